@@ -16,25 +16,24 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Envoy's access log tells how a request that we decided went on, 20 ms after the fact at most (buffer_flush_interval of
-// envoy.yaml):
+// Envoy's access log reports the further life of a decided request, within 20 ms (buffer_flush_interval of envoy.yaml):
 //
 //	UpstreamPoolReady   a connection to worker X is ready, the request goes there   → Started; again after a retry
 //	UpstreamEnd         the request is over at worker X: with flags, it failed there → Failed; else nothing new
 //	DownstreamEnd       the request is over: status, timings, tokens                → Ended
 //
-// Entries carry the request header x-sightline-id, which is the decision's id. Other entry types, and entries without an
-// id (requests that were not ours, or that Envoy sent on without us), are counted and dropped. Envoy loses entries while
-// we are away, and entries of two Envoy threads can come in any order: joiner makes one clean story of what does come.
-// What is told of another replica's decision goes to that one.
+// Entries carry the request header x-sightline-id, the decision's id. Other entry types, and entries without an id (requests that
+// were not ours, or that Envoy sent on without us), are counted and dropped. Envoy loses entries while we are down, and entries
+// of two Envoy threads may come in any order: joiner removes repeated and late ones. Reports on another replica's decision are
+// forwarded to it.
 
-// tokenUsageKey is where the filter ai_protocol_manager (Envoy 1.40) leaves the engine's own token counts.
+// tokenUsageKey is the metadata of the filter ai_protocol_manager (Envoy 1.40), with the engine's own token counts.
 const tokenUsageKey = "envoy.ai.token_usage"
 
-// StreamAccessLogs serves one of Envoy's log streams: one per Envoy thread and kind of logger, open for as long as Envoy runs.
-// Its end means that an Envoy died, or lost its connection and will open another with the next entry. An Envoy that restarts
-// hot keeps its streams until its last request is over. Starts and ends may come over two streams; the connection that both
-// come over is the source of what they tell, so that the end of either is heeded for all of it.
+// StreamAccessLogs serves one of Envoy's log streams: one for each Envoy thread and kind of logger, open while Envoy runs. Its
+// end means that an Envoy died, or lost its connection and will open another with the next entry. An Envoy in a hot restart keeps
+// its streams until its last request is over. Starts and ends may come over two streams, so the source of a report is their
+// connection: the end of either stream is taken as the end of both.
 func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	source := connection(stream.Context())
 	defer s.lost(source)
@@ -89,7 +88,7 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()
 		readUsage(common.GetMetadata(), &o)
 	}
-	if o.Phase != router.Failed && !s.ended.admit(o) { // a worker may fail a request twice, also after its end is known
+	if o.Phase != router.Failed && !s.ended.admit(o) { // a worker may fail a request twice, and after its end was reported
 		s.metrics.entries.WithLabelValues("repeated or late").Inc()
 		return
 	}
@@ -102,7 +101,8 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	s.observeSafely(o)
 }
 
-// forward sends what is another replica's to it. How a worker fails is for who hears of it.
+// forward passes a report on another replica's decision to that replica. Failures of workers are handled by the replica that
+// received them.
 func (s *Server) forward(o *router.Outcome) bool {
 	if s.opt.Forward == nil || len(o.ID) <= len(s.opt.Instance) {
 		return false
@@ -111,7 +111,7 @@ func (s *Server) forward(o *router.Outcome) bool {
 	return to != s.opt.Instance && s.opt.Forward(to, *o)
 }
 
-// lost tells of a log stream that has ended.
+// lost reports that a log stream has ended.
 func (s *Server) lost(source uint64) {
 	o := router.Outcome{Phase: router.Lost, Source: source}
 	s.observeSafely(o)
@@ -120,7 +120,7 @@ func (s *Server) lost(source uint64) {
 	}
 }
 
-// Reported takes what another replica forwards, as if Envoy had told it here.
+// Reported processes a report forwarded by another replica like one from Envoy.
 func (s *Server) Reported(o router.Outcome) {
 	if o.Phase != router.Lost && !s.ended.admit(o) {
 		s.metrics.entries.WithLabelValues("repeated or late").Inc()
@@ -129,7 +129,7 @@ func (s *Server) Reported(o router.Outcome) {
 	s.observeSafely(o)
 }
 
-// faultOf names what an upstream did to a request; "" if nothing, or if it was Envoy's or the client's doing.
+// faultOf returns how an upstream failed a request; "" if it did not, or if Envoy or the client caused the end.
 func faultOf(f *accessv3.ResponseFlags) string {
 	switch {
 	case f.GetUpstreamConnectionFailure():
@@ -144,7 +144,7 @@ func faultOf(f *accessv3.ResponseFlags) string {
 	return ""
 }
 
-// entrySafely: a panic costs one entry.
+// entrySafely processes an entry; a panic costs only that entry.
 func (s *Server) entrySafely(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	defer s.survive("access log")
 	s.logEntry(source, e)
@@ -155,7 +155,7 @@ func (s *Server) observeSafely(o router.Outcome) {
 	s.observe(o)
 }
 
-// readUsage fills in the engine's token counts where Envoy extracted them from the response.
+// readUsage fills in the engine's token counts if Envoy extracted them from the response.
 func readUsage(m *corev3.Metadata, o *router.Outcome) {
 	packed := m.GetTypedFilterMetadata()[tokenUsageKey]
 	if packed == nil {
@@ -174,7 +174,7 @@ func readUsage(m *corev3.Metadata, o *router.Outcome) {
 	}
 }
 
-// hostPort is "ip:port" of an address in the log; empty where none was dialled.
+// hostPort returns "ip:port" for an address in the log; empty if none was dialled.
 func hostPort(a *corev3.Address) string {
 	s := a.GetSocketAddress()
 	if s.GetAddress() == "" {
@@ -188,25 +188,25 @@ const (
 	joinCapacity = 1 << 16 // requests remembered; at 1000 a second more than a minute's worth
 )
 
-// joiner lets every fact through once: a start per worker tried, the end, and nothing after the end. It remembers the
-// last capacity requests at about 200 bytes each. Entries of a request that it has forgotten pass again; the router has
-// forgotten it too by then, and drops them.
+// joiner lets every fact through once: a start for each worker tried, the end, and nothing after the end. It remembers the last
+// capacity requests at about 200 bytes each. Entries of a request that it has evicted pass again; the router has forgotten that
+// request too by then, and drops them.
 type joiner struct {
 	mu   sync.Mutex
 	seen *simplelru.LRU[string, joined]
 }
 
 type joined struct {
-	addr  string // the worker last started on
+	addr  string // the worker of the last start
 	ended bool
 }
 
 func newJoiner(capacity int) *joiner {
-	seen, _ := simplelru.NewLRU[string, joined](capacity, nil) // fails for a capacity below 1
+	seen, _ := simplelru.NewLRU[string, joined](capacity, nil) // fails only for a capacity below 1
 	return &joiner{seen: seen}
 }
 
-// admit tells whether an outcome is news.
+// admit reports whether an outcome is new.
 func (j *joiner) admit(o router.Outcome) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

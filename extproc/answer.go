@@ -16,46 +16,46 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// The headers that steer a request. Envoy must drop them, and all others of package steering's table, from what clients
-// send (early header mutation in our envoy.yaml); where a gateway does not, the answers below still replace or remove
-// every one of them.
+// The headers that steer a request. Envoy must remove them, and all others of package steering's table, from client requests
+// (early header mutation in our envoy.yaml). If a gateway does not, the answers below still replace or remove every one of them.
 const (
 	HeaderWorker = "x-target-worker"      // ip:port that Envoy dials
 	HeaderSecond = "x-target-worker-2"    // where a retry goes
 	HeaderReason = "x-route-reason"       // exact, predicted, affinity or load
-	HeaderRank   = "x-data-parallel-rank" // read by vLLM's and SGLang's front ends
+	HeaderRank   = "x-data-parallel-rank" // read by the front ends of vLLM and SGLang
 	// Read by NVIDIA Dynamo's front ends in direct mode.
 	HeaderInstance     = "x-dynamo-worker-instance-id"
 	HeaderInstanceRank = "x-dynamo-dp-rank"
 	HeaderPrefill      = "x-dynamo-prefill-instance-id"
 	HeaderPrefillRank  = "x-dynamo-prefill-dp-rank"
-	// Read by llm-d's sidecar beside a worker: whom it asks to prefill, to encode, and to give KV blocks, each as ip:port.
+	// Read by llm-d's sidecar beside a worker: which workers it asks to prefill, to encode, and for KV blocks, each as ip:port.
 	HeaderPrefiller = "x-prefiller-host-port"
 	HeaderEncoder   = "x-encoder-hosts-ports"
 	HeaderSource    = "x-kv-cache-source-host-port"
 
 	HeaderID      = "x-sightline-id" // joins decision and access log
-	HeaderSession = "x-session-id"   // read by vLLM: its events name the request by it
+	HeaderSession = "x-session-id"   // read by vLLM, whose events name the request by it
 	MetadataSpace = "sightline"      // namespace of the dynamic metadata
 )
 
-// refused stands where a reason is counted, for requests that got an answer of ours and no worker.
+// refused replaces the reason in metrics and metadata for requests that we answered instead of a worker.
 const refused = string(router.RefusedByUs)
 
-// choice are headers by which a server at the target picks a worker or a rank behind it: each is set or removed.
+// choice lists the headers by which a server at the target picks a worker or a rank. Each is set or removed.
 var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank, HeaderPrefiller, HeaderEncoder, HeaderSource}
 
-// noBody is the mode override that keeps the body from us. Envoy replaces each body mode by what stands here: NONE for the
-// request and the response; other modes keep what they were.
+// noBody is the mode override by which Envoy does not send us the body. Envoy replaces each body mode by its value here: NONE for
+// request and response; other modes keep theirs.
 var noBody = &modev3.ProcessingMode{RequestBodyMode: modev3.ProcessingMode_NONE, ResponseBodyMode: modev3.ProcessingMode_NONE}
 
-// An answer that never changes, and a part of some, in wire form.
+// Constant answers or parts of answers, encoded.
 var (
 	sendBody       = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{}})
 	overrideNoBody = encode(&extprocv3.ProcessingResponse{ModeOverride: noBody})
 )
 
-// pass is the answer to what is not ours: what a client may have smuggled in is removed, and the body is not asked for.
+// pass is the answer to a request that is not ours: it removes steering headers that the client may have sent, and does not
+// request the body.
 func (t *terms) pass() encoded {
 	m := make(mutation, 0, 256)
 	m.remove(t.smuggled()...)
@@ -64,7 +64,7 @@ func (t *terms) pass() encoded {
 	return t.unread(m, nil)
 }
 
-// smuggled lists the headers that must not stay if we set none of them.
+// smuggled lists the headers that must be removed if we set none of them.
 func (t *terms) smuggled() []string {
 	names := append([]string{t.Header, t.second()}, choice...)
 	if t.Mode != Sightline {
@@ -73,25 +73,25 @@ func (t *terms) smuggled() []string {
 	return names
 }
 
-// second is the header of the second choice.
+// second returns the name of the header with the second choice.
 func (t *terms) second() string { return t.Header + "-2" }
 
-// encode is for messages made of constants, which always encode.
+// encode encodes constant messages, which cannot fail.
 func encode(m proto.Message) encoded {
 	b, _ := proto.Marshal(m)
 	return b
 }
 
-// atBody is a decision as the answer to the body.
+// atBody returns a decision as the answer to the body.
 func (t *terms) atBody(d router.Decision) encoded {
 	return decided(fieldBodyResponse, t.steer(d), t.metadata(d))
 }
 
-// atHeaders is a decision as the answer to the headers; the body will not come here.
+// atHeaders returns a decision as the answer to the headers, without requesting the body.
 func (t *terms) atHeaders(d router.Decision) encoded { return t.unread(t.steer(d), t.metadata(d)) }
 
-// unread answers the headers and keeps the body from us, where Envoy may do that: a full-duplex body must pass through
-// here, and a gateway that follows the endpoint-picker protocol does not allow an override.
+// unread answers the headers without requesting the body, unless Envoy does not allow that: a full-duplex body must pass through
+// here, and a gateway with the endpoint-picker protocol does not permit an override.
 func (t *terms) unread(headers mutation, metadata members) encoded {
 	a := decided(fieldHeadersResponse, headers, metadata)
 	if !t.duplex && !t.strict {
@@ -100,10 +100,10 @@ func (t *terms) unread(headers mutation, metadata members) encoded {
 	return a
 }
 
-// steer writes the decision into request headers. The second choice is always there: Envoy 1.39 answers 503 on a retry
-// whose header is missing (1.40 moves on); with one worker it is that worker again, and the attempt after that goes
-// to any. Without a target (no worker is known, or the request is left alone), whatever a client may have smuggled in is removed
-// and Envoy's fallback takes the request.
+// steer writes the decision into request headers. The second choice is always set: Envoy 1.39 answers 503 on a retry if its
+// header is missing (1.40 moves on). With one worker it is that worker again, and the attempt after that goes to any. Without a
+// target (no worker is known, or the request is left alone), all steering headers are removed and Envoy's fallback takes the
+// request.
 func (t *terms) steer(d router.Decision) mutation {
 	m := make(mutation, 0, 768)
 	m.set(HeaderID, d.ID)
@@ -150,7 +150,7 @@ func (t *terms) steer(d router.Decision) mutation {
 	return m
 }
 
-// number writes a rank; "" for none.
+// number formats a rank; "" for none.
 func number(rank int) string {
 	if rank < 0 {
 		return ""
@@ -170,7 +170,7 @@ func ranked(d router.Decision) string {
 	return b.String()
 }
 
-// header sets one header, replacing what is there. Only raw_value works: Envoy ignores value and would set it empty.
+// header sets one header, replacing existing ones. Only raw_value works: Envoy ignores value and would set an empty header.
 func header(name, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{
 		Header:       &corev3.HeaderValue{Key: name, RawValue: []byte(value)},
@@ -178,8 +178,8 @@ func header(name, value string) *corev3.HeaderValueOption {
 	}
 }
 
-// metadata is what access logs and the stats logger can read of the decision, as %DYNAMIC_METADATA(sightline:reason)%,
-// and the endpoints for load balancers that read them here: Istio's looks nowhere else.
+// metadata returns the dynamic metadata about the decision for access logs and the stats logger, as
+// %DYNAMIC_METADATA(sightline:reason)%, and the endpoints for load balancers that read them there: Istio's has no other source.
 func (t *terms) metadata(d router.Decision) members {
 	m := make(members, 0, 384)
 	m.text("id", d.ID)
@@ -212,8 +212,7 @@ func (t *terms) metadata(d router.Decision) members {
 	return all
 }
 
-// refusal answers the client in the workers' stead, with an error body in OpenAI's form. In the metadata its reason is
-// refused.
+// refusal answers the client instead of a worker, with an error body in OpenAI's form. In the metadata its reason is refused.
 func (t *terms) refusal(d router.Decision) encoded {
 	d.Reason = router.RefusedByUs
 	code := d.Refuse.Status
@@ -241,8 +240,8 @@ func (t *terms) refusal(d router.Decision) encoded {
 	return t.metadata(d).appendTo(encode(immediate(code, text, "sightline_refused", headers...)))
 }
 
-// immediate answers the client in the workers' stead, with a body of strings and numbers, which always encode as JSON.
-// details are for Envoy's access log.
+// immediate answers the client instead of a worker. body must have only strings and numbers, which always encode as JSON. details
+// are for Envoy's access log.
 func immediate(code int, body any, details string, headers ...*corev3.HeaderValueOption) *extprocv3.ProcessingResponse {
 	text, _ := json.Marshal(body)
 	return &extprocv3.ProcessingResponse{

@@ -12,31 +12,31 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// How a body gets from the socket to the hash: the kernel copies it into the connection's read buffer (once), gRPC copies
-// it from there into pooled 16 KB frame buffers (twice), and that is all. The stock codec copies twice more: it joins the
-// frames into one buffer, and protobuf copies the body out of that.
+// codec receives a body with two copies: the kernel copies it into the connection's read buffer, and gRPC copies it from there
+// into pooled 16 KB frame buffers. The stock codec copies twice more: it joins the frames into one buffer, and protobuf copies
+// the body out of that.
 //
-// codec walks the protobuf tags of a ProcessingRequest over the frame buffers, keeps the body as a list of references
-// into them, and hands the rest (a few hundred bytes) to protobuf as usual. Measured against the stock codec, a whole
-// decision over a unix socket (BenchmarkDecision): 3.7 MB 0.57x the time, 0.05 MB instead of 3.9 MB allocated; 15 MB
-// 0.57x; 4 KB 0.94x. Every other message takes the stock codec.
+// codec walks the protobuf tags of a ProcessingRequest over the frame buffers, keeps the body as a list of references into them,
+// and passes the rest (a few hundred bytes) to protobuf as usual. Measured against the stock codec, a whole decision over a unix
+// socket (BenchmarkDecision): 3.7 MB 0.57x the time, 0.05 MB instead of 3.9 MB allocated; 15 MB 0.57x; 4 KB 0.94x. All other
+// messages use the stock codec.
 type codec struct{}
 
-// Field numbers of envoy.service.ext_proc.v3 that the walk knows.
+// Field numbers of envoy.service.ext_proc.v3 that the walk needs.
 const (
 	fieldRequestBody = 4 // ProcessingRequest.request_body, an HttpBody
-	fieldFirstOneof  = 2 // ProcessingRequest.request: fields 2 to 7 exclude each other
+	fieldFirstOneof  = 2 // ProcessingRequest.request: fields 2 to 7 are a oneof
 	fieldLastOneof   = 7
 	fieldBody        = 1 // HttpBody.body
 )
 
-// inbound is a ProcessingRequest whose request body stands aside.
+// inbound is a ProcessingRequest with its request body kept separately.
 type inbound struct {
 	extprocv3.ProcessingRequest // everything but request_body.body, which is always empty here
 	body                        mem.BufferSlice
 }
 
-// pieces lists a body's parts in order, never nil: a body of no bytes is still a body. They are valid until it is freed.
+// pieces returns a body's parts in order, never nil: an empty body is still a body. They are valid until it is freed.
 func pieces(body mem.BufferSlice) [][]byte {
 	p := make([][]byte, len(body))
 	for i, b := range body {
@@ -45,29 +45,29 @@ func pieces(body mem.BufferSlice) [][]byte {
 	return p
 }
 
-// free gives the body's buffers back to gRPC's pool. Nothing may read the pieces afterwards.
+// free returns the body's buffers to gRPC's pool. Nothing may read the pieces afterwards.
 func (in *inbound) free() {
 	in.body.Free()
 	in.body = nil
 }
 
-// encoded is a message already in wire form: answers that never change are built once.
+// encoded is a message already in wire form: constant answers are built once.
 type encoded []byte
 
-// edited is an answer that replaces the request body. The parts that stay are references into the received frames.
+// edited is an answer that replaces the request body. Unchanged parts are references into the received frames.
 type edited struct {
 	answer encoded         // a request_body answer without a body mutation
 	body   mem.BufferSlice // the new body; gRPC frees it after sending
 }
 
-// piece is an answer that gives a part of a full-duplex body back.
+// piece is an answer that returns a part of a full-duplex body.
 type piece struct {
-	phase protowire.Number // fieldBodyResponse or fieldAnswerResponse: of the request or of the response
+	phase protowire.Number // fieldBodyResponse or fieldAnswerResponse: part of the request or of the response
 	body  mem.BufferSlice  // gRPC frees it after sending
 	last  bool
 }
 
-// Name is gRPC's content-subtype: on the wire this is plain protobuf.
+// Name is gRPC's content-subtype: the wire format is plain protobuf.
 func (codec) Name() string { return grpcproto.Name }
 
 func stock() encoding.CodecV2 { return encoding.GetCodecV2(grpcproto.Name) }
@@ -85,8 +85,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return stock().Marshal(v)
 }
 
-// marshal leans on a rule of protobuf: a message field that occurs twice is merged. So the body's new length and its
-// mutation follow the answer as further occurrences of the same field, the body's bytes by reference.
+// marshal relies on a rule of protobuf: a message field that occurs twice is merged. So the body's new length and its mutation
+// follow the answer as further occurrences of the same field, and the body's bytes are not copied.
 func (e *edited) marshal() mem.BufferSlice {
 	var length mutation
 	length.set("content-length", strconv.Itoa(e.body.Len()))
@@ -103,7 +103,7 @@ func (p *piece) marshal() mem.BufferSlice {
 	return append(mem.BufferSlice{mem.SliceBuffer(append(head, inner...))}, p.body...)
 }
 
-// Unmarshal decodes one message; data is freed by gRPC afterwards, so an inbound body takes its own references.
+// Unmarshal decodes one message. gRPC frees data afterwards, so an inbound body takes its own references.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*inbound)
 	if !ok {
@@ -113,7 +113,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if rest, ok := walk(data).request(in); ok {
 		return proto.Unmarshal(rest, &in.ProcessingRequest)
 	}
-	// Cut short, or a form of field that nobody writes: let protobuf itself say what it thinks of it.
+	// Truncated, or an unusual encoding: leave it to protobuf.
 	in.free()
 	if err := stock().Unmarshal(data, &in.ProcessingRequest); err != nil {
 		return err
@@ -125,7 +125,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// request separates a ProcessingRequest into its body (into in.body) and the rest. False: not in the expected form.
+// request separates a ProcessingRequest into its body (in in.body) and the rest. It returns false if the encoding is not the
+// expected one.
 func (w *walker) request(in *inbound) (rest []byte, ok bool) {
 	return w.fields(0, func(rest []byte, num protowire.Number, size int) ([]byte, bool) {
 		if num != fieldRequestBody {
@@ -146,7 +147,7 @@ func (w *walker) request(in *inbound) (rest []byte, ok bool) {
 	})
 }
 
-// fields copies a message's fields until end bytes are left. Those with bytes are given to found, which passes over them.
+// fields copies a message's fields until end bytes are left. It calls found for fields of bytes, which must consume them.
 func (w *walker) fields(end int, found func(rest []byte, num protowire.Number, size int) ([]byte, bool)) (rest []byte, ok bool) {
 	for w.left > end {
 		key, err := binary.ReadUvarint(w)
@@ -154,7 +155,7 @@ func (w *walker) fields(end int, found func(rest []byte, num protowire.Number, s
 		if err != nil || num < protowire.MinValidNumber {
 			return nil, false
 		}
-		var value uint64 // or the number of bytes that it has
+		var value uint64 // the value, or the number of bytes
 		switch typ {
 		case protowire.VarintType, protowire.BytesType:
 			value, err = binary.ReadUvarint(w)
@@ -181,7 +182,7 @@ func (w *walker) fields(end int, found func(rest []byte, num protowire.Number, s
 	return rest, true
 }
 
-// copyBytes appends a field of size bytes, which come next.
+// copyBytes appends a field with the next size bytes.
 func (w *walker) copyBytes(rest []byte, num protowire.Number, size int) []byte {
 	rest = protowire.AppendTag(rest, num, protowire.BytesType)
 	return w.copy(protowire.AppendVarint(rest, uint64(size)), size)

@@ -11,8 +11,8 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// numbered numbers Envoy's connections, so that the end of one is known to be the end of what was asked over it: an Envoy
-// that dies takes its requests with it. The number travels as part of the remote address, which gRPC shows with each stream.
+// numbered numbers Envoy's connections, so that the end of a connection ends the requests asked over it: an Envoy that dies takes
+// its requests with it. The number is part of the remote address, which gRPC provides with each stream.
 type numbered struct {
 	net.Listener
 	server *Server
@@ -36,7 +36,8 @@ type conn struct {
 type remote struct {
 	net.Addr
 	number uint64
-	asked  atomic.Bool // a decision was asked for, or told of; the end of other connections, such as health checks', is not told
+	// A decision was requested or reported on. The end of other connections, such as health checks', is ignored.
+	asked atomic.Bool
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
@@ -51,8 +52,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// connection is the number of the connection over which a decision is asked for, or told of; 0: not known. From here on its
-// end is told.
+// connection returns the number of the connection over which a decision is requested or reported on; 0: not known. From then on
+// the connection's end is reported.
 func connection(ctx context.Context) uint64 {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

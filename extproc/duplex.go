@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// In FULL_DUPLEX_STREAMED mode Envoy sends the body as it comes and forwards only what it is given back. The answer to
-// the headers may wait: with it the request goes on, so it carries the decision and comes after the last of the body.
+// In FULL_DUPLEX_STREAMED mode Envoy sends the body as it arrives and forwards only what is returned to it. The answer to the
+// headers lets the request go on, so it carries the decision and is sent after the whole body was received.
 //
 //	headers, chunk, chunk, chunk(end) ─▶ decision ─▶ H(decision) B B B(end)
 //	headers, chunk, trailers          ─▶ decision ─▶ H(decision) B T
@@ -18,10 +18,10 @@ import (
 //
 // A body that turns out too large, or for which there is no room, is refused.
 
-// pieceSize bounds one part of a body given back, in bytes: Envoy takes no message of more than 64 KiB.
+// pieceSize limits one part of a returned body, in bytes: Envoy accepts no message of more than 64 KiB.
 const pieceSize = 62000
 
-// fullDuplex collects the body, decides, and gives the body back. False: nothing more is to be said on this stream.
+// fullDuplex collects the body, decides, and returns the body. It returns false if nothing more is to be sent on this stream.
 func (c *call) fullDuplex() bool {
 	var body mem.BufferSlice
 	defer func() { body.Free() }()
@@ -69,7 +69,7 @@ func (c *call) fullDuplex() bool {
 		back.Free()
 		return false
 	}
-	if trailers && back.Len() == 0 { // there was no body, so none is given back
+	if trailers && back.Len() == 0 { // there was no body to return
 		back.Free()
 		return c.send(requestTrailers)
 	}
@@ -86,8 +86,8 @@ func (c *call) giveUp(code int, why, message string) bool {
 	return false
 }
 
-// giveBack sends a body, or a part of one, in pieces, and frees it. last: the request or the response, which phase tells,
-// ends with it.
+// giveBack returns a body, or a part of one, in pieces, and frees it. phase says whether it is the request's or the response's,
+// which ends with it if last is set.
 func (c *call) giveBack(phase protowire.Number, body mem.BufferSlice, last bool) bool {
 	defer body.Free()
 	for w := walk(body); ; {
@@ -101,7 +101,7 @@ func (c *call) giveBack(phase protowire.Number, body mem.BufferSlice, last bool)
 	}
 }
 
-// Answers to what needs no decision, in wire form: each is an empty message, which leaves all as it is.
+// Answers without a decision, encoded: each is an empty message, which changes nothing.
 var (
 	requestBody      = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{}})
 	requestTrailers  = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{}})

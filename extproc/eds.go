@@ -15,9 +15,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Envoy's fallback clusters ask here which workers there are (endpoint discovery, state of the world): "all" of them, or
-// "model/NAME" for those of one model. A stream gets an answer at once and another with each change. Envoy keeps what it
-// was told while we are away.
+// Envoy's fallback clusters get the list of workers here (endpoint discovery, state of the world): "all" of them, or "model/NAME"
+// for those of one model. A stream gets an answer at once and another with each change. Envoy keeps the last list while we are
+// down.
 
 const (
 	typeEndpoints = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -26,24 +26,24 @@ const (
 	maxResources  = 1024 // names that one stream may ask for
 )
 
-// Endpoint is a worker as Envoy's load balancers see it.
+// Endpoint is a worker for Envoy's load balancers.
 type Endpoint struct {
 	Addr  string // ip:port
 	Model string
 }
 
-// Roster is the list of workers that Envoy is told. Safe for concurrent use.
+// Roster is the list of workers for Envoy. It is safe for concurrent use.
 type Roster struct {
 	mu      sync.Mutex
 	workers []Endpoint
 	version uint64
-	changed chan struct{} // closed with the next change
+	changed chan struct{} // closed at the next change
 }
 
-// NewRoster makes a list that nothing is told of until it is Set.
+// NewRoster returns a Roster that is not published until Set.
 func NewRoster() *Roster { return &Roster{changed: make(chan struct{})} }
 
-// Set replaces the list. The same again is no change.
+// Set replaces the list. An equal list is not a change.
 func (r *Roster) Set(workers []Endpoint) {
 	workers = slices.Clone(workers)
 	slices.SortFunc(workers, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Addr, b.Addr)) })
@@ -64,7 +64,7 @@ func (r *Roster) now() ([]Endpoint, uint64, <-chan struct{}) {
 	return r.workers, r.version, r.changed
 }
 
-// StreamEndpoints serves one Envoy, or one cluster of it.
+// StreamEndpoints serves one Envoy, or one of its clusters.
 func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_StreamEndpointsServer) error {
 	asked := make(chan *discoveryv3.DiscoveryRequest)
 	go func() {
@@ -81,7 +81,7 @@ func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_Str
 			}
 		}
 	}()
-	var names []string // what this stream has asked for last
+	var names []string // of the last request
 	var sent uint64    // version
 	for {
 		workers, version, changed := s.opt.Roster.now()
@@ -125,7 +125,7 @@ func discovery(names []string, workers []Endpoint, version string) (*discoveryv3
 	return out, nil
 }
 
-// assignment lists one cluster's endpoints; a name that means nothing has none.
+// assignment lists one cluster's endpoints; an unknown name has none.
 func assignment(name string, workers []Endpoint) *endpointv3.ClusterLoadAssignment {
 	var list []*endpointv3.LbEndpoint
 	for _, w := range workers {

@@ -8,16 +8,16 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Fair names the headers, in lower case, by which few free places are shared out (router.Options.Fair); "": none. Envoy, or a filter
-// in front of ours, sets them.
+// Fair names the headers, in lower case, by which the last free places are shared out (router.Options.Fair); "": none. Envoy, or
+// a filter before ours, sets them.
 type Fair struct{ Tenant, Priority string }
 
 const (
-	maxTenant   = 255 // bytes of a tenant's name that count
-	maxPriority = 100 // as far as urgency goes, both ways
+	maxTenant   = 255 // bytes of a tenant's name that are kept
+	maxPriority = 100 // limit of the priority, both ways
 )
 
-// of is whose a request is and how urgent. Several headers of a name count as one tenant of all their values.
+// of returns the tenant and the priority of a request. Several tenant headers count as one tenant with all their values.
 func (f Fair) of(hs []*corev3.HeaderValue) (tenant string, priority int) {
 	if f == (Fair{}) {
 		return "", 0

@@ -12,13 +12,13 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// follow answers whatever Envoy sends after the decision, unchanged, until there is no more: what is left of a full-duplex
-// request, the beginning of an answer of /v1/responses and, in the endpoint-picker protocol, the whole response.
+// follow answers all that Envoy sends after the decision, unchanged, until the stream ends: the rest of a full-duplex request,
+// the beginning of a response of /v1/responses and, in the endpoint-picker protocol, the whole response.
 //
-// There no access log is needed: the response's headers tell the endpoint that served the request, and the end of the
-// stream is the end of the request. Where a log comes all the same, each fact counts once. A stream that will show the
-// response's body lasts as long as the request, so the first choice counts as being at it until the headers come, and a
-// stream that ends before them was given up.
+// That protocol needs no access log: the response's headers name the endpoint that served the request, and the end of the stream
+// is the end of the request. If there is a log nevertheless, each fact counts once. A stream with the response's body lasts as
+// long as the request, so the request counts as started at the first choice until the headers come, and a stream that ends before
+// them was abandoned.
 func (c *call) follow() {
 	if c.strict && c.decided && c.answers {
 		c.started()
@@ -70,7 +70,7 @@ func (c *call) follow() {
 	}
 }
 
-// responded notes the response's status, and which endpoint gives it.
+// responded records the response's status and the endpoint that sent it.
 func (c *call) responded(h *extprocv3.HttpHeaders) {
 	c.firstByte = time.Since(c.opened)
 	for _, kv := range h.GetHeaders().GetHeaders() {
@@ -78,8 +78,8 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 			c.code, _ = strconv.Atoi(value(kv))
 		}
 	}
-	// What the load balancer says (selected_host_key) or, from gateways that cannot be told to have it say so, Envoy's
-	// attribute. Both name one address; a test tool may send a list, whose first counts.
+	// From the load balancer (selected_host_key) or, behind gateways that cannot be configured so, from Envoy's attribute. Both
+	// name one address; a test tool may send a list, of which the first counts.
 	served := c.in.GetMetadataContext().GetFilterMetadata()[spaceLB].GetFields()[keyServed].GetStringValue()
 	for _, space := range c.in.GetAttributes() {
 		if v := space.GetFields()["upstream.address"].GetStringValue(); served == "" {
@@ -92,19 +92,19 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 	}
 }
 
-// started reports the request at the worker that serves it, as far as is known.
+// started reports that the worker that serves the request, as far as known, has it.
 func (c *call) started() {
 	o := outcome(c.id, router.Started)
 	o.Addr = c.served
 	c.report(o)
 }
 
-// outcome is a report without token counts.
+// outcome returns a report without token counts.
 func outcome(id string, phase router.Phase) router.Outcome {
 	return router.Outcome{ID: id, Phase: phase, CachedTokens: -1, PromptTokens: -1}
 }
 
-// report observes an outcome, unless the access log was faster.
+// report observes an outcome, unless the access log has reported it already.
 func (c *call) report(o router.Outcome) {
 	if c.ended.admit(o) {
 		c.observeSafely(o)

@@ -9,14 +9,14 @@ import (
 	"github.com/sightline-router/sightline/internal/poison"
 )
 
-// frames lends gRPC the buffers that DATA frames are read into. gRPC's own pool clears each buffer that it lends, another
-// pass over every body, and the collector empties it at each round. These are neither cleared nor collected, and lie
-// outside the heap. They are mapped as they are needed, up to framesKept, and kept; beyond, and of every other size,
-// buffers come from gRPC's pool.
+// frames provides the buffers into which gRPC reads DATA frames. gRPC's own pool clears each buffer that it hands out, another
+// pass over every body, and the garbage collector empties it in each cycle. These buffers are neither cleared nor collected, and
+// lie outside the heap. They are mapped on demand, up to framesKept, and kept; further buffers, and those of other sizes, come
+// from gRPC's pool.
 //
-// Measured in pairs with and without, order swapped: CPU time per decision on 15 MB 0.83x one at a time and 0.95x eight at
-// a time (eight pairs each), on 3.7 MB 0.96x eight at a time (four pairs); the time of a 15 MB decision one at a time
-// 0.89x; peak memory the same (198 and 200 MiB).
+// Measured in pairs with and without, order swapped: CPU time per decision on 15 MB 0.83x one at a time and 0.95x eight at a time
+// (eight pairs each), on 3.7 MB 0.96x eight at a time (four pairs); the time of a 15 MB decision one at a time 0.89x; peak memory
+// the same (198 and 200 MiB).
 type frames struct {
 	free   chan *[]byte
 	mapped atomic.Int32
@@ -33,7 +33,7 @@ func newFrames() *frames {
 	return &frames{free: make(chan *[]byte, framesKept), other: mem.DefaultBufferPool()}
 }
 
-// Get gives a buffer of n bytes with what its last user left in it.
+// Get returns a buffer of n bytes with unspecified content.
 func (f *frames) Get(n int) *[]byte {
 	if n > frameSize || n <= frameSize/4 {
 		return f.other.Get(n)
@@ -47,7 +47,7 @@ func (f *frames) Get(n int) *[]byte {
 	}
 }
 
-// more maps a step of buffers, and gives one.
+// more maps framesStep buffers and returns one.
 func (f *frames) more(n int) *[]byte {
 	if f.mapped.Add(framesStep) > framesKept {
 		f.mapped.Add(-framesStep)
@@ -65,7 +65,7 @@ func (f *frames) more(n int) *[]byte {
 	return &b
 }
 
-// Put takes a buffer back. The channel has room for all that are mapped, and may take some of gRPC's of that size.
+// Put takes a buffer back. The channel has room for all mapped buffers, and may take some of gRPC's of that size.
 func (f *frames) Put(b *[]byte) {
 	poison.Fill((*b)[:cap(*b)])
 	if cap(*b) != frameSize {

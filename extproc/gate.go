@@ -13,18 +13,18 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// gate is what becomes of a request, decided by its headers alone. The values are a metric's.
+// gate is what happens to a request, decided by its headers alone. The values are metric labels.
 type gate string
 
 const (
-	notOurs    gate = "not ours"   // no prompt: Envoy streams it through, we see no body and take no decision
-	unreadable gate = "unreadable" // a prompt in a form that is not read here and that an engine might read: refused
+	notOurs    gate = "not ours"   // no prompt: Envoy streams it through; we see no body and take no decision
+	unreadable gate = "unreadable" // a prompt in a form that we do not read but an engine might: refused
 	readable   gate = "readable"   // Envoy buffers the body and sends it
 )
 
-// unread are the answers to requests for an endpoint that takes a prompt, whose body would reach an engine unread,
-// and so with whatever clients must not say. Engines ignore a content-encoding, and read a content-type up to its first
-// semicolon (vLLM 0.32 and SGLang 0.5.23, validate_json_request; FastAPI 0.165). By the reason that is counted.
+// unread has the refusals of requests to an endpoint that takes a prompt, whose body would reach an engine unread, with whatever
+// clients must not say. Engines ignore a content-encoding, and read a content-type up to its first semicolon (vLLM 0.32 and
+// SGLang 0.5.23, validate_json_request; FastAPI 0.165). The keys are metric labels.
 var unread = map[string]router.Refusal{
 	"content type":     {Status: http.StatusUnsupportedMediaType, Message: "the content-type is not JSON (want application/json)"},
 	"content encoding": {Status: http.StatusUnsupportedMediaType, Message: "the body is encoded (want no content-encoding)"},
@@ -34,35 +34,34 @@ var unread = map[string]router.Refusal{
 	"tenant's path":    {Status: http.StatusForbidden, Message: "engines keep no tenants apart at this path"},
 }
 
-// unreadPath answers a request whose body nobody reads, where none may reach a worker so.
+// unreadPath refuses a request whose body is not read, if none may pass unread.
 var unreadPath = router.Refusal{Status: http.StatusForbidden, Message: "this path takes no requests with a body here"}
 
-// bodiless are the methods whose requests have no body that an engine's server reads; envoy.yaml.tmpl has the same.
+// bodiless lists the methods whose requests have no body that an engine's server reads; envoy.yaml.tmpl has the same.
 var bodiless = []string{"GET", "HEAD", "OPTIONS", "DELETE"}
 
-// passesUnread tells whether the body of a request that is not ours would reach a worker against an operator's will.
+// passesUnread reports whether the body of a request that is not ours would reach a worker unread without being allowed.
 func (h *head) passesUnread(allowed []string) bool {
 	return h.stored() == "" && !h.noBody && !slices.Contains(bodiless, h.method) && !slices.Contains(allowed, h.path)
 }
 
-// maxSession bounds what is kept of a client's session id, in bytes.
+// maxSession limits what is kept of a client's session id, in bytes.
 const maxSession = 256
 
-// head is what the gate needs of the request headers.
+// head has the request headers that the gate needs.
 type head struct {
 	method, path  string
-	notJSON       bool  // a content-type says so
+	notJSON       bool  // by its content-type
 	encoded       bool  // by anything but identity
 	contentLength int64 // -1: not given
 	session       string
-	tenants       []string // values of the header that names one, but empty ones
+	tenants       []string // non-empty values of the tenant header
 	traceparent   string
-	firstToken    time.Duration // the client wants it within
+	firstToken    time.Duration // time within which the client wants its first token
 	noBody        bool          // Envoy said that no body follows
 }
 
-// value is a header's value. Envoy sends it as raw_value (value is empty since 1.27); tools that fill value instead are
-// understood.
+// value returns a header's value. Envoy sends raw_value (value is empty since 1.27); tools may send value instead.
 func value(kv *corev3.HeaderValue) string {
 	if raw := kv.GetRawValue(); len(raw) > 0 {
 		return string(raw)
@@ -70,7 +69,7 @@ func value(kv *corev3.HeaderValue) string {
 	return kv.GetValue()
 }
 
-// readHead collects the headers that matter; tenant is the one that names it, "" for none. Envoy sends names in lower case.
+// readHead reads the relevant headers; tenant is the tenant header's name, "" for none. Envoy sends names in lower case.
 func readHead(hs []*corev3.HeaderValue, endOfStream bool, tenant string) head {
 	h := head{contentLength: -1, noBody: endOfStream}
 	for _, kv := range hs {
@@ -85,9 +84,9 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool, tenant string) head {
 			p, _, _ := strings.Cut(v, "?")
 			h.path = steering.Canonical(p)
 		case "content-type":
-			h.notJSON = h.notJSON || !isJSON(v) // of several headers engines take the first, and others the last
+			h.notJSON = h.notJSON || !isJSON(v) // of several headers some engines take the first, others the last
 		case "content-encoding":
-			for word := range strings.SplitSeq(v, ",") { // a second header of the name counts too
+			for word := range strings.SplitSeq(v, ",") { // of a repeated header all values count
 				word = strings.TrimSpace(word)
 				h.encoded = h.encoded || word != "" && !strings.EqualFold(word, "identity")
 			}
@@ -132,8 +131,8 @@ func (h *head) judge(maxBody int, tenants *Tenants) (g gate, reason string) {
 	return readable, ""
 }
 
-// isJSON accepts application/json, any +json type, and no type at all (many clients forget it and engines do not mind),
-// whatever stands behind a semicolon.
+// isJSON accepts application/json, any +json type, and no type at all (many clients omit it, and engines accept that), whatever
+// follows a semicolon.
 func isJSON(contentType string) bool {
 	t, _, _ := strings.Cut(contentType, ";")
 	t = strings.ToLower(strings.TrimSpace(t))

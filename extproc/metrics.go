@@ -10,12 +10,12 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// took takes down how long a decision took; its id is the exemplar.
+// took records how long a decision took, with its id as exemplar.
 func (m *metrics) took(id string, d time.Duration) {
 	m.latency.(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), prometheus.Labels{"decision_id": id})
 }
 
-// metrics are this package's counters. Every label value is a constant of ours or a decision's reason, never client text.
+// metrics are this package's counters. Every label value is a constant or a decision's reason, never client text.
 type metrics struct {
 	streams   prometheus.Counter
 	gates     *prometheus.CounterVec
@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}),
 		entries: counter("access_log_entries_total", "Entries of Envoy's access log by what became of them: started, ended, failed, forwarded (to the replica that decided), no decision id, repeated or late, other type.", "kind"),
 	}
-	m.errors.WithLabelValues(tooSlow) // a counter that first appears as 1 has not increased, to an alert
+	m.errors.WithLabelValues(tooSlow) // start at 0: an alert sees no increase in a counter that first appears as 1
 	m.gates.WithLabelValues(string(unreadable), busy)
 	m.gates.WithLabelValues(string(unreadable), late)
 	m.streams, m.bodyBytes = streams.WithLabelValues(), bodyBytes.WithLabelValues()

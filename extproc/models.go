@@ -7,11 +7,11 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
-// SetModels takes the place of Options.Models.
+// SetModels replaces Options.Models.
 func (s *Server) SetModels(names []string) { s.models.Store(modelList(names, time.Now().Unix())) }
 
-// askedModels is the answer to a request for the list of models; nil: it is no such request, or the answer is not ours. One
-// worker knows its own model alone, so where there are several models the list is ours to give. With us down Envoy asks any
+// askedModels returns the answer to a request for the list of models; nil if it is another request, or if the workers answer it.
+// A worker knows only its own model, so with several models the list has to come from here. While we are down Envoy asks any
 // worker.
 func (c *call) askedModels() *extprocv3.ProcessingResponse {
 	if c.head.method != http.MethodGet || c.head.path != "/v1/models" {
@@ -20,7 +20,7 @@ func (c *call) askedModels() *extprocv3.ProcessingResponse {
 	return c.models.Load()
 }
 
-// modelList is an OpenAI list of models as an answer for the client; nil without names.
+// modelList returns an OpenAI list of models as an answer for the client; nil without names.
 func modelList(names []string, created int64) *extprocv3.ProcessingResponse {
 	if len(names) == 0 {
 		return nil

@@ -12,19 +12,19 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// An engine keeps its answers of /v1/responses to itself, so whatever names one by its id must go to the worker that gave
-// it: GET, DELETE and cancel of /v1/responses/ID, and requests with a previous_response_id. The id is the engine's own and
-// stands at the beginning of the answer, so on this path alone Envoy is asked to show answers. (With a full-duplex body it
-// cannot be asked: a route of its own says so.) The stream ends once the id is read, before the client has it, so a request
-// that names it always comes later. The router remembers ids (router/stored.go).
+// An engine keeps its answers of /v1/responses to itself, so a request that names one by its id must go to the worker that gave
+// it: GET, DELETE and cancel of /v1/responses/ID, and requests with a previous_response_id. The engine creates the id and writes
+// it at the beginning of the response, so on this path only Envoy is asked for response bodies. (With a full-duplex body it
+// cannot be asked: a route of its own configures that.) The stream ends once the id is read, before the client has it, so a
+// request that names the id always comes later. The router remembers the ids (router/keeper.go).
 
 const (
 	maxResponseID = 256
-	// maxBeginning bounds what is read of an answer to find its id. vLLM and SGLang write it first.
+	// maxBeginning limits how much of a response is searched for its id. vLLM and SGLang write it first.
 	maxBeginning = 64 << 10
 )
 
-// sendBodyAndAnswer asks for the body, and later for the answer as it comes.
+// sendBodyAndAnswer requests the body, and later the response body as it comes.
 var sendBodyAndAnswer = encode(&extprocv3.ProcessingResponse{
 	Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
 	ModeOverride: &modev3.ProcessingMode{
@@ -34,7 +34,7 @@ var sendBodyAndAnswer = encode(&extprocv3.ProcessingResponse{
 	},
 })
 
-// stored is the id in /v1/responses/ID and what lies below it; empty for other paths.
+// stored returns the id in /v1/responses/ID and in paths below it; empty for other paths.
 func (h *head) stored() string {
 	rest, ok := strings.CutPrefix(h.path, steering.Responses+"/")
 	id, _, _ := strings.Cut(rest, "/")
@@ -44,7 +44,7 @@ func (h *head) stored() string {
 	return id
 }
 
-// learn looks for the id in the next piece of an answer, and tells it with the worker that gives the answer.
+// learn looks for the id in the next piece of a response, and reports it with the worker that served the response.
 func (c *call) learn(piece *extprocv3.HttpBody) {
 	if !c.learns {
 		return
@@ -62,8 +62,8 @@ func (c *call) learn(piece *extprocv3.HttpBody) {
 	}
 }
 
-// answerID reads the id from the beginning of an answer: of a JSON object, or of the events of a stream, which name the
-// answer as their "response". Empty: not there, or not yet whole.
+// answerID reads the id from the beginning of a response: a JSON object, or the events of a stream, which have the response as
+// "response". It returns "" if the id is missing or incomplete.
 func answerID(b []byte) string {
 	if b = bytes.TrimLeft(b, " \t\r\n"); bytes.HasPrefix(b, []byte("{")) {
 		return wholeID(b, "id")
@@ -77,7 +77,7 @@ func answerID(b []byte) string {
 	return ""
 }
 
-// wholeID reads a string that is not empty and whose end is there.
+// wholeID returns a complete, non-empty string.
 func wholeID(b []byte, path string) string {
 	v := gjson.GetBytes(b, path)
 	if v.Type != gjson.String || !strings.HasSuffix(v.Raw, `"`) || len(v.Raw) <= 2 || len(v.Str) > maxResponseID {

@@ -15,21 +15,21 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// Mode says in which terms Envoy is told where a request goes.
+// Mode selects the headers that tell Envoy where a request goes.
 type Mode string
 
 const (
-	// Auto speaks both. A stream with a full-duplex body or with a subset hint is taken for one of a gateway that follows
-	// the endpoint-picker protocol to the letter.
+	// Auto supports both modes. A stream with a full-duplex body or a subset hint is assumed to be from a gateway that follows
+	// the endpoint-picker protocol strictly.
 	Auto Mode = ""
-	// Sightline: x-target-worker and its like, for our own envoy.yaml. Without a choice the request goes on unchanged.
+	// Sightline: x-target-worker and related headers, for our own envoy.yaml. Without a choice the request goes on unchanged.
 	Sightline Mode = "sightline"
-	// EndpointPicker: the protocol of Gateway API's Inference Extension, version 1.0.0. Every request gets an endpoint
-	// or a 503; the stream stays open for the response, which tells the endpoint that served it.
+	// EndpointPicker: the protocol of Gateway API's Inference Extension, version 1.0.0. Every request gets an endpoint or a 503;
+	// the stream stays open for the response, which names the endpoint that served it.
 	EndpointPicker Mode = "epp"
 )
 
-// ParseMode reads a mode's name.
+// ParseMode parses a mode's name.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
 	case Auto, Sightline, EndpointPicker:
@@ -38,16 +38,15 @@ func ParseMode(s string) (Mode, error) {
 	return Auto, fmt.Errorf("mode %q is not known (want sightline or epp, or leave it out)", s)
 }
 
-// Route is how the requests of one Envoy route are treated. Envoy names its parts in the initial metadata of a stream
-// (grpc_initial_metadata of ExtProcPerRoute, or grpc_service.initial_metadata for all routes); what it leaves out is
-// taken from Options.Route.
+// Route has the settings of one Envoy route. Envoy sends them in the initial metadata of a stream (grpc_initial_metadata of
+// ExtProcPerRoute, or grpc_service.initial_metadata for all routes); missing ones are taken from Options.Route.
 type Route struct {
 	Mode Mode   // metadata key x-sightline-mode
 	Pool string // x-sightline-pool: only workers of this model; "": of the model that the body names
-	// Header is the request header with the first choice's ip:port (x-sightline-header); the second choice is under the
-	// same name with -2. "": x-target-worker. Not used in the endpoint-picker protocol, whose names are fixed.
+	// Header is the request header for the first choice's ip:port (x-sightline-header); the second choice uses the same name with
+	// -2. "": x-target-worker. It is not used in the endpoint-picker protocol, whose names are fixed.
 	Header string
-	// Path is a prefix that the route takes off before a worker sees the request (x-sightline-path), such as /qwen.
+	// Path is a prefix that the route removes before a worker sees the request (x-sightline-path), such as /qwen.
 	Path string
 }
 
@@ -59,8 +58,8 @@ const (
 	keyPath   = "x-sightline-path"
 )
 
-// The endpoint-picker protocol's names. The hint restricts the choice; it is believed from the metadata, and from a
-// header only where the route is known to be a gateway's.
+// The endpoint-picker protocol's names. The subset hint restricts the choice. It is accepted from the metadata, and from a header
+// only if the stream is known to be from a gateway.
 const (
 	HeaderEndpoint = "x-gateway-destination-endpoint"
 	HeaderSubset   = "x-gateway-destination-endpoint-subset"
@@ -69,18 +68,18 @@ const (
 	spaceSubset    = "envoy.lb.subset_hint"
 )
 
-// terms are what holds for one stream: its route, and what its first message says.
+// terms are the settings of one stream: its route, and what its first message says.
 type terms struct {
 	Route
-	strict         bool     // the endpoint-picker protocol, to the letter
+	strict         bool     // strict endpoint-picker protocol
 	only           []string // the subset hint: ip:port or ip; nil: none
-	duplex         bool     // request bodies are streamed through us and must be given back
-	answers        bool     // Envoy shows response bodies without being asked
-	duplexResponse bool     // and wants them back
-	foreign        []string // headers of the client's that steer and that we never set; none behind our own envoy.yaml
+	duplex         bool     // request bodies are streamed through us and must be returned
+	answers        bool     // Envoy sends response bodies without being asked
+	duplexResponse bool     // response bodies must be returned
+	foreign        []string // steering headers of the client that we never set; none behind our own envoy.yaml
 }
 
-// termsOf reads a stream's terms. A setting that cannot be read is complained about and left at its default.
+// termsOf reads a stream's terms. An invalid setting is complained about and keeps its default.
 func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest) terms {
 	t := terms{Route: s.opt.Route}
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
@@ -118,13 +117,13 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 	return t
 }
 
-// steered lists the names of a client's headers that are in package steering's table and that no answer sets or removes by
-// itself. A request id stays if it can hold no address: most gateways make one themselves.
+// steered lists the names of client headers that are in package steering's table and that no answer sets or removes by itself. A
+// request id stays if it cannot hold an address: most gateways create one themselves.
 func (t *terms) steered(hs []*corev3.HeaderValue) (names []string) {
 	own := []string{HeaderID, HeaderReason, HeaderEndpoint, HeaderSubset, t.Header, t.second()}
 	for _, kv := range hs {
 		name := kv.GetKey()
-		if !strings.HasPrefix(name, "x-") { // as all of the table do, and few of a request's
+		if !strings.HasPrefix(name, "x-") { // all names of the table do, few of a request's
 			continue
 		}
 		answered := slices.Contains(own, name) || slices.Contains(choice, name) || name == "x-request-id" && isToken(value(kv))
@@ -136,7 +135,7 @@ func (t *terms) steered(hs []*corev3.HeaderValue) (names []string) {
 	return names
 }
 
-// isToken reports letters, digits and hyphens alone.
+// isToken reports whether s has only letters, digits and hyphens.
 func isToken(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool {
 		return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')

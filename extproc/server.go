@@ -1,15 +1,16 @@
-// Package extproc speaks Envoy's protocols: an ext_proc stream becomes a router.Request, and its router.Decision the headers that
-// Envoy obeys; the access log service hears how requests end. It copies no body; a decision takes 0.4 ms for 1 KB, 4.3 ms for 3.7 MB.
-// A fault in here costs a request its choice; an error goes to the client only for a body that cannot be read or comes too late.
+// Package extproc implements Envoy's protocols: an ext_proc stream becomes a router.Request, and its router.Decision becomes
+// headers for Envoy; the access log service receives how requests end. It does not copy bodies. A decision takes 0.4 ms for 1 KB,
+// 4.3 ms for 3.7 MB. A fault here costs a request its choice; the client gets an error only for a body that cannot be read or
+// comes too late.
 //
 //	Envoy ── headers ──▶ gate ── "go on, send the body" ─▶ Envoy     (or: "not ours, stream it through")
 //	Envoy ── body ─────▶ decide ─ x-target-worker, … ────▶ Envoy     stream ends here, not with the generation
 //	Envoy ── access log entries ─▶ observe: started on worker X, ended with status Y
 //
-// The files, in the order of a request's life: route.go (what its route asks for), gate.go (is it ours?), codec.go (how
-// the body is received), stream.go and duplex.go (the state machine), answer.go (what Envoy is told), follow.go and
-// accesslog.go (how it ended). Sightline's own headers are spoken, and those of the endpoint-picker protocol of Gateway
-// API's Inference Extension.
+// The files, in the order of a request's life: route.go (settings of its route), gate.go (is it ours?), codec.go (how the body is
+// received), stream.go and duplex.go (the state machine), answer.go (the answer to Envoy), follow.go and accesslog.go (how it
+// ended). The package supports Sightline's own headers and those of the endpoint-picker protocol of Gateway API's Inference
+// Extension.
 package extproc
 
 import (
@@ -46,58 +47,59 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Decide takes the decision for one request; normally (*router.Router).Decide. It must not keep req.Body. A request that
-// names a stored answer, and one of the endpoint-picker protocol that is no prompt, comes with a nil Body: there is nothing
-// to match.
+// Decide decides one request; normally (*router.Router).Decide. It must not keep req.Body, which is nil for a request that names
+// a stored answer and for one of the endpoint-picker protocol without a prompt: there is nothing to match.
 type Decide func(ctx context.Context, req *router.Request) router.Decision
 
-// Observe takes what Envoy reported of a decided request; normally (*router.Router).Observe. It is called from several
-// goroutines and must not block.
+// Observe receives Envoy's reports on decided requests; normally (*router.Router).Observe. It is called from several goroutines
+// and must not block.
 type Observe func(router.Outcome)
 
-// Traced takes a decision once its answer is sent: when it began and how long it took, the request's path, and the W3C
-// traceparent that it belongs under, as it came: "" for none, and at worst hostile. It must not block.
+// Traced receives a decision after its answer was sent: when it began and how long it took, the request's path, and the W3C
+// traceparent of its parent span, unchecked and possibly hostile; "" for none. It must not block.
 type Traced func(traceparent, path string, d router.Decision, began time.Time, took time.Duration)
 
-// DefaultMaxBody is the largest request body that is read, in bytes: two dozen 720p images as PNG data URLs.
+// DefaultMaxBody is the default limit of a request body, in bytes: two dozen 720p images as PNG data URLs.
 const DefaultMaxBody = 64 << 20
 
-// DefaultBodyTimeout is how long a body may take: 64 MiB at 1.8 Mbit/s.
+// DefaultBodyTimeout is the default time limit for a body to arrive: 64 MiB at 1.8 Mbit/s.
 const DefaultBodyTimeout = 5 * time.Minute
 
-// Options are what an operator may set. The zero value works.
+// Options configure a Server. The zero value works.
 type Options struct {
-	// MaxBody is the largest body in bytes; a larger one is answered with 413. 0: DefaultMaxBody. Keep Envoy's
-	// request_body_buffer_limit equal.
+	// MaxBody is the largest body in bytes; a larger one is answered with 413. 0: DefaultMaxBody. Envoy's
+	// request_body_buffer_limit should be equal.
 	MaxBody int
-	// BodyTimeout is how long a body may take to come, from its headers on; then the client gets 408. 0: DefaultBodyTimeout.
+	// BodyTimeout is the time from the headers within which the body must arrive; then the client gets 408. 0:
+	// DefaultBodyTimeout.
 	BodyTimeout time.Duration
-	// EnvoyWaits is how long Envoy waits for an answer (its message_timeout) before it goes on with the request as it came;
-	// 0: for ever. A decision is given half of it: the other half is for the body's way here and back.
+	// EnvoyWaits is how long Envoy waits for an answer (its message_timeout) before it sends the request on unchanged; 0: for
+	// ever. A decision gets half of it; the other half is for transferring the body here and back.
 	EnvoyWaits time.Duration
-	// RefuseUnread: what cannot be read and cleaned is refused, for whatever reason, and what is sent to a path that is no
-	// endpoint, but for those of Pass. Envoy must fail closed too (failure_mode_allow: false): we are not asked while we are away.
+	// RefuseUnread refuses every body that cannot be read and cleaned, and every body for a path that is not an endpoint, except
+	// for the paths of Pass. Envoy must fail closed too (failure_mode_allow: false), since it does not ask while we are down.
 	RefuseUnread bool
 	Pass         []string
-	Route        Route       // what a stream's metadata leaves open
-	Tenants      Tenants     // whose a request is
-	Fair         Fair        // who gets few free places
+	Route        Route       // defaults for what a stream's metadata does not set
+	Tenants      Tenants     // the tenant of a request
+	Fair         Fair        // headers for sharing out the last free places
 	TLS          *tls.Config // nil: plain text
-	// Admit tells whether who calls with this authorization header ("": none) may speak; nil: everybody. Health checks are answered in any case.
+	// Admit reports whether a caller with this authorization header ("": none) is admitted; nil: everybody is. Health checks need
+	// no authorization.
 	Admit func(authorization string) bool
-	// Starting has the health service say NOT_SERVING of ext_proc and of "readiness" until Ready is called.
+	// Starting makes the health service report NOT_SERVING for ext_proc and "readiness" until Ready is called.
 	Starting bool
-	// Drain is how long a stop goes on deciding, its health NOT_SERVING, so that every Envoy has left before it ends. 0: not at all.
+	// Drain is how long a stopping server goes on deciding with health NOT_SERVING, so that every Envoy has left before it ends.
 	Drain  time.Duration
-	Models []string // if any: what GET /v1/models is answered with
-	// Instance is at the front of all decisions' ids; "" where there are no replicas.
+	Models []string // if not empty: the answer to GET /v1/models
+	// Instance begins the ids of all decisions; "" if there are no replicas.
 	Instance string
-	// Forward, if set, takes what Envoy reported of a request that another replica decided, to there; an end of a log stream goes to
-	// all. false: that replica is not known. It must not block.
+	// Forward, if set, passes Envoy's report on a request that another replica decided to that replica, and the end of a log
+	// stream to all. It returns false if that replica is not known. It must not block.
 	Forward  func(to string, o router.Outcome) bool
-	Services func(grpc.ServiceRegistrar) // if set, registers more
-	Roster   *Roster                     // the workers for Envoy's fallback clusters; nil: they are told nothing
-	Traced   Traced                      // hears of each decision; nil: nobody does
+	Services func(grpc.ServiceRegistrar) // if set, registers further services
+	Roster   *Roster                     // the workers for Envoy's fallback clusters; nil: those are told nothing
+	Traced   Traced                      // receives each decision; nil: none
 	Log      *zap.Logger                 // nil: silent
 	Metrics  prometheus.Registerer       // nil: none
 }
@@ -111,41 +113,41 @@ type Server struct {
 	models  atomic.Pointer[extprocv3.ProcessingResponse] // nil: workers answer for themselves
 	metrics *metrics
 	ended   *joiner
-	sources atomic.Uint64 // connections so far
+	sources atomic.Uint64 // number of connections so far
 
-	// Bodies that are here, in bytes, and their limit: beyond it requests are answered with 503, so that a burst of large
-	// uploads cannot take the process down. What gRPC has received of a message that is not whole does not count: with
-	// buffered bodies Envoy sends one when it has all of it, so those are few, and Envoy's own heap limit bounds them.
+	// inFlight is the bytes of bodies in memory, maxInFlight its limit: beyond it requests are answered with 503, so that a burst
+	// of large uploads cannot exhaust memory. What gRPC has received of an incomplete message does not count: with buffered
+	// bodies Envoy sends a message only when it has all of it, so those are few, and Envoy's own heap limit bounds them.
 	inFlight    atomic.Int64
 	maxInFlight int64
 
 	grpc     *grpc.Server
 	health   *health.Server
-	begun    sync.Once // Ready, unless a stop came first
+	begun    sync.Once // set by Ready or by a stop, whichever is first
 	stopping chan struct{}
 
-	// The embedded stubs answer what this server has no use for.
+	// The embedded stubs answer methods that this server does not implement.
 	extprocv3.UnimplementedExternalProcessorServer
 	accesslogv3.UnimplementedAccessLogServiceServer
 	endpointsvc.UnimplementedEndpointDiscoveryServiceServer
 }
 
-// How the gRPC transport is set up. Measured with a 3.7 MB body on two cores (BenchmarkDecision), p50 against gRPC's
-// defaults: 0.9x over a unix socket, no difference beyond the noise over loopback TCP. Large windows are for a network.
+// Settings of the gRPC transport. Measured with a 3.7 MB body on two cores (BenchmarkDecision), p50 against gRPC's defaults: 0.9x
+// over a unix socket, no difference beyond the noise over loopback TCP. Large windows are for a network.
 const (
-	streamWindow  = 16 << 20         // a body of that size is sent without waiting for us
+	streamWindow  = 16 << 20         // a body of this size is sent without waiting for us
 	connWindow    = 128 << 20        // eight of them at once on one connection
 	readBuffer    = 256 << 10        // fewer read calls; 32 KB is the default
 	maxStreams    = 65536            // the same as the circuit breaker in our envoy.yaml
 	stackedIdle   = 128              // goroutines that wait for streams; beyond, each stream starts one
-	headroom      = 64 << 10         // what a body message holds besides the body: attributes, metadata
-	bodiesAtOnce  = 16               // × MaxBody = most body bytes here
-	fewBytes      = 1 << 20          // announced: a quarter of them is for such bodies alone
-	lastStreams   = 10 * time.Minute // after a drain: those of the endpoint-picker protocol last as long as the answers
+	headroom      = 64 << 10         // size of a body message besides the body: attributes, metadata
+	bodiesAtOnce  = 16               // × MaxBody = maxInFlight
+	fewBytes      = 1 << 20          // bodies that announce no more than this have a quarter of maxInFlight to themselves
+	lastStreams   = 10 * time.Minute // after a drain: streams of the endpoint-picker protocol last as long as the responses
 	sampledPeriod = time.Minute
 )
 
-// New builds a server. The error: MaxBody is more than a gRPC message can hold, or a metric cannot be registered.
+// New returns a Server. It fails if MaxBody is more than a gRPC message can hold or a metric cannot be registered.
 func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	opt.MaxBody = cmp.Or(max(0, opt.MaxBody), DefaultMaxBody)
 	opt.BodyTimeout = cmp.Or(max(0, opt.BodyTimeout), DefaultBodyTimeout)
@@ -182,7 +184,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	if opt.Services != nil {
 		opt.Services(s.grpc)
 	}
-	// "" is set by the health package. Envoy's check in our envoy.yaml asks for the service by name; deployments of the
+	// The health package sets "". Envoy's check in our envoy.yaml asks for the service by name; deployments of the
 	// endpoint-picker protocol ask for the other two.
 	s.health.SetServingStatus("liveness", healthpb.HealthCheckResponse_SERVING)
 	s.setReadiness(healthpb.HealthCheckResponse_SERVING)
@@ -192,7 +194,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	return s, nil
 }
 
-// Ready ends Options.Starting. What comes before is answered all the same.
+// Ready ends Options.Starting. Earlier requests are answered too.
 func (s *Server) Ready() {
 	s.begun.Do(func() { s.setReadiness(healthpb.HealthCheckResponse_SERVING) })
 }
@@ -214,19 +216,19 @@ func newGRPC(opt Options, m *metrics) *grpc.Server {
 		grpc.MaxRecvMsgSize(opt.MaxBody+headroom),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.NumStreamWorkers(stackedIdle), // a new goroutine's stack is copied four times on the way, a tenth of a decision
+		grpc.NumStreamWorkers(stackedIdle), // a new goroutine's stack would be copied four times while it grows, a tenth of a decision
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer),
 		experimental.BufferPool(newFrames()),
 		grpc.StreamInterceptor(admit(opt.Admit, m)),
-		// An Envoy that vanished without a FIN is noticed within 40 s; one that pings often is not told off.
+		// An Envoy that vanished without a FIN is noticed within 40 s; one that pings often is tolerated.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
 }
 
-// admit lets in who brings a token, where one is wanted; nil: everybody. All but health checks are streams.
+// admit returns an interceptor that requires a token; nil if known is nil. Everything but health checks is a stream.
 func admit(known func(authorization string) bool, m *metrics) grpc.StreamServerInterceptor {
 	if known == nil {
 		return nil
@@ -241,14 +243,14 @@ func admit(known func(authorization string) bool, m *metrics) grpc.StreamServerI
 	}
 }
 
-// Serve answers on lis until ctx ends, then stops gracefully: health turns to NOT_SERVING at once, but for "liveness"; requests are
-// decided for Options.Drain more; what has begun by then gets ten minutes. It closes lis, and is called once. A stop by ctx is
-// not an error.
+// Serve answers on lis until ctx ends, then stops gracefully: health turns NOT_SERVING at once, except "liveness"; requests are
+// still decided for Options.Drain; streams open by then get ten minutes. It closes lis and must be called only once. A stop by
+// ctx is not an error.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	stopped := make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		s.begun.Do(func() {}) // a late Ready changes nothing
+		s.begun.Do(func() {}) // a later Ready has no effect
 		s.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 		s.setReadiness(healthpb.HealthCheckResponse_NOT_SERVING)
 		time.Sleep(s.opt.Drain)
@@ -268,11 +270,11 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return err
 }
 
-// Stopping is closed when the drain is over: streams that never end by themselves must end.
+// Stopping returns a channel that is closed when the drain is over: streams that never end by themselves must end then.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping }
 
-// Listen opens "host:port" or "unix:/path/to/socket". A socket file that a dead process left behind is removed; one on
-// which somebody still answers is an error.
+// Listen opens "host:port" or "unix:/path/to/socket". A socket file left by a dead process is removed; one on which a process
+// still answers is an error.
 func Listen(addr string) (lis net.Listener, err error) {
 	if path, isUnix := strings.CutPrefix(addr, "unix:"); isUnix {
 		lis, err = listenUnix(path)
@@ -302,7 +304,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Envoy often runs as another user; who may reach the socket is the directory's business.
+	// Envoy often runs as another user; the directory's permissions decide who may reach the socket.
 	if err := os.Chmod(path, 0o666); err != nil {
 		return nil, errors.Join(err, lis.Close())
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Process serves one request of Envoy's. In BUFFERED mode:
+// Process serves one HTTP request of Envoy's. In BUFFERED mode:
 //
 //	wait for headers ─┬─ not ours ────────▶ "no body, please" ─────────────────▶ end
 //	                  ├─ unreadable ──────▶ an error for the client ───────────▶ end
@@ -30,11 +30,11 @@ import (
 //
 // duplex.go has the same for FULL_DUPLEX_STREAMED.
 //
-// The server ends the stream itself, always with status OK: right after the decision, because Envoy would keep it open
-// for the whole generation (and its circuit breaker counts it), and without an answer where there is none, which Envoy
-// takes as "go on unchanged". What Envoy sends after the decision (trailers) is not waited for, and end_of_stream is
-// not asked about: it is false for a body with trailers or one that a decompressor touched. Only the endpoint-picker
-// protocol goes on, to the response (follow.go).
+// The server ends the stream itself, always with status OK. It does so right after the decision, because Envoy would keep the
+// stream open for the whole generation (and counts it in its circuit breaker). If there is no answer, it ends the stream without
+// one, which Envoy takes as "go on unchanged". It does not wait for what Envoy sends after the decision (trailers), and ignores
+// end_of_stream, which is false for a body with trailers and for one that a decompressor touched. Only with the endpoint-picker
+// protocol does the stream continue to the response (follow.go).
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	s.metrics.streams.Inc()
 	defer s.survive("stream")
@@ -50,10 +50,10 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream(), s.opt.Tenants.Header)
 	c.tenant, c.priority = s.opt.Fair.of(headers.GetHeaders().GetHeaders())
 	if header := s.opt.Tenants.Header; header != "" {
-		c.foreign = append(c.foreign, header) // its value stays here
+		c.foreign = append(c.foreign, header) // its value must not reach the worker
 	}
 	c.head.path = strings.TrimPrefix(c.head.path, c.Path)
-	if list := c.askedModels(); list != nil && !c.strict { // there every request gets an endpoint
+	if list := c.askedModels(); list != nil && !c.strict { // in the endpoint-picker protocol every request gets an endpoint
 		s.metrics.gate(notOurs, "models")
 		c.settled = true
 		c.send(list)
@@ -71,7 +71,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		return nil
 	}
 
-	c.in.Reset() // the headers are read, and the body may be long in coming
+	c.in.Reset() // the headers are processed, and the body may take long to arrive
 	c.learns = c.head.path == steering.Responses && verdict == readable && (c.answers || !c.duplex)
 	goOn := false
 	switch {
@@ -91,7 +91,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	default:
 		goOn = c.buffered()
 	}
-	c.close() // an answer may take minutes to come, and the body is done with
+	c.close() // release the body: the response may take minutes
 	c.trace()
 	if goOn && (c.strict || c.learns || c.duplex && !c.requestEnded) {
 		c.follow()
@@ -99,60 +99,60 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	return nil
 }
 
-// call is one stream: one request of a client's.
+// call is one stream, which is one client request.
 type call struct {
 	*Server
 	terms
 	stream   extprocv3.ExternalProcessor_ProcessServer
-	in       inbound // the message received last
+	in       inbound // the last received message
 	head     head
-	id       string // the decision's
-	tenant   string // Options.Fair
+	id       string // of the decision
+	tenant   string // see Options.Fair
 	priority int
 	opened   time.Time
-	traced   *traced // nil: not asked for, or no decision
-	booked   int64   // bytes of this body that are here
+	traced   *traced // nil: not requested, or no decision
+	booked   int64   // bytes of this body in Server.inFlight
 
-	patience sync.Mutex // between the body and the end of its time
+	patience sync.Mutex // guards the two below: the body against its timeout
 	bodyHere bool
-	bodyLate bool // answered: it took too long
+	bodyLate bool // the client was answered: the body took too long
 
-	settled      bool // answered, so that nothing goes on without our word
-	requestEnded bool // Envoy has sent all of the request
+	settled      bool // an answer was sent, so the stream's end lets nothing pass unread
+	requestEnded bool // Envoy has sent the whole request
 	code         int  // status of the response, once it has begun
 	decided      bool // a decision was sent
-	learns       bool // the answer's id is still to be learned (responses.go)
+	learns       bool // the response's id is still to be learned (responses.go)
 	served       string
-	told         bool   // the response said who served, so its status is a worker's
-	answered     []byte // the beginning of the answer, while learns
+	told         bool   // the response named the worker that served it, so its status is the worker's
+	answered     []byte // beginning of the response, while learns
 	firstByte    time.Duration
 }
 
-// close gives back what the call holds: the body. It may be called again.
+// close releases the body. It may be called again.
 func (c *call) close() {
 	c.in.free()
 	c.book(0)
 }
 
-// receive waits for Envoy's next message; false if there is none.
+// receive waits for Envoy's next message; it returns false if there is none.
 func (c *call) receive() bool {
 	err := c.stream.RecvMsg(&c.in)
 	if err != nil && err != io.EOF {
-		// A body over the limit that no content-length had announced ends here too: gRPC has refused it by itself, and
-		// Envoy goes on unrouted. With request_body_buffer_limit set as advised, Envoy has answered 413 before.
+		// A body over the limit without a content-length ends here too: gRPC refuses the message, and Envoy sends the request on
+		// without a decision. With request_body_buffer_limit set as advised, Envoy has answered 413 before.
 		c.failed("receive", err)
 	}
 	return err == nil
 }
 
-// book counts n bytes of the call's body as here, in place of those counted before; false if all bodies together are more
-// than may be here. What a client announces and does not send does not count.
+// book sets the bytes of the call's body that are in memory to n. It returns false if all bodies together exceed the limit. What
+// a client announces and does not send does not count.
 func (c *call) book(n int64) bool {
 	n, c.booked = n-c.booked, n
 	return c.inFlight.Add(n) <= c.maxInFlight
 }
 
-// room tells whether a body may come: of the bytes that may be here a quarter is for those that announce few.
+// room reports whether a body may come. A quarter of the limit is reserved for bodies that announce few bytes.
 func (c *call) room() bool {
 	most := c.maxInFlight
 	if c.head.contentLength < 0 || c.head.contentLength > fewBytes {
@@ -161,7 +161,7 @@ func (c *call) room() bool {
 	return c.inFlight.Load() < most
 }
 
-// Why requests are refused: as it is counted, and as the client is told.
+// Reasons of refusals: metric labels and messages for the client.
 const (
 	busy    = "busy"
 	late    = "body late"
@@ -173,7 +173,7 @@ const (
 	unreadBody = "the request could not be read; try again"
 )
 
-// refuse answers the client in the workers' stead: a body that cannot be read here could carry what clients must not say.
+// refuse answers the client instead of routing: a body that cannot be read here could carry what clients must not say.
 func (c *call) refuse(code int, why string) {
 	c.settled = true
 	d := router.Decision{ID: c.id, Refuse: &router.Refusal{Status: code, Message: why}}
@@ -181,18 +181,18 @@ func (c *call) refuse(code int, why string) {
 	c.send(c.refusal(d))
 }
 
-// failClosed ends a stream that nothing was answered on, for whatever reason, where no body may pass unread. Envoy takes a
-// stream that ends in good order for "go on", whatever failure_mode_allow says; one that gRPC has ended for a message that
-// was too large is an error for it.
+// failClosed refuses a request on which no answer was sent, whatever the reason, if no body may pass unread. Envoy takes a stream
+// that ends with OK for "go on", whatever failure_mode_allow says; a stream that gRPC ended because a message was too large is an
+// error to Envoy.
 func (c *call) failClosed() {
 	if c.opt.RefuseUnread && !c.settled && c.stream.Context().Err() == nil {
 		c.refuse(http.StatusServiceUnavailable, unreadBody)
 	}
 }
 
-// awaitBody refuses the request if its body is not here in time. Envoy holds a buffered body back until all of it is there,
-// so nothing but the clock tells of one that does not come. The function given back ends the wait; false: it was too late,
-// and the client has its answer.
+// awaitBody refuses the request if its body does not arrive in time. Envoy holds a buffered body back until it is complete, so
+// only a timer can notice one that never comes. The returned function ends the wait; it returns false if the client was answered
+// already.
 func (c *call) awaitBody() (arrived func() bool) {
 	timer := time.AfterFunc(c.opt.BodyTimeout, func() {
 		c.patience.Lock()
@@ -213,7 +213,7 @@ func (c *call) awaitBody() (arrived func() bool) {
 	}
 }
 
-// buffered asks for the body, which comes in one message, and answers that.
+// buffered requests the body, which comes in one message, and answers it.
 func (c *call) buffered() bool {
 	ask := sendBody
 	if c.learns {
@@ -249,15 +249,15 @@ func (c *call) buffered() bool {
 	return c.answer(d, &edited{answer: form, body: body})
 }
 
-// canServe tells whether the first message is one that this state machine can go on from. Where it cannot, the request
-// passes without a decision, and the log says once a minute what to change.
+// canServe reports whether the first message is one that this state machine can continue from. If not, the request passes without
+// a decision, and the log says once a minute what to change.
 func (s *Server) canServe(first *extprocv3.ProcessingRequest) bool {
 	if first.GetRequestHeaders() == nil {
 		s.complain("first message", "the first message of a stream is not the request headers; "+
 			"set processing_mode.request_header_mode: SEND")
 		return false
 	}
-	// Envoy older than 1.33 and test tools send no protocol_config; they are taken to be configured as we advise.
+	// Envoy before 1.33 and test tools send no protocol_config; they are assumed to be configured as we advise.
 	mode := first.GetProtocolConfig().GetRequestBodyMode()
 	served := mode == modev3.ProcessingMode_BUFFERED || mode == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
 	if first.GetProtocolConfig() == nil || served {
@@ -269,7 +269,7 @@ func (s *Server) canServe(first *extprocv3.ProcessingRequest) bool {
 	return false
 }
 
-// decideUnread decides for a request whose body is not asked for; why says for which reason.
+// decideUnread decides a request whose body is not requested, for the reason why.
 func (c *call) decideUnread(why string) router.Decision {
 	d := c.decideBody(nil, time.Now())
 	d.Edits = nil
@@ -279,8 +279,8 @@ func (c *call) decideUnread(why string) router.Decision {
 	return d
 }
 
-// decideBody decides with a body, nil for none; a panic costs the request its choice, nothing else. Where the protocol
-// wants an endpoint for every request, none is a refusal.
+// decideBody decides with a body, nil for none. A panic costs the request only its choice. If the protocol demands an endpoint
+// for every request, having none is a refusal.
 func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	if body != nil {
 		c.metrics.bodyBytes.Add(float64(c.booked))
@@ -298,7 +298,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 		c.traced = &traced{began: arrived, took: time.Since(arrived)}
 	}
 	if c.opt.EnvoyWaits > 0 && time.Since(arrived) >= c.opt.EnvoyWaits {
-		c.metrics.errors.WithLabelValues(tooSlow).Inc() // Envoy has gone on, with the request as it came
+		c.metrics.errors.WithLabelValues(tooSlow).Inc() // Envoy has already sent the request on unchanged
 	}
 	if c.strict && len(d.Targets) == 0 && d.Refuse == nil {
 		d.Refuse = &router.Refusal{Status: http.StatusServiceUnavailable, Message: "no endpoint is eligible for this request"}
@@ -321,8 +321,8 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 	return d
 }
 
-// answer sends a decision, in the form made for the phase, and takes it back if Envoy is gone: then no access log
-// entry will ever tell how it ended. False: nothing more is to be said on this stream.
+// answer sends a decision, as form, and withdraws it if Envoy is gone, since no access log entry will then report its end. It
+// returns false if nothing more is to be sent on this stream.
 func (c *call) answer(d router.Decision, form any) bool {
 	c.settled = true
 	c.metrics.answered(d)
@@ -344,7 +344,7 @@ func (c *call) answer(d router.Decision, form any) bool {
 	return true
 }
 
-// send writes one answer; false if Envoy no longer listens.
+// send writes one answer; it returns false if Envoy no longer listens.
 func (c *call) send(msg any) bool {
 	if err := c.stream.SendMsg(msg); err != nil {
 		c.failed("send", err)
@@ -353,7 +353,7 @@ func (c *call) send(msg any) bool {
 	return true
 }
 
-// failed counts what went wrong on a stream. A client that leaves is everyday life and not logged.
+// failed counts an error of a stream. A client that disconnects is normal and not logged.
 func (s *Server) failed(what string, err error) {
 	if status.Code(err) == codes.Canceled {
 		what = "client left"
@@ -370,8 +370,8 @@ func (s *Server) complain(what, cure string) {
 	s.log.Error("ext_proc: "+cure, zap.String("seen", what))
 }
 
-// survive is deferred around code that reads hostile input: a panic is counted and logged, and goes no further. Only
-// errors of the runtime are shown; another panic's value might quote a prompt.
+// survive is deferred around code that reads hostile input: it counts and logs a panic and stops it. Only runtime errors are
+// shown, since another panic's value might quote a prompt.
 func (s *Server) survive(where string) {
 	p := recover()
 	if p == nil {
@@ -386,5 +386,5 @@ func (s *Server) survive(where string) {
 		zap.ByteString("stack", debug.Stack()))
 }
 
-// newID makes a decision id: 26 letters and digits, 128 random bits, so that nobody can name another's request.
+// newID returns a decision id: 26 letters and digits with 128 random bits, so that nobody can guess the id of another's request.
 func newID() string { return rand.Text() }

@@ -8,12 +8,11 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// maxSubset bounds how many endpoints of a hint are read; a gateway's pool is smaller.
+// maxSubset limits the endpoints of a hint that are read; a gateway's pool is smaller.
 const maxSubset = 4096
 
-// subset reads a hint: a list of strings, a string with commas, or a list of those. Each element is ip:port, or an ip
-// for every port of it; blanks and empty elements do not count. The result is never nil: a hint that names nothing
-// allows nothing.
+// subset parses a hint: a list of strings, a comma-separated string, or a list of those. Each element is ip:port, or an ip for
+// all its ports; blanks and empty elements are ignored. The result is never nil: an empty hint allows nothing.
 func subset(hint *structpb.Value) []string {
 	out := []string{}
 	add := func(text string) {
@@ -30,7 +29,7 @@ func subset(hint *structpb.Value) []string {
 	return out
 }
 
-// canonical writes an endpoint as workers' addresses are written; what is no address stays, and fits no worker.
+// canonical formats an endpoint like workers' addresses. What is not an address is returned unchanged, and matches no worker.
 func canonical(endpoint string) string {
 	if ap, err := netip.ParseAddrPort(endpoint); err == nil {
 		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
@@ -41,7 +40,7 @@ func canonical(endpoint string) string {
 	return endpoint
 }
 
-// subsetHeader finds the hint among the request headers; several of it are one list.
+// subsetHeader returns the hint from the request headers; several headers are joined into one list.
 func subsetHeader(h *extprocv3.HttpHeaders) (v string, given bool) {
 	for _, kv := range h.GetHeaders().GetHeaders() {
 		if strings.EqualFold(kv.GetKey(), HeaderSubset) {

@@ -8,18 +8,18 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// Tenants have a header that Envoy, or a filter in front of ours, sets say whose a request is. A tenant's requests get a cache_salt
-// of its own, so that engines keep its blocks apart from all others'; what the client says under that name does not count.
+// Tenants names a header, set by Envoy or a filter before ours, with the tenant of a request. Each tenant's requests get a
+// cache_salt of their own, so that engines keep its blocks separate from all others'; a cache_salt from the client is ignored.
 type Tenants struct {
 	Header   string // in lower case; "": there are no tenants
-	Required bool   // a request without one is refused; otherwise it shares with all that have none
+	Required bool   // refuse a request without the header; otherwise all such requests share one cache
 }
 
-// salted are the endpoints whose requests take a cache_salt (vLLM 0.32, the protocol.py of each below vllm/entrypoints/openai); that
-// of Anthropic's form has no such field, and what vLLM does with one is to leave it out.
+// salted lists the endpoints whose requests take a cache_salt (vLLM 0.32, the protocol.py of each below vllm/entrypoints/openai).
+// Anthropic's has no such field, and vLLM ignores it there.
 var salted = []string{steering.Chat, steering.Completions, steering.Responses}
 
-// judge says why a request cannot be given its tenant's salt, as a key of unread; "" if it can.
+// judge returns why a request cannot get its tenant's salt, as a key of unread; "" if it can.
 func (t *Tenants) judge(h *head) string {
 	switch {
 	case t.Header == "":
@@ -33,7 +33,7 @@ func (t *Tenants) judge(h *head) string {
 	return ""
 }
 
-// salt is the request's, as router.Request has it: of the tenant's name 128 bits of a hash, which stay the same in all replicas.
+// salt returns router.Request.Salt: 128 bits of a hash of the tenant's name, the same in all replicas.
 func (t *Tenants) salt(h *head) *string {
 	if t.Header == "" {
 		return nil

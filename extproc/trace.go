@@ -8,21 +8,21 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// headerTrace is where W3C Trace Context has a request's span.
+// headerTrace is the W3C Trace Context header with a request's span.
 const headerTrace = "traceparent"
 
-// headerFirstToken is by when a client wants its first token, in milliseconds (llm-d has it).
+// headerFirstToken is the time within which a client wants its first token, in milliseconds (from llm-d).
 const headerFirstToken = "x-slo-ttft-ms"
 
-// traced is what Options.Traced is told of a call's decision.
+// traced has the arguments of Options.Traced.
 type traced struct {
 	decision router.Decision
 	began    time.Time
 	took     time.Duration
 }
 
-// trace tells of the decision, if one was sent. Envoy writes its own span to the metadata of the stream that it opens for
-// the request, where it traces; the request's header is still the client's, and counts only where Envoy says nothing.
+// trace calls Options.Traced, if a decision was sent. If Envoy traces, it writes its own span to the metadata of the stream that
+// it opens for the request; the request's header is still the client's, and counts only without that.
 func (c *call) trace() {
 	if c.traced == nil || c.traced.decision.ID == "" {
 		return
@@ -32,5 +32,5 @@ func (c *call) trace() {
 		under = own[0]
 	}
 	c.opt.Traced(under, c.head.path, c.traced.decision, c.traced.began, c.traced.took)
-	c.traced = nil // what follows is as long as the answer
+	c.traced = nil // release it: the response may take long
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// walker goes through bytes that lie in several buffers, from front to end, without joining them. What it takes are
-// references into those buffers: they must be freed, besides the buffers themselves.
+// walker iterates over bytes that lie in several buffers, without joining them. What take returns are additional references to
+// those buffers, which must be freed as well.
 type walker struct {
 	bufs mem.BufferSlice
-	at   int // next byte of bufs[0]
-	left int // bytes
+	at   int // offset of the next byte in bufs[0]
+	left int // remaining bytes
 }
 
 func walk(bufs mem.BufferSlice) *walker { return &walker{bufs: bufs, left: bufs.Len()} }
 
-// step passes over bytes of one buffer, n at most, and says which. At least one byte must be left.
+// step advances by at most n bytes within one buffer, and returns their position. At least one byte must be left.
 func (w *walker) step(n int) (b mem.Buffer, from, to int) {
 	for w.at == w.bufs[0].Len() {
 		w.bufs, w.at = w.bufs[1:], 0
@@ -30,7 +30,7 @@ func (w *walker) step(n int) (b mem.Buffer, from, to int) {
 	return b, from, to
 }
 
-// ReadByte is for binary.ReadUvarint.
+// ReadByte implements io.ByteReader for binary.ReadUvarint.
 func (w *walker) ReadByte() (byte, error) {
 	if w.left == 0 {
 		return 0, io.ErrUnexpectedEOF
@@ -39,7 +39,7 @@ func (w *walker) ReadByte() (byte, error) {
 	return b.ReadOnlyData()[at], nil
 }
 
-// copy appends the next n bytes, which must be there.
+// copy appends the next n bytes, which must exist.
 func (w *walker) copy(dst []byte, n int) []byte {
 	for n > 0 {
 		b, from, to := w.step(n)
@@ -49,7 +49,7 @@ func (w *walker) copy(dst []byte, n int) []byte {
 	return dst
 }
 
-// take appends references to the next n bytes, which must be there.
+// take appends references to the next n bytes, which must exist.
 func (w *walker) take(dst mem.BufferSlice, n int) mem.BufferSlice {
 	for n > 0 {
 		b, from, to := w.step(n)
@@ -59,7 +59,7 @@ func (w *walker) take(dst mem.BufferSlice, n int) mem.BufferSlice {
 	return dst
 }
 
-// skip passes over the next n bytes, which must be there.
+// skip skips the next n bytes, which must exist.
 func (w *walker) skip(n int) {
 	for n > 0 {
 		_, from, to := w.step(n)
@@ -67,8 +67,8 @@ func (w *walker) skip(n int) {
 	}
 }
 
-// splice applies edits to a body without copying what stays: the result references the received buffers, and holds
-// references of its own, so both must be freed.
+// splice applies edits to a body without copying the unchanged parts: the result holds its own references to the received
+// buffers, so both must be freed.
 func splice(body mem.BufferSlice, edits []router.Edit) (mem.BufferSlice, error) {
 	w, at, size := walk(body), 0, body.Len()
 	out := make(mem.BufferSlice, 0, len(body)+2*len(edits))

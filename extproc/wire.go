@@ -7,16 +7,16 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Every request waits for its decision to be written, so that is done by hand: in 0.3 of the time that protobuf takes for
-// maps and 30 small messages, with 9 allocations in place of 79. Tests read it back with protobuf itself.
+// Every request waits for its decision to be encoded, so that is done by hand: in 0.3 of the time that protobuf takes for maps
+// and 30 small messages, with 9 allocations instead of 79. Tests decode it with protobuf.
 
-// Field numbers of ProcessingResponse and what lies in it.
+// Field numbers of ProcessingResponse and its nested messages.
 const (
 	fieldHeadersResponse = 1 // ProcessingResponse.request_headers, a HeadersResponse
 	fieldBodyResponse    = 3 // ProcessingResponse.request_body, a BodyResponse
 	fieldAnswerResponse  = 4 // ProcessingResponse.response_body, a BodyResponse
 	fieldMetadata        = 8 // ProcessingResponse.dynamic_metadata, a Struct
-	fieldCommon          = 1 // response of both, a CommonResponse
+	fieldCommon          = 1 // response in both, a CommonResponse
 	fieldHeaderMutation  = 2 // CommonResponse.header_mutation, a HeaderMutation
 	fieldBodyMutation    = 3 // CommonResponse.body_mutation, a BodyMutation
 	fieldMutationsBody   = 1 // BodyMutation.body
@@ -27,16 +27,16 @@ const (
 	fieldRemove          = 2 // HeaderMutation.remove_headers
 	fieldHeader          = 1 // HeaderValueOption.header, a HeaderValue
 	fieldAppendAction    = 3 // HeaderValueOption.append_action
-	fieldKey             = 1 // HeaderValue.key, and the key of a map's entry
+	fieldKey             = 1 // HeaderValue.key, and the key of a map entry
 	fieldRawValue        = 3 // HeaderValue.raw_value
 	fieldFields          = 1 // Struct.fields, a map
-	fieldValue           = 2 // the value of a map's entry, here a Value
+	fieldValue           = 2 // the value of a map entry, here a Value
 	fieldNumber          = 2 // Value.number_value
 	fieldString          = 3 // Value.string_value
 	fieldStruct          = 5 // Value.struct_value
 )
 
-// decided is an answer to the phase whose field is given; metadata may be empty.
+// decided returns an answer for the phase with this field number; metadata may be empty.
 func decided(phase protowire.Number, headers mutation, metadata members) encoded {
 	const heads = 32 // tags and lengths around both
 	a := make(encoded, 0, len(headers)+len(metadata)+heads+len(overrideNoBody))
@@ -46,7 +46,7 @@ func decided(phase protowire.Number, headers mutation, metadata members) encoded
 // mutation is a HeaderMutation.
 type mutation []byte
 
-// set sets one header, replacing what is there. Only raw_value works: Envoy ignores value and would set it empty.
+// set sets one header, replacing existing ones. Only raw_value works: Envoy ignores value and would set an empty header.
 func (m *mutation) set(name, value string) {
 	const action = 2 // bytes of append_action
 	kv := lengthOf(len(name)) + lengthOf(len(value))
@@ -64,7 +64,7 @@ func (m *mutation) remove(names ...string) {
 	}
 }
 
-// setOrRemove removes the header if there is nothing to set.
+// setOrRemove sets the header, or removes it if value is empty.
 func (m *mutation) setOrRemove(name, value string) {
 	if value == "" {
 		m.remove(name)
@@ -107,7 +107,7 @@ func (m members) appendTo(a encoded) encoded {
 	return append(appendHead(a, fieldMetadata, len(m)), m...)
 }
 
-// lengthOf is what a field of n bytes takes: all tags here are one byte.
+// lengthOf returns the size of a field with n bytes of content: all tags here are one byte.
 func lengthOf(n int) int { return 1 + protowire.SizeBytes(n) }
 
 // appendHead begins a field of n bytes.
@@ -115,7 +115,7 @@ func appendHead(b []byte, field protowire.Number, n int) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.BytesType), uint64(n))
 }
 
-// nested appends the tags and lengths of fields inside each other, of which the innermost has n bytes.
+// nested appends the tags and lengths of nested fields, the innermost having n bytes.
 func nested(head []byte, n int, path ...protowire.Number) []byte {
 	size := make([]int, len(path)) // size[i]: bytes inside the field path[i]
 	for i := len(path) - 1; i >= 0; i-- {
