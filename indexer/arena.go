@@ -1,16 +1,16 @@
 package indexer
 
-// Memory is taken from the heap in arenas of 16 MiB, so that most of it can lie on huge pages, and used chunk by chunk.
-// The first touch of fresh memory is expensive: the kernel must find and clear the page in the middle of a store, which
-// was half the time of a small index's first fill. So the next chunks are touched ahead by a goroutine that ends when
-// they are ready: firstChunks at New, aheadChunks later. The price is that much more memory than is in use.
+// Memory is allocated from the heap in arenas of 16 MiB, so that most of it can be on huge pages, and used chunk by chunk. The
+// first touch of fresh memory is expensive: the kernel must find and clear the page in the middle of a store, which was half the
+// time of a small index's first fill. So a goroutine touches the next chunks ahead and then ends: firstChunks at New, aheadChunks
+// later. The price is that much more memory than is in use.
 const (
 	arenaChunks = 8
 	firstChunks = 4
 	aheadChunks = 2
 )
 
-// takeChunk returns the next chunk, touched or not, and starts touching those behind it; m.mu is held.
+// takeChunk returns the next chunk, touched or not, and starts touching further ones; m.mu is held.
 func (m *memory) takeChunk() *chunk {
 	c, ok := pop(&m.ready)
 	if !ok {
@@ -37,20 +37,20 @@ func (m *memory) freshChunk() *chunk {
 	return c
 }
 
-// prepare touches chunks until n are ready. The chunk that it works on is in no list, so no lock is held for that.
+// prepare touches chunks until n are ready. The chunk that it works on is in no list, so that needs no lock.
 func (m *memory) prepare(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.wants(n) {
 		c := m.freshChunk()
 		m.mu.Unlock()
-		for at := 0; at < chunkWords; at += 4096 / 8 { // one write a page
+		for at := 0; at < chunkWords; at += 4096 / 8 { // one write for each page
 			c[at] = 0
 		}
 		m.mu.Lock()
 		if m.wants(n) {
 			m.ready = append(m.ready, c)
-		} else { // stores did not wait and took other chunks, up to the limit
+		} else { // stores took other chunks meanwhile, up to the limit
 			release(c)
 		}
 	}

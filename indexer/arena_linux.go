@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// adviseHuge asks the kernel for 2 MiB pages where an arena covers them whole: a lookup's few random reads then miss the
-// cache but not the TLB as well. It is advice; without transparent huge pages nothing changes.
+// adviseHuge asks the kernel for 2 MiB pages where an arena covers them whole: a lookup's few random reads then miss the cache
+// but not the TLB as well. It is only advice; without transparent huge pages nothing changes.
 func adviseHuge(a []chunk) {
 	b := chunkMemory(a)
 	const huge = 2 << 20
@@ -15,7 +15,7 @@ func adviseHuge(a []chunk) {
 	_ = syscall.Madvise(b[skip:skip+end], syscall.MADV_HUGEPAGE)
 }
 
-// release gives a chunk's pages back to the kernel.
+// release returns a chunk's pages to the kernel.
 func release(c *chunk) { _ = syscall.Madvise(chunkMemory(unsafe.Slice(c, 1)), syscall.MADV_DONTNEED) }
 
 func chunkMemory(a []chunk) []byte {

@@ -5,31 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// budget keeps the index within Options.MaxBytes by evicting what no lookup and no store passed for the longest time, from
-// the ends of branches inwards. Time is counted in stored blocks: an epoch is a sixteenth of what the index can hold. A node
-// has the epoch of its last lookup or store (a lookup writes it only when it has changed). Like a clock's hand, a sweep goes
-// over the slots' tables and evicts, slot by slot, the nodes without children that were idle for idleEpochs: sixteen at
-// first, fewer after each round that found nothing.
+// budget keeps the index within Options.MaxBytes by evicting the nodes that no lookup or store has touched for the longest time,
+// leaves first. Time is counted in stored blocks: an epoch is a sixteenth of what the index can hold. A node has the epoch of its
+// last lookup or store (a lookup writes it only if it has changed). Like a clock's hand, a sweep goes over the slots' tables and
+// evicts, slot by slot, the nodes without children that were idle for idleEpochs: sixteen at first, fewer after each round that
+// found nothing.
 //
-// A store that leaves the index above 7/8 of its limit evicts twice as many blocks as it brought. If memory runs out all the
-// same, the blocks that find none are dropped. Both make the slot partial. Bad at: a long node of which only the front is
-// ever looked up, because nodes are evicted whole.
+// A store that leaves the index above 7/8 of its limit evicts twice as many blocks as it brought. If memory runs out
+// nevertheless, the blocks that do not fit are dropped. Both make the slot partial. Bad at: a long node of which only the
+// beginning is ever looked up, because nodes are evicted whole.
 type budget struct {
 	limited          bool
 	evicted, dropped atomic.Int64
 
 	stored atomic.Int64 // blocks stored since the epoch began
 
-	mu          sync.Mutex // one sweep at a time; a store that finds it taken does without
+	mu          sync.Mutex // one sweep at a time; a store that finds it taken skips its own
 	slot        int        // the hand: a slot's number
 	position    uint32     // and a 30-bit position in its table
-	idleEpochs  int        // nodes idle for that long are evicted; below 0, any node, also with children
-	evictedSome bool       // in this round over all slots
+	idleEpochs  int        // nodes idle for that long are evicted; below 0: any node, even with children
+	evictedSome bool       // in the current round over all slots
 }
 
 const (
-	maxIdleEpochs = 16 // in so many epochs the index stores as much as it can hold
-	blockBytes    = 25 // about the memory of a held block
+	maxIdleEpochs = 16 // in this many epochs the index stores as much as it can hold
+	blockBytes    = 25 // approximate memory of a held block
 	positions     = 1 << 30
 )
 
@@ -51,9 +51,9 @@ func (x *Index) keepBudget(n int, noRoom bool) {
 	defer b.mu.Unlock()
 	want := 2*n + pageBlocks
 	if noRoom {
-		want += sliceBlocks // the free memory is on other free lists: evict more
+		want += sliceBlocks // the free memory may be on other free lists: evict more
 	}
-	// Bounded: a store must not pay for a whole round when everything is in use.
+	// Bounded: a store must not pay for a whole round if everything is in use.
 	for steps := 0; want > 0 && steps < 64; steps++ {
 		want -= x.sweep()
 	}
@@ -119,8 +119,8 @@ func (x *Index) sweep() (dropped int) {
 	return dropped
 }
 
-// evictIdle evicts all of a slot's blocks of one node, if the node was idle for that many epochs and has no children. A
-// negative number of epochs takes any node.
+// evictIdle evicts all of a slot's blocks of one node, if the node was idle for age epochs and has no children. A negative age
+// evicts any node.
 func (s *slot) evictIdle(id uint32, age int) (dropped int) {
 	sh := s.x.shardOfNode(id)
 	sh.lock.RLock()

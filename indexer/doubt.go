@@ -2,12 +2,13 @@ package indexer
 
 import "math/bits"
 
-// Doubt puts all that a slot holds in doubt, or only its blocks of some engine hashes: messages were lost, and what they removed may
-// be here still. Lookups count doubtful blocks as ever. A block is in doubt until Confirm reaches it or it is taken away; what is
-// stored later is not. Further copies of all blocks are forgotten: they may have gone, and one removal must do.
+// Doubt puts all that a slot holds in doubt, or only the blocks with some engine hashes: messages were lost, and blocks that they
+// removed may still be in the index. Lookups count doubtful blocks like others. A block is in doubt until Confirm reaches it or
+// it is removed; blocks stored later are not. Further copies of all blocks are forgotten, since they may be gone: one removal is
+// then enough.
 //
-// Cost: none that grows with what is held, since what is noted is which blocks are beyond doubt, page by page: about a byte for each
-// of these while any other is in doubt. With engine hashes about 0.1 µs a held block.
+// Cost: without engine hashes none that grows with what is held, since the blocks that are not in doubt are recorded, by page:
+// about a byte for each of these while any other is in doubt. With engine hashes about 0.1 µs a held block.
 func (x *Index) Doubt(id SlotID, engineHashes []uint64) {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -30,7 +31,7 @@ func (x *Index) Doubt(id SlotID, engineHashes []uint64) {
 	})
 }
 
-// InDoubt is how many of a slot's blocks are in doubt.
+// InDoubt returns how many of a slot's blocks are in doubt.
 func (x *Index) InDoubt(id SlotID) int {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -40,7 +41,7 @@ func (x *Index) InDoubt(id SlotID) int {
 	return s.doubtful
 }
 
-// Doubtful lists the engine hashes of a slot's blocks that are in doubt. Cost: about 0.05 µs a held block.
+// Doubtful returns the engine hashes of a slot's blocks that are in doubt. Cost: about 0.05 µs a held block.
 func (x *Index) Doubtful(id SlotID) (engineHashes []uint64) {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -59,7 +60,7 @@ func (x *Index) Doubtful(id SlotID) (engineHashes []uint64) {
 	return engineHashes
 }
 
-// DropDoubtful takes those of some blocks away that are in doubt, in all tiers, and returns their engine hashes. Cost: about 0.2 µs
+// DropDoubtful removes those of some blocks that are in doubt, in all tiers, and returns their engine hashes. Cost: about 0.2 µs
 // a block.
 func (x *Index) DropDoubtful(id SlotID, engineHashes []uint64) (dropped []uint64) {
 	s, err := x.lockSlot(id)
@@ -86,10 +87,10 @@ func (x *Index) DropDoubtful(id SlotID, engineHashes []uint64) (dropped []uint64
 	return dropped
 }
 
-// Confirm ends the doubt about a block that is known to be held, and about those before it, as engines evict from the ends of
-// prompts. It returns how many these are. It stops where a block is beyond doubt, since all before that one are, and where none is
-// held. Of the blocks before, content under several engine hashes stays in doubt: which of them is held is not known. Cost: about
-// 0.1 µs, and as much for every sixteen blocks.
+// Confirm ends the doubt about a block that is known to be held, and about those before it, since engines evict from the ends of
+// prompts. It returns how many these are. It stops at a block that is not in doubt, since all before that one are not either, and
+// at one that is not held. Among the blocks before, content under several engine hashes stays in doubt, since it is not known
+// which of them is held. Cost: about 0.1 µs, and as much for every sixteen blocks.
 func (x *Index) Confirm(id SlotID, engineHash uint64) (confirmed int) {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -126,8 +127,8 @@ func (x *Index) Confirm(id SlotID, engineHash uint64) (confirmed int) {
 	return was - s.doubtful
 }
 
-// pageBefore returns a page of the blocks before the first page of a base, and how many of that page's entries stand before;
-// noPage if the slot does not hold the last of these, or there is none.
+// pageBefore returns a page of the blocks before the first page of a base, and how many of that page's entries precede; noPage if
+// the slot does not hold the last of these, or there is none.
 func (s *slot) pageBefore(first uint32) (page uint32, entries int) {
 	mem := s.x.mem
 	pg := mem.page(first)
@@ -167,7 +168,7 @@ func (s *slot) confirm(page uint32, blocks uint16) {
 	}
 }
 
-// unhold notes that blocks of a page are held no longer.
+// unhold records that blocks of a page are no longer held.
 func (s *slot) unhold(page uint32, blocks uint16) {
 	if s.doubtful == 0 {
 		return
@@ -181,7 +182,7 @@ func (s *slot) unhold(page uint32, blocks uint16) {
 	s.settled(bits.OnesCount16(blocks &^ sure))
 }
 
-// settled notes that n blocks are in doubt no longer.
+// settled records that n blocks are no longer in doubt.
 func (s *slot) settled(n int) {
 	if s.doubtful -= n; s.doubtful == 0 {
 		s.sure = nil

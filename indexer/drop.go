@@ -2,7 +2,7 @@ package indexer
 
 import "slices"
 
-// Stores is the number of Store calls for a slot so far, for Drop; 0 for an unknown slot.
+// Stores returns the number of Store calls for a slot so far, for Drop; 0 for an unknown slot.
 func (x *Index) Stores(id SlotID) uint64 {
 	if s := x.slot(id); s != nil {
 		return s.stores.Load()
@@ -10,11 +10,11 @@ func (x *Index) Stores(id SlotID) uint64 {
 	return 0
 }
 
-// Drop takes a prompt's blocks from number from on away from a slot, in all tiers and copies, and returns how many these
-// were. It is for a caller who learned that the worker did not hold them when Stores was since: the answer reported fewer
-// cached tokens than an exact prediction. What was stored later stays, with one copy counted in each tier: by then the worker
-// has computed most of these blocks again. This is known by the page of sixteen blocks, and for 65 535 further stores.
-// Cost: about 0.1 µs a block. Error: ErrUnknownSlot.
+// Drop removes a prompt's blocks from index from on from a slot, in all tiers and copies, and returns how many these were. It is
+// for a caller that learned that the worker did not hold them when Stores was since: the answer reported fewer cached tokens than
+// an exact prediction. Blocks that were stored later stay, with one copy counted in each tier: by then the worker has computed
+// most of these blocks again. This is tracked for each page of sixteen blocks, and for 65 535 further stores. Cost: about 0.1 µs
+// a block. Error: ErrUnknownSlot.
 func (x *Index) Drop(id SlotID, locals []uint64, from int, since uint64) (dropped int, err error) {
 	if len(locals) == 0 {
 		return 0, nil
@@ -37,7 +37,7 @@ func (x *Index) Drop(id SlotID, locals []uint64, from int, since uint64) (droppe
 	return int(before - s.heldBlocks.Load()), nil
 }
 
-// dropped returns by tier the engine hashes of what Drop takes away; false if it must begin anew, see shard.
+// dropped returns by tier the engine hashes that Drop removes; false if it must start over, see shard.
 func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [Tiers][]uint64, whole bool) {
 	var sh *shard
 	for parent, offset, at := uint32(root), 0, 0; at < len(locals); {
@@ -65,8 +65,8 @@ func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [T
 	return engineHashes, true
 }
 
-// appendDropped appends by tier the engine hashes that a list of pages holds at offsets [from, to) of its node and that were
-// not stored after since, and forgets the further copies of all of them.
+// appendDropped appends by tier the engine hashes that a list of pages holds at offsets [from, to) of its node and that were not
+// stored after since, and forgets further copies of all of them.
 func (s *slot) appendDropped(add *[Tiers][]uint64, page uint32, from, to int, since uint64) {
 	mem := s.x.mem
 	for ; page != noPage; page = mem.page(page).next {

@@ -1,25 +1,24 @@
 // Package indexer tells, for a prompt, how many of its leading blocks each worker holds in its KV cache.
 //
-// An Index takes in the blocks that engines report as stored and removed and answers lookups by the prompt's local block
-// hashes (package mmhash/block). It knows two numbers of a block: the local hash, which both sides compute from tokens
-// and media, and the engine block hash (engine hash for short), which is the engine's own and opaque: good for naming a
-// parent or a removed block, and different from engine to engine. A slot is one cache: a worker, or one data-parallel
-// rank of it.
+// An Index takes in the blocks that engines report as stored and removed, and answers lookups by the prompt's local block hashes
+// (package mmhash/block). It uses two numbers for a block: the local hash, which both sides compute from tokens and media, and
+// the engine block hash (engine hash for short), which is the engine's own and opaque: it identifies a parent or a removed block,
+// and differs from engine to engine. A slot is one cache: a worker, or one data-parallel rank of it.
 //
-// Cost: a lookup takes 0.1 to 0.8 µs and a stored block about 0.1 µs and 27 bytes; neither allocates per block. Errors
-// come from the write side only and name what was expected; a lookup cannot fail.
+// Cost: a lookup takes 0.1 to 0.8 µs and a stored block about 0.1 µs and 27 bytes; neither allocates per block. Only the write
+// side returns errors, which name what was expected; a lookup cannot fail.
 //
-// Answers are exact: a block counts for a slot if and only if the slot holds that block and all blocks before it now.
-// One content under two engine hashes, an engine hash that comes back for other content, gaps left by removals and one
-// block in two tiers are told apart.
+// Answers are exact: a block counts for a slot if and only if the slot now holds that block and all blocks before it. The index
+// handles content under two engine hashes, an engine hash that is reused for other content, gaps left by removals, and a block in
+// two tiers.
 //
-// The index is a prefix tree, whose nodes lie scattered over shards:
+// The index is a prefix tree whose nodes are spread over shards:
 //
 //	index.go      Index, slots that join and leave, Stats
 //	match.go      Match: the lookup
 //	ingest.go     Store, Remove, Clear; write.go: one slice of a stored event under a shard's lock
-//	part.go       a share of all prompts, where one index holds no more
-//	drop.go       Drop: blocks that a worker turned out not to hold; doubt.go: those that it may not hold, as messages were lost
+//	part.go       a share of all prompts, if an index holds only a part
+//	drop.go       Drop: blocks that a worker turned out not to hold; doubt.go: blocks that it may not hold because messages were lost
 //	shard.go      a shard: nodes found by (parent, offset, local hash); how calls go from shard to shard
 //	node.go       a node: a run of local hashes, and the slots that hold some of it
 //	residency.go  what one slot holds of one node, in one word
@@ -42,13 +41,13 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// SlotID names one slot of one Index. Numbers are small and dense; one is given again after Leave.
+// SlotID names one slot of one Index. Numbers are small and dense; they are reused after Leave.
 type SlotID uint32
 
-// Tier is where a block lies, the best first.
+// Tier is where a block is stored, fastest first.
 type Tier = kvevent.Tier
 
-// The tiers, and how many there are.
+// The tiers, and their number.
 const (
 	GPU    = kvevent.GPU
 	CPU    = kvevent.CPU
@@ -57,7 +56,7 @@ const (
 	Tiers  = kvevent.Tiers
 )
 
-// The errors of the write side. They come wrapped with what was expected and what came; test with errors.Is.
+// The errors of the write side. They are wrapped with what was expected and what came; test with errors.Is.
 var (
 	ErrUnknownSlot   = errors.New("no such slot")
 	ErrUnknownParent = errors.New("parent block is not held")
@@ -65,26 +64,26 @@ var (
 	ErrMalformed     = errors.New("malformed event")
 )
 
-// Options sets up an Index. The zero value is good: no limit.
+// Options configure an Index. The zero value has no limit.
 type Options struct {
-	// MaxBytes limits the index's memory; 0 is no limit. It counts whole chunks of 2 MiB, at least 16 MiB and at most 32 GiB, and not the
-	// table directories, which add about 2 %. An index that is full evicts what was least useful (see budget.go).
+	// MaxBytes limits the index's memory; 0 is no limit. It counts whole chunks of 2 MiB, at least 16 MiB and at most 32 GiB, and
+	// not the table directories, which add about 2 %. A full index evicts the least recently used blocks (see budget.go).
 	MaxBytes int64
-	// Part: only prompts of this part are held.
+	// Part limits the index to the prompts of this part.
 	Part Part
 }
 
-// Index is the prefix index. All methods are safe for concurrent use; calls for one slot run one after the other.
+// Index is the prefix index. All methods are safe for concurrent use; calls for one slot are serialized.
 //
 // Measured on a shared machine with two EPYC cores (traces of internal/testkit/benchpeers): a lookup of 128 blocks among 19 M
-// held ones 0.5 to 0.8 µs, among 50 M 0.6 µs; 5 to 13 M blocks/s stored per core from empty, 13 to 27 M into used memory;
-// 8 to 16 M/s removed; 27 bytes a held block in all. Bad at: prompts that branch every block or two.
+// held ones 0.5 to 0.8 µs, among 50 M 0.6 µs; 5 to 13 M blocks/s stored per core from empty, 13 to 27 M into used memory; 8 to 16
+// M/s removed; 27 bytes a held block in all. Bad at: prompts that branch every block or two.
 type Index struct {
 	shards [shardCount]shard
 	mem    *memory
 	seed   uint64
 	part   Part
-	epoch  atomic.Uint32 // the clock of the memory budget, see budget.go
+	epoch  atomic.Uint32 // clock of the memory budget, see budget.go
 	budget budget
 
 	mu     sync.Mutex // guards changes of the list of slots; readers load it
@@ -107,9 +106,9 @@ func New(o Options) *Index {
 	return x
 }
 
-// SlotOptions is what must be known of a slot's engine when the slot joins.
+// SlotOptions describe a slot's engine.
 type SlotOptions struct {
-	// CountCopies: the engine reports every physical copy of a block under the same engine hash as stored and as removed
+	// CountCopies: the engine reports every physical copy of a block, under the same engine hash, as stored and as removed
 	// (vLLM). Otherwise a block that was stored twice is gone after one removal.
 	CountCopies bool
 }
@@ -133,8 +132,8 @@ func (x *Index) Join(o SlotOptions) SlotID {
 	return id
 }
 
-// Leave removes a slot with all that it holds; its number may then be given to another. A lookup that ran before may
-// still name it. Cost: 50 to 100 ns a held block; the shards are locked for one node at a time.
+// Leave removes a slot with all that it holds; its number may then be reused. A lookup that began before may still return it.
+// Cost: 50 to 100 ns a held block; the shards are locked for one node at a time.
 func (x *Index) Leave(id SlotID) error {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -153,7 +152,7 @@ func (x *Index) Leave(id SlotID) error {
 	return nil
 }
 
-// slot returns a slot without its lock; nil if there is none of that number.
+// slot returns a slot without taking its lock; nil if there is none with that number.
 func (x *Index) slot(id SlotID) *slot {
 	if list := *x.slots.Load(); int(id) < len(list) {
 		return list[id]
@@ -176,10 +175,10 @@ func (x *Index) lockSlot(id SlotID) (*slot, error) {
 // shardOfNode returns the shard of a node.
 func (x *Index) shardOfNode(id uint32) *shard { return &x.shards[id>>nodeBits] }
 
-// shardOfKey returns the shard of a node by its childKey. The bits are of those that the table of children has no use for.
+// shardOfKey returns the shard of a node by its childKey, from bits that the table of children does not use.
 func (x *Index) shardOfKey(key uint64) *shard { return &x.shards[key>>16%shardCount] }
 
-// HeldBlocks is the number of blocks that a slot holds in any tier, counted by engine hash; 0 for an unknown slot.
+// HeldBlocks returns the number of blocks that a slot holds in any tier, counted by engine hash; 0 for an unknown slot.
 func (x *Index) HeldBlocks(id SlotID) int {
 	if s := x.slot(id); s != nil {
 		return int(s.heldBlocks.Load())
@@ -187,9 +186,9 @@ func (x *Index) HeldBlocks(id SlotID) int {
 	return 0
 }
 
-// Mark says how far a slot's matches can be trusted; Clear does not change it. partial: the slot may hold blocks that were
-// never reported to the index, because events were lost or its feed began late. recurrent: its model has layers that keep a
-// state instead of blocks (mamba, linear attention); a hit needs that state as well, and events do not report it.
+// Mark says how far a slot's matches can be trusted; Clear does not change it. partial: the slot may hold blocks that were never
+// reported to the index, because events were lost or its feed began late. recurrent: its model has layers that keep a state
+// instead of blocks (mamba, linear attention); a hit needs that state as well, and events do not report it.
 func (x *Index) Mark(id SlotID, partial, recurrent bool) {
 	if s := x.slot(id); s != nil {
 		s.markedPartial.Store(partial)
@@ -197,14 +196,14 @@ func (x *Index) Mark(id SlotID, partial, recurrent bool) {
 	}
 }
 
-// Partial reports whether a slot's matches are a lower bound: Mark said so, or blocks were dropped for lack of memory since
-// it joined or was last cleared. Unknown parents and removals of unknown blocks are then to be expected.
+// Partial reports whether a slot's matches are a lower bound: Mark said so, or blocks were dropped for lack of memory since it
+// joined or was last cleared. Unknown parents and removals of unknown blocks are then to be expected.
 func (x *Index) Partial(id SlotID) bool {
 	s := x.slot(id)
 	return s != nil && s.lowerBound()
 }
 
-// Recurrent reports whether a slot's matches are an upper bound, as Mark said.
+// Recurrent reports whether a slot's matches are an upper bound, as set by Mark.
 func (x *Index) Recurrent(id SlotID) bool {
 	s := x.slot(id)
 	return s != nil && s.recurrent.Load()
@@ -212,19 +211,19 @@ func (x *Index) Recurrent(id SlotID) bool {
 
 func (s *slot) lowerBound() bool { return s.partial.Load() || s.markedPartial.Load() }
 
-// Stats is the index's size, and what found no room.
+// Stats is the index's size, and what was evicted or dropped.
 type Stats struct {
 	Slots    int
 	Partial  int   // slots that are partial
 	Blocks   int64 // held blocks, summed over slots
 	Nodes    int64
-	Resident int64 // bytes taken from the heap for slabs; table directories add about 2 %
-	Used     int64 // bytes of them in use
+	Resident int64 // bytes allocated for slabs; table directories add about 2 %
+	Used     int64 // bytes of Resident in use
 	Evicted  int64 // blocks evicted to stay within MaxBytes
 	Dropped  int64 // reported blocks that were not stored, for lack of memory
 }
 
-// Stats counts. It locks each shard for a moment.
+// Stats returns the current values. It locks each shard briefly.
 func (x *Index) Stats() Stats {
 	out := Stats{Evicted: x.budget.evicted.Load(), Dropped: x.budget.dropped.Load()}
 	for _, s := range *x.slots.Load() {

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Store records blocks that a slot now holds in a tier. They are a chain: each block follows the one before, the first
-// follows parent, or begins a prompt if hasParent is false. engineHashes are the engine's own hashes of the blocks, locals
-// their local hashes.
+// Store records blocks that a slot now holds in a tier. They are a chain: each block follows the previous one, the first follows
+// parent, or begins a prompt if hasParent is false. engineHashes are the engine's own hashes of the blocks, locals their local
+// hashes.
 //
 // An engine hash that is held already with the same content is stored again (a further copy, if the slot counts copies); with
 // other content it moves to the new content. Blocks for which there is no memory are counted as dropped and make the slot
-// partial; that is no error. Errors: ErrUnknownParent (not for a partial slot), ErrElsewhere, ErrOwnParent, ErrMalformed,
-// ErrUnknownSlot; nothing is stored then. Cost: about 0.1 µs a block, no allocation but the index's own growth.
+// partial; that is not an error. Errors: ErrUnknownParent (not for a partial slot), ErrElsewhere, ErrOwnParent, ErrMalformed,
+// ErrUnknownSlot; nothing is stored then. Cost: about 0.1 µs a block, no allocation except for the index's own growth.
 func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	if len(engineHashes) != len(locals) || tier >= Tiers {
 		return fmt.Errorf("stored: %w: %d engine hashes, %d local hashes, %v (want as many of each, and a known tier)",
@@ -68,7 +68,7 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 	return nil
 }
 
-// store records up to one slice behind the block at, or at the front if at is noRef, and returns how many found room.
+// store records up to one slice after the block at, or at the root if at is noRef, and returns how many fit.
 func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	s.keysFor(engineHashes)
 	s.stock(len(engineHashes)/pageBlocks + 2)
@@ -101,7 +101,7 @@ func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	return n
 }
 
-// keysFor fills keys and fetches the table's lines, so that their cache misses overlap with each other and with the shard's.
+// keysFor fills keys and prefetches the table's lines, so that their cache misses overlap with each other and with the shard's.
 func (s *slot) keysFor(engineHashes []uint64) {
 	for i, engineHash := range engineHashes {
 		key := mix(engineHash, s.x.seed)
@@ -111,7 +111,7 @@ func (s *slot) keysFor(engineHashes []uint64) {
 	}
 }
 
-// lastIndex is the index of the last v in list, 0 if there is none.
+// lastIndex returns the index of the last v in list, 0 if there is none.
 func lastIndex(list []uint64, v uint64) int {
 	i := len(list) - 1
 	for i > 0 && list[i] != v {
@@ -120,7 +120,7 @@ func lastIndex(list []uint64, v uint64) int {
 	return i
 }
 
-// forget takes a page entry out of all tiers; the caller sees to the table.
+// forget removes a page entry from all tiers; the caller updates the table.
 func (s *slot) forget(ref uint32) {
 	mem := s.x.mem
 	pg := mem.page(ref / pageBlocks)
@@ -133,9 +133,9 @@ func (s *slot) forget(ref uint32) {
 	s.release(refs[:], 1<<Tiers-1)
 }
 
-// Remove takes blocks out of one tier of a slot, in any order, and returns how many of them the slot did not hold there. A
-// block that another engine hash or another tier still holds goes on counting. Errors: ErrMalformed, ErrUnknownSlot. Cost:
-// about 0.07 µs a block.
+// Remove removes blocks from one tier of a slot, in any order, and returns how many of them the slot did not hold there. A block
+// that is still held under another engine hash or in another tier still counts. Errors: ErrMalformed, ErrUnknownSlot. Cost: about
+// 0.07 µs a block.
 func (x *Index) Remove(id SlotID, tier Tier, engineHashes []uint64) (unknown int, err error) {
 	if tier >= Tiers {
 		return 0, fmt.Errorf("removed: %w: %v (want a known tier)", ErrMalformed, tier)
@@ -151,7 +151,7 @@ func (x *Index) Remove(id SlotID, tier Tier, engineHashes []uint64) (unknown int
 	return unknown, nil
 }
 
-// remove is Remove for one slice.
+// remove does what Remove does, for one slice.
 func (s *slot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 	if s.table.dir == nil {
 		return len(engineHashes)
@@ -170,9 +170,9 @@ func (s *slot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 		s.refs[n], s.keys[n] = ref, s.keys[i]
 		n++
 	}
-	for from := 0; from < n; { // one lock for neighbouring blocks of one node
+	for from := 0; from < n; { // one lock for adjacent blocks of one node
 		node, to := mem.page(s.refs[from]/pageBlocks).node, from+1
-		if node == noNode { // twice in the list, and gone already
+		if node == noNode { // twice in the list, and removed already
 			unknown++
 			s.refs[from] = noRef
 			from++
@@ -185,7 +185,7 @@ func (s *slot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 		from = to
 	}
 	removed := 0
-	for i, ref := range s.refs[:n] { // blocks that are held nowhere any more; release struck out the others
+	for i, ref := range s.refs[:n] { // blocks that are no longer held anywhere; release cleared the others
 		if ref != noRef && s.table.remove(s.keys[i], ref) {
 			removed++
 		}
@@ -222,8 +222,8 @@ func (s *slot) dropCopy(engineHash uint64, tier Tier) bool {
 	return ok
 }
 
-// Clear takes all blocks of a slot away, in all tiers, and forgets that some were dropped (see Partial). Cost: 50 to 100 ns a
-// held block; the shards are locked for one node at a time.
+// Clear removes all blocks of a slot, in all tiers, and forgets that some were dropped (see Partial). Cost: 50 to 100 ns a held
+// block; the shards are locked for one node at a time.
 func (x *Index) Clear(id SlotID) error {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -234,13 +234,12 @@ func (x *Index) Clear(id SlotID) error {
 	return nil
 }
 
-// clear empties the slot by way of its table: each reference leads to a node, whose residency and pages are all removed at
-// once.
+// clear empties the slot by its table: each reference leads to a node, whose residency and pages are all removed at once.
 func (s *slot) clear() {
 	mem := s.x.mem
 	s.sure, s.doubtful = nil, 0
 	s.table.eachRef(func(ref uint32) {
-		if node := mem.page(ref / pageBlocks).node; node != noNode { // else gone with an earlier block of its node
+		if node := mem.page(ref / pageBlocks).node; node != noNode { // else removed with an earlier block of its node
 			s.evictNode(node)
 		}
 	})

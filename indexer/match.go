@@ -6,12 +6,12 @@ import (
 	"unsafe"
 )
 
-// Matches is the answer to a lookup. It belongs to the caller, who passes the same one to every lookup: after the first few
-// nothing is allocated. Not safe for concurrent use.
+// Matches is the answer to a lookup. The caller owns it and passes the same one to every lookup: after the first few nothing is
+// allocated. Not safe for concurrent use.
 type Matches struct {
-	Slots   []Match // those that hold at least the first block, by slot number
+	Slots   []Match // slots that hold at least the first block, sorted by slot
 	Longest int     // the most leading blocks that one slot holds
-	// GPU is of those slots, by their number, whose GPU has fewer of these blocks than the slot: how many leading ones it has.
+	// GPU has the slots whose GPU holds fewer leading blocks than the slot, sorted by slot, with the number that the GPU holds.
 	GPU []Match
 }
 
@@ -22,12 +22,11 @@ type Match struct {
 }
 
 // Match finds for every slot how many leading blocks of a prompt it holds. locals are the local hashes of the prompt's blocks
-// from the front. Cost: 0.1 to 0.2 µs for each node on the way (two dependent cache misses, far less when they hit) and 1 ns
-// a slot; no allocation. The walk ends where no slot holds more.
+// from the first on. Cost: 0.1 to 0.2 µs for each node on the path (two dependent cache misses, far less when they hit) and 1 ns
+// a slot; no allocation. The walk ends at the first node beyond which no slot holds more. Distinguishing tiers costs 10 ns for
+// each node and slot that has some of the node's blocks in lower tiers only, and nothing for others.
 //
-// Where blocks lie costs 10 ns for each node and slot that has some of the node's in lower tiers alone, and nothing for others.
-//
-// Beside changes, each node is seen as it is at one moment of the call.
+// With concurrent changes, each node is seen as it is at one moment during the call.
 func (x *Index) Match(locals []uint64, m *Matches) {
 	if m.Slots, m.GPU, m.Longest = m.Slots[:0], m.GPU[:0], 0; len(locals) == 0 {
 		return
@@ -35,13 +34,13 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 	prefetch(unsafe.Pointer(&locals[0]), lines(locals))
 	for !m.walk(x, locals) {
 	}
-	if len(m.GPU) > 1 { // the first node at which a slot's GPU has less is where it ends
+	if len(m.GPU) > 1 { // the first node at which a slot's GPU has less is where its GPU's prefix ends
 		slices.SortFunc(m.GPU, func(a, b Match) int { return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Blocks, b.Blocks)) })
 		m.GPU = slices.CompactFunc(m.GPU, func(a, b Match) bool { return a.Slot == b.Slot })
 	}
 }
 
-// walk goes down the tree; false if it must begin anew, see shard.
+// walk descends the tree; it returns false if it must start over, see shard.
 func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 	m.Slots, m.GPU, m.Longest = m.Slots[:0], m.GPU[:0], 0
 	parent, offset, at := uint32(root), 0, 0
@@ -65,7 +64,7 @@ func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 			m.count(sh, nd, at, n)
 			return true
 		}
-		// Fetch the next node while this one's residencies are counted, if its shard need not be waited for.
+		// Prefetch the next node while this one's residencies are counted, if its shard's lock is free.
 		key = childKey(nd.id, n, rest[0], x.seed)
 		next := x.shardOfKey(key)
 		locked := next == sh || next.lock.TryRLock()
@@ -90,7 +89,7 @@ func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 	}
 }
 
-// count adds what the residencies of a node hold of its first n blocks, for slots that hold all the prompt's at blocks before
+// count adds what the residencies of a node hold of its first n blocks, for slots that hold all at blocks of the prompt before
 // it. It returns false if no slot holds all n, so that no later node can add anything.
 func (m *Matches) count(sh *shard, nd *node, at, n int) (alive bool) {
 	if at == 0 {
@@ -119,7 +118,7 @@ func (m *Matches) begin(mem *memory, nd *node, n int) {
 			break
 		}
 	}
-	if least == 0 { // they hold blocks behind the first
+	if least == 0 { // these hold only blocks after the first
 		rows = slices.DeleteFunc(rows, func(r Match) bool { return r.Blocks == 0 })
 	}
 	if m.Slots, m.Longest = rows, int(longest); all&offGPU != 0 {
@@ -127,7 +126,7 @@ func (m *Matches) begin(mem *memory, nd *node, n int) {
 	}
 }
 
-// add adds to the rows what the residencies of a further node hold. Both are in order of their slots.
+// add adds to the rows what the residencies of a further node hold. Both are sorted by slot.
 func (m *Matches) add(mem *memory, nd *node, at, n int) {
 	rows, longest, k, all := m.Slots, uint32(m.Longest), 0, residency(0)
 	for list := uint32(0); ; {
@@ -158,7 +157,7 @@ func (m *Matches) add(mem *memory, nd *node, at, n int) {
 	}
 }
 
-// below notes for which slots the GPU has fewer of a node's first n blocks than their rows, which have been added to.
+// below notes the slots whose GPU has fewer of a node's first n blocks than was added to their rows.
 func (m *Matches) below(mem *memory, nd *node, at, n int) {
 	for list := uint32(0); ; {
 		residencies, _, next := mem.residenciesOf(nd, list)
@@ -177,7 +176,7 @@ func (m *Matches) below(mem *memory, nd *node, at, n int) {
 	}
 }
 
-// OnGPU is how many of the leading blocks that a slot holds its GPU has.
+// OnGPU returns how many of a slot's leading blocks are on its GPU.
 func (m *Matches) OnGPU(of Match) uint32 {
 	if len(m.GPU) == 0 {
 		return of.Blocks
@@ -190,7 +189,7 @@ func (m *Matches) OnGPU(of Match) uint32 {
 
 func (r Match) bySlot(id SlotID) int { return cmp.Compare(r.Slot, id) }
 
-// before is the number of rows in front that have a lower slot: one, few or, among many, found by doubling and halving.
+// before returns the number of leading rows with a lower slot: one, few or, among many, found by doubling and binary search.
 func before(rows []Match, id SlotID) int {
 	end := 1
 	for end <= len(rows) && rows[end-1].Slot < id {
@@ -207,6 +206,6 @@ func before(rows []Match, id SlotID) int {
 	return from
 }
 
-// lines is how many cache lines of a prompt, and of a node compared with it, are worth fetching ahead; for those behind
-// them the processor's own prefetching works.
+// lines returns how many cache lines of a prompt, and of a node compared with it, are worth prefetching; for further ones the
+// processor's own prefetching works.
 func lines(locals []uint64) int { return min(len(locals)/8+2, 64) }

@@ -6,26 +6,26 @@ import (
 	"unsafe"
 )
 
-// Everything that grows with the number of blocks lies in slabs of 32 KiB, cut from chunks of 2 MiB without a pointer
-// inside. The garbage collector sees one object a chunk, so 20 M held blocks cost it as much as 250 objects, and since
-// nothing in a slab becomes garbage, the heap needs no slack. A slab serves one purpose at a time: runs (a node's record
-// and hashes), node numbers, pages, or table segments. Freed memory goes to its purpose's free list, and a slab of runs
-// that is all free serves any purpose again; the operating system gets nothing back.
+// Everything that grows with the number of blocks is in slabs of 32 KiB, cut from chunks of 2 MiB without pointers. The garbage
+// collector sees one object for each chunk, so 20 M held blocks cost it as much as 250 objects, and since nothing in a slab
+// becomes garbage, the heap needs no slack. A slab serves one purpose at a time: runs (a node's record and hashes), node numbers,
+// pages, or table segments. Freed memory goes to its purpose's free list, and a slab of runs that is all free can serve any
+// purpose again; nothing is returned to the operating system.
 const (
-	unitWords  = 8                     // 64 bytes: runs are multiples of it
+	unitWords  = 8                     // 64 bytes: the unit of runs
 	slabWords  = 4096                  // 32 KiB
 	slabUnits  = slabWords / unitWords // 512
 	chunkSlabs = 64                    // 2 MiB
 	chunkWords = chunkSlabs * slabWords
 	chunkBytes = chunkWords * 8
-	maxChunks  = 1 << 14 // 32 GiB: as far as a 28-bit page number reaches
+	maxChunks  = 1 << 14 // 32 GiB: the limit of a 28-bit page number
 	unitsShift = 15      // a unit's address >> unitsShift is its chunk
 	unitsMask  = chunkSlabs*slabUnits - 1
 )
 
 type chunk [chunkWords]uint64
 
-// memory hands out slabs, pages and table segments to all shards and slots. Addresses are numbers. chunks[i] is written once,
+// memory allocates slabs, pages and table segments for all shards and slots. Addresses are numbers. chunks[i] is written once,
 // before the first number inside it is handed out, so readers need no lock.
 type memory struct {
 	chunks [maxChunks]*chunk
@@ -37,7 +37,7 @@ type memory struct {
 	pages    []uint32     // pages free for any slot
 	segments []*segment
 
-	scratch sync.Pool // *scratch, for tables that split
+	scratch sync.Pool // *scratch, for table splits
 
 	arena     []chunk  // chunks whose memory was never touched
 	ready     []*chunk // chunks touched ahead of use
@@ -56,7 +56,7 @@ func newMemory(maxBytes int64) *memory {
 	return m
 }
 
-// minChunks is the smallest limit under which 64 shards can work: each needs a slab of node numbers, one of runs and a table
+// minChunks is the smallest limit with which 64 shards can work: each needs a slab of node numbers, one of runs and a table
 // segment.
 const minChunks = 8
 
@@ -88,7 +88,7 @@ func (m *memory) grow() bool {
 	return true
 }
 
-// pop takes the last element off a list; false if there is none.
+// pop removes the last element of a list; false if there is none.
 func pop[T any](list *[]T) (last T, ok bool) {
 	n := len(*list)
 	if n == 0 {
@@ -108,7 +108,7 @@ func (m *memory) slabWords(s uint32) unsafe.Pointer {
 	return unsafe.Pointer(&m.chunks[s/chunkSlabs][s%chunkSlabs*slabWords])
 }
 
-// run is the memory of n words at a unit address.
+// run returns n words of memory at a unit address.
 func (m *memory) run(unit uint32, n int) []uint64 {
 	at := int(unit&unitsMask) * unitWords
 	return m.chunks[unit>>unitsShift][at : at+n : at+n]
@@ -163,14 +163,14 @@ func (m *memory) givePages(part []uint32) {
 	m.mu.Unlock()
 }
 
-// page returns the page of a number.
+// page returns the page with a number.
 func (m *memory) page(id uint32) *page {
 	at := id>>pageBits%chunkSlabs*slabWords + id&(1<<pageBits-1)*pageWords
 	return (*page)(unsafe.Pointer(&m.chunks[id>>(pageBits+6)][at]))
 }
 
-// usage returns the bytes taken from the heap, and how many of them are on no free list. A slab of runs counts as used even
-// where it is not cut up yet.
+// usage returns the bytes allocated, and how many of them are on no free list. A slab of runs counts as used even if it is not
+// cut up yet.
 func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -5,25 +5,24 @@ import (
 	"unsafe"
 )
 
-// node is a run of local hashes that were stored one after the other. It grows at its end. A prompt that departs in the
-// middle does not split it: the other continuation becomes a new node, whose parent is this one at that offset. So (node,
-// offset) names a block for as long as it is held, no reference goes stale, and a lookup compares a whole run in one memory
-// comparison: 512 blocks in about 60 ns.
+// node is a run of local hashes that were stored one after the other. It grows at its end. A prompt that branches off in the
+// middle does not split it: the other continuation becomes a new node, whose parent is this one at that offset. So (node, offset)
+// names a block for as long as it is held, no reference goes stale, and a lookup compares a whole run in one memory comparison:
+// 512 blocks in about 60 ns.
 //
 // Cost: 64 bytes for the record, 8 bytes a block, rounded up to 64, and some 8 bytes in the table of children. The record
-// stands in front of its hashes in one run, so one fetch brings both. Up to three residencies lie in the record, more in a
-// list of runs of the same shard, both in order of their slots. Bad at: prompts that branch every block or two (about 140
-// bytes a node).
+// precedes its hashes in one run, so one fetch brings both. Up to three residencies are in the record, more in a list of runs of
+// the same shard, both sorted by slot. Bad at: prompts that branch every block or two (about 140 bytes a node).
 type node struct {
 	residencies    [3]residency
 	pages          [3]uint32 // first page of each residency
 	list           uint32    // run of the residencies if there are more than three; else 0
 	residents      uint32    // number of residencies
-	id             uint32    // its number in the shard: the run may move, the number stays
+	id             uint32    // number in the shard: the run may move, the number does not change
 	parent         uint32    // root if the node begins a prompt
 	childCount     uint32
 	packed         uint32 // atomic: epoch of the last lookup or store, capacity of the run in units, length in blocks
-	parentOffset   uint16 // number of the parent's blocks that stand before this node
+	parentOffset   uint16 // number of the parent's blocks that precede this node
 	maxChildOffset uint16 // upper bound of the children's offsets; not lowered when a child is freed
 }
 
@@ -45,7 +44,7 @@ func (nd *node) set(length, capacity int, epoch uint32) {
 	atomic.StoreUint32(&nd.packed, epoch<<epochShift|uint32(capacity)<<lengthBits|uint32(length))
 }
 
-// touch sets the epoch in which a lookup last passed. Lookups at the same time write the same value.
+// touch sets the epoch of the last lookup. Concurrent lookups write the same value.
 func (nd *node) touch(epoch uint32) {
 	if packed := atomic.LoadUint32(&nd.packed); packed>>epochShift != epoch {
 		atomic.StoreUint32(&nd.packed, packed&(1<<epochShift-1)|epoch<<epochShift)
@@ -63,17 +62,17 @@ func (m *memory) locals(run uint32, blocks int) []uint64 {
 }
 
 const (
-	maxNodeBlocks     = 2048 // a longer prompt goes on in a child at the end
+	maxNodeBlocks     = 2048 // a longer prompt continues in a child at the end
 	numbersPerSlab    = slabWords * 2
 	nodeBits          = 26 // of a full node number; the bits above are the shard's
 	root              = 0
 	inlineResidencies = 3
 )
 
-// residencyList heads a run with residencies that do not fit into the node's record; behind it lie its residencies, in order
-// of their slots as they are in all runs of a list, then the first page of each.
+// residencyList heads a run with residencies that do not fit into the node's record. It is followed by its residencies, sorted by
+// slot across all runs of a list, then the first page of each.
 type residencyList struct {
-	next  uint32 // further run, 0 at the end
+	next  uint32 // next run; 0 at the end
 	count uint16
 	units uint16
 }
@@ -93,8 +92,8 @@ func (m *memory) residencyList(at uint32) *residencyList {
 	return (*residencyList)(unsafe.Pointer(&m.run(at, 1)[0]))
 }
 
-// residenciesOf returns a node's residencies and their first pages, list by list: call it with at = 0, then with next until
-// that is 0.
+// residenciesOf returns a node's residencies and their first pages, run by run: call it with at = 0, then with next until that is
+// 0.
 func (m *memory) residenciesOf(nd *node, at uint32) (residencies []residency, pages []uint32, next uint32) {
 	if at == 0 {
 		if nd.list == 0 {
@@ -107,13 +106,13 @@ func (m *memory) residenciesOf(nd *node, at uint32) (residencies []residency, pa
 	return residencies, pages, l.next
 }
 
-// place is where a slot's residency stands among a node's, or would stand.
+// place is the position of a slot's residency among a node's, or where it would be inserted.
 type place struct {
-	list, before uint32 // run of the list, and the one before it; 0 if there is none
-	i            int    // number in it
+	list, before uint32 // run of the list, and the previous run; 0: none
+	i            int    // index in it
 }
 
-// find finds a slot's residency; false if there is none. Cost: a step for each run of the list, then halving.
+// find finds a slot's residency; false if there is none. Cost: a step for each run of the list, then binary search.
 func (m *memory) find(nd *node, id SlotID) (p place, found bool) {
 	residencies, _, next := m.residenciesOf(nd, 0)
 	for p.list = nd.list; next != 0 && residencies[len(residencies)-1].slot() < id; {
@@ -166,8 +165,8 @@ func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
 	return &residencies[p.i], &pages[p.i]
 }
 
-// growList makes room for one more residency at a place whose run, or record, is full: a run of twice the length takes its
-// place or, where it has its full length, one behind it takes half of it; nothing, if slots come in order.
+// growList makes room for one more residency at a place whose run, or record, is full. A run of twice the size replaces it. If it
+// has the maximum size, a new run after it takes half of it, or nothing if the place is at the very end.
 func (r *runs) growList(nd *node, p place) bool {
 	old, oldPages, next := r.mem.residenciesOf(nd, p.list)
 	n, split := 1, 0
@@ -203,8 +202,8 @@ func (r *runs) growList(nd *node, p place) bool {
 	return true
 }
 
-// dropResidency removes a slot's residency, frees a run of the list that is empty then, and moves the residencies back into
-// the record when few are left.
+// dropResidency removes a slot's residency, frees a run of the list that becomes empty, and moves the residencies back into the
+// record when few are left.
 func (r *runs) dropResidency(nd *node, id SlotID) {
 	p, _ := r.mem.find(nd, id)
 	residencies, pages, next := r.mem.residenciesOf(nd, p.list)
@@ -237,7 +236,7 @@ func (r *runs) dropResidency(nd *node, id SlotID) {
 	nd.list = 0
 }
 
-// freeResidencies gives the list's memory back.
+// freeResidencies frees the list's memory.
 func (r *runs) freeResidencies(nd *node) {
 	for at := nd.list; at != 0; {
 		l := r.mem.residencyList(at)

@@ -1,18 +1,18 @@
 package indexer
 
-// page lists, for one slot, sixteen neighbouring blocks of one node: the engine hash of each block and the tiers that hold
-// it. No other place has the engine hash: the slot's table refers to it as page number × 16 + entry, so finding an engine
-// hash also finds its block and, on the same page, its neighbours. A page is 152 bytes: 9.5 bytes a block when full.
+// page lists, for one slot, sixteen adjacent blocks of one node: the engine hash of each block and the tiers that hold it. The
+// engine hash is stored nowhere else: the slot's table refers to it as page number × 16 + entry, so finding an engine hash also
+// finds its block and, on the same page, its neighbours. A page is 152 bytes: 9.5 bytes a block when full.
 //
-// A slot's pages of one node form a list ordered by base. That covers every case: a block removed from the middle is one
-// bit cleared, a block in two tiers is a bit in two masks, and content under a second engine hash goes to a second page
-// with the same base. Bad at: many nodes of one or two blocks.
+// A slot's pages of one node form a list sorted by base. That covers every case: a block removed from the middle is one bit
+// cleared, a block in two tiers is a bit in two masks, and content under a second engine hash goes to a second page with the same
+// base. Bad at: many nodes of one or two blocks.
 //
-// The engine hashes and storedAt are read and written by the slot's own calls only. The other fields change only under the shard's
-// lock, because lookups read them where the residency's summary is not enough.
+// The engine hashes and storedAt are read and written by the slot's own calls only. The other fields change only under the
+// shard's lock, because lookups read them if the residency's summary is not enough.
 type page struct {
 	node         uint32 // noNode on a free page
-	next, prev   uint32 // of the same slot and node; noPage at the ends
+	next, prev   uint32 // page of the same slot and node; noPage at the ends
 	held         [Tiers]uint16
 	base         uint16 // offset of the first block in the node, a multiple of 16
 	storedAt     uint16 // slot.stores when a block was last stored here, modulo 65536
@@ -29,10 +29,10 @@ const (
 	noRef        = ^uint32(0)
 )
 
-// any is a mask of the blocks held in some tier.
+// any returns a mask of the blocks held in some tier.
 func (pg *page) any() uint16 { return pg.held[GPU] | pg.held[CPU] | pg.held[Disk] | pg.held[Remote] }
 
-// firstAt returns the first of the slot's pages that have the base of a page.
+// firstAt returns the first of the slot's pages that have the same base as a page.
 func (m *memory) firstAt(id uint32) uint32 {
 	pg := m.page(id)
 	for pg.prev != noPage && m.page(pg.prev).base == pg.base {
@@ -42,8 +42,8 @@ func (m *memory) firstAt(id uint32) uint32 {
 	return id
 }
 
-// heldAt returns masks of the blocks that a slot holds at one base, in any tier and on the GPU, on the page id or those behind
-// it with the same base, and the page behind these.
+// heldAt returns masks of the blocks that a slot holds at one base, in any tier and on the GPU, on the page id or following ones
+// with the same base, and the page after these.
 func (m *memory) heldAt(id uint32) (held, gpu uint16, base int, next uint32) {
 	pg := m.page(id)
 	held, gpu, base, next = pg.any(), pg.held[GPU], int(pg.base), pg.next

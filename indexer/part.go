@@ -8,22 +8,23 @@ import (
 	"strings"
 )
 
-// Part is a share of all prompts, by the local hash of a prompt's first block: the Number-th of Of, counted from 1. The zero
-// value is all of them. Nothing is kept of the other parts, also not which engine hashes they have: a block whose parent is not
-// held is taken for one of theirs.
+// Part is a share of all prompts, selected by the local hash of a prompt's first block: the Number-th of Of, counted from 1. The
+// zero value is all prompts. Nothing is stored about other parts, not even their engine hashes: a block whose parent is not held
+// is assumed to belong to another part.
 type Part struct{ Number, Of int }
 
-// ErrElsewhere is Store's where a part is held: the blocks begin a prompt of another part, or hang behind a block that is not held.
+// ErrElsewhere is returned by Store if the index holds a part: the blocks begin a prompt of another part, or follow a block that
+// is not held.
 var ErrElsewhere = errors.New("a block of another part")
 
-// Holds reports whether prompts with that first block are of the part. All processes agree on it.
+// Holds reports whether prompts with that first block belong to the part. All processes agree on it.
 func (p Part) Holds(first uint64) bool {
 	return p.Of < 2 || int(mix(first, partSeed)>>32%uint64(p.Of)) == p.Number-1
 }
 
 const partSeed = 0x51676874
 
-// ParsePart reads "2/3", the second of three; "" is all prompts.
+// ParsePart parses "2/3", the second of three; "" is all prompts.
 func ParsePart(text string) (p Part, err error) {
 	if text == "" {
 		return Part{}, nil
@@ -42,10 +43,10 @@ func ParsePart(text string) (p Part, err error) {
 
 const mostParts = 1000
 
-// Part is the share of all prompts that the index holds.
+// Part returns the share of all prompts that the index holds.
 func (x *Index) Part() Part { return x.part }
 
-// elsewhere drops blocks of another part. What the slot held by their names is not that any more.
+// elsewhere removes blocks of another part: their engine hashes no longer stand for what the slot held under them.
 func (s *slot) elsewhere(tier Tier, engineHashes []uint64) {
 	for part := range slices.Chunk(engineHashes, sliceBlocks) {
 		s.remove(tier, part)

@@ -2,19 +2,18 @@ package indexer
 
 import "math/bits"
 
-// residency is what one slot holds of one node, in one word: all that a lookup needs. It summarizes the slot's pages of the
-// node.
+// residency is what one slot holds of one node, in one word: all that a lookup needs. It summarizes the slot's pages of the node.
 //
 //	bits  0..31  slot
 //	bits 32..44  front of the blocks held in any tier
 //	bits 45..57  front of those held on the GPU
-//	bit  58      these two have not as many leading blocks (lookups ask for nothing more while it is 0)
+//	bit  58      the two differ in their number of leading blocks (while it is 0, lookups need nothing more)
 type residency uint64
 
 // front is how many of a node's leading blocks are held.
 //
 //	bits  0..11  leading: their number
-//	bit  12      beyond:  some may be held behind them (only writers ask)
+//	bit  12      beyond:  some later ones may be held too (only writers need this)
 type front uint64
 
 const (
@@ -40,7 +39,7 @@ func (res residency) gpu() front   { return front(res>>gpuTier) & frontMask }
 
 func (res residency) leading() int { return res.held().leading() }
 
-// stored returns the residency after blocks [from, to) were stored; false if it must be read from the pages.
+// stored returns the residency after blocks [from, to) were stored; false if it must be computed from the pages.
 func (res residency) stored(tier Tier, from, to int) (residency, bool) {
 	held, ok := res.held().stored(from, to)
 	gpu := res.gpu()
@@ -62,10 +61,10 @@ func (f front) stored(from, to int) (front, bool) {
 	return front(to), f&beyond == 0
 }
 
-// removed sums up the blocks that were taken away from a front: the first one's offset, and how many were leading.
+// removed summarizes the blocks that were removed from a front: the first one's offset, and how many were leading.
 type removed struct{ low, leading int }
 
-// add takes down that the block at an offset was taken away from a front.
+// add records that the block at an offset was removed from a front.
 func (r *removed) add(f front, offset int) {
 	if r.low = min(r.low, offset); offset < f.leading() {
 		r.leading++
@@ -91,14 +90,14 @@ func (m *memory) residencyFrom(id SlotID, first uint32) residency {
 	for at := first; at != noPage; {
 		all, onGPU, base, next := m.heldAt(at)
 		if held, gpu = held.page(base, all), gpu.page(base, onGPU); held&beyond != 0 {
-			return newResidency(id, held, gpu) // what lies behind comes into a front only when held is read again
+			return newResidency(id, held, gpu) // later blocks can enter a front only when held is computed again
 		}
 		at = next
 	}
 	return newResidency(id, held, gpu)
 }
 
-// page goes on with the blocks of the next page.
+// page returns the front extended by the blocks of the next page.
 func (f front) page(base int, blocks uint16) front {
 	leading := f.leading()
 	switch n := bits.TrailingZeros16(^blocks); {
@@ -113,7 +112,7 @@ func (f front) page(base int, blocks uint16) front {
 	}
 }
 
-// lastHeld is one more than the last offset that the pages hold; 0 if they hold nothing.
+// lastHeld returns one more than the last offset that the pages hold; 0 if they hold nothing.
 func (m *memory) lastHeld(id uint32) (end int) {
 	for id != noPage {
 		held, _, base, next := m.heldAt(id)

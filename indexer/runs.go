@@ -2,19 +2,19 @@ package indexer
 
 import "math/bits"
 
-// runs hands out contiguous runs of 64-byte units to the nodes of one shard: for a node's record with its local hashes, and
-// for the list of residencies that outgrew the record. A run is contiguous because a lookup compares it in one go.
+// runs allocates contiguous runs of 64-byte units for the nodes of one shard: for a node's record with its local hashes, and for
+// a list of residencies that does not fit into the record. A run is contiguous because a lookup compares it in one go.
 //
-// A free run waits on the list of its size; a size that is missing is cut from a larger one. Neighbours are not joined, but
-// a slab whose runs are all free goes back whole. The newest run of a slab grows in place, which is what happens while one
-// prompt is stored. Bad at: long-lived runs of mixed sizes, which can pin slabs that are mostly free.
+// A free run is on the list of its size; a missing size is cut from a larger one. Neighbours are not merged, but a slab whose
+// runs are all free is returned whole. The newest run of a slab grows in place, which is the case while one prompt is stored. Bad
+// at: long-lived runs of mixed sizes, which can pin slabs that are mostly free.
 //
 // A slab's first unit is its header, whose word 0 counts the units in use. A free run's word 0 links the next (low half) and the
 // previous (high half) free run of its size, word 1 is its size.
 type runs struct {
 	mem        *memory
 	freeBySize [slabUnits]uint32      // free runs by size in units; 0 = none
-	nonEmpty   [slabUnits / 64]uint64 // which sizes have free runs
+	nonEmpty   [slabUnits / 64]uint64 // bitmap of the sizes with free runs
 	next       uint32                 // first unused unit of the newest slab
 	end        uint32                 // end of the newest slab
 }
@@ -53,7 +53,7 @@ func (r *runs) alloc(n int) uint32 {
 	return at
 }
 
-// cut takes n units from the smallest free run that has as many or more.
+// cut takes n units from the smallest free run with at least as many.
 func (r *runs) cut(n int) uint32 {
 	for w, size := n/64, 0; w < len(r.nonEmpty); w++ {
 		m := r.nonEmpty[w]
@@ -84,7 +84,7 @@ func (r *runs) extend(at uint32, n, want int) bool {
 	return true
 }
 
-// free gives back n units at an address: a run, or the tail of one.
+// free frees n units at an address: a run, or the tail of one.
 func (r *runs) free(at uint32, n int) {
 	head := r.header(at)
 	*head -= uint64(n)

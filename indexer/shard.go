@@ -6,31 +6,32 @@ import (
 	"unsafe"
 )
 
-// shard holds a part of the nodes: which, says a hash of the place where a node hangs and of its first block. So a front
-// that all prompts share lies in one shard, which lookups read and hardly anyone writes, and what follows it in all of them.
-// lock guards everything here: lookups read, and stores and removals write for a fraction of a microsecond.
+// shard holds a part of the nodes, selected by a hash of the node's position (parent and offset) and its first block. So a
+// beginning that all prompts share is in one shard, which lookups read and stores hardly ever write, while the nodes after it are
+// spread over all shards. lock guards everything here: lookups read, and stores and removals write for a fraction of a
+// microsecond.
 //
-// A call holds one shard's lock at a time and may not wait for a second one, so none waits in a circle; it goes from a
-// node to its child or back with no lock in between. That is sound because
-//   - a child is counted in its parent from before it is found to after it is gone (addChild, childGone), and a node that
-//     counts a child at an offset is neither freed nor cut before that offset, nor grows there. So the parent that a node
-//     names is always the one that it was stored behind;
-//   - a store or removal goes only through nodes that it has reserved a child in, or of which its slot holds a block, which
-//     nobody else takes away;
-//   - a lookup, which keeps nothing in place, takes the child's lock before it lets go of the parent's if that one is free.
-//     Else it lets go first, waits, and begins anew if blocks of the parent's shard were cut meanwhile (follow): the
-//     parent's number or offset may then stand for other content.
+// A call holds one shard's lock at a time and may not wait for a second one, so there is no deadlock; it goes from a node to its
+// child or back with no lock held in between. That is sound because
+//   - a child is counted in its parent from before it can be found until after it is gone (addChild, childGone), and a node that counts a
+//     child at an offset is neither freed nor cut before that offset, nor does it grow there. So the parent that a node names is always the
+//     one that it was stored after;
+//   - a store or removal goes only through nodes in which it has reserved a child, or of which its slot holds a block, which nobody else
+//     removes;
+//   - a lookup, which reserves nothing, takes the child's lock before it releases the parent's if that one is free. Otherwise it releases
+//     first, waits, and starts over if blocks of the parent's shard were cut meanwhile (follow): the parent's number or offset may then
+//     stand for other content.
 type shard struct {
 	lock        spinLock
-	cuts        atomic.Uint64 // how often blocks were cut off a node, or a node was freed
+	cuts        atomic.Uint64 // number of times that blocks were cut off a node, or a node was freed
 	mem         *memory
 	seed        uint64
-	first       uint32 // node number 0, which stands for no node
+	first       uint32 // number of the shard's first node, which is not used
 	runs        runs
 	children    table                     // (parent, offset in it, first local hash) → run
 	nodeRuns    []*[numbersPerSlab]uint32 // run of each node, by its number in the shard
-	freeNumbers []uint32                  // free for reuse
-	numbersUsed uint32                    // numbers ever given, and 0
+	freeNumbers []uint32                  // freed numbers
+	numbersUsed uint32                    // numbers ever used, including 0
 	epoch       *atomic.Uint32
 }
 
@@ -42,26 +43,26 @@ func (sh *shard) runOf(id uint32) *uint32 {
 
 func (sh *shard) node(id uint32) *node { return sh.mem.node(*sh.runOf(id)) }
 
-// childKey is the hash of the place where a node hangs and of its first block.
+// childKey returns the hash of a node's position and its first block.
 func childKey(parent uint32, offset int, local, seed uint64) uint64 {
 	return mix(local^(uint64(parent)<<lengthBits|uint64(offset))*0x9E3779B97F4A7C15, seed)
 }
 
-// keyOf is the key under which a run stands in children.
+// keyOf returns the key of a run in children.
 func (sh *shard) keyOf(run uint32) uint64 {
 	nd := sh.mem.node(run)
 	return childKey(nd.parent, int(nd.parentOffset), sh.mem.locals(run, 1)[0], sh.seed)
 }
 
-// keysOf is keyOf of many runs, for table.insert.
+// keysOf computes keyOf of many runs, for table.insert.
 func (sh *shard) keysOf(runs []uint32, keys []uint64) {
 	for i, run := range runs {
 		keys[i] = sh.keyOf(run)
 	}
 }
 
-// follow takes a lookup's read lock from one shard on to the next. It returns false if what the lookup knows of a parent in
-// the first may no longer be true.
+// follow passes a lookup's read lock from one shard to the next. It returns false if what the lookup knows of a parent in the
+// first may no longer be true.
 func (sh *shard) follow(next *shard) bool {
 	if sh == next {
 		return true
@@ -72,8 +73,8 @@ func (sh *shard) follow(next *shard) bool {
 	return sh.cuts.Load() == cuts
 }
 
-// child finds the node that hangs at an offset of a parent and begins with the first of the local hashes, which have that
-// childKey. It returns the node's run, 0 if there is none.
+// child finds the node at an offset of a parent that begins with the first of the local hashes, which have that childKey. It
+// returns the node's run, 0 if there is none.
 func (sh *shard) child(key uint64, parent uint32, offset int, locals []uint64) uint32 {
 	if sh.children.dir == nil {
 		return 0
@@ -96,7 +97,7 @@ func (sh *shard) child(key uint64, parent uint32, offset int, locals []uint64) u
 	return 0
 }
 
-// prefetchChild asks for the cache lines of the node that child will most likely find.
+// prefetchChild prefetches the cache lines of the node that child will most likely find.
 func (sh *shard) prefetchChild(key uint64, locals []uint64) {
 	if sh.children.dir == nil {
 		return
@@ -107,7 +108,7 @@ func (sh *shard) prefetchChild(key uint64, locals []uint64) {
 	}
 }
 
-// lowEntry returns the lowest entry of those that line.match marked; dropLow strikes it out.
+// lowEntry returns the lowest entry that line.match marked; dropLow unmarks it.
 func lowEntry(lo, hi uint64) int {
 	if lo != 0 {
 		return bits.TrailingZeros64(lo) >> 3
@@ -122,7 +123,7 @@ func dropLow(lo, hi uint64) (uint64, uint64) {
 	return 0, hi & (hi - 1)
 }
 
-// common is the length of the common prefix of two runs of hashes.
+// common returns the length of the common prefix of two runs of hashes.
 func common(a, b []uint64) int {
 	n := min(len(a), len(b))
 	a, b = a[:n], b[:n]
@@ -147,7 +148,7 @@ func bytesOf(a []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), len(a)*8)
 }
 
-// newNode adds a node of one or more blocks at an offset of a parent, where addChild was called, and returns its run; 0 if
+// newNode adds a node of one or more blocks at an offset of a parent, for which addChild was called, and returns its run; 0 if
 // there is no memory left.
 func (sh *shard) newNode(key uint64, parent uint32, offset int, locals []uint64) uint32 {
 	id := sh.takeNumber()
@@ -173,14 +174,14 @@ func (sh *shard) newNode(key uint64, parent uint32, offset int, locals []uint64)
 	return run
 }
 
-// addChild counts a child that will hang at an offset of a node.
+// addChild counts a child that will be added at an offset of a node.
 func (nd *node) addChild(offset int) {
 	nd.childCount++
 	nd.maxChildOffset = max(nd.maxChildOffset, uint16(offset))
 }
 
-// childGone tells a node that a child of it is gone, and its own parent if it is freed for that. No lock may be held. root is
-// told nothing.
+// childGone uncounts a removed child of a node, and frees the node and its ancestors if they become empty. No lock may be held.
+// For root it does nothing.
 func (x *Index) childGone(id uint32) {
 	for id != root {
 		sh := x.shardOfNode(id)
@@ -201,7 +202,7 @@ func (sh *shard) takeNumber() uint32 {
 		return id
 	}
 	sh.numbersUsed = max(sh.numbersUsed, 1)
-	if sh.numbersUsed == 1<<nodeBits-1 { // the last of the last shard is noNode
+	if sh.numbersUsed == 1<<nodeBits-1 { // the last number of the last shard is noNode
 		return root
 	}
 	if int(sh.numbersUsed) >= len(sh.nodeRuns)*numbersPerSlab {
@@ -215,7 +216,7 @@ func (sh *shard) takeNumber() uint32 {
 	return sh.first + sh.numbersUsed - 1
 }
 
-// append adds blocks at the end of a node and returns how many found room. The node's run may move.
+// append adds blocks at the end of a node and returns how many fit. The node's run may move.
 func (sh *shard) append(id uint32, locals []uint64) int {
 	have := sh.node(id).length()
 	n := min(len(locals), maxNodeBlocks-have)
@@ -234,7 +235,7 @@ func (sh *shard) append(id uint32, locals []uint64) int {
 	return n
 }
 
-// growRun makes room for that many words in a node's run, and moves the run if it must.
+// growRun makes room for that many words in a node's run, and moves the run if necessary.
 func (sh *shard) growRun(id uint32, words int) bool {
 	run := *sh.runOf(id)
 	nd := sh.mem.node(run)
@@ -246,7 +247,7 @@ func (sh *shard) growRun(id uint32, words int) bool {
 		nd.set(nd.length(), want, nd.epoch())
 		return true
 	}
-	if want > 16 { // take an eighth more than asked: copying stays linear in the final length
+	if want > 16 { // allocate an eighth more than asked: copying stays linear in the final length
 		want = min(want+want/8, units(nodeWords+maxNodeBlocks))
 	}
 	to := sh.runs.alloc(want)
@@ -263,8 +264,8 @@ func (sh *shard) growRun(id uint32, words int) bool {
 	return true
 }
 
-// trim cuts blocks off the end of a node that no slot holds and no child hangs behind. A node that becomes empty is freed:
-// then trim returns its parent, for childGone, else root.
+// trim cuts blocks off the end of a node that no slot holds and that have no child after them. A node that becomes empty is
+// freed: then trim returns its parent, for childGone, else root.
 func (sh *shard) trim(id uint32) (parent uint32) {
 	run := *sh.runOf(id)
 	nd := sh.mem.node(run)

@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// slot is the private state of one slot: its table from engine hash to page entry, its stock of free pages, and scratch
-// space for one slice of an event. Only calls for this slot touch it, so slots are fed in parallel and a lookup never
-// waits for a table.
+// slot is the private state of one slot: its table from engine hash to page entry, its stock of free pages, and scratch space for
+// one slice of an event. Only calls for this slot touch it, so slots are fed in parallel and a lookup never waits for a table.
 type slot struct {
 	x             *Index
 	id            SlotID
@@ -16,26 +15,26 @@ type slot struct {
 	heldBlocks    atomic.Int64
 	stores        atomic.Uint64 // calls of Store
 	partial       atomic.Bool   // blocks were dropped for lack of memory
-	markedPartial atomic.Bool   // Mark
-	recurrent     atomic.Bool   // Mark
+	markedPartial atomic.Bool   // set by Mark
+	recurrent     atomic.Bool   // set by Mark
 
 	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot
 	gone   bool       // Leave was called
 	table  table
 	keysOf func([]uint32, []uint64)
-	pages  []uint32 // free pages; given to other slots only at a call's end, so that a page freed in it still has node == noNode
+	pages  []uint32 // free pages; returned to other slots only at a call's end, so that a page freed during the call still has node == noNode
 
-	lastHash  uint64 // the block stored last: most often the next event's parent
+	lastHash  uint64 // the block stored last: usually the next event's parent
 	lastRef   uint32
 	lastKnown bool
 
 	copies map[copyKey]uint8 // number of copies beyond the first, if countCopies
 
-	// Doubt: how many blocks are in doubt and, while any are, which are not, by page.
+	// See Doubt: the number of doubtful blocks and, while there are any, a mask of the others by page.
 	doubtful int
 	sure     map[uint32]uint16
 
-	// Scratch of one slice: references and table keys of its blocks, and the indexes of those whose engine hash is new.
+	// Scratch for one slice: references and table keys of its blocks, and the indexes of those whose engine hash is new.
 	refs      [sliceBlocks]uint32
 	keys      [sliceBlocks]uint64
 	newHashes [sliceBlocks]uint16
@@ -47,13 +46,13 @@ type copyKey struct {
 	tier       Tier
 }
 
-// sliceBlocks is the most blocks that are stored or removed under one lock.
+// sliceBlocks is the maximum number of blocks that are stored or removed under one lock.
 const sliceBlocks = 256
 
-// maxCopies bounds the count of copies beyond the first.
+// maxCopies limits the count of copies beyond the first.
 const maxCopies = 254
 
-// mix is one step of a keyed multiplicative hash: good enough for table places, and not predictable without the seed.
+// mix is one step of a keyed multiplicative hash: good enough for positions in a table, and not predictable without the seed.
 func mix(v, seed uint64) uint64 {
 	hi, lo := bits.Mul64(v^seed, 0x9FB21C651E98DF25)
 	return hi ^ lo
@@ -77,7 +76,7 @@ func (s *slot) find(engineHash, key uint64) uint32 {
 	return ref
 }
 
-// locate is find that also returns where in the table the reference stands.
+// locate does what find does, and also returns the position of the reference in the table.
 func (s *slot) locate(engineHash, key uint64) (uint32, *uint32) {
 	if s.table.dir == nil {
 		return noRef, nil
@@ -110,7 +109,7 @@ func (s *slot) takePage() uint32 {
 	return id
 }
 
-// stock fills the slot's stock up to n pages or more, so that none must be fetched under a shard's lock.
+// stock fills the slot's stock up to at least n pages, so that none must be fetched under a shard's lock.
 func (s *slot) stock(n int) {
 	if len(s.pages) < n {
 		s.pages = s.x.mem.takePages(s.pages, n+pageStock)
@@ -127,7 +126,7 @@ func (s *slot) freePage(id uint32) {
 	s.pages = append(s.pages, id)
 }
 
-// returnPages gives the pages beyond keep back to all slots once there are twice as many.
+// returnPages returns the pages beyond keep to all slots once there are twice as many.
 func (s *slot) returnPages(keep int) {
 	if len(s.pages) > 2*keep {
 		s.x.mem.givePages(s.pages[keep:])

@@ -10,12 +10,12 @@ import (
 type Block struct {
 	Local      uint64
 	EngineHash uint64
-	Parent     int          // number of the block before it in the listing; -1 if it begins a prompt
-	Copies     [Tiers]uint8 // number of copies in each tier; none: not held, and listed because held blocks follow it
+	Parent     int          // index of the previous block in the listing; -1 if it begins a prompt
+	Copies     [Tiers]uint8 // number of copies in each tier; all 0: not held, and listed because held blocks follow it
 }
 
-// Blocks lists what a slot holds, parents before children. Content under two engine hashes is listed twice. Cost: about
-// 0.1 µs and 32 bytes a block; the slot takes no events meanwhile. Error: ErrUnknownSlot.
+// Blocks lists what a slot holds, parents before children. Content under two engine hashes is listed twice. Cost: about 0.1 µs
+// and 32 bytes a block; events of the slot wait meanwhile. Error: ErrUnknownSlot.
 func (x *Index) Blocks(id SlotID) ([]Block, error) {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -29,8 +29,8 @@ func (x *Index) Blocks(id SlotID) ([]Block, error) {
 	return out, nil
 }
 
-// Events returns the events that make an empty slot hold what a listing says: stored chains, and last the removal of the
-// blocks that are listed without a copy, which are stored under random engine hashes. Their BlockSize is 0.
+// Events returns the events that make an empty slot hold what a listing says: stored chains, and last the removal of the blocks
+// that are listed without a copy, which are stored under random engine hashes. Their BlockSize is 0.
 func Events(list []Block) (events []kvevent.Event) {
 	engineHashes, locals := make([]uint64, len(list)), make([]uint64, len(list))
 	var notHeld []uint64
@@ -66,18 +66,18 @@ func Events(list []Block) (events []kvevent.Event) {
 	return events
 }
 
-// branch is what a slot holds of one node, as read out for a listing.
+// branch is what a slot holds of one node, for a listing.
 type branch struct {
 	id           uint32
 	parent       *branch
 	parentOffset int    // node.parentOffset
-	blocks       int    // number of its blocks that are listed: up to the last held one, or the last with a listed child
+	blocks       int    // number of its listed blocks: up to the last held one, or the last with a listed child
 	page         uint32 // first of the slot's pages
-	numbers      []int  // of each listed block: its number
+	numbers      []int  // by listed block: its index in the listing
 }
 
-// branches finds the nodes of which the slot holds a block, and the nodes before them, parents before children. Only the
-// slot's own calls could change what it holds; the shards are read-locked for one node at a time.
+// branches finds the nodes of which the slot holds a block, and the nodes before them, parents before children. Only the slot's
+// own calls could change what it holds; the shards are read-locked for one node at a time.
 func (s *slot) branches() (list []*branch) {
 	mem := s.x.mem
 	known := map[uint32]*branch{}
@@ -140,7 +140,7 @@ func (s *slot) appendBranch(out []Block, b *branch) []Block {
 	return out
 }
 
-// copiesAt is the number of copies of a page's entry in each tier.
+// copiesAt returns the number of copies of a page's entry in each tier.
 func (s *slot) copiesAt(pg *page, k int) (n [Tiers]uint8) {
 	for t := range n {
 		if pg.held[t]>>k&1 != 0 {

@@ -6,28 +6,27 @@ import (
 	"unsafe"
 )
 
-// table is a hash table of 32-bit references that does not store keys. A slot's table maps engine hash → page entry, a
-// shard's maps (parent, offset, local hash) → run; what a reference points to has the key anyway. An entry costs 4 bytes and
-// an 8-bit tag, thanks to which 255 of 256 wrong candidates are passed over unread. Twelve entries share a cache line: a
-// probe costs one cache miss, and one more to confirm.
+// table is a hash table of 32-bit references that does not store keys. A slot's table maps engine hash → page entry, a shard's
+// maps (parent, offset, local hash) → run; the key is stored at the reference's target anyway. An entry costs 4 bytes and an
+// 8-bit tag, which rejects 255 of 256 wrong candidates without reading their keys. Twelve entries share a cache line: a probe
+// costs one cache miss, and one more to confirm.
 //
-// It grows by extendible hashing: lines lie in segments of 4 KiB, a directory of pointers picks the segment, and a segment
-// without room splits in two. So there is no rehash of the whole, no pause above some 10 µs and no second copy. Plain
-// extendible hashing fills all segments at the same time and then splits them all; here the directory's ranges are skewed
-// (see spread), so that segments of every age stand side by side and the table is about 65 % full at any size: 8 to 9 bytes
-// an entry.
+// It grows by extendible hashing: lines are in segments of 4 KiB, a directory of pointers selects the segment, and a full segment
+// splits in two. So there is no rehash of the whole, no pause above some 10 µs and no second copy. Plain extendible hashing fills
+// all segments at the same time and then splits them all; here the directory's ranges are skewed (see spread), so that segments
+// fill at different times and the table is about 65 % full at any size: 8 to 9 bytes an entry.
 //
-// Bad at: shrinking (segments come back only when the table is emptied) and splitting, which must read the key behind each
-// of some 600 references.
+// Bad at: shrinking (segments are returned only when the table is emptied) and splitting, which must read the keys of some 600
+// references.
 type table struct {
 	mem   *memory
-	dir   []*segment // 1 << depth pointers; a segment of depth d stands there 1 << (depth-d) times
+	dir   []*segment // 1 << depth pointers; a segment of depth d is there 1 << (depth-d) times
 	depth uint8
 }
 
 type line struct {
 	tags     [12]uint8 // 0 = free
-	overflow uint16    // entries that were probed here, found no room and lie in a later line
+	overflow uint16    // entries that probed this line while it was full and are in a later one
 	depth    uint16    // in a segment's first line: the segment's depth
 	refs     [12]uint32
 }
@@ -35,22 +34,22 @@ type line struct {
 const (
 	segmentLines = 64
 	segmentBytes = int(unsafe.Sizeof(segment{}))
-	maxDistance  = 4  // an entry lies fewer lines than this from home, unless its segment is less than half full
-	maxDepth     = 28 // of the 30 bits that spread gives
+	maxDistance  = 4  // an entry is fewer lines than this from home, unless its segment is less than half full
+	maxDepth     = 28 // of the 30 bits that spread returns
 )
 
 type segment [segmentLines]line
 
 func (s *segment) depth() uint8 { return uint8(s[0].depth) }
 
-// line is &s[i % segmentLines]. For that expression the compiler checks for a nil s by reading the segment's first byte: a
-// cache miss for every key, on a line that is not wanted.
+// line returns &s[i % segmentLines]. For that expression the compiler checks for a nil s by reading the segment's first byte: an
+// unnecessary cache miss for every key.
 func (s *segment) line(i uint32) *line {
 	return (*line)(unsafe.Add(unsafe.Pointer(s), i%segmentLines*uint32(unsafe.Sizeof(line{}))))
 }
 
-// spread maps the top bits of a hash to a 30-bit number whose density falls from 4/3 at one end to 2/3 at the other: a
-// factor of two, so that the segments' splits spread evenly over each doubling of the table.
+// spread maps the top bits of a hash to a 30-bit number whose density falls from 4/3 at one end to 2/3 at the other: a factor of
+// two, so that the segments' splits are spread evenly over each doubling of the table.
 func spread(h uint64) uint32 {
 	u := h >> 34
 	return uint32((u * (1<<32 - u) / 3) >> 30)
@@ -70,8 +69,8 @@ func (t *table) segmentOf(h uint64) *segment { return t.dir[spread(h)>>(30-t.dep
 
 const bytesOfOne, bytesOfLow = 0x0101010101010101, 0x7F7F7F7F7F7F7F7F
 
-// same sets the top bit of those bytes of x that equal the byte repeated in pattern, and of no others. (The shorter form
-// with one subtraction can also mark the free entry above a match, whose reference is stale.)
+// same sets the top bit of exactly those bytes of x that equal the byte repeated in pattern. (The shorter form with one
+// subtraction can also mark the free entry above a match, whose reference is stale.)
 func same(x, pattern uint64) uint64 {
 	x ^= pattern
 	return ^(x&bytesOfLow + bytesOfLow | x | bytesOfLow)
@@ -96,13 +95,13 @@ func (l *line) freeEntry() int {
 	return -1
 }
 
-// lineOf is the line where the search for a hash begins, for prefetching.
+// lineOf returns the line where the search for a hash begins, for prefetching.
 func (t *table) lineOf(h uint64) unsafe.Pointer {
 	return unsafe.Pointer(t.segmentOf(h).line(homeOf(h)))
 }
 
-// insert adds a reference that the caller knows is absent; false if there is no memory left. For splits, keysOf computes the
-// hashes of many references at once, so that its cache misses overlap.
+// insert adds a reference that the caller knows is absent; it returns false if there is no memory left. For splits, keysOf
+// computes the hashes of many references at once, so that its cache misses overlap.
 func (t *table) insert(h uint64, ref uint32, keysOf func(refs []uint32, keys []uint64)) bool {
 	if t.dir == nil {
 		seg := t.mem.segment()
@@ -124,7 +123,7 @@ func (t *table) insert(h uint64, ref uint32, keysOf func(refs []uint32, keys []u
 	}
 }
 
-// put adds a reference to one of reach lines from its home on; false if they are full.
+// put adds a reference to one of reach lines from its home on; it returns false if they are full.
 func (s *segment) put(h uint64, ref uint32, reach uint32) bool {
 	home := homeOf(h)
 	for d := uint32(0); d < reach; d++ {
@@ -142,7 +141,7 @@ func (s *segment) put(h uint64, ref uint32, reach uint32) bool {
 	return false
 }
 
-// count is the number of the segment's entries.
+// count returns the number of the segment's entries.
 func (s *segment) count() (n int) {
 	for i := range s {
 		for _, t := range s[i].tags {
@@ -154,7 +153,7 @@ func (s *segment) count() (n int) {
 	return n
 }
 
-// remove takes out a reference by its value: nothing behind it is read.
+// remove removes a reference by its value, without reading its target.
 func (t *table) remove(h uint64, ref uint32) bool {
 	if t.dir == nil {
 		return false
@@ -212,7 +211,7 @@ type scratch struct {
 	moves   [segmentLines * 12]uint16
 }
 
-// split divides the segment of h in two, and doubles the directory if it must; false if there is no memory left.
+// split divides the segment of h in two, and doubles the directory if necessary; it returns false if there is no memory left.
 func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool {
 	seg, fresh := t.segmentOf(h), t.mem.segment()
 	if fresh == nil {
@@ -245,7 +244,7 @@ func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool 
 		}
 	}
 	keysOf(work.refs[:n], work.keys[:n])
-	m := 0 // half of them move: a branch would be mispredicted every other time
+	m := 0 // half of the entries move: a branch would be mispredicted every other time
 	for i, key := range work.keys[:n] {
 		work.moves[m] = uint16(i)
 		m += int(spread(key) >> (29 - d) & 1)
@@ -297,7 +296,7 @@ func (t *table) eachRef(f func(ref uint32)) {
 	})
 }
 
-// reset empties the table and gives its memory back.
+// reset empties the table and frees its memory.
 func (t *table) reset() {
 	t.each(t.mem.freeSegment)
 	t.dir, t.depth = nil, 0

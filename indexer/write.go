@@ -1,16 +1,16 @@
 package indexer
 
-// writer puts one slice of a stored event into the tree, node by node, each under its shard's write lock; the slot's table
-// is updated afterwards.
+// writer puts one slice of a stored event into the tree, node by node, each under its shard's write lock; the slot's table is
+// updated afterwards.
 type writer struct {
 	*slot
-	shard    *shard // of the node at hand
+	shard    *shard // of the current node
 	tier     Tier
 	newCount int // length of slot.newHashes
 }
 
-// insert walks along the nodes from the block at, or from the front if at is noRef, adds nodes for new content and records
-// every block on the slot's pages. slot.refs gets the blocks' references. It returns the number of blocks that found room.
+// insert walks along the nodes from the block at, or from the root if at is noRef, adds nodes for new content and records every
+// block on the slot's pages. It sets slot.refs to the blocks' references, and returns the number of blocks that fit.
 func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 	node, off, near := uint32(root), 0, noPage
 	if at != noRef {
@@ -38,8 +38,8 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 	}
 }
 
-// goOn records blocks from number done on as held from an offset of a node on: those that it has there, and more at its end
-// if it can grow. It returns how many these are and how many found room. If there are none, it has counted a child there.
+// goOn records the blocks from index done on as held from an offset of a node on: those that the node has there, and more at its
+// end if it can grow. It returns how many these are and how many fit. If there are none, it has counted a child there.
 func (w *writer) goOn(id uint32, off int, near uint32, engineHashes, locals []uint64, done int) (want, got int) {
 	sh := w.x.shardOfNode(id)
 	w.shard = sh
@@ -50,7 +50,7 @@ func (w *writer) goOn(id uint32, off int, near uint32, engineHashes, locals []ui
 		want = common(sh.mem.locals(*sh.runOf(id), end)[off:], rest)
 	}
 	if off+want == end && want < len(rest) && (nd.childCount == 0 || int(nd.maxChildOffset) < end) {
-		want += sh.append(id, rest[want:]) // no child hangs at the end, so the node can grow
+		want += sh.append(id, rest[want:]) // no child is at the end, so the node can grow
 	}
 	if want == 0 {
 		nd.addChild(off)
@@ -62,8 +62,8 @@ func (w *writer) goOn(id uint32, off int, near uint32, engineHashes, locals []ui
 	return want, got
 }
 
-// branch records blocks from number done on as held in a child of a node, of those that begin there with the first of them,
-// or in a new one. It returns the child, how many blocks it has and how many found room; root if the child itself did not.
+// branch records the blocks from index done on as held in a child of a node: the one at the offset that begins with the first of
+// them, or a new one. It returns the child, how many blocks it has and how many fit; root if the child itself did not fit.
 func (w *writer) branch(node uint32, off int, engineHashes, locals []uint64, done int) (child uint32, want, got int) {
 	rest := locals[done:]
 	key := childKey(node, off, rest[0], w.x.seed)
@@ -71,7 +71,7 @@ func (w *writer) branch(node uint32, off int, engineHashes, locals []uint64, don
 	w.shard = sh
 	sh.lock.Lock()
 	run := sh.child(key, node, off, rest)
-	parent, freed := node, uint32(root) // parent: it counts a child too many
+	parent, freed := node, uint32(root) // parent counts a child too many
 	if run != 0 {
 		want = common(sh.mem.locals(run, sh.mem.node(run).length()), rest)
 	} else {
@@ -92,7 +92,7 @@ func (w *writer) branch(node uint32, off int, engineHashes, locals []uint64, don
 	return child, want, got
 }
 
-// hold records blocks of one node as held by the slot: on its pages and in its residency. It returns how many found room.
+// hold records blocks of one node as held by the slot: on its pages and in its residency. It returns how many fit.
 func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, first int) int {
 	sh := w.shard
 	nd := sh.node(id)
@@ -132,14 +132,14 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 	return n
 }
 
-// added sets the reference of block i of the slice, and lists the block as one that the slot's table does not know yet.
+// added sets the reference of block i of the slice, and marks the block as new to the slot's table.
 func (w *writer) added(i int, page uint32, bit int) {
 	w.refs[i] = page*pageBlocks + uint32(bit)
 	w.slot.newHashes[w.newCount] = uint16(i)
 	w.newCount++
 }
 
-// fill records blocks on a page that the slot has already, and returns how many found room.
+// fill records blocks on an existing page of the slot, and returns how many fit.
 func (w *writer) fill(page uint32, bit int, head *uint32, engineHashes []uint64, first int) int {
 	mem := w.shard.mem
 	pg := mem.page(page)
@@ -170,8 +170,8 @@ func (w *writer) fillFree(page uint32, bit int, engineHashes []uint64, first int
 	}
 }
 
-// fillOne records one block where several pages may have its base: on the page that has its engine hash, else in a free
-// entry, else on a new page. It returns false if there is no memory left.
+// fillOne records one block if several pages may have its base: on the page that has its engine hash, else in a free entry, else
+// on a new page. It returns false if there is no memory left.
 func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, i int) bool {
 	mem := w.shard.mem
 	free, last := noPage, noPage
@@ -206,7 +206,7 @@ func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, 
 	return true
 }
 
-// newPage puts an empty page into the slot's list of a node, behind another page or, for noPage, at the front.
+// newPage inserts an empty page into the slot's list of a node, after another page or, for noPage, at the front.
 func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint32 {
 	mem := w.shard.mem
 	page := w.takePage()
@@ -228,8 +228,8 @@ func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint3
 	return page
 }
 
-// seek finds the first page of a base in a list, starting at the page near, or at the head if near is noPage. If there is
-// none, it returns the page behind which it belongs (noPage: at the front).
+// seek finds the first page of a base in a list, starting at the page near, or at the head if near is noPage. If there is none,
+// it returns the page after which it belongs (noPage: at the front).
 func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 	at := near
 	if at == noPage || int(m.page(at).base) > base {
@@ -237,7 +237,7 @@ func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 			return noPage, noPage
 		}
 	}
-	for { // at.base <= base
+	for { // invariant: at.base <= base
 		pg := m.page(at)
 		if int(pg.base) == base {
 			return m.firstAt(at), noPage
@@ -249,8 +249,8 @@ func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 	}
 }
 
-// release takes blocks of one node out of some tiers (one bit each). It replaces by noRef the references of blocks that the
-// slot still holds elsewhere, and of blocks that it did not hold in these tiers; unknown counts the latter.
+// release removes blocks of one node from some tiers (one bit each). It sets to noRef the references of blocks that the slot
+// still holds elsewhere, and of blocks that it did not hold in these tiers; unknown counts the latter.
 func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 	mem := s.x.mem
 	id := mem.page(refs[0] / pageBlocks).node
@@ -258,8 +258,8 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 	sh.lock.Lock()
 	nd := sh.node(id)
 	res, head := mem.residencyOf(nd, s.id)
-	all, onGPU := removed{low: maxNodeBlocks}, removed{low: maxNodeBlocks} // what the slot no longer holds, at all and on the GPU
-	top := -1                                                              // of all
+	all, onGPU := removed{low: maxNodeBlocks}, removed{low: maxNodeBlocks} // what the slot no longer holds, in any tier and on the GPU
+	top := -1                                                              // last offset in all
 	for i, ref := range refs {
 		pageID, bit := ref/pageBlocks, ref%pageBlocks
 		pg := mem.page(pageID)
@@ -310,7 +310,7 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 	return unknown
 }
 
-// unlink takes a page out of its list. The page's own links stay, so that a walk that stands on it can go on.
+// unlink removes a page from its list. The page's own links stay, so that an iteration can continue from it.
 func unlink(m *memory, pg *page, head *uint32) {
 	if pg.prev == noPage {
 		*head = pg.next
@@ -322,7 +322,7 @@ func unlink(m *memory, pg *page, head *uint32) {
 	}
 }
 
-// evictNode takes all of the slot's blocks of one node away, but leaves the table to the caller.
+// evictNode removes all of the slot's blocks of one node; the caller updates the table.
 func (s *slot) evictNode(id uint32) {
 	sh := s.x.shardOfNode(id)
 	sh.lock.Lock()
