@@ -1,7 +1,7 @@
 package kvevent
 
-// Arena is a decoder's memory: the slices of one batch's events are cut from it, so that decoding allocates nothing once it
-// has grown. The zero value is ready.
+// Arena is a decoder's memory: the slices of one batch's events are cut from it, so that decoding allocates nothing once it has
+// grown. The zero value is ready to use.
 type Arena struct {
 	Events       []Event
 	EngineHashes []uint64
@@ -22,10 +22,10 @@ func (a *Arena) Rollback(before Arena) {
 	a.EngineHashes, a.Locals = a.EngineHashes[:len(before.EngineHashes)], a.Locals[:len(before.Locals)]
 }
 
-// Tail is s from first on, without room behind it: what is appended to s later is not seen in it.
+// Tail returns s[first:] with no spare capacity, so that appending to s later does not change it.
 func Tail[T any](s []T, first int) []T { return s[first:len(s):len(s)] }
 
-// Reuse returns an empty slice with the same memory, nil if one huge batch has made it larger than a million elements.
+// Reuse returns an empty slice with the same memory; nil if a huge batch has grown it beyond a million elements.
 func Reuse[T any](s []T) []T {
 	if cap(s) > 1<<20 {
 		return nil

@@ -1,10 +1,10 @@
-// Package kvevent is the normal form of what engines publish about their KV caches.
+// Package kvevent is the normal form of the events that engines publish about their KV caches.
 //
 //	frame ─ transport ─▶ payload ─ decoder ─▶ Batch of Events ─ package stream ─▶ index
 //
-// Every engine and release has its own wire form; a decoder (in the engine's package) turns one payload into one Batch. An
-// event knows a block by two numbers: the engine block hash (engine hash for short), which is the engine's own and good only
-// for naming parents and removed blocks, and the local hash of package block, computed at once from the event's tokens and
+// Every engine and release has its own wire format; a decoder (in the engine's package) turns one payload into one Batch. An
+// event identifies a block by two numbers: the engine block hash (engine hash for short), which is the engine's own and serves
+// only to name parents and removed blocks, and the local hash of package block, computed at once from the event's tokens and
 // media, by which requests look blocks up. So no engine's hash algorithm, seed or adapter path has to be known.
 package kvevent
 
@@ -20,19 +20,19 @@ const (
 	// Stored: Tier now holds the blocks EngineHashes, whose local hashes are Locals. Each is the child of the one before,
 	// the first that of Parent.
 	Stored Kind = iota
-	// Copied: Tier now holds the blocks EngineHashes too, whose content an earlier event gave (vLLM's placeholder events of
-	// KV connectors). Without engine hashes it announces such events.
+	// Copied: Tier now also holds the blocks EngineHashes, whose content an earlier event gave (vLLM's placeholder events of KV
+	// connectors). Without engine hashes it announces such events.
 	Copied
 	// Removed: one copy of each block in EngineHashes left Tier.
 	Removed
 	// Cleared: nothing is left, in any tier.
 	Cleared
-	// Lost: events are missing here that nobody has any more, so what was told before is in doubt: of EngineHashes, or all
-	// where there are none. No engine says so; an agent does.
+	// Lost: events are missing here and cannot be recovered, so what was reported before is in doubt: EngineHashes, or everything
+	// if there are none. No engine sends this; an agent does.
 	Lost
 )
 
-// String names the kind.
+// String returns the kind's name.
 func (k Kind) String() string {
 	if k <= Lost {
 		return [...]string{"stored", "copied", "removed", "cleared", "lost"}[k]
@@ -40,7 +40,7 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Tier is where a block's bytes lie, fastest first.
+// Tier is where a block is stored, fastest first.
 type Tier uint8
 
 const (
@@ -51,7 +51,7 @@ const (
 	Tiers  = 4         // how many there are
 )
 
-// String names the tier.
+// String returns the tier's name.
 func (t Tier) String() string {
 	if t < Tiers {
 		return [...]string{"gpu", "cpu", "disk", "remote"}[t]
@@ -59,16 +59,16 @@ func (t Tier) String() string {
 	return "unknown"
 }
 
-// TierOf reads an engine's name of a storage medium, in any case. "" and any name of a GPU is GPU; an unknown name is Remote,
+// TierOf parses an engine's name of a storage medium, in any case. "" and any name of a GPU is GPU; an unknown name is Remote,
 // the tier that promises least. Names seen: GPU, CPU, STORAGE (vLLM); cpu (Mooncake); FS, OBJ (vLLM before 0.24);
-// LocalCPUBackend, LocalDiskBackend, RemoteBackend (LMCache); CPU_PINNED, DISK, EXTERNAL (SGLang, Dynamo). It does not
-// allocate for the short names.
+// LocalCPUBackend, LocalDiskBackend, RemoteBackend (LMCache); CPU_PINNED, DISK, EXTERNAL (SGLang, Dynamo). It does not allocate
+// for the short names.
 func TierOf(medium string) Tier {
 	t, _ := KnownTier(medium)
 	return t
 }
 
-// KnownTier is TierOf, and whether the name is one that is known.
+// KnownTier does what TierOf does, and reports whether the name is known.
 func KnownTier(medium string) (t Tier, known bool) {
 	switch medium {
 	case "", "GPU":
@@ -98,16 +98,16 @@ func KnownTier(medium string) (t Tier, known bool) {
 	return Remote, false
 }
 
-// Event is one change of one worker-rank's cache. Its slices belong to the decoder and are valid until its next Decode.
+// Event is one change of the cache of one worker's rank. Its slices belong to the decoder and are valid until its next Decode.
 type Event struct {
 	Kind Kind
 	Tier Tier
 	// HasParent is false for the first block of a sequence.
 	HasParent bool
-	// MediaUnknown (Stored): the engine sent no extra keys, so blocks with different media, salts or prompt embeddings
-	// look alike (vLLM before 0.17; self-describing offload events). They must count for requests without these only.
+	// MediaUnknown (Stored): the engine sent no extra keys, so blocks with different media, salts or prompt embeddings look alike
+	// (vLLM before 0.17; self-describing offload events). They must count only for requests without these.
 	MediaUnknown bool
-	BlockSize    int // number of tokens a block (Stored)
+	BlockSize    int // tokens in a block (Stored)
 	Parent       uint64
 	EngineHashes []uint64
 	Locals       []uint64 // Stored only: one for each engine hash
@@ -129,25 +129,25 @@ type Mention struct {
 
 // Batch is the events of one message, in order: those of one scheduler step.
 type Batch struct {
-	// Partial: the publisher itself may not know all that the worker holds (an agent behind a gap).
-	// With Stands that is how it stands after this batch, whatever earlier ones said; else it holds until a Cleared event.
+	// Partial: the publisher itself may not know all that the worker holds (an agent after a gap). With Stands, this is the state
+	// after this batch, whatever earlier ones said; else it holds until a Cleared event.
 	Partial, Stands bool
-	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention). A hit needs both, so
-	// the stored blocks are an upper bound.
+	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention). A hit needs both, so the
+	// stored blocks are an upper bound.
 	Recurrent bool
 	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
 	Away   bool
 	Events []Event
 	// What the decoder skipped: events of an unknown type, events that could not be read, and gaps in the engine's own event
-	// numbers (TensorRT-LLM), where it puts a Cleared event and sets Partial.
+	// numbers (TensorRT-LLM), for which it adds a Cleared event and sets Partial.
 	Unknown, Bad, Gaps uint64
-	// UnknownKeys is how many events carried a key, or an element at an array's end, that the decoder does not know: what is
-	// in it may change what a block's hash covers. UnknownKey is the first of them; it may point into the payload.
+	// UnknownKeys counts events with a key, or an element at an array's end, that the decoder does not know: its content may
+	// change what a block's hash covers. UnknownKey is the first of them; it may point into the payload.
 	UnknownKeys uint64
 	UnknownKey  string
 }
 
-// CountKey counts an event that carried key, which the decoder does not know; "" is no key.
+// CountKey counts an event with a key that the decoder does not know; "" is not a key.
 func (b *Batch) CountKey(key string) {
 	if key == "" {
 		return
@@ -157,8 +157,8 @@ func (b *Batch) CountKey(key string) {
 	}
 }
 
-// FoldDigest makes an engine hash of a block hash that is sent as bytes: its last 8 bytes, big endian, as vLLM makes its
-// integer form (maybe_convert_block_hash, v0.10.2). Shorter digests are read whole.
+// FoldDigest converts a block hash that is sent as bytes into an engine hash: its last 8 bytes, big endian, as vLLM makes its
+// integer form (maybe_convert_block_hash, v0.10.2). Shorter digests are used whole.
 func FoldDigest(b []byte) uint64 {
 	if len(b) >= 8 {
 		return binary.BigEndian.Uint64(b[len(b)-8:])
@@ -171,7 +171,7 @@ func FoldDigest(b []byte) uint64 {
 }
 
 // InGroup mixes a hybrid model's group into an engine hash, because vLLM sends the same hash for the same position in every
-// group. Group 0 and a negative group (none) leave it as it is.
+// group. Group 0 and a negative group (none) leave it unchanged.
 func InGroup(engineHash uint64, group int) uint64 {
 	if group <= 0 {
 		return engineHash

@@ -1,7 +1,7 @@
 package wire
 
-// One event of vLLM, or of an engine with the same form: an array, tag first (vLLM up to 0.23, SGLang up to 0.5.19), or a
-// map with a "type". An array's fields stand in the order in which releases added them, so one order serves all:
+// One event of vLLM, or of an engine with the same format: an array, tag first (vLLM up to 0.23, SGLang up to 0.5.19), or a map
+// with a "type". An array's fields are in the order in which releases added them, so one order serves all:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys group_idx
 //	              kv_cache_spec_kind kv_cache_spec_sliding_window
@@ -26,8 +26,8 @@ import (
 // Fields are the raw values of one event of a known type. The byte slices point into the payload.
 type Fields struct {
 	Kind         kvevent.Kind // Stored, Removed or Cleared
-	Elements     int          // length of an array, its tag included; 0 for a map
-	EngineHashes []uint64     // the end of the arena's
+	Elements     int          // length of an array, including its tag; 0 for a map
+	EngineHashes []uint64     // a tail of the arena's
 	Parent       uint64
 	HasParent    bool
 	BlockSize    int
@@ -36,17 +36,17 @@ type Fields struct {
 	Group        int    // of a hybrid model; -1: not sent
 	FirstToken   int    // length of the arena's Tokens when the event began
 	HasTokens    bool   // it has token ids
-	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole value; nil if there is none
+	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole value; nil: none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 
-	known     bool   // the type is known; of other events nothing is read
-	strange   string // the first key that is not known; "": there is none
+	known     bool   // the type is known; other events are skipped
+	strange   string // the first unknown key; "": none
 	firstHash int    // length of the arena's EngineHashes when the event began
 }
 
-// read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
-// token ids; it is called again if a map has that key twice, and must then start over.
+// read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of token
+// ids; it is called again if a map has that key twice, and must then start over.
 func (f *Fields) read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
 	*f = Fields{Group: -1, FirstToken: len(a.Tokens), firstHash: len(a.EngineHashes)}
 	switch msgp.NextType(b) {
@@ -135,8 +135,8 @@ func (f *Fields) readType(b []byte) ([]byte, error) {
 	return rest, err
 }
 
-// The fields of an array event behind its tag, in the order in which releases added them. The last name is that of all fields
-// that no release sends.
+// The fields of an array event after its tag, in the order in which releases added them. The last name stands for all fields that
+// no release sends.
 var (
 	storedOrder = []string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys",
 		"group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "BlockStored[12]"}
@@ -144,14 +144,14 @@ var (
 	clearedOrder = []string{"AllBlocksCleared[1]"}
 )
 
-// Strange notes that the event carried a key that its decoder does not know, or knows from other engines only.
+// Strange notes that the event has a key that its decoder does not know, or that only other engines send.
 func (f *Fields) Strange(key string) {
 	if f.strange == "" {
 		f.strange = cmp.Or(key, "an empty key")
 	}
 }
 
-// readField reads one field and skips those that are not needed.
+// readField reads one field, or skips it if it is not needed.
 func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
 	null := len(b) > 0 && b[0] == Nil
 	switch key {
@@ -192,7 +192,7 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 		f.Salt, rest, err = ReadText(b)
 	case "session_id":
 		f.Session, rest, err = readTextOrSkip(b)
-	case "type", "kv_cache_spec_sliding_window", "ownership", "lookahead_token_ids": // no part of what a local hash covers
+	case "type", "kv_cache_spec_sliding_window", "ownership", "lookahead_token_ids": // not covered by a local hash
 		rest, err = msgp.Skip(b)
 	default:
 		f.Strange(key)
@@ -201,8 +201,8 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 	return rest, err
 }
 
-// Tier is where the blocks lie: Remote, whatever the medium, if they are not in the worker's own memory. A medium of a name that
-// is not known counts as a key that is not.
+// Tier returns where the blocks are: Remote, whatever the medium, if they are not in the worker's own memory. An unknown medium
+// counts as an unknown key.
 func (f *Fields) Tier() kvevent.Tier {
 	if len(f.Locality) > 0 && !strings.EqualFold(View(f.Locality), "LOCAL") {
 		return kvevent.Remote
@@ -214,10 +214,10 @@ func (f *Fields) Tier() kvevent.Tier {
 	return tier
 }
 
-// FullPrefix reports whether a stored event's blocks prove that the whole prefix is cached: true for groups whose layers see
-// all tokens. That is told by the group's kind, whatever its number (Gemma 3 has it last), and without a kind (vLLM before
-// 0.22) by group 0. Groups with sliding windows, chunks or states drop blocks in the middle, and their events do not say
-// which; encoder and cross attention are not cached; an unknown kind proves nothing. Kinds: KVCacheSpecKind of vLLM 0.33.0
+// FullPrefix reports whether a stored event's blocks prove that the whole prefix is cached: true for groups whose layers see all
+// tokens. The group's kind tells that, whatever its number (Gemma 3 has it last); without a kind (vLLM before 0.22), group 0 has
+// it. Groups with sliding windows, chunks or states drop blocks in the middle, and their events do not say which; encoder and
+// cross attention are not cached; an unknown kind proves nothing. Kinds: KVCacheSpecKind of vLLM 0.33.0
 // (v1/kv_cache_interface.py), where the three below are FullAttentionSpec and its subclasses.
 func (f *Fields) FullPrefix() bool {
 	switch string(f.SpecKind) {
@@ -229,11 +229,11 @@ func (f *Fields) FullPrefix() bool {
 	return false
 }
 
-// Groups remembers which KV-cache groups of a hybrid model prove no full prefix. The models of vLLM have under ten groups;
-// blocks of groups beyond 64 are left out.
+// Groups records which KV-cache groups of a hybrid model do not prove a full prefix. The models of vLLM have fewer than ten
+// groups; blocks of groups beyond 64 are ignored.
 type Groups [64]bool
 
-// Learn takes in the group of a stored event, and answers like Prove.
+// Learn records the group of a stored event, and returns what Prove returns.
 func (g *Groups) Learn(f *Fields) bool {
 	if n := max(f.Group, 0); n < len(g) {
 		g[n] = !f.FullPrefix()
@@ -241,7 +241,7 @@ func (g *Groups) Learn(f *Fields) bool {
 	return g.Prove(f)
 }
 
-// Prove reports whether an event is of a group whose blocks prove a full prefix, as far as stored events told.
+// Prove reports whether an event is of a group whose blocks prove a full prefix, as far as stored events have shown.
 func (g *Groups) Prove(f *Fields) bool {
 	n := max(f.Group, 0)
 	return n < len(g) && !g[n]
@@ -257,7 +257,7 @@ func (f *Fields) MixGroup() {
 	}
 }
 
-// Cover is an error if the blocks of a stored event are not whole blocks of so many tokens.
+// Cover returns an error if the blocks of a stored event are not exactly so many tokens.
 func (f *Fields) Cover(tokens int) error {
 	blocks, size := len(f.EngineHashes), f.BlockSize
 	if size <= 0 || blocks == 0 || tokens%size != 0 || tokens/size != blocks {
@@ -267,8 +267,8 @@ func (f *Fields) Cover(tokens int) error {
 }
 
 // Adapter returns the name of the event's adapter, "" for the base model, and the hash seed of its blocks. An adapter that is
-// given by number only gets a name of its own, so that its blocks are never taken for the base model's. It does not allocate
-// if the name equals last.
+// given only by number gets a name of its own, so that its blocks are never taken for the base model's. It does not allocate if
+// the name equals last.
 func (f *Fields) Adapter(last string) (name string, seed uint64) {
 	switch {
 	case len(f.LoRA) > 0:

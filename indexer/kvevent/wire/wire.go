@@ -1,9 +1,9 @@
 // Package wire reads the msgpack of engines' KV events, straight from a byte slice and without allocating.
 //
-// vLLM, SGLang and TensorRT-LLM publish the same frame, an array [time, [event, …], rank]. Batch reads it with each of its
-// events (Fields, fields.go); the other functions read values: integers of every width, block hashes as integers of either
-// sign, bytes or text, strings that may be null. What an event means is the decoder's matter. Errors name the field that
-// could not be read; none quotes a payload.
+// vLLM, SGLang and TensorRT-LLM publish the same frame, an array [time, [event, …], rank]. Batch reads it with each of its events
+// (Fields, fields.go); the other functions read values: integers of every width, block hashes as integers of either sign, bytes
+// or text, strings that may be null. The decoder interprets the events. Errors name the field that could not be read; none quotes
+// a payload.
 package wire
 
 import (
@@ -23,14 +23,14 @@ import (
 // Nil is msgpack's null.
 const Nil = 0xc0
 
-// errShort: the message is cut.
+// errShort means that the message is truncated.
 var errShort = errors.New("message ends in the middle of a value")
 
-// mostItems bounds one list: a million blocks, or their tokens, are more than an engine tells of at once.
+// mostItems limits one list: a million blocks, or their tokens, are more than an engine reports at once.
 const mostItems = 1 << 20
 
-// What one message may hold, as an event of 16 bytes takes ten times that here. SGLang tells of each page by itself: with pages of one
-// token, of a quarter million evicted at once.
+// Limits of one message, since an event of 16 bytes takes ten times that here. SGLang reports each page separately: with pages of
+// one token, a quarter million evicted at once is that many events.
 const (
 	mostEvents = 1 << 18
 	mostHashes = mostItems
@@ -42,12 +42,12 @@ var (
 	errLarge = fmt.Errorf("message of more than %d events, %d block hashes or %d token ids", mostEvents, mostHashes, mostTokens)
 )
 
-// Batch reads a frame [time, [event, …], rank]. Of each event of a known type it fills f, whose slices lie in a and in the
+// Batch reads a frame [time, [event, …], rank]. For each event of a known type it fills f, whose slices are in a and in the
 // payload, and calls emit, which appends what the event says to a; tokens reads its array of token ids (see Fields.read). An
 // event that cannot be read, or that emit refuses, is counted and leaves nothing in a. Time and rank are skipped.
 //
-// An error means that the payload is cut, too large or no frame at all: then nothing of it may be used, because what is missing may
-// be a removal.
+// An error means that the payload is truncated, too large or not a frame: then nothing of it may be used, because a removal may
+// be missing.
 func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([]byte, error), emit func() error) (
 	batch kvevent.Batch, err error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(payload)
@@ -103,7 +103,8 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 }
 
 // ArrayHeader reads an array's length; null is an empty array. A length greater than the number of bytes left is an error, so a
-// false length reserves no memory. So is one of more than mostItems: an item of a byte takes eight here, and more in what is made of it.
+// false length allocates no memory. So is one of more than mostItems: an item of a byte takes eight here, and more in what is
+// derived from it.
 func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 	if len(b) > 0 && b[0] == Nil {
 		return 0, b[1:], nil
@@ -173,8 +174,8 @@ func ReadToken64(b []byte) (uint64, []byte, error) {
 	return v, rest, nil
 }
 
-// readHash reads one block hash: an unsigned or a negative integer of any width, a digest in bytes, or hex digits
-// (TensorRT-LLM), of which the first 16 of 64 count.
+// readHash reads one block hash: an unsigned or a negative integer of any width, a digest in bytes, or hex digits (TensorRT-LLM),
+// of which the first 16 of 64 count.
 func readHash(b []byte) (uint64, []byte, error) {
 	if len(b) > 8 && b[0] == 0xcf {
 		return binary.BigEndian.Uint64(b[1:]), b[9:], nil
@@ -225,7 +226,7 @@ func ReadText(b []byte) (v, rest []byte, err error) {
 	return msgp.ReadStringZC(b)
 }
 
-// readTextOrSkip reads a string and skips any other value: for fields that are not needed.
+// readTextOrSkip reads a string and skips any other value, for optional fields.
 func readTextOrSkip(b []byte) (v, rest []byte, err error) {
 	if msgp.NextType(b) == msgp.StrType {
 		return msgp.ReadStringZC(b)
@@ -234,7 +235,7 @@ func readTextOrSkip(b []byte) (v, rest []byte, err error) {
 	return nil, rest, err
 }
 
-// Map reads a map: it calls each with every key and the bytes behind it; each returns what follows the value.
+// Map reads a map: it calls each with every key and the bytes after it; each returns what follows the value.
 func Map(b []byte, each func(key, b []byte) (rest []byte, err error)) ([]byte, error) {
 	n, b, err := msgp.ReadMapHeaderBytes(b)
 	if err != nil {
@@ -252,7 +253,7 @@ func Map(b []byte, each func(key, b []byte) (rest []byte, err error)) ([]byte, e
 	return b, nil
 }
 
-// Array reads an array: it calls each with the bytes of every element and behind; each returns what follows the element.
+// Array reads an array: it calls each with the bytes from every element on; each returns what follows the element.
 func Array(b []byte, each func(b []byte) (rest []byte, err error)) ([]byte, error) {
 	n, b, err := ArrayHeader(b)
 	for i := 0; i < n && err == nil; i++ {
@@ -261,7 +262,7 @@ func Array(b []byte, each func(b []byte) (rest []byte, err error)) ([]byte, erro
 	return b, err
 }
 
-// Raw cuts one whole value off b.
+// Raw splits one whole value off b.
 func Raw(b []byte) (v, rest []byte, err error) {
 	rest, err = msgp.Skip(b)
 	if err != nil {
@@ -270,7 +271,7 @@ func Raw(b []byte) (v, rest []byte, err error) {
 	return b[:len(b)-len(rest)], rest, nil
 }
 
-// View is b as a string without a copy, for callees that keep nothing of it.
+// View returns b as a string without a copy, for callees that keep no reference to it.
 func View(b []byte) string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
