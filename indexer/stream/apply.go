@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: what was told before is in
+// apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: what was reported before is in
 // doubt, and the rank is partial until the publisher clears or sends a snapshot. On an error nothing was done.
 func (f *Feed) apply(m Message) error {
 	var batch kvevent.Batch
@@ -30,8 +30,9 @@ func (f *Feed) apply(m Message) error {
 	if f.started {
 		whole = m.Seq == f.next
 	} else {
-		// Messages were told before anybody listened, and cannot be had: so begins an agent without a replay beside SGLang, whose
-		// number 0 says that nothing is held, or beside an engine that has served. Nobody can tell these two apart by numbers.
+		// Earlier messages were published before anybody listened, and cannot be replayed. An agent without a replay starts like
+		// this beside SGLang, whose message 0 says that nothing is held, and beside an engine that has been serving. The numbers
+		// do not distinguish the two.
 		f.partial = !whole
 	}
 	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {
@@ -44,7 +45,7 @@ func (f *Feed) apply(m Message) error {
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
 		UnknownKeys: batch.UnknownKeys}
-	f.theirs = f.theirs || batch.Stands && batch.Partial // before its events: what they lack is no wonder
+	f.theirs = f.theirs || batch.Stands && batch.Partial // before its events, which may name unknown parents
 	for i := range batch.Events {
 		f.applyEvent(&batch.Events[i], &n)
 	}
@@ -67,7 +68,7 @@ func (f *Feed) apply(m Message) error {
 		s.add(&n)
 		if m.Batch != nil {
 			s.Backfilled++
-		} else if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array that begins with its time
+		} else if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array, which begins with its time stamp
 			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
 		}
 		s.Orphans, s.Doubtful = f.orphans.told, doubtful
@@ -79,7 +80,7 @@ func (f *Feed) apply(m Message) error {
 	return nil
 }
 
-// applyEvent passes one event to the sink, and counts what became of it.
+// applyEvent passes one event to the sink and counts the result.
 func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	switch e.Kind {
 	case kvevent.Stored:
@@ -104,15 +105,15 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	}
 }
 
-// tell passes on what a reader of the sink must hear.
+// tell passes an event to Options.Told.
 func (f *Feed) tell(e *kvevent.Event) {
 	if f.o.Told != nil {
 		f.o.Told(e)
 	}
 }
 
-// store passes a stored event to the sink. Blocks of another size are left out, and those whose content the event does not
-// tell are stored as copies of what is known.
+// store passes a stored event to the sink. Blocks of another size are ignored, and blocks whose content the event does not have
+// are stored as copies of known ones.
 func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	if f.o.Stored != nil {
 		f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
@@ -129,7 +130,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	f.tell(e)
 	f.doubtStored(e)
 	err := f.o.Sink.Store(e)
-	f.o.BlockSize = e.BlockSize // after the sink's call: whoever reads Rest is kept out from then on
+	f.o.BlockSize = e.BlockSize // after the sink's call, which keeps readers of Rest out
 	switch {
 	case err == nil:
 		f.offload.stored(e)
@@ -148,7 +149,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	}
 }
 
-// otherSize records a block size that this rank should not have, and reports it once to Options.OtherSize.
+// otherSize records an unexpected block size, and reports it once to Options.OtherSize.
 func (f *Feed) otherSize(tokens int) {
 	changed := false
 	f.update(func(s *Stats) { changed, s.OtherSize = s.OtherSize != tokens, tokens })
@@ -157,7 +158,7 @@ func (f *Feed) otherSize(tokens int) {
 	}
 }
 
-// reportBounds passes partial and recurrent to the sink and the stats when they change outside a batch.
+// reportBounds passes partial and recurrent to the sink and the stats when they change outside of a batch.
 func (f *Feed) reportBounds() {
 	doubtful := f.inDoubt()
 	f.o.Sink.Done(f.isPartial(), f.recurrent)

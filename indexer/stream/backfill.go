@@ -1,12 +1,12 @@
 package stream
 
-// What a worker tells no more. A publisher keeps its last messages only: who joins late, as a router that was restarted, hears of what
-// is stored from then on. Another Sightline has heard the rest:
+// Backfill recovers what a worker cannot replay any more. A publisher keeps only its last messages: a router that joins late,
+// such as after a restart, receives only what is stored from then on. Another router has received the rest:
 //
 //	replay from 0 ─▶ begins later ─▶ Backfill.Ask ─▶ another's Feed.Held, at its message n ─▶ replay from n: the same message? ─▶ that, then the rest
 //
-// Nothing is lost between the two, as the worker's own messages go on from where the other one stood, and what it holds of another
-// incarnation is not taken, as the worker's message n is another one then.
+// Nothing is lost between the two, since the worker's own messages continue from the other router's position. A snapshot of
+// another incarnation is not used, since the worker's message n is then a different one.
 
 import (
 	"context"
@@ -19,18 +19,18 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// Held is all that a worker-rank holds, as a feed knows it behind the publisher's message before At.Next.
+// Held is all that a worker's rank holds, as known to a feed after the publisher's message At.Next-1.
 type Held struct {
 	At        Position
 	BlockSize int
 	Blocks    []indexer.Block
 }
 
-// ErrNotWhole: a feed does not know all that its rank holds, or not for sure.
+// ErrNotWhole: a feed does not know all that its rank holds, or not for certain.
 var ErrNotWhole = errors.New("what the worker holds is not wholly known")
 
-// Held lists what the rank holds, where all of that is known and its events come. The feed applies nothing meanwhile, about 0.1 µs a
-// block. Errors: ErrNotWhole, and that ctx has ended before the feed had time.
+// Held returns what the rank holds, if all of that is known and its events are live. The feed applies nothing meanwhile, about
+// 0.1 µs a block. Errors: ErrNotWhole, or ctx's if it ends before the feed answers.
 func (f *Feed) Held(ctx context.Context) (Held, error) {
 	answer := make(chan *Held, 1)
 	f.mu.Lock()
@@ -48,7 +48,7 @@ func (f *Feed) Held(ctx context.Context) (Held, error) {
 	}
 }
 
-// tellHeld answers those who ask for all that is held.
+// tellHeld answers the waiting calls of Held.
 func (f *Feed) tellHeld() {
 	f.mu.Lock()
 	asking, live := f.asking, f.stats.Live()
@@ -67,10 +67,11 @@ func (f *Feed) tellHeld() {
 	}
 }
 
-// Backfill is a Source without epochs whose replay, where the publisher's own begins too late, begins with what another Sightline holds.
+// Backfill is a Source without epochs. If the publisher's own replay begins too late, its replay begins with what another router
+// holds.
 type Backfill struct {
 	Source
-	// Ask asks another Sightline for all that it holds of the rank: a batch that begins with Cleared. ok is false where nobody has that;
+	// Ask asks another router for all that it holds of the rank: a batch that begins with Cleared. ok is false if none has it;
 	// after an error it may be asked again.
 	Ask func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error)
 }
@@ -82,7 +83,7 @@ var (
 
 const (
 	backfillTries = 3
-	backfillPause = 50 * time.Millisecond // a publisher sends a message a little before it can replay it
+	backfillPause = 50 * time.Millisecond // a publisher sends a message slightly before it can replay it
 )
 
 // Replay implements Source.

@@ -1,14 +1,14 @@
 package stream
 
-// Doubt: messages were lost that nobody has any more. What was told before is mostly still held, and part of it may not be:
-// what the lost messages removed, or all of it if one of them was a Clear. So it stays, in doubt (Doubt, for the router), until
-// later events settle it block by block; the index knows which blocks are (indexer.Index.Doubt), at no cost for a gap:
+// Doubt: messages were lost for good. What was reported before is mostly still held, but part of it may not be: what the lost
+// messages removed, or all of it if one of them was a Clear. So it stays, in doubt (Doubt, for the router), until later events
+// settle it block by block; the index tracks the doubtful blocks (indexer.Index.Doubt), at no cost for a gap. An event that
 //
-//	names it as a parent  it is held, and all before it (engines evict from the ends of prompts)
-//	stores it             it was not held, and is now
-//	removes it            it is gone, as far as the removal says
+//	names it as a parent  shows that it is held, and all before it (engines evict from the ends of prompts)
+//	stores it             shows that it was not held, and is now
+//	removes it            removes it like any block
 //
-// When most of what events name had to be stored again, everything went: the rest is dropped. So is what nothing has settled
+// If most of what events name had to be stored again, everything was gone: the rest is dropped. So is what nothing has settled
 // after doubtTime, or when a resync finds nobody to ask.
 
 import (
@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// doubtTime is how long what was told before a gap may wait for events that settle it; a router's credit for it has ended
-	// by then.
+	// doubtTime is how long what was reported before a gap may wait for events that settle it; by then a router does not count it
+	// any more.
 	doubtTime = 5 * time.Minute
-	// enoughStored is how many events that store doubtful blocks anew show that all is gone, where they are the most.
+	// enoughStored is how many events that store doubtful blocks again show that all are gone, if they are the majority.
 	enoughStored = 8
 )
 
-// doubt is a rank's since its first gap that is not settled. The zero value is none.
+// doubt is a rank's state since its first unsettled gap. The zero value is none.
 type doubt struct {
 	since        time.Time
 	named, again int // events that named doubtful parents, and that stored doubtful blocks again
 }
 
-// lose is called when messages are missing that cannot be had: what is held is in doubt, or only blocks of some engine hashes. Where
-// the sink holds it in no index all is cleared.
+// lose is called when missing messages cannot be recovered: what is held is in doubt, or only the blocks with some engine hashes.
+// If the sink has no index, everything is cleared.
 func (f *Feed) lose(engineHashes []uint64) {
 	x, slot := f.o.Sink.Held()
 	if x != nil {
@@ -44,7 +44,7 @@ func (f *Feed) lose(engineHashes []uint64) {
 		}
 		s.OrphansDropped += uint64(f.orphans.told)
 	})
-	f.orphans.clear() // the removal of what waits may be among what is lost
+	f.orphans.clear() // the lost messages may have removed what waits
 	if x == nil {
 		f.clearAll()
 		return
@@ -59,7 +59,7 @@ func (f *Feed) lose(engineHashes []uint64) {
 	f.reportBounds()
 }
 
-// inDoubt is how many blocks are.
+// inDoubt returns the number of doubtful blocks.
 func (f *Feed) inDoubt() int {
 	if f.doubt.since.IsZero() {
 		return 0
@@ -68,7 +68,7 @@ func (f *Feed) inDoubt() int {
 	return x.InDoubt(slot)
 }
 
-// doubtStored settles what a stored event tells of doubtful blocks, before it is applied.
+// doubtStored settles doubtful blocks by a stored event, before it is applied.
 func (f *Feed) doubtStored(e *kvevent.Event) {
 	d := &f.doubt
 	if d.since.IsZero() {
@@ -117,7 +117,7 @@ func (f *Feed) endDoubt() {
 	f.doubtSince.Store(0)
 }
 
-// Doubt is for how long what the index holds of the worker has been in doubt, though its events come; 0: it is not. It takes
+// Doubt returns for how long the index's content of the worker has been in doubt although its events come; 0: it is not. It takes
 // no lock.
 func (f *Feed) Doubt(now time.Time) time.Duration {
 	since := f.doubtSince.Load()

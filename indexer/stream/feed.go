@@ -1,23 +1,23 @@
-// Package stream keeps an index true to one worker-rank. It takes the rank's messages however late, often or incompletely
-// they come; the index ends equal to what the worker holds, or to less of it with the slot marked partial.
+// Package stream keeps an index in sync with one worker's rank. The rank's messages may arrive late, repeatedly or incompletely;
+// the index then equals what the worker holds, or less with the slot marked partial.
 //
 //	Source ─ messages (epoch, seq, payload) ─▶ queue ─▶ order ─▶ Decoder ─▶ events ─▶ Sink (the index, or the bus)
 //	         replay ◀──────────────────────────────────  gap, restart, join
 //
 //	feed.go     Options, Start, Close; both ends of the queue
-//	order.go    sequence numbers: which message is next, a duplicate, behind a gap, of another incarnation
+//	order.go    sequence numbers: which message is next, a duplicate, after a gap, of another incarnation
 //	apply.go    events → Sink
-//	doubt.go    what was told before messages were lost for good
-//	orphans.go  blocks whose parent is not known; stems.go: what requests show of it
+//	doubt.go    what was reported before messages were lost for good
+//	orphans.go  blocks whose parent is not known; stems.go: parents that requests revealed
 //	offload.go  blocks that events name by engine hash alone
 //	stats.go    counters and state
-//	backfill.go what another Sightline has heard, where the worker cannot tell it any more
+//	backfill.go what another router has received, if the worker cannot replay it any more
 //	index.go    the Sink that is an index
 //	zmq.go      the Source that is a pair of ZeroMQ sockets; lookup.go: one that asks the worker where they are
 //
-// What may be wrong is thrown away, or known to be in doubt: too little in the index costs a hit, too much promises a hit that the
-// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB, about 0.2 µs a block from payload to index. Nothing here returns an
-// error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
+// What may be wrong is dropped or marked as doubtful: too little in the index costs a hit, too much promises a hit that the
+// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB, about 0.2 µs a block from payload to index.
+// Nothing here returns an error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
 package stream
 
 import (
@@ -38,17 +38,17 @@ import (
 
 // Message is one batch as a transport carries it.
 type Message struct {
-	// Epoch rises with each incarnation of the publisher. It is 0 if the transport has none (ZMQ): a new incarnation then
-	// shows in the sequence numbers.
+	// Epoch rises with each incarnation of the publisher. It is 0 if the transport has none (ZMQ): a new incarnation then shows
+	// in the sequence numbers.
 	Epoch   uint64
-	Seq     uint64 // rises by one with each batch
+	Seq     uint64 // increases by one with each batch
 	Payload []byte
-	// Batch, in the place of Payload, is all that is held behind this message, as another Sightline has it; see Backfill.
+	// Batch, instead of Payload, is all that is held after this message, as another router knows it; see Backfill.
 	Batch *kvevent.Batch
-	sum   uint64 // with Batch, of the publisher's own payload
+	sum   uint64 // with Batch: of the publisher's own payload
 }
 
-// checksum is the payload's XXH3-64.
+// checksum returns the payload's XXH3-64.
 func (m *Message) checksum() uint64 {
 	if m.Batch != nil {
 		return m.sum
@@ -56,22 +56,22 @@ func (m *Message) checksum() uint64 {
 	return xxh3.Hash(m.Payload)
 }
 
-// Source brings a worker-rank's messages, such as ZMQ and a source of package bus.
+// Source delivers a rank's messages, such as ZMQ and a source of package bus.
 type Source interface {
-	// Run brings live messages until ctx ends: it calls Up after each (re)connection, Offer for each message and Down when
-	// a connection is lost.
+	// Run delivers live messages until ctx ends: it calls Up after each (re)connection, Offer for each message, and Down when a
+	// connection is lost.
 	Run(ctx context.Context, f *Feed) error
-	// Replay calls each, in order, for the messages from number from on that the publisher still has, or for one message
-	// that begins with Cleared and so has everything. errors.ErrUnsupported: there is nobody to ask.
+	// Replay calls each, in order, for the messages from number from on that the publisher still has, or for one message that
+	// begins with Cleared and so has everything. errors.ErrUnsupported: there is nobody to ask.
 	Replay(ctx context.Context, from uint64, each func(Message) error) error
 }
 
-// Decoder turns a payload into events. An engine's package has one, and package bus for its own form.
+// Decoder turns a payload into events. An engine's package has one, and package bus for its own format.
 type Decoder interface {
 	Decode(payload []byte) (kvevent.Batch, error)
 }
 
-// Sink takes what a worker-rank holds: IndexSink, or the bus's Publisher. All calls come from one goroutine.
+// Sink receives what a rank holds: IndexSink, or the bus's Publisher. All calls come from one goroutine.
 type Sink interface {
 	// Store adds an event's blocks; an error that wraps indexer.ErrUnknownParent means that their parent is not held.
 	Store(e *kvevent.Event) error
@@ -82,65 +82,67 @@ type Sink interface {
 	// Done ends a batch. partial: the worker may hold more than its events said. recurrent: a hit needs more than the blocks
 	// (kvevent.Batch.Recurrent).
 	Done(partial, recurrent bool)
-	// Held is the slot that holds it all, so that a gap that cannot be filled leaves it in doubt; of a nil index the gap clears it.
-	// As other calls it belongs to a batch, which Done ends.
+	// Held returns the index slot that holds it all, so that a gap that cannot be filled leaves it in doubt; with a nil index the
+	// gap clears it. Like other calls it belongs to a batch, which Done ends.
 	Held() (*indexer.Index, indexer.SlotID)
 	// Leave removes everything for good.
 	Leave()
 }
 
-// Options sets up a Feed.
+// Options configure a Feed.
 type Options struct {
 	Source  Source
 	Decoder Decoder
 	Sink    Sink
-	// BlockSize is the number of tokens a block that this rank must have; 0 takes that of the first event. Blocks of another
-	// size are counted and left out: their hashes match no request of the rank's class.
+	// BlockSize is the number of tokens in a block that this rank must have; 0: as in the first event. Blocks of another size are
+	// counted and ignored: their hashes match no request of the rank's class.
 	BlockSize int
-	// Stored, if set, is called with every stored event before it is applied, in the feed's goroutine: for audit and
-	// learning. The event is valid until it returns.
+	// Stored, if set, is called with every stored event before it is applied, in the feed's goroutine: for audit and learning.
+	// The event is valid until it returns.
 	Stored func(*kvevent.Event)
-	// Told, if set, is called in the feed's goroutine with what a reader of Sink who runs a feed of his own must hear, before it is
-	// applied: each event, its copies resolved and other block sizes left out, and where what is held is cleared or lost.
+	// Told, if set, is called in the feed's goroutine with what a reader of Sink that runs a feed of its own needs, before it is
+	// applied: each event, with copies resolved and other block sizes left out, and Cleared or Lost if what is held is cleared or
+	// lost.
 	Told func(*kvevent.Event)
-	// OtherSize, if set, is called in the feed's goroutine with a block size other than BlockSize that events carry, once
-	// for each new value.
+	// OtherSize, if set, is called in the feed's goroutine with a block size in events that differs from BlockSize, once for each
+	// new value.
 	OtherSize func(tokens int)
-	// UnknownKey, if set, is called in the feed's goroutine when an event first carries a key that the decoder does not know,
-	// with that key, quoted and cut after 40 characters.
+	// UnknownKey, if set, is called in the feed's goroutine when an event first has a key that the decoder does not know, with
+	// that key, quoted and cut after 40 characters.
 	UnknownKey func(key string)
-	// From is where a stream that was followed before goes on, with a sink that holds what it held there. The first replay shows
-	// whether the publisher is still the same.
+	// From is where a stream that was followed before continues, with a sink that holds what it held there. The first replay
+	// shows whether the publisher is still the same.
 	From Position
-	// Begin is which of that was in doubt, as a kvevent.Lost, and what Rest gave of that stream.
+	// Begin is what the sink at From does not show: what was in doubt, as a kvevent.Lost, and the earlier feed's Rest.
 	Begin []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
 	// Link, if set, is called in the source's goroutine when its connection is made and lost.
 	Link func(f *Feed, up bool)
-	// Turns, if set, bounds how many of the feeds that share it are answered at once, by its capacity: a source whose answer is
+	// Turns, if set, limits by its capacity how many of the feeds that share it run a replay at once: a source whose answer is
 	// one snapshot has all of it in memory. Waiting for a turn does not count as the replay's time.
 	Turns chan struct{}
-	// Idle is after how much silence the last message is asked for again, which shows a restart or a lost message. 0: never.
+	// Idle is the silence after which the last message is requested again, which reveals a restart or a lost message. 0: never.
 	// Only for sources whose Replay is cheap.
 	Idle time.Duration
 
 	doubtTime time.Duration // for tests; 0: the package's
 }
 
-// Position is a place in a publisher's stream: behind its message number Next-1, whose payload has the XXH3-64 Sum. The zero
+// Position is a position in a publisher's stream: after its message number Next-1, whose payload has the XXH3-64 Sum. The zero
 // value is the beginning.
 type Position struct {
 	Next, Sum          uint64
-	Partial, Recurrent bool // what a Sink is told at Done
+	Partial, Recurrent bool // as passed to Sink.Done
 }
 
 const (
 	queueMessages = 4096
 	queueBytes    = 64 << 20
-	// replayTime bounds one replay. vLLM's publisher answers within 100 ms and sends about 100 MB/s.
+	// replayTime limits one replay. vLLM's publisher answers within 100 ms and sends about 100 MB/s.
 	replayTime = 10 * time.Second
-	// settleTime after a connection is made, another replay brings what was published before the subscription took effect.
+	// settleTime is the delay after a connection until another replay, for messages that were published before the subscription
+	// took effect.
 	settleTime = time.Second
 	// epochTime is how long the newest epoch must be silent before an older one is followed again.
 	epochTime = 30 * time.Second
@@ -157,14 +159,14 @@ type Feed struct {
 	queue        queue
 	stats        Stats
 	resyncWanted bool   // Resync was called
-	learned      []Stem // Learn
+	learned      []Stem // by Learn
 	asking       []chan<- *Held
-	rebornAfter  time.Time    // Reborn; zero: not called
+	rebornAfter  time.Time    // by Reborn; zero: not called
 	staleSince   atomic.Int64 // when the stream stopped being live, in Unix ns; 0 while it is live
-	doubtSince   atomic.Int64 // of doubt, in Unix ns; 0: there is none
+	doubtSince   atomic.Int64 // doubt.since in Unix ns; 0: none
 
 	order
-	inPart  bool // the sink holds a part of all prompts: removals of others' blocks are to be expected
+	inPart  bool // the sink holds a part of all prompts: removals of blocks of other parts are expected
 	offload offload
 	orphans orphans
 	stems   stems
@@ -183,7 +185,7 @@ func Start(o Options) *Feed {
 		f.started, f.next, f.partial, f.recurrent, f.stats.Partial = true, p.Next, p.Partial, p.Recurrent, p.Partial
 		*f.appliedAt(p.Next - 1) = fingerprint{p.Next, p.Sum}
 	}
-	f.o.Told = nil // who reads the sink has heard it
+	f.o.Told = nil // readers of the sink know these
 	for i := range o.Begin {
 		f.applyEvent(&o.Begin[i], &Stats{})
 	}
@@ -196,7 +198,7 @@ func Start(o Options) *Feed {
 	return f
 }
 
-// listen runs the source, and runs it again after a panic. If it ends with another error, that is final.
+// listen runs the source, and restarts it after a panic. Any other error is final.
 func (f *Feed) listen(ctx context.Context) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := guard.Call(func() error { return f.o.Source.Run(ctx, f) })
@@ -228,18 +230,18 @@ func isPanic(err error) bool {
 	return errors.As(err, &p)
 }
 
-// Close ends the feed and takes what it held out of its sink. It returns when all its goroutines have ended.
+// Close ends the feed and removes what it held from its sink. It returns when all its goroutines have ended.
 func (f *Feed) Close() {
 	f.cancel()
 	f.running.Wait()
 	f.o.Sink.Leave()
 }
 
-// Offer takes one live message and copies its payload. It never blocks: if the queue is full, the message is dropped and
-// counted, and the feed asks for a replay. For the source's goroutine.
+// Offer queues a copy of one live message. It never blocks: if the queue is full, the message is dropped and counted, and the
+// feed requests a replay. For the source's goroutine.
 func (f *Feed) Offer(m Message) {
 	f.mu.Lock()
-	if !f.stats.Connected { // connected again without Up: not live until a replay has brought what came meanwhile
+	if !f.stats.Connected { // reconnected without Up: not live until a replay has brought what came meanwhile
 		f.stats.Connected, f.stats.CaughtUp = true, false
 		f.queue.markConnection()
 	}
@@ -252,8 +254,8 @@ func (f *Feed) Offer(m Message) {
 	f.signal()
 }
 
-// Resync is for a caller who found that the index is wrong about this worker: the feed asks for a replay from 0. What is
-// known stays until the answer comes, or is cleared at once if there is nobody to ask. Resync does not wait.
+// Resync is for a caller that found that the index is wrong about this worker: the feed requests a replay from 0. What is known
+// stays until the answer comes, or is cleared at once if there is nobody to ask. Resync does not block.
 func (f *Feed) Resync() {
 	f.mu.Lock()
 	f.resyncWanted = true
@@ -261,8 +263,8 @@ func (f *Feed) Resync() {
 	f.signal()
 }
 
-// Reborn is for a caller who found that the engine's process is another than it was at a time. Unless the feed has seen that itself since,
-// it asks, and with nobody to ask clears what is known. Reborn does not wait.
+// Reborn is for a caller that found that the engine's process is not the one that ran at the given time. Unless the feed has
+// noticed a restart since, it requests a replay, and clears what is known if there is nobody to ask. Reborn does not block.
 func (f *Feed) Reborn(was time.Time) {
 	f.mu.Lock()
 	f.rebornAfter = was
@@ -299,7 +301,7 @@ func (f *Feed) Down(err error) {
 	}
 }
 
-// Malformed is called by the source for what it received that is no message.
+// Malformed is called by the source for received data that is not a message.
 func (f *Feed) Malformed() {
 	f.update(func(s *Stats) {
 		s.Malformed++
@@ -307,7 +309,7 @@ func (f *Feed) Malformed() {
 	})
 }
 
-// refused records that another than the worker connected.
+// refused records that a peer other than the worker connected.
 func (f *Feed) refused(peer netip.Addr) {
 	f.update(func(s *Stats) {
 		s.Strangers++
@@ -322,8 +324,8 @@ func (f *Feed) signal() {
 	}
 }
 
-// applyQueue applies the queued messages in order, catches up after a connection, and asks again what a failed replay or a
-// silent publisher left open.
+// applyQueue applies the queued messages in order, catches up after a connection, and asks again after a failed replay or if the
+// publisher is silent.
 func (f *Feed) applyQueue(ctx context.Context) {
 	check := time.NewTimer(time.Hour)
 	check.Stop()
@@ -363,13 +365,13 @@ func (f *Feed) applyQueue(ctx context.Context) {
 				next := f.o.Idle
 				switch {
 				case up:
-					f.backoff, f.notBefore = 0, time.Time{} // what failed while the publisher was away says nothing of it now
+					f.backoff, f.notBefore = 0, time.Time{} // failures while the publisher was away do not matter now
 					f.catchUp(ctx)
 					f.setCaughtUp()
 					next = min(next, settleTime)
 				case m != nil:
 					f.takeMessage(ctx, *m)
-					if f.replayOwed && time.Now().After(f.notBefore) { // also while the queue is never empty
+					if f.replayOwed && time.Now().After(f.notBefore) { // even if the queue is never empty
 						f.catchUp(ctx)
 					}
 				case lost:
@@ -385,14 +387,14 @@ func (f *Feed) applyQueue(ctx context.Context) {
 	}
 }
 
-// setCaughtUp records that everything the publisher could be asked for was applied.
+// setCaughtUp records that everything available from the publisher was applied.
 func (f *Feed) setCaughtUp() {
 	if !f.replayOwed {
 		f.update(func(s *Stats) { s.CaughtUp = true })
 	}
 }
 
-// nextCheck is how long to wait before asking the publisher again: idle, or less if a replay is owed; 0 means never.
+// nextCheck returns how long to wait before asking the publisher again: idle, or less if a replay is owed; 0 means never.
 func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	if f.replayOwed && (idle == 0 || f.backoff < idle) {
 		return max(time.Until(f.notBefore), time.Millisecond)
@@ -405,8 +407,8 @@ func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	return jitter(idle)
 }
 
-// jitter is a random duration of d on average: feeds that lost their streams at the same moment do not all ask again at the
-// same moment.
+// jitter returns a random duration of d on average, so that feeds that lost their streams at the same moment do not all ask again
+// together.
 func jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
@@ -419,11 +421,11 @@ type queue struct {
 	items   []*Message
 	bytes   int
 	dropped bool   // a message was dropped since the queue was last empty
-	last    []byte // payload of the message popped last: done with when the next one is
-	spare   []byte // memory for the next one pushed
+	last    []byte // payload of the message popped last, in use until the next pop
+	spare   []byte // memory for the next message pushed
 }
 
-// push copies a message into the queue; false if there is no room.
+// push copies a message into the queue; it returns false if there is no room.
 func (q *queue) push(m Message) bool {
 	if len(q.items) >= queueMessages || q.bytes+len(m.Payload) > queueBytes {
 		q.dropped = true
@@ -435,14 +437,14 @@ func (q *queue) push(m Message) bool {
 	return true
 }
 
-// markConnection puts a new connection's mark behind the messages of the old one.
+// markConnection adds the mark of a new connection after the messages of the old one.
 func (q *queue) markConnection() {
 	if n := len(q.items); n == 0 || q.items[n-1] != nil {
 		q.items = append(q.items, nil)
 	}
 }
 
-// mostSpare bounds the memory that a feed keeps for its next message.
+// mostSpare limits the memory that a feed keeps for its next message.
 const mostSpare = 32 << 10
 
 // pop returns the next message, or up for a connection's mark. lost is true once when the queue is empty and messages were

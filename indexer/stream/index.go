@@ -5,19 +5,19 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// IndexSink is a slot of an index as a Sink.
+// IndexSink is a Sink for a slot of an index.
 type IndexSink struct {
 	index *indexer.Index
 	slot  indexer.SlotID
 }
 
-// Join adds a slot to the index. copies: the engine reports each physical copy of a block (vLLM does; SGLang, TensorRT-LLM
-// and Dynamo do not).
+// Join adds a slot to the index. copies: the engine reports each physical copy of a block (vLLM does; SGLang, TensorRT-LLM and
+// Dynamo do not).
 func Join(index *indexer.Index, copies bool) *IndexSink {
 	return &IndexSink{index, index.Join(indexer.SlotOptions{CountCopies: copies})}
 }
 
-// Slot is the slot's number in the index, until Leave.
+// Slot returns the slot's number in the index, valid until Leave.
 func (s *IndexSink) Slot() indexer.SlotID { return s.slot }
 
 // Held implements Sink.

@@ -9,10 +9,10 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Lookup is a Source that asks the worker where its sockets are, until it answers, and then follows them. While they cannot
-// be reached it asks again: a worker that was started anew may have others.
+// Lookup is a Source that asks the worker for its sockets until it answers, and then follows them. While they cannot be reached
+// it asks again: a restarted worker may have others.
 type Lookup struct {
-	// Find asks the worker once. It must be bounded in time.
+	// Find asks the worker once. It must have a time limit.
 	Find func(ctx context.Context) (ZMQ, error)
 
 	every time.Duration // 0: the package's
@@ -20,7 +20,7 @@ type Lookup struct {
 	found ZMQ
 }
 
-// lookupEvery is the pause between questions.
+// lookupEvery is the pause between queries.
 const lookupEvery = 2 * time.Second
 
 // Run implements Source.

@@ -1,22 +1,22 @@
 package stream
 
-// Blocks that events name by engine hash alone. vLLM's KV connectors announce offloaded blocks without tokens, or with
-// tokens but without media and salt; their content was in an earlier event, when they were stored on the GPU. Package
-// indexer does not give that back, so it is remembered here, from the first offload event on: ranks without a connector pay
-// nothing, and what a rank stored before that event is counted as Unresolved.
+// Blocks that events name by engine hash alone. vLLM's KV connectors announce offloaded blocks without tokens, or with tokens but
+// without media and salt; their content was in an earlier event, when they were stored on the GPU. Package indexer cannot look
+// that up, so it is recorded here, from the first offload event on: ranks without a connector pay nothing, and what a rank stored
+// before that event is counted as Unresolved.
 
 import "github.com/sightline-router/sightline/indexer/kvevent"
 
-// maxLineage bounds the number of blocks remembered, about 60 bytes each.
+// maxLineage limits the number of recorded blocks, about 60 bytes each.
 const maxLineage = 1 << 20
 
-// offload remembers the blocks of a rank that offloads. The zero value is off.
+// offload records the blocks of a rank that offloads. The zero value is off.
 type offload struct {
 	blocks  map[uint64]lineage
 	scratch [2]uint64
 }
 
-// lineage is what an engine hash stands for.
+// lineage is the content of an engine hash.
 type lineage struct {
 	parent, local uint64
 	hasParent     bool
@@ -30,7 +30,7 @@ func (o *offload) clear() {
 	}
 }
 
-// stored remembers the blocks of a stored event.
+// stored records the blocks of a stored event.
 func (o *offload) stored(e *kvevent.Event) {
 	if o.blocks == nil {
 		return
@@ -60,8 +60,7 @@ func (o *offload) removed(e *kvevent.Event) {
 	}
 }
 
-// storeCopies stores the blocks that e names by engine hash in e's tier, as far as they are known, and returns how many are
-// not.
+// storeCopies stores the blocks that e names by engine hash in e's tier, as far as they are known, and returns how many are not.
 func (f *Feed) storeCopies(e *kvevent.Event) (unresolved uint64) {
 	o := &f.offload
 	if o.blocks == nil {

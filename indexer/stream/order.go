@@ -1,13 +1,13 @@
 package stream
 
-// Sequence numbers: which message is the next, which is a duplicate, which are missing, and whether the publisher is still
-// the same incarnation.
+// Sequence numbers: which message is the next, which is a duplicate, which are missing, and whether the publisher is still the
+// same incarnation.
 //
 //	the next        apply it
 //	seen before     drop it if it is the same message, by its checksum; else the publisher has restarted
-//	beyond the next replay what is missing; what cannot be had puts the rest in doubt (doubt.go): go on partial
+//	beyond the next replay what is missing; if that fails, what is held is in doubt (doubt.go): go on partial
 //
-// A replay begins with the last message applied. A publisher that sends another message under its number, or has none, has
+// A replay begins with the last message applied. A publisher that sends another message under that number, or none, has
 // restarted, even if its numbers have passed ours by now.
 
 import (
@@ -23,29 +23,29 @@ import (
 // order is a feed's position in its stream. Only applyQueue's goroutine uses it.
 type order struct {
 	started   bool   // a message was applied, or nothing was published yet: next is valid
-	next      uint64 // the sequence number expected
-	first     uint64 // from here to next everything was applied
+	next      uint64 // the next sequence number
+	first     uint64 // everything from here to next was applied
 	epoch     uint64
 	lastHeard time.Time        // time of the last message of that epoch
 	applied   [512]fingerprint // the last messages applied, by seq modulo 512
 	partial   bool
-	theirs    bool      // the publisher is partial itself, by its last message
+	theirs    bool      // the publisher's last message says that it is partial itself
 	recurrent bool      // kvevent.Batch.Recurrent of any batch so far
-	restarted time.Time // the last time that a new incarnation began
+	restarted time.Time // when the last new incarnation began
 	// replayOwed: a replay failed, and what it would have brought is still missing.
 	replayOwed bool
-	confirmed  uint64        // while replayOwed: next at the time when the publisher was last known to be the same incarnation
-	backoff    time.Duration // average wait until a failed replay is tried again
+	confirmed  uint64        // while replayOwed: next when the publisher was last known to be the same incarnation
+	backoff    time.Duration // average wait until a failed replay is retried
 	notBefore  time.Time     // no replay before this time
-	lacking    time.Duration // average wait until a replay after the last unknown parent that should have been known
-	suspected  bool          // until a replay is answered: what the sink holds is wrong
+	lacking    time.Duration // average wait until a replay after the last unexpected unknown parent
+	suspected  bool          // until a replay is answered: the sink's content is wrong
 	replaying  bool
 }
 
 // fingerprint identifies a message that was applied. number is seq + 1, so that 0 marks an empty entry.
 type fingerprint struct{ number, sum uint64 }
 
-// A failed replay is tried again after firstRetry on average, then after twice as long each time, up to lastRetry.
+// A failed replay is retried after firstRetry on average, then after twice as long each time, up to lastRetry.
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = time.Minute
@@ -53,13 +53,13 @@ const (
 
 var errRestarted = errors.New("the publisher has restarted")
 
-// appliedAt is the entry for a sequence number; it may be that of a message 512 earlier or later.
+// appliedAt returns the entry for a sequence number; it may be that of a message 512 earlier or later.
 func (o *order) appliedAt(seq uint64) *fingerprint { return &o.applied[seq%uint64(len(o.applied))] }
 
 func (o *order) isPartial() bool { return o.partial || o.theirs }
 
-// sameIncarnation reports whether m is known to come from the publisher incarnation whose message was applied under that
-// number: by its epoch or, without epochs, because it is that very message.
+// sameIncarnation reports whether m is known to come from the publisher incarnation whose message was applied under that number:
+// by its epoch or, without epochs, because it is that very message.
 func (o *order) sameIncarnation(m Message) bool {
 	if m.Epoch != 0 {
 		return m.Epoch == o.epoch
@@ -97,14 +97,14 @@ func (f *Feed) takeMessage(ctx context.Context, m Message) {
 	if f.apply(m) == nil {
 		return
 	}
-	f.catchUp(ctx) // it cannot be read; if it was cut on the way, the publisher still has it whole
+	f.catchUp(ctx) // it cannot be read; if it was truncated on the way, the publisher still has it whole
 	if f.next <= m.Seq {
 		f.skip(m)
 	}
 }
 
-// acceptEpoch reports whether m is of the publisher incarnation that is followed, and changes over to a newer one. It goes
-// back to an older one only if the newer was silent for epochTime: of two publishers for one worker, the newer has ended.
+// acceptEpoch reports whether m is of the publisher incarnation that is followed, and switches to a newer one. It returns to an
+// older one only if the newer was silent for epochTime: of two publishers for one worker, the newer has ended.
 func (f *Feed) acceptEpoch(m Message) bool {
 	if m.Epoch != f.epoch {
 		if m.Epoch < f.epoch && time.Since(f.lastHeard) < epochTime {
@@ -119,14 +119,14 @@ func (f *Feed) acceptEpoch(m Message) bool {
 	return true
 }
 
-// afterDrop is called when the queue has dropped messages and no later message came that would show the gap.
+// afterDrop is called when the queue has dropped messages and no later message has revealed the gap.
 func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
 		f.lose(nil)
 	}
 }
 
-// restart begins with a new incarnation of the publisher: nothing is known of it.
+// restart begins a new incarnation of the publisher, about which nothing is known.
 func (f *Feed) restart(epoch uint64) {
 	f.update(func(s *Stats) { s.Restarts++ })
 	f.restarted = time.Now()
@@ -134,8 +134,8 @@ func (f *Feed) restart(epoch uint64) {
 	f.started, f.next, f.first, f.epoch, f.applied = false, 0, 0, epoch, [512]fingerprint{}
 }
 
-// replaceIncarnation is called when the engine's process is another than it was at a time. A publisher that can be asked knows
-// whether it is the same: by the message under our last number.
+// replaceIncarnation is called when the engine's process is not the one that ran at the given time. A replay shows whether the
+// publisher is the same: by the message under our last number.
 func (f *Feed) replaceIncarnation(ctx context.Context, was time.Time) {
 	if !f.started || f.next == 0 || f.restarted.After(was) {
 		return
@@ -145,7 +145,7 @@ func (f *Feed) replaceIncarnation(ctx context.Context, was time.Time) {
 	}
 }
 
-// clearAll empties the sink, because what it holds may be wrong. The rank is partial until the publisher's state is known.
+// clearAll empties the sink, because its content may be wrong. The rank is partial until the publisher's state is known.
 func (f *Feed) clearAll() {
 	f.clear()
 	f.partial = true
@@ -162,22 +162,22 @@ func (f *Feed) clear() {
 	f.endDoubt()
 }
 
-// lacks is called when an event names a parent that is not held. Of a rank that was taken for complete that shows that it is
-// not, though no message is known to be missing: the publisher is asked for everything, each time later than the time before,
-// and the rank is partial until it has answered.
+// lacks is called when an event names a parent that is not held. If the rank was considered complete, this shows that it is not,
+// although no message is known to be missing: the publisher is asked for everything, with growing delays, and the rank is partial
+// until it has answered.
 func (f *Feed) lacks() {
 	if f.isPartial() {
 		return
 	}
 	f.partial = true
-	if f.replaying { // there is nothing to ask for beyond this
+	if f.replaying { // there is nothing more to ask for
 		return
 	}
 	f.lacking = min(max(2*f.lacking, firstRetry), lastRetry)
 	f.replayOwed, f.confirmed, f.notBefore = true, f.next, time.Now().Add(jitter(f.lacking))
 }
 
-// resync replaces what the sink holds by what a replay from 0 brings. What the publisher no longer has makes the rank partial.
+// resync replaces the sink's content by a replay from 0. If the publisher no longer has everything, the rank is partial.
 func (f *Feed) resync(ctx context.Context) {
 	if !f.started || f.next == 0 {
 		return // nothing was applied yet
@@ -191,7 +191,7 @@ func (f *Feed) resync(ctx context.Context) {
 		}
 		answered = true
 	}
-	if answered && !f.doubt.since.IsZero() { // an agent's answer may bring what it doubts
+	if answered && !f.doubt.since.IsZero() { // an agent's answer may include what it doubts
 		f.dropAllDoubtful()
 		f.reportBounds()
 	}
@@ -245,7 +245,7 @@ func (f *Feed) replay(ctx context.Context) error {
 	if r.known && !r.fromZero {
 		r.from = f.next - 1
 		if f.replayOwed && f.confirmed > 0 && f.confirmed < f.next {
-			r.from = f.confirmed - 1 // later messages may be another incarnation's whose numbers fit ours by chance
+			r.from = f.confirmed - 1 // later messages may be of another incarnation, whose numbers fit ours by chance
 		}
 	}
 	inApply := false
@@ -259,7 +259,7 @@ func (f *Feed) replay(ctx context.Context) error {
 			return err
 		})
 	})
-	if f.panicked(err) && inApply { // in our own code, not the source's: the index may be left locked, so it must not be swallowed
+	if f.panicked(err) && inApply { // in our own code, not the source's: the index may be left locked, so do not recover
 		panic(err)
 	}
 	switch {
@@ -288,7 +288,7 @@ type replay struct {
 	known         bool   // a message was applied before
 	fromZero      bool   // the rank is incomplete: replay from 0, since a suffix cannot restore missing blocks
 	answered      bool
-	kept, reached bool // it brings less than is known, which stays; it has the last message applied
+	kept, reached bool // kept: it brings less than is known, so the sink keeps its content; reached: it has the last message applied
 	olderAnswered bool
 }
 

@@ -1,24 +1,25 @@
 package stream
 
-// Orphans: stored blocks whose parent is not held, because it was told before our time, further back than a replay reaches.
-// They wait below their parent's engine hash, or below another orphan, until the parent is stored, or until a request shows
-// which block of which prompt the parent is (stems.go). Removals and clears reach them as they reach what the sink holds.
+// Orphans: stored blocks whose parent is not held, because it was reported before the feed began, further back than a replay
+// reaches. They wait below their parent's engine hash, or below another orphan, until the parent is stored, or until a request
+// reveals which block of which prompt the parent is (stems.go). Removals and clears apply to them as to what the sink holds.
 //
-// At most maxOrphans blocks of a rank wait, at about 80 bytes each: beyond, the one told longest ago goes, with all that waits
-// below it. Of several copies of a block one is counted, so that one removal takes it away: too little rather than too much.
+// At most maxOrphans blocks of a rank wait, at about 80 bytes each: beyond that, the one reported longest ago is dropped, with
+// all that waits below it. Of several copies of a block one is counted, so that one removal removes it: too little is better than
+// too much.
 
 import "github.com/sightline-router/sightline/indexer/kvevent"
 
 const maxOrphans = 1 << 18
 
-// orphans are trees. Of a root only the engine hash is known; all others were told. The zero value is empty.
+// orphans are trees. Only the engine hash of a root is known; all other blocks were reported. The zero value is empty.
 type orphans struct {
-	at     map[uint64]uint32 // by engine hash, a place in blocks
-	blocks []orphan          // the first is nobody's: place 0 stands for none
-	free   uint32            // first of the places that are free, linked by next
-	told   int               // blocks that are no roots
+	at     map[uint64]uint32 // by engine hash: index in blocks
+	blocks []orphan          // the first is unused: index 0 stands for none
+	free   uint32            // first free entry, linked by next
+	told   int               // number of blocks that are not roots
 
-	oldest, newest uint32 // of those told
+	oldest, newest uint32 // ends of the list of told blocks, by time
 }
 
 type orphan struct {
@@ -26,10 +27,10 @@ type orphan struct {
 	parent, child, prev, next uint32 // prev and next: children of one parent
 	older, newer              uint32
 	tiers                     uint8 // a bit for each tier that holds it; 0: a root
-	gone                      bool  // a root whose removal was told since anything came to wait for it
+	gone                      bool  // a root that was removed since something began to wait for it
 }
 
-// take takes the blocks of a stored event whose parent is not held, and gives how many had to go for want of room.
+// take adds the blocks of a stored event whose parent is not held, and returns how many were dropped for lack of room.
 func (o *orphans) take(e *kvevent.Event) (dropped uint64) {
 	parent := o.get(e.Parent)
 	o.blocks[parent].gone = false
@@ -37,7 +38,7 @@ func (o *orphans) take(e *kvevent.Event) (dropped uint64) {
 		b := o.get(h)
 		n := &o.blocks[b]
 		if n.child != 0 && o.below(parent, b) {
-			break // no engine tells of a block that waits for itself
+			break // no engine reports a block that waits for itself
 		}
 		if n.tiers != 0 {
 			o.unqueue(b)
@@ -68,7 +69,7 @@ func (o *orphans) below(b, other uint32) bool {
 	return b == other
 }
 
-// removed takes blocks out of a tier and gives how many of them waited there.
+// removed removes blocks from a tier and returns how many of them waited there.
 func (o *orphans) removed(tier kvevent.Tier, engineHashes []uint64) (known int) {
 	if o.told == 0 {
 		return 0
@@ -96,8 +97,8 @@ func (o *orphans) removed(tier kvevent.Tier, engineHashes []uint64) (known int) 
 	return known
 }
 
-// root finds the root below which a block waits whose prompt is known: locals are the prompt's blocks up to it. It gives the
-// root and how many of the prompt's blocks end with it; 0 if none waits, or what waits is not of that prompt.
+// root finds the root above a waiting block whose prompt is known: locals are the prompt's blocks up to it. It returns the root
+// and how many of the prompt's blocks end with it; 0 if the block does not wait, or is not of that prompt.
 func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks int) {
 	b, ok := o.at[engineHash]
 	blocks = len(locals)
@@ -117,11 +118,11 @@ func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks 
 	return 0, 0
 }
 
-// Rest is what the sink does not hold of what the feed knows, as events: the blocks that wait for their parent. It is for a sink that
-// keeps the feed out meanwhile, from a batch's first call to its Done.
+// Rest returns what the feed knows beyond its sink, as events: the blocks that wait for their parent. It is for a sink that locks
+// the feed out meanwhile, from a batch's first call to its Done.
 func (f *Feed) Rest() []kvevent.Event { return f.orphans.events(f.o.BlockSize) }
 
-// cut takes a block out and all that waits below it, parents first, and each chain in a row.
+// cut removes a block and all that waits below it, and returns them, parents first and each chain contiguous.
 func (o *orphans) cut(b uint32) (out []waited) {
 	for list := []uint32{b}; len(list) > 0; {
 		b, list = list[len(list)-1], list[:len(list)-1]
@@ -131,7 +132,7 @@ func (o *orphans) cut(b uint32) (out []waited) {
 			list = append(list, c)
 		}
 	}
-	for i := len(out) - 1; i >= 0; i-- { // children first: each leaves nothing behind
+	for i := len(out) - 1; i >= 0; i-- { // children first, so that each becomes free
 		if b, ok := o.at[out[i].engineHash]; ok {
 			o.untell(b)
 			o.release(b)
@@ -140,9 +141,9 @@ func (o *orphans) cut(b uint32) (out []waited) {
 	return out
 }
 
-// events are what makes empty orphans be these.
+// events returns the events that recreate these orphans from none.
 func (o *orphans) events(blockSize int) (out []kvevent.Event) {
-	last := uint64(0) // the last block of a chain of one tier that may go on
+	last := uint64(0) // the last block of a chain of one tier that may be extended
 	for b := o.oldest; b != 0; b = o.blocks[b].newer {
 		n := &o.blocks[b]
 		parent := o.blocks[n.parent].engineHash
@@ -174,7 +175,7 @@ func (o *orphans) events(blockSize int) (out []kvevent.Event) {
 	return out
 }
 
-// waited is a block that was taken out.
+// waited is a block that was removed by cut.
 type waited struct {
 	parent, engineHash, local uint64
 	tiers                     uint8
@@ -182,7 +183,7 @@ type waited struct {
 
 func (o *orphans) clear() { *o = orphans{} }
 
-// get is the place of an engine hash's block, which becomes a root if there was none.
+// get returns the index of an engine hash's block, and adds it as a root if there was none.
 func (o *orphans) get(engineHash uint64) uint32 {
 	if b, ok := o.at[engineHash]; ok {
 		return b
@@ -202,7 +203,7 @@ func (o *orphans) get(engineHash uint64) uint32 {
 	return b
 }
 
-// release frees the place of a root that nothing waits for.
+// release frees the entry of a root that nothing waits for.
 func (o *orphans) release(b uint32) {
 	if b == 0 {
 		return
@@ -214,7 +215,7 @@ func (o *orphans) release(b uint32) {
 	delete(o.at, n.engineHash)
 	*n = orphan{next: o.free}
 	if o.free = b; len(o.at) == 0 {
-		o.clear() // gives the memory back
+		o.clear() // returns the memory
 	}
 }
 
@@ -240,7 +241,7 @@ func (o *orphans) link(b, parent uint32) {
 	p.child = b
 }
 
-// unlink takes a block out from below its parent, if it has one.
+// unlink removes a block from its parent, if it has one.
 func (o *orphans) unlink(b uint32) {
 	n := &o.blocks[b]
 	if n.prev != 0 {
@@ -254,7 +255,7 @@ func (o *orphans) unlink(b uint32) {
 	n.parent, n.prev, n.next = 0, 0, 0
 }
 
-// queue makes a block the one told last.
+// queue makes a block the last one told.
 func (o *orphans) queue(b uint32) {
 	n := &o.blocks[b]
 	if n.older, n.newer = o.newest, 0; o.newest != 0 {
@@ -281,7 +282,7 @@ func (o *orphans) unqueue(b uint32) {
 	o.told--
 }
 
-// attach stores what waits for blocks that are held now, in chains.
+// attach stores what waits for blocks that are held now, as chains.
 func (f *Feed) attach(engineHashes []uint64, n *Stats) {
 	for _, h := range engineHashes {
 		b, ok := f.orphans.at[h]

@@ -2,54 +2,55 @@ package stream
 
 import "time"
 
-// Stats is what a feed has counted since it started, and its state now.
+// Stats has a feed's counters since it started, and its current state.
 type Stats struct {
-	Batches, Events, Blocks uint64 // applied; Blocks counts stored blocks, further copies included
+	Batches, Events, Blocks uint64 // applied; Blocks counts stored blocks, including further copies
 
 	Unknown, Bad uint64 // events of an unknown type, and events that could not be read; the rest of their batch was applied
 
-	UnknownKeys uint64 // events with a key, or an element at an array's end, that the decoder does not know; they were applied without it
+	// Events with a key, or an element at an array's end, that the decoder does not know; they were applied without it.
+	UnknownKeys uint64
 
 	Gaps       uint64 // times that messages, or events by the engine's own numbers, were missing
-	Unfilled   uint64 // of them, those that nobody could fill: what was known is in doubt, or gone
+	Unfilled   uint64 // the part of Gaps that could not be filled: what was known is in doubt, or gone
 	Restarts   uint64 // new incarnations of the publisher
-	Duplicates uint64 // messages that came again
-	Drops      uint64 // messages that found the queue full
+	Duplicates uint64 // repeated messages
+	Drops      uint64 // messages dropped because the queue was full
 	Stale      uint64 // messages of an older epoch than the one followed
 	Replays    uint64 // replays that were answered
-	Backfilled uint64 // of them, those that began with what another Sightline holds
+	Backfilled uint64 // the part of Replays that began with what another router holds
 
-	Malformed      uint64 // received data that is no message
-	Strangers      uint64 // connections from where the worker is not
+	Malformed      uint64 // received data that is not a message
+	Strangers      uint64 // connections from elsewhere than the worker
 	Panics         uint64 // panics in the source, the decoder or Options.Stored; each costs a connection or a message
 	DecodeErrors   uint64 // messages that could not be read
 	ReplayErrors   uint64 // replays that failed
 	UnknownParents uint64 // stored events whose parent is not held
 	UnknownBlocks  uint64 // removed blocks that were not held
 
-	OrphansAttached uint64 // blocks whose parent was not held when they were told, and is now
-	OrphansDropped  uint64 // such blocks that found no room
-	DoubtfulDropped uint64 // blocks told before such a gap that no later event has shown to be held
-	Stems           uint64 // parents of such blocks that requests have shown
-	StemsDropped    uint64 // those that found no room
+	OrphansAttached uint64 // blocks whose parent was not held when they were reported, and is now
+	OrphansDropped  uint64 // such blocks that were dropped for lack of room
+	DoubtfulDropped uint64 // blocks reported before an unfilled gap that no later event has confirmed
+	Stems           uint64 // parents of orphans that requests have revealed
+	StemsDropped    uint64 // such parents that did not fit
 
 	Refused        uint64 // stored events that the sink refused for another reason
 	Unresolved     uint64 // blocks named by engine hash alone whose content is not known
-	Elsewhere      uint64 // blocks of other parts than the sink holds
-	OtherBlockSize uint64 // blocks of another size than Options.BlockSize; left out
+	Elsewhere      uint64 // blocks of another part than the sink holds
+	OtherBlockSize uint64 // blocks of another size than Options.BlockSize; ignored
 
 	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
 	Partial bool
 
 	Orphans     int       // blocks that wait for their parent
-	Doubtful    int       // blocks told before a gap that was not filled, and not of since
+	Doubtful    int       // blocks reported before an unfilled gap and not since
 	UnknownKey  string    // the first of UnknownKeys, quoted and cut after 40 characters
 	Stored      [2]uint64 // number and XXH3-64 of the last message with the engine's stamp that stored blocks; zero: none
 	OtherSize   int       // the last block size of events that was not Options.BlockSize; 0: none
 	Epoch       uint64
 	LastSeq     uint64
 	Connected   bool
-	CaughtUp    bool      // everything that the publisher could be asked for since the last connection was applied
+	CaughtUp    bool      // everything available from the publisher since the last connection was applied
 	Away        bool      // the publisher (an agent) has no connection to its engine
 	LastMessage time.Time // when the last message was received
 	LastError   string
@@ -76,7 +77,7 @@ func (s *Stats) add(n *Stats) {
 	s.StemsDropped += n.StemsDropped
 }
 
-// Counters are the counters by the names that metrics have.
+// Counters returns the counters by their names in metrics.
 func (s *Stats) Counters() map[string]uint64 {
 	return map[string]uint64{
 		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad, "unknown_keys": s.UnknownKeys, "gaps": s.Gaps, "restarts": s.Restarts,
@@ -88,10 +89,10 @@ func (s *Stats) Counters() map[string]uint64 {
 	}
 }
 
-// Live reports whether the worker's events come as they happen, with nothing missing from before.
+// Live reports whether the worker's events arrive as they happen, with nothing missing from before.
 func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away }
 
-// Age is for how long the worker's events have not been live; 0 if they are. What the index holds of the worker is that old.
+// Age returns for how long the worker's events have not been live; 0 if they are. The index's content of the worker is that old.
 // Age takes no lock.
 func (f *Feed) Age(now time.Time) time.Duration {
 	since := f.staleSince.Load()

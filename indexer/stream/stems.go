@@ -1,13 +1,13 @@
 package stream
 
-// Stems: prompts' beginnings of which a rank holds all blocks while no event of ours told of them. A request whose stored
-// blocks hang below a block that nobody knows tells what that block is: the one before them in its prompt (package audit).
-// Everything before it is held too, under engine hashes that nobody told: they are stored under made ones.
+// Stems: beginnings of prompts of which a rank holds all blocks although no event reported them. A request whose stored blocks
+// follow an unknown block reveals what that block is: the previous one in its prompt (package audit). All blocks before it are
+// held too, under unknown engine hashes: they are stored under made ones.
 //
-// That is sound because engines evict from the ends of prompts: vLLM gives a request's blocks back last block first and takes
-// the ones given back first, SGLang and TensorRT-LLM evict leaves only. So a block that is held has all before it, and when
-// the last stem that goes through a made block loses its end, whose removal is told by name, the made block goes. It costs
-// hits, and never promises one: what is held after the known ends have gone is not known any more.
+// That is sound because engines evict from the ends of prompts: vLLM frees a request's blocks last block first and reuses the
+// ones freed first, SGLang and TensorRT-LLM evict only leaves. So a block that is held has all before it, and when the last stem
+// through a made block loses its end, whose removal is reported, the made block is removed. This may cost hits, and never
+// promises one: what is still held after the known ends are gone is forgotten.
 
 import (
 	"encoding/binary"
@@ -17,7 +17,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// stems are a rank's. The zero value is empty.
+// stems are those of a rank. The zero value is empty.
 type stems struct {
 	ends map[uint64]uint64 // engine hash of an end: the made hash before it, 0 if it begins the prompt
 	made map[uint64]made   // by made engine hash
@@ -25,15 +25,15 @@ type stems struct {
 
 type made struct {
 	before uint64 // as in ends
-	behind int    // made blocks and ends behind it
+	behind int    // number of made blocks and ends directly after it
 }
 
-// maxStems bounds a rank's made blocks, about 60 bytes each here.
+// maxStems limits a rank's made blocks, about 60 bytes each here.
 const maxStems = 1 << 18
 
 func (s *stems) clear() { *s = stems{} }
 
-// grow adds a stem and gives the engine hashes of its blocks, those that were known among them; nil if there is no room.
+// grow adds a stem and returns the engine hashes of its blocks, including known ones; nil if there is no room.
 func (s *stems) grow(end uint64, locals []uint64) []uint64 {
 	if len(s.made)+len(s.ends)+len(locals) > maxStems {
 		return nil
@@ -61,7 +61,7 @@ func (s *stems) grow(end uint64, locals []uint64) []uint64 {
 	return list
 }
 
-// hold counts one more block behind a made one.
+// hold counts one more block after a made one.
 func (s *stems) hold(h uint64) {
 	if m, ok := s.made[h]; ok {
 		m.behind++
@@ -69,10 +69,10 @@ func (s *stems) hold(h uint64) {
 	}
 }
 
-// stemSeed keeps made engine hashes apart from engines' own, which are no hashes of this kind.
+// stemSeed makes made engine hashes differ from engines' own, which are computed otherwise.
 const stemSeed = 0x5374656d
 
-// cut takes out the stems that end in blocks which were removed, and gives the made blocks that go with them.
+// cut removes the stems that end in removed blocks, and returns the made blocks that are removed with them.
 func (s *stems) cut(engineHashes []uint64) (gone []uint64) {
 	if len(s.ends) == 0 {
 		return nil
@@ -100,25 +100,26 @@ func (s *stems) cut(engineHashes []uint64) (gone []uint64) {
 	return gone
 }
 
-// cutStems takes the made blocks away that only the stems which end in removed blocks went through.
+// cutStems removes the made blocks that were only on stems which end in removed blocks.
 func (f *Feed) cutStems(removed []uint64) {
 	if gone := f.stems.cut(removed); len(gone) > 0 {
 		f.o.Sink.Remove(kvevent.GPU, gone)
 	}
 }
 
-// Stem is what a request showed: the block Parent, which events name and none has told of, is the last of Locals, the leading
+// Stem is what a request revealed: the block Parent, which events name and none has reported, is the last of Locals, the leading
 // blocks of a prompt.
 type Stem struct {
 	Parent uint64
 	Locals []uint64
 }
 
-// mostLearned is how many stems may wait for the feed.
+// mostLearned limits the stems that wait for the feed.
 const mostLearned = 1024
 
-// Learn takes a stem for the feed's goroutine, which stores it if blocks still wait for its parent. It does not block: beyond
-// mostLearned that wait, stems are dropped and counted, and the next request of that prompt shows the same. s.Locals must not change.
+// Learn queues a stem for the feed's goroutine, which stores it if blocks still wait for its parent. It does not block: if
+// mostLearned are waiting, the stem is dropped and counted, and the next request with that prompt reveals it again. s.Locals must
+// not change.
 func (f *Feed) Learn(s Stem) {
 	f.mu.Lock()
 	if len(f.learned) < mostLearned {
@@ -130,7 +131,7 @@ func (f *Feed) Learn(s Stem) {
 	f.signal()
 }
 
-// takeLearned stores the stems that wait.
+// takeLearned stores the queued stems.
 func (f *Feed) takeLearned() {
 	f.mu.Lock()
 	list := f.learned
@@ -148,12 +149,12 @@ func (f *Feed) adopt(l Stem) {
 		return
 	}
 	n := Stats{}
-	f.cutStems([]uint64{end}) // known, and taken out of the index since
+	f.cutStems([]uint64{end}) // in case the end was known and was taken out of the index since
 	list := f.stems.grow(end, l.Locals[:blocks])
 	if list == nil {
 		n.StemsDropped++
 	} else {
-		// What is known of the made blocks is stored again: a request may have taken some out of the index (Index.Drop).
+		// Known made blocks are stored again: a request may have taken some out of the index (Index.Drop).
 		f.o.Sink.Remove(kvevent.GPU, list[:blocks-1])
 		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: f.o.BlockSize, EngineHashes: list, Locals: l.Locals[:blocks]}
 		if err := f.o.Sink.Store(&e); err == nil {

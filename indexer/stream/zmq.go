@@ -8,12 +8,12 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// ZMQ is a worker-rank's PUB socket and, if it has one, its replay socket. Endpoints are as zmq.Address returns them.
+// ZMQ is the PUB socket of a worker's rank and its replay socket, if any. Endpoints are as zmq.Address returns them.
 type ZMQ struct {
 	Endpoint       string
-	ReplayEndpoint string       // the replay endpoint; "" if the worker has none
+	ReplayEndpoint string       // "": the worker has none
 	Topic          string       // prefix; "" takes all
-	Bind           bool         // Endpoint is where to listen for the worker
+	Bind           bool         // listen at Endpoint for the worker
 	From           netip.Prefix // with Bind: where it connects from; zero: this machine
 }
 
