@@ -17,9 +17,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Access says where a NATS server is and what it knows us by. It has the same words as keys of the configuration and as flags of
-// the agent. Secrets stand in files; all but the nkey's public part are read again with each connection, so that changed ones
-// need no restart.
+// Access says where a NATS server is and how we authenticate. Its fields are keys of the configuration and flags of the agent.
+// Secrets are in files; all but the nkey's public part are read again with each connection, so that changes need no restart.
 type Access struct {
 	URL          string `yaml:"url" name:"nats" required:"" help:"NATS server, such as nats://10.0.0.4:4222, or several with commas."`
 	Credentials  string `yaml:"credentials" name:"nats-credentials" placeholder:"FILE" help:"What NATS knows us by: a credentials file (.creds),"`
@@ -32,10 +31,11 @@ type Access struct {
 	TLSKey       string `yaml:"tls_key" name:"nats-tls-key" placeholder:"FILE" help:"PEM file of its key."`
 }
 
-// Given tells whether there is anything but a URL.
+// Given reports whether there is anything but a URL.
 func (a Access) Given() bool { a.URL = ""; return a != Access{} }
 
-// Check tells bad what cannot be, by key; it reads no file (Options does). inProcess: of a server in this process, without URL.
+// Check reports invalid settings to bad, by key; it reads no file (Options does). inProcess: for a server in this process,
+// without URL.
 func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)) {
 	var ways []string
 	for _, w := range []struct{ key, given string }{{"credentials", a.Credentials}, {"nkey", a.NKey}, {"user", a.User}, {"token_file", a.TokenFile}} {
@@ -62,7 +62,7 @@ func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)
 	}
 }
 
-// checkURL takes a list of servers, with or without a scheme, as the NATS client does.
+// checkURL checks a list of servers, with or without a scheme, as the NATS client accepts it.
 func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 	for text := range strings.SplitSeq(a.URL, ",") {
 		if text = strings.TrimSpace(text); !strings.Contains(text, "://") {
@@ -78,7 +78,7 @@ func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 	}
 }
 
-// Options are the NATS client's. An error names the key whose file is not there or holds something else, and no secret.
+// Options returns the NATS client's options. An error names the key whose file is missing or invalid, and no secret.
 func (a *Access) Options() (out []nats.Option, err error) {
 	fail := func(key string, err error) ([]nats.Option, error) { return nil, fmt.Errorf("%s: %w", key, err) }
 	switch {
@@ -109,7 +109,7 @@ func (a *Access) Options() (out []nats.Option, err error) {
 		}
 		out = append(out, nats.TokenHandler(func() string { word, _ := secret(a.TokenFile); return word }))
 	}
-	var test nats.Options // the client's own checks of the files
+	var test nats.Options // for the client's own checks of the files
 	if a.TLSCA != "" {
 		o := nats.RootCAs(a.TLSCA)
 		if err := o(&test); err != nil {
@@ -127,7 +127,7 @@ func (a *Access) Options() (out []nats.Option, err error) {
 	return out, nil
 }
 
-// secret reads a file's one line.
+// secret reads a file with a single line.
 func secret(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	word := strings.TrimSpace(string(text))
@@ -137,26 +137,26 @@ func secret(file string) (string, error) {
 	return word, err
 }
 
-// ConnectOptions are what a connection has beside its Access.
+// ConnectOptions are the settings of a connection besides its Access.
 type ConnectOptions struct {
 	Name string // shown by the server
-	// Inbox is the prefix of the subjects at which answers come, so that permissions can tell them apart; "": the client's own.
+	// Inbox is the prefix of the subjects for answers, so that permissions can distinguish them; "": the client's own.
 	Inbox string
 	Log   *zap.Logger
-	// Refused is called each time that the server does not let us in, or refuses a subject; may be nil. The log says so once until
-	// we are in again.
+	// Refused, if set, is called each time that the server rejects us or a subject. The log says so once until we are connected
+	// again.
 	Refused func()
 
-	server nats.InProcessConnProvider // in place of the URL
+	server nats.InProcessConnProvider // instead of the URL
 }
 
-// Connect connects for good: it keeps trying while the server is away or does not let us in, each client at its own random times.
+// Connect returns a connection that retries for ever while the server is away or rejects us, with jitter.
 func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 	list, err := a.Options()
 	if err != nil {
 		return nil, err
 	}
-	var told, refusal atomic.Bool // of this row of failures, and that one was a refusal
+	var told, refusal atomic.Bool // logged in the current row of failures; and whether one was a refusal
 	again := func() bool { refusal.Store(false); return told.Swap(false) }
 	failed := func(err error) {
 		refused := isRefusal(err)
@@ -173,7 +173,7 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 	}
 	list = append(list, nats.Name(o.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
-		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), // a server that was cut off is left for another after 15 s
+		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), // a server that was cut off is replaced by another after 15 s
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { o.Log.Warn("NATS is away", zap.Error(err)) }),
 		nats.ConnectHandler(func(*nats.Conn) {
 			if again() {
@@ -192,7 +192,7 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 	return nats.Connect(a.URL, list...)
 }
 
-// isRefusal tells the answers of a server that does not let a user in, or to a subject.
+// isRefusal reports whether a server rejected a user, or a user's subject.
 func isRefusal(err error) bool {
 	return errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
 		errors.Is(err, nats.ErrAccountAuthExpired)

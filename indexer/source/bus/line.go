@@ -1,13 +1,13 @@
 package bus
 
-// A worker-rank's line, as routers read it when they join and an agent when it starts: the newest snapshot, which is tagged with
-// the stream's number of the message after which it was taken, and what the stream has behind that. It needs no agent that
-// answers, so a router may join while one is being replaced. Where the stream has lost messages behind the snapshot (it is
-// bounded, and shared by all workers), or there is none, an agent that is there is asked to write one.
+// A line is the sequence of messages of one worker's rank, as routers read it when they join and an agent when it starts: the
+// newest snapshot, tagged with the stream's number of the message after which it was taken, and the stream's messages after that.
+// Reading it needs no running agent, so a router may join while one is being replaced. If the stream has lost messages after the
+// snapshot (it is bounded, and shared by all workers), or there is no snapshot, a running agent is asked to write one.
 //
-// Snapshots lie in a stream of their own, which keeps the last message of each subject: parts, and a tag, which is written last.
-// An Object Store would do as well, but for who may write: its users need the right to purge all of it, and its names cannot be
-// told apart by a server's permissions.
+// Snapshots are in a stream of their own, which keeps the last message of each subject: parts, and a tag, which is written last.
+// An Object Store would serve as well, except for write access: its users need the right to purge all of it, and a server's
+// permissions cannot distinguish its names.
 
 import (
 	"context"
@@ -29,17 +29,19 @@ const (
 	maxSnapshot = 256 << 20
 	partBytes   = 512 << 10
 	maxParts    = 4096
-	maxAhead    = 8 << 20 // bytes of what stands behind a snapshot that are fetched ahead; the library's own bound is 500 messages, of a megabyte each
+	// Bytes fetched ahead after a snapshot; the library's own limit is 500 messages, of up to a megabyte each.
+	maxAhead = 8 << 20
 )
 
-// line is one worker-rank's.
+// line is the line of one worker's rank.
 type line struct {
 	conn   *nats.Conn
 	js     jetstream.JetStream
 	prefix Prefix
 	suffix string
-	// begin keeps and gives the stream's number of the message with which the line last began anew under an epoch that it had, as
-	// 0.1.0-rc.1's agents do behind a message that they cannot read; 0: it has not been seen to. What stands before is another line's.
+	// begin records and returns the stream's number of the message with which the line last began again under an epoch that it
+	// already had, as agents of 0.1.0-rc.1 do after a message that they cannot read; 0: none has been seen. Messages before it
+	// belong to another line.
 	begin func(epoch, number uint64) (begun uint64)
 }
 
@@ -50,24 +52,24 @@ func newLine(conn *nats.Conn, prefix Prefix, suffix string) (*line, error) {
 
 func (l *line) subject() string { return l.prefix.events() + l.suffix }
 
-// tag says what a snapshot is of.
+// tag describes a snapshot.
 type tag struct {
-	Epoch, Seq uint64 // of the message that it has all of
-	Number     uint64 // that message's in the stream
-	Made       int64  // when the stream was made, by the server's clock: another stream has other numbers
-	Life       string // the engine's (PublisherOptions.Life)
+	Epoch, Seq uint64 // of the last message that it includes
+	Number     uint64 // that message's number in the stream
+	Made       int64  // when the stream was created, by the server's clock: another stream has other numbers
+	Life       string // of the engine (PublisherOptions.Life)
 
-	Half, Parts int    // where its parts are: two snapshots take turns
+	Half, Parts int    // where its parts are: two snapshots alternate
 	Sum         uint64 // XXH3-64
 }
 
-// end is the stream's last message of the line as it is now.
+// end is the stream's current last message of the line.
 type end struct {
 	made    int64
 	stream  jetstream.Stream
-	message *jetstream.RawStreamMsg // nil: there is none
+	message *jetstream.RawStreamMsg // nil: none
 	head
-	unreadable error // another release's, or another program's
+	unreadable error // from another release or another program
 }
 
 func (l *line) end(ctx context.Context) (e end, err error) {
@@ -93,7 +95,7 @@ func (l *line) end(ctx context.Context) (e end, err error) {
 
 var errNotOurs = errors.New("NATS lets us read the last message of our worker only: the credentials are those of one worker's agent (docs/agents.md)")
 
-// mayReadByNumber asks with a request that has no answer. What the server refuses it says before it answers the ping behind it.
+// mayReadByNumber checks with a request that has no answer. The server reports a refusal before it answers the following ping.
 func (l *line) mayReadByNumber(ctx context.Context) error {
 	subject := "$JS.API.DIRECT.GET." + l.prefix.Stream()
 	if err := l.conn.Publish(subject, nil); err != nil {
@@ -108,7 +110,7 @@ func (l *line) mayReadByNumber(ctx context.Context) error {
 	return nil
 }
 
-// tag reads the newest snapshot's; of none, or one that nobody can read, it is zero.
+// tag reads the newest snapshot's tag; it is zero if there is none or it cannot be read.
 func (l *line) tag(ctx context.Context) (t tag, err error) {
 	b, err := l.state(ctx, "tag")
 	switch {
@@ -141,13 +143,14 @@ func (l *line) state(ctx context.Context, name string) ([]byte, error) {
 
 var errForwarded = errors.New("a message that a server was made to send")
 
-// forwarded tells a message that was read from a stream, by somebody who had the answer sent to a subject that he may not publish to
-// himself: a server asks nobody's permission for that, and marks the answer (nats-server 2.15). marks is how many a message has anyway.
+// forwarded detects a message that was read from a stream by somebody who had the answer sent to a subject to which he may not
+// publish: a server does not check permissions for that, and marks the answer (nats-server 2.15). marks is how many marks a
+// message has anyway.
 func forwarded(h nats.Header, marks int) bool { return len(h[jetstream.StreamHeader]) > marks }
 
 func (t *tag) part(i int) string { return fmt.Sprintf("%d.%d", t.Half, i) }
 
-// snapshot reads the one that a tag is of, if it has no more than so many bytes.
+// snapshot reads a tag's snapshot, if it has at most most bytes.
 func (l *line) snapshot(ctx context.Context, t tag, most int) (message []byte, err error) {
 	for i := range t.Parts {
 		b, err := l.state(ctx, t.part(i))
@@ -165,7 +168,7 @@ func (l *line) snapshot(ctx context.Context, t tag, most int) (message []byte, e
 	return message, nil
 }
 
-// save replaces the snapshot. The one before it stays whole until the new one's tag is there.
+// save replaces the snapshot. The previous one stays whole until the new one's tag is written.
 func (l *line) save(ctx context.Context, t tag, message []byte) error {
 	before, err := l.tag(ctx)
 	if err != nil {
@@ -197,9 +200,9 @@ var (
 	errIncomplete = errors.New("the stream has lost messages behind the snapshot, or there is no snapshot")
 )
 
-// messages calls each for the newest snapshot and all behind it, up to the stream's end as it is at the call. Of these it may
-// leave out those before number from. errIncomplete: messages are missing; before the first call of each, or between. With
-// some, what there is must do.
+// messages calls each for the newest snapshot and all messages after it, up to the stream's end at the time of the call. It may
+// omit those before number from. errIncomplete: messages are missing, before the first call of each or in between. With some, it
+// delivers what there is.
 func (l *line) messages(ctx context.Context, from uint64, some bool, each func(stream.Message) error) error {
 	e, err := l.end(ctx)
 	switch {
@@ -283,7 +286,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 	}
 }
 
-// ask has the agent write a snapshot, and returns when it is there. nats.ErrNoResponders: there is no agent.
+// ask makes the agent write a snapshot, and returns when it is there. nats.ErrNoResponders: there is no agent.
 func (l *line) ask(ctx context.Context) error {
 	m, err := l.conn.RequestWithContext(ctx, l.prefix.asks()+l.suffix, nil)
 	if err == nil && len(m.Data) > 0 {

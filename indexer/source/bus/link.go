@@ -7,7 +7,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// LinkOptions say where NATS is: at Access.URL, or an embedded server at Listen, and what deployment there is ours.
+// LinkOptions say where NATS is: at Access.URL, or an embedded server at Listen, and which deployment there is ours.
 type LinkOptions struct {
 	Access Access
 	Prefix Prefix
@@ -17,14 +17,14 @@ type LinkOptions struct {
 	Log     *zap.Logger
 }
 
-// Server is an embedded server. Config's users keep strangers out; without one, Listen must be a loopback address.
+// Server is an embedded server. Config's users restrict access; without one, Listen must be a loopback address.
 type Server struct {
 	Listen string // host:port; port 0 takes a free one
-	Dir    string // where its streams are kept; "": a new directory, which goes at the end
+	Dir    string // for its streams; "": a new directory, removed at the end
 	Config string // a nats-server configuration, read first: users and their permissions, TLS, limits
 }
 
-// Link is a router's connection to the agents: NATS, the stream, and one Listener for all workers. Close it.
+// Link is a router's connection to the agents: NATS, the stream, and one Listener for all workers. The caller must Close it.
 type Link struct {
 	Listener
 

@@ -19,21 +19,21 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Listener follows all workers' subjects with one ordered consumer and hands each message to the feed of its worker-rank. Set
-// the fields, then Run it once.
+// Listener follows all workers' subjects with one ordered consumer and passes each message to the feed of its rank. Set the
+// fields, then Run it once.
 type Listener struct {
 	NATS   *nats.Conn
 	Prefix Prefix
-	Stream StreamOptions // if there is none
-	// Found is called in the listener's goroutine for each message of a worker-rank that no feed
-	// follows: start a feed with Source, or ignore it.
+	Stream StreamOptions // used to create the stream
+	// Found is called in the listener's goroutine for each message of a rank that no feed follows: start a feed with Source, or
+	// ignore it.
 	Found func(worker string, rank int)
-	// Log says when the stream is away and when it was made; may be nil.
+	// Log says when the stream is away and when it was created; may be nil.
 	Log *zap.Logger
 
 	silence, watch time.Duration // for tests; 0: agentSilence, watchStream
 
-	foreign atomic.Bool // a message that cannot be read was logged
+	foreign atomic.Bool // an unreadable message was logged
 	mu      sync.Mutex
 	feeds   map[string]*follower // by the subject's suffix
 }
@@ -41,8 +41,8 @@ type Listener struct {
 // listenRetry is the average pause between attempts.
 const listenRetry = time.Second
 
-// Run listens until ctx ends. It begins with the last message of every worker-rank, so that all are found at once. It makes
-// the stream if there is none, and tries again while the server is away or the stream is lost.
+// Run listens until ctx ends. It begins with the last message of every rank, so that all are found at once. It creates the stream
+// if there is none, and retries while the server is away or the stream is lost.
 func (l *Listener) Run(ctx context.Context) error {
 	js, err := jetstream.New(l.NATS)
 	if err != nil {
@@ -67,7 +67,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(listenRetry/2 + rand.N(listenRetry)): // random, so that not all routers try at once
+		case <-time.After(listenRetry/2 + rand.N(listenRetry)): // jitter, so that routers do not all try at once
 		}
 	}
 	return ctx.Err()
@@ -83,7 +83,7 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	})
 }
 
-// deliver hands one message to its feed, or reports a worker-rank that has none.
+// deliver passes one message to its feed, or reports a rank that has none.
 func (l *Listener) deliver(m jetstream.Msg) {
 	subject, data := m.Subject(), m.Data()
 	h, err := readHead(data)
@@ -94,7 +94,7 @@ func (l *Listener) deliver(m jetstream.Msg) {
 		if l.Log != nil && !l.foreign.Swap(true) {
 			l.Log.Warn("a message of the agents' stream cannot be read; this is said once", zap.String("subject", subject), zap.Error(err))
 		}
-		return // another program's, or another release's
+		return // from another program or another release
 	}
 	f := l.follower(strings.TrimPrefix(subject, l.Prefix.events()))
 	if f == nil {
@@ -111,24 +111,25 @@ func (l *Listener) deliver(m jetstream.Msg) {
 	f.Offer(stream.Message{Epoch: h.epoch + f.begin(h.epoch, begun), Seq: h.seq, Payload: data})
 }
 
-// follower is the feed of a worker-rank, nil if none follows it.
+// follower returns the feed of a rank; nil if none follows it.
 func (l *Listener) follower(suffix string) *follower {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.feeds[suffix]
 }
 
-// follower is a feed, and when its agent's heartbeat was heard last.
+// follower is a feed, with the time of its agent's last heartbeat.
 type follower struct {
 	*stream.Feed
 	beat atomic.Int64 // Unix ns
-	last head         // only deliver's
+	last head         // used by deliver only
 
 	mu           sync.Mutex
-	epoch, begun uint64 // begin's
+	epoch, begun uint64 // used by begin
 }
 
-// begin is line.begin. What it gives is added to the epochs that the feed sees: within one of them an earlier number is a duplicate.
+// begin implements line.begin. The result is added to the epochs that the feed sees, since within one epoch a lower number would
+// be a duplicate.
 func (f *follower) begin(epoch, number uint64) (begun uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +143,7 @@ func (f *follower) begin(epoch, number uint64) (begun uint64) {
 	return f.begun
 }
 
-// Source is one worker-rank, for a feed with this package's Decoder.
+// Source returns the Source of one worker's rank, for a feed with this package's Decoder.
 func (l *Listener) Source(worker string, rank int) stream.Source {
 	return &source{l, subjectSuffix(worker, rank)}
 }
@@ -152,7 +153,7 @@ type source struct {
 	suffix string
 }
 
-// Run implements feed.Source.
+// Run implements stream.Source.
 func (s *source) Run(ctx context.Context, f *stream.Feed) error {
 	w := &follower{Feed: f}
 	s.l.mu.Lock()
@@ -175,10 +176,10 @@ func (s *source) Run(ctx context.Context, f *stream.Feed) error {
 	return ctx.Err()
 }
 
-// agentSilence is how long an agent may be silent before it is taken to be down.
+// agentSilence is how long an agent may be silent before it is considered down.
 const agentSilence = 3 * heartbeat
 
-// watch takes the feed down when nothing is heard of the agent, and up again when it is.
+// watch takes the feed down when the agent is silent, and up again when it is heard.
 func (s *source) watch(ctx context.Context, f *follower) {
 	silence := cmp.Or(s.l.silence, agentSilence)
 	tick := time.NewTicker(silence / 3)
@@ -216,7 +217,7 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {
 		return err
 	}
-	if err := ensure(ctx, line.js, s.l.Prefix, s.l.Stream, s.l.Log); err != nil { // snapshots may have been deleted
+	if err := ensure(ctx, line.js, s.l.Prefix, s.l.Stream, s.l.Log); err != nil { // the stream of snapshots may have been deleted
 		return err
 	}
 	noAgent := line.ask(ctx)

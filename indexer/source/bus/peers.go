@@ -6,18 +6,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Peers carries messages between routers: each says what is for all at its own subject, what is for one below that. Core NATS, no
-// stream: what is not heard at once is not worth keeping.
+// Peers carries messages between routers: each publishes messages for all at its own subject, and messages for one router below
+// that. It uses core NATS without a stream: a message that is not received at once is not worth keeping.
 type Peers struct {
 	conn    *nats.Conn
 	subject string
 }
 
-// errAway: the client would keep what is sent, and send it when it is out of date.
+// errAway: the client would keep the message and send it when it is outdated.
 var errAway = errors.New("NATS is away")
 
-// Peers joins the other routers under a name, which is one part of a subject. take gets what the others send to all and to this one,
-// its own too, one message after another; it may keep none of it.
+// Peers joins the other routers under the name own, which is one token of a subject. take gets the messages that others send to
+// all and to this one, and this one's own to all, one after another; it must not keep them.
 func (l *Link) Peers(own string, take func(message []byte)) (*Peers, error) {
 	p := &Peers{l.NATS, l.Prefix.peers()}
 	hear := func(m *nats.Msg) { take(m.Data) }
@@ -31,7 +31,7 @@ func (l *Link) Peers(own string, take func(message []byte)) (*Peers, error) {
 	return p, nil
 }
 
-// Send sends to a router, to all for "".
+// Send sends to a router, or to all for "".
 func (p *Peers) Send(to string, message []byte) error {
 	if !p.conn.IsConnected() {
 		return errAway

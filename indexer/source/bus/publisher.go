@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// maxMessage bounds the events that wait while a message is on its way, or NATS is away. Beyond it they are dropped, and
-	// routers read a snapshot. It fits the usual server's limit of 1 MiB.
+	// maxMessage limits the events that wait while a message is being published, or NATS is away. Beyond it they are dropped, and
+	// routers read a snapshot. It fits the usual server limit of 1 MiB.
 	maxMessage = 1<<20 - 4<<10
 	maxAsking  = 1024 // routers that wait for a snapshot
-	// heartbeat says that all an agent knows is in the stream.
+	// heartbeat says that all that an agent knows is in the stream.
 	heartbeat   = 5 * time.Second
 	publishTime = 2 * time.Second // for one attempt
 	retryPause  = 250 * time.Millisecond
-	leaveTime   = 5 * time.Second // for what is left to publish, and the last snapshot
-	lifeTries   = 60              // a heartbeat apart: an engine is heard before it answers
-	// A snapshot is written when something has changed, snapshotEvery after the last one and a second more for each 256 KiB that
-	// it had: 2 M blocks, 32 MB, every three minutes.
+	leaveTime   = 5 * time.Second // to publish what is left, and the last snapshot
+	lifeTries   = 60              // a heartbeat apart: an engine's events may arrive before its server answers
+	// A snapshot is written when something has changed, snapshotEvery after the last one plus a second for each 256 KiB that it
+	// had: 2 M blocks, 32 MB, every three minutes.
 	snapshotEvery = time.Minute
 	snapshotPace  = 256 << 10
 	snapshotTime  = 30 * time.Second // to write one
 )
 
-// PublisherOptions sets up a Publisher.
+// PublisherOptions configure a Publisher.
 type PublisherOptions struct {
 	NATS   *nats.Conn
 	Prefix Prefix
@@ -44,43 +44,42 @@ type PublisherOptions struct {
 	Rank   int // -1: the worker has no ranks
 	// CountCopies: see indexer.SlotOptions.
 	CountCopies bool
-	// Tokens publishes token ids, media names and sessions too, for audits. The agent's decoder must keep them.
+	// Tokens also publishes token ids, media names and sessions, for audits. The agent's decoder must keep them.
 	Tokens bool
-	// Replays: the engine can be asked for what it told while no agent was there.
+	// Replays: the engine can replay what it published while no agent was running.
 	Replays bool
-	// Life, if set, asks which life of the engine this is, such as when its process began; "": it does not say. An agent goes on
-	// with what an earlier one held if the engine replays, or if this is the same; and it asks at each connection to the engine:
-	// one that was replaced meanwhile, and has told as many messages as its forerunner, looks the same where nothing is replayed.
+	// Life, if set, returns an id of the engine's process, such as its start time; "": not known. An agent continues from what an
+	// earlier one held if the engine replays, or if Life is the same. It also calls Life at each connection to the engine:
+	// without replays, an engine that was replaced meanwhile and has sent as many messages as its predecessor looks the same.
 	Life func(context.Context) string
-	File string      // keeps the snapshot too; "": none
+	File string      // file that also keeps the snapshot; "": none
 	Log  *zap.Logger // may be nil
 
 	every time.Duration // for tests; 0: snapshotEvery
 }
 
-// PublisherStats is what a Publisher has counted, and its state now.
+// PublisherStats has a Publisher's counters and its current state.
 type PublisherStats struct {
-	Messages, Bytes uint64    // that the stream has taken
-	Failed          uint64    // attempts to publish that failed, and were tried again
-	Unanswered      uint64    // routers that asked for a snapshot while too many waited for one
-	Dropped         uint64    // times that events were too many to wait, and were dropped for a snapshot
-	Refused         uint64    // messages that were refused because a younger agent publishes: 0 or 1
-	Pending         int       // bytes of events that wait
-	Blocks          int       // that the worker holds
+	Messages, Bytes uint64    // accepted by the stream
+	Failed          uint64    // failed attempts to publish, which are retried
+	Unanswered      uint64    // requests for a snapshot while too many were waiting for one
+	Dropped         uint64    // times that too many events waited, and were dropped for a snapshot
+	Refused         uint64    // messages refused because a newer agent publishes: 0 or 1
+	Pending         int       // bytes of waiting events
+	Blocks          int       // held by the worker
 	Snapshots       uint64    // written
-	SnapshotErrors  uint64    // not written
-	SnapshotBytes   int       // of the last one
+	SnapshotErrors  uint64    // failed to be written
+	SnapshotBytes   int       // size of the last one
 	SnapshotAt      time.Time // when it was written
-	Epoch, Seq      uint64    // Seq: of the next message
+	Epoch, Seq      uint64    // Seq: number of the next message
 	Connected       bool      // to NATS
-	Resumed         bool      // it went on where an earlier agent ended
-	Current         bool      // what it knows is in the stream, or on its way, and no younger agent is there
+	Resumed         bool      // it continued from an earlier agent
+	Current         bool      // what it knows is in the stream, or being published, and there is no newer agent
 }
 
-// Publisher is the sink of an agent's feed. What batches bring while a message is on its way goes into the next one, so one
-// message is on its way at a time: it must say which number the stream gave the one before. While NATS is away nothing is
-// published; after it comes the difference, or a gap and a snapshot where that is too long. Its options for the feed are those
-// that Options sets.
+// Publisher is the sink of an agent's feed. Events of batches that come while a message is being published go into the next one:
+// only one is in flight at a time, since it must name the stream's number of the previous one. While NATS is away nothing is
+// published; then follows the difference, or a gap and a snapshot if that is too long. Options sets its options for the feed.
 type Publisher struct {
 	o       PublisherOptions
 	line    *line
@@ -89,43 +88,43 @@ type Publisher struct {
 	running sync.WaitGroup
 	asks    *nats.Subscription
 	wake    chan struct{}
-	from    stream.Position // where the engine's stream goes on
-	rest    []kvevent.Event // that the feed begins with
+	from    stream.Position // where the engine's stream continues
+	rest    []kvevent.Event // Options.Begin of the feed
 
-	// Only the sender's, and before it runs the claim's.
+	// Used by the sender only, and before it starts by claim.
 	last   uint64    // the stream's number of the line's last message
-	unsure bool      // whether it is: an attempt failed
-	left   *outgoing // was on its way when the sending ended
+	unsure bool      // an attempt failed, so last may be outdated
+	left   *outgoing // in flight when the sending ended
 
-	// mu is held from a batch's first event to its Done, so that nothing has half a batch.
+	// mu is held from a batch's first event to its Done, so that nothing sees half a batch.
 	mu        sync.Mutex
-	feed      *stream.Feed // once it has heard the engine
+	feed      *stream.Feed // set once it is connected to the engine
 	inBatch   bool
 	index     *indexer.Index // what the worker holds: about 27 bytes a block
 	slot      indexer.SlotID
-	blockSize int // of all blocks: the feed leaves others out
-	head          // of the last message; its seq is the next one's
+	blockSize int // of all blocks: the feed ignores others
+	head          // of the last message, except that seq is the next one's
 	up        bool
-	unproven  bool      // it went on from a snapshot, and the engine has not shown yet that nothing was missed
-	events    []byte    // that wait
-	lost      bool      // one of them is kvevent.Lost
+	unproven  bool      // it continued from a snapshot, and the engine has not shown yet that nothing was missed
+	events    []byte    // waiting ones
+	lost      bool      // events has a kvevent.Lost
 	waiting   bool      // there is something to publish, if only flags
-	dropped   bool      // events were dropped: until a snapshot is taken none are kept, and each message leaves out a number
-	fenced    bool      // a younger agent publishes
+	dropped   bool      // events were dropped: until a snapshot is taken none are kept, and each message skips a number
+	fenced    bool      // a newer agent publishes
 	failing   bool      // the last attempt to publish failed
 	links     int       // connections to the engine so far
-	life      string    // the engine's, as it was told last
+	life      string    // the engine's process, as last reported
 	lived     time.Time // when that was asked
 	changed   bool      // since the last snapshot
 	saving    bool
-	saved     time.Time // when the last one was tried; at first the start, or never where there was none
-	made      int64     // when the stream was
+	saved     time.Time // when the last one was tried; initially the start, or zero if there is none
+	made      int64     // when the stream was created
 	asking    []*nats.Msg
 	stats     PublisherStats
 }
 
-// NewPublisher takes the worker's place in the stream, reads what an earlier agent held, and publishes until Leave. It waits
-// for the stream, which routers make, until ctx ends.
+// NewPublisher takes over the worker's line in the stream, reads what an earlier agent held, and publishes until Leave. It waits
+// until ctx ends for the stream, which routers create.
 func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -141,7 +140,7 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	}
 	if p.stats.Resumed {
 		p.saved = time.Now()
-	} // else the first message has one: an agent that is killed before would leave nothing to go on from
+	} // else the first message gets a snapshot: an agent killed before it would leave nothing to continue from
 	if p.asks, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.asked); err != nil {
 		return nil, err
 	}
@@ -179,7 +178,7 @@ func (p *Publisher) beginBatch() {
 	}
 }
 
-// add puts an event to those that wait. The caller holds mu.
+// add appends an event to the waiting ones. The caller holds mu.
 func (p *Publisher) add(e *kvevent.Event) {
 	p.changed = true
 	if p.fenced || p.dropped {
@@ -191,14 +190,14 @@ func (p *Publisher) add(e *kvevent.Event) {
 	}
 }
 
-// drop gives up the events that wait: routers see the gap in the numbers and read a snapshot. The caller holds mu.
+// drop drops the waiting events: routers see the gap in the numbers and read a snapshot. The caller holds mu.
 func (p *Publisher) drop() {
 	p.events, p.dropped, p.waiting = nil, true, true
 	p.stats.Dropped++
 }
 
-// told is for stream.Options: what routers must hear. Their feeds make of it what ours does: blocks wait there for their parents as
-// they do here, and doubt ends as it does here. So none of that is published, only what the engine said, and where something is missing.
+// told implements stream.Options.Told: what routers need. Their feeds treat it like ours does: blocks wait for their parents and
+// doubt ends there as here. So only what the engine sent is published, and where something is missing.
 func (p *Publisher) told(e *kvevent.Event) {
 	p.beginBatch()
 	if e.Kind == kvevent.Cleared {
@@ -237,13 +236,13 @@ func (p *Publisher) Held() (*indexer.Index, indexer.SlotID) {
 	return p.index, p.slot
 }
 
-// applied is for stream.Options: the engine's position after the batch.
+// applied implements stream.Options.Applied: the engine's position after the batch.
 func (p *Publisher) applied(at stream.Position) {
 	p.beginBatch()
 	p.next, p.sum, p.unproven = at.Next, at.Sum, false
 }
 
-// Done implements stream.Sink: what the batch brought is to be published, if it brought anything.
+// Done implements stream.Sink: it schedules publishing if the batch brought anything.
 func (p *Publisher) Done(partial, recurrent bool) {
 	p.beginBatch()
 	p.flag(flagPartial, partial)
@@ -258,7 +257,7 @@ func (p *Publisher) Done(partial, recurrent bool) {
 	}
 }
 
-// link is for stream.Options: whether the engine can be heard.
+// link implements stream.Options.Link: whether the engine is connected.
 func (p *Publisher) link(f *stream.Feed, up bool) {
 	p.mu.Lock()
 	p.feed = f
@@ -274,7 +273,7 @@ func (p *Publisher) link(f *stream.Feed, up bool) {
 	}
 }
 
-// relive asks which life of the engine is heard now, and tells the feed of another than before.
+// relive asks for the id of the connected engine process, and tells the feed if it has changed.
 func (p *Publisher) relive(f *stream.Feed, links int) {
 	for range lifeTries {
 		asked := time.Now()
@@ -300,7 +299,7 @@ func (p *Publisher) relive(f *stream.Feed, links int) {
 	}
 }
 
-// flag sets what holds of the worker. The caller holds mu.
+// flag sets or clears a flag of the worker's state. The caller holds mu.
 func (p *Publisher) flag(flag byte, set bool) {
 	if was := p.flags&flag != 0; was != set {
 		p.flags ^= flag
@@ -315,7 +314,7 @@ func (p *Publisher) signal() {
 	}
 }
 
-// asked keeps a router's question until a snapshot is there.
+// asked keeps a router's request until there is a snapshot.
 func (p *Publisher) asked(m *nats.Msg) {
 	p.mu.Lock()
 	if len(p.asking) < maxAsking {
@@ -327,8 +326,8 @@ func (p *Publisher) asked(m *nats.Msg) {
 	p.signal()
 }
 
-// Leave implements stream.Sink: it publishes what waits, says that nobody hears the engine any more, and writes a snapshot, for
-// leaveTime at most. What the worker holds stays known.
+// Leave implements stream.Sink: within leaveTime it publishes what waits, marks the engine as away, and writes a snapshot. What
+// the worker holds stays known.
 func (p *Publisher) Leave() {
 	p.cancel()
 	p.running.Wait()
@@ -349,7 +348,7 @@ func (p *Publisher) Leave() {
 	}
 }
 
-// send publishes what waits, and a heartbeat in silence.
+// send publishes what waits, and a heartbeat periodically.
 func (p *Publisher) send(ctx context.Context) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
@@ -365,14 +364,14 @@ func (p *Publisher) send(ctx context.Context) {
 		case <-look.C:
 		case <-p.wake:
 		}
-		if !p.o.NATS.IsConnected() { // what comes meanwhile is kept, and published after
+		if !p.o.NATS.IsConnected() { // keep what comes meanwhile, and publish it later
 			continue
 		}
 		if m, s := p.take(false); m != nil {
 			if err := p.deliver(ctx, m); errors.Is(err, errFenced) {
 				p.stop()
 				return
-			} else if err != nil { // ctx
+			} else if err != nil { // ctx has ended
 				p.left = m
 				p.unsaved(s)
 				return
@@ -390,21 +389,21 @@ func (p *Publisher) send(ctx context.Context) {
 type outgoing struct {
 	head
 	payload []byte
-	number  uint64 // the stream's, once it has it
-	made    int64  // when the stream was made that has it
+	number  uint64 // in the stream, once it is there
+	made    int64  // when that stream was created
 }
 
 // snapshot is what the worker holds after a message.
 type snapshot struct {
 	of        *outgoing
 	blocks    []indexer.Block
-	rest      []kvevent.Event // stream.Feed's
+	rest      []kvevent.Event // from stream.Feed.Rest
 	blockSize int
 	links     int
 	asking    []*nats.Msg
 }
 
-// take makes a message of what waits, nil if nothing does, and a snapshot of the state after it if one is due.
+// take returns a message of what waits, nil if nothing does, and a snapshot of the state after it if one is due.
 func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -445,7 +444,7 @@ func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 
 var errFenced = errors.New("a younger agent publishes for this worker")
 
-// deliver publishes a message until the stream has it. It ends with ctx, and with errFenced.
+// deliver publishes a message, retrying until the stream has it. It ends early with ctx, or with errFenced.
 func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 	for {
 		before := p.unsure
@@ -472,8 +471,8 @@ func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 	}
 }
 
-// attempt publishes once, on the condition that nobody has published since. After a failure it first looks at what the stream
-// has: the message may have arrived although its confirmation did not.
+// attempt publishes once, on the condition that nobody else has published since. After a failure it first checks what the stream
+// has: the message may have arrived without its confirmation.
 func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
@@ -483,14 +482,14 @@ func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 			return err
 		}
 		p.mu.Lock()
-		if p.made != e.made { // numbers begin anew: a snapshot's tag has an old one
+		if p.made != e.made { // numbers begin again: a snapshot's tag has an old one
 			p.made, p.last, p.changed = e.made, 0, true
 		}
 		p.mu.Unlock()
 		switch {
 		case e.message == nil:
 			p.last = 0
-		case e.unreadable != nil && e.message.Sequence > p.last: // no agent's
+		case e.unreadable != nil && e.message.Sequence > p.last: // not from an agent
 			p.last = e.message.Sequence
 		case e.unreadable == nil && e.agent == p.agent && e.message.Sequence >= p.last:
 			if p.last = e.message.Sequence; e.seq == m.seq {
@@ -519,7 +518,7 @@ func (p *Publisher) published(m *outgoing) {
 	p.mu.Unlock()
 }
 
-// stop ends the publishing for good: a younger agent is there.
+// stop ends the publishing for good because of a newer agent.
 func (p *Publisher) stop() {
 	p.o.Log.Error("a younger agent publishes this worker's events; this one has stopped. Two agents for one worker, or two workers of one name?",
 		zap.String("worker", p.o.Worker), zap.Int("rank", p.o.Rank))
@@ -530,7 +529,7 @@ func (p *Publisher) stop() {
 	p.mu.Unlock()
 }
 
-// unsaved is for a snapshot whose message did not get into the stream.
+// unsaved handles a snapshot whose message was not published.
 func (p *Publisher) unsaved(s *snapshot) {
 	if s != nil {
 		p.mu.Lock()
@@ -539,7 +538,7 @@ func (p *Publisher) unsaved(s *snapshot) {
 	}
 }
 
-// save writes a snapshot, whose message the stream has, and answers who asked for it.
+// save writes a snapshot whose message was published, and answers the routers that asked for it.
 func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
@@ -552,7 +551,7 @@ func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	if p.o.Life != nil {
 		life := p.o.Life(ctx)
 		p.mu.Lock()
-		if p.links == s.links { // the engine was not left between
+		if p.links == s.links { // the engine was connected throughout
 			t.Life = life
 		}
 		p.mu.Unlock()

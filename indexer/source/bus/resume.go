@@ -1,16 +1,16 @@
 package bus
 
-// How an agent begins. It takes its place at the end of the worker's line with an empty message: from then on an older agent's
-// messages are refused. Then it reads what the newest snapshot says the worker held, and where the engine's own stream was by then.
-// If the engine can be asked for what it told since, or has shown that it is the same process, the agent goes on from there, and
-// routers keep what they know; package stream finds out by the first replay whether the engine is still the same, and clears if
-// not. Where the last agent published more behind its snapshot (it had no time to write one at its end), the agent reads that from
-// the stream, message by message: 0.1 to 0.3 ms each over loopback (BenchmarkTakeOver), for catchUpTime at most. Where it cannot,
-// routers read a snapshot, and what the engine does not tell again is lost. Else the agent begins anew, and routers forget.
+// How an agent begins. It takes over the end of the worker's line with an empty message: from then on an older agent's messages
+// are refused. Then it reads from the newest snapshot what the worker held, and the position of the engine's own stream then. If
+// the engine can replay from there, or is shown to be the same process, the agent continues, and routers keep what they know; the
+// first replay in package stream shows whether the engine is still the same, and clears if not. If the last agent published more
+// after its snapshot (it had no time to write one at its end), the agent reads that from the stream, message by message: 0.1 to
+// 0.3 ms each over loopback (BenchmarkTakeOver), for at most catchUpTime. If that fails, routers read a snapshot, and what the
+// engine does not report again is lost. Otherwise the agent starts empty, and routers forget.
 //
-// No consumer is made for that: whoever may make one speaks for others (WriteUsers). Messages are asked for by number, which a server
-// allows for the whole stream or not at all, so WriteUsers lets only those agents do it that may publish for every worker. The server
-// answers none of the others' requests: an agent asks first whether it may, so that it need not wait.
+// It uses no consumer for that: whoever may create one can speak for others (WriteUsers). It requests messages by number, which a
+// server permits for the whole stream or not at all, so WriteUsers permits it only to agents that may publish for every worker.
+// The server does not answer the requests of others: an agent first checks whether it may, so that it need not wait.
 
 import (
 	"cmp"
@@ -36,10 +36,10 @@ import (
 
 const (
 	beginTime   = 30 * time.Second // for one attempt
-	catchUpTime = 10 * time.Second // to read what an earlier agent published behind its snapshot
+	catchUpTime = 10 * time.Second // to read what an earlier agent published after its snapshot
 )
 
-// begin tries until it is done, or ctx ends.
+// begin retries until it succeeds or ctx ends.
 func (p *Publisher) begin(ctx context.Context) error {
 	for told := ""; ; {
 		attempt, cancel := context.WithTimeout(ctx, beginTime)
@@ -63,14 +63,14 @@ func (p *Publisher) begin(ctx context.Context) error {
 	}
 }
 
-// claim puts an empty message behind the line's last one. fresh: there was none, and the line has begun with it.
+// claim appends an empty message to the line. fresh: the line was empty and begins with it.
 func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	e, err := p.line.end(ctx)
 	if err != nil {
 		return false, err
 	}
-	// A new line's epoch is when the server made the stream, and how many messages that has had: lines of an older stream, and those
-	// before in this one, have smaller ones.
+	// A new line's epoch is the creation time of the stream plus its number of messages: lines of an older stream, and earlier
+	// lines in this one, have smaller epochs.
 	p.made, p.head, p.last = e.made, head{epoch: uint64(e.made) + e.stream.CachedInfo().State.LastSeq}, 0
 	if fresh = e.message == nil || e.unreadable != nil; !fresh {
 		p.head = e.head
@@ -90,7 +90,7 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	return fresh, nil
 }
 
-// load goes on with what the line holds, or begins anew.
+// load continues from what the line holds, or starts empty.
 func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	life := ""
 	if p.o.Life != nil {
@@ -98,7 +98,7 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 		life = p.o.Life(ctx)
 		p.life = life
 	}
-	holds := func(t tag) bool { // whether the engine lets us go on from what it held
+	holds := func(t tag) bool { // whether the engine lets us continue from what it held
 		if life != "" && t.Life != "" {
 			return life == t.Life
 		}
@@ -116,7 +116,7 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 		return nil
 	}
 	p.stats.Resumed, p.unproven = true, !p.o.Replays
-	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch // routers read all
+	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch // routers must read a snapshot
 	if !p.dropped {
 		if err := p.catchUp(ctx, t); err != nil {
 			p.o.Log.Warn("what an earlier agent published behind its snapshot cannot be read; routers read a snapshot, and what the engine does not tell again is lost", zap.Error(err))
@@ -130,7 +130,7 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	return nil
 }
 
-// catchUp applies what stands in the line between a snapshot and the claim. After an error what was read before it holds.
+// catchUp applies the line's messages between a snapshot and the claim. After an error the messages read before it stay applied.
 func (p *Publisher) catchUp(ctx context.Context, t tag) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
@@ -194,12 +194,12 @@ func (p *Publisher) restore(b []byte) error {
 			p.rest = nil
 		}
 	}
-	h, _ := readHead(b) // Decode has
+	h, _ := readHead(b) // Decode has checked it
 	p.flags, p.next, p.sum = h.flags, h.next, h.sum
 	return err
 }
 
-// kept is the newer one of the snapshots in NATS and in the file. One that cannot be read is none.
+// kept returns the newer of the snapshots in NATS and in the file, ignoring unreadable ones.
 func (p *Publisher) kept(ctx context.Context) (t tag, message []byte, err error) {
 	if t, err = p.line.tag(ctx); err != nil {
 		return t, nil, err
@@ -224,7 +224,7 @@ func (p *Publisher) kept(ctx context.Context) (t tag, message []byte, err error)
 	return t, message, nil
 }
 
-// saveFile replaces a file by a snapshot: its tag and the length of it, the message, and the XXH3-64 of all that.
+// saveFile replaces a file by a snapshot: the length of its tag, the tag, the message, and the XXH3-64 of all that.
 func saveFile(file string, t tag, message []byte) error {
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -237,7 +237,7 @@ func saveFile(file string, t tag, message []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(part.Name()) // of a failure
+	defer os.Remove(part.Name()) // after a failure
 	_, err = part.Write(b)
 	if err = errors.Join(err, part.Sync(), part.Close()); err != nil {
 		return err
@@ -263,7 +263,7 @@ func loadFile(file string) (t tag, message []byte, err error) {
 
 var errDamaged = errors.New("it is damaged")
 
-// unpack takes a file of saveFile's apart.
+// unpack parses a file written by saveFile.
 func unpack(b []byte) (t tag, message []byte, err error) {
 	n := len(b) - 8
 	if n < 4 || xxh3.Hash(b[:n]) != binary.LittleEndian.Uint64(b[n:]) {

@@ -19,16 +19,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// Bounds of an embedded server, where its Config says nothing else.
+// Limits of an embedded server, unless its Config sets them.
 const (
 	maxConnections   = 4096
-	maxSubscriptions = 4096 // of one connection: an agent has one for each rank
+	maxSubscriptions = 4096 // for each connection: an agent has one for each rank
 	maxPayload       = 8 << 20
-	maxPending       = 64 << 20 // bytes that wait for one connection; then it is closed
+	maxPending       = 64 << 20 // bytes waiting for one connection; then it is closed
 )
 
-// serverStart bounds the start of an embedded server. Its port may be taken for a moment, such as by an outgoing connection if
-// it lies in the system's ephemeral range.
+// serverStart limits the start of an embedded server. Its port may be in use for a moment, such as by an outgoing connection if
+// it is in the system's ephemeral range.
 const serverStart = 10 * time.Second
 
 const pollReady = 50 * time.Millisecond
@@ -36,7 +36,7 @@ const pollReady = 50 * time.Millisecond
 // embedded is a server in this process.
 type embedded struct {
 	*server.Server
-	remove string // a directory that was made for it
+	remove string // a temporary directory
 	done   chan struct{}
 	watch  sync.WaitGroup
 }
@@ -56,8 +56,8 @@ func (e *embedded) close() {
 	}
 }
 
-// Check says what keeps the server from being started: a listener that strangers reach, a Config that is none, a Dir that others
-// can write to. Errors begin with the key.
+// Check returns why the server cannot be started: a listener open to strangers, an invalid Config, a Dir to which others can
+// write. Errors begin with the key.
 func (s *Server) Check() error {
 	o, err := s.options()
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Server) Check() error {
 	return nil
 }
 
-// options are the server's.
+// options returns the server's options.
 func (s *Server) options() (*server.Options, error) {
 	o := &server.Options{}
 	if s.Config != "" {
@@ -110,7 +110,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// checkDir wants a directory that no other user can put files into, or none yet.
+// checkDir requires a directory to which no other user can write, or none yet.
 func checkDir(dir string) error {
 	info, err := os.Stat(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -131,7 +131,7 @@ func checkDir(dir string) error {
 	return nil
 }
 
-// start starts the server with room for a stream. While its port is taken it tries again, up to serverStart.
+// start starts the server with room for a stream. While its port is in use it retries, up to serverStart.
 func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	} else {
 		o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), 64<<20)
 	}
-	last := "not ready in time" // or what kept the try before from starting
+	last := "not ready in time" // or why the previous try failed
 	for end := time.Now().Add(serverStart); ; {
 		if e.Server, err = server.NewServer(o.Clone()); err != nil {
 			e.close()
@@ -194,10 +194,10 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	}
 }
 
-// reloadEvery is how often a changed Config is looked for.
+// reloadEvery is the interval of checking for a changed Config.
 const reloadEvery = 2 * time.Second
 
-// reload has a changed Config take effect: new users come in, and who is no longer named is thrown out.
+// reload applies a changed Config: new users are admitted, and users that were removed are disconnected.
 func (s *Server) reload(e *embedded, began *server.Options, log *zap.Logger) {
 	changed := func() (at time.Time) {
 		if info, err := os.Stat(s.Config); err == nil {
@@ -232,7 +232,7 @@ func (s *Server) reload(e *embedded, began *server.Options, log *zap.Logger) {
 	}
 }
 
-// serverLog passes an embedded server's warnings and errors to our log, which thins out what repeats, and the reason why it cannot
+// serverLog passes an embedded server's warnings and errors to our log, which samples repeated ones, and the reason of a failed
 // start to start.
 type serverLog struct {
 	log   *zap.Logger

@@ -13,14 +13,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// Prefix names what belongs to one deployment on a NATS server: its subjects begin so, and its streams are named after it. The zero
+// Prefix identifies one deployment on a NATS server: its subjects begin with it, and its streams are named after it. The zero
 // value is DefaultPrefix.
 type Prefix string
 
-// DefaultPrefix has the stream SIGHTLINE_KV.
+// DefaultPrefix gives the stream SIGHTLINE_KV.
 const DefaultPrefix Prefix = "sightline"
 
-// Check is nil for a name that is one part of a subject, and of which no two make one stream's name.
+// Check returns nil for a name that is one token of a subject, and that does not share a stream's name with another prefix.
 func (p Prefix) Check() error {
 	if len(p) > 32 || strings.Trim(string(p), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
 		return fmt.Errorf("%q is no prefix (want up to 32 of a-z, 0-9, - and _)", string(p))
@@ -28,14 +28,14 @@ func (p Prefix) Check() error {
 	return nil
 }
 
-// Stream is the JetStream stream that all agents publish to.
+// Stream returns the name of the JetStream stream to which all agents publish.
 func (p Prefix) Stream() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_KV" }
 
-// State is the JetStream stream of what workers hold: snapshots, by worker-rank.
+// State returns the name of the JetStream stream of snapshots, by rank.
 func (p Prefix) State() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_STATE" }
 
-// events, states, asks, beats, inboxes and peers are the beginnings of subjects: of batches, of snapshots, of requests for one, of
-// heartbeats, of answers, of what routers tell each other.
+// events, states, asks, beats, inboxes and peers return the beginnings of subjects: of batches, snapshots, requests for a
+// snapshot, heartbeats, answers, and messages between routers.
 func (p Prefix) events() string  { return string(cmp.Or(p, DefaultPrefix)) + ".kv." }
 func (p Prefix) asks() string    { return string(cmp.Or(p, DefaultPrefix)) + ".ask." }
 func (p Prefix) states() string  { return string(cmp.Or(p, DefaultPrefix)) + ".state." }
@@ -43,26 +43,26 @@ func (p Prefix) beats() string   { return string(cmp.Or(p, DefaultPrefix)) + ".b
 func (p Prefix) inboxes() string { return string(cmp.Or(p, DefaultPrefix)) + ".inbox." }
 func (p Prefix) peers() string   { return string(cmp.Or(p, DefaultPrefix)) + ".peer." }
 
-// RouterInbox and AgentInbox are ConnectOptions.Inbox of the routers, and of a worker's agent.
+// RouterInbox and AgentInbox return ConnectOptions.Inbox of the routers, and of a worker's agent.
 func (p Prefix) RouterInbox() string             { return p.inboxes() + "router" }
 func (p Prefix) AgentInbox(worker string) string { return p.inboxes() + "agent." + token(worker) }
 
-// StreamOptions are a stream's settings when it is made. The zero value is one replica on disk, uncompressed, of 256 MiB.
+// StreamOptions are the settings of a new stream. The zero value is one replica on disk, uncompressed, of 256 MiB.
 type StreamOptions struct {
 	Replicas int // 0: 1
 	Memory   bool
-	MaxBytes int64         // at which the oldest messages go; 0: keptEvents
-	MaxAge   time.Duration // 0: any
+	MaxBytes int64         // beyond it the oldest messages are dropped; 0: keptEvents
+	MaxAge   time.Duration // 0: no limit
 	Compress bool
 }
 
-// keptEvents bounds the disk space of a stream that we make; what came before a snapshot is not needed any more.
+// keptEvents limits the disk space of a stream that we create; messages before a snapshot are no longer needed.
 const keptEvents = 256 << 20
 
 const ensureTime = 5 * time.Second // for one attempt
 
-// ensure makes the streams if there are none, and logs that. One that exists is not changed: its limits, storage and replicas
-// are its operator's. The events are what came after the snapshots.
+// ensure creates the streams if they do not exist, and logs that. An existing stream is not changed: its limits, storage and
+// replicas are its operator's. The stream of events has what came after the snapshots.
 func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
@@ -79,7 +79,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptio
 		_, err := js.Stream(ctx, c.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			_, err = js.CreateStream(ctx, c)
-			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process made it first, with other limits
+			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process created it first, with other limits
 				err = nil
 			} else if err == nil && log != nil {
 				log.Info("the agents' stream was not there and is made", zap.String("stream", c.Name))
@@ -96,8 +96,8 @@ func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptio
 const watchStream = 5 * time.Second
 
 // consume calls each for the last message of every subject and all that follow, in order, until ctx ends or the stream is lost.
-// It looks often whether the stream is still the same: one that is made anew begins with number 1, and an ordered consumer of
-// the old one waits silently for the number that it had reached.
+// It checks regularly whether the stream is still the same: a recreated one begins with number 1, and an ordered consumer of the
+// old one would wait silently for the number that it had reached.
 func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.Duration, each func(jetstream.Msg)) error {
 	s, err := js.Stream(ctx, p.Stream())
 	if err != nil {
@@ -124,7 +124,7 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 		return err
 	}
 	defer consuming.Stop()
-	closed := consuming.Closed() // once: each call is a goroutine that lasts as long as the consumer
+	closed := consuming.Closed() // called once: each call starts a goroutine that lives as long as the consumer
 	watch := time.NewTicker(often)
 	defer watch.Stop()
 	for {
@@ -149,12 +149,12 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 	}
 }
 
-// subjectSuffix is a worker-rank's part of a subject.
+// subjectSuffix returns the subject tokens of a worker's rank.
 func subjectSuffix(worker string, rank int) string {
 	return token(worker) + "." + strconv.Itoa(max(rank, 0))
 }
 
-// token is a worker's name as a part of a subject: characters that NATS does not take are written as =XX.
+// token returns a worker's name as a token of a subject: characters that NATS does not allow are written as =XX.
 func token(worker string) string {
 	var b strings.Builder
 	for i := range len(worker) {
@@ -168,7 +168,7 @@ func token(worker string) string {
 	return b.String()
 }
 
-// parseSubject reads worker and rank back from one of the stream's subjects.
+// parseSubject parses worker and rank from one of the stream's subjects.
 func (p Prefix) parseSubject(subject string) (worker string, rank int, valid bool) {
 	rest, valid := strings.CutPrefix(subject, p.events())
 	name, number, two := strings.Cut(rest, ".")

@@ -22,15 +22,15 @@ const (
 	usersFile  = "users.conf"
 )
 
-// AnyWorker is in place of a worker's name in WriteUsers: an agent that may publish for every worker.
+// AnyWorker stands for a worker's name in WriteUsers: an agent that may publish for every worker.
 const AnyWorker = "*"
 
-// WriteUsers makes a user of a NATS server for the routers and one for each worker's agent: a file with a seed in dir for each, 0600,
-// and users.conf, the configuration by which a nats-server knows them and lets each do what it needs and no more. Seeds that are
-// there stay, and so do their users: whose seed is deleted is left out the next time. It gives the names of the new files.
+// WriteUsers creates a user of a NATS server for the routers and one for each worker's agent: a file with a seed in dir for each,
+// 0600, and users.conf, the nats-server configuration that lists them and grants each only what it needs. Existing seeds stay,
+// and so do their users: if a seed is deleted, its user is left out the next time. It returns the names of the new files.
 //
-// An agent must never have the right to make a consumer, even of its own events: the server delivers a push consumer's messages to
-// whatever subject its maker names, permissions or not (nats-server 2.15), so it could answer for another worker.
+// An agent must never have the right to create a consumer, even of its own events: the server delivers a push consumer's messages
+// to whatever subject its creator names, regardless of permissions (nats-server 2.15), so it could answer for another worker.
 func WriteUsers(dir string, p Prefix, workers []string) (made []string, err error) {
 	if err := p.Check(); err != nil {
 		return nil, err

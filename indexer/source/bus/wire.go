@@ -1,25 +1,25 @@
-// Package bus carries a worker-rank's cache over NATS: an agent beside the worker publishes, every router listens.
+// Package bus carries the cache state of workers' ranks over NATS: an agent beside each worker publishes, every router listens.
 //
 //	worker ─ ZMQ ─▶ stream ─▶ Publisher ─ JetStream, one subject a worker-rank ─▶ Listener ─▶ stream ─▶ index
 //	                           ▲  │                                                 ▲
-//	             at a start    └──┴──────── snapshot (a stream too) ────────────────┘   at join, behind a gap
+//	             at a start    └──┴──────── snapshot (a stream too) ────────────────┘   at join, after a gap
 //
-//	wire.go      the bytes of a message
+//	wire.go      the message format
 //	publisher.go the agent's side: a Sink that publishes
-//	resume.go    how an agent begins: it takes its place in the line, and goes on where the last one ended
-//	line.go      a worker-rank's line: a snapshot and the messages after it, for routers and for an agent's start
+//	resume.go    how an agent begins: it takes over the line, and continues where the last agent ended
+//	line.go      the line of a rank: a snapshot and the messages after it, for routers and for an agent's start
 //	listener.go  the router's side: subjects → feeds, and a Source for each
 //	stream.go    names and limits of the stream and its subjects
 //	link.go      the router's connection, or its embedded server
 //	peers.go     messages between routers
 //
-// A worker-rank's messages are one line: epoch and number, then the stream's own number for each. Every message is published on
-// the condition that the one before is the last of its subject, so the stream takes messages of one agent only: the one that
-// came last. An older agent's next message is refused, and it falls silent. Nobody compares clocks.
+// The messages of a rank form one line, ordered by epoch and number, and by the stream's own number. Every message is published
+// on the condition that the previous one is the last of its subject, so the stream accepts messages of one agent only: the
+// newest. An older agent's next message is refused, and the agent stops. No clocks are compared.
 //
-// A message has a block's local hash, engine hash, parent and tier: about 16 bytes a block. Token ids and media names, which would
-// put every prompt on the server's disk, are sent only in mode Tokens, for audits. Errors of the connection are retried for
-// ever and logged when they begin and end; messages in an unknown form are dropped.
+// A message has the local hash, engine hash, parent and tier of each block: about 16 bytes a block. Token ids and media names,
+// which would put every prompt on the server's disk, are sent only in mode Tokens, for audits. Connection errors are retried for
+// ever and logged when they begin and end; messages in an unknown format are dropped.
 package bus
 
 import (
@@ -37,21 +37,20 @@ import (
 //
 //	'S' version flags | epoch u64 | seq u64 | agent u64 | engine's next u64 | engine's sum u64 | event …
 //
-// agent is drawn by each process. The engine's next message and the checksum of its last one (stream.Position) are those after
-// the events, so that another agent can go on from here.
+// agent is a random number of each process. The engine's next message and the checksum of its last one (stream.Position) are
+// those after the events, so that another agent can continue from here.
 //
-// An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 …
-// A stored event adds: block size varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter |
-// session | media.
-// A snapshot is such a message, of a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
+// An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 … A stored event adds: block size varint |
+// parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter | session | media. A snapshot is such a message
+// with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
 const (
 	magic     = 'S'
-	version   = 4 // it has kvevent.Lost, which 3 lacks
-	oldest    = 3 // 0.1.0-rc.1's: of all messages that the release before can read too
+	version   = 4 // for messages with kvevent.Lost, which 3 does not have
+	oldest    = 3 // of 0.1.0-rc.1: for all messages that the previous release can read too
 	headBytes = 3 + 5*8
 
 	flagPartial   = 1
-	flagAway      = 2 // the agent has no connection to the engine
+	flagAway      = 2 // the agent is not connected to the engine
 	flagRecurrent = 4
 
 	eventKind   = 0x07
@@ -63,14 +62,14 @@ const (
 
 var errShort = errors.New("message ends in the middle of a value")
 
-// head is what stands before a message's events.
+// head is a message's header, before its events.
 type head struct {
 	flags             byte
 	epoch, seq, agent uint64
-	next, sum         uint64 // the engine's, as in stream.Position
+	next, sum         uint64 // of the engine, as in stream.Position
 }
 
-// append begins a message. lost: one of its events is kvevent.Lost.
+// append writes the header of a message. lost: one of its events is kvevent.Lost.
 func (h *head) append(b []byte, lost bool) []byte {
 	v := byte(oldest)
 	if lost {
@@ -136,7 +135,7 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 	return b
 }
 
-// appendBlocks appends the events by which a worker holds these and nothing else.
+// appendBlocks appends the events that make a worker hold exactly these blocks.
 func appendBlocks(b []byte, blocks []indexer.Block, size int) []byte {
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
 	for _, e := range indexer.Events(blocks) {
@@ -146,7 +145,7 @@ func appendBlocks(b []byte, blocks []indexer.Block, size int) []byte {
 	return b
 }
 
-// AppendHeld appends a message of all that a worker-rank holds, as one Sightline tells it another.
+// AppendHeld appends a message with all that a worker's rank holds, as one router sends it to another.
 func AppendHeld(b []byte, h *stream.Held) []byte {
 	own := head{next: h.At.Next, sum: h.At.Sum}
 	if h.At.Recurrent {
@@ -155,7 +154,7 @@ func AppendHeld(b []byte, h *stream.Held) []byte {
 	return appendBlocks(own.append(b, false), h.Blocks, h.BlockSize)
 }
 
-// ReadHeld reads one. The batch lives in b and in memory of its own.
+// ReadHeld reads such a message. The batch refers to b and to memory of its own.
 func ReadHeld(b []byte) (at stream.Position, all kvevent.Batch, err error) {
 	h, err := readHead(b)
 	if err == nil {
@@ -178,7 +177,7 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Decoder reads bus messages for package stream. The zero value is ready; it reuses its memory.
+// Decoder reads bus messages for package stream. The zero value is ready to use; it reuses its memory.
 type Decoder struct {
 	events []kvevent.Event
 	words  []uint64
@@ -186,8 +185,8 @@ type Decoder struct {
 	media  []kvevent.Mention
 }
 
-// Decode reads one message. The batch is valid until the next call, its names as long as b. Nothing is allocated
-// once the memory has grown, except for the names of mode Tokens.
+// Decode reads one message. The batch is valid until the next call, and its names as long as b. Nothing is allocated once the
+// memory has grown, except for the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	if cap(d.words) > 1<<22 { // free the memory of an unusually large message
 		*d = Decoder{}
@@ -278,7 +277,7 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
 	e.Media = kvevent.Tail(d.media, first)
 }
 
-// reader takes values off a message; after the first failure they are all zero.
+// reader reads values from a message; after the first failure they are all zero.
 type reader struct {
 	b   []byte
 	err error
@@ -331,7 +330,7 @@ func (r *reader) signed() int64 {
 	return v
 }
 
-// count reads a number of items of at least each bytes; it fails if so many cannot follow.
+// count reads a number of items of at least each bytes; it fails if the message is too short for them.
 func (r *reader) count(each int) int {
 	n := r.varint()
 	if n > uint64(len(r.b)/each) {

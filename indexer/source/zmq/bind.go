@@ -10,9 +10,9 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// bound listens for a publisher that connects to us, as vLLM's and SGLang's do if their endpoint names another host. An
-// address is one worker's: of several publishers that From allows only the newest is read, because it is the same one after a
-// restart. A wildcard takes IPv4 and IPv6.
+// bound listens for a publisher that connects to us, as vLLM's and SGLang's do if their endpoint names another host. An address
+// belongs to one worker: of several publishers that From allows only the newest is read, since after a restart it is the same
+// worker. A wildcard listens on IPv4 and IPv6.
 func (s *Sub) bound(ctx context.Context, network, address string, each func(Message)) error {
 	if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().IsUnspecified() {
 		address = fmt.Sprint(":", at.Port())
@@ -67,12 +67,12 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 	}
 }
 
-// allowed is whether a peer is where From says, and its address. A peer on this machine that dials an address of this machine
-// comes from that address.
+// allowed reports whether a peer is where From says, and returns its address. A peer on this machine that dials an address of
+// this machine comes from that address.
 func (s *Sub) allowed(nc net.Conn) (netip.Addr, bool) {
 	at := func(a net.Addr) netip.Addr {
 		tcp, _ := a.(*net.TCPAddr)
-		return tcp.AddrPort().Addr().Unmap().WithZone("") // of no TCP address: none
+		return tcp.AddrPort().Addr().Unmap().WithZone("") // zero for other than TCP addresses
 	}
 	peer := at(nc.RemoteAddr())
 	switch {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Address turns the endpoint that a worker binds into one that can be dialled for data-parallel rank rank. A wildcard host
-// (*, 0.0.0.0, ::) becomes host, and the port rises by the rank, as vLLM and SGLang do for publishing and replay. Endpoints
-// that a worker lists by rank (GET /kv_event_sources) have their own port already: pass rank 0.
+// Address converts the endpoint that a worker binds into one that can be dialled for data-parallel rank rank. A wildcard host (*,
+// 0.0.0.0, ::) becomes host, and the rank is added to the port, as vLLM and SGLang do for publishing and replay. Endpoints that a
+// worker lists by rank (GET /kv_event_sources) have their own port already: pass rank 0.
 func Address(endpoint, host string, rank int) (string, error) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {

@@ -10,13 +10,13 @@ import (
 	"math"
 )
 
-// Bounds of one replay.
+// Limits of one replay.
 const (
 	maxReplayMessages = 1 << 20
 	maxReplayBytes    = 4 << 30
 )
 
-// errTooLong: a replay was broken off because it was longer than any publisher's buffer.
+// errTooLong: a replay was aborted because it was longer than any publisher's buffer.
 var errTooLong = errors.New("replay is longer than allowed")
 
 // Replay asks the publisher behind endpoint for its buffered messages from number from on, calls each for them in order, and
@@ -24,7 +24,7 @@ var errTooLong = errors.New("replay is longer than allowed")
 // replay. If the publisher is gone or silent, it ends with ctx.
 //
 // Forms of a reply, as a DEALER sees them: "" seq payload (vLLM to 0.25, SGLang to 0.5.21), "" topic seq payload (later). The
-// last has an empty payload and the number 2^64-1; if there is nothing from that number on, only the last comes.
+// last reply has an empty payload and the number 2^64-1; if there is nothing from that number on, only that one comes.
 func Replay(ctx context.Context, endpoint string, from uint64, each func(Message) error) error {
 	network, address, err := dialable(endpoint, "")
 	if err != nil {

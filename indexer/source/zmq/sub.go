@@ -23,22 +23,22 @@ type Message struct {
 // Sub listens to one PUB socket. Set the fields, then Run it once.
 type Sub struct {
 	Endpoint string // tcp://host:port, or ipc:///path
-	// Topic is what the first frame must begin with; "" takes everything.
+	// Topic is the required prefix of the first frame; "" takes everything.
 	Topic string
 	// Bind listens at Endpoint, for a publisher that connects (bind.go).
 	Bind bool
-	// From is where the publisher may connect from, with Bind; zero: this machine (a pod's containers are one). Refused is called
-	// for others. Optional.
+	// From is where the publisher may connect from, with Bind; zero: this machine (a pod's containers are one). Refused, if set,
+	// is called for others.
 	From    netip.Prefix
 	Refused func(netip.Addr)
 	// Bare takes messages without a sequence number: the last frame is the payload.
 	Bare bool
-	// Up is called after every (re)connection, before its first message: what was published in between is lost, and the
-	// publisher may be another process. Optional.
+	// Up, if set, is called after every (re)connection, before its first message: what was published in between is lost, and the
+	// publisher may be another process.
 	Up func()
-	// Down is called when a connection breaks or cannot be made. Optional.
+	// Down, if set, is called when a connection breaks or cannot be made.
 	Down func(error)
-	// Malformed is called for each message that does not end in a sequence number of 8 bytes and a payload. Optional.
+	// Malformed, if set, is called for each message that does not end in a sequence number of 8 bytes and a payload.
 	Malformed func()
 
 	pingEvery time.Duration // for tests; 0: the constant pingEvery
@@ -46,11 +46,11 @@ type Sub struct {
 
 const (
 	minWait = 50 * time.Millisecond
-	maxWait = 2 * time.Second // a worker that has begun anew should not serve for long unheard
+	maxWait = 2 * time.Second // a restarted worker should not serve unheard for long
 )
 
-// Run calls each for every message until ctx ends; the payload is valid until each returns. Between attempts to connect it
-// waits 50 ms, then longer, up to 2 s, for ever. The error is ctx's, or names an endpoint that cannot be dialled.
+// Run calls each for every message until ctx ends; the payload is valid until each returns. It retries connections for ever, with
+// back-off from 50 ms up to 2 s. The error is ctx's, or names an endpoint that cannot be dialled.
 func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	once, host := s.dialled, ""
 	if s.Bind {
@@ -76,7 +76,7 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait/2 + rand.N(wait)): // random, so that not all connections are made at once
+		case <-time.After(wait/2 + rand.N(wait)): // jitter, so that not all connections are made at once
 		}
 		wait = min(2*wait, maxWait)
 	}
@@ -122,7 +122,7 @@ func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 	}
 }
 
-// parse takes the last two frames as sequence number and payload, whatever stands before them.
+// parse takes the last two frames as sequence number and payload, whatever precedes them.
 func parse(parts [][]byte) (Message, bool) {
 	n := len(parts)
 	if n < 2 || len(parts[n-2]) != 8 {

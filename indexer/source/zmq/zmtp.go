@@ -1,12 +1,12 @@
-// Package zmq listens to the ZeroMQ sockets on which vLLM and SGLang publish KV events: a SUB socket that dials a worker's
-// PUB, and a DEALER that asks the worker's ROUTER for a replay of missed messages.
+// Package zmq listens to the ZeroMQ sockets on which vLLM and SGLang publish KV events: a SUB socket that dials a worker's PUB,
+// and a DEALER that asks the worker's ROUTER for a replay of missed messages.
 //
-// It speaks ZMTP 3.1 (rfc.zeromq.org/spec/37) with the NULL mechanism and nothing else. The pure Go library (go-zeromq/zmq4
-// v0.17.0) does not serve: it delivers PINGs as messages and answers them without their context, cannot send one (so no
-// half-open connection is noticed), allocates any length that a peer claims, and 11 times a message.
+// It implements only ZMTP 3.1 (rfc.zeromq.org/spec/37) with the NULL mechanism. The pure Go library (go-zeromq/zmq4 v0.17.0) is
+// not suitable: it delivers PINGs as messages and answers them without their context, cannot send one (so half-open connections
+// go unnoticed), allocates any length that a peer claims, and 11 times a message.
 //
-// Cost: two goroutines a connection; a message's frames are valid until the next one, and nothing is allocated. Errors name
-// the endpoint and what was expected; Sub.Run retries for ever, Replay returns them.
+// Cost: two goroutines a connection; a message's frames are valid until the next one, and nothing is allocated. Errors name the
+// endpoint and what was expected; Sub.Run retries for ever, Replay returns them.
 package zmq
 
 import (
@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// maxMessage bounds one message, all frames together. vLLM's largest batches are a few MB.
+// maxMessage limits one message, all frames together. vLLM's largest batches are a few MB.
 const maxMessage = 16 << 20
 
 const (
@@ -33,13 +33,13 @@ const (
 	flagLong    = 2
 	flagCommand = 4
 
-	// readBytes is what a read of a connection takes at once, beyond what its frame still lacks: a message of 64 blocks with their
-	// tokens. A thousand connections have one each, for as long as they live.
+	// readBytes is the size of a connection's read buffer: a message of 64 blocks with their tokens. A thousand connections have
+	// one each, for as long as they live.
 	readBytes = 8 << 10
 
 	handshakeTime = 5 * time.Second
-	// pingEvery is how often a silent peer gets a PING; after three times that the connection is closed, if the peer's ZMTP
-	// has PINGs at all (3.1: libzmq 4.3).
+	// pingEvery is how often a silent peer gets a PING; after three times that the connection is closed, if the peer's ZMTP has
+	// PINGs (3.1: libzmq 4.3).
 	pingEvery = 5 * time.Second
 )
 
@@ -68,7 +68,7 @@ func dial(ctx context.Context, network, address, socket string, peerTypes ...str
 	return open(ctx, nc, socket, peerTypes...)
 }
 
-// open does the handshake on a new connection, dialled or accepted, within ctx.
+// open performs the handshake on a new connection, dialled or accepted, within ctx.
 func open(ctx context.Context, nc net.Conn, socket string, peerTypes ...string) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	c := &conn{Conn: nc}
@@ -87,7 +87,7 @@ func open(ctx context.Context, nc net.Conn, socket string, peerTypes ...string) 
 	return c, nil
 }
 
-// readTimes records when bytes last came.
+// readTimes records when bytes were last received.
 type readTimes struct {
 	io.Reader
 	at *atomic.Int64
@@ -209,7 +209,7 @@ func (c *conn) frame(buf []byte) (flags byte, out []byte, err error) {
 	if size > maxMessage-uint64(len(buf)) {
 		return 0, buf, fmt.Errorf("message over %d bytes", maxMessage)
 	}
-	for left := int(size); left > 0; { // grow as bytes come: a false length reserves no memory
+	for left := int(size); left > 0; { // grow as bytes come: a false length allocates no memory
 		step := min(left, 1<<20)
 		at := len(buf)
 		if cap(buf)-at < step {
@@ -283,8 +283,8 @@ func (c *conn) answer(body []byte) error {
 	return nil
 }
 
-// ping sends PINGs to a silent peer and closes the connection if nothing comes back. Peers of ZMTP 3.0 know no PING: for them
-// TCP's own keep-alive must do.
+// ping sends PINGs to a silent peer and closes the connection if nothing comes back. Peers with ZMTP 3.0 have no PING; there TCP
+// keep-alive has to suffice.
 func (c *conn) ping(ctx context.Context, every time.Duration) {
 	if c.minor == 0 {
 		return
