@@ -21,35 +21,35 @@ import (
 	"github.com/sightline-router/sightline/router/vitals"
 )
 
-// AgentOptions say whose events are published where.
+// AgentOptions configure an agent: whose events it publishes, and where.
 type AgentOptions struct {
 	Worker    string // its name in the router's configuration
 	Engine    string // vllm, sglang or trtllm: whose events these are
 	ZMQ       string // the engine's PUB socket; rank r is at port + r
-	HTTP      string // or TensorRT-LLM's server, whose /kv_cache_events is drained
+	HTTP      string // TensorRT-LLM's server, whose /kv_cache_events is drained instead
 	Replay    string // the engine's replay socket
 	Bind      bool   // listen at ZMQ for an engine whose publisher connects
-	From      string // with Bind: a network that the engine may connect from; "": this machine alone
-	Topic     string // only messages whose topic begins so
+	From      string // with Bind: a network that the engine may connect from; "": this machine only
+	Topic     string // prefix of the topics to receive
 	Ranks     int    // data-parallel ranks; 0: none
-	BlockSize int    // tokens a block; 0: as the engine says
+	BlockSize int    // tokens in a block; 0: as the engine reports
 	Metrics   string // the engine's metrics page, for process_start_time_seconds
 	NATS      AgentNATS
 	Publish   string // blocks: hashes only; tokens: token ids too
-	State     string // a file that keeps what the worker holds; "": NATS alone does
-	Admin     string // host:port of metrics and state; "": none
-	// AdminToken opens /state beyond loopback; "": nothing does.
+	State     string // file that keeps what the worker holds; "": only NATS keeps it
+	Admin     string // host:port for metrics and state; "": none
+	// AdminToken permits /state beyond loopback; "": it is not permitted.
 	AdminToken string
 	LogLevel   string
 }
 
-// AgentNATS is where an agent publishes to, as flags.
+// AgentNATS has the flags for the NATS server that an agent publishes to.
 type AgentNATS struct {
 	bus.Access
 	Prefix bus.Prefix `name:"nats-prefix" default:"sightline" help:"nats.prefix of the router's configuration."`
 }
 
-// Agent runs beside one worker until ctx ends: it listens to the worker's KV events and publishes them to NATS.
+// Agent runs beside one worker until ctx ends: it receives the worker's KV events and publishes them to NATS.
 func Agent(ctx context.Context, c AgentOptions) error {
 	log, _, err := newLog(c.LogLevel)
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, o stream.Optio
 	if po.File = c.State; po.File != "" && r > 0 {
 		po.File += fmt.Sprint(".", r)
 	}
-	if c.Metrics != "" && c.HTTP == "" { // of a drained queue nobody knows what was missed
+	if c.Metrics != "" && c.HTTP == "" { // it is not known what was missed of a drained queue
 		po.Life = vitals.Birth(c.Metrics)
 	}
 	p, err := bus.NewPublisher(ctx, po)
@@ -132,7 +132,7 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, o stream.Optio
 	return nil
 }
 
-// checkNATS says which flags cannot be, or which file.
+// checkNATS returns an error for invalid flags or files.
 func (c *AgentOptions) checkNATS() error {
 	var errs []error
 	c.NATS.Check(false, func(key, format string, args ...any) {
@@ -145,7 +145,7 @@ func (c *AgentOptions) checkNATS() error {
 	return errors.Join(errs...)
 }
 
-// feeds are the ranks' feeds but for their sinks.
+// feeds returns the options of the ranks' feeds, without their sinks.
 func (c *AgentOptions) feeds() ([]stream.Options, error) {
 	keep := c.Publish == "tokens"
 	drain := trtllm.NewDrain(c.HTTP, c.Ranks, nil)
@@ -169,7 +169,7 @@ func (c *AgentOptions) feeds() ([]stream.Options, error) {
 	return out, nil
 }
 
-// from is the network that From names, zero where it names none.
+// from returns the network of the From flag, zero if it is not set.
 func (c *AgentOptions) from() (netip.Prefix, error) {
 	switch {
 	case c.From == "":
@@ -184,10 +184,10 @@ func (c *AgentOptions) from() (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// watchEvery is how often an agent looks for what its log should say.
+// watchEvery is the interval of checking for changes to log.
 const watchEvery = time.Second
 
-// watch logs what becomes of a rank's connection to its engine, until ctx ends.
+// watch logs changes of a rank's connection to its engine, until ctx ends.
 func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()

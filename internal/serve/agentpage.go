@@ -21,17 +21,17 @@ import (
 	"github.com/sightline-router/sightline/internal/buildinfo"
 )
 
-// agent is a running agent, as its page shows it:
+// agent is a running agent, with an HTTP server for
 //
 //	/metrics  Prometheus
-//	/healthz  200 while the process lives; /readyz: 200 while NATS has all that the engine told
+//	/healthz  200 while the process lives; /readyz: 200 while NATS has all that the engine published
 //	/state    the counters and positions of each rank, as JSON
 type agent struct {
 	o  AgentOptions
 	mu sync.Mutex
-	// ranks that have taken their place in the stream; of others both are nil.
+	// ranks has the ranks that have taken over their line; both fields of others are nil.
 	ranks   []agentRank
-	refused atomic.Uint64 // by NATS, of the process
+	refused atomic.Uint64 // times that NATS refused the process
 }
 
 type agentRank struct {
@@ -42,14 +42,14 @@ type agentRank struct {
 // rankState is one rank in /state.
 type rankState struct {
 	Rank      int                `json:"rank"`
-	Refused   uint64             `json:"nats_refused"`        // times that NATS did not let the process in, or refused it a subject
-	NotReady  string             `json:"not_ready,omitempty"` // why; "": it is
+	Refused   uint64             `json:"nats_refused"`        // times that NATS rejected the process or one of its subjects
+	NotReady  string             `json:"not_ready,omitempty"` // reason; "": it is ready
 	Age       float64            `json:"stream_age_seconds"`
 	Published bus.PublisherStats `json:"published"`
 	Heard     stream.Stats       `json:"heard"`
 }
 
-// state reads all ranks.
+// state returns the state of all ranks.
 func (a *agent) state() []rankState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,7 +76,7 @@ func (a *agent) state() []rankState {
 	return list
 }
 
-// serve serves the page, if it is wanted, and tells failed when it cannot any more. Close what it gives.
+// serve serves the page, if configured, and reports a later failure to failed. The caller must close the server.
 func (a *agent) serve(log *zap.Logger, failed chan<- error) (*http.Server, error) {
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
 	if a.o.Admin == "" {
@@ -109,7 +109,7 @@ func (a *agent) serve(log *zap.Logger, failed chan<- error) (*http.Server, error
 	return web, nil
 }
 
-// agentMetrics are what each rank counts, in the order of Collect.
+// agentMetrics are the metrics of each rank, in the order of Collect.
 var agentMetrics = []struct {
 	name, help string
 	kind       prometheus.ValueType
@@ -149,10 +149,10 @@ func number(is bool) float64 {
 
 var agentEvents = prometheus.NewDesc("sightline_agent_events_total", "What became of the engine's KV events.", []string{"rank", "what"}, nil)
 
-// Describe is for Prometheus: the metrics are found by Collect.
+// Describe implements prometheus.Collector: it sends nothing, so Collect is unchecked.
 func (a *agent) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is for Prometheus.
+// Collect implements prometheus.Collector.
 func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range a.state() {
 		rank := fmt.Sprint(s.Rank)

@@ -11,10 +11,10 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// askTime bounds one question to a worker.
+// askTime limits one query to a worker.
 const askTime = 5 * time.Second
 
-// asked is the source of a rank whose worker says itself where it publishes.
+// asked returns the source of a rank whose worker reports where it publishes.
 func (s *sources) asked(addr string, r rules.Rules, rank, ranks, blockSize int) (*stream.Lookup, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *sources) asked(addr string, r rules.Rules, rank, ranks, blockSize int) 
 	}}, nil
 }
 
-// compare names what a worker says of itself and the configuration says otherwise.
+// compare logs where a worker's own report differs from the configuration.
 func (s *sources) compare(addr string, e rules.EventSource, ranks, blockSize int) {
 	if e.BlockSize > 0 && e.BlockSize != blockSize {
 		s.log.Error("the worker's page size is not the model's block_size: none of its events will match",

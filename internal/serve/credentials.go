@@ -10,15 +10,15 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// CredentialsOptions say for whom NATS users are made, and where.
+// CredentialsOptions say for whom NATS users are created, and where.
 type CredentialsOptions struct {
 	Dir    string
-	Config string // a configuration's file; "": none
+	Config string // a configuration file; "": none
 	Worker []string
 	Prefix string
 }
 
-// WriteCredentials makes a NATS user for the routers and for each worker's agent, and tells out what it wrote.
+// WriteCredentials creates a NATS user for the routers and for each worker's agent, and writes to out what it created.
 func WriteCredentials(o CredentialsOptions, out io.Writer) error {
 	prefix, workers := bus.Prefix(o.Prefix), o.Worker
 	if o.Config != "" {

@@ -17,17 +17,18 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// dynamoLink ties the members to one component of an NVIDIA Dynamo deployment. A worker is known by its instance id, which
-// its events carry and its front ends take as a header; a new id, or another shape (ranks, model card), is a new worker.
+// dynamoLink connects the members to one component of an NVIDIA Dynamo deployment. A worker is identified by its instance id,
+// which is in its events and which its front ends take as a header; a new id, or a different shape (ranks, model card), is a new
+// worker.
 type dynamoLink struct {
 	*sources
 	follower
 	plane   *dynamo.Plane
 	prefill bool
-	workers []dynamo.Worker // found last
+	workers []dynamo.Worker // last found
 }
 
-// dynamoComponents are those whose workers are followed: of the component, and of the one that prefills for it.
+// dynamoComponents returns the components whose workers are followed: the configured one, and the one that prefills for it.
 func dynamoComponents(c *config.Dynamo) []string {
 	switch {
 	case c.Plane == "":
@@ -38,7 +39,7 @@ func dynamoComponents(c *config.Dynamo) []string {
 	return []string{c.Component, c.PrefillComponent}
 }
 
-// startDynamo begins to follow one of dynamoComponents.
+// startDynamo starts following one of dynamoComponents.
 func (s *sources) startDynamo(metrics prometheus.Registerer, component string) error {
 	c := &s.now.Load().cfg.Dynamo
 	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, prefill: component != c.Component}
@@ -92,7 +93,7 @@ func (l *dynamoLink) tell() {
 	l.update(&l.follower, specs)
 }
 
-// spec says how a worker is reached and heard.
+// spec returns the Spec of a worker.
 func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	cfg := &l.now.Load().cfg
 	c := &cfg.Dynamo
@@ -120,7 +121,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	}
 	spec.Ready = spec.Addr.IsValid()
 	size := w.BlockSize
-	if size == 0 { // not told
+	if size == 0 { // not reported
 		size = class.BlockSize
 	} else if size != class.BlockSize {
 		l.log.Warn("Dynamo's worker has another block size than its model is configured with: nothing of it will match",

@@ -13,8 +13,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// EnvoyYAML is the envoy.yaml for a configuration: of a variant, or several with commas, and for the oldest Envoy release that
-// must take it; "": the default, and the release tested.
+// EnvoyYAML returns the envoy.yaml for a configuration, for a variant, or several separated by commas, and for the oldest Envoy
+// release that must accept it; "": the default, and the tested release.
 func EnvoyYAML(cfg config.Config, variants, release string) ([]byte, error) {
 	o, err := envoyOptions(cfg)
 	if err != nil {
@@ -29,8 +29,8 @@ func EnvoyYAML(cfg config.Config, variants, release string) ([]byte, error) {
 	return envoy.Generate(o)
 }
 
-// PrintEnvoy writes EnvoyYAML for a configuration's file ("": the shipped example's values), and to warn what the release
-// cannot do.
+// PrintEnvoy writes EnvoyYAML for a configuration file ("": the shipped example's values), and to warn what the release cannot
+// do.
 func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
 	cfg := config.Default()
 	if file != "" {
@@ -52,9 +52,10 @@ func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
 	return err
 }
 
-// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for the configuration of a file ("": the shipped example's
-// values) and what in it will not work; or, to apply, from's file with all that it lacks, and what is still wrong to warn. It
-// reports whether nothing is wrong, or left wrong, but for notes. clusters are those of the workers; none: see fit.Want.
+// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration file ("": the shipped example's values) and
+// what in it will not work. With apply it prints from's configuration with all that it lacks added, and writes what is still
+// wrong to warn. It reports whether nothing is wrong, or left wrong, except for notes. clusters are those of the workers; none:
+// see fit.Want.
 func FitEnvoy(ctx context.Context, file, variants, release, from string, clusters []string, apply bool, out, warn io.Writer) (fits bool, err error) {
 	cfg := config.Default()
 	if file != "" {
@@ -96,16 +97,16 @@ func FitEnvoy(ctx context.Context, file, variants, release, from string, cluster
 	return !wrong && len(pieces) == 0, fit.Print(out, findings, pieces)
 }
 
-// EnvoyWant is what Envoy has to fit for a configuration.
+// EnvoyWant returns what Envoy must have for a configuration.
 func EnvoyWant(cfg config.Config) (fit.Want, error) {
 	o, err := envoyOptions(cfg)
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) == 0 {
-		o.Workers = nil // they are found while running
+		o.Workers = nil // they are found at run time
 	}
 	return fit.Want{Options: o}, err
 }
 
-// envoyOptions are what a configuration says; the shipped example's workers where it names none.
+// envoyOptions returns the options for a configuration, with the shipped example's workers if it names none.
 func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
@@ -135,7 +136,8 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	return o, nil
 }
 
-// serving are the addresses of a model's workers, or of all, that serve requests: what others ask is not Envoy's.
+// serving returns the addresses of the workers of a model, or of all, that serve requests. Envoy does not send requests to
+// prefill and encode workers.
 func serving(cfg config.Config, model string) (addrs []string) {
 	for _, w := range cfg.Workers {
 		if role, _ := fleet.RoleOf(w.Role); role != fleet.Prefill && role != fleet.Encode && (model == "" || w.Model == model) {

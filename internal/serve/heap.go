@@ -8,12 +8,12 @@ import (
 	"runtime/metrics"
 )
 
-// mostGarbage is about how much garbage lies about at most, however much lives; beside more than 1.3 GB a twentieth of that.
+// mostGarbage is the approximate limit of garbage in the heap; with more than 1.3 GB of live data it is a twentieth of that.
 const mostGarbage = 64 << 20
 
-// paceHeap bounds the garbage. The collector waits until the heap has grown by GOGC percent of what lives in it: 2 GiB of index,
-// or of bodies that are large on purpose, would be followed by 2 GiB of garbage. So the percentage falls as that grows, after each
-// collection. The index is no work for the collector, as its pages hold no pointers. An operator who sets GOGC is obeyed.
+// paceHeap limits the garbage. The collector waits until the heap has grown by GOGC percent of the live data: 2 GiB of index, or
+// of large bodies, would be followed by 2 GiB of garbage. So the percentage is lowered as the live data grows, after each
+// collection. The index is no work for the collector, since its pages hold no pointers. If the operator sets GOGC, that is kept.
 func paceHeap(ctx context.Context) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -26,7 +26,7 @@ func paceHeap(ctx context.Context) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	for {
 		metrics.Read(live)
-		if want := gcPercent(live[0].Value.Uint64()); want != now { // setting it stops the world for a moment
+		if want := gcPercent(live[0].Value.Uint64()); want != now { // setting it stops the world briefly
 			debug.SetGCPercent(want)
 			now = want
 		}
@@ -38,9 +38,10 @@ func paceHeap(ctx context.Context) {
 	}
 }
 
-// tellCollections sends after each collection, until ctx ends: the runtime tells of none, but it finalizes what nobody holds.
+// tellCollections sends after each collection, until ctx ends. The runtime does not report collections, but runs the finalizers
+// of unreachable objects.
 func tellCollections(ctx context.Context, collected chan<- struct{}) {
-	type sentinel struct{ _ *sentinel } // with a pointer, so that it gets a place of its own
+	type sentinel struct{ _ *sentinel } // with a pointer, so that it gets an allocation of its own
 	var again func(*sentinel)
 	again = func(s *sentinel) {
 		if ctx.Err() != nil {
@@ -55,7 +56,7 @@ func tellCollections(ctx context.Context, collected chan<- struct{}) {
 	runtime.SetFinalizer(&sentinel{}, again)
 }
 
-// gcPercent is how far, in steps of five percent of what lives, the heap may grow.
+// gcPercent returns how far the heap may grow, in percent of the live data, a multiple of five.
 func gcPercent(live uint64) int {
 	return int(min(100, max(5, mostGarbage*100/max(live, 1)/5*5)))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/fetch"
 )
 
-// NewMedia makes what all models share of pictures: the fetcher by its limits, and the memory of what was identified.
+// NewMedia returns what all models share for pictures: the fetcher with its limits, and the cache of identified pictures.
 func NewMedia(c config.Media) (*engine.Media, error) { return engine.NewMedia(fetching(c)) }
 
 func fetching(c config.Media) *fetch.Config {
@@ -18,7 +18,7 @@ func fetching(c config.Media) *fetch.Config {
 	return &fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: int64(c.MaxBytes), Signing: signing}
 }
 
-// parsePrefixes reads networks that config has checked.
+// parsePrefixes parses networks that config has checked.
 func parsePrefixes(list []string) (out []netip.Prefix) {
 	for _, s := range list {
 		if p, err := netip.ParsePrefix(s); err == nil {

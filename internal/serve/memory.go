@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// capMemory has the collector keep the process below the limit of its control group, if that has one: four fifths of it, for buffers
-// outside of the heap and stacks take their part. An operator who sets GOMEMLIMIT is obeyed.
+// capMemory makes the collector keep the process below the memory limit of its control group, if any: at four fifths of it, since
+// buffers outside of the heap and stacks need the rest. If the operator sets GOMEMLIMIT, that is kept.
 func capMemory(log *zap.Logger) {
 	limit := cgroupLimit(os.DirFS("/"))
 	if limit == 0 || os.Getenv("GOMEMLIMIT") != "" {
@@ -24,9 +24,10 @@ func capMemory(log *zap.Logger) {
 	log.Info("the collector keeps the process below its control group's limit", zap.Int64("bytes", limit/5*4))
 }
 
-// cgroupLimit is the least memory limit of the process's control group and those above it, version 2 or 1, in bytes; 0: none.
+// cgroupLimit returns the lowest memory limit of the process's control group and its ancestors, version 2 or 1, in bytes; 0:
+// none.
 func cgroupLimit(root fs.FS) int64 {
-	const unlimited = 1 << 50 // version 1 says so by a number near 1 << 63
+	const unlimited = 1 << 50 // version 1 reports that as a number near 1 << 63
 	least := int64(math.MaxInt64)
 	groups, _ := fs.ReadFile(root, "proc/self/cgroup") // lines such as 0::/a/b or 4:memory:/a/b
 	for line := range strings.Lines(string(groups)) {
@@ -40,7 +41,7 @@ func cgroupLimit(root fs.FS) int64 {
 				continue
 			}
 		}
-		for at := path.Join(top, path.Clean("/"+parts[2])); len(at) >= len(top); at = path.Dir(at) { // in a container the lower ones are not there
+		for at := path.Join(top, path.Clean("/"+parts[2])); len(at) >= len(top); at = path.Dir(at) { // in a container the lower ones do not exist
 			text, _ := fs.ReadFile(root, path.Join(at, file))
 			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && n < unlimited {
 				least = min(least, n)

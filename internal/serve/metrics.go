@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// stateMetrics shows the index, the relay and the picture fetcher when asked; each keeps its own counters.
+// stateMetrics collects the counters of the index, the relay and the picture fetcher.
 type stateMetrics struct {
 	index *indexer.Index
 	media *engine.Media
@@ -28,14 +28,14 @@ func newStateMetrics(index *indexer.Index, media *engine.Media) *stateMetrics {
 	}
 }
 
-// Describe is for Prometheus.
+// Describe implements prometheus.Collector.
 func (m *stateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.held, m.lost, m.relay, m.relayed, m.fetched} {
 		ch <- d
 	}
 }
 
-// Collect is for Prometheus.
+// Collect implements prometheus.Collector.
 func (m *stateMetrics) Collect(ch chan<- prometheus.Metric) {
 	show := func(desc *prometheus.Desc, kind prometheus.ValueType, values map[string]float64) {
 		for what, n := range values {

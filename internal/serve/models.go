@@ -19,11 +19,11 @@ import (
 	"github.com/sightline-router/sightline/router/probe"
 )
 
-// lookEvery is how often model directories are looked at.
+// lookEvery is the interval of checking model directories for changes.
 const lookEvery = 3 * time.Second
 
-// loadModels reads the model directories; those that now (nil: nothing) has read with the same keys are taken from it. One
-// that cannot be read is an error; what only keeps it from being exact is said once.
+// loadModels reads the model directories, reusing models that now (nil: none) has already read with the same settings. A
+// directory that cannot be read is an error; what keeps a model from being exact is logged.
 func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Logger) ([]router.Model, error) {
 	var out []router.Model
 	for i, mc := range cfg.Models {
@@ -47,8 +47,8 @@ func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Log
 	return out, nil
 }
 
-// loadClasses adds the model's classes. Those that differ from another in the block size alone share its Live, those of
-// one directory its tokenizer.
+// loadClasses adds the model's classes. Classes that differ only in block size share a Live, those of one directory the
+// tokenizer.
 func loadClasses(m *router.Model, mc config.Model, media *engine.Media) error {
 	type loaded struct {
 		dir string
@@ -81,7 +81,7 @@ func loadClasses(m *router.Model, mc config.Model, media *engine.Media) error {
 	return nil
 }
 
-// atKey names the key of a model that an error of loading is about: one of the engine's flags, or the directory.
+// atKey adds to an error of loading the key that it is about: one of the engine's flags, or the directory.
 func atKey(path string, err error) error {
 	var one *prompt.KeyError
 	if errors.As(err, &one) {
@@ -90,7 +90,7 @@ func atKey(path string, err error) error {
 	return fmt.Errorf("%s.dir: %w", path, err)
 }
 
-// model is a model of which nothing that is read from its directory or decides how differs.
+// model returns the loaded model of mc if no setting has changed that affects reading its directory.
 func (s *state) model(mc config.Model) (m router.Model, found bool) {
 	if s == nil {
 		return m, false
@@ -108,7 +108,7 @@ func (s *state) model(mc config.Model) (m router.Model, found bool) {
 	return m, true
 }
 
-// livesOf lists a model's different readings.
+// livesOf returns a model's distinct readings.
 func livesOf(m router.Model) []*engine.Live {
 	out := []*engine.Live{m.Prompts}
 	for _, c := range m.Classes {
@@ -142,7 +142,7 @@ func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func()) *
 	return w
 }
 
-// set watches these models, until ctx ends, and no others.
+// set watches exactly these models, until ctx ends.
 func (w *modelWatch) set(ctx context.Context, models []router.Model) {
 	old := w.watched
 	w.watched = map[*engine.Live]context.CancelFunc{}
@@ -175,7 +175,7 @@ func (w *modelWatch) report(model string) func(*engine.Model, error) {
 	}
 }
 
-// probed are workers as the prober wants them.
+// probed returns the workers for the prober.
 func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker) {
 	for _, w := range workers {
 		if p, ok := probeOf(models, w.Name, w.Addr, w.Model, w.Class); ok && w.Instance == "" { // a front end's answers are not the worker's
@@ -196,12 +196,12 @@ func probeOf(models []router.Model, name, addr, model, class string) (probe.Work
 	return probe.Worker{}, false
 }
 
-// ProbeOf is a worker as package probe wants it; false: there is no such model.
+// ProbeOf returns a worker for package probe; false: there is no such model.
 func (s *Server) ProbeOf(name, addr, model, class string) (probe.Worker, bool) {
 	return probeOf(s.now.Load().models, name, addr, model, class)
 }
 
-// modelNames is what Sightline answers GET /v1/models with: nothing for one model, whose workers know all of its names.
+// modelNames returns the answer to GET /v1/models: nothing for a single model, whose workers know all its names.
 func modelNames(cfg config.Config) (names []string) {
 	if len(cfg.Models) < 2 {
 		return nil

@@ -12,21 +12,21 @@ import (
 	"go.uber.org/zap"
 )
 
-// gate keeps a router that has just started from being sent requests before it knows what the workers hold: it would send
-// prompts away from the workers that have them. It opens when every event stream of a ready worker that can be reached has
-// been replayed, or ready_after has passed, and stays open. Requests that come all the same are decided by what is known.
+// gate keeps Envoy from sending requests to a router that has just started and does not know yet what the workers hold: it would
+// send prompts away from the workers that have them. It opens when every event stream of a ready worker that can be reached has
+// been replayed, or ready_after has passed, and stays open. Requests that come earlier are decided by what is known.
 type gate struct {
 	sources *sources
 	after   time.Duration // ready_after
 	began   time.Time
-	ctx     context.Context        // ended: a stop has begun
-	how     atomic.Pointer[string] // how it came to open; nil: it is shut
+	ctx     context.Context        // ended: the server is stopping
+	how     atomic.Pointer[string] // why it opened; nil: it is shut
 }
 
-// reachTime is how long a stream whose worker refuses connections is waited for: a pod's network may come up after it.
+// reachTime is how long to wait for a stream whose worker refuses connections: a pod's network may come up after it.
 const reachTime = 2 * time.Second
 
-// look says how the gate came to open, or why it is shut.
+// look returns why the gate is open, or an error with the reason why it is shut.
 func (g *gate) look(now time.Time) (how string, err error) {
 	if g.ctx.Err() != nil {
 		return "", errors.New("stopping; requests that come are still decided")
@@ -36,7 +36,7 @@ func (g *gate) look(now time.Time) (how string, err error) {
 	}
 	slots := g.sources.set.Slots()
 	silent, finders := g.sources.silent()
-	if len(slots) == 0 && silent > 0 { // once the finders have told, an empty fleet is their word, not our fault
+	if len(slots) == 0 && silent > 0 { // once the finders have reported, the fleet may really be empty
 		return "", errors.New("no worker has been found yet")
 	}
 	waited := now.Sub(g.began)
@@ -76,23 +76,23 @@ func (g *gate) look(now time.Time) (how string, err error) {
 	default:
 		return "", fmt.Errorf("catching up, for %v at most: %s", g.after, known)
 	}
-	opened := how // the named result is written to once more
+	opened := how // the named result is assigned again
 	g.how.CompareAndSwap(nil, &opened)
 	return *g.how.Load(), nil
 }
 
-// shownBehind is how many streams are named.
+// shownBehind is the number of streams that are named.
 const shownBehind = 5
 
-// gateEvery is how often a shut gate is looked at.
+// gateEvery is the interval of checking a shut gate.
 const gateEvery = 50 * time.Millisecond
 
 var readyDesc = prometheus.NewDesc("sightline_ready", "1 once the start is over: what workers hold is known, or was waited for long enough.", nil, nil)
 
-// Describe is for Prometheus.
+// Describe implements prometheus.Collector.
 func (g *gate) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }
 
-// Collect is for Prometheus.
+// Collect implements prometheus.Collector.
 func (g *gate) Collect(ch chan<- prometheus.Metric) {
 	ready := 0.0
 	if _, err := g.look(time.Now()); err == nil {

@@ -23,26 +23,25 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// state is what is served, whole: one configuration and the models that were read for it. It never changes; a reload puts
-// another in its place.
+// state is what is served: one configuration and the models that were loaded for it. It is immutable; a reload replaces it.
 type state struct {
 	cfg    config.Config
 	models []router.Model
 }
 
-// reloader takes up what a changed configuration says, while requests go on: on SIGHUP, on POST /reload, and when its files
-// have changed and stand still. A configuration that cannot be leaves everything as it is.
+// reloader applies a changed configuration while requests go on: on SIGHUP, on POST /reload, and when its files have changed and
+// are no longer being written. An invalid configuration changes nothing.
 type reloader struct {
 	*running
 	ctx   context.Context
 	envoy *extproc.Server
 	watch *modelWatch
 	asked chan os.Signal // SIGHUP; nil: there is no file to read again
-	ended chan struct{}  // run has
+	ended chan struct{}  // closed when run has returned
 
-	mu    sync.Mutex        // of a reload
-	files []string          // the configuration's own, and those that its values refer to
-	seen  [sha256.Size]byte // of files, when they were last read
+	mu    sync.Mutex        // held during a reload
+	files []string          // the configuration file, and those that its values refer to
+	seen  [sha256.Size]byte // sum of files when they were last read
 
 	toldMu   sync.Mutex
 	problem  string
@@ -52,10 +51,10 @@ type reloader struct {
 	restarts *prometheus.GaugeVec
 }
 
-// filesEvery is how often the configuration's files are looked at.
+// filesEvery is the interval of checking the configuration's files.
 const filesEvery = 2 * time.Second
 
-// newReloader begins with the configuration that is served.
+// newReloader starts with the configuration that is served.
 func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reloader {
 	gauge := func(name, help string) prometheus.GaugeOpts {
 		return prometheus.GaugeOpts{Namespace: "sightline", Name: "config_" + name, Help: help}
@@ -74,7 +73,7 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	}
 	x.watch.set(ctx, r.now.Load().models)
 	x.files, x.seen = r.cfg.Files(), r.read
-	if x.cfg.File != "" { // before anybody is told that this runs: a signal that nobody awaits ends the process
+	if x.cfg.File != "" { // before the start is reported: an unhandled SIGHUP ends the process
 		x.asked = make(chan os.Signal, 1)
 		signal.Notify(x.asked, syscall.SIGHUP)
 	}
@@ -85,7 +84,7 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	return x
 }
 
-// run reloads when it is asked to by a signal, or files have changed, until its context ends.
+// run reloads on a signal or when files have changed, until its context ends.
 func (x *reloader) run() {
 	if x.asked == nil {
 		return
@@ -109,19 +108,19 @@ func (x *reloader) run() {
 		now := sumOf(x.files)
 		changed := now != x.seen
 		x.mu.Unlock()
-		if changed && now == last { // for one look: it is not being written
+		if changed && now == last { // unchanged since the last check: it is not being written
 			_, _ = x.reload()
 		}
 		last = now
 	}
 }
 
-// sumOf tells whether files are as they were, whatever their names lead to.
+// sumOf returns a checksum of files, following symbolic links.
 func sumOf(files []string) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, name := range files {
 		info, err := os.Stat(name)
-		if err != nil || !info.Mode().IsRegular() { // a pipe would be emptied
+		if err != nil || !info.Mode().IsRegular() { // reading a pipe would empty it
 			fmt.Fprintln(h, name, err)
 			continue
 		}
@@ -135,7 +134,7 @@ func sumOf(files []string) (sum [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// reload reads the configuration and takes it up; said is what an operator should know. With an error nothing has changed.
+// reload reads the configuration and applies it; said is what an operator should know. With an error nothing has changed.
 func (x *reloader) reload() (said string, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -161,7 +160,7 @@ func (x *reloader) reload() (said string, err error) {
 	return x.said(), nil
 }
 
-// take puts what a configuration says in the place of what is served, but for the keys that it names.
+// take applies a configuration, except for the keys that it returns, which need a restart.
 func (x *reloader) take(next config.Config) (restart []string, err error) {
 	live, restart, err := x.cfg.Follow(next)
 	if err != nil {
@@ -187,7 +186,7 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	}
 	x.level.SetLevel(level)
 	x.now.Store(&state{live, models})
-	x.router.Serve(models, live.MaxInFlight, live.Index.PredictedTTL) // before there are workers of what is new
+	x.router.Serve(models, live.MaxInFlight, live.Index.PredictedTTL) // before there are workers of new models
 	x.envoy.SetModels(modelNames(live))
 	x.watch.set(x.ctx, models)
 	x.sources.follow(finders)
@@ -195,7 +194,7 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	return restart, nil
 }
 
-// tell says in log and metrics what has become of a reload, and keeps it for the page.
+// tell reports the result of a reload in log and metrics, and keeps it for the page.
 func (x *reloader) tell(restart []string, err error) {
 	x.toldMu.Lock()
 	defer x.toldMu.Unlock()
@@ -221,7 +220,7 @@ func (x *reloader) tell(restart []string, err error) {
 	x.log.Info("the configuration is taken up", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
 }
 
-// said is what is wrong with the configuration as it was last read, or what of it waits for a restart; "": nothing.
+// said returns what is wrong with the configuration as last read, or which keys need a restart; "": nothing.
 func (x *reloader) said() string {
 	x.toldMu.Lock()
 	defer x.toldMu.Unlock()

@@ -17,10 +17,10 @@ import (
 	"github.com/sightline-router/sightline/router/peers"
 )
 
-// replicas is the end of the line to the other Sightlines; nil: there is no line.
+// replicas is the connection to the other replicas; nil: there is none.
 type replicas struct {
 	*peers.Exchange
-	direct *peers.Direct // nil: by NATS alone
+	direct *peers.Direct // nil: by NATS only
 	own    string
 	stop   context.CancelFunc
 	done   chan struct{}
@@ -67,7 +67,7 @@ func (p *replicas) forward() func(string, router.Outcome) bool {
 	return p.Forward
 }
 
-// heard is admin.State.Others.
+// heard returns admin.State.Others.
 func (p *replicas) heard() func() (int, time.Duration) {
 	if p == nil {
 		return nil
@@ -75,7 +75,7 @@ func (p *replicas) heard() func() (int, time.Duration) {
 	return p.Heard
 }
 
-// backfill has a rank's source ask other replicas for what its worker cannot tell any more.
+// backfill makes a rank's source ask other replicas for what its worker cannot replay any more.
 func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap.Logger) {
 	if p == nil {
 		return
@@ -94,10 +94,10 @@ func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap
 	}}
 }
 
-// heldTime is how long a feed may be too busy to say what it holds.
+// heldTime is how long to wait for a busy feed to say what it holds.
 const heldTime = time.Second / 2
 
-// held is peers.Exchange.Held.
+// held implements peers.Exchange.Held.
 func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 	ctx, cancel := context.WithTimeout(ctx, heldTime)
 	defer cancel()
@@ -111,7 +111,7 @@ func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 	return nil
 }
 
-// services registers what other replicas call.
+// services returns a function that registers what other replicas call.
 func (p *replicas) services() func(grpc.ServiceRegistrar) {
 	if p == nil || p.direct == nil {
 		return nil
@@ -119,7 +119,7 @@ func (p *replicas) services() func(grpc.ServiceRegistrar) {
 	return p.direct.Register
 }
 
-// start joins the others. Close it.
+// start joins the other replicas. The caller must close it.
 func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) error {
 	if p == nil {
 		return nil
@@ -144,7 +144,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 	ctx, p.stop = context.WithCancel(ctx)
 	go func() {
 		defer close(p.done)
-		streams, end := context.WithCancel(context.WithoutCancel(ctx)) // until the good-bye is sent
+		streams, end := context.WithCancel(context.WithoutCancel(ctx)) // until the good-bye was sent
 		var all sync.WaitGroup
 		if p.direct != nil {
 			all.Go(func() {
@@ -163,7 +163,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 	return nil
 }
 
-// close says good-bye.
+// close says good-bye to the other replicas.
 func (p *replicas) close() {
 	if p != nil {
 		p.stop()

@@ -1,6 +1,6 @@
-// Package serve makes a running server of a configuration: Load reads all files that it names, and says which key is wrong;
-// Run starts index, fleet, router, workers' events, the listener for Envoy and the admin page, and stops them. Agent is the
-// other process, beside a worker; EnvoyYAML the Envoy configuration that belongs to it all.
+// Package serve turns a configuration into a running server: Load reads all files that it names, and says which key is wrong; Run
+// starts index, fleet, router, workers' events, the listener for Envoy and the admin page, and stops them. Agent is the other
+// process, beside a worker; EnvoyYAML returns the matching Envoy configuration.
 package serve
 
 import (
@@ -37,20 +37,20 @@ import (
 	"github.com/sightline-router/sightline/router/vitals"
 )
 
-// Server is what a configuration asks for, read and not yet started.
+// Server is a configuration with all its files loaded, not yet started.
 type Server struct {
 	cfg     config.Config // as at the start
 	log     *zap.Logger
 	level   zap.AtomicLevel
 	media   *engine.Media
-	as      *secure.Client        // how workers are spoken to, or nil
-	now     atomic.Pointer[state] // what is served
+	as      *secure.Client        // TLS settings and key for workers, or nil
+	now     atomic.Pointer[state] // what is currently served
 	read    [sha256.Size]byte     // sum of the files that cfg was read from
 	metrics *prometheus.Registry
-	noRoom  func(what string) // counts what found no room
+	noRoom  func(what string) // counts refusals and evictions for lack of room
 }
 
-// Load checks a configuration and reads all files that it names; an error says what is wrong. Close what it gives.
+// Load checks a configuration and reads all files that it names; an error says what is wrong. The caller must Close the Server.
 func Load(cfg config.Config) (*Server, error) {
 	if err := cfg.CheckServe(); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func Load(cfg config.Config) (*Server, error) {
 		media.Close()
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
-	media.Pinned = func(model, fingerprint string) { // an operator can put it into the configuration
+	media.Pinned = func(model, fingerprint string) { // so that an operator can put it into the configuration
 		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model),
 			zap.String("processor_fingerprint", fingerprint))
 	}
@@ -97,10 +97,10 @@ func Load(cfg config.Config) (*Server, error) {
 	return s, nil
 }
 
-// Close ends what Load began. Nothing may run then.
+// Close releases what Load opened, after Run has returned.
 func (s *Server) Close() { s.media.Close() }
 
-// newLog gives the level too, which can be set anew.
+// newLog returns a logger and its level, which can be changed.
 func newLog(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
@@ -114,7 +114,7 @@ func newLog(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	return log, l, err
 }
 
-// running is a Server at work: what its parts share.
+// running is a Server at work, with what its parts share.
 type running struct {
 	*Server
 	index   *indexer.Index
@@ -131,7 +131,8 @@ type running struct {
 	done    chan error // a listener's failure, or the end of a graceful stop
 }
 
-// Run serves until stopped ends; then it says that it is not ready, and all goes on until extproc's Serve has drained and stopped.
+// Run serves until stopped ends; then it reports that it is not ready, and continues until extproc's Serve has drained and
+// stopped.
 func (s *Server) Run(stopped context.Context) error {
 	defer s.log.Sync()
 	capMemory(s.log)
@@ -171,7 +172,7 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer r.peers.close()
 	reloads := newReloader(serving, r, envoy)
-	defer func() { stop(); <-reloads.ended; reloads.mu.Lock() }() // none is under way, and none will be
+	defer func() { stop(); <-reloads.ended; reloads.mu.Lock() }() // no reload is running, and none will start
 	page, err := r.serveAdmin(serving, build.Version, reloads)
 	if err != nil {
 		return err
@@ -185,10 +186,10 @@ func (s *Server) Run(stopped context.Context) error {
 	return err
 }
 
-// decider makes what decides, until ctx ends: the index, the fleet, audit and probe, and the router over them. Nobody tells
-// them of workers yet.
+// decider creates the parts that decide, until ctx ends: the index, the fleet, audit and probe, and the router over them. They
+// have no workers yet.
 func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *running {
-	part, _ := indexer.ParsePart(s.cfg.Index.Partition) // checked
+	part, _ := indexer.ParsePart(s.cfg.Index.Partition) // checked by config
 	r := &running{Server: s, roster: extproc.NewRoster(), done: make(chan error, 3), peers: s.replicas(),
 		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes), Part: part}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -219,7 +220,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	return r
 }
 
-// openDecisionLog gives nil where none is configured.
+// openDecisionLog returns nil if none is configured.
 func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Log, error) {
 	c := s.cfg.DecisionLog
 	if c.File == "" {
@@ -236,7 +237,7 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 	return l, nil
 }
 
-// startTracing gives nil where it is off.
+// startTracing returns nil if tracing is off.
 func (r *running) startTracing(version string) (*trace.Tracer, error) {
 	c := r.cfg.Tracing
 	if c.Endpoint == "" {
@@ -250,7 +251,7 @@ func (r *running) startTracing(version string) (*trace.Tracer, error) {
 	return t, nil
 }
 
-// members are the parts that hear of each worker that comes or goes.
+// members returns the options with the parts that are told of each worker that comes or goes.
 func (r *running) members() members.Options {
 	return members.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Log: r.log, Metrics: r.metrics,
 		Changed: func(now []*fleet.Worker) {
@@ -294,7 +295,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	if _, err := r.gate.look(time.Now()); err == nil { // before anyone asks
+	if _, err := r.gate.look(time.Now()); err == nil { // before the first health check
 		srv.Ready()
 	}
 	go func() { r.done <- srv.Serve(ctx, lis) }()
@@ -302,7 +303,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	return srv, nil
 }
 
-// serveAdmin serves the admin page, if it is wanted. Close what it gives.
+// serveAdmin serves the admin page, if configured. The caller must close the server.
 func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloader) (*http.Server, error) {
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
 	if r.cfg.Admin == "" {
@@ -329,8 +330,8 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	return web, nil
 }
 
-// serveHTTP serves until web is closed. A failure goes to done, with the key that it is about. What strangers send wrong, such as
-// handshakes that fail, is said at debug: they could fill a log otherwise.
+// serveHTTP serves until web is closed. A failure is sent to done, with its key. Client errors, such as failed handshakes, are
+// logged at debug level, since strangers could fill the log otherwise.
 func serveHTTP(web *http.Server, lis net.Listener, key string, log *zap.Logger, done chan<- error) {
 	web.ErrorLog, _ = zap.NewStdLogAt(log, zap.DebugLevel)
 	if err := web.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
@@ -338,7 +339,7 @@ func serveHTTP(web *http.Server, lis net.Listener, key string, log *zap.Logger, 
 	}
 }
 
-// endpoints are the workers as Envoy's fallback clusters are told of them.
+// endpoints returns the workers for Envoy's fallback clusters.
 func endpoints(now []*fleet.Worker) []extproc.Endpoint {
 	var out []extproc.Endpoint
 	for _, w := range now {

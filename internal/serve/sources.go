@@ -19,11 +19,11 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// snapshotsAtOnce bounds the agents' snapshots in memory: 256 MiB each at most, 32 MB for 2 M blocks. A thousand ranks that all ask
-// at a start would have 32 GB here.
+// snapshotsAtOnce limits the agents' snapshots in memory: 256 MiB each at most, 32 MB for 2 M blocks. A thousand ranks that all
+// ask at a start would need 32 GB.
 const snapshotsAtOnce = 8
 
-// listen says how the events of one slot come; false if the worker tells nothing. drain is the one of all its ranks.
+// listen sets how the events of one slot come; it returns false if the worker sends none. drain is shared by all its ranks.
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	o.BlockSize, o.OtherSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
@@ -42,7 +42,8 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		o.Source, err = s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
 		s.peers.backfill(o, slot.Worker.Name, slot.Rank, s.log)
 	case wc.Events.NATS:
-		// A message that the stream takes while the consumer begins may pass it by (nats-server 2.15): it is asked for.
+		// A message that the stream accepts while the consumer starts may not reach it (nats-server 2.15), so it is requested
+		// after idleTime.
 		o.Source, o.Decoder, o.Turns, o.Idle = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns, idleTime
 	default:
 		return false, nil
@@ -50,12 +51,12 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	return err == nil, err
 }
 
-// hearDrain takes a rank's events from TensorRT-LLM's HTTP server.
+// hearDrain reads a rank's events from TensorRT-LLM's HTTP server.
 func hearDrain(o *stream.Options, drain *trtllm.Drain, rank int, keep bool) {
 	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Rank: rank, BlockSize: o.BlockSize, Keep: keep}
 }
 
-// publisherOf is where a worker's publisher connects from: its address, where the configuration names no network.
+// publisherOf returns the network from which a worker's publisher may connect: its address if the configuration names none.
 func publisherOf(wc *config.Worker, addr netip.AddrPort) netip.Prefix {
 	if from, err := netip.ParsePrefix(wc.Events.From); err == nil {
 		return from.Masked()
@@ -64,7 +65,7 @@ func publisherOf(wc *config.Worker, addr netip.AddrPort) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// hearSockets takes a rank's events from its ZeroMQ sockets.
+// hearSockets reads a rank's events from its ZeroMQ sockets.
 func hearSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int, d stream.Decoder) (err error) {
 	host := ""
 	if e.Bind {
@@ -84,11 +85,11 @@ func hearSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int
 	return nil
 }
 
-// idleTime is how long a silent worker that can be asked is believed to be unchanged.
+// idleTime is the silence after which a worker that can replay is asked for its last message.
 const idleTime = 10 * time.Second
 
-// decoder reads what a worker publishes. The pad tokens of pictures in events go to the model, which learns from them how
-// SGLang's workers name pictures.
+// decoder returns the decoder of what a worker publishes. Pad tokens of pictures in events are passed to the model, which learns
+// from them how SGLang's workers name pictures.
 func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	d := rules.Decoding{Keep: s.keep, Standalone: wc.Events.Load != ""}
@@ -103,7 +104,8 @@ func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	return class.Rules().Decoder(d)
 }
 
-// otherSize tells at once of a worker whose blocks are not as configured: nothing of what it holds can be found.
+// otherSize returns a function that logs a worker whose block size differs from the configuration: nothing that it holds can be
+// found.
 func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 	return func(got int) {
 		s.log.Error("a worker's events carry blocks of another size than configured; they are left out, and nothing it holds is "+
@@ -113,7 +115,7 @@ func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 	}
 }
 
-// unknownKey tells of an engine that has learned to say more than its decoder knows.
+// unknownKey returns a function that logs an engine's events with a key that its decoder does not know.
 func unknownKey(log *zap.Logger) func(key string) {
 	return func(key string) {
 		log.Warn("a worker's events carry a key that is not known; they are read without it, and if it changes what a block's hash covers, what is found "+
@@ -121,7 +123,7 @@ func unknownKey(log *zap.Logger) func(key string) {
 	}
 }
 
-// rows are the workers as the admin page shows them.
+// rows returns the workers for the admin page.
 func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	now := time.Now()
 	list := s.set.Slots()

@@ -11,12 +11,12 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// A message of NVIDIA's standalone example is made with its worker's iteration, and comes with the next one. One that has none
-// for so long has nothing to do, or hangs.
+// A load message of NVIDIA's standalone example is made in one iteration of the worker and sent in the next. A worker that sends
+// none for loadLasts is idle or hangs.
 const loadOld, loadLasts = time.Second, 5 * time.Second
 
-// hearLoad follows what a worker of NVIDIA's standalone example tells of its load, until ctx ends. While it is not heard
-// only our own requests there are counted.
+// hearLoad follows the load messages of a worker of NVIDIA's standalone example, until ctx ends. While it is not connected only
+// our own requests are counted.
 func hearLoad(ctx context.Context, endpoint string, slot *fleet.Slot, log *zap.Logger) {
 	sub := zmq.Sub{Endpoint: endpoint, Bare: true, Down: func(error) { slot.Tell(fleet.Told{}, time.Now()) }}
 	err := sub.Run(ctx, func(m zmq.Message) {

@@ -26,52 +26,52 @@ import (
 	"github.com/sightline-router/sightline/router/vitals"
 )
 
-// sources say who the workers are, and for each slot how its events come: what the configuration names, and what finders
-// (package discover, a Dynamo deployment) find while we run. The set keeps feeds, index, fleet and audit in line.
+// sources know who the workers are, and for each slot how its events come: workers of the configuration, and those that finders
+// (package discover, a Dynamo deployment) find at run time. The set keeps feeds, index, fleet and audit consistent.
 type sources struct {
 	now     *atomic.Pointer[state]
 	log     *zap.Logger
-	keep    bool                   // events keep what audit and learning read of them
+	keep    bool                   // events keep what audit and learning need
 	nats    *bus.Link              // nil: none is used
-	refused *prometheus.CounterVec // by whose NATS
-	turns   chan struct{}          // agents' snapshots that are here at once
+	refused *prometheus.CounterVec // by purpose of the NATS connection
+	turns   chan struct{}          // limits the agents' snapshots in memory
 	nurse   *vitals.Nurse
-	as      *secure.Client // how workers are spoken to, or nil
-	peers   *replicas      // who may know what a worker tells no more; nil: nobody
+	as      *secure.Client // TLS settings and key for workers, or nil
+	peers   *replicas      // to ask for what a worker cannot replay any more; nil: none
 	set     *members.Set
-	longest atomic.Int64 // ns, that a prediction was made for, ever
+	longest atomic.Int64 // longest lifetime of a prediction so far, in ns
 
 	mu        sync.Mutex
 	followers []*follower
-	numbers   int // finders, ever
+	numbers   int // number of finders so far
 
-	ctx     context.Context // of what follows
+	ctx     context.Context // of the finders and watches
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// finder is package discover's: it tells the whole set of endpoints after each change.
+// finder is implemented by package discover: it reports the whole set of endpoints after each change.
 type finder interface {
 	Follow(ctx context.Context, found func([]discover.Endpoint))
 }
 
-// follower is a finder at work.
+// follower is a running finder.
 type follower struct {
 	number int
-	looks  string // what for; "": a Dynamo component's
+	looks  string // what it looks for, as a key; "": a Dynamo component
 	finder finder
 	stop   context.CancelFunc
-	again  func() // tells what was found last once more
+	again  func() // reports the last findings again
 	told   atomic.Bool
 
 	mu    sync.Mutex
-	like  config.Worker // what its workers are
+	like  config.Worker // configuration of its workers
 	found []discover.Endpoint
 	gone  bool
 }
 
-// startSources takes up the workers of a configuration and starts the finders of the others. o says who is told of them.
-// Close what it gives.
+// startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
+// must close the sources.
 func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals.Nurse, peers *replicas, o members.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
 	s = &sources{now: now, nurse: nurse, peers: peers, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
@@ -111,8 +111,8 @@ func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals
 	return s, nil
 }
 
-// follow brings the workers in line with the configuration as it is now: wanted are its finders. Those that look for the same
-// as before go on, and what they found is told anew.
+// follow applies the current configuration to the workers; wanted are its finders. Finders that look for the same as before
+// continue, and their last findings are reported again.
 func (s *sources) follow(wanted []*follower) {
 	cfg := &s.now.Load().cfg
 	s.longest.Store(max(s.longest.Load(), int64(router.LongestPrediction(cfg.Index.PredictedTTL))))
@@ -139,7 +139,7 @@ func (s *sources) follow(wanted []*follower) {
 			continue
 		}
 		f.stop()
-		f.mu.Lock() // what it has begun to tell is told
+		f.mu.Lock() // waits for a report that is under way
 		f.gone = true
 		f.mu.Unlock()
 		gone = append(gone, f.number)
@@ -156,7 +156,7 @@ func (s *sources) follow(wanted []*follower) {
 	s.followers = append(stay, fresh...)
 }
 
-// start has a follower follow.
+// start starts a follower.
 func (s *sources) start(f *follower) {
 	ctx, stop := context.WithCancel(s.ctx)
 	s.numbers++
@@ -185,7 +185,7 @@ func (s *sources) start(f *follower) {
 	})
 }
 
-// silent is how many of the finders have not told who is there yet.
+// silent returns how many of the finders have not reported yet.
 func (s *sources) silent() (silent, all int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,15 +197,15 @@ func (s *sources) silent() (silent, all int) {
 	return silent, len(s.followers)
 }
 
-// natsRefused counts what NATS servers did not let us do.
+// natsRefused returns a counter of refusals by NATS servers.
 func natsRefused(metrics prometheus.Registerer) (*prometheus.CounterVec, error) {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "nats_refused_total",
 		Help: "Times that a NATS server did not let us in, or refused a subject, by what it is for: agents, plane (Dynamo's); the log has its words."}, []string{"of"})
-	v.WithLabelValues("agents") // a counter that first appears as 1 has not increased, to an alert
+	v.WithLabelValues("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
 	return v, metrics.Register(v)
 }
 
-// configured are the workers that are configured by address.
+// configured returns the workers that are configured by address.
 func (s *sources) configured(cfg *config.Config) (list []members.Spec) {
 	for i := range cfg.Workers {
 		wc := &cfg.Workers[i]
@@ -216,7 +216,7 @@ func (s *sources) configured(cfg *config.Config) (list []members.Spec) {
 	return list
 }
 
-// wantedFinders are those that a configuration asks for, not yet at work.
+// wantedFinders returns the finders of a configuration, not started yet.
 func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*follower, err error) {
 	for i := range cfg.Workers {
 		wc := &cfg.Workers[i]
@@ -244,7 +244,7 @@ func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*follower, err e
 	return list, nil
 }
 
-// spec is the worker at an endpoint, as it is configured.
+// spec returns the Spec of the worker at an endpoint, with its configuration.
 func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	wc, host := *like, e.Addr.Addr().String()
 	if e.Addr.Addr().Is6() {
@@ -255,11 +255,11 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	}
 	wc.Addr, wc.Name = e.Addr.String(), cmp.Or(e.Name, wc.Name)
 	wc.Role = cmp.Or(wc.Role, e.Role)
-	role, _ := fleet.RoleOf(wc.Role) // the configuration checks its own; a label of another word is none
+	role, _ := fleet.RoleOf(wc.Role) // the configuration is checked; an unknown label is no role
 	class, _ := s.now.Load().cfg.ClassOf(&wc)
 	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks, s.as)
 	away := s.now.Load().cfg.Zones.Away(cmp.Or(wc.Zone, e.Zone))
-	type worker struct { // another pod at an address that was given out again is another worker
+	type worker struct { // another pod at a reused address is another worker
 		addr netip.AddrPort
 		pod  string
 		role fleet.Role
@@ -285,7 +285,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	return spec
 }
 
-// heard is what of a class its workers' feeds are made by: with another, a worker is another.
+// heard is the part of a class that its workers' feeds depend on: if it changes, the worker is replaced.
 type heard struct {
 	engine, version string
 	blockSize       int
@@ -293,7 +293,7 @@ type heard struct {
 
 func heardOf(c *config.Class) heard { return heard{c.Engine, c.EngineVersion, c.BlockSize} }
 
-// update brings the workers of one finder in line with what it found.
+// update sets the workers of one finder to what it found.
 func (s *sources) update(f *follower, found []members.Spec) {
 	s.set.Update(f.number, found)
 	f.told.Store(true)
