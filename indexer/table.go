@@ -20,7 +20,7 @@ import (
 // references.
 type table struct {
 	mem   *memory
-	dir   []*segment // 1 << depth pointers; a segment of depth d is there 1 << (depth-d) times
+	dir   []*segment // 1 << depth pointers; a segment of depth d occurs 1 << (depth-d) times
 	depth uint8
 }
 

@@ -158,8 +158,8 @@ func (x *decision) candidate(i int) choose.Candidate {
 // it would herd: it keeps requests away from workers with others' work, without weighing how much there is.
 func weighed(others int) int { return int(2 * math.Sqrt(float64(others))) }
 
-// evenUsage gives the candidates whose KV cache usage is unknown or outdated the mean of the others, so that not reporting
-// neither attracts nor repels requests.
+// evenUsage sets the KV cache usage of candidates that do not report it (any more) to the mean of the others, so that not
+// reporting neither attracts nor repels requests.
 func evenUsage(cands []choose.Candidate) {
 	sum, tell := 0.0, 0
 	for i := range cands {

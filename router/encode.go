@@ -14,11 +14,11 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// If a model has workers that only encode, a request whose pictures the chosen worker would have to encode names who encodes
-// them. Each picture has a home worker, chosen by rendezvous hashing of its name: all replicas agree on it without messages or
-// state, and if one of n workers comes or goes only every nth picture moves. Another worker gets the picture only if the home has
-// so much queued that the other would be done sooner even counting that the home must encode the picture again later; it then
-// keeps the picture while that is remembered.
+// If a model has workers that only encode, they encode the pictures that the chosen worker would otherwise have to encode, and
+// the request names them. Each picture has a home worker, chosen by rendezvous hashing of its name: all replicas agree on it
+// without messages or state, and if one of n workers comes or goes only every nth picture moves. Another worker gets the picture
+// only if the home has so much queued that the other would be done sooner even counting that the home must encode the picture
+// again later; it then keeps the picture while that is remembered.
 //
 // llm-d's sidecar sends a request's i-th picture to the i-th address, cyclically (0.7 to 0.10, connector_epd_shared_storage.go,
 // since 0.9 connector_ec_common.go). The order is certain only if no picture occurs twice (up to 0.10 equal URLs count once, on

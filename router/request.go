@@ -61,8 +61,8 @@ type Target struct {
 	// Instance is the id by which the front end at Addr picks the worker (NVIDIA Dynamo); "": Addr is the worker's own. All
 	// targets of a decision have the same one, since a request can name only one.
 	Instance string
-	// Prefill and PrefillRank name the worker that prefills, if another than Worker, which then decodes and asks it. With an
-	// Instance, Prefill is an instance id too; else it is an ip:port (llm-d's sidecar at Addr).
+	// Prefill and PrefillRank name the worker that prefills, if that is not Worker, which then decodes and requests the prefill.
+	// With an Instance, Prefill is an instance id too; else it is an ip:port (llm-d's sidecar at Addr).
 	Prefill     string
 	PrefillRank int
 }

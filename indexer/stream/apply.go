@@ -30,9 +30,9 @@ func (f *Feed) apply(m Message) error {
 	if f.started {
 		whole = m.Seq == f.next
 	} else {
-		// Earlier messages were published before anybody listened, and cannot be replayed. An agent without a replay starts like
-		// this beside SGLang, whose message 0 says that nothing is held, and beside an engine that has been serving. The numbers
-		// do not distinguish the two.
+		// Earlier messages were published before anybody listened, and cannot be replayed. An agent without a replay also starts
+		// like this beside a new SGLang, whose message 0 only says that nothing is held. The numbers do not distinguish that from
+		// an engine that has been serving.
 		f.partial = !whole
 	}
 	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {

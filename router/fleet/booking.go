@@ -42,7 +42,7 @@ type Booking struct {
 	Decode  *Slot          // who decodes, if another slot
 	Note    any            // the router's own data, returned at the end
 	Bytes   int            // memory that Note keeps
-	Source  uint64         // the Envoy connection that reported it last; 0: none whose end is noticed
+	Source  uint64         // the Envoy connection that reported on it last; 0: not known, so its end is not noticed
 	At      time.Time      // time of the decision; set by Book
 	Model   string         // with Counted: Tenant's requests are counted by Model
 	Tenant  string

@@ -293,9 +293,9 @@ func (s *Slot) learn(tokens float64, now time.Time) {
 	s.rate += 0.1 * (seen - s.rate)
 }
 
-// learnLoading records how much longer than its tokens' own time a request took to prefill, if its adapter was taken as not
-// loaded and nothing was queued before it. It includes cases in which the adapter was loaded after all, so it is the expected
-// cost of loading. EWMA, weight 0.2.
+// learnLoading records the time that a request took to prefill beyond its tokens' own time, if its adapter was assumed not to be
+// loaded and nothing was queued before it. Cases in which the adapter was loaded after all count too, so the result is the
+// expected cost of loading. EWMA, weight 0.2.
 func (s *Slot) learnLoading(h *hold, now time.Time) {
 	if h.loads == 0 || !s.shown {
 		return
@@ -308,8 +308,8 @@ func (s *Slot) learnLoading(h *hold, now time.Time) {
 	s.loading += 0.2 * (took - s.loading)
 }
 
-// learnFetching records how much longer than its tokens' own time a request took whose prompt had to be fetched from a lower
-// tier, if nothing was queued before it. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for
+// learnFetching records the time that a request took beyond its tokens' own time, if its prompt had to be fetched from a lower
+// tier and nothing was queued before it. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for
 // others' steps, looks like slowness.
 func (s *Slot) learnFetching(h *hold, now time.Time) {
 	if h.fetches < fewFetched || !h.alone || h.loads > 0 || !s.shown {
