@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Requests of an adapter go where it is loaded, unless more waits there than loading takes; one that has to go for another costs
-// twice, and the one that was used least lately goes.
+// TestAdaptersStay checks that requests for an adapter go where it is loaded, unless the queue there costs more than loading,
+// that an adapter which has to be evicted doubles the cost, and that the least recently used one is evicted.
 func TestAdaptersStay(t *testing.T) {
 	w := newWorld(t, 2)
 	models := w.opt.Models
@@ -45,8 +45,8 @@ func TestAdaptersStay(t *testing.T) {
 	}
 }
 
-// An adapter that workers list is found without being configured; its requests go to those that list it, and to any again when
-// none does. What the workers' metrics tell is loaded counts as loaded.
+// TestAdaptersAreListed checks that an adapter that workers list needs no configuration, that its requests go to the workers that
+// list it, or to any if none does, and that adapters in the workers' metrics count as loaded.
 func TestAdaptersAreListed(t *testing.T) {
 	w := newWorld(t, 3)
 	n := 0

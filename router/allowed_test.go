@@ -18,7 +18,8 @@ func (w *world) inflight() (n int) {
 	return n
 }
 
-// A pool and a subset hint limit the choice whether the body can be read or not; the cache still decides within them.
+// TestAllowed checks that a pool and a subset hint limit the choice whether the body can be read or not, and that the cache
+// decides within them.
 func TestAllowed(t *testing.T) {
 	w := newWorld(t, 4)
 	const body = `{"model":"m","messages":[{"role":"user","content":"What does the sign on the left say, in one word?"}]}`
@@ -56,7 +57,8 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// A worker with as many requests as it may have gets no more, whatever it holds; with all full, a request is shed.
+// TestMaxInFlight checks that a worker at its limit of requests gets no more, whatever it holds, and that a request is shed if
+// all are full.
 func TestMaxInFlight(t *testing.T) {
 	w := newWorld(t, 2)
 	w.limit(2)
@@ -95,7 +97,8 @@ func TestMaxInFlight(t *testing.T) {
 	}
 }
 
-// Places whose requests nobody reports of are free again, though no request is let in that could book one.
+// TestLostReportsDoNotLock checks that places expire whose requests are never reported on, although no request is let in that
+// could book one.
 func TestLostReportsDoNotLock(t *testing.T) {
 	for _, confirmed := range []bool{false, true} {
 		w := newWorld(t, 2)
@@ -124,7 +127,7 @@ func TestLostReportsDoNotLock(t *testing.T) {
 	}
 }
 
-// A limit that nobody counts for refuses nobody.
+// TestNoLimitWithoutReports checks that the limit refuses nobody if Envoy reports nothing.
 func TestNoLimitWithoutReports(t *testing.T) {
 	w := newWorld(t, 2)
 	w.limit(1)
@@ -142,8 +145,8 @@ func TestNoLimitWithoutReports(t *testing.T) {
 	}
 }
 
-// A worker that fails gets a trial now and then, one request at a time, whatever it holds; a 4xx or a client that leaves is
-// no failure; one that is full is not tried; with all out everyone is asked.
+// TestFailingWorker checks that a failing worker gets a trial now and then, one request at a time, whatever it holds; that a 4xx
+// or a client that disconnects is no failure; that a full worker gets no trial; and that all are used if all are out.
 func TestFailingWorker(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 1)))
 	for _, c := range []struct {
@@ -184,7 +187,7 @@ func TestFailingWorker(t *testing.T) {
 			} else if !c.out {
 				return
 			}
-			for range 4 { // named for no retry either
+			for range 4 { // not even offered for a retry
 				for _, target := range w.decide(chatBody("m", fmt.Sprintf("%q", text(9, 7)))).Targets {
 					if target.Worker == "w1" {
 						t.Error("a retry would go there")
@@ -237,7 +240,8 @@ func TestAllFail(t *testing.T) {
 	}
 }
 
-// A worker that joins looks idle, and gets no more than the mean of the others at first. With the others full it gets what comes.
+// TestNewcomer checks that a worker that joins, and looks idle, gets no more than the mean of the others at first, and everything
+// if the others are full.
 func TestNewcomer(t *testing.T) {
 	w := newWorld(t, 3)
 	all := w.opt.Fleet.Workers()
@@ -259,7 +263,7 @@ func TestNewcomer(t *testing.T) {
 		name, _ := ask(10 + i)
 		got[name]++
 	}
-	if got["w2"] != 3 && got["w2"] != 4 { // 3 at the first, and the mean grows with the others'
+	if got["w2"] != 3 && got["w2"] != 4 { // 3 at first, and the mean grows with the others'
 		t.Errorf("%v: want three or four of six at the newcomer", got)
 	}
 	w.limit(5)
@@ -273,7 +277,7 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
-// What others have at a worker makes it dearer, and fills no place of ours.
+// TestOthersRequests checks that other senders' requests at a worker raise its cost, but take none of our places.
 func TestOthersRequests(t *testing.T) {
 	w := newWorld(t, 2)
 	w.limit(1)
@@ -288,7 +292,7 @@ func TestOthersRequests(t *testing.T) {
 	}
 }
 
-// A worker that does not tell its KV cache's use is neither drawn to nor kept from because of it.
+// TestUsageNotTold checks that a worker that does not report its KV cache usage is neither preferred nor avoided for it.
 func TestUsageNotTold(t *testing.T) {
 	cands := []choose.Candidate{{Usage: 0.2}, {Usage: -1}, {Usage: 0.6}}
 	if evenUsage(cands); cands[1].Usage != 0.4 || cands[0].Usage != 0.2 {

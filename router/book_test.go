@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// An engine decodes n answers to one prompt as n requests, which it prefills once.
+// TestAnswersCount checks that n answers to one prompt count as n requests that are prefilled once, as engines handle them.
 func TestAnswersCount(t *testing.T) {
 	for n, want := range map[string]int{"1": 1, "4": 4, "0": 1, "-7": 1, "1e99": 128, `"5"`: 5 /* as pydantic reads it */, "null": 1, "2.5": 2} {
 		w := newWorld(t, 1)

@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// oneWorker is a router before one worker of the shipped model, whose server was started as change says.
+// oneWorker returns a router with one worker of the shipped model, with the server options set by change.
 func oneWorker(t *testing.T, change func(*engine.Server)) *Router {
 	t.Helper()
 	s := engine.DefaultServer()
@@ -38,10 +38,10 @@ func oneWorker(t *testing.T, change func(*engine.Server)) *Router {
 	return New(Options{Models: []Model{{Name: "m", Prompts: live}}, Fleet: f, Index: index, PredictedTTL: time.Second})
 }
 
-// What is too long is found out before it is made: ids of a text, and the placeholders of pictures whose headers say that
-// they are huge. With max_model_len the engine refuses it; without, its beginning is known.
+// TestBoundBeforeWork checks that a prompt that is too long is detected before its ids are made: of a text, and of pictures whose
+// headers claim a huge size. With max_model_len the engine refuses it; without, its beginning is known.
 func TestBoundBeforeWork(t *testing.T) {
-	large := png(1, 3500, 3500) // says the header: 15,625 tokens
+	large := png(1, 3500, 3500) // by the header: 15,625 tokens
 	picture := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + base64.StdEncoding.EncodeToString(large) + `"}}`
 	pictures := hostilebody.Holding(strings.TrimSuffix(strings.Repeat(picture+",", 1000), ","))
 	text := hostilebody.Saying(strings.Repeat("a b c d e f g ", 8<<20/14)) // 4 M tokens
@@ -82,7 +82,8 @@ func TestBoundBeforeWork(t *testing.T) {
 	}
 }
 
-// A body of more than is read of one is cleaned all the same and goes by load, or is refused where it cannot be cleaned; each is counted.
+// TestHostileBodies checks that a body beyond the limits of reading is cleaned and routed by load, or refused if it cannot be
+// cleaned, and is counted.
 func TestHostileBodies(t *testing.T) {
 	many := func(n int, of string) string { return strings.Repeat(of+",", n-1) + of }
 	keys := make([]string, 1<<16+1)
@@ -115,13 +116,13 @@ func TestHostileBodies(t *testing.T) {
 	}
 }
 
-// A long text takes a few times its length while it is read, and nothing once it is.
+// TestMemoryOfLongTexts checks that a long text takes a few times its length while it is read, and nothing afterwards.
 func TestMemoryOfLongTexts(t *testing.T) {
 	const size = 24 << 20
 	r := oneWorker(t, func(*engine.Server) {})
 	heap := func() uint64 {
 		runtime.GC()
-		runtime.GC() // what pools keep for one collection more
+		runtime.GC() // frees what pools keep for one more collection
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc

@@ -17,8 +17,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// classWorld is a router before one worker of each class, named after it; "" is the model's own, vLLM 0.32 with blocks
-// of 16.
+// classWorld is a router with one worker of each class, named after the class; "" is the model's own, vLLM 0.32 with blocks of
+// 16.
 type classWorld struct {
 	*world
 	model Model
@@ -62,8 +62,8 @@ func newClassWorld(t *testing.T, classes map[string]func(*engine.Server)) *class
 	return w
 }
 
-// stores plays the events of the class's worker when it has prefilled the first tokens of a body; it gives what the
-// engine will find of it next time.
+// stores applies the events of the class's worker after it has prefilled the first tokens of a body. It returns how many tokens
+// the engine will find cached next time.
 func (w *classWorld) stores(class, skeleton string, tokens int) (cached int) {
 	w.t.Helper()
 	var s body.Skeleton
@@ -92,7 +92,8 @@ func (w *classWorld) stores(class, skeleton string, tokens int) (cached int) {
 
 func wide(s *engine.Server) { s.BlockSize = 32 }
 
-// Each worker is found by its own class's keys, whatever the others hold, and the longest prefix in tokens wins.
+// TestClassesAreRankedTogether checks that each worker is found by its own class's keys, whatever the others hold, and that the
+// longest prefix in tokens wins.
 func TestClassesAreRankedTogether(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -127,7 +128,7 @@ func TestClassesAreRankedTogether(t *testing.T) {
 	}
 }
 
-// What was routed to a class is predicted there by its own keys.
+// TestClassPredictions checks that what was routed to a class is predicted there by its own keys.
 func TestClassPredictions(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){"wide": wide})
 	seen := map[string]bool{}
@@ -156,7 +157,8 @@ func TestClassPredictions(t *testing.T) {
 	}
 }
 
-// Envoy took it to a worker of another class: what that one stores has other hashes, so no verdict is given.
+// TestMovedToAnotherClassIsNotJudged checks that there is no verdict if Envoy used a worker of another class, which stores other
+// hashes.
 func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){"wide": wide})
 	au := audit.New(audit.Options{Index: w.index})
@@ -182,8 +184,8 @@ func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
 	}
 }
 
-// An engine that will refuse a request leaves the choice; the other class's workers stay. (vLLM 0.31 and later answer
-// request kwargs with 400, unless told to trust them.)
+// TestOneClassRefuses checks that a class whose engine will refuse a request is left out, and the other class's workers stay.
+// (vLLM 0.31 and later answer request kwargs with 400, unless told to trust them.)
 func TestOneClassRefuses(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){"old": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})
 	body := `{"model":"m","mm_processor_kwargs":{"max_pixels":50176},"messages":[{"role":"user","content":` + picture(3, 640, 480) + `}]}`
@@ -199,7 +201,8 @@ func TestOneClassRefuses(t *testing.T) {
 	}
 }
 
-// A body is changed once: candidates that need other changes are not offered beside the chosen one.
+// TestEditsAreForAllTargets checks that candidates that need other body edits than the chosen one are not offered, since a body
+// is changed once.
 func TestEditsAreForAllTargets(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){"named": func(s *engine.Server) { s.MediaNames = "injected" }, "wide": wide})
 	body := chatBody("m", picture(4, 640, 480))
@@ -222,12 +225,13 @@ func TestEditsAreForAllTargets(t *testing.T) {
 	}
 }
 
-// Two releases that read a request alike share its hashes; one with other blocks, or that knows less of it, has its own.
+// TestClassesShareHashes checks that two releases that read a request alike share its hashes, and that one with other blocks or
+// less knowledge of it does not.
 func TestClassesShareHashes(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){
 		"wide": wide,
 		"like": func(s *engine.Server) { s.EngineVersion = "0.31.0" },
-		"name": func(s *engine.Server) { s.EngineVersion = "0.30.0" }, // names pictures otherwise
+		"name": func(s *engine.Server) { s.EngineVersion = "0.30.0" }, // names pictures differently
 		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name pictures
 	})
 	m := newServedModel(&w.model)
@@ -268,8 +272,8 @@ func anthropic(seed uint64, widths ...int) string {
 	return b.String()
 }
 
-// The classes of a model read one request side by side, and each reads what the client sent: a model with one class finds
-// the same tokens, and the same request again finds all of its blocks predicted.
+// TestClassesReadOneRequest checks that the classes of a model read one request concurrently, each as the client sent it: a model
+// with one class gets the same tokens, and the same request again finds all its blocks predicted.
 func TestClassesReadOneRequest(t *testing.T) {
 	widths := []int{56, 112, 224, 448, 896}
 	alone, both := newWorld(t, 1), newClassWorld(t, map[string]func(*engine.Server){"other": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})

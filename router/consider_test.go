@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 )
 
-// What would be decided is what is decided next, all workers are told, and nothing comes of having asked.
+// TestConsider checks that Consider returns what is decided next, lists all workers, and has no effects.
 func TestConsider(t *testing.T) {
 	w := newWorld(t, 5)
 	body := chatBody("m", fmt.Sprintf("%q", text(400, 1)))
@@ -56,12 +56,13 @@ func TestConsider(t *testing.T) {
 	if list := w.Recent(1); len(list[0].Ranked) != 0 || list[0].Considered != 4 {
 		t.Errorf("listed: %+v", list[0])
 	}
-	if _, err := json.Marshal(told); err != nil { // a trial's rank is no number
+	if _, err := json.Marshal(told); err != nil { // no infinite or NaN cost, even for a trial
 		t.Error(err)
 	}
 }
 
-// Of a request that is not read, or that nobody may get, it is told why; a trial is left for real requests.
+// TestConsiderWithoutPrompt checks that Consider returns the reason for a request that is not read or that no worker may get, and
+// leaves a trial to real requests.
 func TestConsiderWithoutPrompt(t *testing.T) {
 	w := newWorld(t, 2)
 	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(chatBody("other", `"x"`))}}, 64); d.Why != "model unknown" || told.Asked != "other" || len(told.Ranked) != 2 {

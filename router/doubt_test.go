@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// What a worker's events told counts for less and less once they have stopped coming, never as exact, and in the end for
-// nothing; when they come again it counts as before.
+// TestDeadStreamLosesCredit checks that the blocks known of a worker count for less and less once its events have stopped, never
+// as exact, and finally for nothing, and count fully when the events come again.
 func TestDeadStreamLosesCredit(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
@@ -22,7 +22,7 @@ func TestDeadStreamLosesCredit(t *testing.T) {
 	}
 	last := whole.CachedTokens + 1
 	for _, age = range []time.Duration{doubtAfter - 1, doubtAfter, time.Minute, 3 * time.Minute, unknownAfter - 10*time.Second} {
-		w.now = w.now.Add(time.Hour) // what was predicted has ended
+		w.now = w.now.Add(time.Hour) // the predictions have expired
 		d := w.decide(body)
 		switch {
 		case age < doubtAfter && (d.Reason != Exact || d.CachedTokens != whole.CachedTokens):
@@ -44,8 +44,8 @@ func TestDeadStreamLosesCredit(t *testing.T) {
 	}
 }
 
-// A worker whose events prove a prefix is chosen before one whose events have not come for long, though both were told of it;
-// and what the engine then did not find is no longer believed of the other.
+// TestDoubtfulComesSecond checks that a worker whose events prove a prefix is preferred to one whose events have not come for
+// long, and that what the engine did not find is removed from the latter.
 func TestDoubtfulComesSecond(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 8)))
@@ -72,7 +72,8 @@ func TestDoubtfulComesSecond(t *testing.T) {
 	}
 }
 
-// A worker whose events were lost counts as predicted at once, and less and less, though its stream is live.
+// TestLostEventsLeaveDoubt checks that a worker whose events were lost counts as predicted at once, and less and less, although
+// its stream is live.
 func TestLostEventsLeaveDoubt(t *testing.T) {
 	w := newWorld(t, 1)
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 9)))
@@ -100,7 +101,7 @@ func TestLostEventsLeaveDoubt(t *testing.T) {
 	}
 }
 
-// Of a worker in doubt some answers are bound to be less than its events promised. It is asked anew when most are.
+// TestMostMustBeGone checks that a worker in doubt, of which some misses are expected, is resynced only when most answers miss.
 func TestMostMustBeGone(t *testing.T) {
 	for good, want := range map[int]int{0: 1, 5: 0} {
 		w := newWorld(t, 1)
@@ -128,7 +129,8 @@ func TestMostMustBeGone(t *testing.T) {
 	}
 }
 
-// What is routed to a worker counts for minutes where its events do not come: without a source, or with one that is dead.
+// TestPredictionsOfADeadStream checks that predictions for a worker count for minutes if its events do not come: without a
+// source, or with a dead one.
 func TestPredictionsOfADeadStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		age  func(time.Time) time.Duration

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Of twenty places the last two go to those who have few, the last five to nobody who is not urgent, and all of them to who is.
+// TestFewPlacesAreShared checks that of twenty places the last two go to tenants with few requests, the last five to no request
+// of low priority, and any of them to an urgent one.
 func TestFewPlacesAreShared(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opt.Fair = true
@@ -51,7 +52,7 @@ func TestFewPlacesAreShared(t *testing.T) {
 		t.Errorf("who has one of nineteen: %d", status)
 	}
 	fill("c", 1, 0)
-	for i := range 2 { // of a
+	for i := range 2 { // of tenant a
 		if _, ok := w.opt.Fleet.End(fmt.Sprint("r", i+1), 0); !ok {
 			t.Fatal("not booked")
 		}

@@ -34,8 +34,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/fetch"
 )
 
-// The judge is a real vLLM: its token ids, media spans and image names for each recorded request, and its KV events byte
-// for byte. Two workers' recordings are part of the project (testdata/vllm); all of them run under TestConformanceVLLM.
+// The reference is a real vLLM: its token ids, media spans and image names for each recorded request, and its KV events byte for
+// byte. Two workers' recordings are part of the project (testdata/vllm); all of them run under TestConformanceVLLM.
 
 // goldenWorker is one server configuration of the recordings.
 type goldenWorker struct {
@@ -100,7 +100,7 @@ type goldenStep struct {
 	Frames   [][3]string     `json:"frames"`
 	Usage    struct {
 		Prompt  int `json:"prompt_tokens"`
-		Input   int `json:"input_tokens"` // of /v1/messages: less those of the cache, which stand beside
+		Input   int `json:"input_tokens"` // of /v1/messages: without the cached tokens, which are reported separately
 		Created int `json:"cache_creation_input_tokens"`
 		Read    int `json:"cache_read_input_tokens"`
 		Details struct {
@@ -129,7 +129,7 @@ type goldenSet struct {
 	server  *httptest.Server
 }
 
-// serveImages stands in for the host that the recorded URLs name.
+// serveImages serves the images of the recorded URLs.
 func (g *goldenSet) serveImages(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/redir/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -202,11 +202,11 @@ type replayed struct {
 	late     []late // cases whose events had not all come
 }
 
-// late is a case whose last events stand among the next case's frames; a few recordings have such.
+// late is a case whose last events are among the next case's frames; a few recordings have such.
 type late struct {
 	id    string
 	found func() bool
-	lost  bool // the recording itself has fewer blocks than the prompts: its events were not all caught
+	lost  bool // the recording has fewer blocks than the prompts: its events were not all captured
 	until int  // it must be found before this many cases have run
 }
 
@@ -300,7 +300,7 @@ func (r *replayed) feed(frames [][3]string) error {
 	return nil
 }
 
-// held is how many leading blocks of a prompt the index says the worker holds.
+// held returns how many leading blocks of a prompt the worker holds by the index.
 func (r *replayed) held(p *engine.Prompt, lora string) (blocks, full int) {
 	r.locals = r.model.Locals(r.locals[:0], p, lora)
 	r.index.Match(r.locals, &r.matches)
@@ -312,7 +312,7 @@ func (r *replayed) held(p *engine.Prompt, lora string) (blocks, full int) {
 	return blocks, len(r.locals)
 }
 
-// compare says how a prompt differs from what the engine had, "" if it does not.
+// compare returns how a prompt differs from the engine's, "" if it does not.
 func compare(t *testing.T, p *engine.Prompt, rle []any, mm []goldenMM, mmSource string) string {
 	want := unroll(t, rle)
 	if !slices.Equal(p.IDs, want) {
@@ -341,7 +341,7 @@ func compare(t *testing.T, p *engine.Prompt, rle []any, mm []goldenMM, mmSource 
 	return ""
 }
 
-// one runs one recorded case; the result is "" or what differs.
+// one runs one recorded case and returns "" or what differs.
 func (r *replayed) one(c *goldenStep) string {
 	ps, lora, err := r.read(c.Endpoint, c.Request)
 	if c.Status != http.StatusOK {
@@ -363,7 +363,7 @@ func (r *replayed) one(c *goldenStep) string {
 				return fmt.Sprintf("prompt %d: %s", i, d)
 			}
 		}
-	} else if len(c.TokenRLE) == 0 { // recorded by its events alone: all full blocks must be found by them
+	} else if len(c.TokenRLE) == 0 { // recorded by its events only: all full blocks must be found by them
 		prompts := 0
 		for i := range ps.List {
 			if prompts += len(ps.List[i].IDs); !ps.List[i].Exact {
@@ -397,7 +397,7 @@ func (r *replayed) one(c *goldenStep) string {
 	return ""
 }
 
-// cases runs a worker's cases and reports the count.
+// cases runs a worker's cases and returns the counts.
 func (r *replayed) cases(cases []goldenCase, endpoints func(string) bool) (equal, total int) {
 	for i := range cases {
 		c := &cases[i]
@@ -461,7 +461,7 @@ func ownSet(t *testing.T) *goldenSet {
 	return g
 }
 
-// Every recorded request of two real workers, with the model directory that the project ships: token ids, spans, names
+// TestVLLMRequests replays every recorded request of two real workers with the shipped model directory: token ids, spans, names
 // and, after the worker's own events, every full block.
 func TestVLLMRequests(t *testing.T) {
 	g := ownSet(t)
@@ -486,8 +486,8 @@ func served(endpoint string) bool {
 	return false
 }
 
-// The engine's own count of cached tokens in a row of requests against one cache is what the index says, but for the
-// first request after a reset: vLLM tells a reset only with the next batch.
+// TestVLLMCachedTokens checks that the engine's count of cached tokens in a series of requests against one cache is what the
+// index says, except for the first request after a reset: vLLM reports a reset only with the next batch.
 func TestVLLMCachedTokens(t *testing.T) {
 	g := ownSet(t)
 	for _, c := range readCases(t, gunzip(t, "qwen2.5-vl-b16.seq.jsonl.gz")) {
@@ -513,9 +513,9 @@ func (r *replayed) sequence(c goldenCase) (steps int) {
 			}
 			held, _ := r.held(&ps.List[0], lora)
 			size := r.model.Server.BlockSize
-			// An engine always computes the last token, so a prompt that is held whole loses its last block.
+			// An engine always computes the last token, so a prompt that is wholly cached loses its last block.
 			predicted := min(held*size, (len(ps.List[0].IDs)-1)/size*size)
-			noRead := bytes.Contains(s.Request, []byte(`"prompt_logprobs"`)) // switches prefix reads off
+			noRead := bytes.Contains(s.Request, []byte(`"prompt_logprobs"`)) // disables prefix cache reads
 			if predicted != s.Usage.Details.Cached && !afterReset && !noRead {
 				r.t.Errorf("%s step %d: the engine had %d tokens cached, we predict %d", c.ID, i, s.Usage.Details.Cached, predicted)
 			}

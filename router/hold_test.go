@@ -11,12 +11,12 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// Where no worker is known a request waits for one, and its client is told to come again where none comes.
+// TestHold checks that a request waits for a worker if none is known, and that its client is told to retry if none comes.
 func TestHold(t *testing.T) {
 	for name, c := range map[string]struct {
 		hold        time.Duration
 		comes, full bool
-		why         string // of a refusal; "": a worker or Envoy's fallback takes it
+		why         string // for a refusal; "": a worker or Envoy's fallback takes it
 		outcome     string
 	}{
 		"off":               {0, false, false, "", ""},
@@ -54,7 +54,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// At debug each decision is one line, however many there are, and no line has a word of a prompt.
+// TestDecisionLines checks that each decision is one log line at debug level, however many there are, without any word of a
+// prompt.
 func TestDecisionLines(t *testing.T) {
 	w := newWorld(t, 2)
 	core, lines := observer.New(zap.DebugLevel)

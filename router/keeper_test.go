@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// What is asked for stays remembered under its own id, whatever becomes of the body that named it: with the build tag
-// poison that memory is overwritten.
+// TestAnswersIDIsNotTheBodys checks that an answer's id does not refer to the body that named it: with the build tag poison that
+// memory is overwritten.
 func TestAnswersIDIsNotTheBodys(t *testing.T) {
 	w := newWorld(t, 2)
 	w.answers.Add("resp_1", "10.0.0.2:8000")
@@ -20,7 +20,8 @@ func TestAnswersIDIsNotTheBodys(t *testing.T) {
 	}
 }
 
-// What is remembered of answers, and of who encoded a picture, has its bound, and what goes is counted.
+// TestMemoryOfAnswersAndPicturesIsBounded checks the limits of remembered answers and picture encoders, and that evictions are
+// counted.
 func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
 	w, full := newWorld(t, 1), map[string]int{}
 	w.opt.NoRoom = func(what string) { full[what]++ }
@@ -37,7 +38,8 @@ func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
 	}
 }
 
-// What other replicas have us keep has its bounds: beyond them their requests do not count, or without their blocks; both are counted.
+// TestTheirsAreBounded checks the limits of other replicas' bookings: beyond them requests do not count, or lose their blocks;
+// both are counted.
 func TestTheirsAreBounded(t *testing.T) {
 	w, full := newWorld(t, 1), map[string]int{}
 	w.opt.NoRoom = func(what string) { full[what]++ }

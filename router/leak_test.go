@@ -6,7 +6,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// lumberjack 2.2.1 leaves one goroutine a log behind.
+// lumberjack 2.2.1 leaks one goroutine for each log.
 func TestMain(m *testing.M) {
 	_, _ = testModel() // as long as the process
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent(), goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))

@@ -21,7 +21,7 @@ func newLeft(t *testing.T, workers int, share float64) *world {
 	return w
 }
 
-// busy counts what is booked and predicted.
+// busy returns what is booked and predicted.
 func (w *world) busy() (out string) {
 	for i, s := range w.slots {
 		l := s.Load(w.now)
@@ -30,7 +30,8 @@ func (w *world) busy() (out string) {
 	return out + fmt.Sprint(w.predicted.size.Load() > 0)
 }
 
-// Of a request that is left alone nothing is told and nothing booked, until Envoy says who got it; then all of it is that worker's.
+// TestLeftAlone checks that a request that is left alone sends Envoy nothing and books nothing until Envoy reports who got it,
+// and that all of it is then booked at that worker.
 func TestLeftAlone(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
 	for name, c := range map[string]struct {
@@ -78,7 +79,8 @@ func TestLeftAlone(t *testing.T) {
 	}
 }
 
-// What a request of this kind does is known from where it went: its prompt is predicted there, and the choice follows.
+// TestChoiceFollowsWhatHappens checks that the effects of such a request are known from where it went: its prompt is predicted
+// there, and the choice follows.
 func TestChoiceFollowsWhatHappens(t *testing.T) {
 	w := newLeft(t, 3, 1)
 	body := chatBody("m", picture(3, 640, 480))
@@ -107,7 +109,8 @@ func (w *world) worker(name string) (n int) {
 	return n
 }
 
-// Nothing is refused for want of room, whether or not all are full; what the engine would not survive is.
+// TestLeftIsNotShed checks that such requests are not refused for lack of room, but that bodies are still cleaned, and refused if
+// they are not JSON.
 func TestLeftIsNotShed(t *testing.T) {
 	w := newLeft(t, 1, 1)
 	w.limit(1)
@@ -130,7 +133,8 @@ func TestLeftIsNotShed(t *testing.T) {
 	}
 }
 
-// Where Envoy cannot pick by itself a request that is left alone gets the worker that one gets of which nothing is known, and counts there.
+// TestLeftWhereEnvoyCannotPick checks that, if Envoy cannot pick by itself, such a request gets the worker that an unread request
+// would get, and is booked there.
 func TestLeftWhereEnvoyCannotPick(t *testing.T) {
 	w := newLeft(t, 2, 1)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
@@ -151,7 +155,8 @@ func TestLeftWhereEnvoyCannotPick(t *testing.T) {
 	}
 }
 
-// The worker's ranks, and workers that could not be chosen, have their places in the comparison; one that came since has none.
+// TestUsedWorkersStanding checks that ranks, and workers that could not be chosen, take part in the comparison, but not a worker
+// that has joined since.
 func TestUsedWorkersStanding(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
 	for name, c := range map[string]struct {
@@ -182,20 +187,20 @@ func TestUsedWorkersStanding(t *testing.T) {
 	}
 }
 
-// fill gives a worker a request of others'.
+// fill gives a worker a request of another sender.
 func (w *world) fill(i int) {
 	w.opt.Fleet.Book("full", fleet.Booking{Slot: w.slots[i], Note: &booked{cached: -1}})
 }
 
-// fails lets a worker fail until it is out.
+// fails makes a worker fail until it is out.
 func (w *world) fails(i int) {
 	for range 3 {
 		w.slots[i].Worker.Failed("connect", w.now)
 	}
 }
 
-// A conversation stays on its side, by its session or by how it begins, and so it does in another replica and with a larger share.
-// The share holds.
+// TestSplit checks that a conversation stays on its side, by its session or its beginning, in another replica and with a larger
+// share too, and that the share is met.
 func TestSplit(t *testing.T) {
 	const conversations = 10000
 	turn := func(i, turn int, session bool) *Request {
@@ -232,7 +237,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// Only the worker that keeps an answer can serve who asks for it: of neither arm, but in observe, where nothing is steered.
+// TestStoredAnswersAreOfNoArm checks that a request for a stored answer, which only one worker can serve, is in neither arm,
+// except in observe mode, in which nothing is steered.
 func TestStoredAnswersAreOfNoArm(t *testing.T) {
 	for share, want := range map[float64]report.Arm{0.99: "", 1: report.Left} {
 		w := newLeft(t, 2, share)
@@ -244,7 +250,7 @@ func TestStoredAnswersAreOfNoArm(t *testing.T) {
 	}
 }
 
-// Reports of one request that come side by side place it once.
+// TestLeftReportsSideBySide checks that concurrent reports of one request place it once.
 func TestLeftReportsSideBySide(t *testing.T) {
 	w := newLeft(t, 3, 1)
 	w.opt.Audit = audit.New(audit.Options{Index: w.index})

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// What the decision log says of decisions that end in each way: one line each, in the order of their ends.
+// TestDecisionLog checks the decision log's lines for every kind of end: one line each, in the order of their ends.
 func TestDecisionLog(t *testing.T) {
 	w := newWorld(t, 3)
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")

@@ -23,7 +23,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// servers are the kinds of engines that read a body in ways of their own.
+// servers returns the kinds of engines that read a body differently.
 func servers(t *testing.T) map[string]*engine.Live {
 	plain := func(*engine.Server) {}
 	sglang := func(s *engine.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" }
@@ -54,13 +54,13 @@ func servers(t *testing.T) map[string]*engine.Live {
 	return out
 }
 
-// pictures are those of a shape of n bytes, within it or by URL.
+// pictures returns the number of pictures of a shape of n bytes, inline or by URL.
 func pictures(s hostilebody.Shape, n int) float64 {
 	body := s.Build(n, "")
 	return float64(strings.Count(body, "base64") + strings.Count(body, `"http://`))
 }
 
-// shippedAs is a copy of the shipped model directory under a name, with texts replaced in its files.
+// shippedAs copies the shipped model directory under a name, with texts replaced in its files.
 func shippedAs(t *testing.T, name string, changes ...string) string {
 	dir := filepath.Join(t.TempDir(), name)
 	if err := os.CopyFS(dir, os.DirFS(shippedModel)); err != nil {
@@ -79,14 +79,14 @@ func shippedAs(t *testing.T, name string, changes ...string) string {
 	return dir
 }
 
-// cpu is the time that this process has computed.
+// cpu returns the CPU time of this process.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// row is what the longest body of a shape cost, and how many times that is what prose of its length cost the same server.
+// row is the cost of the longest body of a shape, and its ratio to the cost of prose of the same length at the same server.
 type row struct {
 	shape, server string
 	took          time.Duration
@@ -97,7 +97,7 @@ type row struct {
 
 func (r row) worst() float64 { return max(r.times, r.timesMemory) }
 
-// dearest is a table of costs, the dearest first, 25 at most.
+// dearest returns a table of costs, highest first, 25 at most.
 func dearest(costs map[string]row) string {
 	rows := slices.SortedFunc(maps.Values(costs), func(a, b row) int {
 		return cmp.Or(cmp.Compare(b.worst(), a.worst()), cmp.Compare(a.server, b.server))
@@ -111,17 +111,17 @@ func dearest(costs map[string]row) string {
 	return b.String()
 }
 
-// TestLinear: whatever a body says, a decision costs what its length says. Each hostile shape is measured at growing lengths,
-// each four times the one before: time and memory must not grow more than that, but for noise; quadratic work would grow
-// sixteenfold. And the longest may cost only so much more than prose of that length, in time and in memory. make cost writes the
-// dearest into docs/reliability.md, at 1 MB for all engines.
+// TestLinear checks that the cost of a decision depends on the body's length only. Each hostile shape is measured at growing
+// lengths, each four times the previous one: time and memory must grow by no more than that, except for noise; quadratic work
+// would grow sixteenfold. The longest body may also cost only so much more than prose of that length, in time and in memory. make
+// cost writes the most expensive shapes into docs/reliability.md, at 1 MB for all engines.
 func TestLinear(t *testing.T) {
 	const (
 		grows  = 10.0 // linear: 4, more where the caches end; quadratic: 16
 		dearer = 20.0 // a key of ten bytes takes a thousand here, prose six times its length
 	)
 	page, costs := os.Getenv("SIGHTLINE_COST"), map[string]row{}
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // what the collector does beside would be counted
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector's work would be counted
 	for server, live := range servers(t) {
 		t.Run(server, func(t *testing.T) {
 			index := indexer.New(indexer.Options{})
@@ -131,11 +131,12 @@ func TestLinear(t *testing.T) {
 			})})
 			r := New(Options{Models: []Model{{Name: "m", Prompts: live}}, Fleet: f, Index: index, PredictedTTL: time.Second})
 			size := 1 << 20
-			if server != "vllm" && page == "" { // what they do otherwise has to do with messages and parts
+			if server != "vllm" && page == "" { // these differ only in messages and parts
 				size = 1 << 18
 			}
 			nonce, why := 0, ""
-			// cost is of one decision about a shape of n bytes: its time, the least of several, and the memory taken for a byte.
+			// cost returns the cost of one decision about a shape of n bytes: its time, the least of several, and the memory per
+			// byte of body.
 			cost := func(s hostilebody.Shape, n int, rounds int) (took time.Duration, memory float64) {
 				took, memory = time.Hour, math.Inf(1)
 				for range rounds {
@@ -167,7 +168,8 @@ func TestLinear(t *testing.T) {
 						spare := 16 + anew*pictures(s, n)/float64(n)
 						longer, longerMemory := cost(s, n, 1)
 						tooMuch := func() bool { return float64(longer) > grows*float64(took) || longerMemory > 2*memory+spare }
-						for round := 0; tooMuch() && longer < 5*time.Second && round < 5; round++ { // the machine may be busy, a table may have grown
+						// The machine may be busy, or a table may have grown.
+						for round := 0; tooMuch() && longer < 5*time.Second && round < 5; round++ {
 							again, _ := cost(s, n/4, 2)
 							took = min(took, again)
 							again, less := cost(s, n, 1)
@@ -178,7 +180,8 @@ func TestLinear(t *testing.T) {
 						}
 						took, memory = longer, longerMemory
 					}
-					for round := 0; float64(took) > dearer*float64(plain) && round < 8; round++ { // the least of many: others compute too
+					// The least of many, since other processes compute too.
+					for round := 0; float64(took) > dearer*float64(plain) && round < 8; round++ {
 						again, _ := cost(s, size, 2)
 						took = min(took, again)
 					}

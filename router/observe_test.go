@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// counted gives a metric's samples, their label values joined, in the registry's order.
+// counted returns a metric's samples, their label values joined, in the registry's order.
 func (w *world) counted(t *testing.T, metric string) (out string) {
 	t.Helper()
 	all, err := w.metrics.Gather()
@@ -34,10 +34,11 @@ func (w *world) counted(t *testing.T, metric string) (out string) {
 	return out
 }
 
-// An outcome is the worker's that had the request last, whether the report that it was sent there came or was lost.
+// TestOutcomeIsTheServingWorkers checks that an outcome is counted for the worker that had the request last, whether the report
+// of its start came or was lost.
 func TestOutcomeIsTheServingWorkers(t *testing.T) {
 	for name, c := range map[string]struct {
-		started []string // addresses by turn
+		started []string // addresses in turn
 		ended   string
 		want    string
 	}{
@@ -73,7 +74,7 @@ func TestOutcomeIsTheServingWorkers(t *testing.T) {
 	}
 }
 
-// A refusal is no decision by load.
+// TestRefusalsAreCountedAsSuch checks that a refusal is not counted as a decision by load.
 func TestRefusalsAreCountedAsSuch(t *testing.T) {
 	w := newWorld(t, 1)
 	w.limit(1)
@@ -91,7 +92,7 @@ func TestRefusalsAreCountedAsSuch(t *testing.T) {
 	}
 }
 
-// Reports of one request that come side by side, as they do from Envoy's threads, under the race detector.
+// TestReportsSideBySide observes concurrent reports of one request, as they come from Envoy's threads, for the race detector.
 func TestReportsSideBySide(t *testing.T) {
 	w := newWorld(t, 3)
 	body := chatBody("m", fmt.Sprintf("%q", text(100, 8)))
@@ -118,7 +119,8 @@ func TestReportsSideBySide(t *testing.T) {
 	}
 }
 
-// A worker that gets the number of one that left has seen none of its pictures, and is not doubted for it.
+// TestNewWorkerHasSeenNothing checks that a worker that gets the slot ID of one that left has seen none of its pictures, and is
+// not doubted because of it.
 func TestNewWorkerHasSeenNothing(t *testing.T) {
 	w := newWorld(t, 2)
 	img := chatBody("m", picture(1, 640, 480))
@@ -150,7 +152,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	}
 }
 
-// 200 prompts of 8 k tokens with one system prompt are all predicted where they went.
+// TestOneSystemPrompt checks that 200 prompts of 8 k tokens with one system prompt are all predicted where they went.
 func TestOneSystemPrompt(t *testing.T) {
 	w := newWorld(t, 4)
 	w.Serve(w.opt.Models, 0, time.Hour)
@@ -168,7 +170,7 @@ func TestOneSystemPrompt(t *testing.T) {
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1})
 	}
-	w.now = w.now.Add(10 * time.Minute) // all is prefilled: the load decides nothing
+	w.now = w.now.Add(10 * time.Minute) // all is prefilled: load does not influence the choice
 	lost := 0
 	for i := range went {
 		d := w.decide(body(i))

@@ -15,8 +15,9 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Prefill and decode apart: the prefill worker that holds the prompt is named beside another that decodes, the same again, at each of
-// the front ends, and what is reported cached (the decode worker's) is not held against the prefill worker.
+// TestPrefillIsPickedByItsCache checks that the prefill worker that holds the prompt is named beside another that decodes,
+// repeatedly and at each of the front ends, and that the decode worker's count of cached tokens is not held against the prefill
+// worker.
 func TestPrefillIsPickedByItsCache(t *testing.T) {
 	w := newWorld(t, 0)
 	var all []*fleet.Worker
@@ -60,7 +61,7 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 	}
 }
 
-// asRoles gives the workers roles, by their first letters: p, d, e.
+// asRoles sets the workers' roles by their first letters: p, d, e.
 func (w *world) asRoles(roles string) {
 	all := slices.Clone(w.opt.Fleet.Workers())
 	for i, r := range roles {
@@ -69,15 +70,16 @@ func (w *world) asRoles(roles string) {
 	w.opt.Fleet.Set(all)
 }
 
-// load gives a worker so many requests of others, of 1,000 tokens.
+// load gives a worker so many requests of other senders, of 1,000 tokens.
 func (w *world) load(worker, requests int) {
 	for i := range requests {
 		w.opt.Fleet.Book(fmt.Sprint(worker, " other ", i), fleet.Booking{Slot: w.slots[worker], Context: 1000, Note: &booked{cached: -1}})
 	}
 }
 
-// Behind llm-d's sidecar a request goes to the worker that decodes and names the one that prefills, each chosen for itself; what is
-// held where it is decoded is not prefilled elsewhere; where one kind is missing the other does it all, or nobody does.
+// TestPairs checks that behind llm-d's sidecar a request goes to a decode worker and names a prefill worker, each chosen
+// separately; that what the decode worker holds is not prefilled elsewhere; and that, if one kind is missing, the other does it
+// all or nothing is served.
 func TestPairs(t *testing.T) {
 	long, short := chatBody("m", fmt.Sprintf("%q", text(4000, 7))), chatBody("m", `"hi"`)
 	for _, c := range []struct {
@@ -85,7 +87,7 @@ func TestPairs(t *testing.T) {
 		most        int // requests in flight that a worker may have
 		before      func(w *world)
 		body        string
-		want        string // who decodes ← who prefills
+		want        string // decode worker ← prefill worker
 		missing     string
 	}{
 		{"a long prompt", "pd", 0, nil, long, "w1←w0", ""},
@@ -132,15 +134,15 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// Who has decoded what another prefilled holds it, also where no event tells so, and has its adapter; and of what others have sent to a worker
-// that prefills it is known how many wait.
+// TestPairsAreRemembered checks that a worker that decoded what another prefilled holds the prompt, without events too, and has
+// its adapter; and that other senders' waiting requests at a prefill worker are known.
 func TestPairsAreRemembered(t *testing.T) {
 	w := newWorld(t, 4)
 	w.asRoles("ppdd")
 	models := w.opt.Models
 	models[0].Adapters = []string{"a"}
 	w.Serve(models, 0, w.opt.PredictedTTL)
-	w.load(2, 20) // whom a prefill would hold up
+	w.load(2, 20) // which a prefill would hold up
 	w.load(3, 20)
 	ask := func(model, text string) (prefill string, decode Target) {
 		d := w.decide(chatBody(model, fmt.Sprintf("%q", text)))
@@ -155,7 +157,7 @@ func TestPairsAreRemembered(t *testing.T) {
 		t.Errorf("first %+v, then %+v", first, at)
 	}
 	_, first := ask("a", text(4000, 100))
-	for i := range 20 { // more than elsewhere, and less than loading takes
+	for i := range 20 { // more than elsewhere, but less than loading costs
 		w.opt.Fleet.Book(fmt.Sprint("more ", i), fleet.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0], Note: &booked{cached: -1}})
 	}
 	for i := range 6 {
@@ -171,7 +173,8 @@ func TestPairsAreRemembered(t *testing.T) {
 	}
 }
 
-// A retry goes to another worker that decodes: the prefill stays where it was, and who decodes is charged for it.
+// TestPairIsRetried checks that a retry goes to another decode worker, that the prefill stays where it was, and that the new
+// decode worker is charged.
 func TestPairIsRetried(t *testing.T) {
 	w := newWorld(t, 3)
 	w.asRoles("pdd")
@@ -193,7 +196,7 @@ func TestPairIsRetried(t *testing.T) {
 			t.Errorf("%s: %+v", s.Worker.Name, l)
 		}
 	}
-	// Another replica hears of it, or finds it among all that is open.
+	// Another replica hears of it by the booking, or by the state.
 	decodes := w.opt.Fleet.ByAddr(d.Targets[1].Addr)
 	for _, list := range []bool{false, true} {
 		o := newWorld(t, 3)
@@ -221,8 +224,8 @@ func TestPairIsRetried(t *testing.T) {
 	}
 }
 
-// A picture is encoded by the same worker each time, whichever router decides, alone or among others, however many came in between. One
-// that is lost moves its own pictures and no other; they are back when it is.
+// TestEncoderByName checks that a picture is encoded by the same worker each time, whichever router decides, alone or among
+// others, however many pictures came in between; that only the pictures of a lost worker move; and that they return with it.
 func TestEncoderByName(t *testing.T) {
 	const pictures = 60
 	home := make([]string, pictures)
@@ -272,7 +275,8 @@ func TestEncoderByName(t *testing.T) {
 	}
 }
 
-// Of many new pictures at once none waits long at its home while another encoder has nothing to do, and who has encoded one does so again.
+// TestEncodersShareTheQueue checks that of many new pictures at once none waits long at its home while another encoder is idle,
+// and that an encoder of a picture gets it again.
 func TestEncodersShareTheQueue(t *testing.T) {
 	w := newWorld(t, 6)
 	w.asRoles("--eeee")
@@ -305,8 +309,8 @@ func TestEncodersShareTheQueue(t *testing.T) {
 	}
 }
 
-// Where others encode, what a worker holds of a prompt counts and not who would have to encode: its own time is not taken for it, only the
-// request's.
+// TestEncodingApartCosts checks that, with encode workers, overlap decides and not pictures to encode: encoding takes time of the
+// request, but none of the worker's.
 func TestEncodingApartCosts(t *testing.T) {
 	f := choose.Fleet{}
 	own := choose.Candidate{Tokens: 1000, Encode: 1000, Inflight: 20}
@@ -316,8 +320,8 @@ func TestEncodingApartCosts(t *testing.T) {
 	}
 }
 
-// With fetch_kv a worker is told who holds what it lacks, if that is much, and is chosen the sooner for it: what it fetches it need not
-// compute.
+// TestSource checks that with fetch_kv a worker is told who holds what it lacks, if that is much, and that its cost is lower for
+// it, since it need not compute what it fetches.
 func TestSource(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
 	for _, fetch := range []bool{true, false} {
@@ -336,7 +340,7 @@ func TestSource(t *testing.T) {
 		if least := float64(d.PromptTokens) / 2; fetch != (booked < least) || fetch != (told.Ranked[0].Terms.Fetch > 0) || fetch != (told.Ranked[0].Terms.Prefill < least) {
 			t.Errorf("%v tokens booked of %d, cost %+v", booked, d.PromptTokens, told.Ranked[0].Terms)
 		}
-		w = newWorld(t, 2) // with less to do at the one that has it, the other one is chosen for what it can fetch
+		w = newWorld(t, 2) // if the holder has a longer queue, the other worker is chosen, since it can fetch
 		models = w.opt.Models
 		models[0].FetchKV = fetch
 		w.Serve(models, 0, w.opt.PredictedTTL)

@@ -35,7 +35,7 @@ func TestPredictions(t *testing.T) {
 	if n := p.leading(3, a, 4, now.Add(11*time.Second)); n != 4 {
 		t.Errorf("%d after the end", n)
 	}
-	p.add(3, a, 10, p.ttl, now.Add(5*time.Second)) // used again: lives longer
+	p.add(3, a, 10, p.ttl, now.Add(5*time.Second)) // used again: expires later
 	p.add(3, chainOf(9, 1), 0, p.ttl, now.Add(12*time.Second))
 	if n := p.leading(3, a, 10, now.Add(12*time.Second)); n != 20 {
 		t.Errorf("a renewed prediction ended: %d", n)
@@ -45,7 +45,8 @@ func TestPredictions(t *testing.T) {
 	}
 }
 
-// What a refused request promised is taken back, and nothing that another had promised before or has since.
+// TestPredictionsTakenBack checks that a refused request's promise is withdrawn, but nothing that another had promised before or
+// since.
 func TestPredictionsTakenBack(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPredictions(10*time.Second, predBlocks)
@@ -70,7 +71,7 @@ func TestPredictionsTakenBack(t *testing.T) {
 	p.drop(p.add(2, long, 20, p.ttl, now), long) // nothing was promised
 }
 
-// promises counts them.
+// promises returns their number.
 func (p *promisedBlocks) promises() (n int) {
 	n = len(p.first)
 	for _, list := range p.lists {
@@ -79,7 +80,8 @@ func (p *promisedBlocks) promises() (n int) {
 	return n
 }
 
-// However much is predicted, memory is bounded, and what ended early is counted: the oldest of all shards.
+// TestPredictionsBounded checks that memory is bounded, and that predictions that end early are counted: the oldest of all
+// shards.
 func TestPredictionsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	const most = 32 << 10
@@ -112,7 +114,7 @@ func TestPredictionsBounded(t *testing.T) {
 	}
 }
 
-// 200 prompts of 8 k tokens with one system prompt begin alike: none ends early.
+// TestPredictionsOfOneBeginning checks that of 200 prompts of 8 k tokens with one system prompt none ends early.
 func TestPredictionsOfOneBeginning(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPredictions(10*time.Second, predBlocks)
@@ -132,7 +134,7 @@ func TestPredictionsOfOneBeginning(t *testing.T) {
 	}
 }
 
-// Requests come, are refused and end side by side, and there is room for few of them.
+// TestPredictionsSideBySide adds, drops and expires predictions concurrently, with room for few of them.
 func TestPredictionsSideBySide(t *testing.T) {
 	p := newPredictions(time.Second, 2000)
 	var all sync.WaitGroup
@@ -160,7 +162,8 @@ func TestPredictionsSideBySide(t *testing.T) {
 	}
 }
 
-// A prompt that is asked for again and again, or taken back and asked for, is kept once, and to its end.
+// TestPredictionsRenewed checks that a prompt that is sent repeatedly, or withdrawn and sent again, is stored once, until its
+// end.
 func TestPredictionsRenewed(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPredictions(10*time.Second, predBlocks)
@@ -213,7 +216,7 @@ func TestSightings(t *testing.T) {
 	if by := s.by(77); !by.holds(&slots[1]) || slots[1].Encoded(0) != encoderCache-100 {
 		t.Errorf("it went though there is room: %d tokens encoded", slots[1].Encoded(0))
 	}
-	s.add(77, &slots[1], 100) // used again: it is young
+	s.add(77, &slots[1], 100) // used again: it is recent
 	s.add(79, &slots[1], 300)
 	if by, old := s.by(77), s.by(78); !by.holds(&slots[1]) || !old.holds(&slots[1]) {
 		t.Error("media within the cache's room are not there")
@@ -230,7 +233,8 @@ func TestSightings(t *testing.T) {
 	}
 }
 
-// A prompt of 500 blocks, 74 of them common to all, among eight slots; with room and without.
+// BenchmarkPredictions looks up and adds prompts of 500 blocks, 74 of them common to all, among eight slots; with and without
+// room.
 func BenchmarkPredictions(b *testing.B) {
 	for _, most := range []int64{predBlocks, 100_000} {
 		b.Run(fmt.Sprint("room for ", most), func(b *testing.B) {
@@ -253,8 +257,9 @@ func BenchmarkPredictions(b *testing.B) {
 	}
 }
 
-// What a worker was given counts until its turn comes and a while longer; without events for minutes, since nothing else tells
-// what it holds; and never longer than LongestPrediction says, for which its number goes to no other worker.
+// TestPredictionsLast checks that a prediction counts until the request's turn comes and a while longer; for minutes without
+// events, since nothing else tells what the worker holds; and never longer than LongestPrediction, during which its slot ID is
+// not reused.
 func TestPredictionsLast(t *testing.T) {
 	w := newWorld(t, 2)
 	s, ttl := w.slots[0], 20*time.Second

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Promises that come, are renewed, taken back and end in any order: all slots looked up at once reach as far as each by
-// itself, and what is kept is what is counted.
+// TestAllSlotsAtOnce adds, renews, withdraws and expires promises in any order: looking up all slots at once must give the same
+// as each slot alone, and the count must equal what is stored.
 func TestAllSlotsAtOnce(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -30,7 +30,7 @@ func TestAllSlotsAtOnce(t *testing.T) {
 			asked := prompt()
 			var all reaches
 			want := make(map[uint32]int)
-			for slot := range uint32(slots + 3) { // some of which nothing was ever promised to
+			for slot := range uint32(slots + 3) { // including slots without promises
 				if r.IntN(3) > 0 {
 					held := r.IntN(len(asked) + 1)
 					want[slot] = p.leading(slot, asked, held, now)

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// edited is a body after a decision's edits.
+// edited returns a body after a decision's edits.
 func edited(t *testing.T, body string, edits []Edit) (out []byte) {
 	t.Helper()
 	at := 0
@@ -28,7 +28,7 @@ func edited(t *testing.T, body string, edits []Edit) (out []byte) {
 	return append(out, body[at:]...)
 }
 
-// onSGLang is a router before one model's SGLang workers with so many ranks each; 0: none. It also gives their holders.
+// onSGLang returns a router with SGLang workers of one model with so many ranks each (0: none), its index, and the slots.
 func onSGLang(t *testing.T, ranks ...int) (*Router, *indexer.Index, []*fleet.Worker) {
 	t.Helper()
 	media, err := engine.NewMedia(nil)
@@ -52,7 +52,7 @@ func onSGLang(t *testing.T, ranks ...int) (*Router, *indexer.Index, []*fleet.Wor
 	return New(Options{Models: []Model{{Name: "m", Prompts: m}}, Fleet: fl, Index: ix, PredictedTTL: time.Minute}), ix, workers
 }
 
-// store has a slot hold a body's prompt, as its events would say.
+// store makes a slot hold a body's prompt, as by its events.
 func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton string) {
 	t.Helper()
 	var sk body.Skeleton
@@ -71,10 +71,11 @@ func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton 
 	}
 }
 
-// handlesOf numbers blocks: equal tokens at two places are two blocks.
+// handlesOf returns engine hashes for blocks: equal tokens at two places are two blocks.
 func handlesOf(locals []uint64) []uint64 { return block.Chain(nil, locals, 0, false) }
 
-// The rank goes into the body, in place of a client's own, and a retry goes only where there is such a rank.
+// TestRankInBody checks that the rank is written into the body instead of a client's own, and that a retry goes only to workers
+// that have that rank.
 func TestRankInBody(t *testing.T) {
 	for name, body := range map[string]string{
 		"plain":            `{"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"}]}`,
@@ -107,8 +108,8 @@ func TestRankInBody(t *testing.T) {
 	}
 }
 
-// At page size 1 a prompt is matched to the token, its last one always computed; a report of 0 cached tokens, which SGLang
-// also gives where it does not report, costs nothing; a real one drops what was not found.
+// TestSGLangReports checks that at page size 1 a prompt is matched to the token, its last one always computed; that a report of 0
+// cached tokens, which SGLang also gives if it does not report, has no effect; and that a real count drops what was not found.
 func TestSGLangReports(t *testing.T) {
 	body := `{"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty six seven"}]}`
 	r, ix, workers := onSGLang(t, 0)

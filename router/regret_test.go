@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// One prompt that w0 holds, decided while something keeps it from w0: what is lost is counted, by why.
+// TestRegret decides one prompt that w0 holds while something keeps it from w0, and checks that the loss is counted, by why.
 func TestRegret(t *testing.T) {
 	for why, keep := range map[string]func(w *world){
 		"": func(*world) {},
@@ -69,7 +69,7 @@ func TestRegret(t *testing.T) {
 	}
 }
 
-// Regret in time is what the chosen worker takes, and nothing while it has not shown how fast it is.
+// TestRegretSeconds checks that regret in seconds is by the chosen worker's rate, and zero while that is unknown.
 func TestRegretSeconds(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
@@ -94,7 +94,7 @@ func TestRegretSeconds(t *testing.T) {
 	}
 }
 
-// Both of the engine's counts are summed up, or none: their quotient is a hit rate.
+// TestEngineTokens checks that both of the engine's counts are summed up, or none, so that their quotient is a hit rate.
 func TestEngineTokens(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))

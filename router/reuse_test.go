@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// A client cannot make the router forget what a worker holds: where a field of its own has the engine read no cache, no hit
-// is predicted, and that none is reported says nothing of what is held.
+// TestSkippedCacheIsNoLoss checks that a client cannot make the router forget what a worker holds: if one of its fields makes the
+// engine read no cache, no hit is predicted, and a count of none does not affect the index.
 func TestSkippedCacheIsNoLoss(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
@@ -25,7 +25,7 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 		{`"prompt_logprobs":1`, true},
 		{`"prompt_logprobs":0`, true},
 		{`"prompt_logprobs":null`, false},
-		{`"echo":true`, true}, // top_logprobs is 0 where a chat says none
+		{`"echo":true`, true}, // top_logprobs is 0 if a chat does not set it
 		{`"echo":true,"top_logprobs":null`, false},
 		{`"echo":true,"logprobs":true,"top_logprobs":3`, true},
 		{`"echo":false,"top_logprobs":3`, false},
@@ -38,7 +38,7 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 				t.Errorf("%s: %+v", c.fields, d)
 			}
 			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens})
-			w.now = w.now.Add(21 * time.Second) // where it went, nothing is predicted any more
+			w.now = w.now.Add(21 * time.Second) // the prediction has expired
 		}
 	}
 	if n := w.index.HeldBlocks(w.slots[1].ID); n != held {
@@ -49,8 +49,9 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 	}
 }
 
-// Whose count it is that is reported for several prompts is not known; and where it is short by a block, the engine may have
-// kept the last one back (a draft model of vLLM's). A request that failed takes no more back than it had promised.
+// TestShortCountThatSaysNothing checks that a count for several prompts is ignored, since its prompt is not known; that a count
+// short by one block is ignored, since the engine may have withheld the last one (a draft model of vLLM's); and that a failed
+// request withdraws no more than it had promised.
 func TestShortCountThatSaysNothing(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }

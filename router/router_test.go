@@ -41,13 +41,13 @@ type world struct {
 	metrics    *prometheus.Registry
 	slots      []*fleet.Slot
 	ids        int
-	firstToken time.Duration // that requests ask for
+	firstToken time.Duration // requested by the requests
 }
 
 // limit sets max_in_flight.
 func (w *world) limit(most int) { w.Serve(w.opt.Models, most, w.opt.PredictedTTL) }
 
-// newWorld is a router before n workers w0, w1, … at 10.0.0.1:8000, 10.0.0.2:8000, …
+// newWorld returns a router with n workers w0, w1, … at 10.0.0.1:8000, 10.0.0.2:8000, …
 func newWorld(t testing.TB, n int) *world {
 	t.Helper()
 	m, err := testModel()
@@ -77,10 +77,10 @@ func (w *world) decide(body string) Decision {
 	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, FirstToken: w.firstToken})
 }
 
-// stores plays the events of a worker that has prefilled a body.
+// stores applies the events of a worker that has prefilled a body.
 func (w *world) stores(worker int, skeleton string) { w.storesIn(indexer.GPU, worker, skeleton, 1) }
 
-// storesIn plays those of a tier that has a share of the prompt's blocks.
+// storesIn applies those of a tier that has a share of the prompt's blocks.
 func (w *world) storesIn(tier indexer.Tier, worker int, skeleton string, share float64) {
 	var s body.Skeleton
 	var req body.Request
@@ -142,7 +142,7 @@ func withCRC(b []byte, from int) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[from:]))
 }
 
-// The ladder, step by step, for one prompt.
+// TestLadder checks the reasons, step by step, for one prompt.
 func TestLadder(t *testing.T) {
 	w := newWorld(t, 3)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 1)))
@@ -159,7 +159,7 @@ func TestLadder(t *testing.T) {
 	if third.Reason != Load {
 		t.Errorf("after the prediction's end: %+v", third)
 	}
-	idle := 0 // which got neither
+	idle := 0 // the worker that got neither
 	for name := "w0"; name == first.Targets[0].Worker || name == third.Targets[0].Worker; name = fmt.Sprint("w", idle) {
 		idle++
 	}
@@ -176,7 +176,7 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-// A picture whose bytes are not at hand goes where its URL went before.
+// TestAffinityByURL checks that a picture whose bytes are not available goes where its URL went before.
 func TestAffinityByURL(t *testing.T) {
 	w := newWorld(t, 3)
 	body := chatBody("m", `[{"type":"image_url","image_url":{"url":"http://10.0.0.1/a.png"}}]`)
@@ -188,7 +188,8 @@ func TestAffinityByURL(t *testing.T) {
 	}
 }
 
-// What cannot be understood is routed by load, counted under a fixed word, and never kept; what is no JSON is refused.
+// TestUnreadable checks that a request that cannot be read is routed by load, counted under a fixed word, and not kept, and that
+// a body that is not JSON is refused.
 func TestUnreadable(t *testing.T) {
 	w := newWorld(t, 2)
 	for body, why := range map[string]string{
@@ -214,7 +215,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// A model that is not known is named, for people: printable, cut, and in memory of its own.
+// TestUnknownModelIsNamed checks that an unknown model is shown to people: printable, cut, and in memory of its own.
 func TestUnknownModelIsNamed(t *testing.T) {
 	w := newWorld(t, 1)
 	for model, want := range map[string]string{
@@ -228,7 +229,7 @@ func TestUnknownModelIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint(len(model)), Path: "/v1/chat/completions", Body: [][]byte{body}})
-		clear(body) // as the pool does with what a request leaves behind
+		clear(body) // as the pool does after a request
 		if d.Why != "model unknown" || d.Asked != want || w.Recent(1)[0].Asked != want {
 			t.Errorf("%.20q: %q, asked %q, want %q", model, d.Why, d.Asked, want)
 		}
@@ -237,7 +238,7 @@ func TestUnknownModelIsNamed(t *testing.T) {
 
 const whyNoFetchText = "image URL, and fetching is off"
 
-// Envoy's reports count: load goes to the worker really used, and so does the prediction; a refusal takes it back.
+// TestObserve checks that load and prediction move to the worker really used, and that a refusal withdraws the prediction.
 func TestObserve(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 2)))
@@ -263,7 +264,7 @@ func TestObserve(t *testing.T) {
 	w.Observe(Outcome{ID: "nonsense", Phase: Started, Addr: "1.2.3.4:5"})
 }
 
-// The engine's own count of prompt tokens is compared where ours is exact.
+// TestReportedPromptTokens checks that the engine's count of prompt tokens is compared if ours is exact.
 func TestReportedPromptTokens(t *testing.T) {
 	w := newWorld(t, 1)
 	count := func(body string, more, code int) string {
@@ -303,7 +304,7 @@ func TestReportedPromptTokens(t *testing.T) {
 	}
 }
 
-// An engine that finds less than its events promised is believed.
+// TestEngineFindsLess checks that an engine that finds less than its events promised is believed.
 func TestEngineFindsLess(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 7)))
@@ -337,7 +338,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A uuid on a picture with data is cut out of the body; one without data is refused by us.
+// TestUUIDs checks that a uuid on a picture with data is removed from the body, and that one without data is refused.
 func TestUUIDs(t *testing.T) {
 	w := newWorld(t, 1)
 	img := picture(5, 64, 64)
@@ -362,7 +363,7 @@ func TestUUIDs(t *testing.T) {
 	}
 }
 
-// Decisions from many goroutines, with events and reports in between.
+// TestConcurrentDecisions decides in many goroutines, with events and reports in between.
 func TestConcurrentDecisions(t *testing.T) {
 	w := newWorld(t, 4)
 	bodies := make([]string, 8)
@@ -428,7 +429,7 @@ func BenchmarkDecide720pDataURL(b *testing.B) {
 	benchDecide(b, chatBody("m", fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`, base64.StdEncoding.EncodeToString(file))))
 }
 
-// prose is English of about n bytes.
+// prose returns English text of about n bytes.
 func prose(n int) string {
 	words := strings.Fields("the of and to in a is that for it as was with be by on not he his but at are this have from which or had they you were all their one there would when who will more no if out so said what up its about into than them can only other new some could time these two may then do first any my now such like our over man me even most made after also did many before must through back years where much your way well down should because each just those people")
 	r := rand.New(rand.NewPCG(4, 4))
@@ -440,11 +441,11 @@ func prose(n int) string {
 	return b.String()
 }
 
-// What is counted by a worker's name goes when nobody needs it any more.
+// TestForget checks that a worker's counters are dropped when nobody needs them any more.
 func TestForget(t *testing.T) {
 	w := newWorld(t, 2)
 	var open []string
-	for range 8 { // side by side: no worker gets all
+	for range 8 { // concurrently: no worker gets all
 		open = append(open, w.decide(chatBody("m", `"some words"`)).ID)
 	}
 	for _, id := range open {
@@ -456,7 +457,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// labels joins the values of one label, by its number, of all series of a metric that have counted something.
+// labels joins the values of one label, by its index, of all non-zero series of a metric.
 func (w *world) labels(t *testing.T, metric string, label int) (out string) {
 	all, err := w.metrics.Gather()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 )
 
-// A request gets the decision's id as its session where it has none and the workers name it in their events.
+// TestSessionIsGiven checks that a request without a session gets the decision's id if the workers name sessions in their events.
 func TestSessionIsGiven(t *testing.T) {
 	const say = `"messages":[{"role":"user","content":"how many boats are in the harbour of this small town today"}]}`
 	for name, c := range map[string]struct {
@@ -52,7 +52,7 @@ func TestNamesSessions(t *testing.T) {
 	}
 }
 
-// The session is the one that vLLM finds.
+// TestSessionOf checks that the session is the one that vLLM finds.
 func TestSessionOf(t *testing.T) {
 	for _, c := range []struct{ body, header, want string }{
 		{`{"session_id":"b","vllm_xargs":{"session_id":"x"}}`, "h", "b"},

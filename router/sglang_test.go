@@ -50,8 +50,8 @@ func unzipped(t *testing.T, from string) string {
 	return dir
 }
 
-// TestConformanceSGLangDecisions: a real SGLang server's chats with pictures and its events, through the whole router. The
-// first events with a picture tell the worker's fingerprint; from then on every request's prediction is what the server
+// TestConformanceSGLangDecisions runs a real SGLang server's chats with pictures and its events through the whole router. The
+// first events with a picture reveal the worker's fingerprint; from then on every request's prediction must be what the server
 // had: the full pages of its prompt less those that it stored.
 func TestConformanceSGLangDecisions(t *testing.T) {
 	golden, models := os.Getenv("SIGHTLINE_GOLDEN"), os.Getenv("SIGHTLINE_MODELS")

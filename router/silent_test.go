@@ -11,8 +11,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Without any report of Envoy's nothing locks: once that is noticed a limit refuses nobody, load falls by events and by
-// time, and requests spread over the workers as before.
+// TestNobodyReports checks that nothing blocks if Envoy never reports: once that is noticed the limit refuses nobody, load falls
+// by events and by time, and requests spread over the workers.
 func TestNobodyReports(t *testing.T) {
 	w := newWorld(t, 3)
 	w.limit(4)
@@ -55,7 +55,8 @@ func TestNobodyReports(t *testing.T) {
 	}
 }
 
-// What clients do every day is no line of the log; a name that nobody serves is one, and a number that falls again.
+// TestWhatIsWarnedOf checks that everyday client errors are not logged, that a model name that nobody serves is, once, and that
+// such names are forgotten later.
 func TestWhatIsWarnedOf(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	w := newWorld(t, 2)

@@ -13,7 +13,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// A body is cleaned whatever becomes of the request: model unknown, prompt not readable, engine's refusal, or all well.
+// TestCleanedInAnyCase checks that a body is cleaned whatever happens to the request: unknown model, unreadable prompt, an
+// engine's refusal, or success.
 func TestCleanedInAnyCase(t *testing.T) {
 	media, err := engine.NewMedia(nil)
 	if err != nil {

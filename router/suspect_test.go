@@ -8,7 +8,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// A worker that finds less than it told again and again is asked anew, and not again for a while.
+// TestDoubtedWorkerIsAskedAnew checks that a worker that repeatedly finds less than it reported is resynced, and not again for a
+// while.
 func TestDoubtedWorkerIsAskedAnew(t *testing.T) {
 	w := newWorld(t, 2)
 	var asked []string
@@ -52,7 +53,8 @@ func TestDoubtedWorkerIsAskedAnew(t *testing.T) {
 	}
 }
 
-// What is known of a worker in part is a lower bound, and a better answer than predicted is no surprise.
+// TestPartialWorkerIsALowerBound checks that the prediction for a partially known worker is a lower bound, and that a better
+// answer is expected.
 func TestPartialWorkerIsALowerBound(t *testing.T) {
 	w := newWorld(t, 1)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
@@ -71,7 +73,8 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 	}
 }
 
-// Where a hit needs states beside the blocks, finding less is no sign of a wrong index, and the decision says what it is.
+// TestRecurrentWorkerIsAnUpperBound checks that, if a hit needs states beside the blocks, finding less does not mean a wrong
+// index, and that the decision says so.
 func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }

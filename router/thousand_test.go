@@ -22,8 +22,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// thousand is a fleet of a thousand workers at work: prompts of 8,192 tokens, of which 2,048 are one of eight system prompts
-// that most workers hold, 4,096 a conversation's, and the rest new; eight requests in flight a worker, of which one is
+// thousand is a busy fleet of a thousand workers: prompts of 8,192 tokens, of which 2,048 are one of eight system prompts that
+// most workers hold, 4,096 a conversation's, and the rest new; eight requests in flight a worker, of which one is being
 // prefilled.
 type thousand struct {
 	*Router
@@ -32,7 +32,7 @@ type thousand struct {
 	audit *audit.Auditor
 	by    map[string]*fleet.Slot // by address
 	rnd   *rand.Rand
-	open  []underway // by age
+	open  []underway // oldest first
 	count int
 }
 
@@ -82,8 +82,8 @@ func (w *thousand) prompt() *engine.Prompt {
 	return &engine.Prompt{IDs: ids, Sure: len(ids), Exact: true}
 }
 
-// request decides one more, and lets the fleet go on: the oldest one ends, and one that has waited is prefilled and told of.
-// It gives the time that the decision took, and its thread's own time, which other work on the machine does not add to.
+// request decides one more request and advances the fleet: the oldest one ends, and a waiting one is prefilled and reported. It
+// returns the time of the decision, and its thread's CPU time, which other work on the machine does not affect.
 func (w *thousand) request() (took, own time.Duration) {
 	w.count++
 	p := w.prompt()
@@ -109,7 +109,7 @@ func threadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// store has a worker tell that it has prefilled a request.
+// store reports that a worker has prefilled a request.
 func (w *thousand) store(u *underway) {
 	slot := w.by[u.d.Targets[0].Addr]
 	locals := u.prompt.Locals(nil, 16, "")
@@ -122,7 +122,7 @@ func (w *thousand) store(u *underway) {
 	u.prompt = nil
 }
 
-// BenchmarkThousandWorkers is one decision after another among them.
+// BenchmarkThousandWorkers decides one request after another among them.
 func BenchmarkThousandWorkers(b *testing.B) {
 	w := newThousand()
 	runtime.GC()

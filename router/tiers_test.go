@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// What a worker has in a lower tier is worth computing less fetching: it comes behind what a GPU has and before nothing, in whole units,
-// and where fetching takes longer than computing it counts for nothing. It is shown, counted and booked.
+// TestLowerTiers checks that what a worker has in a lower tier is worth computing less fetching: less than on a GPU, more than
+// nothing, in whole units, and nothing if fetching takes longer than computing. It is shown, counted and booked.
 func TestLowerTiers(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
 	const unit = 1024
@@ -56,8 +56,8 @@ func TestLowerTiers(t *testing.T) {
 	}
 }
 
-// An engine that finds less than a unit less than a lower tier promised has rounded; one that finds none of it has it no more, which
-// takes it out of the index and brings down nothing that its GPU has.
+// TestLowerTierIsCorrected checks that an engine that finds up to a unit less than a lower tier promised has rounded, and that
+// one that finds none of it has lost it: it is removed from the index, without affecting what the GPU has.
 func TestLowerTierIsCorrected(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
 	w := newWorld(t, 1)
@@ -89,7 +89,8 @@ func TestLowerTierIsCorrected(t *testing.T) {
 	}
 }
 
-// Another replica that follows a request knows that it fetches: the time that this takes teaches it no rate of computing.
+// TestFetchesTravel checks that another replica that follows a request knows that it fetches, so that its time does not change
+// the measured rate.
 func TestFetchesTravel(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
 	w, o := newWorld(t, 1), newWorld(t, 1)

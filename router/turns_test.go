@@ -27,7 +27,8 @@ func wantClean(t *testing.T, what, body string, d Decision) {
 	}
 }
 
-// Whatever keeps a request from being read, its body is cleaned and it gets a worker, and others are read as ever.
+// TestCleanedWhenNotRead checks that, whatever keeps a request from being read, its body is cleaned and it gets a worker, and
+// that others are still read.
 func TestCleanedWhenNotRead(t *testing.T) {
 	w := newWorld(t, 2)
 	small, large := hostile(100), hostile(largeBody)
@@ -65,7 +66,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	}
 
 	index := w.opt.Index
-	w.opt.Index = nil // whatever panics behind the cleaning
+	w.opt.Index = nil // so that everything after the cleaning panics
 	d = ask(t.Context(), small)
 	w.opt.Index = index
 	wantClean(t, "panic", small, d)
@@ -91,7 +92,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	}
 }
 
-// empty tells whether nobody has a turn.
+// empty reports whether no bytes are taken.
 func (l *lane) empty() bool {
 	if !l.bytes.TryAcquire(int64(l.room)) {
 		return false
@@ -116,11 +117,11 @@ func testLane(t *testing.T) {
 	first, second := asked(50), asked(1)
 	l.give(4)
 	synctest.Wait()
-	if len(first) > 0 || len(second) > 0 { // nobody overtakes
+	if len(first) > 0 || len(second) > 0 { // first come, first served
 		t.Error("a turn came out of order")
 	}
 	l.give(6)
-	if !<-first { // more than the room: alone
+	if !<-first { // more than the room: read alone
 		t.Error("a body larger than the room was never read")
 	}
 	synctest.Wait()

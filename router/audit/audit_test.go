@@ -19,7 +19,7 @@ import (
 
 const size = 16
 
-// bench is an index with one worker, and an auditor whose clock is ours.
+// bench is an index with one worker, and an auditor with a test clock.
 type bench struct {
 	t          *testing.T
 	now        time.Time
@@ -57,7 +57,7 @@ func (b *bench) expect(id string, tokens []uint32, media ...engine.Medium) {
 		Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: tokens, Media: media, Exact: true}})
 }
 
-// named is expect for a request that was given a session id; its worker names it in its events, with tell.
+// named is expect for a request that was given a session id, which its worker names in its events, with tell.
 func (b *bench) named(id string, tokens []uint32) {
 	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Size: size,
 		Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: tokens, Exact: true}})
@@ -72,8 +72,8 @@ func (b *bench) tell(session string, tokens []uint32) {
 	b.a.Stored(b.slot, &e)
 }
 
-// Of two requests that begin alike the session tells whose an event is; and an event that names none is of neither, once
-// the worker is known to name them.
+// TestSessionsAttribute checks that the session attributes an event to one of two requests that begin alike, and that an event
+// without one is attributed to neither once the worker is known to name sessions.
 func TestSessionsAttribute(t *testing.T) {
 	b := newBench(t)
 	prompt, twin, other := ids(64, 100), ids(64, 100), ids(64, 100)
@@ -81,7 +81,7 @@ func TestSessionsAttribute(t *testing.T) {
 	b.named("r", prompt)
 	b.named("twin", twin)
 	b.tell("twin", twin)
-	b.tell("", other) // passed us by
+	b.tell("", other) // bypassed us
 	b.tell("r", other)
 	if got := b.verdict("twin"); got != Equal {
 		t.Errorf("verdict of the twin %s, want %s", got, Equal)
@@ -91,7 +91,7 @@ func TestSessionsAttribute(t *testing.T) {
 		t.Errorf("verdict %s, want %s", got, Token)
 	}
 
-	// An engine that does not repeat them is judged as before.
+	// An engine that does not repeat them is judged without.
 	b = newBench(t)
 	b.named("r", prompt)
 	b.tell("", other)
@@ -100,7 +100,7 @@ func TestSessionsAttribute(t *testing.T) {
 	}
 }
 
-// store has the worker tell of blocks behind a parent (0: none), as a feed does: the audit first, then the index.
+// store reports blocks after a parent (0: none), as a feed does: to the audit first, then to the index.
 func (b *bench) store(parent uint64, tokens []uint32, media ...engine.Medium) (last uint64) {
 	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens, Locals: locals(tokens, media)}
 	for range e.Locals {
@@ -119,7 +119,7 @@ func (b *bench) store(parent uint64, tokens []uint32, media ...engine.Medium) (l
 	return b.engineHash
 }
 
-// verdict ends a request and gives what became of it.
+// verdict ends a request and returns its verdict.
 func (b *bench) verdict(id string) Verdict {
 	b.t.Helper()
 	x := b.a.byID[id]
@@ -150,7 +150,7 @@ func TestVerdicts(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(b *bench)
 		want Verdict
-		f    Finding // what it says, where it says something
+		f    Finding // the finding, if any
 	}{
 		"all stored": {func(b *bench) { b.expect("r", prompt); b.store(0, prompt) }, Equal, Finding{}},
 		"stored in two steps, with what was generated": {func(b *bench) {
@@ -223,7 +223,7 @@ func TestBlockSizeIsNamed(t *testing.T) {
 	}
 }
 
-// By block, as over NATS without tokens: the block is named, not the token.
+// TestWithoutTokens compares by block, as over NATS without tokens: the finding names the block, not the token.
 func TestWithoutTokens(t *testing.T) {
 	b := newBench(t)
 	prompt := ids(64, 100)
@@ -238,7 +238,7 @@ func TestWithoutTokens(t *testing.T) {
 	}
 }
 
-// The text of a token is a client's: it is shown where the operator allows it.
+// TestTextOnlyWhereAllowed checks that the text of a token, which is a client's, is shown only if the operator allows it.
 func TestTextOnlyWhereAllowed(t *testing.T) {
 	shared, err := engine.NewMedia(nil)
 	if err != nil {
@@ -272,7 +272,7 @@ func TestTextOnlyWhereAllowed(t *testing.T) {
 	}
 }
 
-// A request that was moved is judged by the slot that took it; one that failed is not judged.
+// TestMoveAndFailure checks that a moved request is judged by the slot that got it, and that a failed one is not judged.
 func TestMoveAndFailure(t *testing.T) {
 	b := newBench(t)
 	first, prompt := b.slot, ids(64, 100)
@@ -297,7 +297,7 @@ func TestMoveAndFailure(t *testing.T) {
 	}
 }
 
-// What is kept is bounded, whatever never ends.
+// TestBounds checks that what is kept is bounded, even if nothing ever ends.
 func TestBounds(t *testing.T) {
 	b := newBench(t)
 	for i := range 3 * openPerSlot {
@@ -313,7 +313,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// What open requests keep is bounded: first the token ids go, then the watching; and all of it is given back.
+// TestAuditIsBounded checks that what open requests keep is bounded: first the token ids are dropped, then requests; and that all
+// of it is released.
 func TestAuditIsBounded(t *testing.T) {
 	b := newBench(t)
 	b.expect("whole", ids(64, 1))
@@ -340,9 +341,9 @@ func TestAuditIsBounded(t *testing.T) {
 	}
 }
 
-// A prompt that is exact only in part: its ids end at a medium that could not be read (a picture that is not here in time,
-// audio, a video), or at the first that cannot be named, or nothing of it can be hashed. Its worker's events go on far
-// behind that; what is known is compared, and nothing else.
+// TestKnownInPart audits prompts that are exact only in part: the ids end at a medium that could not be read (a late picture,
+// audio, a video), or at the first that cannot be named, or nothing can be hashed. The worker's events continue far beyond that;
+// only what is known is compared.
 func TestKnownInPart(t *testing.T) {
 	whole := slices.Concat(ids(46, 1), slices.Repeat([]uint32{9}, 400), ids(30, 5000)) // the worker's prompt
 	unread := engine.Medium{Modality: "image", Offset: 46}
@@ -358,7 +359,7 @@ func TestKnownInPart(t *testing.T) {
 		known  int // leading ids
 		hashed int // of them
 		media  []engine.Medium
-		from   int // blocks that were there
+		from   int // blocks that were held before
 		noRoom bool
 		tokens []uint32 // the worker's
 		want   Verdict
@@ -390,7 +391,7 @@ func TestKnownInPart(t *testing.T) {
 			for i := range 6 { // the prompt's end, and blocks that the answer fills
 				last = b.store(last, ids(size, uint32(9000+i*size)))
 			}
-			b.store(0, ids(320, 70000)) // another's
+			b.store(0, ids(320, 70000)) // another request's
 			if got := b.verdict("r"); got != c.want {
 				t.Fatalf("verdict %s, want %s", got, c.want)
 			}
@@ -401,7 +402,8 @@ func TestKnownInPart(t *testing.T) {
 	}
 }
 
-// A request of which nothing can be hashed, on a worker that holds all of it: that no event comes says nothing.
+// TestNothingHashedNothingTold checks that, for a request of which nothing can be hashed, on a worker that holds all of it,
+// missing events mean nothing.
 func TestNothingHashedNothingTold(t *testing.T) {
 	b := newBench(t)
 	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Size: size, Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: ids(64, 1)}})
@@ -410,7 +412,7 @@ func TestNothingHashedNothingTold(t *testing.T) {
 	}
 }
 
-// What a first worker told of a request is forgotten when it is moved.
+// TestMoveForgets checks that what a first worker reported for a request is forgotten when it is moved.
 func TestMoveForgets(t *testing.T) {
 	b := newBench(t)
 	prompt := ids(64, 100)
@@ -423,7 +425,8 @@ func TestMoveForgets(t *testing.T) {
 	}
 }
 
-// Events in any order, of any blocks, against prompts known to any length: no comparison reaches beyond what is known.
+// FuzzStored compares events in any order, of any blocks, with prompts known to any length: no comparison may reach beyond what
+// is known.
 func FuzzStored(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(seed)
@@ -467,7 +470,8 @@ func FuzzStored(f *testing.F) {
 	})
 }
 
-// Nothing that a decision or a report waits for waits for a comparison: Stored and judge hold that lock while they compare.
+// TestNobodyWaitsForAComparison checks that no decision or report waits for a comparison: Stored and judge hold that lock while
+// they compare.
 func TestNobodyWaitsForAComparison(t *testing.T) {
 	b := newBench(t)
 	b.expect("first", ids(64, 1))
@@ -485,7 +489,8 @@ func TestNobodyWaitsForAComparison(t *testing.T) {
 	}
 }
 
-// Decisions, reports and events side by side, for the race detector; an event that comes right behind its decision meets it.
+// TestSideBySide runs decisions, reports and events concurrently, for the race detector; an event right after its decision is
+// attributed to it.
 func TestSideBySide(t *testing.T) {
 	b := newBench(t)
 	slots := []indexer.SlotID{b.slot, b.ix.Join(indexer.SlotOptions{})}
@@ -523,7 +528,8 @@ func TestSideBySide(t *testing.T) {
 	}
 }
 
-// BenchmarkExpect is what a decision waits for while the slot has 128 open requests of 32 k tokens and tells of such prompts.
+// BenchmarkExpect measures what a decision waits for while the slot has 128 open requests of 32 k tokens and reports such
+// prompts.
 func BenchmarkExpect(b *testing.B) {
 	now := time.Unix(1000, 0)
 	ix := indexer.New(indexer.Options{})
@@ -551,7 +557,7 @@ func BenchmarkExpect(b *testing.B) {
 	took := make([]time.Duration, b.N)
 	b.ResetTimer()
 	for i := range b.N {
-		time.Sleep(50 * time.Microsecond) // meets the feed anywhere
+		time.Sleep(50 * time.Microsecond) // to meet the feed at any point
 		start := time.Now()
 		a.Expect(open[i%len(open)])
 		took[i] = time.Since(start)

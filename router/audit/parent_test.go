@@ -8,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// behind has the worker tell of blocks behind a parent of which the index knows nothing, for a session.
+// behind reports blocks after a parent that the index does not know, for a session.
 func (b *bench) behind(parent uint64, session string, blocks []uint64) (last uint64) {
 	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Session: session, Locals: blocks}
 	for range blocks {
@@ -19,8 +19,8 @@ func (b *bench) behind(parent uint64, session string, blocks []uint64) (last uin
 	return b.engineHash
 }
 
-// A request whose stored blocks hang behind a block that nobody knows shows what that block is, and only where nothing else can
-// be meant.
+// TestParentIsShown checks that a request whose stored blocks follow an unknown block reveals what that block is, but only if
+// nothing else can be meant.
 func TestParentIsShown(t *testing.T) {
 	const old = 7777
 	prompt := ids(size*6, 100)
@@ -29,7 +29,7 @@ func TestParentIsShown(t *testing.T) {
 	repeats := slices.Concat(prompt[:size*4], prompt[size*2:size*4])
 	for name, c := range map[string]struct {
 		do   func(b *bench)
-		want int // number of the block behind the parent; 0: nothing is shown
+		want int // index of the block after the parent; 0: nothing is revealed
 	}{
 		"at once": {func(b *bench) { b.behind(old, "", all[3:]) }, 3},
 		"in two chunks": {func(b *bench) {
@@ -78,7 +78,7 @@ func TestParentIsShown(t *testing.T) {
 		}
 	}
 
-	// A block that stands at two places of a prompt does not tell which it is.
+	// A block that occurs twice in a prompt does not tell which one it is.
 	b := newBench(t)
 	b.a.o.Parent = func(indexer.SlotID, uint64, []uint64) { t.Error("a place is shown that may be another") }
 	b.expect("r", repeats)

@@ -51,7 +51,7 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// Workers of two classes: each is charged for the prompt as it reads it.
+// TestOwnLengths checks that workers of two classes are each charged for the prompt as they read it.
 func TestOwnLengths(t *testing.T) {
 	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 500, Predicted: 500}, {Slot: 1, Tokens: 400}}
 	if got := Rank(c, 2, 0); got[0].Slot != 1 {
@@ -59,7 +59,8 @@ func TestOwnLengths(t *testing.T) {
 	}
 }
 
-// Equal candidates are drawn alike; routers that draw differently do not all choose the same.
+// TestTiesAreDrawn checks that equal candidates are equally likely, and that routers with different draws do not all choose the
+// same.
 func TestTiesAreDrawn(t *testing.T) {
 	var first [4]int
 	r := rand.New(rand.NewPCG(1, 2))
@@ -74,7 +75,8 @@ func TestTiesAreDrawn(t *testing.T) {
 	}
 }
 
-// What lower tiers hold is worth computing less fetching, and never less than nothing: then all terms are as if it were not held.
+// TestLowerTiers checks that what lower tiers hold is worth computing less fetching, and never less than nothing: then all terms
+// are as if it were not held.
 func TestLowerTiers(t *testing.T) {
 	cold := Candidate{Tokens: 5000, Backlog: 3000, Inflight: 3, Rate: 10000}
 	held := cold
@@ -99,7 +101,7 @@ func TestLowerTiers(t *testing.T) {
 	}
 }
 
-// What is shown of a cost is what was ranked by.
+// TestTermsSumUp checks that the shown cost is the one used for ranking.
 func TestTermsSumUp(t *testing.T) {
 	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700, Shared: 100, Context: 1000, Usage: 0.5, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
 	got := FleetOf(c).Cost(&c[0])
@@ -119,7 +121,7 @@ func TestRankAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What kept the candidate that holds most from being chosen has a name, each time the one that is meant.
+// TestBest checks the reason why the candidate that holds most was not chosen.
 func TestBest(t *testing.T) {
 	for want, c := range map[string][]Candidate{
 		"":       {{Predicted: 500}, {Predicted: 400}},
@@ -151,7 +153,8 @@ func TestBest(t *testing.T) {
 	}
 }
 
-// The first token is expected when the queue and the rest of the prompt are done, at the worker's own rate, and has come the way.
+// TestFirstToken checks that the first token is expected after the queue and the rest of the prompt, at the worker's own rate,
+// plus the round trip.
 func TestFirstToken(t *testing.T) {
 	c := []Candidate{{Tokens: 1500, Exact: 500, Predicted: 500, Backlog: 3000, Rate: 10000, Inflight: 50}, {Tokens: 1500, Rate: 10000, Away: 0.01}, {Tokens: 1000, Rate: 2500}}
 	f := FleetOf(c)

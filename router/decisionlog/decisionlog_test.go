@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// lines is what a log under a key writes of some decisions.
+// lines returns what a log with a key writes for some decisions.
 func lines(t *testing.T, key []byte, all ...*Line) (text string, out []Line) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
@@ -46,7 +46,7 @@ func sample(id string, chain ...uint64) *Line {
 	return &Line{ID: id, Model: "m", Session: "client's own words", InputLength: 512 * len(chain), HashIDs: chain, Images: []Image{{ID: 77, Offset: 3, Tokens: 100}}}
 }
 
-// counted is how many lines came to such an end.
+// counted returns how many lines had that result.
 func counted(t *testing.T, reg *prometheus.Registry, what string) (n float64) {
 	t.Helper()
 	all, err := reg.Gather()
@@ -61,7 +61,8 @@ func counted(t *testing.T, reg *prometheus.Registry, what string) (n float64) {
 	return n
 }
 
-// What is equal has one pseudonym, in all logs under one key and in no other; what is not known is equal to nothing.
+// TestPseudonyms checks that equal things have the same pseudonym in all logs with the same key and in no other, and that unknown
+// ones equal nothing.
 func TestPseudonyms(t *testing.T) {
 	key := bytes.Repeat([]byte("k"), 32)
 	text, a := lines(t, key, sample("1", 10, 20, 0), sample("2", 10, 21, 0))
@@ -91,7 +92,7 @@ func TestPseudonyms(t *testing.T) {
 	}
 }
 
-// The names that readers of Mooncake's form, and ours, look for.
+// TestForm checks the names that readers of Mooncake's format, and of ours, look for.
 func TestForm(t *testing.T) {
 	text, _ := lines(t, nil, sample("1", 10))
 	var got map[string]json.RawMessage
@@ -121,7 +122,7 @@ func TestSpans(t *testing.T) {
 		{chain[:64], 16, 1024, []uint64{32, 64}},
 		{chain[:64], 16, 1030, []uint64{32, 64, 64}}, // the rest of six tokens is no block
 		{chain[:65], 16, 1045, []uint64{32, 64, 65}},
-		{chain[:40], 16, 1536, []uint64{32, 0, 0}}, // known in part
+		{chain[:40], 16, 1536, []uint64{32, 0, 0}}, // partly known
 		{nil, 16, 9, []uint64{0}},
 		{chain[:1], 1024, 1030, []uint64{0, 1, 1}},
 		{nil, 16, 0, nil},
@@ -132,7 +133,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// Files are bounded in size and number, and nobody else may read them.
+// TestRotation checks that files are bounded in size and number, and not readable by others.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "decisions.jsonl")
@@ -170,7 +171,7 @@ func TestCannotBeOpened(t *testing.T) {
 	}
 }
 
-// Nobody waits for a disk that is full: lines are dropped and counted, and the log says it once.
+// TestFullDisk checks that nothing waits for a full disk: lines are dropped and counted, and the log says so once.
 func TestFullDisk(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("no /dev/full here")
@@ -199,7 +200,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A writer that hangs costs lines, never time.
+// TestQueueIsBounded checks that a writer that hangs costs lines, never time.
 func TestQueueIsBounded(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	l := newLog(Options{Metrics: reg})

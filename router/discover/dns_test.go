@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Each answer of a resolver and what is known after it; "-" for no change.
+// TestDNS lists each answer of a resolver and what is known after it; "-" for no change.
 func TestDNS(t *testing.T) {
 	none := &net.DNSError{Err: "no such host", IsNotFound: true}
 	broken := &net.DNSError{Err: "server misbehaving", IsTemporary: true}
@@ -24,7 +24,7 @@ func TestDNS(t *testing.T) {
 		{nil, none, "-"},
 		{[]string{"10.0.0.1"}, nil, "=10.0.0.1:80"},
 		{[]string{"10.0.0.2", "10.0.0.1"}, nil, "=10.0.0.1:80 =10.0.0.2:80"},
-		{[]string{"10.0.0.2"}, nil, "-"}, // a part of the answer, perhaps
+		{[]string{"10.0.0.2"}, nil, "-"}, // perhaps a part of the answer
 		{[]string{"10.0.0.1"}, nil, "-"},
 		{nil, broken, "-"}, {nil, broken, "-"}, {nil, broken, "-"}, {nil, errors.New("time-out"), "-"},
 		{nil, none, "-"}, // second without .2

@@ -15,18 +15,18 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/fakekube"
 )
 
-// watcher is a finder being followed by a test.
+// watcher is a finder that a test follows.
 type watcher struct {
 	api  *fakekube.Server
 	log  *observer.ObservedLogs
 	stop func()
 
 	mu   sync.Mutex
-	now  string // the set as show writes it
+	now  string // the set as formatted by show
 	told int
 }
 
-// show writes endpoints as name=addr, with a ! behind those that are not ready.
+// show formats endpoints as name=addr, with a ! after those that are not ready.
 func show(list []Endpoint) string {
 	var out []string
 	for _, e := range list {
@@ -101,7 +101,7 @@ func pod(n int, ready bool) fakekube.Pod {
 	return fakekube.Pod{Name: fmt.Sprint("p", n), IP: fmt.Sprint("10.0.0.", n), Ready: ready}
 }
 
-// The fleet's life: pods come, are ready, are not, terminate, go; other Services are not ours.
+// TestPodsComeAndGo runs a fleet's life: pods come, become ready, unready, terminate, and go; other Services are ignored.
 func TestPodsComeAndGo(t *testing.T) {
 	w := watch(t, func(api *fakekube.Server) {
 		api.Put("vllm-a", "vllm", 8000, pod(1, true), pod(2, false))
@@ -112,7 +112,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000")
 	w.api.Put("vllm-b", "vllm", 8000, pod(3, true))
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000 p3=10.0.0.3:8000")
-	// with publishNotReadyAddresses a terminating pod still says ready
+	// with publishNotReadyAddresses a terminating pod is still reported ready
 	w.api.Put("vllm-b", "vllm", 8000, fakekube.Pod{Name: "p3", IP: "10.0.0.3", Ready: true, Terminating: true})
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000 p3=10.0.0.3:8000!")
 	w.api.Delete("vllm-b")
@@ -124,7 +124,8 @@ func TestPodsComeAndGo(t *testing.T) {
 	}
 }
 
-// An expired watch comes as status 200 with an ERROR event: we list again, and what happened meanwhile is known.
+// TestExpiredWatch checks that an expired watch, which comes as status 200 with an ERROR event, is followed by another list, with
+// what happened meanwhile.
 func TestExpiredWatch(t *testing.T) {
 	w := watch(t, func(api *fakekube.Server) { api.Put("a", "vllm", 8000, pod(1, true)) })
 	w.want(t, "p1=10.0.0.1:8000")
@@ -141,7 +142,8 @@ func TestExpiredWatch(t *testing.T) {
 	}
 }
 
-// A cut connection, a server that ends watches at once, a token that is refused: the workers stay, and later changes come.
+// TestFailures checks that workers stay and later changes arrive after a broken connection, a server that ends watches at once,
+// and a refused token.
 func TestFailures(t *testing.T) {
 	w := watch(t, func(api *fakekube.Server) { api.Put("a", "vllm", 8000, pod(1, true)) })
 	w.want(t, "p1=10.0.0.1:8000")
@@ -173,7 +175,7 @@ func TestFailures(t *testing.T) {
 	w.want(t, "p3=10.0.0.3:8000")
 }
 
-// A server that is not ours by certificate is told no token.
+// TestWrongCertificate checks that a server with another certificate gets no token.
 func TestWrongCertificate(t *testing.T) {
 	ours, err := fakekube.Start(t.TempDir(), "llm")
 	if err != nil {
@@ -249,7 +251,7 @@ func TestEndpointsOf(t *testing.T) {
 	}
 }
 
-// What a server sends is read with bounds and never kills us.
+// FuzzApply checks that what a server sends is read within limits and without panics.
 func FuzzApply(f *testing.F) {
 	f.Add([]byte(`{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"},"addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"],"conditions":{"ready":true}}],"ports":[{"name":"","port":8000}]}}`))
 	f.Add([]byte(`{"type":"ERROR","object":{"code":410}}`))

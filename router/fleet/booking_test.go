@@ -11,8 +11,8 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// Whatever happens to bookings, and in whichever order, each gives back what it took: in the end nothing is left, and at no
-// time less than nothing.
+// TestBookingsGiveBackWhatTheyTook checks that bookings, whatever happens to them and in whichever order, release what they took:
+// nothing is left in the end, and no count is ever negative.
 func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -59,7 +59,8 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 	}
 }
 
-// A worker that is expected to be faster empties its queue sooner, until its events say otherwise; slowness is not read off that.
+// TestExpectedRate checks that a worker that is expected to be faster empties its queue sooner, until its events say otherwise,
+// and is not considered slow by that.
 func TestExpectedRate(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, _ := twoWorkers(c)
@@ -71,7 +72,8 @@ func TestExpectedRate(t *testing.T) {
 	}
 }
 
-// The tokens of a request that ends early go with it; those of the others are prefilled in their order.
+// TestBacklogIsTheOpenRequests checks that the tokens of a request that ends early are removed with it, and that the others are
+// prefilled in order.
 func TestBacklogIsTheOpenRequests(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
@@ -92,7 +94,8 @@ func TestBacklogIsTheOpenRequests(t *testing.T) {
 	}
 }
 
-// The end of a stream of reports ends what it told of, unless another stream goes on with one of its requests.
+// TestLostStream checks that the end of a stream of reports ends the requests that it reported, unless another stream continues
+// with one of them.
 func TestLostStream(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, _ := twoWorkers(c)
@@ -118,7 +121,7 @@ func TestLostStream(t *testing.T) {
 	left(17)
 	c.t = c.t.Add(orphaned)
 	left(9)
-	f.Lost(2) // only its connection: a new stream tells of the end of one of them
+	f.Lost(2) // only its connection: a new stream reports the end of one of them
 	c.t = c.t.Add(time.Second)
 	f.End("two0", 3)
 	f.Confirm("two1", a.Addr, 3)
@@ -129,7 +132,7 @@ func TestLostStream(t *testing.T) {
 	f.Lost(3)
 	c.t = c.t.Add(orphaned)
 	left(0)
-	for i := range 3 { // decided over connection 4, and not told of when it ends
+	for i := range 3 { // decided over connection 4, and not reported on when it ends
 		f.Book(fmt.Sprint("asked", i), Booking{Slot: a.Slots[0], Source: 4})
 	}
 	f.Book("other", Booking{Slot: a.Slots[0], Source: 5})
@@ -143,7 +146,7 @@ func TestLostStream(t *testing.T) {
 	left(1)
 }
 
-// What Confirm and End give is a copy: it may be read while reports go on.
+// TestBookingsAreCopies checks that Confirm and End return a copy, which may be read while reports go on.
 func TestBookingsAreCopies(t *testing.T) {
 	f, a, b := twoWorkers(&clock{time.Unix(1000, 0)})
 	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 10})
@@ -162,7 +165,8 @@ func TestBookingsAreCopies(t *testing.T) {
 	all.Wait()
 }
 
-// A worker that left, and another one at its address: what was booked for the first stays its own, to the end.
+// TestAnotherAtTheAddress checks that what was booked for a worker that left stays its own to the end, although another worker
+// has its address.
 func TestAnotherAtTheAddress(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := New(func() time.Time { return now })

@@ -55,7 +55,7 @@ func TestBookingsCountAndDrain(t *testing.T) {
 	}
 }
 
-// What Envoy reports counts: a request that went to another worker loads that one.
+// TestConfirmMoves checks that a request that went to another worker, by Envoy's report, loads that one.
 func TestConfirmMoves(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
@@ -78,7 +78,7 @@ func TestConfirmMoves(t *testing.T) {
 	}
 }
 
-// Lost reports cost nothing for long: an unconfirmed booking ends after 30 s, a running one after 30 min.
+// TestLostReportsExpire checks that an unconfirmed booking ends after 30 s and a running one after 30 min if no report comes.
 func TestLostReportsExpire(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
@@ -107,7 +107,7 @@ func TestLostReportsExpire(t *testing.T) {
 	}
 }
 
-// Too many, or too much kept by them: the oldest end first, running ones too.
+// TestBookingsBounded checks that, with too many bookings or too much memory, the oldest end first, including running ones.
 func TestBookingsBounded(t *testing.T) {
 	for _, bytes := range []int{0, 4 * mostBytes / most} {
 		c := &clock{time.Unix(1000, 0)}

@@ -11,9 +11,9 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// One story of a worker's health: F fails, A answers a request decided now, a answers one decided before it went out,
-// T tries, a number lets so many seconds pass; asked for its health it answers well (g), does not (m), or says that it is not
-// available (n). After each step it is in (+) or out (-); of T, whether it was given (!).
+// TestHealth runs stories of a worker's health: F fails, A answers a request decided now, a answers one decided before it went
+// out, T tries, a number lets so many seconds pass; a health check is good (g), fails (m), or says that the worker is not
+// available (n). After each step the worker is in (+) or out (-); for T, whether the trial was given (!).
 func TestHealth(t *testing.T) {
 	for _, c := range []struct{ name, steps, want string }{
 		{"three in a row", "F F F", "+ + -"},
@@ -78,7 +78,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// Whoever asks is told of each change once.
+// TestChangesAreToldOnce checks that each change is reported to one caller only.
 func TestChangesAreToldOnce(t *testing.T) {
 	w, now := &Worker{}, time.Unix(1000, 0)
 	for i, c := range []struct {
@@ -94,7 +94,7 @@ func TestChangesAreToldOnce(t *testing.T) {
 	}
 }
 
-// Those that are out are left out, until too few would be left.
+// TestHealthy checks that workers that are out are left out, until too few would be left.
 func TestHealthy(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, c := range []struct{ workers, out, left int }{

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// heard is a worker whose events come.
+// heard returns a worker whose events come.
 func heard(c *clock) (*Fleet, *Slot) {
 	f, a, _ := twoWorkers(c)
 	a.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
@@ -30,8 +30,8 @@ func promptOf(id uint64, blocks int) []uint64 {
 	return locals
 }
 
-// The queue is what events have not told of yet: it falls with each stored block, and the last one ends it, whatever the
-// tail behind it.
+// TestEventsMoveTheQueue checks that the queue is what events have not reported yet: it shrinks with each stored block, and the
+// last one ends it, whatever the tail after it.
 func TestEventsMoveTheQueue(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -45,9 +45,9 @@ func TestEventsMoveTheQueue(t *testing.T) {
 		blocks map[uint64]int
 		want   float64
 	}{
-		{map[uint64]int{1: 125}, 9605}, // of others' prompts
+		{map[uint64]int{1: 125}, 9605}, // of other prompts
 		{map[uint64]int{1: 375}, 8005./2 + 1600},
-		{map[uint64]int{1: 625}, 1600}, // the five tokens behind its last block too
+		{map[uint64]int{1: 625}, 1600}, // including the five tokens after its last block
 		{map[uint64]int{1: 625, 2: 100}, 0},
 	} {
 		for id, n := range step.blocks {
@@ -65,7 +65,8 @@ func TestEventsMoveTheQueue(t *testing.T) {
 	}
 }
 
-// Of a slot that tells its blocks when their step begins, a message tells that what the one before named is computed.
+// TestEarlyBlocks checks that, for a slot that reports blocks when their step begins, a message means that the blocks of the
+// previous one are computed.
 func TestEarlyBlocks(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -84,7 +85,7 @@ func TestEarlyBlocks(t *testing.T) {
 	}
 }
 
-// The time between events teaches how fast a worker is, and nothing else does: not how soon its headers come.
+// TestRateComesFromEvents checks that only the time between events gives a worker's rate, not how soon its headers come.
 func TestRateComesFromEvents(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -100,15 +101,15 @@ func TestRateComesFromEvents(t *testing.T) {
 			s.Progress(now.held, c.t)
 		}
 		f.End("x", 1)
-		c.t = c.t.Add(time.Minute) // idle: says nothing
+		c.t = c.t.Add(time.Minute) // idle: not a sample
 	}
 	if l := s.Load(c.t); math.Abs(l.Rate-rate) > 0.02*rate {
 		t.Errorf("rate %v, want %v", l.Rate, rate)
 	}
 }
 
-// What a request of an adapter that is to be loaded takes beyond its tokens' time is what loading takes; one that waited behind another
-// shows nothing.
+// TestLoadingIsLearned checks that the time of loading an adapter is what its request takes beyond its tokens' time, and that a
+// request that waited for another gives no sample.
 func TestLoadingIsLearned(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -143,7 +144,7 @@ func TestLoadingIsLearned(t *testing.T) {
 	}
 }
 
-// A worker that hangs keeps its queue: it is taken to go on for two seconds, not for ever.
+// TestHangingWorkerKeepsItsQueue checks that a worker without events is assumed to go on for two seconds, not for ever.
 func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -152,13 +153,14 @@ func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 	if l := s.Load(c.t); l.Backlog != 100000-2*firstRate {
 		t.Errorf("%v tokens queued after a quarter of an hour", l.Backlog)
 	}
-	s.Progress(stored{1: 625}.held, c.t) // what was taken for done was not
+	s.Progress(stored{1: 625}.held, c.t) // what was assumed done was not
 	if l := s.Load(c.t); l.Backlog != 90000 {
 		t.Errorf("%v tokens queued after a tenth of it was stored", l.Backlog)
 	}
 }
 
-// An event that was lost keeps nothing in the queue for long: engines prefill in order of arrival.
+// TestLostEventEndsWithTheNext checks that a lost event does not keep a request in the queue for long, since engines prefill in
+// order of arrival.
 func TestLostEventEndsWithTheNext(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -171,7 +173,8 @@ func TestLostEventEndsWithTheNext(t *testing.T) {
 	}
 }
 
-// Where no event can come (none at all, or all of the prompt's blocks are held) the queue drains by the rate.
+// TestDrainsWhereNoEventComes checks that the queue drains by the rate if no event can come (none at all, or all of the prompt's
+// blocks are held).
 func TestDrainsWhereNoEventComes(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -188,7 +191,7 @@ func TestDrainsWhereNoEventComes(t *testing.T) {
 	}
 }
 
-// BenchmarkLoad is a look at a slot with 64 prompts queued, a millisecond after the look before.
+// BenchmarkLoad reads a slot with 64 prompts queued, a millisecond after the previous read.
 func BenchmarkLoad(b *testing.B) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -201,8 +204,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// How fast a worker fetches from its lower tiers is learned of requests that waited for nothing else; while one waits for its blocks
-// those behind it pass, and nothing that is stored tells how fast it computes.
+// TestFetchingIsLearned checks that the rate of fetching from lower tiers is learned from requests that waited for nothing else,
+// and that, while one waits for its blocks, later ones overtake it and stored blocks give no rate of computing.
 func TestFetchingIsLearned(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
@@ -228,7 +231,7 @@ func TestFetchingIsLearned(t *testing.T) {
 	if l := s.Load(c.t); l.Rate != rate || l.Backlog != 8000 {
 		t.Errorf("passed by: %v tokens a second, %v queued, want %v and 8,000", l.Rate, l.Backlog, rate)
 	}
-	c.t = c.t.Add(840 * time.Millisecond) // 0.8 s of it are its own tokens'
+	c.t = c.t.Add(840 * time.Millisecond) // 0.8 s of it are for its own tokens
 	done[1] = 1000
 	s.Progress(done.held, c.t)
 	if got := s.Fetches(); math.Abs(got-40000) > 400 {
@@ -266,7 +269,7 @@ func TestFetchingIsLearned(t *testing.T) {
 	}
 }
 
-// Blocks that a worker fetches are no work of its own: they tell neither how fast it is, nor that what was booked before is done.
+// TestFetchedBlocksAreNoWork checks that blocks that a worker fetches show neither its rate nor that earlier requests are done.
 func TestFetchedBlocksAreNoWork(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		c := &clock{time.Unix(1000, 0)}

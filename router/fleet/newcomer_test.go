@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// Workers by what they have in flight: settled ones, then newcomers. Those left are named by their place.
+// TestEased lists workers by their requests in flight: settled ones, then newcomers. Those that remain are named by their index.
 func TestEased(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -66,7 +66,8 @@ func TestEased(t *testing.T) {
 	}
 }
 
-// A worker is a newcomer when it joins, is ready again, or is back in after failures; not while it stays, or was out for a moment.
+// TestWhoIsNew checks that a worker is a newcomer when it joins, is ready again, or is back in after failures, but not if it
+// stays or was out briefly.
 func TestWhoIsNew(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := New(func() time.Time { return now })

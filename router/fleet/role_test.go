@@ -10,7 +10,8 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// A fleet with those that prefill for others serves nothing without those that decode; one that encodes is never chosen.
+// TestPrefillApart checks that a fleet with prefill workers serves nothing without decode workers, and that an encode worker is
+// never chosen.
 func TestPrefillApart(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := New(func() time.Time { return now })
@@ -54,7 +55,7 @@ func TestPrefillApart(t *testing.T) {
 	}
 	f.End("r0", 0)
 	now = now.Add(2 * unconfirmed)
-	f.Book("x", Booking{Slot: p.Slots[0]}) // the others end: nobody told of them
+	f.Book("x", Booking{Slot: p.Slots[0]}) // the others expire: nobody reports on them
 	if n := a.Slots[0].Load(now).Inflight + b.Slots[0].Load(now).Inflight; n != 0 {
 		t.Errorf("%d requests decoding after all ended", n)
 	}

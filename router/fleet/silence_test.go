@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// hears checks what is said to be silent, after a second's look.
+// hears checks the reported silence, one second later.
 func hears(t *testing.T, f *Fleet, want Silence) {
 	t.Helper()
 	f.Expire()
@@ -15,7 +15,7 @@ func hears(t *testing.T, f *Fleet, want Silence) {
 	}
 }
 
-// Requests that nobody reports of are noticed soon, and no longer once somebody does.
+// TestSilence checks that missing reports are noticed soon, and that one report ends that.
 func TestSilence(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, _ := twoWorkers(c)
@@ -27,7 +27,7 @@ func TestSilence(t *testing.T) {
 	hears(t, f, Speaks)
 	f.Confirm("1", a.Addr, 1)
 	c.t = c.t.Add(time.Minute)
-	hears(t, f, Speaks) // one is not told of, but others are
+	hears(t, f, Speaks) // one is not reported on, but others are
 	f.End("1", 1)
 	f.Book("3", Booking{Slot: a.Slots[0]})
 	c.t = c.t.Add(silence)
@@ -41,8 +41,8 @@ func TestSilence(t *testing.T) {
 	hears(t, f, Speaks)
 }
 
-// A log that tells where requests go and never how one ends is noticed by what the workers themselves tell of, and where they tell
-// nothing by how many ought to have ended.
+// TestEndsMissing checks that a log that never reports ends is noticed by what the workers report or, if they report nothing, by
+// how many should have ended.
 func TestEndsMissing(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
@@ -67,7 +67,7 @@ func TestEndsMissing(t *testing.T) {
 
 	tells(a, 0)
 	start(a, fewEnds-1, 1)
-	after(endsAfter, Speaks) // slow readers, it may be
+	after(endsAfter, Speaks) // they may be slow readers
 	start(a, 1, 1)
 	after(endsAfter-1, Speaks)
 	after(1, NoEnds)
@@ -83,17 +83,17 @@ func TestEndsMissing(t *testing.T) {
 	after(time.Minute, Speaks) // an end has come since the oldest began
 	all()
 
-	start(a, 10, 2) // they are long, and the worker says so
+	start(a, 10, 2) // they are long, and the worker reports them
 	tells(a, 10)
 	after(20*time.Minute, Speaks)
 	all()
 
-	start(a, 100, 0) // of an endpoint picker's protocol: their own streams tell of them
+	start(a, 100, 0) // with the endpoint-picker protocol their own streams report them
 	tells(a, 0)
 	after(20*time.Minute, Speaks)
 	all()
 
-	start(b, manyEnds-1, 3) // b tells nothing
+	start(b, manyEnds-1, 3) // b reports nothing
 	after(longAfter, Speaks)
 	start(b, 1, 3)
 	after(longAfter, NoEnds)
@@ -102,7 +102,7 @@ func TestEndsMissing(t *testing.T) {
 	f.End("", 3)
 	f.Book("last", Booking{Slot: b.Slots[0]})
 	f.End("last", 3)
-	b.Slots[0].Tell(Told{Running: -1, Usage: -1, Lasts: time.Hour}, c.t) // TensorRT-LLM's message, which does not say what runs
+	b.Slots[0].Tell(Told{Running: -1, Usage: -1, Lasts: time.Hour}, c.t) // TensorRT-LLM's message, which does not report running requests
 	c.t = c.t.Add(time.Second)
 	start(b, manyEnds-1, 3)
 	after(longAfter, Speaks)

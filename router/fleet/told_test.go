@@ -10,8 +10,9 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// What one worker tells, step by step: b books a request of ours, e ends the oldest; "r w u" tells of r running and w waiting
-// requests and of usage u; "+n" lets n tenths of a second pass; "-" takes all back. After each: in flight, of them others'.
+// TestTold runs one worker's reports, step by step: b books a request of ours, e ends the oldest; "r w u" reports r running and w
+// waiting requests and usage u; "+n" lets n tenths of a second pass; "-" withdraws all. After each: requests in flight, and other
+// senders' among them.
 func TestTold(t *testing.T) {
 	for _, c := range []struct{ name, steps, want string }{
 		{"nothing told", "b|b|e|e|e", "1 0|2 0|1 0|0 0|0 0"},
@@ -59,7 +60,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// The share of the KV cache in use counts while it is told, and what is not told is not taken for an empty cache.
+// TestToldUsage checks that the share of the KV cache in use counts while it is reported, and that an unreported one is not taken
+// for an empty cache.
 func TestToldUsage(t *testing.T) {
 	w, now := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 }), time.Unix(1000, 0)
 	s := w.Slots[0]

@@ -23,10 +23,10 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// publisher is a worker's events: what a test offers, as one stored block each.
+// publisher is a worker's events, offered by a test as one stored block each.
 type publisher struct {
 	mu    sync.Mutex
-	feeds map[int]*stream.Feed // by rank; of those that run
+	feeds map[int]*stream.Feed // running ones, by rank
 	fails error
 }
 
@@ -79,7 +79,7 @@ type bench struct {
 	ix    *indexer.Index
 	fleet *fleet.Fleet
 	reg   *prometheus.Registry
-	sets  int      // told of
+	sets  int      // number of sets reported
 	gone  []string // names to forget
 }
 
@@ -109,7 +109,7 @@ func (b *bench) wait(what string, cond func() bool) {
 	}
 }
 
-// count sums a counter's or gauge's values where a label is so.
+// count sums a counter's or gauge's values with a label value.
 func count(t *testing.T, reg *prometheus.Registry, name, label, value string) (sum float64) {
 	t.Helper()
 	all, err := reg.Gather()
@@ -136,7 +136,8 @@ func spec(e *publisher, name, addr string) Spec {
 	return Spec{ID: at, Name: name, Addr: at, Ready: true, Model: "m", Listen: e.listen}
 }
 
-// Found, not ready, ready again with what it holds, gone and forgotten; the other finder's workers stay.
+// TestLifeOfAWorker checks a worker that is found, not ready, ready again with what it holds, gone and forgotten, while the other
+// finder's workers stay.
 func TestLifeOfAWorker(t *testing.T) {
 	b := newBench(t, noAudit)
 	var one, two publisher
@@ -190,7 +191,8 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 }
 
-// Two of one address cannot be; two of one name are told apart; workers behind shared front ends have no address of their own.
+// TestPlaces checks that two workers cannot have one address, that two of one name get different names, and that workers behind
+// shared front ends have no address of their own.
 func TestPlaces(t *testing.T) {
 	b := newBench(t, noAudit)
 	var e publisher
@@ -228,13 +230,14 @@ func TestPlaces(t *testing.T) {
 	}
 	b.Update(3, nil)
 	b.forget("dynamo-7")
-	b.forget("a") // is there still, or again
+	b.forget("a") // it is still, or again, there
 	if n := count(t, b.reg, "sightline_resyncs_total", "why", "asked"); n != 3 || !slices.Equal(b.gone, []string{"dynamo-7"}) {
 		t.Errorf("%v resyncs counted of those that stay, %v forgotten", n, b.gone)
 	}
 }
 
-// Every member's events are audited, and the audit lets go of one that leaves: the number of its slot may be another's.
+// TestAudit checks that every member's events are audited, and that the audit drops a member that leaves, since its slot ID may
+// be reused.
 func TestAudit(t *testing.T) {
 	var au *audit.Auditor
 	reg := prometheus.NewRegistry()
@@ -256,7 +259,7 @@ func TestAudit(t *testing.T) {
 	au.End("r1", true)
 	b.wait("a verdict", func() bool { return count(t, reg, "sightline_audit_total", "verdict", "equal") == 1 })
 	b.Update(1, nil)
-	au.End("r2", true) // of a worker that is gone: none is given
+	au.End("r2", true) // its worker is gone: no verdict
 	b.Update(1, []Spec{spec(&e, "a", "10.0.0.1:8000")})
 	b.wait("feed", func() bool { return e.running() == 1 })
 	expect("r3", 9)
@@ -271,7 +274,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// Of a worker that left no more is kept than its name: pods come once and never again.
+// TestLeftIsFreed checks that only the name of a worker that left is kept, since pods never come back.
 func TestLeftIsFreed(t *testing.T) {
 	b := newBench(t, noAudit)
 	e := &publisher{feeds: map[int]*stream.Feed{}}

@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// The same message under two names, and events that do not come, are a line each and a gauge; what is said again within a minute
-// is not.
+// TestTroubleIsTold checks that the same message under two names, and missing events, are each a log line and a gauge, and that a
+// change within a minute is not logged again.
 func TestTroubleIsTold(t *testing.T) {
 	b := newBench(t, noAudit)
 	core, logged := observer.New(zap.InfoLevel)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// directEnd is a replica's end of direct streams, at a listener of its own.
+// directEnd is a replica's Direct with a listener of its own.
 type directEnd struct {
 	*Direct
 	at   string
@@ -68,7 +68,7 @@ func (e *directEnd) run(t *testing.T, at ...string) {
 		stop()
 		<-e.done
 		e.End()
-		e.srv.GracefulStop() // ends, for End has ended the streams
+		e.srv.GracefulStop() // returns, since End has ended the streams
 	})
 }
 
@@ -89,8 +89,8 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// Three replicas, each with the same addresses: all hear what is for all, once, also who is behind two addresses, and one what is
-// for it alone. One that ends sends what waits; one that comes again is found.
+// TestDirect runs three replicas with the same addresses: each receives what is for all, once, even if it has two addresses, and
+// one receives what is for it alone. A replica that ends sends what waits; one that returns is found.
 func TestDirect(t *testing.T) {
 	a, b, c := newDirectEnd(t), newDirectEnd(t), newDirectEnd(t)
 	_, port, _ := net.SplitHostPort(c.at)
@@ -125,7 +125,7 @@ func TestDirect(t *testing.T) {
 	await(t, "a reaches c again", a.reaches(3))
 }
 
-// A queue that is not emptied takes no more than it has room for, and says so; a message that is too large ends its stream.
+// TestDirectIsBounded checks that a full queue refuses messages, and that a message that is too large ends its stream.
 func TestDirectIsBounded(t *testing.T) {
 	d := NewDirect("own", nil, zap.NewNop())
 	d.open["x"] = &outgoing{name: "x", out: make(chan []byte, directQueue)}

@@ -28,7 +28,8 @@ func (h *hall) joinHolding(t *testing.T, part indexer.Part, held func(context.Co
 	return r
 }
 
-// What one replica holds of a worker another gets whole, in pieces; who holds nothing, too much or another part is passed over.
+// TestHeldIsHandedOver checks that another replica gets all that one holds for a worker, in pieces, and that replicas that hold
+// nothing, too much or another part are skipped.
 func TestHeldIsHandedOver(t *testing.T) {
 	for _, n := range []int{1, pieceBytes - 1, pieceBytes, 5*pieceBytes + 7, mostHeld} {
 		h := &hall{}
@@ -59,7 +60,7 @@ func TestHeldIsHandedOver(t *testing.T) {
 	}
 }
 
-// A replica alone, or before one that says nothing, waits no longer than it says.
+// TestHeldIsNotWaitedFor checks that a single replica, or one beside a silent one, waits no longer than the limits.
 func TestHeldIsNotWaitedFor(t *testing.T) {
 	h := &hall{}
 	alone := h.join(t)
@@ -89,7 +90,8 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// Pieces that were not asked for, of others, out of order or beyond the limit change nothing.
+// TestHostilePieces checks that pieces that were not requested, from other replicas, out of order or beyond the limit change
+// nothing.
 func TestHostilePieces(t *testing.T) {
 	g := gathering{open: make(map[uint64]*pieces)}
 	fresh := func() *pieces {
@@ -111,7 +113,7 @@ func TestHostilePieces(t *testing.T) {
 		}
 	}
 	one := fresh()
-	for i := range 3 { // that nobody looks at meanwhile
+	for i := range 3 { // nobody receives them meanwhile
 		g.take("a", &piece{1, i, 3, fmt.Append(nil, i)})
 	}
 	g.take("a", &piece{1, 3, 4, []byte{1}})

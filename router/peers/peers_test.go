@@ -23,13 +23,13 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// hall is a Line within the process: what is sent is heard by all others, or by one, unless it is away.
+// hall is a Line within the process: what is sent is received by all others, or by one, unless it is away.
 type hall struct {
 	mu   sync.Mutex
 	all  []*replica
 	away atomic.Bool
-	deaf atomic.Bool             // it takes what is sent, and nobody hears it
-	less atomic.Pointer[replica] // hears nothing
+	deaf atomic.Bool             // it accepts messages, but nobody receives them
+	less atomic.Pointer[replica] // receives nothing
 }
 
 func (h *hall) Send(to string, message []byte) error {
@@ -50,7 +50,7 @@ func (h *hall) Send(to string, message []byte) error {
 	return nil
 }
 
-// replica is a router of simulated workers and its end of the line.
+// replica is a router with simulated workers and its Exchange.
 type replica struct {
 	*Exchange
 	router *router.Router
@@ -62,12 +62,12 @@ type replica struct {
 
 const workers = 8
 
-// join starts a replica in halls: others are there for where the first cannot.
+// join starts a replica in halls: the others are used if the first cannot send.
 func (h *hall) join(t *testing.T, others ...*hall) *replica {
 	return h.joinWith(t, indexer.Part{}, others...)
 }
 
-// joinWith starts one whose index holds a part.
+// joinWith starts a replica whose index holds a part.
 func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *replica {
 	own := Instance()
 	r := &replica{Exchange: New(own, zap.NewNop(), prometheus.NewRegistry()), fleet: fleet.New(nil), done: make(chan struct{})}
@@ -96,7 +96,7 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 	return r
 }
 
-// decide places a prompt, which is told apart by a number, and gives the decision.
+// decide places a prompt, identified by a number, and returns the decision.
 func (r *replica) decide(prompt uint32, tokens int) router.Decision {
 	return r.router.Place(r.own+Instance(), "m", &engine.Prompt{IDs: ids(prompt, tokens), Sure: tokens, Exact: true})
 }
@@ -136,7 +136,7 @@ func known(n int, of ...*replica) func() bool {
 	}
 }
 
-// So many replicas are heard, and so many entries wait to be sent.
+// TestPeersAreBounded checks the limits of replicas and of entries that wait to be sent.
 func TestPeersAreBounded(t *testing.T) {
 	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
 	for i := range mostPeers + 3 {
@@ -155,7 +155,7 @@ func TestPeersAreBounded(t *testing.T) {
 	}
 }
 
-// What one has decided the other goes by at its next request: it finds the prediction, and the work.
+// TestTwoAgree checks that one replica's decision affects the other's next request: by its prediction and its work.
 func TestTwoAgree(t *testing.T) {
 	h := &hall{}
 	a, b := h.join(t), h.join(t)
@@ -174,7 +174,8 @@ func TestTwoAgree(t *testing.T) {
 	}
 }
 
-// A request for several answers counts as many at all replicas, and its tenant has them all, until it ends.
+// TestAnswersAndTenantsTravel checks that a request for several answers counts as many at all replicas, for its tenant too, until
+// it ends.
 func TestAnswersAndTenantsTravel(t *testing.T) {
 	h := &hall{}
 	a, b := h.join(t), h.join(t)
@@ -195,7 +196,8 @@ func TestAnswersAndTenantsTravel(t *testing.T) {
 	}
 }
 
-// Sixteen replicas, a burst to each of them, and one worker that looks best to all: without what they share each would begin with it.
+// TestNoHerd sends a burst to each of sixteen replicas with one worker that looks best to all: without sharing each would begin
+// with it.
 func TestNoHerd(t *testing.T) {
 	h := &hall{}
 	var all []*replica
@@ -207,7 +209,7 @@ func TestNoHerd(t *testing.T) {
 	decide := func(i, tokens int) {
 		t.Helper()
 		got[all[i%16].decide(uint32(i), tokens).Targets[0].Worker]++
-		// However slow the machine: the next one decides when all see this, and nobody is taken for gone.
+		// However slow the machine: the next one decides when all see this, and nobody is considered gone.
 		eventually(t, "all see each worker's requests", func() bool {
 			for _, r := range all {
 				for _, w := range r.fleet.Workers() {
@@ -235,7 +237,8 @@ func TestNoHerd(t *testing.T) {
 	}
 }
 
-// A line that hangs is left for the next within a second, and nobody is taken for gone; it is used again when it goes on.
+// TestLineThatHangs checks that a line that hangs is replaced by the next one within a second, that nobody is considered gone,
+// and that it is used again when it works.
 func TestLineThatHangs(t *testing.T) {
 	bus, streams := &hall{}, &hall{}
 	a, b := bus.join(t, streams), bus.join(t, streams)
@@ -255,8 +258,8 @@ func TestLineThatHangs(t *testing.T) {
 	}
 }
 
-// The line is away for longer than a replica is believed to live; what was begun and ended meanwhile is right once it is back. One that
-// goes takes its requests along, by a word or without.
+// TestAwayAndBack checks that, after the line was away for longer than a replica is considered alive, what began and ended
+// meanwhile is corrected, and that a replica that leaves takes its requests with it, with or without a good-bye.
 func TestAwayAndBack(t *testing.T) {
 	h := &hall{}
 	a, b := h.join(t), h.join(t)
@@ -276,7 +279,7 @@ func TestAwayAndBack(t *testing.T) {
 	eventually(t, "good-bye", func() bool { return known(0, b)() && b.load() == 0 })
 }
 
-// What Envoy tells one replica of another's request goes there, and nowhere where nobody has that name.
+// TestForward checks that Envoy's report on another replica's request goes to that replica, and nowhere if nobody has that name.
 func TestForward(t *testing.T) {
 	h := &hall{}
 	a, b := h.join(t), h.join(t)
@@ -294,8 +297,8 @@ func TestForward(t *testing.T) {
 	eventually(t, "it ends in both", func() bool { return a.load() == 0 && b.load() == 0 })
 }
 
-// Two hold a half each of what workers hold: each decides by events about all prompts, with one question where the other has them, to
-// that one alone. A question to who does not answer takes little time, and one to nobody none; both are decided without.
+// TestParts runs two replicas with half of the index each: each decides all prompts by events, with one question to the other for
+// its part. A question that is not answered takes little time, and one to nobody none; both are decided without.
 func TestParts(t *testing.T) {
 	h := &hall{}
 	a, b := h.joinWith(t, indexer.Part{Number: 1, Of: 2}), h.joinWith(t, indexer.Part{Number: 2, Of: 2})
@@ -357,7 +360,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// All that is written is read again as it was; what is cut anywhere, or changed, is refused or read, and never more than it can hold.
+// TestWire checks that all that is written is read back unchanged, and that truncated or changed messages are refused or read,
+// without exceeding their content.
 func TestWire(t *testing.T) {
 	given := &router.Shared{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500, Context: 800, From: 2, Told: true, Proven: 1,
 		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What a worker says of itself is compared with its class: block size and adapters, each mistake by its key.
+// TestFoundOut checks that a worker's own report is compared with its class: block size and adapters, each mistake by its key.
 func TestFoundOut(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answers := map[string]string{

@@ -22,7 +22,7 @@ import (
 
 const modelDir = "../../examples/models/qwen2.5-vl"
 
-// prompts is how simulated workers read requests, loaded once.
+// prompts reads requests as simulated workers do, loaded once.
 var prompts = sync.OnceValues(func() (lab.Prompts, error) { return lab.NewPrompts(modelDir, sim.VLLM, "m", 16) })
 
 func load(t testing.TB, change func(*engine.Server)) *engine.Live {
@@ -44,7 +44,7 @@ func load(t testing.TB, change func(*engine.Server)) *engine.Live {
 	return m
 }
 
-// worker starts a simulated one.
+// worker starts a simulated worker.
 func worker(t testing.TB, c sim.Config, edit func([]uint32) []uint32) *sim.Worker {
 	t.Helper()
 	read, err := prompts()
@@ -70,7 +70,7 @@ func worker(t testing.TB, c sim.Config, edit func([]uint32) []uint32) *sim.Worke
 	return w
 }
 
-// probed is one round with one worker.
+// probed runs one round with one worker.
 func probed(t testing.TB, addr string, m *engine.Live, names ...string) Result {
 	t.Helper()
 	p := New(Options{Workers: []Worker{{Name: "w", Addr: addr, Model: "m", Names: append(names, "m"), Ours: m}}, Budget: 10 * time.Second})
@@ -78,7 +78,7 @@ func probed(t testing.TB, addr string, m *engine.Live, names ...string) Result {
 	return p.Results()[0]
 }
 
-// brief is what a result says: "verdict: what=verdict …", without the equal ones.
+// brief formats a result: "verdict: what=verdict …", without the equal ones.
 func brief(r Result) string {
 	out := string(r.Verdict) + ":"
 	for _, f := range r.Findings {
@@ -96,7 +96,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// Each difference is named by its place, and by what both sides have there.
+// TestDifferences checks that each difference is reported with its position and both sides' tokens.
 func TestDifferences(t *testing.T) {
 	m := load(t, nil)
 	for _, c := range []struct {
@@ -149,7 +149,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// What listens on the address may be anything.
+// TestHostileWorkers probes anything that may listen on the address.
 func TestHostileWorkers(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -202,7 +202,7 @@ func TestHostileWorkers(t *testing.T) {
 	}
 }
 
-// A worker that never answers costs the budget, not more.
+// TestBudget checks that a worker that never answers costs only the budget.
 func TestBudget(t *testing.T) {
 	hung := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer hung.Close()
@@ -212,7 +212,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// SGLang's endpoint takes text: our rendered conversation goes there, without special tokens added.
+// TestSGLang checks that SGLang's endpoint, which takes text, gets our rendered conversation, without special tokens added.
 func TestSGLang(t *testing.T) {
 	m := load(t, func(s *engine.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" })
 	var bodies []map[string]any
@@ -247,7 +247,7 @@ func TestSGLang(t *testing.T) {
 	}
 }
 
-// In the background: what does not answer is asked again, the rest is left alone until Again.
+// TestRun checks that in the background only workers that did not answer are asked again, and the others not until Again.
 func TestRun(t *testing.T) {
 	var ready atomic.Bool
 	good := worker(t, sim.Config{}, nil)
@@ -297,7 +297,7 @@ func TestRun(t *testing.T) {
 	until("a second probe", func() bool { return counted("good", Equal) == 10 })
 }
 
-// Workers come and go: new ones are probed, those that stay keep what was found, those that left leave no series.
+// TestSet checks that new workers are probed, that the others keep their results, and that workers that left have no series.
 func TestSet(t *testing.T) {
 	m := load(t, nil)
 	a := Worker{Name: "a", Addr: worker(t, sim.Config{}, nil).Addr(), Model: "m", Names: []string{"m"}, Ours: m}

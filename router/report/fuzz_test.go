@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzReadLog: no decision log makes its reader panic, nor the report of it.
+// FuzzReadLog checks that no decision log makes its reader or the report panic.
 func FuzzReadLog(f *testing.F) {
 	f.Add(`{"timestamp":1700000000000,"arm":"steered","outcome":"ended","status":200,"input_length":100,"cached":40,"worker":"a","used":"a","first_byte_ms":3}` + "\n" +
 		`{"timestamp":1,"arm":"left","outcome":"ended","status":500,"input_length":-1,"would":{"cached":-3}}`)

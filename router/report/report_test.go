@@ -14,7 +14,8 @@ import (
 
 var began = time.UnixMilli(1_800_000_000_000)
 
-// one is the i-th request of an arm: 1000 tokens, 10 ms and more to the first byte; left alone, the choice held 500, the used one 100 or, each tenth, 600.
+// one returns the i-th request of an arm: 1000 tokens, 10 ms and more to the first byte; if left alone, the chosen worker held
+// 500, the used one 100 or, each tenth, 600.
 func one(arm Arm, i int) Request {
 	r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 500, Counted: i%2 == 0, FirstByte: time.Duration(10+i) * time.Millisecond, End: time.Second}
 	if arm == Left {
@@ -38,7 +39,7 @@ func line(r Request, at time.Time) *decisionlog.Line {
 	return l
 }
 
-// A running Sightline's report and that of its decision log are one.
+// TestLogAndTotalsAgree checks that a running router's report equals that of its decision log.
 func TestLogAndTotalsAgree(t *testing.T) {
 	live, log := New("", time.Time{}), ""
 	for i := range 200 {
@@ -78,14 +79,14 @@ func TestLogAndTotalsAgree(t *testing.T) {
 	}
 }
 
-// Numbers that rest on few requests are not given, and what was not told is not counted as none.
+// TestTooFew checks that numbers from few requests are omitted, and that unreported values do not count as zero.
 func TestTooFew(t *testing.T) {
 	totals := New("10%", began)
 	for i := range 19 {
 		totals.Add(one(Left, i), began)
 	}
 	totals.Add(Request{Arm: Steered, OK: true, Prompt: 100, Cached: -1}, began)
-	totals.Add(Request{OK: true, Prompt: 100}, began) // of no arm
+	totals.Add(Request{OK: true, Prompt: 100}, began) // without an arm
 	r := totals.Report()
 	if r.Left.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 || r.Steered.FirstByte.N != 0 {
 		t.Errorf("%+v", r)

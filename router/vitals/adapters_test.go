@@ -11,7 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// What a worker lists is followed as it comes, goes and is loaded from elsewhere; an answer that is none changes nothing.
+// TestAdaptersAreFollowed checks that adapters are followed as they come, go and are loaded from elsewhere, and that an invalid
+// answer changes nothing.
 func TestAdaptersAreFollowed(t *testing.T) {
 	list := func(adapters ...string) http.HandlerFunc {
 		return func(rw http.ResponseWriter, _ *http.Request) {
@@ -56,7 +57,8 @@ func TestAdaptersAreFollowed(t *testing.T) {
 	}
 }
 
-// The metrics name those in use and how many there is room for: of several series the one that was set last.
+// TestAdaptersInUse checks that the metrics give the adapters in use and the room: among several series, the one that was set
+// last.
 func TestAdaptersInUse(t *testing.T) {
 	told, err := read(loadOf("vllm"), strings.NewReader(`vllm:num_requests_running{engine="0"} 2
 # TYPE vllm:lora_requests_info gauge

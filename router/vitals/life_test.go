@@ -13,7 +13,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// A new process is told once, by its birth where that is known, else by an address at which nobody listened for a while.
+// TestLives checks that a new process is reported once, by its start time if known, else by an address at which nobody listened
+// for a while.
 func TestLives(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
 	type step struct {
@@ -45,7 +46,7 @@ func TestLives(t *testing.T) {
 	}
 }
 
-// The page of a worker that was started anew says so.
+// TestRebornIsTold checks that a restarted worker is noticed by its page.
 func TestRebornIsTold(t *testing.T) {
 	var mu sync.Mutex
 	var told []*fleet.Worker
@@ -73,7 +74,8 @@ func TestRebornIsTold(t *testing.T) {
 	}
 }
 
-// Whoever asks for a process's birth by its metrics page gets it, and nothing of a page that does not tell, is no page or leads elsewhere.
+// TestBirth checks that a process's start time is read from its metrics page, and that nothing is read from a page without it, an
+// invalid page or a redirect.
 func TestBirth(t *testing.T) {
 	for page, want := range map[string]string{
 		"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.7953951e+09\n": "1795395100",

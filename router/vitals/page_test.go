@@ -84,7 +84,7 @@ trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.06
 	}
 }
 
-// Every engine says where its load and health are; a new one must say that it has none.
+// TestEnginesTell checks that every engine defines where its load and health are, or that it has none.
 func TestEnginesTell(t *testing.T) {
 	for _, name := range []string{"vllm", "sglang", "trtllm"} {
 		r := engine.RulesOf(name, "")
@@ -124,7 +124,7 @@ func FuzzPage(f *testing.F) {
 	})
 }
 
-// A page as large as a vLLM's with eight ranks.
+// BenchmarkPage reads a page as large as a vLLM's with eight ranks.
 func BenchmarkPage(b *testing.B) {
 	var page strings.Builder
 	for rank := range 8 {

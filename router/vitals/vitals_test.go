@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// ward is one worker that is asked, as a server that a test changes.
+// ward is one worker that is polled, with handlers that a test changes.
 type ward struct {
 	t      *testing.T
 	nurse  *Nurse
@@ -54,7 +54,7 @@ func newWard(t *testing.T, o Options, ranks int, answer http.HandlerFunc) *ward 
 	core, log := observer.New(zap.InfoLevel)
 	o.Fleet, o.Log, o.Metrics, w.log = w.fleet, zap.New(core), w.reg, log
 	w.nurse = New(o)
-	w.nurse.health.Timeout, w.nurse.load.Timeout = time.Second/2, time.Second/2 // a loaded machine is late, but not three times in a row
+	w.nurse.health.Timeout, w.nurse.load.Timeout = time.Second/2, time.Second/2 // a loaded machine may be late, but not three times in a row
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -85,7 +85,7 @@ func (w *ward) until(what string, ok func() bool) {
 	}
 }
 
-// hears waits until the worker was asked so many times more, all of them answered but the last.
+// hears waits until the worker was polled so many more times, and all but the last were answered.
 func (w *ward) hears(n int32) {
 	w.t.Helper()
 	from := w.asked.Load()
@@ -125,12 +125,13 @@ func page(text string) http.HandlerFunc {
 
 var often = Options{Health: 2 * time.Millisecond}
 
-// However a worker fails its checks, it is out after three in a row and in with the next good one, and each is said once.
+// TestHealth checks that a worker, however it fails its checks, is out after three in a row and in with the next good one, and
+// that each is logged once.
 func TestHealth(t *testing.T) {
 	for why, fail := range map[string]http.HandlerFunc{
 		"500":        status(500),
 		"503":        status(503),
-		"unreadable": status(799), // no status there is
+		"unreadable": status(799), // not a status
 		"timeout":    hang,
 		"broken":     breakOff,
 	} {
@@ -145,7 +146,7 @@ func TestHealth(t *testing.T) {
 			w.until("out", func() bool { return strings.Contains(w.worker.Out(time.Now()), why) })
 			w.hears(4)
 			w.answers(status(204))
-			w.until("in", func() bool { return w.worker.Out(time.Now()) == "" && w.said("well again") > 0 }) // it is said after it counts
+			w.until("in", func() bool { return w.worker.Out(time.Now()) == "" && w.said("well again") > 0 }) // logged after it takes effect
 			if w.said("not well") != 1 || w.said("well again") != 1 || w.failures(why) < 3 {
 				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
 			}
@@ -157,7 +158,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A worker that says that it is not available gets nothing from that word on.
+// TestNotAvailable checks that a worker that says that it is not available gets nothing from then on.
 func TestNotAvailable(t *testing.T) {
 	w := newWard(t, Options{Health: time.Minute}, 0, status(503))
 	w.until("out", func() bool { return w.worker.Out(time.Now()) != "" })
@@ -166,7 +167,7 @@ func TestNotAvailable(t *testing.T) {
 	}
 }
 
-// Nobody listens: refused.
+// TestNotThere checks a refused connection.
 func TestNotThere(t *testing.T) {
 	w := newWard(t, often, 0, status(200))
 	lost := fleet.NewWorker("lost", netip.MustParseAddrPort("127.0.0.1:1"), "m", 0, func(int) indexer.SlotID { return 0 })
@@ -177,7 +178,8 @@ func TestNotThere(t *testing.T) {
 	w.until("out", func() bool { return strings.Contains(lost.Out(time.Now()), "refused") })
 }
 
-// A worker that has no such path, or gives it to others only, is well; that is said once. The same for its load.
+// TestHasNone checks that a worker without the path, or with one for others only, is healthy, and that this is logged once. The
+// same for its load.
 func TestHasNone(t *testing.T) {
 	for _, code := range []int{404, 405, 401, 403, 501, 307} {
 		w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(code))
@@ -188,7 +190,7 @@ func TestHasNone(t *testing.T) {
 	}
 }
 
-// A worker that is not ready is asked nothing, and nothing is asked where both are off.
+// TestNotAsked checks that a worker that is not ready is not polled, and that nothing is polled if both are off.
 func TestNotAsked(t *testing.T) {
 	off := newWard(t, Options{}, 0, status(503))
 	away := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(200))
@@ -206,7 +208,7 @@ func TestNotAsked(t *testing.T) {
 	}
 }
 
-// An answer does not send us elsewhere.
+// TestNoRedirects checks that redirects are not followed.
 func TestNoRedirects(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -225,7 +227,8 @@ func inflight(s *fleet.Slot) (n int, usage float64) {
 	return l.Inflight, l.Usage
 }
 
-// What a worker tells counts for its ranks, our own requests once, and ends when it is told no more. It keeps nobody out.
+// TestLoad checks that a worker's report counts for its ranks, that our own requests count once, that the report expires, and
+// that it excludes nobody.
 func TestLoad(t *testing.T) {
 	w := newWard(t, Options{Load: 5 * time.Millisecond}, 2, page(vllmPage))
 	slots := w.worker.Slots
@@ -251,7 +254,7 @@ func TestLoad(t *testing.T) {
 	}
 	for why, a := range map[string]http.HandlerFunc{
 		"unreadable": page("vllm:num_requests_running NaN\n"), "500": status(500), "429": status(429), "broken": breakOff,
-		"timeout": func(rw http.ResponseWriter, r *http.Request) { // a page that does not end
+		"timeout": func(rw http.ResponseWriter, r *http.Request) { // a page without end
 			for r.Context().Err() == nil {
 				_, _ = rw.Write([]byte("x 1\n"))
 				rw.(http.Flusher).Flush()
@@ -278,13 +281,14 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A worker without ranks here, with several of its own, has all of them.
+// TestLoadOfAllRanks checks that a worker without configured ranks, but with several of its own, gets the sum of all.
 func TestLoadOfAllRanks(t *testing.T) {
 	w := newWard(t, Options{Load: time.Millisecond}, 0, page(vllmPage))
 	w.until("told", func() bool { n, usage := inflight(w.worker.Slots[0]); return n == 10 && usage == 0.375 })
 }
 
-// Gauges that stand still where nothing happens are not others' requests for ever; an idle worker's zeros hold.
+// TestStandingGauges checks that gauges that do not change while requests run are not taken for other senders' requests for ever,
+// and that an idle worker's zeros stay valid.
 func TestStandingGauges(t *testing.T) {
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
 	l := &loads{Nurse: &Nurse{o: Options{Load: time.Second}}, worker: w, load: *loadOf("sglang"), last: make([]standing, 1)}
