@@ -135,7 +135,8 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// The status is the worker's own only where Envoy says so. A stream that ends is told, for what it has told of.
+// TestAccessLogOfOneEnvoy checks that the status is the worker's own only if Envoy says so, and that the end of a stream is
+// reported for its requests.
 func TestAccessLogOfOneEnvoy(t *testing.T) {
 	r := newRig(t, always(pick), Options{})
 	ctx, leave := context.WithCancel(t.Context())
@@ -162,8 +163,9 @@ func TestAccessLogOfOneEnvoy(t *testing.T) {
 	}
 }
 
-// Envoy tells of starts over one stream and of ends over another. Where the latter breaks alone, with ends on their way, nobody
-// ever tells them: what is booked ends by itself all the same, whether the Envoy tells of another of its requests or of none.
+// TestEndsAreLostWithTheirStream checks that, if Envoy reports starts over one stream and ends over another, and the latter
+// breaks alone with ends on their way, which are then never reported, the bookings expire, whether the Envoy reports another of
+// its requests or none.
 func TestEndsAreLostWithTheirStream(t *testing.T) {
 	for _, goesOn := range []bool{false, true} {
 		t.Run(fmt.Sprintf("it tells of another: %v", goesOn), func(t *testing.T) {
@@ -176,7 +178,7 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 				Fleet: fl, Index: index, PredictedTTL: time.Minute, Now: now})
 			r := newRig(t, always(pick), Options{})
 			heard := 0
-			hear := func(n int) { // as serve does, of the next n outcomes
+			hear := func(n int) { // what serve does, for the next n outcomes
 				t.Helper()
 				var all []router.Outcome
 				eventually(t, "they are told", func() bool { _, all = r.seen(); return len(all) >= heard+n })
@@ -211,7 +213,7 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			upstream, downstream := open(t.Context()), open(ctx)
 			upstream(ready, ids...)
 			downstream(ended, "A")
-			ahead.Add(int64(time.Minute)) // they generate
+			ahead.Add(int64(time.Minute)) // they are generating
 			fl.Expire()
 			if n := fl.Open(); n != 4 {
 				t.Fatalf("%d booked before the break, want 4", n)
@@ -245,7 +247,7 @@ func TestJoinerIsBounded(t *testing.T) {
 	}
 }
 
-// An observer that panics costs one outcome.
+// TestPanicInObserve checks that an observer that panics costs one outcome.
 func TestPanicInObserve(t *testing.T) {
 	s, err := New(always(pick), func(router.Outcome) { panic("x") }, Options{})
 	if err != nil {
@@ -255,8 +257,8 @@ func TestPanicInObserve(t *testing.T) {
 	s.logEntry(0, entry(ended, "A", worker, 200))
 }
 
-// What Envoy tells of another replica's request goes there and nowhere else; of one that nobody has decided, and how workers fail, is
-// taken here. What comes from there is taken once, whoever else tells it.
+// TestForwarded checks that a report on another replica's request goes to that replica only; that reports without a deciding
+// replica, and failures of workers, are processed here; and that a forwarded report is processed once, whoever else sends it.
 func TestForwarded(t *testing.T) {
 	var here, there []string
 	s, err := New(nil, func(o router.Outcome) { here = append(here, o.ID) }, Options{Instance: "OURS2222", Forward: func(to string, o router.Outcome) bool {

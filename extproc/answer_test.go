@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// told is what an answer makes of the request's headers: set and removed ("-").
+// told returns how an answer changes the request's headers: set and removed ("-").
 func told(m *extprocv3.HeaderMutation) map[string]string {
 	out := map[string]string{}
 	for _, h := range m.GetSetHeaders() {
@@ -28,7 +28,7 @@ func told(m *extprocv3.HeaderMutation) map[string]string {
 	return out
 }
 
-// decoded reads an answer with protobuf itself.
+// decoded decodes an answer with protobuf.
 func decoded(t testing.TB, wire encoded) *extprocv3.ProcessingResponse {
 	t.Helper()
 	a := new(extprocv3.ProcessingResponse)
@@ -41,7 +41,7 @@ func decoded(t testing.TB, wire encoded) *extprocv3.ProcessingResponse {
 	return a
 }
 
-// What is told of a decision besides headers, for Envoy's logs and for gateways' load balancers.
+// TestMetadata checks what a decision carries besides headers, for Envoy's logs and for gateways' load balancers.
 func TestMetadata(t *testing.T) {
 	d := router.Decision{ID: "ID1", Reason: router.Exact, Model: strings.Repeat("m", 300), Why: "not confirmed by events yet", MatchedBlocks: 1 << 30, CachedTokens: 0, PromptTokens: 837,
 		Targets: []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "b", Addr: "[2001:db8::3]:8000", Rank: -1}}}
@@ -65,7 +65,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// ours are the terms of a route of our own envoy.yaml.
+// ours has the terms of a route of our own envoy.yaml.
 var ours = &terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}
 
 func TestSteer(t *testing.T) {
@@ -113,7 +113,8 @@ func TestSteer(t *testing.T) {
 	}
 }
 
-// Of a request that is left alone Envoy is told nothing that steers, in any terms; and what a client says of it goes.
+// TestLeftAlone checks that for a request that is left alone Envoy gets nothing that steers, in any mode, and that the client's
+// steering headers are removed.
 func TestLeftAlone(t *testing.T) {
 	d := router.Decision{ID: "ID1", Arm: report.Left, Reason: router.Exact, Session: "ID1", WouldBe: router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: 2}}
 	for _, mode := range []Mode{Sightline, Auto} {
@@ -187,7 +188,7 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// The hand-made part of an edited answer merges with the rest, by protobuf's own rules.
+// TestEditedAnswerOnTheWire checks that the hand-encoded part of an edited answer merges with the rest, by protobuf's rules.
 func TestEditedAnswerOnTheWire(t *testing.T) {
 	d := router.Decision{ID: "ID1", Reason: router.Load, Targets: []router.Target{{Addr: "10.0.0.1:1", Rank: -1}}}
 	for _, n := range []int{0, 1, 127, 128, 300_000} {

@@ -16,9 +16,9 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// BenchmarkDecision is one request at a time over gRPC, a stream each, with a decision that does nothing: headers, their
-// answer, the body in one message, the decision. What it costs is what every decision costs at least. "stock" receives
-// with gRPC's own codec and windows instead.
+// BenchmarkDecision sends one request at a time over gRPC, a stream each, with a decision that does nothing: headers, their
+// answer, the body in one message, the decision. That is the minimum cost of every decision. "stock" receives with gRPC's own
+// codec and windows instead.
 func BenchmarkDecision(b *testing.B) {
 	for _, body := range []struct {
 		name string
@@ -98,12 +98,12 @@ func benchmarkDecision(b *testing.B, addr string, stock bool, size int) {
 	b.ReportMetric(float64(took[len(took)*9/10])/1e3, "p90-µs")
 }
 
-// ready2send is a client that sends prepared bytes and does not look at answers, so that the server is measured.
+// ready2send is a client that sends prepared bytes and ignores answers, so that only the server is measured.
 type ready2send struct{ codec }
 
 func (ready2send) Unmarshal(mem.BufferSlice, any) error { return nil }
 
-// stockServer answers as Server does, on what gRPC's own codec gives it.
+// stockServer answers like Server, with gRPC's own codec.
 type stockServer struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	answer *extprocv3.ProcessingResponse
@@ -124,7 +124,7 @@ func (s stockServer) Process(stream extprocv3.ExternalProcessor_ProcessServer) e
 	}
 }
 
-// BenchmarkSplice is a 3.7 MB body with one edit in it.
+// BenchmarkSplice applies one edit to a 3.7 MB body.
 func BenchmarkSplice(b *testing.B) {
 	body := cut(make([]byte, 3_720_000), 16384)
 	edits := []router.Edit{{From: 1000, To: 1000, Text: []byte(`"uuid":"0123456789abcdef",`)}}

@@ -22,7 +22,7 @@ func cut(wire []byte, size int) mem.BufferSlice {
 	return append(bufs, mem.SliceBuffer(wire))
 }
 
-// sameAsStock decodes wire bytes with our codec and with protobuf itself, and compares all they give.
+// sameAsStock decodes wire bytes with our codec and with protobuf, and compares the results.
 func sameAsStock(t *testing.T, wire []byte, size int) {
 	t.Helper()
 	var want extprocv3.ProcessingRequest
@@ -45,7 +45,7 @@ func sameAsStock(t *testing.T, wire []byte, size int) {
 	if b := got.GetRequestBody(); len(b.GetBody()) > 0 {
 		t.Fatalf("cut at %d: body also in the message", size)
 	}
-	for _, m := range []*extprocv3.ProcessingRequest{&want, &got.ProcessingRequest} { // unknown fields may be spelled anew
+	for _, m := range []*extprocv3.ProcessingRequest{&want, &got.ProcessingRequest} { // unknown fields may be encoded differently
 		m.ProtoReflect().SetUnknown(nil)
 		if b := m.GetRequestBody(); b != nil {
 			b.ProtoReflect().SetUnknown(nil)
@@ -137,13 +137,13 @@ func TestBodyIsNotCopied(t *testing.T) {
 		t.Errorf("%d pieces, want 7", n)
 	}
 	at := bytes.IndexByte(wire, 'x')
-	wire[at] = 'y' // seen through the reference
+	wire[at] = 'y' // visible through the reference
 	if got := pieces(in.body)[0][0]; got != 'y' {
 		t.Errorf("first byte %q, want a reference into the received buffer", got)
 	}
 }
 
-// A received buffer goes back to its pool only after the body that references it was freed.
+// TestBodyHoldsItsBuffers checks that a received buffer returns to its pool only after the body that references it was freed.
 func TestBodyHoldsItsBuffers(t *testing.T) {
 	pool := &countingPool{}
 	wire := wireOf(t, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: make([]byte, 40_000)}}})

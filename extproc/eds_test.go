@@ -9,7 +9,7 @@ import (
 	endpointsvc "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 )
 
-// A cluster is told its workers when it asks, again with each change, and not when nothing changed.
+// TestEndpointsAreTold checks that a cluster gets its workers when it asks, and again with each change, but not without one.
 func TestEndpointsAreTold(t *testing.T) {
 	roster := NewRoster()
 	r := newRig(t, always(pick), Options{Roster: roster})
@@ -46,7 +46,7 @@ func TestEndpointsAreTold(t *testing.T) {
 			}
 		}
 	}
-	ask("all", "model/b", "model/none") // before any worker is known: nothing is told, so that Envoy keeps what it has
+	ask("all", "model/b", "model/none") // before any worker is known: no answer, so that Envoy keeps its list
 	roster.Set([]Endpoint{{"[fd00::1]:8000", "b"}, {"10.0.0.1:8000", "a"}, {"a.name:8000", "a"}})
 	told(map[string][]string{"all": {"10.0.0.1:8000", "[fd00::1]:8000"}, "model/b": {"[fd00::1]:8000"}, "model/none": nil})
 	roster.Set([]Endpoint{{"10.0.0.1:8000", "a"}, {"a.name:8000", "a"}, {"[fd00::1]:8000", "b"}}) // the same in another order

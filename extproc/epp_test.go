@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// within picks among three endpoints as the router does: of those that the request allows, best first.
+// within picks among three endpoints like the router: those that the request allows, best first.
 func within(_ context.Context, req *router.Request) router.Decision {
 	d := router.Decision{Reason: router.Load, Model: "m"}
 	for _, t := range []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "b", Addr: "10.0.0.2:8000", Rank: -1},
@@ -32,7 +32,8 @@ func within(_ context.Context, req *router.Request) router.Decision {
 	return d
 }
 
-// Every case of the kit passes, and each fails against a server that leaves out what it checks (below).
+// TestEndpointPickerConformance checks that every case of the kit passes, and that each fails against a server that lacks what it
+// checks (below).
 func TestEndpointPickerConformance(t *testing.T) {
 	r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
 	results, err := eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: 5 * time.Second})
@@ -47,7 +48,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 	if len(results) != 28 {
 		t.Errorf("%d cases, want 28", len(results))
 	}
-	// Nobody is told of the protocol by configuration: a full-duplex body or a hint is enough.
+	// The protocol need not be configured: a full-duplex body or a hint is enough.
 	r = newRig(t, within, Options{})
 	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: 5 * time.Second})
 	for _, c := range results {
@@ -55,7 +56,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 			t.Errorf("without configuration: %s: %v", c.Name, c.Err)
 		}
 	}
-	// A route that speaks our own tongue fails all but the ones about gRPC health and order.
+	// A route in our own mode fails all but the ones about gRPC health and order.
 	r = newRig(t, within, Options{Route: Route{Mode: Sightline}})
 	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: time.Second})
 	passed := 0
@@ -69,7 +70,7 @@ func TestEndpointPickerConformance(t *testing.T) {
 	}
 }
 
-// line is one stream in Envoy's place, message by message.
+// line is one stream as Envoy would run it, message by message.
 type line struct {
 	t *testing.T
 	extprocv3.ExternalProcessor_ProcessClient
@@ -108,7 +109,7 @@ var (
 	buffered = modev3.ProcessingMode_BUFFERED
 )
 
-// A route's metadata decides what is spoken, whatever the server's default.
+// TestRouteSettings checks that a route's metadata decides the mode, whatever the server's default.
 func TestRouteSettings(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -148,8 +149,8 @@ func TestRouteSettings(t *testing.T) {
 	}
 }
 
-// The hint is believed from the gateway's metadata on any route, from a header only where the route is a gateway's, and
-// nowhere on a route of ours.
+// TestSubsetHint checks that the hint is accepted from the gateway's metadata on any route, from a header only if the route is a
+// gateway's, and never on a route of our own mode.
 func TestSubsetHint(t *testing.T) {
 	header := chat(HeaderSubset, "10.0.0.2:8000,", HeaderSubset, "[fd00::1]:9, 10.0.0.9")
 	for _, c := range []struct {
@@ -183,8 +184,8 @@ func TestSubsetHint(t *testing.T) {
 	}
 }
 
-// The response tells who served the request, by either way, and the stream's end that it is over; an access log that
-// says the same again is not counted twice.
+// TestServedEndpoint checks that the response says who served the request, in both ways, and the stream's end that it is over,
+// and that an access log with the same facts is not counted twice.
 func TestServedEndpoint(t *testing.T) {
 	lb := func(m *extprocv3.ProcessingRequest) {
 		m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue("10.0.0.2:8000")}}}}
@@ -220,7 +221,7 @@ func TestServedEndpoint(t *testing.T) {
 	}
 }
 
-// A full-duplex body in our own tongue: edits are in the body that comes back, and the stream ends with the request.
+// TestFullDuplex checks a full-duplex body in our own mode: edits are in the returned body, and the stream ends with the request.
 func TestFullDuplex(t *testing.T) {
 	d := pick
 	d.Edits = []router.Edit{{From: 2, To: 4, Text: []byte("XYZ")}}
@@ -271,7 +272,7 @@ func TestFullDuplex(t *testing.T) {
 	if got := back(); got != "" {
 		t.Errorf("%q came back", got)
 	}
-	// Too large, found out on the way: refused, as nobody has looked for what a client must not say.
+	// Too large, detected while it arrives: refused, since it was not checked for what a client must not say.
 	l.ExternalProcessor_ProcessClient = r.open(t).ExternalProcessor_ProcessClient
 	send(headersMsg(&duplexed, false, chat()...))
 	send(bodyMsg(long, false))

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Buffers are lent to one at a time, whatever their size and number, and those mapped stay within their bound.
+// TestFrames checks that each buffer has one user at a time, whatever its size and their number, and that the mapped ones stay
+// within their limit.
 func TestFrames(t *testing.T) {
 	f := newFrames()
 	var all sync.WaitGroup

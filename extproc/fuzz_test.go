@@ -22,13 +22,13 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// script is a stream without a network: what comes, and what was answered.
+// script is a stream without a network: the incoming messages, and the answers.
 type script struct {
 	grpc.ServerStream
 	ctx     context.Context
 	come    []*extprocv3.ProcessingRequest
 	asked   string   // the message received last, by its kind
-	answers []string // kinds, each behind the message that came before it
+	answers []string // their kinds, each after the message that came before it
 	broken  error
 }
 
@@ -71,7 +71,7 @@ func (s *script) SendMsg(m any) error {
 	return nil
 }
 
-// orders are the messages that a byte of FuzzOrders stands for.
+// orders returns the messages that a byte of FuzzOrders stands for.
 func orders(text string) []*extprocv3.ProcessingRequest {
 	whole := headersMsg(nil, true, chat()...)
 	headers := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}
@@ -88,8 +88,9 @@ func orders(text string) []*extprocv3.ProcessingRequest {
 	}
 }
 
-// FuzzOrders: whatever order messages of ext_proc come in, the stream ends in good order, nothing panics, no body stays counted, no
-// answer is of another phase than what Envoy has sent (it would break the stream), and where no body may pass unread a stream that began with a request is answered.
+// FuzzOrders checks that, in whatever order ext_proc messages come, the stream ends with OK, nothing panics, no body stays
+// counted, and no answer is for another phase than Envoy has sent (which would break the stream); and that, if no body may pass
+// unread, a stream that began with a request is answered.
 func FuzzOrders(f *testing.F) {
 	for _, s := range []string{"\x00\x06", "\x01\x07\x07\x06", "\x01\x07\x09", "\x02\x06\x0a\x0b\x0c", "\x01\x09\x0a\x0c\x0d", "\x00\x00", "\x06", "\x0e", "\x00\x07\x06", "\x03", "\x04\x06\x0a", "\x05\x06"} {
 		for how := range byte(4) {
@@ -97,7 +98,7 @@ func FuzzOrders(f *testing.F) {
 		}
 	}
 	core, logs := observer.New(zap.ErrorLevel)
-	var servers [2]*Server // that let unread bodies pass, and that refuse them
+	var servers [2]*Server // one that lets unread bodies pass, and one that refuses them
 	for i := range servers {
 		var err error
 		if servers[i], err = New(always(pick), func(router.Outcome) {}, Options{MaxBody: 1 << 10, RefuseUnread: i > 0, Log: zap.New(core)}); err != nil {
@@ -133,7 +134,7 @@ func FuzzOrders(f *testing.F) {
 		}
 		for i, a := range s.answers {
 			asked, kind, _ := strings.Cut(a, ">")
-			// What is answered at the end of a full-duplex body answers all that came before: its headers, its pieces, its trailers.
+			// What is answered at the end of a full-duplex body answers all messages before it: headers, pieces, trailers.
 			request := strings.HasPrefix(asked, "Request") && strings.HasPrefix(kind, "Request")
 			if kind != asked && kind != "ImmediateResponse" && !request {
 				t.Fatalf("answer %d of %q", i, s.answers)
@@ -142,8 +143,8 @@ func FuzzOrders(f *testing.F) {
 	})
 }
 
-// FuzzGate: a request with a body for an endpoint, however its path is written, is never taken for one that is not ours; what is
-// readable is JSON by its type, without an encoding and not too long.
+// FuzzGate checks that a request with a body for an endpoint, however its path is written, is never taken for one that is not
+// ours, and that a readable one is JSON by its type, not encoded and not too long.
 func FuzzGate(f *testing.F) {
 	for _, h := range []string{":method: POST\n:path: /v1/chat/completions\ncontent-type: application/json", ":method: POST\n:path: //v1/%63ompletions/?a=/../b\ncontent-length: 99999999999999999999",
 		":method: POST\n:path: /v1/messages\ncontent-type: text/plain; x=application/json\ncontent-type: application/json", ":method: POST\n:path: /v1/responses\ncontent-encoding: identity, gzip",
@@ -191,7 +192,7 @@ func FuzzGate(f *testing.F) {
 	})
 }
 
-// FuzzAccessLog: no entry makes its reader panic, and no outcome that it gives has a number that cannot be.
+// FuzzAccessLog checks that no entry makes its reader panic, and that no outcome has an impossible number.
 func FuzzAccessLog(f *testing.F) {
 	for _, e := range []proto.Message{entry(start, "A", worker, 0), entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(upEnd, "", "", 0)} {
 		f.Add(wireOf(f, e))
@@ -213,7 +214,7 @@ func FuzzAccessLog(f *testing.F) {
 	})
 }
 
-// FuzzDiscovery: whatever clusters an Envoy asks about, it is told of each once.
+// FuzzDiscovery checks that, whatever clusters an Envoy asks for, it is answered once for each.
 func FuzzDiscovery(f *testing.F) {
 	f.Add(wireOf(f, &discoveryv3.DiscoveryRequest{ResourceNames: []string{"all", "model/m", "model/", "x", "all"}}))
 	workers := []Endpoint{{"10.0.0.1:8000", "m"}, {"a.name:1", "m"}}

@@ -6,7 +6,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// With several models the list of them is ours; with none given, and for anything but a GET of it, the request passes.
+// TestModels checks that with several models the list is answered here, and that the request passes if there are none, or if it
+// is not a GET of the list.
 func TestModels(t *testing.T) {
 	get := []string{":method", "GET", ":path", "/v1/models?x=1"}
 	r := newRig(t, always(pick), Options{Models: []string{"a", "b", "a-lora"}})

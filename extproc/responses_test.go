@@ -13,7 +13,7 @@ func TestAnswerID(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"id":"resp_1","object":"response"}`:                            "resp_1",
 		` {"object":"response","output":[{"id":"msg_1"}],"id":"resp_1"}`: "resp_1",
-		`{"id":"resp_1`:                 "", // not whole yet
+		`{"id":"resp_1`:                 "", // not complete yet
 		`{"output":[{"id":"msg_1"}],"i`: "",
 		created:                         "resp_1",
 		"data: {\"type\":\"ping\"}\n\n" + created: "resp_1",
@@ -41,7 +41,7 @@ func TestAnswerID(t *testing.T) {
 	}
 }
 
-// What comes in pieces is read as what comes at once, and nothing but a whole id is ever read.
+// FuzzAnswerID checks that pieces are read like the whole, and that only a complete id is ever read.
 func FuzzAnswerID(f *testing.F) {
 	f.Add([]byte(`{"id":"resp_1","object":"response"}`))
 	f.Add([]byte("data: {\"response\":{\"id\":\"resp_1\"}}\n\n"))

@@ -29,7 +29,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// One that starts is alive, and ready when it is told so.
+// TestStarting checks that a starting server is alive, and ready after Ready.
 func TestStarting(t *testing.T) {
 	r := newRig(t, always(pick), Options{Starting: true})
 	for _, ready := range []bool{false, true} {
@@ -45,7 +45,7 @@ func TestStarting(t *testing.T) {
 	}
 }
 
-// A stop waits for requests in progress, not for access log streams, which never end.
+// TestGracefulStop checks that a stop waits for requests in progress, but not for access log streams, which never end.
 func TestGracefulStop(t *testing.T) {
 	inside, release := make(chan struct{}), make(chan struct{})
 	r := newRig(t, func(context.Context, *router.Request) router.Decision {
@@ -81,7 +81,8 @@ func TestGracefulStop(t *testing.T) {
 	}
 }
 
-// A stop says so at once and goes on deciding for a while; a stream that has begun is served to its end, also after that.
+// TestDrain checks that a stopping server says so at once and goes on deciding for a while, and that an open stream is served to
+// its end, even after that.
 func TestDrain(t *testing.T) {
 	r := newRig(t, always(pick), Options{Drain: 3 * time.Second, Starting: true})
 	r.Ready()
@@ -103,7 +104,7 @@ func TestDrain(t *testing.T) {
 	for _, service := range []string{"", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor"} {
 		eventually(t, service+" is not serving", func() bool { return says(service) == healthpb.HealthCheckResponse_NOT_SERVING })
 	}
-	r.Ready() // comes too late
+	r.Ready() // too late
 	if says("readiness") == healthpb.HealthCheckResponse_SERVING || says("liveness") != healthpb.HealthCheckResponse_SERVING {
 		t.Error("want it alive and not ready")
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/smuggle"
 )
 
-// Of random hostile requests none that passes the gate and the cleaning steers what an engine's server reads in it.
-// SIGHTLINE_SMUGGLE is how many (make smuggle N=…), SIGHTLINE_SEED where they begin.
+// TestNothingIsSmuggled checks that of random hostile requests none that passes the gate and the cleaning has anything left that
+// steers an engine's server. SIGHTLINE_SMUGGLE is their number (make smuggle N=…), SIGHTLINE_SEED the seed.
 func TestNothingIsSmuggled(t *testing.T) {
 	number := func(name string, or int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -79,7 +79,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 	}
 }
 
-// pass gives the body that a worker would get, nil for none, and what became of the request.
+// pass returns the body that a worker would get, nil for none, and what happened to the request.
 func pass(q smuggle.Request, r *rand.Rand, s *body.Skeleton) (what string, out []byte) {
 	headers := []*corev3.HeaderValue{{Key: ":method", Value: "POST"}, {Key: ":path", Value: q.Path}}
 	for k, v := range map[string]string{"content-type": q.Type, "content-encoding": q.Encoding} {

@@ -24,7 +24,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// rig is a server on a unix socket, a client in Envoy's place, and what the server's callbacks saw.
+// rig is a server on a unix socket, a client that acts as Envoy, and what the server's callbacks saw.
 type rig struct {
 	*Server
 	conn *grpc.ClientConn
@@ -108,12 +108,12 @@ func bodyMsg(body string, eos bool) *extprocv3.ProcessingRequest {
 		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: eos}}}
 }
 
-// chat are a chat request's headers, with changes.
+// chat returns a chat request's headers, with changes.
 func chat(kv ...string) []string {
 	return append([]string{":method", "POST", ":path", "/v1/chat/completions?x=1", "content-type", "application/json"}, kv...)
 }
 
-// talk sends messages, each after the answer to the one before, until the server ends the stream.
+// talk sends messages, each after the answer to the previous one, until the server ends the stream.
 func (r *rig) talk(t testing.TB, msgs ...*extprocv3.ProcessingRequest) []*extprocv3.ProcessingResponse {
 	t.Helper()
 	return r.talkIn(context.Background(), t, msgs...)
@@ -246,7 +246,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// A gateway that lets clients' headers through: whatever is in the table of what clients must not say is removed.
+// TestForeignHeadersAreRemoved checks that, if a gateway lets clients' headers through, all that are in the table of what clients
+// must not say are removed.
 func TestForeignHeadersAreRemoved(t *testing.T) {
 	for _, mode := range []Mode{Auto, Sightline} {
 		r := newRig(t, always(pick), Options{Route: Route{Mode: mode}})
@@ -329,7 +330,7 @@ func TestTooManyBytesInFlight(t *testing.T) {
 	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
 }
 
-// What is announced and does not come takes no room from others, and is not waited for without end.
+// TestBodiesThatDoNotCome checks that bodies that are announced but do not come take no room from others, and time out.
 func TestBodiesThatDoNotCome(t *testing.T) {
 	for name, mode := range map[string]*modev3.ProcessingMode_BodySendMode{"buffered": nil, "full duplex": &duplexed} {
 		t.Run(name, func(t *testing.T) {
@@ -374,7 +375,8 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// An answer of which we wait for the id may take minutes: its request's body is not held for so long.
+// TestLongAnswersHoldNoBody checks that the request's body is not held while we wait for the response's id, which may take
+// minutes.
 func TestLongAnswersHoldNoBody(t *testing.T) {
 	r := newRig(t, always(pick), Options{})
 	l := r.open(t)
@@ -385,7 +387,7 @@ func TestLongAnswersHoldNoBody(t *testing.T) {
 	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
 }
 
-// A decision has half of the time that Envoy waits.
+// TestDecisionHasADeadline checks that a decision has half of the time that Envoy waits.
 func TestDecisionHasADeadline(t *testing.T) {
 	const waits = 20 * time.Second
 	for _, mode := range []*modev3.ProcessingMode_BodySendMode{nil, &duplexed} {
@@ -513,7 +515,8 @@ func TestClientGoneDuringTheDecision(t *testing.T) {
 	})
 }
 
-// Where no body may pass unread, whatever goes wrong is an answer of ours; else the stream ends, and Envoy goes on.
+// TestRefuseUnread checks that, if no body may pass unread, every failure is answered; otherwise the stream ends and Envoy goes
+// on.
 func TestRefuseUnread(t *testing.T) {
 	other := func(method, path string) *extprocv3.ProcessingRequest {
 		return headersMsg(nil, false, ":method", method, ":path", path, "content-type", "application/json")

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
-// receiver keeps what an OTLP receiver is sent.
+// receiver keeps what an OTLP receiver gets.
 type receiver struct {
 	collector.UnimplementedTraceServiceServer
 	mu   sync.Mutex
@@ -36,8 +36,8 @@ func (r *receiver) Export(_ context.Context, req *collector.ExportTraceServiceRe
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// A decision is a span under the one that the request came with, if that is sampled, and quotes no client. Envoy's word goes
-// before the client's.
+// TestTraces checks that a decision is a span below the request's, if that is sampled, and quotes no client text. Envoy's span
+// has priority over the client's.
 func TestTraces(t *testing.T) {
 	const trace1, span1 = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	sampled, unsampled := "00-"+trace1+"-"+span1+"-01", "00-"+trace1+"-"+span1+"-00"
