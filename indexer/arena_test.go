@@ -2,14 +2,15 @@ package indexer
 
 import "testing"
 
-// TestReadyWithinTheLimit: memory touched ahead stays within the limit, also when stores take theirs faster than it is touched.
+// TestReadyWithinTheLimit checks that memory touched ahead stays within the limit, even when stores take chunks faster than they
+// are touched.
 func TestReadyWithinTheLimit(t *testing.T) {
 	const limit = 6
 	m := &memory{limit: limit, preparing: true}
 	if m.prepare(firstChunks); len(m.ready) != firstChunks || m.preparing {
 		t.Fatalf("%d chunks ready, want %d", len(m.ready), firstChunks)
 	}
-	m.preparing = true // no goroutine touches more meanwhile
+	m.preparing = true // keeps the goroutine from touching more
 	for n := 1; n <= limit; n++ {
 		m.mu.Lock()
 		ok := m.grow()

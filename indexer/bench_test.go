@@ -14,7 +14,7 @@ import (
 
 // The full traces, and the comparison with Dynamo's index, are in internal/testkit/benchpeers.
 
-// BenchmarkMatch looks up one prompt of 512 blocks that eight workers hold the first 64 of.
+// BenchmarkMatch looks up one prompt of 512 blocks, of which eight workers hold the first 64.
 func BenchmarkMatch(b *testing.B) {
 	x := New(Options{})
 	doc := make([]uint64, 512)
@@ -107,17 +107,17 @@ func BenchmarkMatchDuringIngest(b *testing.B) {
 	runtime.KeepAlive(x)
 }
 
-// BenchmarkMatchHotFront looks up prompts of 8,192 tokens that all begin with one front of 2,048, which 1,000 workers hold,
-// while the other core stores a million blocks a second behind it and removes as many: each worker keeps its last prompts.
-// The clock is the wall's. A core that is taken away for a while spoils the p99 of that window alone, so both figures are
-// medians over windows of 2,048 lookups.
+// BenchmarkMatchHotFront looks up prompts of 8,192 tokens with a common beginning of 2,048 that 1,000 workers hold, while the
+// other core stores a million blocks a second after it and removes as many: each worker keeps its last prompts. It uses
+// wall-clock time. A core that is taken away for a while spoils the p99 of that window alone, so both figures are medians over
+// windows of 2,048 lookups.
 func BenchmarkMatchHotFront(b *testing.B) {
 	const (
 		workers, live           = 1000, 4
 		size, front, batch      = 512, 128, 64
 		rate, window, unpopular = 1_000_000, 2048, 10
 	)
-	prompts := make([]uint64, 0, (workers*live+workers)*size) // as many more as are stored anew before the first comes again
+	prompts := make([]uint64, 0, (workers*live+workers)*size) // enough that each is stored again only after all others
 	for i := range uint64(workers * (live + 1)) {
 		for k := range uint64(front) {
 			prompts = append(prompts, pathOf(1, k))
@@ -206,7 +206,7 @@ func BenchmarkMatchHotFront(b *testing.B) {
 	b.ReportMetric(float64(st.Used)/float64(st.Blocks), "B/block")
 }
 
-// BenchmarkDecode stores one block an event, 64 prompts in turn, as decoding does.
+// BenchmarkDecode stores one block per event, for 64 prompts in turn, as decoding does.
 func BenchmarkDecode(b *testing.B) {
 	const prompts = 64
 	x := New(Options{})
@@ -232,8 +232,8 @@ func BenchmarkDecode(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
 }
 
-// BenchmarkMatchPages looks an 8k-token prompt up that two of four workers hold whole, at SGLang's default page size and at
-// the usual block size.
+// BenchmarkMatchPages looks up an 8k-token prompt that two of four workers hold whole, at SGLang's default page size and at the
+// usual block size.
 func BenchmarkMatchPages(b *testing.B) {
 	for _, size := range []int{1, 16} {
 		b.Run(fmt.Sprintf("page%d", size), func(b *testing.B) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestBudget fills a small index many times over: it must stay in its limit, keep what is looked up, never claim a block
-// that was not stored, and say whose blocks it dropped.
+// TestBudget fills a small index many times over: it must stay within its limit, keep what is looked up, never claim a block that
+// was not stored, and report which slots lost blocks.
 func TestBudget(t *testing.T) {
 	const limit, slots, length = 16 << 20, 4, 96
 	x := New(Options{MaxBytes: limit})

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestConcurrent feeds slots from goroutines of their own while others look up, list and count, all behind one front that
-// a thousand more slots hold, and under a budget in one of two runs. A slot's own blocks must be found between its events
+// TestConcurrent feeds slots from goroutines of their own while others look up, list and count, all with one common beginning
+// that a thousand more slots hold, and with a budget in one of two runs. A slot's own blocks must be found between its events
 // whatever the others do.
 func TestConcurrent(t *testing.T) {
 	rounds := 60
@@ -139,8 +139,8 @@ func feeder(t *testing.T, x *Index, front []uint64, w uint64, rounds int) {
 	}
 }
 
-// TestReused changes what a node's number stands for under the feet of lookups: two chains that begin in one shard and branch
-// after as many blocks come and go in turn. What follows the one must never be found behind the other.
+// TestReused changes during lookups what a node's number stands for: two chains that begin in one shard and branch after the same
+// number of blocks come and go in turn. What follows one must never be found after the other.
 func TestReused(t *testing.T) {
 	rounds := 5000
 	if os.Getenv("SIGHTLINE_LONG") != "" {
@@ -148,7 +148,7 @@ func TestReused(t *testing.T) {
 	}
 	x := New(Options{})
 	const length = 64
-	var chains [2][3][]uint64 // of each front: as it goes on in its own node, in a child, and as only the other one does
+	var chains [2][3][]uint64 // of each beginning: continued in its own node, in a child, and as only the other one is
 	for f := range chains {
 		for k := range chains[f] {
 			c := []uint64{7}
@@ -201,7 +201,7 @@ func TestReused(t *testing.T) {
 	audit(t, x)
 }
 
-// TestFollow lets a lookup wait between two shards. It must begin anew if its parent's shard was cut meanwhile.
+// TestFollow makes a lookup wait between two shards. It must start over if its parent's shard was cut meanwhile.
 func TestFollow(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		x := New(Options{})
@@ -226,7 +226,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestManySlots gives one node more residencies than one list holds, in order and in none, and takes them away again.
+// TestManySlots gives one node more residencies than one list holds, in order and in random order, and removes them again.
 func TestManySlots(t *testing.T) {
 	const slots = 2500
 	for _, inOrder := range []bool{true, false} {

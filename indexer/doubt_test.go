@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// What an event that names a block settles, across pages and nodes; what it does not: what stands behind a hole, or aside, or shares
-// its content with another; and that a block which is stored later, or under a number that was free, is not in doubt.
+// TestDoubt checks what an event that names a block settles, across pages and nodes, and what it does not: blocks after a hole,
+// on another branch, or with content under several engine hashes; and that a block that is stored later, or under a free number,
+// is not in doubt.
 func TestDoubt(t *testing.T) {
 	x := New(Options{})
 	id := x.Join(SlotOptions{CountCopies: true})
@@ -52,7 +53,7 @@ func TestDoubt(t *testing.T) {
 	if n := x.Confirm(id, 63); n != 24 {
 		t.Errorf("%d blocks confirmed, want those behind the branch", n)
 	}
-	if unknown, _ := x.Remove(id, GPU, []uint64{5, 70, 209}); unknown != 1 { // one copy; the branch lies elsewhere
+	if unknown, _ := x.Remove(id, GPU, []uint64{5, 70, 209}); unknown != 1 { // one copy; the branch is elsewhere
 		t.Errorf("%d unknown", unknown)
 	}
 	doubts("a removal", 36)
@@ -90,7 +91,8 @@ func TestDoubt(t *testing.T) {
 	doubts("stored after a gap that found nothing", 0)
 }
 
-// A gap lists nothing of what is held, what is confirmed costs an entry for sixteen blocks, and that goes with the doubt.
+// TestGapIsCheap checks that a gap does not list what is held, that confirmed blocks cost an entry for each sixteen, and that
+// these are freed when the doubt ends.
 func TestGapIsCheap(t *testing.T) {
 	x := New(Options{})
 	id := x.Join(SlotOptions{})
@@ -117,7 +119,7 @@ func TestGapIsCheap(t *testing.T) {
 	}
 }
 
-// Blocks that are evicted for want of memory are in doubt no longer.
+// TestDoubtWithinBudget checks that blocks that are evicted for lack of memory are no longer in doubt.
 func TestDoubtWithinBudget(t *testing.T) {
 	x := New(Options{MaxBytes: 1})
 	id := x.Join(SlotOptions{})

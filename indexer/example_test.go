@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Two workers have stored prompts that begin alike. A request that continues one of them is matched against both.
+// Two workers have stored prompts with a common beginning. A request that continues one of them is matched against both.
 func Example() {
 	const blockSize = 4
 	locals := func(tokens ...uint32) []uint64 { return block.Locals(nil, tokens, blockSize, nil, block.Seed, 0) }
@@ -16,7 +16,7 @@ func Example() {
 	a := index.Join(indexer.SlotOptions{CountCopies: true})
 	b := index.Join(indexer.SlotOptions{CountCopies: true})
 
-	// Stored events: the engines' own block hashes beside the local hashes of the events' tokens.
+	// Stored events: the engines' own block hashes, and the local hashes of the events' tokens.
 	must(index.Store(a, indexer.GPU, 0, false, []uint64{901, 902}, locals(1, 2, 3, 4, 5, 6, 7, 8)))
 	must(index.Store(a, indexer.CPU, 902, true, []uint64{903}, locals(9, 10, 11, 12))) // follows block 902
 	must(index.Store(b, indexer.GPU, 0, false, []uint64{17}, locals(1, 2, 3, 4)))

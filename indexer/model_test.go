@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// The naive index: each slot is a map from engine hash to content and tiers, content is a hash of the whole path, and a
-// lookup asks for each block in turn. The model checker runs it beside the real one.
+// naive is the reference index: each slot is a map from engine hash to content and tiers, content is a hash of the whole path,
+// and a lookup asks for each block in turn. The model checker runs it beside the real one.
 type naive struct {
 	slots map[SlotID]*naiveSlot
 }
@@ -114,7 +114,7 @@ func (n *naiveSlot) drop(locals []uint64, from int) (dropped int) {
 	return dropped
 }
 
-// doubt puts some blocks in doubt, or all; the others are beyond it.
+// doubt puts some blocks in doubt, or all; the others are not.
 func (n *naiveSlot) doubt(engineHashes []uint64) {
 	for h, name := range n.names {
 		name.doubtful = len(engineHashes) == 0 || slices.Contains(engineHashes, h)
@@ -157,7 +157,7 @@ func (n *naiveSlot) confirm(engineHash uint64) (confirmed int) {
 	return confirmed
 }
 
-// match is how many leading blocks are held, and how many of them on the GPU.
+// match returns how many leading blocks are held, and how many of them on the GPU.
 func (n *naiveSlot) match(locals []uint64) (m Match, gpu uint32) {
 	path := uint64(frontPath)
 	for _, l := range locals {
@@ -182,7 +182,7 @@ type script struct {
 	docs  [][]uint64
 	m     Matches
 	tiers int
-	crowd int // number of slots that hold a front of all documents
+	crowd int // number of slots that hold a common beginning of all documents
 	log   []string
 }
 
@@ -192,18 +192,18 @@ func newScript(t *testing.T, seed uint64) *script {
 	long := 40
 	switch s.IntN(8) {
 	case 0:
-		long = 6000 // beyond one node
+		long = 6000 // more than one node
 	case 1, 2:
 		long = 400
 	}
 	var front []uint64
-	if seed%8 == 0 { // one front of all documents, and a crowd that holds it
+	if seed%8 == 0 { // a common beginning of all documents, and many slots that hold it
 		for range 1 + s.IntN(60) {
 			front = append(front, s.Uint64())
 		}
 		s.crowd = 200 + s.IntN(1500)
 	}
-	for range 4 + s.IntN(12) { // documents that share fronts with earlier ones
+	for range 4 + s.IntN(12) { // documents that share their beginning with earlier ones
 		d := slices.Clone(front)
 		if n := len(s.docs); n > 0 && s.IntN(4) > 0 {
 			from := s.docs[s.IntN(n)]
@@ -249,8 +249,8 @@ func (s *script) kind() int {
 	return 2 + s.IntN(3)
 }
 
-// names gives the engine hashes of a range of blocks: by content, by a second name (kind 1), or by one of few that wander from
-// content to content. None comes twice.
+// names returns the engine hashes of a range of blocks: by content, by a second name (kind 1), or one of a few that move from
+// content to content. None is repeated.
 func (s *script) names(doc []uint64, from, to, kind int) []uint64 {
 	path := uint64(frontPath)
 	out, seen := []uint64{}, map[uint64]bool{}
@@ -290,7 +290,7 @@ func (s *script) step() {
 		s.join()
 	}
 	k := s.IntN(len(s.live))
-	if s.crowd > 0 && s.IntN(4) > 0 { // the crowd mostly stands there
+	if s.crowd > 0 && s.IntN(4) > 0 { // most of these slots end there
 		k = s.IntN(min(len(s.live), 20))
 	}
 	id := s.live[k]
@@ -434,7 +434,7 @@ func (s *script) step() {
 	}
 }
 
-// rebuild gives a slot what a listing says.
+// rebuild makes a slot hold what a listing says.
 func rebuild(x *Index, id SlotID, list []Block) error {
 	if err := x.Clear(id); err != nil {
 		return err
@@ -479,7 +479,7 @@ func (s *script) check(doc []uint64) {
 	}
 }
 
-// finish empties the index and looks for anything left behind.
+// finish empties the index and checks that nothing is left.
 func (s *script) finish() {
 	audit(s.t, s.x)
 	for _, id := range s.live {

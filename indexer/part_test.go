@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Half of the prompts take half of the memory: nothing is kept of the others, and what is held is dropped when its name comes back
-// for one of theirs.
+// TestPart checks that half of the prompts take half of the memory: nothing is kept of the others, and a held block is dropped
+// when its engine hash is reused for one of theirs.
 func TestPart(t *testing.T) {
 	const prompts, length = 6000, 200
 	fill := func(p Part) (*Index, SlotID, int64) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// A replay is one recorded run of Dynamo 1.6.1's index: events and lookups with its answers (testdata/README.md).
+// replay is one recorded run of Dynamo 1.6.1's index: events, and lookups with its answers (testdata/README.md).
 type replay struct {
 	Class string `json:"cls"`
 	ID    string `json:"id"`
@@ -105,8 +105,8 @@ func (p *replayer) find(hashes []uint64) [][3]uint64 {
 	return out
 }
 
-// run compares every lookup and counts those in which Dynamo's own tree is wrong, and those in which its default
-// concurrent tree is.
+// run compares every lookup and counts those in which Dynamo's own tree is wrong, and those in which its default concurrent tree
+// is.
 func (r *replay) run(t *testing.T) (finds, wrong, wrongDefault int) {
 	p := replayer{New(Options{}), map[[2]uint64]SlotID{}}
 	for i, op := range r.Ops {
@@ -132,7 +132,7 @@ func (r *replay) run(t *testing.T) (finds, wrong, wrongDefault int) {
 			}
 			got := p.find(op.Hashes)
 			if op.EarlyExit {
-				continue // Dynamo stops when one worker is left: the scores are no full answer
+				continue // Dynamo stops when one worker is left, so the scores are incomplete
 			}
 			finds++
 			if op.Exact != nil {
@@ -166,8 +166,8 @@ func TestDynamoReplay(t *testing.T) {
 	}
 }
 
-// TestRightWhereDynamoIsWrong names the ways in which Dynamo's index loses count, and sees that runs of each were played
-// and answered as plain bookkeeping has it.
+// TestRightWhereDynamoIsWrong lists the cases in which Dynamo's index is wrong, and checks that recordings of each were replayed
+// with the answers of plain bookkeeping.
 func TestRightWhereDynamoIsWrong(t *testing.T) {
 	kinds := map[string][]string{
 		"a removal in the middle forgets the blocks behind it": {"remove-middle", "remove-first", "remove-front-to-back"},
@@ -192,7 +192,7 @@ func TestRightWhereDynamoIsWrong(t *testing.T) {
 	}
 }
 
-// TestConformanceDynamoReplay plays all replays of a golden directory.
+// TestConformanceDynamoReplay replays all recordings of a golden directory.
 func TestConformanceDynamoReplay(t *testing.T) {
 	for _, name := range golden.Files(t, golden.Dir(t, "dynamo", "index_replay*.jsonl")) {
 		runs := golden.Lines[replay](t, name)

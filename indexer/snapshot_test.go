@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSnapshot rebuilds every slot of a random index in another index: both must then agree with the model, now and
-// after the same further calls.
+// TestSnapshot rebuilds every slot of a random index in another index: both must then agree with the model, now and after the
+// same further calls.
 func TestSnapshot(t *testing.T) {
 	for seed := range uint64(12) {
 		s := newScript(t, 5000+seed)
@@ -58,7 +58,7 @@ func TestSnapshot(t *testing.T) {
 					t.Fatalf("seed %d: engine hash %x listed at the wrong place", seed, b.EngineHash)
 				}
 			}
-			for range 40 { // and goes on as the original does
+			for range 40 { // continues like the original
 				doc := s.docs[s.IntN(len(s.docs))]
 				engineHashes := s.names(doc, 0, len(doc), s.kind())
 				engineHashes = engineHashes[s.IntN(len(engineHashes)):]
@@ -83,7 +83,8 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// TestDropStoredSince: what the worker has stored since the count began stays, whether its cache was cleared in between or not.
+// TestDropStoredSince checks that what the worker has stored since the count began stays, whether its cache was cleared in
+// between or not.
 func TestDropStoredSince(t *testing.T) {
 	locals := make([]uint64, 64)
 	for i := range locals {

@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/benchpeers/trace"
 )
 
-// audit walks a shard and compares every count and link with what it counts or links. It adds the shard's nodes to children,
-// by their parents.
+// audit checks every count and link of a shard against what it counts or links. It adds the shard's nodes to children, by their
+// parents.
 func (sh *shard) audit(x *Index, children map[uint32]int) error {
 	free := map[uint32]bool{}
 	for _, id := range sh.freeNumbers {
@@ -69,7 +69,7 @@ func (sh *shard) audit(x *Index, children map[uint32]int) error {
 	if inTable != nodes {
 		return fmt.Errorf("%d nodes, %d in the children table", nodes, inTable)
 	}
-	used := map[uint32]string{} // no unit twice
+	used := map[uint32]string{} // no unit is used twice
 	claim := func(at uint32, n int, by string) error {
 		for u := at; u < at+uint32(n); u++ {
 			if used[u] != "" {
@@ -115,8 +115,8 @@ func audit(t *testing.T, x *Index) {
 	}
 }
 
-// TestTraces plays small forms of the traces on which the index is measured. It compares the checksums over a thousand lookups
-// and audits the structure after each kind of work.
+// TestTraces runs small forms of the traces with which the index is measured. It compares the checksums of a thousand lookups and
+// audits the structure after each phase.
 func TestTraces(t *testing.T) {
 	for name, n := range map[string]uint64{"A": 64, "B": 5000, "P": 5000} {
 		t.Run(name, func(t *testing.T) {
@@ -167,8 +167,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestOneShard plays a fleet in which every prompt begins with one system prompt: thousands of nodes in one shard, added
-// and removed, so that the table of children splits, fills and reuses free entries.
+// TestOneShard runs a fleet in which every prompt begins with one system prompt: thousands of nodes in one shard, added and
+// removed, so that the table of children splits, fills and reuses free entries.
 func TestOneShard(t *testing.T) {
 	x := New(Options{})
 	id := x.Join(SlotOptions{})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestMatch compares the marks of a line with a plain loop; tags that differ by one stand side by side.
+// TestMatch compares the marks of a line with a plain loop; the line has adjacent tags that differ by one.
 func TestMatch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 100_000 {
@@ -31,14 +31,14 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestTable fills and empties a table at random: each reference is found exactly once, and none after its removal.
+// TestTable fills and empties a table randomly: each reference is found exactly once, and never after its removal.
 func TestTable(t *testing.T) {
 	mem := newMemory(0)
 	rng := rand.New(rand.NewPCG(2, 2))
 	for range 3 {
 		tab := table{mem: mem}
 		key := func(ref uint32) uint64 {
-			if ref%10 == 0 { // many of one key
+			if ref%10 == 0 { // many with one key
 				ref = ref % 100
 			}
 			return mix(uint64(ref)<<40, 77)

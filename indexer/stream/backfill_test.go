@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// second hears a worker beside its first feed.
+// second is a further feed of a worker.
 type second struct {
 	*worker
 	ready chan struct{}
@@ -24,7 +24,7 @@ func (s *second) Run(ctx context.Context, _ *Feed) error {
 	return ctx.Err()
 }
 
-// batch is what a feed holds as another one is told.
+// batch returns what a feed holds, as sent to another router.
 func (h *Held) batch() kvevent.Batch {
 	b := kvevent.Batch{Stands: true, Events: []kvevent.Event{{Kind: kvevent.Cleared}}}
 	for _, e := range indexer.Events(h.Blocks) {
@@ -35,17 +35,18 @@ func (h *Held) batch() kvevent.Batch {
 	return b
 }
 
-// A feed that joins a worker whose replay no longer begins at the beginning holds all the same what the worker holds, once another feed
-// that heard it has told: whatever the worker does meanwhile, and nothing else where the other one tells of another worker, or not at all.
+// TestBackfill checks that a feed that joins a worker whose replay no longer begins at 0 holds what the worker holds after
+// another feed has sent its state, whatever the worker does meanwhile; and nothing else if the other's state is of another
+// worker, or is not sent.
 func TestBackfill(t *testing.T) {
 	for name, c := range map[string]struct {
 		during   int // messages between the other's answer and the replay
-		keep     int // of the worker
+		keep     int // messages that the worker can replay
 		spoil    func(at *Position, b *kvevent.Batch)
-		fails    int  // questions that fail first
-		silent   bool // nobody knows
-		partial  bool // the feed stays so, with the worker's own replay
-		restarts bool // the worker does, between the answer and the replay
+		fails    int  // calls that fail first
+		silent   bool // no other router has it
+		partial  bool // the feed stays partial, with the worker's own replay
+		restarts bool // the worker restarts between the answer and the replay
 	}{
 		"nothing meanwhile":        {keep: 20},
 		"much meanwhile":           {keep: 20, during: 12},
@@ -64,7 +65,7 @@ func TestBackfill(t *testing.T) {
 			}
 			for seed := range seeds {
 				w := newWorker(seed, true)
-				w.noClear = true // it would tell all without another's help
+				w.noClear = true // a Clear would give the feed everything without the other's help
 				x := indexer.New(indexer.Options{})
 				sink := Join(x, true)
 				one := Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: sink})
@@ -130,7 +131,7 @@ func TestBackfill(t *testing.T) {
 					applied(t, two, "an answer", func(s Stats) bool { return s.Batches > 0 && s.CaughtUp && s.Backfilled == 1 != c.restarts })
 					settle(t, w, r, two)
 					w.noClear = false
-					for range 50 { // and goes on
+					for range 50 { // and continues
 						two.Offer(w.step())
 					}
 					settle(t, w, r, two)
@@ -144,7 +145,7 @@ func TestBackfill(t *testing.T) {
 	}
 }
 
-// What is not wholly known, or in doubt, is told nobody.
+// TestHeldIsWhole checks that Held fails if what is held is not known completely, or is in doubt.
 func TestHeldIsWhole(t *testing.T) {
 	w := newWorker(5, true)
 	x := indexer.New(indexer.Options{})

@@ -15,7 +15,7 @@ import (
 // lose loses the worker's next batch.
 func (w *tree) lose(change func()) {
 	feed := w.feed
-	w.feed = nil // tell says nothing
+	w.feed = nil // so that tell sends nothing
 	change()
 	w.feed = feed
 	w.hand.seq++
@@ -31,7 +31,8 @@ func (w *tree) clears() {
 	w.tell(kvevent.Event{Kind: kvevent.Cleared})
 }
 
-// One lost message takes nothing away: what was told before is in doubt until later events have settled it.
+// TestLostMessageLeavesDoubt checks that one lost message removes nothing: what was reported before is in doubt until later
+// events have settled it.
 func TestLostMessageLeavesDoubt(t *testing.T) {
 	w := newTree(t, 1)
 	w.join()
@@ -57,14 +58,14 @@ func TestLostMessageLeavesDoubt(t *testing.T) {
 	w.evict(stored)
 	w.store(under, 1) // what was stored in the lost message is not known
 	w.neverMore()
-	w.feed.Resync() // nobody can be asked: what is in doubt still goes
+	w.feed.Resync() // nobody can be asked: what is in doubt is dropped nevertheless
 	applied(t, w.feed, "the end of the doubt", func(s Stats) bool { return s.DoubtfulDropped == 19 && s.Doubtful == 0 })
 	if w.feed.Doubt(time.Now()) != 0 || w.matched(next) != 23 || w.matched(silent) != 10 || w.matched(removed) != 10 {
 		t.Errorf("known: %d, %d, %d", w.matched(next), w.matched(silent), w.matched(removed))
 	}
 }
 
-// A Clear that was lost shows in what is stored again, and a doubt that nothing settles ends by itself.
+// TestLostClear checks that a lost Clear is noticed by what is stored again, and that a doubt that nothing settles expires.
 func TestLostClear(t *testing.T) {
 	w := newTree(t, 2)
 	w.join()
@@ -101,7 +102,8 @@ func TestLostClear(t *testing.T) {
 	w.neverMore()
 }
 
-// Whatever is lost, once the doubt is over nothing is promised that is not held, and what events have named since is known.
+// TestDoubtModel checks that, whatever is lost, nothing is promised that is not held once the doubt is over, and that what events
+// have named since is known.
 func TestDoubtModel(t *testing.T) {
 	seeds := 4
 	if os.Getenv("SIGHTLINE_LONG") != "" {
@@ -147,8 +149,8 @@ func TestDoubtModel(t *testing.T) {
 	}
 }
 
-// What an agent knows beside the blocks that it holds goes with its snapshot: who begins with it doubts the same blocks, and has the same
-// ones wait, in the same order, without those that are gone.
+// TestRest checks that what an agent knows beyond the blocks that it holds is in its snapshot: a feed that begins with it doubts
+// the same blocks, and has the same waiting ones, in the same order, without those that are gone.
 func TestRest(t *testing.T) {
 	w := newTree(t, 7)
 	w.join()
@@ -189,7 +191,7 @@ func TestRest(t *testing.T) {
 	}
 	again := knows(b.index, sink.Slot(), f)
 	for _, list := range [][]kvevent.Event{rest, again} {
-		slices.Sort(list[0].EngineHashes) // of a map
+		slices.Sort(list[0].EngineHashes) // they come from a map
 	}
 	if !reflect.DeepEqual(rest, again) {
 		t.Errorf("%+v\nwant %+v", again, rest)

@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// recorder is a Sink that is a plain map: what the feed says that the worker holds.
+// recorder is a Sink that is a plain map: what the worker holds by the feed.
 type recorder struct {
 	mu      sync.Mutex
 	held    map[held]int // copies
@@ -94,17 +94,17 @@ func (r *recorder) state() (map[held]int, bool) {
 	return maps.Clone(r.held), r.partial
 }
 
-// worker is a publisher with a cache that it can be asked about: its truth.
+// worker is a publisher with a cache that tests can compare with.
 type worker struct {
 	mu      sync.Mutex
 	rng     *rand.Rand
 	truth   map[held]int
 	chains  [][]uint64 // engine hashes, parent first
 	salt    uint32
-	sent    []Message // of this life
-	keep    int       // replay buffer, messages
+	sent    []Message // in this incarnation
+	keep    int       // size of the replay buffer, in messages
 	noClear bool
-	failing atomic.Bool // replays
+	failing atomic.Bool // replays fail
 	replays bool
 	epoch   uint64
 	feed    *Feed // set by Run
@@ -142,9 +142,9 @@ func (w *worker) Replay(ctx context.Context, from uint64, each func(Message) err
 	return nil
 }
 
-const size = 2 // tokens a block here
+const size = 2 // tokens in a block here
 
-// step changes the cache and gives the message that tells of it.
+// step changes the cache and returns the message that reports it.
 func (w *worker) step() Message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,11 +164,11 @@ func (w *worker) step() Message {
 func (w *worker) change(b []byte) []byte {
 	r := w.rng.IntN(20)
 	switch {
-	case r == 0 && !w.noClear: // everything goes
+	case r == 0 && !w.noClear: // everything is removed
 		clear(w.truth)
 		w.chains = nil
 		return msgp.AppendString(msgp.AppendArrayHeader(b, 1), "AllBlocksCleared")
-	case r < 7 && len(w.chains) > 0: // the last block of a chain goes
+	case r < 7 && len(w.chains) > 0: // the last block of a chain is removed
 		i := w.rng.IntN(len(w.chains))
 		c := w.chains[i]
 		h := c[len(c)-1]
@@ -233,7 +233,7 @@ func appendStored(b []byte, parent, hashes []uint64, tokens []uint32) []byte {
 	return b
 }
 
-// stray is a message of a block whose parent nobody knows.
+// stray returns a message with a block whose parent is unknown.
 func (w *worker) stray() Message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,7 +244,7 @@ func (w *worker) stray() Message {
 	return m
 }
 
-// restart begins a new life with an empty cache.
+// restart begins a new incarnation with an empty cache.
 func (w *worker) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,7 +266,7 @@ func start(t *testing.T, w *worker, o Options) (*Feed, *recorder) {
 	return f, r
 }
 
-// settle waits until the feed says what the worker holds.
+// settle waits until the feed's state equals what the worker holds.
 func settle(t *testing.T, w *worker, r *recorder, f *Feed) {
 	t.Helper()
 	var got map[held]int
@@ -282,7 +282,7 @@ func settle(t *testing.T, w *worker, r *recorder, f *Feed) {
 	t.Fatalf("the feed holds %d blocks (partial %v), the worker %d\n%+v", len(got), partial, len(w.truth), f.Stats())
 }
 
-// applied waits until the feed has taken everything from its queue and seen a condition.
+// applied waits until the feed's queue is empty and a condition holds.
 func applied(t *testing.T, f *Feed, what string, ok func(Stats) bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Microsecond) {
@@ -294,7 +294,7 @@ func applied(t *testing.T, f *Feed, what string, ok func(Stats) bool) {
 	}
 }
 
-// drained waits until the feed has taken all that it was offered, so that its replays do not run ahead of the stream.
+// drained waits until the feed has taken all that was offered, so that its replays do not run ahead of the stream.
 func drained(f *Feed) {
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Microsecond) {
 		f.mu.Lock()
@@ -306,7 +306,7 @@ func drained(f *Feed) {
 	}
 }
 
-// A stream that is lost, doubled, turned round and cut in part, with a replay to ask: the feed ends with the truth.
+// TestTroubledStream loses, repeats, reorders and truncates messages, with a replay: the feed must end with the worker's state.
 func TestTroubledStream(t *testing.T) {
 	var total Stats
 	for seed := range uint64(40) {
@@ -327,7 +327,7 @@ func TestTroubledStream(t *testing.T) {
 					continue
 				}
 				f.Offer(m)
-			case 3: // cut
+			case 3: // truncated
 				f.Offer(Message{Seq: m.Seq, Payload: m.Payload[:w.rng.IntN(len(m.Payload))]})
 			case 4: // an old one again
 				f.Offer(w.sent[w.rng.IntN(len(w.sent))])
@@ -361,7 +361,8 @@ func TestTroubledStream(t *testing.T) {
 	}
 }
 
-// Without a replay: never more than the truth, and all of it again after the worker has cleared or restarted.
+// TestTroubledStreamWithoutReplay checks that the feed never has more than the worker, and has all of it again after the worker
+// has cleared or restarted.
 func TestTroubledStreamWithoutReplay(t *testing.T) {
 	for seed := range uint64(40) {
 		w := newWorker(seed, false)
@@ -394,8 +395,8 @@ func TestTroubledStreamWithoutReplay(t *testing.T) {
 	}
 }
 
-// A restart is seen by the falling number, by the replay that knows another message under our number (the new life has
-// passed us while we were away), and by the replay that knows nothing yet.
+// TestRestart checks that a restart is noticed by the falling number, by a replay with another message under our number (the new
+// incarnation has passed us while we were away), and by a replay that has nothing yet.
 func TestRestart(t *testing.T) {
 	for name, c := range map[string]struct{ before, after, offered int }{
 		"number falls":             {30, 5, 5},
@@ -427,7 +428,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// The new life has just come to our number when it is heard first, and nobody could be asked before.
+// TestRestartAtTheSameNumber restarts at the number where the feed is, when nobody could be asked before.
 func TestRestartAtTheSameNumber(t *testing.T) {
 	w := newWorker(7, true)
 	f, r := start(t, w, Options{})
@@ -450,7 +451,8 @@ func TestRestartAtTheSameNumber(t *testing.T) {
 	settle(t, w, r, f)
 }
 
-// A replay that does not reach back far enough leaves a lower bound, marked partial, until the worker clears.
+// TestReplayTooShort checks that a replay that does not reach back far enough leaves a lower bound, marked partial, until the
+// worker clears.
 func TestReplayTooShort(t *testing.T) {
 	w := newWorker(3, true)
 	w.keep, w.noClear = 5, true
@@ -479,7 +481,8 @@ func TestReplayTooShort(t *testing.T) {
 	settle(t, w, r, f)
 }
 
-// A replay that fails is tried again, and then brings what was missing, be it before the first message or in a gap.
+// TestReplayFailsAtFirst checks that a failed replay is retried, and then brings what was missing, before the first message or in
+// a gap.
 func TestReplayFailsAtFirst(t *testing.T) {
 	for name, before := range map[string]int{"at the join": 0, "in a gap": 5} {
 		w := newWorker(3, true)
@@ -510,7 +513,7 @@ func TestReplayFailsAtFirst(t *testing.T) {
 	}
 }
 
-// A queue that overflows is counted and made good by a replay, also when nothing comes after it.
+// TestOverflow checks that a queue overflow is counted and corrected by a replay, even if no further message comes.
 func TestOverflow(t *testing.T) {
 	w := newWorker(5, true)
 	stop := make(chan struct{})
@@ -526,7 +529,7 @@ func TestOverflow(t *testing.T) {
 	settle(t, w, r, f)
 }
 
-// Two publishers for one worker: the newer one is followed, the older one's messages change nothing.
+// TestTwoEpochs checks that of two publishers for one worker the newer one is followed, and the older one's messages are ignored.
 func TestTwoEpochs(t *testing.T) {
 	old, young := newWorker(1, false), newWorker(2, true)
 	old.epoch, young.epoch = 100, 200
@@ -545,7 +548,7 @@ func TestTwoEpochs(t *testing.T) {
 	}
 }
 
-// A rank with another block size than its class is not mixed in.
+// TestOtherBlockSize checks that a rank with another block size than its class is ignored.
 func TestOtherBlockSize(t *testing.T) {
 	w := newWorker(9, true)
 	f, r := start(t, w, Options{BlockSize: 16})
@@ -565,7 +568,8 @@ func (p plain) Decode(b []byte) (kvevent.Batch, error) {
 	return kvevent.Batch{Events: p.events[string(b)]}, nil
 }
 
-// Offloaded blocks told by engine hash, or without their media, are what they were on the GPU.
+// TestOffload checks that offloaded blocks that are reported by engine hash, or without their media, have the content that they
+// had on the GPU.
 func TestOffload(t *testing.T) {
 	w := newWorker(1, false)
 	r := newRecorder()
@@ -578,7 +582,7 @@ func TestOffload(t *testing.T) {
 	}
 	gpu := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, EngineHashes: []uint64{1, 2, 3}, Locals: []uint64{11, 12, 13}}
 	f := Start(Options{Source: w, Sink: r, Decoder: plain{map[string][]kvevent.Event{
-		"a": {cpu(kvevent.Copied, 9)}, // before anything is known of it
+		"a": {cpu(kvevent.Copied, 9)}, // before anything is known about it
 		"b": {gpu, cpu(kvevent.Copied, 1), cpu(kvevent.Stored, 2, 3), cpu(kvevent.Stored, 8)},
 		"c": {{Kind: kvevent.Removed, EngineHashes: []uint64{1, 2, 3}}, cpu(kvevent.Removed, 3)},
 	}}})

@@ -14,8 +14,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Recorded sequences against one cache (repeats, growing chats, salts, eviction, resets, a restart, two ranks): before
-// each request the index foretells what the engine then reported as cached tokens.
+// TestRecordedSequences replays recorded sequences against one cache (repeats, growing chats, salts, eviction, resets, a restart,
+// two ranks): before each request the index must predict what the engine then reported as cached tokens.
 func TestRecordedSequences(t *testing.T) {
 	checkSequences(t, recorded.Selection(t))
 }
@@ -24,7 +24,7 @@ func TestConformanceSequences(t *testing.T) {
 	checkSequences(t, recorded.All(t))
 }
 
-// growing passes over the resets that the recorder made between requests, so that the cache grows.
+// growing skips the resets that the recorder made between requests, so that the cache grows.
 type growing struct{ vllm.Decoder }
 
 func (g *growing) Decode(b []byte) (kvevent.Batch, error) {
@@ -33,7 +33,8 @@ func (g *growing) Decode(b []byte) (kvevent.Batch, error) {
 	return batch, err
 }
 
-// Every recorded request finds, in an index fed with its worker's frames, every full block that it stored.
+// TestRecordedCasesAreFound checks that every recorded request finds, in an index fed with its worker's frames, every full block
+// that it stored.
 func TestRecordedCasesAreFound(t *testing.T) {
 	checkFound(t, recorded.Selection(t))
 }
@@ -49,7 +50,7 @@ func checkFound(t *testing.T, set *recorded.Set) {
 		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, true)}}
 		seq := uint64(0)
 		for _, s := range steps {
-			for _, frame := range s.Frames { // numbered anew: the recorder missed a few
+			for _, frame := range s.Frames { // renumbered: the recorder missed a few
 				f.takeMessage(context.Background(), Message{Seq: seq, Payload: frame.Payload})
 				seq++
 			}
@@ -131,7 +132,7 @@ type rank struct {
 	sink *IndexSink
 }
 
-// player feeds recorded frames to one feed a rank.
+// player feeds recorded frames to one feed for each rank.
 type player struct {
 	t        *testing.T
 	index    *indexer.Index
@@ -155,7 +156,7 @@ func (p *player) play(frames []recorded.Frame) {
 	}
 }
 
-// foretell gives the tokens of a prompt that a worker holds. vLLM computes at least the last token anew.
+// foretell returns the tokens of a prompt that a worker holds. vLLM computes at least the last token again.
 func (p *player) foretell(prompt recorded.Prompt, size int, salt string) int {
 	locals := block.Locals(nil, prompt.Tokens[:prompt.Asked], size, prompt.Spans, block.Seed, block.SaltHash(salt))
 	var m indexer.Matches
@@ -184,7 +185,8 @@ func (p *player) close() {
 	}
 }
 
-// The whole path of an event: queue, order, decode, hash, index. One worker of 0.32 with batches of 64 blocks.
+// BenchmarkFeed measures the whole path of an event: queue, order, decode, hash, index. One worker of 0.32 with batches of 64
+// blocks.
 func BenchmarkFeed(b *testing.B) {
 	payloads := recorded.Selection(b).Payloads("qwen2.5-vl-b16")
 	sink := Join(indexer.New(indexer.Options{}), false)

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 )
 
-// A worker that does not answer at first, then says where its sockets are, and after a restart has others.
+// TestAsked follows a worker that does not answer at first, then reports its sockets, and has others after a restart.
 func TestAsked(t *testing.T) {
 	first, second := publish(t), publish(t)
 	var at atomic.Pointer[publisher]

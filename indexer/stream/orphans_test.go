@@ -13,8 +13,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// tree is a worker's cache that evicts as engines do, leaves only; its events are made by hand. Nodes that were evicted are
-// kept: what is said of them must be nothing.
+// tree is a worker's cache that evicts only leaves, as engines do; its events are made by the test. Evicted nodes are kept, to
+// check that nothing is promised of them.
 type tree struct {
 	*testing.T
 	rng   *rand.Rand
@@ -23,14 +23,14 @@ type tree struct {
 	slot  indexer.SlotID
 	feed  *Feed
 	hand  *byHand
-	doubt time.Duration // how long it lasts; 0: as ever
+	doubt time.Duration // how long it lasts; 0: the default
 }
 
 type node struct {
 	hash, local uint64
 	parent      *node
 	held        bool
-	children    int // held ones
+	children    int // number of held ones
 }
 
 // byHand is a Source without a replay and the Decoder of its messages.
@@ -55,7 +55,7 @@ func newTree(t *testing.T, seed uint64) *tree {
 	return &tree{T: t, rng: rand.New(rand.NewPCG(seed, 5)), index: indexer.New(indexer.Options{})}
 }
 
-// join starts a feed that has heard nothing of what was before.
+// join starts a feed that has received nothing of what was before.
 func (w *tree) join() {
 	sink := Join(w.index, false)
 	w.slot, w.hand = sink.Slot(), &byHand{feed: make(chan *Feed, 1), seq: 1000}
@@ -82,7 +82,7 @@ func (w *tree) tell(events ...kvevent.Event) {
 	applied(w.T, w.feed, key, func(s Stats) bool { return s.Batches == before+1 })
 }
 
-// store adds a chain of n blocks behind a node, nil: at the front.
+// store adds a chain of n blocks after a node, nil: at the root.
 func (w *tree) store(parent *node, n int) (last *node) {
 	w.Helper()
 	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size}
@@ -102,7 +102,7 @@ func (w *tree) store(parent *node, n int) (last *node) {
 	return parent
 }
 
-// evict takes leaves away, one after the other.
+// evict removes leaves, one after the other.
 func (w *tree) evict(leaves ...*node) {
 	w.Helper()
 	e := kvevent.Event{Kind: kvevent.Removed}
@@ -116,7 +116,7 @@ func (w *tree) evict(leaves ...*node) {
 	w.tell(e)
 }
 
-// locals are a node's prompt.
+// locals returns a node's prompt.
 func (n *node) locals() (out []uint64) {
 	for ; n != nil; n = n.parent {
 		out = append([]uint64{n.local}, out...)
@@ -124,7 +124,7 @@ func (n *node) locals() (out []uint64) {
 	return out
 }
 
-// learn shows the feed what a node is, as a request below it would.
+// learn reveals a node to the feed, as a request below it would.
 func (w *tree) learn(n *node) {
 	w.Helper()
 	w.feed.Learn(Stem{Parent: n.hash, Locals: n.locals()})
@@ -138,10 +138,10 @@ func (w *tree) learn(n *node) {
 			w.Fatal("a stem is not taken")
 		}
 	}
-	w.tell() // behind it
+	w.tell() // waits for it
 }
 
-// matched is how many leading blocks of a node's prompt the index has.
+// matched returns how many leading blocks of a node's prompt the index has.
 func (w *tree) matched(n *node) int {
 	var m indexer.Matches
 	w.index.Match(n.locals(), &m)
@@ -158,8 +158,8 @@ func (w *tree) neverMore() {
 	}
 }
 
-// A system prompt that was stored before our time: what hangs below it is held back, and counts once a request has shown whose
-// it is; the system prompt counts with it, until the last known block behind it has gone.
+// TestHotFront checks a system prompt that was stored before the feed began: what is below it waits, and counts once a request
+// has revealed its parent; the system prompt counts with it, until the last known block after it is gone.
 func TestHotFront(t *testing.T) {
 	w := newTree(t, 1)
 	front := w.store(nil, 50)
@@ -171,7 +171,7 @@ func TestHotFront(t *testing.T) {
 	if held, s := w.index.HeldBlocks(w.slot), w.feed.Stats(); held != 0 || s.Orphans != 2000 || s.UnknownParents != 200 || !s.Partial {
 		t.Fatalf("%d blocks held, %+v", held, s)
 	}
-	w.evict(leaves[0]) // reaches what waits
+	w.evict(leaves[0]) // applies to what waits
 	w.learn(leaves[5].parent)
 	w.tell()
 	for i, n := range leaves {
@@ -186,7 +186,7 @@ func TestHotFront(t *testing.T) {
 	if s := w.feed.Stats(); s.Orphans != 0 || s.OrphansAttached != 1999 || s.Stems != 1 || s.UnknownBlocks != 0 {
 		t.Errorf("%+v", s)
 	}
-	for _, n := range leaves { // all of it goes, from the ends
+	for _, n := range leaves { // all of it is evicted, from the ends
 		var chain []*node
 		for ; n != front; n = n.parent {
 			if n.held {
@@ -204,7 +204,8 @@ func TestHotFront(t *testing.T) {
 	}
 }
 
-// A request shows nothing where its blocks are not what waits, or nothing waits, or the parent's removal was told.
+// TestStemRefused checks that a request reveals nothing if its blocks are not those that wait, or nothing waits, or the parent
+// was removed.
 func TestStemRefused(t *testing.T) {
 	w := newTree(t, 2)
 	front, other := w.store(nil, 5), w.store(nil, 5)
@@ -220,20 +221,20 @@ func TestStemRefused(t *testing.T) {
 		w.feed.Learn(s)
 	}
 	w.learn(other)
-	w.tell(kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{front.hash}}) // one of its copies, for all that is known
+	w.tell(kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{front.hash}}) // one of its copies, as far as known
 	w.learn(front)
 	if held := w.index.HeldBlocks(w.slot); held != 0 {
 		t.Errorf("%d blocks held", held)
 	}
-	w.store(front, 1) // it is there all the same
+	w.store(front, 1) // it is still there
 	w.learn(front)
 	if got := w.matched(end); got != 11 {
 		t.Errorf("%d blocks known, want 11", got)
 	}
 }
 
-// Whatever is stored, evicted, cleared and learned in whatever order, what is promised is held; and when all that waits has
-// been shown, all is known.
+// TestOrphansModel checks that, whatever is stored, evicted, cleared and learned in whatever order, what is promised is held, and
+// that all is known when all that waits has been revealed.
 func TestOrphansModel(t *testing.T) {
 	seeds := 6
 	if os.Getenv("SIGHTLINE_LONG") != "" {
@@ -285,7 +286,7 @@ func TestOrphansModel(t *testing.T) {
 	}
 }
 
-// What waits has a bound: beyond, the oldest goes with what waits for it.
+// TestOrphansBounded checks the limit of waiting blocks: the oldest is dropped with what waits for it.
 func TestOrphansBounded(t *testing.T) {
 	w := newTree(t, 3)
 	front := w.store(nil, 1)
@@ -304,14 +305,14 @@ func TestOrphansBounded(t *testing.T) {
 	if a, b := w.matched(old), w.matched(young); a != 1 || b != 4 {
 		t.Errorf("%d blocks of the older prompt, %d of the younger, want 1 and 4", a, b)
 	}
-	// Nothing is lost of the bookkeeping: all of it can go.
+	// The bookkeeping stays complete: all of it can be dropped.
 	w.tell(kvevent.Event{Kind: kvevent.Removed, EngineHashes: e.EngineHashes})
 	if o := &w.feed.orphans; o.told != 0 || len(o.at) != 0 || len(o.blocks) != 0 {
 		t.Errorf("%d blocks and %d places are left", o.told, len(o.at))
 	}
 }
 
-// Blocks that wait for themselves are no engine's, and harm nobody.
+// TestOrphansInACircle checks that blocks that wait for themselves, which no engine reports, do no harm.
 func TestOrphansInACircle(t *testing.T) {
 	w := newTree(t, 4)
 	w.join()
@@ -324,8 +325,8 @@ func TestOrphansInACircle(t *testing.T) {
 	}
 }
 
-// A parent that should be known and is not shows that something is missing, though no message is: the worker is asked for
-// everything, and what is known is a part until then.
+// TestUnknownParentOfACompleteRank checks that an unknown parent that should be known shows that something is missing, although
+// no message is: the worker is asked for everything, and the rank is partial until then.
 func TestUnknownParentOfACompleteRank(t *testing.T) {
 	w := newWorker(31, true)
 	f, r := start(t, w, Options{})
@@ -334,7 +335,7 @@ func TestUnknownParentOfACompleteRank(t *testing.T) {
 		f.Offer(w.step())
 	}
 	settle(t, w, r, f)
-	r.mu.Lock() // the sink loses everything: the next chain that grows finds no parent
+	r.mu.Lock() // the sink loses everything: the next chain that grows has no parent
 	clear(r.held)
 	clear(r.known)
 	r.mu.Unlock()
@@ -350,7 +351,7 @@ func TestUnknownParentOfACompleteRank(t *testing.T) {
 	settle(t, w, r, f)
 }
 
-// Where the worker tells less than is known, nothing is given away for it.
+// TestUnknownParentAndAShortReplay checks that nothing known is dropped if the worker replays less.
 func TestUnknownParentAndAShortReplay(t *testing.T) {
 	w := newWorker(32, true)
 	w.noClear, w.keep = true, 3
@@ -373,8 +374,8 @@ func TestUnknownParentAndAShortReplay(t *testing.T) {
 	}
 }
 
-// Of stems so many wait for the feed, and so many blocks are made of them; those beyond are dropped and counted. Of what a rank that
-// offloads has stored, so much is remembered.
+// TestStemsAreBounded checks the limits of stems that wait for the feed and of their made blocks, with further ones dropped and
+// counted, and the limit of what is recorded of a rank that offloads.
 func TestStemsAreBounded(t *testing.T) {
 	f := &Feed{wake: make(chan struct{}, 1)}
 	for range mostLearned + 3 {

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// brittle panics at one payload, as a decoder with a fault would, so many times.
+// brittle is a decoder that panics at one payload, so many times.
 type brittle struct {
 	vllm.Decoder
 	at    []byte
@@ -49,8 +49,8 @@ func (s *fragile) Replay(ctx context.Context, from uint64, each func(Message) er
 	return s.worker.Replay(ctx, from, each)
 }
 
-// A feed whose parts panic counts it and lives on: the message is asked for again, the source is started again, and in the end
-// the sink says what the worker holds.
+// TestPanicsAreStopped checks that a feed counts panics of its parts and goes on: the message is requested again, the source is
+// restarted, and in the end the sink equals what the worker holds.
 func TestPanicsAreStopped(t *testing.T) {
 	w := newWorker(31, true)
 	src, r, d := &fragile{worker: w}, newRecorder(), &brittle{times: 1}
@@ -81,7 +81,8 @@ func TestPanicsAreStopped(t *testing.T) {
 	}
 }
 
-// One message that panics each time it is read costs what is known, not the feed: it goes on with a lower bound.
+// TestPoisonIsSkipped checks that one message that always panics costs what is known, not the feed: it goes on with a lower
+// bound.
 func TestPoisonIsSkipped(t *testing.T) {
 	w := newWorker(32, true)
 	w.noClear = true
@@ -101,7 +102,7 @@ func TestPoisonIsSkipped(t *testing.T) {
 	applied(t, f, "what follows", func(s Stats) bool { return s.LastSeq == last.Seq && s.Panics > 0 && s.Partial })
 }
 
-// deaf is a source whose publisher cannot be asked until it is back; it notes when it was.
+// deaf is a source whose publisher cannot be asked until it is back; it records when it was asked.
 type deaf struct {
 	began time.Time
 	at    []time.Duration
@@ -122,7 +123,7 @@ func (d *deaf) Replay(context.Context, uint64, func(Message) error) error {
 	return errors.New("not now")
 }
 
-// A publisher that was away for long, so that it was asked for more and more rarely, is asked at once when it is back.
+// TestLongAway checks that a publisher that was away for long, and was asked ever more rarely, is asked at once when it is back.
 func TestLongAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &deaf{began: time.Now()}
@@ -142,7 +143,7 @@ func TestLongAway(t *testing.T) {
 	})
 }
 
-// Feeds that have lost their publishers at one moment do not ask for them at one moment again and again.
+// TestRetriesAreSpread checks that feeds that lost their publishers at one moment do not retry at the same moments.
 func TestRetriesAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []*deaf

@@ -8,7 +8,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// What was known turns out wrong, though every message came: after a resync the feed says what the worker holds.
+// TestResync checks that, if what is known turns out wrong although every message came, the feed equals what the worker holds
+// after a resync.
 func TestResync(t *testing.T) {
 	w := newWorker(21, true)
 	f, r := start(t, w, Options{})
@@ -27,7 +28,7 @@ func TestResync(t *testing.T) {
 		t.Error("what is known goes before there is anything better")
 	}
 	w.failing.Store(false)
-	settle(t, w, r, f) // tried again by itself
+	settle(t, w, r, f) // retried by itself
 	for range 20 {
 		f.Offer(w.step())
 	}
@@ -37,7 +38,8 @@ func TestResync(t *testing.T) {
 	}
 }
 
-// With nobody to ask, what is in doubt goes at once, and what comes later is a lower bound.
+// TestResyncWithoutReplay checks that, with nobody to ask, what is in doubt is dropped at once, and that what comes later is a
+// lower bound.
 func TestResyncWithoutReplay(t *testing.T) {
 	w := newWorker(22, false)
 	w.noClear = true
@@ -57,8 +59,9 @@ func TestResyncWithoutReplay(t *testing.T) {
 	applied(t, f, "the next message", func(s Stats) bool { return s.Batches == before.Batches+1 })
 }
 
-// A process that began anew is known by somebody else, though nothing was published since, or the numbers fit: what its forerunner
-// held goes. One that the publisher does not confirm, or that was seen already, changes nothing.
+// TestReborn checks that, if somebody else notices a new process, what its predecessor held is dropped, although nothing was
+// published since, or the numbers fit. A restart that the publisher does not confirm, or that was noticed already, changes
+// nothing.
 func TestReborn(t *testing.T) {
 	for _, replays := range []bool{false, true} {
 		w := newWorker(41, replays)
@@ -90,7 +93,7 @@ func TestReborn(t *testing.T) {
 			}
 		}
 		settleEmpty()
-		f.Reborn(was) // it is known
+		f.Reborn(was) // already noticed
 		for range 25 {
 			f.Offer(w.step())
 		}
@@ -101,13 +104,13 @@ func TestReborn(t *testing.T) {
 	}
 }
 
-// The index knows of a worker whose blocks are not all told.
+// TestIndexKnowsPartial checks that the index knows that a worker's blocks are not all reported.
 func TestIndexKnowsPartial(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
 	s := Join(ix, true)
 	for _, partial := range []bool{true, false, true} {
 		s.Done(partial, !partial)
-		s.Clear() // of the blocks, not of the mark: that comes with the batch
+		s.Clear() // of the blocks, but not of the mark, which comes with the batch
 		if ix.Partial(s.Slot()) != partial || (ix.Stats().Partial == 1) != partial {
 			t.Errorf("partial %v is not what the index says", partial)
 		}
@@ -121,7 +124,7 @@ func TestIndexKnowsPartial(t *testing.T) {
 	}
 }
 
-// Another block size than configured is told once, at its first event.
+// TestOtherBlockSizeIsTold checks that a block size other than configured is reported once, at its first event.
 func TestOtherBlockSizeIsTold(t *testing.T) {
 	w := newWorker(9, true)
 	told := make(chan int, 100)
@@ -141,8 +144,8 @@ type said []kvevent.Batch
 
 func (s said) Decode(payload []byte) (kvevent.Batch, error) { return s[payload[0]], nil }
 
-// What a publisher that stands by its word (an agent) says of itself holds until its next batch; another's until its engine clears.
-// A gap of ours is ours: no word of the publisher's ends it.
+// TestWhoseWordStands checks that what a publisher with Batch.Stands (an agent) says about itself holds until its next batch, and
+// another's until its engine clears; and that no statement of the publisher ends a gap of ours.
 func TestWhoseWordStands(t *testing.T) {
 	const whole, partial, standsWhole, standsPartial, clears = 0, 1, 2, 3, 4
 	batches := said{{}, {Partial: true}, {Stands: true}, {Stands: true, Partial: true}, {Events: []kvevent.Event{{Kind: kvevent.Cleared}}}}

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 )
 
-// busy is a source whose replays count how many of them run at once.
+// busy is a source that counts how many of its replays run at once.
 type busy struct {
 	now, most *atomic.Int32
 	goOn      chan struct{}
@@ -33,7 +33,8 @@ func (b busy) Replay(ctx context.Context, _ uint64, _ func(Message) error) error
 	return ctx.Err()
 }
 
-// Of many feeds that join at once, no more are answered at once than there are turns; all are in the end, and a feed that waits can be closed.
+// TestTurns checks that, of many feeds that join at once, no more are answered at once than there are turns, that all are
+// answered in the end, and that a waiting feed can be closed.
 func TestTurns(t *testing.T) {
 	turns, b := make(chan struct{}, 2), busy{new(atomic.Int32), new(atomic.Int32), make(chan struct{})}
 	var feeds []*Feed
@@ -43,7 +44,7 @@ func TestTurns(t *testing.T) {
 		feeds = append(feeds, f)
 	}
 	for end := time.Now().Add(200 * time.Millisecond); b.most.Load() < 3 && time.Now().Before(end); time.Sleep(time.Millisecond) {
-	} // nobody is answered yet: a third would be seen
+	} // none is answered yet: a third would be seen
 	for range 6 {
 		<-b.goOn
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// publisher is PUB and ROUTER as vLLM has them.
+// publisher has PUB and ROUTER sockets as vLLM does.
 type publisher struct {
 	pub, router zmq4.Socket
 	mu          sync.Mutex
@@ -64,8 +64,8 @@ func (p *publisher) send(payload []byte) {
 	p.pub.Send(zmq4.NewMsgFrom([]byte("kv@w"), binary.BigEndian.AppendUint64(nil, seq), payload))
 }
 
-// A router that joins a running worker over real sockets: replay for what was before, live messages after, a gap in
-// between, and nothing left behind.
+// TestOverZMQ joins a running worker over real sockets: replay for what was before, live messages after, a gap in between, and
+// nothing left running.
 func TestOverZMQ(t *testing.T) {
 	set := recorded.Selection(t)
 	step, payloads := set.Cases["qwen2.5-vl-b16"], set.Payloads("qwen2.5-vl-b16")
@@ -85,7 +85,7 @@ func TestOverZMQ(t *testing.T) {
 	applied(t, f, "the replay", func(s Stats) bool { return s.Batches == 20 && !s.Partial })
 	stop := make(chan struct{})
 	served := make(chan struct{})
-	go func() { // whoever asks from now on, the feed when it is silent or misses something
+	go func() { // further replays, requested by the feed when it is idle or misses something
 		defer close(served)
 		for {
 			select {
@@ -96,7 +96,7 @@ func TestOverZMQ(t *testing.T) {
 			}
 		}
 	}()
-	// The subscription is on its way while the first of these go out; what it misses the replay brings.
+	// The subscription is on its way while the first of these are sent; the replay brings what it misses.
 	p.send(payloads[20])
 	applied(t, f, "a message missed or live", func(s Stats) bool { return s.LastSeq == 20 })
 	for _, b := range payloads[21:] {
@@ -124,7 +124,7 @@ func TestOverZMQ(t *testing.T) {
 	}
 }
 
-// BenchmarkLatency takes the time from a publisher's send to a changed index, over loopback: a batch of one block.
+// BenchmarkLatency measures the time from a publisher's send to a changed index, over loopback: a batch of one block.
 func BenchmarkLatency(b *testing.B) {
 	p := publish(b)
 	index := indexer.New(indexer.Options{})

@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// What releases send is known, whether it is read or not. A key or an element beyond that is counted once an event, named by
-// the first, and costs neither the event nor an allocation.
+// TestUnknownKeys checks that what releases send is known, whether it is read or not, and that a further key or element is
+// counted once an event, named by the first, and costs neither the event nor an allocation.
 func TestUnknownKeys(t *testing.T) {
 	type (
 		list   = []any

@@ -10,7 +10,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// A message may hold as much as the bounds say, whatever it is made of, and not one event, block hash or token id more in all its lists.
+// TestOneMessageIsBounded checks that a message may hold exactly the limits of events, block hashes and token ids, in any
+// combination of lists, and not one more.
 func TestOneMessageIsBounded(t *testing.T) {
 	cleared := msgp.AppendString(msgp.AppendArrayHeader(nil, 1), "AllBlocksCleared")
 	zeros := func(n int) []byte { return append(msgp.AppendArrayHeader(nil, uint32(n)), make([]byte, n)...) }

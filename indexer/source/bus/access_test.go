@@ -27,7 +27,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// secured starts a nats-server with a configuration, on a port (0: any), and gives the port.
+// secured starts a nats-server with a configuration, on a port (0: any), and returns the port.
 func secured(t *testing.T, conf string, port int) (*server.Server, int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// selfSigned writes cert.pem and key.pem, which are an authority, its server and its client at once.
+// selfSigned writes cert.pem and key.pem, which serve as authority, server and client at once.
 func selfSigned(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -82,14 +82,15 @@ func newSeed(t *testing.T, make func() (nkeys.KeyPair, error)) (key nkeys.KeyPai
 
 var aSeed = regexp.MustCompile(`\bSU[A-Z2-7]{56}\b`)
 
-// Every way to be known, each against a server that lets in nobody else: with the secret in a file, then with another secret on both
-// sides, which a running connection takes up when it connects again. A wrong secret is refused, said once, counted, and not logged.
+// TestAccess checks every way to authenticate, each against a server that admits nobody else: with the secret in a file, then
+// with another secret on both sides, which a running connection uses when it reconnects. A wrong secret is refused, logged once,
+// counted, and not printed.
 func TestAccess(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "secret")
 	for name, c := range map[string]struct {
 		access Access
-		secret func() (secret, conf string) // a new one
+		secret func() (secret, conf string) // returns a new one
 	}{
 		"password": {Access{User: "agent", PasswordFile: file}, func() (string, string) {
 			_, _, word := newSeed(t, nkeys.CreateUser)
@@ -166,7 +167,8 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// Who is refused from the start says so, and comes in once the server knows him.
+// TestRefusedFromTheStart checks that a client that is refused from the start logs that, and is admitted once the server knows
+// it.
 func TestRefusedFromTheStart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	writeFile(t, file, "wrong")
@@ -183,7 +185,7 @@ func TestRefusedFromTheStart(t *testing.T) {
 	until(t, "a connection", c.IsConnected)
 }
 
-// A server that has no TLS is not talked to where an authority is given.
+// TestTLSIsAMust checks that a server without TLS is not used if an authority is configured.
 func TestTLSIsAMust(t *testing.T) {
 	dir := t.TempDir()
 	selfSigned(t, dir)
@@ -202,7 +204,7 @@ func TestTLSIsAMust(t *testing.T) {
 	}
 }
 
-// Two deployments on one server: each hears its own workers, of the same names, and has a stream of its own.
+// TestPrefixes runs two deployments on one server: each follows its own workers, with equal names, and has a stream of its own.
 func TestPrefixes(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)

@@ -24,8 +24,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// runServer starts an embedded server with JetStream on port (-1: any), its store in dir. A port that is another's for a moment
-// is waited for.
+// runServer starts an embedded server with JetStream on port (-1: any), its store in dir. It waits for a port that is in use for
+// a moment.
 func runServer(t testing.TB, dir string, port int) *server.Server {
 	t.Helper()
 	s, err := (&Server{Listen: fmt.Sprint("127.0.0.1:", max(port, 0)), Dir: dir}).start(StreamOptions{}, zap.NewNop())
@@ -59,11 +59,11 @@ func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
 	}
 }
 
-// hand is a worker whose frames a test gives by hand.
+// hand is a worker whose frames a test provides.
 type hand struct {
 	ready chan *stream.Feed
 	f     *stream.Feed
-	kept  uint64 // for replays; 0: it has none
+	kept  uint64 // messages kept for replays; 0: it has none
 
 	mu   sync.Mutex
 	told [][]byte // by number
@@ -94,7 +94,7 @@ func (h *hand) Replay(_ context.Context, from uint64, each func(stream.Message) 
 	return nil
 }
 
-// give tells payloads, to its feed if it has one.
+// give publishes payloads, to its feed if it has one.
 func (h *hand) give(payloads ...[]byte) {
 	for _, p := range payloads {
 		h.mu.Lock()
@@ -107,7 +107,7 @@ func (h *hand) give(payloads ...[]byte) {
 	}
 }
 
-// growing passes over the resets that the recorder made between requests, so that the cache grows.
+// growing skips the resets that the recorder made between requests, so that the cache grows.
 type growing struct{ vllm.Decoder }
 
 func (g *growing) Decode(b []byte) (kvevent.Batch, error) {
@@ -123,7 +123,7 @@ func agent(t testing.TB, nc *nats.Conn, worker string) (*hand, *Publisher) {
 	return h, h.agent(t, PublisherOptions{NATS: nc, Worker: worker})
 }
 
-// agent begins to hear the worker.
+// agent starts an agent for the worker.
 func (h *hand) agent(t testing.TB, o PublisherOptions) *Publisher {
 	t.Helper()
 	o.CountCopies = true
@@ -142,7 +142,7 @@ func (h *hand) agent(t testing.TB, o PublisherOptions) *Publisher {
 	return p
 }
 
-// router listens to all workers; every one found gets a feed.
+// router listens to all workers, with a feed for every one found.
 type router struct {
 	t        testing.TB
 	index    *indexer.Index
@@ -219,7 +219,7 @@ func recording(t testing.TB) (payloads [][]byte, prompts [][]uint64) {
 	return set.Payloads(worker), prompts
 }
 
-// same waits until the router's index answers every prompt as one that was fed directly.
+// same waits until the router's index answers every prompt like one that was fed directly.
 func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
 	r.t.Helper()
 	direct := indexer.New(indexer.Options{})
@@ -249,8 +249,8 @@ func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
 	}
 }
 
-// The whole way, and every way of coming late: a router that is there from the start, one that joins and asks the agent,
-// one that joins after the agent has gone and reads the stream, the server restarted under all of them.
+// TestOverNATS tests the whole path, and every way of joining late: a router that is there from the start, one that joins and
+// asks the agent, one that joins after the agent has gone and reads the stream, and a restart of the server under all of them.
 func TestOverNATS(t *testing.T) {
 	payloads, prompts := recording(t)
 	half := len(payloads) / 2
@@ -293,7 +293,8 @@ func TestOverNATS(t *testing.T) {
 	}
 }
 
-// While NATS is away an agent keeps what it would have published, up to a bound. Beyond it routers read a snapshot.
+// TestBufferOverflow checks that while NATS is away an agent keeps what it would have published, up to a limit, beyond which
+// routers read a snapshot.
 func TestBufferOverflow(t *testing.T) {
 	payloads, prompts := recording(t)
 	dir := t.TempDir()
@@ -316,7 +317,7 @@ func TestBufferOverflow(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	p.mu.Lock()
-	p.events = slices.Grow(p.events, maxMessage)[:maxMessage] // as if so much had come
+	p.events = slices.Grow(p.events, maxMessage)[:maxMessage] // as if so much had been added
 	p.mu.Unlock()
 	h.give(payloads[40:60]...)
 	until(t, "the batches", func() bool { return h.f.Stats().Batches == 60 })
@@ -329,7 +330,7 @@ func TestBufferOverflow(t *testing.T) {
 	r.same("w", payloads, prompts)
 }
 
-// Two agents for one worker: the routers follow the younger, and the older one falls silent and says so.
+// TestTwoAgents checks that of two agents for one worker routers follow the newer, and that the older one stops and reports that.
 func TestTwoAgents(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
@@ -364,7 +365,7 @@ func TestTwoAgents(t *testing.T) {
 	}
 }
 
-// A worker is live only while its agent hears the engine, and the agent is heard.
+// TestAgentAway checks that a worker is live only while its agent is connected to the engine, and the agent is heard.
 func TestAgentAway(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
@@ -381,7 +382,7 @@ func TestAgentAway(t *testing.T) {
 	r.await("w")
 	r.same("w", payloads, prompts)
 	until(t, "live", live(true))
-	conn.Close() // the agent's machine is cut off, without a word
+	conn.Close() // the agent's machine is cut off without a good-bye
 	until(t, "a silent agent noticed", live(false))
 	younger, p := agent(t, connect(t, s.ClientURL()), "w")
 	younger.give(payloads...)
@@ -398,8 +399,8 @@ func TestAgentAway(t *testing.T) {
 	until(t, "the engine's end", live(false))
 }
 
-// A stream that is full loses its oldest messages. A router that joins has them from a snapshot: the agent writes one when it
-// is asked, and it is there when the agent is gone. Without either a router knows only a part, and says so.
+// TestStreamFull checks that, if a full stream has lost its oldest messages, a router that joins gets them from a snapshot: the
+// agent writes one when asked, and it remains after the agent is gone. Without either the router knows only a part, and says so.
 func TestStreamFull(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
@@ -421,7 +422,7 @@ func TestStreamFull(t *testing.T) {
 	gone := connect(t, s.ClientURL())
 	h, p := agent(t, gone, "w")
 	fill(h, p)
-	gone.Close() // without a word
+	gone.Close() // without a good-bye
 	r := join()
 	until(t, "the rest of the stream", func() bool { return r.feeds["w"].Stats().Batches > 0 })
 	if st := r.feeds["w"].Stats(); !st.Partial {
@@ -438,7 +439,7 @@ func TestStreamFull(t *testing.T) {
 	join().same("w", payloads, prompts)
 }
 
-// BenchmarkJoin tells a router of a worker with 100 000 blocks: ask, snapshot, index.
+// BenchmarkJoin joins a router to a worker with 100 000 blocks: ask, snapshot, index.
 func BenchmarkJoin(b *testing.B) {
 	s := runServer(b, b.TempDir(), -1)
 	nc := connect(b, s.ClientURL())
@@ -464,7 +465,7 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeOver has an agent begin behind a killed one that published 800 messages of 125 blocks behind its snapshot.
+// BenchmarkTakeOver starts an agent after a killed one that had published 800 messages of 125 blocks after its snapshot.
 func BenchmarkTakeOver(b *testing.B) {
 	s := runServer(b, b.TempDir(), -1)
 	makeStream(b, connect(b, s.ClientURL()), 64<<20)
@@ -507,7 +508,7 @@ func BenchmarkTakeOver(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(uint64(b.N)*messages), "µs/message")
 }
 
-// block100k is 800 chains of 125 blocks.
+// block100k returns 800 chains of 125 blocks.
 func block100k() (events []kvevent.Event) {
 	h := uint64(0)
 	for range 800 {
@@ -521,8 +522,8 @@ func block100k() (events []kvevent.Event) {
 	return events
 }
 
-// BenchmarkLatency takes the time from an agent's feed to a router's changed index: a publisher's batch, JetStream on
-// disk, an ordered consumer.
+// BenchmarkLatency measures the time from an agent's feed to a router's changed index: a publisher's batch, JetStream on disk, an
+// ordered consumer.
 func BenchmarkLatency(b *testing.B) {
 	payloads, _ := recording(b)
 	s := runServer(b, b.TempDir(), -1)
@@ -547,7 +548,7 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// So many routers wait for a snapshot; those beyond are counted, and ask again.
+// TestAskingIsBounded checks the limit of routers that wait for a snapshot; further ones are counted, and ask again.
 func TestAskingIsBounded(t *testing.T) {
 	p := &Publisher{wake: make(chan struct{}, 1)}
 	for range maxAsking + 3 {

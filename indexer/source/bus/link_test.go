@@ -11,8 +11,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// An embedded server, an agent that connects to it, and a router that hears the agent; then the router ends and begins
-// anew on the same port and directory, and the agent is heard again.
+// TestLink runs an embedded server, an agent that connects to it, and a router that follows the agent; then the router restarts
+// on the same port and directory, and the agent is heard again.
 func TestLink(t *testing.T) {
 	payloads, prompts := recording(t)
 	o := LinkOptions{Server: Server{Listen: "127.0.0.1:0", Dir: t.TempDir()}, Log: zap.NewNop()}
@@ -44,7 +44,7 @@ func TestLink(t *testing.T) {
 	hears(l)
 }
 
-// A server that is not there yet is waited for, and the log says so.
+// TestLinkWaits checks that a server that is not there yet is waited for, and that the log says so.
 func TestLinkWaits(t *testing.T) {
 	t.Parallel() // it waits for an answer that does not come
 	core, seen := observer.New(zap.WarnLevel)

@@ -13,9 +13,9 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// An agent ends, with a word or without, and another one begins, while the engine goes on, or not. Routers keep what they know
-// wherever the engine can still say what came meanwhile; wherever it cannot, they forget; and in no case do they end up with
-// anything but what the engine told the second agent.
+// TestAgentRestarts ends an agent, with or without a good-bye, and starts another, while the engine goes on, or not. Routers keep
+// what they know if the engine can still say what came meanwhile; otherwise they forget; and they never end up with anything but
+// what the engine reported to the second agent.
 func TestAgentRestarts(t *testing.T) {
 	payloads, prompts := recording(t)
 	end := len(payloads)
@@ -23,18 +23,18 @@ func TestAgentRestarts(t *testing.T) {
 	life := func(s string) func(context.Context) string { return func(context.Context) string { return s } }
 	for _, c := range []struct {
 		name    string
-		kept    uint64                                // messages that the engine still has; 0: it has no replay
-		killed  bool                                  // without a word
+		kept    uint64                                // messages that the engine can replay; 0: it has no replay
+		killed  bool                                  // without a good-bye
 		every   time.Duration                         // between snapshots
 		asked   bool                                  // for a snapshot, 15 messages before the end
 		missed  int                                   // messages while no agent is there
-		lives   [2]func(context.Context) string       // the engine's
-		restart bool                                  // the engine, meanwhile
-		lose    func(*testing.T, jetstream.JetStream) // of what NATS has
+		lives   [2]func(context.Context) string       // ids of the engine's process
+		restart bool                                  // the engine restarts meanwhile
+		lose    func(*testing.T, jetstream.JetStream) // loses something in NATS
 		file    bool
 		resumed bool // the second agent takes over what the first held
-		keeps   bool // routers are told no more than what came meanwhile
-		partial bool // the window had passed: only what came after it is known
+		keeps   bool // routers get only what came meanwhile
+		partial bool // the replay window had passed: only what came after it is known
 	}{
 		{name: "ended", kept: 20, missed: 15, resumed: true, keeps: true},
 		{name: "ended, nothing came meanwhile", kept: 20, resumed: true, keeps: true},
@@ -128,7 +128,7 @@ func TestAgentRestarts(t *testing.T) {
 			if got := second.Stats().Resumed; got != c.resumed {
 				t.Errorf("resumed %v, want %v", got, c.resumed)
 			}
-			if c.partial { // what the engine told before is lost: routers have what the agent has
+			if c.partial { // what the engine reported before is lost: routers have what the agent has
 				until(t, "the same as the agent's", func() bool {
 					st := second.Stats()
 					return st.Blocks > 0 && early.index.HeldBlocks(early.slots["w"]) == st.Blocks && early.index.Partial(early.slots["w"])
@@ -149,7 +149,8 @@ func TestAgentRestarts(t *testing.T) {
 	}
 }
 
-// More than is fetched ahead stands behind the snapshot, in messages as large as agents write them: a router that joins reads all of it.
+// TestMuchBehindASnapshot checks that a router that joins reads all messages after a snapshot, if they are more than is fetched
+// ahead, and as large as agents write them.
 func TestMuchBehindASnapshot(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())
@@ -179,8 +180,9 @@ func TestMuchBehindASnapshot(t *testing.T) {
 	until(t, "all of it", func() bool { return r.index.HeldBlocks(r.slots["w"]) == blocks })
 }
 
-// Only a message that has kvevent.Lost is one that 0.1.0-rc.1 cannot read. Behind it that release's agent begins the line anew under
-// the epoch that it had, and routers follow, as they do an agent of this release behind what it cannot read itself.
+// TestLineBegunAnew checks that 0.1.0-rc.1 cannot read messages with kvevent.Lost, and only those; and that routers follow when
+// an agent of that release then begins the line again under its epoch, as they follow an agent of this release after a message
+// that it cannot read.
 func TestLineBegunAnew(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
@@ -229,7 +231,7 @@ func TestLineBegunAnew(t *testing.T) {
 	publish((&head{epoch: was.epoch, agent: 1}).append(nil, false))
 	publish(append((&head{epoch: was.epoch, agent: 1, seq: 1}).append(nil, false), append(events, stored(1)...)...))
 	held("what the release before says anew", r, 1)
-	for seq := uint64(2); seq < was.seq+5; seq++ { // past the numbers of before
+	for seq := uint64(2); seq < was.seq+5; seq++ { // past the numbers before
 		publish(append((&head{epoch: was.epoch, agent: 1, seq: seq}).append(nil, false), stored(seq)...))
 	}
 	held("all of it", r, int(was.seq)+4)
@@ -247,7 +249,8 @@ func TestLineBegunAnew(t *testing.T) {
 	late.same("w", payloads, prompts)
 }
 
-// A snapshot is read up to its bound and not beyond, whatever its tag says; nor is one of too many parts looked at.
+// TestSnapshotIsBounded checks that a snapshot is read up to its limit only, whatever its tag says, and that one of too many
+// parts is not read.
 func TestSnapshotIsBounded(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())

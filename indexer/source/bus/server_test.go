@@ -10,7 +10,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// What would let strangers in, or others at the files, does not start, and says what to do.
+// TestServerRefuses checks that a server that would admit strangers, or whose files others could write, does not start, and that
+// the error says what to do.
 func TestServerRefuses(t *testing.T) {
 	dir := t.TempDir()
 	conf := func(text string) string {
@@ -58,7 +59,8 @@ func TestServerRefuses(t *testing.T) {
 	}
 }
 
-// Without a folder the streams lie in a new one that only we can read, and that is gone at the end; a folder that is given stays.
+// TestServersFolder checks that without a folder the streams are in a new one that only we can read, removed at the end, and that
+// a configured folder stays.
 func TestServersFolder(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -82,7 +84,7 @@ func TestServersFolder(t *testing.T) {
 	}
 }
 
-// The embedded server with TLS: the router in the same process needs none, an agent does.
+// TestServersTLS checks that with TLS the router in the same process needs none, but an agent does.
 func TestServersTLS(t *testing.T) {
 	payloads, prompts := recording(t)
 	dir := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// FuzzState: an agent's state file as somebody else wrote it, with a checksum that is right: an error, or a tag and a message that
-// the decoder of messages reads or refuses.
+// FuzzState reads an agent's state file with arbitrary content and a correct checksum: an error, or a tag and a message that the
+// decoder of messages reads or refuses.
 func FuzzState(f *testing.F) {
 	label := `{"Epoch":1,"Seq":2,"Number":3,"Made":4,"Parts":1,"Half":0,"Sum":5}`
 	b := append(binary.LittleEndian.AppendUint32(nil, uint32(len(label))), label...)

@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// What an operator has set for the stream stays as it is, whoever starts.
+// TestOperatorsLimitsStay checks that what an operator has set for the stream is not changed, whoever starts.
 func TestOperatorsLimitsStay(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	conn := connect(t, s.ClientURL())
@@ -25,7 +25,7 @@ func TestOperatorsLimitsStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(), Subjects: []string{"sightline.kv.>"}, MaxBytes: 5 << 20,
-		MaxAge: time.Hour, MaxMsgSize: 1 << 20, Compression: jetstream.S2Compression}) // all of which a server would let others change
+		MaxAge: time.Hour, MaxMsgSize: 1 << 20, Compression: jetstream.S2Compression}) // a server would let others change all of these
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	}
 }
 
-// A stream that is not there is made as the operator says.
+// TestStreamAsConfigured checks that a missing stream is created as configured.
 func TestStreamAsConfigured(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	js, err := jetstream.New(connect(t, s.ClientURL()))
@@ -59,7 +59,7 @@ func TestStreamAsConfigured(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := StreamOptions{Memory: true, MaxBytes: 7 << 20, MaxAge: time.Hour, Compress: true}
-	for range 2 { // whoever comes second leaves it so
+	for range 2 { // the second one does not change it
 		if err := ensure(t.Context(), js, "", o, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -74,8 +74,9 @@ func TestStreamAsConfigured(t *testing.T) {
 	}
 }
 
-// A stream that is deleted under a running agent and a running router is made again, and events come again; also where it had
-// reached a number that the new one will not reach for long, and where somebody else makes it again.
+// TestLostStream checks that a stream that is deleted under a running agent and a running router is created again, and that
+// events come again, even if the old one had reached a number that the new one will not reach for long, and if somebody else
+// creates it.
 func TestLostStream(t *testing.T) {
 	payloads, prompts := recording(t)
 	for _, by := range []string{"nobody", "an operator"} {
@@ -97,7 +98,7 @@ func TestLostStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			if by == "an operator" {
-				until(t, "there is a stream", func() bool { // the agent makes one too, and while both do the server may refuse one of them
+				until(t, "there is a stream", func() bool { // the agent creates one too, and while both do the server may refuse one of them
 					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(), Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20})
 					return err == nil || strings.Contains(err.Error(), "in use")
 				})
@@ -108,9 +109,10 @@ func TestLostStream(t *testing.T) {
 	}
 }
 
-// A port that is another's for a moment, here an outgoing connection's, is waited for; one that stays taken is named.
+// TestPortIsTaken checks that a port that is in use for a moment, here by an outgoing connection, is waited for, and that one
+// that stays in use is named.
 func TestPortIsTaken(t *testing.T) {
-	t.Parallel() // it waits for a port that stays taken
+	t.Parallel() // it waits for a port that stays in use
 	far, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +140,7 @@ func TestPortIsTaken(t *testing.T) {
 	select {
 	case err := <-started:
 		t.Fatalf("started on a port that is taken: %v", err)
-	case <-time.After(300 * time.Millisecond): // it has found it taken
+	case <-time.After(300 * time.Millisecond): // it has found the port in use
 	}
 	if tcp := c.(*net.TCPConn); tcp.SetLinger(0) != nil || tcp.Close() != nil { // at once, without TIME_WAIT
 		t.Fatal("the connection did not close")
@@ -151,7 +153,7 @@ func TestPortIsTaken(t *testing.T) {
 	}
 }
 
-// Looking after the stream leaves nothing behind, however often it is done.
+// TestWatchLeavesNothing checks that checking the stream leaves nothing running, however often it is done.
 func TestWatchLeavesNothing(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	js, err := jetstream.New(connect(t, s.ClientURL()))

@@ -27,7 +27,7 @@ type guarded struct {
 	*Link
 }
 
-// withUsers gives one on an embedded server; asExample on a nats-server with the configuration of examples/nats.
+// withUsers returns one on an embedded server; asExample on a nats-server with the configuration of examples/nats.
 func withUsers(t *testing.T) guarded { return guardedBy(t, nil) }
 func asExample(t *testing.T) guarded {
 	return guardedBy(t, func(dir string) string {
@@ -82,7 +82,7 @@ func guardedBy(t *testing.T, begin func(dir string) (addr string)) guarded {
 	return guarded{dir, at(), l}
 }
 
-// as connects as one of the users; refusals go to the channel.
+// as connects as one of the users and counts refusals.
 func (g *guarded) as(t *testing.T, worker, seed string) (*nats.Conn, *atomic.Int64) {
 	t.Helper()
 	refused := new(atomic.Int64)
@@ -99,7 +99,7 @@ func (g *guarded) as(t *testing.T, worker, seed string) (*nats.Conn, *atomic.Int
 	return c, refused
 }
 
-// follows gives a router's view of a worker.
+// follows returns a router's view of a worker.
 func (g *guarded) follows(t *testing.T, worker string) *router {
 	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &g.Listener, feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}}
 	r.follow(worker)
@@ -107,9 +107,10 @@ func (g *guarded) follows(t *testing.T, worker string) *router {
 	return r
 }
 
-// With the users and the permissions that WriteUsers writes, on a server that all can reach: the whole works, from an agent's events to
-// a late router's snapshot; and what an open server let everybody do is refused. There, one message of anybody claimed blocks for any
-// worker, or took it out of the running for half a minute, and one request deleted the stream.
+// TestPermissions checks that, with the users and permissions that WriteUsers writes, on a server that everybody can reach,
+// everything works, from an agent's events to a late router's snapshot, and that what an open server lets everybody do is
+// refused. There, one message of anybody claimed blocks for any worker, or took it out for half a minute, and one request deleted
+// the stream.
 func TestPermissions(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) { testPermissions(t, withUsers(t)) })
 	t.Run("examples/nats", func(t *testing.T) { testPermissions(t, asExample(t)) })
@@ -151,13 +152,13 @@ func testPermissions(t *testing.T, g guarded) {
 			} else {
 				err = who.conn.Publish(subject, younger)
 			}
-			if err = errors.Join(err, who.conn.Flush()); err != nil { // what the server refuses comes before its answer to this
+			if err = errors.Join(err, who.conn.Flush()); err != nil { // the server's refusals come before its answer to this
 				t.Fatal(err)
 			}
 			until(t, who.name+": a refusal of "+what, func() bool { return who.refused.Load() > before })
 		}
 	}
-	// A server delivers a push consumer's messages to whatever subject its maker names, whatever he may publish himself.
+	// A server delivers a push consumer's messages to whatever subject its creator names, regardless of his permissions.
 	for _, to := range []string{"sightline.kv.b.0", "sightline.inbox.router.x", "sightline.ask.b.0"} {
 		before := refusedA.Load()
 		answers, answer := DefaultPrefix.AgentInbox("a")+".made", make(chan *nats.Msg, 1)
@@ -188,7 +189,7 @@ func testPermissions(t *testing.T, g guarded) {
 		times++
 		until(t, "a refusal of reading b by "+subject, func() bool { return refusedA.Load() == times })
 	}
-	// What an agent may read it may have sent anywhere: its own message, as one of b's, or as b's snapshot.
+	// An agent may have what it may read sent anywhere: its own message, as one of b's, or as b's snapshot.
 	if _, err := agentA.Request("sightline.kv.a.0", younger, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -220,9 +221,9 @@ func testPermissions(t *testing.T, g guarded) {
 	}
 }
 
-// An agent begins behind a killed one, with what that one published behind its snapshot in the stream alone. With the credentials for all
-// workers it reads that, and routers keep what they know. With those of its own worker it says at once that it may not: what was
-// published behind the snapshot is lost, and nothing is known that the engine does not have.
+// TestTakeOverByCredentials starts an agent after a killed one, with what that one published after its snapshot only in the
+// stream. With the credentials for all workers it reads that, and routers keep what they know. With those of its own worker it
+// fails at once: what was published after the snapshot is lost, and nothing is known that the engine does not have.
 func TestTakeOverByCredentials(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T) guarded{"embedded": withUsers, "examples/nats": asExample} {
 		for seed, may := range map[string]bool{anySeed: true, "agent-a.nk": false} {
@@ -295,10 +296,10 @@ func strangersSeed(t *testing.T) string {
 	return filepath.Join(dir, routerSeed)
 }
 
-// A user who is taken away under a running agent is refused, which is said once and counted, until its seed is known again; then
-// it publishes on. A new worker's agent comes in without a restart.
+// TestUsersChange checks that a user that is removed under a running agent is refused, logged once and counted, until its seed is
+// known again, and then publishes on, and that a new worker's agent is admitted without a restart.
 func TestUsersChange(t *testing.T) {
-	t.Parallel() // it waits for the server to look
+	t.Parallel() // it waits for the server's check
 	payloads, prompts := recording(t)
 	g := withUsers(t)
 	core, seen := observer.New(zapcore.InfoLevel)
@@ -346,7 +347,8 @@ func TestUsersChange(t *testing.T) {
 	r.same("a", payloads, prompts)
 }
 
-// A user for each, whatever a worker's name is; seeds only we can read; what is there stays; one key for all agents where it is asked for.
+// TestWriteUsers checks that each gets a user, whatever a worker's name is; that only we can read seeds; that existing ones stay;
+// and that there is one key for all agents if requested.
 func TestWriteUsers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	made, err := WriteUsers(dir, "blue", []string{"10.0.0.5:8000", "any", AnyWorker})

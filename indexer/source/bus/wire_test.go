@@ -112,7 +112,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// A state file that is damaged anywhere is not read.
+// TestDamagedFile checks that a state file that is damaged anywhere is not read.
 func TestDamagedFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
 	want := tag{Epoch: 1, Seq: 2, Number: 3, Made: 4, Life: "5"}
@@ -142,7 +142,7 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// A message as agents of the release before send it, made by its code: 0.1.0-rc.1, version 3.
+// TestPreviousRelease reads a message as agents of the previous release send it, made by its code: 0.1.0-rc.1, version 3.
 func TestPreviousRelease(t *testing.T) {
 	text, err := os.ReadFile("testdata/rc1.hex")
 	if err != nil {
@@ -180,7 +180,7 @@ func TestPreviousRelease(t *testing.T) {
 	}
 }
 
-// All that a worker holds comes out as it went in; a message that is not that is refused.
+// TestHeldMessage checks that all that a worker holds is read back unchanged, and that another message is refused.
 func TestHeldMessage(t *testing.T) {
 	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, Recurrent: true}, BlockSize: 16, Blocks: []indexer.Block{
 		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{2}}}}

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A publisher that connects is heard; one that connects again takes its place, and strangers change nothing.
+// TestBind checks that a publisher that connects is heard, that one that connects again replaces it, and that strangers change
+// nothing.
 func TestBind(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,7 +60,7 @@ func TestBind(t *testing.T) {
 	}
 }
 
-// Messages without numbers, as load is told.
+// TestBare receives messages without numbers, as load is published.
 func TestBare(t *testing.T) {
 	endpoint := listen(t, "PUB", func(p peer) {
 		p.read()
@@ -69,7 +70,8 @@ func TestBare(t *testing.T) {
 	expect(t, collect(t, &Sub{Endpoint: endpoint, Bare: true}), `0 {"num_waiting_reqs": 3}`)
 }
 
-// A publisher from elsewhere does not displace the worker's; a wildcard takes both families, where the machine has both.
+// TestBindFrom checks that a publisher from elsewhere does not displace the worker's, and that a wildcard accepts both families,
+// if the machine has both.
 func TestBindFrom(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -115,7 +117,7 @@ func TestBindFrom(t *testing.T) {
 	expect(t, got, "1 still")
 }
 
-// Without a network only this machine may connect: by loopback, or from the address that it dials.
+// TestBindAllows checks that without a network only this machine may connect: by loopback, or from the address that it dials.
 func TestBindAllows(t *testing.T) {
 	for _, c := range []struct {
 		from, peer, local string
@@ -140,7 +142,7 @@ func TestBindAllows(t *testing.T) {
 	}
 }
 
-// ends is a connection that has two addresses and nothing else.
+// ends is a connection that only has two addresses.
 type ends struct {
 	net.Conn
 	peer, local string

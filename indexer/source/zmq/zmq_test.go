@@ -30,7 +30,7 @@ func deadline(t testing.TB) context.Context {
 
 func be(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
-// peer is a publisher or router of ZMTP 3.1 made of plain bytes, so that a test can do what no library would.
+// peer is a ZMTP 3.1 publisher or router made of plain bytes, so that a test can do what no library would.
 type peer struct {
 	net.Conn
 	r *bufio.Reader
@@ -122,7 +122,7 @@ func expect(t testing.TB, got <-chan string, want ...string) {
 	}
 }
 
-// A subscription, message shapes, commands between frames' messages, and a connection that breaks and comes back.
+// TestSubscribe tests a subscription, message shapes, commands between frames, and a connection that breaks and comes back.
 func TestSubscribe(t *testing.T) {
 	life := 0
 	pongs := make(chan string, 1)
@@ -160,17 +160,17 @@ func TestSubscribe(t *testing.T) {
 	malformed.Wait()
 }
 
-// A peer that falls silent without closing is left; one that answers pings is kept.
+// TestHalfOpen checks that a peer that falls silent without closing is dropped, and that one that answers pings is kept.
 func TestHalfOpen(t *testing.T) {
 	life := 0
 	endpoint := listen(t, "PUB", func(p peer) {
 		life++
 		p.read() // subscription
 		if life == 1 {
-			io.Copy(io.Discard, p.r) // says nothing until the other side gives up
+			io.Copy(io.Discard, p.r) // silent until the other side gives up
 			return
 		}
-		for range 5 { // longer than the patience
+		for range 5 { // longer than the timeout
 			_, body, err := p.read()
 			if err != nil || !strings.HasPrefix(body, "\x04PING") {
 				t.Errorf("want a PING, got %q, %v", body, err)
@@ -189,7 +189,7 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// What a hostile or wrong peer sends costs no memory and ends in an error that says what is wrong.
+// TestWrongPeers checks that what a hostile or wrong peer sends allocates no memory and ends in an error that says what is wrong.
 func TestWrongPeers(t *testing.T) {
 	for name, c := range map[string]struct {
 		serve func(p peer)
@@ -233,7 +233,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Replies in every form, as recorded from vLLM 0.23.0, 0.30.0, 0.32.0 (shapes) and read in SGLang's source.
+// TestReplayForms reads replies in every form, as recorded from vLLM 0.23.0, 0.30.0, 0.32.0 (shapes) and read in SGLang's source.
 func TestReplayForms(t *testing.T) {
 	end := string(bytes.Repeat([]byte{0xff}, 8))
 	for name, reply := range map[string][][]string{
@@ -263,7 +263,8 @@ func TestReplayForms(t *testing.T) {
 	}
 }
 
-// Replies recorded from running vLLM 0.23.0 (three frames), 0.30.0 and 0.32.0 (four), as a DEALER got them.
+// TestConformanceReplies reads replies recorded from running vLLM 0.23.0 (three frames), 0.30.0 and 0.32.0 (four), as a DEALER
+// got them.
 func TestConformanceReplies(t *testing.T) {
 	for _, name := range golden.Files(t, golden.Dir(t, "vllm", "sequences", "*.replay.json")) {
 		var recorded struct {
@@ -277,7 +278,7 @@ func TestConformanceReplies(t *testing.T) {
 		for _, r := range recorded.Replays {
 			messages := append(r.First, r.Last...)
 			if r.Replies == 1 {
-				messages = r.Last // the end alone
+				messages = r.Last // only the end
 			}
 			endpoint := listen(t, "ROUTER", func(p peer) {
 				p.read()
@@ -362,7 +363,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// go-zeromq speaks ZMTP 3.0: no pings, subscriptions as messages. Over IPv6 too.
+// TestAgainstGoZeromq tests with go-zeromq, which has ZMTP 3.0: no pings, subscriptions as messages. Over IPv6 too.
 func TestAgainstGoZeromq(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "[::1]"} {
 		ctx := deadline(t)
@@ -418,8 +419,8 @@ func TestAgainstGoZeromq(t *testing.T) {
 	}
 }
 
-// libzmq itself, through pyzmq: heartbeats that demand PONGs within 300 ms, a restart on the same port, replay as vLLM
-// serves it. Set SIGHTLINE_PYZMQ to a Python that has pyzmq.
+// TestConformanceLibzmq tests with libzmq itself, through pyzmq: heartbeats that demand PONGs within 300 ms, a restart on the
+// same port, replay as vLLM serves it. Set SIGHTLINE_PYZMQ to a Python that has pyzmq.
 func TestConformanceLibzmq(t *testing.T) {
 	python := os.Getenv("SIGHTLINE_PYZMQ")
 	if python == "" {
@@ -479,7 +480,7 @@ func TestConformanceLibzmq(t *testing.T) {
 	}
 }
 
-// BenchmarkSub reads messages of 6 KB, a stored event of 64 blocks of 16 tokens, from a loopback socket; go-zeromq beside it.
+// BenchmarkSub reads messages of 6 KB, a stored event of 64 blocks of 16 tokens, from a loopback socket, compared with go-zeromq.
 func BenchmarkSub(b *testing.B) {
 	payload := strings.Repeat("x", 6<<10)
 	feed := func(p peer) {
@@ -533,7 +534,7 @@ func (writer) SetDeadline(time.Time) error        { return nil }
 func (writer) SetReadDeadline(time.Time) error    { return nil }
 func (writer) SetWriteDeadline(t time.Time) error { return nil }
 
-// Whatever bytes a peer sends: an error, never a panic or memory without end.
+// FuzzFrames checks that any bytes from a peer give an error, never a panic or unlimited memory.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte("\x01\x04kv@w\x01\x08\x00\x00\x00\x00\x00\x00\x00\x01\x00\x03abc"))
 	f.Add([]byte("\x04\x08\x04PING\x00\x00x"))
