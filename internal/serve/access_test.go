@@ -31,7 +31,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/certs"
 )
 
-// guarded is a Sightline whose every listener wants to know who calls, and one worker that does.
+// guarded is a server that authenticates callers on every listener, and one worker that does.
 type guarded struct {
 	*reloading
 	listen, relay, authority, tokens string
@@ -39,7 +39,7 @@ type guarded struct {
 	envoy, stranger                  certs.Signed
 
 	mu    sync.Mutex
-	asked map[string]string // path → key that came last
+	asked map[string]string // path → key of the last request
 }
 
 const (
@@ -99,7 +99,7 @@ workers:
 	return g
 }
 
-// unused is an address where nobody listens.
+// unused returns an address where nobody listens.
 func unused(t *testing.T) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -110,7 +110,7 @@ func unused(t *testing.T) string {
 	return lis.Addr().String()
 }
 
-// as is TLS towards Sightline with a certificate, or without.
+// as returns the TLS settings of a client, with or without a certificate.
 func (g *guarded) as(who ...certs.Signed) *tls.Config {
 	c := &tls.Config{RootCAs: g.good.Pool, MinVersion: tls.VersionTLS12}
 	for _, s := range who {
@@ -119,7 +119,7 @@ func (g *guarded) as(who ...certs.Signed) *tls.Config {
 	return c
 }
 
-// call opens each of the services that Envoy speaks to, and gives how each ended: OK where Sightline answered.
+// call opens each of the services that Envoy uses, and returns how each ended: OK if Sightline answered.
 func (g *guarded) call(under credentials.TransportCredentials, token string) map[string]codes.Code {
 	g.t.Helper()
 	conn, err := grpc.NewClient(g.listen, grpc.WithTransportCredentials(under))
@@ -137,7 +137,7 @@ func (g *guarded) call(under credentials.TransportCredentials, token string) map
 	}
 	decide, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
 	if err == nil {
-		_ = decide.Send(&extprocv3.ProcessingRequest{}) // the error is Recv's
+		_ = decide.Send(&extprocv3.ProcessingRequest{}) // Recv returns the error
 		_ = decide.CloseSend()
 		if _, err = decide.Recv(); err == io.EOF {
 			err = nil
@@ -147,7 +147,7 @@ func (g *guarded) call(under credentials.TransportCredentials, token string) map
 	logs, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(ctx)
 	if err == nil {
 		if _, err = logs.CloseAndRecv(); status.Code(err) == codes.Internal {
-			err = nil // it was let in: this service answers nothing
+			err = nil // it was admitted: this service answers nothing
 		}
 	}
 	got["access log"] = status.Code(err)
@@ -175,7 +175,7 @@ func (g *guarded) want(what string, got map[string]codes.Code, health, rest code
 	}
 }
 
-// get asks over TLS, on a connection of its own; 0: there was none.
+// get sends a request over TLS, on a connection of its own; 0: it failed.
 func (g *guarded) get(under *tls.Config, method, url, host, token string) int {
 	g.t.Helper()
 	client := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{TLSClientConfig: under, DisableKeepAlives: true}}
@@ -195,8 +195,9 @@ func (g *guarded) get(under *tls.Config, method, url, host, token string) int {
 	return resp.StatusCode
 }
 
-// Who may speak, at every door, as one configuration says it: Envoy with a certificate and a token, people with the token, workers
-// that fetch pictures with a certificate; and workers are asked for health, load and by the probe with ours and with the key.
+// TestWhoMaySpeak checks who is admitted on every listener by one configuration: Envoy with a certificate and a token, people
+// with the token, workers that fetch pictures with a certificate; and that workers are polled for health, load and by the probe
+// with our certificate and key.
 func TestWhoMaySpeak(t *testing.T) {
 	g := startGuarded(t)
 	mine, nobody, stranger := g.as(g.envoy), g.as(), g.as(g.stranger)
@@ -263,7 +264,7 @@ func TestWhoMaySpeak(t *testing.T) {
 		return true
 	})
 
-	// Files are read again: another authority of clients, another token.
+	// Files are read again: another client authority, another token.
 	text, err := os.ReadFile(g.other.File)
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +281,8 @@ func TestWhoMaySpeak(t *testing.T) {
 	g.want("the old token", g.call(credentials.NewTLS(stranger), envoyToken), codes.OK, codes.Unauthenticated)
 }
 
-// On all interfaces nothing but probes and Prometheus is answered without the token, to callers on loopback neither.
+// TestAdminOnAllInterfaces checks that on all interfaces only probes and Prometheus are answered without the token, even to
+// callers on loopback.
 func TestAdminOnAllInterfaces(t *testing.T) {
 	r := startReloading(t, strings.Replace(strings.Replace(goodConfig, "127.0.0.1:9002", unused(t), 1), "models:", "admin: 0.0.0.0:ADMINPORT\nmodels:", 1))
 	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/": 401, "/workers": 401, "/events": 401, "/decisions": 401, "/debug/pprof/heap": 401, "/debug/pprof/": 401} {

@@ -14,7 +14,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
-// A NATS that does not let an agent in shows on the agent's page, at once and as often as it is tried.
+// TestAgentCountsRefusals checks that a NATS server that refuses an agent shows on the agent's page, at once and for every
+// attempt.
 func TestAgentCountsRefusals(t *testing.T) {
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, Username: "router", Password: "secret", NoSigs: true, NoLog: true})
 	if err != nil {

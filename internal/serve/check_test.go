@@ -18,7 +18,7 @@ import (
 
 const goodModel = "  engine_version: 0.32.0\n"
 
-// goodConfig is a configuration that `serve --check` calls good; the cases below change one thing of it.
+// goodConfig is a configuration that `serve --check` accepts; the cases below change one thing of it.
 const goodConfig = `
 listen: 127.0.0.1:9002
 models:
@@ -29,7 +29,7 @@ models:
 - {name: b, addr: "10.0.0.6:8000", ranks: 2}
 `
 
-// checkDir is a folder with all files that the cases name as DIR.
+// checkDir returns a folder with all files that the cases name as DIR.
 func checkDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -75,7 +75,7 @@ func write(t *testing.T, path string, text []byte) {
 	}
 }
 
-// check is what `sightline serve --check` says of a configuration.
+// check returns the result of `sightline serve --check` for a configuration.
 func check(t *testing.T, dir, text string) error {
 	t.Helper()
 	file := filepath.Join(dir, "sightline.yaml")
@@ -90,7 +90,7 @@ func check(t *testing.T, dir, text string) error {
 	return err
 }
 
-// What the documentation offers starts.
+// TestCheckGood checks that what the documentation offers is accepted.
 func TestCheckGood(t *testing.T) {
 	dir := checkDir(t)
 	own := func(keys string) string { return strings.Replace(goodConfig, goodModel, keys, 1) }
@@ -126,11 +126,11 @@ func TestCheckGood(t *testing.T) {
 	}
 }
 
-// Each key's impossible values stop the check with the key's path, what came and what to do.
+// TestCheckMistakes checks that each key's invalid values fail with the key's path, what came and what to do.
 func TestCheckMistakes(t *testing.T) {
 	dir := checkDir(t)
-	for _, c := range []struct{ from, to, want string }{ // from "": to is put behind it all
-		// The side towards Envoy.
+	for _, c := range []struct{ from, to, want string }{ // from "": to is appended
+		// Towards Envoy.
 		{"127.0.0.1:9002", "9002", `listen: "9002" is not where to listen (want host:port`},
 		{"127.0.0.1:9002", "127.0.0.1:70000", `listen: "127.0.0.1:70000"`},
 		{"127.0.0.1:9002", "\"unix:\"", `listen: "unix:"`},
@@ -313,7 +313,7 @@ func TestCheckMistakes(t *testing.T) {
 	}
 }
 
-// A configuration without models or without workers routes nothing.
+// TestCheckNothing checks that a configuration without models or without workers is refused.
 func TestCheckNothing(t *testing.T) {
 	dir := checkDir(t)
 	for text, want := range map[string]string{

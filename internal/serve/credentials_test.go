@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
-// The command makes keys for the workers whose agents a configuration names, under its prefix; with them its embedded server may
-// listen to the network.
+// TestWriteCredentials checks that the command creates keys for the workers whose agents a configuration names, under its prefix,
+// and that its embedded server may then listen to the network.
 func TestWriteCredentials(t *testing.T) {
 	dir := checkDir(t)
 	file := filepath.Join(dir, "sightline.yaml")
@@ -38,7 +38,7 @@ nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf
 	}
 }
 
-// What an agent's flags cannot be together stops it at once, in the flags' words.
+// TestAgentFlags checks that an agent stops at once, naming the flags, if they contradict each other.
 func TestAgentFlags(t *testing.T) {
 	const url = "nats://127.0.0.1:1"
 	for want, n := range map[string]AgentNATS{

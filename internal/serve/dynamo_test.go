@@ -20,8 +20,8 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// A deployment's workers as Sightline comes to have them: found in the folder, heard over the plane, asked for at a front
-// end; gone when their record is. The plane's server wants a password.
+// TestDynamoDeployment follows a deployment's workers: found in the folder, heard over the plane, reached through a front end;
+// gone when their record is. The plane's server requires a password.
 func TestDynamoDeployment(t *testing.T) {
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, Username: "router", Password: "word", NoSigs: true, NoLog: true})
 	if err != nil {
@@ -83,7 +83,7 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	wait("an event", func() bool { // what is published while nobody listens is gone: again until it is heard
+	wait("an event", func() bool { // what is published while nobody listens is lost: repeat until it is heard
 		event := packed(map[string]any{"worker_id": 7, "event": map[string]any{"event_id": 1, "dp_rank": 1,
 			"data": map[string]any{"stored": map[string]any{"parent_hash": nil, "blocks": []any{map[string]any{"block_hash": 5, "tokens_hash": 6}}}}}})
 		envelope := packed(map[string]any{"topic": "kv-events", "publisher_id": 3, "sequence": 0, "published_at": 1, "payload": event})
@@ -107,7 +107,7 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 	wait("its blocks gone", func() bool { return ix.HeldBlocks(w.Slots[1].ID) == 0 })
 }
 
-// packed is a value in MessagePack.
+// packed encodes a value as MessagePack.
 func packed(v any) []byte {
 	b, err := msgp.AppendIntf(nil, v)
 	if err != nil {

@@ -22,21 +22,21 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// served is a configuration whose models are not read.
+// served returns a configuration whose models are not loaded.
 func served(cfg config.Config) *atomic.Pointer[state] {
 	now := new(atomic.Pointer[state])
 	now.Store(&state{cfg: cfg})
 	return now
 }
 
-// told is toldTo without a log and the counters.
+// told is toldTo without the log and the counters.
 func told(t *testing.T, engine string, batches ...map[string]any) admin.Worker {
 	w, _ := toldTo(t, zap.NewNop(), engine, batches...)
 	return w
 }
 
-// toldTo is what the admin page shows of a worker of an engine that publishes these batches of events, each an event's map,
-// on a ZeroMQ socket without replay, and what sightline_events_total counts.
+// toldTo returns what the admin page shows of a worker of an engine that publishes these batches of events, each event a map, on
+// a ZeroMQ socket without replay, and what sightline_events_total counts.
 func toldTo(t *testing.T, log *zap.Logger, engine string, batches ...map[string]any) (_ admin.Worker, counters map[string]float64) {
 	t.Helper()
 	metrics := prometheus.NewRegistry()
@@ -67,7 +67,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, engine, p
 			if time.Now().After(end) {
 				t.Fatalf("batch %d was not applied: %+v", seq, s.rows(ix)[0])
 			}
-			_ = pub.Send(m) // what is sent before the subscription is lost; twice is once, by its number
+			_ = pub.Send(m) // what is sent before the subscription is lost; a repeated number counts once
 		}
 	}
 	families, err := metrics.Gather()
@@ -93,8 +93,8 @@ func storedEvent(kind string) map[string]any {
 	return e
 }
 
-// SGLang tells a block once more where it has it already (a node of its tree split, a page loaded back), and its removal
-// once. vLLM tells of every physical copy.
+// TestCopiesByEngine checks that SGLang reports a block again that it has already (a node of its tree split, a page loaded back),
+// and its removal once, whereas vLLM reports every physical copy.
 func TestCopiesByEngine(t *testing.T) {
 	removed := map[string]any{"type": "BlockRemoved", "block_hashes": []any{uint64(71)}}
 	for engine, want := range map[string]int{"vllm": 1, "sglang": 0, "trtllm": 0} {
@@ -104,7 +104,7 @@ func TestCopiesByEngine(t *testing.T) {
 	}
 }
 
-// Every kind of KV group that vLLM 0.22 to 0.33 names: those whose blocks are a prompt's whole front count.
+// TestGroupKinds checks every kind of KV group of vLLM 0.22 to 0.33: those whose blocks are a prompt's whole prefix count.
 func TestGroupKinds(t *testing.T) {
 	for kind, want := range map[string]int{"full_attention": 1, "mla_attention": 1, "sink_full_attention": 1,
 		"sliding_window": 0, "sliding_window_mla": 0, "mamba": 0, "chunked_local_attention": 0, "encoder_only_attention": 0, "cross_attention": 0, "unknown": 0} {
@@ -116,7 +116,8 @@ func TestGroupKinds(t *testing.T) {
 	}
 }
 
-// Keys that a decoder does not know are counted, and the log names the first of them, cut, and nothing of their values.
+// TestUnknownKeysAreTold checks that keys that a decoder does not know are counted, and that the log names the first of them,
+// truncated, and none of their values.
 func TestUnknownKeysAreTold(t *testing.T) {
 	more := storedEvent("")
 	more["hash_version_"+strings.Repeat("x", 1000)] = "a secret"

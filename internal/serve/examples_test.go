@@ -14,7 +14,8 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// Several Sightlines of a configuration are all asked and all told; one is where it listens.
+// TestEnvoyOfSeveral checks that with several Sightlines Envoy uses and reports to all of them, and with one to its listen
+// address.
 func TestEnvoyOfSeveral(t *testing.T) {
 	for keys, want := range map[string]int{"": 0, "envoy: {sightlines: [\"10.0.0.2:9002\", \"10.0.0.3:9002\"]}": 2} {
 		cfg, err := config.Parse([]byte(keys))
@@ -33,7 +34,7 @@ func TestEnvoyOfSeveral(t *testing.T) {
 	}
 }
 
-// The committed envoy.yaml of an example is what its configuration prints.
+// TestExampleEnvoy checks that the committed envoy.yaml of an example is what its configuration prints.
 func TestExampleEnvoy(t *testing.T) {
 	const dir = "../../examples/compose/"
 	cfg, err := config.Load(dir + "sightline.yaml")
@@ -49,7 +50,8 @@ func TestExampleEnvoy(t *testing.T) {
 	}
 }
 
-// What docker-compose.yml mounts is there, and its services are those that Sightline's configuration beside it names.
+// TestComposeFile checks that what docker-compose.yml mounts exists, and that its services are those that Sightline's
+// configuration beside it names.
 func TestComposeFile(t *testing.T) {
 	const dir = "../../examples/compose/"
 	text, err := os.ReadFile(dir + "docker-compose.yml")
@@ -70,7 +72,7 @@ func TestComposeFile(t *testing.T) {
 	if err := yaml.Unmarshal(text, &file); err != nil {
 		t.Fatal(err)
 	}
-	agents := map[string]string{} // events' source by worker, through NATS
+	agents := map[string]string{} // event source by worker, through NATS
 	for name, s := range file.Services {
 		for _, v := range s.Volumes {
 			from, _, _ := strings.Cut(v, ":")

@@ -6,8 +6,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The publisher of the other implementation, which simulated workers speak with, leaves its writers behind; a NATS server that is
-// stopped while it makes a stream, that stream's.
+// The other implementation's publisher, which simulated workers use, leaves its writers running; a NATS server that is stopped
+// while it creates a stream leaves that stream's goroutine.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"),
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),

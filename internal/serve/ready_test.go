@@ -20,7 +20,7 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// publisher is a worker that is connected to (up) or refuses (down), and replays when the test lets it.
+// publisher is a worker that is connected (up) or refuses connections (down), and replays when the test lets it.
 type publisher struct {
 	refuses bool
 	replay  chan struct{}
@@ -45,7 +45,7 @@ func (p *publisher) Replay(ctx context.Context, _ uint64, _ func(stream.Message)
 	}
 }
 
-// started is a gate over one finder's workers, by name.
+// started returns a gate over one finder's workers, by name.
 func started(t *testing.T, workers map[string]*publisher) *gate {
 	s := &sources{followers: []*follower{{number: 1}}}
 	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(),
@@ -73,7 +73,7 @@ func started(t *testing.T, workers map[string]*publisher) *gate {
 	return g
 }
 
-// A start is ready when what can be reached has caught up, and says so; and it stays ready.
+// TestReadyWhenCaughtUp checks that a start is ready when what can be reached has caught up, says so, and stays ready.
 func TestReadyWhenCaughtUp(t *testing.T) {
 	replay := make(chan struct{})
 	g := started(t, map[string]*publisher{"a": {replay: replay}, "refusing": {refuses: true}, "silent": nil})
@@ -100,7 +100,7 @@ func TestReadyWhenCaughtUp(t *testing.T) {
 	}
 }
 
-// A replay that does not come holds a start up for ready_after and no longer.
+// TestReadyAfter checks that a replay that does not come delays a start for ready_after and no longer.
 func TestReadyAfter(t *testing.T) {
 	g := started(t, map[string]*publisher{"a": {}})
 	if _, err := g.look(g.began.Add(g.after - 1)); err == nil {
@@ -114,7 +114,7 @@ func TestReadyAfter(t *testing.T) {
 	}
 }
 
-// Nothing to wait for, nothing waited for.
+// TestReadyWithoutEvents checks that nothing is waited for if there are no events.
 func TestReadyWithoutEvents(t *testing.T) {
 	for name, workers := range map[string]map[string]*publisher{"no workers": nil, "no events": {"a": nil}} {
 		if how, err := started(t, workers).look(time.Now()); err != nil || how != "no worker tells events" {
@@ -123,7 +123,7 @@ func TestReadyWithoutEvents(t *testing.T) {
 	}
 }
 
-// Who may connect to a socket that is listened at: the worker, or the network that is configured.
+// TestPublisherOf checks who may connect to a listening socket: the worker, or the configured network.
 func TestPublisherOf(t *testing.T) {
 	for _, c := range []struct{ addr, from, want string }{
 		{"10.0.0.5:8000", "", "10.0.0.5/32"}, {"[fd00::5]:8000", "", "fd00::5/128"}, {"10.0.0.5:8000", "10.9.0.7/16", "10.9.0.0/16"},
@@ -135,7 +135,7 @@ func TestPublisherOf(t *testing.T) {
 	}
 }
 
-// All ranks whose agents send snapshots share the turns.
+// TestSnapshotsShareTurns checks that all ranks whose agents send snapshots share the turns.
 func TestSnapshotsShareTurns(t *testing.T) {
 	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1), now: served(config.Config{Models: []config.Model{{Name: "m"}}})}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// reloading is a running Sightline whose configuration's file the test writes.
+// reloading is a running server whose configuration file the test writes.
 type reloading struct {
 	t     *testing.T
 	file  string
@@ -69,7 +69,7 @@ func startReloading(t *testing.T, text string) *reloading {
 	return r
 }
 
-// write puts a configuration in place at once, as a ConfigMap's is.
+// write replaces a configuration atomically, as a ConfigMap does.
 func (r *reloading) write(text string) {
 	r.t.Helper()
 	text += "\nadmin_token: " + adminToken + "\n"
@@ -99,7 +99,7 @@ func (r *reloading) ask(method, path string) (code int, text string) {
 	return resp.StatusCode, string(all)
 }
 
-// reload asks for one, and wants this answer.
+// reload requests a reload, and checks the answer.
 func (r *reloading) reload(code int, want string) {
 	r.t.Helper()
 	if got, text := r.ask("POST", "/reload"); got != code || !strings.Contains(text, want) {
@@ -136,8 +136,8 @@ func (r *reloading) wait(what string, cond func() bool) {
 	}
 }
 
-// What a changed file says is taken up while all else goes on: who stays keeps its events and what it holds, a model is read
-// again only where its own keys changed, and what cannot be changes nothing.
+// TestReload checks that a changed file is applied while everything else goes on: remaining workers keep their events and what
+// they hold, a model is read again only if its own keys changed, and an invalid configuration changes nothing.
 func TestReload(t *testing.T) {
 	pub := zmq4.NewPub(t.Context())
 	defer pub.Close()
@@ -199,7 +199,7 @@ func TestReload(t *testing.T) {
 		t.Error("the page does not say that the configuration is bad")
 	}
 
-	// Workers whose blocks have another size are heard anew; and so is it told without POST.
+	// Workers with another block size are replaced; a change is also noticed without POST.
 	r.write(text("", ", max_model_len: 9", one))
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// Between them these configurations have all that registers metrics. Nothing listens where they point.
+// These configurations together register all metrics. Nothing listens at their addresses.
 const (
 	ownEvents = `
 listen: 127.0.0.1:0
@@ -55,10 +55,10 @@ var (
 	update      = flag.Bool("update", false, "write docs/signals.md")
 )
 
-// exporting is a metric as docs/signals.md tells of it.
+// exporting is a metric as docs/signals.md describes it.
 type exporting struct{ name, kind, labels, help string }
 
-// registered are the metrics that a Sightline with this configuration has registered when it serves, by name.
+// registered returns the metrics that a server with this configuration has registered, by name.
 func registered(t *testing.T, text string) map[string]exporting {
 	t.Helper()
 	dir := checkDir(t)
@@ -76,15 +76,15 @@ func registered(t *testing.T, text string) map[string]exporting {
 	}
 	defer s.Close()
 	ctx, stop := context.WithCancel(t.Context())
-	stop() // it starts all of it and ends
+	stop() // so that it starts completely and ends
 	if err := s.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return described(s.metrics)
 }
 
-// described reads descriptions. They have no type: what only grows ends in _total, to which e2e's TestCountersAreCounters holds
-// all that runs; the histograms are those of how long decisions take.
+// described reads descriptions. They have no type: names of counters end in _total, which e2e's TestCountersAreCounters checks
+// for all; the histograms are those of decision times.
 func described(c prometheus.Collector) map[string]exporting {
 	all, found := make(chan *prometheus.Desc), map[string]exporting{}
 	go func() {
@@ -121,7 +121,7 @@ func routerSignals(t *testing.T) map[string]exporting {
 	return all
 }
 
-// descriptions are what agents export, who describe nothing beforehand.
+// descriptions are the metrics of agents, whose Describe sends nothing.
 type descriptions struct{ prometheus.Collector }
 
 func (descriptions) Describe(ch chan<- *prometheus.Desc) {
@@ -145,7 +145,7 @@ func table(signals map[string]exporting) string {
 	return out.String()
 }
 
-// docs/signals.md is what the registries say. -update writes it.
+// TestSignalsDoc checks that docs/signals.md equals the registries. -update writes it.
 func TestSignalsDoc(t *testing.T) {
 	page := read(t, "docs/signals.md")
 	written := page
@@ -168,7 +168,7 @@ func TestSignalsDoc(t *testing.T) {
 	}
 }
 
-// Names, units and help are as Prometheus' own linter wants them.
+// TestSignalsAreNamedWell checks names, units and help with Prometheus' own linter.
 func TestSignalsAreNamedWell(t *testing.T) {
 	all := routerSignals(t)
 	maps.Copy(all, described(descriptions{}))
@@ -199,8 +199,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// Each metric that the documentation, the rules and the dashboard name is exported: one that was renamed is found in all of
-// them.
+// TestSignalsAreExported checks that each metric that the documentation, the rules and the dashboard name is exported.
 func TestSignalsAreExported(t *testing.T) {
 	names := routerSignals(t)
 	maps.Copy(names, described(descriptions{}))
@@ -230,7 +229,8 @@ func TestSignalsAreExported(t *testing.T) {
 	}
 }
 
-// The dashboard is JSON, it and the autoscaling of docs/signals.md ask only for recordings that the rules make, and each alert's runbook is a heading that is there.
+// TestSignalsHoldTogether checks that the dashboard is JSON, that it and the autoscaling of docs/signals.md use only recordings
+// that the rules make, and that each alert's runbook is an existing heading.
 func TestSignalsHoldTogether(t *testing.T) {
 	rules, dashboard := read(t, "examples/prometheus/rules.yml"), read(t, "examples/grafana/sightline.json")
 	if !json.Valid([]byte(dashboard)) {

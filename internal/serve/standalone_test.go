@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Load that a worker publishes is its load here, and forgotten when it is heard no more.
+// TestLoadIsHeard checks that load that a worker publishes is its load here, and forgotten when it is no longer heard.
 func TestLoadIsHeard(t *testing.T) {
 	pub := zmq4.NewPub(t.Context())
 	if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// received counts the spans that come.
+// received counts the received spans.
 type received struct {
 	collector.UnimplementedTraceServiceServer
 	spans chan int
@@ -31,7 +31,7 @@ func (r received) Export(_ context.Context, req *collector.ExportTraceServiceReq
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// door is where Envoy asks a Sightline that listens on DIR/s.
+// door is a client of a server that listens on DIR/s.
 type door struct {
 	extprocv3.ExternalProcessorClient
 }
@@ -45,7 +45,8 @@ func newDoor(t *testing.T, r *reloading) door {
 	return door{extprocv3.NewExternalProcessorClient(conn)}
 }
 
-// ask is one request: its body, and headers beside the usual ones. It returns at the end of the stream, when the decision has been told of.
+// ask sends one request: its body, and headers besides the usual ones. It returns at the end of the stream, after the decision
+// was reported.
 func (d door) ask(t *testing.T, body string, headers ...string) (answers []*extprocv3.ProcessingResponse) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -76,8 +77,9 @@ func (d door) ask(t *testing.T, body string, headers ...string) (answers []*extp
 	return answers
 }
 
-// Whatever clients choose makes no values of labels: 5000 models, paths, sessions, tenants, pools and broken bodies leave each metric with
-// the values that it has by the configuration and words of ours, 1,000 of a label at most, and one for all others.
+// TestLabelFlood checks that nothing that clients choose becomes a label value: 5000 models, paths, sessions, tenants, pools and
+// broken bodies leave each metric with the values of the configuration and our own words, at most 1,000 for a label, and one for
+// all others.
 func TestLabelFlood(t *testing.T) {
 	r := startReloading(t, `
 listen: unix:DIR/s
@@ -126,7 +128,7 @@ workers: [{name: a, addr: "127.0.0.1:9"}]
 	}
 }
 
-// What is configured under tracing is where decisions go, at the latest when the process stops.
+// TestTracing checks that decisions are sent to what is configured under tracing, at the latest when the process stops.
 func TestTracing(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// What the release before has given people's machines, made by it and kept in testdata/rc1: a configuration with every key
-// (serve --print-config) loads, and metrics on which dashboards and alerts are built are still there, or CHANGELOG.md names them.
+// TestPreviousRelease checks what the previous release has left on people's machines, made by it and kept in testdata/rc1: a
+// configuration with every key (serve --print-config) loads, and metrics on which dashboards and alerts are built still exist, or
+// CHANGELOG.md names them.
 func TestPreviousRelease(t *testing.T) {
 	read := func(file string) string {
 		text, err := os.ReadFile(file)
