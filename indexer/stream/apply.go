@@ -31,8 +31,8 @@ func (f *Feed) apply(m Message) error {
 		whole = m.Seq == f.next
 	} else {
 		// Earlier messages were published before anybody listened, and cannot be replayed. An agent without a replay also starts
-		// like this beside a new SGLang, whose message 0 only says that nothing is held. The numbers do not distinguish that from
-		// an engine that has been serving.
+		// like this beside a new SGLang, whose missed message 0 only says that nothing is held. The numbers do not distinguish
+		// that from an engine that has been serving.
 		f.partial = !whole
 	}
 	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {
