@@ -17,7 +17,7 @@ import (
 
 const (
 	ranks          = 8    // candidates that are ranked
-	mostTargets    = 3    // targets that Envoy is told
+	mostTargets    = 3    // targets sent to Envoy
 	mostMedia      = 64   // media of a prompt that influence a choice
 	unknownPicture = 1000 // tokens assumed for a picture of unknown size: about 1280×720 for most families
 	othersPrefill  = 1000 // queued tokens assumed for another sender's request at a prefill-only worker: 500 to 2,000 work as well
@@ -155,7 +155,7 @@ func (x *decision) candidate(i int) choose.Candidate {
 }
 
 // weighed discounts the number of other senders' requests: 50 count as 14. The number is seconds old, and routers that all follow
-// it would herd: it keeps requests away from workers with others' work, without weighing how much there is.
+// it would herd, so it steers requests away from workers with others' work without making much of how much there is.
 func weighed(others int) int { return int(2 * math.Sqrt(float64(others))) }
 
 // evenUsage sets the KV cache usage of candidates that do not report it (any more) to the mean of the others, so that not
@@ -240,7 +240,7 @@ func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []ch
 		}
 		for j := range cands {
 			c := &cands[j]
-			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // its encoding is booked too
+			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // the encoding of these tokens is in Backlog too
 			switch {
 			case md.Length == 0 && !by.holds(slots[c.Slot]):
 				c.Encode += unknownPicture
