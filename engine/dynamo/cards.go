@@ -13,27 +13,27 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Endpoint is one that workers of a deployment serve, as their model cards tell.
+// Endpoint is an endpoint of a deployment, as its workers' model cards describe it.
 type Endpoint struct {
 	Scope
 	Prefill  bool     // its workers prefill for those of another component
-	Workers  int      // with a card
-	Cards    []Card   // that differ; workers of one deployment have one
-	Adapters []string // of LoRA
-	Plane    string   // that KV events are published on: zmq or nats; "" where none tells
+	Workers  int      // those that have a card
+	Cards    []Card   // the distinct cards; workers of one deployment share one
+	Adapters []string // LoRA adapters
+	Plane    string   // the plane of its KV events: zmq or nats; "" if unknown
 }
 
-// Card is what a worker's model card (ModelDeploymentCard of Dynamo 1.6) says that a configuration needs. Its engine, and the
-// engine's release, are not in it.
+// Card holds what a configuration needs of a worker's model card (ModelDeploymentCard of Dynamo 1.6). The card does not name the
+// engine or its release.
 type Card struct {
-	Model, Aliases string // names that clients use; a line for each alias
-	Path           string // where it loads the model from: a path or a repository's name
+	Model, Aliases string // names that clients use; one alias per line
+	Path           string // where the worker loads the model from: a path or a repository's name
 	BlockSize      int
-	MaxModelLen    int // 0: not told
+	MaxModelLen    int // 0: not in the card
 	Eagle          bool
 }
 
-// Endpoints are those that a discovery folder has cards of at now, by name.
+// Endpoints returns the endpoints for which a discovery folder has cards at now, sorted by name.
 func Endpoints(root string, now time.Time) (list []*Endpoint, err error) {
 	found := map[Scope]*Endpoint{}
 	read := func(r gjson.Result) {
@@ -69,10 +69,10 @@ func Endpoints(root string, now time.Time) (list []*Endpoint, err error) {
 	return slices.SortedFunc(maps.Values(found), func(a, b *Endpoint) int { return strings.Compare(a.String(), b.String()) }), err
 }
 
-// String is the endpoint as Dynamo writes it.
+// String returns the endpoint as Dynamo writes it.
 func (s Scope) String() string { return s.Namespace + "/" + s.Component + "/" + s.Endpoint }
 
-// events is what the keys of those begin with that publish KV events of an endpoint.
+// events returns the key prefix of the publishers of an endpoint's KV events.
 func (s Scope) events() string {
 	return "namespace/" + s.Namespace + "/component/" + s.Component + "/endpoint/" + s.Endpoint + "/topic/" + topic + "/"
 }

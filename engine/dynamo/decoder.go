@@ -21,15 +21,15 @@ type Key struct {
 // Decoder reads the payloads of one worker-rank. Not safe for concurrent use: it reuses its memory.
 type Decoder struct {
 	Key       Key
-	BlockSize int // number of tokens a block, from the worker's model card: events do not have it
+	BlockSize int // in tokens, from the worker's model card: events do not carry it
 
 	a kvevent.Arena
-	e routerEvent // the event being read
+	e routerEvent // the current event
 }
 
-// Decode reads one payload: a list of RouterEvents, or one alone, as named MessagePack. The batch is valid until the next
-// call. An error means that the payload is cut or no such list; an event that cannot be read is only counted (Dynamo's own
-// router drops the whole batch).
+// Decode reads one payload, a list of RouterEvents or a single one, as MessagePack with named fields. The batch is valid until the
+// next call. An error means that the payload is truncated or not such a list. An event that cannot be read is only counted
+// (Dynamo's own router drops the whole batch).
 func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 	d.a.Reset()
 	bad, err := eachEvent(payload, func(b []byte) error {
@@ -42,7 +42,7 @@ func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 		}
 		switch {
 		case err != nil:
-		case !mine: // another worker-rank's, or a cache owner's
+		case !mine: // it belongs to another worker-rank or a cache owner
 		case !e.known:
 			batch.Unknown++
 		case e.kind == kvevent.Stored && len(d.a.EngineHashes)-len(before.EngineHashes) != len(d.a.Locals)-len(before.Locals):
@@ -61,7 +61,7 @@ func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 	return batch, nil
 }
 
-// eachEvent calls one for each RouterEvent of a payload, and counts those that it refuses.
+// eachEvent calls one for each RouterEvent of a payload, and counts those for which it returns an error.
 func eachEvent(payload []byte, one func(b []byte) error) (bad uint64, err error) {
 	n, b := uint32(1), payload
 	switch msgp.NextType(payload) {
@@ -86,7 +86,7 @@ func eachEvent(payload []byte, one func(b []byte) error) (bad uint64, err error)
 	return bad, nil
 }
 
-// peek finds the worker-rank of a payload's first readable event, without reading its blocks.
+// peek returns the worker-rank of a payload's first readable event, without reading its blocks.
 func peek(payload []byte) (k Key, found bool) {
 	_, err := eachEvent(payload, func(b []byte) error {
 		if found {
@@ -100,7 +100,7 @@ func peek(payload []byte) (k Key, found bool) {
 	return k, found && err == nil
 }
 
-// routerEvent is one RouterEvent as read.
+// routerEvent is one decoded RouterEvent.
 type routerEvent struct {
 	key          Key
 	tier, domain []byte
@@ -111,7 +111,7 @@ type routerEvent struct {
 	strange      string // the first key that no release sends
 }
 
-// skip skips the value of a key that is not needed, and notes one that is none of those known.
+// skip skips the value of a key that is not needed, and records a key that is not among the known ones.
 func (e *routerEvent) skip(key, b []byte, known ...string) ([]byte, error) {
 	if e.strange == "" && !slices.Contains(known, wire.View(key)) {
 		e.strange = cmp.Or(wire.View(key), "an empty key")
@@ -121,7 +121,7 @@ func (e *routerEvent) skip(key, b []byte, known ...string) ([]byte, error) {
 
 var errIncomplete = errors.New("event without worker_id or data")
 
-// read reads one RouterEvent; data reads what happened.
+// read reads one RouterEvent; data reads its payload.
 func (e *routerEvent) read(b []byte, data func(b []byte) ([]byte, error)) error {
 	hasWorker, hasData := false, false
 	_, err := wire.Map(b, func(key, b []byte) (_ []byte, err error) {
@@ -225,12 +225,12 @@ func (d *Decoder) block(b []byte) ([]byte, error) {
 	return b, err
 }
 
-// emit appends the event that was read to the batch; its hashes are those in the arena since before.
+// emit appends the current event to the batch, with the hashes added to the arena since before.
 func (d *Decoder) emit(before *kvevent.Arena) {
 	e := &d.e
 	engineHashes := kvevent.Tail(d.a.EngineHashes, len(before.EngineHashes))
 	if e.kind != kvevent.Cleared && len(engineHashes) == 0 {
-		return // Dynamo filtered the blocks, and sends the event to keep ids consecutive
+		return // Dynamo filtered the blocks out, and sends the event to keep ids consecutive
 	}
 	out := kvevent.Event{Kind: e.kind, Tier: kvevent.TierOf(wire.View(e.tier)), EngineHashes: engineHashes}
 	if e.kind == kvevent.Stored {

@@ -122,7 +122,7 @@ func TestConformanceWire(t *testing.T) {
 	t.Logf("conformance: Dynamo 1.6.1 codec: %d events equal in both forms", len(misc.Codec))
 }
 
-// same tells whether two payloads decode to the same, for the worker-rank that the first speaks of.
+// same reports whether two payloads decode to the same, for the worker-rank that the first speaks of.
 func same(t testing.TB, a, b []byte) bool {
 	ka, oka := peek(a)
 	kb, okb := peek(b)

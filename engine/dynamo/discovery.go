@@ -14,19 +14,19 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// deployment is what the file back end of Dynamo's discovery (--discovery-backend file, DYN_FILE_KV) has of one endpoint,
+// deployment holds one endpoint's records in the file back end of Dynamo's discovery (--discovery-backend file, DYN_FILE_KV),
 // sorted by worker id.
 type deployment struct {
 	Workers   []Worker
-	Endpoints []string // ZMQ addresses that KV events are published on
+	Endpoints []string // ZMQ addresses of the publishers of KV events
 }
 
 // Worker is one instance of the endpoint.
 type Worker struct {
 	ID        uint64
 	Host      string // host of its request plane; "" if that is not TCP
-	Ranks     int    // number of data-parallel ranks, 1 or more
-	BlockSize int    // in tokens; 0 until its model card is found
+	Ranks     int    // number of data-parallel ranks, at least 1
+	BlockSize int    // in tokens; 0 until its model card appears
 	Model     string // the model card's display name
 }
 
@@ -35,12 +35,12 @@ const (
 	maxRecordBytes = 4 << 20
 )
 
-// recordLifetime is the age from which a record is ignored: its owner touches it every few seconds, and deletes it if it ends
-// in an orderly way.
+// recordLifetime is the age from which a record is ignored. Its owner touches it every few seconds, and deletes it on an orderly
+// exit.
 const recordLifetime = 30 * time.Second
 
-// discover reads a discovery folder as it is at now. A folder that does not exist yet is an empty deployment; a record that
-// cannot be read is left out, since it may be half written.
+// discover reads the live records of a discovery folder at now. A missing folder is an empty deployment. A record that cannot be
+// read is skipped, since it may be half written.
 func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 	workers := map[uint64]*Worker{}
 	instances, events := s.String()+"/", s.events()
@@ -86,7 +86,7 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 	return d, nil
 }
 
-// Workers are those of an endpoint that a discovery folder has at now.
+// Workers returns the workers of an endpoint in a discovery folder at now.
 func Workers(root string, s Scope, now time.Time) ([]Worker, error) {
 	d, err := discover(root, s, now)
 	return d.Workers, err
@@ -97,8 +97,8 @@ const maxDataParallel = 1024
 
 func (w *Worker) ranks(n int64) { w.Ranks = int(min(max(int64(w.Ranks), n), maxDataParallel)) }
 
-// each calls read with the records of a folder whose keys have the prefix and that are alive at now. A key is a file's name,
-// percent-encoded.
+// each calls read with the records of a folder that are alive at now and whose keys have the prefix. A record's key is its file
+// name, percent-encoded.
 func each(dir, prefix string, now time.Time, read func(gjson.Result)) error {
 	files, err := os.ReadDir(dir)
 	if os.IsNotExist(err) {
@@ -120,7 +120,7 @@ func each(dir, prefix string, now time.Time, read func(gjson.Result)) error {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err == nil && gjson.ValidBytes(b) { // else it is gone again, or half written
+		if err == nil && gjson.ValidBytes(b) { // otherwise it was deleted meanwhile or is half written
 			read(gjson.ParseBytes(b))
 		}
 	}

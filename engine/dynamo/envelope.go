@@ -1,16 +1,16 @@
-// Package dynamo reads what NVIDIA Dynamo's workers publish about their KV caches, and finds the workers.
+// Package dynamo reads what NVIDIA Dynamo's workers publish about their KV caches, and discovers the workers.
 //
 //	ZMQ frame ─ 01 ‖ length u32 BE ‖ envelope ┐
 //	NATS message ───────────────── envelope ──┴─ Plane ─ list of RouterEvents ─ Decoder ─▶ kvevent.Batch
 //	files of --discovery-backend file ─ discover ─▶ workers, ranks, their publishers
 //
-//	envelope.go   the wrapping of messages on the event plane
+//	envelope.go   the envelope of messages on the event plane
 //	decoder.go    RouterEvents
 //	plane.go      one stream of many workers → a stream.Source for each worker-rank
 //	transports.go that stream over ZMQ and NATS
-//	discovery.go  the records of the file back end; follow.go: read again and again; cards.go: what is deployed at all
+//	discovery.go  the records of the file back end; follow.go: polling them; cards.go: which endpoints are deployed
 //
-// A RouterEvent has its worker and rank, and two hashes of each block: block_hash is the engine hash, and tokens_hash is the
+// A RouterEvent carries its worker and rank, and two hashes of each block: block_hash is the engine hash, and tokens_hash is the
 // local hash by Dynamo's own rule (block.Dynamo), which requests to such workers must use. Source: Dynamo 1.6.1, captures of
 // running processes and its crate dynamo-kv-router.
 package dynamo
@@ -31,15 +31,15 @@ const topic = "kv-events"
 // envelope is one message of the event plane.
 type envelope struct {
 	Topic     []byte
-	Publisher uint64 // random, one for each worker-rank's publisher
-	Seq       uint64 // rises by one a message, from 0
+	Publisher uint64 // random, one per worker-rank's publisher
+	Seq       uint64 // starts at 0 and rises by one per message
 	Payload   []byte // a list of RouterEvents
 }
 
-// frameVersion is the first byte of a ZMQ frame; four bytes of length follow.
+// frameVersion is the first byte of a ZMQ frame. The length follows in four bytes.
 const frameVersion = 1
 
-// unframe takes the head off the last frame of a ZMQ message.
+// unframe strips the header from the last frame of a ZMQ message.
 func unframe(frame []byte) ([]byte, error) {
 	if len(frame) < 5 || frame[0] != frameVersion {
 		return nil, fmt.Errorf("dynamo: frame of %d bytes: want version byte %d and a length of 4 bytes", len(frame), frameVersion)
@@ -76,5 +76,5 @@ func readEnvelope(b []byte) (e envelope, err error) {
 	return e, nil
 }
 
-// ofEvents reports whether the envelope has KV events. Both spellings are in use: subjects and discovery have a hyphen.
+// ofEvents reports whether the envelope holds KV events. Both spellings occur: subjects and discovery use a hyphen.
 func (e *envelope) ofEvents() bool { return string(e.Topic) == topic || string(e.Topic) == "kv_events" }

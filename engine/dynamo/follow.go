@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// followEvery is how often a discovery folder is read, which costs about 0.1 ms a record.
+// followEvery is the interval at which a discovery folder is read. A reading costs about 0.1 ms per record.
 const followEvery = time.Second
 
 // Follower follows a deployment's discovery folder.
 type Follower struct {
 	Root  string // the folder (DYN_FILE_KV)
 	Scope Scope
-	Plane *Plane // connects to each publisher that is found; nil if their events come over NATS
-	// Found is called with the workers at the first reading and after each change.
+	Plane *Plane // connects to each publisher; nil if events come over NATS
+	// Found is called with all workers after the first reading and after each change.
 	Found func([]Worker)
-	// Failed is called with the reason why the folder or a publisher cannot be read, once for the same reason. The workers
-	// known so far stay.
+	// Failed is called when the folder or a publisher cannot be read, once per distinct reason. The known workers stay.
 	Failed func(error)
 
 	dials map[string]context.CancelFunc
@@ -56,7 +55,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// dial connects to the publishers that are new, and disconnects from those that are gone.
+// dial connects to new publishers and disconnects from those that are gone.
 func (f *Follower) dial(ctx context.Context, endpoints []string) {
 	if f.Plane == nil {
 		return

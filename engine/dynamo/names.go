@@ -10,15 +10,15 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// What Dynamo's frontend (1.6) calls a picture: XXH3-64 of the exact URL or whole data URL, as 16 hex digits. Its vLLM
-// workers get it as a uuid of 64 digits, the rest zeros, and publish that; only names with that mark enter block hashes.
+// Dynamo's front end (1.6) names a picture by the XXH3-64 of its exact URL or whole data URL, as 16 hex digits. Its vLLM workers
+// get the name as a uuid of 64 digits, the rest zeros, and publish that; only names with this mark enter block hashes.
 
 const mark = "000000000000000000000000000000000000000000000000"
 
-// UUID is a content id in the form that counts: its first 16 digits, marked. The frontend hands it on.
+// UUID returns the form of a content id that enters block hashes: its first 16 digits, marked. The front end passes it on.
 func UUID(id mmhash.ContentID) string { return id.String()[:16] + mark }
 
-// UUIDKey is what of a client's uuid enters block hashes; false where nothing does.
+// UUIDKey returns the part of a client's uuid that enters block hashes; ok is false if none does.
 func UUIDKey(uuid string) (key uint64, ok bool) {
 	digits, ok := strings.CutSuffix(uuid, mark)
 	if !ok || len(digits) != 16 {
@@ -28,15 +28,15 @@ func UUIDKey(uuid string) (key uint64, ok bool) {
 	return key, err == nil
 }
 
-// URLKey is what enters block hashes of a picture by its URL.
+// URLKey returns the key of a picture's URL in block hashes.
 func URLKey(url string) uint64 { return xxh3.HashString(url) }
 
-// DataURLKey is URLKey of a data URL where it lies: a JSON string literal's raw content in pieces, without a copy.
+// DataURLKey is URLKey for a data URL that is the raw content of a JSON string literal in pieces. It does not copy them.
 func DataURLKey(pieces [][]byte) (key uint64, err error) {
 	h := xxh3.New()
 	err = mmhash.Unescape(pieces, h.Write)
 	return h.Sum64(), err
 }
 
-// Name is a key as the frontend writes it.
+// Name formats a key as the front end does.
 func Name(key uint64) string { return fmt.Sprintf("%016x", key) }

@@ -10,49 +10,48 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Plane splits what many publishers send into one stream.Source a worker-rank. A publisher sends the events of one of them;
-// only the events say of which, because a publisher's id is not the worker's.
+// Plane splits the messages of many publishers into one stream.Source per worker-rank. A publisher sends the events of one
+// worker-rank; only the events say which one, because a publisher's id is not the worker's.
 //
-// A gap cannot be filled, because Dynamo repeats lost events only on its own request plane. The feed then clears the
-// worker-rank and goes on partial.
+// A gap cannot be filled, because Dynamo repeats lost events only on its own request plane. After a gap the feed clears the
+// worker-rank and continues as partial.
 type Plane struct {
-	// Full, if set, is called once: when messages are refused because of too many worker-ranks that nobody has asked for.
+	// Full, if set, is called once, when messages are first refused because too many worker-ranks have no source.
 	Full func()
 
 	mu        sync.Mutex
 	ranks     map[Key]*rank
-	strangers int // ranks without a source: nobody has asked for them yet
+	strangers int // ranks without a source
 	refused   uint64
 }
 
 type rank struct {
 	key         Key
-	claimed     bool // a source has it
+	claimed     bool // it has a source
 	plane       *Plane
 	feed        *stream.Feed // nil while no feed runs
-	epoch       uint64       // number of publishers so far: each is a new incarnation
-	publisher   uint64       // the last one's id
+	epoch       uint64       // counts publishers: each one is a new incarnation
+	publisher   uint64       // the latest one's id
 	pending     []stream.Message
 	pendingSize int
 }
 
 const (
-	// maxStrangers bounds the worker-ranks that messages name and nobody has asked for. Those that were asked for are as many as
-	// discovery says.
+	// maxStrangers bounds the worker-ranks that messages name but discovery has not. The others are as many as discovery says.
 	maxStrangers = 4096
-	// Kept for a worker-rank whose feed does not run yet, because discovery may be slower than the first events.
+	// Bounds of what is kept for a worker-rank whose feed does not run yet: discovery may lag behind the first events.
 	pendingMessages = 256
 	pendingBytes    = 4 << 20
 )
 
-// Source is one worker-rank's part of the plane.
+// Source returns the source of one worker-rank.
 func (p *Plane) Source(k Key) stream.Source {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.claim(k)
 }
 
-// claim finds or makes the rank of a source. The caller holds mu.
+// claim returns a source's rank and makes it if necessary. The caller holds mu.
 func (p *Plane) claim(k Key) *rank {
 	r := p.ranks[k]
 	switch {
@@ -65,7 +64,7 @@ func (p *Plane) claim(k Key) *rank {
 	return r
 }
 
-// rank finds a message's rank, or makes it; nil if there are too many that nobody has asked for. The caller holds mu.
+// rank returns a message's rank and makes it if necessary; nil if too many have no source. The caller holds mu.
 func (p *Plane) rank(k Key) *rank {
 	if r := p.ranks[k]; r != nil {
 		return r
@@ -89,7 +88,7 @@ func (p *Plane) add(k Key) *rank {
 	return r
 }
 
-// Refused is how many messages were of worker-ranks beyond those that are kept for discovery to tell of.
+// Refused returns the number of messages refused because too many worker-ranks had no source.
 func (p *Plane) Refused() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +100,7 @@ func (r *rank) Run(ctx context.Context, f *stream.Feed) error {
 	f.Up()
 	p := r.plane
 	p.mu.Lock()
-	r = p.claim(r.key) // another one than before, if the last feed had ended meanwhile
+	r = p.claim(r.key) // a new rank if the previous feed has ended meanwhile
 	r.feed = f
 	for _, m := range r.pending {
 		f.Offer(m)
@@ -111,20 +110,20 @@ func (r *rank) Run(ctx context.Context, f *stream.Feed) error {
 	<-ctx.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.feed == f { // else another feed runs for this rank
+	if r.feed == f { // otherwise another feed has taken over this rank
 		r.feed = nil
 		delete(p.ranks, r.key)
 	}
 	return ctx.Err()
 }
 
-// Replay implements stream.Source: there is nobody to ask.
+// Replay implements stream.Source. Replay is not supported.
 func (r *rank) Replay(context.Context, uint64, func(stream.Message) error) error {
 	return errors.ErrUnsupported
 }
 
-// receive takes one message of the event plane, without its frame, and returns the worker-rank whose events it has; nil if
-// it has none. Other topics are skipped.
+// receive handles one message of the event plane, without its frame, and returns the worker-rank whose events it holds; nil if
+// there is none. It skips other topics.
 func (p *Plane) receive(b []byte) *rank {
 	var e envelope
 	var k Key
@@ -141,8 +140,7 @@ func (p *Plane) receive(b []byte) *rank {
 	return p.deliver(k, e.Publisher, e.Seq, e.Payload)
 }
 
-// deliver hands a message to its worker-rank's feed, or keeps it until there is one. It returns nil if there are too many
-// ranks.
+// deliver hands a message to its worker-rank's feed, or queues it until there is one. It returns nil if there are too many ranks.
 func (p *Plane) deliver(k Key, publisher, seq uint64, payload []byte) *rank {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +165,7 @@ func (p *Plane) deliver(k Key, publisher, seq uint64, payload []byte) *rank {
 	return r
 }
 
-// link tells the feeds of ranks (nil: all) that their transport is up (down is nil) or why it is down.
+// link tells the feeds of ranks (nil: of all ranks) that their transport is up (down is nil) or why it is down.
 func (p *Plane) link(ranks map[*rank]bool, down error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

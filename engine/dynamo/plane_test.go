@@ -37,7 +37,7 @@ func planeToIndex(t *testing.T, list []captured, late bool) {
 }
 
 // toIndex plays captured traffic by tell and compares each worker-rank's blocks with plain bookkeeping of its events. done
-// tells whether every message has come. late: feeds start when all messages are there.
+// reports whether every message has come. late: feeds start when all messages are there.
 func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done func() bool)) {
 	t.Helper()
 	ix := indexer.New(indexer.Options{})

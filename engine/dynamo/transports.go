@@ -11,11 +11,11 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// Scope is the endpoint whose workers are followed.
+// Scope names the endpoint whose workers are followed.
 type Scope struct{ Namespace, Component, Endpoint string }
 
-// DialZMQ follows one publisher of the ZMQ plane until ctx ends. Frames: topic, publisher, sequence, frame. When the connection
-// is lost, so are the streams of the worker-ranks whose events came over it.
+// DialZMQ follows one publisher of the ZMQ plane until ctx ends. Frames: topic, publisher, sequence, frame. When the connection is
+// lost, it marks the worker-ranks whose events came over it as down.
 func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 	heard := map[*rank]bool{} // usually one
 	sub := zmq.Sub{Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) }}
@@ -28,8 +28,8 @@ func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 	})
 }
 
-// SubscribeNATS follows the NATS plane: the endpoint's subject, and the component's. It is core NATS: what is published while
-// nobody listens is lost. It ends when the connection is closed.
+// SubscribeNATS subscribes to the NATS plane: the endpoint's subject, and the component's. It uses core NATS, so messages published
+// while nobody listens are lost. It returns when the connection is closed.
 func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	component := "namespace." + segment(s.Namespace) + ".component." + segment(s.Component)
 	for _, subject := range []string{component + ".endpoint." + segment(s.Endpoint) + "." + topic, component + "." + topic} {
@@ -41,7 +41,7 @@ func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	return nil
 }
 
-// watch takes all feeds down and up with the connection to NATS, until that is closed.
+// watch marks all feeds down and up with the connection to NATS, until it is closed.
 func (p *Plane) watch(c *nats.Conn) {
 	changes := c.StatusChanged(nats.RECONNECTING, nats.CONNECTED, nats.CLOSED)
 	defer c.RemoveStatusListener(changes)

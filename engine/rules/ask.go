@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// ErrNoEvents: the worker publishes no events. It was started without --kv-events-config, or not over TCP.
+// ErrNoEvents means that the worker publishes no events: it was started without --kv-events-config, or not over TCP.
 var ErrNoEvents = errors.New("the worker publishes no KV events (start it with --kv-events-config)")
 
 const (
@@ -22,9 +22,9 @@ const (
 	dialTime   = 3 * time.Second
 )
 
-// NewClient asks workers, each at the address that it is given and nowhere else: no proxy, no redirects. Answers come as they
-// are, not compressed, each over a connection of its own. limit bounds one question, its answer's body too. as is how workers
-// are spoken to; nil: in plain text, without a key.
+// NewClient returns a client that connects only to the address it is given: no proxy, no redirects. Answers are requested
+// uncompressed, each over its own connection. limit bounds one request including its answer's body. as holds the TLS and token
+// settings towards workers; nil: plain text, no key.
 func NewClient(limit time.Duration, as *secure.Client) *http.Client {
 	return &http.Client{
 		Transport: as.Transport(&http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, DisableCompression: true, DisableKeepAlives: true,
@@ -34,19 +34,19 @@ func NewClient(limit time.Duration, as *secure.Client) *http.Client {
 	}
 }
 
-// StatusError is an answer of another status than 200.
+// StatusError reports a response with a status other than 200.
 type StatusError struct {
 	Path   string
 	Status int
-	Since  string // who has the path, such as vLLM 0.31 or later
+	Since  string // which releases serve the path, such as vLLM 0.31 or later
 }
 
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("GET %s: status %d (want 200; %s has it)", e.Path, e.Status, e.Since)
 }
 
-// Get gives what the server at addr (host:port) answers with status 200 for a path, if it has no more than limit bytes; since
-// names who has the path, for the error, such as vLLM 0.31 or later.
+// Get returns the body of the 200 response of the server at addr (host:port) for a path. A body above limit bytes is an error.
+// since names the releases that serve the path, for the error, such as vLLM 0.31 or later.
 func Get(ctx context.Context, client *http.Client, addr, path, since string, limit int64) ([]byte, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
@@ -67,8 +67,8 @@ func Get(ctx context.Context, client *http.Client, addr, path, since string, lim
 	return body, res.Header, err
 }
 
-// GetJSON decodes the JSON that Get gives, of less than 4 MiB. Errors quote nothing of the answer, because a server's settings
-// may hold secrets.
+// GetJSON decodes the JSON that Get returns, up to 4 MiB. Errors quote nothing of the response, because a server's settings may
+// hold secrets.
 func GetJSON(ctx context.Context, client *http.Client, addr, path, since string, into any) error {
 	body, _, err := Get(ctx, client, addr, path, since, maxAnswer)
 	if err == nil && json.Unmarshal(body, into) != nil {

@@ -12,41 +12,41 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Facts are what one server said of itself when it was asked. A nil or zero field was not told; Unknown says why, where that is
-// not a matter of course. Answers are a stranger's: what is no plain short text or no possible number is not taken.
+// Facts are what one server reports of itself. A nil or zero field was not reported; Unknown gives the reason where that is
+// unexpected. The server is not trusted: text that is long or not printable and impossible numbers are dropped.
 type Facts struct {
-	Addr      string   `json:"addr"`                // host:port that was asked
-	Engine    string   `json:"engine,omitempty"`    // as the configuration calls it; "": none that is known here
+	Addr      string   `json:"addr"`                // host:port of the server
+	Engine    string   `json:"engine,omitempty"`    // the configuration's name of it; "": unknown
 	Owner     string   `json:"owner,omitempty"`     // owned_by of its first model
-	FrontEnd  bool     `json:"front_end,omitempty"` // NVIDIA Dynamo's, with workers behind it that are not asked
-	Simulated bool     `json:"simulated,omitempty"` // a worker of Sightline's own tests
+	FrontEnd  bool     `json:"front_end,omitempty"` // it is an NVIDIA Dynamo front end; the workers behind it are not asked
+	Simulated bool     `json:"simulated,omitempty"` // a simulated worker of Sightline's own tests
 	Version   string   `json:"version,omitempty"`   // such as 0.32.0
-	Served    []Served `json:"served,omitempty"`    // as it lists them
+	Served    []Served `json:"served,omitempty"`    // in the server's order
 
 	EngineModel  string `json:"engine_model,omitempty"` // its --model: a repository's name or a path
 	Revision     string `json:"revision,omitempty"`
 	ChatTemplate string `json:"chat_template,omitempty"`
 	Speculative  string `json:"speculative_algorithm,omitempty"`
 	MaxModelLen  int    `json:"max_model_len,omitempty"`
-	Ranks        int    `json:"ranks,omitempty"` // data-parallel
+	Ranks        int    `json:"ranks,omitempty"` // data-parallel ranks
 
-	BlockSize      int    `json:"block_size,omitempty"`       // tokens a KV block, as it is
-	BlockSizeGiven *bool  `json:"block_size_given,omitempty"` // a block size was asked for; the engine may have taken another
+	BlockSize      int    `json:"block_size,omitempty"`       // tokens per KV block, as in effect
+	BlockSizeGiven *bool  `json:"block_size_given,omitempty"` // whether a block size was asked for; the engine may have taken another
 	Blocks         int    `json:"blocks,omitempty"`
 	PrefixCaching  *bool  `json:"prefix_caching,omitempty"`
 	HashAlgo       string `json:"hash_algo,omitempty"`
-	MatchUnit      int    `json:"prefix_match_unit,omitempty"` // tokens; hits are multiples of it
+	MatchUnit      int    `json:"prefix_match_unit,omitempty"` // tokens; cache hits are multiples of it
 	MambaCacheMode string `json:"mamba_cache_mode,omitempty"`
 
-	Publishes    *bool         `json:"publishes,omitempty"`     // KV events, over ZeroMQ
-	Events       []EventSource `json:"events,omitempty"`        // where, by rank
-	CountsCached *bool         `json:"counts_cached,omitempty"` // usage has the cached tokens
+	Publishes    *bool         `json:"publishes,omitempty"`     // it publishes KV events over ZeroMQ
+	Events       []EventSource `json:"events,omitempty"`        // its event sockets by rank
+	CountsCached *bool         `json:"counts_cached,omitempty"` // usage reports the cached tokens
 
 	Requests *int      `json:"requests,omitempty"` // running and waiting
 	Unknown  []Unknown `json:"unknown,omitempty"`
 }
 
-// Served is one model of /v1/models; one with a Parent is a LoRA adapter of that.
+// Served is one model of /v1/models. One with a Parent is a LoRA adapter of that model.
 type Served struct {
 	ID     string `json:"id"`
 	Root   string `json:"root,omitempty"`
@@ -54,13 +54,13 @@ type Served struct {
 	MaxLen int    `json:"max_model_len,omitempty"`
 }
 
-// Unknown is something that could not be learnt, named as in Facts' JSON.
+// Unknown is a fact that could not be learned, named as in Facts' JSON.
 type Unknown struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
 }
 
-// Lacks notes that something could not be learnt. A server that answers 401 or 403 wants a key.
+// Lacks records that a fact could not be learned. A 401 or 403 means that the server wants a key.
 func (f *Facts) Lacks(what string, err error) {
 	var status *StatusError
 	why := err.Error()
@@ -70,7 +70,7 @@ func (f *Facts) Lacks(what string, err error) {
 	f.Unknown = append(f.Unknown, Unknown{what, why})
 }
 
-// Host is where the server's sockets can be dialled.
+// Host returns the host at which the server's sockets can be dialled.
 func (f *Facts) Host() string {
 	host, _, _ := net.SplitHostPort(f.Addr)
 	return host
@@ -81,7 +81,7 @@ const (
 	maxInt  = 1 << 40
 )
 
-// Plain gives a text of a server's, "" if it is longer than a kilobyte or not printable.
+// Plain returns a text received from a server, or "" if it is longer than a kilobyte or not printable.
 func Plain(s string) string {
 	if len(s) > maxText || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return ""
@@ -89,7 +89,7 @@ func Plain(s string) string {
 	return s
 }
 
-// Count gives a number of a server's that counts something, 0 for one that cannot.
+// Count returns a count received from a server, or 0 if it is out of range.
 func Count(n int) int {
 	if n < 0 || n > maxInt {
 		return 0
@@ -97,7 +97,7 @@ func Count(n int) int {
 	return n
 }
 
-// Label gives a label's value, "" where it is not there or Python's None.
+// Label returns a label's value, or "" if it is missing or Python's None.
 func Label(labels map[string]string, name string) string {
 	if v := Plain(labels[name]); v != "None" {
 		return v
@@ -105,13 +105,13 @@ func Label(labels map[string]string, name string) string {
 	return ""
 }
 
-// LabelCount is a label that counts, 0 where it does not.
+// LabelCount returns a label that holds a count, or 0 if it does not.
 func LabelCount(labels map[string]string, name string) int {
 	n, _ := strconv.Atoi(Label(labels, name))
 	return Count(n)
 }
 
-// LabelBool is a label that is True or False in Python's writing, nil where it is neither.
+// LabelBool returns a label that holds Python's True or False, or nil if it holds neither.
 func LabelBool(labels map[string]string, name string) *bool {
 	v := Label(labels, name)
 	if v != "True" && v != "False" {
@@ -121,7 +121,7 @@ func LabelBool(labels map[string]string, name string) *bool {
 	return &is
 }
 
-// Labels are those of the first series of a metric on a page in Prometheus' text form; nil if it is not there.
+// Labels returns the labels of a metric's first series in Prometheus' text form, or nil if the metric is missing.
 func Labels(page []byte, metric string) map[string]string {
 	start := []byte(metric + "{")
 	for metric != "" && len(page) > 0 {

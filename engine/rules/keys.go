@@ -8,88 +8,88 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// Keys is how one class of workers names media and keys blocks. The zero value names nothing and keys blocks by
-// mmhash/block's own rule. A function that is nil is not had; all are safe for concurrent use.
+// Keys says how one class of workers names media and keys blocks. The zero value names nothing and keys blocks by mmhash/block's
+// own rule. Any function may be nil; all are safe for concurrent use.
 type Keys struct {
-	// Name finds out by which name events call a medium, and fills in what it has found.
+	// Name computes the name by which events call a medium, and fills in its results.
 	Name func(m *Medium)
-	// Ahead is shown each picture that was fetched, and gives the recipes of its names, which are computed in one pass for
-	// all classes, before a request asks.
+	// Ahead returns the recipes of the names of a fetched picture. The names of all classes are then computed in one pass, before a
+	// request needs them.
 	Ahead func(f mmhash.Facts, file []byte) []name.Recipe
 	// Learns says which names are learned from events.
 	Learns Learning
-	// VideoOptions are the loader's options in force for a request's videos, by its media_io_kwargs; false where one is no
-	// number. nil: which frames are taken is not known.
+	// VideoOptions returns the loader options in force for a request's videos, given its media_io_kwargs; ok is false if one is no
+	// number. nil: which frames are sampled is not known.
 	VideoOptions func(request name.Fields) (options map[string]float64, ok bool)
-	// Locals appends the local hashes of a prompt's blocks.
+	// Locals appends the local hashes of a prompt's blocks to dst.
 	Locals func(dst []uint64, p *Prompt) []uint64
-	// Salt is the cache salt that counts for a request whose body has ours; nil: that one.
+	// Salt returns the cache salt in effect for a request, where ours is the one read from its body; nil: ours.
 	Salt func(ours string, req *body.Request) string
-	// UUID is a content id as a uuid that is put into requests; nil: the id itself.
+	// UUID formats a content id as the uuid to put into requests; nil: the id itself.
 	UUID func(id mmhash.ContentID) string
-	// SawPad takes a pad of an event, from which the fingerprint of the workers' image processor is found out.
+	// SawPad takes a pad value from an event. Pads reveal the fingerprint of the workers' image processor.
 	SawPad func(pad uint64)
 }
 
-// Learning says which names are taken from events: see engine.Model.Learn.
+// Learning says which names are learned from events; see engine.Model.Learn.
 type Learning uint8
 
-// Names that are not computed are learned where events tell them as they enter block hashes. Where it is not known for sure
-// by which rule a release names media, a learned name goes before a computed one.
+// LearnsMissing learns the names that cannot be computed, from the events that tell them as they enter block hashes. LearnsAll is
+// for releases whose naming rule is not known for sure: a learned name replaces a computed one.
 const (
 	LearnsNone Learning = iota
 	LearnsMissing
 	LearnsAll
 )
 
-// KeysOptions are what Keys depend on beside the release.
+// KeysOptions are what Keys depend on besides the release.
 type KeysOptions struct {
 	Model       string // the engine's --model
 	Revision    string // --revision; "": none
 	Hasher      string // mm_hasher_algorithm
 	MediaIO     string // media_io_kwargs, as JSON; "": none
-	Fingerprint string // of the workers' image processor; "": not known
+	Fingerprint string // of the workers' image processor; "": unknown
 
 	ModelType     string   // config.json's model_type
 	Architectures []string // config.json's architectures
-	Class         string   // Python class of the engine's processor, "" where names do not follow from the file, and
+	Class         string   // Python class of the engine's processor, "" if names do not follow from the file, and
 	Wrapper       string   // of the model's (vision.Facts)
 
-	Store  *mmhash.Store // names that were computed
-	Pixels *pixels.Names // those that take decoding
-	// Found is told a fingerprint that events have shown. It must return at once.
+	Store  *mmhash.Store // cache of computed names
+	Pixels *pixels.Names // names that require decoding
+	// Found is called with a fingerprint that events have revealed. It must return at once.
 	Found func(fingerprint string)
 }
 
-// Medium is a medium to be named.
+// Medium is a medium to be named: inputs first, results below.
 type Medium struct {
 	name.Item
 	ID     mmhash.ContentID
-	Source mmhash.Source // its bytes; may have none, for a name that is remembered
+	Source mmhash.Source // its bytes; may be empty, and then only a cached name can be found
 	In     *prompt.Medium
-	Body   *body.Skeleton // that In is of
+	Body   *body.Skeleton // the body that In belongs to
 	Scheme string         // of its URL: data, http, file, or ""
-	Edited bool           // the worker gets it by a URL of ours
-	Inline bool           // names that take decoding are computed now
+	Edited bool           // the worker gets it under a URL of ours
+	Inline bool           // names that require decoding are computed at once, not in the background
 
-	// What is found out.
+	// Results.
 	Name  string
 	Named bool
-	Later bool   // the name is being computed beside the requests
-	Key   uint64 // that enters block hashes; 0: block.NameHash of Name
+	Later bool   // the name is being computed in the background
+	Key   uint64 // as it enters block hashes; 0: block.NameHash of Name
 }
 
-// Prompt is what local hashes are made of.
+// Prompt is the input of Keys.Locals.
 type Prompt struct {
-	IDs       []uint32 // as many as can be hashed
+	IDs       []uint32 // those that can be hashed
 	Media     []Span
 	BlockSize int
-	Adapter   string // a LoRA adapter's name as requests have it, or ""
+	Adapter   string // a LoRA adapter's name as in requests, or ""
 	Salt      string
 	Pairs     bool // blocks are keyed by pairs of tokens (EAGLE)
 }
 
-// Span is a medium in a prompt: Length tokens from Offset on.
+// Span is the place of a medium in a prompt: Length tokens from Offset.
 type Span struct {
 	Offset, Length int
 	Key            uint64

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Version is an engine release, major to patch.
+// Version is an engine release: major, minor, patch.
 type Version [3]int
 
 // ParseVersion reads "0.32.0", "v0.32", "0.32.0+cpu", "0.32.0rc1".
@@ -30,7 +30,7 @@ func ParseVersion(s string) (v Version, err error) {
 	return v, nil
 }
 
-// AtLeast reports v ≥ major.minor.patch.
+// AtLeast reports whether v ≥ major.minor.patch.
 func (v Version) AtLeast(major, minor, patch int) bool {
 	for i, n := range [3]int{major, minor, patch} {
 		if v[i] != n {

@@ -11,28 +11,28 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// Prompts that SGLang (0.5.23, parser/conversation.py) writes itself, past the chat template: by a name that the server
-// was started with (--chat-template), or for models that it knows by their type or path.
+// Prompts that SGLang (0.5.23, parser/conversation.py) writes without the chat template: by a name that the server was started with
+// (--chat-template), or for models that it recognizes by type or path.
 
-// writing is one of SGLang's named ways to write a conversation.
+// writing is one of SGLang's named conversation formats.
 type writing struct {
 	name    string
-	system  string    // the system text, %s in its place; "" for none
-	says    string    // what %s is where the conversation says nothing
-	bare    bool      // no system text where it would be empty
-	after   string    // behind the system text
-	roles   [2]string // of the user and of the assistant
+	system  string    // the system text, with %s; "" for none
+	says    string    // what replaces %s if the conversation has no system text
+	bare    bool      // an empty system text is left out
+	after   string    // after the system text
+	roles   [2]string // names of the user's and the assistant's role
 	mid     string    // between a role and its message
-	open    string    // behind the role that is to answer
-	seps    [2]string // behind messages, in turn
-	trims   bool      // messages
-	image   string    // "" where what SGLang makes of a picture is not known (MiniCPM and POINTS: code of the model's repository)
-	counted string    // placeholder that parts may not hold more often than pictures
-	ends    []string  // cut off, one after the other, where the last message goes on
+	open    string    // after the role that is to answer
+	seps    [2]string // after messages, alternating
+	trims   bool      // messages are trimmed
+	image   string    // "" if SGLang's handling of a picture is not known (MiniCPM and POINTS: code of the model's repository)
+	counted string    // placeholder that parts may not hold more often than there are pictures
+	ends    []string  // suffixes cut off in this order when the last message is continued
 	style   func(w *writing, system string, said []said) string
 }
 
-// said is a turn of such a conversation; an empty text is written as the role alone.
+// said is one turn of such a conversation. If text is empty, only the role is written.
 type said struct {
 	role int
 	text string
@@ -50,7 +50,7 @@ func headed(open, end string) [2]string {
 }
 func both(sep string) [2]string { return [2]string{sep, sep} }
 
-// writings is the table of names, less those for audio alone.
+// writings returns the table of formats, without those for audio alone.
 func writings() []writing {
 	im, line := "<|im_end|>", "<|im_end|>\n"
 	chatml := writing{system: chatmlSystem, says: "You are a helpful assistant.", after: line, roles: chatmlRoles(), mid: "\n", open: "\n", seps: both(line), ends: []string{"<|endoftext|>", im}}
@@ -106,16 +106,16 @@ func writings() []writing {
 	}
 }
 
-// unwritten are the forms that are not written here (parser/conversation.py and python_chat_template.py).
+// unwritten lists the formats that are not implemented here (parser/conversation.py and python_chat_template.py).
 var unwritten = []string{"devstral", "qwen2-audio", "whisper", "glm-5.3", "glm-5.3-flash"}
 
 func isForm(name string) bool { return slices.Contains(unwritten, name) || writingNamed(name) != nil }
 
-// ErrConversation says that a chat is written in a form that is not known here, or holds media for which that form has no place.
+// ErrConversation means that a chat uses a format that is not implemented here, or holds media for which its format has no place.
 var ErrConversation = &prompt.Unpredicted{Reason: "SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
 
-// conversation picks the form of a model's chats: the one that was given, else the one that SGLang takes by itself; nil where
-// it renders the template. A --chat-template that is neither a form nor a .jinja file is a form of the operator's own.
+// conversation returns the format of a model's chats: the one given, or the one that SGLang selects by itself; nil if SGLang
+// renders the chat template. A --chat-template that is neither a known format nor a .jinja file is a custom format.
 func conversation(given string, m prompt.Directory) (prompt.Conversation, error) {
 	name := given
 	if name == "" {
@@ -139,8 +139,8 @@ func writingNamed(name string) *writing {
 	return nil
 }
 
-// writingOf is the name of the writing that SGLang takes for a model by itself, "" where it renders the chat template. A
-// Hugging Face cache has the model's name two levels above its files.
+// writingOf returns the name of the format that SGLang selects for a model, "" if it renders the chat template. In a Hugging Face
+// cache the model's name is two levels above its files.
 func writingOf(modelType, family, dir string) string {
 	parts := strings.Split(filepath.ToSlash(filepath.Clean(dir)), "/")
 	path := strings.ToLower(strings.Join(parts[max(0, len(parts)-3):], "/"))
@@ -165,7 +165,7 @@ func writingOf(modelType, family, dir string) string {
 	return ""
 }
 
-// writingOfType is that of a model type's family, or of a type that has none.
+// writingOfType returns the format of a model type, by its vision family if it has one.
 func writingOfType(modelType, family string) string {
 	switch modelType {
 	case "multi_modality":
@@ -178,7 +178,7 @@ func writingOfType(modelType, family string) string {
 	return vision.FactsOf(modelType, family).Conversation
 }
 
-// write is a conversation as one text.
+// write returns a conversation as one text.
 func (w *writing) write(r *prompt.Reader, turns []prompt.Turn, goOn bool) (string, error) {
 	system := w.says
 	var list []said
@@ -238,7 +238,7 @@ func (w *writing) write(r *prompt.Reader, turns []prompt.Turn, goOn bool) (strin
 	return text, nil
 }
 
-// userSays is a user's message as one text, its pictures as placeholders.
+// userSays returns a user's message as one text, with placeholders for its pictures.
 func (w *writing) userSays(r *prompt.Reader, t *prompt.Turn) (string, error) {
 	if text, ok := t.Prose(); ok {
 		return text, nil
@@ -274,7 +274,7 @@ func (w *writing) userSays(r *prompt.Reader, t *prompt.Turn) (string, error) {
 	return text, nil
 }
 
-// plain writes system text, roles and messages one behind the other.
+// plain concatenates the system text, roles and messages.
 func plain(w *writing, system string, list []said) string {
 	var b strings.Builder
 	b.WriteString(system + w.after)
@@ -295,7 +295,7 @@ func embedding(w *writing, system string, list []said) string {
 	return plain(w, system, list) + "<|endoftext|>"
 }
 
-// llama2 names roles by their place.
+// llama2 derives a message's role from its position.
 func llama2(w *writing, system string, list []said) string {
 	if system == "" {
 		system = "[INST] "
@@ -315,7 +315,7 @@ func llama2(w *writing, system string, list []said) string {
 	return b.String()
 }
 
-// gemma has the system text in front of the first message.
+// gemma puts the system text in front of the first message.
 func gemma(w *writing, system string, list []said) string {
 	if len(list) > 0 && list[0].text != "" {
 		first := list[0].text

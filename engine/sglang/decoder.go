@@ -1,7 +1,7 @@
 // Package sglang reads the KV events of SGLang 0.5.6 to 0.5.23.
 //
-// The frame is vLLM's (package wire): a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to
-// 0.5.19), or a map with a "type" (from 0.5.20). Fields were added by release; unknown ones are skipped and counted:
+// The frame is vLLM's (package wire): a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to 0.5.19), or
+// a map with a "type" (from 0.5.20). Fields were added by release; unknown ones are skipped and counted:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id | medium (0.5.9) |
 //	              maps: cache_salt session_id (0.5.20) lora_name (0.5.22)
@@ -9,9 +9,9 @@
 //	AllBlocksCleared
 //
 // Unlike vLLM's, the token ids are those of SGLang's cache, with pads of up to 63 bits in place of a picture's tokens. Events
-// name the picture in no other way, so blocks are hashed by their ids as sent (block.Wide). An event has one page up to
-// 0.5.17, several in a row later. With EAGLE speculation each token comes as a pair with the next. Requests with a different
-// extra_key do not share blocks, but no release sends it, nor an adapter before 0.5.22, nor a salt before 0.5.20: for such
+// identify a picture in no other way, so blocks are hashed by their ids as sent (block.Wide). An event has one page up to 0.5.17,
+// several consecutive ones later. With EAGLE speculation each token is sent as a pair with the next. Requests with different
+// extra_keys do not share blocks, but no release sends the key, nor an adapter before 0.5.22, nor a salt before 0.5.20: for such
 // requests the request side gives no credit. The option "format: dynamo" changes only the engine hashes.
 package sglang
 
@@ -24,30 +24,30 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 )
 
-// firstPad is the smallest pad (since 0.5.9); no vocabulary that SGLang takes reaches it.
+// firstPad is the smallest pad (since 0.5.9). No vocabulary that SGLang supports reaches it.
 const firstPad = 1_000_000
 
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory.
 type Decoder struct {
 	// Keep makes stored events carry tokens and the session id, for audit. Ids of more than 32 bits become 1<<32 - 1.
 	Keep bool
-	// Pad, if set, is called with the pads of stored events, each at least once in a run of them. The model finds out by
-	// them under which fingerprint a worker names pictures.
+	// Pad, if set, is called with the pads of stored events, at least once for each in a run of them. From the pads the model
+	// learns under which fingerprint a worker names pictures.
 	Pad func(id uint64)
 
 	a        kvevent.Arena
-	f        wire.Fields // the event being read
-	pairs    bool        // its tokens came as pairs
+	f        wire.Fields // the current event
+	pairs    bool        // its tokens were sent as pairs
 	ids      []uint64    // its tokens
 	scratch  []byte
 	loraName string
 }
 
-// Decode reads one payload. The batch and everything it points to are valid until the next call. An error means that the
-// payload is cut or no batch at all: then no event of it is returned, because what is missing may be a removal. An event that
-// cannot be read is only counted.
+// Decode reads one payload. The batch and everything it points to are valid until the next call. An error means that the payload is
+// truncated or not a batch: then no event of it is returned, because a missing one may be a removal. An event that cannot be read
+// is only counted.
 //
-// Cost: about 0.1 µs a block of 16 tokens, 15 ns one of a single token; nothing is allocated once the memory has grown.
+// Cost: about 0.1 µs per block of 16 tokens, 15 ns per block of one token; nothing is allocated once the memory has grown.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
 	d.ids = kvevent.Reuse(d.ids)
@@ -58,7 +58,7 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	return batch, nil
 }
 
-// tokenIDs reads token ids, or pairs of them: pairs must overlap, and give the first id of each and the second of the last.
+// tokenIDs reads token ids or pairs of them. Pairs must overlap; they yield the first id of each and the second of the last.
 func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 	n, b, err := wire.ArrayHeader(b)
 	if err != nil {

@@ -12,23 +12,23 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// ServerInfo is what a server answers about its KV events (GET /server_info, member kv_events; SGLang 0.5.23). The answer also
-// has the server's API keys: nothing else of it is read, and none of it may be logged.
+// ServerInfo is a server's answer about its KV events (GET /server_info, member kv_events; SGLang 0.5.23). The answer also holds
+// the server's API keys: nothing else of it is read, and none of it may be logged.
 type ServerInfo struct {
 	Publisher string `json:"publisher"`
-	Port      int    `json:"endpoint_port_base"` // rank 0's; rank r has port + r
+	Port      int    `json:"endpoint_port_base"` // of rank 0; rank r uses port + r
 	Replay    int    `json:"replay_endpoint_port_base"`
 	Topic     string `json:"topic"`
 	BlockSize int    `json:"block_size"` // the page size
 	Ranks     int    `json:"dp_size"`
 }
 
-// publishes tells whether so many ranks have sockets at ports that can be.
+// publishes reports whether this many ranks have sockets at valid ports.
 func (i *ServerInfo) publishes(ranks int) bool {
 	return i != nil && i.Publisher == "zmq" && i.Port >= 1 && max(i.Port, i.Replay) <= 65536-max(1, ranks)
 }
 
-// FetchServerInfo asks the server at addr (host:port). One that publishes nothing is rules.ErrNoEvents.
+// FetchServerInfo asks the server at addr (host:port). If the server publishes nothing, the error is rules.ErrNoEvents.
 func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
 	var all struct {
 		Events *ServerInfo `json:"kv_events"`
@@ -42,7 +42,7 @@ func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (inf
 	return *all.Events, nil
 }
 
-// Endpoints are a rank's sockets on a worker's host; replay is "" if it has none. The host that the worker binds is not used,
+// Endpoints returns a rank's sockets on a worker's host; replay is "" if it has none. The host that the worker binds is ignored,
 // because it is often a wildcard.
 func (i ServerInfo) Endpoints(host string, rank int) (pub, replay string) {
 	pub = "tcp://" + net.JoinHostPort(host, strconv.Itoa(i.Port+rank))
@@ -52,11 +52,11 @@ func (i ServerInfo) Endpoints(host string, rank int) (pub, replay string) {
 	return pub, replay
 }
 
-// maxRanks bounds the ranks that a server may say it has.
+// maxRanks bounds the ranks that a server may claim.
 const maxRanks = 1024
 
 // describe asks for the server's arguments (GET /server_info, before 0.5.22 /get_server_info: ServerArgs' fields, the release and,
-// since 0.5.22, kv_events). They hold its keys: only what is named here is read.
+// since 0.5.22, kv_events). They hold its keys, so only the fields named here are read.
 func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts) {
 	var a struct {
 		Version      string      `json:"version"`
@@ -70,7 +70,7 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 		Report       *bool       `json:"enable_cache_report"`
 		Events       *ServerInfo `json:"kv_events"`
 
-		Config json.RawMessage `json:"kv_events_config"` // as it was given: a string of JSON
+		Config json.RawMessage `json:"kv_events_config"` // as given: a string of JSON
 	}
 	const since = "SGLang 0.5.22 or later"
 	err := rules.GetJSON(ctx, client, f.Addr, "/server_info", since, &a)
@@ -108,7 +108,7 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 	}
 }
 
-// configured reads --kv-events-config, whose endpoint is tcp://*:5557 and whose replay endpoint is none where it says nothing
+// configured reads --kv-events-config. The default endpoint is tcp://*:5557, and there is no replay endpoint by default
 // (sglang/srt/disaggregation/kv_events.py).
 func configured(config json.RawMessage, host string, ranks int) (list []rules.EventSource, err error) {
 	c := struct {

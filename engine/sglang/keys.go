@@ -13,11 +13,11 @@ import (
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
-// What a request to SGLang is keyed by: its token ids with each picture's pads in place of the placeholders (package
-// block, Locals64). A picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; Finder). Until
-// events have shown it, and for families that hash pixels, a prompt is exact up to its first picture.
+// A request to SGLang is keyed by its token ids, with each picture's pads in place of the placeholders (package block, Locals64). A
+// picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; Finder). Until events have revealed the
+// fingerprint, and for families that hash pixels, a prompt is exact up to its first picture.
 
-// newKeys is how workers of a release key blocks.
+// newKeys returns how workers of a release key blocks.
 func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 	rule := PadRuleOf(v)
 	k.Locals = func(dst []uint64, p *rules.Prompt) []uint64 { return locals(dst, p, rule) }
@@ -36,7 +36,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 	return k
 }
 
-// pictureOf reads a content part; false for one with options whose effect on the name is not known.
+// pictureOf reads a content part. ok is false if it has options whose effect on the name is not known.
 func pictureOf(m *rules.Medium, store *mmhash.Store) (pic Picture, ok bool) {
 	url := m.In.Part.Get("image_url")
 	if m.Modality != "image" || !m.In.Part.IsObject() || !url.Exists() {
@@ -45,7 +45,7 @@ func pictureOf(m *rules.Medium, store *mmhash.Store) (pic Picture, ok bool) {
 	ok = true
 	url.ForEach(func(k, v gjson.Result) bool {
 		switch {
-		case v.Type == gjson.Null || k.Str == "url" || steering.InMedia.Field(k.Str) != nil: // the last never reach a worker
+		case v.Type == gjson.Null || k.Str == "url" || steering.InMedia.Field(k.Str) != nil: // the steering fields never reach a worker
 		case k.Str == "detail" && v.Type == gjson.String:
 			pic.Detail, ok = m.Body.String(v)
 		default:
@@ -64,7 +64,7 @@ func pictureOf(m *rules.Medium, store *mmhash.Store) (pic Picture, ok bool) {
 	return pic, err == nil && n == len(pic.Content)
 }
 
-// locals are a prompt's local hashes. An adapter is named model:adapter in requests and adapter in events.
+// locals appends a prompt's local hashes. An adapter is named model:adapter in requests and adapter in events.
 func locals(dst []uint64, p *rules.Prompt, rule PadRule) []uint64 {
 	runs := make([]block.Run, 0, len(p.Media))
 	for _, md := range p.Media {

@@ -11,10 +11,10 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// How SGLang (0.5.23, entrypoints/openai/serving_chat.py and parser/jinja_template_utils.py) gives messages and tools to
-// the template.
+// This file builds the messages and tools that the template sees, as SGLang does (0.5.23, entrypoints/openai/serving_chat.py and
+// parser/jinja_template_utils.py).
 
-// part reads one content part: OpenAI's forms and nothing else. ok is false for one that templates do not get.
+// part reads one content part. Only OpenAI's forms are accepted. ok is false if templates do not get the part.
 func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	switch p.Type {
 	case "text":
@@ -30,14 +30,14 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	return it, true, err
 }
 
-// messages lays out turns for the template.
+// messages converts turns to the template's messages.
 func messages(r *prompt.Reader, turns []prompt.Turn, goOn bool) (list []template.Value, tail string, err error) {
 	turns, tail = lastTurn(turns, goOn)
 	list, err = r.EachTurn(turns, message)
 	return list, tail, err
 }
 
-// lastTurn treats an assistant message at the end: continued, its text goes behind the rendered prompt; else it
+// lastTurn handles an assistant message at the end: if it is continued, its text is appended to the rendered prompt; otherwise it
 // becomes a user message.
 func lastTurn(turns []prompt.Turn, goOn bool) ([]prompt.Turn, string) {
 	last := &turns[len(turns)-1]
@@ -74,14 +74,14 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 	if text, ok := t.Prose(); ok {
 		content = template.String(text)
 	} else if t.Kind == body.List {
-		if !r.OpenAI || role == "tool" && prompt.OnlyText(t.Items) { // media are dropped here
+		if !r.OpenAI || role == "tool" && prompt.OnlyText(t.Items) { // SGLang drops media here
 			content = template.String(spaced(t.Items))
 		} else {
 			content = r.Parts(t.Items)
 		}
 	}
 	d.Set("role", template.String(role))
-	if t.Kind != body.List || !r.OpenAI { // else the message is put together anew, content last
+	if t.Kind != body.List || !r.OpenAI { // otherwise SGLang rebuilds the message with content last
 		d.Set("content", content)
 	}
 	if err := fields(r, d, t, role); err != nil {
@@ -91,7 +91,7 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 	return d.Value(), nil
 }
 
-// spaced joins texts by blanks, empty ones too.
+// spaced joins texts, also empty ones, with spaces.
 func spaced(items []prompt.Item) string {
 	var texts []string
 	for _, it := range items {
@@ -141,7 +141,7 @@ func fields(r *prompt.Reader, d *template.Dict, t *prompt.Turn, role string) err
 	return nil
 }
 
-// withObject is a tool call as the request type dumps it, with its arguments as an object.
+// withObject returns a tool call as the request type dumps it, with its arguments as an object.
 func withObject(call template.Value) (template.Value, error) {
 	fn := call.Field("function")
 	if call.Dict() == nil || fn.Dict() == nil {
@@ -162,8 +162,8 @@ func withObject(call template.Value) (template.Value, error) {
 	return d.Set("type", prompt.FunctionType()).Set("function", f.Value()).Value(), nil
 }
 
-// tools gives tools as SGLang 0.5.23 dumps them: a function's keys as the client ordered them, what it left out
-// behind them as null, and defer_loading beside.
+// tools returns tools as SGLang 0.5.23 dumps them: a function's keys in the client's order, then the missing ones as null, and
+// defer_loading beside the function.
 func tools(list template.Value, choice gjson.Result) (template.Value, error) {
 	if choice.Type == gjson.String && choice.String() == "none" {
 		return template.None, nil

@@ -12,16 +12,17 @@ import (
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
-// SGLang names pictures by numbers: a 64-bit item hash, and from it the pads that stand in place of the picture's token
-// ids. For families that vision.Facts gives classes (Qwen3-VL; release 0.5.23) the item hash follows from the file's bytes,
-// image_url.detail, and one fingerprint of the worker's processor. Other families hash pixel features: not computable.
+// SGLang names pictures by numbers: a 64-bit item hash, and derived from it the pads that replace the picture's token ids. For
+// families to which vision.Facts gives classes (Qwen3-VL; release 0.5.23) the item hash follows from the file's bytes,
+// image_url.detail, and one fingerprint of the worker's processor. Other families hash pixel features, which cannot be computed
+// here.
 
-// FileDigest is the recipe of SGLang's content digest: SHA-256 of the file, in hex. It is the only pass over the bytes that
-// item hashes need, whatever the fingerprint.
+// FileDigest returns the recipe of SGLang's content digest: SHA-256 of the file, in hex. Item hashes need no other pass over the
+// bytes, whatever the fingerprint.
 func FileDigest() name.Recipe { return name.Recipe{Algorithm: name.SHA256} }
 
-// Item gives the item hash of a picture by its content digest, for workers of a fingerprint ("sha256:" and 64 hex digits). A
-// detail other than "" and "auto" is an option of its own. A few µs.
+// Item returns the item hash of a picture from its content digest, for workers with this fingerprint ("sha256:" and 64 hex digits).
+// A detail other than "" and "auto" is hashed as an option. Takes a few µs.
 func Item(fingerprint string, content [32]byte, detail string) uint64 {
 	options := map[string]any{}
 	if detail != "" && detail != "auto" {
@@ -41,10 +42,10 @@ func Item(fingerprint string, content [32]byte, detail string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// ItemName writes an item hash as a name: 16 hex digits.
+// ItemName formats an item hash as a name: 16 hex digits.
 func ItemName(item uint64) string { return fmt.Sprintf("%016x", item) }
 
-// ParseItem reads a name back.
+// ParseItem parses a name made by ItemName.
 func ParseItem(name string) (uint64, error) {
 	if len(name) != 16 {
 		return 0, fmt.Errorf("item hash %q: want 16 hex digits", name)
@@ -52,7 +53,7 @@ func ParseItem(name string) (uint64, error) {
 	return strconv.ParseUint(name, 16, 64)
 }
 
-// PadRule is how a release makes pads of an item hash.
+// PadRule is how a release derives pads from an item hash.
 type PadRule uint8
 
 // The rules; see PadRuleOf for their releases.
@@ -62,8 +63,8 @@ const (
 	PadFour                // four 62-bit values in turn, from the start of each run
 )
 
-// Pads gives the four pads of an item: position k of a run of placeholder tokens carries pad k mod 4. Those of PadFour exceed
-// 32 bits; any id from 1 000 000 up is a pad.
+// Pads returns the four pads of an item: position k of a run of placeholder tokens carries pad k mod 4. Those of PadFour exceed 32
+// bits. Every id of 1 000 000 or more is a pad.
 func Pads(item uint64, rule PadRule) [4]uint64 {
 	if rule == PadFour {
 		return fourPads(binary.BigEndian.AppendUint64(nil, item))
@@ -75,7 +76,7 @@ func Pads(item uint64, rule PadRule) [4]uint64 {
 	return [4]uint64{p, p, p, p}
 }
 
-// fourPads gives the pads of an identity: the 8 bytes of an item hash.
+// fourPads returns the pads of an identity, the 8 bytes of an item hash.
 func fourPads(identity []byte) (pads [4]uint64) {
 	d := sha256.Sum256(append([]byte("sglang-mm-wide-pad-v1"), identity...))
 	for k := range pads {
@@ -84,9 +85,9 @@ func fourPads(identity []byte) (pads [4]uint64) {
 	return pads
 }
 
-// Processor is what a worker's fingerprint is made of. Most of it is known from the model's config.json and the server's
-// flags; the release of transformers, the transport and where pictures are decoded are not told, so they are enumerated
-// (Candidates) and found by the first event.
+// Processor holds the inputs of a worker's fingerprint. Most are known from the model's config.json and the server's flags. The
+// release of transformers, the transport and where pictures are decoded are not reported, so all combinations are enumerated
+// (Candidates) and the first event decides between them.
 type Processor struct {
 	ModelType      string   // config.json model_type
 	Architectures  []string // config.json architectures
@@ -98,7 +99,7 @@ type Processor struct {
 	cpuDecode    bool   // images not decoded on the GPU
 }
 
-// fingerprint gives "sha256:" and 64 hex digits (SGLang 0.5.23).
+// fingerprint returns "sha256:" and 64 hex digits (SGLang 0.5.23).
 func (p Processor) fingerprint() string {
 	architectures := make([]any, len(p.Architectures))
 	for i, a := range p.Architectures {
@@ -108,7 +109,7 @@ func (p Processor) fingerprint() string {
 	if p.Revision != "" {
 		revision = p.Revision
 	}
-	none := map[string]any{} // --mm-process-config and its members: SGLang's own
+	none := map[string]any{} // SGLang's --mm-process-config and its members
 	sum := sha256.Sum256(canonical(map[string]any{
 		"architectures":                architectures,
 		"disable_fast_image_processor": false,
@@ -133,8 +134,8 @@ func (p Processor) fingerprint() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Candidates lists the fingerprints that a worker may have, for every release of transformers given and both transports,
-// likeliest first. One known picture in one event tells which (the one whose pads it holds).
+// Candidates lists the fingerprints that a worker may have, for each given release of transformers and both transports, most likely
+// first. One known picture in one event decides: the right one yields the event's pads.
 func (p Processor) Candidates(transformers []string) (out []string) {
 	for _, p.transformers = range transformers {
 		for _, p.transport = range []string{"cuda_ipc", "cpu"} {
@@ -146,8 +147,8 @@ func (p Processor) Candidates(transformers []string) (out []string) {
 	return out
 }
 
-// canonical writes SGLang's canonical JSON: every value with its type, members sorted by key. Values are nil, bool, string,
-// []any and map[string]any.
+// canonical returns SGLang's canonical JSON: every value with its type, members sorted by key. Values are nil, bool, string, []any
+// and map[string]any.
 func canonical(v any) []byte {
 	switch v := v.(type) {
 	case bool:
@@ -181,7 +182,7 @@ func canonical(v any) []byte {
 	return []byte(`{"type":"none"}`)
 }
 
-// asciiJSON writes a string as Python's json.dumps does: anything beyond ASCII escaped, nothing else but what JSON asks.
+// asciiJSON quotes a string as Python's json.dumps does: it escapes non-ASCII characters and otherwise only what JSON requires.
 func asciiJSON(s string) []byte {
 	out := []byte{'"'}
 	for _, r := range s {

@@ -9,22 +9,22 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Finder finds out how the workers of one model name pictures: events carry pads, and of all fingerprints that a worker may
-// have only its own turns a picture that was routed lately into the pads that an event shows. Safe for concurrent use.
+// Finder determines how the workers of one model name pictures. Events carry pads, and among all fingerprints that a worker may
+// have only its own maps a recently routed picture to the pads in an event. Safe for concurrent use.
 type Finder struct {
 	rule       PadRule
-	candidates []string // fingerprints, likeliest first
+	candidates []string // fingerprints, most likely first
 	found      func(fingerprint string)
 
 	mu     sync.Mutex
-	now    string         // the fingerprint that counts; "": not known yet
-	recent []Picture      // routed lately, oldest first
-	by     map[uint64]int // first pad → candidate, of the recent pictures that were tried
-	agreed [2]uint64      // candidate + 1, and the pad of 30 bits that spoke for it
+	now    string         // the fingerprint in use; "": not known yet
+	recent []Picture      // recently routed, oldest first
+	by     map[uint64]int // first pad → candidate, for the recent pictures that were tried
+	agreed [2]uint64      // candidate + 1 that a 30-bit pad pointed to, and that pad
 	tried  time.Time
 }
 
-// Picture is what the item hash of a picture depends on besides the fingerprint.
+// Picture holds what a picture's item hash depends on besides the fingerprint.
 type Picture struct {
 	Content [32]byte // SHA-256 of the file
 	Detail  string   // image_url.detail
@@ -33,14 +33,14 @@ type Picture struct {
 
 const (
 	recentPictures = 64
-	// retryPad is how often a pad that the fingerprint does not explain is looked into: it may be a picture that was not
-	// routed by us, or workers that were upgraded. One look costs about a millisecond a picture.
+	// retryPad is the least time between two searches for a pad that the fingerprint does not explain: the picture may have been
+	// routed by somebody else, or the workers may have been upgraded. One search costs about a millisecond per picture.
 	retryPad = time.Second
 )
 
 // transformersReleases lists the releases of Hugging Face transformers that a worker may run, the likely ones first.
 func transformersReleases() (out []string) {
-	out = []string{"5.19.0"} // of SGLang 0.5.23's image
+	out = []string{"5.19.0"} // in SGLang 0.5.23's image
 	for patch := range 4 {
 		for minor := 30; minor >= 0; minor-- {
 			out = append(out, fmt.Sprintf("5.%d.%d", minor, patch))
@@ -52,8 +52,8 @@ func transformersReleases() (out []string) {
 	return out
 }
 
-// NewFinder begins with a fingerprint that is known, or with "" and all that a processor may have. found is told what events
-// show. Without a class of processor it is nil: such names do not follow from the bytes.
+// NewFinder returns a Finder that starts with a known fingerprint, or with "" and all candidates of the processor. It calls found
+// with the fingerprint that events reveal. It returns nil if the processor has no class: such names do not follow from the bytes.
 func NewFinder(proc Processor, fingerprint string, v rules.Version, found func(fingerprint string)) *Finder {
 	if proc.Class == "" {
 		return nil
@@ -65,7 +65,7 @@ func NewFinder(proc Processor, fingerprint string, v rules.Version, found func(f
 	return f
 }
 
-// Name gives a picture's name, if the fingerprint is known, and remembers the picture.
+// Name returns a picture's name, if the fingerprint is known, and remembers the picture.
 func (f *Finder) Name(pic Picture) (string, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,7 +77,7 @@ func (f *Finder) Name(pic Picture) (string, bool) {
 		if len(f.recent) == recentPictures {
 			f.recent = f.recent[:copy(f.recent, f.recent[1:])]
 		}
-		pic.Detail = strings.Clone(pic.Detail) // it lies in the request
+		pic.Detail = strings.Clone(pic.Detail) // it points into the request
 		f.recent = append(f.recent, pic)
 	}
 	if f.now == "" {
@@ -86,7 +86,7 @@ func (f *Finder) Name(pic Picture) (string, bool) {
 	return ItemName(Item(f.now, pic.Content, pic.Detail)), true
 }
 
-// Saw takes a pad of an event. The first that only one candidate explains decides; of pads of 30 bits, two that agree.
+// Saw takes a pad from an event. The first pad that only one candidate explains decides; of 30-bit pads two must agree.
 func (f *Finder) Saw(pad uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +108,7 @@ func (f *Finder) Saw(pad uint64) {
 	}
 }
 
-// explain looks for the candidate that gives a pad to a recent picture, the youngest first.
+// explain returns the candidate that maps a recent picture to this pad, trying the newest pictures first.
 func (f *Finder) explain(pad uint64) (candidate int, ok bool) {
 	if len(f.by) > recentPictures*len(f.candidates) {
 		clear(f.by)

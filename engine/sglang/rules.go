@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Rules are SGLang's, from 0.5.0 to 0.5.23. Its page size is 1 unless the attention backend forces another.
+// Rules returns the rules of SGLang 0.5.0 to 0.5.23. Its page size is 1 unless the attention backend forces another.
 func Rules(v rules.Version) rules.Rules {
 	return rules.Rules{
 		Release: "0.5.23", BlockSize: 1,
@@ -39,7 +39,7 @@ func findEvents(ctx context.Context, client *http.Client, addr, host string, ran
 	return e, nil
 }
 
-// PadRuleOf is how a release makes pads.
+// PadRuleOf returns how a release derives pads.
 func PadRuleOf(v rules.Version) PadRule {
 	switch {
 	case v.AtLeast(0, 5, 23):

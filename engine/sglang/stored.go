@@ -1,6 +1,7 @@
 package sglang
 
-// From fields to an event: ids become local hashes; the salt enters the first block of a sequence, the adapter the seed.
+// This file turns fields into an event: ids become local hashes; the salt enters the first block of a sequence, the adapter the
+// seed.
 
 import (
 	"math"
@@ -10,10 +11,10 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// emit appends the event that was read into d.f to the batch.
+// emit appends the event in d.f to the batch.
 func (d *Decoder) emit() error {
 	e := kvevent.Event{Kind: d.f.Kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes}
-	switch { // what vLLM sends and no release of SGLang: it is not read here
+	switch { // fields of vLLM that no release of SGLang sends and that are not read here
 	case d.f.ExtraKeys != nil:
 		d.f.Strange("extra_keys")
 	case d.f.Group >= 0:
@@ -37,7 +38,7 @@ func (d *Decoder) emit() error {
 func (d *Decoder) stored(e *kvevent.Event) error {
 	f, ids, size := &d.f, d.ids, d.f.BlockSize
 	if !f.HasTokens {
-		ids = nil // those of an earlier event
+		ids = nil // they are left over from an earlier event
 	}
 	width, tokens := size, len(ids)
 	if d.pairs {
@@ -79,7 +80,7 @@ func (d *Decoder) keep(ids []uint64) []uint32 {
 	return kvevent.Tail(d.a.Tokens, first)
 }
 
-// pads calls Pad for the pads among ids, but not for one that is among the four ids before it: pads repeat every four tokens.
+// pads calls Pad for the pads among ids, except those equal to one of the four ids before: pads repeat every four tokens.
 func (d *Decoder) pads(ids []uint64) {
 	for i, id := range ids {
 		if id < firstPad {

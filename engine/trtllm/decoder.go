@@ -1,6 +1,6 @@
 // Package trtllm reads the KV events of TensorRT-LLM (1.0 to 1.3) and drains them from trtllm-serve.
 //
-// Two forms, told apart by the first byte. JSON is what POST /kv_cache_events answers, an array of
+// There are two forms, distinguished by the first byte. JSON is the answer of POST /kv_cache_events, an array of
 //
 //	{"event_id": 7, "window_size": 131072, "attention_dp_rank": 0, "layer_group_id": 0, "data": {"type": …}}
 //	created   num_blocks_per_cache_level
@@ -12,7 +12,7 @@
 //
 //	decoder.go  the envelope: numbers, gaps, windows, ranks; created, removed, updated
 //	stored.go   blocks → local hashes: one name for each item that touches a block
-//	v2.go       the second generation's keys: an item's digest stands among the token ids
+//	v2.go       the second generation's keys: an item's digest among the token ids
 //	msgpack.go  the ZeroMQ form;  poll.go the drain
 //
 // Sources: C++ KVCacheEventManager and KVCacheEventSerializer as of 1.0 to 1.3.0rc27, read, not run.
@@ -33,37 +33,37 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its
-// memory, and what it says depends on what came before: numbers, windows, where blocks lie.
+// Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory, and
+// keeps state between payloads: event numbers, windows, the tiers of blocks.
 type Decoder struct {
-	// BlockSize is the engine's tokens_per_block; 0 learns it from the first event with two blocks or more. Events do not
-	// tell it, and a tail block may be shorter.
+	// BlockSize is the engine's tokens_per_block; 0: learned from the first event with two blocks or more. Events do not carry it,
+	// and a tail block may be shorter.
 	BlockSize int
-	// Rank is the attention data-parallel rank to read; events without one belong to rank 0.
+	// Rank is the attention data-parallel rank to read. Events without a rank belong to rank 0.
 	Rank int
-	// Standalone: the events are those of NVIDIA's standalone router example, which names pictures wherever there are any.
+	// Standalone means that the events come from NVIDIA's standalone router example, which always names pictures.
 	Standalone bool
 	// Keep makes stored events carry tokens and media names, for audit and learning.
 	Keep bool
 
 	out       kvevent.Batch
 	a         kvevent.Arena
-	f         wire.Fields // of the event being read, in the ZeroMQ form
-	ids       []byte      // its token ids, as they came
-	next      uint64      // the event number to come
+	f         wire.Fields // the current event, in the ZeroMQ form
+	ids       []byte      // its token ids, undecoded
+	next      uint64      // the next event number expected
 	started   bool
 	scope     scope
 	anyStored bool                    // something was stored since the last clear
-	offGPU    map[uint64]kvevent.Tier // blocks that left the GPU: where they are
+	offGPU    map[uint64]kvevent.Tier // tier of each block that left the GPU
 	s         stored
 	items     itemState
 	groups    wire.Groups // of the ZeroMQ form
 	scratch   []byte
-	strange   string // the first key of the event being read that no release sends (JSON form)
+	strange   string // the first key of the current event that no release sends (JSON form)
 }
 
-// scope is one stream of a model with several attention windows: blocks of the largest window, which no layer outlives,
-// prove a full prefix. Of equal windows the lowest layer group counts.
+// scope identifies one stream of a model with several attention windows. Blocks of the largest window, which no layer outlives,
+// prove a full prefix. Among equal windows the lowest layer group is used.
 type scope struct {
 	window, group int
 	known         bool
@@ -73,14 +73,14 @@ func (s scope) better(than scope) bool {
 	return !than.known || s.window > than.window || s.window == than.window && s.group < than.group
 }
 
-// maxOffGPU bounds the memory for blocks outside the GPU, about 40 bytes each; those beyond it count as removed.
+// maxOffGPU bounds the blocks outside the GPU that are tracked, about 40 bytes each. Blocks beyond it count as removed.
 const maxOffGPU = 1 << 20
 
-// Decode reads one payload of either form. The batch and what it points to are good until the next call; with Keep,
-// Mention names also point into payload. An error means that the payload is cut: then nothing of it is returned,
-// because what is missing may be a removal. One event that cannot be read is only counted.
+// Decode reads one payload of either form. The batch and what it points to are valid until the next call; with Keep, Mention names
+// also point into payload. An error means that the payload is truncated: then none of its events is returned, because a missing one
+// may be a removal. An event that cannot be read is only counted.
 //
-// A missing event number makes all before it worthless: a Cleared event comes first, and the batch is Partial.
+// A gap in the event numbers invalidates everything before it: the batch begins with a Cleared event and is Partial.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
 	d.out = kvevent.Batch{}
@@ -116,7 +116,7 @@ func (d *Decoder) json(payload []byte) error {
 	return nil
 }
 
-// envelope reads one event's frame, sees to its number, and reads its data if it is one that counts.
+// envelope reads one event's frame, checks its number, and reads its data if the event is relevant.
 func (d *Decoder) envelope(event gjson.Result) error {
 	if !event.IsObject() {
 		return errors.New("want an object")
@@ -144,7 +144,7 @@ func (d *Decoder) envelope(event gjson.Result) error {
 		d.strange = ""
 		return nil
 	}
-	at := scope{window: math.MaxInt, known: true} // no window told: full attention
+	at := scope{window: math.MaxInt, known: true} // no window given: full attention
 	if n, ok := whole(window); ok {
 		at.window = n
 	}
@@ -161,7 +161,7 @@ var (
 	mediaKeys = []string{"type", "hash", "start_offset", "uuid"}
 )
 
-// checkKeys notes a key of an object that is none of those known.
+// checkKeys records a key of an object that is not among the known ones.
 func (d *Decoder) checkKeys(object gjson.Result, known []string) {
 	object.ForEach(func(key, _ gjson.Result) bool {
 		if !slices.Contains(known, key.Str) {
@@ -171,24 +171,24 @@ func (d *Decoder) checkKeys(object gjson.Result, known []string) {
 	})
 }
 
-// unknownKey notes a key of the event that no release sends.
+// unknownKey records a key of the event that no release sends.
 func (d *Decoder) unknownKey(key string) {
 	if d.strange == "" {
 		d.strange = cmp.Or(key, "an empty key")
 	}
 }
 
-// number sees to gaps and new lives. Numbers rise by one, per rank; there is no way to ask again.
+// number detects gaps and restarts. Numbers rise by one per rank; missing events cannot be requested again.
 func (d *Decoder) number(id uint64) {
 	switch {
 	case id == 0:
-		d.clear() // of a new engine all is known
+		d.clear() // of a new engine everything is known
 		d.out.Partial, d.scope = false, scope{}
 	case !d.started:
-		d.clear() // what was before us is not known
+		d.clear() // the events before this one are unknown
 		d.out.Partial = true
 	case id != d.next:
-		if id > d.next { // else the engine has restarted
+		if id > d.next { // otherwise the engine has restarted
 			d.out.Gaps++
 		}
 		d.clear()
@@ -197,7 +197,7 @@ func (d *Decoder) number(id uint64) {
 	d.started, d.next = true, id+1
 }
 
-// clear forgets what was held.
+// clear emits Cleared and resets the state.
 func (d *Decoder) clear() {
 	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Cleared})
 	d.forget()
@@ -209,7 +209,7 @@ func (d *Decoder) forget() {
 	clear(d.items.lastItem)
 }
 
-// provesPrefix tells whether a stream is the one that proves full prefixes; a better one takes its place.
+// provesPrefix reports whether a stream is the one that proves full prefixes. A better one replaces it.
 func (d *Decoder) provesPrefix(at scope) bool {
 	if d.scope == at {
 		return true
@@ -218,7 +218,7 @@ func (d *Decoder) provesPrefix(at scope) bool {
 		return false
 	}
 	if d.anyStored {
-		d.clear() // what was stored of the smaller window
+		d.clear() // drop what was stored for the smaller window
 		d.out.Partial = true
 	}
 	d.scope = at
@@ -243,7 +243,7 @@ func (d *Decoder) data(data gjson.Result, at scope) error {
 	switch kind {
 	case "created":
 		for i, blocks := range data.Get("num_blocks_per_cache_level").Array() {
-			if n, ok := whole(blocks); i > 0 && ok && n > 0 { // there is room outside the GPU
+			if n, ok := whole(blocks); i > 0 && ok && n > 0 { // there is memory outside the GPU
 				d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: kvevent.CPU})
 				break
 			}
@@ -263,7 +263,7 @@ func (d *Decoder) data(data gjson.Result, at scope) error {
 	return nil
 }
 
-// removed takes blocks away from where they lie: the event does not say where that is.
+// removed removes blocks from the tier in which they were last seen, because the event does not name it.
 func (d *Decoder) removed(hashes gjson.Result) error {
 	if !hashes.IsArray() {
 		return errors.New("removed: no block_hashes")
@@ -281,7 +281,7 @@ func (d *Decoder) removed(hashes gjson.Result) error {
 			d.out.Bad++
 			return true
 		}
-		if at := d.offGPU[h]; at != tier { // GPU is the zero value
+		if at := d.offGPU[h]; at != tier { // the zero value is the GPU
 			flush()
 			tier = at
 		}
@@ -294,7 +294,7 @@ func (d *Decoder) removed(hashes gjson.Result) error {
 	return nil
 }
 
-// updated moves a block between the GPU and other memory; a change of priority alone is nothing to us.
+// updated moves a block between the GPU and other memory. It ignores a change of priority.
 func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
 	from, hasFrom := whole(level.Get("old_value"))
 	to, hasTo := whole(level.Get("new_value"))
@@ -314,7 +314,7 @@ func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
 		kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
 }
 
-// setOffGPU remembers that a block lies outside the GPU; false if there is no room.
+// setOffGPU records that a block lies outside the GPU. It returns false if the table is full.
 func (d *Decoder) setOffGPU(engineHash uint64, tier kvevent.Tier) bool {
 	if d.offGPU == nil {
 		d.offGPU = make(map[uint64]kvevent.Tier)
@@ -326,10 +326,10 @@ func (d *Decoder) setOffGPU(engineHash uint64, tier kvevent.Tier) bool {
 	return true
 }
 
-// tierOf is a cache level: 0 the GPU, 1 host memory; levels beyond are read as disk and shared store.
+// tierOf returns the tier of a cache level: 0 the GPU, 1 host memory; higher ones are read as disk and shared store.
 func tierOf(level int) kvevent.Tier { return kvevent.Tier(min(max(level, 0), kvevent.Tiers-1)) }
 
-// number reads an integer of 64 bits; a negative one as its two's complement.
+// number reads a 64-bit integer; a negative one as its two's complement.
 func number(v gjson.Result) (n uint64, ok bool) {
 	if v.Type != gjson.Number {
 		return 0, false
@@ -343,7 +343,7 @@ func number(v gjson.Result) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// whole reads an integer of 0 or more that fits an int; else n is 0.
+// whole reads a non-negative integer that fits an int; otherwise n is 0.
 func whole(v gjson.Result) (n int, ok bool) {
 	if u, valid := number(v); valid && int64(u) >= 0 {
 		return int(u), true
@@ -351,8 +351,8 @@ func whole(v gjson.Result) (n int, ok bool) {
 	return 0, false
 }
 
-// blockHash reads a block hash: a number (V1, v2_sha256_64) or 64 hex digits (v2_sha256), of which the first 16 are what the
-// number would be. null is no hash.
+// blockHash reads a block hash: a number (V1, v2_sha256_64) or 64 hex digits (v2_sha256), of which the first 16 equal that number.
+// ok is false for null.
 func blockHash(v gjson.Result) (h uint64, ok bool) {
 	if v.Type == gjson.String {
 		return block.NameHash(v.Str), v.Str != ""

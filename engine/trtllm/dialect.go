@@ -13,8 +13,8 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// Dialect is how TensorRT-LLM reads requests (1.3, serve/chat_utils.py and inputs/utils.py). Read in its source; no recording
-// of a running server stands behind it.
+// Dialect returns how TensorRT-LLM reads requests (1.3, serve/chat_utils.py and inputs/utils.py). This was read in its source and
+// not compared with a running server.
 func Dialect() prompt.Dialect {
 	return prompt.Dialect{
 		PromptFlags: true, Documents: true, MediaIOKwargs: true, IDsField: "prompt_token_ids",
@@ -25,7 +25,8 @@ func Dialect() prompt.Dialect {
 	}
 }
 
-// reuse: what becomes of a request for log probabilities of its prompt is not known.
+// reuse returns whether the engine looks a prompt up in its cache. For requests for log probabilities of the prompt that is not
+// known.
 func reuse(endpoint string, req *body.Request) prompt.Reuse {
 	if prompt.AsksPromptLogprobs(endpoint, req) {
 		return prompt.Perhaps
@@ -33,7 +34,7 @@ func reuse(endpoint string, req *body.Request) prompt.Reuse {
 	return prompt.Reused
 }
 
-// part reads one content part: OpenAI's forms, bare texts and embeddings.
+// part reads one content part: OpenAI's forms, bare strings and embeddings.
 func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	switch {
 	case p.Raw.Type == gjson.String:
@@ -48,7 +49,7 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	return it, true, err
 }
 
-// messages lays out turns for the template.
+// messages converts turns to the template's messages.
 func messages(r *prompt.Reader, turns []prompt.Turn, _ bool) (list []template.Value, _ string, err error) {
 	list, err = r.EachTurn(turns, message)
 	return list, "", err
@@ -97,7 +98,7 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 	return d.Value(), nil
 }
 
-// oneString puts placeholders to the joined texts, less those that the user typed.
+// oneString adds the placeholders that the user has not typed to the joined texts.
 func oneString(r *prompt.Reader, items []prompt.Item) string {
 	text := prompt.Joined(items, "\n")
 	var placeholders []string
@@ -127,7 +128,7 @@ func oneString(r *prompt.Reader, items []prompt.Item) string {
 	return strings.Join(append([]string{text}, parts...), sep)
 }
 
-// arguments makes an object of a call's arguments; what is no JSON stays a text.
+// arguments converts a call's arguments to an object; text that is not JSON stays text.
 func arguments(args template.Value) (template.Value, error) {
 	if args.IsNone() {
 		return template.NewDict(0).Value(), nil

@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// describe asks for GET /server_info, which the candidates of 1.3 have since the tenth. Where events go is not asked for: the
-// answer to POST /kv_cache_events takes them away from whoever drains them.
+// describe asks for GET /server_info, which the release candidates of 1.3 have since the tenth. It does not ask where events go: a
+// POST to /kv_cache_events would take them away from whoever drains them.
 func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts) {
 	var a struct {
 		BlockSize int    `json:"tokens_per_block"`

@@ -10,29 +10,29 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 )
 
-// The ZeroMQ form (1.3.0rc27, V2 manager): [time, [event, …], rank] as vLLM sends it, events as maps with a "type".
-// Blocks are always full; a token id may be a digest; mm_keys holds one list a block. It has no event numbers: the
-// transport's count.
+// The ZeroMQ form (1.3.0rc27, V2 manager): [time, [event, …], rank] as vLLM sends it, events as maps with a "type". Blocks are
+// always full; a token id may be a digest; mm_keys holds one list per block. It has no event numbers: the transport's sequence
+// numbers serve instead.
 //
-// The standalone router example of NVIDIA Dynamo sends the same maps, one event a message, with block_mm_infos in place of
-// mm_keys: null or {"mm_objects": [{"mm_hash": first 64 bits of the key's hash, "offsets": [[start, end], …]}]} for each
-// block, and nothing at all where there are no pictures.
+// The standalone router example of NVIDIA Dynamo sends the same maps, one event per message, with block_mm_infos in place of
+// mm_keys: null or {"mm_objects": [{"mm_hash": first 64 bits of the key's hash, "offsets": [[start, end], …]}]} for each block, and
+// no such member if there are no pictures.
 
 func (d *Decoder) msgpack(payload []byte) (err error) {
 	d.out, err = wire.Batch(payload, &d.a, &d.f, d.packedTokens, d.packed)
 	return err
 }
 
-// packedTokens cuts off the token ids, which are read with the blocks.
+// packedTokens saves the undecoded token ids; they are decoded together with the blocks.
 func (d *Decoder) packedTokens(b []byte) (rest []byte, err error) {
 	d.ids, rest, err = wire.Raw(b)
 	return rest, err
 }
 
-// packed takes the event that was read into d.f.
+// packed handles the event in d.f.
 func (d *Decoder) packed() error {
 	f := &d.f
-	if f.Salt != nil { // no release sends it in this form
+	if f.Salt != nil { // no release sends a salt in this form
 		f.Strange("cache_salt")
 	}
 	full := d.groups.Prove(f)
@@ -108,7 +108,7 @@ func (d *Decoder) packedStored() error {
 		one.names = len(d.s.names) - one.name
 		d.s.blocks = append(d.s.blocks, one)
 	}
-	d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-n] // events are cut from the blocks, where they lie in one tier
+	d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-n] // the event's blocks supply them again, split by tier
 	return d.finish(f.Parent, f.HasParent)
 }
 

@@ -14,19 +14,19 @@ import (
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
-// Names is what names pictures in one class of workers (trtllm-serve). A name is a digest of the decoded pixels: the file is
-// decoded by package pixels, and EXIF is not obeyed. The pixels go to the digest in pieces of 64 KiB: the float tensor of a
-// 1080p picture, 25 MB, never stands in memory.
+// Names computes the names of pictures in one class of workers (trtllm-serve). A name is a digest of the decoded pixels: package
+// pixels decodes the file, and EXIF orientation is ignored. Pixels are fed to the digest in pieces of 64 KiB, so the float tensor
+// of a 1080p picture, 25 MB, is never held in memory.
 type Names struct {
-	// Tagged: the content is framed with its type and shape (2026, late 1.3). Which form a worker has shows in the first
-	// mm_keys hash seen for a picture.
+	// Tagged: the content is framed with its type and shape (2026, late 1.3). The first mm_keys hash seen for a picture shows which
+	// form a worker uses.
 	Tagged bool
-	// PIL: the picture is hashed as RGBA bytes, not as a float32 tensor (channel, row, column): media_io_kwargs
-	// {"image": {"format": "pil"}}, and some models' own preference.
+	// PIL: the picture is hashed as RGBA bytes, not as a float32 tensor (channel, row, column): media_io_kwargs {"image":
+	// {"format": "pil"}}, or the preference of some models.
 	PIL bool
 }
 
-// With takes the media_io_kwargs of a server or a request; false if they ask for what is not modelled.
+// With applies the media_io_kwargs of a server or a request. ok is false if they ask for something that is not modelled.
 func (n Names) With(mediaIO name.Fields) (Names, bool) {
 	v, ok := mediaIO.Object("image").Get("format")
 	if !ok {
@@ -36,8 +36,8 @@ func (n Names) With(mediaIO name.Fields) (Names, bool) {
 	return n, v.Kind == name.String && (n.PIL || string(v.Raw) == "pt")
 }
 
-// newKeys is how workers of a release name media: by decoded pixels, so a picture has no name at its first sight, and the
-// request goes by affinity; the next one finds it.
+// newKeys returns how workers of a release name media. Names come from decoded pixels, so a picture has no name when it is first
+// seen: that request is routed by affinity, and the next one finds the name.
 func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	io, err := name.ParseFields([]byte(o.MediaIO))
 	if err != nil {
@@ -72,7 +72,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 
 func (n Names) form() pixels.Form { return pixels.Form{Key: n.key(), Of: n.Of} }
 
-// key tells forms apart, and from every Recipe's key.
+// key distinguishes the forms from each other and from the key of every Recipe.
 func (n Names) key() (key [32]byte) {
 	copy(key[:], "TensorRT-LLM")
 	if n.Tagged {
@@ -84,8 +84,8 @@ func (n Names) key() (key [32]byte) {
 	return key
 }
 
-// Of gives the hash in KV events' mm_keys, 64 hex digits; with multi_modal_uuids, which no HTTP field reaches, it would be
-// another. It takes milliseconds.
+// Of returns the hash in KV events' mm_keys, 64 hex digits. (With multi_modal_uuids it would differ, but no HTTP field sets them.)
+// It takes milliseconds.
 func (n Names) Of(p *pixels.RGB) string {
 	h := blake3.New()
 	if n.Tagged {
@@ -100,7 +100,7 @@ func (n Names) Of(p *pixels.RGB) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// frame is what stands before the pixels: type and shape, all integers big-endian.
+// frame returns the header hashed before the pixels: type and shape, all integers big-endian.
 func (n Names) frame(p *pixels.RGB) []byte {
 	u64 := binary.BigEndian.AppendUint64
 	w, rows := uint64(p.W), uint64(p.H)
@@ -116,7 +116,7 @@ func (n Names) frame(p *pixels.RGB) []byte {
 
 const piece = 16 << 10 // pixels converted at a time
 
-// unit is v/255 in float32, rounded correctly (a product with the reciprocal differs for half of the values).
+// unit is v/255 in float32, rounded correctly (multiplying by the reciprocal gives another result for half of the values).
 var unit = func() (t [256]uint32) {
 	for v := range t {
 		t[v] = math.Float32bits(float32(v) / 255)
@@ -124,7 +124,7 @@ var unit = func() (t [256]uint32) {
 	return t
 }()
 
-// writePlanes streams the picture as torchvision's ToTensor has it: float32, little-endian, a plane per channel.
+// writePlanes writes the picture in the layout of torchvision's ToTensor: float32, little-endian, one plane per channel.
 func writePlanes(h hash.Hash, p *pixels.RGB) {
 	buf := make([]byte, 4*piece)
 	for c := range 3 {
@@ -140,7 +140,7 @@ func writePlanes(h hash.Hash, p *pixels.RGB) {
 	}
 }
 
-// writeRGBA streams the picture as RGBA.
+// writeRGBA writes the picture as RGBA.
 func writeRGBA(h hash.Hash, p *pixels.RGB) {
 	buf := make([]byte, 0, 4*piece)
 	for i, n := 0, p.W*p.H; i < n; i += piece {

@@ -15,12 +15,12 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// Drain polls one worker's POST /kv_cache_events. An answer takes what it holds out of the engine's queue, so there must
-// be exactly one Drain for a worker in the world; a second one shows as gaps in the event numbers. One Drain serves all
-// ranks of its worker: every rank's feed gets every answer, and its Decoder takes what is of its rank.
+// Drain polls one worker's POST /kv_cache_events. An answer removes its events from the engine's queue, so each worker must have
+// exactly one Drain anywhere; a second one shows as gaps in the event numbers. One Drain serves all ranks of its worker: every
+// rank's feed gets every answer, and its Decoder selects its own rank.
 //
-// A worker with events is asked again after 5 ms, an idle one after ever longer, up to 25 ms; releases up to 1.3.0rc9 hold
-// an empty answer back for 2 s. One that cannot be asked is asked after 100 ms, then after ever longer, up to 5 s.
+// A worker with events is polled again after 5 ms, an idle one at intervals that grow to 25 ms; releases up to 1.3.0rc9 delay an
+// empty answer by 2 s. A worker that cannot be reached is polled after 100 ms, with back-off up to 5 s.
 type Drain struct {
 	url    string
 	ranks  int
@@ -28,7 +28,7 @@ type Drain struct {
 
 	mu    sync.Mutex
 	feeds []*stream.Feed
-	seq   uint64 // of the next answer; only poll's
+	seq   uint64 // of the next answer; used only by poll
 }
 
 const (
@@ -36,25 +36,25 @@ const (
 	minRetry, maxRetry = 100 * time.Millisecond, 5 * time.Second
 	answerTime         = 15 * time.Second
 	maxAnswer          = 60 << 20 // fits a feed's queue
-	maxKeptBuffer      = 1 << 20  // of the buffer for answers
+	maxKeptBuffer      = 1 << 20  // capacity of the answer buffer that is kept
 	eventsPath         = "/kv_cache_events"
 	maxErrorText       = 200
 )
 
-// NewDrain makes the poller of the server at base, such as http://10.0.0.5:8000, which has so many attention
-// data-parallel ranks (0 or 1: none). as is how it is spoken to, or nil. It begins when all of its Sources run.
+// NewDrain returns a Drain of the server at base, such as http://10.0.0.5:8000, which has this many attention data-parallel ranks
+// (0 or 1: none). as holds the TLS and token settings towards it, or nil. Polling begins when all its Sources run.
 func NewDrain(base string, ranks int, as *secure.Client) *Drain {
 	t := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}
 	return &Drain{url: base + eventsPath, ranks: max(ranks, 1), client: &http.Client{Transport: as.Transport(t), Timeout: answerTime,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// Source is one rank's feed.Source. Use it once.
+// Source returns a stream.Source for one rank. Call it once per rank.
 func (d *Drain) Source() stream.Source { return rankSource{d} }
 
 type rankSource struct{ *Drain }
 
-// Run implements feed.Source. The rank that comes last does the polling.
+// Run implements stream.Source. The last rank to run does the polling.
 func (s rankSource) Run(ctx context.Context, f *stream.Feed) error {
 	s.mu.Lock()
 	if !slices.Contains(s.feeds, f) { // after a panic it runs again
@@ -69,7 +69,7 @@ func (s rankSource) Run(ctx context.Context, f *stream.Feed) error {
 	return ctx.Err()
 }
 
-// Replay implements feed.Source: what was drained is gone.
+// Replay implements stream.Source. Replay is not supported: drained events are gone.
 func (rankSource) Replay(context.Context, uint64, func(stream.Message) error) error {
 	return errors.ErrUnsupported
 }
@@ -77,7 +77,7 @@ func (rankSource) Replay(context.Context, uint64, func(stream.Message) error) er
 func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 	defer d.client.CloseIdleConnections()
 	var buf []byte
-	if d.seq > 0 { // it ended by a panic, and what it had drained is lost
+	if d.seq > 0 { // the previous poll panicked, and what it had drained is lost
 		d.seq++
 	}
 	pause, retry, up := minPause, minRetry, false
@@ -96,8 +96,8 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 				f.Up()
 			}
 		}
-		// An answer that broke off has been taken out of the queue all the same: its beginning is handed on, cannot be read,
-		// and so leaves what is known in doubt.
+		// A truncated answer has left the engine's queue nevertheless. Passing on its beginning, which cannot be decoded, marks the
+		// worker's state as doubtful.
 		if holdsEvents(buf) {
 			for _, f := range feeds {
 				f.Offer(stream.Message{Seq: d.seq, Payload: buf})
@@ -123,7 +123,7 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 	}
 }
 
-// holdsEvents tells an answer from the empty array, without reading it.
+// holdsEvents distinguishes an answer from the empty array, without decoding it.
 func holdsEvents(b []byte) bool {
 	for i, open := 0, false; i < len(b); i++ {
 		switch b[i] {
@@ -142,7 +142,7 @@ func holdsEvents(b []byte) bool {
 	return false
 }
 
-// post takes what the worker has, appended to buf. With an error, buf holds what came before it of a good answer.
+// post appends the worker's answer to buf. With an error, buf holds the part of a 200 response that arrived before it.
 func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, nil)
 	if err != nil {

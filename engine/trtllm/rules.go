@@ -4,7 +4,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Rules are TensorRT-LLM's (trtllm-serve), from 1.0 to 1.3.
+// Rules returns the rules of TensorRT-LLM (trtllm-serve) 1.0 to 1.3.
 func Rules(v rules.Version) rules.Rules {
 	return rules.Rules{
 		Release:    "1.3.0",
@@ -12,8 +12,8 @@ func Rules(v rules.Version) rules.Rules {
 		TakesPaths: true, TakesEmbeddingFiles: true,
 		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
 		EventsTellMedia: v.AtLeast(1, 2, 0), EventsTellSalt: v.AtLeast(1, 2, 0), EventsTellAdapter: true,
-		// The V2 manager commits a batch's blocks when the batch is launched, and flushes them with the results of the one
-		// before (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The drain over HTTP is behind the prefill.
+		// The V2 manager commits a batch's blocks when the batch is launched, and flushes them with the results of the previous one
+		// (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The HTTP drain gets them after the prefill.
 		StoredEarly:    v.AtLeast(1, 3, 0),
 		EventsOverHTTP: true, TellsLoad: true,
 		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
@@ -26,6 +26,6 @@ func Rules(v rules.Version) rules.Rules {
 	}
 }
 
-// NamesOf is how a release names pictures. The tagged form came in the candidates of 1.3; in which of them is not known, so
-// all of 1.3 count as such; for an earlier one the configuration says 1.2.
+// NamesOf returns how a release names pictures. The tagged form appeared in some release candidate of 1.3; which one is not known,
+// so all of 1.3 count as tagged. For an earlier candidate the configuration must say 1.2.
 func NamesOf(v rules.Version) Names { return Names{Tagged: v.AtLeast(1, 3, 0)} }

@@ -11,11 +11,11 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Blocks → local hashes. Token ids are hashed as the worker has them; then come the names of the items that touch the
-// block, one for each item in prompt order, which is what a request's spans give (block.Locals). Newer engines write one
-// mm_key for each *run* of an item, so keys that go on in an item that the block has named already are passed over.
+// Blocks → local hashes. Token ids are hashed as the worker has them, followed by the names of the items that touch the block, one
+// per item in prompt order, which equals what a request's spans yield (block.Locals). Newer engines write one mm_key for each *run*
+// of an item, so keys that continue an item already named in the block are skipped.
 
-// stored is the event being read, its blocks side by side.
+// stored is the event being read. Its slices hold all blocks one after the other.
 type stored struct {
 	blocks []storedBlock
 	names  []uint64 // of all blocks
@@ -26,11 +26,11 @@ type stored struct {
 
 type storedBlock struct {
 	engineHash    uint64
-	token, tokens int // in Decoder.tokens: first and how many
-	name, names   int // in stored.names: first and how many
+	token, tokens int // first index into Decoder.tokens, and count
+	name, names   int // first index into stored.names, and count
 	level         int
 	salt          uint64
-	keyed         bool // the engine tells media keys
+	keyed         bool // the media that touch the block are known
 }
 
 // stored reads the blocks of one JSON event.
@@ -51,7 +51,7 @@ func (d *Decoder) stored(blocks gjson.Result, parent uint64, hasParent bool) (er
 	return d.finish(parent, hasParent)
 }
 
-// begin empties what the last event left.
+// begin resets the state left by the previous event.
 func (d *Decoder) begin() {
 	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.a.Media), seed: block.Seed}
 	d.items.digests = d.items.digests[:0]
@@ -90,7 +90,7 @@ func (d *Decoder) storedBlock(v gjson.Result) (err error) {
 	if err != nil {
 		return err
 	}
-	if extra != 0 { // prompt tuning: no request of ours has it, so the block matches none
+	if extra != 0 { // prompt tuning: no request here uses it, so the block matches none
 		d.s.names = append(d.s.names, extra)
 	}
 	b.tokens, b.names = len(d.a.Tokens)-b.token, len(d.s.names)-b.name
@@ -98,7 +98,7 @@ func (d *Decoder) storedBlock(v gjson.Result) (err error) {
 	return nil
 }
 
-// readTokens appends a block's token ids; extra is not zero if any has a token_extra_id.
+// readTokens appends a block's token ids. extra is not zero if any has a token_extra_id.
 func (d *Decoder) readTokens(tokens gjson.Result) (extra uint64, err error) {
 	if !tokens.IsArray() {
 		return 0, errors.New("tokens: want an array")
@@ -148,14 +148,14 @@ func (d *Decoder) readKeys(keys gjson.Result) (err error) {
 	return err
 }
 
-// keyRun is the mm_key before, of the same block.
+// keyRun is the previous mm_key of the same block.
 type keyRun struct {
 	known bool
 	name  uint64
 	start int
 }
 
-// key takes one mm_key unless it is another run of the item before it.
+// key appends the name of one mm_key unless the key is another run of the item before it.
 func (d *Decoder) key(name string, start int, last *keyRun) {
 	h := block.NameHash(name)
 	if !last.known || h != last.name || start <= last.start {
@@ -168,7 +168,7 @@ func (d *Decoder) key(name string, start int, last *keyRun) {
 	*last = keyRun{true, h, start}
 }
 
-// finish turns the blocks that were read into events: full blocks, up to the first that is not.
+// finish turns the blocks read into events: full blocks, up to the first that is not full.
 func (d *Decoder) finish(parent uint64, hasParent bool) error {
 	blocks := d.s.blocks
 	if len(blocks) == 0 {
@@ -199,7 +199,7 @@ func (d *Decoder) finish(parent uint64, hasParent bool) error {
 	return nil
 }
 
-// emit makes one event of blocks [from, to), which lie in one tier.
+// emit appends one event for blocks [from, to), which lie in one tier.
 func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 	blocks, size := d.s.blocks[from:to], d.BlockSize
 	e := kvevent.Event{Kind: kvevent.Stored, Tier: tierOf(blocks[0].level), HasParent: hasParent, Parent: parent, BlockSize: size,

@@ -5,35 +5,35 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// The V2 block manager writes an item into the token ids before it hashes them: the item's first token becomes its
-// digest, a text of 64 hex digits, and its i-th token vocab_size + i. What prompts hold there is vocab_size + 1, in every
-// place, as V1 events have it; so that is put back. vocab_size is learned: it is one less than what follows a digest.
+// The V2 block manager writes an item into the token ids before it hashes them: the item's first token becomes its digest, a string
+// of 64 hex digits, and its i-th token vocab_size + i. Prompts here hold vocab_size + 1 in every place, as V1 events do, so that
+// value is restored. vocab_size is learned: it is one less than the token after a digest.
 //
-// mm_keys were empty at first (before pull request 18810, September 2026): then the digests are the names, and a block
-// hands the name of the item that it ends in, or behind, on to its children: an item may be cut up by text.
+// mm_keys were empty at first (before pull request 18810, September 2026). Then the digests are the names, and a block passes the
+// name of the item that ends in it or after it on to its children: an item may be interrupted by text.
 
-// itemState is what V2 events need.
+// itemState holds what V2 events need.
 type itemState struct {
-	digests  []digestToken     // digests among the tokens of the event being read
-	marker   uint32            // vocab_size + 1; 0: V1, or not known yet
+	digests  []digestToken     // digests among the tokens of the current event
+	marker   uint32            // vocab_size + 1; 0: V1, or not yet known
 	lastItem map[uint64]uint64 // block → the last item that began in it or before it
 }
 
 type digestToken struct {
-	token int // its place in Decoder.tokens
+	token int // index into Decoder.tokens
 	name  string
 }
 
-// maxItems bounds the memory for blocks that have an item before them, about 40 bytes each.
+// maxItems bounds the blocks that have an item before them, about 40 bytes each.
 const maxItems = 1 << 20
 
-// digestToken notes a digest that stands in a token's place.
+// digestToken records a digest that takes a token's place.
 func (d *Decoder) digestToken(name string) {
 	d.items.digests = append(d.items.digests, digestToken{len(d.a.Tokens), name})
 	d.a.Tokens = append(d.a.Tokens, 0)
 }
 
-// learnMarker finds vocab_size behind a digest: two tokens of the item, one more than the other.
+// learnMarker learns vocab_size from a digest: the two item tokens after it differ by one.
 func (m *itemState) learnMarker(tokens []uint32) {
 	for i, s := range m.digests {
 		behind := s.token + 2
@@ -47,7 +47,7 @@ func (m *itemState) learnMarker(tokens []uint32) {
 	}
 }
 
-// restoreIDs puts the prompt's ids back and gives names to blocks without keys. It gives how many of the blocks can be used.
+// restoreIDs restores the prompt's ids and names blocks without keys. It returns how many of the blocks can be used.
 func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool) int {
 	m := &d.items
 	if m.marker == 0 {
@@ -74,10 +74,10 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 				open, openName, named = block.NameHash(digests[0].name), digests[0].name, false
 				digests = digests[1:]
 			case m.marker != 0 && d.a.Tokens[p] >= m.marker:
-			default: // text; an item may go on behind it
+			default: // text; an item may continue after it
 				continue
 			}
-			if m.marker == 0 || open == 0 && derive { // an item too short to learn from, or one whose beginning was missed
+			if m.marker == 0 || open == 0 && derive { // the item is too short to learn from, or its beginning was missed
 				return i
 			}
 			d.a.Tokens[p] = m.marker

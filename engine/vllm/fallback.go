@@ -2,7 +2,7 @@ package vllm
 
 import "strings"
 
-// Templates that vLLM (0.32, transformers_utils/chat_templates) gives to model types whose directories have none.
+// Templates that vLLM (0.32, transformers_utils/chat_templates) uses for model types whose directories have none.
 const (
 	joinedTemplate = `{%- for m in messages -%}{{- m['content'] -}}{%- endfor -%}`
 
@@ -18,7 +18,7 @@ const (
 {%- endfor -%}
 {%- if add_generation_prompt and messages[-1]['role'] != 'assistant' -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}`
 
-	// DeepSeek's begin alike: the system text behind BOS, then turns that must take turns.
+	// Common beginning of DeepSeek's templates: the system text after BOS, then alternating turns.
 	deepseekHead = `{%- set first = 1 if messages[0]['role'] == 'system' else 0 -%}
 {{- bos_token + (messages[0]['content'] if first else '') -}}
 {%- for m in messages[first:] -%}
@@ -33,7 +33,7 @@ const (
 {%- if add_generation_prompt -%}{{- '<|Assistant|>: ' -}}{%- endif -%}`
 )
 
-// fallbackTemplate is vLLM's template for a model type, "" for none.
+// fallbackTemplate returns vLLM's template for a model type, "" for none.
 func fallbackTemplate(modelType, dir string) string {
 	switch modelType {
 	case "clip", "colpali", "paligemma", "siglip", "siglip2":
@@ -46,7 +46,7 @@ func fallbackTemplate(modelType, dir string) string {
 		return deepseekVL2Template
 	case "minicpmv", "minicpmv4_6", "minicpmv4_7":
 		if strings.Contains(dir, "4.5") || strings.Contains(dir, "4_5") {
-			return "" // has one of its own in vLLM, with thinking; its directory carries it too
+			return "" // vLLM has its own, with thinking; the model directory carries it too
 		}
 		return chatmlTemplate
 	}

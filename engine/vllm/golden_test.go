@@ -51,7 +51,7 @@ func checkCases(t *testing.T, set *recorded.Set) {
 		blocks, unrecorded)
 }
 
-// lost tells whether the recorder missed a message near step i: the sequence numbers jump there. (Seen for internvl's
+// lost reports whether the recorder missed a message near step i: the sequence numbers jump there. (Seen for internvl's
 // c-salt and c-batch, and llama3-text's c-ids.)
 func lost(steps []recorded.Step, i int) bool {
 	var last *recorded.Frame

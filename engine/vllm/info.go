@@ -12,17 +12,17 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// EventSource is what a server answers about one rank's events (GET /kv_event_sources, from 0.31 on).
+// EventSource is a server's answer about one rank's events (GET /kv_event_sources, since 0.31).
 type EventSource struct {
 	Enabled   bool   `json:"enable_kv_cache_events"`
 	Publisher string `json:"publisher"`
-	Pub       string `json:"endpoint"` // as the rank binds it, such as tcp://*:5557; the port is the rank's own
+	Pub       string `json:"endpoint"` // as the rank binds it, such as tcp://*:5557, with the rank's own port
 	Replay    string `json:"replay_endpoint"`
 	Topic     string `json:"topic"`
 }
 
-// FetchEventSource asks the server at addr (host:port) where a rank publishes. The endpoints that it returns can be dialled on
-// host; Replay is "" if there is no replay socket. A server that publishes nothing is rules.ErrNoEvents.
+// FetchEventSource asks the server at addr (host:port) where a rank publishes. The returned endpoints can be dialled on host;
+// Replay is "" if there is no replay socket. If the server publishes nothing, the error is rules.ErrNoEvents.
 func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
 	ranks, err := fetchEventSources(ctx, client, addr)
 	if err != nil {
@@ -40,7 +40,7 @@ func fetchEventSources(ctx context.Context, client *http.Client, addr string) (r
 	return ranks, err
 }
 
-// on is the source with endpoints that can be dialled on host.
+// on returns the source with endpoints that can be dialled on host.
 func (s EventSource) on(host string) (_ EventSource, err error) {
 	if !s.Enabled || s.Publisher != "zmq" {
 		return s, rules.ErrNoEvents
@@ -51,12 +51,12 @@ func (s EventSource) on(host string) (_ EventSource, err error) {
 	return s, err
 }
 
-// maxRanks bounds the ranks that a server may say it has.
+// maxRanks bounds the ranks that a server may claim.
 const maxRanks = 1024
 
-// describe reads the labels of vllm:cache_config_info, which are the fields of CacheConfig (vllm/config/cache.py; block_size is
-// what the engine came to, user_specified_block_size whether one was asked for), and asks for the event sockets. Nothing
-// tells whether --enable-prompt-tokens-details was given but an answer's usage.
+// describe reads the labels of vllm:cache_config_info, which are the fields of CacheConfig (vllm/config/cache.py; block_size is the
+// one in effect, user_specified_block_size says whether one was asked for), and asks for the event sockets. Only the usage in a
+// response shows whether --enable-prompt-tokens-details was given.
 func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Facts) {
 	if labels := rules.Labels(page, cacheInfo); labels != nil {
 		f.BlockSize, f.BlockSizeGiven = rules.LabelCount(labels, "block_size"), rules.LabelBool(labels, "user_specified_block_size")
@@ -86,8 +86,8 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 	}
 }
 
-// onHost moves an endpoint to another host and keeps its port: the bound host is often a wildcard, and an answer must not
-// decide which host we connect to.
+// onHost replaces an endpoint's host and keeps its port: the bound host is often a wildcard, and a server's answer must not decide
+// which host we connect to.
 func onHost(host, endpoint string) (string, error) {
 	at := strings.LastIndexByte(endpoint, ':')
 	if !strings.HasPrefix(endpoint, "tcp://") {

@@ -1,6 +1,6 @@
 package vllm
 
-// extra_keys: what makes a block what it is, besides its tokens. One entry a block: null, or an array of, in this order,
+// extra_keys hold what distinguishes a block besides its tokens. There is one entry per block: null, or an array of, in this order,
 //
 //	"adapter"              the LoRA name, equal to the event's lora_name; in every block
 //	["identifier", offset] a medium that touches the block (0.19 and later); offset relative to the block's first token
@@ -8,7 +8,7 @@ package vllm
 //	"salt"                 the request's cache_salt, only in the first block of a sequence
 //	32 bytes               a digest of the block's prompt embeddings
 //
-// Bare strings are told apart by their position.
+// The position of a bare string decides which of them it is.
 
 import (
 	"encoding/binary"
@@ -22,13 +22,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// hasher is what hashing one event's blocks keeps from block to block.
+// hasher is the state kept between the blocks of one event.
 type hasher struct {
 	loraName string
 	loraSeed uint64
 	names    []uint64
 	scratch  []byte
-	lastName []byte // the last name hashed: names repeat from block to block
+	lastName []byte // the last name hashed: consecutive blocks mostly repeat it
 	lastHash uint64
 }
 
@@ -41,8 +41,8 @@ func (h *hasher) nameHash(name []byte) uint64 {
 	return h.lastHash
 }
 
-// hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Locals, with names from the event
-// where a request has spans.
+// hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Locals, with the event's names in
+// place of a request's spans.
 func (d *Decoder) hash(tokens []uint32) error {
 	f, h := &d.f, &d.h
 	h.loraName, h.loraSeed = f.Adapter(h.loraName)
@@ -79,7 +79,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 	return nil
 }
 
-// blockKeys reads one block's extra keys into h.names: media in prompt order, the salt last, as package block wants them.
+// blockKeys reads one block's extra keys into h.names in package block's order: media in prompt order, the salt last.
 func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 	f, h := &d.f, &d.h
 	h.names = h.names[:0]
@@ -99,7 +99,7 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 			b = after
 			switch {
 			case i == 0 && len(f.LoRA) > 0 && string(text) == string(f.LoRA):
-				// it is in the seed already
+				// the adapter is already in the seed
 			case sequenceStart && !d.isBareName(text, i == n-1):
 				salt = block.SaltHash(wire.View(text))
 			default:
@@ -133,9 +133,9 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 	return b, nil
 }
 
-// isBareName reports whether a text in a sequence's first block is a medium's bare name and not a salt. It matters only for
-// releases that send bare names (0.17 and 0.18; an array of 0.19 looks the same): there a salt stands last, and is no digest
-// in hex.
+// isBareName reports whether a string in a sequence's first block is a medium's bare name rather than a salt. It matters only for
+// releases that send bare names (0.17 and 0.18; an array of 0.19 looks the same): there the salt comes last and is not a digest in
+// hex.
 func (d *Decoder) isBareName(text []byte, last bool) bool {
 	if !d.bareNames {
 		return false
@@ -177,8 +177,8 @@ func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// unknownKey reads a key in a form that no release up to 0.33 sends. Its bytes enter the hash, so that the block is never taken
-// for one without the key.
+// unknownKey reads a key of a form that no release up to 0.33 sends. Its bytes enter the hash, so that the block never equals one
+// without the key.
 func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
 	key, rest, err := wire.Raw(b)
 	if err != nil {

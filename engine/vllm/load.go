@@ -6,18 +6,19 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// A server's gauges are set with each scheduler step's output, the last of a busy time included, with a series for each
-// data-parallel rank, labelled engine (vllm/v1/metrics/loggers.py). The KV cache's use is gpu_cache_usage_perc in 0.8, both names
-// in a revision of 2025 that was read, and kv_cache_usage_perc alone in 2026. Steps are taken to last two seconds at most.
-// /health asks the engine's client, not the engine: 503 once that has found the engine dead
-// (vllm/entrypoints/serve/instrumentator/health.py, read in a revision of 2026). The API server's process ends with its engine's, and
-// its page tells when it began, unless several API servers share one page: prometheus_client has process_* only where it does not
-// collect from several processes, as SGLang's and TensorRT-LLM's pages do.
+// health is answered by the engine's client, not the engine: 503 once the client has found the engine dead
+// (vllm/entrypoints/serve/instrumentator/health.py, read in a revision of 2026).
+//
+// A server sets its gauges with each scheduler step's output, including the last before it goes idle, with a series for each
+// data-parallel rank, labelled engine (vllm/v1/metrics/loggers.py). The KV cache usage is gpu_cache_usage_perc in 0.8, both names
+// in a revision of 2025 that was read, and kv_cache_usage_perc alone in 2026. A step is assumed to last two seconds at most. The
+// API server's process ends with its engine's, and its page reports its start time, unless several API servers share one page:
+// prometheus_client has process_* only if it does not collect from several processes, as SGLang's and TensorRT-LLM's pages do.
 const health = "/health"
 
 var load = rules.Load{Path: "/metrics", Running: "vllm:num_requests_running", Waiting: "vllm:num_requests_waiting",
 	Usage: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, Rank: "engine",
 	Adapters: "vllm:lora_requests_info", Began: "process_start_time_seconds", Old: 2 * time.Second}
 
-// cacheInfo is a gauge whose labels are the cache's settings, for each rank.
+// cacheInfo is a gauge per rank whose labels are the cache's settings.
 const cacheInfo = "vllm:cache_config_info"

@@ -13,9 +13,9 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// How vLLM (0.32, renderers/chat_utils.py and renderers/hf.py) gives messages to the template.
+// This file builds the messages that the template sees, as vLLM does (0.32, renderers/chat_utils.py and renderers/hf.py).
 
-// messages lays out turns for the template.
+// messages converts turns to the template's messages.
 func messages(r *prompt.Reader, turns []prompt.Turn, _ bool) ([]template.Value, string, error) {
 	list, err := r.EachTurn(turns, message)
 	developer := slices.ContainsFunc(turns, func(t prompt.Turn) bool { return t.Role == "developer" })
@@ -47,7 +47,7 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 	return d.Value(), nil
 }
 
-// content is a message's, as the template wants it.
+// content returns a message's content in the form that the template expects.
 func content(r *prompt.Reader, t *prompt.Turn) template.Value {
 	items := t.Items
 	if t.Role == "system" {
@@ -66,7 +66,7 @@ func content(r *prompt.Reader, t *prompt.Turn) template.Value {
 	return r.Parts(items)
 }
 
-// fields sets what else a role's message shows to the template.
+// fields sets the other fields of a role's message that the template sees.
 func fields(r *prompt.Reader, t *prompt.Turn, d *template.Dict) error {
 	m := t.Message
 	switch t.Role {
@@ -107,8 +107,8 @@ func fields(r *prompt.Reader, t *prompt.Turn, d *template.Dict) error {
 	return nil
 }
 
-// developerTools are the tools in a developer's message. Where each is one by vLLM's own type of a message, they have that
-// type's order; else OpenAI's type is taken, which leaves them as they are.
+// developerTools returns the tools in a developer's message. If vLLM's own message type accepts every one of them, they get that
+// type's field order; otherwise OpenAI's type is used, which leaves them as they are.
 func developerTools(r *prompt.Reader, raw gjson.Result) (template.Value, error) {
 	if raw.Type == gjson.Null {
 		return template.None, nil
@@ -127,7 +127,7 @@ func developerTools(r *prompt.Reader, raw gjson.Result) (template.Value, error) 
 	})
 }
 
-// isTool tells of a tool that vLLM's type of a message takes.
+// isTool reports whether vLLM's message type accepts a tool.
 func isTool(v gjson.Result) bool {
 	f := body.Last(v, "function")
 	about, parameters, strict := body.Last(f, "description"), body.Last(f, "parameters"), body.Last(f, "strict")
@@ -136,7 +136,7 @@ func isTool(v gjson.Result) bool {
 		(strict.Type == gjson.Null || strict.IsBool())
 }
 
-// withoutBilling drops a coding client's attribution line, which changes with every request, from system texts.
+// withoutBilling drops a coding client's attribution line from system texts, because it changes with every request.
 func withoutBilling(items []prompt.Item) []prompt.Item {
 	if !slices.ContainsFunc(items, isBilling) {
 		return items
@@ -157,7 +157,7 @@ func isBilling(it prompt.Item) bool {
 	return it.Medium == nil && !it.Kept && strings.HasPrefix(it.Text, "x-anthropic-billing-header")
 }
 
-// oneString gives a message as one string. Placeholders are numbered over the whole request.
+// oneString returns a message's content as one string. Placeholders are numbered over the whole request.
 func oneString(r *prompt.Reader, items []prompt.Item) string {
 	if len(items) == 1 && items[0].Medium == nil {
 		return items[0].Text
@@ -180,8 +180,8 @@ func oneString(r *prompt.Reader, items []prompt.Item) string {
 	return join(texts, placeholders)
 }
 
-// join puts a string content together: placeholders that stand there already, typed or interleaved, stay; the missing
-// ones stand in front, one a line, equal ones together.
+// join builds a string content. Placeholders already in the texts, typed or interleaved, stay; the missing ones are put in front,
+// one per line, equal ones together.
 func join(texts, placeholders []string) string {
 	text := strings.Join(texts, "\n")
 	want := make(map[string]int, 1)
@@ -202,7 +202,7 @@ func join(texts, placeholders []string) string {
 	return strings.Join(lines, "\n")
 }
 
-// arguments makes an object of a call's arguments; what is no object becomes an empty one.
+// arguments converts a call's arguments to an object; anything that is not an object becomes an empty one.
 func arguments(args template.Value) (template.Value, error) {
 	if args.IsString() {
 		text := args.Text()
@@ -218,8 +218,8 @@ func arguments(args template.Value) (template.Value, error) {
 	return args, nil
 }
 
-// systemFirst makes developer messages system ones, for a template that does not know that role; where a system message
-// would then stand elsewhere than in front, all of them become one there.
+// systemFirst turns developer messages into system messages, for a template that does not know that role. If a system message would
+// then come after another role, all of them are merged into one at the front.
 func systemFirst(list []template.Value) []template.Value {
 	out := make([]template.Value, len(list))
 	var texts []string

@@ -11,20 +11,21 @@ import (
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
-// Generation is one form of vLLM's image hash (mm_hash). Releases: interop checks of the wheels 0.10.2 to 0.33.0.
+// Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.10.2 to
+// 0.33.0.
 type Generation uint8
 
 // The generations; see generationOf for their releases.
 const (
-	H1 Generation = iota // of pixels
-	H2                   // file bytes, fields in call order
+	H1 Generation = iota // over pixels
+	H2                   // over the file's bytes, fields in call order
 	H3                   // fields sorted by name
-	H4                   // files that are not RGB say how they were made so
+	H4                   // files that are not RGB include how they were converted
 	H5                   // request options in fields of their own, media options too
 	H6                   // every field framed with its length
 )
 
-// Names is what names media in one class of workers. Everything here comes from the server's command line.
+// Names computes the names of media in one class of workers. All fields come from the server's command line.
 type Names struct {
 	Generation Generation
 	Algorithm  name.Algorithm
@@ -32,7 +33,7 @@ type Names struct {
 	MediaIO    name.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
 }
 
-// newKeys is how workers of a release name media.
+// newKeys returns how workers of a release name media.
 func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	n, err := NewNames(v, o.Model, o.Hasher, o.MediaIO)
 	if err != nil {
@@ -54,14 +55,14 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		}
 		return nil
 	}
-	if v.AtLeast(0, 31, 0) { // before, it was not checked which frames it takes
+	if v.AtLeast(0, 31, 0) { // for earlier releases, which frames it samples was not checked
 		k.VideoOptions = n.VideoOptions
 	}
 	return k, nil
 }
 
-// NewNames reads what a server was started with: its release, --model, the digest (--mm-hasher-algorithm, 0.27 and later, or
-// VLLM_MM_HASHER_ALGORITHM, 0.15 and later; "" is blake3) and --media-io-kwargs as JSON.
+// NewNames takes the server's release, its --model, its digest (--mm-hasher-algorithm, 0.27 and later, or VLLM_MM_HASHER_ALGORITHM,
+// 0.15 and later; "" is blake3) and its --media-io-kwargs as JSON.
 func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err error) {
 	n := &Names{Generation: generationOf(v), Model: model}
 	switch hasher {
@@ -77,8 +78,8 @@ func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err err
 	return n, err
 }
 
-// Recipe gives the way to the identifier that vLLM puts into its events. The server's --mm-processor-kwargs never count.
-// Since 0.31 a request with kwargs is refused unless the server runs --trust-request-mm-kwargs: that is not decided here.
+// Recipe returns how to compute the identifier that vLLM puts into its events. The server's --mm-processor-kwargs never enter it.
+// Since 0.31 a server refuses a request with kwargs unless it runs with --trust-request-mm-kwargs; that is not checked here.
 func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 	if it.Modality == "" {
 		it.Modality = "image"
@@ -116,7 +117,7 @@ func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 	return r, w.err
 }
 
-// unreadable says why an item's name does not follow from its file's bytes; "" where it does.
+// unreadable returns why an item's name does not follow from its file's bytes; "" if it does.
 func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
 	switch {
 	case it.Modality == "video" && !it.HasUUID && !v.readsVideo(it):
@@ -133,10 +134,10 @@ func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
 	return ""
 }
 
-// place is the kind of the field that the medium itself takes.
+// place marks the field that holds the medium itself.
 const place = name.Kind(0xFF)
 
-// order lists the hash's fields as the release does.
+// order returns the hash's fields in the release's order.
 func (v *Names) order(modality string, media, kwargs name.Fields) name.Fields {
 	item, model := name.Field{Key: modality, Value: name.Value{Kind: place}}, name.Field{Key: "model_id", Value: name.TextOf(v.Model)}
 	if v.Generation == H2 {
@@ -158,7 +159,7 @@ func (v *Names) order(modality string, media, kwargs name.Fields) name.Fields {
 	return all
 }
 
-// mediaIO is the options in force for the item's modality: the server's, overwritten by the request's.
+// mediaIO returns the options in force for the item's modality: the server's, overridden by the request's.
 func (v *Names) mediaIO(it name.Item) name.Fields {
 	out := slices.Clone(v.MediaIO.Object(it.Modality))
 	own := it.MediaIO.Object(it.Modality)
@@ -185,7 +186,7 @@ func scoped(kwargs name.Fields, modality string) name.Fields {
 	return slices.DeleteFunc(slices.Clone(kwargs), func(f name.Field) bool { return slices.Contains(others, f.Key) })
 }
 
-// ioConfig says how a file that is not in the wanted mode was converted; nil where nothing was.
+// ioConfig describes how a file that is not in the wanted mode was converted; nil if it was not converted.
 func (v *Names) ioConfig(it name.Item, media name.Fields) name.Fields {
 	if v.Generation < H4 || it.Modality != "image" {
 		return nil
@@ -204,12 +205,12 @@ func (v *Names) ioConfig(it name.Item, media name.Fields) name.Fields {
 	return name.Fields{{Key: "image_mode", Value: mode}, {Key: "rgba_background_color", Value: white}}
 }
 
-// writer makes the pre-image. Up to H5 a field is its dotted path followed by its value's bytes; since H6 paths are
-// nested, and every string has its length before it (u64, little-endian).
+// writer builds the input of the hash. Up to H5 a field is its dotted path followed by its value's bytes; since H6 paths are
+// nested, and each string is preceded by its length (u64, little-endian).
 type writer struct {
 	b      []byte
 	framed bool
-	cut    int // where the file's bytes go
+	cut    int // where the file's bytes are inserted
 	err    error
 }
 
@@ -224,7 +225,7 @@ func (w *writer) length(n int) { w.b = binary.LittleEndian.AppendUint64(w.b, uin
 
 func (w *writer) frame(s string) { w.length(len(s)); w.b = append(w.b, s...) }
 
-// file marks the place of the file's bytes.
+// file marks where the file's bytes are inserted.
 func (w *writer) file(n int64) {
 	if w.framed {
 		w.b = append(w.b, tagLeaf)
@@ -233,7 +234,7 @@ func (w *writer) file(n int64) {
 	w.cut = len(w.b)
 }
 
-// item writes the picture itself: plain, or with the way it was converted.
+// item writes the picture itself, plain or with its conversion.
 func (w *writer) item(key string, it name.Item, config name.Fields) {
 	switch {
 	case w.framed:
@@ -298,7 +299,7 @@ func (w *writer) value(v name.Value) {
 	}
 }
 
-// leaf gives a scalar's bytes: strings as UTF-8, numbers as NumPy scalars (int64, float64, bool).
+// leaf returns a scalar's bytes: strings as UTF-8, numbers as NumPy scalars (int64, float64, bool).
 func (w *writer) leaf(v name.Value) []byte {
 	if v.Kind == name.Huge {
 		w.err = fmt.Errorf("%w: integer %s beyond 64 bits", name.ErrNotComputable, v.Raw)

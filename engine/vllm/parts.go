@@ -10,15 +10,15 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// How vLLM (0.32, renderers/chat_utils.py) reads content parts.
+// This file reads content parts as vLLM does (0.32, renderers/chat_utils.py).
 
-// partFields are the fields that vLLM's types of parts have; templates get the others as they are.
+// partFields are the fields of vLLM's part types; templates get all other fields unchanged.
 var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
 	"prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url"}
 
-// part reads one content part: a text, or a medium. ok is false for one that does not reach the prompt.
+// part reads one content part: a text, or a medium. ok is false if the part does not reach the prompt.
 func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
-	if p.Raw.Type == gjson.String { // a bare text in the list
+	if p.Raw.Type == gjson.String { // a bare string in the list
 		it.Text, err = r.String(p.Raw, "content part is no valid text")
 		return it, true, err
 	}
@@ -50,7 +50,7 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	return it, true, err
 }
 
-// textPart reads a part's text. One that is no text is left to the template; null is no part where skips says so.
+// textPart reads a part's text. A text that is not a string is left to the template. If skips is set, null drops the part.
 func textPart(r *prompt.Reader, it prompt.Item, v gjson.Result, skips bool) (_ prompt.Item, ok bool, err error) {
 	text, ok := r.Body.String(v)
 	switch {
@@ -70,7 +70,7 @@ func textPart(r *prompt.Reader, it prompt.Item, v gjson.Result, skips bool) (_ p
 	return it, true, nil
 }
 
-// extras are a part's fields that no type of part has, in their order.
+// extras returns a part's fields that no part type has, in their order.
 func extras(r *prompt.Reader, p *body.Part) (list []prompt.Field, err error) {
 	known := 0
 	for key := range p.Fields {
@@ -94,7 +94,7 @@ func extras(r *prompt.Reader, p *body.Part) (list []prompt.Field, err error) {
 	return list, nil
 }
 
-// medium reads a part that is no text: by its type, or by the first media key where it has a uuid or no type.
+// medium reads a part that is not text: by its type, or by its first media key if it has a uuid or no type.
 func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, error) {
 	key, marked := p.Type, uuid.Type != gjson.Null
 	if marked || key == "" && !body.Last(p.Raw, "type").Exists() {
@@ -117,7 +117,7 @@ func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, 
 		if !r.Options().MMEmbeds {
 			return nil, prompt.Refuse("embeddings as input, without --enable-mm-embeds")
 		}
-		modality, inner = strings.Clone(key), key // or several tensors by their names
+		modality, inner = strings.Clone(key), key // or several tensors by name
 	case "image_pil":
 		return named(r, p, key, v, uuid), nil
 	default:
@@ -130,7 +130,7 @@ func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, 
 		return named(r, p, modality, v, uuid), nil
 	case inner != "" && v.IsObject():
 		v = body.Last(v, inner)
-	case known && (p.Type != "" || key == "input_audio"): // a bare text is taken from parts without a type
+	case known && (p.Type != "" || key == "input_audio"): // vLLM reads a bare string only from parts without a type
 		return nil, prompt.Refuse("media part without an object that holds its " + inner)
 	}
 	if v.Type != gjson.String {
@@ -139,7 +139,7 @@ func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, 
 	return named(r, p, modality, v, uuid), nil
 }
 
-// named is a part's medium under the uuid that the client gave it, if any.
+// named returns a part's medium with the client's uuid, if it has one.
 func named(r *prompt.Reader, p *body.Part, modality string, source, uuid gjson.Result) *prompt.Medium {
 	md := &prompt.Medium{Modality: modality, Source: source, HasUUID: uuid.Type != gjson.Null, Part: p.Raw}
 	if md.HasUUID {

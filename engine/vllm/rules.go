@@ -7,19 +7,19 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Rules are vLLM's, from 0.10 to 0.33.
+// Rules returns the rules of vLLM 0.10 to 0.33.
 func Rules(v rules.Version) rules.Rules {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	r := rules.Rules{
 		Release: "0.32.0", BlockSize: 16, VLLMKeys: true,
 		Dialect:         Dialect(v),
 		TakesUUID:       since(11),
-		TakesSalt:       since(17), // what is kept apart is so since 0.9; events tell it since 0.17
-		TakesSessionID:  since(30), // and uses it for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
+		TakesSalt:       since(17), // salts separate caches since 0.9; events carry them since 0.17
+		TakesSessionID:  since(30), // it uses the id for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
 		RefusesLocal:    true,
 		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
 		EventsTellMedia: since(17), EventsTellSalt: since(17), EventsTellAdapter: true, // extra keys
-		CountsCopies:  true, // its block pool tells of each block
+		CountsCopies:  true, // its block pool reports each block
 		Decoder:       func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep} },
 		TellsSettings: true,
 		Owner:         "vllm", CacheInfo: cacheInfo, Describe: describe,
@@ -39,7 +39,7 @@ func Rules(v rules.Version) rules.Rules {
 	return r
 }
 
-// generationOf gives the form of image hash that a release uses.
+// generationOf returns the form of image hash that a release uses.
 func generationOf(v rules.Version) Generation {
 	for i, minor := range [...]int{31, 30, 27, 16, 13} {
 		if v.AtLeast(0, minor, 0) {

@@ -1,10 +1,10 @@
 package vllm
 
-// BlockStored and BlockRemoved → events: which groups count, in which tier a block lies, and its local hash.
+// This file turns BlockStored and BlockRemoved into events: which groups count, the tier of a block, its local hash.
 
 import "github.com/sightline-router/sightline/indexer/kvevent"
 
-// add appends an event with the engine hashes of d.f, its group mixed in.
+// add appends an event with the engine hashes of d.f and mixes the group into them.
 func (d *Decoder) add(kind kvevent.Kind) *kvevent.Event {
 	d.f.MixGroup()
 	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes})

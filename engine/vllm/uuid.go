@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// uuidText reads a part's uuid as vLLM does: Python's str() of the JSON value. It is false for lists and
-// objects, which vLLM takes by Python's repr.
+// uuidText reads a part's uuid as vLLM does: Python's str() of the JSON value. ok is false for lists and objects, of which vLLM
+// takes Python's repr.
 func uuidText(raw string) (text string, ok bool) {
 	r := gjson.Parse(raw)
 	switch {

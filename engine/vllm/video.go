@@ -6,13 +6,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
-// readsVideo reports that the hash is over the file's bytes: it is over the frames where they are fewer bytes. Before
-// 0.31 the forms were not checked against a running engine.
+// readsVideo reports whether the hash is over the file's bytes. It is over the frames if those are fewer bytes. Before 0.31 the
+// forms were not checked against a running engine.
 func (v *Names) readsVideo(it *name.Item) bool {
 	return v.Generation >= H6 && it.Video != nil && 3*it.Video.Pixels*int64(len(it.Video.Indices)) >= it.Bytes
 }
 
-// video writes the pair of file and description (vLLM 0.31 on, media/video.py).
+// video writes the pair of file and description (vLLM since 0.31, media/video.py).
 func (w *writer) video(key string, it name.Item) {
 	w.frame(key)
 	w.b = append(w.b, tagList)
@@ -31,8 +31,7 @@ func (w *writer) video(key string, it name.Item) {
 	}))
 }
 
-// videoIO is how a request's options are laid over the server's: a number of frames unseats a rate, and the other way
-// round.
+// videoIO merges a request's options into the server's. A number of frames removes a rate, and the other way round.
 func videoIO(merged, request name.Fields) name.Fields {
 	_, frames := request.Get("num_frames")
 	_, rate := request.Get("fps")
@@ -46,7 +45,7 @@ func videoIO(merged, request name.Fields) name.Fields {
 	return slices.DeleteFunc(merged, func(f name.Field) bool { return f.Key == drop })
 }
 
-// VideoOptions are the media_io_kwargs in force for a request's videos: the loader's arguments. ok is false where one is no
+// VideoOptions returns the media_io_kwargs in force for a request's videos, the loader's arguments. ok is false if one is no
 // number.
 func (v *Names) VideoOptions(request name.Fields) (options map[string]float64, ok bool) {
 	options = map[string]float64{}
