@@ -7,26 +7,26 @@ import (
 	"unicode/utf8"
 )
 
-// Added tokens are found in the text before anything else is done to it, in two passes as Hugging Face's tokenizers do
-// it: first those that are matched in the text as it came, then, in what lies between and after normalising it, those
-// that are matched in normalised text. Leftmost first, longest among those that start there.
+// Added tokens are found in the text before anything else is done to it, in two passes as Hugging Face's tokenizers do it: first
+// the tokens matched in the raw text, then, after the text between them is normalized, the tokens matched in normalized text. The
+// leftmost match wins, the longest among those that start there.
 
 // AddedToken is one entry of added_tokens (tokenizer.json) or added_tokens_decoder (tokenizer_config.json).
 type AddedToken struct {
 	ID         uint32 `json:"id"`
 	Content    string `json:"content"`
-	SingleWord bool   `json:"single_word"` // only where no word character stands beside it
-	LStrip     bool   `json:"lstrip"`      // takes the white space before it along
-	RStrip     bool   `json:"rstrip"`      // takes the white space behind it along
-	Normalized bool   `json:"normalized"`  // matched in normalised text
+	SingleWord bool   `json:"single_word"` // only if no word character is next to it
+	LStrip     bool   `json:"lstrip"`      // includes the white space before it
+	RStrip     bool   `json:"rstrip"`      // includes the white space after it
+	Normalized bool   `json:"normalized"`  // matched in normalized text
 	Special    bool   `json:"special"`
 }
 
-// matcher finds added tokens: a trie, with a filter on the first byte.
+// matcher finds added tokens with a trie, and a filter on the first byte.
 type matcher struct {
 	first  [256]bool // by byte: whether a token begins with it
-	trie   *trie     // to the index in tokens
-	length []int     // by that index, in bytes
+	trie   *trie     // token text → index in tokens
+	length []int     // in bytes, by the same index
 	tokens []*AddedToken
 	starts []byte // those of first
 }
@@ -49,7 +49,7 @@ func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
 	return m
 }
 
-// find gives the next token in b at or behind i, and where it starts and ends; nil if there is none.
+// find returns the next token in b at or after i, and where it starts and ends; nil if there is none.
 func (m *matcher) find(b []byte, i int) (start, end int, t *AddedToken) {
 	for ; i < len(b); i++ {
 		if len(m.starts) == 1 {
@@ -68,22 +68,22 @@ func (m *matcher) find(b []byte, i int) (start, end int, t *AddedToken) {
 	return 0, 0, nil
 }
 
-// stretch is an added token, or the text between two of them, which begins at start.
+// stretch is an added token, or the text between two of them. It begins at start.
 type stretch struct {
 	token *AddedToken // nil: text
 	part  []byte
 	start int
 }
 
-// cut gives the tokens in b and the texts between them, in order; with plain special tokens are text, and passed over whole, as
-// the reference does for split_special_tokens. A nil matcher has no tokens.
+// cut returns the tokens in b and the texts between them, in order. With plain, special tokens count as text and are skipped as a
+// whole, as the reference does for split_special_tokens. A nil matcher has no tokens.
 func (m *matcher) cut(b []byte, plain bool) iter.Seq[stretch] {
 	return func(yield func(stretch) bool) { m.walk(b, plain, yield) }
 }
 
-// walk is what cut gives, as a function that cut can be inlined without: then it allocates nothing.
+// walk is the body of cut, a separate function so that cut can be inlined and its closure does not escape: no allocation.
 func (m *matcher) walk(b []byte, plain bool, yield func(stretch) bool) {
-	done := 0 // given so far
+	done := 0 // yielded so far
 	for at := 0; m != nil; {
 		start, end, t := m.find(b, at)
 		if t == nil {
@@ -103,7 +103,7 @@ func (m *matcher) walk(b []byte, plain bool, yield func(stretch) bool) {
 			return
 		}
 		done = end
-		if start < end && !yield(stretch{token: t}) { // else the token before took all of it
+		if start < end && !yield(stretch{token: t}) { // otherwise the previous token has taken all of it
 			return
 		}
 	}
@@ -112,7 +112,7 @@ func (m *matcher) walk(b []byte, plain bool, yield func(stretch) bool) {
 	}
 }
 
-// endsInWord and startsWithWord tell whether a token with single_word beside b is a part of a word.
+// endsInWord and startsWithWord report whether a token with single_word next to b would be part of a word.
 func endsInWord(b []byte) bool {
 	r, n := utf8.DecodeLastRune(b)
 	return n > 0 && isClass(r, clRustWord)

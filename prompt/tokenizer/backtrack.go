@@ -5,29 +5,29 @@ import (
 	"math"
 )
 
-// A long word is not merged but searched. Merging treats every stretch of a word as if it stood alone, as long as no
-// merge crosses its ends; so a row of tokens is what merging the word gives exactly if merging any two neighbours of the
-// row alone gives these two back. (If a merge ever crossed a border between two of them, the first such merge would
-// also happen in merging these two alone.) The search goes from the left with the longest token first (but where the text
-// repeats, with the token before once more) and steps back where the next pair does not hold; a position from which nothing
-// led on is never tried again. What merging gives for the text up to a position is unique, so that each position has one
-// token before it, and time is linear in the length.
+// A long word is searched instead of merged. Merging treats each stretch of a word independently of its surroundings as long as no
+// merge crosses its ends. So a sequence of tokens is the result of merging the word if and only if, for any two neighbours in it,
+// merging their joined texts alone gives these two back. (If a merge ever crossed a border between two of them, the first such
+// merge would also happen when merging these two alone.) The search goes from left to right and tries the longest token first, but
+// where the text repeats, the previous token again. It backtracks if the next pair does not hold, and never returns to a position
+// that led nowhere. The merge result for the text up to a position is unique, so each position has one predecessor token, and time
+// is linear in the length.
 
-// searchTable is what the search needs; it is built when the first long word comes (some 30 ms for 150,000 tokens).
+// searchTable holds what the search needs. It is built for the first long word (some 30 ms for 150,000 tokens).
 type searchTable struct {
 	trie    *trie
-	shorter []uint32 // by token: the longest token that it begins with and is not, or noID
-	length  []uint16 // by token: bytes of its text
+	shorter []uint32 // by token: its longest proper prefix that is a token, or noID
+	length  []uint16 // by token: length of its text in bytes
 }
 
-// searchLook is the number of steps of a search after which Options.Done is looked at.
+// searchLook is the number of search steps between two looks at Options.Done.
 const searchLook = 1 << 11
 
-// farBack is how many tokens a search goes on beyond Options.Max before it stops: those in front of them are final. A step back
-// of more than a few tokens was never seen.
+// farBack is how many tokens beyond Options.Max a search continues before it stops; the tokens before that are final. Backtracking
+// by more than a few tokens has never been observed.
 const farBack = 4 << 10
 
-// longWord is the number of bytes from which a word is searched and not merged.
+// longWord is the length in bytes from which a word is searched instead of merged.
 const longWord = 24
 
 func (m *bpe) table() *searchTable {
@@ -58,7 +58,7 @@ func (m *bpe) table() *searchTable {
 	return m.search
 }
 
-// encodeSearch appends the ids of a word by the search; false, and nothing appended, if a character has no token.
+// encodeSearch appends the ids of a word found by the search. It returns false and appends nothing if a character has no token.
 func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, bool) {
 	t := m.table()
 	if t == nil {
@@ -73,7 +73,7 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 	}
 	dead := s.dead
 	token := t.trie.longest(word)
-	again := false // token is the one before once more, tried first because the text repeats; the longest follows
+	again := false // token is the previous one again, tried first because the text repeats; the longest follows
 	for step := 1; pos < len(word); step++ {
 		if len(dst) > farBack && s.full(dst[farBack:]) {
 			break
@@ -107,7 +107,7 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 		if len(dst) == start {
 			return dst, false
 		}
-		// The token before leads nowhere: mark where it ends, and try the next in its place.
+		// Dead end: mark where the previous token ends, and try the next shorter one in its place.
 		dead[pos/64] |= 1 << (pos % 64)
 		token = dst[len(dst)-1]
 		dst = dst[:len(dst)-1]
@@ -117,7 +117,7 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 	return dst, true
 }
 
-// pairCacheBits is the size of the cache of pairs that hold.
+// pairCacheBits is the log2 of the slots in the cache of pairs that hold.
 const pairCacheBits = 14
 
 type cachedPair struct {
@@ -125,7 +125,7 @@ type cachedPair struct {
 	holds bool
 }
 
-// holds tells whether merging the texts of a and b together gives a and b.
+// holds reports whether merging the joined texts of a and b gives a and b.
 func (m *bpe) holds(s *scratch, a, b uint32) bool {
 	if s.pairs == nil {
 		s.pairs = new([1 << pairCacheBits]cachedPair)

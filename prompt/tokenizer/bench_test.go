@@ -31,7 +31,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// benchTexts gives about 8,000 tokens of prose, and the long runs that must not cost more per byte.
+// benchTexts returns about 8,000 tokens of prose, and the long runs that must not cost more per byte.
 func benchTexts(b testing.TB, dir string) []goldenText {
 	var prose, mixed, han strings.Builder
 	var texts []goldenText

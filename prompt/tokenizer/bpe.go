@@ -8,30 +8,30 @@ import (
 	"unicode/utf8"
 )
 
-// bpe is byte pair encoding as Hugging Face's tokenizers 0.23 does it: a word becomes symbols, and again and again the
-// pair with the lowest merge rank, leftmost first, becomes one symbol, until no pair has a merge.
+// bpe is byte pair encoding as in Hugging Face's tokenizers 0.23: a word is split into symbols, and repeatedly the pair with the
+// lowest merge rank, leftmost first, becomes one symbol, until no pair has a merge.
 //
-// It works on one of two alphabets. With raw set, symbols are the bytes of the text and every token text was mapped back
-// from the byte-level alphabet (Ġ for a space) at load; otherwise symbols are characters.
+// It works on one of two alphabets. With raw set, symbols are the bytes of the text, and every token text was mapped back from the
+// byte-level alphabet (Ġ for a space) at load; otherwise symbols are characters.
 //
-// A word that is a token needs no merging at all if merging would end there: that is true for every entry of whole.
+// A word that is itself a token needs no merging if merging would produce that token: this holds for every entry of whole.
 type bpe struct {
 	vocab  *vocab
 	raw    bool
-	merges []merge // while loading, by rank
+	merges []merge // by rank; used while loading
 	pairs  *pairTable
 	origin []origin // by symbol
 
-	byteSym                             [256]uint32        // raw: symbol of a byte, noID: none
-	runeSym                             *runeTable[uint32] // else: symbol of a character, noID: none
-	fallback                            [256]uint32        // ids of <0x00> … <0xFF>, noID: none
+	byteSym                             [256]uint32        // raw: symbol of a byte, or noID
+	runeSym                             *runeTable[uint32] // otherwise: symbol of a character, or noID
+	fallback                            [256]uint32        // ids of <0x00> … <0xFF>, or noID
 	byteFallback, fuseUnk, ignoreMerges bool
-	unk                                 uint32 // noID: none
+	unk                                 uint32 // the unknown token, or noID
 
 	plainBytes bool // with raw: the vocabulary's texts are the bytes themselves
 
-	spaced     bool   // texts come with a space where tokens have ▁
-	cutSpaces  bool   // with spaced: each space begins a word
+	spaced     bool   // texts contain spaces where tokens have ▁
+	cutSpaces  bool   // with spaced: a word begins at each space
 	regular    bool   // see setRegular
 	joins      *joins // of a regular model of characters
 	wideOnce   sync.Once
@@ -40,7 +40,7 @@ type bpe struct {
 	search     *searchTable // see table
 
 	whole *wordTable        // words of up to 16 bytes that are one token
-	long  map[string]uint32 // the longer ones
+	long  map[string]uint32 // longer ones
 }
 
 // setAlphabet fills the symbol tables from the vocabulary.
@@ -65,7 +65,7 @@ func (m *bpe) setAlphabet() {
 	}
 }
 
-// setWhole fills the table of words that are one token: those that merging gives, or all with ignore_merges.
+// setWhole fills the table of words that are one token: those that merging produces, or all with ignore_merges.
 func (m *bpe) setWhole() {
 	m.whole, m.long = &wordTable{make([]wordSlot, slotsFor(m.vocab.count))}, map[string]uint32{}
 	var text []byte
@@ -86,7 +86,7 @@ func (m *bpe) setWhole() {
 	}
 }
 
-// textOf appends the text whose merging could give id, in the model's own alphabet; false if no text could.
+// textOf appends the text whose merging could produce id, in the model's alphabet; it returns false if there is none.
 func (m *bpe) textOf(dst []byte, id uint32) ([]byte, bool) {
 	text := m.vocab.bytes(id)
 	if m.spaced {
@@ -130,7 +130,7 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	return m.encodeUnlisted(dst, s, b[i:end])
 }
 
-// encodePieces appends the ids of b[i:end], cut where no merge reaches. Only for models with joins.
+// encodePieces appends the ids of b[i:end], split where no merge can cross. Only for models with joins.
 func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	for look := i + lookEvery; i < end && !s.full(dst); {
 		if i > look {
@@ -171,10 +171,10 @@ func (m *bpe) encodePiece(dst []uint32, s *scratch, b []byte, i, end int) []uint
 	return m.encodeCached(dst, s, k, h, b[i:end])
 }
 
-// encodeUnlisted appends the ids of a word that is not one token.
+// encodeUnlisted appends the ids of a word that is not a single token.
 func (m *bpe) encodeUnlisted(dst []uint32, s *scratch, word []byte) []uint32 {
 	if m.regular && len(word) >= longWord {
-		if m.spaced && bytes.Contains(word, []byte(lowerBar)) { // a bar that a user typed means what a space means
+		if m.spaced && bytes.Contains(word, []byte(lowerBar)) { // a ▁ typed by a user is equivalent to a space
 			s.spaced = appendSpaced(s.spaced[:0], word)
 			word = s.spaced
 		}
@@ -185,7 +185,7 @@ func (m *bpe) encodeUnlisted(dst []uint32, s *scratch, word []byte) []uint32 {
 	return m.encodeWord(dst, s, word)
 }
 
-// encodeCached encodes a word of up to 16 bytes that is not one token, remembering the result.
+// encodeCached encodes a word of up to 16 bytes that is not one token, and caches the result.
 func (m *bpe) encodeCached(dst []uint32, s *scratch, k wordKey, h uint64, word []byte) []uint32 {
 	if len(word) == 0 {
 		return dst
@@ -210,9 +210,9 @@ func (m *bpe) encodeWord(dst []uint32, s *scratch, word []byte) []uint32 {
 	return append(dst, s.syms[:m.merge(s, s.syms)]...)
 }
 
-// symbols appends the symbols that a word starts as. A character without a symbol becomes its bytes' fallback tokens,
-// else the unknown token, else nothing. The reference keeps an unknown token waiting until the next known character,
-// so fallback tokens that come in between stand before it.
+// symbols appends the initial symbols of a word. A character without a symbol becomes the fallback tokens of its bytes, else the
+// unknown token, else nothing. The reference emits an unknown token only at the next known character, so fallback tokens in between
+// come before it.
 func (m *bpe) symbols(dst []uint32, word []byte) []uint32 {
 	unk := false
 	for i := 0; i < len(word); {
@@ -253,7 +253,7 @@ func (m *bpe) symbols(dst []uint32, word []byte) []uint32 {
 	return dst
 }
 
-// fallbackOf appends the byte tokens of a character; false if one is missing.
+// fallbackOf appends the byte tokens of a character. It returns false if one is missing.
 func (m *bpe) fallbackOf(dst []uint32, char []byte) ([]uint32, bool) {
 	var buf [utf8.UTFMax]byte
 	if m.raw {
@@ -269,10 +269,10 @@ func (m *bpe) fallbackOf(dst []uint32, char []byte) ([]uint32, bool) {
 	return dst, true
 }
 
-// smallMerge is the number of symbols up to which looking through all pairs for each merge is the fastest way.
+// smallMerge is the number of symbols up to which scanning all pairs for each merge is fastest.
 const smallMerge = 32
 
-// merge merges symbols in place and gives how many are left.
+// merge merges symbols in place and returns how many are left.
 func (m *bpe) merge(s *scratch, syms []uint32) int {
 	if len(syms) > smallMerge {
 		return m.mergeHeap(s, syms)

@@ -1,7 +1,7 @@
 package tokenizer
 
-// The byte-level alphabet of GPT-2: every byte has a printable character, so that a vocabulary file can hold any bytes as
-// text. Printable Latin-1 stands for itself, the other 68 bytes follow in order from U+0100.
+// GPT-2's byte-level alphabet gives every byte a printable character, so that a vocabulary file can hold any bytes as text.
+// Printable Latin-1 characters represent themselves; the other 68 bytes follow in order from U+0100.
 
 var byteToRune = func() (t [256]rune) {
 	next := rune(256)
@@ -16,7 +16,7 @@ var byteToRune = func() (t [256]rune) {
 	return t
 }()
 
-// runeToByteTable covers U+0000 … U+0143; values above 255 are no byte.
+// runeToByteTable covers U+0000 … U+0143. Values above 255 mean no byte.
 var runeToByteTable = func() (t [324]uint16) {
 	for i := range t {
 		t[i] = 256
@@ -27,7 +27,7 @@ var runeToByteTable = func() (t [324]uint16) {
 	return t
 }()
 
-// runeToByte gives the byte that r stands for in the byte-level alphabet.
+// runeToByte returns the byte that r represents in the byte-level alphabet.
 func runeToByte(r rune) (byte, bool) {
 	if r < 0 || int(r) >= len(runeToByteTable) || runeToByteTable[r] > 255 {
 		return 0, false

@@ -8,14 +8,14 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Cache remembers what the stretches of text between added tokens were encoded to, so that a growing conversation pays
-// only for its last turn. That is exact, not a guess: added tokens are cut out of the raw text first, and what lies between
-// two of them is normalised, cut and encoded with no sight of its surroundings (of its place it matters only whether it
-// stands at the very start, for tokenizers that put a space there; that is part of the key).
+// Cache caches the ids of the stretches of text between added tokens, so that a growing conversation costs only its last turn. The
+// result is exact: added tokens are cut out of the raw text first, and the text between two of them is normalized, cut and encoded
+// independently of its surroundings. (The only exception is whether it begins the input, for tokenizers that put a space there;
+// that is part of the key.)
 //
-// A stretch is known by 128 bits of XXH3; two different texts under one key would need a collision made on purpose, and
-// would cost a wrong prediction, never memory. Safe for concurrent use: one lock, held for a look-up; a hit allocates nothing.
-// Who asks for a stretch that somebody is at work on waits for it: the classes of one model read a request at the same time.
+// The key is 128 bits of XXH3. Two different texts with one key would need a deliberate collision, and would cause a wrong
+// prediction but no memory error. Safe for concurrent use: one lock, held for a look-up; a hit allocates nothing. A caller that
+// needs a stretch which another is encoding waits for it, because the classes of one model read a request at the same time.
 type Cache struct {
 	t    *Tokenizer
 	seed uint64
@@ -23,35 +23,35 @@ type Cache struct {
 
 	mu      sync.Mutex
 	entries map[xxh3.Uint128]*list.Element
-	used    list.List                      // of *cacheEntry, the last used first
+	used    list.List                      // of *cacheEntry, most recently used first
 	room    int                            // bytes left
 	pending map[xxh3.Uint128]chan struct{} // being encoded; closed when done
 }
 
 type cacheEntry struct {
 	key xxh3.Uint128
-	ids []uint32 // never written again, so that they may be read without the lock
+	ids []uint32 // never modified, so they can be read without the lock
 }
 
 const (
-	minCached = 64  // bytes; shorter stretches are encoded faster than they are looked up
-	entryCost = 200 // bytes of an entry beside its ids: map slot, list element, headers
+	minCached = 64  // bytes; shorter stretches are encoded faster than looked up
+	entryCost = 200 // bytes of an entry besides its ids: map slot, list element, headers
 )
 
 func (e *cacheEntry) cost() int { return entryCost + 4*len(e.ids) }
 
-// NewCache makes a cache of about maxBytes for texts of t. seed should be a random number that clients do not know.
+// NewCache returns a cache of about maxBytes for texts of t. seed should be a random number that clients do not know.
 func (t *Tokenizer) NewCache(maxBytes int, seed uint64) *Cache {
 	return &Cache{t: t, seed: seed, size: maxBytes, room: maxBytes,
 		entries: map[xxh3.Uint128]*list.Element{}, pending: map[xxh3.Uint128]chan struct{}{}}
 }
 
-// Encode is Tokenizer.Encode with the cache before it.
+// Encode is Tokenizer.Encode through the cache.
 func (c *Cache) Encode(dst []uint32, text string, opt Options) []uint32 {
 	return c.t.encodeText(dst, text, opt, c)
 }
 
-// encodePart is Tokenizer.encodePart with the cache before it.
+// encodePart is Tokenizer.encodePart through the cache.
 func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain bool) []uint32 {
 	if len(part) < minCached {
 		return c.t.encodePart(dst, s, part, first, plain)
@@ -69,7 +69,7 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 		if e != nil {
 			return append(dst, e.ids...)
 		}
-		if busy == nil || entryCost+4*len(part) > c.size { // one that may be too long to keep is not waited for
+		if busy == nil || entryCost+4*len(part) > c.size { // do not wait for a result that may be too large to be kept
 			break
 		}
 		select {
@@ -81,14 +81,14 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 	defer c.done(key)
 	start := len(dst)
 	dst = c.t.encodePart(dst, s, part, first, plain)
-	if !s.full(dst) { // else it may be a part of them
+	if !s.full(dst) { // otherwise the ids may be incomplete
 		c.put(&cacheEntry{key, slices.Clone(dst[start:])})
 	}
 	return dst
 }
 
-// get gives the entry under key. Where there is none, busy is what closes when somebody has encoded it; nil: the caller is
-// to do it, and to call done.
+// get returns the entry under key. If there is none, busy is a channel that closes when another caller has encoded it; if busy is
+// nil, this caller must encode it and call done.
 func (c *Cache) get(key xxh3.Uint128) (e *cacheEntry, busy chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

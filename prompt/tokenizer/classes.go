@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// What the reference engine thinks of every code point: Oniguruma's Unicode 16 classes, Rust's own, and the older tables
-// of two crates beside them. Go's unicode package is Unicode 15 and calls 4,924 of these letters unassigned.
-// The file is made by gen/classes.py, which asks the reference about every code point.
+// The reference engine's classes of every code point: Oniguruma's Unicode 16 classes, Rust's own, and the older tables of two
+// crates. Go's unicode package is Unicode 15 and calls 4,924 of these letters unassigned. gen/classes.py makes the file by asking
+// the reference about every code point.
 //
 //go:embed classes.bin
 var classRuns []byte
 
-// General categories in the order of gen/classes.py, as far as they are named here; categories has all.
+// General categories in the order of gen/classes.py, those that are named here; categories has all.
 const (
 	gcCn = iota
 	gcLu
@@ -56,12 +56,12 @@ type runeTable[T comparable] struct {
 	values []T
 }
 
-// at gives the value of r, which must be a code point (0 … 0x10FFFF), as utf8.DecodeRune always returns.
+// at returns the value of r, which must be a code point (0 … 0x10FFFF), as utf8.DecodeRune always returns.
 func (t *runeTable[T]) at(r rune) T {
 	return t.values[int(t.page[uint32(r)>>pageBits])<<pageBits|int(r&(pageSize-1))]
 }
 
-// put sets the value of r. The first page is that of all characters that were not put.
+// put sets the value of r. The first page is shared by all characters that were not put.
 func (t *runeTable[T]) put(r rune, v T) {
 	p := &t.page[r>>pageBits]
 	if *p == 0 {
@@ -71,7 +71,7 @@ func (t *runeTable[T]) put(r rune, v T) {
 	t.values[int(*p)<<pageBits|int(r&(pageSize-1))] = v
 }
 
-// newRuneTable asks f about every code point.
+// newRuneTable fills a table with f's value for every code point.
 func newRuneTable[T comparable](f func(r rune) T) *runeTable[T] {
 	t := &runeTable[T]{}
 	seen := map[[pageSize]T]uint16{}
@@ -105,5 +105,5 @@ var classes = sync.OnceValue(func() *runeTable[uint32] {
 	})
 })
 
-// isClass tells whether r has one of the given flags.
+// isClass reports whether r has one of the given flags.
 func isClass(r rune, flags uint32) bool { return classes().at(r)&flags != 0 }

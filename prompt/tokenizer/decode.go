@@ -10,8 +10,8 @@ import (
 	"golang.org/x/text/encoding/unicode"
 )
 
-// Decode gives the text of ids as the reference does with clean_up_tokenization_spaces=false. Ids that no token has are
-// passed over; with skipSpecial so are special tokens. It allocates a string per token.
+// Decode returns the text of ids as the reference does with clean_up_tokenization_spaces=false. It skips unknown ids and, with
+// skipSpecial, special tokens. It allocates a string per token.
 func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -22,7 +22,7 @@ func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
 		case !added:
 		default:
 			text := a.Content
-			if a.Normalized { // matched in normalised text, and decoded in that form
+			if a.Normalized { // matched in normalized text, and decoded in that form
 				text = t.normalized(a)
 			}
 			if !skipSpecial || !t.special[text] {
@@ -39,7 +39,7 @@ func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
 	return strings.Join(tokens, "")
 }
 
-// decoder changes the list of tokens' texts on its way to one text.
+// decoder transforms the list of the tokens' texts; a chain of decoders ends with one text.
 type decoder func(tokens []string) []string
 
 // newDecoders builds the decoder section of a tokenizer.json; nil if there is none.
@@ -99,7 +99,7 @@ func newDecoders(raw []byte) ([]decoder, error) {
 	return nil, fmt.Errorf("type %q: not known", c.Type)
 }
 
-// stripped is a token without up to start times text in front, and up to stop times behind.
+// stripped returns a token with up to start copies of text removed in front, and up to stop copies at the end.
 func stripped(token, text string, start, stop int) string {
 	for ; start > 0 && strings.HasPrefix(token, text); start-- {
 		token = token[len(text):]
@@ -110,7 +110,7 @@ func stripped(token, text string, start, stop int) string {
 	return token
 }
 
-// eachToken is the decoder that changes each token by itself.
+// eachToken returns a decoder that transforms each token by itself.
 func eachToken(fn func(i int, token string) string) []decoder {
 	return []decoder{func(tokens []string) []string {
 		for i, token := range tokens {
@@ -120,7 +120,7 @@ func eachToken(fn func(i int, token string) string) []decoder {
 	}}
 }
 
-// decodeByteLevel joins the bytes of all tokens; a token with another character in it stands for its own text.
+// decodeByteLevel joins the bytes of all tokens. A token with a character outside the alphabet yields its own text.
 func decodeByteLevel(tokens []string) []string {
 	var out []byte
 	for _, token := range tokens {
@@ -140,7 +140,7 @@ func decodeByteLevel(tokens []string) []string {
 	return []string{lossy(out)}
 }
 
-// lossy gives bytes as text with one U+FFFD for each maximal part that is no UTF-8, as Rust's from_utf8_lossy.
+// lossy converts bytes to text with one U+FFFD for each maximal invalid part, as Rust's from_utf8_lossy.
 func lossy(b []byte) string {
 	out, _ := unicode.UTF8.NewDecoder().Bytes(b)
 	return string(out)

@@ -6,16 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// DeepSeek-V3 and its heirs (DeepSeek-VL2, DeepSeek-OCR, Step 3) cut a text with three patterns one after another: into numbers
-// and what lies between, that into runs of Han or kana and what lies between, and each part by the third. One scanner does
-// all three from left to right.
+// DeepSeek-V3 and its descendants (DeepSeek-VL2, DeepSeek-OCR, Step 3) cut a text with three patterns in sequence: into numbers and
+// what lies between, that into runs of Han or kana and what lies between, and each part by the third. One scanner does all three
+// from left to right.
 
-// deepSeekPatterns are the three. The files have the two line breaks as such.
+// deepSeekPatterns are these patterns. In the files the two line breaks are literal.
 var deepSeekPatterns = [...]string{`\p{N}{1,3}`, "[一-龥぀-ゟ゠-ヿ]+",
 	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
 		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+` + altSpaces}
 
-// isDeepSeek tells whether the first steps of a pre-tokenizer are these patterns.
+// isDeepSeek reports whether the first steps of a pre-tokenizer are these patterns.
 func isDeepSeek(steps []preSpec) bool {
 	if len(steps) < len(deepSeekPatterns) {
 		return false
@@ -30,8 +30,8 @@ func isDeepSeek(steps []preSpec) bool {
 	return true
 }
 
-// Flags of deepSeekFlags. Marks count as letters; a character of the second pattern has fHan and flags of its own, so that no
-// run of letters or signs leaves its part.
+// Flags of deepSeekFlags. Marks count as letters. A character of the second pattern has fHan and flags of its own, so that no run
+// of letters or signs leaves its part.
 const (
 	fSign      = fUpper // \p{P} or \p{S}
 	fHanLetter = fMark
@@ -62,8 +62,8 @@ func newDeepSeekScanner() *scanner {
 	return s
 }
 
-// nextDeepSeek gives the end of the word that begins at b[i]. What the third pattern does not match is a word up to where it
-// does.
+// nextDeepSeek returns the end of the word that begins at b[i]. Text that the third pattern does not match forms a word up to its
+// next match.
 func (s *scanner) nextDeepSeek(b []byte, i int, f uint8, size int) int {
 	if f&fNumber != 0 {
 		return s.number(b, i+size)
@@ -80,7 +80,7 @@ func (s *scanner) nextDeepSeek(b []byte, i int, f uint8, size int) int {
 	return i
 }
 
-// matchDeepSeek gives the end of the third pattern's match at b[i], 0 if there is none.
+// matchDeepSeek returns the end of the third pattern's match at b[i], 0 if there is none.
 func (s *scanner) matchDeepSeek(b []byte, i int, f uint8, size int) int {
 	letter, sign := uint8(fLetter), uint8(fSign)
 	if f&fHan != 0 {

@@ -17,7 +17,7 @@ func newTokenizer() *Tokenizer {
 	return &Tokenizer{byID: map[uint32]*AddedToken{}, byText: map[string]uint32{}, special: map[string]bool{}}
 }
 
-// readTokenizerJSON reads a tokenizer.json; more tokens may be added before finish.
+// readTokenizerJSON reads a tokenizer.json. The caller may add tokens before it calls finish.
 func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	t := newTokenizer()
 	parts, err := readSections(b)
@@ -42,7 +42,7 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	steps := pre.flat(nil)
-	// The model can take bytes where nothing but its last pre-tokenizer writes the byte-level alphabet.
+	// The model can work on raw bytes if only its last pre-tokenizer writes the byte-level alphabet.
 	raw := len(steps) > 0 && steps[len(steps)-1].Type == "ByteLevel"
 	for _, step := range steps[:max(0, len(steps)-1)] {
 		raw = raw && step.Type != "ByteLevel"
@@ -60,18 +60,18 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// unsupported is the error of a part of a tokenizer that Hugging Face's tokenizers or SentencePiece know and no served
-// vision-language model was seen to use: what to do about it stands in the text, which callers put the file's name before.
+// unsupported returns the error for a part of a tokenizer that Hugging Face's tokenizers or SentencePiece support but no served
+// vision-language model was seen to use. Its text says what to do; callers prefix the file's name.
 func unsupported(kind string) error {
 	return fmt.Errorf("%q is not supported: byte-pair encoding is, with the parts that docs/fidelity.md lists; "+
 		"leave the model out of the configuration, and its requests are routed by load", kind)
 }
 
-// sections are the values of an object's keys as raw text, nulls left out. A tokenizer.json is one small description around
-// two long lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
+// sections holds an object's values as raw text by key, without nulls. A tokenizer.json is one small description and two long
+// lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
 type sections map[string][]byte
 
-// read reads a section into v, which stays as it is if there is none.
+// read decodes a section into v, which stays unchanged if there is none.
 func (s sections) read(name string, v any) error {
 	if s[name] == nil {
 		return nil
@@ -95,7 +95,7 @@ func readSections(b []byte) (sections, error) {
 	return parts, r.Err()
 }
 
-// readerOf reads b, which must not change meanwhile.
+// readerOf returns a reader of b, which must not change meanwhile.
 func readerOf(b []byte) jsonread.Reader {
 	r := jsonread.New(unsafe.String(unsafe.SliceData(b), len(b)))
 	if b == nil {
@@ -104,7 +104,7 @@ func readerOf(b []byte) jsonread.Reader {
 	return r
 }
 
-// maxID bounds token ids: a file that names a larger one is refused, because tables are as long as the largest id.
+// maxID bounds token ids, because tables are as long as the largest id. A file with a larger one is refused.
 const maxID = 1 << 23
 
 // readID reads a token id.
@@ -117,7 +117,7 @@ func readID(r *jsonread.Reader) uint32 {
 	return uint32(id)
 }
 
-// setWords picks the fastest way to cut words that does what the steps say.
+// setWords selects the fastest word cutter that does what the steps say.
 func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	var all stages
 	for i, step := range steps {
@@ -148,7 +148,7 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	return nil
 }
 
-// readModel reads the model section. raw says that the model takes bytes.
+// readModel reads the model section. raw means that the model works on bytes.
 func (t *Tokenizer) readModel(b []byte, raw bool) error {
 	parts, err := readSections(b)
 	if err != nil {
@@ -171,7 +171,7 @@ func (t *Tokenizer) readModel(b []byte, raw bool) error {
 	switch {
 	case slices.Contains([]string{"Unigram", "WordPiece", "WordLevel"}, c.Type):
 		return unsupported(c.Type)
-	case c.Type == "" && parts["merges"] == nil: // older files do not name their model
+	case c.Type == "" && parts["merges"] == nil: // older files do not name their model's type
 		return unsupported("a model without merges")
 	case c.Type != "" && c.Type != "BPE":
 		return fmt.Errorf("type %q: not known", c.Type)
@@ -192,7 +192,7 @@ func (t *Tokenizer) readModel(b []byte, raw bool) error {
 		return fmt.Errorf("vocab: %w", err)
 	}
 	t.vocab = v
-	unk := noID // also where unk_token is no token: at an unknown character the reference fails, and it is dropped here
+	unk := noID // also if unk_token is not in the vocabulary: the reference then fails at an unknown character, which is dropped here
 	if c.UnkToken != nil {
 		unk = v.id([]byte(*c.UnkToken))
 	}

@@ -5,13 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// joins says between which two characters any merge of a model can ever reach: those where some merge's left part ends in
-// the one and its right part begins with the other. Everywhere else a text falls into pieces that merge independently.
-// A model without a pre-tokenizer merges a whole prompt as one word; so cut, its pieces are words again (Gemma 3: 33,695
+// joins says between which two characters a merge of the model can occur: those for which some merge's left part ends with the
+// first and its right part begins with the second. At every other border the text splits into pieces that merge independently. A
+// model without a pre-tokenizer merges a whole prompt as one word; split like this, its pieces are short again (Gemma 3: 33,695
 // pairs of characters).
 type joins struct {
 	ascii [128][2]uint64
-	wide  pairSet // pairs of which one is not ASCII
+	wide  pairSet // pairs with a non-ASCII character
 }
 
 func (j *joins) put(a, b rune) {
@@ -29,7 +29,7 @@ func (j *joins) has(a, b rune) bool {
 	return j.wide.has(uint32(a), uint32(b))
 }
 
-// pairSet is a set of pairs of numbers of up to 24 bits, a bit for each by its hash: it may seem to have some that it has not.
+// pairSet is a set of pairs of numbers of up to 24 bits, with one bit per pair's hash. It may report pairs that were not added.
 type pairSet [1 << (pairSetBits - 6)]uint64
 
 const pairSetBits = 21
@@ -48,8 +48,8 @@ func (s *pairSet) has(a, b uint32) bool {
 	return s[bit/64]>>(bit%64)&1 != 0
 }
 
-// setRegular finds out whether the model's words may be cut and searched at all: if a symbol sequence can be read off a
-// token's text. Then no byte or unknown token takes part in a merge.
+// setRegular determines whether the model's words may be split and searched: each token's text must determine its symbol sequence,
+// so that no byte token or unknown token takes part in a merge.
 func (m *bpe) setRegular() {
 	m.regular = true
 	special := map[uint32]bool{}
@@ -76,8 +76,8 @@ func (m *bpe) setRegular() {
 	}
 }
 
-// setJoins fills joins for a regular model of characters. Without byte fallback characters that have no token become one
-// unknown token, or vanish so that their neighbours meet, wherever they stand: such a model has no joins.
+// setJoins fills joins for a regular model of characters. Without byte fallback, characters that have no token become one unknown
+// token, or vanish so that their neighbours become adjacent: such a model has no joins.
 func (m *bpe) setJoins() {
 	if !m.regular || m.raw || m.ignoreMerges || !m.byteFallback {
 		return
@@ -119,7 +119,7 @@ func appendSpaced(dst, b []byte) []byte {
 	}
 }
 
-// piece gives the end of the piece that begins at b[i]: no merge reaches across it.
+// piece returns the end of the piece that begins at b[i]; no merge crosses it.
 func (m *bpe) piece(b []byte, i, end int) int {
 	j := m.joins
 	for i < end {
@@ -149,7 +149,7 @@ func (m *bpe) piece(b []byte, i, end int) int {
 	return end
 }
 
-// joined tells whether r and the character that rest begins with must stay in one piece.
+// joined reports whether r and the first character of rest must stay in one piece.
 func (m *bpe) joined(r rune, rest []byte) bool {
 	next, _ := utf8.DecodeRune(rest)
 	if next = m.asSpace(next); next == ' ' && m.cutSpaces {

@@ -11,9 +11,9 @@ import (
 	"github.com/sightline-router/sightline/body/jsonread"
 )
 
-// Load reads the tokenizer of a model directory. The kind follows from the files that are there, in this order:
-// tokenizer.json, tekken.json, tokenizer.model (SentencePiece, or a tiktoken file), vocab.json with merges.txt, *.tiktoken.
-// One of 7 MB takes about 80 ms and 15 MB of memory. The error names the file and what is wrong with it.
+// Load reads the tokenizer of a model directory. The first of these files that exists decides its kind: tokenizer.json,
+// tekken.json, tokenizer.model (SentencePiece, or a tiktoken file), vocab.json with merges.txt, *.tiktoken. A file of 7 MB takes
+// about 80 ms and 15 MB of memory. The error names the file and what is wrong with it.
 func Load(dir string) (*Tokenizer, error) {
 	t, err := LoadFS(os.DirFS(dir))
 	if err != nil {
@@ -31,7 +31,7 @@ func LoadFS(dir fs.FS) (*Tokenizer, error) {
 	tekken := func(_ *directory, b []byte) (*Tokenizer, error) { return LoadTekken(b) }
 	pieces := func(_ *directory, b []byte) (*Tokenizer, error) { return LoadSentencePiece(b) }
 	for _, kind := range []struct {
-		files string // of several the last one counts
+		files string // the last match is used
 		load  func(d *directory, b []byte) (*Tokenizer, error)
 	}{
 		{"tokenizer.json", loadTokenizerJSON}, {"tekken.json", tekken}, {"tokenizer.model", loadTokenizerModel},
@@ -57,7 +57,7 @@ func LoadFS(dir fs.FS) (*Tokenizer, error) {
 		"vocab.json with merges.txt, or a *.tiktoken file")
 }
 
-// directory is a model directory with what its tokenizer_config.json and added_tokens.json say.
+// directory is a model directory with the contents of its tokenizer_config.json and added_tokens.json.
 type directory struct {
 	dir    fs.FS
 	config tokenizerConfig
@@ -115,8 +115,8 @@ func (d *directory) readConfig() error {
 	return nil
 }
 
-// loadTokenizerJSON reads a tokenizer.json and adds what transformers adds to it from tokenizer_config.json: the added
-// tokens that differ from those of the file, in the order of their ids.
+// loadTokenizerJSON reads a tokenizer.json and adds what transformers adds from tokenizer_config.json: the added tokens that differ
+// from those of the file, in the order of their ids.
 func loadTokenizerJSON(d *directory, b []byte) (*Tokenizer, error) {
 	t, err := readTokenizerJSON(b)
 	if err != nil {
@@ -132,7 +132,7 @@ func loadTokenizerJSON(d *directory, b []byte) (*Tokenizer, error) {
 	return t, t.finish()
 }
 
-// hasAdded tells whether the same token was added already, whatever its id.
+// hasAdded reports whether the same token was already added, under any id.
 func (t *Tokenizer) hasAdded(a AddedToken) bool {
 	id, known := t.byText[a.Content]
 	old := t.byID[id]

@@ -1,8 +1,8 @@
 package tokenizer
 
-// mergeHeap merges many symbols in place and gives how many are left: n log n, whatever the text. The heap holds every pair
-// that could merge, lowest rank first and leftmost among equals; entries that a merge beside them made stale are
-// recognised by their symbols when they come up.
+// mergeHeap merges many symbols in place and returns how many are left, in n log n time for any text. The heap holds every pair
+// that could merge, lowest rank first and leftmost among equals. Entries made stale by a neighbouring merge are recognized by their
+// symbols when they are popped.
 func (m *bpe) mergeHeap(s *scratch, syms []uint32) int {
 	n := len(syms)
 	if cap(s.links) < n {
@@ -60,7 +60,7 @@ func (m *bpe) mergeHeap(s *scratch, syms []uint32) int {
 
 type link struct{ prev, next int32 }
 
-// candidate is a possible merge of the symbol at position at with the one behind it.
+// candidate is a possible merge of the symbol at position at with the next one.
 type candidate struct {
 	rank        uint32
 	at          int32

@@ -9,16 +9,16 @@ import (
 	"sync"
 )
 
-// The merges of a BPE model come as texts, as a list in a tokenizer.json or merges.txt, or follow from the vocabulary alone.
-// They are resolved to ids by all processors; origin.go says which of them can ever happen.
+// The merges of a BPE model come as texts in a tokenizer.json or merges.txt, or follow from the vocabulary alone. They are resolved
+// to ids on all processors; origin.go determines which of them can ever happen.
 
-// merge is two symbols that become one.
+// merge joins two symbols a and b to the symbol id.
 type merge struct{ a, b, rank, id uint32 }
 
-// mergeTexts are the two texts of each merge, the lowest rank first.
+// mergeTexts holds the two texts of each merge, lowest rank first.
 type mergeTexts struct {
 	text []byte
-	cut  []uint32 // two for each merge: where its left and where its right text ends
+	cut  []uint32 // two per merge: the ends of its left and its right text
 }
 
 func (t *mergeTexts) add(left, right string) {
@@ -97,7 +97,7 @@ func (m *bpe) resolve(t *mergeTexts) error {
 	})
 }
 
-// inParts calls fn for parts of 0 … n, one for each processor, and gives the first part's error.
+// inParts calls fn for parts of 0 … n concurrently, one for each processor, and returns the first part's error.
 func inParts(n int, fn func(from, to int) error) error {
 	parts := min(runtime.GOMAXPROCS(0), 8, n/1024+1)
 	errs := make([]error, parts)
@@ -114,7 +114,7 @@ func inParts(n int, fn func(from, to int) error) error {
 	return nil
 }
 
-// allSplits makes every way to cut a token into two tokens a merge; in says which ids take part.
+// allSplits makes every split of a token into two tokens a merge. in says which ids take part.
 func (m *bpe) allSplits(rank func(id uint32) uint32, in func(id uint32) bool) {
 	v := m.vocab
 	for id := range v.span() {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// unicodeForm is NFC, NFD, NFKC or NFKD as the reference's crate has it, with tables of about Unicode 9; x/text's are newer. The
-// characters that only these change are left as they are, and cut a text into parts that x/text normalises one by one. Where it
-// puts a joiner into a run of more than 30 marks, which the crate does not, the Encode gives up: see Options.Partial.
+// unicodeForm is NFC, NFD, NFKC or NFKD as the reference's crate implements it, with tables of about Unicode 9; x/text's are newer.
+// Characters that only the newer tables change are kept, and split a text into parts that x/text normalizes one by one. In a run of
+// more than 30 marks x/text inserts a joiner and the crate does not, so there Encode gives up: see Options.Partial.
 type unicodeForm struct{ form norm.Form }
 
 func (n unicodeForm) apply(s *scratch, in []byte) []byte {
@@ -46,8 +46,8 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 	return s.keep(out)
 }
 
-// normal tells whether in is normal already. Common scripts are passed over first: their characters below never change
-// in NFC, and nothing before one of them matters for what comes behind it.
+// normal reports whether in is already normal. Common scripts are skipped first: their characters below never change in NFC, and
+// nothing before one of them affects what follows it.
 func (n unicodeForm) normal(in []byte) bool {
 	last := 0
 	for i := 0; i < len(in) && n.form == norm.NFC; {
@@ -69,7 +69,7 @@ func (n unicodeForm) normal(in []byte) bool {
 	return n.form == norm.NFC || n.form.IsNormal(in)
 }
 
-// newerMarks are the characters that x/text decomposes, reorders or composes and the older tables do not.
+// newerMarks holds the characters that x/text decomposes, reorders or composes and the older tables do not.
 var newerMarks = sync.OnceValue(func() *runeTable[bool] {
 	cl, newer := classes(), map[rune]bool{}
 	for r := rune(0x80); r <= maxRune; r++ {

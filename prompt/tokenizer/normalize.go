@@ -9,13 +9,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalizer changes a text before it is cut into words. It returns either its input or one of the scratch's buffers, never
-// the one that its input lies in.
+// normalizer changes a text before it is cut into words. It returns its input or one of the scratch's buffers, never the buffer
+// that holds its input.
 type normalizer interface {
 	apply(s *scratch, in []byte) []byte
 }
 
-// normalizers are applied one after another; none leave a text as it is.
+// normalizers are applied in sequence. An empty list leaves the text unchanged.
 type normalizers []normalizer
 
 func (n normalizers) apply(s *scratch, in []byte) []byte {
@@ -38,7 +38,7 @@ func (p patternSpec) compile() (pattern, error) {
 	return nil, fmt.Errorf("pattern: want String or Regex")
 }
 
-// newNormalizers builds the normalizer section of a tokenizer.json; none if there is no such section.
+// newNormalizers builds the normalizer section of a tokenizer.json; the list is empty if there is no such section.
 func newNormalizers(raw []byte) (normalizers, error) {
 	var c struct {
 		Type        string

@@ -1,11 +1,11 @@
 package tokenizer
 
-// origin is how merging a token's text alone gives the token: by the merge of left and right, or, with born 0, as a symbol
-// that a word starts as. When every merge in it comes after those of its parts, rank is time: the token's merges happen in
-// the order of their ranks, whatever stands beside it. The zero value is a token that merging never gives.
+// origin is how merging a token's text alone produces the token: by the merge of left and right or, with made 0, as an initial
+// symbol of a word. If every merge in it comes after those of its parts, its rank is a time: the token's merges happen in the order
+// of their ranks, whatever surrounds it. The zero value is a token that merging never produces.
 type origin struct {
 	left, right uint32
-	made        uint32 // rank plus one, in the high bit whether rank is time
+	made        uint32 // rank plus one; the high bit says whether the rank is a time
 }
 
 const timed = 1 << 31
@@ -14,15 +14,15 @@ func (o *origin) exists() bool { return o.made != 0 }
 func (o *origin) timed() bool  { return o.made&timed != 0 }
 func (o *origin) born() uint32 { return o.made &^ timed }
 
-// setPairs makes the table of pairs of all merges and finds out where each token comes from.
+// setPairs builds the table of all merges' pairs and determines the origin of each token.
 //
-// In the order of ranks, a merge of two tokens that exist by then is a token's own if nothing merges across their border
-// before. Where ranks are not times, or a model is not regular, the token's text is merged to see, which takes ten times as
-// long and is shared by all processors.
+// In rank order, a merge of two tokens that exist by then is a token's own if nothing merges across their border earlier. If ranks
+// are not times, or the model is not regular, the token's text is merged instead, which takes ten times as long and is spread over
+// all processors.
 //
-// At most one merge of each token can ever happen: when two symbols meet whose merge gives the token, the text under them
-// was merged as if it stood alone, so these two are what merging that text ends with. The others are dropped where they
-// are many: a vocabulary that came from SentencePiece lists every way to cut a token in two (Gemma 3 keeps half).
+// At most one merge of each token can ever happen: when two symbols meet whose merge gives the token, the text under them was
+// merged independently, so these two are what merging that text ends with. The other merges are dropped if there are many: a
+// vocabulary that came from SentencePiece lists every split of a token in two (Gemma 3 keeps half).
 func (m *bpe) setPairs() {
 	m.pairs = newPairTable(m.merges)
 	n := int(m.vocab.span())
@@ -69,7 +69,7 @@ func (m *bpe) setPairs() {
 	}
 }
 
-// setTimed finds the origins of the tokens whose ranks are times.
+// setTimed determines the origins of the tokens whose ranks are times.
 func (m *bpe) setTimed() {
 	if m.raw {
 		for _, id := range m.byteSym {
@@ -85,18 +85,18 @@ func (m *bpe) setTimed() {
 	for _, c := range m.merges {
 		o, l, r := &m.origin[c.id], &m.origin[c.a], &m.origin[c.b]
 		if l.timed() && r.timed() && l.born() <= c.rank && r.born() <= c.rank && !o.exists() && m.holdsTimed(c.a, c.b, c.rank+1) {
-			if rank, _ := m.pairs.get(c.a, c.b); rank == c.rank { // else the pair comes again later, and that counts
+			if rank, _ := m.pairs.get(c.a, c.b); rank == c.rank { // otherwise the pair occurs again later, and that rank is used
 				*o = origin{c.a, c.b, (c.rank + 1) | timed}
 			}
 		}
 	}
 }
 
-// holdsTimed tells whether two neighbouring tokens whose ranks are times come to be, and stay until the time given: it goes
-// back in time from the two along their touching edges, and asks whether the symbols that touch at some time merge before
-// one of them is merged away. Of equal ranks the left one is first.
+// holdsTimed reports whether two neighbouring tokens whose ranks are times come into being and survive until the given time. It
+// goes back in time from the two along their touching edges, and checks whether the symbols that touch at some time merge with each
+// other before one of them is merged away. Among equal ranks the left one is first.
 func (m *bpe) holdsTimed(a, b, until uint32) bool {
-	goneA, goneB := until, until // when a and b, as they are now, are merged away
+	goneA, goneB := until, until // when a and b, in their current form, are merged away
 	for {
 		if rank, _ := m.pairs.get(a, b); rank != noRank && rank+1 < goneA && rank+1 <= goneB {
 			return false

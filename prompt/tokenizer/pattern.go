@@ -10,7 +10,8 @@ type pattern interface {
 	each(s *scratch, b []byte, fn func(start, end int))
 }
 
-// compilePattern gives the fastest form of a regular expression. Errors: one that neither a scanner nor compileRegex knows.
+// compilePattern returns the fastest form of a regular expression. It is an error if neither a scanner nor compileRegex supports
+// it.
 func compilePattern(expr string) (pattern, error) {
 	if scan := newScanner(expr); scan != nil {
 		return scan, nil

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// template is what add_special_tokens puts around a text. Each processor of a tokenizer.json wraps what came before it.
+// template is what add_special_tokens puts around a text. Each processor of a tokenizer.json wraps the result of the previous one.
 type template struct {
 	before, after []uint32
 }

@@ -7,13 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// wordCutter cuts normalised text into words and hands them to the model. first tells that the text begins where the whole
-// input began.
+// wordCutter cuts normalized text into words and passes them to the model. first means that the text is at the start of the whole
+// input.
 type wordCutter interface {
 	encode(dst []uint32, s *scratch, m *bpe, b []byte, first bool) []uint32
 }
 
-// scanWords is the hot way: words of a known pattern, bytes as symbols.
+// scanWords is the hot path: words of a known pattern, bytes as symbols.
 type scanWords struct{ scan *scanner }
 
 func (w scanWords) encode(dst []uint32, s *scratch, m *bpe, b []byte, _ bool) []uint32 {
@@ -29,10 +29,10 @@ func (w scanWords) encode(dst []uint32, s *scratch, m *bpe, b []byte, _ bool) []
 	return dst
 }
 
-// stages is the general way: each stage refines the list of words, and may write them anew.
+// stages is the general path: each stage refines the list of words, and may rewrite their text.
 type stages []stage
 
-// words is a text and the words in it. A word keeps whether it stands where the whole input began.
+// words is a text and the words in it. A word records whether it is at the start of the whole input.
 type words struct {
 	b    []byte
 	list []word
@@ -43,7 +43,7 @@ type word struct {
 	first      bool
 }
 
-// stage reads in and fills out, which is empty. Empty words are dropped between stages.
+// stage reads in and fills out, which is empty on entry. Empty words are dropped between stages.
 type stage interface {
 	cut(s *scratch, in, out *words)
 }
@@ -77,7 +77,7 @@ func (w *words) add(start, end int, first bool) {
 	}
 }
 
-// behavior says what becomes of the matches of a Split.
+// behavior says what happens to the matches of a Split.
 type behavior uint8
 
 const (
@@ -107,10 +107,10 @@ func (p split) cut(s *scratch, in, out *words) {
 	}
 }
 
-// cutWord cuts b[w.start:w.end] and adds the parts to out, whose text it is.
+// cutWord cuts b[w.start:w.end] and adds the parts to out, whose text is b.
 func (p split) cutWord(s *scratch, b []byte, w word, out *words) {
 	text := b[w.start:w.end]
-	// The part that waits for what comes behind it, if there is one, and whether it ends in a match.
+	// The pending part, if have is set, may be merged with what follows; before says whether it ends in a match.
 	from, end, have, before := 0, 0, false, false
 	emit := func() {
 		if p.how != removed || !before {
@@ -154,7 +154,7 @@ func (p split) cutWord(s *scratch, b []byte, w word, out *words) {
 type byteLevel struct {
 	prefixSpace bool
 	scan        *scanner // nil: use_regex false
-	raw         bool     // leave the bytes as they are: the model knows them so
+	raw         bool     // keep the bytes, because the model works on bytes
 }
 
 func (p byteLevel) cut(s *scratch, in, out *words) {
@@ -194,7 +194,7 @@ func (p byteLevel) cut(s *scratch, in, out *words) {
 	}
 }
 
-// metaspace writes spaces as another character, and puts one in front where its scheme says so.
+// metaspace replaces spaces by another character, and inserts one in front if its scheme says so.
 type metaspace struct {
 	with   string
 	scheme string // "first", "always", "never"
@@ -237,7 +237,7 @@ type preSpec struct {
 	IndividualDigits bool `json:"individual_digits"`
 }
 
-// flat gives the pre-tokenizers in order, sequences opened.
+// flat appends the pre-tokenizers in order, with sequences expanded.
 func (c preSpec) flat(out []preSpec) []preSpec {
 	if c.Type != "Sequence" {
 		if c.Type != "" {
@@ -251,7 +251,7 @@ func (c preSpec) flat(out []preSpec) []preSpec {
 	return out
 }
 
-// stage builds one pre-tokenizer; raw: the model takes bytes where the byte-level alphabet would stand.
+// stage builds one pre-tokenizer. With raw, the model works on bytes instead of the byte-level alphabet.
 func (c preSpec) stage(raw bool) ([]stage, error) {
 	class := func(flags uint32) pattern {
 		cl := classes()
@@ -287,7 +287,7 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		}
 		return []stage{m, split{pattern: literalPattern(m.with), how: mergedWithNext}}, nil
 	case "Whitespace":
-		// \w+|[^\w\s]+ of the crate regex, whose \w has the joiners and not the superscript digits
+		// \w+|[^\w\s]+ of the crate regex, whose \w includes the joiners and excludes superscript digits
 		return []stage{split{runePattern(unicode.IsSpace), removed, false}, split{class(clRustWord), contiguous, false}}, nil
 	case "WhitespaceSplit":
 		return []stage{split{runePattern(unicode.IsSpace), removed, false}}, nil

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Tekken and tiktoken files list byte sequences by rank and nothing else: two neighbours merge where their bytes together
-// are in the list, the lowest rank first, and a whole word that is in the list is that token at once. So every way to cut
-// a listed sequence in two listed ones is a merge.
+// Tekken and tiktoken files only list byte sequences by rank: two neighbours merge if their joined bytes are in the list, the
+// lowest rank first, and a whole word that is in the list is that token at once. So every split of a listed sequence into two
+// listed ones is a merge.
 
-// LoadTekken reads a tekken.json (mistral-common 1.13: special tokens first, then the sequences by rank). Special tokens'
-// strings in a text stay text, as Tekkenizer.encode leaves them; AddSpecial puts <s> in front.
+// LoadTekken reads a tekken.json (mistral-common 1.13: special tokens first, then the sequences by rank). Special tokens' strings
+// in a text stay text, as in Tekkenizer.encode; AddSpecial puts <s> in front.
 func LoadTekken(b []byte) (*Tokenizer, error) {
 	parts, err := readSections(b)
 	if err != nil {
@@ -61,7 +61,7 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 	return t, t.finish()
 }
 
-// tekkenSpecials gives the names of the n special tokens, which older versions do not list.
+// tekkenSpecials returns the names of the n special tokens, which older versions do not list.
 func tekkenSpecials(parts sections, n uint32, version string) ([]string, error) {
 	var listed []struct {
 		Rank uint32
@@ -89,7 +89,7 @@ func tekkenSpecials(parts sections, n uint32, version string) ([]string, error) 
 	return names, nil
 }
 
-// readTekkenVocab reads the first count entries of the list: the rank of each is its id less first.
+// readTekkenVocab reads the first count entries of the list. An entry's id is its rank plus first.
 func readTekkenVocab(b []byte, first, count uint32) (*vocab, error) {
 	v := newVocab(int(count))
 	var text []byte
@@ -123,14 +123,14 @@ var oldTekkenSpecials = strings.Fields("<unk> <s> </s> [INST] [/INST] [AVAILABLE
 	"[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] " +
 	"[/SYSTEM_PROMPT] [TOOL_CONTENT]")
 
-// setSpecial names a token that texts never contain.
+// setSpecial adds a token that no text can produce.
 func (t *Tokenizer) setSpecial(id uint32, text string) {
 	t.byID[id] = &AddedToken{ID: id, Content: text, Special: true}
 	t.byText[text] = id
 	t.special[text] = true
 }
 
-// readTiktoken reads a tiktoken file, a line for each token with its bytes in base64 and its rank, which is its id.
+// readTiktoken reads a tiktoken file: one line per token with its bytes in base64 and its rank, which is its id.
 func readTiktoken(b []byte) (*vocab, error) {
 	v := newVocab(len(b) / 16)
 	var text []byte
@@ -153,7 +153,7 @@ func readTiktoken(b []byte) (*vocab, error) {
 	return v, nil
 }
 
-// newRanked builds a tokenizer of byte sequences whose rank is their id less first.
+// newRanked builds a tokenizer of byte sequences whose ranks are their ids minus first.
 func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	for b := range 256 {
 		if v.id([]byte{byte(b)}) == noID {
@@ -177,8 +177,8 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// loadTiktoken reads a tiktoken file. It says nothing of the pattern that cuts words, which the tokenizer's class names, nor
-// of the special tokens, which are those of the configuration and are matched in the text.
+// loadTiktoken reads a tiktoken file. The file does not contain the pattern that cuts words, which follows from the tokenizer's
+// class, nor the special tokens, which come from the configuration and are matched in the text.
 func loadTiktoken(d *directory, b []byte) (*Tokenizer, error) {
 	pattern := d.config.Pattern
 	if pattern == "" {
@@ -209,7 +209,7 @@ func loadTiktoken(d *directory, b []byte) (*Tokenizer, error) {
 	for _, a := range d.added {
 		special(a.ID, a.Content)
 	}
-	if d.config.Class == "TikTokenTokenizer" { // Kimi names 256 ids behind the ranks, but for those that are configured
+	if d.config.Class == "TikTokenTokenizer" { // Kimi names 256 ids after the ranks, except those that are configured
 		for id := v.span(); id < v.span()+256; id++ {
 			if _, ok := t.byID[id]; !ok {
 				special(id, fmt.Sprintf("<|reserved_token_%d|>", id))
@@ -264,7 +264,7 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 	return t, t.finish()
 }
 
-// addEnds sets BOS and EOS as the configuration asks for them.
+// addEnds sets BOS and EOS as the configuration says.
 func (t *Tokenizer) addEnds(d *directory) {
 	if id, ok := t.ID(string(d.config.BOS)); ok && d.config.AddBOS != nil && *d.config.AddBOS {
 		t.post.before = []uint32{id}

@@ -11,10 +11,10 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// regex is a pattern that no scanner knows, run by regexp2, a backtracking engine. Some patterns take it quadratic or exponential
-// time on some texts: it is given no text of more than maxPatternText bytes, and an Encode no more time in all than
-// patternBase and patternByte for each byte of its text. Beyond that the Encode ends with the ids of a leading part, see
-// Options.Partial. Ordinary patterns take a thirtieth of a microsecond a byte; the rest is for a machine that is busy.
+// regex is a pattern that no scanner knows, run by regexp2, a backtracking engine. Some patterns take quadratic or exponential time
+// on some texts, so it gets no text of more than maxPatternText bytes, and one Encode may spend no more time in it than patternBase
+// plus patternByte for each byte of its text. Beyond that, Encode ends with the ids of a leading part; see Options.Partial.
+// Ordinary patterns take a thirtieth of a microsecond per byte; the rest is slack for a busy machine.
 type regex struct{ *regexp2.Regexp }
 
 const (
@@ -24,7 +24,7 @@ const (
 	matchTime      = 250 * time.Millisecond // for one match; regexp2's clock ticks ten times a second
 )
 
-// each calls fn for every match in b, as the reference's find_iter does: an empty match right behind another does not count.
+// each calls fn for every match in b as the reference's find_iter does, without an empty match right after another match.
 func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) {
 	if len(b) > maxPatternText {
 		s.giveUp()
@@ -38,7 +38,7 @@ func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) {
 	s.runes = runes
 	began, matches := time.Now(), 0
 	allowed := patternBase + time.Duration(s.size)*patternByte - s.inPatterns
-	at, offset, last := 0, 0, -1 // a rune, where it begins in b, and the rune behind the last match
+	at, offset, last := 0, 0, -1 // a rune index, its byte offset in b, and the rune index after the last match
 	offsetOf := func(to int) int {
 		for ; at < to; at++ {
 			_, n := utf8.DecodeRune(b[offset:])
@@ -64,9 +64,9 @@ func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) {
 	}
 }
 
-// compileRegex compiles a pattern that the reference gives to Oniguruma, in Ruby's syntax. What both engines read alike is
-// handed on; classes of characters are written out by Oniguruma's own tables, because regexp2's are those of an older
-// Unicode; the rest is refused: anchors, word borders, options, named groups, back references, classes in classes.
+// compileRegex compiles a pattern that the reference gives to Oniguruma, in Ruby's syntax. Constructs that both engines read alike
+// are passed on. Character classes are expanded by Oniguruma's own tables, because regexp2's are those of an older Unicode. The
+// rest is refused: anchors, word boundaries, options, named groups, back references, nested classes.
 func compileRegex(expr string) (*regex, error) {
 	text, err := translate(expr)
 	if err != nil {
@@ -80,13 +80,13 @@ func compileRegex(expr string) (*regex, error) {
 	return &regex{re}, nil
 }
 
-// foldGroups are the options that both engines read alike: no pair of letters in them is another character's fold.
+// foldGroups are the option groups that both engines read alike: none of their letters folds to another character.
 var foldGroups = []string{altFold, `(?i:[sdmt]|ll|ve|re)`}
 
-// groupHeads are how a group may begin.
+// groupHeads are the supported beginnings of a group.
 var groupHeads = []string{"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"}
 
-// translate writes a pattern for regexp2.
+// translate converts a pattern to regexp2's syntax.
 func translate(expr string) (string, error) {
 	var out strings.Builder
 	for rest := expr; rest != ""; {
@@ -141,7 +141,7 @@ func translate(expr string) (string, error) {
 	return out.String(), nil
 }
 
-// repetition reads {n}, {n,} or {n,m} at the start of text, and how long it is.
+// repetition reads {n}, {n,} or {n,m} at the start of text, and returns its length.
 func repetition(text string) (string, int, error) {
 	end := strings.IndexByte(text, '}')
 	low, high, comma := strings.Cut(text[1:max(end, 1)], ",")
@@ -150,14 +150,14 @@ func repetition(text string) (string, int, error) {
 	if err == nil && high != "" {
 		b, err = strconv.ParseUint(high, 10, 10)
 	}
-	after := text[end+1:] // {n}? and {n,m}+ are further repetitions in Ruby's syntax
+	after := text[end+1:] // {n}? and {n,m}+ are additional repetitions in Ruby's syntax
 	if err != nil || b < a || strings.HasPrefix(after, "+") || !comma && strings.HasPrefix(after, "?") {
 		return "", 0, fmt.Errorf("the repetition %.12q… is not supported", text)
 	}
 	return text[:end+1], end + 1, nil
 }
 
-// class writes the class […] at the start of text and gives its length.
+// class writes the class […] at the start of text and returns its length.
 func class(out *strings.Builder, text string) (int, error) {
 	i := 1
 	out.WriteByte('[')
@@ -165,7 +165,7 @@ func class(out *strings.Builder, text string) (int, error) {
 		out.WriteByte('^')
 		i++
 	}
-	for first, single := true, false; ; first = false { // single: a character came before, which may begin a range
+	for first, single := true, false; ; first = false { // single: the last item was a character, which may begin a range
 		rest := text[i:]
 		switch {
 		case rest == "":
@@ -205,7 +205,7 @@ func literal(out *strings.Builder, r rune) {
 	fmt.Fprintf(out, `\u%04X`, r)
 }
 
-// item reads a character or an escape at the start of text: the character, or the ranges of a class, and how long it is.
+// item reads a character or an escape at the start of text. It returns the character, or the ranges of a class, and its length.
 func item(text string, inClass bool) (r rune, set string, size int, err error) {
 	r, size = utf8.DecodeRuneInString(text)
 	if r != '\\' {
@@ -220,7 +220,7 @@ func item(text string, inClass bool) (r rune, set string, size int, err error) {
 		return 0, ranges(func(_ rune, c uint32) bool { return c&clCategory == gcNd != (r == 'D') }), size, nil
 	case r == 'w' || r == 'W':
 		return 0, ranges(func(x rune, c uint32) bool {
-			// Oniguruma asks a Latin-1 table, but Unicode's inside a class: ² ³ ¹ ¼ ½ ¾ are in the first only.
+			// Oniguruma uses a Latin-1 table here, but Unicode's inside a class: ² ³ ¹ ¼ ½ ¾ are only in the former.
 			return (c&clOnigWord != 0 && !(inClass && strings.ContainsRune("²³¹¼½¾", x))) != (r == 'W')
 		}), size, nil
 	case r == 'p' || r == 'P':
@@ -243,7 +243,7 @@ func item(text string, inClass bool) (r rune, set string, size int, err error) {
 	return 0, "", 0, fmt.Errorf("the escape %.2q is not supported", text)
 }
 
-// categories gives the general categories of a name, a bit each: L, or Lu; 0 where there are none.
+// categories returns the general categories that a name such as L or Lu stands for, one bit each; 0 if there are none.
 func categories(name string) (in uint32) {
 	for n, c := range strings.Fields("cn lu ll lt lm lo mn mc me nd nl no pc pd ps pe pi pf po sm sc sk so zs zl zp cc cf co") {
 		if len(name) > 0 && len(name) <= 2 && strings.HasPrefix(c, strings.ToLower(name)) {
@@ -253,7 +253,7 @@ func categories(name string) (in uint32) {
 	return in
 }
 
-// ranges writes the characters for which in, given their class record, says yes, as the inside of a class.
+// ranges writes the characters whose class record satisfies in, as the inside of a class.
 func ranges(in func(r rune, record uint32) bool) string {
 	var out strings.Builder
 	cl := classes()

@@ -8,15 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// The patterns that nearly all byte-level tokenizers cut their words with are one family: contractions, words with one
-// leading character, short runs of digits, punctuation with its line breaks, white space. A pattern of that family is
-// taken apart at its top-level bars, each alternative is looked up by its exact text, and what remains is a scanner
-// with a few switches that needs no regular expression. Anything else goes to regexp2 (regex.go).
+// Nearly all byte-level tokenizers cut words with patterns of one family: contractions, words with one leading character, short
+// runs of digits, punctuation with its line breaks, white space. A pattern of that family is split at its top-level bars, each
+// alternative is looked up by its exact text, and the result is a scanner with a few switches that needs no regular expression. Any
+// other pattern goes to regexp2 (regex.go).
 //
-// Every scanner of the family covers each text without a gap: the alternatives for words, numbers, other signs and white
-// space take every character between them.
+// Every scanner of the family covers a text without gaps: the alternatives for words, numbers, other signs and white space match
+// every character between them.
 
-// Flags of a character as the scanners need them.
+// Flags of a character that the scanners use.
 const (
 	fLetter = 1 << iota // \p{L}
 	fNumber             // \p{N}
@@ -56,8 +56,8 @@ var scanFlags = sync.OnceValue(func() *runeTable[uint8] {
 	})
 })
 
-// kimiFlags are scanFlags but for Han characters, which form words of their own and are in no cased one. Go's table is
-// Unicode 15's; the reference's has the ideographs of 15.1 beside, and nothing else.
+// kimiFlags are scanFlags except for Han characters, which form words of their own and belong to no cased one. Go's table is
+// Unicode 15's; the reference's adds only the ideographs of 15.1.
 var kimiFlags = sync.OnceValue(func() *runeTable[uint8] {
 	flags := scanFlags()
 	return newRuneTable(func(r rune) uint8 {
@@ -84,10 +84,10 @@ type scanner struct {
 	cased       bool            // words are upper* lower+ | upper+ lower* (o200k, Tekken)
 	gpt2        bool            // only a space may lead a word or number, line breaks are plain white space
 	letters     uint8           // flags of a word's characters
-	contraction contractionRule // as an alternative of its own, or behind a cased word
-	digits      int             // characters of one number; 0: no bound
-	slash       bool            // a slash may follow signs as line breaks do: [\r\n/]*
-	bounds      uint8           // DeepSeek: flags of characters that other patterns took out before, so that a text ends there
+	contraction contractionRule // as an alternative of its own, or after a cased word
+	digits      int             // most characters of one number; 0: no bound
+	slash       bool            // a slash may follow signs, as line breaks may: [\r\n/]*
+	bounds      uint8           // DeepSeek: flags of characters that earlier patterns have cut out, so that the text ends there
 }
 
 const (
@@ -126,7 +126,7 @@ func scannerOf(flags *runeTable[uint8]) *scanner {
 	return s
 }
 
-// newScanner gives the scanner of a pattern, nil if the pattern is not of the family.
+// newScanner returns the scanner of a pattern, nil if the pattern is not of the family.
 func newScanner(pattern string) *scanner {
 	s := scannerOf(scanFlags())
 	if pattern == patternGPT2 {
@@ -138,7 +138,7 @@ func newScanner(pattern string) *scanner {
 		s = scannerOf(kimiFlags())
 		rest = strings.ReplaceAll(strings.TrimPrefix(pattern, altHan+"|"), notHan, "]")
 	}
-	// take takes the first of the texts that rest begins with away from it, and gives its index; -1: none.
+	// take removes the first of the texts that rest begins with, and returns its index; -1: none.
 	take := func(texts ...string) int {
 		n := slices.IndexFunc(texts, func(text string) bool { return strings.HasPrefix(rest, text+"|") })
 		if n >= 0 {
@@ -176,7 +176,7 @@ func newScanner(pattern string) *scanner {
 	return s
 }
 
-// at gives the flags of the character at b[i] and its length; 0, 1 behind the end.
+// at returns the flags of the character at b[i] and its length; 0, 1 past the end.
 func (s *scanner) at(b []byte, i int) (flags uint8, size int) {
 	if i >= len(b) {
 		return 0, 1
@@ -199,7 +199,7 @@ func (s *scanner) wide(b []byte, i int) (uint8, int) {
 	return s.flags.at(r), size
 }
 
-// run gives the end of the run of characters from i that have one of the flags in mask.
+// run returns the end of the run of characters from i that have one of the flags in mask.
 func (s *scanner) run(b []byte, i int, mask uint8) int {
 	for i < len(b) {
 		f, size := s.ascii[b[i]], 1
@@ -214,7 +214,7 @@ func (s *scanner) run(b []byte, i int, mask uint8) int {
 	return i
 }
 
-// until gives the end of the run of characters from i that have none of the flags in mask.
+// until returns the end of the run of characters from i that have none of the flags in mask.
 func (s *scanner) until(b []byte, i int, mask uint8) int {
 	for i < len(b) {
 		f, size := s.at(b, i)
@@ -226,7 +226,7 @@ func (s *scanner) until(b []byte, i int, mask uint8) int {
 	return i
 }
 
-// next gives the end of the word that begins at b[i]; i must be inside b.
+// next returns the end of the word that begins at b[i]; i must be inside b.
 func (s *scanner) next(b []byte, i int) int {
 	f, size := s.at(b, i)
 	switch {
@@ -280,7 +280,7 @@ func (s *scanner) next(b []byte, i int) int {
 	return s.spaces(b, i, true)
 }
 
-// number gives the end of the number whose first digit ends at i.
+// number returns the end of a number, given the end i of its first digit.
 func (s *scanner) number(b []byte, i int) int {
 	for n := 1; n != s.digits; n++ {
 		f, size := s.at(b, i)
@@ -338,8 +338,8 @@ func (s *scanner) nextGPT2(b []byte, i int, f uint8, size int) int {
 	return s.until(b, start+size, fSpace|fLetter|fNumber)
 }
 
-// casedWord matches P?U*L+|P?U+L* at b[i] and gives its end, 0 if there is no match. P is any sign or space (marks too),
-// U the first half of a cased word, L the second; letters without case and marks are in both.
+// casedWord matches P?U*L+|P?U+L* at b[i] and returns its end, 0 if there is no match. P is any sign or space (marks too), U the
+// first half of a cased word, L the second; letters without case and marks are in both.
 func (s *scanner) casedWord(b []byte, i int, f uint8, size int) int {
 	if f&fLetter != 0 {
 		end, upper := s.casedBody(b, i)
@@ -356,7 +356,7 @@ func (s *scanner) casedWord(b []byte, i int, f uint8, size int) int {
 	return upper
 }
 
-// casedBody gives the end of U*L+ from i, 0 if there is none, and the end of U+ if there is no U*L+.
+// casedBody returns the end of U*L+ from i, 0 if there is none, and the end of U+ if there is no U*L+.
 func (s *scanner) casedBody(b []byte, i int) (end, upper int) {
 	j, both := i, 0
 	for j < len(b) {
@@ -381,7 +381,7 @@ func (s *scanner) casedBody(b []byte, i int) (end, upper int) {
 	return 0, j
 }
 
-// contractionLen gives the length of 's, 't, 're, 've, 'm, 'll or 'd at the start of b, 0 if there is none.
+// contractionLen returns the length of 's, 't, 're, 've, 'm, 'll or 'd at the start of b, 0 if there is none.
 func contractionLen(b []byte, fold bool) int {
 	if len(b) < 2 || b[0] != '\'' {
 		return 0

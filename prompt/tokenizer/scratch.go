@@ -8,46 +8,46 @@ import (
 	"github.com/sightline-router/sightline/internal/poison"
 )
 
-// scratch is the memory that one Encode works in. It is pooled, so that a running program allocates nothing here; the word
-// cache in it belongs to one goroutine at a time and needs no lock.
+// scratch is the working memory of one Encode. It is pooled, so that a warm process allocates nothing here. Its word cache belongs
+// to one goroutine at a time and needs no lock.
 type scratch struct {
 	syms     []uint32
 	links    []link
 	heap     candidates
-	text     [3][]byte // a step reads one and writes another
-	pinned   int       // one more than the buffer that holds the normalised text; 0: none
+	text     [3][]byte // each step reads one and writes another
+	pinned   int       // index plus one of the buffer that holds the normalized text; 0: none
 	turn     int
 	in, out  words
-	runes    []rune    // a text as regexp2 takes it
-	form     []byte    // a part of a text, normalised
-	last     [2]uint32 // the two symbols that the last merge joined
+	runes    []rune    // a text in the form that regexp2 takes
+	form     []byte    // a part of a text, normalized
+	last     [2]uint32 // the two symbols joined by the last merge
 	dead     []uint64
 	pairs    *[1 << pairCacheBits]cachedPair
 	pairText []byte
-	spaced   []byte // a word with its bars as spaces
+	spaced   []byte // a word with its ▁ replaced by spaces
 	words    [1 << wordCacheBits]cachedWord
 	done     <-chan struct{} // Options.Done
-	unseen   int             // bytes of work since done was looked at
+	unseen   int             // bytes of work since done was last checked
 	most     int             // Options.Max
 
 	size       int           // bytes of the text
 	inPatterns time.Duration // spent in regexp2 so far
-	partial    bool          // see giveUp
+	partial    bool          // set by giveUp
 }
 
 const wordCacheBits = 14
 
-// cachedWord is what a word of up to 16 bytes, which is not one token, was cut into.
+// cachedWord is the result for a word of up to 16 bytes that is not one token.
 type cachedWord struct {
 	lo, hi   uint64 // of its wordKey
 	ids      [5]uint32
 	n, count uint8
 }
 
-// maxKept bounds each buffer, in bytes, that a scratch keeps for the next text; a larger one is left to the collector.
+// maxKept bounds each buffer, in bytes, that a scratch keeps for the next text; larger ones are garbage collected.
 const maxKept = 1 << 20
 
-// shrink lets go of every buffer that is larger than maxKept.
+// shrink drops every buffer that is larger than maxKept.
 func (s *scratch) shrink() {
 	drop(&s.syms)
 	drop(&s.links)
@@ -71,7 +71,7 @@ func drop[S ~[]E, E any](buffer *S) {
 	}
 }
 
-// pool keeps scratches over garbage collections, unlike sync.Pool: each holds a warm word cache.
+// pool keeps scratches across garbage collections, unlike sync.Pool, because each holds a warm word cache.
 type pool chan *scratch
 
 func (p pool) get() *scratch {
@@ -94,16 +94,16 @@ func (p pool) put(s *scratch) {
 	}
 }
 
-// full tells whether there are more ids than are wanted.
+// full reports whether there are more ids than wanted.
 func (s *scratch) full(dst []uint32) bool { return s.most > 0 && len(dst) > s.most }
 
-// lookEvery is the work, in bytes of text, after which Options.Done is looked at: about a millisecond's.
+// lookEvery is the work, in bytes of text, between two checks of Options.Done: about a millisecond.
 const lookEvery = 16 << 10
 
-// stop is the panic by which an Encode whose time is over leaves its loops.
+// stop is the panic value by which an Encode whose time is over leaves its loops.
 type stop struct{}
 
-// work counts n bytes of text that are about to be worked on, and ends the Encode if its time is over.
+// work accounts for n bytes of text about to be processed, and ends the Encode if its time is over.
 func (s *scratch) work(n int) {
 	if s.unseen += n; s.unseen >= lookEvery {
 		s.look()
@@ -119,13 +119,14 @@ func (s *scratch) look() {
 	}
 }
 
-// giveUp ends the Encode where a pattern takes too long, or its text is too long.
+// giveUp ends the Encode if a pattern takes too long or its text is too long.
 func (s *scratch) giveUp() {
 	s.partial = true
 	panic(stop{})
 }
 
-// stopped tells whether what recover gave is the end of an Encode's time; other panics go on. It readies s for the next text.
+// stopped reports whether p, the result of recover, is the end of an Encode's time. It re-panics with anything else, and resets s
+// for the next text.
 func (s *scratch) stopped(p any) bool {
 	s.done = nil
 	if p == nil {
@@ -138,8 +139,8 @@ func (s *scratch) stopped(p any) bool {
 	return true
 }
 
-// buffer gives an empty text buffer that is neither the one given before nor the pinned one, with room for n bytes: one that
-// grows step by step takes several times what it comes to.
+// buffer returns an empty text buffer with room for n bytes, different from the one returned before and the pinned one. Growing a
+// buffer step by step would allocate several times its final size.
 func (s *scratch) buffer(n int) []byte {
 	s.turn = (s.turn + 1) % len(s.text)
 	if s.turn+1 == s.pinned {
@@ -148,7 +149,7 @@ func (s *scratch) buffer(n int) []byte {
 	return slices.Grow(s.text[s.turn][:0], n)
 }
 
-// keep remembers the buffer that came from buffer, which may have grown.
+// keep stores back the buffer returned by buffer, which may have grown.
 func (s *scratch) keep(b []byte) []byte {
 	s.text[s.turn] = b
 	return b

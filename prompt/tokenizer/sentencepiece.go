@@ -11,10 +11,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A SentencePiece model file is a protocol buffer: pieces with scores and types, and how texts are normalised. The rules are
-// those of sentencepiece 0.2.3. BPE merges any two neighbours whose text together is a piece,
-// greatest score first. A Unigram file, and one that changes texts further than by writing
-// their spaces as ▁ and one in front, is refused.
+// A SentencePiece model file is a protocol buffer: pieces with scores and types, and how texts are normalized. The rules are those
+// of sentencepiece 0.2.3. BPE merges any two neighbours whose joined text is a piece, greatest score first. A Unigram file is
+// refused, and so is one that changes texts beyond writing their spaces as ▁ and adding one in front.
 
 // Piece types of sentencepiece_model.proto.
 const (
@@ -38,11 +37,11 @@ type sentencePieceModel struct {
 	byteFallback bool
 	dummyPrefix  bool
 	trim         bool   // remove_extra_whitespaces
-	unsupported  string // a setting that is not read
+	unsupported  string // a setting that is not supported
 }
 
-// LoadSentencePiece reads a tokenizer.model alone. Control symbols' strings in a text stay text, as
-// SentencePieceProcessor.encode leaves them; AddSpecial puts <s> in front.
+// LoadSentencePiece reads a tokenizer.model alone. Control symbols' strings in a text stay text, as in
+// SentencePieceProcessor.encode; AddSpecial puts <s> in front.
 func LoadSentencePiece(b []byte) (*Tokenizer, error) {
 	t, err := readSentencePiece(b)
 	if err != nil {
@@ -51,7 +50,7 @@ func LoadSentencePiece(b []byte) (*Tokenizer, error) {
 	return t, t.finish()
 }
 
-// loadTokenizerModel reads tokenizer.model of a directory, whose added tokens are matched in the text.
+// loadTokenizerModel reads a directory's tokenizer.model. The directory's added tokens are matched in the text.
 func loadTokenizerModel(d *directory, b []byte) (*Tokenizer, error) {
 	if len(b) > 0 && b[0] != 0x0A {
 		return loadTiktoken(d, b)
@@ -110,13 +109,13 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 	return t, err
 }
 
-// add gives the tokenizer the pieces, and gives the unknown one.
+// add adds the pieces to the tokenizer and returns the unknown one.
 func (p *sentencePieceModel) add(t *Tokenizer) (unk uint32, err error) {
 	unk = noID
 	var users []*AddedToken // they never merge
 	for i := range p.pieces {
 		piece, id := &p.pieces[i], uint32(i)
-		if p.byteFallback && string(piece.text) == "\x00" { // in no text: its byte's piece stands for it
+		if p.byteFallback && string(piece.text) == "\x00" { // never matched in a text: the piece of the byte is used
 			piece.kind = pieceByte
 			continue
 		}
@@ -147,7 +146,7 @@ func (p *sentencePieceModel) add(t *Tokenizer) (unk uint32, err error) {
 	return unk, nil
 }
 
-// bpe builds the model of a BPE file. Equal scores are equal ranks: then the leftmost pair merges first.
+// bpe builds the model of a BPE file. Pieces of equal score have equal rank, so the leftmost pair merges first.
 func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
 	m := &bpe{vocab: v, unk: unk, fuseUnk: true, byteFallback: p.byteFallback}
 	merging := func(id uint32) bool {
@@ -248,7 +247,7 @@ func parseSentencePiece(b []byte) (*sentencePieceModel, error) {
 	return p, err
 }
 
-// set keeps a field of the last piece or of the settings.
+// set stores a field of the last piece or of the settings.
 func (p *sentencePieceModel) set(field [2]int, v uint64, b []byte) {
 	last := len(p.pieces) - 1
 	switch field {

@@ -2,10 +2,10 @@ package tokenizer
 
 import "unicode/utf8"
 
-// spacedWords is the hot way of models without a pre-tokenizer whose tokens write a space as ▁: the text is taken with
-// its spaces as they are, and cut where no merge reaches.
+// spacedWords is the hot path for models without a pre-tokenizer whose tokens write a space as ▁: the text keeps its spaces, and is
+// split where no merge can cross.
 type spacedWords struct {
-	// Where a space is put in front: "always", "unless" there is one, "first" (at the very start, unless there is one), "never".
+	// When a space is put in front: "always", "unless" there is one, "first" (at the very start, unless there is one), "never".
 	scheme string
 }
 
@@ -21,8 +21,8 @@ func (w spacedWords) encode(dst []uint32, s *scratch, m *bpe, b []byte, first bo
 	return m.encodePieces(dst, s, b, 0, len(b))
 }
 
-// spacedPlan recognises a pipeline that does nothing but write spaces as ▁, put one in front and, perhaps, cut before
-// each; it then sets the model up for texts with plain spaces. Called once, before the model's tables are built.
+// spacedPlan recognizes a pipeline that only writes spaces as ▁, puts one in front and, perhaps, splits before each one. It then
+// sets the model up for texts with plain spaces. It is called once, before the model's tables are built.
 func (t *Tokenizer) spacedPlan(m *bpe) {
 	if !m.regular || m.raw || m.ignoreMerges || !m.byteFallback || t.normed != nil || m.vocab.id([]byte(lowerBar)) == noID {
 		return
@@ -59,7 +59,7 @@ func (t *Tokenizer) spacedPlan(m *bpe) {
 		case split:
 			p, ok := st.pattern.(literalPattern)
 			cut = cut || p == lowerBar
-			// Once spaces are written as ▁ there is nothing to split at a space.
+			// Once spaces are written as ▁ there is no space left to split at.
 			if !ok || !bars || st.invert || p != " " && (p != lowerBar || st.how != mergedWithNext) {
 				return
 			}

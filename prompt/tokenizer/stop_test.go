@@ -71,7 +71,7 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// stops tells whether a stretch is left in its middle.
+// stops reports whether a stretch is left in its middle.
 func stops(tok *Tokenizer, text string, over chan struct{}) (stopped bool) {
 	s := &scratch{done: over}
 	defer func() { stopped = s.stopped(recover()) }()

@@ -5,27 +5,27 @@ import (
 	"math/bits"
 )
 
-// Two open-addressed tables carry the hot path: pairTable says what two neighbouring symbols merge to, wordTable knows
-// whole words of up to 16 bytes. Both are built once and only read afterwards.
+// Two open-addressed tables carry the hot path: pairTable returns what two neighbouring symbols merge to, wordTable the ids of
+// whole words of up to 16 bytes. Both are immutable once built.
 
 const noRank = ^uint32(0)
 
-// place gives the slot of a hash in a table of n slots: any n, so that a table is as large as its entries need.
+// place returns the slot of a hash in a table of n slots. n need not be a power of two, so a table is as large as its entries need.
 func place(hash uint64, n int) int {
 	at, _ := bits.Mul64(hash, uint64(n))
 	return int(at)
 }
 
-// slotsFor is how many slots n entries get: they fill two thirds.
+// slotsFor returns the number of slots for n entries, for a load of two thirds.
 func slotsFor(n int) int { return n + n/2 + 16 }
 
-// pairTable maps two neighbouring symbols to the rank of their merge and its product.
+// pairTable maps two neighbouring symbols to the rank of their merge and its result.
 type pairTable struct {
-	slots  []merge // a noID: free
-	likely pairSet // the pairs that merge: most pairs asked for do not
+	slots  []merge // a is noID: free
+	likely pairSet // the pairs that merge; most look-ups are for pairs that do not
 }
 
-// newPairTable makes the table of merges; of a pair that comes twice the later one counts, as in the reference.
+// newPairTable builds the table of merges. Of a pair that occurs twice the later one is used, as in the reference.
 func newPairTable(merges []merge) *pairTable {
 	t := &pairTable{slots: make([]merge, slotsFor(len(merges)))}
 	for i := range t.slots {
@@ -48,7 +48,7 @@ func (t *pairTable) place(a, b uint32) int {
 	return place((uint64(a)<<32|uint64(b))*0x9E3779B97F4A7C15, len(t.slots))
 }
 
-// get gives the merge of a and b; rank noRank if there is none.
+// get returns the merge of a and b; rank is noRank if there is none.
 func (t *pairTable) get(a, b uint32) (rank, id uint32) {
 	if !t.likely.has(a, b) {
 		return noRank, noID
@@ -70,13 +70,13 @@ func (t *pairTable) get(a, b uint32) (rank, id uint32) {
 // shortWord is the longest word, in bytes, that a wordKey holds.
 const shortWord = 16
 
-// wordKey is a word of up to 16 bytes as two numbers, filled up with zeros, and its length.
+// wordKey is a word of up to 16 bytes as two zero-padded numbers, and its length.
 type wordKey struct {
 	lo, hi uint64
 	n      uint32
 }
 
-// keyOf packs b[i:end]. Where 16 bytes can be read from i this is two loads and a mask.
+// keyOf packs b[i:end]. If 16 bytes can be read from i, this is two loads and a mask.
 func keyOf(b []byte, i, end int) wordKey {
 	n := uint(end - i)
 	var lo, hi uint64
@@ -106,10 +106,10 @@ type wordTable struct{ slots []wordSlot }
 
 type wordSlot struct {
 	lo, hi uint64
-	n, id  uint32 // n 0: free
+	n, id  uint32 // n is 0: free
 }
 
-// find gives the slot of a word whose hash is h: where it is, or the free one where it would go.
+// find returns the slot of a word whose hash is h, or the free one where it would go.
 func (t *wordTable) find(k wordKey, h uint64) *wordSlot {
 	for i := place(h, len(t.slots)); ; {
 		s := &t.slots[i]
@@ -122,7 +122,7 @@ func (t *wordTable) find(k wordKey, h uint64) *wordSlot {
 	}
 }
 
-// get gives the id of a word whose hash is h.
+// get returns the id of a word whose hash is h.
 func (t *wordTable) get(k wordKey, h uint64) (uint32, bool) {
 	s := t.find(k, h)
 	return s.id, s.n != 0

@@ -52,7 +52,7 @@ func TestConformanceSpeed(t *testing.T) {
 	}
 }
 
-// fastest gives the shortest time of n encodings of text, and its tokens.
+// fastest returns the shortest time of n encodings of text, and its tokens.
 func fastest(tok *Tokenizer, text string, n int) (best time.Duration, tokens int) {
 	ids := tok.Encode(nil, text, Options{})
 	best = time.Hour

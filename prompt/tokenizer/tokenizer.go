@@ -1,15 +1,15 @@
-// Package tokenizer turns text into the token ids that an engine's own tokenizer gives, and back, for all byte-pair files.
-// A token of prose costs some 20 ns, a byte of any other text at most three times as much as one of prose, and no allocation.
-// Load refuses what it does not know, with the file and the reason; Encode has no errors, see Options for where it ends early.
+// Package tokenizer converts text to the token ids of an engine's own tokenizer, and back, for all byte-pair files. A token of
+// prose costs some 20 ns, a byte of any other text at most three times as much as one of prose, without allocation. Load refuses
+// what it does not support, with the file and the reason; Encode returns no errors, see Options for where it ends early.
 //
-// A text passes five steps, each in its own file: added tokens are cut out (added.go), what lies between is normalised
-// (normalize.go), cut into words (pretokenize.go; scan.go and deepseek.go for the patterns of served models, regex.go for
-// others), each word becomes ids (bpe.go), and the template's tokens are put around (post.go). Decode goes back (decode.go).
-// The rules are those of Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load, of sentencepiece 0.2.3
-// and of mistral-common 1.13; load.go picks the reader for a directory.
+// A text passes five steps, each in its own file: added tokens are cut out (added.go), the text between them is normalized
+// (normalize.go) and cut into words (pretokenize.go; scan.go and deepseek.go for the patterns of served models, regex.go for
+// others), each word becomes ids (bpe.go), and the template's tokens are put around (post.go). Decode reverses this (decode.go).
+// The rules are those of Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load, of sentencepiece 0.2.3 and of
+// mistral-common 1.13; load.go selects the reader for a directory.
 //
-// A Tokenizer is immutable after loading and safe for concurrent use. Texts are expected to be valid UTF-8, as a JSON body
-// is after decoding; bytes that are not become U+FFFD, one for each maximal invalid part.
+// A Tokenizer is immutable after loading and safe for concurrent use. Texts are expected to be valid UTF-8, as in a decoded JSON
+// body; invalid bytes become U+FFFD, one for each maximal invalid part.
 package tokenizer
 
 import (
@@ -27,34 +27,34 @@ type Tokenizer struct {
 	byID    map[uint32]*AddedToken
 	byText  map[string]uint32
 	special map[string]bool // texts of special tokens
-	raw     *matcher        // tokens matched in the text as it came
-	normed  *matcher        // tokens matched in normalised text
+	raw     *matcher        // tokens matched in the raw text
+	normed  *matcher        // tokens matched in normalized text
 
 	normalize normalizers
 	words     wordCutter
 	post      template
 	decoders  []decoder
-	asksFirst bool // words depends on whether a text begins where the input begins
+	asksFirst bool // whether the cut depends on whether a text is at the start of the input
 	pool      pool
 }
 
-// Options say how Encode treats one text.
+// Options control how Encode treats one text.
 type Options struct {
-	AddSpecial    bool // put the template's tokens around (BOS, EOS), as add_special_tokens=true does
+	AddSpecial    bool // put the template's tokens (BOS, EOS) around, as add_special_tokens=true does
 	PlainSpecials bool // special tokens' strings in the text stay text, as split_special_tokens=true does
-	// Done, once closed, has Encode come back soon with the ids of a leading part of text: whoever gives it looks at it
-	// afterwards. nil: never.
+	// Done, once closed, makes Encode return soon with the ids of a leading part of text; the caller must check Done afterwards.
+	// nil: never.
 	Done <-chan struct{}
-	// Max has Encode come back soon once dst has more ids than that, with more than that, of which the first Max are final.
-	// 0: never.
+	// Max makes Encode stop soon after dst has more than Max ids. It then returns more than Max, of which the first Max are final.
+	// 0: no limit.
 	Max int
-	// Partial, where given, is set where the ids are those of a leading part of text only, because a pattern that regexp2
-	// runs takes too long on it (see regex), or it has more than 30 combining marks in a row (see unicodeForm).
+	// Partial, if not nil, is set if the ids cover only a leading part of text, because a pattern that regexp2 runs takes too long
+	// on it (see regex), or it has more than 30 combining marks in a row (see unicodeForm).
 	Partial *bool
 }
 
-// Encode appends the ids of text to dst. It allocates nothing once dst is large enough and the pool is warm, and its time
-// is linear in the length of text, whatever it says.
+// Encode appends the ids of text to dst. It allocates nothing if dst is large enough and the pool is warm. Its time is linear in
+// the length of text, for any text.
 func (t *Tokenizer) Encode(dst []uint32, text string, opt Options) []uint32 {
 	return t.encodeText(dst, text, opt, nil)
 }
@@ -69,7 +69,7 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	defer t.pool.put(s)
 	defer func() {
 		if s.stopped(recover()) {
-			out = dst // up to the last stretch that was encoded whole
+			out = dst // up to the last stretch that was encoded completely
 			if s.partial && opt.Partial != nil {
 				*opt.Partial = true
 			}
@@ -101,7 +101,7 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 // encodePart encodes text between two tokens of the first pass.
 func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, plain bool) []uint32 {
 	if first && t.asksFirst && len(part) > 0 {
-		// Metaspace asks where in the original a text begins; it begins later if its first character vanished.
+		// Metaspace needs to know where in the original a text begins, which changes if its first character was removed.
 		_, n := utf8.DecodeRune(part)
 		first = len(t.normalize.apply(s, part[:n])) > 0
 	}
@@ -125,7 +125,7 @@ func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, pla
 	return dst
 }
 
-// ID gives the id of a token's text, as the vocabulary file writes it.
+// ID returns the id of a token's text in the vocabulary file's spelling.
 func (t *Tokenizer) ID(token string) (uint32, bool) {
 	if id, ok := t.byText[token]; ok {
 		return id, true
@@ -134,18 +134,18 @@ func (t *Tokenizer) ID(token string) (uint32, bool) {
 	return id, id != noID
 }
 
-// IsSpecial tells whether an id is a special token, which Decode can skip.
+// IsSpecial reports whether an id is a special token, which Decode can skip.
 func (t *Tokenizer) IsSpecial(id uint32) bool {
 	a, ok := t.byID[id]
 	return ok && t.special[a.Content]
 }
 
-// finish sets what every kind of tokenizer needs once its parts are there.
+// finish builds what every kind of tokenizer needs from its parts.
 func (t *Tokenizer) finish() (err error) {
 	var raw, normed []*AddedToken
 	size := 0
 	for _, a := range t.added {
-		if size += len(a.Content); size > maxNodes/32 { // normalised they may be longer, and a trie must hold them
+		if size += len(a.Content); size > maxNodes/32 { // they may grow when normalized, and a trie must hold them
 			return fmt.Errorf("added tokens: more than %d bytes", maxNodes/32)
 		}
 		if t.byID[a.ID] != a {
@@ -179,7 +179,7 @@ func (t *Tokenizer) finish() (err error) {
 	return err
 }
 
-// normalizedTokens is the matcher of tokens that are matched in normalised text.
+// normalizedTokens returns the matcher of tokens that are matched in normalized text.
 func (t *Tokenizer) normalizedTokens(tokens []*AddedToken) (m *matcher, err error) {
 	seen := map[string]string{}
 	m = newMatcher(tokens, func(a *AddedToken) string {
@@ -194,15 +194,15 @@ func (t *Tokenizer) normalizedTokens(tokens []*AddedToken) (m *matcher, err erro
 	return m, err
 }
 
-// normalized is the text of an added token as it is matched and decoded where it is matched in normalised text.
+// normalized returns the form of an added token that is matched and decoded if it is matched in normalized text.
 func (t *Tokenizer) normalized(a *AddedToken) string {
 	s := new(scratch)
-	defer func() { s.stopped(recover()) }() // "" where a pattern takes too long
+	defer func() { s.stopped(recover()) }() // "" if a pattern takes too long
 	return string(t.normalize.apply(s, []byte(a.Content)))
 }
 
-// add adds tokens as the reference does: a text that the vocabulary has keeps its id there, others get the next free id,
-// whatever id the file names.
+// add adds tokens as the reference does: a text that is in the vocabulary keeps its id, others get the next free id, whatever id
+// the file names.
 func (t *Tokenizer) add(tokens []AddedToken) {
 	size := uint32(t.vocab.count)
 	next := size

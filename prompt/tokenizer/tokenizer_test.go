@@ -40,7 +40,7 @@ func pipelines(t testing.TB) []pipelineCase {
 	return golden.Lines[pipelineCase](t, "testdata/pipelines.jsonl.gz")
 }
 
-// compare gives the first difference from the reference, "" if there is none.
+// compare returns the first difference from the reference, "" if there is none.
 func (c *pipelineCase) compare(tok *Tokenizer) string {
 	for _, r := range c.Rows {
 		for _, x := range []struct {

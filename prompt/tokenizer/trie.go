@@ -2,16 +2,16 @@ package tokenizer
 
 import "slices"
 
-// trie finds the tokens that a text begins with. Its edges lie in one open-addressed table, a node and a byte to the next
-// node, eight bytes an edge; that is half the speed of a double array and can be built in a tenth of the time.
+// trie finds the tokens that a text begins with. Its edges are in one open-addressed table from node and byte to the next node,
+// eight bytes per edge. It has half the speed of a double array and is built in a tenth of the time.
 type trie struct {
-	edges []uint64 // node<<8|byte in the high half, next node in the low half; 0: free
+	edges []uint64 // high half: node<<8|byte, low half: next node; 0: free
 	token []uint32 // by node: id, or noID
 	count int
-	two   []found // by the first two bytes, once all tokens are there: where most time went in texts of random letters
+	two   []found // by the first two bytes, built once all tokens are added; most time is spent there in texts of random letters
 }
 
-// found is where some bytes lead: the node, 0 beyond all tokens, and the longest token on the way, or noID.
+// found is the state after some bytes: the node, 0 if no token goes on, and the longest token on the way, or noID.
 type found struct{ node, longest uint32 }
 
 func newTrie(tokens int) *trie {
@@ -30,7 +30,7 @@ func (t *trie) resize(size int) {
 	}
 }
 
-// fit gives back what the table has too much.
+// fit shrinks the table to the size it needs.
 func (t *trie) fit() {
 	t.resize(t.count*3/2 + 1)
 	t.token = slices.Clip(slices.Clone(t.token))
@@ -41,7 +41,7 @@ func (t *trie) fit() {
 	t.two = two
 }
 
-// slot gives the place of an edge: where it is, or the free place where it would go.
+// slot returns the slot of an edge, or the free one where it would go.
 func (t *trie) slot(key uint32) int {
 	for i := place(uint64(key)*0x9E3779B97F4A7C15, len(t.edges)); ; {
 		if e := t.edges[i]; e == 0 || uint32(e>>32) == key {
@@ -53,7 +53,7 @@ func (t *trie) slot(key uint32) int {
 	}
 }
 
-// next steps from a node along a byte; 0 if there is no such edge.
+// next returns the node reached from node by a byte; 0 if there is no such edge.
 func (t *trie) next(node uint32, c byte) uint32 {
 	return uint32(t.edges[t.slot(node<<8|uint32(c))])
 }
@@ -61,7 +61,7 @@ func (t *trie) next(node uint32, c byte) uint32 {
 // maxNodes keeps node<<8|byte within 32 bits.
 const maxNodes = 1<<24 - 1
 
-// add stores a token's text; false if the trie is full.
+// add stores a token's text. It returns false if the trie is full.
 func (t *trie) add(text []byte, id uint32) bool {
 	node := uint32(0)
 	for _, c := range text {
@@ -83,7 +83,7 @@ func (t *trie) add(text []byte, id uint32) bool {
 	return true
 }
 
-// longest gives the longest token that b begins with; noID if there is none.
+// longest returns the longest token that b begins with; noID if there is none.
 func (t *trie) longest(b []byte) uint32 {
 	if len(b) < 2 || t.two == nil {
 		return t.walk(found{0, noID}, b).longest
@@ -95,7 +95,7 @@ func (t *trie) longest(b []byte) uint32 {
 	return at.longest
 }
 
-// walk goes on from a node.
+// walk continues from a node.
 func (t *trie) walk(at found, b []byte) found {
 	for _, c := range b {
 		if at.node = t.next(at.node, c); at.node == 0 {

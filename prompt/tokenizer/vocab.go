@@ -10,11 +10,11 @@ import (
 
 const noID = ^uint32(0)
 
-// vocab holds the model's own tokens: text to id and id to text. Texts lie in one block of bytes, and the index is a table of
-// ids with open addressing, so a vocabulary of 150,000 entries costs about 4 MB.
+// vocab holds the model's own tokens: text to id and id to text. Texts share one block of bytes, and the index is a table of ids
+// with open addressing, so a vocabulary of 150,000 entries costs about 4 MB.
 type vocab struct {
 	blob       []byte
-	start, end []uint32 // by id; start noID: no such id
+	start, end []uint32 // by id; start is noID: no such id
 	index      []uint32 // an id and, in the high byte, eight bits of the text's hash; noID: free
 	count      int
 }
@@ -39,8 +39,8 @@ func (v *vocab) grow(n int) {
 	}
 }
 
-// add stores a token. A text that is already there gets the new id, as a JSON object's later key replaces an earlier one;
-// an id that another text has is an error.
+// add stores a token. A text that already exists gets the new id, as a JSON object's later key replaces an earlier one. An id that
+// already has another text is an error.
 func (v *vocab) add(text string, id uint32) error {
 	if v.has(id) && string(v.bytes(id)) != text {
 		return fmt.Errorf("%q and %q both have id %d", v.bytes(id), text, id)
@@ -67,7 +67,7 @@ func (v *vocab) add(text string, id uint32) error {
 
 const idBits = 1<<24 - 1 // ids are at most maxID
 
-// find gives the place of text in the index, where it is, or where it would go, and the hash bits of its entry.
+// find returns the slot of text in the index, or the one where it would go, and the hash bits of its entry.
 func (v *vocab) find(text []byte) (slot int, entry uint32) {
 	hash := xxh3.Hash(text)
 	entry = uint32(hash) << 24
@@ -81,7 +81,7 @@ func (v *vocab) find(text []byte) (slot int, entry uint32) {
 	}
 }
 
-// id gives the id of a text, noID if there is none.
+// id returns the id of a text, noID if there is none.
 func (v *vocab) id(text []byte) uint32 {
 	slot, _ := v.find(text)
 	if e := v.index[slot]; e != noID {
@@ -90,10 +90,10 @@ func (v *vocab) id(text []byte) uint32 {
 	return noID
 }
 
-// has tells whether the vocabulary has the id.
+// has reports whether the vocabulary has the id.
 func (v *vocab) has(id uint32) bool { return id < uint32(len(v.start)) && v.start[id] != noID }
 
-// bytes gives the text of an id, nil if there is none.
+// bytes returns the text of an id, nil if there is none.
 func (v *vocab) bytes(id uint32) []byte {
 	if !v.has(id) {
 		return nil

@@ -1,11 +1,11 @@
 package tokenizer
 
-// Chinese, Japanese, Korean and Thai text comes without spaces, so that a pre-tokenizer leaves whole paragraphs as one word. Few
-// pairs of its characters, three bytes each, ever stand in one token, though: a merge reaches across a border only where its
-// left part ends and its right part begins with the bytes that stand there. At every other border a word of a byte-level model
-// is cut. Most pieces are one character, whose tokens are listed; the others are merged and remembered.
+// Chinese, Japanese, Korean and Thai text has no spaces, so a pre-tokenizer leaves whole paragraphs as one word. But few pairs of
+// its characters, three bytes each, occur within one token: a merge crosses a border only if its left part ends and its right part
+// begins with the bytes at that border. At every other border a word of a byte-level model is split. Most pieces are one character,
+// whose tokens are tabulated; the others are merged and cached.
 
-// wideTable is what a byte-level model knows of characters of three bytes. It is built when the first one comes (some 10 ms).
+// wideTable is what a byte-level model knows of three-byte characters. It is built when the first one occurs (some 10 ms).
 type wideTable struct {
 	chars [1 << 16]wideChar // by the character's 16 bits
 	pairs pairSet           // left and right character of a merge; of a left part that is only the rest of one, its last byte
@@ -22,7 +22,7 @@ const (
 	wideID              = 1<<20 - 1
 )
 
-// isWide tells whether b begins with three bytes that are written as a character.
+// isWide reports whether b begins with three bytes that are written as a character.
 func isWide(b []byte) bool {
 	return len(b) >= 3 && b[0]&0xF0 == 0xE0 && b[1]&0xC0 == 0x80 && b[2]&0xC0 == 0x80
 }
@@ -36,7 +36,7 @@ func charBytes(c uint16) [3]byte {
 // wholeChar marks a left part in wideTable.pairs that is a character and not a byte.
 const wholeChar = 1 << 16
 
-// wideChars gives the table of a regular byte-level model.
+// wideChars returns the table of a regular byte-level model.
 func (m *bpe) wideChars() *wideTable {
 	m.wideOnce.Do(func() {
 		t := &wideTable{}
@@ -92,7 +92,7 @@ func (t *wideTable) addMerge(left, right []byte) {
 	}
 }
 
-// wideTokens gives the tokens of one character.
+// wideTokens returns the tokens of one character.
 func (m *bpe) wideTokens(s *scratch, char []byte) (c wideChar) {
 	s.syms = m.symbols(s.syms[:0], char)
 	n := m.merge(s, s.syms)
@@ -105,7 +105,7 @@ func (m *bpe) wideTokens(s *scratch, char []byte) (c wideChar) {
 	return c | wideChar(n)<<wideCount
 }
 
-// joined tells whether some merge could reach from character a into b, which stands behind it. It may say so where none does:
+// joined reports whether some merge could reach from character a into b, which stands behind it. It may say so where none does:
 // then the word is not cut there, which costs time and changes nothing.
 func (t *wideTable) joined(a, b uint16) bool {
 	switch flags := t.chars[b]; {
@@ -118,7 +118,7 @@ func (t *wideTable) joined(a, b uint16) bool {
 	}
 }
 
-// piece gives the end of the piece that begins at b[i]: the next border of two wide characters that no merge reaches
+// piece returns the end of the piece that begins at b[i]: the next border of two wide characters that no merge reaches
 // across, or end.
 func (t *wideTable) piece(b []byte, i, end int) int {
 	for i < end {
