@@ -6,11 +6,11 @@ import "slices"
 // detection is defined over that tree.
 
 type node interface {
-	at() int      // the line that it starts on
-	kids() []node // the nodes right below, in Jinja2's field order; nil stands for one that was left out
+	at() int      // the line on which it starts
+	kids() []node // the direct children, in Jinja2's field order; nil stands for one that is absent
 }
 
-// pos is embedded in every node, list in those that are a row of others.
+// pos is embedded in every node, list in nodes that are a sequence of others.
 type (
 	pos  int
 	list struct {
@@ -40,7 +40,7 @@ type (
 	}
 	tupleNode struct{ list }
 	listNode  struct{ list }
-	dictNode  struct{ list } // keys and values in turn
+	dictNode  struct{ list } // alternating keys and values
 	condNode  struct {
 		pos
 		test, then, otherwise node // otherwise may be nil
@@ -60,7 +60,7 @@ type (
 		pos
 		expr  node
 		fn    *builtin
-		inner *builtin // what map, select and their like call
+		inner *builtin // the function that map, select and the like call
 		args  argNodes
 	}
 	callNode struct {
@@ -121,7 +121,7 @@ type (
 		test         node
 		body, orElse []node // an elif is an if in orElse
 	}
-	// macroBody is what runs when a macro or a call block is called; defaults belong to the last parameters.
+	// macroBody runs when a macro or a call block is called; defaults belong to the last parameters.
 	macroBody struct {
 		params   []*nameNode
 		defaults []node
@@ -189,7 +189,7 @@ func (m *macroBody) kids() []node {
 	return slices.Concat(out, m.defaults, m.body)
 }
 
-// walk calls f on the nodes and on all below them, parents first, in source order; it stops, and gives false, when f
+// walk calls f on the nodes and all their descendants, parents first, in source order. It stops and returns false as soon as f
 // does.
 func walk(f func(node) bool, ns ...node) bool {
 	for _, n := range ns {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Attributes and items as the immutable sandbox gives them. "a.b" asks the object for an attribute (a method) first and
-// for the item "b" then; "a['b']" the other way round. What neither has is Undefined; so are Python's own names
-// ("__class__") and methods that change their object.
+// Attributes and items as the immutable sandbox gives them. "a.b" first asks the object for an attribute (a method), then for the
+// item "b"; "a['b']" the other way round. Undefined is the result for what neither has, for Python's own names ("__class__") and
+// for methods that change their object.
 
 func isDunder(name string) bool {
 	return len(name) > 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
@@ -130,7 +130,7 @@ func sliceText(s *state, text string, from, stride, count int) string {
 	return string(every([]rune(text), from, stride, count))
 }
 
-// every gives count elements, the first at from, each stride behind the one before.
+// every returns count elements, beginning at from, stride apart.
 func every[T any](all []T, from, stride, count int) []T {
 	out := make([]T, count)
 	for i := range out {
@@ -139,7 +139,7 @@ func every[T any](all []T, from, stride, count int) []T {
 	return out
 }
 
-// sliceIndex gives the integer of a slice part, or def for None.
+// sliceIndex returns the integer of a slice part, or def for None.
 func sliceIndex(v Value, def int) int {
 	switch {
 	case v.IsNone():
@@ -163,7 +163,7 @@ func clampIndex(v Value, def, n, low, high int) int {
 	return max(low, min(high, i))
 }
 
-// integer gives an argument as a machine integer (clamped).
+// integer returns an argument as a machine integer (clamped).
 func integer(v Value) int {
 	if !v.isInteger() {
 		wrongType(v, "'%s' object cannot be interpreted as an integer")

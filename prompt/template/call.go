@@ -7,11 +7,11 @@ import (
 
 // Calling: how arguments reach the built-in filters, tests, methods and functions, and what a template can call.
 
-// callArgs are evaluated arguments. They are valid during the call only.
+// callArgs are evaluated arguments. They are valid only during the call.
 type callArgs struct {
 	pos   []Value
 	kw    []kwArg
-	inner *builtin // the filter or test that map, select and their like call
+	inner *builtin // the filter or test that map, select and the like call
 }
 
 type kwArg struct {
@@ -23,19 +23,19 @@ type kwArg struct {
 type builtin struct {
 	name     string
 	params   []string
-	required int  // so many of params must be given
-	posOnly  bool // params take no keywords
+	required int  // this many of params are required
+	posOnly  bool // params cannot be passed by keyword
 	fn       func(s *state, v Value, a []Value) Value
-	raw      func(s *state, v Value, a *callArgs) Value // instead of fn: takes the arguments as they come
-	kinds    kinds                                      // what a test of kinds asks for
+	raw      func(s *state, v Value, a *callArgs) Value // instead of fn: gets the arguments unbound
+	kinds    kinds                                      // the kinds that a test of kinds checks for
 	mutates  bool                                       // the immutable sandbox hides it
-	inner    string                                     // "filter" or "test": its argument innerAt names one
+	inner    string                                     // "filter" or "test": the argument innerAt names one
 	innerAt  int
 }
 
-// def declares a built-in. params are its parameters without the value that it works on; "name?" may be left out (its
-// argument is the zero Value then), "name!" must be, because this package does without it, and "/" in front makes all of
-// them positional only.
+// def declares a built-in. params are its parameters without the value that it works on. "name?" is optional (its argument is then
+// the zero Value), "name!" must be absent because this package does not support it, and a leading "/" makes all of them
+// positional-only.
 func def(name, params string, fn func(s *state, v Value, a []Value) Value) *builtin {
 	b := &builtin{name: name, fn: fn}
 	for _, p := range strings.Fields(params) {
@@ -57,7 +57,7 @@ func raw(name string, fn func(s *state, v Value, a *callArgs) Value) *builtin {
 	return &builtin{name: name, raw: fn}
 }
 
-// table gives built-ins by name. mutating methods exist but are hidden by the sandbox.
+// table returns built-ins by name. The methods named in mutating exist but are hidden by the sandbox.
 func table(mutating string, bs ...*builtin) map[string]*builtin {
 	t := make(map[string]*builtin, len(bs))
 	for _, b := range bs {
@@ -80,7 +80,7 @@ func (b *builtin) invoke(s *state, v Value, a *callArgs) Value {
 	return v
 }
 
-// bind lays arguments out by parameter, on s.args; parameters without one get the zero Value.
+// bind puts the arguments into the order of the parameters, on s.args; parameters without one get the zero Value.
 func (b *builtin) bind(s *state, a *callArgs) []Value {
 	if len(a.pos) > len(b.params) {
 		raise("%s() takes at most %d arguments (%d given)", b.name, len(b.params), len(a.pos))
@@ -112,7 +112,7 @@ func (b *builtin) bind(s *state, a *callArgs) []Value {
 // given reports whether an argument was passed and is not None.
 func given(v Value) bool { return v.valid() && !v.IsNone() }
 
-// or gives an argument, or def if it was not passed.
+// or returns an argument, or def if it was not passed.
 func (v Value) or(def Value) Value {
 	if v.valid() {
 		return v
@@ -120,11 +120,11 @@ func (v Value) or(def Value) Value {
 	return def
 }
 
-// flag and optInt give the truth and the integer of an argument, or def if it was not passed.
+// flag and optInt return the truth or the integer of an argument, or def if it was not passed.
 func flag(v Value, def bool) bool { return truth(v.or(Bool(def))) }
 func optInt(v Value, def int) int { return integer(v.or(Int(int64(def)))) }
 
-// bound is a built-in as a value: a method taken from its receiver without a call ("x.strip"), or a global function.
+// bound is a built-in as a value: a method that is read from its receiver but not called ("x.strip"), or a global function.
 type bound struct {
 	fn   *builtin
 	recv Value

@@ -23,7 +23,7 @@ type Chat struct {
 	// thinking and reasoning it has. transformers 5.23 does so; older releases may not.
 	AliasReasoning bool
 
-	// Done, once closed, ends the rendering soon, with ErrStopped. nil: never.
+	// Done, once closed, makes the rendering end soon with ErrStopped. nil: never.
 	Done <-chan struct{}
 }
 
@@ -51,7 +51,7 @@ func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
 	return out[:len(dst)+len(cut)], nil
 }
 
-// prepare appends the variables of a rendering to vars, and gives the text of the message to continue.
+// prepare appends the variables of a rendering to vars, and returns the text of the message to continue.
 func (t *Template) prepare(vars Vars, chat *Chat) (_ Vars, final string, err error) {
 	messages := chat.Messages
 	if chat.AliasReasoning {
@@ -67,7 +67,7 @@ func (t *Template) prepare(vars Vars, chat *Chat) (_ Vars, final string, err err
 	return append(vars, chat.Vars...), final, nil
 }
 
-// aliasReasoning gives the messages with their reasoning under every name that templates read.
+// aliasReasoning returns the messages with their reasoning under every name that templates read.
 func aliasReasoning(messages Value) Value {
 	out := slices.Clone(messages.Items())
 	for i, m := range out {
@@ -87,7 +87,7 @@ func aliasReasoning(messages Value) Value {
 	return NewList(out...)
 }
 
-// tagFinal appends continueTag to the field of the last message and gives the text that was there.
+// tagFinal appends continueTag to the field of the last message and returns the text before it.
 func (t *Template) tagFinal(messages Value, field string) (_ Value, text string, err error) {
 	fail := func(format string, args ...any) (Value, string, error) {
 		return messages, "", fmt.Errorf("continue_final_message is set but "+format, args...)
@@ -102,7 +102,7 @@ func (t *Template) tagFinal(messages Value, field string) (_ Value, text string,
 		return fail("the final message has no %q to continue", field)
 	}
 	fields := []string{field}
-	if slices.Contains(reasoningFields, field) { // reasoning may stand under several names: tag each copy
+	if slices.Contains(reasoningFields, field) { // reasoning may occur under several names: tag each copy
 		fields = slices.DeleteFunc(slices.Clone(reasoningFields), func(f string) bool {
 			v := last.Field(f)
 			return !v.IsString() || v.str != final.str
@@ -137,7 +137,7 @@ func (t *Template) tagFinal(messages Value, field string) (_ Value, text string,
 	return NewList(items...), text, nil
 }
 
-// cutFinal cuts the text at the last tag. White space before it stays only where the template kept the tag's own blank.
+// cutFinal cuts the text at the last tag. White space before the tag is kept only if the template kept the tag's own space.
 func cutFinal(out []byte, final string) ([]byte, error) {
 	text := string(out)
 	tag := strings.TrimSuffix(continueTag, " ")

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// What the engines read off a template's tree before they render it: whether message content goes in as text or as a
-// list of parts, and which variables the template knows.
+// What the engines derive from a template's tree before they render it: whether message content goes in as text or as a list of
+// parts, and which variables the template uses.
 
-// Format says how a template wants a message's content.
+// Format is the form in which a template expects a message's content.
 type Format uint8
 
 const (
@@ -23,10 +23,10 @@ func (f Format) String() string {
 	return "string"
 }
 
-// ContentFormat is vLLM 0.32's detection (renderers/hf.py): openai if a for statement goes over the content of a loop
-// variable over messages (or of what messages was assigned to), over a macro's parameter that some call passes such
-// content to, or, outside macros, over a variable named content. Filters, tests and slices around it do not matter. Like
-// vLLM, it gives up ("string") on a tuple target in such a place.
+// ContentFormat is vLLM 0.32's detection (renderers/hf.py). It is openai if a for statement iterates over the content of a loop
+// variable over messages (or over what messages was assigned to), over a macro's parameter to which some call passes such content
+// or, outside macros, over a variable named content. Filters, tests and slices around it do not matter. Like vLLM, it returns
+// string if it meets a tuple target in such a place.
 func (t *Template) ContentFormat() Format {
 	lists, ok := t.messageLists()
 	if !ok {
@@ -60,7 +60,7 @@ func (t *Template) ContentFormat() Format {
 	return FormatString
 }
 
-// messageLists names messages and the variables that it is assigned to, and theirs; ok is false where one of them is no
+// messageLists returns messages and all variables that it is assigned to, directly or indirectly; ok is false if a target is not a
 // plain name.
 func (t *Template) messageLists() (lists []string, ok bool) {
 	lists = []string{"messages"}
@@ -82,7 +82,7 @@ func (t *Template) messageLists() (lists []string, ok bool) {
 	return lists, true
 }
 
-// contentParams gives, for each loop in a macro, the macro's parameters that some call passes the content of one of items to.
+// contentParams returns, for each loop in a macro, the macro's parameters to which some call passes the content of one of items.
 func (t *Template) contentParams(items []string) map[*forNode][]string {
 	passed := map[*forNode][]string{}
 	calls := all[*callNode](t.tree)
@@ -102,7 +102,7 @@ func (t *Template) contentParams(items []string) map[*forNode][]string {
 	return passed
 }
 
-// paramsGiven gives the parameters that a call passes the content of one of items to.
+// paramsGiven returns the parameters to which a call passes the content of one of items.
 func (m *macroNode) paramsGiven(call *callNode, items []string) (names []string) {
 	for i, arg := range call.args.pos {
 		if i < len(m.params) && accessesAny(arg, items, "content") {
@@ -117,7 +117,7 @@ func (m *macroNode) paramsGiven(call *callNode, items []string) (names []string)
 	return names
 }
 
-// all gives the nodes of one kind in a tree.
+// all returns the nodes of one kind in a tree.
 func all[N node](tree []node) (found []N) {
 	walk(func(n node) bool {
 		if one, ok := n.(N); ok {
@@ -128,8 +128,8 @@ func all[N node](tree []node) (found []N) {
 	return found
 }
 
-// SGLangFormat is SGLang's detection (srt/parser/jinja_template_utils.py): openai if the source mentions a medium
-// at all, or if a for statement goes over the content of message, msg or m.
+// SGLangFormat is SGLang's detection (srt/parser/jinja_template_utils.py): openai if the source mentions a medium at all, or if a
+// for statement iterates over the content of message, msg or m.
 func (t *Template) SGLangFormat() Format {
 	for _, word := range []string{"image", "audio", "video", "vision"} {
 		if strings.Contains(t.source, word) {
@@ -141,8 +141,8 @@ func (t *Template) SGLangFormat() Format {
 	})
 }
 
-// TensorRTFormat is TensorRT-LLM's detection (inputs/content_format.py): openai if a for statement goes over
-// something's content and looks at the type of its loop variable.
+// TensorRTFormat is TensorRT-LLM's detection (inputs/content_format.py): openai if a for statement iterates over something's
+// content and reads the type of its loop variable.
 func (t *Template) TensorRTFormat() Format {
 	return t.anyLoop(func(loop *forNode) bool {
 		name, ok := loop.target.(*nameNode)
@@ -160,7 +160,7 @@ func (t *Template) anyLoop(is func(*forNode) bool) Format {
 	return FormatString
 }
 
-// memberOf gives x for x.key and x['key'], and nil otherwise.
+// memberOf returns x for x.key and x['key'], and nil otherwise.
 func memberOf(n node, key string) node {
 	switch n := n.(type) {
 	case *attrNode:
@@ -196,8 +196,8 @@ func accessesAny(n node, variables []string, key string) bool {
 	return slices.ContainsFunc(variables, func(v string) bool { return accesses(n, v, key) })
 }
 
-// Uses reports whether the template reads a variable that it does not set itself (jinja2.meta.find_undeclared_variables).
-// vLLM and transformers hand only such names of chat_template_kwargs on.
+// Uses reports whether the template reads a variable that it does not set itself (jinja2.meta.find_undeclared_variables). vLLM and
+// transformers pass only such chat_template_kwargs on.
 func (t *Template) Uses(name string) bool {
 	return t.asked[name] && !slices.Contains(environmentGlobals, name)
 }
@@ -205,7 +205,7 @@ func (t *Template) Uses(name string) bool {
 // Mentions reports whether the source contains text. vLLM asks it about the developer role, in quotes.
 func (t *Template) Mentions(text string) bool { return strings.Contains(t.source, text) }
 
-// constString gives the value of a string literal.
+// constString returns the value of a string literal.
 func constString(n node) (string, bool) {
 	k, ok := n.(*constNode)
 	if !ok {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Dict is a Python dict: keys in the order of their first setting, found by Python's equality (1 == 1.0 == True).
-// Small dicts are searched in a line, which beats hashing for the few keys of a message; larger ones keep an index.
-// A Dict may be read from many goroutines once it is filled.
+// Dict is a Python dict: keys keep the order in which they were first set and are compared by Python's equality (1 == 1.0 == True).
+// Small dicts are searched linearly, which is faster than hashing for the few keys of a message; larger ones keep an index. A Dict
+// may be read by many goroutines once it is filled.
 type Dict struct {
 	entries []Entry
 	index   map[dictKey]int32
@@ -29,22 +29,22 @@ type dictKey struct {
 // NewDict makes an empty Dict with room for n pairs.
 func NewDict(n int) *Dict { return &Dict{entries: make([]Entry, 0, n)} }
 
-// Value gives the dict as a Value. The Dict must not be changed afterwards while a rendering uses it.
+// Value returns the dict as a Value. The Dict must not be changed afterwards while a rendering uses it.
 func (d *Dict) Value() Value { return Value{kind: KindDict, ref: d} }
 
-// Len is the number of pairs.
+// Len returns the number of pairs.
 func (d *Dict) Len() int { return len(d.entries) }
 
-// Entries gives the pairs in order. The caller must not change them.
+// Entries returns the pairs in order. The caller must not change them.
 func (d *Dict) Entries() []Entry { return d.entries }
 
-// Set sets a string key and gives the dict: a new key goes to the end, a known one keeps its place.
+// Set sets a string key and returns the dict. A new key goes to the end, an existing one keeps its place.
 func (d *Dict) Set(key string, v Value) *Dict {
 	d.set(String(key), v)
 	return d
 }
 
-// Get gives the value of a string key.
+// Get returns the value of a string key.
 func (d *Dict) Get(key string) (Value, bool) {
 	if i := d.find(key); i >= 0 {
 		return d.entries[i].Value, true
@@ -67,7 +67,7 @@ func (d *Dict) find(key string) int {
 	return -1
 }
 
-// lookup finds any key; an unhashable key is an error.
+// lookup finds any key. An unhashable key is an error.
 func (d *Dict) lookup(key Value) (Value, bool) {
 	if i := d.findKey(key); i >= 0 {
 		return d.entries[i].Value, true
@@ -124,8 +124,8 @@ func (d *Dict) add(key, v Value) {
 	}
 }
 
-// keyOf gives the identity of a hashable value. Lists, dicts and objects are none here, and tuples no keys: chat
-// templates have none.
+// keyOf returns the identity of a hashable value. Lists, dicts and objects are not hashable here, and tuples are not supported as
+// keys: no chat template uses them.
 func keyOf(v Value) dictKey {
 	switch v.kind {
 	case KindString, KindMarkup:
@@ -149,7 +149,7 @@ func keyOf(v Value) dictKey {
 	return dictKey{}
 }
 
-// keysOf, valuesOf and pairsOf give what iterating over a dict, its values and its items gives.
+// keysOf, valuesOf and pairsOf return the results of iterating over a dict, its values and its items.
 func keysOf(d *Dict) []Value   { return each(d, func(e Entry) Value { return e.Key }) }
 func valuesOf(d *Dict) []Value { return each(d, func(e Entry) Value { return e.Value }) }
 func pairsOf(d *Dict) []Value {

@@ -24,8 +24,8 @@ type dumper struct {
 	depth     int
 }
 
-// AppendJSON appends v as json.dumps(v, ensure_ascii=False) writes it: ", " and ": ", keys in order.
-// It fails for what JSON cannot hold (Undefined, objects) and for nesting deeper than the default limit.
+// AppendJSON appends v as json.dumps(v, ensure_ascii=False) writes it: ", " and ": ", keys in order. It fails for values that JSON
+// cannot represent (Undefined, objects) and for nesting deeper than the default limit.
 func AppendJSON(dst []byte, v Value) (out []byte, err error) {
 	limits := Limits{Steps: math.MaxInt, OutputBytes: math.MaxInt >> 3}.withDefaults()
 	s := &state{t: &Template{opts: Options{Limits: limits}}, maxOut: math.MaxInt}
@@ -88,7 +88,7 @@ func (d *dumper) value(v Value) {
 	d.s.bound(d.dst)
 }
 
-// group writes brackets around n elements.
+// group writes brackets and n elements between them.
 func (d *dumper) group(left, right byte, n int, element func(i int)) {
 	d.dst = append(d.dst, left)
 	if n == 0 {
@@ -179,7 +179,7 @@ func (d *dumper) text(s string) {
 	d.dst = append(append(d.dst, s[from:]...), '"')
 }
 
-// appendJSONEscape writes \uXXXX, as a surrogate pair beyond the first plane.
+// appendJSONEscape writes \uXXXX, as a surrogate pair outside the basic plane.
 func appendJSONEscape(dst []byte, r rune) []byte {
 	const hex = "0123456789abcdef"
 	if r > 0xffff {

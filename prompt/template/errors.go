@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Errors come in four sorts: a *SyntaxError from Compile, and from Render a *RaisedError (the template refused the
-// conversation on purpose), an error that wraps ErrLimit (a bound was reached), or an *Error (Python would have raised).
-// Inside the package they travel as panics to the two entry points, as in text/template: a template cannot catch errors.
+// There are four kinds of errors: a *SyntaxError from Compile, and from Render a *RaisedError (the template refused the
+// conversation on purpose), an error that wraps ErrLimit (a bound was reached), or an *Error (Python would have raised). Inside the
+// package they travel as panics to the two entry points, as in text/template: a template cannot catch errors.
 
 // ErrLimit is wrapped by the error of a rendering that reached one of its Limits, and of JSON beyond the bounds of FromJSON.
 var ErrLimit = errors.New("template: limit reached")
@@ -19,7 +19,7 @@ var ErrStopped = errors.New("template: stopped")
 type SyntaxError struct {
 	Line        int // 1-based line of the source
 	Msg         string
-	Unsupported bool // Jinja2 takes it, this package does not
+	Unsupported bool // Jinja2 supports it, this package does not
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("template: line %d: %s", e.Line, e.Msg) }
@@ -38,8 +38,8 @@ func (e *RaisedError) Error() string {
 type Error struct {
 	Line        int
 	Msg         string
-	Unsupported bool // this package lacks what the template asks for
-	internal    bool // a fault of this package
+	Unsupported bool // this package lacks a feature that the template uses
+	internal    bool // a bug of this package
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("template: line %d: %s", e.Line, e.Msg) }
@@ -48,19 +48,19 @@ func syntaxErrorf(line int, format string, args ...any) *SyntaxError {
 	return &SyntaxError{Line: line, Msg: fmt.Sprintf(format, args...)}
 }
 
-// unsupportedSyntax refuses a source that Jinja2 takes and this package does not: such a template is not rendered at all.
+// unsupportedSyntax refuses a source that Jinja2 accepts and this package does not: such a template is not rendered at all.
 func unsupportedSyntax(line int, format string, args ...any) *SyntaxError {
 	return &SyntaxError{Line: line, Msg: fmt.Sprintf(format, args...) + notSupported, Unsupported: true}
 }
 
 const notSupported = " is not supported in chat templates"
 
-// raise ends the rendering with an *Error; Render fills in the line. It gives a Value for functions that must.
+// raise ends the rendering with an *Error; Render fills in the line. The result type is for callers that must return a Value.
 func raise(format string, args ...any) Value {
 	panic(&Error{Msg: fmt.Sprintf(format, args...)})
 }
 
-// unsupported ends the rendering because this package lacks what Python has.
+// unsupported ends the rendering because this package lacks a feature of Python.
 func unsupported(format string, args ...any) Value {
 	panic(&Error{Msg: fmt.Sprintf(format, args...) + notSupported, Unsupported: true})
 }

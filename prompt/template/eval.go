@@ -2,10 +2,10 @@ package template
 
 import "slices"
 
-// Statements. The tree is walked as it was parsed: an if runs in the scope around it, a loop, a macro, a set block and a
+// Statements. The parsed tree is evaluated directly. An if runs in the enclosing scope; a loop, a macro, a set block and a
 // generation block have scopes of their own, whose variables end with them.
 
-// flow is how a block ended.
+// flow says how a block ended.
 type flow uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	flowContinue
 )
 
-// block runs statements until one of them leaves the loop around it.
+// block runs statements until one of them leaves the enclosing loop.
 func (s *state) block(body []node) flow {
 	for _, n := range body {
 		s.line = n.at()
@@ -63,7 +63,7 @@ func (s *state) statement(n node) flow {
 		s.scope.set(n.name, object(&macro{name: n.name, macroBody: &n.macroBody, outer: s.hold()}))
 	case *callBlockNode:
 		body := &macro{macroBody: &n.macroBody, outer: s.hold()}
-		if n.call == nil { // generation: a scope, nothing else
+		if n.call == nil { // generation: only a scope
 			s.write(body.call(s, &callArgs{}).str)
 			return flowNext
 		}
@@ -81,8 +81,8 @@ func (s *state) statement(n node) flow {
 	return flowNext
 }
 
-// sum evaluates an expression that is printed from that length of the output on. Of a sum of strings all but the last go to
-// the output at once, uncopied.
+// sum evaluates an expression that is printed, where from is the current length of the output. Of a sum of strings all but the last
+// are written to the output directly, without a copy.
 func (s *state) sum(n node, from int) Value {
 	b, ok := n.(*binaryNode)
 	if !ok || b.op != "+" {
@@ -93,7 +93,7 @@ func (s *state) sum(n node, from int) Value {
 		s.write(v.str)
 		return next
 	}
-	if len(s.out) > from { // the sum so far has left for the output: it must come back
+	if len(s.out) > from { // the sum so far is already in the output: take it back
 		v = add(s, String(s.captured(from)), v)
 	}
 	return add(s, v, next)
@@ -122,7 +122,7 @@ func (s *state) namespaceOf(n *nsRefNode) *namespace {
 	return ns
 }
 
-// unpack gives the n elements of an iterable.
+// unpack returns the n elements of an iterable.
 func unpack(s *state, v Value, n int) []Value {
 	items := v.Items()
 	if !v.isSeq() {
@@ -136,19 +136,19 @@ func unpack(s *state, v Value, n int) []Value {
 
 // loop is a for statement in progress, and the variable loop in its body.
 type loop struct {
-	items   []Value // those to come from next on
+	items   []Value // the elements from index next on are still to come
 	next    int
 	gone    int              // elements before items
-	test    func(Value) bool // of "for … if", nil for none: asked when an element's turn comes
+	test    func(Value) bool // of "for … if", nil for none; evaluated only when an element is reached
 	index0  int
 	current Value
 	before  Value
-	after   Value // looked ahead; the zero Value if not
+	after   Value // the element read ahead; the zero Value if none
 }
 
 func (l *loop) typeName() string { return "LoopContext" }
 
-// pull gives the next element that passes the test, the zero Value at the end.
+// pull returns the next element that passes the test, or the zero Value at the end.
 func (l *loop) pull(s *state) Value {
 	for l.next < len(l.items) {
 		v := l.items[l.next]
@@ -177,7 +177,7 @@ func (l *loop) peek(s *state) Value {
 	return l.after
 }
 
-// length counts the elements; of a filtered loop the test is asked of all that are left.
+// length counts the elements. In a filtered loop this evaluates the test for all remaining ones.
 func (l *loop) length(s *state) int {
 	if l.test != nil {
 		var rest []Value
@@ -239,7 +239,7 @@ func (s *state) forStatement(n *forNode) flow {
 		}
 	}
 	inner := s.open(back)
-	none, f := true, flowNext // no round reached its end: Jinja2 then takes the else branch
+	none, f := true, flowNext // no iteration completed: Jinja2 then takes the else branch
 	for f != flowBreak && l.advance(s) {
 		inner.reset()
 		inner.shadow(n.shadowed)
@@ -261,7 +261,7 @@ func (s *state) forStatement(n *forNode) flow {
 	return f
 }
 
-// macro is a macro as a value, or the body of a call block (without a name).
+// macro is a macro as a value, or (without a name) the body of a call block.
 type macro struct {
 	*macroBody
 	name  string
@@ -274,7 +274,7 @@ func (m *macro) attr(_ *state, name string) (Value, bool) {
 	return String(m.name), name == "name" && m.name != ""
 }
 
-// call binds arguments as jinja2.runtime.Macro does and gives the text of the body.
+// call binds arguments as jinja2.runtime.Macro does and returns the text of the body.
 func (m *macro) call(s *state, a *callArgs) Value {
 	s.step(1)
 	s.deeper()

@@ -76,7 +76,7 @@ func (s *state) evalAll(ns []node) []Value {
 	return out
 }
 
-// part evaluates a part of a slice; one that was left out is None.
+// part evaluates a part of a slice. An absent one is None.
 func (s *state) part(n node) Value {
 	if n == nil {
 		return None
@@ -84,7 +84,7 @@ func (s *state) part(n node) Value {
 	return s.eval(n)
 }
 
-// name reads a variable: the scopes', the rendering's, or a global function.
+// name reads a variable: from the scopes, the rendering's variables, or the global functions.
 func (s *state) name(name string) Value {
 	if v := s.scope.find(name); v != nil {
 		if v.isUnset() {
@@ -112,7 +112,7 @@ func (s *state) binary(n *binaryNode) Value {
 	return s.eval(n.right)
 }
 
-// truth evaluates an expression for its truth alone.
+// truth evaluates an expression only for its truth.
 func (s *state) truth(n node) bool {
 	switch n := n.(type) {
 	case *unaryNode:
@@ -131,7 +131,7 @@ func (s *state) truth(n node) bool {
 	return truth(s.eval(n))
 }
 
-// apply calls a filter or test on v. Long texts cost more.
+// apply calls a filter or test on v. Long texts cost more steps.
 func (s *state) apply(n *applyNode, v Value) Value {
 	s.step(1 + len(v.str)>>8)
 	a := callArgs{inner: n.inner}
@@ -141,7 +141,7 @@ func (s *state) apply(n *applyNode, v Value) Value {
 	return v
 }
 
-// arguments evaluates the arguments of a call; the positional ones lie on s.args until the caller cuts it back to base.
+// arguments evaluates the arguments of a call. The positional ones are on s.args until the caller truncates it to base.
 func (s *state) arguments(n *argNodes, caller Value, a *callArgs) (base int) {
 	base = len(s.args)
 	for _, e := range n.pos {
@@ -158,9 +158,9 @@ func (s *state) arguments(n *argNodes, caller Value, a *callArgs) (base int) {
 	return base
 }
 
-// call calls a function or, at once, a method; caller is the body of a call block, or the zero Value.
+// call calls a function, or a method without creating a bound one; caller is the body of a call block, or the zero Value.
 func (s *state) call(n *callNode, caller Value) Value {
-	var v, fn Value // what a method is of; the callee
+	var v, fn Value // a method's receiver; the callee
 	var method *builtin
 	if attr, ok := n.expr.(*attrNode); ok {
 		v = s.eval(attr.expr)

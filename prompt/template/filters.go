@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// The filters of Jinja2 3.1.6 that chat templates use, and their neighbours, with transformers' tojson (dumps.go). Those
-// that are lazy in Jinja2 give generators, whose elements are computed at once.
+// The filters of Jinja2 3.1.6 that chat templates use, and related ones, with transformers' tojson (dumps.go). Filters that are
+// lazy in Jinja2 return generators, whose elements are computed at once.
 
-// absentFilters are those that Jinja2 has and this package has not.
+// absentFilters are Jinja2's filters that this package does not support.
 const absentFilters = "abs attr batch center e escape filesizeformat forceescape groupby max min pprint random round slice " +
 	"striptags sum truncate unique urlencode urlize wordcount wordwrap xmlattr"
 
@@ -51,22 +51,22 @@ var filters = table("",
 	def("trim", "chars?", func(s *state, v Value, a []Value) Value { return stripText(s, softStr(s, v), a[0], true, true) }),
 )
 
-// calling says which argument of map, select and their like names a filter or test; the parser looks it up.
+// calling says which argument of map, select and the like names a filter or test; the parser looks it up.
 func calling(what string, at int, b *builtin) *builtin {
 	b.inner, b.innerAt = what, at
 	return b
 }
 
-// softMethod is a filter that calls a str method without arguments on soft_str(value).
+// softMethod returns a filter that calls a str method without arguments on soft_str(value).
 func softMethod(name string) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value { return strMethods[name].fn(s, softStr(s, v), nil) })
 }
 
-// getter is an attribute argument taken apart: "a.b.0" asks for items a, b and 0 in turn.
+// getter is a parsed attribute argument: "a.b.0" looks up the items a, b and 0 in turn.
 type getter struct {
 	parts      []Value
 	ignoreCase bool
-	def        Value // replaces Undefined on the way, if given
+	def        Value // replaces an intermediate Undefined, if given
 }
 
 func newGetter(attribute Value, ignoreCase bool) getter {
@@ -99,7 +99,7 @@ func (g getter) get(s *state, v Value) Value {
 	return v
 }
 
-// sortValues sorts in place and stably by a key; reverse keeps equal elements in their order, as Python does.
+// sortValues sorts in place and stably by a key. reverse keeps the order of equal elements, as Python does.
 func sortValues(s *state, items []Value, key func(Value) Value, reverse bool) {
 	type keyed struct{ key, v Value }
 	ks := make([]keyed, len(items))
@@ -136,7 +136,7 @@ func dictSortFilter(s *state, v Value, a []Value) Value {
 	return NewList(items...)
 }
 
-// mustDict gives the storage of a dict; anything else has no attribute items.
+// mustDict returns the storage of a dict; anything else has no attribute items.
 func mustDict(s *state, v Value) *Dict {
 	d := v.Dict()
 	if d == nil {
@@ -223,7 +223,7 @@ func mapFilter(s *state, v Value, a *callArgs) Value {
 	return generate(items)
 }
 
-// selectFilter makes select, reject and their attr forms: by an element's truth or a test, of itself or an attribute.
+// selectFilter makes select, reject and their attr forms: by the truth or a test of an element or of its attribute.
 func selectFilter(want, byAttr bool) func(*state, Value, *callArgs) Value {
 	return func(s *state, v Value, a *callArgs) Value {
 		if !truth(v) {
@@ -268,7 +268,7 @@ func titleFilter(s *state, v Value, _ []Value) Value {
 		return was
 	})
 	s.grow(len(text))
-	return String(text) // "".join: Markup is lost
+	return String(text) // as "".join: Markup is lost
 }
 
 func indentFilter(s *state, v Value, a []Value) Value {
@@ -302,7 +302,7 @@ func joinFilter(s *state, v Value, a []Value) Value {
 	return String(s.captured(from))
 }
 
-// intFilter is the int filter: what cannot be read as an int goes through float, and then to the default.
+// intFilter is the int filter: a text that is not an int is read as a float, and otherwise the default is used.
 func intFilter(_ *state, v Value, a []Value) Value {
 	def := a[0].or(Int(0))
 	switch {
@@ -340,7 +340,7 @@ func floatFilter(_ *state, v Value, a []Value) Value {
 	return a[0].or(Float(0))
 }
 
-// plainNumber takes white space off a number's text. Underscores, which Python allows between digits, are none here.
+// plainNumber trims white space off a number's text. Underscores, which Python allows between digits, are not supported.
 func plainNumber(text string) string {
 	text = strings.TrimFunc(text, isPySpace)
 	for _, r := range text {

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// The % operator and str.format, with what chat templates use of them: after %, a width, a precision and the types s, r, d,
-// i and f; in str.format, fields by position and name and their members, and after a colon a width, a precision and the types
-// d and f. The rest is an error.
+// The % operator and str.format, as far as chat templates use them: after %, a width, a precision and the types s, r, d, i and f;
+// in str.format, fields by position and name and their members, and after a colon a width, a precision and the types d and f.
+// Anything else is an error.
 
 // formatText is str.format.
 func formatText(s *state, v Value, a *callArgs) Value {
@@ -53,7 +53,7 @@ func formatText(s *state, v Value, a *callArgs) Value {
 	return made(s, v, out.String())
 }
 
-// formatArgument gives what a field names: an argument, by number or name, or a member of one ("a.b").
+// formatArgument returns the value of a field: an argument, by number or name, or a member of one ("a.b").
 func formatArgument(s *state, a *callArgs, name string) (v Value) {
 	path := strings.Split(name, ".")
 	for _, k := range a.kw {
@@ -78,7 +78,7 @@ func formatArgument(s *state, a *callArgs, name string) (v Value) {
 
 var fieldSpec = regexp.MustCompile(`^(0?(?:[1-9]\d{0,3})?)(\.\d{1,2})?([df])$`)
 
-// formatField is format(v, spec) of a number; other values take no spec.
+// formatField is format(v, spec) for a number; other values accept no spec.
 func formatField(s *state, v Value, spec string) string {
 	if spec == "" {
 		return toStr(s, v)
@@ -140,14 +140,14 @@ func percentFormat(s *state, format, arg Value) Value {
 		s.grow(len(shown))
 		out.WriteString(shown)
 	}
-	// A mapping may stay unused: C's PyMapping_Check takes these.
+	// A mapping may stay unused; C's PyMapping_Check accepts these kinds.
 	if next < len(args) && arg.kind != KindDict && arg.kind != KindList && arg.kind != KindRange && arg.kind != KindUndefined {
 		raise("not all arguments converted during string formatting")
 	}
 	return made(s, format, out.String())
 }
 
-// formatNumber writes a number with C's conversion of that width, precision (with its dot) and type.
+// formatNumber writes a number with C's conversion for this width, precision (with its dot) and type.
 func formatNumber(v Value, width, precision, verb string) string {
 	mustExist(v)
 	if !v.isNumber() {

@@ -2,7 +2,7 @@ package template
 
 import "strings"
 
-// The global functions of transformers' environment, and the objects that they make.
+// The global functions of transformers' environment, and the objects that they create.
 
 // maxRange is the sandbox's bound on the length of a range.
 const maxRange = 100_000
@@ -23,7 +23,7 @@ var globals = map[string]Value{
 	"strftime_now":    function(def("strftime_now", "format", strftimeNow)),
 }
 
-// environmentGlobals are the names that jinja2 itself defines: they never count as undeclared variables.
+// environmentGlobals are the names that jinja2 itself defines; they never count as undeclared variables.
 var environmentGlobals = []string{"range", "dict", "lipsum", "cycler", "joiner", "namespace"}
 
 func raiseException(s *state, _ Value, a []Value) Value {
@@ -51,7 +51,7 @@ func makeRange(s *state, _ Value, a []Value) Value {
 		}
 		next := at + step
 		if (next > at) != (step > 0) {
-			break // past the 64 bits
+			break // beyond 64 bits
 		}
 		at = next
 	}
@@ -79,7 +79,7 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 	}
 }
 
-// templateDict is transformers' stand-in for the dict type: it can be called and has fromkeys, nothing else.
+// templateDict is transformers' substitute for the dict type: it is callable and has only fromkeys.
 type templateDict struct{}
 
 func (templateDict) typeName() string { return "TemplateDict" }
@@ -94,10 +94,10 @@ func (templateDict) attr(_ *state, name string) (Value, bool) {
 	return function(dictMethods["fromkeys"]), name == "fromkeys"
 }
 
-// namespace is the one thing that a template can change: {% set ns.x = 1 %}.
+// namespace is the only object that a template can change: {% set ns.x = 1 %}.
 type namespace struct {
 	attrs Dict
-	few   [1]Entry // where attrs begin: most namespaces have one
+	few   [1]Entry // initial storage of attrs: most namespaces have one attribute
 }
 
 func (*namespace) typeName() string { return "TemplateNamespace" }

@@ -11,20 +11,21 @@ import (
 	"github.com/sightline-router/sightline/body/jsonread"
 )
 
-// JSON to Values, with the results of Python's json.loads: order kept, the last of equal keys wins at the place of the
-// first, numbers with a fraction or exponent are floats and others integers, beyond 64 bits by their digits alone.
+// JSON to Values, with the results of Python's json.loads: order is kept, the last of equal keys wins at the place of the first,
+// numbers with a fraction or exponent are floats and others integers, which beyond 64 bits keep only their digits.
 
-// maxIntDigits is the longest integer that Python reads: sys.get_int_max_str_digits().
+// maxIntDigits is the length of the longest integer that Python reads: sys.get_int_max_str_digits().
 const maxIntDigits = 4300
 
-// maxJSONDepth bounds nesting: FromJSON reads what clients send.
+// maxJSONDepth bounds nesting, because FromJSON reads clients' data.
 const maxJSONDepth = 500
 
-// maxJSONValues bounds the values of one text: each takes up to a hundred bytes, and the shortest is written in two.
+// maxJSONValues bounds the values of one text. Each takes up to a hundred bytes of memory and as little as two of text.
 const maxJSONValues = 1 << 19
 
-// FromJSON reads one JSON text. Strings without escapes point into raw. NaN and Infinity, invalid UTF-8 and lone
-// surrogates, which no tokenizer takes, are errors. One that wraps ErrLimit is of a text beyond our bounds, which engines may read.
+// FromJSON reads one JSON text. Strings without escapes point into raw. NaN and Infinity, invalid UTF-8 and unpaired surrogates,
+// which no tokenizer accepts, are errors. An error that wraps ErrLimit means that the text exceeds a bound of this package; engines
+// may still read it.
 func FromJSON(raw string) (Value, error) {
 	if !utf8.ValidString(raw) {
 		return Value{}, fmt.Errorf("template: JSON: invalid UTF-8")
@@ -40,23 +41,24 @@ func FromJSON(raw string) (Value, error) {
 
 var onlyPython = regexp.MustCompile(`NaN|Infinity|\\u[dD][89a-fA-F]`)
 
-// OnlyPython tells of a text that FromJSON does not read whether Python's json.loads may.
+// OnlyPython reports whether Python's json.loads may read a text that FromJSON does not.
 func OnlyPython(text string) bool { return onlyPython.MatchString(text) }
 
-// jsonReader reads values depth first. Entries and items collect on stacks and are then cut from shared blocks of
-// memory, so that a body of many small objects costs few allocations.
+// jsonReader reads values depth first. Entries and items are collected on stacks and then copied to shared blocks of memory, so
+// that a body of many small objects costs few allocations.
 type jsonReader struct {
 	jsonread.Reader
 	entries []Entry // of the objects being read
 	items   []Value // of the arrays being read
-	entryAt []Entry // free rest of the current block, as below
+	entryAt []Entry // the unused rest of the current block, as below
 	itemAt  []Value
 	dictAt  []Dict
 	listAt  []List
 	read    int // values
 }
 
-// doubled makes room for one more, twice what there was: append grows long ones by a quarter, and so takes five times as much.
+// doubled makes room for at least one more element by doubling the capacity: append grows long slices by a quarter, which costs
+// five times as much here.
 func doubled[T any](s []T) []T {
 	if n := len(s); n == cap(s) {
 		return slices.Grow(s, max(n, 8))
@@ -147,7 +149,7 @@ func (r *jsonReader) number() Value {
 	lit, whole := r.Number()
 	switch {
 	case !whole:
-		f, _ := strconv.ParseFloat(lit, 64) // infinite where it is too large, as in Python
+		f, _ := strconv.ParseFloat(lit, 64) // infinite if it is too large, as in Python
 		return Float(f)
 	case len(lit) < 19:
 		n, _ := strconv.ParseInt(lit, 10, 64)

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// The lexer turns template source into tokens with the rules of Jinja2 3.1's lexer.py, by the same regular expressions,
-// under trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False: the settings of transformers' chat templates.
-// All white space control happens here; the parser sees only the text that is left.
+// The lexer splits template source into tokens by the rules of Jinja2 3.1's lexer.py, with the same regular expressions, under
+// trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False: the settings of transformers' chat templates. All white space
+// control happens here; the parser sees only the remaining text.
 
 type tokenKind uint8
 
@@ -47,16 +47,16 @@ func (t token) describe() string { return cmp.Or(kindNames[t.kind], t.text) }
 // space is Python's \s, the characters of isPySpace.
 const space = `[\t-\r\x1c- \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]`
 
-// Between tags: what opens one, and what ends a comment or a raw block. A tag's sign is the second group. A plain end of a
-// statement takes one newline with it (trim_blocks), one with "-" all white space, one with "+" nothing; a raw block's opener
-// takes none but with "-".
+// Between tags: what opens a tag, and what ends a comment or a raw block. A tag's sign is the second group. The end of a statement
+// consumes one newline (trim_blocks), with "-" all white space, with "+" nothing; the opener of a raw block consumes white space
+// only with "-".
 var (
 	opener     = regexp.MustCompile(`\{(?:%([-+]?)` + space + `*(raw)` + space + `*(?:-%\}` + space + `*|%\})|([{%#])([-+]?))`)
 	commentEnd = regexp.MustCompile(`\+#\}|-#\}` + space + `*|#\}\n?`)
 	rawEnd     = regexp.MustCompile(`\{%([-+]?)` + space + `*endraw` + space + `*(?:\+%\}|-%\}` + space + `*|%\}\n?)`)
 )
 
-// Inside a tag. "1." is an integer and a dot, and digits may have single underscores between them.
+// Inside a tag. "1." is an integer and a dot; digits may be separated by single underscores.
 var (
 	variableEnd    = regexp.MustCompile(`^(?:-\}\}` + space + `*|\}\})`)
 	blockEnd       = regexp.MustCompile(`^(?:\+%\}|-%\}` + space + `*|%\}\n?)`)
@@ -95,7 +95,7 @@ func (l *lexer) emit(kind tokenKind, text string) {
 
 func (l *lexer) rest() string { return l.src[l.pos:] }
 
-// consume moves n bytes on, counting lines.
+// consume advances by n bytes and counts lines.
 func (l *lexer) consume(n int) {
 	part := l.src[l.pos : l.pos+n]
 	l.line += strings.Count(part, "\n")
@@ -105,7 +105,7 @@ func (l *lexer) consume(n int) {
 	l.pos += n
 }
 
-// untilTag reads template data and the tag behind it.
+// untilTag reads template data and the tag after it.
 func (l *lexer) untilTag() {
 	m := opener.FindStringSubmatchIndex(l.rest())
 	if m == nil {
@@ -138,7 +138,7 @@ func (l *lexer) untilTag() {
 	}
 }
 
-// find looks for what must end a comment or a raw block.
+// find searches for the end of a comment or a raw block.
 func (l *lexer) find(end *regexp.Regexp, missing string) []int {
 	m := end.FindStringSubmatchIndex(l.rest())
 	if m == nil {
@@ -147,7 +147,7 @@ func (l *lexer) find(end *regexp.Regexp, missing string) []int {
 	return m
 }
 
-// data emits the n bytes of text before a tag after the white space control of that tag's opener.
+// data emits the n bytes of text before a tag, after applying the white space control of the tag's opener.
 func (l *lexer) data(n int, sign string, variable bool) {
 	text := l.rest()[:n]
 	kept := text
@@ -168,11 +168,11 @@ func (l *lexer) data(n int, sign string, variable bool) {
 
 // tag reads the tokens inside one tag, up to its end.
 func (l *lexer) tag(end *regexp.Regexp, endKind tokenKind) {
-	var open []byte // closers that are still due
+	var open []byte // closing brackets still expected
 	for {
 		l.consume(len(l.rest()) - len(trimLeftSpace(l.rest())))
 		if l.pos == len(l.src) {
-			return // the parser reports what it misses
+			return // the parser reports what is missing
 		}
 		c, word := l.src[l.pos], len(l.rest())-len(strings.TrimLeftFunc(l.rest(), inName))
 		closing := ""
@@ -206,7 +206,7 @@ func inName(r rune) bool {
 	return r == '_' || unicode.IsLetter(r) || unicode.IsMark(r) || unicode.IsDigit(r)
 }
 
-// operator reads one operator, keeping the list of the brackets that are open.
+// operator reads one operator and updates the list of open brackets.
 func (l *lexer) operator(open []byte) []byte {
 	op := operator.FindString(l.rest())
 	switch op {
@@ -236,7 +236,7 @@ func (l *lexer) operator(open []byte) []byte {
 func (l *lexer) number() {
 	tok := token{kind: tokFloat, line: l.line, text: floatPattern.FindString(l.rest())}
 	if tok.text != "" && l.src[l.pos-1] != '.' { // a number after a dot is never a float (x.1.2)
-		f, _ := strconv.ParseFloat(strings.ReplaceAll(tok.text, "_", ""), 64) // infinite where it is too large, as in Python
+		f, _ := strconv.ParseFloat(strings.ReplaceAll(tok.text, "_", ""), 64) // infinite if it is too large, as in Python
 		tok.num = Float(f)
 	} else {
 		tok.kind, tok.text = tokInteger, integerPattern.FindString(l.rest())

@@ -8,19 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// The methods of str, dict and list, as CPython 3.11 has them, as far as chat templates use them. On a Markup the methods
-// of str give Markup and escape the text that they bring in, as markupsafe does.
+// The methods of str, dict and list, as in CPython 3.11, as far as chat templates use them. The methods of str, applied to Markup,
+// return Markup and escape the text that they insert, as markupsafe does.
 
-// absentMethods are those of str that Python has and this package has not.
+// absentMethods are str's methods that this package does not support.
 const absentMethods = "casefold center encode expandtabs format_map index isalnum isascii isdecimal isidentifier islower " +
 	"isnumeric isprintable istitle isupper ljust maketrans partition rfind rindex rjust rpartition splitlines swapcase " +
 	"translate zfill"
 
-// findMethod gives the method of a value, or nil.
+// findMethod returns the method of a value, or nil.
 func findMethod(v Value, name string) *builtin {
 	switch v.kind {
 	case KindString, KindMarkup:
-		if name == "format" { // no part of the table, because its fields can reach it
+		if name == "format" { // not in the table, because that would be an initialization cycle
 			return raw(name, formatText)
 		}
 		return strMethods[name]
@@ -34,7 +34,7 @@ func findMethod(v Value, name string) *builtin {
 	return nil
 }
 
-// text gives a str argument.
+// text returns a str argument.
 func text(v Value) string {
 	if !v.IsString() {
 		wrongType(v, "expected str, got %s")
@@ -42,16 +42,16 @@ func text(v Value) string {
 	return v.str
 }
 
-// like gives a part of v, of the same class.
+// like returns a part of v, of the same class.
 func like(v Value, text string) Value { return Value{kind: v.kind, str: text} }
 
-// made is like for text that was newly made.
+// made is like for newly created text, which counts towards the limits.
 func made(s *state, v Value, text string) Value {
 	s.grow(len(text))
 	return like(v, text)
 }
 
-// insert gives the text of an argument that becomes part of v: escaped if v is Markup.
+// insert returns an argument's text for insertion into v: escaped if v is Markup.
 func insert(s *state, v, arg Value) string {
 	if v.kind == KindMarkup {
 		return escapeValue(s, arg).str
@@ -64,7 +64,7 @@ func mapping(name string, f func(string) string) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value { return made(s, v, f(v.str)) })
 }
 
-// asking is a method without arguments that asks whether there are characters and all satisfy is.
+// asking returns a method without arguments that reports whether the text is not empty and all its characters satisfy is.
 func asking(name string, is func(rune) bool) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value {
 		s.step(len(v.str) / 64)
@@ -165,7 +165,7 @@ func splitMethod(name string, fromRight bool) *builtin {
 	})
 }
 
-// splitText cuts text at most n times, at sep or, where that is empty, at runs of white space.
+// splitText splits text at most n times, at sep or, if sep is empty, at runs of white space.
 func splitText(text, sep string, n int, fromRight bool) (parts []string) {
 	switch {
 	case sep != "" && !fromRight:

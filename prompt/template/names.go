@@ -2,14 +2,14 @@ package template
 
 import "slices"
 
-// What can be said of names before a rendering: which a template reads from its variables, and which of its own it may
-// read before they are set. Jinja2 resolves names when it compiles (jinja2/idtracking.py); two of its results show: Uses,
-// and that a name which the template itself sets is never looked up in the variables, even where a macro reads it first.
+// Static analysis of names: which ones a template reads from its variables, and which of its own it may read before they are set.
+// Jinja2 resolves names when it compiles (jinja2/idtracking.py); two results of that are visible: Uses, and that a name which the
+// template itself sets is never looked up in the variables, even if a macro reads it first.
 
-// names are those of one scope at compile time, by whether the scope's own statements set them before reading them.
+// names holds the names of one scope at compile time, and whether the scope's own statements set them before reading them.
 type names struct {
 	outer *names
-	known map[string]bool // true: set first, so that the variables of the rendering are not asked
+	known map[string]bool // true: set first, so that the rendering's variables are not consulted
 	asked map[string]bool // of the whole template: read from the variables
 }
 
@@ -24,7 +24,7 @@ func (c *names) has(name string) bool {
 	return false
 }
 
-// read notes that a name is read, and set that it is set.
+// read records that a name is read, set that it is set.
 func (c *names) read(name string) {
 	if !c.has(name) {
 		c.known[name], c.asked[name] = false, true
@@ -37,7 +37,7 @@ func (c *names) set(name string) {
 	}
 }
 
-// targets notes the names of an assignment's target.
+// targets records the names in an assignment's target.
 func (c *names) targets(n node) {
 	switch n := n.(type) {
 	case *nameNode:
@@ -51,7 +51,7 @@ func (c *names) targets(n node) {
 	}
 }
 
-// visit notes the names of nodes that run in this scope, then those of the scopes inside, which see all of this one's.
+// visit records the names of nodes that run in this scope, then those of the inner scopes, which see all of this one's.
 func (c *names) visit(ns []node) {
 	var later []func()
 	c.visitHere(ns, &later)
@@ -66,7 +66,7 @@ func (c *names) visitHere(ns []node, later *[]func()) {
 	}
 }
 
-// one notes a node's names; false where its children were seen to.
+// one records a node's names. It returns false if it has handled the node's children itself.
 func (c *names) one(n node, later *[]func()) bool {
 	switch n := n.(type) {
 	case *nameNode:
@@ -74,7 +74,7 @@ func (c *names) one(n node, later *[]func()) bool {
 		return true
 	case *ifNode:
 		c.visitHere([]node{n.test}, later)
-		for _, b := range [][]node{n.body, n.orElse} { // what only a branch sets may be missing: then the variables are asked
+		for _, b := range [][]node{n.body, n.orElse} { // a name that only a branch sets may be missing: then the variables are consulted
 			in := c.inner()
 			in.visitHere(b, later)
 			for name := range in.known {
@@ -115,7 +115,7 @@ func (c *names) macro(m *macroBody, later *[]func()) {
 	c.scope(later, slices.Concat(m.defaults, m.body), &m.shadowed, given...)
 }
 
-// scope notes the names of a scope inside this one, later; given are the names that it starts with.
+// scope defers recording the names of an inner scope; given are the names that it starts with.
 func (c *names) scope(later *[]func(), body []node, shadowed *[]string, given ...node) {
 	*later = append(*later, func() {
 		in := c.inner()
@@ -130,7 +130,7 @@ func (c *names) scope(later *[]func(), body []node, shadowed *[]string, given ..
 	})
 }
 
-// first lists the names that a scope sets before it reads them, and that no scope around it has.
+// first lists the names that a scope sets before it reads them and that no enclosing scope has.
 func (c *names) first() (list []string) {
 	for name, first := range c.known {
 		if first {
@@ -140,7 +140,7 @@ func (c *names) first() (list []string) {
 	return list
 }
 
-// resolveNames finds the names that t reads from its variables, and those that it sets itself before it reads them.
+// resolveNames finds the names that t reads from its variables, and those that it sets itself before reading them.
 func (t *Template) resolveNames() {
 	root := &names{known: map[string]bool{}, asked: map[string]bool{}}
 	root.visit(t.tree)

@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// Python's operators over Values: arithmetic (64-bit ints, floats, str and list repetition), equality, ordering and
-// membership. What leaves the 64 bits ends the rendering: Python would go on.
+// Python's operators over Values: arithmetic (64-bit ints, floats, str and list repetition), equality, ordering and membership. A
+// result beyond 64 bits ends the rendering, although Python would continue.
 
 type binaryOp func(s *state, a, b Value) Value
 
-// operators are those that have both of their operands.
+// operators are those that evaluate both operands.
 var operators = map[string]binaryOp{
 	"+": add, "-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod, "~": concat,
 	"==":     func(s *state, a, b Value) Value { return Bool(equal(s, a, b)) },
@@ -26,7 +26,7 @@ var operators = map[string]binaryOp{
 	"not in": func(s *state, a, b Value) Value { return Bool(!contains(s, b, a)) },
 }
 
-// concat is a ~ b: the texts of both, and never Markup.
+// concat is a ~ b: the texts of both, never Markup.
 func concat(s *state, a, b Value) Value {
 	left, right := toStr(s, a), toStr(s, b)
 	s.grow(len(left) + len(right))
@@ -39,8 +39,8 @@ func badOperands(op string, a, b Value) Value {
 	return raise("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
-// arithmetic makes an operator of what it does to two ints, ok where the result has 64 bits, and to floats where one is; nil:
-// not supported.
+// arithmetic builds an operator from its effect on two ints (ok is false if the result exceeds 64 bits) and on floats if one of
+// them is a float; nil: not supported.
 func arithmetic(op string, ints func(x, y int64) (n int64, ok bool), floats func(x, y float64) float64) binaryOp {
 	return func(_ *state, a, b Value) Value {
 		switch {
@@ -146,7 +146,7 @@ func mul(s *state, a, b Value) Value {
 	return product(s, a, b)
 }
 
-// repeats gives the count of a repetition of size elements, bounded so that the product fits.
+// repeats returns the count for repeating size elements, bounded so that the product does not overflow.
 func repeats(v Value, size int) int {
 	n := int64(integer(v))
 	if n <= 0 || size == 0 {
@@ -162,7 +162,7 @@ func trueDiv(_ *state, a, b Value) Value {
 	if !a.isNumber() || !b.isNumber() {
 		badOperands("/", a, b)
 	}
-	const exact = 1 << 53 // ints up to there are floats too
+	const exact = 1 << 53 // integers up to this are exact as floats
 	for _, v := range []Value{a, b} {
 		if v.kind != KindFloat && math.Abs(toFloat(v)) > exact {
 			beyond()
@@ -194,7 +194,7 @@ func sign(v Value, neg bool) Value {
 	return wrongType(v, "bad operand type for unary sign: '%s'")
 }
 
-// asInt gives an int for a bool.
+// asInt returns an int for a bool.
 func asInt(v Value) Value {
 	if v.kind == KindBool {
 		return Int(v.int())
@@ -250,7 +250,7 @@ func equal(s *state, a, b Value) bool {
 	return a.ref == b.ref
 }
 
-// compareNumbers gives -1, 0, 1 or unordered.
+// compareNumbers returns -1, 0, 1 or unordered.
 func compareNumbers(a, b Value) int {
 	switch {
 	case a.kind == KindFloat || b.kind == KindFloat:
@@ -267,13 +267,13 @@ func compareNumbers(a, b Value) int {
 	return cmp.Compare(a.int(), b.int())
 }
 
-// ordered compares for < <= > >=; types without an order are an error.
+// ordered compares for < <= > >=. Types without an order are an error.
 func ordered(s *state, op string, a, b Value) int {
 	switch {
 	case a.isNumber() && b.isNumber():
 		return compareNumbers(a, b)
 	case a.IsString() && b.IsString():
-		return strings.Compare(a.str, b.str) // UTF-8 keeps the order of code points
+		return strings.Compare(a.str, b.str) // the order of UTF-8 bytes is that of code points
 	case a.isSeq() && a.kind == b.kind:
 		x, y := a.Items(), b.Items()
 		s.deeper()
@@ -307,10 +307,10 @@ func contains(s *state, box, item Value) bool {
 	return slices.ContainsFunc(items, func(e Value) bool { return identical(e, item) || equal(s, e, item) })
 }
 
-// identical is "a is b", as far as it can be told: equal scalars count as one object.
+// identical is "a is b", as far as that can be determined: equal scalars count as one object.
 func identical(a, b Value) bool { return a == b || a.kind == KindUndefined && b.kind == KindUndefined }
 
-// runeSlice gives the part of text between two code point positions.
+// runeSlice returns the part of text between two code point positions.
 func runeSlice(text string, from, to int) string {
 	if from >= to {
 		return ""

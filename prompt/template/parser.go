@@ -9,7 +9,7 @@ import (
 // The parser builds the tree from tokens: statements here, expressions in parser_expr.go.
 // It accepts what Jinja2 3.1 accepts with the loopcontrols extension and transformers' {% generation %} tag.
 
-// maxNesting bounds blocks in blocks and brackets in brackets: a hostile source cannot exhaust the Go stack.
+// maxNesting bounds nested blocks and nested brackets, so that a hostile source cannot exhaust the Go stack.
 const maxNesting = 100
 
 type parser struct {
@@ -19,7 +19,7 @@ type parser struct {
 	loops int // around the current statement, within its macro
 }
 
-// parse gives the tree of a template source. It fails (by panic) with a *SyntaxError.
+// parse returns the tree of a template source. It fails (by panic) with a *SyntaxError.
 func parse(src string) []node {
 	p := &parser{toks: lex(src)}
 	body := p.subparse(nil)
@@ -32,7 +32,7 @@ func parse(src string) []node {
 func (p *parser) cur() token { return p.toks[p.i] }
 func (p *parser) line() pos  { return pos(p.cur().line) }
 
-// look gives the token behind the current one; the last is tokEOF for ever.
+// look returns the token after the current one; the last one is always tokEOF.
 func (p *parser) look() token { return p.toks[min(p.i+1, len(p.toks)-1)] }
 
 func (p *parser) next() token {
@@ -70,7 +70,7 @@ func (p *parser) skip(found bool) bool {
 	return found
 }
 
-// expect takes a token of a kind, and of a text where that is not "".
+// expect consumes a token of a kind and, if text is not "", with that text.
 func (p *parser) expect(kind tokenKind, text string) token {
 	if t := p.cur(); t.kind != kind || text != "" && t.text != text {
 		p.fail("expected token '%s', got '%s'", cmp.Or(text, token{kind: kind}.describe(), "name"), t.describe())
@@ -80,7 +80,7 @@ func (p *parser) expect(kind tokenKind, text string) token {
 
 func (p *parser) ident() token { return p.expect(tokName, "") }
 
-// commas reads elements between commas up to the closing operator, and that.
+// commas reads comma-separated elements up to and including the closing operator.
 func (p *parser) commas(end string, element func()) {
 	for first := true; !p.skipOp(end); first = false {
 		if !first {
@@ -93,7 +93,7 @@ func (p *parser) commas(end string, element func()) {
 	}
 }
 
-// subparse reads text, prints and statements up to a tag named by one of ends, which becomes the current token.
+// subparse reads text, prints and statements up to a tag named in ends, which becomes the current token.
 func (p *parser) subparse(ends []string) []node {
 	var body, data []node
 	flush := func() {
@@ -142,7 +142,7 @@ func (p *parser) statements(ends ...string) []node {
 	return body
 }
 
-// block reads a tag's body up to its only end tag, and that tag.
+// block reads a tag's body up to and including its only end tag.
 func (p *parser) block(end string) []node {
 	body := p.statements(end)
 	p.next()
@@ -278,10 +278,10 @@ func (p *parser) signature(s *macroBody) {
 	})
 }
 
-// constants are the names that stand for values.
+// constants are the names of constant values.
 var constants = map[string]Value{"true": pyTrue, "True": pyTrue, "false": pyFalse, "False": pyFalse, "none": None, "None": None}
 
-// storeName reads one name to assign to.
+// storeName reads one name that is assigned to.
 func (p *parser) storeName() *nameNode {
 	t := p.ident()
 	if constants[t.text].valid() {
@@ -290,7 +290,7 @@ func (p *parser) storeName() *nameNode {
 	return &nameNode{pos(t.line), t.text, ctxStore}
 }
 
-// target reads what is assigned to: a name, a tuple of targets, or (for set) a namespace's attribute.
+// target reads an assignment's target: a name, a tuple of targets, or (for set) a namespace's attribute.
 func (p *parser) target(namespaces bool) node {
 	p.enter()
 	defer p.leave()
@@ -301,7 +301,7 @@ func (p *parser) target(namespaces bool) node {
 		case p.skipOp("("):
 			targets = append(targets, p.target(false))
 			p.expect(tokOperator, ")")
-		case len(targets) > 0 && (p.isName("in") || p.isOp("=") || p.isOp(")")): // after a last comma
+		case len(targets) > 0 && (p.isName("in") || p.isOp("=") || p.isOp(")")): // after a trailing comma
 			return &tupleNode{list{line, targets}}
 		default:
 			name := p.storeName()

@@ -8,7 +8,7 @@ import (
 // Expression grammar of Jinja2 3.1, lowest precedence first:
 // inline if, or, and, not, comparisons, + -, ~, * / // %, unary signs, postfix, filters and tests.
 
-// tuple reads "a, b": with cond, inline ifs are allowed in it; in parens, () is a tuple.
+// tuple reads "a, b". With cond, its elements may be inline ifs; in parens, () is a tuple.
 func (p *parser) tuple(cond, parens bool) node {
 	line := p.line()
 	var parts []node
@@ -92,7 +92,7 @@ func (p *parser) compare() node {
 	return n
 }
 
-// comparison takes a comparison's operator, "" if none comes.
+// comparison consumes a comparison operator and returns it, "" if there is none.
 func (p *parser) comparison() string {
 	switch t := p.cur(); {
 	case t.kind == tokOperator && slices.Contains([]string{"==", "!=", "<", "<=", ">", ">="}, t.text), p.isName("in"):
@@ -179,7 +179,7 @@ func (p *parser) primary() node {
 	return p.fail("unexpected '%s'", t.describe())
 }
 
-// chain bounds the length of a chain of operators or filters: each link nests the tree one deeper.
+// chain bounds the length of a chain of operators or filters, because each link nests the tree one level deeper.
 func (p *parser) chain(links *int) {
 	if *links++; *links > 10*maxNesting {
 		p.fail("more than %d operators in one chain", 10*maxNesting)
@@ -245,7 +245,7 @@ func (p *parser) call(n node) node {
 	return &callNode{line, n, args}
 }
 
-// knownArguments refuses the arguments that this package does without.
+// knownArguments refuses arguments that this package does not support.
 func (p *parser) knownArguments(b *builtin, args argNodes) {
 	for i, param := range b.params {
 		name, absent := strings.CutSuffix(param, "!")
@@ -277,7 +277,7 @@ func (p *parser) callArgs() (a argNodes) {
 	return a
 }
 
-// filterChain reads "|name(args)|name…" after n. It gives n where there is none.
+// filterChain reads "|name(args)|name…" after n. It returns n if there is none.
 func (p *parser) filterChain(n node) node {
 	for links := 0; p.skipOp("|"); p.chain(&links) {
 		f := &applyNode{pos: p.line(), expr: n}
@@ -292,7 +292,7 @@ func (p *parser) filterChain(n node) node {
 	return n
 }
 
-// innerCall takes the name of the filter or test that map, select and their like call on each element from their arguments.
+// innerCall removes, from the arguments of map, select and the like, the name of the filter or test that they call on each element.
 func (p *parser) innerCall(f *applyNode) {
 	if f.fn.inner == "" || len(f.args.pos) <= f.fn.innerAt {
 		return
@@ -307,7 +307,7 @@ func (p *parser) innerCall(f *applyNode) {
 	f.args.pos = slices.Delete(f.args.pos, f.fn.innerAt, f.fn.innerAt+1)
 }
 
-// library gives a filter or test by its name. One that Jinja2 does not know either is refused as well.
+// library returns a filter or test by its name. A name that Jinja2 does not know either is refused as well.
 func (p *parser) library(what, name string) *builtin {
 	table, absent := filters, absentFilters
 	if what == "test" {

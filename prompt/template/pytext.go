@@ -10,8 +10,8 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Python's view of text: what is white space, a digit, a cased letter, and how case changes.
-// ASCII goes a short way; the full Unicode mappings ("ß" becomes "SS") come from golang.org/x/text.
+// Python's view of text: white space, digits, cased letters, and case conversion. ASCII has a fast path; the full Unicode mappings
+// ("ß" becomes "SS") come from golang.org/x/text.
 
 func isPySpace(r rune) bool {
 	if r < 0x80 {
@@ -42,7 +42,7 @@ func lowerText(s string) string {
 	return cases.Lower(language.Und).String(s)
 }
 
-// isCased reports whether a character has a case, or is one.
+// isCased reports whether a character is in a case or has another one.
 func isCased(r rune) bool {
 	return unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r) || unicode.Is(unicode.Other_Lowercase, r) ||
 		unicode.Is(unicode.Other_Uppercase, r)
@@ -68,8 +68,8 @@ func titleText(s string) string {
 	})
 }
 
-// titleWhere puts the characters that starts picks in title case and the others in lower case. The cases of other letters
-// than ASCII's depend on their neighbours: they are not supported.
+// titleWhere puts the characters for which starts is true in title case and the others in lower case. Non-ASCII letters, whose case
+// depends on their neighbours, are not supported.
 func titleWhere(s string, starts func(r rune) bool) string {
 	return strings.Map(func(r rune) rune {
 		switch start := starts(r); {
@@ -84,7 +84,7 @@ func titleWhere(s string, starts func(r rune) bool) string {
 	}, s)
 }
 
-// isDigitRune reports a digit; Unicode's other numbers (², ①), of which some are digits to Python, are not supported.
+// isDigitRune reports whether r is a digit. Unicode's other numbers (², ①), some of which are digits to Python, are not supported.
 func isDigitRune(r rune) bool {
 	if unicode.Is(unicode.No, r) {
 		unsupported("isdigit of %s", quotePython(string(r)))

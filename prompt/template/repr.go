@@ -66,11 +66,11 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 	if ns, ok := v.ref.(*namespace); ok {
 		return append(s.appendRepr(append(dst, "<Namespace "...), ns.attrs.Value()), '>')
 	}
-	unsupported("str of a %s", v.typeName()) // Python shows an address
+	unsupported("str of a %s", v.typeName()) // Python prints an address
 	return dst
 }
 
-// bound stops a text that grows past the output limit while it is written.
+// bound checks the limits while a text is written, and stops one that exceeds the output limit.
 func (s *state) bound(dst []byte) {
 	s.step(1)
 	if len(dst) > s.maxOut {
@@ -78,7 +78,7 @@ func (s *state) bound(dst []byte) {
 	}
 }
 
-// appendEach writes n elements with commas between them.
+// appendEach writes n elements separated by commas.
 func (s *state) appendEach(dst []byte, n int, element func(dst []byte, i int) []byte) []byte {
 	s.deeper()
 	for i := range n {
@@ -96,7 +96,7 @@ func (s *state) appendItems(dst []byte, items []Value) []byte {
 	return s.appendEach(dst, len(items), func(dst []byte, i int) []byte { return s.appendRepr(dst, items[i]) })
 }
 
-// AppendFloat appends Python's repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.
+// AppendFloat appends Python's repr(f): the shortest text that parses back to f, in exponent form below 1e-4 and from 1e16.
 func AppendFloat(dst []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
@@ -108,7 +108,7 @@ func AppendFloat(dst []byte, f float64) []byte {
 		return append(dst, "inf"...)
 	}
 	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e16) {
-		return strconv.AppendFloat(dst, f, 'e', -1, 64) // Go writes at least two exponent digits as well
+		return strconv.AppendFloat(dst, f, 'e', -1, 64) // like Python, Go writes at least two exponent digits
 	}
 	from := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'f', -1, 64)
@@ -168,7 +168,7 @@ func pyHexEscape(r rune) string {
 
 func isPyPrintable(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
 
-// escapeValue is markupsafe.escape(v): Markup passes, everything else is turned into a str and escaped.
+// escapeValue is markupsafe.escape(v): Markup is unchanged, everything else is converted to a str and escaped.
 func escapeValue(s *state, v Value) Value {
 	if v.kind == KindMarkup {
 		return v

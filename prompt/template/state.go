@@ -2,8 +2,8 @@ package template
 
 import "time"
 
-// state is one rendering in progress: the output, the scope that runs and what has been spent of the limits. States are
-// pooled per template, so that a rendering allocates little beside its values.
+// state is one rendering in progress: the output, the current scope and what has been used of the limits. States are pooled per
+// template, so that a rendering allocates little besides its values.
 type state struct {
 	t     *Template
 	vars  Vars
@@ -12,7 +12,7 @@ type state struct {
 
 	steps, made, depth int
 	done               <-chan struct{} // Chat.Done
-	unseen             int             // work since done was looked at: bytes, and 64 a step
+	unseen             int             // work since done was last checked: bytes, and 64 per step
 	maxOut             int
 	line               int
 
@@ -21,16 +21,15 @@ type state struct {
 	now  time.Time
 }
 
-// scope holds the variables that one loop, macro, block or the template itself has set. A macro keeps the scope that it
-// was defined in.
+// scope holds the variables set by one loop, macro, block or the template itself. A macro keeps the scope in which it was defined.
 type scope struct {
 	outer *scope
 	names []string
 	vals  []Value
-	held  bool // by a macro: it may outlive its block
+	held  bool // a macro refers to it: it may outlive its block
 }
 
-// find gives the place of a variable, nil where no scope has set it.
+// find returns a variable's storage, nil if no scope has set it.
 func (c *scope) find(name string) *Value {
 	for ; c != nil; c = c.outer {
 		if v := c.own(name); v != nil {
@@ -57,7 +56,7 @@ func (c *scope) set(name string, v Value) {
 	c.names, c.vals = append(c.names, name), append(c.vals, v)
 }
 
-// shadow keeps names from being looked up outside: the scope sets them itself, later.
+// shadow declares names that the scope itself sets later, so that they are not looked up outside.
 func (c *scope) shadow(names []string) {
 	for _, name := range names {
 		c.set(name, unset)
@@ -69,7 +68,7 @@ func (c *scope) reset() {
 	c.names, c.vals = c.names[:0], c.vals[:0]
 }
 
-// open starts a scope inside outer, and makes it the one that runs; leave ends it.
+// open starts a scope inside outer and makes it the current one; leave ends it.
 func (s *state) open(outer *scope) *scope {
 	var c *scope
 	if n := len(s.free); n > 0 {
@@ -90,7 +89,7 @@ func (s *state) leave(c, back *scope) {
 	}
 }
 
-// hold keeps the running scopes for a macro.
+// hold keeps the current scopes alive for a macro.
 func (s *state) hold() *scope {
 	for c := s.scope; c != nil && !c.held; c = c.outer {
 		c.held = true
@@ -98,7 +97,7 @@ func (s *state) hold() *scope {
 	return s.scope
 }
 
-// run renders the template behind dst.
+// run renders the template and appends the text to dst.
 func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
 	s.out, s.vars = dst, vars
 	s.maxOut = len(dst) + s.t.opts.Limits.OutputBytes
@@ -113,9 +112,9 @@ func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
 	return s.out, nil
 }
 
-// release cleans the state, so that it holds no request memory, and gives it back.
+// release clears the state, so that it holds no request memory, and returns it to the pool.
 func (s *state) release() {
-	const keep = 1 << 12 // a rare huge rendering must not stay resident
+	const keep = 1 << 12 // the buffers of a rare huge rendering must not stay resident
 	if cap(s.args) > keep || len(s.free) > keep {
 		return
 	}
@@ -127,7 +126,7 @@ func (s *state) release() {
 	s.t.states.Put(s)
 }
 
-// step spends n steps.
+// step counts n steps.
 func (s *state) step(n int) {
 	if s.steps += n; s.steps > s.t.opts.Limits.Steps {
 		limit("more than %d steps", s.t.opts.Limits.Steps)
@@ -135,7 +134,7 @@ func (s *state) step(n int) {
 	s.work(64 * n)
 }
 
-// work counts what was done, and ends the rendering if its time is over.
+// work counts work done, and ends the rendering if its time is over.
 func (s *state) work(n int) {
 	if s.unseen += n; s.unseen < 1<<18 {
 		return
@@ -181,7 +180,7 @@ func (s *state) print(v Value) {
 	}
 }
 
-// captured takes what was written since the output had length from.
+// captured removes and returns the output written since it had length from.
 func (s *state) captured(from int) string {
 	text := string(s.out[from:])
 	s.out = s.out[:from]

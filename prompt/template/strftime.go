@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// strftimeNow is transformers' datetime.now().strftime(format): C's strftime of glibc in the C locale, over a naive local time.
+// strftimeNow is transformers' datetime.now().strftime(format): glibc's strftime in the C locale, for a naive local time.
 func strftimeNow(s *state, _ Value, a []Value) Value {
 	if s.now.IsZero() {
 		s.now = s.t.opts.Now().In(s.t.opts.Location)
@@ -16,7 +16,7 @@ func strftimeNow(s *state, _ Value, a []Value) Value {
 	return String(out)
 }
 
-// goLayouts are the conversions that package time has as well. A naive datetime has no zone.
+// goLayouts are the conversions that package time also has. A naive datetime has no zone.
 var goLayouts = map[byte]string{
 	'a': "Mon", 'A': "Monday", 'b': "Jan", 'h': "Jan", 'B': "January", 'p': "PM",
 	'd': "02", 'e': "_2", 'H': "15", 'I': "03", 'j': "002", 'm': "01", 'M': "04", 'S': "05", 'y': "06", 'Y': "2006",
@@ -24,8 +24,8 @@ var goLayouts = map[byte]string{
 	'r': "03:04:05 PM", 'R': "15:04", 'T': "15:04:05", 'X': "15:04:05", 'z': "", 'Z': "", '%': "%", 'n': "\n", 't': "\t",
 }
 
-// strftime formats t. The flag - takes the padding off a number; glibc's other flags and widths are not supported, nor
-// are its rarer conversions. An unknown conversion stays as it is.
+// strftime formats t. The flag - removes the padding of a number; glibc's other flags, widths and rarer conversions are not
+// supported. An unknown conversion is copied.
 func strftime(t time.Time, format string) string {
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {
@@ -60,7 +60,7 @@ func strftime(t time.Time, format string) string {
 	return b.String()
 }
 
-// rareConversion gives the numbers that package time has no layout for; ok is false for an unknown conversion.
+// rareConversion formats the numbers for which package time has no layout; ok is false for an unknown conversion.
 func rareConversion(t time.Time, c byte) (shown string, ok bool) {
 	isoYear, isoWeek := t.ISOWeek()
 	switch c {

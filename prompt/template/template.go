@@ -1,15 +1,15 @@
-// Package template renders chat templates exactly as Hugging Face transformers does (Jinja2 3.1 in its immutable sandbox).
-// A template is compiled once per model, 0.1 ms; a render of six turns takes 10 µs and some 20 allocations, from any goroutine.
-// Errors say the line: a *SyntaxError at Compile; at Render a *RaisedError, ErrLimit, or an *Error where Python would raise.
+// Package template renders chat templates exactly as Hugging Face transformers does (Jinja2 3.1 in its immutable sandbox). A
+// template is compiled once per model, 0.1 ms; a render of six turns takes 10 µs and some 20 allocations, from any goroutine.
+// Errors name the line: a *SyntaxError from Compile; from Render a *RaisedError, ErrLimit, or an *Error where Python would raise.
 //
-// It has the tags, filters, tests and methods that chat templates use and their neighbours, with trim_blocks, lstrip_blocks,
-// loop controls, transformers' tojson, raise_exception, strftime_now, namespace and dict, and the {% generation %} tag. Values
-// follow Python: ordered dicts, float repr, str(dict), Markup. A template that asks for others of Jinja2's does not compile,
-// and says which; integers beyond 64 bits are shown, not computed with.
-// Source of the rules: jinja2 3.1.6, markupsafe 3.0, transformers 5.23 (utils/chat_template_utils.py).
+// It supports the tags, filters, tests and methods that chat templates use and related ones, with trim_blocks, lstrip_blocks, loop
+// controls, transformers' tojson, raise_exception, strftime_now, namespace and dict, and the {% generation %} tag. Values follow
+// Python: ordered dicts, float repr, str(dict), Markup. A template that uses other parts of Jinja2 does not compile, and the error
+// names them; integers beyond 64 bits can be printed but not computed with. Source of the rules: jinja2 3.1.6, markupsafe 3.0,
+// transformers 5.23 (utils/chat_template_utils.py).
 //
-// The way through the files: lexer and parser read the source into a tree, names finds which variables it reads; eval and expr
-// walk the tree; value, dict, ops, attr and format are Python's data model; filters, tests and methods are the library.
+// The files: lexer and parser read the source into a tree, names finds which variables it reads; eval and expr evaluate the tree;
+// value, dict, ops, attr and format are Python's data model; filters, tests and methods are the library.
 package template
 
 import (
@@ -20,18 +20,18 @@ import (
 	"time"
 )
 
-// Options are the surroundings of a template. The zero value is the default.
+// Options are a template's environment. The zero value is the default.
 type Options struct {
 	Now      func() time.Time // the clock of strftime_now; time.Now if nil
 	Location *time.Location   // the worker's time zone; UTC if nil
 	Limits   Limits
 }
 
-// Limits bound one rendering, because templates come from files that others wrote. A zero field takes its default.
+// Limits bound one rendering, because templates come from files of third parties. A zero field means its default.
 type Limits struct {
-	Steps       int // statements, loop rounds and calls, and 1 for each element produced; default 5 million
-	Depth       int // macros and value nesting inside each other; default 200
-	OutputBytes int // bytes of output; strings made on the way may take four times as much together; default 64 MiB
+	Steps       int // statements, loop iterations and calls, and 1 for each element produced; default 5 million
+	Depth       int // nesting of macros and of values; default 200
+	OutputBytes int // bytes of output; default 64 MiB. All strings made on the way may take four times as much
 }
 
 // Var is one top-level variable of a rendering.
@@ -40,8 +40,8 @@ type Var struct {
 	Value Value
 }
 
-// Vars are the top-level variables of a rendering; of equal names the last counts. transformers always defines
-// messages, tools, documents and add_generation_prompt (None, None and False when not given): see Chat.
+// Vars are the top-level variables of a rendering; the last of equal names wins. transformers always defines messages, tools,
+// documents and add_generation_prompt (None, None and False if not given): see Chat.
 type Vars []Var
 
 // Set appends a variable.
@@ -66,7 +66,7 @@ type Template struct {
 	states   sync.Pool
 }
 
-// Compile parses a template and makes it ready to render. The error is a *SyntaxError.
+// Compile parses a template and prepares it for rendering. The error is a *SyntaxError.
 func Compile(src string, opts Options) (t *Template, err error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -99,9 +99,9 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Render appends the rendered text to dst and returns the extended slice. The error is a *RaisedError where the
-// template refused the conversation, wraps ErrLimit where a bound was reached, and is an *Error where Python would
-// have raised; dst comes back unchanged then.
+// Render appends the rendered text to dst and returns the extended slice. The error is a *RaisedError if the template refused the
+// conversation, wraps ErrLimit if a bound was reached, and is an *Error if Python would have raised; dst is then returned
+// unchanged.
 func (t *Template) Render(dst []byte, vars Vars) ([]byte, error) { return t.render(dst, vars, nil) }
 
 func (t *Template) render(dst []byte, vars Vars, done <-chan struct{}) ([]byte, error) {
@@ -112,8 +112,8 @@ func (t *Template) render(dst []byte, vars Vars, done <-chan struct{}) ([]byte, 
 	return out, err
 }
 
-// recovered turns a panic of this package into the error it carries. A panic of the Go runtime becomes an error as
-// well: a template must not take the process down.
+// recovered converts a panic of this package to the error it carries. A panic of the Go runtime becomes an error as well: a
+// template must not take the process down.
 func recovered(r any, line int) error {
 	switch e := r.(type) {
 	case *SyntaxError:

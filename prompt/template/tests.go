@@ -1,15 +1,15 @@
 package template
 
-// The built-in tests of Jinja2 3.1.6 ("x is y"). A test is a built-in that gives a bool.
+// The built-in tests of Jinja2 3.1.6 ("x is y"). A test is a built-in that returns a bool.
 
-// absentTests are those that Jinja2 has and this package has not.
+// absentTests are Jinja2's tests that this package does not support.
 const absentTests = "divisibleby escaped filter lower test upper"
 
 func ask(name string, is func(v Value) bool) *builtin {
 	return def(name, "", func(_ *state, v Value, _ []Value) Value { return Bool(is(v)) })
 }
 
-// kindOf is a test for some kinds of values.
+// kindOf returns a test for some kinds of values.
 func kindOf(name string, ks ...Kind) *builtin {
 	var set kinds
 	for _, k := range ks {
@@ -25,13 +25,13 @@ type kinds uint16
 
 func (k kinds) has(one Kind) bool { return k>>one&1 != 0 }
 
-// weigh is a test that compares with its argument.
+// weigh returns a test that compares with its argument.
 func weigh(name, op string) *builtin {
 	fn := operators[op]
 	return def(name, "/ b", func(s *state, v Value, a []Value) Value { return fn(s, v, a[0]) })
 }
 
-// modulo is a test for v % 2 == want.
+// modulo returns a test for v % 2 == want.
 func modulo(name string, want int64) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value { return Bool(equal(s, mod(s, v, Int(2)), Int(want))) })
 }

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Kind is the Python type of a Value, as far as templates can tell types apart.
+// Kind is the Python type of a Value, as far as templates can distinguish types.
 type Kind uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	KindNone
 	KindBool
 	KindInt // fits int64
-	KindBig // an int beyond int64: it is shown as it came, nothing else
+	KindBig // an int beyond int64: it can only be printed
 	KindFloat
 	KindString
 	KindMarkup // markupsafe.Markup: a str that escapes what is joined to it
@@ -22,13 +22,13 @@ const (
 	KindTuple
 	KindDict
 	KindRange  // Python's range, its elements computed
-	KindView   // what dict.keys, values and items give, as it was then
+	KindView   // the result of dict.keys, values and items at the time of the call
 	KindObject // macros, namespaces, generators, bound methods, loop and the like
 )
 
-// Value is one Python value: immutable, safe to share between renderings, 48 bytes, passed by value.
-// String leaves are Go strings and may point into request memory, which then lives as long as the Value.
-// The zero Value is "no value"; use None for Python's None.
+// Value is one Python value: immutable, safe to share between renderings, 48 bytes, passed by value. String leaves are Go strings
+// and may point into request memory, which then lives as long as the Value. The zero Value is "no value"; use None for Python's
+// None.
 type Value struct {
 	kind Kind
 	num  uint64 // bool, int64, float64 bits; for Undefined an undefinedReason
@@ -42,11 +42,11 @@ var None = Value{kind: KindNone}
 var (
 	pyTrue  = Value{kind: KindBool, num: 1}
 	pyFalse = Value{kind: KindBool}
-	// unset marks a variable of the template's own that holds nothing yet; reading one gives Undefined.
+	// unset marks a template variable that has no value yet; reading it gives Undefined.
 	unset = Value{kind: KindUndefined, num: undefinedUnset}
 )
 
-// Bool, Int, Float and String make Python's bool, int, float and str.
+// Bool, Int, Float and String return Python's bool, int, float and str.
 func Bool(b bool) Value {
 	if b {
 		return pyTrue
@@ -57,7 +57,7 @@ func Bool(b bool) Value {
 func Int(i int64) Value     { return Value{kind: KindInt, num: uint64(i)} }
 func Float(f float64) Value { return Value{kind: KindFloat, num: math.Float64bits(f)} }
 
-// String makes a str. s must be valid UTF-8.
+// String returns a str. s must be valid UTF-8.
 func String(s string) Value { return Value{kind: KindString, str: s} }
 
 func markup(s string) Value { return Value{kind: KindMarkup, str: s} }
@@ -65,23 +65,23 @@ func markup(s string) Value { return Value{kind: KindMarkup, str: s} }
 // List is the storage of a Python list, tuple, range or view of a dict.
 type List struct{ items []Value }
 
-// NewList makes a list that owns items.
+// NewList returns a list that owns items.
 func NewList(items ...Value) Value { return Value{kind: KindList, ref: &List{items: items}} }
 
 func newTuple(items ...Value) Value { return Value{kind: KindTuple, ref: &List{items: items}} }
 
 func object(o any) Value { return Value{kind: KindObject, ref: o} }
 
-// Kind gives the value's type.
+// Kind returns the value's type.
 func (v Value) Kind() Kind { return v.kind }
 
 // IsNone reports whether v is None.
 func (v Value) IsNone() bool { return v.kind == KindNone }
 
-// IsString reports whether v is a str (Markup is one too).
+// IsString reports whether v is a str (or Markup, which is one too).
 func (v Value) IsString() bool { return v.kind == KindString || v.kind == KindMarkup }
 
-// Text gives the text of a str, and "" for anything else.
+// Text returns the text of a str, and "" for anything else.
 func (v Value) Text() string {
 	if v.IsString() {
 		return v.str
@@ -89,7 +89,7 @@ func (v Value) Text() string {
 	return ""
 }
 
-// Items gives the elements of a list, tuple or range, and nil for anything else. The caller must not change them.
+// Items returns the elements of a list, tuple or range, and nil for anything else. The caller must not change them.
 func (v Value) Items() []Value {
 	if l, ok := v.ref.(*List); ok {
 		return l.items
@@ -97,7 +97,7 @@ func (v Value) Items() []Value {
 	return nil
 }
 
-// Dict gives the storage of a dict, and nil for anything else.
+// Dict returns the storage of a dict, and nil for anything else.
 func (v Value) Dict() *Dict {
 	if v.kind == KindDict {
 		return v.ref.(*Dict)
@@ -105,7 +105,7 @@ func (v Value) Dict() *Dict {
 	return nil
 }
 
-// Get gives the value of a dict's string key.
+// Get returns the value of a dict's string key.
 func (v Value) Get(key string) (Value, bool) {
 	if d := v.Dict(); d != nil {
 		return d.Get(key)
@@ -113,7 +113,7 @@ func (v Value) Get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// Field gives the value of a dict's string key, None where there is none.
+// Field returns the value of a dict's string key, None if there is none.
 func (v Value) Field(key string) Value {
 	if v, ok := v.Get(key); ok {
 		return v
@@ -179,7 +179,7 @@ func iterable(v Value) bool {
 	return lazy || sized
 }
 
-// elements gives what iterating over v gives; it uses a generator up. The caller must not change the slice.
+// elements returns what iterating over v gives; it uses a generator up. The caller must not change the slice.
 func elements(s *state, v Value) (out []Value) {
 	switch v.kind {
 	case KindUndefined:
