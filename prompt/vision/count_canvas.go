@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// Rules that choose a canvas of tiles by the scale at which the picture fits it. The scales are compared in the precision that
-// upstream uses.
+// Rules that choose a canvas of tiles by the scale at which the picture fits it. Scales are compared in upstream's precision.
 
-// llama4 takes the least upscaling, else the least downscaling, in float32.
+// llama4 takes the least upscaling, or else the least downscaling, in float32.
 type llama4 struct {
 	tile, max         value
 	patch, downsample value
@@ -40,8 +39,8 @@ func (k llama4) bind(s *settings) counter {
 	}
 }
 
-// bestScale picks from canvases of (a, b) tiles by the scale at which they hold a picture of those sides: the least of those
-// from 1 on, or with largest the greatest, else the greatest. Of equals the smaller canvas wins, then the first.
+// bestScale selects among canvases of (a, b) tiles by the scale at which they hold a picture with these sides: the least scale of 1
+// or more (with largest: the greatest), or else the greatest below 1. Among equals the smaller canvas wins, then the first.
 func bestScale[F float32 | float64](canvases [][2]int, sideA, sideB, tile int, largest bool) (best [2]int) {
 	var scale F
 	for i, c := range canvases {
@@ -85,17 +84,17 @@ func factorGrids(most int) (out [][2]int) {
 	return out
 }
 
-// leastUpscaled is the same choice in float64, from grids of (columns, rows) (Command A Vision).
+// leastUpscaled makes the same choice in float64, from grids of (columns, rows) (Command A Vision).
 func leastUpscaled(candidates [][2]int, w, h, size int) (cols, rows int) {
 	best := bestScale[float64](candidates, w, h, size, false)
 	return best[0], best[1]
 }
 
-// molmo tiles with overlapping crops; the margins are taken off the picture before the canvas is chosen, in float32. Overview
+// molmo tiles with overlapping crops. The margins are subtracted from the picture before the canvas is chosen, in float32. Overview
 // and tiles are both laid out row by row.
 type molmo struct {
 	base, patch, pool, margins, max value
-	whole                           bool // Molmo 2 pools the whole canvas, Molmo each crop's share
+	whole                           bool // Molmo 2 pools the whole canvas, Molmo each crop's part
 }
 
 func (k molmo) bind(s *settings) counter {
@@ -132,7 +131,7 @@ func (k molmo) bind(s *settings) counter {
 	}
 	margin := (left + right) * patch
 	return func(w, h, _ int) (grid, error) {
-		// Pictures not larger than the margins give negative or infinite scales; upstream does not mind.
+		// Pictures smaller than the margins give negative or infinite scales; upstream does not check for that.
 		c := bestScale[float32](candidates, h-margin, w-margin, window*patch, false)
 		side := up(crop)
 		return grid{main: side * side, mainCols: side,
@@ -140,7 +139,7 @@ func (k molmo) bind(s *settings) counter {
 	}
 }
 
-// perceptionLM fits a canvas that covers the picture with the most of it used, else the closest ratio (Perception LM).
+// perceptionLM picks the canvas that covers the picture with the least waste, or else the closest ratio (Perception LM).
 type perceptionLM struct{ tile, max, patch, pool, mode value }
 
 func (k perceptionLM) bind(s *settings) counter {
@@ -197,7 +196,7 @@ func nearestRatio(canvases [][2]int, w, h int) [2]int {
 		if target < 1 {
 			d = math.Abs(1/r - 1/target)
 		}
-		// The first ratio at the least distance, then its most columns (rows).
+		// The first ratio at the least distance, and of that ratio the most columns (or rows).
 		larger := target >= 1 && c[0] > best[0] || target < 1 && c[1] > best[1]
 		if d < diff || r == ratio && larger {
 			best, diff, ratio = c, d, r

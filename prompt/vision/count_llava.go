@@ -13,7 +13,7 @@ func always(n int) counter {
 	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
 }
 
-// fixed is the same number for every picture.
+// fixed is the same number of tokens for every picture.
 type fixed struct{ n value }
 
 func (k fixed) bind(s *settings) counter {
@@ -21,13 +21,13 @@ func (k fixed) bind(s *settings) counter {
 	return always(n)
 }
 
-// square is (size/patch)² for every picture, after a square resize or crop, divided by pool², plus what the encoder's strategy
+// square is (size/patch)²/pool² for every picture, after a square resize or crop, plus the tokens that the encoder's strategy
 // keeps.
 type square struct {
 	size, patch value
 	pool        value // nil = 1
 	rate        value // nil = 1; a fraction such as "4/8"
-	// strategy and extra: "default" drops one token, the class token where the encoder has one, "full" keeps all. nil: neither.
+	// strategy and extra: "default" drops one token, the class token if the encoder has one; "full" keeps all. nil: neither.
 	strategy, extra value
 }
 
@@ -56,7 +56,7 @@ func (k square) side(s *settings) int {
 	return side
 }
 
-// class is what the encoder adds to the patches after selection.
+// class returns the tokens that the encoder adds to the patches after selection.
 func (k square) class(s *settings) int {
 	if k.strategy == nil {
 		return 0
@@ -136,7 +136,7 @@ func round7(x float64) float64 {
 	return f
 }
 
-// floorDiv is Python's // on floats.
+// floorDiv is Python's // for floats.
 func floorDiv(a, b float64) int {
 	mod := math.Mod(a, b)
 	div := (a - mod) / b
@@ -147,7 +147,7 @@ func floorDiv(a, b float64) int {
 	return int(q)
 }
 
-// panScan is Gemma 3: 256 tokens, and for long pictures on request as many again for each crop.
+// panScan is Gemma 3's rule: 256 tokens, and on request as many again for each crop of a long picture.
 type panScan struct {
 	tokens                          value
 	on, minCrop, maxCrops, minRatio value

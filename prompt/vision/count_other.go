@@ -31,13 +31,13 @@ func (k phi3) bind(s *settings) counter {
 	}
 }
 
-// phi4 pads to a grid of 448 px crops and leaves out the padding (Phi-4 multimodal).
+// phi4 pads to a grid of 448 px crops and omits the padding (Phi-4 multimodal).
 type phi4 struct{ size, patch, crops value }
 
 func (k phi4) bind(s *settings) counter {
 	size, patch, crops := s.small(k.size, 1, 1<<14), s.small(k.patch, 1, 1<<14), s.small(k.crops, 1, maxTiles)
 	candidates := grids(1, crops)
-	const side = 16 // of the overview, whatever the crops' size
+	const side = 16 // of the overview, for any crop size
 	return func(w, h, _ int) (grid, error) {
 		cols, rows := (w+size-1)/size, (h+size-1)/size
 		if float64(cols)*float64(rows) > float64(crops) {
@@ -86,7 +86,7 @@ func (k splitLongest) bind(s *settings) counter {
 			w, h = int(float64(most)*ratio), most
 		}
 		w, h = max(w, 1), max(h, 1)
-		if hf { // the picture is cut; vLLM asks the processor's own estimate, which differs where tiles do not fill the long side
+		if hf { // the picture is cut; vLLM uses the processor's own estimate, which differs if tiles do not fill the long side
 			ratio = float64(w) / float64(h)
 			if w >= h {
 				w = (w + tile - 1) / tile * tile
@@ -118,7 +118,7 @@ func (k slicesLog) bind(s *settings) counter {
 	}
 }
 
-// slice gives the grid, 0, 0 for none. Among equal errors the first number of columns wins, or with tall the most rows.
+// slice returns the grid, or 0, 0 for none. Among equal errors the first number of columns wins, with tall the most rows.
 func slice(w, h, res, most int, tall bool) (rows, cols int) {
 	ratio := log(float64(w) / float64(h))
 	n := int(min(math.Ceil(float64(w)*float64(h)/float64(res*res)), float64(most)))
@@ -148,7 +148,7 @@ func slice(w, h, res, most int, tall bool) (rows, cols int) {
 	return rows, cols
 }
 
-// minicpm46 sizes the overview and the slices by the picture (MiniCPM-V 4.6).
+// minicpm46 derives the sizes of overview and slices from the picture's (MiniCPM-V 4.6).
 type minicpm46 struct{ res, max, patch, sliced, mode, ids value }
 
 func (k minicpm46) bind(s *settings) counter {
@@ -192,7 +192,7 @@ func (k step3) bind(s *settings) counter {
 	const most = 3024
 	n, tile := s.small(k.overview, 1, 1<<16), s.small(k.tile, 1, 1<<16)
 	on := s.bool(k.patches)
-	// vLLM leaves pictures below 728 px whole, SGLang those up to 728.
+	// vLLM keeps pictures below 728 px whole, SGLang those up to 728.
 	whole := 727
 	if s.reading.Processor {
 		whole = 728
@@ -229,7 +229,7 @@ func (k step3) bind(s *settings) counter {
 	}
 }
 
-// windows counts the steps along one side: a rest of up to a fifth is stretched away.
+// windows counts the steps along one side. A remainder of up to a fifth is removed by stretching.
 func windows(side, window int) int {
 	r := float64(side) / float64(window)
 	if r < 1 {

@@ -11,8 +11,8 @@ import (
 // round is Python's round: half to even.
 func round(x float64) int { return int(math.RoundToEven(x)) }
 
-// smartResize keeps the aspect ratio roughly and the area between min and max pixels. The order of the divisions is the
-// upstream one and matters.
+// smartResize roughly keeps the aspect ratio and keeps the area between min and max pixels. The order of the divisions is
+// upstream's and affects the result.
 type smartResize struct {
 	patch, merge value
 	// min and max pixels: from a bare setting or from size.shortest_edge and longest_edge, see bounds.
@@ -20,12 +20,12 @@ type smartResize struct {
 	frames    int // an image counts as this many video frames (GLM: 2), 0 = 1
 	grow      growRule
 	unclamped bool   // sides may round down to 0 when shrinking (Keye)
-	sizeOnly  string // image processors with this prefix know no min_pixels and max_pixels, only size; "" = none
+	sizeOnly  string // image processors with this prefix ignore min_pixels and max_pixels and read only size; "" = none
 	extra     int    // HunYuan: one token per row and this many at the end; 0 = none
-	longSide  value  // MiniMax M3: a limit for the long side instead of an area
+	longSide  value  // MiniMax M3: a limit of the long side instead of the area
 }
 
-// growRule is what happens to sides shorter than one unit.
+// growRule says how sides shorter than one unit are enlarged.
 type growRule int
 
 const (
@@ -76,9 +76,9 @@ func (k smartResize) bind(s *settings) counter {
 	}
 }
 
-// bounds finds a pixel bound. A request's min_pixels or max_pixels wins, then its size (which must hold the key), then the
-// file's min_pixels or max_pixels, then the file's size, then the class default. With sizeOnly min_pixels and max_pixels mean
-// nothing. A null is no value, and fails.
+// bounds returns a pixel bound. A request's min_pixels or max_pixels wins, then its size (which must hold the key), then the file's
+// min_pixels or max_pixels, then the file's size, then the class default. With sizeOnly, min_pixels and max_pixels are ignored. A
+// null is not a value, and fails.
 func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback value) int {
 	from := value{"image.size." + edge, "image.size." + pixels}
 	if !sizeOnly {
@@ -104,7 +104,7 @@ func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback value) int
 
 var doResize = value{"image.do_resize", "=true"}
 
-// asIs counts a picture that the processor is told not to resize; it fails where the sides are no multiples of a unit.
+// asIs counts a picture that the processor is told not to resize. It fails if the sides are not multiples of a unit.
 func asIs(w, h, f int) (cols, rows int, err error) {
 	if w%f != 0 || h%f != 0 {
 		return 0, 0, refused(400, "%d x %d pixels, not to be resized, are no multiple of %d", w, h, f)
@@ -112,7 +112,7 @@ func asIs(w, h, f int) (cols, rows int, err error) {
 	return w / f, h / f, nil
 }
 
-// resize is for frames together; counted is their number as the area's bound takes it.
+// resize resizes several frames together; counted is the number of frames in the bound of the area.
 func (k smartResize) resize(w, h, f, lo, hi, frames, counted int) (cols, rows int, err error) {
 	W, H, F := float64(w), float64(h), float64(f)
 	switch k.grow {
@@ -174,7 +174,7 @@ func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
 type fitLongest struct {
 	edge, patch, merge value
 	nearest            bool // mistral-common rounds, the Hugging Face processor truncates
-	drops              bool // LightOnOCR's own processor drops a rest that fills no merged patch, vLLM counts it
+	drops              bool // LightOnOCR's own processor drops a remainder smaller than a merged patch, vLLM counts it
 }
 
 func (k fitLongest) bind(s *settings) counter {
@@ -193,7 +193,7 @@ func (k fitLongest) bind(s *settings) counter {
 				w, h = int(math.Floor(W/r)), int(math.Floor(H/r))
 			}
 		}
-		// A side of 0 gives no patch at all: the processor fails then.
+		// A side of 0 yields no patch, and the processor fails.
 		cols, rows := ((w-1)/patch+1)/rest, ((h-1)/patch+1)/rest
 		if w < 1 || h < 1 || cols*rows == 0 {
 			return grid{}, refused(400, "a side of the picture shrinks to nothing")
@@ -217,7 +217,7 @@ func (k kimiVL) bind(s *settings) counter {
 	}
 }
 
-// kimiK25 bounds the patches in all and on each side, then pads up.
+// kimiK25 bounds the patches in total and on each side, then pads up.
 type kimiK25 struct{ patch, merge, limit, side, fixed value }
 
 func (k kimiK25) bind(s *settings) counter {
@@ -243,7 +243,7 @@ func (k kimiK25) bind(s *settings) counter {
 	}
 }
 
-// softBudget fills a token budget while keeping the aspect ratio (Gemma 4).
+// softBudget fills a token budget while it keeps the aspect ratio (Gemma 4).
 type softBudget struct{ patch, pool, budget value }
 
 func (k softBudget) bind(s *settings) counter {

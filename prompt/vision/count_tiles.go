@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Rules that cut a picture into equal tiles, chosen from a list of grids by how well the grid's shape fits (InternVL and many
+// Rules that cut a picture into equal tiles. The grid is chosen from a list by how well its shape fits (InternVL and many
 // relatives).
 
-// maxTiles bounds tile settings: the lists of candidate grids stay short.
+// maxTiles bounds tile settings, so that the lists of candidate grids stay short.
 const maxTiles = 4096
 
-// grids lists columns and rows with lo <= columns*rows <= hi, by product, then columns. Upstream leaves the order of equal
-// products open; no picture size was found where it matters.
+// grids lists columns and rows with lo <= columns*rows <= hi, by product, then columns. Upstream leaves the order of equal products
+// open; no picture size was found for which it matters.
 func grids(lo, hi int) [][2]int {
 	var out [][2]int
 	for cols := 1; cols <= hi; cols++ {
@@ -26,8 +26,8 @@ func grids(lo, hi int) [][2]int {
 	return out
 }
 
-// closestRatio picks the grid whose aspect ratio is nearest. Of equals the later (larger) one wins while the picture covers
-// half of it.
+// closestRatio returns the grid with the nearest aspect ratio. Among equals a later (larger) one wins if the picture covers half of
+// it.
 func closestRatio(candidates [][2]int, w, h, size int) (cols, rows int) {
 	ratio, area, tileArea := float64(w)/float64(h), float64(w)*float64(h), float64(size)*float64(size)
 	best, diff := [2]int{1, 1}, math.Inf(1)
@@ -40,7 +40,7 @@ func closestRatio(candidates [][2]int, w, h, size int) (cols, rows int) {
 	return best[0], best[1]
 }
 
-// closeAndFull weighs closeness with how much of the grid the picture fills (Llama Nemotron Nano VL v1, Eagle).
+// closeAndFull weighs closeness against how much of the grid the picture fills (Llama Nemotron Nano VL v1, Eagle).
 func closeAndFull(candidates [][2]int, w, h, size int) (cols, rows int) {
 	ratio, area, tileArea := float64(w)/float64(h), float64(w)*float64(h), float64(size)*float64(size)
 	best, top := [2]int{1, 1}, math.Inf(-1)
@@ -54,7 +54,7 @@ func closeAndFull(candidates [][2]int, w, h, size int) (cols, rows int) {
 	return best[0], best[1]
 }
 
-// tiles counts tiles plus a thumbnail when there is more than one.
+// tiles counts tiles, plus a thumbnail if there is more than one.
 type tiles struct {
 	size     value // side of a tile in pixels
 	min, max value
@@ -62,11 +62,11 @@ type tiles struct {
 	thumb    value // switch for the thumbnail. nil = always
 	perTile  perTile
 	choose   func(candidates [][2]int, w, h, size int) (cols, rows int) // nil = closestRatio
-	// grid: the layout shows the tiles one by one; else all is one run.
+	// grid: the layout has one run per tile; otherwise there is a single run.
 	grid bool
 }
 
-// perTile is the number of tokens of a tile: a setting, or computed from the encoder's patches and what is merged of them.
+// perTile is the number of tokens of a tile: a setting, or computed from the encoder's patches and how many are merged.
 type perTile struct {
 	n     value
 	size  value // pixels of a side, nil = the tile's
@@ -99,7 +99,7 @@ func (p perTile) read(s *settings, size int) int {
 	return int(n)
 }
 
-// read gives the side of a tile, the bounds of their number and the tokens of one.
+// read returns the side of a tile, the bounds of their number and the tokens of one.
 func (k tiles) read(s *settings) (size, lo, hi, per int) {
 	size, lo, hi = s.small(k.size, 1, 1<<16), s.small(k.min, 1, maxTiles), s.small(k.max, 1, maxTiles)
 	if k.dynamic != nil && !s.bool(k.dynamic) {
@@ -166,7 +166,7 @@ func (k msac) bind(s *settings) counter {
 	}
 }
 
-// deepseekOCR tiles pictures above one tile, beside an overview.
+// deepseekOCR tiles pictures larger than one tile, in addition to an overview.
 type deepseekOCR struct {
 	size, base   value // tile and overview in pixels
 	patch, ratio value
@@ -196,7 +196,7 @@ func (k deepseekOCR) bind(s *settings) counter {
 	}
 }
 
-// deepseekVL2 picks a canvas from the config's list; more than two pictures in a request turn tiling off.
+// deepseekVL2 picks a canvas from the config's list. More than two pictures in a request turn tiling off.
 type deepseekVL2 struct{ candidates, size, patch, ratio value }
 
 func (k deepseekVL2) bind(s *settings) counter {
@@ -277,7 +277,7 @@ func (k lfm2) bind(s *settings) counter {
 	}
 }
 
-// graniteDocling always shows tiles, one at least.
+// graniteDocling always makes tiles, at least one.
 type graniteDocling struct {
 	size, min, max, crop, seqLen, fine value
 	dense                              [4]value // max_patches, max_scale, min_aspect, max_aspect
@@ -321,7 +321,7 @@ func (k graniteDocling) bind(s *settings) counter {
 	}
 }
 
-// narrow drops grids with more than 16 tiles on a side: the tokenizer has no markers for them.
+// narrow drops grids with more than 16 tiles on a side, for which the tokenizer has no markers.
 func narrow(all [][2]int) [][2]int {
 	keep := all[:0]
 	for _, g := range all {

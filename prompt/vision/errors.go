@@ -2,8 +2,8 @@ package vision
 
 import "fmt"
 
-// UnknownModelError says that a directory holds a multimodal model that the table does not know. Its prompts cannot be
-// predicted past the first medium.
+// UnknownModelError means that a directory holds a multimodal model that the table does not have. Its prompts cannot be predicted
+// past the first medium.
 type UnknownModelError struct {
 	ModelType    string // config.json model_type, may be ""
 	Architecture string // first of config.json architectures, may be ""
@@ -14,32 +14,32 @@ func (e *UnknownModelError) Error() string {
 		e.ModelType, e.Architecture)
 }
 
-// MissingError says that the directory lacks something that the family's rule needs. The model must not be treated as exact.
+// MissingError means that the directory lacks something that the family's rule needs. The model must not be treated as exact.
 type MissingError struct {
 	Family string
-	What   string // what was looked for, and where
+	What   string // what is missing, and where it was expected
 }
 
 func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s: %s", e.Family, e.What)
 }
 
-// RefusedError says that the engine answers the request with an error and so stores nothing for it.
+// RefusedError means that the engine answers the request with an error and stores nothing for it.
 type RefusedError struct {
 	Status int    // the HTTP status of vLLM
-	Reason string // in the engine's sense, our words
+	Reason string // why the engine refuses, in our words
 }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the engine refuses this (%d): %s", e.Status, e.Reason)
 }
 
-// UndecidableError says that the tokens cannot be known from the request. Everything before Modality's first placeholder is
+// UndecidableError means that the tokens cannot be derived from the request. Everything before Modality's first placeholder is
 // still exact.
 type UndecidableError struct {
 	Modality string
 	Reason   string
-	TooMany  bool // tokens, see Model.With: they were not written
+	TooMany  bool // there are too many tokens to write them, see Model.With
 }
 
 func (e *UndecidableError) Error() string {

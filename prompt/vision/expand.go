@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Expand puts the replacements of media into the prompt ids and appends the result to dst. The n-th medium of a modality goes
-// to the n-th occurrence of its placeholder, whoever wrote it: one that a user typed takes the picture, and further occurrences
-// stay as they are (vLLM 0.32). Spans come in prompt order, offsets count from the first appended id.
+// Expand replaces the placeholders of media in the prompt's ids and appends the result to dst. The n-th medium of a modality
+// replaces the n-th occurrence of its placeholder, even one that a user typed; further occurrences stay as they are (vLLM 0.32).
+// Spans come in prompt order, with offsets from the first appended id.
 //
 // Fewer placeholders than media is a *RefusedError: the engine answers 500. Errors of Count are passed on; with an
 // *UndecidableError, out still holds the tokens before that medium, which are exact (vLLM). Costs one pass over ids plus the
@@ -67,7 +67,7 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 	return b.out, spans, nil
 }
 
-// insert writes the media of a family that has no placeholders behind the prompt's beginning, and gives the ids that are left.
+// insert writes the media of a family without placeholders after the prompt's beginning, and returns the remaining ids.
 func (m *Model) insert(b *builder, ids []uint32, items []*item, put func(*item) error) ([]uint32, error) {
 	if len(items) == 0 {
 		return ids, nil
@@ -85,19 +85,19 @@ func (m *Model) insert(b *builder, ids []uint32, items []*item, put func(*item) 
 	return ids[len(p):], nil
 }
 
-// exactPrefix finishes a prompt that breaks off at a medium that cannot be counted.
+// exactPrefix finishes a prompt that ends at a medium that cannot be counted.
 func (m *Model) exactPrefix(out []uint32, base int, spans []Span) []uint32 {
 	if !m.fam.newlineMerge {
 		return out
 	}
 	out = m.mergeNewlines(out, base, spans)
 	for len(out) > base && slices.Contains(m.newlines[:], out[len(out)-1]) {
-		out = out[:len(out)-1] // may merge with what follows
+		out = out[:len(out)-1] // it may merge with what follows
 	}
 	return out
 }
 
-// item is one medium that waits for its placeholder.
+// item is one medium waiting for its placeholder.
 type item struct {
 	rule  *rule
 	index int // in the media slice
@@ -118,7 +118,7 @@ func (it *item) targetText() string {
 	return numbered(it.rule.target, it.k+1)
 }
 
-// queues hold the media that wait, one queue for each placeholder that can be told apart.
+// queues holds the waiting media, one queue for each distinct placeholder.
 type queues struct {
 	waiting  [][]*item
 	left     int
@@ -156,9 +156,9 @@ func (m *Model) queue(media []Media) (*queues, error) {
 	return q, nil
 }
 
-// place walks a prompt from one placeholder of a waiting item to the next, in one pass however many they are: plain gets what
-// stands before a placeholder, put the item. It gives what is left behind the last one; q.left are then the items without a
-// place. target gives an item's placeholder.
+// place walks a prompt from one placeholder of a waiting item to the next, in one pass for any number of items. It passes the text
+// before a placeholder to plain and the item to put, and returns the rest after the last one. Items without a place remain in
+// q.left. target returns an item's placeholder.
 func place[E byte | uint32](q *queues, text []E, target func(*item) []E, plain func([]E), put func(*item) error) ([]E, error) {
 	list := make([][]E, len(q.waiting))
 	for i, items := range q.waiting {
@@ -191,7 +191,7 @@ func place[E byte | uint32](q *queues, text []E, target func(*item) []E, plain f
 	return text[from:], nil
 }
 
-// images counts the pictures of a request: some rules depend on it.
+// images counts the pictures of a request, on which some rules depend.
 func images(media []Media) int {
 	n := 0
 	for _, md := range media {
@@ -202,8 +202,8 @@ func images(media []Media) int {
 	return n
 }
 
-// expandDecoded is vLLM's second way, taken when a placeholder is not found as ids (its text merged with its neighbours when
-// the prompt was tokenised): decode the prompt, replace in the text, encode again.
+// expandDecoded is vLLM's second way, used if a placeholder is not found among the ids (because its text merged with its neighbours
+// during tokenization): decode the prompt, replace in the text, encode again.
 func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]uint32, []Span, error) {
 	c, _, err := m.condense(m.tok.DecodeText(ids), media, kw, func(it *item) string { return m.tok.DecodeText(it.targetIDs(m)) })
 	if err != nil {
@@ -212,8 +212,8 @@ func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]ui
 	return c.encode(m, dst, m.fam.viaPieces)
 }
 
-// mergeNewlines is vLLM's pass over Gemma 3 prompts: the vocabulary has tokens for 1 to 4 newlines, and pairs that meet at a
-// seam become one.
+// mergeNewlines is vLLM's pass over Gemma 3 prompts: the vocabulary has tokens for 1 to 4 newlines, and two that become adjacent at
+// a seam are merged.
 func (m *Model) mergeNewlines(out []uint32, base int, spans []Span) []uint32 {
 	n := m.newlines
 	for _, pass := range [][3]uint32{{n[0], n[1], n[2]}, {n[1], n[0], n[2]}, {n[1], n[1], n[3]}} {

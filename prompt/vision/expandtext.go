@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Expansion in the text, as the Hugging Face processor does it (and vLLM where it finds no placeholder among the ids).
+// Expansion in the text, as the Hugging Face processor does it (and vLLM if it finds no placeholder among the ids).
 
-// condensedText is a prompt in which every run of embedding tokens is a single one, so that it is tokenised as fast as a prompt
-// without pictures. Added tokens never merge with their neighbours, so the ids are those of the full text with each run
-// stretched afterwards.
+// condensedText is a prompt in which every run of embedding tokens is reduced to one, so that it is tokenized as fast as a prompt
+// without pictures. Added tokens never merge with their neighbours, so stretching each run afterwards gives the ids of the full
+// text.
 type condensedText []piece
 
-// piece is a part of the prompt's own text or one replacement.
+// piece is a part of the prompt's own text, or one replacement.
 type piece struct {
 	text string
 	item *item // nil: the prompt's own text
-	runs []int // the embedding tokens that each token in it stands for: 1 in the prompt's own text
-	// Where the runs lie in the expanded prompt.
+	runs []int // the run length of each embedding token in it: 1 in the prompt's own text
+	// The position of the runs in the expanded prompt.
 	first, last int
 }
 
@@ -42,7 +42,7 @@ func (c condensedText) String() string {
 	return b.String()
 }
 
-// encode tokenises the text, all at once or piece by piece, stretches the runs and appends the result to dst.
+// encode tokenizes the text, all at once or piece by piece, stretches the runs and appends the result to dst.
 func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32, []Span, error) {
 	var ids []uint32
 	if separately {
@@ -83,7 +83,7 @@ func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32
 	return dst, spans, nil
 }
 
-// next gives the first run at or behind a piece's run; the piece is len(c) where there is none.
+// next returns the first run at or after a piece's run; the piece is len(c) if there is none.
 func (c condensedText) next(at, run int) (int, int) {
 	for at < len(c) && run >= len(c[at].runs) {
 		at, run = at+1, 0
@@ -91,8 +91,8 @@ func (c condensedText) next(at, run int) (int, int) {
 	return at, run
 }
 
-// span is the replacement's place: its runs and what the layout puts around them. Text at its ends may merge with the
-// neighbours' (newlines in Gemma 3); then the shared token counts, as in vLLM.
+// span returns the replacement's place: its runs and what the layout puts around them. If text at its ends merges with the
+// neighbours' (newlines in Gemma 3), the shared token is included, as in vLLM.
 func (p *piece) span(m *Model, total int) Span {
 	r := p.item.rule
 	lead, trail := p.text, ""
@@ -121,13 +121,13 @@ func (m *Model) countEmbeds(text string) (n int) {
 	return n
 }
 
-// ExpandText expands the placeholders of a rendered prompt and tokenises it, as the engine does: in the text for engines that
-// run the Hugging Face processor (SGLang, TensorRT-LLM), on the ids for vLLM. See Expand.
+// ExpandText expands the placeholders of a rendered prompt and tokenizes it, as the engine does: in the text for engines that run
+// the Hugging Face processor (SGLang, TensorRT-LLM), on the ids for vLLM. See Expand.
 func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) ([]uint32, []Span, error) {
 	if m.fam == nil || !m.ReadsText() {
 		return m.Expand(dst, m.tok.EncodeText(nil, text), media, kw)
 	}
-	// SGLang and TensorRT-LLM call the processor for requests with media only.
+	// SGLang and TensorRT-LLM call the processor only for requests with media.
 	if m.fam.prepareText != nil && (len(media) > 0 || m.settings.reading.Always) {
 		text = m.fam.prepareText(m, text)
 	}
@@ -148,7 +148,7 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		}
 	}
 	if m.fam.finishText != nil {
-		// The family edits text across the seams; spans are those of the runs.
+		// The family edits text across the seams, so spans are those of the runs alone.
 		c = c.edited(m)
 	}
 	base := len(dst)
@@ -159,8 +159,8 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 	return m.embedIDs(out, base), spans, nil
 }
 
-// condense puts the replacements of media into a text; target gives the text that an item replaces. rest is the prompt's own
-// text behind the last of them.
+// condense puts the replacements of media into a text. target returns the text that an item replaces. rest is the prompt's own text
+// after the last of them.
 func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*item) string) (c condensedText, rest string, err error) {
 	q, err := m.queue(media)
 	if err != nil {
@@ -194,7 +194,7 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 	return c, rest, nil
 }
 
-// placeholderIn reports whether a text holds a placeholder of a modality, of any for "". The processors count them and refuse a
+// placeholderIn reports whether a text holds a placeholder of a modality ("": of any). The processors count them and refuse a
 // mismatch; vLLM does not.
 func (m *Model) placeholderIn(text, modality string) bool {
 	for _, r := range m.rules {
@@ -205,8 +205,8 @@ func (m *Model) placeholderIn(text, modality string) bool {
 	return false
 }
 
-// edited applies the family's finishText to the whole text and cuts it into pieces again; a picture's piece is then its runs
-// only.
+// edited applies the family's finishText to the whole text and splits it into pieces again. A picture's piece then consists of its
+// runs only.
 func (c condensedText) edited(m *Model) condensedText {
 	rest := m.fam.finishText(m, c.String())
 	var out condensedText
@@ -233,7 +233,7 @@ func (c condensedText) edited(m *Model) condensedText {
 	return out
 }
 
-// embedIDs writes the id above the vocabulary, where there is one (Reading.OutOfVocab), over every media id from offset base on.
+// embedIDs replaces every media id from offset base on by the id above the vocabulary, if there is one (Reading.OutOfVocab).
 func (m *Model) embedIDs(out []uint32, base int) []uint32 {
 	if m.outOfVocab == 0 {
 		return out

@@ -1,14 +1,14 @@
 package vision
 
-// Families that resize to a grid of units: one run of tokens per picture.
+// Families that resize to a grid of units, with one run of tokens per picture.
 
-// The names that the Qwen line gives its tokens.
+// The names of the Qwen line's tokens.
 var qwenNames = map[string]name{
 	"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id"},
 	"video": {attr: "video_token", text: "<|video_pad|>", id: "video_token_id"},
 }
 
-// omniNames are those of its models that hear.
+// omniNames are those of its models with audio.
 func omniNames(image, video, audio string) map[string]name {
 	return map[string]name{
 		"image": {attr: "image_token", text: image, id: "image_token_id image_token_index"},
@@ -279,7 +279,7 @@ var gridFamilies = []family{
 
 var kimiNames = map[string]name{"image": {text: "<|media_pad|>", id: "media_placeholder_token_id image_token_id", loose: true}}
 
-// kimiEntry takes the class defaults for the patch limits.
+// kimiEntry uses the class defaults for the patch limits.
 func kimiEntry(defaults ...string) *entry {
 	k := kimiK25{patch: value{"image.patch_size", "image.media_proc_cfg.patch_size", "=14"},
 		merge: value{"image.merge_size", "image.merge_kernel_size", "image.media_proc_cfg.merge_kernel_size", "=2"},

@@ -4,12 +4,12 @@ package vision
 
 var llavaNames = map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_index image_token_id"}}
 
-// llavaSquare is one square crop seen by a CLIP-like encoder.
+// llavaSquare is one square crop for a CLIP-like encoder.
 var llavaSquare = square{
 	size:  value{"image.crop_size.height", "image.crop_size", "image.size.height", "config.vision_config.image_size", "=224"},
 	patch: value{"processor.patch_size", "config.vision_config.patch_size"},
-	// Encoders with a class token say so in num_additional_image_tokens; the files of older checkpoints leave it to the
-	// encoder's type.
+	// Encoders with a class token say so in num_additional_image_tokens; for older checkpoints, whose files lack it, it follows
+	// from the encoder's type.
 	strategy: value{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=default"},
 	extra:    value{"processor.num_additional_image_tokens"},
 }
@@ -69,7 +69,7 @@ var llavaFamilies = []family{
 		},
 		image: &entry{target: "{boi}", id: "{image}",
 			count: panScan{tokens: value{"processor.image_seq_length", "image.image_seq_length", "config.mm_tokens_per_image", "=256"},
-				// The processor's call default beats the image processor's file.
+				// The default in the processor's call overrides the image processor's file.
 				on: value{"kw.do_pan_and_scan"}, minCrop: value{"kw.pan_and_scan_min_crop_size", "=256"},
 				maxCrops: value{"kw.pan_and_scan_max_num_crops", "=4"}, minRatio: value{"kw.pan_and_scan_min_ratio_to_activate", "=1.2"}},
 			layout: layout{tiledBegin: "Here is the original image ", mainFirst: true, mainBegin: "\n\n{boi}", mainEnd: "{eoi}\n\n",

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Families whose prompt takes more than a placeholder and a layout: numbered placeholders, prompts that are tokenised again,
-// two token grids.
+// Families whose prompt needs more than a placeholder and a layout: numbered placeholders, prompts that are tokenized again, two
+// token grids.
 
 var phiNames = map[string]name{"image": {text: "<|image|>"}}
 
@@ -143,7 +143,7 @@ func molmoRows(b *builder, g grid, overview, overviewCol, col string) {
 }
 
 func molmo2Rows(b *builder, g grid) {
-	s := *b.m.settings // a copy: reading may note an error
+	s := *b.m.settings // a copy, because reading may record an error
 	use := func(key string, def bool) bool {
 		if v, _ := s.find(value{"processor." + key}); v == nil {
 			return def
@@ -175,7 +175,7 @@ func (m *Model) bosText() string {
 
 func (m *Model) bos() (uint32, bool) { return m.tok.ID(m.bosText()) }
 
-// leadingBOS puts the BOS token in front of a text that has none, behind pictures at its start (Llama 3.2 Vision).
+// leadingBOS puts the BOS token in front of a text that has none, after pictures at its start (Llama 3.2 Vision).
 func leadingBOS(m *Model, text, image string) string {
 	bos := cmp.Or(tokenText(m.settings.tokenizer["bos_token"]), "<|begin_of_text|>")
 	if strings.Contains(text, bos) {
@@ -188,14 +188,14 @@ func leadingBOS(m *Model, text, image string) string {
 	return text[:len(text)-len(rest)] + bos + rest
 }
 
-// molmoAgain: vLLM decodes the prompt, lets the processor encode it behind a space and put the EOS token in front.
+// molmoAgain: vLLM decodes the prompt and lets the processor encode it after a space, with the EOS token in front.
 func molmoAgain(m *Model, ids []uint32) []uint32 {
 	eos, _ := m.tok.ID(m.names["eos"])
 	return m.tok.EncodeText([]uint32{eos}, " "+m.tok.DecodeText(ids))
 }
 
-// phi3Pieces: vLLM decodes the prompt, drops a space behind each special token, and encodes what stands between the
-// placeholders piece by piece.
+// phi3Pieces: vLLM decodes the prompt, drops a space after each special token, and encodes the text between the placeholders piece
+// by piece.
 func phi3Pieces(m *Model, ids []uint32) []uint32 {
 	bos, hasBOS := m.tok.ID("<s>")
 	if hasBOS && len(ids) > 0 && ids[0] == bos {
@@ -224,7 +224,7 @@ func (m *Model) addsBOS() bool {
 	return b
 }
 
-// numberedMarker finds <|image_N|>; without one both results are len(text).
+// numberedMarker finds <|image_N|>. Both results are len(text) if there is none.
 func numberedMarker(text string) (start, end int) {
 	const open = "<|image_"
 	for from := 0; ; {
@@ -244,7 +244,7 @@ func numberedMarker(text string) (start, end int) {
 	}
 }
 
-// numbered fills in {k}.
+// numbered replaces {k}.
 func numbered(target string, k int) string {
 	if !strings.Contains(target, "{k}") {
 		return target
@@ -252,7 +252,7 @@ func numbered(target string, k int) string {
 	return strings.ReplaceAll(target, "{k}", strconv.Itoa(k))
 }
 
-// idefics2 is one run, or five with splitting on.
+// idefics2 is one run, or five with splitting enabled.
 type idefics2 struct{ seqLen, split value }
 
 func (k idefics2) bind(s *settings) counter {
@@ -267,7 +267,7 @@ func (k idefics2) bind(s *settings) counter {
 	}
 }
 
-// idefics2Text joins the fake tokens of neighbours and puts a space between a closing one and text.
+// idefics2Text merges the fake tokens of neighbours and puts a space between a closing one and text.
 func idefics2Text(m *Model, text string) string {
 	fake := m.names["fake"]
 	text = strings.ReplaceAll(text, fake+fake, fake)

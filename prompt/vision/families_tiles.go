@@ -16,8 +16,8 @@ func internTiles(perTile perTile) tiles {
 
 var internPerTile = perTile{patch: value{"config.vision_config.patch_size", "=14"}, ratio: value{"config.downsample_ratio", "=0.5"}}
 
-// gotTiles is the same rule in Hugging Face's GotOcr2ImageProcessor. The processor's call tells it to crop, whatever the file
-// says; only a request can stop it.
+// gotTiles is the same rule in Hugging Face's GotOcr2ImageProcessor. The processor's call enables cropping whatever the file says;
+// only a request can disable it.
 var gotTiles = tiles{
 	size: value{"image.size.height", "=384"}, min: value{"image.min_patches", "=1"}, max: value{"image.max_patches", "=12"},
 	dynamic: value{"kw.crop_to_patches", "=true"},
@@ -26,7 +26,7 @@ var gotTiles = tiles{
 
 var imgContext = map[string]name{"image": {attr: "context_image_token", text: "<IMG_CONTEXT>", id: "image_token_id"}}
 
-// idefics3Layout shows each tile behind its row and column, the overview last.
+// idefics3Layout precedes each tile by its row and column and puts the overview last.
 var idefics3Layout = layout{
 	tileBegin: "<fake_token_around_image><row_{r}_col_{c}>", rowEnd: "\n", between: "\n",
 	mainBegin: "<fake_token_around_image><global-img>", mainEnd: "<fake_token_around_image>",
@@ -300,8 +300,7 @@ func minicpm25Entry() *entry {
 	return e
 }
 
-// internAccepts: vLLM 0.32 hands a request's settings to the picture's and the video's processor alike, and those know few
-// names.
+// internAccepts: vLLM 0.32 passes a request's settings to both the picture's and the video's processor, which accept few names.
 func internAccepts(m *Model, kw Kwargs) error {
 	llm, _ := dig(m.settings.config, "llm_config.model_type").(string)
 	video := map[string]string{"qwen2": "<|video_pad|>", "qwen3": "<|video_pad|>", "qwen3_moe": "<|video_pad|>", "gpt_oss": "<|reserved_200000|>"}[llm]

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// family is one entry of the table: all checkpoints that share a processor. The entries are data; what they cannot say in data
-// is a named Go function.
+// family is one entry of the table: all checkpoints that share a processor. The entries are data; what data cannot express is a
+// named Go function.
 type family struct {
 	name  string
-	title string // models, for people
+	title string // the models' names for users
 
-	// What a directory must say to be of this family. Architectures are compared first, then model types, then the classes in
-	// the processor's files (for directories without config.json).
+	// What identifies a directory of this family. Architectures are compared first, then model types, then the classes in the
+	// processor's files (for directories without config.json).
 	archs      []string
 	types      []string
 	processors []string
-	when       func(*settings) bool // further condition, nil = none
-	priority   int                  // of several matches the highest wins
+	when       func(*settings) bool // an additional condition, nil = none
+	priority   int                  // among several matches the highest wins
 
 	names map[string]name // tokens that the layouts write as {key}
 
@@ -30,48 +30,46 @@ type family struct {
 	newlineMerge bool
 	// accepts checks a request's kwargs where vLLM is stricter than the rule.
 	accepts func(*Model, Kwargs) error
-	// prepareIDs changes the prompt before vLLM looks for placeholders.
+	// prepareIDs changes the prompt before vLLM searches for placeholders.
 	prepareIDs func(*Model, []uint32) []uint32
-	// prepareText is what the Hugging Face processor does to the text before, finishText after it put the replacements in.
+	// prepareText is what the Hugging Face processor does to the text before it puts the replacements in, finishText after.
 	prepareText, finishText func(*Model, string) string
-	// viaPieces: vLLM encodes text and replacements one by one when it has to go through text, instead of all at once.
+	// viaPieces: when vLLM expands in the text, it encodes text and replacements one by one instead of all at once.
 	viaPieces bool
 
-	facts   Facts            // of all its model types,
-	factsOf map[string]Facts // but for these
+	facts   Facts            // of all its model types
+	factsOf map[string]Facts // except for these
 
 	note string // what is known to be inexact, for docs/families.md
 }
 
-// Facts are what engines do for a model type beside the tokens of its media.
+// Facts are what engines do for a model type besides the tokens of its media.
 type Facts struct {
-	// PlaceholdersFirst: missing placeholders are put before a string content, not behind it. PlaceholdersTouch: with nothing
+	// PlaceholdersFirst: missing placeholders are put before a string content, not after it. PlaceholdersTouch: with nothing
 	// between them and the text, instead of a new line (TensorRT-LLM 1.3, serve/chat_utils.py and inputs/utils.py).
 	PlaceholdersFirst, PlaceholdersTouch bool
-	// Conversation is the named form that is written instead of the chat template, "" for none (SGLang 0.5.23,
-	// parser/conversation.py).
+	// Conversation is the named format that replaces the chat template, "" for none (SGLang 0.5.23, parser/conversation.py).
 	Conversation string
-	// ProcessorClass and WrapperClass are the Python classes by which pictures are named, beside the bytes of their files; ""
-	// where they are named by their pixels (SGLang 0.5.23).
+	// ProcessorClass and WrapperClass are the Python classes that enter pictures' names, besides the bytes of their files; "" if
+	// pictures are named by their pixels (SGLang 0.5.23).
 	ProcessorClass, WrapperClass string
 }
 
-// name says how a token's string is found: an attribute of the tokenizer or processor files, else a fixed string. The id in
+// name says where a token's text comes from: an attribute of the tokenizer or processor files, else a fixed text. The id in
 // config.json must agree, unless the engine ignores it.
 type name struct {
 	attr string // key in processor_config.json and tokenizer_config.json
 	text string // the usual string
 	id   string // keys in config.json holding the id, separated by spaces
-	// loose: the engine takes the tokenizer's id whatever config.json says.
+	// loose: the engine uses the tokenizer's id whatever config.json says.
 	loose bool
 }
 
 // entry is one modality of a family.
 type entry struct {
-	// target is the placeholder in the prompt; {k} is the item's number from 1. "" means that the tokens are inserted behind
-	// prefix.
+	// target is the placeholder in the prompt; {k} is the item's number from 1. "" means that the tokens are inserted after prefix.
 	target   string
-	targetHF string // where the Hugging Face processor looks for another one
+	targetHF string // if the Hugging Face processor uses another one
 	prefix   string
 
 	id      string // the token at the embedding positions
@@ -83,39 +81,39 @@ type entry struct {
 	put string
 
 	frames clipKind // counts a video's frames, instead of count
-	loader string   // transformers' video processor for the type, where the directory names none
+	loader string   // transformers' video processor for the type, if the directory names none
 
 	undecidable string // why the tokens cannot be computed, if so
 }
 
-// Why video and audio cannot be counted from a request.
+// Reasons why video and audio cannot be counted from a request.
 const (
 	noFrames = "the engine's frame sampling is not in the request"
 	noTimes  = "each frame carries its time, which needs the sampled frames"
 	noLength = "the clip's length after resampling is not in the request"
 )
 
-// kind is a count rule before its settings are known. bind reads them; problems go to s.err.
+// kind is a count rule before its settings are known. bind reads them; errors go to s.err.
 type kind interface{ bind(s *settings) counter }
 
 // counter turns a picture's size into a grid. items is the number of pictures in the request.
 type counter func(width, height, items int) (grid, error)
 
-// grid is what a count rule yields. Families without tiles use main only.
+// grid is the result of a count rule. Families without tiles use main only.
 type grid struct {
 	main       int // tokens of the main run: the picture, its thumbnail or overview
-	rows, cols int // tiles, 0 = none
+	rows, cols int // of tiles; 0 = none
 	tile       int // tokens of one tile
 	mainCols   int // for layouts that break the main run into rows
 
-	bare   bool  // without the layout's begin
+	bare   bool  // omit the layout's begin
 	frames []int // of a video, as shown to the model
 }
 
-// table is what families a directory is compared with.
+// table is the list of families that a directory is matched against.
 type table []*family
 
-// families is the table, in the order of docs/families.md.
+// families returns the table, in the order of docs/families.md.
 func families() table {
 	var all table
 	for _, part := range [][]family{qwenFamilies, gridFamilies, tileFamilies, llavaFamilies, otherFamilies} {
@@ -126,7 +124,7 @@ func families() table {
 	return all
 }
 
-// FactsOf gives the facts of a model type, or, where one is named, of a family's model of that type. An unknown type has none.
+// FactsOf returns the facts of a model type or, if a family is named, of that family's model of the type. An unknown type has none.
 func FactsOf(modelType, family string) Facts { return families().facts(modelType, family) }
 
 func (t table) facts(modelType, named string) Facts {
@@ -141,13 +139,13 @@ func (t table) facts(modelType, named string) Facts {
 	return Facts{}
 }
 
-// CheckFamily lists the families where the name is none of them; "" is right too.
+// CheckFamily returns an error that lists the families if name is not one of them; "" is valid.
 func CheckFamily(name string) error {
 	_, err := families().named(name)
 	return err
 }
 
-// named finds a family by its name, nil for "".
+// named returns a family by its name, nil for "".
 func (t table) named(name string) (*family, error) {
 	if name == "" {
 		return nil, nil
@@ -162,7 +160,7 @@ func (t table) named(name string) (*family, error) {
 	return nil, fmt.Errorf("%q is not known (want one of %s)", name, strings.Join(known, ", "))
 }
 
-// match finds the family of a directory by what its files say, nil if there is none.
+// match returns the family of a directory by what its files say, nil if there is none.
 func (t table) match(s *settings) (f *family) {
 	arch := list(s.config["architectures"])
 	typ, _ := s.config["model_type"].(string)
@@ -175,7 +173,7 @@ func (t table) match(s *settings) (f *family) {
 		}
 	}
 	if typ != "" {
-		classes = nil // the config's word counts; an alias must be added to the table
+		classes = nil // the config decides; an alias must be added to the table
 	}
 	for _, try := range []struct {
 		have []string

@@ -7,32 +7,31 @@ import (
 	"strings"
 )
 
-// layout is how the runs of embedding tokens are wrapped. In order:
+// layout says how the runs of embedding tokens are wrapped. In order:
 //
 //	begin
 //	main, if mainFirst
 //	tiles: for each row, for each tile: tileBegin run tileEnd,
-//	       tileSep between the tiles of a row, rowEnd behind each row,
-//	       rowSep between rows, rowsEnd behind the last
+//	       tileSep between the tiles of a row, rowEnd after each row,
+//	       rowSep between rows, rowsEnd after the last
 //	between, if there were tiles and a main run follows
 //	main, if not mainFirst
 //	end
 //
-// where main is mainBegin run mainEnd. A layout that is only begin, end and a main run is the usual case. {r}, {c} and {i} are
-// the tile's row, column and number from 1, {k} the picture's number from 0, other {names} the family's. Everything that stands
-// side by side is tokenised as one text.
+// where main is mainBegin run mainEnd. The usual case has only begin, a main run and end. {r}, {c} and {i} are the tile's row,
+// column and number from 1, {k} the picture's number from 0, other {names} the family's. Adjacent texts are tokenized as one.
 type layout struct {
 	begin, end                  string
 	mainFirst                   bool
 	mainBegin, mainEnd          string
-	tiledBegin                  string // ahead of everything but begin, if there are tiles
+	tiledBegin                  string // before everything but begin, if there are tiles
 	between                     string
 	tileBegin, tileEnd, tileSep string
 	rowEnd, rowSep, rowsEnd     string
 	need                        []string // tokens that must exist in the vocabulary
 }
 
-// cuts reports that the layout shows more than one run.
+// cuts reports whether the layout has more than one run.
 func (l layout) cuts() bool {
 	l.begin, l.end = "", ""
 	return l.all() != ""
@@ -104,15 +103,15 @@ type builder struct {
 	runs      []int  // the length of each run in it
 
 	rule *rule // of the item being written
-	clip *Clip // of it, if it is a video
+	clip *Clip // if it is a video
 
-	pending             []byte // text not yet tokenised
+	pending             []byte // text not yet tokenized
 	afterRun            bool   // pending follows a run
 	k, row, col, tileNo int
 	err                 error
 }
 
-// builder prepares for one request: the counts with its kwargs.
+// builder returns the builder for one request, with the counts for its kwargs.
 func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 	b := &builder{m: m, items: items, rules: make([]bound, len(m.rules))}
 	for i, r := range m.rules {
@@ -136,7 +135,7 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 		case err == nil:
 		case r.frames != nil:
 			b.rules[i].err = undecidable(r.modality, "%v", err)
-		default: // the server's own settings were read at load, so this is the request's doing
+		default: // the server's own settings were read at load, so the request is at fault
 			b.rules[i].err = refused(400, "mm_processor_kwargs: %v", err)
 		}
 	}
@@ -178,7 +177,7 @@ func (b *builder) item(media Media, k int) error {
 	return b.err
 }
 
-// measure counts one medium and checks the bounds that hold for all.
+// measure counts one medium and checks the bounds common to all.
 func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	w, h := media.Width, media.Height
 	switch {
@@ -209,8 +208,8 @@ func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	return g, nil
 }
 
-// maxSide and maxPixels bound what is counted at all. Pillow refuses above 1.8e8 pixels; the bound only keeps the arithmetic
-// inside int64.
+// maxSide and maxPixels bound the pictures that are counted. Pillow refuses above 1.8e8 pixels; this bound only keeps the
+// arithmetic within int64.
 const (
 	maxSide   = 1 << 31
 	maxPixels = 1 << 40
@@ -231,7 +230,7 @@ func (b *builder) run(n int) {
 	b.out = appendRun(b.out, b.rule.id, n)
 }
 
-// appendRun appends n times id, growing at most once.
+// appendRun appends id n times, growing dst at most once.
 func appendRun(dst []uint32, id uint32, n int) []uint32 {
 	start := len(dst)
 	if cap(dst)-start < n {
@@ -247,7 +246,7 @@ func appendRun(dst []uint32, id uint32, n int) []uint32 {
 	return dst
 }
 
-// text writes a piece of the layout, with its {…} filled in.
+// text writes a piece of the layout and fills in its {…}.
 func (b *builder) text(s string) {
 	for {
 		i := strings.IndexByte(s, '{')
@@ -272,8 +271,7 @@ func (b *builder) text(s string) {
 	}
 }
 
-// seconds writes the time of a pair of frames, as Python's .1f does, and the bracket that opens it. Times are not worth
-// remembering.
+// seconds writes the time of a pair of frames, as Python's .1f does, and the bracket that opens it. Times are not cached.
 func (b *builder) seconds(t float64) {
 	b.flush()
 	text := append(strconv.AppendFloat([]byte{'<'}, t, 'f', 1, 64), " seconds>"...)
@@ -286,11 +284,11 @@ func (b *builder) seconds(t float64) {
 	b.text("<|vision_start|>")
 }
 
-// maxLiterals bounds what is remembered of the layouts' texts.
+// maxLiterals bounds the cache of the layouts' texts.
 const maxLiterals = 8192
 
-// flush tokenises the pending text. Layouts use few distinct texts, so their ids are remembered. Text behind a run is tokenised
-// behind one token of that run: some tokenizers treat the start of a text specially.
+// flush tokenizes the pending text. Layouts use few distinct texts, so their ids are cached. Text after a run is tokenized together
+// with one token of that run before it: some tokenizers treat the start of a text specially.
 func (b *builder) flush() {
 	if len(b.pending) == 0 || b.err != nil {
 		return
@@ -306,7 +304,7 @@ func (b *builder) flush() {
 func (m *Model) literal(text []byte, afterRun bool, r *rule) []uint32 {
 	key := text
 	if afterRun {
-		key = append(text, 0) // differs from the same text at the start
+		key = append(text, 0) // distinguishes it from the same text at the start
 		key = append(key, r.modality...)
 	}
 	l := m.literals

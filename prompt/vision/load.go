@@ -11,9 +11,9 @@ import (
 	"github.com/sightline-router/sightline/body/jsonread"
 )
 
-// Load reads the model directory dir (os.DirFS of it) and builds the placeholder rules for one way of reading. A text model gives a
-// Model whose Family is "". A *MissingError says that the model's prompts cannot be predicted; an *UnknownModelError comes with
-// a Model that is good for prompts without media. Other errors are read errors.
+// Load reads the model directory dir (os.DirFS of it) and builds the placeholder rules for one Reading. A text model yields a Model
+// whose Family is "". A *MissingError means that the model's prompts cannot be predicted; an *UnknownModelError comes with a Model
+// that is valid for prompts without media. Other errors are read errors.
 func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	return families().load(dir, tok, opts)
 }
@@ -61,7 +61,7 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	return m, nil
 }
 
-// unknownModel is the error of a directory that no family knows, nil for a text model.
+// unknownModel returns the error for a directory that no family matches, nil for a text model.
 func unknownModel(s *settings) error {
 	if !looksMultimodal(s) {
 		return nil
@@ -74,7 +74,7 @@ func unknownModel(s *settings) error {
 	return e
 }
 
-// bindIDs finds the ids that a family needs beside those of its names.
+// bindIDs finds the ids that a family needs besides those of its names.
 func (m *Model) bindIDs() error {
 	if m.fam.newlineMerge && !m.ReadsText() {
 		for i := range m.newlines {
@@ -128,14 +128,14 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 		}
 	}
 	if thinker, ok := s.config["thinker_config"].(map[string]any); ok {
-		// Omni models keep the part that reads the prompt one level down.
+		// Omni models keep the settings of the part that reads the prompt one level down.
 		merged := maps.Clone(thinker)
 		merged["architectures"], merged["model_type"] = s.config["architectures"], s.config["model_type"]
 		s.config = merged
 	}
 	s.processor, s.image = proc, pre
 	if nested, ok := proc["image_processor"].(map[string]any); ok {
-		// transformers 5: this replaces preprocessor_config.json whole; what it lacks takes class defaults.
+		// transformers 5: this replaces preprocessor_config.json entirely; missing keys take class defaults.
 		s.image = nested
 	}
 	s.ownVideo, s.video = video, video
@@ -149,12 +149,12 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 	return s.with(opts.ProcessorKwargs), nil
 }
 
-// mistralConfig turns Mistral's params.json into the keys of a config.json.
+// mistralConfig converts Mistral's params.json to the keys of a config.json.
 func mistralConfig(params map[string]any) map[string]any {
 	c := map[string]any{"model_type": "mistral_native_text", "vocab_size": params["vocab_size"]}
 	encoder, ok := params["vision_encoder"].(map[string]any)
 	if !ok {
-		// Newer files call it multimodal.whisper_model_args and so on; only a vision encoder brings picture placeholders.
+		// Newer files use multimodal.whisper_model_args and so on; only a vision encoder brings picture placeholders.
 		multi, _ := params["multimodal"].(map[string]any)
 		if multi != nil {
 			c["model_type"], c["vision_config"] = "mistral_native_audio", multi
@@ -168,7 +168,7 @@ func mistralConfig(params map[string]any) map[string]any {
 	return c
 }
 
-// looksMultimodal reports whether a directory that the table does not know takes anything but text.
+// looksMultimodal reports whether a directory that matches no family takes anything but text.
 func looksMultimodal(s *settings) bool {
 	for _, k := range []string{"vision_config", "audio_config", "image_token_id", "image_token_index",
 		"mm_vision_tower", "visual", "vision_tower", "img_processor", "vision_model", "audio_token_id", "vit_config"} {
@@ -203,9 +203,9 @@ func (m *Model) resolveNames() error {
 		id, ok := m.tok.ID(text)
 		switch {
 		case !m.fam.requires(key):
-			// A token of a modality that cannot be counted anyway.
+			// The token belongs to a modality that cannot be counted anyway.
 		case !ok && hasCfg:
-			// A derived vocabulary may call the token otherwise.
+			// A derived vocabulary may use another name for the token.
 			text = m.tok.DecodeText([]uint32{cfgID})
 			if again, known := m.tok.ID(text); !known || again != cfgID {
 				return m.lacks("token %s: the tokenizer has neither it nor a token of id %d (config.json %s)",
@@ -225,7 +225,7 @@ func (m *Model) resolveNames() error {
 
 // requires reports whether a modality that can be counted uses a name.
 func (f *family) requires(key string) bool {
-	for _, e := range []*entry{f.image, f.audio} { // without a token for videos there are no videos
+	for _, e := range []*entry{f.image, f.audio} { // without a token for videos the model takes no videos
 		if e == nil || e.undecidable != "" {
 			continue
 		}
@@ -274,11 +274,11 @@ type rule struct {
 	undecidable string  // why the modality cannot be counted with this directory, if so
 }
 
-// bound is a rule with its settings read: one of count and frames, nil where nothing is counted.
+// bound is a rule with its settings read: either count or frames, or neither if nothing is counted.
 type bound struct {
 	count  counter
 	frames clipCounter // videos
-	err    error       // of the settings
+	err    error       // from reading the settings
 }
 
 func (e *entry) bind(s *settings) (b bound) {
@@ -333,7 +333,7 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	return r, nil
 }
 
-// bindVideo reads the settings of a video rule. What is missing makes videos undecidable, not the model.
+// bindVideo reads the settings of a video rule. A missing setting makes videos undecidable, not the model.
 func (m *Model) bindVideo(r *rule) {
 	sample, known := m.settings.sampler(r.entry.loader)
 	switch {
@@ -351,7 +351,7 @@ func (m *Model) bindVideo(r *rule) {
 
 var nameRef = regexp.MustCompile(`\{[a-z_]{2,}\}`)
 
-// fill puts the family's tokens into a layout text.
+// fill replaces the family's names in a layout text by its tokens.
 func (m *Model) fill(s string) string {
 	if !strings.Contains(s, "{") {
 		return s
@@ -366,14 +366,14 @@ func (l *layout) each(f func(string) string) {
 	}
 }
 
-// all gives the texts of a layout, one behind the other.
+// all returns the concatenated texts of a layout.
 func (l layout) all() (text string) {
 	l.each(func(s string) string { text += s; return s })
 	return text
 }
 
-// Placeholder is the text that the engine puts into a message whose content is a plain string, for the k-th item (from 1) of a
-// modality. ok is false where the engine inserts nothing (the template or the processor does) or does not know the modality.
+// Placeholder returns the text that the engine puts into a message whose content is a plain string, for the k-th item (from 1) of a
+// modality. ok is false if the engine inserts nothing (the template or the processor does) or does not know the modality.
 func (m *Model) Placeholder(modality string, k int) (text string, ok bool) {
 	r := m.rule(modality)
 	if r == nil || r.entry.put == "-" {

@@ -2,12 +2,12 @@ package vision
 
 import "unsafe"
 
-// needles are texts, or rows of token ids, that are looked for in one pass: numbered placeholders are as many as a request has
-// pictures. A place of the text costs at most the length of the longest needle.
+// needles finds many texts, or rows of token ids, in one pass, because there are as many numbered placeholders as a request has
+// pictures. Each position of the text costs at most the length of the longest needle.
 type needles[E byte | uint32] struct {
 	next  map[needleEdge[E]]uint32 // to the next node; the root is 0
-	ends  map[uint32][]int         // node to the numbers of the needles that end there
-	first [256]bool                // by the lowest byte of an element: a needle may begin with it
+	ends  map[uint32][]int         // node → the numbers of the needles that end there
+	first [256]bool                // by the lowest byte of an element: whether a needle may begin with it
 }
 
 type needleEdge[E byte | uint32] struct {
@@ -15,7 +15,7 @@ type needleEdge[E byte | uint32] struct {
 	on   E
 }
 
-// newNeedles numbers the needles from 0; an empty one is nowhere.
+// newNeedles numbers the needles from 0. An empty needle never matches.
 func newNeedles[E byte | uint32](list [][]E) *needles[E] {
 	n := &needles[E]{next: map[needleEdge[E]]uint32{}, ends: map[uint32][]int{}}
 	for number, needle := range list {
@@ -36,7 +36,7 @@ func newNeedles[E byte | uint32](list [][]E) *needles[E] {
 	return n
 }
 
-// at calls found for each needle that stands at text[i], with its end. Where first says no there is none.
+// at calls found with the number and the end of each needle that matches at text[i]. If first excludes text[i], there is none.
 func (n *needles[E]) at(text []E, i int, found func(number, end int)) {
 	node := uint32(0)
 	for ; i < len(text); i++ {
@@ -49,7 +49,7 @@ func (n *needles[E]) at(text []E, i int, found func(number, end int)) {
 	}
 }
 
-// CountEach counts the occurrences of each placeholder in a text, each for itself, in one pass however many they are.
+// CountEach counts the occurrences of each placeholder in a text independently of the others, in one pass for any number of them.
 func CountEach(text string, placeholders []string) map[string]int {
 	counts := make(map[string]int, len(placeholders))
 	var list [][]byte
@@ -64,7 +64,7 @@ func CountEach(text string, placeholders []string) map[string]int {
 			continue
 		}
 		n.at(b, i, func(number, end int) {
-			if i >= until[number] { // not in the one before
+			if i >= until[number] { // it does not overlap the previous one
 				counts[string(list[number])]++
 				until[number] = end
 			}
@@ -73,5 +73,5 @@ func CountEach(text string, placeholders []string) map[string]int {
 	return counts
 }
 
-// bytesOf views a text.
+// bytesOf returns the bytes of a text without copying them.
 func bytesOf(text string) []byte { return unsafe.Slice(unsafe.StringData(text), len(text)) }

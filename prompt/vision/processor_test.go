@@ -203,7 +203,7 @@ type processorRow struct {
 	Ranges       [][2]int
 }
 
-// eachProcessor gives each family that a file has rows of, with their tokens and a model that knows these.
+// eachProcessor returns each family that a file has rows of, with their tokens and a model that knows these.
 func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []processorRow, tokens map[string]bool, m *Model, stub *stubTokens)) int {
 	var fams []processorFamily
 	golden.JSON(t, &fams, "testdata/processor_families.json.gz")

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Kwargs are mm_processor_kwargs: of a request, or of the server's flag.
+// Kwargs are mm_processor_kwargs, of a request or of the server's flag.
 type Kwargs map[string]any
 
-// ParseKwargs reads mm_processor_kwargs from JSON. Empty input and null give nil.
+// ParseKwargs reads mm_processor_kwargs from JSON. It returns nil for empty input and null.
 func ParseKwargs(raw []byte) (Kwargs, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -24,21 +24,21 @@ func ParseKwargs(raw []byte) (Kwargs, error) {
 	return k, nil
 }
 
-// value names a setting and where it is looked for, first hit wins:
+// value names a setting and the places where it may be found; the first hit wins:
 //
 //	image.KEY      mm_processor_kwargs (request, then server), then the image
 //	               processor's own file
 //	processor.KEY  kwargs, then the top level of processor_config.json
 //	config.KEY     config.json (thinker_config's for omni models)
 //	kw.KEY         kwargs only
-//	video.KEY      the video processor's own file; kwVideo.KEY: kwargs, videos_kwargs laid over
+//	video.KEY      the video processor's own file; kwVideo.KEY: kwargs, overridden by videos_kwargs
 //	=LITERAL       the engine's class default
 //
-// KEY may be dotted. A JSON null counts as absent. A class default of the image processor holds only if there is a processor
-// file at all: without one the engine does not start either.
+// KEY may be dotted. A JSON null counts as absent. A class default of the image processor applies only if there is a processor file
+// at all, since the engine does not start without one.
 type value []string
 
-// settings are the files of a directory and the kwargs laid over them.
+// settings are the files of a directory, overridden by the kwargs.
 type settings struct {
 	reading   Reading
 	kw        map[string]any
@@ -50,10 +50,10 @@ type settings struct {
 	config    map[string]any
 	tokenizer map[string]any
 	hasFile   bool  // an image processor file was found
-	err       error // first problem; the values read after it mean nothing
+	err       error // the first error; values read after it are meaningless
 }
 
-// with lays a request's kwargs over the settings.
+// with returns the settings overridden by a request's kwargs.
 func (s *settings) with(kw Kwargs) *settings {
 	c := *s
 	c.kw = make(map[string]any, len(s.kw)+len(kw))
@@ -63,7 +63,7 @@ func (s *settings) with(kw Kwargs) *settings {
 	if nested, ok := c.kw["videos_kwargs"].(map[string]any); ok {
 		maps.Copy(c.kwVideo, nested)
 	}
-	// images_kwargs is the processors' own grouping; it beats a bare setting.
+	// images_kwargs is the processors' own grouping; it overrides a bare setting.
 	if nested, ok := c.kw["images_kwargs"].(map[string]any); ok {
 		maps.Copy(c.kw, nested)
 	}
@@ -91,7 +91,7 @@ func dig(m map[string]any, path string) any {
 	}
 }
 
-// find gives the first hit of v and the place it came from.
+// find returns the first hit of v and where it was found.
 func (s *settings) find(v value) (any, string) {
 	for _, place := range v {
 		if lit, ok := strings.CutPrefix(place, "="); ok {
@@ -116,7 +116,7 @@ func (s *settings) find(v value) (any, string) {
 	return nil, ""
 }
 
-// scope gives the files that a place is looked for in, in order.
+// scope returns the files that a place refers to, in order of precedence.
 func (s *settings) scope(name string) [2]map[string]any {
 	switch name {
 	case "kw":
@@ -133,7 +133,7 @@ func (s *settings) scope(name string) [2]map[string]any {
 	return [2]map[string]any{s.config}
 }
 
-// fromImage reports whether v has a place in the image processor's file and nowhere else in the directory.
+// fromImage reports whether v is looked up in the image processor's file and nowhere else in the directory.
 func (v value) fromImage() bool {
 	image := false
 	for _, place := range v {
@@ -159,7 +159,7 @@ func (v value) String() string {
 	return strings.Join(v, " or ")
 }
 
-// float reads a number; absent or not a number is an error.
+// float reads a number. If it is absent or not a number, that is an error.
 func (s *settings) float(v value) float64 {
 	found, place := s.find(v)
 	if found == nil {
@@ -187,8 +187,8 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// maxSetting bounds every integer setting, so that products of two of them and of pixel counts stay inside int64 or are checked
-// in floating point.
+// maxSetting bounds every integer setting, so that products of two of them and of pixel counts stay within int64 or are checked in
+// floating point.
 const maxSetting = 1 << 40
 
 // int reads a positive integer.

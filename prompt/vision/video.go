@@ -6,28 +6,27 @@ import (
 	"strings"
 )
 
-// Videos, as vLLM (0.31 on) reads them: a loader picks frames by the container's own word, and the model's processor makes
-// tokens of them. Which loader it is goes by the class of the directory's video processor (multimodal/video.py). Other engines'
-// videos are not counted.
+// Videos as vLLM (since 0.31) reads them: a loader selects frames by the container's metadata, and the model's processor makes
+// tokens of them. The class of the directory's video processor selects the loader (multimodal/video.py). Other engines' videos are
+// not counted.
 
 // File is a video as its container describes it.
 type File struct {
 	Frames int
 	FPS    float64
-	List   bool // pictures one by one (data:video/jpeg), no container
+	List   bool // separate pictures (data:video/jpeg), not a container
 }
 
-// Clip is what the engine takes of a video.
+// Clip is the part of a video that the engine takes.
 type Clip struct {
 	Loader        string // by its own name
 	Frames        int    // of the file
 	FPS, Duration float64
 	Indices       []int // of the frames taken, ascending
-	All           bool  // they are all, and the model's processor may sample again
+	All           bool  // Indices are all frames, and the model's processor may sample again
 }
 
-// maxFrames bounds what is taken of one video; the loaders' own limits are below it, except where a server's options raise
-// them.
+// maxFrames bounds the frames taken of one video. The loaders' own limits are below it unless a server's options raise them.
 const maxFrames = 1 << 14
 
 const (
@@ -35,7 +34,7 @@ const (
 	notOptions = "media_io_kwargs for videos beyond num_frames, fps, min_frames and max_frames"
 )
 
-// sampler picks frames of a file; options are the loader's arguments.
+// sampler selects frames of a file; options are the loader's arguments.
 type sampler func(f File, options map[string]float64) []int
 
 // loaders are vLLM's, by the class of the video processor.
@@ -46,7 +45,7 @@ var loaders = map[string]sampler{
 	"":                             sampleEvenly,
 }
 
-// Sample says which frames of a video the engine takes. options are the media_io_kwargs in force for videos. The error is an
+// Sample returns which frames of a video the engine takes. options are the media_io_kwargs in force for videos. The error is an
 // *UndecidableError.
 func (m *Model) Sample(f File, options map[string]float64) (*Clip, error) {
 	r := m.rule("video")
@@ -85,7 +84,7 @@ func (m *Model) Sample(f File, options map[string]float64) (*Clip, error) {
 		if c.Indices = r.sample(f, options); len(c.Indices) == 0 || len(c.Indices) > maxFrames {
 			return nil, undecidable("video", notSampled)
 		}
-		slices.Sort(c.Indices) // the decoder passes over the file once, and gives a frame once
+		slices.Sort(c.Indices) // the decoder reads the file once and returns each frame once
 		c.Indices = slices.Compact(c.Indices)
 		c.All = len(c.Indices) == c.Frames
 	}
@@ -115,7 +114,7 @@ func sampleEvenly(f File, options map[string]float64) []int {
 	return spread(f.Frames, n, math.Trunc)
 }
 
-// spread is numpy.linspace(0, frames-1, n), made whole by round.
+// spread is numpy.linspace(0, frames-1, n), rounded by round.
 func spread(frames, n int, round func(float64) float64) []int {
 	out := make([]int, n)
 	if n > 1 {
@@ -147,8 +146,8 @@ func qwen3Frames(f File, fps float64, least, most int) []int {
 	return spread(f.Frames, n, math.RoundToEven)
 }
 
-// sampleQwen2 takes as many, made even, from the beginning on. Its indices come of torch.arange in float32, whose last bit
-// depends on the width of the machine's vectors; where the widths differ the choice is not known.
+// sampleQwen2 takes the same number of frames, rounded to an even one, from the beginning on. Its indices come from torch.arange in
+// float32, whose last bit depends on the vector width of the machine; if the widths differ in the result, the choice is unknown.
 func sampleQwen2(f File, options map[string]float64) []int {
 	total := float64(f.Frames)
 	most := math.Floor(min(option(options, "max_frames", mostFrames), mostFrames, total)/2) * 2
@@ -173,12 +172,12 @@ func sampleQwen2(f File, options map[string]float64) []int {
 	return out
 }
 
-// clipKind is a count rule for videos before its settings are known, clipCounter after: frames of w x h pixels.
+// clipKind is a count rule for videos before its settings are known, clipCounter after. It counts frames of w x h pixels.
 type clipKind interface{ bindClip(s *settings) clipCounter }
 
 type clipCounter func(w, h int, c *Clip) (grid, error)
 
-// sampler finds the loader of a directory: by the class that its files name, else by what transformers has for the type.
+// sampler returns the loader of a directory: by the class that its files name, or else by the default of transformers for the type.
 func (s *settings) sampler(byType string) (sampler, bool) {
 	class := byType
 	for _, file := range []map[string]any{s.ownVideo, s.image} {
@@ -191,7 +190,7 @@ func (s *settings) sampler(byType string) (sampler, bool) {
 	return f, ok
 }
 
-// plainVideo fails where files or kwargs change what the processor does with frames in a way that is not followed.
+// plainVideo fails if files or kwargs change what the processor does with frames in a way that is not implemented here.
 func (s *settings) plainVideo(sampled bool) {
 	for _, key := range []string{"fps", "num_frames", "do_sample_frames", "min_frames", "max_frames", "temporal_patch_size", "patch_size",
 		"merge_size", "do_resize", "cap_pixels_per_frame", "max_video_tokens", "video_metadata"} {
@@ -204,7 +203,7 @@ func (s *settings) plainVideo(sampled bool) {
 	}
 }
 
-// videoBounds finds a pixel bound of the video processor: kwargs first, a bare one before size.
+// videoBounds returns a pixel bound of the video processor: kwargs first, a bare one before size.
 func videoBounds(s *settings, edge, pixels string, bare bool, fallback string) int {
 	v := value{"kwVideo." + pixels, "kwVideo.size." + edge}
 	if bare {
@@ -213,8 +212,8 @@ func videoBounds(s *settings, edge, pixels string, bare bool, fallback string) i
 	return s.int(append(v, "video.size."+edge, fallback))
 }
 
-// pairFrames makes a token of each unit of two frames (Qwen). With timed, each pair has its time before it and stands for
-// itself, and the area of all frames together is bounded.
+// pairFrames makes a token of each unit of two frames (Qwen). With timed, each pair is separate and preceded by its time, and the
+// area of all frames together is bounded.
 type pairFrames struct {
 	timed bool
 	patch string // class default
@@ -261,7 +260,7 @@ func timedPairs(b *builder, g grid) {
 	}
 }
 
-// tiledFrames makes one tile of each frame (InternVL); only with language models that have a token for it.
+// tiledFrames makes one tile of each frame (InternVL). It applies only to language models that have a token for it.
 type tiledFrames struct {
 	size value
 	per  perTile
@@ -277,7 +276,7 @@ func (k tiledFrames) bindClip(s *settings) clipCounter {
 	return func(_, _ int, c *Clip) (grid, error) { return grid{rows: len(c.Indices), cols: 1, tile: per}, nil }
 }
 
-// pooledFrames is a pooled square of each frame and one token behind the last (LLaVA-OneVision).
+// pooledFrames is a pooled square for each frame and one token after the last (LLaVA-OneVision).
 type pooledFrames struct{ size, patch, stride value }
 
 func (k pooledFrames) bindClip(s *settings) clipCounter {
