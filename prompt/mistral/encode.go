@@ -10,15 +10,13 @@ import (
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
 
-// Prompt is an encoded request. Each picture stands in IDs as one [IMG]; Images are their parts in the order of the
-// prompt.
+// Prompt is an encoded request. IDs holds one [IMG] for each picture; Images are the pictures' parts in prompt order.
 type Prompt struct {
 	IDs    []uint32
 	Images []*body.Part
 }
 
-// Encode makes the prompt of a request. Errors: a *RefusedError, ErrPython, ErrSlow, or one that says what is not read
-// (audio).
+// Encode makes the prompt of a request. The error is a *RefusedError, ErrPython, ErrSlow, or says what is not supported (audio).
 func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	list, err := t.read(r)
 	if err != nil {
@@ -39,7 +37,7 @@ func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	return Prompt{IDs: e.ids, Images: e.images}, nil
 }
 
-// encoder writes one prompt. What comes behind its first error counts for nothing.
+// encoder writes one prompt. Output after its first error is ignored.
 type encoder struct {
 	t      *Tokenizer
 	ids    []uint32
@@ -152,7 +150,7 @@ func (e *encoder) user(m *message, first, last bool) {
 	e.control(id.instEnd)
 }
 
-// imageFirst moves a picture behind nothing but text to the front.
+// imageFirst moves a picture that has only text before it to the front.
 func imageFirst(list []chunk) []chunk {
 	n := len(list) - 1
 	if n < 1 || list[n].kind != imageChunk || slices.ContainsFunc(list[:n], func(c chunk) bool { return c.kind != textChunk }) {
@@ -193,7 +191,7 @@ func (e *encoder) assistant(m *message, beforeLastUser bool) {
 	case v == 1 && calling:
 		e.fail(refuse("tool calls, which version 1 has no form for"))
 	case v == 2 && calling && beforeLastUser:
-		return // version 2 forgets calls of earlier turns
+		return // version 2 drops calls of earlier turns
 	}
 	switch {
 	case m.kind == body.List:
@@ -238,7 +236,7 @@ func (e *encoder) calls(calls []call) {
 	}
 }
 
-// result writes the result of a tool.
+// result writes a tool's result.
 func (e *encoder) result(m *message, beforeLastUser bool) {
 	id, v := &e.t.id, e.t.version
 	if v == 1 {
@@ -261,7 +259,7 @@ func (e *encoder) result(m *message, beforeLastUser bool) {
 	e.control(id.resultsEnd)
 }
 
-// jsonResult writes a result as JSON, with a content that is JSON itself as such.
+// jsonResult writes a result as JSON; a content that is itself JSON is embedded as such.
 func (e *encoder) jsonResult(m *message) {
 	content := template.NewDict(0).Value()
 	if m.text != "" {

@@ -1,15 +1,15 @@
-// Package mistral makes the prompts of vLLM's --tokenizer-mode mistral. There is no chat template: mistral-common brings
-// the messages of a request into normal form and encodes them one by one, control tokens as ids of their own, so that no
-// text of a client ever becomes a control token. Beside the tokenizer's work it costs a copy of the texts.
+// Package mistral makes the prompts of vLLM's --tokenizer-mode mistral. There is no chat template: mistral-common normalizes the
+// messages of a request and encodes them one by one, with control tokens inserted as ids, so that no client text ever becomes a
+// control token. Besides the tokenizer's work it costs one copy of the texts.
 //
 //	Request ─ read ─▶ messages ─ normalize ─▶ messages ─ encode ─▶ ids, with one [IMG] for each picture
 //
-// What happens at each step depends on the version of the tokenizer file: 1, 2, 3, 7, 11, 13 or 15. The caller puts the
-// rows of a picture in the place of its [IMG]. What cannot be read is a RefusedError; the other rules of mistral-common
-// (the order of messages, calls and results in pairs, schemas of tools) are not looked at: its 400 answers for them.
+// Each step depends on the version of the tokenizer file: 1, 2, 3, 7, 11, 13 or 15. The caller replaces each [IMG] with the rows of
+// its picture. A request that cannot be read is a RefusedError. mistral-common's validation (the order of messages, matching of
+// calls and results, schemas of tools) is not repeated here: the engine answers such requests with 400.
 //
-// Sources of the rules: mistral-common 1.13.1 in its test mode, MistralCommonBackend of transformers 5.19, and vLLM
-// 0.32.0 for what it changes in a request before (tokenizers/mistral.py, renderers/mistral.py).
+// Sources of the rules: mistral-common 1.13.1 in its test mode, MistralCommonBackend of transformers 5.19, and vLLM 0.32.0 for its
+// changes to a request before that (tokenizers/mistral.py, renderers/mistral.py).
 package mistral
 
 import (
@@ -30,41 +30,41 @@ type Tokenizer struct {
 	images  bool // the file has an image encoder
 	audio   bool
 	id      controls
-	effort  *effortRule // version 15; nil: the prompt does not say it
+	effort  *effortRule // version 15; nil: the prompt does not contain it
 }
 
-// controls are the ids of the control tokens, as far as a version has them.
+// controls are the ids of the control tokens, by the version that introduced them.
 type controls struct {
 	bos, eos, inst, instEnd, tools, toolsEnd, results, resultsEnd, calls, img uint32 // version 2
 	system, systemEnd, toolContent                                            uint32 // 7
 	args, callID                                                              uint32 // 11
-	think, thinkEnd                                                           uint32 // 13, where the file has them
+	think, thinkEnd                                                           uint32 // 13, if the file has them
 	settings, settingsEnd                                                     uint32 // 15
 	canThink                                                                  bool
 }
 
-// effortRule is what a version 15 file says of reasoning_effort.
+// effortRule is the reasoning_effort setting of a version 15 file.
 type effortRule struct{ Default string }
 
-// tekkenHead is what of a tekken.json concerns the conversation.
+// tekkenHead holds the members of a tekken.json that concern chats.
 type tekkenHead struct {
 	Config     struct{ Version string }
 	Image      map[string]any
-	Multimodal map[string]any // the older name of image
+	Multimodal map[string]any // the older name of Image
 	Audio      map[string]any
 	Settings   *struct {
 		Effort *effortRule `json:"reasoning_effort"`
 	} `json:"model_settings_builder"`
 }
 
-// Detect reports whether vLLM reads a directory in mistral mode of its own accord: there is a Mistral tokenizer file of a
-// known version, and weights of Mistral's own format, or no file at all that another reader could use.
+// Detect reports whether vLLM selects Mistral mode for a directory by itself: it has a Mistral tokenizer file of a known version,
+// and weights in Mistral's own format or no file that another reader could use.
 func Detect(dir fs.FS) bool {
 	return Possible(dir) && (has(dir, "consolidated*.safetensors") ||
 		has(dir, "params.json") && !has(dir, "config.json") && !has(dir, "tokenizer.json"))
 }
 
-// Possible reports whether a directory can be read in mistral mode by its tokenizer file.
+// Possible reports whether a directory's tokenizer file allows Mistral mode.
 func Possible(dir fs.FS) bool { return has(dir, tekkenFile) || has(dir, "tokenizer.model.v*") }
 
 func has(dir fs.FS, pattern string) bool {
@@ -72,8 +72,8 @@ func has(dir fs.FS, pattern string) bool {
 	return err == nil && len(names) > 0
 }
 
-// file is the tokenizer file that mistral-common takes from a directory, "" if there is none: tekken.json, else the last
-// of the SentencePiece files by name.
+// file returns the tokenizer file that mistral-common takes from a directory, "" if there is none: tekken.json, else the last
+// SentencePiece file by name.
 func file(dir fs.FS) (last string) {
 	if has(dir, tekkenFile) {
 		return tekkenFile
@@ -89,8 +89,8 @@ func file(dir fs.FS) (last string) {
 
 const tekkenFile = "tekken.json"
 
-// pieceVersion reads version and image encoder from a SentencePiece file's name: tokenizer.model is version 1,
-// x.model.v7m1 is version 7 with images.
+// pieceVersion parses version and image encoder from a SentencePiece file's name: tokenizer.model is version 1, x.model.v7m1 is
+// version 7 with images.
 func pieceVersion(name string) (version int, images bool, err error) {
 	if _, suffix, ok := strings.Cut(name, "."); ok {
 		suffix, images = strings.CutSuffix(suffix, "m1")
@@ -110,8 +110,8 @@ func pieceVersion(name string) (version int, images bool, err error) {
 	return 0, false, fmt.Errorf("want a name that ends in .model or .model.v1, v2, v3, v7 or v11")
 }
 
-// Load reads the tokenizer of a model directory. The error names the file and what is wrong with it. A tekken.json of
-// 131 072 tokens takes about half a second.
+// Load reads the tokenizer of a model directory. The error names the file and what is wrong with it. A tekken.json of 131 072
+// tokens takes about half a second.
 func Load(dir fs.FS) (*Tokenizer, error) {
 	name := file(dir)
 	if name == "" {
@@ -157,8 +157,8 @@ func (t *Tokenizer) readTekken(data []byte) error {
 	return err
 }
 
-// findControls looks the control tokens up. In a SentencePiece file a missing one is the unknown token; a Tekken file
-// must have it.
+// findControls looks up the control tokens. One that is missing is the unknown token in a SentencePiece file, and an error in a
+// Tekken file.
 func (t *Tokenizer) findControls(tekken bool) error {
 	c := &t.id
 	for _, want := range []struct {
@@ -205,10 +205,10 @@ func (t *Tokenizer) control(text string) (uint32, bool) {
 	return id, ok && t.text.IsSpecial(id)
 }
 
-// Text is the tokenizer below, for prompts that are plain text.
+// Text returns the underlying tokenizer, for prompts that are plain text.
 func (t *Tokenizer) Text() *tokenizer.Tokenizer { return t.text }
 
-// RefusedError says that vLLM answers the request with 400.
+// RefusedError means that vLLM answers the request with 400.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return "refused: " + e.Reason }

@@ -9,9 +9,9 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// normalize brings the messages into the order and number in which they are encoded (InstructRequestNormalizer): those
-// of one role in a row become one, but not system messages and tool results. Up to version 3 the system messages are
-// taken out and become one text.
+// normalize brings the messages into the form in which they are encoded (InstructRequestNormalizer): consecutive messages of one
+// role are merged, except system messages and tool results. Up to version 3 the system messages are taken out and joined to one
+// text.
 func (t *Tokenizer) normalize(list []message) (out []message, system string) {
 	if t.version < 7 {
 		system = t.systemPrompt(list)
@@ -70,8 +70,7 @@ func (t *Tokenizer) systemPrompt(list []message) string {
 	return strings.Join(texts, "\n\n")
 }
 
-// merge joins the contents of messages of one role: neighbouring texts become one, and so a content that is all text
-// becomes a plain one.
+// merge joins the contents of messages of one role: adjacent texts become one, and a content that is all text becomes a plain text.
 func (t *Tokenizer) merge(group []message) message {
 	const betweenMessages = "\n\n"
 	betweenChunks := "\n\n"
@@ -130,7 +129,7 @@ func (t *Tokenizer) merge(group []message) message {
 	return m
 }
 
-// sortResults puts tool results in the order of their calls; what answers no call stands last.
+// sortResults puts tool results into the order of their calls; results without a call come last.
 func sortResults(results []message, calls []string) {
 	at := make(map[string]int, len(calls))
 	for i, id := range calls {
@@ -145,9 +144,9 @@ func sortResults(results []message, calls []string) {
 	slices.SortStableFunc(results, func(a, b message) int { return rank(a) - rank(b) })
 }
 
-// parseJSON is json.loads; ok is false for what is no JSON.
+// parseJSON is json.loads; ok is false for text that is not JSON.
 func parseJSON(text string) (template.Value, bool) {
-	switch strings.Trim(text, " \t\r\n") { // Python's own additions to JSON
+	switch strings.Trim(text, " \t\r\n") { // Python's own extensions of JSON
 	case "NaN":
 		return template.Float(math.NaN()), true
 	case "Infinity":

@@ -12,23 +12,23 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// Request is a chat request as vLLM hands it to mistral-common.
+// Request is a chat request as vLLM passes it to mistral-common.
 type Request struct {
 	Body     *body.Skeleton
 	Messages []body.Message
-	Tools    template.Value  // the list of tools; None for none
+	Tools    template.Value  // a list; None for none
 	Continue bool            // continue_final_message
 	Effort   string          // reasoning_effort, "" for none
-	Done     <-chan struct{} // ends the tokenizing, see tokenizer.Options
-	Max      int             // likewise
+	Done     <-chan struct{} // ends the tokenization, see tokenizer.Options
+	Max      int             // bounds it, likewise
 }
 
 // message is a chat message in mistral-common's form.
 type message struct {
 	role   string // system, user, assistant or tool
 	kind   body.ContentKind
-	text   string  // kind Text
-	chunks []chunk // kind List
+	text   string  // if kind is Text
+	chunks []chunk // if kind is List
 	calls  []call
 	callID string  // of a tool's message
 	name   *string // of a tool's message
@@ -47,7 +47,7 @@ const (
 type chunk struct {
 	kind chunkKind
 	text string
-	open bool       // a thought that goes on
+	open bool       // a thought to be continued
 	part *body.Part // of an image
 }
 
@@ -57,14 +57,14 @@ type call struct {
 	arguments template.Value // a dict
 }
 
-// ErrPython says that a text is one that only Python reads, which mistral-common then may take: half of a surrogate pair
-// becomes U+FFFD in its tokenizers of bytes.
+// ErrPython means that a text is valid only in Python, where mistral-common may accept it: an unpaired surrogate becomes U+FFFD in
+// its byte tokenizers.
 var ErrPython = errors.New("text with half of a surrogate pair")
 
-// ErrSlow says that the pattern of a tekken.json takes too long on a text: see tokenizer.Options.Partial.
+// ErrSlow means that the pattern of a tekken.json takes too long on a text; see tokenizer.Options.Partial.
 var ErrSlow = errors.New("text that the tokenizer's pattern takes too long on")
 
-// text reads a text; reason says what is wrong with what is none.
+// text reads a text; reason is the error for other values.
 func text(body *body.Skeleton, v gjson.Result, reason string) (string, error) {
 	text, ok := body.String(v)
 	switch {
@@ -76,14 +76,14 @@ func text(body *body.Skeleton, v gjson.Result, reason string) (string, error) {
 	return "", refuse(reason)
 }
 
-// errAudio says that the length of a sound in tokens is not known here.
+// errAudio means that the length of audio in tokens is not known here.
 var errAudio = audioError{}
 
 type audioError struct{}
 
 func (audioError) Error() string { return "audio in mistral mode is not read" }
 
-// read brings the messages of a request into mistral-common's form (its from_openai, after vLLM's own changes).
+// read converts the messages of a request to mistral-common's form (its from_openai, after vLLM's own changes).
 func (t *Tokenizer) read(r *Request) ([]message, error) {
 	if len(r.Messages) == 0 {
 		return nil, refuse("no messages")
@@ -156,10 +156,10 @@ func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *me
 	return nil
 }
 
-// empty is Python's truth of a content.
+// empty reports whether Python would treat the content as false.
 func (m *message) empty() bool { return m.text == "" && len(m.chunks) == 0 }
 
-// goodCallID: nine ASCII letters and digits for versions 3 to 11, anything for 13 and later; "null" means none.
+// goodCallID accepts nine ASCII letters and digits for versions 3 to 11, anything for 13 and later; "null" means none.
 func (t *Tokenizer) goodCallID(id string) bool {
 	switch {
 	case t.version < 3:
@@ -167,13 +167,13 @@ func (t *Tokenizer) goodCallID(id string) bool {
 	case t.version >= 13:
 		return id != "" && id != "null"
 	}
-	id = strings.TrimSuffix(id, "\n") // as $ does in Python
+	id = strings.TrimSuffix(id, "\n") // like $ in Python
 	return len(id) == 9 && !strings.ContainsFunc(id, func(r rune) bool {
 		return (r|0x20 < 'a' || r|0x20 > 'z') && (r < '0' || r > '9')
 	})
 }
 
-// allowed says which parts a message may have.
+// allowed reports whether a message of this role may have such a part.
 func (t *Tokenizer) allowed(role string, kind chunkKind) bool {
 	switch kind {
 	case imageChunk:
@@ -209,12 +209,12 @@ func (t *Tokenizer) readPart(body *body.Skeleton, p *body.Part) (chunk, error) {
 	return chunk{}, refuse(other)
 }
 
-// goodURL tells a URL whose scheme mistral-common 1.13 takes (tokens/tokenizers/image.py): in small letters, though vLLM
-// takes any.
+// goodURL reports whether mistral-common 1.13 accepts a URL's scheme (tokens/tokenizers/image.py): lower case only, though vLLM
+// accepts any case.
 func goodURL(body *body.Skeleton, v gjson.Result) bool {
 	const longest = len("file://")
 	var start []byte
-	for _, p := range body.Raw(v) { // nil: no text
+	for _, p := range body.Raw(v) { // nil: not a text
 		start = append(start, p[:min(len(p), longest-len(start))]...)
 		if len(start) == longest {
 			break
@@ -227,7 +227,7 @@ func goodURL(body *body.Skeleton, v gjson.Result) bool {
 	return strings.HasPrefix(url, "data:") || strings.HasPrefix(url, "file://") || strings.HasPrefix(url, "http")
 }
 
-// goodImage tells whether an image_url is a URL, or an object of a URL and, at most, a detail.
+// goodImage reports whether an image_url is a URL, or an object with a URL and at most a detail besides.
 func goodImage(body *body.Skeleton, v gjson.Result) bool {
 	if !v.IsObject() {
 		return v.Type == gjson.String && goodURL(body, v)
@@ -247,8 +247,7 @@ func goodImage(body *body.Skeleton, v gjson.Result) bool {
 	return good && url
 }
 
-// readThought puts an assistant's reasoning in front of its content. vLLM takes reasoning_content where reasoning is
-// not there.
+// readThought puts an assistant's reasoning in front of its content. vLLM uses reasoning_content if there is no reasoning.
 func (m *message) readThought(t *Tokenizer, skeleton *body.Skeleton, in *body.Message) error {
 	v := in.Fields["reasoning"]
 	if v.Type == gjson.Null {
@@ -295,7 +294,7 @@ func (t *Tokenizer) readCalls(body *body.Skeleton, calls gjson.Result, m *messag
 				return err
 			}
 		}
-		if c.arguments.Dict() == nil { // vLLM: what is no object is an empty one
+		if c.arguments.Dict() == nil { // vLLM replaces anything else by an empty object
 			c.arguments = template.NewDict(0).Value()
 		}
 		m.calls = append(m.calls, c)
@@ -303,7 +302,7 @@ func (t *Tokenizer) readCalls(body *body.Skeleton, calls gjson.Result, m *messag
 	return nil
 }
 
-// unread says what a text is that FromJSON gave err for, if mistral-common may read it all the same; else nil.
+// unread classifies a text for which FromJSON returned err: an error if mistral-common may accept it nevertheless, else nil.
 func unread(text string, err error) error {
 	switch {
 	case errors.Is(err, template.ErrLimit):
@@ -314,7 +313,7 @@ func unread(text string, err error) error {
 	return nil
 }
 
-// tail keeps the last nine characters of a tool call's id, as vLLM does.
+// tail returns the last nine characters of a tool call's id, as vLLM does.
 func tail(id string) string {
 	from := len(id)
 	for range 9 {
@@ -324,7 +323,7 @@ func tail(id string) string {
 	return id[from:]
 }
 
-// readTools gives the tools as they stand in the prompt: type and function, with name, description and parameters.
+// readTools returns the tools as the prompt holds them: type and function, with name, description and parameters.
 func readTools(list template.Value) []template.Value {
 	out := make([]template.Value, 0, len(list.Items()))
 	for _, tool := range list.Items() {
