@@ -11,17 +11,17 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// settings are what of a request, beside its messages, decides how the template is rendered.
+// settings holds what a request says, besides its messages, about rendering the template.
 type settings struct {
-	tools      template.Value // as templates see them; None where there are none
+	tools      template.Value // as templates see them; None if there are none
 	documents  template.Value
 	kwargs     *template.Dict // chat_template_kwargs; nil: none
 	effort     template.Value // reasoning_effort; None: not given
-	source     string         // a template of the request's own; "": the server's
-	likeOwn    bool           // it gets contents in the form of the model's own
+	source     string         // the request's own template; "": the server's
+	likeOwn    bool           // the request's template gets contents in the form of the model's own
 	generate   bool           // add_generation_prompt
 	goOn       bool           // continue_final_message
-	addSpecial bool           // put the tokenizer's own BOS and EOS around
+	addSpecial bool           // add the tokenizer's own BOS and EOS
 }
 
 // chat reads /v1/chat/completions.
@@ -42,11 +42,11 @@ func (m *Model) chat(req *body.Request, d *Draft) error {
 	return m.converse(req, req.Messages, s, d)
 }
 
-// readyPrompt reads a chat that brings its prompt as token ids.
+// readyPrompt reads a chat that carries its prompt as token ids.
 func readyPrompt(req *body.Request, v gjson.Result, d *Draft) error {
 	for i := range req.Messages {
 		for j := range req.Messages[i].Parts {
-			if req.Messages[i].Parts[j].Type != "text" { // where its placeholders stand among the ids is not ours to say
+			if req.Messages[i].Parts[j].Type != "text" { // where its placeholders are among the ids is not known
 				return ErrPart
 			}
 		}
@@ -57,7 +57,7 @@ func readyPrompt(req *body.Request, v gjson.Result, d *Draft) error {
 	return d.addIDs(v)
 }
 
-// batch reads /v1/chat/completions/batch as vLLM 0.32 does: one prompt for each conversation, without tools.
+// batch reads /v1/chat/completions/batch as vLLM 0.32 does: one prompt per conversation, without tools.
 func (m *Model) batch(req *body.Request, d *Draft) error {
 	if len(req.Batch) == 0 {
 		return Refuse("messages is no list of conversations")
@@ -67,7 +67,7 @@ func (m *Model) batch(req *body.Request, d *Draft) error {
 	for key, v := range req.Fields {
 		switch key {
 		case "tools", "tool_choice", "documents", "reasoning_effort", "truncate_prompt_tokens",
-			"add_special_tokens": // not of this API
+			"add_special_tokens": // this API lacks these fields
 		default:
 			own.Fields[key] = v
 		}
@@ -126,8 +126,7 @@ func (m *Model) settings(req *body.Request) (s settings, err error) {
 	return s, nil
 }
 
-// kwargsAsFields reads those of chat_template_kwargs that count as if they stood in the request, for an engine that has
-// such (vLLM 0.32).
+// kwargsAsFields applies those chat_template_kwargs that count as fields of the request, for an engine that has such (vLLM 0.32).
 func (m *Model) kwargsAsFields(s *settings) error {
 	if s.kwargs == nil || !m.opt.Dialect.KwargsAreFields {
 		return nil
@@ -151,7 +150,7 @@ func (m *Model) kwargsAsFields(s *settings) error {
 	return nil
 }
 
-// notGiven tells of a value of chat_template_kwargs that counts as none where they are fields.
+// notGiven reports whether a value of chat_template_kwargs counts as missing where kwargs are fields.
 func notGiven(v template.Value) bool { return v.IsNone() || v.IsString() && v.Text() == "auto" }
 
 // templateKwargs reads chat_template_kwargs.
@@ -202,7 +201,7 @@ func (m *Model) converse(req *body.Request, messages []body.Message, s settings,
 	return r.render(turns, s, d)
 }
 
-// readerFor picks the template, the request's own or one of the model's, and gives a reader for it.
+// readerFor returns a reader for the template to use: the request's own or one of the model's.
 func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 	if m.opaque != nil {
 		return nil, m.opaque
@@ -226,7 +225,7 @@ func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 	return m.reader(body, t), nil
 }
 
-// render lays the turns out as the engine does and renders them as one prompt of the draft.
+// render converts the turns as the engine does and renders them as one prompt of the draft.
 func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	m, t := r.m, r.t
 	messages, tail, err := m.opt.Dialect.Messages(r, turns, s.goOn)
@@ -262,7 +261,7 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	return nil
 }
 
-// renderError says what an error of a template means to the request; its own text may quote the client's.
+// renderError converts a template's error to the request's, because the template's text may quote the client's.
 func renderError(err error) error {
 	var raised *template.RaisedError
 	switch {
@@ -274,8 +273,8 @@ func renderError(err error) error {
 	return Refuse("the chat template fails on the conversation")
 }
 
-// variables are what the template sees beside messages and tools. Of equal names the last counts: special tokens, the
-// server's default_chat_template_kwargs, the request's, and what the API makes of its own fields.
+// variables returns what the template sees besides messages and tools. The last of equal names wins. The order is: special tokens,
+// the server's default_chat_template_kwargs, the request's, and what the API derives from its own fields.
 func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
 	vars := append(make(template.Vars, 0, len(m.vars)+8), m.vars...)
 	dialect := &m.opt.Dialect
@@ -301,11 +300,11 @@ func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
 	return vars
 }
 
-// apiVariable are names that a client's kwargs cannot set: parameters of apply_chat_template.
+// apiVariable holds the names that a client's kwargs cannot set: parameters of apply_chat_template.
 var apiVariable = map[string]bool{"messages": true, "conversation": true, "chat_template": true, "tokenize": true, "tools": true, "documents": true,
 	"add_generation_prompt": true, "continue_final_message": true, "return_dict": true}
 
-// BoolField reads a flag as pydantic does: numbers and words stand for it too.
+// BoolField reads a flag as pydantic does, which also accepts numbers and words.
 func BoolField(req *body.Request, key string, otherwise bool) bool {
 	v := req.Fields[key]
 	switch strings.ToLower(v.String()) {

@@ -11,15 +11,15 @@ import (
 )
 
 // templates are the chat templates of a model directory. Order of precedence as in transformers 5 (processing_utils,
-// tokenization_utils_base): chat_template.jinja, then chat_template.json for a processor, then tokenizer_config.json.
-// vLLM takes the processor's template, but the tokenizer's for a request with tools.
+// tokenization_utils_base): chat_template.jinja, then chat_template.json for a processor, then tokenizer_config.json. vLLM uses the
+// processor's template, but the tokenizer's for a request with tools.
 type templates struct {
 	plain     string // for requests without tools
 	tools     string // for requests with tools
-	tokenizer string // the tokenizer's own: SGLang and TensorRT-LLM render by it
+	tokenizer string // the tokenizer's own, which SGLang and TensorRT-LLM render by
 }
 
-// directory is what of a model directory concerns the conversation.
+// directory holds the files of a model directory that concern chats.
 type directory struct {
 	templates templates
 	special   map[string]string // bos_token, eos_token, … as templates see them
@@ -60,7 +60,7 @@ func readDirectory(dir fs.FS) (d directory, err error) {
 	return d, nil
 }
 
-// named reads a chat_template value: one text, or named ones, as a list or an object, of which default and tool_use matter.
+// named reads a chat_template value: one text, or a list or object of named ones, of which default and tool_use are used.
 func named(raw json.RawMessage) (plain, tools string) {
 	if json.Unmarshal(raw, &plain) == nil {
 		return plain, plain
@@ -78,7 +78,7 @@ func named(raw json.RawMessage) (plain, tools string) {
 	return plain, cmp.Or(byName["tool_use"], plain)
 }
 
-// specialTokens reads the names that templates know, such as bos_token; a value is a text or an object with content.
+// specialTokens reads the tokens that templates see, such as bos_token. A value is a text or an object with content.
 func specialTokens(cfg map[string]json.RawMessage) map[string]string {
 	out := make(map[string]string)
 	for key := range strings.FieldsSeq("bos_token eos_token unk_token sep_token pad_token cls_token mask_token " +

@@ -11,26 +11,26 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// Draft is a request that was read: one or several prompts, each text or ids, and their media.
+// Draft is a request that was read: one or more prompts, each text or ids, and their media.
 type Draft struct {
 	Prompts []DraftPrompt
 	Salt    string // cache_salt
 	Reuse   Reuse
-	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" for none.
+	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" if it has none.
 	MMKwargs, MediaIOKwargs string
 	kwargs                  vision.Kwargs
 	limit                   int             // most ids; 0: not checked
-	truncate                int             // keep n ids, the last ones; 0: all
-	keepsHead, side         bool            // the first ones; which ones was said
+	truncate                int             // keep n ids, by default the last ones; 0: all
+	keepsHead, side         bool            // keep the first ones; the request said which
 	done                    <-chan struct{} // closed when the request's time is over; nil: never
-	most                    int             // ids that are made of one prompt; 0, while a model is loaded: all
-	refuses                 bool            // the engine refuses more
-	room                    int             // ids of the texts of the prompt that is being expanded
-	long                    bool            // it has more
-	partial                 bool            // a pattern of the tokenizer took too long on one of them
+	most                    int             // bound of the ids made of one prompt; 0, while a model is loaded: none
+	refuses                 bool            // the engine refuses longer prompts
+	room                    int             // ids left for the texts of the prompt that is being expanded
+	long                    bool            // the prompt has more ids than that
+	partial                 bool            // a pattern of the tokenizer took too long on one of the texts
 }
 
-// Over tells whether the time for the request is over, or its bound reached: what is not read by then stays unread.
+// Over reports whether the request's time is over or its bound reached. Nothing more is read then.
 func (d *Draft) Over() bool {
 	if d.long || d.partial {
 		return true
@@ -46,13 +46,13 @@ func (d *Draft) Over() bool {
 // DraftPrompt is one prompt before its media are expanded.
 type DraftPrompt struct {
 	Text       string
-	IDs        []uint32 // given as ids by the client
+	IDs        []uint32 // if the client sent ids
 	Media      []Medium
 	addSpecial bool
-	tail       string // tokenised alone and put behind
+	tail       string // tokenized alone and appended
 }
 
-// Endpoints that are read for some engine.
+// Endpoints that are read for at least one engine.
 const (
 	ChatEndpoint        = steering.Chat
 	CompletionsEndpoint = steering.Completions
@@ -61,8 +61,8 @@ const (
 	MessagesEndpoint    = steering.Messages
 )
 
-// Read makes the draft of a request. Errors: a *Refused or an *Unpredicted; ErrTime once ctx has ended, which ends the
-// draft's Expand too.
+// Read makes the draft of a request. The error is a *Refused or an *Unpredicted, or ErrTime once ctx has ended. The end of ctx also
+// ends the draft's Expand.
 func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*Draft, error) {
 	d := &Draft{done: ctx.Done()}
 	if !m.opt.Dialect.OtherAPIs && endpoint != ChatEndpoint && endpoint != CompletionsEndpoint {
@@ -90,7 +90,7 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	default:
 		err = ErrEndpoint
 	}
-	if d.Over() { // what was read with half of its text says nothing
+	if d.Over() { // a result for half of the text is meaningless
 		return nil, ErrTime
 	}
 	if err != nil {
@@ -99,7 +99,7 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	return d, nil
 }
 
-// common reads the fields that endpoints share.
+// common reads the fields that all endpoints share.
 func (m *Model) common(endpoint string, req *body.Request, d *Draft) error {
 	if v := req.Fields["cache_salt"]; v.Type != gjson.Null {
 		var ok bool
@@ -110,7 +110,7 @@ func (m *Model) common(endpoint string, req *body.Request, d *Draft) error {
 	if err := m.room(endpoint, req, d); err != nil {
 		return err
 	}
-	if endpoint == MessagesEndpoint { // an API without the fields below
+	if endpoint == MessagesEndpoint { // this API lacks the fields below
 		return nil
 	}
 	if err := m.mediaKwargs(req, d); err != nil {
@@ -148,7 +148,7 @@ func (m *Model) mediaKwargs(req *body.Request, d *Draft) error {
 	return nil
 }
 
-// completions reads /v1/completions: no template; a text, ids, several texts or several lists of ids.
+// completions reads /v1/completions, which has no template: a text, ids, several texts or several lists of ids.
 func (m *Model) completions(req *body.Request, d *Draft) error {
 	add := BoolField(req, "add_special_tokens", true)
 	p := req.Fields["prompt"]
@@ -170,7 +170,7 @@ func (m *Model) completions(req *body.Request, d *Draft) error {
 	var err error
 	p.ForEach(func(_, v gjson.Result) bool {
 		switch {
-		case v.Type == gjson.Number || v.IsBool(): // behind a text: one that stands for a number, if this is served at all
+		case v.Type == gjson.Number || v.IsBool(): // after a text: pydantic might read it as a text, if the request is served at all
 			_, err = tokenIDs(p)
 		case len(d.Prompts) == 1024:
 			err = ErrManyPrompts
@@ -185,7 +185,7 @@ func (m *Model) completions(req *body.Request, d *Draft) error {
 	return err
 }
 
-// addIDs adds the prompt that a list of ids is.
+// addIDs adds a prompt given as a list of ids.
 func (d *Draft) addIDs(list gjson.Result) error {
 	ids, err := tokenIDs(list)
 	if err != nil {
@@ -195,8 +195,8 @@ func (d *Draft) addIDs(list gjson.Result) error {
 	return nil
 }
 
-// tokenIDs reads a list of ids as pydantic does, which takes bools for numbers. It takes a text of digits too; where it does
-// is not followed.
+// tokenIDs reads a list of ids as pydantic does, which accepts bools as numbers. For strings of digits,
+// which pydantic reads as numbers in some places, the error is ErrPart.
 func tokenIDs(v gjson.Result) (ids []uint32, err error) {
 	wrong := Refuse("prompt is no list of token ids")
 	ids = make([]uint32, 0, strings.Count(v.Raw, ",")+1)

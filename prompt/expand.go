@@ -11,19 +11,19 @@ import (
 // Expanded is one prompt as the engine prefills it.
 type Expanded struct {
 	IDs   []uint32
-	Spans []vision.Span // in prompt order; Index is the medium's
-	// Exact is false where the prompt is only known up to a medium; IDs and Spans end there, and Why says what stopped it.
+	Spans []vision.Span // in prompt order; Index is the medium's index
+	// Exact is false if the prompt is known only up to a medium. IDs and Spans end there, and Why is the reason.
 	Exact bool
-	Why   string // one of a fixed set of texts
+	Why   string // one of a fixed set of reasons
 }
 
-// Expand tokenises a prompt and puts the media in; sizes[i] belongs to the i-th medium of the prompt. Errors: a *Refused.
+// Expand tokenizes a prompt and inserts the media; sizes[i] belongs to the i-th medium of the prompt. The error is a *Refused.
 //
-// No more than a bound of ids is ever made: where the engine refuses longer prompts, that of max_model_len.
+// The number of ids made is bounded: by max_model_len if the engine refuses longer prompts.
 func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
 	d.room, d.long = d.most, len(p.IDs) > d.most
 	if len(p.Media) > 0 {
-		d.room *= 2 // some families drop ids before they put the media in
+		d.room *= 2 // some families drop ids before they insert the media
 	}
 	defer func() { d.long, d.partial = false, false }()
 	switch {
@@ -43,7 +43,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		if d.truncate > 0 && p.addSpecial && p.IDs == nil && !d.side {
 			e.IDs = m.tailOf(d, p, e.IDs)
 		}
-		_ = e.truncate(d) // no media yet
+		_ = e.truncate(d) // without media yet
 		if len(p.Media) > 0 {
 			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil && m.opt.Dialect.Cut != CutMarkers {
 				err = e.truncate(d)
@@ -62,7 +62,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	return e, nil
 }
 
-// cut is a prompt whose time was over, or that was too long, when so many of its leading ids were known, its media not put in.
+// cut returns the result for a prompt that ran out of time or was too long, from the leading ids known by then, without media.
 func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
 	if d.long && d.refuses {
 		return Expanded{}, Refuse(whyTooLong)
@@ -76,10 +76,10 @@ func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
 	return Expanded{IDs: ids, Why: ErrTime.Reason}, nil
 }
 
-// maxTokens bounds the ids that are made of one prompt: twice the longest context that models with pictures are served with.
+// maxTokens bounds the ids made of one prompt: twice the longest context with which models with pictures are served.
 const maxTokens = 1 << 21
 
-// bound sets how many ids are made of one prompt: as many as the engine takes, if it refuses more.
+// bound sets how many ids are made of one prompt: as many as the engine accepts, if it refuses more.
 func (d *Draft) bound(maxModelLen int) {
 	d.refuses = maxModelLen > 0 && d.truncate == 0
 	if d.most = maxModelLen; !d.refuses {
@@ -87,23 +87,23 @@ func (d *Draft) bound(maxModelLen int) {
 	}
 }
 
-// options are for a text of the draft.
+// options returns the tokenizer's options for a text of the draft.
 func (d *Draft) options(addSpecial bool) tokenizer.Options {
 	return tokenizer.Options{AddSpecial: addSpecial, Done: d.done, Max: d.room, Partial: &d.partial}
 }
 
-// bounded notes that a text has more ids than there is room for.
+// bounded notes whether a text has more ids than there is room for.
 func (d *Draft) bounded(ids []uint32) []uint32 {
 	d.long = d.long || d.room > 0 && len(ids) > d.room
 	return ids
 }
 
-// truncate keeps the part of the prompt that the request asks for. vLLM refuses to cut media, or them off.
+// truncate keeps the part of the prompt that the request asks for. vLLM refuses a truncation that would cut or drop media.
 func (e *Expanded) truncate(d *Draft) error {
 	if d.truncate == 0 || len(e.IDs) <= d.truncate && e.Exact {
 		return nil
 	}
-	if !e.Exact { // where the part begins depends on what is not known
+	if !e.Exact { // the place of the cut depends on what is not known
 		e.IDs, e.Spans = nil, nil
 		return nil
 	}
@@ -121,7 +121,7 @@ func (e *Expanded) truncate(d *Draft) error {
 	return nil
 }
 
-// tailOf is the end of a prompt as Hugging Face's tokenizers cut it: tokens that they put in front stay.
+// tailOf returns the end of a prompt as Hugging Face's tokenizers truncate it: tokens that they add in front stay.
 func (m *Model) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
 	n := d.truncate
 	text := m.encode(d, &DraftPrompt{Text: p.Text, tail: p.tail})
@@ -132,10 +132,10 @@ func (m *Model) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
 	return append(ids[:front:front], text[len(text)-(n-front):]...)
 }
 
-// cacheBytes bounds what is remembered of turns that were tokenised: about 4 million tokens.
+// cacheBytes bounds the cache of tokenized turns: about 4 million tokens.
 const cacheBytes = 16 << 20
 
-// encode gives a prompt's ids, or some leading ones: then the draft's time is over.
+// encode returns a prompt's ids, or only some leading ones if the draft's time is over.
 func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
 	dst := make([]uint32, 0, min((len(p.Text)+len(p.tail))/3, d.room)+16)
 	dst = d.bounded(m.cache.Encode(dst, p.Text, d.options(p.addSpecial)))
@@ -145,7 +145,7 @@ func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
 	return dst
 }
 
-// expandText is for engines that expand placeholders in the text.
+// expandText is Expand for engines that expand placeholders in the text.
 func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
 	text := p.Text
 	if m.opt.Dialect.DecodesIDs {
@@ -165,7 +165,7 @@ func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Exp
 	return d.expanded(out, spans, err)
 }
 
-// expanded turns package vision's errors into fixed texts.
+// expanded converts package vision's errors to fixed reasons.
 func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded, error) {
 	if err == nil {
 		return Expanded{IDs: out, Spans: spans, Exact: true}, nil
@@ -185,7 +185,7 @@ func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded
 	return Expanded{}, err
 }
 
-// tokens shows the tokenizer as package vision needs it.
+// tokens adapts the tokenizer to package vision.
 type tokens struct {
 	*tokenizer.Tokenizer
 	d *Draft
@@ -197,7 +197,7 @@ func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
 
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
-// tokens is the tokenizer for package vision, as far as the draft goes.
+// tokens returns the tokenizer for package vision, within the draft's time and bound.
 func (m *Model) tokens(d *Draft) vision.Tokens {
 	if m.mistral != nil {
 		return controlTokens{tokens{m.tok, d}}

@@ -6,10 +6,10 @@ import (
 	"github.com/sightline-router/sightline/body"
 )
 
-// How long a prompt may be, and what of it is cut off. By the rules of vLLM (0.32, renderers/params.py and the request
-// types); engines without truncate_prompt_tokens take part in the first alone.
+// This file holds how long a prompt may be and how it is truncated, by the rules of vLLM (0.32, renderers/params.py and the request
+// types). For engines without truncate_prompt_tokens only the first applies.
 
-// answerField is the field that bounds the answer, by API.
+// answerField returns the field that bounds the answer, by API.
 func answerField(endpoint string, req *body.Request) gjson.Result {
 	switch endpoint {
 	case ResponsesEndpoint:
@@ -22,8 +22,8 @@ func answerField(endpoint string, req *body.Request) gjson.Result {
 	return req.Fields["max_tokens"]
 }
 
-// answerTokens is how many tokens the answer may have, as vLLM counts them against the prompt: 0 where nothing is said,
-// but 16 for completions, the field's default.
+// answerTokens returns how many tokens of answer vLLM counts against the prompt: 0 if the request does not say, but 16 for
+// completions, the field's default.
 func answerTokens(endpoint string, req *body.Request) int {
 	v := answerField(endpoint, req)
 	if v.Type == gjson.Null && endpoint == CompletionsEndpoint {
@@ -34,7 +34,7 @@ func answerTokens(endpoint string, req *body.Request) int {
 	return int(max(0, min(v.Int(), 1<<30)))
 }
 
-// room sets how long a prompt may be: max_model_len, and in some releases less the answer.
+// room sets how long a prompt may be: max_model_len, in some releases less the answer.
 func (m *Model) room(endpoint string, req *body.Request, d *Draft) error {
 	if d.limit = m.opt.MaxModelLen; d.limit == 0 {
 		return nil
@@ -50,8 +50,8 @@ func (m *Model) room(endpoint string, req *body.Request, d *Draft) error {
 	return nil
 }
 
-// whole is how much of a prompt is kept where it is told to keep what fits: one token is left for the answer, or since
-// the answer counts, all of it. 0: not known, because max_model_len is not.
+// whole returns how much of a prompt is kept if the request asks for as much as fits: one token is left for the answer, or all of
+// it in releases that count the answer. 0: unknown, because max_model_len is.
 func (m *Model) whole(endpoint string, req *body.Request, d *Draft) int {
 	if !m.opt.Dialect.AnswerCounts && d.limit > 0 && answerTokens(endpoint, req) > 0 {
 		return d.limit - 1
@@ -59,7 +59,7 @@ func (m *Model) whole(endpoint string, req *body.Request, d *Draft) int {
 	return d.limit
 }
 
-// truncation reads truncation of a response, else truncate_prompt_tokens and truncation_side.
+// truncation reads a response's truncation, else truncate_prompt_tokens and truncation_side.
 func (m *Model) truncation(endpoint string, req *body.Request, d *Draft) error {
 	v := req.Fields["truncate_prompt_tokens"]
 	asked := v.Type == gjson.Number

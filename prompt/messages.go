@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// Anthropic's /v1/messages, made a chat as vLLM 0.32 does (entrypoints/anthropic/serving.py): system texts in front, tool
-// results as messages of their own before the user's, thinking as reasoning.
+// This file converts Anthropic's /v1/messages to a chat as vLLM 0.32 does (entrypoints/anthropic/serving.py): system texts in
+// front, tool results as messages of their own before the user's, thinking as reasoning.
 
 func (m *Model) messages(req *body.Request, d *Draft) error {
 	s, err := m.settingsMessages(req)
@@ -71,7 +71,7 @@ func (r *Reader) systemField(v gjson.Result) (string, error) {
 	return r.String(v, "system is neither text nor a list")
 }
 
-// systemText joins text blocks, less a coding client's attribution.
+// systemText joins text blocks without a coding client's attribution.
 func (r *Reader) systemText(parts []body.Part) (string, error) {
 	var b strings.Builder
 	for i := range parts {
@@ -91,10 +91,10 @@ func (r *Reader) systemText(parts []body.Part) (string, error) {
 	return b.String(), nil
 }
 
-// attribution begins a text that a coding client writes in front of its system text, new with each request.
+// attribution begins a text that a coding client puts in front of its system text and that changes with each request.
 const attribution = "x-anthropic-billing-header"
 
-// blockText is the text of a block, "" for null.
+// blockText returns the text of a block, "" for null.
 func (r *Reader) blockText(p *body.Part) (string, error) {
 	if p.Fields["text"].Type == gjson.Null {
 		return "", nil
@@ -113,7 +113,7 @@ func (r *Reader) inlineSystem(m *body.Message) (string, error) {
 	return text, err
 }
 
-// messageTurns appends a user's or assistant's message, with the tool results in it as turns before it.
+// messageTurns appends a user's or assistant's message, preceded by the tool results in it as turns of their own.
 func (r *Reader) messageTurns(turns []Turn, m *body.Message) ([]Turn, error) {
 	if m.Kind != body.List {
 		text, err := r.String(m.Content, "content is neither text nor a list")
@@ -140,7 +140,7 @@ func (r *Reader) messageTurns(turns []Turn, m *body.Message) ([]Turn, error) {
 			return nil, err
 		}
 	}
-	if t.Role != "assistant" { // templates get calls and reasoning of the assistant only
+	if t.Role != "assistant" { // templates get only the assistant's calls and reasoning
 		t.Calls, thinks = nil, false
 	}
 	if thinks {
@@ -175,13 +175,13 @@ func (r *Reader) block(t *Turn, p *body.Part) error {
 		call, err := r.toolUse(p)
 		t.Calls = append(t.Calls, call)
 		return err
-	case "tool_result": // of an assistant
+	case "tool_result": // from an assistant
 		text := "Tool result: "
 		if v := p.Fields["content"]; isText(v) {
 			result, _ := r.Body.String(v)
 			text += result
 		} else if v.IsArray() && v.Get("0").Exists() {
-			return ErrPart // Python's print of it
+			return ErrPart // vLLM inserts Python's repr of it
 		}
 		t.Items = append(t.Items, Item{Text: text})
 	default:
@@ -190,12 +190,12 @@ func (r *Reader) block(t *Turn, p *body.Part) error {
 	return nil
 }
 
-// reasoningFields are what templates get of an assistant's reasoning.
+// reasoningFields returns the fields by which templates get an assistant's reasoning.
 func reasoningFields(text string) []Field {
 	return []Field{{"reasoning", template.String(text)}, {"reasoning_content", template.String(text)}}
 }
 
-// imageSource makes a medium of Anthropic's base64 or url source.
+// imageSource returns the medium of Anthropic's base64 or url source.
 func (r *Reader) imageSource(source, part gjson.Result) *Medium {
 	md := &Medium{Modality: "image", Part: part}
 	if kind, _ := r.Body.String(body.Last(source, "type")); kind == "url" {
@@ -210,7 +210,7 @@ func (r *Reader) imageSource(source, part gjson.Result) *Medium {
 	return md
 }
 
-// toolUse is a tool call in the chat's form.
+// toolUse returns a tool call in the chat's form.
 func (r *Reader) toolUse(p *body.Part) (template.Value, error) {
 	get := func(key string) template.Value {
 		text, _ := r.Body.String(p.Fields[key])
@@ -231,7 +231,7 @@ func call(id, name, arguments template.Value) template.Value {
 	return template.NewDict(3).Set("id", id).Set("function", f.Value()).Set("type", FunctionType()).Value()
 }
 
-// toolResult appends a tool's message, and its pictures as a user's.
+// toolResult appends a tool's message, and its pictures as a user's message.
 func (r *Reader) toolResult(turns []Turn, p *body.Part) ([]Turn, error) {
 	var texts []string
 	var images, references []Item
@@ -327,7 +327,7 @@ func (m *Model) toolsMessages(req *body.Request) (template.Value, error) {
 	})
 }
 
-// messagesRules prepares what vLLM finds out about a template before it serves /v1/messages.
+// messagesRules computes what vLLM finds out about a template before it serves /v1/messages.
 func (m *Model) messagesRules() {
 	for i, t := range []*chatTemplate{m.plain, m.tools} {
 		m.merges[i] = sync.OnceValue(func() bool { return t == nil || t.wantsSystemFirst() })
@@ -335,9 +335,9 @@ func (m *Model) messagesRules() {
 	m.disabled = sync.OnceValue(m.disabledEffort)
 }
 
-// wantsSystemFirst tells that a template fails on a second system message: then all are merged in front.
+// wantsSystemFirst reports whether a template fails on a second system message; if so, all are merged in front.
 func (t *chatTemplate) wantsSystemFirst() bool {
-	if t.Mentions("endgeneration") { // a tag that vLLM's trial does not know
+	if t.Mentions("endgeneration") { // a tag that vLLM's trial rendering does not know
 		return true
 	}
 	var list []template.Value
@@ -351,8 +351,8 @@ func (t *chatTemplate) wantsSystemFirst() bool {
 	return err != nil
 }
 
-// disabledEffort is the reasoning_effort that stands for disabled thinking: low where the template refuses none, or takes
-// it for another one.
+// disabledEffort returns the reasoning_effort that stands for disabled thinking: low if the template refuses none, or treats it as
+// another one.
 func (m *Model) disabledEffort() string {
 	probe := func(effort string) (string, bool) {
 		r, err := m.readerFor(nil, settings{tools: template.None})

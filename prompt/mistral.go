@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// converseMistral reads a conversation in mistral mode: vLLM looks at its parts as ever, then mistral-common makes ids of
-// the messages, pictures included (vLLM 0.32, renderers/mistral.py).
+// converseMistral reads a conversation in Mistral mode: vLLM reads its parts as usual, then mistral-common makes ids of the
+// messages including the pictures (vLLM 0.32, renderers/mistral.py).
 func (m *Model) converseMistral(req *body.Request, messages []body.Message, s settings, d *Draft) error {
 	if s.kwargs != nil || s.source != "" {
 		return Refuse("a template or variables for one, in mistral mode")
@@ -53,8 +53,8 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 	return nil
 }
 
-// expandMistral is Expand in mistral mode. The tokenizer puts the pictures in before the engine truncates, and it does not
-// turn them by their EXIF orientation as the engine does: where that changes the rows, the engine finds no picture.
+// expandMistral is Expand in Mistral mode. The tokenizer inserts the pictures before the engine truncates, and unlike the engine it
+// ignores their EXIF orientation: if that changes the number of rows, the engine does not find the picture.
 func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
 	e = Expanded{IDs: p.IDs, Exact: true}
 	if e.IDs == nil {
@@ -62,7 +62,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 		if d.Over() {
 			return d.cut(p, e.IDs)
 		}
-		if n := d.truncate; p.addSpecial && !d.side && n > 0 && len(e.IDs) > n { // mistral-common cuts behind BOS
+		if n := d.truncate; p.addSpecial && !d.side && n > 0 && len(e.IDs) > n { // mistral-common truncates after BOS
 			e.IDs[len(e.IDs)-n] = e.IDs[0]
 		}
 	}
@@ -82,7 +82,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 	return e, &Refused{Status: 500, Reason: "truncate_prompt_tokens cuts a picture"}
 }
 
-// rows tells a picture's rows and columns apart from others: its patches, and all of its tokens.
+// rows returns what distinguishes a picture's layout from others: its number of patches, and of all its tokens.
 func (m *Model) rows(md vision.Media) (size [2]int) {
 	if m.visErr == nil {
 		size[0], size[1], _ = m.vision.Count(md, nil)
@@ -90,7 +90,7 @@ func (m *Model) rows(md vision.Media) (size [2]int) {
 	return size
 }
 
-// controlTokens shows a Mistral tokenizer as package vision needs it: its texts are nothing but control tokens.
+// controlTokens adapts a Mistral tokenizer to package vision: it encodes only control tokens.
 type controlTokens struct{ tokens }
 
 func (t controlTokens) EncodeText(dst []uint32, text string) []uint32 {

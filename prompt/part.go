@@ -8,19 +8,19 @@ import (
 	"github.com/sightline-router/sightline/body"
 )
 
-// Medium is one image, video or audio clip as a request gives it, in prompt order.
+// Medium is one image, video or audio clip of a request, in prompt order.
 type Medium struct {
-	Modality string       // image, video or audio; what has no rule of its own: "other"
-	Source   gjson.Result // a string: URL, data URL or base64; null where only a uuid is given
-	Prefix   string       // JSON text that makes a data URL of Source's base64 (Anthropic's API); "" for all else
+	Modality string       // image, video or audio; "other" for those without a rule of their own
+	Source   gjson.Result // a string: URL, data URL or base64; null if only a uuid is given
+	Prefix   string       // JSON text that turns Source's base64 into a data URL (Anthropic's API); otherwise ""
 	HasUUID  bool
-	UUID     string // as vLLM takes it: str(value)
-	// OpaqueUUID: the uuid is a list or an object, of which vLLM takes Python's repr; it is not known here.
+	UUID     string // as vLLM reads it: str(value)
+	// OpaqueUUID: the uuid is a list or an object, of which vLLM takes Python's repr; that is not computed here.
 	OpaqueUUID bool
 	Part       gjson.Result // the whole content part
 }
 
-// Raw is the URL or base64 as JSON text without its quotes, in pieces; base64 is not copied.
+// Raw returns the URL or base64 as JSON text without its quotes, in pieces; base64 is not copied.
 func (md *Medium) Raw(body *body.Skeleton) [][]byte {
 	if md.Prefix == "" {
 		return body.Raw(md.Source)
@@ -32,10 +32,10 @@ func (md *Medium) Raw(body *body.Skeleton) [][]byte {
 	return pieces
 }
 
-// kind is what templates call the medium: embeddings are taken for what they embed.
+// kind returns what templates call the medium: embeddings count as the modality that they embed.
 func (md *Medium) kind() string { return strings.TrimSuffix(md.Modality, "_embeds") }
 
-// MediaForm says of a part's type what medium it holds, and under which key of its object; ok is false for other types.
+// MediaForm returns the modality of a part's type, and the key of its object that holds the source; ok is false for other types.
 func MediaForm(kind string) (modality, inner string, ok bool) {
 	switch kind {
 	case "image_url":

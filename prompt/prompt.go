@@ -1,15 +1,15 @@
-// Package prompt turns a chat request into the token ids that the engine will prefill, and says where its media lie.
+// Package prompt turns a chat request into the token ids that the engine will prefill, and locates its media in them.
 //
 //	body.Request ─ Read ─▶ Draft (text, media in order) ─ sizes of the media ─ Expand ─▶ token ids + spans
 //
-// Read follows the engine's own steps: content parts, tools and template variables as the server makes them, the model's
-// own chat template, its own tokenizer. What differs by engine is a Dialect, which the engine's folder fills in. Expand
-// replaces each media marker by the run of placeholder tokens that the engine uses; how many those are is decided in one
-// place, package vision. Between the two the caller finds the media's sizes, which may need the network.
+// Read follows the engine's own steps: content parts, tools and template variables as the server makes them, the model's own chat
+// template, its own tokenizer. What differs by engine is a Dialect, which the engine's package fills in. Expand replaces each media
+// marker by the run of placeholder tokens that the engine uses; only package vision decides how many those are. Between the two the
+// caller determines the media's sizes, which may need the network.
 //
-// What cannot be read is a *Refused: the engine will answer it with an error, so it is routed and stores nothing. So is
-// what a flag of the server forbids, since a worker that was started otherwise may serve it. Other errors are not
-// foreseen: the engine's answer says them soon enough.
+// A request that cannot be read is a *Refused: the engine will answer it with an error, so it is routed but stores nothing. So is a
+// request that a flag of the server forbids, since a worker with other flags may serve it. Other errors of a request are not
+// predicted; the engine's answer reports them soon enough.
 package prompt
 
 import (
@@ -31,10 +31,10 @@ import (
 // Options mirror the server's flags, as far as the prompt depends on them. Empty values are the engine's defaults.
 type Options struct {
 	Dialect            Dialect // of the engine and its release
-	TemplateFile       string  // --chat-template: a file, the template itself, or a form of the engine's by its name
+	TemplateFile       string  // --chat-template: a file, the template itself, or the name of one of the engine's formats
 	ContentFormat      string  // auto, string or openai
 	Interleave         bool    // --interleave-mm-strings
-	VisionFamily       string  // of docs/families.md, for a directory that says none; default: found out
+	VisionFamily       string  // of docs/families.md, for a directory that names none; default: detected
 	ProcessorKwargs    string  // --mm-processor-kwargs, JSON
 	TemplateKwargs     string  // --default-chat-template-kwargs, JSON
 	MMEmbeds           bool    // --enable-mm-embeds
@@ -43,34 +43,34 @@ type Options struct {
 	AutoToolChoice     bool    // --enable-auto-tool-choice
 	ExcludeToolsOnNone bool    // --exclude-tools-when-tool-choice-none
 	MaxModelLen        int     // 0: not checked
-	MistralMode        bool    // --tokenizer-mode mistral; directories that only it can read are read so anyway
+	MistralMode        bool    // --tokenizer-mode mistral; used without it for directories that only this mode can read
 	Location           *time.Location
 	Now                func() time.Time
-	// Like is another reading of the same directory, nil for none: its tokenizer and what that has cached are shared.
+	// Like is another Model of the same directory, nil for none. Its tokenizer and the tokenizer's cache are shared.
 	Like *Model
 }
 
-// Refused says that the engine will answer the request with an error status.
+// Refused means that the engine will answer the request with an error status.
 type Refused struct {
 	Status int
-	Reason string // one of a fixed set of texts, good for a metric's label
+	Reason string // one of a fixed set of texts, fit for a metric's label
 }
 
 func (e *Refused) Error() string {
 	return fmt.Sprintf("the engine will answer %d: %s", e.Status, e.Reason)
 }
 
-// Refuse is the error of a request that is answered with 400, for a reason of a fixed set of texts.
+// Refuse returns the error of a request that is answered with 400, for a reason from a fixed set.
 func Refuse(reason string) error { return &Refused{Status: 400, Reason: reason} }
 
-// Unpredicted says that the prompt of a request cannot be known from it. Its text is one of a fixed set.
+// Unpredicted means that the prompt of a request cannot be derived from it. Reason is one of a fixed set of texts.
 type Unpredicted struct{ Reason string }
 
 func (e *Unpredicted) Error() string { return e.Reason }
 
 const whyTooLong = "prompt is longer than max_model_len"
 
-// What keeps a request from being exact.
+// Reasons for which a request is not exact.
 var (
 	ErrNoTemplate = &Unpredicted{"the model directory has no chat template (expected chat_template.jinja, chat_template.json or " +
 		"tokenizer_config.json with chat_template; or give one with chat_template)"}
@@ -93,19 +93,19 @@ type Model struct {
 	opt          Options
 	tok          *tokenizer.Tokenizer
 	mistral      *mistral.Tokenizer // nil: not in mistral mode
-	maybeMistral bool               // the server may be in it all the same
+	maybeMistral bool               // the server may be in Mistral mode nevertheless
 	vision       *vision.Model
 	visErr       error // why media cannot be expanded; nil: they can
 	plain        *chatTemplate
 	tools        *chatTemplate
-	conversation Conversation  // how chats are written past the templates; nil: they are not
-	opaque       error         // why chat requests cannot be read whatever the template says; nil: they can
+	conversation Conversation  // writes chats without a template; nil: templates are rendered
+	opaque       error         // why no chat request can be read, whatever the template; nil: they can
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
 	archs        []string      // of config.json
 	facts        vision.Facts
 	cache        *tokenizer.Cache
-	disabled     func() string // the effort that /v1/messages asks for where thinking is disabled
+	disabled     func() string // the effort that /v1/messages sets if thinking is disabled
 	merges       [2]func() bool
 }
 
@@ -114,8 +114,8 @@ type chatTemplate struct {
 	openai bool
 }
 
-// Load reads a model directory. A directory whose tokenizer does not load is an error. One without a template, or of an
-// unknown vision family, loads and says so in Warnings: texts are still exact there.
+// Load reads a model directory. A tokenizer that does not load is an error. Without a template, or with an unknown vision family,
+// the model loads and Warnings says so: plain text is still exact.
 func Load(dir string, opt Options) (*Model, error) {
 	if !opt.Dialect.complete() {
 		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools " +
@@ -196,7 +196,7 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 	return nil
 }
 
-// Warnings name what keeps some requests of this model from being exact, one line each.
+// Warnings lists what keeps some requests of this model from being exact, one line each.
 func (m *Model) Warnings() (w []string) {
 	switch {
 	case m.opaque != nil:
@@ -214,7 +214,7 @@ func (m *Model) Warnings() (w []string) {
 	return append(w, m.vision.Warnings()...)
 }
 
-// Family is the vision family's name, "" for a text model.
+// Family returns the vision family's name, "" for a text model.
 func (m *Model) Family() string {
 	if m.vision == nil {
 		return ""
@@ -222,22 +222,22 @@ func (m *Model) Family() string {
 	return m.vision.Family()
 }
 
-// Config gives config.json's model_type and architectures.
+// Config returns config.json's model_type and architectures.
 func (m *Model) Config() (modelType string, architectures []string) { return m.modelType, m.archs }
 
-// Facts are what the engines do for the model's family.
+// Facts returns what the engines do for the model's family.
 func (m *Model) Facts() vision.Facts { return m.facts }
 
-// Sample says which frames of a video the engine takes, nil where that is not known.
+// Sample returns the frames that the engine takes of a video, nil if that is not known.
 func (m *Model) Sample(f vision.File, options map[string]float64) *vision.Clip {
 	if m.visErr != nil || m.vision == nil {
 		return nil
 	}
-	c, _ := m.vision.Sample(f, options) // Expand says what is missing
+	c, _ := m.vision.Sample(f, options) // Expand reports the reason
 	return c
 }
 
-// ImageToken is the id at a picture's positions in the engine's token stream; false where the model has none.
+// ImageToken returns the id at a picture's positions in the engine's token stream; false if the model has none.
 func (m *Model) ImageToken() (uint32, bool) {
 	if m.vision == nil {
 		return 0, false
@@ -245,5 +245,5 @@ func (m *Model) ImageToken() (uint32, bool) {
 	return m.vision.EmbedID("image")
 }
 
-// Tokenizer is the model's tokenizer.
+// Tokenizer returns the model's tokenizer.
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tok }

@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// OpenAI's /v1/responses, made a chat as vLLM 0.32 does (entrypoints/openai/responses): instructions in front, items that
-// belong to one assistant turn put together. What goes on from a stored response cannot be known here.
+// This file converts OpenAI's /v1/responses to a chat as vLLM 0.32 does (entrypoints/openai/responses): instructions in front,
+// items of one assistant turn merged. A request that continues a stored response cannot be predicted here.
 
 func (m *Model) responses(req *body.Request, d *Draft) error {
 	for _, key := range []string{"previous_response_id", "previous_input_messages"} {
@@ -66,14 +66,14 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 	return r.render(turns, s, d)
 }
 
-// unfinished tells that an item is a message to be continued.
+// unfinished reports whether an item is a message to be continued.
 func unfinished(it *body.Message, body *body.Skeleton) bool {
 	kind, ok := body.String(it.Fields["type"])
 	status, _ := body.String(it.Fields["status"])
 	return (!ok || kind == "message" || kind == "reasoning") && (status == "in_progress" || status == "incomplete")
 }
 
-// inputItem appends an input item, or puts it to the assistant turn before it. Turns before first are not the input's.
+// inputItem appends an input item, or merges it into the assistant turn before it. Turns before first are not the input's.
 func (r *Reader) inputItem(turns []Turn, first int, it *body.Message) ([]Turn, error) {
 	var before *Turn // an assistant turn that the item may belong to
 	if n := len(turns); n > first && turns[n-1].Role == "assistant" {
@@ -115,7 +115,7 @@ func (r *Reader) inputItem(turns []Turn, first int, it *body.Message) ([]Turn, e
 	return nil, ErrPart
 }
 
-// itemField is an item's text under a key, "" for none.
+// itemField returns an item's text under a key, "" for none.
 func (r *Reader) itemField(it *body.Message, key string) template.Value {
 	s, _ := r.Body.String(it.Fields[key])
 	return template.String(s)
@@ -128,7 +128,7 @@ func (r *Reader) functionCall(it *body.Message) (template.Value, error) {
 	return call(r.itemField(it, "call_id"), r.itemField(it, "name"), r.itemField(it, "arguments")), nil
 }
 
-// functionOutput is a tool's message.
+// functionOutput returns a tool's message.
 func (r *Reader) functionOutput(it *body.Message) (Turn, error) {
 	t := TextTurn("tool", "")
 	t.Fields = []Field{{"tool_call_id", r.itemField(it, "call_id")}}
@@ -147,7 +147,7 @@ func (r *Reader) functionOutput(it *body.Message) (Turn, error) {
 	return t, err
 }
 
-// inputMessage appends a message; before is the assistant turn in front of it, nil for none.
+// inputMessage appends a message; before is the assistant turn preceding it, nil for none.
 func (r *Reader) inputMessage(turns []Turn, before *Turn, it *body.Message) ([]Turn, error) {
 	if it.Role == "assistant" {
 		s, ok := r.Body.String(it.Content)
@@ -176,12 +176,12 @@ func (r *Reader) inputMessage(turns []Turn, before *Turn, it *body.Message) ([]T
 	return append(turns, t), err
 }
 
-// firstText is the text of a list's first entry.
+// firstText returns the text of a list's first entry.
 func (r *Reader) firstText(list gjson.Result) (string, bool) {
 	return r.Body.String(body.Last(list.Get("0"), "text"))
 }
 
-// inputParts reads the content parts that this API has; detail of a picture may be left out.
+// inputParts reads the content parts of this API, where a picture's detail may be missing.
 func (r *Reader) inputParts(parts []body.Part) ([]Item, error) {
 	out := make([]Item, 0, len(parts))
 	for i := range parts {
@@ -216,7 +216,7 @@ func (m *Model) settingsResponses(req *body.Request) (s settings, err error) {
 		return s, err
 	}
 	if s.kwargs != nil {
-		if _, ok := s.kwargs.Get("tokenize"); ok { // this API hands it on to the template's renderer
+		if _, ok := s.kwargs.Get("tokenize"); ok { // this API passes it on to the template's renderer
 			return s, ErrPart
 		}
 	}

@@ -6,17 +6,17 @@ import (
 	"github.com/sightline-router/sightline/body"
 )
 
-// Reuse says whether the engine looks a request up in its prefix cache. What it computes it stores in any case.
+// Reuse is whether the engine looks a request up in its prefix cache. It stores what it computes in any case.
 type Reuse uint8
 
 const (
 	Reused     Reuse = iota // it does
 	Recomputed              // it does not: log probabilities of the prompt need every token computed
-	Perhaps                 // not known: what is held is an upper bound of what will be found
+	Perhaps                 // not known: what a worker holds is an upper bound of the hit
 )
 
-// AsksPromptLogprobs tells of a request with prompt_logprobs, of whatever value (vLLM 0.32). echo stands for it with the
-// number of top_logprobs (0 where a chat says none, which counts) or, for /v1/completions, of logprobs where given.
+// AsksPromptLogprobs reports whether a request has prompt_logprobs, whatever the value (vLLM 0.32). echo has the same effect if
+// there is a number of top_logprobs (a chat without one counts as 0, which is a number) or, for /v1/completions, of logprobs.
 func AsksPromptLogprobs(endpoint string, req *body.Request) bool {
 	given := func(key string) bool { return req.Fields[key].Type != gjson.Null }
 	if given("prompt_logprobs") || !BoolField(req, "echo", false) {

@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// KeyError is what is wrong with one of the server's flags, by its key.
+// KeyError is an invalid server flag, with its key.
 type KeyError struct {
 	Key string
 	Err error
@@ -16,7 +16,7 @@ type KeyError struct {
 func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// loadTemplates picks the templates that the server will use, and compiles them.
+// loadTemplates selects the templates that the server will use, and compiles them.
 func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	own, err = m.templatesOf(own, dir)
 	if err != nil {
@@ -38,8 +38,8 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	return nil
 }
 
-// templatesOf are the templates that chats are rendered by: those of the directory, the given one or the engine's. Where
-// chats are written past them, it sets by what, or why they cannot be read.
+// templatesOf returns the templates that chats are rendered by: the directory's, the given one or the engine's. If chats are
+// written without one, it sets m.conversation, or m.opaque with the reason why they cannot be read.
 func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 	dialect, given := &m.opt.Dialect, m.opt.TemplateFile
 	if dialect.Conversation != nil {
@@ -71,7 +71,7 @@ func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 	return own, nil
 }
 
-// templateText is the --chat-template as the engine reads it.
+// templateText returns the --chat-template as the engine reads it.
 func (m *Model) templateText() (string, error) {
 	file := m.opt.Dialect.TemplateFile(m.opt.TemplateFile, "")
 	if file == "" {

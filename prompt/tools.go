@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// toolList gives a chat request's tools as templates see them, None where there are none.
+// toolList returns a chat request's tools as templates see them, None if there are none.
 func (m *Model) toolList(req *body.Request) (template.Value, error) {
 	raw, choice := req.Fields["tools"], req.Fields["tool_choice"]
 	if raw.Type == gjson.Null {
@@ -29,7 +29,7 @@ func (m *Model) toolList(req *body.Request) (template.Value, error) {
 	return m.opt.Dialect.Tools(list, choice)
 }
 
-// toolParser refuses a request that needs the server's tool parser where it has none. Another class of workers may have one.
+// toolParser refuses a request that needs the server's tool parser if the server has none. Another class of workers may have one.
 func (m *Model) toolParser() error {
 	if m.opt.Dialect.NeedsToolParser && !m.opt.AutoToolChoice {
 		return Refuse("tools without --enable-auto-tool-choice")
@@ -37,9 +37,8 @@ func (m *Model) toolParser() error {
 	return nil
 }
 
-// OpenAITools gives a chat's tools as OpenAI's types are dumped by pydantic (vLLM 0.32): type and function, and in it name,
-// description, parameters in this order, null where absent; strict and defer_loading only if given; nothing else of what
-// the client sent.
+// OpenAITools returns a chat's tools as pydantic dumps OpenAI's types (vLLM 0.32): type and function, and in it name, description,
+// parameters in this order, null if absent; strict and defer_loading only if given; nothing else that the client sent.
 func OpenAITools(list template.Value, _ gjson.Result) (template.Value, error) {
 	return EachOf(list.Items(), func(tool template.Value) (template.Value, error) {
 		if kind, ok := tool.Get("type"); ok && kind.Text() != "function" {
@@ -49,10 +48,10 @@ func OpenAITools(list template.Value, _ gjson.Result) (template.Value, error) {
 	})
 }
 
-// FunctionType is what stands under type in tools and tool calls.
+// FunctionType returns the value of type in tools and tool calls.
 func FunctionType() template.Value { return template.String("function") }
 
-// openAITool is a tool of one function.
+// openAITool returns a tool of one function.
 func openAITool(fn, deferred template.Value) (template.Value, error) {
 	name, about, parameters, strict := fn.Field("name"), fn.Field("description"), fn.Field("parameters"), fn.Field("strict")
 	if !name.IsString() || !about.IsNone() && !about.IsString() || !parameters.IsNone() && parameters.Dict() == nil ||
@@ -76,7 +75,7 @@ func openAITool(fn, deferred template.Value) (template.Value, error) {
 	return t.Value(), nil
 }
 
-// bareFunctions takes the functions out of their wrapping.
+// bareFunctions returns the functions without their wrapping.
 func bareFunctions(tools template.Value) template.Value {
 	bare, _ := EachOf(tools.Items(), func(tool template.Value) (template.Value, error) {
 		if fn, ok := tool.Get("function"); ok {

@@ -13,13 +13,13 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// Turn is one message, whichever API it came by, before an engine lays it out for the template.
+// Turn is one message of any API, before the engine's rules convert it for the template.
 type Turn struct {
 	Role    string
 	Kind    body.ContentKind // Text has one item, Other none
 	Items   []Item
 	Calls   []template.Value // tool calls of other APIs than chat; see Reader.ToolCalls
-	Fields  []Field          // what else the template may read, in its order
+	Fields  []Field          // other fields that the template may read, in its order
 	Message *body.Message    // of a chat request; nil for other APIs
 }
 
@@ -27,8 +27,8 @@ type Turn struct {
 type Item struct {
 	Text   string
 	Medium *Medium        // nil: a text
-	Part   template.Value // neither: handed to the template as it is
-	Extras []Field        // what a template reads beside the text or the medium
+	Part   template.Value // if neither: passed to the template as it is
+	Extras []Field        // other fields of the part that a template reads
 	Kept   bool           // a text of a type that keeps a coding client's attribution line
 }
 
@@ -43,7 +43,7 @@ func TextTurn(role, text string) Turn {
 	return Turn{Role: role, Kind: body.Text, Items: []Item{{Text: text}}}
 }
 
-// Prose is the turn's one text; ok is false where the content is a list or null.
+// Prose returns the turn's only text; ok is false if the content is a list or null.
 func (t *Turn) Prose() (text string, ok bool) {
 	if t.Kind != body.Text {
 		return "", false
@@ -51,38 +51,38 @@ func (t *Turn) Prose() (text string, ok bool) {
 	return t.Items[0].Text, true
 }
 
-// OnlyText tells that no item is a medium or a part for the template.
+// OnlyText reports whether no item is a medium or a part for the template.
 func OnlyText(items []Item) bool {
 	return !slices.ContainsFunc(items, func(it Item) bool { return it.Medium != nil || it.Part.Kind() != template.KindInvalid })
 }
 
-// Reader turns one request into conversations by the engine's rules. It is for one goroutine.
+// Reader turns one request into conversations by the engine's rules. Not safe for concurrent use.
 type Reader struct {
 	Body   *body.Skeleton
-	OpenAI bool // the template wants content as a list of parts; else one string with placeholders in it
+	OpenAI bool // the template expects content as a list of parts; else as one string with placeholders
 
 	m     *Model
-	t     *chatTemplate // nil where none is rendered
+	t     *chatTemplate // nil if none is rendered
 	media []Medium
 	count map[string]int // of media, by modality
 	tally body.Tally     // of parts in lists that are not a message's content
 }
 
-// reader is for a request whose chat is rendered by t; nil: by none.
+// reader returns a Reader for a request whose chat is rendered by t; nil: by no template.
 func (m *Model) reader(body *body.Skeleton, t *chatTemplate) *Reader {
 	return &Reader{Body: body, OpenAI: t != nil && t.openai, m: m, t: t}
 }
 
-// Options are the server's.
+// Options returns the server's options.
 func (r *Reader) Options() *Options { return &r.m.opt }
 
-// Facts are what the engines do for the model's family.
+// Facts returns what the engines do for the model's family.
 func (r *Reader) Facts() vision.Facts { return r.m.facts }
 
-// Mentions tells whether the template's source holds a text.
+// Mentions reports whether the template's source contains a text.
 func (r *Reader) Mentions(text string) bool { return r.t.Mentions(text) }
 
-// Placeholder is the text by which the model's prompts stand in for the k-th medium of a modality; false: there is none.
+// Placeholder returns the text that stands for the k-th medium of a modality in the model's prompts; ok is false if there is none.
 func (r *Reader) Placeholder(modality string, k int) (string, bool) {
 	if r.m.vision == nil {
 		return "", false
@@ -90,7 +90,7 @@ func (r *Reader) Placeholder(modality string, k int) (string, bool) {
 	return r.m.vision.Placeholder(modality, k)
 }
 
-// Take notes a medium, in prompt order, and gives its number among those of its modality, from 1.
+// Take records a medium, in prompt order, and returns its number within its modality, from 1.
 func (r *Reader) Take(md *Medium) int {
 	if r.count == nil {
 		r.count = make(map[string]int, 1)
@@ -100,7 +100,7 @@ func (r *Reader) Take(md *Medium) int {
 	return r.count[md.Modality]
 }
 
-// String reads a text; reason says what is wrong with what is none.
+// String reads a text; reason is the error for other values.
 func (r *Reader) String(v gjson.Result, reason string) (string, error) {
 	text, ok := r.Body.String(v)
 	if !ok {
@@ -109,7 +109,7 @@ func (r *Reader) String(v gjson.Result, reason string) (string, error) {
 	return text, nil
 }
 
-// Value reads any value; reason says what is wrong with one that no engine reads. What only Python reads may be served.
+// Value reads any value; reason is the error for one that no engine reads. A text that only Python reads is an *Unpredicted.
 func Value(b *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
 	text := b.Full(v)
 	value, err := template.FromJSON(text)
@@ -119,7 +119,7 @@ func Value(b *body.Skeleton, v gjson.Result, reason string) (template.Value, err
 	return value, nil
 }
 
-// Unread says what a text is that template.FromJSON gave err for, if an engine may read it all the same; else nil.
+// Unread classifies a text for which template.FromJSON returned err: an error if an engine may read it nevertheless, else nil.
 func Unread(text string, err error) error {
 	switch {
 	case errors.Is(err, template.ErrLimit):
@@ -130,7 +130,7 @@ func Unread(text string, err error) error {
 	return nil
 }
 
-// List reads a list; reason says what is wrong with what is none.
+// List reads a list; reason is the error for other values.
 func List(b *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
 	list, err := Value(b, v, reason)
 	if err == nil && list.Kind() != template.KindList {
@@ -139,7 +139,7 @@ func List(b *body.Skeleton, v gjson.Result, reason string) (template.Value, erro
 	return list, err
 }
 
-// EachTurn is the list of what f makes of each turn.
+// EachTurn returns the list of f's result for each turn.
 func (r *Reader) EachTurn(turns []Turn, f func(*Reader, *Turn) (template.Value, error)) ([]template.Value, error) {
 	list := make([]template.Value, len(turns))
 	for i := range turns {
@@ -151,7 +151,7 @@ func (r *Reader) EachTurn(turns []Turn, f func(*Reader, *Turn) (template.Value, 
 	return list, nil
 }
 
-// contentParts reads a list of content parts that is not a message's content: such lists are bounded together.
+// contentParts reads a list of content parts that is not a message's content. All such lists share one bound.
 func (r *Reader) contentParts(list gjson.Result) ([]body.Part, error) {
 	parts, err := r.Body.Parts(list)
 	if err == nil {
@@ -192,8 +192,8 @@ func (r *Reader) turns(messages []body.Message) ([]Turn, error) {
 	return out, nil
 }
 
-// ToolCalls is the list of a turn's tool calls as templates read it, None for none: a chat's with the keys that OpenAI's type
-// has in front, in the type's order. arguments says what the engine makes of those that the client gave.
+// ToolCalls returns a turn's tool calls as templates read them, None for none. A chat's calls begin with the keys of OpenAI's type,
+// in that type's order. arguments converts the arguments that the client gave.
 func (r *Reader) ToolCalls(t *Turn, arguments func(template.Value) (template.Value, error)) (template.Value, error) {
 	calls := t.Calls
 	if t.Message != nil && t.Role == "assistant" && t.Message.Fields["tool_calls"].Type != gjson.Null {
@@ -218,12 +218,12 @@ func (r *Reader) ToolCalls(t *Turn, arguments func(template.Value) (template.Val
 	})
 }
 
-// orderedCall is a tool call as OpenAI's request types give it out.
+// orderedCall returns a tool call as OpenAI's request types dump it.
 func orderedCall(call template.Value) template.Value {
 	return Ordered(call, "function", []string{"arguments", "name"}, "id", "function", "type")
 }
 
-// Parts are a turn's items as the list that a template of the openai format reads.
+// Parts returns a turn's items as the list that a template of the openai format reads.
 func (r *Reader) Parts(items []Item) template.Value {
 	list := make([]template.Value, 0, len(items))
 	for _, it := range items {
@@ -237,7 +237,7 @@ func (r *Reader) Parts(items []Item) template.Value {
 		default:
 			v = TextPart(template.String(it.Text))
 		}
-		if len(it.Extras) > 0 { // as many as the client likes: one copy for all
+		if len(it.Extras) > 0 { // a client may send any number: one copy for all
 			v = With(v, it.Extras...)
 		}
 		list = append(list, v)
@@ -245,17 +245,17 @@ func (r *Reader) Parts(items []Item) template.Value {
 	return template.NewList(list...)
 }
 
-// TextPart is a text among the parts that a template reads.
+// TextPart returns a text in the form of a template's content parts.
 func TextPart(text template.Value) template.Value {
 	return template.NewDict(2).Set("type", template.String("text")).Set("text", text).Value()
 }
 
-// ToolReference is the mention of a tool among them.
+// ToolReference returns the mention of a tool in the form of a template's content parts.
 func ToolReference(name string) template.Value {
 	return template.NewDict(2).Set("type", template.String("tool_reference")).Set("name", template.String(name)).Value()
 }
 
-// Joined puts the items' texts together, the empty ones left out.
+// Joined joins the items' texts, without the empty ones.
 func Joined(items []Item, sep string) string {
 	texts := make([]string, 0, len(items))
 	for _, it := range items {
@@ -266,7 +266,7 @@ func Joined(items []Item, sep string) string {
 	return strings.Join(texts, sep)
 }
 
-// With is a dict with keys replaced, in their old places, or put behind the others.
+// With returns a copy of a dict with fields replaced in place, or appended if they are new.
 func With(dict template.Value, fields ...Field) template.Value {
 	d := template.NewDict(dict.Dict().Len() + len(fields))
 	for _, e := range dict.Dict().Entries() {
@@ -278,7 +278,7 @@ func With(dict template.Value, fields ...Field) template.Value {
 	return d.Value()
 }
 
-// Ordered is a dict with the keys that its type has in front, in the type's order; so is the dict in it under the key inner.
+// Ordered returns a dict with the given keys first, in this order; likewise the dict in it under the key inner.
 func Ordered(v template.Value, inner string, innerKeys []string, keys ...string) template.Value {
 	if v.Dict() == nil {
 		return v
@@ -300,7 +300,7 @@ func Ordered(v template.Value, inner string, innerKeys []string, keys ...string)
 	return d.Value()
 }
 
-// EachOf is the list of what f makes of each item.
+// EachOf returns the list of f's result for each item.
 func EachOf(items []template.Value, f func(template.Value) (template.Value, error)) (template.Value, error) {
 	out := make([]template.Value, len(items))
 	for i, v := range items {
@@ -312,5 +312,5 @@ func EachOf(items []template.Value, f func(template.Value) (template.Value, erro
 	return template.NewList(out...), nil
 }
 
-// Forms of a value in a request.
+// Kinds of a value in a request.
 func isText(v gjson.Result) bool { return v.Type == gjson.String }
