@@ -24,11 +24,12 @@ import (
 	"github.com/sightline-router/sightline/internal/survey"
 )
 
-// The canary is a prompt of some four blocks that nobody has sent before, one token long in its answer. Each worker gets it twice
-// while its event sockets are listened to: the second answer must find it cached, and an event must tell that it is stored.
-// Through Envoy it is sent twice again, with headers that would steer if Envoy believed them, and a body as large as may be.
+// The canary is a prompt of some four blocks that was never sent before, answered with one token. Each worker gets it twice while
+// its event sockets are read: the second answer must report cached tokens, and an event must report its blocks as stored. It is
+// sent through Envoy twice again, with forged headers that would steer if Envoy believed them, followed by bodies as large as the
+// limit allows.
 
-// canary is what came of it at one worker.
+// canary is its result at one worker.
 type canary struct {
 	sent          bool
 	err           error
@@ -40,49 +41,49 @@ type canary struct {
 type socket struct {
 	rules.EventSource
 	rank     int
-	ours     bool // it is configured; else the worker told of it, and an agent beside it may be the only one to reach it
+	ours     bool // it is configured; otherwise the worker reported it, and perhaps only an agent beside the worker can reach it
 	replayed error
 
 	mu     sync.Mutex
 	up     bool
-	err    error // the last, while it was not up
+	err    error // the latest, while it was not connected
 	frames []frame
 }
 
-// frame is a message with stored blocks.
+// frame is a message that reports stored blocks.
 type frame struct {
 	payload   [sha256.Size]byte
 	came      time.Time
-	stamped   time.Time // by the worker; zero: it is not
+	stamped   time.Time // by the worker; zero: no time stamp
 	blockSize int
-	begins    string // the tokens of a first block, as text; "": it has none
+	begins    string // the tokens of a first block of a prompt, as text; "": there is none
 	hash      uint64 // of that block
 }
 
-// through is what came of it through Envoy.
+// through is the canary's result through Envoy.
 type through struct {
 	asked         bool
 	err           error
 	first, second survey.Usage
-	steered       error // an answer to a request with forged headers that is not the one without
-	passed        int   // bytes of the largest body that was taken
-	failed        int   // of the smallest that was not; 0: none
+	steered       error // a response to a request with forged headers that differs from the one without them
+	passed        int   // size of the largest body that was accepted, in bytes
+	failed        int   // size of the smallest that was not; 0: none
 	status        string
 }
 
-// text makes a prompt of at least so many tokens; equal seeds make equal prompts.
+// text returns a prompt of at least this many tokens. Equal seeds give equal prompts.
 func text(seed uint64, tokens int) string {
 	return fmt.Sprintf("%016x ", seed) + strings.Repeat("one two three four ", max(16, tokens))
 }
 
 func prompt(model, text string) []byte {
-	body, _ := json.Marshal(map[string]any{"model": model, "prompt": text, "max_tokens": 1}) // texts and numbers do not fail
+	body, _ := json.Marshal(map[string]any{"model": model, "prompt": text, "max_tokens": 1}) // texts and numbers always marshal
 	return body
 }
 
-// sendCanaries sends all of them.
+// sendCanaries sends the canary to all workers.
 func (s *seen) sendCanaries(ctx context.Context) {
-	seed := rand.Uint64() // one for all workers: their names of equal blocks are compared
+	seed := rand.Uint64() // one for all workers, because their names of equal blocks are compared
 	s.each(func(w *worker) {
 		if w.err == nil && len(w.facts.Served) > 0 {
 			w.sendCanary(ctx, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
@@ -93,7 +94,7 @@ func (s *seen) sendCanaries(ctx context.Context) {
 	}
 }
 
-// sources are where the worker's events are heard.
+// sources returns the sockets on which the worker's events can be received.
 func (w *worker) sources() (list []*socket) {
 	if e := w.Events; e.ZMQ != "" && !e.Bind {
 		for rank := range max(1, w.Ranks) {
@@ -127,7 +128,7 @@ func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Clien
 		}
 	}
 	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
-	for try := range uint64(3) { // what is sent before a subscription has taken effect is not heard
+	for try := range uint64(3) { // messages before the subscription takes effect are lost
 		body := prompt(w.facts.Served[0].ID, text(seed+try, w.class.BlockSize))
 		if c.first, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body); c.err != nil {
 			return
@@ -141,12 +142,12 @@ func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Clien
 	}
 }
 
-// heard tells whether an event of stored blocks came.
+// heard reports whether an event of stored blocks was received.
 func (c *canary) heard() bool {
 	return !allAre(c.sockets, func(o *socket) bool { return len(o.frames) == 0 })
 }
 
-// allAre asks each socket under its lock.
+// allAre reports whether is holds for each socket. It calls is with the socket's lock held.
 func allAre(list []*socket, is func(*socket) bool) bool {
 	yes := true
 	for _, o := range list {
@@ -157,7 +158,7 @@ func allAre(list []*socket, is func(*socket) bool) bool {
 	return yes
 }
 
-// wait asks until a condition holds, for so long at most.
+// wait polls until cond holds, for at most patience. It returns cond's last result.
 func wait(ctx context.Context, patience time.Duration, cond func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -171,10 +172,10 @@ func wait(ctx context.Context, patience time.Duration, cond func() bool) bool {
 	return true
 }
 
-// mostFrames is how many of a socket are kept: a worker may be busy.
+// mostFrames bounds the frames kept per socket, since a worker may be busy.
 const mostFrames = 256
 
-// listen keeps what comes until ctx ends.
+// listen keeps the socket's frames until ctx ends.
 func (o *socket) listen(ctx context.Context, r rules.Rules) {
 	if r.Decoder == nil {
 		return
@@ -211,7 +212,7 @@ func (o *socket) listen(ctx context.Context, r rules.Rules) {
 	}
 }
 
-// stamp is the time that a batch of vLLM, SGLang or TensorRT-LLM begins with, in Unix seconds; zero: none.
+// stamp returns the time at the beginning of a batch of vLLM, SGLang or TensorRT-LLM, in Unix seconds; zero: none.
 func stamp(payload []byte) time.Time {
 	if _, rest, err := msgp.ReadArrayHeaderBytes(payload); err == nil {
 		if at, _, err := msgp.ReadFloat64Bytes(rest); err == nil && at > 1e9 && at < 1e10 {
@@ -223,7 +224,7 @@ func stamp(payload []byte) time.Time {
 
 var errEnough = errors.New("enough was replayed")
 
-// askReplay asks for the first message that is kept.
+// askReplay requests the oldest message that the engine keeps.
 func (o *socket) askReplay(ctx context.Context, patience time.Duration) {
 	if o.Replay == "" {
 		return
@@ -237,7 +238,7 @@ func (o *socket) askReplay(ctx context.Context, patience time.Duration) {
 	}
 }
 
-// nowhere is an address where nobody is: the discard port of this machine.
+// nowhere is an address where nothing listens: this machine's discard port.
 const nowhere = "127.0.0.1:9"
 
 // sendThrough sends the canaries through Envoy.
@@ -258,7 +259,7 @@ func (s *seen) sendThrough(ctx context.Context) {
 	if t.first, t.err = survey.Post(ctx, client, at, "/v1/completions", body); t.err != nil {
 		return
 	}
-	if s.running != nil { // it predicts the second from the first at once, but its end is told a moment later
+	if s.running != nil { // it predicts the second request from the first at once, but learns a moment later that the first has ended
 		wait(ctx, s.o.Patience/10, func() bool { return false })
 	}
 	if t.second, t.err = survey.Post(ctx, client, at, "/v1/completions", body); t.err != nil {
@@ -274,7 +275,7 @@ func (s *seen) sendThrough(ctx context.Context) {
 	s.tryBodies(ctx, client, at, m.Name)
 }
 
-// tryBodies finds the largest body that passes. Its request is one that no engine computes: max_tokens is below 1.
+// tryBodies finds the largest body that passes. No engine computes these requests, because max_tokens is below 1.
 func (s *seen) tryBodies(ctx context.Context, client *http.Client, at, model string) {
 	t := &s.through
 	for size := int(s.cfg.BodyLimit); size >= 16<<10; size /= 4 {

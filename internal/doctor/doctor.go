@@ -1,13 +1,14 @@
-// Package doctor looks for what keeps requests from hits: in the files, at the workers, in Envoy, at the running Sightline.
+// Package doctor looks for what keeps requests from cache hits: in the files, at the workers, in Envoy and in the running
+// Sightline.
 //
-//	look      what is there, asked once: look.go (files, workers, Envoy, the admin page, NATS, agents), canary.go (requests
+//	look      the state, collected once: look.go (files, workers, Envoy, the admin page, NATS, agents), canary.go (requests
 //	          of its own, and the events that they cause)
-//	checks    the table below, each a function of what was seen: workers.go, tokens.go, events.go, outside.go (Envoy,
+//	checks    the table below, each a function of that state: workers.go, tokens.go, events.go, outside.go (Envoy,
 //	          Sightline, NATS, agents)
-//	verdicts  print.go, for people and as JSON
+//	verdicts  print.go, as text and as JSON
 //
-// Nothing that it asks changes anything but for the canary, which has each worker compute a few tokens. A check without what it
-// needs says so, and does not guess. Each code has a section in docs/doctor.md.
+// It changes nothing, except that the canary makes each worker compute a few tokens. A check that lacks its inputs says so and does
+// not guess. Each code has a section in docs/doctor.md.
 package doctor
 
 import (
@@ -20,26 +21,26 @@ import (
 	"time"
 )
 
-// Options say what is looked at.
+// Options say what is examined.
 type Options struct {
-	Config string   // Sightline's file
-	Envoy  string   // an envoy.yaml, a config dump or an Envoy's admin page; "": the page of envoy.admin, if it answers
-	Admin  string   // a running Sightline's admin page; "": that of the file's admin, if it answers
+	Config string   // Sightline's configuration file
+	Envoy  string   // an envoy.yaml, a config dump or an Envoy's admin page; "": the page in envoy.admin, if it answers
+	Admin  string   // a running Sightline's admin page; "": the file's admin address, if it answers
 	Agents []string // agents' admin pages
-	Pre    bool     // files only
+	Pre    bool     // check files only
 	Canary bool     // send requests
-	// Patience is how long an answer, or an event, is waited for; 0: 3 s.
+	// Patience is how long to wait for an answer or an event; 0: 3 s.
 	Patience time.Duration
 	JSON     bool
 	Color    bool
-	Watch    time.Duration // look again after so long, until the context ends, and print what changed; 0: look once
+	Watch    time.Duration // repeat at this interval until the context ends, and print changes; 0: look once
 	Out      io.Writer
 }
 
-// Verdict is what a check came to. The worst of the first three decides the exit status.
+// Verdict is the result of a check. The worst of the first three determines the exit status.
 type Verdict string
 
-// The verdicts. Unchecked: something that it needs was not there, and the evidence says what.
+// The verdicts. Unchecked means that an input of the check was missing; the evidence says which.
 const (
 	OK        Verdict = "ok"
 	Warning   Verdict = "warning"
@@ -47,7 +48,7 @@ const (
 	Unchecked Verdict = "not checked"
 )
 
-// Result is one check's.
+// Result is the result of one check.
 type Result struct {
 	Code     string   `json:"code"` // stable, such as SL0101
 	Category string   `json:"category"`
@@ -55,13 +56,13 @@ type Result struct {
 	Verdict  Verdict  `json:"verdict"`
 	Evidence []string `json:"evidence,omitempty"`
 	Fix      string   `json:"fix,omitempty"`
-	Link     string   `json:"link,omitempty"` // of what is not well: a section of docs/doctor.md
+	Link     string   `json:"link,omitempty"` // a section of docs/doctor.md, for a warning or an error
 }
 
-// categories are named by the first two digits of codes.
+// categories maps the first two digits of a code to the category's name.
 var categories = map[string]string{"01": "workers", "02": "tokens", "03": "events", "04": "envoy", "05": "sightline", "06": "nats and agents"}
 
-// checks are all of them, by category. A title says what is so when all is well.
+// checks are all checks, by category. A title states what holds if all is well.
 var checks = []struct {
 	code, title string
 	look        func(*seen, *report)
@@ -108,10 +109,10 @@ var checks = []struct {
 	{"SL0602", "agents hear their engines and publish", agents},
 }
 
-// report is a check's result while it is made.
+// report is a check's result under construction.
 type report struct{ Result }
 
-// bad notes what is wrong and what to do; the fix of the worst is kept.
+// bad records a finding and its fix. The fix of the worst finding is kept.
 func (r *report) bad(v Verdict, fix, format string, args ...any) {
 	if r.Verdict != Error && (v == Error || r.Verdict != Warning) {
 		r.Verdict, r.Fix = v, fix
@@ -121,7 +122,7 @@ func (r *report) bad(v Verdict, fix, format string, args ...any) {
 	r.Evidence = append(r.Evidence, fmt.Sprintf(format, args...))
 }
 
-// ok notes what was seen to be well.
+// ok records something that was checked and is well.
 func (r *report) ok(format string, args ...any) {
 	if r.Verdict == "" || r.Verdict == Unchecked {
 		r.Verdict = OK
@@ -129,7 +130,7 @@ func (r *report) ok(format string, args ...any) {
 	r.Evidence = append(r.Evidence, fmt.Sprintf(format, args...))
 }
 
-// unchecked notes what was not looked at, and why.
+// unchecked records something that was not checked, and why.
 func (r *report) unchecked(format string, args ...any) {
 	if r.Verdict == "" {
 		r.Verdict = Unchecked
@@ -139,7 +140,7 @@ func (r *report) unchecked(format string, args ...any) {
 	}
 }
 
-// Examine looks once.
+// Examine runs all checks once.
 func Examine(ctx context.Context, o Options) []Result {
 	if o.Patience <= 0 {
 		o.Patience = 3 * time.Second
@@ -165,8 +166,7 @@ func Examine(ctx context.Context, o Options) []Result {
 	return list
 }
 
-// Status is the process's exit status: 0 all is well, 1 an error, 2 a warning and no error. What was not checked does not
-// count: it is listed.
+// Status returns the process's exit status: 0 all is well, 1 an error, 2 a warning and no error. Unchecked results do not count.
 func Status(list []Result) (status int) {
 	for _, r := range list {
 		switch {
@@ -179,7 +179,7 @@ func Status(list []Result) (status int) {
 	return status
 }
 
-// Run looks, prints, and gives the exit status; with Watch again and again, where only what changed is printed.
+// Run examines, prints the results and returns the exit status. With Watch it repeats this and prints only changes.
 func Run(ctx context.Context, o Options) (status int, err error) {
 	list := Examine(ctx, o)
 	if err := o.print(list); err != nil || o.Watch <= 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/internal/admin"
 )
 
-// Mistake 1.
+// published checks that workers publish KV events (SL0301).
 func published(s *seen, r *report) {
 	const fix = `start the worker with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'`
 	s.asked(r, func(w *worker) {
@@ -37,7 +37,7 @@ func published(s *seen, r *report) {
 	})
 }
 
-// batches are those of a worker that came to the running Sightline.
+// batches returns how many of a worker's event batches the running Sightline has received.
 func (s *seen) batches(w *worker, rows []admin.Worker) (n uint64) {
 	for _, row := range rows {
 		if row.Name == w.Name {
@@ -47,7 +47,7 @@ func (s *seen) batches(w *worker, rows []admin.Worker) (n uint64) {
 	return n
 }
 
-// Mistake 8.
+// sockets checks that event sockets are reachable where they are configured (SL0303).
 func sockets(s *seen, r *report) {
 	s.asked(r, func(w *worker) {
 		for _, o := range w.canary.sockets {
@@ -92,7 +92,7 @@ func port(endpoint string) string {
 	return u.Port()
 }
 
-// Mistake 9.
+// replays checks that missed events can be replayed (SL0304).
 func replays(s *seen, r *report) {
 	s.asked(r, func(w *worker) {
 		if w.Events.ZMQ != "" && w.Events.Replay == "" && w.Events.Load == "" {
@@ -125,7 +125,7 @@ func number(endpoint string) (n int) {
 	return n
 }
 
-// oneSocketEach finds workers whose events are one another's: the same messages, stamps and all.
+// oneSocketEach finds workers that send the same event messages, time stamps included, because they share a socket (SL0308).
 func oneSocketEach(s *seen, r *report) {
 	whose := map[[32]byte]string{}
 	for _, w := range s.workers {
@@ -151,7 +151,7 @@ func oneSocketEach(s *seen, r *report) {
 	})
 }
 
-// counted are what the running Sightline, and the agents, counted of events.
+// counted returns how many events of a kind the running Sightline and the agents have counted.
 func (s *seen) counted(what string, heard func(*agent) uint64) (n float64, asked bool) {
 	n = s.count("sightline_events_total", "what="+what)
 	for i := range s.agents {
@@ -160,7 +160,7 @@ func (s *seen) counted(what string, heard func(*agent) uint64) (n float64, asked
 	return n, s.running != nil || len(s.agents) > 0
 }
 
-// Mistake 10.
+// offloaded checks that events of offloaded blocks say what the blocks hold (SL0305).
 func offloaded(s *seen, r *report) {
 	n, asked := s.counted("unresolved", func(a *agent) (n uint64) {
 		for _, one := range a.state.Ranks {
@@ -178,7 +178,7 @@ func offloaded(s *seen, r *report) {
 	}
 }
 
-// Mistake 11.
+// media checks that the storage media named in events are known (SL0306).
 func media(s *seen, r *report) {
 	unknown := 0
 	for _, row := range s.rows() {
@@ -196,7 +196,7 @@ func media(s *seen, r *report) {
 	}
 }
 
-// eventStreams: what else is wrong with what comes.
+// eventStreams checks for unknown keys and lost events (SL0309).
 func eventStreams(s *seen, r *report) {
 	if s.running == nil {
 		r.unchecked("%s", s.noNews)
@@ -220,7 +220,8 @@ func eventStreams(s *seen, r *report) {
 	}
 }
 
-// Mistake 7: Sightline itself does not use the engine's names, but stores that workers share, and pulls from each other, do.
+// hashes checks that workers give equal blocks equal names (SL0302). Sightline itself does not use the engine's names, but stores
+// shared by workers, and transfers between workers, do.
 func hashes(s *seen, r *report) {
 	type name struct{ engine, model, begins string }
 	first, algo := map[name]*worker{}, map[string]*worker{}
@@ -258,10 +259,11 @@ func hashes(s *seen, r *report) {
 	}
 }
 
-// mostSkew is how far stamps may be off: an event comes milliseconds after its step.
+// mostSkew is the tolerated clock difference. An event arrives milliseconds after its step.
 const mostSkew = 30 * time.Second
 
-// Mistake 29. Sightline orders events by number and asks no clock; what joins logs and metrics of several machines does.
+// clocks checks that the workers' clocks agree with ours (SL0307). Sightline orders events by number and uses no clock; correlating
+// logs and metrics of several machines does.
 func clocks(s *seen, r *report) {
 	s.canaries(r, func(w *worker, c *canary) {
 		for _, o := range c.sockets {

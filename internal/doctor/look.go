@@ -38,48 +38,48 @@ import (
 )
 
 const (
-	sideBySide = 8        // workers asked at once
-	maxPage    = 64 << 20 // of an admin page
+	sideBySide = 8        // workers asked in parallel
+	maxPage    = 64 << 20 // of an admin page, in bytes
 )
 
-// seen is what there is.
+// seen is the collected state.
 type seen struct {
 	o         Options
 	began     time.Time
 	cfg       config.Config
 	configErr error
-	as        *secure.Client // how workers are spoken to, or nil
+	as        *secure.Client // TLS and token settings towards workers, or nil
 	workers   []*worker
-	frontends []*worker       // of Dynamo: no workers
-	deployed  []dynamo.Worker // behind them, as its discovery folder says
+	frontends []*worker       // of Dynamo; they are not workers
+	deployed  []dynamo.Worker // behind the front ends, by the discovery folder
 	deployErr error
-	probes    []probe.Result // of the running Sightline, or our own
+	probes    []probe.Result // of the running Sightline, or made here
 
 	envoy      []fit.Finding
 	lacks      []fit.Piece
 	envoyErr   error
-	envoyAsked bool // it was named, or answers
+	envoyAsked bool // it was given, or answers
 	through    through
 
-	running *running // nil: none
-	noNews  string   // why
+	running *running // nil: none was found
+	noNews  string   // why none was found
 
 	natsErr error
 	nats    []*jetstream.StreamInfo
 	agents  []agent
 }
 
-// worker is one that is configured by address, or that the running Sightline has found.
+// worker is a worker configured by address, or found by the running Sightline.
 type worker struct {
 	config.Worker
 	class  config.Class
 	rules  rules.Rules
 	facts  rules.Facts
-	err    error // it did not answer
+	err    error // why it did not answer
 	canary canary
 }
 
-// running is what a Sightline tells of itself.
+// running is what a running Sightline reports of itself.
 type running struct {
 	notReady  string
 	rows      []admin.Worker
@@ -89,7 +89,7 @@ type running struct {
 	metrics   map[string]*dto.MetricFamily
 }
 
-// agent is what one tells of itself.
+// agent is what an agent reports of itself.
 type agent struct {
 	at    string
 	err   error
@@ -103,7 +103,7 @@ type agent struct {
 	}
 }
 
-// look asks all that is there.
+// look collects the state.
 func look(ctx context.Context, o Options) *seen {
 	s := &seen{o: o, began: time.Now()}
 	cfg, err := config.Load(o.Config)
@@ -145,7 +145,7 @@ func look(ctx context.Context, o Options) *seen {
 	return s
 }
 
-// askAgent sends the configuration's token neither in the clear nor to a host that only a name server vouches for.
+// askAgent asks an agent. It does not send the configuration's token in plain text, nor to a host that was only looked up in DNS.
 func (s *seen) askAgent(ctx context.Context, at string) agent {
 	a := agent{at: at}
 	if u, err := url.Parse(web(at)); err != nil || s.cfg.AdminToken != "" && u.Scheme != "https" && !admin.IsLoopback(u.Host) {
@@ -156,7 +156,7 @@ func (s *seen) askAgent(ctx context.Context, at string) agent {
 	return a
 }
 
-// list has the workers that the file names, and those that the running Sightline found.
+// list collects the workers that the file names and those that the running Sightline found.
 func (s *seen) list(ctx context.Context) {
 	add := func(wc config.Worker) {
 		class, ok := s.cfg.ClassOf(&wc)
@@ -177,7 +177,7 @@ func (s *seen) list(ctx context.Context) {
 	}
 }
 
-// lookAtDynamo asks the front ends what they serve, and reads the discovery folder.
+// lookAtDynamo asks the front ends which models they serve, and reads the discovery folder.
 func (s *seen) lookAtDynamo(ctx context.Context, client *http.Client) {
 	c := &s.cfg.Dynamo
 	if c.Plane == "" {
@@ -191,7 +191,7 @@ func (s *seen) lookAtDynamo(ctx context.Context, client *http.Client) {
 	s.deployed, s.deployErr = dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component, Endpoint: c.Endpoint}, s.began)
 }
 
-// resolved is a worker at each address of its name.
+// resolved returns one worker for each address of its name.
 func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 	_, host, port, err := config.SplitAddr(wc.Addr)
 	if err != nil || host == "" {
@@ -199,7 +199,7 @@ func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 	}
 	ips, err := net.DefaultResolver.LookupHost(ctx, host)
 	if err != nil {
-		return []config.Worker{wc} // that it does not answer says why
+		return []config.Worker{wc} // the failure to answer will be reported
 	}
 	list := make([]config.Worker, len(ips))
 	for i, ip := range ips {
@@ -214,7 +214,7 @@ func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 	return list
 }
 
-// each calls do for all workers, some at a time.
+// each calls do for all workers, several in parallel.
 func (s *seen) each(do func(*worker)) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, sideBySide)
@@ -228,7 +228,7 @@ func (s *seen) each(do func(*worker)) {
 	all.Wait()
 }
 
-// rows are the workers as the running Sightline shows them.
+// rows returns the workers as the running Sightline reports them.
 func (s *seen) rows() []admin.Worker {
 	if s.running == nil {
 		return nil
@@ -236,7 +236,7 @@ func (s *seen) rows() []admin.Worker {
 	return s.running.rows
 }
 
-// count sums a counter or gauge of the running Sightline over the series that have all of the labels, given as name=value.
+// count sums a counter or gauge of the running Sightline over the series that have all these labels, given as name=value.
 func (s *seen) count(name string, labels ...string) (sum float64) {
 	if s.running == nil {
 		return 0
@@ -252,7 +252,7 @@ func (s *seen) count(name string, labels ...string) (sum float64) {
 	return sum
 }
 
-// lookAtTokens compares tokens and settings with those of the workers.
+// lookAtTokens compares tokens and settings with the workers'.
 func (s *seen) lookAtTokens(ctx context.Context, loaded *serve.Server) {
 	var list []probe.Worker
 	for _, w := range s.workers {
@@ -290,7 +290,7 @@ func (s *seen) lookAtEnvoy(ctx context.Context) {
 	s.lacks, s.envoyErr = fit.Missing(b, want)
 }
 
-// answersAt tells whether something listens at host:port.
+// answersAt reports whether something listens at host:port.
 func answersAt(addr string) bool {
 	c, err := net.DialTimeout("tcp", addr, time.Second)
 	if err == nil {
@@ -299,7 +299,7 @@ func answersAt(addr string) bool {
 	return err == nil
 }
 
-// askSightline asks a running Sightline for all that it tells; nil where there is none, and why.
+// askSightline collects what a running Sightline reports; nil and the reason if there is none.
 func (s *seen) askSightline(ctx context.Context) (*running, string) {
 	if s.o.Admin == "" && (s.cfg.Admin == "" || !answersAt(s.cfg.Admin)) {
 		return nil, fmt.Sprintf("no running Sightline is named (--admin URL), and none answers at admin, %q", s.cfg.Admin)
@@ -316,7 +316,7 @@ func (s *seen) askSightline(ctx context.Context) (*running, string) {
 	return r, ""
 }
 
-// get asks the running Sightline's admin page.
+// get requests a path of the running Sightline's admin page.
 func (s *seen) get(ctx context.Context, path string, into any) error {
 	at := s.cfg.Admin
 	if s.cfg.AdminTLS.Cert != "" {
@@ -325,7 +325,7 @@ func (s *seen) get(ctx context.Context, path string, into any) error {
 	return getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(cmp.Or(s.o.Admin, at))+path, s.cfg.AdminToken, into)
 }
 
-// web makes a URL of an address, if it is none.
+// web turns an address into a URL unless it is one.
 func web(at string) string {
 	if !strings.Contains(at, "://") {
 		at = "http://" + at
@@ -333,7 +333,7 @@ func web(at string) string {
 	return strings.TrimRight(at, "/")
 }
 
-// getJSON reads a page of JSON, or metrics, or nothing; the error has the words of an answer other than 200.
+// getJSON reads a page of JSON or metrics, or no body. The error quotes the body of a response other than 200.
 func getJSON(ctx context.Context, client *http.Client, url, token string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -366,8 +366,8 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 	return err
 }
 
-// lookAtNATS asks an existing server for the agents' streams, as Sightline would; of the server of Dynamo's plane, whether it
-// lets us in.
+// lookAtNATS asks an existing server for the agents' streams, as Sightline would. Of the server of Dynamo's plane it only checks
+// that it accepts us.
 func (s *seen) lookAtNATS(ctx context.Context) {
 	if d := &s.cfg.Dynamo; d.Plane == "nats" {
 		c, err := s.reach(ctx, "dynamo.nats", &d.NATS, "")
@@ -401,7 +401,7 @@ func (s *seen) lookAtNATS(ctx context.Context) {
 	}
 }
 
-// reach connects to a server, within the patience there is.
+// reach connects to a server, within Patience.
 func (s *seen) reach(ctx context.Context, key string, n *bus.Access, inbox string) (*nats.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
 	defer cancel()

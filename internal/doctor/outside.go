@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// codes are where package fit's findings go; all others to SL0410.
+// codes maps package fit's findings to codes; all others go to SL0410.
 var codes = map[string]string{
 	"body_limit": "SL0401", "buffer_filter": "SL0401", "ext_authz_body": "SL0401", "connection_limit": "SL0401", "http2_window": "SL0401",
 	"grpc_message_limit": "SL0402",
@@ -31,7 +31,7 @@ func codeOf(f fit.Finding) string {
 	return "SL0410"
 }
 
-// ofEnvoy reports the findings that belong to a code.
+// ofEnvoy returns a check that reports the findings of one code.
 func ofEnvoy(code string) func(*seen, *report) {
 	return func(s *seen, r *report) {
 		if s.envoyErr != nil {
@@ -67,7 +67,7 @@ func ofEnvoy(code string) func(*seen, *report) {
 	}
 }
 
-// Mistakes 15 and 16, as the canary has it.
+// bodies checks that Envoy accepts bodies as large as Sightline does (SL0401), also by what the canary found.
 func bodies(s *seen, r *report) {
 	ofEnvoy("SL0401")(s, r)
 	if t := &s.through; t.failed > 0 {
@@ -78,7 +78,7 @@ func bodies(s *seen, r *report) {
 	}
 }
 
-// Mistake 21.
+// steered checks that clients cannot choose a worker (SL0407).
 func steered(s *seen, r *report) {
 	ofEnvoy("SL0407")(s, r)
 	if t := &s.through; t.steered != nil {
@@ -88,7 +88,7 @@ func steered(s *seen, r *report) {
 	}
 }
 
-// Mistake 28.
+// obeyed checks that Envoy sends requests where Sightline chose (SL0408).
 func obeyed(s *seen, r *report) {
 	ofEnvoy("SL0408")(s, r)
 	t := &s.through
@@ -130,7 +130,7 @@ func accessLog(s *seen, r *report) {
 	}
 }
 
-// Mistake 25.
+// feeds checks that events feed the index, up to the length of prompts (SL0502).
 func feeds(s *seen, r *report) {
 	for i := range s.cfg.Workers {
 		w := &s.cfg.Workers[i]
@@ -164,10 +164,10 @@ func feeds(s *seen, r *report) {
 	}
 }
 
-// A block of one worker takes 20 to 27 bytes of the index (docs/scaling.md).
+// bytesOfBlock is the size of a worker's block in the index: 20 to 27 bytes (docs/scaling.md).
 const bytesOfBlock = 27
 
-// Mistake 30, in the form that befalls us: one size taken for another. The index must have room for the workers' pools.
+// room checks that the index has room for the blocks of the workers' caches (SL0503).
 func room(s *seen, r *report) {
 	blocks := 0
 	s.asked(r, func(w *worker) { blocks += w.facts.Blocks * max(1, w.Ranks) })
@@ -196,7 +196,7 @@ func room(s *seen, r *report) {
 
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// Mistake 22.
+// replicas checks that several replicas do not share what only one may have (SL0504).
 func replicas(s *seen, r *report) {
 	n := max(len(s.cfg.Envoy.Sightlines), len(s.cfg.Replicas.Addresses))
 	if n < 2 && len(s.cfg.Replicas.Addresses) == 0 {

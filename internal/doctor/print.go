@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// marks and colours (SGR) of verdicts.
+// marks are the symbols and colours (SGR) of verdicts.
 var marks = map[Verdict]struct{ mark, color string }{OK: {"√", "32"}, Warning: {"‼", "33"}, Error: {"×", "31"}, Unchecked: {"-", "2"}}
 
-// print writes all results: for people by category, what is well in one line.
+// print writes all results as JSON or as text by category, where a result without findings takes one line.
 func (o *Options) print(list []Result) error {
 	if o.JSON {
 		return json.NewEncoder(o.Out).Encode(map[string]any{"status": Status(list), "checks": list})

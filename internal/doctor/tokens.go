@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	plainText = "text" // as the probe calls it
+	plainText = "text" // the probe's name for it
 	aPicture  = "a picture"
 )
 
-// compared reports what the probe found of conversations that are meant.
+// compared reports what the probe found for the conversations selected by meant.
 func (s *seen) compared(r *report, fix string, meant func(what string) bool) {
 	s.asked(r, func(w *worker) {
 		seen, wrong := 0, 0
@@ -48,14 +48,14 @@ func (s *seen) compared(r *report, fix string, meant func(what string) bool) {
 	})
 }
 
-// differs tells whether the probe found other tokens in plain text: then all else differs for the same cause.
+// differs reports whether the probe found different tokens in plain text, which makes everything else differ too.
 func (s *seen) differs(what string) bool {
 	return slices.ContainsFunc(s.probes, func(p probe.Result) bool {
 		return slices.ContainsFunc(p.Findings, func(f probe.Finding) bool { return f.What == what && f.Verdict == probe.Differs })
 	})
 }
 
-// Mistake 5.
+// tokenizers checks that plain text becomes the same tokens here and at the workers (SL0202).
 func tokenizers(s *seen, r *report) {
 	s.compared(r, "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)", func(what string) bool { return what == plainText })
 	s.asked(r, func(w *worker) {
@@ -65,7 +65,7 @@ func tokenizers(s *seen, r *report) {
 	})
 }
 
-// Mistake 4.
+// templates checks that conversations become the same tokens here and at the workers (SL0201).
 func templates(s *seen, r *report) {
 	if s.differs(plainText) {
 		r.unchecked("plain text differs already (SL0202)")
@@ -76,7 +76,7 @@ func templates(s *seen, r *report) {
 	})
 }
 
-// Mistake 13.
+// pictures checks that pictures become the same tokens and names here and at the workers (SL0204).
 func pictures(s *seen, r *report) {
 	const fix = "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the worker was started"
 	for _, f := range s.audited(audit.Span, audit.MediaName) {
@@ -89,7 +89,7 @@ func pictures(s *seen, r *report) {
 	s.compared(r, fix, func(what string) bool { return what == aPicture })
 }
 
-// decisions are the last ones of the running Sightline.
+// decisions returns the last decisions of the running Sightline.
 func (s *seen) decisions() []router.Recent {
 	if s.running == nil {
 		return nil
@@ -97,7 +97,7 @@ func (s *seen) decisions() []router.Recent {
 	return s.running.decisions
 }
 
-// audited are the running Sightline's last findings with one of these verdicts.
+// audited returns the running Sightline's last audit findings with one of these verdicts.
 func (s *seen) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
 	if s.running != nil {
 		for _, f := range s.running.findings {
@@ -109,7 +109,7 @@ func (s *seen) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
 	return list
 }
 
-// sizeOf is the configured block size where a decision went.
+// sizeOf returns the configured block size of the worker that a decision chose.
 func (s *seen) sizeOf(d *router.Recent) int {
 	for _, w := range s.workers {
 		if w.Name == d.Worker {
@@ -119,7 +119,7 @@ func (s *seen) sizeOf(d *router.Recent) int {
 	return 0
 }
 
-// Mistake 12.
+// shortPrompts checks that prompts are longer than a block (SL0203).
 func shortPrompts(s *seen, r *report) {
 	read, short, size := 0, 0, 0
 	for _, d := range s.decisions() {
@@ -142,7 +142,7 @@ func shortPrompts(s *seen, r *report) {
 	}
 }
 
-// hits says why requests find nothing, if they do not: the first of the causes that shows.
+// hits checks that requests hit blocks computed before (SL0205). If not, it reports the first cause that applies.
 func hits(s *seen, r *report) {
 	if s.running == nil {
 		r.unchecked("%s", s.noNews)
@@ -194,7 +194,7 @@ func hits(s *seen, r *report) {
 		r.unchecked("the running Sightline has decided nothing yet")
 	case 2*unknown > asked+unknown:
 		r.bad(Warning, "aliases of the model that is meant (SL0103 names them)", "wrong name: %d of the last %d requests name a model that nobody serves", unknown, asked+unknown)
-	case asked < 4 || 50*found >= asked && 2*fewer <= found: // one in fifty
+	case asked < 4 || 50*found >= asked && 2*fewer <= found: // 2 percent
 		r.ok("%d of the last %d requests had a hit", found, asked)
 	case len(other) > 0:
 		r.bad(Error, "see SL0201, SL0202 and SL0204, or block_size", "other tokens: %s stored another prompt than was predicted: %s", other[0].Worker, other[0].Says)

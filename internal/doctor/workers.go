@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/router/probe"
 )
 
-// asked calls do for the workers that answered; without any the check was not made.
+// asked calls do for the workers that answered. If there are none, the result is unchecked.
 func (s *seen) asked(r *report, do func(w *worker)) {
 	n := 0
 	for _, w := range s.workers {
@@ -48,7 +48,7 @@ func (s *seen) canaries(r *report, do func(w *worker, c *canary)) {
 	}
 }
 
-// found are the probe's findings of one thing, by worker.
+// found returns the probe's findings about these subjects, by worker.
 func (s *seen) found(what ...string) (list map[string][]probe.Finding) {
 	list = map[string][]probe.Finding{}
 	for _, p := range s.probes {
@@ -101,7 +101,8 @@ func answers(s *seen, r *report) {
 	s.asked(r, func(*worker) {})
 }
 
-// Mistake 26: a worker that runs without what is expected, a front end in the place of a worker, another release.
+// engines checks that every worker is the configured engine and release (SL0107): not another engine or release, and not a front
+// end in place of a worker.
 func engines(s *seen, r *report) {
 	s.asked(r, func(w *worker) {
 		f, c := &w.facts, &w.class
@@ -122,7 +123,7 @@ func engines(s *seen, r *report) {
 	})
 }
 
-// Mistake 6.
+// names checks that workers serve the model under its configured names (SL0103).
 func names(s *seen, r *report) {
 	for _, w := range s.frontends {
 		if w.err == nil && !slices.ContainsFunc(w.facts.Served, func(m rules.Served) bool { return m.ID == w.Model }) {
@@ -153,7 +154,7 @@ func names(s *seen, r *report) {
 	}
 }
 
-// Mistake 27.
+// adapters checks that all workers of a model have the same adapters (SL0108).
 func adapters(s *seen, r *report) {
 	found := s.found("adapters")
 	s.asked(r, func(w *worker) {
@@ -166,7 +167,7 @@ func adapters(s *seen, r *report) {
 	})
 }
 
-// Mistake 2.
+// blockSizes checks that block sizes are those configured (SL0101).
 func blockSizes(s *seen, r *report) {
 	for _, w := range s.deployed {
 		if class, ok := s.cfg.ClassOf(s.cfg.Dynamo.Worker()); ok && w.BlockSize > 0 && w.BlockSize != class.BlockSize {
@@ -206,7 +207,7 @@ func blockSizes(s *seen, r *report) {
 	})
 }
 
-// Mistake 3.
+// prefixCaching checks that prefix caching is on (SL0102).
 func prefixCaching(s *seen, r *report) {
 	const fix = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache (SGLang), with enable_block_reuse (TensorRT-LLM)"
 	s.asked(r, func(w *worker) {
@@ -226,7 +227,7 @@ func prefixCaching(s *seen, r *report) {
 	})
 }
 
-// Mistake 14.
+// countsCached checks that responses count cached tokens (SL0104).
 func countsCached(s *seen, r *report) {
 	s.canaries(r, func(w *worker, c *canary) {
 		if c.second.Details == nil && (c.first.Details == nil || c.first.Details.Cached == 0) {
@@ -238,7 +239,7 @@ func countsCached(s *seen, r *report) {
 	})
 }
 
-// Mistake 23.
+// roles checks that every model and role has a worker that gets requests (SL0105).
 func roles(s *seen, r *report) {
 	if s.running == nil {
 		r.unchecked("%s", s.noNews)
@@ -266,7 +267,7 @@ func roles(s *seen, r *report) {
 	}
 }
 
-// Mistake 24.
+// loads checks that workers report their load (SL0106).
 func loads(s *seen, r *report) {
 	if s.cfg.LoadEvery == 0 {
 		r.bad(Warning, "load_every: 1s", "load_every is 0: what others send to workers is not known")
@@ -286,7 +287,7 @@ func loads(s *seen, r *report) {
 			r.bad(Warning, fix, "%s: %s", w.Name, w.facts.Unknown[at].Why)
 		case w.facts.Requests == nil:
 			r.bad(Warning, fix, "%s: its page of metrics does not tell its requests", w.Name)
-		case stale(s.rows()) && (s.running.later == nil || stale(s.running.later)): // one look may find a busy worker late
+		case stale(s.rows()) && (s.running.later == nil || stale(s.running.later)): // a single look may catch a busy worker late
 			r.bad(Warning, fix, "%s tells its load here, but the running Sightline has none that counts", w.Name)
 		default:
 			r.ok("%s: %d requests", w.Name, *w.facts.Requests)
@@ -294,7 +295,7 @@ func loads(s *seen, r *report) {
 	})
 }
 
-// of are a worker's rows among those of the running Sightline.
+// of returns a worker's rows among those of the running Sightline.
 func (w *worker) of(rows []admin.Worker) (list []admin.Worker) {
 	for _, row := range rows {
 		if row.Name == w.Name || strings.HasPrefix(row.Name, w.Name+"/") {
