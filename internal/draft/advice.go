@@ -8,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// found says what each worker is, in a line.
+// found prints what each worker is, one line each.
 func (d *drafter) found() {
 	d.each(func(m *model, c *class, w *worker) {
 		if w.behind != nil {
@@ -46,7 +46,7 @@ func (c *class) value(name string) any {
 	return nil
 }
 
-// advise says what is to be switched on at the workers, what nobody could tell, and what to do next.
+// advise prints what should be enabled at the workers, what could not be found out, and the next steps.
 func (d *drafter) advise() {
 	var do, unknown []string
 	d.each(func(m *model, c *class, w *worker) {

@@ -1,12 +1,12 @@
-// Package draft writes a first configuration from what running workers say of themselves: `sightline init`.
+// Package draft writes a first configuration from what running workers report: `sightline init`.
 //
 //	addresses ─ survey ─▶ facts ─ group.go ─▶ models, with a class for each way in which their workers were started
 //	                              dynamo.go ─▶ or the one model of an NVIDIA Dynamo deployment, of its discovery folder and front ends
 //	                               files.go ─▶ each model's directory: given, the workers' own, a cache's, or fetched from a hub
 //	                               write.go ─▶ sightline.yaml, checked as `sightline serve --check` does, and envoy.yaml
-//	                              advice.go ─▶ what was found, and what is to be switched on at the workers
+//	                              advice.go ─▶ what was found, and what should be enabled at the workers
 //
-// Nothing is overwritten unasked, and nothing is written that does not pass the check.
+// It overwrites nothing without Force, and writes nothing that does not pass the check.
 package draft
 
 import (
@@ -30,25 +30,26 @@ import (
 	"github.com/sightline-router/sightline/router/discover"
 )
 
-// Options say whom to ask and where to write.
+// Options say which workers to ask and where to write.
 type Options struct {
 	Workers  []string // host:port of each; with Dynamo, of its front ends
 	Groups   []Group  // of pods
 	Dynamo   string   // the discovery folder of an NVIDIA Dynamo deployment
-	Scope    string   // its namespace, where the folder has several
-	ModelDir []string // DIR, or NAME=DIR where there are several models
+	Scope    string   // its namespace, if the folder has several
+	ModelDir []string // DIR, or NAME=DIR for several models
 	Out      string   // the directory to write into
-	Force    bool     // overwrite what is there
-	// Calibrate measures the first worker of each class (package calibrate); with Force also a busy one.
+	Force    bool     // overwrite existing files
+	// Calibrate measures the first worker of each class (package calibrate); with Force even a busy one.
 	Calibrate bool
-	Canary    bool                // have each worker compute two tokens, to see whether it counts cached ones
+	Canary    bool                // make each worker compute two tokens, to see whether it counts cached ones
 	Getenv    func(string) string // nil: os.Getenv
 }
 
-// Group is the pods behind the EndpointSlices that a label selector names; what is empty is the pod's own that asks.
+// Group is the pods behind the EndpointSlices that a label selector selects. Empty fields mean the values of the pod that this runs
+// in.
 type Group struct{ API, Namespace, Selector, Port string }
 
-// askTime bounds one question to a worker, and answerTime the canary's.
+// askTime bounds one request to a worker, answerTime the canary's.
 const (
 	askTime    = 5 * time.Second
 	answerTime = 60 * time.Second
@@ -63,7 +64,7 @@ type drafter struct {
 	models []*model
 }
 
-// Run asks the workers, writes sightline.yaml and envoy.yaml into Out, and says what it found.
+// Run asks the workers, writes sightline.yaml and envoy.yaml into Out, and prints what it found to say.
 func Run(ctx context.Context, o Options, say io.Writer) error {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
@@ -103,16 +104,16 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	return nil
 }
 
-// worker is one that was asked.
+// worker is a worker that answered.
 type worker struct {
 	rules.Facts
-	group  *Group      // nil: it was named by its address
-	auto   bool        // it says itself where it publishes
-	behind *deployment // of Dynamo: all its workers
+	group  *Group      // nil: given by its address
+	auto   bool        // it reports where it publishes
+	behind *deployment // of Dynamo: stands for all its workers
 }
 
-// ask finds out what each worker is, sixteen at a time. One that cannot be asked is an error: a configuration without it is not
-// what was wanted.
+// ask finds out what each worker is, sixteen in parallel. If one cannot be asked, that is an error, because a configuration without
+// it would be incomplete.
 func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 	if d.Dynamo != "" {
 		w, err := d.deployed(ctx)
@@ -190,7 +191,7 @@ func (d *drafter) calibrate(ctx context.Context) error {
 	return nil
 }
 
-// pods lists a group's once.
+// pods lists a group's pods.
 func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
 	api, namespace := discover.InCluster()
 	k := discover.Kubernetes{API: cmp.Or(g.API, api), CAFile: discover.DefaultCAFile, TokenFile: discover.DefaultTokenFile,

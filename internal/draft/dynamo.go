@@ -19,17 +19,18 @@ import (
 	"github.com/sightline-router/sightline/internal/survey"
 )
 
-// deployment is NVIDIA Dynamo's: workers without HTTP, known by their model cards, behind front ends that are good for all.
+// deployment is an NVIDIA Dynamo deployment: workers without HTTP, known by their model cards, behind front ends each of which
+// serves all of them.
 type deployment struct {
 	*dynamo.Endpoint
 	root      string
 	prefill   string // the component whose workers prefill; "": none
 	nats      yaml.MapSlice
-	login     bool // NATS wants a name and a password, which configurations take from a file
+	login     bool // NATS requires a name and a password, which configurations take from a file
 	frontends []string
 }
 
-// deployed finds out what the discovery folder has, and whether its front ends serve it.
+// deployed finds out what the discovery folder holds, and whether the front ends serve it.
 func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 	root, err := filepath.Abs(d.Dynamo)
 	if err != nil {
@@ -104,7 +105,7 @@ func (b *deployment) found(say io.Writer) {
 	}
 }
 
-// advise says what neither folder nor front ends tell.
+// advise prints what neither the folder nor the front ends report.
 func (b *deployment) advise(do, unknown func(format string, args ...any)) {
 	do("its front ends must run with --router-mode direct: others choose a worker by themselves")
 	if b.login {
@@ -113,7 +114,7 @@ func (b *deployment) advise(do, unknown func(format string, args ...any)) {
 	unknown("engine, engine_version: model cards do not say (written: vLLM's). With TensorRT-LLM also block_hash: dynamo_suffix")
 }
 
-// write is the section of the configuration.
+// write writes the configuration's section.
 func (b *deployment) write(f *file) {
 	or := config.Default().Dynamo
 	f.WriteString("dynamo:\n")

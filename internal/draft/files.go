@@ -12,8 +12,8 @@ import (
 	"github.com/sightline-router/sightline/internal/hub"
 )
 
-// files finds a model's directory: the one that was given; the workers' own path, if it is here too; what Hugging Face's cache
-// has of the repository; at last a hub's, fetched at one commit into the directory that is written to.
+// files finds a model's directory: the given one; the workers' own path, if it exists here; the repository in Hugging Face's cache;
+// or a hub's, fetched at one commit into the output directory.
 func (d *drafter) files(ctx context.Context, m *model) (err error) {
 	for _, given := range d.ModelDir {
 		name, dir, named := strings.Cut(given, "=")
@@ -39,7 +39,7 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 		}
 		return fmt.Errorf("its workers load it from %s, which is not here (give --model-dir with a copy of its files without the weights)", path)
 	}
-	repo := cmp.Or(path, m.name) // TensorRT-LLM tells no path
+	repo := cmp.Or(path, m.name) // TensorRT-LLM reports no path
 	if m.dir = d.cached(repo); m.dir != "" {
 		m.dirFrom = "Hugging Face's cache"
 		m.follow()
@@ -48,7 +48,7 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 	return d.fetch(ctx, m, repo)
 }
 
-// isModel tells a directory that holds a model.
+// isModel reports whether a directory holds a model.
 func isModel(dir string) bool {
 	for _, name := range []string{"config.json", "tokenizer.json", "params.json"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().IsRegular() {
@@ -58,7 +58,7 @@ func isModel(dir string) bool {
 	return false
 }
 
-// cached finds a repository's folder in a cache; its revision is followed from there.
+// cached finds a repository's folder in a cache, from where its revision is followed.
 func (d *drafter) cached(repo string) string {
 	folder := "models--" + strings.ReplaceAll(repo, "/", "--")
 	if !filepath.IsLocal(folder) || strings.ContainsRune(folder, filepath.Separator) {
@@ -74,14 +74,14 @@ func (d *drafter) cached(repo string) string {
 	return ""
 }
 
-// follow has a cache's folder read at the revision that the workers were started with; none: main.
+// follow sets the revision of a cache's folder to the one with which the workers were started; without one it is main.
 func (m *model) follow() {
 	if m.revision != "" && filepath.IsLocal(m.revision) {
 		m.classes[0].keys = append(m.classes[0].keys, key{"revision", "the workers' argument", m.revision, ""})
 	}
 }
 
-// fetch takes the small files from a hub, unless that was done before.
+// fetch downloads the small files from a hub, unless they were downloaded before.
 func (d *drafter) fetch(ctx context.Context, m *model, repo string) error {
 	folder := strings.ReplaceAll(repo, "/", "--")
 	if folder == "" || strings.HasPrefix(folder, ".") || strings.ContainsRune(folder, filepath.Separator) {

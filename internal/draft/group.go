@@ -10,32 +10,32 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// model is one that workers serve, with its classes: the first is the model's own keys.
+// model is a model that workers serve, with its classes. The first class supplies the model's own keys.
 type model struct {
 	name     string
 	aliases  []string
 	adapters []string
 	classes  []*class
 	dir      string
-	dirFrom  string // where the directory comes from, for people
+	dirFrom  string // where the directory comes from, as text
 	revision string
 }
 
-// class is workers that were started alike.
+// class is a set of workers that were started alike.
 type class struct {
 	name    string
 	keys    []key
 	workers []*worker
 }
 
-// key is one of the configuration, as a worker has it; from says how it is known.
+// key is a key of the configuration with a worker's value; from says how the value is known.
 type key struct {
 	name, from string
 	value      any
-	or         any // what holds where it is not written
+	or         any // the value in effect if the key is omitted
 }
 
-// keysOf are the keys of engine.Server that a worker told. What it did not tell keeps its default.
+// keysOf returns the keys of engine.Server that a worker reported. All others keep their defaults.
 func keysOf(w *worker, name string) []key {
 	r := engine.RulesOf(w.Engine, w.Version)
 	d := engine.DefaultServer()
@@ -43,20 +43,20 @@ func keysOf(w *worker, name string) []key {
 	d.DefaultsOf(func(string) bool { return false })
 	list := []key{
 		{"engine", "owned_by of /v1/models", w.Engine, engine.DefaultServer().Engine},
-		{"engine_version", "what it says", w.Version, ""}, // written also where it is the default, which moves on with Sightline
+		{"engine_version", "what it says", w.Version, ""}, // written even if it is the default, which changes with Sightline's releases
 		{"engine_model", "its --model", cmp.Or(w.EngineModel, name), name},
 		{"block_size", "what it came to", cmp.Or(w.BlockSize, d.BlockSize), d.BlockSize},
 		{"max_model_len", "/v1/models", w.MaxModelLen, 0},
 	}
 	if w.Version == "" {
-		list[1].value = d.EngineVersion // as far as is known
+		list[1].value = d.EngineVersion // as far as it is known
 		list[1].from = "not told: the default"
 	}
 	speculative, template := w.Speculative, w.ChatTemplate
-	if speculative != "EAGLE" && speculative != "EAGLE3" { // others key blocks as ever
+	if speculative != "EAGLE" && speculative != "EAGLE3" { // others do not change how blocks are keyed
 		speculative = ""
 	}
-	if !r.Dialect.TakesTemplate(template) || r.Dialect.TemplateFile(template, "/") != "" { // a file of the worker's
+	if !r.Dialect.TakesTemplate(template) || r.Dialect.TemplateFile(template, "/") != "" { // it is a file at the worker
 		template = ""
 	}
 	if w.behind != nil {
@@ -65,7 +65,7 @@ func keysOf(w *worker, name string) []key {
 	return append(list, key{"speculative_algorithm", "its argument", speculative, ""}, key{"chat_template", "its argument", template, ""})
 }
 
-// like tells two workers that were started alike: builds of one release are.
+// like returns a string that is equal for workers that were started alike; builds of one release count as alike.
 func like(keys []key) string {
 	var b strings.Builder
 	for _, k := range keys {
@@ -78,8 +78,8 @@ func like(keys []key) string {
 	return b.String()
 }
 
-// group sorts workers by the names that they serve, and those of one model by how they were started. The class with the most
-// workers gives the model's own keys.
+// group groups workers by the model that they serve, and those of one model by how they were started. The class with the most
+// workers supplies the model's own keys.
 func group(workers []*worker) (models []*model, err error) {
 	for _, w := range workers {
 		m, err := modelOf(&models, w)
@@ -115,7 +115,7 @@ func group(workers []*worker) (models []*model, err error) {
 	return models, nil
 }
 
-// modelOf finds the model whose names a worker serves, or makes it.
+// modelOf returns the model that a worker serves under any of its names, and adds it if necessary.
 func modelOf(models *[]*model, w *worker) (*model, error) {
 	names, adapters := []string{}, []string{}
 	for _, s := range w.Served {
@@ -154,7 +154,7 @@ func modelOf(models *[]*model, w *worker) (*model, error) {
 	return m, nil
 }
 
-// called names a class after the first thing that it has otherwise; "": nothing that makes a name.
+// called names a class after the first key in which it differs from base; "": no key that makes a name.
 func (c *class) called(base *class) string {
 	for i, k := range c.keys {
 		if base.keys[i].value == k.value {

@@ -23,12 +23,13 @@ const (
 	envoyFile  = "envoy.yaml"
 )
 
-// file is YAML text that is being written, a line for each key and behind it where the value comes from.
+// file is YAML text under construction: a line for each key, with a comment on where the value comes from.
 type file struct{ bytes.Buffer }
 
-// line writes a key. What comes from a worker is quoted where YAML would read it otherwise, and refers to nothing of ours.
+// line writes a key. Values reported by a worker are quoted where YAML would read them differently, and cannot contain references
+// (${env:…}).
 func (f *file) line(indent, name string, value any, from string) {
-	text, _ := yaml.MarshalWithOptions(value, yaml.Flow(true)) // texts, numbers, lists and maps of them cannot fail
+	text, _ := yaml.MarshalWithOptions(value, yaml.Flow(true)) // texts, numbers, and lists and maps of them always marshal
 	text = bytes.ReplaceAll(bytes.TrimSpace(text), []byte("${"), []byte("$${"))
 	fmt.Fprintf(f, "%s%s: %s", indent, name, text)
 	if from != "" {
@@ -37,7 +38,7 @@ func (f *file) line(indent, name string, value any, from string) {
 	f.WriteByte('\n')
 }
 
-// yaml is the configuration, with the keys that differ from their defaults.
+// yaml returns the configuration, with the keys that differ from their defaults.
 func (d *drafter) yaml() []byte {
 	f := &file{}
 	f.WriteString("# Drafted by `sightline init` from what the workers said. All keys: docs/configuration.md.\nmodels:\n")
@@ -72,7 +73,7 @@ func (d *drafter) yaml() []byte {
 	return f.Bytes()
 }
 
-// workers lists those that were named by their addresses, and the groups of pods, which have one line for all.
+// workers lists the workers given by address, and the groups of pods, which take one line each.
 func (d *drafter) workers(f *file) {
 	if d.Dynamo != "" {
 		d.models[0].classes[0].workers[0].behind.write(f)
@@ -130,7 +131,7 @@ func (d *drafter) workers(f *file) {
 	}
 }
 
-// server is the API server, where it was named: all groups were found there.
+// server returns the API server's keys, if one was given; all groups use the same one.
 func (d *drafter) server() string {
 	f := &file{}
 	if len(d.Groups) > 0 && d.Groups[0].API != "" {
@@ -145,7 +146,7 @@ func (f *file) given(indent, name, value string) {
 	}
 }
 
-// each goes through all workers, by model and class.
+// each calls do for all workers, by model and class.
 func (d *drafter) each(do func(m *model, c *class, w *worker)) {
 	for _, m := range d.models {
 		for _, c := range m.classes {
@@ -156,8 +157,8 @@ func (d *drafter) each(do func(m *model, c *class, w *worker)) {
 	}
 }
 
-// eventsOf says how a worker's events are heard: by asking it, where it answers that to the router too; by its sockets; or by
-// draining them.
+// eventsOf returns the keys by which a worker's events are received: by asking it for its sockets, if the router can reach them
+// too; by its sockets; or by draining them.
 func eventsOf(w *worker) (keys yaml.MapSlice, from string) {
 	host, ip := net.JoinHostPort(w.Host(), ""), "{ip}:"
 	here := func(endpoint string) string {
@@ -184,7 +185,7 @@ func eventsOf(w *worker) (keys yaml.MapSlice, from string) {
 	return nil, ""
 }
 
-// network is where pods like the one at addr may be.
+// network returns the network in which pods like the one at addr may be.
 func network(addr string) string {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil {
@@ -194,11 +195,11 @@ func network(addr string) string {
 	if at.Addr().Is6() {
 		bits = 64
 	}
-	prefix, _ := at.Addr().Prefix(bits) // of a whole address it does not fail
+	prefix, _ := at.Addr().Prefix(bits) // cannot fail for a whole address
 	return fmt.Sprintf("%v:%d", prefix, at.Port())
 }
 
-// write writes both files, once what they say has passed the check of `sightline serve --check`.
+// write writes both files, after their content has passed the check of `sightline serve --check`.
 func (d *drafter) write() error {
 	text := d.yaml()
 	draft, err := os.CreateTemp(d.Out, ".draft-*.yaml")
