@@ -19,25 +19,25 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// report takes what cannot be: the path of its key, then what came and what is wanted.
+// report records an invalid value: the path of its key, then the value and what is expected.
 type report func(path, format string, args ...any)
 
-// oneOf wants one of some words.
+// oneOf requires one of some words.
 func (bad report) oneOf(path, got, want string, words ...string) {
 	if !slices.Contains(words, got) {
 		bad(path, "%q is not known (want %s)", got, want)
 	}
 }
 
-// inRange wants a number of bytes, a time or a count within bounds.
+// inRange requires a size, a time or a count within bounds.
 func inRange[T cmp.Ordered](bad report, path string, got, least, most T) {
 	if got < least || got > most {
 		bad(path, "%v is out of range (want %v to %v)", got, least, most)
 	}
 }
 
-// check looks at every key: its range, and what it contradicts. It also sets the defaults that depend on other keys. What
-// a file or a machine says is CheckServe's.
+// check checks every key: its range, and contradictions with others. It also sets the defaults that depend on other keys. What
+// depends on files or the machine is left to CheckServe.
 func (c *Config) check() error {
 	var errs []error
 	bad := report(func(path, format string, args ...any) { errs = append(errs, fmt.Errorf(path+": "+format, args...)) })
@@ -82,7 +82,7 @@ func (c *Config) check() error {
 	return errors.Join(errs...)
 }
 
-// checkListeners sees to it that every address to listen at is one, and no two of a process are the same.
+// checkListeners requires that every listen address is valid and that no two of a process are the same.
 func (c *Config) checkListeners(bad report) {
 	if c.Listen == "unix:" {
 		bad("listen", "%q names no socket (want one such as unix:/run/sightline.sock)", c.Listen)
@@ -113,7 +113,7 @@ func (c *Config) checkListeners(bad report) {
 	}
 }
 
-// checkAccess sees to it that what is said of TLS and tokens goes together.
+// checkAccess requires that the TLS and token keys are consistent.
 func (c *Config) checkAccess(bad report) {
 	relay := &c.Media.Relay
 	for path, err := range map[string]error{"tls": c.TLS.Check(), "admin_tls": c.AdminTLS.Check(), "media.relay.tls": relay.TLS.Check(),
@@ -136,14 +136,14 @@ func (c *Config) checkAccess(bad report) {
 	}
 }
 
-// isListener tells host:port, where the port may be 0 and the host be left out.
+// isListener reports whether text is host:port, where the port may be 0 and the host empty.
 func isListener(text string) bool {
 	host, port, err := net.SplitHostPort(text)
 	_, wrong := strconv.ParseUint(port, 10, 16)
 	return err == nil && wrong == nil && !strings.ContainsAny(host, "/@ *")
 }
 
-// sameListener tells whether both cannot be listened at.
+// sameListener reports whether one process cannot listen at both.
 func sameListener(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
@@ -154,14 +154,14 @@ func sameListener(a, b string) bool {
 	return errA == nil && errB == nil && portA == portB && portA != "0" && (hostA == hostB || wild(hostA) || wild(hostB))
 }
 
-// checkRanges bounds what is a number of bytes or a time.
+// checkRanges checks sizes and times.
 func (c *Config) checkRanges(bad report) {
-	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's least; gRPC's most
-	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // as far as the index's page numbers reach
+	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's minimum; gRPC's maximum
+	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // the range of the index's page numbers
 	if _, err := indexer.ParsePart(c.Index.Partition); err != nil {
 		bad("index.partition", "%v", err)
 	}
-	inRange(bad, "media.max_bytes", c.Media.MaxBytes, 1<<10, 512<<20) // package fetch holds no more unfinished bytes
+	inRange(bad, "media.max_bytes", c.Media.MaxBytes, 1<<10, 512<<20) // package fetch bounds unfinished bytes to this
 	inRange(bad, "media.relay.max_bytes", c.Media.Relay.MaxBytes, 1<<20, 1<<40)
 	inRange(bad, "decision_log.max_bytes", c.DecisionLog.MaxBytes, 1<<20, 1<<40)
 	inRange(bad, "decision_log.keep", c.DecisionLog.Keep, 1, 1000)
@@ -236,7 +236,7 @@ func (c *Config) checkNATS(bad report) {
 	}
 }
 
-// below reports keys of a part of the file.
+// below returns a report whose keys are prefixed by path.
 func (bad report) below(path string) report {
 	return func(key, format string, args ...any) { bad(path+key, format, args...) }
 }
@@ -261,7 +261,7 @@ func (c *Config) checkMedia(bad report) {
 	}
 }
 
-// webURL reads an http or https URL with a host and without a query; nil: it is none.
+// webURL parses an http or https URL with a host and without a query; nil if it is not one.
 func webURL(text string) *url.URL {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
@@ -291,7 +291,7 @@ func (c *Config) checkRelay(bad report) {
 	}
 }
 
-// wantModel wants the name of a model.
+// wantModel requires the name of a model.
 func (c *Config) wantModel(bad report, path, name string) bool {
 	known := slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == name })
 	if !known {
@@ -310,7 +310,7 @@ func (c *Config) checkRoute(bad report) {
 	}
 }
 
-// checkTenants wants engines that keep tenants apart, all of them.
+// checkTenants requires that all engines keep tenants apart.
 func (c *Config) checkTenants(bad report) {
 	switch t := &c.Tenants; {
 	case t.Header == "" && t.Required:
@@ -339,7 +339,7 @@ func (c *Config) checkTenants(bad report) {
 	}
 }
 
-// isHeader tells a header that nothing else reads: a token of HTTP, none that frames the request or says where it goes.
+// isHeader reports whether name is a valid HTTP header that nothing else reads: it neither frames nor routes the request.
 func isHeader(name string) bool {
 	name = strings.ToLower(name)
 	taken := []string{"host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection", "te", "upgrade",
@@ -375,7 +375,7 @@ func (c *Config) checkModels(bad report) {
 	}
 }
 
-// checkEnvoy checks what Envoy's side is told.
+// checkEnvoy checks the keys for Envoy.
 func (c *Config) checkEnvoy(bad report) {
 	var ranges []envoy.Range
 	for i, text := range c.Envoy.Workers {

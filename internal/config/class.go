@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// Class is some of a model's workers that were started otherwise: another block size, another release during a rolling
-// upgrade, other flags, another engine. It begins with the model's own keys; what it gives itself takes their place.
+// Class is a set of a model's workers that were started differently: another block size, another release during a rolling upgrade,
+// other flags, another engine. It inherits the model's keys and overrides those that it sets.
 //
 //	models:
 //	- name: qwen2.5-vl
@@ -21,7 +21,7 @@ import (
 //	- {addr: 10.0.0.5:8000}
 //	- {addr: 10.0.0.6:8000, class: old}
 type Class struct {
-	Name          string `yaml:"name"` // as workers name it
+	Name          string `yaml:"name"` // as worker entries refer to it
 	Dir           string `yaml:"dir"`
 	engine.Server `yaml:",inline"`
 	PrefillRate   int `yaml:"prefill_rate"`
@@ -29,7 +29,7 @@ type Class struct {
 	OffloadRate   int `yaml:"offload_rate"`
 }
 
-// Class finds a class of the model; "" is the one of the model's own keys.
+// Class returns a class of the model; "" is the one of the model's own keys.
 func (m *Model) Class(name string) (Class, bool) {
 	if name == "" {
 		return m.own(), true
@@ -42,12 +42,12 @@ func (m *Model) Class(name string) (Class, bool) {
 	return Class{}, false
 }
 
-// own is the class of workers that name none.
+// own returns the class of workers that name none.
 func (m *Model) own() Class {
 	return Class{Dir: m.Dir, Server: m.Server, PrefillRate: m.PrefillRate, OffloadUnit: m.OffloadUnit, OffloadRate: m.OffloadRate}
 }
 
-// ClassOf finds a worker's class.
+// ClassOf returns a worker's class.
 func (c *Config) ClassOf(w *Worker) (Class, bool) {
 	for i := range c.Models {
 		if c.Models[i].Name == w.Model {
@@ -57,7 +57,7 @@ func (c *Config) ClassOf(w *Worker) (Class, bool) {
 	return Class{}, false
 }
 
-// maxRate is above what any worker prefills or fetches in a second.
+// maxRate exceeds what any worker prefills or fetches in a second.
 const maxRate = 10_000_000
 
 func (m *Model) checkClasses(path string, bad report) {
@@ -86,7 +86,7 @@ func checkRates(c Class, path string, bad report) {
 	inRange(bad, path+".offload_unit", c.OffloadUnit, 0, 1<<20)
 }
 
-// checkServer names what cannot be by the path of its key. What a class has from its model is not held against it.
+// checkServer reports invalid values by the path of their key. It ignores errors that a class inherits from its model.
 func checkServer(s, model *engine.Server, path string, bad report) {
 	if err := s.Check(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {

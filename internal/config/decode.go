@@ -18,7 +18,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// Load reads and checks a file. Relative model directories are taken from the file's place.
+// Load reads and checks a file. Relative model directories are relative to the file's directory.
 func Load(path string) (Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -43,7 +43,7 @@ func Load(path string) (Config, error) {
 	return c, nil
 }
 
-// Parse reads and checks YAML text. Each error names the path of its key. Files that values refer to are taken from the
+// Parse reads and checks YAML text. Each error names the path of its key. Relative paths of referenced files are relative to the
 // working directory.
 func Parse(data []byte) (Config, error) { return parse(data, "") }
 
@@ -56,7 +56,7 @@ func parse(data []byte, place string) (Config, error) {
 	return c, c.Hide(c.check())
 }
 
-// UnmarshalYAML begins with the engine's defaults, and each class with what the model has.
+// UnmarshalYAML starts from the engine's defaults, and for each class from the model's values.
 func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	type plain Model // without this method
 	own := plain{Server: engine.DefaultServer()}
@@ -74,7 +74,7 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	}
 	for i, class := range classes {
 		m.Classes[i] = m.own()
-		if class.decode == nil { // a null
+		if class.decode == nil { // null
 			continue
 		}
 		if err := class.decode(&m.Classes[i]); err != nil {
@@ -84,17 +84,17 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	return nil
 }
 
-// later is a value that is read once it is known into what; of a null nothing is.
+// later is a value that is decoded once its target is known. decode is nil for null.
 type later struct{ decode func(any) error }
 
-// UnmarshalYAML keeps the way to the value.
+// UnmarshalYAML keeps the decoder for later.
 func (l *later) UnmarshalYAML(decode func(any) error) error {
 	l.decode = decode
 	return nil
 }
 
-// Set gives one key of a model a value written as YAML, as `--set key=value` does. Dashes in the key count as
-// underscores, so that an engine's flag name can be used as it is.
+// Set sets one key of a model from a value written as YAML, as `--set key=value` does. Dashes in the key count as underscores, so
+// that an engine's flag name can be used as it is.
 func (m *Model) Set(assignment string) error {
 	key, value, ok := strings.Cut(assignment, "=")
 	if !ok {
@@ -109,11 +109,11 @@ func (m *Model) Set(assignment string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	type plain Model // what is not given stays
+	type plain Model // omitted keys stay unchanged
 	return decode(data, (*plain)(m), nil)
 }
 
-// decode reads YAML text into v, which holds the defaults. refs, if any, takes what values refer to.
+// decode reads YAML text into v, which holds the defaults. refs, if not nil, collects the references in values.
 func decode(data []byte, v any, refs *references) error {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
@@ -138,13 +138,13 @@ func decode(data []byte, v any, refs *references) error {
 	return yaml.NodeToValue(root, v, times)
 }
 
-// firstLine leaves out the excerpt of the file that the YAML reader adds.
+// firstLine removes the excerpt of the file that the YAML reader adds.
 func firstLine(err error) error {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return errors.New(line)
 }
 
-// times reads times such as 20s, and a plain 0, which needs no unit; that a key takes no 0s is its range's matter.
+// times reads times such as 20s, and a plain 0, which needs no unit. Whether a key accepts 0 is checked by its range.
 var times = yaml.CustomUnmarshaler(func(d *time.Duration, text []byte) error {
 	var given any
 	err := yaml.Unmarshal(text, &given)
@@ -154,11 +154,11 @@ var times = yaml.CustomUnmarshaler(func(d *time.Duration, text []byte) error {
 	return err
 })
 
-// fits reports each key of a tree that the type has not, or whose value it cannot hold, by the key's path.
+// fits reports, by its path, each key of a tree that the type lacks or whose value the type cannot hold.
 func fits(tree any, t reflect.Type, path string) error {
 	var all []error
 	switch node := tree.(type) {
-	case nil: // a key without a value: as if it were not there
+	case nil: // a key without a value counts as missing
 		return nil
 	case map[string]any:
 		if t.Kind() != reflect.Struct {
@@ -184,7 +184,7 @@ func fits(tree any, t reflect.Type, path string) error {
 		}
 		return errors.Join(all...)
 	}
-	if t.Kind() == reflect.Struct && t.Field(0).Tag.Get("yaml") == "url" { // it was one value once; that may hold a password
+	if t.Kind() == reflect.Struct && t.Field(0).Tag.Get("yaml") == "url" { // its former form was a single value, which may hold a password
 		return fmt.Errorf("%s: one value, where keys and values are wanted (want url, such as {url: nats://10.0.0.4:4222})", path)
 	}
 	text, err := yaml.Marshal(tree)
@@ -195,13 +195,13 @@ func fits(tree any, t reflect.Type, path string) error {
 	if err = yaml.UnmarshalWithOptions(text, v, times); err == nil {
 		return nil
 	}
-	if own, ok := v.(yaml.BytesUnmarshaler); ok { // it says what it wants
+	if own, ok := v.(yaml.BytesUnmarshaler); ok { // its own error says what is expected
 		return fmt.Errorf("%s: %w", path, own.UnmarshalYAML(text))
 	}
 	return fmt.Errorf("%s: %s is no such value (want %s)", cmp.Or(path, "the file"), strings.TrimSpace(string(text)), wanted[t.Kind()])
 }
 
-// wanted names what a kind of key holds.
+// wanted describes the values of a kind.
 var wanted = map[reflect.Kind]string{reflect.Bool: "true or false", reflect.Int: "a whole number", reflect.Float64: "a number",
 	reflect.Int64: "a time such as 20s", reflect.String: "a text", reflect.Slice: "a list", reflect.Struct: "keys and values",
 	reflect.Map: "keys and values"}
@@ -220,13 +220,13 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return out
 }
 
-// removed are keys that there were, and why they went.
+// removed maps former keys to the reason of their removal.
 var removed = map[string]string{
 	"client_uuid": "vLLM serves the features of the first picture seen under a uuid, so a client's never reaches a worker " +
 		"(leave the key out)",
 }
 
-// unknown says what is wrong with a key, and which one it is nearest to.
+// unknown describes an unknown key and suggests the nearest one.
 func unknown(key string, fields map[string]reflect.Type) string {
 	if why := removed[key]; why != "" {
 		return "no key any more: " + why
@@ -246,7 +246,7 @@ func unknown(key string, fields map[string]reflect.Type) string {
 	return fmt.Sprintf("unknown key (did you mean %s?)", best)
 }
 
-// distance is how many letters must be changed, added or left out to make b of a.
+// distance returns the edit distance between a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// Kubernetes says which EndpointSlices list workers. The keys of the server itself are only needed outside a pod.
+// Kubernetes says which EndpointSlices list workers. The keys of the server itself are needed only outside a pod.
 type Kubernetes struct {
 	API       string            `yaml:"api"`        // such as https://10.96.0.1:443; default: the pod's own
 	CAFile    string            `yaml:"ca_file"`    // of the server's certificate authority
-	TokenFile string            `yaml:"token_file"` // who we are; read again for each request
+	TokenFile string            `yaml:"token_file"` // our token; read again for each request
 	Workers   []KubernetesGroup `yaml:"workers"`
 }
 
-// KubernetesGroup is one set of alike workers: where their addresses are listed, and what each of them is.
+// KubernetesGroup is a set of similar workers: where their addresses are listed, and the keys that they share.
 type KubernetesGroup struct {
 	Namespace string `yaml:"namespace"` // default: the pod's own
 	Service   string `yaml:"service"`   // the Service that selects the workers
 	Selector  string `yaml:"selector"`  // or: a label selector of EndpointSlices
-	Port      string `yaml:"port"`      // name or number; may be left out where the Service has one port
+	Port      string `yaml:"port"`      // name or number; may be omitted if the Service has one port
 	Worker    `yaml:",inline"`
 }
 
-// LabelSelector is what selects the group's EndpointSlices.
+// LabelSelector returns the selector of the group's EndpointSlices.
 func (g *KubernetesGroup) LabelSelector() string {
 	if g.Service != "" {
 		return "kubernetes.io/service-name=" + g.Service
@@ -33,7 +33,7 @@ func (g *KubernetesGroup) LabelSelector() string {
 	return g.Selector
 }
 
-// SplitAddr reads a worker's address. Where its host is a name, not an IP, name is set and addr is not.
+// SplitAddr parses a worker's address. If its host is a name, not an IP, name is set and addr is not.
 func SplitAddr(text string) (addr netip.AddrPort, name string, port uint16, err error) {
 	wrong := fmt.Errorf("%q is not what Envoy can dial (want ip:port, such as 10.0.0.5:8000, or name:port)", text)
 	host, p, err := net.SplitHostPort(text)

@@ -7,8 +7,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
-// Dynamo finds the workers of an NVIDIA Dynamo deployment, and hears their KV events on its event plane. Off without
-// Plane.
+// Dynamo finds the workers of an NVIDIA Dynamo deployment, and receives their KV events on its event plane. Off without Plane.
 type Dynamo struct {
 	Plane     string     `yaml:"plane"`     // zmq or nats
 	Discovery string     `yaml:"discovery"` // the folder of its file discovery (DYN_FILE_KV)
@@ -16,17 +15,17 @@ type Dynamo struct {
 	Namespace string     `yaml:"namespace"`
 	Component string     `yaml:"component"`
 	Endpoint  string     `yaml:"endpoint"`
-	// PrefillComponent has the workers that prefill for those of Component, where the deployment has such; "": never.
+	// PrefillComponent has the workers that prefill for those of Component; "": none.
 	PrefillComponent string `yaml:"prefill_component"`
-	Model            string `yaml:"model"` // name of one of models; may be left out where there is one
+	Model            string `yaml:"model"` // name of one of models; may be omitted if there is only one
 	Class            string `yaml:"class"`
-	// Frontends are dynamo.frontend --router-mode direct as ip:port, each of them good for every worker.
+	// Frontends are dynamo.frontend --router-mode direct as ip:port, each of which serves every worker.
 	Frontends []string `yaml:"frontends"`
-	// EnginePort: or, where each worker's engine has an HTTP server of its own, its port on the worker's host.
+	// EnginePort is the alternative: if each worker's engine has an HTTP server of its own, its port on the worker's host.
 	EnginePort int `yaml:"engine_port"`
 }
 
-// Worker is what all its workers have in common.
+// Worker returns the keys that all its workers share.
 func (d *Dynamo) Worker() *Worker { return &Worker{Model: d.Model, Class: d.Class} }
 
 func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {

@@ -1,6 +1,6 @@
 package config
 
-// Route is what holds for requests of Envoy routes that do not say otherwise in their gRPC metadata.
+// Route applies to requests of Envoy routes that do not set these values in their gRPC metadata.
 type Route struct {
 	Mode   string `yaml:"mode"`   // sightline or epp; "": both
 	Pool   string `yaml:"pool"`   // only workers of this model; "": of the model that the body names
@@ -10,15 +10,15 @@ type Route struct {
 // Pool ties a model to Envoy routes; at least one condition must be given.
 type Pool struct {
 	Model  string `yaml:"model"`
-	Path   string `yaml:"path"`   // prefix such as /qwen, taken off before the worker sees it
+	Path   string `yaml:"path"`   // prefix such as /qwen, removed before the worker sees it
 	Host   string `yaml:"host"`   // host name, any port
 	Header string `yaml:"header"` // name=value
 }
 
-// PeerTLS is what Envoy needs for TLS towards a peer: PEM files, as Envoy sees them. Off without CA.
+// PeerTLS holds Envoy's TLS settings towards a peer: PEM files, as Envoy sees them. Off without CA.
 type PeerTLS struct {
 	CA    string   `yaml:"ca"`
-	Cert  string   `yaml:"cert"` // Envoy's own, where the peer asks for one
+	Cert  string   `yaml:"cert"` // Envoy's own, if the peer requires one
 	Key   string   `yaml:"key"`
-	Names []string `yaml:"names"` // IP addresses or names that the peer's certificate may bear; default: its addresses
+	Names []string `yaml:"names"` // IP addresses or names that the peer's certificate may be valid for; default: its addresses
 }

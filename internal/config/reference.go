@@ -18,30 +18,30 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// A value may refer to an environment variable, ${env:NAME}, or to a file, ${file:/path}, whole or in part; $${ is a plain ${.
-// What stands there takes the reference's place in the tree that the YAML text is parsed to, before any key is read. It is
-// never printed: errors and the effective configuration show the reference.
+// A value may refer to an environment variable, ${env:NAME}, or to a file, ${file:/path}, as a whole or in part; $${ is a literal
+// ${. References are replaced in the tree parsed from the YAML text, before any key is read. The values are never printed: errors
+// and the effective configuration show the reference.
 
-// mostReferred is how large a file may be that a value refers to.
+// mostReferred bounds the size of a referenced file.
 const mostReferred = 64 << 10
 
-// references are those of one file.
+// references are the references of one configuration file.
 type references struct {
-	place string     // relative files are taken from here
-	found []referred // values, and parts of them
-	Files []string   // that were referred to
+	place string     // relative paths of files are relative to this
+	found []referred // the resolved values
+	Files []string   // the referenced files
 	errs  []error
 }
 
-// referred is a text that came by a reference.
+// referred is a text that a reference was resolved to.
 type referred struct {
 	path  string // the key's
-	shown string // as the file has it
+	shown string // as written in the file
 	value string
-	whole bool // it is all of the key's value
+	whole bool // it is the whole value of the key
 }
 
-// resolve puts what is referred to into the tree.
+// resolve replaces the references in the tree.
 func (r *references) resolve(root ast.Node) (ast.Node, error) {
 	root = eachScalar(root, "", func(n ast.Node, path string) ast.Node {
 		var text string
@@ -60,12 +60,12 @@ func (r *references) resolve(root ast.Node) (ast.Node, error) {
 		}
 		return scalar(n, value, refers && text[0] == '$' && strings.IndexByte(text, '}') == len(text)-1)
 	})
-	// The longest first: a part of another is not to be found within it.
+	// Longest first, so that a text contained in another one is not replaced within it.
 	slices.SortStableFunc(r.found, func(a, b referred) int { return cmp.Compare(len(b.value), len(a.value)) })
 	return root, errors.Join(r.errs...)
 }
 
-// expand gives a text with what it refers to, and tells whether it refers to anything.
+// expand returns a text with its references replaced, and whether it has any.
 func (r *references) expand(text, path string) (out string, refers bool) {
 	for {
 		at := strings.Index(text, "${")
@@ -90,7 +90,7 @@ func (r *references) expand(text, path string) (out string, refers bool) {
 	}
 }
 
-// read gives what stands behind a reference.
+// read returns the value of a reference.
 func (r *references) read(inner string) (string, error) {
 	form, name, _ := strings.Cut(inner, ":")
 	switch {
@@ -122,7 +122,7 @@ func (r *references) read(inner string) (string, error) {
 	return "", fmt.Errorf("${%s} is no reference (want ${env:NAME} or ${file:/path}; $${ for a plain ${)", inner)
 }
 
-// Hide gives an error whose text shows references in place of what came by them.
+// Hide returns an error whose text shows references in place of their values.
 func (c *Config) Hide(err error) error {
 	if err == nil || len(c.refs.found) == 0 {
 		return err
@@ -130,7 +130,7 @@ func (c *Config) Hide(err error) error {
 	return errors.New(c.refs.hide(err.Error()))
 }
 
-// sure is from how many bytes on a value is hidden wherever it is; a shorter one only where it stands as a word of its own.
+// sure is the length in bytes from which a value is hidden wherever it occurs; a shorter one is hidden only as a separate word.
 const sure = 8
 
 func (r *references) hide(text string) string {
@@ -143,7 +143,7 @@ func (r *references) hide(text string) string {
 	return text
 }
 
-// replaceWord replaces a word; within another word only one that is long. A list's [3] is no word.
+// replaceWord replaces a word. Within another word it replaces only a long one. A list index such as [3] is not a word.
 func replaceWord(text, word, by string) string {
 	if word == "" {
 		return text
@@ -167,7 +167,7 @@ func replaceWord(text, word, by string) string {
 	}
 }
 
-// hideYAML does so in YAML text: a key that referred does so again, and so does what was made of it.
+// hideYAML does the same in YAML text, for the keys that were given by references and for keys derived from them.
 func (r *references) hideYAML(text []byte) ([]byte, error) {
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
@@ -175,7 +175,7 @@ func (r *references) hideYAML(text []byte) ([]byte, error) {
 	}
 	eachScalar(file.Docs[0].Body, "", func(n ast.Node, path string) ast.Node {
 		at := slices.IndexFunc(r.found, func(f referred) bool { return f.whole && f.path == path })
-		if at >= 0 && !strings.HasPrefix(path, "standalone.") { // which has become workers
+		if at >= 0 && !strings.HasPrefix(path, "standalone.") { // standalone is expanded to workers
 			return scalar(n, r.found[at].shown, false)
 		}
 		switch s := n.(type) {
@@ -197,8 +197,8 @@ func (r *references) hideScalar(n ast.Node, value string) ast.Node {
 	return n
 }
 
-// scalar is a node with another text. With typed a text that is just how a number or a truth value is written is one; where a
-// text is wanted, it comes out as it went in. The token stays in its chain: what reads a part of the tree writes it out again.
+// scalar returns a copy of a node with another text. With typed, a text that reads as a number or a truth value becomes one; if a
+// string is expected, it is written out unchanged. The token stays in its chain, because partial decoding prints the chain again.
 func scalar(old ast.Node, text string, typed bool) ast.Node {
 	t := old.GetToken()
 	if l, ok := old.(*ast.LiteralNode); ok {
@@ -221,7 +221,7 @@ func scalar(old ast.Node, text string, typed bool) ast.Node {
 	return ast.String(t)
 }
 
-// eachScalar puts what f makes of it into the place of each value that holds no others. path is its key's.
+// eachScalar replaces each scalar value by f's result. path is its key's.
 func eachScalar(n ast.Node, path string, f func(n ast.Node, path string) ast.Node) ast.Node {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -246,7 +246,7 @@ func eachScalar(n ast.Node, path string, f func(n ast.Node, path string) ast.Nod
 	return n
 }
 
-// Files are those that the configuration was read from: its own, and those that its values refer to.
+// Files returns the files that the configuration was read from: its own and the referenced ones.
 func (c *Config) Files() []string { return append([]string{c.File}, c.refs.Files...) }
 
 func absolute(place, path string) string {

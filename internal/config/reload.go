@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Follow is what a process that began with c goes on with once its file holds next: the keys tagged reload:"live" are next's,
-// all others stay, and restart names those of them that differ, which only a new start takes up. The error says what of next
-// does not go with what stays.
+// Follow returns the configuration with which a process started with c continues once its file holds next: the keys tagged
+// reload:"live" come from next, all others stay. restart names the other keys that differ, which need a restart. The error names
+// what in next contradicts the keys that stay.
 func (c Config) Follow(next Config) (live Config, restart []string, err error) {
 	restart = keep(reflect.ValueOf(&next).Elem(), reflect.ValueOf(&c).Elem(), "", false, nil)
 	if err = next.check(); err != nil && len(restart) > 0 {
@@ -17,7 +17,7 @@ func (c Config) Follow(next Config) (live Config, restart []string, err error) {
 	return next, restart, next.Hide(err)
 }
 
-// keep puts what was into the place of what is now, but for what is live, and adds the paths of keys that differ to list.
+// keep copies was to now, except for live keys, and appends the paths of other keys that differ to list.
 func keep(now, was reflect.Value, path string, live bool, list []string) []string {
 	for i := range now.NumField() {
 		f := now.Type().Field(i)

@@ -13,8 +13,8 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// CheckServe says what keeps a configuration from being served on this machine: nothing to route to, files that are not
-// there or hold something else. Model directories say so themselves when they are loaded.
+// CheckServe reports what keeps a configuration from being served on this machine: no workers to route to, files that are missing
+// or invalid. Model directories are checked when they are loaded.
 func (c *Config) CheckServe() error {
 	var errs []error
 	bad := report(func(path, format string, args ...any) { errs = append(errs, fmt.Errorf(path+": "+format, args...)) })
@@ -67,14 +67,14 @@ func (c *Config) CheckServe() error {
 		bad("nats.dir", "%w", err)
 	}
 	if dir := c.Dynamo.Discovery; dir != "" {
-		if info, err := os.Stat(dir); err == nil && !info.IsDir() { // Dynamo makes it, maybe later
+		if info, err := os.Stat(dir); err == nil && !info.IsDir() { // Dynamo creates it, maybe later
 			bad("dynamo.discovery", "%s is a file (want the folder that Dynamo's processes have as DYN_FILE_KV)", dir)
 		}
 	}
 	return c.Hide(errors.Join(errs...))
 }
 
-// checkFiles reads the files of TLS and tokens.
+// checkFiles reads the TLS and token files.
 func (c *Config) checkFiles(bad report) {
 	quiet, relay := zap.NewNop(), &c.Media.Relay
 	for path, l := range map[string]*secure.Listener{"tls": &c.TLS, "admin_tls": &c.AdminTLS, "media.relay.tls": &relay.TLS} {
@@ -92,7 +92,7 @@ func (c *Config) checkFiles(bad report) {
 	}
 }
 
-// Peer is how one replica's relay is spoken to by another's: as it is spoken to by workers, with its own certificate.
+// Peer returns how a replica reaches another's relay: as workers reach it, and with its own certificate.
 func (r *Relay) Peer() *secure.Peer {
 	if r.CA == "" {
 		return &secure.Peer{}
@@ -104,7 +104,7 @@ func (r *Relay) Peer() *secure.Peer {
 	return p
 }
 
-// Key is the secret that replicas share; nil without KeyFile.
+// Key returns the secret that replicas share; nil without KeyFile.
 func (r *Relay) Key() ([]byte, error) {
 	if r.KeyFile == "" || r.Listen == "" {
 		return nil, nil
@@ -112,7 +112,7 @@ func (r *Relay) Key() ([]byte, error) {
 	return sharedKey("media.relay.key_file", r.KeyFile)
 }
 
-// Key is the secret that replicas share; nil without KeyFile.
+// Key returns the secret that replicas share; nil without KeyFile.
 func (d *DecisionLog) Key() ([]byte, error) {
 	if d.KeyFile == "" {
 		return nil, nil
@@ -131,7 +131,7 @@ func sharedKey(path, file string) ([]byte, error) {
 	return key, nil
 }
 
-// canHold tells whether a folder is there, or can be made: the nearest place above it that exists is one.
+// canHold reports whether a directory exists or can be created: the nearest existing path above it is a directory.
 func canHold(dir string) error {
 	for {
 		info, err := os.Stat(dir)

@@ -7,19 +7,19 @@ import (
 	"strconv"
 )
 
-// Standalone is NVIDIA's standalone router example for TensorRT-LLM in one line: worker n of a host serves HTTP at port
-// HTTP + n, publishes KV events at Events + n and its load at Metrics + n. Off without Host.
+// Standalone describes NVIDIA's standalone router example for TensorRT-LLM: worker n of a host serves HTTP at port HTTP + n,
+// publishes KV events at Events + n and its load at Metrics + n. Off without Host.
 type Standalone struct {
 	Host    string `yaml:"host"`    // ip
 	Workers int    `yaml:"workers"` // --num-workers
 	HTTP    int    `yaml:"http"`    // of the workers' own servers
 	Events  int    `yaml:"events"`  // --base-kv-events-port
 	Metrics int    `yaml:"metrics"` // --base-metrics-port
-	Model   string `yaml:"model"`   // name of one of models; may be left out where there is one
+	Model   string `yaml:"model"`   // name of one of models; may be omitted if there is only one
 	Class   string `yaml:"class"`
 }
 
-// expandStandalone turns the line into the workers that it stands for.
+// expandStandalone adds the workers that it describes.
 func (c *Config) expandStandalone(bad report) {
 	s := c.Standalone
 	c.Standalone = Default().Standalone

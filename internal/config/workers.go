@@ -12,14 +12,14 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// maxRanks is how many data-parallel ranks a worker may have.
+// maxRanks bounds the data-parallel ranks of a worker.
 const maxRanks = 1024
 
-// workersCheck looks at workers, those that the file names and those that are found.
+// workersCheck checks the workers that the file names and those that are discovered.
 type workersCheck struct {
 	*Config
 	bad                   report
-	names, addrs, sockets map[string]string // whose they are, by path
+	names, addrs, sockets map[string]string // path of the owner of each
 }
 
 func (c *workersCheck) configured() {
@@ -80,12 +80,12 @@ func (c *workersCheck) kubernetes() {
 			}
 		}
 		c.any(&g.Worker, path)
-		w := g.Worker // each pod has sockets of its own
+		w := g.Worker // each pod has its own sockets
 		(&workersCheck{Config: c.Config, bad: c.bad, sockets: map[string]string{}}).socketsOf(&w, path, "10.0.0.5")
 	}
 }
 
-// any checks what does not concern a worker's address and name.
+// any checks everything except a worker's address and name.
 func (c *workersCheck) any(w *Worker, path string) {
 	if w.Model == "" && len(c.Models) == 1 {
 		w.Model = c.Models[0].Name
@@ -110,7 +110,7 @@ func (c *workersCheck) any(w *Worker, path string) {
 	}
 }
 
-// eventKeys checks that a worker's events come one way, and that each key is beside the one that it belongs to.
+// eventKeys checks that a worker's events are received in only one way, and that dependent keys are complete.
 func (c *workersCheck) eventKeys(e *Events, path string) {
 	first := ""
 	for _, source := range []struct {
@@ -141,7 +141,7 @@ func (c *workersCheck) eventKeys(e *Events, path string) {
 	}
 }
 
-// eventsOf checks that a worker's engine tells its events in the way that is configured.
+// eventsOf checks that a worker's engine supports the configured way.
 func (c *workersCheck) eventsOf(w *Worker, class *Class, path string) {
 	e := &w.Events
 	heard := e.ZMQ != "" || e.HTTP != "" || e.Auto || e.NATS
@@ -159,7 +159,7 @@ func (c *workersCheck) eventsOf(w *Worker, class *Class, path string) {
 	}
 }
 
-// socketsOf checks a worker's ZeroMQ sockets, one of each kind for each rank: no other worker has them.
+// socketsOf checks a worker's ZeroMQ sockets, one of each kind per rank: no other worker may have the same.
 func (c *workersCheck) socketsOf(w *Worker, path, host string) {
 	if w.Ranks < 0 || w.Ranks > maxRanks {
 		return
