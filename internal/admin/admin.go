@@ -1,21 +1,21 @@
-// Package admin serves what an operator looks at: a page, metrics, and the same facts as JSON.
+// Package admin serves the operator's view: a page, metrics, and the same facts as JSON.
 //
-//	/            a page, kept up to date by /events: how well it goes, workers, decisions; ?worker=, ?image=, ?id= of a decision
+//	/            a page, updated live by /events: overall state, workers, decisions; ?worker=, ?image=, ?id= of a decision
 //	/metrics     Prometheus
 //	/healthz     200 while the process lives; /readyz: 200 once it knows what the workers hold, or has waited for that long enough
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
-//	/explain    ?id=…: a decision with its candidates, what they cost and what became of it; POST a request: where it would go now
+//	/explain    ?id=…: a decision with its candidates, their costs and its outcome; POST a request: where it would go now
 //	/v1/route   POST a request: the worker that it should be sent to (route.go)
 //	/audit       the last requests that were not stored as predicted, as JSON
-//	/report      what steering brings: requests steered and requests left alone, as JSON
-//	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
-//	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
-//	/reload      POST reads the configuration again, and says what of it needs a restart
-//	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
+//	/report      the effect of steering: requests steered and requests left alone, as JSON
+//	/workers     the workers as JSON; POST /workers/resync?worker=… rebuilds the index of one from its events
+//	/hosts       hosts of image URLs that failed recently, and whether they are in back-off, as JSON
+//	/reload      POST reads the configuration again, and reports what of it needs a restart
+//	/index       the index of a worker-rank, one block per line as JSON: ?worker=…&rank=0
 //	/debug/pprof/ for the Go tool pprof
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
-// Nothing here shows a prompt, an image or a key. Who may look is Access's (token.go).
+// Nothing here shows a prompt, an image or a key. Access controls who may use it (token.go).
 package admin
 
 import (
@@ -51,31 +51,31 @@ type Worker struct {
 	Partial     bool    `json:"partial"` // some of its blocks are not known here
 	Inflight    int     `json:"in_flight"`
 	Backlog     float64 `json:"backlog_tokens"`
-	Told        *Told   `json:"told,omitempty"`         // nil: nothing that it told of its load counts
-	Health      string  `json:"health,omitempty"`       // why it gets trial requests only; "": it is well
+	Told        *Told   `json:"told,omitempty"`         // nil: no current load report
+	Health      string  `json:"health,omitempty"`       // why it gets only trial requests; "": it is healthy
 	Events      string  `json:"events"`                 // live, catching up, waiting, not ready, none
-	EventsError string  `json:"events_error,omitempty"` // while they are not live: what happened last
+	EventsError string  `json:"events_error,omitempty"` // the last error, while they are not live
 	Batches     uint64  `json:"event_batches"`
 	LastEvent   string  `json:"last_event,omitempty"`
-	EventAge    float64 `json:"event_age_seconds,omitempty"`         // how long its events have not come as they happen
-	Rate        float64 `json:"prefill_tokens_per_second,omitempty"` // that it has shown; 0: none yet
-	Orphans     int     `json:"orphan_blocks,omitempty"`             // told of, while their parent is not known: they count for nothing
-	Doubtful    int     `json:"doubtful_blocks,omitempty"`           // told of before messages were lost, and not since
-	Unfilled    uint64  `json:"gaps_unfilled,omitempty"`             // times that messages were lost for good
-	UnknownKey  string  `json:"unknown_key,omitempty"`               // the first that its events carried and that is not known, quoted
-	SameEvents  string  `json:"same_events_as,omitempty"`            // another worker under whose name its events come too
+	EventAge    float64 `json:"event_age_seconds,omitempty"`         // how long its events have been late
+	Rate        float64 `json:"prefill_tokens_per_second,omitempty"` // as observed; 0: none yet
+	Orphans     int     `json:"orphan_blocks,omitempty"`             // reported blocks whose parent is unknown: they do not count
+	Doubtful    int     `json:"doubtful_blocks,omitempty"`           // reported before messages were lost, and not since
+	Unfilled    uint64  `json:"gaps_unfilled,omitempty"`             // times that messages were lost and could not be replayed
+	UnknownKey  string  `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
+	SameEvents  string  `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
 	Role        string  `json:"role,omitempty"`                      // prefill, decode, encode; none: all
-	OtherSize   int     `json:"other_block_size,omitempty"`          // its events carry blocks of this size, not of the configured one
+	OtherSize   int     `json:"other_block_size,omitempty"`          // the block size of its events, if it is not the configured one
 }
 
-// Told is what a worker's own word adds to its load.
+// Told is what a worker's own load report adds.
 type Told struct {
 	Others int      `json:"others_in_flight"`         // of its requests in flight, those that were not decided here
-	Usage  *float64 `json:"kv_cache_usage,omitempty"` // 0 to 1; nil: it does not say
+	Usage  *float64 `json:"kv_cache_usage,omitempty"` // 0 to 1; nil: not reported
 	Age    string   `json:"ago"`
 }
 
-// Percent is Usage as the page shows it; "" where the worker does not say.
+// Percent returns Usage as the page shows it; "" if it is not reported.
 func (t *Told) Percent() string {
 	if t.Usage == nil {
 		return ""
@@ -83,31 +83,31 @@ func (t *Told) Percent() string {
 	return fmt.Sprintf("%.0f %%", 100**t.Usage)
 }
 
-// State is where the page gets its facts from.
+// State holds the sources of the page's data.
 type State struct {
 	Access  Access
 	Asking  Asking
 	Version string
-	Ready   func() (how string, err error) // how it became ready; an error while it is not
+	Ready   func() (how string, err error) // how it became ready; an error until then
 	Router  *router.Router
 	Workers func() []Worker
-	Resync  func(worker string) int         // starts a worker's feeds anew, and says how many
-	Reload  func() (said string, err error) // reads the configuration again; with an error the old one stays
-	// Configuration says what is wrong with it as it was last read, or waits for a restart; "": nothing.
+	Resync  func(worker string) int         // restarts a worker's feeds, and returns how many
+	Reload  func() (said string, err error) // reads the configuration again; after an error the old one stays
+	// Configuration returns what is wrong with the configuration as last read, or what needs a restart; "": nothing.
 	Configuration func() string
-	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 where it has none
+	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
 	Hosts         func() []fetch.HostState
 	Gatherer      prometheus.Gatherer
 	Probe         *probe.Prober                          // nil: none
 	Audit         *audit.Auditor                         // nil: none
 	Report        func() report.Report                   // nil: none
-	Others        func() (others int, ago time.Duration) // Sightlines that share with this one, and how long one of them has said nothing; nil: it shares with none
-	NoRoom        func(what string)                      // is told of who is turned away: "pages" that watch, "asked" about requests
+	Others        func() (others int, ago time.Duration) // number of replicas that share with this one, and for how long one of them has been silent; nil: none
+	NoRoom        func(what string)                      // is called for each refused client: "pages" that watch, "asked" about requests
 
-	asking chan struct{} // one for each body that is being asked about
+	asking chan struct{} // one slot for each body being asked about
 }
 
-// Handler serves the pages, and keeps their history until ctx ends.
+// Handler serves the pages, and records their history until ctx ends.
 func Handler(ctx context.Context, s State) http.Handler {
 	s.asking = make(chan struct{}, mostAsked)
 	mux := http.NewServeMux()
@@ -144,7 +144,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	return s.Access.Guard(mux)
 }
 
-// profile adds what the Go tool pprof asks for.
+// profile registers the pages for the Go tool pprof.
 func profile(mux *http.ServeMux) {
 	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
 		mux.HandleFunc("GET /debug/pprof/"+path, h)

@@ -10,17 +10,18 @@ import (
 	"time"
 )
 
-// Question is asked of a running Sightline.
+// Question is a request to a running Sightline's admin page.
 type Question struct {
 	Method string // "": GET
-	Base   string // its page's address, such as http://127.0.0.1:9903
-	Path   string // with its query
+	Base   string // the page's address, such as http://127.0.0.1:9903
+	Path   string // including the query
 	Token  string // its admin_token; "": none
 	Send   []byte
-	Most   int64 // bytes of the answer
+	Most   int64 // limit of the answer in bytes
 }
 
-// Ask gives the answer. It follows no redirect, for the token is for this address. One that is no 200, that is longer than it may be or that has not come in a minute is an error.
+// Ask returns the answer. It follows no redirect, because the token is only for this address. An answer other than 200, above the
+// limit, or later than a minute is an error.
 func Ask(ctx context.Context, q Question) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

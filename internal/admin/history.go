@@ -11,31 +11,32 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// History is kept whether anybody looks or not, in two rings: a sample a second for five minutes, one of ten seconds for an hour.
+// The history is recorded whether anybody looks or not, in two rings: a sample per second for five minutes, one per ten seconds for
+// an hour.
 const (
 	seconds, tens = 300, 360
 	perTen        = 10
-	sparks        = 256 // slots whose requests in flight are kept for a minute
+	sparks        = 256 // slots whose requests in flight are recorded for a minute
 	sparkSeconds  = 60
-	narrowest     = 30 // samples that a plot is wide at least; while its ring fills it widens with it
+	narrowest     = 30 // minimum width of a plot in samples; while its ring fills it widens with it
 )
 
-// sample is what came in one step of time, and how things stood at its end.
+// sample is what arrived in one time step, and the state at its end.
 type sample struct {
-	router.Totals         // that came in it
-	Median, Tail  float64 // time to the first byte, seconds; NaN: none came
+	router.Totals         // of this step
+	Median, Tail  float64 // time to the first byte, seconds; NaN: no samples
 	Mean, Most    float64 // requests in flight, by slot
-	Age           float64 // of the events that have been late for longest, seconds
+	Age           float64 // of the latest events of the worker that lags most, seconds
 }
 
 type history struct {
 	minutes, hour []sample // oldest first
-	ten           []sample // of the ten seconds that have begun
+	ten           []sample // the samples of the current ten seconds
 	before        router.Totals
 	sparks        map[string][]uint16 // by slot, oldest first
 }
 
-// add takes a second's sample.
+// add records a second's sample.
 func (h *history) add(now router.Totals, rows []Worker, first []time.Duration) {
 	s := sample{Totals: now.Less(h.before), Median: math.NaN(), Tail: math.NaN()}
 	h.before = now
@@ -60,7 +61,7 @@ func (h *history) add(now router.Totals, rows []Worker, first []time.Duration) {
 
 func slotName(r *Worker) string { return r.Name + "\n" + strconv.Itoa(r.Rank) }
 
-// push puts one behind the others and lets the oldest go.
+// push appends one and drops the oldest if the ring is full.
 func push[T any](ring []T, one T, most int) []T {
 	if len(ring) == most {
 		ring = slices.Delete(ring, 0, 1)
@@ -68,14 +69,14 @@ func push[T any](ring []T, one T, most int) []T {
 	return append(ring, one)
 }
 
-// merged is one sample of several.
+// merged combines several samples into one.
 func merged(list []sample) (m sample) {
 	m.Median, m.Tail = math.NaN(), math.NaN()
 	for _, s := range list {
 		m.Totals = m.Totals.Plus(s.Totals)
 		m.Mean += s.Mean / float64(len(list))
 		m.Most, m.Age = max(m.Most, s.Most), max(m.Age, s.Age)
-		if !math.IsNaN(s.Median) { // the last that were known
+		if !math.IsNaN(s.Median) { // the last known ones
 			m.Median, m.Tail = s.Median, s.Tail
 		}
 	}
@@ -87,7 +88,7 @@ func quantile(list []time.Duration, q float64) time.Duration {
 	return list[min(len(list)-1, int(q*float64(len(list))))]
 }
 
-// plot is a figure of the page.
+// plot is a plot of the page.
 type plot struct {
 	Title, Top, Span string
 	Series           []series
@@ -98,10 +99,10 @@ type series struct {
 	of                   func(*sample) float64
 }
 
-// plots are those of a ring, whose samples stand for so many seconds each.
+// plots returns the plots of a ring, whose samples cover step seconds each.
 func plots(ring []sample, step float64) []plot {
 	most := max(narrowest, len(ring))
-	share := func(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) } // NaN where nothing came
+	share := func(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) } // NaN if whole is 0
 	span := "the last " + rough(time.Duration(most)*time.Duration(step)*time.Second)
 	list := []plot{
 		{Title: "Prompt tokens cached, %", Top: "100", Series: []series{
@@ -144,7 +145,7 @@ func plots(ring []sample, step float64) []plot {
 	return list
 }
 
-// line is a path through values, the last at the right, from the foot upwards; a value that is not known interrupts it.
+// line returns an SVG path through values, the last at the right, y upwards from foot. An unknown value interrupts it.
 func line(values []float64, most int, width, foot, height, top float64) string {
 	var d strings.Builder
 	down := false
@@ -156,14 +157,14 @@ func line(values []float64, most int, width, foot, height, top float64) string {
 		x := width * float64(most-len(values)+i) / float64(most-1)
 		fmt.Fprintf(&d, "%c%.1f %.1f", map[bool]rune{true: 'L', false: 'M'}[down], x, foot-height*min(1, v/max(top, 1e-9)))
 		if !down && (i+1 == len(values) || math.IsNaN(values[i+1])) {
-			fmt.Fprintf(&d, "h.8") // one alone is a dot
+			fmt.Fprintf(&d, "h.8") // a single point is a dot
 		}
 		down = true
 	}
 	return d.String()
 }
 
-// spark is a slot's last minute.
+// spark returns the path of a slot's last minute.
 func (h *history) spark(r *Worker) string {
 	kept := h.sparks[slotName(r)]
 	values, top := make([]float64, len(kept)), 4.0
@@ -174,7 +175,7 @@ func (h *history) spark(r *Worker) string {
 	return line(values, sparkSeconds, 60, 19, 18, top)
 }
 
-// short is a number of three digits or so.
+// short formats a number with about three digits.
 func short(v float64) string {
 	switch {
 	case v >= 1e6:

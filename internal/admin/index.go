@@ -12,14 +12,14 @@ import (
 // Block is one line of /index.
 type Block struct {
 	Block      int      `json:"block"`  // its number in the listing
-	Parent     int      `json:"parent"` // the block before it in its prompts; -1: none
+	Parent     int      `json:"parent"` // the number of the preceding block; -1: none
 	Place      int      `json:"place"`  // blocks before it in its prompts
 	Local      string   `json:"local_hash"`
-	EngineHash string   `json:"engine_hash"` // the engine's hash as it came
-	Tiers      []string `json:"tiers"`       // none: held no more, but blocks behind it are
+	EngineHash string   `json:"engine_hash"` // the engine's hash as received
+	Tiers      []string `json:"tiers"`       // empty: no longer held, but blocks after it are
 }
 
-// writeBlocks writes a listing, one object a line.
+// writeBlocks writes a listing, one object per line.
 func writeBlocks(w io.Writer, list []indexer.Block) {
 	out := bufio.NewWriterSize(w, 1<<16)
 	defer out.Flush()

@@ -17,21 +17,21 @@ var files embed.FS
 var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
 
 const (
-	watchers  = 32               // pages that are kept up to date at once
-	mostDelay = 10 * time.Second // that a watcher may take one message in
+	watchers  = 32               // pages that are updated live at the same time
+	mostDelay = 10 * time.Second // time that a watcher may take to receive one message
 )
 
-// sections of the page that are sent when they change, by the template's and the element's name.
+// sections are the parts of the page that are sent when they change, by the names of template and element.
 var sections = []string{"now", "plots", "fleet", "decisions", "checks", "hour"}
 
-// cockpit takes a sample a second and, while somebody watches, renders the page's sections once for all.
+// cockpit takes a sample every second and, while somebody watches, renders the page's sections once for all watchers.
 type cockpit struct {
 	state State
 	page  *template.Template
 
 	mu       sync.Mutex
 	history  history
-	sent     map[string]string // sections as they were rendered last
+	sent     map[string]string // the sections as last rendered
 	watching map[chan []byte]bool
 }
 
@@ -67,18 +67,18 @@ func (c *cockpit) step(now time.Time) {
 	if len(news) == 0 {
 		return
 	}
-	message, _ := json.Marshal(news) // texts do not fail
+	message, _ := json.Marshal(news) // strings always marshal
 	for to := range c.watching {
 		select {
 		case to <- message:
-		default: // it is too slow: it connects again and gets all of it
+		default: // it is too slow: it will reconnect and get everything
 			delete(c.watching, to)
 			close(to)
 		}
 	}
 }
 
-// news renders the sections and gives those that have changed.
+// news renders the sections and returns those that have changed.
 func (c *cockpit) news() map[string]string {
 	v := c.view("", "")
 	if c.sent == nil {
@@ -97,7 +97,7 @@ func (c *cockpit) news() map[string]string {
 	return news
 }
 
-// events sends what changes of the page, as server-sent events.
+// events streams the page's changes as server-sent events.
 func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	if len(c.watching) >= watchers {
@@ -138,7 +138,7 @@ func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// show answers with the page: all of it, or what there is of one worker, image or decision.
+// show serves the page: all of it, or the part about one worker, image or decision.
 func (c *cockpit) show(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	c.mu.Lock()

@@ -17,18 +17,18 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 )
 
-// Asking says how much of a request is read that an operator or another router asks about over HTTP.
+// Asking bounds the reading of requests that an operator or another router asks about over HTTP.
 type Asking struct {
 	MaxBody int
 	Budget  time.Duration // for a decision, as for Envoy's requests
 }
 
 const (
-	mostAsked      = 4  // bodies at a time
-	mostConsidered = 64 // workers that /explain tells of
+	mostAsked      = 4  // bodies in parallel
+	mostConsidered = 64 // workers that /explain lists
 )
 
-// Routed is what /v1/route answers. Second is where a retry should go.
+// Routed is the answer of /v1/route. Second is where a retry should go.
 type Routed struct {
 	ID           string        `json:"id"`
 	Model        string        `json:"model"`
@@ -41,37 +41,37 @@ type Routed struct {
 	Booked       bool          `json:"booked"`
 }
 
-// Place is a worker, and the rank of it that the request should be given.
+// Place is a worker, and its rank that the request should be given.
 type Place struct {
 	Worker   string `json:"worker"`
 	Address  string `json:"address"`
 	Rank     int    `json:"rank"`               // -1: none
-	Instance string `json:"instance,omitempty"` // behind a front end at Address: what that one picks the worker by
-	Prefill  string `json:"prefill,omitempty"`  // who prefills, where that is another one
+	Instance string `json:"instance,omitempty"` // behind a front end at Address: how the front end identifies the worker
+	Prefill  string `json:"prefill,omitempty"`  // the worker that prefills, if it is another one
 }
 
-// Ended is what a caller of /v1/route tells of the end of a request that it had booked.
+// Ended is the report of a caller of /v1/route on the end of a request that it booked.
 type Ended struct {
-	Address      string `json:"address"`       // that had it; default: the first choice
+	Address      string `json:"address"`       // of the worker that served it; default: the first choice
 	Code         int    `json:"code"`          // HTTP status; default 200
-	PromptTokens int    `json:"prompt_tokens"` // as the engine counted; with CachedTokens
-	CachedTokens *int   `json:"cached_tokens"` // nil: not told
+	PromptTokens int    `json:"prompt_tokens"` // the engine's count; with CachedTokens
+	CachedTokens *int   `json:"cached_tokens"` // nil: unknown
 	OutputTokens int    `json:"output_tokens"`
 	FirstByteMS  int    `json:"first_byte_ms"` // since the decision
 }
 
-// Explained is what /explain answers: a decision, past or as it would be now, and what the audit found.
+// Explained is the answer of /explain: a decision, past or as it would be now, and the audit's finding.
 type Explained struct {
 	router.Recent
-	Margin  float64        `json:"margin"` // what the second candidate costs more, tokens
+	Margin  float64        `json:"margin"` // cost of the second candidate above the first's, tokens
 	Refused string         `json:"refused,omitempty"`
-	Finding *audit.Finding `json:"finding,omitempty"` // where the worker stored something else
+	Finding *audit.Finding `json:"finding,omitempty"` // if the worker stored something else
 }
 
-// asked reads a body as a client would send it to Envoy: ?path= is its path there, ?pool= the pool of its route. The caller
-// gives back what it takes. An answer of false: the client has been told why.
+// asked reads a body as a client would send it to Envoy: ?path= is its path there, ?pool= the pool of its route. The caller must
+// call done. If ok is false, the client has already got an error.
 func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request, done func(), ok bool) {
-	query := r.URL.Query() // the body is no form, whatever its type
+	query := r.URL.Query() // the body is not a form, whatever its content type
 	path := steering.Canonical(cmp.Or(query.Get("path"), steering.Chat))
 	if !steering.IsEndpoint(path) {
 		http.Error(w, "path is none that takes a prompt (want one such as "+steering.Chat+")", http.StatusBadRequest)
@@ -99,7 +99,8 @@ func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request
 		Arrived: time.Now()}, done, true
 }
 
-// route answers where a request should go. With ?book=true it counts as sent there, until its end is told or half an hour has passed.
+// route answers where a request should go. With ?book=true the request is booked there until its end is reported, at most half an
+// hour.
 func (s *State) route(w http.ResponseWriter, r *http.Request) {
 	req, done, ok := s.asked(w, r)
 	if !ok {
@@ -143,7 +144,7 @@ func (s *State) route(w http.ResponseWriter, r *http.Request) {
 
 func placeOf(t router.Target) Place { return Place{t.Worker, t.Addr, t.Rank, t.Instance, t.Prefill} }
 
-// routeEnded takes the end of a booked request.
+// routeEnded takes the report of a booked request's end.
 func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
 	end := Ended{Code: http.StatusOK}
 	known, ok := s.Router.Decision(r.PathValue("id"))
@@ -168,7 +169,7 @@ func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// explainRequest tells where a request would go now, and why.
+// explainRequest answers where a request would go now, and why.
 func (s *State) explainRequest(w http.ResponseWriter, r *http.Request) {
 	req, done, ok := s.asked(w, r)
 	if !ok {
@@ -191,7 +192,7 @@ func (s *State) explainRequest(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// explainDecision tells of a past decision what was known then, and what became of it.
+// explainDecision answers what was known at a past decision, and its outcome.
 func (s *State) explainDecision(w http.ResponseWriter, r *http.Request) {
 	d, ok := s.Router.Decision(r.FormValue("id"))
 	if !ok {

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// Access says who may look, and who may have something done.
+// Access says who may read, and who may change something.
 //
 //	/healthz, /readyz, /metrics   everybody
-//	all else, with a token        who gives it: "Authorization: Bearer TOKEN", or, for browsers, as the password of any user
-//	GET, on loopback              also without, if the request's Host is loopback too: a page elsewhere whose name leads here is not
+//	all else, with a token        who sends it: "Authorization: Bearer TOKEN" or, for browsers, as the password of any user
+//	GET, on loopback              also without, if the request's Host is loopback too, which excludes other names that resolve to here
 //
-// What a browser is made to send from another site's page is refused, whatever it carries.
+// Requests that a browser makes for another site's page are refused, whatever they carry.
 type Access struct {
-	Token    func() string // the one that counts now; nil, or "": none is configured
-	Loopback bool          // the listener is reached from this machine alone
+	Token    func() string // the current one; nil, or "": none is configured
+	Loopback bool          // the listener is reachable from this machine only
 }
 
-// Guard lets through who may.
+// Guard passes permitted requests on to next.
 func (a Access) Guard(next http.Handler) http.Handler {
 	sameSite := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func (a Access) Guard(next http.Handler) http.Handler {
 	})
 }
 
-// tokenOf is what a request gives as the token; "": nothing.
+// tokenOf returns the token that a request sends; "": none.
 func tokenOf(r *http.Request) string {
 	if _, password, ok := r.BasicAuth(); ok {
 		return password
@@ -68,7 +68,7 @@ func tokenOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// IsLoopback tells whether host:port, or host, names this machine by an address that no DNS server gives away.
+// IsLoopback reports whether host:port, or host, is this machine by an address that does not depend on DNS.
 func IsLoopback(hostport string) bool {
 	host := hostport
 	if at := strings.LastIndexByte(host, ':'); at > strings.LastIndexByte(host, ']') {

@@ -17,15 +17,15 @@ import (
 // view is the page's data.
 type view struct {
 	Version  string
-	Title    string // of one worker's or image's or decision's page; "": of all
+	Title    string // of the page about one worker, image or decision; "": the whole page
 	Decision *decided
 	NotReady string
-	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
+	// Configuration is what is wrong with the configuration as last read, or what needs a restart; "": nothing.
 	Configuration string
-	Others        string   // the other Sightlines; "": it shares with none
-	Silent        string   // what Envoy does not tell, and for how long; "": it tells all
-	Unserved      []string // model names that were asked for and nobody serves
-	Report        string   // what steering brings, as text; "" while all is steered
+	Others        string   // the other replicas; "": it shares with none
+	Silent        string   // what Envoy does not report, and for how long; "": it reports everything
+	Unserved      []string // requested model names that no worker serves
+	Report        string   // the effect of steering, as text; "" while all requests are steered
 
 	Saved            saved
 	First, FirstTail string // time to the first byte
@@ -35,7 +35,7 @@ type view struct {
 	Reasons          []share
 	Kept             int // decisions that are kept
 	Told             int // of them, those whose worker has reported its cached tokens
-	AsTold           int // of those, predicted so
+	AsTold           int // of those, the ones predicted correctly
 
 	Minutes, Hour []plot
 	Rows          []row
@@ -45,10 +45,10 @@ type view struct {
 	Hosts         []fetch.HostState
 }
 
-// Refetch tells whether the page is of a part, which is not pushed.
+// Refetch reports whether the page shows a part, which is not updated live.
 func (v *view) Refetch() bool { return v.Title != "" }
 
-// saved is what caches were good for since the start.
+// saved is what caches have saved since the start.
 type saved struct{ Share, Of, Hours, Unit, How string }
 
 type row struct {
@@ -61,7 +61,7 @@ type decision struct {
 	Ago, Took, First string
 }
 
-// probed is one worker's row: its verdict, and what is not equal.
+// probed is one worker's row: its verdict, and the differences.
 type probed struct {
 	probe.Result
 	Ago  string
@@ -77,7 +77,7 @@ type share struct {
 // shown is how many decisions a page lists.
 const shown = 25
 
-// view looks at everything; of one worker or image, where it is named.
+// view collects the page's data, or that of one worker or image if it is named.
 func (c *cockpit) view(worker, image string) *view {
 	s := &c.state
 	v := &view{Version: s.Version, Configuration: s.Configuration()}
@@ -143,8 +143,8 @@ func (c *cockpit) fleet(v *view) {
 	v.Saved = savedOf(c.state.Router.Totals(), rate/float64(max(1, known)))
 }
 
-// savedOf says what caches were good for, in truth where engines count, else as predicted; tokens a second of one worker make
-// hours of it.
+// savedOf computes what caches have saved, by the engines' counts if they report them, else as predicted. It converts tokens to
+// hours by one worker's rate in tokens per second.
 func savedOf(t router.Totals, rate float64) saved {
 	part, whole, how := t.EngineCached, t.EnginePrompt, "as the engines counted"
 	if whole == 0 {
@@ -166,7 +166,7 @@ func savedOf(t router.Totals, rate float64) saved {
 	return s
 }
 
-// checks are probes, findings and hosts; of one worker, where it is named.
+// checks fills in probes, findings and hosts, of one worker if it is named.
 func (v *view) checks(s *State, worker string) {
 	if s.Probe != nil {
 		for _, r := range s.Probe.Results() {
@@ -191,7 +191,7 @@ func (v *view) checks(s *State, worker string) {
 	}
 }
 
-// judge sums up decisions.
+// judge summarizes decisions.
 func (v *view) judge(all []router.Recent) {
 	count := map[router.Reason]int{}
 	for _, d := range all {
@@ -199,7 +199,7 @@ func (v *view) judge(all []router.Recent) {
 		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
 			v.Told++
 			more, fewer := d.Reported > d.CachedTokens, d.Reported < d.CachedTokens
-			if !more && !fewer || d.Partial && more || d.Recurrent && fewer { // what was predicted, or within its bound
+			if !more && !fewer || d.Partial && more || d.Recurrent && fewer { // as predicted, or within the prediction's bound
 				v.AsTold++
 			}
 		}
@@ -217,7 +217,7 @@ func (v *view) judge(all []router.Recent) {
 	}
 }
 
-// firstBytes are the times to the first byte of decisions since a time.
+// firstBytes returns the times to the first byte of decisions since a time.
 func firstBytes(all []router.Recent, since time.Time) (list []time.Duration) {
 	for i := range all {
 		if d := &all[i]; d.FirstByte > 0 && d.At.After(since) {
@@ -227,7 +227,7 @@ func firstBytes(all []router.Recent, since time.Time) (list []time.Duration) {
 	return list
 }
 
-// brief is a time that requests take, rough one that people wait.
+// brief formats the duration of a request, rough the longer durations that people read.
 func brief(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -256,7 +256,7 @@ func newDecision(d *router.Recent) decision {
 	return row
 }
 
-// decided is one decision's page.
+// decided is the page of one decision.
 type decided struct {
 	Explained
 	FirstByte  string
@@ -264,7 +264,7 @@ type decided struct {
 	Candidates []candidate
 }
 
-// candidate is a worker, and what it costs as bars of the length that it has beside the dearest.
+// candidate is a worker, with its costs as bars relative to the highest one.
 type candidate struct {
 	router.Considered
 	Bars []bar
