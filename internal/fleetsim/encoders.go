@@ -11,30 +11,30 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Workers that only encode pictures, for whom a router names one for each picture (x-encoder-hosts-ports). Each encodes one after another
-// and keeps what it has encoded, as much as its cache takes; a picture that another one is asked for, or the same one after that is
-// gone, is encoded again. A request is prefilled when all of its pictures are encoded.
+// Workers that only encode pictures. A router names one of them for each picture (x-encoder-hosts-ports). Each encodes sequentially
+// and keeps what it has encoded, up to its cache size. If another encoder is asked for a picture, or the same one after evicting
+// it, the picture is encoded again. A request is prefilled once all its pictures are encoded.
 
-// naming is a way of naming encoders: of so many, for a picture.
+// naming selects one of so many encoders for a picture.
 type naming func(v *View, m Image, of int) int
 
 // Namings that this repository's is compared with.
 func byName(_ *View, m Image, of int) int { return int(mix(m.ID, 77) % uint64(of)) }
 func drawn(v *View, _ Image, of int) int  { return v.rand.IntN(of) }
 
-// pool is a few of them.
+// pool is a set of encoders.
 type pool struct {
 	workers []*fleet.Worker
-	away    bool // the last one
+	away    bool // the last one is away
 	caches  []*recent
-	free    []time.Duration // when each has done what it was asked for
-	encoded map[uint64]int  // how often a picture was
+	free    []time.Duration // when each will have finished its work
+	encoded map[uint64]int  // how often each picture was encoded
 }
 
-// encoderCache is the tokens that one keeps: that of vLLM's example of encoders with shared memory.
+// encoderCache is an encoder's cache size in tokens: that of vLLM's example of encoders with shared memory.
 const encoderCache = 114688
 
-// once is the share of the pictures that were encoded that were so no more than once.
+// once returns the share of encoded pictures that were encoded only once.
 func (p *pool) once() float64 {
 	n := 0
 	for _, times := range p.encoded {
@@ -45,7 +45,7 @@ func (p *pool) once() float64 {
 	return float64(n) / float64(max(1, len(p.encoded)))
 }
 
-// encoders adds a pool of workers.
+// encoders adds a pool of encoders.
 func (s *sightline) encoders(n int) {
 	p := &pool{encoded: make(map[uint64]int), free: make([]time.Duration, n)}
 	for i := range n {
@@ -57,7 +57,7 @@ func (s *sightline) encoders(n int) {
 	s.pool = p
 }
 
-// turn has the last of a pool leave for a while; it comes back empty. It gives those that are there.
+// turn makes the last encoder of a pool leave for a while and return with an empty cache. It returns those present.
 func (p *pool) turn(v *View) []*fleet.Worker {
 	if p == nil {
 		return nil
@@ -72,10 +72,10 @@ func (p *pool) turn(v *View) []*fleet.Worker {
 	return p.workers
 }
 
-// take has a request's pictures encoded by those whom the router named, or whom another way of naming would.
+// take makes a request's pictures be encoded by the encoders that the router named, or that another naming selects.
 func (p *pool) take(v *View, r *run, named string) {
 	if named == "" {
-		return // the worker holds them
+		return // the worker has them
 	}
 	setup, homes := v.sim.setup, strings.Split(named, ",")
 	for i, m := range r.req.Images {
@@ -93,7 +93,7 @@ func (p *pool) take(v *View, r *run, named string) {
 	}
 }
 
-// playEncoders judges pools of which each picture's encoder is named: all there, and one away for the middle third.
+// playEncoders judges pools whose encoders are named per picture: all present, and one away for the middle third.
 func playEncoders(sc Scenario, load float64, judge func(about, measured string, ok bool)) {
 	for _, hot := range []float64{0, 0.3} {
 		requests, what := reused(1, load*sc.Capacity, seconds), "half of the pictures seen before"

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Traffic that no public trace has is generated, from a seed. rate is conversations (or requests) a second.
+// Traffic without a public trace is generated from a seed. rate is conversations (or requests) per second.
 
 type maker struct {
 	*rand.Rand
@@ -22,7 +22,7 @@ func newMaker(seed uint64, rate float64) *maker {
 
 func (m *maker) id() uint64 { m.ids++; return mix(m.ids, 7) }
 
-// arrival is the next one of a Poisson process.
+// arrival returns the next arrival of a Poisson process.
 func (m *maker) arrival() time.Duration {
 	m.at += m.ExpFloat64() / m.rate
 	return time.Duration(m.at * float64(time.Second))
@@ -33,12 +33,12 @@ func (m *maker) about(median, sigma float64) int {
 	return max(1, int(median*math.Exp(sigma*m.NormFloat64())))
 }
 
-// zipf draws a number below n, the small ones more often.
+// zipf draws a number below n, smaller ones more often.
 func (m *maker) zipf(n int, s float64) int {
 	return int(rand.NewZipf(m.Rand, s, 1, uint64(n-1)).Uint64())
 }
 
-// turn is one request that goes on from another.
+// turn returns a request that continues another one.
 func (m *maker) turn(prev *Request, think float64) *Request {
 	r := &Request{}
 	if prev == nil {
@@ -60,9 +60,9 @@ func (m *maker) say(r *Request, tokens, answer int) {
 	r.Answer = Segment{m.id(), answer}
 }
 
-// talk is a kind of conversation of text.
+// talk is a kind of text conversation.
 type talk struct {
-	systems, system int     // how many beginnings there are, and their tokens
+	systems, system int     // the number of different system prompts, and their tokens
 	turns           int     // at most
 	again           float64 // probability of a further turn
 	think           float64 // seconds before it, on average
@@ -90,7 +90,7 @@ func (k talk) traffic(seed uint64, rate, seconds float64) []*Request {
 	return m.trace
 }
 
-// images are questions about pictures, of which some are asked about often; a third of them go on for a turn or two.
+// images generates questions about pictures, some of which are asked about often; a third continue for a turn or two.
 func images(seed uint64, rate, seconds, hot float64) []*Request {
 	m := newMaker(seed, rate)
 	for m.at < seconds {
@@ -113,8 +113,8 @@ func images(seed uint64, rate, seconds, hot float64) []*Request {
 	return m.trace
 }
 
-// reused are questions about a picture or two, half of which are of the last hundred. The text before them is another each time, so
-// no worker holds their blocks.
+// reused generates questions about a picture or two, half of which are among the last hundred. The text before them always differs,
+// so no worker holds their blocks.
 func reused(seed uint64, rate, seconds float64) []*Request {
 	m := newMaker(seed, rate)
 	var last []uint64
@@ -136,7 +136,7 @@ func reused(seed uint64, rate, seconds float64) []*Request {
 	return m.trace
 }
 
-// siblings come sixteen at a time with one new prompt of 8,000 tokens.
+// siblings generates groups of sixteen simultaneous requests with one new prompt of 8,000 tokens.
 func siblings(seed uint64, rate, seconds float64) []*Request {
 	m := newMaker(seed, rate)
 	for m.at < seconds {
@@ -151,7 +151,7 @@ func siblings(seed uint64, rate, seconds float64) []*Request {
 	return m.trace
 }
 
-// shorts are prompts shorter than a block among chats.
+// shorts generates prompts shorter than a block among chats.
 func shorts(seed uint64, rate, seconds float64) []*Request {
 	m := newMaker(seed, rate)
 	for m.at < seconds {
@@ -165,7 +165,7 @@ func shorts(seed uint64, rate, seconds float64) []*Request {
 	return m.trace
 }
 
-// herd are single requests under one system prompt, a quarter of what they say (sglang #21199: 26 %).
+// herd generates single requests under one system prompt, a quarter of their tokens (sglang #21199: 26 %).
 func herd(seed uint64, rate, seconds float64) []*Request {
 	m := newMaker(seed, rate)
 	for m.at < seconds {
@@ -176,7 +176,7 @@ func herd(seed uint64, rate, seconds float64) []*Request {
 	return m.trace
 }
 
-// paced are requests of which each waits for the one before, as an agent's do that is alone: at each decision nothing is in
+// paced generates requests that each wait for the previous one, like those of a single agent: at each decision nothing is in
 // flight. Every fifth begins another conversation.
 func paced(seed uint64, n int) []*Request {
 	m := newMaker(seed, 1)
@@ -195,7 +195,7 @@ func paced(seed uint64, n int) []*Request {
 	return m.trace
 }
 
-// inBursts lets traffic come in 2 s of every 6 s: give three times the rate and a third of the seconds.
+// inBursts compresses traffic into 2 s of every 6 s: generate it at three times the rate and for a third of the seconds.
 func inBursts(trace []*Request) []*Request {
 	for _, r := range trace {
 		if r.Prev == nil {

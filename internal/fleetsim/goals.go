@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A goal is what the choice is held to in one run.
+// A goal is a requirement on the choice in one run.
 type goal struct {
 	scenario string
 	load     float64
@@ -16,7 +16,7 @@ type goal struct {
 	reached  func(p *Played) (measured string, ok bool)
 }
 
-// goals lists them. Of a trace there are goals where it is given and named mooncake.
+// goals lists them. Goals for a trace apply if it is given and named mooncake.
 func goals() (list []goal) {
 	add := func(scenario string, load float64, about string, reached func(p *Played) (string, bool)) {
 		list = append(list, goal{scenario, load, about, reached})
@@ -84,7 +84,7 @@ func goals() (list []goal) {
 	return list
 }
 
-// best is sightline's over the best rival's.
+// best returns sightline's value over the best rival's.
 func (p *Played) best(of func(*Row) time.Duration) float64 {
 	least := time.Duration(0)
 	for i := range p.Rows {
@@ -106,7 +106,7 @@ func (p *Played) row(rule string) *Row {
 	return &p.Rows[slices.IndexFunc(p.Rows, func(r Row) bool { return r.Rule == rule })]
 }
 
-// playGoals plays what the goals are about, each scenario and load once, writes its table, and in the end what is reached.
+// playGoals plays the scenarios and loads of the goals, each once, writes its table, and finally lists the goals that are reached.
 func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 	var all []Played
 	lines, missed := "", 0
@@ -141,13 +141,13 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 			if setup.Prefill > 0 {
 				most := 0.02
 				if setup.Replicas > 1 || setup.NoEvents || setup.NoReports {
-					most = 0.1 // routers that see little
+					most = 0.1 // for routers that see little
 				}
 				measured, share, lost := p.row("sightline").result.dearer()
 				judge(p.Scenario.Name, load, fmt.Sprintf("prefills apart that cost more: %.2f of %d, 0.01 of what is spared", most, flipped), measured, share <= most && lost <= 0.01)
 			}
 			if load == saturated[0] || setup.Failing > 0 || setup.Prefill > 0 {
-				continue // what those wait that get through says nothing: who fails many has less to do
+				continue // the waiting times of the rest are meaningless: a router that fails many requests has less to do
 			}
 			mean, tail := p.best(meanOf), p.best(tailOf)
 			judge(p.Scenario.Name, load, "mean and p99 at most 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.03 && tail <= 1.03)
@@ -175,7 +175,7 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 	return nil
 }
 
-// timed is a Rule whose decisions are timed, on the machine's clock.
+// timed is a Rule that measures the wall-clock time of its decisions.
 type timed struct {
 	*sightline
 	took []time.Duration
@@ -187,7 +187,7 @@ func (t *timed) Pick(v *View, r *run) int {
 	return t.sightline.Pick(v, r)
 }
 
-// cost measures the p99 of a decision, and the memory of the router at the end, on this machine. It plays alone.
+// cost measures the p99 of a decision, and the router's memory at the end, on this machine. It plays alone.
 func (s *Scenario) cost() (p99 time.Duration, bytes uint64) {
 	trace := s.at(s.Loads[0])
 	var rule *timed

@@ -13,10 +13,10 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// sightline is the router itself, on the simulation's clock, with its own index.
+// sightline is the real router on the simulation's clock, with its own index.
 type sightline struct {
 	now     time.Duration
-	flush   time.Duration // of the last message to other replicas
+	flush   time.Duration // when the last message to other replicas is sent
 	router  *router.Router
 	index   *indexer.Index
 	fleet   *fleet.Fleet
@@ -25,12 +25,12 @@ type sightline struct {
 	ids     []uint32
 	hashes  []uint64
 	alive   int
-	pool    *pool // nil: workers encode for themselves
+	pool    *pool // nil: workers encode their own pictures
 	lower   tiers
 	next    int
 }
 
-// adapters are the names that traffic asks for.
+// adapters returns the adapter names that traffic uses.
 func adapters() (names []string) {
 	for i := range mostAdapters {
 		names = append(names, (&Request{Adapter: uint64(i) + 1}).adapter())
@@ -42,7 +42,7 @@ const mostAdapters = 16
 
 const modelName = "simulated"
 
-// newSightline makes a rule of the router that this repository builds.
+// newSightline returns a rule that runs this repository's router.
 func newSightline(v *View) Rule {
 	s := &sightline{index: indexer.New(indexer.Options{})}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
@@ -77,14 +77,14 @@ func newSightline(v *View) Rule {
 	return s
 }
 
-// What workers are asked for, as the configuration has it where it says nothing, and router/vitals and engine/vllm have it.
+// How workers are asked: the configuration's default, and the values of router/vitals and engine/vllm.
 const (
 	loadEvery = time.Second
 	loadOld   = 2 * time.Second // at most
 	loadLasts = 3 * loadEvery
 )
 
-// ask reads every worker's metrics page, now and from now on.
+// ask reads every worker's metrics page, periodically from now on.
 func (s *sightline) ask(v *View) {
 	s.now = v.sim.now
 	if until := v.sim.setup.ScrapedTo; until != 0 && s.now > until {

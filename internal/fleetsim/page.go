@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The page is one file without scripts or requests: for each scenario its times over load, and for each load the spread of
-// times, the whole curve, and hits beside balance. Times are on logarithmic axes: rules differ by factors.
+// The page is one file without scripts or requests: for each scenario its times over load, and for each load the distribution of
+// times, the whole curve, and hits against balance. Times are on logarithmic axes, because rules differ by factors.
 
 //go:embed page.html
 var pageText string
@@ -36,10 +36,10 @@ type pageRow struct {
 	Rule, Mean, P50, P90, P99, End, Rate, Hits, Of, Regret, Skew string
 }
 
-// plot is what one SVG shows, in its units.
+// plot is the data of one SVG, in its units.
 type plot struct {
 	Title, X, Y    string
-	Height, Bottom int // in all; of the axis across
+	Height, Bottom int // total; of the horizontal axis
 	Lines          []pageLine
 	Dots           []pageDot
 	Bars           []pageBar
@@ -77,7 +77,7 @@ const (
 	rowHeight  = 17
 )
 
-// axis maps values to a plot's places; what is beyond it stands at its end.
+// axis maps values to coordinates in a plot. Values outside are clamped to its ends.
 type axis struct {
 	from, to   float64
 	start, end int
@@ -92,7 +92,7 @@ func (a axis) at(x float64) int {
 	return a.start + int(math.Round(min(1, max(0, share))*float64(a.end-a.start)))
 }
 
-// times is an axis for times in milliseconds that covers what is seen, to 300 times the least, and its ticks.
+// times returns an axis for times in milliseconds that covers the given values, up to 300 times the least, and its ticks.
 func times(seen []float64, start, end int) (axis, []pageTick) {
 	low, high := math.Inf(1), 1.
 	for _, x := range seen {
@@ -121,7 +121,7 @@ func everyRule() (list []Rival) {
 	return list
 }
 
-// colours gives each rule one of the page's classes.
+// colours returns each rule one of the page's classes.
 func colours() map[string]int {
 	of := make(map[string]int)
 	for i, r := range everyRule() {
@@ -132,7 +132,7 @@ func colours() map[string]int {
 
 func milli(d time.Duration) float64 { return max(1, d.Seconds()*1000) }
 
-// writePage writes what was played, in the order in which it was.
+// writePage writes what was played, in that order.
 func writePage(w io.Writer, all []Played) error {
 	colour := colours()
 	var list []pageScenario

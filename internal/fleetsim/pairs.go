@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// The rules of routers that choose a pair: who prefills, and who decodes. Only the first workers prefill for others, the others
-// also do all of a request.
+// The rules of routers that choose a pair of workers, one to prefill and one to decode. Only the first workers prefill for others;
+// the others can also serve whole requests.
 
-// pairRules are those that scenarios with prefill workers are played under.
+// pairRules are the rules for scenarios with prefill workers.
 func pairRules() []Rival {
 	return []Rival{{"sightline", newSightline},
 		{"round robin", pairInTurn}, {"least request", pairByRequests}, {"decode only", leastRequest},
@@ -20,7 +20,7 @@ func pairRules() []Rival {
 	}
 }
 
-// pair makes a rule of a function that names a worker that prefills and one that decodes.
+// pair makes a rule of a function that returns a worker that prefills and one that decodes.
 func pair(pick func(v *View, r *run) (first, worker int)) func(*View) Rule {
 	return func(*View) Rule {
 		return pickBy{pick: func(v *View, r *run) (w int) {
@@ -43,7 +43,7 @@ func pairByRequests(v *View) Rule {
 	return pair(func(v *View, r *run) (int, int) { return v.leastLoaded(v.First), v.leastLoaded(v.Alive) })(v)
 }
 
-// pairOracle sees true queues and caches, and picks the pair, or the worker alone, that gives the first token soonest.
+// pairOracle sees true queues and caches, and picks the pair, or the single worker, that gives the first token soonest.
 func pairOracle(v *View) Rule {
 	return pair(func(v *View, r *run) (first, worker int) {
 		least, workers := math.Inf(1), v.sim.workers
@@ -62,13 +62,13 @@ func pairOracle(v *View) Rule {
 }
 
 // dynamoPair is Dynamo 1.6's PrefillRouter before its decode router (lib/llm/src/kv_router/prefill_router/mod.rs, activation.rs).
-// Each chooses for itself by the selector above: who prefills without counting blocks in use (activation.rs has
-// router_track_active_blocks false), who decodes by blocks in use alone, each request's counted whole: the override for decode
-// has overlap_score_credit 0, assume_kv_reuse and track_prefill_tokens false. It is never left out who prefills.
+// Each chooses independently by the selector above. The prefill choice does not count blocks in use (activation.rs has
+// router_track_active_blocks false). The decode choice counts only blocks in use, each request's in full: the override for decode
+// has overlap_score_credit 0, assume_kv_reuse and track_prefill_tokens false. A separate worker always prefills.
 //
-// With --router-conditional-disagg (experimental, off by default; conditional_bypass.rs) the decode router is asked first, as
-// where nobody prefills; a request of which the worker that it names lacks fewer than 2,048 tokens and less than 0.7 is
-// prefilled there. The decode router then keeps its credit for what is held.
+// With --router-conditional-disagg (experimental, off by default; conditional_bypass.rs) the decode router is asked first, as in a
+// deployment without prefill workers. If the worker that it selects lacks fewer than 2,048 tokens and less than 0.7 of the request,
+// that worker prefills. The decode router then keeps its credit for cached blocks.
 type dynamoPair struct {
 	dynamo
 	conditional bool
@@ -124,10 +124,10 @@ func (d *dynamoPair) Ended(v *View, r *run, failed bool) {
 	d.blocks[r.worker] -= int(math.Ceil(float64(r.input) / float64(v.Size)))
 }
 
-// llmdPair is llm-d-router 0.9.0 with its sample for prefill and decode (deploy/config/pd-epp-config.yaml): a profile each, of
-// prefix-cache-scorer 2 and queue-scorer 1. Who decodes is chosen first; where that one lacks 16 tokens or more, by what was sent
-// there (prefix_based_pd_decider.go, nonCachedTokens), another prefills. Of a prompt 16,384 tokens are matched, and what goes
-// to either is remembered for both (approximateprefix/plugin.go).
+// llmdPair is llm-d-router 0.9.0 with its sample for prefill and decode (deploy/config/pd-epp-config.yaml): one profile each, of
+// prefix-cache-scorer 2 and queue-scorer 1. The decode worker is chosen first. If it lacks 16 tokens or more, by what was sent
+// there (prefix_based_pd_decider.go, nonCachedTokens), another worker prefills. Matching covers 16,384 tokens of a prompt, and what
+// goes to either worker is recorded for both (approximateprefix/plugin.go).
 func llmdPair(v *View) Rule {
 	const mostMatched, lacking = 16384, 16
 	h := newHistory(v, v.sim.setup.Engine.Blocks)
@@ -149,7 +149,7 @@ func llmdPair(v *View) Rule {
 	})(v)
 }
 
-// forced is a Rule that puts requests where another run has put them, and has one of them prefilled where it is decoded.
+// forced is a Rule that places requests as another run has placed them, but one of them is prefilled where it is decoded.
 type forced struct {
 	idle
 	at    map[*Request]*Served
@@ -164,14 +164,15 @@ func (f forced) Pick(_ *View, r *run) int {
 	return s.Worker
 }
 
-// flip is what came of one prefill apart, less what would have come of it where the request is decoded; below 0: it was spared.
+// flip is the effect of one separate prefill, compared with prefilling where the request is decoded; below 0: it saved time.
 type flip struct {
-	own time.Duration // the request's own time to its first token
-	all time.Duration // that, and the time to the end of every other request that was there: what the prefill held up
+	own time.Duration // on the request's own time to its first token
+	all time.Duration // the same plus the effect on the end of every other request present: what the prefill delayed
 }
 
-// flips plays a run again for some of its prefills apart, evenly spread over it, each twice: as it was, and with that request prefilled where
-// it is decoded. All else is as it was, and nothing comes after it: what came later would have been placed otherwise.
+// flips replays a run for some of its separate prefills, evenly spread over it, each twice: as it was, and with that request
+// prefilled where it is decoded. Everything else is unchanged, and later requests are left out, because they would have been placed
+// differently.
 func (r *Result) flips(some int) []flip {
 	setup, at := r.setup, make(map[*Request]*Served, len(r.Served))
 	setup.NoEvents, setup.Replicas, setup.Sharing = true, 0, Sharing{}
@@ -213,10 +214,10 @@ func (r *Result) flips(some int) []flip {
 	return list
 }
 
-// flipped is how many prefills a scenario's goal plays again.
+// flipped is how many prefills a scenario's goal replays.
 const flipped = 60
 
-// dearer judges the prefills apart of a run: how many of those played again cost more, and what all of them have spared.
+// dearer judges the separate prefills of a run: how many of those replayed cost more, and what all of them together saved.
 func (r *Result) dearer() (measured string, share, lost float64) {
 	list, n := r.flips(flipped), 0
 	var more, own, all time.Duration

@@ -16,28 +16,28 @@ type Options struct {
 	Scenarios []string  // by name; nil: all
 	Rules     []string  // by name; nil: all
 	Loads     []float64 // shares of a scenario's capacity
-	Trace     string    // a file of a trace, to play too; "": none
-	Workers   int       // that serve the trace
-	HTML      io.Writer // gets the page; nil: none
-	Goals     bool      // play what the goals are about instead of Scenarios, Rules and Loads, and say which are reached
+	Trace     string    // the file of a trace to play in addition; "": none
+	Workers   int       // workers that serve the trace
+	HTML      io.Writer // receives the page; nil: none
+	Goals     bool      // play the goals' scenarios instead of Scenarios, Rules and Loads, and report which are reached
 }
 
-// Played is one scenario at one load under several rules, the best mean first.
+// Played is one scenario at one load under several rules, best mean first.
 type Played struct {
 	Scenario *Scenario
 	Load     float64
 	Rows     []Row
 }
 
-// Row is how one rule fared.
+// Row is the result of one rule.
 type Row struct {
 	Rule string
 	Summary
 	result *Result // sightline's only
 }
 
-// Play compares rules and writes a table for each scenario and load as it comes. The error says which name is not known, what
-// of the trace cannot be read, or how many goals are not reached.
+// Play compares rules and writes a table for each scenario and load as it finishes. The error names an unknown name, what cannot be
+// read of the trace, or how many goals are not reached.
 func Play(w io.Writer, o Options) error {
 	scenarios := Scenarios()
 	if o.Trace != "" {
@@ -80,7 +80,7 @@ func Play(w io.Writer, o Options) error {
 	return nil
 }
 
-// named leaves those of a list that are named; no name: all.
+// named returns the elements of a list with the given names; without names, all.
 func named[T any](list []T, names []string, name func(T) string) (some []T, err error) {
 	if len(names) == 0 {
 		return list, nil
@@ -99,7 +99,7 @@ func named[T any](list []T, names []string, name func(T) string) (some []T, err 
 	return some, nil
 }
 
-// compare plays a load under each rule, as many at once as there are processors.
+// compare plays a load under each rule, in parallel on all processors.
 func (s *Scenario) compare(load float64, rules []Rival) Played {
 	trace := s.at(load)
 	p := Played{s, load, make([]Row, len(rules))}
@@ -121,7 +121,7 @@ func (s *Scenario) compare(load float64, rules []Rival) Played {
 	return p
 }
 
-// write makes a table: times in milliseconds, shares in percent.
+// write writes a table: times in milliseconds, shares in percent.
 func (p *Played) write(w io.Writer) {
 	fmt.Fprintf(w, "%s at %.0f %%: %s\n", p.Scenario.Name, 100*p.Load, p.Scenario.About)
 	fmt.Fprintf(w, "  %-17s %8s %8s %8s %8s %9s %7s %6s %6s %6s %6s %6s", "TTFT, ms", "mean", "p50", "p90", "p99", "end", "req/s", "hits", "of", "regret", "skew", "failed")

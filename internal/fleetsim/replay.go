@@ -12,22 +12,23 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// Replay plays a decision log on the virtual clock three times: as it was, as another configuration would have it, and by round robin.
+// Replay plays a decision log on the virtual clock three times: as it was, as another configuration would route it, and round
+// robin.
 //
-//	log ─▶ requests, at the times they came ─┬─ to the workers that the log names ── how far the simulation is to be believed
+//	log ─▶ requests, at the times they came ─┬─ to the workers that the log names ── how accurate the simulation is
 //	                                         ├─ to those that the router chooses, set up by the configuration
 //	                                         └─ in turn
 //
-// The three differ in the choice alone, so their differences say what it brings. What a log does not have is assumed, and said with the
-// result: how large caches are, what is equal below 512 tokens, when clients would have sent the next turn.
+// The three differ only in the choice, so their differences show its effect. What a log does not contain is assumed, and stated
+// with the result: cache sizes, equality of prompts below 512 tokens, when clients would have sent the next turn.
 type Replay struct {
 	Config config.Config
-	Name   string // what the configuration is called in the tables
+	Name   string // the configuration's name in the tables
 	Log    io.Reader
-	Cache  int // tokens that a worker's KV cache holds; 0: those of Engine
+	Cache  int // capacity of a worker's KV cache in tokens; 0: that of Engine
 }
 
-// logged is what a decision log has beside a trace.
+// logged holds a decision log's fields besides those of a trace.
 type logged struct {
 	ID       string  `json:"id"`
 	Model    string  `json:"model"`
@@ -41,7 +42,7 @@ type logged struct {
 	} `json:"ranked"`
 }
 
-// server names the worker, or rank, that had the request; of one that is not told, the chosen one.
+// server returns the worker, or rank, that served the request; if unknown, the chosen one.
 func (l *logged) server() string {
 	name := cmp.Or(l.Used, l.Worker)
 	if name == l.Worker && l.Rank >= 0 {
@@ -55,7 +56,7 @@ const (
 	noticed      = 5 * time.Millisecond
 )
 
-// Run writes the result for each model that log and configuration share. Errors name the log's line.
+// Run writes the result for each model that both log and configuration have. Errors name the log's line.
 func (o Replay) Run(w io.Writer) error {
 	trace, err := ReadTrace(o.Log, 1, mostReplayed)
 	if err != nil {
@@ -167,7 +168,7 @@ func cachedOf(p map[*Request]*Served) (n int) {
 	return n
 }
 
-// compare says what the configuration brings against another way, and for whom it is worse.
+// compare writes the configuration's effect against another way of routing, and which requests it makes worse.
 func compare(w io.Writer, what string, requests []*Request, before, after map[*Request]*Served) {
 	var sum, later time.Duration
 	var worse [classes]int
@@ -198,7 +199,7 @@ func compare(w io.Writer, what string, requests []*Request, before, after map[*R
 		strings.Join(kinds, ", "), ms(later)/int64(all), ms(worst.TTFT-before[worst.Req].TTFT), worst.Req.logged.ID)
 }
 
-// believe compares what engines reported with what the simulation makes of the same.
+// believe compares the hits that engines reported with those of the simulation.
 func believe(w io.Writer, requests []*Request, was map[*Request]*Served) {
 	known, prompt, told, simulated := 0, 0, 0, 0
 	for _, r := range requests {

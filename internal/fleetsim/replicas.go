@@ -12,18 +12,18 @@ import (
 
 // Sharing is what replicas of this repository's router tell each other, as router/peers does; the zero value: nothing.
 type Sharing struct {
-	Every time.Duration // between two messages: one goes at once, what comes within this time goes together; 0: nothing is told
-	To    time.Duration // from then on nothing arrives; 0: all does
-	Back  time.Duration // and from then on all does again; 0: never
+	Every time.Duration // the least time between two messages: updates within it are sent together; 0: no sharing
+	To    time.Duration // from then on no message arrives; 0: all arrive
+	Back  time.Duration // and from then on all arrive again; 0: never
 }
 
-// What router/peers has: the pause, and the silence after which a replica is gone. A message travels for a guess of two hops in one
-// zone and a server; at 3 ms replicas that share answer 2.5 % later, with a p99 of 1.06 times one's.
+// The values of router/peers: the pause, and the silence after which a replica counts as gone. A message's delay is a guess for two
+// hops in one zone and a server; at 3 ms, replicas that share answer 2.5 % later, with a p99 of 1.06 times a single one's.
 const (
 	shareEvery  = 2 * time.Millisecond
 	shareTravel = time.Millisecond
 	shareGone   = 1250 * time.Millisecond
-	shareDeaf   = time.Second // until a line that hangs is left for the next, at most
+	shareDeaf   = time.Second // at most, until a stalled connection is abandoned for the next
 )
 
 // share tells the other replicas of a booking.
@@ -31,7 +31,7 @@ func (s *sightline) share(v *View, own int, told *router.Shared) {
 	if how := v.sim.setup.Sharing; how.To != 0 && s.now >= how.To && (how.Back == 0 || s.now < how.Back) {
 		return
 	}
-	if s.flush < s.now { // what waits until then goes together
+	if s.flush < s.now { // updates until then are sent together
 		s.flush = max(s.now, s.flush+v.sim.setup.Sharing.Every)
 	}
 	s.others(v, own, s.flush-s.now+shareTravel, func(o *sightline) {
@@ -40,7 +40,8 @@ func (s *sightline) share(v *View, own int, told *router.Shared) {
 	})
 }
 
-// cut has the other replicas forget this one where nothing more comes of it, and hear all that it has open where it comes again.
+// cut makes the other replicas forget this one while none of its messages arrive, and learn all its open requests when they do
+// again.
 func (s *sightline) cut(v *View, own int) {
 	switch how := v.sim.setup.Sharing; {
 	case how.Back != 0:
@@ -53,7 +54,7 @@ func (s *sightline) cut(v *View, own int) {
 	}
 }
 
-// others has something done at all other replicas, later.
+// others runs do for all other replicas, after a delay.
 func (s *sightline) others(v *View, own int, after time.Duration, do func(*sightline)) {
 	v.sim.after(after, func() {
 		for i, r := range v.sim.rules {
@@ -67,7 +68,7 @@ func (s *sightline) others(v *View, own int, after time.Duration, do func(*sight
 
 func replicaName(i int) string { return fmt.Sprint("replica ", i) }
 
-// sharings are the ways of replicas that goals are about, and how much longer than behind one router requests may wait.
+// sharings are the settings that goals are about, and how much longer than with a single router requests may wait.
 func sharings() []sharing {
 	half := seconds * time.Second / 2
 	return []sharing{
@@ -83,10 +84,10 @@ type sharing struct {
 	most  float64
 }
 
-// replicaSeeds are the traffics that replicas are judged by, together: p99s of one differ by 6 % with the draws alone.
+// replicaSeeds is the number of seeds over which replicas are judged together: the p99s of single ones differ by 6 % by chance.
 const replicaSeeds = 6
 
-// playReplicas judges 2, 4 and 16 replicas beside one, by images at a load.
+// playReplicas judges 2, 4 and 16 replicas against one, on image traffic at a load.
 func playReplicas(sc Scenario, load float64, judge func(about, measured string, ok bool)) {
 	type row struct {
 		sharing

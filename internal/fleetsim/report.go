@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Summary is a run in numbers.
+// Summary holds the figures of a run.
 type Summary struct {
 	Mean     time.Duration // time to first token
 	TTFT     Quantiles
 	Classes  [classes]Quantiles
 	E2E      time.Duration // mean
 	Hits     float64       // share of prompt tokens found in the cache
-	Possible float64       // by a cache without end that all workers share
-	Regret   float64       // share of prompt tokens that another worker held, and the chosen one did not
+	Possible float64       // the same with an infinite cache shared by all workers
+	Regret   float64       // share of prompt tokens that another worker held and the chosen one did not
 	Skew     float64       // the busiest worker's work over the mean
-	Rate     float64       // requests ended a second
+	Rate     float64       // requests completed per second
 	Failed   int
 }
 
-// Quantiles are of the times to first token of so many requests.
+// Quantiles are those of the times to first token of N requests.
 type Quantiles struct {
 	N             int
 	P50, P90, P99 time.Duration
@@ -30,8 +30,8 @@ type Quantiles struct {
 type class int
 
 const (
-	warm  class = iota // a cache without end has half of the prompt
-	cold               // it has not
+	warm  class = iota // an infinite cache has at least half of the prompt
+	cold               // it has less
 	short              // the prompt has fewer than 32 tokens: hardly a block
 	classes
 )
@@ -48,7 +48,7 @@ func classOf(s *Served) class {
 	return cold
 }
 
-// Summarise gives the numbers of the requests that came from one time on until another.
+// Summarise returns the figures of the requests that arrived between two times.
 func (r *Result) Summarise(from, until time.Duration) (s Summary) {
 	var all []time.Duration
 	var of [classes][]time.Duration
@@ -90,7 +90,7 @@ func (r *Result) Summarise(from, until time.Duration) (s Summary) {
 	return s
 }
 
-// quantiles sorts what it is given.
+// quantiles sorts d in place.
 func quantiles(d []time.Duration) (q Quantiles) {
 	if len(d) == 0 {
 		return q
@@ -104,7 +104,7 @@ func quantiles(d []time.Duration) (q Quantiles) {
 	return q
 }
 
-// Share is what of the requests between two times a worker got, over a fair share.
+// Share returns a worker's share of the requests between two times, over a fair share.
 func (r *Result) Share(worker int, from, until time.Duration) float64 {
 	all, its := 0, 0
 	for _, s := range r.Served {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// The rules of other routers, as their sources have them (read in November 2026: Dynamo 1.6, llm-d-router, SGLang's gateway,
-// vLLM's router, AIBrix, production-stack), each with its defaults. A rule sees what its router sees: events where that
-// follows events, else what it sent itself, at once. Where a source leaves equal workers in a fixed order, one is drawn,
-// unless that order is what the rule is known for. All proxies see the first token.
+// The rules of other routers by their sources (read in November 2026: Dynamo 1.6, llm-d-router, SGLang's gateway, vLLM's router,
+// AIBrix, production-stack), each with its defaults. A rule sees what its router sees: events if the router follows events, else
+// what it sent itself, at once. If a source leaves equal workers in a fixed order, one is drawn at random, unless the rule is known
+// for that order. All proxies see the first token.
 
-// Rival is a rule under its name.
+// Rival is a rule with its name.
 type Rival struct {
 	Name string
 	Make func(*View) Rule
@@ -28,13 +28,13 @@ func Rules() []Rival {
 	}
 }
 
-// idle are the parts of a Rule that a stateless rule leaves out.
+// idle supplies the methods of a Rule that a stateless rule does not need.
 type idle struct{}
 
 func (idle) Began(*View, *run)       {}
 func (idle) Ended(*View, *run, bool) {}
 
-// cheapest is the worker of the lowest cost, one of several at random.
+// cheapest returns the worker of the lowest cost; ties are broken at random.
 func (v *View) cheapest(among []int, cost func(w int) float64) int {
 	best, least, ties := among[0], math.Inf(1), 0
 	for _, w := range among {
@@ -112,8 +112,8 @@ func sessionSticky(*View) Rule {
 	}}
 }
 
-// dynamo is DefaultWorkerSelector of Dynamo 1.6 (lib/kv-router/src/scheduling) at temperature 0, with its names. Tiers below
-// the GPU, taints and shared caches are the caller's: it gives what they credit.
+// dynamo is DefaultWorkerSelector of Dynamo 1.6 (lib/kv-router/src/scheduling) at temperature 0, with its names. The caller passes
+// the credits for tiers below the GPU, taints and shared caches.
 type dynamo struct {
 	overlapCredit, creditDecay float64
 	prefillScale               float64
@@ -122,13 +122,13 @@ type dynamo struct {
 	decodeOnly                 bool // a decode router that does not track prefills
 }
 
-// dynamoInput is what its cost of one worker depends on, in blocks but for the requests.
+// dynamoInput holds the inputs of its cost of one worker, in blocks except for the requests.
 type dynamoInput struct {
-	request       float64 // the prompt's, whole
-	prefill       float64 // tokens to prefill, active and of this prompt, in fractions of a block; nothing where it does not track them
-	excess        float64 // of them, above the least of all workers
-	device, below float64 // overlap on the GPU; credit for what lies elsewhere
-	decode        float64 // of running requests and of this one, those in common once
+	request       float64 // the whole prompt
+	prefill       float64 // tokens to prefill, active and of this prompt, in fractions of a block; 0 if it does not track them
+	excess        float64 // of them, above the minimum over all workers
+	device, below float64 // overlap on the GPU; credit for blocks elsewhere
+	decode        float64 // of running requests and of this one, common blocks counted once
 	requests      float64
 }
 
@@ -144,8 +144,8 @@ func (d dynamo) cost(in dynamoInput) float64 {
 	return d.prefillScale*prefill + in.decode + d.activeRequest*in.requests
 }
 
-// dynamoRule is the selector with what its router tracks: tokens until the first one of the answer is out, and the blocks of
-// running prompts, those that several have in common once.
+// dynamoRule is the selector with the state that its router tracks: tokens until the first one of the answer is out, and the blocks
+// of running prompts, common ones counted once.
 type dynamoRule struct {
 	dynamo
 	active []tally // by worker: running requests by block
@@ -193,7 +193,7 @@ type tally struct {
 	blocks int // in use
 }
 
-// add gives how often it is now.
+// add adds to a block's count and returns the new one.
 func (t *tally) add(block, by int32) int32 {
 	had := t.times.get(block)
 	t.times.set(block, had+by)
@@ -206,14 +206,14 @@ func (t *tally) add(block, by int32) int32 {
 	return had + by
 }
 
-// history is what a router without events knows of caches: what it sent there, the least recently sent forgotten.
+// history is what a router without events knows of caches: what it sent there, least recently sent evicted first.
 type history struct {
 	holders
 	sent []*blocks // by worker
 	gone []change
 }
 
-// newHistory makes one that forgets what is beyond so many blocks a worker.
+// newHistory returns a history that keeps at most this many blocks per worker.
 func newHistory(v *View, most int) *history {
 	h := &history{holders: newHolders(len(v.Loads), len(v.sim.trace.chain))}
 	for range v.Loads {
@@ -222,15 +222,15 @@ func newHistory(v *View, most int) *history {
 	return h
 }
 
-// endless is the size of a history that forgets nothing within a simulation.
+// endless is the size of a history that never evicts within a simulation.
 const endless = 1 << 30
 
-// overlap is as View.Overlap.
+// overlap is like View.Overlap.
 func (h *history) overlap(v *View, r *run) []int { return v.lookUp(r, &h.holders) }
 
 func (h *history) add(v *View, r *run, w int) {
 	h.gone = h.gone[:0]
-	for _, b := range slices.Backward(r.prompt(v.Size)) { // of one prompt the last goes first
+	for _, b := range slices.Backward(r.prompt(v.Size)) { // the last block of a prompt is evicted first
 		h.sent[w].touch(b, &h.gone)
 		h.set(b, w, true)
 	}
@@ -239,7 +239,7 @@ func (h *history) add(v *View, r *run, w int) {
 	}
 }
 
-// known makes a rule that keeps a history of one that is given what it tells.
+// known makes a rule with a history of a function that gets the history's overlaps.
 func known(most int, pick func(v *View, r *run, hits []int) int) func(*View) Rule {
 	return func(v *View) Rule {
 		h := newHistory(v, most)
@@ -251,8 +251,8 @@ func known(most int, pick func(v *View, r *run, hits []int) int) func(*View) Rul
 	}
 }
 
-// llmdScorers is the built-in profile of llm-d-router: prefix 3, queue 2, KV use 2, the highest score. Its prefix scorer
-// remembers what was sent, as many blocks as the engine says that it has; queues and KV use are scraped.
+// llmdScorers is the built-in profile of llm-d-router: prefix 3, queue 2, KV use 2, highest score wins. Its prefix scorer records
+// what was sent, as many blocks as the engine reports to have; queues and KV use are scraped.
 func llmdScorers(v *View) Rule {
 	return known(v.sim.setup.Engine.Blocks, func(v *View, r *run, hits []int) int {
 		queued := v.queues(v.Alive)
@@ -262,7 +262,7 @@ func llmdScorers(v *View) Rule {
 	})(v)
 }
 
-// queues is llm-d's queue-scorer: 1 for the shortest queue, 0 for the longest, and 1 where all are equal.
+// queues is llm-d's queue-scorer: 1 for the shortest queue, 0 for the longest, and 1 if all are equal.
 func (v *View) queues(among []int) func(w int) float64 {
 	lo, hi := math.MaxInt, 0
 	for _, o := range among {
@@ -276,8 +276,8 @@ func (v *View) queues(among []int) func(w int) float64 {
 	}
 }
 
-// llmdFilter is its optimised baseline (llm-d #1651): those that hold 0.8 of the prompt, unless they have 18 s more to do
-// than the others at 15,928 tokens a second; of them the fewest tokens in flight.
+// llmdFilter is its optimised baseline (llm-d #1651): the workers that hold 0.8 of the prompt, unless they have 18 s more work than
+// the others at 15,928 tokens a second; of them the one with the fewest tokens in flight.
 func llmdFilter(v *View) Rule {
 	const most = 286720 // tokens
 	return known(v.sim.setup.Engine.Blocks, func(v *View, r *run, hits []int) int {
@@ -298,8 +298,8 @@ func llmdFilter(v *View) Rule {
 	})(v)
 }
 
-// sglangCacheAware is cache_aware of SGLang's gateway with its launcher's figures: the least loaded where counts diverge (64,
-// 1.5), else the best prefix above 0.3 of what was sent, else the least loaded (once the smallest tree).
+// sglangCacheAware is cache_aware of SGLang's gateway with its launcher's figures: the least loaded worker if counts diverge (64,
+// 1.5), else the best prefix above 0.3 of what was sent, else the least loaded (originally the smallest tree).
 func sglangCacheAware(v *View) Rule {
 	return known(endless, func(v *View, r *run, hits []int) int {
 		lo, hi := math.MaxInt, 0
@@ -314,8 +314,8 @@ func sglangCacheAware(v *View) Rule {
 	})(v)
 }
 
-// kvAware is kv_aware of vLLM's router: the most blocks by events or sent within 2 s, the last worker of several; nothing
-// held: the least loaded. Load plays no part.
+// kvAware is kv_aware of vLLM's router: the most blocks by events or sent within 2 s, the last worker among equals; if nothing is
+// held, the least loaded. Otherwise load is ignored.
 type kvAware struct {
 	idle
 	promised holders
@@ -358,9 +358,9 @@ func (k *kvAware) promise(v *View, r *run, by int32) {
 	}
 }
 
-// smetric is that of vLLM's router, colocated: work before the first token (without its quadratic term, which is off) times
-// the requests there. A further turn goes to the longest history, where that is more than half of what the turn before sent,
-// unless only others give the first token within 1 s + 62.5 ms for each thousand tokens, by the rates that they have shown.
+// smetric is that of vLLM's router, colocated: work before the first token (without its quadratic term, which is off) times the
+// requests there. A later turn goes to the longest history, if that is more than half of what the previous turn sent, unless only
+// others give the first token within 1 s + 62.5 ms per thousand tokens, by the observed rates.
 type smetric struct {
 	*history
 	queued []float64
@@ -369,7 +369,7 @@ type smetric struct {
 
 type rates struct {
 	last []float64 // of the last 64
-	rate float64   // tokens a second, their 90 % quantile; 0: fewer than eight yet
+	rate float64   // tokens per second, their 90 % quantile; 0: fewer than eight samples
 }
 
 func vllmSmetric(v *View) Rule {
@@ -414,9 +414,9 @@ func (s *smetric) Began(v *View, r *run) {
 
 func (s *smetric) Ended(v *View, r *run, failed bool) { s.queued[r.worker] -= r.booked.(float64) }
 
-// aibrixPrefix is prefix-cache of AIBrix: the highest match in percent among those with no more requests than the mean and a
-// deviation, else the fewest requests. Where the busiest has more than twice the mean and one, and eight more than the
-// least, only the least busy are looked at.
+// aibrixPrefix is prefix-cache of AIBrix: the highest match in percent among workers with no more requests than the mean plus a
+// standard deviation, else the fewest requests. If the busiest has more than twice the mean and one, and eight more than the least,
+// only the least busy are considered.
 func aibrixPrefix(v *View) Rule {
 	return known(endless, func(v *View, r *run, hits []int) int {
 		lo, hi, sum, sq := math.MaxInt, 0, 0.0, 0.0
@@ -438,7 +438,7 @@ func aibrixPrefix(v *View) Rule {
 	})(v)
 }
 
-// aibrixTokens is its hybrid_cache_load: tokens to prefill, 0.3 of those resident and 3,500 a request, less half of that times
+// aibrixTokens is its hybrid_cache_load: tokens to prefill, 0.3 of those resident and 3,500 per request, less half of that times
 // the square of the match.
 func aibrixTokens(v *View) Rule {
 	return known(endless, func(v *View, r *run, hits []int) int {
@@ -449,8 +449,8 @@ func aibrixTokens(v *View) Rule {
 	})(v)
 }
 
-// productionStack is loadaware of the production stack: the match less how far the worker's load is above the mean; nothing
-// held: the least loaded.
+// productionStack is loadaware of the production stack: the match minus the worker's load above the mean; if nothing is held, the
+// least loaded.
 func productionStack(*View) Rule {
 	return pickBy{pick: func(v *View, r *run) int {
 		hits, mean, most := v.Overlap(r), 0.0, 0
@@ -467,14 +467,14 @@ func productionStack(*View) Rule {
 	}}
 }
 
-// oracle sees true queues and caches, and picks what gives the first token soonest.
+// oracle sees true queues and caches, and picks the worker that gives the first token soonest.
 func oracle(*View) Rule {
 	return pickBy{pick: func(v *View, r *run) int {
 		return v.cheapest(v.Alive, func(w int) float64 { return v.sim.workers[w].alone(r) })
 	}}
 }
 
-// alone is about how many seconds a new run would wait for its first token, as true queues and caches tell.
+// alone estimates the seconds until a new run's first token, from true queues and caches.
 func (w *worker) alone(r *run) float64 {
 	hit, encode := w.found(r)
 	n := float64(r.input - hit)
@@ -487,14 +487,14 @@ func (w *worker) alone(r *run) float64 {
 	return (w.Prefill*(queued+n) + w.Pair*n*(float64(hit)+n/2) + encode + w.loading(r) + w.step(queued+n)) / w.speed
 }
 
-// behind is the same where another prefills for it.
+// behind is the same if another worker prefills for it.
 func (w *worker) behind(first *worker, r *run) float64 {
 	hit := w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
-	chunk := float64(min(w.Budget, w.outstanding())) // a step's share of what it prefills itself
+	chunk := float64(min(w.Budget, w.outstanding())) // its share of a step in which it prefills itself
 	return first.alone(r) + w.Handover + w.Fetch*float64(r.input-hit) + (w.loading(r)+w.Prefill*chunk+w.step(1))/w.speed
 }
 
-// loading is how long the run's adapter takes.
+// loading returns how long the run's adapter takes to load.
 func (w *worker) loading(r *run) float64 {
 	if _, ok := w.adapters.at[r.req.Adapter]; ok || r.req.Adapter == 0 {
 		return 0
@@ -502,7 +502,7 @@ func (w *worker) loading(r *run) float64 {
 	return w.Load
 }
 
-// step is what decoding costs the steps in which so many tokens are prefilled.
+// step returns what decoding adds to the steps in which this many tokens are prefilled.
 func (w *worker) step(tokens float64) float64 {
 	each := w.Step
 	for _, r := range w.running {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A Scenario is traffic and a fleet. Its capacity is the rate (conversations, requests or bursts a second; of a trace, how
-// much faster than recorded) at which round robin's mean time to first token reaches 1.5 s on this fleet; loads are shares
-// of it. All were fixed before anything was tuned.
+// A Scenario is traffic and a fleet. Its capacity is the rate (conversations, requests or bursts per second; for a trace, the
+// speed-up over the recording) at which round robin's mean time to first token reaches 1.5 s on this fleet; loads are shares of it.
+// All were fixed before anything was tuned.
 type Scenario struct {
 	Name     string
 	About    string
@@ -17,21 +17,21 @@ type Scenario struct {
 	Capacity float64
 	Traffic  func(rate float64) []*Request
 	Change   func(*Setup)  // nil: a fleet without faults
-	Until    time.Duration // what comes later is not counted
-	Loads    []float64     // at which it is played; nil: at all that are asked for
+	Until    time.Duration // later requests are not counted
+	Loads    []float64     // to play it at; nil: all that are asked for
 }
 
-// Loads are those that every scenario is played at, unless it says otherwise.
+// Loads are those at which every scenario is played unless it has its own.
 var Loads = []float64{0.4, 0.7, 0.9, 1.3}
 
-// saturated is three times what round robin bears.
+// saturated is three times the capacity.
 var saturated = []float64{3}
 
-// seconds of traffic; from the first ones nothing is counted.
+// seconds is the length of the traffic; the first ones are not counted.
 const (
 	seconds = 150
 	warmUp  = 20 * time.Second // at most a seventh of what is played
-	fastest = 1 << 12          // times faster than recorded that a trace is tried
+	fastest = 1 << 12          // largest speed-up over the recording that is tried for a trace
 )
 
 // Scenarios lists those that need no trace. Ten are complaints of users of other routers, with what was seen there.
@@ -89,8 +89,8 @@ func Scenarios() []Scenario {
 	return list
 }
 
-// apart are those scenarios with four workers that prefill for the four others, under the rules that choose such pairs. Capacities
-// are those of pairs in turn.
+// apart returns those scenarios with four workers that prefill for the four others, under the rules that choose such pairs. Their
+// capacities are those of pairs in turn.
 func apart(list []Scenario) (pairs []Scenario) {
 	for _, p := range []struct {
 		name     string
@@ -110,7 +110,7 @@ func apart(list []Scenario) (pairs []Scenario) {
 	return pairs
 }
 
-// rules are those that it is played under.
+// rules returns the rules under which the scenario is played.
 func (s *Scenario) rules() []Rival {
 	switch setup := s.setup(); {
 	case setup.Prefill > 0:
@@ -121,14 +121,14 @@ func (s *Scenario) rules() []Rival {
 	return Rules()
 }
 
-// offloads gives workers a lower tier: half of them host memory, half a store behind a slow network.
+// offloads gives workers a lower tier: half of them host memory, the others a store behind a slow network.
 func offloads(s *Setup) {
 	s.Engine.Blocks /= 4
 	s.Engine.Lower, s.Engine.Unit = 10*s.Engine.Blocks, 16
 	s.Lower = []float64{5.2e-6, 5.2e-6, 5.2e-6, 5.2e-6, 200e-6, 200e-6, 200e-6, 200e-6}
 }
 
-// speeds spreads the workers' evenly.
+// speeds spreads the workers' speeds evenly between from and to.
 func speeds(from, to float64) func(*Setup) {
 	return func(s *Setup) {
 		for i := range s.Workers {
@@ -137,7 +137,7 @@ func speeds(from, to float64) func(*Setup) {
 	}
 }
 
-// setup is the scenario's fleet.
+// setup returns the scenario's fleet.
 func (s *Scenario) setup() Setup {
 	setup := Setup{Workers: s.Workers, Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1}
 	if s.Change != nil {
@@ -146,7 +146,7 @@ func (s *Scenario) setup() Setup {
 	return setup
 }
 
-// at makes the traffic of a load.
+// at generates the traffic of a load.
 func (s *Scenario) at(load float64) *Trace {
 	return prepare(s.Traffic(load*s.Capacity), defaultEngine().BlockSize)
 }
@@ -157,8 +157,8 @@ func (s *Scenario) run(trace *Trace, rule Rival) (*Result, Summary) {
 	return r, r.Summarise(min(warmUp, s.Until/7), s.Until)
 }
 
-// findCapacity looks for the rate at which round robin's mean time to first token is 1.5 s longer than where nothing waits:
-// within 2 %. Of a trace that is too short for that there is none.
+// findCapacity searches for the rate, within 2 %, at which round robin's mean time to first token is 1.5 s longer than without
+// waiting. A trace that is too short for that has none.
 func (s *Scenario) findCapacity() (float64, error) {
 	mean := func(rate float64) time.Duration {
 		rules := s.rules()

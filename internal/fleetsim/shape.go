@@ -7,25 +7,26 @@ import (
 	"strings"
 )
 
-// shapes are traffic by what a conversation is; text says it of all but pictures, which half of the images' conversations begin with.
+// shapes are kinds of traffic by the shape of their conversations. For images, where half of the conversations begin with pictures,
+// this describes only the text.
 var shapes = map[string]talk{
 	"chats":  chats,
 	"agents": agents,
 	"images": {system: 120, turns: 4, again: 0.35, think: 8, say: 40, answer: 120},
 }
 
-// Shapes are the names that Shape knows.
+// Shapes returns the names that Shape accepts.
 func Shapes() []string { return slices.Sorted(maps.Keys(shapes)) }
 
-// Shape makes seconds of traffic of a shape from a seed: rate conversations a second, of which the share reuse begins as
-// another one does (the same instructions; of images, the same picture), and the rest as none before.
+// Shape generates seconds of traffic of a shape from a seed: rate conversations per second, of which the share reuse begins like
+// another one (the same instructions; for images, the same picture), and the rest like none before.
 func Shape(name string, seed uint64, rate, seconds, reuse float64) ([]*Request, error) {
 	k, ok := shapes[name]
 	if !ok {
 		return nil, fmt.Errorf("no traffic of shape %q (want %s)", name, strings.Join(Shapes(), ", "))
 	}
 	m := newMaker(seed, rate)
-	const few = 8 // beginnings that are used again
+	const few = 8 // beginnings that are reused
 	for {
 		var r *Request
 		front := m.id()

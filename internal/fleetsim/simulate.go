@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Delays are how late what happens is known to the router.
+// Delays say how late the router learns of what happens.
 type Delays struct {
 	Event, Report, Scrape time.Duration // Scrape: the period
 }
@@ -18,7 +18,7 @@ func defaultDelays() Delays {
 // Setup is one fleet under one load.
 type Setup struct {
 	Workers   int
-	Prefill   int // of them, the first ones prefill for the others and are asked by nobody else
+	Prefill   int // the first ones of Workers prefill for the others and serve nobody else
 	Engine    Engine
 	Speeds    []float64 // by worker; missing: 1
 	Failing   int       // this many workers answer 503 at once
@@ -27,27 +27,27 @@ type Setup struct {
 	Sharing   Sharing // between replicas of this repository's router
 	Lossy     float64 // share of event messages that are lost
 	NoEvents  bool
-	ScrapedTo time.Duration // from then on no worker's metrics come; 0: they always do
-	NoReports bool          // Envoy tells this repository's router nothing; other routers are proxies and see ends themselves
+	ScrapedTo time.Duration // from then on scraping fails for all workers; 0: it never does
+	NoReports bool          // this repository's router gets nothing from Envoy; other routers are proxies and see ends themselves
 	JoinAt    time.Duration
-	Joining   int // of the workers, the last ones come at JoinAt
+	Joining   int // the last ones of Workers join at JoinAt
 	Seed      uint64
-	Lower     []float64 // seconds that a token takes from the lower tier, by worker; missing: Engine.Fetch
+	Lower     []float64 // seconds per token from the lower tier, by worker; missing: Engine.Fetch
 
 	Encoders                  int           // workers that encode for the others, under this repository's router
-	EncoderGoes, EncoderComes time.Duration // the last of them is away between these; 0: never
-	Naming                    naming        // who encodes a picture; nil: as the router says
+	EncoderGoes, EncoderComes time.Duration // the last encoder is away between these; 0: never
+	Naming                    naming        // who encodes a picture; nil: the router's choice
 
 	PredictedTTL time.Duration // of this repository's router; 0: 10 s
 }
 
-// Rule chooses a worker. A Rule sees what a router of its kind sees.
+// Rule chooses a worker. A Rule sees only what a router of its kind sees.
 type Rule interface {
-	// Pick gives the worker for a request; it may keep what it books in r.booked, and name who prefills in r.first.
+	// Pick returns the worker for a request. It may keep what it books in r.booked, and sets r.first to a separate prefill worker.
 	Pick(v *View, r *run) int
-	// Began: the first token of a streamed answer has come (a proxy sees it, Envoy's log does not).
+	// Began is called when the first token of a streamed answer has come (a proxy sees it, Envoy's log does not).
 	Began(v *View, r *run)
-	// Ended: the request is over. failed: with 503, at once.
+	// Ended is called when the request is over. failed: with 503, at once.
 	Ended(v *View, r *run, failed bool)
 }
 
@@ -56,7 +56,7 @@ type listener interface {
 	Heard(v *View, worker int, out []change)
 }
 
-// View is what one router knows: blocks as events told, load as it booked and scraped.
+// View is what one router knows: blocks by events, load as booked and scraped.
 type View struct {
 	Now   time.Duration
 	Size  int // tokens a block
@@ -70,22 +70,22 @@ type View struct {
 	overlap []int // by worker
 }
 
-// Load is what a router knows of a worker.
+// Load is what a router knows of a worker's load.
 type Load struct {
-	Inflight int     // requests given and not ended
+	Inflight int     // requests given that have not ended
 	Prefill  int     // uncached tokens of requests whose first token has not come
 	Tokens   int     // prompt tokens of requests in flight
-	Context  int     // prompt tokens of requests in flight, and what they generated, as far as known
+	Context  int     // prompt tokens of requests in flight and what they have generated, as far as known
 	Given    int     // requests given, ever
 	Running  int     // scraped
 	Waiting  int     // scraped
 	Usage    float64 // scraped: share of the KV cache in use
 }
 
-// Overlap gives the leading tokens of a request that each worker holds, as events told; valid until the next call.
+// Overlap returns the leading tokens of a request that each worker holds, by events; valid until the next call.
 func (v *View) Overlap(r *run) []int { return v.lookUp(r, &v.held) }
 
-// lookUp is Overlap for what any of some holders tell.
+// lookUp is Overlap for the union of some holders.
 func (v *View) lookUp(r *run, of ...*holders) []int {
 	match(r.blocks[:(r.input-1)/v.Size], v.overlap, of)
 	for w := range v.overlap {
@@ -94,9 +94,9 @@ func (v *View) lookUp(r *run, of ...*holders) []int {
 	return v.overlap
 }
 
-// holders tell for each block which workers hold it: a set of bits a block.
+// holders records which workers hold each block, as a bit set per block.
 type holders struct {
-	words int // a set
+	words int // per set
 	bits  []uint64
 }
 
@@ -112,7 +112,7 @@ func (h *holders) set(block int32, worker int, holds bool) {
 	}
 }
 
-// match gives how many leading blocks of a prompt each worker holds.
+// match returns how many leading blocks of a prompt each worker holds.
 func match(prompt []int32, leading []int, of []*holders) {
 	for i := range leading {
 		leading[i] = len(prompt)
@@ -143,7 +143,7 @@ type event struct {
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
 
-// events is a heap: the next one first.
+// events is a heap by time.
 type events []event
 
 func (q *events) push(e event) {
@@ -187,23 +187,23 @@ type sim struct {
 	left    int
 	rand    *rand.Rand
 	turn    int
-	seen    []bool // blocks that anybody has computed: an infinite cache
+	seen    []bool // blocks ever computed by any worker: an infinite cache
 }
 
-// Served is how one request fared.
+// Served is the outcome of one request.
 type Served struct {
 	Req       *Request
 	Worker    int
-	First     int // who prefilled it; -1: Worker
+	First     int // the worker that prefilled it; -1: Worker
 	At        time.Duration
 	TTFT, E2E time.Duration
 	Cached    int // tokens found
-	Possible  int // tokens that a cache without end, shared by all, would have found
-	Lost      int // tokens that another worker held at the decision, and the chosen one did not
+	Possible  int // tokens that an infinite cache shared by all workers would have found
+	Lost      int // tokens that another worker held at the decision and the chosen one did not
 	Failed    bool
 }
 
-// Result is one run.
+// Result is the outcome of a run.
 type Result struct {
 	Served []Served
 	Took   time.Duration // virtual
@@ -214,7 +214,7 @@ type Result struct {
 	trace  *Trace
 }
 
-// Run replays a trace under a rule; rule makes one for each replica's view.
+// Run replays a trace under a rule. It calls rule once for each replica's view.
 func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	n := len(trace.Requests)
 	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n), setup: setup, trace: trace}, left: n,
@@ -386,7 +386,7 @@ func (s *sim) queueAt(w *worker, r *run) {
 	s.work(w)
 }
 
-// lost is how many tokens more of a prompt the best worker holds than the chosen one.
+// lost returns how many more tokens of a prompt the best worker holds than the chosen one.
 func (s *sim) lost(r *run, prefills int, alive []int) int {
 	most, held := (r.input-1)/s.setup.Engine.BlockSize, 0
 	for _, w := range alive {
@@ -395,7 +395,7 @@ func (s *sim) lost(r *run, prefills int, alive []int) int {
 	return max(0, held-s.workers[prefills].cache.hits(r.blocks, most)) * s.setup.Engine.BlockSize
 }
 
-// work begins a worker's next step if it is idle.
+// work starts a worker's next step if it is idle.
 func (s *sim) work(w *worker) {
 	if w.busy {
 		return
@@ -420,8 +420,8 @@ func (s *sim) work(w *worker) {
 	})
 }
 
-// fetch begins the transfers that a worker has admitted: one after another, as one link carries them. When the blocks are there the
-// worker computes the rest, of what another prefilled the last token (vLLM 0.32), and who prefilled lets them go.
+// fetch starts the transfers that a worker has admitted, one after another, as over one link. When the blocks have arrived the
+// worker computes the rest, for a prompt prefilled elsewhere only the last token (vLLM 0.32), and the prefill worker frees them.
 func (s *sim) fetch(w *worker) {
 	admitted := w.admitted
 	w.admitted = nil
@@ -449,7 +449,7 @@ func (s *sim) fetch(w *worker) {
 	}
 }
 
-// tell sends a step's events on their way.
+// tell schedules the delivery of a step's events.
 func (s *sim) tell(w *worker) {
 	out := w.out
 	w.out = nil
@@ -469,7 +469,7 @@ func (s *sim) tell(w *worker) {
 			}
 			for _, c := range out {
 				if c.lower {
-					continue // these rules count what the GPU has
+					continue // these rules count only what the GPU holds
 				}
 				if !c.stored {
 					v.held.set(c.block, w.id, false)

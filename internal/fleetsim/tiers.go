@@ -6,15 +6,15 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Workers with a lower tier, as vLLM's offloading connector has it: what the GPU stores is copied there, and stays, the least recently
-// used going first, when the GPU needs the room. A prompt's blocks behind those of the GPU are fetched before the rest is computed, in
-// whole units, however long that takes.
+// Workers with a lower tier, like vLLM's offloading connector: blocks stored on the GPU are copied there, and remain there when the
+// GPU evicts them; the lower tier evicts the least recently used. A prompt's blocks after those on the GPU are fetched before the
+// rest is computed, in whole units, however long that takes.
 
-// lower is one worker's.
+// lower is one worker's lower tier.
 type lower struct {
 	*blocks
 	unit int
-	each float64 // seconds a token
+	each float64 // seconds per token
 }
 
 func newLower(setup *Setup, worker int) *lower {
@@ -28,7 +28,7 @@ func newLower(setup *Setup, worker int) *lower {
 	return l
 }
 
-// found is how many leading tokens of a prompt a worker need not compute, and the seconds that it takes to fetch those that its GPU has not.
+// found returns how many leading tokens of a prompt a worker need not compute, and the seconds to fetch those that its GPU lacks.
 func (w *worker) found(r *run) (tokens int, seconds float64) {
 	most := (r.input - 1) / w.BlockSize
 	gpu := w.cache.hits(r.blocks, most)
@@ -40,7 +40,7 @@ func (w *worker) found(r *run) (tokens int, seconds float64) {
 	return end * w.BlockSize, w.lower.each * float64((end-gpu)*w.BlockSize)
 }
 
-// offload copies blocks that the GPU has stored, and tells of those that were not there.
+// offload copies blocks that the GPU has stored, and reports the new ones.
 func (w *worker) offload(r *run, from, to int) {
 	if w.lower == nil {
 		return
@@ -57,16 +57,16 @@ func (w *worker) offload(r *run, from, to int) {
 	}
 }
 
-// tiers is what a router makes of what it is told of lower tiers.
+// tiers is how a router treats events about lower tiers.
 type tiers uint8
 
 const (
-	weighed tiers = iota // worth computing less fetching
-	asGPU                // as good as what the GPU has
-	unheard              // nothing
+	weighed tiers = iota // blocks count, less the time to fetch them
+	asGPU                // blocks count like the GPU's
+	unheard              // events are ignored
 )
 
-// forget has a router that takes them for the GPU's take fetching for nothing, whatever it has learned.
+// forget makes a router that treats lower tiers like the GPU assume that fetching is free, whatever it has learned.
 func (t tiers) forget(workers []*fleet.Worker) {
 	if t == asGPU {
 		for _, w := range workers {
@@ -75,7 +75,7 @@ func (t tiers) forget(workers []*fleet.Worker) {
 	}
 }
 
-// tierRules are those that scenarios with lower tiers are played under: the last of ours go without what is judged.
+// tierRules are the rules for scenarios with lower tiers; the last of this repository's lack the feature under test.
 func tierRules() []Rival {
 	rules := Rules()
 	as := func(t tiers) func(*View) Rule {

@@ -16,22 +16,22 @@ import (
 	"time"
 )
 
-// A trace is a JSON object a line, as Mooncake publishes them, gzipped or plain, with what pictures and adapters need:
+// A trace has one JSON object per line, as Mooncake publishes them, gzipped or plain, with additions for pictures and adapters:
 //
 //	{"timestamp": 1250, "input_length": 1180, "output_length": 96, "hash_ids": [17, 18, 19],
 //	 "images": [{"id": "9f86d081", "offset": 120, "tokens": 1036}], "session": 4, "adapter": "sql"}
 //
-// Sightline's decision log has that form too; of it a line is left out whose prompt was not read. Lines may stand in any
-// order. timestamp is in milliseconds from any moment on; hash_ids has one for each 512 tokens of the input, the last ones maybe
-// fewer: equal ids are equal tokens behind equal tokens. The ids of images, sessions and adapters are numbers or strings;
-// images, session and adapter may be left out.
+// Sightline's decision log has this form too; lines of it whose prompt was not read are skipped. Lines may be in any order.
+// timestamp is in milliseconds from any moment; hash_ids has one id for each 512 tokens of the input, the last perhaps for fewer:
+// equal ids mean equal tokens after equal tokens. The ids of images, sessions and adapters are numbers or strings; images, session
+// and adapter are optional.
 const (
 	perHash    = 512     // tokens
 	mostLine   = 1 << 20 // bytes
 	mostTokens = 4 << 20 // of a prompt, and of an answer
 	mostServed = 6000    // requests of a trace that are played
-	mostTime   = 1e14    // milliseconds: Unix times too, as the decision log has them
-	mooncake   = 3       // the capacity of Mooncake's conversations on 16 workers, as it was fixed first
+	mostTime   = 1e14    // milliseconds; Unix times are accepted, as in the decision log
+	mooncake   = 3       // the capacity of Mooncake's conversations on 16 workers, as first determined
 )
 
 type traceLine struct {
@@ -74,7 +74,7 @@ func (id *traceID) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// ReadTrace reads up to most requests. speed is how many times faster than recorded they come. Errors name the line.
+// ReadTrace reads up to most requests. speed is the speed-up over the recording. Errors name the line.
 func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err error) {
 	plain := bufio.NewReader(r)
 	if magic, _ := plain.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -112,7 +112,7 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 		return nil, fmt.Errorf("no request in %d lines", n)
 	}
 	slices.SortStableFunc(lines, func(a, b traceLine) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
-	ends := make(map[uint64]int) // the last whole hash id of a prompt → its tokens, to tell further turns
+	ends := make(map[uint64]int) // the last whole hash id of a prompt → its tokens, to recognize later turns
 	for i := range lines {
 		r := lines[i].request(i, ends)
 		r.At = time.Duration((lines[i].Timestamp - lines[0].Timestamp) / speed * float64(time.Millisecond))
@@ -121,7 +121,7 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 	return trace, nil
 }
 
-// check tells what of a line cannot be.
+// check returns what is invalid in a line.
 func (l *traceLine) check() error {
 	switch {
 	case !(math.Abs(l.Timestamp) <= mostTime):
@@ -143,7 +143,7 @@ func (l *traceLine) check() error {
 	return nil
 }
 
-// request is a line's. What hash_ids leave over of the prompt is its own.
+// request converts a line. Tokens of the prompt beyond hash_ids are unique to it.
 func (l *traceLine) request(n int, ends map[uint64]int) *Request {
 	r := &Request{Session: uint64(l.Session), Adapter: uint64(l.Adapter), Answer: Segment{mix(uint64(n), 4), l.OutputLength}, logged: &l.logged}
 	for i, id := range l.HashIDs {
@@ -155,7 +155,7 @@ func (l *traceLine) request(n int, ends map[uint64]int) *Request {
 	for _, m := range l.Images {
 		r.Images = append(r.Images, Image{uint64(m.ID), m.Offset, m.Tokens})
 	}
-	if r.Session == 0 { // the second id is the first that tells conversations apart
+	if r.Session == 0 { // the second id is the first one that distinguishes conversations
 		r.Session = r.Prompt[min(len(r.Prompt)-1, 1)].ID
 	}
 	whole := l.HashIDs[:min(len(l.HashIDs), l.InputLength/perHash)]
@@ -180,8 +180,8 @@ func WritePictures(w io.Writer) error {
 	return z.Close()
 }
 
-// writeTrace writes the first of some requests in a trace's form. A turn comes when the one before has ended at 20 ms a token, as nobody
-// answers here.
+// writeTrace writes the first requests in a trace's form. Without real answers, a turn comes when the previous one would have ended
+// at 20 ms per token.
 func writeTrace(w io.Writer, requests []*Request, most int) error {
 	at := make(map[*Request]time.Duration)
 	for _, r := range requests {
@@ -227,7 +227,7 @@ func writeTrace(w io.Writer, requests []*Request, most int) error {
 	return out.Flush()
 }
 
-// readScenario makes a scenario of a trace's file: its first 6,000 requests.
+// readScenario makes a scenario of a trace file: its first 6,000 requests.
 func readScenario(path string, workers int, others []Scenario) (Scenario, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -245,7 +245,7 @@ func readScenario(path string, workers int, others []Scenario) (Scenario, error)
 		name = "trace " + name
 	}
 	s := Scenario{Name: name, About: "the first requests of " + filepath.Base(path), Workers: workers, Until: time.Hour, Traffic: func(speed float64) []*Request {
-		trace, _ := read(speed) // it was read before
+		trace, _ := read(speed) // it was read successfully before
 		return trace
 	}}
 	if s.Capacity = mooncake; s.Name != "mooncake" || workers != 16 {

@@ -1,12 +1,12 @@
-// Package fleetsim replays traffic against a simulated fleet of engines on a virtual clock, once for each choice rule,
-// and says how the rules compare.
+// Package fleetsim replays traffic against a simulated fleet of engines on a virtual clock, once for each routing rule, and
+// compares the rules.
 //
 //	traffic ─▶ rule ─▶ worker (continuous batching, block cache) ─▶ time to first token, hits
 //	             ▲                        │
 //	             └── KV events, reports, metrics, each with its delay
 //
-// It is deterministic: equal seeds give equal numbers, however many runs there are at once. Cost: about a third of a second
-// for 10,000 requests on eight workers.
+// It is deterministic: equal seeds give equal numbers, also with parallel runs. Cost: about a third of a second for 10,000 requests
+// on eight workers.
 package fleetsim
 
 import (
@@ -17,18 +17,18 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Request is one request of a trace. Its content is a list of segments, so that prompts of many thousand tokens cost a
-// few bytes; equal segments at equal places are equal tokens.
+// Request is one request of a trace. Its content is a list of segments, so that prompts of many thousand tokens cost a few bytes;
+// equal segments at equal positions are equal tokens.
 type Request struct {
 	At      time.Duration // from the trace's start; with Prev, after Prev's end
-	Prev    *Request      // what it waits for, as a rule the turn before it in its conversation; nil: it comes at At
+	Prev    *Request      // the request it waits for, usually the previous turn of its conversation; nil: it comes at At
 	Session uint64        // of its conversation; 0: none
 	Prompt  []Segment
 	Answer  Segment // what the engine will generate
 	Images  []Image // in the order of the prompt
 	Adapter uint64  // LoRA adapter; 0: none
-	History int     // prompt tokens of the turn before it; 0: the first one
-	logged  *logged // of a trace's line
+	History int     // prompt tokens of the previous turn; 0: this is the first one
+	logged  *logged // if it comes from a trace
 
 	input  int      // tokens of Prompt
 	locals []uint64 // see prepare
@@ -47,7 +47,7 @@ type Image struct {
 	Offset, Tokens int
 }
 
-// Input is the number of prompt tokens.
+// Input returns the number of prompt tokens.
 func (r *Request) Input() int {
 	if r.input == 0 {
 		for _, s := range r.Prompt {
@@ -57,7 +57,7 @@ func (r *Request) Input() int {
 	return r.input
 }
 
-// add appends a segment to the prompt; image: it is a picture's run.
+// add appends a segment to the prompt; image says that it is a picture's run.
 func (r *Request) add(s Segment, image bool) {
 	if image {
 		r.Images = append(r.Images, Image{s.ID, r.Input(), s.Tokens})
@@ -65,12 +65,12 @@ func (r *Request) add(s Segment, image bool) {
 	r.Prompt, r.input = append(r.Prompt, s), r.Input()+s.Tokens
 }
 
-// Trace is traffic that is ready to be played, by any number of runs at once. The full blocks of a request's prompt and
-// answer are numbered: equal numbers are equal blocks behind equal blocks.
+// Trace is traffic that is ready to be played, by any number of runs in parallel. The full blocks of a request's prompt and answer
+// are numbered: equal numbers are equal blocks after equal blocks.
 type Trace struct {
 	Requests []*Request
 	size     int      // tokens a block
-	chain    []uint64 // by number: the hash by which an engine names it
+	chain    []uint64 // by number: the engine's block hash
 }
 
 // prepare hashes requests as engines and the router do.
@@ -98,7 +98,7 @@ func prepare(requests []*Request, size int) *Trace {
 	return t
 }
 
-// read makes the prompt as the router reads it; ids is memory to use.
+// read returns the prompt as the router reads it; it reuses the memory of ids.
 func (r *Request) read(ids []uint32) *engine.Prompt {
 	for _, s := range r.Prompt {
 		ids = r.tokens(ids, s)
@@ -110,7 +110,7 @@ func (r *Request) read(ids []uint32) *engine.Prompt {
 	return p
 }
 
-// adapter is the name that it asks for; "": the model's.
+// adapter returns the name of the requested adapter; "": none.
 func (r *Request) adapter() string {
 	if r.Adapter == 0 {
 		return ""
@@ -118,7 +118,7 @@ func (r *Request) adapter() string {
 	return fmt.Sprint("adapter-", r.Adapter)
 }
 
-// tokens appends a segment's.
+// tokens appends a segment's tokens.
 func (r *Request) tokens(ids []uint32, s Segment) []uint32 {
 	for i := range s.Tokens {
 		ids = append(ids, uint32(mix(s.ID, uint64(i)))&0xffff)

@@ -2,36 +2,36 @@ package fleetsim
 
 import "time"
 
-// Engine is one engine on one GPU as the simulation has it: sizes, and what a step costs.
+// Engine describes one simulated engine on one GPU: sizes, and the cost of a step.
 type Engine struct {
 	BlockSize int
 	Blocks    int // of the KV cache
-	Budget    int // tokens a step (max_num_batched_tokens)
+	Budget    int // tokens per step (max_num_batched_tokens)
 	MaxSeqs   int
 	Encoder   int // tokens of the encoder cache
-	Adapters  int // that fit at once
+	Adapters  int // that can be loaded at once
 
-	Step    float64 // seconds: weights are read, kernels launched
-	Prefill float64 // seconds a prompt token
-	Pair    float64 // seconds a prompt token and token before it (attention)
-	Decode  float64 // seconds a sequence
-	Context float64 // seconds a token of context of a decoding sequence
-	Encode  float64 // seconds a picture token
+	Step    float64 // seconds per step: reading weights, launching kernels
+	Prefill float64 // seconds per prompt token
+	Pair    float64 // seconds per pair of a prompt token and a token before it (attention)
+	Decode  float64 // seconds per sequence
+	Context float64 // seconds per context token of a decoding sequence
+	Encode  float64 // seconds per picture token
 	Load    float64 // seconds to load an adapter
 
-	Handover float64 // seconds that one more request for the same answer takes, where one worker prefills for another
-	Fetch    float64 // seconds that the KV blocks of a token take from one worker to another
+	Handover float64 // seconds for the second request per answer, if another worker prefills
+	Fetch    float64 // seconds to transfer the KV blocks of a token from one worker to another
 
 	Lower int // blocks of the lower tier; 0: there is none
-	Unit  int // blocks that it gives back at once
+	Unit  int // blocks that it returns at once
 }
 
-// defaultEngine resembles vLLM with an 8 B vision-language model on one large GPU: 12,000 prompt tokens a second, 8 ms a
-// step, room for 400,000 tokens. The figures are a guess of that size, not a measurement.
+// defaultEngine resembles vLLM with an 8 B vision-language model on one large GPU: 12,000 prompt tokens a second, 8 ms per step,
+// room for 400,000 tokens. The figures are a rough guess, not a measurement.
 func defaultEngine() Engine {
 	return Engine{BlockSize: 16, Blocks: 25000, Budget: 8192, MaxSeqs: 256, Encoder: 8192, Adapters: 4,
 		Step: 8e-3, Prefill: 80e-6, Pair: 0.9e-9, Decode: 40e-6, Context: 40e-9, Encode: 60e-6, Load: 0.3,
-		Handover: 5e-3, Fetch: 5.2e-6} // 128 KB a token at 25 GB/s
+		Handover: 5e-3, Fetch: 5.2e-6} // 128 KB per token at 25 GB/s
 }
 
 // worker is one simulated engine.
@@ -46,18 +46,18 @@ type worker struct {
 	adapters *recent
 	waiting  []*run
 	running  []*run
-	admitted []*run        // whose KV blocks are to be fetched, from who has prefilled them or from the lower tier
-	fetching int           // of them
+	admitted []*run        // those whose KV blocks must be fetched, from the prefill worker or from the lower tier
+	fetching int           // how many of them are being fetched
 	fetched  time.Duration // until when
 	busy     bool
-	out      []change // told at the step's end
+	out      []change // reported at the step's end
 
 	done    float64 // seconds of work done
 	prefill int     // tokens computed
 	loads   int     // of adapters
 }
 
-// failure is what is wrong with a worker.
+// failure is a worker's fault.
 type failure uint8
 
 const (
@@ -78,20 +78,20 @@ type run struct {
 	held     []int32 // cells of the cache
 	stored   int     // blocks whose hash is in the cache
 	chunk    int     // of this step
-	there    int     // prompt tokens that are there once it is fetched
+	there    int     // prompt tokens available once they are fetched
 	worker   int
-	first    int           // who prefills it for worker; -1: worker does
-	lent     *run          // where others have prefilled it: that run, whose blocks are held until they are fetched
-	lends    bool          // it is one
-	encoded  time.Duration // by others, when; 0: it encodes for itself
-	booked   any           // the rule's own
+	first    int           // the worker that prefills it for this one; -1: this one does
+	lent     *run          // if it was prefilled elsewhere: that run, whose blocks are held until they are fetched
+	lends    bool          // it is such a run
+	encoded  time.Duration // when other workers have encoded its pictures; 0: it encodes them itself
+	booked   any           // used by the rule
 	calls    calls
 }
 
-// prompt gives the numbers of the prompt's full blocks.
+// prompt returns the numbers of the prompt's full blocks.
 func (r *run) prompt(size int) []int32 { return r.blocks[:r.input/size] }
 
-// calls are told how a run goes.
+// calls are callbacks on a run's progress.
 type calls struct{ began, ended func() }
 
 // change is one KV event.
@@ -104,12 +104,12 @@ type change struct {
 	block  int32 // removed
 }
 
-// outstanding is the true work before a new request: tokens of prompts still to compute, pictures too.
+// outstanding returns the true work before a new request: tokens of prompts still to compute, including pictures.
 func (w *worker) outstanding() (tokens int) {
 	for _, list := range [][]*run{w.running, w.waiting} {
 		for _, r := range list {
 			left := r.input - r.computed
-			if r.held == nil { // not admitted
+			if r.held == nil { // not yet admitted
 				left -= w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
 			}
 			tokens += max(0, left)
@@ -118,10 +118,10 @@ func (w *worker) outstanding() (tokens int) {
 	return tokens
 }
 
-// use is the share of the KV cache that runs hold.
+// use returns the share of the KV cache that runs hold.
 func (w *worker) use() float64 { return 1 - float64(w.cache.unused)/float64(w.Blocks) }
 
-// schedule begins a step and tells how long it takes; 0: there is nothing to do.
+// schedule begins a step and returns how long it takes; 0: there is nothing to do.
 func (w *worker) schedule() time.Duration {
 	budget, cost := w.Budget, 0.0
 	for _, r := range w.running {
@@ -200,7 +200,7 @@ func (w *worker) store(r *run, to int) {
 	w.offload(r, from, full)
 }
 
-// finish ends a step: began are the runs whose first token is out, ended those that are over.
+// finish ends a step. It returns the runs that have produced their first token and those that are over.
 func (w *worker) finish() (began, ended []*run) {
 	keep := w.running[:0]
 	for _, r := range w.running {
@@ -227,17 +227,17 @@ func (w *worker) finish() (began, ended []*run) {
 	return began, ended
 }
 
-// blocks is a prefix cache as vLLM has it: blocks that nobody uses keep their content until they are needed, the least
-// recently used first, and of one request the last first.
+// blocks is a prefix cache like vLLM's: unused blocks keep their content until they are needed, the least recently used are evicted
+// first, and of one request the last ones first.
 type blocks struct {
 	at     pages  // number of a block → its cell
-	cells  []cell // the first is the end of the ring of cells that nobody uses; its next is the first to go
-	fresh  int    // cells that nobody has used yet; they go before those of the ring
-	unused int    // cells of the ring and fresh ones
+	cells  []cell // cells[0] is the sentinel of the ring of unused cells; its next is evicted first
+	fresh  int    // cells never used so far; they are taken before those of the ring
+	unused int    // cells of the ring plus fresh ones
 }
 
 type cell struct {
-	block      int32 // its content's number; none: -1
+	block      int32 // number of its content; none: -1
 	users      int32
 	prev, next int32
 }
@@ -257,7 +257,7 @@ func (b *blocks) pull(c int32) {
 	b.unused--
 }
 
-// hits counts the leading blocks of a prompt that are held, most at the most.
+// hits counts the leading blocks of a prompt that are held, up to most.
 func (b *blocks) hits(prompt []int32, most int) (n int) {
 	for n < most && b.at.get(prompt[n]) != 0 {
 		n++
@@ -265,7 +265,7 @@ func (b *blocks) hits(prompt []int32, most int) (n int) {
 	return n
 }
 
-// admit takes the blocks that a run needs. ok is false if there are too few.
+// admit allocates the blocks that a run needs. ok is false if there are too few.
 func (b *blocks) admit(r *run, size int, out *[]change) (hit int, ok bool) {
 	n := b.hits(r.blocks, (r.input-1)/size)
 	need := (r.input+r.output+size-1)/size - n
@@ -293,7 +293,7 @@ func (b *blocks) admit(r *run, size int, out *[]change) (hit int, ok bool) {
 	return n * size, true
 }
 
-// take empties the cell that is to go first.
+// take evicts and returns the next cell.
 func (b *blocks) take(out *[]change) int32 {
 	if b.fresh > 0 {
 		b.fresh--
@@ -313,7 +313,7 @@ func (b *blocks) take(out *[]change) int32 {
 	return at
 }
 
-// touch keeps a block that nobody uses as the most recent one.
+// touch makes an unused block the most recent one.
 func (b *blocks) touch(block int32, out *[]change) {
 	c := b.at.get(block)
 	if c == 0 {
@@ -326,7 +326,7 @@ func (b *blocks) touch(block int32, out *[]change) {
 	b.push(c)
 }
 
-// name gives a cell its content; a second cell of one content stays without.
+// name gives a cell its content. A second cell with the same content stays without.
 func (b *blocks) name(c, block int32) {
 	if b.cells[c].block < 0 && b.at.get(block) == 0 {
 		b.cells[c].block = block
@@ -364,11 +364,11 @@ func (p *pages) set(i, x int32) {
 	(*p)[at][i&1023] = x
 }
 
-// recent is a cache by size of which the least recently used go: of encoded pictures by tokens, of adapters by number.
+// recent is an LRU cache bounded by size: encoded pictures by tokens, adapters by number.
 type recent struct {
 	room int
 	used int
-	at   map[uint64]int // what it holds → turn of its last use
+	at   map[uint64]int // content → turn of its last use
 	size map[uint64]int
 	turn int
 }
@@ -377,7 +377,7 @@ func newRecent(room int) *recent {
 	return &recent{room: room, at: make(map[uint64]int), size: make(map[uint64]int)}
 }
 
-// has tells whether something is held, and sees to it that it is.
+// has reports whether something is held, and inserts it if not.
 func (e *recent) has(id uint64, size int) bool {
 	e.turn++
 	_, ok := e.at[id]
