@@ -1,15 +1,15 @@
-// Package digest computes BLAKE3-256 of a stream, with the help of cores that idle.
+// Package digest computes BLAKE3-256 of a stream, with the help of idle cores.
 //
 //	Room ─ filled by a decoder ─▶ Fill ─┬─▶ a helper, if one has time ─┐
 //	                                    └─▶ the caller ────────────────┴─▶ chaining values ─▶ Sum256
 //
-// BLAKE3 is a binary tree over chunks of 1 KiB. A group of 16 chunks that begins at a multiple of 16 is a subtree: anyone
-// can hash it, in any order, and one step of AVX-512 does. So the caller decodes and hands full rooms on; what nobody
-// takes at once it hashes itself. Helpers end when there is nothing to do: nothing is parked, nothing stays behind.
+// BLAKE3 is a binary tree over chunks of 1 KiB. A group of 16 chunks that begins at a multiple of 16 is a subtree, which can be
+// hashed independently, in any order, with one step of AVX-512. So the caller decodes and hands full rooms to helpers; rooms that
+// no helper takes at once it hashes itself. Helper goroutines end when there is nothing to do; none stays behind.
 //
-// Measured beside a plain BLAKE3 for AVX2 (github.com/zeebo/blake3, which serves the small digests), identity of a picture
-// of 2.8 MB from base64 (BenchmarkIdentify of package media): processor time 0.77x on one core, where AVX-512 is; 0.9x with
-// a helper. Without AVX-512 both libraries are as fast.
+// Measured against a plain BLAKE3 for AVX2 (github.com/zeebo/blake3, which computes the small digests), identity of a picture of
+// 2.8 MB from base64 (BenchmarkIdentify of package media): processor time 0.77x on one core with AVX-512; 0.9x with a helper.
+// Without AVX-512 both libraries are equally fast.
 package digest
 
 import (
@@ -22,22 +22,22 @@ import (
 
 const (
 	group = guts.MaxSIMD * guts.ChunkSize
-	// RoomSize is what one Fill can take, in bytes: whole groups, and whole quanta of base64.
+	// RoomSize is the capacity of one Fill in bytes: a multiple of the group size and of base64's quantum.
 	RoomSize = 3 * group
 
 	mostHelpers = 3
-	keptGroups  = 4096 // whose values' memory is kept for the next stream: 64 MB
+	keptGroups  = 4096 // values whose memory is kept for the next stream: 64 MB of data
 )
 
 // value is a subtree's chaining value.
 type value = [8]uint32
 
-// room is a piece of the stream on its way to its values.
+// room is a piece of the stream, with the chaining values of its groups.
 type room struct {
 	bytes    [RoomSize]byte
-	first    int // group
+	first    int // index of its first group
 	values   [RoomSize / group]value
-	panicked any // of a helper, for its stream's goroutine
+	panicked any // of a helper; re-raised in the stream's goroutine
 }
 
 func (r *room) hash() {
@@ -46,7 +46,7 @@ func (r *room) hash() {
 	}
 }
 
-// help is hash by a helper: a panic is its stream's.
+// help is hash, called by a helper. It saves a panic for the stream's goroutine.
 func (r *room) help() {
 	defer func() { r.panicked = recover() }()
 	r.hash()
@@ -57,25 +57,25 @@ func node(b *[group]byte, n, at int) guts.Node {
 	return guts.CompressBuffer(b, n, &guts.IV, uint64(at)*guts.MaxSIMD, 0)
 }
 
-// Hasher is one stream's digest. Not for concurrent use.
+// Hasher computes one stream's digest. Not safe for concurrent use.
 type Hasher struct {
 	values []value   // of the groups so far
-	alone  guts.Node // of the first: if it stays the only one, it is the root
+	alone  guts.Node // of the first group: if it is the only one, it is the root
 	part   [group]byte
 	n      int // bytes in part
 
 	room    *room
-	rooms   int // in all
+	rooms   int // allocated so far
 	free    []*room
-	out     int // given away and not back
+	out     int // handed to helpers and not returned
 	work    chan *room
-	done    chan *room // has room for all
+	done    chan *room // has capacity for all rooms
 	helpers atomic.Int32
 	most    int32
 	help    func()
 }
 
-// New makes a Hasher for many streams, one after the other. It uses at most three cores beside its caller's.
+// New returns a Hasher, which can hash many streams one after the other. It uses at most three cores besides its caller's.
 func New() *Hasher {
 	most := min(runtime.GOMAXPROCS(0)-1, mostHelpers)
 	h := &Hasher{room: new(room), rooms: 1, most: int32(most), work: make(chan *room, most), done: make(chan *room, 2*most+1)}
@@ -103,10 +103,10 @@ func (h *Hasher) Reset() {
 	h.n = 0
 }
 
-// Room is where the stream's next bytes may be put before Fill. It is good until then.
+// Room returns the buffer for the stream's next bytes, to be passed to Fill. It is valid until then.
 func (h *Hasher) Room() []byte { return h.room.bytes[:] }
 
-// Fill takes the first n bytes of Room.
+// Fill adds the first n bytes of Room to the stream.
 func (h *Hasher) Fill(n int) {
 	if n < RoomSize || h.n > 0 || len(h.values) == 0 || h.most == 0 {
 		h.Write(h.room.bytes[:n])
@@ -129,7 +129,7 @@ func (h *Hasher) Fill(n int) {
 	}
 }
 
-// another is a room to fill. With one more than can wait or be in work, one is always back when all are made.
+// another returns a free room. There is one more than can be queued or in work, so one always comes back once all are allocated.
 func (h *Hasher) another() *room {
 	for len(h.done) > 0 {
 		h.back(<-h.done)
@@ -162,7 +162,7 @@ func (h *Hasher) back(r *room) {
 	h.free = append(h.free, r)
 }
 
-// settle does what no helper has begun and waits for the rest.
+// settle hashes the rooms that no helper has begun and waits for the others.
 func (h *Hasher) settle() {
 	for h.out > 0 {
 		select {
@@ -175,7 +175,7 @@ func (h *Hasher) settle() {
 	}
 }
 
-// Write takes bytes from anywhere, on the caller's core. It never fails.
+// Write adds bytes from anywhere, on the caller's core. It never fails.
 func (h *Hasher) Write(p []byte) (int, error) {
 	size := len(p)
 	for len(p) > 0 {
@@ -202,7 +202,7 @@ func (h *Hasher) add(b *[group]byte, n int) {
 	h.values = append(h.values, guts.ChainingValue(v))
 }
 
-// Sum256 ends the stream: only Reset may follow.
+// Sum256 ends the stream. Only Reset may follow.
 func (h *Hasher) Sum256() [32]byte {
 	h.settle()
 	if h.n > 0 || len(h.values) == 0 {
@@ -217,7 +217,7 @@ func (h *Hasher) Sum256() [32]byte {
 	return [32]byte(words[:32])
 }
 
-// parent joins subtrees, two or more: the left side is the largest power of two that leaves something to the right.
+// parent joins two or more subtrees: the left side is the largest power of two that leaves something to the right.
 func parent(values []value) guts.Node {
 	left := 1 << (bits.Len(uint(len(values)-1)) - 1)
 	return guts.ParentNode(joined(values[:left]), joined(values[left:]), &guts.IV, 0)
