@@ -2,11 +2,11 @@ package header
 
 import "encoding/binary"
 
-// An AVIF is a HEIF file whose primary item is an AV1 picture, or a grid of them. All is in the meta box: the size (ispe),
-// whether it is grey (av1C) or has alpha (an auxiliary item), and how it is turned (irot, imir), which Pillow writes over
-// what EXIF says. Only where neither turns it XMP counts, if EXIF is silent.
+// An AVIF is a HEIF file whose primary item is an AV1 picture, or a grid of them. Everything is in the meta box: the size (ispe),
+// whether it is grey (av1C) or has alpha (an auxiliary item), and its orientation (irot, imir), which Pillow writes over EXIF's.
+// Only if neither rotates it and EXIF is silent, XMP is used.
 //
-// Pillow reads it with libavif (checked against 1.4.2). What this cannot tell for certain, sequences among it, is
+// Pillow reads it with libavif (checked against 1.4.2). Files that cannot be decided for certain, such as sequences, are
 // Unsupported. A grey AVIF has no mode: it is "L" since Pillow 12.3 and was "RGB".
 
 const avifSide = 32768 // pixels: libavif's limit
@@ -19,7 +19,7 @@ func avifBrand(b []byte) bool {
 	return false
 }
 
-// avifBox reads the head of a box of the file.
+// avifBox reads a box header of the file.
 func avifBox(r *Reader, b []byte) { r.boxHead(b, (*Reader).avifOver) }
 
 func (r *Reader) avifOver(kind string, n, head uint64) {
@@ -70,7 +70,7 @@ func avifMeta(r *Reader, b []byte) {
 	}
 	coded := first
 	if first.kind == "grid" && len(first.tiles) > 0 && m.items[first.tiles[0]] != nil {
-		coded = m.items[first.tiles[0]] // they are all alike
+		coded = m.items[first.tiles[0]] // all tiles are alike
 	}
 	size, config := first.size, coded.config
 	if len(size) < 12 || len(config) < 4 || config[0] != 0x81 {
@@ -94,7 +94,7 @@ func avifMeta(r *Reader, b []byte) {
 	r.avifTurn(m, first)
 }
 
-// avifTurn settles the orientation, and reads XMP and EXIF where they decide.
+// avifTurn determines the orientation, and requests XMP and EXIF if they decide it.
 func (r *Reader) avifTurn(m *heifMeta, first *heifItem) {
 	angle, axis := 0, -1
 	if len(first.rotate) > 0 {
@@ -103,7 +103,7 @@ func (r *Reader) avifTurn(m *heifMeta, first *heifItem) {
 	if len(first.mirror) > 0 {
 		axis = int(first.mirror[0] & 1)
 	}
-	// The EXIF value by angle, of 90° against the clock, for no mirror, axis 0 (top and bottom) and axis 1.
+	// The EXIF value by angle, in steps of 90° counter-clockwise, for no mirror, axis 0 (top and bottom) and axis 1.
 	r.info.Orientation = [4][3]uint8{{1, 4, 2}, {8, 5, 7}, {3, 2, 4}, {6, 7, 5}}[angle][axis+1]
 	if r.done = true; r.info.Orientation != 1 {
 		return
@@ -116,7 +116,7 @@ func (r *Reader) avifTurn(m *heifMeta, first *heifItem) {
 	r.avifData(m, xmp, func(r *Reader, b []byte) { r.xmp = append(r.xmp[:0], b...) })
 	if r.info.Orientation = 0; exif != nil {
 		r.avifData(m, exif, func(r *Reader, b []byte) {
-			if _, found := exifOrientation(b[min(4, len(b)):]); found { // behind the offset of the TIFF header
+			if _, found := exifOrientation(b[min(4, len(b)):]); found { // after the offset of the TIFF header
 				r.info.Orientation = 1
 			}
 		})
@@ -127,7 +127,7 @@ func (r *Reader) avifTurn(m *heifMeta, first *heifItem) {
 	}
 }
 
-// avifData brings an item's data.
+// avifData requests an item's data and runs do on it.
 func (r *Reader) avifData(m *heifMeta, it *heifItem, do step) {
 	switch {
 	case it.pieces > 1 || it.length > maxMeta:

@@ -2,8 +2,8 @@ package header
 
 import "encoding/binary"
 
-// A BMP's mode follows from its depth, its compression and masks, and, up to 8 bits, from the palette: a grey ramp is
-// "L" or "1". A DIB is the same without the file's own header.
+// A BMP's mode follows from its depth, its compression and masks and, up to 8 bits, from the palette: a grey ramp is "L" or "1". A
+// DIB is the same without the file header.
 
 type bmpState struct {
 	header, padding, colours int
@@ -11,7 +11,7 @@ type bmpState struct {
 
 func bmpFile(r *Reader, b []byte) { dibHead(r, b[14:]) }
 
-// dibHead reads the size of the header, which is its type.
+// dibHead reads the size of the header, which identifies its type.
 func dibHead(r *Reader, b []byte) {
 	if r.bmp.header = int(binary.LittleEndian.Uint32(b)); !dibType(b) {
 		r.fail(Malformed, "unknown header type")
@@ -74,7 +74,7 @@ func bmpInfo(r *Reader, b []byte) {
 	}
 }
 
-// bmpMasks accepts the layouts of Pillow's table; a mask for alpha makes RGBA, and so do four empty masks.
+// bmpMasks accepts the layouts of Pillow's table. A mask for alpha makes RGBA, and so do four empty masks.
 func bmpMasks(r *Reader, m []byte, bits int, alpha bool) {
 	le := binary.LittleEndian
 	mask := [4]uint32{le.Uint32(m), le.Uint32(m[4:]), le.Uint32(m[8:])}
@@ -105,7 +105,7 @@ func bmpMasks(r *Reader, m []byte, bits int, alpha bool) {
 	r.fail(Malformed, "unknown bit fields")
 }
 
-// bmpPalette tells a grey ramp (0, 255 for two colours) from a palette.
+// bmpPalette distinguishes a grey ramp (0, 255 for two colours) from a palette.
 func bmpPalette(r *Reader, p []byte) {
 	r.done = true
 	n, pad := r.bmp.colours, r.bmp.padding

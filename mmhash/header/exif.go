@@ -6,15 +6,15 @@ import (
 	"math"
 )
 
-// Orientation as ImageOps.exif_transpose reads it: tag 274 of the first directory, else the first tiff:Orientation of an
-// XMP packet. The value may have any numeric type; anything that is not 2 to 8 turns nothing.
+// Orientation as ImageOps.exif_transpose reads it: tag 274 of the first directory, else the first tiff:Orientation of an XMP
+// packet. The value may have any numeric type; values other than 2 to 8 have no effect.
 
 const tagOrientation = 274
 
 // unitSize is the size of one value of each TIFF field type; 0 = unknown type, whose field is skipped.
 var unitSize = [...]int{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8}
 
-// number reads the first value of a field's data as a whole number; ok is false for text, raw bytes and fractions.
+// number reads the first value of a field's data as an integer; ok is false for text, raw bytes and fractions.
 func number(typ uint16, d []byte, o binary.ByteOrder) (v int64, ok bool) {
 	if int(typ) >= len(unitSize) || unitSize[typ] == 0 || len(d) < unitSize[typ] {
 		return 0, false
@@ -54,7 +54,7 @@ func ratio(n, q int64) (int64, bool) {
 	return n / q, true
 }
 
-// tiffOrder gives the byte order of a TIFF head, nil if it is none. Pillow also takes a swapped 42.
+// tiffOrder returns the byte order of a TIFF header, nil if it is not one. Pillow also accepts a byte-swapped 42.
 func tiffOrder(b []byte) binary.ByteOrder {
 	switch string(b[:4]) {
 	case "II\x2a\x00", "II\x00\x2a", "II\x2b\x00":
@@ -65,7 +65,7 @@ func tiffOrder(b []byte) binary.ByteOrder {
 	return nil
 }
 
-// exifOrientation finds the tag in an EXIF block. found says that the tag is there, whatever its value is worth.
+// exifOrientation finds the tag in an EXIF block. found says that the tag exists, even if its value is invalid.
 func exifOrientation(b []byte) (v uint8, found bool) {
 	for range 2 {
 		b = bytes.TrimPrefix(b, []byte("Exif\x00\x00"))
@@ -78,7 +78,7 @@ func exifOrientation(b []byte) (v uint8, found bool) {
 	}
 	o := tiffOrder(b)
 	if o == nil || b[2] == 43 {
-		return 1, true // Pillow raises here, and looks no further
+		return 1, true // Pillow raises here and reads no further
 	}
 	at := uint64(o.Uint32(b[4:]))
 	if at+2 > uint64(len(b)) {
@@ -103,7 +103,7 @@ func exifOrientation(b []byte) (v uint8, found bool) {
 			}
 			p := uint64(o.Uint32(d))
 			if p+size > uint64(len(b)) {
-				break // a value beyond the end stops Pillow's walk
+				break // Pillow stops reading at a value beyond the end
 			}
 			d = b[p : p+size]
 		} else if d = d[:size]; size == 0 {
@@ -117,7 +117,7 @@ func exifOrientation(b []byte) (v uint8, found bool) {
 	return 1, false
 }
 
-// turn keeps the orientations that mean something.
+// turn returns n if it is a valid orientation other than 1, else 1.
 func turn(n int64) uint8 {
 	if n >= 2 && n <= 8 {
 		return uint8(n)
@@ -125,7 +125,7 @@ func turn(n int64) uint8 {
 	return 1
 }
 
-// orientation answers from the metadata blocks that the format's parser kept.
+// orientation derives the orientation from the metadata blocks that the format's parser kept.
 func (r *Reader) orientation() uint8 {
 	if r.exifSeen {
 		if v, found := exifOrientation(r.exif); found {

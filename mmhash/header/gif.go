@@ -2,14 +2,14 @@ package header
 
 import "encoding/binary"
 
-// A GIF's mode is "P", or "L" where the palette of the first picture is the grey ramp 0, 1, 2, … (or there is none). Nothing
-// behind the head of the first picture is looked at.
+// A GIF's mode is "P", or "L" if the palette of the first picture is the grey ramp 0, 1, 2, … (or there is none). Nothing after the
+// header of the first picture is read.
 
 type gifState struct {
 	size int // bytes to come: of the palette, or of a graphic control
 }
 
-// greyRamp reports whether a palette says no more than the index itself.
+// greyRamp reports whether each palette entry is the grey of its index.
 func greyRamp(p []byte) bool {
 	for i := 0; i+2 < len(p); i += 3 {
 		if k := byte(i / 3); p[i] != k || p[i+1] != k || p[i+2] != k {
@@ -31,7 +31,7 @@ func gifScreen(r *Reader, b []byte) {
 	})
 }
 
-// gifBlock reads a block's first byte; unknown bytes are passed over.
+// gifBlock reads a block's first byte. Unknown bytes are skipped.
 func gifBlock(r *Reader, b []byte) {
 	switch b[0] {
 	case ';':
@@ -54,7 +54,7 @@ func gifLabel(r *Reader, b []byte) {
 	r.next(1, gifData)
 }
 
-// gifControl reads the length of a graphic control, and from it the transparent index.
+// gifControl reads the length of a graphic control, and requests the transparent index.
 func gifControl(r *Reader, b []byte) {
 	if r.gif.size = int(b[0]); r.gif.size < 4 {
 		gifData(r, b)
@@ -68,7 +68,7 @@ func gifControl(r *Reader, b []byte) {
 	})
 }
 
-// gifData walks sub-blocks: a length byte, then so many bytes, until a length of 0.
+// gifData skips sub-blocks: each is a length byte and that many bytes, up to a length of 0.
 func gifData(r *Reader, b []byte) {
 	if b[0] == 0 {
 		r.next(1, gifBlock)

@@ -1,13 +1,13 @@
-// Package header reads from an image file what an engine decides on before it looks at a pixel: format, size, Pillow's
-// mode, EXIF orientation.
+// Package header reads from an image file what an engine decides on before it decodes a pixel: format, size, Pillow's mode, EXIF
+// orientation.
 //
-// The bytes come as a stream (Reader is an io.Writer) and nothing is decoded: a Reader keeps only the window that its
-// next step needs, so it costs a few hundred nanoseconds per file beside the digest that reads the same bytes. Engines
-// open images with Pillow, so Pillow's Image.open is the rule here, tolerance and refusals alike (checked against
-// Pillow 13.0.0; see header_test.go).
+// The bytes come as a stream (Reader is an io.Writer) and nothing is decoded. A Reader keeps only the window that its next step
+// needs, so it costs a few hundred nanoseconds per file in addition to the digest that reads the same bytes. Engines open images
+// with Pillow, so Pillow's Image.open is the reference, both in what it tolerates and in what it refuses (checked against Pillow
+// 13.0.0; see header_test.go).
 //
-// Width and Height are Image.size after open. Orientation is what ImageOps.exif_transpose would obey: EXIF first, XMP
-// when EXIF names none. Pillow itself turns a TIFF on load, so a TIFF is reported turned, with Orientation 1.
+// Width and Height are Image.size after open. Orientation is what ImageOps.exif_transpose would apply: EXIF first, XMP if EXIF has
+// none. Pillow itself rotates a TIFF on load, so a TIFF is reported rotated, with Orientation 1.
 package header
 
 import (
@@ -17,26 +17,26 @@ import (
 	"hash/crc32"
 )
 
-// MaxPixels is the largest picture that Pillow opens (Image.MAX_IMAGE_PIXELS × 2) and vLLM's own limit
+// MaxPixels is the size of the largest picture that Pillow opens (Image.MAX_IMAGE_PIXELS × 2), which is also vLLM's own limit
 // (VLLM_MAX_IMAGE_PIXELS).
 const MaxPixels = 178956970
 
 const (
-	maxSteps = 1 << 18  // windows of one file: a file cut into millions of tiny segments is given up
-	maxMeta  = 1 << 20  // bytes of one EXIF or XMP block that are looked at
-	keep     = 64 << 10 // a Reader's buffers beyond this are not kept for the next file
+	maxSteps = 1 << 18  // windows of one file; a file of more segments is given up
+	maxMeta  = 1 << 20  // bytes of one EXIF or XMP block that are read
+	keep     = 64 << 10 // larger buffers of a Reader are not kept for the next file
 )
 
-// Info is what the head of an image file says.
+// Info holds the facts in the header of an image file.
 type Info struct {
 	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP, AVIF, BMP, DIB, TIFF
-	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …; "" where its releases differ
+	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …; "" if its releases differ
 	Width, Height int    // pixels, before any EXIF rotation (TIFF: after)
-	Orientation   uint8  // EXIF 1 to 8; 1 where the file names none or nonsense
+	Orientation   uint8  // EXIF 1 to 8; 1 if the file has none or an invalid one
 }
 
-// Turned gives width and height as an engine sees them that applies the EXIF orientation (vLLM does, SGLang's
-// Qwen-VL path and TensorRT-LLM do not).
+// Turned returns width and height as seen by an engine that applies the EXIF orientation (vLLM does, SGLang's Qwen-VL path and
+// TensorRT-LLM do not).
 func (i Info) Turned() (w, h int) {
 	if i.Orientation >= 5 {
 		return i.Height, i.Width
@@ -50,7 +50,7 @@ type Kind uint8
 const (
 	NotAnImage    Kind = iota + 1 // no format that Pillow knows
 	Unsupported                   // a format that Pillow may open but this package does not read
-	Truncated                     // ends before the size and mode are known, or inside a part that Pillow insists on
+	Truncated                     // ends before the size and mode are known, or inside a part that Pillow requires
 	Malformed                     // Pillow refuses it
 	TooManyPixels                 // more than MaxPixels
 )
@@ -62,7 +62,7 @@ func (k Kind) String() string { return kindNames[k] }
 // Error is a refusal. Engines answer such a picture with an error, except Unsupported, which they may open.
 type Error struct {
 	Kind   Kind
-	Format string // "" if not known
+	Format string // "" if unknown
 	Detail string
 }
 
@@ -77,7 +77,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// KindOf gives the kind of a header error, 0 for any other.
+// KindOf returns the kind of a header error, 0 for any other.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
@@ -85,31 +85,31 @@ func KindOf(err error) Kind {
 	return 0
 }
 
-// step reads one window and says with Reader.next what comes after it.
+// step reads one window and calls Reader.next for the one after it.
 type step func(r *Reader, window []byte)
 
-// Reader is fed the file's bytes in pieces of any size and then asked with Finish. The zero value is not ready: use
-// New or Reset. Not for concurrent use.
+// Reader gets the file's bytes through Write in pieces of any size, and then reports with Finish. The zero value is not ready: use
+// New or Reset. Not safe for concurrent use.
 type Reader struct {
 	info Info
 	err  *Error
 	done bool
 
 	do    step
-	need  int    // bytes of the next window
-	skip  int64  // bytes to pass over before it
-	seek  bool   // pass over everything before the next 0xFF (JPEG)
-	off   int64  // place in the file of the next byte
-	buf   []byte // a window that is not complete yet, kept between files
+	need  int    // size of the next window
+	skip  int64  // bytes to skip before it
+	seek  bool   // skip everything before the next 0xFF (JPEG)
+	off   int64  // file offset of the next byte
+	buf   []byte // an incomplete window; the memory is kept between files
 	steps int
 	magic [16]byte
-	first [16]byte // magic, written again to the format's own parser
+	first [16]byte // magic number, written again to the format's own parser
 
 	palette, alpha []byte // see Colours
 
 	exif, xmp []byte // raw metadata blocks, used by Finish
 	exifSeen  bool   // also when the block was too large to keep
-	untold    bool   // the mode is not known, the rest is
+	untold    bool   // the mode is not known, everything else is
 
 	places places
 
@@ -121,10 +121,10 @@ type Reader struct {
 	tiff tiffState
 }
 
-// New gives a Reader for one file.
+// New returns a Reader for one file.
 func New() *Reader { r := new(Reader); r.Reset(); return r }
 
-// Reset makes the Reader ready for another file. Small buffers are kept.
+// Reset prepares the Reader for another file. Small buffers are kept.
 func (r *Reader) Reset() {
 	kept := func(b []byte) []byte {
 		if cap(b) > keep {
@@ -136,7 +136,7 @@ func (r *Reader) Reset() {
 	r.next(len(r.magic), sniff)
 }
 
-// Write takes the next bytes of the file; it never fails. After Done it only counts.
+// Write reads the next bytes of the file; it never fails. After Done it only counts them.
 func (r *Reader) Write(p []byte) (int, error) {
 	n := len(p)
 	for !r.done {
@@ -188,10 +188,10 @@ func (r *Reader) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Done reports that no further byte of this pass can change the answer.
+// Done reports whether no further byte of this pass can change the result.
 func (r *Reader) Done() bool { return r.done }
 
-// Finish gives the facts, or an *Error, after the last byte.
+// Finish returns the facts, or an *Error. Call it after the last byte.
 func (r *Reader) Finish() (Info, error) {
 	if r.err == nil && !r.done {
 		r.end()
@@ -213,11 +213,11 @@ func (r *Reader) Finish() (Info, error) {
 	return *i, nil
 }
 
-// end settles a file whose bytes are over while its parser still waits.
+// end decides the result for a file that ended while its parser still waits.
 func (r *Reader) end() {
 	switch r.info.Format {
 	case "":
-		// Shorter than the longest magic number: a beginning of an image or nothing.
+		// Shorter than the longest magic number: the beginning of an image, or no image.
 		head := append(r.buf, make([]byte, len(r.magic)-len(r.buf))...)
 		r.buf = r.buf[:0]
 		sniff(r, head)
@@ -229,9 +229,9 @@ func (r *Reader) end() {
 			r.fail(Truncated, "ends before its pixels")
 			return
 		}
-		pngDone(r) // whether the pixels are all there only a decoder can tell
+		pngDone(r) // only a decoder can tell whether the pixels are complete
 	case "BMP", "DIB":
-		if r.done = r.info.Mode == "P"; !r.done { // a short palette is no ramp of greys
+		if r.done = r.info.Mode == "P"; !r.done { // a short palette is not a ramp of greys
 			r.fail(Truncated, "ends in its header")
 		}
 	default:
@@ -239,13 +239,13 @@ func (r *Reader) end() {
 	}
 }
 
-// Colours is what a file says of its colours before its first pixels.
+// Colours is what a file declares about its colours before its first pixels.
 type Colours struct {
 	Palette []byte // of a GIF's first picture: three bytes a colour
 	Alpha   []byte // PNG: the first tRNS, at most 256 bytes; GIF: the transparent index, if there is one
 }
 
-// Colours gives what decoding a PNG or a GIF takes besides its pixels. It is good until Reset.
+// Colours returns what decoding a PNG or a GIF needs besides its pixels. It is valid until Reset.
 func (r *Reader) Colours() Colours { return Colours{r.palette, r.alpha} }
 
 func (r *Reader) next(need int, do step)               { r.need, r.do = need, do }
@@ -255,14 +255,14 @@ func (r *Reader) fail(k Kind, detail string) {
 	r.err, r.done = &Error{Kind: k, Detail: detail}, true
 }
 
-// tooLong gives up after maxSteps: a PNG whose pixels have begun keeps its answer.
+// tooLong gives up after maxSteps. A PNG whose pixels have begun keeps its result.
 func (r *Reader) tooLong() {
 	if r.done = true; !r.png.data {
 		r.fail(Malformed, "too many segments")
 	}
 }
 
-// sniff tells the format from the first 16 bytes, as Pillow's plugins do, and starts its parser over.
+// sniff determines the format from the first 16 bytes, as Pillow's plugins do, and restarts with its parser.
 func sniff(r *Reader, b []byte) {
 	copy(r.magic[:], b)
 	b = r.magic[:]
@@ -307,7 +307,7 @@ func sniff(r *Reader, b []byte) {
 	r.Write(r.first[:])
 }
 
-// otherFormat names formats that Pillow may open and this package does not.
+// otherFormat names the format of a file that Pillow may open and this package does not read.
 func otherFormat(b []byte) string {
 	for _, f := range [...]struct {
 		at          int
@@ -331,7 +331,7 @@ func otherFormat(b []byte) string {
 	case b[0] == 10 && bytes.IndexByte([]byte{0, 2, 3, 5}, b[1]) >= 0:
 		return "PCX"
 	case b[1] <= 1 && bytes.IndexByte([]byte{1, 2, 3, 9, 10, 11}, b[2]) >= 0 && int(b[12])+int(b[13]) > 0 && int(b[14])+int(b[15]) > 0:
-		return "TGA" // which has no magic number: its type of colours and of pixels, its size
+		return "TGA" // it has no magic number: checked by type of colours and of pixels, and its size
 	case string(b[:4]) == "\x00\x00\x80\x3f" || string(b[:4]) == "\x3f\x80\x00\x00":
 		return "SPIDER"
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
-// The meta box of a HEIF file (ISO 23008-12): items, what is said of them, where their bytes lie, and how they refer to
-// each other. What is kept of it is no larger than a few times the box.
+// The meta box of a HEIF file (ISO 23008-12): items, their properties, where their bytes are, and their references to each other.
+// What is kept of it is no larger than a few times the box.
 
 const maxItems = 4096
 
-// heifItem is one item; the byte slices are contents of properties, nil where it has none.
+// heifItem is one item. The byte slices are contents of properties, nil for those that it lacks.
 type heifItem struct {
 	kind, mime                         string
 	size, config, rotate, mirror, role []byte // ispe, av1C, irot, imir, auxC
@@ -21,8 +21,8 @@ type heifItem struct {
 	auxiliary, describes               uint32 // of which item; 0: none
 
 	off, length uint64 // of its first piece
-	pieces      int    // that are not empty; libavif passes an item without data over
-	inside      bool   // the idat box
+	pieces      int    // number of non-empty ones; libavif skips an item without data
+	inside      bool   // in the idat box
 }
 
 // heifMeta is a meta box.
@@ -39,7 +39,7 @@ func (m *heifMeta) transparent(id uint32) bool {
 	return m.alpha[id] || len(tiles) > 0 && !slices.ContainsFunc(tiles, func(id uint32) bool { return !m.alpha[id] })
 }
 
-// about gives the last item of a kind that describes another; nil: none.
+// about returns the last item of a kind that describes another one; nil: none.
 func (m *heifMeta) about(id uint32, kind, mime string) (found *heifItem) {
 	last := uint32(0)
 	for i, it := range m.items {
@@ -50,7 +50,7 @@ func (m *heifMeta) about(id uint32, kind, mime string) (found *heifItem) {
 	return found
 }
 
-// readHEIF reads a meta box's content; false where it is broken, or not as libavif takes it.
+// readHEIF reads a meta box's content. ok is false if it is broken or libavif would not accept it.
 func readHEIF(b []byte) (*heifMeta, bool) {
 	m := &heifMeta{items: map[uint32]*heifItem{}, alpha: map[uint32]bool{}}
 	parts := map[string][]byte{}
@@ -184,7 +184,7 @@ func (m *heifMeta) associate(b []byte) bool {
 	return ok && !c.short
 }
 
-// has keeps a property, the first of a kind.
+// has stores a property; only the first of a kind counts.
 func (it *heifItem) has(kind string, body []byte) {
 	place := map[string]*[]byte{"ispe": &it.size, "av1C": &it.config, "irot": &it.rotate, "imir": &it.mirror, "auxC": &it.role}[kind]
 	if place != nil && *place == nil {
@@ -213,8 +213,8 @@ func (m *heifMeta) refer(c cursor) bool {
 	})
 }
 
-// boxHead reads the 8 bytes that begin a box of a file, and the length of a large one behind them: then over, with the
-// whole box's length and how much of it was read.
+// boxHead reads the 8-byte header of a box of the file, and the extended length of a large one. Then it calls over with the box's
+// total length and how much of it was read.
 func (r *Reader) boxHead(b []byte, over func(r *Reader, kind string, n, head uint64)) {
 	n, kind := binary.BigEndian.Uint32(b), string(b[4:])
 	if n != 1 {
@@ -224,7 +224,7 @@ func (r *Reader) boxHead(b []byte, over func(r *Reader, kind string, n, head uin
 	r.next(8, func(r *Reader, b []byte) { over(r, kind, binary.BigEndian.Uint64(b), 16) })
 }
 
-// eachBox calls do for each box of a list, until it says no.
+// eachBox calls do for each box of a list until it returns false.
 func eachBox(b []byte, do func(kind string, body []byte) bool) bool {
 	return nil == isobox.Each(b, false, func(kind string, body []byte) error {
 		if !do(kind, body) {
@@ -234,10 +234,10 @@ func eachBox(b []byte, do func(kind string, body []byte) bool) bool {
 	})
 }
 
-// cursor reads big-endian numbers; short is set once there were too few bytes.
+// cursor reads big-endian numbers; short is set once bytes are missing.
 type cursor struct {
 	b     []byte
-	flags byte // the last of a full box's
+	flags byte // the last flags byte of a full box
 	short bool
 }
 
@@ -258,7 +258,7 @@ func (c *cursor) uint(n int) (v uint64) {
 	return v
 }
 
-// itemIDSize reads the head of a full box and returns the size of item ids in its version.
+// itemIDSize reads the header of a full box and returns the size of item ids in its version.
 func (c *cursor) itemIDSize() int {
 	if c.version() == 0 {
 		return 2
@@ -266,7 +266,7 @@ func (c *cursor) itemIDSize() int {
 	return 4
 }
 
-// version reads the head of a full box.
+// version reads the header of a full box.
 func (c *cursor) version() int {
 	h := c.take(4)
 	c.flags = h[3]

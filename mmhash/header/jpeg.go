@@ -2,24 +2,24 @@ package header
 
 import "encoding/binary"
 
-// A JPEG is a chain of marker segments. The last SOFn before the first SOS gives size and mode; EXIF and XMP stand in
-// APP1. Pillow skips junk between segments, and so does this.
+// A JPEG is a chain of marker segments. The last SOFn before the first SOS gives size and mode; EXIF and XMP are in APP1. Pillow
+// skips junk between segments, and so does this.
 
 type jpegState struct {
 	marker byte
-	left   int // of the current DQT
+	left   int // bytes left of the current DQT
 }
 
-// jpegMarker reads the byte behind an FF.
+// jpegMarker reads the byte after an FF.
 func jpegMarker(r *Reader, b []byte) {
 	switch m := b[0]; {
-	case m == 0xFF: // fill byte: still behind an FF
+	case m == 0xFF: // fill byte: still after an FF
 		r.next(1, jpegMarker)
 	case m == 0: // an escaped FF: junk
 		r.jpegSeek()
 	case m < 0xC0 || m == 0xFF:
 		r.fail(Malformed, "no marker behind FF")
-	case m == 0xC8, m >= 0xD0 && m <= 0xD9, m >= 0xF0 && m <= 0xFD: // no segment behind it
+	case m == 0xC8, m >= 0xD0 && m <= 0xD9, m >= 0xF0 && m <= 0xFD: // markers without a segment
 		r.jpegSeek()
 	default:
 		r.jpeg.marker = m
@@ -29,14 +29,14 @@ func jpegMarker(r *Reader, b []byte) {
 
 func (r *Reader) jpegSeek() { r.seek = true; r.next(1, jpegMarker) }
 
-// jpegOver passes over the rest of a segment.
+// jpegOver skips the rest of a segment.
 func (r *Reader) jpegOver(n int) { r.jpegSeek(); r.skip = int64(n) }
 
-// jpegSegment reads a segment's length and decides what of it is wanted.
+// jpegSegment reads a segment's length and decides how much of it is needed.
 func jpegSegment(r *Reader, b []byte) {
 	n := max(int(binary.BigEndian.Uint16(b))-2, 0)
 	switch m := r.jpeg.marker; {
-	case m == 0xDA: // start of scan: all said
+	case m == 0xDA: // start of scan: nothing more is needed
 		r.skipTo(int64(n), 0, func(r *Reader, _ []byte) { r.done = true })
 	case m == 0xDB:
 		r.jpeg.left = n

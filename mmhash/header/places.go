@@ -2,30 +2,29 @@ package header
 
 import "slices"
 
-// Some formats say where in the file a part of the header lies: behind the pixels, or before what names it. The Reader
-// keeps a list of the places that it wants and goes to the nearest one ahead; what lies behind waits for another pass
-// (Reader.Again).
+// Some formats refer to parts of the header by file offset: after the pixels, or before the reference. The Reader keeps a list of
+// the spans that it needs and skips to the nearest one ahead; spans already passed wait for another pass (Reader.Again).
 
 const (
 	maxPasses = 3
-	maxOffset = 1 << 48 // beyond any file
+	maxOffset = 1 << 48 // larger than any file
 )
 
-// span is a place that the Reader waits for: n bytes at off, then do.
+// span is a part of the file that the Reader needs: n bytes at off, then do.
 type span struct {
 	off int64
 	n   int
 	do  step
 }
 
-// places is what a Reader still wants.
+// places holds the spans that a Reader still needs.
 type places struct {
 	want   []span
 	passes int
-	all    func(*Reader) // once nothing is wanted any more; nil: the last step says how it goes on
+	all    func(*Reader) // called once nothing more is needed; nil: the last step decides what comes next
 }
 
-// wantAt adds a place; goOn goes there.
+// wantAt adds a span; goOn skips to it.
 func (r *Reader) wantAt(off uint64, n int, do step) {
 	if off > maxOffset {
 		r.fail(Malformed, "offset beyond any file")
@@ -34,7 +33,7 @@ func (r *Reader) wantAt(off uint64, n int, do step) {
 	r.places.want = append(r.places.want, span{int64(off), n, do})
 }
 
-// goOn sets the stream on the nearest wanted place ahead; none ahead ends the pass.
+// goOn skips to the nearest needed span ahead. If there is none ahead, the pass ends.
 func (r *Reader) goOn() {
 	if r.err != nil {
 		return
@@ -64,8 +63,8 @@ func (r *Reader) goOn() {
 	})
 }
 
-// Again reports that the file must be written a second time from its start. At most three passes are asked for. Call it
-// after the last byte of a pass.
+// Again reports whether the file must be written once more from its start. At most three passes are needed. Call it after the last
+// byte of a pass.
 func (r *Reader) Again() bool {
 	if r.err == nil && r.info.Format == "TIFF" {
 		r.tiffCut()

@@ -10,18 +10,18 @@ import (
 	"slices"
 )
 
-// A PNG is a chain of chunks. IHDR gives size and mode. EXIF may stand in eXIf, in a text chunk or (ImageMagick) as hex
-// text, before or behind the pixels: Pillow reads to the end before it answers, so the chain is followed to IEND.
+// A PNG is a chain of chunks. IHDR gives size and mode. EXIF may be in eXIf, in a text chunk or (ImageMagick) as hex text, before
+// or after the pixels: Pillow reads to the end before it answers, so the chain is followed to IEND.
 
 type pngState struct {
 	length   uint32
 	id       [4]byte
 	data     bool // IDAT (or fdAT) was seen: Pillow has opened the file
-	summing  bool // what is passed over counts for the checksum
+	summing  bool // skipped bytes count for the checksum
 	sum      uint32
 	actl     bool
 	animated bool   // acTL with frames, and no second one
-	rawExif  []byte // "Raw profile type exif"; unpacked in the end: the last of many counts
+	rawExif  []byte // "Raw profile type exif", decompressed at the end: of several the last one counts
 	packed   struct{ exif, xmp bool }
 }
 
@@ -40,7 +40,7 @@ func pngChunk(r *Reader, b []byte) {
 	p.length = binary.BigEndian.Uint32(b)
 	p.id = [4]byte(b[4:])
 	if slices.ContainsFunc(p.id[:], func(c byte) bool { return !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') }) {
-		if p.data { // Pillow reads no further, the picture stands
+		if p.data { // Pillow reads no further; the picture is valid
 			pngDone(r)
 		} else {
 			r.fail(Malformed, "broken chunk")
@@ -96,7 +96,7 @@ func pngChunk(r *Reader, b []byte) {
 	r.next(want, pngBody)
 }
 
-// pngOver passes over the rest of a chunk and its checksum, which Pillow checks before the pixels.
+// pngOver skips the rest of a chunk and its checksum, which Pillow verifies before the pixels.
 func (r *Reader) pngOver(n int64) {
 	if r.png.data {
 		r.skipTo(n+4, 8, pngChunk)
@@ -123,7 +123,7 @@ func pngHeader(r *Reader, b []byte) {
 	}
 }
 
-// pngBody reads a chunk that was wanted whole.
+// pngBody reads a chunk that is needed as a whole.
 func pngBody(r *Reader, b []byte) {
 	p := &r.png
 	p.sum = crc32.Update(p.sum, crc32.IEEETable, b)
@@ -133,7 +133,7 @@ func pngBody(r *Reader, b []byte) {
 		pngHeader(r, b)
 	case "acTL":
 		n := binary.BigEndian.Uint32(b)
-		p.animated = !p.actl && n > 0 && n <= 0x80000000 // a second one voids both
+		p.animated = !p.actl && n > 0 && n <= 0x80000000 // a second one invalidates both
 		p.actl = p.actl || p.animated
 	case "tRNS":
 		if len(r.alpha) == 0 {
@@ -183,7 +183,7 @@ func pngText(r *Reader, b []byte) {
 	}
 }
 
-// inflate unpacks at most maxMeta bytes; nil for bad data, as Pillow has it.
+// inflate decompresses at most maxMeta bytes; nil for invalid data, as in Pillow.
 func inflate(b []byte) []byte {
 	z, err := zlib.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -210,7 +210,7 @@ func unhexProfile(b []byte) []byte {
 	return out
 }
 
-// pngDone settles where EXIF stands once the chain is over.
+// pngDone determines the EXIF block once the chain is complete.
 func pngDone(r *Reader) {
 	p := &r.png
 	r.done = true

@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// A TIFF's directory may stand anywhere, and its longer values anywhere else, also before it (places.go). Mode follows from
-// Pillow's table of (byte order, photometric, sample format, fill order, bits, extra samples), written here as rules.
+// A TIFF's directory may be anywhere in the file, and its longer values anywhere else, even before it (places.go). Mode follows
+// from Pillow's table of (byte order, photometric, sample format, fill order, bits, extra samples), written here as rules.
 
 type tiffState struct {
 	order  binary.ByteOrder
 	big    bool
-	inside bool               // the directory is awaited
-	tags   map[uint16][]int64 // those that matter, by their first entry; -1: of a type that Pillow does not read as a number
+	inside bool               // the directory is needed next
+	tags   map[uint16][]int64 // the relevant tags, by their first entry; -1: of a type that Pillow does not read as a number
 
-	// Once all tags are there:
+	// Set once all tags are read:
 	fill, photo int64
 	extra       []int64
 }
 
-// The tags that matter.
+// The relevant tags.
 const (
 	tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFill = 256, 257, 258, 259, 262, 266
 	tagStrips, tagSamples, tagPlanar, tagColours, tagTiles                = 273, 277, 284, 320, 324
@@ -29,7 +29,7 @@ const (
 var tiffTags = []uint16{tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFill, tagStrips, tagOrientation, tagSamples,
 	tagPlanar, tagColours, tagTiles, tagExtra, tagFormat, tagUnknown}
 
-// first is a tag's first value, or none where the file does not have the tag.
+// first returns a tag's first value, or none if the file lacks the tag.
 func (t *tiffState) first(tag uint16, none int64) int64 {
 	if v := t.tags[tag]; len(v) > 0 {
 		return v[0]
@@ -37,7 +37,7 @@ func (t *tiffState) first(tag uint16, none int64) int64 {
 	return none
 }
 
-// has reports that the file has a tag.
+// has reports whether the file has a tag.
 func (t *tiffState) has(tag uint16) bool { _, ok := t.tags[tag]; return ok }
 
 func tiffHead(r *Reader, b []byte) {
@@ -53,7 +53,7 @@ func tiffHead(r *Reader, b []byte) {
 	r.goOn()
 }
 
-// tiffCut takes the whole entries of a directory in which the file ends.
+// tiffCut reads the complete entries of a directory that the end of the file truncates.
 func (r *Reader) tiffCut() {
 	if t := &r.tiff; !r.done && t.inside && len(r.buf) >= 12 {
 		r.places.want = nil
@@ -80,7 +80,7 @@ func tiffCount(r *Reader, b []byte) {
 	r.wantAt(uint64(r.off), int(n)*entry+tail, tiffDirectory)
 }
 
-// tiffDirectory reads the entries, and asks for the longer values among those that matter.
+// tiffDirectory reads the entries, and requests the longer values of the relevant ones.
 func tiffDirectory(r *Reader, b []byte) {
 	t := &r.tiff
 	t.inside = false
@@ -106,7 +106,7 @@ func tiffDirectory(r *Reader, b []byte) {
 			t.tags[tag] = t.values(typ, value[:size])
 			continue
 		}
-		if tag == tagStrips || tag == tagTiles || tag == tagUnknown { // that they are there is enough
+		if tag == tagStrips || tag == tagTiles || tag == tagUnknown { // only their existence matters
 			continue
 		}
 		off := uint64(t.order.Uint32(value))
@@ -114,7 +114,7 @@ func tiffDirectory(r *Reader, b []byte) {
 			off = t.order.Uint64(value)
 		}
 		n := int(min(count, 64)) * unitSize[typ]
-		if tag == tagColours { // its last byte: the map must be there
+		if tag == tagColours { // its last byte: the map must exist
 			off, n = off+size-1, 1
 		}
 		if r.wantAt(off, n, func(r *Reader, b []byte) { r.tiff.tags[tag] = r.tiff.values(typ, b) }); r.err != nil {
@@ -133,12 +133,12 @@ func (t *tiffState) values(typ uint16, d []byte) (all []int64) {
 		all = append(all, v)
 	}
 	if len(all) == 0 {
-		return []int64{-1} // fits nothing
+		return []int64{-1} // matches nothing
 	}
 	return all
 }
 
-// tiffMode draws the conclusion once every wanted value is there.
+// tiffMode determines the result once every needed value is read.
 func tiffMode(r *Reader) {
 	t := &r.tiff
 	r.done = true
@@ -184,7 +184,7 @@ func tiffMode(r *Reader) {
 	case m == "", m[0] == 'P' && !t.has(tagColours), compression == 1 && !t.has(tagStrips) && !t.has(tagTiles):
 		r.fail(Malformed, "unknown pixel mode")
 		return
-	case t.photo == 6 && compression != 1: // libtiff makes RGB of it
+	case t.photo == 6 && compression != 1: // libtiff converts it to RGB
 		m = "RGB"
 	case m == "YCbCr": // RGB before Pillow 13
 		m, r.untold = "", true
@@ -198,7 +198,7 @@ func tiffMode(r *Reader) {
 
 func clampInt(v int64) int { return int(max(0, min(v, 1<<40))) }
 
-// mode is Pillow's OPEN_INFO table for n samples of d bits each; "": it has none.
+// mode is Pillow's OPEN_INFO table for n samples of d bits each; "" if it has no entry.
 func (t *tiffState) mode(d int64, n int, format int64) string {
 	plain := t.fill == 1
 	switch {
@@ -239,10 +239,10 @@ func (t *tiffState) mode(d int64, n int, format int64) string {
 	return ""
 }
 
-// extras reports that the extra samples are these.
+// extras reports whether the extra samples are exactly these.
 func (t *tiffState) extras(v ...int64) bool { return slices.Equal(t.extra, v) }
 
-// signed is mode for whole numbers with a sign, and for fractions.
+// signed is mode for signed integers and for floats.
 func (t *tiffState) signed(d int64, n int, format int64) string {
 	switch {
 	case n != 1 || !t.extras() || t.fill != 1 || t.photo > 1:
@@ -256,7 +256,7 @@ func (t *tiffState) signed(d int64, n int, format int64) string {
 	return ""
 }
 
-// grey is mode for one value a pixel, black first (1) or white first (0), perhaps with alpha.
+// grey is mode for one value per pixel, black first (1) or white first (0), perhaps with alpha.
 func (t *tiffState) grey(d int64, n int) string {
 	le, plain, one, black := t.order == binary.LittleEndian, t.fill == 1, n == 1 && t.extras(), t.photo == 1
 	switch {

@@ -2,17 +2,17 @@ package header
 
 import "encoding/binary"
 
-// A WebP is a RIFF with a VP8 (lossy), VP8L (lossless) or VP8X (extended) chunk first. Pillow's mode is RGBA where
-// libwebp's features say alpha, else RGB.
+// A WebP is a RIFF whose first chunk is VP8 (lossy), VP8L (lossless) or VP8X (extended). Pillow's mode is RGBA if libwebp's
+// features report alpha, else RGB.
 
 type webpState struct {
-	left      int64 // bytes of the RIFF not yet seen
+	left      int64 // bytes of the RIFF still to come
 	id        [4]byte
 	length    uint32
-	extended  bool // VP8X came first: its canvas rules
+	extended  bool // VP8X came first: its canvas is the size
 	animated  bool
 	alpha     bool
-	exif, xmp bool // VP8X announces the chunk: others are not looked at
+	exif, xmp bool // VP8X announces the chunk; unannounced ones are ignored
 	picture   bool // a bitstream header was read
 	frame     bool // of an animation
 }
@@ -55,7 +55,7 @@ func webpChunk(r *Reader, b []byte) {
 	r.webpOver(size)
 }
 
-// webpOver passes over the rest of a chunk, and ends behind the last one.
+// webpOver skips the rest of a chunk, and ends the pass after the last one.
 func (r *Reader) webpOver(n int64) {
 	switch left := r.webp.left; {
 	case left >= 8:
@@ -107,7 +107,7 @@ func webpBody(r *Reader, b []byte) {
 	}
 }
 
-// webpPicture takes the size and alpha of the picture at hand; only the first counts.
+// webpPicture records the size and alpha of the current picture; only the first counts.
 func (r *Reader) webpPicture(width, height int, alpha bool) {
 	w := &r.webp
 	if w.picture || w.animated {
