@@ -10,7 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Fields is a JSON object in its own order, which counts in the engines' hashes: request kwargs, server options.
+// Fields is a JSON object whose order is kept, because it enters the engines' hashes: request kwargs, server options.
 type Fields []Field
 
 // Field is one member.
@@ -19,7 +19,7 @@ type Field struct {
 	Value Value
 }
 
-// Kind is what a Value is.
+// Kind is the type of a Value.
 type Kind uint8
 
 // The kinds of values.
@@ -37,23 +37,23 @@ const (
 // Value is a JSON value as Python reads it: 1 and 1.0 differ.
 type Value struct {
 	Kind   Kind
-	Raw    []byte // of a scalar: what NumPy has in memory for it
+	Raw    []byte // of a scalar: its representation in NumPy's memory
 	List   []Value
 	Fields Fields
 }
 
-// TextOf is a string as a Value.
+// TextOf returns a string as a Value.
 func TextOf(s string) Value { return Value{Kind: String, Raw: []byte(s)} }
 
-// ObjectOf is an object as a Value.
+// ObjectOf returns an object as a Value.
 func ObjectOf(f Fields) Value { return Value{Kind: Object, Fields: f} }
 
-// IntOf is an integer as a Value.
+// IntOf returns an integer as a Value.
 func IntOf(n int) Value {
 	return Value{Kind: Int, Raw: binary.LittleEndian.AppendUint64(nil, uint64(n))}
 }
 
-// IntsOf is a list of integers as a Value.
+// IntsOf returns a list of integers as a Value.
 func IntsOf(list []int) Value {
 	v := Value{Kind: List, List: make([]Value, len(list))}
 	for i, n := range list {
@@ -62,12 +62,12 @@ func IntsOf(list []int) Value {
 	return v
 }
 
-// FloatOf is a number with a fraction as a Value.
+// FloatOf returns a float as a Value.
 func FloatOf(f float64) Value {
 	return Value{Kind: Float, Raw: binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))}
 }
 
-// BoolOf is a truth value as a Value.
+// BoolOf returns a bool as a Value.
 func BoolOf(b bool) Value {
 	v := Value{Kind: Bool, Raw: []byte{0}}
 	if b {
@@ -76,7 +76,7 @@ func BoolOf(b bool) Value {
 	return v
 }
 
-// Number is the value of an Int or a Float; false for all else.
+// Number returns the value of an Int or a Float; ok is false for other kinds.
 func (v Value) Number() (f float64, ok bool) {
 	switch v.Kind {
 	case Int:
@@ -91,7 +91,7 @@ const maxDepth = 32
 
 var errNoObject = errors.New("kwargs: want a JSON object of at most 32 levels")
 
-// ParseFields reads a JSON object (a request's mm_processor_kwargs, a server's --media-io-kwargs). null and "" give none.
+// ParseFields reads a JSON object (a request's mm_processor_kwargs, a server's --media-io-kwargs). null and "" give nil.
 func ParseFields(json []byte) (Fields, error) {
 	r := gjson.ParseBytes(json)
 	if len(json) == 0 || r.Type == gjson.Null && r.Raw == "null" {
@@ -138,7 +138,7 @@ func parse(r gjson.Result, depth int) (v Value, err error) {
 
 func number(raw string) Value {
 	if strings.ContainsAny(raw, ".eE") {
-		f, _ := strconv.ParseFloat(raw, 64) // beyond the range: infinity, as in Python
+		f, _ := strconv.ParseFloat(raw, 64) // out of range: infinity, as in Python
 		return FloatOf(f)
 	}
 	n, err := strconv.Atoi(raw)
@@ -148,7 +148,7 @@ func number(raw string) Value {
 	return IntOf(n)
 }
 
-// Set overwrites a member in its place or appends it, as a Python dict does.
+// Set overwrites a member in place or appends it, as a Python dict does.
 func (f Fields) Set(m Field) Fields {
 	for i := range f {
 		if f[i].Key == m.Key {
@@ -159,7 +159,7 @@ func (f Fields) Set(m Field) Fields {
 	return append(f, m)
 }
 
-// Get gives a member.
+// Get returns a member.
 func (f Fields) Get(key string) (Value, bool) {
 	for i := range f {
 		if f[i].Key == key {
@@ -169,13 +169,13 @@ func (f Fields) Get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// Object gives a member that is an object, nil for any other.
+// Object returns a member that is an object, nil otherwise.
 func (f Fields) Object(key string) Fields {
 	v, _ := f.Get(key)
 	return v.Fields
 }
 
-// HasNull reports a null anywhere within.
+// HasNull reports whether there is a null at any depth.
 func (f Fields) HasNull() bool { return ObjectOf(f).hasNull() }
 
 func (v Value) hasNull() bool {

@@ -1,6 +1,6 @@
-// Package name holds what the name of a medium is made of: the medium and its request's options (Item, Fields), and the way
-// from a file's bytes to the name (Recipe). Which recipe an engine has stands in the engine's folder.
-// A name costs one pass over the file, at the speed of its digest; ErrNotComputable says that bytes do not lead to it.
+// Package name holds the inputs of a medium's name: the medium and its request's options (Item, Fields), and how the name is
+// computed from a file's bytes (Recipe). Which recipe an engine uses is defined in the engine's package. A name costs one pass over
+// the file, at the speed of its digest. ErrNotComputable means that the bytes do not determine it.
 package name
 
 import (
@@ -14,17 +14,17 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// ErrNotComputable marks names that do not follow from the file's bytes: the engine hashes pixels, or Python's pickle of a
-// value. They can only be learned from the engine's events.
+// ErrNotComputable means that a name does not follow from the file's bytes: the engine hashes pixels, or Python's pickle of a
+// value. It can only be learned from the engine's events.
 var ErrNotComputable = errors.New("name is not computable from the file's bytes")
 
 // Item is one picture, or video, of one request.
 type Item struct {
 	Modality string // "image" if empty
-	Mode     string // Pillow's mode, such as RGB; "" if it is not known
+	Mode     string // Pillow's mode, such as RGB; "" if unknown
 	Bytes    int64  // size of the file
 
-	Video *Video // of a video whose frames are known
+	Video *Video // of a video whose sampled frames are known
 
 	UUID    string // Python's str() of the part's uuid
 	HasUUID bool
@@ -33,27 +33,27 @@ type Item struct {
 	MediaIO         Fields // the request's media_io_kwargs
 }
 
-// Video is which frames of a video a loader takes.
+// Video says which frames of a video a loader takes.
 type Video struct {
 	Frames        int // of the file
 	FPS, Duration float64
-	Loader        string // as the engine calls it, such as opencv
+	Loader        string // the engine's name of it, such as opencv
 	Indices       []int  // of the frames taken
-	All           bool   // they are all, and the model's own processor may sample again
+	All           bool   // Indices are all frames, and the model's own processor may sample again
 	Pixels        int64  // of one frame
 }
 
-// Algorithm is the digest of a Recipe.
+// Algorithm is the hash function of a Recipe.
 type Algorithm uint8
 
-// The digests that engines know.
+// The hash functions that engines use.
 const (
 	BLAKE3 Algorithm = iota
 	SHA256
 	SHA512
 )
 
-// New begins a digest.
+// New returns a new hash.
 func (a Algorithm) New() hash.Hash {
 	switch a {
 	case SHA256:
@@ -64,16 +64,16 @@ func (a Algorithm) New() hash.Hash {
 	return blake3.New()
 }
 
-// Recipe is how to get one medium's name in one class of workers: a digest, in hex, of the file's bytes between two texts.
+// Recipe is how to compute one medium's name in one class of workers: the hash, in hex, of the file's bytes between two texts.
 type Recipe struct {
-	Ready bool   // Known is the name, and no bytes are needed
+	Ready bool   // Known is the name; no bytes are needed
 	Known string // may be empty, as a client's uuid may
 
 	Algorithm     Algorithm
-	Before, After []byte // of the file's bytes
+	Before, After []byte // around the file's bytes
 }
 
-// Key names the recipe: equal for equal names of equal bytes. 32 bytes, safe against request fields chosen to collide.
+// Key identifies the recipe: equal keys give equal names for equal bytes. It resists collisions by crafted request fields.
 func (r Recipe) Key() (key [32]byte) {
 	h := blake3.New()
 	var n [8]byte
@@ -86,7 +86,7 @@ func (r Recipe) Key() (key [32]byte) {
 	return key
 }
 
-// Digest computes one name: write the file's bytes, then ask Name.
+// Digest computes one name: write the file's bytes, then call Name.
 type Digest struct {
 	r Recipe
 	h hash.Hash
@@ -99,10 +99,10 @@ func (r Recipe) Start() *Digest {
 	return d
 }
 
-// Write takes the next bytes of the file; it never fails.
+// Write adds the next bytes of the file; it never fails.
 func (d *Digest) Write(p []byte) (int, error) { return d.h.Write(p) }
 
-// Name gives the name after the last byte.
+// Name returns the name. Call it after the last byte.
 func (d *Digest) Name() string {
 	if d.r.Ready {
 		return d.r.Known
