@@ -7,25 +7,25 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// The second rule: how NVIDIA Dynamo (1.6) hashes blocks, for workers whose events carry such hashes ready. It differs
-// from ours in media, salts and windows:
+// Dynamo is the second rule: how NVIDIA Dynamo (1.6) hashes blocks, for workers whose events contain such hashes. It differs from
+// ours in media, salts and windows:
 //
-//	media   as names, sorted, behind the tokens; or, where the publisher knows the picture's token id and all that
-//	        touches the block is pictures, in place of the tokens: the k-th run of that id becomes Pad(k-th name)
+//	media   as names, sorted, after the tokens; or, if the publisher knows the picture's token id and only pictures
+//	        touch the block, in place of the tokens: the k-th run of that id becomes Pad(k-th name)
 //	salt    part of the seed, so of every block
 //	eagle   windows of one token more than the block, which overlap by one
 //
-// The names are Dynamo's 64 bits: two pictures whose pads agree (30 bits of them) look alike there, and so here.
+// The names are Dynamo's 64 bits: two pictures with equal pads (30 bits of the name) are the same there, and so here.
 type Dynamo struct {
 	Size int
 	Seed uint64 // DynamoSeed's value
-	// Pads: the publisher knows the pictures' token id, ImageToken, and puts pads in its place. Off, names stand behind.
+	// Pads: the publisher knows the pictures' token id, ImageToken, and replaces it by pads. Otherwise names follow the tokens.
 	Pads       bool
 	ImageToken uint32
-	Eagle      bool // the workers draft with EAGLE: their events speak of pairs of tokens
+	Eagle      bool // the workers use EAGLE: their events contain pairs of tokens
 }
 
-// DynamoSeed is the seed of an adapter's and a cache namespace's blocks ("" for none).
+// DynamoSeed returns the seed for the blocks of an adapter and a cache namespace ("" for none).
 func DynamoSeed(lora, namespace string) uint64 {
 	seed := SeedFor(lora)
 	if namespace != "" {
@@ -34,11 +34,11 @@ func DynamoSeed(lora, namespace string) uint64 {
 	return seed
 }
 
-// Pad is the token id that stands for a picture of that name (Dynamo 1.6 and SGLang, pad_value).
+// Pad returns the token id that replaces a picture with this name (Dynamo 1.6 and SGLang, pad_value).
 func Pad(name uint64) uint32 { return 1_000_000 + uint32(name&(1<<30-1)) }
 
-// Locals appends the local hash of every full block. spans must be sorted by Offset; an empty one touches nothing. It allocates
-// to grow dst and, once, room for one block with media.
+// Locals appends the local hash of every full block to dst. spans must be sorted by Offset; an empty one touches nothing. It
+// allocates to grow dst and, once, a buffer for one block with media.
 func (d Dynamo) Locals(dst []uint64, tokens []uint32, spans []Span) []uint64 {
 	if d.Size <= 0 {
 		return dst
@@ -49,7 +49,7 @@ func (d Dynamo) Locals(dst []uint64, tokens []uint32, spans []Span) []uint64 {
 	}
 	var few [8]uint64
 	var buf []byte
-	first := 0 // spans before it end before the current block
+	first := 0 // spans before this index end before the current block
 	for start := 0; start+window <= len(tokens); start += d.Size {
 		end := start + d.Size
 		for first < len(spans) && spans[first].Offset+spans[first].Length <= start {
@@ -82,7 +82,7 @@ func (d Dynamo) local(buf []byte, tokens []uint32, names []uint64) uint64 {
 			inside = false
 		} else {
 			if !inside {
-				run, inside = min(run+1, len(names)-1), true // runs beyond the last name take that one
+				run, inside = min(run+1, len(names)-1), true // runs beyond the last name use the last name
 			}
 			t = Pad(names[run])
 		}

@@ -7,20 +7,19 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// SGLang has no names beside a block's tokens: before it looks for a prefix it overwrites a picture's placeholder tokens
-// with the picture's pads, numbers of up to 63 bits made of its identity, and its events have those. So its blocks are
-// hashed by their ids as sent:
+// SGLang has no names besides a block's tokens. Before its prefix lookup it overwrites a picture's placeholder tokens with the
+// picture's pads, numbers of up to 63 bits derived from its identity, and its events contain these. So its blocks are hashed by
+// their ids as sent:
 //
 //	local64(i) = local(i)                                           if every id fits 32 bits: text, and pads before 0.5.23
 //	           = XXH3-64( u64le(id) × B ‖ u64le(salt), seed ^ seed64 )  else
 //
-// where local(i) is the rule of block.go without media, and the salt stands in block 0 only. That each page takes its form
-// by its own ids is SGLang's own rule (0.5.23); so a text page has one hash whatever the engine.
+// where local(i) is the rule of block.go without media, and the salt is in block 0 only. That each page's own ids decide its form
+// is SGLang's own rule (0.5.23); so a text page has the same hash for every engine.
 //
-// With EAGLE speculation SGLang caches pairs, each token with the next: B pairs are B+1 ids in a row, and are hashed as
-// those.
+// With EAGLE speculation SGLang caches pairs, each token with the next: B pairs are B+1 consecutive ids, and are hashed as those.
 
-// seed64 keeps blocks of 64-bit ids apart from blocks of twice as many 32-bit ones.
+// seed64 separates blocks of 64-bit ids from blocks of twice as many 32-bit ones.
 const seed64 uint64 = 0x5347_4C61_6E67_3634
 
 // Run is a run of placeholder tokens [Offset, Offset+Length) that SGLang overwrites: position k by Pads[k mod 4].
@@ -29,8 +28,8 @@ type Run struct {
 	Pads           [4]uint64
 }
 
-// Local64 hashes one block of token ids of up to 64 bits. salt is SaltHash's value in the first block of a sequence, else 0.
-// It writes to scratch, and allocates only if that has no room for 8 bytes an id and 8 more. About 1 ns an id.
+// Local64 hashes one block of token ids of up to 64 bits. salt is SaltHash's value in the first block of a sequence, else 0. It
+// writes to scratch, and allocates only if scratch has no room for 8 bytes per id plus 8. About 1 ns per id.
 func Local64(scratch []byte, ids []uint64, seed, salt uint64) uint64 {
 	var all uint64
 	for _, id := range ids {
