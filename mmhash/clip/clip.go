@@ -1,11 +1,10 @@
-// Package clip reads from a video file what an engine decides on before it decodes a frame: size, number of frames,
-// frame rate.
+// Package clip reads from a video file what an engine decides on before it decodes a frame: size, number of frames, frame rate.
 //
-// The bytes come as a stream (Reader is an io.Writer) and nothing is decoded. Of MP4 and MOV the movie box is kept, of
-// Matroska and WebM what stands before the first cluster; sound and pictures pass by. vLLM opens videos with OpenCV on
-// FFmpeg, so their reading of a container is the rule (OpenCV 5.0 in testdata). Their guesses are not followed: where
-// FFmpeg would have to look at the frames (a variable rate, a file in fragments, an edit list that hides frames), the
-// answer is an *Error and the video is taken as one whose frames are not known.
+// The bytes come as a stream (Reader is an io.Writer) and nothing is decoded. It keeps the movie box of MP4 and MOV, and of
+// Matroska and WebM what precedes the first cluster; audio and pictures are skipped. vLLM opens videos with OpenCV on FFmpeg, so
+// their reading of a container is the reference (OpenCV 5.0 in testdata). Their guesses are not reproduced: if FFmpeg would have to
+// look at the frames (a variable rate, a fragmented file, an edit list that hides frames), the result is an *Error and the frames
+// of the video count as unknown.
 package clip
 
 import (
@@ -15,20 +14,20 @@ import (
 	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
-// Info is what the head of a video file says.
+// Info holds the facts in the header of a video file.
 type Info struct {
 	Format        string  // mp4 (MOV too) or matroska (WebM too)
-	Width, Height int     // pixels, after the rotation that the container asks for
+	Width, Height int     // pixels, after the container's rotation
 	Frames        int     // pictures that a player shows
-	FPS           float64 // pictures a second
+	FPS           float64 // pictures per second
 }
 
-// Error says why a file's facts are not known: in words of ours, one of a few.
+// Error is why a file's facts are not known, one of a few fixed texts.
 type Error string
 
 func (e Error) Error() string { return "video: " + string(e) }
 
-// Why a file's facts are not known.
+// Reasons why a file's facts are not known.
 const (
 	ErrFormat    Error = "no container that is read here (want MP4, MOV, Matroska or WebM)"
 	ErrTruncated Error = "the file ends before its description"
@@ -41,16 +40,16 @@ const (
 )
 
 const (
-	maxKept = 16 << 20 // bytes of a description
-	keep    = 64 << 10 // buffers beyond this are not kept for the next file
+	maxKept = 16 << 20 // bytes of a file's description
+	keep    = 64 << 10 // larger buffers are not kept for the next file
 )
 
-// Reader is fed a file's bytes in pieces of any size and then asked with Finish. The zero value is ready; Reset makes it
-// so again. Not for concurrent use.
+// Reader gets a file's bytes through Write in pieces of any size, and then reports with Finish. The zero value is ready, and so is
+// a Reader after Reset. Not safe for concurrent use.
 type Reader struct {
-	buf   []byte // a head that is not complete, or what is kept
-	skip  uint64 // bytes to pass over
-	want  int    // bytes that buf must have before step looks at it
+	buf   []byte // an incomplete header, or the part that is kept
+	skip  uint64 // bytes to skip
+	want  int    // size that buf must have before step reads it
 	state state
 	err   error
 }
@@ -59,13 +58,13 @@ type state uint8
 
 const (
 	atMagic state = iota
-	atBox         // MP4: the head of a box
+	atBox         // MP4: at the header of a box
 	inMovie       // MP4: inside moov
 	inHead        // Matroska: before the first cluster
 	done
 )
 
-// Reset makes the Reader ready for another file.
+// Reset prepares the Reader for another file.
 func (r *Reader) Reset() {
 	buf := r.buf[:0]
 	if cap(buf) > keep {
@@ -74,7 +73,7 @@ func (r *Reader) Reset() {
 	*r = Reader{buf: buf, want: 12}
 }
 
-// Write takes the next bytes of the file. It never fails.
+// Write reads the next bytes of the file. It never fails.
 func (r *Reader) Write(p []byte) (int, error) {
 	n := len(p)
 	if r.want == 0 {
@@ -99,7 +98,7 @@ func (r *Reader) Write(p []byte) (int, error) {
 
 func (r *Reader) stop(err error) { r.state, r.err = done, err }
 
-// step looks at a buffer that has what was wanted.
+// step reads the buffer, which has the wanted size.
 func (r *Reader) step() {
 	b := r.buf
 	switch r.state {
@@ -113,20 +112,20 @@ func (r *Reader) step() {
 		default:
 			r.stop(ErrFormat)
 		}
-	case atBox: // 12 bytes: size, kind, and the first half of a long size
+	case atBox: // 12 bytes: size, kind, and the first half of an extended size
 		kind, size, head := isobox.Head(b)
 		switch {
 		case head > uint64(len(b)):
 			r.want = int(head)
 			return
-		case size == 0 && head == 8: // up to the end of the file
+		case size == 0 && head == 8: // extends to the end of the file
 			size = math.MaxInt64
 		case size < head:
 			r.stop(ErrBroken)
 			return
 		}
 		if kind != "moov" {
-			over := uint64(len(b)) // already read of the box, or beyond a box of 8 bytes
+			over := uint64(len(b)) // already read of the box, perhaps beyond a box of 8 bytes
 			if size < over {
 				r.buf = append(r.buf[:0], b[size:]...)
 				r.want = 12
@@ -145,7 +144,7 @@ func (r *Reader) step() {
 		}
 	case inMovie:
 		r.stop(nil)
-	case inHead: // enough if the first cluster has begun, else twice as much
+	case inHead: // enough if the first cluster has begun, else read twice as much
 		if full, _ := matroskaEnds(b); full {
 			r.stop(nil)
 		} else if r.want *= 2; r.want > maxKept {
@@ -154,7 +153,7 @@ func (r *Reader) step() {
 	}
 }
 
-// Finish says what the file is. The error is an Error.
+// Finish returns the facts. The error is an Error.
 func (r *Reader) Finish() (Info, error) {
 	switch {
 	case r.err != nil:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// corpus gives the videos of testdata/make_clips.py with what OpenCV says of them.
+// corpus returns the videos of testdata/make_clips.py with what OpenCV says of them.
 func corpus(t testing.TB) (files map[string][]byte, want map[string]struct {
 	Frames, Width, Height int
 	FPS                   float64

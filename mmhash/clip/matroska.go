@@ -7,17 +7,18 @@ import (
 	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
-// Matroska and WebM (RFC 9559). The file names a frame's duration and its own; FFmpeg multiplies.
+// Matroska and WebM (RFC 9559). The file gives a frame's duration and the total duration; like FFmpeg, this derives the frame
+// count.
 
 const (
 	idSegment, idInfo, idTracks, idCluster = 0x18538067, 0x1549A966, 0x1654AE6B, 0x1F43B675
 	idScale, idDuration                    = 0x2AD7B1, 0x4489
 	idTrack, idType, idVideo, idFrameTime  = 0xAE, 0x83, 0xE0, 0x23E383
 	idPixelWidth, idPixelHeight            = 0xB0, 0xBA
-	idBottom, idTop, idLeft, idRight       = 0x54AA, 0x54BB, 0x54CC, 0x54DD // pixels cut off
+	idBottom, idTop, idLeft, idRight       = 0x54AA, 0x54BB, 0x54CC, 0x54DD // cropped pixels
 )
 
-// element reads one element's head: its id, the place of its content, and its length; unknown lengths are -1.
+// element reads an element's header: its id, the offset of its content, and its size; an unknown size is -1.
 func element(b []byte) (id uint64, head int, size int64, ok bool) {
 	id, n, ok := vint(b, true)
 	if !ok {
@@ -34,7 +35,7 @@ func element(b []byte) (id uint64, head int, size int64, ok bool) {
 	return id, n + k, size, true
 }
 
-// vint reads a number whose first bits tell its length; with marked, the marker stays in it.
+// vint reads a number whose leading bits encode its length. With marked, the marker bit stays in it.
 func vint(b []byte, marked bool) (v uint64, n int, ok bool) {
 	if len(b) == 0 || b[0] == 0 {
 		return 0, 0, false
@@ -54,8 +55,8 @@ func vint(b []byte, marked bool) (v uint64, n int, ok bool) {
 	return v, n, true
 }
 
-// elements calls f for each element that lies whole in b. With open, the last may be cut off and masters of unknown
-// length end with b.
+// elements calls f for each element that is completely in b. With open, the last one may be truncated and masters of unknown size
+// end with b.
 func elements(b []byte, open bool, f func(id uint64, body []byte) (more bool, err error)) error {
 	for n := 0; len(b) > 0; n++ {
 		id, head, size, ok := element(b)
@@ -83,7 +84,7 @@ func elements(b []byte, open bool, f func(id uint64, body []byte) (more bool, er
 	return nil
 }
 
-// matroskaEnds reports that b has all that comes before the first cluster.
+// matroskaEnds reports whether b contains everything before the first cluster.
 func matroskaEnds(b []byte) (bool, error) {
 	found := false
 	err := elements(b, true, func(id uint64, body []byte) (bool, error) {
@@ -150,7 +151,7 @@ func matroska(b []byte) (info Info, err error) {
 		return info, ErrRate
 	}
 	fps := reduced(1_000_000_000, video.frameTime)
-	// FFmpeg keeps a file's length in microseconds; OpenCV rounds the product.
+	// FFmpeg keeps a file's duration in microseconds; OpenCV rounds the product.
 	seconds := math.Trunc(duration*float64(scale)/1000) / 1e6
 	frames := math.Floor(seconds*fps + 0.5)
 	if !(frames >= 1 && frames < math.MaxInt32) {
@@ -184,7 +185,7 @@ func entry(b []byte) (t mkvTrack, err error) {
 	return t, err
 }
 
-// reduced is FFmpeg's av_reduce to terms of at most 30000, as it takes rates from Matroska, as a float.
+// reduced returns FFmpeg's av_reduce to terms of at most 30000, which it applies to Matroska's rates, as a float.
 func reduced(num, den uint64) float64 {
 	const most = 30000
 	n, d := num, den

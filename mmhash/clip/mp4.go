@@ -7,13 +7,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
-// MP4 and MOV (ISO 14496-12). FFmpeg counts the samples of the table, and takes the rate from it where all samples last
-// equally long, the last one excepted.
+// MP4 and MOV (ISO 14496-12). FFmpeg counts the samples of the table, and derives the rate from it if all samples except the last
+// have the same duration.
 
 // knownFirst are boxes with which files begin.
 var knownFirst = []string{"ftyp", "moov", "mdat", "free", "skip", "wide", "pnot", "uuid"}
 
-// boxes calls f for each box of a parent's content, until its error.
+// boxes calls f for each box of a parent's content, until it returns an error.
 func boxes(b []byte, f func(kind string, body []byte) error) error {
 	err := isobox.Each(b, true, f)
 	if err == isobox.ErrBroken {
@@ -22,20 +22,20 @@ func boxes(b []byte, f func(kind string, body []byte) error) error {
 	return err
 }
 
-// track is what one trak box says.
+// track holds the facts of one trak box.
 type track struct {
 	video          bool
 	width, height  int // of the coded picture
 	quarter        bool
 	timescale      uint64
 	samples        uint64
-	delta          uint64 // of a sample, in timescale; 0: they differ
+	delta          uint64 // of a sample, in timescale; 0: samples differ
 	length         uint64 // of all samples
 	first          int64  // composition offset of the first picture shown
 	edits          int
 	editLen        uint64 // in the movie's timescale
 	editAt         int64
-	other, unknown bool // an edit that is not read; a sample table that is not complete
+	other, unknown bool // an edit that is not supported; an incomplete sample table
 }
 
 func movie(b []byte) (info Info, err error) {
@@ -84,7 +84,7 @@ func movie(b []byte) (info Info, err error) {
 	return info, nil
 }
 
-// hides reports that the edit begins behind the first picture or ends before the last one but one: vLLM lets one go.
+// hides reports whether the edit begins after the first picture or ends before the last but one: vLLM tolerates one hidden picture.
 func (t *track) hides(scale uint64) bool {
 	if scale == 0 || t.editAt != t.first {
 		return true
@@ -123,7 +123,7 @@ func trak(b []byte) (t track, err error) {
 	return t, err
 }
 
-// turn reads the matrix: a quarter turn swaps the sides; anything but quarter turns is not followed by OpenCV.
+// turn reads the matrix: a quarter turn swaps the sides. OpenCV ignores anything but quarter turns.
 func (t *track) turn(b []byte) {
 	at := 40
 	if len(b) > 0 && b[0] == 1 {
@@ -136,7 +136,7 @@ func (t *track) turn(b []byte) {
 	t.quarter = m(0) == 0 && m(4) == 0 && m(1) != 0 && m(3) != 0
 }
 
-// edit reads the edit list: at most one edit that shows something, behind any wait.
+// edit reads the edit list: at most one edit that shows something, after any initial gap.
 func (t *track) edit(b []byte) {
 	if len(b) < 8 || b[0] > 1 {
 		t.other = true
@@ -157,7 +157,7 @@ func (t *track) edit(b []byte) {
 		switch {
 		case rate != 1<<16:
 			t.other = true
-		case at < 0: // nothing is shown for a while
+		case at < 0: // an initial gap
 			t.other = t.other || t.edits > 0
 		default:
 			t.edits++
@@ -182,7 +182,7 @@ func (t *track) media(kind string, b []byte) error {
 		t.video = t.video || len(b) >= 12 && string(b[8:12]) == "vide"
 	case "stsd": // the first entry: size, kind, 6 bytes, index, 16 bytes, width, height
 		if len(b) < 8+36 {
-			return nil // no visual entry
+			return nil // not a visual entry
 		}
 		t.width, t.height = int(binary.BigEndian.Uint16(b[8+32:])), int(binary.BigEndian.Uint16(b[8+34:]))
 		t.unknown = t.unknown || t.video && count != 1
@@ -198,7 +198,8 @@ func (t *track) media(kind string, b []byte) error {
 	return nil
 }
 
-// times reads how long samples last. FFmpeg takes the rate from a table of one entry, or of two with a last sample apart.
+// times reads the samples' durations. FFmpeg derives the rate from a table of one entry, or of two if the second is the last
+// sample.
 func (t *track) times(b []byte, count uint64) error {
 	if len(b) < 8 || uint64(len(b)-8)/8 < count {
 		return ErrBroken
@@ -218,8 +219,8 @@ func (t *track) times(b []byte, count uint64) error {
 	return nil
 }
 
-// shifts finds the time of the first picture shown: the least of decoding time and shift. Reordering reaches over 16
-// pictures at most (H.264, H.265), and only a few are looked at.
+// shifts finds the time of the first picture shown: the least sum of decoding time and shift. Reordering spans at most 16 pictures
+// (H.264, H.265), so only a few are read.
 func (t *track) shifts(b []byte, count uint64) {
 	if len(b) < 8 || uint64(len(b)-8)/8 < count {
 		t.unknown = true
