@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// exchange asks the host once: conditionally if an answer is known, and gives the entry that now stands. Errors are *Error.
+// exchange asks the host once, conditionally if an answer is cached, and returns the entry now valid. Errors are *Error.
 func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry, err error) {
 	h, err := f.hosts.enter(ctx, t.host)
 	if err != nil {
@@ -66,7 +66,7 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	return e, nil
 }
 
-// ask sends the request; old is the answer that is known and good, or nil.
+// ask sends the request; old is the cached valid answer, or nil.
 func (f *Fetcher) ask(ctx context.Context, t target, old *entry) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url.String(), nil)
 	if err != nil {
@@ -87,7 +87,7 @@ func (f *Fetcher) ask(ctx context.Context, t target, old *entry) (*http.Response
 	return resp, nil
 }
 
-// take identifies what came, for the entry: a picture, a video, embeddings, or sound that is known by its bytes alone.
+// take identifies the body and fills in the entry: a picture, a video, embeddings, or audio that is identified by its bytes alone.
 func (f *Fetcher) take(t target, e *entry, body []byte) error {
 	facts, bad := mmhash.Identify(mmhash.File(body))
 	if bad != nil {
@@ -101,7 +101,7 @@ func (f *Fetcher) take(t target, e *entry, body []byte) error {
 	}
 	e.facts = facts
 	switch {
-	case bad != nil && t.signed: // it may be the page that says what is wrong with the signature
+	case bad != nil && t.signed: // it may be an error page about the signature
 		return unreadable(t.host, bad)
 	case bad != nil:
 		e.err = unreadable(t.host, bad)
@@ -114,8 +114,8 @@ func (f *Fetcher) take(t target, e *entry, body []byte) error {
 	return nil
 }
 
-// unchanged believes a full answer without reading it: the same strong ETag, or, from hosts without ETags, the same date
-// and length.
+// unchanged accepts a full answer without reading it if it has the same strong ETag or, from hosts without ETags, the same date and
+// length.
 func unchanged(old, now *entry, resp *http.Response) bool {
 	if old.etag != "" || now.etag != "" {
 		return old.etag == now.etag && old.etag[0] == '"'
@@ -123,16 +123,17 @@ func unchanged(old, now *entry, resp *http.Response) bool {
 	return old.modified != "" && old.modified == now.modified && !resp.Uncompressed && resp.ContentLength == old.facts.Bytes
 }
 
-// pieceBytes is the size of what a download is gathered in. Pieces are used again: a host that sends without end leaves no garbage.
+// pieceBytes is the size of the buffers that collect a download. They are pooled, so a host that sends without end creates no
+// garbage.
 const pieceBytes = 256 << 10
 
 var pieces = sync.Pool{New: func() any { return new([pieceBytes]byte) }}
 
-// read takes a body of at most MaxBytes. Memory grows with what really came, never with what was announced, and all
-// unfinished downloads together stay below InFlightBytes. The body's capacity stays counted: the caller gives it back.
+// read reads a body of at most MaxBytes. Memory grows with the bytes received, not with the announced length, and all unfinished
+// downloads together stay below InFlightBytes. The body's capacity stays counted until the caller returns it.
 func (f *Fetcher) read(resp *http.Response, host string) (body []byte, err error) {
 	var gathered []*[pieceBytes]byte
-	defer func() { // also where reading panics
+	defer func() { // also if reading panics
 		for _, p := range gathered {
 			pieces.Put(p)
 		}
@@ -165,7 +166,7 @@ func (f *Fetcher) read(resp *http.Response, host string) (body []byte, err error
 	return body, nil
 }
 
-// reserve counts bytes of unfinished downloads, if there is room.
+// reserve accounts for size bytes of unfinished downloads, if they fit.
 func (f *Fetcher) reserve(size int64) bool {
 	if f.inFlight.Add(size) > f.cfg.InFlightBytes {
 		f.inFlight.Add(-size)

@@ -13,21 +13,21 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// Kind says why there is no identity.
+// Kind is why a picture has no identity.
 type Kind uint8
 
 const (
-	Budget      Kind = iota // the request's time is spent; the download goes on
+	Budget      Kind = iota // the request's time is over; the download continues
 	Refused                 // by rule: scheme, domain, address, port, redirects
 	Status                  // the host answered with a status that is not 200 or 304
 	TooLarge                // more than MaxBytes
-	NotAnImage              // bytes that are no readable picture
-	Unreachable             // DNS, connection, TLS, a body cut short
-	Timeout                 // the download took longer than Timeout
-	Busy                    // too many downloads wait, or too many bytes are in flight
-	Open                    // the host's circuit is open after repeated failures
+	NotAnImage              // the bytes are not a readable picture
+	Unreachable             // DNS, connection, TLS, a truncated body
+	Timeout                 // the download exceeded Timeout
+	Busy                    // too many downloads are queued, or too many bytes in flight
+	Open                    // the host's circuit breaker is open after repeated failures
 	Closed                  // the Fetcher is closed
-	Panicked                // a fault of ours in reading what came
+	Panicked                // a bug here in reading the body
 	kinds
 )
 
@@ -36,12 +36,12 @@ var kindNames = [kinds]string{"budget spent", "refused", "status", "too large", 
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Error is why a picture could not be had. It names the host and nothing else of the URL.
+// Error is why a picture was not fetched. It contains the host and nothing else of the URL.
 type Error struct {
 	Kind   Kind
 	Host   string
 	Status int   // of Kind Status
-	Err    error // the cause, free of URLs; may be nil
+	Err    error // the cause, without URLs; may be nil
 }
 
 func (e *Error) Error() string {
@@ -57,7 +57,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// lasting reports a failure that is about the URL, not about the host's state.
+// lasting reports whether a failure concerns the URL, not the host's state.
 func (e *Error) lasting() bool {
 	switch e.Kind {
 	case Refused, NotAnImage, TooLarge, Panicked:
@@ -74,8 +74,8 @@ var (
 	errShort     = errors.New("the body ends before its announced length")
 )
 
-// failure sorts what the HTTP client says. Its *url.Error carries the whole URL and is dropped; so is the text of errors
-// that quote it.
+// failure classifies the HTTP client's error. Its *url.Error contains the whole URL and is dropped; so is the text of errors that
+// quote it.
 func failure(host string, err error) *Error {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own
@@ -115,7 +115,7 @@ func failure(host string, err error) *Error {
 	return e
 }
 
-// unreadable says that the bytes came and are no picture.
+// unreadable returns the error for bytes that are not a picture.
 func unreadable(host string, err error) *Error {
 	if header.KindOf(err) == 0 {
 		err = nil

@@ -1,14 +1,13 @@
-// Package fetch learns the identity of pictures behind http and https URLs, once for all requests that name them, and
-// never for longer than a request may wait.
+// Package fetch identifies pictures behind http and https URLs, once for all requests that name them, and never for longer than a
+// request may wait.
 //
-// Get answers from memory when HTTP says that the last answer still holds, waits for a download up to the budget
-// otherwise, and leaves the download running for the next request when the budget is spent. Two caches stand behind it:
-// a large one of what is known about URLs (about 400 bytes each) and a small one of picture bytes (by content id), which
-// other names and the relay need.
+// Get answers from its cache if HTTP's rules say that the last answer is still valid. Otherwise it waits for a download up to the
+// budget, and when that is spent leaves the download running for the next request. There are two caches: a large one of what is
+// known about URLs (about 400 bytes each) and a small one of picture bytes (by content id), which other names and the relay need.
 //
-// What reaches the network is guarded at the dialler: the address that is really dialled is checked, at every redirect
-// and after every DNS answer (guard.go). Hosts have a limit, a failure counter and a circuit breaker of their own
-// (host.go). No URL, path or credential is ever part of an error: only the host is.
+// Connections are guarded at the dialler: it checks the address that is really dialled, at every redirect and after every DNS
+// answer (guard.go). Each host has its own limit, failure counter and circuit breaker (host.go). Errors contain the host, and never
+// another part of a URL or a credential.
 package fetch
 
 import (
@@ -34,41 +33,42 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// Config is a Fetcher's limits. Zero values take the defaults named here.
+// Config holds a Fetcher's limits. Zero values mean the defaults in parentheses.
 type Config struct {
-	AllowedDomains []string       // exact host names, also of redirects; empty = any
-	Allow          []netip.Prefix // addresses that are dialled although they are not public, on any port
+	AllowedDomains []string       // exact host names, also for redirects; empty = any
+	Allow          []netip.Prefix // addresses that may be dialled although they are not public, on any port
 	Ports          []uint16       // ports of public addresses (80, 443)
 
 	Budget       time.Duration // how long Get waits (150 ms)
-	Timeout      time.Duration // how long one download may take in all (10 s)
+	Timeout      time.Duration // how long one download may take in total (10 s)
 	MaxBytes     int64         // of one picture (50 MiB)
 	MaxRedirects int           // (5); negative = none
 
-	PerHost       int   // downloads at once from one host (8)
-	Total         int   // and in all (64); sixteen times as many may wait, eight times PerHost for one host
+	PerHost       int   // concurrent downloads from one host (8)
+	Total         int   // and in total (64); sixteen times as many may be queued, eight times PerHost for one host
 	InFlightBytes int64 // bytes of unfinished downloads (128 MiB)
 
-	URLs      int   // URLs remembered (100 000)
-	ByteCache int64 // bytes of pictures kept (64 MiB)
+	URLs      int   // URLs cached (100 000)
+	ByteCache int64 // bytes of pictures cached (64 MiB)
 
-	// Signing lists query parameters that sign a URL and do not say what it shows, per host: "cdn.example.com" or
-	// "*.example.com", a parameter with * at its end is a prefix. nil = DefaultSigning.
+	// Signing lists query parameters that sign a URL without changing what it refers to, per host: "cdn.example.com" or
+	// "*.example.com"; a parameter that ends with * is a prefix. nil = DefaultSigning.
 	Signing map[string][]string
 
-	// Proxy says which proxy serves a URL, nil for none (HTTP_PROXY, HTTPS_PROXY, NO_PROXY of the environment). A proxy is
-	// dialled wherever it stands, and resolves names itself: behind one, addresses written in a URL are guarded, and names by
-	// their port alone (guard.written).
+	// Proxy returns the proxy for a URL, nil for none (HTTP_PROXY, HTTPS_PROXY, NO_PROXY of the environment). The proxy's own
+	// address is not checked, and it resolves names itself: with a proxy, addresses written in a URL are checked, and names only by
+	// their port (guard.written).
 	Proxy func(*url.URL) (*url.URL, error)
 
-	// Seen, if set, is called once for every picture downloaded, in the download's own goroutine: the moment to compute
-	// names while the bytes are at hand. bytes must not be changed or kept.
+	// Seen, if set, is called once for every picture downloaded, in the download's own goroutine, so that names can be computed
+	// while the bytes are in memory. bytes must not be changed or kept.
 	Seen func(f mmhash.Facts, bytes []byte)
 
-	// Panicked, if set, is told of a download that panicked, in its own goroutine. It costs that URL's waiting requests.
+	// Panicked, if set, is called for a download that panicked, in its own goroutine. The panic fails the requests waiting for that
+	// URL.
 	Panicked func(error)
 
-	// NoRoom, if set, is told of what had to go because there was no room for more: "picture URLs", "picture bytes", "picture hosts".
+	// NoRoom, if set, is called when an entry is evicted for want of room: "picture URLs", "picture bytes", "picture hosts".
 	NoRoom func(what string)
 
 	resolver *net.Resolver
@@ -113,10 +113,10 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Fetcher is safe for concurrent use. Close it.
+// Fetcher is safe for concurrent use. It must be closed.
 type Fetcher struct {
 	cfg    Config
-	rules  atomic.Pointer[Config] // of it, what Change changes
+	rules  atomic.Pointer[Config] // the part that Change can change
 	client *http.Client
 	urls   *otter.Cache[key, *entry]
 	bytes  *otter.Cache[mmhash.ContentID, []byte]
@@ -135,14 +135,14 @@ type Fetcher struct {
 	closed bool
 }
 
-// flight is one download that any number of requests wait for.
+// flight is one download for which any number of requests wait.
 type flight struct {
 	done  chan struct{}
 	facts mmhash.Facts
 	err   error
 }
 
-// New makes a Fetcher. An error names the setting that is wrong.
+// New returns a Fetcher. The error names the invalid setting.
 func New(cfg Config) (*Fetcher, error) {
 	cfg.AllowedDomains = slices.Clone(cfg.AllowedDomains)
 	cfg.defaults()
@@ -163,7 +163,7 @@ func New(cfg Config) (*Fetcher, error) {
 	return f, nil
 }
 
-// evicted tells full of each entry of a cache that went for others.
+// evicted calls full for each evicted entry of a cache.
 func evicted[K comparable, V any](full func(string), what string) func(otter.DeletionEvent[K, V]) {
 	return func(e otter.DeletionEvent[K, V]) {
 		if e.WasEvicted() {
@@ -172,8 +172,7 @@ func evicted[K comparable, V any](full func(string), what string) func(otter.Del
 	}
 }
 
-// Change sets AllowedDomains, Allow, Budget and Signing anew, for what is asked for from now on; all else of cfg is left as it
-// was. What is remembered stays.
+// Change replaces AllowedDomains, Allow, Budget and Signing for requests from now on, and ignores the rest of cfg. The caches stay.
 func (f *Fetcher) Change(cfg Config) error {
 	own := f.cfg
 	own.AllowedDomains, own.Allow, own.Budget, own.Signing = slices.Clone(cfg.AllowedDomains), cfg.Allow, cfg.Budget, cfg.Signing
@@ -182,11 +181,11 @@ func (f *Fetcher) Change(cfg Config) error {
 		return err
 	}
 	f.rules.Store(&own)
-	f.idle() // connections to where none may lead any more
+	f.idle() // connections to addresses that may no longer be allowed
 	return nil
 }
 
-// Close ends running downloads and returns when none is left.
+// Close cancels running downloads and returns when none is left.
 func (f *Fetcher) Close() {
 	f.mu.Lock()
 	f.closed = true
@@ -199,9 +198,9 @@ func (f *Fetcher) Close() {
 	f.hosts.close()
 }
 
-// Get gives the identity of the picture behind rawURL, within the budget and ctx. Errors are *Error: Budget means that
-// the download goes on and a later request may find it; Last may know what the URL showed before. With NotAnImage the
-// bytes came, so ID and Bytes are set; the engine may still know a format that package header does not read.
+// Get returns the identity of the picture behind rawURL, within the budget and ctx. Errors are *Error: Budget means that the
+// download continues for later requests; Last may return what the URL showed before. With NotAnImage the bytes arrived, so ID and
+// Bytes are set; the engine may support a format that package header does not read.
 func (f *Fetcher) Get(ctx context.Context, rawURL string) (mmhash.Facts, error) {
 	t, err := f.parse(rawURL)
 	if err != nil {
@@ -217,7 +216,7 @@ func (f *Fetcher) Get(ctx context.Context, rawURL string) (mmhash.Facts, error) 
 		case e.err == nil && e.usable(now, t):
 			f.stats.hits.Add(1)
 			if !now.Before(e.fresh) {
-				f.start(t, e) // revalidated behind this request's back
+				f.start(t, e) // revalidate in the background
 			}
 			return e.facts, nil
 		}
@@ -237,7 +236,7 @@ func (f *Fetcher) Get(ctx context.Context, rawURL string) (mmhash.Facts, error) 
 	return mmhash.Facts{}, f.count(&Error{Kind: Budget, Host: t.host})
 }
 
-// Last gives what the URL showed when it was last seen, however long ago: good for affinity, not for exact names.
+// Last returns what the URL showed when it was last seen, however long ago: sufficient for affinity, not for exact names.
 func (f *Fetcher) Last(rawURL string) (mmhash.Facts, bool) {
 	t, err := f.parse(rawURL)
 	if err != nil {
@@ -250,20 +249,20 @@ func (f *Fetcher) Last(rawURL string) (mmhash.Facts, bool) {
 	return e.facts, true
 }
 
-// Alias is a number for what a URL shows, the same for all signatures that it may carry; ok is false for a URL that is
-// never fetched.
+// Alias returns a number that identifies what a URL refers to, the same for all signatures that it may carry; ok is false for a URL
+// that is never fetched.
 func (f *Fetcher) Alias(rawURL string) (alias uint64, ok bool) {
 	t, err := f.parse(rawURL)
 	return binary.LittleEndian.Uint64(t.key[:]), err == nil
 }
 
-// Bytes gives a picture's bytes while they are kept. They must not be changed.
+// Bytes returns a picture's bytes if they are cached. They must not be changed.
 func (f *Fetcher) Bytes(id mmhash.ContentID) ([]byte, bool) { return f.bytes.GetIfPresent(id) }
 
-// Hosts lists the hosts that failed lately, with their counters.
+// Hosts lists the hosts that failed recently, with their counters.
 func (f *Fetcher) Hosts() []HostState { return f.hosts.list() }
 
-// start joins the download of this very URL, or begins it.
+// start joins the running download of this URL, or starts one.
 func (f *Fetcher) start(t target, old *entry) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -283,7 +282,7 @@ func (f *Fetcher) start(t target, old *entry) (*flight, error) {
 	return fl, nil
 }
 
-// fly runs one download and files its result.
+// fly runs one download and stores its result.
 func (f *Fetcher) fly(t target, old *entry, fl *flight) {
 	defer f.wg.Done()
 	ctx, cancel := context.WithTimeout(f.base, f.cfg.Timeout)
@@ -317,12 +316,12 @@ func (f *Fetcher) fly(t target, old *entry, fl *flight) {
 }
 
 const (
-	missingFor = 30 * time.Second // how long a refusal, a missing picture or a non-picture is remembered
-	troubleFor = 3 * time.Second  // how long a host is not asked again for one URL after it failed
+	missingFor = 30 * time.Second // how long a refusal, a missing picture or a non-picture is cached
+	troubleFor = 3 * time.Second  // how long a host is not asked again for one URL after a failure
 )
 
-// failed says what is remembered of a failure: a refusal or a missing picture for a while, a host in trouble for a moment.
-// What was known before stays known (Last), and after trouble stays in force a little longer.
+// failed returns the entry to cache for a failure: a refusal or a missing picture for some time, a failing host briefly. What was
+// known before stays known (Last), and after a host's failure stays valid a little longer.
 func (f *Fetcher) failed(t target, old *entry, err error) *entry {
 	var e *Error
 	if !errors.As(err, &e) || e.Kind == Closed || e.Kind == Busy {
@@ -334,7 +333,7 @@ func (f *Fetcher) failed(t target, old *entry, err error) *entry {
 	}
 	switch {
 	case e.lasting() && t.signed:
-		return nil // another signature may do better, and the entry is not this URL's alone
+		return nil // another signature may succeed, and the entry is shared by all signatures
 	case e.lasting():
 		n.fresh = f.cfg.now().Add(missingFor)
 	case old != nil && old.err == nil:

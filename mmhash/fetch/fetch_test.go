@@ -646,7 +646,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// kindOf gives the kind of a fetch error; ok is false for any other error.
+// kindOf returns the kind of a fetch error; ok is false for any other error.
 func kindOf(err error) (k Kind, ok bool) {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind, true

@@ -9,35 +9,35 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// entry is what is known about a URL. It is never changed, only replaced.
+// entry is what is known about a URL. It is immutable and only replaced.
 type entry struct {
 	facts    mmhash.Facts // of the last good answer; Bytes 0 = none
 	err      *Error       // the last answer was this
 	etag     string
 	modified string // Last-Modified
-	full     key    // the exact URL that answered
+	full     key    // the exact URL that was asked
 	fresh    time.Time
-	stale    time.Time // until then it is believed while a revalidation runs
+	stale    time.Time // until then it is used while a revalidation runs
 }
 
-// staleFor is how long an answer that is no longer fresh is still believed while it is checked.
+// staleFor is how long an expired answer may be used while it is revalidated.
 const staleFor = time.Hour
 
-// usable reports whether the entry answers without waiting. A URL that differs in its signature is first checked: the
-// host must show that it would have served the same picture to this one.
+// usable reports whether the entry may be used without waiting. A URL with another signature is checked first: the host must
+// confirm that it serves the same picture for it.
 func (e *entry) usable(now time.Time, t target) bool {
 	return now.Before(e.stale) && (!t.signed || e.full == t.full)
 }
 
-// directives is what Cache-Control says that matters here.
+// directives holds the parts of Cache-Control that are used.
 type directives struct {
 	noStore, noCache, must bool
 	maxAge                 time.Duration
 	hasMaxAge              bool
 }
 
-// cacheControl reads Cache-Control as a shared cache (RFC 9111): s-maxage before max-age, the first of repeated ones,
-// nonsense as stale at once.
+// cacheControl reads Cache-Control as a shared cache (RFC 9111): s-maxage before max-age, the first of repeated ones, an invalid
+// value as expired.
 func cacheControl(lines []string) (d directives) {
 	shared := false
 	for _, line := range lines {
@@ -48,7 +48,7 @@ func cacheControl(lines []string) (d directives) {
 			case "no-store":
 				d.noStore = true
 			case "no-cache":
-				d.noCache = d.noCache || arg == "" // with fields it speaks of headers only
+				d.noCache = d.noCache || arg == "" // with field names it concerns only headers
 			case "must-revalidate", "proxy-revalidate":
 				d.must = true
 			case "max-age", "s-maxage":
@@ -62,7 +62,7 @@ func cacheControl(lines []string) (d directives) {
 	return d
 }
 
-// splitList yields the members of a header list; commas inside quotes do not part them.
+// splitList yields the members of a header list. Commas inside quotes do not separate them.
 func splitList(s string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		start, quoted := 0, false
@@ -85,7 +85,7 @@ func splitList(s string) func(yield func(string) bool) {
 
 const maxFresh = 365 * 24 * time.Hour
 
-// seconds reads delta-seconds; too large is a year, nonsense is 0.
+// seconds reads delta-seconds; too large a value becomes a year, an invalid one 0.
 func seconds(s string) time.Duration {
 	if s == "" || strings.Trim(s, "0123456789") != "" {
 		return 0
@@ -97,8 +97,8 @@ func seconds(s string) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// freshness says until when an answer holds, and until when it is believed while a check runs. Without a word from the
-// host it holds for a tenth of its age since Last-Modified, between one minute and one hour.
+// freshness returns until when an answer is valid, and until when it may be used during revalidation. Without information from the
+// host it is valid for a tenth of its age since Last-Modified, between one minute and one hour.
 func freshness(h http.Header, now time.Time) (fresh, stale time.Time) {
 	d := cacheControl(h.Values("Cache-Control"))
 	if d.noStore || d.noCache {
@@ -129,7 +129,7 @@ func freshness(h http.Header, now time.Time) (fresh, stale time.Time) {
 	return fresh, fresh.Add(staleFor)
 }
 
-// validator keeps an ETag or date for the next conditional request, unless it is absurdly long.
+// validator returns an ETag or date for the next conditional request, "" if it is too long.
 func validator(s string) string {
 	if len(s) > 256 {
 		return ""

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// The guard sits where a connection is made: after DNS, before the first packet, for every redirect. A name that answers
-// a public address first and a private one later gains nothing.
+// The guard checks addresses where connections are made: after DNS, before the first packet, for every redirect. A name that first
+// resolves to a public address and later to a private one gains nothing.
 
-// never holds the addresses of cloud metadata and host agents: they hand out credentials, so no allow-list opens them.
+// never holds the addresses of cloud metadata services and host agents. They hand out credentials, so no allow-list permits them.
 var never = []netip.Prefix{
 	netip.MustParsePrefix("169.254.169.254/32"), // most clouds
 	netip.MustParsePrefix("169.254.170.2/32"),   // AWS tasks
@@ -30,14 +30,14 @@ var never = []netip.Prefix{
 type addressGuard struct {
 	public *ssrf.Guardian
 	ports  []uint16
-	rules  func() *Config // as they are now
+	rules  func() *Config // the current ones
 }
 
 func newGuard(c *Config) *addressGuard {
 	return &addressGuard{ssrf.New(ssrf.WithPorts(c.Ports...)), c.Ports, func() *Config { return c }}
 }
 
-// control is net.Dialer.Control.
+// control implements net.Dialer.Control.
 func (g *addressGuard) control(network, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -63,14 +63,14 @@ func (g *addressGuard) check(ap netip.AddrPort) error {
 	return g.public.SafeAddrPort(netip.AddrPortFrom(ip, ap.Port()))
 }
 
-// transport sends a request through the guarded dialler, or through a proxy where one is configured.
+// transport sends a request through the guarded dialler, or through a proxy if one is configured.
 type transport struct {
 	direct, proxied *http.Transport
 	guard           *addressGuard
 	proxy           func(*url.URL) (*url.URL, error)
 }
 
-// RoundTrip sees every hop of a redirect chain.
+// RoundTrip is called for every hop of a redirect chain.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	p, err := t.proxy(r.URL)
 	if err != nil {
@@ -85,12 +85,12 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.proxied.RoundTrip(r)
 }
 
-// written judges a URL by what stands in it: an address as the dialler would, a name by the port alone. A host whose last
-// label is a number is an address or nothing (there is no such top-level domain; WHATWG URL, "ends in a number"): forms of
-// inet_aton, such as 2130706433, 0x7f.1, 0177.0.0.1 and 127.1, mean different addresses to different proxies and are
-// refused, as are names of this machine.
+// written checks a URL by its text: an address as the dialler would, a name only by the port. A host whose last label is a number
+// can only be an address (there is no such top-level domain; WHATWG URL, "ends in a number"). Forms of inet_aton, such as
+// 2130706433, 0x7f.1, 0177.0.0.1 and 127.1, mean different addresses to different proxies and are refused, as are names of this
+// machine.
 func (g *addressGuard) written(u *url.URL) error {
-	host, err := idna.Lookup.ToASCII(u.Hostname()) // as the proxy will read it: other digits and dots are made ASCII's
+	host, err := idna.Lookup.ToASCII(u.Hostname()) // as the proxy will read it, with other digits and dots converted to ASCII
 	if err != nil {
 		host = u.Hostname()
 	}
@@ -108,7 +108,7 @@ func (g *addressGuard) written(u *url.URL) error {
 	return nil
 }
 
-// isNumber tells a number of inet_aton: decimal or octal digits, or hexadecimal ones behind 0x.
+// isNumber reports whether label is a number of inet_aton: decimal or octal digits, or hexadecimal ones after 0x.
 func isNumber(label string) bool {
 	if hex, ok := strings.CutPrefix(label, "0x"); ok {
 		return strings.Trim(hex, "0123456789abcdef") == ""
@@ -130,7 +130,7 @@ func port(u *url.URL) uint16 {
 	return 80
 }
 
-// newClient makes the HTTP client and the function that drops its idle connections. rules gives those of c that may change.
+// newClient returns the HTTP client and a function that drops its idle connections. rules returns the part of c that may change.
 func newClient(c *Config, rules func() *Config) (*http.Client, func()) {
 	base := func(d *net.Dialer) *http.Transport {
 		return &http.Transport{
@@ -154,7 +154,7 @@ func newClient(c *Config, rules func() *Config) (*http.Client, func()) {
 		if len(via) > c.MaxRedirects {
 			return errRedirects
 		}
-		r.Header.Del("Referer") // it would carry the signed URL to another host
+		r.Header.Del("Referer") // it would send the signed URL to another host
 		return rules().permits(r.URL)
 	}}
 	return client, func() { t.direct.CloseIdleConnections(); t.proxied.CloseIdleConnections() }

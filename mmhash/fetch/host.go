@@ -12,7 +12,7 @@ import (
 	"github.com/maypok86/otter/v2"
 )
 
-// hosts holds a limit, a failure counter and a circuit breaker per host. At most 4096 hosts are remembered.
+// hosts holds a limit, a failure counter and a circuit breaker per host. It keeps at most 4096 hosts.
 type hosts struct {
 	perHost int
 	now     func() time.Time
@@ -21,10 +21,10 @@ type hosts struct {
 
 const (
 	maxHosts    = 4096
-	openAfter   = 5                // failures in a row
-	openFirst   = 2 * time.Second  // how long the circuit is open then
+	openAfter   = 5                // consecutive failures
+	openFirst   = 2 * time.Second  // how long the circuit breaker stays open at first
 	openLongest = 60 * time.Second // doubled with every further failure up to this
-	waitPerSlot = 8                // downloads that may wait for one slot of a host: a slow one cannot fill all queues
+	waitPerSlot = 8                // downloads that may wait per slot of a host, so that a slow one cannot fill all queues
 )
 
 type host struct {
@@ -32,10 +32,10 @@ type host struct {
 	waiting atomic.Int32
 
 	mu       sync.Mutex
-	row      int // failures in a row
+	row      int // consecutive failures
 	failures uint64
-	until    time.Time // the circuit is open
-	probing  bool      // one request tries whether the host is back
+	until    time.Time // the circuit breaker is open until then
+	probing  bool      // one request is testing whether the host has recovered
 }
 
 // HostState is a host's record.
@@ -43,7 +43,7 @@ type HostState struct {
 	Host     string `json:"host"`
 	Failures uint64 `json:"failures"` // since it was first seen: no connection, timeout, 5xx, 408, 429
 	InARow   int    `json:"in_a_row"`
-	Open     bool   `json:"open"` // nothing is sent to it for now
+	Open     bool   `json:"open"` // no requests are sent to it at present
 }
 
 func newHosts(perHost int, now func() time.Time, full func(string)) *hosts {
@@ -52,7 +52,7 @@ func newHosts(perHost int, now func() time.Time, full func(string)) *hosts {
 
 func (h *hosts) close() { h.all.StopAllGoroutines() }
 
-// enter waits for one of the host's slots. The caller must leave with what came of it.
+// enter waits for one of the host's slots. The caller must call leave with the result.
 func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
 	s, ok := h.all.GetIfPresent(name)
 	if !ok {
@@ -75,7 +75,7 @@ func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
 	return nil, waited(ctx, name)
 }
 
-// waited says why a download never began: Close, or no slot in time.
+// waited returns why a download never began: Close, or no slot in time.
 func waited(ctx context.Context, host string) *Error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return &Error{Kind: Closed, Host: host}
@@ -83,7 +83,7 @@ func waited(ctx context.Context, host string) *Error {
 	return &Error{Kind: Busy, Host: host}
 }
 
-// admit lets requests through while the circuit is closed, and one at a time while it is half open.
+// admit permits all requests while the circuit breaker is closed, and one at a time while it is half open.
 func (s *host) admit(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *host) admit(now time.Time) bool {
 	return true
 }
 
-// leave gives the slot back and keeps the score.
+// leave frees the slot and updates the failure counter and the circuit breaker.
 func (s *host) leave(now time.Time, err error) {
 	<-s.slots
 	var e *Error
@@ -107,7 +107,7 @@ func (s *host) leave(now time.Time, err error) {
 	switch {
 	case !errors.As(err, &e) || e.lasting():
 		s.row = 0
-	case e.Kind == Closed || e.Kind == Busy: // not the host's doing
+	case e.Kind == Closed || e.Kind == Busy: // not the host's fault
 	default:
 		s.failures++
 		if s.row++; s.row >= openAfter {

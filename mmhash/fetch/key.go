@@ -9,7 +9,7 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// key names a URL. It is a digest, so that neither credentials nor long URLs stay in memory.
+// key identifies a URL. It is a digest, so that neither credentials nor long URLs stay in memory.
 type key [16]byte
 
 func keyOf(s string) (k key) {
@@ -24,10 +24,10 @@ type target struct {
 	host   string // as written, lower case, no port
 	key    key    // without fragment and signing parameters
 	full   key    // without fragment only
-	signed bool   // signing parameters were left out
+	signed bool   // it has signing parameters, which key omits
 }
 
-// DefaultSigning knows the query signatures of the large object stores.
+// DefaultSigning lists the signing parameters of the large object stores.
 var DefaultSigning = map[string][]string{
 	"*.amazonaws.com":            {"X-Amz-*", "AWSAccessKeyId", "Signature", "Expires", "x-amz-security-token"},
 	"*.cloudfront.net":           {"Expires", "Signature", "Key-Pair-Id", "Policy"},
@@ -42,11 +42,11 @@ const (
 	maxHost = 320      // of its host and port: DNS names have at most 253
 )
 
-// hostname is a host as it is compared: lower case, no final dot.
+// hostname normalizes a host for comparisons: lower case, no final dot.
 func hostname(s string) string { return strings.TrimSuffix(strings.ToLower(s), ".") }
 
-// parse checks a URL against the rules that need no network, and names it. The target has no part of raw: downloads outlive
-// the request that raw may lie in, and hosts outlive downloads.
+// parse checks a URL against the rules that need no network, and computes its keys. The target refers to no part of raw, because
+// downloads outlive the request that raw may point into, and hosts outlive downloads.
 func (f *Fetcher) parse(raw string) (target, error) {
 	if len(raw) > maxURL {
 		return target{}, &Error{Kind: Refused, Err: errScheme}
@@ -75,7 +75,7 @@ func (f *Fetcher) parse(raw string) (target, error) {
 	return t, nil
 }
 
-// permits applies scheme and domain rules; redirects come through here too.
+// permits applies scheme and domain rules. It is called for redirects too.
 func (c *Config) permits(u *url.URL) error {
 	if s := strings.ToLower(u.Scheme); s != "http" && s != "https" {
 		return errScheme
@@ -90,7 +90,7 @@ func (c *Config) permits(u *url.URL) error {
 	return errDomain
 }
 
-// signing finds the signing parameters of a host: its own entry, else that of the nearest parent domain.
+// signing returns the signing parameters of a host: its own entry, else that of the nearest parent domain.
 func (c *Config) signing(host string) []string {
 	if p, ok := c.Signing[host]; ok {
 		return p
@@ -107,7 +107,7 @@ func (c *Config) signing(host string) []string {
 	}
 }
 
-// dropParams removes parameters from a raw query; order and spelling of the others stay.
+// dropParams removes parameters from a raw query; order and spelling of the others are kept.
 func dropParams(query string, drop []string) string {
 	var out strings.Builder
 	for part := range strings.SplitSeq(query, "&") {

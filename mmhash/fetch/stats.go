@@ -18,7 +18,7 @@ type counters struct {
 	failed                     [kinds]atomic.Uint64
 }
 
-// Stats gives the counters.
+// Stats returns the counters.
 func (f *Fetcher) Stats() Stats {
 	s := Stats{Hits: f.stats.hits.Load(), Downloads: f.stats.downloads.Load(), Unchanged: f.stats.unchanged.Load(), Failed: map[Kind]uint64{}}
 	for k := range f.stats.failed {
