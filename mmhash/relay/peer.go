@@ -10,10 +10,10 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// passOn is open's answer for a picture that another replica holds.
+// passOn is open's code for a picture that another replica holds.
 const passOn = 0
 
-// newPeer asks other replicas: straight, and never twice.
+// newPeer returns a client for other replicas: no proxy, no redirects.
 func newPeer(as *secure.Client) http.Client {
 	return http.Client{Timeout: 30 * time.Second, Transport: as.Transport(&http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
@@ -21,8 +21,8 @@ func newPeer(as *secure.Client) http.Client {
 	}), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// pass asks the replica that a URL names. Its name is part of what was signed, so nobody but a replica chose it; it holds
-// the picture or says 404, and passes nothing on.
+// pass forwards a request to the replica that the URL names. The signature covers the name, so only a replica can have chosen it.
+// That replica serves the picture or answers 404; it forwards nothing.
 func (r *Relay) pass(w http.ResponseWriter, q *http.Request) {
 	link := "http://" + q.URL.Query().Get("h") + "/" + path.Base(q.URL.Path) + "?" + q.URL.RawQuery
 	ask, err := http.NewRequestWithContext(q.Context(), q.Method, link, nil)
@@ -42,11 +42,11 @@ func (r *Relay) pass(w http.ResponseWriter, q *http.Request) {
 		}
 	}
 	w.WriteHeader(resp.StatusCode)
-	_, _ = io.Copy(w, resp.Body) // whoever hangs up asks again
+	_, _ = io.Copy(w, resp.Body) // a client that hangs up asks again
 }
 
-// Address is where others reach a listener of this process: its own address, or, where it listens on all of them, the
-// machine's first one that is not loopback.
+// Address returns where others reach a listener of this process: its own address or, if it listens on all of them, the machine's
+// first one that is not loopback.
 func Address(listen net.Addr) string {
 	at, ok := listen.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() {
@@ -56,7 +56,7 @@ func Address(listen net.Addr) string {
 	addrs, _ := net.InterfaceAddrs()
 	for _, a := range addrs {
 		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && (own.IP.IsUnspecified() || own.IP.To4() == nil && n.IP.To4() != nil) {
-			own.IP = n.IP // an IPv4 address where there is one
+			own.IP = n.IP // an IPv4 address if there is one
 		}
 	}
 	return own.String()

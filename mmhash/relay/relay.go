@@ -1,16 +1,16 @@
-// Package relay serves pictures that are already here to the workers, so that a worker does not download them again, and
-// so that a worker that reads no data URLs (TensorRT-LLM, some configurations of others) gets them all the same. It spares the
-// second download, not the preprocessing. The bytes are shared with the caller, not copied.
+// Package relay serves pictures that are already here to the workers, so that a worker need not download them again, and so that a
+// worker that reads no data URLs (TensorRT-LLM, some configurations of others) gets them nevertheless. It saves the second
+// download, not the preprocessing. The bytes are shared with the caller, not copied.
 //
 //	router ─ Offer(content id) ─▶ http://host:port/<content id>?e=<expiry>&s=<signature> ─ in the body ─▶ worker ─ GET ─▶ Relay
 //
-// A URL opens one picture, for a short time, to whoever holds it: the signature is an HMAC by a key that lives in this process
-// only, so URLs end with it. With a key that several replicas share, a URL may lead to any of them: it names, under the
-// signature, the replica that holds the picture, and another one fetches it there (peer.go).
+// A URL gives its holder access to one picture for a short time. The signature is an HMAC by a key that exists only in this
+// process, so URLs become invalid when it ends. With a key that several replicas share, a URL may lead to any of them: the signed
+// URL names the replica that holds the picture, and another replica fetches it from there (peer.go).
 //
-// What is offered is kept until a worker has fetched it as often as it was offered, or until it expires; only then it may make
-// room. When there is no room, Offer says no and the part keeps its own URL. A worker that comes too late gets 410; one that
-// comes once more after its picture made room for another (a retry on a second worker, say) gets 404, and its client an error.
+// A picture is kept until a worker has fetched it as often as it was offered, or until it expires; only then may it be evicted. If
+// there is no room, Offer returns false and the part keeps its own URL. A worker that comes too late gets 410. One that fetches a
+// picture again after it was evicted (a retry on a second worker, say) gets 404, and its client an error.
 package relay
 
 import (
@@ -38,14 +38,14 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// Config is a Relay's place and limits. Zero values take the defaults named here.
+// Config holds a Relay's address and limits. Zero values mean the defaults in parentheses.
 type Config struct {
 	URL      string         // where workers reach the relay, such as http://10.0.0.2:9904; a path is kept
-	TTL      time.Duration  // how long a URL opens its picture (2 minutes)
+	TTL      time.Duration  // how long a URL is valid (2 minutes)
 	MaxBytes int64          // of the pictures held (256 MiB)
-	Key      []byte         // what replicas share, 32 bytes or more; nil: a key of this process
+	Key      []byte         // shared by all replicas, 32 bytes or more; nil: a random key of this process
 	Self     string         // with Key: where the other replicas reach this one, ip:port
-	As       *secure.Client // how they are spoken to, or nil
+	As       *secure.Client // TLS and token settings towards them, or nil
 
 	now func() time.Time
 }
@@ -59,16 +59,16 @@ type Relay struct {
 
 	mu    sync.Mutex
 	held  map[mmhash.ContentID]*list.Element
-	order list.List // of *picture, the one offered last at the back
+	order list.List // of *picture, most recently offered at the back
 	stats Stats
 }
 
-// Stats counts what became of offers and of workers' requests.
+// Stats counts the outcomes of offers and of workers' requests.
 type Stats struct {
-	Offered, Full            uint64 // URLs made; offers that found no room
+	Offered, Full            uint64 // URLs made; offers refused for want of room
 	Served                   uint64
-	Passed                   uint64 // to the replica that holds it
-	Expired, Gone, Forbidden uint64 // 410; 404; 403: no or another signature
+	Passed                   uint64 // forwarded to the replica that holds it
+	Expired, Gone, Forbidden uint64 // 410; 404; 403: signature missing or wrong
 	Bytes                    int64  // held now
 	Pictures                 int
 }
@@ -77,13 +77,13 @@ type picture struct {
 	id      mmhash.ContentID
 	file    []byte
 	expires time.Time
-	awaited int // offers that no worker has come for yet
+	awaited int // offers that no worker has fetched yet
 }
 
-// overhead is what a picture costs beside its bytes.
+// overhead is the memory of a picture besides its bytes.
 const overhead = 512
 
-// New makes a relay. The error says what is wrong with the URL.
+// New returns a relay. The error says what is wrong with the URL.
 func New(c Config) (*Relay, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" ||
@@ -109,8 +109,8 @@ func New(c Config) (*Relay, error) {
 	return r, nil
 }
 
-// Offer gives the URL of a picture. file is asked for its bytes if they are not held yet; they must not be changed later.
-// ok is false if file has none or there is no room.
+// Offer returns a URL of a picture. It calls file for the bytes if they are not held yet; they must not be changed later. ok is
+// false if file returns none or there is no room.
 func (r *Relay) Offer(id mmhash.ContentID, file func() ([]byte, bool)) (link string, ok bool) {
 	if !r.renew(id) {
 		b, ok := file()
@@ -134,7 +134,7 @@ func (r *Relay) sign(id mmhash.ContentID, expiry int64, home string) []byte {
 	return h.Sum(nil)
 }
 
-// renew offers a picture that is held once more.
+// renew adds an offer of a picture that is already held.
 func (r *Relay) renew(id mmhash.ContentID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,9 +150,9 @@ func (r *Relay) renew(id mmhash.ContentID) bool {
 	return true
 }
 
-// hold takes a picture in, if old ones can make room.
+// hold adds a picture, evicting old ones if necessary.
 func (r *Relay) hold(id mmhash.ContentID, file []byte) bool {
-	if r.renew(id) { // another request was quicker
+	if r.renew(id) { // another request was faster
 		return true
 	}
 	r.mu.Lock()
@@ -173,10 +173,11 @@ func (r *Relay) hold(id mmhash.ContentID, file []byte) bool {
 	return true
 }
 
-// sweepAtMost bounds the look at old pictures for one new one.
+// sweepAtMost bounds the pictures that are examined to make room for one.
 const sweepAtMost = 64
 
-// sweep drops what nobody waits for, oldest offers first: all that has expired, and as much else as it takes.
+// sweep evicts pictures that no worker is expected to fetch, oldest offers first: all that have expired, and as many others as
+// needed.
 func (r *Relay) sweep(now time.Time, room int64) {
 	for e, n := r.order.Front(), 0; e != nil && n < sweepAtMost; n++ {
 		p, next := e.Value.(*picture), e.Next()
@@ -194,8 +195,8 @@ func (r *Relay) sweep(now time.Time, room int64) {
 	}
 }
 
-// ServeHTTP answers a worker: 200 with the picture, 403 without a right signature, 410 after the URL's time, 404 where
-// the picture has made room for others, 502 where the replica that holds it does not answer.
+// ServeHTTP answers a worker: 200 with the picture, 403 without a valid signature, 410 after the URL's expiry, 404 if the picture
+// was evicted, 502 if the replica that holds it does not answer.
 func (r *Relay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -219,7 +220,7 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	h.Set("ETag", `"`+id.String()+`"`)
 	h.Set("Cache-Control", "private, immutable, max-age="+strconv.Itoa(int(r.cfg.TTL/time.Second)))
 	if q.Method == http.MethodGet {
-		_, _ = w.Write(file) // whoever hangs up asks again
+		_, _ = w.Write(file) // a client that hangs up asks again
 	}
 }
 
@@ -244,7 +245,7 @@ func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code in
 		return nil, id, http.StatusGone
 	}
 	e, held := r.held[id]
-	if home != r.cfg.Self { // held here or not: there the picture waits for its worker
+	if home != r.cfg.Self { // whether it is held here or not: there the picture waits for its worker
 		r.stats.Passed++
 		return nil, id, passOn
 	}
@@ -260,7 +261,7 @@ func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code in
 	return p.file, id, http.StatusOK
 }
 
-// contentType reads a file's first bytes.
+// contentType derives the content type from a file's first bytes.
 func contentType(file []byte) string {
 	head := file[:min(len(file), 512)]
 	for _, tiff := range []string{"II*\x00", "MM\x00*", "II+\x00", "MM\x00+"} {
@@ -274,10 +275,10 @@ func contentType(file []byte) string {
 	if t := http.DetectContentType(head); strings.HasPrefix(t, "image/") {
 		return t
 	}
-	return "application/octet-stream" // nothing that a browser would run
+	return "application/octet-stream" // nothing that a browser would execute
 }
 
-// Stats gives the counters.
+// Stats returns the counters.
 func (r *Relay) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
