@@ -9,13 +9,13 @@ import (
 
 // Values of the unpickler: nil, bool, int64, huge, string, tuple, *list, *dict, global, shape, other.
 type (
-	huge   string // an integer beyond 64 bits, its bytes in hexadecimal, the lowest first
+	huge   string // an integer beyond 64 bits, its bytes in hexadecimal, lowest first
 	tuple  []any
 	list   []any
-	dict   map[string]any // what lies under other keys than texts is of no use here
+	dict   map[string]any // entries whose keys are not strings are dropped
 	global string         // module and name, with a space between
 	shape  []int64        // of a tensor
-	other  struct{}       // a storage, a fraction
+	other  struct{}       // a storage, a float
 	mark   struct{}
 )
 
@@ -25,16 +25,16 @@ const (
 	maxMemo  = 1 << 14
 )
 
-// machine runs one program.
+// machine executes one program.
 type machine struct {
 	b     []byte
 	at    int
 	stack []any
 	memo  map[uint64]any
-	bad   bool // a read beyond the program, or a wrong operand
+	bad   bool // a read beyond the program, or an invalid operand
 }
 
-// load runs a program up to its end and says how many bytes it had.
+// load executes a program up to its end and returns its length in bytes.
 func load(b []byte) (any, int, error) {
 	m := machine{b: b, memo: map[uint64]any{}}
 	for range maxSteps {
@@ -52,7 +52,7 @@ func load(b []byte) (any, int, error) {
 	return nil, 0, ErrFormat
 }
 
-// bytes takes n bytes of the program; beyond its end there are none.
+// bytes reads n bytes of the program; nil beyond its end.
 func (m *machine) bytes(n uint64) []byte {
 	if n > uint64(len(m.b)-m.at) {
 		m.bad = true
@@ -62,7 +62,7 @@ func (m *machine) bytes(n uint64) []byte {
 	return m.b[m.at-int(n) : m.at]
 }
 
-// uint takes a number of n bytes, the lowest first.
+// uint reads a little-endian number of n bytes.
 func (m *machine) uint(n uint64) uint64 {
 	var full [8]byte
 	copy(full[:], m.bytes(n))
@@ -96,7 +96,7 @@ func (m *machine) top() any {
 	return v
 }
 
-// marked takes what lies above the last mark, and the mark.
+// marked pops the values above the last mark, and the mark.
 func (m *machine) marked() []any {
 	for i, v := range slices.Backward(m.stack) {
 		if v == any(mark{}) {
@@ -119,7 +119,7 @@ func (m *machine) take(n int) tuple {
 	return items
 }
 
-// step runs one of the opcodes that torch writes (pickle protocol 2) and its own unpickler takes.
+// step executes one of the opcodes that torch writes (pickle protocol 2) and its own unpickler accepts.
 func (m *machine) step(op byte) {
 	switch op {
 	case 0x80: // PROTO
@@ -174,10 +174,10 @@ func (m *machine) step(op byte) {
 	case 'c':
 		module := m.line()
 		m.push(global(module + " " + m.line()))
-	case 'Q': // a storage, by its name
+	case 'Q': // a storage, by name
 		m.pop()
 		m.push(other{})
-	case 'b': // state of what is no plain value: of no use
+	case 'b': // the state of an object, which is not needed
 		m.pop()
 		_, ok := m.top().(*dict)
 		m.bad = m.bad || !ok
@@ -228,7 +228,7 @@ func (m *machine) set(items []any) {
 	}
 }
 
-// call is REDUCE: the few functions whose results are plain here.
+// call is REDUCE, for the few functions whose results are known here.
 func (m *machine) call() {
 	args, ok := m.pop().(tuple)
 	f, ok2 := m.pop().(global)

@@ -1,9 +1,9 @@
-// Package tensor reads from a file of embeddings how many tokens it stands for: torch.save's archive and its older
-// stream, and numpy's .npy.
+// Package tensor reads from a file of embeddings how many tokens it stands for: torch.save's archive and its older stream, and
+// numpy's .npy.
 //
-// Such files are pickles: programs for Python's unpickler, which may call anything. This one calls nothing. It knows the
-// opcodes that torch writes, makes tensors of torch._utils._rebuild_tensor and lets everything else fail, as torch.load
-// with weights_only does (torch 2.13). No value of a tensor is read, only its shape; steps, stack and memory are bounded.
+// Such files are pickles: programs for Python's unpickler, which may call anything. This unpickler calls nothing. It supports the
+// opcodes that torch writes, makes tensors of torch._utils._rebuild_tensor and fails for everything else, like torch.load with
+// weights_only (torch 2.13). Only a tensor's shape is read, never its values; steps, stack and memory are bounded.
 package tensor
 
 import (
@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// ErrFormat says that a file holds no embeddings that are read here. Its text never holds the file's.
+// ErrFormat means that a file holds no embeddings in a supported form. Its text quotes nothing of the file.
 var ErrFormat = errors.New("no file of embeddings (want torch.save of a tensor, or of a dictionary with mm_embeddings or image_embeds, " +
 	"or .npy)")
 
@@ -27,7 +27,7 @@ const (
 	maxTokens  = 1 << 20
 )
 
-// Tokens gives the length of the token axis of a plain tensor, or of the tensor under mm_embeddings or image_embeds of a
+// Tokens returns the length of the token axis of a plain tensor, or of the tensor under mm_embeddings or image_embeds of a
 // dictionary: the first of two axes, the second of three where the first is 1.
 func Tokens(file []byte) (int, error) {
 	switch {
