@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// GIF: the first frame on the canvas. The library unpacks the indices, but drops the colour behind the transparent one,
-// which Pillow keeps; so the palette is the header reader's. What the frame leaves free has the transparent index, or index 0.
+// GIF: the first frame on the canvas. The library decodes the indices, but drops the colour of the transparent one, which Pillow
+// keeps; so the palette comes from the header reader. Pixels outside the frame have the transparent index, or index 0.
 
 func decodeGIF(file []byte, info header.Info, colours header.Colours, lim limits) (*RGB, error) {
 	if need := 5 * int64(info.Width) * int64(info.Height); need > lim.memory {
@@ -25,7 +25,7 @@ func decodeGIF(file []byte, info header.Info, colours header.Colours, lim limits
 	}
 	var pal [256][3]byte
 	for i := range pal {
-		if info.Mode == "L" { // Pillow drops a palette that is a ramp of greys
+		if info.Mode == "L" { // Pillow drops a palette that is a grey ramp
 			pal[i] = [3]byte{byte(i), byte(i), byte(i)}
 		} else if 3*i+3 <= len(colours.Palette) {
 			pal[i] = [3]byte(colours.Palette[3*i:])

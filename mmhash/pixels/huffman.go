@@ -5,24 +5,23 @@ import (
 	"encoding/binary"
 )
 
-// Huffman-coded data. Before it is read, a stretch between two markers is freed of its stuffed zero bytes and padded,
-// so that the bit reader loads eight bytes at a time without looking at any of them. One table look-up gives a code of up to
-// lookBits, which is nearly every one.
+// Huffman-coded data. Before decoding, the data between two markers is freed of its stuffed zero bytes and padded, so that the bit
+// reader can load eight bytes at a time unchecked. One table look-up decodes a code of up to lookBits, which nearly every code is.
 
 const (
 	lookBits = 10
-	padding  = 512 // zero bytes behind a stretch: more than one block can eat
+	padding  = 512 // zero bytes after the data: more than one block can consume
 )
 
 // huffTable decodes one code.
 type huffTable struct {
 	code   [1 << lookBits]uint16 // length << 8 and symbol; 0 = longer than lookBits
-	max    [17]int32             // largest code of each length, -1 if none
+	max    [17]int32             // largest code of each length, or -1
 	offset [17]int32             // of the symbol index from the code
 	syms   [256]uint8
 }
 
-// build makes the table from a DHT's counts and symbols. dc tables give plain sizes, 0 to 15.
+// build fills the table from a DHT's counts and symbols. dc tables hold plain sizes, 0 to 15.
 func (t *huffTable) build(counts, symbols []byte, dc bool) bool {
 	*t = huffTable{}
 	copy(t.syms[:], symbols)
@@ -53,7 +52,7 @@ func (t *huffTable) build(counts, symbols []byte, dc bool) bool {
 	return true
 }
 
-// extend gives the signed value of size bits.
+// extend returns the signed value of a code of size bits.
 func extend(v int32, size int) int32 {
 	if v>>(size-1) == 0 {
 		v -= 1<<size - 1
@@ -61,17 +60,17 @@ func extend(v int32, size int) int32 {
 	return v
 }
 
-// bitReader reads one stretch. The next bit is the highest of acc, n bits of it are good.
+// bitReader reads the data between two markers. The next bit is the highest of acc, of which n bits are valid.
 type bitReader struct {
 	acc  uint64
 	n    uint
 	pos  int
 	data []byte // padded
-	end  int    // where the padding begins
+	end  int    // start of the padding
 }
 
-// reset takes the bytes of src up to the next marker, and gives that marker and the place behind it; 0 at the end of
-// the file. The buffer is the reader's own and never grows beyond the file.
+// reset loads the bytes of src up to the next marker, and returns that marker and the position after it; 0 at the end of the file.
+// The buffer belongs to the reader and never grows beyond the file's size.
 func (r *bitReader) reset(src []byte) (marker byte, used int) {
 	r.data = r.data[:0]
 	for {
@@ -100,13 +99,13 @@ func (r *bitReader) reset(src []byte) (marker byte, used int) {
 	return marker, used
 }
 
-// over reports that more was read than there was.
+// over reports whether more was read than there was.
 func (r *bitReader) over() bool { return r.pos*8-int(r.n) > r.end*8 }
 
-// refill makes at least 56 bits good. Beyond the padding it stands still; over is true by then.
+// refill makes at least 56 bits valid. Beyond the padding it adds zeros; over is true by then.
 func (r *bitReader) refill() {
 	if r.pos+8 > len(r.data) {
-		r.n = 64 // zeros for ever
+		r.n = 64 // zeros from here on
 		r.pos = len(r.data)
 		return
 	}
@@ -126,7 +125,7 @@ func (r *bitReader) bits(n int) int32 {
 	return v
 }
 
-// symbol reads one code; ok is false where no code has these bits.
+// symbol reads one code; ok is false if these bits are not a code.
 func (r *bitReader) symbol(t *huffTable) (sym uint8, ok bool) {
 	if r.n < 16 {
 		r.refill()
@@ -167,8 +166,8 @@ var natural = [64]uint8{
 // quantTable is a quantization table in zigzag order.
 type quantTable [64]int32
 
-// sequential reads one block of a sequential scan, dequantized, into b (all zero before). It gives the last
-// coefficient's zigzag index, or -1 for data that is no Huffman code.
+// sequential reads one block of a sequential scan, dequantized, into b (all zero before). It returns the last coefficient's zigzag
+// index, or -1 for invalid Huffman data.
 func (r *bitReader) sequential(b *block, dct, act *huffTable, q *quantTable, pred *int32) (last int) {
 	diff, ok := r.dc(dct)
 	if !ok {
@@ -190,14 +189,14 @@ func (r *bitReader) sequential(b *block, dct, act *huffTable, q *quantTable, pre
 		case size > 0:
 			b[natural[k&63]&63] = extend(r.bits(size), size) * q[k&63]
 			last = k
-		case sym != 0xF0: // an end of band, in a sequential file an end of the block
+		case sym != 0xF0: // an end of band, which in a sequential file ends the block
 			return last
 		}
 	}
 	return last
 }
 
-// spread loads a block from plain coefficients in zigzag order and gives the last that is not zero.
+// spread loads a block from plain coefficients in zigzag order and returns the index of the last that is not zero.
 func (b *block) spread(c *[64]int16, q *quantTable) (last int) {
 	*b = block{}
 	for k, v := range c {

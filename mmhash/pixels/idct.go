@@ -2,8 +2,8 @@ package pixels
 
 // The inverse DCT is libjpeg's "islow": constants of 13 fractional bits, columns first with 2 extra bits kept, then rows.
 //
-// Values beyond 15 bits, which no encoder makes of 8-bit samples, are refused: there libjpeg-turbo's vector code wraps
-// and its C code does not. Within that range nothing overflows 32 bits.
+// Values beyond 15 bits, which no encoder produces from 8-bit samples, are refused: there libjpeg-turbo's vector code wraps and its
+// C code does not. Within that range nothing overflows 32 bits.
 
 const (
 	fix0298 = 2446
@@ -23,11 +23,11 @@ const (
 	rowBits     = 18
 	roundColumn = 1 << (columnBits - 1)
 	roundRow    = 128<<5 + 16 // on the DC term, before << 13: half of the last bit, and the level shift
-	bias        = 1 << 14     // brings a value that is in range to 0 … 2¹⁵-1
+	bias        = 1 << 14     // shifts a value in range to 0 … 2¹⁵-1
 	beyond      = ^(1<<15 - 1)
 )
 
-// block is one block's dequantized coefficients, row by row.
+// block holds one block's dequantized coefficients, row by row.
 type block [64]int32
 
 // lift is the 1-D transform.
@@ -47,8 +47,8 @@ func lift(x0, x1, x2, x3, x4, x5, x6, x7 int32) (y0, y1, y2, y3, y4, y5, y6, y7 
 	return a0 + o3, a1 + o2, a2 + o1, a3 + o0, a3 - o0, a2 - o1, a1 - o2, a0 - o3
 }
 
-// idct writes 8×8 samples at dst. last is the zigzag index of the last coefficient that may differ from zero. It
-// reports whether all values were in range.
+// idct writes 8×8 samples to dst. last is the zigzag index of the last coefficient that may be non-zero. It reports whether all
+// values were in range.
 func idct(b *block, last int, dst []byte, stride int) bool {
 	seen := int32(0)
 	if last == 0 {

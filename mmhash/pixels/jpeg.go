@@ -7,18 +7,17 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// JPEG as libjpeg-turbo 3.2 decodes it with its defaults: 8-bit Huffman-coded files, sequential and progressive, any
-// sampling factors that divide. A file whose data ends early, holds bits that are no code, or lacks a restart marker is
-// refused, though libjpeg would guess on with a warning: engines then show a picture that differs from build to build.
-// Not read: arithmetic coding, lossless, 12 bits, and progressive files without their low frequencies, which libjpeg
-// smooths.
+// JPEG as libjpeg-turbo 3.2 decodes it with its defaults: 8-bit Huffman-coded files, sequential and progressive, any sampling
+// factors that divide. A file whose data ends early, contains invalid codes, or lacks a restart marker is refused. libjpeg would
+// continue with a warning, and engines then show a picture that differs from build to build. Not supported: arithmetic coding,
+// lossless, 12 bits, and progressive files without their low frequencies, which libjpeg smooths.
 
 const (
 	maxScans  = 100  // of one file; encoders write about ten
 	maxTables = 1000 // of one file; encoders write one per scan
 )
 
-// colours is how three or four components make a pixel.
+// colours is how three or four components form a pixel.
 type colours uint8
 
 const (
@@ -34,16 +33,16 @@ type component struct {
 	id            byte
 	h, v          int // sampling factors
 	tq            byte
-	width, height int // samples of the picture, without what fills up blocks
-	stride        int // samples of a row, with it
+	width, height int // samples of the picture, without the padding to whole blocks
+	stride        int // samples of a row, with padding
 	q             *quantTable
 	pred          int32
 	coefs         [][64]int16
-	known         [64]int8 // progressive: lowest bit seen of each coefficient, -1 = none
+	known         [64]int8 // progressive: lowest bit read of each coefficient, -1 = none
 	ring          []byte   // two rows of MCUs, decoded
 }
 
-// row gives one decoded row; only the last two rows of MCUs are kept. Rows beyond the edge repeat it.
+// row returns one decoded row. Only the last two rows of MCUs are kept. Rows beyond the edge repeat it.
 func (c *component) row(y int) []byte {
 	y = min(max(y, 0), c.height-1) % (16 * c.v)
 	return c.ring[y*c.stride : (y+1)*c.stride]
@@ -69,7 +68,7 @@ type jpeg struct {
 	dct, act       [4]*huffTable
 
 	out     *RGB
-	next    int // row of the picture to be written next
+	next    int // next row of the picture to write
 	painter painter
 }
 
@@ -117,7 +116,7 @@ func decodeJPEG(file []byte, lim limits) (*RGB, error) {
 			if scans++; scans > maxScans {
 				return nil, bad(header.Unsupported, "more than %d scans", maxScans)
 			}
-			if scans == 1 { // later markers do not count
+			if scans == 1 { // later ones are ignored
 				d.colours = d.colourSpace()
 			}
 			var s *scan
@@ -136,7 +135,7 @@ func decodeJPEG(file []byte, lim limits) (*RGB, error) {
 	}
 }
 
-// segment finds the next marker and the bytes of its segment. Junk before a marker is passed over, as libjpeg does.
+// segment finds the next marker and the bytes of its segment. Like libjpeg, it skips junk before a marker.
 func (d *jpeg) segment() (marker byte, seg []byte, err error) {
 	for {
 		for d.pos < len(d.file) && d.file[d.pos] != 0xFF {
@@ -176,7 +175,7 @@ func (d *jpeg) segment() (marker byte, seg []byte, err error) {
 	}
 }
 
-// keep makes the coefficient arrays before the first of several scans.
+// keep allocates the coefficient arrays before the first of several scans.
 func (d *jpeg) keep(lim limits) error {
 	if d.comps[0].coefs != nil {
 		return nil
@@ -196,7 +195,7 @@ func (d *jpeg) keep(lim limits) error {
 	return nil
 }
 
-// units walks the MCUs of a scan and its restart markers. row, if any, is called after each row.
+// units iterates over the MCUs of a scan and its restart markers. row, if not nil, is called after each row.
 func (d *jpeg) units(s *scan, w, h int, unit func(x, y int) bool, row func(y int)) error {
 	fresh := func() (marker byte) {
 		marker, used := d.r.reset(d.file[d.pos:])
@@ -234,7 +233,7 @@ func (d *jpeg) units(s *scan, w, h int, unit func(x, y int) bool, row func(y int
 	if marker == 0 {
 		return bad(header.Truncated, "ends before the end marker")
 	}
-	d.pos -= 2 // the marker behind the scan
+	d.pos -= 2 // the marker after the scan
 	return nil
 }
 
@@ -245,7 +244,7 @@ func (d *jpeg) broken(marker byte) error {
 	return bad(header.Malformed, "damaged data before marker %#x", marker)
 }
 
-// direct decodes the one scan of an ordinary sequential file straight into rows.
+// direct decodes the only scan of an ordinary sequential file directly into rows.
 func (d *jpeg) direct(s *scan) error {
 	d.open()
 	var b block
@@ -268,7 +267,7 @@ func (d *jpeg) direct(s *scan) error {
 	}, d.paint)
 }
 
-// finish turns the coefficients of several scans into pixels.
+// finish converts the coefficients of several scans to pixels.
 func (d *jpeg) finish() (*RGB, error) {
 	for i := range d.comps {
 		c := &d.comps[i]
@@ -304,7 +303,7 @@ func (d *jpeg) finish() (*RGB, error) {
 	return d.out, nil
 }
 
-// open makes the picture and the rings.
+// open allocates the picture and the rings.
 func (d *jpeg) open() {
 	d.out = newRGB(d.width, d.height)
 	for i := range d.comps {
@@ -314,8 +313,8 @@ func (d *jpeg) open() {
 	d.painter.open(d)
 }
 
-// paint writes the rows of the picture that are complete after MCU row y: all but the last group of rows, which may
-// need the chroma row below.
+// paint writes the rows of the picture that are complete after MCU row y: all but the last group of rows, which may need the chroma
+// row below.
 func (d *jpeg) paint(y int) {
 	to := d.height
 	if y < d.mcuH-1 {

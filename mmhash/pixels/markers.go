@@ -6,8 +6,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// The segments of a JPEG that decoding needs: tables, the frame header, scan headers. They refuse what libjpeg refuses,
-// and check what a picture costs.
+// The segments of a JPEG that decoding needs: tables, the frame header, scan headers. They refuse what libjpeg refuses, and check
+// the cost of a picture.
 
 func (d *jpeg) quantization(seg []byte) error {
 	for ; len(seg) > 0; d.tables++ {
@@ -25,7 +25,7 @@ func (d *jpeg) quantization(seg []byte) error {
 				t[k] = t[k]<<8 | int32(seg[2+2*k])
 			}
 		}
-		d.quant[id] = t // never changed: components keep the one of their first scan
+		d.quant[id] = t // never modified: components keep the table of their first scan
 		seg = seg[1+size:]
 	}
 	return nil
@@ -57,7 +57,7 @@ func (d *jpeg) huffman(seg []byte) error {
 	return nil
 }
 
-// frame reads SOFn and checks what the picture will cost before anything is allocated.
+// frame reads SOFn and checks the cost of the picture before anything is allocated.
 func (d *jpeg) frame(seg []byte, progressive bool, lim limits) error {
 	if d.comps != nil {
 		return bad(header.Malformed, "second frame header")
@@ -105,7 +105,7 @@ func (d *jpeg) frame(seg []byte, progressive bool, lim limits) error {
 		c.stride = d.mcuW * c.h * 8
 		blocks += ceil(c.width, 8) * ceil(c.height, 8)
 	}
-	if blocks > 8*len(d.file) { // every block takes a bit at least
+	if blocks > 8*len(d.file) { // each block takes at least one bit
 		return bad(header.Truncated, "%d×%d pixels in %d bytes", d.width, d.height, len(d.file))
 	}
 	if need := d.outBytes(); need > lim.memory {
@@ -118,10 +118,10 @@ func (d *jpeg) outBytes() int64 { return 3 * int64(d.width) * int64(d.height) }
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-// colourSpace is libjpeg's guess (default_decompress_parms).
+// colourSpace is libjpeg's heuristic (default_decompress_parms).
 func (d *jpeg) colourSpace() colours {
 	switch len(d.comps) {
-	case 0, 1: // 0: no frame header, the scan is refused
+	case 0, 1: // 0: no frame header, so the scan is refused
 		return grey
 	case 4:
 		if !d.adobe || d.adobeTransform == 0 {
@@ -143,7 +143,7 @@ func (d *jpeg) colourSpace() colours {
 	return ycc
 }
 
-// scan reads SOS and gathers the tables that it needs.
+// scan reads SOS and collects the tables that it needs.
 func (d *jpeg) scan(seg []byte) (*scan, error) {
 	if d.comps == nil {
 		return nil, bad(header.Malformed, "scan before the frame header")

@@ -9,9 +9,9 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// Names computes names that take a picture's pixels, beside the requests, since decoding takes milliseconds: whoever asks
-// first gets none and has one computed for those who come later. One goroutine rests for as long as it has worked, so it takes
-// at most half of one core; 64 names and 64 MiB of files wait. A picture that finds no room is taken up at its next sight. Safe
+// Names computes names that depend on a picture's pixels, in the background, because decoding takes milliseconds: the first request
+// gets no name and triggers the computation for later ones. One goroutine sleeps for as long as it has worked, so it takes at most
+// half of one core. 64 names and 64 MiB of files may be queued; a picture that does not fit is retried when it is seen again. Safe
 // for concurrent use.
 type Names struct {
 	store    *mmhash.Store
@@ -20,22 +20,22 @@ type Names struct {
 	full     func()
 
 	mu    sync.Mutex
-	known map[asked]bool // waiting, or being decoded
+	known map[asked]bool // queued, or being decoded
 	bytes int64          // of their files
-	jobs  chan job       // has room for all that are known
+	jobs  chan job       // has capacity for all in known
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// Form is one way to name a picture.
+// Form is one way of naming a picture.
 type Form struct {
-	Key [32]byte          // tells forms apart, and from every name.Recipe's key
+	Key [32]byte          // distinguishes forms from each other and from every name.Recipe's key
 	Of  func(*RGB) string // of the decoded picture
 }
 
-// asked is a name that somebody wants.
+// asked is a requested name.
 type asked struct {
 	id   mmhash.ContentID
 	form [32]byte
@@ -52,7 +52,8 @@ const (
 	maxWaitingBytes = 64 << 20
 )
 
-// NewNames keeps its names in store, tells panicked of decoding that panicked, and full of pictures for which there was no room. Close it.
+// NewNames stores names in store. It calls panicked when decoding panics, and full for pictures that do not fit into the queue. The
+// caller must Close it.
 func NewNames(store *mmhash.Store, panicked func(error), full func()) *Names {
 	p := &Names{store: store, decode: Decode, panicked: panicked, full: full,
 		known: map[asked]bool{}, jobs: make(chan job, maxWaiting), done: make(chan struct{})}
@@ -61,19 +62,19 @@ func NewNames(store *mmhash.Store, panicked func(error), full func()) *Names {
 	return p
 }
 
-// Close drops what waits and returns when the running decoding is over.
+// Close drops the queue and returns when the running decoding has finished.
 func (p *Names) Close() {
 	p.stop()
 	<-p.done
 }
 
-// Get gives a picture's name if it was computed; known without a name says that it cannot be: the picture is none that we
-// decode exactly.
+// Get returns a picture's name if it was computed. known without a name means that there is none: the picture cannot be decoded
+// exactly.
 func (p *Names) Get(id mmhash.ContentID, form Form) (n string, known bool) {
 	return p.store.Get(id, form.Key)
 }
 
-// Want has the name of a picture of size bytes computed soon. It copies the file, unless src is one in memory, and only if
+// Want queues the computation of the name of a picture of size bytes. It copies the file, unless src is one in memory, and only if
 // there is room for it.
 func (p *Names) Want(src mmhash.Source, id mmhash.ContentID, size int64, form Form) {
 	if !p.reserve(asked{id, form.Key}, size) {
@@ -87,7 +88,7 @@ func (p *Names) Want(src mmhash.Source, id mmhash.ContentID, size int64, form Fo
 	p.jobs <- job{file, id, form}
 }
 
-// Now computes a picture's name at once, for tools that have time.
+// Now computes a picture's name synchronously, for tools.
 func (p *Names) Now(src mmhash.Source, id mmhash.ContentID, size int64, form Form) {
 	if file, err := src.Decode(size); err == nil && int64(len(file)) == size {
 		p.compute(job{file, id, form})
@@ -137,7 +138,7 @@ func (p *Names) run() {
 
 func (p *Names) compute(j job) {
 	name := ""
-	defer func() { p.store.Put(j.id, j.form.Key, name) }() // a picture that panics has no name, and is not tried again
+	defer func() { p.store.Put(j.id, j.form.Key, name) }() // after a panic the name stays empty, and is not tried again
 	if rgb, err := p.decode(j.file); err == nil {
 		name = j.form.Of(rgb)
 	}

@@ -1,9 +1,9 @@
-// Package pixels decodes a picture to exactly the RGB bytes that Pillow gives an engine, for names that are digests of pixels.
-// It costs milliseconds a picture and belongs off the request path. One wrong bit is another name, so what cannot be had
-// exactly is refused with a *header.Error that says why; such a name can still be learned from the engine's events.
+// Package pixels decodes a picture to exactly the RGB bytes that Pillow gives an engine, for names that are digests of pixels. It
+// takes milliseconds per picture and must not run on the request path. One wrong bit gives another name, so a picture that cannot
+// be decoded exactly is refused with a *header.Error that says why; its name can still be learned from the engine's events.
 //
 // The reference is Pillow 13.0.0 with libjpeg-turbo 3.2.0 and libwebp 1.6.0. The inverse DCT, the upsampling and the colour
-// conversion are integer rules, and files are compared byte for byte in the tests.
+// conversion use integer arithmetic, and tests compare files byte for byte.
 package pixels
 
 import (
@@ -12,17 +12,17 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// RGB is a decoded picture: three bytes a pixel, rows from the top, nothing between them.
+// RGB is a decoded picture: three bytes per pixel, rows from the top, without padding.
 type RGB struct {
 	W, H int
 	Pix  []byte
 
-	// Key is the colour that Pillow makes transparent when this RGB picture becomes RGBA, nil for none: tRNS outlives
-	// convert("RGB"). Engines that hash RGBA bytes see it.
+	// Key is the colour that Pillow makes transparent when this RGB picture is converted to RGBA, nil for none: tRNS survives
+	// convert("RGB"). It matters for engines that hash RGBA bytes.
 	Key *[3]byte
 }
 
-// RGBA appends n pixels from pixel i on as Pillow's convert("RGBA") has them.
+// RGBA appends n pixels, beginning at pixel i, as converted by Pillow's convert("RGBA").
 func (p *RGB) RGBA(dst []byte, i, n int) []byte {
 	for in := p.Pix[3*i : 3*(i+n)]; len(in) >= 3; in = in[3:] {
 		alpha := byte(255)
@@ -36,11 +36,11 @@ func (p *RGB) RGBA(dst []byte, i, n int) []byte {
 
 func newRGB(w, h int) *RGB { return &RGB{W: w, H: h, Pix: make([]byte, 3*w*h)} }
 
-// limits bound one decoding. Both are checked against the header before anything is allocated; a header that promises
-// more than its file can hold is refused as truncated.
+// limits bound one decoding. Both are checked against the header before anything is allocated; a header that promises more than its
+// file can contain is refused as truncated.
 type limits struct {
 	pixels int
-	memory int64 // bytes that the decoder may hold at once, the result included
+	memory int64 // bytes that the decoder may allocate at once, including the result
 }
 
 // usual is enough for a 32-megapixel progressive photograph with halved chroma.

@@ -13,9 +13,9 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// PNG through the standard library, which gives the right samples; how they become RGB is Pillow's own: 16-bit colour
-// keeps the high byte, 16-bit grey saturates at 255 (mode I;16), and the transparent colour of tRNS is compared with
-// samples of 8 bits, whatever the file's depth.
+// PNG by the standard library, which returns the right samples. Their conversion to RGB follows Pillow: 16-bit colour keeps the
+// high byte, 16-bit grey saturates at 255 (mode I;16), and the transparent colour of tRNS is compared with 8-bit samples, whatever
+// the file's depth.
 
 func decodePNG(file []byte, info header.Info, colours header.Colours, lim limits) (*RGB, error) {
 	if err := checkPNG(file, lim); err != nil {
@@ -54,7 +54,7 @@ func decodePNG(file []byte, info header.Info, colours header.Colours, lim limits
 	return p, nil
 }
 
-// checkPNG bounds the cost by IHDR, before anything is unpacked.
+// checkPNG bounds the cost by IHDR, before anything is decompressed.
 func checkPNG(file []byte, lim limits) error {
 	w, h := int64(binary.BigEndian.Uint32(file[16:])), int64(binary.BigEndian.Uint32(file[20:]))
 	depth, channels := int64(file[24]), int64(1)
@@ -67,14 +67,14 @@ func checkPNG(file []byte, lim limits) error {
 		channels = 4
 	}
 	packed := h * (1 + (w*depth*channels+7)/8)
-	if packed > 1032*int64(len(file)) { // deflate's best
+	if packed > 1032*int64(len(file)) { // deflate's maximum ratio
 		return &header.Error{Kind: header.Truncated, Format: "PNG", Detail: fmt.Sprintf("%d×%d pixels in %d bytes", w, h, len(file))}
 	}
-	each := int64(4) // bytes a pixel of the library's picture, at most
+	each := int64(4) // most bytes per pixel of the library's picture
 	if depth == 16 {
 		each = 8
 	}
-	if file[28] != 0 { // interlaced: one pass beside the whole
+	if file[28] != 0 { // interlaced: one pass in addition to the whole picture
 		each += each / 2
 	}
 	if need := (each + 3) * w * h; need > lim.memory {
@@ -83,7 +83,7 @@ func checkPNG(file []byte, lim limits) error {
 	return nil
 }
 
-// samples copies the colours as convert("RGB") would; alpha is dropped, not applied.
+// samples converts the colours as convert("RGB") would; alpha is dropped, not applied.
 func samples(p *RGB, img image.Image, mode string) bool {
 	out := p.Pix
 	rows := func(pix []byte, stride, each int, one func(dst, src []byte)) bool {
@@ -103,7 +103,7 @@ func samples(p *RGB, img image.Image, mode string) bool {
 		return rows(m.Pix, m.Stride, 1, func(dst, src []byte) { dst[0], dst[1], dst[2] = src[0], src[0], src[0] })
 	case *image.Gray16:
 		return rows(m.Pix, m.Stride, 2, grey16)
-	case *image.RGBA: // from files without alpha: nothing is premultiplied
+	case *image.RGBA: // from files without alpha, so nothing is premultiplied
 		return rows(m.Pix, m.Stride, 4, colour8)
 	case *image.NRGBA:
 		return rows(m.Pix, m.Stride, 4, colour8)
@@ -129,7 +129,7 @@ func grey16(dst, src []byte) {
 	dst[0], dst[1], dst[2] = v, v, v
 }
 
-// colours256 is the palette, not premultiplied; places behind it are opaque black, in Pillow as in the library.
+// colours256 returns the palette, not premultiplied. Entries beyond its end are opaque black, in Pillow as in the library.
 func colours256(m *image.Paletted) (pal [256][4]byte) {
 	for i := range pal {
 		pal[i][3] = 255
@@ -150,7 +150,7 @@ func blend(v, alpha byte) byte { return div255(255*uint32(255-alpha) + uint32(v)
 
 // onWhite pastes a picture with an alpha channel.
 func onWhite(p *RGB, img image.Image) {
-	alpha := func(int, int) byte { return 255 } // the library gives RGBA(64) where no pixel has alpha
+	alpha := func(int, int) byte { return 255 } // the library returns RGBA(64) if no pixel has alpha
 	switch m := img.(type) {
 	case *image.NRGBA:
 		alpha = func(x, y int) byte { return m.Pix[y*m.Stride+4*x+3] }
@@ -165,8 +165,8 @@ func onWhite(p *RGB, img image.Image) {
 	}
 }
 
-// single gives the index of the one 0 among 255s, or -1: Pillow then takes tRNS of a palette for that index. Its test
-// lets one byte 10 follow.
+// single returns the index of the only 0 among 255s, or -1. Pillow then uses a palette's tRNS as that index. Its test allows one
+// byte 10 at the end.
 func single(alphas []byte) int {
 	alphas = bytes.TrimSuffix(alphas, []byte{'\n'})
 	if bytes.Count(alphas, []byte{0}) != 1 || bytes.Count(alphas, []byte{255}) != len(alphas)-1 {
@@ -175,8 +175,8 @@ func single(alphas []byte) int {
 	return bytes.IndexByte(alphas, 0)
 }
 
-// key is the transparent colour of a picture without palette, as Pillow has it when the picture becomes RGBA after RGB: grey
-// keys are saturated, and those of modes 1 and I;16 count for red alone.
+// key returns the transparent colour of a picture without palette, as in Pillow when the picture becomes RGBA after RGB: grey keys
+// are saturated, and those of modes 1 and I;16 apply to red only.
 func key(t []byte, mode string) *[3]byte {
 	if len(t) < 2 || mode == "RGB" && len(t) < 6 {
 		return nil

@@ -29,7 +29,7 @@ func (d *jpeg) coefficients(s *scan) error {
 			return true
 		}, nil)
 	}
-	c := s.comps[0] // a scan of one component leaves out the blocks that only fill up MCUs
+	c := s.comps[0] // a scan of one component omits the blocks that only pad MCUs
 	return d.units(s, (c.width+7)/8, (c.height+7)/8, func(x, y int) bool {
 		return d.one(s, 0, c, y*c.stride/8+x)
 	}, nil)
@@ -109,7 +109,7 @@ func (r *bitReader) first(b *[64]int16, s *scan, t *huffTable) bool {
 	return true
 }
 
-// endRun reads how many blocks, this one included, have no more coefficients in the band.
+// endRun reads how many blocks, including this one, have no more coefficients in the band.
 func (r *bitReader) endRun(run int) int {
 	n := 1 << run
 	if run > 0 {
@@ -118,7 +118,7 @@ func (r *bitReader) endRun(run int) int {
 	return n
 }
 
-// refine reads one more bit of a band's coefficients: of those that are known to be non-zero, and new ones.
+// refine reads one more bit of a band's coefficients: of the known non-zero ones, and new ones.
 func (r *bitReader) refine(b *[64]int16, s *scan, t *huffTable) bool {
 	k, one := s.start, int16(1)<<s.low
 	if s.eobRun == 0 {
@@ -138,7 +138,7 @@ func (r *bitReader) refine(b *[64]int16, s *scan, t *huffTable) bool {
 				s.eobRun = r.endRun(run)
 				break
 			}
-			for ; k <= s.end; k++ { // pass over run zeros, refining what is not zero
+			for ; k <= s.end; k++ { // skip run zeros, refining non-zero coefficients
 				if b[k] != 0 {
 					r.correct(&b[k], one)
 				} else if run--; run < 0 {
@@ -165,7 +165,7 @@ func (r *bitReader) refine(b *[64]int16, s *scan, t *huffTable) bool {
 	return true
 }
 
-// correct reads the next bit of a coefficient that is not zero.
+// correct reads the next bit of a non-zero coefficient.
 func (r *bitReader) correct(c *int16, one int16) {
 	if r.bits(1) == 0 || *c&one != 0 {
 		return

@@ -3,7 +3,7 @@ package pixels
 // From decoded samples to rows of RGB: libjpeg's "fancy" (triangle) upsampling and its fixed-point colour conversion, and
 // Pillow's conversion from CMYK.
 
-// painter holds the rows in between.
+// painter holds the intermediate rows.
 type painter struct {
 	upsampled [4][]byte // planes
 	column    []uint16  // and one vertically weighted row
@@ -46,7 +46,7 @@ func (p *painter) row(d *jpeg, y int, dst []byte) {
 	}
 }
 
-// paper is Pillow's CMYK → RGB of libjpeg's values, which Pillow takes for inverted.
+// paper is Pillow's CMYK → RGB conversion of libjpeg's values, which Pillow treats as inverted.
 func paper(dst []byte, c, m, y, k byte) {
 	_ = dst[2]
 	dst[0], dst[1], dst[2] = k-div255(uint32(255-c)*uint32(k)), k-div255(uint32(255-m)*uint32(k)), k-div255(uint32(255-y)*uint32(k))
@@ -92,7 +92,7 @@ func (p *painter) upsample(d *jpeg, c *component, y int, out []byte) {
 	}
 }
 
-// triangle doubles a row: three parts of the sample, one of the neighbour.
+// triangle doubles a row: three parts of the sample and one of its neighbour.
 func triangle(out []byte, in []uint16, even, odd uint16, shift uint) {
 	for i, v := range in {
 		prev, next := in[max(i-1, 0)], in[min(i+1, len(in)-1)]
@@ -119,7 +119,7 @@ func makeYCC() (t yccTables) {
 	return t
 }
 
-// yccRow converts pixels that have a Cb and Cr of their own.
+// yccRow converts pixels that each have their own Cb and Cr.
 func yccRow(dst, luma, cb, cr []byte) {
 	t, cb, cr := &colour, cb[:len(luma)], cr[:len(luma)]
 	for i, y := range luma {

@@ -9,11 +9,11 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// WebP, still pictures: the planes of golang.org/x/image, with libwebp's own upsampling and colour conversion for lossy
-// files. Animations are not read.
+// WebP still pictures: the planes of golang.org/x/image, with libwebp's upsampling and colour conversion for lossy files.
+// Animations are not supported.
 
 func decodeWebP(file []byte, info header.Info, lim limits) (p *RGB, err error) {
-	defer func() { // not our parser: what it trips over must not end the process
+	defer func() { // a panic in the third-party parser must not end the process
 		if r := recover(); r != nil {
 			p, err = nil, &header.Error{Kind: header.Malformed, Format: "WEBP", Detail: "the decoder gave up"}
 		}
