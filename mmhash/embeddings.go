@@ -6,8 +6,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/tensor"
 )
 
-// IdentifyEmbeddings reads a file of embeddings, whose table of contents stands at its end: text is decoded into a copy. A
-// *Refusal means that the bytes could not be had; with a tensor.ErrFormat ID and Bytes are set all the same.
+// IdentifyEmbeddings reads a file of embeddings. Its table of contents is at its end, so text is decoded into a copy. A *Refusal
+// means that the bytes were not available; with a tensor.ErrFormat, ID and Bytes are set nevertheless.
 func IdentifyEmbeddings(src Source) (f Facts, err error) {
 	src = src.here()
 	size := 0

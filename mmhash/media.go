@@ -1,13 +1,13 @@
-// Package mmhash gives every picture of a request an identity: what its bytes are, not where they came from. A ContentID is
-// BLAKE3 of the encoded file, so one picture behind two URLs, as a data URL, or sent again in a later turn is one identity.
-// Beside it stand the facts that prompt layout and engine names need (Facts), read from the file's header.
+// Package mmhash gives every picture of a request an identity that depends on its bytes, not on where they came from. A ContentID
+// is BLAKE3 of the encoded file, so one picture behind two URLs, as a data URL, or sent again in a later turn has one identity.
+// With it come the facts that prompt layout and engine names need (Facts), read from the file's header.
 //
-// Identify makes one pass over the body's own pieces: base64, digest and header together, 48 KB at a time, without a decoded
-// copy; cores that idle help with the digest. The names that engines use (package name) have the bytes in the middle of a
-// longer pre-image, so the first sight of a picture in a class costs a second pass, for all classes at once (Store.Names).
+// Identify makes one pass over the body's own pieces: base64, digest and header together, 48 KB at a time, without a decoded copy;
+// idle cores help with the digest. The names that engines use (package name) hash the bytes in the middle of a longer input, so the
+// first time that a class sees a picture costs a second pass, for all classes at once (Store.Names).
 //
-// Errors: a *Refusal where an engine refuses the data URL, a *header.Error, clip.Error or tensor.ErrFormat where the bytes came
-// and are not what they should be; Status tells what vLLM answers.
+// Errors: a *Refusal if an engine refuses the data URL, a *header.Error, clip.Error or tensor.ErrFormat if the bytes are available
+// but not of the right kind; Status returns vLLM's answer.
 package mmhash
 
 import (
@@ -20,32 +20,32 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// ContentID names a file by its bytes: BLAKE3-256.
+// ContentID identifies a file by its bytes: BLAKE3-256.
 type ContentID [32]byte
 
-// String gives 64 hex digits.
+// String returns 64 hex digits.
 func (id ContentID) String() string { return hex.EncodeToString(id[:]) }
 
-// Facts is what a decision needs to know about a picture. ID and Bytes are right even where the header could not be read.
+// Facts is what a decision needs to know about a picture. ID and Bytes are valid even if the header could not be read.
 type Facts struct {
 	ID            ContentID
 	Bytes         int64 // of the encoded file
-	Width, Height int   // pixels, Pillow's Image.size after open (before EXIF rotation; a TIFF is already turned)
+	Width, Height int   // pixels, Pillow's Image.size after open (before EXIF rotation; a TIFF is already rotated)
 	Mode          string
-	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that obey it
+	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that apply it
 	Format        string
-	Frames        int     // of a video; 0 for all else
-	FPS           float64 // of a video file; 0 for all else
-	Tokens        int     // of a file of embeddings; 0 for all else
+	Frames        int     // of a video; otherwise 0
+	FPS           float64 // of a video file; otherwise 0
+	Tokens        int     // of a file of embeddings; otherwise 0
 }
 
-// FrameList is the Format of a video that came as JPEG pictures, one behind the other.
+// FrameList is the Format of a video that came as a sequence of JPEG pictures.
 const FrameList = "jpeg_sequence"
 
-// IsVideo reports whether the facts are a video's, its frames counted.
+// IsVideo reports whether the facts are those of a video with a known number of frames.
 func (f Facts) IsVideo() bool { return f.FPS > 0 || f.Format == FrameList }
 
-// Turned gives width and height after EXIF rotation: what vLLM sees. SGLang's Qwen-VL path and TensorRT-LLM do not rotate.
+// Turned returns width and height after EXIF rotation: what vLLM sees. SGLang's Qwen-VL path and TensorRT-LLM do not rotate.
 func (f Facts) Turned() (w, h int) {
 	return header.Info{Width: f.Width, Height: f.Height, Orientation: f.Orientation}.Turned()
 }
@@ -54,7 +54,7 @@ func (f *Facts) set(i header.Info) {
 	f.Width, f.Height, f.Mode, f.Orientation, f.Format = i.Width, i.Height, i.Mode, i.Orientation, i.Format
 }
 
-// Refusal is a data URL that vLLM answers with an error. Status is what it answers (vLLM 0.32.0).
+// Refusal reports a data URL that vLLM answers with an error. Status is the HTTP status (vLLM 0.32.0).
 type Refusal struct {
 	Status int
 	Reason string
@@ -62,7 +62,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return "data URL: " + r.Reason }
 
-// Status gives the HTTP status with which vLLM refuses a picture for err, 0 if it may well accept it.
+// Status returns the HTTP status with which vLLM refuses a picture for err, 0 if it may accept it.
 func Status(err error) int {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r.Status
@@ -74,7 +74,7 @@ func Status(err error) int {
 	return 0
 }
 
-// scratch is what one pass over a medium needs. It is used again by later requests.
+// scratch is the working memory of one pass over a medium. It is pooled.
 type scratch struct {
 	dec  decoder
 	hash *digest.Hasher
@@ -85,7 +85,7 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return &scratch{hash: digest.New(), head: header.New()} }}
 
-// begin has the decoder write where the digest wants it.
+// begin makes the decoder write into the digest's buffer.
 func (s *scratch) begin() {
 	s.hash.Reset()
 	s.head.Reset()
@@ -104,24 +104,24 @@ func (s *scratch) took(p []byte) {
 	}
 }
 
-// take takes a piece of a picture.
+// take reads a piece of a picture.
 func (s *scratch) take(p []byte) bool {
 	s.head.Write(p)
 	s.took(p)
 	return true
 }
 
-// headOnly is a scratch on a pass that only the header reader asked for.
+// headOnly is a scratch on a further pass, which only the header reader needs.
 type headOnly scratch
 
 func (s *headOnly) take(p []byte) bool { s.head.Write(p); return !s.head.Done() }
 
-// Identify reads a picture once (a TIFF up to three times) and allocates nothing. A *Refusal means the bytes could not
-// be had; a *header.Error that they are no readable picture, and then ID and Bytes are set all the same.
+// Identify reads a picture once (a TIFF up to three times) and allocates nothing. A *Refusal means that the bytes were not
+// available; a *header.Error that they are not a readable picture, in which case ID and Bytes are set nevertheless.
 func Identify(src Source) (Facts, error) {
 	s := scratches.Get().(*scratch)
 	f, err := s.identify(src)
-	scratches.Put(s) // not where reading panics
+	scratches.Put(s) // not if reading panics
 	return f, err
 }
 

@@ -10,12 +10,12 @@ import (
 	"github.com/sightline-router/sightline/mmhash/digest"
 )
 
-// Source is a picture's bytes where they lie: pieces of a request body (a JSON string's raw content, base64) or of a file.
-// It holds no copy; it can be read again and again.
+// Source refers to a picture's bytes in place: pieces of a request body (a JSON string's raw content, base64) or of a file. It
+// holds no copy and can be read repeatedly.
 type Source struct {
 	pieces [][]byte
 	form   form
-	load   func() []byte // of a file that is not in memory; nil result: it cannot be had
+	load   func() []byte // of a file that is not in memory; nil result: it is not available
 }
 
 type form uint8
@@ -24,22 +24,22 @@ const (
 	formFile form = iota
 	formBase64
 	formDataURL
-	formText // of a data URL, as it stands behind the comma
+	formText // of a data URL, as it is after the comma
 )
 
-// DataURL is a JSON string literal's content (between the quotes, escapes and all) that begins with data:.
+// DataURL returns the source of a JSON string literal's content (between the quotes, with its escapes) that begins with data:.
 func DataURL(pieces [][]byte) Source { return Source{pieces: pieces, form: formDataURL} }
 
-// Base64 is a JSON string literal's content that is base64 and nothing else (input_audio, Anthropic's source.data).
+// Base64 returns the source of a JSON string literal's content that is only base64 (input_audio, Anthropic's source.data).
 func Base64(pieces [][]byte) Source { return Source{pieces: pieces, form: formBase64} }
 
-// File is the bytes themselves.
+// File returns the source of the given bytes.
 func File(pieces ...[]byte) Source { return Source{pieces: pieces, form: formFile} }
 
-// Stored is a file that load brings if its bytes are asked for; nil: it no longer can.
+// Stored returns the source of a file that load reads when its bytes are needed. load returns nil if they are no longer available.
 func Stored(load func() []byte) Source { return Source{form: formFile, load: load} }
 
-// here is the source with its bytes in memory.
+// here returns the source with its bytes in memory.
 func (s Source) here() Source {
 	if s.load == nil {
 		return s
@@ -47,7 +47,7 @@ func (s Source) here() Source {
 	return File(s.load())
 }
 
-// sink takes decoded bytes in pieces; false = enough.
+// sink receives decoded bytes in pieces; false = enough.
 type sink interface{ take(p []byte) bool }
 
 var (
@@ -63,7 +63,7 @@ var (
 	errEnough = errors.New("the sink wants no more") // never leaves this file
 )
 
-// Decode gives the file's bytes, a copy unless the Source is one piece of a file. size is what Identify counted.
+// Decode returns the file's bytes, a copy unless the Source is one piece of a file. size is the size that Identify returned.
 func (s Source) Decode(size int64) ([]byte, error) {
 	s = s.here()
 	if s.form == formFile && len(s.pieces) == 1 {
@@ -76,7 +76,7 @@ func (s Source) Decode(size int64) ([]byte, error) {
 	return c, err
 }
 
-// copier is a sink that keeps all.
+// copier is a sink that collects everything.
 type copier []byte
 
 func (c *copier) take(p []byte) bool { *c = append(*c, p...); return true }
@@ -117,7 +117,7 @@ func (s Source) stream(d *decoder, w sink) error {
 	return d.finish(w)
 }
 
-// text writes what stands behind the comma, without JSON's escapes.
+// text writes the text after the comma, without JSON's escapes.
 func (s Source) text(i, from int, w sink) error {
 	var esc escape
 	for ; i < len(s.pieces); i++ {
@@ -134,19 +134,19 @@ func (s Source) text(i, from int, w sink) error {
 	return esc.end()
 }
 
-// Unescape gives the text of a JSON string literal's raw content, in pieces, to write, which never fails. A character beyond
-// ASCII that is written as an escape becomes 0xFF: no data URL needs one.
+// Unescape passes the text of a JSON string literal's raw content, in pieces, to write, which must not fail. An escaped non-ASCII
+// character becomes 0xFF: no data URL contains one.
 func Unescape(pieces [][]byte, write func(run []byte) (int, error)) error {
 	return Source{pieces: pieces}.text(0, 0, writer(write))
 }
 
-// writer is a sink that takes all.
+// writer is a sink that passes everything on.
 type writer func(run []byte) (int, error)
 
 func (w writer) take(run []byte) bool { _, _ = w(run); return true }
 
-// dataPrefix reads up to the first comma as vLLM does: "data:" in any case, and ";base64" in lower case at the end. It
-// gives the place behind the comma.
+// dataPrefix reads up to the first comma as vLLM does: "data:" in any case, and ";base64" in lower case at the end. It returns the
+// position after the comma.
 func dataPrefix(pieces [][]byte) (piece, offset int, err error) {
 	var text [1024]byte
 	var esc escape
@@ -181,15 +181,15 @@ func checkPrefix(t []byte) error {
 	return nil
 }
 
-// escape takes JSON string content byte by byte and undoes escapes. Characters beyond one byte are given as 0xFF: no
-// place that asks here has use for them.
+// escape reads JSON string content byte by byte and decodes escapes. Characters of more than one byte become 0xFF: no caller needs
+// them.
 type escape struct {
-	in  uint8 // 0 outside, 1 behind the backslash, 2 to 5 digits of \u to come
+	in  uint8 // 0 outside, 1 after the backslash, 2 to 5 digits of \u to come
 	val uint16
 	one [1]byte // see cut
 }
 
-// next gives a character if c completes one; bad = no such escape.
+// next returns a character if c completes one; bad = invalid escape.
 func (e *escape) next(c byte) (out byte, ok, bad bool) {
 	switch {
 	case e.in == 0 && c != '\\':
@@ -203,7 +203,7 @@ func (e *escape) next(c byte) (out byte, ok, bad bool) {
 		case '"', '\\', '/':
 			return c, true, false
 		case 'n', 't', 'r', 'b', 'f':
-			return '\n', true, false // any control character: wanted nowhere
+			return '\n', true, false // any control character: none is expected
 		case 'u':
 			e.in, e.val = 5, 0
 			return 0, false, false
@@ -230,8 +230,8 @@ func (e *escape) next(c byte) (out byte, ok, bad bool) {
 	return byte(e.val), true, false
 }
 
-// cut takes the next run of text off a piece of a literal that is not empty, without its escapes. It is good until the next
-// call, and empty within an escape.
+// cut returns the next run of text at the front of a non-empty piece of a literal, without its escapes. The run is valid until the
+// next call, and empty within an escape.
 func (e *escape) cut(p []byte) (run, rest []byte, err error) {
 	if e.in == 0 && p[0] != '\\' {
 		i := bytes.IndexByte(p, '\\')
@@ -251,7 +251,7 @@ func (e *escape) cut(p []byte) (run, rest []byte, err error) {
 	return e.one[:], p[1:], nil
 }
 
-// end is an error where the text ends within an escape.
+// end returns an error if the text ends within an escape.
 func (e *escape) end() error {
 	if e.in > 0 {
 		return errEscape
@@ -259,13 +259,13 @@ func (e *escape) end() error {
 	return nil
 }
 
-// outSize is a decoded piece: what the digest takes at once, and inside the L2 cache.
+// outSize is the size of a decoded piece: what the digest takes at once, and within the L2 cache.
 const outSize = digest.RoomSize
 
-// decoder turns base64 text in pieces into bytes in pieces. Between pieces it carries at most three characters. Text is
-// strict as in vLLM (pybase64, validate): standard alphabet, padding, nothing else.
+// decoder decodes base64 text in pieces into bytes in pieces. Between pieces it keeps at most three characters. It is as strict as
+// vLLM (pybase64, validate): standard alphabet, padding, nothing else.
 type decoder struct {
-	out   []byte // of outSize; made if there is none
+	out   []byte // of outSize; allocated if nil
 	n     int    // bytes in out
 	quad  [4]byte
 	q     int // characters in quad
@@ -282,8 +282,8 @@ func (d *decoder) reset() {
 	}
 }
 
-// feed decodes one piece. Most text has no escapes and is not searched for them: plain stumbles over a backslash soon
-// enough, and from then on the text goes through unescape.
+// feed decodes one piece. Most text has no escapes and is not searched for them: plain fails at the first backslash, and from then
+// on the text goes through unescape.
 func (d *decoder) feed(p []byte, w sink) error {
 	if !d.slow {
 		rest, err := d.plain(p, w)
@@ -320,8 +320,8 @@ func (d *decoder) unescape(p []byte, w sink) error {
 	return err
 }
 
-// plain decodes text without escapes. On an error rest begins at or before the character at fault, and nothing of rest
-// has been taken.
+// plain decodes text without escapes. On an error rest begins at or before the faulty character, and nothing of rest has been
+// decoded.
 func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
 	for len(p) > 0 {
 		if d.n > outSize-3 {
@@ -331,10 +331,10 @@ func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
 			d.n = 0
 		}
 		if k := min(len(p)&^3, (outSize-d.n)/3*4); k > 0 && d.q == 0 && !d.ended {
-			if p[k-1] == '=' { // the last quantum, if it is one, is read by hand
+			if p[k-1] == '=' { // the last quantum is decoded separately
 				k -= 4
 			}
-			// n is short where the text holds a line break, which the library passes over.
+			// n is short if the text contains a line break, which the library skips.
 			if n, err := base64.StdEncoding.Decode(d.out[d.n:], p[:k]); err != nil || n != k/4*3 {
 				return p, errDigit
 			}
@@ -352,12 +352,12 @@ func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
 	return nil, nil
 }
 
-// put adds one character; the fourth completes a quantum, for which plain leaves room.
+// put adds one character. The fourth completes a quantum, for which plain leaves room.
 func (d *decoder) put(c byte) error {
 	switch {
 	case d.ended:
 		return errExcess
-	case c == '\\' || c == '\n' || c == '\r': // the library passes over line breaks
+	case c == '\\' || c == '\n' || c == '\r': // the library skips line breaks
 		return errDigit
 	}
 	if d.quad[d.q] = c; d.q < 3 {

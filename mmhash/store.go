@@ -9,8 +9,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
-// Store remembers what pictures are called: content id and recipe → name. Bounded; safe for concurrent use. A name costs
-// about 300 bytes.
+// Store caches pictures' names: content id and recipe → name. Bounded; safe for concurrent use. A name costs about 300 bytes.
 type Store struct {
 	names *otter.Cache[nameKey, string]
 }
@@ -20,7 +19,7 @@ type nameKey struct {
 	recipe [32]byte
 }
 
-// NewStore makes a store of at most max names; it tells full of each that had to go.
+// NewStore returns a store of at most max names. It calls full for each one that is evicted.
 func NewStore(max int, full func()) (*Store, error) {
 	if max < 1 {
 		return nil, fmt.Errorf("name store of %d entries: want at least 1", max)
@@ -36,19 +35,19 @@ func NewStore(max int, full func()) (*Store, error) {
 	return &Store{c}, nil
 }
 
-// Get gives the name of a picture that is remembered under a recipe's key.
+// Get returns a picture's cached name under a recipe's key.
 func (s *Store) Get(id ContentID, recipe [32]byte) (string, bool) {
 	return s.names.GetIfPresent(nameKey{id, recipe})
 }
 
-// Put remembers a name under a recipe's key.
+// Put caches a name under a recipe's key.
 func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
 	s.names.Set(nameKey{id, recipe}, name)
 }
 
-// Names gives the names of one picture, in the recipes' order. Those not remembered are computed in one pass over the
-// source, all together, and remembered. id and size must be the source's (Identify); a source that no longer has the
-// bytes, because a cache let them go, is an error.
+// Names returns the names of one picture, in the recipes' order. Names that are not cached are computed together in one pass over
+// the source, and cached. id and size must be the source's (Identify). If the source's bytes were evicted from a cache, that is an
+// error.
 func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Recipe) ([]string, error) {
 	names := make([]string, len(recipes))
 	var todo namers
@@ -87,10 +86,10 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 // Close stops the cache's own goroutines.
 func (s *Store) Close() { s.names.StopAllGoroutines() }
 
-// errGone says that a picture's bytes are no longer at hand.
+// errGone means that a picture's bytes are no longer available.
 var errGone = errors.New("the picture's bytes are not here any more")
 
-// namers lets several digests read one pass.
+// namers feeds several digests in one pass.
 type namers struct {
 	digests []*name.Digest
 	n       int64

@@ -6,8 +6,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// VideoURL is DataURL for a video. data:video/jpeg is vLLM's form for frames that a client has cut out itself: base64 of
-// JPEG files with commas between them. Its identity, and its name, is that of the text.
+// VideoURL is DataURL for a video. data:video/jpeg is vLLM's form for frames that the client has extracted: base64 of JPEG files
+// separated by commas. Its identity and its name are those of the text.
 func VideoURL(pieces [][]byte) Source {
 	src := DataURL(pieces)
 	if isFrameList(pieces) {
@@ -16,7 +16,7 @@ func VideoURL(pieces [][]byte) Source {
 	return src
 }
 
-// isFrameList compares the media type, without regard to case.
+// isFrameList compares the media type, ignoring case.
 func isFrameList(pieces [][]byte) bool {
 	const want = "data:video/jpeg;"
 	var head [len(want)]byte
@@ -35,10 +35,10 @@ func isFrameList(pieces [][]byte) bool {
 	return false
 }
 
-// Stream is the Format of a file that is known by its bytes alone: sound, or a video whose frames are not counted.
+// Stream is the Format of a file that is identified by its bytes alone: audio, or a video whose frames are not counted.
 const Stream = "stream"
 
-// IsStream reports whether a file begins like the containers of sound and video that FFmpeg and libsndfile read.
+// IsStream reports whether a file begins like an audio or video container that FFmpeg and libsndfile read.
 func IsStream(file []byte) bool {
 	has := func(at int, magic string) bool {
 		return len(file) >= at+len(magic) && string(file[at:at+len(magic)]) == magic
@@ -57,8 +57,8 @@ func (v *video) take(p []byte) bool {
 	return true
 }
 
-// IdentifyVideo reads a video once. A *Refusal means that the bytes could not be had; a clip.Error or *header.Error that
-// its frames are not known, and then ID and Bytes are set all the same.
+// IdentifyVideo reads a video once. A *Refusal means that the bytes were not available; a clip.Error or *header.Error that its
+// frames are not known, in which case ID and Bytes are set nevertheless.
 func IdentifyVideo(src Source) (f Facts, err error) {
 	s := scratches.Get().(*scratch)
 	if src.form == formText {
@@ -66,7 +66,7 @@ func IdentifyVideo(src Source) (f Facts, err error) {
 	} else {
 		f, err = s.identifyVideo(src)
 	}
-	scratches.Put(s) // not where reading panics
+	scratches.Put(s) // not if reading panics
 	return f, err
 }
 
@@ -81,7 +81,7 @@ func (s *scratch) identifyVideo(src Source) (f Facts, err error) {
 	return f, err
 }
 
-// frameList digests the text and reads the first picture's header: the engine refuses pictures of several sizes.
+// frameList digests the text and reads the first picture's header, because the engine refuses pictures of different sizes.
 type frameList struct {
 	*scratch
 	commas int
