@@ -14,28 +14,28 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// What a client must not say (package steering has the table). Clean finds each of its fields, wherever a body may hold
-// it, and gives the edits that take it out. It needs no model and understands no prompt, so it works on every body that is
-// JSON; what is none, or too large to be read, is judged by its bytes.
+// Clean removes the fields that a client must not set (package steering has the table). It finds each of them, wherever a body may
+// hold it, and returns the edits that remove it. It needs no model and does not interpret prompts, so it works on every body that
+// is JSON; a body that is not JSON, or too large to be scanned, is judged by its bytes.
 //
-// It is only as good as the way here: what Envoy passes on without asking (Sightline down or too busy, other paths) is
-// not cleaned.
+// It protects only requests that come here: what Envoy passes on without asking (Sightline down or too busy, other paths) is not
+// cleaned.
 
 const (
-	maxSteering = 4096 // fields taken out of one body
+	maxSteering = 4096 // fields removed from one body
 	saltKey     = "cache_salt"
 )
 
-// Edit replaces body bytes [From, To) by Text.
+// Edit replaces body bytes [From, To) with Text.
 type Edit struct {
 	From, To int
 	Text     []byte
 }
 
-// Refused says that a request is answered by us, because it would let a client steer what it must not.
+// Refused means that Sightline answers a request itself, because the request would let a client steer what it must not.
 type Refused struct {
 	Status int    // HTTP status
-	Reason string // our words, never the client's
+	Reason string // a fixed text, never the client's
 }
 
 func (e *Refused) Error() string { return fmt.Sprintf("refused (%d): %s", e.Status, e.Reason) }
@@ -44,13 +44,13 @@ func refuse(format string, args ...any) error {
 	return &Refused{Status: http.StatusBadRequest, Reason: fmt.Sprintf(format, args...)}
 }
 
-// Clean gives the edits that take the table's fields out of a body, given as its pieces and as Read has left it with the
-// error bad: each a pair with its comma, every duplicate, escaped keys too, so that the body stays valid JSON. removed, if
-// set, is told each field by the table's name (bootstrap_* for that family), never by the client's. The error is a *Refused:
-// a content part with a uuid and no data, more fields than anybody needs, or a body that was not scanned and may hold
-// fields. One pass over the skeleton, or over the body where there is none.
+// Clean returns the edits that remove the table's fields from a body, given as its pieces and as Read has left it with the error
+// bad. Each edit removes a pair with its comma, including duplicates and escaped keys, so that the body stays valid JSON. removed,
+// if set, is called for each field with the table's name (bootstrap_* for that family), never the client's. The error is a
+// *Refused: a content part with a uuid and no data, too many fields, or a body that was not scanned and may contain fields. Cost:
+// one pass over the skeleton, or over the body if there is none.
 //
-// With salt, the body's own cache_salt goes too, and the salt is put in its place, without escapes; "": none is.
+// If salt is not nil, the body's own cache_salt is removed too and *salt is inserted, without escapes; "": nothing is inserted.
 func Clean(pieces [][]byte, s *Skeleton, bad error, salt *string, removed func(field string)) ([]Edit, error) {
 	if s.JSON() == "" {
 		err := judgeUnread(pieces, bad)
@@ -70,7 +70,7 @@ func Clean(pieces [][]byte, s *Skeleton, bad error, salt *string, removed func(f
 	return c.edits, nil
 }
 
-// cleaner walks a skeleton, which is known to be valid JSON.
+// cleaner walks a skeleton that is known to be valid JSON.
 type cleaner struct {
 	body    *Skeleton
 	in      jsonread.Reader
@@ -80,7 +80,7 @@ type cleaner struct {
 	refused error
 }
 
-// value reads the next value, which stands in a place of this scope.
+// value reads the next value, which belongs to this scope.
 func (c *cleaner) value(scope steering.Scope) {
 	switch first := c.in.Peek(); {
 	case first == '{' && scope == steering.InList:
@@ -96,14 +96,14 @@ func (c *cleaner) value(scope steering.Scope) {
 	}
 }
 
-// object removes the pairs of one object. A pair that goes takes the comma in front of it along, or, where nothing is
-// kept in front, the one behind it.
+// object removes the pairs of one object. A removed pair takes the comma before it along or, if no pair before it is kept, the one
+// after it.
 func (c *cleaner) object(scope steering.Scope) {
 	var part partContent
-	own := scope == steering.InBody && c.salt != nil // a cache_salt in here is replaced
+	own := scope == steering.InBody && c.salt != nil // a cache_salt in this object is replaced
 	begin := c.in.Offset() + 1
-	kept := false        // a pair before this one stays
-	lead, last := -1, -1 // where a removed run at the front begins; where the pair before ended
+	kept := false        // a pair before this one is kept
+	lead, last := -1, -1 // start of a removed run at the front; end of the pair before
 	c.in.Pairs(func(key string, from int) {
 		if strings.IndexByte(key, '\\') >= 0 {
 			key = gjson.Parse(`"` + key + `"`).String()
@@ -160,14 +160,14 @@ func (c *cleaner) remove(from, to int) {
 	c.edits = append(c.edits, Edit{From: c.body.BodyOffset(from), To: c.body.BodyOffset(to)})
 }
 
-// partContent tells whether a content part holds anything but a name.
+// partContent records whether a content part holds anything but a name.
 type partContent struct {
 	named   bool // by a uuid
-	hasData bool // under the first of MediaKeys that is there, or, where none is, under another key of content
-	media   int  // of the first of MediaKeys that is there, its place from the end; 0: none is
+	hasData bool // under the first of MediaKeys that exists or, if none does, under another key of content
+	media   int  // position, from the end, of the first of MediaKeys that exists; 0: none
 }
 
-// add notes a pair of the part. Of a key that stands twice the last value counts.
+// add records a pair of the part. Of duplicate keys the last value counts.
 func (p *partContent) add(key string, isNull bool) {
 	if i := slices.Index(MediaKeys[:], key); i >= 0 {
 		if place := len(MediaKeys) - i; place >= p.media {
@@ -181,10 +181,10 @@ func (p *partContent) add(key string, isNull bool) {
 	}
 }
 
-// judgeUnread judges a body that was not scanned, for the reason bad. The result is a *Refused for what no engine reads, or
-// one might read otherwise than we do: Python's json, in front of most engines, takes NaN, a byte order mark, UTF-16 and
-// UTF-32 and encoded surrogates, and a body that is nested deeper than here. Only one that is merely large goes on as it is
-// (a batch of token ids may be), nil, if it has no field of the table; one pass over the body.
+// judgeUnread judges a body that was not scanned, for the reason bad. It returns a *Refused for a body that no engine reads, or
+// that one might read differently: Python's json, in front of most engines, accepts NaN, a byte order mark, UTF-16 and UTF-32 and
+// encoded surrogates, and deeper nesting than allowed here. It returns nil only for a body that is merely large (such as a batch of
+// token ids) and contains no field of the table. Cost: one pass over the body.
 func judgeUnread(pieces [][]byte, bad error) error {
 	if !errors.Is(bad, ErrLarge) {
 		return refuse("%v (want JSON in UTF-8 as RFC 8259 has it: no byte order mark, no NaN, no Infinity)", bad)
@@ -196,20 +196,20 @@ func judgeUnread(pieces [][]byte, bad error) error {
 	return nil
 }
 
-// keyFinder looks for the table's names among a JSON text's keys, piece by piece, wherever they stand.
+// keyFinder searches the keys of a JSON text, at any depth, for the table's names, piece by piece.
 type keyFinder struct {
 	begun  bool
-	inside bool   // a string
-	escape bool   // behind a backslash
-	text   []byte // the string's beginning, as far as a name may be long
-	odd    bool   // the string has an escape
+	inside bool   // in a string
+	escape bool   // after a backslash
+	text   []byte // the beginning of the string, up to maxName
+	odd    bool   // the string contains an escape
 	closed bool   // a string has just ended: a colon makes it a key
 }
 
 const maxName = 64 // bytes; longer than every name of the table
 
-// find reads a piece. True: there is a name of the table, a key with an escape, which might be one, or a text that is not
-// UTF-8: JSON begins with an ASCII character and has no NUL (json.detect_encoding, Python 3.13).
+// find reads a piece. It returns true for one of the table's names, for a key with an escape, which might be one, and for text that
+// is not UTF-8: JSON begins with an ASCII character and contains no NUL (json.detect_encoding, Python 3.13).
 func (k *keyFinder) find(p []byte) bool {
 	for _, c := range p {
 		switch {

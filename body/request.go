@@ -10,23 +10,23 @@ import (
 const (
 	maxMessages = 4096
 	maxParts    = 4096    // content parts in all messages
-	maxKeys     = 1 << 16 // of the body, of all messages and of all content parts: templates are given copies of them
+	maxKeys     = 1 << 16 // of the body, of all messages and of all content parts, because templates get copies of them
 )
 
-// Errors of a body that is JSON but no request. They never quote the body.
+// Errors of a body that is JSON but not a request. They never quote the body.
 var (
 	ErrObject   = errors.New("body is not a JSON object")
 	ErrMessages = errors.New("messages is missing or no list")
 	ErrMany     = errors.New("more than 4096 messages or content parts, or more than 65536 keys in them")
 )
 
-// Request is the part of a body that the prompt depends on. Where a key stands twice the last one counts, as in
-// Python's json. Results refer to the skeleton.
+// Request is the part of a body that the prompt depends on. The last of duplicate keys counts, as in Python's json. Its values
+// refer to the skeleton.
 type Request struct {
 	Body     *Skeleton
 	Model    string
 	Messages []Message
-	Batch    [][]Message             // where messages is a list of conversations: windows of Messages; else nil
+	Batch    [][]Message             // if messages is a list of conversations: windows of Messages; else nil
 	Fields   map[string]gjson.Result // all other top-level keys
 }
 
@@ -39,10 +39,10 @@ type Message struct {
 	Fields  map[string]gjson.Result // keys other than role and content; nil if none
 }
 
-// ContentKind tells what a message's content is.
+// ContentKind is the kind of a message's content.
 type ContentKind uint8
 
-// Kinds of content. Other is anything that no engine takes.
+// Kinds of content. Other is anything that no engine accepts.
 const (
 	None ContentKind = iota
 	Text
@@ -57,8 +57,8 @@ type Part struct {
 	Fields map[string]gjson.Result // the part's other keys
 }
 
-// Read scans a body and parses it: all that is done with its bytes before a model reads the request. With an error of Scan
-// s has no JSON; with one of Parse it has, and req what was read until then. Both can be used again.
+// Read scans a body and parses it. This is all that is done with its bytes before a model reads the request. After an error of
+// Scan, s has no JSON; after one of Parse it has, and req holds what was read until then. Both can be reused.
 func Read(pieces [][]byte, s *Skeleton, req *Request) error {
 	*req = Request{Body: s}
 	if err := s.Scan(pieces); err != nil {
@@ -103,7 +103,7 @@ func Parse(s *Skeleton, req *Request) error {
 	return err
 }
 
-// SetSalt has the request read as with this cache_salt; "": with none. It is for who changes the body so (Clean).
+// SetSalt sets the request's cache_salt as if it had been in the body; "": none. It is for callers that change the body so (Clean).
 func (req *Request) SetSalt(salt string) {
 	if delete(req.Fields, saltKey); salt != "" && req.Fields != nil {
 		req.Fields[saltKey] = gjson.Result{Type: gjson.String, Raw: `"` + salt + `"`, Str: salt}
@@ -140,14 +140,14 @@ func (s *Skeleton) Messages(list gjson.Result) ([]Message, error) {
 	return r.out, err
 }
 
-// messageReader bounds messages, parts and their keys over all lists that it reads.
+// messageReader reads lists of messages, with common bounds of messages, parts and keys.
 type messageReader struct {
 	s     *Skeleton
 	out   []Message
 	parts Tally
 }
 
-// Tally counts content parts and keys of a request, which may stand in several lists.
+// Tally counts content parts and keys of a request, which may be spread over several lists.
 type Tally struct{ parts, keys int }
 
 // Add counts parts. The error is ErrMany.
@@ -247,7 +247,7 @@ func (s *Skeleton) part(v gjson.Result) Part {
 	return p
 }
 
-// Last gives the value of a key of an object, the last one where it stands twice.
+// Last returns the value of an object's key, the last one of duplicates.
 func Last(object gjson.Result, key string) (found gjson.Result) {
 	if !object.IsObject() {
 		return

@@ -1,13 +1,13 @@
-// Package body is what is done with a request's bytes before any model is asked: an OpenAI-style JSON body is scanned and
-// parsed without copying its images, and what a client must not say is cut out.
+// Package body handles a request's bytes before any model is involved: it scans and parses an OpenAI-style JSON body without
+// copying its images, and removes what a client must not say.
 //
 //	body pieces ─ Scan ─▶ skeleton (a few KB, long string literals cut out) + literals (references into the body)
 //	skeleton ─ Parse ─▶ Request: model, messages, parts, the fields that change a prompt
 //	skeleton ─ Clean ─▶ Edits, in the body's bytes
 //
-// A body of 30 MB is mostly base64 inside string literals. Scan jumps from quote to quote, so it reads each byte about
-// once at memory speed, copies what is short, and keeps long literals as slices of the body. gjson then reads the
-// skeleton. A long literal that turns out to be text is copied once, when it is decoded.
+// A body of 30 MB is mostly base64 inside string literals. Scan jumps from quote to quote, so it reads each byte about once at
+// memory speed, copies what is short, and keeps long literals as slices of the body. gjson then reads the skeleton. A long literal
+// that turns out to be text is copied once, when it is decoded.
 package body
 
 import (
@@ -28,12 +28,12 @@ import (
 	"github.com/sightline-router/sightline/internal/poison"
 )
 
-// Bounds of a body that is read. One beyond them is not, and Clean judges it by its bytes.
+// Bounds of a body. A body beyond them is not parsed, and Clean judges it by its bytes.
 const (
-	cutAt       = 1 << 10 // a string literal longer than this is cut out
+	cutAt       = 1 << 10 // longer string literals are cut out
 	maxDepth    = 200     // nesting of arrays and objects (vLLM's JSON reader stops at about the same)
 	maxSkeleton = 8 << 20 // bytes outside long literals
-	firstText   = 8 << 10 // bytes of skeleton that room is made for at first
+	firstText   = 8 << 10 // initial capacity of the skeleton in bytes
 )
 
 // Errors of a body that cannot be read. They never quote the body.
@@ -45,16 +45,16 @@ var (
 
 // Literal is a long string literal: the raw JSON text between its quotes, in pieces of the body.
 type Literal struct {
-	at     int // of its opening quote in the skeleton
-	lo, hi int // its pieces
+	at     int // offset of its opening quote in the skeleton
+	lo, hi int // range of its pieces
 	Len    int // raw bytes
-	before int // raw bytes of the long literals in front of it
+	before int // raw bytes of the long literals before it
 }
 
-// Skeleton is a scanned body. Its long literals lie in the body's memory and must not outlive it; its text is its own, made
-// anew by each Scan, so that a short string read from it stays what it is for as long as somebody keeps it. Who keeps one
-// beyond the request keeps all of that text alive with it, and clones it instead. Between Scan and Release a Skeleton is
-// only read: any number of goroutines may read it at once.
+// Skeleton is a scanned body. Its long literals are in the body's memory and must not outlive it. Its text is its own, newly
+// allocated by each Scan, so a short string read from it stays valid for as long as somebody keeps it. Keeping such a string beyond
+// the request keeps the whole text alive, so clone it instead. Between Scan and Release a Skeleton is read-only and may be read by
+// any number of goroutines.
 type Skeleton struct {
 	text   []byte
 	json   string // views text
@@ -131,8 +131,8 @@ func (s *Skeleton) Scan(body [][]byte) error {
 	return nil
 }
 
-// literalEnd finds the closing quote of a literal in p. odd tells that the bytes before p ended in an odd run of
-// backslashes; the result tells it of p. Without a closing quote all of p belongs to the literal.
+// literalEnd finds the closing quote of a literal in p. odd means that the bytes before p end in an odd run of backslashes;
+// oddAfter says the same about p. Without a closing quote all of p belongs to the literal.
 func literalEnd(p []byte, odd bool) (end int, closed, oddAfter bool) {
 	from := 0
 	if odd {
@@ -160,7 +160,7 @@ func oddRun(p []byte) bool {
 	return n&1 == 1
 }
 
-// add puts bytes into the skeleton. Its room is doubled: a large one is copied twice in all.
+// add appends bytes to the skeleton. It doubles the capacity, so a large skeleton is copied twice in total.
 func (s *Skeleton) add(p []byte) {
 	if size := len(s.text) + len(p); size > cap(s.text) {
 		s.text = slices.Grow(s.text, size)
@@ -168,7 +168,7 @@ func (s *Skeleton) add(p []byte) {
 	s.text = append(s.text, p...)
 }
 
-// close ends a literal: a short one goes into the skeleton, a long one leaves "" there.
+// close ends a literal: a short one is copied into the skeleton, a long one is replaced by "".
 func (s *Skeleton) close(lit Literal) {
 	s.text = append(s.text, '"')
 	if lit.Len <= cutAt {
@@ -185,10 +185,10 @@ func (s *Skeleton) close(lit Literal) {
 	s.text = append(s.text, '"')
 }
 
-// JSON is the skeleton's text; "" before Scan, after Release, and where Scan failed.
+// JSON returns the skeleton's text; "" before Scan, after Release, and if Scan failed.
 func (s *Skeleton) JSON() string { return s.json }
 
-// offset is where a value read from the skeleton begins in it.
+// offset returns where a value read from the skeleton begins in it.
 func (s *Skeleton) offset(raw string) int {
 	if raw == "" || s.json == "" {
 		return -1
@@ -200,7 +200,7 @@ func (s *Skeleton) offset(raw string) int {
 	return at
 }
 
-// Literal gives the long literal that v stands for, if it does.
+// Literal returns the long literal that v stands for, if it stands for one.
 func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
 	if v.Type != gjson.String || len(v.Raw) != 2 {
 		return Literal{}, false
@@ -216,15 +216,15 @@ func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
 	return Literal{}, false
 }
 
-// firstAt is the first literal at or behind a skeleton offset.
+// firstAt returns the index of the first literal at or after a skeleton offset.
 func (s *Skeleton) firstAt(at int) int {
 	return sort.Search(len(s.lits), func(i int) bool { return s.lits[i].at >= at })
 }
 
-// Pieces are a literal's raw JSON bytes, slices of the body.
+// Pieces returns a literal's raw JSON bytes, slices of the body.
 func (s *Skeleton) Pieces(l Literal) [][]byte { return s.pieces[l.lo:l.hi] }
 
-// Raw is a string value's raw JSON text without its quotes, in pieces.
+// Raw returns a string value's raw JSON text without its quotes, in pieces.
 func (s *Skeleton) Raw(v gjson.Result) [][]byte {
 	if l, ok := s.Literal(v); ok {
 		return s.Pieces(l)
@@ -239,9 +239,9 @@ func (s *Skeleton) Raw(v gjson.Result) [][]byte {
 	return [][]byte{s.text[at+1 : at+len(v.Raw)-1]}
 }
 
-// String decodes a string value; a long literal is copied once. ok is false if v is no string or not valid JSON text
-// (control characters, bad escapes, bytes that are not UTF-8), or has half of a surrogate pair: no engine takes that, so the
-// request will be refused.
+// String decodes a string value; a long literal is copied once. ok is false if v is not a string or not valid JSON text (control
+// characters, bad escapes, bytes that are not UTF-8), or has an unpaired surrogate: no engine accepts that, so the request will be
+// refused.
 func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 	if v.Type != gjson.String {
 		return "", false
@@ -267,7 +267,7 @@ func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 	return decode(unsafe.String(unsafe.SliceData(buf), len(buf)))
 }
 
-// decode reads a string literal.
+// decode decodes a string literal.
 func decode(raw string) (text string, ok bool) {
 	r := jsonread.New(raw)
 	text = r.Text()
@@ -275,7 +275,7 @@ func decode(raw string) (text string, ok bool) {
 	return text, r.Err() == nil
 }
 
-// hasControl reports a byte below blank, eight at a time.
+// hasControl reports whether there is a byte below 0x20, checking eight bytes at a time.
 func hasControl(b []byte) bool {
 	const ones = 0x0101010101010101
 	for ; len(b) >= 8; b = b[8:] {
@@ -292,7 +292,7 @@ func hasControl(b []byte) bool {
 	return false
 }
 
-// Full is a value's JSON text with its long literals back in place; it shares the skeleton's memory if it has none.
+// Full returns a value's JSON text with its long literals back in place; it shares the skeleton's memory if there are none.
 func (s *Skeleton) Full(v gjson.Result) string {
 	at := s.offset(v.Raw)
 	if at < 0 {
@@ -318,8 +318,8 @@ func (s *Skeleton) Full(v gjson.Result) string {
 	return unsafe.String(unsafe.SliceData(out), len(out))
 }
 
-// Outline writes a value's JSON text to out, of each long literal its length and no more than its first 4 KiB: enough to tell
-// most values apart. out must not fail.
+// Outline writes a value's JSON text to out, with each long literal reduced to its length and at most its first 4 KiB: enough to
+// distinguish most values. Writing to out must not fail.
 func (s *Skeleton) Outline(out io.Writer, v gjson.Result) {
 	at := s.offset(v.Raw)
 	if at < 0 {
@@ -337,7 +337,7 @@ func (s *Skeleton) Outline(out io.Writer, v gjson.Result) {
 	}
 }
 
-// BodyRange is where a value's raw text, quotes included, stands in the body; -1, -1 for a value that is not of the body.
+// BodyRange returns where a value's raw text, including quotes, is in the body; -1, -1 for a value that is not from the body.
 func (s *Skeleton) BodyRange(v gjson.Result) (from, to int) {
 	at := s.offset(v.Raw)
 	if at < 0 {
@@ -346,7 +346,7 @@ func (s *Skeleton) BodyRange(v gjson.Result) (from, to int) {
 	return s.BodyOffset(at), s.BodyOffset(at + len(v.Raw))
 }
 
-// BodyOffset maps an offset of JSON to the body's: every literal cut out before it adds its length.
+// BodyOffset maps an offset in JSON to one in the body: every literal cut out before it adds its length.
 func (s *Skeleton) BodyOffset(at int) int {
 	i := s.firstAt(at)
 	if i == 0 {
@@ -356,7 +356,7 @@ func (s *Skeleton) BodyOffset(at int) int {
 	return at + last.before + last.Len
 }
 
-// Release drops what the skeleton holds of the body; it can then be pooled.
+// Release drops the skeleton's references to the body; it can then be pooled.
 func (s *Skeleton) Release() {
 	poison.Fill(s.text)
 	clear(s.pieces[:cap(s.pieces)])

@@ -7,11 +7,11 @@ import (
 	"io/fs"
 )
 
-// maxFile bounds a file of a model directory, but for vocabularies.
+// maxFile bounds a file of a model directory, except vocabularies.
 const maxFile = 16 << 20
 
-// File reads a small JSON file of a model directory into v, which stays as it is where there is no such file. The error names
-// the file.
+// File reads a small JSON file of a model directory into v, which stays unchanged if there is no such file. The error names the
+// file.
 func File(dir fs.FS, name string, v any) error {
 	b, err := fs.ReadFile(dir, name)
 	switch {

@@ -1,7 +1,7 @@
 // Package jsonread steps through a JSON text in place: objects and lists call back for each member, and strings point into the
-// text. Requests are read so (package template), and vocabularies of a hundred thousand entries (package tokenizer), for which
-// encoding/json would need many times as long and many times the file's size. Strings are as strict as Python's json.loads and
-// Rust's serde_json have them: no control characters; and no lone surrogates, which no tokenizer takes.
+// text. It reads requests (package template) and vocabularies of a hundred thousand entries (package tokenizer), for which
+// encoding/json would need many times the time and many times the file's size in memory. Strings are as strict as in Python's
+// json.loads and Rust's serde_json: no control characters. Unpaired surrogates, which no tokenizer accepts, are refused too.
 package jsonread
 
 import (
@@ -13,30 +13,30 @@ import (
 	"unsafe"
 )
 
-// Reader walks over one text, which must be valid UTF-8. Its first error ends it: what is read after that is empty.
+// Reader walks over one text, which must be valid UTF-8. After its first error everything it reads is empty.
 type Reader struct {
 	src string
 	pos int
 	err error
 }
 
-// New reads src from its start.
+// New returns a Reader at the start of src.
 func New(src string) Reader { return Reader{src: src} }
 
-// Err is the first error.
+// Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 
-// Offset is how many bytes of the text have been read.
+// Offset returns the number of bytes read.
 func (r *Reader) Offset() int { return r.pos }
 
-// Fail ends the reading with an error, unless there was one before.
+// Fail stops the reading with an error, unless there was one before.
 func (r *Reader) Fail(err error) {
 	if r.err == nil && err != nil {
 		r.err = fmt.Errorf("offset %d: %w", r.pos, err)
 	}
 }
 
-// Want fails with what should stand at the current place.
+// Want fails with an error that says what was expected at this position.
 func (r *Reader) Want(what string) {
 	got := "the end"
 	if r.pos < len(r.src) {
@@ -45,7 +45,7 @@ func (r *Reader) Want(what string) {
 	r.Fail(fmt.Errorf("want %s, got %s", what, got))
 }
 
-// Peek skips white space and gives the next byte, 0 at the end and behind an error.
+// Peek skips white space and returns the next byte, 0 at the end and after an error.
 func (r *Reader) Peek() byte {
 	for r.err == nil && r.pos < len(r.src) {
 		switch c := r.src[r.pos]; c {
@@ -73,7 +73,7 @@ func (r *Reader) End() {
 	}
 }
 
-// Object calls member for every key of an object; member must read or skip the value.
+// Object calls member for every key of an object. member must read or skip the value.
 func (r *Reader) Object(member func(key string)) {
 	r.members('{', '}', func() {
 		key := r.Text()
@@ -86,8 +86,8 @@ func (r *Reader) Object(member func(key string)) {
 	})
 }
 
-// Pairs is Object for who needs to know where a pair begins: key is as it is written, without its quotes, and from the offset
-// of the first quote.
+// Pairs is Object for callers that need a pair's position: key is the raw key without its quotes, and from the offset of its first
+// quote.
 func (r *Reader) Pairs(member func(key string, from int)) {
 	r.members('{', '}', func() {
 		if r.Peek() != '"' {
@@ -106,7 +106,7 @@ func (r *Reader) Pairs(member func(key string, from int)) {
 	})
 }
 
-// List calls element for every element of a list; it must read or skip it.
+// List calls element for every element of a list. element must read or skip it.
 func (r *Reader) List(element func()) { r.members('[', ']', element) }
 
 func (r *Reader) members(open, end byte, member func()) {
@@ -156,7 +156,7 @@ func (r *Reader) Text() string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// plain takes a string's bytes up to its end or to an escape, or to what cannot stand in it.
+// plain reads a string's bytes up to its end, an escape or an invalid byte.
 func (r *Reader) plain() string {
 	start := r.pos
 	for ; r.pos < len(r.src); r.pos++ {
@@ -192,7 +192,7 @@ func (r *Reader) escape(dst []byte) []byte {
 	return utf8.AppendRune(dst, u)
 }
 
-// hex4 reads four hexadecimal digits, -1 where there are none.
+// hex4 reads four hexadecimal digits; -1 if there are none.
 func (r *Reader) hex4() rune {
 	if r.pos+4 > len(r.src) {
 		return -1
@@ -214,7 +214,7 @@ func (r *Reader) low() rune {
 	return r.hex4()
 }
 
-// Number gives a number as it is written, and whether it is written as an integer.
+// Number returns a number's text, and whether it is written as an integer.
 func (r *Reader) Number() (literal string, whole bool) {
 	r.Peek()
 	start := r.pos
@@ -249,7 +249,7 @@ func (r *Reader) digits() bool {
 	return r.pos > start
 }
 
-// Word gives the letters that stand here: null, true or false, or what is no JSON.
+// Word returns the letters at this position: null, true or false, or something that is not JSON.
 func (r *Reader) Word() string {
 	r.Peek()
 	start := r.pos
@@ -259,7 +259,7 @@ func (r *Reader) Word() string {
 	return r.src[start:r.pos]
 }
 
-// Skip passes over one value and gives its text. What stands in objects and lists is not checked.
+// Skip skips one value and returns its text. The contents of objects and lists are not checked.
 func (r *Reader) Skip() string {
 	c := r.Peek()
 	start := r.pos
