@@ -121,7 +121,7 @@ func everyRule() (list []Rival) {
 	return list
 }
 
-// colours returns each rule one of the page's classes.
+// colours assigns each rule one of the page's classes.
 func colours() map[string]int {
 	of := make(map[string]int)
 	for i, r := range everyRule() {
