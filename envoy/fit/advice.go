@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// advice is, by a finding's name, how bad it is, what is wanted and what to do; rules.go, routes.go and clusters.go say when. BODY_LIMIT and TIMEOUT
-// stand for what Sightline is told. docs/envoy.md has a line for each.
+// advice maps a finding's name to its severity, what is expected and how to fix it; rules.go, routes.go and clusters.go contain the
+// conditions. BODY_LIMIT and TIMEOUT stand for Sightline's settings. docs/envoy.md has a line for each.
 var advice = map[string]struct{ severity, want, fix string }{
-	// What Sightline is shown.
+	// What Sightline sees.
 	"body_mode": {Error, "request_header_mode: SEND, request_body_mode: BUFFERED (or FULL_DUPLEX_STREAMED with request_trailer_mode: SEND)",
 		"processing_mode: { request_header_mode: SEND, request_body_mode: BUFFERED, response_header_mode: SKIP }"},
 	"response_body_mode": {Error, "NONE", "leave it out: streamed answers are held back until they end"},
@@ -33,21 +33,21 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "take both over from the cluster sightline that " +
 		"\"sightline envoy\" prints: each request waits for a Sightline that hangs, and with FULL_DUPLEX_STREAMED fails"},
 
-	// What it may say.
+	// What it may change.
 	"mutation_rules": {Error, "all that Sightline sets", `allow_expression: { regex: ` +
 		`"x-(target|worker|dynamo|bypass|sight|route|data|session|gateway|prefill|enc|kv)[a-z0-9-]+|content-[a-z]+|retry-after" }; edited bodies and refusals need the last`},
 	"metadata": {Warning, "receiving_namespaces: { untyped: [sightline] }",
 		"metadata_options: { receiving_namespaces: { untyped: [sightline] } }: access logs and override_host read it"},
 	"disable_immediate_response": {Error, "false", "take it out: refusals (400, 413, 429) become errors of Envoy's"},
 
-	// What stands around it.
+	// Other filters around it.
 	"guard_behind":        {Warning, "before Sightline's filter", "move it: bodies of requests that it refuses are read first"},
 	"body_changed_behind": {Error, "before Sightline's filter", "move it, so that Sightline reads what workers read"},
 	"behind_router":       {Error, "behind Sightline's filter", "move the router to the end: Sightline is never asked"},
 	"two_full_duplex": {Warning, "one", "ask Sightline with request_body_mode: BUFFERED: before Envoy 1.38 (1.36 and 1.37 with #43175) bodies " +
 		"of more than some KB are truncated, and even later some were (#43983)"},
 
-	// How its choice is followed.
+	// How its choice is applied.
 	"route_cache": {Error, "CLEAR", "route_cache_action: CLEAR, or the route for x-target-worker is never looked for"},
 	"choice_not_read": {Error, "override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
 		"Sightline says it nowhere else: choices are ignored"},
@@ -61,7 +61,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"steering_headers": {Warning, "removed before the first route is looked for", "early_header_mutation_extensions as in the piece: " +
 		"with Sightline away a client chooses the worker, or any address"},
 
-	// What Sightline hears of it.
+	// What is reported to Sightline.
 	"access_log":      {Warning, "an http_grpc access log to it", "the piece: Sightline knows each worker's load and health by it"},
 	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
 	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
@@ -77,17 +77,17 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"worker_health": {Note, "either", "health_checks: [{ timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, " +
 		"http_health_check: { path: /health } }]: requests without a choice go to dead workers"},
 
-	// What is not seen.
+	// What cannot be checked.
 	"envoy_version":    {Error, "1.36 or later", "take a newer Envoy"},
 	"no_route":         {Error, "one", "check the file; what a control plane tells (RDS, LDS) is seen at the admin address of a running Envoy"},
 	"routes_elsewhere": {Note, "the routes", "give the admin address of a running Envoy: its routes come from a control plane"},
 	"which_clusters":   {Note, "workers alone", "name those of the workers (--cluster NAME,…), or give Sightline's configuration with them (-c)"},
 }
 
-// find notes a finding, as bad as the table says.
+// find records a finding with the table's severity.
 func (c *checker) find(name string, at path, got any) { c.as(advice[name].severity, name, at, got) }
 
-// as notes a finding that is better or worse than the table says.
+// as records a finding with another severity than the table's.
 func (c *checker) as(severity, name string, at path, got any) {
 	fill := strings.NewReplacer("BODY_LIMIT", fmt.Sprint(c.want.BodyLimit), "TIMEOUT", seconds(c.want.MessageTimeout)).Replace
 	a := advice[name]

@@ -20,7 +20,7 @@ type (
 	wrapped64 = wrapperspb.UInt64Value
 )
 
-// Missing lists what the configuration lacks, as parts of what envoy.Generate prints for w. An error: Generate's.
+// Missing returns what the configuration lacks, as parts of envoy.Generate's output for w. The error is Generate's.
 func Missing(b Bootstrap, w Want) ([]Piece, error) {
 	c := look(b, w)
 	if len(c.wishes) == 0 {
@@ -71,13 +71,13 @@ func Missing(b Bootstrap, w Want) ([]Piece, error) {
 	return out, nil
 }
 
-// Apply is the file with the pieces in it, as YAML, without its comments. Only what was read of a file can be written back.
+// Apply returns the file with the pieces added, as YAML without its comments. b must have been read from a file.
 func Apply(b Bootstrap, pieces []Piece) ([]byte, error) {
 	if b.file == nil {
 		return nil, errors.New("what a running Envoy tells cannot be written back: give its envoy.yaml")
 	}
 	v := b.file
-	// From behind, so that what is added before an element moves no place that is still to come.
+	// From the end, so that a piece added before an element does not move the places of later ones.
 	ordered := slices.Clone(pieces)
 	slices.SortStableFunc(ordered, func(x, y Piece) int { return boolean(x.before >= 0) - boolean(y.before >= 0) })
 	for _, p := range ordered {
@@ -108,13 +108,13 @@ func boolean(b bool) int {
 
 func last(p path) string { s, _ := p[len(p)-1].(string); return s }
 
-// nth is a step to the n-th element of a list that has a name.
+// nth is a path step to the n-th element with this name in a list.
 type nth struct {
 	name string
 	n    int
 }
 
-// object makes an object of names and values in turn.
+// object makes an object of alternating names and values.
 func object(pairs ...any) yaml.MapSlice {
 	var m yaml.MapSlice
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -123,7 +123,7 @@ func object(pairs ...any) yaml.MapSlice {
 	return m
 }
 
-// plain is a message as objects and lists.
+// plain converts a message to objects and lists.
 func plain(m proto.Message) any {
 	js, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	var v any
@@ -136,7 +136,7 @@ func plain(m proto.Message) any {
 	return v
 }
 
-// member finds a member by its name, or by the same name in camelCase, which Envoy reads as well; -1: none.
+// member finds a member by its name, or by the same name in camelCase, which Envoy accepts as well; -1: none.
 func member(m yaml.MapSlice, name string) int {
 	return slices.IndexFunc(m, func(i yaml.MapItem) bool {
 		key, _ := i.Key.(string)
@@ -144,7 +144,7 @@ func member(m yaml.MapSlice, name string) int {
 	})
 }
 
-// get follows a path; an index of -1 is the last element.
+// get follows a path; an index of -1 means the last element.
 func get(v any, p path) (any, bool) {
 	for _, step := range p {
 		switch s := step.(type) {
@@ -183,7 +183,7 @@ func get(v any, p path) (any, bool) {
 	return v, true
 }
 
-// set gives v with x at a place below; objects on the way are made, and v itself stays as it is.
+// set returns a copy of v with x at a path below it, creating missing objects; v itself is not changed.
 func set(v any, p path, x any) any {
 	if len(p) == 0 {
 		return x

@@ -13,7 +13,7 @@ import (
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 )
 
-// What is checked of the clusters: of workers, and of Sightline.
+// Checks of the clusters: those of workers, and Sightline's.
 
 // reads reports whether a cluster follows Sightline's choice, and the header by which it dials any address ("": none).
 func (c *checker) reads(name string) (header string, reads bool) {
@@ -22,7 +22,7 @@ func (c *checker) reads(name string) (header string, reads bool) {
 		return "", false
 	}
 	if composite, ok := as[*compositev3.ClusterConfig](there.of.GetClusterType().GetTypedConfig()); ok {
-		for _, sub := range composite.GetClusters() { // the first attempt's, where it goes by a header
+		for _, sub := range composite.GetClusters() { // only the first attempt's, if it uses a header
 			if part, ok := c.cluster(sub.GetName()); ok && part.of.GetOriginalDstLbConfig() != nil {
 				return c.reads(sub.GetName())
 			}
@@ -53,7 +53,7 @@ func (c *checker) override(of *clusterv3.Cluster) *overridev3.OverrideHost {
 	return nil
 }
 
-// worker: a cluster that inference requests go to. unread: no cluster of their routes follows Sightline's choice.
+// worker checks a cluster that inference requests are routed to. unread: no cluster of their routes follows Sightline's choice.
 func (c *checker) worker(name string, unread bool) {
 	there, ok := c.cluster(name)
 	if !ok {
@@ -91,7 +91,7 @@ func (c *checker) worker(name string, unread bool) {
 	}
 }
 
-// fallback puts the cluster's own balancing into the piece.
+// fallback returns a function that puts the cluster's own balancing into the piece.
 func fallback(of *clusterv3.Cluster) func(any) any {
 	policy := strings.ToLower(of.GetLbPolicy().String())
 	kinds := map[string]string{"round_robin": "RoundRobin", "least_request": "LeastRequest", "random": "Random", "ring_hash": "RingHash", "maglev": "Maglev"}
@@ -110,10 +110,10 @@ func fallback(of *clusterv3.Cluster) func(any) any {
 	}
 }
 
-// allowed: an address that a header names must be checked before it is dialled, on the composite where there is one.
+// allowed checks that an address named by a header is verified before it is dialled, on the composite cluster if there is one.
 func (c *checker) allowed(name string, there placed[*clusterv3.Cluster]) {
 	if minor, ok := minorOf(c.Envoy); ok && minor < 39 {
-		return // there is no such filter
+		return // it has no such filter
 	}
 	if !c.guarded(there.of) {
 		c.find("any_address", there.at.to("typed_extension_protocol_options"), name+" dials whatever x-target-worker says")
@@ -130,14 +130,14 @@ func (c *checker) guarded(of *clusterv3.Cluster) bool {
 	return false
 }
 
-// unknown: a worker that Envoy does not have is chosen in vain.
+// unknown checks that Envoy knows all workers: choosing another one has no effect.
 func (c *checker) unknown(name string, there placed[*clusterv3.Cluster]) {
 	if h, _ := c.reads(name); h != "" || len(c.want.Pools) > 0 || there.of.GetType() == clusterv3.Cluster_STRICT_DNS {
 		return
 	}
 	have := c.endpointsOf(there.of)
 	if there.of.GetType() == clusterv3.Cluster_EDS && len(have) == 0 {
-		return // a file does not say
+		return // unknown from a file
 	}
 	for _, w := range c.want.Workers {
 		if !slices.Contains(have, w) {
@@ -146,7 +146,7 @@ func (c *checker) unknown(name string, there placed[*clusterv3.Cluster]) {
 	}
 }
 
-// breakers: Envoy's defaults are 1,024 requests and 3 retries at a time.
+// breakers checks the circuit breakers; Envoy's defaults are 1,024 requests and 3 retries at a time.
 func (c *checker) breakers(there placed[*clusterv3.Cluster], worker bool, from path) {
 	var t *clusterv3.CircuitBreakers_Thresholds
 	for _, x := range there.of.GetCircuitBreakers().GetThresholds() {
@@ -180,7 +180,7 @@ func (c *checker) breakers(there placed[*clusterv3.Cluster], worker bool, from p
 	}
 }
 
-// sightlines: the cluster that Sightline is reached by.
+// sightlines checks the cluster by which Sightline is reached.
 func (c *checker) sightlines(s *site, name string) {
 	gen := path{"static_resources", "clusters", 0}
 	there, ok := c.cluster(name)
@@ -206,7 +206,7 @@ func (c *checker) sightlines(s *site, name string) {
 	}
 	panics, severity := there.of.GetCommonLbConfig().GetHealthyPanicThreshold(), Warning
 	if s.ours.of.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED && s.ours.of.GetFailureModeAllow() {
-		severity = Error // 500 to each request with a body while the port refuses, whatever failure_mode_allow says
+		severity = Error // each request with a body gets 500 while the port refuses connections, whatever failure_mode_allow says
 	}
 	if len(there.of.GetHealthChecks()) == 0 && there.of.GetOutlierDetection() == nil || panics == nil || panics.GetValue() > 0 {
 		c.as(severity, "sightline_health", there.at.to("health_checks"), "none, or not used: a panic threshold above 0")
@@ -214,7 +214,7 @@ func (c *checker) sightlines(s *site, name string) {
 	c.breakers(there, false, gen.to("circuit_breakers"))
 }
 
-// parts are the clusters that the generator makes for Sightline, by name.
+// parts returns the names of the clusters that the generator makes for Sightline.
 func (c *checker) parts() []string {
 	names := []string{"sightline"}
 	if n := len(strings.Split(c.want.Options.Sightline, ",")); n > 1 {

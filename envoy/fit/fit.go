@@ -1,13 +1,13 @@
-// Package fit reads the configuration of an Envoy that is already there and says what Sightline needs of it:
+// Package fit reads the configuration of an existing Envoy and reports what Sightline needs of it:
 //
 //	b, err := fit.Load(ctx, "envoy.yaml")      // or http://127.0.0.1:9901, a running Envoy's admin page
-//	findings := fit.Check(b, want)             // what is there and will not work (advice.go), each with its place
-//	pieces, err := fit.Missing(b, want)        // what is not there: parts of what envoy.Generate prints
+//	findings := fit.Check(b, want)             // what will not work (advice.go), each with its place
+//	pieces, err := fit.Missing(b, want)        // what is missing: parts of envoy.Generate's output
 //	text, err := fit.Apply(b, pieces)          // the file with them in it
 //
-// Sightline is put in by an override_host load balancer on the cluster that the inference routes lead to already: routes stay
-// as they are, what Sightline does not answer is balanced as before, and no address outside of the cluster can be dialled.
-// Configurations made by envoy.Generate, with its ORIGINAL_DST clusters, are understood as well.
+// Sightline is added as an override_host load balancer on the cluster that the inference routes already lead to: routes stay
+// unchanged, requests that Sightline does not answer are balanced as before, and no address outside the cluster can be dialled.
+// Configurations made by envoy.Generate, with its ORIGINAL_DST clusters, are supported as well.
 package fit
 
 import (
@@ -33,43 +33,43 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// Want is what Envoy has to fit: Sightline's address, limits and time, as for envoy.Generate. Workers and Pools may be empty;
-// with them it is checked that Envoy knows each worker. OverrideHost and Listen do not count.
+// Want is what Envoy must fit: Sightline's address, limits and time, as for envoy.Generate. Workers and Pools are optional; with
+// them, Check verifies that Envoy knows each worker. OverrideHost and Listen are ignored.
 type Want struct {
 	envoy.Options
-	// Clusters are those of the workers. None: those that have Workers' addresses; failing that, all that a POST of an
-	// endpoint is led to.
+	// Clusters are the workers' clusters. Empty: those that contain Workers' addresses, or else all that a POST to an endpoint is
+	// routed to.
 	Clusters []string
 }
 
-// Severities, the worst first. A note is worth knowing and may be meant.
+// Severities, worst first. A note may be intended.
 const (
 	Error   = "error"   // requests fail, choices are ignored, or a client can choose for itself
-	Warning = "warning" // it works until something else does not
+	Warning = "warning" // it works until something else fails
 	Note    = "note"
 )
 
 // Finding is something in the configuration that will not work with Sightline. Names are stable; docs/envoy.md lists them.
 type Finding struct {
 	Name, Severity string
-	Where          string // the place in the file, as yq writes it
+	Where          string // the place in the file, in yq's syntax
 	Got, Want, Fix string
 }
 
-// Piece is something to put into the configuration.
+// Piece is something to add to the configuration.
 type Piece struct {
 	Name  string
 	Where string // the list it is added to, or the member that is set
 	How   string // "add", "add before [2]" or "set"
 	Why   string
-	YAML  string // as it stands there
+	YAML  string // in the form in which it is added
 
 	at     path
-	before int // for How "add before"
+	before int // index, for How "add before"
 	value  any
 }
 
-// Check says what will not work, the worst first.
+// Check returns what will not work, worst first.
 func Check(b Bootstrap, w Want) []Finding {
 	c := look(b, w)
 	rank := []string{Error, Warning, Note}
@@ -95,7 +95,7 @@ func Print(out io.Writer, findings []Finding, pieces []Piece) error {
 	return err
 }
 
-// checker walks through a configuration once.
+// checker collects findings and pieces in one pass over a configuration.
 type checker struct {
 	Bootstrap
 	want     Want
@@ -104,14 +104,14 @@ type checker struct {
 	wishes   []wish
 }
 
-// wish is a Piece before it is cut out of what the generator prints.
+// wish is a Piece whose YAML is still to be extracted from the generator's output.
 type wish struct {
 	Piece
-	from path            // its place there
-	with func(v any) any // changes it; nil: as it is
+	from path            // its path there
+	with func(v any) any // transforms it; nil: unchanged
 }
 
-// miss wishes for a piece, once.
+// miss adds a wish for a piece, once.
 func (c *checker) miss(name, how, why string, at, from path, with func(any) any) {
 	w := wish{Piece{Name: name, How: how, Why: why, Where: at.String(), at: at}, from, with}
 	same := func(o wish) bool { return o.Where == w.Where && (how == "set" || o.Name == name) }
@@ -120,7 +120,7 @@ func (c *checker) miss(name, how, why string, at, from path, with func(any) any)
 	}
 }
 
-// site is an HTTP connection manager with the routes that requests for inference take.
+// site is an HTTP connection manager with the routes that inference requests take.
 type site struct {
 	at       path // of its typed_config
 	listener placed[*listenerv3.Listener]
@@ -128,7 +128,7 @@ type site struct {
 	hosts    []host
 	ours     placed[*extprocv3.ExternalProcessor] // nil: none
 	name     string                               // of our filter
-	index    int                                  // of our filter, or of the router that it comes before
+	index    int                                  // of our filter, or of the router filter before which it must be
 	router   int
 }
 
@@ -145,9 +145,9 @@ type way struct {
 	at       path
 	of       *routev3.Route
 	clusters []string
-	asked    []string // the paths of inference requests that come this way
-	prefix   string   // that is taken off before a worker sees the path
-	picked   bool     // taken once Sightline has answered
+	asked    []string // the paths of inference requests that take it
+	prefix   string   // that it removes before a worker sees the path
+	picked   bool     // selected after Sightline has answered
 }
 
 func look(b Bootstrap, w Want) *checker {
@@ -211,7 +211,7 @@ func (c *checker) chain(l placed[*listenerv3.Listener], at path, chain *listener
 	return led
 }
 
-// lead finds the routes that take requests for inference to workers, and reports whether there are any.
+// lead finds the routes that lead inference requests to workers, and reports whether there are any.
 func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (any bool) {
 	for i, v := range routes.GetVirtualHosts() {
 		h := host{at: at.to("virtual_hosts", i), of: v}
@@ -226,7 +226,7 @@ func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (an
 			}
 		}
 		for _, e := range asked {
-			var earlier [][]string // conditions of the routes that take it
+			var earlier [][]string // conditions of earlier routes for it
 			for _, w := range h.routes {
 				conditions, ok := takes(w.of.GetMatch(), e)
 				within := func(some []string) bool {
@@ -253,13 +253,13 @@ func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (an
 	return any
 }
 
-// workers reports whether a cluster is taken for one of workers; one that is not there is.
+// workers reports whether a cluster counts as one of workers. A missing one does.
 func (c *checker) workers(name string) bool {
 	_, there := c.cluster(name)
 	return len(c.want.Clusters) == 0 || slices.Contains(c.want.Clusters, name) || !there
 }
 
-// endpointsOf are a cluster's addresses, as far as they are told here.
+// endpointsOf returns a cluster's addresses, as far as they are known.
 func (c *checker) endpointsOf(of *clusterv3.Cluster) []string {
 	if told, ok := c.endpoints[cmp.Or(of.GetEdsClusterConfig().GetServiceName(), of.GetName())]; ok {
 		return told
@@ -267,7 +267,7 @@ func (c *checker) endpointsOf(of *clusterv3.Cluster) []string {
 	return addresses(of.GetLoadAssignment())
 }
 
-// before is the path that a route makes an endpoint of by rewriting its own prefix; "": it makes none.
+// before returns the path that a route's prefix rewrite turns into an endpoint; "": there is none.
 func before(r *routev3.Route, endpoint string) string {
 	prefix, action := r.GetMatch().GetPrefix()+r.GetMatch().GetPathSeparatedPrefix(), r.GetRoute()
 	became := action.GetPrefixRewrite()
@@ -288,10 +288,10 @@ func before(r *routev3.Route, endpoint string) string {
 	return prefix + rest
 }
 
-// group is how a rewrite names a part of what it matched.
+// group matches a reference to a capture group in a rewrite.
 var group = regexp.MustCompile(`\\(\d)`)
 
-// takes reports whether a route may take a POST of a path, and on which conditions.
+// takes reports whether a route may take a POST to a path, and under which conditions.
 func takes(m *routev3.RouteMatch, at string) (conditions []string, may bool) {
 	same := func(a, b string) bool { return a == b }
 	if c := m.GetCaseSensitive(); c != nil && !c.GetValue() {
@@ -363,7 +363,7 @@ func (c *checker) isSightline(g *corev3.GrpcService) bool {
 		slices.Contains(wanted, name)
 }
 
-// kind is the extension that a configuration is for, whatever name it goes by: jwt_authn for
+// kind returns the extension that a configuration is for, independent of its name: jwt_authn for
 // envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication.
 func kind(packed *anypb.Any) string {
 	parts := strings.Split(packed.GetTypeUrl(), ".")

@@ -32,37 +32,37 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Bounds of what is read: a file or an answer, its nodes with aliases written out, and the time of both answers of an Envoy.
+// Bounds: the size of a file or a response, its nodes with aliases expanded, and the time for both responses of an Envoy.
 const (
 	maxBytes = 64 << 20
 	maxNodes = 4 << 20
 	maxWait  = 20 * time.Second
 )
 
-// Bootstrap is an Envoy's configuration: of an envoy.yaml, or of a running Envoy, with what it was told by others.
+// Bootstrap is an Envoy's configuration: from an envoy.yaml, or from a running Envoy with what it got dynamically.
 type Bootstrap struct {
-	Envoy string // the release that runs, such as 1.40.0; "" where a file does not say
+	Envoy string // the running release, such as 1.40.0; "" if a file does not say
 
 	file      any // an envoy.yaml as written, for Apply; nil for a dump
 	listeners []placed[*listenerv3.Listener]
 	clusters  []placed[*clusterv3.Cluster]
-	routes    map[string]placed[*routev3.RouteConfiguration] // told by RDS
-	endpoints map[string][]string                            // told by EDS
+	routes    map[string]placed[*routev3.RouteConfiguration] // from RDS
+	endpoints map[string][]string                            // from EDS
 }
 
-// placed is a part with the place where it was found.
+// placed is a part of the configuration with the path where it was found.
 type placed[T any] struct {
 	at path
 	of T
 }
 
-// path is a place: names of members and numbers of elements.
+// path is a place in the configuration: names of members and indexes of elements.
 type path []any
 
-// to is a place below; the path itself stays as it is.
+// to returns a path below p; p itself is not changed.
 func (p path) to(steps ...any) path { return append(p[:len(p):len(p)], steps...) }
 
-// String writes a place as yq does: a.b[0].c, and ["a.b"] for names with dots.
+// String formats a path in yq's syntax: a.b[0].c, and ["a.b"] for names with dots.
 func (p path) String() string {
 	var b strings.Builder
 	for _, step := range p {
@@ -153,11 +153,11 @@ func bounded(r io.Reader) ([]byte, error) {
 	return text, err
 }
 
-// relaxed reads what a newer or an extended Envoy may say: members and extensions that are not known here are left out,
-// extensions by name alone.
+// relaxed tolerates what a newer or an extended Envoy may send: unknown members are dropped, and of unknown extensions only the
+// name is kept.
 var relaxed = protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: known{protoregistry.GlobalTypes}}
 
-// known finds messages' types; one without members stands in for a type that is not linked in.
+// known resolves messages' types. A type that is not linked in is replaced by one without members.
 type known struct{ *protoregistry.Types }
 
 func (k known) FindMessageByURL(url string) (protoreflect.MessageType, error) {
@@ -167,7 +167,7 @@ func (k known) FindMessageByURL(url string) (protoreflect.MessageType, error) {
 	return (*codecv3.UpstreamCodec)(nil).ProtoReflect().Type(), nil
 }
 
-// Read reads an envoy.yaml (YAML or JSON), or what Envoy's /config_dump prints. The error says what cannot be read.
+// Read reads an envoy.yaml (YAML or JSON), or the output of Envoy's /config_dump. The error says what cannot be read.
 func Read(text []byte) (b Bootstrap, err error) {
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '{' {
 		var dump adminv3.ConfigDump
@@ -203,7 +203,7 @@ func (b *Bootstrap) usable() error {
 	return nil
 }
 
-// expands refuses a YAML text whose aliases, written out, are too much.
+// expands refuses a YAML text that becomes too large when its aliases are expanded.
 func expands(text []byte) (err error) {
 	f, err := parser.ParseBytes(text, 0)
 	if err != nil {
@@ -221,7 +221,7 @@ func expands(text []byte) (err error) {
 	return nil
 }
 
-// counter counts nodes: an alias as all that its anchor holds, which comes before it.
+// counter counts nodes. An alias counts as everything below its anchor, which precedes it.
 type counter struct {
 	anchors map[string]int
 	total   int
@@ -255,13 +255,13 @@ func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
 	}
 }
 
-// ofDump reads a running Envoy's dump: its file, and what it was told.
+// ofDump reads a running Envoy's dump: its static file and its dynamic configuration.
 func ofDump(dump *adminv3.ConfigDump) (b Bootstrap, err error) {
 	b.routes, b.endpoints = map[string]placed[*routev3.RouteConfiguration]{}, map[string][]string{}
 	for _, packed := range dump.GetConfigs() {
 		part, err := packed.UnmarshalNew()
 		if err != nil {
-			continue // a part that is not known here
+			continue // a part of an unknown type
 		}
 		switch d := part.(type) {
 		case *adminv3.BootstrapConfigDump:
@@ -296,7 +296,7 @@ func ofDump(dump *adminv3.ConfigDump) (b Bootstrap, err error) {
 	return b, b.usable()
 }
 
-// ofNode is the release that a bootstrap's node tells.
+// ofNode returns the release in a bootstrap's node.
 func ofNode(n *corev3.Node) string {
 	v := n.GetUserAgentBuildVersion().GetVersion()
 	if v == nil {
@@ -305,7 +305,7 @@ func ofNode(n *corev3.Node) string {
 	return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
 }
 
-// as unpacks an extension's configuration of a type that is expected.
+// as unpacks an extension's configuration if it has the expected type.
 func as[T proto.Message](packed *anypb.Any) (m T, ok bool) {
 	if packed == nil {
 		return m, false

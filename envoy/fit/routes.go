@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// What is checked on the way of a request: virtual hosts and routes.
+// Checks along a request's way: virtual hosts and routes.
 
-// hosts: the routes of inference requests and their clusters. It reports whether a header can name any address.
+// hosts checks the routes of inference requests and their clusters. It reports whether a header can name any address.
 func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials bool) {
 	for i := range s.hosts {
 		h := &s.hosts[i]
@@ -51,7 +51,7 @@ func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials bool
 	return dials
 }
 
-// elsewhere: routes to other services need not ask Sightline.
+// elsewhere checks routes to other services, which need not ask Sightline.
 func (c *checker) elsewhere(s *site, at path, routes *routev3.RouteConfiguration, settings ...map[string]*anypb.Any) {
 	for _, m := range append(settings, routes.GetTypedPerFilterConfig()) {
 		if m[s.name] != nil {
@@ -65,7 +65,7 @@ func (c *checker) elsewhere(s *site, at path, routes *routev3.RouteConfiguration
 		genHost.to("routes", -1, "typed_per_filter_config", filterName), nil)
 }
 
-// bodies: what Envoy buffers for Sightline. The limit of a route wins over its virtual host's, and that over the listener's.
+// bodies checks how much Envoy buffers for Sightline. A route's limit overrides its virtual host's, which overrides the listener's.
 func (c *checker) bodies(s *site, h *host) {
 	if s.ours.of.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED {
 		return
@@ -100,7 +100,7 @@ func (c *checker) bodies(s *site, h *host) {
 	}
 }
 
-// way: one route that inference requests take.
+// way checks one route that inference requests take.
 func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfiguration) {
 	action, at := w.of.GetRoute(), w.at.to("route")
 	if !w.picked && c.settings(s, h, w, routes) {
@@ -130,7 +130,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 	}
 	if retry == nil {
 		from := genHost.to("retry_policy")
-		if _, more := takes(w.of.GetMatch(), "/v1/files"); more { // what may not bear being done twice comes this way too
+		if _, more := takes(w.of.GetMatch(), "/v1/files"); more { // requests that must not be repeated take this route too
 			from = genHost.to("routes", -1, "route", "retry_policy")
 		}
 		c.miss("retries", "set", "What never reached a worker, or produced no byte of an answer, is tried again: at Sightline's next choice.", place, from, nil)
@@ -151,7 +151,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 	}
 }
 
-// settings: what routes change of our filter. It reports whether Sightline is asked.
+// settings checks how routes change our filter. It reports whether Sightline is asked.
 func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfiguration) bool {
 	off, at := s.ours.of != nil && s.hcm.GetHttpFilters()[s.index].GetDisabled(), s.at.to("http_filters", s.index, "disabled")
 	for _, level := range []struct {
@@ -187,7 +187,7 @@ func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfig
 	return !off
 }
 
-// path tells Sightline the prefix that a route takes off, and the model of its workers.
+// path tells Sightline the prefix that a route removes, and the model of its workers.
 func (c *checker) path(s *site, w *way) {
 	told := map[string]bool{}
 	p, _ := as[*extprocv3.ExtProcPerRoute](w.of.GetTypedPerFilterConfig()[s.name])
@@ -210,7 +210,7 @@ func (c *checker) path(s *site, w *way) {
 		})
 }
 
-// pool is the model whose workers a cluster has.
+// pool returns the model whose workers a cluster has.
 func (c *checker) pool(clusters []string) string {
 	for _, name := range clusters {
 		there, _ := c.cluster(name)

@@ -23,7 +23,7 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// Where the parts lie in what the generator prints for an override_host.
+// Paths of the parts in the generator's output for an override_host.
 var (
 	genManager = path{"static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config"}
 	genHost    = genManager.to("route_config", "virtual_hosts", 0)
@@ -36,21 +36,21 @@ const (
 	typeURL    = "type.googleapis.com/envoy.extensions."
 )
 
-// version: the oldest release that the generator knows, 1.36.
+// version checks for the oldest release that the generator supports, 1.36.
 func (c *checker) version() {
 	if minor, ok := minorOf(c.Envoy); ok && minor < 36 {
 		c.find("envoy_version", path{"node"}, c.Envoy)
 	}
 }
 
-// minorOf reads the n of 1.n.
+// minorOf returns the n of 1.n.
 func minorOf(version string) (int, bool) {
 	_, rest, ok := strings.Cut(version, ".")
 	n, err := strconv.Atoi(strings.SplitN(rest, ".", 2)[0])
 	return n, ok && err == nil
 }
 
-// site applies the rules to an HTTP connection manager that inference requests come through.
+// site applies the rules to an HTTP connection manager that inference requests pass.
 func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	s.router = len(s.hcm.GetHttpFilters())
 	for i, f := range s.hcm.GetHttpFilters() {
@@ -65,7 +65,7 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	if s.ours.of == nil {
 		s.index, s.name = s.router, filterName
 		for _, f := range s.hcm.GetHttpFilters() {
-			if f.GetName() == filterName { // a filter of another server; settings of routes are found by name
+			if f.GetName() == filterName { // another server's filter of the same name; routes refer to filters by name
 				s.name = "sightline"
 			}
 		}
@@ -89,7 +89,7 @@ func named(name string) func(any) any {
 	return func(v any) any { return set(v, path{"name"}, name) }
 }
 
-// failure: what becomes of requests that Sightline does not answer.
+// failure checks what happens to requests that Sightline does not answer.
 func (c *checker) failure(allow bool, at path) {
 	if c.want.FailClosed && allow {
 		c.find("fail_open", at, true)
@@ -98,7 +98,7 @@ func (c *checker) failure(allow bool, at path) {
 	}
 }
 
-// processor: how Sightline is asked.
+// processor checks how Sightline is asked.
 func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	c.modes(p.GetProcessingMode(), at.to("processing_mode"))
 	switch t := p.GetMessageTimeout(); {
@@ -138,7 +138,7 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	}
 }
 
-// modes: which parts of a request Sightline sees.
+// modes checks which parts of a request Sightline gets.
 func (c *checker) modes(m *extprocv3.ProcessingMode, at path) {
 	switch mode := m.GetRequestBodyMode(); mode {
 	case extprocv3.ProcessingMode_BUFFERED:
@@ -157,7 +157,7 @@ func (c *checker) modes(m *extprocv3.ProcessingMode, at path) {
 	}
 }
 
-// mutations: what Sightline may set. The rules hold for refusals too.
+// mutations checks what Sightline may set. The rules apply to its own responses too.
 func (c *checker) mutations(m *mutationv3.HeaderMutationRules, at path) {
 	full := func(re string) *regexp.Regexp { return regexp.MustCompile(`^(?:` + re + `)$`) }
 	var allow, forbid *regexp.Regexp
@@ -181,14 +181,14 @@ func (c *checker) mutations(m *mutationv3.HeaderMutationRules, at path) {
 	}
 }
 
-// Filters by what they do; names are those of their types.
+// Filters by function, by the names of their types.
 var (
 	guards   = []string{"jwt_authn", "ext_authz", "oauth2", "basic_auth", "api_key_auth", "rbac", "ratelimit", "local_ratelimit", "csrf"}
 	changers = []string{"decompressor", "grpc_json_transcoder", "proto_message_extraction", "grpc_http1_bridge", "aws_lambda"}
 	scripts  = []string{"lua", "wasm", "golang", "dynamic_modules"}
 )
 
-// filters: what stands before and behind Sightline.
+// filters checks the filters before and after Sightline's.
 func (c *checker) filters(s *site) {
 	duplex := s.ours.of.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED || s.ours.of == nil && c.want.FullDuplex
 	for i, f := range s.hcm.GetHttpFilters() {
@@ -227,7 +227,7 @@ func (c *checker) filters(s *site) {
 	}
 }
 
-// small reports a limit that is below the bodies that Sightline takes.
+// small reports a limit that is smaller than the bodies that Sightline accepts.
 func (c *checker) small(name string, at path, limit int64) bool {
 	if limit >= int64(c.want.BodyLimit) {
 		return false
@@ -236,7 +236,7 @@ func (c *checker) small(name string, at path, limit int64) bool {
 	return true
 }
 
-// steering: whatever a client sends under these names must never have an effect.
+// steering checks that nothing a client sends under these names has an effect.
 func (c *checker) steering(s *site, dials bool) {
 	var gone []*mutationv3.HeaderMutation
 	for _, e := range s.hcm.GetEarlyHeaderMutationExtensions() {
@@ -274,7 +274,7 @@ func (c *checker) steering(s *site, dials bool) {
 		at, genManager.to("early_header_mutation_extensions", 0), nil)
 }
 
-// log: Sightline's report of how requests went, by which it knows each worker's load.
+// log checks the access logs to Sightline, from which it knows how requests ended and each worker's load.
 func (c *checker) log(s *site) {
 	ends, begins := false, false
 	read := func(list []*accesslogv3.AccessLog, at path) (found bool) {
@@ -319,7 +319,7 @@ func (c *checker) log(s *site) {
 	}
 }
 
-// logs adds the generator's logs: to each Sightline one.
+// logs adds the generator's access logs, one to each Sightline.
 func (c *checker) logs(name, why string, at, from path) {
 	n := len(c.parts())
 	for i := range max(1, n-1) {
@@ -331,7 +331,7 @@ func (c *checker) logs(name, why string, at, from path) {
 	}
 }
 
-// timeouts: an engine may think for minutes before the first byte, and between bytes.
+// timeouts checks the idle timeouts: an engine may compute for minutes before the first byte, and between bytes.
 func (c *checker) timeouts(s *site) {
 	at := s.at.to("stream_idle_timeout")
 	switch t := s.hcm.GetStreamIdleTimeout(); {
