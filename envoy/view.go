@@ -13,28 +13,28 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// view is what the template sees: the options, read and completed.
+// view is the template's data: the options, parsed and completed.
 type view struct {
 	Options
-	Command                 string   // how the text was made
-	Listen, Admin           hostPort // hide the strings of Options
+	Command                 string   // the command that generated the text
+	Listen, Admin           hostPort // parsed; they shadow the strings of Options
 	Sightlines              []sightlines
 	Pools                   []poolView
 	Picks                   []pick
 	Composite               bool
 	Stats                   bool   // Envoy can count by tags from its access log
-	TooLarge                int    // the first length above BodyLimit
-	Passed                  string // paths whose bodies pass unread, where others do not
-	Paths, Odd              string // regular expressions: endpoints that take a prompt, and paths that may be one spelt otherwise
+	TooLarge                int    // the smallest length above BodyLimit
+	Passed                  string // paths whose bodies may pass unread, if others may not
+	Paths, Odd              string // regular expressions: endpoints that take a prompt, and paths that may be other spellings of them
 	Headers                 []steering.Header
 	Reasons                 []string
-	Sums                    []string // numbers of a decision that are added up, by model and worker
+	Sums                    []string // numbers of a decision that are summed, by model and worker
 	WorkerTLS, SightlineTLS *tlsView
-	LeftOut                 []string // what the release cannot do
+	LeftOut                 []string // what the release does not support
 	Releases                string
 }
 
-// sightlines is a cluster: all of them, for ext_proc; where there are several, another of each one alone, for access logs.
+// sightlines is a cluster: all of them, for ext_proc; and if there are several, another one for each, for access logs.
 type sightlines struct {
 	Cluster string
 	Peers   []peer
@@ -45,19 +45,19 @@ type peer struct {
 	Socket string
 }
 
-// Logs are the clusters that access logs go to: every Sightline hears everything, and knows what it decided itself.
+// Logs returns the clusters that access logs go to: every Sightline gets all of them, and picks out its own decisions.
 func (v *view) Logs() []sightlines { return v.Sightlines[min(1, len(v.Sightlines)-1):] }
 
 type pick struct{ Cluster, Header string }
 
-// poolView is one pool: with a single one, no suffix, no name and no conditions.
+// poolView is one pool. A single one has no suffix, name or conditions.
 type poolView struct {
 	Name, Suffix string
 	Path         string // prefix, "" for none
 	PathRegex    string // the same, quoted
-	Also         string // further header matches, ", " first
+	Also         string // additional header matches, ", " first
 	Workers      []hostPort
-	Names        bool // some worker is a name, not an address
+	Names        bool // at least one worker is given by name, not by address
 	Allow        []Range
 }
 
@@ -66,7 +66,7 @@ type tlsView struct {
 	Names               []hostPort
 }
 
-// reader collects what is wrong with options.
+// reader collects the errors in options.
 type reader struct{ errs []error }
 
 func (r *reader) bad(format string, args ...any) {
@@ -126,7 +126,7 @@ func viewOf(o Options) (*view, error) {
 	return v, errors.Join(r.errs...)
 }
 
-// sightlines reads where Sightline listens.
+// sightlines parses where Sightline listens.
 func (v *view) sightlines(r *reader) (peers []hostPort) {
 	v.Sightlines = []sightlines{{Cluster: "sightline"}}
 	list := strings.Split(v.Options.Sightline, ",")
@@ -153,7 +153,7 @@ func (v *view) sightlines(r *reader) (peers []hostPort) {
 	return peers
 }
 
-// release leaves out what the oldest Envoy in question cannot do.
+// release leaves out what the oldest supported Envoy lacks.
 func (v *view) release(r *reader) {
 	if v.Version == "" {
 		v.Version = strings.TrimSuffix(Version, ".0")
@@ -243,7 +243,7 @@ var (
 	nowhere = []Range{{Prefix: netip.MustParsePrefix("192.0.2.1/32"), FirstPort: 1, LastPort: 1}}
 )
 
-// conditions reads what makes a request this pool's.
+// conditions parses the conditions by which a request belongs to this pool.
 func (p *poolView) conditions(r *reader, key string, in Pool) {
 	if !token.MatchString(in.Name) {
 		r.bad("%sname %q: want a model's name without blanks or quotes", key, in.Name)
