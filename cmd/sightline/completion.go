@@ -29,7 +29,7 @@ func (c *completionCmd) Run(ctx *kong.Context) error {
 	return nil
 }
 
-// offered are the words that may follow a command: the commands below it or the values of its argument, and its flags.
+// offered returns the words that may follow a command: its subcommands or the values of its argument, and its flags.
 func offered(n *kong.Node) (words []string, flags []*kong.Flag) {
 	for _, below := range n.Children {
 		if !below.Hidden {
@@ -47,7 +47,7 @@ func offered(n *kong.Node) (words []string, flags []*kong.Flag) {
 	return words, flags
 }
 
-// bashCompletion tells bash, and zsh by its own emulation; where no word fits, file names are offered.
+// bashCompletion writes the completion for bash, and for zsh's emulation of it. If no word matches, file names are offered.
 func bashCompletion(w io.Writer, root *kong.Node) {
 	line := func(indent, pattern string, n *kong.Node) {
 		words, flags := offered(n)

@@ -21,7 +21,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	return demo.Run(ctx, demo.Options{Envoy: bin, ModelDir: c.ModelDir, Stay: c.Stay, Color: colored(os.Stdout), Out: os.Stdout})
 }
 
-// colored tells whether what is written there is seen on a terminal whose user wants colours.
+// colored reports whether output to f is seen on a terminal whose user wants colours.
 func colored(f *os.File) bool {
 	i, err := f.Stat()
 	return err == nil && i.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""

@@ -41,5 +41,5 @@ func (c *envoyCmd) Run(ctx context.Context) error {
 	return err
 }
 
-// fetching says that Envoy is being fetched.
+// fetching logs that Envoy is being downloaded.
 func fetching(format string, args ...any) { fmt.Fprintf(os.Stderr, "envoy: "+format+"\n", args...) }

@@ -24,7 +24,7 @@ type initCmd struct {
 	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers count cached ones."`
 }
 
-// Help is what `sightline init --help` says beside the flags.
+// Help is the text of `sightline init --help` besides the flags.
 func (c *initCmd) Help() string {
 	return "Asks running workers what they are, finds their models' files, writes sightline.yaml and envoy.yaml, checks them, and says what is to be switched on at the workers."
 }

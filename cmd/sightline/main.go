@@ -1,6 +1,6 @@
 // Command sightline routes multimodal chat requests, behind Envoy, to the worker that holds most of their KV cache.
 //
-// Each subcommand has a file of its own; here are only the flags that the program knows and where they lead.
+// Each subcommand has a file of its own; this one holds the program's flags and dispatches to them.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	_ "time/tzdata" // time_zone, in images without a zone database
+	_ "time/tzdata" // for time_zone, in images without a zone database
 
 	"github.com/alecthomas/kong"
 

@@ -22,7 +22,7 @@ type simCmd struct {
 }
 
 func (c *simCmd) Run() error {
-	signal.Reset(os.Interrupt, syscall.SIGTERM) // there is nothing to put in order: it just ends
+	signal.Reset(os.Interrupt, syscall.SIGTERM) // there is nothing to clean up: exit at once
 	if c.WriteTrace != "" {
 		return toFile(c.WriteTrace, fleetsim.WritePictures)
 	}

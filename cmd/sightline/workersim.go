@@ -8,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
-// workerSimCmd runs a simulated worker, for the examples and for trying things out.
+// workerSimCmd runs a simulated worker, for the examples and for experiments.
 type workerSimCmd struct {
 	Engine        string  `enum:"vllm,sglang,trtllm,trtllm-zmq,standalone" default:"vllm" help:"vllm, sglang, trtllm (events drained over HTTP), trtllm-zmq, or standalone (a worker of NVIDIA's standalone router example)."`
 	ModelDir      string  `type:"existingdir" required:"" help:"Model directory (without weights)."`
