@@ -1,7 +1,7 @@
-// Package trace sends decisions as OpenTelemetry spans over OTLP/gRPC: one span "sightline decide" each, under the span that
-// the request came with. What a client wrote is in none of it: no prompt, no image, no header, no name of a model that is
-// not configured. The candidates are its events. Nothing waits for the receiver: of the spans that are made and not yet sent more
-// than 2,048 are dropped; what became of each is counted.
+// Package trace sends decisions as OpenTelemetry spans over OTLP/gRPC: one span "sightline decide" each, as a child of the span
+// that the request came with. Spans contain nothing that a client wrote: no prompt, no image, no header, no name of a model that is
+// not configured. The candidates are span events. Nothing waits for the receiver: more than 2,048 unsent spans are dropped, and the
+// outcome of each span is counted.
 package trace
 
 import (
@@ -29,17 +29,17 @@ import (
 
 const (
 	mostQueued  = 2048
-	longest     = 128             // bytes of a traceparent that is read; version 00 has 55
-	flushWithin = 2 * time.Second // at the end
+	longest     = 128             // bytes of a traceparent that is parsed; version 00 has 55
+	flushWithin = 2 * time.Second // when it closes
 )
 
 // Options say where spans go.
 type Options struct {
 	Endpoint string                                // host:port of an OTLP/gRPC receiver
 	Insecure bool                                  // plain text; otherwise TLS with the system's authorities
-	Sample   float64                               // share of the decisions whose request came with no span, 0 to 1
+	Sample   float64                               // share of the decisions that are traced if the request came without a span, 0 to 1
 	Version  string                                // Sightline's
-	Told     func(id string) (router.Recent, bool) // a decision's candidates
+	Told     func(id string) (router.Recent, bool) // looks up a decision's candidates
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer // nil: none
 }
@@ -53,13 +53,13 @@ type Tracer struct {
 	log      *zap.Logger
 }
 
-// counts say what became of the spans, and how many wait.
+// counts holds the counters of spans by outcome, and the number waiting.
 type counts struct {
 	waiting atomic.Int64
 	spans   *prometheus.CounterVec
 }
 
-// queue lets through what the batcher behind it has room for, which drops in silence.
+// queue passes on only as many spans as the batcher behind it has room for, because the batcher drops others silently.
 type queue struct {
 	sdk.SpanProcessor
 	*counts
@@ -74,7 +74,7 @@ func (q queue) OnEnd(span sdk.ReadOnlySpan) {
 	q.SpanProcessor.OnEnd(span)
 }
 
-// sender is where the batcher's spans end.
+// sender counts the spans that the batcher exports.
 type sender struct {
 	sdk.SpanExporter
 	*counts
@@ -90,8 +90,8 @@ func (s sender) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error
 	return err
 }
 
-// Start connects in the background: a receiver that is away is no error. Failures of OpenTelemetry's own, which it keeps one
-// handler for in a process, go to the log, each message once a minute.
+// Start connects in the background: an unreachable receiver is not an error. OpenTelemetry's own errors, for which it has one
+// handler per process, go to the log, each message once a minute.
 func Start(opt Options) (*Tracer, error) {
 	secure := otlptracegrpc.WithTLSCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12}))
 	if opt.Insecure {
@@ -114,7 +114,7 @@ func Start(opt Options) (*Tracer, error) {
 	return &Tracer{provider: provider, exporter: exporter, tracer: provider.Tracer("sightline"), told: opt.Told, log: log}, nil
 }
 
-// Decided is an extproc.Traced.
+// Decided implements extproc.Traced.
 func (t *Tracer) Decided(traceparent, path string, d router.Decision, began time.Time, took time.Duration) {
 	ctx := context.Background()
 	if len(traceparent) <= longest {
@@ -128,7 +128,7 @@ func (t *Tracer) Decided(traceparent, path string, d router.Decision, began time
 	span.End(trace.WithTimestamp(began.Add(took)))
 }
 
-// candidates are the workers that the decision weighed, best first, in tokens.
+// candidates adds the workers that the decision considered, best first, in tokens.
 func (t *Tracer) candidates(span trace.Span, id string) {
 	told, ok := t.told(id)
 	if !ok || told.Considered == 0 {
@@ -142,7 +142,7 @@ func (t *Tracer) candidates(span trace.Span, id string) {
 	}
 }
 
-// attributes follow OpenTelemetry's semantic conventions for generative AI where those have a name for it.
+// attributes uses the names of OpenTelemetry's semantic conventions for generative AI where they exist.
 func attributes(path string, d *router.Decision) []attribute.KeyValue {
 	out := []attribute.KeyValue{attribute.String("sightline.id", d.ID), attribute.String("sightline.reason", string(d.Reason))}
 	operation := ""
@@ -168,7 +168,7 @@ func attributes(path string, d *router.Decision) []attribute.KeyValue {
 	return out
 }
 
-// Close sends what is queued, for two seconds at most. Nil is closed.
+// Close sends what is queued, for at most two seconds. It may be called on nil.
 func (t *Tracer) Close() {
 	if t == nil {
 		return
@@ -177,6 +177,6 @@ func (t *Tracer) Close() {
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
 		t.log.Warn("the last traces are not sent", zap.Error(err))
-		_ = t.exporter.Shutdown(ctx) // else it tries again for a minute
+		_ = t.exporter.Shutdown(ctx) // otherwise it retries for a minute
 	}
 }
