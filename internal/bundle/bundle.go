@@ -1,8 +1,9 @@
-// Package bundle puts what a bug report needs into one tar.gz: the effective configuration, the version, what a running Sightline
-// and an Envoy say of themselves, and doctor's checks. Prompts, images and keys are in none of these pages.
+// Package bundle collects what a bug report needs in one tar.gz: the effective configuration, the version, the pages of a running
+// Sightline and an Envoy, and doctor's checks. None of these pages contains prompts, images or keys.
 //
-// A secret is taken out in three ways. Of Sightline's JSON go clients' words (clientText), of Envoy's the keys that may hold a secret
-// (redact), and of every text the tokens, what the configuration's ${…} references stand for, and the userinfo and query of URLs (scrub).
+// Secrets are removed in three ways: clients' text from Sightline's JSON (clientText), keys that may hold a secret from Envoy's
+// (redact), and from every text the tokens, the values of the configuration's ${…} references, and the userinfo and query of URLs
+// (scrub).
 package bundle
 
 import (
@@ -31,25 +32,25 @@ const (
 	patience  = time.Minute
 )
 
-// Options say what is asked. What is empty is left out, and listed as missing; so is what does not answer.
+// Options say what to collect. What an empty field refers to, or what does not answer, is left out and listed as missing.
 type Options struct {
 	Config string    // Sightline's file
-	Admin  string    // a running Sightline's admin page, as URL
+	Admin  string    // URL of a running Sightline's admin page
 	Token  string    // its admin_token; "": the file's
-	Envoy  string    // Envoy's admin page, as URL
-	File   string    // where to; "": sightline-bundle-TIME.tar.gz in the working directory
-	Out    io.Writer // gets the list of what is in it
+	Envoy  string    // URL of Envoy's admin page
+	File   string    // the output; "": sightline-bundle-TIME.tar.gz in the working directory
+	Out    io.Writer // gets the list of the contents
 }
 
 type bundle struct {
-	cfg     config.Config // zero: none could be read
+	cfg     config.Config // zero if it could not be read
 	token   string
 	tar     *tar.Writer
 	out     io.Writer
 	missing strings.Builder
 }
 
-// Run writes the file, readable by its owner alone. What could not be had is no error: missing.txt in it says why.
+// Run writes the file, readable only by its owner. What cannot be collected is not an error: missing.txt in it gives the reasons.
 func Run(ctx context.Context, o Options) (err error) {
 	now := time.Now()
 	name := cmp.Or(o.File, now.UTC().Format("sightline-bundle-20060102T150405Z.tar.gz"))
@@ -107,7 +108,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// configuration is the effective one, with references as they stand in the file.
+// configuration returns the effective configuration, with references as written in the file.
 func (b *bundle) configuration(file string) ([]byte, error) {
 	if file == "" {
 		return nil, errors.New("not asked for (give -c)")
@@ -134,7 +135,7 @@ func (b *bundle) add(name string, text []byte, at time.Time) error {
 	return err
 }
 
-// get gives one page.
+// get returns one page.
 func get(ctx context.Context, base, page, token string) ([]byte, error) {
 	if base == "" {
 		return nil, errors.New("not asked for (give its admin page's URL)")
@@ -142,33 +143,33 @@ func get(ctx context.Context, base, page, token string) ([]byte, error) {
 	return admin.Ask(ctx, admin.Question{Base: base, Path: "/" + page, Token: token, Most: maxAnswer})
 }
 
-// hidden stands where a secret was.
+// hidden replaces secrets.
 const hidden = "hidden"
 
 var (
 	userinfo = regexp.MustCompile(`://[^/\s"'@?#]+@`)
 	query    = regexp.MustCompile(`(://[^\s"'?]*\?)[^\s"']+`)
-	// What Sightline tells of clients' words, with audit_text: the text of two tokens. Names of models that they asked for stay.
+	// With audit_text Sightline's pages contain client text, that of two tokens. Names of requested models are kept.
 	clientText = regexp.MustCompile(`("(?:our_text|their_text)": *")(?:[^"\\]|\\.)*"`)
-	// Envoy's keys whose values may be secrets or hold them: data sources, keys, and a whole configuration as a flag.
+	// Envoy's keys whose values may be or contain secrets: data sources, keys, and a whole configuration as a flag.
 	secretKey = regexp.MustCompile(`(?i)^(inline_(string|bytes)|config_yaml|.*(password|private_key|secret|token)|authorization|cookie)$`)
-	// Headers, as Envoy's lists of headers to add and to match name them.
+	// Headers in Envoy's lists of headers to add and to match.
 	secretHeader = regexp.MustCompile(`(?i)authorization|cookie|api-?key|token|secret|password`)
 )
 
-// scrub takes out of a text what the configuration refers to, the tokens, and the userinfo and query of URLs.
+// scrub removes from a text the values of the configuration's references, the tokens, and the userinfo and query of URLs.
 func (b *bundle) scrub(text string) string {
 	text = b.cfg.Hide(errors.New(text)).Error()
 	for _, token := range []string{b.token, b.cfg.AdminToken} {
 		if token != "" {
-			quoted, _ := json.Marshal(token) // a string does not fail
+			quoted, _ := json.Marshal(token) // a string always marshals
 			text = strings.NewReplacer(token, hidden, string(quoted[1:len(quoted)-1]), hidden).Replace(text)
 		}
 	}
 	return query.ReplaceAllString(userinfo.ReplaceAllString(text, "://"+hidden+"@"), "${1}"+hidden)
 }
 
-// redacted is JSON of Envoy's without what may be secret. What is no JSON is not passed on.
+// redacted returns Envoy's JSON without possible secrets. Text that is not JSON is refused.
 func redacted(text []byte) ([]byte, error) {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -184,7 +185,7 @@ func redacted(text []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// redact hides each text below a key that may hold a secret, and those beside a header's name that does.
+// redact hides each text below a key that may hold a secret, and the value beside the name of a header that may.
 func redact(v any, secret bool) any {
 	switch v := v.(type) {
 	case map[string]any:
