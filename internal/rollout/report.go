@@ -1,5 +1,5 @@
-// Package rollout answers what an operator asks on the way from `mode: observe` to all requests steered: what it brings (Report),
-// and what another configuration would have brought (Replay).
+// Package rollout answers an operator's questions between `mode: observe` and steering all requests: the effect of steering
+// (Report), and of another configuration (Replay).
 package rollout
 
 import (
@@ -23,7 +23,7 @@ type ReportOptions struct {
 
 const maxReport = 1 << 20 // bytes of an answer
 
-// Report prints what steering brings.
+// Report prints the effect of steering.
 func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
 	r, err := o.read(ctx)
 	if err != nil {
@@ -52,7 +52,7 @@ func (o *ReportOptions) read(ctx context.Context) (r report.Report, err error) {
 	return report.ReadLog(lines)
 }
 
-// readers are the files one after another. End them, also after an error.
+// readers returns a reader of the concatenated files. The caller must call end, also after an error.
 func readers(files []string) (_ io.Reader, end func(), err error) {
 	var all []io.Reader
 	var open []*os.File
