@@ -1,11 +1,11 @@
 // Package hub fetches the small files of a model, those that prompts depend on, from a model hub that speaks Hugging Face's
-// protocol: a branch is resolved to its commit once, and each file is asked for by that commit.
+// protocol: a branch is resolved to its commit once, and each file is requested by that commit.
 //
 //	GET ENDPOINT/api/models/NAME/revision/REVISION?blobs=true ─▶ the commit, its files, their sizes and hashes
-//	GET ENDPOINT/NAME/resolve/COMMIT/FILE                     ─▶ the file, or a redirect to where it lies
+//	GET ENDPOINT/NAME/resolve/COMMIT/FILE                     ─▶ the file, or a redirect to it
 //
-// The token goes to the endpoint's own host and port alone. A hub may be anything: files and their number are bounded, names stay
-// within the directory, what has a hash is held to it, and a directory appears whole or not at all.
+// The token is sent only to the endpoint's own host and port. The hub is not trusted: files and their number are bounded, names
+// stay within the directory, hashes are verified where they are given, and a directory appears completely or not at all.
 package hub
 
 import (
@@ -38,7 +38,7 @@ const (
 	idle      = 30 * time.Second
 )
 
-// Hub is where models lie.
+// Hub is a model hub.
 type Hub struct {
 	Endpoint string // such as https://hub.example.com
 	Token    string // "": none
@@ -63,24 +63,24 @@ func FromEnvironment(getenv func(string) string) (Hub, error) {
 	return h, nil
 }
 
-// Home is the directory of Hugging Face's own tools: HF_HOME, by default ~/.cache/huggingface.
+// Home returns the directory of Hugging Face's own tools: HF_HOME, by default ~/.cache/huggingface.
 func Home(getenv func(string) string) string {
 	return cmp.Or(getenv("HF_HOME"), filepath.Join(cmp.Or(getenv("XDG_CACHE_HOME"), filepath.Join(getenv("HOME"), ".cache")), "huggingface"))
 }
 
-// file is one of a commit's files. Hashes are "" where the hub does not tell them.
+// file is one of a commit's files. Hashes are "" if the hub does not give them.
 type file struct {
 	Name string `json:"rfilename"`
 	Size int64  `json:"size"`
-	Blob string `json:"blobId"` // Git's name of what the repository holds: of an LFS file its pointer
+	Blob string `json:"blobId"` // Git's hash of the object in the repository: for an LFS file that of its pointer
 	LFS  *struct {
 		SHA256 string `json:"sha256"`
 		Size   int64  `json:"size"`
 	} `json:"lfs"`
 }
 
-// Fetch puts the small files of a model into the directory dir, which must not be there, and gives the commit that they are of.
-// A revision is a branch, a tag or a commit; "": main.
+// Fetch downloads the small files of a model into the directory dir, which must not exist, and returns their commit. A revision is
+// a branch, a tag or a commit; "": main.
 func (h Hub) Fetch(ctx context.Context, name, revision, dir string) (commit string, err error) {
 	if parts := strings.Split(name, "/"); len(parts) > 2 || !filepath.IsLocal(name) {
 		return "", fmt.Errorf("%q is no repository's name (want one such as Qwen/Qwen2.5-VL-7B-Instruct)", name)
@@ -110,7 +110,7 @@ func (h Hub) Fetch(ctx context.Context, name, revision, dir string) (commit stri
 	return commit, os.Rename(part, dir)
 }
 
-// client follows redirects, without the token where they lead away, and never from https to http.
+// client returns a client that follows redirects, without the token if they lead to another host, and never from https to http.
 func (h Hub) client() (c *http.Client, end func()) {
 	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: idle, TLSHandshakeTimeout: idle, MaxResponseHeaderBytes: 1 << 20,
 		DisableCompression: true}
@@ -120,7 +120,7 @@ func (h Hub) client() (c *http.Client, end func()) {
 			return errors.New("too many redirects")
 		case from.Scheme == "https" && req.URL.Scheme != "https":
 			return errors.New("a redirect from https to another scheme")
-		case req.URL.Host != from.Host || req.URL.Scheme != from.Scheme: // net/http goes by the name alone, not by the port
+		case req.URL.Host != from.Host || req.URL.Scheme != from.Scheme: // net/http compares only the host name, not the port
 			req.Header.Del("Authorization")
 		}
 		req.Header.Del("Referer")
@@ -128,7 +128,7 @@ func (h Hub) client() (c *http.Client, end func()) {
 	}}, t.CloseIdleConnections
 }
 
-// get asks for a path of the endpoint's.
+// get requests a path of the endpoint.
 func (h Hub) get(ctx context.Context, client *http.Client, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.Endpoint+"/"+path, nil)
 	if err != nil {
@@ -159,7 +159,7 @@ func (h Hub) get(ctx context.Context, client *http.Client, path string) (*http.R
 	return nil, err
 }
 
-// list resolves a revision and gives the files that matter.
+// list resolves a revision and returns the files that are needed.
 func (h Hub) list(ctx context.Context, client *http.Client, name, revision string) (commit string, files []file, err error) {
 	res, err := h.get(ctx, client, "api/models/"+name+"/revision/"+url.PathEscape(revision)+"?blobs=true")
 	if err != nil {
@@ -194,7 +194,7 @@ func (h Hub) list(ctx context.Context, client *http.Client, name, revision strin
 	return about.Commit, files, nil
 }
 
-// file fetches one file and holds it to what was told of it.
+// file downloads one file and verifies its size and hashes.
 func (h Hub) file(ctx context.Context, client *http.Client, path string, f file, at string) error {
 	res, err := h.get(ctx, client, (&url.URL{Path: path}).EscapedPath())
 	if err != nil {
