@@ -2,7 +2,7 @@ package steering
 
 import "strings"
 
-// Scope is a kind of place in a body; several are or-ed.
+// Scope is a kind of place in a body; several may be or-ed.
 type Scope uint8
 
 const (
@@ -20,10 +20,10 @@ const (
 // Field is a member of a request's body that clients must not send.
 type Field struct {
 	Name   string
-	Prefix bool // all names that begin so
+	Prefix bool // Name is a prefix
 	In     Scope
 	Reader string
-	Source string // where the reader's own code has the name
+	Source string // where the reader's source code has the name
 	Why    string
 }
 
@@ -35,7 +35,7 @@ const (
 	nvext      = "lib/llm/src/protocols (nvext)"
 )
 
-// Fields are the members that are taken out of a body, and where.
+// Fields are the members that are removed from a body, and where.
 var Fields = []Field{
 	{"uuid", false, InPart, "vLLM 0.32", "vllm/entrypoints/chat_utils.py", `the medium's name in all caches; "" counts as one`},
 	{"mm_hashes", false, InBody | InArgs | InPart | InMedia, "SGLang 0.5.23", sglangIO, "the medium's identity; killed a Qwen3-VL server"},
@@ -72,7 +72,7 @@ var Fields = []Field{
 	{"metadata_upload", false, InExtra, "Dynamo 1.6", nvext, "a URL that a worker uploads to"},
 }
 
-// byName and prefixed are Fields, made ready to be looked up for each key of a body.
+// byName and prefixed index Fields for the look-up of each key of a body.
 var byName, prefixed = func() (map[string]*Field, []*Field) {
 	names, prefixes := make(map[string]*Field, len(Fields)), []*Field(nil)
 	for i := range Fields {
@@ -86,8 +86,7 @@ var byName, prefixed = func() (map[string]*Field, []*Field) {
 	return names, prefixes
 }()
 
-// FieldOf is the table's entry for a key, wherever it stands; nil for none. Keys count as written: engines tell cases
-// apart.
+// FieldOf returns the table's entry for a key in any scope; nil for none. Keys are case-sensitive, as in the engines.
 func FieldOf(key string) *Field {
 	if f := byName[key]; f != nil {
 		return f
@@ -100,7 +99,7 @@ func FieldOf(key string) *Field {
 	return nil
 }
 
-// Field is the table's entry for a key in a place of this scope; nil: it may stay.
+// Field returns the table's entry for a key in a place of this scope; nil: the key may stay.
 func (s Scope) Field(key string) *Field {
 	if f := FieldOf(key); f != nil && f.In&s != 0 {
 		return f
@@ -108,7 +107,7 @@ func (s Scope) Field(key string) *Field {
 	return nil
 }
 
-// Label names the field in counters and logs: bootstrap_* for a prefix. Never a client's text.
+// Label returns the field's name for counters and logs: bootstrap_* for a prefix. It is never a client's text.
 func (f *Field) Label() string {
 	if f.Prefix {
 		return f.Name + "*"
@@ -116,7 +115,7 @@ func (f *Field) Label() string {
 	return f.Name
 }
 
-// within says which scope the value of a key opens.
+// within maps a scope and a key to the scope of the key's value.
 var within = map[Scope]map[string]Scope{
 	InBody: {"messages": InList, "input": InList, "system": InContent, "vllm_xargs": InArgs, "extra_args": InArgs,
 		"nvext": InExtra, "lora_request": InExtra},
@@ -125,5 +124,5 @@ var within = map[Scope]map[string]Scope{
 		"video_url": InMedia, "image_embeds": InMedia, "audio_embeds": InMedia, "source": InMedia, "file": InMedia},
 }
 
-// Below is the scope of a member's value.
+// Below returns the scope of a member's value.
 func (s Scope) Below(key string) Scope { return within[s][key] }

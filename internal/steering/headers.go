@@ -2,17 +2,17 @@ package steering
 
 import "strings"
 
-// Header is a request header that clients must not send, or all headers of a prefix. Names are in lower case, as HTTP/2
-// and Envoy write them; they count in any case.
+// Header is a request header that clients must not send, or all headers with a prefix. Names are in lower case, as HTTP/2 and Envoy
+// write them, and match in any case.
 type Header struct {
 	Name   string
-	Prefix bool // all names that begin so
+	Prefix bool // Name is a prefix
 	Reader string
-	Source string // where the reader's own code has the name
+	Source string // where the reader's source code has the name
 	Why    string
 }
 
-// Match reports whether a header's name, in any case, is meant.
+// Match reports whether this header has that name, in any case.
 func (h *Header) Match(name string) bool {
 	if !h.Prefix {
 		return strings.EqualFold(name, h.Name)
@@ -20,7 +20,7 @@ func (h *Header) Match(name string) bool {
 	return len(name) >= len(h.Name) && strings.EqualFold(name[:len(h.Name)], h.Name)
 }
 
-// Headers are the headers that Envoy removes before it looks at a request: what follows sets those that it means itself.
+// Headers are removed by Envoy before it reads a request; later filters set those that they need themselves.
 var Headers = []Header{
 	{"x-target-worker", true, "Envoy, our configuration", "envoy/envoy.yaml.tmpl", "an address that Envoy dials"},
 	{"x-sightline-", true, "Sightline", "extproc/answer.go", "joins a decision and its access log"},

@@ -1,12 +1,12 @@
-// Package steering lists what a client must not say to engines and to the routers in front of them, and the endpoints
-// where it could: one list for Envoy's configuration, for the gate that asks for bodies and for the cleaning of bodies.
+// Package steering lists what a client must not send to engines and to the routers in front of them, and the endpoints that accept
+// it. One list serves Envoy's configuration, the gate that requests bodies, and the cleaning of bodies.
 //
-// The names are meant for routers and proxies. Whoever may send them chooses a worker or a rank, has a worker take KV
-// blocks from an address, or reads other clients' pictures. Each entry names who reads it, as of which release, and where
-// its source has the name.
+// The names are meant for routers and proxies. A client that could send them could choose a worker or a rank, make a worker take KV
+// blocks from an address, or read other clients' pictures. Each entry names the reader, its release, and where its source has the
+// name.
 //
-// What is not listed: a priority in the body, cache_salt and session_id. They are part of the engines' public API, weigh
-// only for requests of one's own, and priority counts only where an operator has turned it on.
+// Not listed are a priority in the body, cache_salt and session_id: they are part of the engines' public API and affect only the
+// client's own requests, and priority has an effect only if an operator has enabled it.
 package steering
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// The paths whose body names a prompt. All take a POST of one JSON object.
+// The paths whose body contains a prompt. All take a POST of one JSON object.
 const (
 	Chat        = "/v1/chat/completions"
 	Batch       = "/v1/chat/completions/batch"
@@ -25,19 +25,19 @@ const (
 	Messages    = "/v1/messages"
 )
 
-// Endpoints are all of them: Envoy asks Sightline about these and Sightline reads nothing else.
+// Endpoints lists all of them: Envoy asks Sightline about these, and Sightline reads no others.
 var Endpoints = []string{Chat, Batch, Completions, Responses, Messages}
 
-// Odd is a regular expression (RE2, whole match) for paths that servers may read otherwise than they are spelt: Canonical
-// changes no other path in which Envoy has resolved the dots.
+// Odd is a regular expression (RE2, whole match) for paths that servers may read differently from how they are spelled: Canonical
+// changes no other path whose dots Envoy has resolved.
 const Odd = `/(.*(%|//|\\).*|/.*|.*/)`
 
-// Canonical is a path as servers behind us may read it: uvicorn decodes escapes once before it looks for a route
-// (unquote, all releases), Starlette's routes match a path with the end of a line behind it ($ of Python's re), others read a backslash or several slashes as one, follow dots, or redirect from a path with a
-// slash at its end to one without.
+// Canonical returns a path as the servers behind us may read it: uvicorn decodes escapes once before it looks up a route (unquote,
+// all releases), Starlette's routes match a path that ends in a line break ($ of Python's re), others treat a backslash or several
+// slashes as one slash, resolve dots, or redirect from a path with a trailing slash to the one without.
 func Canonical(p string) string {
 	if strings.IndexByte(p, '%') >= 0 {
-		if plain, err := url.PathUnescape(p); err == nil { // else a % stays, which no endpoint has
+		if plain, err := url.PathUnescape(p); err == nil { // otherwise a % stays, and no endpoint has one
 			p = plain
 		}
 		p = strings.TrimSuffix(p, "\n")
