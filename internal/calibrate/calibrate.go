@@ -1,9 +1,9 @@
-// Package calibrate measures one idle worker: how fast it prefills, and what an image costs beside its tokens.
+// Package calibrate measures one idle worker: how fast it prefills, and what an image costs besides its tokens.
 //
-//	the same long text twice  ─▶ the second comes from the prefix cache: what it spares, by the time that it spares, is the rate
-//	the same image twice      ─▶ likewise; what the rate does not explain is the encoder's work, in tokens of prefill
+//	the same long text twice  ─▶ the second hits the prefix cache: tokens saved over time saved is the rate
+//	the same image twice      ─▶ likewise; time that the rate does not explain is the encoder's, in tokens of prefill
 //
-// Texts and images are random, so that no cache has them. Each request asks for one token.
+// Texts and images are random, so that no cache holds them. Each request asks for one token.
 package calibrate
 
 import (
@@ -29,27 +29,27 @@ import (
 )
 
 const (
-	words    = 8000 // of the long text, about as many tokens
-	few      = 2000 // where the model's length is not known
+	words    = 8000 // of the long text; about as many tokens
+	few      = 2000 // if the model's context length is unknown
 	side     = 896  // pixels of the image
 	patience = 5 * time.Minute
 	askTime  = 5 * time.Second
 )
 
-// Options say how to measure.
+// Options control a measurement.
 type Options struct {
-	Force bool             // also a worker that is busy, or does not say
+	Force bool             // measure even a worker that is busy, or does not report it
 	Now   func() time.Time // nil: time.Now
 }
 
-// Result is what was measured.
+// Result is the result of a measurement.
 type Result struct {
-	Rate        float64 // tokens prefilled a second
-	ImageTokens int     // of a request with an image of 896 by 896 pixels, its few words included; 0: it takes none
-	Encode      float64 // what that image costs beside them, in tokens of prefill
+	Rate        float64 // tokens prefilled per second
+	ImageTokens int     // of a request with an image of 896 by 896 pixels, including its few words; 0: it accepts no images
+	Encode      float64 // cost of that image besides its tokens, in tokens of prefill
 }
 
-// Measure measures the worker of which f tells, and says before what it sends.
+// Measure measures the worker that f describes, and announces on say what it sends.
 func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r Result, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -89,7 +89,7 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 	return r, nil
 }
 
-// String says it for people.
+// String formats the result for people.
 func (r Result) String() string {
 	s := fmt.Sprintf("prefills %.0f tokens a second", r.Rate)
 	if r.ImageTokens > 0 {
@@ -98,7 +98,7 @@ func (r Result) String() string {
 	return s
 }
 
-// Fleet measures the first worker of each class of a configuration and says what to write there.
+// Fleet measures the first worker of each class of a configuration and prints what to write into it.
 func Fleet(ctx context.Context, cfg *config.Config, o Options, say io.Writer) error {
 	client, done := rules.NewClient(askTime, nil), map[string]bool{}
 	for i := range cfg.Workers {
@@ -127,7 +127,7 @@ func Fleet(ctx context.Context, cfg *config.Config, o Options, say io.Writer) er
 	return nil
 }
 
-// Key is the rate as the key prefill_rate takes it: two digits are known.
+// Key returns the rate for the key prefill_rate, rounded to two significant digits.
 func (r Result) Key() int {
 	step := math.Pow(10, math.Floor(math.Log10(max(1, r.Rate)))-1)
 	return int(math.Round(r.Rate/step) * step)
@@ -141,11 +141,11 @@ type meter struct {
 	now    func() time.Time
 }
 
-// counts are a request's tokens, and those that the second of two was spared.
+// counts holds a request's tokens, and those that the second of two requests was spared.
 type counts struct{ prompt, tokens int }
 
-// twice sends the same content two times and gives what the second was spared. Where answers do not count cached tokens, it is
-// taken to have been spared all.
+// twice sends the same content twice and returns what the second request was spared. If responses do not count cached tokens, it
+// assumes that all tokens were spared.
 func (m *meter) twice(content any) (c counts, took time.Duration, err error) {
 	var u [2]survey.Usage
 	var took2 [2]time.Duration
@@ -178,7 +178,7 @@ func (m *meter) ask(content any) (survey.Usage, error) {
 	return survey.Post(m.ctx, m.client, m.facts.Addr, "/v1/chat/completions", body)
 }
 
-// text is so many random words.
+// text returns n random words.
 func text(n int) string {
 	list := strings.Fields("one two three four five red green blue sea wind rain stone tree house door road time day night hand")
 	out := make([]string, n)
@@ -188,7 +188,7 @@ func text(n int) string {
 	return strings.Join(out, " ")
 }
 
-// noise is a PNG of random squares as a data URL.
+// noise returns a PNG of random squares as a data URL.
 func noise() string {
 	img := image.NewGray(image.Rect(0, 0, side, side))
 	for y := 0; y < side; y += 8 {
@@ -200,6 +200,6 @@ func noise() string {
 		}
 	}
 	var b bytes.Buffer
-	_ = png.Encode(&b, img) // into memory it does not fail
+	_ = png.Encode(&b, img) // cannot fail into memory
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }
