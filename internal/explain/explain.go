@@ -1,6 +1,6 @@
-// Package explain shows what each stage makes of a request (text, tokens, image names, block hashes), and what an index holds
-// of a worker. It reads a request by the very code that serve decides with, but waits ten seconds for images; what cannot be
-// read is told as the request's error.
+// Package explain shows the result of each stage of reading a request (text, tokens, image names, block hashes), and what an index
+// holds of a worker. It uses the same code as serve's decisions, but waits ten seconds for images; a request that cannot be read
+// yields an error in the output.
 //
 //	explain.go  options, requests read   model.go  the model that they name   request.go  the stages   print.go  for people
 //	index.go    explain --index                  live.go   explain --admin: where a running Sightline sends a request, and why
@@ -18,13 +18,13 @@ import (
 	"time"
 )
 
-// patience is how long an image is waited for; the router has its own, much smaller budget.
+// patience is how long to wait for an image. The router's own budget is much smaller.
 const patience = 10 * time.Second
 
-// Options say which model reads which requests. With ModelDir a request is explained as given, a client's uuids for images
-// included; with Config they are left out, as in what Sightline forwards.
+// Options say which model reads which requests. With ModelDir a request is explained as given, including a client's uuids for
+// images; with Config they are removed, as in what Sightline forwards.
 type Options struct {
-	File string // one request a line; "-": standard input
+	File string // one request per line; "-": standard input
 
 	ModelDir      string // a model directory, or
 	Config        string // Sightline's configuration, with Model
@@ -36,19 +36,19 @@ type Options struct {
 	MediaAllow    []string  // private networks that image URLs may point to
 	Set           []string  // key=value for any other key of a model
 	Now           time.Time // the date that templates print; zero: now
-	JSONL         bool      // one JSON object a line
+	JSONL         bool      // one JSON object per line
 
 	Class  string // one of the model's classes
-	Index  string // instead of requests: what is held by a worker, by an admin address or a snapshot's file
+	Index  string // instead of requests: print what a worker holds, by an admin address or a snapshot file
 	Worker string
 	Rank   int
 
 	Admin string // a running Sightline's admin address: where it would send the requests, or
-	ID    string // what it knew and what became of a past decision
+	ID    string // a past decision and its outcome
 	Token string // its admin_token
 }
 
-// Run writes to standard output what each stage makes of the requests, or what an index holds.
+// Run writes the stages' results for the requests, or the contents of an index, to standard output.
 func Run(ctx context.Context, o Options) error {
 	out := bufio.NewWriterSize(os.Stdout, 1<<16)
 	defer out.Flush()
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	return cmp.Or(failed, err)
 }
 
-// explainer explains one request: by a model's files, or as a running Sightline would route it.
+// explainer returns a function that explains one request: by a model's files, or as a running Sightline would route it.
 func (o *Options) explainer(ctx context.Context, out io.Writer) (func(request []byte) error, error) {
 	if o.Admin != "" {
 		return func(request []byte) error { return o.showRoute(ctx, out, request) }, nil
@@ -91,7 +91,7 @@ func (o *Options) explainer(ctx context.Context, out io.Writer) (func(request []
 	}, err
 }
 
-// eachRequest gives the requests of a file: one a line, or one that is written over several lines.
+// eachRequest calls do for each request of a file: one per line, or a single one that spans several lines.
 func eachRequest(in io.Reader, do func(request []byte)) error {
 	lines := bufio.NewReaderSize(in, 1<<20)
 	for first := true; ; first = false {

@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/internal/admin"
 )
 
-// maxIndex bounds a listing that is fetched: some 9 million blocks.
+// maxIndex bounds the size of a fetched listing: some 9 million blocks.
 const maxIndex = 1 << 30
 
 // showIndex prints what an index holds of one worker-rank: a running Sightline's, by its admin page, or a file's.

@@ -26,7 +26,7 @@ func (o *Options) showRoute(ctx context.Context, w io.Writer, line []byte) error
 	return o.showExplained(w, text)
 }
 
-// showDecision prints a past decision of a running Sightline's.
+// showDecision prints a past decision of a running Sightline.
 func (o *Options) showDecision(ctx context.Context, w io.Writer) error {
 	if o.Admin == "" {
 		return errors.New("--id is of a running Sightline's decision (give --admin URL)")
@@ -74,7 +74,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	return err
 }
 
-// table is of the candidates, one a line: what they hold, how loaded they are, and each term of what they cost.
+// table prints the candidates, one per line: what they hold, their load, and each term of their cost.
 func table(w io.Writer, e *admin.Explained) {
 	fmt.Fprintf(w, "\n%d candidates, in tokens; cost is the sum of what stands behind it:\n", e.Considered)
 	t := tabwriter.NewWriter(w, 0, 1, 2, ' ', tabwriter.AlignRight)
@@ -103,7 +103,7 @@ func note(c *router.Considered) string {
 	return ""
 }
 
-// reported is the engine's own count of cached tokens, against the prediction.
+// reported describes the engine's own count of cached tokens, compared with the prediction.
 func reported(e *admin.Explained) string {
 	if e.Reported < 0 {
 		return "the engine's count was not told (envoy.token_usage)"
@@ -112,7 +112,7 @@ func reported(e *admin.Explained) string {
 		map[bool]string{true: ": as predicted"}[e.Reported == e.CachedTokens])
 }
 
-// stored is what the audit found.
+// stored describes the audit's finding.
 func stored(e *admin.Explained) string {
 	switch {
 	case e.Finding != nil:
@@ -132,7 +132,7 @@ func place(worker string, rank int) string {
 	return worker
 }
 
-// behind is a text behind another, if there is one.
+// behind returns sep and text, or "" if text is empty.
 func behind(sep, text string) string {
 	if text == "" {
 		return ""

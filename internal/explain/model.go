@@ -20,7 +20,7 @@ type model struct {
 	adapters []string
 }
 
-// model loads what the options name, and says on standard error what keeps it from being exact.
+// model loads the model that the options name, and prints to standard error what keeps it from being exact.
 func (o *Options) model() (*model, error) {
 	mc, mediaConfig, err := o.named()
 	if err != nil {
@@ -51,7 +51,7 @@ func (o *Options) model() (*model, error) {
 	return &model{m, mc.Adapters}, nil
 }
 
-// named is the model that a configuration or a directory gives.
+// named returns the settings of the model from a configuration or a directory.
 func (o *Options) named() (config.Model, config.Media, error) {
 	if o.Config == "" {
 		mc := config.Model{Name: filepath.Base(o.ModelDir), Dir: o.ModelDir, Server: engine.DefaultServer()}
@@ -79,7 +79,7 @@ func (o *Options) named() (config.Model, config.Media, error) {
 	return config.Model{}, cfg.Media, fmt.Errorf("--model %q is none of the %d models in %s", o.Model, len(cfg.Models), o.Config)
 }
 
-// change gives the model the keys that the options set.
+// change sets the model's keys that the options give.
 func (o *Options) change(mc *config.Model) error {
 	for key, v := range map[string]string{"engine": o.Engine, "engine_version": o.EngineVersion, "engine_model": o.EngineModel} {
 		if v != "" {

@@ -14,20 +14,20 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// explained is one line of --jsonl. Checkers read it: keep the names.
+// explained is one line of --jsonl. Other programs read it: keep the names.
 type explained struct {
 	ID     string `json:"id,omitempty"`
-	Family string `json:"family,omitempty"` // of docs/families.md; none for a text model, and for one that is not known
+	Family string `json:"family,omitempty"` // of docs/families.md; "" for a text model and an unknown one
 	reading
 	LocalHashes []string  `json:"local_hashes"`
 	BlockHashes []string  `json:"block_hashes"`
 	Exact       bool      `json:"exact"`
 	Why         string    `json:"why"`
 	Error       string    `json:"error,omitempty"`
-	Prompts     []reading `json:"prompts,omitempty"` // of a request with several prompts, the first included
+	Prompts     []reading `json:"prompts,omitempty"` // all prompts of a request with several
 }
 
-// reading is what is made of one prompt.
+// reading is the result for one prompt.
 type reading struct {
 	Rendered string   `json:"rendered"`
 	TokenIDs []uint32 `json:"token_ids"`
@@ -44,7 +44,7 @@ type mmItem struct {
 	Name      string `json:"name"`
 }
 
-// explain plays the stages on a request: the body itself, or in an envelope {"id", "endpoint", "headers", "request"}.
+// explain runs the stages on a request: the body itself, or in an envelope {"id", "endpoint", "headers", "request"}.
 func (m *model) explain(ctx context.Context, line []byte) explained {
 	id, endpoint, request := unwrap(line)
 	e := explained{ID: id, Family: m.Family(), reading: reading{TokenIDs: []uint32{}, MM: []mmItem{}}, LocalHashes: []string{}, BlockHashes: []string{}}
@@ -71,7 +71,7 @@ func unwrap(line []byte) (id, endpoint string, request []byte) {
 	return "", endpoint, line
 }
 
-// stages scans and parses the body, makes prompts of it and hashes of the first, and fills in what each stage gives.
+// stages scans and parses the body, makes its prompts and the hashes of the first, and fills in the results of each stage.
 func (m *model) stages(ctx context.Context, e *explained, endpoint string, request []byte) error {
 	var s body.Skeleton
 	var req body.Request
@@ -112,7 +112,7 @@ func readingOf(p *engine.Prompt) reading {
 		r.TokenIDs = []uint32{}
 	}
 	for _, md := range p.Media {
-		if md.Length == 0 { // not known: the prompt ends before it
+		if md.Length == 0 { // unknown: the prompt ends before it
 			continue
 		}
 		it := mmItem{Modality: md.Modality, Offset: md.Offset, Length: md.Length, Width: md.Facts.Width, Height: md.Facts.Height, Name: md.Name}
