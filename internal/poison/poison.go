@@ -2,7 +2,7 @@
 
 package poison
 
-// Fill overwrites b, whose last reader should have been.
+// Fill overwrites b, which must have no more readers.
 func Fill(b []byte) {
 	for i := range b {
 		b[i] = 0xDB
