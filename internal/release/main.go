@@ -1,9 +1,9 @@
 // Command release makes the files of a release from the commit that HEAD names: for each platform an archive and a bill of
 // materials (CycloneDX 1.6), and SHA256SUMS of them all.
 //
-// It builds in a clone of its own, in which it sets the release's tag: the go command then writes version and commit into the
-// binary, and files that are not committed cannot get in. Paths, times and users of the machine are left out, so whoever runs
-// it on the same commit with the same Go gets the same bytes.
+// It builds in its own clone, in which it sets the release's tag: the go command then writes version and commit into the binary,
+// and uncommitted files cannot get in. Paths, times and users of the machine are left out, so every build of the same commit with
+// the same Go gives the same bytes.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// beside is what an archive has beside the binary.
+// beside lists what an archive contains besides the binary.
 var beside = []string{"LICENSE", "NOTICE", "README.md", "CHANGELOG.md",
 	"examples/systemd/sightline.service", "examples/systemd/sightline-agent@.service", "examples/systemd/sightline.yaml"}
 
@@ -53,7 +53,7 @@ func release(version, out string, archs []string) error {
 	}
 	defer os.RemoveAll(work)
 	src := filepath.Join(work, "src")
-	// The lightweight tag is the clone's alone; -f where the repository has it already.
+	// The lightweight tag exists only in the clone; -f in case the repository has it already.
 	for _, args := range [][]string{{"clone", "-q", "--shared", ".", src}, {"-C", src, "tag", "-f", "v" + version}} {
 		if _, err := run("", nil, "git", args...); err != nil {
 			return err
@@ -119,7 +119,7 @@ func run(dir string, env []string, name string, args ...string) (string, error) 
 	return string(out), nil
 }
 
-// pack writes the archive, whose files lie in a folder of its name, are root's, and are as old as the commit.
+// pack writes the archive. Its files are in a folder of its name, owned by root, with the commit's time.
 func pack(archive, folder, src, binary string, at time.Time) (err error) {
 	f, err := os.Create(archive)
 	if err != nil {
@@ -162,7 +162,7 @@ type component struct {
 	PURL    string `json:"purl"`
 }
 
-// materials is the bill of materials: the modules that are linked into the binary, as the go command wrote them there.
+// materials returns the bill of materials: the modules linked into the binary, as recorded by the go command.
 func materials(built *buildinfo.BuildInfo) ([]byte, error) {
 	of := func(kind, path, version string) component {
 		purl := "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
