@@ -1,13 +1,13 @@
 // Package survey asks one worker what it is: engine, release, models, block size, event sockets.
 //
-//	GET /v1/models  ─▶ whose server it is (owned_by), the names it serves, --model where the engine tells it
+//	GET /v1/models  ─▶ whose server it is (owned_by), the names it serves, --model if the engine reports it
 //	GET /version    ─▶ the release
 //	GET its metrics ─▶ the KV cache's settings (vLLM), requests in flight
-//	what the engine has beside (rules.Describe) ─▶ event sockets, arguments
+//	engine-specific requests (rules.Describe) ─▶ event sockets, arguments
 //
-// Nothing that is asked changes anything at the worker; Canary, which does, has it compute one token. What could not be learnt
-// is named. A worker may be anything that listens: each answer is bounded, in time by the client that is given (rules.NewClient:
-// no proxies, no redirects), and in size here.
+// No request changes anything at the worker, except Canary's, which makes it compute one token. What could not be learned is
+// listed. The worker is not trusted: each answer is bounded, in time by the given client (rules.NewClient: no proxies, no
+// redirects), and in size here.
 package survey
 
 import (
@@ -28,19 +28,18 @@ import (
 )
 
 const (
-	maxPage   = 16 << 20 // vLLM's metrics have some 200 KB for each data-parallel rank
+	maxPage   = 16 << 20 // vLLM's metrics have some 200 KB per data-parallel rank
 	maxServed = 1024
 	maxAnswer = 1 << 20
 )
 
-// dynamoOwner is how NVIDIA Dynamo's front end calls the owner of each model (lib/llm/src/http/service/openai.rs).
+// dynamoOwner is the owned_by of NVIDIA Dynamo's front end (lib/llm/src/http/service/openai.rs).
 const dynamoOwner = "nvidia"
 
-// simulatedServer is what this project's own simulated workers put into their Server header.
+// simulatedServer is the Server header of this project's own simulated workers.
 const simulatedServer = "sightline-simulated"
 
-// Ask asks the worker at addr (host:port). An error means that it gave no list of models, so that nothing is known of it but
-// its address.
+// Ask asks the worker at addr (host:port). An error means that it returned no list of models, so that only its address is known.
 func Ask(ctx context.Context, client *http.Client, addr string) (f rules.Facts, err error) {
 	f.Addr = addr
 	err = guard.Call(func() error { return ask(ctx, client, &f) })
@@ -86,7 +85,7 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	return nil
 }
 
-// models reads /v1/models. Its root is the engine's --model at vLLM alone; SGLang's is the served name (its arguments have the
+// models reads /v1/models. Its root is the engine's --model only for vLLM; SGLang's is the served name (its arguments contain the
 // other), and TensorRT-LLM has none.
 func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	body, header, err := rules.Get(ctx, client, f.Addr, "/v1/models", "every engine", maxAnswer)
@@ -126,8 +125,8 @@ func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	return nil
 }
 
-// Canary has the worker compute a token of the same short text, twice, and notes whether answers count the cached tokens: some
-// engines leave out a 0.
+// Canary makes the worker compute a token of the same short text, twice, and records whether responses count the cached tokens:
+// some engines omit a 0.
 func Canary(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	if len(f.Served) == 0 {
 		return errors.New("it serves no model")
@@ -145,13 +144,13 @@ func Canary(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		}
 		counts = counts || u.Details != nil
 	}
-	if counts || f.CountsCached == nil { // of several ranks another one may have answered: a no that was told stays, as does a yes
+	if counts || f.CountsCached == nil { // another of several ranks may have answered: a known no stays, as does a yes
 		f.CountsCached = &counts
 	}
 	return nil
 }
 
-// Usage is what an answer says of its request's tokens; Details is nil where the server was not told to count cached ones.
+// Usage is a response's token usage; Details is nil if the server was not told to count cached tokens.
 type Usage struct {
 	Prompt  int `json:"prompt_tokens"`
 	Details *struct {
@@ -159,7 +158,7 @@ type Usage struct {
 	} `json:"prompt_tokens_details"`
 }
 
-// Post sends a request and gives its answer's usage.
+// Post sends a request and returns its response's usage.
 func Post(ctx context.Context, client *http.Client, addr, path string, body []byte) (Usage, error) {
 	var answer struct {
 		Usage Usage `json:"usage"`
