@@ -1,12 +1,12 @@
-// Package alias shows some of what the router tells under the names that other routers give it, for dashboards and autoscalers that
-// are there. Names, labels and buckets are those of
+// Package alias exposes some of the router's metrics under the names that other routers use, for existing dashboards and
+// autoscalers. Names, labels and buckets are those of
 //
 //	llm-d       llm-d-router v0.10.0: pkg/epp/metrics/llm_d_router_metrics.go, pkg/epp/datalayer/logger/logger.go
-//	gateway-api gateway-api-inference-extension v1.5.0: pkg/epp/metrics/metrics.go, which llm-d shows beside its own
+//	gateway-api gateway-api-inference-extension v1.5.0: pkg/epp/metrics/metrics.go, which llm-d exposes beside its own
 //	dynamo      Dynamo 1.6: lib/runtime/src/metrics/prometheus_names.rs
 //
-// Labels of what Sightline has not, such as fairness_id and priority, are left out, which a query takes for empty. A pool is a
-// model. All are off unless asked for.
+// Labels without a counterpart in Sightline, such as fairness_id and priority, are omitted; a query treats them as empty. A pool is
+// a model. All aliases are off by default.
 package alias
 
 import (
@@ -21,22 +21,22 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Of are the routers whose names there are.
+// Of lists the supported routers.
 var Of = []string{"llm-d", "gateway-api", "dynamo"}
 
-// alias is one metric under the names that routers give it.
+// alias is one metric with its names in other routers.
 type alias struct {
 	names   map[string]string // by router
 	help    string
-	labels  []string  // of names but Dynamo's, which calls the model "model"
-	buckets []float64 // nil: a counter, or a gauge where pool is set
+	labels  []string  // except for Dynamo's names, where the model's label is "model"
+	buckets []float64 // nil: a counter, or a gauge if pool is set
 	decided func(d *router.Decision, took time.Duration) (float64, bool)
 	ended   func(o *router.Outcome, took time.Duration) (float64, bool)
 	pool    func(p *pool) (float64, bool)
 	queues  bool // a gauge for each worker of a pool
 }
 
-// both are the names of llm-d, and of gateway-api, whose subsystem differs.
+// both returns the names for llm-d and for gateway-api, which differ by subsystem.
 func both(llmd, gateway string) map[string]string {
 	return map[string]string{"llm-d": "llm_d_epp_" + llmd, "gateway-api": "inference_" + gateway}
 }
@@ -48,7 +48,7 @@ func names(llmd, gateway, dynamo string) map[string]string {
 }
 
 var (
-	models  = []string{"model_name", "target_model_name"} // the same here
+	models  = []string{"model_name", "target_model_name"} // both have the same value here
 	tokens  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536, 131072, 262144, 524288, 1048576}
 	seconds = []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900,
 		1200, 1800, 2700, 3600}
@@ -121,7 +121,7 @@ var aliases = []alias{
 	{names: map[string]string{"gateway-api": "inference_pool_per_pod_queue_size"}, help: "Requests that each worker tells to wait.", labels: []string{"name", "model_server_pod"}, queues: true},
 }
 
-// Set is what is shown.
+// Set is the set of exposed aliases.
 type Set []shown
 
 type shown struct {
@@ -130,7 +130,7 @@ type shown struct {
 	add    func(value float64, labels ...string)
 }
 
-// labelsOf are an alias's labels under one router's name.
+// labelsOf returns an alias's labels under one router's name.
 func (a *alias) labelsOf(of string) []string {
 	if of != "dynamo" || len(a.labels) < 2 {
 		return a.labels
@@ -138,7 +138,7 @@ func (a *alias) labelsOf(of string) []string {
 	return append([]string{"model"}, a.labels[2:]...)
 }
 
-// New registers the names of some routers. fl tells of the workers; nil: of none.
+// New registers the names of some routers. fl is the source of the workers' gauges; nil: none.
 func New(reg prometheus.Registerer, of []string, fl *fleet.Fleet) (set Set) {
 	now := &pools{fleet: fl}
 	for i := range aliases {
@@ -166,7 +166,7 @@ func New(reg prometheus.Registerer, of []string, fl *fleet.Fleet) (set Set) {
 	return set
 }
 
-// Decided takes a decision, which took so long.
+// Decided counts a decision that took this long.
 func (set Set) Decided(d *router.Decision, took time.Duration) {
 	status := "success"
 	if len(d.Targets) == 0 {
@@ -182,7 +182,7 @@ func (set Set) Decided(d *router.Decision, took time.Duration) {
 	}
 }
 
-// Ended takes how a request for a model ended, so long after its decision.
+// Ended counts the end of a request for a model, this long after its decision.
 func (set Set) Ended(model string, o *router.Outcome, took time.Duration) {
 	status := "success"
 	if failed(o) {
@@ -198,7 +198,7 @@ func (set Set) Ended(model string, o *router.Outcome, took time.Duration) {
 	}
 }
 
-// values are those of labels: all but two name the model, or its pool.
+// values returns the values of labels: all but two are the model or its pool.
 func values(labels []string, model, code, status string) []string {
 	list := make([]string, len(labels))
 	for i, l := range labels {

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// pools shows how the workers of each model are, when asked.
+// pools collects the state of each model's workers when it is scraped.
 type pools struct {
 	fleet  *fleet.Fleet
 	gauges []gauge
@@ -21,7 +21,7 @@ type gauge struct {
 	desc   *prometheus.Desc
 }
 
-// pool is the workers of one model, with what those tell of which something counts.
+// pool is the workers of one model, with the sums over those that report a current load.
 type pool struct {
 	model                   string
 	ready, inflight         int
@@ -34,14 +34,14 @@ type queue struct {
 	waiting float64
 }
 
-// Describe is for Prometheus.
+// Describe implements prometheus.Collector.
 func (p *pools) Describe(ch chan<- *prometheus.Desc) {
 	for _, g := range p.gauges {
 		ch <- g.desc
 	}
 }
 
-// Collect is for Prometheus.
+// Collect implements prometheus.Collector.
 func (p *pools) Collect(ch chan<- prometheus.Metric) {
 	for _, one := range p.look(time.Now()) {
 		for _, g := range p.gauges {
@@ -56,7 +56,7 @@ func (p *pools) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// look sums up the workers by model. Of one with several ranks requests are summed, and the caches' shares are a mean.
+// look sums up the workers by model. For a worker with several ranks it adds the requests and averages the caches' shares.
 func (p *pools) look(now time.Time) (list []*pool) {
 	if p.fleet == nil {
 		return nil
@@ -102,7 +102,7 @@ func mean(values []float64) (m float64, ok bool) {
 	return m / float64(max(1, len(values))), len(values) > 0
 }
 
-// deviation is that of a sample.
+// deviation returns the sample standard deviation.
 func deviation(values []float64) (float64, bool) {
 	m, ok := mean(values)
 	sum := 0.0
