@@ -77,22 +77,22 @@ func cases() []testCase {
 	)
 }
 
-// request is what most cases send.
+// request describes the request of most cases.
 type request struct {
 	bodiless bool
 	headers  []string
-	chunks   []string // none: a small body in one
+	chunks   []string // none: a small body in one chunk
 }
 
 func hint(v any) *structpb.Struct {
 	value, err := structpb.NewValue(v)
-	if err != nil { // a mistake in this file
+	if err != nil { // a bug in this file
 		value = structpb.NewNullValue()
 	}
 	return &structpb.Struct{Fields: map[string]*structpb.Value{subset: value}}
 }
 
-// ask sends a full-duplex request and checks the whole of the request's way: the endpoints, the body given back.
+// ask sends a full-duplex request and checks everything on the request side: the endpoints, the body returned.
 func (x *exchange) ask(r request) []netip.AddrPort {
 	x.headers(r.bodiless, r.headers...)
 	if !r.bodiless && len(r.chunks) == 0 {
@@ -128,7 +128,7 @@ func (x *exchange) bodyBack(want string, end bool) {
 	}
 }
 
-// duplex sends a prompt of n bytes in a body cut at the given offsets; a cut behind its end makes an empty last chunk.
+// duplex sends a prompt of n bytes in a body split at the given offsets; an offset past its end makes an empty last chunk.
 func duplex(n int, cuts ...int) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
 		body, from := k.body(n), 0
@@ -141,7 +141,7 @@ func duplex(n int, cuts ...int) func(context.Context, *kit) error {
 	}
 }
 
-// withTrailers ends a request by trailers, behind one chunk of body or none.
+// withTrailers ends a request with trailers, after one chunk of body or none.
 func withTrailers(chunk bool) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
 		return k.talk(ctx, &duplexMode, nil, func(x *exchange) {
@@ -165,7 +165,7 @@ func buffered(mode *modev3.ProcessingMode_BodySendMode) func(context.Context, *k
 	return func(ctx context.Context, k *kit) error {
 		return k.talk(ctx, mode, nil, func(x *exchange) {
 			x.headers(false)
-			x.recv("request headers") // a proxy sends the body only then
+			x.recv("request headers") // a proxy sends the body only after this
 			x.chunk(k.body(100), true)
 			a := x.recv("request body (plain)")
 			x.pick(a, a.GetRequestBody().GetResponse().GetHeaderMutation())
@@ -213,7 +213,7 @@ func refused(bodiless bool, only any) func(context.Context, *kit) error {
 	}
 }
 
-// response plays the way back, with a full-duplex body where the endpoint is named.
+// response runs the response side, with a full-duplex body if the endpoint is named.
 func response(named bool) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
 		return k.talk(ctx, &duplexMode, nil, func(x *exchange) {

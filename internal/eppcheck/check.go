@@ -1,6 +1,6 @@
-// Package eppcheck asks any picker, at its gRPC address and in Envoy's place, the cases of the endpoint-picker protocol
-// (Gateway API Inference Extension, version 1.0.0). No proxy, no Kubernetes and no worker is needed: what endpoints there
-// are is learned from the picker's first answer. cases.go has the cases, one stream each; a Result says what was wrong.
+// Package eppcheck runs the cases of the endpoint-picker protocol (Gateway API Inference Extension, version 1.0.0) against any
+// picker's gRPC address, acting as Envoy. It needs no proxy, no Kubernetes and no worker: it learns the endpoints from the picker's
+// first answer. cases.go has the cases, one stream each; a Result says what was wrong.
 package eppcheck
 
 import (
@@ -35,7 +35,7 @@ const (
 // Options say how to reach the picker and what to ask it.
 type Options struct {
 	Addr    string        // host:port, or unix:/path
-	TLS     bool          // over TLS, without verifying the certificate: pickers often sign their own
+	TLS     bool          // use TLS without verifying the certificate: pickers often sign their own
 	Model   string        // of the requests
 	Timeout time.Duration // of one answer
 }
@@ -46,7 +46,7 @@ type Result struct {
 	Err  error // nil: passed
 }
 
-// Run runs all cases in order; an error means that the picker cannot be asked at all.
+// Run runs all cases in order. An error means that the picker cannot be asked at all.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	creds := insecure.NewCredentials()
 	if o.TLS {
@@ -97,24 +97,24 @@ type kit struct {
 	known []netip.AddrPort // endpoints that the picker has named
 }
 
-// body is a request of n bytes of prompt.
+// body returns a request with a prompt of n bytes.
 func (k *kit) body(n int) string {
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"%s"}]}`, k.Model, strings.Repeat("a", n))
 }
 
-// exchange is one stream in Envoy's place. After its first fault it says and hears nothing more, so that a case reads as if
-// all went well: answers are then nil, whose getters give zero values.
+// exchange is one stream on which this acts as Envoy. After its first fault it sends and receives nothing more, so that a case can
+// be written without error checks: answers are then nil, whose getters return zero values.
 type exchange struct {
 	*kit
 	stream extprocv3.ExternalProcessor_ProcessClient
-	mode   *modev3.ProcessingMode_BodySendMode // nil: not said
+	mode   *modev3.ProcessingMode_BodySendMode // nil: not announced
 	hint   *structpb.Struct                    // of envoy.lb.subset_hint
 	cancel context.CancelFunc
 	spoken bool
 	err    error
 }
 
-// talk opens a stream, plays a case on it, and gives the first fault.
+// talk opens a stream, runs a case on it, and returns the first fault.
 func (k *kit) talk(ctx context.Context, mode *modev3.ProcessingMode_BodySendMode, hint *structpb.Struct, play func(x *exchange)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -144,12 +144,12 @@ func (x *exchange) send(r *extprocv3.ProcessingRequest) {
 	if x.hint != nil {
 		r.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{spaceSubset: x.hint}}
 	}
-	if err := x.stream.Send(r); err != nil && !errors.Is(err, io.EOF) { // at EOF, recv tells why
+	if err := x.stream.Send(r); err != nil && !errors.Is(err, io.EOF) { // at EOF, recv returns the reason
 		x.fail("send: %w", err)
 	}
 }
 
-// headers sends the request headers of a chat request, with more of them; end: of a request without a body.
+// headers sends the headers of a chat request plus more; end means that there is no body.
 func (x *exchange) headers(end bool, more ...string) {
 	kv := append([]string{":method", "POST", ":path", "/v1/chat/completions", ":authority", "example.com", "content-type", "application/json"}, more...)
 	if end {
@@ -172,7 +172,7 @@ func (x *exchange) chunk(body string, end bool) {
 		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: end}}})
 }
 
-// recv waits for an answer of the kind that is wanted, Options.Timeout at most.
+// recv waits for an answer of the wanted kind, at most Options.Timeout.
 func (x *exchange) recv(want string) *extprocv3.ProcessingResponse {
 	if x.err != nil {
 		return nil
@@ -192,7 +192,7 @@ func (x *exchange) recv(want string) *extprocv3.ProcessingResponse {
 	return r
 }
 
-// pick reads the endpoints of an answer: in a header by raw_value and in the metadata, the same in both.
+// pick reads the endpoints of an answer: in a header by raw_value and in the metadata, which must agree.
 func (x *exchange) pick(r *extprocv3.ProcessingResponse, m *extprocv3.HeaderMutation) (picked []netip.AddrPort) {
 	header, n := "", 0
 	for _, h := range m.GetSetHeaders() {
@@ -226,7 +226,7 @@ func (x *exchange) pick(r *extprocv3.ProcessingResponse, m *extprocv3.HeaderMuta
 	return picked
 }
 
-// kind names an answer by its member, for messages.
+// kind returns the name of an answer's member, for messages.
 func kind(r *extprocv3.ProcessingResponse) string {
 	if b := r.GetRequestBody(); b != nil {
 		if b.GetResponse().GetBodyMutation().GetStreamedResponse() != nil {
