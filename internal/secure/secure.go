@@ -1,9 +1,9 @@
-// Package secure says who may speak to a listener, and as whom a peer is spoken to: TLS and bearer tokens of files. Files are
-// looked at again once a second while somebody connects, so that renewed ones need no restart. What cannot be read then, as a
-// new certificate beside the old one's key, changes nothing: the last good state stays in use, and the log says why.
+// Package secure controls who may connect to a listener, and how a peer is connected to: TLS and bearer tokens from files. Files
+// are checked again at most once a second while connections are made, so that renewed ones need no restart. If they cannot be read,
+// such as a new certificate beside the old key, the last good state stays in use and the log says why.
 //
 //	Listener   certificate, key and the authority of clients; of a listener
-//	Tokens     a file of tokens, one a line; a caller must bring one of them
+//	Tokens     a file of tokens, one per line; a caller must send one of them
 //	Peer       the authority of servers, our own certificate, a key to send; towards workers and other replicas
 package secure
 
@@ -27,10 +27,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// every is how long files count as they were read.
+// every is how long a check of the files is valid.
 const every = time.Second
 
-// held is what was made of files. Safe for concurrent use.
+// held caches the parsed content of files. Safe for concurrent use.
 type held[T any] struct {
 	files []string
 	parse func(texts [][]byte) (T, error)
@@ -81,7 +81,7 @@ func equal(a, b [][]byte) bool {
 	return true
 }
 
-// get is what the files say, or said when they could be read last.
+// get returns the files' current content, or the last that could be read.
 func (h *held[T]) get() T {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,10 +97,10 @@ func (h *held[T]) get() T {
 type Listener struct {
 	Cert     string `yaml:"cert"`      // relative to the working directory
 	Key      string `yaml:"key"`       //
-	ClientCA string `yaml:"client_ca"` // if given: only clients with a certificate that it signed
+	ClientCA string `yaml:"client_ca"` // if set, only clients with a certificate signed by it are accepted
 }
 
-// Check wants what belongs together.
+// Check returns an error for an incomplete combination of keys.
 func (l *Listener) Check() error {
 	if (l.Cert == "") != (l.Key == "") || l.ClientCA != "" && l.Cert == "" {
 		return errors.New("cert and key must both be given (client_ca may be, with them)")
@@ -108,8 +108,8 @@ func (l *Listener) Check() error {
 	return nil
 }
 
-// Config is the TLS of a listener that speaks these protocols (ALPN); nil where it is off. Sessions are not resumed, so each
-// connection is judged by the authority of its own time.
+// Config returns the TLS configuration of a listener for these protocols (ALPN); nil if TLS is off. Sessions are not resumed, so
+// each connection is verified with the authority current at that time.
 func (l *Listener) Config(log *zap.Logger, protocols ...string) (*tls.Config, error) {
 	if l.Cert == "" {
 		return nil, nil
@@ -136,7 +136,7 @@ func (l *Listener) Config(log *zap.Logger, protocols ...string) (*tls.Config, er
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.get(), nil }}, nil
 }
 
-// Over puts a listener of HTTP/1.1 under TLS, where that is on.
+// Over wraps an HTTP/1.1 listener in TLS, if that is on.
 func (l *Listener) Over(lis net.Listener, log *zap.Logger) (net.Listener, error) {
 	c, err := l.Config(log, "http/1.1")
 	if err != nil || c == nil {
@@ -153,7 +153,7 @@ func authority(file string, text []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Tokens are what a caller may bring. While they change, the file has the old one and the new one.
+// Tokens are the tokens that a caller may send. During a rotation the file holds the old and the new one.
 type Tokens struct{ sums *held[[][sha256.Size]byte] }
 
 const (
@@ -161,7 +161,7 @@ const (
 	mostTokens = 64
 )
 
-// OpenTokens reads a file of tokens, one a line. Without a file it is nil, which lets everybody in.
+// OpenTokens reads a file of tokens, one per line. Without a file it returns nil, which admits everybody.
 func OpenTokens(file string, log *zap.Logger) (*Tokens, error) {
 	if file == "" {
 		return nil, nil
@@ -181,7 +181,7 @@ func OpenTokens(file string, log *zap.Logger) (*Tokens, error) {
 	return &Tokens{sums}, err
 }
 
-// Admit tells whether the value of an authorization header, with or without "Bearer" before it, is one of the tokens.
+// Admit reports whether the value of an authorization header, with or without "Bearer" before it, is one of the tokens.
 func (t *Tokens) Admit(header string) bool {
 	if t == nil {
 		return true
@@ -196,17 +196,17 @@ func (t *Tokens) Admit(header string) bool {
 	return known == 1
 }
 
-// Peer says how servers are spoken to. The zero value is plain HTTP without a key.
+// Peer says how to connect to servers. The zero value is plain HTTP without a key.
 type Peer struct {
-	CA   string `yaml:"ca"`   // PEM file of the authority of their certificates; with it TLS is spoken
-	Cert string `yaml:"cert"` // PEM files of our own certificate, where they ask for one
+	CA   string `yaml:"ca"`   // PEM file of the authority of their certificates; enables TLS
+	Cert string `yaml:"cert"` // PEM files of our own certificate, if they require one
 	Key  string `yaml:"key"`
-	Name string `yaml:"name"` // that their certificates bear; default: the address that is asked
+	Name string `yaml:"name"` // expected in their certificates; default: the address dialled
 	// APIKeyFile holds what is sent as "Authorization: Bearer".
 	APIKeyFile string `yaml:"api_key_file"`
 }
 
-// Check wants what belongs together.
+// Check returns an error for an incomplete combination of keys.
 func (p *Peer) Check() error {
 	switch {
 	case (p.Cert == "") != (p.Key == ""):
@@ -217,13 +217,13 @@ func (p *Peer) Check() error {
 	return nil
 }
 
-// Client is a Peer with its files open. A nil one is plain HTTP without a key.
+// Client is a Peer with its files open. A nil Client uses plain HTTP without a key.
 type Client struct {
 	tls *held[*tls.Config]
 	key *held[string]
 }
 
-// Open reads the files; nil where there are none.
+// Open reads the files. It returns nil if there are none.
 func (p *Peer) Open(log *zap.Logger) (c *Client, err error) {
 	if *p == (Peer{}) {
 		return nil, nil
@@ -260,7 +260,7 @@ func (p *Peer) parse(texts [][]byte) (*tls.Config, error) {
 	return c, nil
 }
 
-// TLS is what a connection that begins now speaks; nil: plain text.
+// TLS returns the configuration for a new connection; nil: plain text.
 func (c *Client) TLS() *tls.Config {
 	if c == nil || c.tls == nil {
 		return nil
@@ -268,7 +268,7 @@ func (c *Client) TLS() *tls.Config {
 	return c.tls.get().Clone()
 }
 
-// APIKey is what to send as a bearer token; "": nothing.
+// APIKey returns the bearer token to send; "": none.
 func (c *Client) APIKey() string {
 	if c == nil || c.key == nil {
 		return ""
@@ -276,7 +276,7 @@ func (c *Client) APIKey() string {
 	return c.key.get()
 }
 
-// Transport has requests go over t as the Peer says: with TLS, also where a URL has http://, and with the key.
+// Transport returns t wrapped as the Peer says: with TLS, even for http:// URLs, and with the key.
 func (c *Client) Transport(t *http.Transport) http.RoundTripper {
 	if c == nil {
 		return t
@@ -319,5 +319,5 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.under.RoundTrip(req)
 }
 
-// CloseIdleConnections is what http.Client's calls.
+// CloseIdleConnections implements the method that http.Client calls.
 func (t *transport) CloseIdleConnections() { t.under.CloseIdleConnections() }
