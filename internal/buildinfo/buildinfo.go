@@ -1,5 +1,5 @@
-// Package buildinfo says what this binary was built from, by what the go command writes into every binary: a build in a clone
-// and `go install …@version` both have it, without flags.
+// Package buildinfo reports what this binary was built from, by the data that the go command writes into every binary: a build in a
+// clone and `go install …@version` both have it, without flags.
 package buildinfo
 
 import (
@@ -12,18 +12,18 @@ import (
 
 const envoyAPI = "github.com/envoyproxy/go-control-plane/envoy"
 
-// Info is what is known of a build; what is not is empty, and left out of the JSON.
+// Info is what is known of a build. Unknown fields are empty, and omitted in the JSON.
 type Info struct {
-	Version    string     `json:"version"`               // v1.2.3, a pseudo-version between releases, (devel) where the go command knew none
-	Commit     string     `json:"commit,omitempty"`      // in hexadecimal; "" where it came as a module, which has no commits
+	Version    string     `json:"version"`               // v1.2.3, a pseudo-version between releases, (devel) if the go command knew none
+	Commit     string     `json:"commit,omitempty"`      // in hexadecimal; "" if it was built as a module, which has no commits
 	Dirty      bool       `json:"dirty"`                 // files differed from the commit
-	CommitTime *time.Time `json:"commit_time,omitempty"` // builds of one commit are equal, so no binary has the time of its own build
+	CommitTime *time.Time `json:"commit_time,omitempty"` // builds of one commit are identical, so no binary holds its own build time
 	Go         string     `json:"go"`
 	Platform   string     `json:"platform"` // linux/amd64
 	EnvoyAPI   string     `json:"envoy_api,omitempty"`
 }
 
-// Read gives the Info of the running binary.
+// Read returns the Info of the running binary.
 func Read() Info {
 	i := Info{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	b, ok := debug.ReadBuildInfo()
@@ -53,7 +53,7 @@ func Read() Info {
 	return i
 }
 
-// String is one line for people.
+// String returns one line for people.
 func (i Info) String() string {
 	s := "sightline " + i.Version + " (" + i.Go + ", " + i.Platform
 	if i.Commit != "" {
@@ -65,7 +65,7 @@ func (i Info) String() string {
 	return s + ")"
 }
 
-// Metric is sightline_build_info, always 1.
+// Metric returns sightline_build_info, always 1.
 func (i Info) Metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sightline_build_info", Help: "What this binary was built from; always 1.",
 		ConstLabels: prometheus.Labels{"version": i.Version, "commit": i.Commit, "goversion": i.Go}}, func() float64 { return 1 })
