@@ -3,8 +3,8 @@
 //	load ─▶ Envoy ─ext_proc─▶ Sightline            worker-1 ── ZeroMQ ──────────────▶ Sightline
 //	          └──▶ worker-1, worker-2, worker-3     worker-2, -3 ── agent ── NATS ──▶ Sightline
 //
-// The same load runs twice, each time on fresh workers: once with Sightline away (Envoy spreads round robin, as its
-// configuration says for that case), once with Sightline.
+// The same load runs twice, each time on fresh workers: once with Sightline down (Envoy balances round robin, as configured for
+// that case), once with Sightline.
 package demo
 
 import (
@@ -24,16 +24,16 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
-// Options are what a demo runs with.
+// Options control a demo.
 type Options struct {
 	Envoy    string // path of the binary
 	ModelDir string // without weights
 	Stay     bool   // leave everything running until ctx ends
-	Color    bool   // Out is a terminal: colours, and how far it is
+	Color    bool   // Out is a terminal: use colours and show progress
 	Out      io.Writer
 }
 
-// Run shows it all. The error says what did not come out as it should.
+// Run runs the demo. The error says which result was not as expected.
 func Run(ctx context.Context, o Options) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -100,9 +100,9 @@ Left running (Ctrl-C ends it). Try:
 	return nil
 }
 
-// again is a request whose beginning, up to its picture, the load has sent: its first answer is a hit.
+// again returns a request whose beginning, up to its picture, the load has sent: its first answer is a hit.
 func again(host string) string {
-	body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 8, "messages": []any{ // texts and numbers do not fail
+	body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 8, "messages": []any{ // texts and numbers always marshal
 		says("system", system), user(picture(host+"/a/1.jpg"), text("What is this?"))}})
 	return string(body)
 }
@@ -120,7 +120,7 @@ func imageHost(shots [][]byte) *httptest.Server {
 	return httptest.NewServer(mux)
 }
 
-// play sends the load, one request after the other but for those marked together, and tells of each answer.
+// play sends the load sequentially, except for requests marked together, and calls tell for each answer.
 func play(ctx context.Context, l *lab.Lab, load []request, tell func(i int, a *answer)) ([]answer, error) {
 	answers := make([]answer, len(load))
 	for n := 0; n < len(load); n++ {
@@ -151,13 +151,13 @@ func play(ctx context.Context, l *lab.Lab, load []request, tell func(i int, a *a
 	return answers, nil
 }
 
-// sendTogether sends the requests from first to last, 10 ms after each other, and waits for all answers.
+// sendTogether sends the requests from first to last, 10 ms apart, and waits for all answers.
 func sendTogether(ctx context.Context, l *lab.Lab, load []request, answers []answer, first, last int) error {
 	errs := make([]error, len(load))
 	var all sync.WaitGroup
 	for i := first; i <= last; i++ {
 		all.Go(func() {
-			time.Sleep(time.Duration(i-first) * 10 * time.Millisecond) // that is the case shown, not a wait
+			time.Sleep(time.Duration(i-first) * 10 * time.Millisecond) // this is the case shown, not a wait
 			answers[i], errs[i] = send(ctx, l, i, load[i])
 			answers[i].worker = l.Served(fmt.Sprint("demo-", i))
 		})
@@ -166,8 +166,8 @@ func sendTogether(ctx context.Context, l *lab.Lab, load []request, answers []ans
 	return errors.Join(errs...)
 }
 
-// judge says whether every repeated picture went to the worker that held it, and was found cached there, and whether all workers
-// had something to do.
+// judge reports whether every repeated picture went to the worker that held it and was found cached there, and whether all workers
+// were used.
 func judge(load []request, got []answer, workers int) error {
 	where, busy := map[int]int{}, map[int]bool{}
 	var bad []string
@@ -180,7 +180,7 @@ func judge(load []request, got []answer, workers int) error {
 		if first, seen := where[r.picture]; r.repeat && seen && a.worker != first {
 			bad = append(bad, fmt.Sprintf("request %d (%s) went to worker-%d, its picture is on worker-%d", i+1, r.what, a.worker+1, first+1))
 		}
-		race := r.together && !load[i-1].repeat // with who shows it first: either may be the one
+		race := r.together && !load[i-1].repeat // with the first request for it: either may win
 		if r.repeat && !race && a.cached < 1000 {
 			bad = append(bad, fmt.Sprintf("request %d (%s): the worker found only %d tokens cached", i+1, r.what, a.cached))
 		}

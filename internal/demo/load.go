@@ -22,7 +22,7 @@ type request struct {
 	what     string // for the table
 	picture  int    // the picture it shows, -1: none
 	repeat   bool   // the picture was sent before
-	together bool   // sent 10 ms after the one before, not after its answer
+	together bool   // sent 10 ms after the previous one, without waiting for its answer
 	messages []any
 }
 
@@ -30,7 +30,7 @@ type request struct {
 type answer struct {
 	worker  int // index of the simulated worker
 	prompt  int
-	cached  int // as the worker reports
+	cached  int // as reported by the worker
 	first   time.Duration
 	decided decision
 }
@@ -43,7 +43,7 @@ type decision struct {
 	Prompt int    `json:"prompt_tokens"`
 }
 
-// pictures makes n different photographs of one size: 1280×720 JPEGs, from a seed.
+// pictures returns n different photographs of one size: 1280×720 JPEGs, from a fixed seed.
 func pictures(n int) [][]byte {
 	out := make([][]byte, n)
 	for i := range out {
@@ -75,7 +75,7 @@ func says(role, s string) any { return map[string]any{"role": role, "content": s
 const system = "You are the assistant of a picture archive. Answer briefly, name what you see, and say when you are not sure. " +
 	"Never guess names of people. Describe colours before shapes, and shapes before places."
 
-// mixed is the load: text, pictures as data URLs, the same ones by URL, growing conversations; the same for every run.
+// mixed returns the load: text, pictures as data URLs, the same ones by URL, growing conversations; the same for every run.
 func mixed(shots [][]byte, host string) (list []request) {
 	data := func(i int) string { return "data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(shots[i]) }
 	link := func(i int, where string) string { return fmt.Sprintf("%s/%s/%d.jpg", host, where, i) }
@@ -85,7 +85,8 @@ func mixed(shots [][]byte, host string) (list []request) {
 	}
 	add("text", -1, false, []any{says("system", system), says("user", "What do you do?")})
 	add("text", -1, false, []any{says("system", system), says("user", "Which picture formats do you know?")})
-	// Three at once, then eight at once about what these showed: by round robin three of the eight meet their picture.
+	// Three at once, then eight at once about the same pictures: with round robin three of the eight reach a worker with their
+	// picture.
 	for i := range 3 {
 		add(fmt.Sprintf("new picture, %d of 3 at once", i+1), i, false, ask(i, data(i), "What is in this picture?"))
 		list[len(list)-1].together = i > 0

@@ -25,7 +25,7 @@ func (p paint) head(out io.Writer) {
 	fmt.Fprintf(out, "%s\n", p.bold(fmt.Sprintf("  #  %-29s %-9s %-9s %-16s %7s %9s %9s %7s", "request", "worker", "why", "held of it", "prompt", "predicted", "reported", "ttft")))
 }
 
-// row is a request's line: why it went where it did, and how much of its prompt that is about.
+// row prints a request's line: the reason for its worker, and how much of its prompt that concerns.
 func (p paint) row(out io.Writer, i int, what string, a *answer) {
 	share := 100 * a.decided.Cached / max(1, a.prompt)
 	bar := strings.Repeat("■", (share+9)/10) + strings.Repeat("·", 10-(share+9)/10)
@@ -41,7 +41,7 @@ func (p paint) row(out io.Writer, i int, what string, a *answer) {
 		a.prompt, a.decided.Cached, reported, a.first.Milliseconds())
 }
 
-// summary is what one run comes to.
+// summary sums up one run.
 type summary struct {
 	requests, prompt, cached, encoded, equal int
 	by                                       [3]int        // requests of each worker
@@ -66,7 +66,7 @@ func sum(list []answer, encoded int) summary {
 	return s
 }
 
-// compare sets the two runs side by side: green is what Sightline did better.
+// compare prints the two runs side by side. Green marks what was better with Sightline.
 func (p paint) compare(out io.Writer, a, b summary) {
 	row := func(what, without, with string, better bool) {
 		with = fmt.Sprintf("%16s", with)
