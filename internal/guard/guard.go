@@ -1,4 +1,5 @@
-// Package guard stops a panic where strangers' bytes are read in a goroutine of our own: one message must not end the process.
+// Package guard recovers from panics where untrusted bytes are parsed in a goroutine of our own: one message must not end the
+// process.
 package guard
 
 import (
@@ -8,13 +9,13 @@ import (
 	"strings"
 )
 
-// Panic is a panic that was stopped. Its text names the fault and where it lies, and none of the bytes.
+// Panic is the error for a recovered panic. Its text names the fault and its location, and contains none of the input.
 type Panic struct{ text string }
 
 func (p *Panic) Error() string { return p.text }
 
-// Call calls f and gives its error, or a *Panic. Only for what leaves nothing behind that others need: no lock held without a
-// defer, no half-written structure.
+// Call calls f and returns its error, or a *Panic. f must leave nothing inconsistent behind: no lock held without a defer, no
+// half-written shared structure.
 func Call(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -24,7 +25,7 @@ func Call(f func() error) (err error) {
 	return f()
 }
 
-// fault is the runtime's own text; other values may hold what was read, so their type must do.
+// fault returns the runtime's own text. Other values may contain input, so only their type is named.
 func fault(v any) string {
 	if e, ok := v.(runtime.Error); ok {
 		return strings.TrimPrefix(e.Error(), "runtime error: ")
@@ -32,7 +33,7 @@ func fault(v any) string {
 	return fmt.Sprintf("a %T", v)
 }
 
-// place is the line that panicked.
+// place returns the line that panicked.
 func place() string {
 	var pcs [32]uintptr
 	frames, panicking := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])]), false
