@@ -1,10 +1,10 @@
-// Package bench measures a running Envoy as its clients see it: it sends conversations of a shape, or a trace, and says how
-// long answers took and how much of the prompts the engines found cached. Given a second address, such as a listener without
-// Sightline, it asks both in turns and shows them side by side.
+// Package bench measures a running Envoy from its clients' side: it sends conversations of a shape, or a trace, and reports how
+// long answers took and how much of the prompts the engines found cached. With a second address, such as a listener without
+// Sightline, it alternates between the two and compares them.
 //
 //	fleetsim.Shape, ReadTrace ─▶ content.go: bodies ─▶ send.go: an Envoy, or extproc.go: Sightline alone ─▶ report.go
 //
-// Each round has words and pictures of its own, so that no round finds what another has left in the workers' caches.
+// Each round uses its own words and pictures, so that it finds nothing of other rounds in the workers' caches.
 package bench
 
 import (
@@ -25,27 +25,27 @@ import (
 // Options are the flags of `sightline bench`.
 type Options struct {
 	URL     string // of an Envoy, such as http://127.0.0.1:10000
-	Without string // of the same workers without Sightline; "": no comparison
-	ExtProc string // host:port of Sightline itself, in URL's place: decisions alone
+	Without string // URL of the same workers without Sightline; "": no comparison
+	ExtProc string // host:port of Sightline itself, instead of URL: measures decisions alone
 	Model   string // "": the first that URL serves
 	Header  http.Header
 
 	Shape   string  // of the traffic; see fleetsim.Shapes
-	Reuse   float64 // share of the conversations that begin as others do, 0 to 1
-	Rate    float64 // conversations a second
+	Reuse   float64 // share of the conversations that begin like others, 0 to 1
+	Rate    float64 // conversations per second
 	Seconds float64
-	Trace   string  // a file in Mooncake's form, in place of a shape
-	Speed   float64 // times faster than recorded; of a shape, than people think between turns
-	Most    int     // requests of a round
-	Answer  int     // tokens of an answer at most; 0: as the traffic says
+	Trace   string  // a file in Mooncake's form, instead of a shape
+	Speed   float64 // speed-up over the recording; for a shape, of the pauses between turns
+	Most    int     // requests per round
+	Answer  int     // most tokens of an answer; 0: as the traffic says
 
-	Clients int    // requests open at a time, at most
-	Rounds  int    // of each side
+	Clients int    // most requests in flight
+	Rounds  int    // per side
 	Seed    uint64 // 0: a random one
 	JSON    bool
 }
 
-// Run measures, prints what it found to out, and how far it is to progress where that is a terminal.
+// Run measures and prints the results to out. It shows its progress on progress, if that is a terminal.
 func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error {
 	sides, err := o.sides(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error
 		}
 		side.play(ctx, &o, list, round*2+uint64(n%len(sides)), newBar(progress, fmt.Sprintf("%s, round %d", side.Name, 1+n/len(sides)), len(list)))
 		if ctx.Err() != nil {
-			break // what is known so far is shown
+			break // print what is known so far
 		}
 	}
 	err = report(out, &o, sides)
@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error
 	return err
 }
 
-// sides are what is measured, the first with Sightline.
+// sides returns the sides to measure, the one with Sightline first.
 func (o *Options) sides(ctx context.Context) ([]*side, error) {
 	if (o.URL == "") == (o.ExtProc == "") {
 		return nil, errors.New("want --url or --ext-proc, and one of them")
@@ -105,7 +105,7 @@ func (o *Options) sides(ctx context.Context) ([]*side, error) {
 	return []*side{through("with", o.URL), through("without", o.Without)}, nil
 }
 
-// traffic makes a round's requests.
+// traffic generates a round's requests.
 func (o *Options) traffic(seed uint64) ([]*fleetsim.Request, error) {
 	speed := cmp.Or(o.Speed, 1)
 	var list []*fleetsim.Request
@@ -135,15 +135,15 @@ func (o *Options) traffic(seed uint64) ([]*fleetsim.Request, error) {
 	return list[:min(len(list), o.Most)], nil
 }
 
-// side is one way to the workers, and what came of it.
+// side is one way to the workers, with its results.
 type side struct {
 	result
 	Name string
 	ask  func(ctx context.Context, body []byte) (Answer, error)
 }
 
-// play sends a round: a first turn at its time, a further one once the turn before has been answered and thought about. A
-// request that finds as many open as may be waits, and its time counts from when it is sent.
+// play sends a round: a first turn at its time, a later one after the previous answer and a pause. A request that would exceed
+// Clients waits, and its time counts from when it is sent.
 func (s *side) play(ctx context.Context, o *Options, list []*fleetsim.Request, salt uint64, bar *bar) {
 	next := make(map[*fleetsim.Request][]*fleetsim.Request)
 	writer := newWriter(o.Model, o.Trace == "", o.Answer, salt)

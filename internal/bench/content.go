@@ -18,15 +18,15 @@ import (
 	"github.com/sightline-router/sightline/internal/fleetsim"
 )
 
-// words are about a token each in the vocabularies of today's models.
+// words are about one token each in current models' vocabularies.
 var words = strings.Fields("time year people way day man thing woman life child world school state family student group country problem hand part " +
 	"place case week company system program question work government number night point home water room mother area money story fact month lot " +
 	"right study book eye job word business issue side kind head house service friend father power hour game line end member law car city name")
 
-// writer writes a round's bodies. Equal segments become equal words, of which each round has its own.
+// writer writes a round's bodies. Equal segments become equal words, which differ between rounds.
 type writer struct {
 	model    string
-	system   bool // a conversation's first segment is a system message; of a trace it is not known what is
+	system   bool // a conversation's first segment is a system message; unknown for a trace
 	answer   int
 	salt     uint64
 	pictures *lru.Cache[uint64, string]
@@ -39,26 +39,26 @@ func newWriter(model string, system bool, answer int, salt uint64) *writer {
 	return &writer{model: model, system: system, answer: answer, salt: salt, pictures: pictures, answers: make(map[*fleetsim.Request]string)}
 }
 
-// answered keeps an answer for the turns behind it.
+// answered stores an answer for later turns.
 func (w *writer) answered(r *fleetsim.Request, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answers[r] = text
 }
 
-// body is a chat request with all turns up to r.
+// body returns a chat request with all turns up to r.
 func (w *writer) body(r *fleetsim.Request) []byte {
 	tokens := r.Answer.Tokens
 	if w.answer > 0 {
 		tokens = min(tokens, w.answer)
 	}
-	body, _ := json.Marshal(map[string]any{"model": w.model, "messages": w.messages(r), "max_tokens": max(1, tokens), "ignore_eos": true, // texts and numbers do not fail
+	body, _ := json.Marshal(map[string]any{"model": w.model, "messages": w.messages(r), "max_tokens": max(1, tokens), "ignore_eos": true, // texts and numbers always marshal
 		"stream": true, "stream_options": map[string]bool{"include_usage": true}})
 	return body
 }
 
 func (w *writer) messages(r *fleetsim.Request) (list []any) {
-	said, from := 0, 0 // segments and tokens of the turns before
+	said, from := 0, 0 // segments and tokens of the previous turns
 	if r.Prev != nil {
 		list = w.messages(r.Prev)
 		w.mu.Lock()
@@ -76,7 +76,7 @@ func (w *writer) messages(r *fleetsim.Request) (list []any) {
 
 func message(role string, content any) any { return map[string]any{"role": role, "content": content} }
 
-// parts are segments that begin at a place of the prompt: text, and a picture where one lies.
+// parts converts segments, the first at position at of the prompt, to text parts and the pictures among them.
 func (w *writer) parts(r *fleetsim.Request, segments []fleetsim.Segment, at int) (parts []any) {
 	var text strings.Builder
 	end := func() {
@@ -93,7 +93,7 @@ func (w *writer) parts(r *fleetsim.Request, segments []fleetsim.Segment, at int)
 			}
 			n := s.Tokens - done
 			switch {
-			case len(images) > 0 && images[0].Offset <= at: // within a picture, which is shown where it begins
+			case len(images) > 0 && images[0].Offset <= at: // inside a picture, which is emitted where it begins
 				n = min(n, images[0].Offset+images[0].Tokens-at)
 				if images[0].Offset == at {
 					end()
@@ -112,7 +112,7 @@ func (w *writer) parts(r *fleetsim.Request, segments []fleetsim.Segment, at int)
 	return parts
 }
 
-// text is the words of a segment from one to another.
+// text returns a range of a segment's words.
 func (w *writer) text(id uint64, from, to int) string {
 	var b strings.Builder
 	for i := from; i < to; i++ {
@@ -123,7 +123,7 @@ func (w *writer) text(id uint64, from, to int) string {
 	return b.String()
 }
 
-// picture is a JPEG as a data URL, of a size that Qwen's models make about that many tokens of (28 pixels square each).
+// picture returns a JPEG as a data URL, of a size for which Qwen's models use about that many tokens (28 pixels square each).
 func (w *writer) picture(m fleetsim.Image) string {
 	if url, ok := w.pictures.Get(m.ID); ok {
 		return url

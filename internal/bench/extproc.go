@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// dial gives a way that asks Sightline in an Envoy's place. No worker gets anything, and nobody tells Sightline of an end: what it
-// has booked ends by its own time, and its view of the fleet's load is that of the bench.
+// dial returns a function that asks Sightline in Envoy's place. No worker gets a request, and no end is reported to Sightline: its
+// bookings expire, and its view of the fleet's load consists of the benchmark's requests.
 func dial(addr string) (func(ctx context.Context, body []byte) (Answer, error), error) {
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -62,7 +62,7 @@ func decide(ctx context.Context, client extprocv3.ExternalProcessorClient, body 
 	}
 }
 
-// count reads a number, as one or as text.
+// count reads a number, given as a number or as text.
 func count(v *structpb.Value) int {
 	if n, err := strconv.Atoi(v.GetStringValue()); err == nil {
 		return n

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// result is what a side's requests came to.
+// result collects the results of a side's requests.
 type result struct {
 	mu                     sync.Mutex
 	Requests, Failed       int
@@ -48,13 +48,13 @@ func (r *result) add(a Answer, err error) {
 	}
 }
 
-// hits is the share of the prompts that was found cached.
+// hits returns the share of the prompts that was found cached.
 func (r *result) hits() float64 { return float64(r.Cached) / float64(max(1, r.Prompt)) }
 
 // times are durations of one kind.
 type times []time.Duration
 
-// at is a quantile, 0 of none; t is sorted.
+// at returns a quantile of sorted t, 0 if t is empty.
 func (t times) at(q float64) time.Duration {
 	if len(t) == 0 {
 		return 0
@@ -70,13 +70,13 @@ func (t times) mean() time.Duration {
 	return sum / time.Duration(max(1, len(t)))
 }
 
-// summary is the JSON of a kind of times, in milliseconds.
+// summary returns the JSON of a kind of times, in milliseconds.
 func (t times) summary() map[string]float64 {
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	return map[string]float64{"mean_ms": ms(t.mean()), "p50_ms": ms(t.at(0.5)), "p90_ms": ms(t.at(0.9)), "p99_ms": ms(t.at(0.99))}
 }
 
-// report prints the table, or one JSON object a side.
+// report prints the table, or one JSON object per side.
 func report(out io.Writer, o *Options, sides []*side) error {
 	for _, s := range sides {
 		for _, t := range []times{s.First, s.PerToken, s.End} {
@@ -147,7 +147,7 @@ func report(out io.Writer, o *Options, sides []*side) error {
 	return nil
 }
 
-// bar shows how far a round is; a nil one shows nothing.
+// bar shows the progress of a round. A nil bar shows nothing.
 type bar struct {
 	out   *os.File
 	what  string
@@ -157,7 +157,7 @@ type bar struct {
 	shown time.Time
 }
 
-// newBar gives nil unless out is a terminal.
+// newBar returns nil unless out is a terminal.
 func newBar(out *os.File, what string, of int) *bar {
 	if out == nil {
 		return nil

@@ -14,15 +14,16 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Answer is what came of a request.
+// Answer is the result of a request.
 type Answer struct {
-	First, End             time.Duration // from its sending to the first piece and to the end
-	Prompt, Cached, Output int           // tokens, as the engine counts
+	First, End             time.Duration // from sending to the first piece and to the end
+	Prompt, Cached, Output int           // tokens, as the engine counts them
 	Text                   string
-	Reason                 string // of the decision; "": not told
+	Reason                 string // of the decision; "": unknown
 }
 
-// Ask sends a streaming chat request by do, as http.Client's Do, and reads the answer to its end. A status other than 200 is an error.
+// Ask sends a streaming chat request through do, such as http.Client's Do, and reads the answer to its end. A status other than 200
+// is an error.
 func Ask(ctx context.Context, do func(*http.Request) (*http.Response, error), url string, header http.Header, body []byte) (a Answer, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(url, "/")+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
@@ -78,7 +79,7 @@ func Ask(ctx context.Context, do func(*http.Request) (*http.Response, error), ur
 	return a, nil
 }
 
-// served is the first model that a server names.
+// served returns the first model that a server lists.
 func served(ctx context.Context, client *http.Client, url string, header http.Header) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
