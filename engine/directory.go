@@ -182,7 +182,7 @@ func (st *state) add(name, file string) error {
 	return nil
 }
 
-// Matters reports whether prompts depend on a file of this name in a model directory; those of weights do not count.
+// Matters reports whether prompts depend on a file of this name in a model directory. Weights do not matter.
 func Matters(name string) bool {
 	switch {
 	case strings.HasSuffix(name, ".index.json"): // the index of weight shards
@@ -224,7 +224,7 @@ func (st *state) check() error {
 	return nil
 }
 
-// has reports whether one of the named files is there.
+// has reports whether at least one of the named files is there.
 func (st *state) has(names ...string) bool {
 	return slices.ContainsFunc(st.files, func(f fileState) bool { return slices.Contains(names, f.name) })
 }

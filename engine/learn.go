@@ -55,7 +55,7 @@ func (m *Model) Learn(md *Medium, name string) bool {
 	return true
 }
 
-// add reports whether another had to go for it.
+// add records a sighting. It reports whether another entry was evicted for it.
 func (l *learned) add(ident uint64, name string) (full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

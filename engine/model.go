@@ -248,7 +248,7 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
 }
 
-// SameBlocks reports whether q has the blocks of p, of any size and for any adapter: the same ids and media under the same
+// SameBlocks reports whether q has the same blocks as p for every block size and adapter: the same ids and media, keyed by the same
 // rule.
 func (p *Prompt) SameBlocks(q *Prompt) bool {
 	return p.Salt == q.Salt && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.Sure], q.IDs[:q.Sure]) &&

@@ -210,7 +210,7 @@ func (s *Server) templateFile(dir string) string {
 	return r.Dialect.TemplateFile(s.ChatTemplate, dir)
 }
 
-// Dynamo reports whether blocks and pictures go by NVIDIA Dynamo's rules.
+// Dynamo reports whether blocks and pictures follow NVIDIA Dynamo's rules.
 func (s *Server) Dynamo() bool { return s.BlockHash == "dynamo" || s.BlockHash == "dynamo_suffix" }
 
 // Kwargs is a JSON object as text, "" for none. Its keys keep their order, which is part of vLLM's image names.
