@@ -11,7 +11,7 @@ import (
 // example is the shipped model directory.
 const example = "../examples/models/qwen2.5-vl"
 
-// write makes files below dir; a text "-> x" makes a link to x, "<example>" copies the example's file of that name.
+// write creates files below dir. The text "-> x" makes a link to x, "<example>" copies the example's file of that name.
 func write(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -38,7 +38,7 @@ func write(t testing.TB, dir string, files map[string]string) {
 	}
 }
 
-// modelFiles is a whole model below a prefix, as files or as links into blobs.
+// modelFiles adds a whole model below a prefix, as files or as links into blobs.
 func modelFiles(prefix, blobs string, into map[string]string) map[string]string {
 	for _, n := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json"} {
 		if blobs == "" {
@@ -72,7 +72,7 @@ func TestDirectories(t *testing.T) {
 		revision string
 		model    string
 		template string
-		at       string // where the model is found
+		at       string // where the model is expected
 		err      string
 	}{
 		{what: "plain", files: modelFiles("m/", "", map[string]string{"m/model.safetensors": lfs}), dir: "m", at: "m"},
@@ -129,7 +129,7 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// Models of the same server share the rule by which pictures are named, however often they are read.
+// TestRulesDoNotGrow: models of the same server share the rule for pictures' names, however often they are loaded.
 func TestRulesDoNotGrow(t *testing.T) {
 	media, err := NewMedia(nil)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// What the real frontend of Dynamo 1.6.1 computed for chat requests with pictures as data URLs: names and block hashes.
+// TestConformanceDynamoRequests compares with what the real front end of Dynamo 1.6.1 computed for chat requests with pictures as
+// data URLs: names and block hashes.
 func TestConformanceDynamoRequests(t *testing.T) {
 	var cases []struct {
 		Request json.RawMessage `json:"chat_request"`

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A fine-tune with a model_type of its own is read as the family that vision_family names.
+// TestVisionFamily: a fine-tune with a model_type of its own is read as the family in vision_family.
 func TestVisionFamily(t *testing.T) {
 	const shipped = "../examples/models/qwen2.5-vl"
 	dir := t.TempDir()

@@ -26,8 +26,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// fifth is an engine: all that a folder below engine has to say. It puts a bar behind texts, calls a picture by the size of
-// its file, and publishes {"ids": [...], "images": [{"at":, "tokens":, "name":}]} for each prompt that it stores.
+// fifth is a complete engine: everything that a package below engine must define. It appends a bar to texts, names a picture by the
+// size of its file, and publishes {"ids": [...], "images": [{"at":, "tokens":, "name":}]} for each prompt that it stores.
 func fifth(string) rules.Rules {
 	return rules.Rules{
 		Release: "1.0", BlockSize: 4, EventsTellMedia: true, EventsTellSalt: true, EventsTellAdapter: true, CountsCopies: true,
@@ -90,7 +90,7 @@ func (fifthDecoder) Decode(payload []byte) (b kvevent.Batch, err error) {
 	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals, EngineHashes: block.Chain(nil, locals, 0, false), BlockSize: 4}}}, nil
 }
 
-// A fifth engine is routed by its own prompts, names and events, and no other package knows it.
+// TestFifthEngine: a fifth engine is routed by its own prompts, names and events, and no other package knows it.
 func TestFifthEngine(t *testing.T) {
 	media, err := engine.NewMedia(nil)
 	if err != nil {
@@ -119,7 +119,7 @@ func TestFifthEngine(t *testing.T) {
 	r := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})
 
 	const gif = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
-	long := strings.Repeat("a ", 200) // few tokens less to compute are no reason to choose a worker
+	long := strings.Repeat("a ", 200) // a saving of only a few tokens would not decide the choice
 	text := `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"` + long + `a"},{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + gif +
 		`"}},{"type":"text","text":"b"}]}]}`
 	var skeleton body.Skeleton

@@ -56,7 +56,7 @@ func loadShipped(t testing.TB, change func(*Server, *Media)) *Model {
 	return m
 }
 
-// read gives the request's one prompt, and the body that the worker gets.
+// read returns the request's only prompt, and the body that the worker gets.
 func read(t testing.TB, m *Model, endpoint, text string) (Prompt, string) {
 	t.Helper()
 	var s body.Skeleton
@@ -77,7 +77,8 @@ func ask(url, rest string) string {
 
 const chatPath = "/v1/chat/completions"
 
-// Injected, a picture is called by its content id wherever vLLM takes a uuid as it is, and by vLLM's hash of it elsewhere.
+// TestInjected: with injected names, a picture is named by its content id where vLLM uses a uuid as it is, and by vLLM's hash of it
+// elsewhere.
 func TestInjected(t *testing.T) {
 	file, id := picture(t)
 	data := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
@@ -100,7 +101,7 @@ func TestInjected(t *testing.T) {
 		if body != want || !json.Valid([]byte(body)) {
 			t.Errorf("%s: the worker gets %s", c.name, body)
 		}
-		// The worker, reading what it gets, comes to the same blocks.
+		// The worker, reading the body that it gets, computes the same blocks.
 		q, _ := read(t, trusting, chatPath, body)
 		if !slices.Equal(m.Locals(nil, &p, ""), trusting.Locals(nil, &q, "")) {
 			t.Errorf("%s: other blocks than the worker's", c.name)
@@ -110,7 +111,7 @@ func TestInjected(t *testing.T) {
 			t.Errorf("%s: the blocks of computed names", c.name)
 		}
 	}
-	// Where the worker gets bytes from elsewhere, or the API has no place for a uuid, the engine's own name stays.
+	// If the worker gets the bytes from elsewhere, or the API has no field for a uuid, the engine's own name stays.
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
 	defer host.Close()
 	_, plain := read(t, computed, chatPath, ask(data, ""))
@@ -126,7 +127,7 @@ func TestInjected(t *testing.T) {
 	}
 }
 
-// With a relay the worker gets our URL, and our bytes behind it; names stay as they are, or may then be injected.
+// TestRelayed: with a relay the worker gets our URL, which serves our bytes; names stay, or may be injected.
 func TestRelayed(t *testing.T) {
 	file, id := picture(t)
 	data := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
@@ -190,7 +191,7 @@ func TestInjectedIsForVLLM(t *testing.T) {
 	}
 }
 
-// BenchmarkRead: a picture of 2.8 MB in a data URL of 3.7 MB, seen before: what naming and handing over cost a decision.
+// BenchmarkRead measures what naming and handing over cost a decision: a known picture of 2.8 MB in a data URL of 3.7 MB.
 func BenchmarkRead(b *testing.B) {
 	file, _ := picture(b)
 	file = append(file, make([]byte, 2_775_000-len(file))...)
@@ -224,7 +225,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// apply makes a body's edits, which must be in its order.
+// apply applies edits, which must be in the body's order.
 func apply(t testing.TB, text string, list []body.Edit) string {
 	t.Helper()
 	var out strings.Builder

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestHundredPictures: half of them in the body, half on a host that drips. The first half is known, one budget is spent
-// for all of the rest, and nothing stays behind.
+// TestHundredPictures: half of them in the body, half on a host that sends very slowly. The first half is known, all of the rest
+// share one budget, and no goroutine stays behind.
 func TestHundredPictures(t *testing.T) {
 	var asked atomic.Int32
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,7 +32,7 @@ func TestHundredPictures(t *testing.T) {
 	var parts []string
 	for i := range 100 {
 		url := fmt.Sprintf("%s/%d", host.URL, i)
-		if i < 50 { // a picture to those who read its beginning, a web page or an archive to others
+		if i < 50 { // a polyglot: some readers see a picture, others a web page or an archive
 			more := fmt.Sprintf("<html>%d</html>PK\x05\x06%018d", i, 0)
 			url = "data:image/png;base64," + base64.StdEncoding.EncodeToString(append(file[:len(file):len(file)], more...))
 		}
@@ -51,12 +51,12 @@ func TestHundredPictures(t *testing.T) {
 		if p.Exact || p.Why != inexactBudget || len(names) != 50 || p.Sure < 50*10 {
 			t.Errorf("exact %v, %q, %d ids sure; %d pictures named", p.Exact, p.Why, p.Sure, len(names))
 		}
-		until(t, "the host is asked", func() bool { return asked.Load() > 0 }) // downloads go on
+		until(t, "the host is asked", func() bool { return asked.Load() > 0 }) // downloads continue
 	})
 	until(t, fmt.Sprintf("no more than %d goroutines", before), func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// until waits for what other goroutines bring about.
+// until waits for a condition that other goroutines bring about.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {

@@ -37,7 +37,7 @@ func one(part string) string {
 	return `{"model":"m","messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"What is it?"}]}]}`
 }
 
-// TestOneMediumManyWays: a picture and a video are the same by data URL, http and file, to the token and by name.
+// TestOneMediumManyWays: a picture and a video have the same tokens and name by data URL, http and file.
 func TestOneMediumManyWays(t *testing.T) {
 	dir := t.TempDir()
 	png, _ := picture(t)
@@ -70,12 +70,12 @@ func TestOneMediumManyWays(t *testing.T) {
 	}
 }
 
-// TestLastIdentity: when the budget is spent, a URL stands for what it showed last, whatever its signature.
+// TestLastIdentity: when the budget is spent, a URL stands for what it showed last, with any signature.
 func TestLastIdentity(t *testing.T) {
 	file, _ := picture(t)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("sig") != "1" {
-			<-r.Context().Done() // until nobody waits any more
+			<-r.Context().Done() // until the client disconnects
 		}
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write(file)
@@ -95,14 +95,14 @@ func TestLastIdentity(t *testing.T) {
 	if other, _ := read(t, m, chatPath, ask(host.URL+"/b?sig=2", "")); other.Media[0].Key == first.Media[0].Key || other.Media[0].Key == 0 {
 		t.Errorf("another URL stands for the same: %+v", other.Media)
 	}
-	// The bytes were not kept: a name that only this request needs is not computed from nothing.
+	// The bytes are not cached: a name that only this request needs cannot be computed.
 	m.Media.budget.Store(0)
 	if p, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=1", `,"mm_processor_kwargs":{"max_pixels":1003520}`)); p.Exact && p.Media[0].Name == "" {
 		t.Errorf("%+v", p.Media)
 	}
 }
 
-// TestVideoNames: what a server's options change of the frames, they change of the name.
+// TestVideoNames: server options that change the sampled frames change the name.
 func TestVideoNames(t *testing.T) {
 	part := one(`{"type":"video_url","video_url":{"url":"data:video/mp4;base64,` + base64.StdEncoding.EncodeToString(clipFile(t, "reordered.mp4")) + `"}}`)
 	names, lengths := map[string]bool{}, map[int]bool{}
@@ -114,7 +114,7 @@ func TestVideoNames(t *testing.T) {
 		}
 		names[p.Media[0].Name], lengths[p.Media[0].Length] = true, true
 	}
-	if len(names) != 4 || len(lengths) != 3 { // fps 1 is raised to four frames, as fps 2 of two seconds is
+	if len(names) != 4 || len(lengths) != 3 { // fps 1 is raised to four frames, the same as fps 2 for two seconds
 		t.Errorf("%d names, %d lengths", len(names), len(lengths))
 	}
 	for _, c := range []struct{ version, options string }{{"0.30.0", ""}, {"0.32.0", `{"video":{"backend":"torchcodec"}}`}} {
@@ -125,7 +125,7 @@ func TestVideoNames(t *testing.T) {
 	}
 }
 
-// TestEmbeddings: their number is their length; the prompt is matched up to them, and they are one identity.
+// TestEmbeddings: their length is their number; the prompt matches up to them, and they have one identity.
 func TestEmbeddings(t *testing.T) {
 	var npy bytes.Buffer
 	npy.WriteString("\x93NUMPY\x01\x00\x3b\x00{'descr': '<f4', 'fortran_order': False, 'shape': (21, 2), }\n")
@@ -143,7 +143,7 @@ func TestEmbeddings(t *testing.T) {
 	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":"AAAA"}`)); p.Exact || p.Why != inexactEmbeds || len(p.Media) != 1 {
 		t.Errorf("no tensor: %+v", p)
 	}
-	// TensorRT-LLM behind Dynamo: a file of embeddings in a picture's place, by URL, file URL or path.
+	// TensorRT-LLM behind Dynamo: a file of embeddings in place of a picture, by URL, file URL or path.
 	dir := t.TempDir()
 	file := filepath.Join(dir, "x.pt")
 	if err := os.WriteFile(file, npy.Bytes(), 0o600); err != nil {
@@ -162,8 +162,8 @@ func TestEmbeddings(t *testing.T) {
 	}
 }
 
-// TestUnreadFormats: pictures that the engine may open and we do not read, or whose mode depends on its Pillow, are one
-// identity by data URL and by http, and nobody's error.
+// TestUnreadFormats: a picture that the engine may open and we do not support, or whose mode depends on the Pillow release, has the
+// same identity by data URL and by http, and causes no error.
 func TestUnreadFormats(t *testing.T) {
 	tga := append([]byte("\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x20\x00\x20\x00\x18\x20"), make([]byte, 32*32*3)...)
 	ycc := append([]byte("II*\x00\x08\x00\x00\x00\x09\x00"), tiffTags(256, 32, 257, 32, 258, 8, 259, 1, 262, 6, 273, 200, 277, 3, 278, 32, 279, 32*32*3)...)
@@ -198,7 +198,7 @@ func TestUnreadFormats(t *testing.T) {
 	}
 }
 
-// tiffTags is a directory's entries (tags and values, of type LONG) and the end of the list.
+// tiffTags returns a directory's entries (tags and values, of type LONG) and the end of the list.
 func tiffTags(pairs ...uint32) (out []byte) {
 	le := binary.LittleEndian
 	for i := 0; i < len(pairs); i += 2 {

@@ -6,7 +6,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// A name counts after two sightings that agree, and no longer once one disagrees; a computed one is never overruled.
+// TestLearn: a name is used after two sightings that agree and dropped when one disagrees; a computed one is never replaced.
 func TestLearn(t *testing.T) {
 	full := 0
 	m := &Model{Name: "m", Media: &Media{learned: newLearned(), NoRoom: func(string) { full++ }}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
@@ -41,7 +41,7 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// What a name depends on: model, content, kind and settings.
+// TestIdentIsApart: an ident depends on the model, the content, the modality and the settings.
 func TestIdentIsApart(t *testing.T) {
 	a, b := &Model{Name: "a"}, &Model{Name: "b"}
 	md, other := &Medium{Modality: "image"}, &Medium{Modality: "image"}

@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 )
 
-// follower runs watch with ticks of the test's own.
+// follower runs watch with ticks that the test sends.
 type follower struct {
 	*testing.T
 	live   *Live
@@ -23,12 +23,12 @@ type follower struct {
 	errs   []error
 }
 
-// ticks lets n looks happen; they are over when it returns.
+// ticks sends n ticks, and returns when their looks are done.
 func (f *follower) ticks(n int) {
 	for range n {
 		f.tick <- time.Time{}
 	}
-	f.tick <- time.Time{} // taken when the look before is done; does nothing new
+	f.tick <- time.Time{} // accepted when the previous look is done; does nothing itself
 }
 
 func (f *follower) want(loaded, errs int) {
@@ -54,7 +54,7 @@ func (f *follower) renderBy(l *Live, text string) string {
 	return ps.List[0].Rendered
 }
 
-// follow loads a directory, for servers beside it too, and watches it.
+// follow loads a directory, also for the servers in beside, and watches it.
 func follow(t *testing.T, dir string, beside ...Server) *follower {
 	media, err := NewMedia(nil)
 	if err != nil {
@@ -115,13 +115,13 @@ func TestReload(t *testing.T) {
 		t.Error("what was learned of pictures did not survive")
 	}
 
-	put(template, "{% broken") // stays as it was, said once
+	put(template, "{% broken") // the old model stays, the error is reported once
 	f.ticks(3 * retryAfter)
 	f.want(1, 1)
 	if got := f.render("x"); got != "new x" {
 		t.Errorf("rendered %q after a change that does not load", got)
 	}
-	os.Remove(filepath.Join(dir, "tokenizer.json")) // another error
+	os.Remove(filepath.Join(dir, "tokenizer.json")) // a different error
 	f.ticks(3)
 	f.want(1, 2)
 	if !strings.Contains(f.errs[1].Error(), "no tokenizer") {
@@ -142,8 +142,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Classes of one model are read again with it, all or none, and stay what they are: one that shares its files, and one
-// with a template of its own, which follows its directory by itself.
+// TestReloadBeside: classes of one model are reloaded together, all or none. One shares the model's files, and one has its own
+// template and follows its directory itself.
 func TestReloadBeside(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, modelFiles("", "", map[string]string{}))
@@ -165,7 +165,7 @@ func TestReloadBeside(t *testing.T) {
 		}
 	}
 	want("one x", "one x", "own x")
-	f.beside[0].Watch(t.Context(), time.Hour, nil) // returns at once: it follows
+	f.beside[0].Watch(t.Context(), time.Hour, nil) // returns at once: it is a variant
 	if err := os.WriteFile(template, []byte("two {{ messages[0].content }}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -183,8 +183,8 @@ func TestReloadBeside(t *testing.T) {
 	want("two x", "two x", "own x")
 }
 
-// A file that is still being written is not read. Each write comes after a look has ended: two looks that see the same file
-// would take it for whole.
+// TestReloadWaitsForWriters: a file that is still being written is not read. Each write comes after a look has ended, because two
+// looks that see the same file would take it as complete.
 func TestReloadWaitsForWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -203,7 +203,7 @@ func TestReloadWaitsForWriters(t *testing.T) {
 	})
 }
 
-// A newer commit of a Hugging Face cache is followed.
+// TestReloadFollowsRevision: a newer commit of a Hugging Face cache is followed.
 func TestReloadFollowsRevision(t *testing.T) {
 	root := t.TempDir()
 	files := modelFiles(repo+"snapshots/"+first+"/", repo+"blobs/", map[string]string{repo + "refs/main": first})

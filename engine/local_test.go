@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// TestLocal: only what lies below the directory, whatever the way there looks like.
+// TestLocal: only files below the directory are read, whatever the path looks like.
 func TestLocal(t *testing.T) {
 	root, other := t.TempDir(), t.TempDir()
 	put := func(path, text string) {
@@ -80,7 +80,7 @@ func TestLocal(t *testing.T) {
 	if _, _, err := m.local(t.Context(), "file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
 		t.Errorf("without a directory: %v", err)
 	}
-	m.rules = RulesOf("trtllm", "1.3.0") // which has no such rule, and takes paths
+	m.rules = RulesOf("trtllm", "1.3.0") // it lacks this rule, and accepts paths
 	if _, why, err := m.local(t.Context(), root+"/in", new(Medium)); why != inexactNoFile || err != nil {
 		t.Errorf("TensorRT-LLM, without a directory: %q %v", why, err)
 	}
@@ -94,7 +94,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestLocalOnce: a file is read once while it stays as it is, and nothing waits for it longer than the request may.
+// TestLocalOnce: an unchanged file is read once, and no request waits for it longer than its budget.
 func TestLocalOnce(t *testing.T) {
 	root := t.TempDir()
 	path, long := filepath.Join(root, "a.png"), time.Now().Add(-time.Hour)
@@ -124,7 +124,7 @@ func TestLocalOnce(t *testing.T) {
 	if b, err := src.Decode(3); err != nil || string(b) != "one" {
 		t.Errorf("bytes of a known file: %q %v", b, err)
 	}
-	write("two", long) // the same to every look: it was not read again
+	write("two", long) // all attributes are the same, so it is not read again
 	if again, _ := id(); again != first {
 		t.Error("a known file was read again")
 	}
@@ -136,7 +136,7 @@ func TestLocalOnce(t *testing.T) {
 	if changed == first {
 		t.Error("a changed file keeps its identity")
 	}
-	write("new", time.Now()) // too young to be remembered
+	write("new", time.Now()) // too new to be cached
 	young, _ := id()
 	write("now", time.Now())
 	if now, _ := id(); now == young {
@@ -165,7 +165,7 @@ func TestLocalOnce(t *testing.T) {
 	}
 }
 
-// A directory of local files that is not there is told: nothing of it can ever be read.
+// TestLocalDirectoryIsMissing: a missing directory of local files is reported, because nothing in it can be read.
 func TestLocalDirectoryIsMissing(t *testing.T) {
 	media, err := NewMedia(nil)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
-// A fault of ours over one picture ends what is exact there, and nothing else: what stands before it is known.
+// TestPanicCostsOneMedium: a panic over one picture only ends the exact part there; everything before it is known.
 func TestPanicCostsOneMedium(t *testing.T) {
 	file, _ := picture(t)
 	data := base64.StdEncoding.EncodeToString(file)
 	var told atomic.Int32
 	m := loadShipped(t, func(s *Server, x *Media) {
-		x.Relay, x.RelayDataURLs = new(relay.Relay), true // without a clock: it panics when it is offered a picture
+		x.Relay, x.RelayDataURLs = new(relay.Relay), true // without a clock, so that it panics when it is offered a picture
 		x.Panicked = func(where string, err error) { told.Add(1) }
 	})
 	for n, media := range []string{
@@ -34,7 +34,7 @@ func TestPanicCostsOneMedium(t *testing.T) {
 	}
 }
 
-// A panic beside the request ends the wait at once and gives its place back.
+// TestPanicBeside: a panic in the background goroutine ends the wait at once and frees its slot.
 func TestPanicBeside(t *testing.T) {
 	x := newLocals(func() {})
 	defer x.known.StopAllGoroutines()

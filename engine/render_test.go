@@ -22,9 +22,9 @@ import (
 	"github.com/sightline-router/sightline/body"
 )
 
-// Random requests against vLLM's own render server (`vllm launch render`), which answers with the token ids that an
-// engine would prefill, or with the error that it would answer. SIGHTLINE_VLLM is where vLLM is installed (make e2e-vllm);
-// SIGHTLINE_RENDER, if set, is a server that runs already, SIGHTLINE_SEED the first of SIGHTLINE_CASES requests.
+// Random requests against vLLM's own render server (`vllm launch render`), which answers with the token ids that an engine would
+// prefill, or with the error that it would return. SIGHTLINE_VLLM is where vLLM is installed (make e2e-vllm); SIGHTLINE_RENDER, if
+// set, is a running server, SIGHTLINE_SEED the seed of the first of SIGHTLINE_CASES requests.
 
 const shippedModel = "../examples/models/qwen2.5-vl"
 
@@ -78,7 +78,7 @@ func TestDifferentialVLLM(t *testing.T) {
 			refused++
 		case status != 200 && err != nil:
 			open++
-		case status != 200: // such a request stores nothing; we expect that it does
+		case status != 200: // such a request stores nothing, though we predict that it does
 			late++
 			if os.Getenv("SIGHTLINE_LATE") != "" {
 				t.Logf("seed %d: not foreseen: %s\n%s %s", seed+i, text, endpoint, body)
@@ -165,7 +165,7 @@ func renderServer(t *testing.T, venv, dir string) string {
 	}
 }
 
-// rendered asks vLLM.
+// rendered posts a request to vLLM.
 func rendered(t *testing.T, url, body string) (status int, prompts [][]uint32, text string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
@@ -202,7 +202,7 @@ func rendered(t *testing.T, url, body string) (status int, prompts [][]uint32, t
 	return 200, prompts, ""
 }
 
-// predicted is what we make of a request; why is "" where it is exact.
+// predicted returns what this package makes of a request; why is "" if it is exact.
 func predicted(m *Model, endpoint, skeleton string) (prompts [][]uint32, why string, err error) {
 	var s body.Skeleton
 	if err := s.Scan([][]byte{[]byte(skeleton)}); err != nil {

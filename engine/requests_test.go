@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// randomRequest makes the request of a seed: mostly what clients send, here and there what none should.
+// randomRequest makes the request of a seed: mostly what clients send, occasionally what none should.
 func randomRequest(seed uint64) (endpoint, body string) {
 	g := &requests{rand.New(rand.NewPCG(seed, 4))}
 	switch n := g.IntN(10); {
@@ -26,10 +26,10 @@ func randomRequest(seed uint64) (endpoint, body string) {
 	return "/v1/completions", g.completions()
 }
 
-// requests writes JSON in the order in which keys are given.
+// requests writes JSON with keys in the given order.
 type requests struct{ *rand.Rand }
 
-type object []string // keys and values, in turn
+type object []string // alternating keys and values
 
 func (o *object) set(key, value string) { *o = append(*o, key, value) }
 
@@ -58,7 +58,7 @@ func array(values ...string) string { return "[" + strings.Join(values, ",") + "
 func (g *requests) one(of ...string) string { return of[g.IntN(len(of))] }
 func (g *requests) in(n int) bool           { return g.IntN(n) == 0 }
 
-// odd is a value, or here and there one of another kind.
+// odd returns v, or occasionally a value of another kind.
 func (g *requests) odd(v string) string {
 	if g.in(60) {
 		return g.one("null", "3", "1.5", "true", `""`, `"x"`, "[]", "{}", `["a"]`, `[{"type":"text","text":"t"}]`, `{"a":1}`)
@@ -225,7 +225,7 @@ func (g *requests) message(i int) string {
 	if g.in(12) {
 		o.set(g.one("refusal", "audio", "task", "extra", "function_call", "prefix", "thinking", "annotations"), g.one("null", `"x"`, "[]", "true"))
 	}
-	if g.in(15) { // role behind content
+	if g.in(15) { // role after content
 		o = append(o[2:], o[:2]...)
 	}
 	return o.String()

@@ -10,13 +10,14 @@ import (
 	"testing"
 )
 
-// What differs by engine lies in the engine's folder: elsewhere its name is a value of the configuration, never a condition.
+// TestEnginesAreNamedOnlyHere: what differs by engine is in the engine's package; elsewhere its name is a configuration value,
+// never a condition.
 func TestEnginesAreNamedOnlyHere(t *testing.T) {
-	values := map[string]int{ // file: how often it holds a name
-		"engine/rules.go":           6, // the switch, and all of them
+	values := map[string]int{ // file: how often it contains a name
+		"engine/rules.go":           6, // the switch, and the list
 		"engine/server.go":          3, // the default and values of block_hash
 		"engine/media.go":           1, // a value of block_hash
-		"internal/config/config.go": 1, // the namespace that Dynamo gives itself
+		"internal/config/config.go": 1, // Dynamo's own default namespace
 		"internal/config/dynamo.go": 2, // keys
 	}
 	found := map[string]int{}
@@ -56,7 +57,8 @@ func TestEnginesAreNamedOnlyHere(t *testing.T) {
 	}
 }
 
-// Where a configuration names no release, the engine's own counts, of which pictures and salts are known by its events.
+// TestDefaultsOfEngines: if a configuration names no release, the engine's default applies, whose events tell pictures and salts
+// apart.
 func TestDefaultsOfEngines(t *testing.T) {
 	for name, want := range map[string]struct {
 		release   string

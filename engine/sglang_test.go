@@ -6,7 +6,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// Families that are named by pixels have no pads to compute.
+// TestOnlyQwen3VL: for families that are named by pixels no pads are computed.
 func TestOnlyQwen3VL(t *testing.T) {
 	for typ, want := range map[string]bool{"qwen3_vl": true, "qwen3_vl_moe": true, "qwen3_5": false, "qwen2_5_vl": false} {
 		if got := vision.FactsOf(typ, "").ProcessorClass != ""; got != want {

@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
-// A picture has no TensorRT-LLM name at its first sight, and the exact one soon after; tools get it at once.
+// TestTRTLLMNames: a picture has no TensorRT-LLM name when it is first seen, and the exact one soon after; tools get it at once.
 func TestTRTLLMNames(t *testing.T) {
 	img := image.NewGray(image.Rect(0, 0, 320, 200))
 	for i := range img.Pix {

@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// follow is a worker-rank's feed on a plane.
+// follow starts a worker-rank's feed on a plane.
 func follow(t *testing.T, p *Plane, k Key) *stream.Feed {
 	t.Helper()
 	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: stream.Join(indexer.New(indexer.Options{}), false)})
@@ -20,7 +20,7 @@ func follow(t *testing.T, p *Plane, k Key) *stream.Feed {
 	return f
 }
 
-// A publisher of the ZMQ plane that dies takes its worker-rank's stream with it, and no other's.
+// TestPublisherDies: when a publisher of the ZMQ plane dies, its worker-rank's stream goes down, and no other.
 func TestPublisherDies(t *testing.T) {
 	list := load(t, "plane_nats.jsonl.gz")
 	envelope := func() (k Key, frame []byte) {
@@ -57,7 +57,7 @@ func TestPublisherDies(t *testing.T) {
 	}
 }
 
-// While NATS is away no worker's stream is live.
+// TestNATSIsAway: while NATS is down no worker's stream is live.
 func TestNATSIsAway(t *testing.T) {
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
 	if err != nil {

@@ -31,7 +31,7 @@ type captured struct {
 
 func load(t testing.TB, name string) []captured { return golden.Lines[captured](t, "testdata", name) }
 
-// kvPayloads are the payloads of a capture's KV events, in order.
+// kvPayloads returns the payloads of a capture's KV events, in order.
 func kvPayloads(t testing.TB, list []captured) (out []envelope) {
 	for _, c := range list {
 		b := c.Payload
@@ -52,8 +52,8 @@ func kvPayloads(t testing.TB, list []captured) (out []envelope) {
 	return out
 }
 
-// checkCapture: every message is read, every event of it is understood by its own worker-rank's decoder, nothing of it by
-// another's, and each publisher speaks of one worker-rank with numbers that rise by one from 0.
+// checkCapture checks that every message is read, that every event is decoded by its own worker-rank's decoder and no other, and
+// that each publisher sends for one worker-rank with sequence numbers that rise by one from 0.
 func checkCapture(t *testing.T, list []captured) (events int, ranks map[Key]bool) {
 	t.Helper()
 	decoders, publishers, next := map[Key]*Decoder{}, map[uint64]Key{}, map[uint64]uint64{}
@@ -122,7 +122,7 @@ func TestConformanceWire(t *testing.T) {
 	t.Logf("conformance: Dynamo 1.6.1 codec: %d events equal in both forms", len(misc.Codec))
 }
 
-// same reports whether two payloads decode to the same, for the worker-rank that the first speaks of.
+// same reports whether two payloads decode to the same, for the worker-rank of the first.
 func same(t testing.TB, a, b []byte) bool {
 	ka, oka := peek(a)
 	kb, okb := peek(b)
@@ -137,7 +137,7 @@ func same(t testing.TB, a, b []byte) bool {
 
 const stored = `{"worker_id":18446744073709551615,"storage_tier":"host_pinned","residency_domain":"worker","session_id":"s","event":{"event_id":7,"dp_rank":3,"data":{"stored":{"parent_hash":11,"start_position":2,"blocks":[{"block_hash":18446744073709551615,"tokens_hash":9223372036854775808,"mm_extra_info":{"mm_objects":[{"mm_hash":1,"offsets":[[0,5]]}]}}]}}}}`
 
-// One event alone and in a list, and everything that a release leaves out or adds.
+// TestForms: one event alone and in a list, and everything that a release omits or adds.
 func TestForms(t *testing.T) {
 	k := Key{1<<64 - 1, 3}
 	block := kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.CPU, HasParent: true, Parent: 11, BlockSize: 16, EngineHashes: []uint64{1<<64 - 1}, Locals: []uint64{1 << 63}}
@@ -178,7 +178,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// A key that no release sends is counted once an event, wherever it stands, of the decoder's own worker-rank only.
+// TestUnknownKeys: a key that no release sends is counted once per event, wherever it is, and only for the decoder's worker-rank.
 func TestUnknownKeys(t *testing.T) {
 	for _, at := range []string{"", `"worker_id":18446744073709551615`, `"dp_rank":3`, `"start_position":2`, `"tokens_hash":9223372036854775808`} {
 		text, want, key := stored, uint64(0), ""
@@ -195,7 +195,7 @@ func TestUnknownKeys(t *testing.T) {
 	}
 }
 
-// pack turns JSON into MessagePack, numbers as integers.
+// pack converts JSON to MessagePack, numbers as integers.
 func pack(t testing.TB, text string) []byte {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.UseNumber()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// FuzzDiscover: no record in a discovery folder makes its reader panic; each worker has ranks and a block size that can be.
+// FuzzDiscover: no record in a discovery folder makes its reader panic; each worker has a valid number of ranks and block size.
 func FuzzDiscover(f *testing.F) {
 	const id = `{"instance_id":7,"transport":{"tcp":"10.0.0.1:5000/x"}}`
 	f.Add(id, `{"instance_id":7,"card_json":{"display_name":"m","kv_cache_block_size":-16,"runtime_config":{"data_parallel_start_rank":9223372036854775807,"data_parallel_size":1}}}`,

@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// By which name Dynamo's events know a picture.
+// TestMediaNames: the name by which Dynamo's events call a picture.
 func TestMediaNames(t *testing.T) {
 	const url = "https://example.com/image.jpg"
 	var skeleton body.Skeleton
@@ -48,7 +48,7 @@ func TestMediaNames(t *testing.T) {
 	}
 }
 
-// Which of a request's cache salts Dynamo's front end hands on (seen on 1.6.1).
+// TestSalt: which of a request's cache salts Dynamo's front end passes on (observed with 1.6.1).
 func TestSalt(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"messages":[]}`:                                                    "",

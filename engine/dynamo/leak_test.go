@@ -6,7 +6,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The publisher of the other implementation, which tests speak to, leaves its writers behind.
+// The other implementation's publisher, used by the tests, leaks its writer goroutines.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// Every worker-rank that discovery tells of is heard, however many they are; of those that nobody has asked for, so many are kept
-// until discovery knows them, and more are refused, counted and told of once.
+// TestManyRanks: every worker-rank known from discovery is received, whatever their number. Of the others a bounded number is kept
+// until discovery names them; more are refused, counted and reported once.
 func TestManyRanks(t *testing.T) {
 	told := 0
 	p := &Plane{Full: func() { told++ }}
@@ -29,13 +29,13 @@ func TestManyRanks(t *testing.T) {
 	if told != 1 || p.Refused() != 3 {
 		t.Errorf("told %d times, %d refused", told, p.Refused())
 	}
-	p.Source(Key{Worker: 0, Rank: 1}) // discovery has come to know one
+	p.Source(Key{Worker: 0, Rank: 1}) // discovery has found one
 	if p.deliver(Key{Worker: 1 << 40}, 1, 0, nil) == nil {
 		t.Error("there is room for one, and it is refused")
 	}
 }
 
-// A rank whose feed ends and begins again hears what comes after, also where a message came in between.
+// TestRankHeardAgain: a rank whose feed ends and restarts gets later messages, even if one came in between.
 func TestRankHeardAgain(t *testing.T) {
 	var p Plane
 	k := Key{Worker: 7}

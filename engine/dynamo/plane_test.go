@@ -14,8 +14,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// The captured traffic of all workers on one plane: each worker-rank's feed ends with exactly what plain bookkeeping of its
-// own events says, whether the feed was there before the first message or came behind some.
+// TestPlaneToIndex plays the captured traffic of all workers on one plane: each worker-rank's feed ends with exactly the blocks of
+// a simple simulation of its own events, whether the feed started before the first message or after some.
 func TestPlaneToIndex(t *testing.T) {
 	for _, name := range []string{"plane_zmq.jsonl.gz", "plane_nats.jsonl.gz"} {
 		for _, late := range []bool{false, true} {
@@ -36,8 +36,8 @@ func planeToIndex(t *testing.T, list []captured, late bool) {
 	})
 }
 
-// toIndex plays captured traffic by tell and compares each worker-rank's blocks with plain bookkeeping of its events. done
-// reports whether every message has come. late: feeds start when all messages are there.
+// toIndex plays captured traffic by tell and compares each worker-rank's blocks with a simple simulation of its events. done
+// reports whether every message has arrived. late: feeds start after all messages.
 func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done func() bool)) {
 	t.Helper()
 	ix := indexer.New(indexer.Options{})
@@ -101,7 +101,8 @@ func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done 
 	}
 }
 
-// A lost message cannot be asked for: what was told before is in doubt, and the worker-rank goes on partial. Another publisher is another life.
+// TestPlaneGap: a lost message cannot be replayed: earlier blocks are in doubt, and the worker-rank continues as partial. Another
+// publisher is a new incarnation.
 func TestPlaneGap(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
 	p, sink := new(Plane), stream.Join(ix, false)
@@ -133,7 +134,8 @@ func TestPlaneGap(t *testing.T) {
 	}
 }
 
-// The folders of captured deployments: workers, ranks and publishers are found; other endpoints and dead records are not.
+// TestDiscover reads the folders of captured deployments: workers, ranks and publishers are found; other endpoints and dead records
+// are not.
 func TestDiscover(t *testing.T) {
 	s := Scope{"dynamo", "backend", "generate"}
 	now := time.Now()

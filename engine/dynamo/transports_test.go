@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// connect starts a real NATS server and gives a connection to it.
+// connect starts a real NATS server and returns a connection to it.
 func connect(t *testing.T) *nats.Conn {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
@@ -33,8 +33,8 @@ func connect(t *testing.T) *nats.Conn {
 
 var scope = Scope{"dynamo", "backend", "generate"}
 
-// The NATS plane as captured, every message on its own subject, over a real server: the index ends as after the messages
-// alone. Messages of other topics, and of another endpoint, change nothing.
+// TestNATSCore replays the captured NATS plane, every message on its own subject, over a real server: the index ends as from the
+// messages alone. Messages of other topics, and of another endpoint, change nothing.
 func TestNATSCore(t *testing.T) {
 	list := load(t, "plane_nats.jsonl.gz")
 	toIndex(t, list, false, func(p *Plane, done func() bool) {
@@ -69,7 +69,7 @@ func wait(t *testing.T, cond func() bool) {
 	}
 }
 
-// A folder that changes: workers are told at once and after each change, what fails is said once, and nothing is said twice.
+// TestFollow changes a folder: workers are reported at once and after each change, errors once, and nothing twice.
 func TestFollow(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "kv")
 	found, failed := make(chan []Worker, 8), make(chan error, 8)
@@ -123,7 +123,7 @@ func TestFollow(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(root, "v1", "instances")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(root, "v1", "instances"), nil, 0o644); err != nil { // no folder any more
+	if err := os.WriteFile(filepath.Join(root, "v1", "instances"), nil, 0o644); err != nil { // no longer a folder
 		t.Fatal(err)
 	}
 	select {

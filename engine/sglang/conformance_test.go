@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// tree is what a worker holds, as its events tell it: engine hash → the block and what it follows.
+// tree is what a worker holds according to its events: engine hash → the block and its parent.
 type tree map[uint64]node
 
 type node struct {
@@ -50,7 +50,7 @@ func (w tree) apply(t *testing.T, b kvevent.Batch) {
 	}
 }
 
-// leading is how many of a prompt's blocks are held, in a chain from the root.
+// leading returns how many of a prompt's blocks are held, in a chain from the root.
 func (w tree) leading(locals []uint64) int {
 	next := func(local, parent uint64, has bool) (uint64, bool) {
 		for h, n := range w {
@@ -71,7 +71,7 @@ func (w tree) leading(locals []uint64) int {
 	return len(locals)
 }
 
-// localsOfIDs is the request side's rule on ids: page by page.
+// localsOfIDs is the request side's rule applied to ids, page by page.
 func localsOfIDs(ids []uint64, size int, salt, lora string, pairs bool) (out []uint64) {
 	width := size
 	if pairs {
@@ -85,8 +85,8 @@ func localsOfIDs(ids []uint64, size int, salt, lora string, pairs bool) (out []u
 	return out
 }
 
-// Real cache trees at page sizes 1 to 64: after each step the prompt inserted is held whole, found by its own ids, as long
-// a prefix of it was held before as the tree said, and what is evicted was held.
+// TestConformanceCacheTrees replays real cache trees at page sizes 1 to 64: after each step the inserted prompt is held completely
+// and found by its own ids, the prefix held before is as long as the tree reported, and evicted pages were held.
 func TestConformanceCacheTrees(t *testing.T) {
 	var scenarios []struct {
 		Name     string
@@ -138,7 +138,8 @@ func TestConformanceCacheTrees(t *testing.T) {
 	t.Logf("conformance: %d scenarios, %d steps, %d blocks", len(scenarios), steps, blocks)
 }
 
-// A real server's text requests: the ids of each request are found, and as many of them as it reported cached.
+// TestConformanceServerText replays a real server's text requests: the ids of each request are found, and as many of them as it
+// reported as cached.
 func TestConformanceServerText(t *testing.T) {
 	var rec struct {
 		Steps []struct {

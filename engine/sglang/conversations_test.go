@@ -10,7 +10,8 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// Random conversations in each of SGLang's named ways, written by SGLang 0.5.23's own parser/conversation.py.
+// TestConversations compares random conversations in each of SGLang's named formats with SGLang 0.5.23's own
+// parser/conversation.py.
 func TestConversations(t *testing.T) {
 	const shipped = "../../examples/models/qwen2.5-vl"
 	var rec struct {
@@ -62,7 +63,7 @@ func TestConversations(t *testing.T) {
 	t.Logf("%d conversations, %d of them with media whose place is not known", len(rec.Rows), open)
 }
 
-// By itself SGLang takes a form for some models; whisper's is not written here.
+// TestFormsByModel: SGLang selects a format by itself for some models; whisper's is not implemented here.
 func TestFormsByModel(t *testing.T) {
 	for _, c := range []struct {
 		modelType, path, given string

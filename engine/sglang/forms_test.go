@@ -33,9 +33,9 @@ func hashOf(ids []uint64, lora, salt string) uint64 {
 	return block.Local64(nil, ids, block.SeedFor(lora), block.SaltHash(salt))
 }
 
-// Every form of every release: what the recorded list of events must come to. The list has, in this order, a clear, two
-// text blocks in a chain, a page with a pad, two blocks of an adapter in host memory, then (maps) a salt, a session and a
-// named adapter, two pages of pairs, and two removals.
+// TestReleases: the decoded form of the recorded list of events, for every form of every release. The list has, in this order, a
+// clear, two text blocks in a chain, a page with a pad, two blocks of an adapter in host memory, then (maps) a salt, a session and
+// a named adapter, two pages of pairs, and two removals.
 func TestReleases(t *testing.T) {
 	for _, r := range releases(t) {
 		t.Run(r.Version, func(t *testing.T) {
@@ -124,7 +124,7 @@ func encode(t testing.TB, v any) []byte {
 	return b
 }
 
-// ordered is a map whose keys stand as given.
+// ordered returns a map whose keys keep this order.
 func ordered(t testing.TB, pairs ...any) msgp.Raw {
 	b := msgp.AppendMapHeader(nil, uint32(len(pairs)/2))
 	for _, v := range pairs {
@@ -133,7 +133,7 @@ func ordered(t testing.TB, pairs ...any) msgp.Raw {
 	return b
 }
 
-// One bad or unknown event costs itself alone; unknown fields cost nothing.
+// TestOneBadEvent: a bad or unknown event loses only itself; unknown fields lose nothing.
 func TestOneBadEvent(t *testing.T) {
 	good := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": []any{uint64(1), uint64(1) << 62},
 		"block_size": 2, "lora_id": nil, "new_field": map[string]any{"a": []any{1}}}
@@ -182,7 +182,7 @@ func TestOneBadEvent(t *testing.T) {
 	}
 }
 
-// What only vLLM sends is not read here, and so not known.
+// TestKeysOfVLLM: fields that only vLLM sends are not read here, and count as unknown.
 func TestKeysOfVLLM(t *testing.T) {
 	for key, v := range map[string]any{"extra_keys": []any{nil}, "group_idx": 0} {
 		e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": []any{1, 2}, "block_size": 2, key: v}
@@ -193,7 +193,7 @@ func TestKeysOfVLLM(t *testing.T) {
 	}
 }
 
-// A run of pads is told: each of the four, once, and nothing of the text.
+// TestPads: for a run of pads, Pad is called once for each of the four, and for no text token.
 func TestPads(t *testing.T) {
 	ids := []any{uint64(5), uint64(1 << 40), uint64(1<<40 + 1), uint64(1<<40 + 2), uint64(1<<40 + 3), uint64(1 << 40), uint64(1<<40 + 1), uint64(6)}
 	e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": ids, "block_size": 8}
@@ -215,7 +215,7 @@ func FuzzDecode(f *testing.F) {
 	eventtest.Fuzz(f, true, d.Decode)
 }
 
-// text is a stored event of 1,024 tokens and a picture of 256, in pages of size.
+// text returns a stored event of 1,024 tokens and a picture of 256, in pages of size.
 func text(t testing.TB, size int) []byte {
 	var hashes, ids []any
 	for i := range 1024 / size {
@@ -245,7 +245,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkDecode reads and hashes stored events at the advised page size and at SGLang's default.
+// BenchmarkDecode reads and hashes stored events at the recommended page size and at SGLang's default.
 func BenchmarkDecode(b *testing.B) {
 	for name, size := range map[string]int{"page16": 16, "page1": 1} {
 		b.Run(name, func(b *testing.B) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// The classes by which SGLang names Qwen3-VL's pictures.
+// The classes that enter SGLang's names of Qwen3-VL's pictures.
 const (
 	qwenClass   = "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor"
 	qwenWrapper = "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor"
@@ -81,7 +81,7 @@ func TestConformanceItems(t *testing.T) {
 	}
 	artifacts := 0
 	for _, a := range vec.Artifact {
-		if string(a.Kwargs) != "{}" { // only Python callers can give others
+		if string(a.Kwargs) != "{}" { // only Python callers can pass others
 			continue
 		}
 		digest, err := hex.DecodeString(strings.TrimPrefix(a.Content, "sha256:"))
@@ -120,8 +120,8 @@ func TestConformanceItems(t *testing.T) {
 	t.Logf("conformance: %d pads, %d artifacts, %d items", len(vec.Pads), artifacts, n)
 }
 
-// TestConformanceServerPictures: the pads in the events of a real Qwen3-VL server pin one fingerprint, which holds for every
-// picture whose pages were stored, detail and all.
+// TestConformanceServerPictures: the pads in the events of a real Qwen3-VL server determine one fingerprint, which holds for every
+// picture whose pages were stored, including the detail.
 func TestConformanceServerPictures(t *testing.T) {
 	srv := gjson.ParseBytes(golden.Read(t, golden.Dir(t, "sglang", "server_qwen3vl.json.gz")))
 	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper}
@@ -132,7 +132,7 @@ func TestConformanceServerPictures(t *testing.T) {
 			ids[id.Uint()] = true
 			pads = pads || id.Uint() >= 1_000_000
 		}
-		if !pads { // text only: the picture's pages were there already
+		if !pads { // text only: the picture's pages were already stored
 			continue
 		}
 		for _, p := range golden.Pictures(step) {

@@ -18,8 +18,8 @@ func qwen3(t *testing.T, version string, found func(string)) *Finder {
 	return NewFinder(Processor{ModelType: "qwen3_vl", Class: qwenClass}, "", v, found)
 }
 
-// The first pad that one fingerprint explains names pictures from then on (narrow pads: the second); a fleet that changes
-// its fingerprint is noticed; pads of pictures that were not routed say nothing.
+// TestFingerprintIsFound: after the first pad that only one fingerprint explains, pictures have names (for narrow pads, after the
+// second). A fleet that changes its fingerprint is noticed, and pads of pictures that were not routed have no effect.
 func TestFingerprintIsFound(t *testing.T) {
 	for version, need := range map[string]int{"0.5.23": 1, "0.5.17": 2} {
 		var told []string
@@ -33,7 +33,7 @@ func TestFingerprintIsFound(t *testing.T) {
 			if _, ok := p.Name(pic(i)); ok {
 				t.Errorf("%s: named before any event", version)
 			}
-			p.Saw(1 << 40) // of a picture that others sent
+			p.Saw(1 << 40) // of a picture that was routed by others
 			p.Saw(Pads(item(worker, i), p.rule)[0])
 		}
 		got, ok := p.Name(pic(9))
@@ -51,7 +51,7 @@ func TestFingerprintIsFound(t *testing.T) {
 	}
 }
 
-// Only what is remembered is looked into, however many pictures come.
+// TestPadsAreBounded: only remembered pictures are searched, whatever the number of pictures.
 func TestPadsAreBounded(t *testing.T) {
 	p := qwen3(t, "0.5.23", nil)
 	for i := range 3 * recentPictures {

@@ -14,14 +14,14 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Events are written here by hand, in the layouts of KVCacheEventSerializer (1.0 to 1.3), with blocks of four tokens.
+// The events here are written by hand, in the layouts of KVCacheEventSerializer (1.0 to 1.3), with blocks of four tokens.
 
 type key struct {
 	Hash  string `json:"hash"`
 	Start int    `json:"start_offset"`
 }
 
-// aBlock writes one stored_block. ids may hold digests; keys nil: a release without them.
+// aBlock returns one stored_block. ids may contain digests; keys nil: a release without them.
 func aBlock(engineHash any, keys []key, ids ...any) map[string]any {
 	var tokens []any
 	for _, id := range ids {
@@ -46,7 +46,7 @@ func stores(parent any, blocks ...map[string]any) map[string]any {
 	return data("stored", "parent_hash", parent, "blocks", blocks)
 }
 
-// numbered puts events into envelopes with numbers from first on.
+// numbered wraps events in envelopes with consecutive numbers, beginning at first.
 func numbered(first int, events ...map[string]any) []byte {
 	var list []any
 	for i, e := range events {
@@ -59,7 +59,7 @@ func numbered(first int, events ...map[string]any) []byte {
 	return b
 }
 
-// told is a batch in short: "cleared", "stored gpu 1,2 after 9", "removed gpu 1".
+// told returns a batch in short form: "cleared", "stored gpu 1,2 after 9", "removed gpu 1".
 func told(t *testing.T, d *Decoder, payload []byte) (string, kvevent.Batch) {
 	t.Helper()
 	b, err := d.Decode(payload)
@@ -117,7 +117,7 @@ func TestIncarnations(t *testing.T) {
 	}
 }
 
-// Of several windows the largest counts, whatever comes first.
+// TestWindows: of several windows the largest counts, whichever comes first.
 func TestWindows(t *testing.T) {
 	in := func(id, window int, d map[string]any) map[string]any {
 		return map[string]any{"event_id": id, "window_size": window, "data": d}
@@ -136,7 +136,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Without a configured block size the first event of two blocks tells it.
+// TestBlockSizeLearned: without a configured block size, the first event of two blocks determines it.
 func TestBlockSizeLearned(t *testing.T) {
 	d := new(Decoder)
 	got, _ := told(t, d, numbered(0, stores(nil, aBlock(1, []key{}, 1, 2)), stores(nil, aBlock(2, []key{}, 1, 2, 3, 4), aBlock(3, []key{}, 5)), stores(2, aBlock(4, []key{}, 1, 2, 3, 4))))
@@ -145,7 +145,7 @@ func TestBlockSizeLearned(t *testing.T) {
 	}
 }
 
-// Names of blocks are those of a request with the same items, however the engine writes its keys.
+// TestNames: blocks have the names of a request with the same items, in every form in which the engine writes its keys.
 func TestNames(t *testing.T) {
 	const a, b = "aaaaaaaaaaaaaaaa000000000000000000000000000000000000000000000000", "bbbbbbbbbbbbbbbb000000000000000000000000000000000000000000000000"
 	m := 1001 // vocab_size + 1
@@ -179,7 +179,7 @@ func TestNames(t *testing.T) {
 		var got []uint64
 		for _, e := range batch.Events {
 			got = append(got, e.Locals...)
-			if e.Kind == kvevent.Stored && (e.MediaUnknown || !e.HasParent && !slices.Equal(e.Locals, localsOf(&e))) { // a name that a parent hands on is a hash only
+			if e.Kind == kvevent.Stored && (e.MediaUnknown || !e.HasParent && !slices.Equal(e.Locals, localsOf(&e))) { // a name passed on by a parent is known only as a hash
 				t.Errorf("%s: media %v beside tokens %v", c.name, e.Media, e.Tokens)
 			}
 		}
@@ -199,7 +199,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// localsOf hashes what Keep kept. A mention without an offset stands for the whole of its block.
+// localsOf hashes the tokens and names that Keep kept. A mention without an offset covers the whole block.
 func localsOf(e *kvevent.Event) (out []uint64) {
 	for i := range e.EngineHashes {
 		var names []uint64
@@ -213,7 +213,7 @@ func localsOf(e *kvevent.Event) (out []uint64) {
 	return out
 }
 
-// A key that no release sends is counted once an event, wherever it stands.
+// TestUnknownKeys: a key that no release sends is counted once per event, wherever it is.
 func TestUnknownKeys(t *testing.T) {
 	token, media := `{"type":"unique_token","token_id":1,"token_extra_id":0`, `{"type":"mm_key","hash":"aa","start_offset":0,"uuid":"x"`
 	whole := `[{"event_id":0,"window_size":4,"layer_group_id":0,"attention_dp_rank":0,"hash_algo":"v1","data":{"type":"stored","parent_hash":null,"blocks":[{"type":"stored_block",` +

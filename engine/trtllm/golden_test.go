@@ -17,7 +17,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// scenario is one drained answer, and what it was made from.
+// scenario is one drained answer, and its inputs.
 type scenario struct {
 	ID     string
 	Layout string
@@ -36,7 +36,7 @@ type scenario struct {
 	Events json.RawMessage
 }
 
-// spans are the items as a request has them.
+// spans returns the items as a request has them.
 func (s *scenario) spans() (out []block.Span) {
 	for i, it := range s.Items {
 		name := it.Hash
@@ -50,8 +50,8 @@ func (s *scenario) spans() (out []block.Span) {
 	return out
 }
 
-// TestConformanceEvents: each answer, decoded, has the hashes that a request with the prompt's tokens and items has, in
-// the order of the chain; applied to an index, the request finds what the events left there.
+// TestConformanceEvents: each decoded answer has the hashes of a request with the prompt's tokens and items, in the order of the
+// chain; after applying it to an index, the request finds what the events stored.
 func TestConformanceEvents(t *testing.T) {
 	var all []scenario
 	golden.JSON(t, &all, golden.Dir(t, "trtllm", "events.json.gz"))
@@ -68,7 +68,7 @@ func TestConformanceEvents(t *testing.T) {
 			want[h] = l
 			chain = append(chain, h)
 		}
-		// The goldens leave some numbers out: here they follow on, below they are as they are.
+		// The goldens omit some numbers: here they are renumbered, below they are used as they are.
 		var list []map[string]any
 		jd := json.NewDecoder(bytes.NewReader(s.Events))
 		jd.UseNumber()
@@ -106,7 +106,7 @@ func TestConformanceEvents(t *testing.T) {
 				moved = append(moved, e.EngineHashes...)
 			case kvevent.Removed:
 				for _, h := range e.EngineHashes {
-					if i := slices.Index(moved, h); i >= 0 { // out of the GPU only; later, if at all, out of the rest
+					if i := slices.Index(moved, h); i >= 0 { // first from the GPU only; later, if at all, from the other tiers
 						moved = slices.Delete(moved, i, i+1)
 					} else {
 						delete(held, h)
@@ -121,7 +121,7 @@ func TestConformanceEvents(t *testing.T) {
 		if got := found(t, payload, s.Size, locals); got != leading {
 			t.Errorf("%s: a request finds %d blocks, the worker has %d", s.ID, got, leading)
 		}
-		// The answer as it is: where numbers are missing, everything before is dropped.
+		// The unchanged answer: where numbers are missing, everything before is dropped.
 		whole := Decoder{BlockSize: s.Size}
 		if _, err := whole.Decode(s.Events); err != nil {
 			t.Errorf("%s: %v", s.ID, err)
@@ -130,7 +130,7 @@ func TestConformanceEvents(t *testing.T) {
 	t.Logf("conformance: %d answers, %d events, %d blocks equal to a request's", len(all), events, blocks)
 }
 
-// found feeds a payload into an index and gives how many leading blocks a request finds there.
+// found feeds a payload into an index and returns how many leading blocks a request finds there.
 func found(t *testing.T, payload []byte, size int, locals []uint64) int {
 	ix := indexer.New(indexer.Options{})
 	f := stream.Start(stream.Options{Source: one(payload), Decoder: &Decoder{BlockSize: size}, Sink: stream.Join(ix, false), BlockSize: size})
@@ -142,7 +142,7 @@ func found(t *testing.T, payload []byte, size int, locals []uint64) int {
 	}
 	var m indexer.Matches
 	ix.Match(locals, &m)
-	if st := f.Stats(); st.UnknownParents+st.Refused > 0 { // short tails, which we leave out, are moved and removed too
+	if st := f.Stats(); st.UnknownParents+st.Refused > 0 { // short tails, which we skip, are moved and removed too
 		t.Errorf("%+v", st)
 	}
 	return m.Longest

@@ -9,7 +9,7 @@ import (
 )
 
 // describe asks for GET /server_info, which the release candidates of 1.3 have since the tenth. It does not ask where events go: a
-// POST to /kv_cache_events would take them away from whoever drains them.
+// POST to /kv_cache_events would take them away from their reader.
 func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts) {
 	var a struct {
 		BlockSize int    `json:"tokens_per_block"`

@@ -11,8 +11,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
-// four is the picture 2×2 of red, green, blue and (10, 20, 30). Its names come from the leaf functions of TensorRT-LLM,
-// run with Pillow 13.0.0, torch 2.15.0 and blake3 1.0.11.
+// four is the 2×2 picture of red, green, blue and (10, 20, 30). Its names were computed by the leaf functions of TensorRT-LLM, with
+// Pillow 13.0.0, torch 2.15.0 and blake3 1.0.11.
 var four = &pixels.RGB{W: 2, H: 2, Pix: []byte{255, 0, 0, 0, 255, 0, 0, 0, 255, 10, 20, 30}}
 
 func TestPictureNames(t *testing.T) {
@@ -28,7 +28,7 @@ func TestPictureNames(t *testing.T) {
 	}
 }
 
-// TestPieces: a picture of more than one piece, plane by plane, is the same digest as the tensor in one.
+// TestPieces: a picture of more than one piece has the same digest, plane by plane, as the tensor as a whole.
 func TestPieces(t *testing.T) {
 	p := &pixels.RGB{W: 250, H: 199, Pix: make([]byte, 3*250*199)}
 	var tensor []byte
@@ -43,7 +43,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestConformanceNames: every name that a request over HTTP can have, from the file on.
+// TestConformanceNames: every name that a request over HTTP can have, computed from the file.
 func TestConformanceNames(t *testing.T) {
 	var rows []map[string]any
 	golden.JSON(t, &rows, golden.Dir(t, "trtllm", "image_hashes.json"))
@@ -70,7 +70,7 @@ func TestConformanceNames(t *testing.T) {
 	t.Logf("conformance: %d names of %d pictures, %d not read", n, len(rows)-unread, unread)
 }
 
-// BenchmarkNames names a decoded 1080p picture: 25 MB of float tensor go through the digest.
+// BenchmarkNames names a decoded 1080p picture: 25 MB of float tensor are hashed.
 func BenchmarkNames(b *testing.B) {
 	p := &pixels.RGB{W: 1920, H: 1080, Pix: make([]byte, 3*1920*1080)}
 	for i := range p.Pix {

@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-// queue is a trtllm-serve: what is asked for is gone. An entry "!" is a failure, "~" an answer that breaks off.
+// queue is a trtllm-serve whose events are removed when they are read. An entry "!" is a failure, "~" a truncated answer.
 type queue struct {
 	mu      sync.Mutex
 	answers []string
@@ -91,7 +91,7 @@ func TestHoldsEvents(t *testing.T) {
 	}
 }
 
-// An answer that does not end is given up, and blocks outside the GPU for which there is no room count as removed.
+// TestAnswerIsBounded: an endless answer is given up, and blocks outside the GPU that do not fit into the table count as removed.
 func TestAnswerIsBounded(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {

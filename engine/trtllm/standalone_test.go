@@ -64,7 +64,7 @@ func standalone(engineHashes []uint64, tokens []uint32, pictures ...picture) []b
 	return msgp.AppendInt(b, 0)
 }
 
-// stored decodes one such event, and checks that a request with the same tokens and pictures has the same blocks.
+// storedAlone decodes one such event, and checks that a request with the same tokens and pictures has the same blocks.
 func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, pictures ...picture) *kvevent.Event {
 	t.Helper()
 	batch, err := (&Decoder{Standalone: true}).Decode(standalone(engineHashes, tokens, pictures...))
@@ -84,7 +84,7 @@ func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, pictures 
 
 func repeat(id uint32, n int) []uint32 { return slices.Repeat([]uint32{id}, n) }
 
-// The multimodal scenarios of the standalone router's own tests, by name, against its workers' wire form.
+// TestStandalone runs the multimodal scenarios of the standalone router's own tests, by name, on its workers' wire format.
 func TestStandalone(t *testing.T) {
 	t.Run("MM-1 hash computation", func(t *testing.T) {
 		seen := map[uint64]bool{}
@@ -148,7 +148,8 @@ func TestStandalone(t *testing.T) {
 	})
 }
 
-// Two pictures in one block keep their order (the example names both by the first); junk costs its event alone.
+// TestStandalonePictures: two pictures in one block keep their order (the example names both by the first); an invalid event loses
+// only itself.
 func TestStandalonePictures(t *testing.T) {
 	a := storedAlone(t, []uint64{1}, repeat(100, 32), picture{1, 0, 8}, picture{2, 9, 20})
 	b := storedAlone(t, []uint64{1}, repeat(100, 32), picture{2, 0, 8}, picture{1, 9, 20})
@@ -157,7 +158,7 @@ func TestStandalonePictures(t *testing.T) {
 	}
 	bad := standalone([]uint64{1}, repeat(100, 32), picture{1, 0, 8})
 	bad = append(bad[:len(bad)-1], 0)
-	for i := range bad { // a byte at a time: never a panic, never a block without its picture
+	for i := range bad { // byte by byte: never a panic, never a block without its picture
 		cut := slices.Clone(bad)
 		cut[i] ^= 0xff
 		_, _ = (&Decoder{Standalone: true}).Decode(cut)

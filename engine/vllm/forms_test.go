@@ -13,8 +13,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Payloads made with vLLM's own kv_events.py of each generation: BlockStored (tokens 101 102 151655 151655, block 4, the
-// image "aa" at offset 2 where the release has extra keys), BlockRemoved, AllBlocksCleared.
+// Payloads made with each generation's own kv_events.py of vLLM: BlockStored (tokens 101 102 151655 151655, block 4, the image "aa"
+// at offset 2 if the release has extra keys), BlockRemoved, AllBlocksCleared.
 var generations = map[string]struct {
 	payload string
 	handle  uint64
@@ -61,7 +61,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// value writes v as msgpack: nil, int, uint64, string, []byte, float64, list or object.
+// value converts v to msgpack: nil, int, uint64, string, []byte, float64, list or object.
 type (
 	list   []any
 	object []any // a map in order: key, value, …
@@ -101,7 +101,7 @@ func value(b []byte, v any) []byte {
 
 func batchOf(events ...any) []byte { return value(nil, list{1.5, list(events), 0}) }
 
-// mapStored is a stored event of 0.32 with the extra keys given, block size 2.
+// mapStored returns a stored event of 0.32 with the given extra keys, block size 2.
 func mapStored(hashes list, parent any, tokens list, more ...any) object {
 	return append(object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", parent, "token_ids", tokens,
 		"block_size", 2, "lora_id", nil, "medium", "GPU", "lora_name", nil}, more...)
@@ -118,7 +118,7 @@ func locals(seed uint64, tokens []uint32, names ...[]uint64) (out []uint64) {
 	return out
 }
 
-// Every form that a release sends and that the recordings do not have, by hand.
+// TestForms: forms that releases send and that the recordings lack, written by hand.
 func TestForms(t *testing.T) {
 	four := []uint32{1, 2, 3, 4}
 	tokens := list{1, 2, 3, 4}
@@ -204,7 +204,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// A connector's placeholder names a block by its hash alone; removals follow the group of the store.
+// TestPlaceholdersAndGroups: a connector's placeholder identifies a block only by its hash; removals follow the group of the store.
 func TestPlaceholdersAndGroups(t *testing.T) {
 	var d Decoder
 	placeholder := func(hash uint64, group int) object {
@@ -234,7 +234,7 @@ func TestPlaceholdersAndGroups(t *testing.T) {
 	}
 }
 
-// One event that cannot be read costs nothing but itself; a payload that is cut gives nothing at all.
+// TestBadEvents: an event that cannot be read loses only itself; a truncated payload yields nothing.
 func TestBadEvents(t *testing.T) {
 	good := mapStored(list{uint64(1)}, nil, list{1, 2}, "extra_keys", list{nil})
 	bad := []any{
@@ -276,7 +276,7 @@ func TestBadEvents(t *testing.T) {
 	}
 	for cut := range payload {
 		batch, err := d.Decode(payload[:cut])
-		if err == nil && cut < len(payload)-1 { // the rank, last, is optional
+		if err == nil && cut < len(payload)-1 { // the last field, the rank, is optional
 			t.Fatalf("cut at %d of %d: no error", cut, len(payload))
 		}
 		if err != nil && len(batch.Events) > 0 {

@@ -34,7 +34,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// stream is a worker's recorded batches.
+// stream returns a worker's recorded batches.
 func stream(t testing.TB) [][]byte { return recorded.Selection(t).Payloads("qwen2.5-vl-b16") }
 
 // BenchmarkDecode reads and hashes stored events: text of 64 blocks, and a recorded stream with pictures.

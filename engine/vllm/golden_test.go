@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/recorded"
 )
 
-// What a real vLLM sent, decoded, is what package block makes of the same request: every case of the selection here, every
-// case of the whole set in TestConformanceCases.
+// TestRecordedCases: the decoded events of a real vLLM equal what package block computes for the same request: every case of the
+// selection here, every case of the whole set in TestConformanceCases.
 func TestRecordedCases(t *testing.T) {
 	checkCases(t, recorded.Selection(t))
 }
@@ -27,8 +27,8 @@ func checkCases(t *testing.T, set *recorded.Set) {
 			t.Run(s.ID, func(t *testing.T) { w.stored(t, s) })
 			cases++
 		}
-		// The recorder cut the stream between requests by time, so a block may stand in the frames of the next case:
-		// what prompts need is looked for among all that the worker announced, and all of that must be needed.
+		// The recorder split the stream between requests by time, so a block may be in the frames of the next case. So the blocks
+		// of prompts are searched among all that the worker announced, and all of these must be used.
 		withTokens := true
 		for i, s := range steps {
 			t.Run(s.ID, func(t *testing.T) {
@@ -66,7 +66,7 @@ func lost(steps []recorded.Step, i int) bool {
 	return false
 }
 
-// worked is all that one worker announced, by engine hash.
+// worked is everything that one worker announced, by engine hash.
 type worked struct {
 	t       *testing.T
 	worker  string
@@ -81,7 +81,7 @@ type node struct {
 	local     uint64
 }
 
-// stored decodes a step's frames: the blocks are those that the engine announced, in order.
+// stored decodes a step's frames and checks that the blocks are those that the engine announced, in order.
 func (w *worked) stored(t *testing.T, s recorded.Step) {
 	var order []uint64
 	for _, f := range s.Frames {
@@ -112,7 +112,7 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 	if len(order) != len(s.Blocks) {
 		t.Fatalf("%d blocks decoded, the engine announced %d", len(order), len(s.Blocks))
 	}
-	group := 0 // of the full-attention blocks, whose number the recording does not name
+	group := 0 // of the full-attention blocks; the recording does not contain its number
 	for len(order) > 0 && group < 64 && kvevent.InGroup(s.Blocks[0].Handle, group) != order[0] {
 		group++
 	}
@@ -123,7 +123,7 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 	}
 }
 
-// needed walks each prompt's blocks, as package block makes them from the request's side, through what was stored.
+// needed follows each prompt's blocks, as package block computes them from the request, through what was stored.
 func (w *worked) needed(s recorded.Step) (blocks int, missing string) {
 	children := map[node]uint64{}
 	for h, n := range w.held {

@@ -39,7 +39,7 @@ func namesOf(t *testing.T, w gjson.Result) (v *Names, towerLoRA bool) {
 	return v, towerLoRA
 }
 
-// fileOf finds the picture of a part: base64 marker or URL of the recording's server; "" for a null part.
+// fileOf returns a part's picture: base64 marker or URL of the recording's server; "" for a null part.
 func fileOf(p gjson.Result) string {
 	s := p.Get("image_url.url").String()
 	if s == "" {

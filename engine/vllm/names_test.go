@@ -61,7 +61,7 @@ func TestVLLM(t *testing.T) {
 	}
 }
 
-// TestVLLMRules: what changes a name and what does not.
+// TestVLLMRules: what changes a name, and what does not.
 func TestVLLMRules(t *testing.T) {
 	file, _ := base64.StdEncoding.DecodeString(rgba)
 	nameOf := func(v Names, it name.Item) string {

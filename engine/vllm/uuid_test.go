@@ -2,7 +2,7 @@ package vllm
 
 import "testing"
 
-// Python's str() of JSON values (CPython 3.11).
+// TestUUIDText: Python's str() of JSON values (CPython 3.11).
 func TestUUIDText(t *testing.T) {
 	for raw, want := range map[string]string{
 		`12345`: "12345", `-0`: "0", `123456789012345678901234567890`: "123456789012345678901234567890", `true`: "True", `false`: "False",
