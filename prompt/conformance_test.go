@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// asBody makes a chat request; {"type":"image"} parts become pictures. Key order is kept below the top.
+// asBody returns a chat request; {"type":"image"} parts become pictures. Key order is kept below the top level.
 func asBody(t *testing.T, messages json.RawMessage, fields map[string]json.RawMessage) string {
 	body := map[string]json.RawMessage{"messages": messages}
 	for k, v := range fields {
@@ -29,7 +29,8 @@ func asBody(t *testing.T, messages json.RawMessage, fields map[string]json.RawMe
 	return strings.ReplaceAll(string(out), `{"type":"image"}`, `{"type":"image_url","image_url":{"url":"`+png+`"}}`)
 }
 
-// Conversations rendered by jinja2, tokenised by @huggingface/tokenizers and expanded by vLLM's rules (golden_chat.json).
+// TestConformanceGoldenChat: conversations rendered by jinja2, tokenized by @huggingface/tokenizers and expanded by vLLM's rules
+// (golden_chat.json).
 func TestConformanceGoldenChat(t *testing.T) {
 	recordings, models := golden.Dir(t), golden.Models(t)
 	var rows []struct {
@@ -131,9 +132,10 @@ type sglangEvent struct {
 	Tokens []uint64 `json:"token_ids"`
 }
 
-const pad = 1_000_000 // ids from here on stand for pictures
+const pad = 1_000_000 // ids from here on are pads of pictures
 
-// A real SGLang server's chats: as many tokens as it counted, and the token ids of its KV events, pictures apart.
+// TestConformanceSGLangServer replays a real SGLang server's chats: as many tokens as it counted, and the token ids of its KV
+// events, except pictures.
 func TestConformanceSGLangServer(t *testing.T) {
 	recordings, models := golden.Dir(t), golden.Models(t)
 	sizes := map[string]vision.Media{}
@@ -214,7 +216,8 @@ func sglangEvents(t *testing.T, s sglangStep, e Expanded, ends map[int64]int) (b
 	return blocks
 }
 
-// The text server's tokenizer has Llama 3's first template; its prompts are short enough to write the template here.
+// TestConformanceSGLangText: the text server's tokenizer has Llama 3's first template; its prompts are short enough to write the
+// template here.
 func TestConformanceSGLangText(t *testing.T) {
 	recordings, models := golden.Dir(t), golden.Models(t)
 	file := filepath.Join(t.TempDir(), "llama3.jinja")
@@ -245,7 +248,7 @@ func TestConformanceSGLangText(t *testing.T) {
 	t.Logf("sglang text server: %d chats equal", n)
 }
 
-// Our words for vLLM's fallback templates give what its files give.
+// TestConformanceFallbacks: our versions of vLLM's fallback templates render the same as its files.
 func TestConformanceFallbacks(t *testing.T) {
 	models := golden.Models(t)
 	chats := [][][2]string{

@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// stub is a fifth engine: it takes pictures and texts by OpenAI's forms, joins texts by bars, and knows no tools.
+// stub is a fifth engine: it accepts pictures and texts in OpenAI's forms, joins texts with bars, and supports no tools.
 func stub() Dialect {
 	return Dialect{
 		Format: (*template.Template).ContentFormat,
@@ -33,7 +33,7 @@ func stub() Dialect {
 	}
 }
 
-// An engine is a Dialect and nothing else in this package; what it leaves out it does not have.
+// TestStubEngine: in this package an engine is only its Dialect; a feature that the Dialect omits is absent.
 func TestStubEngine(t *testing.T) {
 	m := load(t, shipped, Options{Dialect: stub()})
 	d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"tools":[{"type":"function"}],"add_generation_prompt":false}`)

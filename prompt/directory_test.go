@@ -9,7 +9,8 @@ import (
 	. "github.com/sightline-router/sightline/prompt"
 )
 
-// Which template counts, by the files of a directory (transformers 5; vLLM 0.32 and SGLang 0.5.23 around it).
+// TestTemplatesOfDirectories: which template is used, by the files of a directory (transformers 5, with vLLM 0.32 and SGLang 0.5.23
+// on top).
 func TestTemplatesOfDirectories(t *testing.T) {
 	const (
 		config    = "tokenizer_config.json"
@@ -53,7 +54,7 @@ func TestTemplatesOfDirectories(t *testing.T) {
 	}
 }
 
-// copyShipped gives the shipped directory without a file and with others.
+// copyShipped returns a copy of the shipped directory without one file and with others added.
 func copyShipped(t *testing.T, without string, with map[string]string) string {
 	dir := t.TempDir()
 	entries, err := os.ReadDir(shipped)
@@ -78,7 +79,7 @@ func copyShipped(t *testing.T, without string, with map[string]string) string {
 	return dir
 }
 
-// A model without a template says so at start and on each chat; texts are still exact.
+// TestNoTemplate: a model without a template says so at start and for each chat; plain texts are still exact.
 func TestNoTemplate(t *testing.T) {
 	m := load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}), Options{})
 	if w := m.Warnings(); len(w) == 0 || !strings.Contains(w[0], "no chat template") {
@@ -96,7 +97,7 @@ func TestNoTemplate(t *testing.T) {
 	}
 }
 
-// Prompts that an engine writes in a form that is not known here are never called exact.
+// TestOpaqueModels: prompts that an engine writes in an unsupported format are never called exact.
 func TestOpaqueModels(t *testing.T) {
 	for engine, want := range map[string]error{"vllm": ErrHarmony, "trtllm": ErrHarmony, "sglang": nil} {
 		m := load(t, copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"gpt_oss"}`}), Options{Dialect: of(engine)})

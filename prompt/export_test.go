@@ -2,17 +2,17 @@ package prompt
 
 import "os"
 
-// What the tests, which stand outside because the engines' dialects do, need to see.
+// Exports for the tests, which are in an external package because the engines' dialects import this one.
 
 const CacheBytes = cacheBytes
 
-// Encode gives a prompt's ids, its media not put in.
+// Encode returns a prompt's ids, without media inserted.
 func (m *Model) Encode(p *DraftPrompt) []uint32 { return m.encode(new(Draft), p) }
 
-// Forget begins the tokenizer's cache of turns anew.
+// Forget replaces the tokenizer's cache of turns by an empty one.
 func (m *Model) Forget(bytes int, seed uint64) { m.cache = m.tok.NewCache(bytes, seed) }
 
-// TemplatesIn are the templates of a directory: without tools, with them, and the tokenizer's.
+// TemplatesIn returns the templates of a directory: without tools, with tools, and the tokenizer's.
 func TemplatesIn(dir string) ([3]string, error) {
 	d, err := readDirectory(os.DirFS(dir))
 	return [3]string{d.templates.plain, d.templates.tools, d.templates.tokenizer}, err

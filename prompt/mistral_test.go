@@ -35,7 +35,8 @@ func mistralDir(t testing.TB, tekken []byte) string {
 	return dir
 }
 
-// A directory that only mistral-common can read is read so; pictures get their rows, and their spans cover them.
+// TestMistralMode: a directory that only mistral-common can read is read in Mistral mode; pictures get their rows, and their spans
+// cover these.
 func TestMistralMode(t *testing.T) {
 	m := load(t, mistralDir(t, nil), Options{})
 	const rows = "[IMG][IMG][IMG][IMG_BREAK][IMG][IMG][IMG][IMG_END]" // 12x8 pixels
@@ -79,7 +80,8 @@ func TestMistralMode(t *testing.T) {
 	}
 }
 
-// EXIF orientation that changes the rows is a 500, one that does not is none; so is a cut picture.
+// TestMistralRefusals: an EXIF orientation that changes the rows gives a 500, another one does not; a truncated picture gives a
+// 500.
 func TestMistralRefusals(t *testing.T) {
 	m := load(t, mistralDir(t, nil), Options{})
 	const picture = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png + `"}}]}]`
@@ -121,7 +123,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// TestConformanceMistralPrompts: what mistral-common made of chats with pictures, with Pixtral's own tokenizer.
+// TestConformanceMistralPrompts compares chats with pictures with mistral-common's results, by Pixtral's own tokenizer.
 // SIGHTLINE_MISTRAL_COMMON is the data directory of the Python package mistral-common 1.13.1.
 func TestConformanceMistralPrompts(t *testing.T) {
 	m := load(t, mistralDir(t, golden.Read(t, golden.MistralCommon(t, "tekken_240911.json"))), Options{})

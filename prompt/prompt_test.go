@@ -23,7 +23,7 @@ import (
 
 const shipped = "../examples/models/qwen2.5-vl"
 
-// of is the dialect of an engine's newest release that is known here.
+// of returns the dialect of an engine's newest known release.
 func of(name string) Dialect { return engine.RulesOf(name, engine.RulesOf(name, "").Release).Dialect }
 
 // load reads a directory, for vLLM unless opt names another.
@@ -53,7 +53,7 @@ func request(t testing.TB, skeleton string) *body.Request {
 	return req
 }
 
-// draft reads a body that must be good.
+// draft reads a body that must be valid.
 func draft(t testing.TB, m *Model, endpoint, body string) *Draft {
 	t.Helper()
 	d, err := m.Read(t.Context(), endpoint, request(t, body))
@@ -65,7 +65,7 @@ func draft(t testing.TB, m *Model, endpoint, body string) *Draft {
 
 const png = `data:image/png;base64,QUJD`
 
-// Other APIs' requests give the prompt of the equal chat request, pictures too.
+// TestAPIs: requests of other APIs give the same prompt as the equivalent chat request, including pictures.
 func TestAPIs(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})
 	image := `{"type":"image_url","image_url":{"url":"` + png + `"}}`
@@ -119,8 +119,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// refusals are requests that cannot be read, or that a flag of the server forbids; each stands for one rule. vLLM 0.32 answers them
-// with an error.
+// refusals are requests that cannot be read, or that a flag of the server forbids, one per rule. vLLM 0.32 answers them with an
+// error.
 var refusals = []struct{ name, endpoint, body string }{
 	{"no messages", ChatEndpoint, `{}`},
 	{"empty messages", ChatEndpoint, `{"messages":[]}`},
@@ -158,7 +158,7 @@ var refusals = []struct{ name, endpoint, body string }{
 	{"responses secret", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"reasoning","encrypted_content":"x","summary":[]}]}`},
 }
 
-// unforeseen are such requests too, of rules that are the engine's alone: whether a request breaks them its answer tells.
+// unforeseen are requests that break rules which only the engine checks; its answer tells.
 var unforeseen = []struct{ name, endpoint, body string }{
 	{"no role", ChatEndpoint, `{"messages":[{"content":"a"}]}`},
 	{"content number", ChatEndpoint, `{"messages":[{"role":"user","content":3}]}`},
@@ -178,7 +178,7 @@ var unforeseen = []struct{ name, endpoint, body string }{
 	{"messages budget", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled","budget_tokens":5}}`},
 }
 
-// Each rule refuses, with the status and a text of ours; a metric's label must never hold what a client sent.
+// TestRefusals: each rule refuses, with its status and a fixed text, because a metric's label must never hold a client's text.
 func TestRefusals(t *testing.T) {
 	m := load(t, shipped, Options{MaxModelLen: 4096})
 	for _, c := range refusals {
@@ -194,7 +194,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What is not foreseen is read, and expanded, like any other request.
+// TestUnforeseen: requests that break unchecked rules are read and expanded like any other.
 func TestUnforeseen(t *testing.T) {
 	m := load(t, shipped, Options{})
 	for _, c := range unforeseen {
@@ -207,7 +207,7 @@ func TestUnforeseen(t *testing.T) {
 	}
 }
 
-// What cannot be known is told from what will be refused.
+// TestUnpredicted: requests that cannot be predicted are distinguished from those that will be refused.
 func TestUnpredicted(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})
 	sglang := load(t, shipped, Options{Dialect: of("sglang")})
@@ -230,7 +230,7 @@ func TestUnpredicted(t *testing.T) {
 	}
 }
 
-// Which form an engine gives to the same messages.
+// TestEngineForms: the form that each engine gives to the same messages.
 func TestEngineForms(t *testing.T) {
 	dump := filepath.Join(t.TempDir(), "dump.jinja")
 	if err := os.WriteFile(dump, []byte("{{ messages | tojson }}{{ tools | tojson }}{{ x is defined }}{{ documents | tojson }}"), 0o644); err != nil {
@@ -276,7 +276,7 @@ func TestEngineForms(t *testing.T) {
 	}
 }
 
-// TensorRT-LLM writes an id beyond the vocabulary where a picture's features go; SGLang's pads come after us.
+// TestEmbeddingIDs: TensorRT-LLM puts an id beyond the vocabulary at a picture's positions; SGLang's pads are inserted later.
 func TestEmbeddingIDs(t *testing.T) {
 	config, err := os.ReadFile(filepath.Join(shipped, "config.json"))
 	if err != nil {
@@ -293,7 +293,7 @@ func TestEmbeddingIDs(t *testing.T) {
 	}
 }
 
-// A prompt that comes as ids needs no template.
+// TestGivenIDs: a prompt given as ids needs no template.
 func TestGivenIDs(t *testing.T) {
 	for engine, body := range map[string]string{
 		"sglang": `{"messages":[{"role":"user","content":"a"}],"input_ids":[1,2,3]}`,
@@ -307,7 +307,7 @@ func TestGivenIDs(t *testing.T) {
 	}
 }
 
-// A text model's server refuses pictures.
+// TestTextModel: a text model's server refuses pictures.
 func TestTextModel(t *testing.T) {
 	dir := copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
 	for _, engine := range []string{"vllm", "sglang"} {
@@ -319,7 +319,7 @@ func TestTextModel(t *testing.T) {
 	}
 }
 
-// conversationBody makes a chat of so many turns with texts of prose and some pictures.
+// conversationBody returns a chat of this many turns with prose and some pictures.
 func conversationBody(turns, words, pictures int) string {
 	var messages []map[string]any
 	for i := range turns {
@@ -353,7 +353,7 @@ func expandAll(tb testing.TB, m *Model, req *body.Request) (ids []uint32) {
 	return e.IDs
 }
 
-// A request whose time is over while it is tokenised is known up to its last whole turn; earlier, not at all.
+// TestTimeIsOver: a request whose time ends during tokenization is known up to its last complete turn; before that, not at all.
 func TestTimeIsOver(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -389,7 +389,7 @@ func TestTimeIsOver(t *testing.T) {
 	}
 }
 
-// Cached turns give what a fresh model gives, while a conversation grows.
+// TestGrowingConversation: while a conversation grows, cached turns give the same result as a fresh model.
 func TestGrowingConversation(t *testing.T) {
 	warm, fresh := load(t, shipped, Options{}), load(t, shipped, Options{})
 	for turns := 1; turns < 12; turns += 2 {
@@ -471,7 +471,8 @@ func benchmarkStage(b *testing.B, skeleton string, cold bool) {
 	b.ReportMetric(float64(tokens), "tokens")
 }
 
-// The whole stage, from body to expanded ids: 8k tokens, half of them of four 720p pictures, in one growing conversation.
+// BenchmarkStage8kFourPictures measures the whole stage, from body to expanded ids: 8k tokens, half of them from four 720p
+// pictures, in one growing conversation.
 func BenchmarkStage8kFourPictures(b *testing.B) {
 	body := conversationBody(12, 260, 4)
 	b.Run("first", func(b *testing.B) { benchmarkStage(b, body, true) })

@@ -8,8 +8,8 @@ import (
 	. "github.com/sightline-router/sightline/prompt"
 )
 
-// What vLLM serves though it looks wrong is not taken for refused: pydantic takes bools for ids, Python's JSON halves of
-// surrogate pairs. Where what it makes of them is not known here, that is said.
+// TestServedThoughOdd: odd requests that vLLM serves are not counted as refused: pydantic accepts bools as ids, Python's JSON
+// accepts unpaired surrogates. If their effect is not known, the result says so.
 func TestServedThoughOdd(t *testing.T) {
 	hf, mistral := load(t, shipped, Options{AutoToolChoice: true}), load(t, mistralDir(t, nil), Options{})
 	const tool = `"tools":[{"type":"function","function":{"name":"f","description":"\ud800","parameters":{}}}]`
@@ -49,7 +49,7 @@ func TestServedThoughOdd(t *testing.T) {
 	}
 }
 
-// mistral-common takes no scheme in capital letters, though vLLM does.
+// TestMistralIsStricter: mistral-common accepts no scheme in upper case, though vLLM does.
 func TestMistralIsStricter(t *testing.T) {
 	mistral := load(t, mistralDir(t, nil), Options{})
 	for body, status := range map[string]int{

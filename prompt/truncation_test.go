@@ -8,8 +8,9 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// How truncate_prompt_tokens cuts, by release (vLLM's renderers/params.py and base.py): before 0.31 it counts a picture's
-// marker, since then the picture's tokens; before 0.32 max_model_len bounds the prompt and the answer together.
+// TestTruncationByRelease: how truncate_prompt_tokens truncates, by release (vLLM's renderers/params.py and base.py): before 0.31
+// it counts a picture's marker, since then the picture's tokens; before 0.32 max_model_len bounds the prompt and the answer
+// together.
 func TestTruncationByRelease(t *testing.T) {
 	const (
 		chat     = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png + `"}},{"type":"text","text":"What is in this picture? Describe it."}]}]`

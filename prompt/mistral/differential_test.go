@@ -17,12 +17,12 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// controlTokens are those of a tekken.json up to version 15, in the order of the files that Mistral publishes.
+// controlTokens are the control tokens of a tekken.json up to version 15, in the order of Mistral's published files.
 var controlTokens = strings.Fields("<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] " +
 	"[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] " +
 	"[ARGS] [CALL_ID] [THINK] [/THINK] [MODEL_SETTINGS] [/MODEL_SETTINGS]")
 
-// tekken makes a small tekken.json of a version: the given vocabulary, or one token for each byte.
+// tekken returns a small tekken.json of a version: with the given vocabulary, or one token per byte.
 func tekken(t testing.TB, version int, vocab []json.RawMessage) []byte {
 	if vocab == nil {
 		for b := range 256 {
@@ -140,7 +140,7 @@ func TestDifferential(t *testing.T) {
 			t.Fatal("the oracle ended early")
 		}
 		got, err := a.encode(t, tok)
-		if want.Refused == "" && (err != nil || !slices.Equal(got.IDs, want.IDs)) { // most refusals are not foreseen here
+		if want.Refused == "" && (err != nil || !slices.Equal(got.IDs, want.IDs)) { // most refusals are not predicted here
 			if wrong++; wrong <= 10 {
 				line, _ := json.Marshal(a)
 				t.Errorf("%s\n%s\n got %v %q\nwant %s %q", filepath.Base(a.Dir), line, err, tok.text.Decode(got.IDs, false), want.Refused, tok.text.Decode(want.IDs, false))
@@ -161,8 +161,8 @@ func TestDifferential(t *testing.T) {
 	t.Logf("%d of %d equal", len(asks)-wrong, len(asks))
 }
 
-// oracleDirs are tokenizers of all versions: the files that mistral-common ships, and for versions that it does not ship
-// a tekken.json made of the first tokens of one that it does.
+// oracleDirs returns tokenizers of all versions: the files that mistral-common ships, and for other versions a tekken.json made of
+// the first tokens of a shipped one.
 func oracleDirs(t *testing.T, python string) (dirs []string) {
 	where, err := exec.Command(python, "-c", "import mistral_common, os; print(os.path.dirname(mistral_common.__file__))").Output()
 	if err != nil {
@@ -204,7 +204,7 @@ func oracleDirs(t *testing.T, python string) (dirs []string) {
 	return dirs
 }
 
-// randomAsk makes a conversation that is mostly well formed.
+// randomAsk returns a conversation that is mostly well formed.
 func randomAsk(r *rand.Rand) (a ask) {
 	var ids []string // of calls without a result
 	n := 1 + r.Intn(7)

@@ -8,7 +8,8 @@ import (
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
 
-// FuzzLoad: no tekken.json and no SentencePiece file makes the reader of Mistral's tokenizers panic, and what it reads encodes a text.
+// FuzzLoad: no tekken.json and no SentencePiece file makes the reader of Mistral's tokenizers panic, and every tokenizer that loads
+// encodes a text.
 func FuzzLoad(f *testing.F) {
 	f.Add("tekken.json", tekken(f, 3, nil))
 	f.Add("tekken.json", tekken(f, 15, nil))

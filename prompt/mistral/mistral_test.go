@@ -16,7 +16,7 @@ import (
 
 func encode64(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// small is a tokenizer of a version with one token for each byte: its prompts can be read.
+// small returns a tokenizer of a version with one token per byte, so that its prompts are readable.
 func small(t testing.TB, version int) *Tokenizer {
 	t.Helper()
 	tok, err := Load(fstest.MapFS{"tekken.json": {Data: tekken(t, version, nil)}})
@@ -41,7 +41,7 @@ const (
 	image = `{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}`
 )
 
-// The layouts of the versions, as mistral-common 1.13.1 writes them; TestDifferential holds them against it.
+// TestLayouts: the layouts of the versions, as mistral-common 1.13.1 writes them; TestDifferential verifies them against it.
 func TestLayouts(t *testing.T) {
 	jsonTools := `[AVAILABLE_TOOLS][{"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}][/AVAILABLE_TOOLS]`
 	for _, c := range []struct {
@@ -108,7 +108,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// What mistral-common, or vLLM before it, answers with 400 and cannot be read here, and what recordings have of such answers.
+// Requests that mistral-common, or vLLM before it, answers with 400 and that cannot be read here, and those in recordings.
 var refusals = []oddity{
 	{"no messages", []int{3}, `[]`, nil},
 	{"unknown role", []int{3}, `[{"role":"other","content":"a"}]`, nil},
@@ -127,7 +127,8 @@ var refusals = []oddity{
 	{"thought without tokens", []int{11}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r"},{"role":"user","content":"c"}]`, nil},
 }
 
-// What they answer with 400 too, by rules that a prompt does not show: it is read, and their answer takes its prediction back.
+// Requests that they also answer with 400, by rules that do not affect a prompt: they are read, and the answer withdraws the
+// prediction.
 var unforeseen = []oddity{
 	{"one message of the assistant", []int{3, 13}, `[{"role":"assistant","content":"a"}]`, nil},
 	{"the assistant's last", []int{3, 13}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`, nil},
@@ -155,7 +156,7 @@ type oddity struct {
 	change   func(*ask)
 }
 
-// callWith is an assistant's message with one call.
+// callWith returns an assistant's message with one call.
 func callWith(id string) string {
 	return `{"role":"assistant","tool_calls":[{"id":"` + id + `","type":"function","function":{"name":"f","arguments":"{}"}}]}`
 }
@@ -224,7 +225,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// A client's body never makes the encoder fail in another way than by a refusal, and a prompt has one [IMG] a picture.
+// FuzzEncode: a client's body never makes the encoder fail except by a refusal, and a prompt has one [IMG] per picture.
 func FuzzEncode(f *testing.F) {
 	f.Add(3, []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},`+image+`]}],"tools":`+oneTool+`}`), false)
 	f.Add(13, []byte(`{"messages":`+toolTurn+`,"tools":`+oneTool+`}`), true)
@@ -259,7 +260,7 @@ func FuzzEncode(f *testing.F) {
 	})
 }
 
-// BenchmarkEncode: 40 turns of 600 characters, and a picture.
+// BenchmarkEncode encodes 40 turns of 600 characters, and a picture.
 func BenchmarkEncode(b *testing.B) {
 	tok := small(b, 13)
 	turn := strings.Repeat("The picture shows six rectangles of several sizes. ", 12)
@@ -285,7 +286,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// The small tokenizer of testdata/small is what other packages test with.
+// TestSmall: the small tokenizer of testdata/small, which other packages use in tests, is up to date.
 func TestSmall(t *testing.T) {
 	want := tekken(t, 13, nil)
 	got, err := os.ReadFile("testdata/small/tekken.json")

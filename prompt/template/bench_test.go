@@ -72,7 +72,7 @@ func benchRender(b *testing.B, src string) {
 // BenchmarkRender renders six turns with three images.
 func BenchmarkRender(b *testing.B) { benchRender(b, benchTemplate) }
 
-// BenchmarkRenderQwen3VL does so with Qwen3-VL's own template, from SIGHTLINE_MODELS.
+// BenchmarkRenderQwen3VL renders them with Qwen3-VL's own template, from SIGHTLINE_MODELS.
 func BenchmarkRenderQwen3VL(b *testing.B) {
 	benchRender(b, string(golden.Read(b, golden.Models(b, "qwen3-vl", "chat_template.jinja"))))
 }

@@ -29,7 +29,7 @@ func varsOf(v Value) Vars {
 	return vars
 }
 
-// The clocks under which the golden results were made.
+// The clocks with which the golden results were made.
 func fixedClock() time.Time { return time.Date(2025, 7, 10, 9, 5, 3, 0, time.UTC) }
 func noon() time.Time       { return time.Date(2025, 7, 10, 12, 0, 0, 0, time.UTC) }
 
@@ -86,7 +86,7 @@ func TestConformanceChatTemplates(t *testing.T) {
 	t.Logf("%d templates, %d cases, %d wrong", len(names), cases, wrong)
 }
 
-// TestConformanceChatHF renders through Apply what the real transformers rendered.
+// TestConformanceChatHF compares Apply with renderings of the real transformers.
 func TestConformanceChatHF(t *testing.T) {
 	var rows []struct {
 		ID, Template string
@@ -106,7 +106,7 @@ func TestConformanceChatHF(t *testing.T) {
 			case "add_generation_prompt":
 				chat.AddGenerationPrompt = truth(v)
 			case "return_assistant_tokens_mask":
-				// the mask is the trainer's; the text is the same
+				// the mask is for training; the text is the same
 			case "continue_final_message":
 				if chat.ContinueFinal = v.Text(); v.Kind() == KindBool && truth(v) {
 					chat.ContinueFinal = "content"

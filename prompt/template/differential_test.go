@@ -78,14 +78,14 @@ func (r *reference) render(t *testing.T, src string) referenceResult {
 // hasAddress reports whether a text shows a memory address of the Python process, which nothing can predict.
 func hasAddress(text string) bool { return strings.Contains(strings.ToLower(text), " at 0x") }
 
-// isUnsupported reports that a template asks for what this package says it has not.
+// isUnsupported reports whether a template uses a feature that this package reports as unsupported.
 func isUnsupported(err error) bool {
 	syntax, ok := errors.AsType[*SyntaxError](err)
 	run, ran := errors.AsType[*Error](err)
 	return ok && syntax.Unsupported || ran && run.Unsupported
 }
 
-// compare renders src here and checks the result against the reference's. What is not supported here is an error that
+// compare renders src here and compares the result with the reference's. A feature that is unsupported here must be an error that
 // says so.
 func compare(src string, vars Vars, want referenceResult) error {
 	if want.OK != nil && hasAddress(*want.OK) {
@@ -99,7 +99,7 @@ func compare(src string, vars Vars, want referenceResult) error {
 	switch {
 	case isUnsupported(err):
 		return err
-	case strings.HasPrefix(want.Err, "TemplateAssertionError: No "): // said here only when it is asked for
+	case strings.HasPrefix(want.Err, "TemplateAssertionError: No "): // reported here only if it is evaluated
 	case want.OK == nil && err == nil:
 		return fmt.Errorf("%q\n got %q\nwant the error %s", src, got, want.Err)
 	case want.OK != nil && err != nil:
@@ -110,7 +110,7 @@ func compare(src string, vars Vars, want referenceResult) error {
 	return nil
 }
 
-// TestWriteFacts writes testdata/facts.json.gz anew, where SIGHTLINE_WRITE_FACTS is set.
+// TestWriteFacts rewrites testdata/facts.json.gz if SIGHTLINE_WRITE_FACTS is set.
 func TestWriteFacts(t *testing.T) {
 	if os.Getenv("SIGHTLINE_WRITE_FACTS") == "" {
 		t.Skip("SIGHTLINE_WRITE_FACTS is not set")
@@ -142,8 +142,8 @@ func TestWriteFacts(t *testing.T) {
 	}
 }
 
-// TestDifferential compares random expressions and templates with the real Jinja2. SIGHTLINE_SEED and SIGHTLINE_CASES
-// choose another run than the default one.
+// TestDifferential compares random expressions and templates with the real Jinja2. SIGHTLINE_SEED and SIGHTLINE_CASES select
+// another run than the default.
 func TestDifferential(t *testing.T) {
 	ref := startReference(t)
 	number := func(name string, def int) int {

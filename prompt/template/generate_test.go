@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// templateMaker makes random templates: expressions over everything that the library offers, and statements with random
-// white space control. Most of them run, some fail, as in life.
+// templateMaker makes random templates: expressions over everything in the library, and statements with random white space control.
+// Most of them run, some fail.
 type templateMaker struct{ *rand.Rand }
 
 func newMaker(seed uint64) templateMaker { return templateMaker{rand.New(rand.NewPCG(seed, 0))} }
@@ -114,7 +114,7 @@ func (g templateMaker) expr(depth int) string {
 	return g.atom(depth)
 }
 
-// postfixed is an expression that a postfix operator applies to as a whole.
+// postfixed returns an expression to which a postfix operator applies as a whole.
 func (g templateMaker) postfixed(depth int) string {
 	if g.oneIn(2) {
 		return g.name()
@@ -327,7 +327,7 @@ func (g templateMaker) detail() string {
 	return "strftime_now('" + g.pick("%", "%", "%-", "%_", "%0", "x %", "%Y-%") + string("aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyYzZ%Qf"[g.IntN(42)]) + "')"
 }
 
-// source makes the i-th template of a run: expressions, library details and whole templates in turn.
+// source returns the i-th template of a run: alternately expressions, library details and whole templates.
 func (g templateMaker) source(i int) string {
 	switch i % 5 {
 	case 0:

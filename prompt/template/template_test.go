@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// TestFacts renders generated templates and compares with what the real Jinja2 gave for them; see testdata/README.md.
+// TestFacts renders generated templates and compares them with the real Jinja2's results; see testdata/README.md.
 func TestFacts(t *testing.T) {
 	var facts []struct {
 		T   string          `json:"t"`
@@ -33,7 +33,7 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestRules are the rules of chat templates by hand, each with the reason that it is easy to get wrong.
+// TestRules checks rules of chat templates by hand, each with the reason why it is easy to get wrong.
 func TestRules(t *testing.T) {
 	for _, c := range []struct{ why, src, want string }{
 		{"set in a loop does not leak", `{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}`, "1"},
@@ -65,7 +65,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestErrors checks the sort, the line and the message of errors.
+// TestErrors checks the type, the line and the message of errors.
 func TestErrors(t *testing.T) {
 	for _, c := range []struct{ src, want string }{
 		{"{{ raise_exception('no ' ~ 1) }}", "template: line 1: raised: no 1"},
@@ -114,7 +114,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestLimits renders what would run for ever or fill the memory.
+// TestLimits renders templates that would run forever or fill the memory.
 func TestLimits(t *testing.T) {
 	for _, src := range []string{
 		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
@@ -147,7 +147,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestNesting compiles sources that nest or chain without end.
+// TestNesting compiles sources with unbounded nesting or chains.
 func TestNesting(t *testing.T) {
 	for _, part := range []string{"(", "[", "{1:", "-", "not ", "1 if ", "{% if 1 %}", "{% for x in y %}"} {
 		src := strings.Repeat(part, 100_000)
@@ -225,7 +225,7 @@ func TestFromJSON(t *testing.T) {
 	}
 }
 
-// TestFormats covers the engines' content format detection and the list of variables that a template knows.
+// TestFormats covers the engines' content format detection and the list of variables that a template uses.
 func TestFormats(t *testing.T) {
 	loop := func(iter string) string {
 		return "{% for message in messages %}{% for part in " + iter + " %}{{ part.text }}{% endfor %}{% endfor %}"
@@ -312,7 +312,7 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// FuzzFromJSON compares with encoding/json on what is JSON, and writes and reads back what it read.
+// FuzzFromJSON compares with encoding/json on valid JSON, and checks that values survive writing and reading.
 func FuzzFromJSON(f *testing.F) {
 	f.Add(makerVars)
 	f.Add(benchChat)

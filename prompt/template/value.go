@@ -157,7 +157,7 @@ func truth(v Value) bool {
 	return v.kind == KindObject && !sized || n != 0
 }
 
-// length is len(v); ok is false where Python raises TypeError.
+// length is len(v); ok is false if Python would raise TypeError.
 func length(v Value) (n int, ok bool) {
 	switch v.kind {
 	case KindUndefined:
@@ -179,7 +179,7 @@ func iterable(v Value) bool {
 	return lazy || sized
 }
 
-// elements returns what iterating over v gives; it uses a generator up. The caller must not change the slice.
+// elements returns the elements of an iteration over v; it exhausts a generator. The caller must not change the slice.
 func elements(s *state, v Value) (out []Value) {
 	switch v.kind {
 	case KindUndefined:
@@ -189,7 +189,7 @@ func elements(s *state, v Value) (out []Value) {
 	case KindDict:
 		s.step(v.ref.(*Dict).Len())
 		return keysOf(v.ref.(*Dict))
-	case KindString, KindMarkup: // of a Markup too: only indexing keeps the class
+	case KindString, KindMarkup: // for Markup too: only indexing keeps the class
 		s.step(len(v.str))
 		out = make([]Value, 0, len(v.str))
 		for text := v.str; text != ""; {
@@ -214,15 +214,15 @@ func collect(s *state, v Value) []Value {
 	return append(make([]Value, 0, len(items)), items...)
 }
 
-// generator is what Jinja2 makes lazily: used up by one pass, without a length, always true. Its elements are computed at
-// once here.
+// generator stands for Jinja2's lazy objects: exhausted by one pass, without a length, always true. Its elements are computed at
+// once.
 type generator struct{ rest []Value }
 
 func (*generator) typeName() string { return "generator" }
 
 func generate(items []Value) Value { return object(&generator{items}) }
 
-// undefinedReason (in Value.num) says how an Undefined came about, for its message.
+// undefinedReason (in Value.num) says how an Undefined arose, for its message.
 const (
 	undefinedName  = iota // str is the variable's name
 	undefinedAttr         // str is the attribute, the next byte of num the owner's kind
@@ -240,13 +240,13 @@ func undefinedMessage(msg string) Value {
 	return Value{kind: KindUndefined, num: undefinedHint, str: msg}
 }
 
-// wrongType raises an error with v's type in its message, or what using an Undefined raises.
+// wrongType raises an error with v's type in its message, or the error of using an Undefined.
 func wrongType(v Value, format string) Value {
 	mustExist(v)
 	return raise(format, v.typeName())
 }
 
-// mustExist raises what using an Undefined raises.
+// mustExist raises the error of using v if v is Undefined.
 func mustExist(v Value) {
 	if v.kind != KindUndefined {
 		return

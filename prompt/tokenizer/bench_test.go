@@ -31,7 +31,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// benchTexts returns about 8,000 tokens of prose, and the long runs that must not cost more per byte.
+// benchTexts returns about 8,000 tokens of prose, and long runs that must not cost more per byte.
 func benchTexts(b testing.TB, dir string) []goldenText {
 	var prose, mixed, han strings.Builder
 	var texts []goldenText
@@ -90,7 +90,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkConversation is the last of 30 turns of a growing conversation, with and without the cache of turns.
+// BenchmarkConversation encodes the last of 30 turns of a growing conversation, with and without the cache of turns.
 func BenchmarkConversation(b *testing.B) {
 	prose := benchTexts(b, golden.Dir(b, "tokenizer"))[0].Text
 	tok, err := LoadJSON(golden.Read(b, golden.Models(b, "qwen2.5-vl-7b-instruct", "tokenizer.json")))

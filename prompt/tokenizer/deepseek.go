@@ -7,7 +7,7 @@ import (
 )
 
 // DeepSeek-V3 and its descendants (DeepSeek-VL2, DeepSeek-OCR, Step 3) cut a text with three patterns in sequence: into numbers and
-// what lies between, that into runs of Han or kana and what lies between, and each part by the third. One scanner does all three
+// the text between them, that into runs of Han or kana and the text between, and each part by the third. One scanner does all three
 // from left to right.
 
 // deepSeekPatterns are these patterns. In the files the two line breaks are literal.

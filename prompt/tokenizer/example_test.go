@@ -6,7 +6,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
 
-// A directory's tokenizer, whatever its kind, gives the ids that the engine computes.
+// A directory's tokenizer, of any kind, returns the ids that the engine computes.
 func Example() {
 	t, err := tokenizer.Load("../../examples/models/qwen2.5-vl")
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing/fstest"
 )
 
-// FuzzLoadRanked: tiktoken files, and vocab.json with merges.txt, beside a tokenizer_config.json and an added_tokens.json.
+// FuzzLoadRanked loads tiktoken files, and vocab.json with merges.txt, with a tokenizer_config.json and an added_tokens.json.
 func FuzzLoadRanked(f *testing.F) {
 	const config, added = `{"tokenizer_class":"Qwen2Tokenizer","added_tokens_decoder":{"7":{"content":"<x>","special":true}},"bos_token":{"content":"<x>"},"add_bos_token":true}`, `{"<y>":9}`
 	f.Add(true, "YQ== 0\nYg== 1\nYWI= 2\n", "", config, added, "ab<x>a")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestMergesThatCannotHappen compares models that make every token in many ways, some before their parts, with merging
-// strings by the list as it stands.
+// TestMergesThatCannotHappen compares models in which tokens arise in many ways, some before their parts, with merging strings by
+// the list as given.
 func TestMergesThatCannotHappen(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	dropped := 0
@@ -34,7 +34,7 @@ func TestMergesThatCannotHappen(t *testing.T) {
 			i, j := r.IntN(len(merges)), r.IntN(len(merges))
 			merges[i], merges[j] = merges[j], merges[i]
 		}
-		merges = append(merges, merges[r.IntN(len(merges))]) // the later one counts
+		merges = append(merges, merges[r.IntN(len(merges))]) // the later one is used
 		for i, m := range merges {
 			rank[m] = i
 		}
@@ -81,7 +81,7 @@ func TestMergesThatCannotHappen(t *testing.T) {
 	}
 }
 
-// TestClassesOfTheEngine: what Oniguruma 6.9 in tokenizers 0.23.3 does with classes, against the look of it.
+// TestClassesOfTheEngine: what Oniguruma 6.9 in tokenizers 0.23.3 does with classes, where it is not what they seem to say.
 func TestClassesOfTheEngine(t *testing.T) {
 	for _, c := range []struct {
 		pattern, text string

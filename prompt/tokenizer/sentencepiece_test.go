@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// compareSentencePiece reads models and reference ids, one JSON object a line, as testdata/sentencepiece.py writes them.
+// compareSentencePiece reads models and reference ids, one JSON object per line, as testdata/sentencepiece.py writes them.
 func compareSentencePiece(t *testing.T, text []byte) int {
 	models := golden.LinesOf[struct {
 		Name  string
@@ -62,7 +62,8 @@ func TestDifferentialSentencePiece(t *testing.T) {
 	t.Logf("%d models", compareSentencePiece(t, out))
 }
 
-// A piece that is the NUL character is none where bytes have pieces (expected ids: sentencepiece 0.2.3, whose log says so).
+// TestSentencePieceNUL: a piece that is the NUL character is unused if bytes have pieces (expected ids: sentencepiece 0.2.3, whose
+// log says so).
 func TestSentencePieceNUL(t *testing.T) {
 	for _, kind := range []uint64{pieceNormal, pieceUser} {
 		var file []byte
@@ -85,7 +86,7 @@ func TestSentencePieceNUL(t *testing.T) {
 		trainer := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 2)
 		trainer = protowire.AppendVarint(protowire.AppendTag(trainer, 35, protowire.VarintType), 1)
 		file = protowire.AppendBytes(protowire.AppendTag(file, 2, protowire.BytesType), trainer)
-		normalizer := []byte{3 << 3, 0, 4 << 3, 0, 5 << 3, 1} // no dummy prefix, blanks kept, escaped
+		normalizer := []byte{3 << 3, 0, 4 << 3, 0, 5 << 3, 1} // no dummy prefix, spaces kept, escaped
 		file = protowire.AppendBytes(protowire.AppendTag(file, 3, protowire.BytesType), normalizer)
 		tok, err := LoadSentencePiece(file)
 		if err != nil {

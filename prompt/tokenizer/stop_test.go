@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Every kind of tokenizer stops soon when its time is over, with the ids of whole leading stretches, and is as good as new
-// for the next text.
+// TestStops: every kind of tokenizer stops soon when its time is over, with the ids of complete leading stretches, and works
+// normally for the next text.
 func TestStops(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	letters := make([]byte, stretches*lookEvery)
@@ -28,13 +28,13 @@ func TestStops(t *testing.T) {
 			"one word": string(letters), "words": strings.Repeat("Word, word; 17 words. ", stretches*lookEvery/22),
 			"marks": strings.Repeat("e\u0301中文 ", stretches*lookEvery/10),
 		} {
-			partial := false // a pattern had its time: a busy machine's ids are those of a leading part, and say nothing
+			partial := false // a pattern ran out of time: on a busy machine the ids cover only a leading part, and prove nothing
 			encode := func(way func([]uint32, string, Options) []uint32, opt Options) []uint32 {
 				opt.Partial = &partial
 				return way(nil, text, opt)
 			}
 			all := encode(tok.Encode, Options{})
-			if len(all) < 100 || partial { // the model has next to no tokens for it, or no time
+			if len(all) < 100 || partial { // the model has hardly any tokens for it, or ran out of time
 				continue
 			}
 			cache := tok.NewCache(1<<20, 1)
@@ -71,7 +71,7 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// stops reports whether a stretch is left in its middle.
+// stops reports whether a stretch is abandoned in its middle.
 func stops(tok *Tokenizer, text string, over chan struct{}) (stopped bool) {
 	s := &scratch{done: over}
 	defer func() { stopped = s.stopped(recover()) }()
@@ -79,7 +79,7 @@ func stops(tok *Tokenizer, text string, over chan struct{}) (stopped bool) {
 	return false
 }
 
-// What was encoded before the time was over is kept where an added token ends it.
+// TestStopKeepsWholeStretches: text encoded before the time was over is kept up to its last added token.
 func TestStopKeepsWholeStretches(t *testing.T) {
 	tok := chatTokenizer(t, 100)
 	var added string
@@ -96,7 +96,7 @@ func TestStopKeepsWholeStretches(t *testing.T) {
 	}
 }
 
-// Of what a text took, buffers up to a bound are kept for the next one, for so many texts at once.
+// TestScratchIsBounded: the buffers of a text are kept for the next one up to a bound, for a bounded number of texts.
 func TestScratchIsBounded(t *testing.T) {
 	p := make(pool, 2)
 	for range 3 {

@@ -13,8 +13,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// TestConformanceSpeed prints how many times faster than the package tokenizers==0.23.3 this one encodes prose, both in one run, and
-// fails where that is less than ten times: the machine may be busy, the goal of 25 times is for a quiet one.
+// TestConformanceSpeed prints how many times faster than the package tokenizers==0.23.3 this one encodes prose, both in one run,
+// and fails if that is less than ten times, because the machine may be busy; the goal on a quiet machine is 25 times.
 func TestConformanceSpeed(t *testing.T) {
 	python := golden.Folder(t, "SIGHTLINE_PYTHON")
 	models := golden.Models(t)
@@ -64,8 +64,8 @@ func fastest(tok *Tokenizer, text string, n int) (best time.Duration, tokens int
 	return best, len(ids)
 }
 
-// TestConformanceWorstCase prints what a byte of long runs costs in bytes of prose. The goal on a quiet machine is three; it
-// fails at six.
+// TestConformanceWorstCase prints the cost of a byte of long runs relative to a byte of prose. The goal on a quiet machine is
+// three; it fails at six.
 func TestConformanceWorstCase(t *testing.T) {
 	models := golden.Models(t)
 	texts := benchTexts(t, golden.Dir(t, "tokenizer"))

@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.
+// LoadJSON reads only the text of a tokenizer.json, as tokenizers.Tokenizer.from_str does.
 func LoadJSON(b []byte) (*Tokenizer, error) {
 	t, err := readTokenizerJSON(b)
 	if err != nil {
@@ -25,7 +25,7 @@ func LoadJSON(b []byte) (*Tokenizer, error) {
 	return t, t.finish()
 }
 
-// pipelineCase is a random tokenizer and what tokenizers==0.23.3 made of texts with it (testdata/differential.py).
+// pipelineCase is a random tokenizer and the results of tokenizers==0.23.3 for texts with it (testdata/differential.py).
 type pipelineCase struct {
 	Tokenizer string
 	Rows      []struct {
@@ -83,7 +83,7 @@ func TestPipelines(t *testing.T) {
 	t.Logf("%d tokenizers, %d texts", loaded, texts)
 }
 
-// summary is a tokenizer.json without its lists.
+// summary returns a tokenizer.json without its lists.
 func summary(spec string) string {
 	var v map[string]any
 	if json.Unmarshal([]byte(spec), &v) != nil {
@@ -96,7 +96,7 @@ func summary(spec string) string {
 	return strings.ReplaceAll(string(b), `\u003c`, "<")
 }
 
-// chatTokenizer is a small byte-level tokenizer with turn markers, its merges drawn by chance.
+// chatTokenizer returns a small byte-level tokenizer with turn markers and random merges.
 func chatTokenizer(t testing.TB, merges int) *Tokenizer {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, uint64(merges)))
@@ -154,7 +154,7 @@ func chatTokenizer(t testing.TB, merges int) *Tokenizer {
 	return tok
 }
 
-// TestSearchEqualsMerging holds the search for long words against merging with a heap, and that against merging pair by pair.
+// TestSearchEqualsMerging compares the search for long words with merging by heap, and that with merging pair by pair.
 func TestSearchEqualsMerging(t *testing.T) {
 	for _, merges := range []int{5, 30, 100, 400} {
 		m := chatTokenizer(t, merges).model
@@ -231,7 +231,7 @@ func TestScannersEqualTheEngine(t *testing.T) {
 		s := new(scratch)
 		for _, text := range texts {
 			var got, want []int
-			s.size, s.inPatterns = maxPatternText, 0 // time enough for each text
+			s.size, s.inPatterns = maxPatternText, 0 // enough time for each text
 			scan.each(s, []byte(text), func(_, end int) { got = append(got, end) })
 			re.each(s, []byte(text), func(_, end int) { want = append(want, end) })
 			if !slices.Equal(got, want) {
@@ -241,11 +241,11 @@ func TestScannersEqualTheEngine(t *testing.T) {
 	}
 }
 
-// DeepSeek's scanner does what its three patterns do one after another.
+// TestDeepSeekEqualsTheEngine: DeepSeek's scanner does what its three patterns do in sequence.
 func TestDeepSeekEqualsTheEngine(t *testing.T) {
 	splits := make([]map[string]any, 0, 4)
 	for _, pattern := range deepSeekPatterns {
-		regex := strings.NewReplacer(`\r`, "\r", `\n`, "\n").Replace(pattern) // as the files have it
+		regex := strings.NewReplacer(`\r`, "\r", `\n`, "\n").Replace(pattern) // as in the files
 		splits = append(splits, map[string]any{"type": "Split", "pattern": map[string]string{"Regex": regex}, "behavior": "Isolated", "invert": false})
 	}
 	splits = append(splits, map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})
@@ -304,7 +304,8 @@ func TestDeepSeekEqualsTheEngine(t *testing.T) {
 	}
 }
 
-// What the two engines read in different ways, or was not seen in a tokenizer, is refused at load.
+// TestUnsupportedPatterns: patterns that the two engines read differently, or that no tokenizer was seen to use, are refused at
+// load.
 func TestUnsupportedPatterns(t *testing.T) {
 	for _, pattern := range []string{
 		`^a`, `a$`, `\ba`, `\Aa`, `\z`, `\R`, `\h`, `\x41`, `(a)\1`, `(?i)a`, `(?i:ss)`, `(?m:.)`, `(?<name>a)`, `(?#c)`, `\p{Han}`, `\p{Word}`, `\pL`, `\p{L`, `\p{}`, `\`,
@@ -316,7 +317,8 @@ func TestUnsupportedPatterns(t *testing.T) {
 	}
 }
 
-// A pattern that regexp2 takes quadratic or exponential time for costs what the length of the text allows it, and ends it.
+// TestHostilePatterns: a pattern for which regexp2 takes quadratic or exponential time ends when it has used the time that the
+// text's length allows.
 func TestHostilePatterns(t *testing.T) {
 	for pattern, unit := range map[string]string{
 		`x(?=.*y)`: "x", `x(?=[^y]*y)`: "x", `\s+(?=.*y)`: " x", `(?:x|xx)*y`: "x", `\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))`: "7",
@@ -363,7 +365,7 @@ func TestCache(t *testing.T) {
 			}
 		}
 	}
-	if n, most := cache.used.Len(), 2*30+2; n > most { // with and without plain special tokens, and where the text begins
+	if n, most := cache.used.Len(), 2*30+2; n > most { // with and without plain special tokens, and at the start of the text
 		t.Errorf("%d stretches, want at most %d", n, most)
 	}
 	small := tok.NewCache(16*2000, 7)
@@ -379,7 +381,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// Who asks for what is being encoded waits for it, and nothing is left pending.
+// TestCacheEncodesOnce: callers wait for a stretch that is being encoded, and nothing is left pending.
 func TestCacheEncodesOnce(t *testing.T) {
 	tok := chatTokenizer(t, 200)
 	text := strings.Repeat("the boat on the note ", 2000)
@@ -480,7 +482,8 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// What no served vision-language model was seen to use is refused at load: the error names the kind, the file, and what to do.
+// TestUnsupportedKinds: tokenizer parts that no served vision-language model was seen to use are refused at load: the error names
+// the kind, the file, and what to do.
 func TestUnsupportedKinds(t *testing.T) {
 	bpe := `"model":{"type":"BPE","vocab":{"a":0},"merges":[]}`
 	for kind, file := range map[string]string{
@@ -508,7 +511,7 @@ func TestUnsupportedKinds(t *testing.T) {
 			}
 		}
 	}
-	for _, file := range []string{`{"model":{"vocab":[["a",0]]}}`, `{"model":{"vocab":{"a":0}}}`} { // older files do not name their model
+	for _, file := range []string{`{"model":{"vocab":[["a",0]]}}`, `{"model":{"vocab":{"a":0}}}`} { // older files do not name their model's type
 		if _, err := LoadJSON([]byte(file)); err == nil || !strings.Contains(err.Error(), `"a model without merges" is not supported`) {
 			t.Errorf("%s: %v", file, err)
 		}
@@ -574,7 +577,8 @@ func TestNormalShortCut(t *testing.T) {
 	}
 }
 
-// What the reference's crate makes of characters that are newer than its tables, and of x/text's joiner between many marks.
+// TestNormalForms: how the reference's crate treats characters that are newer than its tables, and x/text's joiner between many
+// marks.
 func TestNormalForms(t *testing.T) {
 	for in, want := range map[string][2]string{ // NFC, NFKD
 		"e\u0301\u0323": {"\u1EB9\u0301", "e\u0323\u0301"}, "\u00A8\u0327": {"\u00A8\u0327", " \u0327\u0308"}, "\u1100\u1161\u11A8": {"\uAC01", "\u1100\u1161\u11A8"},
@@ -586,7 +590,7 @@ func TestNormalForms(t *testing.T) {
 			if got := string(unicodeForm{form}.apply(new(scratch), []byte(in))); got != want[i] {
 				t.Errorf("%+q: %+q, want %+q", in, got, want[i])
 			}
-			times := 1 + 3*lookEvery/len(in) // normalised in parts
+			times := 1 + 3*lookEvery/len(in) // normalized in parts
 			if got := string(unicodeForm{form}.apply(new(scratch), []byte(strings.Repeat(in, times)))); got != strings.Repeat(want[i], times) {
 				t.Errorf("%d times %+q: not %d times %+q", times, in, times, want[i])
 			}

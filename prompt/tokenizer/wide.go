@@ -8,21 +8,21 @@ package tokenizer
 // wideTable is what a byte-level model knows of three-byte characters. It is built when the first one occurs (some 10 ms).
 type wideTable struct {
 	chars [1 << 16]wideChar // by the character's 16 bits
-	pairs pairSet           // left and right character of a merge; of a left part that is only the rest of one, its last byte
+	pairs pairSet           // the left and right characters of merges; for a left part that is only the end of a character, its last byte
 	open  [64]uint16        // merges whose right part is one byte: by the last byte of the left part, a bit for each first byte
 }
 
-// wideChar is up to three tokens of 20 bits, and above them their number (0: not listed) and the flags.
+// wideChar holds up to three tokens of 20 bits and, above them, their number (0: not tabulated) and the flags.
 type wideChar uint64
 
 const (
-	wideCount           = 60      // where the number of tokens stands
-	wideRight  wideChar = 1 << 62 // some merge's right part begins as this character, behind a whole one
-	wideBehind wideChar = 1 << 63 // behind a byte alone, or its right part is but one byte
+	wideCount           = 60      // position of the number of tokens
+	wideRight  wideChar = 1 << 62 // some merge's right part begins with this character, after a complete one
+	wideBehind wideChar = 1 << 63 // some merge's right part begins with it after a single byte, or is only its first byte
 	wideID              = 1<<20 - 1
 )
 
-// isWide reports whether b begins with three bytes that are written as a character.
+// isWide reports whether b begins with three bytes in the form of a UTF-8 character.
 func isWide(b []byte) bool {
 	return len(b) >= 3 && b[0]&0xF0 == 0xE0 && b[1]&0xC0 == 0x80 && b[2]&0xC0 == 0x80
 }
@@ -33,7 +33,7 @@ func charBytes(c uint16) [3]byte {
 	return [3]byte{0xE0 | byte(c>>12), 0x80 | byte(c>>6)&0x3F, 0x80 | byte(c)&0x3F}
 }
 
-// wholeChar marks a left part in wideTable.pairs that is a character and not a byte.
+// wholeChar marks a left part in wideTable.pairs that is a character rather than a byte.
 const wholeChar = 1 << 16
 
 // wideChars returns the table of a regular byte-level model.
@@ -45,7 +45,7 @@ func (m *bpe) wideChars() *wideTable {
 			if p.a == noID {
 				continue
 			}
-			// A token that no text could give never merges.
+			// A token that no text produces never merges.
 			var ok bool
 			if right, ok = m.textOf(right[:0], p.b); !ok || len(right) == 0 || right[0]&0xF0 != 0xE0 {
 				continue
@@ -71,7 +71,7 @@ func (m *bpe) wideChars() *wideTable {
 	return m.wide
 }
 
-// addMerge notes which characters a merge of left, which ends within or with one, and right reaches across.
+// addMerge records the characters between which this merge occurs. left ends within or after a character.
 func (t *wideTable) addMerge(left, right []byte) {
 	last, flag := uint32(left[len(left)-1]), wideBehind
 	if n := len(left); n >= 3 && isWide(left[n-3:]) {
@@ -105,8 +105,8 @@ func (m *bpe) wideTokens(s *scratch, char []byte) (c wideChar) {
 	return c | wideChar(n)<<wideCount
 }
 
-// joined reports whether some merge could reach from character a into b, which stands behind it. It may say so where none does:
-// then the word is not cut there, which costs time and changes nothing.
+// joined reports whether a merge may cross from character a to the following b. False positives are harmless: the word is then not
+// split there, which only costs time.
 func (t *wideTable) joined(a, b uint16) bool {
 	switch flags := t.chars[b]; {
 	case flags&(wideRight|wideBehind) == 0:

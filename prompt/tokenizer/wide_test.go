@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// TestWideEqualsMerging holds long words of three-byte characters, whole and broken, against merging pair by pair. The merges are
-// drawn by chance, so that many reach from one character into a part of the next.
+// TestWideEqualsMerging compares long words of three-byte characters, complete and broken, with merging pair by pair. The merges
+// are random, so that many cross from one character into a part of the next.
 func TestWideEqualsMerging(t *testing.T) {
 	parts := []string{"中", "文", "字", "中文", "文字中", "語", "々", "\xe4", "\xb8\xad", "\xad", "é", "a"}
 	cuts, joined := 0, 0

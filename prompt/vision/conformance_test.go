@@ -41,7 +41,7 @@ func loadTokens(t *testing.T, data []byte) realTokens {
 	return realTokens{tok}
 }
 
-// recordedDir puts together one of the model directories of the recordings.
+// recordedDir assembles one of the model directories of the recordings.
 func recordedDir(t *testing.T, name string) fstest.MapFS {
 	t.Helper()
 	base := golden.Dir(t, "vllm", "model_dirs")
@@ -180,8 +180,8 @@ func firstDifference(want, have []uint32) string {
 
 var recordedImage = regexp.MustCompile(`@@([\w.]+)@@|18099/(?:redir/)?([\w.]+)"`)
 
-// The recordings of a running vLLM: take each prompt, put the placeholders
-// back where the spans are, and expand it again.
+// TestConformanceVLLM uses the recordings of a running vLLM: it replaces the spans of each prompt by placeholders and expands it
+// again.
 func TestConformanceVLLM(t *testing.T) {
 	recordings := golden.Dir(t)
 	var images map[string]struct{ Size [2]int }
@@ -198,8 +198,7 @@ func TestConformanceVLLM(t *testing.T) {
 			if model["tokenizer.json"] != nil {
 				tok = loadTokens(t, model["tokenizer.json"].Data)
 			} else {
-				// mistral-common's file comes from another package; the ids of
-				// its control tokens are all that is needed here.
+				// mistral-common's file is read by another package; only the ids of its control tokens are needed here.
 				stub := newStub("[IMG]", "[IMG_BREAK]", "[IMG_END]")
 				stub.ids["[IMG]"], stub.ids["[IMG_BREAK]"], stub.ids["[IMG_END]"] = 10, 12, 13
 				tok = stub
@@ -321,7 +320,7 @@ func replayOne(t *testing.T, m *Model, tok Tokens, c recordedCase, media []Media
 		for _, s := range c.MM {
 			ids = append(append(ids, want[from:s.Offset]...), r.targets...)
 			if from = s.Offset + s.Length; c.MMSource != "" {
-				// Read back from events: the length ends with the last full block.
+				// Taken from events: the length ends with the last full block.
 				for from = s.Offset; from < len(want) && want[from] == r.id; from++ {
 				}
 			}
@@ -458,7 +457,7 @@ func loadModelDir(t *testing.T, path string, opts Options) *Model {
 	return m
 }
 
-// Every model directory at hand loads as the family that it is, and counts.
+// TestConformanceModelDirs: every available model directory loads as its family, and counts.
 func TestConformanceModelDirs(t *testing.T) {
 	models := golden.Models(t)
 	for _, c := range []struct {
@@ -493,8 +492,8 @@ func TestConformanceModelDirs(t *testing.T) {
 	}
 }
 
-// MiniCPM-V's placeholder is text that merges with the newline behind it, so
-// vLLM goes through text and encodes the pieces one by one.
+// TestConformanceMiniCPM: MiniCPM-V's placeholder is text that merges with the newline after it, so vLLM expands in the text and
+// encodes the pieces one by one.
 func TestConformanceMiniCPM(t *testing.T) {
 	models := golden.Models(t)
 	d := dir(obj{"config.json": obj{"model_type": "minicpmv", "version": 4.5, "query_num": 64},

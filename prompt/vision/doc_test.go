@@ -98,7 +98,7 @@ the ids and ranges of six families with a running vLLM 0.32.0 (see ` + "`prompt/
 	return b.String()
 }
 
-// ruleOf says how a family counts a picture, with the names of its settings.
+// ruleOf describes how a family counts a picture, with the names of its settings.
 func ruleOf(k kind) string {
 	switch k := k.(type) {
 	case llama4:
@@ -163,7 +163,7 @@ func ruleOf(k kind) string {
 	panic(fmt.Sprintf("%T: no text for docs/families.md", k))
 }
 
-// key is the setting's usual name, for people.
+// key returns the setting's usual name, for documentation.
 func (v value) key() string {
 	if len(v) == 0 {
 		return ""
@@ -176,7 +176,7 @@ func (v value) key() string {
 	return "`" + key + "`"
 }
 
-// Every entry can be matched, and describes itself.
+// TestTable: every entry can be matched, and describes itself.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range families() {

@@ -8,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// tokens is a tokenizer as this package asks for one.
+// tokens adapts a tokenizer to this package's interface.
 type tokens struct{ *tokenizer.Tokenizer }
 
 func (t tokens) EncodeText(dst []uint32, text string) []uint32 {

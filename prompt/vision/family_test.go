@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A family is one entry: its files are known, its pictures counted and laid out, its placeholder and the engines' facts given.
+// TestOneEntryMakesAFamily: one entry defines a family: recognition by files, count and layout of pictures, placeholder, and the
+// engines' facts.
 func TestOneEntryMakesAFamily(t *testing.T) {
 	with := append(families(), &family{
 		name: "unicorn_vl", title: "Unicorn-VL", archs: []string{"UnicornForConditionalGeneration"}, types: []string{"unicorn_vl"},
@@ -42,7 +43,7 @@ func TestOneEntryMakesAFamily(t *testing.T) {
 	}
 }
 
-// A directory whose files name no family, or another one, is read as the family that is named.
+// TestFamilyByName: a directory whose files name no family, or another one, is read as the family that the option names.
 func TestFamilyByName(t *testing.T) {
 	files := dir(obj{"config.json": obj{"model_type": "acme_vl", "image_token_id": 1002, "video_token_id": 1003}, "preprocessor_config.json": obj{}})
 	tok := newStub(qwenSpecials...)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Values of a C library's log where math.Log is one bit off.
+// TestLog uses values of a C library's log for which math.Log is one bit off.
 func TestLog(t *testing.T) {
 	for _, c := range []struct{ x, want float64 }{
 		{1, 0}, {2, math.Ln2}, {3, 0x1.193ea7aad030bp+0}, {1.0 / 3, -0x1.193ea7aad030bp+0}, {0.5, -math.Ln2}, {4, 2 * math.Ln2},

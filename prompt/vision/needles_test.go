@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Counting many placeholders at once gives what counting one after the other gives, also where they lie in one another.
+// TestCountEach: counting many placeholders at once equals counting them one by one, also if they contain each other.
 func TestCountEach(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	word := func(n int) string {
@@ -32,7 +32,7 @@ func TestCountEach(t *testing.T) {
 	}
 }
 
-// Many placeholders are found where one search for each finds them.
+// TestPlace: many placeholders are found where separate searches find them.
 func TestPlace(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
@@ -41,7 +41,7 @@ func TestPlace(t *testing.T) {
 			text[i] = "ab<"[r.IntN(3)]
 		}
 		q, targets := &queues{}, map[*item]string{}
-		var want, got []string // what stands between the placeholders, and these
+		var want, got []string // the texts between the placeholders, and the placeholders
 		waiting := map[string]int{}
 		var order []string
 		for range 1 + r.IntN(9) {

@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// Random settings in a directory's files, random picture sizes, one to three pictures, random kwargs: what the processors
-// of transformers 5.23.0 make of the prompt, or that they fail. A sample of 9,000 cases that were compared.
+// TestProcessorRandom: random settings in a directory's files, random picture sizes, one to three pictures, random kwargs, compared
+// with what the processors of transformers 5.23.0 make of the prompt, or with their failure. A sample of 9,000 compared cases.
 func TestProcessorRandom(t *testing.T) {
 	var rec struct {
 		Families map[string]struct {
@@ -38,7 +38,7 @@ func TestProcessorRandom(t *testing.T) {
 		files := obj{"config.json": merged(r.Config, obj{"model_type": f.Typ}), "tokenizer_config.json": f.Tok,
 			"preprocessor_config.json": image, "processor_config.json": merged(r.Pk, nil)}
 		if i%3 == 0 {
-			files["preprocessor_config.json"] = obj{"patch_size": 1, "max_patches": 1} // not read beside the nested one
+			files["preprocessor_config.json"] = obj{"patch_size": 1, "max_patches": 1} // ignored because of the nested one
 			files["processor_config.json"] = merged(r.Pk, obj{"image_processor": image})
 		}
 		m, err := Load(dir(files), stub, Options{Reading: transformers})

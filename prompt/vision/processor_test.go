@@ -11,8 +11,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// processorDirs adds what a processor's class settings leave to the rest of
-// the model directory.
+// processorDirs adds what a processor's class settings take from the rest of the model directory.
 var processorDirs = map[string]struct {
 	typ             string
 	config          obj
@@ -79,7 +78,7 @@ type processorFamily struct {
 	Image_processor_config obj
 }
 
-// rle is a list of tokens' texts, each with how often it stands there.
+// rle is a list of tokens' texts, each with its number of repetitions.
 type rle [][2]any
 
 func (r rle) all(yield func(token string, n int) bool) {
@@ -90,7 +89,7 @@ func (r rle) all(yield func(token string, n int) bool) {
 	}
 }
 
-// stream is stream of the tokens, of which plain gives the text where they are not special.
+// stream returns stream of the tokens; plain converts the text of those that are not special.
 func (r rle) stream(special map[string]bool, plain func(string) string) string {
 	return stream(func(yield func(string, int) bool) {
 		for token, n := range r.all {
@@ -102,7 +101,7 @@ func (r rle) stream(special map[string]bool, plain func(string) string) string {
 	}, special)
 }
 
-// pictures are pictures of these sizes.
+// pictures returns pictures of these sizes.
 func pictures(sizes [][2]int) (media []Media) {
 	for _, s := range sizes {
 		media = append(media, Media{Width: s[0], Height: s[1]})
@@ -110,13 +109,13 @@ func pictures(sizes [][2]int) (media []Media) {
 	return media
 }
 
-// byteLevel turns a golden's token text into plain text.
+// byteLevel converts a golden's token text to plain text.
 func byteLevel(token string) string {
 	return strings.NewReplacer("Ġ", " ", "Ċ", "\n", "ĉ", "\t", "▁", " ").Replace(token)
 }
 
-// stream writes tokens so that two tokenizers of plain text compare equal:
-// special tokens with their number, text as text.
+// stream writes tokens so that the results of two tokenizers of plain text compare equal: special tokens with their count, text as
+// text.
 func stream(tokens func(yield func(string, int) bool), special map[string]bool) string {
 	var b strings.Builder
 	last, n := "", 0
@@ -203,7 +202,7 @@ type processorRow struct {
 	Ranges       [][2]int
 }
 
-// eachProcessor returns each family that a file has rows of, with their tokens and a model that knows these.
+// eachProcessor calls do for each family with rows in a file, with its tokens and a model that knows these.
 func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []processorRow, tokens map[string]bool, m *Model, stub *stubTokens)) int {
 	var fams []processorFamily
 	golden.JSON(t, &fams, "testdata/processor_families.json.gz")
@@ -225,7 +224,7 @@ func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []
 	return len(all)
 }
 
-// The processor's own expansion of "A" + placeholder + "B" for every size.
+// TestProcessorCounts: the processor's own expansion of "A" + placeholder + "B" for every size.
 func TestProcessorCounts(t *testing.T) {
 	rows := 0
 	families := eachProcessor(t, "processor_counts.json.gz", func(f processorFamily, recorded []processorRow, _ map[string]bool, m *Model, stub *stubTokens) {
@@ -250,11 +249,11 @@ func TestProcessorCounts(t *testing.T) {
 			want := r.RLE.stream(special, byteLevel)
 			have := streamIDs(stub, ids, special)
 			if f.Tokenizer == "real" {
-				// SentencePiece marks words with spaces that the stub has not.
+				// SentencePiece marks words with spaces, which the stub lacks.
 				want, have = strings.ReplaceAll(want, " ", ""), strings.ReplaceAll(have, " ", "")
 			}
 			if processorDirs[f.Family].mistral {
-				want = "A" + want + "B" // the golden is the picture alone
+				want = "A" + want + "B" // the golden holds only the picture
 			}
 			if have != want {
 				t.Errorf("%s %dx%d: want %.300s\nhave %.300s", f.Family, r.W, r.H, want, have)
@@ -315,7 +314,7 @@ func TestProcessorPrompts(t *testing.T) {
 	t.Logf("%d prompts of %d families, ranges of %d", rows, families, ranges)
 }
 
-// goldenBytes undoes GPT-2's printable bytes.
+// goldenBytes reverses GPT-2's printable bytes.
 func goldenBytes(token string) string {
 	var b strings.Builder
 	for _, r := range token {

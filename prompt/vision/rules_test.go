@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// ruleDirs builds, for each rule of the image token goldens, a directory that
-// means it. pre is preprocessor_config.json, proc processor_config.json.
+// ruleDirs holds, for each rule of the image token goldens, a directory that selects it. pre is preprocessor_config.json, proc
+// processor_config.json.
 var ruleDirs = map[string]struct {
 	config, pre, proc obj
 	specials          []string
@@ -123,7 +123,7 @@ func loadRule(t testing.TB, rule string, reading Reading) (*Model, Kwargs) {
 	return m, d.kw
 }
 
-// The counts of all rules, testdata/README.md says where they come from.
+// TestCounts compares the counts of all rules; testdata/README.md says where they come from.
 func TestCounts(t *testing.T) {
 	var rows []struct {
 		Rule         string
@@ -147,7 +147,7 @@ func TestCounts(t *testing.T) {
 			continue
 		}
 		if r.Rule == "gemma3_pan_scan" {
-			total = r.Total // the golden leaves the sentence between the crops out
+			total = r.Total // the golden omits the sentence between the crops
 		}
 		if err != nil || embed != r.Embed || total != r.Total {
 			t.Errorf("%s %dx%d: want %d embeds of %d tokens, have %d of %d, %v", r.Rule, r.W, r.H, r.Embed, r.Total, embed, total, err)

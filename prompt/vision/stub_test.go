@@ -8,8 +8,7 @@ import (
 	"testing/fstest"
 )
 
-// stubTokens has one token per byte (its value) plus special tokens (from
-// 1000 on), as the goldens' stand-in tokenizers.
+// stubTokens has one token per byte (its value) plus special tokens (from 1000 on), like the goldens' stand-in tokenizers.
 type stubTokens struct {
 	names  []string
 	ids    map[string]uint32
@@ -29,7 +28,7 @@ func newStub(specials ...string) *stubTokens {
 	return t
 }
 
-// special tells its special tokens.
+// special returns its special tokens.
 func (t *stubTokens) special() map[string]bool {
 	set := map[string]bool{}
 	for _, name := range t.names {
@@ -72,7 +71,7 @@ func (t *stubTokens) DecodeText(ids []uint32) string {
 	return b.String()
 }
 
-// dir makes a model directory in memory from JSON values.
+// dir returns a model directory in memory, made from JSON values.
 func dir(files map[string]any) fs.FS {
 	out := fstest.MapFS{}
 	for name, v := range files {
@@ -90,7 +89,7 @@ func dir(files map[string]any) fs.FS {
 
 type obj = map[string]any
 
-// How the engines read.
+// The engines' Readings.
 var (
 	vllm         = Reading{}
 	sglang       = Reading{Processor: true}

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestSamplers: indices as vLLM 0.32's compute_frames_index_to_sample gives them, OpenCV's passing once over the file
-// behind it.
+// TestSamplers: indices as computed by vLLM 0.32's compute_frames_index_to_sample, followed by OpenCV's single pass over the file.
 func TestSamplers(t *testing.T) {
 	for name, c := range map[string]struct {
 		by      sampler
@@ -83,7 +82,7 @@ func TestVideoOfQwen3(t *testing.T) {
 	}
 }
 
-// TestVideoUnknown: what the rule does not cover is not guessed.
+// TestVideoUnknown: cases that the rule does not cover are not guessed.
 func TestVideoUnknown(t *testing.T) {
 	m := qwen3(t)
 	clip, _ := m.Sample(File{Frames: 8, FPS: 4}, nil)

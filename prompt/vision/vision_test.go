@@ -22,7 +22,7 @@ func qwen(t testing.TB, opts Options) (*Model, *stubTokens) {
 	return m, tok
 }
 
-// Pictures go to placeholders in prompt order, whoever wrote them.
+// TestExpandOrder: pictures replace placeholders in prompt order, whoever wrote these.
 func TestExpandOrder(t *testing.T) {
 	m, tok := qwen(t, Options{})
 	pad := tok.ids["<|image_pad|>"]
@@ -83,11 +83,11 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: want a refusal with %d, have %v", c.name, c.status, err)
 		}
 	}
-	// 200:1 itself passes.
+	// 200:1 itself is allowed.
 	if _, _, err := m.Count(Media{Width: 200, Height: 1}, nil); err != nil {
 		t.Error("200:1:", err)
 	}
-	// What cannot be known leaves the exact prefix.
+	// A medium that cannot be counted leaves the exact prefix.
 	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, "a<|image_pad|>bc<|video_pad|>d"), []Media{{Width: 56, Height: 56}, {Modality: "video", Width: 64, Height: 64}}, nil)
 	var unknown *UndecidableError
 	if !errors.As(err, &unknown) || unknown.Modality != "video" || len(ids) != 1+4+2 || len(spans) != 1 {
@@ -95,8 +95,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Settings: files of the directory, the server's flag, the request, in this
-// order of precedence from weak to strong.
+// TestSettings: files of the directory, the server's flag, the request, in this order of increasing precedence.
 func TestSettings(t *testing.T) {
 	file := obj{"min_pixels": 3136, "max_pixels": 100352}
 	for _, c := range []struct {
@@ -162,14 +161,14 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := Load(fstest.MapFS{"config.json": {Data: []byte("[")}}, newStub(), Options{}); err == nil {
 		t.Error("broken JSON is read")
 	}
-	// The kimi tokenizer wins over its config.
+	// The kimi tokenizer overrides its config.
 	m, _ := loadRule(t, "kimi_vl", vllm)
 	if len(m.Warnings()) != 1 {
 		t.Errorf("warnings %v, want one about the id", m.Warnings())
 	}
 }
 
-// TensorRT-LLM writes an id above the vocabulary at Qwen's media positions.
+// TestTensorRTIDs: TensorRT-LLM puts an id above the vocabulary at Qwen's media positions.
 func TestTensorRTIDs(t *testing.T) {
 	m, tok := qwen(t, Options{Reading: trtllm})
 	ids, spans, err := m.ExpandText(nil, "a<|vision_start|><|image_pad|><|vision_end|>", []Media{{Width: 56, Height: 56}}, nil)
@@ -182,7 +181,7 @@ func TestTensorRTIDs(t *testing.T) {
 	}
 }
 
-// The Hugging Face processors count placeholders, vLLM takes the first ones.
+// TestLeftOverPlaceholders: the Hugging Face processors count placeholders, vLLM uses the first ones.
 func TestLeftOverPlaceholders(t *testing.T) {
 	text := "<|image_pad|><|image_pad|>"
 	for reading, want := range map[Reading]bool{vllm: true, sglang: false, trtllm: false, transformers: false} {
@@ -222,7 +221,7 @@ func TestPlaceholder(t *testing.T) {
 	}
 }
 
-// Two pictures side by side share a newline token (Gemma 3 in vLLM).
+// TestNewlineMerge: two adjacent pictures share a newline token (Gemma 3 in vLLM).
 func TestNewlineMerge(t *testing.T) {
 	m, _ := loadRule(t, "gemma3", vllm)
 	tok := m.tok
@@ -241,9 +240,9 @@ func TestNewlineMerge(t *testing.T) {
 	}
 }
 
-// vLLM's second way: the placeholder's text merged with its neighbours.
+// TestExpandDecoded: vLLM's second way, where the placeholder's text merged with its neighbours.
 func TestExpandDecoded(t *testing.T) {
-	tok := newStub("<img>", "</img>", "<IMG_CONTEXT>", "<image>\n") // "<image>" is no token
+	tok := newStub("<img>", "</img>", "<IMG_CONTEXT>", "<image>\n") // "<image>" is not a token
 	m, err := Load(dir(obj{"config.json": obj{"model_type": "internvl_chat", "force_image_size": 448, "use_thumbnail": true}}), tok, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -258,7 +257,7 @@ func TestExpandDecoded(t *testing.T) {
 	}
 }
 
-// A Model is shared by all requests.
+// TestParallel: a Model is shared by all requests.
 func TestParallel(t *testing.T) {
 	m, _ := loadRule(t, "idefics3_8b", vllm)
 	prompt := m.tok.EncodeText(nil, "a<image>b")
