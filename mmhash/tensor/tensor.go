@@ -28,7 +28,7 @@ const (
 )
 
 // Tokens returns the length of the token axis of a plain tensor, or of the tensor under mm_embeddings or image_embeds of a
-// dictionary: the first of two axes, the second of three where the first is 1.
+// dictionary: the first of two axes, or the second of three if the first is 1.
 func Tokens(file []byte) (int, error) {
 	switch {
 	case bytes.HasPrefix(file, []byte("\x93NUMPY")):
@@ -48,7 +48,7 @@ func Tokens(file []byte) (int, error) {
 		}
 		return tokens(v)
 	}
-	// The older form: magic number, version, system, the value, and then the storages.
+	// The older form: magic number, version, system, the value, then the storages.
 	for i := range 4 {
 		v, n, err := load(file[:min(len(file), maxPickle)])
 		switch {
@@ -64,7 +64,7 @@ func Tokens(file []byte) (int, error) {
 	return 0, ErrFormat
 }
 
-// magic is torch's MAGIC_NUMBER, 0x1950a86a20f9469cfc6c, as load gives integers beyond 64 bits.
+// magic is torch's MAGIC_NUMBER, 0x1950a86a20f9469cfc6c, in the form in which load returns integers beyond 64 bits.
 const magic = huge("6cfc9c46f9206aa85019")
 
 func tokens(v any) (int, error) {
@@ -96,7 +96,7 @@ func axis(s shape) (int, error) {
 
 // archived finds the program in a zip archive.
 func archived(file []byte) ([]byte, error) {
-	if bytes.Count(file, []byte("PK\x01\x02")) > maxEntries { // one for each file in it, or more
+	if bytes.Count(file, []byte("PK\x01\x02")) > maxEntries { // at least one for each file in it
 		return nil, ErrFormat
 	}
 	z, err := zip.NewReader(bytes.NewReader(file), int64(len(file)))
