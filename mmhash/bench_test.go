@@ -15,7 +15,7 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// body720p is a request-sized data URL: 2.78 MB of PNG as 3.7 MB of base64, in the 16 KB pieces that gRPC delivers.
+// body720p returns a request-sized data URL: 2.78 MB of PNG as 3.7 MB of base64, in pieces of 16 KB as gRPC delivers them.
 func body720p(escaped bool) (pieces [][]byte, size int64) {
 	file := make([]byte, 2_780_000)
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -24,7 +24,7 @@ func body720p(escaped bool) (pieces [][]byte, size int64) {
 	}
 	copy(file, "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x05\x00\x00\x00\x02\xd0\x08\x02\x00\x00\x00")
 	binary.BigEndian.PutUint32(file[29:], crc32.ChecksumIEEE(file[12:29]))
-	copy(file[33:], "\x00\x40\x00\x00IDAT") // 4 MB of pixels: more than there is
+	copy(file[33:], "\x00\x40\x00\x00IDAT") // announces 4 MB of pixels, more than the file has
 	text := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
 	if escaped {
 		text = strings.ReplaceAll(text, "/", `\/`)
@@ -35,7 +35,7 @@ func body720p(escaped bool) (pieces [][]byte, size int64) {
 	return pieces, int64(len(text))
 }
 
-// BenchmarkIdentify fails with SIGHTLINE_YARDSTICK set (make bench-media) where one core reads less than 3.5 GB/s of body.
+// BenchmarkIdentify fails, with SIGHTLINE_YARDSTICK set (make bench-media), if one core reads less than 3.5 GB/s of body.
 func BenchmarkIdentify(b *testing.B) {
 	for name, esc := range map[string]bool{"plain": false, "escaped": true} {
 		b.Run(name, func(b *testing.B) {
@@ -62,14 +62,14 @@ func BenchmarkIdentify(b *testing.B) {
 
 func TestIdentifyAllocs(t *testing.T) {
 	pieces, _ := body720p(false)
-	s := scratches.New().(*scratch) // the pool itself may let go of one at any time
+	s := scratches.New().(*scratch) // not the pool, which may drop an entry at any time
 	if n := testing.AllocsPerRun(20, func() { s.identify(DataURL(pieces)) }); n > 0 {
 		t.Errorf("%v allocations per picture", n)
 	}
 }
 
-// BenchmarkRemembered is the price of knowing a body text again without decoding it, under hashes an attacker cannot
-// collide, beside decode and digest (Identify/plain). It is why no text is remembered.
+// BenchmarkRemembered measures recognizing a body text without decoding it, by hashes that an attacker cannot make collide,
+// compared with decode and digest (Identify/plain). It is the reason why texts are not cached.
 func BenchmarkRemembered(b *testing.B) {
 	pieces, size := body720p(false)
 	key := make([]byte, 32)

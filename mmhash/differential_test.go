@@ -18,13 +18,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
-// TestDifferentialVLLMImages: random image files of every kind that Pillow writes, sound and damaged, through vLLM's own
-// loader and hasher in the same run (testdata/random_images.py). What vLLM reads has the same mode, size and names here;
-// what Pillow does not open is refused. A file whose pixels turn out bad only when decoded may be accepted here.
-// Of damaged files three things are not followed, and counted: what is broken behind the facts (frames of an animated WebP,
-// an AVIF's other boxes) is accepted here; of a TIFF's directory Pillow keeps what it can read; a
-// picture that breaks while Pillow turns it is served unturned by vLLM. SIGHTLINE_VLLM is where vLLM 0.31 or later is installed; SIGHTLINE_SEED, SIGHTLINE_COUNT and
-// SIGHTLINE_KINDS (avif,png,…) vary the run.
+// TestDifferentialVLLMImages: random image files of every kind that Pillow writes, intact and damaged, through vLLM's own loader
+// and hasher in the same run (testdata/random_images.py). A file that vLLM reads has the same mode, size and names here; one that
+// Pillow does not open is refused. A file whose pixels prove invalid only when decoded may be accepted here. Three kinds of damage
+// are not reproduced, and counted: damage after the facts (frames of an animated WebP, an AVIF's other boxes) is accepted here;
+// Pillow keeps the readable part of a damaged TIFF directory; vLLM serves a picture unrotated if rotating it fails in Pillow.
+// SIGHTLINE_VLLM is where vLLM 0.31 or later is installed; SIGHTLINE_SEED, SIGHTLINE_COUNT and SIGHTLINE_KINDS (avif,png,…) vary
+// the run.
 func TestDifferentialVLLMImages(t *testing.T) {
 	venv := os.Getenv("SIGHTLINE_VLLM")
 	if venv == "" {

@@ -62,7 +62,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestStrict: what vLLM 0.32.0 answers to data URLs (golden/vllm e- cases), and what pybase64 accepts.
+// TestStrict: vLLM 0.32.0's answers to data URLs (golden/vllm e- cases), and what pybase64 accepts.
 func TestStrict(t *testing.T) {
 	for _, c := range []struct {
 		url    string
@@ -89,7 +89,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestLong: pictures larger than the decoder's window, with escapes and cuts anywhere, errors late in the text.
+// TestLong: pictures larger than the decoder's window, with escapes and splits anywhere, and errors late in the text.
 func TestLong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, size := range []int{outSize - 1, outSize, outSize + 1, 3*outSize + 2, 1 << 20} {
@@ -119,7 +119,7 @@ func TestLong(t *testing.T) {
 	}
 }
 
-// TestTIFFInPieces: a TIFF asks for further passes over the same pieces.
+// TestTIFFInPieces: a TIFF needs further passes over the same pieces.
 func TestTIFFInPieces(t *testing.T) {
 	tiff := func(dirFirst bool) []byte {
 		pixels := make([]byte, 200000)
@@ -133,7 +133,7 @@ func TestTIFFInPieces(t *testing.T) {
 		for _, e := range [][]byte{tag(256, 3, 1, 250), tag(257, 3, 1, 200), tag(258, 3, 3, 100), tag(262, 3, 1, 2), tag(273, 3, 1, 8), tag(277, 3, 1, 3)} {
 			b = append(b, e...)
 		}
-		copy(b[100:], []byte{8, 0, 8, 0, 8, 0}) // bits per sample: before the directory
+		copy(b[100:], []byte{8, 0, 8, 0, 8, 0}) // bits per sample, located before the directory
 		return append(b, 0, 0, 0, 0)
 	}(true)
 	lit := []byte(strings.ReplaceAll(base64.StdEncoding.EncodeToString(tiff), "/", `\/`))
@@ -145,7 +145,7 @@ func TestTIFFInPieces(t *testing.T) {
 	}
 }
 
-// TestConformanceIdentify: every golden image as file, as data URL and as escaped data URL in pieces is one identity.
+// TestConformanceIdentify: every golden image has the same identity as file, as data URL and as escaped data URL in pieces.
 func TestConformanceIdentify(t *testing.T) {
 	root := golden.Dir(t)
 	rng := rand.New(rand.NewPCG(7, 8))
@@ -175,7 +175,7 @@ func TestConformanceIdentify(t *testing.T) {
 	t.Logf("%d files", n)
 }
 
-// TestUnescape: the URL as text, however it is cut and escaped.
+// TestUnescape: the URL's text, however it is split and escaped.
 func TestUnescape(t *testing.T) {
 	url := "data:image/png;base64," + tinyPNG
 	rng := rand.New(rand.NewPCG(9, 9))
@@ -193,8 +193,8 @@ func TestUnescape(t *testing.T) {
 	}
 }
 
-// TestConformanceDataURLs: every data URL of the recorded vLLM requests, as the JSON had it: what vLLM answered is read,
-// what it refused for the URL's sake is refused with the same status.
+// TestConformanceDataURLs: every data URL of the recorded vLLM requests, as in the JSON: it is read if vLLM answered, and refused
+// with the same status if vLLM refused it because of the URL.
 func TestConformanceDataURLs(t *testing.T) {
 	root := golden.Dir(t)
 	marker := regexp.MustCompile(`@@([^@]+)@@`)
@@ -249,7 +249,7 @@ func FuzzDataURL(f *testing.F) {
 		if (err == nil) != (err2 == nil) || err == nil && !bytes.Equal(whole, pieces) {
 			t.Fatalf("whole %q %v, in pieces %q %v", whole, err, pieces, err2)
 		}
-		// The judge: a JSON string, then the strict library decoder without its tolerance for line breaks.
+		// The reference: a JSON string, then the strict library decoder without its tolerance for line breaks.
 		var s string
 		if json.Unmarshal(append(append([]byte{'"'}, lit...), '"'), &s) != nil {
 			return

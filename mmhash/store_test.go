@@ -28,14 +28,14 @@ func TestStore(t *testing.T) {
 	if got, err := s.Names(src, f.ID, f.Bytes, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
 		t.Fatal(got, err)
 	}
-	// The second time no bytes are needed for what is known.
+	// The second time no bytes are needed for cached names.
 	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0], recipes[1]); err != nil || !slices.Equal(got, want[:2]) {
 		t.Fatal(got, err)
 	}
 	if got, err := s.Names(src, f.ID, f.Bytes, recipes...); err != nil || !slices.Equal(got, want) {
 		t.Fatal(got, err)
 	}
-	// What must still be computed is not computed from bytes that are gone.
+	// A name that is not cached is not computed if the bytes are gone.
 	s.names.InvalidateAll()
 	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0]); err == nil {
 		t.Errorf("a name without bytes: %v", got)
@@ -48,7 +48,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Beyond its bound a name goes for each that comes, and is counted.
+// TestStoreIsBounded: beyond the bound one name is evicted for each new one, and counted.
 func TestStoreIsBounded(t *testing.T) {
 	var full atomic.Int64
 	s, err := NewStore(100, func() { full.Add(1) })

@@ -11,7 +11,7 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// TestIdentifyVideo: a file is the same whether it comes as bytes or as a data URL in pieces.
+// TestIdentifyVideo: a file has the same identity as bytes and as a data URL in pieces.
 func TestIdentifyVideo(t *testing.T) {
 	z, err := zip.OpenReader("clip/testdata/clips.zip")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestIdentifyVideo(t *testing.T) {
 	}
 }
 
-// TestFrameList: vLLM's form for frames that a client cut out; the identity is the text's.
+// TestFrameList: vLLM's form for frames extracted by the client; the identity is the text's.
 func TestFrameList(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	text := strings.Repeat(tinyPNG+",", 4) + tinyPNG

@@ -37,7 +37,8 @@ func TestNameHash(t *testing.T) {
 	}
 }
 
-// One picture in a block is Dynamo's suffix form; two pictures differ from it on purpose when swapped.
+// TestMediaInBlock: with one picture in a block the hash is Dynamo's suffix form; with two it differs on purpose if they are
+// swapped.
 func TestMediaInBlock(t *testing.T) {
 	tokens := make([]uint32, 32)
 	for i := range tokens {
@@ -54,7 +55,7 @@ func TestMediaInBlock(t *testing.T) {
 	}
 }
 
-// Which blocks a span touches: borders are half open, a salt is in block 0 only.
+// TestSpansTouchBlocks: which blocks a span touches: ends are exclusive, a salt is in block 0 only.
 func TestSpansTouchBlocks(t *testing.T) {
 	tokens := make([]uint32, 16)
 	plain := Locals(nil, tokens, 4, nil, Seed, 0)

@@ -27,7 +27,8 @@ type infos struct {
 	} `json:"mm_objects"`
 }
 
-// A selection of what ai-dynamo-runtime 1.6.1 (compute_block_hash_for_seq) and the crate dynamo-kv-router 1.6.1 answered.
+// TestDynamoVectors uses a selection of results of ai-dynamo-runtime 1.6.1 (compute_block_hash_for_seq) and the crate
+// dynamo-kv-router 1.6.1.
 func TestDynamoVectors(t *testing.T) {
 	if n := checkDynamo(t, "testdata/dynamo_block_hashes.jsonl.gz"); n < 80 {
 		t.Errorf("only %d vectors", n)
@@ -58,8 +59,8 @@ func checkDynamo(t *testing.T, file string) (n int) {
 	return n
 }
 
-// requestSpans are the media as a request has them. ok is false where one object is in one block twice, which Dynamo's
-// request form names once; our spans are one a picture, as the engines' events have them.
+// requestSpans returns the media as a request has them. ok is false if one object is in one block twice, which Dynamo's request
+// form names once; our spans are one per picture, as in the engines' events.
 func (v *dynamoVector) requestSpans() (spans []Span, ok bool) {
 	if v.Requests == nil {
 		return nil, false
@@ -76,7 +77,7 @@ func (v *dynamoVector) requestSpans() (spans []Span, ok bool) {
 	return spans, true
 }
 
-// blockSpans puts each object of a block onto the whole block: which blocks an object touches is all that counts.
+// blockSpans extends each object of a block over the whole block, because only which blocks an object touches matters.
 func (v *dynamoVector) blockSpans() (spans []Span) {
 	for i, in := range v.Infos {
 		if in == nil {
@@ -89,8 +90,8 @@ func (v *dynamoVector) blockSpans() (spans []Span) {
 	return spans
 }
 
-// The runs of a picture's token become pads: the k-th run the k-th name's, what runs there are too many the last one's;
-// a block with a name but without the token has the name behind it.
+// TestDynamoPads: the runs of a picture's token become pads: the k-th run by the k-th name, surplus runs by the last one; in a
+// block with a name but without the token, the name follows the tokens.
 func TestDynamoPads(t *testing.T) {
 	const img = 151655
 	a, b := uint64(0x844ceec942de2dd2), uint64(7)

@@ -7,7 +7,7 @@ import (
 
 var pads = [4]uint64{23533869762612420, 1115227388442326932, 406705440234023321, 2100304651902599146}
 
-// ids is a prompt as SGLang sends it: the slow way that Wides is judged by.
+// ids returns a prompt as SGLang sends it: the slow way with which Locals64 is compared.
 func ids(tokens []uint32, runs []Run) (out []uint64) {
 	for i, t := range tokens {
 		id := uint64(t)
@@ -21,7 +21,8 @@ func ids(tokens []uint32, runs []Run) (out []uint64) {
 	return out
 }
 
-// A request's blocks are those of an event that carries the same ids, at every page size, salted or not, in pairs or not.
+// TestLocals64AreBlocksOfIDs: a request's blocks equal those of an event with the same ids, at every page size, with and without
+// salt, in pairs or not.
 func TestLocals64AreBlocksOfIDs(t *testing.T) {
 	tokens := make([]uint32, 300)
 	for i := range tokens {
@@ -49,7 +50,7 @@ func TestLocals64AreBlocksOfIDs(t *testing.T) {
 	}
 }
 
-// Text has one hash whatever the engine; a picture, its place and its pads' order change it.
+// TestLocal64: text has the same hash for every engine; a picture, its place and its pads' order change it.
 func TestLocal64(t *testing.T) {
 	tokens := make([]uint32, 64)
 	for _, salt := range []uint64{0, SaltHash("tenant-a")} {
@@ -81,7 +82,7 @@ func TestLocals64AllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkLocals64 hashes 8k tokens with two pictures, at SGLang's default page size and at the advised one.
+// BenchmarkLocals64 hashes 8k tokens with two pictures, at SGLang's default page size and at the recommended one.
 func BenchmarkLocals64(b *testing.B) {
 	tokens := make([]uint32, 8192)
 	dst := make([]uint64, 0, 8192)

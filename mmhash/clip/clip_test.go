@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// corpus returns the videos of testdata/make_clips.py with what OpenCV says of them.
+// corpus returns the videos of testdata/make_clips.py with OpenCV's facts about them.
 func corpus(t testing.TB) (files map[string][]byte, want map[string]struct {
 	Frames, Width, Height int
 	FPS                   float64
@@ -48,7 +48,7 @@ func open(file []byte, rng *rand.Rand) (Info, error) {
 	return r.Finish()
 }
 
-// TestOpenCV: what is read is what OpenCV reads, and what is not read is known.
+// TestOpenCV: accepted files give OpenCV's facts, and the refused ones are listed.
 func TestOpenCV(t *testing.T) {
 	files, want := corpus(t)
 	unread := map[string]error{
@@ -72,7 +72,7 @@ func TestOpenCV(t *testing.T) {
 	}
 }
 
-// TestTruncated: a file cut anywhere is refused or read the same, never read as another.
+// TestTruncated: a truncated file is refused or gives the same facts, never others.
 func TestTruncated(t *testing.T) {
 	files, _ := corpus(t)
 	rng := rand.New(rand.NewPCG(3, 4))

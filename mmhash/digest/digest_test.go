@@ -8,8 +8,8 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// TestSum compares with another implementation: all lengths about the tree's edges, in whole rooms, in odd pieces and
-// mixed, by several streams at a time, so that helpers are late now and then.
+// TestSum compares with another implementation: all lengths around the tree's boundaries, in whole rooms, in odd pieces and mixed,
+// by several concurrent streams, so that helpers are sometimes late.
 func TestSum(t *testing.T) {
 	stream := make([]byte, 9*RoomSize+5000)
 	r := rand.NewChaCha8([32]byte{1})
@@ -26,7 +26,7 @@ func TestSum(t *testing.T) {
 			for _, i := range rng.Perm(len(sizes)) {
 				p := stream[:sizes[i]]
 				want := blake3.Sum256(p)
-				for _, odd := range []int{0, 1, 3} { // of four pieces
+				for _, odd := range []int{0, 1, 3} { // out of four pieces
 					h.Reset()
 					for rest := p; len(rest) > 0; {
 						if rng.IntN(4) < odd {
@@ -40,7 +40,7 @@ func TestSum(t *testing.T) {
 						rest = rest[n:]
 					}
 					if odd > 0 && rng.IntN(8) == 0 {
-						continue // given up in the middle
+						continue // abandoned in the middle
 					}
 					if got := h.Sum256(); got != want {
 						t.Errorf("%d bytes: %x, want %x", len(p), got, want)
@@ -53,7 +53,7 @@ func TestSum(t *testing.T) {
 	all.Wait()
 }
 
-// A helper's panic comes up in its stream's goroutine; the process lives, and so do other streams.
+// TestHelperPanic: a helper's panic is raised in its stream's goroutine; the process and other streams continue.
 func TestHelperPanic(t *testing.T) {
 	h := New()
 	h.values = make([]value, 1)

@@ -32,7 +32,7 @@ var (
 	rgba, _ = base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAYAAABytg0kAAAAFElEQVR42mP4z8DwHwgbGMA0EAAAP9cIeV/HbbEAAAAASUVORK5CYII=")
 )
 
-// clock is a time that only the test moves.
+// clock is a time that only the test advances.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -188,7 +188,7 @@ func TestFreshness(t *testing.T) {
 		f := open(t, Config{Allow: loopback, now: c.now})
 		want(t, f, base, red)
 		c.add(61 * time.Second)
-		want(t, f, base, red) // at once
+		want(t, f, base, red) // immediately
 		until(t, "a check", func() bool { return n.Load() == 2 })
 		if *asked.Load() == "" {
 			t.Error("no If-None-Match")
@@ -197,9 +197,9 @@ func TestFreshness(t *testing.T) {
 		body.Store(&rgba)
 		defer body.Store(&red)
 		c.add(61 * time.Second)
-		want(t, f, base, red) // what was last known, now being checked
+		want(t, f, base, red) // the last known answer, which is now being checked
 		until(t, "the new picture", func() bool { facts, _ := f.Get(t.Context(), base); return facts.ID == blake3.Sum256(rgba) })
-		c.add(2 * time.Hour) // too old to be believed unchecked
+		c.add(2 * time.Hour) // too old to be used unchecked
 		body.Store(&red)
 		want(t, f, base, red)
 	})
@@ -259,7 +259,7 @@ func TestFreshness(t *testing.T) {
 	})
 }
 
-// TestStreams: sound and videos that nobody here counts are known by their bytes, and downloaded once like pictures.
+// TestStreams: audio, and videos whose frames are not counted, are identified by their bytes, and downloaded once like pictures.
 func TestStreams(t *testing.T) {
 	for name, file := range map[string]string{
 		"wav": "RIFF\x24\x00\x00\x00WAVEfmt ", "mp3": "\xff\xfb\x90\x64", "mp3 with a tag": "ID3\x04", "ogg": "OggS\x00", "flac": "fLaC\x00", "m4a": "\x00\x00\x00\x18ftypM4A ", "aiff": "FORM\x00\x00\x00\x00AIFF",
@@ -288,7 +288,7 @@ func (f *Fetcher) flights() (keys []key) {
 	return keys
 }
 
-// TestPresigned: another signature finds the picture only if the host would serve it.
+// TestPresigned: with another signature the cached picture is used only if the host confirms it.
 func TestPresigned(t *testing.T) {
 	for _, validators := range [][]string{{"ETag", `"e1"`}, {"Last-Modified", "Mon, 02 Jan 2006 15:04:05 GMT"}} {
 		var read atomic.Int32
@@ -402,7 +402,7 @@ func TestBadBodies(t *testing.T) {
 	})
 	want(t, open(t, Config{Allow: loopback}), base, red)
 
-	// Bytes of a format that is not read have an identity all the same, also from memory.
+	// Bytes in an unsupported format have an identity nevertheless, also when cached.
 	icon := []byte("icns\x00\x00\x00\x20 and so on")
 	base, n := serve(t, picture(icon))
 	f := open(t, Config{Allow: loopback})
@@ -477,7 +477,7 @@ func TestCircuit(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	c.add(openFirst + time.Second)
-	wantKind(t, f, base+"/y", Status) // one try, and it is open for longer
+	wantKind(t, f, base+"/y", Status) // one trial, and it is open for longer
 	wantKind(t, f, base+"/z", Open)
 	up.Store(true)
 	c.add(2*openFirst + time.Second)
@@ -488,7 +488,7 @@ func TestCircuit(t *testing.T) {
 	}
 }
 
-// gated serves a picture once the gate is closed, and counts who waits: now, and at most.
+// gated serves a picture once the gate is closed, and counts the waiting requests: current and maximum.
 func gated(t *testing.T) (base string, gate chan struct{}, now, most *atomic.Int32) {
 	gate, now, most = make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
 	base, _ = serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -505,7 +505,7 @@ func TestLimits(t *testing.T) {
 	f := open(t, Config{Allow: loopback, PerHost: 2, Total: 3})
 	var wg sync.WaitGroup
 	var busy atomic.Int32
-	for i := range 60 { // the queue of all hosts holds 17×3, that of this one 8×2
+	for i := range 60 { // the queue of all hosts holds 17×3, that of one host 8×2
 		wg.Go(func() {
 			if _, err := f.Get(t.Context(), fmt.Sprintf("%s/%d", base, i)); err != nil {
 				busy.Add(1)
@@ -521,7 +521,7 @@ func TestLimits(t *testing.T) {
 	small := open(t, Config{Allow: loopback, InFlightBytes: 10})
 	wantKind(t, small, base+"/x", Busy)
 
-	// In all, whatever the hosts.
+	// The total limit, over all hosts.
 	base, gate, now, most := gated(t)
 	f = open(t, Config{Allow: loopback, PerHost: 3, Total: 4})
 	for i := range 8 {
@@ -537,7 +537,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestCaches: bytes make room for others long before what is known of them.
+// TestCaches: pictures' bytes are evicted long before the facts.
 func TestCaches(t *testing.T) {
 	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		picture(append(slices.Clone(red), r.URL.Path...), "Cache-Control", "max-age=600")(w, r)
@@ -582,7 +582,7 @@ func TestCaches(t *testing.T) {
 	}
 }
 
-// TestErrorsKeepSecrets: no error quotes more of a URL than its host.
+// TestErrorsKeepSecrets: no error contains more of a URL than its host.
 func TestErrorsKeepSecrets(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -610,7 +610,7 @@ func TestErrorsKeepSecrets(t *testing.T) {
 	}
 }
 
-// TestClose: no goroutine outlives Close, whatever was under way.
+// TestClose: no goroutine outlives Close, whatever was running.
 func TestClose(t *testing.T) {
 	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/ok" {
@@ -654,7 +654,7 @@ func kindOf(err error) (k Kind, ok bool) {
 	return 0, false
 }
 
-// Nothing of a URL's memory is kept: it lies in a request's body, which is used again while downloads go on.
+// TestURLIsNotKept: no part of a URL's memory is kept, because it belongs to a request's body, which is reused during downloads.
 func TestURLIsNotKept(t *testing.T) {
 	gate := make(chan struct{})
 	asked := make(chan string, 8)
@@ -691,8 +691,8 @@ func hostOf(t *testing.T, rawURL string) string {
 	return u.Hostname()
 }
 
-// A panic over what was downloaded costs the requests that wait for that URL, for a while; its host, its slot and all else
-// go on.
+// TestPanicCostsOneURL: a panic over a downloaded body fails only the requests waiting for that URL, for some time; its host, its
+// slot and everything else continue.
 func TestPanicCostsOneURL(t *testing.T) {
 	base, _ := serve(t, picture(red))
 	var told atomic.Int32

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// dns answers A queries on loopback with what the test says; everything else with "no such name".
+// dns answers A queries on loopback as the test says; all others with "no such name".
 type dns struct {
 	mu    sync.Mutex
-	addrs map[string][]netip.Addr // one answer per query, the last one stays
+	addrs map[string][]netip.Addr // one answer per query; the last one repeats
 }
 
 func (d *dns) resolver(t *testing.T) *net.Resolver {
@@ -79,7 +79,7 @@ func (d *dns) answer(q []byte) []byte {
 
 func deadResolver(t *testing.T) *net.Resolver { return (&dns{}).resolver(t) }
 
-// trap is a listener that counts connections: none must ever come.
+// trap is a listener that counts connections; there must be none.
 func trap(t *testing.T, addr string) (port string, hits *atomic.Int32) {
 	t.Helper()
 	l, err := net.Listen("tcp", addr)
@@ -102,7 +102,7 @@ func trap(t *testing.T, addr string) (port string, hits *atomic.Int32) {
 	return port, hits
 }
 
-// TestNoPacketOut: private addresses in every notation are refused at the dialler; nothing arrives.
+// TestNoPacketOut: private addresses in every notation are refused by the dialler; nothing is sent.
 func TestNoPacketOut(t *testing.T) {
 	port, hits := trap(t, "127.0.0.1:0")
 	d := &dns{addrs: map[string][]netip.Addr{"inside.example": {netip.MustParseAddr("127.0.0.1")}, "ten.example": {netip.MustParseAddr("10.1.2.3")}}}
@@ -130,7 +130,7 @@ func mustPort(s string) uint16 {
 	return uint16(n)
 }
 
-// TestRedirectAndRebinding: a host that may be dialled sends us to one that may not, by redirect and by DNS.
+// TestRedirectAndRebinding: an allowed host leads to a forbidden one, by redirect and by DNS.
 func TestRedirectAndRebinding(t *testing.T) {
 	port, hits := trap(t, "127.0.0.1:0")
 	l, err := net.Listen("tcp4", "127.0.0.2:"+port)
@@ -160,7 +160,7 @@ func TestRedirectAndRebinding(t *testing.T) {
 	}
 }
 
-// TestGuard: the rules on addresses and ports, without a network.
+// TestGuard: the rules on addresses and ports, without network access.
 func TestGuard(t *testing.T) {
 	closed := newGuard(&Config{Ports: []uint16{80, 443}})
 	wide := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
@@ -184,8 +184,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestProxyNotDialled: behind a proxy, addresses that are not public are refused in every notation, and so are ports other
-// than the configured ones, before the proxy is dialled; also at the end of a redirect.
+// TestProxyNotDialled: with a proxy, non-public addresses are refused in every notation, and so are ports other than the configured
+// ones, before the proxy is dialled; also after a redirect.
 func TestProxyNotDialled(t *testing.T) {
 	port, hits := trap(t, "127.0.0.1:0")
 	p, _ := url.Parse("http://127.0.0.1:" + port)
@@ -228,7 +228,7 @@ func TestProxyNotDialled(t *testing.T) {
 	}
 }
 
-// TestProxy: requests go through the proxy, which may stand on a private address; private targets are still refused.
+// TestProxy: requests go through the proxy, which may have a private address; private targets are still refused.
 func TestProxy(t *testing.T) {
 	var saw atomic.Pointer[string]
 	proxy, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -251,7 +251,7 @@ func TestProxy(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "REQUEST_METHOD"} {
 		t.Setenv(name, "")
 	}
-	t.Setenv("HTTP_PROXY", proxy) // as the environment says, where nothing else is said
+	t.Setenv("HTTP_PROXY", proxy) // the default
 	t.Setenv("NO_PROXY", "direct.example")
 	f, err := New(Config{Budget: 10 * time.Second, resolver: deadResolver(t)})
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDamaged: what random damage showed of Pillow 13.0.0 (TestDifferentialVLLMImages finds more).
+// TestDamaged: cases found by random damage and Pillow 13.0.0 (TestDifferentialVLLMImages finds more).
 func TestDamaged(t *testing.T) {
 	entry := func(tag, typ uint16, n, v uint32) []byte {
 		b := binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, tag), typ)

@@ -23,7 +23,7 @@ type row struct {
 	Size        [2]int
 	Format      string
 	Orientation uint8
-	Loads       bool // the pixels could be read
+	Loads       bool // the pixels can be decoded
 }
 
 func corpus(t testing.TB) []row {
@@ -48,7 +48,7 @@ func read(r *Reader, b []byte, n int) (Info, error) {
 	}
 }
 
-// TestPillow: what Pillow opens and loads is read alike; what Pillow refuses to open is an error here too, and no
+// TestPillow: a file that Pillow opens and loads gives the same facts; one that Pillow refuses to open is an error here too, and no
 // file that it loads is refused.
 func TestPillow(t *testing.T) {
 	r := New()
@@ -57,20 +57,20 @@ func TestPillow(t *testing.T) {
 		got, err := read(r, c.B64, 1<<20)
 		_, damaged, _ := strings.Cut(c.Name, "~")
 		if damaged != "" && (strings.HasPrefix(c.Name, "tif") || strings.HasPrefix(c.Name, "webp_anim")) {
-			counts["damaged TIFF or animated WebP, not compared"]++ // Pillow keeps the sound part; we refuse or do not see it
+			counts["damaged TIFF or animated WebP, not compared"]++ // Pillow keeps the intact part; we refuse it or do not see the damage
 			continue
 		}
 		switch {
 		case KindOf(err) == Unsupported:
 			counts["unsupported"]++
-		case strings.HasPrefix(c.Name, "edge"): // there are no such pixels: only what opening says is compared
+		case strings.HasPrefix(c.Name, "edge"): // they have no such pixels: only the result of opening is compared
 			counts["edges"]++
 			if (err == nil) != (c.Refused == "") || err == nil && [2]int{got.Width, got.Height} != c.Size {
 				t.Errorf("%s: %+v %v, Pillow: %v %s", c.Name, got, err, c.Size, c.Refused)
 			}
 		case c.Refused != "":
 			counts["refused"]++
-			deeper := strings.HasPrefix(c.Name, "avif") || strings.HasPrefix(c.Name, "j") || strings.HasPrefix(c.Name, "webp_exif_anim") // Pillow looks behind the facts
+			deeper := strings.HasPrefix(c.Name, "avif") || strings.HasPrefix(c.Name, "j") || strings.HasPrefix(c.Name, "webp_exif_anim") // Pillow reads beyond the facts
 			if err == nil && !(damaged != "" && deeper) {
 				t.Errorf("%s: read as %+v, Pillow refuses: %s", c.Name, got, c.Refused)
 			}
@@ -104,7 +104,7 @@ func TestPillow(t *testing.T) {
 	t.Log(counts)
 }
 
-// TestConformanceImages reads every golden image: formats, modes and sizes as Pillow 13.0.0 has them.
+// TestConformanceImages compares format, mode and size of every golden image with Pillow 13.0.0.
 func TestConformanceImages(t *testing.T) {
 	root := golden.Dir(t)
 	type variant struct {
@@ -159,7 +159,7 @@ func TestConformanceImages(t *testing.T) {
 	t.Logf("%d files", n)
 }
 
-// TestBounds: sizes that would be a decompression bomb, and files that never end a header.
+// TestBounds: sizes that would be a decompression bomb, and files with endless headers.
 func TestBounds(t *testing.T) {
 	png := func(w, h uint32) []byte {
 		size := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, w), h)
@@ -241,7 +241,7 @@ func BenchmarkReader(b *testing.B) {
 	}
 }
 
-// TestHostileHEIF: tables that name more than they hold cost what they hold.
+// TestHostileHEIF: tables that claim more than they contain cost only what they contain.
 func TestHostileHEIF(t *testing.T) {
 	box := func(kind string, body ...string) string {
 		b := strings.Join(body, "")

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// What a list of boxes may be cut from, strictly and as FFmpeg takes it.
+// TestEach: how a list of boxes is split, strictly and as FFmpeg accepts it.
 func TestEach(t *testing.T) {
 	for _, c := range []struct {
-		list, strict, lenient string // what is found, "!": and then ErrBroken
+		list, strict, lenient string // what is found; "!": followed by ErrBroken
 	}{
 		{"", "", ""},
 		{"\x00\x00\x00\x08free\x00\x00\x00\x0bmoovabc", "free moov:abc ", "free moov:abc "},

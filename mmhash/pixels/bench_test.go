@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// photo is a 1080p picture with the sort of detail that photographs have: smooth areas, edges, fine grain.
+// photo returns a 1080p picture with details like those of photographs: smooth areas, edges, fine grain.
 func photo() image.Image {
 	r := rand.New(rand.NewPCG(1, 2))
 	m := image.NewRGBA(image.Rect(0, 0, 1920, 1080))
@@ -37,9 +37,9 @@ func photo() image.Image {
 	return m
 }
 
-// BenchmarkJPEG decodes 1080p files. With SIGHTLINE_PYTHON naming a Python that has Pillow 13.0.0, Pillow makes the files
-// (4:2:0, 4:4:4, progressive), both are compared byte for byte, and the ratio of the best times is reported: processor
-// time of one thread, so that other work on the machine counts for little.
+// BenchmarkJPEG decodes 1080p files. If SIGHTLINE_PYTHON is a Python with Pillow 13.0.0, Pillow makes the files (4:2:0, 4:4:4,
+// progressive), both results are compared byte for byte, and the ratio of the best times is reported: processor time of one thread,
+// so that other load on the machine hardly matters.
 func BenchmarkJPEG(b *testing.B) {
 	var src bytes.Buffer
 	if err := encoder.Encode(&src, photo(), &encoder.Options{Quality: 85}); err != nil {
@@ -122,7 +122,7 @@ func bench(b *testing.B, file []byte, pillow *float64) {
 	}
 }
 
-// processor is the process's time on processors in milliseconds; the collector's counts.
+// processor returns the process's CPU time in milliseconds, including the garbage collector's.
 func processor(b *testing.B) float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -13,7 +13,7 @@ var (
 	form = Form{Key: [32]byte{1}, Of: func(p *RGB) string { return fmt.Sprint(p.W) }}
 )
 
-// newNames decodes with what a test gives, and tells of panics.
+// newNames returns Names with the test's decode function, and a channel of panics.
 func newNames(t *testing.T, decode func([]byte) (*RGB, error)) (p *Names, panics chan error) {
 	t.Helper()
 	store, err := mmhash.NewStore(100, func() {})
@@ -28,7 +28,7 @@ func newNames(t *testing.T, decode func([]byte) (*RGB, error)) (p *Names, panics
 	return p, panics
 }
 
-// A name is computed once, beside who wants it; what finds no room is not taken.
+// TestNamesAreBounded: a name is computed once, in the background; a picture that does not fit is not queued.
 func TestNamesAreBounded(t *testing.T) {
 	running, free := make(chan bool), make(chan bool)
 	p, _ := newNames(t, func([]byte) (*RGB, error) { running <- true; <-free; return four, nil })
@@ -39,7 +39,7 @@ func TestNamesAreBounded(t *testing.T) {
 	want(1, 4)
 	<-running
 	want(1, 4) // is being decoded
-	want(2, 3) // of another size than was said
+	want(2, 3) // of another size than announced
 	want(2, maxWaitingBytes)
 	if len(p.known) != 1 || p.bytes != 4 {
 		t.Errorf("%d pictures, %d bytes known, want one of 4", len(p.known), p.bytes)
@@ -56,10 +56,10 @@ func TestNamesAreBounded(t *testing.T) {
 		t.Errorf("name %q %v", n, known)
 	}
 	go func() { free <- true }()
-	p.Close() // drops what waits
+	p.Close() // drops the queue
 }
 
-// It rests for as long as it has worked, and closing ends the rest.
+// TestNamesRest: the worker sleeps for as long as it has worked, and closing ends the sleep.
 func TestNamesRest(t *testing.T) {
 	starts := make(chan time.Time, 2)
 	p, _ := newNames(t, func([]byte) (*RGB, error) {
@@ -75,7 +75,7 @@ func TestNamesRest(t *testing.T) {
 	}
 }
 
-// A picture that panics has no name, costs itself alone, and is not tried again.
+// TestNamesPanic: a picture whose decoding panics gets no name, affects no other, and is not tried again.
 func TestNamesPanic(t *testing.T) {
 	p, panics := newNames(t, func(file []byte) (*RGB, error) { file[9]++; return four, nil })
 	for id := range byte(2) {

@@ -19,8 +19,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// picture is one row of testdata/pictures.json.gz (made by make_pictures.py with Pillow 13.0.0): a file and the SHA-256
-// of what Pillow makes of it.
+// picture is one row of testdata/pictures.json.gz (made by make_pictures.py with Pillow 13.0.0): a file and the SHA-256 of Pillow's
+// result.
 type picture struct {
 	Name        string
 	Size        [2]int
@@ -36,7 +36,7 @@ func pictures(t testing.TB) (ps []picture) {
 
 func sum(b []byte) string { s := sha256.Sum256(b); return hex.EncodeToString(s[:]) }
 
-// check compares a picture as RGB, RGBA pasted on white, and that as RGBA; false where it is not read.
+// check compares a picture as RGB, RGBA pasted on white, and that as RGBA; false if the picture is not supported.
 func (w picture) check(t *testing.T) bool {
 	p, err := Decode(w.File)
 	switch {
@@ -68,7 +68,7 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// TestConformanceImages: every recorded picture, against Pillow 13.0.0.
+// TestConformanceImages compares every recorded picture with Pillow 13.0.0.
 func TestConformanceImages(t *testing.T) {
 	for _, dir := range []string{"jpg", "png", "gif", "webp"} {
 		var plain map[string]struct {
@@ -93,7 +93,7 @@ func TestConformanceImages(t *testing.T) {
 	}
 }
 
-// TestDifferentialPillow: random pictures of every kind, decoded here and by Pillow in the same run.
+// TestDifferentialPillow decodes random pictures of every kind here and by Pillow in the same run.
 func TestDifferentialPillow(t *testing.T) {
 	python := os.Getenv("SIGHTLINE_PYTHON")
 	if python == "" {
@@ -116,7 +116,7 @@ func TestDifferentialPillow(t *testing.T) {
 	t.Logf("%d pictures of seed %s", len(ps), seed)
 }
 
-// TestRefusals: what cannot be decoded exactly is refused with its kind, before memory is spent on it.
+// TestRefusals: a file that cannot be decoded exactly is refused with its kind, before memory is allocated for it.
 func TestRefusals(t *testing.T) {
 	files := map[string][]byte{}
 	for _, p := range pictures(t) {
@@ -196,13 +196,13 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// sealed renews the checksum of a PNG's IHDR.
+// sealed updates the checksum of a PNG's IHDR.
 func sealed(b []byte) []byte {
 	binary.BigEndian.PutUint32(b[29:], crc32.ChecksumIEEE(b[12:29]))
 	return b
 }
 
-// FuzzDecode: no file makes it panic, exceed its limits, or give a picture of another size than the header's.
+// FuzzDecode: no file makes it panic, exceed its limits, or return a picture of another size than the header's.
 func FuzzDecode(f *testing.F) {
 	for _, p := range pictures(f) {
 		if len(p.File) < 4000 {

@@ -87,7 +87,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// What a worker has yet to fetch stays; what was fetched makes room; memory is bounded.
+// TestRoom: a picture that a worker has yet to fetch is kept; fetched ones are evicted; memory is bounded.
 func TestRoom(t *testing.T) {
 	file := make([]byte, 1000)
 	r, now := newRelay(t, 3*(1000+overhead))
@@ -123,7 +123,7 @@ func TestRoom(t *testing.T) {
 	if w := get(r, "GET", links[0]); w.Code != 200 {
 		t.Errorf("one that is awaited: %d", w.Code)
 	}
-	*now = now.Add(2 * time.Minute) // nobody will come any more
+	*now = now.Add(2 * time.Minute) // no worker will come any more
 	for i := range byte(3) {
 		if _, ok := r.Offer(id(10+i), give(file)); !ok {
 			t.Error("no room though all have expired")
@@ -173,7 +173,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// BenchmarkOffer: what a relayed picture costs a decision.
+// BenchmarkOffer measures the cost of a relayed picture for a decision.
 func BenchmarkOffer(b *testing.B) {
 	r, _ := newRelay(b, 1<<20)
 	b.ReportAllocs()
@@ -184,7 +184,7 @@ func BenchmarkOffer(b *testing.B) {
 	}
 }
 
-// TestReplicas: a URL of one replica opens its picture at each of them, and at none with another key.
+// TestReplicas: a URL of one replica works at each of them, and at none with another key.
 func TestReplicas(t *testing.T) {
 	key := bytes.Repeat([]byte{7}, 32)
 	start := func(key []byte) (*Relay, string) {
@@ -226,7 +226,7 @@ func TestReplicas(t *testing.T) {
 	if a.Stats().Served != 2 || b.Stats().Passed != 1 || b.Stats().Served != 0 {
 		t.Errorf("a %+v, b %+v", a.Stats(), b.Stats())
 	}
-	// A replica that is gone takes its pictures along.
+	// The pictures of a replica that is gone are gone too.
 	dead, _ := New(Config{URL: "http://all-replicas:9904", Key: key, Self: "127.0.0.1:1"})
 	link, _ = dead.Offer(id(3), give(png))
 	if w := get(b, "GET", link); w.Code != 502 {

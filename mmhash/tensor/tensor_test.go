@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// program writes a tensor of shape dims as torch does (pickle protocol 2).
+// program returns a pickled tensor of shape dims as torch writes it (pickle protocol 2).
 func program(dims ...int) string {
 	var b strings.Builder
 	b.WriteString("ctorch._utils\n_rebuild_tensor_v2\nq\x00((X\x07\x00\x00\x00storageq\x01ctorch\nFloatStorage\nq\x02X\x01\x00\x00\x000q\x03X\x03\x00\x00\x00cpuq\x04K\x08tq\x05QK\x00(")
