@@ -13,12 +13,12 @@ import (
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// A place where a pair can be put into a body: ‹x at the front of an object, x› at its end.
+// places are the marks where a pair can be inserted into a body: ‹x at the front of an object, x› at its end.
 var places = map[string]steering.Scope{"B": steering.InBody, "A": steering.InArgs, "P": steering.InPart, "M": steering.InMedia, "N": steering.InExtra}
 
 var longURL = "data:image/png;base64," + strings.Repeat("QUJD", 700)
 
-// shapes are the bodies of the APIs that engines serve.
+// shapes are request bodies of the engines' APIs.
 var shapes = map[string]string{
 	"chat": `{‹B"model":"m","vllm_xargs":{‹A"top":1A›},"nvext":{‹N"greed_sampling":trueN›},"lora_request":{‹N"lora_name":"a"N›},"messages":[{"role":"system","content":"be kind"},{"role":"user","content":` +
 		`[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›},{"type":"text","text":"what?"}]}]B›}`,
@@ -35,7 +35,7 @@ var shapes = map[string]string{
 		`[{"role":"user","content":[{‹P"image_url":"` + longURL + `"P›},"text"]}]]B›}`,
 }
 
-// fill puts pair at the places named, and takes the other marks out.
+// fill inserts pair at the marks of a place, and removes the other marks.
 func fill(shape, place, pair string) string {
 	for p := range places {
 		front, back := "", ""
@@ -75,7 +75,7 @@ func apply(t testing.TB, text string, list []Edit) string {
 	return out.String() + text[at:]
 }
 
-// A salt of the operator's takes the place of a client's, wherever in the body that stands and however often.
+// TestCleanSalt: the operator's salt replaces a client's, wherever in the body and however often it occurs.
 func TestCleanSalt(t *testing.T) {
 	salt, none := "abc", ""
 	for _, c := range []struct{ body, with, without string }{
@@ -103,7 +103,7 @@ func TestCleanSalt(t *testing.T) {
 	}
 }
 
-// Each field of the table, in each shape and place, once and twice, first and last, plain and escaped: what is left is the
+// TestClean: each field of the table, in each shape and place, once and twice, first and last, plain and escaped: the result is the
 // body without it, byte for byte.
 func TestClean(t *testing.T) {
 	fields := map[string]steering.Scope{}
@@ -157,7 +157,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// What stands around a pair does not matter, nor what else is in the object.
+// TestCleanForms: neither white space around a pair nor the other members of the object matter.
 func TestCleanForms(t *testing.T) {
 	part := func(inside string) string {
 		return `{"model":"m","messages":[{"role":"user","content":[` + inside + `]}]}`
@@ -192,7 +192,7 @@ func TestCleanForms(t *testing.T) {
 	}
 }
 
-// A name without a picture asks for what somebody else sent.
+// TestCleanRefuses: a name without a picture would ask for somebody else's.
 func TestCleanRefuses(t *testing.T) {
 	wrap := func(p string) string { return `{"messages":[{"content":[` + p + `]}]}` }
 	for _, c := range []struct {
@@ -205,7 +205,7 @@ func TestCleanRefuses(t *testing.T) {
 		{`{"type":"image_url","image_url":null,"audio_url":{"url":"http://x"},"uuid":"x"}`, true}, // vLLM takes image_url
 		{`{"type":"image_url","image_url":{"url":"a"},"image_url":null,"uuid":"x"}`, true},        // the last one counts
 		{`{"type":"image_url","image_url":null,"uuid":null,"uuid":7}`, true},
-		{`{"type":"image_url","image_url":null,"uuid":7,"uuid":null}`, true}, // the first might count somewhere
+		{`{"type":"image_url","image_url":null,"uuid":7,"uuid":null}`, true}, // the first might count for some reader
 		{`{"type":"input_image","file_id":null,"uuid":"x"}`, true},
 		{`{"type":"image_url","image_url":null,"uuid":null}`, false}, // the engine refuses it
 		{`{"type":"image_url","image_url":null}`, false},
@@ -227,7 +227,7 @@ func TestCleanRefuses(t *testing.T) {
 	}
 }
 
-// Bodies that we cannot read but an engine might.
+// TestUnread: bodies that we cannot read but an engine might.
 func TestUnread(t *testing.T) {
 	utf16 := func(s string) (out []byte) {
 		for _, c := range []byte(s) {
@@ -241,7 +241,7 @@ func TestUnread(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		body   []byte
-		status int // 0: it goes on
+		status int // 0: it passes
 	}{
 		{"cut", []byte(`{"messages":[{"uuid":`), 400},
 		{"empty", nil, 400},
@@ -287,7 +287,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// Whatever the body, as an engine reads it nothing of the table is in it any more, or it is refused; what is left is JSON.
+// FuzzClean: for any body, either it is refused, or an engine finds none of the table's fields in the result, which is JSON.
 func FuzzClean(f *testing.F) {
 	for _, shape := range shapes {
 		f.Add([]byte(strings.ReplaceAll(fill(shape, "‹P", `"uuid":"x"`), longURL, "data:,")))
@@ -303,7 +303,7 @@ func FuzzClean(f *testing.F) {
 	f.Fuzz(func(t *testing.T, skeleton []byte) {
 		at := len(skeleton) / 3
 		pieces := [][]byte{skeleton[:at], skeleton[at:]}
-		// As if it were too large to be read: what is let through has no field anywhere.
+		// As if it were too large to be scanned: a body that passes has no field anywhere.
 		if judgeUnread(pieces, ErrLarge) == nil {
 			if tree, ok := asPython(skeleton); ok {
 				look(t, tree, -1)
@@ -337,8 +337,8 @@ func FuzzClean(f *testing.F) {
 	})
 }
 
-// asPython reads a body as json.loads of Python 3.13 does, or more leniently: encodings are found by their first bytes, NaN
-// and infinities are numbers, surrogates may stand alone.
+// asPython reads a body like json.loads of Python 3.13, or more leniently: it detects encodings by their first bytes, accepts NaN
+// and infinities as numbers, and unpaired surrogates.
 func asPython(body []byte) (tree any, ok bool) {
 	big, little := func(b []byte) uint16 { return binary.BigEndian.Uint16(b) }, func(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }
 	wide := func(b []byte, unit func([]byte) uint16) (out []byte) {
@@ -350,7 +350,7 @@ func asPython(body []byte) (tree any, ok bool) {
 	}
 	switch b := body; {
 	case len(b) >= 4 && (string(b[:4]) == "\x00\x00\xfe\xff" || string(b[:4]) == "\xff\xfe\x00\x00") || len(b) >= 4 && b[0] == 0 && b[1] == 0 || len(b) >= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0:
-		body = bytes.ReplaceAll(b, []byte{0}, nil) // all of UTF-32 that matters here is ASCII
+		body = bytes.ReplaceAll(b, []byte{0}, nil) // only ASCII matters here
 		body = bytes.Trim(body, "\xff\xfe")
 	case bytes.HasPrefix(b, []byte("\xff\xfe")):
 		body = wide(b[2:], little)
@@ -370,7 +370,7 @@ func asPython(body []byte) (tree any, ok bool) {
 	return tree, json.Unmarshal(body, &tree) == nil
 }
 
-// look is Clean's rule once more, over a parsed body; in: the scope, or -1 where names count everywhere.
+// look applies Clean's rule to a parsed body; in: the scope, or -1 if names count everywhere.
 func look(t *testing.T, v any, in int) {
 	scope := steering.Scope(max(in, 0))
 	switch v := v.(type) {
@@ -399,7 +399,7 @@ func look(t *testing.T, v any, in int) {
 	}
 }
 
-// BenchmarkClean: a conversation of 100 KB text, and one with a large image.
+// BenchmarkClean cleans a conversation of 100 KB text, and one with a large image.
 func BenchmarkClean(b *testing.B) {
 	turn := `{"role":"user","content":[{"type":"text","text":"` + strings.Repeat("some words ", 80) + `"}]},`
 	for name, skeleton := range map[string]string{

@@ -33,7 +33,8 @@ func cut(r *rand.Rand, body []byte) (pieces [][]byte) {
 	return pieces
 }
 
-// However a body is cut into pieces, every string decodes to what encoding/json says, and its place in the body is right.
+// TestScanAnyPieces: however a body is split into pieces, every string decodes as in encoding/json, and its position in the body is
+// right.
 func TestScanAnyPieces(t *testing.T) {
 	long := strings.Repeat("A", 5000)
 	texts := []string{"", "short", `quo"te`, `back\slash\\`, long, long + `"\` + long, strings.Repeat(`\`, 3001), strings.Repeat("é\n\t", 900),
@@ -136,7 +137,7 @@ func TestBadLongText(t *testing.T) {
 	}
 }
 
-// The last of two equal keys counts, as in Python's json: a check that reads the first would be fooled.
+// TestLastKeyCounts: the last of two equal keys counts, as in Python's json: a check that reads the first could be fooled.
 func TestLastKeyCounts(t *testing.T) {
 	s := scan(t, [][]byte{[]byte(`{"model":"a","messages":[{"role":"x","content":"1","role":"user","content":[{"type":"text","type":"image_url","uuid":1,"uuid":2}]}],"mod\u0065l":"b"}`)})
 	var req Request
@@ -186,7 +187,7 @@ func BenchmarkScan3700KB(b *testing.B) {
 	}
 }
 
-// A value that is not of the body is read as it stands.
+// TestForeignValue: a value that is not from the body is read as it is.
 func TestForeignValue(t *testing.T) {
 	s := scan(t, [][]byte{[]byte(`{"a":"b"}`)})
 	if raw := s.Raw(gjson.Parse(`"not of the body"`)); string(raw[0]) != "not of the body" {

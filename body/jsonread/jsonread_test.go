@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// read is the value of a text as encoding/json gives it.
+// read returns a text's value in the types of encoding/json.
 func read(r *Reader) any {
 	switch r.Peek() {
 	case '{':
@@ -73,7 +73,7 @@ func check(t *testing.T, text string) {
 	switch {
 	case r.Err() == nil && (!valid || !reflect.DeepEqual(got, want)):
 		t.Errorf("%q: read %#v, want %#v (%v)", text, got, want, err)
-	case r.Err() != nil && valid && !bytes.Contains([]byte(text), []byte(`\u`)): // lone surrogates pass there
+	case r.Err() != nil && valid && !bytes.Contains([]byte(text), []byte(`\u`)): // encoding/json accepts unpaired surrogates
 		t.Errorf("%q: %v", text, r.Err())
 	}
 	if valid {
