@@ -36,7 +36,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// configurations are what the generator must print well: every variant, on every release, and some more.
+// configurations returns the options for which output is tested: every variant, on every release, and some more.
 func configurations() map[string]Options {
 	change := func(f func(*Options)) Options { o := Default(); f(&o); return o }
 	out := map[string]Options{
@@ -65,7 +65,7 @@ func configurations() map[string]Options {
 	return out
 }
 
-// The files in this folder are what a reader sees; they must be what the program prints.
+// TestCommittedFiles: the committed files, which readers see, equal the program's output.
 func TestCommittedFiles(t *testing.T) {
 	for _, v := range VariantNames() {
 		file, o := v+".yaml", Default()
@@ -102,7 +102,7 @@ func committed(t *testing.T, file string, o Options) {
 	}
 }
 
-// Every message of the configuration, the packed ones too, keeps the rules of Envoy's API; unknown fields are errors.
+// TestAgainstTheAPI: every message of the configuration, including packed ones, is valid by Envoy's API; unknown fields are errors.
 func TestAgainstTheAPI(t *testing.T) {
 	for name, o := range configurations() {
 		t.Run(name, func(t *testing.T) {

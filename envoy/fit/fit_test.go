@@ -20,7 +20,7 @@ func read(t testing.TB, text string) Bootstrap {
 	return b
 }
 
-// What the generator prints fits, in every variant.
+// TestGeneratedFits: the generator's output fits, in every variant.
 func TestGeneratedFits(t *testing.T) {
 	files, err := filepath.Glob("../*.yaml")
 	if err != nil || len(files) < 9 {
@@ -32,7 +32,7 @@ func TestGeneratedFits(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, w := read(t, string(text)), Want{Options: envoy.Default()}
-		w.Workers, w.FailClosed = nil, strings.Contains(file, "fail_closed") // each has its own
+		w.Workers, w.FailClosed = nil, strings.Contains(file, "fail_closed") // each variant has its own
 		if strings.Contains(file, "1.36") {
 			b.Envoy = "1.36.2"
 		}
@@ -78,7 +78,7 @@ static_resources:
         - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8002 } } }
 `
 
-// What is missing, put in, is there; and nothing else is wrong.
+// TestApply: after adding what is missing, nothing is missing and nothing else is wrong.
 func TestApply(t *testing.T) {
 	b, w := read(t, user), Want{Options: envoy.Default()}
 	w.Workers = nil
@@ -101,7 +101,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Each mistake is found by its name, at its place, with what stands there.
+// TestMistakes: each mistake is found by its name, at its place, with its value.
 func TestMistakes(t *testing.T) {
 	page, err := os.ReadFile("../../docs/envoy.md")
 	if err != nil {
@@ -114,7 +114,7 @@ func TestMistakes(t *testing.T) {
 		}
 		return string(text)
 	}
-	// A case changes override_host.yaml, or what the sign before its text says.
+	// A case changes override_host.yaml, or the file that the sign before its text selects.
 	files := map[byte]string{'=': load("envoy.yaml"), '~': load("full_duplex.yaml"), 0: load("override_host.yaml")}
 	const (
 		procAt  = "http_filters[0].typed_config"
@@ -128,7 +128,7 @@ func TestMistakes(t *testing.T) {
 		infer   = "                stat_prefix: inference\n"
 		theirs  = "ext_proc.v3.ExternalProcessor\n              grpc_service: { envoy_grpc: { cluster_name: other } }\n              processing_mode: { request_body_mode: "
 	)
-	cases := map[string]bool{"worker_health": true, "which_clusters": true} // of TestApply, of TestClusters
+	cases := map[string]bool{"worker_health": true, "which_clusters": true} // covered by TestApply and TestClusters
 	for _, c := range []struct{ name, from, to, at, got string }{
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: NONE", procAt + ".processing_mode.request_body_mode", "NONE"},
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: STREAMED", procAt + ".processing_mode.request_body_mode", "STREAMED"},
@@ -233,7 +233,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Where several clusters may be the workers', it says so, unless it is told.
+// TestClusters: if several clusters may be the workers', a finding says so, unless they are given.
 func TestClusters(t *testing.T) {
 	text := strings.Replace(user, "{ cluster: vllm }", "{ weighted_clusters: { clusters: [{ name: vllm, weight: 1 }, { name: b, weight: 1 }] } }", 1)
 	_, cluster, _ := strings.Cut(user, "  - name: vllm")
@@ -241,7 +241,7 @@ func TestClusters(t *testing.T) {
 	for _, c := range []struct {
 		workers, clusters []string
 		asked             bool
-		changed           int // clusters
+		changed           int // number of clusters
 	}{{nil, nil, true, 2}, {nil, []string{"b"}, false, 1}, {[]string{"127.0.0.1:8003"}, nil, false, 1}} {
 		b, w := read(t, text), Want{Options: envoy.Default(), Clusters: c.clusters}
 		w.Workers = c.workers
@@ -257,7 +257,7 @@ func TestClusters(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever the file, an error or an answer; and what is put in can be read again.
+// FuzzRead: any file gives an error or an answer, and a file with pieces added can be read again.
 func FuzzRead(f *testing.F) {
 	for _, file := range []string{"../envoy.yaml", "../override_host.yaml", "../models.yaml"} {
 		text, err := os.ReadFile(file)
@@ -292,7 +292,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// Aliases that grow are refused, and not written out.
+// TestAliasesThatGrow: aliases that multiply are refused before they are expanded.
 func TestAliasesThatGrow(t *testing.T) {
 	text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
 	for i := range 9 {
