@@ -19,7 +19,7 @@ var runs = map[string]string{
 	"epp-conformance": "e2e", "bench": "internal/bench", "sim": "internal/fleetsim", "replay": "internal/fleetsim", "completion": "cmd/sightline", "version": "internal/release",
 }
 
-// elsewhere are the programs of the pages' commands that no test runs as they stand there, with what they need.
+// elsewhere lists the programs in the pages' commands that no test runs as written, and what they need.
 var elsewhere = map[string]string{
 	"kubectl":      "a cluster: make manifests validates what is applied, make e2e-gateway applies it",
 	"helm":         "a cluster: make manifests renders the chart",
@@ -30,7 +30,7 @@ var elsewhere = map[string]string{
 	"nats-server":  "a server of your own: make test embeds it",
 }
 
-// shell is what every machine has, or what a page has just started; make test runs Envoy itself.
+// shell lists programs that every machine has, or that a page has just started; make test runs Envoy itself.
 var shell = strings.Fields("curl jq open cp cat head chmod printf envoy")
 
 var (
@@ -42,8 +42,8 @@ var (
 	assign = regexp.MustCompile(`^(?:[A-Z_]+=\S+ )+`)
 )
 
-// commands are those of a page: of its blocks and spans. Of blocks that are not marked as sh only what begins with a name
-// in known counts, since these also hold what programs print.
+// commands returns the commands of a page, from its blocks and spans. In blocks that are not marked as sh only lines that begin
+// with a known name count, because these blocks also hold output.
 func commands(page string) (list []string) {
 	known := func(word string) bool { return word == "sightline" || word == "make" || elsewhere[word] != "" }
 	add := func(text string, all bool) {
@@ -67,7 +67,7 @@ func commands(page string) (list []string) {
 	return list
 }
 
-// pages are those that tell what to run.
+// pages returns the pages that contain commands.
 func pages(t *testing.T) (list []string) {
 	for _, at := range []string{"*.md", "docs/*.md", "examples/*/README.md"} {
 		found, err := filepath.Glob("../../" + at)
@@ -79,8 +79,8 @@ func pages(t *testing.T) (list []string) {
 	return slices.DeleteFunc(list, func(p string) bool { return filepath.Base(p) == "CHANGELOG.md" })
 }
 
-// TestCommands holds the commands of the pages to what is there: subcommands and flags are the binary's and have tests that
-// run them, targets are the Makefile's. Commands that need a cluster, a GPU or a registry are printed.
+// TestCommands compares the commands in the pages with what exists: subcommands and flags are the binary's and have tests that run
+// them, targets are the Makefile's. Commands that need a cluster, a GPU or a registry are printed.
 func TestCommands(t *testing.T) {
 	parser, err := kong.New(&cli{}, kong.Vars{"version": ""})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// bash offers what the binary has: commands, what is below them, flags; and files where there is no word.
+// TestCompletion: bash offers the binary's commands, subcommands and flags, and file names where no word applies.
 func TestCompletion(t *testing.T) {
 	script := func(shell string) string {
 		t.Helper()
