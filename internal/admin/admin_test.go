@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// The pages of a router that has taken two decisions, of which the worker reported one otherwise than predicted.
+// TestPages: the pages of a router that has taken two decisions, for one of which the worker reported another count than predicted.
 func TestPages(t *testing.T) {
 	fl := fleet.New(nil)
 	fl.Set([]*fleet.Worker{fleet.NewWorker("gpu-a", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })})
@@ -128,18 +128,18 @@ func TestPages(t *testing.T) {
 	get("GET", "/explain?id=third", 404)
 	get("GET", "/index?worker=gpu-a&rank=x", 400)
 	get("GET", "/index?worker=gpu-z", 404)
-	get("GET", "/probes", 404) // none are made
+	get("GET", "/probes", 404) // no probes are made
 	get("GET", "/elsewhere", 404)
 }
 
-// What is asked about is bounded: the size of a body, and how many are read at a time.
+// TestAskingIsBounded: the size of a body and the number read in parallel are bounded.
 func TestAskingIsBounded(t *testing.T) {
 	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
 	counted := ""
 	h := Handler(t.Context(), State{NoRoom: func(what string) { counted += what }, Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
 	post := func(path string, body io.Reader) int {
 		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as curl -d says
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as with curl -d
 		r.SetBasicAuth("anyone", "a-token-of-tests")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)

@@ -26,7 +26,7 @@ func watched(t *testing.T) (*cockpit, *[]Worker, *httptest.Server) {
 	return c, workers, srv
 }
 
-// Who watches gets all of the page at once, and then what has changed of it; nothing is rendered when nobody does.
+// TestEvents: a watcher first gets the whole page, then its changes; nothing is rendered without a watcher.
 func TestEvents(t *testing.T) {
 	c, workers, srv := watched(t)
 	now := time.Now()
@@ -79,11 +79,11 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// So many watch at most; who does not read is let go and can come again.
+// TestWatchersAreBounded: the number of watchers is bounded; one that does not read is disconnected and can reconnect.
 func TestWatchersAreBounded(t *testing.T) {
 	c, workers, srv := watched(t)
 	for range watchers {
-		c.watching[make(chan []byte, 2)] = true // that nobody reads
+		c.watching[make(chan []byte, 2)] = true // nobody reads it
 	}
 	var counted atomic.Value
 	c.state.NoRoom = func(what string) { counted.Store(what) }
@@ -104,7 +104,7 @@ func TestWatchersAreBounded(t *testing.T) {
 	}
 }
 
-// History has its bounds, sums up ten seconds, and shows what is not known as a gap.
+// TestHistory: the history is bounded, sums up ten seconds, and shows unknown values as gaps.
 func TestHistory(t *testing.T) {
 	var h history
 	rows := make([]Worker, 2*sparks)
@@ -144,7 +144,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// What caches were good for is said as far as it is known, and what of it is an estimate.
+// TestSaved: what caches have saved is shown as far as it is known, and estimates are marked.
 func TestSaved(t *testing.T) {
 	for _, c := range []struct {
 		t    router.Totals
@@ -164,7 +164,7 @@ func TestSaved(t *testing.T) {
 	}
 }
 
-// Each cost of a candidate has a colour of its own, light and dark.
+// TestEveryCostHasAColour: each cost of a candidate has its own colour, light and dark.
 func TestEveryCostHasAColour(t *testing.T) {
 	css, err := files.ReadFile("page.css")
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Who may do what: every row is a request, and what becomes of it without a token configured and with one, on loopback and beyond.
+// TestAccess: who may do what. Each row is a request and its results: without a token configured and with one, on loopback and
+// beyond.
 func TestAccess(t *testing.T) {
 	const token = "0123456789abcdef-secret"
 	const closed, local, open = http.StatusForbidden, http.StatusUnauthorized, http.StatusOK

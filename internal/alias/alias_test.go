@@ -18,7 +18,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// shows gathers what is shown: a line for each series, its sum where it is a histogram.
+// shows gathers the exposed metrics: one entry per series, the sum for a histogram.
 func shows(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -41,7 +41,7 @@ func shows(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return all
 }
 
-// The names are those of the release that make e2e-dynamo runs beside us.
+// TestDynamosRelease: the names are those of the release that make e2e-dynamo runs.
 func TestDynamosRelease(t *testing.T) {
 	for file, want := range map[string]string{"../../Makefile": "DYNAMO := " + dynamo + ".", "alias.go": "Dynamo " + dynamo + ":", "../../docs/signals.md": "Dynamo " + dynamo + ":"} {
 		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), want) {
@@ -52,7 +52,7 @@ func TestDynamosRelease(t *testing.T) {
 
 const dynamo = "1.6"
 
-// One decision, one end and two workers, under the names and labels of each router.
+// TestNames: one decision, one end and two workers, under the names and labels of each router.
 func TestNames(t *testing.T) {
 	worker := func(name, addr string, ranks int) *fleet.Worker {
 		return fleet.NewWorker(name, netip.MustParseAddrPort(addr), "m", ranks, func(int) indexer.SlotID { return 0 })

@@ -17,8 +17,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// engine answers as an OpenAI-style server does, and counts a message as cached that it has seen at the same place behind
-// the same ones.
+// engine answers like an OpenAI-style server, and counts a message as cached if it has seen it at the same position after the same
+// ones.
 type engine struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -69,7 +69,8 @@ func run(t *testing.T, o Options) (string, error) {
 	return out.String(), err
 }
 
-// A later turn repeats all of the turns before it, with the engine's own answers; what is begun alike is alike to the byte.
+// TestConversations: a later turn repeats all previous turns, with the engine's own answers; equal beginnings are equal byte for
+// byte.
 func TestConversations(t *testing.T) {
 	e := newEngine(t)
 	o := e.options()
@@ -95,7 +96,7 @@ func TestConversations(t *testing.T) {
 		t.Errorf("%d later turns, %d beginnings in %d requests\n%s", turns, len(systems), len(e.bodies), out)
 	}
 
-	before := len(e.bodies) // another run with another seed finds nothing cached of this one
+	before := len(e.bodies) // another run with another seed hits nothing of this one
 	o.Seed, o.Reuse, o.JSON = 8, 0, true
 	if out, err = run(t, o); err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// Pictures stand where the traffic has them, equal ones to the byte; both sides of a comparison are asked.
+// TestPicturesOfBothSides: pictures are where the traffic has them, equal ones identical; both sides of a comparison are asked.
 func TestPicturesOfBothSides(t *testing.T) {
 	with, without := newEngine(t), newEngine(t)
 	o := with.options()

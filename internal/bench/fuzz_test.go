@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzAsk: no stream of an answer makes its reader panic, and one that gave no error has ended.
+// FuzzAsk: no response stream makes its reader panic, and one without an error is complete.
 func FuzzAsk(f *testing.F) {
 	f.Add("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\ndata: [DONE]\n")
 	f.Add("data: {\"error\":{}}\n")

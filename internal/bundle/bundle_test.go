@@ -21,8 +21,8 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 )
 
-// Secrets are planted in the configuration, in what a running Sightline answers, and in what Envoy does. None is in the file, its
-// list or its missing.txt, and what is no secret is still there.
+// TestNoSecretLeaves plants secrets in the configuration and in the answers of a running Sightline and of Envoy. None is in the
+// file, its list or its missing.txt, and everything else is still there.
 func TestNoSecretLeaves(t *testing.T) {
 	const token, fromEnv = "planted-token-0123456789", "planted-env-0123456789"
 	t.Setenv("PLANTED", fromEnv)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzRedacted: whatever else an Envoy's dump holds, a text below a key that may hold a secret is not in what is passed on.
+// FuzzRedacted: whatever else an Envoy's dump contains, a text below a key that may hold a secret is removed.
 func FuzzRedacted(f *testing.F) {
 	f.Add([]byte(`{"name":"x","value":[1,{"a":null}]}`), "inline_string")
 	f.Add([]byte(`[1e999,"\ud800"]`), "private_key")

@@ -15,13 +15,13 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// engine answers after the time that a clock of its own says: 10 ms, 100 µs for each token that it has not cached in blocks of 16,
-// and 300 ms for an image that it has not seen.
+// engine answers after a time by its own clock: 10 ms, 100 µs for each token not cached in blocks of 16, and 300 ms for a new
+// image.
 type engine struct {
 	mu         sync.Mutex
 	now        time.Time
 	seen       map[string]bool
-	counts     bool // cached tokens, in usage
+	counts     bool // usage reports cached tokens
 	noImages   bool
 	forgetful  bool
 	asked, max int

@@ -23,7 +23,7 @@ workers:
 - {addr: 10.0.0.6:8000, class: wide}
 `
 
-// A class has the model's keys, and its own in their place.
+// TestClasses: a class has the model's keys, overridden by its own.
 func TestClasses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sightline.yaml")
 	if err := os.WriteFile(path, []byte(classes), 0o600); err != nil {

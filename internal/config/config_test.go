@@ -20,7 +20,7 @@ workers:
   events: {zmq: "tcp://10.0.0.5:5557"}
 `
 
-// mistake: this configuration is not taken, and that is said of it.
+// mistake checks that a configuration is refused with this error.
 func mistake(t *testing.T, text, want string) {
 	t.Helper()
 	if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -28,7 +28,7 @@ func mistake(t *testing.T, text, want string) {
 	}
 }
 
-// readsBack: what --print-config shows is the same configuration.
+// readsBack checks that --print-config prints an equivalent configuration.
 func readsBack(t *testing.T, c Config) {
 	t.Helper()
 	text, err := c.YAML()
@@ -66,7 +66,7 @@ func TestDefaultsAndFile(t *testing.T) {
 	}
 }
 
-// A plain 0 is 0s, where a key takes that; a number without a unit is no time.
+// TestPlainZero: a plain 0 is 0s if a key accepts that; another number without a unit is not a time.
 func TestPlainZero(t *testing.T) {
 	c, err := Parse([]byte("ready_after: 0\nhealth_every: 0\nload_every: \"0\"\nnats: {stream: {max_age: 0}}\nbody_timeout: ~\nenvoy: {message_timeout: \"1s\"}\n"))
 	if err != nil || c.ReadyAfter+c.HealthEvery+c.LoadEvery+c.NATS.Stream.MaxAge != 0 || c.BodyTimeout != 5*time.Minute || c.Envoy.MessageTimeout != time.Second {
@@ -78,7 +78,7 @@ func TestPlainZero(t *testing.T) {
 	}
 }
 
-// NVIDIA's standalone example in one line is so many workers.
+// TestStandalone: NVIDIA's standalone example in one line stands for several workers.
 func TestStandalone(t *testing.T) {
 	c, err := Parse([]byte("models: [{name: m, dir: d, engine: trtllm, block_size: 32}]\nstandalone: {host: 10.0.0.5, workers: 2}\n"))
 	if err != nil || len(c.Workers) != 2 {
@@ -91,7 +91,7 @@ func TestStandalone(t *testing.T) {
 	readsBack(t, c)
 }
 
-// Every mistake stops the start with the path of its key.
+// TestMistakes: every mistake prevents the start and is reported with the path of its key.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
 		{"lisen: x", "lisen: unknown key (did you mean listen?)"},
@@ -146,7 +146,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Nothing, where a section or an element is expected, is an error of its own or no matter.
+// TestNulls: a null in place of a section or an element is an error of its own, or is ignored.
 func TestNulls(t *testing.T) {
 	for _, text := range []string{"models: [~]", "models: [{name: m, dir: d, classes: [~]}]", "workers: [~]", "models: [{name: m, dir: d}]\nworkers: [~]",
 		"kubernetes: {workers: [~]}", "envoy: {pools: [~]}", "dynamo: {frontends: [~]}", "media: {allow: [~]}"} {
@@ -177,7 +177,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// The page for users names every key, and its tables no other.
+// TestDocumented: the users' page documents every key, and its tables contain no others.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
@@ -210,7 +210,7 @@ func TestDocumented(t *testing.T) {
 	word := regexp.MustCompile("`([^`]+)`")
 	for line := range strings.Lines(string(page)) {
 		cell, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
-		cell, _, _ = strings.Cut(cell, "(") // where it stands, such as (of relay)
+		cell, _, _ = strings.Cut(cell, "(") // its section, such as (of relay)
 		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
@@ -222,7 +222,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// The example of the README is a good configuration.
+// TestReadmeExample: the README's example is a valid configuration.
 func TestReadmeExample(t *testing.T) {
 	page, err := os.ReadFile("../../README.md")
 	if err != nil {

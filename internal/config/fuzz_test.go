@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzParse: no text makes the reader of configurations panic, and the same text is taken, or refused, twice. References to files
-// and variables are left out: they would read whatever lies here.
+// FuzzParse: no text makes the reader of configurations panic, and reading the same text twice gives the same result. References to
+// files and variables are excluded, because they would read this machine's.
 func FuzzParse(f *testing.F) {
 	for _, file := range []string{"../../examples/standalone-zmq/sightline.yaml", "../../examples/compose/sightline.yaml", "../serve/testdata/rc1/sightline.yaml"} {
 		text, err := os.ReadFile(file)

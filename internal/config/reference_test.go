@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What ${env:…} and ${file:…} stand for is in the configuration with the type that its key wants, and is not printed.
+// TestReferences: values of ${env:…} and ${file:…} get the type of their key, and are not printed.
 func TestReferences(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) {
@@ -73,7 +73,7 @@ standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 	}
 }
 
-// Every reference that cannot be followed is named by its key, and no error shows what came by one.
+// TestReferenceMistakes: every reference that cannot be resolved is reported by its key, and no error shows a referenced value.
 func TestReferenceMistakes(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"large": strings.Repeat("x", mostReferred+1), "binary": "\xff\xfe"} {

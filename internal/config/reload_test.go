@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a process goes on with has the new live keys and the old others, which are named.
+// TestFollow: the process continues with the new live keys and the old others, which are reported.
 func TestFollow(t *testing.T) {
 	was, err := Parse([]byte(small + "listen: 127.0.0.1:1\nnats: {url: \"nats://a\"}\n"))
 	if err != nil {
@@ -32,7 +32,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// The page for users names every key that is followed without a restart.
+// TestLiveDocumented: the users' page lists every key that takes effect without a restart.
 func TestLiveDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// schema.json is made here, of the types, their defaults and the words of docs/configuration.md:
+// schema.json is generated here, from the types, their defaults and the text of docs/configuration.md:
 //
 //	go test ./internal/config -run TestSchema -update
 var update = flag.Bool("update", false, "write schema.json")
 
-// enums are the keys of few values, by the path of the key.
+// enums holds the keys with a fixed set of values, by the path of the key.
 var enums = map[string][]any{
 	"log_level": {"debug", "info", "warn", "error"}, "mode": {"observe", "enforce"}, "route.mode": {"", "sightline", "epp"}, "on_unread": {"route", "refuse"},
 	"workers.role": {"", "both", "prefill", "decode", "encode"}, "kubernetes.workers.role": {"", "both", "prefill", "decode", "encode"},
@@ -35,10 +35,10 @@ var enums = map[string][]any{
 
 type object = map[string]any
 
-// reference is a value that stands elsewhere, which any key may have.
+// reference is the schema of a reference, which any key may have as value.
 var reference = object{"type": "string", "pattern": `\$\{(env|file):`}
 
-// said are the meanings of the keys, by section ("": the process's own) and key, and of the sections, by what their headings say.
+// said returns the descriptions of the keys, by section ("": top level) and key, and of the sections, from their headings.
 func said(t *testing.T) map[string]string {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
@@ -74,7 +74,7 @@ func said(t *testing.T) map[string]string {
 		if !keysFollow || !strings.HasPrefix(line, "| `") || len(cells) < 2 {
 			continue
 		}
-		keys, of, one := strings.Cut(cells[0], "(of ") // one of two of this name
+		keys, of, one := strings.Cut(cells[0], "(of ") // one of two keys with this name
 		in := sections
 		if one {
 			in = names(of)
@@ -88,7 +88,8 @@ func said(t *testing.T) map[string]string {
 	return out
 }
 
-// meaning is what the page says of a key: in its own row, in that of the section whose keys it has too, or within that of the key that holds it.
+// meaning returns the page's description of a key: in its own row, in the row of a section with the same keys, or in the row of the
+// key that contains it.
 func meaning(path, above string, said map[string]string) string {
 	shared := strings.NewReplacer("models.classes", "models", "kubernetes.workers", "workers", "dynamo.nats", "nats").Replace(path)
 	at := strings.LastIndexByte(path, '.')
@@ -100,7 +101,7 @@ func meaning(path, above string, said map[string]string) string {
 	return text
 }
 
-// schemaOf describes a type; path is that of the key in the file, without indices, above the meaning of the key that holds it.
+// schemaOf describes a type; path is its key in the file, without indices, above the description of the enclosing key.
 func schemaOf(v reflect.Value, path, above string, said map[string]string) object {
 	var s object
 	text := meaning(path, above, said)
@@ -152,7 +153,7 @@ func schemaOf(v reflect.Value, path, above string, said map[string]string) objec
 	return s
 }
 
-// element is a value of what a list or a map has, with what it begins as.
+// element returns an element of a list or map, with its defaults.
 func element(of reflect.Type) reflect.Value {
 	v := reflect.New(of.Elem()).Elem()
 	switch m := v.Addr().Interface().(type) {
@@ -177,7 +178,7 @@ func fields(v reflect.Value, path, above string, into object, said map[string]st
 	}
 }
 
-// untold are the keys below a part of the schema that have no description.
+// untold lists the keys below a part of the schema that have no description.
 func untold(v any, path string) (list []string) {
 	part, ok := v.(object)
 	if !ok {
@@ -194,7 +195,7 @@ func untold(v any, path string) (list []string) {
 	return append(append(list, untold(part["items"], path)...), untold(part["additionalProperties"], path)...)
 }
 
-// The committed schema is what the types say, describes each key, and takes and refuses what the reader does.
+// TestSchema: the committed schema matches the types, describes each key, and accepts and refuses the same as the reader.
 func TestSchema(t *testing.T) {
 	s := schemaOf(reflect.ValueOf(Default()), "", "", said(t))
 	s["$schema"], s["title"], s["type"] = "https://json-schema.org/draft/2020-12/schema", "Sightline's configuration", "object"
@@ -262,7 +263,7 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
-	all, err := Default().YAML() // what --print-config prints
+	all, err := Default().YAML() // as --print-config prints it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// SGLang's own defaults hold where a key is not given, and its keys only there.
+// TestSGLang: SGLang's own defaults apply to omitted keys, and its keys are accepted only for it.
 func TestSGLang(t *testing.T) {
 	head := "models: [{name: m, dir: d, engine: sglang%s}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true}}]\n"
 	c, err := Parse([]byte(strings.Replace(head, "%s", "", 1)))

@@ -32,17 +32,17 @@ const modelDir = "../../examples/models/qwen2.5-vl"
 
 var prompts = sync.OnceValues(func() (lab.Prompts, error) { return lab.NewPrompts(modelDir, sim.VLLM, lab.ModelName, 16) })
 
-// fleet is two simulated workers, a configuration of them, an envoy.yaml for it, and what a running Sightline's page shows. A
-// test plants a mistake in one of them.
+// fleet is two simulated workers, their configuration, its envoy.yaml, and the pages of a running Sightline. A test plants a
+// mistake in one of them.
 type fleet struct {
 	sim     func(i int, c *sim.Config)
-	up      func(workers []*sim.Worker)                       // they serve
-	proxy   func(w http.ResponseWriter, r *http.Request) bool // stands before worker a, and has answered
-	config  []string                                          // what is replaced in sightline.yaml, in pairs, and in envoy.yaml
+	up      func(workers []*sim.Worker)                       // called once they serve
+	proxy   func(w http.ResponseWriter, r *http.Request) bool // in front of worker a; true: it has answered
+	config  []string                                          // pairs of text and replacement, in sightline.yaml and in envoy.yaml
 	envoy   []string
 	variant string // of envoy.yaml
 	page    page
-	agent   string // what its /state says
+	agent   string // the answer of its /state
 }
 
 // page is an admin page.
@@ -71,7 +71,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// well is a fleet without a mistake.
+// well returns a fleet without a mistake.
 func well() *fleet {
 	f := &fleet{}
 	for i, name := range []string{"a", "b"} {
@@ -83,7 +83,7 @@ func well() *fleet {
 	return f
 }
 
-// decided is a decision like others, with something changed.
+// decided returns a typical decision, modified by change.
 func decided(change func(d *router.Recent)) router.Recent {
 	d := router.Recent{Model: lab.ModelName, Worker: "a", Addr: "10.0.0.5:8000", Used: "10.0.0.5:8000", Reason: router.Exact, PromptTokens: 160, CachedTokens: 144, Reported: 144, Code: 200}
 	change(&d)
@@ -105,7 +105,7 @@ workers:
 - {name: b, addr: "B:", events: {zmq: "B-EVENTS", replay: "B-REPLAY"}}
 `
 
-// examine starts the fleet and looks at it.
+// examine starts the fleet and runs the checks.
 func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
 	t.Helper()
 	read, err := prompts()
@@ -178,7 +178,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// Of a fleet that is well nothing is said.
+// TestWell: nothing is reported for a fleet without mistakes.
 func TestWell(t *testing.T) {
 	list := well().examine(t, nil)
 	for _, r := range list {
@@ -203,7 +203,7 @@ func TestWell(t *testing.T) {
 
 func pairs(texts ...string) []string { return texts }
 
-// edited has texts replaced, one of which at least is there.
+// edited replaces texts, at least one of which must occur.
 func edited(t *testing.T, text string, pairs []string) string {
 	t.Helper()
 	out := strings.NewReplacer(pairs...).Replace(text)
@@ -220,7 +220,7 @@ type mistake struct {
 	plant         func(f *fleet)
 }
 
-// mistakes are those of the field, in the order of how often they are made; some befall us in several forms.
+// mistakes are those made in the field, most frequent first; some occur in several forms.
 var mistakes = []mistake{
 	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher":"zmq"`, func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
 	{"1 other topic", "SL0301", Error, `its topic is "kv", asked for is "other"`, "--kv-events-config", func(f *fleet) {
@@ -344,7 +344,7 @@ func only(change func(c *sim.Config)) func(int, *sim.Config) {
 	}
 }
 
-// reads has a worker read requests of a path ("": all) otherwise.
+// reads makes a worker read requests of a path ("": all) differently.
 func reads(path string, change func(p *sim.Prompt)) func(*sim.Config) {
 	return func(c *sim.Config) {
 		own := c.Prompt
@@ -371,7 +371,7 @@ func shorterPictures(p *sim.Prompt) {
 	}
 }
 
-// says answers a path so; without wants a key for it.
+// says returns a handler that gives this answer for a path; the one of without answers 401.
 func says(path, answer string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != path {
@@ -398,8 +398,8 @@ func limits(bytes string) []string {
 	return pairs("per_connection_buffer_limit_bytes: 67108864", "per_connection_buffer_limit_bytes: "+bytes, "request_body_buffer_limit: 67108864", "request_body_buffer_limit: "+bytes)
 }
 
-// Each mistake, planted alone, is found under its code with what to do, and changes the exit status. All thirty are planted, and
-// something for each code.
+// TestMistakes: each mistake, planted alone, is found under its code with a fix, and changes the exit status. All thirty are
+// planted, and at least one for each code.
 func TestMistakes(t *testing.T) {
 	for n := 1; n <= 30; n++ {
 		if !slices.ContainsFunc(mistakes, func(m mistake) bool { return strings.HasPrefix(m.name, fmt.Sprint(n, " ")) }) {
@@ -429,7 +429,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// --pre asks nobody; --watch prints what has changed; --json and colours are for those who want them.
+// TestForms: --pre asks nobody; --watch prints changes; --json and colours are optional.
 func TestForms(t *testing.T) {
 	f := well()
 	f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false")
@@ -457,7 +457,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// A worker that is configured by name is one at each of its addresses, with its events there.
+// TestNames: a worker configured by name stands for one at each of its addresses, with its events there.
 func TestNames(t *testing.T) {
 	list := resolved(t.Context(), config.Worker{Name: "w", Addr: "localhost:8000", Events: config.Events{ZMQ: "tcp://{ip}:5557"}})
 	at := slices.IndexFunc(list, func(w config.Worker) bool {
@@ -468,7 +468,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// mends mends the file when it has read the end of a list, and stops at what comes then.
+// mends repairs the file after it has read the end of a list, and stops after the next output.
 type mends struct {
 	bytes.Buffer
 	t     *testing.T
@@ -493,7 +493,7 @@ func (m *mends) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Each code has a section, and each section a code.
+// TestPageHasEachCode: each code has a section, and each section a code.
 func TestPageHasEachCode(t *testing.T) {
 	text, err := os.ReadFile("../../docs/doctor.md")
 	if err != nil {
@@ -513,7 +513,7 @@ func TestPageHasEachCode(t *testing.T) {
 	}
 }
 
-// The token goes to agents on this machine, and in the clear nowhere else.
+// TestTokenIsNotSentInTheClear: the token goes to agents on this machine, and in plain text nowhere else.
 func TestTokenIsNotSentInTheClear(t *testing.T) {
 	token := ""
 	beside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

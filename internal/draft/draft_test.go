@@ -33,8 +33,8 @@ func start(t *testing.T, cfg sim.Config) *sim.Worker {
 	return w
 }
 
-// run drafts into a new directory and gives what was written, without what stands behind #, and what was said; each worker's
-// address is written W0, W1 and so on, its sockets' as PUB0 and REPLAY0.
+// run drafts into a new directory and returns what was written, without comments, and what was printed; each worker's address is
+// replaced by W0, W1 and so on, its sockets' by PUB0 and REPLAY0.
 func run(t *testing.T, o Options, fleet ...*sim.Worker) (text, said string, err error) {
 	t.Helper()
 	names := []string{}
@@ -68,8 +68,8 @@ func run(t *testing.T, o Options, fleet ...*sim.Worker) (text, said string, err 
 	return r.Replace(text), r.Replace(say.String()), err
 }
 
-// What is written of each kind of fleet, to the key; that it passes the check is Run's own. What is said of it has the flags
-// that its workers lack.
+// TestFleets: the exact keys written for each kind of fleet; Run itself checks that they are valid. The output names the flags that
+// the workers lack.
 func TestFleets(t *testing.T) {
 	dir, _ := filepath.Abs(modelDir)
 	vllm := sim.Config{Model: "o/m", ServedName: "m"}
@@ -223,7 +223,7 @@ workers:
 	}
 }
 
-// Pods are asked where they are now, and followed by their selector; kubectl's proxy speaks for us.
+// TestPods: pods are asked at their current addresses, and followed by their selector; kubectl's proxy authenticates us.
 func TestPods(t *testing.T) {
 	api, err := fakekube.Start(t.TempDir(), "models")
 	if err != nil {
@@ -264,8 +264,8 @@ envoy:
 	}
 }
 
-// A measured rate becomes a key. What is measured is package calibrate's; here the worker has a rate of its own, less what this
-// machine adds.
+// TestCalibrate: a measured rate becomes a key. The measurement is package calibrate's; here the worker has a fixed rate, reduced
+// by the overhead of this machine.
 func TestCalibrate(t *testing.T) {
 	p, err := lab.NewPrompts(modelDir, sim.VLLM, "m", 16)
 	if err != nil {
@@ -287,7 +287,7 @@ func TestCalibrate(t *testing.T) {
 	}
 }
 
-// Where a model's files come from, in order, and what is said where they are nowhere.
+// TestFiles: where a model's files are searched, in order, and the error if they are not found.
 func TestFiles(t *testing.T) {
 	dir, _ := filepath.Abs(modelDir)
 	w, local, gone := start(t, sim.Config{Model: "o/m", ServedName: "m"}), start(t, sim.Config{Model: dir}), start(t, sim.Config{Model: "/no/such/model"})
@@ -312,7 +312,7 @@ func TestFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		worker    *sim.Worker
 		env       map[string]string
-		dir, want string // of the configuration, or in the error
+		dir, want string // the configuration's dir, or part of the error
 	}{
 		"the workers' path":     {local, nil, "dir: " + dir + "\n", ""},
 		"a path that is theirs": {gone, nil, "", "--model-dir"},
@@ -327,7 +327,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Nothing is overwritten unasked, nothing is written that does not start, and no worker is left out.
+// TestRefusals: nothing is overwritten without Force, nothing invalid is written, and no worker is left out.
 func TestRefusals(t *testing.T) {
 	w := start(t, sim.Config{Model: "m"})
 	gone := start(t, sim.Config{Model: "m"})

@@ -18,7 +18,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
-// recordedFolder is the discovery folder of a deployment of Dynamo 1.6.1, as recorded.
+// recordedFolder returns a copy of the recorded discovery folder of a deployment of Dynamo 1.6.1.
 func recordedFolder(t *testing.T, name string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -44,7 +44,7 @@ func record(t *testing.T, root, name, text string) {
 	}
 }
 
-// frontEnd serves models as a Dynamo's front end does.
+// frontEnd serves a list of models like a Dynamo front end.
 func frontEnd(t *testing.T, owner string, models ...string) (addr string) {
 	list := ""
 	for _, m := range models {
@@ -57,7 +57,8 @@ func frontEnd(t *testing.T, owner string, models ...string) (addr string) {
 	return strings.TrimPrefix(s.URL, "http://")
 }
 
-// What is written of a deployment, and that the doctor finds nothing wrong with it, and what is wrong once its workers are gone.
+// TestDynamo: the configuration written for a deployment, that doctor finds nothing wrong with it, and what it reports once the
+// workers are gone.
 func TestDynamo(t *testing.T) {
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
 	if err != nil {
@@ -93,7 +94,7 @@ func TestDynamo(t *testing.T) {
 		}
 		touch(t, root)
 		written, err := os.ReadFile(filepath.Join(out, configFile))
-		if err == nil { // no page of a Sightline that happens to run on this machine
+		if err == nil { // not the page of another Sightline on this machine
 			err = os.WriteFile(filepath.Join(out, configFile), append(written, "admin: \"\"\n"...), 0o600)
 		}
 		if err != nil {
@@ -119,7 +120,7 @@ func TestDynamo(t *testing.T) {
 	}
 }
 
-// touch makes records young again.
+// touch renews the records' modification times.
 func touch(t *testing.T, root string) {
 	t.Helper()
 	if err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzAnswers: what a running Sightline, a listing's file or a file of requests says is printed or an error.
+// FuzzAnswers: any answer of a running Sightline, listing or file of requests is printed or gives an error.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"id":"a","ranked":[{"worker":"w","rank":0,"out":"full"},{"worker":"v","terms":{"prefill":1e308}}],"code":200,"finding":{"verdict":"x"}}`))
 	f.Add([]byte(`{"block":0,"parent":-1,"local":"0a","tiers":["gpu"]}` + "\n" + `{"block":1}`))

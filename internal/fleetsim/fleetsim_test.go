@@ -30,8 +30,8 @@ func rule(t *testing.T, name string) Rival {
 	return list[at]
 }
 
-// The router itself, with no more than it is told in real life, does about as well as one that sees true queues and caches,
-// and better than rules that herd or spread.
+// TestNearTheOracle: the real router, with only the information of real life, does about as well as one that sees true queues and
+// caches, and better than rules that herd or spread.
 func TestNearTheOracle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a minute of simulation")
@@ -39,7 +39,7 @@ func TestNearTheOracle(t *testing.T) {
 	for _, c := range []struct {
 		scenario string
 		load     float64
-		most     float64 // of the oracle's mean
+		most     float64 // relative to the oracle's mean
 		rivals   []string
 	}{
 		{"images", 0.7, 1.06, []string{"least request", "session sticky", "Dynamo lmetric", "SGLang"}},
@@ -62,7 +62,7 @@ func TestNearTheOracle(t *testing.T) {
 	}
 }
 
-// A slow worker gets less, a failing one nothing but trials.
+// TestUnequalWorkers: a slow worker gets less, a failing one only trial requests.
 func TestUnequalWorkers(t *testing.T) {
 	share := func(name string) float64 {
 		sc := scenario(t, name)
@@ -86,7 +86,7 @@ func TestUnequalWorkers(t *testing.T) {
 	}
 }
 
-// Without events, with a tenth of them lost, or without Envoy's reports, it is no worse than the least loaded worker.
+// TestBlind: without events, with a tenth of them lost, or without Envoy's reports, it is no worse than the least loaded worker.
 func TestBlind(t *testing.T) {
 	for _, name := range []string{"event loss", "no events", "no reports"} {
 		sc := scenario(t, name)
@@ -98,7 +98,7 @@ func TestBlind(t *testing.T) {
 	}
 }
 
-// A fleet that is offered three times what it bears serves the more of it the less it computes twice.
+// TestSaturated: of three times its capacity, a fleet serves the more the less it computes twice.
 func TestSaturated(t *testing.T) {
 	sc := scenario(t, "saturated images")
 	trace := sc.at(saturated[0])
@@ -108,7 +108,8 @@ func TestSaturated(t *testing.T) {
 	}
 }
 
-// Sixteen routers that see each other only in the workers' metrics do not herd: that would cost them what the workers hold.
+// TestReplicasDoNotHerd: sixteen routers that see each other only in the workers' metrics do not herd, which would evict what the
+// workers hold.
 func TestReplicasDoNotHerd(t *testing.T) {
 	sc := scenario(t, "replicas")
 	trace := sc.at(1.3)
@@ -118,7 +119,7 @@ func TestReplicasDoNotHerd(t *testing.T) {
 	}
 }
 
-// Equal seeds give equal runs, and equal pages, which ask for nothing outside of them.
+// TestDeterministic: equal seeds give equal runs, and equal pages, which load nothing from elsewhere.
 func TestDeterministic(t *testing.T) {
 	var tables, pages [2]bytes.Buffer
 	for i := range tables {
@@ -139,8 +140,8 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// What a scenario changes shows: an adapter's first use costs its load, a burst has its pause, nothing is in flight where an
-// agent is paced, and a fleet has the speeds that it is given.
+// TestScenariosAreWhatTheySay: the properties of scenarios have an effect: an adapter's first use costs its load, a burst has its
+// pause, nothing is in flight where an agent is paced, and a fleet has the given speeds.
 func TestScenariosAreWhatTheySay(t *testing.T) {
 	one := rule(t, "least request")
 	play := func(setup Setup, trace []*Request) *Result { return Run(setup, prepare(trace, 16), one.Make) }
@@ -176,7 +177,7 @@ func TestScenariosAreWhatTheySay(t *testing.T) {
 	}
 }
 
-// A run's numbers are of the requests that they say: classes, regret, shares, requests a second.
+// TestSummary: a run's figures cover the right requests: classes, regret, shares, requests per second.
 func TestSummary(t *testing.T) {
 	long, word := &Request{}, &Request{}
 	long.add(Segment{1, 1000}, false)

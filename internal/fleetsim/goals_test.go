@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A goal is reached by what is as good as it says, and by nothing worse.
+// TestGoals: a goal is reached exactly by results that are as good as it requires.
 func TestGoals(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	row := func(rule string, mean, p99, end int, rate float64) Row {
@@ -25,7 +25,7 @@ func TestGoals(t *testing.T) {
 		sc := &Scenario{Name: g.scenario, Workers: 8, Until: time.Minute}
 		good := Played{sc, g.load, []Row{row("sightline", 100, 400, 1000, 40), row("oracle", 100, 400, 1000, 40), row("round robin", 200, 800, 2000, 10), row("least request", 100, 800, 2000, 10), row("tiers as GPU", 210, 800, 2000, 10), row("tiers unheard", 210, 800, 2000, 10)}}
 		bad := Played{sc, g.load, []Row{row("sightline", 106, 400, 2100, 12), row("oracle", 100, 400, 1000, 40), row("round robin", 200, 800, 2000, 10), row("least request", 100, 800, 2000, 10), row("tiers as GPU", 210, 800, 2000, 10), row("tiers unheard", 210, 800, 2000, 10)}}
-		for i := range 100 { // worker 0 has nothing, or a fair share
+		for i := range 100 { // worker 0 has no requests, or a fair share
 			served := Served{Worker: 1, At: 20 * time.Second}
 			good.Rows[0].result.Served = append(good.Rows[0].result.Served, served)
 			if i%8 == 0 {

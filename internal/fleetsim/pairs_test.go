@@ -2,8 +2,9 @@ package fleetsim
 
 import "testing"
 
-// Where four workers prefill for four, requests wait no longer than under Dynamo's and llm-d's rules, and are not always prefilled
-// apart: what a decode worker holds nearly whole is computed there, and none costs more than it would have there.
+// TestPairs: with four prefill and four decode workers, requests wait no longer than under Dynamo's and llm-d's rules. Not all are
+// prefilled separately: a prompt that a decode worker holds nearly completely is computed there, and no separate prefill costs more
+// than that would.
 func TestPairs(t *testing.T) {
 	for name, load := range map[string]float64{"chats 4+4": 0.7, "hot image 4+4": 0.7, "bursts 4+4": 1.3, "adapters 4+4": 0.7} {
 		sc := scenario(t, name)

@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// recorded is the decision log of a fleet of four that was given chats in turn, whose caches and speed are as replay assumes.
+// recorded returns the decision log of a fleet of four that got chats in turn, with caches and speed as replay assumes.
 func recorded(t *testing.T) []byte {
 	t.Helper()
 	requests, err := Shape("chats", 5, 6, 60, 0.8)
@@ -51,7 +51,7 @@ func recorded(t *testing.T) []byte {
 	return log.Bytes()
 }
 
-// numbers are the integers of a line that begins so.
+// numbers returns the integers of the line with this beginning.
 func numbers(t *testing.T, out, begins string) (list []int) {
 	t.Helper()
 	line := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(begins) + `.*`).FindString(out)
@@ -66,7 +66,8 @@ func numbers(t *testing.T, out, begins string) (list []int) {
 	return list
 }
 
-// What was logged comes out as it was logged; steering finds more, leaving everything alone is round robin, and a half is between.
+// TestReplay: the log replayed as it was gives the logged results; steering finds more, leaving everything alone equals round
+// robin, and a half is in between.
 func TestReplay(t *testing.T) {
 	log := recorded(t)
 	cached := map[string]int{}

@@ -2,7 +2,8 @@ package fleetsim
 
 import "testing"
 
-// Replicas that share are as good as one, but for what the draws do to one traffic, and better than those that do not.
+// TestReplicasThatShare: replicas that share are as good as a single router, except for the randomness of one traffic, and better
+// than those that do not.
 func TestReplicasThatShare(t *testing.T) {
 	if testing.Short() {
 		t.Skip("some seconds of simulation")

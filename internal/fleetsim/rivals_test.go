@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The port of Dynamo's selector chooses as the selector itself does. The states and choices were made with the crate
-// dynamo-kv-router 1.6.1, DefaultWorkerSelector at temperature 0, no ties.
+// TestDynamoChoosesAsDynamo: the port of Dynamo's selector makes the selector's choices. States and choices were made with the
+// crate dynamo-kv-router 1.6.1, DefaultWorkerSelector at temperature 0, no ties.
 func TestDynamoChoosesAsDynamo(t *testing.T) {
 	type worker struct {
 		ID       uint64   `json:"worker_id"`
@@ -74,7 +74,7 @@ func TestDynamoChoosesAsDynamo(t *testing.T) {
 		least := math.Inf(1)
 		for i := range eligible {
 			w := &eligible[i]
-			if !w.Known { // of it the tracker has no row
+			if !w.Known { // the tracker has no row for it
 				w.Blocks, w.Prefill, w.Requests, w.More = 0, 0, 0, 0
 			}
 			least = min(least, w.Prefill)
@@ -115,7 +115,7 @@ func TestDynamoChoosesAsDynamo(t *testing.T) {
 	}
 }
 
-// What a router promised itself is gone after its time, what it sent stays until there is no room for it.
+// TestOwnHistories: a router's prediction expires after its time; what it sent stays until there is no room for it.
 func TestOwnHistories(t *testing.T) {
 	a, b := &Request{}, &Request{}
 	a.add(Segment{1, 64}, false)
@@ -130,14 +130,14 @@ func TestOwnHistories(t *testing.T) {
 		t.Errorf("of 64 tokens that went first, %d are remembered beside 64 others in a history of 6 blocks of 16, want 32", got)
 	}
 	k := vllmKVAware(v).(*kvAware)
-	v.rand = nil // nothing is drawn: one of two is less loaded
+	v.rand = nil // no random choice: one of two is less loaded
 	v.Loads[1].Inflight = 1
 	for _, step := range []struct {
-		at   int // seconds
+		at   int // in seconds
 		want int
 	}{{0, 0}, {1, 0}, {2, 0}} {
 		v.Now = time.Duration(step.at) * time.Second
-		if step.at == 2 { // the first promise is gone, the second one is not
+		if step.at == 2 { // the first prediction has expired, the second has not
 			v.Loads[0].Inflight = 2
 		}
 		if got := k.Pick(v, of(a)); got != step.want {

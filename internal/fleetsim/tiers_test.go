@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Where workers' lower tiers differ in speed, requests wait half as long at most as where what these hold counts like the GPU's, or for
-// nothing: the rates are learned, and conversations leave the slow ones.
+// TestLowerTiers: if workers' lower tiers differ in speed, requests wait at most half as long as when these tiers count like the
+// GPU, or not at all: the rates are learned, and conversations leave the slow workers.
 func TestLowerTiers(t *testing.T) {
 	rules := slices.DeleteFunc(tierRules(), func(r Rival) bool {
 		return r.Name != "sightline" && r.Name != "tiers as GPU" && r.Name != "tiers unheard"

@@ -18,7 +18,7 @@ const twoLines = `{"timestamp": 1000, "input_length": 1000, "output_length": 5, 
 {"timestamp": 4000, "input_length": 1030, "output_length": 7, "hash_ids": [1, 3, 4], "images": [{"id": "9f", "offset": 520, "tokens": 80}, {"id": 7, "offset": 600, "tokens": 1}], "session": "a", "adapter": 3}
 `
 
-// A trace's blocks are equal where its ids are, prompts have the recorded lengths, and pictures and adapters count.
+// TestReadTrace: a trace's blocks are equal if its ids are, prompts have the recorded lengths, and pictures and adapters count.
 func TestReadTrace(t *testing.T) {
 	var z bytes.Buffer
 	w := gzip.NewWriter(&z)
@@ -45,7 +45,7 @@ func TestReadTrace(t *testing.T) {
 	}
 }
 
-// A decision log is played as it lies: its lines stand in the order of ends, and some have no prompt.
+// TestDecisionLogAsItLies: a decision log can be played as written: its lines are in the order of ends, and some have no prompt.
 func TestDecisionLogAsItLies(t *testing.T) {
 	trace, err := ReadTrace(strings.NewReader(`{"v": 1, "timestamp": 1795375000500, "id": "b", "adapter": "sql", "session": "c0ffee", "input_length": 20, "output_length": 3, "hash_ids": [17876543210987654321], "outcome": "ended"}
 {"v": 1, "timestamp": 1795375000200, "id": "c", "input_length": 0, "output_length": 0, "hash_ids": null, "outcome": "refused"}
@@ -56,7 +56,7 @@ func TestDecisionLogAsItLies(t *testing.T) {
 	}
 }
 
-// What cannot be is refused with the line's number.
+// TestBadTraces: invalid lines are refused with the line's number.
 func TestBadTraces(t *testing.T) {
 	good := `{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}` + "\n"
 	for _, c := range []struct{ text, want string }{
@@ -82,7 +82,7 @@ func TestBadTraces(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("no trace"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	short := filepath.Join(t.TempDir(), "short") // whatever its speed, it loads no fleet
+	short := filepath.Join(t.TempDir(), "short") // too short to load a fleet at any speed
 	if err := os.WriteFile(short, []byte(good), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,8 @@ func TestBadTraces(t *testing.T) {
 	}
 }
 
-// The trace of examples/traces is what its generator writes, whatever a release of Go makes of gzip.
+// TestPicturesAreAsWritten: the trace in examples/traces equals its generator's output; only its content is compared, since Go's
+// gzip may change.
 func TestPicturesAreAsWritten(t *testing.T) {
 	var made bytes.Buffer
 	if err := WritePictures(&made); err != nil {
@@ -132,7 +133,7 @@ func TestPicturesAreAsWritten(t *testing.T) {
 	}
 }
 
-// What the router's decision log says is a trace: of prompts with a common beginning, a picture and a session.
+// TestDecisionLogIsATrace: the router's decision log is a valid trace, with prompts of a common beginning, a picture and a session.
 func TestDecisionLogIsATrace(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
 	log, err := decisionlog.Open(decisionlog.Options{File: file, MaxBytes: 1 << 20, Keep: 1})

@@ -15,7 +15,8 @@ import (
 
 const commit = "0123456789abcdef0123456789abcdef01234567"
 
-// A hub on loopback: /api/models/o/m lists what a case says, small files come from it, the tokenizer from a store on another port.
+// TestFetch uses a hub on loopback: /api/models/o/m lists what a case says, small files come from it, the tokenizer from another
+// port.
 func TestFetch(t *testing.T) {
 	const config, tokenizer = `{"model_type":"x"}`, `{"version":"1.0"}`
 	sum := sha256.Sum256([]byte(tokenizer))
@@ -30,7 +31,7 @@ func TestFetch(t *testing.T) {
 		status int
 		answer string // for tokenizer.json
 		length string // Content-Length that is claimed for it
-		want   string // in the error; "": all is well
+		want   string // in the error; "": no error
 	}{
 		"as it should be":   {plain + "," + listed, 200, tokenizer, "", ""},
 		"without its size":  {`{"rfilename":"config.json"},{"rfilename":"tokenizer.json"}`, 200, tokenizer, "", ""},
@@ -94,7 +95,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// Where it is and who asks comes from the variables of Hugging Face's own tools; without an endpoint nobody is asked.
+// TestFromEnvironment: endpoint and token come from the variables of Hugging Face's own tools; without an endpoint nobody is asked.
 func TestFromEnvironment(t *testing.T) {
 	home := t.TempDir()
 	if err := os.WriteFile(filepath.Join(home, "token"), []byte("hf_file\n"), 0o600); err != nil {

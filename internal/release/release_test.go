@@ -18,7 +18,7 @@ import (
 	"golang.org/x/mod/zip"
 )
 
-// A release is built as its users would have it: `make release-test`, because it builds the program three times.
+// TestRelease builds a release as for users. It runs by `make release-test`, because it builds the program three times.
 func TestRelease(t *testing.T) {
 	if os.Getenv("SIGHTLINE_RELEASE") == "" {
 		t.Skip("make release-test builds a release")
@@ -73,9 +73,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// `go install …@version` finds all that it needs in the module that a proxy gives: it has none of the nested modules, no
-// replacements, and no files but those committed. The proxy is a folder; what we depend on comes from the go command's own
-// store of downloads.
+// TestGoInstall: `go install …@version` finds everything in the module that a proxy serves, which contains no nested modules, no
+// replacements, and only committed files. The proxy is a folder; dependencies come from the go command's own module cache.
 func TestGoInstall(t *testing.T) {
 	if os.Getenv("SIGHTLINE_RELEASE") == "" {
 		t.Skip("make release-test builds a release")

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// FuzzTokens: of whatever is in a file of tokens, a header is let in that brings one of its words, and no other one.
+// FuzzTokens: for any file of tokens, a header with one of its words is admitted, and no other.
 func FuzzTokens(f *testing.F) {
 	f.Add("0123456789abcdef\nfedcba9876543210\n", "Bearer fedcba9876543210")
 	f.Add("0123456789abcdef", "bearer  0123456789abcdef ")

@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/certs"
 )
 
-// serve answers with the authorization header that came.
+// serve runs a server that answers with the authorization header it received.
 func serve(t *testing.T, l secure.Listener) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,7 +36,7 @@ func serve(t *testing.T, l secure.Listener) string {
 	return addr
 }
 
-// ask goes over a connection of its own.
+// ask sends a request over a new connection.
 func ask(t *testing.T, addr string, p secure.Peer) (string, error) {
 	t.Helper()
 	as, err := p.Open(zap.NewNop())
@@ -56,7 +56,8 @@ func ask(t *testing.T, addr string, p secure.Peer) (string, error) {
 	return string(text), err
 }
 
-// Who has no certificate, an expired one or another authority's is not let in, and who is somebody else is not spoken to.
+// TestMutual: a client without a certificate, with an expired one or one of another authority is refused, and a server with another
+// identity is not used.
 func TestMutual(t *testing.T) {
 	dir := t.TempDir()
 	ours, other := certs.NewCA(t, dir, "ours"), certs.NewCA(t, dir, "other")
@@ -67,7 +68,7 @@ func TestMutual(t *testing.T) {
 	addr := serve(t, secure.Listener{Cert: server.Cert, Key: server.Key, ClientCA: ours.File})
 	for what, c := range map[string]struct {
 		secure.Peer
-		fails string // "": it does not
+		fails string // "": it succeeds
 	}{
 		"known":          {secure.Peer{CA: ours.File, Cert: client.Cert, Key: client.Key, APIKeyFile: key}, ""},
 		"by name":        {secure.Peer{CA: ours.File, Cert: client.Cert, Key: client.Key, APIKeyFile: key, Name: "server"}, ""},
@@ -85,8 +86,8 @@ func TestMutual(t *testing.T) {
 	}
 }
 
-// Certificates, keys and the clients' authority are renewed file by file while calls go on, each over a connection of its own: none fails, and
-// in the end who only the old authority knew is not let in.
+// TestRotation: certificates, keys and the clients' authority are replaced file by file during calls, each over a new connection:
+// none fails, and in the end clients of the old authority are refused.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	before, after := certs.NewCA(t, dir, "before"), certs.NewCA(t, dir, "after")
@@ -118,7 +119,7 @@ func TestRotation(t *testing.T) {
 			}
 		})
 	}
-	await := func() { // files are looked at once a second
+	await := func() { // files are checked once a second
 		for began, n := time.Now(), calls.Load(); time.Since(began) < 1100*time.Millisecond || calls.Load() < n+4; time.Sleep(time.Millisecond) {
 			if t.Failed() {
 				return
@@ -127,7 +128,7 @@ func TestRotation(t *testing.T) {
 	}
 	write(t, at("cert"), read(t, next.Cert)) // beside the old key
 	await()
-	write(t, at("key"), read(t, next.Key)[:40]) // not written to its end
+	write(t, at("key"), read(t, next.Key)[:40]) // incomplete
 	await()
 	write(t, at("key"), read(t, next.Key))
 	await()

@@ -41,8 +41,8 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// Envoy asks about every path that is an endpoint to a server behind us: as it is written, or as an odd one. It resolves
-// dots itself, escaped ones too.
+// FuzzCanonical: Envoy asks about every path that is an endpoint to a server behind us, either as written or as an odd one. It
+// resolves dots itself, including escaped ones.
 func FuzzCanonical(f *testing.F) {
 	for _, p := range []string{"/v1/chat%2Fcompletions", "//v1/messages", `/v1\responses`, "/v1/completions/", "/v1/chat/%63ompletions%2Fbatch", "/v1/x%2F../messages"} {
 		f.Add(p)

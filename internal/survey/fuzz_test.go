@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// worker answers questions without a network.
+// worker answers requests without a network.
 type worker map[string]string
 
 func (w worker) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -23,7 +23,7 @@ func (w worker) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
-// FuzzAsk: whatever a worker answers, what is taken over is plain text and possible numbers, and every socket lies on its own host.
+// FuzzAsk: whatever a worker answers, accepted facts are plain text and possible numbers, and every socket is on its own host.
 func FuzzAsk(f *testing.F) {
 	const page = "vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"9\",enable_prefix_caching=\"True\",prefix_caching_hash_algo=\"sha256\"} 1\nvllm:num_requests_running{engine=\"0\"} 1\n"
 	models := func(owner string) string {

@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
-// What simulated workers answer as the real ones do is read off again, and what they do not tell is named.
+// TestAsk: facts are read from simulated workers that answer like real ones, and missing ones are listed.
 func TestAsk(t *testing.T) {
 	prompt := func(context.Context, string, []byte) ([]sim.Prompt, error) {
 		return []sim.Prompt{{Tokens: make([]uint32, 40)}}, nil
@@ -86,7 +86,7 @@ func lacking(f *rules.Facts) (what []string) {
 	return what
 }
 
-// Whatever listens there, it is asked with bounds, and its answers are quoted nowhere.
+// TestHostile: whatever listens there, requests to it are bounded, and its answers are quoted nowhere.
 func TestHostile(t *testing.T) {
 	const list = `{"data":[{"id":"m","owned_by":"%s","root":"r"}]}`
 	vllm := fmt.Sprintf(list, "vllm")

@@ -11,9 +11,9 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// A receiver that hangs holds no decision up: the spans that wait are bounded, and what is dropped is counted.
+// TestSpansAreBounded: a hanging receiver delays no decision: queued spans are bounded, and dropped ones are counted.
 func TestSpansAreBounded(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	lis, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts connections
 	if err != nil {
 		t.Fatal(err)
 	}
