@@ -20,7 +20,7 @@ import (
 )
 
 // Local files are named by requests through file:// URLs. The result of reading one is cached while the file's identity (device,
-// inode, size, change time) stays the same, so a known file costs one open and stat. All file system calls run outside the
+// inode, size, change time) stays the same, so a known file costs only its look-up. All file system calls run outside the
 // request's goroutine, and the request waits for them no longer than its budget: the file may lie on a network file system that
 // hangs.
 
