@@ -58,7 +58,7 @@ var faults = []fault{
 	{"NATS stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.nats.signal) }},
 	{"Envoy killed, started again", true, "held", (*chaos).killEnvoy},
 	{"Envoy stopped for 10 s", false, "held", func(c *chaos) string {
-		return c.freeze(c.envoy.Signal) + "failed: of all that waited and comes at once, what gets no connection within Envoy's connect_timeout"
+		return c.freeze(c.envoy.Signal) + "failed: of the requests that waited and arrive at once, those that get no connection within Envoy's connect_timeout"
 	}},
 	{"Envoy restarted hot", false, "held", (*chaos).hotRestart},
 	{"an image host that drips", false, "", (*chaos).drip},
@@ -133,7 +133,7 @@ func TestChaos(t *testing.T) {
 			}
 		}
 		if refused > 0 {
-			said += fmt.Sprintf("; %d requests found nobody at Envoy's port", refused)
+			said += fmt.Sprintf("; %d requests could not connect to Envoy", refused)
 		}
 		row := fmt.Sprintf("| %s | %d | %d | %d | %d | %.1f s | %s | %s | %s |", f.name, len(all), failed, cut, undecided, took, index, after.beside(before), said)
 		t.Log(row)
@@ -332,7 +332,7 @@ func (c *chaos) killEnvoy() string {
 	}
 	c.pids++
 	c.startEnvoy("--restart-epoch", "0", "--base-id", fmt.Sprint((os.Getpid()+c.pids)%32000))
-	return fmt.Sprintf("failed: what it held; nothing booked %.1f s later", took.Seconds())
+	return fmt.Sprintf("failed: the requests that it held; none booked %.1f s later", took.Seconds())
 }
 
 func (c *chaos) booked() (n int) {
@@ -349,7 +349,7 @@ func (c *chaos) hotRestart() string {
 		"--drain-time-s", "3", "--parent-shutdown-time-s", "6")
 	time.Sleep(faultLasts)
 	old.Stop()
-	return "failed or cut: on connections that the old one closed at its end"
+	return "failed or cut: on connections that the old Envoy closed at its end"
 }
 
 // drip: one request in twenty names a picture whose first bytes take three seconds to come.
@@ -375,7 +375,7 @@ func (c *chaos) drip() string {
 	}
 	c.mu.Unlock()
 	time.Sleep(faultLasts)
-	return "in one request of twenty; each is decided in time, and answered after 3 s, once its worker has the picture"
+	return "in one request of twenty; each is decided in time, and answered after 3 s, when its worker has the image"
 }
 
 // storm: one worker stores and evicts as fast as it can, by prompts that pass everybody else by.
