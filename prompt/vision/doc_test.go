@@ -31,20 +31,20 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-What an image becomes in the prompt is computed from the model's own directory. A new checkpoint of a family below works without a change:
+This page lists the supported vision-language families, and how the tokens of an image are computed for each from the model's own directory. A new checkpoint of a family below works without a change:
 the directory is matched by ` + "`architectures`, then `model_type`" + ` of config.json (without a config.json: by the classes that the processor's files name).
-A fine-tune whose files say neither, because its ` + "`model_type`" + ` is its own, is read as a family of the first column by the configuration's key ` + "`vision_family`" + `
+For a fine-tune that has neither, because its ` + "`model_type`" + ` is its own, the configuration's key ` + "`vision_family`" + ` names a family of the first column
 (docs/configuration.md); without it such a model is exact up to the first image, and a warning at start says so.
 
-A setting is looked for in this order: the request's ` + "`mm_processor_kwargs`" + `, the server's ` + "`--mm-processor-kwargs`" + ` (mirror it in the configuration),
+A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" + `, the server's ` + "`--mm-processor-kwargs`" + ` (repeat it in the configuration),
 ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" + `, the processor's class default. An ` + "`image_processor`" + ` inside processor_config.json replaces
-preprocessor_config.json whole, as in transformers 5. What a rule needs and the directory lacks is an error at load; nothing is guessed.
+preprocessor_config.json entirely, as in transformers 5. If the directory lacks something that a rule needs, loading fails; nothing is guessed.
 
-**Exact** means: the same token ids and the same ranges as the engine. Where "not predicted" names a modality, the prompt is exact up to the first
-such part. vLLM turns a picture by its EXIF orientation before counting, SGLang and TensorRT-LLM do not. TensorRT-LLM writes
-vocab_size + 1 at the media positions of the Qwen-VL and MiniCPM-V families; SGLang writes ids derived from the pixels there, so these match only themselves.
+**Exact** means the same token ids and the same ranges as the engine. If "not predicted" names a modality, the prompt is exact up to the first
+such part. vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. At the media positions of the Qwen-VL and MiniCPM-V families, TensorRT-LLM writes
+vocab_size + 1; SGLang writes ids derived from the pixels, so these match only themselves.
 
-| family | models | matched by | placeholder | tokens of a picture | not predicted |
+| family | models | matched by | placeholder | tokens of an image | not predicted |
 |---|---|---|---|---|---|
 `)
 	cell := func(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, "|", "\\|"), "\n", "\\n") }
@@ -84,16 +84,16 @@ vocab_size + 1 at the media positions of the Qwen-VL and MiniCPM-V families; SGL
 	}
 	b.WriteString(`
 ## What is proven
-The counts of 28 rules were compared with the models' own processors, whole prompts of 41 families with the Hugging Face processors of transformers 5.23, and
+The counts of 28 rules were compared with the models' own processors, the whole prompts of 41 families with the Hugging Face processors of transformers 5.23, and
 the ids and ranges of six families with a running vLLM 0.32.0 (see ` + "`prompt/vision/testdata`" + `). Families whose processor code lives in the model's repository
-(phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo, keye) follow the published rules; no engine run backs them.
+(phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo, keye) follow the published rules and were not compared with a running engine.
 
 ## What is not exact, and why
 - Video beyond qwen2_vl, qwen3_vl, llava_onevision and internvl_chat, and most audio: the engine samples frames or resamples sound by rules that are
-  not followed here. Those four are exact for vLLM from 0.31 on, for files that say how many frames they have (docs/fidelity.md).
-- nemotron_dynamic: the budget of a picture depends on the server's max_model_len and the other pictures.
-- idefics2, mllama, granite_docling, aya_vision and paligemma's trailing newline follow the Hugging Face processor; vLLM does not serve the first ones or no longer.
-- A reused uuid makes vLLM serve the older picture's features: the ids then differ from what the new picture says.
+  not implemented here. Those four are exact for vLLM from 0.31 on, for files that state their number of frames (docs/fidelity.md).
+- nemotron_dynamic: the budget of an image depends on the server's max_model_len and the other images.
+- idefics2, mllama, granite_docling, aya_vision and paligemma's trailing newline follow the Hugging Face processor; vLLM does not serve the first ones, or no longer does.
+- If a client reuses a uuid, vLLM serves the older image's features: the ids then differ from those of the new image.
 `)
 	return b.String()
 }
