@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/testkit/envoytest"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
@@ -130,6 +131,9 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 	t.Parallel()
 	var keys map[string]any
 	l := startLab(t, func(o *lab.Options) { o.Config = func(k map[string]any) { keys = maps.Clone(k) } })
+	asked, _ := keys["envoy"].(map[string]any)
+	keys["envoy"] = maps.Clone(asked)
+	keys["envoy"].(map[string]any)["token_usage"] = true // as "sightline init" writes it
 	text, err := yaml.Marshal(keys)
 	if err != nil {
 		t.Fatal(err)
@@ -223,6 +227,10 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 				if r.status != http.StatusOK || r.worker != first.worker || r.cached < 380 {
 					t.Errorf("%s in headers: %+v, the first went to %d", forged, r, first.worker)
 				}
+				eventually(t, "the engine's count has come back", func() bool {
+					last, err := lab.Get("http://" + l.Admin + "/decisions?n=1")
+					return err == nil && gjson.GetBytes(last, "0.reported_cached_tokens").Int() == int64(r.cached)
+				})
 			}
 			if o.path != "" {
 				if got, err := lab.Get("http://" + listen + "/v1/chat/completions"); err != nil || string(got) != "web" {

@@ -78,10 +78,24 @@ static_resources:
         - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8002 } } }
 `
 
-// TestApply: after adding what is missing, nothing is missing and nothing else is wrong.
+// What is missing, put in, is there, in the order that Envoy needs; and nothing else is wrong. With the engine's counts and without.
 func TestApply(t *testing.T) {
+	for _, c := range []struct {
+		envoy   string
+		counts  bool
+		filters []string
+	}{
+		{"", false, []string{filterName, "envoy.filters.http.router"}},
+		{"", true, []string{countsName, filterName, "envoy.filters.http.router"}},
+		{"1.39.0", true, []string{filterName, "envoy.filters.http.router"}},
+	} {
+		t.Run(fmt.Sprint(c.envoy, c.counts), func(t *testing.T) { apply(t, c.envoy, c.counts, c.filters) })
+	}
+}
+
+func apply(t *testing.T, release string, counts bool, filters []string) {
 	b, w := read(t, user), Want{Options: envoy.Default()}
-	w.Workers = nil
+	b.Envoy, w.Workers, w.TokenUsage = release, nil, counts
 	pieces, err := Missing(b, w)
 	if err != nil || len(pieces) < 8 {
 		t.Fatalf("%v: %v", err, pieces)
@@ -90,7 +104,19 @@ func TestApply(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	at := -1
+	for _, name := range filters {
+		i := strings.Index(string(out), "- name: "+name+"\n")
+		if i <= at {
+			t.Errorf("%s is at %d, behind %d", name, i, at)
+		}
+		at = i
+	}
+	if !slices.Contains(filters, countsName) && strings.Contains(string(out), countsName) {
+		t.Error("it has the filter of token counts")
+	}
 	b = read(t, string(out))
+	b.Envoy = release
 	if pieces, err := Missing(b, w); err != nil || len(pieces) > 0 {
 		t.Errorf("still lacks %v %v", pieces, err)
 	}

@@ -17,6 +17,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	headersv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -27,12 +28,14 @@ import (
 var (
 	genManager = path{"static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config"}
 	genHost    = genManager.to("route_config", "virtual_hosts", 0)
-	genFilter  = genManager.to("http_filters", 0)
-	genRouter  = genManager.to("http_filters", 1, "typed_config")
+	genFilter  = genManager.to("http_filters", nth{filterName, 0})
+	genCounts  = genManager.to("http_filters", nth{countsName, 0}) // with TokenUsage
+	genRouter  = genManager.to("http_filters", nth{"envoy.filters.http.router", 0}, "typed_config")
 )
 
 const (
 	filterName = "envoy.filters.http.ext_proc"
+	countsName = "envoy.filters.http.ai_protocol_manager"
 	typeURL    = "type.googleapis.com/envoy.extensions."
 )
 
@@ -75,6 +78,7 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 		c.processor(s, s.ours.of, s.ours.at)
 		cluster = s.ours.of.GetGrpcService().GetEnvoyGrpc().GetClusterName()
 	}
+	c.counts(s)
 	c.filters(s)
 	dials := c.hosts(s, routes)
 	c.steering(s, dials)
@@ -83,6 +87,17 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	if cluster != "" {
 		c.sightlines(s, cluster)
 	}
+}
+
+// counts: the filter that reads the engine's token counts from answers, where they are asked for. Envoy has it from 1.40 on.
+func (c *checker) counts(s *site) {
+	minor, known := minorOf(c.Envoy)
+	there := func(f *hcmv3.HttpFilter) bool { return kind(f.GetTypedConfig()) == "ai_protocol_manager" }
+	if !c.want.TokenUsage || known && minor < 40 || slices.ContainsFunc(s.hcm.GetHttpFilters(), there) {
+		return
+	}
+	c.miss("token counts", "add before ["+strconv.Itoa(s.index)+"]", "The engine's own counts come back to Sightline (envoy.token_usage). Needs Envoy 1.40.",
+		s.at.to("http_filters"), genCounts, nil)
 }
 
 func named(name string) func(any) any {
