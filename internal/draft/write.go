@@ -77,6 +77,8 @@ func (d *drafter) yaml() []byte {
 func (d *drafter) workers(f *file) {
 	if d.Dynamo != "" {
 		d.models[0].classes[0].workers[0].behind.write(f)
+		f.WriteString("envoy:\n")
+		f.line("  ", "token_usage", true, "front ends hand on the cached tokens that workers count. Needs Envoy 1.40")
 		return
 	}
 	networks := []string{}
