@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/maypok86/otter/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/internal/guard"
@@ -41,7 +41,7 @@ const (
 // locals caches what is known of local files. Safe for concurrent use.
 type locals struct {
 	slots chan struct{}
-	known *otter.Cache[localFile, local]
+	known *lru.Cache[localFile, local]
 }
 
 // localFile identifies one state of a file and how it was read.
@@ -64,12 +64,8 @@ type local struct {
 
 // newLocals makes the cache. It calls full for each entry that is evicted for want of room.
 func newLocals(full func()) locals {
-	return locals{make(chan struct{}, localsAtOnce), otter.Must(&otter.Options[localFile, local]{MaximumSize: localsKnown,
-		OnAtomicDeletion: func(e otter.DeletionEvent[localFile, local]) {
-			if e.WasEvicted() {
-				full()
-			}
-		}})}
+	known, _ := lru.NewWithEvict(localsKnown, func(localFile, local) { full() }) // an error only of a size below 1
+	return locals{make(chan struct{}, localsAtOnce), known}
 }
 
 // inBackground runs look, a file system access, in a goroutine of its own. ok is false if ctx ended first or look panicked; a panic
@@ -148,7 +144,7 @@ func (m *Model) look(path, modality string) local {
 		return l
 	}
 	defer f.Close()
-	if known, ok := m.Media.locals.known.GetIfPresent(l.file); ok {
+	if known, ok := m.Media.locals.known.Get(l.file); ok {
 		return known
 	}
 	bytes := contents(f, l.file.size)
@@ -162,7 +158,7 @@ func (m *Model) look(path, modality string) local {
 	}
 	after, err := f.Stat()
 	if now := m.fileOf(l.file.path, after, modality); err == nil && now == l.file && time.Since(after.ModTime()) > localsSettle {
-		m.Media.locals.known.Set(l.file, l)
+		m.Media.locals.known.Add(l.file, l)
 	}
 	return l
 }

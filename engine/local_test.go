@@ -157,10 +157,9 @@ func TestLocalOnce(t *testing.T) {
 		}
 	}
 	for i := range localsKnown + 100 {
-		shared.locals.known.Set(localFile{ino: uint64(i)}, local{})
+		shared.locals.known.Add(localFile{ino: uint64(i)}, local{})
 	}
-	shared.locals.known.CleanUp()
-	if n := shared.locals.known.EstimatedSize(); n > localsKnown || full.Load() < 100 {
+	if n := shared.locals.known.Len(); n > localsKnown || full.Load() < 100 {
 		t.Errorf("%d files remembered, %d forgotten", n, full.Load())
 	}
 }

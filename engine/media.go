@@ -104,8 +104,6 @@ func (x *Media) Close() {
 		x.fetch.Close()
 	}
 	x.pixels.Close()
-	x.locals.known.StopAllGoroutines()
-	x.store.Close()
 }
 
 // Hosts lists the hosts of picture URLs that failed recently.

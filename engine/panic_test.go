@@ -37,7 +37,6 @@ func TestPanicCostsOneMedium(t *testing.T) {
 // TestPanicBeside: a panic in the background goroutine ends the wait at once and frees its slot.
 func TestPanicBeside(t *testing.T) {
 	x := newLocals(func() {})
-	defer x.known.StopAllGoroutines()
 	told := make(chan string, 1)
 	var none []int
 	for range 2 * localsAtOnce {

@@ -4,14 +4,14 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/maypok86/otter/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
 // Store caches pictures' names: content id and recipe → name. Bounded; safe for concurrent use. A name costs about 300 bytes.
 type Store struct {
-	names *otter.Cache[nameKey, string]
+	names *lru.Cache[nameKey, string]
 }
 
 type nameKey struct {
@@ -24,11 +24,7 @@ func NewStore(max int, full func()) (*Store, error) {
 	if max < 1 {
 		return nil, fmt.Errorf("name store of %d entries: want at least 1", max)
 	}
-	c, err := otter.New(&otter.Options[nameKey, string]{MaximumSize: max, OnAtomicDeletion: func(e otter.DeletionEvent[nameKey, string]) {
-		if e.WasEvicted() {
-			full()
-		}
-	}})
+	c, err := lru.NewWithEvict(max, func(nameKey, string) { full() })
 	if err != nil {
 		return nil, fmt.Errorf("name store: %w", err)
 	}
@@ -37,12 +33,12 @@ func NewStore(max int, full func()) (*Store, error) {
 
 // Get returns a picture's cached name under a recipe's key.
 func (s *Store) Get(id ContentID, recipe [32]byte) (string, bool) {
-	return s.names.GetIfPresent(nameKey{id, recipe})
+	return s.names.Get(nameKey{id, recipe})
 }
 
 // Put caches a name under a recipe's key.
 func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
-	s.names.Set(nameKey{id, recipe}, name)
+	s.names.Add(nameKey{id, recipe}, name)
 }
 
 // Names returns the names of one picture, in the recipes' order. Names that are not cached are computed together in one pass over
@@ -83,10 +79,7 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 	return names, nil
 }
 
-// Close stops the cache's own goroutines.
-func (s *Store) Close() { s.names.StopAllGoroutines() }
-
-// errGone means that a picture's bytes are no longer available.
+// errGone says that a picture's bytes are no longer at hand.
 var errGone = errors.New("the picture's bytes are not here any more")
 
 // namers feeds several digests in one pass.

@@ -13,7 +13,6 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
 	src := DataURL([][]byte{[]byte("data:;base64,"), []byte(tinyPNG)})
 	f, err := Identify(src)
 	if err != nil {
@@ -35,8 +34,8 @@ func TestStore(t *testing.T) {
 	if got, err := s.Names(src, f.ID, f.Bytes, recipes...); err != nil || !slices.Equal(got, want) {
 		t.Fatal(got, err)
 	}
-	// A name that is not cached is not computed if the bytes are gone.
-	s.names.InvalidateAll()
+	// What must still be computed is not computed from bytes that are gone.
+	s.names.Purge()
 	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0]); err == nil {
 		t.Errorf("a name without bytes: %v", got)
 	}
@@ -55,12 +54,10 @@ func TestStoreIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
 	for i := range 1000 {
 		s.Put(ContentID{byte(i), byte(i >> 8)}, [32]byte{}, "name")
 	}
-	s.names.CleanUp()
-	if n := s.names.EstimatedSize(); n > 100 || full.Load() != int64(1000-n) {
+	if n := s.names.Len(); n > 100 || full.Load() != int64(1000-n) {
 		t.Errorf("%d names kept, %d went", n, full.Load())
 	}
 }
@@ -68,14 +65,13 @@ func TestStoreIsBounded(t *testing.T) {
 func BenchmarkNames(b *testing.B) {
 	pieces, size := body720p(false)
 	s, _ := NewStore(100, func() {})
-	defer s.Close()
 	f, _ := Identify(DataURL(pieces))
 	r := name.Recipe{Before: []byte("model"), After: []byte("image")}
 	b.Run("first", func(b *testing.B) {
 		b.SetBytes(size)
 		b.ReportAllocs()
 		for i := byte(0); b.Loop(); i++ {
-			s.names.InvalidateAll()
+			s.names.Purge()
 			s.Names(DataURL(pieces), f.ID, f.Bytes, r)
 		}
 	})

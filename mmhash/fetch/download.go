@@ -61,7 +61,7 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 		return nil, err
 	}
 	if e.err == nil && !cacheControl(resp.Header.Values("Cache-Control")).noStore {
-		f.bytes.Set(e.facts.ID, body)
+		f.bytes.add(e.facts.ID, body)
 	}
 	return e, nil
 }

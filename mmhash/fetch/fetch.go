@@ -26,7 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/maypok86/otter/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/sightline-router/sightline/internal/guard"
@@ -118,8 +118,8 @@ type Fetcher struct {
 	cfg    Config
 	rules  atomic.Pointer[Config] // the part that Change can change
 	client *http.Client
-	urls   *otter.Cache[key, *entry]
-	bytes  *otter.Cache[mmhash.ContentID, []byte]
+	urls   *lru.Cache[key, *entry]
+	bytes  *kept
 	hosts  *hosts
 	total  chan struct{}
 
@@ -151,28 +151,16 @@ func New(cfg Config) (*Fetcher, error) {
 	}
 	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), flight: map[key]*flight{},
 		hosts: newHosts(cfg.PerHost, cfg.now, cfg.NoRoom)}
-	f.urls = otter.Must(&otter.Options[key, *entry]{MaximumSize: cfg.URLs, OnAtomicDeletion: evicted[key, *entry](cfg.NoRoom, "picture URLs")})
-	f.bytes = otter.Must(&otter.Options[mmhash.ContentID, []byte]{
-		MaximumWeight:    uint64(cfg.ByteCache),
-		OnAtomicDeletion: evicted[mmhash.ContentID, []byte](cfg.NoRoom, "picture bytes"),
-		Weigher:          func(_ mmhash.ContentID, b []byte) uint32 { return uint32(len(b)) + 128 },
-	})
+	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // checked above
+	f.bytes = keep(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.rules.Store(&f.cfg)
 	f.client, f.idle = newClient(&f.cfg, f.rules.Load)
 	return f, nil
 }
 
-// evicted calls full for each evicted entry of a cache.
-func evicted[K comparable, V any](full func(string), what string) func(otter.DeletionEvent[K, V]) {
-	return func(e otter.DeletionEvent[K, V]) {
-		if e.WasEvicted() {
-			full(what)
-		}
-	}
-}
-
-// Change replaces AllowedDomains, Allow, Budget and Signing for requests from now on, and ignores the rest of cfg. The caches stay.
+// Change sets AllowedDomains, Allow, Budget and Signing anew, for what is asked for from now on; all else of cfg is left as it
+// was. What is remembered stays.
 func (f *Fetcher) Change(cfg Config) error {
 	own := f.cfg
 	own.AllowedDomains, own.Allow, own.Budget, own.Signing = slices.Clone(cfg.AllowedDomains), cfg.Allow, cfg.Budget, cfg.Signing
@@ -193,9 +181,6 @@ func (f *Fetcher) Close() {
 	f.stop()
 	f.wg.Wait()
 	f.idle()
-	f.urls.StopAllGoroutines()
-	f.bytes.StopAllGoroutines()
-	f.hosts.close()
 }
 
 // Get returns the identity of the picture behind rawURL, within the budget and ctx. Errors are *Error: Budget means that the
@@ -206,7 +191,7 @@ func (f *Fetcher) Get(ctx context.Context, rawURL string) (mmhash.Facts, error) 
 	if err != nil {
 		return mmhash.Facts{}, f.count(err)
 	}
-	e, known := f.urls.GetIfPresent(t.key)
+	e, known := f.urls.Get(t.key)
 	if known {
 		switch now := f.cfg.now(); {
 		case e.err != nil && now.Before(e.fresh) && e.err.Kind == NotAnImage:
@@ -242,7 +227,7 @@ func (f *Fetcher) Last(rawURL string) (mmhash.Facts, bool) {
 	if err != nil {
 		return mmhash.Facts{}, false
 	}
-	e, ok := f.urls.GetIfPresent(t.key)
+	e, ok := f.urls.Get(t.key)
 	if !ok || e.facts.Bytes == 0 {
 		return mmhash.Facts{}, false
 	}
@@ -256,8 +241,8 @@ func (f *Fetcher) Alias(rawURL string) (alias uint64, ok bool) {
 	return binary.LittleEndian.Uint64(t.key[:]), err == nil
 }
 
-// Bytes returns a picture's bytes if they are cached. They must not be changed.
-func (f *Fetcher) Bytes(id mmhash.ContentID) ([]byte, bool) { return f.bytes.GetIfPresent(id) }
+// Bytes gives a picture's bytes while they are kept. They must not be changed.
+func (f *Fetcher) Bytes(id mmhash.ContentID) ([]byte, bool) { return f.bytes.get(id) }
 
 // Hosts lists the hosts that failed recently, with their counters.
 func (f *Fetcher) Hosts() []HostState { return f.hosts.list() }
@@ -299,7 +284,7 @@ func (f *Fetcher) fly(t target, old *entry, fl *flight) {
 		e = f.failed(t, old, err)
 	}
 	if e != nil {
-		f.urls.Set(t.key, e)
+		f.urls.Add(t.key, e)
 	}
 	switch {
 	case err != nil:

@@ -9,14 +9,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/maypok86/otter/v2"
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 // hosts holds a limit, a failure counter and a circuit breaker per host. It keeps at most 4096 hosts.
 type hosts struct {
 	perHost int
 	now     func() time.Time
-	all     *otter.Cache[string, *host]
+	all     *lru.Cache[string, *host]
 }
 
 const (
@@ -47,16 +47,18 @@ type HostState struct {
 }
 
 func newHosts(perHost int, now func() time.Time, full func(string)) *hosts {
-	return &hosts{perHost, now, otter.Must(&otter.Options[string, *host]{MaximumSize: maxHosts, OnAtomicDeletion: evicted[string, *host](full, "picture hosts")})}
+	all, _ := lru.NewWithEvict(maxHosts, func(string, *host) { full("picture hosts") }) // an error only of a size below 1
+	return &hosts{perHost, now, all}
 }
 
-func (h *hosts) close() { h.all.StopAllGoroutines() }
-
-// enter waits for one of the host's slots. The caller must call leave with the result.
+// enter waits for one of the host's slots. The caller must leave with what came of it.
 func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
-	s, ok := h.all.GetIfPresent(name)
+	s, ok := h.all.Get(name)
 	if !ok {
-		s, _ = h.all.SetIfAbsent(name, &host{slots: make(chan struct{}, h.perHost)})
+		s = &host{slots: make(chan struct{}, h.perHost)}
+		if other, there, _ := h.all.PeekOrAdd(name, s); there {
+			s = other
+		}
 	}
 	if !s.admit(h.now()) {
 		return nil, &Error{Kind: Open, Host: name}
@@ -118,7 +120,11 @@ func (s *host) leave(now time.Time, err error) {
 
 func (h *hosts) list() (out []HostState) {
 	now := h.now()
-	for name, s := range h.all.All() {
+	for _, name := range h.all.Keys() {
+		s, ok := h.all.Peek(name)
+		if !ok {
+			continue
+		}
 		s.mu.Lock()
 		if s.failures > 0 {
 			out = append(out, HostState{name, s.failures, s.row, s.row >= openAfter && now.Before(s.until)})

@@ -23,7 +23,6 @@ func newNames(t *testing.T, decode func([]byte) (*RGB, error)) (p *Names, panics
 	panics = make(chan error, 1)
 	p = NewNames(store, func(err error) { panics <- err }, func() {})
 	p.decode = decode
-	t.Cleanup(store.Close)
 	t.Cleanup(p.Close)
 	return p, panics
 }

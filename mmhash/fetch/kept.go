@@ -1,0 +1,55 @@
+package fetch
+
+import (
+	"math"
+	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// kept are pictures' bytes, up to so many in all; the least recently used go for others. Safe for concurrent use.
+type kept struct {
+	most int64
+	full func() // is told of each that goes, or finds no room at all
+
+	mu   sync.Mutex
+	room int64 // bytes that are left
+	all  *simplelru.LRU[mmhash.ContentID, []byte]
+}
+
+func keep(most int64, full func()) *kept {
+	all, _ := simplelru.NewLRU[mmhash.ContentID, []byte](math.MaxInt, nil) // an error only of a size below 1
+	return &kept{most: most, full: full, room: most, all: all}
+}
+
+// weight is what a picture takes: its bytes and the place that it has.
+func weight(b []byte) int64 { return int64(len(b)) + 128 }
+
+func (k *kept) get(id mmhash.ContentID) ([]byte, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.all.Get(id)
+}
+
+func (k *kept) add(id mmhash.ContentID, b []byte) {
+	if weight(b) > k.most {
+		k.full()
+		return
+	}
+	gone := 0
+	k.mu.Lock()
+	if old, ok := k.all.Peek(id); ok {
+		k.room += weight(old)
+	}
+	k.all.Add(id, b)
+	for k.room -= weight(b); k.room < 0; gone++ {
+		_, old, _ := k.all.RemoveOldest()
+		k.room += weight(old)
+	}
+	k.mu.Unlock()
+	for range gone {
+		k.full()
+	}
+}
