@@ -25,6 +25,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
@@ -279,7 +280,11 @@ func Listen(addr string) (lis net.Listener, err error) {
 	if path, isUnix := strings.CutPrefix(addr, "unix:"); isUnix {
 		lis, err = listenUnix(path)
 	} else if lis, err = net.Listen("tcp", addr); err != nil {
-		err = fmt.Errorf("%w (want host:port, such as 127.0.0.1:9002, or unix:/path)", err)
+		want := "host:port, such as 127.0.0.1:9002, or unix:/path"
+		if errors.Is(err, syscall.EADDRINUSE) {
+			want = "a port that is free; does another Sightline run?"
+		}
+		err = fmt.Errorf("%w (want %s)", err, want)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen address %q: %w", addr, err)

@@ -148,7 +148,13 @@ func TestListen(t *testing.T) {
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
 	for addr, want := range map[string]string{
+		taken.Addr().String():       "does another Sightline run?",
 		"unix:" + stale:             "",
 		"unix:" + dir + "/new":      "",
 		"127.0.0.1:0":               "",

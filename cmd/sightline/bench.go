@@ -10,7 +10,7 @@ import (
 )
 
 type benchCmd struct {
-	URL     string   `name:"url" xor:"side" placeholder:"http://127.0.0.1:10000" help:"The Envoy to measure."`
+	URL     string   `name:"url" xor:"side" placeholder:"URL" help:"The Envoy to measure, such as http://127.0.0.1:10000."`
 	Without string   `placeholder:"URL" help:"A way to the same workers without Sightline, to be asked in turns and shown beside."`
 	ExtProc string   `xor:"side" placeholder:"ADDR" help:"Ask Sightline itself for decisions, in an Envoy's place: host:port or unix:/path. No worker gets a request."`
 	Model   string   `help:"The model that requests name; default: the first of /v1/models."`
@@ -19,7 +19,7 @@ type benchCmd struct {
 	Shape   string  `enum:"chats,images,agents" default:"images" help:"chats: turns of text; images: questions about pictures; agents: long instructions, many short steps."`
 	Reuse   float64 `default:"0.5" help:"Share of the conversations that begin as another: with the same picture, or the same instructions."`
 	Rate    float64 `default:"2" help:"Conversations that begin a second."`
-	Seconds float64 `default:"30" help:"For how long they begin, a round."`
+	Seconds float64 `default:"30" help:"For how long they begin, a round; it ends when the last one has, up to a minute later at the pace of people."`
 	Trace   string  `type:"existingfile" help:"Play a trace in Mooncake's form instead, gzipped or not; a decision log is one."`
 	Speed   float64 `default:"1" help:"How many times faster than recorded, or than people think between turns."`
 	Most    int     `default:"10000" help:"Requests a round, at most."`

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/fleetsim"
@@ -29,5 +31,8 @@ func (c *replayCmd) Run() error {
 		defer f.Close()
 		logs = append(logs, f)
 	}
-	return fleetsim.Replay{Config: cfg, Name: filepath.Base(c.Config), Log: io.MultiReader(logs...), Cache: c.CacheTokens}.Run(os.Stdout)
+	if err = (fleetsim.Replay{Config: cfg, Name: filepath.Base(c.Config), Log: io.MultiReader(logs...), Cache: c.CacheTokens}).Run(os.Stdout); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(c.Files, ", "), err)
+	}
+	return nil
 }

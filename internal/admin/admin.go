@@ -7,11 +7,12 @@
 //	/explain    ?id=…: a decision with its candidates, their costs and its outcome; POST a request: where it would go now
 //	/v1/route   POST a request: the worker that it should be sent to (route.go)
 //	/audit       the last requests that were not stored as predicted, as JSON
-//	/report      the effect of steering: requests steered and requests left alone, as JSON
-//	/workers     the workers as JSON; POST /workers/resync?worker=… rebuilds the index of one from its events
-//	/hosts       hosts of image URLs that failed recently, and whether they are in back-off, as JSON
-//	/reload      POST reads the configuration again, and reports what of it needs a restart
-//	/index       the index of a worker-rank, one block per line as JSON: ?worker=…&rank=0
+//	/report      what steering brings: requests steered and requests left alone, as JSON
+//	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
+//	/unserved    model names that requests of the last hour asked for and nobody serves, as JSON
+//	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
+//	/reload      POST reads the configuration again, and says what of it needs a restart
+//	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
 //	/debug/pprof/ for the Go tool pprof
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
@@ -125,6 +126,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Workers()) })
 	mux.HandleFunc("POST /workers/resync", s.resync)
 	mux.HandleFunc("POST /reload", s.reload)
+	mux.HandleFunc("GET /unserved", func(w http.ResponseWriter, _ *http.Request) { answer(w, append([]string{}, s.Router.Unserved()...)) })
 	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
 	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
 	mux.HandleFunc("GET /report", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Report()) })

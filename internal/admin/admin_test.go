@@ -94,6 +94,10 @@ func TestPages(t *testing.T) {
 		t.Errorf("/decisions?id=first: %+v (%v)", one, err)
 	}
 	get("GET", "/decisions?id=third", 404)
+	var unserved []string
+	if err := json.Unmarshal([]byte(get("GET", "/unserved", 200)), &unserved); err != nil || len(unserved) != 1 || unserved[0] != "<b>none</b>" {
+		t.Errorf("/unserved: %q (%v)", unserved, err)
+	}
 
 	get("GET", "/healthz", 200)
 	if s := get("GET", "/readyz", 200); s != "ready: all is known\n" {

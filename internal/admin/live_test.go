@@ -14,6 +14,8 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -170,9 +172,17 @@ func TestEveryCostHasAColour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	legend := newDecided(Explained{Recent: router.Recent{Ranked: make([]router.Considered, 1)}}).Legend
-	if len(legend) == 0 {
-		t.Fatal("no costs")
+	terms := choose.Terms{Prefill: 1, Queue: 1, Tail: 1, Stall: 1, Requests: 1, Context: 1, Cache: 1, Fetch: 1, Elsewhere: 1, Distance: 1}
+	of := func(t choose.Terms) router.Considered {
+		return router.Considered{Candidate: decisionlog.Candidate{Terms: t}}
+	}
+	some := []router.Considered{of(choose.Terms{Queue: 1}), of(choose.Terms{Prefill: 1})}
+	if few := newDecided(Explained{Recent: router.Recent{Ranked: some}}).Legend; len(few) != 2 || few[0].Class != "c1" || few[1].Class != "c2" {
+		t.Errorf("of two costs that somebody has: %+v", few)
+	}
+	legend := newDecided(Explained{Recent: router.Recent{Ranked: []router.Considered{of(terms)}}}).Legend
+	if len(legend) != len(terms.Named()) {
+		t.Fatalf("%d of %d costs", len(legend), len(terms.Named()))
 	}
 	for _, b := range legend {
 		if strings.Count(string(css), "--"+b.Class+":") != 2 || !strings.Contains(string(css), "."+b.Class+" {") {

@@ -17,7 +17,8 @@ import (
 // view is the page's data.
 type view struct {
 	Version  string
-	Title    string // of the page about one worker, image or decision; "": the whole page
+	Title    string // of one worker's or image's or decision's page; "": of all
+	Worker   bool   // it is a worker's
 	Decision *decided
 	NotReady string
 	// Configuration is what is wrong with the configuration as last read, or what needs a restart; "": nothing.
@@ -40,6 +41,7 @@ type view struct {
 	Minutes, Hour []plot
 	Rows          []row
 	Decisions     []decision
+	Shown         int // decisions at most
 	Probes        []probed
 	Findings      []audit.Finding
 	Hosts         []fetch.HostState
@@ -74,13 +76,13 @@ type share struct {
 	Percent int
 }
 
-// shown is how many decisions a page lists.
-const shown = 25
+// shown is how many decisions the page lists; that of a worker or an image, which has little else, shownOf.
+const shown, shownOf = 25, 100
 
 // view collects the page's data, or that of one worker or image if it is named.
 func (c *cockpit) view(worker, image string) *view {
 	s := &c.state
-	v := &view{Version: s.Version, Configuration: s.Configuration()}
+	v := &view{Version: s.Version, Configuration: s.Configuration(), Shown: shown}
 	if _, err := s.Ready(); err != nil {
 		v.NotReady = err.Error()
 	}
@@ -106,15 +108,14 @@ func (c *cockpit) view(worker, image string) *view {
 	of := all
 	switch {
 	case worker != "":
-		v.Title = "worker " + worker
+		v.Title, v.Worker, v.Shown = "worker "+worker, true, shownOf
+		v.Rows = slices.DeleteFunc(v.Rows, func(r row) bool { return r.Name != worker })
 		of = slices.DeleteFunc(all, func(d router.Recent) bool { return d.Worker != worker })
 	case image != "":
-		v.Title = "image " + image
+		v.Title, v.Shown = "image "+image, shownOf
 		of = slices.DeleteFunc(all, func(d router.Recent) bool { return !slices.Contains(d.Images, image) })
 	}
-	if v.Title == "" {
-		of = of[:min(len(of), shown)]
-	}
+	of = of[:min(len(of), v.Shown)]
 	for i := range of {
 		v.Decisions = append(v.Decisions, newDecision(&of[i]))
 	}
@@ -281,15 +282,21 @@ func newDecided(e Explained) *decided {
 	for i := range e.Ranked {
 		most = max(most, e.Ranked[i].Cost)
 	}
+	counts := make(map[string]bool) // terms that somebody has
 	for _, c := range e.Ranked {
-		k, at := &c.Terms, 0.0
+		for _, t := range c.Terms.Named() {
+			counts[t.Name] = counts[t.Name] || t.Tokens > 0
+		}
+	}
+	for _, c := range e.Ranked {
+		at := 0.0
 		one := candidate{Considered: c}
-		for i, t := range []struct {
-			name   string
-			tokens float64
-		}{{"prefill", k.Prefill}, {"queue", k.Queue}, {"long wait", k.Tail}, {"stall", k.Stall}, {"requests", k.Requests}, {"context", k.Context}, {"cache", k.Cache}, {"fetch", k.Fetch}, {"elsewhere", k.Elsewhere}, {"distance", k.Distance}} {
-			width := 300 * t.tokens / most
-			one.Bars = append(one.Bars, bar{t.name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width), short(t.tokens)})
+		for i, t := range c.Terms.Named() {
+			if !counts[t.Name] {
+				continue
+			}
+			width := 300 * t.Tokens / most
+			one.Bars = append(one.Bars, bar{t.Name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width), short(t.Tokens)})
 			at += width
 		}
 		d.Legend = one.Bars

@@ -16,6 +16,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,7 +79,7 @@ func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error
 // sides returns the sides to measure, the one with Sightline first.
 func (o *Options) sides(ctx context.Context) ([]*side, error) {
 	if (o.URL == "") == (o.ExtProc == "") {
-		return nil, errors.New("want --url or --ext-proc, and one of them")
+		return nil, errors.New("nothing to measure is named (want one of --url, an Envoy such as http://127.0.0.1:10000, and --ext-proc, a Sightline such as 127.0.0.1:9002)")
 	}
 	if o.ExtProc != "" {
 		if o.Without != "" || o.Model == "" {
@@ -87,11 +88,16 @@ func (o *Options) sides(ctx context.Context) ([]*side, error) {
 		ask, err := dial(o.ExtProc)
 		return []*side{{Name: "Sightline alone", ask: ask}}, err
 	}
+	for _, at := range []*string{&o.URL, &o.Without} {
+		if *at != "" && !strings.Contains(*at, "://") {
+			*at = "http://" + *at
+		}
+	}
 	client := &http.Client{Timeout: 10 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: o.Clients, DisableCompression: true}}
 	if o.Model == "" {
 		var err error
 		if o.Model, err = served(ctx, client, o.URL, o.Header); err != nil {
-			return nil, fmt.Errorf("--model is not given, and %w", err)
+			return nil, fmt.Errorf("%s tells no model to ask for: %w (want an Envoy before the workers; --model NAME does without /v1/models)", o.URL, err)
 		}
 	}
 	through := func(name, url string) *side {

@@ -166,12 +166,12 @@ func TestTrace(t *testing.T) {
 func TestRefused(t *testing.T) {
 	e := newEngine(t)
 	for want, change := range map[string]func(*Options){
-		"--url or --ext-proc":  func(o *Options) { o.URL = "" },
+		"want one of --url":    func(o *Options) { o.URL = "" },
 		"no traffic of shape":  func(o *Options) { o.Shape = "x" },
 		"no such file":         func(o *Options) { o.Trace = "nowhere" },
 		"--ext-proc needs":     func(o *Options) { o.URL, o.ExtProc = "", "127.0.0.1:1" },
 		"every request failed": func(o *Options) { o.Header = nil; o.Model = "m" },
-		"--model is not given": func(o *Options) { o.URL += "/nothing"; e.fail = true },
+		"no model to ask for":  func(o *Options) { o.URL = strings.TrimPrefix(o.URL, "http://") + "/nothing"; e.fail = true },
 		"no request comes in":  func(o *Options) { o.Rate = 1e-9; o.Seconds = 1e-9 },
 	} {
 		o := e.options()

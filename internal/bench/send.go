@@ -92,7 +92,7 @@ func served(ctx context.Context, client *http.Client, url string, header http.He
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return "", err
+		return "", errors.Unwrap(err) // without the URL again
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
@@ -102,5 +102,5 @@ func served(ctx context.Context, client *http.Client, url string, header http.He
 	if name := gjson.GetBytes(text, "data.0.id").Str; name != "" {
 		return name, nil
 	}
-	return "", fmt.Errorf("%s/v1/models names none: status %d", url, resp.StatusCode)
+	return "", fmt.Errorf("/v1/models names none, status %d", resp.StatusCode)
 }

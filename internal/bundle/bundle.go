@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	take("config.yaml", func() ([]byte, error) { return b.configuration(o.Config) })
 	take("version.json", func() ([]byte, error) { return json.Marshal(buildinfo.Read()) })
-	for _, page := range []string{"workers", "probes", "audit", "decisions?n=200", "hosts", "metrics"} {
+	for _, page := range []string{"workers", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
 		take("sightline/"+path, func() ([]byte, error) {
 			text, err := get(ctx, o.Admin, page, b.token)

@@ -95,6 +95,8 @@ func TestStandalone(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
 		{"lisen: x", "lisen: unknown key (did you mean listen?)"},
+		{"moed: observe", "moed: unknown key (did you mean mode?)"},
+		{"modles: []", "modles: unknown key (did you mean models?)"},
 		{"lisen: x\nworkers:\n- {adr: 1}\n- {addr: [1]}\nevents: {}", "events: unknown key\nlisen: unknown key (did you mean listen?)\nworkers[0].adr: unknown key (did you mean addr?)\nworkers[1].addr: "},
 		{"tenants: {required: true}", "tenants.required: true, but no header"},
 		{"tenants: {header: Authorization}", "tenants.header: \"Authorization\" is no name"},

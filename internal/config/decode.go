@@ -246,22 +246,27 @@ func unknown(key string, fields map[string]reflect.Type) string {
 	return fmt.Sprintf("unknown key (did you mean %s?)", best)
 }
 
-// distance returns the edit distance between a and b.
+// distance is how many letters must be changed, added, left out or swapped with the next to make b of a.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	rows := make([][]int, len(a)+1) // rows[i][j] is that of a[:i] and b[:j]
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
 	}
-	for i := range len(a) {
-		prev := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := prev
-			if a[i] != b[j] {
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
 				cost++
 			}
-			prev, row[j+1] = row[j+1], min(cost, row[j+1]+1, row[j]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cost = min(cost, rows[i-2][j-2]+1)
+			}
+			rows[i][j] = min(cost, rows[i-1][j]+1, rows[i][j-1]+1)
 		}
 	}
-	return row[len(b)]
+	return rows[len(a)][len(b)]
 }

@@ -51,6 +51,7 @@ type page struct {
 	workers   []admin.Worker
 	findings  []audit.Finding
 	decisions []router.Recent
+	unserved  []string
 	metrics   string
 }
 
@@ -66,6 +67,8 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(p.findings)
 	case "/decisions":
 		_ = json.NewEncoder(w).Encode(p.decisions)
+	case "/unserved":
+		_ = json.NewEncoder(w).Encode(p.unserved)
 	case "/metrics":
 		fmt.Fprint(w, p.metrics)
 	}
@@ -98,6 +101,7 @@ func (f *fleet) decide(change func(d *router.Recent)) {
 
 const yamlText = `
 admin: ""
+envoy: {listen: "127.0.0.1:9"} # not the default: an Envoy may run on this machine
 load_every: 1s
 models: [{name: sim-vl, dir: DIR, engine_version: 0.32.0, engine_model: sim-vl, block_size: 16}]
 workers:
@@ -241,6 +245,9 @@ var mistakes = []mistake{
 	{"6 requests for others", "SL0103", Warning, `requests name models that nobody serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
 		f.page.decisions = append(f.page.decisions, router.Recent{Asked: "gpt-5", Reason: router.Load})
 	}},
+	{"6 requests for others, an hour ago", "SL0103", Warning, `requests name models that nobody serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
+		f.page.unserved = []string{"gpt-5"}
+	}},
 	{"7 hash seed", "SL0302", Warning, "a and b name the same block otherwise", "PYTHONHASHSEED=0", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashSeed = "7" }) }},
 	{"7 hash algorithm", "SL0302", Warning, "a hashes with sha256, b with sha256_cbor", "--prefix-caching-hash-algo", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashAlgo = vllmid.SHA256 }) }},
 	{"8 event socket refuses", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:", "publish at tcp://*:PORT (not at localhost)", func(f *fleet) { f.up = func(w []*sim.Worker) { w[0].StopEvents() } }},
@@ -284,7 +291,7 @@ var mistakes = []mistake{
 		f.envoy = pairs("prefix: x-target-worker }", "prefix: x-other }")
 	}},
 	{"22 replicas", "SL0504", Error, "agents publish to one of 2", "nats: {url: …}", func(f *fleet) {
-		f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {listen: \"127.0.0.1:0\"}\nenvoy: {sightlines: [\"10.0.0.1:9002\", \"10.0.0.2:9002\"]}")
+		f.config = pairs(`envoy: {`, "nats: {listen: \"127.0.0.1:0\"}\nenvoy: {sightlines: [\"10.0.0.1:9002\", \"10.0.0.2:9002\"], ")
 	}},
 	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, none decodes", "dynamo.component", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "prefill" }},
 	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
@@ -445,6 +452,11 @@ func TestForms(t *testing.T) {
 	o.Out, o.JSON = out, true
 	if status, err := Run(t.Context(), o); status != 2 || err != nil || !json.Valid(out.Bytes()) || !strings.Contains(out.String(), `"fix":"failure_mode_allow: true`) {
 		t.Errorf("%d, %v: %s", status, err, out)
+	}
+	out.Reset()
+	o.JSON = false
+	if _, err := Run(t.Context(), o); err != nil || !strings.Contains(out.String(), "- SL0109 SL0107 SL0103 SL0108 SL0101 SL0102 SL0104 SL0105 SL0106 (not checked: --pre looks at files alone)\n") {
+		t.Errorf("what was not looked at for one reason takes one line: %v\n%s", err, out)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	changed := &mends{t: t, stop: stop, file: o.Envoy}

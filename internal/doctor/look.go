@@ -87,6 +87,7 @@ type running struct {
 	findings  []audit.Finding
 	decisions []router.Recent
 	metrics   map[string]*dto.MetricFamily
+	unserved  []string
 }
 
 // agent is what an agent reports of itself.
@@ -313,6 +314,7 @@ func (s *seen) askSightline(ctx context.Context) (*running, string) {
 			return nil, err.Error()
 		}
 	}
+	_ = s.get(ctx, "/unserved", &r.unserved) // 0.1.0 has none
 	return r, ""
 }
 

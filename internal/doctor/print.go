@@ -3,6 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // marks are the symbols and colours (SGR) of verdicts.
@@ -14,7 +15,10 @@ func (o *Options) print(list []Result) error {
 		return json.NewEncoder(o.Out).Encode(map[string]any{"status": Status(list), "checks": list})
 	}
 	category, count := "", map[Verdict]int{}
-	for _, r := range list {
+	for len(list) > 0 {
+		same := list[:alike(list)]
+		list = list[len(same):]
+		r := same[0]
 		if r.Category != category {
 			if category != "" {
 				fmt.Fprintln(o.Out)
@@ -22,7 +26,14 @@ func (o *Options) print(list []Result) error {
 			category = r.Category
 			fmt.Fprintln(o.Out, category)
 		}
-		count[r.Verdict]++
+		if count[r.Verdict] += len(same); len(same) > 1 {
+			fmt.Fprint(o.Out, o.mark(r.Verdict))
+			for _, one := range same {
+				fmt.Fprint(o.Out, " ", one.Code)
+			}
+			fmt.Fprintf(o.Out, " (%s)\n", r.Evidence[0])
+			continue
+		}
 		if err := o.printOne(r, ""); err != nil {
 			return err
 		}
@@ -31,19 +42,34 @@ func (o *Options) print(list []Result) error {
 	return err
 }
 
+// alike counts the checks at the list's beginning that were not made for one reason, where that says it more shortly.
+func alike(list []Result) int {
+	first := list[0]
+	other := slices.IndexFunc(list, func(r Result) bool {
+		return r.Verdict != Unchecked || r.Category != first.Category || len(r.Evidence) == 0 || r.Evidence[0] != first.Evidence[0]
+	})
+	if other < 0 {
+		return len(list)
+	}
+	return max(other, 1)
+}
+
+func (o *Options) mark(v Verdict) string {
+	if m := marks[v]; o.Color {
+		return "\x1b[" + m.color + "m" + m.mark + "\x1b[0m"
+	}
+	return marks[v].mark
+}
+
 func (o *Options) printOne(r Result, before string) (err error) {
 	if before != "" && o.JSON {
 		return json.NewEncoder(o.Out).Encode(r)
-	}
-	m := marks[r.Verdict]
-	if o.Color {
-		m.mark = "\x1b[" + m.color + "m" + m.mark + "\x1b[0m"
 	}
 	why := ""
 	if r.Verdict == Unchecked && len(r.Evidence) > 0 {
 		why = " (" + r.Evidence[0] + ")"
 	}
-	_, err = fmt.Fprintf(o.Out, "%s %s %s%s%s\n", m.mark, r.Code, before, r.Title, why)
+	_, err = fmt.Fprintf(o.Out, "%s %s %s%s%s\n", o.mark(r.Verdict), r.Code, before, r.Title, why)
 	if r.Verdict == OK || r.Verdict == Unchecked {
 		return err
 	}

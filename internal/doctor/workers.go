@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 
@@ -66,7 +68,11 @@ func configuration(s *seen, r *report) {
 		r.ok("%d models, %d workers", len(s.cfg.Models), len(s.cfg.Workers))
 		return
 	}
-	r.bad(Error, "mend the keys that are named; docs/configuration.md has all of them", "%v", s.configErr)
+	fix := "mend the keys that are named; docs/configuration.md has all of them"
+	if errors.Is(s.configErr, os.ErrNotExist) {
+		fix = "what it names is not here: correct -c, or the path of that key"
+	}
+	r.bad(Error, fix, "%v", s.configErr)
 }
 
 func answers(s *seen, r *report) {
@@ -144,6 +150,9 @@ func names(s *seen, r *report) {
 		}
 	})
 	var strange []string
+	if s.running != nil {
+		strange = s.running.unserved // of an hour; the last decisions may be of a minute
+	}
 	for _, d := range s.decisions() {
 		if d.Asked != "" && !slices.Contains(strange, d.Asked) {
 			strange = append(strange, d.Asked)

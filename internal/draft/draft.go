@@ -15,9 +15,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -119,7 +122,13 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 		w, err := d.deployed(ctx)
 		return []*worker{w}, err
 	}
-	for _, addr := range d.Workers {
+	for i, addr := range d.Workers {
+		switch host, port, err := net.SplitHostPort(addr); {
+		case err != nil || host == "" || port == "" || strings.ContainsRune(host, '/'):
+			return nil, fmt.Errorf("--worker %s: no address of a worker (want host:port, such as 10.0.0.5:8000)", addr)
+		case slices.Contains(d.Workers[:i], addr):
+			return nil, fmt.Errorf("--worker %s is given twice", addr)
+		}
 		list = append(list, &worker{Facts: rules.Facts{Addr: addr}})
 	}
 	for i := range d.Groups {
@@ -153,7 +162,7 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	if w.Facts, err = survey.Ask(ctx, d.client, w.Addr); err != nil {
-		return fmt.Errorf("worker %s: %w", w.Addr, err)
+		return fmt.Errorf("worker %s does not say what it is: %w (is it up, and is that the port of its OpenAI-style API?)", w.Addr, err)
 	}
 	switch {
 	case w.FrontEnd:

@@ -22,6 +22,9 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 		}
 		if name == m.name && (named || len(d.models) == 1) {
 			m.dirFrom = "as given"
+			if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+				return fmt.Errorf("--model-dir %s is no directory that is here (want one with config.json, tokenizer.json and the like; weights are not needed)", dir)
+			}
 			m.dir, err = filepath.Abs(dir)
 			return err
 		}

@@ -220,7 +220,7 @@ func (d *drafter) write() error {
 		_, err = serve.Load(quiet)
 	}
 	if err != nil {
-		return fmt.Errorf("what the workers said makes no configuration that starts, so nothing is written: %w", err)
+		return fmt.Errorf("what was learnt makes no configuration that starts, so nothing is written: %s", strings.ReplaceAll(err.Error(), draft.Name(), configFile))
 	}
 	variant := ""
 	if len(cfg.Kubernetes.Workers) > 0 {

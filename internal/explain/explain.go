@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -70,12 +71,16 @@ func Run(ctx context.Context, o Options) error {
 		defer in.Close()
 	}
 	var failed error
+	n := 0
 	err = eachRequest(in, func(request []byte) {
-		if failed == nil {
+		if n++; failed == nil {
 			failed = explain(request)
 			out.Flush()
 		}
 	})
+	if n == 0 && err == nil {
+		failed = fmt.Errorf("no request in %s (want the body that a client would send, or --id of a decision)", map[bool]string{true: "standard input", false: o.File}[o.File == "-"])
+	}
 	return cmp.Or(failed, err)
 }
 

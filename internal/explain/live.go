@@ -9,11 +9,14 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/choose"
 )
 
 // showRoute prints where a running Sightline would send a request now.
@@ -61,7 +64,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 			e.HeldTokens, behind(", not chosen for: ", e.Regret))
 	}
 	if len(e.Ranked) > 0 {
-		line("margin", "%.0f tokens before the next; %d others cost as much", e.Margin, e.Ties)
+		line("margin", "%.0f tokens cheaper than the next; %d of the others cost as much", e.Margin, e.Ties)
 		table(w, &e)
 	}
 	if e.Used != "" || e.Code != 0 {
@@ -74,20 +77,39 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	return err
 }
 
-// table prints the candidates, one per line: what they hold, their load, and each term of their cost.
+// table is of the candidates, one a line: what they hold, how loaded they are, and what they cost with each term of it. Columns in
+// which nobody has anything are left out.
 func table(w io.Writer, e *admin.Explained) {
 	fmt.Fprintf(w, "\n%d candidates, in tokens; cost is the sum of what stands behind it:\n", e.Considered)
-	t := tabwriter.NewWriter(w, 0, 1, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "worker\tholds\tin lower tiers\tpredicted\tto encode\tin flight\tqueued\ttokens/s\tcost\tprefill\tqueue\ttail\tstall\trequests\tcontext\tcache\tfetch\telsewhere\tdistance\t")
+	rows := [][]string{{"worker", "holds", "in lower tiers", "predicted", "to encode", "in flight", "queued", "tokens/s", "cost"}}
+	for _, t := range (choose.Terms{}).Named() {
+		rows[0] = append(rows[0], t.Name)
+	}
+	number := func(n float64) string { return fmt.Sprintf("%.0f", n) }
 	for i := range e.Ranked {
-		c, k := &e.Ranked[i], &e.Ranked[i].Terms
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%.0f\t", place(c.Worker, c.Rank), c.Exact, c.Offloaded, c.Predicted, c.Encode, c.Inflight, c.Backlog)
+		c := &e.Ranked[i]
+		row := []string{place(c.Worker, c.Rank), strconv.Itoa(c.Exact), strconv.Itoa(c.Offloaded), strconv.Itoa(c.Predicted), strconv.Itoa(c.Encode), strconv.Itoa(c.Inflight),
+			number(c.Backlog)}
 		if c.Out != "" {
-			fmt.Fprintf(t, "\t%s\t\t\t\t\t\t\t\t\t\t\t\n", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has its share"}[c.Out])
-			continue
+			row = append(row, "", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has its share"}[c.Out])
+		} else {
+			row = append(row, number(c.Rate), number(c.Cost))
+			for _, t := range c.Terms.Named() {
+				row = append(row, number(t.Tokens))
+			}
+			row = append(row, note(c))
 		}
-		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t", c.Rate, c.Cost, k.Prefill, k.Queue, k.Tail, k.Stall, k.Requests, k.Context, k.Cache, k.Fetch, k.Elsewhere, k.Distance)
-		fmt.Fprintln(t, behind("", note(c)))
+		rows = append(rows, row)
+	}
+	t := tabwriter.NewWriter(w, 0, 1, 2, ' ', tabwriter.AlignRight)
+	for _, row := range rows {
+		for i, cell := range row {
+			always := i < 2 || i == 8 || i >= len(rows[0]) // the worker, what it holds, its cost, the note
+			if always || slices.ContainsFunc(rows[1:], func(r []string) bool { return i < len(r) && r[i] != "0" && r[i] != "" }) {
+				fmt.Fprint(t, cell, "\t")
+			}
+		}
+		fmt.Fprintln(t)
 	}
 	_ = t.Flush()
 	fmt.Fprintln(w)

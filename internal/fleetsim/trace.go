@@ -101,7 +101,7 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 			err = l.check()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
+			return nil, fmt.Errorf("line %d: %w (want a line that decision_log writes, or one of a trace in Mooncake's form)", n, err)
 		}
 		lines = append(lines, l)
 	}
@@ -109,7 +109,7 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 	case scan.Err() != nil:
 		return nil, fmt.Errorf("line %d: %w", n+1, scan.Err())
 	case len(lines) == 0:
-		return nil, fmt.Errorf("no request in %d lines", n)
+		return nil, fmt.Errorf("no request in %d lines (want what decision_log writes, or a trace in Mooncake's form)", n)
 	}
 	slices.SortStableFunc(lines, func(a, b traceLine) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
 	ends := make(map[uint64]int) // the last whole hash id of a prompt → its tokens, to recognize later turns

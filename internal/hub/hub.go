@@ -143,7 +143,7 @@ func (h Hub) get(ctx context.Context, client *http.Client, path string) (*http.R
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err
 		}
-		return nil, fmt.Errorf("the hub does not answer: %w", err)
+		return nil, fmt.Errorf("the hub of HF_ENDPOINT does not answer: %w", err)
 	}
 	switch res.StatusCode {
 	case http.StatusOK:

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/router/report"
@@ -29,8 +31,15 @@ func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.JSON {
+	none := r.Steered.Requests+r.Left.Requests == 0
+	switch {
+	case none && len(o.Files) > 0:
+		return fmt.Errorf("%s: no request in it that was decided (want what decision_log writes)", strings.Join(o.Files, ", "))
+	case o.JSON:
 		return json.NewEncoder(out).Encode(r)
+	case none:
+		_, err = fmt.Fprintf(out, "Nothing to report yet: no request has ended since %s.\n", r.Since.UTC().Format(time.RFC3339))
+		return err
 	}
 	_, err = fmt.Fprint(out, r)
 	return err
@@ -49,7 +58,10 @@ func (o *ReportOptions) read(ctx context.Context) (r report.Report, err error) {
 	if err != nil {
 		return r, err
 	}
-	return report.ReadLog(lines)
+	if r, err = report.ReadLog(lines); err != nil {
+		err = fmt.Errorf("%s: %w (want what decision_log writes)", strings.Join(o.Files, ", "), err)
+	}
+	return r, err
 }
 
 // readers returns a reader of the concatenated files. The caller must call end, also after an error.

@@ -1,0 +1,40 @@
+package explain
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/decisionlog"
+)
+
+// The table has the columns in which somebody has something, in line for all rows.
+func TestTable(t *testing.T) {
+	var e admin.Explained
+	e.Considered = 3
+	e.Ranked = []router.Considered{
+		{Candidate: decisionlog.Candidate{Worker: "a", Rank: -1, Exact: 80, Predicted: 80, Cost: 9, Terms: choose.Terms{Prefill: 9}}},
+		{Candidate: decisionlog.Candidate{Worker: "b", Rank: 1, Cost: 150, Terms: choose.Terms{Prefill: 89, Tail: 61}}, Doubtful: true},
+		{Candidate: decisionlog.Candidate{Worker: "c", Rank: -1}, Out: "full"},
+	}
+	var out strings.Builder
+	table(&out, &e)
+	want := `
+3 candidates, in tokens; cost is the sum of what stands behind it:
+    worker  holds  predicted  cost  prefill  long wait
+         a     80         80     9        9          0
+  b rank 1      0          0   150       89         61  its events are late
+         c      0          0  full
+`
+	got := out.String()
+	for _, line := range strings.Split(strings.TrimSpace(want), "\n") {
+		if !strings.Contains(got, strings.TrimRight(line, " ")) {
+			t.Errorf("%s\nlacks %q", got, line)
+		}
+	}
+	if strings.Contains(got, "queue") || strings.Contains(got, "tiers") {
+		t.Error(got)
+	}
+}

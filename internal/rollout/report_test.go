@@ -1,0 +1,49 @@
+package rollout
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Where there is nothing to report that is said, and what cannot be read is named with what is wanted.
+func TestNothingToReport(t *testing.T) {
+	file := func(name, text string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	running := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/report" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write([]byte(`{"since":"2026-11-23T02:33:00Z","mode":"observe"}`))
+	}))
+	defer running.Close()
+	for name, c := range map[string]struct {
+		o    ReportOptions
+		want string
+	}{
+		"an empty log":   {ReportOptions{Files: []string{file("empty.jsonl", "")}}, "empty.jsonl: no request in it that was decided (want what decision_log writes)"},
+		"no log":         {ReportOptions{Files: []string{file("a.yaml", "# models")}}, "a.yaml: line 1: "},
+		"just started":   {ReportOptions{Admin: running.URL}, "Nothing to report yet: no request has ended since 2026-11-23T02:33:00Z."},
+		"nobody":         {ReportOptions{Admin: "127.0.0.1:1"}, "nobody answers at http://127.0.0.1:1: "},
+		"another's page": {ReportOptions{Admin: running.URL + "/x"}, "is no Sightline's admin page"},
+	} {
+		var out strings.Builder
+		err := Report(t.Context(), c.o, &out)
+		said := out.String()
+		if err != nil {
+			said = err.Error()
+		}
+		if !strings.Contains(said, c.want) || (err == nil) != (name == "just started") {
+			t.Errorf("%s: %q, %v (want %q)", name, said, err, c.want)
+		}
+	}
+}
