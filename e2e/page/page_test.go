@@ -84,15 +84,22 @@ func (d demo) traffic(t *testing.T, seconds int) (stop func()) {
 	return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 }
 
-func (d demo) ask(t *testing.T) {
+func (d demo) ask(t *testing.T) { d.send(t, d.body, http.StatusOK) }
+
+// askFor asks for a model that no worker has.
+func (d demo) askFor(t *testing.T, model string) {
+	d.send(t, fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"Hello"}]}`, model), http.StatusNotFound)
+}
+
+func (d demo) send(t *testing.T, body string, status int) {
 	t.Helper()
-	resp, err := http.Post(d.envoy+"/v1/chat/completions", "application/json", strings.NewReader(d.body))
+	resp, err := http.Post(d.envoy+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("status %d, %v", resp.StatusCode, err)
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != status {
+		t.Fatalf("status %d, want %d, %v", resp.StatusCode, status, err)
 	}
 }
 
@@ -214,6 +221,10 @@ func TestPage(t *testing.T) {
 				ctx, h := tab(t, b, size[0], size[1], scheme)
 				run(t, ctx, chromedp.Navigate(d.page+"/"))
 				until(t, ctx, "it is live", `document.getElementById('live').classList.contains('on')`)
+				// A model that nobody serves is named, with the first request for it.
+				stranger := "gpt-5-" + name
+				d.askFor(t, stranger)
+				until(t, ctx, "the unserved name shows", fmt.Sprintf(`[...document.querySelectorAll('#now .note')].some(e => e.textContent.includes('“%s”'))`, stranger))
 				before := eval[string](t, ctx, newest)
 				run(t, ctx, chromedp.Evaluate(`window.same = true`, nil))
 				d.ask(t)
@@ -221,6 +232,9 @@ func TestPage(t *testing.T) {
 				until(t, ctx, "its end shows", `document.querySelector('#decisions tr:nth-child(2)').textContent.includes('200')`)
 				if !eval[bool](t, ctx, `window.same === true`) {
 					t.Error("the page was loaded again")
+				}
+				if size[0] >= 1440 && !eval[bool](t, ctx, `[...document.querySelectorAll('#fleet td:last-child')].every(e => e.offsetWidth > 0 && /( ago|within a second)$/.test(e.textContent))`) {
+					t.Error("last events: ", eval[string](t, ctx, `document.querySelector('#fleet').innerText`))
 				}
 				look(t, ctx, name+"-page")
 				// From the decision to its candidates, its worker and its picture.
@@ -236,6 +250,9 @@ func TestPage(t *testing.T) {
 				follow(t, ctx, `#decisions a[href^="/?worker="]`)
 				if !eval[bool](t, ctx, `[...document.querySelectorAll('#decisions tr td:nth-child(2) a')].every(a => a.href === location.href)`) {
 					t.Error("a worker's page shows another's decisions")
+				}
+				if !eval[bool](t, ctx, `document.querySelectorAll('#worker .card').length === 4 && /the last (.* ago|within a second)/.test(document.querySelector('#worker .card').textContent)`) {
+					t.Error("a worker's page does not say how the worker is: ", eval[string](t, ctx, `document.body.innerText.slice(0, 500)`))
 				}
 				look(t, ctx, name+"-worker")
 				h.check(t, name, d.page)
