@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -51,5 +52,29 @@ func TestRollingRestart(t *testing.T) {
 	t.Logf("%d requests, %d failed, %d undecided", len(all), failed, undecided)
 	if failed+undecided > 0 {
 		t.Error("want none")
+	}
+}
+
+// A Sightline that is found well again is asked with the very next request, however short it was away: Envoy is told to put off no
+// change of health (update_merge_window of its cluster), which it does by default for a second. Rolling restarts rest on it.
+func TestBackAtOnce(t *testing.T) {
+	t.Parallel()
+	s := startStand(t, 1, 0, 1, 0, map[string]any{})
+	request := mixed(lab.ModelName)
+	healthy := func(n string) func() bool {
+		return func() bool {
+			stats, err := s.envoy.Get(t.Context(), "/stats?filter=cluster.sightline.membership_healthy")
+			return err == nil && strings.TrimSpace(stats) == "cluster.sightline.membership_healthy: "+n
+		}
+	}
+	for i := range 3 {
+		s.replicas[0].signal(syscall.SIGSTOP)
+		eventually(t, "Envoy sees that it does not answer", healthy("0"))
+		s.replicas[0].signal(syscall.SIGCONT)
+		eventually(t, "Envoy sees that it is back", healthy("1"))
+		body, stream := request(i)
+		if r := s.send(body, stream, 30*time.Second); r.failed() || !r.decided {
+			t.Errorf("the first request then: status %d, %v, decided: %v", r.status, r.err, r.decided)
+		}
 	}
 }
