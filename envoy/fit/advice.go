@@ -50,7 +50,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 	// How its choice is applied.
 	"route_cache": {Error, "CLEAR", "route_cache_action: CLEAR, or the route for x-target-worker is never looked for"},
 	"choice_not_read": {Error, "override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
-		"Sightline says it nowhere else: choices are ignored"},
+		"have the cluster read it there: Sightline says it nowhere else, and choices are ignored"},
 	"header_removed": {Error, "not here", "remove it in an upstream header_mutation filter: here it is gone before the worker is dialled (503)"},
 	"cluster_type": {Error, "STATIC, STRICT_DNS or EDS", "make it STRICT_DNS, or list the workers: " +
 		"Envoy knows no single worker of such a cluster, and could not follow a choice"},
@@ -58,20 +58,20 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"worker_unknown":  {Warning, "all workers of Sightline's", "add it: a choice of it is not followed"},
 	"any_address": {Warning, "an upstream_rbac filter with the workers' networks", "envoy.worker_networks in Sightline's configuration and " +
 		"\"sightline envoy\" print it; on a composite cluster, not on its parts, where it is silently not applied"},
-	"steering_headers": {Warning, "removed before the first route is looked for", "early_header_mutation_extensions as in the piece: " +
+	"steering_headers": {Warning, "removed before the first route is looked for", "early_header_mutation_extensions as \"sightline envoy --for\" prints them: " +
 		"with Sightline away a client chooses the worker, or any address"},
 
-	// What is reported to Sightline.
-	"access_log":      {Warning, "an http_grpc access log to it", "the piece: Sightline knows each worker's load and health by it"},
+	// What Sightline hears of it.
+	"access_log":      {Warning, "an http_grpc access log to it", "add the logs that \"sightline envoy --for\" prints: Sightline knows each worker's load and health by it"},
 	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
 	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
 
 	// What ends a generation.
 	"route_timeout":       {Warning, "0s, no end", "timeout: 0s, and no other: a generation takes minutes"},
-	"stream_idle_timeout": {Warning, "3600s", "an engine may think for minutes before the first byte, and between bytes"},
-	"request_timeout":     {Warning, "60s and more", "pictures over a slow line take longer"},
+	"stream_idle_timeout": {Warning, "3600s", "stream_idle_timeout: 3600s: an engine may think for minutes before the first byte, and between bytes"},
+	"request_timeout":     {Warning, "60s and more", "request_timeout: 60s or more: pictures over a slow line take longer"},
 	"retries": {Warning, "connect-failure,refused-stream,reset",
-		"engines answer 500 to requests that are merely wrong: each would be computed several times"},
+		"retry_on: connect-failure,refused-stream,reset: engines answer 500 to requests that are merely wrong: each would be computed several times"},
 	"circuit_breakers": {Warning, "4096 and more; 64 retries and more",
 		"raise them: what is above gets 503, and a worker that dies takes all of its requests into a retry at once"},
 	"worker_health": {Note, "either", "health_checks: [{ timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, " +

@@ -277,6 +277,9 @@ var mistakes = []mistake{
 	{"17 message_timeout", "SL0403", Error, "200ms", "message_timeout: 2s", func(f *fleet) { f.envoy = pairs("message_timeout: 2s", "message_timeout: 0.2s") }},
 	{"17 without end", "SL0403", Warning, "16m40s", "message_timeout: 2s", func(f *fleet) { f.envoy = pairs("message_timeout: 2s", "message_timeout: 1000s") }},
 	{"18 fails closed", "SL0404", Warning, "false", "failure_mode_allow: true", func(f *fleet) { f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false") }},
+	{"18 fails open, and a refused connection is a 500", "SL0404", Error, "healthy_panic_threshold: { value: 0 }", "take both over", func(f *fleet) {
+		f.variant, f.envoy = "full_duplex", pairs("common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "common_lb_config: {}")
+	}},
 	{"19 two full duplex", "SL0405", Warning, "a second ext_proc with FULL_DUPLEX_STREAMED", "request_body_mode: BUFFERED", func(f *fleet) {
 		f.variant, f.envoy = "full_duplex", pairs("          http_filters:\n", `          http_filters:
           - name: other
@@ -287,11 +290,18 @@ var mistakes = []mistake{
 `)
 	}},
 	{"20 circuit breakers", "SL0406", Warning, "max_requests 1024", "raise them", func(f *fleet) { f.envoy = pairs("max_requests: 65536", "max_requests: 1024") }},
+	{"20 retries", "SL0406", Warning, "max_retries 3", "raise them", func(f *fleet) { f.envoy = pairs("max_retries: 1024", "max_retries: 3") }},
 	{"21 steering headers", "SL0407", Error, "believed from clients: x-target-worker*", "early_header_mutation_extensions", func(f *fleet) {
 		f.envoy = pairs("prefix: x-target-worker }", "prefix: x-other }")
 	}},
+	{"21 any address is dialled", "SL0407", Warning, "any_address at ", "envoy.worker_networks", func(f *fleet) { f.envoy = pairs("envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC") }},
 	{"22 replicas", "SL0504", Error, "agents publish to one of 2", "nats: {url: …}", func(f *fleet) {
 		f.config = pairs(`envoy: {`, "nats: {listen: \"127.0.0.1:0\"}\nenvoy: {sightlines: [\"10.0.0.1:9002\", \"10.0.0.2:9002\"], ")
+	}},
+	{"22 events that one alone may drain", "SL0504", Error, "takes its events away from the other 1 Sightlines", "an agent beside the worker", func(f *fleet) {
+		f.sim = func(_ int, c *sim.Config) { c.Engine, c.Version = sim.TRTLLM, "1.3.0" }
+		f.config = pairs(`envoy: {`, `envoy: {sightlines: ["10.0.0.1:9002", "10.0.0.2:9002"], `, "engine_version: 0.32.0, engine_model: sim-vl", "engine: trtllm, engine_version: 1.3.0",
+			`{zmq: "A-EVENTS", replay: "A-REPLAY"}`, `{http: "http://A:"}`, `{zmq: "B-EVENTS", replay: "B-REPLAY"}`, `{http: "http://B:"}`)
 	}},
 	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, none decodes", "dynamo.component", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "prefill" }},
 	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
@@ -307,6 +317,9 @@ var mistakes = []mistake{
 		f.sim = only(func(c *sim.Config) { c.Adapters = []sim.Adapter{{Name: "cats", Path: "/cats"}} })
 	}},
 	{"28 picks not obeyed", "SL0408", Error, "8 of the last 8 requests went elsewhere than chosen, such as 10.0.0.9:8000 instead of", "x-target-worker", func(f *fleet) { f.decide(func(d *router.Recent) { d.Used = "10.0.0.9:8000" }) }},
+	{"28 the cluster reads another header", "SL0408", Error, "http_header_name: x-target-worker", "read it there", func(f *fleet) {
+		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-envoy-original-dst-host }")
+	}},
 	{"29 clocks", "SL0307", Warning, "a: its events are stamped -5m", "NTP", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Skew = 5 * time.Minute }) }},
 	{"30 one size for another", "SL0503", Warning, "workers' caches have 800000 blocks", "index: {max_bytes: 21MiB}", func(f *fleet) {
 		f.sim = func(_ int, c *sim.Config) { c.Blocks = 400000 }
