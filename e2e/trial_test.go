@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/internal/doctor"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/router/report"
 )
@@ -97,6 +98,12 @@ func TestRollout(t *testing.T) {
 			}
 			step.check(t, r)
 			armsHold(t, l)
+			checks, _ := doctored(t, l.Self(), l.ConfigFile(), "--no-canary", "--patience", "10s")
+			for _, r := range checks { // what is left alone goes elsewhere than chosen: nothing is wrong with that
+				if r.Verdict == doctor.Error || r.Code == "SL0205" && r.Verdict == doctor.Warning {
+					t.Errorf("the doctor says %+v", r)
+				}
+			}
 			var ofLog report.Report
 			eventually(t, "the log has all lines", func() bool {
 				text, err := exec.Command(l.Self(), "report", "--json", log).Output()

@@ -26,6 +26,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
+	arms "github.com/sightline-router/sightline/router/report"
 )
 
 const modelDir = "../../examples/models/qwen2.5-vl"
@@ -201,6 +202,18 @@ func TestWell(t *testing.T) {
 	for _, r := range list {
 		if r.Verdict == Unchecked {
 			t.Logf("%s: %v", r.Code, r.Evidence)
+		}
+	}
+}
+
+// Requests that were left to Envoy's own balancing go elsewhere than chosen, and find what is held there: that is what observe is.
+func TestWellWhileObserving(t *testing.T) {
+	f := well()
+	f.config = pairs("load_every", "mode: observe\nload_every")
+	f.decide(func(d *router.Recent) { d.Arm, d.Used, d.Reported = arms.Left, "10.0.0.9:8000", 0 })
+	for _, r := range f.examine(t, nil) {
+		if r.Verdict == Warning || r.Verdict == Error {
+			t.Errorf("%+v", r)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/sightline-router/sightline/envoy/fit"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/config"
+	arms "github.com/sightline-router/sightline/router/report"
 )
 
 // codes maps package fit's findings to codes; all others go to SL0410.
@@ -100,7 +101,7 @@ func obeyed(s *seen, r *report) {
 	}
 	went, other, ours, at := 0, 0, false, ""
 	for _, d := range s.decisions() {
-		if ours = ours || d.At.After(s.began) && t.asked && d.PromptTokens > 0; d.Used == "" || len(d.Addr) == 0 {
+		if ours = ours || d.At.After(s.began) && t.asked && d.PromptTokens > 0; d.Used == "" || d.Addr == "" || d.Arm == arms.Left { // observe, or a part of enforce
 			continue
 		}
 		went++
