@@ -26,6 +26,8 @@ var shapes = map[string]string{
 	"tools": `{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"uuid":{"type":"string"},"kv_transfer_params":{}}}}}],` +
 		`"messages":[{"role":"assistant","content":null,"uuid":"of the client","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":{"uuid":"x","mm_hashes":1}}}]},` +
 		`{"role":"tool","content":[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}]}]B›}`,
+	"reasoning": `{"model":"m","messages":[{"role":"assistant","content":"x","reasoning":{‹P"type":"prompt_embeds","image_url":{‹M"url":"` + longURL + `"M›}P›}},` +
+		`{"role":"user","content":"x","reasoning_content":{‹P"type":"prompt_embeds","image_url":"` + longURL + `"P›}},{"role":"assistant","reasoning":"uuid"}]}`,
 	"completions": `{‹B"model":"m","prompt":["` + strings.Repeat("long ", 400) + `",[1,2,3]],"nvext":{‹N"a":1N›},"extra_args":{‹A"top":1A›}B›}`,
 	"responses": `{‹B"model":"m","input":[{"type":"message","role":"user","content":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]},` +
 		`{"type":"function_call_output","call_id":"1","output":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]}]B›}`,

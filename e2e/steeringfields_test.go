@@ -34,6 +34,8 @@ func TestEverySteeringField(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"MODEL","messages":[{"role":"user","content":[{@inPart@"type":"video_url","video_url":{@inMedia@"url":"data:video/mp4;base64,AAAA"}},` +
 			`{@inPart@"type":"audio_url","audio_url":{@inMedia@"url":"data:audio/wav;base64,AAAA"}},{@inPart@"type":"input_audio","input_audio":{@inMedia@"data":"AAAA","format":"wav"}},` +
 			`{@inPart@"type":"image_embeds","image_embeds":{@inMedia@"data":"AAAA"}},{@inPart@"type":"file","file":{@inMedia@"file_data":"AAAA"}}]},{"role":"tool","content":` + part + `}]}`},
+		{"/v1/chat/completions", `{"model":"MODEL","messages":[{"role":"assistant","content":"x","reasoning":{@inPart@"type":"prompt_embeds","image_url":"` + url + `"}},` +
+			`{"role":"user","content":"x","reasoning_content":{@inPart@"type":"prompt_embeds","image_url":{@inMedia@"url":"` + url + `"}}}]}`},
 		{"/v1/completions", `{@inBody@"model":"MODEL","prompt":["one","two"],"vllm_xargs":{@inArgs@"n":1},"nvext":{@inExtra@"greed_sampling":true}}`},
 		{"/v1/responses", `{@inBody@"model":"MODEL","input":[{"type":"message","role":"user","content":[{@inPart@"type":"input_image","detail":"auto","image_url":"` + url + `"}]},` +
 			`{"type":"function_call_output","call_id":"1","output":[{@inPart@"type":"input_image","detail":"auto","image_url":{@inMedia@"url":"` + url + `"}}]}]}`},

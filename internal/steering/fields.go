@@ -119,7 +119,8 @@ func (f *Field) Label() string {
 var within = map[Scope]map[string]Scope{
 	InBody: {"messages": InList, "input": InList, "system": InContent, "vllm_xargs": InArgs, "extra_args": InArgs,
 		"nvext": InExtra, "lora_request": InExtra},
-	InMessage: {"content": InContent, "output": InContent},
+	// vLLM 0.33 reads a reasoning that is an object as a content part (renderers/chat_utils/chat_message.py).
+	InMessage: {"content": InContent, "output": InContent, "reasoning": InContent, "reasoning_content": InContent},
 	InPart: {"content": InContent, "output": InContent, "image_url": InMedia, "audio_url": InMedia, "input_audio": InMedia,
 		"video_url": InMedia, "image_embeds": InMedia, "audio_embeds": InMedia, "source": InMedia, "file": InMedia},
 }
