@@ -31,7 +31,8 @@ func newLearned() *learned {
 	return &learned{names: names}
 }
 
-// ident returns a key for what a name depends on besides the engine: the model, the content and the request's processor settings.
+// ident returns a key for what a name depends on besides the engine: the model, the content and the request's processor settings. For
+// what the engine fetches itself, also its URL: otherwise an image host could name everybody's copy of a picture.
 func (m *Model) ident(md *Medium, settings ...string) uint64 {
 	h := xxh3.HashString(m.Name + "\x00" + m.Server.EngineVersion + "\x00" + md.Modality + "\x00" + md.Facts.ID.String())
 	for _, s := range settings {

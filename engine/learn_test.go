@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/sightline-router/sightline/engine/rules"
@@ -52,5 +55,36 @@ func TestIdentIsApart(t *testing.T) {
 			t.Error("two identities are one")
 		}
 		seen[id] = true
+	}
+}
+
+// A host that gives us one picture and the engine another says how the engine names what stands under its own URL, and no more.
+func TestImageHostNamesOnlyItsURL(t *testing.T) {
+	file, _ := picture(t)
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
+	t.Cleanup(host.Close)
+	m := loadShipped(t, func(s *Server, _ *Media) { s.Engine, s.EngineVersion = "trtllm", "1.3.0" })
+	name := func(link string) (*Medium, string) {
+		p, _ := read(t, m, "/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+link+`"}}]}]}`)
+		if len(p.Media) != 1 || !p.Media[0].Known {
+			t.Fatalf("%+v", p)
+		}
+		return &p.Media[0], p.Media[0].Name
+	}
+	inBody := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
+	for range 2 {
+		fetched, _ := name(host.URL + "/a.png")
+		if !m.Learn(fetched, "another's") {
+			t.Fatal("not learned")
+		}
+	}
+	if _, now := name(inBody); now == "another's" {
+		t.Error("an image host has named the picture of a body")
+	}
+	if _, now := name(host.URL + "/b.png"); now == "another's" {
+		t.Error("the name of one URL became that of another")
+	}
+	if _, now := name(host.URL + "/a.png?sig=2"); now != "another's" {
+		t.Errorf("named %q: what was learned of a URL is lost", now)
 	}
 }

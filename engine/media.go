@@ -187,6 +187,7 @@ type Medium struct {
 	Named          bool         // Name is set (vLLM accepts even "" as a uuid)
 	Key            uint64       // Name as it enters block hashes; without a name, an identity of our own
 	Alias          uint64       // of the URL it came by, or of its content; 0: none
+	Fetched        bool         // the engine fetches it itself, and its host may give it another picture than us
 	edits          []body.Edit  // that hand it over to the worker (see handOver)
 	later          bool         // its name is being computed in the background
 	ident          uint64       // key for learning its name; 0: the name cannot be learned

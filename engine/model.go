@@ -9,6 +9,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -116,6 +117,17 @@ type Prompt struct {
 
 	locals func(dst []uint64, p *rules.Prompt) []uint64 // see rules.Keys
 	pairs  bool                                         // see rules.Prompt
+}
+
+// Common returns how many leading ids the engine reads as we do, whatever an image host gives it: those before the first medium
+// that the engine fetches itself; math.MaxInt: there is none.
+func (p *Prompt) Common() int {
+	for i := range p.Media {
+		if p.Media[i].Fetched {
+			return p.Media[i].Offset
+		}
+	}
+	return math.MaxInt
 }
 
 // Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". The error is a

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -111,6 +112,7 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 		return md, "", err
 	}
 	q.handOver(&md, &m)
+	md.Fetched = m.Scheme == "http" && len(md.edits) == 0
 	return md, "", q.name(&md, &m, byClient)
 }
 
@@ -150,9 +152,13 @@ func (q *mediaReader) sample(md *Medium, item *name.Item) error {
 
 // name sets the name by which events call the medium, computed or learned.
 func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
+	from := ""
+	if md.Fetched { // what is learned of it holds for its URL alone
+		from = strconv.FormatUint(md.Alias, 16)
+	}
 	q.callByName(md, m)
 	if md.later = m.Later; !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.Named) {
-		md.ident = q.ident(md, q.draft.MMKwargs, q.draft.MediaIOKwargs)
+		md.ident = q.ident(md, q.draft.MMKwargs, q.draft.MediaIOKwargs, from)
 		if learned, known := q.Media.learned.name(md.ident); known {
 			md.Name, md.Named, md.learned, md.Key = learned, true, true, q.key(learned)
 		}

@@ -32,6 +32,7 @@ type booked struct {
 	proven        int      // blocks that events proved at the decision
 	promised      atomic.Pointer[promise]
 	cached        int            // tokens predicted to be cached on slot; -1: cannot be compared with an answer
+	common        int            // tokens of the prompt that no image host can make differ at the engine
 	offloaded     int            // of cached, the tokens in lower tiers
 	unit          int            // tokens that the lower tiers return at once
 	lower         bool           // cached is a lower bound
@@ -118,7 +119,7 @@ func (x *decision) book(best *choose.Candidate, class int) {
 func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
 	id, size := st.slot.ID, a.class.BlockSize
 	b.slot, b.stores, b.locals, b.chain, b.size, b.usage, b.mute = st.slot, st.stores, a.locals, a.chain, size, a.usage, a.class.rules.MuteCached
-	b.tokens, b.offloaded, b.unit = len(a.prompt.IDs), st.offloaded, a.class.unit*size
+	b.tokens, b.common, b.offloaded, b.unit = len(a.prompt.IDs), a.prompt.Common(), st.offloaded, a.class.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
 	b.lower, b.upper = r.opt.Index.Partial(id), r.opt.Index.Recurrent(id) || a.skip
 	if !st.doubtful { // else no event will tell what it stores

@@ -120,8 +120,10 @@ func (r *Router) fetched(slot *fleet.Slot, chain []uint64) {
 // less is no proof: vLLM withholds the last block found when it drafts with EAGLE or MTP (read in 0.10 to 0.33), and a block
 // evicted since the decision is reported by an event. Engines include what they fetch from lower tiers (vLLM's num_cached_tokens
 // with a connector's, SGLang's device, host and storage), in units of these: less than a unit is no proof either.
+// From the first picture on that the engine fetched itself it may have read another prompt: otherwise a client with an image host
+// could make the index forget blocks.
 func (b *booked) disproved(o Outcome) bool {
-	return (b.exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.slack()
+	return (b.exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < min(b.cached, b.common)-b.slack()
 }
 
 // slack returns how many tokens less than promised an engine may find.

@@ -1,10 +1,16 @@
 package router
 
 import (
+	"encoding/base64"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -94,5 +100,54 @@ func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 	}
 	if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "fewer_than_bound" {
 		t.Errorf("counted as %s", got)
+	}
+}
+
+// An image host may give a worker another picture than us. What the worker then does not find says nothing of what it holds.
+func TestImageHostCannotUnmakeBlocks(t *testing.T) {
+	file := png(7, 640, 480)
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
+	t.Cleanup(host.Close)
+	media, err := engine.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Budget: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(media.Close)
+	s := engine.DefaultServer()
+	s.EngineModel = "m"
+	live, err := engine.LoadLive("m", shippedModel, s, media)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, 2)
+	w.opt.Models[0].Prompts = live
+	w.limit(0)
+	w.opt.Resync = func(s *fleet.Slot) { t.Errorf("%s is asked anew", s.Worker.Name) }
+	before := fmt.Sprintf(`{"type":"text","text":%q}`, text(100, 5))
+	ask := func(link string) string {
+		return chatBody("m", fmt.Sprintf(`[%s,{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"What is it?"}]`, before, link))
+	}
+	inBody := ask("data:image/png;base64," + base64.StdEncoding.EncodeToString(file))
+	w.stores(1, inBody)
+	held := w.index.HeldBlocks(w.slots[1].ID)
+	text := w.decide(chatBody("m", "["+before+"]"))
+	w.Observe(Outcome{ID: text.ID, Phase: Ended, Code: 400, CachedTokens: -1})
+	words := text.CachedTokens
+	for range 2 * doubts {
+		d := w.decide(ask(host.URL + "/a.png"))
+		if d.Reason != Exact || d.Targets[0].Worker != "w1" || words == 0 || d.CachedTokens <= words {
+			t.Fatalf("%d tokens before the picture, %+v", words, d)
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words})
+	}
+	if n := w.index.HeldBlocks(w.slots[1].ID); n != held {
+		t.Errorf("%d blocks known of %d", n, held)
+	}
+	if d := w.decide(ask(host.URL + "/a.png")); d.Targets[0].Worker == "w1" {
+		w.opt.Resync = nil
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words - 64}) // of what nobody else can have changed
+	}
+	if n := w.index.HeldBlocks(w.slots[1].ID); n >= held {
+		t.Errorf("%d blocks known of %d, though the worker found less of the text before the picture", n, held)
 	}
 }

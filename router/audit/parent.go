@@ -11,8 +11,8 @@ import (
 // with all before it (package stream, stems.go).
 //
 // Only certain cases count: all of the prompt's blocks from that place on were stored after that parent and no other, the event's
-// first block occurs once in the prompt, no other open request with another beginning could be meant, and the engine's count of
-// cached tokens, if reported, ends there too. One error remains possible with traffic that bypasses us: a request with the same
+// first block occurs once in the prompt, no other open request with another beginning could be meant, the engine fetched no picture
+// before that place itself, and its count of cached tokens, if reported, ends there too. One error remains possible with traffic that bypasses us: a request with the same
 // end at the same place after another beginning, while a request of ours is open that found its whole prompt cached. Its blocks
 // would be taken for ours until the engine's count disproves them.
 
@@ -48,7 +48,7 @@ func showParent(of []*request, e *kvevent.Event) {
 // shown reports whether an ended request revealed a parent that the index does not know yet.
 func (a *Auditor) shown(x *request) bool {
 	p := &x.parent
-	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && (x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
+	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && p.at*x.Size <= x.Prompt.Common() && (x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
 }
 
 // Found records the engine's count of a request's cached tokens, before its End; below 0: not reported.
