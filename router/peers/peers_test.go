@@ -155,6 +155,22 @@ func TestPeersAreBounded(t *testing.T) {
 	}
 }
 
+// TestNothingIsBookedAfterBye checks that a replica that says bye has nothing open, not even what follows in the same message.
+func TestNothingIsBookedAfterBye(t *testing.T) {
+	h := &hall{}
+	r := h.join(t)
+	given := func(n uint64) *router.Shared {
+		return &router.Shared{Kind: router.Given, Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 30, Context: 1}
+	}
+	m := appendShared(head("HOSTILE1"), given(1))
+	r.Take(m)
+	if r.router.Theirs() != 1 || r.load() != 1 {
+		t.Fatalf("%d requests, load %d", r.router.Theirs(), r.load())
+	}
+	r.Take(appendShared(append(m, kindBye), given(2)))
+	eventually(t, "no request of the replica that left", func() bool { return r.router.Theirs() == 0 && r.load() == 0 && r.known.Load() == 0 })
+}
+
 // TestTwoAgree checks that one replica's decision affects the other's next request: by its prediction and its work.
 func TestTwoAgree(t *testing.T) {
 	h := &hall{}
@@ -370,12 +386,12 @@ func TestWire(t *testing.T) {
 	counted := &router.Shared{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
 	m := appendReport(appendShared(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), counted), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
 	pairs := []router.Shared{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2}, {Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
-	m = append(appendState(appendState(m, open, true), pairs, true), kindBye)
+	m = appendState(appendState(m, open, true), pairs, true)
 	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
 	tiers := []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 4}}
 	m = appendHolders(appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders), 9, tiers)
 	wonders, onePiece := heldQuestion{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
-	m = appendPiece(appendAskHeld(m, &wonders), onePiece)
+	m = append(appendPiece(appendAskHeld(m, &wonders), onePiece), kindBye)
 	read := func(m []byte) (got []any, err error) {
 		from, entries, err := sender(m)
 		if err != nil {
@@ -387,7 +403,7 @@ func TestWire(t *testing.T) {
 			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
 			askHeld: func(q heldQuestion) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
 	}
-	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, "bye", part, question, uint64(8), holders, uint64(9), tiers, wonders, onePiece}
+	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, part, question, uint64(8), holders, uint64(9), tiers, wonders, onePiece, "bye"}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}

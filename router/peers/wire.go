@@ -325,6 +325,7 @@ func each(entries []byte, t *taken) error {
 			}
 		case kindBye:
 			t.bye()
+			return nil // nothing would end what it books after this
 		case kindPart:
 			if p := (indexer.Part{Number: r.number(), Of: r.number()}); !r.bad {
 				t.part(p)
