@@ -74,6 +74,8 @@ type Backfill struct {
 	// Ask asks another router for all that it holds of the rank: a batch that begins with Cleared. ok is false if none has it;
 	// after an error it may be asked again.
 	Ask func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error)
+
+	failed int // questions in a row; after backfillTries the worker's own replay has to do
 }
 
 var (
@@ -99,10 +101,16 @@ func (b *Backfill) Replay(ctx context.Context, from uint64, each func(Message) e
 	if !errors.Is(err, errLate) {
 		return err
 	}
+	if b.failed == backfillTries {
+		b.failed = 0
+		return b.Source.Replay(ctx, from, each)
+	}
 	at, all, ok, err := b.Ask(ctx)
 	if err != nil {
+		b.failed++
 		return err
 	}
+	b.failed = 0
 	for try := 0; ok && at.Next > 0 && try < backfillTries; try++ {
 		reached := false
 		err := b.Source.Replay(ctx, at.Next-1, func(m Message) error {

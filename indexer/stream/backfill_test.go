@@ -48,15 +48,16 @@ func TestBackfill(t *testing.T) {
 		partial  bool // the feed stays partial, with the worker's own replay
 		restarts bool // the worker restarts between the answer and the replay
 	}{
-		"nothing meanwhile":        {keep: 20},
-		"much meanwhile":           {keep: 20, during: 12},
-		"more than is replayed":    {keep: 20, during: 40, partial: true},
-		"another worker":           {keep: 20, spoil: func(at *Position, _ *kvevent.Batch) { at.Sum++ }, partial: true},
-		"a number never reached":   {keep: 20, spoil: func(at *Position, _ *kvevent.Batch) { at.Next += 1000 }, partial: true},
-		"no number":                {keep: 20, spoil: func(at *Position, _ *kvevent.Batch) { at.Next = 0 }, partial: true},
-		"the question fails twice": {keep: 20, fails: 2},
-		"nobody knows":             {keep: 20, silent: true, partial: true},
-		"a restart meanwhile":      {keep: 20, restarts: true},
+		"nothing meanwhile":         {keep: 20},
+		"much meanwhile":            {keep: 20, during: 12},
+		"more than is replayed":     {keep: 20, during: 40, partial: true},
+		"another worker":            {keep: 20, spoil: func(at *Position, _ *kvevent.Batch) { at.Sum++ }, partial: true},
+		"a number never reached":    {keep: 20, spoil: func(at *Position, _ *kvevent.Batch) { at.Next += 1000 }, partial: true},
+		"no number":                 {keep: 20, spoil: func(at *Position, _ *kvevent.Batch) { at.Next = 0 }, partial: true},
+		"the question fails twice":  {keep: 20, fails: 2},
+		"the question always fails": {keep: 20, fails: 1 << 30, partial: true}, // as with a replica that cannot read it, or drips
+		"nobody knows":              {keep: 20, silent: true, partial: true},
+		"a restart meanwhile":       {keep: 20, restarts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			seeds := uint64(8)
