@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
@@ -52,6 +53,14 @@ func TestParentIsShown(t *testing.T) {
 		"named beside a twin": {func(b *bench) {
 			b.expect("twin", twin)
 			b.behind(old, "r", all[3:])
+		}, 3},
+		"a picture before it that the engine fetched": {func(b *bench) {
+			b.a.byID["r"].Prompt.Media = []engine.Medium{{Offset: 2 * size, Length: size / 2, Fetched: true}}
+			b.behind(old, "", all[3:])
+		}, 0},
+		"a picture after it that the engine fetched": {func(b *bench) {
+			b.a.byID["r"].Prompt.Media = []engine.Medium{{Offset: 4 * size, Length: size / 2, Fetched: true}}
+			b.behind(old, "", all[3:])
 		}, 3},
 		"of another session": {func(b *bench) { b.behind(old, "elsewhere", all[3:]) }, 0},
 		"known to the index": {func(b *bench) {
