@@ -190,6 +190,7 @@ type sibling struct {
 	t             *testing.T
 	listen, admin string
 	keys          map[string]any
+	process       *process
 }
 
 // beside is lab.Options.Config.
@@ -216,7 +217,7 @@ func (s *sibling) start(l *lab.Lab) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	startProcess(s.t, "sibling", func() *exec.Cmd { return exec.Command(bin, "serve", "-c", file) })
+	s.process = startProcess(s.t, "sibling", func() *exec.Cmd { return exec.Command(bin, "serve", "-c", file) })
 	for _, admin := range []string{s.admin, l.Admin} {
 		eventually(s.t, "both are there", func() bool {
 			rows, err := lab.Get("http://" + admin + "/workers")
@@ -226,10 +227,19 @@ func (s *sibling) start(l *lab.Lab) {
 	}
 }
 
-// A Sightline that starts beside a worker which cannot tell again what it stored is told by the other Sightline, at once; what the worker
-// stores and removes meanwhile is not lost.
+// A Sightline that starts beside a worker which cannot tell again what it stored is told by the other Sightline, at once, or, where
+// nothing is heard of that one for long, as soon as it is; what the worker stores and removes meanwhile is not lost.
 func TestLateReplica(t *testing.T) {
 	t.Parallel()
+	for name, silent := range map[string]bool{"at once": false, "heard late": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lateReplica(t, silent)
+		})
+	}
+}
+
+func lateReplica(t *testing.T, silent bool) {
 	another := sibling{t: t}
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers, o.Config = 1, another.beside
@@ -242,8 +252,18 @@ func TestLateReplica(t *testing.T) {
 		direct(t, l.Sims[0], all[i].turn(200))
 	}
 	l.KillSightline()
+	if silent {
+		another.process.signal(syscall.SIGSTOP)
+	}
 	if err := l.StartSightline(); err != nil {
 		t.Fatal(err)
+	}
+	if silent {
+		eventually(t, "the worker's own replay", func() bool {
+			rows, err := lab.Get("http://" + l.Admin + "/workers")
+			return err == nil && gjson.GetBytes(rows, "0.events").Str == "live" && gjson.GetBytes(rows, "0.partial").Bool()
+		})
+		another.process.signal(syscall.SIGCONT)
 	}
 	held := direct(t, l.Sims[0], all[0].turn(200)) / 16 * 16
 	eventually(t, "it holds all that the worker holds", func() bool {

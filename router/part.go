@@ -15,8 +15,8 @@ import (
 
 // Holder says how many leading blocks of a prompt a worker, or one of its ranks, holds, and how many of them are on its GPU.
 type Holder struct {
-	Worker      string
-	Rank        int // -1: the worker has no ranks
+	Worker      string // fleet.Worker.Known
+	Rank        int    // -1: the worker has no ranks
 	Blocks, GPU int
 }
 
@@ -37,7 +37,7 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 	for _, w := range r.opt.Fleet.Workers() {
 		for _, s := range w.Slots {
 			if h := held[s.ID]; h.Blocks > 0 && len(list) < MostHolders {
-				list = append(list, Holder{w.Name, s.Rank, int(h.Blocks), int(m.OnGPU(h))})
+				list = append(list, Holder{w.Known, s.Rank, int(h.Blocks), int(m.OnGPU(h))})
 			}
 		}
 	}

@@ -29,8 +29,8 @@ const (
 // Shared is one booking as told to other replicas. Over and Broken have only the number.
 type Shared struct {
 	Kind            SharedKind
-	Number          uint64 // unique within its replica, not 0
-	Worker          string
+	Number          uint64 // its replica's own, not 0
+	Worker          string // as replicas know it: fleet.Worker.Known
 	Rank            int    // -1: the worker has no ranks
 	Decoder         string // worker that decodes, if another
 	DecoderRank     int
@@ -60,7 +60,7 @@ func (r *Router) share(b *booked, at *fleet.Booking) {
 	if b.number == 0 || at.Slot == nil {
 		return
 	}
-	s := &Shared{Number: b.number, Worker: at.Slot.Worker.Name, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch, Pull: at.Pull, Context: at.Context, Media: b.media}
+	s := &Shared{Number: b.number, Worker: at.Slot.Worker.Known, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch, Pull: at.Pull, Context: at.Context, Media: b.media}
 	s.decoded(at)
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant
@@ -80,7 +80,7 @@ func (s *Shared) decoded(b *fleet.Booking) {
 		s.Answers = b.Answers
 	}
 	if b.Decode != nil {
-		s.Decoder, s.DecoderRank = b.Decode.Worker.Name, b.Decode.Rank
+		s.Decoder, s.DecoderRank = b.Decode.Worker.Known, b.Decode.Rank
 	}
 }
 
@@ -103,7 +103,7 @@ func (r *Router) Open(most int) (list []Shared, ok bool) {
 	r.opt.Fleet.Each(func(b *fleet.Booking, left int) bool {
 		if note := b.Note.(*booked); note.number != 0 {
 			if ok = len(list) < most; ok {
-				s := Shared{Number: note.number, Worker: b.Slot.Worker.Name, Rank: b.Slot.Rank, Tokens: left, Context: b.Context}
+				s := Shared{Number: note.number, Worker: b.Slot.Worker.Known, Rank: b.Slot.Rank, Tokens: left, Context: b.Context}
 				s.decoded(b)
 				list = append(list, s)
 			}

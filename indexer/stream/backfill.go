@@ -1,9 +1,9 @@
 package stream
 
-// Backfill recovers what a worker cannot replay any more. A publisher keeps only its last messages: a router that joins late,
-// such as after a restart, receives only what is stored from then on. Another router has received the rest:
+// What a worker tells no more. A publisher keeps its last messages only: who joins late, as a router that was restarted, or was away for
+// longer than that, hears of what is stored from then on. Another Sightline has heard the rest:
 //
-//	replay from 0 ─▶ begins later ─▶ Backfill.Ask ─▶ another's Feed.Held, at its message n ─▶ replay from n: the same message? ─▶ that, then the rest
+//	replay ─▶ begins later ─▶ Backfill.Ask ─▶ another's Feed.Held, at its message n ─▶ replay from n: the same message? ─▶ that, then the rest
 //
 // Nothing is lost between the two, since the worker's own messages continue from the other router's position. A snapshot of
 // another incarnation is not used, since the worker's message n is then a different one.
@@ -29,11 +29,16 @@ type Held struct {
 // ErrNotWhole: a feed does not know all that its rank holds, or not for certain.
 var ErrNotWhole = errors.New("what the worker holds is not wholly known")
 
-// Held returns what the rank holds, if all of that is known and its events are live. The feed applies nothing meanwhile, about
-// 0.1 µs a block. Errors: ErrNotWhole, or ctx's if it ends before the feed answers.
+// Held lists what the rank holds, where all of that is known and its events come; At.Partial, where blocks were dropped for lack of
+// memory. The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrNotWhole, at once of a rank that is catching up itself,
+// and that ctx has ended before the feed had time.
 func (f *Feed) Held(ctx context.Context) (Held, error) {
 	answer := make(chan *Held, 1)
 	f.mu.Lock()
+	if f.stats.Partial || !f.stats.Live() {
+		f.mu.Unlock()
+		return Held{}, ErrNotWhole
+	}
 	f.asking = append(f.asking, answer)
 	f.mu.Unlock()
 	f.signal()
@@ -59,7 +64,7 @@ func (f *Feed) tellHeld() {
 		if f.started && f.next > 0 && f.epoch == 0 && live && !f.replayOwed && !f.isPartial() && f.doubt.since.IsZero() {
 			x, slot := f.o.Sink.Held()
 			if list, err := x.Blocks(slot); err == nil {
-				h = &Held{Position{f.next, f.appliedAt(f.next - 1).sum, false, f.recurrent}, f.o.BlockSize, list}
+				h = &Held{Position{f.next, f.appliedAt(f.next - 1).sum, x.Partial(slot), f.recurrent}, f.o.BlockSize, list}
 			}
 			f.o.Sink.Done(f.isPartial(), f.recurrent)
 		}
@@ -67,8 +72,38 @@ func (f *Feed) tellHeld() {
 	}
 }
 
-// Backfill is a Source without epochs. If the publisher's own replay begins too late, its replay begins with what another router
-// holds.
+// AskOthers has a rank that is partial ask the other Sightlines once more: somebody is there who was not when it joined. It waits for
+// the end of that.
+func (f *Feed) AskOthers(ctx context.Context) {
+	done := make(chan struct{})
+	f.mu.Lock()
+	f.wondering = append(f.wondering, done)
+	f.mu.Unlock()
+	f.signal()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// askOthers is AskOthers in the feed's goroutine.
+func (f *Feed) askOthers(ctx context.Context) {
+	f.mu.Lock()
+	list := f.wondering
+	f.wondering = nil
+	f.mu.Unlock()
+	if b, ok := f.o.Source.(*Backfill); ok && len(list) > 0 && f.started && f.next > 0 && f.partial && !f.replayOwed {
+		if err := f.replay(ctx, b.others); err != nil && !errors.Is(err, errNobody) {
+			f.replayOwed, f.confirmed = true, f.next
+			f.catchUp(ctx)
+		}
+	}
+	for _, done := range list {
+		close(done)
+	}
+}
+
+// Backfill is a Source without epochs whose replay, where the publisher's own begins too late, begins with what another Sightline holds.
 type Backfill struct {
 	Source
 	// Ask asks another router for all that it holds of the rank: a batch that begins with Cleared. ok is false if none has it;
@@ -79,8 +114,9 @@ type Backfill struct {
 }
 
 var (
-	errLate  = errors.New("the publisher's replay begins too late")
-	errOther = errors.New("another Sightline has heard another message under this number")
+	errLate   = errors.New("the publisher's replay begins too late")
+	errOther  = errors.New("another Sightline has heard another message under this number")
+	errNobody = errors.New("no other Sightline knows what the worker holds")
 )
 
 const (
@@ -90,20 +126,28 @@ const (
 
 // Replay implements Source.
 func (b *Backfill) Replay(ctx context.Context, from uint64, each func(Message) error) error {
-	begun := from > 0
+	begun := false
 	err := b.Source.Replay(ctx, from, func(m Message) error {
-		if !begun && m.Seq > 0 {
+		if !begun && m.Seq > from+min(from, 1) { // from 1 on the first one only shows who answers
 			return errLate
 		}
 		begun = true
 		return each(m)
 	})
-	if !errors.Is(err, errLate) {
-		return err
+	if errors.Is(err, errLate) {
+		err = b.others(ctx, from, each)
 	}
+	if errors.Is(err, errNobody) {
+		return b.Source.Replay(ctx, from, each)
+	}
+	return err
+}
+
+// others replays what another Sightline holds, and what the publisher has told since.
+func (b *Backfill) others(ctx context.Context, _ uint64, each func(Message) error) error {
 	if b.failed == backfillTries {
 		b.failed = 0
-		return b.Source.Replay(ctx, from, each)
+		return errNobody
 	}
 	at, all, ok, err := b.Ask(ctx)
 	if err != nil {
@@ -135,5 +179,5 @@ func (b *Backfill) Replay(ctx context.Context, from uint64, each func(Message) e
 		case <-time.After(backfillPause):
 		}
 	}
-	return b.Source.Replay(ctx, from, each)
+	return errNobody
 }

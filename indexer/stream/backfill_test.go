@@ -3,7 +3,9 @@ package stream
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +28,7 @@ func (s *second) Run(ctx context.Context, _ *Feed) error {
 
 // batch returns what a feed holds, as sent to another router.
 func (h *Held) batch() kvevent.Batch {
-	b := kvevent.Batch{Stands: true, Events: []kvevent.Event{{Kind: kvevent.Cleared}}}
+	b := kvevent.Batch{Partial: h.At.Partial, Events: []kvevent.Event{{Kind: kvevent.Cleared}}}
 	for _, e := range indexer.Events(h.Blocks) {
 		e.BlockSize = h.BlockSize
 		e.EngineHashes, e.Locals = slices.Clone(e.EngineHashes), slices.Clone(e.Locals)
@@ -43,10 +45,11 @@ func TestBackfill(t *testing.T) {
 		during   int // messages between the other's answer and the replay
 		keep     int // messages that the worker can replay
 		spoil    func(at *Position, b *kvevent.Batch)
-		fails    int  // calls that fail first
-		silent   bool // no other router has it
-		partial  bool // the feed stays partial, with the worker's own replay
-		restarts bool // the worker restarts between the answer and the replay
+		fails    int  // questions that fail first
+		serves   int  // messages that come live behind each of these
+		silent   bool // nobody knows
+		partial  bool // the feed stays so, with the worker's own replay
+		restarts bool // the worker does, between the answer and the replay
 	}{
 		"nothing meanwhile":         {keep: 20},
 		"much meanwhile":            {keep: 20, during: 12},
@@ -56,6 +59,7 @@ func TestBackfill(t *testing.T) {
 		"no number":                 {keep: 20, spoil: func(at *Position, _ *kvevent.Batch) { at.Next = 0 }, partial: true},
 		"the question fails twice":  {keep: 20, fails: 2},
 		"the question always fails": {keep: 20, fails: 1 << 30, partial: true}, // as with a replica that cannot read it, or drips
+		"it serves meanwhile":       {keep: 20, fails: 1, serves: 5},
 		"nobody knows":              {keep: 20, silent: true, partial: true},
 		"a restart meanwhile":       {keep: 20, restarts: true},
 	} {
@@ -87,6 +91,11 @@ func TestBackfill(t *testing.T) {
 				s := &second{w, make(chan struct{})}
 				two = Start(Options{Decoder: &vllm.Decoder{}, Sink: r, Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
 					if fails--; fails >= 0 {
+						for range c.serves {
+							m := w.step()
+							one.Offer(m)
+							two.Offer(m)
+						}
 						return at, all, false, errors.New("too busy")
 					}
 					if c.silent {
@@ -137,7 +146,7 @@ func TestBackfill(t *testing.T) {
 					}
 					settle(t, w, r, two)
 				}
-				if s := two.Stats(); s.UnknownBlocks > 0 && !c.partial {
+				if s := two.Stats(); s.UnknownBlocks > 0 && !c.partial && c.serves == 0 {
 					t.Errorf("seed %d: %+v", seed, s)
 				}
 				two.Close()
@@ -146,7 +155,124 @@ func TestBackfill(t *testing.T) {
 	}
 }
 
-// TestHeldIsWhole checks that Held fails if what is held is not known completely, or is in doubt.
+// together are two feeds of one worker, which can tell its last 20 messages again: the first has heard all. The other one asks it, once
+// somebody is known to be there.
+type together struct {
+	*worker
+	one, two *Feed
+	r        *recorder
+	there    atomic.Bool
+}
+
+func joined(t *testing.T, o indexer.Options, there bool) *together {
+	w := newWorker(3, true)
+	w.noClear = true
+	b := &together{worker: w, r: newRecorder()}
+	b.there.Store(there)
+	b.one = Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: Join(indexer.New(o), true)})
+	t.Cleanup(b.one.Close)
+	<-w.ready
+	b.one.Up()
+	applied(t, b.one, "an empty worker", func(s Stats) bool { return s.Live() })
+	b.steps(100, b.one)
+	applied(t, b.one, "all", func(s Stats) bool { return s.LastSeq == 99 })
+	w.keep = 20
+	s := &second{w, make(chan struct{})}
+	b.two = Start(Options{Decoder: &vllm.Decoder{}, Sink: b.r, Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
+		h, err := b.one.Held(ctx)
+		if err != nil || !b.there.Load() {
+			return at, all, false, nil
+		}
+		return h.At, h.batch(), true, nil
+	}}})
+	t.Cleanup(b.two.Close)
+	<-s.ready
+	b.two.Up()
+	applied(t, b.two, "the first replay", func(s Stats) bool { return s.LastSeq == 99 && s.Live() })
+	return b
+}
+
+func (b *together) steps(n int, to ...*Feed) {
+	for range n {
+		m := b.step()
+		for _, f := range to {
+			f.Offer(m)
+		}
+	}
+}
+
+// Who asked before somebody was there to answer asks again once somebody is, and loses nothing by it where nobody knows.
+func TestAskOthersLater(t *testing.T) {
+	b := joined(t, indexer.Options{}, false)
+	b.steps(30, b.one, b.two)
+	applied(t, b.two, "what comes live", func(s Stats) bool { return s.LastSeq == 129 })
+	before, partial := b.r.state()
+	if b.two.AskOthers(t.Context()); !partial || b.two.Stats().Backfilled > 0 {
+		t.Fatalf("partial %v: %+v", partial, b.two.Stats())
+	}
+	if after, _ := b.r.state(); !maps.Equal(before, after) {
+		t.Errorf("%d blocks are %d after nobody answered", len(before), len(after))
+	}
+	b.there.Store(true)
+	b.two.AskOthers(t.Context())
+	settle(t, b.worker, b.r, b.two)
+	b.steps(30, b.two)
+	settle(t, b.worker, b.r, b.two)
+	if s := b.two.Stats(); s.Backfilled != 1 || s.Restarts > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Who was away for longer than the worker's replay reaches back is told by another, and doubts nothing.
+func TestBackfillOfAGap(t *testing.T) {
+	b := joined(t, indexer.Options{}, true)
+	settle(t, b.worker, b.r, b.two)
+	b.two.Down(nil)
+	b.steps(30, b.one)
+	applied(t, b.one, "all", func(s Stats) bool { return s.LastSeq == 129 })
+	b.two.Up()
+	settle(t, b.worker, b.r, b.two)
+	if s := b.two.Stats(); s.Backfilled != 2 || s.Unfilled > 0 || s.Restarts > 0 {
+		t.Errorf("%+v", s)
+	}
+	b.two.Down(nil)
+	b.steps(20, b.one) // as many as can be told again
+	applied(t, b.one, "all", func(s Stats) bool { return s.LastSeq == 149 })
+	b.two.Up()
+	settle(t, b.worker, b.r, b.two)
+	if s := b.two.Stats(); s.Backfilled != 2 {
+		t.Errorf("others were asked for what the worker tells itself: %+v", s)
+	}
+}
+
+// What another one had no memory for is not known to be missing here either.
+func TestBackfillOfAPart(t *testing.T) {
+	b := joined(t, indexer.Options{MaxBytes: 1}, false) // 16 MiB
+	x, slot := b.one.o.Sink.Held()
+	other, of := make([]uint64, 1000), x.Join(indexer.SlotOptions{})
+	for n := uint64(0); !x.Partial(slot); {
+		for i := range other {
+			n++
+			other[i] = n << 20
+		}
+		if err := x.Store(of, kvevent.GPU, 0, false, other, other); err != nil || n > 1<<22 {
+			t.Fatal(n, err)
+		}
+	}
+	b.there.Store(true)
+	b.two.AskOthers(t.Context())
+	got, partial := b.r.state()
+	if !partial || b.two.Stats().Backfilled != 1 {
+		t.Errorf("%d blocks, partial %v: %+v", len(got), partial, b.two.Stats())
+	}
+	b.steps(1, b.two)
+	applied(t, b.two, "another", func(s Stats) bool { return s.LastSeq == 100 })
+	if _, partial := b.r.state(); !partial {
+		t.Error("it is taken for whole")
+	}
+}
+
+// What is not wholly known, or in doubt, is told nobody.
 func TestHeldIsWhole(t *testing.T) {
 	w := newWorker(5, true)
 	x := indexer.New(indexer.Options{})

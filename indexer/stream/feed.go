@@ -161,9 +161,10 @@ type Feed struct {
 	resyncWanted bool   // Resync was called
 	learned      []Stem // by Learn
 	asking       []chan<- *Held
-	rebornAfter  time.Time    // by Reborn; zero: not called
-	staleSince   atomic.Int64 // when the stream stopped being live, in Unix ns; 0 while it is live
-	doubtSince   atomic.Int64 // doubt.since in Unix ns; 0: none
+	wondering    []chan<- struct{} // AskOthers
+	rebornAfter  time.Time         // Reborn; zero: not called
+	staleSince   atomic.Int64      // when the stream stopped being live, in Unix ns; 0 while it is live
+	doubtSince   atomic.Int64      // of doubt, in Unix ns; 0: there is none
 
 	order
 	inPart  bool // the sink holds a part of all prompts: removals of blocks of other parts are expected
@@ -357,6 +358,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 				}
 			}
 			f.tellHeld()
+			f.askOthers(ctx)
 			f.takeLearned()
 			for more := true; more && ctx.Err() == nil; {
 				f.mu.Lock()

@@ -204,7 +204,7 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 		return false
 	}
 	for range 2 { // after a restart once more, from 0
-		err := f.replay(ctx)
+		err := f.replay(ctx, f.o.Source.Replay)
 		if errors.Is(err, errRestarted) {
 			f.restart(f.epoch)
 			continue
@@ -229,7 +229,7 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 }
 
 // replay runs one replay and applies what it brings. errRestarted: another incarnation answered.
-func (f *Feed) replay(ctx context.Context) error {
+func (f *Feed) replay(ctx context.Context, of func(ctx context.Context, from uint64, each func(Message) error) error) error {
 	if f.o.Turns != nil {
 		select {
 		case <-ctx.Done():
@@ -252,7 +252,7 @@ func (f *Feed) replay(ctx context.Context) error {
 	f.replaying = true
 	defer func() { f.replaying = false }()
 	err := guard.Call(func() error {
-		return f.o.Source.Replay(ctx, r.from, func(m Message) error {
+		return of(ctx, r.from, func(m Message) error {
 			inApply = true
 			err := r.take(m)
 			inApply = false
@@ -308,9 +308,9 @@ func (r *replay) take(m Message) error {
 	if !r.answered {
 		r.answered = true
 		r.update(func(s *Stats) { s.Replays++ })
-		r.kept = r.fromZero && !r.suspected && m.Epoch == 0 && m.Seq > r.first && m.Seq < r.next
+		r.kept = r.fromZero && !r.suspected && m.Batch == nil && m.Epoch == 0 && m.Seq > r.first && m.Seq < r.next
 		r.suspected = false
-		if r.fromZero && !r.kept {
+		if r.fromZero && !r.kept || m.Batch != nil { // a batch is all, whatever was known
 			r.clearAll()
 			r.started, r.next = false, 0
 		} else if r.known && m.Seq == r.from && !r.sameIncarnation(m) {

@@ -102,7 +102,7 @@ func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 	ctx, cancel := context.WithTimeout(ctx, heldTime)
 	defer cancel()
 	for _, slot := range s.set.Slots() {
-		if slot.Worker.Name == worker && slot.Rank == rank && slot.Feed != nil {
+		if slot.Worker.Known == worker && slot.Rank == rank && slot.Feed != nil {
 			if h, err := slot.Feed.Held(ctx); err == nil {
 				return bus.AppendHeld(nil, &h)
 			}
@@ -111,7 +111,17 @@ func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 	return nil
 }
 
-// services returns a function that registers what other replicas call.
+// askOthers is peers.Exchange.Came: what this one was started too early, or the other one too late, to be told. One rank after another, so
+// that none waits for its turn while its events do.
+func (s *sources) askOthers(ctx context.Context) {
+	for _, slot := range s.set.Slots() {
+		if slot.Feed != nil && slot.Feed.Stats().Partial {
+			slot.Feed.AskOthers(ctx)
+		}
+	}
+}
+
+// services registers what other replicas call.
 func (p *replicas) services() func(grpc.ServiceRegistrar) {
 	if p == nil || p.direct == nil {
 		return nil
@@ -125,7 +135,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		return nil
 	}
 	p.Start(r.router, srv.Reported)
-	p.Held = r.sources.held
+	p.Held, p.Came = r.sources.held, r.sources.askOthers
 	access, err := r.cfg.Replicas.Access.Open(r.log)
 	if err != nil {
 		return fmt.Errorf("replicas: %w", err)

@@ -35,12 +35,12 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		slot.Early = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
 		if err = hearSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc)); wc.Events.Replay != "" {
-			s.peers.backfill(o, slot.Worker.Name, slot.Rank, s.log)
+			s.peers.backfill(o, slot.Worker.Known, slot.Rank, s.log)
 		}
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc), idleTime
 		o.Source, err = s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
-		s.peers.backfill(o, slot.Worker.Name, slot.Rank, s.log)
+		s.peers.backfill(o, slot.Worker.Known, slot.Rank, s.log)
 	case wc.Events.NATS:
 		// A message that the stream accepts while the consumer starts may not reach it (nats-server 2.15), so it is requested
 		// after idleTime.

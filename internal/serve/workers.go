@@ -253,6 +253,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	for _, u := range []*string{&wc.Events.ZMQ, &wc.Events.Replay, &wc.Events.Load, &wc.Events.HTTP} {
 		*u = strings.ReplaceAll(*u, "{ip}", host)
 	}
+	known := cmp.Or(e.Name, wc.Name+"/"+e.Addr.String())
 	wc.Addr, wc.Name = e.Addr.String(), cmp.Or(e.Name, wc.Name)
 	wc.Role = cmp.Or(wc.Role, e.Role)
 	role, _ := fleet.RoleOf(wc.Role) // the configuration is checked; an unknown label is no role
@@ -267,7 +268,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		config.Worker
 		heard
 	}
-	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, heardOf(&class)}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
+	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, heardOf(&class)}, Name: wc.Name, Known: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
 		Role: role, Away: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate, OffloadRate: class.OffloadRate, Copies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)

@@ -19,8 +19,9 @@ import (
 
 // Worker is one engine server.
 type Worker struct {
-	Name  string // the configured name
-	Addr  string // ip:port that Envoy dials
+	Name  string // the configured name; of several behind a DNS name those that were found later have their address behind it
+	Known string // its name among replicas, which does not depend on who was found first; NewWorker: Name
+	Addr  string // ip:port, what Envoy dials
 	Model string // the configured model's name
 	Class string // one of the model's classes; "": the model's own
 	Slots []*Slot
@@ -80,10 +81,10 @@ type Fleet struct {
 type state struct {
 	workers []*Worker
 	byAddr  map[string]*Worker
-	byName  map[string]*Worker
-	byModel map[string][]*Slot // slots that may be chosen
-	encode  map[string][]*Slot // slots that encode for the model
-	slots   []*Slot            // slots that may be chosen, of all models
+	byKnown map[string]*Worker
+	byModel map[string][]*Slot // to choose among
+	encode  map[string][]*Slot // that encode for those
+	slots   []*Slot            // to choose among, of all models
 }
 
 // New returns an empty fleet. now is the clock, time.Now if nil.
@@ -98,7 +99,7 @@ func New(now func() time.Time) *Fleet {
 
 // NewWorker returns a worker with ranks data-parallel ranks (0: none). join returns the index slot of each rank.
 func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join func(rank int) indexer.SlotID) *Worker {
-	w := &Worker{Name: name, Addr: addr.String(), Model: model}
+	w := &Worker{Name: name, Known: name, Addr: addr.String(), Model: model}
 	for r := range max(1, ranks) {
 		s := &Slot{Worker: w, Rank: r, ID: join(r), load: load{rate: firstRate}}
 		if ranks == 0 {
@@ -113,10 +114,10 @@ func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join f
 func (f *Fleet) Set(workers []*Worker) {
 	f.setMu.Lock()
 	defer f.setMu.Unlock()
-	st := &state{workers: workers, byAddr: make(map[string]*Worker), byName: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
+	st := &state{workers: workers, byAddr: make(map[string]*Worker), byKnown: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
 	models := make(map[string][]*Worker)
 	for _, w := range workers {
-		st.byName[w.Name] = w
+		st.byKnown[w.Known] = w
 		if w.Instance == "" {
 			st.byAddr[w.Addr] = w
 		}

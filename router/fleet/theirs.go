@@ -32,7 +32,7 @@ func (f *Fleet) count(b *Booking, by int) {
 
 // Find returns a worker's slot by rank (-1: the worker has no ranks); nil: there is none.
 func (f *Fleet) Find(worker string, rank int) *Slot {
-	if w := f.state.Load().byName[worker]; w != nil {
+	if w := f.state.Load().byKnown[worker]; w != nil {
 		for _, s := range w.Slots {
 			if s.Rank == rank {
 				return s

@@ -14,6 +14,7 @@
 package members
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -36,7 +37,8 @@ type Spec struct {
 	// ID, which must be comparable, identifies a worker of one finder: another ID is another worker, whatever its name or
 	// address.
 	ID           any
-	Name         string // the address is appended if another worker has it already
+	Name         string // the address is added where another worker has it already
+	Known        string // fleet.Worker.Known, where that is not Name
 	Addr         netip.AddrPort
 	Ready        bool // requests may go to it
 	Model, Class string
@@ -165,7 +167,7 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 
 // join adds a worker and starts its feeds; publish adds it to the fleet. The caller holds mu.
 func (s *Set) join(finder int, spec Spec) error {
-	addr := ""
+	addr, known := "", cmp.Or(spec.Known, spec.Name)
 	if spec.Addr.IsValid() {
 		addr = spec.Addr.String()
 	}
@@ -176,6 +178,9 @@ func (s *Set) join(finder int, spec Spec) error {
 		if m.worker.Name == spec.Name { // several addresses behind one name, or pods of two namespaces
 			spec.Name += "/" + addr
 		}
+		if m.worker.Known == known {
+			known += "/" + addr
+		}
 	}
 	ctx, end := context.WithCancel(context.Background())
 	m := &member{finder: finder, spec: spec, end: end}
@@ -184,6 +189,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		m.sinks = append(m.sinks, sink)
 		return sink.Slot()
 	})
+	m.worker.Known = known
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.Away, m.worker.Most = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.Away, spec.MaxInFlight
 	m.worker.Expect(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {

@@ -90,7 +90,21 @@ func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held [
 	return nil, err
 }
 
-// alike returns the replicas whose index has the same part.
+// tellCame calls Came for each word on came, until ctx ends.
+func (x *Exchange) tellCame(ctx context.Context, came <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-came:
+			if x.Came != nil {
+				x.Came(ctx)
+			}
+		}
+	}
+}
+
+// alike are the replicas whose index has the same part.
 func (x *Exchange) alike() (names []string) {
 	own := x.router.Part()
 	x.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,4 +121,18 @@ func TestHostilePieces(t *testing.T) {
 	if string(one.got) != "012" || <-one.more {
 		t.Errorf("%q", one.got)
 	}
+}
+
+// Who has come is told, once, of each that comes; one of which nothing was heard for long comes anew.
+func TestCameIsTold(t *testing.T) {
+	h := &hall{}
+	a := h.join(t)
+	var came atomic.Int32
+	a.Came = func(context.Context) { came.Add(1) }
+	b := h.join(t)
+	eventually(t, "another is there", func() bool { return came.Load() == 1 && b.known.Load() == 1 })
+	h.less.Store(a)
+	eventually(t, "it is gone", known(0, a))
+	h.less.Store(nil)
+	eventually(t, "it is there again", func() bool { return came.Load() == 2 })
 }

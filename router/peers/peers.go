@@ -76,9 +76,11 @@ type Exchange struct {
 	lines atomic.Pointer[[]Line] // nil: Run has not begun
 	asked questions
 
-	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
-	// nil: not known.
-	Held     func(ctx context.Context, worker string, rank int) []byte
+	// Held, if set before Run, gives all that is held of a worker's rank (-1: it has none), for another replica; nil: that is not known.
+	Held func(ctx context.Context, worker string, rank int) []byte
+	// Came, if set before Run, is called after another replica has come, on a goroutine that nothing else waits for; AskHeld may find it now.
+	Came     func(ctx context.Context)
+	came     atomic.Bool // since the last state
 	began    time.Time
 	asks     chan heldQuestion // other replicas' questions that wait to be answered
 	gathers  chan struct{}     // limits the answers received at once
@@ -189,6 +191,8 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	var answers sync.WaitGroup
 	defer answers.Wait()
 	answers.Go(func() { x.tellHeld(ctx, lines) })
+	came := make(chan struct{}, 1)
+	answers.Go(func() { x.tellCame(ctx, came) })
 	x.send(lines, true)
 	for {
 		select {
@@ -198,6 +202,12 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 		case <-states.C:
 			x.expire(time.Now())
 			x.send(lines, true)
+			if x.came.Swap(false) { // it hears us by now, most likely
+				select {
+				case came <- struct{}{}:
+				default:
+				}
+			}
 		case e := <-x.out:
 			x.send(lines, false, e)
 			flush.Reset(pause)
@@ -356,6 +366,7 @@ func (x *Exchange) from(name string, entries []byte) (question *asked, held *hel
 		p = &peer{streams: make(map[uint64]struct{})}
 		x.peers[name] = p
 		x.known.Store(int32(len(x.peers)))
+		x.came.Store(true)
 		x.log.Info("another replica is there", zap.String("replica", name))
 	}
 	p.heard = time.Now()

@@ -151,6 +151,9 @@ func AppendHeld(b []byte, h *stream.Held) []byte {
 	if h.At.Recurrent {
 		own.flags = flagRecurrent
 	}
+	if h.At.Partial {
+		own.flags |= flagPartial
+	}
 	return appendBlocks(own.append(b, false), h.Blocks, h.BlockSize)
 }
 
@@ -160,10 +163,11 @@ func ReadHeld(b []byte) (at stream.Position, all kvevent.Batch, err error) {
 	if err == nil {
 		all, err = new(Decoder).Decode(b)
 	}
-	if err == nil && (h.flags&^flagRecurrent != 0 || len(all.Events) == 0 || all.Events[0].Kind != kvevent.Cleared) {
+	all.Stands = false // a worker's own messages follow, which say nothing of that
+	if err == nil && (h.flags&^(flagRecurrent|flagPartial) != 0 || len(all.Events) == 0 || all.Events[0].Kind != kvevent.Cleared) {
 		err = errors.New("a message that is not of all that a worker holds")
 	}
-	return stream.Position{Next: h.next, Sum: h.sum, Recurrent: all.Recurrent}, all, err
+	return stream.Position{Next: h.next, Sum: h.sum, Partial: all.Partial, Recurrent: all.Recurrent}, all, err
 }
 
 func appendWords(b []byte, words []uint64) []byte {

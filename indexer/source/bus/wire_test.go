@@ -185,7 +185,7 @@ func TestHeldMessage(t *testing.T) {
 	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, Recurrent: true}, BlockSize: 16, Blocks: []indexer.Block{
 		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{2}}}}
 	at, all, err := ReadHeld(AppendHeld(nil, &h))
-	if err != nil || at != h.At || !all.Stands || all.Partial || !all.Recurrent {
+	if err != nil || at != h.At || all.Stands || all.Partial || !all.Recurrent {
 		t.Fatalf("%+v %+v %v", at, all, err)
 	}
 	want := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, HasParent: true, Parent: 2, EngineHashes: []uint64{4}, Locals: []uint64{3}}
@@ -197,9 +197,13 @@ func TestHeldMessage(t *testing.T) {
 			t.Errorf("%d bytes are read", i)
 		}
 	}
-	partial := (&head{flags: flagPartial}).append(nil, false)
-	if _, _, err := ReadHeld(appendBlocks(partial, h.Blocks, 16)); err == nil {
-		t.Error("a part is read as all")
+	h.At.Partial = true // there was no memory for the rest
+	if at, all, err := ReadHeld(AppendHeld(nil, &h)); err != nil || at != h.At || !all.Partial {
+		t.Errorf("%+v %+v %v", at, all, err)
+	}
+	away := (&head{flags: flagAway}).append(nil, false)
+	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, 16)); err == nil {
+		t.Error("an agent's is read")
 	}
 	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}
 	if _, _, err := ReadHeld(appendEvent((&head{}).append(nil, false), &e, false)); err == nil {
