@@ -117,13 +117,13 @@ type Options struct {
 	Begin []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
-	// Link, if set, is called in the source's goroutine when its connection is made and lost.
+	// Link, if set, is called when the source's connection is made and lost, and when its publisher falls mute and speaks again.
 	Link func(f *Feed, up bool)
 	// Turns, if set, limits by its capacity how many of the feeds that share it run a replay at once: a source whose answer is
 	// one snapshot has all of it in memory. Waiting for a turn does not count as the replay's time.
 	Turns chan struct{}
-	// Idle is the silence after which the last message is requested again, which reveals a restart or a lost message. 0: never.
-	// Only for sources whose Replay is cheap.
+	// Idle is after how much silence the last message is asked for again, which shows a restart, a lost message, or a publisher that
+	// is no more behind a connection that still stands. 0: never. Only for sources whose Replay is cheap.
 	Idle time.Duration
 
 	doubtTime time.Duration // for tests; 0: the package's
@@ -247,12 +247,17 @@ func (f *Feed) Offer(m Message) {
 		f.queue.markConnection()
 	}
 	f.stats.LastMessage = time.Now()
+	spoke := f.stats.Mute
+	f.stats.Mute = false
 	if !f.queue.push(m) {
 		f.stats.Drops++
 	}
 	f.updateStale()
 	f.mu.Unlock()
 	f.signal()
+	if spoke && f.o.Link != nil {
+		f.o.Link(f, true)
+	}
 }
 
 // Resync is for a caller that found that the index is wrong about this worker: the feed requests a replay from 0. What is known
@@ -276,7 +281,7 @@ func (f *Feed) Reborn(was time.Time) {
 // Up is called by the source after each (re)connection.
 func (f *Feed) Up() {
 	f.mu.Lock()
-	f.stats.Connected, f.stats.CaughtUp = true, false
+	f.stats.Connected, f.stats.CaughtUp, f.stats.Mute = true, false, false
 	f.queue.markConnection()
 	f.updateStale()
 	f.mu.Unlock()
@@ -338,6 +343,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 		case <-check.C:
 			f.catchUp(ctx)
 			f.setCaughtUp()
+			f.setMute()
 			f.settle()
 			f.reportBounds()
 			if next := f.nextCheck(f.o.Idle); next > 0 {
@@ -396,7 +402,20 @@ func (f *Feed) setCaughtUp() {
 	}
 }
 
-// nextCheck returns how long to wait before asking the publisher again: idle, or less if a replay is owed; 0 means never.
+// setMute records whether a publisher of which nothing has come for long has answered: idle and dead look the same until it is asked.
+func (f *Feed) setMute() {
+	f.mu.Lock()
+	was := f.stats.Mute
+	f.stats.Mute = f.replayOwed && f.stats.Connected && f.o.Idle > 0 && (was || time.Since(f.stats.LastMessage) >= f.o.Idle/2)
+	now := f.stats.Mute
+	f.updateStale()
+	f.mu.Unlock()
+	if now != was && f.o.Link != nil {
+		f.o.Link(f, !now)
+	}
+}
+
+// nextCheck is how long to wait before asking the publisher again: idle, or less if a replay is owed; 0 means never.
 func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	if f.replayOwed && (idle == 0 || f.backoff < idle) {
 		return max(time.Until(f.notBefore), time.Millisecond)

@@ -82,6 +82,55 @@ func TestBadWire(t *testing.T) {
 	}
 }
 
+// A publisher that is dead behind a connection that stands, whose transport still answers PINGs, is not taken for an idle one once it does
+// not answer when asked; its agent tells so. When it speaks again all is as before.
+func TestMutePublisher(t *testing.T) {
+	for _, way := range []string{"direct", "agent"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			r := startRig(t, "vllm", 1, 2)
+			z := r.wire(1, faults{lose: 1}, faults{})
+			events, replay := r.wires[0], r.wires[1]
+			events.healed.Store(true)
+			var f *stream.Feed
+			var h indexer.SlotID
+			if way == "direct" {
+				f, h = r.listen(z)
+			} else {
+				l := &bus.Listener{NATS: startJetStream(t)}
+				ctx, end := context.WithCancel(t.Context())
+				defer end()
+				go func() { _ = l.Run(ctx) }()
+				r.agent(bus.PublisherOptions{NATS: l.NATS, Rank: 1, Replays: true}, z)
+				f, h = r.hear(l, 1)
+			}
+			until := func(what string, ok func() bool) {
+				t.Helper()
+				for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatalf("%s: %+v", what, f.Stats())
+					}
+				}
+			}
+			live := func() bool { return f.Age(time.Now()) == 0 }
+			r.ask(1, words(20, "before"))
+			until("it does not begin", live)
+			r.same(1, h)
+			events.healed.Store(false)
+			nowhere := "127.0.0.1:1"
+			replay.target.Store(&nowhere)
+			r.ask(1, words(20, "lost"))
+			until("a dead publisher is taken for an idle one", func() bool { return !live() })
+			events.healed.Store(true)
+			r.lead()
+			until("it is not heard again", live)
+			r.same(1, h)
+			r.ask(1, words(20, "after"))
+			r.same(1, h)
+		})
+	}
+}
+
 // A rank is a stream of its own: what its wires do says nothing of the rank beside it, whose wires are good.
 func TestBadWireOfOneRank(t *testing.T) {
 	for _, engine := range []string{"vllm", "sglang", "trtllm-zmq"} {
