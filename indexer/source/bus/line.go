@@ -197,7 +197,7 @@ func (l *line) save(ctx context.Context, t tag, message []byte) error {
 
 var (
 	errEmpty      = errors.New("the stream has nothing of the worker")
-	errIncomplete = errors.New("the stream has lost messages behind the snapshot, or there is no snapshot")
+	errIncomplete = errors.New("the stream has lost messages behind the snapshot, or there is no snapshot that can be read")
 )
 
 // messages calls each for the newest snapshot and all messages after it, up to the stream's end at the time of the call. It may
@@ -229,8 +229,8 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 		if from <= t.Seq {
 			begin = func() error {
 				b, err := l.snapshot(ctx, t, maxSnapshot)
-				if err != nil {
-					return err
+				if err != nil { // parts of it were replaced, or an operator's limits took them: an agent that is there has it all
+					return fmt.Errorf("%w: %w", errIncomplete, err)
 				}
 				return each(stream.Message{Epoch: epoch, Seq: t.Seq, Payload: b})
 			}

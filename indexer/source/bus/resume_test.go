@@ -249,8 +249,45 @@ func TestLineBegunAnew(t *testing.T) {
 	late.same("w", payloads, prompts)
 }
 
-// TestSnapshotIsBounded checks that a snapshot is read up to its limit only, whatever its tag says, and that one of too many
-// parts is not read.
+// A snapshot of which parts were replaced or taken away, by another agent or an operator's limits, is written anew when a router needs it,
+// however silent the worker is.
+func TestDamagedSnapshot(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	nc := connect(t, s.ClientURL())
+	makeStream(t, nc, 64<<20)
+	h, p := agent(t, nc, "w")
+	h.give(payloads...)
+	there := listen(t, connect(t, s.ClientURL()))
+	there.await("w")
+	there.same("w", payloads, prompts)
+	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := l.js.Stream(t.Context(), l.prefix.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, damage := range []func(part string) error{
+		func(part string) error { _, err := l.js.Publish(t.Context(), part, []byte("another's")); return err },
+		func(part string) error { return state.Purge(t.Context(), jetstream.WithPurgeSubject(part)) },
+	} {
+		until(t, "a snapshot", func() bool { return p.Stats().Snapshots > uint64(i) })
+		written, err := l.tag(t.Context())
+		if err != nil || written.Parts == 0 {
+			t.Fatalf("%+v, %v", written, err)
+		}
+		if err := damage(l.prefix.states() + l.suffix + "." + written.part(0)); err != nil {
+			t.Fatal(err)
+		}
+		late := listen(t, connect(t, s.ClientURL()))
+		late.await("w")
+		late.same("w", payloads, prompts)
+	}
+}
+
+// A snapshot is read up to its bound and not beyond, whatever its tag says; nor is one of too many parts looked at.
 func TestSnapshotIsBounded(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())
