@@ -1,10 +1,14 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/goccy/go-yaml"
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // The configuration's file changes ten times under load: a worker goes and comes back, a model gets another name and loses it, the
@@ -35,6 +39,13 @@ func TestReloadUnderLoad(t *testing.T) {
 		list := keys["workers"].([]any)
 		keys["workers"] = append(append([]any{}, list[:gone]...), list[gone+1:]...)
 	})
+	limited := edited(func(keys map[string]any) {
+		for _, w := range keys["workers"].([]any) { // all but the one that holds the picture are others from now on
+			if w := w.(map[string]any); w["name"] != fmt.Sprint("worker-", first.worker+1) {
+				w["max_in_flight"] = 1000
+			}
+		}
+	})
 	named := edited(func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["aliases"] = []string{"another"} })
 	sent, end := hundredASecond(t, l)
 	for i, change := range []struct {
@@ -43,7 +54,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		workers int
 	}{
 		{fewer, "success", 2}, {good, "success", 3}, {named, "success", 3}, {[]byte("models: ["), "failure", 3}, {fewer, "success", 2},
-		{named, "success", 3}, {[]byte("listen: x"), "failure", 3}, {good, "success", 3}, {fewer, "success", 2}, {good, "success", 3},
+		{named, "success", 3}, {[]byte("listen: x"), "failure", 3}, {good, "success", 3}, {fewer, "success", 2}, {limited, "success", 3},
 	} {
 		at, taken := sent.Load(), metric(t, l, "sightline_config_reloads_total", change.result)
 		if err := os.WriteFile(l.ConfigFile()+".new", change.text, 0o600); err != nil {
@@ -59,6 +70,10 @@ func TestReloadUnderLoad(t *testing.T) {
 		}
 	}
 	end()
+	eventually(t, "all workers' events", func() bool {
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
+		return err == nil && gjson.GetBytes(rows, `#(events=="live")#|#`).Int() == 3
+	})
 	if n := metric(t, l, "sightline_decisions_total", ""); n < float64(sent.Load()) {
 		t.Errorf("%v decisions of %d requests", n, sent.Load())
 	}

@@ -111,12 +111,17 @@ func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 	return nil
 }
 
+// othersTime is how long one rank's question may take: a feed that ends answers nobody.
+const othersTime = 30 * time.Second
+
 // askOthers is peers.Exchange.Came: what this one was started too early, or the other one too late, to be told. One rank after another, so
 // that none waits for its turn while its events do.
 func (s *sources) askOthers(ctx context.Context) {
 	for _, slot := range s.set.Slots() {
 		if slot.Feed != nil && slot.Feed.Stats().Partial {
-			slot.Feed.AskOthers(ctx)
+			one, stop := context.WithTimeout(ctx, othersTime)
+			slot.Feed.AskOthers(one)
+			stop()
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -82,7 +83,8 @@ type Set struct {
 	resyncs *prometheus.CounterVec
 
 	mu      sync.Mutex
-	members []*member // in the order of joining
+	members []*member      // in the order of their joining
+	out     map[int][]Spec // found by a finder and left out, until it no longer finds them
 }
 
 type member struct {
@@ -107,7 +109,7 @@ func New(o Options) *Set {
 	if o.Linger == nil {
 		o.Linger = func() time.Duration { return 0 }
 	}
-	s := &Set{o: o}
+	s := &Set{o: o, out: make(map[int][]Spec)}
 	s.register()
 	return s
 }
@@ -123,7 +125,8 @@ func (s *Set) Add(finder int, spec Spec) error {
 	return nil
 }
 
-// Update makes the workers of one finder those that it found. The workers of finders that are gone leave too.
+// Update brings the workers of one finder in line with what it found. Those of finders that are gone leave too, and whoever was left out,
+// of whichever finder, is tried again: the address of one that left may be another's by now.
 func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	s.mu.Lock()
 	var left []*member
@@ -144,16 +147,20 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 		m.spec.Ready, stay[m.spec.ID] = found[at].Ready, true
 		return false
 	})
+	for _, number := range gone {
+		delete(s.out, number)
+	}
+	delete(s.out, finder)
 	for _, f := range found {
-		if stay[f.ID] {
-			continue
-		}
-		if err := s.join(finder, f); err != nil {
-			s.o.Log.Warn("a worker is left out", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
-		} else {
-			s.o.Log.Info("worker joined", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Int("ranks", f.Ranks), zap.Bool("ready", f.Ready))
+		if !stay[f.ID] && !s.admit(finder, f, zap.WarnLevel) {
+			s.out[finder] = append(s.out[finder], f)
 		}
 		stay[f.ID] = true
+	}
+	for other, list := range s.out {
+		if other != finder {
+			s.out[other] = slices.DeleteFunc(list, func(f Spec) bool { return s.admit(other, f, zap.DebugLevel) })
+		}
 	}
 	s.publish()
 	s.mu.Unlock()
@@ -165,7 +172,17 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	}
 }
 
-// join adds a worker and starts its feeds; publish adds it to the fleet. The caller holds mu.
+// admit has a worker join, and reports whether it did. The caller holds mu.
+func (s *Set) admit(finder int, f Spec, say zapcore.Level) bool {
+	if err := s.join(finder, f); err != nil {
+		s.o.Log.Log(say, "a worker is left out", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
+		return false
+	}
+	s.o.Log.Info("worker joined", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Int("ranks", f.Ranks), zap.Bool("ready", f.Ready))
+	return true
+}
+
+// join takes a worker up and starts listening to it; publish puts it into the fleet. The caller holds mu.
 func (s *Set) join(finder int, spec Spec) error {
 	addr, known := "", cmp.Or(spec.Known, spec.Name)
 	if spec.Addr.IsValid() {

@@ -191,8 +191,33 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 }
 
-// TestPlaces checks that two workers cannot have one address, that two of one name get different names, and that workers behind
-// shared front ends have no address of their own.
+// An address that moves from one finder's workers to another's, and is told there first, as where a name in DNS still has it, is taken up
+// once it is free; what is no longer found, or whose finder is gone, is not.
+func TestAddressThatMoves(t *testing.T) {
+	b := newBench(t, noAudit)
+	var e publisher
+	old, other, gone, never := spec(&e, "old", "10.0.0.1:8000"), spec(&e, "new", "10.0.0.1:8000"), spec(&e, "gone", "10.0.0.1:8000"), spec(&e, "never", "10.0.0.1:8000")
+	other.Model = "another"
+	b.Update(1, []Spec{old})
+	b.Update(3, []Spec{gone})
+	b.Update(4, []Spec{never})
+	b.Update(2, []Spec{other})
+	b.Update(4, nil)
+	if got := b.names(); !slices.Equal(got, []string{"old"}) {
+		t.Fatalf("fleet %v", got)
+	}
+	b.Update(1, nil, 3)
+	if got := b.names(); !slices.Equal(got, []string{"new"}) || b.fleet.Workers()[0].Model != "another" {
+		t.Errorf("fleet %v", got)
+	}
+	b.Update(2, nil)
+	b.Update(1, nil)
+	if got := b.names(); len(got) > 0 {
+		t.Errorf("fleet %v", got)
+	}
+}
+
+// Two of one address cannot be; two of one name are told apart; workers behind shared front ends have no address of their own.
 func TestPlaces(t *testing.T) {
 	b := newBench(t, noAudit)
 	var e publisher

@@ -249,8 +249,26 @@ func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
 	}
 }
 
-// TestOverNATS tests the whole path, and every way of joining late: a router that is there from the start, one that joins and
-// asks the agent, one that joins after the agent has gone and reads the stream, and a restart of the server under all of them.
+// A worker that is configured anew, and so has a new feed before the old one has ended, is heard by the new one.
+func TestFeedTakesAnothersPlace(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	nc := connect(t, s.ClientURL())
+	makeStream(t, nc, 64<<20)
+	h, _ := agent(t, nc, "w")
+	r := listen(t, connect(t, s.ClientURL()))
+	h.give(payloads[:20]...)
+	r.await("w")
+	r.same("w", payloads[:20], prompts)
+	old := r.feeds["w"]
+	r.follow("w")
+	old.Close()
+	h.give(payloads[20:]...)
+	r.same("w", payloads, prompts)
+}
+
+// The whole way, and every way of coming late: a router that is there from the start, one that joins and asks the agent,
+// one that joins after the agent has gone and reads the stream, the server restarted under all of them.
 func TestOverNATS(t *testing.T) {
 	payloads, prompts := recording(t)
 	half := len(payloads) / 2

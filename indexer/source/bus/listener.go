@@ -121,8 +121,9 @@ func (l *Listener) follower(suffix string) *follower {
 // follower is a feed, with the time of its agent's last heartbeat.
 type follower struct {
 	*stream.Feed
-	beat atomic.Int64 // Unix ns
-	last head         // used by deliver only
+	beat  atomic.Int64  // Unix ns
+	last  head          // only deliver's
+	ended chan struct{} // Run has
 
 	mu           sync.Mutex
 	epoch, begun uint64 // used by begin
@@ -155,28 +156,39 @@ type source struct {
 
 // Run implements stream.Source.
 func (s *source) Run(ctx context.Context, f *stream.Feed) error {
-	w := &follower{Feed: f}
-	s.l.mu.Lock()
-	if s.l.feeds == nil {
-		s.l.feeds = map[string]*follower{}
+	w := &follower{Feed: f, ended: make(chan struct{})}
+	for before := s.l.enter(s.suffix, w); before != nil; before = s.l.enter(s.suffix, w) { // as it is while a changed worker takes an old one's place
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-before.ended:
+		}
 	}
-	if s.l.feeds[s.suffix] != nil {
-		s.l.mu.Unlock()
-		return fmt.Errorf("%s is followed by another feed", s.suffix)
-	}
-	s.l.feeds[s.suffix] = w
-	s.l.mu.Unlock()
 	defer func() {
 		s.l.mu.Lock()
 		delete(s.l.feeds, s.suffix)
 		s.l.mu.Unlock()
+		close(w.ended)
 	}()
 	f.Up()
 	s.watch(ctx, w)
 	return ctx.Err()
 }
 
-// agentSilence is how long an agent may be silent before it is considered down.
+// enter makes a feed the one of a worker-rank, or gives the one that is.
+func (l *Listener) enter(suffix string, w *follower) (before *follower) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.feeds == nil {
+		l.feeds = map[string]*follower{}
+	}
+	if before = l.feeds[suffix]; before == nil {
+		l.feeds[suffix] = w
+	}
+	return before
+}
+
+// agentSilence is how long an agent may be silent before it is taken to be down.
 const agentSilence = 3 * heartbeat
 
 // watch takes the feed down when the agent is silent, and up again when it is heard.
