@@ -29,8 +29,8 @@ const (
 // Shared is one booking as told to other replicas. Over and Broken have only the number.
 type Shared struct {
 	Kind            SharedKind
-	Number          uint64 // its replica's own, not 0
-	Worker          string // as replicas know it: fleet.Worker.Known
+	Number          uint64 // unique within its replica, not 0
+	Worker          string // fleet.Worker.Known
 	Rank            int    // -1: the worker has no ranks
 	Decoder         string // worker that decodes, if another
 	DecoderRank     int

@@ -1,7 +1,8 @@
 package stream
 
-// What a worker tells no more. A publisher keeps its last messages only: who joins late, as a router that was restarted, or was away for
-// longer than that, hears of what is stored from then on. Another Sightline has heard the rest:
+// Backfill recovers what a worker cannot replay any more. A publisher keeps only its last messages: a router that joins late,
+// such as after a restart, or was disconnected for longer, receives only what is stored from then on. Another router has received
+// the rest:
 //
 //	replay ─▶ begins later ─▶ Backfill.Ask ─▶ another's Feed.Held, at its message n ─▶ replay from n: the same message? ─▶ that, then the rest
 //
@@ -29,9 +30,9 @@ type Held struct {
 // ErrNotWhole: a feed does not know all that its rank holds, or not for certain.
 var ErrNotWhole = errors.New("what the worker holds is not wholly known")
 
-// Held lists what the rank holds, where all of that is known and its events come; At.Partial, where blocks were dropped for lack of
-// memory. The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrNotWhole, at once of a rank that is catching up itself,
-// and that ctx has ended before the feed had time.
+// Held returns what the rank holds, if all of that is known and its events are live. At.Partial: the index has evicted some of it.
+// The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrNotWhole, at once if the rank is still catching up, or ctx's
+// if it ends before the feed answers.
 func (f *Feed) Held(ctx context.Context) (Held, error) {
 	answer := make(chan *Held, 1)
 	f.mu.Lock()
@@ -72,8 +73,8 @@ func (f *Feed) tellHeld() {
 	}
 }
 
-// AskOthers has a rank that is partial ask the other Sightlines once more: somebody is there who was not when it joined. It waits for
-// the end of that.
+// AskOthers asks the other routers again if the rank is partial, because one has come that was not there when the rank joined. It
+// returns when that has ended, or ctx has.
 func (f *Feed) AskOthers(ctx context.Context) {
 	done := make(chan struct{})
 	f.mu.Lock()
@@ -86,7 +87,7 @@ func (f *Feed) AskOthers(ctx context.Context) {
 	}
 }
 
-// askOthers is AskOthers in the feed's goroutine.
+// askOthers does so in the feed's goroutine.
 func (f *Feed) askOthers(ctx context.Context) {
 	f.mu.Lock()
 	list := f.wondering
@@ -103,7 +104,8 @@ func (f *Feed) askOthers(ctx context.Context) {
 	}
 }
 
-// Backfill is a Source without epochs whose replay, where the publisher's own begins too late, begins with what another Sightline holds.
+// Backfill is a Source without epochs. If the publisher's own replay begins too late, its replay begins with what another router
+// holds.
 type Backfill struct {
 	Source
 	// Ask asks another router for all that it holds of the rank: a batch that begins with Cleared. ok is false if none has it;
@@ -116,7 +118,7 @@ type Backfill struct {
 var (
 	errLate   = errors.New("the publisher's replay begins too late")
 	errOther  = errors.New("another Sightline has heard another message under this number")
-	errNobody = errors.New("no other Sightline knows what the worker holds")
+	errNobody = errors.New("no other router knows what the worker holds")
 )
 
 const (
@@ -128,7 +130,7 @@ const (
 func (b *Backfill) Replay(ctx context.Context, from uint64, each func(Message) error) error {
 	begun := false
 	err := b.Source.Replay(ctx, from, func(m Message) error {
-		if !begun && m.Seq > from+min(from, 1) { // from 1 on the first one only shows who answers
+		if !begun && m.Seq > from+min(from, 1) { // message from itself is known: it only shows the incarnation
 			return errLate
 		}
 		begun = true
@@ -143,7 +145,7 @@ func (b *Backfill) Replay(ctx context.Context, from uint64, each func(Message) e
 	return err
 }
 
-// others replays what another Sightline holds, and what the publisher has told since.
+// others replays what another router holds, and what the publisher has sent since.
 func (b *Backfill) others(ctx context.Context, _ uint64, each func(Message) error) error {
 	if b.failed == backfillTries {
 		b.failed = 0

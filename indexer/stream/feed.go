@@ -117,13 +117,13 @@ type Options struct {
 	Begin []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
-	// Link, if set, is called when the source's connection is made and lost, and when its publisher falls mute and speaks again.
+	// Link, if set, is called when the source's connection is made and lost, and when Stats.Mute changes.
 	Link func(f *Feed, up bool)
 	// Turns, if set, limits by its capacity how many of the feeds that share it run a replay at once: a source whose answer is
 	// one snapshot has all of it in memory. Waiting for a turn does not count as the replay's time.
 	Turns chan struct{}
-	// Idle is after how much silence the last message is asked for again, which shows a restart, a lost message, or a publisher that
-	// is no more behind a connection that still stands. 0: never. Only for sources whose Replay is cheap.
+	// Idle is the silence after which the last message is requested again, which reveals a restart, a lost message, or a dead
+	// publisher behind an open connection. 0: never. Only for sources whose Replay is cheap.
 	Idle time.Duration
 
 	doubtTime time.Duration // for tests; 0: the package's
@@ -161,10 +161,10 @@ type Feed struct {
 	resyncWanted bool   // Resync was called
 	learned      []Stem // by Learn
 	asking       []chan<- *Held
-	wondering    []chan<- struct{} // AskOthers
-	rebornAfter  time.Time         // Reborn; zero: not called
+	wondering    []chan<- struct{} // by AskOthers
+	rebornAfter  time.Time         // by Reborn; zero: not called
 	staleSince   atomic.Int64      // when the stream stopped being live, in Unix ns; 0 while it is live
-	doubtSince   atomic.Int64      // of doubt, in Unix ns; 0: there is none
+	doubtSince   atomic.Int64      // doubt.since in Unix ns; 0: none
 
 	order
 	inPart  bool // the sink holds a part of all prompts: removals of blocks of other parts are expected
@@ -402,7 +402,7 @@ func (f *Feed) setCaughtUp() {
 	}
 }
 
-// setMute records whether a publisher of which nothing has come for long has answered: idle and dead look the same until it is asked.
+// setMute sets Stats.Mute after the publisher was asked: until then an idle and a dead one look the same.
 func (f *Feed) setMute() {
 	f.mu.Lock()
 	was := f.stats.Mute
@@ -415,7 +415,7 @@ func (f *Feed) setMute() {
 	}
 }
 
-// nextCheck is how long to wait before asking the publisher again: idle, or less if a replay is owed; 0 means never.
+// nextCheck returns how long to wait before asking the publisher again: idle, or less if a replay is owed; 0 means never.
 func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	if f.replayOwed && (idle == 0 || f.backoff < idle) {
 		return max(time.Until(f.notBefore), time.Millisecond)

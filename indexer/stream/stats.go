@@ -50,8 +50,8 @@ type Stats struct {
 	Epoch       uint64
 	LastSeq     uint64
 	Connected   bool
-	CaughtUp    bool      // everything that the publisher could be asked for since the last connection was applied
-	Mute        bool      // nothing has come for Options.Idle, and the publisher did not answer when asked
+	CaughtUp    bool      // everything available from the publisher since the last connection was applied
+	Mute        bool      // nothing was received for about Options.Idle, and the publisher did not answer a replay
 	Away        bool      // the publisher (an agent) has no connection to its engine
 	LastMessage time.Time // when the last message was received
 	LastError   string
@@ -90,7 +90,7 @@ func (s *Stats) Counters() map[string]uint64 {
 	}
 }
 
-// Live reports whether the worker's events come as they happen, with nothing missing from before.
+// Live reports whether the worker's events arrive as they happen, with nothing missing from before.
 func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away && !s.Mute }
 
 // Age returns for how long the worker's events have not been live; 0 if they are. The index's content of the worker is that old.

@@ -111,11 +111,10 @@ func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 	return nil
 }
 
-// othersTime is how long one rank's question may take: a feed that ends answers nobody.
+// othersTime bounds the question about one rank: a feed that has ended does not answer.
 const othersTime = 30 * time.Second
 
-// askOthers is peers.Exchange.Came: what this one was started too early, or the other one too late, to be told. One rank after another, so
-// that none waits for its turn while its events do.
+// askOthers is peers.Exchange.Came. It asks for one rank after another: a rank that waits for its turn applies no events.
 func (s *sources) askOthers(ctx context.Context) {
 	for _, slot := range s.set.Slots() {
 		if slot.Feed != nil && slot.Feed.Stats().Partial {
@@ -126,7 +125,7 @@ func (s *sources) askOthers(ctx context.Context) {
 	}
 }
 
-// services registers what other replicas call.
+// services returns a function that registers what other replicas call.
 func (p *replicas) services() func(grpc.ServiceRegistrar) {
 	if p == nil || p.direct == nil {
 		return nil

@@ -19,9 +19,9 @@ import (
 
 // Worker is one engine server.
 type Worker struct {
-	Name  string // the configured name; of several behind a DNS name those that were found later have their address behind it
-	Known string // its name among replicas, which does not depend on who was found first; NewWorker: Name
-	Addr  string // ip:port, what Envoy dials
+	Name  string // the configured name; if a DNS name has several addresses, all but the first one found have theirs appended
+	Known string // its name in messages to replicas, which does not depend on the order of discovery; NewWorker sets Name
+	Addr  string // ip:port that Envoy dials
 	Model string // the configured model's name
 	Class string // one of the model's classes; "": the model's own
 	Slots []*Slot
@@ -82,9 +82,9 @@ type state struct {
 	workers []*Worker
 	byAddr  map[string]*Worker
 	byKnown map[string]*Worker
-	byModel map[string][]*Slot // to choose among
-	encode  map[string][]*Slot // that encode for those
-	slots   []*Slot            // to choose among, of all models
+	byModel map[string][]*Slot // slots that may be chosen
+	encode  map[string][]*Slot // slots that encode for the model
+	slots   []*Slot            // slots that may be chosen, of all models
 }
 
 // New returns an empty fleet. now is the clock, time.Now if nil.

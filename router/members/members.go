@@ -38,8 +38,8 @@ type Spec struct {
 	// ID, which must be comparable, identifies a worker of one finder: another ID is another worker, whatever its name or
 	// address.
 	ID           any
-	Name         string // the address is added where another worker has it already
-	Known        string // fleet.Worker.Known, where that is not Name
+	Name         string // the address is appended if another worker has it already
+	Known        string // fleet.Worker.Known, if it differs from Name
 	Addr         netip.AddrPort
 	Ready        bool // requests may go to it
 	Model, Class string
@@ -83,8 +83,8 @@ type Set struct {
 	resyncs *prometheus.CounterVec
 
 	mu      sync.Mutex
-	members []*member      // in the order of their joining
-	out     map[int][]Spec // found by a finder and left out, until it no longer finds them
+	members []*member      // in the order of joining
+	out     map[int][]Spec // by finder: found and left out
 }
 
 type member struct {
@@ -125,8 +125,8 @@ func (s *Set) Add(finder int, spec Spec) error {
 	return nil
 }
 
-// Update brings the workers of one finder in line with what it found. Those of finders that are gone leave too, and whoever was left out,
-// of whichever finder, is tried again: the address of one that left may be another's by now.
+// Update makes the workers of one finder those that it found. The workers of finders that are gone leave too. Workers that were left
+// out, of any finder, are tried again: their address may be free now.
 func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	s.mu.Lock()
 	var left []*member
@@ -172,7 +172,7 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	}
 }
 
-// admit has a worker join, and reports whether it did. The caller holds mu.
+// admit joins a worker and reports whether that worked. The caller holds mu.
 func (s *Set) admit(finder int, f Spec, say zapcore.Level) bool {
 	if err := s.join(finder, f); err != nil {
 		s.o.Log.Log(say, "a worker is left out", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
@@ -182,7 +182,7 @@ func (s *Set) admit(finder int, f Spec, say zapcore.Level) bool {
 	return true
 }
 
-// join takes a worker up and starts listening to it; publish puts it into the fleet. The caller holds mu.
+// join adds a worker and starts its feeds; publish adds it to the fleet. The caller holds mu.
 func (s *Set) join(finder int, spec Spec) error {
 	addr, known := "", cmp.Or(spec.Known, spec.Name)
 	if spec.Addr.IsValid() {

@@ -90,7 +90,7 @@ func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held [
 	return nil, err
 }
 
-// tellCame calls Came for each word on came, until ctx ends.
+// tellCame calls Came for each signal on came, until ctx ends.
 func (x *Exchange) tellCame(ctx context.Context, came <-chan struct{}) {
 	for {
 		select {
@@ -104,7 +104,7 @@ func (x *Exchange) tellCame(ctx context.Context, came <-chan struct{}) {
 	}
 }
 
-// alike are the replicas whose index has the same part.
+// alike returns the replicas whose index has the same part.
 func (x *Exchange) alike() (names []string) {
 	own := x.router.Part()
 	x.mu.Lock()

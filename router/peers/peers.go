@@ -76,11 +76,12 @@ type Exchange struct {
 	lines atomic.Pointer[[]Line] // nil: Run has not begun
 	asked questions
 
-	// Held, if set before Run, gives all that is held of a worker's rank (-1: it has none), for another replica; nil: that is not known.
+	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
+	// nil: not known.
 	Held func(ctx context.Context, worker string, rank int) []byte
-	// Came, if set before Run, is called after another replica has come, on a goroutine that nothing else waits for; AskHeld may find it now.
+	// Came, if set before Run, is called after another replica was first heard, in a goroutine of its own: AskHeld may find it now.
 	Came     func(ctx context.Context)
-	came     atomic.Bool // since the last state
+	came     atomic.Bool // a replica was first heard since the last state was sent
 	began    time.Time
 	asks     chan heldQuestion // other replicas' questions that wait to be answered
 	gathers  chan struct{}     // limits the answers received at once
@@ -202,7 +203,7 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 		case <-states.C:
 			x.expire(time.Now())
 			x.send(lines, true)
-			if x.came.Swap(false) { // it hears us by now, most likely
+			if x.came.Swap(false) { // by now it most likely receives what is sent to it
 				select {
 				case came <- struct{}{}:
 				default:

@@ -122,8 +122,8 @@ func (l *Listener) follower(suffix string) *follower {
 type follower struct {
 	*stream.Feed
 	beat  atomic.Int64  // Unix ns
-	last  head          // only deliver's
-	ended chan struct{} // Run has
+	last  head          // used by deliver only
+	ended chan struct{} // closed when Run returns
 
 	mu           sync.Mutex
 	epoch, begun uint64 // used by begin
@@ -157,7 +157,7 @@ type source struct {
 // Run implements stream.Source.
 func (s *source) Run(ctx context.Context, f *stream.Feed) error {
 	w := &follower{Feed: f, ended: make(chan struct{})}
-	for before := s.l.enter(s.suffix, w); before != nil; before = s.l.enter(s.suffix, w) { // as it is while a changed worker takes an old one's place
+	for before := s.l.enter(s.suffix, w); before != nil; before = s.l.enter(s.suffix, w) { // a reload starts the new feed before the old one has ended
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -175,7 +175,7 @@ func (s *source) Run(ctx context.Context, f *stream.Feed) error {
 	return ctx.Err()
 }
 
-// enter makes a feed the one of a worker-rank, or gives the one that is.
+// enter registers the feed of a worker-rank, or returns the one that is registered.
 func (l *Listener) enter(suffix string, w *follower) (before *follower) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,7 +188,7 @@ func (l *Listener) enter(suffix string, w *follower) (before *follower) {
 	return before
 }
 
-// agentSilence is how long an agent may be silent before it is taken to be down.
+// agentSilence is how long an agent may be silent before it is considered down.
 const agentSilence = 3 * heartbeat
 
 // watch takes the feed down when the agent is silent, and up again when it is heard.
