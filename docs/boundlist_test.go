@@ -81,13 +81,13 @@ var unbounded = map[string]string{
 		internal/serve.sources.followers`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.dials engine/trtllm.Drain.feeds
 		indexer.Index.vacant indexer/source/bus.Listener.feeds router.adapters.of router.encodes.until router.suspects.by router/audit.Auditor.slots router/fleet.Worker.adapters
-		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byName router/fleet.state.encode router/members.Set.members router/probe.Prober.known`,
+		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byKnown router/fleet.state.encode router/members.Set.members router/members.Set.out router/probe.Prober.known`,
 	"as many as requests that are under way":     "prompt/tokenizer.Cache.pending",
 	"as many as words of ours":                   "internal/admin.cockpit.sent mmhash/fetch.Stats.Failed router/report.Totals.arms",
 	"a pool, which a garbage collection empties": "prompt/template.Template.states router.Router.scratch",
 	"the last 64": "router/audit.Auditor.recent",
-	"one, as other replicas' questions are answered one after another": "indexer/stream.Feed.asking",
-	"as many as may send to it, and each sends once":                   "internal/serve.replicas.done internal/serve.running.done",
+	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.Feed.asking indexer/stream.Feed.wondering",
+	"as many as may send to it, and each sends once":                                 "internal/serve.replicas.done internal/serve.running.done",
 	"as many as cores": "mmhash/digest.Hasher.done mmhash/digest.Hasher.work",
 	"1,024 log streams of a replica, the others as one": "router/peers.peer.streams",
 }
