@@ -25,25 +25,24 @@ import (
 
 // Options are the flags of `sightline bench`.
 type Options struct {
-	URL     string // of an Envoy, such as http://127.0.0.1:10000
-	Without string // URL of the same workers without Sightline; "": no comparison
-	ExtProc string // host:port of Sightline itself, instead of URL: measures decisions alone
-	Model   string // "": the first that URL serves
-	Header  http.Header
+	URL     string   `name:"url" xor:"side" placeholder:"URL" help:"The Envoy to measure, such as http://127.0.0.1:10000."`
+	Without string   `placeholder:"URL" help:"A way to the same workers without Sightline, to be asked in turns and shown beside."`
+	ExtProc string   `xor:"side" placeholder:"ADDR" help:"Ask Sightline itself for decisions, in an Envoy's place: host:port or unix:/path. No worker gets a request."`
+	Model   string   `help:"The model that requests name; default: the first of /v1/models."`
+	Header  []string `sep:"none" placeholder:"NAME: VALUE" help:"A header of every request, such as 'Authorization: Bearer …'. Repeatable."`
 
-	Shape   string  // of the traffic; see fleetsim.Shapes
-	Reuse   float64 // share of the conversations that begin like others, 0 to 1
-	Rate    float64 // conversations per second
-	Seconds float64
-	Trace   string  // a file in Mooncake's form, instead of a shape
-	Speed   float64 // speed-up over the recording; for a shape, of the pauses between turns
-	Most    int     // requests per round
-	Answer  int     // most tokens of an answer; 0: as the traffic says
-
-	Clients int    // most requests in flight
-	Rounds  int    // per side
-	Seed    uint64 // 0: a random one
-	JSON    bool
+	Shape   string  `enum:"chats,images,agents" default:"images" help:"chats: turns of text; images: questions about pictures; agents: long instructions, many short steps."`
+	Reuse   float64 `default:"0.5" help:"Share of the conversations that begin as another: with the same picture, or the same instructions."`
+	Rate    float64 `default:"2" help:"Conversations that begin a second."`
+	Seconds float64 `default:"30" help:"For how long they begin, a round; it ends when the last one has, up to a minute later at the pace of people."`
+	Trace   string  `type:"existingfile" help:"Play a trace in Mooncake's form instead, gzipped or not; a decision log is one."`
+	Speed   float64 `default:"1" help:"How many times faster than recorded, or than people think between turns."`
+	Most    int     `default:"10000" help:"Requests a round, at most."`
+	Answer  int     `default:"64" help:"Tokens an answer, at most; 0: as the traffic has them."`
+	Clients int     `default:"64" help:"Requests open at a time, at most."`
+	Rounds  int     `default:"1" help:"Rounds of each side, in turns, each with words and pictures of its own."`
+	Seed    uint64  `help:"Of the traffic; default: a random one, so that no run finds what another has left in the caches."`
+	JSON    bool    `name:"json" help:"One JSON object a side."`
 }
 
 // Run measures and prints the results to out. It shows its progress on progress, if that is a terminal.
@@ -93,16 +92,21 @@ func (o *Options) sides(ctx context.Context) ([]*side, error) {
 			*at = "http://" + *at
 		}
 	}
+	header := make(http.Header)
+	for _, h := range o.Header {
+		name, value, _ := strings.Cut(h, ":")
+		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
 	client := &http.Client{Timeout: 10 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: o.Clients, DisableCompression: true}}
 	if o.Model == "" {
 		var err error
-		if o.Model, err = served(ctx, client, o.URL, o.Header); err != nil {
+		if o.Model, err = served(ctx, client, o.URL, header); err != nil {
 			return nil, fmt.Errorf("%s tells no model to ask for: %w (want an Envoy before the workers; --model NAME does without /v1/models)", o.URL, err)
 		}
 	}
 	through := func(name, url string) *side {
 		return &side{Name: name, ask: func(ctx context.Context, body []byte) (Answer, error) {
-			return Ask(ctx, client.Do, url, o.Header, body)
+			return Ask(ctx, client.Do, url, header, body)
 		}}
 	}
 	if o.Without == "" {

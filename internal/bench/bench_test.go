@@ -59,7 +59,7 @@ func newEngine(t *testing.T) *engine {
 }
 
 func (e *engine) options() Options {
-	return Options{URL: e.URL, Header: http.Header{"X-Key": {"k"}}, Shape: "chats", Reuse: 0.5, Rate: 200, Seconds: 0.1, Speed: 1e6, Most: 1000, Answer: 4, Clients: 4, Seed: 7}
+	return Options{URL: e.URL, Header: []string{"X-Key: k"}, Shape: "chats", Reuse: 0.5, Rate: 200, Seconds: 0.1, Speed: 1e6, Most: 1000, Answer: 4, Clients: 4, Seed: 7}
 }
 
 func run(t *testing.T, o Options) (string, error) {

@@ -32,14 +32,13 @@ const (
 	patience  = time.Minute
 )
 
-// Options say what to collect. What an empty field refers to, or what does not answer, is left out and listed as missing.
+// Options are the flags of `sightline bundle`. What is empty is left out, and listed as missing; so is what does not answer.
 type Options struct {
-	Config string    // Sightline's file
-	Admin  string    // URL of a running Sightline's admin page
-	Token  string    // its admin_token; "": the file's
-	Envoy  string    // URL of Envoy's admin page
-	File   string    // the output; "": sightline-bundle-TIME.tar.gz in the working directory
-	Out    io.Writer // gets the list of the contents
+	Config string `short:"c" type:"existingfile" help:"Sightline's configuration."`
+	Admin  string `placeholder:"URL" help:"A running Sightline's admin page, such as http://127.0.0.1:9903."`
+	Token  string `env:"SIGHTLINE_ADMIN_TOKEN" help:"Its admin_token; default: the configuration's."`
+	Envoy  string `placeholder:"URL" help:"Envoy's admin page, such as http://127.0.0.1:9901."`
+	File   string `short:"o" help:"Where to; default: sightline-bundle-TIME.tar.gz here. A file that is there is left alone."`
 }
 
 type bundle struct {
@@ -51,7 +50,7 @@ type bundle struct {
 }
 
 // Run writes the file, readable only by its owner. What cannot be collected is not an error: missing.txt in it gives the reasons.
-func Run(ctx context.Context, o Options) (err error) {
+func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 	now := time.Now()
 	name := cmp.Or(o.File, now.UTC().Format("sightline-bundle-20060102T150405Z.tar.gz"))
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -59,7 +58,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	zipped := gzip.NewWriter(file)
-	b := &bundle{token: o.Token, tar: tar.NewWriter(zipped), out: o.Out}
+	b := &bundle{token: o.Token, tar: tar.NewWriter(zipped), out: out}
 	defer func() {
 		err = errors.Join(err, b.tar.Close(), zipped.Close(), file.Close())
 	}()

@@ -66,7 +66,7 @@ func TestNoSecretLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	var list bytes.Buffer
-	if err := Run(t.Context(), Options{Config: config, Admin: page.URL, Envoy: envoy.URL, File: file, Out: &list}); err != nil {
+	if err := Run(t.Context(), Options{Config: config, Admin: page.URL, Envoy: envoy.URL, File: file}, &list); err != nil {
 		t.Fatal(err)
 	}
 	files := unpack(t, file)
@@ -87,7 +87,7 @@ func TestNoSecretLeaves(t *testing.T) {
 			t.Errorf("%s is not in it", kept)
 		}
 	}
-	if err := Run(context.Background(), Options{File: file, Out: io.Discard}); !errors.Is(err, os.ErrExist) {
+	if err := Run(context.Background(), Options{File: file}, io.Discard); !errors.Is(err, os.ErrExist) {
 		t.Errorf("a file that is there: %v", err)
 	}
 }

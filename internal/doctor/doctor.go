@@ -21,20 +21,20 @@ import (
 	"time"
 )
 
-// Options say what is examined.
+// Options are the flags of `sightline doctor`: what is looked at.
 type Options struct {
-	Config string   // Sightline's configuration file
-	Envoy  string   // an envoy.yaml, a config dump or an Envoy's admin page; "": the page in envoy.admin, if it answers
-	Admin  string   // a running Sightline's admin page; "": the file's admin address, if it answers
-	Agents []string // agents' admin pages
-	Pre    bool     // check files only
-	Canary bool     // send requests
-	// Patience is how long to wait for an answer or an event; 0: 3 s.
-	Patience time.Duration
-	JSON     bool
-	Color    bool
-	Watch    time.Duration // repeat at this interval until the context ends, and print changes; 0: look once
-	Out      io.Writer
+	Config   string        `short:"c" required:"" help:"Sightline's configuration."`
+	Envoy    string        `placeholder:"FILE|URL" help:"An envoy.yaml, a saved config dump, or an Envoy's admin page such as http://127.0.0.1:9901; default: that of envoy.admin, if it answers."`
+	Admin    string        `placeholder:"URL" help:"A running Sightline's admin page; default: that of the configuration's admin, if it answers."`
+	Agent    []string      `placeholder:"URL,…" help:"Agents' admin pages."`
+	Pre      bool          `help:"Look at files alone, before anything runs."`
+	Canary   bool          `negatable:"" default:"true" help:"Send each worker a small prompt twice, and Envoy, where it answers, one more pair, forged headers and a body of body_limit."`
+	Patience time.Duration `default:"3s" help:"How long an answer, or an event, is waited for."`
+	Watch    time.Duration `placeholder:"EVERY" help:"Look again after so long, until interrupted, and print what has changed."`
+	JSON     bool          `help:"As one JSON object: status, and a list of code, category, title, verdict, evidence, fix, link."`
+
+	Out   io.Writer `kong:"-"`
+	Color bool      `kong:"-"`
 }
 
 // Verdict is the result of a check. The worst of the first three determines the exit status.
@@ -142,6 +142,7 @@ func (r *report) unchecked(format string, args ...any) {
 
 // Examine runs all checks once.
 func Examine(ctx context.Context, o Options) []Result {
+	o.Canary = o.Canary && !o.Pre
 	if o.Patience <= 0 {
 		o.Patience = 3 * time.Second
 	}

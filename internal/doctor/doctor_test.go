@@ -168,7 +168,7 @@ func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
 	if f.agent != "" {
 		beside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, f.agent) }))
 		t.Cleanup(beside.Close)
-		o.Agents = []string{beside.URL}
+		o.Agent = []string{beside.URL}
 	}
 	if change != nil {
 		change(&o)

@@ -140,7 +140,7 @@ func look(ctx context.Context, o Options) *seen {
 		_ = s.get(ctx, "/decisions?n=1024", &s.running.decisions)
 	}
 	s.lookAtNATS(ctx)
-	for _, at := range o.Agents {
+	for _, at := range o.Agent {
 		s.agents = append(s.agents, s.askAgent(ctx, at))
 	}
 	return s

@@ -32,12 +32,13 @@ const (
 	largest     = 64 << 10 // bytes of one part of a body
 )
 
-// Options say how to reach the picker and what to ask it.
+// Options are the arguments and flags of `sightline epp-conformance`: how to reach the picker and what to ask it. Certificates of
+// pickers are often their own, so none is verified.
 type Options struct {
-	Addr    string        // host:port, or unix:/path
-	TLS     bool          // use TLS without verifying the certificate: pickers often sign their own
-	Model   string        // of the requests
-	Timeout time.Duration // of one answer
+	Addr    string        `arg:"" help:"The picker's gRPC address: host:port, or unix:/path."`
+	TLS     bool          `help:"Over TLS, without verifying the certificate."`
+	Model   string        `default:"m" help:"The model that requests name."`
+	Timeout time.Duration `default:"5s" help:"How long to wait for one answer."`
 }
 
 // Result is one case's outcome.

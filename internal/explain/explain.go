@@ -22,31 +22,31 @@ import (
 // patience is how long to wait for an image. The router's own budget is much smaller.
 const patience = 10 * time.Second
 
-// Options say which model reads which requests. With ModelDir a request is explained as given, including a client's uuids for
-// images; with Config they are removed, as in what Sightline forwards.
+// Options are the arguments and flags of `sightline explain`. With ModelDir a request is explained as given, a client's uuids for
+// images included; with Config they are left out, as in what Sightline forwards.
 type Options struct {
-	File string // one request per line; "-": standard input
+	File string `arg:"" optional:"" default:"-" help:"File with one request a line, or - for standard input: the body, or {\"id\", \"endpoint\", \"headers\", \"request\"}."`
 
-	ModelDir      string // a model directory, or
-	Config        string // Sightline's configuration, with Model
-	Model         string // a name of the configuration; empty: its only one
-	Engine        string
-	EngineVersion string
-	EngineModel   string // the engine's own --model argument
-	BlockSize     int
-	MediaAllow    []string  // private networks that image URLs may point to
-	Set           []string  // key=value for any other key of a model
-	Now           time.Time // the date that templates print; zero: now
-	JSONL         bool      // one JSON object per line
+	ModelDir      string    `type:"existingdir" xor:"from" help:"Model directory (without weights)."`
+	Config        string    `short:"c" type:"existingfile" xor:"from" help:"Sightline's configuration; with --model."`
+	Model         string    `help:"Name of one of the configuration's models; default: its only one."`
+	Engine        string    `enum:"vllm,sglang,trtllm," default:"" help:"vllm, sglang or trtllm."`
+	EngineVersion string    `help:"The engine's release, such as 0.32.0."`
+	EngineModel   string    `help:"The engine's own --model argument, part of vLLM's image names."`
+	BlockSize     int       `help:"Tokens a KV block."`
+	MediaAllow    []string  `sep:"none" help:"Private network that image URLs may point to, as CIDR; all are refused otherwise. Repeatable."`
+	Set           []string  `sep:"none" help:"key=value for any other key of a model's configuration. Repeatable."`
+	Now           time.Time `help:"Date that templates print, such as 2026-11-21T00:00:00Z; default: now."`
+	JSONL         bool      `name:"jsonl" aliases:"json" help:"One JSON object a line."`
 
-	Class  string // one of the model's classes
-	Index  string // instead of requests: print what a worker holds, by an admin address or a snapshot file
-	Worker string
-	Rank   int
+	Class  string `help:"One of the model's classes in the configuration; default: the model's own keys."`
+	Index  string `xor:"from" help:"Instead of requests, print what is held by a worker: a running Sightline's admin address such as http://127.0.0.1:9903, or a file with what its /index gave."`
+	Worker string `help:"With --index: the worker's name."`
+	Rank   int    `help:"With --index: the worker's data-parallel rank."`
 
-	Admin string // a running Sightline's admin address: where it would send the requests, or
-	ID    string // a past decision and its outcome
-	Token string // its admin_token
+	Admin string `xor:"from" placeholder:"URL" help:"Where a running Sightline would send the requests, and why: its admin address, such as http://127.0.0.1:9903."`
+	ID    string `help:"With --admin: a past decision, by its id: what was known, and what became of it."`
+	Token string `env:"SIGHTLINE_ADMIN_TOKEN" help:"With --admin or --index: the running Sightline's admin_token."`
 }
 
 // Run writes the stages' results for the requests, or the contents of an index, to standard output.

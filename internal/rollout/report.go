@@ -15,12 +15,12 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// ReportOptions say whose report is printed.
+// ReportOptions are the arguments and flags of `sightline report`: whose report is printed.
 type ReportOptions struct {
-	Files []string // decision logs; none: Admin is asked
-	Admin string   // address of a running Sightline's admin page
-	Token string   // its admin_token
-	JSON  bool
+	Files []string `arg:"" optional:"" type:"existingfile" help:"Decision logs; without one a running Sightline is asked."`
+	Admin string   `default:"http://127.0.0.1:9903" help:"The running Sightline's admin page."`
+	Token string   `env:"SIGHTLINE_ADMIN_TOKEN" help:"Its admin_token."`
+	JSON  bool     `help:"As one JSON object."`
 }
 
 const maxReport = 1 << 20 // bytes of an answer

@@ -10,12 +10,12 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// CredentialsOptions say for whom NATS users are created, and where.
+// CredentialsOptions are the arguments and flags of `sightline credentials`: for whom NATS users are made, and where.
 type CredentialsOptions struct {
-	Dir    string
-	Config string // a configuration file; "": none
-	Worker []string
-	Prefix string
+	Dir    string   `arg:"" help:"Where seeds and users.conf are written; what is there stays."`
+	Config string   `short:"c" type:"existingfile" help:"Sightline's configuration: its nats.prefix, and the workers with events.nats."`
+	Worker []string `help:"Names of further workers; * for an agent that may publish for every one."`
+	Prefix string   `help:"nats.prefix, where no configuration is given."`
 }
 
 // WriteCredentials creates a NATS user for the routers and for each worker's agent, and writes to out what it created.
