@@ -39,10 +39,6 @@ type line struct {
 	js     jetstream.JetStream
 	prefix Prefix
 	suffix string
-	// begin records and returns the stream's number of the message with which the line last began again under an epoch that it
-	// already had, as agents of 0.1.0-rc.1 do after a message that they cannot read; 0: none has been seen. Messages before it
-	// belong to another line.
-	begin func(epoch, number uint64) (begun uint64)
 }
 
 func newLine(conn *nats.Conn, prefix Prefix, suffix string) (*line, error) {
@@ -213,10 +209,8 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 	case e.unreadable != nil:
 		return e.unreadable
 	}
-	begun := l.begin(e.epoch, 0)
-	epoch := e.epoch + begun
 	if from > 0 && from == e.seq { // nothing is missing
-		return each(stream.Message{Epoch: epoch, Seq: e.seq, Payload: e.message.Data})
+		return each(stream.Message{Epoch: e.epoch, Seq: e.seq, Payload: e.message.Data})
 	}
 	t, err := l.tag(ctx)
 	if err != nil {
@@ -224,7 +218,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 	}
 	next := uint64(0)
 	begin := func() error { return nil }
-	if t.Made == e.made && t.Epoch == e.epoch && t.Seq <= e.seq && t.Number >= begun {
+	if t.Made == e.made && t.Epoch == e.epoch && t.Seq <= e.seq {
 		next = t.Seq + 1
 		if from <= t.Seq {
 			begin = func() error {
@@ -232,7 +226,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 				if err != nil { // parts of it were replaced, or an operator's limits took them: an agent that is there has it all
 					return fmt.Errorf("%w: %w", errIncomplete, err)
 				}
-				return each(stream.Message{Epoch: epoch, Seq: t.Seq, Payload: b})
+				return each(stream.Message{Epoch: e.epoch, Seq: t.Seq, Payload: b})
 			}
 		}
 		if next > e.seq {
@@ -242,7 +236,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 		t = tag{}
 	}
 	c, err := l.js.OrderedConsumer(ctx, l.prefix.Stream(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{l.subject()},
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(t.Number+1, begun)})
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: t.Number + 1})
 	if err != nil {
 		return err
 	}
@@ -262,9 +256,6 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 			return err
 		}
 		if h, err := readHead(m.Data()); err == nil && !forwarded(m.Headers(), 0) && h.epoch == e.epoch {
-			if h.seq < next {
-				l.begin(e.epoch, meta.Sequence.Stream)
-			}
 			if h.seq < next || h.seq != next && !some {
 				return errIncomplete
 			}
@@ -275,7 +266,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 				}
 			}
 			if next = h.seq + 1; h.seq >= from {
-				if err := each(stream.Message{Epoch: epoch, Seq: h.seq, Payload: m.Data()}); err != nil {
+				if err := each(stream.Message{Epoch: e.epoch, Seq: h.seq, Payload: m.Data()}); err != nil {
 					return err
 				}
 			}

@@ -103,12 +103,7 @@ func (l *Listener) deliver(m jetstream.Msg) {
 		}
 		return
 	}
-	begun := uint64(0)
-	if meta, err := m.Metadata(); err == nil && h.epoch == f.last.epoch && h.agent != f.last.agent && h.seq <= f.last.seq {
-		begun = meta.Sequence.Stream
-	}
-	f.last = h
-	f.Offer(stream.Message{Epoch: h.epoch + f.begin(h.epoch, begun), Seq: h.seq, Payload: data})
+	f.Offer(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: data})
 }
 
 // follower returns the feed of a rank; nil if none follows it.
@@ -121,27 +116,7 @@ func (l *Listener) follower(suffix string) *follower {
 // follower is a feed, with the time of its agent's last heartbeat.
 type follower struct {
 	*stream.Feed
-	beat  atomic.Int64  // Unix ns
-	last  head          // used by deliver only
-	ended chan struct{} // closed when Run returns
-
-	mu           sync.Mutex
-	epoch, begun uint64 // used by begin
-}
-
-// begin implements line.begin. The result is added to the epochs that the feed sees, since within one epoch a lower number would
-// be a duplicate.
-func (f *follower) begin(epoch, number uint64) (begun uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case epoch < f.epoch:
-		return 0
-	case epoch > f.epoch:
-		f.epoch, f.begun = epoch, 0
-	}
-	f.begun = max(f.begun, number)
-	return f.begun
+	beat atomic.Int64 // Unix ns
 }
 
 // Source returns the Source of one worker's rank, for a feed with this package's Decoder.
@@ -220,11 +195,6 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	if err != nil {
 		return err
 	}
-	f := s.l.follower(s.suffix)
-	if f == nil {
-		f = new(follower)
-	}
-	line.begin = f.begin
 	err = line.messages(ctx, from, false, each)
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {
 		return err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -107,7 +106,6 @@ type Publisher struct {
 	up        bool
 	unproven  bool      // it continued from a snapshot, and the engine has not shown yet that nothing was missed
 	events    []byte    // waiting ones
-	lost      bool      // events has a kvevent.Lost
 	waiting   bool      // there is something to publish, if only flags
 	dropped   bool      // events were dropped: until a snapshot is taken none are kept, and each message skips a number
 	fenced    bool      // a newer agent publishes
@@ -184,7 +182,6 @@ func (p *Publisher) add(e *kvevent.Event) {
 	if p.fenced || p.dropped {
 		return
 	}
-	p.lost = p.lost || e.Kind == kvevent.Lost
 	if p.events = appendEvent(p.events, e, p.o.Tokens); len(p.events) > maxMessage {
 		p.drop()
 	}
@@ -201,7 +198,7 @@ func (p *Publisher) drop() {
 func (p *Publisher) told(e *kvevent.Event) {
 	p.beginBatch()
 	if e.Kind == kvevent.Cleared {
-		p.events, p.lost = p.events[:0], false
+		p.events = p.events[:0]
 	}
 	if e.Kind == kvevent.Stored {
 		p.blockSize = e.BlockSize
@@ -419,12 +416,12 @@ func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 	if p.dropped {
 		p.seq++
 	}
-	m = &outgoing{head: p.head, payload: append(p.head.append(make([]byte, 0, headBytes+len(p.events)), p.lost), p.events...)}
+	m = &outgoing{head: p.head, payload: append(p.head.append(make([]byte, 0, headBytes+len(p.events))), p.events...)}
 	if p.events = p.events[:0]; cap(p.events) > maxMessage/4 {
 		p.events = nil
 	}
 	p.seq++
-	p.waiting, p.lost = false, false
+	p.waiting = false
 	if due {
 		list, err := p.index.Blocks(p.slot)
 		if err == nil {
@@ -542,8 +539,7 @@ func (p *Publisher) unsaved(s *snapshot) {
 func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
-	b := s.of.head.append(nil, slices.ContainsFunc(s.rest, func(e kvevent.Event) bool { return e.Kind == kvevent.Lost }))
-	b = appendBlocks(b, s.blocks, s.blockSize)
+	b := appendBlocks(s.of.head.append(nil), s.blocks, s.blockSize)
 	for i := range s.rest {
 		b = appendEvent(b, &s.rest[i], false)
 	}

@@ -81,7 +81,7 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	}
 	p.head.agent = rand.Uint64()
 	p.flags |= flagAway
-	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: p.head.append(nil, false)}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: p.head.append(nil)}, jetstream.WithExpectLastSequencePerSubject(p.last))
 	if err != nil {
 		return false, err
 	}

@@ -13,7 +13,7 @@ import (
 func FuzzState(f *testing.F) {
 	label := `{"Epoch":1,"Seq":2,"Number":3,"Made":4,"Parts":1,"Half":0,"Sum":5}`
 	b := append(binary.LittleEndian.AppendUint32(nil, uint32(len(label))), label...)
-	f.Add((&head{epoch: 1, seq: 2}).append(slices.Clone(b), true))
+	f.Add((&head{epoch: 1, seq: 2}).append(slices.Clone(b)))
 	f.Add(b)
 	f.Add([]byte("\xff\xff\xff\xff{}"))
 	f.Add([]byte("\x02\x00\x00\x00{}"))

@@ -133,7 +133,7 @@ func testPermissions(t *testing.T, g guarded) {
 
 	asRouter, refusedRouter := g.as(t, "", routerSeed)
 	before := ofB.feeds["b"].Stats()
-	younger := (&head{epoch: uint64(time.Now().Add(time.Hour).UnixNano())}).append(nil, false) // it would end all that the router knows of b
+	younger := (&head{epoch: uint64(time.Now().Add(time.Hour).UnixNano())}).append(nil) // it would end all that the router knows of b
 	for _, who := range []struct {
 		name    string
 		conn    *nats.Conn

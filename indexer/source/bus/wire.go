@@ -45,8 +45,8 @@ import (
 // with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
 const (
 	magic     = 'S'
-	version   = 4 // for messages with kvevent.Lost, which 3 does not have
-	oldest    = 3 // of 0.1.0-rc.1: for all messages that the previous release can read too
+	version   = 4
+	oldest    = 3 // that is read: most messages of 0.1.0's agents. 4 has kvevent.Lost beside
 	headBytes = 3 + 5*8
 
 	flagPartial   = 1
@@ -69,13 +69,9 @@ type head struct {
 	next, sum         uint64 // of the engine, as in stream.Position
 }
 
-// append writes the header of a message. lost: one of its events is kvevent.Lost.
-func (h *head) append(b []byte, lost bool) []byte {
-	v := byte(oldest)
-	if lost {
-		v = version
-	}
-	return appendWords(append(b, magic, v, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
+// append begins a message.
+func (h *head) append(b []byte) []byte {
+	return appendWords(append(b, magic, version, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
 }
 
 func readHead(b []byte) (h head, err error) {
@@ -151,10 +147,7 @@ func AppendHeld(b []byte, h *stream.Held) []byte {
 	if h.At.Recurrent {
 		own.flags = flagRecurrent
 	}
-	if h.At.Partial {
-		own.flags |= flagPartial
-	}
-	return appendBlocks(own.append(b, false), h.Blocks, h.BlockSize)
+	return appendBlocks(own.append(b), h.Blocks, h.BlockSize)
 }
 
 // ReadHeld reads such a message. The batch refers to b and to memory of its own.
