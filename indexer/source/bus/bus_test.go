@@ -142,30 +142,22 @@ func (h *hand) agent(t testing.TB, o PublisherOptions) *Publisher {
 	return p
 }
 
-// router listens to all workers, with a feed for every one found.
+// router listens to all workers; those that it follows have a feed.
 type router struct {
 	t        testing.TB
 	index    *indexer.Index
 	listener *Listener
 	feeds    map[string]*stream.Feed
 	slots    map[string]indexer.SlotID
-	found    chan string
 	stop     context.CancelFunc
 	done     chan struct{}
 }
 
 func listen(t testing.TB, nc *nats.Conn) *router {
-	r := &router{t: t, index: indexer.New(indexer.Options{}), feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{},
-		found: make(chan string, 100), done: make(chan struct{})}
+	r := &router{t: t, index: indexer.New(indexer.Options{}), feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	r.listener = &Listener{NATS: nc, watch: 50 * time.Millisecond}
-	r.listener.Found = func(worker string, rank int) {
-		if r.feeds[worker] == nil {
-			r.follow(worker)
-			r.found <- worker
-		}
-	}
 	go func() {
 		defer close(r.done)
 		r.listener.Run(ctx)
@@ -184,18 +176,6 @@ func (r *router) follow(worker string) {
 	sink := stream.Join(r.index, true)
 	r.slots[worker] = sink.Slot()
 	r.feeds[worker] = stream.Start(stream.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink, Idle: 10 * time.Second})
-}
-
-func (r *router) await(worker string) {
-	r.t.Helper()
-	select {
-	case w := <-r.found:
-		if w != worker {
-			r.t.Fatalf("found %q, want %q", w, worker)
-		}
-	case <-time.After(10 * time.Second):
-		r.t.Fatalf("%s was not found", worker)
-	}
 }
 
 func until(t testing.TB, head string, ok func() bool) {
@@ -282,11 +262,11 @@ func TestOverNATS(t *testing.T) {
 	early := listen(t, connect(t, url))
 	h, _ := agent(t, connect(t, url), "10.0.0.5:8000")
 	h.give(payloads[:half]...)
-	early.await("10.0.0.5:8000")
+	early.follow("10.0.0.5:8000")
 	early.same("10.0.0.5:8000", payloads[:half], prompts)
 
 	late := listen(t, connect(t, url))
-	late.await("10.0.0.5:8000")
+	late.follow("10.0.0.5:8000")
 	late.same("10.0.0.5:8000", payloads[:half], prompts)
 
 	s.Shutdown()
@@ -301,7 +281,7 @@ func TestOverNATS(t *testing.T) {
 
 	h.f.Close() // the agent goes
 	orphan := listen(t, connect(t, url))
-	orphan.await("10.0.0.5:8000")
+	orphan.follow("10.0.0.5:8000")
 	orphan.same("10.0.0.5:8000", payloads, prompts)
 	for name, r := range map[string]*router{"early": early, "late": late, "orphan": orphan} {
 		st := r.feeds["10.0.0.5:8000"].Stats()
@@ -322,7 +302,7 @@ func TestBufferOverflow(t *testing.T) {
 	h, p := agent(t, nc, "w")
 	h.give(payloads[:10]...)
 	r := listen(t, connect(t, s.ClientURL()))
-	r.await("w")
+	r.follow("w")
 	r.same("w", payloads[:10], prompts)
 
 	port := s.Addr().(*net.TCPAddr).Port
@@ -358,7 +338,7 @@ func TestTwoAgents(t *testing.T) {
 	one := &hand{ready: make(chan *stream.Feed, 1)}
 	older := one.agent(t, PublisherOptions{NATS: connect(t, s.ClientURL()), Worker: "w", Log: zap.New(core)})
 	one.give(payloads[:20]...)
-	r.await("w")
+	r.follow("w")
 	r.same("w", payloads[:20], prompts)
 	two, p := agent(t, connect(t, s.ClientURL()), "w")
 	for i := range payloads {
@@ -376,7 +356,7 @@ func TestTwoAgents(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	late := listen(t, connect(t, s.ClientURL()))
-	late.await("w")
+	late.follow("w")
 	late.same("w", payloads, prompts)
 	if st := late.feeds["w"].Stats(); st.Epoch != p.Stats().Epoch || st.Restarts > 0 {
 		t.Errorf("%+v", st)
@@ -397,7 +377,7 @@ func TestAgentAway(t *testing.T) {
 	h, p := agent(t, conn, "w")
 	p.link(nil, true)
 	h.give(payloads...)
-	r.await("w")
+	r.follow("w")
 	r.same("w", payloads, prompts)
 	until(t, "live", live(true))
 	conn.Close() // the agent's machine is cut off without a good-bye
@@ -425,7 +405,7 @@ func TestStreamFull(t *testing.T) {
 	makeStream(t, connect(t, s.ClientURL()), 16<<10)
 	join := func() *router {
 		r := listen(t, connect(t, s.ClientURL()))
-		r.await("w")
+		r.follow("w")
 		return r
 	}
 	fill := func(h *hand, p *Publisher) {
@@ -549,7 +529,7 @@ func BenchmarkLatency(b *testing.B) {
 	h, _ := agent(b, connect(b, s.ClientURL()), "w")
 	r := listen(b, connect(b, s.ClientURL()))
 	h.give(payloads[0])
-	r.await("w")
+	r.follow("w")
 	f := r.feeds["w"]
 	until(b, "the first batch", func() bool { return f.Stats().Batches > 0 })
 	var took []time.Duration

@@ -25,9 +25,6 @@ type Listener struct {
 	NATS   *nats.Conn
 	Prefix Prefix
 	Stream StreamOptions // used to create the stream
-	// Found is called in the listener's goroutine for each message of a rank that no feed follows: start a feed with Source, or
-	// ignore it.
-	Found func(worker string, rank int)
 	// Log says when the stream is away and when it was created; may be nil.
 	Log *zap.Logger
 
@@ -83,7 +80,7 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	})
 }
 
-// deliver passes one message to its feed, or reports a rank that has none.
+// deliver passes one message to its feed; a rank without a feed is ignored.
 func (l *Listener) deliver(m jetstream.Msg) {
 	subject, data := m.Subject(), m.Data()
 	h, err := readHead(data)
@@ -96,14 +93,9 @@ func (l *Listener) deliver(m jetstream.Msg) {
 		}
 		return // from another program or another release
 	}
-	f := l.follower(strings.TrimPrefix(subject, l.Prefix.events()))
-	if f == nil {
-		if worker, rank, ok := l.Prefix.parseSubject(subject); ok && l.Found != nil {
-			l.Found(worker, rank)
-		}
-		return
+	if f := l.follower(strings.TrimPrefix(subject, l.Prefix.events())); f != nil {
+		f.Offer(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: data})
 	}
-	f.Offer(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: data})
 }
 
 // follower returns the feed of a rank; nil if none follows it.

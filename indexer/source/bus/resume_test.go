@@ -74,7 +74,7 @@ func TestAgentRestarts(t *testing.T) {
 			}
 			if c.asked {
 				h.give(payloads[:half-15]...)
-				early.await("w")
+				early.follow("w")
 				early.same("w", payloads[:half-15], prompts)
 				l, err := newLine(connect(t, s.ClientURL()), "", first.line.suffix)
 				if err == nil {
@@ -86,7 +86,7 @@ func TestAgentRestarts(t *testing.T) {
 			}
 			h.give(payloads[len(h.told):half]...)
 			if !c.asked {
-				early.await("w")
+				early.follow("w")
 			}
 			early.same("w", payloads[:half], prompts)
 			if c.killed {
@@ -141,7 +141,7 @@ func TestAgentRestarts(t *testing.T) {
 				t.Errorf("routers keep what they know: %v, want %v: %+v, before %+v", kept, c.keeps, st, before)
 			}
 			late := listen(t, connect(t, s.ClientURL()))
-			late.await("w")
+			late.follow("w")
 			until(t, "a router that joins knows as much", func() bool {
 				return late.index.HeldBlocks(late.slots["w"]) == early.index.HeldBlocks(early.slots["w"])
 			})
@@ -176,7 +176,7 @@ func TestMuchBehindASnapshot(t *testing.T) {
 		}
 	}
 	r := listen(t, connect(t, s.ClientURL()))
-	r.await("w")
+	r.follow("w")
 	until(t, "all of it", func() bool { return r.index.HeldBlocks(r.slots["w"]) == blocks })
 }
 
@@ -193,7 +193,7 @@ func TestLineBegunAnew(t *testing.T) {
 	}
 	h, p := agent(t, nc, "w")
 	h.give(payloads[:20]...)
-	r.await("w")
+	r.follow("w")
 	r.same("w", payloads[:20], prompts)
 	was := p.Stats().Epoch
 	h.f.Close()

@@ -167,30 +167,3 @@ func token(worker string) string {
 	}
 	return b.String()
 }
-
-// parseSubject parses worker and rank from one of the stream's subjects.
-func (p Prefix) parseSubject(subject string) (worker string, rank int, valid bool) {
-	rest, valid := strings.CutPrefix(subject, p.events())
-	name, number, two := strings.Cut(rest, ".")
-	rank, err := strconv.Atoi(number)
-	if !valid || !two || err != nil || rank < 0 || name == "" {
-		return "", 0, false
-	}
-	var b strings.Builder
-	for i := 0; i < len(name); i++ {
-		if name[i] != '=' {
-			b.WriteByte(name[i])
-			continue
-		}
-		if i+2 >= len(name) {
-			return "", 0, false
-		}
-		c, err := strconv.ParseUint(name[i+1:i+3], 16, 8)
-		if err != nil {
-			return "", 0, false
-		}
-		b.WriteByte(byte(c))
-		i += 2
-	}
-	return b.String(), rank, true
-}

@@ -88,7 +88,7 @@ func TestLostStream(t *testing.T) {
 			h, _ := agent(t, conn, "w")
 			half := len(payloads) / 2
 			h.give(payloads[:half]...)
-			r.await("w")
+			r.follow("w")
 			r.same("w", payloads[:half], prompts)
 			js, err := jetstream.New(conn)
 			if err != nil {
