@@ -1,5 +1,4 @@
-// Package rollout answers an operator's questions between `mode: observe` and steering all requests: the effect of steering
-// (Report), and of another configuration (Replay).
+// Package rollout tells an operator, between `mode: observe` and steering all requests, what steering brings.
 package rollout
 
 import (

@@ -39,40 +39,25 @@ func (s *Server) replicas() *replicas {
 	return p
 }
 
-func (p *replicas) instance() string {
-	if p == nil {
-		return ""
-	}
-	return p.own
+// hooks are what the router, the server for Envoy and the page call of the line; all are nil where there is none.
+type hooks struct {
+	instance   string
+	share      func(*router.Shared)
+	askHolders func(context.Context, []uint64) ([]router.Holder, bool)
+	forward    func(string, router.Outcome) bool
+	heard      func() (others int, ago time.Duration)
+	services   func(grpc.ServiceRegistrar) // what other replicas call
 }
 
-func (p *replicas) share() func(*router.Shared) {
+func (p *replicas) hooks() (h hooks) {
 	if p == nil {
-		return nil
+		return h
 	}
-	return p.Share
-}
-
-func (p *replicas) askHolders() func(context.Context, []uint64) ([]router.Holder, bool) {
-	if p == nil {
-		return nil
+	h = hooks{instance: p.own, share: p.Share, askHolders: p.AskHolders, forward: p.Forward, heard: p.Heard}
+	if p.direct != nil {
+		h.services = p.direct.Register
 	}
-	return p.AskHolders
-}
-
-func (p *replicas) forward() func(string, router.Outcome) bool {
-	if p == nil {
-		return nil
-	}
-	return p.Forward
-}
-
-// heard returns admin.State.Others.
-func (p *replicas) heard() func() (int, time.Duration) {
-	if p == nil {
-		return nil
-	}
-	return p.Heard
+	return h
 }
 
 // backfill makes a rank's source ask other replicas for what its worker cannot replay any more.
@@ -109,28 +94,6 @@ func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 		}
 	}
 	return nil
-}
-
-// othersTime bounds the question about one rank: a feed that has ended does not answer.
-const othersTime = 30 * time.Second
-
-// askOthers is peers.Exchange.Came. It asks for one rank after another: a rank that waits for its turn applies no events.
-func (s *sources) askOthers(ctx context.Context) {
-	for _, slot := range s.set.Slots() {
-		if slot.Feed != nil && slot.Feed.Stats().Partial {
-			one, stop := context.WithTimeout(ctx, othersTime)
-			slot.Feed.AskOthers(one)
-			stop()
-		}
-	}
-}
-
-// services returns a function that registers what other replicas call.
-func (p *replicas) services() func(grpc.ServiceRegistrar) {
-	if p == nil || p.direct == nil {
-		return nil
-	}
-	return p.direct.Register
 }
 
 // start joins the other replicas. The caller must close it.

@@ -209,10 +209,11 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.nurse = vitals.New(vitals.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
 		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
 	left, mode := s.cfg.LeftAlone()
+	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
 	r.router = router.New(router.Options{NoRoom: r.noRoom, Left: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
-		Share: r.peers.share(), AskHolders: r.peers.askHolders(), PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
+		Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
 		}})
@@ -283,11 +284,12 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	if tracer != nil {
 		traced = tracer.Decided
 	}
-	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced, Instance: r.peers.instance(), Forward: r.peers.forward(),
+	with := r.peers.hooks()
+	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced, Instance: with.instance, Forward: with.forward,
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route:   extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
-		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority}, Models: modelNames(r.cfg), Services: r.peers.services(), TLS: under, Admit: admit, Roster: r.roster, Log: r.log, Metrics: r.metrics})
+		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority}, Models: modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, err
 	}
@@ -320,7 +322,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	web.Handler = admin.Handler(ctx, admin.State{
 		Access:  admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.heard(),
+		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.hooks().heard,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
