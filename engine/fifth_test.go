@@ -87,7 +87,7 @@ func (fifthDecoder) Decode(payload []byte) (b kvevent.Batch, err error) {
 		spans = append(spans, block.Span{Offset: i.At, Length: i.Tokens, Name: block.NameHash(i.Name)})
 	}
 	locals := block.Locals(nil, e.IDs, 4, spans, block.SeedFor(""), block.SaltHash(""))
-	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals, EngineHashes: block.Chain(nil, locals, 0, false), BlockSize: 4}}}, nil
+	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals, EngineHashes: block.Chain(nil, locals), BlockSize: 4}}}, nil
 }
 
 // TestFifthEngine: a fifth engine is routed by its own prompts, names and events, and no other package knows it.

@@ -103,11 +103,11 @@ func TestInjected(t *testing.T) {
 		}
 		// The worker, reading the body that it gets, computes the same blocks.
 		q, _ := read(t, trusting, chatPath, body)
-		if !slices.Equal(m.Locals(nil, &p, ""), trusting.Locals(nil, &q, "")) {
+		if !slices.Equal(p.Locals(nil, m.Server.BlockSize, ""), q.Locals(nil, trusting.Server.BlockSize, "")) {
 			t.Errorf("%s: other blocks than the worker's", c.name)
 		}
 		q, _ = read(t, computed, chatPath, ask(data, c.rest))
-		if slices.Equal(m.Locals(nil, &p, ""), computed.Locals(nil, &q, "")) {
+		if slices.Equal(p.Locals(nil, m.Server.BlockSize, ""), q.Locals(nil, computed.Server.BlockSize, "")) {
 			t.Errorf("%s: the blocks of computed names", c.name)
 		}
 	}

@@ -237,11 +237,6 @@ func (m *Model) notInEvents(p *Prompt, lora string, req *body.Request) (from int
 	return 0, ""
 }
 
-// Locals appends the local block hashes of a prompt to dst. lora is an adapter's name or "".
-func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
-	return p.Locals(dst, m.Server.BlockSize, lora)
-}
-
 // Locals appends the prompt's local hashes for blocks of blockSize tokens to dst. lora is an adapter's name or "".
 func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	if p.locals != nil {

@@ -185,7 +185,7 @@ func (x *decision) hash(class int) {
 		return
 	}
 	keys.locals = p.Locals(keys.locals, size, x.adapter)
-	keys.chain = block.Chain(keys.chain, keys.locals, 0, false)
+	keys.chain = block.Chain(keys.chain, keys.locals)
 }
 
 // sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.

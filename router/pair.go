@@ -48,7 +48,7 @@ func (x *decision) pair() {
 		w := x.slots[c.Slot].Worker
 		if w.Role == fleet.Prefill {
 			c.Elsewhere += elsewhere
-		} else if !w.Alone(true) {
+		} else if !w.Alone() {
 			continue
 		}
 		kept = append(kept, c)

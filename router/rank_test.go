@@ -65,14 +65,14 @@ func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton 
 	if err != nil {
 		t.Fatal(err)
 	}
-	locals := m.Locals(nil, &ps.List[0], "")
+	locals := ps.List[0].Locals(nil, m.Server.BlockSize, "")
 	if err := ix.Store(at.ID, indexer.GPU, 0, false, handlesOf(locals), locals); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // handlesOf returns engine hashes for blocks: equal tokens at two places are two blocks.
-func handlesOf(locals []uint64) []uint64 { return block.Chain(nil, locals, 0, false) }
+func handlesOf(locals []uint64) []uint64 { return block.Chain(nil, locals) }
 
 // TestRankInBody checks that the rank is written into the body instead of a client's own, and that a retry goes only to workers
 // that have that rank.

@@ -36,8 +36,6 @@ type Request struct {
 	Salt *string
 	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps no reference to it.
 	Body [][]byte
-	// Arrived is when the body was complete here. Time budgets count from it.
-	Arrived time.Time
 }
 
 // Reason says in one word what a decision was based on.

@@ -93,9 +93,9 @@ func (w *world) storesIn(tier indexer.Tier, worker int, skeleton string, share f
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	locals := m.Locals(nil, &ps.List[0], "")
+	locals := ps.List[0].Locals(nil, m.Server.BlockSize, "")
 	locals = locals[:int(share*float64(len(locals)))]
-	if err := w.index.Store(w.slots[worker].ID, tier, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
+	if err := w.index.Store(w.slots[worker].ID, tier, 0, false, block.Chain(nil, locals), locals); err != nil {
 		w.t.Fatal(err)
 	}
 }

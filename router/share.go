@@ -184,7 +184,7 @@ func (r *Router) take(replica string, s *Shared) {
 	if s.Decoder != "" {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
-	f := &followed{chain: block.Chain(nil, s.Locals, 0, false), decode: b.Decode}
+	f := &followed{chain: block.Chain(nil, s.Locals), decode: b.Decode}
 	if len(s.Locals) > 0 {
 		f.made = r.predicted.add(uint32(slot.ID), f.chain, min(s.Proven, len(s.Locals)), r.lasts(slot, s.Locals, now), now)
 	}

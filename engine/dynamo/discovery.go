@@ -27,7 +27,6 @@ type Worker struct {
 	Host      string // host of its request plane; "" if that is not TCP
 	Ranks     int    // number of data-parallel ranks, at least 1
 	BlockSize int    // in tokens; 0 until its model card appears
-	Model     string // the model card's display name
 }
 
 const (
@@ -58,7 +57,7 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 		{"mdc", instances, func(r gjson.Result) {
 			card := r.Get("card_json")
 			if w := workers[r.Get("instance_id").Uint()]; w != nil {
-				w.Model, w.BlockSize = card.Get("display_name").Str, int(max(0, card.Get("kv_cache_block_size").Int()))
+				w.BlockSize = int(max(0, card.Get("kv_cache_block_size").Int()))
 				shape := card.Get("runtime_config")
 				w.ranks(shape.Get("data_parallel_start_rank").Int() + shape.Get("data_parallel_size").Int())
 			}

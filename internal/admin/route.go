@@ -95,8 +95,7 @@ func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request
 		http.Error(w, err.Error(), code)
 		return nil, nil, false
 	}
-	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"), Body: [][]byte{body}, MustPick: true,
-		Arrived: time.Now()}, done, true
+	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"), Body: [][]byte{body}, MustPick: true}, done, true
 }
 
 // route answers where a request should go. With ?book=true the request is booked there until its end is reported, at most half an

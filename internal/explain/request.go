@@ -93,8 +93,8 @@ func (m *model) stages(ctx context.Context, e *explained, endpoint string, reque
 	if e.Exact {
 		e.Why = "exact"
 	}
-	locals := m.Locals(nil, p, lora)
-	for i, chain := range block.Chain(nil, locals, 0, false) {
+	locals := p.Locals(nil, m.Server.BlockSize, lora)
+	for i, chain := range block.Chain(nil, locals) {
 		e.LocalHashes = append(e.LocalHashes, fmt.Sprintf("%016x", locals[i]))
 		e.BlockHashes = append(e.BlockHashes, fmt.Sprintf("%016x", chain))
 	}

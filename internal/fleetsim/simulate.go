@@ -76,8 +76,6 @@ type Load struct {
 	Prefill  int     // uncached tokens of requests whose first token has not come
 	Tokens   int     // prompt tokens of requests in flight
 	Context  int     // prompt tokens of requests in flight and what they have generated, as far as known
-	Given    int     // requests given, ever
-	Running  int     // scraped
 	Waiting  int     // scraped
 	Usage    float64 // scraped: share of the KV cache in use
 }
@@ -289,7 +287,7 @@ func (s *sim) scrape() {
 	for _, v := range s.views {
 		for i, w := range s.workers {
 			l := &v.Loads[i]
-			l.Running, l.Waiting, l.Usage = len(w.running), len(w.waiting)+w.fetching, w.use()
+			l.Waiting, l.Usage = len(w.waiting)+w.fetching, w.use()
 		}
 	}
 	if next := s.now + s.setup.Delays.Scrape; s.setup.ScrapedTo == 0 || next <= s.setup.ScrapedTo {
@@ -316,12 +314,10 @@ func (s *sim) arrive(req *Request) {
 	if r.first >= 0 {
 		prefills, first = r.first, &v.Loads[r.first]
 		first.Inflight++
-		first.Given++
 		first.Tokens += r.input
 	}
 	uncached := r.input - v.overlap[prefills] // as the rule saw it, if it looked
 	l.Inflight++
-	l.Given++
 	first.Prefill += uncached
 	l.Tokens += r.input
 	l.Context += r.input

@@ -99,19 +99,20 @@ func Local(scratch []byte, tokens []uint32, names []uint64, seed uint64) uint64 
 	return xxh3.HashSeed(scratch, seed)
 }
 
-// Chain appends the chain hash of every block to dst. prev is the chain hash of the block before the first, used only if hasPrev is
-// set.
-func Chain(dst []uint64, locals []uint64, prev uint64, hasPrev bool) []uint64 {
+// Chain appends the chain hash of every block to dst. The first block's is its local hash; every other one is a hash of the chain hash
+// before it and the block's local hash.
+func Chain(dst []uint64, locals []uint64) []uint64 {
 	var buf [16]byte
-	for _, l := range locals {
-		h := l
-		if hasPrev {
-			binary.LittleEndian.PutUint64(buf[:8], prev)
+	chained := uint64(0)
+	for i, l := range locals {
+		if i == 0 {
+			chained = l
+		} else {
+			binary.LittleEndian.PutUint64(buf[:8], chained)
 			binary.LittleEndian.PutUint64(buf[8:], l)
-			h = xxh3.HashSeed(buf[:], Seed)
+			chained = xxh3.HashSeed(buf[:], Seed)
 		}
-		dst = append(dst, h)
-		prev, hasPrev = h, true
+		dst = append(dst, chained)
 	}
 	return dst
 }

@@ -51,7 +51,7 @@ func checkDynamo(t *testing.T, file string) (n int) {
 				t.Errorf("%s: locals %d of the request's spans, want %d", v.ID, got, v.Locals)
 			}
 		}
-		if chain := Chain(nil, got, 0, false); !slices.Equal(chain, v.Seqs) {
+		if chain := Chain(nil, got); !slices.Equal(chain, v.Seqs) {
 			t.Errorf("%s: chain %d, want %d", v.ID, chain, v.Seqs)
 		}
 		n++

@@ -57,8 +57,6 @@ func divide(workers []*Worker) (choose, encode []*Slot) {
 // Encoders returns the slots that encode pictures for a model. The caller must not change the list.
 func (f *Fleet) Encoders(model string) []*Slot { return f.state.Load().encode[model] }
 
-// Alone reports whether a worker can serve a request by itself. A prefill worker cannot. If others prefill, a worker behind front
-// ends cannot either, since those want both workers named (NVIDIA Dynamo).
-func (w *Worker) Alone(prefilled bool) bool {
-	return w.Role != Prefill && (w.Instance == "" || !prefilled)
-}
+// Alone reports whether a worker can serve a request by itself although others prefill. A prefill worker cannot, nor can a worker
+// behind front ends, since those want both workers named (NVIDIA Dynamo).
+func (w *Worker) Alone() bool { return w.Role != Prefill && w.Instance == "" }
