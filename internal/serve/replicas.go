@@ -96,6 +96,20 @@ func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
 	return nil
 }
 
+// othersTime bounds the question about one rank: a feed that has ended does not answer.
+const othersTime = 30 * time.Second
+
+// askOthers is peers.Exchange.Came. It asks for one rank after another: a rank that waits for its turn applies no events.
+func (s *sources) askOthers(ctx context.Context) {
+	for _, slot := range s.set.Slots() {
+		if slot.Feed != nil && slot.Feed.Stats().Partial {
+			one, stop := context.WithTimeout(ctx, othersTime)
+			slot.Feed.AskOthers(one)
+			stop()
+		}
+	}
+}
+
 // start joins the other replicas. The caller must close it.
 func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) error {
 	if p == nil {

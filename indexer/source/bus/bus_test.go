@@ -238,7 +238,7 @@ func TestFeedTakesAnothersPlace(t *testing.T) {
 	h, _ := agent(t, nc, "w")
 	r := listen(t, connect(t, s.ClientURL()))
 	h.give(payloads[:20]...)
-	r.await("w")
+	r.follow("w")
 	r.same("w", payloads[:20], prompts)
 	old := r.feeds["w"]
 	r.follow("w")

@@ -108,7 +108,8 @@ func (l *Listener) follower(suffix string) *follower {
 // follower is a feed, with the time of its agent's last heartbeat.
 type follower struct {
 	*stream.Feed
-	beat atomic.Int64 // Unix ns
+	beat  atomic.Int64  // Unix ns
+	ended chan struct{} // closed when Run returns
 }
 
 // Source returns the Source of one worker's rank, for a feed with this package's Decoder.

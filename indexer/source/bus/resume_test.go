@@ -218,7 +218,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	h, p := agent(t, nc, "w")
 	h.give(payloads...)
 	there := listen(t, connect(t, s.ClientURL()))
-	there.await("w")
+	there.follow("w")
 	there.same("w", payloads, prompts)
 	l, err := newLine(nc, "", subjectSuffix("w", 0))
 	if err != nil {
@@ -241,7 +241,7 @@ func TestDamagedSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		late := listen(t, connect(t, s.ClientURL()))
-		late.await("w")
+		late.follow("w")
 		late.same("w", payloads, prompts)
 	}
 }

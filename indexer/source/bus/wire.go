@@ -147,6 +147,9 @@ func AppendHeld(b []byte, h *stream.Held) []byte {
 	if h.At.Recurrent {
 		own.flags = flagRecurrent
 	}
+	if h.At.Partial {
+		own.flags |= flagPartial
+	}
 	return appendBlocks(own.append(b), h.Blocks, h.BlockSize)
 }
 

@@ -191,9 +191,13 @@ func TestHeldMessage(t *testing.T) {
 			t.Errorf("%d bytes are read", i)
 		}
 	}
-	partial := (&head{flags: flagPartial}).append(nil)
-	if _, _, err := ReadHeld(appendBlocks(partial, h.Blocks, 16)); err == nil {
-		t.Error("a part is read as all")
+	h.At.Partial = true // there was no memory for the rest
+	if at, all, err := ReadHeld(AppendHeld(nil, &h)); err != nil || at != h.At || !all.Partial {
+		t.Errorf("%+v %+v %v", at, all, err)
+	}
+	away := (&head{flags: flagAway}).append(nil)
+	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, 16)); err == nil {
+		t.Error("an agent's is read")
 	}
 	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}
 	if _, _, err := ReadHeld(appendEvent((&head{}).append(nil), &e, false)); err == nil {
