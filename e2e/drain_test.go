@@ -55,8 +55,8 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// A Sightline that is found well again is asked with the very next request, however short it was away: Envoy is told to put off no
-// change of health (update_merge_window of its cluster), which it does by default for a second. Rolling restarts rest on it.
+// A Sightline that is healthy again gets the very next request, however short its absence was: the cluster's update_merge_window
+// makes Envoy apply changes of health at once, which it delays by a second by default. Rolling restarts depend on it.
 func TestBackAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startStand(t, 1, 0, 1, 0, map[string]any{})

@@ -227,8 +227,8 @@ func (s *sibling) start(l *lab.Lab) {
 	}
 }
 
-// A Sightline that starts beside a worker which cannot tell again what it stored is told by the other Sightline, at once, or, where
-// nothing is heard of that one for long, as soon as it is; what the worker stores and removes meanwhile is not lost.
+// A Sightline that starts beside a worker without a complete replay gets the worker's blocks from the other Sightline: at once, or, if
+// that one cannot be reached for long, as soon as it can be. What the worker stores and removes meanwhile is not lost.
 func TestLateReplica(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"at once": false, "heard late": true} {

@@ -99,7 +99,7 @@ func TestRollout(t *testing.T) {
 			step.check(t, r)
 			armsHold(t, l)
 			checks, _ := doctored(t, l.Self(), l.ConfigFile(), "--no-canary", "--patience", "10s")
-			for _, r := range checks { // what is left alone goes elsewhere than chosen: nothing is wrong with that
+			for _, r := range checks { // unsteered requests go to other workers than the chosen ones, which is no fault
 				if r.Verdict == doctor.Error || r.Code == "SL0205" && r.Verdict == doctor.Warning {
 					t.Errorf("the doctor says %+v", r)
 				}

@@ -58,7 +58,7 @@ func TestIdentIsApart(t *testing.T) {
 	}
 }
 
-// A host that gives us one picture and the engine another says how the engine names what stands under its own URL, and no more.
+// If a host gives us and the engine different pictures, the engine's name is learned for that URL only.
 func TestImageHostNamesOnlyItsURL(t *testing.T) {
 	file, _ := picture(t)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))

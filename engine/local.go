@@ -64,7 +64,7 @@ type local struct {
 
 // newLocals makes the cache. It calls full for each entry that is evicted for want of room.
 func newLocals(full func()) locals {
-	known, _ := lru.NewWithEvict(localsKnown, func(localFile, local) { full() }) // an error only of a size below 1
+	known, _ := lru.NewWithEvict(localsKnown, func(localFile, local) { full() }) // fails only for a size below 1
 	return locals{make(chan struct{}, localsAtOnce), known}
 }
 

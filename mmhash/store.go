@@ -79,7 +79,7 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 	return names, nil
 }
 
-// errGone says that a picture's bytes are no longer at hand.
+// errGone means that a picture's bytes are no longer in memory.
 var errGone = errors.New("the picture's bytes are not here any more")
 
 // namers feeds several digests in one pass.

@@ -34,7 +34,7 @@ func TestStore(t *testing.T) {
 	if got, err := s.Names(src, f.ID, f.Bytes, recipes...); err != nil || !slices.Equal(got, want) {
 		t.Fatal(got, err)
 	}
-	// What must still be computed is not computed from bytes that are gone.
+	// Names that are still missing are not computed from bytes that have been evicted.
 	s.names.Purge()
 	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0]); err == nil {
 		t.Errorf("a name without bytes: %v", got)

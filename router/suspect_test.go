@@ -103,7 +103,7 @@ func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 	}
 }
 
-// An image host may give a worker another picture than us. What the worker then does not find says nothing of what it holds.
+// An image host may give a worker another picture than us. A miss of the worker then does not disprove that it holds the blocks.
 func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	file := png(7, 640, 480)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
@@ -145,7 +145,7 @@ func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	}
 	if d := w.decide(ask(host.URL + "/a.png")); d.Targets[0].Worker == "w1" {
 		w.opt.Resync = nil
-		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words - 64}) // of what nobody else can have changed
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words - 64}) // a miss within what no image host can have changed
 	}
 	if n := w.index.HeldBlocks(w.slots[1].ID); n >= held {
 		t.Errorf("%d blocks known of %d, though the worker found less of the text before the picture", n, held)

@@ -221,7 +221,7 @@ func TestPage(t *testing.T) {
 				ctx, h := tab(t, b, size[0], size[1], scheme)
 				run(t, ctx, chromedp.Navigate(d.page+"/"))
 				until(t, ctx, "it is live", `document.getElementById('live').classList.contains('on')`)
-				// A model that nobody serves is named, with the first request for it.
+				// The page names a model that no worker serves from the first request for it.
 				stranger := "gpt-5-" + name
 				d.askFor(t, stranger)
 				until(t, ctx, "the unserved name shows", fmt.Sprintf(`[...document.querySelectorAll('#now .note')].some(e => e.textContent.includes('“%s”'))`, stranger))

@@ -61,7 +61,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"steering_headers": {Warning, "removed before the first route is looked for", "early_header_mutation_extensions as \"sightline envoy --for\" prints them: " +
 		"with Sightline away a client chooses the worker, or any address"},
 
-	// What Sightline hears of it.
+	// What Envoy sends to Sightline.
 	"access_log":      {Warning, "an http_grpc access log to it", "add the logs that \"sightline envoy --for\" prints: Sightline knows each worker's load and health by it"},
 	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
 	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},

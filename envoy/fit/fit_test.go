@@ -78,7 +78,7 @@ static_resources:
         - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8002 } } }
 `
 
-// What is missing, put in, is there, in the order that Envoy needs; and nothing else is wrong. With the engine's counts and without.
+// Missing parts that are added are found, in the order that Envoy needs, and nothing else is wrong: with token_usage and without.
 func TestApply(t *testing.T) {
 	for _, c := range []struct {
 		envoy   string

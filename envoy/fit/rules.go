@@ -89,7 +89,7 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	}
 }
 
-// counts: the filter that reads the engine's token counts from answers, where they are asked for. Envoy has it from 1.40 on.
+// counts checks, if token_usage is set, for the filter that reads the engine's token counts from answers. Envoy has it since 1.40.
 func (c *checker) counts(s *site) {
 	minor, known := minorOf(c.Envoy)
 	there := func(f *hcmv3.HttpFilter) bool { return kind(f.GetTypedConfig()) == "ai_protocol_manager" }

@@ -46,10 +46,10 @@ func TestBackfill(t *testing.T) {
 		keep     int // messages that the worker can replay
 		spoil    func(at *Position, b *kvevent.Batch)
 		fails    int  // questions that fail first
-		serves   int  // messages that come live behind each of these
-		silent   bool // nobody knows
-		partial  bool // the feed stays so, with the worker's own replay
-		restarts bool // the worker does, between the answer and the replay
+		serves   int  // live messages after each of them
+		silent   bool // no replica knows the worker
+		partial  bool // the feed stays partial, with the worker's own replay
+		restarts bool // the worker restarts between the answer and the replay
 	}{
 		"nothing meanwhile":         {keep: 20},
 		"much meanwhile":            {keep: 20, during: 12},
@@ -155,8 +155,8 @@ func TestBackfill(t *testing.T) {
 	}
 }
 
-// together are two feeds of one worker, which can tell its last 20 messages again: the first has heard all. The other one asks it, once
-// somebody is known to be there.
+// together holds two feeds of one worker that can replay its last 20 messages. The first feed has received all messages; the other one
+// asks it as soon as a replica is known.
 type together struct {
 	*worker
 	one, two *Feed
@@ -201,7 +201,7 @@ func (b *together) steps(n int, to ...*Feed) {
 	}
 }
 
-// Who asked before somebody was there to answer asks again once somebody is, and loses nothing by it where nobody knows.
+// A feed that asked before another replica was reachable asks again when one is, and loses nothing if none knows the worker.
 func TestAskOthersLater(t *testing.T) {
 	b := joined(t, indexer.Options{}, false)
 	b.steps(30, b.one, b.two)
@@ -223,7 +223,7 @@ func TestAskOthersLater(t *testing.T) {
 	}
 }
 
-// Who was away for longer than the worker's replay reaches back is told by another, and doubts nothing.
+// A feed that was disconnected for longer than the worker's replay covers gets the state from another replica, and doubts no block.
 func TestBackfillOfAGap(t *testing.T) {
 	b := joined(t, indexer.Options{}, true)
 	settle(t, b.worker, b.r, b.two)
@@ -236,7 +236,7 @@ func TestBackfillOfAGap(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	b.two.Down(nil)
-	b.steps(20, b.one) // as many as can be told again
+	b.steps(20, b.one) // as many as the worker can replay
 	applied(t, b.one, "all", func(s Stats) bool { return s.LastSeq == 149 })
 	b.two.Up()
 	settle(t, b.worker, b.r, b.two)
@@ -245,7 +245,7 @@ func TestBackfillOfAGap(t *testing.T) {
 	}
 }
 
-// What another one had no memory for is not known to be missing here either.
+// Blocks that the other replica had no memory for do not count as missing here either.
 func TestBackfillOfAPart(t *testing.T) {
 	b := joined(t, indexer.Options{MaxBytes: 1}, false) // 16 MiB
 	x, slot := b.one.o.Sink.Held()
@@ -272,7 +272,7 @@ func TestBackfillOfAPart(t *testing.T) {
 	}
 }
 
-// What is not wholly known, or in doubt, is told nobody.
+// A state that is incomplete or in doubt is given to no replica.
 func TestHeldIsWhole(t *testing.T) {
 	w := newWorker(5, true)
 	x := indexer.New(indexer.Options{})

@@ -17,8 +17,8 @@ import (
 // view is the page's data.
 type view struct {
 	Version  string
-	Title    string // of one worker's or image's or decision's page; "": of all
-	Worker   bool   // it is a worker's
+	Title    string // the worker, image or decision of the page; "": the page of everything
+	Worker   bool   // it is a worker's page
 	Decision *decided
 	NotReady string
 	// Configuration is what is wrong with the configuration as last read, or what needs a restart; "": nothing.
@@ -41,7 +41,7 @@ type view struct {
 	Minutes, Hour []plot
 	Rows          []row
 	Decisions     []decision
-	Shown         int // decisions at most
+	Shown         int // the most decisions listed
 	Probes        []probed
 	Findings      []audit.Finding
 	Hosts         []fetch.HostState
@@ -76,7 +76,7 @@ type share struct {
 	Percent int
 }
 
-// shown is how many decisions the page lists; that of a worker or an image, which has little else, shownOf.
+// shown is the most decisions that the page lists, and shownOf the most on the page of a worker or an image, which has little else.
 const shown, shownOf = 25, 100
 
 // view collects the page's data, or that of one worker or image if it is named.
@@ -282,7 +282,7 @@ func newDecided(e Explained) *decided {
 	for i := range e.Ranked {
 		most = max(most, e.Ranked[i].Cost)
 	}
-	counts := make(map[string]bool) // terms that somebody has
+	counts := make(map[string]bool) // terms that some candidate has
 	for _, c := range e.Ranked {
 		for _, t := range c.Terms.Named() {
 			counts[t.Name] = counts[t.Name] || t.Tokens > 0

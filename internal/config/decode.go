@@ -249,7 +249,7 @@ func unknown(key string, fields map[string]reflect.Type) string {
 	return fmt.Sprintf("unknown key (did you mean %s?)", best)
 }
 
-// placesOf are the paths at which a type has a key of this name, such as models[].block_size.
+// placesOf returns the paths at which a type has a key of this name, such as models[].block_size.
 func placesOf(key string, t reflect.Type, path string) (at []string) {
 	for t.Kind() == reflect.Slice || t.Kind() == reflect.Pointer {
 		if t.Kind() == reflect.Slice {
@@ -271,9 +271,9 @@ func placesOf(key string, t reflect.Type, path string) (at []string) {
 	return at
 }
 
-// distance is how many letters must be changed, added, left out or swapped with the next to make b of a.
+// distance returns the edit distance of a and b: how many letters must be changed, added, removed or swapped with the next one.
 func distance(a, b string) int {
-	rows := make([][]int, len(a)+1) // rows[i][j] is that of a[:i] and b[:j]
+	rows := make([][]int, len(a)+1) // rows[i][j] is the distance of a[:i] and b[:j]
 	for i := range rows {
 		rows[i] = make([]int, len(b)+1)
 		rows[i][0] = i

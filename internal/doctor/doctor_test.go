@@ -206,7 +206,7 @@ func TestWell(t *testing.T) {
 	}
 }
 
-// Requests that were left to Envoy's own balancing go elsewhere than chosen, and find what is held there: that is what observe is.
+// Requests left to Envoy's own balancing go to other workers than the chosen ones and hit what those hold, as mode observe intends.
 func TestWellWhileObserving(t *testing.T) {
 	f := well()
 	f.config = pairs("load_every", "mode: observe\nload_every")

@@ -314,7 +314,7 @@ func (s *seen) askSightline(ctx context.Context) (*running, string) {
 			return nil, err.Error()
 		}
 	}
-	_ = s.get(ctx, "/unserved", &r.unserved) // 0.1.0 has none
+	_ = s.get(ctx, "/unserved", &r.unserved) // 0.1.0 does not have it
 	return r, ""
 }
 

@@ -42,7 +42,7 @@ func (o *Options) print(list []Result) error {
 	return err
 }
 
-// alike counts the checks at the list's beginning that were not made for one reason, where that says it more shortly.
+// alike returns how many checks at the beginning of the list were skipped for the same reason, so that one line can report them.
 func alike(list []Result) int {
 	first := list[0]
 	other := slices.IndexFunc(list, func(r Result) bool {

@@ -165,7 +165,7 @@ func hits(s *seen, r *report) {
 		if d.PromptTokens < size {
 			short++
 		}
-		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr { // else it is another worker's count
+		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr { // otherwise the count is another worker's
 			told++
 			if d.Reported >= d.CachedTokens+max(size, 1) && !d.Partial {
 				more++

@@ -151,7 +151,7 @@ func names(s *seen, r *report) {
 	})
 	var strange []string
 	if s.running != nil {
-		strange = s.running.unserved // of an hour; the last decisions may be of a minute
+		strange = s.running.unserved // covers an hour; the last decisions may cover a minute
 	}
 	for _, d := range s.decisions() {
 		if d.Asked != "" && !slices.Contains(strange, d.Asked) {

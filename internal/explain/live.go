@@ -78,8 +78,8 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	return err
 }
 
-// table is of the candidates, one a line: what they hold, how loaded they are, and what they cost with each term of it. Columns in
-// which nobody has anything are left out.
+// table prints the candidates, one per line: what they hold, their load, and their cost with each of its terms. It omits columns that
+// are empty for all of them.
 func table(w io.Writer, e *admin.Explained) {
 	fmt.Fprintf(w, "\n%d candidates, in tokens; cost is the sum of what stands behind it:\n", e.Considered)
 	rows := [][]string{{"worker", "holds", "in lower tiers", "predicted", "to encode", "in flight", "queued", "tokens/s", "cost"}}

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
-// The table has the columns in which somebody has something, in line for all rows.
+// The table has the columns that are not empty for all candidates, aligned in all rows.
 func TestTable(t *testing.T) {
 	var e admin.Explained
 	e.Considered = 3

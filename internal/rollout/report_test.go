@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Where there is nothing to report that is said, and what cannot be read is named with what is wanted.
+// A report without data says so, and an error names what cannot be read and what is expected.
 func TestNothingToReport(t *testing.T) {
 	file := func(name, text string) string {
 		path := filepath.Join(t.TempDir(), name)

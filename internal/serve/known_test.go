@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// Replicas that found the workers behind one DNS name in another order, or had others before, speak of the same worker by the same name.
+// Replicas use the same name for a worker behind a DNS name, even if they found the addresses in different orders or knew others before.
 func TestReplicasNameWorkersAlike(t *testing.T) {
 	cfg, err := config.Parse([]byte(`
 models: [{name: m, dir: models/m}]
@@ -39,7 +39,7 @@ workers: [{name: gpu, addr: "gpu.example:8000"}]`))
 			var specs []members.Spec
 			for _, e := range now {
 				spec := s.spec(&cfg.Workers[0], e)
-				spec.WhileMember = nil // nobody is there
+				spec.WhileMember = nil // no other replica is running
 				specs = append(specs, spec)
 			}
 			s.update(&follower{number: 1}, specs)

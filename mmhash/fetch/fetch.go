@@ -151,7 +151,7 @@ func New(cfg Config) (*Fetcher, error) {
 	}
 	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), flight: map[key]*flight{},
 		hosts: newHosts(cfg.PerHost, cfg.now, cfg.NoRoom)}
-	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // checked above
+	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // fails only for a size below 1, which is checked above
 	f.bytes = keep(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.rules.Store(&f.cfg)
@@ -159,8 +159,8 @@ func New(cfg Config) (*Fetcher, error) {
 	return f, nil
 }
 
-// Change sets AllowedDomains, Allow, Budget and Signing anew, for what is asked for from now on; all else of cfg is left as it
-// was. What is remembered stays.
+// Change replaces AllowedDomains, Allow, Budget and Signing for later requests and ignores the rest of cfg. The caches keep their
+// entries.
 func (f *Fetcher) Change(cfg Config) error {
 	own := f.cfg
 	own.AllowedDomains, own.Allow, own.Budget, own.Signing = slices.Clone(cfg.AllowedDomains), cfg.Allow, cfg.Budget, cfg.Signing
@@ -241,7 +241,7 @@ func (f *Fetcher) Alias(rawURL string) (alias uint64, ok bool) {
 	return binary.LittleEndian.Uint64(t.key[:]), err == nil
 }
 
-// Bytes gives a picture's bytes while they are kept. They must not be changed.
+// Bytes returns a picture's bytes while they are cached. They must not be changed.
 func (f *Fetcher) Bytes(id mmhash.ContentID) ([]byte, bool) { return f.bytes.get(id) }
 
 // Hosts lists the hosts that failed recently, with their counters.

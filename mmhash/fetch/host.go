@@ -47,11 +47,11 @@ type HostState struct {
 }
 
 func newHosts(perHost int, now func() time.Time, full func(string)) *hosts {
-	all, _ := lru.NewWithEvict(maxHosts, func(string, *host) { full("picture hosts") }) // an error only of a size below 1
+	all, _ := lru.NewWithEvict(maxHosts, func(string, *host) { full("picture hosts") }) // fails only for a size below 1
 	return &hosts{perHost, now, all}
 }
 
-// enter waits for one of the host's slots. The caller must leave with what came of it.
+// enter waits for one of the host's slots. The caller must call leave with the outcome.
 func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
 	s, ok := h.all.Get(name)
 	if !ok {

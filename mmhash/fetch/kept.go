@@ -9,22 +9,22 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// kept are pictures' bytes, up to so many in all; the least recently used go for others. Safe for concurrent use.
+// kept caches pictures' bytes up to a total size and evicts the least recently used. Safe for concurrent use.
 type kept struct {
 	most int64
-	full func() // is told of each that goes, or finds no room at all
+	full func() // is called for each picture that is evicted or does not fit at all
 
 	mu   sync.Mutex
-	room int64 // bytes that are left
+	room int64 // free bytes
 	all  *simplelru.LRU[mmhash.ContentID, []byte]
 }
 
 func keep(most int64, full func()) *kept {
-	all, _ := simplelru.NewLRU[mmhash.ContentID, []byte](math.MaxInt, nil) // an error only of a size below 1
+	all, _ := simplelru.NewLRU[mmhash.ContentID, []byte](math.MaxInt, nil) // fails only for a size below 1
 	return &kept{most: most, full: full, room: most, all: all}
 }
 
-// weight is what a picture takes: its bytes and the place that it has.
+// weight returns what a picture counts for: its bytes and about the size of its entry.
 func weight(b []byte) int64 { return int64(len(b)) + 128 }
 
 func (k *kept) get(id mmhash.ContentID) ([]byte, bool) {

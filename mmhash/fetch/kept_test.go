@@ -6,7 +6,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// The least recently used bytes go, as many as must; the same picture again takes no more room; one beyond all room moves nothing.
+// Only as many of the least recently used pictures are evicted as must be. Adding a picture again takes no more room, and one that is
+// larger than the cache evicts nothing.
 func TestKept(t *testing.T) {
 	gone := 0
 	k := keep(3*weight(make([]byte, 100)), func() { gone++ })

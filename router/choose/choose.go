@@ -89,13 +89,13 @@ func (t Terms) Sum() float64 {
 	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Fetch + t.Elsewhere + t.Distance
 }
 
-// Term is one part of a cost, as people read it.
+// Term is one part of a cost, with its displayed name.
 type Term struct {
 	Name   string
 	Tokens float64
 }
 
-// Named are the parts, always in this order.
+// Named returns the terms, always in this order.
 func (t Terms) Named() []Term {
 	return []Term{{"prefill", t.Prefill}, {"queue", t.Queue}, {"long wait", t.Tail}, {"stall", t.Stall}, {"requests", t.Requests}, {"context", t.Context},
 		{"cache", t.Cache}, {"fetch", t.Fetch}, {"elsewhere", t.Elsewhere}, {"distance", t.Distance}}

@@ -191,8 +191,8 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 }
 
-// An address that moves from one finder's workers to another's, and is told there first, as where a name in DNS still has it, is taken up
-// once it is free; what is no longer found, or whose finder is gone, is not.
+// If an address moves from one finder to another, and the new finder reports it first because the old one still has it (such as a DNS
+// name), the worker joins when the address is free, unless it is no longer found or its finder is gone.
 func TestAddressThatMoves(t *testing.T) {
 	b := newBench(t, noAudit)
 	var e publisher
@@ -217,7 +217,7 @@ func TestAddressThatMoves(t *testing.T) {
 	}
 }
 
-// Two of one address cannot be; two of one name are told apart; workers behind shared front ends have no address of their own.
+// Two workers cannot have one address; two with one name get different names; workers behind shared front ends have no own address.
 func TestPlaces(t *testing.T) {
 	b := newBench(t, noAudit)
 	var e publisher

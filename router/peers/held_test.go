@@ -123,7 +123,7 @@ func TestHostilePieces(t *testing.T) {
 	}
 }
 
-// Who has come is told, once, of each that comes; one of which nothing was heard for long comes anew.
+// Came is called once for each replica that joins; a replica that was silent for long counts as joining again.
 func TestCameIsTold(t *testing.T) {
 	h := &hall{}
 	a := h.join(t)

@@ -229,7 +229,7 @@ func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
 	}
 }
 
-// A worker that is configured anew, and so has a new feed before the old one has ended, is heard by the new one.
+// If a worker's configuration changes, its new feed, which starts before the old one has ended, gets its messages.
 func TestFeedTakesAnothersPlace(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
@@ -247,8 +247,8 @@ func TestFeedTakesAnothersPlace(t *testing.T) {
 	r.same("w", payloads, prompts)
 }
 
-// The whole way, and every way of coming late: a router that is there from the start, one that joins and asks the agent,
-// one that joins after the agent has gone and reads the stream, the server restarted under all of them.
+// The whole path, for each time of joining: a router that runs from the start, one that joins later and asks the agent, one that
+// joins after the agent has gone and reads the stream; and the server restarts under all of them.
 func TestOverNATS(t *testing.T) {
 	payloads, prompts := recording(t)
 	half := len(payloads) / 2

@@ -223,7 +223,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 		if from <= t.Seq {
 			begin = func() error {
 				b, err := l.snapshot(ctx, t, maxSnapshot)
-				if err != nil { // parts of it were replaced, or an operator's limits took them: an agent that is there has it all
+				if err != nil { // parts were replaced, or deleted by the stream's limits; a running agent has all of it
 					return fmt.Errorf("%w: %w", errIncomplete, err)
 				}
 				return each(stream.Message{Epoch: e.epoch, Seq: t.Seq, Payload: b})

@@ -208,8 +208,8 @@ func TestLineBegunAnew(t *testing.T) {
 	}
 }
 
-// A snapshot of which parts were replaced or taken away, by another agent or an operator's limits, is written anew when a router needs it,
-// however silent the worker is.
+// If another agent or the stream's limits replaced or deleted parts of a snapshot, it is written again when a router needs it, even if
+// the worker publishes nothing.
 func TestDamagedSnapshot(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
@@ -246,7 +246,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 }
 
-// A snapshot is read up to its bound and not beyond, whatever its tag says; nor is one of too many parts looked at.
+// A snapshot is never read beyond its bound, whatever its tag says, and one of too many parts is not read at all.
 func TestSnapshotIsBounded(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())

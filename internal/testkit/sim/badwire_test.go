@@ -82,8 +82,8 @@ func TestBadWire(t *testing.T) {
 	}
 }
 
-// A publisher that is dead behind a connection that stands, whose transport still answers PINGs, is not taken for an idle one once it does
-// not answer when asked; its agent tells so. When it speaks again all is as before.
+// A dead publisher behind an open connection, whose transport still answers PINGs, is reported as mute by its agent when it does not
+// answer a replay request. When it publishes again, the agent reports it as live.
 func TestMutePublisher(t *testing.T) {
 	for _, way := range []string{"direct", "agent"} {
 		t.Run(way, func(t *testing.T) {
