@@ -59,7 +59,7 @@ func repository(dir string, s Server) (string, error) {
 func snapshot(repo, revision string) (string, error) {
 	want := cmp.Or(revision, "main")
 	if !filepath.IsLocal(want) {
-		return "", fmt.Errorf("model directory: revision %q is no name of a branch, a tag or a commit", revision)
+		return "", fmt.Errorf("model directory: revision %q is not the name of a branch, a tag or a commit", revision)
 	}
 	commit := want
 	ref, err := readBounded(filepath.Join(repo, "refs", want), 4096)

@@ -88,7 +88,7 @@ func TestDirectories(t *testing.T) {
 		{what: "repository, by commit", files: cached(two), dir: repo, revision: first, at: repo + "snapshots/" + first},
 		{what: "repository, by a ref with a path", files: cached(nil), dir: repo, revision: "refs/pr/1", err: "has no snapshot bbbb2222"},
 		{what: "repository, unknown revision", files: cached(nil), dir: repo, revision: "v2", err: `no snapshot v2 of revision "v2"`},
-		{what: "repository, revision leads out", files: cached(nil), dir: repo, revision: "../../x", err: "no name of a branch"},
+		{what: "repository, revision leads out", files: cached(nil), dir: repo, revision: "../../x", err: "not the name of a branch"},
 		{what: "repository, ref leads out", files: cached(map[string]string{repo + "refs/main": "../../../x"}), dir: repo, err: "holds no commit"},
 		{what: "repository, one snapshot and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "", map[string]string{}), dir: repo, at: repo + "snapshots/" + first},
 		{what: "repository, two snapshots and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "", map[string]string{repo + "snapshots/" + other + "/config.json": "{}"}), dir: repo, err: "has no refs/main and 2 snapshots"},

@@ -162,9 +162,9 @@ func (s *Server) checkValues(f *faults) {
 	f.when(s.MMProcessorCacheGB < 0, "mm_processor_cache_gb", "%g is negative (want the engine's flag, or 0 for no cache)", s.MMProcessorCacheGB)
 	for i, host := range s.AllowedMediaDomains {
 		f.when(host == "" || strings.ContainsAny(host, "/@ "), fmt.Sprintf("allowed_media_domains[%d]", i),
-			"%q is no host (want a bare name, such as images.example.com)", host)
+			"%q is not a host (want a bare name, such as images.example.com)", host)
 	}
-	f.when(s.Revision != "" && !filepath.IsLocal(s.Revision), "revision", "%q is no name of a branch, a tag or a commit", s.Revision)
+	f.when(s.Revision != "" && !filepath.IsLocal(s.Revision), "revision", "%q is not the name of a branch, a tag or a commit", s.Revision)
 	err := vision.CheckFamily(s.VisionFamily)
 	f.when(err != nil, "vision_family", "%v", err)
 	_, err = time.LoadLocation(s.TimeZone)

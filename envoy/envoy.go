@@ -102,7 +102,7 @@ func ParseRange(text string) (r Range, err error) {
 	r.FirstPort, errs[1] = strconv.Atoi(first)
 	r.LastPort, errs[2] = strconv.Atoi(last)
 	if errors.Join(errs[:]...) != nil || r.FirstPort < 1 || r.LastPort < r.FirstPort || r.LastPort > 65535 {
-		return r, fmt.Errorf("%q is no network with ports (want one such as 10.0.0.0/8:8000-8010)", text)
+		return r, fmt.Errorf("%q is not a network with ports (want one such as 10.0.0.0/8:8000-8010)", text)
 	}
 	return r, nil
 }

@@ -295,7 +295,7 @@ func Listen(addr string) (lis net.Listener, err error) {
 func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, errors.New("a file is there which is no socket; remove it or choose another path")
+			return nil, errors.New("a file is there that is not a socket; remove it or choose another path")
 		}
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()

@@ -159,7 +159,7 @@ func TestListen(t *testing.T) {
 		"unix:" + dir + "/new":      "",
 		"127.0.0.1:0":               "",
 		"unix:" + live:              "another process answers there",
-		"unix:" + file:              "no socket",
+		"unix:" + file:              "not a socket",
 		"unix:" + dir + "/no/where": "listen address",
 		"9002":                      "want host:port",
 	} {

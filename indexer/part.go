@@ -36,7 +36,7 @@ func ParsePart(text string) (p Part, err error) {
 		}
 	}
 	if !ok || err != nil || p.Number < 1 || p.Number > p.Of || p.Of > mostParts {
-		return Part{}, fmt.Errorf("%q is no part (want one such as 1/2, the first of two, of %d at most)", text, mostParts)
+		return Part{}, fmt.Errorf("%q is not a part (want one such as 1/2, the first of two, of %d at most)", text, mostParts)
 	}
 	return p, nil
 }

@@ -298,7 +298,7 @@ func (x *decision) keepSameEdits() {
 	best := changes(x.ranked[0])
 	kept := slices.DeleteFunc(x.ranked[1:], func(c choose.Candidate) bool { return !sameEdits(changes(c), best) })
 	if len(kept) < len(x.ranked)-1 {
-		x.opt.Log.Info("classes of a model need different changes of a body: only workers of one kind are offered", zap.String("model", x.model.Name))
+		x.opt.Log.Info("classes of this model need different body edits; only workers with the chosen worker's edits are offered for a retry", zap.String("model", x.model.Name))
 	}
 	x.ranked = x.ranked[:1+len(kept)]
 }

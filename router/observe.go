@@ -152,7 +152,7 @@ func (r *Router) judge(o Outcome, b *fleet.Booking) {
 	case o.Code >= http.StatusInternalServerError:
 		r.failed(w, strconv.Itoa(o.Code))
 	case o.Code < http.StatusBadRequest && w.Answered(b.At, r.opt.Now()):
-		r.opt.Log.Info("worker "+w.Name+" answers again and gets requests as before", zap.String("addr", w.Addr))
+		r.opt.Log.Info("worker "+w.Name+" answers again and gets requests", zap.String("addr", w.Addr))
 	}
 }
 
@@ -163,6 +163,6 @@ func (r *Router) failed(w *fleet.Worker, what string) {
 	}
 	r.metrics.failures.WithLabelValues(w.Name, what).Inc()
 	if now := r.opt.Now(); w.Failed(what, now) {
-		r.opt.Log.Warn("worker "+w.Name+" fails and gets a trial request now and then, until one is answered", zap.String("addr", w.Addr), zap.String("why", w.Out(now)))
+		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr), zap.String("why", w.Out(now)))
 	}
 }

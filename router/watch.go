@@ -25,7 +25,7 @@ func (r *Router) Run(ctx context.Context) {
 		if what != said && what != "" {
 			r.opt.Log.Error(what, zap.Time("since", since))
 		} else if what != said {
-			r.opt.Log.Info("Envoy's access log tells again how requests end")
+			r.opt.Log.Info("Envoy's access log reports ends of requests again")
 		}
 		said = what
 	}

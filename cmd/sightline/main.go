@@ -28,9 +28,9 @@ type cli struct {
 	Bundle      bundleCmd      `cmd:"" help:"Write a tar.gz for a bug report: configuration, state and checks, without secrets."`
 	Envoy       envoyCmd       `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
 	EPP         eppCmd         `cmd:"" name:"epp-conformance" help:"Ask an endpoint picker the cases of Gateway API's endpoint-picker protocol."`
-	Report      reportCmd      `cmd:"" help:"Print what steering brings: requests steered against requests left alone, and what the choice would have had."`
+	Report      reportCmd      `cmd:"" help:"Print the effect of steering: requests steered against requests left alone, and what the choice would have had."`
 	Replay      replayCmd      `cmd:"" help:"Play a decision log again, offline: as it was, as another configuration would have it, and by round robin."`
-	Demo        demoCmd        `cmd:"" help:"Show it all on this machine: a real Envoy, three simulated workers, a mixed load."`
+	Demo        demoCmd        `cmd:"" help:"Run a demonstration on this machine: a real Envoy, three simulated workers, a mixed load."`
 	Bench       benchCmd       `cmd:"" help:"Measure a running Envoy: times and cache hits under conversations of a shape, or a trace, with and without Sightline."`
 	Sim         simCmd         `cmd:"" help:"Compare the router's choice with the rules of other routers, on one simulated fleet."`
 	WorkerSim   workerSimCmd   `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`

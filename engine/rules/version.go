@@ -20,12 +20,12 @@ func ParseVersion(s string) (v Version, err error) {
 		}
 		n, e := strconv.Atoi(p[:end])
 		if e != nil || (end < len(p) && i < len(parts)-1) {
-			return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
+			return v, fmt.Errorf("%q is not a release number (want one such as 0.32.0)", s)
 		}
 		v[i] = n
 	}
 	if len(parts) < 2 {
-		return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
+		return v, fmt.Errorf("%q is not a release number (want one such as 0.32.0)", s)
 	}
 	return v, nil
 }

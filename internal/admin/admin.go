@@ -200,7 +200,7 @@ func (s *State) reload(w http.ResponseWriter, _ *http.Request) {
 func (s *State) index(w http.ResponseWriter, r *http.Request) {
 	rank, err := strconv.Atoi(cmp.Or(r.FormValue("rank"), "0"))
 	if err != nil {
-		http.Error(w, "rank is no number", http.StatusBadRequest)
+		http.Error(w, "rank is not a number", http.StatusBadRequest)
 		return
 	}
 	list, err := s.Blocks(r.FormValue("worker"), rank)

@@ -52,7 +52,7 @@ func Ask(ctx context.Context, q Question) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusNotFound && strings.TrimSpace(string(body)) != notKnown:
-		return nil, fmt.Errorf("%s answers 404: it is no Sightline's admin page (by default http://127.0.0.1:9903)", ask)
+		return nil, fmt.Errorf("%s answers 404: it is not a Sightline's admin page (by default http://127.0.0.1:9903)", ask)
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %d: %s", ask, resp.StatusCode, strings.TrimSpace(string(body[:min(len(body), 300)])))
 	case int64(len(body)) > q.Most:

@@ -51,7 +51,7 @@ func (c *Config) check() error {
 	}
 	for i, p := range c.PassUnread {
 		if !strings.HasPrefix(p, "/") || steering.Canonical(p) != p || strings.ContainsAny(p, "?# ") || steering.IsEndpoint(p) {
-			bad(fmt.Sprintf("pass_unread[%d]", i), "%q is no path that can pass (want one such as /v1/embeddings, and none of %s)", p, strings.Join(steering.Endpoints, ", "))
+			bad(fmt.Sprintf("pass_unread[%d]", i), "%q is not a path that can pass (want one such as /v1/embeddings, and none of %s)", p, strings.Join(steering.Endpoints, ", "))
 		}
 	}
 	bad.oneOf("mode", c.Mode, "observe or enforce", observe, enforce)
@@ -190,7 +190,7 @@ func (c *Config) checkRanges(bad report) {
 			continue
 		}
 		if !isHeader(*header) {
-			bad(key, "%q is no name of a header (want one such as x-tenant)", *header)
+			bad(key, "%q is not the name of a header (want one such as x-tenant)", *header)
 		} else if c.MaxInFlight == 0 {
 			bad(key, "%q shares out places, and there is no limit of them (give max_in_flight, or leave fair_share out)", *header)
 		}
@@ -206,7 +206,7 @@ func (c *Config) checkRanges(bad report) {
 		bad("hold", "%s is more than Envoy waits for (want at most half of envoy.message_timeout, %s, or 0s for not at all)", c.Hold, c.Envoy.MessageTimeout/2)
 	}
 	if c.MaxInFlight < 0 {
-		bad("max_in_flight", "%d is no number of requests (want 1 or more, or 0 for no limit)", c.MaxInFlight)
+		bad("max_in_flight", "%d is not a number of requests (want 1 or more, or 0 for no limit)", c.MaxInFlight)
 	}
 }
 
@@ -245,12 +245,12 @@ func (c *Config) checkMedia(bad report) {
 	m := &c.Media
 	for i, a := range m.Allow {
 		if _, err := netip.ParsePrefix(a); err != nil {
-			bad(fmt.Sprintf("media.allow[%d]", i), "%q is no network (want one such as 10.0.0.0/8)", a)
+			bad(fmt.Sprintf("media.allow[%d]", i), "%q is not a network (want one such as 10.0.0.0/8)", a)
 		}
 	}
 	for i, host := range m.Domains {
 		if host == "" || strings.ContainsAny(host, "/:*@ ") {
-			bad(fmt.Sprintf("media.domains[%d]", i), "%q is no host (want a bare name, such as images.example.com)", host)
+			bad(fmt.Sprintf("media.domains[%d]", i), "%q is not a host (want a bare name, such as images.example.com)", host)
 		}
 	}
 	for host, list := range m.Signing {
@@ -295,7 +295,7 @@ func (c *Config) checkRelay(bad report) {
 func (c *Config) wantModel(bad report, path, name string) bool {
 	known := slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == name })
 	if !known {
-		bad(path, "%q is no name of models (give the name of one of them)", name)
+		bad(path, "%q is not the name of a model (give the name of one of them)", name)
 	}
 	return known
 }
@@ -306,7 +306,7 @@ func (c *Config) checkRoute(bad report) {
 		c.wantModel(bad, "route.pool", c.Route.Pool)
 	}
 	if h := c.Route.Header; h != "" && !isHeader(h) {
-		bad("route.header", "%q is no name of a header for the choice (want one such as x-target-worker)", h)
+		bad("route.header", "%q is not the name of a header for the choice (want one such as x-target-worker)", h)
 	}
 }
 
@@ -319,7 +319,7 @@ func (c *Config) checkTenants(bad report) {
 	case t.Header == "":
 		return
 	case !isHeader(t.Header):
-		bad("tenants.header", "%q is no name of a header for the tenant (want one such as x-tenant)", t.Header)
+		bad("tenants.header", "%q is not the name of a header for the tenant (want one such as x-tenant)", t.Header)
 	case c.Dynamo.Plane != "":
 		bad("tenants.header", "with dynamo a client's nvext may name another salt (leave tenants out, or dynamo)")
 	}
@@ -417,13 +417,13 @@ func (c *Config) checkEnvoy(bad report) {
 			bad(path, "no path, host or header: a request must show which model it is for without its body being read")
 		}
 		if p.Path != "" && (!strings.HasPrefix(p.Path, "/") || strings.Trim(p.Path, "/") == "") {
-			bad(path+".path", "%q is no prefix (want one such as /qwen)", p.Path)
+			bad(path+".path", "%q is not a prefix (want one such as /qwen)", p.Path)
 		}
 		if strings.ContainsAny(p.Host, "/:@ ") {
-			bad(path+".host", "%q is no host (want a name without a port)", p.Host)
+			bad(path+".host", "%q is not a host (want a name without a port)", p.Host)
 		}
 		if p.Header != "" && (!isHeader || name == "") {
-			bad(path+".header", "%q is no condition (want name=value)", p.Header)
+			bad(path+".header", "%q is not a condition (want name=value)", p.Header)
 		}
 	}
 	for path, t := range map[string]PeerTLS{"envoy.worker_tls": c.Envoy.WorkerTLS, "envoy.sightline_tls": c.Envoy.SightlineTLS} {

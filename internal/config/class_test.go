@@ -53,13 +53,13 @@ func TestClassMistakes(t *testing.T) {
 		{"offload_rate: 80000", "offload_rate: -1", "models[0].classes[0].offload_rate: -1 is out of range"},
 		{"offload_unit: 256", "offload_unit: -1", "models[0].offload_unit: -1 is out of range"},
 		{"prefill_rate: 9000", "prefill_rate: -1", "models[0].classes[0].prefill_rate: -1 is out of range"},
-		{"engine_version: 0.30.0,", "engine_version: new,", `models[0].classes[0].engine_version: "new" is no release number`},
+		{"engine_version: 0.30.0,", "engine_version: new,", `models[0].classes[0].engine_version: "new" is not a release number`},
 		{"block_size: 32", "blok_size: 32", "models[0].classes[1].blok_size: unknown key (did you mean block_size?)"},
 		{"block_size: 32", "block_size: many", "models[0].classes[1].block_size: "},
 		{"name: wide", "name: old", `models[0].classes[1].name: "old" is also the name of classes[0]`},
 		{"name: old, ", "", "models[0].classes[0].name: missing"},
 		{"block_size: 32", "client_uuid: trust", "models[0].classes[1].client_uuid: no key any more: "},
-		{"class: wide", "class: wider", `workers[1].class: "wider" is no class of the model "m"`},
+		{"class: wide", "class: wider", `workers[1].class: "wider" is not a class of the model "m"`},
 	} {
 		mistake(t, strings.Replace(classes, c.from, c.to, 1), c.want)
 	}

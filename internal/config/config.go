@@ -302,7 +302,7 @@ func (p *Percent) UnmarshalYAML(b []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no share (want one such as 10%%, 0%% to 100%%)", text)
+	return fmt.Errorf("%q is not a share (want one such as 10%%, 0%% to 100%%)", text)
 }
 
 // String formats it as "10%".
@@ -352,7 +352,7 @@ func (s *Size) UnmarshalYAML(b []byte) error {
 			}
 		}
 	}
-	return fmt.Errorf("%q is no size (want a number of bytes, or one such as 64MiB)", text)
+	return fmt.Errorf("%q is not a size (want a number of bytes, or one such as 64MiB)", text)
 }
 
 // String formats the size with the largest unit that divides it.

@@ -198,7 +198,7 @@ func fits(tree any, t reflect.Type, path string) error {
 	if own, ok := v.(yaml.BytesUnmarshaler); ok { // its own error says what is expected
 		return fmt.Errorf("%s: %w", path, own.UnmarshalYAML(text))
 	}
-	return fmt.Errorf("%s: %s is no such value (want %s)", cmp.Or(path, "the file"), strings.TrimSpace(string(text)), wanted[t.Kind()])
+	return fmt.Errorf("%s: %s is not a valid value (want %s)", cmp.Or(path, "the file"), strings.TrimSpace(string(text)), wanted[t.Kind()])
 }
 
 // wanted describes the values of a kind.

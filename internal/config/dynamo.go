@@ -52,7 +52,7 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	d.NATS.Check(false, bad.below("dynamo.nats."))
 	for key, name := range map[string]string{"namespace": d.Namespace, "component": d.Component, "endpoint": d.Endpoint} {
 		if name == "" || len(name) > 255 || strings.ContainsAny(name, "/ ") {
-			bad("dynamo."+key, "%q is no name", name)
+			bad("dynamo."+key, "%q is not a name", name)
 		}
 	}
 	for i, f := range d.Frontends {
@@ -64,7 +64,7 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 		bad("dynamo.engine_port", "%d: want a port up to 65535, and no frontends beside it", d.EnginePort)
 	}
 	if d.PrefillComponent == d.Component || len(d.PrefillComponent) > 255 || strings.ContainsAny(d.PrefillComponent, "/ ") {
-		bad("dynamo.prefill_component", "%q is no name beside component", d.PrefillComponent)
+		bad("dynamo.prefill_component", "%q is not a name beside component", d.PrefillComponent)
 	}
 	w := d.Worker()
 	worker(w, "dynamo")

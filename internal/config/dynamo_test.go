@@ -45,13 +45,13 @@ func TestDynamoMistakes(t *testing.T) {
 		{"plane: zmq", "plane: nats\n  nats: {url: a, nkey: f, token_file: g}", "dynamo.nats.token_file: given beside nkey"},
 		{"plane: zmq", "plane: nats", "dynamo.nats.url: missing"},
 		{"discovery: /run/dynamo", `discovery: ""`, "dynamo.discovery: missing"},
-		{"plane: zmq", "plane: zmq\n  namespace: a/b", `dynamo.namespace: "a/b" is no name`},
+		{"plane: zmq", "plane: zmq\n  namespace: a/b", `dynamo.namespace: "a/b" is not a name`},
 		{"plane: zmq", `plane: zmq
-  component: ""`, `dynamo.component: "" is no name`},
-		{"plane: zmq", "plane: zmq\n  prefill_component: backend", `dynamo.prefill_component: "backend" is no name beside component`},
+  component: ""`, `dynamo.component: "" is not a name`},
+		{"plane: zmq", "plane: zmq\n  prefill_component: backend", `dynamo.prefill_component: "backend" is not a name beside component`},
 		{"10.0.0.8:8000", "frontend:8000", `dynamo.frontends: [1] "frontend:8000" is not what Envoy can dial`},
 		{"plane: zmq", "plane: zmq\n  engine_port: 8000", "dynamo.engine_port: 8000: want a port up to 65535, and no frontends beside it"},
-		{"plane: zmq", "plane: zmq\n  model: x", `dynamo.model: "x" is no name of models`},
+		{"plane: zmq", "plane: zmq\n  model: x", `dynamo.model: "x" is not the name of a model`},
 		{"plane: zmq", "plane: zmq\n  class: plain", `want block_hash: dynamo for the model "m"`},
 		{`injected, classes: [{name: plain, block_hash: sightline}]}
 dynamo:

@@ -119,7 +119,7 @@ func (r *references) read(inner string) (string, error) {
 		}
 		return strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"), nil
 	}
-	return "", fmt.Errorf("${%s} is no reference (want ${env:NAME} or ${file:/path}; $${ for a plain ${)", inner)
+	return "", fmt.Errorf("${%s} is not a reference (want ${env:NAME} or ${file:/path}; $${ for a plain ${)", inner)
 }
 
 // Hide returns an error whose text shows references in place of their values.

@@ -86,18 +86,18 @@ func TestReferenceMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"listen: ${env:CONF_GONE}":                               "listen: ${env:CONF_GONE}: there is no such environment variable",
 		"workers: [{name: \"${file:gone}\"}]":                    "workers[0].name: ${file:gone}: open ",
-		"media: {domains: [a, \"${vault:x}\"]}":                  "media.domains[1]: ${vault:x} is no reference (want ${env:NAME}",
-		"admin: ${env:}":                                         "admin: ${env:} is no reference",
+		"media: {domains: [a, \"${vault:x}\"]}":                  "media.domains[1]: ${vault:x} is not a reference (want ${env:NAME}",
+		"admin: ${env:}":                                         "admin: ${env:} is not a reference",
 		"admin: ${env:CONF_GONE}\nlisten: a${b":                  "listen: ${ without a }",
 		"admin: ${env:CONF_GONE}\nlog_level: ${file:no}":         "admin: ${env:CONF_GONE}",
 		"admin: ${file:large}":                                   "admin: ${file:large}: the file is too large (want 64KiB at most)",
 		"admin: ${file:binary}":                                  "admin: ${file:binary}: the file holds no text",
 		"log_level: ${env:CONF_SECRET}":                          `log_level: "${env:CONF_SECRET}" is not known`,
-		"max_in_flight: ${env:CONF_SECRET}":                      "max_in_flight: ${env:CONF_SECRET} is no such value (want a whole number)",
-		"body_limit: ${env:CONF_SECRET}":                         `body_limit: "${env:CONF_SECRET}" is no size`,
+		"max_in_flight: ${env:CONF_SECRET}":                      "max_in_flight: ${env:CONF_SECRET} is not a valid value (want a whole number)",
+		"body_limit: ${env:CONF_SECRET}":                         `body_limit: "${env:CONF_SECRET}" is not a size`,
 		"nats: {url: \"nats://u:${env:CONF_SECRET}@h\"}":         "nats.url: it holds a user or a secret",
 		"envoy: {worker_networks: [\"${env:CONF_ONE}\"]}":        `envoy.worker_networks[0]: `,
-		"audit_text: true\naudit: ${env:CONF_ONE}":               "audit: ${env:CONF_ONE} is no such value",
+		"audit_text: true\naudit: ${env:CONF_ONE}":               "audit: ${env:CONF_ONE} is not a valid value",
 		"standalone: {workers: 1, host: \"${env:CONF_SECRET}\"}": `standalone.host: "${env:CONF_SECRET}" is not what Envoy can dial`,
 	} {
 		_, err := parse([]byte(text), dir)

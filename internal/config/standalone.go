@@ -39,7 +39,7 @@ func (c *Config) expandStandalone(bad report) {
 	}
 	for key, port := range map[string]int{"http": s.HTTP, "events": s.Events, "metrics": s.Metrics} {
 		if port < 1 || port+s.Workers-1 > 65535 {
-			bad("standalone."+key, "%d is no first of %d ports", port, s.Workers)
+			bad("standalone."+key, "%d is not the first of %d ports", port, s.Workers)
 			return
 		}
 	}

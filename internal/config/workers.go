@@ -66,7 +66,7 @@ func (c *workersCheck) kubernetes() {
 			c.bad(path+".service", "give either service, a Service's name, or selector, a label selector of EndpointSlices")
 		}
 		if n, err := strconv.Atoi(g.Port); err == nil && (n < 1 || n > 65535) {
-			c.bad(path+".port", "%q is no port (want a port's name, or 1 to 65535)", g.Port)
+			c.bad(path+".port", "%q is not a port (want a port's name, or 1 to 65535)", g.Port)
 		}
 		if g.Addr != "" || g.Name != "" {
 			c.bad(path, "addr and name are found, not given: a worker is named after its pod")
@@ -92,7 +92,7 @@ func (c *workersCheck) any(w *Worker, path string) {
 	}
 	class, known := c.ClassOf(w)
 	if c.wantModel(c.bad, path+".model", w.Model) && !known {
-		c.bad(path+".class", "%q is no class of the model %q (give the name of one of its classes, or none)", w.Class, w.Model)
+		c.bad(path+".class", "%q is not a class of the model %q (give the name of one of its classes, or none)", w.Class, w.Model)
 	}
 	if w.MaxInFlight != 0 && c.MaxInFlight == 0 {
 		c.bad(path+".max_in_flight", "%d, and there is no limit for the others (give max_in_flight too)", w.MaxInFlight)
@@ -131,13 +131,13 @@ func (c *workersCheck) eventKeys(e *Events, path string) {
 		}
 	}
 	if _, err := netip.ParsePrefix(e.From); e.From != "" && (err != nil || !e.Bind) {
-		c.bad(path+".events.from", "%q is no network, or bind is not true (want one such as 10.0.0.0/24 from which the publisher connects here)", e.From)
+		c.bad(path+".events.from", "%q is not a network, or bind is not true (want one such as 10.0.0.0/24 from which the publisher connects here)", e.From)
 	}
 	if e.NATS && !c.NATS.Given() {
 		c.bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")
 	}
 	if u := webURL(strings.ReplaceAll(e.HTTP, "{ip}", "10.0.0.5")); e.HTTP != "" && (u == nil || strings.Trim(u.Path, "/") != "") {
-		c.bad(path+".events.http", "%q is no server (want one such as http://10.0.0.5:8000)", e.HTTP)
+		c.bad(path+".events.http", "%q is not a server (want one such as http://10.0.0.5:8000)", e.HTTP)
 	}
 }
 

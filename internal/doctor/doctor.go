@@ -30,7 +30,7 @@ type Options struct {
 	Pre      bool          `help:"Look at files alone, before anything runs."`
 	Canary   bool          `negatable:"" default:"true" help:"Send each worker a small prompt twice, and Envoy, where it answers, one more pair, forged headers and a body of body_limit."`
 	Patience time.Duration `default:"3s" help:"How long an answer, or an event, is waited for."`
-	Watch    time.Duration `placeholder:"EVERY" help:"Look again after so long, until interrupted, and print what has changed."`
+	Watch    time.Duration `placeholder:"EVERY" help:"Repeat at this interval until interrupted, and print what has changed."`
 	JSON     bool          `help:"As one JSON object: status, and a list of code, category, title, verdict, evidence, fix, link."`
 
 	Out   io.Writer `kong:"-"`

@@ -206,7 +206,7 @@ func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
 	k := discover.Kubernetes{API: cmp.Or(g.API, api), CAFile: discover.DefaultCAFile, TokenFile: discover.DefaultTokenFile,
 		Namespace: cmp.Or(g.Namespace, namespace), Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
 	if k.API == "" || k.Namespace == "" {
-		return nil, errors.New("this is no pod with a ServiceAccount's token (give --namespace, and --kube-api: what `kubectl proxy` listens at)")
+		return nil, errors.New("this is not a pod with a ServiceAccount's token (give --namespace, and --kube-api: what `kubectl proxy` listens at)")
 	}
 	return k.List(ctx)
 }

@@ -346,7 +346,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"taken":         {Options{Out: taken}, "--force", []*sim.Worker{w}},
 		"no model":      {Options{Out: empty, ModelDir: []string{empty}}, "nothing is written", []*sim.Worker{w}},
-		"no directory":  {Options{Out: empty, ModelDir: []string{empty + "/none"}}, "/none is no directory that is here", []*sim.Worker{w}},
+		"no directory":  {Options{Out: empty, ModelDir: []string{empty + "/none"}}, "/none is not a directory on this machine", []*sim.Worker{w}},
 		"twice":         {Options{Out: empty}, "is given twice", []*sim.Worker{w, w}},
 		"no port":       {Options{Out: empty, Workers: []string{"127.0.0.1"}}, "--worker 127.0.0.1: no address of a worker (want host:port", nil},
 		"a URL":         {Options{Out: empty, Workers: []string{"http://127.0.0.1:80"}}, "want host:port", nil},

@@ -23,7 +23,7 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 		if name == m.name && (named || len(d.models) == 1) {
 			m.dirFrom = "as given"
 			if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-				return fmt.Errorf("--model-dir %s is no directory that is here (want one with config.json, tokenizer.json and the like; weights are not needed)", dir)
+				return fmt.Errorf("--model-dir %s is not a directory on this machine (want one with config.json, tokenizer.json and the like; weights are not needed)", dir)
 			}
 			m.dir, err = filepath.Abs(dir)
 			return err
@@ -88,7 +88,7 @@ func (m *model) follow() {
 func (d *drafter) fetch(ctx context.Context, m *model, repo string) error {
 	folder := strings.ReplaceAll(repo, "/", "--")
 	if folder == "" || strings.HasPrefix(folder, ".") || strings.ContainsRune(folder, filepath.Separator) {
-		return fmt.Errorf("%q is no repository's name (give --model-dir)", repo)
+		return fmt.Errorf("%q is not a repository's name (give --model-dir)", repo)
 	}
 	at := filepath.Join(d.Out, "models", folder)
 	m.dir = filepath.Join("models", folder)

@@ -32,7 +32,7 @@ func (o *Options) model() (*model, error) {
 	mediaConfig.Allow = append(mediaConfig.Allow, o.MediaAllow...)
 	for _, a := range o.MediaAllow {
 		if _, err := netip.ParsePrefix(a); err != nil {
-			return nil, fmt.Errorf("--media-allow %q is no network (want one such as 10.0.0.0/8)", a)
+			return nil, fmt.Errorf("--media-allow %q is not a network (want one such as 10.0.0.0/8)", a)
 		}
 	}
 	mediaConfig.Budget = patience
@@ -71,7 +71,7 @@ func (o *Options) named() (config.Model, config.Media, error) {
 		}
 		class, ok := mc.Class(o.Class)
 		if !ok {
-			return mc, cfg.Media, fmt.Errorf("--class %q is no class of model %q", o.Class, mc.Name)
+			return mc, cfg.Media, fmt.Errorf("--class %q is not a class of model %q", o.Class, mc.Name)
 		}
 		mc.Dir, mc.Server = class.Dir, class.Server
 		return mc, cfg.Media, nil

@@ -83,7 +83,7 @@ type file struct {
 // a branch, a tag or a commit; "": main.
 func (h Hub) Fetch(ctx context.Context, name, revision, dir string) (commit string, err error) {
 	if parts := strings.Split(name, "/"); len(parts) > 2 || !filepath.IsLocal(name) {
-		return "", fmt.Errorf("%q is no repository's name (want one such as Qwen/Qwen2.5-VL-7B-Instruct)", name)
+		return "", fmt.Errorf("%q is not a repository's name (want one such as Qwen/Qwen2.5-VL-7B-Instruct)", name)
 	}
 	client, end := h.client()
 	defer end()

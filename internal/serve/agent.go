@@ -38,7 +38,7 @@ type AgentOptions struct {
 	NATS AgentNATS `embed:""`
 
 	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
-	State      string `placeholder:"FILE" help:"Keep what the worker holds in a file as well, for when NATS loses it."`
+	State      string `placeholder:"FILE" help:"Also store the worker's state in a file, in case NATS loses it."`
 	Admin      string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state there, such as 127.0.0.1:9904; /state to loopback alone, or with the token in SIGHTLINE_ADMIN_TOKEN."`
 	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Opens /state beyond loopback."`
 	LogLevel   string `default:"info" help:"debug, info, warn or error."`
@@ -202,12 +202,12 @@ func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
 		now := f.Stats()
 		switch live := now.Live(); {
 		case live && !before.Live():
-			log.Info("the engine is heard")
+			log.Info("connected to the engine's events")
 		case !live && before.Live():
-			log.Warn("the engine is not heard", zap.String("error", now.LastError))
+			log.Warn("lost the engine's events", zap.String("error", now.LastError))
 		}
 		if n := now.Strangers - before.Strangers; n > 0 {
-			log.Warn("connections from where the engine is not were refused (--from allows a network)", zap.Uint64("connections", n),
+			log.Warn("refused connections from other addresses than the engine's (--from permits a network)", zap.Uint64("connections", n),
 				zap.String("last", now.LastError))
 		}
 		before = now

@@ -64,7 +64,7 @@ func (a *agent) state() []rankState {
 		s.Published, s.Heard, s.Age = it.publisher.Stats(), it.feed.Stats(), it.feed.Age(time.Now()).Seconds()
 		switch {
 		case s.Published.Refused > 0:
-			s.NotReady = "a younger agent publishes for this worker"
+			s.NotReady = "a newer agent publishes for this worker"
 		case !s.Published.Connected:
 			s.NotReady = "NATS is away"
 		case !s.Heard.Connected:
@@ -118,7 +118,7 @@ var agentMetrics = []struct {
 	{"published_messages_total", "Messages that the stream has taken.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Messages) }},
 	{"published_bytes_total", "Bytes of them.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Bytes) }},
 	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Failed) }},
-	{"publish_refused_total", "1 once a younger agent publishes for this worker: this one has stopped.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Refused) }},
+	{"publish_refused_total", "1 once a newer agent publishes for this worker: this one has stopped.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Refused) }},
 	{"dropped_total", "Times that events were too many to wait, and routers had to read a snapshot.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
 	{"unanswered_total", "Routers that asked for a snapshot while too many waited for one: they ask again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
 	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Pending) }},

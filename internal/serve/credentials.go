@@ -12,7 +12,7 @@ import (
 
 // CredentialsOptions are the arguments and flags of `sightline credentials`: for whom NATS users are made, and where.
 type CredentialsOptions struct {
-	Dir    string   `arg:"" help:"Where seeds and users.conf are written; what is there stays."`
+	Dir    string   `arg:"" help:"Where seeds and users.conf are written; existing files are kept."`
 	Config string   `short:"c" type:"existingfile" help:"Sightline's configuration: its nats.prefix, and the workers with events.nats."`
 	Worker []string `help:"Names of further workers; * for an agent that may publish for every one."`
 	Prefix string   `help:"nats.prefix, where no configuration is given."`

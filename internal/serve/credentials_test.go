@@ -45,7 +45,7 @@ func TestAgentFlags(t *testing.T) {
 		"--nats-nkey: given beside credentials":                          {Access: bus.Access{URL: url, Credentials: "c", NKey: "n"}},
 		"--nats-user: user and password_file must both be given":         {Access: bus.Access{URL: url, User: "u"}},
 		"--nats: it holds a user or a secret":                            {Access: bus.Access{URL: "nats://secret@127.0.0.1:1"}},
-		"--nats-prefix: \"A\" is no prefix":                              {Access: bus.Access{URL: url}, Prefix: "A"},
+		"--nats-prefix: \"A\" is not a prefix":                           {Access: bus.Access{URL: url}, Prefix: "A"},
 		"nkey: none: nats: open none":                                    {Access: bus.Access{URL: url, NKey: "none"}},
 		"tls_ca: nats: error loading or parsing rootCA file: open none:": {Access: bus.Access{URL: url, TLSCA: "none"}},
 	} {

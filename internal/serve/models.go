@@ -121,7 +121,7 @@ func livesOf(m router.Model) []*engine.Live {
 
 func logModel(log *zap.Logger, m *engine.Model) {
 	for _, w := range m.Warnings() {
-		log.Warn("not every request of this model can be exact", zap.String("model", m.Name), zap.String("why", w))
+		log.Warn("some requests of this model cannot be predicted exactly", zap.String("model", m.Name), zap.String("why", w))
 	}
 	log.Info("model loaded", zap.String("model", m.Name), zap.String("family", m.Family()))
 }

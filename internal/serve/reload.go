@@ -199,10 +199,10 @@ func (x *reloader) tell(restart []string, err error) {
 	x.toldMu.Lock()
 	defer x.toldMu.Unlock()
 	if err != nil {
-		x.problem = "the configuration cannot be taken up; the old one stays: " + err.Error()
+		x.problem = "the configuration is invalid; keeping the old one: " + err.Error()
 		x.success.Set(0)
 		x.reloads.WithLabelValues("failure").Inc()
-		x.log.Error("the configuration cannot be taken up; the old one stays", zap.Error(err))
+		x.log.Error("the configuration is invalid; keeping the old one", zap.Error(err))
 		return
 	}
 	x.problem = ""
@@ -217,7 +217,7 @@ func (x *reloader) tell(restart []string, err error) {
 		x.restarts.WithLabelValues(key).Set(1)
 	}
 	now := x.now.Load()
-	x.log.Info("the configuration is taken up", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
+	x.log.Info("configuration applied", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
 }
 
 // said returns what is wrong with the configuration as last read, or which keys need a restart; "": nothing.

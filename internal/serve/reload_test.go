@@ -195,7 +195,7 @@ func TestReload(t *testing.T) {
 	if r.now.Load() != now || len(r.workers()) != 2 || !r.metric("sightline_config_reload_success 0") {
 		t.Error("what cannot be has changed something, or is not told")
 	}
-	if _, page := r.ask("GET", "/"); !strings.Contains(page, "the old one stays: ") {
+	if _, page := r.ask("GET", "/"); !strings.Contains(page, "keeping the old one: ") {
 		t.Error("the page does not say that the configuration is bad")
 	}
 

@@ -71,10 +71,10 @@ func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap
 			return at, all, false, err
 		}
 		if at, all, err = bus.ReadHeld(message); err != nil {
-			log.Warn("what another replica holds of a worker cannot be read; the worker's own replay has to do", zap.String("worker", worker), zap.Error(err))
+			log.Warn("cannot read another replica's state of a worker; using the worker's own replay", zap.String("worker", worker), zap.Error(err))
 			return at, all, false, nil
 		}
-		log.Info("another replica told what a worker holds, as the worker's own replay begins too late", zap.String("worker", worker), zap.Int("rank", rank), zap.Int("bytes", len(message)))
+		log.Info("got a worker's state from another replica, since its replay begins too late", zap.String("worker", worker), zap.Int("rank", rank), zap.Int("bytes", len(message)))
 		return at, all, true, nil
 	}}
 }

@@ -29,6 +29,6 @@ func hearLoad(ctx context.Context, endpoint string, slot *fleet.Slot, log *zap.L
 		slot.Tell(told, time.Now())
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
-		log.Error("a worker's load is not heard", zap.String("worker", slot.Worker.Name), zap.Error(err))
+		log.Error("cannot receive the worker's load", zap.String("worker", slot.Worker.Name), zap.Error(err))
 	}
 }

@@ -234,7 +234,7 @@ func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*follower, err e
 		f := discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
 			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port}
 		if f.API == "" || f.Namespace == "" {
-			return nil, fmt.Errorf("kubernetes.workers[%d]: this is no pod with a ServiceAccount's token "+
+			return nil, fmt.Errorf("kubernetes.workers[%d]: this is not a pod with a ServiceAccount's token "+
 				"(give kubernetes.api, ca_file, token_file and the group's namespace)", i)
 		}
 		looks := fmt.Sprintf("%+v", f)

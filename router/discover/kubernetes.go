@@ -91,7 +91,7 @@ func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
 			return
 		}
 		if !errors.Is(err, errExpired) {
-			k.Log.Warn("Kubernetes does not tell workers; those known stay", zap.String("namespace", k.Namespace), zap.String("selector", k.Selector), zap.Error(err))
+			k.Log.Warn("cannot list or watch EndpointSlices; keeping the known workers", zap.String("namespace", k.Namespace), zap.String("selector", k.Selector), zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

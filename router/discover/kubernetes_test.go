@@ -137,7 +137,7 @@ func TestExpiredWatch(t *testing.T) {
 	}
 	w.api.Put("a", "vllm", 8000, pod(1, true), pod(2, true))
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000")
-	if n := w.log.FilterMessageSnippet("does not tell").Len(); n != 0 {
+	if n := w.log.FilterMessageSnippet("cannot list or watch").Len(); n != 0 {
 		t.Errorf("an expired version is no failure, but %d warnings", n)
 	}
 }
@@ -160,7 +160,7 @@ func TestFailures(t *testing.T) {
 	w.api.Cut()
 	eventually(t, "refusals", func() bool { _, _, n := w.api.Count(); return n >= 2 })
 	w.want(t, "p2=10.0.0.2:8000")
-	if n := w.log.FilterMessageSnippet("those known stay").Len(); n == 0 {
+	if n := w.log.FilterMessageSnippet("keeping the known workers").Len(); n == 0 {
 		t.Error("nothing was logged")
 	}
 	for _, e := range w.log.All() {
@@ -237,7 +237,7 @@ func TestEndpointsOf(t *testing.T) {
 			{AddressType: "IPv6", Ports: single, Endpoints: []ep{one("fd00::1", "a", &yes), one("fd00::2", "b", &yes)}},
 			{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:8000 b=[fd00::2]:8000", ""},
 		{"names of hosts are left out", "", []*endpointSlice{{AddressType: "FQDN", Ports: single, Endpoints: []ep{one("a.example", "", nil)}}}, "", ""},
-		{"no address", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("nonsense", "", nil), {}}}}, "", "is no address"},
+		{"no address", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("nonsense", "", nil), {}}}}, "", "is not an address"},
 	} {
 		byName := map[string]*endpointSlice{}
 		for i, s := range c.list {

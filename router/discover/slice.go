@@ -53,7 +53,7 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 			}
 			ip, err := netip.ParseAddr(e.Addresses[0])
 			if err != nil || ip.Zone() != "" {
-				wrong = fmt.Errorf("EndpointSlice %s: %q is no address", s.Metadata.Name, e.Addresses[0])
+				wrong = fmt.Errorf("EndpointSlice %s: %q is not an address", s.Metadata.Name, e.Addresses[0])
 				continue
 			}
 			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"], Zone: e.Zone}

@@ -33,7 +33,7 @@ func RoleOf(text string) (Role, error) {
 			return Role(i), nil
 		}
 	}
-	return Any, fmt.Errorf("%q is no role (want prefill, decode, encode or both)", text)
+	return Any, fmt.Errorf("%q is not a role (want prefill, decode, encode or both)", text)
 }
 
 // divide splits a model's workers into the slots to choose among and those that encode. With prefill workers only, nothing can be

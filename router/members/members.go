@@ -175,7 +175,7 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 // admit joins a worker and reports whether that worked. The caller holds mu.
 func (s *Set) admit(finder int, f Spec, say zapcore.Level) bool {
 	if err := s.join(finder, f); err != nil {
-		s.o.Log.Log(say, "a worker is left out", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
+		s.o.Log.Log(say, "worker rejected", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
 		return false
 	}
 	s.o.Log.Info("worker joined", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Int("ranks", f.Ranks), zap.Bool("ready", f.Ready))

@@ -27,7 +27,7 @@ func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 		n++
 		f.Feed.Resync()
 		s.resyncs.WithLabelValues(f.Worker.Name, why).Inc()
-		s.o.Log.Warn("a worker is asked to tell its blocks anew", zap.String("worker", f.Worker.Name), zap.Int("rank", f.Rank), zap.String("why", why))
+		s.o.Log.Warn("resync of a worker's blocks requested", zap.String("worker", f.Worker.Name), zap.Int("rank", f.Rank), zap.String("why", why))
 	}
 	return n
 }

@@ -50,11 +50,11 @@ func (s *Set) tell(told map[*stream.Feed]trouble, now time.Time) map[*stream.Fee
 			is.since = now
 			switch {
 			case is.shared && !was.shared:
-				s.o.Log.Error("two workers have the same events: each is believed to hold what one of them holds; correct events.zmq", append(at, zap.String("other", others[f.Feed]))...)
+				s.o.Log.Error("two workers publish the same events; correct events.zmq", append(at, zap.String("other", others[f.Feed]))...)
 			case is.dead && !was.dead:
-				s.o.Log.Warn("a worker's KV events do not come; what is known of it counts for less and less", append(at, zap.String("error", f.Feed.Stats().LastError))...)
+				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less and less", append(at, zap.String("error", f.Feed.Stats().LastError))...)
 			case was.dead && !is.dead:
-				s.o.Log.Info("a worker's KV events come again", at...)
+				s.o.Log.Info("a worker's KV events resumed", at...)
 			}
 		} else if is.dead != was.dead || is.shared != was.shared {
 			is = was // logged later

@@ -40,7 +40,7 @@ func TestTroubleIsTold(t *testing.T) {
 	for range 3 {
 		told = b.tell(told, now)
 	}
-	if n := logged.FilterMessageSnippet("two workers have the same events").Len(); n != 2 || logged.Len() != 2 {
+	if n := logged.FilterMessageSnippet("two workers publish the same events").Len(); n != 2 || logged.Len() != 2 {
 		t.Errorf("%v", logged.All())
 	}
 	es[0].tell(0, 1, stamped+1)
@@ -49,7 +49,7 @@ func TestTroubleIsTold(t *testing.T) {
 	now = now.Add(time.Minute + deadAfter)
 	told = b.tell(told, now)
 	b.tell(told, now.Add(time.Second))
-	if n := logged.FilterMessageSnippet("events do not come").FilterField(zap.String("worker", "b")).Len(); n != 1 {
+	if n := logged.FilterMessageSnippet("events stopped").FilterField(zap.String("worker", "b")).Len(); n != 1 {
 		t.Errorf("%v", logged.All())
 	}
 }

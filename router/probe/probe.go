@@ -261,6 +261,6 @@ func (p *Prober) keep(ctx context.Context, w *subject, found []Finding) {
 		if d := f.Difference; d != nil {
 			fields = append(fields, zap.Int("position", d.Position), zap.Int64("ours", d.Ours), zap.Int64("theirs", d.Theirs), zap.Int("our_length", d.OurLen), zap.Int("their_length", d.TheirsLen))
 		}
-		p.opt.Log.Warn("a worker does not see prompts as we do", fields...)
+		p.opt.Log.Warn("a worker tokenizes prompts, or is configured, differently than expected", fields...)
 	}
 }

@@ -186,7 +186,7 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 		failed = strconv.Itoa(status)
 	case status < 200 || status > 299: // it answers, but has no health endpoint for us
 		if !said {
-			c.o.Log.Info("a worker has no health to ask for: only requests tell of it",
+			c.o.Log.Info("worker has no health endpoint; only requests show its health",
 				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
 		}
 		c.none, next = true, seldom
@@ -201,9 +201,9 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 	changed := w.Checked(failed, status == http.StatusServiceUnavailable, time.Now())
 	switch at := []zap.Field{zap.String("worker", w.Name), zap.String("addr", w.Addr), zap.String("path", c.path)}; {
 	case changed && failed != "":
-		c.o.Log.Warn("a worker is not well and gets no requests until it is", append(at, zap.String("why", failed))...)
+		c.o.Log.Warn("worker failed its health checks and gets no requests", append(at, zap.String("why", failed))...)
 	case changed:
-		c.o.Log.Info("a worker is well again and gets requests", at...)
+		c.o.Log.Info("worker is healthy again", at...)
 	}
 	return next
 }
@@ -243,7 +243,7 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 		failed = strconv.Itoa(status)
 	case status != http.StatusOK || len(page.ranks) == 0:
 		if !l.none {
-			l.o.Log.Info("a worker does not tell its load: what others send it is not known",
+			l.o.Log.Info("worker does not report its load; other senders' requests are unknown",
 				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status))
 		}
 		l.none, next = true, seldom
@@ -251,13 +251,13 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 	if failed != "" { // its last report stays until it expires
 		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
 		if l.fails++; l.fails == unheard {
-			l.o.Log.Warn("a worker's load is not heard: only our own requests there count",
+			l.o.Log.Warn("worker's load cannot be read; only our own requests count",
 				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
 		}
 		return 0
 	}
 	if l.fails >= unheard {
-		l.o.Log.Info("a worker's load is heard again", zap.String("worker", w.Name))
+		l.o.Log.Info("worker's load is read again", zap.String("worker", w.Name))
 	}
 	l.fails, l.none = 0, next > 0
 	l.reborn(w, l.life.told(page.began, asked))

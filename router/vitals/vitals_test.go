@@ -146,8 +146,8 @@ func TestHealth(t *testing.T) {
 			w.until("out", func() bool { return strings.Contains(w.worker.Out(time.Now()), why) })
 			w.hears(4)
 			w.answers(status(204))
-			w.until("in", func() bool { return w.worker.Out(time.Now()) == "" && w.said("well again") > 0 }) // logged after it takes effect
-			if w.said("not well") != 1 || w.said("well again") != 1 || w.failures(why) < 3 {
+			w.until("in", func() bool { return w.worker.Out(time.Now()) == "" && w.said("healthy again") > 0 }) // logged after it takes effect
+			if w.said("failed its health checks") != 1 || w.said("healthy again") != 1 || w.failures(why) < 3 {
 				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
 			}
 			w.nurse.Forget("w")
@@ -183,7 +183,7 @@ func TestNotThere(t *testing.T) {
 func TestHasNone(t *testing.T) {
 	for _, code := range []int{404, 405, 401, 403, 501, 307} {
 		w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(code))
-		w.until("said", func() bool { return w.said("no health to ask for") == 1 && w.said("does not tell its load") == 1 })
+		w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
 		if out := w.worker.Out(time.Now()); out != "" || w.asked.Load() != 2 || w.failures(fmt.Sprint(code)) != 0 {
 			t.Errorf("%d: %q, asked %d times", code, out, w.asked.Load())
 		}
@@ -216,7 +216,7 @@ func TestNoRedirects(t *testing.T) {
 	w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, func(rw http.ResponseWriter, r *http.Request) {
 		http.Redirect(rw, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
 	})
-	w.until("said", func() bool { return w.said("no health to ask for") == 1 && w.said("does not tell its load") == 1 })
+	w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
 	if n := elsewhere.Load(); n != 0 {
 		t.Errorf("%d questions went elsewhere", n)
 	}
@@ -272,7 +272,7 @@ func TestLoad(t *testing.T) {
 		other, _ := inflight(slots[1])
 		return n == 1 && usage == 0 && other == 0
 	})
-	if out := w.worker.Out(time.Now()); out != "" || w.said("not heard") == 0 {
+	if out := w.worker.Out(time.Now()); out != "" || w.said("cannot be read") == 0 {
 		t.Errorf("%q, said %v", out, w.log.All())
 	}
 	if n, err := w.reg.Gather(); err != nil || len(n) != 3 || n[0].GetName() != "sightline_worker_checks_failed_total" || n[1].GetName() != "sightline_worker_queued_prefill_seconds" ||

@@ -71,7 +71,7 @@ func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 		u, err := url.Parse(text)
 		switch {
 		case err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
-			bad("url", "this is no server (want one such as nats://10.0.0.4:4222, or several with commas)") // it may hold a password
+			bad("url", "this is not a server (want one such as nats://10.0.0.4:4222, or several with commas)") // it may hold a password
 		case u.User != nil:
 			bad("url", "it holds a user or a secret (want user and password_file, or token_file: files are not printed and not logged)")
 		}
@@ -166,21 +166,21 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 		switch {
 		case refused && !refusal.Swap(true):
 			told.Store(true)
-			o.Log.Error("NATS refuses what we are or do: see our credentials and permissions; it is tried again", zap.Error(err))
+			o.Log.Error("NATS rejects our credentials or a subject; retrying", zap.Error(err))
 		case !told.Swap(true):
-			o.Log.Warn("NATS cannot be used; it is tried again", zap.Error(err))
+			o.Log.Warn("cannot connect to NATS; retrying", zap.Error(err))
 		}
 	}
 	list = append(list, nats.Name(o.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
 		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), // a server that was cut off is replaced by another after 15 s
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { o.Log.Warn("NATS is away", zap.Error(err)) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { o.Log.Warn("disconnected from NATS", zap.Error(err)) }),
 		nats.ConnectHandler(func(*nats.Conn) {
 			if again() {
-				o.Log.Info("NATS is there")
+				o.Log.Info("connected to NATS")
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { again(); o.Log.Info("NATS is back") }),
+		nats.ReconnectHandler(func(*nats.Conn) { again(); o.Log.Info("reconnected to NATS") }),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed(err) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { failed(err) }))
 	if o.Inbox != "" {

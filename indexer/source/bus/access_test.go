@@ -146,12 +146,12 @@ func TestAccess(t *testing.T) {
 			secret, conf = c.secret()
 			if name != "certificate" {
 				writeFile(t, file, old)
-				until(t, "the log to say that the server is away", func() bool { return seen.FilterMessageSnippet("cannot be used").Len() == 1 })
+				until(t, "the log to say that the server is away", func() bool { return seen.FilterMessageSnippet("cannot connect to NATS").Len() == 1 })
 			}
 			_, _ = secured(t, conf, port)
 			if name != "certificate" {
 				until(t, "refusals", func() bool { return refused.Load() > 1 })
-				if n := seen.FilterMessageSnippet("NATS refuses").Len(); n != 1 || conn.IsConnected() {
+				if n := seen.FilterMessageSnippet("NATS rejects").Len(); n != 1 || conn.IsConnected() {
 					t.Errorf("the log says %d times that it is refused; connected %v", n, conn.IsConnected())
 				}
 				writeFile(t, file, secret)
@@ -180,7 +180,7 @@ func TestRefusedFromTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	until(t, "a refusal", func() bool { return refused.Load() > 0 && seen.FilterMessageSnippet("NATS refuses").Len() == 1 })
+	until(t, "a refusal", func() bool { return refused.Load() > 0 && seen.FilterMessageSnippet("NATS rejects").Len() == 1 })
 	writeFile(t, file, "right")
 	until(t, "a connection", c.IsConnected)
 }
@@ -198,7 +198,7 @@ func TestTLSIsAMust(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	until(t, "the log's word", func() bool { return seen.FilterMessageSnippet("NATS cannot be used").Len() == 1 })
+	until(t, "the log's word", func() bool { return seen.FilterMessageSnippet("cannot connect to NATS").Len() == 1 })
 	if c.IsConnected() {
 		t.Error("connected without TLS")
 	}

@@ -58,7 +58,7 @@ func TestLinkWaits(t *testing.T) {
 	}
 	defer l.Close()
 	until(t, "a warning", func() bool {
-		return seen.FilterMessage("the agents' stream cannot be heard; it is tried again").Len() > 0
+		return seen.FilterMessage("cannot read the agents' stream; retrying").Len() > 0
 	})
 	s = runServer(t, t.TempDir(), addr.Port)
 	conn := connect(t, s.ClientURL())

@@ -60,7 +60,7 @@ func (l *Listener) Run(ctx context.Context) error {
 			continue
 		}
 		if l.Log != nil {
-			l.Log.Warn("the agents' stream cannot be heard; it is tried again", zap.Error(err))
+			l.Log.Warn("cannot read the agents' stream; retrying", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

@@ -282,7 +282,7 @@ func (p *Publisher) relive(f *stream.Feed, links int) {
 		}
 		p.mu.Unlock()
 		if life != "" && !over && was != "" && was != life {
-			p.o.Log.Info("the engine is another process than before")
+			p.o.Log.Info("the engine process was replaced")
 			f.Reborn(lived)
 		}
 		if life != "" || over {
@@ -439,7 +439,7 @@ func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 	return m, s
 }
 
-var errFenced = errors.New("a younger agent publishes for this worker")
+var errFenced = errors.New("a newer agent publishes for this worker")
 
 // deliver publishes a message, retrying until the stream has it. It ends early with ctx, or with errFenced.
 func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
@@ -517,7 +517,7 @@ func (p *Publisher) published(m *outgoing) {
 
 // stop ends the publishing for good because of a newer agent.
 func (p *Publisher) stop() {
-	p.o.Log.Error("a younger agent publishes this worker's events; this one has stopped. Two agents for one worker, or two workers of one name?",
+	p.o.Log.Error("a newer agent publishes this worker's events; stopping (two agents for one worker, or two workers with one name?)",
 		zap.String("worker", p.o.Worker), zap.Int("rank", p.o.Rank))
 	_ = p.asks.Unsubscribe()
 	p.mu.Lock()

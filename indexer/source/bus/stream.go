@@ -23,7 +23,7 @@ const DefaultPrefix Prefix = "sightline"
 // Check returns nil for a name that is one token of a subject, and that does not share a stream's name with another prefix.
 func (p Prefix) Check() error {
 	if len(p) > 32 || strings.Trim(string(p), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-		return fmt.Errorf("%q is no prefix (want up to 32 of a-z, 0-9, - and _)", string(p))
+		return fmt.Errorf("%q is not a prefix (want up to 32 of a-z, 0-9, - and _)", string(p))
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptio
 			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process created it first, with other limits
 				err = nil
 			} else if err == nil && log != nil {
-				log.Info("the agents' stream was not there and is made", zap.String("stream", c.Name))
+				log.Info("created the agents' stream", zap.String("stream", c.Name))
 			}
 		}
 		if err != nil {

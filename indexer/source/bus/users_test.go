@@ -260,7 +260,7 @@ func TestTakeOverByCredentials(t *testing.T) {
 				if took := time.Since(began); took > catchUpTime/2 {
 					t.Errorf("it began after %v", took)
 				}
-				st, said := second.Stats(), seen.FilterMessageSnippet("cannot be read").All()
+				st, said := second.Stats(), seen.FilterMessageSnippet("cannot read what the previous agent published").All()
 				if may {
 					if !st.Resumed || st.Blocks != all || len(said) > 0 || refused.Load() > 0 {
 						t.Errorf("%d blocks, want %d; it says %v; %d refusals", st.Blocks, all, said, refused.Load())
@@ -332,7 +332,7 @@ func TestUsersChange(t *testing.T) {
 	}
 	write("c")
 	until(t, "the refusals", func() bool { return refused.Load() > 2 })
-	if n := seen.FilterMessageSnippet("NATS refuses").Len(); n != 1 {
+	if n := seen.FilterMessageSnippet("NATS rejects").Len(); n != 1 {
 		t.Errorf("the log says it %d times", n)
 	}
 	other, _ := g.as(t, "c", "agent-c.nk")
