@@ -40,9 +40,10 @@ func TestReloadUnderLoad(t *testing.T) {
 		keys["workers"] = append(append([]any{}, list[:gone]...), list[gone+1:]...)
 	})
 	limited := edited(func(keys map[string]any) {
+		keys["max_in_flight"] = 1000
 		for _, w := range keys["workers"].([]any) { // the reload changes all workers but the one that holds the picture
 			if w := w.(map[string]any); w["name"] != fmt.Sprint("worker-", first.worker+1) {
-				w["max_in_flight"] = 1000
+				w["max_in_flight"] = 900
 			}
 		}
 	})
