@@ -95,6 +95,7 @@ func (s *Skeleton) Scan(body [][]byte) error {
 				}
 				s.add(seg)
 				if len(s.text) > maxSkeleton {
+					s.text = nil
 					return ErrLarge
 				}
 				if q < 0 {

@@ -5,7 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
-	bigendian "encoding/binary"
+	enc "encoding/binary"
 	"errors"
 	"fmt"
 	"image"
@@ -33,6 +33,8 @@ import (
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/goccy/go-yaml"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -63,6 +65,7 @@ type victim struct {
 	pid   int
 	admin string
 	peers []extprocv3.ExternalProcessorClient // one connection each
+	bus   string                              // the URL of its NATS server
 
 	here, most atomic.Int64 // bytes on their way, and the most that were
 	asked      atomic.Int64
@@ -83,14 +86,15 @@ var production = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-// startVictim starts a new process before one worker of an engine; events are the worker's, nil for none.
-func startVictim(t *testing.T, engine string, events map[string]any) *victim {
+// startVictim starts a new process before one worker of an engine; events are the worker's, nil for none, and bus is the NATS server
+// that it hears, "" for none.
+func startVictim(t *testing.T, engine string, events map[string]any, bus string) *victim {
 	t.Helper()
 	bin, err := production()
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &victim{t: t, admin: freeAddr(t)}
+	v := &victim{t: t, admin: freeAddr(t), bus: bus}
 	addr := freeAddr(t)
 	model := map[string]any{"name": "m", "dir": absolute(t, modelDir), "engine": engine}
 	if version := map[string]string{"sglang": "0.5.23", "trtllm": "1.3.0"}[engine]; version != "" {
@@ -100,8 +104,12 @@ func startVictim(t *testing.T, engine string, events map[string]any) *victim {
 	if events != nil {
 		worker["events"] = events
 	}
-	text, err := yaml.Marshal(map[string]any{"listen": addr, "admin": v.admin, "log_level": "error", "probe": false, "drain": "0s", "ready_after": "1s",
-		"models": []any{model}, "workers": []any{worker}, "media": map[string]any{"allow": []string{"127.0.0.0/8"}}})
+	keys := map[string]any{"listen": addr, "admin": v.admin, "log_level": "error", "probe": false, "drain": "0s", "ready_after": "1s",
+		"models": []any{model}, "workers": []any{worker}, "media": map[string]any{"allow": []string{"127.0.0.0/8"}}}
+	if bus != "" {
+		keys["nats"] = map[string]any{"url": bus}
+	}
+	text, err := yaml.Marshal(keys)
 	file := filepath.Join(t.TempDir(), "sightline.yaml")
 	if err == nil {
 		err = os.WriteFile(file, text, 0o600)
@@ -291,6 +299,39 @@ var attacks = []attack{
 	{"4,000 streams that send no body", 0, "vllm", func(v *victim, times int) { v.manyHeld(4000*min(times, 4), 0, false) }},
 	{"2,000 bodies of 64 KB that stop before their end", 0, "vllm", func(v *victim, times int) { v.manyHeld(2000*min(times, 4), 64<<10, true) }},
 	{"a worker's events: messages of 15 MB, lists that claim to be endless", 300, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
+	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 0, "vllm", func(v *victim, times int) {
+		conn, err := nats.Connect(v.bus)
+		if err != nil {
+			v.t.Error(err)
+			return
+		}
+		defer conn.Close()
+		const size = 8<<20 - 1000
+		number := uint64(0)
+		message := func(size int, rest string) []byte { // as an agent's begins
+			number++
+			head := append([]byte("S\x03\x00"), 1, 0, 0, 0, 0, 0, 0, 0)
+			head = enc.LittleEndian.AppendUint64(head, number)
+			return append(append(head, make([]byte, 24)...), strings.Repeat(rest, size/len(rest))...)
+		}
+		subjects := []string{"sightline.kv.worker.0", "sightline.kv.other.7", "sightline.beat.worker.0", "sightline.peer.x", "sightline.state.worker.0", "sightline.ask.worker.0"}
+		for range 4 * times {
+			for _, subject := range subjects {
+				for _, rest := range []string{"\x01\x01hashhash", "\x01\xff\xff\xff\x0fhashhash", "\x81\x01\x10\x00", "\x00"} {
+					err = errors.Join(err, conn.Publish(subject, message(size, rest)))
+				}
+				for range 5000 {
+					err = errors.Join(err, conn.Publish(subject, message(100, "\x01\x01hashhash")))
+				}
+				v.asked.Add(5004)
+			}
+			if err = errors.Join(err, conn.FlushTimeout(time.Minute)); err != nil {
+				v.t.Error(err)
+				return
+			}
+		}
+		time.Sleep(time.Second)
+	}},
 	{"an image host that sends without end", 0, "vllm", func(v *victim, times int) {
 		chunk := make([]byte, 256<<10)
 		host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -327,6 +368,20 @@ var attacks = []attack{
 		})
 		time.Sleep(time.Second)
 	}},
+}
+
+// startBus starts a NATS server that lets everybody publish messages of 8 MB.
+func startBus(t *testing.T) (url string) {
+	bus, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, MaxPayload: 8 << 20, JetStream: true, StoreDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus.Start()
+	t.Cleanup(func() { bus.Shutdown(); bus.WaitForShutdown() })
+	if !bus.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS does not start")
+	}
+	return bus.ClientURL()
 }
 
 // manyHeld opens n streams, sends size bytes of a body on each where it is to come in pieces, and holds them all.
@@ -366,8 +421,8 @@ func (p *hostilePublisher) serve(conn net.Conn) {
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
 	for i := 0; err == nil; i++ {
 		payload := p.payloads[i%len(p.payloads)]
-		head := append([]byte("\x01\x00\x01\x08"), bigendian.BigEndian.AppendUint64(nil, uint64(p.number.Add(1)))...)
-		head = bigendian.BigEndian.AppendUint64(append(head, 2), uint64(len(payload)))
+		head := append([]byte("\x01\x00\x01\x08"), enc.BigEndian.AppendUint64(nil, uint64(p.number.Add(1)))...)
+		head = enc.BigEndian.AppendUint64(append(head, 2), uint64(len(payload)))
 		if _, err = conn.Write(head); err == nil {
 			_, err = conn.Write(payload)
 		}
@@ -392,7 +447,7 @@ func hostileEvents() [][]byte {
 		return append(append(append(b, "\xa3GPU\xc0"...), keys...), 0)
 	}
 	array := func(claimed int, body []byte) []byte {
-		return append(bigendian.BigEndian.AppendUint32([]byte{0xdd}, uint32(claimed)), body...)
+		return append(enc.BigEndian.AppendUint32([]byte{0xdd}, uint32(claimed)), body...)
 	}
 	ones := bytes.Repeat([]byte{1}, size)
 	events := bytes.Repeat([]byte("\x92\xacBlockRemoved\x91\x01"), size/16)
@@ -436,7 +491,11 @@ func TestMemory(t *testing.T) {
 				}()
 				events = map[string]any{"zmq": "tcp://" + lis.Addr().String()}
 			}
-			v := startVictim(t, a.engine, events)
+			bus := ""
+			if strings.Contains(a.name, "NATS") {
+				bus, events = startBus(t), map[string]any{"nats": true}
+			}
+			v := startVictim(t, a.engine, events, bus)
 			if events != nil {
 				v.counts(64 << 20) // as many may wait to be read
 			}

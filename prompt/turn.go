@@ -109,8 +109,14 @@ func (r *Reader) String(v gjson.Result, reason string) (string, error) {
 	return text, nil
 }
 
-// Value reads any value; reason is the error for one that no engine reads. A text that only Python reads is an *Unpredicted.
+// maxJSONText bounds one value's text in bytes: with its strings it is copied, and again where there are escapes.
+const maxJSONText = 16 << 20
+
+// Value reads any value; reason says what is wrong with one that no engine reads. What only Python reads may be served.
 func Value(b *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
+	if from, to := b.BodyRange(v); to-from > maxJSONText {
+		return template.None, ErrTemplateLimit
+	}
 	text := b.Full(v)
 	value, err := template.FromJSON(text)
 	if err != nil {

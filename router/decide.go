@@ -25,8 +25,9 @@ type decision struct {
 	now     time.Time
 	out     Decision
 	mem     *scratch
-	cuts    []body.Edit // edits that remove what a client must not say
-	cleaned bool        // the body is safe to pass on with out.Edits, whatever happens
+	size    int         // of the body
+	cuts    []body.Edit // what a client must not say
+	cleaned bool        // with out.Edits the body may be passed on, whatever happens
 	servedName
 	known  []*fleet.Slot // slots that may get the request at some time
 	slots  []*fleet.Slot // those of known that may get it now; set by open
@@ -157,16 +158,12 @@ func (x *decision) decideBody(ctx context.Context) {
 		x.refuse(refusal)
 		return
 	}
-	size := 0
-	for _, piece := range x.req.Body {
-		size += len(piece)
-	}
-	lane, busy := x.lanes.of(size)
-	if !lane.take(ctx, size) {
+	lane, weight, busy := x.lanes.of(x.size, len(x.mem.body.JSON()))
+	if !lane.try(weight) && !x.await(ctx, lane, weight) {
 		x.byLoad(busy)
 		return
 	}
-	defer lane.give(size)
+	defer lane.give(weight)
 	x.read(ctx)
 	if why, theirs := x.unreadable(); theirs {
 		x.placed(why)
@@ -179,8 +176,33 @@ func (x *decision) decideBody(ctx context.Context) {
 	x.inTurn(x.choose)
 }
 
-// clean removes what a client must not say from the body. unread is the reason if the rest of the body cannot be read.
+// await waits for a body's turn. What a large skeleton has become, up to ten times its size, is let go meanwhile, and made
+// again: of a thousand requests that wait, no more than the bytes are kept.
+func (x *decision) await(ctx context.Context, lane *lane, weight int) bool {
+	if len(x.mem.body.JSON()) < largeSkeleton {
+		return lane.take(ctx, weight)
+	}
+	x.mem.body, x.mem.req = body.Skeleton{}, body.Request{}
+	ok := lane.take(ctx, weight)
+	defer x.lanes.scan(x.size)()
+	_ = body.Read(x.req.Body, &x.mem.body, &x.mem.req) // as it did before
+	x.salt()
+	return ok
+}
+
+// salt has the request read with the salt that goes into its body.
+func (x *decision) salt() {
+	if x.req.Salt != nil {
+		x.mem.req.SetSalt(*x.req.Salt)
+	}
+}
+
+// clean takes what a client must not say out of the body. unread says why the rest of it cannot be read, if it cannot.
 func (x *decision) clean() (unread error, refusal *Refusal) {
+	for _, piece := range x.req.Body {
+		x.size += len(piece)
+	}
+	defer x.lanes.scan(x.size)()
 	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
 	if x.opt.RefuseUnread && errors.Is(unread, body.ErrLarge) {
 		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
@@ -195,9 +217,7 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 		return unread, refusal
 	}
 	x.out.Edits, x.cleaned = x.cuts, true
-	if x.req.Salt != nil {
-		x.mem.req.SetSalt(*x.req.Salt)
-	}
+	x.salt()
 	return unread, nil
 }
 

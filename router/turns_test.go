@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -153,5 +154,55 @@ func testLane(t *testing.T) {
 	start = time.Now()
 	if l.take(t.Context(), 1) || time.Since(start) != 0 || l.waiting.Load() != mostWaiting {
 		t.Error("the queue has no end")
+	}
+}
+
+// Bodies that wait are worth little more than their bytes, however much was made of them, and are read and cleaned like others
+// when their turn has come.
+func TestWaitingBodiesAreLetGo(t *testing.T) { synctest.Test(t, testWaitingBodiesAreLetGo) }
+
+func testWaitingBodiesAreLetGo(t *testing.T) {
+	w := newWorld(t, 1)
+	var keys strings.Builder
+	for i := range 40_000 {
+		fmt.Fprintf(&keys, `"k%d":0,`, i)
+	}
+	text := strings.Replace(chatBody("m", `"hello"`), "{", "{"+steering+keys.String(), 1)
+	const n = 16
+	w.lanes.large.take(t.Context(), 1<<30)
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := live()
+	got := make(chan Decision, n)
+	for i := range n {
+		go func() {
+			got <- w.Decide(t.Context(), &Request{ID: fmt.Sprint(i), Path: "/v1/chat/completions", Body: [][]byte{[]byte(text)}})
+		}()
+	}
+	synctest.Wait()
+	if now := live(); w.lanes.large.waiting.Load() != n || now > before+uint64(2*n*len(text)) {
+		t.Errorf("%d wait, with %d KiB each, want %d bodies of %d KiB", w.lanes.large.waiting.Load(), (now-min(now, before))/n>>10, n, len(text)>>10)
+	}
+	w.lanes.large.give(1 << 30)
+	for range n {
+		d := <-got
+		wantClean(t, "one that waited", text, d)
+		if d.PromptTokens == 0 {
+			t.Errorf("one that waited: %+v, want it read", d)
+		}
+	}
+}
+
+// What is outside of long strings becomes values and parts, and weighs accordingly.
+func TestWeight(t *testing.T) {
+	l := newLanes()
+	for skeleton, want := range map[int]int{1000: largeBody + 3000, largeBody: 4 * largeBody} {
+		if lane, weight, _ := l.of(largeBody, skeleton); lane != l.large || weight != want {
+			t.Errorf("skeleton of %d: weight %d, want %d in the large lane", skeleton, weight, want)
+		}
 	}
 }

@@ -145,7 +145,7 @@ func (r *Reader) Text() string {
 	if r.take('"') {
 		return plain
 	}
-	b := append(make([]byte, 0, len(plain)+32), plain...)
+	b := append(make([]byte, 0, len(plain)+r.ahead()), plain...) // not grown: texts of megabytes would be copied again and again
 	for r.take('\\') {
 		b = r.escape(b)
 		b = append(b, r.plain()...)
@@ -156,7 +156,25 @@ func (r *Reader) Text() string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// plain reads a string's bytes up to its end, an escape or an invalid byte.
+// ahead is how many bytes there are up to the string's end.
+func (r *Reader) ahead() int {
+	for at := r.pos; ; at++ {
+		next := strings.IndexByte(r.src[at:], '"')
+		if next < 0 {
+			return len(r.src) - r.pos
+		}
+		at += next
+		escapes := at
+		for escapes > r.pos && r.src[escapes-1] == '\\' {
+			escapes--
+		}
+		if (at-escapes)%2 == 0 {
+			return at - r.pos
+		}
+	}
+}
+
+// plain takes a string's bytes up to its end or to an escape, or to what cannot stand in it.
 func (r *Reader) plain() string {
 	start := r.pos
 	for ; r.pos < len(r.src); r.pos++ {

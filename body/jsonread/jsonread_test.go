@@ -94,3 +94,21 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// A long text with escapes is copied once.
+func TestLongTextIsCopiedOnce(t *testing.T) {
+	for _, unit := range []string{`a\n`, `\"`, `\\\\`, `\\\"x`} {
+		raw := `["` + strings.Repeat(unit, 100_000) + `","b"]`
+		n := testing.AllocsPerRun(3, func() {
+			r := New(raw)
+			var texts []string
+			r.List(func() { texts = append(texts, r.Text()) })
+			if r.End(); r.Err() != nil || len(texts) != 2 || texts[1] != "b" {
+				t.Fatalf("%q: %v", unit, r.Err())
+			}
+		})
+		if n > 6 {
+			t.Errorf("%q: %v allocations, want one a text, and the list's", unit, n)
+		}
+	}
+}

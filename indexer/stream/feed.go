@@ -440,7 +440,7 @@ func jitter(d time.Duration) time.Duration {
 // queue is bounded in messages and bytes. A nil item marks a new connection.
 type queue struct {
 	items   []*Message
-	bytes   int
+	bytes   int    // of them, and of last
 	dropped bool   // a message was dropped since the queue was last empty
 	last    []byte // payload of the message popped last, in use until the next pop
 	spare   []byte // memory for the next message pushed
@@ -472,6 +472,7 @@ const mostSpare = 32 << 10
 // dropped since it was last empty.
 func (q *queue) pop() (m *Message, up, lost bool) {
 	if q.last != nil {
+		q.bytes -= len(q.last)
 		if cap(q.last) <= mostSpare {
 			q.spare = q.last[:0]
 		}
@@ -485,7 +486,6 @@ func (q *queue) pop() (m *Message, up, lost bool) {
 	if m == nil {
 		return nil, true, false
 	}
-	q.bytes -= len(m.Payload)
 	q.last = m.Payload
 	return m, false, false
 }

@@ -529,7 +529,21 @@ func TestOverflow(t *testing.T) {
 	settle(t, w, r, f)
 }
 
-// TestTwoEpochs checks that of two publishers for one worker the newer one is followed, and the older one's messages are ignored.
+// A message that is being read counts until it was.
+func TestQueueCountsWhatIsRead(t *testing.T) {
+	q, half := new(queue), Message{Payload: make([]byte, queueBytes/2)}
+	if !q.push(half) || !q.push(half) || q.push(half) {
+		t.Error("want room for two halves")
+	}
+	if m, _, _ := q.pop(); m == nil || q.push(half) {
+		t.Error("one that is being read makes no room")
+	}
+	if m, _, _ := q.pop(); m == nil || !q.push(half) {
+		t.Error("one that was read makes room")
+	}
+}
+
+// Two publishers for one worker: the newer one is followed, the older one's messages change nothing.
 func TestTwoEpochs(t *testing.T) {
 	old, young := newWorker(1, false), newWorker(2, true)
 	old.epoch, young.epoch = 100, 200

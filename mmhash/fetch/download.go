@@ -51,17 +51,18 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	case resp.ContentLength > f.cfg.MaxBytes:
 		return nil, &Error{Kind: TooLarge, Host: t.host}
 	}
-	body, err := f.read(resp, t.host)
+	err = f.read(resp, t.host, func(body []byte) error {
+		f.stats.downloads.Add(1)
+		if err := f.take(t, e, body); err != nil {
+			return err
+		}
+		if e.err == nil && !cacheControl(resp.Header.Values("Cache-Control")).noStore {
+			f.bytes.Set(e.facts.ID, body)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	defer f.inFlight.Add(-int64(cap(body)))
-	f.stats.downloads.Add(1)
-	if err := f.take(t, e, body); err != nil {
-		return nil, err
-	}
-	if e.err == nil && !cacheControl(resp.Header.Values("Cache-Control")).noStore {
-		f.bytes.add(e.facts.ID, body)
 	}
 	return e, nil
 }
@@ -129,41 +130,48 @@ const pieceBytes = 256 << 10
 
 var pieces = sync.Pool{New: func() any { return new([pieceBytes]byte) }}
 
-// read reads a body of at most MaxBytes. Memory grows with the bytes received, not with the announced length, and all unfinished
-// downloads together stay below InFlightBytes. The body's capacity stays counted until the caller returns it.
-func (f *Fetcher) read(resp *http.Response, host string) (body []byte, err error) {
+// read takes a body of at most MaxBytes and has it used, as many at a time as there are cores: a picture lies here twice no longer
+// than that. Memory grows with what really came, never with what was announced, and all unfinished downloads together stay below
+// InFlightBytes.
+func (f *Fetcher) read(resp *http.Response, host string, use func(body []byte) error) (err error) {
 	var gathered []*[pieceBytes]byte
-	defer func() { // also if reading panics
+	giveBack := func() {
 		for _, p := range gathered {
 			pieces.Put(p)
 		}
 		f.inFlight.Add(-int64(len(gathered)) * pieceBytes)
-	}()
+		gathered = nil
+	}
+	defer giveBack() // also where reading panics
 	size := 0
 	for err == nil {
 		if !f.reserve(pieceBytes) {
-			return nil, &Error{Kind: Busy, Host: host}
+			return &Error{Kind: Busy, Host: host}
 		}
 		p := pieces.Get().(*[pieceBytes]byte)
 		gathered = append(gathered, p)
 		for n, filled := 0, 0; err == nil && filled < len(p); filled += n {
 			n, err = resp.Body.Read(p[filled:])
 			if size += n; int64(size) > f.cfg.MaxBytes {
-				return nil, &Error{Kind: TooLarge, Host: host}
+				return &Error{Kind: TooLarge, Host: host}
 			}
 		}
 	}
 	if err != io.EOF {
-		return nil, failure(host, err)
+		return failure(host, err)
 	}
+	f.used <- struct{}{}
+	defer func() { <-f.used }()
 	if !f.reserve(int64(size)) {
-		return nil, &Error{Kind: Busy, Host: host}
+		return &Error{Kind: Busy, Host: host}
 	}
-	body = make([]byte, size)
+	defer f.inFlight.Add(-int64(size))
+	body := make([]byte, size)
 	for i, p := range gathered {
 		copy(body[i*pieceBytes:], p[:])
 	}
-	return body, nil
+	giveBack()
+	return use(body)
 }
 
 // reserve accounts for size bytes of unfinished downloads, if they fit.

@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -48,8 +49,8 @@ type Config struct {
 	Total         int   // and in total (64); sixteen times as many may be queued, eight times PerHost for one host
 	InFlightBytes int64 // bytes of unfinished downloads (128 MiB)
 
-	URLs      int   // URLs cached (100 000)
-	ByteCache int64 // bytes of pictures cached (64 MiB)
+	URLs      int   // URLs remembered (100 000)
+	ByteCache int64 // bytes of pictures kept (32 MiB)
 
 	// Signing lists query parameters that sign a URL without changing what it refers to, per host: "cdn.example.com" or
 	// "*.example.com"; a parameter that ends with * is a prefix. nil = DefaultSigning.
@@ -78,7 +79,7 @@ type Config struct {
 func (c *Config) defaults() {
 	c.Budget, c.Timeout = cmp.Or(c.Budget, 150*time.Millisecond), cmp.Or(c.Timeout, 10*time.Second)
 	c.MaxBytes, c.InFlightBytes = cmp.Or(c.MaxBytes, 50<<20), cmp.Or(c.InFlightBytes, 128<<20)
-	c.ByteCache, c.URLs = cmp.Or(c.ByteCache, 64<<20), cmp.Or(c.URLs, 100_000)
+	c.ByteCache, c.URLs = cmp.Or(c.ByteCache, 32<<20), cmp.Or(c.URLs, 100_000)
 	c.PerHost, c.Total, c.MaxRedirects = cmp.Or(c.PerHost, 8), cmp.Or(c.Total, 64), cmp.Or(c.MaxRedirects, 5)
 	if len(c.Ports) == 0 {
 		c.Ports = []uint16{80, 443}
@@ -122,6 +123,7 @@ type Fetcher struct {
 	bytes  *kept
 	hosts  *hosts
 	total  chan struct{}
+	used   chan struct{} // downloads that have come and are used
 
 	inFlight atomic.Int64 // bytes of unfinished downloads
 	stats    counters
@@ -149,7 +151,7 @@ func New(cfg Config) (*Fetcher, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), flight: map[key]*flight{},
+	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), used: make(chan struct{}, runtime.GOMAXPROCS(0)), flight: map[key]*flight{},
 		hosts: newHosts(cfg.PerHost, cfg.now, cfg.NoRoom)}
 	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // fails only for a size below 1, which is checked above
 	f.bytes = keep(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
