@@ -109,10 +109,10 @@ func (r *Reader) String(v gjson.Result, reason string) (string, error) {
 	return text, nil
 }
 
-// maxJSONText bounds one value's text in bytes: with its strings it is copied, and again where there are escapes.
+// maxJSONText bounds the text of one value, in bytes. The text is copied once, and its strings again if they have escapes.
 const maxJSONText = 16 << 20
 
-// Value reads any value; reason says what is wrong with one that no engine reads. What only Python reads may be served.
+// Value reads any value; reason is the error for one that no engine reads. A text that only Python reads is an *Unpredicted.
 func Value(b *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
 	if from, to := b.BodyRange(v); to-from > maxJSONText {
 		return template.None, ErrTemplateLimit

@@ -25,9 +25,9 @@ type decision struct {
 	now     time.Time
 	out     Decision
 	mem     *scratch
-	size    int         // of the body
-	cuts    []body.Edit // what a client must not say
-	cleaned bool        // with out.Edits the body may be passed on, whatever happens
+	size    int         // bytes of the body
+	cuts    []body.Edit // edits that remove what a client must not say
+	cleaned bool        // the body is safe to pass on with out.Edits, whatever happens
 	servedName
 	known  []*fleet.Slot // slots that may get the request at some time
 	slots  []*fleet.Slot // those of known that may get it now; set by open
@@ -176,8 +176,8 @@ func (x *decision) decideBody(ctx context.Context) {
 	x.inTurn(x.choose)
 }
 
-// await waits for a body's turn. What a large skeleton has become, up to ten times its size, is let go meanwhile, and made
-// again: of a thousand requests that wait, no more than the bytes are kept.
+// await waits for a body's turn. While it waits, a large parsed skeleton, which takes up to ten times its size, is dropped; it is
+// parsed again afterwards. So a thousand waiting requests keep no more than their bytes.
 func (x *decision) await(ctx context.Context, lane *lane, weight int) bool {
 	if len(x.mem.body.JSON()) < largeSkeleton {
 		return lane.take(ctx, weight)
@@ -185,19 +185,19 @@ func (x *decision) await(ctx context.Context, lane *lane, weight int) bool {
 	x.mem.body, x.mem.req = body.Skeleton{}, body.Request{}
 	ok := lane.take(ctx, weight)
 	defer x.lanes.scan(x.size)()
-	_ = body.Read(x.req.Body, &x.mem.body, &x.mem.req) // as it did before
+	_ = body.Read(x.req.Body, &x.mem.body, &x.mem.req) // gave no error before
 	x.salt()
 	return ok
 }
 
-// salt has the request read with the salt that goes into its body.
+// salt makes the request be read with the salt that is put into its body.
 func (x *decision) salt() {
 	if x.req.Salt != nil {
 		x.mem.req.SetSalt(*x.req.Salt)
 	}
 }
 
-// clean takes what a client must not say out of the body. unread says why the rest of it cannot be read, if it cannot.
+// clean removes what a client must not say from the body. unread is the reason if the rest of the body cannot be read.
 func (x *decision) clean() (unread error, refusal *Refusal) {
 	for _, piece := range x.req.Body {
 		x.size += len(piece)

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// How many bodies are read at once is bounded by their bytes, in two lanes, so that a small request never waits behind a
-// large one. Who finds its lane full waits a while, first come, first served; then it goes by load. A body is cleaned
-// before it waits: a large one when a core is there for it, which takes no longer than sharing the cores would.
+// The bytes of bodies that are read at once are limited, in two lanes, so that a small request never waits for a large one. A
+// request that finds its lane full waits a while, first come, first served, and is then routed by load. Bodies are cleaned before
+// they wait; large ones only as many at once as there are cores, which takes no longer in all than sharing the cores.
 const (
-	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds, if all of it is text
-	laneBytes   = 4 << 20   // a core, the large lane's half of them; a larger body is read when its lane is empty
-	readFactor  = 4         // a byte outside of long strings counts so often: it becomes values and parts of ten times its size
-	mostWaiting = 1024      // of a lane; beyond, requests go by load at once
+	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds if it is all text
+	laneBytes   = 4 << 20   // for each core; the large lane has half of it; a larger body is read when its lane is empty
+	readFactor  = 4         // weight of a byte outside of long strings: its values and parts take ten times its size
+	mostWaiting = 1024      // in each lane; further requests are routed by load at once
 	longestWait = time.Second
 
-	largeSkeleton = 64 << 10 // bytes of a skeleton that is not kept while its body waits
+	largeSkeleton = 64 << 10 // bytes from which a skeleton is dropped while its body waits
 )
 
-// lanes are the two, and the places of large bodies that are scanned and cleaned.
+// lanes are the lane of small bodies and that of large ones. scans limits how many large bodies are scanned and cleaned at once.
 type lanes struct {
 	small, large *lane
 	scans        chan struct{}
@@ -33,7 +33,8 @@ func newLanes() *lanes {
 	return &lanes{small: newLane(laneBytes * cores), large: newLane(laneBytes * max(1, cores/2)), scans: make(chan struct{}, cores)}
 }
 
-// of is the lane of a body of n bytes, so many of them in its skeleton, what it weighs there, and the words for its being full.
+// of returns the lane of a body of n bytes, skeleton of them outside of long strings, its weight there, and the Decision.Why if the
+// lane is full.
 func (l *lanes) of(n, skeleton int) (one *lane, weight int, busy string) {
 	if n >= largeBody {
 		return l.large, n + (readFactor-1)*skeleton, "too many large requests are being read"
@@ -41,7 +42,7 @@ func (l *lanes) of(n, skeleton int) (one *lane, weight int, busy string) {
 	return l.small, n, "too many requests are being read"
 }
 
-// scan waits until a body of n bytes may be scanned; done ends that.
+// scan waits until a body of n bytes may be scanned. The caller must call done after that.
 func (l *lanes) scan(n int) (done func()) {
 	if n < largeBody {
 		return func() {}
@@ -62,11 +63,11 @@ type lane struct {
 
 func newLane(room int) *lane { return &lane{room: room, bytes: semaphore.NewWeighted(int64(room))} }
 
-// try takes the turn of a body of n bytes if it need not wait.
+// try takes room for a body of n bytes if it need not wait.
 func (l *lane) try(n int) bool { return l.bytes.TryAcquire(int64(min(n, l.room))) }
 
-// take waits for the turn of a body of n bytes, for half of the time that is left at most; false: it did not come. Who
-// got true must give the bytes back.
+// take waits for room for a body of n bytes, for half of the remaining time at most. It returns false if there was none; after
+// true the caller must call give.
 func (l *lane) take(ctx context.Context, n int) bool {
 	if l.try(n) {
 		return true

@@ -145,7 +145,7 @@ func (r *Reader) Text() string {
 	if r.take('"') {
 		return plain
 	}
-	b := append(make([]byte, 0, len(plain)+r.ahead()), plain...) // not grown: texts of megabytes would be copied again and again
+	b := append(make([]byte, 0, len(plain)+r.ahead()), plain...) // full capacity at once: growing would copy texts of megabytes several times
 	for r.take('\\') {
 		b = r.escape(b)
 		b = append(b, r.plain()...)
@@ -156,7 +156,7 @@ func (r *Reader) Text() string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// ahead is how many bytes there are up to the string's end.
+// ahead returns the number of bytes up to the string's end.
 func (r *Reader) ahead() int {
 	for at := r.pos; ; at++ {
 		next := strings.IndexByte(r.src[at:], '"')
@@ -174,7 +174,7 @@ func (r *Reader) ahead() int {
 	}
 }
 
-// plain takes a string's bytes up to its end or to an escape, or to what cannot stand in it.
+// plain reads a string's bytes up to its end, an escape or an invalid byte.
 func (r *Reader) plain() string {
 	start := r.pos
 	for ; r.pos < len(r.src); r.pos++ {

@@ -57,7 +57,7 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 			return err
 		}
 		if e.err == nil && !cacheControl(resp.Header.Values("Cache-Control")).noStore {
-			f.bytes.Set(e.facts.ID, body)
+			f.bytes.add(e.facts.ID, body)
 		}
 		return nil
 	})
@@ -130,9 +130,9 @@ const pieceBytes = 256 << 10
 
 var pieces = sync.Pool{New: func() any { return new([pieceBytes]byte) }}
 
-// read takes a body of at most MaxBytes and has it used, as many at a time as there are cores: a picture lies here twice no longer
-// than that. Memory grows with what really came, never with what was announced, and all unfinished downloads together stay below
-// InFlightBytes.
+// read reads a body of at most MaxBytes and calls use with it, for as many bodies at once as there are cores: only these are in
+// memory twice. Memory grows with the bytes received, not with the announced length, and all unfinished downloads together stay
+// below InFlightBytes.
 func (f *Fetcher) read(resp *http.Response, host string, use func(body []byte) error) (err error) {
 	var gathered []*[pieceBytes]byte
 	giveBack := func() {

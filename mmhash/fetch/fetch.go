@@ -49,8 +49,8 @@ type Config struct {
 	Total         int   // and in total (64); sixteen times as many may be queued, eight times PerHost for one host
 	InFlightBytes int64 // bytes of unfinished downloads (128 MiB)
 
-	URLs      int   // URLs remembered (100 000)
-	ByteCache int64 // bytes of pictures kept (32 MiB)
+	URLs      int   // URLs cached (100 000)
+	ByteCache int64 // bytes of pictures cached (32 MiB)
 
 	// Signing lists query parameters that sign a URL without changing what it refers to, per host: "cdn.example.com" or
 	// "*.example.com"; a parameter that ends with * is a prefix. nil = DefaultSigning.
@@ -123,7 +123,7 @@ type Fetcher struct {
 	bytes  *kept
 	hosts  *hosts
 	total  chan struct{}
-	used   chan struct{} // downloads that have come and are used
+	used   chan struct{} // limits how many complete downloads are processed at once
 
 	inFlight atomic.Int64 // bytes of unfinished downloads
 	stats    counters

@@ -20,7 +20,7 @@ const maxIntDigits = 4300
 // maxJSONDepth bounds nesting, because FromJSON reads clients' data.
 const maxJSONDepth = 500
 
-// maxJSONValues bounds the values of one text: each takes up to a hundred bytes, and the shortest is written in two.
+// maxJSONValues bounds the values of one text. Each takes up to a hundred bytes of memory and as little as two of text.
 const maxJSONValues = 1 << 17
 
 // FromJSON reads one JSON text. Strings without escapes point into raw. NaN and Infinity, invalid UTF-8 and unpaired surrogates,
