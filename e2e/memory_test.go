@@ -250,11 +250,11 @@ func bombs() (urls []string) {
 }
 
 var attacks = []attack{
-	{"every kind of hostile body, 1 MB, 32 at once", 420, "trtllm", func(v *victim, times int) {
+	{"every kind of hostile body, 1 MB, 32 at once", 320, "trtllm", func(v *victim, times int) {
 		all := hostilebody.All()
 		chats(v, all, len(all)*max(1, times*3/8), 1<<20, 32)
 	}},
-	{"texts of 32 MB, six at once", 320, "vllm", func(v *victim, times int) {
+	{"texts of 32 MB, six at once", 280, "vllm", func(v *victim, times int) {
 		chats(v, named(v.t, "prose", "letters at random", "marks out of order", "escaped letters"), 8*times, 32<<20, 6)
 	}},
 	{"data URLs of 48 MB, six at once", 0, "sglang", func(v *victim, times int) {
@@ -264,7 +264,7 @@ var attacks = []attack{
 			return "/v1/chat/completions", hostilebody.Holding(url + data + `"}}`)
 		})
 	}},
-	{"32 MB of small pictures, and of pieces, six at once", 500, "trtllm", func(v *victim, times int) {
+	{"32 MB of small pictures, and of pieces, six at once", 280, "trtllm", func(v *victim, times int) {
 		chats(v, named(v.t, "pictures", "data URLs of nothing", "messages", "keys of tool arguments", "unknown keys of a picture", "base64 pictures in tool results"), 12*times, 32<<20, 6)
 	}},
 	{"pictures of 31 M pixels in a few KB", 0, "vllm", func(v *victim, times int) {
@@ -286,7 +286,7 @@ var attacks = []attack{
 			return fmt.Sprint("/v1/", []string{"chat/completions", fmt.Sprint("made-up/", long, i)}[i%2]), fmt.Sprintf(`{"model":"made-up-%s%d","user":"%d%s","messages":[{"role":"user","content":"%d"}]}`, long, i, i, long, i)
 		})
 	}},
-	{"conversations that never end, of a million tokens each", 400, "vllm", func(v *victim, times int) {
+	{"conversations that never end, of a million tokens each", 230, "vllm", func(v *victim, times int) {
 		chats(v, named(v.t, "token ids"), 30*times, 4<<20, 8)
 	}},
 	{"headers of 60 KB, a thousand at once", 0, "vllm", func(v *victim, times int) {
@@ -298,8 +298,8 @@ var attacks = []attack{
 	}},
 	{"4,000 streams that send no body", 0, "vllm", func(v *victim, times int) { v.manyHeld(4000*min(times, 4), 0, false) }},
 	{"2,000 bodies of 64 KB that stop before their end", 0, "vllm", func(v *victim, times int) { v.manyHeld(2000*min(times, 4), 64<<10, true) }},
-	{"a worker's events: messages of 15 MB, lists that claim to be endless", 300, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
-	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 0, "vllm", func(v *victim, times int) {
+	{"a worker's events: messages of 15 MB, lists that claim to be endless", 0, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
+	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 700, "vllm", func(v *victim, times int) {
 		conn, err := nats.Connect(v.bus)
 		if err != nil {
 			v.t.Error(err)
@@ -354,7 +354,7 @@ var attacks = []attack{
 		})
 		time.Sleep(2 * time.Second)
 	}},
-	{"an image host's pictures of 8 MB, each another", 400, "vllm", func(v *victim, times int) {
+	{"an image host's pictures of 8 MB, each another", 0, "vllm", func(v *victim, times int) {
 		file := noise720(1)
 		file = append(file, make([]byte, 8<<20-len(file))...)
 		host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
