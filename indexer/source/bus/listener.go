@@ -50,6 +50,9 @@ func (l *Listener) Run(ctx context.Context) error {
 			f.beat.Store(time.Now().UnixNano())
 		}
 	})
+	if err == nil {
+		err = beats.SetPendingLimits(-1, beatBytes)
+	}
 	if err != nil {
 		return err
 	}

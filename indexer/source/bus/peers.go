@@ -21,11 +21,14 @@ var errAway = errors.New("NATS is away")
 func (l *Link) Peers(own string, take func(message []byte)) (*Peers, error) {
 	p := &Peers{l.NATS, l.Prefix.peers()}
 	hear := func(m *nats.Msg) { take(m.Data) }
-	if _, err := l.NATS.Subscribe(p.subject+"*", hear); err != nil {
-		return nil, err
-	}
-	if _, err := l.NATS.Subscribe(p.subject+"*."+own, hear); err != nil {
-		return nil, err
+	for _, subject := range []string{p.subject + "*", p.subject + "*." + own} {
+		sub, err := l.NATS.Subscribe(subject, hear)
+		if err == nil {
+			err = sub.SetPendingLimits(-1, peerBytes)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	p.subject += own
 	return p, nil

@@ -92,6 +92,14 @@ func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptio
 	return nil
 }
 
+// What may wait in NATS' client, in bytes, for each subscription. Beyond it, heartbeats and other replicas' messages are dropped, which
+// the next ones repair, and events stay at the server.
+const (
+	beatBytes  = 1 << 20
+	peerBytes  = 8 << 20
+	eventBytes = 16 << 20 // at least three of the largest messages: the client asks again when half of it is used
+)
+
 // watchStream is how often a consumer checks that its stream is still the same one.
 const watchStream = 5 * time.Second
 
@@ -119,7 +127,7 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 			default:
 			}
 		}
-	}))
+	}), jetstream.PullMaxBytes(max(eventBytes, 3*int(js.Conn().MaxPayload()))))
 	if err != nil {
 		return err
 	}
