@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -83,7 +84,8 @@ func TestFuzz(t *testing.T) {
 		if !short {
 			count(t, target, n)
 		}
-		if err != nil {
+		// When the time ends during an input, go test says so and fails, though nothing was found; a find names its input.
+		if err != nil && (!bytes.Contains(out, []byte("context deadline exceeded")) || bytes.Contains(out, []byte("Failing input"))) {
 			t.Errorf("%s: %v\n%s", target, err, out)
 		}
 	}
