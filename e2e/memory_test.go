@@ -299,7 +299,7 @@ var attacks = []attack{
 	{"4,000 streams that send no body", 0, "vllm", func(v *victim, times int) { v.manyHeld(4000*min(times, 4), 0, false) }},
 	{"2,000 bodies of 64 KB that stop before their end", 0, "vllm", func(v *victim, times int) { v.manyHeld(2000*min(times, 4), 64<<10, true) }},
 	{"a worker's events: messages of 15 MB, lists that claim to be endless", 0, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
-	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 700, "vllm", func(v *victim, times int) {
+	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 450, "vllm", func(v *victim, times int) {
 		conn, err := nats.Connect(v.bus)
 		if err != nil {
 			v.t.Error(err)

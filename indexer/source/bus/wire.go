@@ -185,10 +185,17 @@ type Decoder struct {
 	media  []kvevent.Mention
 }
 
+// A message has at most mostEvents events, or as many as a snapshot of its size may have: there, each one stores a block and takes
+// fewestBytes or more. An event takes 176 bytes of memory, and as little as two of a message.
+const (
+	mostEvents  = 1 << 18
+	fewestBytes = 19
+)
+
 // Decode reads one message. The batch is valid until the next call, and its names as long as b. Nothing is allocated once the
 // memory has grown, except for the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
-	if cap(d.words) > 1<<22 { // free the memory of an unusually large message
+	if cap(d.words) > 1<<22 || cap(d.events) > 1<<16 { // free the memory of an unusually large message
 		*d = Decoder{}
 	}
 	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
@@ -198,7 +205,12 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	}
 	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Stands: true, Away: h.flags&flagAway != 0, Recurrent: h.flags&flagRecurrent != 0}
 	r := reader{b: b[headBytes:]}
+	most := max(mostEvents, len(b)/fewestBytes)
 	for len(r.b) > 0 && r.err == nil {
+		if len(d.events) == most {
+			r.err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
+			break
+		}
 		d.event(&r)
 	}
 	if r.err != nil {

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"encoding/hex"
 	"os"
 	"path/filepath"
@@ -202,5 +203,22 @@ func TestHeldMessage(t *testing.T) {
 	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}
 	if _, _, err := ReadHeld(appendEvent((&head{}).append(nil), &e, false)); err == nil {
 		t.Error("a change is read as all")
+	}
+}
+
+// TestEventsAreBounded checks that a message of too many events is refused, and that a large one's memory is freed with the next.
+func TestEventsAreBounded(t *testing.T) {
+	var d Decoder
+	message := func(events int) []byte {
+		return append((&head{}).append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, events)...)
+	}
+	if batch, err := d.Decode(message(mostEvents)); err != nil || len(batch.Events) != mostEvents {
+		t.Errorf("%d events, %v", len(batch.Events), err)
+	}
+	if batch, err := d.Decode(message(mostEvents + 1)); err == nil {
+		t.Errorf("%d events are read", len(batch.Events))
+	}
+	if _, err := d.Decode(message(1)); err != nil || cap(d.events) > 1000 {
+		t.Errorf("room for %d events is kept, %v", cap(d.events), err)
 	}
 }
