@@ -250,11 +250,11 @@ func bombs() (urls []string) {
 }
 
 var attacks = []attack{
-	{"every kind of hostile body, 1 MB, 32 at once", 320, "trtllm", func(v *victim, times int) {
+	{"every kind of hostile body, 1 MB, 32 at once", 380, "trtllm", func(v *victim, times int) {
 		all := hostilebody.All()
 		chats(v, all, len(all)*max(1, times*3/8), 1<<20, 32)
 	}},
-	{"texts of 32 MB, six at once", 280, "vllm", func(v *victim, times int) {
+	{"texts of 32 MB, six at once", 340, "vllm", func(v *victim, times int) {
 		chats(v, named(v.t, "prose", "letters at random", "marks out of order", "escaped letters"), 8*times, 32<<20, 6)
 	}},
 	{"data URLs of 48 MB, six at once", 0, "sglang", func(v *victim, times int) {
@@ -264,7 +264,7 @@ var attacks = []attack{
 			return "/v1/chat/completions", hostilebody.Holding(url + data + `"}}`)
 		})
 	}},
-	{"32 MB of small pictures, and of pieces, six at once", 280, "trtllm", func(v *victim, times int) {
+	{"32 MB of small pictures, and of pieces, six at once", 340, "trtllm", func(v *victim, times int) {
 		chats(v, named(v.t, "pictures", "data URLs of nothing", "messages", "keys of tool arguments", "unknown keys of a picture", "base64 pictures in tool results"), 12*times, 32<<20, 6)
 	}},
 	{"pictures of 31 M pixels in a few KB", 0, "vllm", func(v *victim, times int) {
