@@ -165,7 +165,7 @@ func overLoad(all []Played, colour map[string]int) *plot {
 			seen = append(seen, milli(r.Mean))
 		}
 	}
-	p := &plot{Title: "Mean time to first token over load", X: "share of what round robin bears", Height: plotBottom + 36, Bottom: plotBottom}
+	p := &plot{Title: "Mean time to first token over load", X: "share of round robin's capacity", Height: plotBottom + 36, Bottom: plotBottom}
 	y, up := times(seen, plotBottom, plotTop)
 	x := axis{from: all[0].Load, to: all[len(all)-1].Load, start: plotLeft, end: plotRight}
 	p.Up = up
@@ -189,7 +189,7 @@ func pageOf(p *Played, colour map[string]int) pageLoad {
 	bottom := plotTop + rowHeight*len(p.Rows)
 	l.Spread = plot{Title: "Time to first token: median to 90th percentile, and 99th", Height: bottom + 24, Bottom: bottom}
 	l.Curve = plot{Title: "Share of requests over time to first token", Height: plotBottom + 36, Bottom: plotBottom}
-	l.Place = plot{Title: "Hits beside balance", X: "share of the prompts found in caches", Y: "the busiest worker's work over the mean", Height: plotBottom + 36, Bottom: plotBottom}
+	l.Place = plot{Title: "Hits and balance", X: "share of the prompts found in caches", Y: "the busiest worker's work over the mean", Height: plotBottom + 36, Bottom: plotBottom}
 	var seen []float64
 	skew, hits := 1.1, 0.1
 	for _, r := range p.Rows {

@@ -82,7 +82,7 @@ func (o Replay) Run(w io.Writer) error {
 	if len(trace) == mostReplayed {
 		fmt.Fprintf(w, "Only the first %d requests of the log were played.\n", mostReplayed)
 	}
-	fmt.Fprint(w, "Assumed, for a log does not tell: the size of the caches, that decoding is as in docs/choice.md, that clients would have sent the same at the same\n"+
+	fmt.Fprint(w, "Assumed, since a log does not contain it: the size of the caches, that decoding is as in docs/choice.md, that clients would have sent the same at the same\n"+
 		"times, and that prompts differ from where a block of 512 tokens does. Health, limits (max_in_flight, hold) and events' losses are not played.\n")
 	return nil
 }
@@ -186,7 +186,7 @@ func compare(w io.Writer, what string, requests []*Request, before, after map[*R
 	n := len(requests)
 	fmt.Fprintf(w, "\nAgainst %s: %+d tokens cached, %+.1f ms a request to the first token.\n", what, cachedOf(after)-cachedOf(before), 1e3*sum.Seconds()/float64(n))
 	if worst == nil {
-		fmt.Fprintf(w, "Nobody would have waited %v longer.\n", noticed)
+		fmt.Fprintf(w, "No request would have waited %v longer.\n", noticed)
 		return
 	}
 	var kinds []string
@@ -208,13 +208,13 @@ func believe(w io.Writer, requests []*Request, was map[*Request]*Served) {
 		}
 	}
 	if known == 0 {
-		fmt.Fprint(w, "\nThe log has no engine's count of cached tokens to hold this against (envoy.token_usage).\n\n")
+		fmt.Fprint(w, "\nThe log has no engine's count of cached tokens to compare this with (envoy.token_usage).\n\n")
 		return
 	}
 	of := func(n int) float64 { return 100 * float64(n) / float64(prompt) }
-	fmt.Fprintf(w, "\nOf %d requests engines told their cached tokens: %.0f %%; the same requests as simulated: %.0f %%.", known, of(told), of(simulated))
+	fmt.Fprintf(w, "\nFor %d requests engines reported cached tokens: %.0f %%; the same requests in the simulation: %.0f %%.", known, of(told), of(simulated))
 	if off := of(told) - of(simulated); off > 10 || off < -10 {
-		fmt.Fprint(w, " That is far apart: do not believe the tables (is --cache-tokens right?).")
+		fmt.Fprint(w, " The difference is large: do not trust the tables (is --cache-tokens right?).")
 	}
 	fmt.Fprint(w, "\n\n")
 }

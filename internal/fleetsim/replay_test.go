@@ -87,13 +87,13 @@ func TestReplay(t *testing.T) {
 		if row[0] != row[4] {
 			t.Errorf("%s: round robin was logged, and is played otherwise: %v", c.name, row)
 		}
-		if told := numbers(t, out.String(), "Of "); told[1] != told[2] || told[1] != row[1] {
+		if told := numbers(t, out.String(), "For "); told[1] != told[2] || told[1] != row[1] {
 			t.Errorf("%s: engines told otherwise: %v, %v", c.name, told, row)
 		}
 		if more := numbers(t, out.String(), "Against what was logged:"); more[0] != row[2]-row[0] {
 			t.Errorf("%s: %d tokens more, of %v", c.name, more[0], row)
 		}
-		if cached[c.name] = row[2]; c.name == "none" && (row[2] != row[4] || !strings.Contains(out.String(), "Nobody would have waited")) {
+		if cached[c.name] = row[2]; c.name == "none" && (row[2] != row[4] || !strings.Contains(out.String(), "No request would have waited")) {
 			t.Errorf("observe is not round robin: %v\n%s", row, &out)
 		}
 	}

@@ -69,7 +69,7 @@ func (id *traceID) UnmarshalJSON(text []byte) error {
 	case string(text) == "null", string(text) == `""`:
 		*id = 0
 	default:
-		return fmt.Errorf("an id is a number or a string, not %.40s", text)
+		return fmt.Errorf("want a number or a string as id, got %.40s", text)
 	}
 	return nil
 }

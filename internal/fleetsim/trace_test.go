@@ -70,7 +70,7 @@ func TestBadTraces(t *testing.T) {
 		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"id": 1, "offset": 8, "tokens": 2}]}`, "line 1: images[0]"},
 		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"id": 1, "offset": 4, "tokens": 2}, {"id": 1, "offset": 5, "tokens": 2}]}`, "line 1: images[1]"},
 		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"offset": 4, "tokens": 2}]}`, "line 1: images[0]"},
-		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "session": {}}`, "line 1: an id is a number or a string"},
+		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "session": {}}`, "line 1: want a number or a string as id"},
 		{good + strings.Repeat(" ", mostLine+1), "line 2: "},
 		{"\x1f\x8bno gzip", "gzip"},
 	} {
