@@ -16,7 +16,7 @@ const (
 // Errors of a body that is JSON but not a request. They never quote the body.
 var (
 	ErrObject   = errors.New("body is not a JSON object")
-	ErrMessages = errors.New("messages is missing or no list")
+	ErrMessages = errors.New("messages is missing or not a list")
 	ErrMany     = errors.New("more than 4096 messages or content parts, or more than 65536 keys in them")
 )
 

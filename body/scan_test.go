@@ -206,7 +206,7 @@ func TestBatch(t *testing.T) {
 	}
 	s = scan(t, [][]byte{[]byte(`{"messages":[[{"role":"a"}],3]}`)})
 	if err := Parse(s, &req); err != ErrMessages {
-		t.Errorf("a conversation that is no list: %v", err)
+		t.Errorf("a conversation that is not a list: %v", err)
 	}
 }
 

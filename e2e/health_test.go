@@ -285,7 +285,7 @@ func TestEndsAreNotTold(t *testing.T) {
 	if metricOf(t, admin, "sightline_access_log_entries_total", `kind="ended"`) > 0 {
 		t.Error("ends are told: not the log that was to be missing")
 	}
-	if metricOf(t, admin, "sightline_access_log_silent", "") != 0 || !strings.Contains(page(t, admin, "/"), "not how they end") || !strings.Contains(w.log.String(), "not how they end") {
+	if metricOf(t, admin, "sightline_access_log_silent", "") != 0 || !strings.Contains(page(t, admin, "/"), "but not their ends") || !strings.Contains(w.log.String(), "but not their ends") {
 		t.Error("the page or the log does not say so")
 	}
 	for i := range 20 {

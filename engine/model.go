@@ -49,10 +49,10 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, same
 	}
 	m := &Model{Name: name, Server: s, Media: media, first: first}
 	if !st.has("config.json", "params.json") {
-		m.warnings = append(m.warnings, st.dir+" has no config.json: taken as a model for text alone")
+		m.warnings = append(m.warnings, st.dir+" has no config.json: treated as a text-only model")
 	}
 	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
-		m.warnings = append(m.warnings, "allowed_local_media_path "+path+" is no directory here: prompts are exact up to their first local file (mount what the workers have there)")
+		m.warnings = append(m.warnings, "allowed_local_media_path "+path+" is not a directory here: prompts are exact up to their first local file (mount the workers' directory here)")
 	}
 	if _, err = rules.ParseVersion(s.EngineVersion); err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 	case m.Scheme == "http" || m.Scheme == "file" || isPath:
 		link, ok := q.body.String(m.In.Source)
 		if !ok {
-			return "", &Refused{Status: 400, Reason: "media URL is no valid text"}
+			return "", &Refused{Status: 400, Reason: "media URL is not valid text"}
 		}
 		if m.Scheme == "http" {
 			m.Source, why, err = q.fetch(ctx, link, md)
@@ -128,7 +128,7 @@ func (m *Model) fetch(ctx context.Context, link string, md *Medium) (src mmhash.
 	if alias, ok := fetcher.Alias(link); ok {
 		md.Alias = alias
 	}
-	unreadable := &Refused{Status: 400, Reason: "media URL without a readable picture"}
+	unreadable := &Refused{Status: 400, Reason: "media URL whose picture cannot be read"}
 	if md.Facts, err = fetcher.Get(ctx, link); err == nil {
 		f := md.Facts
 		if md.Modality == "image" && (f.IsVideo() || f.Format == mmhash.Stream || f.Tokens > 0 && !m.rules.TakesEmbeddingFiles) {

@@ -29,13 +29,13 @@ var unread = map[string]router.Refusal{
 	"content type":     {Status: http.StatusUnsupportedMediaType, Message: "the content-type is not JSON (want application/json)"},
 	"content encoding": {Status: http.StatusUnsupportedMediaType, Message: "the body is encoded (want no content-encoding)"},
 	"too large":        {Status: http.StatusRequestEntityTooLarge, Message: tooLong},
-	"tenants":          {Status: http.StatusBadRequest, Message: "the header that names the tenant is there more than once"},
+	"tenants":          {Status: http.StatusBadRequest, Message: "the header that names the tenant occurs more than once"},
 	"no tenant":        {Status: http.StatusForbidden, Message: "the header that names the tenant is missing"},
-	"tenant's path":    {Status: http.StatusForbidden, Message: "engines keep no tenants apart at this path"},
+	"tenant's path":    {Status: http.StatusForbidden, Message: "engines do not separate tenants at this path"},
 }
 
 // unreadPath refuses a request whose body is not read, if none may pass unread.
-var unreadPath = router.Refusal{Status: http.StatusForbidden, Message: "this path takes no requests with a body here"}
+var unreadPath = router.Refusal{Status: http.StatusForbidden, Message: "this path accepts no request bodies here"}
 
 // bodiless lists the methods whose requests have no body that an engine's server reads; envoy.yaml.tmpl has the same.
 var bodiless = []string{"GET", "HEAD", "OPTIONS", "DELETE"}

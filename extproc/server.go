@@ -282,7 +282,7 @@ func Listen(addr string) (lis net.Listener, err error) {
 	} else if lis, err = net.Listen("tcp", addr); err != nil {
 		want := "host:port, such as 127.0.0.1:9002, or unix:/path"
 		if errors.Is(err, syscall.EADDRINUSE) {
-			want = "a port that is free; does another Sightline run?"
+			want = "a free port; is another Sightline running?"
 		}
 		err = fmt.Errorf("%w (want %s)", err, want)
 	}
@@ -295,7 +295,7 @@ func Listen(addr string) (lis net.Listener, err error) {
 func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, errors.New("a file is there that is not a socket; remove it or choose another path")
+			return nil, errors.New("a file that is not a socket exists there; remove it or choose another path")
 		}
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()

@@ -154,7 +154,7 @@ func TestListen(t *testing.T) {
 	}
 	defer taken.Close()
 	for addr, want := range map[string]string{
-		taken.Addr().String():       "does another Sightline run?",
+		taken.Addr().String():       "is another Sightline running?",
 		"unix:" + stale:             "",
 		"unix:" + dir + "/new":      "",
 		"127.0.0.1:0":               "",

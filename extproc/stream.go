@@ -167,8 +167,8 @@ const (
 	late    = "body late"
 	tooSlow = "decided too late"
 	tooBusy = "too many request bodies at once; try again"
-	tooLate = "the request body took too long to come"
-	tooLong = "the request body is larger than this server reads; send less, or name media by URL"
+	tooLate = "the request body took too long to arrive"
+	tooLong = "the request body exceeds the size limit; send less, or give media by URL"
 
 	unreadBody = "the request could not be read; try again"
 )

@@ -52,7 +52,7 @@ func readyPrompt(req *body.Request, v gjson.Result, d *Draft) error {
 		}
 	}
 	if !v.IsArray() {
-		return Refuse("prompt is no list of token ids")
+		return Refuse("prompt is not a list of token ids")
 	}
 	return d.addIDs(v)
 }
@@ -60,7 +60,7 @@ func readyPrompt(req *body.Request, v gjson.Result, d *Draft) error {
 // batch reads /v1/chat/completions/batch as vLLM 0.32 does: one prompt per conversation, without tools.
 func (m *Model) batch(req *body.Request, d *Draft) error {
 	if len(req.Batch) == 0 {
-		return Refuse("messages is no list of conversations")
+		return Refuse("messages is not a list of conversations")
 	}
 	own := *req
 	own.Fields = make(map[string]gjson.Result, len(req.Fields))
@@ -143,7 +143,7 @@ func (m *Model) kwargsAsFields(s *settings) error {
 	}
 	if v, ok := given("chat_template"); ok && s.source == "" && m.opt.TemplateFile == "" {
 		if !v.IsString() {
-			return Refuse("chat_template is no valid text")
+			return Refuse("chat_template is not valid text")
 		}
 		s.source, s.likeOwn = v.Text(), true
 	}
@@ -159,12 +159,12 @@ func (m *Model) templateKwargs(req *body.Request) (*template.Dict, error) {
 	if !ok || v.Type == gjson.Null {
 		return nil, nil
 	}
-	kw, err := Value(req.Body, v, "chat_template_kwargs is no object")
+	kw, err := Value(req.Body, v, "chat_template_kwargs is not an object")
 	if err != nil {
 		return nil, err
 	}
 	if kw.Dict() == nil {
-		return nil, Refuse("chat_template_kwargs is no object")
+		return nil, Refuse("chat_template_kwargs is not an object")
 	}
 	if _, ok := kw.Get("chat_template"); ok && !m.opt.TrustChatTemplate {
 		return nil, Refuse("chat_template in a request, without --trust-request-chat-template")
@@ -233,7 +233,7 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 		return err
 	}
 	if len(r.media) > 0 && m.visErr == nil && !m.vision.Multimodal() {
-		return Refuse("media for a model that takes text alone")
+		return Refuse("media for a text-only model")
 	}
 	size := 256
 	for i := range turns {

@@ -104,7 +104,7 @@ func (m *Model) common(endpoint string, req *body.Request, d *Draft) error {
 	if v := req.Fields["cache_salt"]; v.Type != gjson.Null {
 		var ok bool
 		if d.Salt, ok = req.Body.String(v); !ok {
-			return Refuse("cache_salt is no text")
+			return Refuse("cache_salt is not a string")
 		}
 	}
 	if err := m.room(endpoint, req, d); err != nil {
@@ -198,7 +198,7 @@ func (d *Draft) addIDs(list gjson.Result) error {
 // tokenIDs reads a list of ids as pydantic does, which accepts bools as numbers. For strings of digits,
 // which pydantic reads as numbers in some places, the error is ErrPart.
 func tokenIDs(v gjson.Result) (ids []uint32, err error) {
-	wrong := Refuse("prompt is no list of token ids")
+	wrong := Refuse("prompt is not a list of token ids")
 	ids = make([]uint32, 0, strings.Count(v.Raw, ",")+1)
 	v.ForEach(func(_, id gjson.Result) bool {
 		switch {

@@ -106,7 +106,7 @@ func (r *Reader) inlineSystem(m *body.Message) (string, error) {
 	if m.Kind == body.List {
 		return r.systemText(m.Parts)
 	}
-	text, err := r.String(m.Content, "content is no valid text")
+	text, err := r.String(m.Content, "content is not valid text")
 	if strings.HasPrefix(text, attribution) {
 		return "", nil
 	}
@@ -311,7 +311,7 @@ func (m *Model) toolsMessages(req *body.Request) (template.Value, error) {
 	if raw.Type == gjson.Null {
 		return template.None, nil
 	}
-	list, err := List(req.Body, raw, "tools is no list")
+	list, err := List(req.Body, raw, "tools is not a list")
 	if err != nil || choice == "none" && m.opt.ExcludeToolsOnNone {
 		return template.None, err
 	}

@@ -31,7 +31,7 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 	}
 	var turns []Turn
 	if v := req.Fields["instructions"]; v.Type != gjson.Null {
-		text, err := r.String(v, "instructions is no text")
+		text, err := r.String(v, "instructions is not a string")
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 		return ErrMany
 	}
 	if err != nil || len(items) == 0 {
-		return Refuse("input is empty, or holds what is no object")
+		return Refuse("input is empty, or holds what is not an object")
 	}
 	first := len(turns)
 	for i := range items {
@@ -234,7 +234,7 @@ func (m *Model) toolsResponses(req *body.Request) (template.Value, error) {
 	if raw.Type == gjson.Null || req.Fields["tool_choice"].String() == "none" && m.opt.ExcludeToolsOnNone {
 		return template.None, nil
 	}
-	list, err := List(req.Body, raw, "tools is no list")
+	list, err := List(req.Body, raw, "tools is not a list")
 	if err != nil || len(list.Items()) == 0 {
 		return template.None, err
 	}

@@ -13,7 +13,7 @@ func (m *Model) toolList(req *body.Request) (template.Value, error) {
 	if raw.Type == gjson.Null {
 		return template.None, nil
 	}
-	list, err := List(req.Body, raw, "tools is no list")
+	list, err := List(req.Body, raw, "tools is not a list")
 	if err != nil || len(list.Items()) == 0 {
 		return template.None, err
 	}
@@ -42,7 +42,7 @@ func (m *Model) toolParser() error {
 func OpenAITools(list template.Value, _ gjson.Result) (template.Value, error) {
 	return EachOf(list.Items(), func(tool template.Value) (template.Value, error) {
 		if kind, ok := tool.Get("type"); ok && kind.Text() != "function" {
-			return template.None, Refuse("tool that is no function")
+			return template.None, Refuse("tool that is not a function")
 		}
 		return openAITool(tool.Field("function"), tool.Field("defer_loading"))
 	})

@@ -177,7 +177,7 @@ func (r *Reader) turns(messages []body.Message) ([]Turn, error) {
 		t.Role, t.Kind, t.Message = m.Role, m.Kind, m
 		switch m.Kind {
 		case body.Text:
-			text, err := r.String(m.Content, "content is no valid text")
+			text, err := r.String(m.Content, "content is not valid text")
 			if err != nil {
 				return nil, err
 			}

@@ -360,7 +360,7 @@ func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) 
 		d.Why = anotherPart
 	}
 	if rd.reuse == prompt.Recomputed {
-		d.Why = "the engine reads no cache for this request"
+		d.Why = "the engine bypasses its cache for this request"
 	}
 	if d.Partial = x.opt.Index.Partial(x.chosen.ID); d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"

@@ -116,7 +116,7 @@ func (x *decision) decide(ctx context.Context) {
 		if x.followAnswer(x.req.Stored) {
 			x.placed("the worker that keeps the answer")
 		} else {
-			x.placed("whose answer it is is not known")
+			x.placed("the worker that keeps the answer is not known")
 		}
 	case x.req.Body == nil:
 		x.takeSide()

@@ -33,7 +33,7 @@ const (
 
 func newShed() *prometheus.CounterVec {
 	shed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_shed_total",
-		Help: "Requests answered 429 because workers have as many as they may: full; share (its tenant has more than others, and little is free); priority (it is not urgent, and little is free)."},
+		Help: "Requests answered 429 because workers are at max_in_flight, by reason: full; share (few places left, and its tenant has more than others); priority (few places left, and it is not urgent)."},
 		[]string{"model", "why"})
 	return shed
 }
@@ -46,7 +46,7 @@ func (x *decision) shed(why, says string) *Refusal {
 }
 
 func (x *decision) full() *Refusal {
-	return x.shed(shedFull, "all workers have as many requests as they may")
+	return x.shed(shedFull, "all workers have reached their limit of requests")
 }
 
 // unfair refuses a request that would take a place kept for others.
@@ -67,7 +67,7 @@ func (x *decision) unfair() *Refusal {
 	case x.req.Priority < 0 && free*keptForUrgent <= places:
 		return x.shed(shedPriority, "few places are free, and the request is not urgent")
 	case free*keptForFew <= places && mine > 0 && (mine == all || mine*tenants > all):
-		return x.shed(shedShare, "few places are free, and others have fewer")
+		return x.shed(shedShare, "few places are free, and other tenants use fewer")
 	}
 	return nil
 }

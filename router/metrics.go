@@ -43,28 +43,28 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		decisions: vec("decisions_total", "Decisions by the ladder step that they were taken on; refused: the client was answered at once.", "model", "reason"),
-		down:      vec("steps_down_total", "Decisions by what kept them from being exact.", "why"),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, body in hand.",
+		decisions: vec("decisions_total", "Decisions by the step (how much was known) that they were taken on; refused: the client got an error at once.", "model", "reason"),
+		down:      vec("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, once the body is complete.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
 		prompt:    vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
 		cached:    vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
 		offloaded: vec("predicted_offloaded_tokens_total", "Prompt tokens, of those predicted to be cached, that the chosen worker has to fetch from a lower tier: CPU, disk or a shared store.", "model"),
-		held:      vec("held_tokens_total", "Prompt tokens that the worker held which held most of its prompt.", "model"),
-		regret:    vec("regret_tokens_total", "Prompt tokens held elsewhere and not on the chosen worker, by why it was chosen.", "model", "why"),
-		late:      vec("regret_seconds_total", "Time that chosen workers take to prefill them, by the rate that each has shown.", "model", "why"),
-		asked:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that told how many of them were cached; needs envoy.token_usage. Not counted: a 0 of SGLang, requests with several prompts, prefill and decode apart.", "model"),
+		held:      vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
+		regret:    vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by the reason of the choice.", "model", "why"),
+		late:      vec("regret_seconds_total", "Time to prefill those tokens, at each chosen worker's measured rate.", "model", "why"),
+		asked:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that reported cached tokens; needs envoy.token_usage. Not counted: a 0 of SGLang, requests with several prompts, prefill and decode apart.", "model"),
 		found:     vec("engine_cached_tokens_total", "Of them, those that were cached, as the engine counted.", "model"),
-		outcomes:  vec("outcomes_total", "Ended requests by the worker that had them last and status class; other: an address that is no known worker's.", "worker", "code"),
+		outcomes:  vec("outcomes_total", "Ended requests by their last worker and status class; other: an address that is no known worker's.", "worker", "code"),
 		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction: equal, fewer, more; fewer_than_bound and more_than_bound where it was a bound.", "model", "verdict"),
 		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact: equal, differs.", "model", "verdict"),
-		removed:   vec("removed_fields_total", "Fields that clients must not send, taken out of request bodies.", "field"),
-		stored:    vec("stored_answers_total", "Answers of /v1/responses whose worker was learned; requests that name one: found, or unknown (forgotten, or given before a restart or through another replica), which go anywhere.", "what"),
+		removed:   vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
+		stored:    vec("stored_answers_total", "Answers of /v1/responses whose worker was recorded; requests that refer to one: found, or unknown (evicted, or from before a restart or another replica) and routed to any worker.", "what"),
 		moved:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
 		corrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
 		failures:  vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
-		missing:   vec("role_missing_total", "Requests of a fleet with roles for which no worker with the role was there: prefill, done where it is decoded; encode, done where it is prefilled.", "model", "role"),
-		inTime:    vec("slo_decisions_total", "Requests whose client said by when it wants its first token (x-slo-ttft-ms): in time, as some worker is expected to be; or late, as all are.", "model", "outcome"),
+		missing:   vec("role_missing_total", "Requests for which no worker of a role was available: prefill (done by the decode worker); encode (done by the prefill worker).", "model", "role"),
+		inTime:    vec("slo_decisions_total", "Requests with a deadline for the first token (x-slo-ttft-ms): in time, if some worker is expected to meet it; late, if none is.", "model", "outcome"),
 		shed:      newShed(),
 		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
@@ -80,7 +80,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	reg.MustRegister(r.waiters.total, m.decisions, m.down, m.seconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures, m.missing, m.inTime, m.shed, r.opt.Report,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
-		gauge("workers_out", "Workers that get trial requests only, because they fail, or nothing, because they say that they are not well.", func() (n float64) {
+		gauge("workers_out", "Workers that get only trial requests because requests fail there, or none because their health check fails.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
 				if w.Out(r.opt.Now()) != "" {
 					n++
@@ -88,12 +88,12 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return n
 		}),
-		gauge("access_log_silent", "1 while requests are decided and Envoy's access log tells of none.", r.lacks(fleet.NoReports)),
-		gauge("access_log_ends_missing", "1 while Envoy's access log tells where requests go and not how they end.", r.lacks(fleet.NoEnds)),
-		gauge("unserved_models", "Model names that requests of the last hour asked for and nobody serves; 64 stand for more.", func() float64 { return float64(len(r.Unserved())) }),
-		gauge("predictions", "Blocks predicted to be held and not confirmed.", func() float64 { return float64(r.predicted.size.Load()) }),
-		counter("predictions_dropped_total", "Predicted blocks that ended early because there was no room.", r.predicted.dropped.Load),
-		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because as many bytes as may be are being read.", func() float64 { return float64(r.lanes.queued()) }),
+		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.lacks(fleet.NoReports)),
+		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.lacks(fleet.NoEnds)),
+		gauge("unserved_models", "Model names requested in the last hour that no worker serves; at most 64 are counted.", func() float64 { return float64(len(r.Unserved())) }),
+		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 { return float64(r.predicted.size.Load()) }),
+		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.dropped.Load),
+		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.", func() float64 { return float64(r.lanes.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
 	return m
 }

@@ -32,9 +32,9 @@ func (r *Router) Run(ctx context.Context) {
 }
 
 var silences = [...]string{
-	fleet.NoReports: "requests are decided and Envoy's access log tells nothing of them: load is a guess, max_in_flight refuses nobody, failing workers are not noticed; " +
+	fleet.NoReports: "requests are decided and Envoy's access log reports none of them: load is a guess, max_in_flight is not enforced, failing workers are not noticed; " +
 		"give Envoy the access loggers that \"sightline envoy\" prints",
-	fleet.NoEnds: "Envoy's access log tells where requests go and not how they end: each counts as in flight for half an hour, max_in_flight refuses nobody; " +
+	fleet.NoEnds: "Envoy's access log reports where requests go but not their ends: each counts as in flight for half an hour, max_in_flight refuses nobody; " +
 		"give the connection manager the access logger that \"sightline envoy\" prints",
 }
 

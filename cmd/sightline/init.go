@@ -20,13 +20,13 @@ type initCmd struct {
 	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"Directory of a model's files without the weights. Default: the workers' own path, Hugging Face's cache, or the hub of $HF_ENDPOINT."`
 	Out        string   `default:"." help:"Where to write sightline.yaml and envoy.yaml."`
 	Force      bool     `help:"Overwrite what is there."`
-	Calibrate  bool     `help:"Measure how fast an idle worker of each class prefills, and what an image costs there; it says what it sends. A busy worker is refused without --force."`
-	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers count cached ones."`
+	Calibrate  bool     `help:"Measure how fast an idle worker of each class prefills, and the cost of an image; prints what it sends. Busy workers are not measured without --force."`
+	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers report cached tokens."`
 }
 
 // Help is the text of `sightline init --help` besides the flags.
 func (c *initCmd) Help() string {
-	return "Asks running workers what they are, finds their models' files, writes sightline.yaml and envoy.yaml, checks them, and says what is to be switched on at the workers."
+	return "Queries running workers, finds their models' files, writes sightline.yaml and envoy.yaml, checks them, and lists what should be switched on at the workers."
 }
 
 func (c *initCmd) Run(ctx context.Context) error {
@@ -45,7 +45,7 @@ func (c *initCmd) Run(ctx context.Context) error {
 
 type calibrateCmd struct {
 	Config string `short:"c" type:"existingfile" required:"" help:"Configuration file (YAML)."`
-	Force  bool   `help:"Also workers that are busy, or do not say."`
+	Force  bool   `help:"Also measure workers that are busy or do not report whether they are."`
 }
 
 func (c *calibrateCmd) Run(ctx context.Context) error {

@@ -13,8 +13,8 @@ import (
 
 type replayCmd struct {
 	Files       []string `arg:"" type:"existingfile" help:"Decision logs, in the order of time."`
-	Config      string   `short:"c" required:"" type:"existingfile" help:"The other configuration: its mode, enforce, workers' number, block_size, prefill_rate and predicted_ttl count."`
-	CacheTokens int      `default:"400000" help:"Tokens that a worker's KV cache holds, as its log tells at the start (vLLM: GPU KV cache size)."`
+	Config      string   `short:"c" required:"" type:"existingfile" help:"The other configuration; only its mode, enforce, number of workers, block_size, prefill_rate and predicted_ttl are used."`
+	CacheTokens int      `default:"400000" help:"Tokens that a worker's KV cache holds, as its log says at startup (vLLM: GPU KV cache size)."`
 }
 
 func (c *replayCmd) Run() error {

@@ -12,7 +12,7 @@ import (
 type serveCmd struct {
 	Config      string `short:"c" type:"existingfile" required:"" help:"Configuration file (YAML)."`
 	PrintConfig bool   `help:"Print the effective configuration and exit."`
-	Check       bool   `help:"Load everything, say what is wrong, and exit."`
+	Check       bool   `help:"Load everything, report errors, and exit."`
 }
 
 func (c *serveCmd) Run(ctx context.Context) error {
@@ -33,7 +33,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	}
 	defer s.Close()
 	if c.Check {
-		fmt.Printf("%s: %d models, %d workers: good\n", c.Config, len(cfg.Models), len(cfg.Workers))
+		fmt.Printf("%s: %d models, %d workers: valid\n", c.Config, len(cfg.Models), len(cfg.Workers))
 		return nil
 	}
 	return cfg.Hide(s.Run(ctx))

@@ -11,14 +11,14 @@ import (
 )
 
 type simCmd struct {
-	Scenarios  []string  `help:"Names of the scenarios to play; default: all."`
+	Scenarios  []string  `help:"Names of the scenarios to run; default: all."`
 	Rules      []string  `help:"Names of the rules to compare; default: all."`
-	Loads      []float64 `default:"0.7" help:"Shares of what round robin bears; --loads 0.4,0.7,0.9,1.3 for all of docs/choice.md."`
-	Trace      string    `type:"existingfile" help:"A trace to play too, gzipped or not: a JSON object a line, in Mooncake's form. Its scenario has the file's name."`
+	Loads      []float64 `default:"0.7" help:"Loads as shares of round robin's capacity; --loads 0.4,0.7,0.9,1.3 for all of docs/choice.md."`
+	Trace      string    `type:"existingfile" help:"A trace to run as well, gzipped or not: one JSON object per line in Mooncake's format. The scenario is named after the file."`
 	Workers    int       `default:"16" help:"Workers that serve the trace."`
-	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots there, as one page."`
-	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces there, and play nothing."`
-	Goals      bool      `help:"Play what the goals of docs/choice.md are about instead, and say which are reached; fails where one is not."`
+	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots to this file, as one page."`
+	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces to this file and run nothing."`
+	Goals      bool      `help:"Run the scenarios of docs/choice.md's goals instead and report which goals are met; fails if one is not."`
 }
 
 func (c *simCmd) Run() error {

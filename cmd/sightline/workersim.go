@@ -18,12 +18,12 @@ type workerSimCmd struct {
 	Listen        string  `default:"127.0.0.1:8001" help:"HTTP address."`
 	Events        string  `default:"127.0.0.1:5557" help:"ZeroMQ PUB address of rank 0; rank r is at port + r."`
 	Load          string  `default:"127.0.0.1:5757" help:"Where a standalone worker publishes its load."`
-	Fingerprint   string  `name:"processor-fingerprint" help:"SGLang: of its image processor, sha256: and 64 hex digits."`
+	Fingerprint   string  `name:"processor-fingerprint" help:"SGLang: fingerprint of its image processor, sha256: and 64 hex digits."`
 	Replay        string  `default:"127.0.0.1:5657" help:"ZeroMQ replay address of rank 0."`
-	BlockSize     int     `default:"16" help:"Tokens a KV block."`
+	BlockSize     int     `default:"16" help:"Tokens per KV block."`
 	Blocks        int     `default:"4096" help:"Blocks in the cache."`
 	Ranks         int     `default:"1" help:"Data-parallel ranks."`
-	Speed         float64 `default:"1" help:"How much faster than a 7B model on one large GPU; 0: no delay at all."`
+	Speed         float64 `default:"1" help:"Speed relative to a 7B model on one large GPU; 0: no delay at all."`
 }
 
 func (c *workerSimCmd) Run(ctx context.Context) error {

@@ -50,7 +50,7 @@ func (p *Plane) watch(c *nats.Conn) {
 		case nats.CLOSED:
 			return
 		case nats.RECONNECTING:
-			p.link(nil, errors.New("NATS is away"))
+			p.link(nil, errors.New("NATS cannot be reached"))
 		default:
 			p.link(nil, nil)
 		}

@@ -208,7 +208,7 @@ func (w *writing) write(r *prompt.Reader, turns []prompt.Turn, goOn bool) (strin
 		case len(t.Items) == 1 && t.Items[0].Medium == nil && prompt.OnlyText(t.Items):
 			text = t.Items[0].Text
 		default:
-			return "", prompt.Refuse("message that is no single text")
+			return "", prompt.Refuse("message that is not a single string")
 		}
 		if role == 0 {
 			system = text

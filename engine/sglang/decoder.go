@@ -92,7 +92,7 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 			return b, err
 		}
 		if i > 0 && id != next {
-			return b, fmt.Errorf("pairs of tokens that are no sequence")
+			return b, fmt.Errorf("pairs of tokens that do not form a sequence")
 		}
 		if next, b, err = wire.ReadToken64(rest); err != nil {
 			return b, err

@@ -122,7 +122,7 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 		config = json.RawMessage(text)
 	}
 	if len(config) > 0 && json.Unmarshal(config, &c) != nil {
-		return nil, errors.New("kv_events_config is no JSON object")
+		return nil, errors.New("kv_events_config is not a JSON object")
 	}
 	for rank := 0; rank < ranks && c.Publisher == "zmq"; rank++ {
 		e := rules.EventSource{Topic: rules.Plain(c.Topic)}

@@ -113,7 +113,7 @@ func fields(r *prompt.Reader, d *template.Dict, t *prompt.Turn, role string) err
 		}
 	}
 	if raw := m.Fields["tool_calls"]; raw.Type != gjson.Null {
-		calls, err := prompt.List(r.Body, raw, "tool_calls is no list")
+		calls, err := prompt.List(r.Body, raw, "tool_calls is not a list")
 		if err == nil {
 			calls, err = prompt.EachOf(calls.Items(), withObject)
 		}
@@ -123,7 +123,7 @@ func fields(r *prompt.Reader, d *template.Dict, t *prompt.Turn, role string) err
 		d.Set("tool_calls", calls)
 	}
 	if raw := m.Fields["tools"]; raw.Type != gjson.Null {
-		list, err := prompt.List(r.Body, raw, "tools of a message is no list")
+		list, err := prompt.List(r.Body, raw, "tools of a message is not a list")
 		if err == nil {
 			list, err = tools(list, gjson.Result{})
 		}
@@ -154,7 +154,7 @@ func withObject(call template.Value) (template.Value, error) {
 			return template.None, prompt.ErrTemplateLimit
 		}
 		if err != nil || args.Dict() == nil {
-			return template.None, prompt.Refuse("a tool call's arguments are no JSON object")
+			return template.None, prompt.Refuse("a tool call's arguments are not a JSON object")
 		}
 	}
 	f := template.NewDict(2).Set("name", fn.Field("name")).Set("arguments", args)

@@ -38,7 +38,7 @@ func reuse(endpoint string, req *body.Request) prompt.Reuse {
 func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	switch {
 	case p.Raw.Type == gjson.String:
-		it.Text, err = r.String(p.Raw, "content part is no valid text")
+		it.Text, err = r.String(p.Raw, "content part is not valid text")
 	case p.Type == "text":
 		it.Text, err = r.String(p.Fields["text"], "text part without valid text")
 	case p.Type == "image_embeds":
@@ -144,7 +144,7 @@ func arguments(args template.Value) (template.Value, error) {
 		args = v
 	}
 	if args.Dict() == nil {
-		return args, prompt.Refuse("a tool call's arguments are no JSON object")
+		return args, prompt.Refuse("a tool call's arguments are not a JSON object")
 	}
 	return args, nil
 }

@@ -19,7 +19,7 @@ var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file",
 // part reads one content part: a text, or a medium. ok is false if the part does not reach the prompt.
 func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 	if p.Raw.Type == gjson.String { // a bare string in the list
-		it.Text, err = r.String(p.Raw, "content part is no valid text")
+		it.Text, err = r.String(p.Raw, "content part is not valid text")
 		return it, true, err
 	}
 	if p.Fields == nil {

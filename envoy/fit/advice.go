@@ -22,12 +22,12 @@ var advice = map[string]struct{ severity, want, fix string }{
 
 	// How it is asked.
 	"filter_disabled":      {Error, "not disabled", "take disabled: true out: Sightline is not asked on this route"},
-	"message_timeout":      {Error, "TIMEOUT, as Sightline is told", "message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
-	"message_timeout_long": {Warning, "TIMEOUT, as Sightline is told", "message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
-	"fail_closed":          {Warning, "true", "failure_mode_allow: true, or requests fail while Sightline is away"},
-	"fail_open":            {Error, "false, as on_unread is refuse", "failure_mode_allow: false, or bodies reach workers unread while Sightline is away"},
+	"message_timeout":      {Error, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
+	"message_timeout_long": {Warning, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
+	"fail_closed":          {Warning, "true", "failure_mode_allow: true, or requests fail while Sightline is down"},
+	"fail_open":            {Error, "false, as on_unread is refuse", "failure_mode_allow: false, or bodies reach workers unread while Sightline is down"},
 	"observability_mode":   {Error, "false", "take it out: Envoy does not wait for the choice"},
-	"allow_mode_override":  {Warning, "true", "allow_mode_override: true, so that what is no inference streams through and is not buffered"},
+	"allow_mode_override":  {Warning, "true", "allow_mode_override: true, so that other requests than inference stream through unbuffered"},
 	"grpc_message_limit":   {Error, "BODY_LIMIT and more", "envoy_grpc without max_receive_message_length: an edited body comes back in one message"},
 	"sightline_http2":      {Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
 	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "take both over from the cluster sightline that " +
@@ -48,18 +48,18 @@ var advice = map[string]struct{ severity, want, fix string }{
 		"of more than some KB are truncated, and even later some were (#43983)"},
 
 	// How its choice is applied.
-	"route_cache": {Error, "CLEAR", "route_cache_action: CLEAR, or the route for x-target-worker is never looked for"},
+	"route_cache": {Error, "CLEAR", "route_cache_action: CLEAR, or Envoy does not select the route for x-target-worker"},
 	"choice_not_read": {Error, "override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
-		"have the cluster read it there: Sightline says it nowhere else, and choices are ignored"},
+		"have the cluster read it from there: Sightline writes it nowhere else, so choices are ignored"},
 	"header_removed": {Error, "not here", "remove it in an upstream header_mutation filter: here it is gone before the worker is dialled (503)"},
 	"cluster_type": {Error, "STATIC, STRICT_DNS or EDS", "make it STRICT_DNS, or list the workers: " +
 		"Envoy knows no single worker of such a cluster, and could not follow a choice"},
 	"cluster_unknown": {Error, "a cluster of this name", "add it; or, if a control plane tells it, give the admin address of a running Envoy"},
-	"worker_unknown":  {Warning, "all workers of Sightline's", "add it: a choice of it is not followed"},
+	"worker_unknown":  {Warning, "all of Sightline's workers", "add it: requests cannot be sent to a worker that is not listed"},
 	"any_address": {Warning, "an upstream_rbac filter with the workers' networks", "envoy.worker_networks in Sightline's configuration and " +
 		"\"sightline envoy\" print it; on a composite cluster, not on its parts, where it is silently not applied"},
-	"steering_headers": {Warning, "removed before the first route is looked for", "early_header_mutation_extensions as \"sightline envoy --for\" prints them: " +
-		"with Sightline away a client chooses the worker, or any address"},
+	"steering_headers": {Warning, "removed before the first route selection", "early_header_mutation_extensions as \"sightline envoy --for\" prints them: " +
+		"while Sightline is down a client could choose the worker, or any address"},
 
 	// What Envoy sends to Sightline.
 	"access_log":      {Warning, "an http_grpc access log to it", "add the logs that \"sightline envoy --for\" prints: Sightline knows each worker's load and health by it"},
@@ -67,11 +67,11 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
 
 	// What ends a generation.
-	"route_timeout":       {Warning, "0s, no end", "timeout: 0s, and no other: a generation takes minutes"},
+	"route_timeout":       {Warning, "0s, no end", "timeout: 0s, and no other: a generation can take minutes"},
 	"stream_idle_timeout": {Warning, "3600s", "stream_idle_timeout: 3600s: an engine may think for minutes before the first byte, and between bytes"},
-	"request_timeout":     {Warning, "60s and more", "request_timeout: 60s or more: pictures over a slow line take longer"},
+	"request_timeout":     {Warning, "60s and more", "request_timeout: 60s or more: pictures over a slow connection take longer"},
 	"retries": {Warning, "connect-failure,refused-stream,reset",
-		"retry_on: connect-failure,refused-stream,reset: engines answer 500 to requests that are merely wrong: each would be computed several times"},
+		"retry_on: connect-failure,refused-stream,reset: engines also answer 500 to invalid requests: each would be computed several times"},
 	"circuit_breakers": {Warning, "4096 and more; 64 retries and more",
 		"raise them: what is above gets 503, and a worker that dies takes all of its requests into a retry at once"},
 	"worker_health": {Note, "either", "health_checks: [{ timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, " +
@@ -79,7 +79,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 
 	// What cannot be checked.
 	"envoy_version":    {Error, "1.36 or later", "take a newer Envoy"},
-	"no_route":         {Error, "one", "check the file; what a control plane tells (RDS, LDS) is seen at the admin address of a running Envoy"},
+	"no_route":         {Error, "one", "check the file; configuration from a control plane (RDS, LDS) is visible only at the admin address of a running Envoy"},
 	"routes_elsewhere": {Note, "the routes", "give the admin address of a running Envoy: its routes come from a control plane"},
 	"which_clusters":   {Note, "workers alone", "name those of the workers (--cluster NAME,…), or give Sightline's configuration with them (-c)"},
 }

@@ -74,7 +74,7 @@ func Missing(b Bootstrap, w Want) ([]Piece, error) {
 // Apply returns the file with the pieces added, as YAML without its comments. b must have been read from a file.
 func Apply(b Bootstrap, pieces []Piece) ([]byte, error) {
 	if b.file == nil {
-		return nil, errors.New("what a running Envoy tells cannot be written back: give its envoy.yaml")
+		return nil, errors.New("a running Envoy's configuration cannot be written back: give its envoy.yaml")
 	}
 	v := b.file
 	// From the end, so that a piece added before an element does not move the places of later ones.
@@ -88,7 +88,7 @@ func Apply(b Bootstrap, pieces []Piece) ([]byte, error) {
 		there, _ := get(v, p.at)
 		list, ok := there.([]any)
 		if !ok && there != nil {
-			return nil, fmt.Errorf("%s is no list", p.Where)
+			return nil, fmt.Errorf("%s is not a list", p.Where)
 		}
 		at := len(list)
 		if p.before >= 0 {

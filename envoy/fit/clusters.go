@@ -116,7 +116,7 @@ func (c *checker) allowed(name string, there placed[*clusterv3.Cluster]) {
 		return // it has no such filter
 	}
 	if !c.guarded(there.of) {
-		c.find("any_address", there.at.to("typed_extension_protocol_options"), name+" dials whatever x-target-worker says")
+		c.find("any_address", there.at.to("typed_extension_protocol_options"), name+" dials any address that x-target-worker names")
 	}
 }
 
@@ -186,7 +186,7 @@ func (c *checker) sightlines(s *site, name string) {
 	there, ok := c.cluster(name)
 	for i, part := range c.parts() {
 		if _, ok := c.cluster(part); !ok && name == "sightline" {
-			c.miss("cluster "+part, "add", "Where Sightline is; one that hangs is found by its health check and not by each request.",
+			c.miss("cluster "+part, "add", "Sightline's address; a hanging instance is detected by its health check instead of by each request.",
 				path{"static_resources", "clusters"}, path{"static_resources", "clusters", i}, nil)
 		}
 	}

@@ -89,7 +89,7 @@ func Print(out io.Writer, findings []Finding, pieces []Piece) error {
 		fmt.Fprintf(&b, "---\n# missing: %s. %s\n# %s %s\n%s", p.Name, p.Why, p.How, p.Where, p.YAML)
 	}
 	if b.Len() == 0 {
-		b.WriteString("# nothing is missing, and nothing is wrong\n")
+		b.WriteString("# nothing is missing, nothing is wrong\n")
 	}
 	_, err := out.Write(b.Bytes())
 	return err

@@ -61,7 +61,7 @@ func (c *checker) elsewhere(s *site, at path, routes *routev3.RouteConfiguration
 	if s.ours.of != nil && s.hcm.GetHttpFilters()[s.index].GetDisabled() {
 		return
 	}
-	c.miss("other_routes", "set", "What goes to other services does not ask Sightline.", at.to("typed_per_filter_config", s.name),
+	c.miss("other_routes", "set", "Requests for other services do not ask Sightline.", at.to("typed_per_filter_config", s.name),
 		genHost.to("routes", -1, "typed_per_filter_config", filterName), nil)
 }
 
@@ -133,7 +133,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 		if _, more := takes(w.of.GetMatch(), "/v1/files"); more { // requests that must not be repeated take this route too
 			from = genHost.to("routes", -1, "route", "retry_policy")
 		}
-		c.miss("retries", "set", "What never reached a worker, or produced no byte of an answer, is tried again: at Sightline's next choice.", place, from, nil)
+		c.miss("retries", "set", "Requests that never reached a worker, or got no byte of an answer, are retried at Sightline's next choice.", place, from, nil)
 	}
 	for _, on := range strings.Split(retry.GetRetryOn(), ",") {
 		if on = strings.TrimSpace(on); on == "5xx" || on == "gateway-error" || on == "retriable-status-codes" {
@@ -204,7 +204,7 @@ func (c *checker) path(s *site, w *way) {
 	if len(say) == 0 {
 		return
 	}
-	c.miss("route_says", "set", "Sightline is told what only this route knows: the prefix that it takes off, or the model that its workers serve.",
+	c.miss("route_says", "set", "Tells Sightline what only this route knows: the prefix that it strips, or the model that its workers serve.",
 		w.at.to("typed_per_filter_config", s.name), genHost.to("routes", -1, "typed_per_filter_config", filterName), func(any) any {
 			return object("@type", typeURL+"filters.http.ext_proc.v3.ExtProcPerRoute", "overrides", object("grpc_initial_metadata", say))
 		})

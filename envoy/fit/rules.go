@@ -284,8 +284,8 @@ func (c *checker) steering(s *site, dials bool) {
 	if dials && slices.Contains(left, "x-target-worker*") || slices.Contains(left, "x-gateway-destination-endpoint*") {
 		severity = Error
 	}
-	c.as(severity, "steering_headers", at, fmt.Sprintf("believed from clients: %s", strings.Join(left, ", ")))
-	c.miss("headers", "add", "Headers that steer are taken from clients, x-envoy-* and x-request-id among them (Envoy makes a new id).",
+	c.as(severity, "steering_headers", at, fmt.Sprintf("accepted from clients: %s", strings.Join(left, ", ")))
+	c.miss("headers", "add", "Removes steering headers that clients send, x-envoy-* and x-request-id among them (Envoy makes a new id).",
 		at, genManager.to("early_header_mutation_extensions", 0), nil)
 }
 
@@ -329,7 +329,7 @@ func (c *checker) log(s *site) {
 		c.logs("log of begins", "Which worker has a request, and which attempts failed. "+why, at.to("upstream_log"), genRouter.to("upstream_log"))
 	}
 	if !r.GetUpstreamLogOptions().GetFlushUpstreamLogOnUpstreamStream() {
-		c.miss("upstream_log_options", "set", "The line comes when the worker has the request and not when it has ended.", at.to("upstream_log_options"),
+		c.miss("upstream_log_options", "set", "The entry is written when the worker has the request, not when it has ended.", at.to("upstream_log_options"),
 			genRouter.to("upstream_log_options"), nil)
 	}
 }

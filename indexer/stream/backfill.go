@@ -28,7 +28,7 @@ type Held struct {
 }
 
 // ErrNotWhole: a feed does not know all that its rank holds, or not for certain.
-var ErrNotWhole = errors.New("what the worker holds is not wholly known")
+var ErrNotWhole = errors.New("what the worker holds is known only in part")
 
 // Held returns what the rank holds, if all of that is known and its events are live. At.Partial: the index has evicted some of it.
 // The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrNotWhole, at once if the rank is still catching up, or ctx's
@@ -116,9 +116,9 @@ type Backfill struct {
 }
 
 var (
-	errLate   = errors.New("the publisher's replay begins too late")
-	errOther  = errors.New("another Sightline has heard another message under this number")
-	errNobody = errors.New("no other router knows what the worker holds")
+	errLate   = errors.New("the publisher's replay no longer has the oldest missing message")
+	errOther  = errors.New("another Sightline received a different message with this sequence number")
+	errNobody = errors.New("no other router has all that the worker holds")
 )
 
 const (

@@ -319,7 +319,7 @@ func (f *Feed) Malformed() {
 func (f *Feed) refused(peer netip.Addr) {
 	f.update(func(s *Stats) {
 		s.Strangers++
-		s.LastError = "a connection from " + peer.String() + " was refused: that is not where the worker is"
+		s.LastError = "a connection from " + peer.String() + " was refused: it is not the worker's address"
 	})
 }
 

@@ -51,7 +51,7 @@ func (a *Lookup) Run(ctx context.Context, f *Feed) error {
 	}
 }
 
-var errMoved = errors.New("the worker has other sockets now")
+var errMoved = errors.New("the worker's sockets have changed")
 
 // follow reads z's sockets until the worker has others.
 func (a *Lookup) follow(ctx context.Context, f *Feed, z ZMQ) error {

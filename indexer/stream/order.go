@@ -268,11 +268,11 @@ func (f *Feed) replay(ctx context.Context, of func(ctx context.Context, from uin
 	case err != nil || r.answered:
 		return err
 	case r.olderAnswered:
-		return errors.New("only an older publisher answers")
+		return errors.New("only an earlier publisher of this worker answers")
 	case r.known && f.epoch == 0:
 		return errRestarted // it has not reached a number that was applied
 	case r.known:
-		return fmt.Errorf("nothing is known of message %d", r.from)
+		return fmt.Errorf("message %d is unknown", r.from)
 	}
 	if !f.started { // nothing was published yet: nothing is missing
 		f.started, f.partial = true, false

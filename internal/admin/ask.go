@@ -44,7 +44,7 @@ func Ask(ctx context.Context, q Question) ([]byte, error) {
 		if of := (*url.Error)(nil); errors.As(err, &of) {
 			err = of.Err // without the whole URL again
 		}
-		return nil, fmt.Errorf("nobody answers at %s: %w (want a Sightline's admin page, by default http://127.0.0.1:9903)", q.Base, err)
+		return nil, fmt.Errorf("nothing answers at %s: %w (want a Sightline's admin page, by default http://127.0.0.1:9903)", q.Base, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, q.Most+1))

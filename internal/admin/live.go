@@ -103,7 +103,7 @@ func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
 	if len(c.watching) >= watchers {
 		c.mu.Unlock()
 		c.state.NoRoom("pages")
-		http.Error(w, "too many watch the page", http.StatusServiceUnavailable)
+		http.Error(w, "too many clients watch the page", http.StatusServiceUnavailable)
 		return
 	}
 	if c.sent == nil {

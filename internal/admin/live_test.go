@@ -153,8 +153,8 @@ func TestSaved(t *testing.T) {
 		rate float64
 		want saved
 	}{
-		{router.Totals{}, 0, saved{"–", "nothing was asked yet", "–", "GPU-hours", "nothing was asked yet"}},
-		{router.Totals{Prompt: 1000, Cached: 250}, 0, saved{"25 %", "250 of 1000, predicted; no engine has told its count", "–", "GPU-hours", "no worker has shown yet how fast it prefills"}},
+		{router.Totals{}, 0, saved{"–", "no requests yet", "–", "GPU-hours", "no requests yet"}},
+		{router.Totals{Prompt: 1000, Cached: 250}, 0, saved{"25 %", "250 of 1000, predicted; no engine has reported its count", "–", "GPU-hours", "no worker has shown yet how fast it prefills"}},
 		{router.Totals{Prompt: 1, EnginePrompt: 144_000_000, EngineCached: 72_000_000}, 10_000,
 			saved{"50 %", "72.0 M of 144.0 M, as the engines counted", "2", "GPU-hours", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
 		{router.Totals{EnginePrompt: 40_000, EngineCached: 20_000}, 10_000,

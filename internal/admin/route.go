@@ -74,7 +74,7 @@ func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request
 	query := r.URL.Query() // the body is not a form, whatever its content type
 	path := steering.Canonical(cmp.Or(query.Get("path"), steering.Chat))
 	if !steering.IsEndpoint(path) {
-		http.Error(w, "path is none that takes a prompt (want one such as "+steering.Chat+")", http.StatusBadRequest)
+		http.Error(w, "path is not an endpoint that takes a prompt (want one such as "+steering.Chat+")", http.StatusBadRequest)
 		return nil, nil, false
 	}
 	select {
@@ -156,7 +156,7 @@ func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, err := netip.ParseAddrPort(end.Address); err != nil && end.Address != "" {
-		http.Error(w, "address is none (want ip:port)", http.StatusBadRequest)
+		http.Error(w, "address is not valid (want ip:port)", http.StatusBadRequest)
 		return
 	}
 	o := router.Outcome{ID: known.ID, Phase: router.Ended, Addr: cmp.Or(end.Address, known.Used, known.Addr), Code: end.Code, Answered: true, CachedTokens: -1,

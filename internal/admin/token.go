@@ -36,15 +36,15 @@ func (a Access) Guard(next http.Handler) http.Handler {
 		switch {
 		case reads && (r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"):
 		case sameSite.Check(r) != nil:
-			http.Error(w, "a browser sent this from another site's page", http.StatusForbidden)
+			http.Error(w, "a browser sent this from a page of another site", http.StatusForbidden)
 			return
 		case known, here:
 		case token == "" && a.Loopback && IsLoopback(r.Host):
-			http.Error(w, "admin_token is not set, and without it nothing may be POSTed (set it in the configuration, and give it here: --token, or Authorization: Bearer)", http.StatusForbidden)
+			http.Error(w, "admin_token is not set, and POST requires it (set it in the configuration and send it: --token, or Authorization: Bearer)", http.StatusForbidden)
 			return
 		case token == "":
-			http.Error(w, "admin_token is not set: beyond loopback there are /healthz, /readyz and /metrics alone, and nothing may be POSTed "+
-				"(set admin_token in the configuration; to look, bind admin to 127.0.0.1 and call it so)", http.StatusForbidden)
+			http.Error(w, "admin_token is not set: beyond loopback only /healthz, /readyz and /metrics are served, and no POST "+
+				"(set admin_token in the configuration; to see the page without one, bind admin to 127.0.0.1 and use that address)", http.StatusForbidden)
 			return
 		default:
 			w.Header().Set("WWW-Authenticate", `Basic realm="Sightline: any user, admin_token as password", charset="UTF-8"`)

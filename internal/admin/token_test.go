@@ -61,7 +61,7 @@ func TestAccess(t *testing.T) {
 			if w.Code != c.want[i] {
 				t.Errorf("%s, token configured %t, on loopback %t: status %d, want %d", c.what, a.Token() != "", a.Loopback, w.Code, c.want[i])
 			}
-			if says := w.Body.String(); c.what == "an operator's POST" && i == 0 && (strings.Contains(says, "beyond loopback") || !strings.Contains(says, "nothing may be POSTed")) {
+			if says := w.Body.String(); c.what == "an operator's POST" && i == 0 && (strings.Contains(says, "beyond loopback") || !strings.Contains(says, "POST requires it")) {
 				t.Errorf("%s from this machine is told %q", c.what, says)
 			}
 			asks := w.Header().Get("WWW-Authenticate") != ""

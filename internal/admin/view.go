@@ -96,7 +96,7 @@ func (c *cockpit) view(worker, image string) *view {
 	}
 	v.Unserved = s.Router.Unserved()
 	if s.Others != nil {
-		v.Others = "no other Sightline is heard"
+		v.Others = "no other Sightline heard"
 		if n, ago := s.Others(); n > 0 {
 			v.Others = fmt.Sprintf("shared with %d other Sightlines, all heard within %.1f s", n, math.Ceil(ago.Seconds()*10)/10)
 		}
@@ -149,10 +149,10 @@ func (c *cockpit) fleet(v *view) {
 func savedOf(t router.Totals, rate float64) saved {
 	part, whole, how := t.EngineCached, t.EnginePrompt, "as the engines counted"
 	if whole == 0 {
-		part, whole, how = t.Cached, t.Prompt, "predicted; no engine has told its count"
+		part, whole, how = t.Cached, t.Prompt, "predicted; no engine has reported its count"
 	}
 	if whole == 0 {
-		return saved{Share: "–", Of: "nothing was asked yet", Hours: "–", Unit: "GPU-hours", How: "nothing was asked yet"}
+		return saved{Share: "–", Of: "no requests yet", Hours: "–", Unit: "GPU-hours", How: "no requests yet"}
 	}
 	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s", short(float64(part)), short(float64(whole)), how),
 		Hours: "–", Unit: "GPU-hours", How: "no worker has shown yet how fast it prefills"}

@@ -27,22 +27,22 @@ import (
 type Options struct {
 	URL     string   `name:"url" xor:"side" placeholder:"URL" help:"The Envoy to measure, such as http://127.0.0.1:10000."`
 	Without string   `placeholder:"URL" help:"URL of the same workers without Sightline, for comparison."`
-	ExtProc string   `xor:"side" placeholder:"ADDR" help:"Ask Sightline itself for decisions, in an Envoy's place: host:port or unix:/path. No worker gets a request."`
-	Model   string   `help:"The model that requests name; default: the first of /v1/models."`
+	ExtProc string   `xor:"side" placeholder:"ADDR" help:"Ask Sightline itself for decisions, as Envoy would: host:port or unix:/path. No worker gets a request."`
+	Model   string   `help:"The model in requests; default: the first of /v1/models."`
 	Header  []string `sep:"none" placeholder:"NAME: VALUE" help:"A header of every request, such as 'Authorization: Bearer …'. Repeatable."`
 
 	Shape   string  `enum:"chats,images,agents" default:"images" help:"chats: turns of text; images: questions about pictures; agents: long instructions, many short steps."`
-	Reuse   float64 `default:"0.5" help:"Share of the conversations that share their beginning with another: the same picture, or the same instructions."`
-	Rate    float64 `default:"2" help:"Conversations that begin a second."`
-	Seconds float64 `default:"30" help:"For how long they begin, a round; it ends when the last one has, up to a minute later at the pace of people."`
-	Trace   string  `type:"existingfile" help:"Play a trace in Mooncake's form instead, gzipped or not; a decision log is one."`
-	Speed   float64 `default:"1" help:"How many times faster than recorded, or than people think between turns."`
-	Most    int     `default:"10000" help:"Requests a round, at most."`
-	Answer  int     `default:"64" help:"Tokens an answer, at most; 0: as the traffic has them."`
-	Clients int     `default:"64" help:"Requests open at a time, at most."`
-	Rounds  int     `default:"1" help:"Rounds per side, alternating; each uses its own words and pictures."`
-	Seed    uint64  `help:"Of the traffic; default: a random one, so that no run finds what another has left in the caches."`
-	JSON    bool    `name:"json" help:"One JSON object a side."`
+	Reuse   float64 `default:"0.5" help:"Share of conversations that begin like another one: with the same picture or the same instructions."`
+	Rate    float64 `default:"2" help:"Conversations started per second."`
+	Seconds float64 `default:"30" help:"Seconds per round in which conversations are started; the round ends with the last of them, up to a minute later at human pace."`
+	Trace   string  `type:"existingfile" help:"Replay a trace in Mooncake's format instead, gzipped or not; a decision log is such a trace."`
+	Speed   float64 `default:"1" help:"Speed-up of a trace's recorded times, or of the pauses between turns."`
+	Most    int     `default:"10000" help:"Maximum number of requests per round."`
+	Answer  int     `default:"64" help:"Maximum number of tokens per answer; 0: as the traffic says."`
+	Clients int     `default:"64" help:"Maximum number of requests in flight."`
+	Rounds  int     `default:"1" help:"Rounds per side (with and without Sightline), alternating; each uses its own words and pictures."`
+	Seed    uint64  `help:"Seed of the traffic; default: random, so that no run hits what another left in the caches."`
+	JSON    bool    `name:"json" help:"Print one JSON object per side."`
 }
 
 // Run measures and prints the results to out. It shows its progress on progress, if that is a terminal.
@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error
 // sides returns the sides to measure, the one with Sightline first.
 func (o *Options) sides(ctx context.Context) ([]*side, error) {
 	if (o.URL == "") == (o.ExtProc == "") {
-		return nil, errors.New("nothing to measure is named (want one of --url, an Envoy such as http://127.0.0.1:10000, and --ext-proc, a Sightline such as 127.0.0.1:9002)")
+		return nil, errors.New("nothing to measure is given (want one of --url, an Envoy such as http://127.0.0.1:10000, and --ext-proc, a Sightline such as 127.0.0.1:9002)")
 	}
 	if o.ExtProc != "" {
 		if o.Without != "" || o.Model == "" {
@@ -101,7 +101,7 @@ func (o *Options) sides(ctx context.Context) ([]*side, error) {
 	if o.Model == "" {
 		var err error
 		if o.Model, err = served(ctx, client, o.URL, header); err != nil {
-			return nil, fmt.Errorf("%s tells no model to ask for: %w (want an Envoy before the workers; --model NAME does without /v1/models)", o.URL, err)
+			return nil, fmt.Errorf("%s lists no model: %w (want an Envoy before the workers; --model NAME does without /v1/models)", o.URL, err)
 		}
 	}
 	through := func(name, url string) *side {

@@ -171,7 +171,7 @@ func TestRefused(t *testing.T) {
 		"no such file":         func(o *Options) { o.Trace = "nowhere" },
 		"--ext-proc needs":     func(o *Options) { o.URL, o.ExtProc = "", "127.0.0.1:1" },
 		"every request failed": func(o *Options) { o.Header = nil; o.Model = "m" },
-		"no model to ask for":  func(o *Options) { o.URL = strings.TrimPrefix(o.URL, "http://") + "/nothing"; e.fail = true },
+		"lists no model":       func(o *Options) { o.URL = strings.TrimPrefix(o.URL, "http://") + "/nothing"; e.fail = true },
 		"no request comes in":  func(o *Options) { o.Rate = 1e-9; o.Seconds = 1e-9 },
 	} {
 		o := e.options()

@@ -128,10 +128,10 @@ func report(out io.Writer, o *Options, sides []*side) error {
 	row("requests a second", func(s *side) string { return fmt.Sprintf("%.1f", float64(s.Requests)/max(s.Took.Seconds(), 0.001)) })
 	row("prompt tokens", func(s *side) string { return fmt.Sprint(s.Prompt) })
 	if o.ExtProc != "" {
-		row("of them predicted as cached", func(s *side) string { return fmt.Sprintf("%.1f %%", 100*s.hits()) })
+		row("predicted to be cached", func(s *side) string { return fmt.Sprintf("%.1f %%", 100*s.hits()) })
 		of("decision", func(s *side) times { return s.First })
 	} else {
-		row("of them cached, as engines say", func(s *side) string { return fmt.Sprintf("%.1f %%", 100*s.hits()) })
+		row("cached, as engines report", func(s *side) string { return fmt.Sprintf("%.1f %%", 100*s.hits()) })
 		of("time to first token", func(s *side) times { return s.First })
 		of("time per output token", func(s *side) times { return s.PerToken })
 		of("end to end", func(s *side) times { return s.End })

@@ -38,7 +38,7 @@ type Options struct {
 	Admin  string `placeholder:"URL" help:"A running Sightline's admin page, such as http://127.0.0.1:9903."`
 	Token  string `env:"SIGHTLINE_ADMIN_TOKEN" help:"Its admin_token; default: the configuration's."`
 	Envoy  string `placeholder:"URL" help:"Envoy's admin page, such as http://127.0.0.1:9901."`
-	File   string `short:"o" help:"Where to; default: sightline-bundle-TIME.tar.gz here. A file that is there is left alone."`
+	File   string `short:"o" help:"Output file; default: sightline-bundle-TIME.tar.gz in this directory. An existing file is not overwritten."`
 }
 
 type bundle struct {
@@ -103,7 +103,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 		err = errors.Join(err, b.add("missing.txt", []byte(b.missing.String()), now))
 		fmt.Fprintf(b.out, "\nnot in it:\n%s", b.scrub(b.missing.String()))
 	}
-	fmt.Fprintf(b.out, "\nwritten to %s; look through it before you pass it on\n", name)
+	fmt.Fprintf(b.out, "\nwritten to %s; review it before you share it\n", name)
 	return err
 }
 

@@ -58,9 +58,9 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 	case len(f.Served) == 0:
 		return r, errors.New("it serves no model")
 	case f.Requests == nil && !o.Force:
-		return r, errors.New("it does not say whether it is idle (--force measures all the same)")
+		return r, errors.New("it does not report whether it is idle (--force measures anyway)")
 	case f.Requests != nil && *f.Requests > 0 && !o.Force:
-		return r, fmt.Errorf("%d requests run or wait there, which would be measured too (--force measures all the same)", *f.Requests)
+		return r, fmt.Errorf("%d requests run or wait there and would distort the measurement (--force measures anyway)", *f.Requests)
 	case f.PrefixCaching != nil && !*f.PrefixCaching:
 		return r, errors.New("its prefix caching is off: nothing comes from a cache")
 	}
@@ -93,7 +93,7 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 func (r Result) String() string {
 	s := fmt.Sprintf("prefills %.0f tokens a second", r.Rate)
 	if r.ImageTokens > 0 {
-		s += fmt.Sprintf("; an image of %d by %d pixels is %d tokens, and to encode it costs as much as %.0f more", side, side, r.ImageTokens, r.Encode)
+		s += fmt.Sprintf("; an image of %d by %d pixels is %d tokens, and encoding it costs as much as prefilling %.0f more", side, side, r.ImageTokens, r.Encode)
 	}
 	return s
 }
@@ -164,7 +164,7 @@ func (m *meter) twice(content any) (c counts, took time.Duration, err error) {
 		}
 	}
 	if took = took2[0] - took2[1]; took <= took2[0]/10 || c.tokens < 1 {
-		return c, took, fmt.Errorf("the second request of two that are alike took as long as the first (%v and %v): it did not come from a cache, or something else runs there",
+		return c, took, fmt.Errorf("the second of two identical requests took as long as the first (%v and %v): nothing was cached, or something else runs there",
 			took2[0].Round(time.Millisecond), took2[1].Round(time.Millisecond))
 	}
 	return c, took, nil

@@ -85,7 +85,7 @@ func (c *Config) check() error {
 // checkListeners requires that every listen address is valid and that no two of a process are the same.
 func (c *Config) checkListeners(bad report) {
 	if c.Listen == "unix:" {
-		bad("listen", "%q names no socket (want one such as unix:/run/sightline.sock)", c.Listen)
+		bad("listen", "%q is not a socket (want one such as unix:/run/sightline.sock)", c.Listen)
 	}
 	const least = 16
 	if n := len(c.AdminToken); n > 0 && n < least || strings.ContainsFunc(c.AdminToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -167,7 +167,7 @@ func (c *Config) checkRanges(bad report) {
 	inRange(bad, "decision_log.keep", c.DecisionLog.Keep, 1, 1000)
 	inRange(bad, "tracing.sample", c.Tracing.Sample, 0, 1)
 	if at := c.Tracing.Endpoint; at != "" && !isListener(at) {
-		bad("tracing.endpoint", "%q is no OTLP/gRPC receiver (want host:port, such as 127.0.0.1:4317)", at)
+		bad("tracing.endpoint", "%q is not an OTLP/gRPC receiver (want host:port, such as 127.0.0.1:4317)", at)
 	}
 	if c.DecisionLog.KeyFile != "" && c.DecisionLog.File == "" {
 		bad("decision_log.key_file", "given without file: nothing is written (want file too)")
@@ -192,7 +192,7 @@ func (c *Config) checkRanges(bad report) {
 		if !isHeader(*header) {
 			bad(key, "%q is not the name of a header (want one such as x-tenant)", *header)
 		} else if c.MaxInFlight == 0 {
-			bad(key, "%q shares out places, and there is no limit of them (give max_in_flight, or leave fair_share out)", *header)
+			bad(key, "%q needs a limit of requests in flight (set max_in_flight, or leave fair_share out)", *header)
 		}
 	}
 	if c.HealthEvery != 0 {

@@ -58,7 +58,7 @@ func TestClassMistakes(t *testing.T) {
 		{"block_size: 32", "block_size: many", "models[0].classes[1].block_size: "},
 		{"name: wide", "name: old", `models[0].classes[1].name: "old" is also the name of classes[0]`},
 		{"name: old, ", "", "models[0].classes[0].name: missing"},
-		{"block_size: 32", "client_uuid: trust", "models[0].classes[1].client_uuid: no key any more: "},
+		{"block_size: 32", "client_uuid: trust", "models[0].classes[1].client_uuid: no longer a key: "},
 		{"class: wide", "class: wider", `workers[1].class: "wider" is not a class of the model "m"`},
 	} {
 		mistake(t, strings.Replace(classes, c.from, c.to, 1), c.want)

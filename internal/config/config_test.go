@@ -95,11 +95,11 @@ func TestStandalone(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
 		{"lisen: x", "lisen: unknown key (did you mean listen?)"},
-		{"block_size: 16", "block_size: unknown key here (want it at models[].block_size or models[].classes[].block_size)"},
-		{small + "  zmq: tcp://10.0.0.5:5557", "zmq: unknown key here (want it at "},
+		{"block_size: 16", "block_size: unknown key here (it belongs at models[].block_size or models[].classes[].block_size)"},
+		{small + "  zmq: tcp://10.0.0.5:5557", "zmq: unknown key here (it belongs at "},
 		{"moed: observe", "moed: unknown key (did you mean mode?)"},
 		{"modles: []", "modles: unknown key (did you mean models?)"},
-		{"lisen: x\nworkers:\n- {adr: 1}\n- {addr: [1]}\nevents: {}", "events: unknown key here (want it at kubernetes.workers[].events or standalone.events or workers[].events)\nlisen: unknown key (did you mean listen?)\nworkers[0].adr: unknown key (did you mean addr?)\nworkers[1].addr: "},
+		{"lisen: x\nworkers:\n- {adr: 1}\n- {addr: [1]}\nevents: {}", "events: unknown key here (it belongs at kubernetes.workers[].events or standalone.events or workers[].events)\nlisen: unknown key (did you mean listen?)\nworkers[0].adr: unknown key (did you mean addr?)\nworkers[1].addr: "},
 		{"tenants: {required: true}", "tenants.required: true, but no header"},
 		{"tenants: {header: Authorization}", "tenants.header: \"Authorization\" is not the name"},
 		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, engine: sglang}]", "tenants.header: models[0] is sglang"},

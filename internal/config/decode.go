@@ -185,7 +185,7 @@ func fits(tree any, t reflect.Type, path string) error {
 		return errors.Join(all...)
 	}
 	if t.Kind() == reflect.Struct && t.Field(0).Tag.Get("yaml") == "url" { // its former form was a single value, which may hold a password
-		return fmt.Errorf("%s: one value, where keys and values are wanted (want url, such as {url: nats://10.0.0.4:4222})", path)
+		return fmt.Errorf("%s: one value, where keys and values are expected (want url, such as {url: nats://10.0.0.4:4222})", path)
 	}
 	text, err := yaml.Marshal(tree)
 	if err != nil {
@@ -229,7 +229,7 @@ var removed = map[string]string{
 // unknown describes an unknown key and suggests the nearest one.
 func unknown(key string, fields map[string]reflect.Type) string {
 	if why := removed[key]; why != "" {
-		return "no key any more: " + why
+		return "no longer a key: " + why
 	}
 	best, dist := "", 3
 	if len(key) > 8 {
@@ -242,7 +242,7 @@ func unknown(key string, fields map[string]reflect.Type) string {
 	}
 	if best == "" {
 		if at := placesOf(key, reflect.TypeFor[Config](), ""); len(at) > 0 {
-			return fmt.Sprintf("unknown key here (want it at %s)", strings.Join(at[:min(len(at), 3)], " or "))
+			return fmt.Sprintf("unknown key here (it belongs at %s)", strings.Join(at[:min(len(at), 3)], " or "))
 		}
 		return "unknown key"
 	}

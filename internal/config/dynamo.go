@@ -37,7 +37,7 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 		return
 	}
 	if d.Plane == "jetstream" {
-		bad("dynamo.plane", "jetstream is followed no more, since only Dynamo before 1.6 publishes there (want zmq or nats)")
+		bad("dynamo.plane", "jetstream is no longer supported, since only Dynamo before 1.6 publishes there (want zmq or nats)")
 	} else {
 		bad.oneOf("dynamo.plane", d.Plane, "zmq or nats", "zmq", "nats")
 	}

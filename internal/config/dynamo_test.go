@@ -40,9 +40,9 @@ func TestDynamoMistakes(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"plane: zmq", `plane: ""`, "dynamo.plane: missing"},
 		{"plane: zmq", "plane: zmk", `dynamo.plane: "zmk" is not known (want zmq or nats)`},
-		{"plane: zmq", "plane: jetstream", "dynamo.plane: jetstream is followed no more"},
-		{"plane: zmq", "plane: nats\n  nats: nats://u:p@10.0.0.4:4222", "dynamo.nats: one value, where keys and values are wanted"},
-		{"plane: zmq", "plane: nats\n  nats: {url: a, nkey: f, token_file: g}", "dynamo.nats.token_file: given beside nkey"},
+		{"plane: zmq", "plane: jetstream", "dynamo.plane: jetstream is no longer supported"},
+		{"plane: zmq", "plane: nats\n  nats: nats://u:p@10.0.0.4:4222", "dynamo.nats: one value, where keys and values are expected"},
+		{"plane: zmq", "plane: nats\n  nats: {url: a, nkey: f, token_file: g}", "dynamo.nats.token_file: given together with nkey"},
 		{"plane: zmq", "plane: nats", "dynamo.nats.url: missing"},
 		{"discovery: /run/dynamo", `discovery: ""`, "dynamo.discovery: missing"},
 		{"plane: zmq", "plane: zmq\n  namespace: a/b", `dynamo.namespace: "a/b" is not a name`},

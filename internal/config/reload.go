@@ -12,7 +12,7 @@ import (
 func (c Config) Follow(next Config) (live Config, restart []string, err error) {
 	restart = keep(reflect.ValueOf(&next).Elem(), reflect.ValueOf(&c).Elem(), "", false, nil)
 	if err = next.check(); err != nil && len(restart) > 0 {
-		err = fmt.Errorf("with %s as at the start, which only a restart changes: %w", strings.Join(restart, ", "), err)
+		err = fmt.Errorf("with %s as at startup (only a restart changes it): %w", strings.Join(restart, ", "), err)
 	}
 	return next, restart, next.Hide(err)
 }

@@ -54,7 +54,7 @@ func (c *workersCheck) configured() {
 func (c *workersCheck) kubernetes() {
 	k := &c.Kubernetes
 	if k.API != "" && webURL(k.API) == nil {
-		c.bad("kubernetes.api", "%q is no API server (want one such as https://10.96.0.1:443)", k.API)
+		c.bad("kubernetes.api", "%q is not an API server (want one such as https://10.96.0.1:443)", k.API)
 	}
 	if len(k.Workers) == 0 && (k.API != "" || k.CAFile != "" || k.TokenFile != "") {
 		c.bad("kubernetes.workers", "none given (want a list of groups such as {service: vllm, port: http})")
@@ -95,7 +95,7 @@ func (c *workersCheck) any(w *Worker, path string) {
 		c.bad(path+".class", "%q is not a class of the model %q (give the name of one of its classes, or none)", w.Class, w.Model)
 	}
 	if w.MaxInFlight != 0 && c.MaxInFlight == 0 {
-		c.bad(path+".max_in_flight", "%d, and there is no limit for the others (give max_in_flight too)", w.MaxInFlight)
+		c.bad(path+".max_in_flight", "%d, but other requests have no limit (give max_in_flight too)", w.MaxInFlight)
 	}
 	inRange(c.bad, path+".max_in_flight", w.MaxInFlight, 0, 1<<20)
 	inRange(c.bad, path+".ranks", w.Ranks, 0, maxRanks)
@@ -120,7 +120,7 @@ func (c *workersCheck) eventKeys(e *Events, path string) {
 		switch {
 		case !source.given:
 		case first != "":
-			c.bad(path+".events."+source.key, "given beside %s (want one source of a worker's events)", first)
+			c.bad(path+".events."+source.key, "given together with %s (want one source of a worker's events)", first)
 		default:
 			first = source.key
 		}
@@ -147,12 +147,12 @@ func (c *workersCheck) eventsOf(w *Worker, class *Class, path string) {
 	heard := e.ZMQ != "" || e.HTTP != "" || e.Auto || e.NATS
 	switch {
 	case heard && class.Dynamo():
-		c.bad(path+".events", "its model goes by Dynamo's hashes, which only the workers of the section dynamo tell "+
+		c.bad(path+".events", "its model uses Dynamo's hashes, which only the workers of the section dynamo report "+
 			"(want block_hash: sightline for workers whose own events are heard)")
 	case e.Load != "" && (w.Ranks > 0 || !class.Rules().TellsLoad):
-		c.bad(path+".events.load", "given with ranks, or for another engine than trtllm (only NVIDIA's standalone example tells its load so)")
+		c.bad(path+".events.load", "given with ranks, or for another engine than trtllm (only NVIDIA's standalone example reports its load this way)")
 	case e.Auto && class.Rules().FindEvents == nil:
-		c.bad(path+".events.auto", "true, but only SGLang and vLLM 0.31 and later tell their sockets (want zmq or nats for %s %s)",
+		c.bad(path+".events.auto", "true, but only SGLang and vLLM 0.31 and later report their sockets (want zmq or nats for %s %s)",
 			class.Engine, class.EngineVersion)
 	case e.HTTP != "" && !class.Rules().EventsOverHTTP:
 		c.bad(path+".events.http", "only engine trtllm offers its events over HTTP, and these workers have engine %q", class.Engine)

@@ -190,7 +190,7 @@ func judge(load []request, got []answer, workers int) error {
 		bad = append(bad, fmt.Sprintf("%d of %d workers got requests", len(busy), workers))
 	}
 	if len(bad) > 0 {
-		return errors.New("not as it should be:\n  " + strings.Join(bad, "\n  "))
+		return errors.New("unexpected results:\n  " + strings.Join(bad, "\n  "))
 	}
 	return nil
 }

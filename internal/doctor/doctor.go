@@ -27,11 +27,11 @@ type Options struct {
 	Envoy    string        `placeholder:"FILE|URL" help:"An envoy.yaml, a saved config dump, or an Envoy's admin page such as http://127.0.0.1:9901; default: that of envoy.admin, if it answers."`
 	Admin    string        `placeholder:"URL" help:"A running Sightline's admin page; default: that of the configuration's admin, if it answers."`
 	Agent    []string      `placeholder:"URL,…" help:"Agents' admin pages."`
-	Pre      bool          `help:"Look at files alone, before anything runs."`
-	Canary   bool          `negatable:"" default:"true" help:"Send each worker a small prompt twice, and Envoy, where it answers, one more pair, forged headers and a body of body_limit."`
-	Patience time.Duration `default:"3s" help:"How long an answer, or an event, is waited for."`
-	Watch    time.Duration `placeholder:"EVERY" help:"Repeat at this interval until interrupted, and print what has changed."`
-	JSON     bool          `help:"As one JSON object: status, and a list of code, category, title, verdict, evidence, fix, link."`
+	Pre      bool          `help:"Check only files, before anything runs."`
+	Canary   bool          `negatable:"" default:"true" help:"Send each worker a small prompt twice; and Envoy, if it answers, another pair, forged headers and a body of body_limit."`
+	Patience time.Duration `default:"3s" help:"How long to wait for an answer or an event."`
+	Watch    time.Duration `placeholder:"EVERY" help:"Repeat at this interval until interrupted and print changes."`
+	JSON     bool          `help:"Print one JSON object: status, and a list of code, category, title, verdict, evidence, fix, link."`
 
 	Out   io.Writer `kong:"-"`
 	Color bool      `kong:"-"`
@@ -76,37 +76,37 @@ var checks = []struct {
 	{"SL0102", "prefix caching is on: the same prompt again is found cached", prefixCaching},
 	{"SL0104", "answers count cached tokens", countsCached},
 	{"SL0105", "every model and role has a worker that gets requests", roles},
-	{"SL0106", "workers tell their load", loads},
-	{"SL0202", "plain text becomes the same tokens here and there", tokenizers},
-	{"SL0201", "conversations become the same tokens here and there", templates},
-	{"SL0204", "pictures become the same tokens and names here and there", pictures},
+	{"SL0106", "workers report their load", loads},
+	{"SL0202", "plain text has the same tokens in Sightline and at the worker", tokenizers},
+	{"SL0201", "conversations have the same tokens in Sightline and at the worker", templates},
+	{"SL0204", "pictures have the same tokens and hashes in Sightline and at the worker", pictures},
 	{"SL0203", "prompts are longer than a block", shortPrompts},
-	{"SL0205", "requests find what was computed before", hits},
+	{"SL0205", "requests hit what was computed before", hits},
 	{"SL0301", "workers publish KV events", published},
 	{"SL0303", "event sockets are reached where they are configured", sockets},
-	{"SL0304", "events that were missed can be asked for", replays},
+	{"SL0304", "missed events can be replayed", replays},
 	{"SL0308", "every worker has an event socket of its own", oneSocketEach},
-	{"SL0305", "events of offloaded blocks say what the blocks hold", offloaded},
+	{"SL0305", "events of offloaded blocks carry the blocks' tokens", offloaded},
 	{"SL0306", "storage media of events are known", media},
 	{"SL0309", "events are read whole: no unknown keys, nothing lost", eventStreams},
-	{"SL0302", "workers name equal blocks alike", hashes},
+	{"SL0302", "workers give equal blocks the same hash", hashes},
 	{"SL0307", "workers' clocks agree with ours", clocks},
 	{"SL0401", "Envoy takes bodies as large as Sightline does", bodies},
 	{"SL0402", "messages between Envoy and Sightline may be as large as bodies", ofEnvoy("SL0402")},
-	{"SL0403", "Envoy waits for Sightline as long as it is told, and no longer", ofEnvoy("SL0403")},
-	{"SL0404", "requests go on while Sightline is away", ofEnvoy("SL0404")},
+	{"SL0403", "Envoy waits for Sightline as long as configured", ofEnvoy("SL0403")},
+	{"SL0404", "requests go on while Sightline is down", ofEnvoy("SL0404")},
 	{"SL0405", "bodies are read and streamed by one filter", ofEnvoy("SL0405")},
 	{"SL0406", "circuit breakers leave room for a batch", ofEnvoy("SL0406")},
 	{"SL0407", "clients cannot choose a worker", steered},
 	{"SL0408", "Envoy sends requests where Sightline chose", obeyed},
 	{"SL0409", "Envoy's access log tells Sightline how requests end", accessLog},
-	{"SL0410", "nothing else in Envoy's configuration will not work", ofEnvoy("SL0410")},
-	{"SL0502", "the index is fed by events, up to the length of prompts", feeds},
+	{"SL0410", "nothing else in Envoy's configuration breaks Sightline", ofEnvoy("SL0410")},
+	{"SL0502", "the index is fed by events and covers the length of prompts", feeds},
 	{"SL0503", "the index has room for what the workers' caches hold", room},
-	{"SL0504", "several Sightlines share nothing that one alone may have", replicas},
+	{"SL0504", "several Sightlines do not compete for what only one may use", replicas},
 	{"SL0505", "the running Sightline is ready", ready},
-	{"SL0601", "NATS is reached, its streams are there", reachNATS},
-	{"SL0602", "agents hear their engines and publish", agents},
+	{"SL0601", "NATS is reachable and its streams exist", reachNATS},
+	{"SL0602", "agents receive their engines' events and publish them", agents},
 }
 
 // report is a check's result under construction.

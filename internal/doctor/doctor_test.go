@@ -240,7 +240,7 @@ type mistake struct {
 // mistakes are those made in the field, most frequent first; some occur in several forms.
 var mistakes = []mistake{
 	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher":"zmq"`, func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
-	{"1 other topic", "SL0301", Error, `its topic is "kv", asked for is "other"`, "--kv-events-config", func(f *fleet) {
+	{"1 other topic", "SL0301", Error, `its topic is "kv", subscribed to is "other"`, "--kv-events-config", func(f *fleet) {
 		f.sim = func(_ int, c *sim.Config) { c.Topic = "kv" }
 		f.config = pairs(`replay: "A-REPLAY"`, `replay: "A-REPLAY", topic: other`)
 	}},
@@ -252,16 +252,16 @@ var mistakes = []mistake{
 	{"4 chat template", "SL0201", Error, "a, one turn: first difference at token ", "chat_template", func(f *fleet) { f.sim = only(reads("/v1/chat/completions", first)) }},
 	{"5 tokenizer", "SL0202", Error, "a, text: first difference at token 0, ours ", "of the same commit", func(f *fleet) { f.sim = only(reads("/v1/completions", first)) }},
 	{"6 served name", "SL0103", Error, `a: the worker serves no model called "sim-vl"`, "--served-model-name sim-vl", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.ServedName = "other" }) }},
-	{"6 --model", "SL0103", Error, `a: configured "sim-vl", the worker says "org/sim-vl"`, "engine_model: org/sim-vl", func(f *fleet) {
+	{"6 --model", "SL0103", Error, `a: configured "sim-vl", the worker reports "org/sim-vl"`, "engine_model: org/sim-vl", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) { c.Model, c.ServedName = "org/sim-vl", lab.ModelName })
 	}},
-	{"6 requests for others", "SL0103", Warning, `requests name models that nobody serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
+	{"6 requests for others", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
 		f.page.decisions = append(f.page.decisions, router.Recent{Asked: "gpt-5", Reason: router.Load})
 	}},
-	{"6 requests for others, an hour ago", "SL0103", Warning, `requests name models that nobody serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
+	{"6 requests for others, an hour ago", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
 		f.page.unserved = []string{"gpt-5"}
 	}},
-	{"7 hash seed", "SL0302", Warning, "a and b name the same block otherwise", "PYTHONHASHSEED=0", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashSeed = "7" }) }},
+	{"7 hash seed", "SL0302", Warning, "a and b give the same block different hashes", "PYTHONHASHSEED=0", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashSeed = "7" }) }},
 	{"7 hash algorithm", "SL0302", Warning, "a hashes with sha256, b with sha256_cbor", "--prefix-caching-hash-algo", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashAlgo = vllmid.SHA256 }) }},
 	{"8 event socket refuses", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:", "publish at tcp://*:PORT (not at localhost)", func(f *fleet) { f.up = func(w []*sim.Worker) { w[0].StopEvents() } }},
 	{"8 wrong port", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:9: ", `events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://127.0.0.1:9") }},
@@ -273,16 +273,16 @@ var mistakes = []mistake{
 		const rank = `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:3000%d","replay_endpoint":"tcp://*:3000%d"}`
 		f.proxy = says("/kv_event_sources", fmt.Sprintf(`{"0":`+rank+`,"1":`+rank+`}`, 1, 2, 2, 3))
 	}},
-	{"10 offload without payload", "SL0305", Warning, "7 offloaded blocks were told without their tokens", `"self_describing_kv_events": true`, func(f *fleet) {
+	{"10 offload without payload", "SL0305", Warning, "7 offloaded blocks were reported without their tokens", `"self_describing_kv_events": true`, func(f *fleet) {
 		f.page.metrics += `sightline_events_total{worker="a",rank="0",what="unresolved"} 7` + "\n"
 	}},
-	{"11 medium", "SL0306", Warning, "a tells of blocks in HYPERRAM, a medium that is not known", "a newer Sightline", func(f *fleet) { f.page.workers[0].UnknownKey = `"medium HYPERRAM"` }},
+	{"11 medium", "SL0306", Warning, "a reports blocks in HYPERRAM, an unknown medium", "a newer Sightline", func(f *fleet) { f.page.workers[0].UnknownKey = `"medium HYPERRAM"` }},
 	{"12 short prompts", "SL0203", Warning, "8 of the last 8 prompts are shorter than a block of 16 tokens", "engines cache whole blocks", func(f *fleet) { f.decide(func(d *router.Recent) { d.PromptTokens = 12 }) }},
 	{"13 image settings", "SL0204", Error, "a, a picture: first difference at token ", "mm_processor_kwargs", func(f *fleet) { f.sim = only(reads("", shorterPictures)) }},
 	{"13 image names", "SL0204", Error, "a: the medium at token 5 has another name there", "mm_hasher_algorithm", func(f *fleet) {
 		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.MediaName, Says: "the medium at token 5 has another name there"}}
 	}},
-	{"14 cached tokens not told", "SL0104", Warning, "a: usage of its answers does not tell cached tokens", "--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
+	{"14 cached tokens not told", "SL0104", Warning, "a: the usage in its answers does not report cached tokens", "--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
 	{"15 Envoy's body limit", "SL0401", Error, "bodies above it are answered with 413", "", func(f *fleet) { f.envoy = limits("32768") }},
 	{"16 gRPC message", "SL0402", Error, "answers of more than 4194304 bytes fail", "max_receive_message_length", func(f *fleet) {
 		f.envoy = pairs("envoy_grpc: { cluster_name: sightline }", "envoy_grpc: { cluster_name: sightline, max_receive_message_length: 4194304 }")
@@ -304,7 +304,7 @@ var mistakes = []mistake{
 	}},
 	{"20 circuit breakers", "SL0406", Warning, "max_requests 1024", "raise them", func(f *fleet) { f.envoy = pairs("max_requests: 65536", "max_requests: 1024") }},
 	{"20 retries", "SL0406", Warning, "max_retries 3", "raise them", func(f *fleet) { f.envoy = pairs("max_retries: 1024", "max_retries: 3") }},
-	{"21 steering headers", "SL0407", Error, "believed from clients: x-target-worker*", "early_header_mutation_extensions", func(f *fleet) {
+	{"21 steering headers", "SL0407", Error, "accepted from clients: x-target-worker*", "early_header_mutation_extensions", func(f *fleet) {
 		f.envoy = pairs("prefix: x-target-worker }", "prefix: x-other }")
 	}},
 	{"21 any address is dialled", "SL0407", Warning, "any_address at ", "envoy.worker_networks", func(f *fleet) { f.envoy = pairs("envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC") }},
@@ -319,9 +319,9 @@ var mistakes = []mistake{
 	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, none decodes", "dynamo.component", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "prefill" }},
 	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
 	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) { f.proxy = without("/metrics") }},
-	{"24 stale", "SL0106", Warning, "the running Sightline has none that counts", "let Sightline read", func(f *fleet) { f.page.workers[0].Told = nil }},
+	{"24 stale", "SL0106", Warning, "the running Sightline has no current one", "let Sightline fetch", func(f *fleet) { f.page.workers[0].Told = nil }},
 	{"25 guesses in the place of events", "SL0502", Warning, "a: no events are configured", "events: {auto: true}", func(f *fleet) { f.config = pairs(`, events: {zmq: "A-EVENTS", replay: "A-REPLAY"}`, "") }},
-	{"25 match limit", "SL0502", Warning, "configured 1024, the worker says ", "max_model_len", func(f *fleet) { f.config = pairs("block_size: 16", "block_size: 16, max_model_len: 1024") }},
+	{"25 match limit", "SL0502", Warning, "configured 1024, the worker reports ", "max_model_len", func(f *fleet) { f.config = pairs("block_size: 16", "block_size: 16, max_model_len: 1024") }},
 	{"26 plain front end", "SL0107", Error, "a is a front end of NVIDIA Dynamo", "dynamo.frontends", func(f *fleet) {
 		f.proxy = says("/v1/models", `{"object":"list","data":[{"id":"sim-vl","object":"model","owned_by":"nvidia"}]}`)
 	}},
@@ -330,10 +330,10 @@ var mistakes = []mistake{
 		f.sim = only(func(c *sim.Config) { c.Adapters = []sim.Adapter{{Name: "cats", Path: "/cats"}} })
 	}},
 	{"28 picks not obeyed", "SL0408", Error, "8 of the last 8 requests went elsewhere than chosen, such as 10.0.0.9:8000 instead of", "x-target-worker", func(f *fleet) { f.decide(func(d *router.Recent) { d.Used = "10.0.0.9:8000" }) }},
-	{"28 the cluster reads another header", "SL0408", Error, "http_header_name: x-target-worker", "read it there", func(f *fleet) {
+	{"28 the cluster reads another header", "SL0408", Error, "http_header_name: x-target-worker", "read it from there", func(f *fleet) {
 		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-envoy-original-dst-host }")
 	}},
-	{"29 clocks", "SL0307", Warning, "a: its events are stamped -5m", "NTP", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Skew = 5 * time.Minute }) }},
+	{"29 clocks", "SL0307", Warning, "a: its events' timestamps are -5m", "NTP", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Skew = 5 * time.Minute }) }},
 	{"30 one size for another", "SL0503", Warning, "workers' caches have 800000 blocks", "index: {max_bytes: 21MiB}", func(f *fleet) {
 		f.sim = func(_ int, c *sim.Config) { c.Blocks = 400000 }
 		f.config = pairs(`admin: ""`, "admin: \"\"\nindex: {max_bytes: 16MiB}")
@@ -341,31 +341,31 @@ var mistakes = []mistake{
 
 	{"a worker that refuses", "SL0109", Error, "connection refused", "start it, or correct addr", func(f *fleet) { f.config = pairs(`"A:"`, `"127.0.0.1:9"`) }},
 	{"one socket for two", "SL0308", Error, "a and b: the same events come under both names", "each worker's own socket", func(f *fleet) { f.config = pairs("B-EVENTS", "tcp://localhost:A-PORT") }},
-	{"one socket for two, in the file", "SL0501", Error, "is also", "mend the keys", func(f *fleet) { f.config = pairs("B-EVENTS", "A-EVENTS") }},
+	{"one socket for two, in the file", "SL0501", Error, "is also", "correct the keys", func(f *fleet) { f.config = pairs("B-EVENTS", "A-EVENTS") }},
 	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events of a and of b", "each worker's own socket", func(f *fleet) { f.page.workers[0].SameEvents = "b" }},
-	{"unknown keys", "SL0309", Warning, `b: events carry the key "hash_version"`, "a newer Sightline", func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
-	{"events lost", "SL0309", Warning, "b: 3 times events were lost", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
-	{"no ends", "SL0409", Error, "not how they end", "connection manager", func(f *fleet) { f.page.metrics += "sightline_access_log_ends_missing 1\n" }},
+	{"unknown keys", "SL0309", Warning, `b: events carry the unknown key "hash_version"`, "a newer Sightline", func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
+	{"events lost", "SL0309", Warning, "b: 3 times lost events", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
+	{"no ends", "SL0409", Error, "not their ends", "connection manager", func(f *fleet) { f.page.metrics += "sightline_access_log_ends_missing 1\n" }},
 	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) { f.page.metrics += "sightline_access_log_silent 1\n" }},
 	{"Envoy does not wait", "SL0410", Error, "observability_mode at ", "does not wait for the choice", func(f *fleet) { f.envoy = pairs("failure_mode_allow: true", "observability_mode: true") }},
 	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},
-	{"an agent", "SL0602", Error, "of worker a, rank 0: NATS is away", "--nats", func(f *fleet) { f.agent = `{"worker":"a","ranks":[{"rank":0,"not_ready":"NATS is away"}]}` }},
-	{"no agent", "SL0602", Error, "b: no agent tells its events here: waiting", "sightline agent --worker b", func(f *fleet) {
+	{"an agent", "SL0602", Error, "of worker a, rank 0: NATS cannot be reached", "--nats", func(f *fleet) { f.agent = `{"worker":"a","ranks":[{"rank":0,"not_ready":"NATS cannot be reached"}]}` }},
+	{"no agent", "SL0602", Error, "b: no agent publishes its events: waiting", "sightline agent --worker b", func(f *fleet) {
 		f.config = pairs(`{zmq: "B-EVENTS", replay: "B-REPLAY"}`, "{nats: true}", `admin: ""`, "admin: \"\"\nnats: {listen: \"127.0.0.1:0\"}")
 		f.page.workers[1].Events = "waiting"
 	}},
-	{"no NATS", "SL0601", Error, "no server is reached", "nats.url", func(f *fleet) { f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://127.0.0.1:9\"}") }},
-	{"configuration", "SL0501", Error, "unknown", "mend the keys", func(f *fleet) { f.config = pairs("load_every", "load_evry") }},
+	{"no NATS", "SL0601", Error, "no server could be reached", "nats.url", func(f *fleet) { f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://127.0.0.1:9\"}") }},
+	{"configuration", "SL0501", Error, "unknown", "correct the keys", func(f *fleet) { f.config = pairs("load_every", "load_evry") }},
 
-	{"0 hits: other tokens", "SL0205", Error, "other tokens: a stored another prompt", "SL0201", noHits(func(f *fleet) {
+	{"0 hits: other tokens", "SL0205", Error, "different tokens: a stored another prompt", "SL0201", noHits(func(f *fleet) {
 		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.Token, Says: "first difference at token 3"}}
 	})},
-	{"0 hits: events late", "SL0205", Error, "events late: 1 event streams are not live", "SL0303", noHits(func(f *fleet) { f.page.workers[0].Events = "catching up" })},
+	{"0 hits: events late", "SL0205", Error, "events late: 1 event streams are behind", "SL0303", noHits(func(f *fleet) { f.page.workers[0].Events = "catching up" })},
 	{"0 hits: events lost", "SL0205", Error, "engines found more than was predicted in 8 of 8", "SL0304", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 144 }) })},
 	{"0 hits: wrong name", "SL0205", Warning, "wrong name: 8 of the last 8", "aliases", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Asked, d.PromptTokens = "x", 0 }) })},
 	{"0 hits: evicted", "SL0205", Warning, "evicted: engines found less than was predicted in 8 of 8", "larger KV cache", func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0 }) }},
-	{"0 hits: prefix below a block", "SL0205", Warning, "shared prefix shorter than a block: 8 of 8", "put what differs", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Begins = 7 }) })},
-	{"0 hits: nothing shared", "SL0205", Warning, "no shared prefix: 0 of the last 8", "behind what is equal", noHits(func(*fleet) {})},
+	{"0 hits: prefix below a block", "SL0205", Warning, "shared prefix shorter than a block: 8 of 8", "put varying parts", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Begins = 7 }) })},
+	{"0 hits: nothing shared", "SL0205", Warning, "no shared prefix: 0 of the last 8", "after the common ones", noHits(func(*fleet) {})},
 }
 
 // only changes worker a.
@@ -490,7 +490,7 @@ func TestForms(t *testing.T) {
 	if status, err := Run(ctx, o); status != 0 || err != nil || !strings.Contains(changed.String(), "\x1b[33m‼\x1b[0m SL0404") {
 		t.Errorf("%d, %v: %s", status, err, changed)
 	}
-	if news := changed.String()[changed.first:]; strings.Count(news, "\n") != 1 || !strings.Contains(news, "was warning: requests go on while Sightline is away") {
+	if news := changed.String()[changed.first:]; strings.Count(news, "\n") != 1 || !strings.Contains(news, "was warning: requests go on while Sightline is down") {
 		t.Errorf("after the mistake was mended:\n%s", news)
 	}
 }
@@ -562,8 +562,8 @@ func TestTokenIsNotSentInTheClear(t *testing.T) {
 	for _, c := range []struct{ at, token, sent, err string }{
 		{"http://127.0.0.1:", "secret", "Bearer secret", ""},
 		{"127.0.0.1:", "secret", "Bearer secret", ""},
-		{"http://0.0.0.0:", "secret", "", "in the clear"},
-		{"HTTP://0.0.0.0:", "secret", "", "in the clear"},
+		{"http://0.0.0.0:", "secret", "", "unencrypted"},
+		{"HTTP://0.0.0.0:", "secret", "", "unencrypted"},
 		{"http://0.0.0.0:", "", "", ""},
 		{"http://%:", "", "", "invalid"},
 	} {

@@ -18,12 +18,12 @@ func published(s *seen, r *report) {
 		case p != nil && !*p:
 			r.bad(Error, fix, "%s says that it publishes no KV events", w.Name)
 		case len(c.sockets) > 0 && c.sent && c.err == nil && c.heard():
-			r.ok("%s: an event came of the canary", w.Name)
+			r.ok("%s: the canary's event came", w.Name)
 		case len(c.sockets) > 0 && c.sent && c.err == nil && allAre(c.sockets, func(o *socket) bool { return o.up && o.ours }):
 			topic := ""
 			for _, e := range w.facts.Events {
 				if !strings.HasPrefix(e.Topic, w.Events.Topic) {
-					topic = fmt.Sprintf(" (its topic is %q, asked for is %q)", e.Topic, w.Events.Topic)
+					topic = fmt.Sprintf(" (its topic is %q, subscribed to is %q)", e.Topic, w.Events.Topic)
 				}
 			}
 			r.bad(Error, fix, "%s: no event came within %v of a prompt that it computed%s", w.Name, s.o.Patience, topic)
@@ -32,7 +32,7 @@ func published(s *seen, r *report) {
 		case p != nil:
 			r.ok("%s says that it publishes", w.Name)
 		default:
-			r.unchecked("%s does not tell, and its sockets are not listened to here", w.Name)
+			r.unchecked("%s does not report it, and Sightline does not listen to its sockets", w.Name)
 		}
 	})
 }
@@ -73,7 +73,7 @@ func sockets(s *seen, r *report) {
 		}
 		for _, row := range w.of(s.rows()) {
 			if row.Events == "waiting" {
-				r.bad(Error, "see what is said of its connection; events.nats wants the agent, SL0602", "%s, rank %d: the running Sightline does not hear it: %s", w.Name, max(row.Rank, 0), row.EventsError)
+				r.bad(Error, "see the connection's error in the log; events.nats needs the agent, SL0602", "%s, rank %d: the running Sightline does not hear it: %s", w.Name, max(row.Rank, 0), row.EventsError)
 			} else if row.Events == "live" {
 				r.ok("%s, rank %d: the running Sightline hears it", w.Name, max(row.Rank, 0))
 			}
@@ -100,7 +100,7 @@ func replays(s *seen, r *report) {
 			if len(w.facts.Events) > 0 && w.facts.Events[0].Replay != "" {
 				fix = "events: {replay: \"" + w.facts.Events[0].Replay + "\"}"
 			}
-			r.bad(Warning, fix, "%s: no replay is configured: what it holds at a start, and what is missed, is never known", w.Name)
+			r.bad(Warning, fix, "%s: no replay is configured: blocks stored before Sightline starts, and missed events, are never known", w.Name)
 		}
 		for _, o := range w.canary.sockets {
 			if distance := number(o.Replay) - number(o.Pub); o.Replay != "" && o.rank == 0 && max(distance, -distance) < max(1, w.Ranks, w.facts.Ranks) && hostOf(plain(o.Replay)) == hostOf(plain(o.Pub)) {
@@ -160,7 +160,7 @@ func (s *seen) counted(what string, heard func(*agent) uint64) (n float64, asked
 	return n, s.running != nil || len(s.agents) > 0
 }
 
-// offloaded checks that events of offloaded blocks say what the blocks hold (SL0305).
+// offloaded checks that events of offloaded blocks carry the blocks' tokens (SL0305).
 func offloaded(s *seen, r *report) {
 	n, asked := s.counted("unresolved", func(a *agent) (n uint64) {
 		for _, one := range a.state.Ranks {
@@ -170,11 +170,11 @@ func offloaded(s *seen, r *report) {
 	})
 	switch {
 	case !asked:
-		r.unchecked("%s, and no agent is named (--agent URL)", s.noNews)
+		r.unchecked("%s, and no agent is given (--agent URL)", s.noNews)
 	case n > 0:
-		r.bad(Warning, `"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`, "%g offloaded blocks were told without their tokens: they count for nothing", n)
+		r.bad(Warning, `"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`, "%g offloaded blocks were reported without their tokens: they are ignored", n)
 	default:
-		r.ok("none was told without")
+		r.ok("none was reported without its tokens")
 	}
 }
 
@@ -184,15 +184,15 @@ func media(s *seen, r *report) {
 	for _, row := range s.rows() {
 		if name, ok := strings.CutPrefix(row.UnknownKey, `"medium `); ok {
 			unknown++
-			r.bad(Warning, "a newer Sightline, or a word to its makers: the medium counts as a shared store, which promises least",
-				"%s tells of blocks in %s, a medium that is not known", row.Name, strings.TrimSuffix(name, `"`))
+			r.bad(Warning, "use a newer Sightline, or report it to the maintainers: the medium counts as a shared store, the lowest tier",
+				"%s reports blocks in %s, an unknown medium", row.Name, strings.TrimSuffix(name, `"`))
 		}
 	}
 	switch {
 	case s.running == nil:
 		r.unchecked("%s", s.noNews)
 	case unknown == 0:
-		r.ok("all that came is known")
+		r.ok("all media so far are known")
 	}
 }
 
@@ -205,14 +205,14 @@ func eventStreams(s *seen, r *report) {
 	for _, row := range s.rows() {
 		switch {
 		case row.UnknownKey != "" && !strings.HasPrefix(row.UnknownKey, `"medium `):
-			r.bad(Warning, "look for a newer Sightline: the engine says more than this one knows", "%s: events carry the key %s, which is not known", row.Name, row.UnknownKey)
+			r.bad(Warning, "use a newer Sightline: the engine's events have keys that this one does not know", "%s: events carry the unknown key %s", row.Name, row.UnknownKey)
 		case row.Unfilled > 0:
-			r.bad(Warning, "events: {replay: …}, or an agent beside the worker", "%s: %d times events were lost that nobody could bring again", row.Name, row.Unfilled)
+			r.bad(Warning, "events: {replay: …}, or an agent beside the worker", "%s: %d times lost events could not be replayed from anywhere", row.Name, row.Unfilled)
 		}
 	}
 	for _, what := range []string{"decode_errors", "unreadable", "malformed", "panics"} {
 		if n := s.count("sightline_events_total", "what="+what); n > 0 {
-			r.bad(Warning, "is the socket a worker's, and its release one that is read (README.md)?", "%s: %g", what, n)
+			r.bad(Warning, "is this the socket of a worker, of a supported release (README.md)?", "%s: %g", what, n)
 		}
 	}
 	if r.Verdict == "" {
@@ -244,7 +244,7 @@ func hashes(s *seen, r *report) {
 				at := name{w.facts.Version, w.Model + w.Worker.Class, f.begins}
 				if other := first[at]; other != nil && other != w && named[at] != f.hash {
 					r.bad(Warning, "PYTHONHASHSEED=0, the same for all workers (vLLM before 0.29), and the same --prefix-caching-hash-algo",
-						"%s and %s name the same block otherwise: nothing is found in a store that they share (Sightline's own choice is not touched)", other.Name, w.Name)
+						"%s and %s give the same block different hashes: they find nothing in a store that they share (Sightline's choice is not affected)", other.Name, w.Name)
 					return
 				}
 				first[at], named[at] = w, f.hash
@@ -255,7 +255,7 @@ func hashes(s *seen, r *report) {
 		r.ok("%d first blocks", heard)
 	}
 	if r.Verdict == "" {
-		r.unchecked("no first block of a vLLM worker was heard")
+		r.unchecked("no first block of a vLLM worker was received")
 	}
 }
 
@@ -272,7 +272,7 @@ func clocks(s *seen, r *report) {
 					continue
 				}
 				if skew := f.came.Sub(f.stamped); max(skew, -skew) > mostSkew {
-					r.bad(Warning, "run NTP (chrony, systemd-timesyncd) on the worker's machine and here", "%s: its events are stamped %v off our clock", w.Name, skew.Round(time.Second))
+					r.bad(Warning, "run NTP (chrony, systemd-timesyncd) on the worker's machine and here", "%s: its events' timestamps are %v off this machine's clock", w.Name, skew.Round(time.Second))
 				} else {
 					r.ok("%s: %v", w.Name, skew.Round(time.Millisecond))
 				}
@@ -281,6 +281,6 @@ func clocks(s *seen, r *report) {
 		}
 	})
 	if r.Verdict == "" {
-		r.unchecked("no event with a stamp was heard")
+		r.unchecked("no event with a timestamp was received")
 	}
 }

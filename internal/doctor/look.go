@@ -150,7 +150,7 @@ func look(ctx context.Context, o Options) *seen {
 func (s *seen) askAgent(ctx context.Context, at string) agent {
 	a := agent{at: at}
 	if u, err := url.Parse(web(at)); err != nil || s.cfg.AdminToken != "" && u.Scheme != "https" && !admin.IsLoopback(u.Host) {
-		a.err = cmp.Or(err, errors.New("not asked: admin_token would travel in the clear (name it by https://, or by 127.0.0.1 through a tunnel such as kubectl port-forward)"))
+		a.err = cmp.Or(err, errors.New("not queried: admin_token would be sent unencrypted (use https://, or by 127.0.0.1 through a tunnel such as kubectl port-forward)"))
 		return a
 	}
 	a.err = getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(at)+"/state", s.cfg.AdminToken, &a.state)
@@ -269,7 +269,7 @@ func (s *seen) lookAtTokens(ctx context.Context, loaded *serve.Server) {
 func (s *seen) lookAtEnvoy(ctx context.Context) {
 	from := cmp.Or(s.o.Envoy, "http://"+s.cfg.Envoy.Admin)
 	if s.o.Envoy == "" && (s.o.Pre || !answersAt(s.cfg.Envoy.Admin)) {
-		s.envoyErr = fmt.Errorf("no Envoy is named (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s", s.cfg.Envoy.Admin)
+		s.envoyErr = fmt.Errorf("no Envoy is given (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s", s.cfg.Envoy.Admin)
 		return
 	}
 	if s.o.Pre && strings.Contains(from, "://") {
@@ -303,7 +303,7 @@ func answersAt(addr string) bool {
 // askSightline collects what a running Sightline reports; nil and the reason if there is none.
 func (s *seen) askSightline(ctx context.Context) (*running, string) {
 	if s.o.Admin == "" && (s.cfg.Admin == "" || !answersAt(s.cfg.Admin)) {
-		return nil, fmt.Sprintf("no running Sightline is named (--admin URL), and none answers at admin, %q", s.cfg.Admin)
+		return nil, fmt.Sprintf("no running Sightline is given (--admin URL), and none answers at admin, %q", s.cfg.Admin)
 	}
 	r := &running{}
 	if err := s.get(ctx, "/readyz", nil); err != nil {
@@ -417,9 +417,9 @@ func (s *seen) reach(ctx context.Context, key string, n *bus.Access, inbox strin
 	for err == nil && c.Status() != nats.CONNECTED {
 		select {
 		case <-refused:
-			err = fmt.Errorf("the server does not let us in: see %s.nkey, credentials, user", key)
+			err = fmt.Errorf("the server rejects the credentials: see %s.nkey, credentials, user", key)
 		case <-ctx.Done():
-			err = fmt.Errorf("no server is reached at %s.url within %v", key, s.o.Patience)
+			err = fmt.Errorf("no server could be reached at %s.url within %v", key, s.o.Patience)
 		case <-time.After(10 * time.Millisecond):
 		}
 		if err != nil {

@@ -73,7 +73,7 @@ func bodies(s *seen, r *report) {
 	ofEnvoy("SL0401")(s, r)
 	if t := &s.through; t.failed > 0 {
 		r.bad(Error, "per_connection_buffer_limit_bytes of the listener, request_body_buffer_limit of the virtual host, and the worker's own limit: body_limit and more",
-			"a body of %v is not taken (%s), one of %v is", config.Size(t.failed), t.status, config.Size(t.passed))
+			"a body of %v is refused (%s), one of %v passes", config.Size(t.failed), t.status, config.Size(t.passed))
 	} else if t.passed > 0 {
 		r.ok("a body of %v passes", config.Size(t.passed))
 	}
@@ -111,12 +111,12 @@ func obeyed(s *seen, r *report) {
 	}
 	switch {
 	case t.asked && t.err == nil && !ours:
-		r.bad(Error, "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)", "Envoy answered the canary, and Sightline was not asked about it")
+		r.bad(Error, "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)", "Envoy answered the canary without asking Sightline")
 	case 10*other > went:
 		r.bad(Error, "workers' cluster: override_host that reads x-target-worker, or ORIGINAL_DST by that header, as \"sightline envoy --for\" prints it",
 			"%d of the last %d requests went elsewhere than chosen, such as %s", other, went, at)
 	case went > 0:
-		r.ok("%d of the last %d requests went where they were to go", went-other, went)
+		r.ok("%d of the last %d requests went to the chosen worker", went-other, went)
 	}
 }
 
@@ -125,9 +125,9 @@ func accessLog(s *seen, r *report) {
 	if s.count("sightline_access_log_silent") > 0 {
 		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines", "requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
 	} else if s.count("sightline_access_log_ends_missing") > 0 {
-		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines", "Envoy's access log tells where requests go and not how they end: each counts as in flight for half an hour")
+		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines", "Envoy's access log reports where requests go but not their ends: each counts as in flight for half an hour")
 	} else if n := s.count("sightline_access_log_entries_total", "kind=ended"); n > 0 {
-		r.ok("%g ends were told", n)
+		r.ok("%g ends were reported", n)
 	}
 }
 
@@ -145,19 +145,19 @@ func feeds(s *seen, r *report) {
 			}
 		}
 		if from == "" {
-			r.bad(Warning, `events: {auto: true}, {zmq: …, replay: …}, {nats: true} or {http: …}`, "%s: no events are configured: what it holds is guessed from what was sent there", w.Name)
+			r.bad(Warning, `events: {auto: true}, {zmq: …, replay: …}, {nats: true} or {http: …}`, "%s: no events are configured: its contents are guessed from the requests sent there", w.Name)
 		} else {
 			r.ok("%s: fed by %s", w.Name, from)
 		}
 	}
 	for _, list := range s.found("max_model_len") {
 		for _, f := range list {
-			r.bad(Warning, "max_model_len: the worker's, or leave it out: of longer prompts only the beginning is known", "%s", f.Detail)
+			r.bad(Warning, "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known", "%s", f.Detail)
 		}
 	}
 	for _, row := range s.rows() {
 		if row.Events == "none" && !slices.ContainsFunc(s.cfg.Workers, func(w config.Worker) bool { return w.Name == row.Name }) {
-			r.bad(Warning, "events: {auto: true} of its group", "%s: the running Sightline hears no events of it", row.Name)
+			r.bad(Warning, "events: {auto: true} of its group", "%s: the running Sightline receives no events from it", row.Name)
 		}
 	}
 	if r.Verdict == "" {
@@ -179,7 +179,7 @@ func room(s *seen, r *report) {
 	lost := s.count("sightline_index_lost_blocks_total")
 	switch need := int64(blocks) * bytesOfBlock; {
 	case need > limit:
-		r.bad(Warning, fmt.Sprintf("index: {max_bytes: %dMiB}", need>>20+1), "workers' caches have %d blocks, some %v of the index, and index.max_bytes is %v: the least useful are forgotten", blocks, mib(need), s.cfg.Index.MaxBytes)
+		r.bad(Warning, fmt.Sprintf("index: {max_bytes: %dMiB}", need>>20+1), "workers' caches have %d blocks, some %v of the index, and index.max_bytes is %v: the least useful blocks are evicted", blocks, mib(need), s.cfg.Index.MaxBytes)
 	case lost > 0:
 		r.bad(Warning, "index: {max_bytes: …}, larger", "the running Sightline had no room for %g blocks", lost)
 	case blocks > 0:
@@ -220,13 +220,13 @@ func replicas(s *seen, r *report) {
 	}
 	as := &s.cfg.Replicas.Access
 	if ca := s.cfg.TLS.Cert != "" && as.CA == ""; ca && !s.cfg.NATS.Given() {
-		r.bad(Warning, "replicas: {ca: …}, with cert and key where tls.client_ca asks for them", "listen speaks TLS, and nothing says how the others' is spoken to: they share nothing")
+		r.bad(Warning, "replicas: {ca: …}, with cert and key where tls.client_ca asks for them", "listen speaks TLS, and replicas is not set up for TLS to the others: they share nothing")
 	}
 	if s.cfg.ListenTokenFile != "" && as.APIKeyFile == "" && !s.cfg.NATS.Given() {
-		r.bad(Warning, "replicas: {api_key_file: …} with a token of listen_token_file", "listen wants a token, and the others' get none: they share nothing")
+		r.bad(Warning, "replicas: {api_key_file: …} with a token of listen_token_file", "listen requires a token, and none is sent to the others: they share nothing")
 	}
 	if r.Verdict == "" {
-		r.ok("each hears all events by itself, and what the others decide from them")
+		r.ok("each receives all events itself, and the others' decisions from them")
 	}
 }
 
@@ -237,7 +237,7 @@ func ready(s *seen, r *report) {
 	case s.running == nil:
 		r.unchecked("%s", s.noNews)
 	case s.running.notReady != "":
-		r.bad(Error, "see what it waits for: an event stream, or a finder of workers", "%s", s.running.notReady)
+		r.bad(Error, "see what it waits for: an event stream, or worker discovery", "%s", s.running.notReady)
 	default:
 		r.ok("%d worker-ranks", len(s.rows()))
 	}
@@ -249,14 +249,14 @@ func reachNATS(s *seen, r *report) {
 		r.unchecked("--pre looks at files alone")
 	case s.cfg.NATS.URL == "" && s.cfg.NATS.Listen != "":
 		if n := s.count("sightline_nats_refused_total"); n > 0 {
-			r.bad(Error, "credentials as \"sightline credentials\" makes them, on both sides", "it refused us or an agent something, %g times; the log has its words", n)
+			r.bad(Error, "use the credentials that \"sightline credentials\" makes, on both sides", "it denied Sightline or an agent access %g times; the log has its messages", n)
 			return
 		}
-		r.ok("it is within Sightline (nats.listen)")
+		r.ok("it is embedded in Sightline (nats.listen)")
 	case s.natsErr != nil && s.cfg.Dynamo.Plane == "nats":
-		r.bad(Error, "correct what key it names, or start the server", "%v", s.natsErr)
+		r.bad(Error, "correct the key that it names, or start the server", "%v", s.natsErr)
 	case s.cfg.Dynamo.Plane == "nats" && s.cfg.NATS.URL == "":
-		r.ok("that of Dynamo's plane is reached")
+		r.ok("the one of Dynamo's event plane is reachable")
 	case s.cfg.NATS.URL == "":
 		r.ok("none is configured")
 	case s.natsErr != nil:
@@ -285,15 +285,15 @@ func agents(s *seen, r *report) {
 	for _, w := range s.cfg.Workers {
 		for _, row := range s.rows() {
 			if w.Events.NATS && row.Name == w.Name && row.Events != "live" && row.Events != "not ready" {
-				r.bad(Error, "start its agent: sightline agent --worker "+w.Name+" …, and look at its /readyz", "%s: no agent tells its events here: %s", w.Name, row.Events)
+				r.bad(Error, "start its agent: sightline agent --worker "+w.Name+" …, and look at its /readyz", "%s: no agent publishes its events: %s", w.Name, row.Events)
 			}
 		}
 	}
 	if r.Verdict == "" && !slices.ContainsFunc(s.cfg.Workers, func(w config.Worker) bool { return w.Events.NATS }) {
 		r.ok("none is configured")
 	} else if r.Verdict == "" && s.running != nil {
-		r.ok("all are heard")
+		r.ok("all are received")
 	} else if r.Verdict == "" {
-		r.unchecked("none is named (--agent URL), and %s", s.noNews)
+		r.unchecked("none is given (--agent URL), and %s", s.noNews)
 	}
 }

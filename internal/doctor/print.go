@@ -38,7 +38,7 @@ func (o *Options) print(list []Result) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(o.Out, "\n%d well, %d warnings, %d errors, %d not checked\n", count[OK], count[Warning], count[Error], count[Unchecked])
+	_, err := fmt.Fprintf(o.Out, "\n%d passed, %d warnings, %d errors, %d not checked\n", count[OK], count[Warning], count[Error], count[Unchecked])
 	return err
 }
 

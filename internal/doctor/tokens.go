@@ -135,7 +135,7 @@ func shortPrompts(s *seen, r *report) {
 	case read == 0:
 		r.unchecked("the running Sightline has decided nothing yet")
 	case 2*short > read:
-		r.bad(Warning, "nothing to mend here: engines cache whole blocks (a smaller --block-size, where the model allows it)",
+		r.bad(Warning, "nothing to fix: engines cache whole blocks (a smaller --block-size, where the model allows it)",
 			"%d of the last %d prompts are shorter than a block of %d tokens: 0 hits is right for them", short, read, size)
 	default:
 		r.ok("%d of the last %d prompts are shorter than a block", short, read)
@@ -193,15 +193,15 @@ func hits(s *seen, r *report) {
 	case asked+unknown == 0:
 		r.unchecked("the running Sightline has decided nothing yet")
 	case 2*unknown > asked+unknown:
-		r.bad(Warning, "aliases of the model that is meant (SL0103 names them)", "wrong name: %d of the last %d requests name a model that nobody serves", unknown, asked+unknown)
+		r.bad(Warning, "aliases of the intended model (SL0103 lists the names)", "wrong name: %d of the last %d requests name a model that no worker serves", unknown, asked+unknown)
 	case asked < 4 || 50*found >= asked && 2*fewer <= found: // 2 percent
 		r.ok("%d of the last %d requests had a hit", found, asked)
 	case len(other) > 0:
-		r.bad(Error, "see SL0201, SL0202 and SL0204, or block_size", "other tokens: %s stored another prompt than was predicted: %s", other[0].Worker, other[0].Says)
+		r.bad(Error, "see SL0201, SL0202 and SL0204, or block_size", "different tokens: %s stored another prompt than predicted: %s", other[0].Worker, other[0].Says)
 	case s.differs(plainText) || s.differs("one turn"):
-		r.bad(Error, "see SL0201 and SL0202", "other tokens: workers do not read prompts as Sightline does")
+		r.bad(Error, "see SL0201 and SL0202", "different tokens: workers do not read prompts as Sightline does")
 	case behind > 0:
-		r.bad(Error, "see SL0303", "events late: %d event streams are not live, so what workers hold is not known", behind)
+		r.bad(Error, "see SL0303", "events late: %d event streams are behind, so the workers' contents are not known", behind)
 	case 2*more > told && told > 0:
 		r.bad(Error, "see SL0301, SL0303 and SL0304", "events late or lost: engines found more than was predicted in %d of %d answers", more, told)
 	case 2*short > asked:
@@ -210,10 +210,10 @@ func hits(s *seen, r *report) {
 		r.bad(Warning, "give workers a larger KV cache (--gpu-memory-utilization, offloading), or more workers",
 			"evicted: engines found less than was predicted in %d of %d answers; worker with a full KV cache: %q", fewer, told, full)
 	case 2*blind > asked:
-		r.bad(Warning, "put what differs (dates, ids, names) behind what is equal in prompts; a smaller --block-size, where the model allows it",
+		r.bad(Warning, "put varying parts (dates, ids, names) after the common parts of prompts; a smaller --block-size, where the model allows it",
 			"shared prefix shorter than a block: %d of %d prompts begin alike, and differ before the first block ends", blind, asked)
 	default:
-		r.bad(Warning, "nothing to mend here, if prompts are indeed all different; else put what differs behind what is equal",
-			"no shared prefix: %d of the last %d requests had a hit, and no cause shows but that prompts begin differently", found, asked)
+		r.bad(Warning, "nothing to fix if prompts are really all different; otherwise put the varying parts after the common ones",
+			"no shared prefix: %d of the last %d requests had a hit; the only cause found is that prompts begin differently", found, asked)
 	}
 }

@@ -28,7 +28,7 @@ func (s *seen) asked(r *report, do func(w *worker)) {
 	case len(s.workers) == 0 && s.frontends != nil:
 		r.unchecked("Dynamo's workers answer no HTTP")
 	case len(s.workers) == 0:
-		r.unchecked("no worker is configured by address, and no running Sightline tells of those that it found")
+		r.unchecked("no worker is configured by address, and no running Sightline lists discovered ones")
 	case n == 0:
 		r.unchecked("no worker answers (SL0109)")
 	}
@@ -68,7 +68,7 @@ func configuration(s *seen, r *report) {
 		r.ok("%d models, %d workers", len(s.cfg.Models), len(s.cfg.Workers))
 		return
 	}
-	fix := "mend the keys that are named; docs/configuration.md has all of them"
+	fix := "correct the keys that are named; docs/configuration.md lists all keys"
 	if errors.Is(s.configErr, os.ErrNotExist) {
 		fix = "what it names is not here: correct -c, or the path of that key"
 	}
@@ -116,11 +116,11 @@ func engines(s *seen, r *report) {
 		case f.FrontEnd:
 			r.bad(Error, "name it under dynamo.frontends, and its workers by dynamo: {plane: …, discovery: …}", "%s is a front end of NVIDIA Dynamo, no worker", w.Name)
 		case f.Engine == "":
-			r.bad(Error, "give addr the engine's own port, not that of a proxy before it", "%s: owned_by of /v1/models is %q, no engine that is known", w.Name, f.Owner)
+			r.bad(Error, "give addr the engine's own port, not that of a proxy before it", "%s: owned_by of /v1/models is %q, not a known engine", w.Name, f.Owner)
 		case f.Engine != c.Engine:
 			r.bad(Error, "engine: "+f.Engine, "%s is %s, configured is %s", w.Name, f.Engine, c.Engine)
 		case f.Version == "":
-			r.unchecked("%s tells no release", w.Name)
+			r.unchecked("%s does not report its release", w.Name)
 		case f.Version != c.EngineVersion:
 			r.bad(Warning, "engine_version: "+f.Version+", of its model or of a class for it", "%s is %s %s, configured is %s", w.Name, f.Engine, f.Version, c.EngineVersion)
 		default:
@@ -159,7 +159,7 @@ func names(s *seen, r *report) {
 		}
 	}
 	if len(strange) > 0 {
-		r.bad(Warning, fmt.Sprintf("aliases: [%q] of the model that is meant, or adapters", strange[0]), "requests name models that nobody serves: %q", strange[:min(len(strange), 8)])
+		r.bad(Warning, fmt.Sprintf("aliases: [%q] of the intended model, or adapters", strange[0]), "requests name models that no worker serves: %q", strange[:min(len(strange), 8)])
 	}
 }
 
@@ -180,7 +180,7 @@ func adapters(s *seen, r *report) {
 func blockSizes(s *seen, r *report) {
 	for _, w := range s.deployed {
 		if class, ok := s.cfg.ClassOf(s.cfg.Dynamo.Worker()); ok && w.BlockSize > 0 && w.BlockSize != class.BlockSize {
-			r.bad(Error, fmt.Sprintf("block_size: %d", w.BlockSize), "Dynamo's worker %d has blocks of %d tokens by its model card, configured are %d: nothing it holds is found", w.ID, w.BlockSize, class.BlockSize)
+			r.bad(Error, fmt.Sprintf("block_size: %d", w.BlockSize), "Dynamo's worker %d has blocks of %d tokens by its model card, configured are %d: none of its blocks will match", w.ID, w.BlockSize, class.BlockSize)
 		} else if ok && w.BlockSize > 0 {
 			r.ok("Dynamo's worker %d: %d tokens", w.ID, w.BlockSize)
 		}
@@ -194,24 +194,24 @@ func blockSizes(s *seen, r *report) {
 		}
 		for _, row := range w.of(s.rows()) {
 			if row.OtherSize > 0 {
-				size, from = row.OtherSize, "its events, as the running Sightline hears them"
+				size, from = row.OtherSize, "its events, as the running Sightline receives them"
 			}
 		}
 		switch {
 		case size == 0:
-			r.unchecked("%s does not tell its block size", w.Name)
+			r.unchecked("%s does not report its block size", w.Name)
 		case size != w.class.BlockSize:
 			by := ""
 			if given := w.facts.BlockSizeGiven; given != nil && !*given {
-				by = "; it chose it itself, as none was given"
+				by = "; its own choice, since none was given"
 			}
-			r.bad(Error, fmt.Sprintf("block_size: %d, of its model or of a class for it", size), "%s has blocks of %d tokens by %s, configured are %d%s: nothing it holds is found",
+			r.bad(Error, fmt.Sprintf("block_size: %d, of its model or of a class for it", size), "%s has blocks of %d tokens by %s, configured are %d%s: none of its blocks will match",
 				w.Name, size, from, w.class.BlockSize, by)
 		default:
 			r.ok("%s: %d tokens", w.Name, size)
 		}
 		if unit := w.facts.MatchUnit; unit > size && size > 0 {
-			r.ok("%s finds multiples of %d tokens alone", w.Name, unit)
+			r.ok("%s hits only in multiples of %d tokens", w.Name, unit)
 		}
 	})
 }
@@ -225,7 +225,7 @@ func prefixCaching(s *seen, r *report) {
 		case on != nil && !*on:
 			r.bad(Error, fix, "%s says that its prefix cache is off", w.Name)
 		case w.canary.sent && w.canary.err == nil && u.Details != nil && u.Details.Cached == 0 && u.Prompt > w.class.BlockSize:
-			r.bad(Error, fix, "%s found 0 of %d tokens cached of a prompt that it had computed right before", w.Name, u.Prompt)
+			r.bad(Error, fix, "%s found 0 of %d tokens cached of a prompt that it had just computed", w.Name, u.Prompt)
 		case w.canary.sent && u.Details != nil:
 			r.ok("%s found %d of %d tokens cached", w.Name, u.Details.Cached, u.Prompt)
 		case on != nil:
@@ -241,7 +241,7 @@ func countsCached(s *seen, r *report) {
 	s.canaries(r, func(w *worker, c *canary) {
 		if c.second.Details == nil && (c.first.Details == nil || c.first.Details.Cached == 0) {
 			r.bad(Warning, "start it with --enable-prompt-tokens-details (vLLM), --enable-cache-report (SGLang)",
-				"%s: usage of its answers does not tell cached tokens, so predictions are not checked against them", w.Name)
+				"%s: the usage in its answers does not report cached tokens, so predictions are not checked against them", w.Name)
 			return
 		}
 		r.ok("%s", w.Name)
@@ -279,7 +279,7 @@ func roles(s *seen, r *report) {
 // loads checks that workers report their load (SL0106).
 func loads(s *seen, r *report) {
 	if s.cfg.LoadEvery == 0 {
-		r.bad(Warning, "load_every: 1s", "load_every is 0: what others send to workers is not known")
+		r.bad(Warning, "load_every: 1s", "load_every is 0: requests from other senders are not known")
 		return
 	}
 	s.asked(r, func(w *worker) {
@@ -287,7 +287,7 @@ func loads(s *seen, r *report) {
 			return
 		}
 		at := slices.IndexFunc(w.facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" })
-		fix := "let Sightline read http://" + w.Addr + w.rules.Load.Path + " without a key and without TLS (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
+		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key and without TLS (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
 		stale := func(rows []admin.Worker) bool {
 			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Told == nil && row.Health == "" })
 		}
@@ -295,9 +295,9 @@ func loads(s *seen, r *report) {
 		case w.facts.Requests == nil && at >= 0:
 			r.bad(Warning, fix, "%s: %s", w.Name, w.facts.Unknown[at].Why)
 		case w.facts.Requests == nil:
-			r.bad(Warning, fix, "%s: its page of metrics does not tell its requests", w.Name)
+			r.bad(Warning, fix, "%s: its metrics page does not report its requests", w.Name)
 		case stale(s.rows()) && (s.running.later == nil || stale(s.running.later)): // a single look may catch a busy worker late
-			r.bad(Warning, fix, "%s tells its load here, but the running Sightline has none that counts", w.Name)
+			r.bad(Warning, fix, "%s reports its load to this check, but the running Sightline has no current one", w.Name)
 		default:
 			r.ok("%s: %d requests", w.Name, *w.facts.Requests)
 		}

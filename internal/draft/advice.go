@@ -61,21 +61,21 @@ func (d *drafter) advise() {
 		flags := r.Flags
 		off := func(told *bool) bool { return told != nil && !*told }
 		if off(w.Publishes) {
-			note(&do, "KV events are off, so what it holds is only guessed: %s", flags.Events)
+			note(&do, "KV events are off, so its contents are only guessed: %s", flags.Events)
 		} else if len(w.Events) > 0 && w.Events[0].Replay == "" {
 			note(&do, "its events have no replay socket, so a lost one stays lost: replay_endpoint in %s", flags.Events)
 		}
 		if off(w.PrefixCaching) {
-			note(&do, "prefix caching is off, so there is nothing to route for: %s", flags.Caching)
+			note(&do, "prefix caching is off, so routing gains nothing: %s", flags.Caching)
 		}
 		if off(w.CountsCached) {
-			note(&do, "answers do not count cached tokens, so predictions are not checked against them: %s", flags.Counts)
+			note(&do, "answers do not report cached tokens, so predictions are not checked: %s", flags.Counts)
 		}
 		if file := w.ChatTemplate; file != "" && c.value("chat_template") == "" {
-			note(&do, "it has a chat template of its own, %s: give a copy of that file here as chat_template", file)
+			note(&do, "it has its own chat template, %s: put a copy of that file here and name it as chat_template", file)
 		}
 		if flags.Metrics != "" && w.Requests == nil {
-			note(&do, "it does not tell its load: %s", flags.Metrics)
+			note(&do, "it does not report its load: %s", flags.Metrics)
 		}
 		if flags.Blocks != "" && c.value("block_size") == 1 {
 			note(&do, "every token is a block, which costs memory and time in the router: %s", flags.Blocks)
@@ -88,7 +88,7 @@ func (d *drafter) advise() {
 			note(&do, "its KV events are drained over HTTP, by this router alone. They need %s", flags.Events)
 		}
 		if w.CountsCached == nil && flags.Counts != "" {
-			note(&unknown, "whether answers count cached tokens (--canary has it compute two tokens and looks; %s)", flags.Counts)
+			note(&unknown, "whether answers report cached tokens (--canary tests it with two tokens; %s)", flags.Counts)
 		}
 		for _, u := range w.Unknown {
 			note(&unknown, "%s: %s", u.What, u.Why)

@@ -162,7 +162,7 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	if w.Facts, err = survey.Ask(ctx, d.client, w.Addr); err != nil {
-		return fmt.Errorf("worker %s does not say what it is: %w (is it up, and is that the port of its OpenAI-style API?)", w.Addr, err)
+		return fmt.Errorf("worker %s could not be identified: %w (is it up, and is that the port of its OpenAI-style API?)", w.Addr, err)
 	}
 	switch {
 	case w.FrontEnd:

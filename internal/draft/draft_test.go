@@ -135,7 +135,7 @@ workers:
   events: {auto: true}
 envoy:
   token_usage: true
-`, says: []string{"W0: vllm 0.30.0 does not say where it publishes KV events", "W1: whether answers count cached tokens (--canary"}},
+`, says: []string{"W0: vllm 0.30.0 does not say where it publishes KV events", "W1: whether answers report cached tokens (--canary"}},
 		"SGLang of two ages": {fleet: []sim.Config{{Engine: sim.SGLang, Model: "o/m", ServedName: "m", BlockSize: 1, Blocks: 9999},
 			{Engine: sim.SGLang, Version: "0.5.6", Model: "o/m", ServedName: "m", BlockSize: 1, Blocks: 9999, Topic: "kv", Bare: false}},
 			want: `models:
@@ -282,7 +282,7 @@ func TestCalibrate(t *testing.T) {
 	if _, after, ok := strings.Cut(text, "  prefill_rate: "); ok {
 		_, err = fmt.Sscan(after, &rate)
 	}
-	if err != nil || rate < 100 || rate > 8000 || !strings.Contains(said, "measuring W0: a short text") || !strings.Contains(said, "to encode it costs") {
+	if err != nil || rate < 100 || rate > 8000 || !strings.Contains(said, "measuring W0: a short text") || !strings.Contains(said, "encoding it costs") {
 		t.Errorf("rate %d, %v\n%s\n%s", rate, err, said, text)
 	}
 }

@@ -109,7 +109,7 @@ func (b *deployment) found(say io.Writer) {
 func (b *deployment) advise(do, unknown func(format string, args ...any)) {
 	do("its front ends must run with --router-mode direct: others choose a worker by themselves")
 	if b.login {
-		do("NATS wants to know who we are: user and password_file, token_file or nkey in dynamo.nats")
+		do("NATS requires credentials: user and password_file, token_file or nkey in dynamo.nats")
 	}
 	unknown("engine, engine_version: model cards do not say (written: vLLM's). With TensorRT-LLM also block_hash: dynamo_suffix")
 }

@@ -41,7 +41,7 @@ func (f *file) line(indent, name string, value any, from string) {
 // yaml returns the configuration, with the keys that differ from their defaults.
 func (d *drafter) yaml() []byte {
 	f := &file{}
-	f.WriteString("# Drafted by `sightline init` from what the workers said. All keys: docs/configuration.md.\nmodels:\n")
+	f.WriteString("# Drafted by `sightline init` from what the workers reported. All keys: docs/configuration.md.\nmodels:\n")
 	for _, m := range d.models {
 		f.line("- ", "name", m.name, "/v1/models")
 		if len(m.aliases) > 0 {
@@ -59,7 +59,7 @@ func (d *drafter) yaml() []byte {
 		}
 		for i, c := range m.classes[1:] {
 			if i == 0 {
-				f.WriteString("  classes: # workers that were started otherwise\n")
+				f.WriteString("  classes: # workers that were started differently\n")
 			}
 			f.line("  - ", "name", c.name, "")
 			for _, k := range c.keys {
@@ -220,7 +220,7 @@ func (d *drafter) write() error {
 		_, err = serve.Load(quiet)
 	}
 	if err != nil {
-		return fmt.Errorf("what was learnt makes no configuration that starts, so nothing is written: %s", strings.ReplaceAll(err.Error(), draft.Name(), configFile))
+		return fmt.Errorf("the resulting configuration would not start, so nothing is written: %s", strings.ReplaceAll(err.Error(), draft.Name(), configFile))
 	}
 	variant := ""
 	if len(cfg.Kubernetes.Workers) > 0 {

@@ -33,7 +33,7 @@ func (o *Options) showIndex(ctx context.Context, w io.Writer) error {
 	for lines := json.NewDecoder(bytes.NewReader(text)); lines.More(); {
 		var b admin.Block
 		if err := lines.Decode(&b); err != nil {
-			return fmt.Errorf("--index: want what /index gave, one object a line: %w", err)
+			return fmt.Errorf("--index: want the output of /index, one object per line: %w", err)
 		}
 		before := "front"
 		if b.Parent >= 0 {

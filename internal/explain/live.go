@@ -33,7 +33,7 @@ func (o *Options) showRoute(ctx context.Context, w io.Writer, line []byte) error
 // showDecision prints a past decision of a running Sightline.
 func (o *Options) showDecision(ctx context.Context, w io.Writer) error {
 	if o.Admin == "" {
-		return errors.New("--id is of a running Sightline's decision (give --admin URL)")
+		return errors.New("--id names a running Sightline's decision (give --admin URL)")
 	}
 	text, err := o.ask(ctx, http.MethodGet, o.Admin, "/explain", url.Values{"id": {o.ID}}, nil)
 	if err != nil {
@@ -81,7 +81,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 // table prints the candidates, one per line: what they hold, their load, and their cost with each of its terms. It omits columns that
 // are empty for all of them.
 func table(w io.Writer, e *admin.Explained) {
-	fmt.Fprintf(w, "\n%d candidates, in tokens; cost is the sum of what stands behind it:\n", e.Considered)
+	fmt.Fprintf(w, "\n%d candidates, in tokens; cost is the sum of the columns after it:\n", e.Considered)
 	rows := [][]string{{"worker", "holds", "in lower tiers", "predicted", "to encode", "in flight", "queued", "tokens/s", "cost"}}
 	for _, t := range (choose.Terms{}).Named() {
 		rows[0] = append(rows[0], t.Name)
@@ -92,7 +92,7 @@ func table(w io.Writer, e *admin.Explained) {
 		row := []string{place(c.Worker, c.Rank), strconv.Itoa(c.Exact), strconv.Itoa(c.Offloaded), strconv.Itoa(c.Predicted), strconv.Itoa(c.Encode), strconv.Itoa(c.Inflight),
 			number(c.Backlog)}
 		if c.Out != "" {
-			row = append(row, "", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has its share"}[c.Out])
+			row = append(row, "", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has had its share"}[c.Out])
 		} else {
 			row = append(row, number(c.Rate), number(c.Cost))
 			for _, t := range c.Terms.Named() {
@@ -129,7 +129,7 @@ func note(c *router.Considered) string {
 // reported describes the engine's own count of cached tokens, compared with the prediction.
 func reported(e *admin.Explained) string {
 	if e.Reported < 0 {
-		return "the engine's count was not told (envoy.token_usage)"
+		return "the engine's count was not reported (envoy.token_usage)"
 	}
 	return fmt.Sprintf("%d tokens as the engine counted, %d were predicted%s", e.Reported, e.CachedTokens,
 		map[bool]string{true: ": as predicted"}[e.Reported == e.CachedTokens])
@@ -139,7 +139,7 @@ func reported(e *admin.Explained) string {
 func stored(e *admin.Explained) string {
 	switch {
 	case e.Finding != nil:
-		return fmt.Sprintf("otherwise than predicted (%s): %s", e.Finding.Verdict, e.Finding.Says)
+		return fmt.Sprintf("not as predicted (%s): %s", e.Finding.Verdict, e.Finding.Says)
 	case e.Audit == "equal":
 		return "as predicted"
 	case e.Audit != "":

@@ -22,7 +22,7 @@ func TestTable(t *testing.T) {
 	var out strings.Builder
 	table(&out, &e)
 	want := `
-3 candidates, in tokens; cost is the sum of what stands behind it:
+3 candidates, in tokens; cost is the sum of the columns after it:
     worker  holds  predicted  cost  prefill  long wait
          a     80         80     9        9          0
   b rank 1      0          0   150       89         61  its events are late

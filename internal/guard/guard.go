@@ -45,7 +45,7 @@ func place() string {
 			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
 		}
 		if !more {
-			return "an unknown place"
+			return "unknown location"
 		}
 	}
 }

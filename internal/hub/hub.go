@@ -52,7 +52,7 @@ func FromEnvironment(getenv func(string) string) (Hub, error) {
 	case h.Endpoint == "":
 		return h, errors.New("HF_ENDPOINT is not set, and no hub is asked without it (set it to your hub's URL, or give --model-dir)")
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
-		return h, errors.New("HF_ENDPOINT is no URL of a hub (want one such as https://hub.example.com)")
+		return h, errors.New("HF_ENDPOINT is not the URL of a hub (want one such as https://hub.example.com)")
 	}
 	if h.Token == "" {
 		file := cmp.Or(getenv("HF_TOKEN_PATH"), filepath.Join(Home(getenv), "token"))
@@ -132,7 +132,7 @@ func (h Hub) client() (c *http.Client, end func()) {
 func (h Hub) get(ctx context.Context, client *http.Client, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.Endpoint+"/"+path, nil)
 	if err != nil {
-		return nil, errors.New("the name or revision makes no URL")
+		return nil, errors.New("the name or revision does not form a valid URL")
 	}
 	if h.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+h.Token)
@@ -221,7 +221,7 @@ func (h Hub) file(ctx context.Context, client *http.Client, path string, f file,
 		got = hex.EncodeToString(sum[:])
 	}
 	if want != "" && want != got {
-		return errors.New("its hash is not the one that the hub told")
+		return errors.New("its hash differs from the one that the hub announced")
 	}
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err

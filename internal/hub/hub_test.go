@@ -38,8 +38,8 @@ func TestFetch(t *testing.T) {
 		"an LFS pointer":    {`{"rfilename":"tokenizer.json"}`, 200, pointer, "", "Git LFS pointer"},
 		"broken off":        {plain + "," + listed, 200, tokenizer[:4], "17", "broke off"},
 		"shorter than told": {plain + "," + listed, 200, tokenizer[:4], "", "4 bytes came, of 17"},
-		"another content":   {plain + "," + listed, 200, strings.ToUpper(tokenizer), "", "hash is not"},
-		"another blob":      {configFile, 200, "", "", "hash is not"},
+		"another content":   {plain + "," + listed, 200, strings.ToUpper(tokenizer), "", "hash differs"},
+		"another blob":      {configFile, 200, "", "", "hash differs"},
 		"told too large":    {`{"rfilename":"tokenizer.json","size":99999999}`, 200, tokenizer, "", "too large"},
 		"is too large":      {`{"rfilename":"tokenizer.json"}`, 200, strings.Repeat("x", maxFile+1), "", "more than 64 MiB"},
 		"too many":          {strings.Repeat(`{"rfilename":"a.json"},`, maxFiles+1) + plain, 200, "", "", "too many"},
@@ -106,8 +106,8 @@ func TestFromEnvironment(t *testing.T) {
 		token, want string
 	}{
 		"none":           {nil, "", "HF_ENDPOINT is not set"},
-		"no URL":         {map[string]string{"HF_ENDPOINT": "hub"}, "", "no URL"},
-		"with password":  {map[string]string{"HF_ENDPOINT": "http://a:s3cret@hub"}, "", "no URL"},
+		"no URL":         {map[string]string{"HF_ENDPOINT": "hub"}, "", "not the URL"},
+		"with password":  {map[string]string{"HF_ENDPOINT": "http://a:s3cret@hub"}, "", "not the URL"},
 		"a token":        {map[string]string{"HF_ENDPOINT": "http://hub/", "HF_TOKEN": "hf_env", "HF_HOME": home}, "hf_env", ""},
 		"a token's file": {map[string]string{"HF_ENDPOINT": "http://hub", "HF_HOME": home}, "hf_file", ""},
 	} {

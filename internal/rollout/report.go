@@ -16,7 +16,7 @@ import (
 
 // ReportOptions are the arguments and flags of `sightline report`: whose report is printed.
 type ReportOptions struct {
-	Files []string `arg:"" optional:"" type:"existingfile" help:"Decision logs; without one a running Sightline is asked."`
+	Files []string `arg:"" optional:"" type:"existingfile" help:"Decision logs; without one, a running Sightline is queried."`
 	Admin string   `default:"http://127.0.0.1:9903" help:"The running Sightline's admin page."`
 	Token string   `env:"SIGHTLINE_ADMIN_TOKEN" help:"Its admin_token."`
 	JSON  bool     `help:"As one JSON object."`

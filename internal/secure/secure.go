@@ -87,7 +87,7 @@ func (h *held[T]) get() T {
 	defer h.mu.Unlock()
 	if now := time.Now(); now.Sub(h.read) >= every {
 		if err := h.renew(now); err != nil {
-			h.log.Error("a file of TLS or tokens cannot be read; what it held before stays in use", zap.Strings("files", h.files), zap.Error(err))
+			h.log.Error("a TLS or token file cannot be read; its previous content stays in use", zap.Strings("files", h.files), zap.Error(err))
 		}
 	}
 	return h.now

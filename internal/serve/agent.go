@@ -24,23 +24,23 @@ import (
 // AgentOptions are the flags of `sightline agent`: whose events are published where. Rank r is at a socket's port + r.
 type AgentOptions struct {
 	Worker    string `required:"" help:"The worker's name in the router's configuration."`
-	Engine    string `enum:"vllm,sglang,trtllm" default:"vllm" help:"vllm, sglang or trtllm: whose events these are."`
+	Engine    string `enum:"vllm,sglang,trtllm" default:"vllm" help:"The engine: vllm, sglang or trtllm."`
 	ZMQ       string `name:"zmq" xor:"from" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
-	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000, whose /kv_cache_events is drained: nobody else may."`
+	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000; its /kv_cache_events is drained, so this must be its only reader."`
 	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5558."`
 	Bind      bool   `help:"Listen at --zmq for an engine whose publisher connects."`
-	From      string `help:"With --bind: where the engine may connect from, such as 10.0.0.0/8; else only this machine or pod."`
-	Topic     string `help:"Only messages whose topic begins so."`
+	From      string `help:"With --bind: network that the engine may connect from, such as 10.0.0.0/8; default: only this machine or pod."`
+	Topic     string `help:"Read only messages whose topic has this prefix."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
-	BlockSize int    `help:"Tokens a block; 0: as the engine says."`
-	Metrics   string `placeholder:"URL" help:"The engine's metrics page, such as http://127.0.0.1:8000/metrics: its process_start_time_seconds tells an agent that starts whether the engine is still the same, where it has no replay socket."`
+	BlockSize int    `help:"Tokens per block; 0: as the engine reports."`
+	Metrics   string `placeholder:"URL" help:"The engine's metrics page, such as http://127.0.0.1:8000/metrics: if there is no replay socket, its process_start_time_seconds tells a restarted agent whether the engine is still the same."`
 
 	NATS AgentNATS `embed:""`
 
 	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
 	State      string `placeholder:"FILE" help:"Also store the worker's state in a file, in case NATS loses it."`
-	Admin      string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state there, such as 127.0.0.1:9904; /state to loopback alone, or with the token in SIGHTLINE_ADMIN_TOKEN."`
-	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Opens /state beyond loopback."`
+	Admin      string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state at this address, such as 127.0.0.1:9904; /state only to loopback or with the token in SIGHTLINE_ADMIN_TOKEN."`
+	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Token for /state beyond loopback."`
 	LogLevel   string `default:"info" help:"debug, info, warn or error."`
 }
 

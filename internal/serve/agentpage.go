@@ -58,7 +58,7 @@ func (a *agent) state() []rankState {
 		s := &list[r]
 		s.Rank, s.Refused = r, a.refused.Load()
 		if it.feed == nil {
-			s.NotReady = "it has no place in NATS' stream yet (NATS is away, or no router has made the stream)"
+			s.NotReady = "it has no position in NATS' stream yet (NATS cannot be reached, or no router has made the stream)"
 			continue
 		}
 		s.Published, s.Heard, s.Age = it.publisher.Stats(), it.feed.Stats(), it.feed.Age(time.Now()).Seconds()
@@ -66,9 +66,9 @@ func (a *agent) state() []rankState {
 		case s.Published.Refused > 0:
 			s.NotReady = "a newer agent publishes for this worker"
 		case !s.Published.Connected:
-			s.NotReady = "NATS is away"
+			s.NotReady = "NATS cannot be reached"
 		case !s.Heard.Connected:
-			s.NotReady = "the engine is not heard"
+			s.NotReady = "the engine is not connected"
 		case !s.Heard.CaughtUp, !s.Published.Current:
 			s.NotReady = "it is catching up"
 		}
@@ -115,19 +115,19 @@ var agentMetrics = []struct {
 	kind       prometheus.ValueType
 	value      func(*rankState) float64
 }{
-	{"published_messages_total", "Messages that the stream has taken.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Messages) }},
+	{"published_messages_total", "Messages that the stream has acknowledged.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Messages) }},
 	{"published_bytes_total", "Bytes of them.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Bytes) }},
 	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Failed) }},
 	{"publish_refused_total", "1 once a newer agent publishes for this worker: this one has stopped.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Refused) }},
-	{"dropped_total", "Times that events were too many to wait, and routers had to read a snapshot.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
-	{"unanswered_total", "Routers that asked for a snapshot while too many waited for one: they ask again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
+	{"dropped_total", "Times that too many events waited, and routers had to read a snapshot instead.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
+	{"unanswered_total", "Snapshot requests of routers dropped because too many waited: they ask again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
 	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Pending) }},
 	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Connected) }},
-	{"nats_refused_total", "Times that NATS did not let the agent in, or refused it a subject.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Refused) }},
+	{"nats_refused_total", "Times that NATS rejected the agent's credentials or denied it a subject.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Refused) }},
 	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Heard.Connected) }},
-	{"ready", "1 while NATS has all that the engine told.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.NotReady == "") }},
-	{"resumed", "1 where this agent went on with what an earlier one held.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Resumed) }},
-	{"stream_age_seconds", "How long the engine's events have not come as they happen; 0 while they do.", prometheus.GaugeValue, func(s *rankState) float64 { return s.Age }},
+	{"ready", "1 while NATS has everything that the engine reported.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.NotReady == "") }},
+	{"resumed", "1 if this agent continued from an earlier one's state.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Resumed) }},
+	{"stream_age_seconds", "How long the engine's event stream has not been live; 0 while it is.", prometheus.GaugeValue, func(s *rankState) float64 { return s.Age }},
 	{"blocks", "Blocks that the worker holds.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Blocks) }},
 	{"snapshots_total", "Snapshots written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Snapshots) }},
 	{"snapshot_failures_total", "Snapshots that could not be written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.SnapshotErrors) }},
@@ -147,7 +147,7 @@ func number(is bool) float64 {
 	return 0
 }
 
-var agentEvents = prometheus.NewDesc("sightline_agent_events_total", "What became of the engine's KV events.", []string{"rank", "what"}, nil)
+var agentEvents = prometheus.NewDesc("sightline_agent_events_total", "The engine's KV events by outcome.", []string{"rank", "what"}, nil)
 
 // Describe implements prometheus.Collector: it sends nothing, so Collect is unchecked.
 func (a *agent) Describe(chan<- *prometheus.Desc) {}

@@ -38,7 +38,7 @@ func (s *sources) asked(addr string, r rules.Rules, rank, ranks, blockSize int) 
 // compare logs where a worker's own report differs from the configuration.
 func (s *sources) compare(addr string, e rules.EventSource, ranks, blockSize int) {
 	if e.BlockSize > 0 && e.BlockSize != blockSize {
-		s.log.Error("the worker's page size is not the model's block_size: none of its events will match",
+		s.log.Error("the worker's page size is not the model's block_size: none of its blocks will match",
 			zap.String("worker", addr), zap.Int("page_size", e.BlockSize), zap.Int("block_size", blockSize))
 	}
 	if e.Ranks > 1 && e.Ranks != ranks {

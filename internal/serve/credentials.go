@@ -14,8 +14,8 @@ import (
 type CredentialsOptions struct {
 	Dir    string   `arg:"" help:"Where seeds and users.conf are written; existing files are kept."`
 	Config string   `short:"c" type:"existingfile" help:"Sightline's configuration: its nats.prefix, and the workers with events.nats."`
-	Worker []string `help:"Names of further workers; * for an agent that may publish for every one."`
-	Prefix string   `help:"nats.prefix, where no configuration is given."`
+	Worker []string `help:"Names of further workers; *: one agent that may publish for all of them."`
+	Prefix string   `help:"nats.prefix, if no configuration is given."`
 }
 
 // WriteCredentials creates a NATS user for the routers and for each worker's agent, and writes to out what it created.
@@ -34,7 +34,7 @@ func WriteCredentials(o CredentialsOptions, out io.Writer) error {
 		}
 		for i, g := range cfg.Kubernetes.Workers {
 			if g.Events.NATS {
-				fmt.Fprintf(out, "kubernetes.workers[%d]: a worker is called as its pod; name each with --worker, or give --worker '*'\n", i)
+				fmt.Fprintf(out, "kubernetes.workers[%d]: a worker is named after its pod; name each with --worker, or give --worker '*'\n", i)
 			}
 		}
 	}

@@ -42,7 +42,7 @@ nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf
 func TestAgentFlags(t *testing.T) {
 	const url = "nats://127.0.0.1:1"
 	for want, n := range map[string]AgentNATS{
-		"--nats-nkey: given beside credentials":                          {Access: bus.Access{URL: url, Credentials: "c", NKey: "n"}},
+		"--nats-nkey: given together with credentials":                   {Access: bus.Access{URL: url, Credentials: "c", NKey: "n"}},
 		"--nats-user: user and password_file must both be given":         {Access: bus.Access{URL: url, User: "u"}},
 		"--nats: it holds a user or a secret":                            {Access: bus.Access{URL: "nats://secret@127.0.0.1:1"}},
 		"--nats-prefix: \"A\" is not a prefix":                           {Access: bus.Access{URL: url}, Prefix: "A"},

@@ -47,11 +47,11 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 	l.number, l.again = s.numbers, l.tell
 	s.followers = append(s.followers, &l.follower)
 	l.plane.Full = func() {
-		s.log.Warn("Dynamo's plane has events of more workers that discovery does not know than are kept for it; they are dropped "+
+		s.log.Warn("Dynamo's event plane has events of too many workers that discovery does not know; they are dropped "+
 			"(dynamo.discovery is another deployment's?)", zap.String("component", component))
 	}
 	err := metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: "dynamo_events_refused_total",
-		Help:        "Messages of Dynamo's plane that were dropped: of workers that discovery does not know, beyond those that are kept for it.",
+		Help:        "Messages of Dynamo's event plane that were dropped because too many workers are unknown to discovery.",
 		ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(l.plane.Refused()) }))
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 	scope := dynamo.Scope{Namespace: c.Namespace, Component: component, Endpoint: c.Endpoint}
 	follow := dynamo.Follower{Root: c.Discovery, Scope: scope, Plane: l.plane, Found: l.found,
 		Failed: func(err error) {
-			l.log.Warn("Dynamo's deployment cannot be followed; what is known stays", zap.Error(err))
+			l.log.Warn("Dynamo's discovery cannot be read; the known workers stay", zap.Error(err))
 		}}
 	if c.Plane != "zmq" {
 		conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.refused.WithLabelValues("plane").Inc})
@@ -124,7 +124,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	if size == 0 { // not reported
 		size = class.BlockSize
 	} else if size != class.BlockSize {
-		l.log.Warn("Dynamo's worker has another block size than its model is configured with: nothing of it will match",
+		l.log.Warn("a Dynamo worker's block size differs from its model's configured one: none of its blocks will match",
 			zap.String("worker", spec.Name), zap.Int("worker_has", size), zap.Int("configured", class.BlockSize))
 	}
 	spec.Listen = func(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {

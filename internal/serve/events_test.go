@@ -124,7 +124,7 @@ func TestUnknownKeysAreTold(t *testing.T) {
 	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
 		core, logged := observer.New(zap.WarnLevel)
 		w, counters := toldTo(t, zap.New(core), engine, storedEvent(""), more, more)
-		lines := logged.FilterMessageSnippet("carry a key that is not known").All()
+		lines := logged.FilterMessageSnippet("carry an unknown key").All()
 		if w.Blocks == 0 || counters["batches"] != 3 || counters["unknown_keys"] != 2 || len(lines) != 1 {
 			t.Fatalf("%s: %+v, %v, %v", engine, w, counters, logged.All())
 		}

@@ -21,7 +21,7 @@ func capMemory(log *zap.Logger) {
 		return
 	}
 	debug.SetMemoryLimit(limit / 5 * 4)
-	log.Info("the collector keeps the process below its control group's limit", zap.Int64("bytes", limit/5*4))
+	log.Info("the garbage collector keeps the process below its control group's memory limit", zap.Int64("bytes", limit/5*4))
 }
 
 // cgroupLimit returns the lowest memory limit of the process's control group and its ancestors, version 2 or 1, in bytes; 0:

@@ -29,7 +29,7 @@ const reachTime = 2 * time.Second
 // look returns why the gate is open, or an error with the reason why it is shut.
 func (g *gate) look(now time.Time) (how string, err error) {
 	if g.ctx.Err() != nil {
-		return "", errors.New("stopping; requests that come are still decided")
+		return "", errors.New("stopping; arriving requests are still decided")
 	}
 	if how := g.how.Load(); how != nil {
 		return *how, nil
@@ -62,11 +62,11 @@ func (g *gate) look(now time.Time) (how string, err error) {
 		known += "; not " + strings.Join(behind[:min(len(behind), shownBehind)], ", ")
 	}
 	if silent > 0 {
-		known += fmt.Sprintf("; %d of %d finders of workers have told nothing", silent, finders)
+		known += fmt.Sprintf("; %d of %d worker discoveries have reported nothing", silent, finders)
 	}
 	switch {
 	case reached && streams == 0:
-		how = "no worker tells events"
+		how = "no worker sends events"
 	case reached && len(behind) == 0:
 		how = known
 	case reached:
@@ -87,7 +87,7 @@ const shownBehind = 5
 // gateEvery is the interval of checking a shut gate.
 const gateEvery = 50 * time.Millisecond
 
-var readyDesc = prometheus.NewDesc("sightline_ready", "1 once the start is over: what workers hold is known, or was waited for long enough.", nil, nil)
+var readyDesc = prometheus.NewDesc("sightline_ready", "1 once startup is over: the workers' contents are known, or ready_after has passed.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (g *gate) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }

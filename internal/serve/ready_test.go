@@ -117,7 +117,7 @@ func TestReadyAfter(t *testing.T) {
 // TestReadyWithoutEvents checks that nothing is waited for if there are no events.
 func TestReadyWithoutEvents(t *testing.T) {
 	for name, workers := range map[string]map[string]*publisher{"no workers": nil, "no events": {"a": nil}} {
-		if how, err := started(t, workers).look(time.Now()); err != nil || how != "no worker tells events" {
+		if how, err := started(t, workers).look(time.Now()); err != nil || how != "no worker sends events" {
 			t.Errorf("%s: %q, %v", name, how, err)
 		}
 	}

@@ -60,11 +60,11 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 		return prometheus.GaugeOpts{Namespace: "sightline", Name: "config_" + name, Help: help}
 	}
 	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.probe.Again),
-		success: prometheus.NewGauge(gauge("reload_success", "1 unless the configuration could not be taken up when it was last read.")),
-		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "When a configuration was last taken up; at first the start.")),
+		success: prometheus.NewGauge(gauge("reload_success", "1 unless the last reload of the configuration failed.")),
+		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "Unix time of the last successful load of the configuration; at first, of startup.")),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "config_reloads_total",
-			Help: "Times that the configuration was read again: taken up, or failed and the old one kept."}, []string{"result"}),
-		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key that differs from what the process runs with, and is taken up by a restart alone."), []string{"key"})}
+			Help: "Reloads of the configuration by outcome: taken up; failed: the old one stays in use."}, []string{"result"}),
+		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key whose new value takes effect only after a restart."), []string{"key"})}
 	r.metrics.MustRegister(x.success, x.at, x.reloads, x.restarts)
 	x.success.Set(1)
 	x.at.SetToCurrentTime()

@@ -187,7 +187,7 @@ func TestReload(t *testing.T) {
 		text("", ", engine_version: 1", one):    "",
 		text("", ", chat_template: none", one):  "models[0].chat_template: ",
 		strings.ReplaceAll(text("", "", ""), "workers:\n", "workers: []\nx:\n"):                                         "x: unknown key",
-		text("", "", "- {name: d, addr: \"127.0.0.1:4\", events: {nats: true}}\nnats: {url: \"nats://127.0.0.1:1\"}\n"): "with nats.url as at the start, which only a restart changes: workers[1].events.nats: ",
+		text("", "", "- {name: d, addr: \"127.0.0.1:4\", events: {nats: true}}\nnats: {url: \"nats://127.0.0.1:1\"}\n"): "with nats.url as at startup (only a restart changes it): workers[1].events.nats: ",
 	} {
 		r.write(bad)
 		r.reload(422, want)

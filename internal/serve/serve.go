@@ -72,14 +72,14 @@ func Load(cfg config.Config) (*Server, error) {
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
 	media.Pinned = func(model, fingerprint string) { // so that an operator can put it into the configuration
-		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model),
+		log.Info("images of this model are hashed by its workers' rule from now on", zap.String("model", model),
 			zap.String("processor_fingerprint", fingerprint))
 	}
 	metrics := prometheus.NewRegistry()
 	panics := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "media_panics_total",
-		Help: "Media, by where, that could not be read because of a fault of ours; the log says where it lies."}, []string{"where"})
+		Help: "Panics while reading media, by place in the code; the log has details."}, []string{"where"})
 	full := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "no_room_total",
-		Help: "Times that something found no room, or had to go for something else, by what; docs/architecture.md has how much there is of each."}, []string{"what"})
+		Help: "Times that an entry did not fit or evicted another, by kind; docs/architecture.md has the bounds."}, []string{"what"})
 	metrics.MustRegister(panics, full)
 	noRoom := func(what string) { full.WithLabelValues(what).Inc() }
 	media.NoRoom = noRoom

@@ -108,8 +108,8 @@ func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 // found.
 func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 	return func(got int) {
-		s.log.Error("a worker's events carry blocks of another size than configured; they are left out, and nothing it holds is "+
-			"found: set block_size of its model, or give the worker a class with that block_size",
+		s.log.Error("a worker's events carry blocks of another size than configured; they are ignored, so none of its blocks "+
+			"will match: set block_size of its model, or give the worker a class with that block_size",
 			zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("class", w.Class),
 			zap.Int("events_block_size", got), zap.Int("configured_block_size", want))
 	}
@@ -118,8 +118,8 @@ func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 // unknownKey returns a function that logs an engine's events with a key that its decoder does not know.
 func unknownKey(log *zap.Logger) func(key string) {
 	return func(key string) {
-		log.Warn("a worker's events carry a key that is not known; they are read without it, and if it changes what a block's hash covers, what is found "+
-			"of the worker is wrong: look for a newer Sightline. Further keys and events are only counted (unknown_keys)", zap.String("key", key))
+		log.Warn("a worker's events carry an unknown key; it is ignored. If it changes what a block's hash covers, matches "+
+			"of this worker are wrong: look for a newer Sightline. Further keys and events are only counted (unknown_keys)", zap.String("key", key))
 	}
 }
 

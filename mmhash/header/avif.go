@@ -65,7 +65,7 @@ func avifMeta(r *Reader, b []byte) {
 	}
 	first := m.items[m.primary]
 	if first == nil || first.kind != "av01" && first.kind != "grid" || first.pieces == 0 {
-		r.fail(Unsupported, "the primary item is no AV1 picture")
+		r.fail(Unsupported, "the primary item is not an AV1 picture")
 		return
 	}
 	coded := first

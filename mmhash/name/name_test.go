@@ -32,7 +32,7 @@ func FuzzParseFields(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k, err := ParseFields(b)
 		if _, ok := k.Get("a"); err != nil && ok {
-			t.Fatal("fields of text that is no object")
+			t.Fatal("fields of text that is not an object")
 		}
 		k.HasNull()
 	})

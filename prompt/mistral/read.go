@@ -113,7 +113,7 @@ func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *me
 			return refuse("message without content")
 		}
 	case body.Text:
-		if m.text, err = text(skeleton, in.Content, "content is no valid text"); err != nil {
+		if m.text, err = text(skeleton, in.Content, "content is not valid text"); err != nil {
 			return err
 		}
 	case body.List:
@@ -146,7 +146,7 @@ func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *me
 			return refuse("tool result with an id that is not allowed")
 		}
 		if name := in.Fields["name"]; name.Type != gjson.Null {
-			text, err := text(skeleton, name, "a tool's name is no text")
+			text, err := text(skeleton, name, "a tool's name is not a string")
 			if err != nil {
 				return err
 			}
@@ -256,7 +256,7 @@ func (m *message) readThought(t *Tokenizer, skeleton *body.Skeleton, in *body.Me
 	if v.Type == gjson.Null {
 		return nil
 	}
-	text, err := text(skeleton, v, "reasoning is no text")
+	text, err := text(skeleton, v, "reasoning is not a string")
 	if err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ func (t *Tokenizer) readCalls(body *body.Skeleton, calls gjson.Result, m *messag
 		return err
 	}
 	if err != nil || list.Kind() != template.KindList {
-		return refuse("tool_calls is no list")
+		return refuse("tool_calls is not a list")
 	}
 	for _, v := range list.Items() {
 		fn := v.Field("function")

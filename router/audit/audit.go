@@ -117,13 +117,13 @@ func New(o Options) *Auditor {
 	o.Log = o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 3, 0) }))
 	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
-		Help: "Ended requests by what their worker stored, against the prediction: equal; block_size, token, span, media_name, keys, block (what differs first); nothing (no events at all); unattributed (no event can be said to be this request's)."}, []string{"model", "worker", "verdict"})
+		Help: "Ended requests by how what their worker stored compares with the prediction: equal; block_size, token, span, media_name, keys, block (what differs first); nothing (no events at all); unattributed (no event could be matched to the request)."}, []string{"model", "worker", "verdict"})
 	a.strays = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
-		Help: "Stored events that several open requests could have caused; no verdict comes of them."})
+		Help: "Stored events that several open requests could have caused; they give no verdict."})
 	a.named = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
-		Help: "Stored events that named an open request by the session id that we gave it."})
+		Help: "Stored events that carried the session id that Sightline gave to an open request."})
 	a.learned = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
-		Help: "Names of media that were read from events because they cannot be computed; after two agreeing sightings a name is used."})
+		Help: "Media hashes learned from events because they cannot be computed; a hash is used after two events agree."})
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(a.verdicts, a.strays, a.named, a.learned)
 	}

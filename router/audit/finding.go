@@ -64,7 +64,7 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	}
 	a.recent = append(a.recent, *f)
 	a.mu.Unlock()
-	a.o.Log.Warn("a worker stored something else than was predicted: "+string(v), zap.String("model", f.Model), zap.String("worker", f.Worker),
+	a.o.Log.Warn("a worker stored something else than predicted: "+string(v), zap.String("model", f.Model), zap.String("worker", f.Worker),
 		zap.String("id", f.ID), zap.String("what", f.Says))
 }
 
@@ -84,13 +84,13 @@ func (f *Finding) text() string {
 	case Span:
 		return fmt.Sprintf("the medium at token %d has %d tokens here and %d there: check mm_processor_kwargs and engine_version", f.Position, f.Ours, f.Theirs)
 	case MediaName:
-		return fmt.Sprintf("the medium at token %d has another name there: check engine_version, mm_hasher_algorithm and engine_model", f.Position)
+		return fmt.Sprintf("the medium at token %d has another hash there: check engine_version, mm_hasher_algorithm and engine_model", f.Position)
 	case Keys:
-		return fmt.Sprintf("tokens and media are equal from token %d on, the rest of the key is not: salt or adapter", f.Position)
+		return fmt.Sprintf("tokens and media are equal from token %d on, the rest of the block's key differs: salt or adapter", f.Position)
 	case Block:
 		return fmt.Sprintf("first difference in the block at token %d; with tokens (a direct source, or agent --publish tokens) it could be named", f.Position)
 	case Nothing:
-		return "the worker told of no block since the request came: are its KV events on, and is this its socket?"
+		return "the worker has reported no block since the request came: are its KV events on, and is this its socket?"
 	}
 	return ""
 }

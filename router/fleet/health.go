@@ -154,15 +154,15 @@ func (w *Worker) Out(now time.Time) string {
 	row := fmt.Sprintf("out: %d failures in a row, the last: %s; ", h.failures, h.last)
 	switch {
 	case h.down != "":
-		return "out: asked for its health: " + h.down
+		return "out: health check: " + h.down
 	case !h.fails:
 		return ""
 	case h.trying:
 		return row + "being tried"
 	case h.missed > 0:
-		return row + "no trial while it does not answer for its health"
+		return row + "no trial request while its health check fails"
 	}
-	return row + fmt.Sprintf("next trial in %v", max(0, h.next.Sub(now)).Round(time.Second))
+	return row + fmt.Sprintf("next trial request in %v", max(0, h.next.Sub(now)).Round(time.Second))
 }
 
 // Well reports whether the worker is in.

@@ -52,7 +52,7 @@ func (s *Set) tell(told map[*stream.Feed]trouble, now time.Time) map[*stream.Fee
 			case is.shared && !was.shared:
 				s.o.Log.Error("two workers publish the same events; correct events.zmq", append(at, zap.String("other", others[f.Feed]))...)
 			case is.dead && !was.dead:
-				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less and less", append(at, zap.String("error", f.Feed.Stats().LastError))...)
+				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less over time", append(at, zap.String("error", f.Feed.Stats().LastError))...)
 			case was.dead && !is.dead:
 				s.o.Log.Info("a worker's KV events resumed", at...)
 			}

@@ -23,7 +23,7 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// Direct is a Line without NATS, or while NATS is away: each replica opens a stream to every other replica's listener and sends
+// Direct is a Line without NATS, or while NATS cannot be reached: each replica opens a stream to every other replica's listener and sends
 // its messages on it in order. Host names among the addresses are resolved periodically, and every IP address is dialled. A
 // replica that reaches itself closes that stream.
 //
@@ -58,7 +58,7 @@ const (
 
 var (
 	errNobody = errors.New("no stream to that replica")
-	errSlow   = errors.New("a replica takes its messages too slowly")
+	errSlow   = errors.New("a replica reads its messages too slowly")
 )
 
 // NewDirect returns the Direct of the replica named own. take gets the messages of others, in order for each sender; it must not
@@ -197,7 +197,7 @@ func (d *Direct) keep(ctx context.Context, at string, as *secure.Client) {
 		}
 		if what := status.Convert(err).Message(); what != said && ctx.Err() == nil {
 			said = what
-			d.log.Info("no stream to another replica; it is tried again", zap.String("at", at), zap.String("why", what))
+			d.log.Info("cannot open a stream to another replica; retrying", zap.String("at", at), zap.String("why", what))
 		}
 		select {
 		case <-ctx.Done():

@@ -24,7 +24,7 @@ const (
 	look       = 50 * time.Millisecond // interval of checking for other replicas until then
 )
 
-var errHeldLate = errors.New("another Sightline's answer did not come to its end")
+var errHeldLate = errors.New("another Sightline's answer was cut off")
 
 // gathering tracks the answers that are being received, by question.
 type gathering struct {

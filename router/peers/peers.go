@@ -109,11 +109,11 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer), began: time.Now(),
 		asks: make(chan heldQuestion, heldWait), gathers: make(chan struct{}, heldAtOnce), gathered: gathering{open: make(map[uint64]*pieces)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
-			Help: "What replicas tell each other of all that a worker holds, where it cannot tell that any more itself. Asked here: taken, nobody (has it), late; asked by another: told, not held (wholly), too large (32 MiB at most), busy."}, []string{"what"}),
+			Help: "Transfers between replicas of all that a worker holds, when its own replay no longer has it. Requested here: taken, nobody (has it), late; requested by another: told, not held (not completely), too large (32 MiB at most), busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read), too many replicas (messages of those beyond 256); reports sent to the replica that decided, reports taken."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas by outcome: sent, dropped (no room, or no connection; the next list corrects it), taken, unread (unreadable messages), too many replicas (messages of those beyond 256); reports sent to the replica that decided, reports taken."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
-			Help: "Questions who holds a prompt of another part of the index, by what became of them: answered, late (decided without), nobody (no replica of that part is there, or it cannot be reached)."}, []string{"what"})}
+			Help: "Queries for the holders of a prompt in another part of the index, by outcome: answered, late (decided without), nobody (no replica of that part can be reached)."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", "reports sent", "reports taken"} {
 		x.entries.WithLabelValues(what)
 	}
@@ -128,7 +128,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	}
 	metrics.MustRegister(x.entries, x.questions, x.handovers,
 		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.known.Load()) }),
-		gauge("peer_age_seconds", "How long nothing has come of the replica that was heard longest ago; beyond 1.25 s it is gone.", func() float64 { _, ago := x.Heard(); return ago.Seconds() }),
+		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest; beyond 1.25 s it counts as gone.", func() float64 { _, ago := x.Heard(); return ago.Seconds() }),
 		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
 			if x.router == nil {
 				return 0
@@ -320,7 +320,7 @@ func (x *Exchange) leave(name string, p *peer) {
 	for source := range p.streams {
 		x.report(router.Outcome{Phase: router.Lost, Source: source})
 	}
-	x.log.Info("a replica is gone; its requests do not count here any more", zap.String("replica", name))
+	x.log.Info("a replica is gone; its requests no longer count as in flight", zap.String("replica", name))
 }
 
 // Take processes a message from the Line.
@@ -346,7 +346,7 @@ func (x *Exchange) Take(message []byte) {
 	if err != nil {
 		x.entries.WithLabelValues("unread").Inc()
 		if !x.unlisted.Swap(true) {
-			x.log.Warn("another replica's message cannot be read; this is said once", zap.Error(err))
+			x.log.Warn("another replica's message cannot be read; logged once", zap.Error(err))
 		}
 	}
 }
@@ -368,7 +368,7 @@ func (x *Exchange) from(name string, entries []byte) (question *asked, held *hel
 		x.peers[name] = p
 		x.known.Store(int32(len(x.peers)))
 		x.came.Store(true)
-		x.log.Info("another replica is there", zap.String("replica", name))
+		x.log.Info("found another replica", zap.String("replica", name))
 	}
 	p.heard = time.Now()
 	count := x.entries.WithLabelValues("taken")

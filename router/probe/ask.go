@@ -23,7 +23,7 @@ type statusError int
 func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
 // errAnswer is an answer that the engine would not give. It does not quote it.
-var errAnswer = errors.New("an answer that is not as the engine writes it")
+var errAnswer = errors.New("an answer that is not in the engine's format")
 
 // ask sends a GET, or a POST if body is set, and returns the answer of status 200.
 func (p *Prober) ask(ctx context.Context, addr, path string, body []byte) ([]byte, error) {

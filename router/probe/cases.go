@@ -105,7 +105,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 	verdict := verdictOf(err)
 	switch {
 	case err == nil && refused != nil:
-		f.Verdict, f.Detail = Refused, "the worker takes what we take for refused: "+refused.Error()
+		f.Verdict, f.Detail = Refused, "the worker accepts what Sightline expects it to refuse: "+refused.Error()
 	case err == nil && answer.Tokens == nil:
 		f.Verdict, f.Detail = Unreachable, "/tokenize: "+errAnswer.Error()
 	case err == nil:

@@ -118,7 +118,7 @@ func New(opt Options) *Prober {
 	}
 	p := &Prober{opt: opt, client: rules.NewClient(perRequest, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
-		Help: "Comparisons of a worker's tokens and settings with ours: equal, differs, configuration, refused, inexact, absent, unreachable."}, []string{"worker", "verdict"})
+		Help: "Comparisons of a worker's tokens and settings with Sightline's: equal, differs, configuration, refused, inexact, absent, unreachable."}, []string{"worker", "verdict"})
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(p.total)
 	}

@@ -85,10 +85,10 @@ func compareModels(answer []byte, w *Worker, m *engine.Model, wrong func(key, fo
 	}
 	base, s := models.Data[0], &m.Server
 	if m.Rules().TellsSettings && base.Root != "" && base.Root != s.EngineModel {
-		wrong("engine_model", "configured %q, the worker says %.200q: its names of pictures differ from ours", s.EngineModel, base.Root)
+		wrong("engine_model", "configured %q, the worker reports %.200q: its image hashes differ from Sightline's", s.EngineModel, base.Root)
 	}
 	if s.MaxModelLen > 0 && base.MaxLen > 0 && base.MaxLen != s.MaxModelLen {
-		wrong("max_model_len", "configured %d, the worker says %d", s.MaxModelLen, base.MaxLen)
+		wrong("max_model_len", "configured %d, the worker reports %d", s.MaxModelLen, base.MaxLen)
 	}
 	return nil
 }
@@ -102,13 +102,13 @@ func compareRelease(answer []byte, s *engine.Server, wrong func(key, format stri
 	}
 	ours, _ := rules.ParseVersion(s.EngineVersion)
 	if theirs, err := rules.ParseVersion(release.Version); err != nil || theirs != ours {
-		wrong("engine_version", "configured %s, the worker says %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
+		wrong("engine_version", "configured %s, the worker reports %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
 	}
 	return nil
 }
 
 func compareBlockSize(page []byte, w *Worker, gauge string, wrong func(key, format string, args ...any)) {
 	if size := rules.LabelCount(rules.Labels(page, gauge), "block_size"); w.BlockSize > 0 && size > 0 && size != w.BlockSize {
-		wrong("block_size", "configured %d, the worker says %d: nothing it holds would be found (give it a class with its block_size)", w.BlockSize, size)
+		wrong("block_size", "configured %d, the worker reports %d: none of its blocks would match (give it a class with its block_size)", w.BlockSize, size)
 	}
 }

@@ -242,10 +242,10 @@ func (h *times) at(share float64) float64 {
 
 // The metrics: the values of the report that are worth a graph.
 var (
-	requestsDesc = prometheus.NewDesc("sightline_trial_requests_total", "Ended requests by arm: steered, or left to Envoy's own balancing.", []string{"arm"}, nil)
+	requestsDesc = prometheus.NewDesc("sightline_trial_requests_total", "Ended requests by arm: steered, or left to Envoy's own load balancing.", []string{"arm"}, nil)
 	promptDesc   = prometheus.NewDesc("sightline_trial_prompt_tokens_total", "Prompt tokens of answered requests whose cached tokens are known, by arm.", []string{"arm"}, nil)
 	cachedDesc   = prometheus.NewDesc("sightline_trial_cached_tokens_total", "Of them, those that were cached, by arm.", []string{"arm"}, nil)
-	wouldDesc    = prometheus.NewDesc("sightline_trial_would_tokens_total", "Of requests left alone, tokens that the choice's worker held and the used one did not: spared; the other way about: cost.", []string{"what"}, nil)
+	wouldDesc    = prometheus.NewDesc("sightline_trial_would_tokens_total", "Unsteered requests: tokens that the chosen worker held and the used one did not (spared), and the reverse (cost).", []string{"what"}, nil)
 )
 
 // Describe implements prometheus.Collector.

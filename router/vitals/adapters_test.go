@@ -36,7 +36,7 @@ func TestAdaptersAreFollowed(t *testing.T) {
 		{func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "{") }, map[string]string{"a": "/1", "b": "/2"}, "", 0},
 		{func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(500) }, map[string]string{"a": "/1", "b": "/2"}, "", 0},
 		{list("a=/1"), map[string]string{"a": "/1"}, "a worker has unloaded adapters", 0},
-		{list("a=/3", "\n=/1"), map[string]string{"a": "/3"}, "a worker has loaded adapters anew", 1},
+		{list("a=/3", "\n=/1"), map[string]string{"a": "/3"}, "a worker has reloaded adapters", 1},
 		{list(), map[string]string{}, "", 1},
 	} {
 		w.log.TakeAll()

@@ -63,10 +63,10 @@ type Nurse struct {
 func New(o Options) *Nurse {
 	n := &Nurse{o: o, health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Times that a worker, asked for its health or load, failed: refused, timeout, broken, unreadable, or the status of its answer."},
+		Help: "Failed health and load queries of workers, by cause: refused, timeout, broken, unreadable, or the status of its answer."},
 		[]string{"worker", "what", "why"})
 	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
-		Help: "LoRA adapters that a worker loaded anew from another path under a name that it had."}, []string{"worker"})
+		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
 	o.Metrics.MustRegister(n.failed, n.reloaded, n)
 	return n
 }
@@ -79,15 +79,15 @@ func (n *Nurse) Forget(worker string) {
 
 var (
 	ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
-		"How long ago each worker told the load that counts now; none: nothing that it told does.", []string{"worker", "rank"}, nil)
+		"Age of the reported load that counts for each worker; no series: none counts.", []string{"worker", "rank"}, nil)
 	adaptersDesc = prometheus.NewDesc("sightline_worker_adapters",
 		"LoRA adapters that each worker lists.", []string{"worker"}, nil)
 	usageDesc = prometheus.NewDesc("sightline_worker_kv_cache_usage",
-		"Share of its KV cache that each worker told to be in use, 0 to 1; none: it does not say.", []string{"worker", "rank"}, nil)
+		"Share of the KV cache in use that each worker reported, 0 to 1; no series: it does not report it.", []string{"worker", "rank"}, nil)
 	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
-		"Requests in flight at each worker, others' that it told of included.", []string{"worker", "rank"}, nil)
+		"Requests in flight at each worker, including other senders' requests that it reported.", []string{"worker", "rank"}, nil)
 	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
-		"How long each worker takes to prefill what this Sightline has sent and waits there, at the rate that it has shown; none: it has work and has not shown one. Sums by model say how far a fleet is behind.", []string{"model", "worker", "rank"}, nil)
+		"Time that each worker needs to prefill what this Sightline has sent and still waits there, at its measured rate; no series: it has work and no measured rate. Sums by model show how far a fleet is behind.", []string{"model", "worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -288,7 +288,7 @@ func (l *loads) tell(page map[int]gauges, asked, now time.Time) {
 }
 
 // errUnreadable is an answer that no engine gives. It does not quote it.
-var errUnreadable = errors.New("an answer that is not as the engine writes it")
+var errUnreadable = errors.New("an answer that is not in the engine's format")
 
 // get requests a page. body, if set, reads an answer with status 200.
 func get(ctx context.Context, client *http.Client, url string, body func(io.Reader) error) (status int, err error) {

@@ -20,14 +20,14 @@ import (
 // Access says where a NATS server is and how we authenticate. Its fields are keys of the configuration and flags of the agent.
 // Secrets are in files; all but the nkey's public part are read again with each connection, so that changes need no restart.
 type Access struct {
-	URL          string `yaml:"url" name:"nats" required:"" help:"NATS server, such as nats://10.0.0.4:4222, or several with commas."`
-	Credentials  string `yaml:"credentials" name:"nats-credentials" placeholder:"FILE" help:"What NATS knows us by: a credentials file (.creds),"`
+	URL          string `yaml:"url" name:"nats" required:"" help:"NATS server, such as nats://10.0.0.4:4222, or several separated by commas."`
+	Credentials  string `yaml:"credentials" name:"nats-credentials" placeholder:"FILE" help:"NATS credentials: a credentials file (.creds),"`
 	NKey         string `yaml:"nkey" name:"nats-nkey" placeholder:"FILE" help:"or a file with an nkey's seed,"`
 	User         string `yaml:"user" name:"nats-user" help:"or a user's name"`
 	PasswordFile string `yaml:"password_file" name:"nats-password-file" placeholder:"FILE" help:"and a file with the password,"`
 	TokenFile    string `yaml:"token_file" name:"nats-token-file" placeholder:"FILE" help:"or a file with a token."`
-	TLSCA        string `yaml:"tls_ca" name:"nats-tls-ca" placeholder:"FILE" help:"PEM file of the authority of NATS' certificate; with it, TLS is a must."`
-	TLSCert      string `yaml:"tls_cert" name:"nats-tls-cert" placeholder:"FILE" help:"PEM file of our own certificate, for mutual TLS."`
+	TLSCA        string `yaml:"tls_ca" name:"nats-tls-ca" placeholder:"FILE" help:"PEM file of the CA that signed NATS' certificate; setting it requires TLS."`
+	TLSCert      string `yaml:"tls_cert" name:"nats-tls-cert" placeholder:"FILE" help:"PEM file of the client certificate, for mutual TLS."`
 	TLSKey       string `yaml:"tls_key" name:"nats-tls-key" placeholder:"FILE" help:"PEM file of its key."`
 }
 
@@ -44,7 +44,7 @@ func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)
 		}
 	}
 	if len(ways) > 1 {
-		bad(ways[1], "given beside %s (want one of credentials, nkey, user with password_file, and token_file)", ways[0])
+		bad(ways[1], "given together with %s (want one of credentials, nkey, user with password_file, and token_file)", ways[0])
 	}
 	if (a.User == "") != (a.PasswordFile == "") {
 		bad("user", "user and password_file must both be given, or neither")
@@ -56,7 +56,7 @@ func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)
 	case inProcess && a.TLSCA+a.TLSCert != "":
 		bad("tls_ca", "tls_ca and tls_cert are for url; the embedded server is in this very process (its own certificate stands in nats.config)")
 	case !inProcess && a.URL == "" && a.Given():
-		bad("url", "missing, though it is said what NATS knows us by (want one such as nats://10.0.0.4:4222)")
+		bad("url", "missing, but credentials are given (want a URL such as nats://10.0.0.4:4222)")
 	case a.URL != "":
 		a.checkURL(bad)
 	}
@@ -71,7 +71,7 @@ func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 		u, err := url.Parse(text)
 		switch {
 		case err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
-			bad("url", "this is not a server (want one such as nats://10.0.0.4:4222, or several with commas)") // it may hold a password
+			bad("url", "this is not a server's URL (want one such as nats://10.0.0.4:4222, or several with commas)") // it may hold a password
 		case u.User != nil:
 			bad("url", "it holds a user or a secret (want user and password_file, or token_file: files are not printed and not logged)")
 		}

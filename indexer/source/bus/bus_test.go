@@ -291,7 +291,7 @@ func TestOverNATS(t *testing.T) {
 	}
 }
 
-// TestBufferOverflow checks that while NATS is away an agent keeps what it would have published, up to a limit, beyond which
+// TestBufferOverflow checks that while NATS cannot be reached an agent keeps what it would have published, up to a limit, beyond which
 // routers read a snapshot.
 func TestBufferOverflow(t *testing.T) {
 	payloads, prompts := recording(t)

@@ -89,7 +89,7 @@ func (l *line) end(ctx context.Context) (e end, err error) {
 	return e, err
 }
 
-var errNotOurs = errors.New("NATS lets us read the last message of our worker only: the credentials are those of one worker's agent (docs/agents.md)")
+var errNotOurs = errors.New("NATS permits reading only the last message of one worker: these are the credentials of that worker's agent, not the router's (docs/agents.md)")
 
 // mayReadByNumber checks with a request that has no answer. The server reports a refusal before it answers the following ping.
 func (l *line) mayReadByNumber(ctx context.Context) error {
@@ -137,7 +137,7 @@ func (l *line) state(ctx context.Context, name string) ([]byte, error) {
 	return m.Data, nil
 }
 
-var errForwarded = errors.New("a message that a server was made to send")
+var errForwarded = errors.New("a message that the NATS server republished on a client's request")
 
 // forwarded detects a message that was read from a stream by somebody who had the answer sent to a subject to which he may not
 // publish: a server does not check permissions for that, and marks the answer (nats-server 2.15). marks is how many marks a
@@ -192,8 +192,8 @@ func (l *line) save(ctx context.Context, t tag, message []byte) error {
 }
 
 var (
-	errEmpty      = errors.New("the stream has nothing of the worker")
-	errIncomplete = errors.New("the stream has lost messages behind the snapshot, or there is no snapshot that can be read")
+	errEmpty      = errors.New("the stream has no message of the worker")
+	errIncomplete = errors.New("the stream has lost messages after the snapshot, or has no readable snapshot")
 )
 
 // messages calls each for the newest snapshot and all messages after it, up to the stream's end at the time of the call. It may

@@ -92,7 +92,7 @@ func (l *Listener) deliver(m jetstream.Msg) {
 	}
 	if err != nil {
 		if l.Log != nil && !l.foreign.Swap(true) {
-			l.Log.Warn("a message of the agents' stream cannot be read; this is said once", zap.String("subject", subject), zap.Error(err))
+			l.Log.Warn("a message of the agents' stream cannot be read; logged once", zap.String("subject", subject), zap.Error(err))
 		}
 		return // from another program or another release
 	}
@@ -162,7 +162,7 @@ func (l *Listener) enter(suffix string, w *follower) (before *follower) {
 // agentSilence is how long an agent may be silent before it is considered down.
 const agentSilence = 3 * heartbeat
 
-// watch takes the feed down when the agent is silent, and up again when it is heard.
+// watch takes the feed down when nothing has come from the agent for too long, and up again when it is heard.
 func (s *source) watch(ctx context.Context, f *follower) {
 	silence := cmp.Or(s.l.silence, agentSilence)
 	tick := time.NewTicker(silence / 3)
@@ -178,7 +178,7 @@ func (s *source) watch(ctx context.Context, f *follower) {
 		heard := max(began.UnixNano(), f.beat.Load(), st.LastMessage.UnixNano())
 		switch silent := time.Since(time.Unix(0, heard)) > silence; {
 		case silent && st.Connected:
-			f.Down(errors.New("the agent is silent"))
+			f.Down(errors.New("nothing has come from the agent for too long"))
 		case !silent && !st.Connected:
 			f.Up()
 		}

@@ -14,7 +14,7 @@ type Peers struct {
 }
 
 // errAway: the client would keep the message and send it when it is outdated.
-var errAway = errors.New("NATS is away")
+var errAway = errors.New("NATS cannot be reached")
 
 // Peers joins the other routers under the name own, which is one token of a subject. take gets the messages that others send to
 // all and to this one, and this one's own to all, one after another; it must not keep them.

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// maxMessage limits the events that wait while a message is being published, or NATS is away. Beyond it they are dropped, and
+	// maxMessage limits the events that wait while a message is being published, or NATS cannot be reached. Beyond it they are dropped, and
 	// routers read a snapshot. It fits the usual server limit of 1 MiB.
 	maxMessage = 1<<20 - 4<<10
 	maxAsking  = 1024 // routers that wait for a snapshot
@@ -77,7 +77,7 @@ type PublisherStats struct {
 }
 
 // Publisher is the sink of an agent's feed. Events of batches that come while a message is being published go into the next one:
-// only one is in flight at a time, since it must name the stream's number of the previous one. While NATS is away nothing is
+// only one is in flight at a time, since it must name the stream's number of the previous one. While NATS cannot be reached nothing is
 // published; then follows the difference, or a gap and a snapshot if that is too long. Options sets its options for the feed.
 type Publisher struct {
 	o       PublisherOptions
@@ -458,7 +458,7 @@ func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 		p.failing = true
 		p.mu.Unlock()
 		if !before {
-			p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
+			p.o.Log.Warn("events cannot be published; keeping them and retrying", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

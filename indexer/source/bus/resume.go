@@ -119,13 +119,13 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch // routers must read a snapshot
 	if !p.dropped {
 		if err := p.catchUp(ctx, t); err != nil {
-			p.o.Log.Warn("cannot read what the previous agent published after its snapshot; routers read a snapshot, and what the engine does not replay is lost", zap.Error(err))
+			p.o.Log.Warn("cannot read what the previous agent published after its snapshot; routers must read a new snapshot, and events that the engine does not replay are lost", zap.Error(err))
 			p.dropped = true
 		}
 	}
 	p.from = stream.Position{Next: p.next, Sum: p.sum, Partial: p.flags&flagPartial != 0, Recurrent: p.flags&flagRecurrent != 0}
 	p.flags |= flagAway
-	p.o.Log.Info("continuing from the previous agent's state if the engine is the same", zap.Int("blocks", p.index.HeldBlocks(p.slot)),
+	p.o.Log.Info("continuing from the previous agent's state, if the engine process is still the same", zap.Int("blocks", p.index.HeldBlocks(p.slot)),
 		zap.Uint64("engine_message", p.next))
 	return nil
 }

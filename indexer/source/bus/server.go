@@ -88,9 +88,9 @@ func (s *Server) options() (*server.Options, error) {
 	users := len(o.Users)+len(o.Nkeys)+len(o.TrustedOperators) > 0 || o.Username != "" || o.Authorization != "" || o.AuthCallout != nil
 	switch {
 	case s.Config != "" && (!users || o.NoAuthUser != ""):
-		return nil, fmt.Errorf("nats.config: %s lets in whoever comes (want users and no no_auth_user: `sightline credentials` writes such a file)", s.Config)
+		return nil, fmt.Errorf("nats.config: %s allows clients without credentials (want users and no no_auth_user: `sightline credentials` writes such a file)", s.Config)
 	case !users && !isLoopback(host):
-		return nil, fmt.Errorf("nats.listen: %q is open to the network, and whoever comes may say what any worker holds, or delete the stream: "+
+		return nil, fmt.Errorf("nats.listen: %q is open to the network, and any client may publish events for any worker or delete the stream: "+
 			"want a loopback address, or credentials: run `sightline credentials DIR -c FILE`, then set nats.config: DIR/users.conf and "+
 			"nats.nkey: DIR/router.nk, and give each agent its --nats-nkey", s.Listen)
 	}

@@ -34,8 +34,8 @@ func TestAgentsThatDie(t *testing.T) {
 		{"the agent is killed, and the engine replaced", all, func(r *agentRig) { r.stop(true); r.restart(); r.begin() }},
 		{"the engine is replaced", all, func(r *agentRig) { r.restart() }},
 		{"the engine is replaced, its numbers fit", []string{replay, birth}, func(r *agentRig) { r.replaceUnseen() }},
-		{"NATS is away", all, func(r *agentRig) { r.natsAway(true, r.talk) }},
-		{"NATS is away, and so is the engine for a while", all, func(r *agentRig) { r.natsAway(true, r.restart) }},
+		{"NATS cannot be reached", all, func(r *agentRig) { r.natsAway(true, r.talk) }},
+		{"NATS cannot be reached, and so is the engine for a while", all, func(r *agentRig) { r.natsAway(true, r.restart) }},
 		{"NATS has lost all", all, func(r *agentRig) { r.natsAway(false, r.talk) }},
 		{"NATS has lost all, and the agent is killed", all, func(r *agentRig) { r.natsAway(false, func() { r.stop(true) }); r.begin() }},
 	} {
@@ -310,7 +310,7 @@ func (s *natsServer) stop() {
 
 func (s *natsServer) url() string { return s.ClientURL() }
 
-// natsAway does something while NATS is away, which comes back with its store, or without.
+// natsAway does something while NATS cannot be reached, which comes back with its store, or without.
 func (r *agentRig) natsAway(kept bool, while func()) {
 	r.Helper()
 	r.nats.stop()
