@@ -22,6 +22,9 @@ const (
 	maxResponseID = 256
 	// maxBeginning limits how much of a response is searched for its id. vLLM and SGLang write it first.
 	maxBeginning = 64 << 10
+	// maxLooks limits how often the beginning is searched: on average each byte is read at most this many times, however small a
+	// worker's pieces are. Of pieces of one size the first 127 are all looked at.
+	maxLooks = 64
 )
 
 // sendBodyAndAnswer requests the body, and later the response body as it comes.
@@ -50,8 +53,13 @@ func (c *call) learn(piece *extprocv3.HttpBody) {
 		return
 	}
 	c.answered = append(c.answered, piece.GetBody()[:min(len(piece.GetBody()), maxBeginning-len(c.answered))]...)
+	last := len(c.answered) == maxBeginning || piece.GetEndOfStream()
+	if !last && c.searched+len(c.answered) > maxLooks*len(c.answered) {
+		return
+	}
+	c.searched += len(c.answered)
 	id := answerID(c.answered)
-	if id == "" && len(c.answered) < maxBeginning && !piece.GetEndOfStream() {
+	if id == "" && !last {
 		return
 	}
 	c.learns, c.answered = false, nil

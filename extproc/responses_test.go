@@ -6,6 +6,8 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/router"
 )
 
 func TestAnswerID(t *testing.T) {
@@ -38,6 +40,32 @@ func TestAnswerID(t *testing.T) {
 	}
 	if c.learn(&extprocv3.HttpBody{Body: make([]byte, 1000)}); c.answered != nil || c.learns {
 		t.Errorf("%d bytes kept of an answer that does not tell", len(c.answered))
+	}
+}
+
+// A worker that sends its answer byte by byte costs a multiple of its bytes, not their square, and the id is found nevertheless.
+func TestAnswerInSmallPieces(t *testing.T) {
+	for name, text := range map[string]string{"an object": `{"output":"` + strings.Repeat("x", 2*maxBeginning), "one line": "data: " + strings.Repeat(`{"a":`, maxBeginning), "empty lines": strings.Repeat("\n", 2*maxBeginning)} {
+		c := call{learns: true}
+		for i := 0; c.learns; i++ {
+			c.learn(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
+		}
+		if c.searched > (maxLooks+1)*maxBeginning {
+			t.Errorf("%s: %d bytes searched of %d", name, c.searched, maxBeginning)
+		}
+	}
+	var got router.Outcome
+	server := &Server{observe: func(o router.Outcome) { got = o }}
+	const text = `{"object":"response","id":"resp_1"`
+	c := call{Server: server, id: "d", served: "w:1", learns: true}
+	for i := range text {
+		if !c.learns {
+			t.Fatalf("%q is learned of %q", got.Answer, text[:i])
+		}
+		c.learn(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
+	}
+	if got.Answer != "resp_1" || got.Addr != "w:1" {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -125,6 +125,7 @@ type call struct {
 	served       string
 	told         bool   // the response named the worker that served it, so its status is the worker's
 	answered     []byte // beginning of the response, while learns
+	searched     int    // bytes searched for the id; a byte that is searched twice counts twice
 	firstByte    time.Duration
 }
 
