@@ -130,6 +130,7 @@ func TestUnreadPaths(t *testing.T) {
 		{"POST", "/v1/embeddings", 200}, {"POST", "/v1%2Fembeddings", 200}, {"GET", "/version", 200}, {"DELETE", "/x", 200},
 		{"POST", "/generate", 403}, {"PUT", "/generate", 403}, {"POST", "/%67enerate", 403}, {"POST", "//generate", 403}, {"POST", "/v1/embeddings/x", 403},
 		{"POST", "/", 403}, {"PATCH", "/v1/chat/completions", 403}, {"POST", "/inference/v1/generate?x", 403},
+		{"POST", "/v1/responses/x/cancel", 200}, {"DELETE", "/v1/responses/x", 200}, {"POST", "/v1/responses/render", 403}, {"POST", "/v1/responses/render/", 403}, {"POST", "/v1/responses/x/cancel/x", 403},
 	} {
 		if r := w.send(w.client, c.method, c.path, `{"rid":"theirs"}`, nil); r.err != nil || r.status != c.want {
 			t.Errorf("%s %s: %v, status %d, want %d", c.method, c.path, r.err, r.status, c.want)

@@ -42,7 +42,7 @@ var bodiless = []string{"GET", "HEAD", "OPTIONS", "DELETE"}
 
 // passesUnread reports whether the body of a request that is not ours would reach a worker unread without being allowed.
 func (h *head) passesUnread(allowed []string) bool {
-	return h.stored() == "" && !h.noBody && !slices.Contains(bodiless, h.method) && !slices.Contains(allowed, h.path)
+	return !h.cancels() && !h.noBody && !slices.Contains(bodiless, h.method) && !slices.Contains(allowed, h.path)
 }
 
 // maxSession limits what is kept of a client's session id, in bytes.

@@ -47,6 +47,13 @@ func (h *head) stored() string {
 	return id
 }
 
+// cancels reports whether the path is /v1/responses/ID/cancel, whose body engines do not read. Others below /v1/responses they do:
+// vLLM 0.32 reads a request at /v1/responses/render.
+func (h *head) cancels() bool {
+	id := h.stored()
+	return id != "" && h.path == steering.Responses+"/"+id+"/cancel"
+}
+
 // learn looks for the id in the next piece of a response, and reports it with the worker that served the response.
 func (c *call) learn(piece *extprocv3.HttpBody) {
 	if !c.learns {
