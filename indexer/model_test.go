@@ -439,7 +439,7 @@ func rebuild(x *Index, id SlotID, list []Block) error {
 	if err := x.Clear(id); err != nil {
 		return err
 	}
-	for _, e := range Events(list) {
+	for e := range Events(list) {
 		if e.Kind == kvevent.Removed {
 			if unknown, err := x.Remove(id, e.Tier, e.EngineHashes); unknown > 0 || err != nil {
 				return fmt.Errorf("%d unknown, %w", unknown, err)

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"iter"
 	"math/rand/v2"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -31,39 +32,42 @@ func (x *Index) Blocks(id SlotID) ([]Block, error) {
 
 // Events returns the events that make an empty slot hold what a listing says: stored chains, and last the removal of the blocks
 // that are listed without a copy, which are stored under random engine hashes. Their BlockSize is 0.
-func Events(list []Block) (events []kvevent.Event) {
-	engineHashes, locals := make([]uint64, len(list)), make([]uint64, len(list))
-	var notHeld []uint64
-	for i, b := range list {
-		engineHashes[i], locals[i] = b.EngineHash, b.Local
-		if b.Copies == [Tiers]uint8{} {
-			engineHashes[i] = rand.Uint64()
-			notHeld = append(notHeld, engineHashes[i])
-		}
-	}
-	for from, to := 0, 0; from < len(list); from = to {
-		first := list[from]
-		for to = from + 1; to < len(list) && list[to].Parent == to-1 && list[to].Copies == first.Copies; {
-			to++
-		}
-		e := kvevent.Event{Kind: kvevent.Stored, EngineHashes: engineHashes[from:to], Locals: locals[from:to]}
-		if first.Parent >= 0 {
-			e.Parent, e.HasParent = engineHashes[first.Parent], true
-		}
-		if first.Copies == [Tiers]uint8{} {
-			first.Copies[GPU] = 1
-		}
-		for tier, copies := range first.Copies {
-			e.Tier = Tier(tier)
-			for range copies {
-				events = append(events, e)
+func Events(list []Block) iter.Seq[kvevent.Event] {
+	return func(yield func(kvevent.Event) bool) {
+		engineHashes, locals := make([]uint64, len(list)), make([]uint64, len(list))
+		var notHeld []uint64
+		for i, b := range list {
+			engineHashes[i], locals[i] = b.EngineHash, b.Local
+			if b.Copies == [Tiers]uint8{} {
+				engineHashes[i] = rand.Uint64()
+				notHeld = append(notHeld, engineHashes[i])
 			}
 		}
+		for from, to := 0, 0; from < len(list); from = to {
+			first := list[from]
+			for to = from + 1; to < len(list) && list[to].Parent == to-1 && list[to].Copies == first.Copies; {
+				to++
+			}
+			e := kvevent.Event{Kind: kvevent.Stored, EngineHashes: engineHashes[from:to], Locals: locals[from:to]}
+			if first.Parent >= 0 {
+				e.Parent, e.HasParent = engineHashes[first.Parent], true
+			}
+			if first.Copies == [Tiers]uint8{} {
+				first.Copies[GPU] = 1
+			}
+			for tier, copies := range first.Copies {
+				e.Tier = Tier(tier)
+				for range copies {
+					if !yield(e) {
+						return
+					}
+				}
+			}
+		}
+		if len(notHeld) > 0 {
+			yield(kvevent.Event{Kind: kvevent.Removed, Tier: GPU, EngineHashes: notHeld})
+		}
 	}
-	if len(notHeld) > 0 {
-		events = append(events, kvevent.Event{Kind: kvevent.Removed, Tier: GPU, EngineHashes: notHeld})
-	}
-	return events
 }
 
 // branch is what a slot holds of one node, for a listing.

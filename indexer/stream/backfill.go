@@ -30,25 +30,32 @@ type Held struct {
 // ErrNotWhole: a feed does not know all that its rank holds, or not for certain.
 var ErrNotWhole = errors.New("what the worker holds is known only in part")
 
+// ErrTooMany: a rank holds more blocks than are wanted.
+var ErrTooMany = errors.New("the worker holds more blocks than are wanted")
+
+// heldQuestion is a call of Feed.Held that waits for the feed.
+type heldQuestion struct {
+	most int
+	held Held
+	done chan error
+}
+
 // Held returns what the rank holds, if all of that is known and its events are live. At.Partial: the index has evicted some of it.
-// The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrNotWhole, at once if the rank is still catching up, or ctx's
-// if it ends before the feed answers.
-func (f *Feed) Held(ctx context.Context) (Held, error) {
-	answer := make(chan *Held, 1)
+// The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrNotWhole, at once if the rank is still catching up; ErrTooMany,
+// before anything is listed, if it holds more than most blocks; ctx's if it ends before the feed answers.
+func (f *Feed) Held(ctx context.Context, most int) (Held, error) {
+	q := &heldQuestion{most: most, done: make(chan error, 1)}
 	f.mu.Lock()
 	if f.stats.Partial || !f.stats.Live() {
 		f.mu.Unlock()
 		return Held{}, ErrNotWhole
 	}
-	f.asking = append(f.asking, answer)
+	f.asking = append(f.asking, q)
 	f.mu.Unlock()
 	f.signal()
 	select {
-	case h := <-answer:
-		if h == nil {
-			return Held{}, ErrNotWhole
-		}
-		return *h, nil
+	case err := <-q.done:
+		return q.held, err
 	case <-ctx.Done():
 		return Held{}, ctx.Err()
 	}
@@ -60,16 +67,19 @@ func (f *Feed) tellHeld() {
 	asking, live := f.asking, f.stats.Live()
 	f.asking = nil
 	f.mu.Unlock()
-	for _, answer := range asking {
-		var h *Held
+	for _, q := range asking {
+		err := ErrNotWhole
 		if f.started && f.next > 0 && f.epoch == 0 && live && !f.replayOwed && !f.isPartial() && f.doubt.since.IsZero() {
 			x, slot := f.o.Sink.Held()
-			if list, err := x.Blocks(slot); err == nil {
-				h = &Held{Position{f.next, f.appliedAt(f.next - 1).sum, x.Partial(slot), f.recurrent}, f.o.BlockSize, list}
+			if x.HeldBlocks(slot) > q.most {
+				err = ErrTooMany
+			} else if list, unknown := x.Blocks(slot); unknown == nil {
+				err = nil
+				q.held = Held{Position{f.next, f.appliedAt(f.next - 1).sum, x.Partial(slot), f.recurrent}, f.o.BlockSize, list}
 			}
 			f.o.Sink.Done(f.isPartial(), f.recurrent)
 		}
-		answer <- h
+		q.done <- err
 	}
 }
 

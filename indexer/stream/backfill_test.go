@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -29,7 +30,7 @@ func (s *second) Run(ctx context.Context, _ *Feed) error {
 // batch returns what a feed holds, as sent to another router.
 func (h *Held) batch() kvevent.Batch {
 	b := kvevent.Batch{Partial: h.At.Partial, Events: []kvevent.Event{{Kind: kvevent.Cleared}}}
-	for _, e := range indexer.Events(h.Blocks) {
+	for e := range indexer.Events(h.Blocks) {
 		e.BlockSize = h.BlockSize
 		e.EngineHashes, e.Locals = slices.Clone(e.EngineHashes), slices.Clone(e.Locals)
 		b.Events = append(b.Events, e)
@@ -101,7 +102,7 @@ func TestBackfill(t *testing.T) {
 					if c.silent {
 						return at, all, false, nil
 					}
-					h, err := one.Held(ctx)
+					h, err := one.Held(ctx, math.MaxInt)
 					if err != nil {
 						t.Error(err)
 					}
@@ -179,7 +180,7 @@ func joined(t *testing.T, o indexer.Options, there bool) *together {
 	w.keep = 20
 	s := &second{w, make(chan struct{})}
 	b.two = Start(Options{Decoder: &vllm.Decoder{}, Sink: b.r, Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
-		h, err := b.one.Held(ctx)
+		h, err := b.one.Held(ctx, math.MaxInt)
 		if err != nil || !b.there.Load() {
 			return at, all, false, nil
 		}
@@ -280,7 +281,7 @@ func TestHeldIsWhole(t *testing.T) {
 	defer f.Close()
 	<-w.ready
 	held := func() error {
-		_, err := f.Held(t.Context())
+		_, err := f.Held(t.Context(), 6)
 		return err
 	}
 	if err := held(); !errors.Is(err, ErrNotWhole) {
@@ -291,6 +292,9 @@ func TestHeldIsWhole(t *testing.T) {
 	applied(t, f, "one", func(s Stats) bool { return s.Batches == 1 && s.Live() })
 	if err := held(); err != nil {
 		t.Error(err)
+	}
+	if h, err := f.Held(t.Context(), 0); !errors.Is(err, ErrTooMany) || h.Blocks != nil {
+		t.Errorf("of too many: %v, %d listed", err, len(h.Blocks))
 	}
 	f.Down(nil)
 	if err := held(); !errors.Is(err, ErrNotWhole) {
@@ -311,7 +315,7 @@ func TestHeldIsWhole(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer stop()
 	<-ctx.Done()
-	if _, err := f.Held(ctx); err == nil {
+	if _, err := f.Held(ctx, math.MaxInt); err == nil {
 		t.Error("without time")
 	}
 }

@@ -173,7 +173,7 @@ func TestRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range indexer.Events(list) {
+	for e := range indexer.Events(list) {
 		if err := sink.Store(&e); err != nil {
 			t.Fatal(err)
 		}

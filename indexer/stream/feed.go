@@ -160,7 +160,7 @@ type Feed struct {
 	stats        Stats
 	resyncWanted bool   // Resync was called
 	learned      []Stem // by Learn
-	asking       []chan<- *Held
+	asking       []*heldQuestion
 	wondering    []chan<- struct{} // by AskOthers
 	rebornAfter  time.Time         // by Reborn; zero: not called
 	staleSince   atomic.Int64      // when the stream stopped being live, in Unix ns; 0 while it is live

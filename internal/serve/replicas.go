@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ func (s *Server) replicas() *replicas {
 	own := peers.Instance()
 	p := &replicas{Exchange: peers.New(own, s.log, s.metrics), own: own, done: make(chan struct{})}
 	if direct {
-		p.direct = peers.NewDirect(own, p.Take, s.log)
+		p.direct = peers.NewDirect(own, p.Take, p.Refused(), s.log)
 	}
 	return p
 }
@@ -83,17 +84,21 @@ func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap
 const heldTime = time.Second / 2
 
 // held implements peers.Exchange.Held.
-func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
+func (s *sources) held(ctx context.Context, worker string, rank int) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, heldTime)
 	defer cancel()
 	for _, slot := range s.set.Slots() {
 		if slot.Worker.Known == worker && slot.Rank == rank && slot.Feed != nil {
-			if h, err := slot.Feed.Held(ctx); err == nil {
-				return bus.AppendHeld(nil, &h)
+			h, err := slot.Feed.Held(ctx, peers.MostHeld/bus.HeldBlockBytes)
+			if err == nil {
+				return bus.AppendHeld(nil, &h, peers.MostHeld), nil
+			}
+			if errors.Is(err, stream.ErrTooMany) {
+				return nil, peers.ErrTooLarge
 			}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // othersTime bounds the question about one rank: a feed that has ended does not answer.

@@ -3,13 +3,16 @@ package peers
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -17,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	remote "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -30,22 +34,34 @@ import (
 //	Run ─▶ an address ── stream, whose header has the other's name ─▶ queue of Send
 //	Register ─▶ messages of others ─▶ take
 //
-// The listener decides who may send: Direct uses its certificates and tokens as well.
+// The listener decides who may send: Direct uses its certificates and tokens as well. A stream speaks for one replica, which its
+// first message names, and a replica's name belongs to the host whose stream said it first, as long as that has one (claim). So
+// nobody who may connect can speak for a replica on another host. Replicas may share a certificate, so it says nothing of the name.
 type Direct struct {
-	own  string
-	take func([]byte)
-	log  *zap.Logger
+	own     string
+	take    func([]byte)
+	refused prometheus.Counter // messages in another replica's name
+	log     *zap.Logger
 
 	ended chan struct{} // closed when messages of others are no longer taken
+	said  atomic.Bool   // a refused message was logged
 
-	mu   sync.Mutex
-	open map[string]*outgoing // by the address that was dialled
+	mu     sync.Mutex
+	open   []*outgoing       // the oldest first
+	claims map[string]*claim // by the name of another replica
 }
 
 // outgoing is a stream to another replica.
 type outgoing struct {
 	name string // name of the other replica
 	out  chan []byte
+}
+
+// claim says which host speaks for a replica. It lasts a little longer than the host's streams, which may be opened again.
+type claim struct {
+	host    string // IP address; "": a unix socket
+	streams int
+	ended   time.Time // when the last stream did
 }
 
 const (
@@ -59,12 +75,13 @@ const (
 var (
 	errNobody = errors.New("no stream to that replica")
 	errSlow   = errors.New("a replica reads its messages too slowly")
+	errOthers = status.Error(codes.PermissionDenied, "a message in the name of another replica")
 )
 
 // NewDirect returns the Direct of the replica named own. take gets the messages of others, in order for each sender; it must not
-// keep them.
-func NewDirect(own string, take func(message []byte), log *zap.Logger) *Direct {
-	return &Direct{own: own, take: take, log: log, ended: make(chan struct{}), open: make(map[string]*outgoing)}
+// keep them. refused counts messages in the name of a replica that is not their sender.
+func NewDirect(own string, take func(message []byte), refused prometheus.Counter, log *zap.Logger) *Direct {
+	return &Direct{own: own, take: take, refused: refused, log: log, ended: make(chan struct{}), claims: make(map[string]*claim)}
 }
 
 const (
@@ -95,6 +112,8 @@ func (d *Direct) hear(_ any, s grpc.ServerStream) error {
 }
 
 func (d *Direct) all(s grpc.ServerStream) error {
+	host, name := hostOf(s.Context()), ""
+	defer func() { d.unclaim(name) }()
 	for {
 		var m wrapperspb.BytesValue
 		if err := s.RecvMsg(&m); err != nil {
@@ -103,18 +122,65 @@ func (d *Direct) all(s grpc.ServerStream) error {
 		if len(m.Value) > mostBytes {
 			return status.Errorf(codes.InvalidArgument, "a message of %d bytes (want %d at most)", len(m.Value), mostBytes)
 		}
+		if from, _, err := sender(m.Value); err == nil && from != name { // unreadable ones are counted by take
+			if name != "" || !d.claim(from, host) {
+				d.refused.Inc()
+				if !d.said.Swap(true) {
+					d.log.Warn("a message in another replica's name is refused, and its stream ended; this is said once", zap.String("host", host), zap.String("replica", from))
+				}
+				return errOthers
+			}
+			name = from
+		}
 		d.take(m.Value)
+	}
+}
+
+// hostOf returns the IP address from which a stream comes.
+func hostOf(ctx context.Context) string {
+	p, ok := remote.FromContext(ctx)
+	if !ok {
+		return ""
+	}
+	host, _, _ := net.SplitHostPort(p.Addr.String())
+	return host
+}
+
+// claim reports whether a stream from this host may speak for the named replica. The caller must call unclaim when it ends.
+func (d *Direct) claim(name, host string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.claims, func(_ string, c *claim) bool { return c.streams == 0 && time.Since(c.ended) > silent })
+	c := d.claims[name]
+	if name == d.own || c != nil && c.host != host || c == nil && len(d.claims) >= mostPeers {
+		return false
+	}
+	if c == nil {
+		c = &claim{host: host}
+		d.claims[name] = c
+	}
+	c.streams++
+	return true
+}
+
+func (d *Direct) unclaim(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.claims[name]; c != nil {
+		c.streams--
+		c.ended = time.Now()
 	}
 }
 
 // End ends the incoming streams, for which a stopping listener waits. Call it once.
 func (d *Direct) End() { close(d.ended) }
 
-// Send implements Line. It queues the message itself, not a copy.
+// Send implements Line. It queues the message itself, not a copy. A replica that has two addresses gets all on its oldest stream, in
+// order.
 func (d *Direct) Send(to string, message []byte) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	told := make(map[string]bool) // one replica may have two addresses
+	told := make(map[string]bool)
 	for _, o := range d.open {
 		if to != "" && o.name != to || told[o.name] {
 			continue
@@ -245,12 +311,15 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 	}
 	o := &outgoing{name: name, out: make(chan []byte, directQueue)}
 	d.mu.Lock()
-	d.open[at] = o
+	if !slices.ContainsFunc(d.open, func(other *outgoing) bool { return other.name == name }) {
+		o.out <- head(d.own) // claims our name there, also while other lines carry the messages; one host may claim it
+	}
+	d.open = append(d.open, o)
 	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()
-		delete(d.open, at)
-		d.mu.Unlock()
+		defer d.mu.Unlock()
+		d.open = slices.DeleteFunc(d.open, func(other *outgoing) bool { return other == o })
 	}()
 	ended := make(chan error, 1)
 	go func() { ended <- s.RecvMsg(new(wrapperspb.BytesValue)) }()

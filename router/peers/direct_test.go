@@ -2,16 +2,23 @@ package peers
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sightline-router/sightline/router"
 )
 
 // directEnd is a replica's Direct with a listener of its own.
@@ -51,8 +58,10 @@ func newDirectEnd(t *testing.T) *directEnd {
 	e.Direct = NewDirect(Instance(), func(m []byte) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.heard = append(e.heard, string(m))
-	}, zap.NewNop())
+		if len(m) > headBytes { // the first of a stream is empty
+			e.heard = append(e.heard, string(m[headBytes:]))
+		}
+	}, prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop())
 	e.listen(t, "127.0.0.1:0")
 	return e
 }
@@ -100,19 +109,20 @@ func TestDirect(t *testing.T) {
 	}
 	await(t, "a reaches both, one of them twice, and not itself", a.reaches(3))
 	await(t, "c reaches both, and itself at neither address", c.reaches(2))
-	if err := a.Send("", []byte("all")); err != nil {
+	say := func(to, text string) error { return a.Send(to, append(head(a.own), text...)) }
+	if err := say("", "all"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "b hears it", b.has("all"))
 	await(t, "c hears it once", c.has("all"))
-	if err := a.Send(c.own, []byte("c")); err != nil {
+	if err := say(c.own, "c"); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Send("nobody", []byte("?")); err == nil {
+	if err := say("nobody", "?"); err == nil {
 		t.Error("nobody took it")
 	}
 	await(t, "c hears what is for it", c.has("all c"))
-	_ = b.Send("", []byte("bye"))
+	_ = b.Send("", append(head(b.own), "bye"...))
 	b.stop()
 	<-b.done
 	await(t, "what waited was sent", c.has("all c bye"))
@@ -127,8 +137,8 @@ func TestDirect(t *testing.T) {
 
 // TestDirectIsBounded checks that a full queue refuses messages, and that a message that is too large ends its stream.
 func TestDirectIsBounded(t *testing.T) {
-	d := NewDirect("own", nil, zap.NewNop())
-	d.open["x"] = &outgoing{name: "x", out: make(chan []byte, directQueue)}
+	d := NewDirect("own", nil, nil, zap.NewNop())
+	d.open = []*outgoing{{name: "x", out: make(chan []byte, directQueue)}}
 	for i := range directQueue + 1 {
 		if err := d.Send("", []byte("m")); (err != nil) != (i == directQueue) {
 			t.Fatalf("message %d: %v", i, err)
@@ -148,5 +158,92 @@ func TestDirectIsBounded(t *testing.T) {
 	_ = s.SendMsg(wrapperspb.Bytes(make([]byte, mostBytes+1)))
 	if err := s.RecvMsg(new(wrapperspb.BytesValue)); err == nil || !strings.Contains(err.Error(), "1048577 bytes") {
 		t.Errorf("%v", err)
+	}
+}
+
+// voice opens a stream to e from an address of loopback, and returns what sends on it and what waits for its end.
+func (e *directEnd) voice(t *testing.T, from string) (say func(m []byte), end func() error) {
+	t.Helper()
+	dial := func(ctx context.Context, at string) (net.Conn, error) {
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", at)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+e.at, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(stop)
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, "/"+service+"/"+method)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(m []byte) { _ = s.SendMsg(wrapperspb.Bytes(m)) }, func() error { return s.RecvMsg(new(wrapperspb.BytesValue)) }
+}
+
+// TestNobodySpeaksForOthers checks that a stream has one replica's name, and that a name that another host has, or the listener
+// itself, is refused, so that nobody who may connect ends another replica's requests or lets NATS look alive. The name's own host
+// may open another stream; once its streams have ended for a while the name is free.
+func TestNobodySpeaksForOthers(t *testing.T) {
+	h := &hall{}
+	r := h.join(t)
+	e := &directEnd{Direct: NewDirect(r.own, r.Take, r.Refused(), zap.NewNop())}
+	e.listen(t, "127.0.0.1:0")
+	t.Cleanup(e.srv.Stop)
+	given := func(name string, n uint64) []byte {
+		return appendShared(head(name), &router.Shared{Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1, Context: 1})
+	}
+	refused, booked := 0, func(n int) func() bool { return func() bool { return r.router.Theirs() == n } }
+	ends := func(what string, end func() error) {
+		t.Helper()
+		refused++
+		if err := end(); status.Code(err) != codes.PermissionDenied || testutil.ToFloat64(r.Refused()) != float64(refused) {
+			t.Errorf("%s: %v, %v refused", what, err, testutil.ToFloat64(r.Refused()))
+		}
+	}
+	honest, gone := e.voice(t, "127.0.0.1")
+	honest(given("HONEST22", 1))
+	await(t, "its request is booked", booked(1))
+	again, _ := e.voice(t, "127.0.0.1")
+	again(given("HONEST22", 2))
+	await(t, "that of its second stream too", booked(2))
+	for what, m := range map[string][]byte{"its good-bye": append(head("HONEST22"), kindBye), "its state": appendState(head("HONEST22"), nil, true), "the listener's name": head(r.own)} {
+		say, end := e.voice(t, "127.0.0.2")
+		say(m)
+		ends(what, end)
+	}
+	echo := r.echo.Load()
+	say, end := e.voice(t, "127.0.0.2")
+	say(given("OTHER222", 1))
+	await(t, "a stranger has a name of its own", booked(3))
+	say(head("ANOTHER2"))
+	ends("a second name", end)
+	if r.echo.Load() != echo || r.router.Theirs() < 2 {
+		t.Errorf("heard as the listener's own, or %d requests", r.router.Theirs())
+	}
+	honest(head("NEWNAME2"))
+	ends("a second name of the honest", gone)
+}
+
+// TestNamesAreBounded checks that streams have at most mostPeers names at a time, and that names are forgotten after their streams.
+func TestNamesAreBounded(t *testing.T) {
+	d := NewDirect("own", nil, nil, zap.NewNop())
+	for i := range mostPeers {
+		if !d.claim(fmt.Sprint(i), "a") {
+			t.Fatalf("name %d is refused", i)
+		}
+	}
+	if d.claim("more", "b") || !d.claim("7", "a") || d.claim("7", "b") {
+		t.Error("one too many, or of another host")
+	}
+	for range 2 {
+		d.unclaim("7")
+	}
+	if d.claim("7", "b") || d.claim("more", "b") {
+		t.Error("the name is free at once")
+	}
+	d.claims["7"].ended = time.Now().Add(-2 * silent)
+	if !d.claim("more", "b") || d.claims["7"] != nil {
+		t.Error("the name is not free later")
 	}
 }

@@ -3,7 +3,7 @@ package peers
 import (
 	"context"
 	"errors"
-	"slices"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -14,17 +14,22 @@ import (
 //
 //	AskHeld ─ askHeld: worker, rank ─▶ Take ─▶ queue ─▶ tellHeld: Exchange.Held ─ piece, piece … ─▶ Take ─▶ AskHeld
 const (
-	mostHeld   = 32 << 20 // bytes of an answer: about 1.5 million blocks
+	MostHeld   = 32 << 20 // bytes of an answer: about 1.5 million blocks
 	heldAtOnce = 2        // answers received at once
 	heldWait   = 4        // questions of others that wait to be answered; further ones are answered with "not held"
 	pieceBytes = roomy
 	pieceTime  = time.Second           // without a piece for this long the answer is given up
+	answerTime = 5 * time.Second       // and if it has not come to its end by then
+	askTime    = 2 * answerTime        // for asking all replicas
 	piecePause = time.Millisecond      // between two pieces, so that messages for decisions go first
 	firstWord  = 3 * time.Second       // after the start, during which other replicas may not be known yet
 	look       = 50 * time.Millisecond // interval of checking for other replicas until then
 )
 
 var errHeldLate = errors.New("another Sightline's answer was cut off")
+
+// ErrTooLarge: what is held does not fit into an answer.
+var ErrTooLarge = errors.New("more than 32 MiB are held")
 
 // gathering tracks the answers that are being received, by question.
 type gathering struct {
@@ -55,8 +60,8 @@ type piece struct {
 	bytes     []byte
 }
 
-// AskHeld asks the other replicas, one after another, for all that they hold for a worker's rank (-1: the worker has no ranks),
-// in the form of Exchange.Held. It returns nil if no replica has it, and an error if an answer was incomplete or ctx ended.
+// AskHeld asks the other replicas, one after another in random order, so that one that never comes to an end is not always the
+// first, for all that they hold for a worker's rank (-1: the worker has no ranks), in the form of Exchange.Held. It returns nil if no replica has it, and an error if an answer was incomplete or ctx ended.
 func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held []byte, err error) {
 	what := "nobody"
 	defer func() { x.handovers.WithLabelValues(what).Inc() }()
@@ -78,7 +83,12 @@ func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held [
 	if lines == nil {
 		return nil, nil
 	}
+	ctx, stop := context.WithTimeout(ctx, askTime)
+	defer stop()
 	for _, to := range x.alike() {
+		if ctx.Err() != nil {
+			break
+		}
 		held, err = x.gather(ctx, *lines, heldQuestion{from: to, worker: worker, rank: rank})
 		if err != nil {
 			what = "late"
@@ -104,7 +114,7 @@ func (x *Exchange) tellCame(ctx context.Context, came <-chan struct{}) {
 	}
 }
 
-// alike returns the replicas whose index has the same part.
+// alike returns the replicas whose index has the same part, in random order.
 func (x *Exchange) alike() (names []string) {
 	own := x.router.Part()
 	x.mu.Lock()
@@ -114,7 +124,7 @@ func (x *Exchange) alike() (names []string) {
 			names = append(names, name)
 		}
 	}
-	slices.Sort(names)
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	return names
 }
 
@@ -134,6 +144,7 @@ func (x *Exchange) gather(ctx context.Context, lines []Line, q heldQuestion) ([]
 	if x.say(lines, q.from, appendAskHeld(head(x.own), &q), false) != nil {
 		return nil, nil
 	}
+	late := time.After(answerTime)
 	for {
 		select {
 		case more := <-one.more:
@@ -141,6 +152,8 @@ func (x *Exchange) gather(ctx context.Context, lines []Line, q heldQuestion) ([]
 				return one.got, nil
 			}
 		case <-time.After(pieceTime):
+			return nil, errHeldLate
+		case <-late:
 			return nil, errHeldLate
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -153,7 +166,7 @@ func (g *gathering) take(from string, p *piece) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.open[p.number]
-	if one == nil || one.from != from || p.at != len(one.got) || p.total > mostHeld || p.at+len(p.bytes) > p.total || len(p.bytes) == 0 && p.total > 0 {
+	if one == nil || one.from != from || p.at != len(one.got) || p.total > MostHeld || p.at+len(p.bytes) > p.total || len(p.bytes) == 0 && p.total > 0 {
 		return
 	}
 	one.got = append(one.got, p.bytes...)
@@ -186,14 +199,15 @@ func (x *Exchange) tellHeld(ctx context.Context, lines []Line) {
 			return
 		case q := <-x.asks:
 			var held []byte
+			var err error
 			if x.Held != nil {
-				held = x.Held(ctx, q.worker, q.rank)
+				held, err = x.Held(ctx, q.worker, q.rank)
 			}
 			what := "told"
-			if held == nil {
-				what = "not held"
-			} else if len(held) > mostHeld {
+			if errors.Is(err, ErrTooLarge) || len(held) > MostHeld {
 				what, held = "too large", nil
+			} else if held == nil {
+				what = "not held"
 			}
 			x.handovers.WithLabelValues(what).Inc()
 			x.tell(ctx, lines, &q, held)

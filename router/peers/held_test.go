@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,16 +14,16 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-func told(of byte, n int) func(context.Context, string, int) []byte {
-	return func(_ context.Context, worker string, rank int) []byte {
+func told(of byte, n int) func(context.Context, string, int) ([]byte, error) {
+	return func(_ context.Context, worker string, rank int) ([]byte, error) {
 		if worker != "w1" || rank != -1 {
-			return nil
+			return nil, nil
 		}
-		return bytes.Repeat([]byte{of}, n)
+		return bytes.Repeat([]byte{of}, n), nil
 	}
 }
 
-func (h *hall) joinHolding(t *testing.T, part indexer.Part, held func(context.Context, string, int) []byte) *replica {
+func (h *hall) joinHolding(t *testing.T, part indexer.Part, held func(context.Context, string, int) ([]byte, error)) *replica {
 	t.Helper()
 	r := h.joinWith(t, part)
 	r.Held = held
@@ -32,7 +33,7 @@ func (h *hall) joinHolding(t *testing.T, part indexer.Part, held func(context.Co
 // TestHeldIsHandedOver checks that another replica gets all that one holds for a worker, in pieces, and that replicas that hold
 // nothing, too much or another part are skipped.
 func TestHeldIsHandedOver(t *testing.T) {
-	for _, n := range []int{1, pieceBytes - 1, pieceBytes, 5*pieceBytes + 7, mostHeld} {
+	for _, n := range []int{1, pieceBytes - 1, pieceBytes, 5*pieceBytes + 7, MostHeld} {
 		h := &hall{}
 		a, b := h.joinHolding(t, indexer.Part{}, told('b', n)), h.join(t)
 		eventually(t, "they hear each other", known(1, a, b))
@@ -47,14 +48,18 @@ func TestHeldIsHandedOver(t *testing.T) {
 		}
 	}
 	h := &hall{}
-	large, other, none := h.joinHolding(t, indexer.Part{}, told('l', mostHeld+1)), h.joinHolding(t, indexer.Part{Number: 1, Of: 2}, told('o', 5)), h.join(t)
+	large, other, none := h.joinHolding(t, indexer.Part{}, told('l', MostHeld+1)), h.joinHolding(t, indexer.Part{Number: 1, Of: 2}, told('o', 5)), h.join(t)
 	eventually(t, "they hear each other", known(2, large, other, none))
-	eventually(t, "its part is told", func() bool { return len(none.alike()) == 1 })
+	huge := h.joinHolding(t, indexer.Part{}, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
+	eventually(t, "they hear each other", known(3, large, other, none, huge))
+	eventually(t, "its part is told", func() bool { return len(none.alike()) == 2 })
 	if got, err := none.AskHeld(t.Context(), "w1", -1); got != nil || err != nil {
 		t.Errorf("%d bytes %q: %v", len(got), got[:min(len(got), 1)], err)
 	}
-	if n := testutil.ToFloat64(large.handovers.WithLabelValues("too large")); n != 1 {
-		t.Errorf("too large: %v", n)
+	for _, r := range []*replica{large, huge} {
+		if n := testutil.ToFloat64(r.handovers.WithLabelValues("too large")); n != 1 {
+			t.Errorf("too large: %v", n)
+		}
 	}
 	if n := testutil.ToFloat64(none.handovers.WithLabelValues("nobody")); n != 1 {
 		t.Errorf("nobody: %v", n)
@@ -69,7 +74,7 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 	if got, err := alone.AskHeld(t.Context(), "w1", -1); got != nil || err != nil {
 		t.Errorf("alone: %v %v", got, err)
 	}
-	mute := h.joinHolding(t, indexer.Part{}, func(ctx context.Context, _ string, _ int) []byte { <-ctx.Done(); return nil })
+	mute := h.joinHolding(t, indexer.Part{}, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
 	eventually(t, "they hear each other", known(1, mute, alone))
 	began := time.Now()
 	if got, err := alone.AskHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
@@ -91,6 +96,55 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// TestDrippingHidesNobody checks that a replica that sends its answer a byte at a time, so that it never ends, is given up for the
+// next one.
+func TestDrippingHidesNobody(t *testing.T) {
+	const name = "22222222" // before all others, if sorted
+	h := &hall{}
+	asked := make(chan heldQuestion, 8)
+	h.also = func(to string, m []byte) {
+		if _, entries, err := sender(m); err == nil && to == name {
+			_ = each(entries, &taken{askHeld: func(q heldQuestion) { asked <- q }})
+		}
+	}
+	a, b := h.joinHolding(t, indexer.Part{}, told('b', 5)), h.join(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var drip sync.WaitGroup
+	defer drip.Wait()
+	defer stop()
+	dripped := 0
+	drip.Go(func() {
+		tick := time.NewTicker(pieceTime / 4)
+		defer tick.Stop()
+		for q, at := (heldQuestion{}), 0; ctx.Err() == nil; at++ {
+			b.Take(appendPiece(appendState(head(name), nil, true), &piece{q.number, at, MostHeld, []byte{1}}))
+			select {
+			case q = <-asked:
+				at = -1
+				dripped++
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	eventually(t, "they hear each other", func() bool { return known(1, a)() && known(2, b)() })
+	for len(asked) == 0 && time.Since(b.began) < 40*time.Second {
+		began := time.Now()
+		got, err := b.AskHeld(ctx, "w1", -1)
+		if string(got) != "bbbbb" || err != nil {
+			t.Fatalf("%d bytes: %v", len(got), err)
+		}
+		if time.Since(began) > answerTime-time.Second {
+			break // it was asked first
+		}
+	}
+	stop()
+	drip.Wait()
+	if dripped == 0 {
+		t.Error("it was never asked")
+	}
+}
+
 // TestHostilePieces checks that pieces that were not requested, from other replicas, out of order or beyond the limit change
 // nothing.
 func TestHostilePieces(t *testing.T) {
@@ -104,7 +158,7 @@ func TestHostilePieces(t *testing.T) {
 		piece
 	}{
 		{"b", piece{1, 0, 1, []byte{1}}}, {"a", piece{2, 0, 1, []byte{1}}}, {"a", piece{1, 1, 2, []byte{1}}}, {"a", piece{1, 0, 1, []byte{1, 2}}},
-		{"a", piece{1, 0, mostHeld + 1, []byte{1}}}, {"a", piece{1, 0, 5, nil}},
+		{"a", piece{1, 0, MostHeld + 1, []byte{1}}}, {"a", piece{1, 0, 5, nil}},
 	} {
 		if one := fresh(); true {
 			g.take(p.from, &p.piece)

@@ -39,6 +39,8 @@ const (
 	silent     = 1250 * time.Millisecond // then a replica is gone; noticed within 2 s, since it is checked with each state
 	mostPeers  = 256
 	mostStream = 1024 // Envoy's log streams at one replica that others track
+
+	anothersName = "another's name"
 )
 
 // Line carries messages between replicas.
@@ -77,8 +79,8 @@ type Exchange struct {
 	asked questions
 
 	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
-	// nil: not known.
-	Held func(ctx context.Context, worker string, rank int) []byte
+	// nil: not known. It should end early with ErrTooLarge if that is more than MostHeld bytes.
+	Held func(ctx context.Context, worker string, rank int) ([]byte, error)
 	// Came, if set before Run, is called after another replica was first heard, in a goroutine of its own: AskHeld may find it now.
 	Came     func(ctx context.Context)
 	came     atomic.Bool // a replica was first heard since the last state was sent
@@ -111,10 +113,10 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
 			Help: "Transfers between replicas of all that a worker holds, when its own replay no longer has it. Requested here: taken, nobody (has it), late; requested by another: told, not held (not completely), too large (32 MiB at most), busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas by outcome: sent, dropped (no room, or no connection; the next list corrects it), taken, unread (unreadable messages), too many replicas (messages of those beyond 256); reports sent to the replica that decided, reports taken."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas by outcome: sent, dropped (no room, or no connection; the next list corrects it), taken, unread (unreadable messages), too many replicas (messages of those beyond 256), another's name (refused on a stream); reports sent to the replica that decided, reports taken."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
 			Help: "Queries for the holders of a prompt in another part of the index, by outcome: answered, late (decided without), nobody (no replica of that part can be reached)."}, []string{"what"})}
-	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", "reports sent", "reports taken"} {
+	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken"} {
 		x.entries.WithLabelValues(what)
 	}
 	for _, what := range []string{"answered", "late", "nobody"} {
@@ -147,6 +149,9 @@ func (x *Exchange) Heard() (others int, ago time.Duration) {
 	}
 	return len(x.peers), ago
 }
+
+// Refused returns the counter of messages that a line refused because they were in another replica's name.
+func (x *Exchange) Refused() prometheus.Counter { return x.entries.WithLabelValues(anothersName) }
 
 // Share implements router.Options.Share.
 func (x *Exchange) Share(s *router.Shared) {

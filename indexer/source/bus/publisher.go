@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -539,7 +540,7 @@ func (p *Publisher) unsaved(s *snapshot) {
 func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
-	b := appendBlocks(s.of.head.append(nil), s.blocks, s.blockSize)
+	b := appendBlocks(s.of.head.append(nil), s.blocks, s.blockSize, math.MaxInt)
 	for i := range s.rest {
 		b = appendEvent(b, &s.rest[i], false)
 	}

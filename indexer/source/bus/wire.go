@@ -131,18 +131,24 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 	return b
 }
 
-// appendBlocks appends the events that make a worker hold exactly these blocks.
-func appendBlocks(b []byte, blocks []indexer.Block, size int) []byte {
+// appendBlocks appends the events that make a worker hold exactly these blocks, or some of them and more than most bytes.
+func appendBlocks(b []byte, blocks []indexer.Block, size, most int) []byte {
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
-	for _, e := range indexer.Events(blocks) {
-		e.BlockSize = size
+	for e := range indexer.Events(blocks) {
+		if e.BlockSize = size; len(b) > most {
+			break
+		}
 		b = appendEvent(b, &e, false)
 	}
 	return b
 }
 
-// AppendHeld appends a message with all that a worker's rank holds, as one router sends it to another.
-func AppendHeld(b []byte, h *stream.Held) []byte {
+// HeldBlockBytes is the least that a block takes of AppendHeld's message.
+const HeldBlockBytes = 16
+
+// AppendHeld appends a message with all that a worker's rank holds, as one router sends it to another. It ends early, incomplete,
+// once the message has more than most bytes.
+func AppendHeld(b []byte, h *stream.Held, most int) []byte {
 	own := head{next: h.At.Next, sum: h.At.Sum}
 	if h.At.Recurrent {
 		own.flags = flagRecurrent
@@ -150,7 +156,7 @@ func AppendHeld(b []byte, h *stream.Held) []byte {
 	if h.At.Partial {
 		own.flags |= flagPartial
 	}
-	return appendBlocks(own.append(b), h.Blocks, h.BlockSize)
+	return appendBlocks(own.append(b), h.Blocks, h.BlockSize, most)
 }
 
 // ReadHeld reads such a message. The batch refers to b and to memory of its own.

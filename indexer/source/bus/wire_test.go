@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"encoding/hex"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -179,7 +180,7 @@ func TestPreviousRelease(t *testing.T) {
 func TestHeldMessage(t *testing.T) {
 	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, Recurrent: true}, BlockSize: 16, Blocks: []indexer.Block{
 		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{2}}}}
-	at, all, err := ReadHeld(AppendHeld(nil, &h))
+	at, all, err := ReadHeld(AppendHeld(nil, &h, math.MaxInt))
 	if err != nil || at != h.At || all.Stands || all.Partial || !all.Recurrent {
 		t.Fatalf("%+v %+v %v", at, all, err)
 	}
@@ -188,16 +189,22 @@ func TestHeldMessage(t *testing.T) {
 		t.Errorf("%+v", all.Events)
 	}
 	for i := range headBytes + 2 { // up to the clear
-		if _, _, err := ReadHeld(AppendHeld(nil, &h)[:i]); err == nil {
+		if _, _, err := ReadHeld(AppendHeld(nil, &h, math.MaxInt)[:i]); err == nil {
 			t.Errorf("%d bytes are read", i)
 		}
 	}
+	for len(h.Blocks) < 1000 { // each an event of its own
+		h.Blocks = append(h.Blocks, indexer.Block{Local: 5, EngineHash: uint64(len(h.Blocks)), Parent: -1, Copies: [indexer.Tiers]uint8{1}})
+	}
+	if n, all := len(AppendHeld(nil, &h, 500)), len(AppendHeld(nil, &h, math.MaxInt)); n <= 500 || n > 600 || all < 1000*HeldBlockBytes {
+		t.Errorf("%d bytes of %d, want few more than 500", n, all)
+	}
 	h.At.Partial = true // there was no memory for the rest
-	if at, all, err := ReadHeld(AppendHeld(nil, &h)); err != nil || at != h.At || !all.Partial {
+	if at, all, err := ReadHeld(AppendHeld(nil, &h, math.MaxInt)); err != nil || at != h.At || !all.Partial {
 		t.Errorf("%+v %+v %v", at, all, err)
 	}
 	away := (&head{flags: flagAway}).append(nil)
-	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, 16)); err == nil {
+	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, 16, math.MaxInt)); err == nil {
 		t.Error("an agent's is read")
 	}
 	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}
