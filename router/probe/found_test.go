@@ -29,7 +29,7 @@ func TestFoundOut(t *testing.T) {
 	for _, f := range p.settings(t.Context(), w, w.Ours.Model()) {
 		got += f.What + ": " + f.Detail + "\n"
 	}
-	for _, want := range []string{`serves the adapter "poems"`, `no adapter called "gone"`, "block_size: configured 16, the worker says 32"} {
+	for _, want := range []string{`serves the adapter "poems"`, `no adapter called "gone"`, "block_size: configured 16, the worker reports 32"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("not told: %s\n%s", want, got)
 		}
