@@ -210,7 +210,9 @@ func (w *world) serveSightline(opt extproc.Options) (s *sightline, stop func()) 
 	server, err := extproc.New(decideAsTold, func(o router.Outcome) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.outcomes = append(s.outcomes, o)
+		if o.Phase != router.Gone { // no report of Envoy's
+			s.outcomes = append(s.outcomes, o)
+		}
 	}, opt)
 	if err != nil {
 		w.t.Fatal(err)

@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"context"
-	"io"
 	"math"
 	"slices"
 	"testing"
@@ -76,7 +75,8 @@ func benchmarkDecision(b *testing.B, addr string, stock bool, size int) {
 	b.ReportAllocs()
 	for b.Loop() {
 		begin := time.Now()
-		stream, err := client.Process(context.Background())
+		ctx, cancel := context.WithCancel(context.Background())
+		stream, err := client.Process(ctx)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -89,9 +89,7 @@ func benchmarkDecision(b *testing.B, addr string, stock bool, size int) {
 			}
 		}
 		took = append(took, time.Since(begin))
-		if err := stream.RecvMsg(nil); err != io.EOF {
-			b.Fatal(err)
-		}
+		cancel() // as Envoy does when the request is over
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2])/1e3, "p50-µs")

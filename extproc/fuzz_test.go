@@ -104,6 +104,7 @@ func FuzzOrders(f *testing.F) {
 		if servers[i], err = New(always(pick), func(router.Outcome) {}, Options{MaxBody: 1 << 10, RefuseUnread: i > 0, Log: zap.New(core)}); err != nil {
 			f.Fatal(err)
 		}
+		servers[i].lingers = 0
 		defer servers[i].grpc.Stop()
 	}
 	f.Fuzz(func(t *testing.T, order []byte, text string, how byte) {

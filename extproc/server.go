@@ -121,6 +121,7 @@ type Server struct {
 	// bodies Envoy sends a message only when it has all of it, so those are few, and Envoy's own heap limit bounds them.
 	inFlight    atomic.Int64
 	maxInFlight int64
+	lingers     time.Duration // see call.linger
 
 	grpc     *grpc.Server
 	health   *health.Server
@@ -173,6 +174,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		metrics:     m,
 		ended:       newJoiner(joinCapacity),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
+		lingers:     lingers,
 		grpc:        newGRPC(opt, m),
 		health:      health.NewServer(),
 		stopping:    make(chan struct{}),

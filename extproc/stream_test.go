@@ -559,3 +559,43 @@ func TestRefuseUnread(t *testing.T) {
 		})
 	}
 }
+
+// TestGone checks that the end of a stream right after its decision is reported, since the client may have left before Envoy read
+// the decision, and a later one is not.
+func TestGone(t *testing.T) {
+	r := newRig(t, always(pick), Options{})
+	for _, leaves := range []bool{true, false} {
+		if !leaves {
+			r.lingers = 0
+		}
+		_, before := r.seen()
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), bodyMsg("{}", true)} {
+			if err := stream.Send(m); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if leaves {
+			cancel()
+			eventually(t, "it is reported", func() bool {
+				_, seen := r.seen()
+				return len(seen) == len(before)+1 && seen[len(before)].Phase == router.Gone && seen[len(before)].ID != ""
+			})
+			continue
+		}
+		if _, err := stream.Recv(); err != io.EOF {
+			t.Errorf("the stream goes on: %v", err)
+		}
+		cancel()
+		if _, seen := r.seen(); len(seen) != len(before) {
+			t.Errorf("%+v", seen[len(before):])
+		}
+	}
+}

@@ -17,6 +17,8 @@ func (r *Router) Observe(o Outcome) {
 		r.failed(r.opt.Fleet.FailedAt(o.ID, o.Addr), o.Fault)
 	case Lost:
 		r.opt.Fleet.Lost(o.Source)
+	case Gone:
+		r.opt.Fleet.Gone(o.ID)
 	case Started:
 		r.recent.observe(o)
 		if !r.confirm(o) {

@@ -123,12 +123,14 @@ type Phase uint8
 
 // Started: an upstream connection is ready and the request goes to Outcome.Addr. Ended: the request is over. Failed: an attempt
 // at Outcome.Addr failed or broke off, as Outcome.Fault says; other attempts may follow. Lost: Envoy's connection Source, or a
-// log stream over it, has ended, so the requests that it reported may never be reported as ended.
+// log stream over it, has ended, so the requests that it reported may never be reported as ended. Gone: Envoy has ended the
+// request's own stream right after the answer; if the client left before Envoy read the answer, it never reports on the request.
 const (
 	Started Phase = iota
 	Ended
 	Failed
 	Lost
+	Gone
 )
 
 // Outcome is what Envoy's access log says about one request that we decided.

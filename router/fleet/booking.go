@@ -13,6 +13,8 @@ import (
 //	fresh    decided, and no report yet that a worker has it;            unconfirmed after the decision,
 //	         or its log stream broke, so its end may be lost, but its    or after the Envoy's next report
 //	         Envoy lives
+//	gone     its own stream ended right after the answer, before any     vanished after that
+//	         report: its client may have left before Envoy read the answer
 //	running  Envoy reported that a worker has it                         longest after that
 //	orphan   the connection that asked or reported, or a log stream      orphaned after that
 //	         over it, ended
@@ -21,6 +23,7 @@ import (
 // released. All that end without a report are counted.
 const (
 	unconfirmed = 30 * time.Second // Envoy may be slow to connect. A generation that runs longer than this after a break no longer counts
+	vanished    = time.Second      // a report comes 20 ms after the fact
 	longest     = 30 * time.Minute // the longest generation that is assumed
 	orphaned    = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
 	most        = 1 << 17
@@ -64,12 +67,13 @@ type stage int
 
 const (
 	fresh stage = iota
+	gone
 	running
 	orphan
 	stages
 )
 
-var lifetime = [stages]time.Duration{fresh: unconfirmed, running: longest, orphan: orphaned}
+var lifetime = [stages]time.Duration{fresh: unconfirmed, gone: vanished, running: longest, orphan: orphaned}
 
 type bookings struct {
 	mu      sync.Mutex
@@ -273,6 +277,16 @@ func (f *Fleet) Lost(source uint64) {
 				t.move(b, orphan, now)
 			}
 		})
+	}
+}
+
+// Gone notes that a request's own stream has ended right after the answer. Without a report, the booking ends soon.
+func (f *Fleet) Gone(id string) {
+	t := &f.bookings
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if b := t.open[id]; b != nil && b.stage == fresh {
+		t.move(b, gone, f.now())
 	}
 }
 

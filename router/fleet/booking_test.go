@@ -146,6 +146,30 @@ func TestLostStream(t *testing.T) {
 	left(1)
 }
 
+// TestGone checks that a request whose own stream ended ends soon, unless a report comes.
+func TestGone(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	for _, id := range []string{"gone", "reported", "running", "other"} {
+		f.Book(id, Booking{Slot: a.Slots[0], Source: 1})
+	}
+	f.Confirm("running", a.Addr, 2)
+	for _, id := range []string{"gone", "reported", "running", "unknown"} {
+		f.Gone(id)
+	}
+	f.Confirm("reported", a.Addr, 2)
+	for _, s := range []struct {
+		after time.Duration
+		want  int
+	}{{0, 4}, {vanished, 3}, {unconfirmed, 2}} {
+		c.t = c.t.Add(s.after)
+		f.Expire()
+		if n := a.Slots[0].Load(c.t).Inflight; n != s.want {
+			t.Errorf("%d in flight %v later, want %d", n, s.after, s.want)
+		}
+	}
+}
+
 // TestBookingsAreCopies checks that Confirm and End return a copy, which may be read while reports go on.
 func TestBookingsAreCopies(t *testing.T) {
 	f, a, b := twoWorkers(&clock{time.Unix(1000, 0)})
