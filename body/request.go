@@ -84,7 +84,7 @@ func Parse(s *Skeleton, req *Request) error {
 		default:
 			req.Fields[key] = v
 		}
-		return true
+		return len(req.Fields) <= maxKeys
 	})
 	if len(req.Fields) > maxKeys {
 		return ErrMany
@@ -201,7 +201,7 @@ func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
 			}
 			m.Fields[key] = v
 		}
-		return true
+		return len(m.Fields) <= maxKeys // with more the caller's count fails
 	})
 	switch {
 	case m.Content.Type == gjson.Null:
@@ -219,12 +219,14 @@ func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
 
 // Parts reads a list of content parts. The error is ErrMany.
 func (s *Skeleton) Parts(list gjson.Result) (parts []Part, err error) {
+	keys := 0
 	list.ForEach(func(_, v gjson.Result) bool {
-		if len(parts) > maxParts {
+		if len(parts) > maxParts || keys > maxKeys {
 			err = ErrMany
 			return false
 		}
-		parts = append(parts, s.part(v))
+		p := s.part(v)
+		parts, keys = append(parts, p), keys+len(p.Fields)
 		return true
 	})
 	return parts, err
@@ -242,7 +244,7 @@ func (s *Skeleton) part(v gjson.Result) Part {
 		} else {
 			p.Fields[key] = v
 		}
-		return true
+		return len(p.Fields) <= maxKeys // with more the caller's count fails
 	})
 	return p
 }

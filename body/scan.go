@@ -57,6 +57,7 @@ type Literal struct {
 // any number of goroutines.
 type Skeleton struct {
 	text   []byte
+	size   int    // of the body; the text is never longer
 	json   string // views text
 	lits   []Literal
 	pieces [][]byte
@@ -68,7 +69,7 @@ func (s *Skeleton) Scan(body [][]byte) error {
 	for _, p := range body {
 		size += len(p)
 	}
-	s.text, s.lits, s.pieces, s.json = make([]byte, 0, min(size, firstText)), s.lits[:0], s.pieces[:0], ""
+	s.text, s.size, s.lits, s.pieces, s.json = make([]byte, 0, min(size, firstText)), size, s.lits[:0], s.pieces[:0], ""
 	var (
 		inString bool
 		odd      bool // an odd run of backslashes ends at the previous piece's end
@@ -161,10 +162,10 @@ func oddRun(p []byte) bool {
 	return n&1 == 1
 }
 
-// add appends bytes to the skeleton. It doubles the capacity, so a large skeleton is copied twice in total.
+// add appends bytes to the skeleton. It doubles the capacity, up to the body's size, so a large skeleton is copied twice in total.
 func (s *Skeleton) add(p []byte) {
 	if size := len(s.text) + len(p); size > cap(s.text) {
-		s.text = slices.Grow(s.text, size)
+		s.text = slices.Grow(s.text, min(size, s.size-len(s.text)))
 	}
 	s.text = append(s.text, p...)
 }
@@ -265,7 +266,10 @@ func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 		return unsafe.String(unsafe.SliceData(buf[1:]), l.Len), true
 	}
 	buf = append(buf, '"')
-	return decode(unsafe.String(unsafe.SliceData(buf), len(buf)))
+	r := jsonread.New(unsafe.String(unsafe.SliceData(buf), len(buf)))
+	text = r.TextIn(buf[:0])
+	r.End()
+	return text, r.Err() == nil
 }
 
 // decode decodes a string literal.

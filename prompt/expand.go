@@ -151,8 +151,7 @@ func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expa
 	if m.opt.Dialect.DecodesIDs {
 		text = m.tok.Decode(m.encode(d, p), false)
 	}
-	dst := make([]uint32, 0, min(len(text)/3+1300*len(sizes), d.most))
-	out, spans, err := m.vision.With(m.tokens(d), d.most).ExpandText(dst, text, sizes, d.kwargs)
+	out, spans, err := m.vision.With(m.tokens(d), d.most).ExpandText(nil, text, sizes, d.kwargs)
 	return d.expanded(out, spans, err)
 }
 
@@ -160,8 +159,7 @@ func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Exp
 	if m.visErr != nil {
 		return Expanded{Why: "media of a model whose vision rule is not known"}, nil
 	}
-	dst := make([]uint32, 0, min(len(ids)+1300*len(sizes), d.most))
-	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(dst, ids, sizes, d.kwargs)
+	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(nil, ids, sizes, d.kwargs)
 	return d.expanded(out, spans, err)
 }
 

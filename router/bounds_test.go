@@ -117,6 +117,46 @@ func TestHostileBodies(t *testing.T) {
 	}
 }
 
+// TestMemoryOfPieces checks how much memory a decision about a body of many small pieces allocates, in multiples of the body.
+func TestMemoryOfPieces(t *testing.T) {
+	list := func(size int, format string) string {
+		var b strings.Builder
+		for i := 0; b.Len() < size; i++ {
+			fmt.Fprintf(&b, format, i)
+		}
+		return strings.TrimSuffix(b.String(), ",")
+	}
+	part := `{"type":"text","text":"a",` + list(100_000, `"k%d":0,`) + `},`
+	picture := `{"type":"image_url","image_url":{"url":"data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"}},`
+	r := oneWorker(t, func(*engine.Server) {})
+	for _, c := range []struct {
+		name, body string
+		most       float64 // bytes a byte
+	}{
+		{"keys", `{"model":"m","messages":[{"role":"user","content":"a"}],` + list(7<<20, `"k%d":0,`) + `}`, 10},
+		{"keys of a message", `{"model":"m","messages":[{"role":"user","content":"a",` + list(7<<20, `"k%d":0,`) + `}]}`, 10},
+		{"keys of a part", hostilebody.Holding(`{"type":"text","text":"a",` + list(7<<20, `"k%d":0,`) + `}`), 10},
+		{"keys of many parts", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(part, 70), ",")), 10},
+		{"token ids", `{"model":"m","prompt":[` + list(4<<20, "%d,") + `]}`, 5},
+		{"an escaped text", hostilebody.Saying(strings.Repeat(`\u00e9`, 4<<20)), 5},
+		{"pictures of one token", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(picture, 4000), ",")), 68 + anew*4000/float64(4000*len(picture))},
+	} {
+		path := "/v1/chat/completions"
+		if c.name == "token ids" {
+			path = "/v1/completions"
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		d := r.Decide(t.Context(), &Request{ID: c.name, Path: path, Body: [][]byte{[]byte(c.body)}})
+		runtime.ReadMemStats(&after)
+		took := float64(after.TotalAlloc-before.TotalAlloc-uint64(len(c.body))) / float64(len(c.body))
+		t.Logf("%s: %.1f bytes a byte, %q, %d tokens", c.name, took, d.Why, d.PromptTokens)
+		if took > c.most {
+			t.Errorf("%s: %.1f bytes a byte, want at most %.0f", c.name, took, c.most)
+		}
+	}
+}
+
 // TestMemoryOfLongTexts checks that a long text takes a few times its length while it is read, and nothing afterwards.
 func TestMemoryOfLongTexts(t *testing.T) {
 	const size = 24 << 20

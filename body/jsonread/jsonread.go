@@ -145,7 +145,21 @@ func (r *Reader) Text() string {
 	if r.take('"') {
 		return plain
 	}
-	b := append(make([]byte, 0, len(plain)+r.ahead()), plain...) // full capacity at once: growing would copy texts of megabytes several times
+	return r.escaped(append(make([]byte, 0, len(plain)+r.ahead()), plain...)) // full capacity at once: growing would copy texts of megabytes several times
+}
+
+// TextIn reads a string into buf. buf may begin where the text does, and then overwrites it: a string is never longer than its JSON.
+func (r *Reader) TextIn(buf []byte) string {
+	if r.Peek() != '"' {
+		r.Want("a string")
+		return ""
+	}
+	r.pos++
+	return r.escaped(append(buf, r.plain()...))
+}
+
+// escaped appends the rest of a string to b.
+func (r *Reader) escaped(b []byte) string {
 	for r.take('\\') {
 		b = r.escape(b)
 		b = append(b, r.plain()...)

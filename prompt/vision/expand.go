@@ -30,7 +30,7 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		return dst, nil, err
 	}
 	base := len(dst)
-	b.out = slices.Grow(dst, len(ids))
+	b.out = slices.Grow(dst, len(ids)+b.size(media))
 	items, err := m.queue(media)
 	if err != nil {
 		return dst, nil, err

@@ -36,6 +36,11 @@ func (c *condensedText) item(b *builder, md Media, it *item) error {
 
 func (c condensedText) String() string {
 	var b strings.Builder
+	size := 0
+	for i := range c {
+		size += len(c[i].text)
+	}
+	b.Grow(size)
 	for i := range c {
 		b.WriteString(c[i].text)
 	}
@@ -50,9 +55,16 @@ func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32
 			ids = m.tok.EncodeText(ids, c[i].text)
 		}
 	} else {
-		ids = m.tok.EncodeText(nil, c.String())
+		text := c.String()
+		ids = m.tok.EncodeText(make([]uint32, 0, min(len(text)/3, m.most)+16), text)
 	}
-	base := len(dst)
+	base, size := len(dst), len(ids)
+	for i := range c {
+		for _, n := range c[i].runs {
+			size += n - 1
+		}
+	}
+	dst = slices.Grow(dst, max(size, 0))
 	at, run := c.next(0, 0)
 	for i, id := range ids {
 		if !m.isEmbed(id) {
@@ -177,7 +189,10 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 			return nil, "", err
 		}
 	}
-	plain := func(part []byte) { c.plain(m, string(part)) }
+	plain := func(part []byte) { // place passes parts of the text, not copies
+		from := len(text) - cap(part)
+		c.plain(m, text[from:from+len(part)])
+	}
 	left, err := place(q, bytesOf(text), func(it *item) []byte { return bytesOf(target(it)) }, plain, put)
 	if err != nil {
 		return nil, "", err

@@ -208,6 +208,22 @@ func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	return g, nil
 }
 
+// size returns about how many ids the media become, without what stands between rows and tiles; at most the bound of a prompt.
+func (b *builder) size(media []Media) (n int) {
+	for i := range media {
+		modality := orImage(media[i].Modality)
+		at := slices.IndexFunc(b.m.rules, func(r *rule) bool { return r.modality == modality })
+		if at < 0 || b.rules[at].err != nil || b.m.rules[at].undecidable != "" {
+			return n
+		}
+		g, err := b.measure(media[i], b.rules[at])
+		if n += g.main + g.rows*g.cols*g.tile + 2; err != nil || n > b.m.most {
+			return min(n, b.m.most)
+		}
+	}
+	return n
+}
+
 // maxSide and maxPixels bound the pictures that are counted. Pillow refuses above 1.8e8 pixels; this bound only keeps the
 // arithmetic within int64.
 const (

@@ -346,6 +346,27 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
+// TestExpandExact checks that the ids of a prompt are allocated once, as large as they become.
+func TestExpandExact(t *testing.T) {
+	const pictures = 500
+	for name, reading := range map[string]Reading{"ids": {}, "text": {Processor: true}} {
+		m, tok := qwen(t, Options{Reading: reading})
+		m = m.With(tok, 1<<20)
+		prompt := strings.Repeat("<|image_pad|>", pictures)
+		media := slices.Repeat([]Media{{Width: 56, Height: 56}, {Width: 560, Height: 560}}, pictures/2)
+		var ids []uint32
+		var err error
+		if reading.Processor {
+			ids, _, err = m.ExpandText(nil, prompt, media, nil)
+		} else {
+			ids, _, err = m.Expand(nil, tok.EncodeText(nil, prompt), media, nil)
+		}
+		if err != nil || len(ids) != pictures/2*(4+400) || cap(ids) > len(ids)*5/4 {
+			t.Errorf("%s: %d ids in a list of %d, %v", name, len(ids), cap(ids), err)
+		}
+	}
+}
+
 func BenchmarkExpand(b *testing.B) {
 	m, tok := qwen(b, Options{})
 	prompt := tok.EncodeText(nil, strings.Repeat("some words of text ", 400)+strings.Repeat("<|image_pad|>", 4))
