@@ -6,10 +6,18 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 )
 
-// mostGarbage is the approximate limit of garbage in the heap; with more than 1.3 GB of live data it is a twentieth of that.
-const mostGarbage = 64 << 20
+const (
+	// mostGarbage is the approximate limit of garbage in the heap; with more than 1.3 GB of live data it is a twentieth of that.
+	mostGarbage = 64 << 20
+	// leastGarbage is the limit while much more is live than usual, such as what large bodies become while they are read. It is
+	// higher with more than 64 MiB of live data with pointers: a collection would cost too much for what it frees.
+	leastGarbage = 16 << 20
+	// usualTime is for how long data must be live to be usual.
+	usualTime = 10 * time.Minute
+)
 
 // paceHeap limits the garbage. The collector waits until the heap has grown by GOGC percent of the live data: 2 GiB of index, or
 // of large bodies, would be followed by 2 GiB of garbage. So the percentage is lowered as the live data grows, after each
@@ -23,10 +31,11 @@ func paceHeap(ctx context.Context) {
 	defer debug.SetGCPercent(usual)
 	collected := make(chan struct{}, 1)
 	tellCollections(ctx, collected)
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/heap:bytes"}}
+	var p pace
 	for {
-		metrics.Read(live)
-		if want := gcPercent(live[0].Value.Uint64()); want != now { // setting it stops the world briefly
+		metrics.Read(heap)
+		if want := p.percent(heap[0].Value.Uint64(), heap[1].Value.Uint64(), time.Now()); want != now { // setting it stops the world briefly
 			debug.SetGCPercent(want)
 			now = want
 		}
@@ -56,7 +65,24 @@ func tellCollections(ctx context.Context, collected chan<- struct{}) {
 	runtime.SetFinalizer(&sentinel{}, again)
 }
 
-// gcPercent returns how far the heap may grow, in percent of the live data, a multiple of five.
-func gcPercent(live uint64) int {
-	return int(min(100, max(5, mostGarbage*100/max(live, 1)/5*5)))
+// pace decides how much garbage there may be.
+type pace struct {
+	least, before uint64 // the least live bytes since began, and in the usualTime before
+	began         time.Time
+}
+
+// percent returns how far the heap may grow after a collection, in percent of the live data, a multiple of five. scanned is how
+// much of the live data a collection reads, in bytes: what has pointers.
+func (p *pace) percent(live, scanned uint64, now time.Time) int {
+	live = max(live, 1)
+	if now.Sub(p.began) >= usualTime {
+		if p.before = p.least; p.began.IsZero() {
+			p.before = live
+		}
+		p.least, p.began = live, now
+	}
+	p.least = min(p.least, live)
+	unusual := min((live-min(p.least, p.before, live))/2, mostGarbage-leastGarbage)
+	garbage := max(mostGarbage-unusual, min(scanned/4, mostGarbage))
+	return int(min(100, max(5, garbage*100/live/5*5)))
 }
