@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/sightline-router/sightline/internal/eppcheck"
+	"github.com/sightline-router/sightline/internal/testkit/eppcheck"
 )
 
 type eppCmd struct{ eppcheck.Options }
