@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Chat is a call of transformers' apply_chat_template (render_jinja_template in 5.23): the conversation and what
-// transformers puts around it.
+// Chat is a call of transformers' apply_chat_template (render_jinja_template in 5.19, which vLLM 0.32 comes with): the conversation
+// and what transformers puts around it. 5.23 also copies a message's reasoning to other names.
 type Chat struct {
 	Messages            Value // a list of dicts
 	Tools, Documents    Value // lists, or the zero Value for None
@@ -18,10 +18,6 @@ type Chat struct {
 	// ContinueFinal names the field of the last message that the model is to continue ("content" for True), "" for none:
 	// the text is cut right after it.
 	ContinueFinal string
-
-	// AliasReasoning offers a message's reasoning as reasoning_content and thinking, whichever of reasoning_content,
-	// thinking and reasoning it has. transformers 5.23 does so; older releases may not.
-	AliasReasoning bool
 
 	// Done, once closed, makes the rendering end soon with ErrStopped. nil: never.
 	Done <-chan struct{}
@@ -54,9 +50,6 @@ func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
 // prepare appends the variables of a rendering to vars, and returns the text of the message to continue.
 func (t *Template) prepare(vars Vars, chat *Chat) (_ Vars, final string, err error) {
 	messages := chat.Messages
-	if chat.AliasReasoning {
-		messages = aliasReasoning(messages)
-	}
 	if chat.ContinueFinal != "" {
 		if messages, final, err = t.tagFinal(messages, chat.ContinueFinal); err != nil {
 			return nil, "", err
@@ -65,26 +58,6 @@ func (t *Template) prepare(vars Vars, chat *Chat) (_ Vars, final string, err err
 	vars = append(vars, Var{"messages", messages}, Var{"tools", chat.Tools.or(None)}, Var{"documents", chat.Documents.or(None)},
 		Var{"add_generation_prompt", Bool(chat.AddGenerationPrompt)})
 	return append(vars, chat.Vars...), final, nil
-}
-
-// aliasReasoning returns the messages with their reasoning under every name that templates read.
-func aliasReasoning(messages Value) Value {
-	out := slices.Clone(messages.Items())
-	for i, m := range out {
-		for _, field := range reasoningFields {
-			reasoning, ok := m.Get(field)
-			if !ok || reasoning.IsNone() {
-				continue
-			}
-			d := NewDict(m.Dict().Len() + 2)
-			d.Set("thinking", reasoning)
-			d.update(m.Dict())
-			d.Set("reasoning_content", reasoning)
-			out[i] = d.Value()
-			break
-		}
-	}
-	return NewList(out...)
 }
 
 // tagFinal appends continueTag to the field of the last message and returns the text before it.
