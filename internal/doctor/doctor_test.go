@@ -266,6 +266,7 @@ var mistakes = []mistake{
 	{"8 event socket refuses", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:", "publish at tcp://*:PORT (not at localhost)", func(f *fleet) { f.up = func(w []*sim.Worker) { w[0].StopEvents() } }},
 	{"8 wrong port", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:9: ", `events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://127.0.0.1:9") }},
 	{"8 ranks", "SL0303", Error, "a has 2 data-parallel ranks, configured are 0", "ranks: 2", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Ranks = 2 }) }},
+	{"8 a Service's name, without its headless pods", "SL0303", Error, "a, rank 0: tcp://vllm.invalid:5557: ", `events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://vllm.invalid:5557") }},
 	{"8 not heard", "SL0303", Error, "the running Sightline does not hear it: refused", "SL0602", func(f *fleet) { f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", "refused" }},
 	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs(`, replay: "A-REPLAY"`, "") }},
 	{"9 replay among the event ports", "SL0304", Error, "overlap: each rank takes its port plus its number", "events at 5557 and replay at 5657", func(f *fleet) {
@@ -283,6 +284,21 @@ var mistakes = []mistake{
 		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.MediaName, Says: "the medium at token 5 has another name there"}}
 	}},
 	{"14 cached tokens not told", "SL0104", Warning, "a: the usage in its answers does not report cached tokens", "--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
+	{"13 no images allowed", "SL0204", Warning, "a, a picture: refused, /tokenize: status 400", "--limit-mm-per-prompt", func(f *fleet) {
+		f.sim = only(func(c *sim.Config) {
+			own := c.Prompt
+			c.Prompt = func(ctx context.Context, at string, body []byte) ([]sim.Prompt, error) {
+				if bytes.Contains(body, []byte("image_url")) {
+					return nil, &sim.Refusal{Status: http.StatusBadRequest, Message: "At most 0 image(s) may be provided in one prompt."}
+				}
+				return own(ctx, at, body)
+			}
+		})
+	}},
+	{"13 names by uuid of a release without", "SL0501", Error, "injected needs vLLM 0.11 or later", "correct the keys", func(f *fleet) {
+		f.config = pairs("engine_version: 0.32.0", "engine_version: 0.10.2, media_names: injected")
+	}},
+	{"13 the client's uuid", "SL0501", Error, "client_uuid: no longer a key", "correct the keys", func(f *fleet) { f.config = pairs("block_size: 16", "block_size: 16, client_uuid: trust") }},
 	{"15 Envoy's body limit", "SL0401", Error, "bodies above it are answered with 413", "", func(f *fleet) { f.envoy = limits("32768") }},
 	{"16 gRPC message", "SL0402", Error, "answers of more than 4194304 bytes fail", "max_receive_message_length", func(f *fleet) {
 		f.envoy = pairs("envoy_grpc: { cluster_name: sightline }", "envoy_grpc: { cluster_name: sightline, max_receive_message_length: 4194304 }")
@@ -316,7 +332,11 @@ var mistakes = []mistake{
 		f.config = pairs(`envoy: {`, `envoy: {sightlines: ["10.0.0.1:9002", "10.0.0.2:9002"], `, "engine_version: 0.32.0, engine_model: sim-vl", "engine: trtllm, engine_version: 1.3.0",
 			`{zmq: "A-EVENTS", replay: "A-REPLAY"}`, `{http: "http://A:"}`, `{zmq: "B-EVENTS", replay: "B-REPLAY"}`, `{http: "http://B:"}`)
 	}},
-	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, none decodes", "dynamo.component", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "prefill" }},
+	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, 0 encode, none decodes", "dynamo.component", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "prefill" }},
+	{"23 prefill and encode alone", "SL0105", Error, "sim-vl: 1 workers prefill, 1 encode, none decodes", "role: decode", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "encode" }},
+	{"23 peers one by one: none prefills", "SL0105", Warning, "sim-vl: 1 workers have the role decode, none prefills", "role: prefill", func(f *fleet) {
+		f.page.workers[0].Role, f.page.workers[1].Role, f.page.workers[0].Health = "prefill", "decode", "refused"
+	}},
 	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
 	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) { f.proxy = without("/metrics") }},
 	{"24 stale", "SL0106", Warning, "the running Sightline has no current one", "let Sightline fetch", func(f *fleet) { f.page.workers[0].Told = nil }},

@@ -34,6 +34,12 @@ func (s *seen) compared(r *report, fix string, meant func(what string) bool) {
 						at = fmt.Sprintf(": first difference at token %d, ours %d, the worker's %d", d.Position, d.Ours, d.Theirs)
 					}
 					r.bad(Error, fix, "%s, %s%s %s", w.Name, f.What, at, f.Detail)
+				case probe.Refused:
+					if f.What == aPicture {
+						r.bad(Warning, "--limit-mm-per-prompt: the same at all workers, with room for the images that clients send", "%s, %s: refused, %s", w.Name, f.What, f.Detail)
+						continue
+					}
+					fallthrough
 				default:
 					r.unchecked("%s, %s: %s %s", w.Name, f.What, f.Verdict, f.Detail)
 				}

@@ -255,21 +255,22 @@ func roles(s *seen, r *report) {
 		return
 	}
 	for _, m := range s.cfg.Models {
-		well, prefill, decode := 0, 0, 0
+		well, of := 0, map[string]int{}
 		for _, row := range s.rows() {
-			if row.Model != m.Name || row.Health != "" || row.Events == "not ready" {
-				continue
-			}
-			well++
-			if prefill++; row.Role != "prefill" {
-				prefill, decode = prefill-1, decode+1
+			if row.Model == m.Name && row.Health == "" && row.Events != "not ready" {
+				well++
+				of[row.Role]++
 			}
 		}
+		prefill, encode := of["prefill"], of["encode"]
 		switch {
 		case well == 0:
 			r.bad(Error, "start a worker of it; if there is one, correct model of its entry, or the finder's group", "%s: no worker gets requests", m.Name)
-		case prefill > 0 && decode == 0:
-			r.bad(Error, "start workers of dynamo.component: those of prefill_component compute no answers", "%s: %d workers prefill, none decodes", m.Name, prefill)
+		case well == prefill+encode:
+			r.bad(Error, "start workers with role: decode or without a role (Dynamo: of dynamo.component); those with role: prefill (Dynamo: of prefill_component) compute no answers",
+				"%s: %d workers prefill, %d encode, none decodes", m.Name, prefill, encode)
+		case prefill == 0 && of["decode"] > 0:
+			r.bad(Warning, "start workers with role: prefill; if all are to do whole requests, leave role out", "%s: %d workers have the role decode, none prefills for them: they do it themselves", m.Name, of["decode"])
 		default:
 			r.ok("%s: %d worker-ranks, %d of them prefill", m.Name, well, prefill)
 		}
