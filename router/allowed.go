@@ -93,7 +93,7 @@ func (x *decision) hasRoom() func(*fleet.Slot) bool {
 			return true
 		}
 		load := s.Load(x.now)
-		return load.Inflight-load.Others < x.most(s)
+		return load.Places() < x.most(s)
 	}
 }
 

@@ -59,7 +59,7 @@ func (x *decision) unfair() *Refusal {
 		if s.Worker.Role != fleet.Prefill {
 			load := s.Load(x.now)
 			places += x.most(s)
-			free += max(0, x.most(s)-load.Inflight+load.Others)
+			free += max(0, x.most(s)-load.Places())
 		}
 	}
 	mine, tenants, all := x.opt.Fleet.InFlightOf(x.out.Model, x.req.Tenant)

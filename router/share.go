@@ -123,7 +123,7 @@ type theirs struct {
 
 // followed is one booking of another replica.
 type followed struct {
-	over   func()
+	over   func(lost bool)
 	made   *promise
 	chain  []uint64
 	decode *fleet.Slot // slot that decodes, if another
@@ -141,14 +141,14 @@ func (r *Router) Follow(replica string, s *Shared) {
 	t := &r.theirs
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.end(replica, s.Number, s.Kind != Over)
+	r.end(replica, s.Number, s.Kind != Over, false)
 	if s.Kind == Given {
 		r.take(replica, s)
 	}
 }
 
-// end releases a booking of another replica, and its prediction too if void.
-func (r *Router) end(replica string, number uint64, void bool) {
+// end releases a booking of another replica, and its prediction too if void. lost: the replica is gone.
+func (r *Router) end(replica string, number uint64, void, lost bool) {
 	t := &r.theirs
 	f := t.of[replica][number]
 	if f == nil {
@@ -156,7 +156,7 @@ func (r *Router) end(replica string, number uint64, void bool) {
 	}
 	delete(t.of[replica], number)
 	t.count, t.blocks = t.count-1, t.blocks-len(f.chain)
-	if f.over(); void {
+	if f.over(lost); void {
 		r.predicted.drop(f.made, f.chain)
 	} else if f.decode != nil {
 		r.fetched(f.decode, f.chain)
@@ -208,6 +208,11 @@ func (r *Router) Reconcile(replica string, open []Shared) {
 	t := &r.theirs
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	r.reconcile(replica, open, false)
+}
+
+func (r *Router) reconcile(replica string, open []Shared, lost bool) {
+	t := &r.theirs
 	there := make(map[uint64]bool, len(open))
 	for i := range open {
 		if there[open[i].Number] = true; t.of[replica][open[i].Number] == nil {
@@ -216,16 +221,17 @@ func (r *Router) Reconcile(replica string, open []Shared) {
 	}
 	for number := range t.of[replica] {
 		if !there[number] {
-			r.end(replica, number, false)
+			r.end(replica, number, false, lost)
 		}
 	}
 }
 
-// Leave ends all bookings of a replica that is gone. Its predictions stay, since its workers have those requests.
+// Leave ends all bookings of a replica that is gone. Its workers still have those requests: its predictions stay, and the requests
+// count as other senders' until the workers report their load.
 func (r *Router) Leave(replica string) {
-	r.Reconcile(replica, nil)
 	r.theirs.mu.Lock()
 	defer r.theirs.mu.Unlock()
+	r.reconcile(replica, nil, true)
 	delete(r.theirs.of, replica)
 }
 

@@ -32,6 +32,7 @@ const (
 type Load struct {
 	Inflight int     // requests: ours, other replicas', and other senders' if the worker reports them
 	Others   int     // the part of Inflight that no known replica has booked
+	Lost     int     // the part of Others that replicas had booked that are gone
 	Theirs   int     // the part of Inflight that other replicas booked
 	Backlog  float64 // tokens booked and not yet prefilled
 	Context  float64 // prompt tokens of the requests in flight, which each decode step reads
@@ -40,6 +41,9 @@ type Load struct {
 	Usage    float64 // share of the KV cache in use, 0 to 1; 0 if the worker does not report it
 	Tells    bool    // it reports its usage
 }
+
+// Places returns how many places of max_in_flight are taken: other senders' requests count against their own limits.
+func (l *Load) Places() int { return l.Inflight - l.Others + l.Lost }
 
 // load is a Slot's state under its lock.
 type load struct {
@@ -95,6 +99,9 @@ func (s *Slot) Load(now time.Time) Load {
 	if k := &s.told; now.Before(k.ends) {
 		l.Others, l.Usage, l.Tells = k.others, max(0, k.word.Usage), k.word.Usage >= 0
 		l.Inflight += k.others
+		if now.Before(k.lostEnds) {
+			l.Lost = k.lost
+		}
 	}
 	if s.shown {
 		l.Rate = s.rate

@@ -5,8 +5,9 @@ import "time"
 // Other replicas' requests count like ours: they take a place and tokens of a slot, and the slot's events report their prefill.
 // They are not bookings, since only their replica says when they end (router/peers).
 
-// Charge charges another replica's request to its slots. The caller must call over once, to end it.
-func (f *Fleet) Charge(b Booking) (over func()) {
+// Charge charges another replica's request to its slots. The caller must call over once, to end it; lost if the replica is gone, so
+// that nobody says when the request ends.
+func (f *Fleet) Charge(b Booking) (over func(lost bool)) {
 	now := f.now()
 	f.count(&b, 1)
 	held := b.Slot.hold(&b, now, now, true)
@@ -14,12 +15,12 @@ func (f *Fleet) Charge(b Booking) (over func()) {
 	if b.Decode != nil {
 		decoding = b.Decode.hold(&Booking{Context: b.Context, Answers: b.Answers, fetched: true}, now, now, true)
 	}
-	return func() {
+	return func(lost bool) {
 		now := f.now()
 		f.count(&b, -1)
-		held.release(now)
+		held.end(now, lost)
 		if decoding != nil {
-			decoding.release(now)
+			decoding.end(now, lost)
 		}
 	}
 }

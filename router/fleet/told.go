@@ -40,6 +40,8 @@ func ParseTold(message []byte) (Told, error) {
 // told is a slot's correction and the data to compute it.
 type told struct {
 	others   int // requests that the worker reported and that were not booked here
+	lost     int // the part of others that replicas had booked that are gone
+	lostEnds time.Time
 	word     Told
 	at, ends time.Time // at zero: it never reported
 	most     [2]int    // maximum of requests booked at once: since turned, and in the period before
@@ -55,6 +57,24 @@ func (s *Slot) Tell(t Told, now time.Time) {
 		k.most, k.turned = [2]int{s.inflight, k.most[0]}, now
 	}
 	k.others, k.word, k.at, k.ends = max(0, max(0, t.Running)+t.Waiting-max(k.most[0], k.most[1])), t, now, now.Add(t.Lasts)
+	k.lost = min(k.lost, k.others)
+}
+
+// end releases another replica's hold. If the replica is lost the worker most likely still has the request. It then counts as
+// another sender's, which takes a place of max_in_flight all the same, until the worker's reports show fewer, for unconfirmed at most.
+func (h *hold) end(now time.Time, lost bool) {
+	h.release(now)
+	if !lost {
+		return
+	}
+	s := h.slot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := &s.told
+	k.others, k.lost, k.lostEnds = k.others+h.answers, k.lost+h.answers, now.Add(unconfirmed)
+	for i := range k.most {
+		k.most[i] = max(0, k.most[i]-h.answers)
+	}
 }
 
 // Word returns the worker's last report; ok is false once that has expired.

@@ -299,6 +299,33 @@ func TestAwayAndBack(t *testing.T) {
 	eventually(t, "good-bye", func() bool { return known(0, b)() && b.load() == 0 })
 }
 
+// TestLostRequestsStillCount checks that the requests of a replica that is gone count for as long as their worker reports them, so
+// that max_in_flight is kept.
+func TestLostRequestsStillCount(t *testing.T) {
+	h := &hall{}
+	a, b := h.join(t), h.join(t)
+	eventually(t, "they know each other", known(1, a, b))
+	for n := range uint64(3) {
+		a.Share(&router.Shared{Number: n + 1, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 10})
+	}
+	slot := b.fleet.Find("w1", -1)
+	places := func() int { l := slot.Load(time.Now()); return l.Places() }
+	report := func(running int) (counted int) {
+		slot.Tell(fleet.Told{Running: running, Usage: -1, Old: time.Hour, Lasts: time.Minute}, time.Now())
+		return places()
+	}
+	eventually(t, "its requests are booked", func() bool { return b.load() == 3 })
+	if n := report(4); n != 3 || b.load() != 4 { // one is of another sender, and takes no place
+		t.Fatalf("%d count of 3, %d in flight", n, b.load())
+	}
+	a.stop()
+	<-a.done
+	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.Theirs() == 0 })
+	if before, same, fewer, none := places(), report(4), report(1), report(0); before != 3 || same != 3 || fewer != 1 || none != 0 {
+		t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0", before, same, fewer, none)
+	}
+}
+
 // TestForward checks that Envoy's report on another replica's request goes to that replica, and nowhere if nobody has that name.
 func TestForward(t *testing.T) {
 	h := &hall{}
