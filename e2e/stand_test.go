@@ -35,9 +35,10 @@ type stand struct {
 	replicas []*standing
 	nats     *process
 	agents   []*process
-	disk     string // where NATS keeps its streams; a small one in a namespace of its own where small is set
-	small    bool   // for the next start of NATS
-	workers  []any  // as the configuration lists them
+	disk     string   // where NATS keeps its streams; a small one in a namespace of its own where small is set
+	small    bool     // for the next start of NATS
+	workers  []any    // as the configuration lists them
+	front    []string // addresses that Envoy may dial
 	keys     map[string]any
 	options  envoy.Options
 	envoy    *envoytest.Process
@@ -81,6 +82,12 @@ func startStand(t *testing.T, workers, agents, replicas int, speed float64, keys
 // startStandOf is startStand with another binary of Sightlines and agents.
 func startStandOf(t *testing.T, other string, workers, agents, replicas int, speed float64, keys map[string]any, args ...string) *stand {
 	t.Helper()
+	return startStandWith(t, other, nil, workers, agents, replicas, speed, keys, args...)
+}
+
+// startStandWith is startStandOf; change may change the list of workers, where Envoy finds them, and each replica's own keys.
+func startStandWith(t *testing.T, other string, change func(s *stand), workers, agents, replicas int, speed float64, keys map[string]any, args ...string) *stand {
+	t.Helper()
 	bin, err := product()
 	if err != nil {
 		t.Fatal(err)
@@ -93,24 +100,27 @@ func startStandOf(t *testing.T, other string, workers, agents, replicas int, spe
 		e.healthy(t)
 	}
 	s.workers, _ = workersOf(s.fleet)
+	s.front = addrsOf(s.fleet)
 	if agents > 0 {
 		s.startNATS(agents)
 	}
 	listens := make([]string, replicas)
 	for i := range listens {
 		listens[i] = freeAddr(t)
+		s.replicas = append(s.replicas, &standing{listen: listens[i], admin: freeAddr(t), file: filepath.Join(t.TempDir(), "sightline.yaml")})
+	}
+	if change != nil {
+		change(s)
 	}
 	if s.keys["replicas"] != nil {
 		s.keys["replicas"] = map[string]any{"addresses": listens}
 	}
-	for i := range replicas {
-		r := &standing{listen: listens[i], admin: freeAddr(t), file: filepath.Join(t.TempDir(), "sightline.yaml")}
+	for i, r := range s.replicas {
 		s.configure(r, s.workers)
 		r.process = startProcess(t, fmt.Sprint("sightline-", i+1), func() *exec.Cmd { return exec.Command(s.bin, "serve", "-c", r.file) })
-		s.replicas = append(s.replicas, r)
 	}
 	o := envoy.Default()
-	o.Listen, o.Admin, o.Sightline, o.Workers, o.DebugHeaders = freeAddr(t), freeAddr(t), strings.Join(listens, ","), addrsOf(s.fleet), true
+	o.Listen, o.Admin, o.Sightline, o.Workers, o.DebugHeaders = freeAddr(t), freeAddr(t), strings.Join(listens, ","), s.front, true
 	o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.0/8"), FirstPort: 1, LastPort: 65535}}
 	s.url, s.options = "http://"+o.Listen, o
 	s.startEnvoy(args...)
