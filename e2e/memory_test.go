@@ -299,7 +299,7 @@ var attacks = []attack{
 	{"4,000 streams that send no body", 0, "vllm", func(v *victim, times int) { v.manyHeld(4000*min(times, 4), 0, false) }},
 	{"2,000 bodies of 64 KB that stop before their end", 0, "vllm", func(v *victim, times int) { v.manyHeld(2000*min(times, 4), 64<<10, true) }},
 	{"a worker's events: messages of 15 MB, lists that claim to be endless", 0, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
-	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 450, "vllm", func(v *victim, times int) {
+	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 0, "vllm", func(v *victim, times int) {
 		conn, err := nats.Connect(v.bus)
 		if err != nil {
 			v.t.Error(err)
@@ -319,11 +319,14 @@ var attacks = []attack{
 			for _, subject := range subjects {
 				for _, rest := range []string{"\x01\x01hashhash", "\x01\xff\xff\xff\x0fhashhash", "\x81\x01\x10\x00", "\x00"} {
 					err = errors.Join(err, conn.Publish(subject, message(size, rest)))
+					for range 4 {
+						err = errors.Join(err, conn.Publish(subject, message(1<<20-5000, rest))) // as much as is read
+					}
 				}
 				for range 5000 {
 					err = errors.Join(err, conn.Publish(subject, message(100, "\x01\x01hashhash")))
 				}
-				v.asked.Add(5004)
+				v.asked.Add(5020)
 			}
 			if err = errors.Join(err, conn.FlushTimeout(time.Minute)); err != nil {
 				v.t.Error(err)

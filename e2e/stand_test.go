@@ -164,7 +164,7 @@ func (s *stand) startNATS(n int) {
 	_, err := bus.WriteUsers(s.disk, bus.DefaultPrefix, names)
 	file, streams := filepath.Join(s.disk, "nats.conf"), filepath.Join(s.disk, "streams")
 	if err == nil {
-		err = errors.Join(os.Mkdir(streams, 0o700), os.WriteFile(file, fmt.Appendf(nil, "listen: %q\njetstream { store_dir: %q, max_file_store: 1GB }\nmax_payload: 8MB\ninclude users.conf\n", addr, streams), 0o600))
+		err = errors.Join(os.Mkdir(streams, 0o700), os.WriteFile(file, fmt.Appendf(nil, "listen: %q\njetstream { store_dir: %q, max_file_store: 1GB }\nmax_payload: 1MB\ninclude users.conf\n", addr, streams), 0o600))
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -138,6 +138,9 @@ type Batch struct {
 	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
 	Away   bool
 	Events []Event
+	// More, unless nil, returns the events that follow, some at a time, and none after the last: a snapshot of millions of them is
+	// never in memory as a whole. They are valid until the next call.
+	More func() []Event
 	// What the decoder skipped: events of an unknown type, events that could not be read, and gaps in the engine's own event
 	// numbers (TensorRT-LLM), for which it adds a Cleared event and sets Partial.
 	Unknown, Bad, Gaps uint64

@@ -46,8 +46,14 @@ func (f *Feed) apply(m Message) error {
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
 		UnknownKeys: batch.UnknownKeys}
 	f.theirs = f.theirs || batch.Stands && batch.Partial // before its events, which may name unknown parents
-	for i := range batch.Events {
-		f.applyEvent(&batch.Events[i], &n)
+	for events := batch.Events; len(events) > 0; {
+		for i := range events {
+			f.applyEvent(&events[i], &n)
+		}
+		if events = nil; batch.More != nil {
+			events = batch.More()
+			n.Events += uint64(len(events))
+		}
 	}
 	if f.theirs = batch.Stands && batch.Partial; !batch.Stands {
 		f.partial = f.partial || batch.Partial

@@ -307,12 +307,9 @@ func (f *Feed) Down(err error) {
 	}
 }
 
-// Malformed is called by the source for received data that is not a message.
-func (f *Feed) Malformed() {
-	f.update(func(s *Stats) {
-		s.Malformed++
-		s.LastError = "a message without a sequence number (another topic's publisher?)"
-	})
+// Malformed is called by the source for received data that is not a message, with the reason.
+func (f *Feed) Malformed(reason string) {
+	f.update(func(s *Stats) { s.Malformed++; s.LastError = reason })
 }
 
 // refused records that a peer other than the worker connected.

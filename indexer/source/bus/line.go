@@ -78,7 +78,7 @@ func (l *line) end(ctx context.Context) (e end, err error) {
 		e.message, err = nil, nil
 	}
 	if e.message != nil {
-		if e.head, e.unreadable = readHead(e.message.Data); forwarded(e.message.Header, 1) {
+		if e.head, e.unreadable = readMessage(e.message.Data); forwarded(e.message.Header, 1) {
 			e.unreadable = errForwarded
 			marks := e.message.Header[jetstream.SequenceHeader] // the server's own is the last
 			if e.message.Sequence, err = strconv.ParseUint(marks[len(marks)-1], 10, 64); err != nil {
@@ -134,6 +134,9 @@ func (l *line) state(ctx context.Context, name string) ([]byte, error) {
 	if forwarded(m.Header, 1) {
 		return nil, errForwarded
 	}
+	if len(m.Data) > partBytes {
+		return nil, fmt.Errorf("a part of a snapshot of %d bytes, want %d at most", len(m.Data), partBytes)
+	}
 	return m.Data, nil
 }
 
@@ -155,6 +158,9 @@ func (l *line) snapshot(ctx context.Context, t tag, most int) (message []byte, e
 		}
 		if len(message)+len(b) > most {
 			return nil, fmt.Errorf("a snapshot of more than %d bytes", most)
+		}
+		if i == 0 {
+			message = make([]byte, 0, min(t.Parts*len(b), most))
 		}
 		message = append(message, b...)
 	}
@@ -255,7 +261,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 		if err != nil {
 			return err
 		}
-		if h, err := readHead(m.Data()); err == nil && !forwarded(m.Headers(), 0) && h.epoch == e.epoch {
+		if h, err := readMessage(m.Data()); err == nil && !forwarded(m.Headers(), 0) && h.epoch == e.epoch {
 			if h.seq < next || h.seq != next && !some {
 				return errIncomplete
 			}

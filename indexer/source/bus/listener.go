@@ -51,7 +51,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		}
 	})
 	if err == nil {
-		err = beats.SetPendingLimits(-1, beatBytes)
+		err = beats.SetPendingLimits(beatsWaiting, beatBytes)
 	}
 	if err != nil {
 		return err
@@ -86,17 +86,21 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 // deliver passes one message to its feed; a rank without a feed is ignored.
 func (l *Listener) deliver(m jetstream.Msg) {
 	subject, data := m.Subject(), m.Data()
-	h, err := readHead(data)
+	h, err := readMessage(data)
 	if err == nil && forwarded(m.Headers(), 0) {
 		err = errForwarded
 	}
-	if err != nil {
+	f := l.follower(strings.TrimPrefix(subject, l.Prefix.events()))
+	if err != nil { // from another program or another release
 		if l.Log != nil && !l.foreign.Swap(true) {
 			l.Log.Warn("a message of the agents' stream cannot be read; logged once", zap.String("subject", subject), zap.Error(err))
 		}
-		return // from another program or another release
+		if f != nil {
+			f.Malformed(err.Error())
+		}
+		return
 	}
-	if f := l.follower(strings.TrimPrefix(subject, l.Prefix.events())); f != nil {
+	if f != nil {
 		f.Offer(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: data})
 	}
 }

@@ -24,7 +24,7 @@ func (l *Link) Peers(own string, take func(message []byte)) (*Peers, error) {
 	for _, subject := range []string{p.subject + "*", p.subject + "*." + own} {
 		sub, err := l.NATS.Subscribe(subject, hear)
 		if err == nil {
-			err = sub.SetPendingLimits(-1, peerBytes)
+			err = sub.SetPendingLimits(peersWaiting, peerBytes)
 		}
 		if err != nil {
 			return nil, err

@@ -22,6 +22,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -150,7 +151,7 @@ func (p *Publisher) catchUp(ctx context.Context, t tag) error {
 		if err != nil {
 			return err
 		}
-		h, err := readHead(m.Data)
+		h, err := readMessage(m.Data)
 		switch t.Seq++; {
 		case err != nil:
 			return err
@@ -174,24 +175,34 @@ func (p *Publisher) restore(b []byte) error {
 	if err != nil {
 		return err
 	}
-	for i := range batch.Events {
-		switch e := &batch.Events[i]; e.Kind {
-		case kvevent.Stored:
-			p.blockSize = e.BlockSize
-			failed := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
-			if errors.Is(failed, indexer.ErrUnknownParent) {
-				p.rest, failed = append(p.rest, *e), nil
+	keep := func(e kvevent.Event) { // e is valid until the next events are read
+		e.EngineHashes, e.Locals, e.Tokens, e.Media = slices.Clone(e.EngineHashes), slices.Clone(e.Locals), nil, nil
+		p.rest = append(p.rest, e)
+	}
+	for events := batch.Events; len(events) > 0; {
+		for i := range events {
+			switch e := &events[i]; e.Kind {
+			case kvevent.Stored:
+				p.blockSize = e.BlockSize
+				failed := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
+				if errors.Is(failed, indexer.ErrUnknownParent) {
+					keep(*e)
+					failed = nil
+				}
+				err = errors.Join(err, failed)
+			case kvevent.Lost:
+				keep(*e)
+			case kvevent.Removed:
+				if _, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes); len(p.rest) > 0 {
+					keep(*e)
+				}
+			case kvevent.Cleared:
+				_ = p.index.Clear(p.slot)
+				p.rest = nil
 			}
-			err = errors.Join(err, failed)
-		case kvevent.Lost:
-			p.rest = append(p.rest, *e)
-		case kvevent.Removed:
-			if _, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes); len(p.rest) > 0 {
-				p.rest = append(p.rest, *e)
-			}
-		case kvevent.Cleared:
-			_ = p.index.Clear(p.slot)
-			p.rest = nil
+		}
+		if events = nil; batch.More != nil {
+			events = batch.More()
 		}
 	}
 	h, _ := readHead(b) // Decode has checked it

@@ -69,6 +69,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptio
 	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"}, MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge}
 	states := jetstream.StreamConfig{Name: p.State(), Subjects: []string{p.states() + ">"}, MaxMsgsPerSubject: 1}
 	for _, c := range []jetstream.StreamConfig{events, states} {
+		c.MaxMsgSize = mostMessage
 		c.Retention, c.Discard, c.AllowDirect, c.Replicas = jetstream.LimitsPolicy, jetstream.DiscardOld, true, max(o.Replicas, 1)
 		if o.Memory {
 			c.Storage = jetstream.MemoryStorage
@@ -92,12 +93,14 @@ func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptio
 	return nil
 }
 
-// What may wait in NATS' client, in bytes, for each subscription. Beyond it, heartbeats and other replicas' messages are dropped, which
-// the next ones repair, and events stay at the server.
+// What may wait in NATS' client, in messages and bytes, for each subscription. Beyond it, heartbeats and other replicas' messages are
+// dropped, which the next ones repair, and events stay at the server. A message of few bytes takes half a kilobyte of memory.
 const (
-	beatBytes  = 1 << 20
-	peerBytes  = 8 << 20
-	eventBytes = 16 << 20 // at least three of the largest messages: the client asks again when half of it is used
+	beatsWaiting = 1 << 13
+	beatBytes    = 1 << 20
+	peersWaiting = 1 << 14
+	peerBytes    = 8 << 20
+	eventBytes   = 4 << 20 // at least three of the largest messages: the client asks again when half of it is used
 )
 
 // watchStream is how often a consumer checks that its stream is still the same one.
@@ -111,7 +114,10 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 	if err != nil {
 		return err
 	}
-	made := s.CachedInfo().Created
+	made, largest := s.CachedInfo().Created, int(js.Conn().MaxPayload())
+	if most := int(s.CachedInfo().Config.MaxMsgSize); most > 0 {
+		largest = min(largest, most)
+	}
 	c, err := js.OrderedConsumer(ctx, p.Stream(), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{p.events() + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
@@ -127,7 +133,7 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 			default:
 			}
 		}
-	}), jetstream.PullMaxBytes(max(eventBytes, 3*int(js.Conn().MaxPayload()))))
+	}), jetstream.PullMaxBytes(max(eventBytes, 3*largest)))
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 	"net"
@@ -9,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
@@ -48,6 +51,52 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	}
 	if got := now.Config; got.MaxBytes != want.MaxBytes || got.MaxAge != want.MaxAge || got.MaxMsgSize != want.MaxMsgSize || got.Compression != want.Compression {
 		t.Errorf("the stream is now %+v, its operator had made it %+v", got, want)
+	}
+}
+
+// TestLargeMessagesAreRefused checks that messages that are larger than agents send them are refused by a stream that we create, and
+// by routers where another made the stream; and that the worker's own messages are read nevertheless.
+func TestLargeMessagesAreRefused(t *testing.T) {
+	payloads, prompts := recording(t)
+	for name, limit := range map[string]int32{"our stream": mostMessage, "another's": -1} {
+		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, MaxPayload: 8 << 20, JetStream: true, StoreDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		nc := connect(t, s.ClientURL())
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if limit < 0 {
+			for stream, subjects := range map[string]string{DefaultPrefix.Stream(): "sightline.kv.>", DefaultPrefix.State(): "sightline.state.>"} {
+				if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{subjects}, AllowDirect: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		makeStream(t, nc, 64<<20)
+		r := listen(t, connect(t, s.ClientURL()))
+		r.follow("w")
+		h, p := agent(t, nc, "w")
+		h.give(payloads[:20]...)
+		r.same("w", payloads[:20], prompts)
+		p.mu.Lock()
+		large := p.head
+		p.mu.Unlock()
+		large.seq += 10
+		b := append(large.append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, mostMessage/2)...)
+		_, err = js.Publish(t.Context(), p.line.subject(), b)
+		if (err != nil) != (limit > 0) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if limit < 0 {
+			until(t, "the large message", func() bool { return r.feeds["w"].Stats().Malformed == 1 })
+		}
+		h.give(payloads[20:]...)
+		r.same("w", payloads, prompts)
 	}
 }
 

@@ -74,6 +74,17 @@ func (h *head) append(b []byte) []byte {
 	return appendWords(append(b, magic, version, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
 }
 
+// mostMessage limits a message of the line. Agents send less than maxMessage and a head, and snapshots in parts.
+const mostMessage = 1 << 20
+
+// readMessage reads the header of a message of the line.
+func readMessage(b []byte) (h head, err error) {
+	if len(b) > mostMessage {
+		return h, fmt.Errorf("bus message of %d bytes, want %d at most", len(b), mostMessage)
+	}
+	return readHead(b)
+}
+
 func readHead(b []byte) (h head, err error) {
 	if len(b) < 2 || b[0] != magic || b[1] < oldest || b[1] > version {
 		return h, fmt.Errorf("bus message begins with % x, want %x version %d to %d (update routers first, then agents)", b[:min(2, len(b))], magic, oldest, version)
@@ -192,38 +203,53 @@ type Decoder struct {
 }
 
 // A message has at most mostEvents events, or as many as a snapshot of its size may have: there, each one stores a block and takes
-// fewestBytes or more. An event takes 176 bytes of memory, and as little as two of a message.
+// fewestBytes or more.
 const (
 	mostEvents  = 1 << 18
 	fewestBytes = 19
 )
 
+// The events of one message are decoded some at a time: an event takes 176 bytes of memory, and as little as two of a message.
+const (
+	eventsAtOnce = 1 << 10
+	wordsAtOnce  = mostMessage / 8
+)
+
 // Decode reads one message. The batch is valid until the next call, and its names as long as b. Nothing is allocated once the
-// memory has grown, except for the names of mode Tokens.
+// memory has grown, except for a message of more than eventsAtOnce events or wordsAtOnce hashes, and the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
-	if cap(d.words) > 1<<22 || cap(d.events) > 1<<16 { // free the memory of an unusually large message
+	if cap(d.words) > wordsAtOnce/2 || cap(d.tokens) > wordsAtOnce || cap(d.media) > wordsAtOnce/8 { // free the memory of an unusually large message
 		*d = Decoder{}
 	}
-	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
 	h, err := readHead(b)
 	if err != nil {
 		return kvevent.Batch{}, err
 	}
 	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Stands: true, Away: h.flags&flagAway != 0, Recurrent: h.flags&flagRecurrent != 0}
-	r := reader{b: b[headBytes:]}
-	most := max(mostEvents, len(b)/fewestBytes)
-	for len(r.b) > 0 && r.err == nil {
-		if len(d.events) == most {
-			r.err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
-			break
+	r := &reader{b: b[headBytes:]}
+	d.some(r)
+	if first := *r; len(r.b) > 0 && r.err == nil { // check the rest: of a message with an error nothing is applied
+		most, count := max(mostEvents, len(b)/fewestBytes), len(d.events)
+		for rest := new(Decoder); len(r.b) > 0 && r.err == nil; count += len(rest.events) {
+			if rest.some(r); count+len(rest.events) > most {
+				r.err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
+			}
 		}
-		d.event(&r)
+		batch.More = func() []kvevent.Event { d.some(&first); return d.events }
 	}
 	if r.err != nil {
-		return kvevent.Batch{}, fmt.Errorf("bus: event %d: %w", len(d.events), r.err)
+		return kvevent.Batch{}, fmt.Errorf("bus: %w", r.err)
 	}
 	batch.Events = d.events
 	return batch, nil
+}
+
+// some decodes the next events.
+func (d *Decoder) some(r *reader) {
+	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
+	for len(r.b) > 0 && r.err == nil && len(d.events) < eventsAtOnce && len(d.words) < wordsAtOnce && len(d.tokens) < 2*wordsAtOnce {
+		d.event(r)
+	}
 }
 
 func (d *Decoder) event(r *reader) {

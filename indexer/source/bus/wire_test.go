@@ -87,7 +87,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil && len(batch.Events) > 0 {
 			t.Fatal("events beside an error")
 		}
-		for _, e := range batch.Events {
+		for _, e := range every(&batch) {
 			if e.Tier >= kvevent.Tiers || e.Kind == kvevent.Stored && (len(e.Locals) != len(e.EngineHashes) || len(e.EngineHashes) == 0) {
 				t.Fatalf("%+v", e)
 			}
@@ -213,19 +213,59 @@ func TestHeldMessage(t *testing.T) {
 	}
 }
 
-// TestEventsAreBounded checks that a message of too many events is refused, and that a large one's memory is freed with the next.
+// TestEventsAreBounded checks that a message of too many events is refused, and that only some of a large one's are in memory.
 func TestEventsAreBounded(t *testing.T) {
 	var d Decoder
 	message := func(events int) []byte {
 		return append((&head{}).append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, events)...)
 	}
-	if batch, err := d.Decode(message(mostEvents)); err != nil || len(batch.Events) != mostEvents {
+	if batch, err := d.Decode(message(mostEvents)); err != nil || len(every(&batch)) != mostEvents {
 		t.Errorf("%d events, %v", len(batch.Events), err)
 	}
 	if batch, err := d.Decode(message(mostEvents + 1)); err == nil {
 		t.Errorf("%d events are read", len(batch.Events))
 	}
-	if _, err := d.Decode(message(1)); err != nil || cap(d.events) > 1000 {
-		t.Errorf("room for %d events is kept, %v", cap(d.events), err)
+	if cap(d.events) > 2*eventsAtOnce {
+		t.Errorf("room for %d events is kept", cap(d.events))
+	}
+}
+
+// every returns copies of all events of a batch.
+func every(b *kvevent.Batch) (all []kvevent.Event) {
+	for events := b.Events; len(events) > 0; events = b.More() {
+		for _, e := range events {
+			e.EngineHashes, e.Locals = slices.Clone(e.EngineHashes), slices.Clone(e.Locals)
+			all = append(all, e)
+		}
+		if b.More == nil {
+			break
+		}
+	}
+	return all
+}
+
+// TestLargeMessage checks that the events of a large message are all read, in order, and none of them if its end is damaged.
+func TestLargeMessage(t *testing.T) {
+	b := (&head{}).append(nil)
+	var want []kvevent.Event
+	for i := range 5 * eventsAtOnce {
+		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
+		blocks := 1
+		if i == 2*eventsAtOnce {
+			blocks = 3 * wordsAtOnce
+		}
+		for k := range blocks {
+			e.EngineHashes, e.Locals = append(e.EngineHashes, uint64(i+k)), append(e.Locals, uint64(i*k))
+		}
+		want = append(want, e)
+		b = appendEvent(b, &e, false)
+	}
+	var d Decoder
+	batch, err := d.Decode(b)
+	if got := every(&batch); err != nil || len(batch.Events) > eventsAtOnce || !reflect.DeepEqual(got, want) {
+		t.Errorf("%d events of %d, %d at once, %v", len(got), len(want), len(batch.Events), err)
+	}
+	if batch, err := d.Decode(b[:len(b)-1]); err == nil || batch.Events != nil || batch.More != nil {
+		t.Errorf("%d events of a message that is cut at its end", len(batch.Events))
 	}
 }
