@@ -34,6 +34,7 @@ const (
 	maxDepth    = 200     // nesting of arrays and objects (vLLM's JSON reader stops at about the same)
 	maxSkeleton = 8 << 20 // bytes outside long literals
 	firstText   = 8 << 10 // initial capacity of the skeleton in bytes
+	largeText   = 1 << 18 // see add
 )
 
 // Errors of a body that cannot be read. They never quote the body.
@@ -162,9 +163,13 @@ func oddRun(p []byte) bool {
 	return n&1 == 1
 }
 
-// add appends bytes to the skeleton. It doubles the capacity, up to the body's size, so a large skeleton is copied twice in total.
+// add appends bytes to the skeleton. It doubles the capacity up to largeText, and then takes as much as the rest of the body may
+// need, so that a large skeleton is copied once.
 func (s *Skeleton) add(p []byte) {
 	if size := len(s.text) + len(p); size > cap(s.text) {
+		if size > largeText {
+			size = maxSkeleton
+		}
 		s.text = slices.Grow(s.text, min(size, s.size-len(s.text)))
 	}
 	s.text = append(s.text, p...)
@@ -221,6 +226,15 @@ func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
 // firstAt returns the index of the first literal at or after a skeleton offset.
 func (s *Skeleton) firstAt(at int) int {
 	return sort.Search(len(s.lits), func(i int) bool { return s.lits[i].at >= at })
+}
+
+// Long returns the raw bytes of all long literals.
+func (s *Skeleton) Long() int {
+	if len(s.lits) == 0 {
+		return 0
+	}
+	last := &s.lits[len(s.lits)-1]
+	return last.before + last.Len
 }
 
 // Pieces returns a literal's raw JSON bytes, slices of the body.
