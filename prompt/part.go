@@ -62,3 +62,23 @@ func OpenAIMedium(p *body.Part) (*Medium, error) {
 	}
 	return &Medium{Modality: modality, Source: v, Part: p.Raw}, nil
 }
+
+// MediaBytes returns the bytes of the long literals of a request's messages that hold media. Those are read where they are, while
+// any other may be copied and tokenized.
+func MediaBytes(req *body.Request) (n int) {
+	for i := range req.Messages {
+		for j := range req.Messages[i].Parts {
+			p := &req.Messages[i].Parts[j]
+			key := p.Type
+			_, inner, ok := MediaForm(key)
+			if key == "image" { // of Anthropic's API
+				key, inner, ok = "source", "data", true
+			}
+			if ok {
+				long, _ := req.Body.Literal(body.Last(p.Fields[key], inner))
+				n += long.Len
+			}
+		}
+	}
+	return n
+}

@@ -158,12 +158,14 @@ func (x *decision) decideBody(ctx context.Context) {
 		x.refuse(refusal)
 		return
 	}
-	lane, weight, busy := x.lanes.of(x.size, len(x.mem.body.JSON()))
+	lane, busy := x.lanes.of(x.size)
+	need, weight := memoryFor(&x.mem.req)
 	if !lane.try(weight) && !x.await(ctx, lane, weight) {
 		x.byLoad(busy)
 		return
 	}
 	defer lane.give(weight)
+	makeRoom(need)
 	x.read(ctx)
 	if why, theirs := x.unreadable(); theirs {
 		x.placed(why)

@@ -3,24 +3,51 @@ package router
 import (
 	"context"
 	"runtime"
+	rtmetrics "runtime/metrics"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt"
 )
 
-// The bytes of bodies that are read at once are limited, in two lanes, so that a small request never waits for a large one. A
+// The memory for the bodies that are read at once is limited, in two lanes, so that a small request never waits for a large one. A
 // request that finds its lane full waits a while, first come, first served, and is then routed by load. Bodies are cleaned before
 // they wait; large ones only as many at once as there are cores, which takes no longer in all than sharing the cores.
 const (
 	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds if it is all text
-	laneBytes   = 4 << 20   // for each core; the large lane has half of it; a larger body is read when its lane is empty
-	readFactor  = 4         // weight of a byte outside of long strings: its values and parts take ten times its size
+	laneBytes   = 16 << 20  // for each core; the lane of small bodies has twice as much; a body that needs more is read when its lane is empty
 	mostWaiting = 1024      // in each lane; further requests are routed by load at once
 	longestWait = time.Second
 
 	largeSkeleton = 64 << 10 // bytes from which a skeleton is dropped while its body waits
+	muchMemory    = 48 << 20 // bytes of memory from which a body is read after a collection
 )
+
+// memoryFor estimates the memory, in bytes, that a request takes while it is read, and its weight in a lane. The factors are those
+// of the worst bodies that are known: 37 for values and keys, whose number is bounded; 21 for a text of 1 MB, of whose ids there is
+// a bound, so that one of 32 MB takes three times its size. Media take none, but their bytes take time and weigh.
+func memoryFor(req *body.Request) (need, weight int) {
+	media := prompt.MediaBytes(req)
+	text, skeleton := req.Body.Long()-media, len(req.Body.JSON())
+	need = 3*text + min(12*text, 20<<20) + 4*skeleton + min(36*skeleton, 36<<20)
+	return need, need + 4*media
+}
+
+// makeRoom collects the garbage before a body is read that takes much memory. Much of what the one before it took is garbage then,
+// and would stay until the heap has grown by as much again. If a collection would have to read more than four times as much, that
+// is left to the runtime.
+func makeRoom(need int) {
+	if need < muchMemory {
+		return
+	}
+	scanned := []rtmetrics.Sample{{Name: "/gc/scan/heap:bytes"}}
+	if rtmetrics.Read(scanned); scanned[0].Value.Uint64()/4 <= uint64(need) {
+		runtime.GC()
+	}
+}
 
 // lanes are the lane of small bodies and that of large ones. scans limits how many large bodies are scanned and cleaned at once.
 type lanes struct {
@@ -30,16 +57,15 @@ type lanes struct {
 
 func newLanes() *lanes {
 	cores := runtime.GOMAXPROCS(0)
-	return &lanes{small: newLane(laneBytes * cores), large: newLane(laneBytes * max(1, cores/2)), scans: make(chan struct{}, cores)}
+	return &lanes{small: newLane(2 * laneBytes * cores), large: newLane(laneBytes * cores), scans: make(chan struct{}, cores)}
 }
 
-// of returns the lane of a body of n bytes, skeleton of them outside of long strings, its weight there, and the Decision.Why if the
-// lane is full.
-func (l *lanes) of(n, skeleton int) (one *lane, weight int, busy string) {
+// of returns the lane of a body of n bytes, and the Decision.Why if the lane is full.
+func (l *lanes) of(n int) (one *lane, busy string) {
 	if n >= largeBody {
-		return l.large, n + (readFactor-1)*skeleton, "too many large requests are being read"
+		return l.large, "too many large requests are being read"
 	}
-	return l.small, n, "too many requests are being read"
+	return l.small, "too many requests are being read"
 }
 
 // scan waits until a body of n bytes may be scanned. The caller must call done after that.
@@ -54,7 +80,7 @@ func (l *lanes) scan(n int) (done func()) {
 // queued returns how many bodies wait in both lanes.
 func (l *lanes) queued() int64 { return l.small.waiting.Load() + l.large.waiting.Load() }
 
-// lane limits the bytes that are read at once.
+// lane limits the memory for what is read at once.
 type lane struct {
 	room    int
 	bytes   *semaphore.Weighted
@@ -63,10 +89,10 @@ type lane struct {
 
 func newLane(room int) *lane { return &lane{room: room, bytes: semaphore.NewWeighted(int64(room))} }
 
-// try takes room for a body of n bytes if it need not wait.
+// try takes room for a body that needs n bytes of memory if it need not wait.
 func (l *lane) try(n int) bool { return l.bytes.TryAcquire(int64(min(n, l.room))) }
 
-// take waits for room for a body of n bytes, for half of the remaining time at most. It returns false if there was none; after
+// take waits for room for a body that needs n bytes, for half of the remaining time at most. It returns false if there was none; after
 // true the caller must call give.
 func (l *lane) take(ctx context.Context, n int) bool {
 	if l.try(n) {
@@ -86,5 +112,5 @@ func (l *lane) take(ctx context.Context, n int) bool {
 	return l.bytes.Acquire(ctx, int64(n)) == nil
 }
 
-// give returns the room of a body of n bytes.
+// give returns the room of a body that needed n bytes.
 func (l *lane) give(n int) { l.bytes.Release(int64(min(n, l.room))) }

@@ -2,12 +2,15 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sightline-router/sightline/body"
 )
 
 const steering = `"kv_transfer_params":{"remote_host":"10.0.0.1"},`
@@ -197,12 +200,54 @@ func testWaitingBodiesAreLetGo(t *testing.T) {
 	}
 }
 
-// What is outside of long strings becomes values and parts, and weighs accordingly.
-func TestWeight(t *testing.T) {
-	l := newLanes()
-	for skeleton, want := range map[int]int{1000: largeBody + 3000, largeBody: 4 * largeBody} {
-		if lane, weight, _ := l.of(largeBody, skeleton); lane != l.large || weight != want {
-			t.Errorf("skeleton of %d: weight %d, want %d in the large lane", skeleton, weight, want)
+// TestMemoryFor checks what requests are estimated to take: media are read where they are, texts become ids, everything else values.
+func TestMemoryFor(t *testing.T) {
+	long := strings.Repeat("a", 1<<20)
+	picture := `{"type":"image_url","image_url":{"url":"` + long + `"}}`
+	for _, c := range []struct {
+		name, content string
+		need, weight  int // MiB
+	}{
+		{"a text", `"` + long + `"`, 15, 15},
+		{"a text part", `[{"type":"text","text":"` + long + `"}]`, 15, 15},
+		{"a picture", `[` + picture + `]`, 0, 4},
+		{"a picture of Anthropic's API", `[{"type":"image","source":{"type":"base64","data":"` + long + `"}}]`, 0, 4},
+		{"a text beside a picture", `[{"type":"image_url","image_url":{"url":"data:"},"note":"` + long + `"}]`, 15, 15},
+		{"a text and pictures", `[{"type":"text","text":"` + long + `"},` + picture + `,` + picture + `]`, 15, 23},
+		{"32 texts", `[` + strings.TrimSuffix(strings.Repeat(`{"type":"text","text":"`+long+`"},`, 32), ",") + `]`, 116, 116},
+		{"values", `[` + strings.Repeat("0,", 1<<19) + `0]`, 40, 40},
+		{"8 MB of values", `[` + strings.Repeat("0,", 4<<20-100) + `0]`, 67, 67},
+	} {
+		var s body.Skeleton
+		var req body.Request
+		if err := body.Read([][]byte{[]byte(chatBody("m", c.content))}, &s, &req); err != nil && !errors.Is(err, body.ErrMany) {
+			t.Fatal(c.name, err)
+		}
+		if need, weight := memoryFor(&req); need>>20 != c.need || weight>>20 != c.weight {
+			t.Errorf("%s: %d and %d MiB, want %d and %d", c.name, need>>20, weight>>20, c.need, c.weight)
+		}
+	}
+}
+
+// TestMuchMemory checks that the garbage of one large body is collected before the next is read, and that other bodies do not wait
+// for a collection.
+func TestMuchMemory(t *testing.T) {
+	w := newWorld(t, 1)
+	forced := func(content string) uint32 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		w.decide(chatBody("m", content))
+		runtime.ReadMemStats(&after)
+		return after.NumForcedGC - before.NumForcedGC
+	}
+	text := strings.Repeat("many words ", 10<<20/11)
+	if n := forced(`"` + text + `"`); n != 1 {
+		t.Errorf("10 MB of text: %d collections, want one", n)
+	}
+	for name, content := range map[string]string{"a chat": `"hello"`, "1 MB of text": `"` + text[:1<<20] + `"`,
+		"16 MB of a picture": `[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("a", 16<<20) + `"}}]`} {
+		if n := forced(content); n != 0 {
+			t.Errorf("%s: %d collections, want none", name, n)
 		}
 	}
 }
