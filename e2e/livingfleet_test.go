@@ -191,7 +191,12 @@ func TestRolesDie(t *testing.T) {
 	var dead [4]atomic.Bool
 	encoder := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(encoder.Close)
-	l := &living{chaos: &chaos{rate: 30, request: mixed(lab.ModelName)}}
+	short := mixed(lab.ModelName)
+	long := func(i int) (string, bool) { // a worker that decodes nothing would prefill as well as any
+		body, stream := short(i)
+		return strings.Replace(body, `"max_tokens":4`, `"max_tokens":60`, 1), stream
+	}
+	l := &living{chaos: &chaos{rate: 30, request: long}}
 	l.stand = startStandWith(t, "", func(s *stand) {
 		s.front = nil
 		for i, role := range []string{"prefill", "prefill", "decode", "decode"} {
