@@ -27,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -200,6 +201,7 @@ type Decoder struct {
 	words  []uint64
 	tokens []uint32
 	media  []kvevent.Mention
+	check  bool // hashes are only skipped
 }
 
 // A message has at most mostEvents events, or as many as a snapshot of its size may have: there, each one stores a block and takes
@@ -218,7 +220,7 @@ const (
 // Decode reads one message. The batch is valid until the next call, and its names as long as b. Nothing is allocated once the
 // memory has grown, except for a message of more than eventsAtOnce events or wordsAtOnce hashes, and the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
-	if cap(d.words) > wordsAtOnce/2 || cap(d.tokens) > wordsAtOnce || cap(d.media) > wordsAtOnce/8 { // free the memory of an unusually large message
+	if cap(d.words) > 2*wordsAtOnce || cap(d.tokens) > wordsAtOnce || cap(d.media) > wordsAtOnce/8 { // free the memory of an unusually large message
 		*d = Decoder{}
 	}
 	h, err := readHead(b)
@@ -230,7 +232,7 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	d.some(r)
 	if first := *r; len(r.b) > 0 && r.err == nil { // check the rest: of a message with an error nothing is applied
 		most, count := max(mostEvents, len(b)/fewestBytes), len(d.events)
-		for rest := new(Decoder); len(r.b) > 0 && r.err == nil; count += len(rest.events) {
+		for rest := (&Decoder{check: true}); len(r.b) > 0 && r.err == nil; count += len(rest.events) {
 			if rest.some(r); count+len(rest.events) > most {
 				r.err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
 			}
@@ -246,7 +248,10 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 
 // some decodes the next events.
 func (d *Decoder) some(r *reader) {
-	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
+	d.events, d.tokens, d.media = d.events[:0], d.tokens[:0], d.media[:0]
+	if d.words = d.words[:0]; !d.check {
+		d.words = slices.Grow(d.words, min(len(r.b)/8, wordsAtOnce))
+	}
 	for len(r.b) > 0 && r.err == nil && len(d.events) < eventsAtOnce && len(d.words) < wordsAtOnce && len(d.tokens) < 2*wordsAtOnce {
 		d.event(r)
 	}
@@ -274,7 +279,7 @@ func (d *Decoder) event(r *reader) {
 		}
 		e.Locals = d.takeWords(r, n)
 		if head&eventTokens != 0 {
-			d.tokensMode(r, &e)
+			d.tokensMode(r, &e, n)
 		}
 	}
 	d.events = append(d.events, e)
@@ -283,6 +288,10 @@ func (d *Decoder) event(r *reader) {
 func (d *Decoder) takeWords(r *reader, n int) []uint64 {
 	if r.err != nil || n*8 > len(r.b) {
 		r.fail()
+		return nil
+	}
+	if d.check {
+		r.b = r.b[n*8:]
 		return nil
 	}
 	start := len(d.words)
@@ -294,8 +303,8 @@ func (d *Decoder) takeWords(r *reader, n int) []uint64 {
 }
 
 // tokensMode reads what is sent only in mode Tokens.
-func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
-	n := len(e.EngineHashes) * e.BlockSize
+func (d *Decoder) tokensMode(r *reader, e *kvevent.Event, blocks int) {
+	n := blocks * e.BlockSize
 	if r.err != nil || n > len(r.b)/4 {
 		r.fail()
 		return
@@ -310,8 +319,8 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
 	first := len(d.media)
 	for range r.count(4) {
 		m := kvevent.Mention{Block: int(min(r.varint(), math.MaxInt32)), Offset: int(r.signed()), Paired: r.byte() == 1, Name: r.text()}
-		if m.Block >= len(e.EngineHashes) {
-			r.err = fmt.Errorf("media in block %d of %d", m.Block, len(e.EngineHashes))
+		if m.Block >= blocks {
+			r.err = fmt.Errorf("media in block %d of %d", m.Block, blocks)
 		}
 		if r.err != nil {
 			return
