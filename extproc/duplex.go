@@ -23,8 +23,8 @@ const pieceSize = 62000
 
 // fullDuplex collects the body, decides, and returns the body. It returns false if nothing more is to be sent on this stream.
 func (c *call) fullDuplex() bool {
-	var body mem.BufferSlice
-	defer func() { body.Free() }()
+	var come pile
+	defer come.free()
 	trailers := false
 	arrivedInTime := c.awaitBody()
 	defer arrivedInTime()
@@ -34,11 +34,11 @@ func (c *call) fullDuplex() bool {
 		}
 		switch {
 		case c.in.GetRequestBody() != nil:
-			body, c.in.body = append(body, c.in.body...), nil
+			come.add(c.in.body)
+			c.in.body = nil
 			c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
-			n := body.Len()
-			switch room := c.book(int64(n)); {
-			case n > c.opt.MaxBody:
+			switch room := c.book(int64(come.size)); {
+			case come.size > c.opt.MaxBody:
 				return arrivedInTime() && c.giveUp(http.StatusRequestEntityTooLarge, "too large", tooLong)
 			case !room && !c.requestEnded:
 				return arrivedInTime() && c.giveUp(http.StatusServiceUnavailable, busy, tooBusy)
@@ -54,6 +54,7 @@ func (c *call) fullDuplex() bool {
 	if !arrivedInTime() {
 		return false
 	}
+	body := come.all()
 	arrived := time.Now()
 	defer func() { c.metrics.took(c.id, time.Since(arrived)) }()
 	d := c.decideBody(pieces(body), arrived)
@@ -78,6 +79,43 @@ func (c *call) fullDuplex() bool {
 	}
 	return !trailers || c.send(requestTrailers)
 }
+
+// pile collects a body that comes in pieces. A client may send it byte by byte, and each piece keeps its HTTP/2 frame's buffer, of
+// 256 bytes at least: so small pieces are joined. A body of one piece is not copied.
+type pile struct {
+	whole mem.BufferSlice
+	tail  []byte // joined pieces that follow whole
+	size  int    // bytes of both
+}
+
+const (
+	smallPiece  = 4 << 10  // larger pieces are not copied
+	pieceJoined = 16 << 10 // a joined piece ends here
+)
+
+// add takes a piece over.
+func (p *pile) add(piece mem.BufferSlice) {
+	n := piece.Len()
+	p.size += n
+	if n > smallPiece || len(p.whole) == 0 {
+		p.whole = append(p.all(), piece...)
+		return
+	}
+	if p.tail = walk(piece).copy(p.tail, n); len(p.tail) >= pieceJoined {
+		p.all()
+	}
+	piece.Free()
+}
+
+// all returns the body so far; the pile keeps it.
+func (p *pile) all() mem.BufferSlice {
+	if len(p.tail) > 0 {
+		p.whole, p.tail = append(p.whole, mem.SliceBuffer(p.tail)), nil
+	}
+	return p.whole
+}
+
+func (p *pile) free() { p.whole.Free() }
 
 // giveUp refuses a request of which a part has come.
 func (c *call) giveUp(code int, why, message string) bool {

@@ -599,3 +599,48 @@ func TestGone(t *testing.T) {
 		}
 	}
 }
+
+// TestBodyByteByByte checks that a full-duplex body that comes byte by byte costs about its size: each piece would keep 256 bytes.
+func TestBodyByteByByte(t *testing.T) {
+	const text = `{"model":"m"}`
+	for name, sizes := range map[string][]int{"bytes": {1}, "empty pieces": {0, 1}, "small and large": {1, smallPiece + 1, 7}, "kilobytes": {1000}} {
+		got := make(chan [][]byte, 1)
+		r := newRig(t, func(_ context.Context, req *router.Request) router.Decision {
+			r := *req
+			got <- r.Body
+			return pick
+		}, Options{})
+		whole := []byte(text + strings.Repeat(" ", 40_000))
+		duplex := modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+		stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		send := func(m *extprocv3.ProcessingRequest) {
+			if err := stream.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(headersMsg(&duplex, false, chat()...))
+		for i, at := 0, 0; at < len(whole); i++ {
+			to := min(len(whole), at+sizes[i%len(sizes)])
+			send(bodyMsg(string(whole[at:to]), to == len(whole)))
+			at = to
+		}
+		body := <-got
+		if most := 2*len(whole)/smallPiece + 4; len(body) > most {
+			t.Errorf("%s: %d pieces are kept, want %d at most", name, len(body), most)
+		}
+		var back []byte
+		for len(back) < len(whole) {
+			a, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			back = append(back, a.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse().GetBody()...)
+		}
+		if !bytes.Equal(back, whole) {
+			t.Errorf("%s: %d bytes come back changed", name, len(back))
+		}
+	}
+}
