@@ -250,11 +250,11 @@ func bombs() (urls []string) {
 }
 
 var attacks = []attack{
-	{"every kind of hostile body, 1 MB, 32 at once", 380, "trtllm", func(v *victim, times int) {
+	{"every kind of hostile body, 1 MB, 32 at once", 250, "trtllm", func(v *victim, times int) {
 		all := hostilebody.All()
 		chats(v, all, len(all)*max(1, times*3/8), 1<<20, 32)
 	}},
-	{"texts of 32 MB, six at once", 340, "vllm", func(v *victim, times int) {
+	{"texts of 32 MB, six at once", 250, "vllm", func(v *victim, times int) {
 		chats(v, named(v.t, "prose", "letters at random", "marks out of order", "escaped letters"), 8*times, 32<<20, 6)
 	}},
 	{"data URLs of 48 MB, six at once", 0, "sglang", func(v *victim, times int) {
@@ -264,7 +264,7 @@ var attacks = []attack{
 			return "/v1/chat/completions", hostilebody.Holding(url + data + `"}}`)
 		})
 	}},
-	{"32 MB of small pictures, and of pieces, six at once", 340, "trtllm", func(v *victim, times int) {
+	{"32 MB of small pictures, and of pieces, six at once", 0, "trtllm", func(v *victim, times int) {
 		chats(v, named(v.t, "pictures", "data URLs of nothing", "messages", "keys of tool arguments", "unknown keys of a picture", "base64 pictures in tool results"), 12*times, 32<<20, 6)
 	}},
 	{"pictures of 31 M pixels in a few KB", 0, "vllm", func(v *victim, times int) {
@@ -286,7 +286,7 @@ var attacks = []attack{
 			return fmt.Sprint("/v1/", []string{"chat/completions", fmt.Sprint("made-up/", long, i)}[i%2]), fmt.Sprintf(`{"model":"made-up-%s%d","user":"%d%s","messages":[{"role":"user","content":"%d"}]}`, long, i, i, long, i)
 		})
 	}},
-	{"conversations that never end, of a million tokens each", 230, "vllm", func(v *victim, times int) {
+	{"conversations that never end, of a million tokens each", 0, "vllm", func(v *victim, times int) {
 		chats(v, named(v.t, "token ids"), 30*times, 4<<20, 8)
 	}},
 	{"headers of 60 KB, a thousand at once", 0, "vllm", func(v *victim, times int) {
