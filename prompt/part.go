@@ -63,21 +63,33 @@ func OpenAIMedium(p *body.Part) (*Medium, error) {
 	return &Medium{Modality: modality, Source: v, Part: p.Raw}, nil
 }
 
-// MediaBytes returns the bytes of the long literals of a request's messages that hold media. Those are read where they are, while
-// any other may be copied and tokenized.
-func MediaBytes(req *body.Request) (n int) {
-	for i := range req.Messages {
-		for j := range req.Messages[i].Parts {
-			p := &req.Messages[i].Parts[j]
-			key := p.Type
-			_, inner, ok := MediaForm(key)
-			if key == "image" { // of Anthropic's API
-				key, inner, ok = "source", "data", true
+// MediaBytes returns the bytes of the long literals of a request's messages, or of the items of /v1/responses, that hold media.
+// Those are read where they are, while any other may be copied and tokenized.
+func MediaBytes(req *body.Request) int {
+	if req.Body.Long() == 0 {
+		return 0
+	}
+	if input := req.Fields["input"]; len(req.Messages) == 0 && input.IsArray() {
+		items, _ := req.Body.Messages(input) // of more than may be read, those that may
+		return mediaBytes(req.Body, items)
+	}
+	return mediaBytes(req.Body, req.Messages)
+}
+
+func mediaBytes(b *body.Skeleton, messages []body.Message) (n int) {
+	for i := range messages {
+		for j := range messages[i].Parts {
+			p := &messages[i].Parts[j]
+			_, inner, _ := MediaForm(p.Type)
+			v := body.Last(p.Fields[p.Type], inner)
+			switch p.Type {
+			case "image": // of Anthropic's API
+				v = body.Last(p.Fields["source"], "data")
+			case "input_image":
+				v = p.Fields["image_url"]
 			}
-			if ok {
-				long, _ := req.Body.Literal(body.Last(p.Fields[key], inner))
-				n += long.Len
-			}
+			long, _ := b.Literal(v)
+			n += long.Len
 		}
 	}
 	return n

@@ -212,6 +212,8 @@ func TestMemoryFor(t *testing.T) {
 		{"a text part", `[{"type":"text","text":"` + long + `"}]`, 15, 15},
 		{"a picture", `[` + picture + `]`, 0, 4},
 		{"a picture of Anthropic's API", `[{"type":"image","source":{"type":"base64","data":"` + long + `"}}]`, 0, 4},
+		{"a picture in /v1/responses", `[{"role":"user","content":[{"type":"input_image","image_url":"` + long + `"}]}]`, 0, 4},
+		{"texts in /v1/responses", `[{"role":"user","content":[{"type":"input_text","text":"` + long + `"}]},{"role":"user","content":"` + long + `"}]`, 26, 26},
 		{"a text beside a picture", `[{"type":"image_url","image_url":{"url":"data:"},"note":"` + long + `"}]`, 15, 15},
 		{"a text and pictures", `[{"type":"text","text":"` + long + `"},` + picture + `,` + picture + `]`, 15, 23},
 		{"32 texts", `[` + strings.TrimSuffix(strings.Repeat(`{"type":"text","text":"`+long+`"},`, 32), ",") + `]`, 116, 116},
@@ -220,7 +222,11 @@ func TestMemoryFor(t *testing.T) {
 	} {
 		var s body.Skeleton
 		var req body.Request
-		if err := body.Read([][]byte{[]byte(chatBody("m", c.content))}, &s, &req); err != nil && !errors.Is(err, body.ErrMany) {
+		text := chatBody("m", c.content)
+		if strings.Contains(c.name, "/v1/responses") {
+			text = `{"model":"m","input":` + c.content + `}`
+		}
+		if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil && !errors.Is(err, body.ErrMany) {
 			t.Fatal(c.name, err)
 		}
 		if need, weight := memoryFor(&req); need>>20 != c.need || weight>>20 != c.weight {
