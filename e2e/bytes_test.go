@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func TestBodyByteByByte(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 	var out, block bytes.Buffer
 	f, enc := http2.NewFramer(&out, conn), hpack.NewEncoder(&block)
 	out.WriteString(http2.ClientPreface)
@@ -36,7 +37,10 @@ func TestBodyByteByByte(t *testing.T) {
 	for i := range len(text) {
 		_ = f.WriteData(1, i == len(text)-1, []byte(text[i:i+1]))
 	}
-	if _, err := conn.Write(out.Bytes()); err != nil {
+	w.envoy.Signal(syscall.SIGSTOP) // so that it reads all at once
+	_, err = conn.Write(out.Bytes())
+	w.envoy.Signal(syscall.SIGCONT)
+	if err != nil {
 		t.Fatal(err)
 	}
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
