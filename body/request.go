@@ -17,7 +17,7 @@ const (
 var (
 	ErrObject   = errors.New("body is not a JSON object")
 	ErrMessages = errors.New("messages is missing or not a list")
-	ErrMany     = errors.New("more than 4096 messages or content parts, or more than 65536 keys in them")
+	ErrTooMany  = errors.New("more than 4096 messages or content parts, or more than 65536 keys in them")
 )
 
 // Request is the part of a body that the prompt depends on. The last of duplicate keys counts, as in Python's json. Its values
@@ -87,7 +87,7 @@ func Parse(s *Skeleton, req *Request) error {
 		return len(req.Fields) <= maxKeys
 	})
 	if len(req.Fields) > maxKeys {
-		return ErrMany
+		return ErrTooMany
 	}
 	if !messages.Exists() {
 		return nil
@@ -116,7 +116,7 @@ func (req *Request) batch(list gjson.Result) (err error) {
 	var ends []int
 	list.ForEach(func(_, v gjson.Result) bool {
 		if err = r.list(v); len(ends) == maxMessages {
-			err = ErrMany
+			err = ErrTooMany
 		}
 		ends = append(ends, len(r.out))
 		return err == nil
@@ -133,7 +133,7 @@ func (req *Request) batch(list gjson.Result) (err error) {
 	return nil
 }
 
-// Messages reads a list of message-like objects. Errors: ErrMessages, ErrMany.
+// Messages reads a list of message-like objects. Errors: ErrMessages, ErrTooMany.
 func (s *Skeleton) Messages(list gjson.Result) ([]Message, error) {
 	r := messageReader{s: s}
 	err := r.list(list)
@@ -144,20 +144,20 @@ func (s *Skeleton) Messages(list gjson.Result) ([]Message, error) {
 type messageReader struct {
 	s     *Skeleton
 	out   []Message
-	parts Tally
+	parts PartCounter
 }
 
-// Tally counts content parts and keys of a request, which may be spread over several lists.
-type Tally struct{ parts, keys int }
+// PartCounter counts content parts and keys of a request, which may be spread over several lists.
+type PartCounter struct{ parts, keys int }
 
-// Add counts parts. The error is ErrMany.
-func (t *Tally) Add(parts []Part) error {
+// Add counts parts. The error is ErrTooMany.
+func (t *PartCounter) Add(parts []Part) error {
 	t.parts += len(parts)
 	for i := range parts {
 		t.keys += len(parts[i].Fields)
 	}
 	if t.parts > maxParts || t.keys > maxKeys {
-		return ErrMany
+		return ErrTooMany
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (r *messageReader) list(v gjson.Result) (err error) {
 	}
 	v.ForEach(func(_, v gjson.Result) bool {
 		if len(r.out) == maxMessages {
-			err = ErrMany
+			err = ErrTooMany
 			return false
 		}
 		var m Message
@@ -217,12 +217,12 @@ func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
 	return m, err
 }
 
-// Parts reads a list of content parts. The error is ErrMany.
+// Parts reads a list of content parts. The error is ErrTooMany.
 func (s *Skeleton) Parts(list gjson.Result) (parts []Part, err error) {
 	keys := 0
 	list.ForEach(func(_, v gjson.Result) bool {
 		if len(parts) > maxParts || keys > maxKeys {
-			err = ErrMany
+			err = ErrTooMany
 			return false
 		}
 		p := s.part(v)

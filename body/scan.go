@@ -30,7 +30,7 @@ import (
 
 // Bounds of a body. A body beyond them is not parsed, and Clean judges it by its bytes.
 const (
-	cutAt       = 1 << 10 // longer string literals are cut out
+	minLiteral  = 1 << 10 // longer string literals are cut out
 	maxDepth    = 200     // nesting of arrays and objects (vLLM's JSON reader stops at about the same)
 	maxSkeleton = 8 << 20 // bytes outside long literals
 	firstText   = 8 << 10 // initial capacity of the skeleton in bytes
@@ -178,7 +178,7 @@ func (s *Skeleton) add(p []byte) {
 // close ends a literal: a short one is copied into the skeleton, a long one is replaced by "".
 func (s *Skeleton) close(lit Literal) {
 	s.text = append(s.text, '"')
-	if lit.Len <= cutAt {
+	if lit.Len <= minLiteral {
 		for _, p := range s.pieces[lit.lo:lit.hi] {
 			s.add(p)
 		}

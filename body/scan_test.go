@@ -111,8 +111,8 @@ func TestBadBodies(t *testing.T) {
 		{"list", `[1]`, ErrObject},
 		{"messages no list", `{"messages":3}`, ErrMessages},
 		{"message no object", `{"messages":[3]}`, ErrMessages},
-		{"many parts", `{"messages":[{"role":"user","content":[` + strings.Repeat(`{},`, 9999) + `{}]}]}`, ErrMany},
-		{"many messages", `{"messages":[` + strings.Repeat(`{},`, 9999) + `{}]}`, ErrMany},
+		{"many parts", `{"messages":[{"role":"user","content":[` + strings.Repeat(`{},`, 9999) + `{}]}]}`, ErrTooMany},
+		{"many messages", `{"messages":[` + strings.Repeat(`{},`, 9999) + `{}]}`, ErrTooMany},
 	} {
 		s := new(Skeleton)
 		err := s.Scan([][]byte{[]byte(c.body)})

@@ -95,9 +95,9 @@ func globQuoted(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }
 
-// state describes a model directory at one look: its path, and its files by name, size and time. Equal states load to the same
+// dirState describes a model directory at one look: its path, and its files by name, size and time. Equal states load to the same
 // model.
-type state struct {
+type dirState struct {
 	dir   string
 	files []fileState
 	err   string // why it cannot be read
@@ -111,7 +111,7 @@ type fileState struct {
 	at   time.Time
 }
 
-func (s *state) equal(t *state) bool {
+func (s *dirState) equal(t *dirState) bool {
 	return s.dir == t.dir && s.err == t.err && slices.EqualFunc(s.files, t.files, func(a, b fileState) bool {
 		return a.name == b.name && a.size == b.size && a.at.Equal(b.at)
 	})
@@ -122,7 +122,7 @@ const maxFiles = 4096
 
 // inspect finds the directory and lists the files that a model is read from. A dangling link and a Git LFS pointer are errors: the
 // loaders would treat the first as a file that the model does not have.
-func inspect(dir string, s Server) (st state) {
+func inspect(dir string, s Server) (st dirState) {
 	at, err := repository(dir, s)
 	if err == nil {
 		st.dir = at
@@ -139,7 +139,7 @@ func inspect(dir string, s Server) (st state) {
 	return st
 }
 
-func (st *state) list() error {
+func (st *dirState) list() error {
 	for _, sub := range []string{"", "additional_chat_templates"} {
 		d, err := os.Open(filepath.Join(st.dir, sub))
 		if errors.Is(err, fs.ErrNotExist) && sub != "" {
@@ -155,7 +155,7 @@ func (st *state) list() error {
 		}
 		slices.Sort(names)
 		for _, n := range names {
-			if name := path.Join(sub, n); Matters(name) {
+			if name := path.Join(sub, n); AffectsPrompts(name) {
 				if err := st.add(name, filepath.Join(st.dir, sub, n)); err != nil {
 					return err
 				}
@@ -168,7 +168,7 @@ func (st *state) list() error {
 	return nil
 }
 
-func (st *state) add(name, file string) error {
+func (st *dirState) add(name, file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
 		if _, e := os.Lstat(file); e == nil && errors.Is(err, fs.ErrNotExist) {
@@ -182,8 +182,8 @@ func (st *state) add(name, file string) error {
 	return nil
 }
 
-// Matters reports whether prompts depend on a file of this name in a model directory. Weights do not matter.
-func Matters(name string) bool {
+// AffectsPrompts reports whether prompts depend on a file of this name in a model directory. Weights do not matter.
+func AffectsPrompts(name string) bool {
 	switch {
 	case strings.HasSuffix(name, ".index.json"): // the index of weight shards
 		return false
@@ -206,7 +206,7 @@ func IsLFSPointer(content []byte) bool { return bytes.HasPrefix(content, []byte(
 
 // check returns why the directory cannot be read: an error of inspect, or a file that is a Git LFS pointer (always shorter than
 // 1,024 bytes).
-func (st *state) check() error {
+func (st *dirState) check() error {
 	if st.key != "" {
 		return &prompt.KeyError{Key: st.key, Err: errors.New(st.err)}
 	}
@@ -225,7 +225,7 @@ func (st *state) check() error {
 }
 
 // has reports whether at least one of the named files is there.
-func (st *state) has(names ...string) bool {
+func (st *dirState) has(names ...string) bool {
 	return slices.ContainsFunc(st.files, func(f fileState) bool { return slices.Contains(names, f.name) })
 }
 

@@ -44,12 +44,12 @@ func TestHundredPictures(t *testing.T) {
 		p, _ := read(t, m, chatPath, one(strings.Join(parts, ",")))
 		names := map[string]bool{}
 		for i := range p.Media {
-			if md := &p.Media[i]; md.Known && md.Named && md.Length == 10 {
+			if md := &p.Media[i]; md.HasFacts && md.HasName && md.Length == 10 {
 				names[md.Name] = true
 			}
 		}
-		if p.Exact || p.Why != inexactBudget || len(names) != 50 || p.Sure < 50*10 {
-			t.Errorf("exact %v, %q, %d ids sure; %d pictures named", p.Exact, p.Why, p.Sure, len(names))
+		if p.Exact || p.Why != inexactBudget || len(names) != 50 || p.HashableIDs < 50*10 {
+			t.Errorf("exact %v, %q, %d ids sure; %d pictures named", p.Exact, p.Why, p.HashableIDs, len(names))
 		}
 		until(t, "the host is asked", func() bool { return asked.Load() > 0 }) // downloads continue
 	})

@@ -54,8 +54,8 @@ func TestOneMediumManyWays(t *testing.T) {
 		var first Prompt
 		for i, url := range []string{"data:" + kind + "/x;base64," + base64.StdEncoding.EncodeToString(file), host.URL + "/" + kind, "file://" + dir + "/" + kind} {
 			p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"`+kind+`_url","`+kind+`_url":{"url":"`+url+`"}}`))
-			if !p.Exact || p.Sure != len(p.IDs) || len(p.Media) != 1 || p.Media[0].Length != tokens || p.Media[0].Name == "" {
-				t.Errorf("%s, way %d: exact %v (%s), %d of %d ids sure, media %+v", kind, i, p.Exact, p.Why, p.Sure, len(p.IDs), p.Media)
+			if !p.Exact || p.HashableIDs != len(p.IDs) || len(p.Media) != 1 || p.Media[0].Length != tokens || p.Media[0].Name == "" {
+				t.Errorf("%s, way %d: exact %v (%s), %d of %d ids sure, media %+v", kind, i, p.Exact, p.Why, p.HashableIDs, len(p.IDs), p.Media)
 				continue
 			}
 			if i == 0 {
@@ -65,8 +65,8 @@ func TestOneMediumManyWays(t *testing.T) {
 			}
 		}
 	}
-	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"video_url","video_url":{"url":"file://`+dir+`/image"}}`)); p.Exact || p.Sure == 0 || p.Why == "" {
-		t.Errorf("a picture as a video: exact %v, %d ids sure, %q", p.Exact, p.Sure, p.Why)
+	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"video_url","video_url":{"url":"file://`+dir+`/image"}}`)); p.Exact || p.HashableIDs == 0 || p.Why == "" {
+		t.Errorf("a picture as a video: exact %v, %d ids sure, %q", p.Exact, p.HashableIDs, p.Why)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestVideoNames(t *testing.T) {
 	for _, options := range []Kwargs{"", `{"video":{"fps":1}}`, `{"video":{"fps":4}}`, `{"video":{"fps":4,"max_frames":6}}`} {
 		m := loadShipped(t, func(s *Server, _ *Media) { s.MediaIOKwargs = options })
 		p, _ := read(t, m, "/v1/chat/completions", part)
-		if options != "" && p.Sure == 0 || len(p.Media) != 1 || !p.Exact {
+		if options != "" && p.HashableIDs == 0 || len(p.Media) != 1 || !p.Exact {
 			t.Fatalf("%s: %+v", options, p)
 		}
 		names[p.Media[0].Name], lengths[p.Media[0].Length] = true, true
@@ -119,7 +119,7 @@ func TestVideoNames(t *testing.T) {
 	}
 	for _, c := range []struct{ version, options string }{{"0.30.0", ""}, {"0.32.0", `{"video":{"backend":"torchcodec"}}`}} {
 		m := loadShipped(t, func(s *Server, _ *Media) { s.EngineVersion, s.MediaIOKwargs = c.version, Kwargs(c.options) })
-		if p, _ := read(t, m, "/v1/chat/completions", part); p.Exact || p.Why == "" || p.Sure == 0 {
+		if p, _ := read(t, m, "/v1/chat/completions", part); p.Exact || p.Why == "" || p.HashableIDs == 0 {
 			t.Errorf("%+v: exact %v, %q", c, p.Exact, p.Why)
 		}
 	}
@@ -135,8 +135,8 @@ func TestEmbeddings(t *testing.T) {
 	var key uint64
 	for i, value := range []string{`"` + text + `"`, `{"image_grid_thw":"AA==","image_embeds":"` + text + `"}`} {
 		p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":`+value+`}`))
-		if len(p.Media) != 1 || p.Media[0].Length != 21 || p.Exact || p.Sure != p.Media[0].Offset || p.Media[0].Key == 0 || i > 0 && p.Media[0].Key != key {
-			t.Fatalf("%d: exact %v (%s), sure %d, %+v", i, p.Exact, p.Why, p.Sure, p.Media)
+		if len(p.Media) != 1 || p.Media[0].Length != 21 || p.Exact || p.HashableIDs != p.Media[0].Offset || p.Media[0].Key == 0 || i > 0 && p.Media[0].Key != key {
+			t.Fatalf("%d: exact %v (%s), sure %d, %+v", i, p.Exact, p.Why, p.HashableIDs, p.Media)
 		}
 		key = p.Media[0].Key
 	}
@@ -156,8 +156,8 @@ func TestEmbeddings(t *testing.T) {
 	})
 	for _, url := range []string{host.URL + "/x.pt", "file://" + file, file} {
 		p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_url","image_url":{"url":"`+url+`"}}`))
-		if len(p.Media) != 1 || p.Media[0].Length != 21 || p.Exact || p.Sure != p.Media[0].Offset || p.Media[0].Key != key {
-			t.Errorf("%s: exact %v (%s), sure %d, %+v, want key %x", url, p.Exact, p.Why, p.Sure, p.Media, key)
+		if len(p.Media) != 1 || p.Media[0].Length != 21 || p.Exact || p.HashableIDs != p.Media[0].Offset || p.Media[0].Key != key {
+			t.Errorf("%s: exact %v (%s), sure %d, %+v, want key %x", url, p.Exact, p.Why, p.HashableIDs, p.Media, key)
 		}
 	}
 }
@@ -180,8 +180,8 @@ func TestUnreadFormats(t *testing.T) {
 		var keys [2]uint64
 		for i, url := range []string{"data:;base64," + base64.StdEncoding.EncodeToString(c.file), host.URL + path} {
 			p, _ := read(t, m, chatPath, ask(url, ""))
-			if p.Exact || len(p.Media) != 1 || p.Sure != p.Media[0].Offset || p.Sure == 0 || p.Media[0].Known != c.known || p.Media[0].Named || c.why != "" && p.Why != c.why {
-				t.Fatalf("%s, way %d: exact %v (%s), %d sure, %+v", path, i, p.Exact, p.Why, p.Sure, p.Media)
+			if p.Exact || len(p.Media) != 1 || p.HashableIDs != p.Media[0].Offset || p.HashableIDs == 0 || p.Media[0].HasFacts != c.known || p.Media[0].HasName || c.why != "" && p.Why != c.why {
+				t.Fatalf("%s, way %d: exact %v (%s), %d sure, %+v", path, i, p.Exact, p.Why, p.HashableIDs, p.Media)
 			}
 			keys[i] = p.Media[0].Key
 		}

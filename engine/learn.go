@@ -13,12 +13,12 @@ import (
 // events of the worker that served the medium. A name is used after two sightings that agree, and dropped when one disagrees.
 // Learned names serve lookups only and are never sent to a worker.
 
-// mostLearned bounds the names that are remembered, about 300 bytes each; the least recently used are evicted.
-const mostLearned = 1 << 16
+// maxLearnedNames bounds the names that are remembered, about 300 bytes each; the least recently used are evicted.
+const maxLearnedNames = 1 << 16
 
-type learned struct {
+type learnedNames struct {
 	mu    sync.Mutex
-	names *simplelru.LRU[uint64, sightings] // by ident
+	names *simplelru.LRU[uint64, sightings] // by nameKey
 }
 
 type sightings struct {
@@ -26,14 +26,14 @@ type sightings struct {
 	times int
 }
 
-func newLearned() *learned {
-	names, _ := simplelru.NewLRU[uint64, sightings](mostLearned, nil) // fails for a size below 1
-	return &learned{names: names}
+func newLearnedNames() *learnedNames {
+	names, _ := simplelru.NewLRU[uint64, sightings](maxLearnedNames, nil) // fails for a size below 1
+	return &learnedNames{names: names}
 }
 
-// ident returns a key for what a name depends on besides the engine: the model, the content and the request's processor settings. For
+// nameKey returns a key for what a name depends on besides the engine: the model, the content and the request's processor settings. For
 // what the engine fetches itself, also its URL: otherwise an image host could name everybody's copy of a picture.
-func (m *Model) ident(md *Medium, settings ...string) uint64 {
+func (m *Model) nameKey(md *Medium, settings ...string) uint64 {
 	h := xxh3.HashString(m.Name + "\x00" + m.Server.EngineVersion + "\x00" + md.Modality + "\x00" + md.Facts.ID.String())
 	for _, s := range settings {
 		h = h*31 + xxh3.HashString(s)
@@ -44,20 +44,20 @@ func (m *Model) ident(md *Medium, settings ...string) uint64 {
 // Learn records the name that the engine's events give a medium. It does nothing and returns false if the content is not known, or
 // if the name was computed by a rule that is known for sure.
 func (m *Model) Learn(md *Medium, name string) bool {
-	if md.ident == 0 || len(name) > 512 {
+	if md.nameKey == 0 || len(name) > 512 {
 		return false
 	}
-	if doubtful := m.keys.Learns == rules.LearnsAll && md.Name != name; md.Named && !md.learned && !doubtful {
+	if doubtful := m.keys.Learns == rules.LearnsAll && md.Name != name; md.HasName && !md.learned && !doubtful {
 		return false
 	}
-	if m.Media.learned.add(md.ident, name) {
-		m.Media.full("learned names")
+	if m.Media.learned.add(md.nameKey, name) {
+		m.Media.noRoom("learned names")
 	}
 	return true
 }
 
 // add records a sighting. It reports whether another entry was evicted for it.
-func (l *learned) add(ident uint64, name string) (full bool) {
+func (l *learnedNames) add(ident uint64, name string) (full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, _ := l.names.Get(ident)
@@ -68,8 +68,8 @@ func (l *learned) add(ident uint64, name string) (full bool) {
 	return l.names.Add(ident, s)
 }
 
-// name returns the learned name for an ident.
-func (l *learned) name(ident uint64) (string, bool) {
+// name returns the learned name for a key.
+func (l *learnedNames) name(ident uint64) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, _ := l.names.Get(ident)

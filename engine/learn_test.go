@@ -12,8 +12,8 @@ import (
 // TestLearn: a name is used after two sightings that agree and dropped when one disagrees; a computed one is never replaced.
 func TestLearn(t *testing.T) {
 	full := 0
-	m := &Model{Name: "m", Media: &Media{learned: newLearned(), NoRoom: func(string) { full++ }}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
-	md := &Medium{Modality: "video", ident: 7}
+	m := &Model{Name: "m", Media: &Media{learned: newLearnedNames(), NoRoom: func(string) { full++ }}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
+	md := &Medium{Modality: "video", nameKey: 7}
 	l := m.Media.learned
 	for i, step := range []struct {
 		name  string
@@ -26,20 +26,20 @@ func TestLearn(t *testing.T) {
 			t.Fatalf("after sighting %d: %q, %v; want %q, %v", i, got, known, step.name, step.known)
 		}
 	}
-	if m.Learn(&Medium{ident: 8, Named: true}, "x") || m.Learn(&Medium{}, "x") {
+	if m.Learn(&Medium{nameKey: 8, HasName: true}, "x") || m.Learn(&Medium{}, "x") {
 		t.Error("a name was learned for a medium that has one, or whose content is not known")
 	}
 	trt := &Model{Name: "m", Media: m.Media, keys: &rules.Keys{Learns: rules.LearnsAll}}
-	if !trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "x") || trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "ours") {
+	if !trt.Learn(&Medium{nameKey: 9, HasName: true, Name: "ours"}, "x") || trt.Learn(&Medium{nameKey: 9, HasName: true, Name: "ours"}, "ours") {
 		t.Error("TensorRT-LLM: another name is not taken, or one that is known is")
 	}
-	if !m.Learn(&Medium{ident: 7, Named: true, learned: true}, "c") {
+	if !m.Learn(&Medium{nameKey: 7, HasName: true, learned: true}, "c") {
 		t.Error("what was learned cannot be unlearned")
 	}
-	for i := range mostLearned + 10 {
-		m.Learn(&Medium{ident: uint64(i + 100)}, "n")
+	for i := range maxLearnedNames + 10 {
+		m.Learn(&Medium{nameKey: uint64(i + 100)}, "n")
 	}
-	if n := l.names.Len(); n != mostLearned || full != 10+2 {
+	if n := l.names.Len(); n != maxLearnedNames || full != 10+2 {
 		t.Errorf("%d names are kept, %d went", n, full)
 	}
 }
@@ -50,7 +50,7 @@ func TestIdentIsApart(t *testing.T) {
 	md, other := &Medium{Modality: "image"}, &Medium{Modality: "image"}
 	other.Facts.ID[0] = 1
 	seen := map[uint64]bool{}
-	for _, id := range []uint64{a.ident(md), b.ident(md), a.ident(other), a.ident(md, "{}"), a.ident(md, "", "{}"), a.ident(&Medium{Modality: "video"})} {
+	for _, id := range []uint64{a.nameKey(md), b.nameKey(md), a.nameKey(other), a.nameKey(md, "{}"), a.nameKey(md, "", "{}"), a.nameKey(&Medium{Modality: "video"})} {
 		if seen[id] {
 			t.Error("two identities are one")
 		}
@@ -66,7 +66,7 @@ func TestImageHostNamesOnlyItsURL(t *testing.T) {
 	m := loadShipped(t, func(s *Server, _ *Media) { s.Engine, s.EngineVersion = "trtllm", "1.3.0" })
 	name := func(link string) (*Medium, string) {
 		p, _ := read(t, m, "/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+link+`"}}]}]}`)
-		if len(p.Media) != 1 || !p.Media[0].Known {
+		if len(p.Media) != 1 || !p.Media[0].HasFacts {
 			t.Fatalf("%+v", p)
 		}
 		return &p.Media[0], p.Media[0].Name

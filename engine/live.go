@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Live is a model that follows its directory: when files change, a new model is loaded beside the old one and replaces it
+// LiveModel is a model that follows its directory: when files change, a new model is loaded beside the old one and replaces it
 // atomically; during the load both are in memory. Names learned from events survive. Safe for concurrent use.
-type Live struct {
+type LiveModel struct {
 	name, dir string
 	server    Server
 	media     *Media
 	now       atomic.Pointer[Model]
-	loaded    state   // what the current model was loaded from; after LoadLive only Watch uses it
-	variants  []*Live // loaded together with this one
-	isVariant bool    // it is a variant of another Live, which watches
+	loaded    dirState     // what the current model was loaded from; after LoadLive only Watch uses it
+	variants  []*LiveModel // loaded together with this one
+	isVariant bool         // it is a variant of another LiveModel, which watches
 }
 
-// Unread returns a Live that loads nothing, for prompts that arrive already rendered (router.Place).
-func Unread(s Server) *Live { return &Live{server: s} }
+// NewUnloaded returns a LiveModel that loads nothing, for prompts that arrive already rendered (router.Place).
+func NewUnloaded(s Server) *LiveModel { return &LiveModel{server: s} }
 
 // LoadLive is Load for a model that will be watched.
-func LoadLive(name, dir string, s Server, media *Media) (*Live, error) {
-	l := &Live{name: name, dir: dir, server: s, media: media, loaded: inspect(dir, s)}
+func LoadLive(name, dir string, s Server, media *Media) (*LiveModel, error) {
+	l := &LiveModel{name: name, dir: dir, server: s, media: media, loaded: inspect(dir, s)}
 	m, err := load(name, &l.loaded, s, media, newFirstSeen(), nil)
 	if err != nil {
 		return nil, err
@@ -35,11 +35,11 @@ func LoadLive(name, dir string, s Server, media *Media) (*Live, error) {
 // LoadVariant loads the same directory as a server with other settings reads it: another release, other flags. Both share the
 // tokenizer and its cache, and a changed directory replaces both together or neither, so the variant needs no Watch. If the
 // settings name other files, LoadVariant is a LoadLive. Call it before Watch.
-func (l *Live) LoadVariant(s Server) (*Live, error) {
+func (l *LiveModel) LoadVariant(s Server) (*LiveModel, error) {
 	if s.ChatTemplate != l.server.ChatTemplate || s.Revision != l.server.Revision || s.EngineModel != l.server.EngineModel {
 		return LoadLive(l.name, l.dir, s, l.media)
 	}
-	b := &Live{name: l.name, dir: l.dir, server: s, media: l.media, isVariant: true}
+	b := &LiveModel{name: l.name, dir: l.dir, server: s, media: l.media, isVariant: true}
 	m, err := load(l.name, &l.loaded, s, l.media, l.Model().first, l.Model().prompt)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (l *Live) LoadVariant(s Server) (*Live, error) {
 }
 
 // read loads the directory for the model and its variants.
-func (l *Live) read(st *state) (all []*Model, err error) {
+func (l *LiveModel) read(st *dirState) (all []*Model, err error) {
 	m, err := load(l.name, st, l.server, l.media, l.Model().first, nil)
 	if err != nil {
 		return nil, err
@@ -67,13 +67,13 @@ func (l *Live) read(st *state) (all []*Model, err error) {
 }
 
 // Model returns the current model. Call it once per request, since it may change in between.
-func (l *Live) Model() *Model { return l.now.Load() }
+func (l *LiveModel) Model() *Model { return l.now.Load() }
 
 // Server returns the settings of the model's engine servers. They do not change on a reload.
-func (l *Live) Server() *Server { return &l.server }
+func (l *LiveModel) Server() *Server { return &l.server }
 
 // SawPad passes on a pad value from an event of one of this model's workers (see rules.Keys).
-func (l *Live) SawPad(pad uint64) {
+func (l *LiveModel) SawPad(pad uint64) {
 	if saw := l.Model().keys.SawPad; saw != nil {
 		saw(pad)
 	}
@@ -86,7 +86,7 @@ const retryAfter = 12
 // the same for one tick, so that a download is not read half. It calls report for each new model and for each failed load; after a
 // failure the old model stays, and the same error is reported once. A look lists names, sizes and times and reads no file. Call it
 // once. For a variant (LoadVariant) it returns at once.
-func (l *Live) Watch(ctx context.Context, every time.Duration, report func(*Model, error)) {
+func (l *LiveModel) Watch(ctx context.Context, every time.Duration, report func(*Model, error)) {
 	if l.isVariant {
 		return
 	}
@@ -95,10 +95,10 @@ func (l *Live) Watch(ctx context.Context, every time.Duration, report func(*Mode
 	l.watch(ctx, tick.C, report)
 }
 
-func (l *Live) watch(ctx context.Context, tick <-chan time.Time, report func(*Model, error)) {
+func (l *LiveModel) watch(ctx context.Context, tick <-chan time.Time, report func(*Model, error)) {
 	var (
 		last   = l.loaded // the previous look
-		failed *state     // the state that did not load
+		failed *dirState  // the state that did not load
 		told   string     // the last error reported
 		rest   int        // looks left before the next retry
 	)

@@ -16,8 +16,8 @@ import (
 // follower runs watch with ticks that the test sends.
 type follower struct {
 	*testing.T
-	live   *Live
-	beside []*Live
+	live   *LiveModel
+	beside []*LiveModel
 	tick   chan time.Time
 	loaded int
 	errs   []error
@@ -40,7 +40,7 @@ func (f *follower) want(loaded, errs int) {
 
 func (f *follower) render(text string) string { return f.renderBy(f.live, text) }
 
-func (f *follower) renderBy(l *Live, text string) string {
+func (f *follower) renderBy(l *LiveModel, text string) string {
 	f.Helper()
 	var s body.Skeleton
 	var req body.Request

@@ -32,16 +32,16 @@ const (
 )
 
 const (
-	localsAtOnce = 16      // files opened or read at a time, by all requests
-	localsKnown  = 1 << 16 // files remembered, about 400 bytes each
-	// localsSettle is the age below which a file's result is not cached: another write might leave the same change time.
-	localsSettle = time.Second
+	maxOpenFiles  = 16      // files opened or read at a time, by all requests
+	maxKnownFiles = 1 << 16 // files remembered, about 400 bytes each
+	// fileSettleTime is the age below which a file's result is not cached: another write might leave the same change time.
+	fileSettleTime = time.Second
 )
 
-// locals caches what is known of local files. Safe for concurrent use.
-type locals struct {
+// localFiles caches what is known of local files. Safe for concurrent use.
+type localFiles struct {
 	slots chan struct{}
-	known *lru.Cache[localFile, local]
+	known *lru.Cache[localFile, localResult]
 }
 
 // localFile identifies one state of a file and how it was read.
@@ -54,23 +54,23 @@ type localFile struct {
 	embeds   bool // see facts
 }
 
-// local is the result of reading a file. Errors that the engine would give are cached too.
-type local struct {
+// localResult is the result of reading a file. Errors that the engine would give are cached too.
+type localResult struct {
 	file  localFile
 	facts mmhash.Facts
 	why   string
 	err   error
 }
 
-// newLocals makes the cache. It calls full for each entry that is evicted for want of room.
-func newLocals(full func()) locals {
-	known, _ := lru.NewWithEvict(localsKnown, func(localFile, local) { full() }) // fails only for a size below 1
-	return locals{make(chan struct{}, localsAtOnce), known}
+// newLocalFiles makes the cache. It calls full for each entry that is evicted for want of room.
+func newLocalFiles(full func()) localFiles {
+	known, _ := lru.NewWithEvict(maxKnownFiles, func(localFile, localResult) { full() }) // fails only for a size below 1
+	return localFiles{make(chan struct{}, maxOpenFiles), known}
 }
 
 // inBackground runs look, a file system access, in a goroutine of its own. ok is false if ctx ended first or look panicked; a panic
 // is passed to panicked. A result that comes too late serves the next request.
-func inBackground[T any](ctx context.Context, x *locals, panicked func(where string, err error), look func() T) (found T, ok bool) {
+func inBackground[T any](ctx context.Context, x *localFiles, panicked func(where string, err error), look func() T) (found T, ok bool) {
 	select {
 	case x.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -118,12 +118,12 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 		return src, inexactNoFile, nil
 	}
 	path = strings.Clone(filepath.Clean(path)) // look may outlive the request
-	l, ok := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() local { return m.look(path, md.Modality) })
+	l, ok := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() localResult { return m.lookUpFile(path, md.Modality) })
 	if !ok {
 		return src, inexactSlowFile, nil
 	}
 	md.Facts = l.facts
-	return mmhash.Stored(func() []byte { // called only if a name is not cached
+	return mmhash.FromLoader(func() []byte { // called only if a name is not cached
 		b, _ := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() []byte {
 			if f, now := m.open(path, l.file.modality); f != nil && now.file == l.file {
 				defer f.Close()
@@ -137,8 +137,8 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 	}), l.why, l.err
 }
 
-// look opens a file and reads it unless this state of it is cached. Names are computed while the bytes are in memory.
-func (m *Model) look(path, modality string) local {
+// lookUpFile opens a file and reads it unless this state of it is cached. Names are computed while the bytes are in memory.
+func (m *Model) lookUpFile(path, modality string) localResult {
 	f, l := m.open(path, modality)
 	if f == nil {
 		return l
@@ -157,7 +157,7 @@ func (m *Model) look(path, modality string) local {
 		m.Media.nameAhead(l.facts, bytes)
 	}
 	after, err := f.Stat()
-	if now := m.fileOf(l.file.path, after, modality); err == nil && now == l.file && time.Since(after.ModTime()) > localsSettle {
+	if now := m.fileOf(l.file.path, after, modality); err == nil && now == l.file && time.Since(after.ModTime()) > fileSettleTime {
 		m.Media.locals.known.Add(l.file, l)
 	}
 	return l
@@ -165,42 +165,42 @@ func (m *Model) look(path, modality string) local {
 
 // open opens a regular file. It resolves symbolic links before it compares paths and opens the file relative to the directory, so
 // that a link swapped in between cannot lead outside. If f is nil, l says why.
-func (m *Model) open(path, modality string) (f *os.File, l local) {
+func (m *Model) open(path, modality string) (f *os.File, l localResult) {
 	root, err := filepath.EvalSymlinks(m.Server.AllowedLocalMediaPath)
 	if err != nil {
-		return nil, local{why: inexactNoFile}
+		return nil, localResult{why: inexactNoFile}
 	}
 	real, err := filepath.EvalSymlinks(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !isInside(root, path):
-		return nil, local{err: errOutside}
+		return nil, localResult{err: errOutside}
 	case err != nil:
-		return nil, local{why: inexactNoFile}
+		return nil, localResult{why: inexactNoFile}
 	case !isInside(root, real):
-		return nil, local{err: errOutside}
+		return nil, localResult{err: errOutside}
 	}
 	dir, err := os.OpenRoot(root)
 	if err != nil {
-		return nil, local{why: inexactNoFile}
+		return nil, localResult{why: inexactNoFile}
 	}
 	defer dir.Close()
 	rel, err := filepath.Rel(root, real)
 	if err != nil {
-		return nil, local{why: inexactNoFile}
+		return nil, localResult{why: inexactNoFile}
 	}
 	if f, err = dir.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil { // O_NONBLOCK: opening a pipe must not block
-		return nil, local{why: inexactNoFile}
+		return nil, localResult{why: inexactNoFile}
 	}
 	info, err := f.Stat()
 	switch {
 	case err != nil || !info.Mode().IsRegular():
 		f.Close()
-		return nil, local{why: inexactNoFile}
+		return nil, localResult{why: inexactNoFile}
 	case info.Size() > int64(m.Server.MaxFileSizeMB)<<20:
 		f.Close()
-		return nil, local{why: inexactLargeFile}
+		return nil, localResult{why: inexactLargeFile}
 	}
-	return f, local{file: m.fileOf(real, info, modality)}
+	return f, localResult{file: m.fileOf(real, info, modality)}
 }
 
 func (m *Model) fileOf(path string, info os.FileInfo, modality string) localFile {

@@ -142,7 +142,7 @@ func TestLocalOnce(t *testing.T) {
 	if now, _ := id(); now == young {
 		t.Error("a file that was just written was remembered")
 	}
-	for range localsAtOnce {
+	for range maxOpenFiles {
 		shared.locals.slots <- struct{}{}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -156,10 +156,10 @@ func TestLocalOnce(t *testing.T) {
 			full.Add(1)
 		}
 	}
-	for i := range localsKnown + 100 {
-		shared.locals.known.Add(localFile{ino: uint64(i)}, local{})
+	for i := range maxKnownFiles + 100 {
+		shared.locals.known.Add(localFile{ino: uint64(i)}, localResult{})
 	}
-	if n := shared.locals.known.Len(); n > localsKnown || full.Load() < 100 {
+	if n := shared.locals.known.Len(); n > maxKnownFiles || full.Load() < 100 {
 		t.Errorf("%d files remembered, %d forgotten", n, full.Load())
 	}
 }

@@ -28,8 +28,8 @@ type Media struct {
 	fetch  *fetch.Fetcher // nil: URLs are never fetched
 	// budget is the total time a request waits for pictures that are not in its body; 0: no limit.
 	budget  atomic.Int64 // ns
-	locals  locals
-	learned *learned
+	locals  localFiles
+	learned *learnedNames
 	mu      sync.Mutex
 	keys    map[string]*rules.Keys // one for all models that agree in everything it depends on
 
@@ -59,20 +59,20 @@ const knownNames = 1 << 18
 
 // NewMedia makes the shared part. With a nil c nothing is ever fetched. The caller must Close it.
 func NewMedia(c *fetch.Config) (*Media, error) {
-	m := &Media{learned: newLearned(), keys: make(map[string]*rules.Keys)}
-	m.locals = newLocals(func() { m.full("local files") })
+	m := &Media{learned: newLearnedNames(), keys: make(map[string]*rules.Keys)}
+	m.locals = newLocalFiles(func() { m.noRoom("local files") })
 	var err error
-	if m.store, err = mmhash.NewStore(knownNames, func() { m.full("picture names") }); err != nil {
+	if m.store, err = mmhash.NewStore(knownNames, func() { m.noRoom("picture names") }); err != nil {
 		return nil, err
 	}
-	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }, func() { m.full("pictures to decode") })
+	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }, func() { m.noRoom("pictures to decode") })
 	if c == nil {
 		return m, nil
 	}
 	m.budget.Store(int64(c.Budget))
 	own := *c
 	own.Seen, own.Panicked = m.nameAhead, func(err error) { m.panicked("fetch", err) }
-	own.NoRoom = m.full
+	own.NoRoom = m.noRoom
 	m.fetch, err = fetch.New(own)
 	return m, err
 }
@@ -83,7 +83,7 @@ func (x *Media) panicked(where string, err error) {
 	}
 }
 
-func (x *Media) full(what string) {
+func (x *Media) noRoom(what string) {
 	if x.NoRoom != nil {
 		x.NoRoom(what)
 	}
@@ -182,15 +182,15 @@ type Medium struct {
 	Modality       string
 	Offset, Length int // tokens
 	Facts          mmhash.Facts
-	Known          bool         // Facts are filled in
+	HasFacts       bool         // Facts are filled in
 	Name           string       // the name in the engine's events
-	Named          bool         // Name is set (vLLM accepts even "" as a uuid)
+	HasName        bool         // Name is set (vLLM accepts even "" as a uuid)
 	Key            uint64       // Name as it enters block hashes; without a name, an identity of our own
 	Alias          uint64       // of the URL it came by, or of its content; 0: none
 	Fetched        bool         // the engine fetches it itself, and its host may give it another picture than us
 	edits          []body.Edit  // that hand it over to the worker (see handOver)
-	later          bool         // its name is being computed in the background
-	ident          uint64       // key for learning its name; 0: the name cannot be learned
+	namePending    bool         // its name is being computed in the background
+	nameKey        uint64       // key for learning its name; 0: the name cannot be learned
 	learned        bool         // Name was learned from events
 	clip           *vision.Clip // the frames that the engine takes of a video, if known
 }

@@ -42,7 +42,7 @@ func Load(name, dir string, s Server, media *Media) (*Model, error) {
 }
 
 // load reads the directory. If same is not nil it must come from the same files, and its tokenizer is reused.
-func load(name string, st *state, s Server, media *Media, first *firstSeen, same *prompt.Model) (*Model, error) {
+func load(name string, st *dirState, s Server, media *Media, first *firstSeen, same *prompt.Model) (*Model, error) {
 	err := st.check()
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
@@ -107,21 +107,21 @@ type Prompts struct {
 
 // Prompt is one prompt as the engine prefills it.
 type Prompt struct {
-	Rendered string   // the template's output; empty if the client sent ids
-	IDs      []uint32 // with media expanded, up to the first medium whose size is not known
-	Media    []Medium // those within IDs, in prompt order
-	Sure     int      // leading ids that can be hashed: the names of all media before them are known
-	Salt     string
-	Exact    bool   // the whole prompt is known and can be hashed
-	Why      string // what kept the prompt from being exact, one of a fixed set of reasons
+	Rendered    string   // the template's output; empty if the client sent ids
+	IDs         []uint32 // with media expanded, up to the first medium whose size is not known
+	Media       []Medium // those within IDs, in prompt order
+	HashableIDs int      // leading ids that can be hashed: the names of all media before them are known
+	Salt        string
+	Exact       bool   // the whole prompt is known and can be hashed
+	Why         string // what kept the prompt from being exact, one of a fixed set of reasons
 
 	locals func(dst []uint64, p *rules.Prompt) []uint64 // see rules.Keys
 	pairs  bool                                         // see rules.Prompt
 }
 
-// Common returns how many leading ids the engine reads as we do, whatever an image host gives it: those before the first medium
+// StablePrefix returns how many leading ids the engine reads as we do, whatever an image host gives it: those before the first medium
 // that the engine fetches itself; math.MaxInt: there is none.
-func (p *Prompt) Common() int {
+func (p *Prompt) StablePrefix() int {
 	for i := range p.Media {
 		if p.Media[i].Fetched {
 			return p.Media[i].Offset
@@ -192,7 +192,7 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 	}
 	for _, s := range e.Spans {
 		md := found[s.Index]
-		if !md.Known { // the prompt is known only up to here
+		if !md.HasFacts { // the prompt is known only up to here
 			p.IDs, p.Exact, p.Why = p.IDs[:s.Offset], false, why
 			md.Offset = s.Offset // Length 0: it counts for affinity through the URL it came by
 			p.Media = append(p.Media, md)
@@ -201,37 +201,37 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 		md.Offset, md.Length = s.Offset, s.Length
 		p.Media = append(p.Media, md)
 	}
-	p.Sure = len(p.IDs)
+	p.HashableIDs = len(p.IDs)
 	for _, md := range p.Media { // blocks from the first medium without a name on cannot be matched
-		if !md.Named {
-			p.Sure = md.Offset
+		if !md.HasName {
+			p.HashableIDs = md.Offset
 			if p.Exact {
 				p.Exact, p.Why = false, md.unnamed()
 			}
 			break
 		}
 	}
-	if from, why := m.notInEvents(&p, q.adapter, req); why != "" {
-		p.Sure, p.Exact, p.Why = from, false, why
+	if from, why := m.eventsAmbiguous(&p, q.adapter, req); why != "" {
+		p.HashableIDs, p.Exact, p.Why = from, false, why
 	}
 	return p, nil
 }
 
-// notInEvents returns why events of this release are ambiguous for a prompt, "" if they are not: blocks of equal token ids but
+// eventsAmbiguous returns why events of this release are ambiguous for a prompt, "" if they are not: blocks of equal token ids but
 // different pictures, salts or adapters look the same in them. Blocks from token from on cannot be matched.
-func (m *Model) notInEvents(p *Prompt, lora string, req *body.Request) (from int, why string) {
+func (m *Model) eventsAmbiguous(p *Prompt, lora string, req *body.Request) (from int, why string) {
 	r, extra := &m.rules, req.Fields["extra_key"]
 	switch {
-	case !r.EventsTellMedia && p.Salt != "":
+	case !r.EventsIncludeMedia && p.Salt != "":
 		return 0, "this release's events do not tell media and salts apart"
-	case !r.EventsTellMedia && len(p.Media) > 0:
+	case !r.EventsIncludeMedia && len(p.Media) > 0:
 		return p.Media[0].Offset, "this release's events do not tell media and salts apart"
 	case m.Server.Dynamo():
 	case r.TakesExtraKey && extra.Exists() && extra.Type != gjson.Null && extra.Raw != `""`:
 		return 0, "SGLang's events do not tell an extra_key"
-	case !r.EventsTellSalt && p.Salt != "":
+	case !r.EventsIncludeSalt && p.Salt != "":
 		return 0, "this release's events do not tell salts apart"
-	case !r.EventsTellAdapter && lora != "":
+	case !r.EventsIncludeAdapter && lora != "":
 		return 0, "this release's events do not tell adapters apart"
 	}
 	return 0, ""
@@ -240,7 +240,7 @@ func (m *Model) notInEvents(p *Prompt, lora string, req *body.Request) (from int
 // Locals appends the prompt's local hashes for blocks of blockSize tokens to dst. lora is an adapter's name or "".
 func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	if p.locals != nil {
-		own := rules.Prompt{IDs: p.IDs[:p.Sure], BlockSize: blockSize, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
+		own := rules.Prompt{IDs: p.IDs[:p.HashableIDs], BlockSize: blockSize, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
 		for i := range p.Media {
 			md := &p.Media[i]
 			own.Media = append(own.Media, rules.Span{Offset: md.Offset, Length: md.Length, Key: md.Key, Name: md.Name})
@@ -252,12 +252,12 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	for i := range p.Media {
 		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
 	}
-	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
+	return block.Locals(dst, p.IDs[:p.HashableIDs], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
 }
 
 // SameBlocks reports whether q has the same blocks as p for every block size and adapter: the same ids and media, keyed by the same
 // rule.
 func (p *Prompt) SameBlocks(q *Prompt) bool {
-	return p.Salt == q.Salt && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.Sure], q.IDs[:q.Sure]) &&
+	return p.Salt == q.Salt && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.HashableIDs], q.IDs[:q.HashableIDs]) &&
 		slices.EqualFunc(p.Media, q.Media, func(a, b Medium) bool { return a.Offset == b.Offset && a.Length == b.Length && a.Key == b.Key })
 }

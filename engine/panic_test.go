@@ -25,8 +25,8 @@ func TestPanicCostsOneMedium(t *testing.T) {
 		body := fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`+
 			`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}},%s,{"type":"text","text":"What?"}]}]}`, data, media)
 		p, _ := read(t, m, "/v1/messages", body)
-		if p.Exact || p.Why != inexactPanic || len(p.Media) != 2 || !p.Media[0].Known || p.Media[1].Known || p.Sure < p.Media[0].Offset+p.Media[0].Length {
-			t.Errorf("exact %v (%s), %d of %d tokens, %+v", p.Exact, p.Why, p.Sure, len(p.IDs), p.Media)
+		if p.Exact || p.Why != inexactPanic || len(p.Media) != 2 || !p.Media[0].HasFacts || p.Media[1].HasFacts || p.HashableIDs < p.Media[0].Offset+p.Media[0].Length {
+			t.Errorf("exact %v (%s), %d of %d tokens, %+v", p.Exact, p.Why, p.HashableIDs, len(p.IDs), p.Media)
 		}
 		if told.Load() != int32(n+1) {
 			t.Errorf("told %d times", told.Load())
@@ -36,10 +36,10 @@ func TestPanicCostsOneMedium(t *testing.T) {
 
 // TestPanicBeside: a panic in the background goroutine ends the wait at once and frees its slot.
 func TestPanicBeside(t *testing.T) {
-	x := newLocals(func() {})
+	x := newLocalFiles(func() {})
 	told := make(chan string, 1)
 	var none []int
-	for range 2 * localsAtOnce {
+	for range 2 * maxOpenFiles {
 		if n, ok := inBackground(t.Context(), &x, func(where string, _ error) { told <- where }, func() int { return none[1] }); ok {
 			t.Fatalf("found %d", n)
 		}

@@ -59,7 +59,7 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	whys, errs := make([]string, len(list)), make([]error, len(list))
 	var remote sync.WaitGroup // remote media are fetched in parallel
 	for i := range list {
-		one := func() { found[i], whys[i], errs[i] = q.guarded(ctx, &list[i]) }
+		one := func() { found[i], whys[i], errs[i] = q.readGuarded(ctx, &list[i]) }
 		if len(list) > 1 && isRemote(q.body, &list[i]) {
 			remote.Go(one)
 		} else {
@@ -78,8 +78,8 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	return found, why, nil
 }
 
-// guarded reads one medium unless the request's time is over. A panic costs only that medium.
-func (q *mediaReader) guarded(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
+// readGuarded reads one medium unless the request's time is over. A panic costs only that medium.
+func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
 	if q.draft.Over() {
 		return Medium{Modality: in.Modality}, inexactTime, nil
 	}
@@ -107,7 +107,7 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 	if why, err = q.identify(ctx, &md, &m); why != "" || err != nil {
 		return md, why, err
 	}
-	md.Known = true
+	md.HasFacts = true
 	if err := q.sample(&md, &m.Item); err != nil {
 		return md, "", err
 	}
@@ -119,13 +119,13 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 // fromUUID resolves a medium that is only a uuid: the engine has the picture in its cache, or answers with an error.
 func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 	ok := false
-	if q.callByName(md, m); m.HasUUID && md.Named {
+	if q.callByName(md, m); m.HasUUID && md.HasName {
 		md.Facts, ok = q.first.Get(md.Name)
 	}
 	if !ok || q.Server.MMProcessorCacheGB == 0 {
 		return &Refused{Status: 400, Reason: "media without data, under a uuid that the engine has not seen"}
 	}
-	md.Known = true
+	md.HasFacts = true
 	return nil
 }
 
@@ -157,13 +157,13 @@ func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
 		from = strconv.FormatUint(md.Alias, 16)
 	}
 	q.callByName(md, m)
-	if md.later = m.Later; !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.Named) {
-		md.ident = q.ident(md, q.draft.MMKwargs, q.draft.MediaIOKwargs, from)
-		if learned, known := q.Media.learned.name(md.ident); known {
-			md.Name, md.Named, md.learned, md.Key = learned, true, true, q.key(learned)
+	if md.namePending = m.Later; !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.HasName) {
+		md.nameKey = q.nameKey(md, q.draft.MMKwargs, q.draft.MediaIOKwargs, from)
+		if learned, known := q.Media.learned.name(md.nameKey); known {
+			md.Name, md.HasName, md.learned, md.Key = learned, true, true, q.key(learned)
 		}
 	}
-	if q.Server.TowerLoRA && q.adapter == "" && md.Named && md.Name == "" {
+	if q.Server.TowerLoRA && q.adapter == "" && md.HasName && md.Name == "" {
 		return &Refused{Status: 500, Reason: "an empty uuid, with --enable-tower-connector-lora"}
 	}
 	if byClient && q.Server.MMProcessorCacheGB > 0 { // under one name the engine keeps the features of the first picture
@@ -182,7 +182,7 @@ func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 	}
 	m.ID, m.Mode, m.Bytes, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, len(md.edits) > 0
 	q.keys.Name(m)
-	switch md.Name, md.Named = m.Name, m.Named; {
+	switch md.Name, md.HasName = m.Name, m.Named; {
 	case !m.Named:
 	case m.Key != 0:
 		md.Alias, md.Key = md.Key, m.Key
@@ -202,7 +202,7 @@ func (q *mediaReader) key(name string) uint64 {
 
 // unnamed returns the reason why a medium has no name.
 func (md *Medium) unnamed() string {
-	if md.later {
+	if md.namePending {
 		return inexactLater
 	}
 	return inexactUnnamed
@@ -214,7 +214,7 @@ func sizes(found []Medium, turn bool) []vision.Media {
 	for i := range found {
 		md := &found[i]
 		out[i].Modality = strings.TrimSuffix(md.Modality, "_embeds")
-		if !md.Known { // any size will do: the prompt is cut before it
+		if !md.HasFacts { // any size will do: the prompt is cut before it
 			out[i].Width, out[i].Height = 448, 448
 			continue
 		}

@@ -171,8 +171,8 @@ func (s *Server) checkValues(f *faults) {
 	f.when(err != nil, "time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
 }
 
-// Foreign lists the keys that only vLLM has and that differ from base (nil: the defaults), if the engine is another one.
-func (s *Server) Foreign(base *Server) (keys []string) {
+// VLLMOnlyKeys lists the keys that only vLLM has and that differ from base (nil: the defaults), if the engine is another one.
+func (s *Server) VLLMOnlyKeys(base *Server) (keys []string) {
 	if s.Rules().VLLMKeys {
 		return nil
 	}

@@ -77,7 +77,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 			last := *m
 			last.Source = mmhash.Source{}
 			q.callByName(md, &last)
-			md.Name, md.Named = "", false
+			md.Name, md.HasName = "", false
 		}
 		return why, err
 	}
@@ -134,7 +134,7 @@ func (m *Model) fetch(ctx context.Context, link string, md *Medium) (src mmhash.
 		if md.Modality == "image" && (f.IsVideo() || f.Format == mmhash.Stream || f.Tokens > 0 && !m.rules.TakesEmbeddingFiles) {
 			return src, "", unreadable
 		}
-		return mmhash.Stored(func() []byte { file, _ := fetcher.Bytes(f.ID); return file }), "", nil
+		return mmhash.FromLoader(func() []byte { file, _ := fetcher.Bytes(f.ID); return file }), "", nil
 	}
 	md.Facts, _ = fetcher.Last(link)
 	var e *fetch.Error

@@ -64,8 +64,8 @@ func TestTRTLLMNames(t *testing.T) {
 			}
 			p := read()
 			if !inline {
-				if p.Exact || p.Why != inexactLater || p.Sure != p.Media[0].Offset {
-					t.Fatalf("first sight: exact %v, %q, %d of %d tokens", p.Exact, p.Why, p.Sure, len(p.IDs))
+				if p.Exact || p.Why != inexactLater || p.HashableIDs != p.Media[0].Offset {
+					t.Fatalf("first sight: exact %v, %q, %d of %d tokens", p.Exact, p.Why, p.HashableIDs, len(p.IDs))
 				}
 				for end := time.Now().Add(10 * time.Second); !p.Exact && time.Now().Before(end); time.Sleep(time.Millisecond) {
 					p = read()

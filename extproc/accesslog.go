@@ -24,7 +24,7 @@ import (
 //
 // Entries carry the request header x-sightline-id, the decision's id. Other entry types, and entries without an id (requests that
 // were not ours, or that Envoy sent on without us), are counted and dropped. Envoy loses entries while we are down, and entries
-// of two Envoy threads may come in any order: joiner removes repeated and late ones. Reports on another replica's decision are
+// of two Envoy threads may come in any order: outcomeFilter removes repeated and late ones. Reports on another replica's decision are
 // forwarded to it.
 
 // tokenUsageKey is the metadata of the filter ai_protocol_manager (Envoy 1.40), with the engine's own token counts.
@@ -88,7 +88,7 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()
 		readUsage(common.GetMetadata(), &o)
 	}
-	if o.Phase != router.Failed && !s.ended.admit(o) { // a worker may fail a request twice, and after its end was reported
+	if o.Phase != router.Failed && !s.outcomes.admit(o) { // a worker may fail a request twice, and after its end was reported
 		s.metrics.entries.WithLabelValues("repeated or late").Inc()
 		return
 	}
@@ -122,7 +122,7 @@ func (s *Server) lost(source uint64) {
 
 // Reported processes a report forwarded by another replica like one from Envoy.
 func (s *Server) Reported(o router.Outcome) {
-	if o.Phase != router.Lost && !s.ended.admit(o) {
+	if o.Phase != router.Lost && !s.outcomes.admit(o) {
 		s.metrics.entries.WithLabelValues("repeated or late").Inc()
 		return
 	}
@@ -146,12 +146,12 @@ func faultOf(f *accessv3.ResponseFlags) string {
 
 // entrySafely processes an entry; a panic costs only that entry.
 func (s *Server) entrySafely(source uint64, e *accessv3.HTTPAccessLogEntry) {
-	defer s.survive("access log")
+	defer s.recoverPanic("access log")
 	s.logEntry(source, e)
 }
 
 func (s *Server) observeSafely(o router.Outcome) {
-	defer s.survive("observe")
+	defer s.recoverPanic("observe")
 	s.observe(o)
 }
 
@@ -184,36 +184,36 @@ func hostPort(a *corev3.Address) string {
 }
 
 const (
-	maxID        = 64      // longer ids are not ours
-	joinCapacity = 1 << 16 // requests remembered; at 1000 a second more than a minute's worth
+	maxID           = 64      // longer ids are not ours
+	maxSeenOutcomes = 1 << 16 // requests remembered; at 1000 a second more than a minute's worth
 )
 
-// joiner lets every fact through once: a start for each worker tried, the end, and nothing after the end. It remembers the last
+// outcomeFilter lets every fact through once: a start for each worker tried, the end, and nothing after the end. It remembers the last
 // capacity requests at about 200 bytes each. Entries of a request that it has evicted pass again; the router has forgotten that
 // request too by then, and drops them.
-type joiner struct {
+type outcomeFilter struct {
 	mu   sync.Mutex
-	seen *simplelru.LRU[string, joined]
+	seen *simplelru.LRU[string, seenOutcome]
 }
 
-type joined struct {
+type seenOutcome struct {
 	addr  string // the worker of the last start
 	ended bool
 }
 
-func newJoiner(capacity int) *joiner {
-	seen, _ := simplelru.NewLRU[string, joined](capacity, nil) // fails only for a capacity below 1
-	return &joiner{seen: seen}
+func newOutcomeFilter(capacity int) *outcomeFilter {
+	seen, _ := simplelru.NewLRU[string, seenOutcome](capacity, nil) // fails only for a capacity below 1
+	return &outcomeFilter{seen: seen}
 }
 
 // admit reports whether an outcome is new.
-func (j *joiner) admit(o router.Outcome) bool {
+func (j *outcomeFilter) admit(o router.Outcome) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	seen, known := j.seen.Peek(o.ID)
 	if known && (seen.ended || o.Phase == router.Started && seen.addr == o.Addr) {
 		return false
 	}
-	j.seen.Add(o.ID, joined{addr: o.Addr, ended: o.Phase == router.Ended})
+	j.seen.Add(o.ID, seenOutcome{addr: o.Addr, ended: o.Phase == router.Ended})
 	return true
 }

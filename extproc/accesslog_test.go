@@ -174,7 +174,7 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			fl, index := fleet.New(now), indexer.New(indexer.Options{})
 			fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort(worker+":8000"), "m", 0,
 				func(int) indexer.SlotID { return index.Join(indexer.SlotOptions{}) })})
-			rt := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+			rt := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 				Fleet: fl, Index: index, PredictedTTL: time.Minute, Now: now})
 			r := newRig(t, always(pick), Options{})
 			heard := 0
@@ -207,7 +207,7 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			}
 			ids := []string{"A", "B", "C", "D", "E"}
 			for i, id := range ids {
-				rt.Place(id, "m", &engine.Prompt{IDs: slices.Repeat([]uint32{uint32(i)}, 100), Sure: 100, Exact: true})
+				rt.Place(id, "m", &engine.Prompt{IDs: slices.Repeat([]uint32{uint32(i)}, 100), HashableIDs: 100, Exact: true})
 			}
 			ctx, breaks := context.WithCancel(t.Context())
 			upstream, downstream := open(t.Context()), open(ctx)
@@ -233,7 +233,7 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 }
 
 func TestJoinerIsBounded(t *testing.T) {
-	j := newJoiner(100)
+	j := newOutcomeFilter(100)
 	for i := range 1000 {
 		if !j.admit(router.Outcome{ID: fmt.Sprint(i), Phase: router.Started}) {
 			t.Fatalf("%d: not admitted", i)

@@ -41,8 +41,8 @@ const (
 // refused replaces the reason in metrics and metadata for requests that we answered instead of a worker.
 const refused = string(router.RefusedByUs)
 
-// choice lists the headers by which a server at the target picks a worker or a rank. Each is set or removed.
-var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank, HeaderPrefiller, HeaderEncoder, HeaderSource}
+// choiceHeaders lists the headers by which a server at the target picks a worker or a rank. Each is set or removed.
+var choiceHeaders = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank, HeaderPrefiller, HeaderEncoder, HeaderSource}
 
 // noBody is the mode override by which Envoy does not send us the body. Envoy replaces each body mode by its value here: NONE for
 // request and response; other modes keep theirs.
@@ -54,27 +54,27 @@ var (
 	overrideNoBody = encode(&extprocv3.ProcessingResponse{ModeOverride: noBody})
 )
 
-// pass is the answer to a request that is not ours: it removes steering headers that the client may have sent, and does not
+// passAnswer is the answer to a request that is not ours: it removes steering headers that the client may have sent, and does not
 // request the body.
-func (t *terms) pass() encoded {
+func (t *streamSettings) passAnswer() encoded {
 	m := make(mutation, 0, 256)
-	m.remove(t.smuggled()...)
+	m.remove(t.headersToRemove()...)
 	m.remove(HeaderReason, HeaderID)
 	m.remove(t.foreign...)
 	return t.unread(m, nil)
 }
 
-// smuggled lists the headers that must be removed if we set none of them.
-func (t *terms) smuggled() []string {
-	names := append([]string{t.Header, t.second()}, choice...)
+// headersToRemove lists the headers that must be removed if we set none of them.
+func (t *streamSettings) headersToRemove() []string {
+	names := append([]string{t.Header, t.secondHeader()}, choiceHeaders...)
 	if t.Mode != Sightline {
 		names = append(names, HeaderEndpoint, HeaderSubset)
 	}
 	return names
 }
 
-// second returns the name of the header with the second choice.
-func (t *terms) second() string { return t.Header + "-2" }
+// secondHeader returns the name of the header with the second choice.
+func (t *streamSettings) secondHeader() string { return t.Header + "-2" }
 
 // encode encodes constant messages, which cannot fail.
 func encode(m proto.Message) encoded {
@@ -82,18 +82,20 @@ func encode(m proto.Message) encoded {
 	return b
 }
 
-// atBody returns a decision as the answer to the body.
-func (t *terms) atBody(d router.Decision) encoded {
-	return decided(fieldBodyResponse, t.steer(d), t.metadata(d))
+// bodyAnswer returns a decision as the answer to the body.
+func (t *streamSettings) bodyAnswer(d router.Decision) encoded {
+	return decisionAnswer(fieldBodyResponse, t.steer(d), t.metadata(d))
 }
 
-// atHeaders returns a decision as the answer to the headers, without requesting the body.
-func (t *terms) atHeaders(d router.Decision) encoded { return t.unread(t.steer(d), t.metadata(d)) }
+// headersAnswer returns a decision as the answer to the headers, without requesting the body.
+func (t *streamSettings) headersAnswer(d router.Decision) encoded {
+	return t.unread(t.steer(d), t.metadata(d))
+}
 
 // unread answers the headers without requesting the body, unless Envoy does not allow that: a full-duplex body must pass through
 // here, and a gateway with the endpoint-picker protocol does not permit an override.
-func (t *terms) unread(headers mutation, metadata members) encoded {
-	a := decided(fieldHeadersResponse, headers, metadata)
+func (t *streamSettings) unread(headers mutation, metadata members) encoded {
+	a := decisionAnswer(fieldHeadersResponse, headers, metadata)
 	if !t.duplex && !t.strict {
 		a = append(a, overrideNoBody...)
 	}
@@ -104,7 +106,7 @@ func (t *terms) unread(headers mutation, metadata members) encoded {
 // header is missing (1.40 moves on). With one worker it is that worker again, and the attempt after that goes to any. Without a
 // target (no worker is known, or the request is left alone), all steering headers are removed and Envoy's fallback takes the
 // request.
-func (t *terms) steer(d router.Decision) mutation {
+func (t *streamSettings) steer(d router.Decision) mutation {
 	m := make(mutation, 0, 768)
 	m.set(HeaderID, d.ID)
 	m.set(HeaderReason, string(d.Reason))
@@ -113,7 +115,7 @@ func (t *terms) steer(d router.Decision) mutation {
 		m.set(HeaderSession, d.Session)
 	}
 	if len(d.Targets) == 0 {
-		m.remove(t.smuggled()...)
+		m.remove(t.headersToRemove()...)
 		return m
 	}
 	if t.Mode != Sightline {
@@ -124,10 +126,10 @@ func (t *terms) steer(d router.Decision) mutation {
 		second = d.Targets[1]
 	}
 	if t.strict {
-		m.remove(t.Header, t.second())
+		m.remove(t.Header, t.secondHeader())
 	} else {
 		m.set(t.Header, first.Addr)
-		m.set(t.second(), second.Addr)
+		m.set(t.secondHeader(), second.Addr)
 	}
 	if t.Mode != Sightline {
 		m.set(HeaderEndpoint, ranked(d))
@@ -180,7 +182,7 @@ func header(name, value string) *corev3.HeaderValueOption {
 
 // metadata returns the dynamic metadata about the decision for access logs and the stats logger, as
 // %DYNAMIC_METADATA(sightline:reason)%, and the endpoints for load balancers that read them there: Istio's has no other source.
-func (t *terms) metadata(d router.Decision) members {
+func (t *streamSettings) metadata(d router.Decision) members {
 	m := make(members, 0, 384)
 	m.text("id", d.ID)
 	m.text("reason", string(d.Reason))
@@ -213,7 +215,7 @@ func (t *terms) metadata(d router.Decision) members {
 }
 
 // refusal answers the client instead of a worker, with an error body in OpenAI's form. In the metadata its reason is refused.
-func (t *terms) refusal(d router.Decision) encoded {
+func (t *streamSettings) refusal(d router.Decision) encoded {
 	d.Reason = router.RefusedByUs
 	code := d.Refuse.Status
 	if code < 400 || code > 599 { // Envoy turns anything below 200 into a 200

@@ -52,8 +52,8 @@ func TestMetadata(t *testing.T) {
 		Sightline:      {MetadataSpace: own},
 		EndpointPicker: {MetadataSpace: own, spaceLB: map[string]any{HeaderEndpoint: all}},
 	} {
-		at := &terms{Route: Route{Mode: mode, Header: HeaderWorker}}
-		for phase, a := range map[string]encoded{"body": at.atBody(d), "headers": at.atHeaders(d), "refusal": at.refusal(router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
+		at := &streamSettings{Route: Route{Mode: mode, Header: HeaderWorker}}
+		for phase, a := range map[string]encoded{"body": at.bodyAnswer(d), "headers": at.headersAnswer(d), "refusal": at.refusal(router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
 			want := want
 			if phase == "refusal" {
 				want = map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "refused", "matched_blocks": 0., "cached_tokens": 0., "prompt_tokens": 0.}}
@@ -66,7 +66,7 @@ func TestMetadata(t *testing.T) {
 }
 
 // ours has the terms of a route of our own envoy.yaml.
-var ours = &terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}
+var ours = &streamSettings{Route: Route{Mode: Sightline, Header: HeaderWorker}}
 
 func TestSteer(t *testing.T) {
 	a := router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}
@@ -91,12 +91,12 @@ func TestSteer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets, Session: c.want[HeaderSession], Encoder: c.want[HeaderEncoder], Source: c.want[HeaderSource]}
-			got := told(decoded(t, ours.atBody(d)).GetRequestBody().GetResponse().GetHeaderMutation())
-			if h := decoded(t, ours.atHeaders(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) || !proto.Equal(h.GetModeOverride(), noBody) {
+			got := told(decoded(t, ours.bodyAnswer(d)).GetRequestBody().GetResponse().GetHeaderMutation())
+			if h := decoded(t, ours.headersAnswer(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) || !proto.Equal(h.GetModeOverride(), noBody) {
 				t.Errorf("at the headers: %v", h)
 			}
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
-			for _, name := range choice {
+			for _, name := range choiceHeaders {
 				if c.want[name] == "" {
 					c.want[name] = "-"
 				}
@@ -118,12 +118,12 @@ func TestSteer(t *testing.T) {
 func TestLeftAlone(t *testing.T) {
 	d := router.Decision{ID: "ID1", Arm: report.Left, Reason: router.Exact, Session: "ID1", WouldBe: router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: 2}}
 	for _, mode := range []Mode{Sightline, Auto} {
-		at := &terms{Route: Route{Mode: mode, Header: HeaderWorker}}
+		at := &streamSettings{Route: Route{Mode: mode, Header: HeaderWorker}}
 		want := map[string]string{HeaderID: "ID1", HeaderReason: "exact", HeaderSession: "ID1"}
-		for _, name := range at.smuggled() {
+		for _, name := range at.headersToRemove() {
 			want[name] = "-"
 		}
-		a := decoded(t, at.atBody(d))
+		a := decoded(t, at.bodyAnswer(d))
 		if got := told(a.GetRequestBody().GetResponse().GetHeaderMutation()); !maps.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", mode, got, want)
 		}
@@ -193,7 +193,7 @@ func TestEditedAnswerOnTheWire(t *testing.T) {
 	d := router.Decision{ID: "ID1", Reason: router.Load, Targets: []router.Target{{Addr: "10.0.0.1:1", Rank: -1}}}
 	for _, n := range []int{0, 1, 127, 128, 300_000} {
 		body := bytes.Repeat([]byte("z"), n)
-		wire, err := codec{}.Marshal(&edited{answer: ours.atBody(d), body: cut(body, 16384)})
+		wire, err := codec{}.Marshal(&edited{answer: ours.bodyAnswer(d), body: cut(body, 16384)})
 		if err != nil {
 			t.Fatal(err)
 		}

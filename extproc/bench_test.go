@@ -48,7 +48,7 @@ func benchmarkDecision(b *testing.B, addr string, stock bool, size int) {
 	}
 	if stock {
 		g := grpc.NewServer(grpc.MaxRecvMsgSize(math.MaxInt32))
-		extprocv3.RegisterExternalProcessorServer(g, stockServer{answer: decoded(b, ours.atBody(pick))})
+		extprocv3.RegisterExternalProcessorServer(g, stockServer{answer: decoded(b, ours.bodyAnswer(pick))})
 		go func() { _ = g.Serve(lis) }()
 		defer g.Stop()
 	} else {

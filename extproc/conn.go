@@ -11,14 +11,14 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// numbered numbers Envoy's connections, so that the end of a connection ends the requests asked over it: an Envoy that dies takes
+// numberedListener numbers Envoy's connections, so that the end of a connection ends the requests asked over it: an Envoy that dies takes
 // its requests with it. The number is part of the remote address, which gRPC provides with each stream.
-type numbered struct {
+type numberedListener struct {
 	net.Listener
 	server *Server
 }
 
-func (l *numbered) Accept() (net.Conn, error) {
+func (l *numberedListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err

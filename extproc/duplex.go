@@ -37,11 +37,11 @@ func (c *call) fullDuplex() bool {
 			come.add(c.in.body)
 			c.in.body = nil
 			c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
-			switch room := c.book(int64(come.size)); {
+			switch room := c.reserveBody(int64(come.size)); {
 			case come.size > c.opt.MaxBody:
-				return arrivedInTime() && c.giveUp(http.StatusRequestEntityTooLarge, "too large", tooLong)
+				return arrivedInTime() && c.refuseLate(http.StatusRequestEntityTooLarge, "too large", tooLong)
 			case !room && !c.requestEnded:
-				return arrivedInTime() && c.giveUp(http.StatusServiceUnavailable, busy, tooBusy)
+				return arrivedInTime() && c.refuseLate(http.StatusServiceUnavailable, busy, tooBusy)
 			}
 		case c.in.GetRequestTrailers() != nil:
 			trailers, c.requestEnded = true, true
@@ -56,7 +56,7 @@ func (c *call) fullDuplex() bool {
 	}
 	body := come.all()
 	arrived := time.Now()
-	defer func() { c.metrics.took(c.id, time.Since(arrived)) }()
+	defer func() { c.metrics.observeDecision(c.id, time.Since(arrived)) }()
 	d := c.decideBody(pieces(body), arrived)
 	back, err := splice(body, d.Edits)
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *call) fullDuplex() bool {
 		}
 		back, _ = splice(body, nil)
 	}
-	if !c.answer(d, c.atHeaders(d)) {
+	if !c.answer(d, c.headersAnswer(d)) {
 		back.Free()
 		return false
 	}
@@ -74,7 +74,7 @@ func (c *call) fullDuplex() bool {
 		back.Free()
 		return c.send(requestTrailers)
 	}
-	if !c.giveBack(fieldBodyResponse, back, c.requestEnded && !trailers) {
+	if !c.returnBody(fieldBodyResponse, back, c.requestEnded && !trailers) {
 		return false
 	}
 	return !trailers || c.send(requestTrailers)
@@ -117,16 +117,16 @@ func (p *pile) all() mem.BufferSlice {
 
 func (p *pile) free() { p.whole.Free() }
 
-// giveUp refuses a request of which a part has come.
-func (c *call) giveUp(code int, why, message string) bool {
+// refuseLate refuses a request of which a part has come.
+func (c *call) refuseLate(code int, why, message string) bool {
 	c.metrics.gate(unreadable, why)
 	c.refuse(code, message)
 	return false
 }
 
-// giveBack returns a body, or a part of one, in pieces, and frees it. phase says whether it is the request's or the response's,
+// returnBody returns a body, or a part of one, in pieces, and frees it. phase says whether it is the request's or the response's,
 // which ends with it if last is set.
-func (c *call) giveBack(phase protowire.Number, body mem.BufferSlice, last bool) bool {
+func (c *call) returnBody(phase protowire.Number, body mem.BufferSlice, last bool) bool {
 	defer body.Free()
 	for w := walk(body); ; {
 		part := w.take(nil, min(w.left, pieceSize))

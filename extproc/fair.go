@@ -17,8 +17,8 @@ const (
 	maxPriority = 100 // limit of the priority, both ways
 )
 
-// of returns the tenant and the priority of a request. Several tenant headers count as one tenant with all their values.
-func (f Fair) of(hs []*corev3.HeaderValue) (tenant string, priority int) {
+// parse returns the tenant and the priority of a request. Several tenant headers count as one tenant with all their values.
+func (f Fair) parse(hs []*corev3.HeaderValue) (tenant string, priority int) {
 	if f == (Fair{}) {
 		return "", 0
 	}

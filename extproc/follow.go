@@ -12,21 +12,21 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// follow answers all that Envoy sends after the decision, unchanged, until the stream ends: the rest of a full-duplex request,
+// relayRest answers all that Envoy sends after the decision, unchanged, until the stream ends: the rest of a full-duplex request,
 // the beginning of a response of /v1/responses and, in the endpoint-picker protocol, the whole response.
 //
 // That protocol needs no access log: the response's headers name the endpoint that served the request, and the end of the stream
 // is the end of the request. If there is a log nevertheless, each fact counts once. A stream with the response's body lasts as
 // long as the request, so the request counts as started at the first choice until the headers come, and a stream that ends before
 // them was abandoned.
-func (c *call) follow() {
+func (c *call) relayRest() {
 	if c.strict && c.decided && c.answers {
 		c.started()
 	}
 	defer func() {
 		if c.strict && c.decided && (c.code != 0 || c.answers) {
 			o := outcome(c.id, router.Ended)
-			o.Code, o.Answered, o.FirstByte = c.code, c.told, c.firstByte
+			o.Code, o.Answered, o.FirstByte = c.code, c.servedKnown, c.firstByte
 			c.report(o)
 		}
 	}()
@@ -38,7 +38,7 @@ func (c *call) follow() {
 			c.in.body = nil
 			c.requestEnded = m.RequestBody.GetEndOfStream()
 			if c.duplex {
-				ok = c.giveBack(fieldBodyResponse, body, c.requestEnded)
+				ok = c.returnBody(fieldBodyResponse, body, c.requestEnded)
 			} else {
 				body.Free()
 				ok = c.send(requestBody)
@@ -49,22 +49,22 @@ func (c *call) follow() {
 		case *extprocv3.ProcessingRequest_ResponseHeaders:
 			c.responded(m.ResponseHeaders)
 			ok = c.send(responseHeaders)
-			c.learns = c.learns && c.code == http.StatusOK
+			c.wantsAnswerID = c.wantsAnswerID && c.code == http.StatusOK
 		case *extprocv3.ProcessingRequest_ResponseBody:
-			c.learn(m.ResponseBody)
+			c.learnAnswerID(m.ResponseBody)
 			if !c.duplexResponse {
 				ok = c.send(responseBody)
 				break
 			}
 			body := mem.BufferSlice{mem.SliceBuffer(m.ResponseBody.GetBody())}
-			ok = c.giveBack(fieldAnswerResponse, body, m.ResponseBody.GetEndOfStream())
+			ok = c.returnBody(fieldAnswerResponse, body, m.ResponseBody.GetEndOfStream())
 		case *extprocv3.ProcessingRequest_ResponseTrailers:
 			ok = c.send(responseTrailers)
 		default:
 			c.complain("unexpected message", "Envoy sent a second set of request headers on one stream")
 			return
 		}
-		if !ok || !c.strict && !c.learns && c.requestEnded {
+		if !ok || !c.strict && !c.wantsAnswerID && c.requestEnded {
 			return
 		}
 	}
@@ -87,7 +87,7 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 		}
 	}
 	if served, _, _ = strings.Cut(served, ","); served != "" && c.decided {
-		c.served, c.told = canonical(served), true
+		c.served, c.servedKnown = canonical(served), true
 		c.started()
 	}
 }
@@ -106,7 +106,7 @@ func outcome(id string, phase router.Phase) router.Outcome {
 
 // report observes an outcome, unless the access log has reported it already.
 func (c *call) report(o router.Outcome) {
-	if c.ended.admit(o) {
+	if c.outcomes.admit(o) {
 		c.observeSafely(o)
 	}
 }

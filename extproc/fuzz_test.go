@@ -172,7 +172,7 @@ func FuzzGate(f *testing.F) {
 		}
 		h := readHead(list, end, tenants.Header)
 		verdict, reason := h.judge(1<<20, tenants)
-		if _, known := unread[reason]; verdict == unreadable && !known {
+		if _, known := refusals[reason]; verdict == unreadable && !known {
 			t.Fatalf("refused for %q, which has no answer", reason)
 		}
 		plain, _, _ := strings.Cut(asked, "?")

@@ -22,10 +22,10 @@ const (
 	readable   gate = "readable"   // Envoy buffers the body and sends it
 )
 
-// unread has the refusals of requests to an endpoint that takes a prompt, whose body would reach an engine unread, with whatever
+// refusals has the refusals of requests to an endpoint that takes a prompt, whose body would reach an engine unread, with whatever
 // clients must not say. Engines ignore a content-encoding, and read a content-type up to its first semicolon (vLLM 0.32 and
 // SGLang 0.5.23, validate_json_request; FastAPI 0.165). The keys are metric labels.
-var unread = map[string]router.Refusal{
+var refusals = map[string]router.Refusal{
 	"content type":     {Status: http.StatusUnsupportedMediaType, Message: "the content-type is not JSON (want application/json)"},
 	"content encoding": {Status: http.StatusUnsupportedMediaType, Message: "the body is encoded (want no content-encoding)"},
 	"too large":        {Status: http.StatusRequestEntityTooLarge, Message: tooLong},
@@ -37,12 +37,12 @@ var unread = map[string]router.Refusal{
 // unreadPath refuses a request whose body is not read, if none may pass unread.
 var unreadPath = router.Refusal{Status: http.StatusForbidden, Message: "this path accepts no request bodies here"}
 
-// bodiless lists the methods whose requests have no body that an engine's server reads; envoy.yaml.tmpl has the same.
-var bodiless = []string{"GET", "HEAD", "OPTIONS", "DELETE"}
+// bodilessMethods lists the methods whose requests have no body that an engine's server reads; envoy.yaml.tmpl has the same.
+var bodilessMethods = []string{"GET", "HEAD", "OPTIONS", "DELETE"}
 
 // passesUnread reports whether the body of a request that is not ours would reach a worker unread without being allowed.
 func (h *head) passesUnread(allowed []string) bool {
-	return !h.cancels() && !h.noBody && !slices.Contains(bodiless, h.method) && !slices.Contains(allowed, h.path)
+	return !h.cancels() && !h.noBody && !slices.Contains(bodilessMethods, h.method) && !slices.Contains(allowed, h.path)
 }
 
 // maxSession limits what is kept of a client's session id, in bytes.

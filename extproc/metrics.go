@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// took records how long a decision took, with its id as exemplar.
-func (m *metrics) took(id string, d time.Duration) {
+// observeDecision records how long a decision took, with its id as exemplar.
+func (m *metrics) observeDecision(id string, d time.Duration) {
 	m.latency.(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), prometheus.Labels{"decision_id": id})
 }
 

@@ -54,22 +54,22 @@ func (h *head) cancels() bool {
 	return id != "" && h.path == steering.Responses+"/"+id+"/cancel"
 }
 
-// learn looks for the id in the next piece of a response, and reports it with the worker that served the response.
-func (c *call) learn(piece *extprocv3.HttpBody) {
-	if !c.learns {
+// learnAnswerID looks for the id in the next piece of a response, and reports it with the worker that served the response.
+func (c *call) learnAnswerID(piece *extprocv3.HttpBody) {
+	if !c.wantsAnswerID {
 		return
 	}
-	c.answered = append(c.answered, piece.GetBody()[:min(len(piece.GetBody()), maxBeginning-len(c.answered))]...)
-	last := len(c.answered) == maxBeginning || piece.GetEndOfStream()
-	if !last && c.searched+len(c.answered) > maxLooks*len(c.answered) {
+	c.responseBegin = append(c.responseBegin, piece.GetBody()[:min(len(piece.GetBody()), maxBeginning-len(c.responseBegin))]...)
+	last := len(c.responseBegin) == maxBeginning || piece.GetEndOfStream()
+	if !last && c.searched+len(c.responseBegin) > maxLooks*len(c.responseBegin) {
 		return
 	}
-	c.searched += len(c.answered)
-	id := answerID(c.answered)
+	c.searched += len(c.responseBegin)
+	id := answerID(c.responseBegin)
 	if id == "" && !last {
 		return
 	}
-	c.learns, c.answered = false, nil
+	c.wantsAnswerID, c.responseBegin = false, nil
 	if id != "" {
 		o := outcome(c.id, router.Started)
 		o.Addr, o.Answer = c.served, id

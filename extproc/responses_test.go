@@ -31,24 +31,24 @@ func TestAnswerID(t *testing.T) {
 			t.Errorf("%.80q: %q, want %q", text, got, want)
 		}
 	}
-	c := call{learns: true}
+	c := call{wantsAnswerID: true}
 	for range maxBeginning / 1000 {
-		c.learn(&extprocv3.HttpBody{Body: make([]byte, 1000)})
+		c.learnAnswerID(&extprocv3.HttpBody{Body: make([]byte, 1000)})
 	}
-	if len(c.answered) != maxBeginning/1000*1000 || !c.learns {
-		t.Errorf("%d bytes kept", len(c.answered))
+	if len(c.responseBegin) != maxBeginning/1000*1000 || !c.wantsAnswerID {
+		t.Errorf("%d bytes kept", len(c.responseBegin))
 	}
-	if c.learn(&extprocv3.HttpBody{Body: make([]byte, 1000)}); c.answered != nil || c.learns {
-		t.Errorf("%d bytes kept of an answer that does not tell", len(c.answered))
+	if c.learnAnswerID(&extprocv3.HttpBody{Body: make([]byte, 1000)}); c.responseBegin != nil || c.wantsAnswerID {
+		t.Errorf("%d bytes kept of an answer that does not tell", len(c.responseBegin))
 	}
 }
 
 // A worker that sends its answer byte by byte costs a multiple of its bytes, not their square, and the id is found nevertheless.
 func TestAnswerInSmallPieces(t *testing.T) {
 	for name, text := range map[string]string{"an object": `{"output":"` + strings.Repeat("x", 2*maxBeginning), "one line": "data: " + strings.Repeat(`{"a":`, maxBeginning), "empty lines": strings.Repeat("\n", 2*maxBeginning)} {
-		c := call{learns: true}
-		for i := 0; c.learns; i++ {
-			c.learn(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
+		c := call{wantsAnswerID: true}
+		for i := 0; c.wantsAnswerID; i++ {
+			c.learnAnswerID(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
 		}
 		if c.searched > (maxLooks+1)*maxBeginning {
 			t.Errorf("%s: %d bytes searched of %d", name, c.searched, maxBeginning)
@@ -57,12 +57,12 @@ func TestAnswerInSmallPieces(t *testing.T) {
 	var got router.Outcome
 	server := &Server{observe: func(o router.Outcome) { got = o }}
 	const text = `{"object":"response","id":"resp_1"`
-	c := call{Server: server, id: "d", served: "w:1", learns: true}
+	c := call{Server: server, id: "d", served: "w:1", wantsAnswerID: true}
 	for i := range text {
-		if !c.learns {
+		if !c.wantsAnswerID {
 			t.Fatalf("%q is learned of %q", got.Answer, text[:i])
 		}
-		c.learn(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
+		c.learnAnswerID(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})
 	}
 	if got.Answer != "resp_1" || got.Addr != "w:1" {
 		t.Errorf("%+v", got)

@@ -68,8 +68,8 @@ const (
 	spaceSubset    = "envoy.lb.subset_hint"
 )
 
-// terms are the settings of one stream: its route, and what its first message says.
-type terms struct {
+// streamSettings are the settings of one stream: its route, and what its first message says.
+type streamSettings struct {
 	Route
 	strict         bool     // strict endpoint-picker protocol
 	only           []string // the subset hint: ip:port or ip; nil: none
@@ -79,9 +79,9 @@ type terms struct {
 	foreign        []string // steering headers of the client that we never set; none behind our own envoy.yaml
 }
 
-// termsOf reads a stream's terms. An invalid setting is complained about and keeps its default.
-func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest) terms {
-	t := terms{Route: s.opt.Route}
+// termsOf reads a stream's settings. An invalid setting is complained about and keeps its default.
+func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest) streamSettings {
+	t := streamSettings{Route: s.opt.Route}
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		read := func(key, or string) string {
 			if v := md.Get(key); len(v) > 0 {
@@ -119,14 +119,14 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 
 // steered lists the names of client headers that are in package steering's table and that no answer sets or removes by itself. A
 // request id stays if it cannot hold an address: most gateways create one themselves.
-func (t *terms) steered(hs []*corev3.HeaderValue) (names []string) {
-	own := []string{HeaderID, HeaderReason, HeaderEndpoint, HeaderSubset, t.Header, t.second()}
+func (t *streamSettings) steered(hs []*corev3.HeaderValue) (names []string) {
+	own := []string{HeaderID, HeaderReason, HeaderEndpoint, HeaderSubset, t.Header, t.secondHeader()}
 	for _, kv := range hs {
 		name := kv.GetKey()
 		if !strings.HasPrefix(name, "x-") { // all names of the table do, few of a request's
 			continue
 		}
-		answered := slices.Contains(own, name) || slices.Contains(choice, name) || name == "x-request-id" && isToken(value(kv))
+		answered := slices.Contains(own, name) || slices.Contains(choiceHeaders, name) || name == "x-request-id" && isToken(value(kv))
 		listed := func(h steering.Header) bool { return h.Match(name) }
 		if !answered && slices.ContainsFunc(steering.Headers, listed) && !slices.Contains(names, name) {
 			names = append(names, name)

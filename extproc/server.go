@@ -107,14 +107,14 @@ type Options struct {
 
 // Server serves Envoy on one listener: ext_proc, access logs, endpoint discovery and gRPC health checks.
 type Server struct {
-	decide  Decide
-	observe Observe
-	opt     Options
-	log     *zap.Logger                                  // sampled: each message once a minute
-	models  atomic.Pointer[extprocv3.ProcessingResponse] // nil: workers answer for themselves
-	metrics *metrics
-	ended   *joiner
-	sources atomic.Uint64 // number of connections so far
+	decide   Decide
+	observe  Observe
+	opt      Options
+	log      *zap.Logger                                  // sampled: each message once a minute
+	models   atomic.Pointer[extprocv3.ProcessingResponse] // nil: workers answer for themselves
+	metrics  *metrics
+	outcomes *outcomeFilter
+	sources  atomic.Uint64 // number of connections so far
 
 	// inFlight is the bytes of bodies in memory, maxInFlight its limit: beyond it requests are answered with 503, so that a burst
 	// of large uploads cannot exhaust memory. What gRPC has received of an incomplete message does not count: with buffered
@@ -123,10 +123,10 @@ type Server struct {
 	maxInFlight int64
 	lingers     time.Duration // see call.linger
 
-	grpc     *grpc.Server
-	health   *health.Server
-	begun    sync.Once // set by Ready or by a stop, whichever is first
-	stopping chan struct{}
+	grpc      *grpc.Server
+	health    *health.Server
+	readyOnce sync.Once // set by Ready or by a stop, whichever is first
+	stopping  chan struct{}
 
 	// The embedded stubs answer methods that this server does not implement.
 	extprocv3.UnimplementedExternalProcessorServer
@@ -172,7 +172,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 			return zapcore.NewSamplerWithOptions(c, sampledPeriod, 1, 0)
 		})),
 		metrics:     m,
-		ended:       newJoiner(joinCapacity),
+		outcomes:    newOutcomeFilter(maxSeenOutcomes),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
 		lingers:     lingers,
 		grpc:        newGRPC(opt, m),
@@ -199,7 +199,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 
 // Ready ends Options.Starting. Earlier requests are answered too.
 func (s *Server) Ready() {
-	s.begun.Do(func() { s.setReadiness(healthpb.HealthCheckResponse_SERVING) })
+	s.readyOnce.Do(func() { s.setReadiness(healthpb.HealthCheckResponse_SERVING) })
 }
 
 func (s *Server) setReadiness(to healthpb.HealthCheckResponse_ServingStatus) {
@@ -253,7 +253,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	stopped := make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		s.begun.Do(func() {}) // a later Ready has no effect
+		s.readyOnce.Do(func() {}) // a later Ready has no effect
 		s.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 		s.setReadiness(healthpb.HealthCheckResponse_NOT_SERVING)
 		time.Sleep(s.opt.Drain)
@@ -263,7 +263,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer hard.Stop()
 		s.grpc.GracefulStop()
 	})
-	err := s.grpc.Serve(&numbered{Listener: lis, server: s})
+	err := s.grpc.Serve(&numberedListener{Listener: lis, server: s})
 	if !unhook() {
 		<-stopped
 	}

@@ -37,7 +37,7 @@ import (
 // protocol does the stream continue to the response (follow.go).
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	s.metrics.streams.Inc()
-	defer s.survive("stream")
+	defer s.recoverPanic("stream")
 
 	c := call{Server: s, stream: stream, id: s.opt.Instance + newID(), opened: time.Now()}
 	defer c.close()
@@ -45,22 +45,22 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	if !c.receive() || !s.canServe(&c.in.ProcessingRequest) {
 		return nil
 	}
-	c.terms = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
+	c.streamSettings = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream(), s.opt.Tenants.Header)
-	c.tenant, c.priority = s.opt.Fair.of(headers.GetHeaders().GetHeaders())
+	c.tenant, c.priority = s.opt.Fair.parse(headers.GetHeaders().GetHeaders())
 	if header := s.opt.Tenants.Header; header != "" {
 		c.foreign = append(c.foreign, header) // its value must not reach the worker
 	}
 	c.head.path = strings.TrimPrefix(c.head.path, c.Path)
 	if list := c.askedModels(); list != nil && !c.strict { // in the endpoint-picker protocol every request gets an endpoint
 		s.metrics.gate(notOurs, "models")
-		c.settled = true
+		c.answerSent = true
 		c.send(list)
 		return nil
 	}
 	verdict, reason := c.head.judge(s.opt.MaxBody, &s.opt.Tenants)
-	if verdict == readable && !c.room() {
+	if verdict == readable && !c.hasRoom() {
 		s.metrics.gate(unreadable, busy)
 		c.refuse(http.StatusServiceUnavailable, tooBusy)
 		return nil
@@ -72,20 +72,20 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	}
 
 	c.in.Reset() // the headers are processed, and the body may take long to arrive
-	c.learns = c.head.path == steering.Responses && verdict == readable && (c.answers || !c.duplex)
+	c.wantsAnswerID = c.head.path == steering.Responses && verdict == readable && (c.answers || !c.duplex)
 	goOn := false
 	switch {
 	case c.head.stored() != "":
 		d := c.decideBody(nil, time.Now())
-		goOn = c.answer(d, c.atHeaders(d))
+		goOn = c.answer(d, c.headersAnswer(d))
 	case verdict == unreadable:
-		c.refuse(unread[reason].Status, unread[reason].Message)
+		c.refuse(refusals[reason].Status, refusals[reason].Message)
 	case verdict == notOurs && !c.strict:
-		c.settled = true
-		goOn = c.send(c.pass())
+		c.answerSent = true
+		goOn = c.send(c.passAnswer())
 	case verdict != readable:
 		d := c.decideUnread(reason)
-		goOn = c.answer(d, c.atHeaders(d))
+		goOn = c.answer(d, c.headersAnswer(d))
 	case c.duplex:
 		goOn = c.fullDuplex()
 	default:
@@ -93,8 +93,8 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	}
 	c.close() // release the body: the response may take minutes
 	c.trace()
-	if goOn && (c.strict || c.learns || c.duplex && !c.requestEnded) {
-		c.follow()
+	if goOn && (c.strict || c.wantsAnswerID || c.duplex && !c.requestEnded) {
+		c.relayRest()
 	}
 	if goOn && c.decided && !c.strict {
 		c.linger()
@@ -121,7 +121,7 @@ func (c *call) linger() {
 // call is one stream, which is one client request.
 type call struct {
 	*Server
-	terms
+	streamSettings
 	stream   extprocv3.ExternalProcessor_ProcessServer
 	in       inbound // the last received message
 	head     head
@@ -132,26 +132,26 @@ type call struct {
 	traced   *traced // nil: not requested, or no decision
 	booked   int64   // bytes of this body in Server.inFlight
 
-	patience sync.Mutex // guards the two below: the body against its timeout
+	bodyMu   sync.Mutex // guards the two below: the body against its timeout
 	bodyHere bool
 	bodyLate bool // the client was answered: the body took too long
 
-	settled      bool // an answer was sent, so the stream's end lets nothing pass unread
-	requestEnded bool // Envoy has sent the whole request
-	code         int  // status of the response, once it has begun
-	decided      bool // a decision was sent
-	learns       bool // the response's id is still to be learned (responses.go)
-	served       string
-	told         bool   // the response named the worker that served it, so its status is the worker's
-	answered     []byte // beginning of the response, while learns
-	searched     int    // bytes searched for the id; a byte that is searched twice counts twice
-	firstByte    time.Duration
+	answerSent    bool // an answer was sent, so the stream's end lets nothing pass unread
+	requestEnded  bool // Envoy has sent the whole request
+	code          int  // status of the response, once it has begun
+	decided       bool // a decision was sent
+	wantsAnswerID bool // the response's id is still to be learned (responses.go)
+	served        string
+	servedKnown   bool   // the response named the worker that served it, so its status is the worker's
+	responseBegin []byte // beginning of the response, while wantsAnswerID
+	searched      int    // bytes searched for the id; a byte that is searched twice counts twice
+	firstByte     time.Duration
 }
 
 // close releases the body. It may be called again.
 func (c *call) close() {
 	c.in.free()
-	c.book(0)
+	c.reserveBody(0)
 }
 
 // receive waits for Envoy's next message; it returns false if there is none.
@@ -165,15 +165,15 @@ func (c *call) receive() bool {
 	return err == nil
 }
 
-// book sets the bytes of the call's body that are in memory to n. It returns false if all bodies together exceed the limit. What
+// reserveBody sets the bytes of the call's body that are in memory to n. It returns false if all bodies together exceed the limit. What
 // a client announces and does not send does not count.
-func (c *call) book(n int64) bool {
+func (c *call) reserveBody(n int64) bool {
 	n, c.booked = n-c.booked, n
 	return c.inFlight.Add(n) <= c.maxInFlight
 }
 
-// room reports whether a body may come. A quarter of the limit is reserved for bodies that announce few bytes.
-func (c *call) room() bool {
+// hasRoom reports whether a body may come. A quarter of the limit is reserved for bodies that announce few bytes.
+func (c *call) hasRoom() bool {
 	most := c.maxInFlight
 	if c.head.contentLength < 0 || c.head.contentLength > fewBytes {
 		most -= most / 4
@@ -195,7 +195,7 @@ const (
 
 // refuse answers the client instead of routing: a body that cannot be read here could carry what clients must not say.
 func (c *call) refuse(code int, why string) {
-	c.settled = true
+	c.answerSent = true
 	d := router.Decision{ID: c.id, Refuse: &router.Refusal{Status: code, Message: why}}
 	c.metrics.answered(d)
 	c.send(c.refusal(d))
@@ -205,7 +205,7 @@ func (c *call) refuse(code int, why string) {
 // that ends with OK for "go on", whatever failure_mode_allow says; a stream that gRPC ended because a message was too large is an
 // error to Envoy.
 func (c *call) failClosed() {
-	if c.opt.RefuseUnread && !c.settled && c.stream.Context().Err() == nil {
+	if c.opt.RefuseUnread && !c.answerSent && c.stream.Context().Err() == nil {
 		c.refuse(http.StatusServiceUnavailable, unreadBody)
 	}
 }
@@ -215,8 +215,8 @@ func (c *call) failClosed() {
 // already.
 func (c *call) awaitBody() (arrived func() bool) {
 	timer := time.AfterFunc(c.opt.BodyTimeout, func() {
-		c.patience.Lock()
-		defer c.patience.Unlock()
+		c.bodyMu.Lock()
+		defer c.bodyMu.Unlock()
 		if c.bodyHere {
 			return
 		}
@@ -226,8 +226,8 @@ func (c *call) awaitBody() (arrived func() bool) {
 	})
 	return func() bool {
 		timer.Stop()
-		c.patience.Lock()
-		defer c.patience.Unlock()
+		c.bodyMu.Lock()
+		defer c.bodyMu.Unlock()
 		c.bodyHere = true
 		return !c.bodyLate
 	}
@@ -236,7 +236,7 @@ func (c *call) awaitBody() (arrived func() bool) {
 // buffered requests the body, which comes in one message, and answers it.
 func (c *call) buffered() bool {
 	ask := sendBody
-	if c.learns {
+	if c.wantsAnswerID {
 		ask = sendBodyAndAnswer
 	}
 	if !c.send(ask) {
@@ -254,14 +254,14 @@ func (c *call) buffered() bool {
 	}
 	arrived := time.Now()
 	c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
-	c.book(int64(c.in.body.Len()))
+	c.reserveBody(int64(c.in.body.Len()))
 	d := c.decideBody(pieces(c.in.body), arrived)
-	defer func() { c.metrics.took(c.id, time.Since(arrived)) }()
+	defer func() { c.metrics.observeDecision(c.id, time.Since(arrived)) }()
 	if len(d.Edits) == 0 || d.Refuse != nil {
-		return c.answer(d, c.atBody(d))
+		return c.answer(d, c.bodyAnswer(d))
 	}
 	body, err := splice(c.in.body, d.Edits)
-	form := c.atBody(d)
+	form := c.bodyAnswer(d)
 	if err != nil {
 		c.failed("edit", err)
 		return !c.opt.RefuseUnread && c.answer(d, form)
@@ -310,7 +310,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 		ctx, cancel = context.WithDeadline(ctx, arrived.Add(c.opt.EnvoyWaits/2))
 	}
 	defer cancel()
-	d := c.safely(ctx, &router.Request{
+	d := c.decideSafely(ctx, &router.Request{
 		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
 		Only: c.only, Session: c.head.session, FirstToken: c.head.firstToken, Tenant: c.tenant, Priority: c.priority, Salt: c.opt.Tenants.salt(&c.head), Body: body,
 	})
@@ -326,7 +326,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	return d
 }
 
-func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Decision) {
+func (s *Server) decideSafely(ctx context.Context, req *router.Request) (d router.Decision) {
 	defer func() {
 		if d.ID == "" {
 			d = router.Decision{ID: req.ID, Reason: router.Load, Why: "internal error"}
@@ -335,7 +335,7 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 			}
 		}
 	}()
-	defer s.survive("decide")
+	defer s.recoverPanic("decide")
 	d = s.decide(ctx, req)
 	d.ID = req.ID
 	return d
@@ -344,7 +344,7 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 // answer sends a decision, as form, and withdraws it if Envoy is gone, since no access log entry will then report its end. It
 // returns false if nothing more is to be sent on this stream.
 func (c *call) answer(d router.Decision, form any) bool {
-	c.settled = true
+	c.answerSent = true
 	c.metrics.answered(d)
 	if c.traced != nil {
 		c.traced.decision = d
@@ -390,9 +390,9 @@ func (s *Server) complain(what, cure string) {
 	s.log.Error("ext_proc: "+cure, zap.String("seen", what))
 }
 
-// survive is deferred around code that reads hostile input: it counts and logs a panic and stops it. Only runtime errors are
+// recoverPanic is deferred around code that reads hostile input: it counts and logs a panic and stops it. Only runtime errors are
 // shown, since another panic's value might quote a prompt.
-func (s *Server) survive(where string) {
+func (s *Server) recoverPanic(where string) {
 	p := recover()
 	if p == nil {
 		return

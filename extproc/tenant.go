@@ -15,11 +15,11 @@ type Tenants struct {
 	Required bool   // refuse a request without the header; otherwise all such requests share one cache
 }
 
-// salted lists the endpoints whose requests take a cache_salt (vLLM 0.32, the protocol.py of each below vllm/entrypoints/openai).
+// saltedEndpoints lists the endpoints whose requests take a cache_salt (vLLM 0.32, the protocol.py of each below vllm/entrypoints/openai).
 // Anthropic's has no such field, and vLLM ignores it there.
-var salted = []string{steering.Chat, steering.Completions, steering.Responses}
+var saltedEndpoints = []string{steering.Chat, steering.Completions, steering.Responses}
 
-// judge returns why a request cannot get its tenant's salt, as a key of unread; "" if it can.
+// judge returns why a request cannot get its tenant's salt, as a key of refusals; "" if it can.
 func (t *Tenants) judge(h *head) string {
 	switch {
 	case t.Header == "":
@@ -27,7 +27,7 @@ func (t *Tenants) judge(h *head) string {
 		return "tenants"
 	case t.Required && len(h.tenants) == 0:
 		return "no tenant"
-	case len(h.tenants) > 0 && !slices.Contains(salted, h.path):
+	case len(h.tenants) > 0 && !slices.Contains(saltedEndpoints, h.path):
 		return "tenant's path"
 	}
 	return ""

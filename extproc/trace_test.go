@@ -73,7 +73,7 @@ func TestTraces(t *testing.T) {
 			}
 			reg := prometheus.NewRegistry()
 			tracer, err := trace.Start(trace.Options{Endpoint: lis.Addr().String(), Insecure: true, Sample: test.sample, Log: zap.NewNop(), Metrics: reg,
-				Told: func(string) (router.Recent, bool) { return told, true }})
+				Recent: func(string) (router.Recent, bool) { return told, true }})
 			if err != nil {
 				t.Fatal(err)
 			}

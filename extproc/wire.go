@@ -36,8 +36,8 @@ const (
 	fieldStruct          = 5 // Value.struct_value
 )
 
-// decided returns an answer for the phase with this field number; metadata may be empty.
-func decided(phase protowire.Number, headers mutation, metadata members) encoded {
+// decisionAnswer returns an answer for the phase with this field number; metadata may be empty.
+func decisionAnswer(phase protowire.Number, headers mutation, metadata members) encoded {
 	const heads = 32 // tags and lengths around both
 	a := make(encoded, 0, len(headers)+len(metadata)+heads+len(overrideNoBody))
 	return metadata.appendTo(append(nested(a, len(headers), phase, fieldCommon, fieldHeaderMutation), headers...))

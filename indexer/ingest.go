@@ -11,7 +11,7 @@ import (
 //
 // An engine hash that is held already with the same content is stored again (a further copy, if the slot counts copies); with
 // other content it moves to the new content. Blocks for which there is no memory are counted as dropped and make the slot
-// partial; that is not an error. Errors: ErrUnknownParent (not for a partial slot), ErrElsewhere, ErrOwnParent, ErrMalformed,
+// partial; that is not an error. Errors: ErrUnknownParent (not for a partial slot), ErrOtherPart, ErrOwnParent, ErrMalformed,
 // ErrUnknownSlot; nothing is stored then. Cost: about 0.1 µs a block, no allocation except for the index's own growth.
 func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	if len(engineHashes) != len(locals) || tier >= Tiers {
@@ -44,9 +44,9 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 		}
 	}
 	if elsewhere {
-		s.elsewhere(tier, engineHashes)
+		s.dropOtherPart(tier, engineHashes)
 		s.mu.Unlock()
-		return ErrElsewhere
+		return ErrOtherPart
 	}
 	s.stores.Add(1)
 	all, noRoom := len(engineHashes), false

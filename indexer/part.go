@@ -13,9 +13,9 @@ import (
 // is assumed to belong to another part.
 type Part struct{ Number, Of int }
 
-// ErrElsewhere is returned by Store if the index holds a part: the blocks begin a prompt of another part, or follow a block that
+// ErrOtherPart is returned by Store if the index holds a part: the blocks begin a prompt of another part, or follow a block that
 // is not held.
-var ErrElsewhere = errors.New("a block of another part")
+var ErrOtherPart = errors.New("a block of another part")
 
 // Holds reports whether prompts with that first block belong to the part. All processes agree on it.
 func (p Part) Holds(first uint64) bool {
@@ -35,19 +35,19 @@ func ParsePart(text string) (p Part, err error) {
 			p.Of, err = strconv.Atoi(of)
 		}
 	}
-	if !ok || err != nil || p.Number < 1 || p.Number > p.Of || p.Of > mostParts {
-		return Part{}, fmt.Errorf("%q is not a part (want one such as 1/2, the first of two, of %d at most)", text, mostParts)
+	if !ok || err != nil || p.Number < 1 || p.Number > p.Of || p.Of > maxParts {
+		return Part{}, fmt.Errorf("%q is not a part (want one such as 1/2, the first of two, of %d at most)", text, maxParts)
 	}
 	return p, nil
 }
 
-const mostParts = 1000
+const maxParts = 1000
 
 // Part returns the share of all prompts that the index holds.
 func (x *Index) Part() Part { return x.part }
 
-// elsewhere removes blocks of another part: their engine hashes no longer stand for what the slot held under them.
-func (s *slot) elsewhere(tier Tier, engineHashes []uint64) {
+// dropOtherPart removes blocks of another part: their engine hashes no longer stand for what the slot held under them.
+func (s *slot) dropOtherPart(tier Tier, engineHashes []uint64) {
 	for part := range slices.Chunk(engineHashes, sliceBlocks) {
 		s.remove(tier, part)
 	}

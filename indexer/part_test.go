@@ -22,7 +22,7 @@ func TestPart(t *testing.T) {
 			half := length / 2
 			first := x.Store(slot, GPU, 0, false, hashes[:half], locals[:half])
 			then := x.Store(slot, GPU, hashes[half-1], true, hashes[half:], locals[half:])
-			if elsewhere := !p.Holds(locals[0]); elsewhere != errors.Is(first, ErrElsewhere) || elsewhere != errors.Is(then, ErrElsewhere) {
+			if elsewhere := !p.Holds(locals[0]); elsewhere != errors.Is(first, ErrOtherPart) || elsewhere != errors.Is(then, ErrOtherPart) {
 				t.Fatalf("%v: %v, %v", elsewhere, first, then)
 			}
 		}
@@ -51,7 +51,7 @@ func TestPart(t *testing.T) {
 	for ; p.Holds(theirs); theirs++ {
 	}
 	_ = x.Store(slot, GPU, 0, false, []uint64{7}, []uint64{mine})
-	if err := x.Store(slot, GPU, 0, false, []uint64{7}, []uint64{theirs}); !errors.Is(err, ErrElsewhere) || x.HeldBlocks(slot) != 0 {
+	if err := x.Store(slot, GPU, 0, false, []uint64{7}, []uint64{theirs}); !errors.Is(err, ErrOtherPart) || x.HeldBlocks(slot) != 0 {
 		t.Errorf("%v, %d blocks held", err, x.HeldBlocks(slot))
 	}
 	for text, want := range map[string]Part{"": {}, "1/1": {1, 1}, "2/3": {2, 3}, "0/2": {}, "3/2": {}, "1/": {}, "one": {}, "1/1001": {}} {

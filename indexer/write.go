@@ -21,7 +21,7 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 	for done := 0; ; {
 		want, got := 0, 0
 		if node != root {
-			want, got = w.goOn(node, off, near, engineHashes, locals, done)
+			want, got = w.extendChain(node, off, near, engineHashes, locals, done)
 		}
 		if want == 0 {
 			if node, want, got = w.branch(node, off, engineHashes, locals, done); node == root {
@@ -38,9 +38,9 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 	}
 }
 
-// goOn records the blocks from index done on as held from an offset of a node on: those that the node has there, and more at its
+// extendChain records the blocks from index done on as held from an offset of a node on: those that the node has there, and more at its
 // end if it can grow. It returns how many these are and how many fit. If there are none, it has counted a child there.
-func (w *writer) goOn(id uint32, off int, near uint32, engineHashes, locals []uint64, done int) (want, got int) {
+func (w *writer) extendChain(id uint32, off int, near uint32, engineHashes, locals []uint64, done int) (want, got int) {
 	sh := w.x.shardOfNode(id)
 	w.shard = sh
 	sh.lock.Lock()

@@ -9,7 +9,7 @@ import (
 // IdentifyEmbeddings reads a file of embeddings. Its table of contents is at its end, so text is decoded into a copy. A *Refusal
 // means that the bytes were not available; with a tensor.ErrFormat, ID and Bytes are set nevertheless.
 func IdentifyEmbeddings(src Source) (f Facts, err error) {
-	src = src.here()
+	src = src.loaded()
 	size := 0
 	for _, p := range src.pieces {
 		size += len(p)

@@ -36,11 +36,11 @@ func Base64(pieces [][]byte) Source { return Source{pieces: pieces, form: formBa
 // File returns the source of the given bytes.
 func File(pieces ...[]byte) Source { return Source{pieces: pieces, form: formFile} }
 
-// Stored returns the source of a file that load reads when its bytes are needed. load returns nil if they are no longer available.
-func Stored(load func() []byte) Source { return Source{form: formFile, load: load} }
+// FromLoader returns the source of a file that load reads when its bytes are needed. load returns nil if they are no longer available.
+func FromLoader(load func() []byte) Source { return Source{form: formFile, load: load} }
 
-// here returns the source with its bytes in memory.
-func (s Source) here() Source {
+// loaded returns the source with its bytes in memory.
+func (s Source) loaded() Source {
 	if s.load == nil {
 		return s
 	}
@@ -65,7 +65,7 @@ var (
 
 // Decode returns the file's bytes, a copy unless the Source is one piece of a file. size is the size that Identify returned.
 func (s Source) Decode(size int64) ([]byte, error) {
-	s = s.here()
+	s = s.loaded()
 	if s.form == formFile && len(s.pieces) == 1 {
 		return s.pieces[0], nil
 	}
@@ -84,7 +84,7 @@ func (c *copier) take(p []byte) bool { *c = append(*c, p...); return true }
 // stream writes the file's bytes to w in pieces of at most outSize bytes.
 func (s Source) stream(d *decoder, w sink) error {
 	if s.form == formFile {
-		for _, p := range s.here().pieces {
+		for _, p := range s.loaded().pieces {
 			for len(p) > 0 {
 				k := min(len(p), outSize)
 				if !w.take(p[:k]) {

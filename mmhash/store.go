@@ -46,7 +46,7 @@ func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
 // error.
 func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Recipe) ([]string, error) {
 	names := make([]string, len(recipes))
-	var todo namers
+	var todo multiDigest
 	var at []int
 	var keys [][32]byte
 	for i, r := range recipes {
@@ -82,13 +82,13 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 // errGone means that a picture's bytes are no longer in memory.
 var errGone = errors.New("the picture's bytes are not here any more")
 
-// namers feeds several digests in one pass.
-type namers struct {
+// multiDigest feeds several digests in one pass.
+type multiDigest struct {
 	digests []*name.Digest
 	n       int64
 }
 
-func (d *namers) take(p []byte) bool {
+func (d *multiDigest) take(p []byte) bool {
 	d.n += int64(len(p))
 	for _, n := range d.digests {
 		n.Write(p)

@@ -13,15 +13,15 @@ import (
 
 // settings holds what a request says, besides its messages, about rendering the template.
 type settings struct {
-	tools      template.Value // as templates see them; None if there are none
-	documents  template.Value
-	kwargs     *template.Dict // chat_template_kwargs; nil: none
-	effort     template.Value // reasoning_effort; None: not given
-	source     string         // the request's own template; "": the server's
-	likeOwn    bool           // the request's template gets contents in the form of the model's own
-	generate   bool           // add_generation_prompt
-	goOn       bool           // continue_final_message
-	addSpecial bool           // add the tokenizer's own BOS and EOS
+	tools         template.Value // as templates see them; None if there are none
+	documents     template.Value
+	kwargs        *template.Dict // chat_template_kwargs; nil: none
+	effort        template.Value // reasoning_effort; None: not given
+	source        string         // the request's own template; "": the server's
+	ownFormat     bool           // the request's template gets contents in the form of the model's own
+	generate      bool           // add_generation_prompt
+	continueFinal bool           // continue_final_message
+	addSpecial    bool           // add the tokenizer's own BOS and EOS
 }
 
 // chat reads /v1/chat/completions.
@@ -118,7 +118,7 @@ func (m *Model) settings(req *body.Request) (s settings, err error) {
 			return s, err
 		}
 	}
-	s.goOn = BoolField(req, "continue_final_message", false)
+	s.continueFinal = BoolField(req, "continue_final_message", false)
 	if dialect.PromptFlags {
 		s.generate = BoolField(req, "add_generation_prompt", true)
 		s.addSpecial = BoolField(req, "add_special_tokens", false)
@@ -145,7 +145,7 @@ func (m *Model) kwargsAsFields(s *settings) error {
 		if !v.IsString() {
 			return Refuse("chat_template is not valid text")
 		}
-		s.source, s.likeOwn = v.Text(), true
+		s.source, s.ownFormat = v.Text(), true
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (m *Model) converse(req *body.Request, messages []body.Message, s settings,
 		if err != nil {
 			return err
 		}
-		text, err := m.conversation(r, turns, s.goOn)
+		text, err := m.conversation(r, turns, s.continueFinal)
 		if err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 		if t, err = m.compile(s.source); err != nil {
 			return nil, Refuse("chat_template of the request does not compile")
 		}
-		if s.likeOwn && m.plain != nil {
+		if s.ownFormat && m.plain != nil {
 			t.openai = m.plain.openai
 		}
 	}
@@ -228,7 +228,7 @@ func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 // render converts the turns as the engine does and renders them as one prompt of the draft.
 func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	m, t := r.m, r.t
-	messages, tail, err := m.opt.Dialect.Messages(r, turns, s.goOn)
+	messages, tail, err := m.opt.Dialect.Messages(r, turns, s.continueFinal)
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	}
 	call := template.Chat{Messages: template.NewList(messages...), Tools: s.tools, Documents: s.documents,
 		AddGenerationPrompt: s.generate, Vars: m.variables(t, &s), Done: d.done}
-	if s.goOn && !m.opt.Dialect.ContinuesBehind {
+	if s.continueFinal && !m.opt.Dialect.ContinuesBehind {
 		call.ContinueFinal = "content"
 	}
 	text, err := t.Apply(make([]byte, 0, size), &call)

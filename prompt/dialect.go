@@ -59,7 +59,7 @@ type Dialect struct {
 
 	// Part reads one content part of a chat. ok is false if the part does not reach the prompt.
 	Part func(r *Reader, p *body.Part) (it Item, ok bool, err error)
-	// Messages converts the turns to the template's messages. tail is appended to the rendered text (ContinuesBehind); goOn means
+	// Messages converts the turns to the template's messages. tail is appended to the rendered text (ContinuesBehind); continueFinal means
 	// that the last message is to be continued.
 	Messages func(r *Reader, turns []Turn, goOn bool) (list []template.Value, tail string, err error)
 	// Tools converts a chat's tools to the template's, None if there are none.

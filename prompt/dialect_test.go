@@ -25,7 +25,7 @@ func stub() Dialect {
 		},
 		Messages: func(_ *Reader, turns []Turn, _ bool) (list []template.Value, tail string, err error) {
 			for _, t := range turns {
-				list = append(list, template.NewDict(2).Set("role", template.String(t.Role)).Set("content", template.String(Joined(t.Items, "|"))).Value())
+				list = append(list, template.NewDict(2).Set("role", template.String(t.Role)).Set("content", template.String(JoinText(t.Items, "|"))).Value())
 			}
 			return list, "", nil
 		},

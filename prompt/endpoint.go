@@ -24,7 +24,7 @@ type Draft struct {
 	keepsHead, side         bool            // keep the first ones; the request said which
 	done                    <-chan struct{} // closed when the request's time is over; nil: never
 	most                    int             // bound of the ids made of one prompt; 0, while a model is loaded: none
-	refuses                 bool            // the engine refuses longer prompts
+	engineRefuses           bool            // the engine refuses longer prompts
 	room                    int             // ids left for the texts of the prompt that is being expanded
 	long                    bool            // the prompt has more ids than that
 	partial                 bool            // a pattern of the tokenizer took too long on one of the texts

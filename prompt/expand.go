@@ -64,7 +64,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 
 // cut returns the result for a prompt that ran out of time or was too long, from the leading ids known by then, without media.
 func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
-	if d.long && d.refuses {
+	if d.long && d.engineRefuses {
 		return Expanded{}, Refuse(whyTooLong)
 	}
 	if len(p.Media) > 0 || d.truncate > 0 {
@@ -81,8 +81,8 @@ const maxTokens = 1 << 21
 
 // bound sets how many ids are made of one prompt: as many as the engine accepts, if it refuses more.
 func (d *Draft) bound(maxModelLen int) {
-	d.refuses = maxModelLen > 0 && d.truncate == 0
-	if d.most = maxModelLen; !d.refuses {
+	d.engineRefuses = maxModelLen > 0 && d.truncate == 0
+	if d.most = maxModelLen; !d.engineRefuses {
 		d.most = max(maxModelLen, maxTokens)
 	}
 }
@@ -173,7 +173,7 @@ func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded
 	switch {
 	case errors.As(err, &refused):
 		return Expanded{}, &Refused{Status: refused.Status, Reason: "media that the engine refuses for their sizes, number or place"}
-	case errors.As(err, &open) && open.TooMany && d.refuses:
+	case errors.As(err, &open) && open.TooMany && d.engineRefuses:
 		return Expanded{}, Refuse(whyTooLong)
 	case errors.As(err, &open) && open.TooMany:
 		return Expanded{IDs: out, Spans: spans, Why: ErrLong.Reason}, nil

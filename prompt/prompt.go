@@ -78,7 +78,7 @@ var (
 	ErrEndpoint      = &Unpredicted{"endpoint whose prompts are not read"}
 	ErrStored        = &Unpredicted{"request that goes on from a response stored in the server"}
 	ErrPart          = &Unpredicted{"request with an item whose place in the prompt is not known"}
-	ErrMany          = &Unpredicted{body.ErrMany.Error()}
+	ErrTooMany       = &Unpredicted{body.ErrTooMany.Error()}
 	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
 	ErrLong          = &Unpredicted{fmt.Sprintf("prompt of more than %d tokens", maxTokens)}

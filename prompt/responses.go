@@ -48,8 +48,8 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 		return r.render(append(turns, TextTurn("user", text)), s, d)
 	}
 	items, err := req.Body.Messages(input)
-	if errors.Is(err, body.ErrMany) {
-		return ErrMany
+	if errors.Is(err, body.ErrTooMany) {
+		return ErrTooMany
 	}
 	if err != nil || len(items) == 0 {
 		return Refuse("input is empty, or holds what is not an object")
@@ -61,7 +61,7 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 		}
 	}
 	if unfinished(&items[len(items)-1], r.Body) {
-		s.goOn, s.generate = true, false
+		s.continueFinal, s.generate = true, false
 	}
 	return r.render(turns, s, d)
 }

@@ -43,8 +43,8 @@ func TextTurn(role, text string) Turn {
 	return Turn{Role: role, Kind: body.Text, Items: []Item{{Text: text}}}
 }
 
-// Prose returns the turn's only text; ok is false if the content is a list or null.
-func (t *Turn) Prose() (text string, ok bool) {
+// SingleText returns the turn's only text; ok is false if the content is a list or null.
+func (t *Turn) SingleText() (text string, ok bool) {
 	if t.Kind != body.Text {
 		return "", false
 	}
@@ -64,8 +64,8 @@ type Reader struct {
 	m     *Model
 	t     *chatTemplate // nil if none is rendered
 	media []Medium
-	count map[string]int // of media, by modality
-	tally body.Tally     // of parts in lists that are not a message's content
+	count map[string]int   // of media, by modality
+	tally body.PartCounter // of parts in lists that are not a message's content
 }
 
 // reader returns a Reader for a request whose chat is rendered by t; nil: by no template.
@@ -164,7 +164,7 @@ func (r *Reader) contentParts(list gjson.Result) ([]body.Part, error) {
 		err = r.tally.Add(parts)
 	}
 	if err != nil {
-		return nil, ErrMany
+		return nil, ErrTooMany
 	}
 	return parts, nil
 }
@@ -261,8 +261,8 @@ func ToolReference(name string) template.Value {
 	return template.NewDict(2).Set("type", template.String("tool_reference")).Set("name", template.String(name)).Value()
 }
 
-// Joined joins the items' texts, without the empty ones.
-func Joined(items []Item, sep string) string {
+// JoinText joins the items' texts, without the empty ones.
+func JoinText(items []Item, sep string) string {
 	texts := make([]string, 0, len(items))
 	for _, it := range items {
 		if it.Medium == nil && it.Text != "" {

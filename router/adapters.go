@@ -18,25 +18,25 @@ const adapterLoad = 2500
 
 // adapters records which adapters each slot was sent, the last one first.
 type adapters struct {
-	mu sync.Mutex
-	of map[*fleet.Slot][]string
+	mu     sync.Mutex
+	sentTo map[*fleet.Slot][]string
 }
 
-// work returns the cost of loading an adapter on a slot, in tokens. It is doubled if another adapter has to be evicted, since
+// loadCost returns the cost of loading an adapter on a slot, in tokens. It is doubled if another adapter has to be evicted, since
 // that one will be requested again.
-func (a *adapters) work(slot *fleet.Slot, name string, room int) int {
+func (a *adapters) loadCost(slot *fleet.Slot, name string, room int) int {
 	if name == "" {
 		return 0
 	}
-	uses, told := slot.Worker.Uses(name)
+	uses, told := slot.Worker.UsesAdapter(name)
 	if uses {
 		return 0
 	}
-	room = roomOf(room, told)
-	one := cmp.Or(slot.Loading(), adapterLoad)
+	room = adapterCapacity(room, told)
+	one := cmp.Or(slot.AdapterLoadTokens(), adapterLoad)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch has := a.of[slot]; {
+	switch has := a.sentTo[slot]; {
 	case slices.Contains(has, name):
 		return 0
 	case len(has) < room:
@@ -45,28 +45,28 @@ func (a *adapters) work(slot *fleet.Slot, name string, room int) int {
 	return 2 * one
 }
 
-// roomOf returns how many adapters a worker has loaded at once: as configured, else as it reports, else one.
-func roomOf(configured, told int) int {
+// adapterCapacity returns how many adapters a worker has loaded at once: as configured, else as it reports, else one.
+func adapterCapacity(configured, told int) int {
 	if configured > 0 {
 		return configured
 	}
 	return max(1, told)
 }
 
-// use records that a slot was sent a request for an adapter.
-func (a *adapters) use(slot *fleet.Slot, name string, room int) {
+// recordSent records that a slot was sent a request for an adapter.
+func (a *adapters) recordSent(slot *fleet.Slot, name string, room int) {
 	if name == "" {
 		return
 	}
-	_, told := slot.Worker.Uses(name)
-	room = roomOf(room, told)
+	_, told := slot.Worker.UsesAdapter(name)
+	room = adapterCapacity(room, told)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	has := slices.DeleteFunc(a.of[slot], func(n string) bool { return n == name })
-	a.of[slot] = slices.Insert(has, 0, name)[:min(len(has)+1, room)]
-	for s := range a.of { // workers that have left
+	has := slices.DeleteFunc(a.sentTo[slot], func(n string) bool { return n == name })
+	a.sentTo[slot] = slices.Insert(has, 0, name)[:min(len(has)+1, room)]
+	for s := range a.sentTo { // workers that have left
 		if !s.Worker.Present() {
-			delete(a.of, s)
+			delete(a.sentTo, s)
 		}
 	}
 }

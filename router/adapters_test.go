@@ -36,10 +36,10 @@ func TestAdaptersStay(t *testing.T) {
 	}
 	slot := w.slots[0]
 	for _, use := range []string{"x", "y", "x", "z"} {
-		w.adapters.use(slot, use, 2)
+		w.adapters.recordSent(slot, use, 2)
 	}
 	for name, want := range map[string]int{"": 0, "x": 0, "z": 0, "y": 2 * adapterLoad} {
-		if got := w.adapters.work(slot, name, 2); got != want {
+		if got := w.adapters.loadCost(slot, name, 2); got != want {
 			t.Errorf("%q costs %d, want %d", name, got, want)
 		}
 	}
@@ -64,7 +64,7 @@ func TestAdaptersAreListed(t *testing.T) {
 		for _, name := range names {
 			listed[name] = "/" + name
 		}
-		w.slots[i].Worker.TellAdapters(listed)
+		w.slots[i].Worker.SetAdapters(listed)
 	}
 	list(0)
 	list(1, "new")
@@ -85,9 +85,9 @@ func TestAdaptersAreListed(t *testing.T) {
 	if d := ask(); d.Why != "model unknown" {
 		t.Fatalf("%+v", d)
 	}
-	w.slots[2].Worker.TellLoaded([]string{"x"}, 3)
+	w.slots[2].Worker.SetLoadedAdapters([]string{"x"}, 3)
 	for name, want := range map[string]int{"x": 0, "y": adapterLoad} {
-		if got := w.adapters.work(w.slots[2], name, 0); got != want {
+		if got := w.adapters.loadCost(w.slots[2], name, 0); got != want {
 			t.Errorf("%q costs %d, want %d", name, got, want)
 		}
 	}

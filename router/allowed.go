@@ -7,16 +7,16 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// allowed returns the slots that the request may go to: those of the model, or of the pool if the route names one, that have its
+// allowedSlots returns the slots that the request may go to: those of the model, or of the pool if the route names one, that have its
 // adapter and are within the gateway's subset hint.
-func (x *decision) allowed() []*fleet.Slot {
+func (x *decision) allowedSlots() []*fleet.Slot {
 	model := x.req.Pool
 	if model == "" && x.model != nil {
 		model = x.model.Name
 	}
 	slots := x.opt.Fleet.Slots(model)
 	if x.adapter != "" {
-		slots = fleet.With(x.adapter, slots)
+		slots = fleet.WithAdapter(x.adapter, slots)
 	}
 	if x.req.Only == nil {
 		return slots
@@ -35,16 +35,16 @@ func (x *decision) allowed() []*fleet.Slot {
 	return out
 }
 
-// open keeps those allowed slots that may get a request now: of healthy workers, below the limit of requests in flight. If all
+// keepAvailable keeps those allowed slots that may get a request now: of healthy workers, below the limit of requests in flight. If all
 // healthy ones are full, the request is shed, as the endpoint-picker protocol demands. Newcomers that have had their share are
 // left out if others remain. A worker whose trial is due is added, and will be the first choice.
 //
 // If Envoy reports nothing, the number in flight is unknown and the limit refuses nobody. The limit applies neither to a request
 // for a stored answer, which costs nothing, nor to one that is left alone, which is no worker's trial either.
-func (x *decision) open() *Refusal {
-	slots := x.allowed()
+func (x *decision) keepAvailable() *Refusal {
+	slots := x.allowedSlots()
 	well := fleet.Healthy(slots)
-	if !serves(well) {
+	if !anyServes(well) {
 		well = slots
 	}
 	x.known, x.slots, x.trial, x.opened = slots, well, nil, true
@@ -59,28 +59,28 @@ func (x *decision) open() *Refusal {
 				x.slots = append(x.slots, s)
 			}
 		}
-		if !serves(x.slots) && len(well) > 0 {
-			if !x.left() {
-				return x.full()
+		if !anyServes(x.slots) && len(well) > 0 {
+			if !x.isUnsteered() {
+				return x.refuseFull()
 			}
 			x.slots = well
 		}
 	}
 	x.mem.eased = slices.Grow(x.mem.eased[:0], len(x.slots))
-	x.slots = fleet.Eased(x.slots, x.mem.eased, x.now)
-	if len(well) == len(slots) || x.left() {
+	x.slots = fleet.WithoutNewcomers(x.slots, x.mem.eased, x.now)
+	if len(well) == len(slots) || x.isUnsteered() {
 		return nil
 	}
 	for _, s := range slots {
-		if s.Worker == x.trial || x.trial == nil && !x.aside && hasRoom(s) && s.Worker.Try(x.now) {
+		if s.Worker == x.trial || x.trial == nil && !x.dryRun && hasRoom(s) && s.Worker.ClaimTrial(x.now) {
 			x.trial, x.slots = s.Worker, append(x.slots, s)
 		}
 	}
 	return nil
 }
 
-// serves reports whether one of the slots may serve a request, rather than only prefill it.
-func serves(slots []*fleet.Slot) bool {
+// anyServes reports whether one of the slots may serve a request, rather than only prefill it.
+func anyServes(slots []*fleet.Slot) bool {
 	return slices.ContainsFunc(slots, func(s *fleet.Slot) bool { return s.Worker.Role != fleet.Prefill })
 }
 
@@ -89,26 +89,26 @@ func serves(slots []*fleet.Slot) bool {
 func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	silent, _ := x.opt.Fleet.Silent()
 	return func(s *fleet.Slot) bool {
-		if x.maxInFlight <= 0 || silent != fleet.Speaks || s.Worker.Role == fleet.Prefill {
+		if x.maxInFlight <= 0 || silent != fleet.NotSilent || s.Worker.Role == fleet.Prefill {
 			return true
 		}
 		load := s.Load(x.now)
-		return load.Places() < x.most(s)
+		return load.Places() < x.maxInFlightOf(s)
 	}
 }
 
-// most returns how many requests a slot may have.
-func (x *decision) most(s *fleet.Slot) int {
-	if s.Worker.Most > 0 {
-		return s.Worker.Most
+// maxInFlightOf returns how many requests a slot may have.
+func (x *decision) maxInFlightOf(s *fleet.Slot) int {
+	if s.Worker.MaxInFlight > 0 {
+		return s.Worker.MaxInFlight
 	}
 	return x.maxInFlight
 }
 
-// inTurn runs choose, which books. With a limit, decisions run one at a time, since two at once would take the same last place,
+// withAdmissionLock runs choose, which books. With a limit, decisions run one at a time, since two at once would take the same last place,
 // and slots that filled up since open are left out.
-func (x *decision) inTurn(choose func()) {
-	if x.maxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 || x.left() {
+func (x *decision) withAdmissionLock(choose func()) {
+	if x.maxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 || x.isUnsteered() {
 		choose()
 		return
 	}
@@ -121,11 +121,11 @@ func (x *decision) inTurn(choose func()) {
 			open = append(open, s)
 		}
 	}
-	if x.slots = open; !serves(open) {
-		x.refuse(x.full())
+	if x.slots = open; !anyServes(open) {
+		x.refuse(x.refuseFull())
 		return
 	}
-	if refusal := x.unfair(); refusal != nil {
+	if refusal := x.refuseUnfair(); refusal != nil {
 		x.refuse(refusal)
 		return
 	}

@@ -281,7 +281,7 @@ func TestNewcomer(t *testing.T) {
 func TestOthersRequests(t *testing.T) {
 	w := newWorld(t, 2)
 	w.limit(1)
-	w.opt.Fleet.Workers()[0].Slots[0].Tell(fleet.Told{Running: 60, Lasts: time.Hour}, w.now)
+	w.opt.Fleet.Workers()[0].Slots[0].SetReport(fleet.LoadReport{Running: 60, ValidFor: time.Hour}, w.now)
 	for i, want := range []string{"w1", "w0"} {
 		if d := w.decide(chatBody("m", fmt.Sprintf("%q", text(100, uint64(i))))); d.Refuse != nil || d.Targets[0].Worker != want {
 			t.Errorf("request %d: %+v, want %s", i, d, want)
@@ -295,11 +295,11 @@ func TestOthersRequests(t *testing.T) {
 // TestUsageNotTold checks that a worker that does not report its KV cache usage is neither preferred nor avoided for it.
 func TestUsageNotTold(t *testing.T) {
 	cands := []choose.Candidate{{Usage: 0.2}, {Usage: -1}, {Usage: 0.6}}
-	if evenUsage(cands); cands[1].Usage != 0.4 || cands[0].Usage != 0.2 {
+	if fillMissingUsage(cands); cands[1].Usage != 0.4 || cands[0].Usage != 0.2 {
 		t.Errorf("%+v", cands)
 	}
 	cands = []choose.Candidate{{Usage: -1}, {Usage: -1}}
-	if evenUsage(cands); cands[0].Usage != 0 || cands[1].Usage != 0 {
+	if fillMissingUsage(cands); cands[0].Usage != 0 || cands[1].Usage != 0 {
 		t.Errorf("%+v", cands)
 	}
 }

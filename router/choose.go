@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	ranks          = 8    // candidates that are ranked
-	mostTargets    = 3    // targets sent to Envoy
-	mostMedia      = 64   // media of a prompt that influence a choice
+	maxRanked      = 8    // candidates that are ranked
+	maxTargets     = 3    // targets sent to Envoy
+	maxMedia       = 64   // media of a prompt that influence a choice
 	unknownPicture = 1000 // tokens assumed for a picture of unknown size: about 1280×720 for most families
 	othersPrefill  = 1000 // queued tokens assumed for another sender's request at a prefill-only worker: 500 to 2,000 work as well
 )
@@ -32,9 +32,9 @@ const (
 
 // blocks are the hashes that one class looks up.
 type blocks struct {
-	wanted        bool // the class has workers
+	hasWorkers    bool // the class has workers
 	locals, chain []uint64
-	told          bool            // another replica said who holds the prompt
+	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
 
@@ -44,11 +44,11 @@ type overlap struct{ blocks, gpu int32 }
 // choose picks the slot for a prompt, explains the choice, and books it.
 func (x *decision) choose() {
 	if len(x.slots) == 0 {
-		x.edit(x.mem.readings[0].edits)
+		x.addEdits(x.mem.readings[0].edits)
 		x.out.Why = noWorker
 		return
 	}
-	x.mem.candidates, x.mem.shut = x.mem.candidates[:0], shut{}
+	x.mem.candidates, x.mem.bestExcluded = x.mem.candidates[:0], bestExcluded{}
 	x.mem.encoders = x.encoders(x.mem.encoders[:0])
 	for class := range x.model.classes {
 		x.addCandidates(class)
@@ -58,26 +58,26 @@ func (x *decision) choose() {
 	best := &x.ranked[0]
 	class := x.model.classOf(x.chosen.Worker)
 	rd, size := x.reading(class), x.model.classes[class].BlockSize
-	if !x.left() || x.agreed() {
-		x.edit(rd.edits)
+	if !x.isUnsteered() || x.editsAgree() {
+		x.addEdits(rd.edits)
 	}
 	x.out.PromptTokens = len(rd.prompt.IDs)
 	// An engine always computes the last token, so a prompt that is wholly cached loses its last block (vLLM).
 	most := max(0, x.out.PromptTokens-1) / size * size
 	x.out.CachedTokens, x.out.OffloadedTokens = min(best.Predicted, most), min(best.Offloaded, most)
 	x.out.MatchedBlocks = x.out.CachedTokens / size
-	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginning {
-		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginning]uint32(rd.prompt.IDs)))
+	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginTokens {
+		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginTokens]uint32(rd.prompt.IDs)))
 	}
-	x.regret(best, most)
-	if x.left() {
-		x.would()
+	x.recordRegret(best, most)
+	if x.isUnsteered() {
+		x.recordHypothetical()
 	} else {
-		x.target()
+		x.setTargets()
 	}
-	x.out.Source, x.out.Encoder = x.source(best), x.encoder(rd.prompt, best)
+	x.out.Source, x.out.Encoder = x.pullSource(best), x.encoder(rd.prompt, best)
 	keys := &x.mem.blocks[class]
-	x.explain(best, rd, !keys.told && x.elsewhere(keys.locals))
+	x.explain(best, rd, !keys.fromReplica && x.inOtherPart(keys.locals))
 	x.book(best, class)
 }
 
@@ -89,7 +89,7 @@ func (x *decision) reading(class int) *reading {
 // the request adds none; one that could not read the prompt adds slots without overlap.
 func (x *decision) addCandidates(class int) {
 	s, rd, size, keys := x.mem, x.reading(class), x.model.classes[class].BlockSize, &x.mem.blocks[class]
-	if !keys.wanted || rd.refused() {
+	if !keys.hasWorkers || rd.refused() {
 		return
 	}
 	tokens := len(rd.prompt.IDs)
@@ -105,11 +105,11 @@ func (x *decision) addCandidates(class int) {
 			continue
 		}
 		c := x.candidate(i)
-		c.Tokens, c.Load = tokens, x.adapters.work(slot, x.adapter, x.model.MaxLoRAs)
+		c.Tokens, c.AdapterLoad = tokens, x.adapters.loadCost(slot, x.adapter, x.model.MaxLoRAs)
 		var gpu int
 		c.Exact, gpu, c.Doubtful = x.proven(slot, class)
 		if c.Offloaded = (c.Exact - gpu) * size; c.Offloaded > 0 {
-			c.Fetches = slot.Fetches()
+			c.FetchRate = slot.FetchRate()
 		}
 		s.reach.add(uint32(slot.ID), c.Exact)
 		s.candidates = append(s.candidates, c)
@@ -122,17 +122,17 @@ func (x *decision) addCandidates(class int) {
 		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
 	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
-	x.encodeApart(s.candidates[from:])
-	x.stand(class, x.slots, s.candidates[from:]...)
-	x.addShut(class, looked)
+	x.moveEncoding(s.candidates[from:])
+	x.recordEstimates(class, x.slots, s.candidates[from:]...)
+	x.matchExcluded(class, looked)
 }
 
 // proven returns how many leading blocks of the prompt matched last a slot holds by its events, how many of them are on its GPU,
 // and whether that is in doubt. Blocks in lower tiers count in whole units, since a tier returns no less than one.
 func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful bool) {
 	held := x.mem.overlapOf(slot)
-	age, _ := ageOf(slot, x.now)
-	blocks, doubtful = believed(int(held.blocks), age)
+	age, _ := indexAge(slot, x.now)
+	blocks, doubtful = trustedBlocks(int(held.blocks), age)
 	gpu = min(blocks, int(held.gpu))
 	unit := x.model.classes[class].unit
 	return max(gpu, blocks/unit*unit), gpu, doubtful
@@ -142,25 +142,25 @@ func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtfu
 func (x *decision) candidate(i int) choose.Candidate {
 	slot := x.slots[i]
 	load := slot.Load(x.now)
-	if !load.Tells {
-		load.Usage = -1 // filled in by evenUsage
+	if !load.ReportsUsage {
+		load.Usage = -1 // filled in by fillMissingUsage
 	}
 	if slot.Worker.Role == fleet.Prefill { // requests waiting there are prefilled there and decoded elsewhere
-		load.Backlog += othersPrefill * float64(load.Others)
-		load.Inflight, load.Others, load.Context = 0, 0, 0
+		load.Backlog += othersPrefill * float64(load.OtherSenders)
+		load.Inflight, load.OtherSenders, load.Context = 0, 0, 0
 	}
-	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.Others + weighed(load.Others),
+	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.OtherSenders + discountOthers(load.OtherSenders),
 		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage,
-		Away: slot.Worker.Away.Seconds()}
+		ZoneDelay: slot.Worker.ZoneDelay.Seconds()}
 }
 
-// weighed discounts the number of other senders' requests: 50 count as 14. The number is seconds old, and routers that all follow
+// discountOthers discounts the number of other senders' requests: 50 count as 14. The number is seconds old, and routers that all follow
 // it would herd, so it steers requests away from workers with others' work without making much of how much there is.
-func weighed(others int) int { return int(2 * math.Sqrt(float64(others))) }
+func discountOthers(others int) int { return int(2 * math.Sqrt(float64(others))) }
 
-// evenUsage sets the KV cache usage of candidates that do not report it (any more) to the mean of the others, so that not
+// fillMissingUsage sets the KV cache usage of candidates that do not report it (any more) to the mean of the others, so that not
 // reporting neither attracts nor repels requests.
-func evenUsage(cands []choose.Candidate) {
+func fillMissingUsage(cands []choose.Candidate) {
 	sum, tell := 0.0, 0
 	for i := range cands {
 		if u := cands[i].Usage; u >= 0 {
@@ -175,9 +175,9 @@ func evenUsage(cands []choose.Candidate) {
 	}
 }
 
-// hash computes the blocks that a class looks up, or copies them from an earlier class with the same ones: two releases read most
+// hashPrompt computes the blocks that a class looks up, or copies them from an earlier class with the same ones: two releases read most
 // requests alike.
-func (x *decision) hash(class int) {
+func (x *decision) hashPrompt(class int) {
 	p, size, keys := x.reading(class).prompt, x.model.classes[class].BlockSize, &x.mem.blocks[class]
 	keys.locals, keys.chain = keys.locals[:0], keys.chain[:0]
 	if same := x.sameBlocks(class); same != nil {
@@ -192,7 +192,7 @@ func (x *decision) hash(class int) {
 func (x *decision) sameBlocks(class int) *blocks {
 	p, size := x.reading(class).prompt, x.model.classes[class].BlockSize
 	for i := range class {
-		if x.mem.blocks[i].wanted && x.reading(i).err == nil && x.model.classes[i].BlockSize == size && p.SameBlocks(x.reading(i).prompt) {
+		if x.mem.blocks[i].hasWorkers && x.reading(i).err == nil && x.model.classes[i].BlockSize == size && p.SameBlocks(x.reading(i).prompt) {
 			return &x.mem.blocks[i]
 		}
 	}
@@ -206,7 +206,7 @@ func (s *scratch) match(x *decision, keys *blocks, look bool) {
 	}
 	s.matches.Slots, s.matches.GPU = s.matches.Slots[:0], s.matches.GPU[:0]
 	switch {
-	case keys.told && look:
+	case keys.fromReplica && look:
 		s.matches.Slots, s.matches.GPU = append(s.matches.Slots, keys.held...), append(s.matches.GPU, keys.onGPU...)
 	case look:
 		x.opt.Index.Match(keys.locals, &s.matches)
@@ -232,11 +232,11 @@ func (s *scratch) overlapOf(slot *fleet.Slot) overlap {
 // addPictures counts, for each candidate (an index into slots), the picture tokens after its cached prefix: to encode, or in its
 // encoder cache.
 func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []choose.Candidate) {
-	for i := range p.Media[:min(len(p.Media), mostMedia)] {
+	for i := range p.Media[:min(len(p.Media), maxMedia)] {
 		md := &p.Media[i]
-		by := x.seen.by(md.Key)
+		by := x.sightings.slotsOf(md.Key)
 		if by == (seenBy{}) && md.Alias != 0 {
-			by = x.seen.by(md.Alias)
+			by = x.sightings.slotsOf(md.Alias)
 		}
 		for j := range cands {
 			c := &cands[j]
@@ -256,17 +256,17 @@ func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []ch
 
 // rank orders the candidates.
 func (x *decision) rank() {
-	x.turn = x.choices.Add(1)
-	evenUsage(x.mem.candidates)
-	x.pull()
-	x.pair()
-	x.weighTime()
-	x.ranked = choose.Rank(x.mem.candidates, ranks, x.draw())
+	x.tieSeed = x.choices.Add(1)
+	fillMissingUsage(x.mem.candidates)
+	x.addPullSources()
+	x.addDecoders()
+	x.applyDeadline()
+	x.ranked = choose.Rank(x.mem.candidates, maxRanked, x.tieBreak())
 	x.chosen = x.slots[x.ranked[0].Slot]
 }
 
-// weighTime ranks candidates that are expected to be in time first, if the client gave a time for its first token.
-func (x *decision) weighTime() {
+// applyDeadline ranks candidates that are expected to be in time first, if the client gave a time for its first token.
+func (x *decision) applyDeadline() {
 	if x.req.FirstToken <= 0 {
 		return
 	}
@@ -277,14 +277,14 @@ func (x *decision) weighTime() {
 			outcome = "in time"
 		}
 	}
-	if !x.aside {
-		x.metrics.inTime.WithLabelValues(x.out.Model, outcome).Inc()
+	if !x.dryRun {
+		x.metrics.deadlines.WithLabelValues(x.out.Model, outcome).Inc()
 	}
 }
 
-// draw returns a pseudo-random number that differs by decision and by router.
-func (x *decision) draw() uint64 {
-	d := (x.turn + x.opt.Seed) * 0x9E3779B97F4A7C15
+// tieBreak returns a pseudo-random number that differs by decision and by router.
+func (x *decision) tieBreak() uint64 {
+	d := (x.tieSeed + x.opt.Seed) * 0x9E3779B97F4A7C15
 	return d ^ d>>32
 }
 
@@ -303,45 +303,45 @@ func (x *decision) keepSameEdits() {
 	x.ranked = x.ranked[:1+len(kept)]
 }
 
-// target names up to three different addresses in the order of the ranking. A worker behind front ends is named in the request,
+// setTargets names up to three different addresses in the order of the ranking. A worker behind front ends is named in the request,
 // for retries too: then the targets are its front ends, and no other worker is offered.
-func (x *decision) target() {
-	x.out.Targets = make([]Target, 0, mostTargets)
+func (x *decision) setTargets() {
+	x.out.Targets = make([]Target, 0, maxTargets)
 	switch w := x.chosen.Worker; {
 	case w.Role == fleet.Prefill:
-		x.targetPair()
+		x.setPairTargets()
 		return
 	case w.Instance != "":
-		x.atFrontends(Target{Worker: w.Name, Rank: x.chosen.Rank, Instance: w.Instance})
+		x.targetFrontends(Target{Worker: w.Name, Rank: x.chosen.Rank, Instance: w.Instance})
 		return
 	}
 	for _, c := range x.ranked {
 		slot := x.slots[c.Slot]
 		named := slices.ContainsFunc(x.out.Targets, func(t Target) bool { return t.Addr == slot.Worker.Addr })
-		if slot.Worker.Instance == "" && slot.Worker.Role != fleet.Prefill && !named && len(x.out.Targets) < mostTargets {
+		if slot.Worker.Instance == "" && slot.Worker.Role != fleet.Prefill && !named && len(x.out.Targets) < maxTargets {
 			x.out.Targets = append(x.out.Targets, Target{Worker: slot.Worker.Name, Addr: slot.Worker.Addr, Rank: slot.Rank})
 		}
 	}
 }
 
-// atFrontends makes the chosen worker's front ends the targets, each a copy of t.
-func (x *decision) atFrontends(t Target) {
+// targetFrontends makes the chosen worker's front ends the targets, each a copy of t.
+func (x *decision) targetFrontends(t Target) {
 	list := x.chosen.Worker.Frontends
-	for i := range min(len(list), mostTargets) {
-		t.Addr = list[(x.turn+uint64(i))%uint64(len(list))]
+	for i := range min(len(list), maxTargets) {
+		t.Addr = list[(x.tieSeed+uint64(i))%uint64(len(list))]
 		x.out.Targets = append(x.out.Targets, t)
 	}
 }
 
-// would records the worker that a request that is left alone would have got.
-func (x *decision) would() {
+// recordHypothetical records the worker that a request that is left alone would have got.
+func (x *decision) recordHypothetical() {
 	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
 }
 
 // explain sets Reason and Why: what the decision is based on, and what keeps it from a better reason or from being certain.
 func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
 	d := &x.out
-	_, doubt := ageOf(x.chosen, x.now)
+	_, doubt := indexAge(x.chosen, x.now)
 	switch {
 	case best.Doubtful && best.Exact > 0:
 		d.Reason, d.Why = Predicted, doubt

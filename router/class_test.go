@@ -246,13 +246,13 @@ func TestClassesShareHashes(t *testing.T) {
 		}
 	}
 	for i, c := range m.classes {
-		s.blocks[i].wanted = true
+		s.blocks[i].hasWorkers = true
 		shares := x.sameBlocks(i)
 		if want := c.Name == "like"; (shares != nil) != want || want && shares == &s.blocks[i] {
 			t.Errorf("class %q: shares hashes: %v", c.Name, shares != nil)
 		}
 	}
-	s.blocks[0].wanted = false
+	s.blocks[0].hasWorkers = false
 	for i, c := range m.classes {
 		if c.Name == "like" && x.sameBlocks(i) != nil {
 			t.Error("shares with a class that was not looked up")

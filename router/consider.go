@@ -24,11 +24,11 @@ type Considered struct {
 // Consider decides as Decide would at this moment, without effects: nothing is booked, counted, predicted or audited, and no
 // worker gets its trial. It returns at most most workers: the cheapest ones first, then those that could not be chosen.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
-	aside, now := &Router{opt: r.opt, predicted: r.predicted, seen: r.seen, encodes: r.encodes, adapters: r.adapters, answers: r.answers, lanes: r.lanes}, r.serving.Load()
-	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions, aside.opt.Left = zap.NewNop(), nil, nil, 0
+	aside, now := &Router{opt: r.opt, predicted: r.predicted, sightings: r.sightings, encodeQueues: r.encodeQueues, adapters: r.adapters, answers: r.answers, lanes: r.lanes}, r.serving.Load()
+	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions, aside.opt.UnsteeredShare = zap.NewNop(), nil, nil, 0
 	aside.metrics = newMetrics(nil, aside)
 	aside.serving.Store(now)
-	x := &decision{Router: aside, serving: now, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), aside: true}
+	x := &decision{Router: aside, serving: now, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), dryRun: true}
 	x.decide(ctx)
 	x.rankInBody()
 	if x.chosen != nil { // only the best few are ranked: list all by cost, after the chosen one
@@ -36,7 +36,7 @@ func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision
 		slices.SortStableFunc(x.mem.candidates[1:], func(a, b choose.Candidate) int { return cmp.Compare(f.Cost(&a).Sum(), f.Cost(&b).Sum()) })
 		x.ranked = x.mem.candidates[:min(len(x.mem.candidates), most)]
 	}
-	told := *x.recent(r.opt.Now().Sub(x.now))
+	told := *x.recentEntry(r.opt.Now().Sub(x.now))
 	told.Ranked = append(told.Ranked, x.excluded(most-len(told.Ranked))...)
 	return x.out, told
 }
@@ -63,7 +63,7 @@ func (x *decision) excluded(most int) (out []Considered) {
 		if len(out) == most || slices.Contains(x.slots, slot) {
 			continue
 		}
-		c := Considered{Out: x.why(slot), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank, Inflight: slot.Load(x.now).Inflight}}
+		c := Considered{Out: x.whyExcluded(slot), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank, Inflight: slot.Load(x.now).Inflight}}
 		if own := x.classRead(slot); own >= 0 {
 			keys, size := &x.mem.blocks[own], x.model.classes[own].BlockSize
 			if own != class {
@@ -85,7 +85,7 @@ func (x *decision) classRead(slot *fleet.Slot) int {
 		return -1
 	}
 	class := x.model.classOf(slot.Worker)
-	if !x.mem.blocks[class].wanted {
+	if !x.mem.blocks[class].hasWorkers {
 		return -1
 	}
 	return class

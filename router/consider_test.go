@@ -16,7 +16,7 @@ func TestConsider(t *testing.T) {
 	w.stores(1, body)
 	w.stores(3, body)
 	for range 3 {
-		w.slots[3].Worker.Failed("503", w.now)
+		w.slots[3].Worker.RecordFailure("503", w.now)
 	}
 	ask := &Request{ID: "asked", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
 	before, _ := w.metrics.Gather()
@@ -72,7 +72,7 @@ func TestConsiderWithoutPrompt(t *testing.T) {
 		t.Errorf("no JSON: %+v %+v", d, told)
 	}
 	for range 3 {
-		w.slots[1].Worker.Failed("503", w.now)
+		w.slots[1].Worker.RecordFailure("503", w.now)
 	}
 	w.now = w.now.Add(2e9) // a trial is due
 	body := chatBody("m", `"Hello"`)

@@ -21,44 +21,44 @@ import (
 type decision struct {
 	*Router
 	*serving
-	req     *Request
-	now     time.Time
-	out     Decision
-	mem     *scratch
-	size    int         // bytes of the body
-	cuts    []body.Edit // edits that remove what a client must not say
-	cleaned bool        // the body is safe to pass on with out.Edits, whatever happens
+	req        *Request
+	now        time.Time
+	out        Decision
+	mem        *scratch
+	size       int         // bytes of the body
+	cleanEdits []body.Edit // edits that remove what a client must not say
+	cleaned    bool        // the body is safe to pass on with out.Edits, whatever happens
 	servedName
-	known  []*fleet.Slot // slots that may get the request at some time
-	slots  []*fleet.Slot // those of known that may get it now; set by open
-	opened bool
-	trial  *fleet.Worker // a worker among slots that gets this request as its trial; nil: none
-	turn   uint64        // breaks ties
-	ranked []choose.Candidate
-	chosen *fleet.Slot // slot of ranked[0]; nil: no worker is known
-	decode *fleet.Slot // slot that decodes, if another than chosen
-	held   bool        // booked
-	aside  bool        // a decision without effects: see Consider
+	known    []*fleet.Slot // slots that may get the request at some time
+	slots    []*fleet.Slot // those of known that may get it now; set by open
+	opened   bool
+	trial    *fleet.Worker // a worker among slots that gets this request as its trial; nil: none
+	tieSeed  uint64        // breaks ties
+	ranked   []choose.Candidate
+	chosen   *fleet.Slot // slot of ranked[0]; nil: no worker is known
+	decode   *fleet.Slot // slot that decodes, if another than chosen
+	isBooked bool        // booked
+	dryRun   bool        // a decision without effects: see Consider
 
-	standings []standing // for a request that is left alone
+	estimates []slotEstimate // for a request that is left alone
 }
 
 // scratch is the memory of one decision, reused.
 type scratch struct {
-	body       body.Skeleton
-	req        body.Request
-	readings   []reading // by servedClass.reading
-	blocks     []blocks  // by class
-	longest    int       // tokens of the longest prompt of all readings
-	matches    indexer.Matches
-	overlap    []overlap // by slot; entries that are not in matches are 0
-	reach      reaches   // by candidate of the current class
-	shut       shut
-	candidates []choose.Candidate
-	most       holder             // of all candidates, if workers fetch from each other
-	decoders   []choose.Candidate // ranked, if others prefill
-	eased      []*fleet.Slot
-	encoders   []*fleet.Slot // healthy ones
+	body         body.Skeleton
+	req          body.Request
+	readings     []reading // by servedClass.reading
+	blocks       []blocks  // by class
+	longest      int       // tokens of the longest prompt of all readings
+	matches      indexer.Matches
+	overlap      []overlap // by slot; entries that are not in matches are 0
+	reach        reaches   // by candidate of the current class
+	bestExcluded bestExcluded
+	candidates   []choose.Candidate
+	topHolder    topHolder          // of all candidates, if workers fetch from each other
+	decoders     []choose.Candidate // ranked, if others prefill
+	eased        []*fleet.Slot
+	encoders     []*fleet.Slot // healthy ones
 }
 
 // Decide ranks the workers for one request. It never fails: a request that cannot be read is routed by load, and Why says so.
@@ -69,13 +69,13 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.opt.Fleet.Expire()
 	x.decide(ctx)
 	x.rankInBody()
-	x.unheld()
+	x.logUnbooked()
 	took := r.opt.Now().Sub(x.now)
-	r.metrics.decided(&x.out, took)
+	r.metrics.countDecided(&x.out, took)
 	if r.opt.Decided != nil {
 		r.opt.Decided(&x.out, took)
 	}
-	r.recent.add(x.recent(took))
+	r.recent.add(x.recentEntry(took))
 	x.logged(took)
 	x.mem.release()
 	r.scratch.Put(x.mem)
@@ -84,7 +84,7 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 
 // logged writes one line about the decision at debug level.
 func (x *decision) logged(took time.Duration) {
-	line := x.lines.Check(zap.DebugLevel, "decided")
+	line := x.unsampledLog.Check(zap.DebugLevel, "decided")
 	if line == nil {
 		return
 	}
@@ -112,15 +112,15 @@ func (x *decision) decide(ctx context.Context) {
 	}()
 	switch {
 	case x.req.Stored != "":
-		x.bound()
+		x.excludeFromSplit()
 		if x.followAnswer(x.req.Stored) {
-			x.placed("the worker that keeps the answer")
+			x.placeUnread("the worker that keeps the answer")
 		} else {
-			x.placed("the worker that keeps the answer is not known")
+			x.placeUnread("the worker that keeps the answer is not known")
 		}
 	case x.req.Body == nil:
-		x.takeSide()
-		x.byLoad("body not read")
+		x.assignArm()
+		x.routeByLoad("body not read")
 	default:
 		x.decideBody(ctx)
 	}
@@ -133,17 +133,17 @@ func (x *decision) decideBody(ctx context.Context) {
 		x.refuse(refusal)
 		return
 	}
-	x.takeSide()
+	x.assignArm()
 	if errors.Is(unread, body.ErrObject) || errors.Is(unread, body.ErrMessages) { // the engine reports the error to the client
-		x.placed(unread.Error())
+		x.placeUnread(unread.Error())
 		return
 	}
 	if unread != nil {
-		x.byLoad(unread.Error())
+		x.routeByLoad(unread.Error())
 		return
 	}
 	if why := x.findModel(); why != "" {
-		x.byLoad(why)
+		x.routeByLoad(why)
 		return
 	}
 	if refusal := x.awaitWorker(ctx); refusal != nil {
@@ -151,49 +151,49 @@ func (x *decision) decideBody(ctx context.Context) {
 		return
 	}
 	if before, _ := x.mem.body.String(x.mem.req.Fields["previous_response_id"]); before != "" {
-		x.bound()
+		x.excludeFromSplit()
 		x.followAnswer(before)
 	}
-	if refusal := x.open(); refusal != nil {
+	if refusal := x.keepAvailable(); refusal != nil {
 		x.refuse(refusal)
 		return
 	}
-	lane, busy := x.lanes.of(x.size)
+	lane, busy := x.lanes.laneFor(x.size)
 	need, weight := memoryFor(&x.mem.req)
-	if !lane.try(weight) && !x.await(ctx, lane, weight) {
-		x.byLoad(busy)
+	if !lane.tryAcquire(weight) && !x.awaitLane(ctx, lane, weight) {
+		x.routeByLoad(busy)
 		return
 	}
-	defer lane.give(weight)
+	defer lane.release(weight)
 	makeRoom(need)
 	x.read(ctx)
 	if why, theirs := x.unreadable(); theirs {
-		x.placed(why)
+		x.placeUnread(why)
 		return
 	} else if why != "" {
-		x.byLoad(why)
+		x.routeByLoad(why)
 		return
 	}
-	x.look(ctx)
-	x.inTurn(x.choose)
+	x.hashAndAskHolders(ctx)
+	x.withAdmissionLock(x.choose)
 }
 
-// await waits for a body's turn. While it waits, a large parsed skeleton, which takes up to ten times its size, is dropped; it is
+// awaitLane waits for a body's turn. While it waits, a large parsed skeleton, which takes up to ten times its size, is dropped; it is
 // parsed again afterwards. So a thousand waiting requests keep no more than their bytes.
-func (x *decision) await(ctx context.Context, lane *lane, weight int) bool {
+func (x *decision) awaitLane(ctx context.Context, lane *lane, weight int) bool {
 	if len(x.mem.body.JSON()) < largeSkeleton {
-		return lane.take(ctx, weight)
+		return lane.acquire(ctx, weight)
 	}
 	x.mem.body, x.mem.req = body.Skeleton{}, body.Request{}
-	ok := lane.take(ctx, weight)
+	ok := lane.acquire(ctx, weight)
 	defer x.lanes.scan(x.size)()
 	_ = body.Read(x.req.Body, &x.mem.body, &x.mem.req) // gave no error before
-	x.salt()
+	x.applySalt()
 	return ok
 }
 
-// salt makes the request be read with the salt that is put into its body.
-func (x *decision) salt() {
+// applySalt makes the request be read with the salt that is put into its body.
+func (x *decision) applySalt() {
 	if x.req.Salt != nil {
 		x.mem.req.SetSalt(*x.req.Salt)
 	}
@@ -210,7 +210,7 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
 	}
 	var err error
-	if x.cuts, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.metrics.fieldRemoved); err != nil {
+	if x.cleanEdits, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.metrics.fieldRemoved); err != nil {
 		refusal = &Refusal{Status: http.StatusBadRequest, Message: err.Error()}
 		var refused *body.Refused
 		if errors.As(err, &refused) {
@@ -218,8 +218,8 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 		}
 		return unread, refusal
 	}
-	x.out.Edits, x.cleaned = x.cuts, true
-	x.salt()
+	x.out.Edits, x.cleaned = x.cleanEdits, true
+	x.applySalt()
 	return unread, nil
 }
 
@@ -227,11 +227,11 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 func (x *decision) findModel() (why string) {
 	name, known := x.names[x.mem.req.Model]
 	if !known {
-		name, known = x.listed(x.mem.req.Model)
+		name, known = x.findListedAdapter(x.mem.req.Model)
 	}
 	switch {
 	case !known:
-		x.out.Asked = shown(x.mem.req.Model)
+		x.out.Asked = sanitizeName(x.mem.req.Model)
 		x.unserved.add(x.out.Asked, x.now)
 		return "model unknown"
 	case x.req.Pool != "" && x.req.Pool != name.model.Name:
@@ -241,24 +241,24 @@ func (x *decision) findModel() (why string) {
 	return ""
 }
 
-// listed finds an adapter that is not configured but that a worker lists.
-func (x *decision) listed(adapter string) (name servedName, ok bool) {
+// findListedAdapter finds an adapter that is not configured but that a worker lists.
+func (x *decision) findListedAdapter(adapter string) (name servedName, ok bool) {
 	model, adapter := x.opt.Fleet.ModelOf(adapter)
 	name, ok = x.names[model]
 	name.adapter = adapter
 	return name, ok && adapter != ""
 }
 
-// byLoad places a request that could not be read although it should have been, and logs why.
-func (x *decision) byLoad(why string) {
+// routeByLoad places a request that could not be read although it should have been, and logs why.
+func (x *decision) routeByLoad(why string) {
 	x.opt.Log.Warn("request routed by load: "+why, zap.String("id", x.out.ID), zap.String("model", x.out.Model), zap.String("asked", x.out.Asked))
-	x.placed(why)
+	x.placeUnread(why)
 }
 
-// placed places a request of which at most the model is known.
-func (x *decision) placed(why string) {
+// placeUnread places a request of which at most the model is known.
+func (x *decision) placeUnread(why string) {
 	if !x.opened {
-		if refusal := x.open(); refusal != nil {
+		if refusal := x.keepAvailable(); refusal != nil {
 			x.refuse(refusal)
 			return
 		}
@@ -268,21 +268,21 @@ func (x *decision) placed(why string) {
 		x.out.Why = noWorker
 		return
 	}
-	x.inTurn(func() {
+	x.withAdmissionLock(func() {
 		x.mem.candidates = x.mem.candidates[:0]
 		for i := range x.slots {
 			x.mem.candidates = append(x.mem.candidates, x.candidate(i))
 		}
 		x.rank()
-		b := &booked{model: x.out.Model, arm: x.out.Arm, cached: -1}
-		if x.left() {
-			x.would()
-			x.leave(b)
+		b := &bookingRecord{model: x.out.Model, arm: x.out.Arm, cachedTokens: -1}
+		if x.isUnsteered() {
+			x.recordHypothetical()
+			x.bookUnsteered(b)
 			return
 		}
-		x.target()
+		x.setTargets()
 		b.slot = x.chosen
-		x.hold(b, fleet.Booking{})
+		x.bookChosen(b, fleet.Booking{})
 	})
 }
 
@@ -307,6 +307,6 @@ func (x *decision) afterPanic(p any) {
 		return
 	}
 	x.out = Decision{ID: x.out.ID, Arm: x.out.Arm, Model: x.out.Model, Edits: x.out.Edits, source: x.out.source}
-	x.opened, x.ranked, x.chosen, x.standings = false, nil, nil, nil
-	x.byLoad(why)
+	x.opened, x.ranked, x.chosen, x.estimates = false, nil, nil, nil
+	x.routeByLoad(why)
 }

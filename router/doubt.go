@@ -18,14 +18,14 @@ const (
 
 // Values of Decision.Why for doubtful slots.
 const (
-	eventsAway = "the worker's events have not come for long"
+	eventsLate = "the worker's events have not come for long"
 	eventsLost = "events of the worker were lost"
 )
 
-// ageOf returns how old the index's view of a slot counts as, and the reason if that makes it doubtful.
-func ageOf(slot *fleet.Slot, now time.Time) (age time.Duration, why string) {
+// indexAge returns how old the index's view of a slot counts as, and the reason if that makes it doubtful.
+func indexAge(slot *fleet.Slot, now time.Time) (age time.Duration, why string) {
 	if slot.EventAge != nil {
-		age, why = slot.EventAge(now), eventsAway
+		age, why = slot.EventAge(now), eventsLate
 	}
 	if slot.Doubt != nil {
 		if lost := slot.Doubt(now); lost > 0 && lost+doubtAfter > age {
@@ -35,8 +35,8 @@ func ageOf(slot *fleet.Slot, now time.Time) (age time.Duration, why string) {
 	return age, why
 }
 
-// believed returns how many of the leading blocks known from a slot's events count, and whether they are doubtful.
-func believed(blocks int, age time.Duration) (n int, doubtful bool) {
+// trustedBlocks returns how many of the leading blocks known from a slot's events count, and whether they are doubtful.
+func trustedBlocks(blocks int, age time.Duration) (n int, doubtful bool) {
 	switch {
 	case age < doubtAfter:
 		return blocks, false
@@ -46,12 +46,12 @@ func believed(blocks int, age time.Duration) (n int, doubtful bool) {
 	return int(float64(blocks) * float64(unknownAfter-age) / float64(unknownAfter-doubtAfter)), true
 }
 
-// tells reports whether a slot's events will tell what it stores.
-func tells(slot *fleet.Slot, now time.Time) bool {
+// sendsEvents reports whether a slot's events will tell what it stores.
+func sendsEvents(slot *fleet.Slot, now time.Time) bool {
 	if slot.EventAge == nil {
 		return false
 	}
-	age, _ := ageOf(slot, now)
-	_, doubtful := believed(0, age)
+	age, _ := indexAge(slot, now)
+	_, doubtful := trustedBlocks(0, age)
 	return !doubtful
 }

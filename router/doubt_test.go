@@ -27,7 +27,7 @@ func TestDeadStreamLosesCredit(t *testing.T) {
 		switch {
 		case age < doubtAfter && (d.Reason != Exact || d.CachedTokens != whole.CachedTokens):
 			t.Errorf("after %v: %+v", age, d)
-		case age >= doubtAfter && (d.Reason != Predicted || d.Why != eventsAway):
+		case age >= doubtAfter && (d.Reason != Predicted || d.Why != eventsLate):
 			t.Errorf("after %v: %s, %q", age, d.Reason, d.Why)
 		case d.CachedTokens >= last && age > doubtAfter:
 			t.Errorf("after %v: %d tokens, %d before", age, d.CachedTokens, last)

@@ -25,28 +25,28 @@ import (
 // its main branch each counts) and all are of one kind (a prompt may order kinds differently than the body). Otherwise the first
 // picture's worker is named for all.
 
-// encodes records what was sent to encode workers. Their queues are not reported and are assumed to drain at encodeRate.
-type encodes struct {
-	mu    sync.Mutex
-	until map[*fleet.Slot]time.Time // when the slot should be done
-	last  *simplelru.LRU[uint64, *fleet.Slot]
-	full  func(what string)
+// encodeQueues records what was sent to encode workers. Their queues are not reported and are assumed to drain at encodeRate.
+type encodeQueues struct {
+	mu          sync.Mutex
+	busyUntil   map[*fleet.Slot]time.Time // when the slot should be done
+	lastEncoder *simplelru.LRU[uint64, *fleet.Slot]
+	onNoRoom    func(what string)
 }
 
 const encodeRate = 10000 // picture tokens a second, as for prefill with unknown rate
 
-func newEncodes(full func(what string)) *encodes {
-	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](mostSeen, nil) // who encoded a picture last; fails only for a size below 1
-	return &encodes{until: make(map[*fleet.Slot]time.Time), last: last, full: full}
+func newEncodeQueues(full func(what string)) *encodeQueues {
+	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](maxSeen, nil) // who encoded a picture last; fails only for a size below 1
+	return &encodeQueues{busyUntil: make(map[*fleet.Slot]time.Time), lastEncoder: last, onNoRoom: full}
 }
 
 // waiting returns how long a picture would wait at a slot.
-func (e *encodes) waiting(slot *fleet.Slot, now time.Time) time.Duration {
-	return max(0, e.until[slot].Sub(now))
+func (e *encodeQueues) waiting(slot *fleet.Slot, now time.Time) time.Duration {
+	return max(0, e.busyUntil[slot].Sub(now))
 }
 
-// least returns the fewest picture tokens that are queued at one of the slots.
-func (e *encodes) least(among []*fleet.Slot, now time.Time) float64 {
+// shortestQueue returns the fewest picture tokens that are queued at one of the slots.
+func (e *encodeQueues) shortestQueue(among []*fleet.Slot, now time.Time) float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	least := e.waiting(among[0], now)
@@ -56,14 +56,14 @@ func (e *encodes) least(among []*fleet.Slot, now time.Time) float64 {
 	return least.Seconds() * encodeRate
 }
 
-// place returns which of the slots is to encode a picture of so many tokens, and records that if book is set.
-func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now time.Time, book bool) *fleet.Slot {
+// assign returns which of the slots is to encode a picture of so many tokens, and records that if book is set.
+func (e *encodeQueues) assign(picture uint64, tokens int, among []*fleet.Slot, now time.Time, book bool) *fleet.Slot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	home := slices.MaxFunc(among, func(a, b *fleet.Slot) int {
-		return cmp.Compare(lot(picture, a.Worker.Addr), lot(picture, b.Worker.Addr))
+		return cmp.Compare(rendezvousHash(picture, a.Worker.Addr), rendezvousHash(picture, b.Worker.Addr))
 	})
-	last, _ := e.last.Get(picture)
+	last, _ := e.lastEncoder.Get(picture)
 	took := time.Duration(tokens) * time.Second / encodeRate
 	best, soonest, work := home, time.Duration(0), time.Duration(0)
 	for i, slot := range append([]*fleet.Slot{home}, among...) {
@@ -80,14 +80,14 @@ func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now tim
 		}
 	}
 	if book {
-		for slot, until := range e.until {
+		for slot, until := range e.busyUntil {
 			if !until.After(now) {
-				delete(e.until, slot)
+				delete(e.busyUntil, slot)
 			}
 		}
-		e.until[best] = now.Add(e.waiting(best, now) + work)
-		if e.last.Add(picture, best) {
-			e.full("pictures encoded")
+		e.busyUntil[best] = now.Add(e.waiting(best, now) + work)
+		if e.lastEncoder.Add(picture, best) {
+			e.onNoRoom("pictures encoded")
 		}
 	}
 	return best
@@ -96,41 +96,41 @@ func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now tim
 // encoders appends the healthy workers that encode for the model, if the request is steered.
 func (x *decision) encoders(list []*fleet.Slot) []*fleet.Slot {
 	pool := x.opt.Fleet.Encoders(x.model.Name)
-	if x.left() {
+	if x.isUnsteered() {
 		return list
 	}
 	for _, slot := range pool {
-		if slot.Worker.Well() {
+		if slot.Worker.IsHealthy() {
 			list = append(list, slot)
 		}
 	}
 	return list
 }
 
-// encodeApart moves what candidates would have to encode to the encode workers.
-func (x *decision) encodeApart(cands []choose.Candidate) {
+// moveEncoding moves what candidates would have to encode to the encode workers.
+func (x *decision) moveEncoding(cands []choose.Candidate) {
 	if len(x.mem.encoders) == 0 {
 		return
 	}
-	waiting := x.encodes.least(x.mem.encoders, x.now)
+	waiting := x.encodeQueues.shortestQueue(x.mem.encoders, x.now)
 	for i := range cands {
 		if c := &cands[i]; c.Encode > 0 {
-			c.Apart, c.Encode = c.Encode, 0
-			c.Elsewhere = choose.Encoding(c.Apart, waiting)
+			c.EncodedApart, c.Encode = c.Encode, 0
+			c.Elsewhere = choose.Encoding(c.EncodedApart, waiting)
 		}
 	}
 }
 
 // encoder returns who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate itself.
 func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
-	if best.Apart == 0 {
-		if best.Encode > 0 && len(x.opt.Fleet.Encoders(x.model.Name)) > 0 && !x.aside && !x.left() {
-			x.metrics.missing.WithLabelValues(x.out.Model, noEncode).Inc()
+	if best.EncodedApart == 0 {
+		if best.Encode > 0 && len(x.opt.Fleet.Encoders(x.model.Name)) > 0 && !x.dryRun && !x.isUnsteered() {
+			x.metrics.roleMissing.WithLabelValues(x.out.Model, noEncode).Inc()
 		}
 		return ""
 	}
-	media := p.Media[:min(len(p.Media), mostMedia)]
-	if !ordered(media) {
+	media := p.Media[:min(len(p.Media), maxMedia)]
+	if !mediaOrderCertain(media) {
 		media = media[:1]
 	}
 	var homes []string
@@ -139,13 +139,13 @@ func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
 		if tokens == 0 {
 			tokens = unknownPicture
 		}
-		homes = append(homes, x.encodes.place(media[i].Key, tokens, x.mem.encoders, x.now, !x.aside).Worker.Addr)
+		homes = append(homes, x.encodeQueues.assign(media[i].Key, tokens, x.mem.encoders, x.now, !x.dryRun).Worker.Addr)
 	}
 	return strings.Join(homes, ",")
 }
 
-// ordered reports whether the sidecar is certain to number the media as we do.
-func ordered(media []engine.Medium) bool {
+// mediaOrderCertain reports whether the sidecar is certain to number the media as we do.
+func mediaOrderCertain(media []engine.Medium) bool {
 	for i := range media {
 		if media[i].Modality != media[0].Modality || slices.ContainsFunc(media[:i], func(m engine.Medium) bool { return m.Key == media[i].Key }) {
 			return false
@@ -154,8 +154,8 @@ func ordered(media []engine.Medium) bool {
 	return true
 }
 
-// lot returns a pseudo-random number for a picture at a worker, the same in every process.
-func lot(picture uint64, addr string) uint64 {
+// rendezvousHash returns a pseudo-random number for a picture at a worker, the same in every process.
+func rendezvousHash(picture uint64, addr string) uint64 {
 	h := picture
 	for i := range len(addr) {
 		h = (h ^ uint64(addr[i])) * 0x100000001B3
@@ -164,37 +164,37 @@ func lot(picture uint64, addr string) uint64 {
 	return h ^ h>>32
 }
 
-// holder is the worker that holds most of a prompt by its events, in leading tokens.
-type holder struct {
+// topHolder is the worker that holds most of a prompt by its events, in leading tokens.
+type topHolder struct {
 	worker *fleet.Worker
 	tokens int
 }
 
-// pull fills in what each candidate could fetch from the worker that holds most of the prompt, if the model's workers fetch from
+// addPullSources fills in what each candidate could fetch from the worker that holds most of the prompt, if the model's workers fetch from
 // each other.
-func (x *decision) pull() {
+func (x *decision) addPullSources() {
 	s := x.mem
-	s.most = holder{}
-	if x.model == nil || !x.model.FetchKV || x.left() {
+	s.topHolder = topHolder{}
+	if x.model == nil || !x.model.FetchKV || x.isUnsteered() {
 		return
 	}
 	for i := range s.candidates {
-		if c := &s.candidates[i]; c.Exact > s.most.tokens && !c.Doubtful {
-			s.most = holder{x.slots[c.Slot].Worker, c.Exact}
+		if c := &s.candidates[i]; c.Exact > s.topHolder.tokens && !c.Doubtful {
+			s.topHolder = topHolder{x.slots[c.Slot].Worker, c.Exact}
 		}
 	}
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		if w := x.slots[c.Slot].Worker; w != s.most.worker && w.Instance == "" {
-			c.Pulled = max(0, min(s.most.tokens, c.Tokens)-c.Predicted)
+		if w := x.slots[c.Slot].Worker; w != s.topHolder.worker && w.Instance == "" {
+			c.Pulled = max(0, min(s.topHolder.tokens, c.Tokens)-c.Predicted)
 		}
 	}
 }
 
-// source returns the worker from which the best candidate fetches; "": it does not fetch.
-func (x *decision) source(best *choose.Candidate) (addr string) {
+// pullSource returns the worker from which the best candidate fetches; "": it does not fetch.
+func (x *decision) pullSource(best *choose.Candidate) (addr string) {
 	if !best.Pulls() {
 		return ""
 	}
-	return x.mem.most.worker.Addr
+	return x.mem.topHolder.worker.Addr
 }

@@ -38,19 +38,19 @@ func newShed() *prometheus.CounterVec {
 	return shed
 }
 
-func (x *decision) shed(why, says string) *Refusal {
-	if !x.aside {
+func (x *decision) refuseShed(why, says string) *Refusal {
+	if !x.dryRun {
 		x.metrics.shed.WithLabelValues(x.out.Model, why).Inc()
 	}
 	return &Refusal{Status: http.StatusTooManyRequests, Message: says}
 }
 
-func (x *decision) full() *Refusal {
-	return x.shed(shedFull, "all workers have reached their limit of requests")
+func (x *decision) refuseFull() *Refusal {
+	return x.refuseShed(shedFull, "all workers have reached their limit of requests")
 }
 
-// unfair refuses a request that would take a place kept for others.
-func (x *decision) unfair() *Refusal {
+// refuseUnfair refuses a request that would take a place kept for others.
+func (x *decision) refuseUnfair() *Refusal {
 	if !x.opt.Fair || x.req.Priority > 0 {
 		return nil
 	}
@@ -58,16 +58,16 @@ func (x *decision) unfair() *Refusal {
 	for _, s := range fleet.Healthy(x.known) {
 		if s.Worker.Role != fleet.Prefill {
 			load := s.Load(x.now)
-			places += x.most(s)
-			free += max(0, x.most(s)-load.Places())
+			places += x.maxInFlightOf(s)
+			free += max(0, x.maxInFlightOf(s)-load.Places())
 		}
 	}
 	mine, tenants, all := x.opt.Fleet.InFlightOf(x.out.Model, x.req.Tenant)
 	switch {
 	case x.req.Priority < 0 && free*keptForUrgent <= places:
-		return x.shed(shedPriority, "few places are free, and the request is not urgent")
+		return x.refuseShed(shedPriority, "few places are free, and the request is not urgent")
 	case free*keptForFew <= places && mine > 0 && (mine == all || mine*tenants > all):
-		return x.shed(shedShare, "few places are free, and other tenants use fewer")
+		return x.refuseShed(shedShare, "few places are free, and other tenants use fewer")
 	}
 	return nil
 }

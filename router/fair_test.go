@@ -12,7 +12,7 @@ func TestFewPlacesAreShared(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opt.Fair = true
 	w.limit(12)
-	w.slots[0].Worker.Most = 8
+	w.slots[0].Worker.MaxInFlight = 8
 	n := 0
 	ask := func(tenant string, priority int) (id string, status int) {
 		n++

@@ -13,14 +13,14 @@ import (
 // waits that long for one. If none comes, or too many wait already, the client is told to retry.
 
 const (
-	mostHeld  = 1024                  // waiting at once; their bodies count towards the limit of buffered bytes
-	lookAgain = 50 * time.Millisecond // interval of looking for a worker
+	maxHeld         = 1024                  // waiting at once; their bodies count towards the limit of buffered bytes
+	recheckInterval = 50 * time.Millisecond // interval of looking for a worker
 )
 
 // waiters counts the requests that wait for a worker.
 type waiters struct {
-	now   atomic.Int64
-	total *prometheus.CounterVec // by outcome
+	waiting atomic.Int64
+	total   *prometheus.CounterVec // by outcome
 }
 
 // Label values of sightline_requests_held_total.
@@ -43,10 +43,10 @@ func newWaiters() *waiters {
 // awaitWorker waits until a worker that the request may go to is known, unless Envoy is to pick it. The decision's time starts
 // after it.
 func (x *decision) awaitWorker(ctx context.Context) *Refusal {
-	if x.opt.Hold <= 0 || x.aside || x.left() && !x.req.MustPick || len(x.allowed()) > 0 {
+	if x.opt.Hold <= 0 || x.dryRun || x.isUnsteered() && !x.req.MustPick || len(x.allowedSlots()) > 0 {
 		return nil
 	}
-	outcome := x.wait(ctx)
+	outcome := x.waitForWorker(ctx)
 	x.waiters.total.WithLabelValues(outcome).Inc()
 	if outcome != heldServed {
 		return &Refusal{Status: http.StatusServiceUnavailable, Message: "no worker is there for this request"}
@@ -55,16 +55,16 @@ func (x *decision) awaitWorker(ctx context.Context) *Refusal {
 	return nil
 }
 
-func (x *decision) wait(ctx context.Context) (outcome string) {
-	defer x.waiters.now.Add(-1)
-	if x.waiters.now.Add(1) > mostHeld {
+func (x *decision) waitForWorker(ctx context.Context) (outcome string) {
+	defer x.waiters.waiting.Add(-1)
+	if x.waiters.waiting.Add(1) > maxHeld {
 		return heldFull
 	}
 	end := time.NewTimer(x.opt.Hold)
 	defer end.Stop()
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
-	for len(x.allowed()) == 0 {
+	for len(x.allowedSlots()) == 0 {
 		select {
 		case <-tick.C:
 		case <-end.C:

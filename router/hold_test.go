@@ -30,12 +30,12 @@ func TestHold(t *testing.T) {
 			w.opt.Fleet.Set(nil)
 			w.opt.Hold = c.hold
 			if c.full {
-				w.waiters.now.Store(mostHeld)
+				w.waiters.waiting.Store(maxHeld)
 			}
 			done := make(chan Decision, 1)
 			go func() { done <- w.decide(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`) }()
 			if c.comes {
-				for w.waiters.now.Load() == 0 {
+				for w.waiters.waiting.Load() == 0 {
 					runtime.Gosched()
 				}
 				w.opt.Fleet.Set(workers)
@@ -59,7 +59,7 @@ func TestHold(t *testing.T) {
 func TestDecisionLines(t *testing.T) {
 	w := newWorld(t, 2)
 	core, lines := observer.New(zap.DebugLevel)
-	w.lines = zap.New(core)
+	w.unsampledLog = zap.New(core)
 	for range 3 {
 		w.decide(`{"model":"m","messages":[{"role":"user","content":"a secret"}]}`)
 	}

@@ -4,21 +4,21 @@ package router
 // router remembers which worker gave which answer (Router.answers, about 250 bytes each). A request for an answer that is not
 // known (forgotten, or given before a restart) goes anywhere, and is counted.
 
-const mostAnswers = 1 << 17 // the least recently used are evicted
+const maxAnswers = 1 << 17 // the least recently used are evicted
 
 // followAnswer limits the request to the worker that keeps an answer, if that is known and may be chosen.
 func (x *decision) followAnswer(id string) bool {
 	if addr, known := x.answers.Get(id); known {
-		for _, slot := range x.allowed() {
+		for _, slot := range x.allowedSlots() {
 			if slot.Worker.Addr == addr {
 				narrowed := *x.req
 				narrowed.Only = []string{addr}
 				x.req = &narrowed
-				x.metrics.stored.WithLabelValues("found").Inc()
+				x.metrics.storedAnswers.WithLabelValues("found").Inc()
 				return true
 			}
 		}
 	}
-	x.metrics.stored.WithLabelValues("unknown").Inc()
+	x.metrics.storedAnswers.WithLabelValues("unknown").Inc()
 	return false
 }

@@ -26,15 +26,15 @@ func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
 	w, full := newWorld(t, 1), map[string]int{}
 	w.opt.NoRoom = func(what string) { full[what]++ }
 	d := w.decide(chatBody("m", `"hi"`))
-	for i := range mostAnswers + 10 {
+	for i := range maxAnswers + 10 {
 		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, Answer: fmt.Sprint(i)})
 	}
-	e := newEncodes(w.opt.NoRoom)
-	for i := range uint64(mostSeen + 7) {
-		e.place(i, 1, w.slots, time.Unix(1, 0), true)
+	e := newEncodeQueues(w.opt.NoRoom)
+	for i := range uint64(maxSeen + 7) {
+		e.assign(i, 1, w.slots, time.Unix(1, 0), true)
 	}
-	if w.answers.Len() != mostAnswers || full["answers"] != 10 || e.last.Len() != mostSeen || full["pictures encoded"] != 7 {
-		t.Errorf("%d answers and %d pictures, went: %v", w.answers.Len(), e.last.Len(), full)
+	if w.answers.Len() != maxAnswers || full["answers"] != 10 || e.lastEncoder.Len() != maxSeen || full["pictures encoded"] != 7 {
+		t.Errorf("%d answers and %d pictures, went: %v", w.answers.Len(), e.lastEncoder.Len(), full)
 	}
 }
 
@@ -44,17 +44,17 @@ func TestTheirsAreBounded(t *testing.T) {
 	w, full := newWorld(t, 1), map[string]int{}
 	w.opt.NoRoom = func(what string) { full[what]++ }
 	take := func(number uint64) (blocks int) {
-		w.Follow("other", &Shared{Number: number, Worker: "w0", Rank: -1, Tokens: 10, Locals: []uint64{1, 2}})
-		if f := w.theirs.of["other"][number]; f != nil {
+		w.ApplyShared("other", &SharedBooking{Number: number, Worker: "w0", Rank: -1, Tokens: 10, Locals: []uint64{1, 2}})
+		if f := w.replicaBookings.byReplica["other"][number]; f != nil {
 			return len(f.chain)
 		}
 		return -1
 	}
-	w.theirs.blocks = mostTheirsBlocks - 2
+	w.replicaBookings.blocks = maxReplicaBlocks - 2
 	if one, two := take(1), take(2); one != 2 || two != 0 || full["replicas' blocks"] != 1 {
 		t.Errorf("%d and %d blocks kept, %v", one, two, full)
 	}
-	w.theirs.count = mostTheirs
+	w.replicaBookings.count = maxReplicaBookings
 	if three := take(3); three != -1 || full["replicas' requests"] != 1 {
 		t.Errorf("%d, %v", three, full)
 	}

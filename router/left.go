@@ -17,48 +17,48 @@ import (
 // with what the decision knew about that worker, so that load, predictions and the audit follow what really happens. The choice
 // is kept for the report.
 //
-//	decide ─▶ standings of all workers, kept ── Started, at an address ─▶ place: the booking is that worker's ─▶ settle: predictions, pictures, audit
+//	decide ─▶ estimates of all workers, kept ── Started, at an address ─▶ placeBooking: the booking is that worker's ─▶ recordUnsteered: predictions, pictures, audit
 //
 // The split is by conversation. It is the same in all replicas and after a restart, and a larger share of steered requests keeps
 // those that were steered before.
 
 // arm returns a request's arm before its content is known.
 func (r *Router) arm() report.Arm {
-	if r.opt.Left >= 1 {
+	if r.opt.UnsteeredShare >= 1 {
 		return report.Left
 	}
 	return report.Steered
 }
 
-// takeSide decides whether the request is left alone.
-func (x *decision) takeSide() {
-	if left := x.opt.Left; left > 0 && left < 1 {
-		if spread(x.front()) >= 1-left {
+// assignArm decides whether the request is left alone.
+func (x *decision) assignArm() {
+	if left := x.opt.UnsteeredShare; left > 0 && left < 1 {
+		if unitInterval(x.conversationHash()) >= 1-left {
 			x.out.Arm = report.Left
 		}
 	}
 }
 
-// bound takes a request that only the worker keeping an answer can serve out of the split. In mode observe it is left alone too.
-func (x *decision) bound() {
-	if x.opt.Left < 1 {
+// excludeFromSplit takes a request that only the worker keeping an answer can serve out of the split. In mode observe it is left alone too.
+func (x *decision) excludeFromSplit() {
+	if x.opt.UnsteeredShare < 1 {
 		x.out.Arm = ""
 	}
 }
 
-func (x *decision) left() bool { return x.out.Arm == report.Left }
+func (x *decision) isUnsteered() bool { return x.out.Arm == report.Left }
 
-// spread maps numbers evenly to [0, 1).
-func spread(n uint64) float64 {
+// unitInterval maps numbers evenly to [0, 1).
+func unitInterval(n uint64) float64 {
 	n = (n ^ n>>30) * 0xBF58476D1CE4E5B9
 	n = (n ^ n>>27) * 0x94D049BB133111EB
 	return float64((n^n>>31)>>11) / (1 << 53)
 }
 
-// front returns a hash of what stays the same in a conversation from turn to turn: its session or else its messages up to the
+// conversationHash returns a hash of what stays the same in a conversation from turn to turn: its session or else its messages up to the
 // user's first. The first blocks do not identify a conversation, since those of one service share them. A prompt that is a single
 // text is its own conversation, and so is a request that was not read.
-func (x *decision) front() uint64 {
+func (x *decision) conversationHash() uint64 {
 	h, req, s := fnv.New64a(), &x.mem.req, &x.mem.body
 	session := sessionOf(req.Fields, x.req.Session)
 	messages := req.Messages
@@ -85,66 +85,66 @@ func (x *decision) front() uint64 {
 	return h.Sum64()
 }
 
-// untouched is what is kept of a request that is left alone: what the decision knew about all workers.
-type untouched struct {
-	standings []standing
-	asked     []asked // by class; nil once the request is placed
-	chosen    int     // index into standings; -1: the request was not read
-	rate      float64 // mean of all known rates
-	session   string
+// unsteeredRequest is what is kept of a request that is left alone: what the decision knew about all workers.
+type unsteeredRequest struct {
+	estimates    []slotEstimate
+	classPrompts []classPrompt // by class; nil once the request is placed
+	chosen       int           // index into estimates; -1: the request was not read
+	rate         float64       // mean of all known rates
+	session      string
 }
 
-// of returns the standing of a slot; nil: not known.
-func (u *untouched) of(slot *fleet.Slot) *standing {
-	if i := slices.IndexFunc(u.standings, func(s standing) bool { return s.slot == slot }); i >= 0 {
-		return &u.standings[i]
+// estimateFor returns the estimate for a slot; nil: not known.
+func (u *unsteeredRequest) estimateFor(slot *fleet.Slot) *slotEstimate {
+	if i := slices.IndexFunc(u.estimates, func(s slotEstimate) bool { return s.slot == slot }); i >= 0 {
+		return &u.estimates[i]
 	}
 	return nil
 }
 
-// stand records the standings of a class's candidates, whose Slot indexes slots: x.known or x.slots.
-func (x *decision) stand(class int, slots []*fleet.Slot, cands ...choose.Candidate) {
-	if !x.left() {
+// recordEstimates records the estimates of a class's candidates, whose Slot indexes slots: x.known or x.slots.
+func (x *decision) recordEstimates(class int, slots []*fleet.Slot, cands ...choose.Candidate) {
+	if !x.isUnsteered() {
 		return
 	}
-	if x.standings == nil {
-		x.standings = make([]standing, 0, len(x.known))
+	if x.estimates == nil {
+		x.estimates = make([]slotEstimate, 0, len(x.known))
 	}
 	for i := range cands {
-		x.standings = append(x.standings, x.standingOf(class, slots[cands[i].Slot], &cands[i]))
+		x.estimates = append(x.estimates, x.estimateOf(class, slots[cands[i].Slot], &cands[i]))
 	}
 }
 
-// leave books a request that is left alone, on no slot. A request that was not read keeps no prompts to book later.
-func (x *decision) leave(b *booked) {
-	b.cached = -1
-	b.left = &untouched{standings: x.standings, chosen: slices.IndexFunc(x.standings, func(s standing) bool { return s.slot == x.chosen }), rate: choose.FleetOf(x.mem.candidates).Rate}
-	work, kept := fleet.Booking{Bytes: standingBytes * len(x.standings)}, b.left
+// bookUnsteered books a request that is left alone, on no slot. A request that was not read keeps no prompts to book later.
+func (x *decision) bookUnsteered(b *bookingRecord) {
+	b.cachedTokens = -1
+	b.unsteered = &unsteeredRequest{estimates: x.estimates, chosen: slices.IndexFunc(x.estimates, func(s slotEstimate) bool { return s.slot == x.chosen }), rate: choose.FleetOf(x.mem.candidates).Rate}
+	work, kept := fleet.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
 	if kept.chosen >= 0 {
 		kept.session = strings.Clone(x.auditSession(slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })))
-		kept.asked = make([]asked, len(x.model.classes))
-		for class := range kept.asked {
-			if x.mem.blocks[class].wanted {
-				kept.asked[class] = x.askedOf(class)
-				work.Bytes += 4*len(kept.asked[class].prompt.IDs) + 8*2*len(kept.asked[class].locals)
+		kept.classPrompts = make([]classPrompt, len(x.model.classes))
+		for class := range kept.classPrompts {
+			if x.mem.blocks[class].hasWorkers {
+				kept.classPrompts[class] = x.classPromptOf(class)
+				work.Bytes += 4*len(kept.classPrompts[class].prompt.IDs) + 8*2*len(kept.classPrompts[class].locals)
 			}
 		}
 	}
-	work.Place = func(at *fleet.Booking) { x.Router.place(b, at) }
+	work.OnPlaced = func(at *fleet.Booking) { x.Router.placeBooking(b, at) }
 	if x.req.MustPick && len(x.slots) > 0 {
-		work.Slot = x.pick()
-		x.place(b, &work)
+		work.Slot = x.pickTargets()
+		x.placeBooking(b, &work)
 	}
-	x.hold(b, work)
+	x.bookChosen(b, work)
 	if work.Slot != nil {
-		x.settle(b, x.out.ID, x.now)
+		x.recordUnsteered(b, x.out.ID, x.now)
 	}
 }
 
-const standingBytes = 80
+const estimateBytes = 80
 
-// pick names the targets that a request of unknown content would get, and returns the first slot. It leaves the choice unchanged.
-func (x *decision) pick() *fleet.Slot {
+// pickTargets names the targets that a request of unknown content would get, and returns the first slot. It leaves the choice unchanged.
+func (x *decision) pickTargets() *fleet.Slot {
 	chosen, ranked, candidates := x.chosen, x.ranked, x.mem.candidates
 	defer func() { x.chosen, x.ranked, x.mem.candidates = chosen, ranked, candidates }()
 	x.mem.candidates = nil
@@ -152,58 +152,58 @@ func (x *decision) pick() *fleet.Slot {
 		x.mem.candidates = append(x.mem.candidates, x.candidate(i))
 	}
 	x.rank()
-	x.target()
+	x.setTargets()
 	return x.chosen
 }
 
-// place fills in a booking that has got its slot. The Fleet may call it.
-func (r *Router) place(b *booked, at *fleet.Booking) {
+// placeBooking fills in a booking that has got its slot. The Fleet may call it.
+func (r *Router) placeBooking(b *bookingRecord, at *fleet.Booking) {
 	b.slot = at.Slot
-	if st := b.left.of(at.Slot); st != nil && b.left.asked != nil {
-		work := r.at(b, st, &b.left.asked[st.class])
+	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.classPrompts != nil {
+		work := r.fillBooking(b, st, &b.unsteered.classPrompts[st.class])
 		at.Tokens, at.Fetch, at.Context, at.Locals, at.From = work.Tokens, work.Fetch, work.Context, work.Locals, work.From
-		if r.opt.Index.Stores(st.slot.ID) != st.stores { // its events may have come already and will not come again
+		if r.opt.Index.Stores(st.slot.ID) != st.storesAtDecision { // its events may have come already and will not come again
 			at.Locals = nil
 		}
 	}
 }
 
-// settle records predictions, pictures and the audit for a request that was left alone, once its slot is known.
-func (r *Router) settle(b *booked, id string, now time.Time) {
-	if st := b.left.of(b.slot); st != nil && b.left.asked != nil {
-		a := &b.left.asked[st.class]
-		r.remember(b, st, a, now)
+// recordUnsteered records predictions, pictures and the audit for a request that was left alone, once its slot is known.
+func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
+	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.classPrompts != nil {
+		a := &b.unsteered.classPrompts[st.class]
+		r.recordPredictions(b, st, a, now)
 		if !a.unread {
-			r.expect(b, a, id, b.left.session)
+			r.registerExpectation(b, a, id, b.unsteered.session)
 		}
 	}
-	b.left.asked = nil
+	b.unsteered.classPrompts = nil
 }
 
-// would compares the choice for a request that was left alone with the slot that served it; nil: not known.
-func (b *booked) would(used *fleet.Slot) *decisionlog.Would {
-	if b.left == nil || b.left.chosen < 0 || b.tokens == 0 {
+// hypothetical compares the choice for a request that was left alone with the slot that served it; nil: not known.
+func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical {
+	if b.unsteered == nil || b.unsteered.chosen < 0 || b.promptTokens == 0 {
 		return nil
 	}
-	st, chosen := b.left.of(used), &b.left.standings[b.left.chosen]
+	st, chosen := b.unsteered.estimateFor(used), &b.unsteered.estimates[b.unsteered.chosen]
 	if st == nil {
 		return nil
 	}
-	w := &decisionlog.Would{Cached: chosen.cached(b.tokens, b.size), UsedCached: st.cached(b.tokens, b.size), Encode: st.encode - chosen.encode, Rate: st.rate}
+	w := &decisionlog.Hypothetical{Cached: chosen.expectedHit(b.promptTokens, b.blockSize), UsedCached: st.expectedHit(b.promptTokens, b.blockSize), Encode: st.encode - chosen.encode, Rate: st.rate}
 	if w.Rate == 0 {
-		w.Rate = b.left.rate
+		w.Rate = b.unsteered.rate
 	}
 	return w
 }
 
-// count adds an ended request to the report. known: it ended at the slot where it is booked.
-func (r *Router) count(b *booked, at *fleet.Booking, known bool, o Outcome, would *decisionlog.Would) {
-	q := report.Request{Arm: b.arm, OK: o.Code >= 200 && o.Code < 400, Prompt: b.tokens, Cached: o.CachedTokens, Counted: o.CachedTokens >= 0,
+// countEnded adds an ended request to the report. known: it ended at the slot where it is booked.
+func (r *Router) countEnded(b *bookingRecord, at *fleet.Booking, known bool, o Outcome, would *decisionlog.Hypothetical) {
+	q := report.Request{Arm: b.arm, OK: o.Code >= 200 && o.Code < 400, Prompt: b.promptTokens, Cached: o.CachedTokens, Counted: o.CachedTokens >= 0,
 		FirstByte: o.FirstByte, End: r.opt.Now().Sub(at.At), Would: would}
 	if would != nil && !q.Counted {
 		q.Cached = would.UsedCached
 	} else if known && at.Slot == b.slot && !q.Counted {
-		q.Cached = b.cached
+		q.Cached = b.cachedTokens
 	}
 	r.opt.Report.Add(q, at.At)
 }

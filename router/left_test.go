@@ -17,7 +17,7 @@ import (
 // newLeft is newWorld with a share of conversations that are left alone.
 func newLeft(t *testing.T, workers int, share float64) *world {
 	w := newWorld(t, workers)
-	w.opt.Left = share
+	w.opt.UnsteeredShare = share
 	return w
 }
 
@@ -189,13 +189,13 @@ func TestUsedWorkersStanding(t *testing.T) {
 
 // fill gives a worker a request of another sender.
 func (w *world) fill(i int) {
-	w.opt.Fleet.Book("full", fleet.Booking{Slot: w.slots[i], Note: &booked{cached: -1}})
+	w.opt.Fleet.Book("full", fleet.Booking{Slot: w.slots[i], Note: &bookingRecord{cachedTokens: -1}})
 }
 
 // fails makes a worker fail until it is out.
 func (w *world) fails(i int) {
 	for range 3 {
-		w.slots[i].Worker.Failed("connect", w.now)
+		w.slots[i].Worker.RecordFailure("connect", w.now)
 	}
 }
 

@@ -15,8 +15,8 @@ const (
 	sessionText = 256  // bytes of a session id that are kept to tell sessions apart
 )
 
-// line begins the decision log's line for a decision; b is its booking, nil for none.
-func (x *decision) line(b *booked) *decisionlog.Line {
+// newLogLine begins the decision log's line for a decision; b is its booking, nil for none.
+func (x *decision) newLogLine(b *bookingRecord) *decisionlog.Line {
 	d := &x.out
 	session := sessionOf(x.mem.req.Fields, x.req.Session)
 	l := &decisionlog.Line{Timestamp: x.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: x.adapter, Session: strings.Clone(session[:min(len(session), sessionText)]),
@@ -37,7 +37,7 @@ func (x *decision) line(b *booked) *decisionlog.Line {
 		class := x.model.classOf(x.chosen.Worker)
 		l.HashIDs = decisionlog.Spans(x.mem.blocks[class].chain, x.model.classes[class].BlockSize, d.PromptTokens)
 		media := x.reading(class).prompt.Media
-		for i := range media[:min(len(media), mostMedia)] {
+		for i := range media[:min(len(media), maxMedia)] {
 			if media[i].Length > 0 { // else it is not in the prompt that was read
 				l.Images = append(l.Images, decisionlog.Image{ID: media[i].Key, Offset: media[i].Offset, Tokens: media[i].Length})
 			}
@@ -46,20 +46,20 @@ func (x *decision) line(b *booked) *decisionlog.Line {
 	return l
 }
 
-// unheld writes the line of a decision that is not booked, which ends here.
-func (x *decision) unheld() {
-	if x.held || x.opt.Decisions == nil {
+// logUnbooked writes the line of a decision that is not booked, which ends here.
+func (x *decision) logUnbooked() {
+	if x.isBooked || x.opt.Decisions == nil {
 		return
 	}
-	l := x.line(nil)
+	l := x.newLogLine(nil)
 	if l.Outcome = decisionlog.NoPlace; x.out.Refuse != nil {
 		l.Outcome, l.Status = decisionlog.Refused, x.out.Refuse.Status
 	}
 	x.opt.Decisions.Add(l)
 }
 
-// told writes the line of a request that has ended.
-func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome, would *decisionlog.Would) {
+// logEnded writes the line of a request that has ended.
+func (r *Router) logEnded(b *bookingRecord, at *fleet.Booking, worker string, o Outcome, would *decisionlog.Hypothetical) {
 	if l := b.line; l != nil {
 		l.Would = would
 		l.Outcome, l.Status, l.Used = decisionlog.Ended, o.Code, worker
@@ -69,9 +69,9 @@ func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome, wo
 	}
 }
 
-// forgotten writes the line of a request that expired without a reported end, and tells other replicas.
-func (r *Router) forgotten(at *fleet.Booking) {
-	b, ours := at.Note.(*booked)
+// logExpired writes the line of a request that expired without a reported end, and tells other replicas.
+func (r *Router) logExpired(at *fleet.Booking) {
+	b, ours := at.Note.(*bookingRecord)
 	if ours {
 		r.unshare(b, false)
 	}

@@ -24,10 +24,10 @@ import (
 )
 
 // servers returns the kinds of engines that read a body differently.
-func servers(t *testing.T) map[string]*engine.Live {
+func servers(t *testing.T) map[string]*engine.LiveModel {
 	plain := func(*engine.Server) {}
 	sglang := func(s *engine.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" }
-	out := map[string]*engine.Live{}
+	out := map[string]*engine.LiveModel{}
 	for _, kind := range []struct {
 		name, dir string
 		change    func(*engine.Server)

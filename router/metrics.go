@@ -12,30 +12,30 @@ import (
 
 // metrics are the router's own counters. Labels hold configured names and fixed words, never client text.
 type metrics struct {
-	totals    totals
-	decisions *prometheus.CounterVec // by model and reason (with refused)
-	down      *prometheus.CounterVec // by what kept the decision from being exact
-	seconds   prometheus.Histogram
-	prompt    *prometheus.CounterVec // tokens by model
-	cached    *prometheus.CounterVec // tokens predicted to be cached, by model and reason
-	offloaded *prometheus.CounterVec // the part of cached in lower tiers, by model
-	held      *prometheus.CounterVec // tokens held by the worker that held most, by model
-	regret    *prometheus.CounterVec // the part of held that the chosen worker lacked, by model and why it was chosen
-	late      *prometheus.CounterVec // the same in seconds
-	asked     *prometheus.CounterVec // prompt tokens of the answers counted in found, by the engines' count
-	found     *prometheus.CounterVec // cached tokens by the engines' count
-	outcomes  *prometheus.CounterVec // by worker and status class
-	told      *prometheus.CounterVec // the engine's count of cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
-	promised  *prometheus.CounterVec // the engine's count of prompt tokens against ours: equal, differs
-	removed   *prometheus.CounterVec // fields removed from bodies, by the table's name
-	stored    *prometheus.CounterVec // by what: learned, found, unknown
-	moved     prometheus.Counter
-	corrected prometheus.Counter
-	unmatched prometheus.Counter
-	failures  *prometheus.CounterVec // by worker and what
-	missing   *prometheus.CounterVec // by model and role
-	inTime    *prometheus.CounterVec // by model and outcome
-	shed      *prometheus.CounterVec // by model and why
+	totals           totals
+	decisions        *prometheus.CounterVec // by model and reason (with refused)
+	stepsDown        *prometheus.CounterVec // by what kept the decision from being exact
+	decisionSeconds  prometheus.Histogram
+	prompt           *prometheus.CounterVec // tokens by model
+	cached           *prometheus.CounterVec // tokens predicted to be cached, by model and reason
+	offloaded        *prometheus.CounterVec // the part of cached in lower tiers, by model
+	held             *prometheus.CounterVec // tokens held by the worker that held most, by model
+	regret           *prometheus.CounterVec // the part of held that the chosen worker lacked, by model and why it was chosen
+	regretSeconds    *prometheus.CounterVec // the same in seconds
+	enginePrompt     *prometheus.CounterVec // prompt tokens of the answers counted in engineCached, by the engines' count
+	engineCached     *prometheus.CounterVec // cached tokens by the engines' count
+	outcomes         *prometheus.CounterVec // by worker and status class
+	cachedComparison *prometheus.CounterVec // the engine's count of cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
+	promptComparison *prometheus.CounterVec // the engine's count of prompt tokens against ours: equal, differs
+	removed          *prometheus.CounterVec // fields removed from bodies, by the table's name
+	storedAnswers    *prometheus.CounterVec // by what: learned, found, unknown
+	movedRequests    prometheus.Counter
+	correctedBlocks  prometheus.Counter
+	unmatchedReports prometheus.Counter
+	failures         *prometheus.CounterVec // by worker and what
+	roleMissing      *prometheus.CounterVec // by model and role
+	deadlines        *prometheus.CounterVec // by model and outcome
+	shed             *prometheus.CounterVec // by model and why
 }
 
 func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
@@ -44,29 +44,29 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	}
 	m := &metrics{
 		decisions: vec("decisions_total", "Decisions by the step (how much was known) that they were taken on; refused: the client got an error at once.", "model", "reason"),
-		down:      vec("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, once the body is complete.",
+		stepsDown: vec("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
+		decisionSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, once the body is complete.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
-		prompt:    vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
-		cached:    vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
-		offloaded: vec("predicted_offloaded_tokens_total", "Prompt tokens, of those predicted to be cached, that the chosen worker has to fetch from a lower tier: CPU, disk or a shared store.", "model"),
-		held:      vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
-		regret:    vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by the reason of the choice.", "model", "why"),
-		late:      vec("regret_seconds_total", "Time to prefill those tokens, at each chosen worker's measured rate.", "model", "why"),
-		asked:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that reported cached tokens; needs envoy.token_usage. Not counted: a 0 of SGLang, requests with several prompts, prefill and decode apart.", "model"),
-		found:     vec("engine_cached_tokens_total", "Of them, those that were cached, as the engine counted.", "model"),
-		outcomes:  vec("outcomes_total", "Ended requests by their last worker and status class; other: an address that is no known worker's.", "worker", "code"),
-		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction: equal, fewer, more; fewer_than_bound and more_than_bound where it was a bound.", "model", "verdict"),
-		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact: equal, differs.", "model", "verdict"),
-		removed:   vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
-		stored:    vec("stored_answers_total", "Answers of /v1/responses whose worker was recorded; requests that refer to one: found, or unknown (evicted, or from before a restart or another replica) and routed to any worker.", "what"),
-		moved:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
-		corrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
-		failures:  vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
-		missing:   vec("role_missing_total", "Requests for which no worker of a role was available: prefill (done by the decode worker); encode (done by the prefill worker).", "model", "role"),
-		inTime:    vec("slo_decisions_total", "Requests with a deadline for the first token (x-slo-ttft-ms): in time, if some worker is expected to meet it; late, if none is.", "model", "outcome"),
-		shed:      newShed(),
-		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
+		prompt:           vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
+		cached:           vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
+		offloaded:        vec("predicted_offloaded_tokens_total", "Prompt tokens, of those predicted to be cached, that the chosen worker has to fetch from a lower tier: CPU, disk or a shared store.", "model"),
+		held:             vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
+		regret:           vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by the reason of the choice.", "model", "why"),
+		regretSeconds:    vec("regret_seconds_total", "Time to prefill those tokens, at each chosen worker's measured rate.", "model", "why"),
+		enginePrompt:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that reported cached tokens; needs envoy.token_usage. Not counted: a 0 of SGLang, requests with several prompts, prefill and decode apart.", "model"),
+		engineCached:     vec("engine_cached_tokens_total", "Of them, those that were cached, as the engine counted.", "model"),
+		outcomes:         vec("outcomes_total", "Ended requests by their last worker and status class; other: an address that is no known worker's.", "worker", "code"),
+		cachedComparison: vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction: equal, fewer, more; fewer_than_bound and more_than_bound where it was a bound.", "model", "verdict"),
+		promptComparison: vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact: equal, differs.", "model", "verdict"),
+		removed:          vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
+		storedAnswers:    vec("stored_answers_total", "Answers of /v1/responses whose worker was recorded; requests that refer to one: found, or unknown (evicted, or from before a restart or another replica) and routed to any worker.", "what"),
+		movedRequests:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
+		correctedBlocks:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
+		failures:         vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
+		roleMissing:      vec("role_missing_total", "Requests for which no worker of a role was available: prefill (done by the decode worker); encode (done by the prefill worker).", "model", "role"),
+		deadlines:        vec("slo_decisions_total", "Requests with a deadline for the first token (x-slo-ttft-ms): in time, if some worker is expected to meet it; late, if none is.", "model", "outcome"),
+		shed:             newShed(),
+		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
 	if reg == nil {
 		return m
@@ -77,19 +77,19 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	counter := func(name, help string, get func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
-	reg.MustRegister(r.waiters.total, m.decisions, m.down, m.seconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures, m.missing, m.inTime, m.shed, r.opt.Report,
+	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, r.opt.Report,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
 		gauge("workers_out", "Workers that get only trial requests because requests fail there, or none because their health check fails.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
-				if w.Out(r.opt.Now()) != "" {
+				if w.OutReason(r.opt.Now()) != "" {
 					n++
 				}
 			}
 			return n
 		}),
-		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.lacks(fleet.NoReports)),
-		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.lacks(fleet.NoEnds)),
+		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(fleet.NoReports)),
+		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.silenceGauge(fleet.NoEnds)),
 		gauge("unserved_models", "Model names requested in the last hour that no worker serves; at most 64 are counted.", func() float64 { return float64(len(r.Unserved())) }),
 		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 { return float64(r.predicted.size.Load()) }),
 		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.dropped.Load),
@@ -100,11 +100,11 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 
 func (m *metrics) fieldRemoved(field string) { m.removed.WithLabelValues(field).Inc() }
 
-func (m *metrics) decided(d *Decision, took time.Duration) {
-	m.seconds.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"decision_id": d.ID})
+func (m *metrics) countDecided(d *Decision, took time.Duration) {
+	m.decisionSeconds.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"decision_id": d.ID})
 	m.decisions.WithLabelValues(d.Model, string(d.Reason)).Inc()
 	if d.Why != "" {
-		m.down.WithLabelValues(d.Why).Inc()
+		m.stepsDown.WithLabelValues(d.Why).Inc()
 	}
 	m.prompt.WithLabelValues(d.Model).Add(float64(d.PromptTokens))
 	m.cached.WithLabelValues(d.Model, string(d.Reason)).Add(float64(d.CachedTokens))
@@ -116,17 +116,17 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 	m.totals.cached.Add(uint64(d.CachedTokens))
 	if d.Regret != "" {
 		m.regret.WithLabelValues(d.Model, d.Regret).Add(float64(d.HeldTokens - d.CachedTokens))
-		m.late.WithLabelValues(d.Model, d.Regret).Add(d.regretSeconds)
+		m.regretSeconds.WithLabelValues(d.Model, d.Regret).Add(d.regretSeconds)
 	}
 }
 
-// counted adds the engine's count of cached tokens, whichever worker reported it.
-func (m *metrics) counted(b *booked, o Outcome) {
+// countEngineTokens adds the engine's count of cached tokens, whichever worker reported it.
+func (m *metrics) countEngineTokens(b *bookingRecord, o Outcome) {
 	if o.Code == http.StatusOK && o.CachedTokens >= 0 && o.PromptTokens > 0 {
-		m.asked.WithLabelValues(b.model).Add(float64(o.PromptTokens))
-		m.found.WithLabelValues(b.model).Add(float64(min(o.CachedTokens, o.PromptTokens)))
-		m.totals.asked.Add(uint64(o.PromptTokens))
-		m.totals.found.Add(uint64(min(o.CachedTokens, o.PromptTokens)))
+		m.enginePrompt.WithLabelValues(b.model).Add(float64(o.PromptTokens))
+		m.engineCached.WithLabelValues(b.model).Add(float64(min(o.CachedTokens, o.PromptTokens)))
+		m.totals.enginePrompt.Add(uint64(o.PromptTokens))
+		m.totals.engineCached.Add(uint64(min(o.CachedTokens, o.PromptTokens)))
 	}
 }
 
@@ -136,28 +136,28 @@ func (r *Router) Forget(worker string) {
 	r.metrics.failures.DeletePartialMatch(prometheus.Labels{"worker": worker})
 }
 
-func (m *metrics) ended(b *booked, worker string, o Outcome) {
+func (m *metrics) countEnded(b *bookingRecord, worker string, o Outcome) {
 	m.outcomes.WithLabelValues(worker, strconv.Itoa(o.Code/100)+"xx").Inc()
 	if o.CachedTokens >= 0 && o.Code == 200 {
 		verdict := "equal"
-		if o.CachedTokens < b.cached {
+		if o.CachedTokens < b.cachedTokens {
 			verdict = "fewer"
-			if b.upper {
+			if b.upperBound {
 				verdict = "fewer_than_bound" // allowed by the bound
 			}
-		} else if o.CachedTokens > b.cached {
+		} else if o.CachedTokens > b.cachedTokens {
 			verdict = "more"
-			if b.lower {
+			if b.lowerBound {
 				verdict = "more_than_bound" // expected by the bound
 			}
 		}
-		m.told.WithLabelValues(b.model, verdict).Inc()
+		m.cachedComparison.WithLabelValues(b.model, verdict).Inc()
 	}
-	if o.PromptTokens > 0 && o.Code == 200 && b.usage > 0 {
+	if o.PromptTokens > 0 && o.Code == 200 && b.engineTokens > 0 {
 		verdict := "equal"
-		if o.PromptTokens != b.usage {
+		if o.PromptTokens != b.engineTokens {
 			verdict = "differs"
 		}
-		m.promised.WithLabelValues(b.model, verdict).Inc()
+		m.promptComparison.WithLabelValues(b.model, verdict).Inc()
 	}
 }

@@ -14,7 +14,7 @@ import (
 func (r *Router) Observe(o Outcome) {
 	switch o.Phase {
 	case Failed:
-		r.failed(r.opt.Fleet.FailedAt(o.ID, o.Addr), o.Fault)
+		r.countFailure(r.opt.Fleet.FailedAt(o.ID, o.Addr), o.Fault)
 	case Lost:
 		r.opt.Fleet.Lost(o.Source)
 	case Gone:
@@ -22,12 +22,12 @@ func (r *Router) Observe(o Outcome) {
 	case Started:
 		r.recent.observe(o)
 		if !r.confirm(o) {
-			r.metrics.unmatched.Inc()
+			r.metrics.unmatchedReports.Inc()
 		} else if o.Answer != "" {
 			if r.answers.Add(o.Answer, o.Addr) {
 				r.opt.NoRoom("answers")
 			}
-			r.metrics.stored.WithLabelValues("learned").Inc()
+			r.metrics.storedAnswers.WithLabelValues("learned").Inc()
 		}
 	case Ended:
 		r.recent.observe(o)
@@ -42,13 +42,13 @@ func (r *Router) confirm(o Outcome) bool {
 	if moved == nil {
 		return ok
 	}
-	b := now.Note.(*booked)
+	b := now.Note.(*bookingRecord)
 	if moved.Slot == nil { // it was left alone, and now has a worker
-		r.settle(b, o.ID, r.opt.Now())
+		r.recordUnsteered(b, o.ID, r.opt.Now())
 		r.share(b, now)
 		return true
 	}
-	r.metrics.moved.Inc()
+	r.metrics.movedRequests.Inc()
 	if moved.Slot == now.Slot { // only the decode worker differs
 		r.share(b, now)
 		return true
@@ -56,12 +56,12 @@ func (r *Router) confirm(o Outcome) bool {
 	var made *promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
 		at := r.opt.Now()
-		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, r.lasts(now.Slot, b.locals, at), at)
+		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, b.locals, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
 	} else { // its blocks have other hashes: nothing to predict or compare
 		r.opt.Audit.End(o.ID, false)
 	}
-	r.predicted.drop(b.promised.Swap(made), b.chain)
+	r.predicted.withdraw(b.promise.Swap(made), b.chain)
 	r.share(b, now)
 	return true
 }
@@ -70,22 +70,22 @@ func (r *Router) ended(o Outcome) {
 	known := o.Addr == "" || r.confirm(o) // the report of the start may have been lost
 	at, ok := r.opt.Fleet.End(o.ID, o.Source)
 	if !ok {
-		r.metrics.unmatched.Inc()
+		r.metrics.unmatchedReports.Inc()
 		return
 	}
-	r.judge(o, at)
-	b := at.Note.(*booked)
+	r.updateHealth(o, at)
+	b := at.Note.(*bookingRecord)
 	broken := o.Code < 200 || o.Code >= 400
 	r.unshare(b, broken)
 	if broken { // or refused: assume that it stored nothing
-		r.predicted.drop(b.promised.Load(), b.chain)
+		r.predicted.withdraw(b.promise.Load(), b.chain)
 	} else if at.Decode != nil {
-		r.fetched(at.Decode, b.chain)
+		r.predictDecoded(at.Decode, b.chain)
 	}
-	if b.mute && o.CachedTokens == 0 || b.cached < 0 {
+	if b.zeroMeansUnknown && o.CachedTokens == 0 || b.cachedTokens < 0 {
 		o.CachedTokens = -1 // nothing was reported, or for something else
 	}
-	r.metrics.counted(b, o)
+	r.metrics.countEngineTokens(b, o)
 	if r.opt.Ended != nil {
 		r.opt.Ended(b.model, &o, r.opt.Now().Sub(at.At))
 	}
@@ -93,78 +93,78 @@ func (r *Router) ended(o Outcome) {
 	if known && at.Slot != nil {
 		worker = at.Slot.Worker.Name
 	}
-	var would *decisionlog.Would
+	var would *decisionlog.Hypothetical
 	if known {
-		would = b.would(at.Slot)
+		would = b.hypothetical(at.Slot)
 	}
-	r.told(b, at, worker, o, would)
-	r.count(b, at, known, o, would)
+	r.logEnded(b, at, worker, o, would)
+	r.countEnded(b, at, known, o, would)
 	if at.Slot != b.slot || !known {
 		o.CachedTokens = -1 // reported by another worker than the prediction is for
 	}
-	if b.disproved(o) {
+	if b.foundLess(o) {
 		r.correct(at.Slot, b, o.CachedTokens)
-	} else if b.stale && o.Code == http.StatusOK && o.CachedTokens >= b.cached && b.cached > 0 {
-		r.suspects.found(at.Slot)
+	} else if b.stale && o.Code == http.StatusOK && o.CachedTokens >= b.cachedTokens && b.cachedTokens > 0 {
+		r.suspects.countHit(at.Slot)
 	}
 	r.opt.Audit.Found(o.ID, o.CachedTokens)
 	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
-	r.metrics.ended(b, worker, o)
+	r.metrics.countEnded(b, worker, o)
 }
 
-// fetched predicts that a slot which has decoded a prompt holds it, until its events say so.
-func (r *Router) fetched(slot *fleet.Slot, chain []uint64) {
+// predictDecoded predicts that a slot which has decoded a prompt holds it, until its events say so.
+func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
 	now := r.opt.Now()
-	r.predicted.add(uint32(slot.ID), chain, 0, r.lasts(slot, nil, now), now)
+	r.predicted.add(uint32(slot.ID), chain, 0, r.predictionTTL(slot, nil, now), now)
 }
 
-// disproved reports whether the engine found less than its events promised (such as after a reset not yet reported). One block
+// foundLess reports whether the engine found less than its events promised (such as after a reset not yet reported). One block
 // less is no proof: vLLM withholds the last block found when it drafts with EAGLE or MTP (read in 0.10 to 0.33), and a block
 // evicted since the decision is reported by an event. Engines include what they fetch from lower tiers (vLLM's num_cached_tokens
 // with a connector's, SGLang's device, host and storage), in units of these: less than a unit is no proof either.
 // From the first picture on that the engine fetched itself it may have read another prompt: otherwise a client with an image host
 // could make the index forget blocks.
-func (b *booked) disproved(o Outcome) bool {
-	return (b.exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < min(b.cached, b.common)-b.slack()
+func (b *bookingRecord) foundLess(o Outcome) bool {
+	return (b.exact || b.stale) && !b.upperBound && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < min(b.cachedTokens, b.common)-b.tolerance()
 }
 
-// slack returns how many tokens less than promised an engine may find.
-func (b *booked) slack() int {
-	if b.offloaded > 0 {
-		return max(b.size, b.unit)
+// tolerance returns how many tokens less than promised an engine may find.
+func (b *bookingRecord) tolerance() int {
+	if b.offloadedTokens > 0 {
+		return max(b.blockSize, b.offloadUnit)
 	}
-	return b.size
+	return b.blockSize
 }
 
 // correct removes from the index what a slot did not find, unless it has stored that since. If this repeats, the slot's feed is
 // restarted, but not if only lower tiers had less: some report what they store and never what they evict (LMCache).
-func (r *Router) correct(slot *fleet.Slot, b *booked, cached int) {
-	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.size, b.stores)
-	r.metrics.corrected.Add(float64(n))
-	if cached < b.cached-b.offloaded-b.size && r.suspects.count(slot, r.opt.Now()) && r.opt.Resync != nil {
+func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
+	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.blockSize, b.storesAtDecision)
+	r.metrics.correctedBlocks.Add(float64(n))
+	if cached < b.cachedTokens-b.offloadedTokens-b.blockSize && r.suspects.countMiss(slot, r.opt.Now()) && r.opt.Resync != nil {
 		r.opt.Resync(slot)
 	}
 }
 
-// judge updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
-func (r *Router) judge(o Outcome, b *fleet.Booking) {
+// updateHealth updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
+func (r *Router) updateHealth(o Outcome, b *fleet.Booking) {
 	w := r.opt.Fleet.ServedBy(b, o.Addr)
 	switch {
 	case w == nil || !o.Answered || b.Decode != nil || o.Code == http.StatusNotImplemented:
 	case o.Code >= http.StatusInternalServerError:
-		r.failed(w, strconv.Itoa(o.Code))
-	case o.Code < http.StatusBadRequest && w.Answered(b.At, r.opt.Now()):
+		r.countFailure(w, strconv.Itoa(o.Code))
+	case o.Code < http.StatusBadRequest && w.RecordSuccess(b.At, r.opt.Now()):
 		r.opt.Log.Info("worker "+w.Name+" answers again and gets requests", zap.String("addr", w.Addr))
 	}
 }
 
-// failed counts a request that failed at a worker; nil: at an address that is not a worker's own.
-func (r *Router) failed(w *fleet.Worker, what string) {
+// countFailure counts a request that failed at a worker; nil: at an address that is not a worker's own.
+func (r *Router) countFailure(w *fleet.Worker, what string) {
 	if w == nil {
 		return
 	}
 	r.metrics.failures.WithLabelValues(w.Name, what).Inc()
-	if now := r.opt.Now(); w.Failed(what, now) {
-		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr), zap.String("why", w.Out(now)))
+	if now := r.opt.Now(); w.RecordFailure(what, now) {
+		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr), zap.String("why", w.OutReason(now)))
 	}
 }

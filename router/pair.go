@@ -19,9 +19,9 @@ const (
 	noEncode  = "encode"  // the prefilling workers encoded the pictures too
 )
 
-// pair adds the cost of the best decode worker to each candidate that only prefills, and removes candidates that cannot serve
+// addDecoders adds the cost of the best decode worker to each candidate that only prefills, and removes candidates that cannot serve
 // alone. It ranks the decoders.
-func (x *decision) pair() {
+func (x *decision) addDecoders() {
 	s := x.mem
 	s.decoders = s.decoders[:0]
 	prefill, only := 0, false
@@ -36,19 +36,19 @@ func (x *decision) pair() {
 		}
 	}
 	if prefill == 0 {
-		if only && !x.aside {
-			x.metrics.missing.WithLabelValues(x.out.Model, noPrefill).Inc()
+		if only && !x.dryRun {
+			x.metrics.roleMissing.WithLabelValues(x.out.Model, noPrefill).Inc()
 		}
 		return
 	}
-	s.decoders = choose.Rank(s.decoders, mostTargets, x.draw())
+	s.decoders = choose.Rank(s.decoders, maxTargets, x.tieBreak())
 	elsewhere := choose.FleetOf(s.decoders).Cost(&s.decoders[0]).Sum()
 	kept := s.candidates[:0]
 	for _, c := range s.candidates {
 		w := x.slots[c.Slot].Worker
 		if w.Role == fleet.Prefill {
 			c.Elsewhere += elsewhere
-		} else if !w.Alone() {
+		} else if !w.ServesAlone() {
 			continue
 		}
 		kept = append(kept, c)
@@ -56,14 +56,14 @@ func (x *decision) pair() {
 	s.candidates = kept
 }
 
-// targetPair makes the decode workers the targets, in the order of their ranking, and names who prefills for them. A worker
+// setPairTargets makes the decode workers the targets, in the order of their ranking, and names who prefills for them. A worker
 // behind front ends is named in the request, for retries too: then the targets are its front ends, and the workers stay the same.
-func (x *decision) targetPair() {
+func (x *decision) setPairTargets() {
 	w := x.chosen.Worker
 	x.decode = x.slots[x.mem.decoders[0].Slot]
 	t := Target{Worker: w.Name, Prefill: w.Instance, PrefillRank: x.chosen.Rank, Instance: x.decode.Worker.Instance, Rank: x.decode.Rank}
 	if w.Instance != "" {
-		x.atFrontends(t)
+		x.targetFrontends(t)
 		return
 	}
 	t.Prefill, t.PrefillRank = w.Addr, -1

@@ -73,7 +73,7 @@ func (w *world) asRoles(roles string) {
 // load gives a worker so many requests of other senders, of 1,000 tokens.
 func (w *world) load(worker, requests int) {
 	for i := range requests {
-		w.opt.Fleet.Book(fmt.Sprint(worker, " other ", i), fleet.Booking{Slot: w.slots[worker], Context: 1000, Note: &booked{cached: -1}})
+		w.opt.Fleet.Book(fmt.Sprint(worker, " other ", i), fleet.Booking{Slot: w.slots[worker], Context: 1000, Note: &bookingRecord{cachedTokens: -1}})
 	}
 }
 
@@ -158,14 +158,14 @@ func TestPairsAreRemembered(t *testing.T) {
 	}
 	_, first := ask("a", text(4000, 100))
 	for i := range 20 { // more than elsewhere, but less than loading costs
-		w.opt.Fleet.Book(fmt.Sprint("more ", i), fleet.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0], Note: &booked{cached: -1}})
+		w.opt.Fleet.Book(fmt.Sprint("more ", i), fleet.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0], Note: &bookingRecord{cachedTokens: -1}})
 	}
 	for i := range 6 {
 		if prefill, at := ask("a", text(4000, uint64(101+i))); at.Addr != first.Addr || prefill == "" {
 			t.Errorf("an adapter: %+v, before %+v", at, first)
 		}
 	}
-	w.slots[0].Tell(fleet.Told{Running: 1, Waiting: 4, Lasts: time.Minute}, w.now)
+	w.slots[0].SetReport(fleet.LoadReport{Running: 1, Waiting: 4, ValidFor: time.Minute}, w.now)
 	for i := range 6 {
 		if at, _ := ask("m", text(4000, uint64(200+i))); at != "10.0.0.2:8000" {
 			t.Errorf("prefilled at %s, where others wait", at)
@@ -180,8 +180,8 @@ func TestPairIsRetried(t *testing.T) {
 	w.asRoles("pdd")
 	w.load(1, 1)
 	w.load(2, 1)
-	var told []Shared
-	w.opt.Share = func(s *Shared) { told = append(told, *s) }
+	var told []SharedBooking
+	w.opt.Share = func(s *SharedBooking) { told = append(told, *s) }
 	d := w.decide(chatBody("m", fmt.Sprintf("%q", text(4000, 7))))
 	if len(d.Targets) != 2 || d.Targets[1].Prefill != "10.0.0.1:8000" || d.Targets[0].Addr == d.Targets[1].Addr {
 		t.Fatalf("%+v", d.Targets)
@@ -201,11 +201,11 @@ func TestPairIsRetried(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		o := newWorld(t, 3)
 		o.asRoles("pdd")
-		if open, _ := w.Open(9); list {
+		if open, _ := w.OpenBookings(9); list {
 			o.Reconcile("other", open)
 		} else {
 			for i := range told {
-				o.Follow("other", &told[i])
+				o.ApplyShared("other", &told[i])
 			}
 		}
 		for i, s := range o.slots {
@@ -265,7 +265,7 @@ func TestEncoderByName(t *testing.T) {
 			t.Errorf("pictures of which one is there twice: at %q, the first one before at %q", twice, once)
 		}
 	}
-	if ordered([]engine.Medium{{Modality: "image", Key: 1}, {Modality: "audio", Key: 2}}) {
+	if mediaOrderCertain([]engine.Medium{{Modality: "image", Key: 1}, {Modality: "audio", Key: 2}}) {
 		t.Error("pictures and sound: which is the second one may be another matter for the sidecar")
 	}
 	for addr, n := range counts {
@@ -283,10 +283,10 @@ func TestEncodersShareTheQueue(t *testing.T) {
 	pool, counts, at := w.opt.Fleet.Encoders("m"), map[*fleet.Slot]int{}, map[uint64]*fleet.Slot{}
 	moved := 0
 	for picture := range uint64(400) {
-		slot := w.encodes.place(picture*77777, 1000, pool, w.now, true)
+		slot := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, true)
 		counts[slot]++
 		at[picture] = slot
-		if slot != newEncodes(nil).place(picture*77777, 1000, pool, w.now, true) {
+		if slot != newEncodeQueues(nil).assign(picture*77777, 1000, pool, w.now, true) {
 			moved++
 		}
 	}
@@ -300,11 +300,11 @@ func TestEncodersShareTheQueue(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Hour)
 	for picture, slot := range at {
-		if again := w.encodes.place(picture*77777, 1000, pool, w.now, true); again != slot {
+		if again := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, true); again != slot {
 			t.Fatalf("picture %d: at %s, then at %s", picture, slot.Worker.Name, again.Worker.Name)
 		}
 	}
-	if n := w.encodes.least(pool[:1], w.now); n != 0 {
+	if n := w.encodeQueues.shortestQueue(pool[:1], w.now); n != 0 {
 		t.Errorf("%v tokens wait, though all was there", n)
 	}
 }
@@ -314,7 +314,7 @@ func TestEncodersShareTheQueue(t *testing.T) {
 func TestEncodingApartCosts(t *testing.T) {
 	f := choose.Fleet{}
 	own := choose.Candidate{Tokens: 1000, Encode: 1000, Inflight: 20}
-	apart := choose.Candidate{Tokens: 1000, Apart: 1000, Inflight: 20, Elsewhere: choose.Encoding(1000, 0)}
+	apart := choose.Candidate{Tokens: 1000, EncodedApart: 1000, Inflight: 20, Elsewhere: choose.Encoding(1000, 0)}
 	if a, b := f.Cost(&own), f.Cost(&apart); a.Stall != 2*b.Stall || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
 		t.Errorf("own %+v, apart %+v", a, b)
 	}

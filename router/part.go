@@ -10,18 +10,18 @@ import (
 // A router whose index holds a part of all prompts asks the replica of another part who holds a prompt of that part. The answer
 // replaces a lookup in its own index; without an answer the prompt is decided by predictions and load.
 //
-//	read ─▶ look: hashes, Options.AskHolders ─▶ (in turn) choose: match
+//	read ─▶ hashAndAskHolders: hashes, Options.AskHolders ─▶ (in turn) choose: match
 //	another replica's question ─▶ Holders ─▶ its answer
 
 // Holder says how many leading blocks of a prompt a worker, or one of its ranks, holds, and how many of them are on its GPU.
 type Holder struct {
-	Worker      string // fleet.Worker.Known
+	Worker      string // fleet.Worker.StableName
 	Rank        int    // -1: the worker has no ranks
 	Blocks, GPU int
 }
 
-// MostHolders limits the holders that are told of one prompt.
-const MostHolders = 1 << 13
+// MaxHolders limits the holders that are told of one prompt.
+const MaxHolders = 1 << 13
 
 // Holders answers another replica's question: who holds leading blocks of a prompt, by our own index.
 func (r *Router) Holders(locals []uint64) (list []Holder) {
@@ -36,8 +36,8 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 	}
 	for _, w := range r.opt.Fleet.Workers() {
 		for _, s := range w.Slots {
-			if h := held[s.ID]; h.Blocks > 0 && len(list) < MostHolders {
-				list = append(list, Holder{w.Known, s.Rank, int(h.Blocks), int(m.OnGPU(h))})
+			if h := held[s.ID]; h.Blocks > 0 && len(list) < MaxHolders {
+				list = append(list, Holder{w.StableName, s.Rank, int(h.Blocks), int(m.OnGPU(h))})
 			}
 		}
 	}
@@ -47,21 +47,21 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 // Part returns the share of all prompts that the index holds.
 func (r *Router) Part() indexer.Part { return r.opt.Index.Part() }
 
-// look hashes the prompt for each class that may get it, and asks who holds it if it belongs to another part than our index. It
+// hashAndAskHolders hashes the prompt for each class that may get it, and asks who holds it if it belongs to another part than our index. It
 // runs before the admission lock is taken, so that no decision waits for another's answer.
-func (x *decision) look(ctx context.Context) {
+func (x *decision) hashAndAskHolders(ctx context.Context) {
 	for class := range x.model.classes {
 		keys, rd := &x.mem.blocks[class], x.reading(class)
-		if !keys.wanted || rd.refused() {
+		if !keys.hasWorkers || rd.refused() {
 			continue
 		}
-		x.hash(class)
-		if keys.told, keys.held, keys.onGPU = false, keys.held[:0], keys.onGPU[:0]; x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.elsewhere(keys.locals) {
+		x.hashPrompt(class)
+		if keys.fromReplica, keys.held, keys.onGPU = false, keys.held[:0], keys.onGPU[:0]; x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.inOtherPart(keys.locals) {
 			continue
 		}
 		var list []Holder
-		list, keys.told = x.opt.AskHolders(ctx, keys.locals)
-		x.answered.Store(keys.told)
+		list, keys.fromReplica = x.opt.AskHolders(ctx, keys.locals)
+		x.partAnswered.Store(keys.fromReplica)
 		for _, h := range list {
 			if slot := x.opt.Fleet.Find(h.Worker, h.Rank); slot != nil {
 				blocks := min(max(0, h.Blocks), len(keys.locals))
@@ -72,7 +72,7 @@ func (x *decision) look(ctx context.Context) {
 	}
 }
 
-// elsewhere reports whether a prompt belongs to another part than the index holds. No events will tell of it then.
-func (r *Router) elsewhere(locals []uint64) bool {
+// inOtherPart reports whether a prompt belongs to another part than the index holds. No events will tell of it then.
+func (r *Router) inOtherPart(locals []uint64) bool {
 	return len(locals) > 0 && !r.Part().Holds(locals[0])
 }

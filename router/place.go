@@ -15,35 +15,35 @@ func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 	x.mem.req.Model = model
 	if why := x.findModel(); why != "" {
 		x.out.Why = why
-	} else if refusal := x.open(); refusal != nil {
+	} else if refusal := x.keepAvailable(); refusal != nil {
 		x.refuse(refusal)
 	} else {
-		x.wanted()
+		x.markNeededClasses()
 		for i := range x.mem.readings {
-			x.mem.readings[i] = reading{wanted: x.mem.readings[i].wanted, prompt: p, usage: len(p.IDs)}
+			x.mem.readings[i] = reading{needed: x.mem.readings[i].needed, prompt: p, engineTokens: len(p.IDs)}
 		}
-		x.look(context.Background())
-		x.inTurn(x.choose)
+		x.hashAndAskHolders(context.Background())
+		x.withAdmissionLock(x.choose)
 	}
-	x.unheld()
+	x.logUnbooked()
 	x.mem.release()
 	r.scratch.Put(x.mem)
-	r.metrics.decided(&x.out, r.opt.Now().Sub(x.now))
+	r.metrics.countDecided(&x.out, r.opt.Now().Sub(x.now))
 	return x.out
 }
 
-// wanted notes which classes have workers among the slots, and so which readings are needed.
-func (x *decision) wanted() {
+// markNeededClasses notes which classes have workers among the slots, and so which readings are needed.
+func (x *decision) markNeededClasses() {
 	s := x.mem
 	s.readings = slices.Grow(s.readings[:0], len(x.model.prompts))[:len(x.model.prompts)]
 	clear(s.readings)
 	s.blocks = slices.Grow(s.blocks[:0], len(x.model.classes))[:len(x.model.classes)]
 	for i := range s.blocks {
-		s.blocks[i].wanted = false
+		s.blocks[i].hasWorkers = false
 	}
-	s.readings[0].wanted = len(x.slots) == 0
+	s.readings[0].needed = len(x.slots) == 0
 	for _, slot := range x.slots {
 		class := x.model.classOf(slot.Worker)
-		s.blocks[class].wanted, s.readings[x.model.classes[class].reading].wanted = true, true
+		s.blocks[class].hasWorkers, s.readings[x.model.classes[class].reading].needed = true, true
 	}
 }

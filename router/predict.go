@@ -20,22 +20,22 @@ import (
 // all shards ends early and is counted. Each promise is in one batch: if it was used again, it moves to a later batch when its
 // own ends, so a prompt that is sent a thousand times is stored once. Cost: about 60 bytes for each block and slot.
 type predictions struct {
-	ttl     time.Duration // Options.PredictedTTL at the start; 0: nothing is predicted
-	most    int64         // limit of size
-	size    atomic.Int64  // promises of all shards, each of one block to one slot
-	shard   [predShards]predShard
-	dropped atomic.Uint64 // entries that ended early for lack of room
+	ttl      time.Duration // Options.PredictedTTL at the start; 0: nothing is predicted
+	capacity int64         // limit of size
+	size     atomic.Int64  // promises of all shards, each of one block to one slot
+	shard    [predShards]predShard
+	dropped  atomic.Uint64 // entries that ended early for lack of room
 }
 
 const (
-	predShards = 64
-	predBlocks = 1 << 21
-	predPrompt = predBlocks / 8  // of one prompt: no request may take all the room
-	untoldTTL  = 2 * time.Minute // for a worker whose events do not come, since nothing else tells what it holds (NVIDIA Dynamo 1.6: 120 s)
+	predShards       = 64
+	predBlocks       = 1 << 21
+	predPrompt       = predBlocks / 8  // of one prompt: no request may take all the room
+	ttlWithoutEvents = 2 * time.Minute // for a worker whose events do not come, since nothing else tells what it holds (NVIDIA Dynamo 1.6: 120 s)
 )
 
 // LongestPrediction returns the longest time that a prediction counts for any worker, given Options.PredictedTTL.
-func LongestPrediction(ttl time.Duration) time.Duration { return max(ttl, untoldTTL) }
+func LongestPrediction(ttl time.Duration) time.Duration { return max(ttl, ttlWithoutEvents) }
 
 type predShard struct {
 	sync.RWMutex
@@ -73,21 +73,21 @@ type promise struct {
 }
 
 func newPredictions(ttl time.Duration, most int64) *predictions {
-	p := &predictions{ttl: ttl, most: most}
+	p := &predictions{ttl: ttl, capacity: most}
 	for i := range p.shard {
 		p.shard[i].first = make(map[uint64]firstPromised)
 	}
 	return p
 }
 
-func (p *predictions) of(chain []uint64) *predShard { return &p.shard[chain[0]%predShards] }
+func (p *predictions) shardOf(chain []uint64) *predShard { return &p.shard[chain[0]%predShards] }
 
 // leading returns how many leading blocks slot holds or is predicted to hold, given that events prove the first from.
 func (p *predictions) leading(slot uint32, chain []uint64, from int, now time.Time) int {
 	if from >= len(chain) {
 		return from
 	}
-	s := p.of(chain)
+	s := p.shardOf(chain)
 	t := now.UnixNano()
 	s.RLock()
 	defer s.RUnlock()
@@ -102,19 +102,19 @@ func (p *predictions) leading(slot uint32, chain []uint64, from int, now time.Ti
 // extend does what leading does, for many slots at once.
 func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
 	if len(chain) > 0 {
-		s := p.of(chain)
+		s := p.shardOf(chain)
 		s.RLock()
 		defer s.RUnlock()
 		slots.extend(&s.promisedBlocks, chain, now.UnixNano())
 	}
 }
 
-// lasts returns how long a prediction for a slot counts. Events confirm it only after the request's prefill, so the time of the
+// predictionTTL returns how long a prediction for a slot counts. Events confirm it only after the request's prefill, so the time of the
 // queue ahead is added. A prompt of another part of the index is never confirmed, unless its replica is asked and answers.
-func (r *Router) lasts(slot *fleet.Slot, locals []uint64, now time.Time) time.Duration {
+func (r *Router) predictionTTL(slot *fleet.Slot, locals []uint64, now time.Time) time.Duration {
 	ttl := r.serving.Load().predictedTTL
 	most := LongestPrediction(ttl)
-	if !tells(slot, now) || !r.answered.Load() && r.elsewhere(locals) {
+	if !sendsEvents(slot, now) || !r.partAnswered.Load() && r.inOtherPart(locals) {
 		return most
 	}
 	if load := slot.Load(now); load.Rate > 0 {
@@ -131,13 +131,13 @@ func (p *predictions) add(slot uint32, chain []uint64, from int, lasts time.Dura
 	t := now.UnixNano()
 	made := &promise{slot: slot, from: len(chain), until: t + int64(lasts)}
 	chain = chain[:min(len(chain), from+predPrompt)]
-	for p.size.Load()+int64(len(chain)-from) > p.most && p.makeRoom(t) {
+	for p.size.Load()+int64(len(chain)-from) > p.capacity && p.makeRoom(t) {
 	}
-	s := p.of(chain)
+	s := p.shardOf(chain)
 	s.Lock()
 	defer s.Unlock()
 	for len(s.batches) > 0 && s.batches[0].until <= t {
-		p.retire(s, t)
+		p.expireOldest(s, t)
 	}
 	blocks := make([]uint64, 0, len(chain)-from)
 	for i := from; i < len(chain); i++ {
@@ -154,8 +154,8 @@ func (p *predictions) add(slot uint32, chain []uint64, from int, lasts time.Dura
 	return made
 }
 
-// retire ends a shard's oldest batch. Blocks that were used again since move to a later one.
-func (p *predictions) retire(s *predShard, now int64) {
+// expireOldest ends a shard's oldest batch. Blocks that were used again since move to a later one.
+func (p *predictions) expireOldest(s *predShard, now int64) {
 	old := heap.Pop(&s.batches).(predBatch)
 	again := predBatch{slot: old.slot}
 	for _, b := range old.blocks {
@@ -186,7 +186,7 @@ func (p *predictions) makeRoom(now int64) bool {
 	if len(s.batches) == 0 {
 		return true // another goroutine was first
 	}
-	p.retire(s, now)
+	p.expireOldest(s, now)
 	return true
 }
 
@@ -202,13 +202,13 @@ func (s *predShard) insert(b predBatch) {
 	s.oldest.Store(first)
 }
 
-// drop withdraws a promise whose request was refused by the worker or went elsewhere. Predictions made before it, or renewed
+// withdraw withdraws a promise whose request was refused by the worker or went elsewhere. Predictions made before it, or renewed
 // since, belong to other requests and stay.
-func (p *predictions) drop(made *promise, chain []uint64) {
+func (p *predictions) withdraw(made *promise, chain []uint64) {
 	if made == nil || made.from >= len(chain) {
 		return
 	}
-	s := p.of(chain)
+	s := p.shardOf(chain)
 	s.Lock()
 	defer s.Unlock()
 	for _, b := range chain[made.from:] {
@@ -220,12 +220,12 @@ func (p *predictions) drop(made *promise, chain []uint64) {
 
 // sightings record which slots lately encoded a medium. A slot's encoder cache should still have it until the slot has been given
 // as many tokens of other media as the cache has room for. The last eight slots of each medium are kept, by pointer and not by
-// slot ID, which is reused after a worker leaves. About 260 bytes a medium; beyond mostSeen the least recently used are evicted,
+// slot ID, which is reused after a worker leaves. About 260 bytes a medium; beyond maxSeen the least recently used are evicted,
 // and with them slots that have left.
 type sightings struct {
-	mu    sync.Mutex
-	media *simplelru.LRU[uint64, seenBy]
-	full  func(what string)
+	mu       sync.Mutex
+	media    *simplelru.LRU[uint64, seenBy]
+	onNoRoom func(what string)
 }
 
 // seenBy has the newest first; unused entries have no slot.
@@ -237,17 +237,17 @@ type sighting struct {
 }
 
 const (
-	mostSeen     = 1 << 17
+	maxSeen      = 1 << 17
 	encoderCache = 8192 // tokens: vLLM's default, max_num_batched_tokens
 )
 
 func newSightings(full func(what string)) *sightings {
-	media, _ := simplelru.NewLRU[uint64, seenBy](mostSeen, nil) // fails only for a size below 1
-	return &sightings{media: media, full: full}
+	media, _ := simplelru.NewLRU[uint64, seenBy](maxSeen, nil) // fails only for a size below 1
+	return &sightings{media: media, onNoRoom: full}
 }
 
-// by returns the slots that saw a medium.
-func (s *sightings) by(name uint64) seenBy {
+// slotsOf returns the slots that saw a medium.
+func (s *sightings) slotsOf(name uint64) seenBy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slots, _ := s.media.Get(name)
@@ -262,7 +262,7 @@ func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
 	if seen.holds(slot) {
 		tokens = 0
 	}
-	put := sighting{slot, slot.Encoded(tokens)}
+	put := sighting{slot, slot.AddEncoded(tokens)}
 	for i := range seen {
 		put, seen[i] = seen[i], put
 		if put.slot == slot || put.slot == nil {
@@ -270,7 +270,7 @@ func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
 		}
 	}
 	if s.media.Add(name, seen) {
-		s.full("pictures seen")
+		s.onNoRoom("pictures seen")
 	}
 }
 
@@ -278,7 +278,7 @@ func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
 func (b *seenBy) holds(slot *fleet.Slot) bool {
 	for i := range b {
 		if b[i].slot == slot {
-			return slot.Encoded(0)-b[i].at < encoderCache
+			return slot.AddEncoded(0)-b[i].at < encoderCache
 		}
 	}
 	return false

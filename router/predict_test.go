@@ -53,22 +53,22 @@ func TestPredictionsTakenBack(t *testing.T) {
 	long := chainOf(1, 20)
 	first := p.add(3, long[:10], 0, p.ttl, now)
 	refused := p.add(3, long, 0, p.ttl, now.Add(time.Millisecond))
-	p.drop(refused, long)
+	p.withdraw(refused, long)
 	if n := p.leading(3, long, 0, now.Add(time.Second)); n != 10 {
 		t.Errorf("%d predicted, want the first request's 10", n)
 	}
 	refused = p.add(3, long, 0, p.ttl, now.Add(2*time.Second))
 	p.add(3, long[:15], 0, p.ttl, now.Add(3*time.Second))
-	p.drop(refused, long)
-	p.drop(first, long[:10])
+	p.withdraw(refused, long)
+	p.withdraw(first, long[:10])
 	if n := p.leading(3, long, 0, now.Add(4*time.Second)); n != 15 {
 		t.Errorf("%d predicted, want the last request's 15", n)
 	}
-	p.drop(p.add(2, long, 5, p.ttl, now), long)
+	p.withdraw(p.add(2, long, 5, p.ttl, now), long)
 	if n := p.leading(2, long, 5, now.Add(time.Second)); n != 5 {
 		t.Errorf("%d predicted of a promise that was taken back", n)
 	}
-	p.drop(p.add(2, long, 20, p.ttl, now), long) // nothing was promised
+	p.withdraw(p.add(2, long, 20, p.ttl, now), long) // nothing was promised
 }
 
 // promises returns their number.
@@ -147,7 +147,7 @@ func TestPredictionsSideBySide(t *testing.T) {
 				made := p.add(uint32(g%2), c, 0, p.ttl, now)
 				p.leading(uint32(g%2), c, 0, now)
 				if i%3 == 0 {
-					p.drop(made, c)
+					p.withdraw(made, c)
 				}
 			}
 		})
@@ -169,7 +169,7 @@ func TestPredictionsRenewed(t *testing.T) {
 	p := newPredictions(10*time.Second, predBlocks)
 	c := chainOf(1, 500)
 	kept := func() (n int) {
-		for _, b := range p.of(c).batches {
+		for _, b := range p.shardOf(c).batches {
 			n += len(b.blocks)
 		}
 		return n
@@ -178,7 +178,7 @@ func TestPredictionsRenewed(t *testing.T) {
 		now = now.Add(time.Second)
 		made := p.add(3, c, 0, p.ttl, now)
 		if i%7 == 0 {
-			p.drop(made, c)
+			p.withdraw(made, c)
 		} else if n := p.leading(3, c, 0, now.Add(9*time.Second)); n != 500 {
 			t.Fatalf("%d blocks nine seconds after use %d", n, i)
 		}
@@ -192,8 +192,8 @@ func TestPredictionsRenewed(t *testing.T) {
 		t.Errorf("%d keys kept of a prompt that ended", n)
 	}
 	long := chainOf(7, predPrompt+10)
-	if p.add(3, long, 0, p.ttl, now); p.of(long).promises() != predPrompt+1 && p.of(long).promises() != predPrompt || p.leading(3, long, 0, now) != predPrompt {
-		t.Errorf("%d entries of a prompt longer than one may be", p.of(long).promises())
+	if p.add(3, long, 0, p.ttl, now); p.shardOf(long).promises() != predPrompt+1 && p.shardOf(long).promises() != predPrompt || p.leading(3, long, 0, now) != predPrompt {
+		t.Errorf("%d entries of a prompt longer than one may be", p.shardOf(long).promises())
 	}
 }
 
@@ -205,30 +205,30 @@ func TestSightings(t *testing.T) {
 		s.add(77, &slots[i], 100)
 	}
 	for i := range slots { // the last eight
-		if by := s.by(77); by.holds(&slots[i]) != (i > 0) {
+		if by := s.slotsOf(77); by.holds(&slots[i]) != (i > 0) {
 			t.Errorf("slot %d holds it: %v", i, i == 0)
 		}
 	}
-	if none := s.by(78); none.holds(&slots[1]) {
+	if none := s.slotsOf(78); none.holds(&slots[1]) {
 		t.Error("a medium that nobody saw")
 	}
 	s.add(78, &slots[1], encoderCache-200)
-	if by := s.by(77); !by.holds(&slots[1]) || slots[1].Encoded(0) != encoderCache-100 {
-		t.Errorf("it went though there is room: %d tokens encoded", slots[1].Encoded(0))
+	if by := s.slotsOf(77); !by.holds(&slots[1]) || slots[1].AddEncoded(0) != encoderCache-100 {
+		t.Errorf("it went though there is room: %d tokens encoded", slots[1].AddEncoded(0))
 	}
 	s.add(77, &slots[1], 100) // used again: it is recent
 	s.add(79, &slots[1], 300)
-	if by, old := s.by(77), s.by(78); !by.holds(&slots[1]) || !old.holds(&slots[1]) {
+	if by, old := s.slotsOf(77), s.slotsOf(78); !by.holds(&slots[1]) || !old.holds(&slots[1]) {
 		t.Error("media within the cache's room are not there")
 	}
 	s.add(80, &slots[1], encoderCache)
-	if by := s.by(77); by.holds(&slots[1]) || !by.holds(&slots[2]) {
+	if by := s.slotsOf(77); by.holds(&slots[1]) || !by.holds(&slots[2]) {
 		t.Error("as much as the cache holds came after it, on one slot alone")
 	}
-	for i := range uint64(mostSeen + 10) {
+	for i := range uint64(maxSeen + 10) {
 		s.add(1000+i, &slots[1], 1)
 	}
-	if n, old := s.media.Len(), s.by(77); n > mostSeen || old != (seenBy{}) || full != 10+4 {
+	if n, old := s.media.Len(), s.slotsOf(77); n > maxSeen || old != (seenBy{}) || full != 10+4 {
 		t.Errorf("%d media, the oldest by %v; %d went", n, old, full)
 	}
 }
@@ -267,7 +267,7 @@ func TestPredictionsLast(t *testing.T) {
 	book := func(id string, tokens int) {
 		w.opt.Fleet.Book(id, fleet.Booking{Slot: s, Tokens: tokens, Locals: make([]uint64, tokens/16)})
 	}
-	if got := w.lasts(s, nil, w.now); got != ttl {
+	if got := w.predictionTTL(s, nil, w.now); got != ttl {
 		t.Errorf("%v where nothing is known of the rate, want %v", got, ttl)
 	}
 	for i := range 30 { // 3,200 tokens a second
@@ -283,13 +283,13 @@ func TestPredictionsLast(t *testing.T) {
 		want  time.Duration
 	}{{0, ttl}, {32000, ttl + 10*time.Second}, {1e6, LongestPrediction(ttl)}} {
 		book("queue", c.queue)
-		if got := w.lasts(s, nil, w.now); got < c.want-time.Second || got > c.want+time.Second || got > LongestPrediction(ttl) {
+		if got := w.predictionTTL(s, nil, w.now); got < c.want-time.Second || got > c.want+time.Second || got > LongestPrediction(ttl) {
 			t.Errorf("%v behind %v tokens, want about %v", got, c.queue, c.want)
 		}
 		w.opt.Fleet.End("queue", 1)
 	}
 	s.EventAge = nil
-	if got := w.lasts(s, nil, w.now); got != LongestPrediction(ttl) {
+	if got := w.predictionTTL(s, nil, w.now); got != LongestPrediction(ttl) {
 		t.Errorf("%v without events, want %v", got, LongestPrediction(ttl))
 	}
 	c := chainOf(1, 10)

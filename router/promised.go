@@ -112,10 +112,10 @@ type reach struct {
 // reaches extends the reach of many slots at once. The work is proportional to the blocks that may extend some slot's reach, not
 // to the number of slots.
 type reaches struct {
-	all   []reach
-	place []int32 // by slot: its index in all; valid only if all has the slot there
-	at    []level // by block: the slots that hold all blocks before it
-	next  []int32 // by index in all: the next slot of the same level; -1: none
+	all     []reach
+	indexOf []int32 // by slot: its index in all; valid only if all has the slot there
+	levels  []level // by block: the slots that hold all blocks before it
+	next    []int32 // by index in all: the next slot of the same level; -1: none
 }
 
 type level struct{ first, count int32 }
@@ -123,17 +123,17 @@ type level struct{ first, count int32 }
 func (r *reaches) reset() { r.all = r.all[:0] }
 
 func (r *reaches) add(slot uint32, blocks int) {
-	for int(slot) >= len(r.place) {
-		r.place = append(r.place, 0)
+	for int(slot) >= len(r.indexOf) {
+		r.indexOf = append(r.indexOf, 0)
 	}
-	r.place[slot] = int32(len(r.all))
+	r.indexOf[slot] = int32(len(r.all))
 	r.all = append(r.all, reach{slot, int32(blocks)})
 }
 
 // enter adds one to its level.
 func (r *reaches) enter(i int32) {
-	if b := int(r.all[i].blocks); b < len(r.at) {
-		l := &r.at[b]
+	if b := int(r.all[i].blocks); b < len(r.levels) {
+		l := &r.levels[b]
 		r.next[i], l.first = l.first, i
 		l.count++
 	}
@@ -141,16 +141,16 @@ func (r *reaches) enter(i int32) {
 
 // extend extends the reaches by the promises of a prompt's blocks that have not expired.
 func (r *reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
-	r.at = slices.Grow(r.at[:0], len(chain))[:len(chain)]
-	for b := range r.at {
-		r.at[b] = level{first: -1}
+	r.levels = slices.Grow(r.levels[:0], len(chain))[:len(chain)]
+	for b := range r.levels {
+		r.levels[b] = level{first: -1}
 	}
 	r.next = slices.Grow(r.next[:0], len(r.all))[:len(r.all)]
 	for i := range r.all {
 		r.enter(int32(i))
 	}
 	for b := range chain {
-		l := r.at[b]
+		l := r.levels[b]
 		if l.count == 0 {
 			continue
 		}
@@ -171,19 +171,19 @@ func (r *reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
 			}
 			continue
 		}
-		r.take(promisedTo{f.slot, f.until}, b, now)
+		r.advance(promisedTo{f.slot, f.until}, b, now)
 		for _, one := range list {
-			r.take(one, b, now)
+			r.advance(one, b, now)
 		}
 	}
 }
 
-// take extends the reach of a promise's slot by one block, if the slot is at that block.
-func (r *reaches) take(one promisedTo, b int, now int64) {
-	if one.until <= now || int(one.slot) >= len(r.place) {
+// advance extends the reach of a promise's slot by one block, if the slot is at that block.
+func (r *reaches) advance(one promisedTo, b int, now int64) {
+	if one.until <= now || int(one.slot) >= len(r.indexOf) {
 		return
 	}
-	if i := r.place[one.slot]; int(i) < len(r.all) && r.all[i].slot == one.slot && int(r.all[i].blocks) == b {
+	if i := r.indexOf[one.slot]; int(i) < len(r.all) && r.all[i].slot == one.slot && int(r.all[i].blocks) == b {
 		r.step(i)
 	}
 }

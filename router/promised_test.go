@@ -24,7 +24,7 @@ func TestAllSlotsAtOnce(t *testing.T) {
 			from := r.IntN(len(c) + 1)
 			made := p.add(uint32(r.IntN(slots)), c, from, []time.Duration{p.ttl, LongestPrediction(p.ttl)}[r.IntN(2)], now)
 			if r.IntN(4) == 0 {
-				p.drop(made, c)
+				p.withdraw(made, c)
 			}
 			now = now.Add(time.Duration(r.IntN(200)) * time.Millisecond)
 			asked := prompt()
@@ -49,7 +49,7 @@ func TestAllSlotsAtOnce(t *testing.T) {
 			s := &p.shard[i]
 			kept += s.promises()
 			for len(s.batches) > 0 {
-				p.retire(s, last.UnixNano())
+				p.expireOldest(s, last.UnixNano())
 			}
 			if n := s.promises(); n != 0 || len(s.free) != len(s.lists) {
 				t.Errorf("seed %d: %d promises are left when all batches are gone, %d of %d lists in use", seed, n, len(s.lists)-len(s.free), len(s.lists))

@@ -26,10 +26,10 @@ import (
 
 // Class is a class of a model's workers that differs from the model's own Prompts.
 type Class struct {
-	Name      string       // as in fleet.Worker.Class
-	Prompts   *engine.Live // may be the model's, or another class's
-	BlockSize int          // may differ from that of Prompts
-	Unit      int          // as in Model
+	Name      string            // as in fleet.Worker.Class
+	Prompts   *engine.LiveModel // may be the model's, or another class's
+	BlockSize int               // may differ from that of Prompts
+	Unit      int               // as in Model
 }
 
 // Class returns the class of a name; an unknown name gives the model's own class, "".
@@ -45,8 +45,8 @@ func (m *Model) Class(name string) Class {
 // servedModel is a Model prepared for decisions.
 type servedModel struct {
 	*Model
-	classes []servedClass  // the first is the model's own, for workers that name none
-	prompts []*engine.Live // distinct ones, by reading
+	classes []servedClass       // the first is the model's own, for workers that name none
+	prompts []*engine.LiveModel // distinct ones, by reading
 }
 
 type servedClass struct {
@@ -77,14 +77,14 @@ func (m *servedModel) classOf(w *fleet.Worker) int {
 
 // reading is a request as one kind of engine reads it.
 type reading struct {
-	wanted   bool // workers of its classes exist
-	edits    []body.Edit
-	prompt   *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
-	several  bool           // there are several prompts
-	reuse    prompt.Reuse
-	usage    int // prompt tokens that the engine will report; 0: not known
-	err      error
-	panicked any
+	needed          bool // workers of its classes exist
+	edits           []body.Edit
+	prompt          *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
+	multiplePrompts bool           // there are several prompts
+	reuse           prompt.Reuse
+	engineTokens    int // prompt tokens that the engine will report; 0: not known
+	err             error
+	panicked        any
 }
 
 // refused reports whether the engine will answer with an error.
@@ -93,15 +93,15 @@ func (rd *reading) refused() bool { return errors.As(rd.err, new(*engine.Refused
 // read makes the readings that the slots need, concurrently, since they wait for the same pictures.
 func (x *decision) read(ctx context.Context) {
 	s := x.mem
-	x.wanted()
-	own := slices.IndexFunc(s.readings, func(rd reading) bool { return rd.wanted })
+	x.markNeededClasses()
+	own := slices.IndexFunc(s.readings, func(rd reading) bool { return rd.needed })
 	var others sync.WaitGroup
 	one := func(i int) {
 		defer func() { s.readings[i].panicked = recover() }() // re-raised in this request's own goroutine when all are done
 		s.readings[i].read(ctx, x.model.prompts[i].Model(), x.req.Path, x.adapter, &s.req)
 	}
 	for i := own + 1; i < len(s.readings); i++ {
-		if s.readings[i].wanted {
+		if s.readings[i].needed {
 			others.Go(func() { one(i) })
 		}
 	}
@@ -113,7 +113,7 @@ func (x *decision) read(ctx context.Context) {
 		if rd.panicked != nil {
 			panic(rd.panicked)
 		}
-		if rd.wanted {
+		if rd.needed {
 			s.longest = max(s.longest, len(rd.prompt.IDs))
 		}
 	}
@@ -126,18 +126,18 @@ func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter stri
 		rd.err, rd.prompt = err, &engine.Prompt{Why: err.Error()}
 		return
 	}
-	rd.prompt, rd.several, rd.reuse = &prompts.List[0], len(prompts.List) > 1, prompts.Reuse
+	rd.prompt, rd.multiplePrompts, rd.reuse = &prompts.List[0], len(prompts.List) > 1, prompts.Reuse
 	exact := true
 	for i := range prompts.List {
 		one := &prompts.List[i]
 		if len(one.IDs) > len(rd.prompt.IDs) {
 			rd.prompt = one
 		}
-		rd.usage += len(one.IDs)
+		rd.engineTokens += len(one.IDs)
 		exact = exact && one.Exact
 	}
 	if !exact {
-		rd.usage = 0
+		rd.engineTokens = 0
 	}
 }
 
@@ -148,7 +148,7 @@ func (x *decision) unreadable() (why string, theirs bool) {
 	for i := range x.mem.readings {
 		rd := &x.mem.readings[i]
 		switch {
-		case !rd.wanted:
+		case !rd.needed:
 			continue
 		case rd.err == nil:
 			return "", false
@@ -156,8 +156,8 @@ func (x *decision) unreadable() (why string, theirs bool) {
 			first = rd
 		}
 	}
-	if x.agreed() {
-		x.edit(first.edits)
+	if x.editsAgree() {
+		x.addEdits(first.edits)
 	}
 	if first.refused() {
 		return "the engine will answer with an error", true
@@ -165,12 +165,12 @@ func (x *decision) unreadable() (why string, theirs bool) {
 	return first.err.Error(), false
 }
 
-// agreed reports whether all engines that may get the request need the same body edits.
-func (x *decision) agreed() bool {
+// editsAgree reports whether all engines that may get the request need the same body edits.
+func (x *decision) editsAgree() bool {
 	var first *reading
 	for i := range x.mem.readings {
 		switch rd := &x.mem.readings[i]; {
-		case !rd.wanted:
+		case !rd.needed:
 		case first == nil:
 			first = rd
 		case !sameEdits(first.edits, rd.edits):
@@ -180,9 +180,9 @@ func (x *decision) agreed() bool {
 	return true
 }
 
-// edit adds changes to the edits that clean the body, in the order of the body.
-func (x *decision) edit(changes []body.Edit) {
-	x.out.Edits = slices.Concat(x.cuts, changes)
+// addEdits adds changes to the edits that clean the body, in the order of the body.
+func (x *decision) addEdits(changes []body.Edit) {
+	x.out.Edits = slices.Concat(x.cleanEdits, changes)
 	slices.SortStableFunc(x.out.Edits, func(a, b Edit) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 }
 

@@ -23,7 +23,7 @@ type recent struct {
 	last *simplelru.LRU[string, *Recent] // by id, in the order of the decisions: entries are only peeked at
 }
 
-const mostRecent = 1024
+const maxRecent = 1024
 
 // Recent is one past decision and its outcome.
 type Recent struct {
@@ -66,8 +66,8 @@ func (r *Recent) Margin() float64 {
 	return r.Ranked[1].Cost - r.Ranked[0].Cost
 }
 
-// beginning is the number of tokens that Decision.Begins hashes.
-const beginning = 16
+// beginTokens is the number of tokens that Decision.Begins hashes.
+const beginTokens = 16
 
 // shownName limits the characters shown of a client's word.
 const shownName = 64
@@ -75,9 +75,9 @@ const shownName = 64
 // shownMedia limits the media shown of a prompt.
 const shownMedia = 8
 
-// shown returns a client's word fit to be shown: its first shownName characters, with a replacement character for each
+// sanitizeName returns a client's word fit to be shown: its first shownName characters, with a replacement character for each
 // unprintable one. It shares no memory with the body.
-func shown(word string) string {
+func sanitizeName(word string) string {
 	var out strings.Builder
 	n := 0
 	for _, c := range word {
@@ -94,12 +94,12 @@ func shown(word string) string {
 }
 
 func newRecent() *recent {
-	last, _ := simplelru.NewLRU[string, *Recent](mostRecent, nil) // fails only for a size below 1
+	last, _ := simplelru.NewLRU[string, *Recent](maxRecent, nil) // fails only for a size below 1
 	return &recent{last: last}
 }
 
-// recent returns the decision as people see it.
-func (x *decision) recent(took time.Duration) *Recent {
+// recentEntry returns the decision as people see it.
+func (x *decision) recentEntry(took time.Duration) *Recent {
 	d := &x.out
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}

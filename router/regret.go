@@ -17,14 +17,14 @@ const (
 	isNew  = "new"  // it has joined lately, and has had its share
 )
 
-// shut is the largest overlap of a slot that cannot be chosen now.
-type shut struct {
+// bestExcluded is the largest overlap of a slot that cannot be chosen now.
+type bestExcluded struct {
 	tokens int
 	why    string
 }
 
-// addShut looks the prompt up for those slots of a class that cannot be chosen now.
-func (x *decision) addShut(class int, looked bool) {
+// matchExcluded looks the prompt up for those slots of a class that cannot be chosen now.
+func (x *decision) matchExcluded(class int, looked bool) {
 	open := 0 // index into x.slots, which has the order of x.known except for the slots of a trial
 	for i, slot := range x.known {
 		switch {
@@ -36,22 +36,22 @@ func (x *decision) addShut(class int, looked bool) {
 				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}
 			tokens := blocks * x.model.classes[class].BlockSize
-			if x.left() { // Envoy may use it nevertheless
+			if x.isUnsteered() { // Envoy may use it nevertheless
 				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
 				x.addPictures(x.reading(class).prompt, x.known, c)
-				x.stand(class, x.known, c...)
+				x.recordEstimates(class, x.known, c...)
 			}
-			if tokens > x.mem.shut.tokens {
-				x.mem.shut = shut{tokens, x.why(slot)}
+			if tokens > x.mem.bestExcluded.tokens {
+				x.mem.bestExcluded = bestExcluded{tokens, x.whyExcluded(slot)}
 			}
 		}
 	}
 }
 
-// why returns why a slot cannot be chosen.
-func (x *decision) why(slot *fleet.Slot) string {
+// whyExcluded returns why a slot cannot be chosen.
+func (x *decision) whyExcluded(slot *fleet.Slot) string {
 	switch {
-	case !slot.Worker.Well():
+	case !slot.Worker.IsHealthy():
 		return isOut
 	case !x.hasRoom()(slot):
 		return isFull
@@ -59,10 +59,10 @@ func (x *decision) why(slot *fleet.Slot) string {
 	return isNew
 }
 
-// regret records the largest overlap of any worker, at most most tokens, which is what an engine can use.
-func (x *decision) regret(best *choose.Candidate, most int) {
+// recordRegret records the largest overlap of any worker, at most most tokens, which is what an engine can use.
+func (x *decision) recordRegret(best *choose.Candidate, most int) {
 	held, why := choose.Best(x.mem.candidates)
-	if s := x.mem.shut; s.tokens > held {
+	if s := x.mem.bestExcluded; s.tokens > held {
 		held, why = s.tokens, s.why
 	}
 	x.out.HeldTokens = min(held, most)

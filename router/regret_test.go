@@ -23,16 +23,16 @@ func TestRegret(t *testing.T) {
 		},
 		isOut: func(w *world) {
 			for range 3 {
-				w.slots[0].Worker.Failed("reset", w.now)
+				w.slots[0].Worker.RecordFailure("reset", w.now)
 			}
 		},
 		choose.Trial: func(w *world) {
 			for range 3 {
-				w.slots[1].Worker.Failed("reset", w.now)
+				w.slots[1].Worker.RecordFailure("reset", w.now)
 			}
 			w.now = w.now.Add(2 * time.Second)
 		},
-		choose.Distance: func(w *world) { w.slots[0].Worker.Away = time.Second },
+		choose.Distance: func(w *world) { w.slots[0].Worker.ZoneDelay = time.Second },
 		choose.Late: func(w *world) {
 			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 3000})
 			w.firstToken = 150 * time.Millisecond

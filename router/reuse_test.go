@@ -32,7 +32,7 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 		{`"logprobs":true,"top_logprobs":3`, false},
 	} {
 		body := strings.Replace(plain, "{", "{"+c.fields+",", 1)
-		for range doubts + 1 {
+		for range missesForResync + 1 {
 			d := w.decide(body)
 			if skipped := d.CachedTokens == 0 && d.Reason == Load && d.Why == "the engine bypasses its cache for this request"; skipped != c.skipped || !c.skipped && (d.Reason != Exact || d.Targets[0].Worker != "w1") {
 				t.Errorf("%s: %+v", c.fields, d)
@@ -58,7 +58,7 @@ func TestShortCountThatSaysNothing(t *testing.T) {
 	plain := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, plain)
 	held := w.index.HeldBlocks(w.slots[0].ID)
-	for range doubts + 1 {
+	for range missesForResync + 1 {
 		d := w.decide(plain)
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens - 16})
 	}

@@ -46,27 +46,27 @@ type Model struct {
 	MaxLoRAs int      // adapters that a worker has loaded at once; 0: 1
 	FetchKV  bool     // workers fetch KV blocks from each other if a request names the source
 	Unit     int      // tokens that its workers' lower tiers return at once; less than a block: one block
-	Prompts  *engine.Live
+	Prompts  *engine.LiveModel
 	Classes  []Class // groups of workers that read or cache the model differently
 }
 
 // Options configure a Router.
 type Options struct {
-	Models       []Model
-	Fleet        *fleet.Fleet
-	MaxInFlight  int            // open requests at which a slot gets no more; 0: no limit
-	Hold         time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
-	Fair         bool           // share the last free places by Request.Tenant and Priority
-	RefuseUnread bool           // refuse a body that is too large to be read, whatever it holds
-	Left         float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
-	Report       *report.Totals // sums up how requests end, by arm; nil: the router makes its own
-	Index        *indexer.Index
-	Audit        *audit.Auditor        // nil: predictions are not compared with what workers store
-	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
-	Decisions    *decisionlog.Log      // nil: none
-	Log          *zap.Logger           // nil: silent
-	NoRoom       func(what string)     // called when something was evicted or refused for lack of room: "answers", "pictures seen", …; nil: nobody
-	Metrics      prometheus.Registerer // nil: none
+	Models         []Model
+	Fleet          *fleet.Fleet
+	MaxInFlight    int            // open requests at which a slot gets no more; 0: no limit
+	Hold           time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
+	Fair           bool           // share the last free places by Request.Tenant and Priority
+	RefuseUnread   bool           // refuse a body that is too large to be read, whatever it holds
+	UnsteeredShare float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
+	Report         *report.Totals // sums up how requests end, by arm; nil: the router makes its own
+	Index          *indexer.Index
+	Audit          *audit.Auditor        // nil: predictions are not compared with what workers store
+	PredictedTTL   time.Duration         // how long a routed prompt counts as held before events confirm it
+	Decisions      *decisionlog.Log      // nil: none
+	Log            *zap.Logger           // nil: silent
+	NoRoom         func(what string)     // called when something was evicted or refused for lack of room: "answers", "pictures seen", …; nil: nobody
+	Metrics        prometheus.Registerer // nil: none
 	// Decided and Ended, if set, are called after each decision, and at each request's end with its model. They must not block.
 	Decided func(d *Decision, took time.Duration)
 	Ended   func(model string, o *Outcome, took time.Duration)
@@ -76,7 +76,7 @@ type Options struct {
 	// doubt. It must not block.
 	Resync func(*fleet.Slot)
 	// Share, if set, is called with each booking that other replicas are told of. It must not block.
-	Share func(*Shared)
+	Share func(*SharedBooking)
 	// AskHolders, if set, asks the replica that holds another part of the index who holds leading blocks of a prompt of that
 	// part. It returns false if none answered in time.
 	AskHolders func(ctx context.Context, locals []uint64) ([]Holder, bool)
@@ -84,27 +84,27 @@ type Options struct {
 
 // Router takes decisions. It is safe for concurrent use.
 type Router struct {
-	opt       Options
-	serving   atomic.Pointer[serving]
-	predicted *predictions
-	seen      *sightings
-	encodes   *encodes
-	adapters  *adapters
-	suspects  suspects
-	answers   *lru.Cache[string, string] // worker by id of an answer, see keeper.go
-	unserved  unserved
-	recent    *recent
-	seed      maphash.Seed  // for Decision.Begins
-	choices   atomic.Uint64 // number of choices taken
-	admission sync.Mutex    // see inTurn
-	lanes     *lanes
-	metrics   *metrics
-	waiters   *waiters
-	lines     *zap.Logger   // not sampled, for the line of each decision
-	shared    atomic.Uint64 // number of the last booking that other replicas were told of
-	theirs    theirs
-	answered  atomic.Bool // the last question to a replica of another part was answered
-	scratch   sync.Pool
+	opt             Options
+	serving         atomic.Pointer[serving]
+	predicted       *predictions
+	sightings       *sightings
+	encodeQueues    *encodeQueues
+	adapters        *adapters
+	suspects        suspects
+	answers         *lru.Cache[string, string] // worker by id of an answer, see keeper.go
+	unserved        unserved
+	recent          *recent
+	seed            maphash.Seed  // for Decision.Begins
+	choices         atomic.Uint64 // number of choices taken
+	admission       sync.Mutex    // see withAdmissionLock
+	lanes           *lanes
+	metrics         *metrics
+	waiters         *waiters
+	unsampledLog    *zap.Logger   // not sampled, for the line of each decision
+	lastShared      atomic.Uint64 // number of the last booking that other replicas were told of
+	replicaBookings replicaBookings
+	partAnswered    atomic.Bool // the last question to a replica of another part was answered
+	scratch         sync.Pool
 }
 
 // serving is the configuration that a decision uses from begin to end, even if Serve is called meanwhile. It is immutable.
@@ -134,18 +134,18 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(opt.NoRoom), encodes: newEncodes(opt.NoRoom), adapters: &adapters{of: make(map[*fleet.Slot][]string)},
-		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), lines: lines}
+	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), sightings: newSightings(opt.NoRoom), encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
+		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), unsampledLog: lines}
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())
 	}
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}
-	r.answers, _ = lru.New[string, string](mostAnswers) // fails only for a size below 1
+	r.answers, _ = lru.New[string, string](maxAnswers) // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
 	if opt.Decisions != nil || opt.Share != nil {
-		opt.Fleet.OnForgotten(r.forgotten)
+		opt.Fleet.OnExpired(r.logExpired)
 	}
 	r.scratch.New = func() any { return new(scratch) }
 	r.Serve(opt.Models, opt.MaxInFlight, opt.PredictedTTL)
@@ -160,7 +160,7 @@ func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Durati
 		now.names[m.Name] = servedName{model: m}
 		// Start at 0: an alert sees no increase in a counter that first appears as 1.
 		r.metrics.decisions.WithLabelValues(m.Name, string(RefusedByUs))
-		r.metrics.told.WithLabelValues(m.Name, "fewer")
+		r.metrics.cachedComparison.WithLabelValues(m.Name, "fewer")
 		for _, n := range m.Aliases {
 			now.names[n] = servedName{model: m}
 		}

@@ -23,7 +23,7 @@ import (
 )
 
 // testModel is the shipped model directory, loaded once.
-var testModel = sync.OnceValues(func() (*engine.Live, error) {
+var testModel = sync.OnceValues(func() (*engine.LiveModel, error) {
 	media, err := engine.NewMedia(nil)
 	if err != nil {
 		return nil, err

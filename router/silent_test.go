@@ -74,7 +74,7 @@ func TestWhatIsWarnedOf(t *testing.T) {
 	for i := range 100 {
 		w.decide(chatBody(fmt.Sprint("nobody-", i), `"hi"`))
 	}
-	if lines := logged.FilterField(zap.String("asked", "nobody-0")).Len(); lines != 1 || len(w.Unserved()) != mostUnserved {
+	if lines := logged.FilterField(zap.String("asked", "nobody-0")).Len(); lines != 1 || len(w.Unserved()) != maxUnserved {
 		t.Errorf("%d lines, %d names", lines, len(w.Unserved()))
 	}
 	if n := w.unserved.names(w.now.Add(2 * time.Hour)); len(n) != 0 {

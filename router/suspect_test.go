@@ -48,7 +48,7 @@ func TestDoubtedWorkerIsAskedAnew(t *testing.T) {
 	if len(asked) != 1 {
 		t.Errorf("%v asked: the second time within ten minutes", asked)
 	}
-	w.now = w.now.Add(doubtRest)
+	w.now = w.now.Add(resyncRest)
 	less(0, 6, 31*time.Second)
 	if len(asked) != 1 {
 		t.Errorf("%v asked: three answers within a minute never came", asked)
@@ -88,7 +88,7 @@ func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
 	held := w.index.HeldBlocks(w.slots[0].ID)
-	for range 2 * doubts {
+	for range 2 * missesForResync {
 		d := w.decide(body)
 		if d.Reason != Exact || !d.Recurrent || d.Why != "an upper bound: a hit needs the states of recurrent layers too" {
 			t.Fatalf("%+v", d)
@@ -133,7 +133,7 @@ func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	text := w.decide(chatBody("m", "["+before+"]"))
 	w.Observe(Outcome{ID: text.ID, Phase: Ended, Code: 400, CachedTokens: -1})
 	words := text.CachedTokens
-	for range 2 * doubts {
+	for range 2 * missesForResync {
 		d := w.decide(ask(host.URL + "/a.png"))
 		if d.Reason != Exact || d.Targets[0].Worker != "w1" || words == 0 || d.CachedTokens <= words {
 			t.Fatalf("%d tokens before the picture, %+v", words, d)

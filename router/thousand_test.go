@@ -60,7 +60,7 @@ func newThousand() *thousand {
 	}
 	f.Set(workers)
 	w.audit = audit.New(audit.Options{Index: w.index, Now: clock})
-	w.Router = New(Options{Models: []Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+	w.Router = New(Options{Models: []Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 		Fleet: f, Index: w.index, Audit: w.audit, PredictedTTL: 20 * time.Second, Now: clock, Metrics: prometheus.NewRegistry(), Seed: 1})
 	for range thousandWorkers * perWorker {
 		w.request()
@@ -79,7 +79,7 @@ func (w *thousand) prompt() *engine.Prompt {
 	add(2048, w.rnd.Uint64N(8))
 	add(4096, 1000+w.rnd.Uint64N(4*thousandWorkers))
 	add(2048, 1<<32+uint64(w.count))
-	return &engine.Prompt{IDs: ids, Sure: len(ids), Exact: true}
+	return &engine.Prompt{IDs: ids, HashableIDs: len(ids), Exact: true}
 }
 
 // request decides one more request and advances the fleet: the oldest one ends, and a waiting one is prefilled and reported. It

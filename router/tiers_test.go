@@ -48,7 +48,7 @@ func TestLowerTiers(t *testing.T) {
 	}
 
 	w = serve(2)
-	w.slots[0].Worker.Expect(0, 100)
+	w.slots[0].Worker.SetExpectedRates(0, 100)
 	w.storesIn(indexer.Remote, 0, body, 1)
 	_, told = w.Consider(t.Context(), &Request{ID: "c", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
 	if a, b := told.Ranked[0].Cost, told.Ranked[1].Cost; a != b {
@@ -94,8 +94,8 @@ func TestLowerTierIsCorrected(t *testing.T) {
 func TestFetchesTravel(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
 	w, o := newWorld(t, 1), newWorld(t, 1)
-	var told []*Shared
-	w.opt.Share = func(s *Shared) { told = append(told, s) }
+	var told []*SharedBooking
+	w.opt.Share = func(s *SharedBooking) { told = append(told, s) }
 	w.storesIn(indexer.CPU, 0, body, 0.5)
 	w.decide(body)
 	if len(told) != 1 || told[0].Fetch == 0 {
@@ -104,7 +104,7 @@ func TestFetchesTravel(t *testing.T) {
 	rate := func(fetch int) float64 {
 		s := *told[0]
 		s.Fetch = fetch
-		o.Follow("other", &s)
+		o.ApplyShared("other", &s)
 		o.now = o.now.Add(6 * time.Second)
 		o.slots[0].Progress(func(locals []uint64) int { return len(locals) }, o.now)
 		return o.slots[0].Load(o.now).Rate

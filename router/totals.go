@@ -22,13 +22,13 @@ func (t Totals) Plus(o Totals) Totals {
 }
 
 // totals are summed up by concurrent decisions. A part is added after its whole and read before it, so that no ratio exceeds one.
-type totals struct{ decisions, prompt, cached, held, asked, found atomic.Uint64 }
+type totals struct{ decisions, prompt, cached, held, enginePrompt, engineCached atomic.Uint64 }
 
 // Totals returns the current sums.
 func (r *Router) Totals() (t Totals) {
 	s := &r.metrics.totals
-	t.EngineCached, t.Cached = s.found.Load(), s.cached.Load()
+	t.EngineCached, t.Cached = s.engineCached.Load(), s.cached.Load()
 	t.Held = s.held.Load()
-	t.EnginePrompt, t.Prompt, t.Decisions = s.asked.Load(), s.prompt.Load(), s.decisions.Load()
+	t.EnginePrompt, t.Prompt, t.Decisions = s.enginePrompt.Load(), s.prompt.Load(), s.decisions.Load()
 	return t
 }

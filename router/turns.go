@@ -19,7 +19,7 @@ import (
 const (
 	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds if it is all text
 	laneBytes   = 16 << 20  // for each core; the lane of small bodies has twice as much; a body that needs more is read when its lane is empty
-	mostWaiting = 1024      // in each lane; further requests are routed by load at once
+	maxWaiting  = 1024      // in each lane; further requests are routed by load at once
 	longestWait = time.Second
 
 	largeSkeleton = 64 << 10 // bytes from which a skeleton is dropped while its body waits
@@ -60,8 +60,8 @@ func newLanes() *lanes {
 	return &lanes{small: newLane(2 * laneBytes * cores), large: newLane(laneBytes * cores), scans: make(chan struct{}, cores)}
 }
 
-// of returns the lane of a body of n bytes, and the Decision.Why if the lane is full.
-func (l *lanes) of(n int) (one *lane, busy string) {
+// laneFor returns the lane of a body of n bytes, and the Decision.Why if the lane is full.
+func (l *lanes) laneFor(n int) (one *lane, busy string) {
 	if n >= largeBody {
 		return l.large, "too many large requests are being read"
 	}
@@ -89,18 +89,18 @@ type lane struct {
 
 func newLane(room int) *lane { return &lane{room: room, bytes: semaphore.NewWeighted(int64(room))} }
 
-// try takes room for a body that needs n bytes of memory if it need not wait.
-func (l *lane) try(n int) bool { return l.bytes.TryAcquire(int64(min(n, l.room))) }
+// tryAcquire takes room for a body that needs n bytes of memory if it need not wait.
+func (l *lane) tryAcquire(n int) bool { return l.bytes.TryAcquire(int64(min(n, l.room))) }
 
-// take waits for room for a body that needs n bytes, for half of the remaining time at most. It returns false if there was none; after
+// acquire waits for room for a body that needs n bytes, for half of the remaining time at most. It returns false if there was none; after
 // true the caller must call give.
-func (l *lane) take(ctx context.Context, n int) bool {
-	if l.try(n) {
+func (l *lane) acquire(ctx context.Context, n int) bool {
+	if l.tryAcquire(n) {
 		return true
 	}
 	n = min(n, l.room)
 	defer l.waiting.Add(-1)
-	if l.waiting.Add(1) > mostWaiting {
+	if l.waiting.Add(1) > maxWaiting {
 		return false
 	}
 	patience := longestWait
@@ -112,5 +112,5 @@ func (l *lane) take(ctx context.Context, n int) bool {
 	return l.bytes.Acquire(ctx, int64(n)) == nil
 }
 
-// give returns the room of a body that needed n bytes.
-func (l *lane) give(n int) { l.bytes.Release(int64(min(n, l.room))) }
+// release returns the room of a body that needed n bytes.
+func (l *lane) release(n int) { l.bytes.Release(int64(min(n, l.room))) }

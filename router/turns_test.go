@@ -49,7 +49,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	}
 
 	busyLane := w.lanes.large
-	if !busyLane.take(t.Context(), 1<<30) {
+	if !busyLane.acquire(t.Context(), 1<<30) {
 		t.Fatal("the lane was not empty")
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -64,7 +64,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	if d.PromptTokens == 0 {
 		t.Errorf("small beside large: %+v, want it read", d)
 	}
-	busyLane.give(1 << 30)
+	busyLane.release(1 << 30)
 	if d = ask(t.Context(), large); d.PromptTokens == 0 || !w.lanes.large.empty() {
 		t.Errorf("afterwards: %+v, lane empty: %v", d, w.lanes.large.empty())
 	}
@@ -111,20 +111,20 @@ func testLane(t *testing.T) {
 	l := newLane(10)
 	asked := func(n int) chan bool {
 		got := make(chan bool, 1)
-		go func() { got <- l.take(t.Context(), n) }()
+		go func() { got <- l.acquire(t.Context(), n) }()
 		synctest.Wait()
 		return got
 	}
-	if !l.take(t.Context(), 6) || !l.take(t.Context(), 4) {
+	if !l.acquire(t.Context(), 6) || !l.acquire(t.Context(), 4) {
 		t.Fatal("an empty lane was full")
 	}
 	first, second := asked(50), asked(1)
-	l.give(4)
+	l.release(4)
 	synctest.Wait()
 	if len(first) > 0 || len(second) > 0 { // first come, first served
 		t.Error("a turn came out of order")
 	}
-	l.give(6)
+	l.release(6)
 	if !<-first { // more than the room: read alone
 		t.Error("a body larger than the room was never read")
 	}
@@ -134,28 +134,28 @@ func testLane(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if l.take(gone, 1) {
+	if l.acquire(gone, 1) {
 		t.Error("a request without time left got a turn of a full lane")
 	}
 	start := time.Now()
-	if l.take(t.Context(), 1) || time.Since(start) != longestWait {
+	if l.acquire(t.Context(), 1) || time.Since(start) != longestWait {
 		t.Errorf("waited %v for a full lane, want %v", time.Since(start), longestWait)
 	}
 	if third := asked(1); <-second || <-third {
 		t.Error("a turn came where none was free")
 	}
 	second = asked(1)
-	l.give(50)
+	l.release(50)
 	if !<-second || l.empty() {
 		t.Error("a turn that came is not counted")
 	}
-	if l.give(1); !l.empty() || l.waiting.Load() != 0 {
+	if l.release(1); !l.empty() || l.waiting.Load() != 0 {
 		t.Errorf("%d wait in a lane that all have left", l.waiting.Load())
 	}
-	l.take(t.Context(), 10)
-	l.waiting.Store(mostWaiting)
+	l.acquire(t.Context(), 10)
+	l.waiting.Store(maxWaiting)
 	start = time.Now()
-	if l.take(t.Context(), 1) || time.Since(start) != 0 || l.waiting.Load() != mostWaiting {
+	if l.acquire(t.Context(), 1) || time.Since(start) != 0 || l.waiting.Load() != maxWaiting {
 		t.Error("the queue has no end")
 	}
 }
@@ -172,7 +172,7 @@ func testWaitingBodiesAreLetGo(t *testing.T) {
 	}
 	text := strings.Replace(chatBody("m", `"hello"`), "{", "{"+steering+keys.String(), 1)
 	const n = 16
-	w.lanes.large.take(t.Context(), 1<<30)
+	w.lanes.large.acquire(t.Context(), 1<<30)
 	live := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()
@@ -190,7 +190,7 @@ func testWaitingBodiesAreLetGo(t *testing.T) {
 	if now := live(); w.lanes.large.waiting.Load() != n || now > before+uint64(2*n*len(text)) {
 		t.Errorf("%d wait, with %d KiB each, want %d bodies of %d KiB", w.lanes.large.waiting.Load(), (now-min(now, before))/n>>10, n, len(text)>>10)
 	}
-	w.lanes.large.give(1 << 30)
+	w.lanes.large.release(1 << 30)
 	for range n {
 		d := <-got
 		wantClean(t, "one that waited", text, d)
@@ -226,7 +226,7 @@ func TestMemoryFor(t *testing.T) {
 		if strings.Contains(c.name, "/v1/responses") {
 			text = `{"model":"m","input":` + c.content + `}`
 		}
-		if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil && !errors.Is(err, body.ErrMany) {
+		if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil && !errors.Is(err, body.ErrTooMany) {
 			t.Fatal(c.name, err)
 		}
 		if need, weight := memoryFor(&req); need>>20 != c.need || weight>>20 != c.weight {

@@ -7,27 +7,27 @@ import (
 	"time"
 )
 
-// unserved records model names that requests asked for and nobody serves: the first mostUnserved of the last hour, as shown
+// unserved records model names that requests asked for and nobody serves: the first maxUnserved of the last hour, as shown
 // returns them.
 type unserved struct {
-	mu   sync.Mutex
-	last map[string]time.Time
+	mu        sync.Mutex
+	lastAsked map[string]time.Time
 }
 
 const (
-	mostUnserved = 64
-	unservedFor  = time.Hour
+	maxUnserved = 64
+	unservedFor = time.Hour
 )
 
 // add records a name.
 func (u *unserved) add(name string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.last == nil {
-		u.last = map[string]time.Time{}
+	if u.lastAsked == nil {
+		u.lastAsked = map[string]time.Time{}
 	}
-	if _, known := u.last[name]; known || len(u.last) < mostUnserved {
-		u.last[name] = now
+	if _, known := u.lastAsked[name]; known || len(u.lastAsked) < maxUnserved {
+		u.lastAsked[name] = now
 	}
 }
 
@@ -35,8 +35,8 @@ func (u *unserved) add(name string, now time.Time) {
 func (u *unserved) names(now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	maps.DeleteFunc(u.last, func(_ string, at time.Time) bool { return now.Sub(at) > unservedFor })
-	return slices.Sorted(maps.Keys(u.last))
+	maps.DeleteFunc(u.lastAsked, func(_ string, at time.Time) bool { return now.Sub(at) > unservedFor })
+	return slices.Sorted(maps.Keys(u.lastAsked))
 }
 
 // Unserved returns the model names that requests of the last hour asked for and nobody serves; 64 may stand for more.

@@ -31,7 +31,7 @@ func (r *Router) Run(ctx context.Context) {
 	}
 }
 
-var silences = [...]string{
+var silenceMessages = [...]string{
 	fleet.NoReports: "requests are decided and Envoy's access log reports none of them: load is a guess, max_in_flight is not enforced, failing workers are not noticed; " +
 		"give Envoy the access loggers that \"sightline envoy\" prints",
 	fleet.NoEnds: "Envoy's access log reports where requests go but not their ends: each counts as in flight for half an hour, max_in_flight refuses nobody; " +
@@ -42,11 +42,11 @@ var silences = [...]string{
 // missing.
 func (r *Router) Silent() (what string, since time.Time) {
 	silence, since := r.opt.Fleet.Silent()
-	return silences[silence], since
+	return silenceMessages[silence], since
 }
 
-// lacks returns a gauge function: 1 while Envoy does not report this.
-func (r *Router) lacks(what fleet.Silence) func() float64 {
+// silenceGauge returns a gauge function: 1 while Envoy does not report this.
+func (r *Router) silenceGauge(what fleet.Silence) func() float64 {
 	return func() float64 {
 		if silence, _ := r.opt.Fleet.Silent(); silence == what {
 			return 1

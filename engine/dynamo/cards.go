@@ -37,10 +37,10 @@ type Card struct {
 func Endpoints(root string, now time.Time) (list []*Endpoint, err error) {
 	found := map[Scope]*Endpoint{}
 	read := func(r gjson.Result) {
-		s := Scope{rules.Plain(r.Get("namespace").Str), rules.Plain(r.Get("component").Str), rules.Plain(r.Get("endpoint").Str)}
+		s := Scope{rules.CleanText(r.Get("namespace").Str), rules.CleanText(r.Get("component").Str), rules.CleanText(r.Get("endpoint").Str)}
 		e, c := cmp.Or(found[s], &Endpoint{Scope: s}), r.Get("card_json")
 		found[s] = e
-		if lora := rules.Plain(c.Get("lora.name").Str); lora != "" {
+		if lora := rules.CleanText(c.Get("lora.name").Str); lora != "" {
 			if !slices.Contains(e.Adapters, lora) {
 				e.Adapters = append(e.Adapters, lora)
 			}
@@ -50,20 +50,20 @@ func Endpoints(root string, now time.Time) (list []*Endpoint, err error) {
 		e.Prefill = c.Get("worker_type").Str == "prefill"
 		var aliases []string
 		for _, a := range c.Get("aliases").Array() {
-			aliases = append(aliases, rules.Plain(a.Str))
+			aliases = append(aliases, rules.CleanText(a.Str))
 		}
-		card := Card{rules.Plain(c.Get("display_name").Str), strings.Join(aliases, "\n"), rules.Plain(c.Get("source_path").Str),
-			rules.Count(int(c.Get("kv_cache_block_size").Int())), rules.Count(int(c.Get("context_length").Int())), c.Get("runtime_config.enable_eagle").Bool()}
+		card := Card{rules.CleanText(c.Get("display_name").Str), strings.Join(aliases, "\n"), rules.CleanText(c.Get("source_path").Str),
+			rules.CleanCount(int(c.Get("kv_cache_block_size").Int())), rules.CleanCount(int(c.Get("context_length").Int())), c.Get("runtime_config.enable_eagle").Bool()}
 		if !slices.Contains(e.Cards, card) {
 			e.Cards = append(e.Cards, card)
 		}
 	}
-	if err := each(filepath.Join(root, "v1", "mdc"), "", now, read); err != nil {
+	if err := eachRecord(filepath.Join(root, "v1", "mdc"), "", now, read); err != nil {
 		return nil, err
 	}
 	for s, e := range found {
-		err = cmp.Or(err, each(filepath.Join(root, "v1", "event_channels"), s.events(), now, func(r gjson.Result) {
-			e.Plane = strings.ToLower(rules.Plain(r.Get("transport.kind").Str))
+		err = cmp.Or(err, eachRecord(filepath.Join(root, "v1", "event_channels"), s.events(), now, func(r gjson.Result) {
+			e.Plane = strings.ToLower(rules.CleanText(r.Get("transport.kind").Str))
 		}))
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b *Endpoint) int { return strings.Compare(a.String(), b.String()) }), err

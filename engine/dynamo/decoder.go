@@ -38,7 +38,7 @@ func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 		err := e.read(b, d.data)
 		mine := e.key == d.Key && (len(e.domain) == 0 || string(e.domain) == "worker")
 		if mine {
-			batch.CountKey(e.strange)
+			batch.CountKey(e.unknownKey)
 		}
 		switch {
 		case err != nil:
@@ -108,13 +108,13 @@ type routerEvent struct {
 	known        bool // its data is of a known kind
 	parent       uint64
 	hasParent    bool
-	strange      string // the first key that no release sends
+	unknownKey   string // the first key that no release sends
 }
 
 // skip skips the value of a key that is not needed, and records a key that is not among the known ones.
 func (e *routerEvent) skip(key, b []byte, known ...string) ([]byte, error) {
-	if e.strange == "" && !slices.Contains(known, wire.View(key)) {
-		e.strange = cmp.Or(wire.View(key), "an empty key")
+	if e.unknownKey == "" && !slices.Contains(known, wire.View(key)) {
+		e.unknownKey = cmp.Or(wire.View(key), "an empty key")
 	}
 	return msgp.Skip(b)
 }

@@ -73,7 +73,7 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 			}
 		}},
 	} {
-		if err := each(filepath.Join(root, "v1", bucket.name), bucket.prefix, now, bucket.read); err != nil {
+		if err := eachRecord(filepath.Join(root, "v1", bucket.name), bucket.prefix, now, bucket.read); err != nil {
 			return d, err
 		}
 	}
@@ -96,9 +96,9 @@ const maxDataParallel = 1024
 
 func (w *Worker) ranks(n int64) { w.Ranks = int(min(max(int64(w.Ranks), n), maxDataParallel)) }
 
-// each calls read with the records of a folder that are alive at now and whose keys have the prefix. A record's key is its file
+// eachRecord calls read with the records of a folder that are alive at now and whose keys have the prefix. A record's key is its file
 // name, percent-encoded.
-func each(dir, prefix string, now time.Time, read func(gjson.Result)) error {
+func eachRecord(dir, prefix string, now time.Time, read func(gjson.Result)) error {
 	files, err := os.ReadDir(dir)
 	if os.IsNotExist(err) {
 		return nil

@@ -21,8 +21,8 @@ type Follower struct {
 	// Failed is called when the folder or a publisher cannot be read, once per distinct reason. The known workers stay.
 	Failed func(error)
 
-	dials map[string]context.CancelFunc
-	wait  sync.WaitGroup
+	connections map[string]context.CancelFunc
+	wait        sync.WaitGroup
 }
 
 // Run follows until ctx ends.
@@ -30,7 +30,7 @@ func (f *Follower) Run(ctx context.Context) {
 	tick := time.NewTicker(followEvery)
 	defer tick.Stop()
 	defer f.wait.Wait()
-	f.dials = map[string]context.CancelFunc{}
+	f.connections = map[string]context.CancelFunc{}
 	var last []Worker
 	failed, first := "", true
 	for {
@@ -61,21 +61,21 @@ func (f *Follower) dial(ctx context.Context, endpoints []string) {
 		return
 	}
 	for _, at := range endpoints {
-		if f.dials[at] != nil {
+		if f.connections[at] != nil {
 			continue
 		}
 		dial, stop := context.WithCancel(ctx)
-		f.dials[at] = stop
+		f.connections[at] = stop
 		f.wait.Go(func() {
 			if err := f.Plane.DialZMQ(dial, at); err != nil && dial.Err() == nil {
 				f.Failed(fmt.Errorf("dynamo: publisher %s: %w", at, err))
 			}
 		})
 	}
-	for at, stop := range f.dials {
+	for at, stop := range f.connections {
 		if !slices.Contains(endpoints, at) {
 			stop()
-			delete(f.dials, at)
+			delete(f.connections, at)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestMediaNames(t *testing.T) {
 	}
 	in := &prompt.Medium{Source: gjson.Get(skeleton.JSON(), "u")}
 	marked := UUID(mmhash.ContentID{0x12, 0x34})
-	if marked != "1234000000000000"+mark {
+	if marked != "1234000000000000"+uuidMark {
 		t.Fatalf("uuid %q", marked)
 	}
 	for what, c := range map[string]struct {
@@ -34,7 +34,7 @@ func TestMediaNames(t *testing.T) {
 		"the URL":                {rules.Medium{}, "6b57e9c2a91759a6", 0x6b57e9c2a91759a6, true},
 		"an injected uuid":       {rules.Medium{Item: name.Item{HasUUID: true, UUID: marked}}, marked, 0x1234000000000000, true},
 		"a uuid of another form": {rules.Medium{Item: name.Item{HasUUID: true, UUID: "cat"}}, "", 0, false},
-		"a digest of an engine":  {rules.Medium{Item: name.Item{HasUUID: true, UUID: mark + "1234567812345678"}}, "", 0, false},
+		"a digest of an engine":  {rules.Medium{Item: name.Item{HasUUID: true, UUID: uuidMark + "1234567812345678"}}, "", 0, false},
 		"a video's URL":          {rules.Medium{Item: name.Item{Modality: "video"}}, "", 0, false},
 		"a video's uuid":         {rules.Medium{Item: name.Item{Modality: "video", HasUUID: true, UUID: marked}}, "", 0, false},
 		"the relay's URL":        {rules.Medium{Edited: true}, "", 0, false},

@@ -12,17 +12,17 @@ import (
 // until discovery names them; more are refused, counted and reported once.
 func TestManyRanks(t *testing.T) {
 	told := 0
-	p := &Plane{Full: func() { told++ }}
-	for id := range uint64(2 * maxStrangers) {
+	p := &Plane{OnFull: func() { told++ }}
+	for id := range uint64(2 * maxUnclaimed) {
 		p.Source(Key{Worker: id})
 	}
-	for id := range uint64(2 * maxStrangers) {
+	for id := range uint64(2 * maxUnclaimed) {
 		if p.deliver(Key{Worker: id}, 1, 0, nil) == nil {
 			t.Fatalf("worker %d is not heard", id)
 		}
 	}
-	for id := range uint64(maxStrangers + 3) {
-		if heard := p.deliver(Key{Worker: id, Rank: 1}, 1, 0, nil) != nil; heard != (id < maxStrangers) {
+	for id := range uint64(maxUnclaimed + 3) {
+		if heard := p.deliver(Key{Worker: id, Rank: 1}, 1, 0, nil) != nil; heard != (id < maxUnclaimed) {
 			t.Fatalf("of unknown ranks, number %d is kept: %v", id, heard)
 		}
 	}

@@ -13,14 +13,14 @@ import (
 // Dynamo's front end (1.6) names a picture by the XXH3-64 of its exact URL or whole data URL, as 16 hex digits. Its vLLM workers
 // get the name as a uuid of 64 digits, the rest zeros, and publish that; only names with this mark enter block hashes.
 
-const mark = "000000000000000000000000000000000000000000000000"
+const uuidMark = "000000000000000000000000000000000000000000000000"
 
 // UUID returns the form of a content id that enters block hashes: its first 16 digits, marked. The front end passes it on.
-func UUID(id mmhash.ContentID) string { return id.String()[:16] + mark }
+func UUID(id mmhash.ContentID) string { return id.String()[:16] + uuidMark }
 
 // UUIDKey returns the part of a client's uuid that enters block hashes; ok is false if none does.
 func UUIDKey(uuid string) (key uint64, ok bool) {
-	digits, ok := strings.CutSuffix(uuid, mark)
+	digits, ok := strings.CutSuffix(uuid, uuidMark)
 	if !ok || len(digits) != 16 {
 		return 0, false
 	}

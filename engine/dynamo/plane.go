@@ -16,12 +16,12 @@ import (
 // A gap cannot be filled, because Dynamo repeats lost events only on its own request plane. After a gap the feed clears the
 // worker-rank and continues as partial.
 type Plane struct {
-	// Full, if set, is called once, when messages are first refused because too many worker-ranks have no source.
-	Full func()
+	// OnFull, if set, is called once, when messages are first refused because too many worker-ranks have no source.
+	OnFull func()
 
 	mu        sync.Mutex
 	ranks     map[Key]*rank
-	strangers int // ranks without a source
+	unclaimed int // ranks without a source
 	refused   uint64
 }
 
@@ -37,8 +37,8 @@ type rank struct {
 }
 
 const (
-	// maxStrangers bounds the worker-ranks that messages name but discovery has not. The others are as many as discovery says.
-	maxStrangers = 4096
+	// maxUnclaimed bounds the worker-ranks that messages name but discovery has not. The others are as many as discovery says.
+	maxUnclaimed = 4096
 	// Bounds of what is kept for a worker-rank whose feed does not run yet: discovery may lag behind the first events.
 	pendingMessages = 256
 	pendingBytes    = 4 << 20
@@ -58,7 +58,7 @@ func (p *Plane) claim(k Key) *rank {
 	case r == nil:
 		r = p.add(k)
 	case !r.claimed:
-		p.strangers--
+		p.unclaimed--
 	}
 	r.claimed = true
 	return r
@@ -69,13 +69,13 @@ func (p *Plane) rank(k Key) *rank {
 	if r := p.ranks[k]; r != nil {
 		return r
 	}
-	if p.strangers >= maxStrangers {
-		if p.refused++; p.refused == 1 && p.Full != nil {
-			p.Full()
+	if p.unclaimed >= maxUnclaimed {
+		if p.refused++; p.refused == 1 && p.OnFull != nil {
+			p.OnFull()
 		}
 		return nil
 	}
-	p.strangers++
+	p.unclaimed++
 	return p.add(k)
 }
 

@@ -81,16 +81,16 @@ const (
 	maxInt  = 1 << 40
 )
 
-// Plain returns a text received from a server, or "" if it is longer than a kilobyte or not printable.
-func Plain(s string) string {
+// CleanText returns a text received from a server, or "" if it is longer than a kilobyte or not printable.
+func CleanText(s string) string {
 	if len(s) > maxText || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return ""
 	}
 	return s
 }
 
-// Count returns a count received from a server, or 0 if it is out of range.
-func Count(n int) int {
+// CleanCount returns a count received from a server, or 0 if it is out of range.
+func CleanCount(n int) int {
 	if n < 0 || n > maxInt {
 		return 0
 	}
@@ -99,7 +99,7 @@ func Count(n int) int {
 
 // Label returns a label's value, or "" if it is missing or Python's None.
 func Label(labels map[string]string, name string) string {
-	if v := Plain(labels[name]); v != "None" {
+	if v := CleanText(labels[name]); v != "None" {
 		return v
 	}
 	return ""
@@ -108,7 +108,7 @@ func Label(labels map[string]string, name string) string {
 // LabelCount returns a label that holds a count, or 0 if it does not.
 func LabelCount(labels map[string]string, name string) int {
 	n, _ := strconv.Atoi(Label(labels, name))
-	return Count(n)
+	return CleanCount(n)
 }
 
 // LabelBool returns a label that holds Python's True or False, or nil if it holds neither.

@@ -24,7 +24,7 @@ type Rules struct {
 	TakesUUID           bool           // a content part may carry a uuid, which becomes the medium's name
 	TakesSessionID      bool           // events carry the session id that a request sends as X-Session-ID
 	NumbersRanksInBody  bool           // the body's routed_dp_rank selects a data-parallel rank, not a header
-	MuteCached          bool           // 0 cached tokens in a response may mean that the server was not told to count them
+	ZeroCachedAmbiguous bool           // 0 cached tokens in a response may mean that the server was not told to count them
 	RefusesLocal        bool           // a file:// URL without allowed_local_media_path is answered with 500
 	TakesPaths          bool           // a picture's URL may be a bare path
 	TakesEmbeddingFiles bool           // a file of embeddings is accepted in place of a picture
@@ -34,13 +34,13 @@ type Rules struct {
 	HasProcessor bool // names depend on the worker's image processor (processor_fingerprint)
 
 	// Events.
-	EventsTellMedia   bool // blocks with different media or salts differ in events
-	EventsTellSalt    bool // likewise for cache salts
-	EventsTellAdapter bool // likewise for LoRA adapters
-	CountsCopies      bool // events report each physical copy of a block; otherwise one block may be reported more than once
-	EventsOverHTTP    bool // events are drained over HTTP (POST /kv_cache_events)
-	StoredEarly       bool // over ZeroMQ, a stored block is reported when the step that computes it begins, if another step ran before
-	TellsLoad         bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
+	EventsIncludeMedia   bool // blocks with different media or salts differ in events
+	EventsIncludeSalt    bool // likewise for cache salts
+	EventsIncludeAdapter bool // likewise for LoRA adapters
+	CountsCopies         bool // events report each physical copy of a block; otherwise one block may be reported more than once
+	EventsOverHTTP       bool // events are drained over HTTP (POST /kv_cache_events)
+	StoredEarly          bool // over ZeroMQ, a stored block is reported when the step that computes it begins, if another step ran before
+	PublishesLoad        bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
 
 	// Decoder returns a decoder of events as they come over ZeroMQ.
 	Decoder func(Decoding) Decoder
@@ -51,7 +51,7 @@ type Rules struct {
 	// What servers report when they are asked.
 	Owner             string // owned_by in /v1/models
 	CacheInfo         string // a gauge on the page of Load whose labels are the KV cache's settings, block_size among them
-	TellsSettings     bool   // /v1/models gives --model as root, /version the release, /metrics the block size
+	ReportsSettings   bool   // /v1/models gives --model as root, /version the release, /metrics the block size
 	HasTokenize       bool   // it has POST /tokenize
 	TokenizesChats    bool   // which takes messages too, not only text
 	TokenizesPictures bool   // and expands pictures in them
@@ -83,16 +83,16 @@ type Load struct {
 	Usage            []string // share of the KV cache in use, 0 to 1: the current name, then earlier ones
 	Rank             string   // the label that holds the data-parallel rank; "": none
 	Adapters         string   // the gauge whose labels name the LoRA adapters of running and waiting requests and the most it holds at once; its value is a timestamp
-	Began            string   // the start time of the server's process in Unix seconds; "": not reported
-	// Old is the age that the gauges may have while the engine works. Stands means that they may stay unchanged for longer when it
-	// is idle: gauges that report requests and do not change are not believed after Old.
-	Old    time.Duration
-	Stands bool
+	StartTime        string   // the start time of the server's process in Unix seconds; "": not reported
+	// MaxAge is the age that the gauges may have while the engine works. KeepsLastValue means that they may stay unchanged for longer when it
+	// is idle: gauges that report requests and do not change are not believed after MaxAge.
+	MaxAge         time.Duration
+	KeepsLastValue bool
 }
 
 // Decoding holds the options of a Decoder.
 type Decoding struct {
-	Keep       bool            // stored events carry tokens, media names and session ids, for audit and learning
+	KeepTokens bool            // stored events carry tokens, media names and session ids, for audit and learning
 	Standalone bool            // events come from a worker of NVIDIA's standalone router example
 	Pad        func(id uint64) // if set, called with the pads in stored events (Keys.SawPad)
 }

@@ -44,7 +44,7 @@ func TestConversations(t *testing.T) {
 		var refused *prompt.Refused
 		switch {
 		case row.Error != "" && errors.As(err, &refused):
-		case (row.Images > 0 || row.Error != "") && writingNamed(row.Name).image == "" && errors.Is(err, ErrConversation):
+		case (row.Images > 0 || row.Error != "") && formatNamed(row.Name).image == "" && errors.Is(err, ErrConversation):
 			open++
 		case err != nil || row.Error != "":
 			t.Errorf("%s %s: %v, SGLang: %q", row.Name, row.Request, err, row.Error)
@@ -53,12 +53,12 @@ func TestConversations(t *testing.T) {
 		}
 	}
 	for path, want := range rec.Paths {
-		if got := writingOf("", "", path); got != want {
+		if got := formatOf("", "", path); got != want {
 			t.Errorf("%s is written as %q, SGLang takes %q", path, got, want)
 		}
 	}
-	if len(models) != len(writings()) {
-		t.Errorf("%d of %d ways seen", len(models), len(writings()))
+	if len(models) != len(conversationFormats()) {
+		t.Errorf("%d of %d ways seen", len(models), len(conversationFormats()))
 	}
 	t.Logf("%d conversations, %d of them with media whose place is not known", len(rec.Rows), open)
 }

@@ -15,7 +15,7 @@ func Dialect() prompt.Dialect {
 		IDsField:           "input_ids",
 		TokenizersTemplate: true, BareTools: true, ContinuesBehind: true, DecodesIDs: true,
 		Reading: vision.Reading{Processor: true},
-		Format:  (*template.Template).SGLangFormat, FileText: fileText, Named: isForm, Conversation: conversation,
+		Format:  (*template.Template).SGLangFormat, FileText: fileText, Named: isFormatName, Conversation: conversation,
 		Part: part, Messages: messages, Tools: tools, Reuse: reuse,
 	}
 }

@@ -82,9 +82,9 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 		f.Lacks("settings", err)
 		return
 	}
-	f.Version, f.EngineModel, f.Revision = rules.Plain(a.Version), rules.Plain(a.Model), rules.Plain(a.Revision)
-	f.ChatTemplate, f.Speculative = rules.Plain(a.ChatTemplate), rules.Plain(a.Speculative)
-	f.BlockSize, f.Ranks, f.CountsCached = rules.Count(a.PageSize), min(rules.Count(a.Ranks), maxRanks), a.Report
+	f.Version, f.EngineModel, f.Revision = rules.CleanText(a.Version), rules.CleanText(a.Model), rules.CleanText(a.Revision)
+	f.ChatTemplate, f.Speculative = rules.CleanText(a.ChatTemplate), rules.CleanText(a.Speculative)
+	f.BlockSize, f.Ranks, f.CountsCached = rules.CleanCount(a.PageSize), min(rules.CleanCount(a.Ranks), maxRanks), a.Report
 	if a.NoCache != nil {
 		caches := !*a.NoCache
 		f.PrefixCaching = &caches
@@ -95,7 +95,7 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 	switch {
 	case publishes:
 		for rank := range ranks {
-			e := rules.EventSource{Topic: rules.Plain(a.Events.Topic), BlockSize: rules.Count(a.Events.BlockSize), Ranks: ranks}
+			e := rules.EventSource{Topic: rules.CleanText(a.Events.Topic), BlockSize: rules.CleanCount(a.Events.BlockSize), Ranks: ranks}
 			e.Pub, e.Replay = a.Events.Endpoints(f.Host(), rank)
 			f.Events = append(f.Events, e)
 		}
@@ -125,7 +125,7 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 		return nil, errors.New("kv_events_config is not a JSON object")
 	}
 	for rank := 0; rank < ranks && c.Publisher == "zmq"; rank++ {
-		e := rules.EventSource{Topic: rules.Plain(c.Topic)}
+		e := rules.EventSource{Topic: rules.CleanText(c.Topic)}
 		if e.Pub, err = zmq.Address(c.Endpoint, host, rank); err == nil && c.Replay != "" {
 			e.Replay, err = zmq.Address(c.Replay, host, rank)
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // A request to SGLang is keyed by its token ids, with each picture's pads in place of the placeholders (package block, Locals64). A
-// picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; Finder). Until events have revealed the
+// picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; FingerprintFinder). Until events have revealed the
 // fingerprint, and for families that hash pixels, a prompt is exact up to its first picture.
 
 // newKeys returns how workers of a release key blocks.
@@ -22,7 +22,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 	rule := PadRuleOf(v)
 	k.Locals = func(dst []uint64, p *rules.Prompt) []uint64 { return locals(dst, p, rule) }
 	proc := Processor{ModelType: o.ModelType, Architectures: o.Architectures, Revision: o.Revision, Class: o.Class, Wrapper: o.Wrapper}
-	f := NewFinder(proc, o.Fingerprint, v, o.Found)
+	f := NewFingerprintFinder(proc, o.Fingerprint, v, o.Found)
 	if f == nil {
 		return k
 	}

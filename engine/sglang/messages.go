@@ -41,7 +41,7 @@ func messages(r *prompt.Reader, turns []prompt.Turn, goOn bool) (list []template
 // becomes a user message.
 func lastTurn(turns []prompt.Turn, goOn bool) ([]prompt.Turn, string) {
 	last := &turns[len(turns)-1]
-	text, ok := last.Prose()
+	text, ok := last.SingleText()
 	if last.Kind == body.None {
 		text, ok = "", true
 	}
@@ -71,7 +71,7 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 		return template.None, prompt.Refuse("message of an unknown role")
 	}
 	content := template.String("")
-	if text, ok := t.Prose(); ok {
+	if text, ok := t.SingleText(); ok {
 		content = template.String(text)
 	} else if t.Kind == body.List {
 		if !r.OpenAI || role == "tool" && prompt.OnlyText(t.Items) { // SGLang drops media here

@@ -9,9 +9,9 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Finder determines how the workers of one model name pictures. Events carry pads, and among all fingerprints that a worker may
+// FingerprintFinder determines how the workers of one model name pictures. Events carry pads, and among all fingerprints that a worker may
 // have only its own maps a recently routed picture to the pads in an event. Safe for concurrent use.
-type Finder struct {
+type FingerprintFinder struct {
 	rule       PadRule
 	candidates []string // fingerprints, most likely first
 	found      func(fingerprint string)
@@ -52,13 +52,13 @@ func transformersReleases() (out []string) {
 	return out
 }
 
-// NewFinder returns a Finder that starts with a known fingerprint, or with "" and all candidates of the processor. It calls found
+// NewFingerprintFinder returns a FingerprintFinder that starts with a known fingerprint, or with "" and all candidates of the processor. It calls found
 // with the fingerprint that events reveal. It returns nil if the processor has no class: such names do not follow from the bytes.
-func NewFinder(proc Processor, fingerprint string, v rules.Version, found func(fingerprint string)) *Finder {
+func NewFingerprintFinder(proc Processor, fingerprint string, v rules.Version, found func(fingerprint string)) *FingerprintFinder {
 	if proc.Class == "" {
 		return nil
 	}
-	f := &Finder{rule: PadRuleOf(v), now: fingerprint, candidates: []string{fingerprint}, found: found, by: map[uint64]int{}}
+	f := &FingerprintFinder{rule: PadRuleOf(v), now: fingerprint, candidates: []string{fingerprint}, found: found, by: map[uint64]int{}}
 	if fingerprint == "" {
 		f.candidates = proc.Candidates(transformersReleases())
 	}
@@ -66,7 +66,7 @@ func NewFinder(proc Processor, fingerprint string, v rules.Version, found func(f
 }
 
 // Name returns a picture's name, if the fingerprint is known, and remembers the picture.
-func (f *Finder) Name(pic Picture) (string, bool) {
+func (f *FingerprintFinder) Name(pic Picture) (string, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := false
@@ -87,7 +87,7 @@ func (f *Finder) Name(pic Picture) (string, bool) {
 }
 
 // Saw takes a pad from an event. The first pad that only one candidate explains decides; of 30-bit pads two must agree.
-func (f *Finder) Saw(pad uint64) {
+func (f *FingerprintFinder) Saw(pad uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, ok := f.by[pad]
@@ -109,7 +109,7 @@ func (f *Finder) Saw(pad uint64) {
 }
 
 // explain returns the candidate that maps a recent picture to this pad, trying the newest pictures first.
-func (f *Finder) explain(pad uint64) (candidate int, ok bool) {
+func (f *FingerprintFinder) explain(pad uint64) (candidate int, ok bool) {
 	if len(f.by) > recentPictures*len(f.candidates) {
 		clear(f.by)
 	}

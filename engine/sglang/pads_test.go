@@ -9,13 +9,13 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-func qwen3(t *testing.T, version string, found func(string)) *Finder {
+func qwen3(t *testing.T, version string, found func(string)) *FingerprintFinder {
 	t.Helper()
 	v, err := rules.ParseVersion(version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewFinder(Processor{ModelType: "qwen3_vl", Class: qwenClass}, "", v, found)
+	return NewFingerprintFinder(Processor{ModelType: "qwen3_vl", Class: qwenClass}, "", v, found)
 }
 
 // TestFingerprintIsFound: after the first pad that only one fingerprint explains, pictures have names (for narrow pads, after the

@@ -13,11 +13,11 @@ func Rules(v rules.Version) rules.Rules {
 		Release: "0.5.23", BlockSize: 1,
 		Dialect:       Dialect(),
 		TakesExtraKey: true, NumbersRanksInBody: true,
-		MuteCached:      true, // without --enable-cache-report
-		HasProcessor:    true,
-		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o), nil },
-		EventsTellMedia: true, EventsTellSalt: v.AtLeast(0, 5, 20), EventsTellAdapter: v.AtLeast(0, 5, 22),
-		Decoder:     func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Pad: d.Pad} },
+		ZeroCachedAmbiguous: true, // without --enable-cache-report
+		HasProcessor:        true,
+		NewKeys:             func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o), nil },
+		EventsIncludeMedia:  true, EventsIncludeSalt: v.AtLeast(0, 5, 20), EventsIncludeAdapter: v.AtLeast(0, 5, 22),
+		Decoder:     func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.KeepTokens, Pad: d.Pad} },
 		FindEvents:  findEvents,
 		HasTokenize: true,
 		Owner:       "sglang", Describe: describe,

@@ -16,9 +16,9 @@ func (d *Decoder) emit() error {
 	e := kvevent.Event{Kind: d.f.Kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes}
 	switch { // fields of vLLM that no release of SGLang sends and that are not read here
 	case d.f.ExtraKeys != nil:
-		d.f.Strange("extra_keys")
+		d.f.NoteUnknownKey("extra_keys")
 	case d.f.Group >= 0:
-		d.f.Strange("group_idx")
+		d.f.NoteUnknownKey("group_idx")
 	}
 	switch {
 	case e.Kind == kvevent.Cleared:

@@ -46,20 +46,20 @@ type Decoder struct {
 	// Keep makes stored events carry tokens and media names, for audit and learning.
 	Keep bool
 
-	out       kvevent.Batch
-	a         kvevent.Arena
-	f         wire.Fields // the current event, in the ZeroMQ form
-	ids       []byte      // its token ids, undecoded
-	next      uint64      // the next event number expected
-	started   bool
-	scope     scope
-	anyStored bool                    // something was stored since the last clear
-	offGPU    map[uint64]kvevent.Tier // tier of each block that left the GPU
-	s         stored
-	items     itemState
-	groups    wire.Groups // of the ZeroMQ form
-	scratch   []byte
-	strange   string // the first key of the current event that no release sends (JSON form)
+	out          kvevent.Batch
+	a            kvevent.Arena
+	f            wire.Fields // the current event, in the ZeroMQ form
+	ids          []byte      // its token ids, undecoded
+	next         uint64      // the next event number expected
+	started      bool
+	scope        scope
+	anyStored    bool                    // something was stored since the last clear
+	offGPU       map[uint64]kvevent.Tier // tier of each block that left the GPU
+	s            stored
+	items        itemState
+	groups       wire.Groups // of the ZeroMQ form
+	scratch      []byte
+	unknownField string // the first key of the current event that no release sends (JSON form)
 }
 
 // scope identifies one stream of a model with several attention windows. Blocks of the largest window, which no layer outlives,
@@ -105,12 +105,12 @@ func (d *Decoder) json(payload []byte) error {
 	}
 	list.ForEach(func(_, event gjson.Result) bool {
 		before := d.a
-		d.strange = ""
+		d.unknownField = ""
 		if d.envelope(event) != nil {
 			d.a.Rollback(before)
 			d.out.Bad++
 		}
-		d.out.CountKey(d.strange)
+		d.out.CountKey(d.unknownField)
 		return true
 	})
 	return nil
@@ -141,7 +141,7 @@ func (d *Decoder) envelope(event gjson.Result) error {
 		return true
 	})
 	if rank, _ := whole(rank); rank != d.Rank {
-		d.strange = ""
+		d.unknownField = ""
 		return nil
 	}
 	at := scope{window: math.MaxInt, known: true} // no window given: full attention
@@ -173,8 +173,8 @@ func (d *Decoder) checkKeys(object gjson.Result, known []string) {
 
 // unknownKey records a key of the event that no release sends.
 func (d *Decoder) unknownKey(key string) {
-	if d.strange == "" {
-		d.strange = cmp.Or(key, "an empty key")
+	if d.unknownField == "" {
+		d.unknownField = cmp.Or(key, "an empty key")
 	}
 }
 

@@ -64,7 +64,7 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 	}
 	switch {
 	case prompt.OnlyText(items):
-		d.Set("content", template.String(prompt.Joined(items, "\n")))
+		d.Set("content", template.String(prompt.JoinText(items, "\n")))
 	case r.OpenAI:
 		d.Set("content", r.Parts(items))
 	default:
@@ -100,7 +100,7 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 
 // oneString adds the placeholders that the user has not typed to the joined texts.
 func oneString(r *prompt.Reader, items []prompt.Item) string {
-	text := prompt.Joined(items, "\n")
+	text := prompt.JoinText(items, "\n")
 	var placeholders []string
 	for _, it := range items {
 		if it.Medium == nil {

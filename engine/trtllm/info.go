@@ -18,6 +18,6 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 	if err := rules.GetJSON(ctx, client, f.Addr, "/server_info", "TensorRT-LLM 1.3", &a); err != nil {
 		f.Lacks("block_size", err)
 	}
-	f.BlockSize, f.HashAlgo = rules.Count(a.BlockSize), rules.Plain(a.HashAlgo)
+	f.BlockSize, f.HashAlgo = rules.CleanCount(a.BlockSize), rules.CleanText(a.HashAlgo)
 	f.Lacks("events", errors.New("to ask for them would take them away (want kv_cache_config: event_buffer_max_size over 0)"))
 }

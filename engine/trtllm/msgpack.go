@@ -33,7 +33,7 @@ func (d *Decoder) packedTokens(b []byte) (rest []byte, err error) {
 func (d *Decoder) packed() error {
 	f := &d.f
 	if f.Salt != nil { // no release sends a salt in this form
-		f.Strange("cache_salt")
+		f.NoteUnknownKey("cache_salt")
 	}
 	full := d.groups.Prove(f)
 	switch f.Kind {
@@ -130,7 +130,7 @@ func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
 			case "type", "uuid":
 				return msgp.Skip(b)
 			default:
-				d.f.Strange(wire.View(key))
+				d.f.NoteUnknownKey(wire.View(key))
 				return msgp.Skip(b)
 			}
 			return b, err
@@ -149,7 +149,7 @@ func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
 func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
 	return wire.Map(b, func(key, b []byte) ([]byte, error) {
 		if string(key) != "mm_objects" {
-			d.f.Strange(wire.View(key))
+			d.f.NoteUnknownKey(wire.View(key))
 			return msgp.Skip(b)
 		}
 		return wire.Array(b, func(b []byte) ([]byte, error) {
@@ -157,7 +157,7 @@ func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
 			b, err := wire.Map(b, func(key, b []byte) ([]byte, error) {
 				if string(key) != "mm_hash" {
 					if string(key) != "offsets" {
-						d.f.Strange(wire.View(key))
+						d.f.NoteUnknownKey(wire.View(key))
 					}
 					return msgp.Skip(b)
 				}

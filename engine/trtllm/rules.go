@@ -10,13 +10,13 @@ func Rules(v rules.Version) rules.Rules {
 		Release:    "1.3.0",
 		Dialect:    Dialect(),
 		TakesPaths: true, TakesEmbeddingFiles: true,
-		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
-		EventsTellMedia: v.AtLeast(1, 2, 0), EventsTellSalt: v.AtLeast(1, 2, 0), EventsTellAdapter: true,
+		NewKeys:            func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
+		EventsIncludeMedia: v.AtLeast(1, 2, 0), EventsIncludeSalt: v.AtLeast(1, 2, 0), EventsIncludeAdapter: true,
 		// The V2 manager commits a batch's blocks when the batch is launched, and flushes them with the results of the previous one
 		// (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The HTTP drain gets them after the prefill.
 		StoredEarly:    v.AtLeast(1, 3, 0),
-		EventsOverHTTP: true, TellsLoad: true,
-		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
+		EventsOverHTTP: true, PublishesLoad: true,
+		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.KeepTokens, Standalone: d.Standalone} },
 		Owner:   "tensorrt_llm", Describe: describe,
 		Flags: rules.Flags{
 			Events:  "kv_cache_config: {enable_block_reuse: true, event_buffer_max_size: 16384} (in the file of --config)",

@@ -161,7 +161,7 @@ func (d *Decoder) key(name string, start int, last *keyRun) {
 	if !last.known || h != last.name || start <= last.start {
 		d.s.names = append(d.s.names, h)
 		if d.Keep {
-			m := kvevent.Mention{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: []byte(name)}
+			m := kvevent.MediaRef{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: []byte(name)}
 			d.a.Media = append(d.a.Media, m)
 		}
 	}

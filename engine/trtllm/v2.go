@@ -86,7 +86,7 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 				d.s.names = append(d.s.names, open)
 				b.names++
 				if d.Keep && openName != "" {
-					d.a.Media = append(d.a.Media, kvevent.Mention{Block: i, Offset: p - b.token, Paired: p > b.token, Name: []byte(openName)})
+					d.a.Media = append(d.a.Media, kvevent.MediaRef{Block: i, Offset: p - b.token, Paired: p > b.token, Name: []byte(openName)})
 				}
 			}
 		}

@@ -57,7 +57,7 @@ func (d *Decoder) tokens(b []byte) (rest []byte, err error) {
 // emit appends the event in d.f to the batch.
 func (d *Decoder) emit() error {
 	if d.f.Salt != nil { // extra_keys carry the salt
-		d.f.Strange("cache_salt")
+		d.f.NoteUnknownKey("cache_salt")
 	}
 	switch d.f.Kind {
 	case kvevent.Stored:

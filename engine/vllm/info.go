@@ -82,7 +82,7 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 			f.Lacks("events", err)
 			return
 		}
-		f.Events = append(f.Events, rules.EventSource{Pub: s.Pub, Replay: s.Replay, Topic: rules.Plain(s.Topic)})
+		f.Events = append(f.Events, rules.EventSource{Pub: s.Pub, Replay: s.Replay, Topic: rules.CleanText(s.Topic)})
 	}
 }
 

@@ -104,7 +104,7 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 				salt = block.SaltHash(wire.View(text))
 			default:
 				h.names = append(h.names, h.nameHash(text))
-				d.mention(kvevent.Mention{Block: index, Name: text})
+				d.mention(kvevent.MediaRef{Block: index, Name: text})
 			}
 		case msgp.BinType: // the first 8 bytes of a digest, as NameHash reads a name in hex
 			digest, after, err := msgp.ReadBytesZC(b)
@@ -173,7 +173,7 @@ func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 		return d.unknownKey(start)
 	}
 	d.h.names = append(d.h.names, d.h.nameHash(name))
-	d.mention(kvevent.Mention{Block: index, Offset: offset, Paired: ok, Name: name})
+	d.mention(kvevent.MediaRef{Block: index, Offset: offset, Paired: ok, Name: name})
 	return b, nil
 }
 
@@ -185,11 +185,11 @@ func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
 		return b, err
 	}
 	d.h.names = append(d.h.names, xxh3.Hash(key))
-	d.f.Strange("extra_keys of another form")
+	d.f.NoteUnknownKey("extra_keys of another form")
 	return rest, nil
 }
 
-func (d *Decoder) mention(m kvevent.Mention) {
+func (d *Decoder) mention(m kvevent.MediaRef) {
 	if d.Keep {
 		d.a.Media = append(d.a.Media, m)
 	}

@@ -18,7 +18,7 @@ const health = "/health"
 
 var load = rules.Load{Path: "/metrics", Running: "vllm:num_requests_running", Waiting: "vllm:num_requests_waiting",
 	Usage: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, Rank: "engine",
-	Adapters: "vllm:lora_requests_info", Began: "process_start_time_seconds", Old: 2 * time.Second}
+	Adapters: "vllm:lora_requests_info", StartTime: "process_start_time_seconds", MaxAge: 2 * time.Second}
 
 // cacheInfo is a gauge per rank whose labels are the cache's settings.
 const cacheInfo = "vllm:cache_config_info"

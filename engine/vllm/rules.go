@@ -12,17 +12,17 @@ func Rules(v rules.Version) rules.Rules {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	r := rules.Rules{
 		Release: "0.32.0", BlockSize: 16, VLLMKeys: true,
-		Dialect:         Dialect(v),
-		TakesUUID:       since(11),
-		TakesSalt:       since(17), // salts separate caches since 0.9; events carry them since 0.17
-		TakesSessionID:  since(30), // it uses the id for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
-		RefusesLocal:    true,
-		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
-		EventsTellMedia: since(17), EventsTellSalt: since(17), EventsTellAdapter: true, // extra keys
-		CountsCopies:  true, // its block pool reports each block
-		Decoder:       func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep} },
-		TellsSettings: true,
-		Owner:         "vllm", CacheInfo: cacheInfo, Describe: describe,
+		Dialect:            Dialect(v),
+		TakesUUID:          since(11),
+		TakesSalt:          since(17), // salts separate caches since 0.9; events carry them since 0.17
+		TakesSessionID:     since(30), // it uses the id for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
+		RefusesLocal:       true,
+		NewKeys:            func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
+		EventsIncludeMedia: since(17), EventsIncludeSalt: since(17), EventsIncludeAdapter: true, // extra keys
+		CountsCopies:    true, // its block pool reports each block
+		Decoder:         func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.KeepTokens} },
+		ReportsSettings: true,
+		Owner:           "vllm", CacheInfo: cacheInfo, Describe: describe,
 		Flags: rules.Flags{
 			Events:  `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
 			Caching: "--enable-prefix-caching", Counts: "--enable-prompt-tokens-details",

@@ -7,7 +7,7 @@ type Arena struct {
 	EngineHashes []uint64
 	Locals       []uint64
 	Tokens       []uint32
-	Media        []Mention
+	Media        []MediaRef
 }
 
 // Reset empties the arena for the next batch.

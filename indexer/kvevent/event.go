@@ -114,13 +114,13 @@ type Event struct {
 	LoRA         string   // the adapter's name, "" for the base model (Stored)
 
 	// For audit and learning; empty unless the decoder keeps them.
-	Tokens  []uint32  // BlockSize for each engine hash
-	Media   []Mention // which media touch which block, in prompt order
-	Session string    // the client's session id, if the engine sends it
+	Tokens  []uint32   // BlockSize for each engine hash
+	Media   []MediaRef // which media touch which block, in prompt order
+	Session string     // the client's session id, if the engine sends it
 }
 
-// Mention is a medium that touches a block.
-type Mention struct {
+// MediaRef is a medium that touches a block.
+type MediaRef struct {
 	Block  int    // index in EngineHashes
 	Offset int    // the medium's first token, relative to the block's; negative if it began in an earlier block
 	Paired bool   // Offset is known (vLLM 0.19 and later)

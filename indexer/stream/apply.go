@@ -36,7 +36,7 @@ func (f *Feed) apply(m Message) error {
 		f.partial = !whole
 	}
 	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {
-		f.lose(nil)
+		f.markDoubtful(nil)
 	}
 	if !f.started || !whole {
 		f.first = m.Seq
@@ -45,7 +45,7 @@ func (f *Feed) apply(m Message) error {
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
 		UnknownKeys: batch.UnknownKeys}
-	f.theirs = f.theirs || batch.Stands && batch.Partial // before its events, which may name unknown parents
+	f.publisherPartial = f.publisherPartial || batch.Stands && batch.Partial // before its events, which may name unknown parents
 	for events := batch.Events; len(events) > 0; {
 		for i := range events {
 			f.applyEvent(&events[i], &n)
@@ -55,7 +55,7 @@ func (f *Feed) apply(m Message) error {
 			n.Events += uint64(len(events))
 		}
 	}
-	if f.theirs = batch.Stands && batch.Partial; !batch.Stands {
+	if f.publisherPartial = batch.Stands && batch.Partial; !batch.Stands {
 		f.partial = f.partial || batch.Partial
 	}
 	f.recurrent = f.recurrent || batch.Recurrent
@@ -77,7 +77,7 @@ func (f *Feed) apply(m Message) error {
 		} else if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array, which begins with its time stamp
 			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
 		}
-		s.Orphans, s.Doubtful = f.orphans.told, doubtful
+		s.Orphans, s.Doubtful = f.orphans.reported, doubtful
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.isPartial(), batch.Away
 	})
 	if first != "" && f.o.UnknownKey != nil {
@@ -94,7 +94,7 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Copied:
 		n.Unresolved += f.storeCopies(e)
 	case kvevent.Removed:
-		f.tell(e)
+		f.notifyEvent(e)
 		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
 		if !f.inPart {
 			n.UnknownBlocks += uint64(max(0, unknown))
@@ -107,14 +107,14 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 		f.clear()
 		f.partial = false
 	case kvevent.Lost:
-		f.lose(e.EngineHashes)
+		f.markDoubtful(e.EngineHashes)
 	}
 }
 
-// tell passes an event to Options.Told.
-func (f *Feed) tell(e *kvevent.Event) {
-	if f.o.Told != nil {
-		f.o.Told(e)
+// notifyEvent passes an event to Options.OnEvent.
+func (f *Feed) notifyEvent(e *kvevent.Event) {
+	if f.o.OnEvent != nil {
+		f.o.OnEvent(e)
 	}
 }
 
@@ -133,34 +133,34 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 		n.Unresolved += f.storeCopies(e)
 		return
 	}
-	f.tell(e)
+	f.notifyEvent(e)
 	f.doubtStored(e)
 	err := f.o.Sink.Store(e)
-	f.o.BlockSize = e.BlockSize // after the sink's call, which keeps readers of Rest out
+	f.o.BlockSize = e.BlockSize // after the sink's call, which keeps readers of PendingEvents out
 	switch {
 	case err == nil:
 		f.offload.stored(e)
 		n.Blocks += uint64(len(e.EngineHashes))
-		f.attach(e.EngineHashes, n)
-	case errors.Is(err, indexer.ErrElsewhere):
+		f.attachOrphans(e.EngineHashes, n)
+	case errors.Is(err, indexer.ErrOtherPart):
 		n.Elsewhere += uint64(len(e.EngineHashes))
 		f.inPart = true
 	case errors.Is(err, indexer.ErrUnknownParent):
 		n.UnknownParents++
-		n.OrphansDropped += f.orphans.take(e)
-		f.lacks()
+		n.OrphansDropped += f.orphans.add(e)
+		f.markIncomplete()
 	default:
 		n.Refused++
 		f.update(func(s *Stats) { s.LastError = err.Error() })
 	}
 }
 
-// otherSize records an unexpected block size, and reports it once to Options.OtherSize.
+// otherSize records an unexpected block size, and reports it once to Options.OnOtherBlockSize.
 func (f *Feed) otherSize(tokens int) {
 	changed := false
 	f.update(func(s *Stats) { changed, s.OtherSize = s.OtherSize != tokens, tokens })
-	if changed && f.o.OtherSize != nil {
-		f.o.OtherSize(tokens)
+	if changed && f.o.OnOtherBlockSize != nil {
+		f.o.OnOtherBlockSize(tokens)
 	}
 }
 
@@ -168,5 +168,5 @@ func (f *Feed) otherSize(tokens int) {
 func (f *Feed) reportBounds() {
 	doubtful := f.inDoubt()
 	f.o.Sink.Done(f.isPartial(), f.recurrent)
-	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.isPartial(), f.orphans.told, doubtful })
+	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.isPartial(), f.orphans.reported, doubtful })
 }

@@ -27,8 +27,8 @@ type Held struct {
 	Blocks    []indexer.Block
 }
 
-// ErrNotWhole: a feed does not know all that its rank holds, or not for certain.
-var ErrNotWhole = errors.New("what the worker holds is known only in part")
+// ErrIncomplete: a feed does not know all that its rank holds, or not for certain.
+var ErrIncomplete = errors.New("what the worker holds is known only in part")
 
 // ErrTooMany: a rank holds more blocks than are wanted.
 var ErrTooMany = errors.New("the worker holds more blocks than are wanted")
@@ -41,16 +41,16 @@ type heldQuestion struct {
 }
 
 // Held returns what the rank holds, if all of that is known and its events are live. At.Partial: the index has evicted some of it.
-// The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrNotWhole, at once if the rank is still catching up; ErrTooMany,
+// The feed applies nothing meanwhile, about 0.1 µs a block. Errors: ErrIncomplete, at once if the rank is still catching up; ErrTooMany,
 // before anything is listed, if it holds more than most blocks; ctx's if it ends before the feed answers.
 func (f *Feed) Held(ctx context.Context, most int) (Held, error) {
 	q := &heldQuestion{most: most, done: make(chan error, 1)}
 	f.mu.Lock()
 	if f.stats.Partial || !f.stats.Live() {
 		f.mu.Unlock()
-		return Held{}, ErrNotWhole
+		return Held{}, ErrIncomplete
 	}
-	f.asking = append(f.asking, q)
+	f.heldWaiting = append(f.heldWaiting, q)
 	f.mu.Unlock()
 	f.signal()
 	select {
@@ -61,14 +61,14 @@ func (f *Feed) Held(ctx context.Context, most int) (Held, error) {
 	}
 }
 
-// tellHeld answers the waiting calls of Held.
-func (f *Feed) tellHeld() {
+// answerHeld answers the waiting calls of Held.
+func (f *Feed) answerHeld() {
 	f.mu.Lock()
-	asking, live := f.asking, f.stats.Live()
-	f.asking = nil
+	asking, live := f.heldWaiting, f.stats.Live()
+	f.heldWaiting = nil
 	f.mu.Unlock()
 	for _, q := range asking {
-		err := ErrNotWhole
+		err := ErrIncomplete
 		if f.started && f.next > 0 && f.epoch == 0 && live && !f.replayOwed && !f.isPartial() && f.doubt.since.IsZero() {
 			x, slot := f.o.Sink.Held()
 			if x.HeldBlocks(slot) > q.most {
@@ -88,7 +88,7 @@ func (f *Feed) tellHeld() {
 func (f *Feed) AskOthers(ctx context.Context) {
 	done := make(chan struct{})
 	f.mu.Lock()
-	f.wondering = append(f.wondering, done)
+	f.othersWaiting = append(f.othersWaiting, done)
 	f.mu.Unlock()
 	f.signal()
 	select {
@@ -100,11 +100,11 @@ func (f *Feed) AskOthers(ctx context.Context) {
 // askOthers does so in the feed's goroutine.
 func (f *Feed) askOthers(ctx context.Context) {
 	f.mu.Lock()
-	list := f.wondering
-	f.wondering = nil
+	list := f.othersWaiting
+	f.othersWaiting = nil
 	f.mu.Unlock()
 	if b, ok := f.o.Source.(*Backfill); ok && len(list) > 0 && f.started && f.next > 0 && f.partial && !f.replayOwed {
-		if err := f.replay(ctx, b.others); err != nil && !errors.Is(err, errNobody) {
+		if err := f.replay(ctx, b.replayOthers); err != nil && !errors.Is(err, errNoOther) {
 			f.replayOwed, f.confirmed = true, f.next
 			f.catchUp(ctx)
 		}
@@ -122,13 +122,13 @@ type Backfill struct {
 	// after an error it may be asked again.
 	Ask func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error)
 
-	failed int // questions in a row; after backfillTries the worker's own replay has to do
+	failures int // questions in a row; after backfillTries the worker's own replay has to do
 }
 
 var (
-	errLate   = errors.New("the publisher's replay no longer has the oldest missing message")
-	errOther  = errors.New("another Sightline received a different message with this sequence number")
-	errNobody = errors.New("no other router has all that the worker holds")
+	errReplayTooLate = errors.New("the publisher's replay no longer has the oldest missing message")
+	errConflict      = errors.New("another Sightline received a different message with this sequence number")
+	errNoOther       = errors.New("no other router has all that the worker holds")
 )
 
 const (
@@ -141,32 +141,32 @@ func (b *Backfill) Replay(ctx context.Context, from uint64, each func(Message) e
 	begun := false
 	err := b.Source.Replay(ctx, from, func(m Message) error {
 		if !begun && m.Seq > from+min(from, 1) { // message from itself is known: it only shows the incarnation
-			return errLate
+			return errReplayTooLate
 		}
 		begun = true
 		return each(m)
 	})
-	if errors.Is(err, errLate) {
-		err = b.others(ctx, from, each)
+	if errors.Is(err, errReplayTooLate) {
+		err = b.replayOthers(ctx, from, each)
 	}
-	if errors.Is(err, errNobody) {
+	if errors.Is(err, errNoOther) {
 		return b.Source.Replay(ctx, from, each)
 	}
 	return err
 }
 
-// others replays what another router holds, and what the publisher has sent since.
-func (b *Backfill) others(ctx context.Context, _ uint64, each func(Message) error) error {
-	if b.failed == backfillTries {
-		b.failed = 0
-		return errNobody
+// replayOthers replays what another router holds, and what the publisher has sent since.
+func (b *Backfill) replayOthers(ctx context.Context, _ uint64, each func(Message) error) error {
+	if b.failures == backfillTries {
+		b.failures = 0
+		return errNoOther
 	}
 	at, all, ok, err := b.Ask(ctx)
 	if err != nil {
-		b.failed++
+		b.failures++
 		return err
 	}
-	b.failed = 0
+	b.failures = 0
 	for try := 0; ok && at.Next > 0 && try < backfillTries; try++ {
 		reached := false
 		err := b.Source.Replay(ctx, at.Next-1, func(m Message) error {
@@ -174,12 +174,12 @@ func (b *Backfill) others(ctx context.Context, _ uint64, each func(Message) erro
 				return each(m)
 			}
 			if m.Seq != at.Next-1 || xxh3.Hash(m.Payload) != at.Sum {
-				return errOther
+				return errConflict
 			}
 			reached = true
 			return each(Message{Seq: m.Seq, Batch: &all, sum: at.Sum})
 		})
-		if errors.Is(err, errOther) {
+		if errors.Is(err, errConflict) {
 			break
 		}
 		if reached || err != nil {
@@ -191,5 +191,5 @@ func (b *Backfill) others(ctx context.Context, _ uint64, each func(Message) erro
 		case <-time.After(backfillPause):
 		}
 	}
-	return errNobody
+	return errNoOther
 }

@@ -284,7 +284,7 @@ func TestHeldIsWhole(t *testing.T) {
 		_, err := f.Held(t.Context(), 6)
 		return err
 	}
-	if err := held(); !errors.Is(err, ErrNotWhole) {
+	if err := held(); !errors.Is(err, ErrIncomplete) {
 		t.Errorf("before anything: %v", err)
 	}
 	f.Up()
@@ -297,7 +297,7 @@ func TestHeldIsWhole(t *testing.T) {
 		t.Errorf("of too many: %v, %d listed", err, len(h.Blocks))
 	}
 	f.Down(nil)
-	if err := held(); !errors.Is(err, ErrNotWhole) {
+	if err := held(); !errors.Is(err, ErrIncomplete) {
 		t.Errorf("of a dead stream: %v", err)
 	}
 	w.mu.Lock()
@@ -309,7 +309,7 @@ func TestHeldIsWhole(t *testing.T) {
 	f.Up()
 	f.Offer(w.step())
 	applied(t, f, "a gap", func(s Stats) bool { return s.LastSeq == 10 && s.Live() })
-	if err := held(); !errors.Is(err, ErrNotWhole) {
+	if err := held(); !errors.Is(err, ErrIncomplete) {
 		t.Errorf("in doubt: %v", err)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Nanosecond)

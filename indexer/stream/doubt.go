@@ -21,8 +21,8 @@ const (
 	// doubtTime is how long what was reported before a gap may wait for events that settle it; by then a router does not count it
 	// any more.
 	doubtTime = 5 * time.Minute
-	// enoughStored is how many events that store doubtful blocks again show that all are gone, if they are the majority.
-	enoughStored = 8
+	// restoredToDropAll is how many events that store doubtful blocks again show that all are gone, if they are the majority.
+	restoredToDropAll = 8
 )
 
 // doubt is a rank's state since its first unsettled gap. The zero value is none.
@@ -31,18 +31,18 @@ type doubt struct {
 	named, again int // events that named doubtful parents, and that stored doubtful blocks again
 }
 
-// lose is called when missing messages cannot be recovered: what is held is in doubt, or only the blocks with some engine hashes.
+// markDoubtful is called when missing messages cannot be recovered: what is held is in doubt, or only the blocks with some engine hashes.
 // If the sink has no index, everything is cleared.
-func (f *Feed) lose(engineHashes []uint64) {
+func (f *Feed) markDoubtful(engineHashes []uint64) {
 	x, slot := f.o.Sink.Held()
 	if x != nil {
-		f.tell(&kvevent.Event{Kind: kvevent.Lost})
+		f.notifyEvent(&kvevent.Event{Kind: kvevent.Lost})
 	}
 	f.update(func(s *Stats) {
 		if !f.replayOwed {
 			s.Unfilled++
 		}
-		s.OrphansDropped += uint64(f.orphans.told)
+		s.OrphansDropped += uint64(f.orphans.reported)
 	})
 	f.orphans.clear() // the lost messages may have removed what waits
 	if x == nil {
@@ -80,7 +80,7 @@ func (f *Feed) doubtStored(e *kvevent.Event) {
 	if f.dropDoubtful(e.EngineHashes) > 0 {
 		d.again++
 	}
-	if d.again >= enoughStored && d.again > d.named {
+	if d.again >= restoredToDropAll && d.again > d.named {
 		f.dropAllDoubtful()
 	}
 }

@@ -74,7 +74,7 @@ func TestLostClear(t *testing.T) {
 		prompts = append(prompts, w.store(nil, 10))
 	}
 	w.lose(w.clears)
-	for i, n := range prompts[:enoughStored] {
+	for i, n := range prompts[:restoredToDropAll] {
 		if w.matched(prompts[29]) != 10 {
 			t.Fatalf("all is dropped after %d events", i)
 		}
@@ -86,7 +86,7 @@ func TestLostClear(t *testing.T) {
 		w.tell(e)
 	}
 	w.neverMore()
-	if held := w.index.HeldBlocks(w.slot); held != enoughStored*10 || w.feed.Doubt(time.Now()) != 0 {
+	if held := w.index.HeldBlocks(w.slot); held != restoredToDropAll*10 || w.feed.Doubt(time.Now()) != 0 {
 		t.Errorf("%d blocks held", held)
 	}
 
@@ -179,12 +179,12 @@ func TestRest(t *testing.T) {
 		}
 	}
 	knows := func(x *indexer.Index, slot indexer.SlotID, f *Feed) []kvevent.Event {
-		return append([]kvevent.Event{{Kind: kvevent.Lost, EngineHashes: x.Doubtful(slot)}}, f.Rest()...)
+		return append([]kvevent.Event{{Kind: kvevent.Lost, EngineHashes: x.Doubtful(slot)}}, f.PendingEvents()...)
 	}
 	rest := knows(w.index, w.slot, w.feed)
 	var told []kvevent.Event
-	f := Start(Options{Source: &byHand{feed: make(chan *Feed, 1)}, Sink: sink, From: Position{Next: 9, Partial: true}, Begin: rest,
-		BlockSize: size, Told: func(e *kvevent.Event) { told = append(told, *e) }})
+	f := Start(Options{Source: &byHand{feed: make(chan *Feed, 1)}, Sink: sink, From: Position{Next: 9, Partial: true}, InitialEvents: rest,
+		BlockSize: size, OnEvent: func(e *kvevent.Event) { told = append(told, *e) }})
 	was, is := w.feed.Stats(), f.Stats()
 	if is.Doubtful != was.Doubtful || was.Doubtful != 4 || is.Orphans != was.Orphans || was.Orphans != 5 || f.Doubt(time.Now()) == 0 || doubted == nil {
 		t.Errorf("%d blocks in doubt and %d that wait, want %d and %d", is.Doubtful, is.Orphans, was.Doubtful, was.Orphans)
@@ -218,6 +218,6 @@ func BenchmarkGap(b *testing.B) {
 	f := &Feed{o: Options{Sink: sink, doubtTime: time.Hour}}
 	b.ReportAllocs()
 	for b.Loop() {
-		f.lose(nil)
+		f.markDoubtful(nil)
 	}
 }

@@ -100,28 +100,28 @@ type Options struct {
 	// Stored, if set, is called with every stored event before it is applied, in the feed's goroutine: for audit and learning.
 	// The event is valid until it returns.
 	Stored func(*kvevent.Event)
-	// Told, if set, is called in the feed's goroutine with what a reader of Sink that runs a feed of its own needs, before it is
+	// OnEvent, if set, is called in the feed's goroutine with what a reader of Sink that runs a feed of its own needs, before it is
 	// applied: each event, with copies resolved and other block sizes left out, and Cleared or Lost if what is held is cleared or
 	// lost.
-	Told func(*kvevent.Event)
-	// OtherSize, if set, is called in the feed's goroutine with a block size in events that differs from BlockSize, once for each
+	OnEvent func(*kvevent.Event)
+	// OnOtherBlockSize, if set, is called in the feed's goroutine with a block size in events that differs from BlockSize, once for each
 	// new value.
-	OtherSize func(tokens int)
+	OnOtherBlockSize func(tokens int)
 	// UnknownKey, if set, is called in the feed's goroutine when an event first has a key that the decoder does not know, with
 	// that key, quoted and cut after 40 characters.
 	UnknownKey func(key string)
 	// From is where a stream that was followed before continues, with a sink that holds what it held there. The first replay
 	// shows whether the publisher is still the same.
 	From Position
-	// Begin is what the sink at From does not show: what was in doubt, as a kvevent.Lost, and the earlier feed's Rest.
-	Begin []kvevent.Event
+	// InitialEvents is what the sink at From does not show: what was in doubt, as a kvevent.Lost, and the earlier feed's PendingEvents.
+	InitialEvents []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
-	// Link, if set, is called when the source's connection is made and lost, and when Stats.Mute changes.
-	Link func(f *Feed, up bool)
-	// Turns, if set, limits by its capacity how many of the feeds that share it run a replay at once: a source whose answer is
+	// OnLink, if set, is called when the source's connection is made and lost, and when Stats.Mute changes.
+	OnLink func(f *Feed, up bool)
+	// ReplaySlots, if set, limits by its capacity how many of the feeds that share it run a replay at once: a source whose answer is
 	// one snapshot has all of it in memory. Waiting for a turn does not count as the replay's time.
-	Turns chan struct{}
+	ReplaySlots chan struct{}
 	// Idle is the silence after which the last message is requested again, which reveals a restart, a lost message, or a dead
 	// publisher behind an open connection. 0: never. Only for sources whose Replay is cheap.
 	Idle time.Duration
@@ -155,16 +155,16 @@ type Feed struct {
 	running sync.WaitGroup
 	wake    chan struct{}
 
-	mu           sync.Mutex
-	queue        queue
-	stats        Stats
-	resyncWanted bool   // Resync was called
-	learned      []Stem // by Learn
-	asking       []*heldQuestion
-	wondering    []chan<- struct{} // by AskOthers
-	rebornAfter  time.Time         // by Reborn; zero: not called
-	staleSince   atomic.Int64      // when the stream stopped being live, in Unix ns; 0 while it is live
-	doubtSince   atomic.Int64      // doubt.since in Unix ns; 0: none
+	mu             sync.Mutex
+	queue          queue
+	stats          Stats
+	resyncWanted   bool   // Resync was called
+	queuedStems    []Stem // by Learn
+	heldWaiting    []*heldQuestion
+	othersWaiting  []chan<- struct{} // by AskOthers
+	restartedAfter time.Time         // by ProcessRestarted; zero: not called
+	staleSince     atomic.Int64      // when the stream stopped being live, in Unix ns; 0 while it is live
+	doubtSince     atomic.Int64      // doubt.since in Unix ns; 0: none
 
 	order
 	inPart  bool // the sink holds a part of all prompts: removals of blocks of other parts are expected
@@ -186,11 +186,11 @@ func Start(o Options) *Feed {
 		f.started, f.next, f.partial, f.recurrent, f.stats.Partial = true, p.Next, p.Partial, p.Recurrent, p.Partial
 		*f.appliedAt(p.Next - 1) = fingerprint{p.Next, p.Sum}
 	}
-	f.o.Told = nil // readers of the sink know these
-	for i := range o.Begin {
-		f.applyEvent(&o.Begin[i], &Stats{})
+	f.o.OnEvent = nil // readers of the sink know these
+	for i := range o.InitialEvents {
+		f.applyEvent(&o.InitialEvents[i], &Stats{})
 	}
-	if f.o.Told = o.Told; len(o.Begin) > 0 {
+	if f.o.OnEvent = o.OnEvent; len(o.InitialEvents) > 0 {
 		f.reportBounds()
 	}
 	f.updateStale()
@@ -255,8 +255,8 @@ func (f *Feed) Offer(m Message) {
 	f.updateStale()
 	f.mu.Unlock()
 	f.signal()
-	if spoke && f.o.Link != nil {
-		f.o.Link(f, true)
+	if spoke && f.o.OnLink != nil {
+		f.o.OnLink(f, true)
 	}
 }
 
@@ -269,11 +269,11 @@ func (f *Feed) Resync() {
 	f.signal()
 }
 
-// Reborn is for a caller that found that the engine's process is not the one that ran at the given time. Unless the feed has
-// noticed a restart since, it requests a replay, and clears what is known if there is nobody to ask. Reborn does not block.
-func (f *Feed) Reborn(was time.Time) {
+// ProcessRestarted is for a caller that found that the engine's process is not the one that ran at the given time. Unless the feed has
+// noticed a restart since, it requests a replay, and clears what is known if there is nobody to ask. ProcessRestarted does not block.
+func (f *Feed) ProcessRestarted(was time.Time) {
 	f.mu.Lock()
-	f.rebornAfter = was
+	f.restartedAfter = was
 	f.mu.Unlock()
 	f.signal()
 }
@@ -286,8 +286,8 @@ func (f *Feed) Up() {
 	f.updateStale()
 	f.mu.Unlock()
 	f.signal()
-	if f.o.Link != nil {
-		f.o.Link(f, true)
+	if f.o.OnLink != nil {
+		f.o.OnLink(f, true)
 	}
 }
 
@@ -302,8 +302,8 @@ func (f *Feed) Down(err error) {
 			s.Panics++
 		}
 	})
-	if f.o.Link != nil {
-		f.o.Link(f, false)
+	if f.o.OnLink != nil {
+		f.o.OnLink(f, false)
 	}
 }
 
@@ -348,8 +348,8 @@ func (f *Feed) applyQueue(ctx context.Context) {
 			}
 		case <-f.wake:
 			f.mu.Lock()
-			doubt, reborn := f.resyncWanted, f.rebornAfter
-			f.resyncWanted, f.rebornAfter = false, time.Time{}
+			doubt, reborn := f.resyncWanted, f.restartedAfter
+			f.resyncWanted, f.restartedAfter = false, time.Time{}
 			f.mu.Unlock()
 			if !reborn.IsZero() {
 				f.replaceIncarnation(ctx, reborn)
@@ -360,7 +360,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 					check.Reset(next)
 				}
 			}
-			f.tellHeld()
+			f.answerHeld()
 			f.askOthers(ctx)
 			f.takeLearned()
 			for more := true; more && ctx.Err() == nil; {
@@ -407,8 +407,8 @@ func (f *Feed) setMute() {
 	now := f.stats.Mute
 	f.updateStale()
 	f.mu.Unlock()
-	if now != was && f.o.Link != nil {
-		f.o.Link(f, !now)
+	if now != was && f.o.OnLink != nil {
+		f.o.OnLink(f, !now)
 	}
 }
 
@@ -462,15 +462,15 @@ func (q *queue) markConnection() {
 	}
 }
 
-// mostSpare limits the memory that a feed keeps for its next message.
-const mostSpare = 32 << 10
+// maxSpare limits the memory that a feed keeps for its next message.
+const maxSpare = 32 << 10
 
 // pop returns the next message, or up for a connection's mark. lost is true once when the queue is empty and messages were
 // dropped since it was last empty.
 func (q *queue) pop() (m *Message, up, lost bool) {
 	if q.last != nil {
 		q.bytes -= len(q.last)
-		if cap(q.last) <= mostSpare {
+		if cap(q.last) <= maxSpare {
 			q.spare = q.last[:0]
 		}
 		q.last = nil

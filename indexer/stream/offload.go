@@ -79,7 +79,7 @@ func (f *Feed) storeCopies(e *kvevent.Event) (unresolved uint64) {
 			unresolved++
 			continue
 		}
-		f.tell(&resolved)
+		f.notifyEvent(&resolved)
 		l.copies = min(l.copies, 254) + 1
 		o.blocks[h] = l
 	}

@@ -22,24 +22,24 @@ import (
 
 // order is a feed's position in its stream. Only applyQueue's goroutine uses it.
 type order struct {
-	started   bool   // a message was applied, or nothing was published yet: next is valid
-	next      uint64 // the next sequence number
-	first     uint64 // everything from here to next was applied
-	epoch     uint64
-	lastHeard time.Time        // time of the last message of that epoch
-	applied   [512]fingerprint // the last messages applied, by seq modulo 512
-	partial   bool
-	theirs    bool      // the publisher's last message says that it is partial itself
-	recurrent bool      // kvevent.Batch.Recurrent of any batch so far
-	restarted time.Time // when the last new incarnation began
+	started          bool   // a message was applied, or nothing was published yet: next is valid
+	next             uint64 // the next sequence number
+	first            uint64 // everything from here to next was applied
+	epoch            uint64
+	lastHeard        time.Time        // time of the last message of that epoch
+	applied          [512]fingerprint // the last messages applied, by seq modulo 512
+	partial          bool
+	publisherPartial bool      // the publisher's last message says that it is partial itself
+	recurrent        bool      // kvevent.Batch.Recurrent of any batch so far
+	restarted        time.Time // when the last new incarnation began
 	// replayOwed: a replay failed, and what it would have brought is still missing.
-	replayOwed bool
-	confirmed  uint64        // while replayOwed: next when the publisher was last known to be the same incarnation
-	backoff    time.Duration // average wait until a failed replay is retried
-	notBefore  time.Time     // no replay before this time
-	lacking    time.Duration // average wait until a replay after the last unexpected unknown parent
-	suspected  bool          // until a replay is answered: the sink's content is wrong
-	replaying  bool
+	replayOwed     bool
+	confirmed      uint64        // while replayOwed: next when the publisher was last known to be the same incarnation
+	backoff        time.Duration // average wait until a failed replay is retried
+	notBefore      time.Time     // no replay before this time
+	resyncBackoff  time.Duration // average wait until a replay after the last unexpected unknown parent
+	contentSuspect bool          // until a replay is answered: the sink's content is wrong
+	replaying      bool
 }
 
 // fingerprint identifies a message that was applied. number is seq + 1, so that 0 marks an empty entry.
@@ -56,7 +56,7 @@ var errRestarted = errors.New("the publisher has restarted")
 // appliedAt returns the entry for a sequence number; it may be that of a message 512 earlier or later.
 func (o *order) appliedAt(seq uint64) *fingerprint { return &o.applied[seq%uint64(len(o.applied))] }
 
-func (o *order) isPartial() bool { return o.partial || o.theirs }
+func (o *order) isPartial() bool { return o.partial || o.publisherPartial }
 
 // sameIncarnation reports whether m is known to come from the publisher incarnation whose message was applied under that number:
 // by its epoch or, without epochs, because it is that very message.
@@ -122,7 +122,7 @@ func (f *Feed) acceptEpoch(m Message) bool {
 // afterDrop is called when the queue has dropped messages and no later message has revealed the gap.
 func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
-		f.lose(nil)
+		f.markDoubtful(nil)
 	}
 }
 
@@ -153,8 +153,8 @@ func (f *Feed) clearAll() {
 }
 
 func (f *Feed) clear() {
-	f.tell(&kvevent.Event{Kind: kvevent.Cleared})
-	f.theirs = false
+	f.notifyEvent(&kvevent.Event{Kind: kvevent.Cleared})
+	f.publisherPartial = false
 	f.o.Sink.Clear()
 	f.offload.clear()
 	f.orphans.clear()
@@ -162,10 +162,10 @@ func (f *Feed) clear() {
 	f.endDoubt()
 }
 
-// lacks is called when an event names a parent that is not held. If the rank was considered complete, this shows that it is not,
+// markIncomplete is called when an event names a parent that is not held. If the rank was considered complete, this shows that it is not,
 // although no message is known to be missing: the publisher is asked for everything, with growing delays, and the rank is partial
 // until it has answered.
-func (f *Feed) lacks() {
+func (f *Feed) markIncomplete() {
 	if f.isPartial() {
 		return
 	}
@@ -173,8 +173,8 @@ func (f *Feed) lacks() {
 	if f.replaying { // there is nothing more to ask for
 		return
 	}
-	f.lacking = min(max(2*f.lacking, firstRetry), lastRetry)
-	f.replayOwed, f.confirmed, f.notBefore = true, f.next, time.Now().Add(jitter(f.lacking))
+	f.resyncBackoff = min(max(2*f.resyncBackoff, firstRetry), lastRetry)
+	f.replayOwed, f.confirmed, f.notBefore = true, f.next, time.Now().Add(jitter(f.resyncBackoff))
 }
 
 // resync replaces the sink's content by a replay from 0. If the publisher no longer has everything, the rank is partial.
@@ -182,11 +182,11 @@ func (f *Feed) resync(ctx context.Context) {
 	if !f.started || f.next == 0 {
 		return // nothing was applied yet
 	}
-	f.partial, f.suspected, f.replayOwed, f.backoff, f.notBefore = true, true, true, 0, time.Time{}
+	f.partial, f.contentSuspect, f.replayOwed, f.backoff, f.notBefore = true, true, true, 0, time.Time{}
 	f.reportBounds()
 	answered := f.catchUp(ctx)
 	if !answered && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
-		if f.suspected = false; f.doubt.since.IsZero() {
+		if f.contentSuspect = false; f.doubt.since.IsZero() {
 			f.clearAll()
 		}
 		answered = true
@@ -230,12 +230,12 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 
 // replay runs one replay and applies what it brings. errRestarted: another incarnation answered.
 func (f *Feed) replay(ctx context.Context, of func(ctx context.Context, from uint64, each func(Message) error) error) error {
-	if f.o.Turns != nil {
+	if f.o.ReplaySlots != nil {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case f.o.Turns <- struct{}{}:
-			defer func() { <-f.o.Turns }()
+		case f.o.ReplaySlots <- struct{}{}:
+			defer func() { <-f.o.ReplaySlots }()
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, replayTime)
@@ -308,8 +308,8 @@ func (r *replay) take(m Message) error {
 	if !r.answered {
 		r.answered = true
 		r.update(func(s *Stats) { s.Replays++ })
-		r.kept = r.fromZero && !r.suspected && m.Batch == nil && m.Epoch == 0 && m.Seq > r.first && m.Seq < r.next
-		r.suspected = false
+		r.kept = r.fromZero && !r.contentSuspect && m.Batch == nil && m.Epoch == 0 && m.Seq > r.first && m.Seq < r.next
+		r.contentSuspect = false
 		if r.fromZero && !r.kept || m.Batch != nil { // a batch is all, whatever was known
 			r.clearAll()
 			r.started, r.next = false, 0
@@ -334,6 +334,6 @@ func (r *replay) take(m Message) error {
 
 // skip gives up a message that cannot be read.
 func (f *Feed) skip(m Message) {
-	f.lose(nil)
+	f.markDoubtful(nil)
 	f.started, f.next, f.first = true, m.Seq+1, m.Seq+1
 }

@@ -14,12 +14,12 @@ const maxOrphans = 1 << 18
 
 // orphans are trees. Only the engine hash of a root is known; all other blocks were reported. The zero value is empty.
 type orphans struct {
-	at     map[uint64]uint32 // by engine hash: index in blocks
-	blocks []orphan          // the first is unused: index 0 stands for none
-	free   uint32            // first free entry, linked by next
-	told   int               // number of blocks that are not roots
+	byHash   map[uint64]uint32 // by engine hash: index in blocks
+	blocks   []orphan          // the first is unused: index 0 stands for none
+	free     uint32            // first free entry, linked by next
+	reported int               // number of blocks that are not roots
 
-	oldest, newest uint32 // ends of the list of told blocks, by time
+	oldest, newest uint32 // ends of the list of reported blocks, by time
 }
 
 type orphan struct {
@@ -27,17 +27,17 @@ type orphan struct {
 	parent, child, prev, next uint32 // prev and next: children of one parent
 	older, newer              uint32
 	tiers                     uint8 // a bit for each tier that holds it; 0: a root
-	gone                      bool  // a root that was removed since something began to wait for it
+	rootRemoved               bool  // a root that was removed since something began to wait for it
 }
 
-// take adds the blocks of a stored event whose parent is not held, and returns how many were dropped for lack of room.
-func (o *orphans) take(e *kvevent.Event) (dropped uint64) {
+// add adds the blocks of a stored event whose parent is not held, and returns how many were dropped for lack of room.
+func (o *orphans) add(e *kvevent.Event) (dropped uint64) {
 	parent := o.get(e.Parent)
-	o.blocks[parent].gone = false
+	o.blocks[parent].rootRemoved = false
 	for i, h := range e.EngineHashes {
 		b := o.get(h)
 		n := &o.blocks[b]
-		if n.child != 0 && o.below(parent, b) {
+		if n.child != 0 && o.isBelow(parent, b) {
 			break // no engine reports a block that waits for itself
 		}
 		if n.tiers != 0 {
@@ -55,14 +55,14 @@ func (o *orphans) take(e *kvevent.Event) (dropped uint64) {
 		}
 		parent = b
 	}
-	for o.told > maxOrphans {
+	for o.reported > maxOrphans {
 		dropped += uint64(len(o.cut(o.oldest)))
 	}
 	return dropped
 }
 
-// below reports whether a block waits below another, or is it.
-func (o *orphans) below(b, other uint32) bool {
+// isBelow reports whether a block waits below another, or is it.
+func (o *orphans) isBelow(b, other uint32) bool {
 	for b != 0 && b != other {
 		b = o.blocks[b].parent
 	}
@@ -71,23 +71,23 @@ func (o *orphans) below(b, other uint32) bool {
 
 // removed removes blocks from a tier and returns how many of them waited there.
 func (o *orphans) removed(tier kvevent.Tier, engineHashes []uint64) (known int) {
-	if o.told == 0 {
+	if o.reported == 0 {
 		return 0
 	}
 	for _, h := range engineHashes {
-		b, ok := o.at[h]
+		b, ok := o.byHash[h]
 		if !ok {
 			continue
 		}
 		n := &o.blocks[b]
 		switch {
 		case n.tiers == 0:
-			n.gone = n.gone || tier == kvevent.GPU
+			n.rootRemoved = n.rootRemoved || tier == kvevent.GPU
 		case n.tiers&(1<<tier) != 0:
 			known++
 			if n.tiers == 1<<tier {
-				o.untell(b)
-				n.gone = true
+				o.makeRoot(b)
+				n.rootRemoved = true
 				o.release(b)
 			} else {
 				n.tiers &^= 1 << tier
@@ -100,12 +100,12 @@ func (o *orphans) removed(tier kvevent.Tier, engineHashes []uint64) (known int) 
 // root finds the root above a waiting block whose prompt is known: locals are the prompt's blocks up to it. It returns the root
 // and how many of the prompt's blocks end with it; 0 if the block does not wait, or is not of that prompt.
 func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks int) {
-	b, ok := o.at[engineHash]
+	b, ok := o.byHash[engineHash]
 	blocks = len(locals)
 	for ; ok && blocks > 0; blocks-- {
 		n := &o.blocks[b]
 		if n.tiers == 0 {
-			if n.gone {
+			if n.rootRemoved {
 				break
 			}
 			return n.engineHash, blocks
@@ -118,23 +118,23 @@ func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks 
 	return 0, 0
 }
 
-// Rest returns what the feed knows beyond its sink, as events: the blocks that wait for their parent. It is for a sink that locks
+// PendingEvents returns what the feed knows beyond its sink, as events: the blocks that wait for their parent. It is for a sink that locks
 // the feed out meanwhile, from a batch's first call to its Done.
-func (f *Feed) Rest() []kvevent.Event { return f.orphans.events(f.o.BlockSize) }
+func (f *Feed) PendingEvents() []kvevent.Event { return f.orphans.events(f.o.BlockSize) }
 
 // cut removes a block and all that waits below it, and returns them, parents first and each chain contiguous.
-func (o *orphans) cut(b uint32) (out []waited) {
+func (o *orphans) cut(b uint32) (out []cutBlock) {
 	for list := []uint32{b}; len(list) > 0; {
 		b, list = list[len(list)-1], list[:len(list)-1]
 		n := &o.blocks[b]
-		out = append(out, waited{o.blocks[n.parent].engineHash, n.engineHash, n.local, n.tiers})
+		out = append(out, cutBlock{o.blocks[n.parent].engineHash, n.engineHash, n.local, n.tiers})
 		for c := n.child; c != 0; c = o.blocks[c].next {
 			list = append(list, c)
 		}
 	}
 	for i := len(out) - 1; i >= 0; i-- { // children first, so that each becomes free
-		if b, ok := o.at[out[i].engineHash]; ok {
-			o.untell(b)
+		if b, ok := o.byHash[out[i].engineHash]; ok {
+			o.makeRoot(b)
 			o.release(b)
 		}
 	}
@@ -164,8 +164,8 @@ func (o *orphans) events(blockSize int) (out []kvevent.Event) {
 		}
 	}
 	gone := kvevent.Event{Kind: kvevent.Removed}
-	for h, b := range o.at {
-		if n := &o.blocks[b]; n.tiers == 0 && n.gone {
+	for h, b := range o.byHash {
+		if n := &o.blocks[b]; n.tiers == 0 && n.rootRemoved {
 			gone.EngineHashes = append(gone.EngineHashes, h)
 		}
 	}
@@ -175,8 +175,8 @@ func (o *orphans) events(blockSize int) (out []kvevent.Event) {
 	return out
 }
 
-// waited is a block that was removed by cut.
-type waited struct {
+// cutBlock is a block that was removed by cut.
+type cutBlock struct {
 	parent, engineHash, local uint64
 	tiers                     uint8
 }
@@ -185,11 +185,11 @@ func (o *orphans) clear() { *o = orphans{} }
 
 // get returns the index of an engine hash's block, and adds it as a root if there was none.
 func (o *orphans) get(engineHash uint64) uint32 {
-	if b, ok := o.at[engineHash]; ok {
+	if b, ok := o.byHash[engineHash]; ok {
 		return b
 	}
-	if o.at == nil {
-		o.at, o.blocks = map[uint64]uint32{}, make([]orphan, 1)
+	if o.byHash == nil {
+		o.byHash, o.blocks = map[uint64]uint32{}, make([]orphan, 1)
 	}
 	b := o.free
 	if b != 0 {
@@ -199,7 +199,7 @@ func (o *orphans) get(engineHash uint64) uint32 {
 		o.blocks = append(o.blocks, orphan{})
 	}
 	o.blocks[b] = orphan{engineHash: engineHash}
-	o.at[engineHash] = b
+	o.byHash[engineHash] = b
 	return b
 }
 
@@ -212,15 +212,15 @@ func (o *orphans) release(b uint32) {
 	if n.tiers != 0 || n.child != 0 {
 		return
 	}
-	delete(o.at, n.engineHash)
+	delete(o.byHash, n.engineHash)
 	*n = orphan{next: o.free}
-	if o.free = b; len(o.at) == 0 {
+	if o.free = b; len(o.byHash) == 0 {
 		o.clear() // returns the memory
 	}
 }
 
-// untell makes a block a root: it is not held.
-func (o *orphans) untell(b uint32) {
+// makeRoot makes a block a root: it is not held.
+func (o *orphans) makeRoot(b uint32) {
 	n := &o.blocks[b]
 	if n.tiers == 0 {
 		return
@@ -255,7 +255,7 @@ func (o *orphans) unlink(b uint32) {
 	n.parent, n.prev, n.next = 0, 0, 0
 }
 
-// queue makes a block the last one told.
+// queue makes a block the last one reported.
 func (o *orphans) queue(b uint32) {
 	n := &o.blocks[b]
 	if n.older, n.newer = o.newest, 0; o.newest != 0 {
@@ -264,7 +264,7 @@ func (o *orphans) queue(b uint32) {
 		o.oldest = b
 	}
 	o.newest = b
-	o.told++
+	o.reported++
 }
 
 func (o *orphans) unqueue(b uint32) {
@@ -279,13 +279,13 @@ func (o *orphans) unqueue(b uint32) {
 	} else {
 		o.newest = n.older
 	}
-	o.told--
+	o.reported--
 }
 
-// attach stores what waits for blocks that are held now, as chains.
-func (f *Feed) attach(engineHashes []uint64, n *Stats) {
+// attachOrphans stores what waits for blocks that are held now, as chains.
+func (f *Feed) attachOrphans(engineHashes []uint64, n *Stats) {
 	for _, h := range engineHashes {
-		b, ok := f.orphans.at[h]
+		b, ok := f.orphans.byHash[h]
 		if !ok {
 			continue
 		}

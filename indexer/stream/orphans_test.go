@@ -130,7 +130,7 @@ func (w *tree) learn(n *node) {
 	w.feed.Learn(Stem{Parent: n.hash, Locals: n.locals()})
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Microsecond) {
 		w.feed.mu.Lock()
-		taken := len(w.feed.learned) == 0
+		taken := len(w.feed.queuedStems) == 0
 		w.feed.mu.Unlock()
 		if taken {
 			break
@@ -307,8 +307,8 @@ func TestOrphansBounded(t *testing.T) {
 	}
 	// The bookkeeping stays complete: all of it can be dropped.
 	w.tell(kvevent.Event{Kind: kvevent.Removed, EngineHashes: e.EngineHashes})
-	if o := &w.feed.orphans; o.told != 0 || len(o.at) != 0 || len(o.blocks) != 0 {
-		t.Errorf("%d blocks and %d places are left", o.told, len(o.at))
+	if o := &w.feed.orphans; o.reported != 0 || len(o.byHash) != 0 || len(o.blocks) != 0 {
+		t.Errorf("%d blocks and %d places are left", o.reported, len(o.byHash))
 	}
 }
 
@@ -320,8 +320,8 @@ func TestOrphansInACircle(t *testing.T) {
 		w.tell(kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: true, Parent: e[0], EngineHashes: e[1:], Locals: e[1:]})
 	}
 	w.tell(kvevent.Event{Kind: kvevent.Stored, BlockSize: size, EngineHashes: []uint64{9}, Locals: []uint64{9}})
-	if held := w.index.HeldBlocks(w.slot); held == 0 || w.feed.orphans.told+held != 4 {
-		t.Errorf("%d held, %d wait", held, w.feed.orphans.told)
+	if held := w.index.HeldBlocks(w.slot); held == 0 || w.feed.orphans.reported+held != 4 {
+		t.Errorf("%d held, %d wait", held, w.feed.orphans.reported)
 	}
 }
 
@@ -378,14 +378,14 @@ func TestUnknownParentAndAShortReplay(t *testing.T) {
 // counted, and the limit of what is recorded of a rank that offloads.
 func TestStemsAreBounded(t *testing.T) {
 	f := &Feed{wake: make(chan struct{}, 1)}
-	for range mostLearned + 3 {
+	for range maxQueuedStems + 3 {
 		f.Learn(Stem{})
 	}
-	if len(f.learned) != mostLearned || f.stats.StemsDropped != 3 {
-		t.Errorf("%d stems wait, %d dropped", len(f.learned), f.stats.StemsDropped)
+	if len(f.queuedStems) != maxQueuedStems || f.stats.StemsDropped != 3 {
+		t.Errorf("%d stems wait, %d dropped", len(f.queuedStems), f.stats.StemsDropped)
 	}
 	var s stems
-	if s.grow(1, make([]uint64, maxStems+1)) != nil || s.grow(1, make([]uint64, maxStems)) == nil {
+	if s.add(1, make([]uint64, maxStems+1)) != nil || s.add(1, make([]uint64, maxStems)) == nil {
 		t.Errorf("%d blocks are made", len(s.made))
 	}
 	o := offload{blocks: map[uint64]lineage{}}

@@ -72,7 +72,7 @@ func TestReborn(t *testing.T) {
 		}
 		settle(t, w, r, f)
 		if replays {
-			f.Reborn(time.Now())
+			f.ProcessRestarted(time.Now())
 			f.Offer(w.step())
 			settle(t, w, r, f)
 			if s := f.Stats(); s.Restarts != 0 {
@@ -81,7 +81,7 @@ func TestReborn(t *testing.T) {
 		}
 		was := time.Now()
 		w.restart()
-		f.Reborn(was)
+		f.ProcessRestarted(was)
 		applied(t, f, "the restart", func(s Stats) bool { return s.Restarts == 1 })
 		settleEmpty := func() {
 			for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -93,7 +93,7 @@ func TestReborn(t *testing.T) {
 			}
 		}
 		settleEmpty()
-		f.Reborn(was) // already noticed
+		f.ProcessRestarted(was) // already noticed
 		for range 25 {
 			f.Offer(w.step())
 		}
@@ -128,7 +128,7 @@ func TestIndexKnowsPartial(t *testing.T) {
 func TestOtherBlockSizeIsTold(t *testing.T) {
 	w := newWorker(9, true)
 	told := make(chan int, 100)
-	f, _ := start(t, w, Options{BlockSize: 16, OtherSize: func(tokens int) { told <- tokens }})
+	f, _ := start(t, w, Options{BlockSize: 16, OnOtherBlockSize: func(tokens int) { told <- tokens }})
 	f.Up()
 	for range 20 {
 		f.Offer(w.step())

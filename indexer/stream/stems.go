@@ -19,11 +19,11 @@ import (
 
 // stems are those of a rank. The zero value is empty.
 type stems struct {
-	ends map[uint64]uint64 // engine hash of an end: the made hash before it, 0 if it begins the prompt
-	made map[uint64]made   // by made engine hash
+	ends map[uint64]uint64    // engine hash of an end: the made hash before it, 0 if it begins the prompt
+	made map[uint64]stemBlock // by made engine hash
 }
 
-type made struct {
+type stemBlock struct {
 	before uint64 // as in ends
 	behind int    // number of made blocks and ends directly after it
 }
@@ -33,13 +33,13 @@ const maxStems = 1 << 18
 
 func (s *stems) clear() { *s = stems{} }
 
-// grow adds a stem and returns the engine hashes of its blocks, including known ones; nil if there is no room.
-func (s *stems) grow(end uint64, locals []uint64) []uint64 {
+// add adds a stem and returns the engine hashes of its blocks, including known ones; nil if there is no room.
+func (s *stems) add(end uint64, locals []uint64) []uint64 {
 	if len(s.made)+len(s.ends)+len(locals) > maxStems {
 		return nil
 	}
 	if s.ends == nil {
-		s.ends, s.made = map[uint64]uint64{}, map[uint64]made{}
+		s.ends, s.made = map[uint64]uint64{}, map[uint64]stemBlock{}
 	}
 	list := make([]uint64, len(locals))
 	before := uint64(0)
@@ -114,16 +114,16 @@ type Stem struct {
 	Locals []uint64
 }
 
-// mostLearned limits the stems that wait for the feed.
-const mostLearned = 1024
+// maxQueuedStems limits the stems that wait for the feed.
+const maxQueuedStems = 1024
 
 // Learn queues a stem for the feed's goroutine, which stores it if blocks still wait for its parent. It does not block: if
-// mostLearned are waiting, the stem is dropped and counted, and the next request with that prompt reveals it again. s.Locals must
+// maxQueuedStems are waiting, the stem is dropped and counted, and the next request with that prompt reveals it again. s.Locals must
 // not change.
 func (f *Feed) Learn(s Stem) {
 	f.mu.Lock()
-	if len(f.learned) < mostLearned {
-		f.learned = append(f.learned, s)
+	if len(f.queuedStems) < maxQueuedStems {
+		f.queuedStems = append(f.queuedStems, s)
 	} else {
 		f.stats.StemsDropped++
 	}
@@ -134,23 +134,23 @@ func (f *Feed) Learn(s Stem) {
 // takeLearned stores the queued stems.
 func (f *Feed) takeLearned() {
 	f.mu.Lock()
-	list := f.learned
-	f.learned = nil
+	list := f.queuedStems
+	f.queuedStems = nil
 	f.mu.Unlock()
 	for _, l := range list {
-		f.adopt(l)
+		f.storeStem(l)
 	}
 }
 
-// adopt stores a stem, and what waited for it.
-func (f *Feed) adopt(l Stem) {
+// storeStem stores a stem, and what waited for it.
+func (f *Feed) storeStem(l Stem) {
 	end, blocks := f.orphans.root(l.Parent, l.Locals)
 	if blocks == 0 {
 		return
 	}
 	n := Stats{}
 	f.cutStems([]uint64{end}) // in case the end was known and was taken out of the index since
-	list := f.stems.grow(end, l.Locals[:blocks])
+	list := f.stems.add(end, l.Locals[:blocks])
 	if list == nil {
 		n.StemsDropped++
 	} else {
@@ -159,9 +159,9 @@ func (f *Feed) adopt(l Stem) {
 		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: f.o.BlockSize, EngineHashes: list, Locals: l.Locals[:blocks]}
 		if err := f.o.Sink.Store(&e); err == nil {
 			n.Stems++
-			f.attach(list[blocks-1:], &n)
+			f.attachOrphans(list[blocks-1:], &n)
 		}
 	}
 	f.o.Sink.Done(f.isPartial(), f.recurrent)
-	f.update(func(s *Stats) { s.add(&n); s.Orphans = f.orphans.told })
+	f.update(func(s *Stats) { s.add(&n); s.Orphans = f.orphans.reported })
 }

@@ -39,7 +39,7 @@ func TestTurns(t *testing.T) {
 	turns, b := make(chan struct{}, 2), busy{new(atomic.Int32), new(atomic.Int32), make(chan struct{})}
 	var feeds []*Feed
 	for range 8 {
-		f := Start(Options{Source: b, Decoder: &vllm.Decoder{}, Sink: newRecorder(), Turns: turns})
+		f := Start(Options{Source: b, Decoder: &vllm.Decoder{}, Sink: newRecorder(), ReplaySlots: turns})
 		t.Cleanup(f.Close)
 		feeds = append(feeds, f)
 	}
@@ -48,7 +48,7 @@ func TestTurns(t *testing.T) {
 	for range 6 {
 		<-b.goOn
 	}
-	waits := Start(Options{Source: b, Decoder: &vllm.Decoder{}, Sink: newRecorder(), Turns: turns})
+	waits := Start(Options{Source: b, Decoder: &vllm.Decoder{}, Sink: newRecorder(), ReplaySlots: turns})
 	waits.Close()
 	for range 2 {
 		<-b.goOn

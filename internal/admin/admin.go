@@ -43,41 +43,41 @@ import (
 
 // Worker is one worker's row.
 type Worker struct {
-	Name        string  `json:"name"`
-	Addr        string  `json:"addr"`
-	Model       string  `json:"model"`
-	Class       string  `json:"class,omitempty"`
-	Rank        int     `json:"rank"` // -1: none
-	Blocks      int     `json:"blocks_held"`
-	Partial     bool    `json:"partial"` // some of its blocks are not known here
-	Inflight    int     `json:"in_flight"`
-	Backlog     float64 `json:"backlog_tokens"`
-	Told        *Told   `json:"told,omitempty"`         // nil: no current load report
-	Health      string  `json:"health,omitempty"`       // why it gets only trial requests; "": it is healthy
-	Events      string  `json:"events"`                 // live, catching up, waiting, not ready, none
-	EventsError string  `json:"events_error,omitempty"` // the last error, while they are not live
-	Batches     uint64  `json:"event_batches"`
-	LastEvent   string  `json:"last_event,omitempty"`
-	EventAge    float64 `json:"event_age_seconds,omitempty"`         // how long its events have been late
-	Rate        float64 `json:"prefill_tokens_per_second,omitempty"` // as observed; 0: none yet
-	Orphans     int     `json:"orphan_blocks,omitempty"`             // reported blocks whose parent is unknown: they do not count
-	Doubtful    int     `json:"doubtful_blocks,omitempty"`           // reported before messages were lost, and not since
-	Unfilled    uint64  `json:"gaps_unfilled,omitempty"`             // times that messages were lost and could not be replayed
-	UnknownKey  string  `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
-	SameEvents  string  `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
-	Role        string  `json:"role,omitempty"`                      // prefill, decode, encode; none: all
-	OtherSize   int     `json:"other_block_size,omitempty"`          // the block size of its events, if it is not the configured one
+	Name        string      `json:"name"`
+	Addr        string      `json:"addr"`
+	Model       string      `json:"model"`
+	Class       string      `json:"class,omitempty"`
+	Rank        int         `json:"rank"` // -1: none
+	Blocks      int         `json:"blocks_held"`
+	Partial     bool        `json:"partial"` // some of its blocks are not known here
+	Inflight    int         `json:"in_flight"`
+	Backlog     float64     `json:"backlog_tokens"`
+	Told        *LoadReport `json:"told,omitempty"`         // nil: no current load report
+	Health      string      `json:"health,omitempty"`       // why it gets only trial requests; "": it is healthy
+	Events      string      `json:"events"`                 // live, catching up, waiting, not ready, none
+	EventsError string      `json:"events_error,omitempty"` // the last error, while they are not live
+	Batches     uint64      `json:"event_batches"`
+	LastEvent   string      `json:"last_event,omitempty"`
+	EventAge    float64     `json:"event_age_seconds,omitempty"`         // how long its events have been late
+	Rate        float64     `json:"prefill_tokens_per_second,omitempty"` // as observed; 0: none yet
+	Orphans     int         `json:"orphan_blocks,omitempty"`             // reported blocks whose parent is unknown: they do not count
+	Doubtful    int         `json:"doubtful_blocks,omitempty"`           // reported before messages were lost, and not since
+	Unfilled    uint64      `json:"gaps_unfilled,omitempty"`             // times that messages were lost and could not be replayed
+	UnknownKey  string      `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
+	SameEvents  string      `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
+	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
+	OtherSize   int         `json:"other_block_size,omitempty"`          // the block size of its events, if it is not the configured one
 }
 
-// Told is what a worker's own load report adds.
-type Told struct {
+// LoadReport is what a worker's own load report adds.
+type LoadReport struct {
 	Others int      `json:"others_in_flight"`         // of its requests in flight, those that were not decided here
 	Usage  *float64 `json:"kv_cache_usage,omitempty"` // 0 to 1; nil: not reported
 	Age    string   `json:"ago"`
 }
 
 // Percent returns Usage as the page shows it; "" if it is not reported.
-func (t *Told) Percent() string {
+func (t *LoadReport) Percent() string {
 	if t.Usage == nil {
 		return ""
 	}
@@ -86,14 +86,14 @@ func (t *Told) Percent() string {
 
 // State holds the sources of the page's data.
 type State struct {
-	Access  Access
-	Asking  Asking
-	Version string
-	Ready   func() (how string, err error) // how it became ready; an error until then
-	Router  *router.Router
-	Workers func() []Worker
-	Resync  func(worker string) int         // restarts a worker's feeds, and returns how many
-	Reload  func() (said string, err error) // reads the configuration again; after an error the old one stays
+	Access      Access
+	QueryLimits QueryLimits
+	Version     string
+	Ready       func() (how string, err error) // how it became ready; an error until then
+	Router      *router.Router
+	Workers     func() []Worker
+	Resync      func(worker string) int         // restarts a worker's feeds, and returns how many
+	Reload      func() (said string, err error) // reads the configuration again; after an error the old one stays
 	// Configuration returns what is wrong with the configuration as last read, or what needs a restart; "": nothing.
 	Configuration func() string
 	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
@@ -105,14 +105,14 @@ type State struct {
 	Others        func() (others int, ago time.Duration) // number of replicas that share with this one, and for how long one of them has been silent; nil: none
 	NoRoom        func(what string)                      // is called for each refused client: "pages" that watch, "asked" about requests
 
-	asking chan struct{} // one slot for each body being asked about
+	querySlots chan struct{} // one slot for each body being asked about
 }
 
 // Handler serves the pages, and records their history until ctx ends.
 func Handler(ctx context.Context, s State) http.Handler {
-	s.asking = make(chan struct{}, mostAsked)
+	s.querySlots = make(chan struct{}, maxQueries)
 	mux := http.NewServeMux()
-	page := newCockpit(s)
+	page := newLivePage(s)
 	go page.run(ctx)
 	mux.HandleFunc("GET /{$}", page.show)
 	mux.HandleFunc("GET /events", page.events)

@@ -34,13 +34,13 @@ func TestPages(t *testing.T) {
 	var ready, broken error
 	asked := ""
 	srv := httptest.NewServer(Handler(t.Context(), State{
-		Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, Asking: Asking{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
+		Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
 		Reload: func() (string, error) { return "", broken }, Configuration: func() string { return "<bad>" },
 		Workers: func() []Worker {
 			used := 0.25
 			return []Worker{
-				{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live", Told: &Told{Usage: &used}},
-				{Name: "gpu-b", Inflight: 3, Told: &Told{Others: 2, Age: "700ms"}},
+				{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live", Told: &LoadReport{Usage: &used}},
+				{Name: "gpu-b", Inflight: 3, Told: &LoadReport{Others: 2, Age: "700ms"}},
 			}
 		},
 		Others: func() (int, time.Duration) { return 2, 310 * time.Millisecond },
@@ -140,7 +140,7 @@ func TestPages(t *testing.T) {
 func TestAskingIsBounded(t *testing.T) {
 	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
 	counted := ""
-	h := Handler(t.Context(), State{NoRoom: func(what string) { counted += what }, Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
+	h := Handler(t.Context(), State{NoRoom: func(what string) { counted += what }, Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
 	post := func(path string, body io.Reader) int {
 		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as with curl -d
@@ -159,14 +159,14 @@ func TestAskingIsBounded(t *testing.T) {
 	}
 	var ends []*io.PipeWriter
 	done := make(chan int)
-	for range mostAsked {
+	for range maxQueries {
 		read, write := io.Pipe()
 		ends = append(ends, write)
 		go func() { done <- post("/explain", read) }()
 		_, _ = io.WriteString(write, "{") // it is being read
 	}
 	if got := post("/explain", strings.NewReader("{}")); got != http.StatusServiceUnavailable || counted != "asked" {
-		t.Errorf("with %d bodies on their way: %d, counted %q", mostAsked, got, counted)
+		t.Errorf("with %d bodies on their way: %d, counted %q", maxQueries, got, counted)
 	}
 	for _, w := range ends {
 		_ = w.Close()

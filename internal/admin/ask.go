@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// Question is a request to a running Sightline's admin page.
-type Question struct {
-	Method string // "": GET
-	Base   string // the page's address, such as http://127.0.0.1:9903
-	Path   string // including the query
-	Token  string // its admin_token; "": none
-	Send   []byte
-	Most   int64 // limit of the answer in bytes
+// AdminRequest is a request to a running Sightline's admin page.
+type AdminRequest struct {
+	Method   string // "": GET
+	Base     string // the page's address, such as http://127.0.0.1:9903
+	Path     string // including the query
+	Token    string // its admin_token; "": none
+	Body     []byte
+	MaxBytes int64 // limit of the answer in bytes
 }
 
 // Ask returns the answer. It follows no redirect, because the token is only for this address. An answer other than 200, above the
 // limit, or later than a minute is an error.
-func Ask(ctx context.Context, q Question) ([]byte, error) {
+func Ask(ctx context.Context, q AdminRequest) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if !strings.Contains(q.Base, "://") {
 		q.Base = "http://" + q.Base
 	}
 	ask := strings.TrimRight(q.Base, "/") + q.Path
-	req, err := http.NewRequestWithContext(ctx, q.Method, ask, bytes.NewReader(q.Send))
+	req, err := http.NewRequestWithContext(ctx, q.Method, ask, bytes.NewReader(q.Body))
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func Ask(ctx context.Context, q Question) ([]byte, error) {
 		return nil, fmt.Errorf("nothing answers at %s: %w (want a Sightline's admin page, by default http://127.0.0.1:9903)", q.Base, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, q.Most+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, q.MaxBytes+1))
 	switch {
 	case err != nil:
 		return nil, err
@@ -55,8 +55,8 @@ func Ask(ctx context.Context, q Question) ([]byte, error) {
 		return nil, fmt.Errorf("%s answers 404: it is not a Sightline's admin page (by default http://127.0.0.1:9903)", ask)
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %d: %s", ask, resp.StatusCode, strings.TrimSpace(string(body[:min(len(body), 300)])))
-	case int64(len(body)) > q.Most:
-		return nil, fmt.Errorf("%s answers with more than %d bytes", ask, q.Most)
+	case int64(len(body)) > q.MaxBytes:
+		return nil, fmt.Errorf("%s answers with more than %d bytes", ask, q.MaxBytes)
 	}
 	return body, nil
 }

@@ -49,20 +49,20 @@ func (h *history) add(now router.Totals, rows []Worker, first []time.Duration) {
 		s.Mean += float64(r.Inflight) / float64(len(rows))
 		s.Most, s.Age = max(s.Most, float64(r.Inflight)), max(s.Age, r.EventAge)
 		if len(seen) < sparks {
-			seen[slotName(r)] = push(h.sparks[slotName(r)], uint16(min(r.Inflight, math.MaxUint16)), sparkSeconds)
+			seen[slotName(r)] = appendBounded(h.sparks[slotName(r)], uint16(min(r.Inflight, math.MaxUint16)), sparkSeconds)
 		}
 	}
 	h.sparks = seen
-	h.minutes = push(h.minutes, s, seconds)
+	h.minutes = appendBounded(h.minutes, s, seconds)
 	if h.ten = append(h.ten, s); len(h.ten) == perTen {
-		h.hour, h.ten = push(h.hour, merged(h.ten), tens), h.ten[:0]
+		h.hour, h.ten = appendBounded(h.hour, merged(h.ten), tens), h.ten[:0]
 	}
 }
 
 func slotName(r *Worker) string { return r.Name + "\n" + strconv.Itoa(r.Rank) }
 
-// push appends one and drops the oldest if the ring is full.
-func push[T any](ring []T, one T, most int) []T {
+// appendBounded appends one and drops the oldest if the ring is full.
+func appendBounded[T any](ring []T, one T, most int) []T {
 	if len(ring) == most {
 		ring = slices.Delete(ring, 0, 1)
 	}
@@ -128,7 +128,7 @@ func plots(ring []sample, step float64) []plot {
 				}
 			}
 		}
-		p.Top = short(top)
+		p.Top = formatShort(top)
 		for j := range p.Series {
 			s := &p.Series[j]
 			s.Class, s.Last = "c"+strconv.Itoa(j+1), "–"
@@ -137,7 +137,7 @@ func plots(ring []sample, step float64) []plot {
 				values[k] = s.of(&ring[k])
 			}
 			if n := len(values); n > 0 && !math.IsNaN(values[n-1]) {
-				s.Last = short(values[n-1])
+				s.Last = formatShort(values[n-1])
 			}
 			s.D = line(values, most, 300, 65, 60, top)
 		}
@@ -175,8 +175,8 @@ func (h *history) spark(r *Worker) string {
 	return line(values, sparkSeconds, 60, 19, 18, top)
 }
 
-// short formats a number with about three digits.
-func short(v float64) string {
+// formatShort formats a number with about three digits.
+func formatShort(v float64) string {
 	switch {
 	case v >= 1e6:
 		return fmt.Sprintf("%.1f M", v/1e6)

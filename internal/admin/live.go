@@ -17,15 +17,15 @@ var files embed.FS
 var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
 
 const (
-	watchers  = 32               // pages that are updated live at the same time
-	mostDelay = 10 * time.Second // time that a watcher may take to receive one message
+	maxWatchers = 32               // pages that are updated live at the same time
+	maxDelay    = 10 * time.Second // time that a watcher may take to receive one message
 )
 
 // sections are the parts of the page that are sent when they change, by the names of template and element.
 var sections = []string{"now", "plots", "fleet", "decisions", "checks", "hour"}
 
-// cockpit takes a sample every second and, while somebody watches, renders the page's sections once for all watchers.
-type cockpit struct {
+// livePage takes a sample every second and, while somebody watches, renders the page's sections once for all watchers.
+type livePage struct {
 	state State
 	page  *template.Template
 
@@ -35,12 +35,12 @@ type cockpit struct {
 	watching map[chan []byte]bool
 }
 
-func newCockpit(s State) *cockpit {
-	return &cockpit{state: s, page: template.Must(template.ParseFS(files, "page.html")), watching: make(map[chan []byte]bool)}
+func newLivePage(s State) *livePage {
+	return &livePage{state: s, page: template.Must(template.ParseFS(files, "page.html")), watching: make(map[chan []byte]bool)}
 }
 
 // run samples until ctx ends.
-func (c *cockpit) run(ctx context.Context) {
+func (c *livePage) run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -53,7 +53,7 @@ func (c *cockpit) run(ctx context.Context) {
 	}
 }
 
-func (c *cockpit) step(now time.Time) {
+func (c *livePage) step(now time.Time) {
 	first := firstBytes(c.state.Router.Recent(256), now.Add(-10*time.Second))
 	totals, rows := c.state.Router.Totals(), c.state.Workers()
 	c.mu.Lock()
@@ -63,7 +63,7 @@ func (c *cockpit) step(now time.Time) {
 		c.sent = nil
 		return
 	}
-	news := c.news()
+	news := c.changedSections()
 	if len(news) == 0 {
 		return
 	}
@@ -78,8 +78,8 @@ func (c *cockpit) step(now time.Time) {
 	}
 }
 
-// news renders the sections and returns those that have changed.
-func (c *cockpit) news() map[string]string {
+// changedSections renders the sections and returns those that have changed.
+func (c *livePage) changedSections() map[string]string {
 	v := c.view("", "")
 	if c.sent == nil {
 		c.sent = make(map[string]string)
@@ -98,16 +98,16 @@ func (c *cockpit) news() map[string]string {
 }
 
 // events streams the page's changes as server-sent events.
-func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
+func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
-	if len(c.watching) >= watchers {
+	if len(c.watching) >= maxWatchers {
 		c.mu.Unlock()
 		c.state.NoRoom("pages")
 		http.Error(w, "too many clients watch the page", http.StatusServiceUnavailable)
 		return
 	}
 	if c.sent == nil {
-		c.news()
+		c.changedSections()
 	}
 	all, _ := json.Marshal(c.sent)
 	mine := make(chan []byte, 2)
@@ -122,7 +122,7 @@ func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	out := http.NewResponseController(w)
 	for message := all; ; {
-		_ = out.SetWriteDeadline(time.Now().Add(mostDelay))
+		_ = out.SetWriteDeadline(time.Now().Add(maxDelay))
 		if _, err := w.Write(append(append([]byte("data: "), message...), "\n\n"...)); err != nil || out.Flush() != nil {
 			return
 		}
@@ -139,7 +139,7 @@ func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
 }
 
 // show serves the page: all of it, or the part about one worker, image or decision.
-func (c *cockpit) show(w http.ResponseWriter, r *http.Request) {
+func (c *livePage) show(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	c.mu.Lock()
 	v := c.view(query.Get("worker"), query.Get("image"))

@@ -19,9 +19,9 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-func watched(t *testing.T) (*cockpit, *[]Worker, *httptest.Server) {
+func watched(t *testing.T) (*livePage, *[]Worker, *httptest.Server) {
 	workers := &[]Worker{{Name: "<gpu>", Rank: -1, Events: "live", Rate: 10_000}}
-	c := newCockpit(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
+	c := newLivePage(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
 		Ready: func() (string, error) { return "", nil }, Configuration: func() string { return "" }, Workers: func() []Worker { return *workers }})
 	srv := httptest.NewServer(http.HandlerFunc(c.events))
 	t.Cleanup(srv.Close)
@@ -84,7 +84,7 @@ func TestEvents(t *testing.T) {
 // TestWatchersAreBounded: the number of watchers is bounded; one that does not read is disconnected and can reconnect.
 func TestWatchersAreBounded(t *testing.T) {
 	c, workers, srv := watched(t)
-	for range watchers {
+	for range maxWatchers {
 		c.watching[make(chan []byte, 2)] = true // nobody reads it
 	}
 	var counted atomic.Value

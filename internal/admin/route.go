@@ -17,15 +17,15 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 )
 
-// Asking bounds the reading of requests that an operator or another router asks about over HTTP.
-type Asking struct {
+// QueryLimits bounds the reading of requests that an operator or another router asks about over HTTP.
+type QueryLimits struct {
 	MaxBody int
 	Budget  time.Duration // for a decision, as for Envoy's requests
 }
 
 const (
-	mostAsked      = 4  // bodies in parallel
-	mostConsidered = 64 // workers that /explain lists
+	maxQueries    = 4  // bodies in parallel
+	maxConsidered = 64 // workers that /explain lists
 )
 
 // Routed is the answer of /v1/route. Second is where a retry should go.
@@ -68,9 +68,9 @@ type Explained struct {
 	Finding *audit.Finding `json:"finding,omitempty"` // if the worker stored something else
 }
 
-// asked reads a body as a client would send it to Envoy: ?path= is its path there, ?pool= the pool of its route. The caller must
+// readQuery reads a body as a client would send it to Envoy: ?path= is its path there, ?pool= the pool of its route. The caller must
 // call done. If ok is false, the client has already got an error.
-func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request, done func(), ok bool) {
+func (s *State) readQuery(w http.ResponseWriter, r *http.Request) (_ *router.Request, done func(), ok bool) {
 	query := r.URL.Query() // the body is not a form, whatever its content type
 	path := steering.Canonical(cmp.Or(query.Get("path"), steering.Chat))
 	if !steering.IsEndpoint(path) {
@@ -78,14 +78,14 @@ func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request
 		return nil, nil, false
 	}
 	select {
-	case s.asking <- struct{}{}:
+	case s.querySlots <- struct{}{}:
 	default:
 		s.NoRoom("asked")
 		http.Error(w, "too many at once; try again", http.StatusServiceUnavailable)
 		return nil, nil, false
 	}
-	done = func() { <-s.asking }
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.Asking.MaxBody)))
+	done = func() { <-s.querySlots }
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.QueryLimits.MaxBody)))
 	if err != nil {
 		done()
 		code := http.StatusBadRequest
@@ -101,12 +101,12 @@ func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request
 // route answers where a request should go. With ?book=true the request is booked there until its end is reported, at most half an
 // hour.
 func (s *State) route(w http.ResponseWriter, r *http.Request) {
-	req, done, ok := s.asked(w, r)
+	req, done, ok := s.readQuery(w, r)
 	if !ok {
 		return
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(r.Context(), s.Asking.Budget)
+	ctx, cancel := context.WithTimeout(r.Context(), s.QueryLimits.Budget)
 	defer cancel()
 	var d router.Decision
 	book := r.URL.Query().Get("book") == "true"
@@ -170,16 +170,16 @@ func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
 
 // explainRequest answers where a request would go now, and why.
 func (s *State) explainRequest(w http.ResponseWriter, r *http.Request) {
-	req, done, ok := s.asked(w, r)
+	req, done, ok := s.readQuery(w, r)
 	if !ok {
 		return
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(r.Context(), s.Asking.Budget)
+	ctx, cancel := context.WithTimeout(r.Context(), s.QueryLimits.Budget)
 	defer cancel()
 	var out Explained
 	if err := guard.Call(func() error {
-		d, told := s.Router.Consider(ctx, req, mostConsidered)
+		d, told := s.Router.Consider(ctx, req, maxConsidered)
 		if out = s.explained(told); d.Refuse != nil {
 			out.Refused = d.Refuse.Message
 		}

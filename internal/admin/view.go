@@ -80,7 +80,7 @@ type share struct {
 const shown, shownOf = 25, 100
 
 // view collects the page's data, or that of one worker or image if it is named.
-func (c *cockpit) view(worker, image string) *view {
+func (c *livePage) view(worker, image string) *view {
 	s := &c.state
 	v := &view{Version: s.Version, Configuration: s.Configuration(), Shown: shown}
 	if _, err := s.Ready(); err != nil {
@@ -127,7 +127,7 @@ func (c *cockpit) view(worker, image string) *view {
 }
 
 // fleet fills in what is known of the workers, and what they saved.
-func (c *cockpit) fleet(v *view) {
+func (c *livePage) fleet(v *view) {
 	rate, known := 0.0, 0
 	for _, w := range c.state.Workers() {
 		v.Rows = append(v.Rows, row{w, c.history.spark(&w)})
@@ -154,7 +154,7 @@ func savedOf(t router.Totals, rate float64) saved {
 	if whole == 0 {
 		return saved{Share: "–", Of: "no requests yet", Hours: "–", Unit: "GPU-hours", How: "no requests yet"}
 	}
-	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s", short(float64(part)), short(float64(whole)), how),
+	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s", formatShort(float64(part)), formatShort(float64(whole)), how),
 		Hours: "–", Unit: "GPU-hours", How: "no worker has shown yet how fast it prefills"}
 	if rate > 0 {
 		if spent := float64(part) / rate; spent >= 360 {
@@ -162,7 +162,7 @@ func savedOf(t router.Totals, rate float64) saved {
 		} else {
 			s.Hours, s.Unit = fmt.Sprintf("%.2g", spent), "GPU-seconds"
 		}
-		s.How = fmt.Sprintf("an estimate: those tokens at the %s a second that workers show, one GPU a worker; since the start", short(rate))
+		s.How = fmt.Sprintf("an estimate: those tokens at the %s a second that workers show, one GPU a worker; since the start", formatShort(rate))
 	}
 	return s
 }
@@ -296,7 +296,7 @@ func newDecided(e Explained) *decided {
 				continue
 			}
 			width := 300 * t.Tokens / most
-			one.Bars = append(one.Bars, bar{t.Name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width), short(t.Tokens)})
+			one.Bars = append(one.Bars, bar{t.Name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width), formatShort(t.Tokens)})
 			at += width
 		}
 		d.Legend = one.Bars

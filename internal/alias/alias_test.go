@@ -62,7 +62,7 @@ func TestNames(t *testing.T) {
 	fl.Set([]*fleet.Worker{a, b, mute})
 	now := time.Now()
 	for i, s := range append(slices.Clone(a.Slots), b.Slots...) { // a: 0.2 and 0.4; b: 0.5
-		s.Tell(fleet.Told{Running: 1 + i, Waiting: i, Usage: []float64{0.2, 0.4, 0.5}[i], Lasts: time.Hour}, now)
+		s.SetReport(fleet.LoadReport{Running: 1 + i, Waiting: i, Usage: []float64{0.2, 0.4, 0.5}[i], ValidFor: time.Hour}, now)
 	}
 	want := map[string]string{"llm-d": `
 llm_d_epp_request_total model_name=m target_model_name=m 1

@@ -68,7 +68,7 @@ func (p *pools) look(now time.Time) (list []*pool) {
 			one = &pool{model: w.Model}
 			at[w.Model], list = one, append(list, one)
 		}
-		if w.Out(now) == "" {
+		if w.OutReason(now) == "" {
 			one.ready++
 		}
 		var running, waiting float64
@@ -76,8 +76,8 @@ func (p *pools) look(now time.Time) (list []*pool) {
 		tells := false
 		for _, slot := range w.Slots {
 			l := slot.Load(now)
-			one.inflight += l.Inflight - l.Others - l.Theirs
-			if t, ok := slot.Word(now); ok {
+			one.inflight += l.Inflight - l.OtherSenders - l.OtherReplicas
+			if t, ok := slot.LastReport(now); ok {
 				tells, running, waiting = true, running+float64(max(0, t.Running)), waiting+float64(t.Waiting)
 				if t.Usage >= 0 {
 					usage = append(usage, t.Usage)

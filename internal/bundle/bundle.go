@@ -139,7 +139,7 @@ func get(ctx context.Context, base, page, token string) ([]byte, error) {
 	if base == "" {
 		return nil, errors.New("not asked for (give its admin page's URL)")
 	}
-	return admin.Ask(ctx, admin.Question{Base: base, Path: "/" + page, Token: token, Most: maxAnswer})
+	return admin.Ask(ctx, admin.AdminRequest{Base: base, Path: "/" + page, Token: token, MaxBytes: maxAnswer})
 }
 
 // hidden replaces secrets.

@@ -29,11 +29,11 @@ import (
 )
 
 const (
-	words    = 8000 // of the long text; about as many tokens
-	few      = 2000 // if the model's context length is unknown
-	side     = 896  // pixels of the image
-	patience = 5 * time.Minute
-	askTime  = 5 * time.Second
+	words      = 8000 // of the long text; about as many tokens
+	shortWords = 2000 // if the model's context length is unknown
+	imageSide  = 896  // pixels of the image
+	patience   = 5 * time.Minute
+	askTime    = 5 * time.Second
 )
 
 // Options control a measurement.
@@ -64,11 +64,11 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 	case f.PrefixCaching != nil && !*f.PrefixCaching:
 		return r, errors.New("its prefix caching is off: nothing comes from a cache")
 	}
-	n := few
+	n := shortWords
 	if f.MaxModelLen > 0 {
 		n = min(words, f.MaxModelLen/4)
 	}
-	fmt.Fprintf(say, "measuring %s: a short text, twice one of %d words, twice an image of %d by %d pixels, a token each\n", f.Addr, n, side, side)
+	fmt.Fprintf(say, "measuring %s: a short text, twice one of %d words, twice an image of %d by %d pixels, a token each\n", f.Addr, n, imageSide, imageSide)
 	m := &meter{ctx, rules.NewClient(patience, nil), f, o.Now}
 	if _, err := m.ask(text(8)); err != nil {
 		return r, err
@@ -93,7 +93,7 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 func (r Result) String() string {
 	s := fmt.Sprintf("prefills %.0f tokens a second", r.Rate)
 	if r.ImageTokens > 0 {
-		s += fmt.Sprintf("; an image of %d by %d pixels is %d tokens, and encoding it costs as much as prefilling %.0f more", side, side, r.ImageTokens, r.Encode)
+		s += fmt.Sprintf("; an image of %d by %d pixels is %d tokens, and encoding it costs as much as prefilling %.0f more", imageSide, imageSide, r.ImageTokens, r.Encode)
 	}
 	return s
 }
@@ -190,9 +190,9 @@ func text(n int) string {
 
 // noise returns a PNG of random squares as a data URL.
 func noise() string {
-	img := image.NewGray(image.Rect(0, 0, side, side))
-	for y := 0; y < side; y += 8 {
-		for x := 0; x < side; x += 8 {
+	img := image.NewGray(image.Rect(0, 0, imageSide, imageSide))
+	for y := 0; y < imageSide; y += 8 {
+		for x := 0; x < imageSide; x += 8 {
 			c := color.Gray{Y: uint8(rand.IntN(256))}
 			for i := range 64 {
 				img.SetGray(x+i%8, y+i/8, c)

@@ -94,7 +94,7 @@ func checkServer(s, model *engine.Server, path string, bad report) {
 			bad(path+"."+key, "%s", strings.TrimSpace(what))
 		}
 	}
-	for _, key := range s.Foreign(model) {
+	for _, key := range s.VLLMOnlyKeys(model) {
 		bad(path+"."+key, "only vLLM has it (want engine: vllm, or leave it out)")
 	}
 }

@@ -110,8 +110,8 @@ type Zones struct {
 	To       map[string]time.Duration `yaml:"to"`       // the same by zone
 }
 
-// Away returns the additional round trip time to a zone; 0 if unknown.
-func (z *Zones) Away(zone string) time.Duration {
+// DelayTo returns the additional round trip time to a zone; 0 if unknown.
+func (z *Zones) DelayTo(zone string) time.Duration {
 	if far, known := z.To[zone]; known {
 		return far
 	}

@@ -60,13 +60,13 @@ func parse(data []byte, place string) (Config, error) {
 func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	type plain Model // without this method
 	own := plain{Server: engine.DefaultServer()}
-	var given map[string]later
+	var given map[string]deferredValue
 	if err := errors.Join(decode(&own), decode(&given)); err != nil {
 		return err
 	}
 	own.DefaultsOf(func(key string) bool { return given[key].decode != nil })
 	*m = Model(own)
-	var classes []later
+	var classes []deferredValue
 	if read := given["classes"].decode; read != nil {
 		if err := read(&classes); err != nil {
 			return err
@@ -84,11 +84,11 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	return nil
 }
 
-// later is a value that is decoded once its target is known. decode is nil for null.
-type later struct{ decode func(any) error }
+// deferredValue is a value that is decoded once its target is known. decode is nil for null.
+type deferredValue struct{ decode func(any) error }
 
 // UnmarshalYAML keeps the decoder for later.
-func (l *later) UnmarshalYAML(decode func(any) error) error {
+func (l *deferredValue) UnmarshalYAML(decode func(any) error) error {
 	l.decode = decode
 	return nil
 }
@@ -132,7 +132,7 @@ func decode(data []byte, v any, refs *references) error {
 	if err := yaml.NodeToValue(root, &tree); err != nil {
 		return firstLine(err)
 	}
-	if err := fits(tree, reflect.TypeOf(v).Elem(), ""); err != nil || tree == nil {
+	if err := checkKeys(tree, reflect.TypeOf(v).Elem(), ""); err != nil || tree == nil {
 		return err
 	}
 	return yaml.NodeToValue(root, v, times)
@@ -154,8 +154,8 @@ var times = yaml.CustomUnmarshaler(func(d *time.Duration, text []byte) error {
 	return err
 })
 
-// fits reports, by its path, each key of a tree that the type lacks or whose value the type cannot hold.
-func fits(tree any, t reflect.Type, path string) error {
+// checkKeys reports, by its path, each key of a tree that the type lacks or whose value the type cannot hold.
+func checkKeys(tree any, t reflect.Type, path string) error {
 	var all []error
 	switch node := tree.(type) {
 	case nil: // a key without a value counts as missing
@@ -172,7 +172,7 @@ func fits(tree any, t reflect.Type, path string) error {
 				all = append(all, fmt.Errorf("%s: %s", at, unknown(key, fields)))
 				continue
 			}
-			all = append(all, fits(node[key], ft, at))
+			all = append(all, checkKeys(node[key], ft, at))
 		}
 		return errors.Join(all...)
 	case []any:
@@ -180,7 +180,7 @@ func fits(tree any, t reflect.Type, path string) error {
 			break
 		}
 		for i, e := range node {
-			all = append(all, fits(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)))
+			all = append(all, checkKeys(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)))
 		}
 		return errors.Join(all...)
 	}

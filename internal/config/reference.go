@@ -22,8 +22,8 @@ import (
 // ${. References are replaced in the tree parsed from the YAML text, before any key is read. The values are never printed: errors
 // and the effective configuration show the reference.
 
-// mostReferred bounds the size of a referenced file.
-const mostReferred = 64 << 10
+// maxReferenced bounds the size of a referenced file.
+const maxReferenced = 64 << 10
 
 // references are the references of one configuration file.
 type references struct {
@@ -108,12 +108,12 @@ func (r *references) read(inner string) (string, error) {
 			return "", fmt.Errorf("${%s}: %w", inner, err)
 		}
 		defer f.Close()
-		text, err := io.ReadAll(io.LimitReader(f, mostReferred+1))
+		text, err := io.ReadAll(io.LimitReader(f, maxReferenced+1))
 		switch {
 		case err != nil:
 			return "", fmt.Errorf("${%s}: %w", inner, err)
-		case len(text) > mostReferred:
-			return "", fmt.Errorf("${%s}: the file is too large (want %v at most)", inner, Size(mostReferred))
+		case len(text) > maxReferenced:
+			return "", fmt.Errorf("${%s}: the file is too large (want %v at most)", inner, Size(maxReferenced))
 		case !utf8.Valid(text):
 			return "", fmt.Errorf("${%s}: the file holds no text", inner)
 		}

@@ -76,7 +76,7 @@ standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 // TestReferenceMistakes: every reference that cannot be resolved is reported by its key, and no error shows a referenced value.
 func TestReferenceMistakes(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"large": strings.Repeat("x", mostReferred+1), "binary": "\xff\xfe"} {
+	for name, text := range map[string]string{"large": strings.Repeat("x", maxReferenced+1), "binary": "\xff\xfe"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -149,7 +149,7 @@ func (c *workersCheck) eventsOf(w *Worker, class *Class, path string) {
 	case heard && class.Dynamo():
 		c.bad(path+".events", "its model uses Dynamo's hashes, which only the workers of the section dynamo report "+
 			"(want block_hash: sightline for workers whose own events are heard)")
-	case e.Load != "" && (w.Ranks > 0 || !class.Rules().TellsLoad):
+	case e.Load != "" && (w.Ranks > 0 || !class.Rules().PublishesLoad):
 		c.bad(path+".events.load", "given with ranks, or for another engine than trtllm (only NVIDIA's standalone example reports its load this way)")
 	case e.Auto && class.Rules().FindEvents == nil:
 		c.bad(path+".events.auto", "true, but only SGLang and vLLM 0.31 and later report their sockets (want zmq or nats for %s %s)",

@@ -47,11 +47,11 @@ type socket struct {
 	mu     sync.Mutex
 	up     bool
 	err    error // the latest, while it was not connected
-	frames []frame
+	frames []eventFrame
 }
 
-// frame is a message that reports stored blocks.
-type frame struct {
+// eventFrame is a message that reports stored blocks.
+type eventFrame struct {
 	payload   [sha256.Size]byte
 	came      time.Time
 	stamped   time.Time // by the worker; zero: no time stamp
@@ -60,8 +60,8 @@ type frame struct {
 	hash      uint64 // of that block
 }
 
-// through is the canary's result through Envoy.
-type through struct {
+// envoyCanary is the canary's result through Envoy.
+type envoyCanary struct {
 	asked         bool
 	err           error
 	first, second survey.Usage
@@ -82,7 +82,7 @@ func prompt(model, text string) []byte {
 }
 
 // sendCanaries sends the canary to all workers.
-func (s *seen) sendCanaries(ctx context.Context) {
+func (s *collected) sendCanaries(ctx context.Context) {
 	seed := rand.Uint64() // one for all workers, because their names of equal blocks are compared
 	s.each(func(w *worker) {
 		if w.err == nil && len(w.facts.Served) > 0 {
@@ -172,15 +172,15 @@ func wait(ctx context.Context, patience time.Duration, cond func() bool) bool {
 	return true
 }
 
-// mostFrames bounds the frames kept per socket, since a worker may be busy.
-const mostFrames = 256
+// maxFrames bounds the frames kept per socket, since a worker may be busy.
+const maxFrames = 256
 
 // listen keeps the socket's frames until ctx ends.
 func (o *socket) listen(ctx context.Context, r rules.Rules) {
 	if r.Decoder == nil {
 		return
 	}
-	d := r.Decoder(rules.Decoding{Keep: true})
+	d := r.Decoder(rules.Decoding{KeepTokens: true})
 	sub := zmq.Sub{Endpoint: o.Pub, Topic: o.Topic,
 		Up:   func() { o.mu.Lock(); o.up = true; o.mu.Unlock() },
 		Down: func(err error) { o.mu.Lock(); o.err = err; o.mu.Unlock() }}
@@ -189,7 +189,7 @@ func (o *socket) listen(ctx context.Context, r rules.Rules) {
 		if err != nil {
 			return
 		}
-		f := frame{payload: sha256.Sum256(m.Payload), came: time.Now(), stamped: stamp(m.Payload)}
+		f := eventFrame{payload: sha256.Sum256(m.Payload), came: time.Now(), stamped: stamp(m.Payload)}
 		for i := range batch.Events {
 			e := &batch.Events[i]
 			if e.Kind != kvevent.Stored || len(e.EngineHashes) == 0 {
@@ -200,7 +200,7 @@ func (o *socket) listen(ctx context.Context, r rules.Rules) {
 			}
 		}
 		o.mu.Lock()
-		if f.blockSize > 0 && len(o.frames) < mostFrames {
+		if f.blockSize > 0 && len(o.frames) < maxFrames {
 			o.frames = append(o.frames, f)
 		}
 		o.mu.Unlock()
@@ -242,7 +242,7 @@ func (o *socket) askReplay(ctx context.Context, patience time.Duration) {
 const nowhere = "127.0.0.1:9"
 
 // sendThrough sends the canaries through Envoy.
-func (s *seen) sendThrough(ctx context.Context) {
+func (s *collected) sendThrough(ctx context.Context) {
 	t := &s.through
 	host, port, err := net.SplitHostPort(s.cfg.Envoy.Listen)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
@@ -276,7 +276,7 @@ func (s *seen) sendThrough(ctx context.Context) {
 }
 
 // tryBodies finds the largest body that passes. No engine computes these requests, because max_tokens is below 1.
-func (s *seen) tryBodies(ctx context.Context, client *http.Client, at, model string) {
+func (s *collected) tryBodies(ctx context.Context, client *http.Client, at, model string) {
 	t := &s.through
 	for size := int(s.cfg.BodyLimit); size >= 16<<10; size /= 4 {
 		head := fmt.Appendf(nil, `{"model":%q,"prompt":"x","max_tokens":-1,"user":"`, model)

@@ -65,7 +65,7 @@ var categories = map[string]string{"01": "workers", "02": "tokens", "03": "event
 // checks are all checks, by category. A title states what holds if all is well.
 var checks = []struct {
 	code, title string
-	look        func(*seen, *report)
+	look        func(*collected, *report)
 }{
 	{"SL0501", "the configuration is good, its files are there", configuration},
 	{"SL0109", "every worker answers", answers},
@@ -146,7 +146,7 @@ func Examine(ctx context.Context, o Options) []Result {
 	if o.Patience <= 0 {
 		o.Patience = 3 * time.Second
 	}
-	s := look(ctx, o)
+	s := collect(ctx, o)
 	list := make([]Result, 0, len(checks))
 	for _, c := range checks {
 		r := report{Result{Code: c.code, Category: categories[c.code[2:4]], Title: c.title}}

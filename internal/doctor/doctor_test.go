@@ -79,7 +79,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func well() *fleet {
 	f := &fleet{}
 	for i, name := range []string{"a", "b"} {
-		f.page.workers = append(f.page.workers, admin.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1), Model: lab.ModelName, Rank: -1, Events: "live", Told: &admin.Told{}})
+		f.page.workers = append(f.page.workers, admin.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1), Model: lab.ModelName, Rank: -1, Events: "live", Told: &admin.LoadReport{}})
 	}
 	for range 8 {
 		f.page.decisions = append(f.page.decisions, decided(func(*router.Recent) {}))
@@ -588,7 +588,7 @@ func TestTokenIsNotSentInTheClear(t *testing.T) {
 		{"http://%:", "", "", "invalid"},
 	} {
 		token = ""
-		s := &seen{cfg: config.Config{AdminToken: c.token}, o: Options{Patience: time.Minute}}
+		s := &collected{cfg: config.Config{AdminToken: c.token}, o: Options{Patience: time.Minute}}
 		a := s.askAgent(t.Context(), c.at+beside.URL[len("http://127.0.0.1:"):])
 		if token != c.sent || (a.err == nil) != (c.err == "") || a.err != nil && !strings.Contains(a.err.Error(), c.err) {
 			t.Errorf("%s: sent %q, %v", c.at, token, a.err)

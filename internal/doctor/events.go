@@ -10,7 +10,7 @@ import (
 )
 
 // published checks that workers publish KV events (SL0301).
-func published(s *seen, r *report) {
+func published(s *collected, r *report) {
 	const fix = `start the worker with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'`
 	s.asked(r, func(w *worker) {
 		c := &w.canary
@@ -38,7 +38,7 @@ func published(s *seen, r *report) {
 }
 
 // batches returns how many of a worker's event batches the running Sightline has received.
-func (s *seen) batches(w *worker, rows []admin.Worker) (n uint64) {
+func (s *collected) batches(w *worker, rows []admin.Worker) (n uint64) {
 	for _, row := range rows {
 		if row.Name == w.Name {
 			n += row.Batches
@@ -48,7 +48,7 @@ func (s *seen) batches(w *worker, rows []admin.Worker) (n uint64) {
 }
 
 // sockets checks that event sockets are reachable where they are configured (SL0303).
-func sockets(s *seen, r *report) {
+func sockets(s *collected, r *report) {
 	s.asked(r, func(w *worker) {
 		for _, o := range w.canary.sockets {
 			said := ""
@@ -93,7 +93,7 @@ func port(endpoint string) string {
 }
 
 // replays checks that missed events can be replayed (SL0304).
-func replays(s *seen, r *report) {
+func replays(s *collected, r *report) {
 	s.asked(r, func(w *worker) {
 		if w.Events.ZMQ != "" && w.Events.Replay == "" && w.Events.Load == "" {
 			fix := "give the worker \"replay_endpoint\":\"tcp://*:5657\" in --kv-events-config, and here events: {replay: \"tcp://" + hostOf(w.Addr) + ":5657\"}"
@@ -126,7 +126,7 @@ func number(endpoint string) (n int) {
 }
 
 // oneSocketEach finds workers that send the same event messages, time stamps included, because they share a socket (SL0308).
-func oneSocketEach(s *seen, r *report) {
+func oneSocketEach(s *collected, r *report) {
 	whose := map[[32]byte]string{}
 	for _, w := range s.workers {
 		for _, o := range w.canary.sockets {
@@ -152,7 +152,7 @@ func oneSocketEach(s *seen, r *report) {
 }
 
 // counted returns how many events of a kind the running Sightline and the agents have counted.
-func (s *seen) counted(what string, heard func(*agent) uint64) (n float64, asked bool) {
+func (s *collected) counted(what string, heard func(*agent) uint64) (n float64, asked bool) {
 	n = s.count("sightline_events_total", "what="+what)
 	for i := range s.agents {
 		n += float64(heard(&s.agents[i]))
@@ -161,7 +161,7 @@ func (s *seen) counted(what string, heard func(*agent) uint64) (n float64, asked
 }
 
 // offloaded checks that events of offloaded blocks carry the blocks' tokens (SL0305).
-func offloaded(s *seen, r *report) {
+func offloaded(s *collected, r *report) {
 	n, asked := s.counted("unresolved", func(a *agent) (n uint64) {
 		for _, one := range a.state.Ranks {
 			n += one.Heard.Unresolved
@@ -170,7 +170,7 @@ func offloaded(s *seen, r *report) {
 	})
 	switch {
 	case !asked:
-		r.unchecked("%s, and no agent is given (--agent URL)", s.noNews)
+		r.unchecked("%s, and no agent is given (--agent URL)", s.notFoundReason)
 	case n > 0:
 		r.bad(Warning, `"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`, "%g offloaded blocks were reported without their tokens: they are ignored", n)
 	default:
@@ -179,7 +179,7 @@ func offloaded(s *seen, r *report) {
 }
 
 // media checks that the storage media named in events are known (SL0306).
-func media(s *seen, r *report) {
+func media(s *collected, r *report) {
 	unknown := 0
 	for _, row := range s.rows() {
 		if name, ok := strings.CutPrefix(row.UnknownKey, `"medium `); ok {
@@ -190,16 +190,16 @@ func media(s *seen, r *report) {
 	}
 	switch {
 	case s.running == nil:
-		r.unchecked("%s", s.noNews)
+		r.unchecked("%s", s.notFoundReason)
 	case unknown == 0:
 		r.ok("all media so far are known")
 	}
 }
 
 // eventStreams checks for unknown keys and lost events (SL0309).
-func eventStreams(s *seen, r *report) {
+func eventStreams(s *collected, r *report) {
 	if s.running == nil {
-		r.unchecked("%s", s.noNews)
+		r.unchecked("%s", s.notFoundReason)
 		return
 	}
 	for _, row := range s.rows() {
@@ -222,7 +222,7 @@ func eventStreams(s *seen, r *report) {
 
 // hashes checks that workers give equal blocks equal names (SL0302). Sightline itself does not use the engine's names, but stores
 // shared by workers, and transfers between workers, do.
-func hashes(s *seen, r *report) {
+func hashes(s *collected, r *report) {
 	type name struct{ engine, model, begins string }
 	first, algo := map[name]*worker{}, map[string]*worker{}
 	named := map[name]uint64{}
@@ -259,19 +259,19 @@ func hashes(s *seen, r *report) {
 	}
 }
 
-// mostSkew is the tolerated clock difference. An event arrives milliseconds after its step.
-const mostSkew = 30 * time.Second
+// maxSkew is the tolerated clock difference. An event arrives milliseconds after its step.
+const maxSkew = 30 * time.Second
 
 // clocks checks that the workers' clocks agree with ours (SL0307). Sightline orders events by number and uses no clock; correlating
 // logs and metrics of several machines does.
-func clocks(s *seen, r *report) {
+func clocks(s *collected, r *report) {
 	s.canaries(r, func(w *worker, c *canary) {
 		for _, o := range c.sockets {
 			for _, f := range o.frames {
 				if f.stamped.IsZero() {
 					continue
 				}
-				if skew := f.came.Sub(f.stamped); max(skew, -skew) > mostSkew {
+				if skew := f.came.Sub(f.stamped); max(skew, -skew) > maxSkew {
 					r.bad(Warning, "run NTP (chrony, systemd-timesyncd) on the worker's machine and here", "%s: its events' timestamps are %v off this machine's clock", w.Name, skew.Round(time.Second))
 				} else {
 					r.ok("%s: %v", w.Name, skew.Round(time.Millisecond))

@@ -38,12 +38,12 @@ import (
 )
 
 const (
-	sideBySide = 8        // workers asked in parallel
-	maxPage    = 64 << 20 // of an admin page, in bytes
+	parallelism = 8        // workers asked in parallel
+	maxPage     = 64 << 20 // of an admin page, in bytes
 )
 
-// seen is the collected state.
-type seen struct {
+// collected is the collected state.
+type collected struct {
 	o         Options
 	began     time.Time
 	cfg       config.Config
@@ -55,14 +55,14 @@ type seen struct {
 	deployErr error
 	probes    []probe.Result // of the running Sightline, or made here
 
-	envoy      []fit.Finding
-	lacks      []fit.Piece
-	envoyErr   error
-	envoyAsked bool // it was given, or answers
-	through    through
+	envoy        []fit.Finding
+	missingParts []fit.Piece
+	envoyErr     error
+	envoyAsked   bool // it was given, or answers
+	through      envoyCanary
 
-	running *running // nil: none was found
-	noNews  string   // why none was found
+	running        *running // nil: none was found
+	notFoundReason string   // why none was found
 
 	natsErr error
 	nats    []*jetstream.StreamInfo
@@ -104,9 +104,9 @@ type agent struct {
 	}
 }
 
-// look collects the state.
-func look(ctx context.Context, o Options) *seen {
-	s := &seen{o: o, began: time.Now()}
+// collect collects the state.
+func collect(ctx context.Context, o Options) *collected {
+	s := &collected{o: o, began: time.Now()}
 	cfg, err := config.Load(o.Config)
 	var loaded *serve.Server
 	if err == nil {
@@ -120,14 +120,14 @@ func look(ctx context.Context, o Options) *seen {
 	}
 	s.lookAtEnvoy(ctx)
 	if o.Pre {
-		s.noNews = "--pre looks at files alone"
+		s.notFoundReason = "--pre looks at files alone"
 		return s
 	}
 	if s.as, s.configErr = s.cfg.WorkerAccess.Open(zap.NewNop()); s.configErr != nil {
 		return s
 	}
 	client := rules.NewClient(o.Patience, s.as)
-	s.running, s.noNews = s.askSightline(ctx)
+	s.running, s.notFoundReason = s.askSightline(ctx)
 	s.list(ctx)
 	s.lookAtDynamo(ctx, client)
 	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
@@ -147,7 +147,7 @@ func look(ctx context.Context, o Options) *seen {
 }
 
 // askAgent asks an agent. It does not send the configuration's token in plain text, nor to a host that was only looked up in DNS.
-func (s *seen) askAgent(ctx context.Context, at string) agent {
+func (s *collected) askAgent(ctx context.Context, at string) agent {
 	a := agent{at: at}
 	if u, err := url.Parse(web(at)); err != nil || s.cfg.AdminToken != "" && u.Scheme != "https" && !admin.IsLoopback(u.Host) {
 		a.err = cmp.Or(err, errors.New("not queried: admin_token would be sent unencrypted (use https://, or by 127.0.0.1 through a tunnel such as kubectl port-forward)"))
@@ -158,7 +158,7 @@ func (s *seen) askAgent(ctx context.Context, at string) agent {
 }
 
 // list collects the workers that the file names and those that the running Sightline found.
-func (s *seen) list(ctx context.Context) {
+func (s *collected) list(ctx context.Context) {
 	add := func(wc config.Worker) {
 		class, ok := s.cfg.ClassOf(&wc)
 		if ok {
@@ -179,7 +179,7 @@ func (s *seen) list(ctx context.Context) {
 }
 
 // lookAtDynamo asks the front ends which models they serve, and reads the discovery folder.
-func (s *seen) lookAtDynamo(ctx context.Context, client *http.Client) {
+func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
 	c := &s.cfg.Dynamo
 	if c.Plane == "" {
 		return
@@ -216,9 +216,9 @@ func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 }
 
 // each calls do for all workers, several in parallel.
-func (s *seen) each(do func(*worker)) {
+func (s *collected) each(do func(*worker)) {
 	var all sync.WaitGroup
-	room := make(chan struct{}, sideBySide)
+	room := make(chan struct{}, parallelism)
 	for _, w := range s.workers {
 		room <- struct{}{}
 		all.Go(func() {
@@ -230,7 +230,7 @@ func (s *seen) each(do func(*worker)) {
 }
 
 // rows returns the workers as the running Sightline reports them.
-func (s *seen) rows() []admin.Worker {
+func (s *collected) rows() []admin.Worker {
 	if s.running == nil {
 		return nil
 	}
@@ -238,7 +238,7 @@ func (s *seen) rows() []admin.Worker {
 }
 
 // count sums a counter or gauge of the running Sightline over the series that have all these labels, given as name=value.
-func (s *seen) count(name string, labels ...string) (sum float64) {
+func (s *collected) count(name string, labels ...string) (sum float64) {
 	if s.running == nil {
 		return 0
 	}
@@ -254,7 +254,7 @@ func (s *seen) count(name string, labels ...string) (sum float64) {
 }
 
 // lookAtTokens compares tokens and settings with the workers'.
-func (s *seen) lookAtTokens(ctx context.Context, loaded *serve.Server) {
+func (s *collected) lookAtTokens(ctx context.Context, loaded *serve.Server) {
 	var list []probe.Worker
 	for _, w := range s.workers {
 		if p, ok := loaded.ProbeOf(w.Name, w.Addr, w.Model, w.Worker.Class); ok && w.err == nil {
@@ -266,7 +266,7 @@ func (s *seen) lookAtTokens(ctx context.Context, loaded *serve.Server) {
 	s.probes = p.Results()
 }
 
-func (s *seen) lookAtEnvoy(ctx context.Context) {
+func (s *collected) lookAtEnvoy(ctx context.Context) {
 	from := cmp.Or(s.o.Envoy, "http://"+s.cfg.Envoy.Admin)
 	if s.o.Envoy == "" && (s.o.Pre || !answersAt(s.cfg.Envoy.Admin)) {
 		s.envoyErr = fmt.Errorf("no Envoy is given (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s", s.cfg.Envoy.Admin)
@@ -288,7 +288,7 @@ func (s *seen) lookAtEnvoy(ctx context.Context) {
 		return
 	}
 	s.envoy = fit.Check(b, want)
-	s.lacks, s.envoyErr = fit.Missing(b, want)
+	s.missingParts, s.envoyErr = fit.Missing(b, want)
 }
 
 // answersAt reports whether something listens at host:port.
@@ -301,7 +301,7 @@ func answersAt(addr string) bool {
 }
 
 // askSightline collects what a running Sightline reports; nil and the reason if there is none.
-func (s *seen) askSightline(ctx context.Context) (*running, string) {
+func (s *collected) askSightline(ctx context.Context) (*running, string) {
 	if s.o.Admin == "" && (s.cfg.Admin == "" || !answersAt(s.cfg.Admin)) {
 		return nil, fmt.Sprintf("no running Sightline is given (--admin URL), and none answers at admin, %q", s.cfg.Admin)
 	}
@@ -319,7 +319,7 @@ func (s *seen) askSightline(ctx context.Context) (*running, string) {
 }
 
 // get requests a path of the running Sightline's admin page.
-func (s *seen) get(ctx context.Context, path string, into any) error {
+func (s *collected) get(ctx context.Context, path string, into any) error {
 	at := s.cfg.Admin
 	if s.cfg.AdminTLS.Cert != "" {
 		at = "https://" + at
@@ -370,7 +370,7 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 
 // lookAtNATS asks an existing server for the agents' streams, as Sightline would. Of the server of Dynamo's plane it only checks
 // that it accepts us.
-func (s *seen) lookAtNATS(ctx context.Context) {
+func (s *collected) lookAtNATS(ctx context.Context) {
 	if d := &s.cfg.Dynamo; d.Plane == "nats" {
 		c, err := s.reach(ctx, "dynamo.nats", &d.NATS, "")
 		if s.natsErr = err; err != nil {
@@ -404,7 +404,7 @@ func (s *seen) lookAtNATS(ctx context.Context) {
 }
 
 // reach connects to a server, within Patience.
-func (s *seen) reach(ctx context.Context, key string, n *bus.Access, inbox string) (*nats.Conn, error) {
+func (s *collected) reach(ctx context.Context, key string, n *bus.Access, inbox string) (*nats.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
 	defer cancel()
 	refused := make(chan struct{}, 1)

@@ -33,8 +33,8 @@ func codeOf(f fit.Finding) string {
 }
 
 // ofEnvoy returns a check that reports the findings of one code.
-func ofEnvoy(code string) func(*seen, *report) {
-	return func(s *seen, r *report) {
+func ofEnvoy(code string) func(*collected, *report) {
+	return func(s *collected, r *report) {
 		if s.envoyErr != nil {
 			if s.envoyAsked && code == "SL0410" {
 				r.bad(Error, "give --envoy an envoy.yaml, a config dump or the address of an Envoy's admin page", "%v", s.envoyErr)
@@ -57,7 +57,7 @@ func ofEnvoy(code string) func(*seen, *report) {
 				r.ok("%s", says)
 			}
 		}
-		for _, p := range s.lacks {
+		for _, p := range s.missingParts {
 			if code == "SL0410" {
 				r.bad(Error, "sightline envoy -c … --for … prints what is missing, and with --apply the file with it", "missing: %s, at %s: %s", p.Name, p.Where, p.Why)
 			}
@@ -69,7 +69,7 @@ func ofEnvoy(code string) func(*seen, *report) {
 }
 
 // bodies checks that Envoy accepts bodies as large as Sightline does (SL0401), also by what the canary found.
-func bodies(s *seen, r *report) {
+func bodies(s *collected, r *report) {
 	ofEnvoy("SL0401")(s, r)
 	if t := &s.through; t.failed > 0 {
 		r.bad(Error, "per_connection_buffer_limit_bytes of the listener, request_body_buffer_limit of the virtual host, and the worker's own limit: body_limit and more",
@@ -80,7 +80,7 @@ func bodies(s *seen, r *report) {
 }
 
 // steered checks that clients cannot choose a worker (SL0407).
-func steered(s *seen, r *report) {
+func steered(s *collected, r *report) {
 	ofEnvoy("SL0407")(s, r)
 	if t := &s.through; t.steered != nil {
 		r.bad(Error, "early_header_mutation_extensions as \"sightline envoy\" prints them", "%v", t.steered)
@@ -90,7 +90,7 @@ func steered(s *seen, r *report) {
 }
 
 // obeyed checks that Envoy sends requests where Sightline chose (SL0408).
-func obeyed(s *seen, r *report) {
+func obeyed(s *collected, r *report) {
 	ofEnvoy("SL0408")(s, r)
 	t := &s.through
 	if t.err != nil {
@@ -120,7 +120,7 @@ func obeyed(s *seen, r *report) {
 	}
 }
 
-func accessLog(s *seen, r *report) {
+func accessLog(s *collected, r *report) {
 	ofEnvoy("SL0409")(s, r)
 	if s.count("sightline_access_log_silent") > 0 {
 		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines", "requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
@@ -132,7 +132,7 @@ func accessLog(s *seen, r *report) {
 }
 
 // feeds checks that events feed the index, up to the length of prompts (SL0502).
-func feeds(s *seen, r *report) {
+func feeds(s *collected, r *report) {
 	for i := range s.cfg.Workers {
 		w := &s.cfg.Workers[i]
 		from := ""
@@ -169,7 +169,7 @@ func feeds(s *seen, r *report) {
 const bytesOfBlock = 27
 
 // room checks that the index has room for the blocks of the workers' caches (SL0503).
-func room(s *seen, r *report) {
+func room(s *collected, r *report) {
 	blocks := 0
 	s.asked(r, func(w *worker) { blocks += w.facts.Blocks * max(1, w.Ranks) })
 	limit := int64(s.cfg.Index.MaxBytes)
@@ -198,7 +198,7 @@ func room(s *seen, r *report) {
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // replicas checks that several replicas do not share what only one may have (SL0504).
-func replicas(s *seen, r *report) {
+func replicas(s *collected, r *report) {
 	n := max(len(s.cfg.Envoy.Sightlines), len(s.cfg.Replicas.Addresses))
 	if n < 2 && len(s.cfg.Replicas.Addresses) == 0 {
 		r.ok("there is one")
@@ -230,12 +230,12 @@ func replicas(s *seen, r *report) {
 	}
 }
 
-func ready(s *seen, r *report) {
+func ready(s *collected, r *report) {
 	switch {
 	case s.running == nil && s.o.Admin != "" && !s.o.Pre:
-		r.bad(Error, "start it, or correct --admin (beyond loopback it wants the configuration's admin_token)", "%s", s.noNews)
+		r.bad(Error, "start it, or correct --admin (beyond loopback it wants the configuration's admin_token)", "%s", s.notFoundReason)
 	case s.running == nil:
-		r.unchecked("%s", s.noNews)
+		r.unchecked("%s", s.notFoundReason)
 	case s.running.notReady != "":
 		r.bad(Error, "see what it waits for: an event stream, or worker discovery", "%s", s.running.notReady)
 	default:
@@ -243,7 +243,7 @@ func ready(s *seen, r *report) {
 	}
 }
 
-func reachNATS(s *seen, r *report) {
+func reachNATS(s *collected, r *report) {
 	switch {
 	case s.o.Pre:
 		r.unchecked("--pre looks at files alone")
@@ -268,7 +268,7 @@ func reachNATS(s *seen, r *report) {
 	}
 }
 
-func agents(s *seen, r *report) {
+func agents(s *collected, r *report) {
 	for i := range s.agents {
 		a := &s.agents[i]
 		if a.err != nil {
@@ -294,6 +294,6 @@ func agents(s *seen, r *report) {
 	} else if r.Verdict == "" && s.running != nil {
 		r.ok("all are received")
 	} else if r.Verdict == "" {
-		r.unchecked("none is given (--agent URL), and %s", s.noNews)
+		r.unchecked("none is given (--agent URL), and %s", s.notFoundReason)
 	}
 }

@@ -16,7 +16,7 @@ func (o *Options) print(list []Result) error {
 	}
 	category, count := "", map[Verdict]int{}
 	for len(list) > 0 {
-		same := list[:alike(list)]
+		same := list[:sameReason(list)]
 		list = list[len(same):]
 		r := same[0]
 		if r.Category != category {
@@ -42,8 +42,8 @@ func (o *Options) print(list []Result) error {
 	return err
 }
 
-// alike returns how many checks at the beginning of the list were skipped for the same reason, so that one line can report them.
-func alike(list []Result) int {
+// sameReason returns how many checks at the beginning of the list were skipped for the same reason, so that one line can report them.
+func sameReason(list []Result) int {
 	first := list[0]
 	other := slices.IndexFunc(list, func(r Result) bool {
 		return r.Verdict != Unchecked || r.Category != first.Category || len(r.Evidence) == 0 || r.Evidence[0] != first.Evidence[0]

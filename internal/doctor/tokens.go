@@ -16,7 +16,7 @@ const (
 )
 
 // compared reports what the probe found for the conversations selected by meant.
-func (s *seen) compared(r *report, fix string, meant func(what string) bool) {
+func (s *collected) compared(r *report, fix string, meant func(what string) bool) {
 	s.asked(r, func(w *worker) {
 		seen, wrong := 0, 0
 		for _, p := range s.probes {
@@ -55,14 +55,14 @@ func (s *seen) compared(r *report, fix string, meant func(what string) bool) {
 }
 
 // differs reports whether the probe found different tokens in plain text, which makes everything else differ too.
-func (s *seen) differs(what string) bool {
+func (s *collected) differs(what string) bool {
 	return slices.ContainsFunc(s.probes, func(p probe.Result) bool {
 		return slices.ContainsFunc(p.Findings, func(f probe.Finding) bool { return f.What == what && f.Verdict == probe.Differs })
 	})
 }
 
 // tokenizers checks that plain text becomes the same tokens here and at the workers (SL0202).
-func tokenizers(s *seen, r *report) {
+func tokenizers(s *collected, r *report) {
 	s.compared(r, "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)", func(what string) bool { return what == plainText })
 	s.asked(r, func(w *worker) {
 		if theirs := w.facts.Revision; theirs != "" && theirs != w.class.Revision {
@@ -72,7 +72,7 @@ func tokenizers(s *seen, r *report) {
 }
 
 // templates checks that conversations become the same tokens here and at the workers (SL0201).
-func templates(s *seen, r *report) {
+func templates(s *collected, r *report) {
 	if s.differs(plainText) {
 		r.unchecked("plain text differs already (SL0202)")
 		return
@@ -83,7 +83,7 @@ func templates(s *seen, r *report) {
 }
 
 // pictures checks that pictures become the same tokens and names here and at the workers (SL0204).
-func pictures(s *seen, r *report) {
+func pictures(s *collected, r *report) {
 	const fix = "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the worker was started"
 	for _, f := range s.audited(audit.Span, audit.MediaName) {
 		r.bad(Error, fix, "%s: %s", f.Worker, f.Says)
@@ -96,7 +96,7 @@ func pictures(s *seen, r *report) {
 }
 
 // decisions returns the last decisions of the running Sightline.
-func (s *seen) decisions() []router.Recent {
+func (s *collected) decisions() []router.Recent {
 	if s.running == nil {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (s *seen) decisions() []router.Recent {
 }
 
 // audited returns the running Sightline's last audit findings with one of these verdicts.
-func (s *seen) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
+func (s *collected) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
 	if s.running != nil {
 		for _, f := range s.running.findings {
 			if slices.Contains(verdicts, f.Verdict) {
@@ -116,7 +116,7 @@ func (s *seen) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
 }
 
 // sizeOf returns the configured block size of the worker that a decision chose.
-func (s *seen) sizeOf(d *router.Recent) int {
+func (s *collected) sizeOf(d *router.Recent) int {
 	for _, w := range s.workers {
 		if w.Name == d.Worker {
 			return w.class.BlockSize
@@ -126,7 +126,7 @@ func (s *seen) sizeOf(d *router.Recent) int {
 }
 
 // shortPrompts checks that prompts are longer than a block (SL0203).
-func shortPrompts(s *seen, r *report) {
+func shortPrompts(s *collected, r *report) {
 	read, short, size := 0, 0, 0
 	for _, d := range s.decisions() {
 		if n := s.sizeOf(&d); d.PromptTokens > 0 && n > 0 {
@@ -137,7 +137,7 @@ func shortPrompts(s *seen, r *report) {
 	}
 	switch {
 	case s.running == nil:
-		r.unchecked("%s", s.noNews)
+		r.unchecked("%s", s.notFoundReason)
 	case read == 0:
 		r.unchecked("the running Sightline has decided nothing yet")
 	case 2*short > read:
@@ -149,9 +149,9 @@ func shortPrompts(s *seen, r *report) {
 }
 
 // hits checks that requests hit blocks computed before (SL0205). If not, it reports the first cause that applies.
-func hits(s *seen, r *report) {
+func hits(s *collected, r *report) {
 	if s.running == nil {
-		r.unchecked("%s", s.noNews)
+		r.unchecked("%s", s.notFoundReason)
 		return
 	}
 	var asked, found, unknown, short, more, fewer, told, behind, blind int

@@ -14,7 +14,7 @@ import (
 )
 
 // asked calls do for the workers that answered. If there are none, the result is unchecked.
-func (s *seen) asked(r *report, do func(w *worker)) {
+func (s *collected) asked(r *report, do func(w *worker)) {
 	n := 0
 	for _, w := range s.workers {
 		if w.err == nil {
@@ -35,7 +35,7 @@ func (s *seen) asked(r *report, do func(w *worker)) {
 }
 
 // canaries calls do for the workers that computed the canary.
-func (s *seen) canaries(r *report, do func(w *worker, c *canary)) {
+func (s *collected) canaries(r *report, do func(w *worker, c *canary)) {
 	n := 0
 	s.asked(r, func(w *worker) {
 		if w.canary.sent && w.canary.err == nil {
@@ -51,7 +51,7 @@ func (s *seen) canaries(r *report, do func(w *worker, c *canary)) {
 }
 
 // found returns the probe's findings about these subjects, by worker.
-func (s *seen) found(what ...string) (list map[string][]probe.Finding) {
+func (s *collected) found(what ...string) (list map[string][]probe.Finding) {
 	list = map[string][]probe.Finding{}
 	for _, p := range s.probes {
 		for _, f := range p.Findings {
@@ -63,7 +63,7 @@ func (s *seen) found(what ...string) (list map[string][]probe.Finding) {
 	return list
 }
 
-func configuration(s *seen, r *report) {
+func configuration(s *collected, r *report) {
 	if s.configErr == nil {
 		r.ok("%d models, %d workers", len(s.cfg.Models), len(s.cfg.Workers))
 		return
@@ -75,7 +75,7 @@ func configuration(s *seen, r *report) {
 	r.bad(Error, fix, "%v", s.configErr)
 }
 
-func answers(s *seen, r *report) {
+func answers(s *collected, r *report) {
 	for _, w := range s.workers {
 		if w.err != nil {
 			r.bad(Error, fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr), "%s at %s: %v", w.Name, w.Addr, w.err)
@@ -109,7 +109,7 @@ func answers(s *seen, r *report) {
 
 // engines checks that every worker is the configured engine and release (SL0107): not another engine or release, and not a front
 // end in place of a worker.
-func engines(s *seen, r *report) {
+func engines(s *collected, r *report) {
 	s.asked(r, func(w *worker) {
 		f, c := &w.facts, &w.class
 		switch {
@@ -130,7 +130,7 @@ func engines(s *seen, r *report) {
 }
 
 // names checks that workers serve the model under its configured names (SL0103).
-func names(s *seen, r *report) {
+func names(s *collected, r *report) {
 	for _, w := range s.frontends {
 		if w.err == nil && !slices.ContainsFunc(w.facts.Served, func(m rules.Served) bool { return m.ID == w.Model }) {
 			r.bad(Error, "models: {name: "+w.facts.Served[0].ID+"}", "%s serves no %q", w.Name, w.Model)
@@ -164,7 +164,7 @@ func names(s *seen, r *report) {
 }
 
 // adapters checks that all workers of a model have the same adapters (SL0108).
-func adapters(s *seen, r *report) {
+func adapters(s *collected, r *report) {
 	found := s.found("adapters")
 	s.asked(r, func(w *worker) {
 		for _, f := range found[w.Name] {
@@ -177,7 +177,7 @@ func adapters(s *seen, r *report) {
 }
 
 // blockSizes checks that block sizes are those configured (SL0101).
-func blockSizes(s *seen, r *report) {
+func blockSizes(s *collected, r *report) {
 	for _, w := range s.deployed {
 		if class, ok := s.cfg.ClassOf(s.cfg.Dynamo.Worker()); ok && w.BlockSize > 0 && w.BlockSize != class.BlockSize {
 			r.bad(Error, fmt.Sprintf("block_size: %d", w.BlockSize), "Dynamo's worker %d has blocks of %d tokens by its model card, configured are %d: none of its blocks will match", w.ID, w.BlockSize, class.BlockSize)
@@ -217,7 +217,7 @@ func blockSizes(s *seen, r *report) {
 }
 
 // prefixCaching checks that prefix caching is on (SL0102).
-func prefixCaching(s *seen, r *report) {
+func prefixCaching(s *collected, r *report) {
 	const fix = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache (SGLang), with enable_block_reuse (TensorRT-LLM)"
 	s.asked(r, func(w *worker) {
 		u := w.canary.second
@@ -237,7 +237,7 @@ func prefixCaching(s *seen, r *report) {
 }
 
 // countsCached checks that responses count cached tokens (SL0104).
-func countsCached(s *seen, r *report) {
+func countsCached(s *collected, r *report) {
 	s.canaries(r, func(w *worker, c *canary) {
 		if c.second.Details == nil && (c.first.Details == nil || c.first.Details.Cached == 0) {
 			r.bad(Warning, "start it with --enable-prompt-tokens-details (vLLM), --enable-cache-report (SGLang)",
@@ -249,9 +249,9 @@ func countsCached(s *seen, r *report) {
 }
 
 // roles checks that every model and role has a worker that gets requests (SL0105).
-func roles(s *seen, r *report) {
+func roles(s *collected, r *report) {
 	if s.running == nil {
-		r.unchecked("%s", s.noNews)
+		r.unchecked("%s", s.notFoundReason)
 		return
 	}
 	for _, m := range s.cfg.Models {
@@ -278,7 +278,7 @@ func roles(s *seen, r *report) {
 }
 
 // loads checks that workers report their load (SL0106).
-func loads(s *seen, r *report) {
+func loads(s *collected, r *report) {
 	if s.cfg.LoadEvery == 0 {
 		r.bad(Warning, "load_every: 1s", "load_every is 0: requests from other senders are not known")
 		return

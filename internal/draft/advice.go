@@ -8,11 +8,11 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// found prints what each worker is, one line each.
-func (d *drafter) found() {
+// printFound prints what each worker is, one line each.
+func (d *drafter) printFound() {
 	d.each(func(m *model, c *class, w *worker) {
 		if w.behind != nil {
-			w.behind.found(d.say)
+			w.behind.found(d.out)
 			return
 		}
 		kind := ""
@@ -22,18 +22,18 @@ func (d *drafter) found() {
 		if c.name != "" {
 			kind += ", class " + c.name
 		}
-		fmt.Fprintf(d.say, "%s: %s %s%s, serves %s, blocks of %v tokens", w.Addr, w.Engine, w.Version, kind, m.name, c.value("block_size"))
+		fmt.Fprintf(d.out, "%s: %s %s%s, serves %s, blocks of %v tokens", w.Addr, w.Engine, w.Version, kind, m.name, c.value("block_size"))
 		if w.Ranks > 1 {
-			fmt.Fprintf(d.say, ", %d ranks", w.Ranks)
+			fmt.Fprintf(d.out, ", %d ranks", w.Ranks)
 		}
 		events, _ := eventsOf(w)
 		switch {
 		case len(w.Events) > 0:
-			fmt.Fprintf(d.say, ", KV events at %s", w.Events[0].Pub)
+			fmt.Fprintf(d.out, ", KV events at %s", w.Events[0].Pub)
 		case len(events) == 0:
-			fmt.Fprint(d.say, ", no KV events")
+			fmt.Fprint(d.out, ", no KV events")
 		}
-		fmt.Fprintln(d.say)
+		fmt.Fprintln(d.out)
 	})
 }
 
@@ -99,10 +99,10 @@ func (d *drafter) advise() {
 		list []string
 	}{{"To switch on at the workers:", do}, {"Not learnt:", unknown}} {
 		if len(part.list) > 0 {
-			fmt.Fprintf(d.say, "%s\n%s\n", part.head, strings.Join(part.list, "\n"))
+			fmt.Fprintf(d.out, "%s\n%s\n", part.head, strings.Join(part.list, "\n"))
 		}
 	}
 	config := filepath.Join(d.Out, configFile)
-	fmt.Fprintf(d.say, "Written and checked: %s, %s. Next:\n  sightline serve -c %s\n  envoy -c %s\n",
+	fmt.Fprintf(d.out, "Written and checked: %s, %s. Next:\n  sightline serve -c %s\n  envoy -c %s\n",
 		config, filepath.Join(d.Out, envoyFile), config, filepath.Join(d.Out, envoyFile))
 }

@@ -62,7 +62,7 @@ const (
 // drafter is one run.
 type drafter struct {
 	Options
-	say    io.Writer
+	out    io.Writer
 	client *http.Client
 	models []*model
 }
@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	d := &drafter{Options: o, say: say, client: rules.NewClient(askTime, nil)}
+	d := &drafter{Options: o, out: say, client: rules.NewClient(askTime, nil)}
 	for _, name := range []string{configFile, envoyFile} {
 		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil && !o.Force {
 			return fmt.Errorf("%s is there already (give --force to overwrite it, or another --out)", filepath.Join(o.Out, name))
@@ -90,7 +90,7 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 			return err
 		}
 	}
-	d.found()
+	d.printFound()
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return err
 	}
@@ -189,11 +189,11 @@ func (d *drafter) calibrate(ctx context.Context) error {
 	for _, m := range d.models {
 		for _, c := range m.classes {
 			w := c.workers[0]
-			r, err := calibrate.Measure(ctx, &w.Facts, calibrate.Options{Force: d.Force}, d.say)
+			r, err := calibrate.Measure(ctx, &w.Facts, calibrate.Options{Force: d.Force}, d.out)
 			if err != nil {
 				return fmt.Errorf("worker %s: %w", w.Addr, err)
 			}
-			fmt.Fprintf(d.say, "%s: %v\n", w.Addr, r)
+			fmt.Fprintf(d.out, "%s: %v\n", w.Addr, r)
 			c.keys = append(c.keys, key{"prefill_rate", "tokens a second, measured at " + w.Addr, r.Key(), 0})
 		}
 	}

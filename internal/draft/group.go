@@ -65,8 +65,8 @@ func keysOf(w *worker, name string) []key {
 	return append(list, key{"speculative_algorithm", "its argument", speculative, ""}, key{"chat_template", "its argument", template, ""})
 }
 
-// like returns a string that is equal for workers that were started alike; builds of one release count as alike.
-func like(keys []key) string {
+// classKey returns a string that is equal for workers that were started alike; builds of one release count as alike.
+func classKey(keys []key) string {
 	var b strings.Builder
 	for _, k := range keys {
 		v := fmt.Sprint(k.value)
@@ -87,7 +87,7 @@ func group(workers []*worker) (models []*model, err error) {
 			return nil, err
 		}
 		keys := keysOf(w, m.name)
-		at := slices.IndexFunc(m.classes, func(c *class) bool { return like(c.keys) == like(keys) })
+		at := slices.IndexFunc(m.classes, func(c *class) bool { return classKey(c.keys) == classKey(keys) })
 		if at < 0 {
 			at, m.classes = len(m.classes), append(m.classes, &class{keys: keys})
 		}
@@ -98,7 +98,7 @@ func group(workers []*worker) (models []*model, err error) {
 		for _, c := range m.classes {
 			for _, w := range c.workers {
 				if other := of[w.group]; w.group != nil && other != nil && other != c {
-					return nil, fmt.Errorf("the pods of %s were not all started alike (want a selector for each kind): %s%s", w.group.Selector, like(other.keys), like(c.keys))
+					return nil, fmt.Errorf("the pods of %s were not all started alike (want a selector for each kind): %s%s", w.group.Selector, classKey(other.keys), classKey(c.keys))
 				}
 				of[w.group] = c
 			}

@@ -59,10 +59,10 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 		return nil
 	}
 	line("goes to", "%s", cmp.Or(place(e.Worker, e.Rank), "nobody"))
-	line("reason", "%s%s", e.Reason, behind("; ", e.Why))
+	line("reason", "%s%s", e.Reason, joinNonEmpty("; ", e.Why))
 	if e.PromptTokens > 0 {
 		line("prompt", "%d tokens, %d of them predicted to be cached there; %d is the most that any worker holds%s", e.PromptTokens, e.CachedTokens,
-			e.HeldTokens, behind(", not chosen for: ", e.Regret))
+			e.HeldTokens, joinNonEmpty(", not chosen for: ", e.Regret))
 	}
 	if len(e.Ranked) > 0 {
 		line("margin", "%.0f tokens %s than the next; %d of the others count as equal", math.Abs(e.Margin), map[bool]string{true: "dearer", false: "cheaper"}[e.Margin < 0], e.Ties)
@@ -155,8 +155,8 @@ func place(worker string, rank int) string {
 	return worker
 }
 
-// behind returns sep and text, or "" if text is empty.
-func behind(sep, text string) string {
+// joinNonEmpty returns sep and text, or "" if text is empty.
+func joinNonEmpty(sep, text string) string {
 	if text == "" {
 		return ""
 	}

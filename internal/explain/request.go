@@ -116,7 +116,7 @@ func readingOf(p *engine.Prompt) reading {
 			continue
 		}
 		it := mmItem{Modality: md.Modality, Offset: md.Offset, Length: md.Length, Width: md.Facts.Width, Height: md.Facts.Height, Name: md.Name}
-		if md.Known {
+		if md.HasFacts {
 			it.ContentID = md.Facts.ID.String()
 		}
 		r.MM = append(r.MM, it)

@@ -8,7 +8,7 @@ import (
 
 // Traffic without a public trace is generated from a seed. rate is conversations (or requests) per second.
 
-type maker struct {
+type generator struct {
 	*rand.Rand
 	ids   uint64
 	at    float64
@@ -16,30 +16,30 @@ type maker struct {
 	trace []*Request
 }
 
-func newMaker(seed uint64, rate float64) *maker {
-	return &maker{Rand: rand.New(rand.NewPCG(seed, 99)), rate: rate}
+func newGenerator(seed uint64, rate float64) *generator {
+	return &generator{Rand: rand.New(rand.NewPCG(seed, 99)), rate: rate}
 }
 
-func (m *maker) id() uint64 { m.ids++; return mix(m.ids, 7) }
+func (m *generator) id() uint64 { m.ids++; return mix(m.ids, 7) }
 
 // arrival returns the next arrival of a Poisson process.
-func (m *maker) arrival() time.Duration {
+func (m *generator) arrival() time.Duration {
 	m.at += m.ExpFloat64() / m.rate
 	return time.Duration(m.at * float64(time.Second))
 }
 
 // about draws from a log-normal distribution around a median.
-func (m *maker) about(median, sigma float64) int {
+func (m *generator) about(median, sigma float64) int {
 	return max(1, int(median*math.Exp(sigma*m.NormFloat64())))
 }
 
 // zipf draws a number below n, smaller ones more often.
-func (m *maker) zipf(n int, s float64) int {
+func (m *generator) zipf(n int, s float64) int {
 	return int(rand.NewZipf(m.Rand, s, 1, uint64(n-1)).Uint64())
 }
 
 // turn returns a request that continues another one.
-func (m *maker) turn(prev *Request, think float64) *Request {
+func (m *generator) turn(prev *Request, think float64) *Request {
 	r := &Request{}
 	if prev == nil {
 		r.At, r.Session = m.arrival(), m.id()
@@ -55,13 +55,13 @@ func (m *maker) turn(prev *Request, think float64) *Request {
 	return r
 }
 
-func (m *maker) say(r *Request, tokens, answer int) {
+func (m *generator) say(r *Request, tokens, answer int) {
 	r.add(Segment{m.id(), tokens}, false)
 	r.Answer = Segment{m.id(), answer}
 }
 
-// talk is a kind of text conversation.
-type talk struct {
+// conversationShape is a kind of text conversation.
+type conversationShape struct {
 	systems, system int     // the number of different system prompts, and their tokens
 	turns           int     // at most
 	again           float64 // probability of a further turn
@@ -70,12 +70,12 @@ type talk struct {
 }
 
 var (
-	chats  = talk{systems: 4, system: 600, turns: 15, again: 0.8, think: 8, say: 250, answer: 180}
-	agents = talk{systems: 5, system: 7000, turns: 40, again: 0.92, think: 2, say: 600, answer: 120} // long instructions, short steps
+	chats  = conversationShape{systems: 4, system: 600, turns: 15, again: 0.8, think: 8, say: 250, answer: 180}
+	agents = conversationShape{systems: 5, system: 7000, turns: 40, again: 0.92, think: 2, say: 600, answer: 120} // long instructions, short steps
 )
 
-func (k talk) traffic(seed uint64, rate, seconds float64) []*Request {
-	m := newMaker(seed, rate)
+func (k conversationShape) traffic(seed uint64, rate, seconds float64) []*Request {
+	m := newGenerator(seed, rate)
 	for m.at < seconds {
 		system := Segment{uint64(1 + m.IntN(k.systems)), k.system}
 		var r *Request
@@ -92,7 +92,7 @@ func (k talk) traffic(seed uint64, rate, seconds float64) []*Request {
 
 // images generates questions about pictures, some of which are asked about often; a third continue for a turn or two.
 func images(seed uint64, rate, seconds, hot float64) []*Request {
-	m := newMaker(seed, rate)
+	m := newGenerator(seed, rate)
 	for m.at < seconds {
 		var r *Request
 		for turn := 0; turn == 0 || turn < 4 && m.Float64() < 0.35; turn++ {
@@ -116,7 +116,7 @@ func images(seed uint64, rate, seconds, hot float64) []*Request {
 // reused generates questions about a picture or two, half of which are among the last hundred. The text before them always differs,
 // so no worker holds their blocks.
 func reused(seed uint64, rate, seconds float64) []*Request {
-	m := newMaker(seed, rate)
+	m := newGenerator(seed, rate)
 	var last []uint64
 	for m.at < seconds {
 		r := m.turn(nil, 0)
@@ -138,7 +138,7 @@ func reused(seed uint64, rate, seconds float64) []*Request {
 
 // siblings generates groups of sixteen simultaneous requests with one new prompt of 8,000 tokens.
 func siblings(seed uint64, rate, seconds float64) []*Request {
-	m := newMaker(seed, rate)
+	m := newGenerator(seed, rate)
 	for m.at < seconds {
 		at, prompt := m.arrival(), Segment{m.id(), 8000}
 		for i := range 16 {
@@ -153,7 +153,7 @@ func siblings(seed uint64, rate, seconds float64) []*Request {
 
 // shorts generates prompts shorter than a block among chats.
 func shorts(seed uint64, rate, seconds float64) []*Request {
-	m := newMaker(seed, rate)
+	m := newGenerator(seed, rate)
 	for m.at < seconds {
 		r := m.turn(nil, 0)
 		if m.Float64() < 0.7 {
@@ -167,7 +167,7 @@ func shorts(seed uint64, rate, seconds float64) []*Request {
 
 // herd generates single requests under one system prompt, a quarter of their tokens (sglang #21199: 26 %).
 func herd(seed uint64, rate, seconds float64) []*Request {
-	m := newMaker(seed, rate)
+	m := newGenerator(seed, rate)
 	for m.at < seconds {
 		r := m.turn(nil, 0)
 		r.add(Segment{1, 600}, false)
@@ -179,7 +179,7 @@ func herd(seed uint64, rate, seconds float64) []*Request {
 // paced generates requests that each wait for the previous one, like those of a single agent: at each decision nothing is in
 // flight. Every fifth begins another conversation.
 func paced(seed uint64, n int) []*Request {
-	m := newMaker(seed, 1)
+	m := newGenerator(seed, 1)
 	var before, r *Request
 	for i := range n {
 		if i%5 == 0 {
@@ -207,7 +207,7 @@ func inBursts(trace []*Request) []*Request {
 
 // adapted gives each conversation one of n adapters, some more often.
 func adapted(seed uint64, trace []*Request, n int) []*Request {
-	m := newMaker(seed, 1)
+	m := newGenerator(seed, 1)
 	of := make(map[uint64]uint64)
 	for _, r := range trace {
 		if of[r.Session] == 0 {

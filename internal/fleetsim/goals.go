@@ -51,7 +51,7 @@ func goals() (list []goal) {
 	}
 	add("adapters", 0.7, "mean at most the oracle's, at most two loads an adapter, hits 0.97 of a shared cache's", func(p *Played) (string, bool) {
 		r := p.row("sightline")
-		mean, loads, hits := over(r.Mean, p.row("oracle").Mean), float64(r.result.Loads)/mostAdapters, r.Hits/r.Possible
+		mean, loads, hits := over(r.Mean, p.row("oracle").Mean), float64(r.result.Loads)/maxAdapters, r.Hits/r.Possible
 		return fmt.Sprintf("%.3f, %.2f, %.3f", mean, loads, hits), mean <= 1 && loads <= 2 && !(hits < 0.97)
 	})
 	add("lower tiers", 0.7, "mean at most 0.5 of the same router's that treats the tiers as GPU memory, or ignores their events", func(p *Played) (string, bool) {
@@ -143,7 +143,7 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 				if setup.Replicas > 1 || setup.NoEvents || setup.NoReports {
 					most = 0.1 // for routers that see little
 				}
-				measured, share, lost := p.row("sightline").result.dearer()
+				measured, share, lost := p.row("sightline").result.costlier()
 				judge(p.Scenario.Name, load, fmt.Sprintf("separate prefills that cost more: at most %.2f of %d, and 0.01 of the savings", most, flipped), measured, share <= most && lost <= 0.01)
 			}
 			if load == saturated[0] || setup.Failing > 0 || setup.Prefill > 0 {

@@ -32,13 +32,13 @@ type sightline struct {
 
 // adapters returns the adapter names that traffic uses.
 func adapters() (names []string) {
-	for i := range mostAdapters {
+	for i := range maxAdapters {
 		names = append(names, (&Request{Adapter: uint64(i) + 1}).adapter())
 	}
 	return names
 }
 
-const mostAdapters = 16
+const maxAdapters = 16
 
 const modelName = "simulated"
 
@@ -65,13 +65,13 @@ func newSightline(v *View) Rule {
 	if n := v.sim.setup.Encoders; n > 0 {
 		s.encoders(n)
 	}
-	var share func(*router.Shared)
+	var share func(*router.SharedBooking)
 	if v.sim.setup.Sharing.Every > 0 {
 		own := len(v.sim.rules)
-		share = func(told *router.Shared) { s.share(v, own, told) }
+		share = func(told *router.SharedBooking) { s.share(v, own, told) }
 		s.cut(v, own)
 	}
-	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Unit: v.sim.setup.Engine.Unit * v.Size, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
+	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Unit: v.sim.setup.Engine.Unit * v.Size, Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
 		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
@@ -91,7 +91,7 @@ func (s *sightline) ask(v *View) {
 		return
 	}
 	for i, w := range v.sim.workers {
-		s.workers[i].Slots[0].Tell(fleet.Told{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(), Old: loadOld, Lasts: loadLasts}, time.Unix(1_000_000, 0).Add(s.now))
+		s.workers[i].Slots[0].SetReport(fleet.LoadReport{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(), MaxAge: loadOld, ValidFor: loadLasts}, time.Unix(1_000_000, 0).Add(s.now))
 	}
 	v.sim.after(loadEvery, func() { s.ask(v) })
 }

@@ -217,8 +217,8 @@ func (r *Result) flips(some int) []flip {
 // flipped is how many prefills a scenario's goal replays.
 const flipped = 60
 
-// dearer judges the separate prefills of a run: how many of those replayed cost more, and what all of them together saved.
-func (r *Result) dearer() (measured string, share, lost float64) {
+// costlier judges the separate prefills of a run: how many of those replayed cost more, and what all of them together saved.
+func (r *Result) costlier() (measured string, share, lost float64) {
 	list, n := r.flips(flipped), 0
 	var more, own, all time.Duration
 	for _, f := range list {

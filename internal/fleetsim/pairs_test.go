@@ -21,7 +21,7 @@ func TestPairs(t *testing.T) {
 		if all := len(p.row("sightline").result.Served); apart == 0 || apart > all*3/4 {
 			t.Errorf("%s: %d of %d prefilled apart", name, apart, all)
 		}
-		if measured, share, lost := p.row("sightline").result.dearer(); share > 0.02 || lost > 0.01 {
+		if measured, share, lost := p.row("sightline").result.costlier(); share > 0.02 || lost > 0.01 {
 			t.Errorf("%s: of those %s", name, measured)
 		}
 	}

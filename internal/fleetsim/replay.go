@@ -52,13 +52,13 @@ func (l *logged) server() string {
 }
 
 const (
-	mostReplayed = 50000 // requests of a log
-	noticed      = 5 * time.Millisecond
+	maxReplayed = 50000 // requests of a log
+	noticed     = 5 * time.Millisecond
 )
 
 // Run writes the result for each model that both log and configuration have. Errors name the log's line.
 func (o Replay) Run(w io.Writer) error {
-	trace, err := ReadTrace(o.Log, 1, mostReplayed)
+	trace, err := ReadTrace(o.Log, 1, maxReplayed)
 	if err != nil {
 		return err
 	}
@@ -79,8 +79,8 @@ func (o Replay) Run(w io.Writer) error {
 	if !played {
 		return fmt.Errorf("no request with a prompt of a model of %s: is it a decision log (decision_log.file)?", o.Name)
 	}
-	if len(trace) == mostReplayed {
-		fmt.Fprintf(w, "Only the first %d requests of the log were played.\n", mostReplayed)
+	if len(trace) == maxReplayed {
+		fmt.Fprintf(w, "Only the first %d requests of the log were played.\n", maxReplayed)
 	}
 	fmt.Fprint(w, "Assumed, since a log does not contain it: the size of the caches, that decoding is as in docs/choice.md, that clients would have sent the same at the same\n"+
 		"times, and that prompts differ from where a block of 512 tokens does. Health, limits (max_in_flight, hold) and events' losses are not played.\n")
@@ -158,7 +158,7 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 	}
 	compare(w, "what was logged", requests, was, other)
 	compare(w, "round robin", requests, turns, other)
-	believe(w, requests, was)
+	compareHits(w, requests, was)
 }
 
 func cachedOf(p map[*Request]*Served) (n int) {
@@ -199,8 +199,8 @@ func compare(w io.Writer, what string, requests []*Request, before, after map[*R
 		strings.Join(kinds, ", "), ms(later)/int64(all), ms(worst.TTFT-before[worst.Req].TTFT), worst.Req.logged.ID)
 }
 
-// believe compares the hits that engines reported with those of the simulation.
-func believe(w io.Writer, requests []*Request, was map[*Request]*Served) {
+// compareHits compares the hits that engines reported with those of the simulation.
+func compareHits(w io.Writer, requests []*Request, was map[*Request]*Served) {
 	known, prompt, told, simulated := 0, 0, 0, 0
 	for _, r := range requests {
 		if c := r.logged.Reported; c != nil && *c >= 0 {

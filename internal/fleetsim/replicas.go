@@ -27,7 +27,7 @@ const (
 )
 
 // share tells the other replicas of a booking.
-func (s *sightline) share(v *View, own int, told *router.Shared) {
+func (s *sightline) share(v *View, own int, told *router.SharedBooking) {
 	if how := v.sim.setup.Sharing; how.To != 0 && s.now >= how.To && (how.Back == 0 || s.now < how.Back) {
 		return
 	}
@@ -36,7 +36,7 @@ func (s *sightline) share(v *View, own int, told *router.Shared) {
 	}
 	s.others(v, own, s.flush-s.now+shareTravel, func(o *sightline) {
 		one := *told
-		o.router.Follow(replicaName(own), &one)
+		o.router.ApplyShared(replicaName(own), &one)
 	})
 }
 
@@ -46,11 +46,11 @@ func (s *sightline) cut(v *View, own int) {
 	switch how := v.sim.setup.Sharing; {
 	case how.Back != 0:
 		s.others(v, own, how.Back, func(o *sightline) {
-			open, _ := s.router.Open(math.MaxInt)
+			open, _ := s.router.OpenBookings(math.MaxInt)
 			o.router.Reconcile(replicaName(own), open)
 		})
 	case how.To != 0:
-		s.others(v, own, how.To+shareGone, func(o *sightline) { o.router.Leave(replicaName(own)) })
+		s.others(v, own, how.To+shareGone, func(o *sightline) { o.router.ReplicaLeft(replicaName(own)) })
 	}
 }
 

@@ -189,7 +189,7 @@ func (d *dynamoRule) Ended(v *View, r *run, failed bool) {
 
 // tally counts how often each block is in use.
 type tally struct {
-	times  pages
+	times  sparseArray
 	blocks int // in use
 }
 

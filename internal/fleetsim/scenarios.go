@@ -81,7 +81,7 @@ func Scenarios() []Scenario {
 		{Name: "saturated agents", Capacity: 3.7, Loads: saturated, Traffic: work, About: "agents; three times round robin's capacity: requests per second"},
 		{Name: "thousand workers", Workers: 1000, Until: 5 * time.Second, Capacity: 33 * 125, Loads: []float64{0.7}, Traffic: func(rate float64) []*Request { return images(1, rate, 5, 0) }, About: "images; 5 s of them"},
 	}
-	list = append(list, apart(list)...)
+	list = append(list, withPrefillWorkers(list)...)
 	for i := range list {
 		list[i].Until = cmp.Or(list[i].Until, seconds*time.Second)
 		list[i].Workers = cmp.Or(list[i].Workers, 8)
@@ -89,9 +89,9 @@ func Scenarios() []Scenario {
 	return list
 }
 
-// apart returns those scenarios with four workers that prefill for the four others, under the rules that choose such pairs. Their
+// withPrefillWorkers returns those scenarios with four workers that prefill for the four others, under the rules that choose such pairs. Their
 // capacities are those of pairs in turn.
-func apart(list []Scenario) (pairs []Scenario) {
+func withPrefillWorkers(list []Scenario) (pairs []Scenario) {
 	for _, p := range []struct {
 		name     string
 		capacity float64

@@ -9,7 +9,7 @@ import (
 
 // shapes are kinds of traffic by the shape of their conversations. For images, where half of the conversations begin with pictures,
 // this describes only the text.
-var shapes = map[string]talk{
+var shapes = map[string]conversationShape{
 	"chats":  chats,
 	"agents": agents,
 	"images": {system: 120, turns: 4, again: 0.35, think: 8, say: 40, answer: 120},
@@ -25,7 +25,7 @@ func Shape(name string, seed uint64, rate, seconds, reuse float64) ([]*Request, 
 	if !ok {
 		return nil, fmt.Errorf("no traffic of shape %q (want %s)", name, strings.Join(Shapes(), ", "))
 	}
-	m := newMaker(seed, rate)
+	m := newGenerator(seed, rate)
 	const few = 8 // beginnings that are reused
 	for {
 		var r *Request

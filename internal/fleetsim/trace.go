@@ -26,12 +26,12 @@ import (
 // equal ids mean equal tokens after equal tokens. The ids of images, sessions and adapters are numbers or strings; images, session
 // and adapter are optional.
 const (
-	perHash    = 512     // tokens
-	mostLine   = 1 << 20 // bytes
-	mostTokens = 4 << 20 // of a prompt, and of an answer
-	mostServed = 6000    // requests of a trace that are played
-	mostTime   = 1e14    // milliseconds; Unix times are accepted, as in the decision log
-	mooncake   = 3       // the capacity of Mooncake's conversations on 16 workers, as first determined
+	perHash   = 512     // tokens
+	maxLine   = 1 << 20 // bytes
+	maxTokens = 4 << 20 // of a prompt, and of an answer
+	maxServed = 6000    // requests of a trace that are played
+	maxTime   = 1e14    // milliseconds; Unix times are accepted, as in the decision log
+	mooncake  = 3       // the capacity of Mooncake's conversations on 16 workers, as first determined
 )
 
 type traceLine struct {
@@ -85,7 +85,7 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 		plain = bufio.NewReader(z)
 	}
 	scan := bufio.NewScanner(plain)
-	scan.Buffer(nil, mostLine)
+	scan.Buffer(nil, maxLine)
 	var lines []traceLine
 	n := 0
 	for len(lines) < most && scan.Scan() {
@@ -124,12 +124,12 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 // check returns what is invalid in a line.
 func (l *traceLine) check() error {
 	switch {
-	case !(math.Abs(l.Timestamp) <= mostTime):
+	case !(math.Abs(l.Timestamp) <= maxTime):
 		return fmt.Errorf("timestamp %v, want milliseconds", l.Timestamp)
-	case l.InputLength < 1 || l.InputLength > mostTokens:
-		return fmt.Errorf("input_length %d, want 1 to %d", l.InputLength, mostTokens)
-	case l.OutputLength < 0 || l.OutputLength > mostTokens:
-		return fmt.Errorf("output_length %d, want 0 to %d", l.OutputLength, mostTokens)
+	case l.InputLength < 1 || l.InputLength > maxTokens:
+		return fmt.Errorf("input_length %d, want 1 to %d", l.InputLength, maxTokens)
+	case l.OutputLength < 0 || l.OutputLength > maxTokens:
+		return fmt.Errorf("output_length %d, want 0 to %d", l.OutputLength, maxTokens)
 	case len(l.HashIDs) > (l.InputLength+perHash-1)/perHash:
 		return fmt.Errorf("%d hash_ids, want one for each %d of %d tokens", len(l.HashIDs), perHash, l.InputLength)
 	}
@@ -233,7 +233,7 @@ func readScenario(path string, workers int, others []Scenario) (Scenario, error)
 	if err != nil {
 		return Scenario{}, err
 	}
-	read := func(speed float64) ([]*Request, error) { return ReadTrace(bytes.NewReader(text), speed, mostServed) }
+	read := func(speed float64) ([]*Request, error) { return ReadTrace(bytes.NewReader(text), speed, maxServed) }
 	if _, err := read(1); err != nil {
 		return Scenario{}, fmt.Errorf("%s: %w", path, err)
 	}

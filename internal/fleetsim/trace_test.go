@@ -71,7 +71,7 @@ func TestBadTraces(t *testing.T) {
 		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"id": 1, "offset": 4, "tokens": 2}, {"id": 1, "offset": 5, "tokens": 2}]}`, "line 1: images[1]"},
 		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"offset": 4, "tokens": 2}]}`, "line 1: images[0]"},
 		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "session": {}}`, "line 1: want a number or a string as id"},
-		{good + strings.Repeat(" ", mostLine+1), "line 2: "},
+		{good + strings.Repeat(" ", maxLine+1), "line 2: "},
 		{"\x1f\x8bno gzip", "gzip"},
 	} {
 		if _, err := ReadTrace(strings.NewReader(c.text), 1, 10); err == nil || !strings.Contains(err.Error(), c.want) {

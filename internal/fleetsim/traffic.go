@@ -82,7 +82,7 @@ func prepare(requests []*Request, size int) *Trace {
 	for _, r := range requests {
 		p := r.read(ids[:0])
 		p.IDs = r.tokens(p.IDs, r.Answer)
-		p.Sure, ids = len(p.IDs), p.IDs
+		p.HashableIDs, ids = len(p.IDs), p.IDs
 		r.locals = p.Locals(make([]uint64, 0, len(ids)/size), size, r.adapter())
 		r.blocks = make([]int32, len(r.locals))
 		chain = block.Chain(chain[:0], r.locals)
@@ -103,9 +103,9 @@ func (r *Request) read(ids []uint32) *engine.Prompt {
 	for _, s := range r.Prompt {
 		ids = r.tokens(ids, s)
 	}
-	p := &engine.Prompt{IDs: ids, Sure: len(ids), Exact: true}
+	p := &engine.Prompt{IDs: ids, HashableIDs: len(ids), Exact: true}
 	for _, m := range r.Images {
-		p.Media = append(p.Media, engine.Medium{Modality: "image", Offset: m.Offset, Length: m.Tokens, Known: true, Named: true, Key: m.ID})
+		p.Media = append(p.Media, engine.Medium{Modality: "image", Offset: m.Offset, Length: m.Tokens, HasFacts: true, HasName: true, Key: m.ID})
 	}
 	return p
 }

@@ -230,10 +230,10 @@ func (w *worker) finish() (began, ended []*run) {
 // blocks is a prefix cache like vLLM's: unused blocks keep their content until they are needed, the least recently used are evicted
 // first, and of one request the last ones first.
 type blocks struct {
-	at     pages  // number of a block → its cell
-	cells  []cell // cells[0] is the sentinel of the ring of unused cells; its next is evicted first
-	fresh  int    // cells never used so far; they are taken before those of the ring
-	unused int    // cells of the ring plus fresh ones
+	at     sparseArray // number of a block → its cell
+	cells  []cell      // cells[0] is the sentinel of the ring of unused cells; its next is evicted first
+	fresh  int         // cells never used so far; they are taken before those of the ring
+	unused int         // cells of the ring plus fresh ones
 }
 
 type cell struct {
@@ -343,17 +343,17 @@ func (b *blocks) release(held []int32) {
 	}
 }
 
-// pages is an array of mostly zeros.
-type pages []*[1024]int32
+// sparseArray is an array of mostly zeros.
+type sparseArray []*[1024]int32
 
-func (p pages) get(i int32) int32 {
+func (p sparseArray) get(i int32) int32 {
 	if at := int(i >> 10); at < len(p) && p[at] != nil {
 		return p[at][i&1023]
 	}
 	return 0
 }
 
-func (p *pages) set(i, x int32) {
+func (p *sparseArray) set(i, x int32) {
 	at := int(i >> 10)
 	for at >= len(*p) {
 		*p = append(*p, nil)

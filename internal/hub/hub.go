@@ -176,7 +176,7 @@ func (h Hub) list(ctx context.Context, client *http.Client, name, revision strin
 	var all int64
 	for _, f := range about.Files {
 		folder, base := filepath.Split(f.Name)
-		if folder != "" && folder != "additional_chat_templates/" || !engine.Matters(f.Name) || !filepath.IsLocal(f.Name) || base == "" {
+		if folder != "" && folder != "additional_chat_templates/" || !engine.AffectsPrompts(f.Name) || !filepath.IsLocal(f.Name) || base == "" {
 			continue
 		}
 		if f.LFS != nil {

@@ -46,7 +46,7 @@ func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
 
 func (o *ReportOptions) read(ctx context.Context) (r report.Report, err error) {
 	if len(o.Files) == 0 {
-		text, err := admin.Ask(ctx, admin.Question{Base: o.Admin, Path: "/report", Token: o.Token, Most: maxReport})
+		text, err := admin.Ask(ctx, admin.AdminRequest{Base: o.Admin, Path: "/report", Token: o.Token, MaxBytes: maxReport})
 		if err == nil {
 			err = json.Unmarshal(text, &r)
 		}

@@ -27,11 +27,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// every is how long a check of the files is valid.
-const every = time.Second
+// checkEvery is how long a check of the files is valid.
+const checkEvery = time.Second
 
-// held caches the parsed content of files. Safe for concurrent use.
-type held[T any] struct {
+// fileCache caches the parsed content of files. Safe for concurrent use.
+type fileCache[T any] struct {
 	files []string
 	parse func(texts [][]byte) (T, error)
 	log   *zap.Logger
@@ -42,14 +42,14 @@ type held[T any] struct {
 	now   T
 }
 
-// open reads the files for the first time.
-func open[T any](log *zap.Logger, parse func([][]byte) (T, error), files ...string) (*held[T], error) {
-	h := &held[T]{files: files, parse: parse, log: log}
+// openCached reads the files for the first time.
+func openCached[T any](log *zap.Logger, parse func([][]byte) (T, error), files ...string) (*fileCache[T], error) {
+	h := &fileCache[T]{files: files, parse: parse, log: log}
 	err := h.renew(time.Now())
 	return h, err
 }
 
-func (h *held[T]) renew(now time.Time) error {
+func (h *fileCache[T]) renew(now time.Time) error {
 	h.read = now
 	texts := make([][]byte, len(h.files))
 	for i, file := range h.files {
@@ -82,10 +82,10 @@ func equal(a, b [][]byte) bool {
 }
 
 // get returns the files' current content, or the last that could be read.
-func (h *held[T]) get() T {
+func (h *fileCache[T]) get() T {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now := time.Now(); now.Sub(h.read) >= every {
+	if now := time.Now(); now.Sub(h.read) >= checkEvery {
 		if err := h.renew(now); err != nil {
 			h.log.Error("a TLS or token file cannot be read; its previous content stays in use", zap.Strings("files", h.files), zap.Error(err))
 		}
@@ -114,7 +114,7 @@ func (l *Listener) Config(log *zap.Logger, protocols ...string) (*tls.Config, er
 	if l.Cert == "" {
 		return nil, nil
 	}
-	files, err := open(log, func(texts [][]byte) (*tls.Config, error) {
+	files, err := openCached(log, func(texts [][]byte) (*tls.Config, error) {
 		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, SessionTicketsDisabled: true}
 		pair, err := tls.X509KeyPair(texts[0], texts[1])
 		if err != nil {
@@ -154,11 +154,13 @@ func authority(file string, text []byte) (*x509.CertPool, error) {
 }
 
 // Tokens are the tokens that a caller may send. During a rotation the file holds the old and the new one.
-type Tokens struct{ sums *held[[][sha256.Size]byte] }
+type Tokens struct {
+	sums *fileCache[[][sha256.Size]byte]
+}
 
 const (
-	leastToken = 16 // bytes
-	mostTokens = 64
+	minToken  = 16 // bytes
+	maxTokens = 64
 )
 
 // OpenTokens reads a file of tokens, one per line. Without a file it returns nil, which admits everybody.
@@ -166,15 +168,15 @@ func OpenTokens(file string, log *zap.Logger) (*Tokens, error) {
 	if file == "" {
 		return nil, nil
 	}
-	sums, err := open(log, func(texts [][]byte) (out [][sha256.Size]byte, err error) {
+	sums, err := openCached(log, func(texts [][]byte) (out [][sha256.Size]byte, err error) {
 		for token := range bytes.FieldsSeq(texts[0]) {
-			if len(token) < leastToken {
-				return nil, fmt.Errorf("%s: a token of %d bytes (want %d or more, as openssl rand -hex 32 gives)", file, len(token), leastToken)
+			if len(token) < minToken {
+				return nil, fmt.Errorf("%s: a token of %d bytes (want %d or more, as openssl rand -hex 32 gives)", file, len(token), minToken)
 			}
 			out = append(out, sha256.Sum256(token))
 		}
-		if len(out) == 0 || len(out) > mostTokens {
-			return nil, fmt.Errorf("%s holds %d tokens (want 1 to %d, one a line)", file, len(out), mostTokens)
+		if len(out) == 0 || len(out) > maxTokens {
+			return nil, fmt.Errorf("%s holds %d tokens (want 1 to %d, one a line)", file, len(out), maxTokens)
 		}
 		return out, nil
 	}, file)
@@ -219,8 +221,8 @@ func (p *Peer) Check() error {
 
 // Client is a Peer with its files open. A nil Client uses plain HTTP without a key.
 type Client struct {
-	tls *held[*tls.Config]
-	key *held[string]
+	tls *fileCache[*tls.Config]
+	key *fileCache[string]
 }
 
 // Open reads the files. It returns nil if there are none.
@@ -230,10 +232,10 @@ func (p *Peer) Open(log *zap.Logger) (c *Client, err error) {
 	}
 	c = &Client{}
 	if p.CA != "" {
-		c.tls, err = open(log, p.parse, p.CA, p.Cert, p.Key)
+		c.tls, err = openCached(log, p.parse, p.CA, p.Cert, p.Key)
 	}
 	if err == nil && p.APIKeyFile != "" {
-		c.key, err = open(log, func(texts [][]byte) (string, error) {
+		c.key, err = openCached(log, func(texts [][]byte) (string, error) {
 			key := string(bytes.TrimSpace(texts[0]))
 			if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				return "", fmt.Errorf("api_key_file: %s holds no key (want one, ASCII without spaces)", p.APIKeyFile)

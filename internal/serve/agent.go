@@ -115,7 +115,7 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, o stream.Optio
 		po.File += fmt.Sprint(".", r)
 	}
 	if c.Metrics != "" && c.HTTP == "" { // it is not known what was missed of a drained queue
-		po.Life = vitals.Birth(c.Metrics)
+		po.ProcessID = vitals.ProcessStart(c.Metrics)
 	}
 	p, err := bus.NewPublisher(ctx, po)
 	if err != nil {
@@ -159,11 +159,11 @@ func (c *AgentOptions) feeds() ([]stream.Options, error) {
 		o := &out[r]
 		o.BlockSize = c.BlockSize
 		if c.HTTP != "" {
-			hearDrain(o, drain, r, keep)
+			readDrain(o, drain, r, keep)
 			continue
 		}
 		e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
-		if err := hearSockets(o, e, from, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep})); err != nil {
+		if err := readSockets(o, e, from, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{KeepTokens: keep})); err != nil {
 			return nil, err
 		}
 	}

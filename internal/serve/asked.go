@@ -14,8 +14,8 @@ import (
 // askTime limits one query to a worker.
 const askTime = 5 * time.Second
 
-// asked returns the source of a rank whose worker reports where it publishes.
-func (s *sources) asked(addr string, r rules.Rules, rank, ranks, blockSize int) (*stream.Lookup, error) {
+// lookupSource returns the source of a rank whose worker reports where it publishes.
+func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks, blockSize int) (*stream.Lookup, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 // worker.
 type dynamoLink struct {
 	*sources
-	follower
+	runningFinder
 	plane   *dynamo.Plane
 	prefill bool
 	workers []dynamo.Worker // last found
@@ -44,9 +44,9 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 	c := &s.now.Load().cfg.Dynamo
 	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, prefill: component != c.Component}
 	s.numbers++
-	l.number, l.again = s.numbers, l.tell
-	s.followers = append(s.followers, &l.follower)
-	l.plane.Full = func() {
+	l.number, l.repeat = s.numbers, l.tell
+	s.followers = append(s.followers, &l.runningFinder)
+	l.plane.OnFull = func() {
 		s.log.Warn("Dynamo's event plane has events of too many workers that discovery does not know; they are dropped "+
 			"(dynamo.discovery is another deployment's?)", zap.String("component", component))
 	}
@@ -77,20 +77,20 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 }
 
 func (l *dynamoLink) found(workers []dynamo.Worker) {
-	l.follower.mu.Lock()
+	l.runningFinder.mu.Lock()
 	l.workers = workers
-	l.follower.mu.Unlock()
+	l.runningFinder.mu.Unlock()
 	l.tell()
 }
 
 func (l *dynamoLink) tell() {
-	l.follower.mu.Lock()
-	defer l.follower.mu.Unlock()
+	l.runningFinder.mu.Lock()
+	defer l.runningFinder.mu.Unlock()
 	specs := make([]members.Spec, len(l.workers))
 	for i, w := range l.workers {
 		specs[i] = l.spec(w)
 	}
-	l.update(&l.follower, specs)
+	l.update(&l.runningFinder, specs)
 }
 
 // spec returns the Spec of a worker.
@@ -101,9 +101,9 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	id := strconv.FormatUint(w.ID, 10)
 	type worker struct {
 		dynamo.Worker
-		heard
+		feedSettings
 	}
-	spec := members.Spec{ID: worker{w, heardOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
+	spec := members.Spec{ID: worker{w, feedSettingsOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
 		Rate: class.PrefillRate, OffloadRate: class.OffloadRate}
 	if w.Ranks == 1 {
 		spec.Ranks = 0
@@ -117,7 +117,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 		}
 	case c.EnginePort > 0 && err == nil:
 		spec.Addr = netip.AddrPortFrom(ip, uint16(c.EnginePort))
-		spec.WhileMember = func(ctx context.Context, w *fleet.Worker) { l.nurse.Watch(ctx, w, class.Rules(), true) }
+		spec.WhileMember = func(ctx context.Context, w *fleet.Worker) { l.poller.Watch(ctx, w, class.Rules(), true) }
 	}
 	spec.Ready = spec.Addr.IsValid()
 	size := w.BlockSize

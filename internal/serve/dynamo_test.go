@@ -75,7 +75,7 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 || len(w.Slots) != 2 || w.Slots[1].Rank != 1 {
 		t.Errorf("%+v", w)
 	}
-	if rate := w.Slots[1].Fetches(); math.Round(rate) != 80000 {
+	if rate := w.Slots[1].FetchRate(); math.Round(rate) != 80000 {
 		t.Errorf("it is taken to fetch %v tokens a second, want the configured 80,000", rate)
 	}
 	nc, err := nats.Connect(ns.ClientURL(), nats.UserInfo("router", "word"))

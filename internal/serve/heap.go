@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// mostGarbage is the approximate limit of garbage in the heap; with more than 1.3 GB of live data it is a twentieth of that.
-	mostGarbage = 64 << 20
+	// maxGarbage is the approximate limit of garbage in the heap; with more than 1.3 GB of live data it is a twentieth of that.
+	maxGarbage = 64 << 20
 	// leastGarbage is the limit while much more is live than usual, such as what large bodies become while they are read. It is
 	// higher with more than 64 MiB of live data with pointers: a collection would cost too much for what it frees.
 	leastGarbage = 16 << 20
@@ -30,7 +30,7 @@ func paceHeap(ctx context.Context) {
 	now := usual
 	defer debug.SetGCPercent(usual)
 	collected := make(chan struct{}, 1)
-	tellCollections(ctx, collected)
+	notifyCollections(ctx, collected)
 	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/heap:bytes"}}
 	var p pace
 	for {
@@ -47,9 +47,9 @@ func paceHeap(ctx context.Context) {
 	}
 }
 
-// tellCollections sends after each collection, until ctx ends. The runtime does not report collections, but runs the finalizers
+// notifyCollections sends after each collection, until ctx ends. The runtime does not report collections, but runs the finalizers
 // of unreachable objects.
-func tellCollections(ctx context.Context, collected chan<- struct{}) {
+func notifyCollections(ctx context.Context, collected chan<- struct{}) {
 	type sentinel struct{ _ *sentinel } // with a pointer, so that it gets an allocation of its own
 	var again func(*sentinel)
 	again = func(s *sentinel) {
@@ -82,7 +82,7 @@ func (p *pace) percent(live, scanned uint64, now time.Time) int {
 		p.least, p.began = live, now
 	}
 	p.least = min(p.least, live)
-	unusual := min((live-min(p.least, p.before, live))/2, mostGarbage-leastGarbage)
-	garbage := max(mostGarbage-unusual, min(scanned/4, mostGarbage))
+	unusual := min((live-min(p.least, p.before, live))/2, maxGarbage-leastGarbage)
+	garbage := max(maxGarbage-unusual, min(scanned/4, maxGarbage))
 	return int(min(100, max(5, garbage*100/live/5*5)))
 }

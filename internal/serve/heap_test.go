@@ -39,7 +39,7 @@ func TestGCPercent(t *testing.T) {
 
 func TestCollectionsAreTold(t *testing.T) {
 	collected := make(chan struct{}, 1)
-	tellCollections(t.Context(), collected)
+	notifyCollections(t.Context(), collected)
 	for range 3 {
 		runtime.GC()
 		select {

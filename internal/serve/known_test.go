@@ -42,7 +42,7 @@ workers: [{name: gpu, addr: "gpu.example:8000"}]`))
 				spec.WhileMember = nil // no other replica is running
 				specs = append(specs, spec)
 			}
-			s.update(&follower{number: 1}, specs)
+			s.update(&runningFinder{number: 1}, specs)
 		}
 		return fl
 	}
@@ -54,8 +54,8 @@ workers: [{name: gpu, addr: "gpu.example:8000"}]`))
 		old, fresh := found(steps...), found(at(1, 2, 3))
 		for _, w := range fresh.Workers() {
 			there := old.ByAddr(w.Addr)
-			if slot := old.Find(w.Known, -1); there == nil || slot == nil || slot.Worker != there {
-				t.Errorf("%s: %s is %q to one, and %v of the other", name, w.Addr, w.Known, slot)
+			if slot := old.Find(w.StableName, -1); there == nil || slot == nil || slot.Worker != there {
+				t.Errorf("%s: %s is %q to one, and %v of the other", name, w.Addr, w.StableName, slot)
 			}
 		}
 	}

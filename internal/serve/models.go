@@ -53,11 +53,11 @@ func loadClasses(m *router.Model, mc config.Model, media *engine.Media) error {
 	type loaded struct {
 		dir string
 		engine.Server
-		live *engine.Live
+		live *engine.LiveModel
 	}
 	have := []loaded{{mc.Dir, mc.Server, m.Prompts}}
 	for i, c := range mc.Classes {
-		var live *engine.Live
+		var live *engine.LiveModel
 		var err error
 		for _, h := range have {
 			h.Server.BlockSize = c.BlockSize
@@ -108,9 +108,9 @@ func (s *state) model(mc config.Model) (m router.Model, found bool) {
 	return m, true
 }
 
-// livesOf returns a model's distinct readings.
-func livesOf(m router.Model) []*engine.Live {
-	out := []*engine.Live{m.Prompts}
+// liveModelsOf returns a model's distinct readings.
+func liveModelsOf(m router.Model) []*engine.LiveModel {
+	out := []*engine.LiveModel{m.Prompts}
 	for _, c := range m.Classes {
 		if !slices.Contains(out, c.Prompts) {
 			out = append(out, c.Prompts)
@@ -131,11 +131,11 @@ type modelWatch struct {
 	log     *zap.Logger
 	changed func()
 	reloads *prometheus.CounterVec
-	watched map[*engine.Live]context.CancelFunc
+	watched map[*engine.LiveModel]context.CancelFunc
 }
 
 func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func()) *modelWatch {
-	w := &modelWatch{log: log, changed: changed, watched: map[*engine.Live]context.CancelFunc{},
+	w := &modelWatch{log: log, changed: changed, watched: map[*engine.LiveModel]context.CancelFunc{},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "model_reloads_total",
 			Help: "Model directories that changed while running, by outcome: loaded; failed: the old one stays in use."}, []string{"model", "verdict"})}
 	reg.MustRegister(w.reloads)
@@ -145,9 +145,9 @@ func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func()) *
 // set watches exactly these models, until ctx ends.
 func (w *modelWatch) set(ctx context.Context, models []router.Model) {
 	old := w.watched
-	w.watched = map[*engine.Live]context.CancelFunc{}
+	w.watched = map[*engine.LiveModel]context.CancelFunc{}
 	for _, m := range models {
-		for _, live := range livesOf(m) {
+		for _, live := range liveModelsOf(m) {
 			if w.watched[live] = old[live]; old[live] == nil {
 				var one context.Context
 				one, w.watched[live] = context.WithCancel(ctx)

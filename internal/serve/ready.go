@@ -12,10 +12,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// gate keeps Envoy from sending requests to a router that has just started and does not know yet what the workers hold: it would
+// readyGate keeps Envoy from sending requests to a router that has just started and does not know yet what the workers hold: it would
 // send prompts away from the workers that have them. It opens when every event stream of a ready worker that can be reached has
 // been replayed, or ready_after has passed, and stays open. Requests that come earlier are decided by what is known.
-type gate struct {
+type readyGate struct {
 	sources *sources
 	after   time.Duration // ready_after
 	began   time.Time
@@ -27,7 +27,7 @@ type gate struct {
 const reachTime = 2 * time.Second
 
 // look returns why the gate is open, or an error with the reason why it is shut.
-func (g *gate) look(now time.Time) (how string, err error) {
+func (g *readyGate) look(now time.Time) (how string, err error) {
 	if g.ctx.Err() != nil {
 		return "", errors.New("stopping; arriving requests are still decided")
 	}
@@ -35,7 +35,7 @@ func (g *gate) look(now time.Time) (how string, err error) {
 		return *how, nil
 	}
 	slots := g.sources.set.Slots()
-	silent, finders := g.sources.silent()
+	silent, finders := g.sources.unreported()
 	if len(slots) == 0 && silent > 0 { // once the finders have reported, the fleet may really be empty
 		return "", errors.New("no worker has been found yet")
 	}
@@ -90,10 +90,10 @@ const gateEvery = 50 * time.Millisecond
 var readyDesc = prometheus.NewDesc("sightline_ready", "1 once startup is over: the workers' contents are known, or ready_after has passed.", nil, nil)
 
 // Describe implements prometheus.Collector.
-func (g *gate) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }
+func (g *readyGate) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }
 
 // Collect implements prometheus.Collector.
-func (g *gate) Collect(ch chan<- prometheus.Metric) {
+func (g *readyGate) Collect(ch chan<- prometheus.Metric) {
 	ready := 0.0
 	if _, err := g.look(time.Now()); err == nil {
 		ready = 1
@@ -102,7 +102,7 @@ func (g *gate) Collect(ch chan<- prometheus.Metric) {
 }
 
 // await calls open when the gate opens.
-func (g *gate) await(ctx context.Context, log *zap.Logger, open func()) {
+func (g *readyGate) await(ctx context.Context, log *zap.Logger, open func()) {
 	tick := time.NewTicker(gateEvery)
 	defer tick.Stop()
 	for {

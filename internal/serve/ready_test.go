@@ -46,12 +46,12 @@ func (p *publisher) Replay(ctx context.Context, _ uint64, _ func(stream.Message)
 }
 
 // started returns a gate over one finder's workers, by name.
-func started(t *testing.T, workers map[string]*publisher) *gate {
-	s := &sources{followers: []*follower{{number: 1}}}
+func started(t *testing.T, workers map[string]*publisher) *readyGate {
+	s := &sources{followers: []*runningFinder{{number: 1}}}
 	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(),
 		Changed: func([]*fleet.Worker) {}})
 	t.Cleanup(s.set.Close)
-	g := &gate{sources: s, after: time.Minute, began: time.Now(), ctx: t.Context()}
+	g := &readyGate{sources: s, after: time.Minute, began: time.Now(), ctx: t.Context()}
 	if _, err := g.look(g.began); err == nil {
 		t.Fatal("ready before any worker was found")
 	}
@@ -140,7 +140,7 @@ func TestSnapshotsShareTurns(t *testing.T) {
 	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1), now: served(config.Config{Models: []config.Model{{Name: "m"}}})}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 	var o stream.Options
-	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil || o.Turns != s.turns {
-		t.Errorf("%v, %v", o.Turns, err)
+	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil || o.ReplaySlots != s.turns {
+		t.Errorf("%v, %v", o.ReplaySlots, err)
 	}
 }

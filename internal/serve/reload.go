@@ -153,11 +153,11 @@ func (x *reloader) reload() (said string, err error) {
 	if err == nil {
 		restart, err = x.take(next)
 	}
-	x.tell(restart, err)
+	x.reportResult(restart, err)
 	if err != nil {
 		return "", err
 	}
-	return x.said(), nil
+	return x.status(), nil
 }
 
 // take applies a configuration, except for the keys that it returns, which need a restart.
@@ -194,8 +194,8 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	return restart, nil
 }
 
-// tell reports the result of a reload in log and metrics, and keeps it for the page.
-func (x *reloader) tell(restart []string, err error) {
+// reportResult reports the result of a reload in log and metrics, and keeps it for the page.
+func (x *reloader) reportResult(restart []string, err error) {
 	x.toldMu.Lock()
 	defer x.toldMu.Unlock()
 	if err != nil {
@@ -220,8 +220,8 @@ func (x *reloader) tell(restart []string, err error) {
 	x.log.Info("configuration applied", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
 }
 
-// said returns what is wrong with the configuration as last read, or which keys need a restart; "": nothing.
-func (x *reloader) said() string {
+// status returns what is wrong with the configuration as last read, or which keys need a restart; "": nothing.
+func (x *reloader) status() string {
 	x.toldMu.Lock()
 	defer x.toldMu.Unlock()
 	return x.problem

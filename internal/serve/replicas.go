@@ -35,26 +35,26 @@ func (s *Server) replicas() *replicas {
 	own := peers.Instance()
 	p := &replicas{Exchange: peers.New(own, s.log, s.metrics), own: own, done: make(chan struct{})}
 	if direct {
-		p.direct = peers.NewDirect(own, p.Take, p.Refused(), s.log)
+		p.direct = peers.NewDirect(own, p.Receive, p.Refused(), s.log)
 	}
 	return p
 }
 
 // hooks are what the router, the server for Envoy and the page call of the line; all are nil where there is none.
 type hooks struct {
-	instance   string
-	share      func(*router.Shared)
-	askHolders func(context.Context, []uint64) ([]router.Holder, bool)
-	forward    func(string, router.Outcome) bool
-	heard      func() (others int, ago time.Duration)
-	services   func(grpc.ServiceRegistrar) // what other replicas call
+	instance      string
+	share         func(*router.SharedBooking)
+	askHolders    func(context.Context, []uint64) ([]router.Holder, bool)
+	forward       func(string, router.Outcome) bool
+	otherReplicas func() (others int, ago time.Duration)
+	services      func(grpc.ServiceRegistrar) // what other replicas call
 }
 
 func (p *replicas) hooks() (h hooks) {
 	if p == nil {
 		return h
 	}
-	h = hooks{instance: p.own, share: p.Share, askHolders: p.AskHolders, forward: p.Forward, heard: p.Heard}
+	h = hooks{instance: p.own, share: p.Share, askHolders: p.AskHolders, forward: p.Forward, otherReplicas: p.OtherReplicas}
 	if p.direct != nil {
 		h.services = p.direct.Register
 	}
@@ -67,7 +67,7 @@ func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap
 		return
 	}
 	o.Source = &stream.Backfill{Source: o.Source, Ask: func(ctx context.Context) (at stream.Position, all kvevent.Batch, ok bool, err error) {
-		message, err := p.AskHeld(ctx, worker, rank)
+		message, err := p.RequestHeld(ctx, worker, rank)
 		if err != nil || message == nil {
 			return at, all, false, err
 		}
@@ -80,15 +80,15 @@ func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap
 	}}
 }
 
-// heldTime is how long to wait for a busy feed to say what it holds.
-const heldTime = time.Second / 2
+// heldTimeout is how long to wait for a busy feed to say what it holds.
+const heldTimeout = time.Second / 2
 
 // held implements peers.Exchange.Held.
 func (s *sources) held(ctx context.Context, worker string, rank int) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, heldTime)
+	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
 	defer cancel()
 	for _, slot := range s.set.Slots() {
-		if slot.Worker.Known == worker && slot.Rank == rank && slot.Feed != nil {
+		if slot.Worker.StableName == worker && slot.Rank == rank && slot.Feed != nil {
 			h, err := slot.Feed.Held(ctx, peers.MostHeld/bus.HeldBlockBytes)
 			if err == nil {
 				return bus.AppendHeld(nil, &h, peers.MostHeld), nil
@@ -101,14 +101,14 @@ func (s *sources) held(ctx context.Context, worker string, rank int) ([]byte, er
 	return nil, nil
 }
 
-// othersTime bounds the question about one rank: a feed that has ended does not answer.
-const othersTime = 30 * time.Second
+// othersTimeout bounds the question about one rank: a feed that has ended does not answer.
+const othersTimeout = 30 * time.Second
 
-// askOthers is peers.Exchange.Came. It asks for one rank after another: a rank that waits for its turn applies no events.
+// askOthers is peers.Exchange.OnNewReplica. It asks for one rank after another: a rank that waits for its turn applies no events.
 func (s *sources) askOthers(ctx context.Context) {
 	for _, slot := range s.set.Slots() {
 		if slot.Feed != nil && slot.Feed.Stats().Partial {
-			one, stop := context.WithTimeout(ctx, othersTime)
+			one, stop := context.WithTimeout(ctx, othersTimeout)
 			slot.Feed.AskOthers(one)
 			stop()
 		}
@@ -121,14 +121,14 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		return nil
 	}
 	p.Start(r.router, srv.Reported)
-	p.Held, p.Came = r.sources.held, r.sources.askOthers
+	p.Held, p.OnNewReplica = r.sources.held, r.sources.askOthers
 	access, err := r.cfg.Replicas.Access.Open(r.log)
 	if err != nil {
 		return fmt.Errorf("replicas: %w", err)
 	}
 	var lines []peers.Line
 	if r.sources.nats != nil {
-		bus, err := r.sources.nats.Peers(p.own, p.Take)
+		bus, err := r.sources.nats.Peers(p.own, p.Receive)
 		if err != nil {
 			return fmt.Errorf("nats: %w", err)
 		}
@@ -148,7 +148,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 				case <-srv.Stopping():
 				case <-streams.Done():
 				}
-				p.direct.End()
+				p.direct.EndStreams()
 			})
 			all.Go(func() { p.direct.Run(streams, r.cfg.Replicas.All(r.cfg.Envoy.Sightlines), access) })
 		}

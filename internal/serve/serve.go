@@ -121,13 +121,13 @@ type running struct {
 	fleet   *fleet.Fleet
 	audit   *audit.Auditor // nil: off
 	probe   *probe.Prober  // nil: off
-	nurse   *vitals.Nurse
+	poller  *vitals.Poller
 	router  *router.Router
 	report  *report.Totals
 	roster  *extproc.Roster
 	sources *sources
 	peers   *replicas
-	gate    *gate
+	gate    *readyGate
 	done    chan error // a listener's failure, or the end of a graceful stop
 }
 
@@ -145,11 +145,11 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, decisions)
-	if r.sources, err = startSources(ctx, &s.now, r.nurse, r.peers, r.members()); err != nil {
+	if r.sources, err = startSources(ctx, &s.now, r.poller, r.peers, r.members()); err != nil {
 		return err
 	}
 	defer r.sources.close()
-	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now(), ctx: stopped}
+	r.gate = &readyGate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now(), ctx: stopped}
 	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate, build.Metric())
 	tracer, err := r.startTracing(build.Version)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
 			Verdict: func(id string, v audit.Verdict) { r.router.Audited(id, v) },
 			Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
-				r.sources.set.Learn(slot, engineHash, locals)
+				r.sources.set.LearnParent(slot, engineHash, locals)
 			}})
 		go r.audit.Run(ctx)
 	}
@@ -206,13 +206,13 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		r.probe = probe.New(probe.Options{As: s.as, Log: s.log, Metrics: r.metrics})
 		go r.probe.Run(ctx)
 	}
-	r.nurse = vitals.New(vitals.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
-		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
+	r.poller = vitals.New(vitals.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
+		ProcessRestarted: func(w *fleet.Worker, was time.Time) { r.sources.set.ProcessRestarted(w, was) }})
 	left, mode := s.cfg.LeftAlone()
 	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
-	r.router = router.New(router.Options{NoRoom: r.noRoom, Left: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
+	r.router = router.New(router.Options{NoRoom: r.noRoom, UnsteeredShare: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
@@ -245,7 +245,7 @@ func (r *running) startTracing(version string) (*trace.Tracer, error) {
 		return nil, nil
 	}
 	t, err := trace.Start(trace.Options{Endpoint: c.Endpoint, Insecure: c.Insecure, Sample: c.Sample, Version: version,
-		Told: r.router.Decision, Log: r.log, Metrics: r.metrics})
+		Recent: r.router.Decision, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, fmt.Errorf("tracing.endpoint: %w", err)
 	}
@@ -262,7 +262,7 @@ func (r *running) members() members.Options {
 		Forget: func(worker string) {
 			r.audit.Forget(worker)
 			r.router.Forget(worker)
-			r.nurse.Forget(worker)
+			r.poller.Forget(worker)
 		}}
 }
 
@@ -320,9 +320,9 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		return nil, fmt.Errorf("admin_tls: %w", err)
 	}
 	web.Handler = admin.Handler(ctx, admin.State{
-		Access:  admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
-		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.hooks().heard,
+		Access:      admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
+		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
+		Version:     version, Reload: reloads.reload, Configuration: reloads.status, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

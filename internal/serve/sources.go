@@ -26,33 +26,33 @@ const snapshotsAtOnce = 8
 // listen sets how the events of one slot come; it returns false if the worker sends none. drain is shared by all its ranks.
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
-	o.BlockSize, o.OtherSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
+	o.BlockSize, o.OnOtherBlockSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
 	o.UnknownKey = unknownKey(s.log.With(zap.String("worker", slot.Worker.Name), zap.Int("rank", rank)))
 	switch {
 	case wc.Events.HTTP != "":
-		hearDrain(o, drain, rank, s.keep)
+		readDrain(o, drain, rank, s.keep)
 	case wc.Events.ZMQ != "":
-		slot.Early = class.Rules().StoredEarly && wc.Events.Load == ""
+		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
-		if err = hearSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc)); wc.Events.Replay != "" {
-			s.peers.backfill(o, slot.Worker.Known, slot.Rank, s.log)
+		if err = readSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc)); wc.Events.Replay != "" {
+			s.peers.backfill(o, slot.Worker.StableName, slot.Rank, s.log)
 		}
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc), idleTime
-		o.Source, err = s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
-		s.peers.backfill(o, slot.Worker.Known, slot.Rank, s.log)
+		o.Source, err = s.lookupSource(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
+		s.peers.backfill(o, slot.Worker.StableName, slot.Rank, s.log)
 	case wc.Events.NATS:
 		// A message that the stream accepts while the consumer starts may not reach it (nats-server 2.15), so it is requested
 		// after idleTime.
-		o.Source, o.Decoder, o.Turns, o.Idle = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns, idleTime
+		o.Source, o.Decoder, o.ReplaySlots, o.Idle = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns, idleTime
 	default:
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// hearDrain reads a rank's events from TensorRT-LLM's HTTP server.
-func hearDrain(o *stream.Options, drain *trtllm.Drain, rank int, keep bool) {
+// readDrain reads a rank's events from TensorRT-LLM's HTTP server.
+func readDrain(o *stream.Options, drain *trtllm.Drain, rank int, keep bool) {
 	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Rank: rank, BlockSize: o.BlockSize, Keep: keep}
 }
 
@@ -65,8 +65,8 @@ func publisherOf(wc *config.Worker, addr netip.AddrPort) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// hearSockets reads a rank's events from its ZeroMQ sockets.
-func hearSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int, d stream.Decoder) (err error) {
+// readSockets reads a rank's events from its ZeroMQ sockets.
+func readSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int, d stream.Decoder) (err error) {
 	host := ""
 	if e.Bind {
 		host = "0.0.0.0"
@@ -92,7 +92,7 @@ const idleTime = 10 * time.Second
 // from them how SGLang's workers name pictures.
 func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
-	d := rules.Decoding{Keep: s.keep, Standalone: wc.Events.Load != ""}
+	d := rules.Decoding{KeepTokens: s.keep, Standalone: wc.Events.Load != ""}
 	d.Pad = func(pad uint64) {
 		models := s.now.Load().models
 		for i := range models {
@@ -131,12 +131,12 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	for _, f := range list {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
-			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate}
+			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.OutReason(now), Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate}
 		if f.EventAge != nil {
 			r.EventAge = f.EventAge(now).Seconds()
 		}
-		if others, usage, age, ok := f.Told(now); ok {
-			r.Told = &admin.Told{Others: others, Age: age.Round(100 * time.Millisecond).String()}
+		if others, usage, age, ok := f.CurrentReport(now); ok {
+			r.Told = &admin.LoadReport{Others: others, Age: age.Round(100 * time.Millisecond).String()}
 			if usage >= 0 {
 				r.Told.Usage = &usage
 			}

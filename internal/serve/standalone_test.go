@@ -19,7 +19,7 @@ func TestLoadIsHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
-	go hearLoad(t.Context(), "tcp://"+pub.Addr().String(), w.Slots[0], zap.NewNop())
+	go readLoadMessages(t.Context(), "tcp://"+pub.Addr().String(), w.Slots[0], zap.NewNop())
 	until := func(what string, ok func(l fleet.Load) bool) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); !ok(w.Slots[0].Load(time.Now())); time.Sleep(time.Millisecond) {

@@ -35,14 +35,14 @@ type sources struct {
 	nats    *bus.Link              // nil: none is used
 	refused *prometheus.CounterVec // by purpose of the NATS connection
 	turns   chan struct{}          // limits the agents' snapshots in memory
-	nurse   *vitals.Nurse
+	poller  *vitals.Poller
 	as      *secure.Client // TLS settings and key for workers, or nil
 	peers   *replicas      // to ask for what a worker cannot replay any more; nil: none
 	set     *members.Set
 	longest atomic.Int64 // longest lifetime of a prediction so far, in ns
 
 	mu        sync.Mutex
-	followers []*follower
+	followers []*runningFinder
 	numbers   int // number of finders so far
 
 	ctx     context.Context // of the finders and watches
@@ -55,26 +55,26 @@ type finder interface {
 	Follow(ctx context.Context, found func([]discover.Endpoint))
 }
 
-// follower is a running finder.
-type follower struct {
-	number int
-	looks  string // what it looks for, as a key; "": a Dynamo component
-	finder finder
-	stop   context.CancelFunc
-	again  func() // reports the last findings again
-	told   atomic.Bool
+// runningFinder is a running finder.
+type runningFinder struct {
+	number   int
+	key      string // what it looks for, as a key; "": a Dynamo component
+	finder   finder
+	stop     context.CancelFunc
+	repeat   func() // reports the last findings again
+	reported atomic.Bool
 
-	mu    sync.Mutex
-	like  config.Worker // configuration of its workers
-	found []discover.Endpoint
-	gone  bool
+	mu     sync.Mutex
+	worker config.Worker // configuration of its workers
+	found  []discover.Endpoint
+	gone   bool
 }
 
 // startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
 // must close the sources.
-func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals.Nurse, peers *replicas, o members.Options) (s *sources, err error) {
+func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals.Poller, peers *replicas, o members.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
-	s = &sources{now: now, nurse: nurse, peers: peers, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
+	s = &sources{now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	if s.as, err = cfg.WorkerAccess.Open(o.Log); err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)
@@ -113,14 +113,14 @@ func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals
 
 // follow applies the current configuration to the workers; wanted are its finders. Finders that look for the same as before
 // continue, and their last findings are reported again.
-func (s *sources) follow(wanted []*follower) {
+func (s *sources) follow(wanted []*runningFinder) {
 	cfg := &s.now.Load().cfg
 	s.longest.Store(max(s.longest.Load(), int64(router.LongestPrediction(cfg.Index.PredictedTTL))))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var stay, fresh []*follower
+	var stay, fresh []*runningFinder
 	for _, w := range wanted {
-		at := slices.IndexFunc(s.followers, func(f *follower) bool { return f.looks == w.looks })
+		at := slices.IndexFunc(s.followers, func(f *runningFinder) bool { return f.key == w.key })
 		if at < 0 {
 			fresh = append(fresh, w)
 			continue
@@ -128,13 +128,13 @@ func (s *sources) follow(wanted []*follower) {
 		old := s.followers[at]
 		s.followers = slices.Delete(s.followers, at, at+1)
 		old.mu.Lock()
-		old.like = w.like
+		old.worker = w.worker
 		old.mu.Unlock()
 		stay = append(stay, old)
 	}
 	var gone []int
 	for _, f := range s.followers {
-		if f.looks == "" {
+		if f.key == "" {
 			stay = append(stay, f)
 			continue
 		}
@@ -146,8 +146,8 @@ func (s *sources) follow(wanted []*follower) {
 	}
 	s.set.Update(0, s.configured(cfg), gone...)
 	for _, f := range stay {
-		if f.told.Load() {
-			f.again()
+		if f.reported.Load() {
+			f.repeat()
 		}
 	}
 	for _, f := range fresh {
@@ -156,19 +156,19 @@ func (s *sources) follow(wanted []*follower) {
 	s.followers = append(stay, fresh...)
 }
 
-// start starts a follower.
-func (s *sources) start(f *follower) {
+// start starts a finder.
+func (s *sources) start(f *runningFinder) {
 	ctx, stop := context.WithCancel(s.ctx)
 	s.numbers++
 	f.number, f.stop = s.numbers, stop
 	tell := func() {
 		specs := make([]members.Spec, len(f.found))
 		for i, e := range f.found {
-			specs[i] = s.spec(&f.like, e)
+			specs[i] = s.spec(&f.worker, e)
 		}
 		s.update(f, specs)
 	}
-	f.again = func() {
+	f.repeat = func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		tell()
@@ -185,12 +185,12 @@ func (s *sources) start(f *follower) {
 	})
 }
 
-// silent returns how many of the finders have not reported yet.
-func (s *sources) silent() (silent, all int) {
+// unreported returns how many of the finders have not reported yet.
+func (s *sources) unreported() (silent, all int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.followers {
-		if !f.told.Load() {
+		if !f.reported.Load() {
 			silent++
 		}
 	}
@@ -217,7 +217,7 @@ func (s *sources) configured(cfg *config.Config) (list []members.Spec) {
 }
 
 // wantedFinders returns the finders of a configuration, not started yet.
-func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*follower, err error) {
+func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*runningFinder, err error) {
 	for i := range cfg.Workers {
 		wc := &cfg.Workers[i]
 		_, host, port, err := config.SplitAddr(wc.Addr)
@@ -225,7 +225,7 @@ func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*follower, err e
 			return nil, fmt.Errorf("workers[%d]: %w", i, err)
 		}
 		if host != "" {
-			list = append(list, &follower{looks: wc.Addr, like: *wc, finder: &discover.DNS{Host: host, Port: port, Log: log}})
+			list = append(list, &runningFinder{key: wc.Addr, worker: *wc, finder: &discover.DNS{Host: host, Port: port, Log: log}})
 		}
 	}
 	api, namespace := discover.InCluster()
@@ -239,7 +239,7 @@ func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*follower, err e
 		}
 		looks := fmt.Sprintf("%+v", f)
 		f.Log = log
-		list = append(list, &follower{looks: looks, like: g.Worker, finder: &f})
+		list = append(list, &runningFinder{key: looks, worker: g.Worker, finder: &f})
 	}
 	return list, nil
 }
@@ -259,45 +259,47 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	role, _ := fleet.RoleOf(wc.Role) // the configuration is checked; an unknown label is no role
 	class, _ := s.now.Load().cfg.ClassOf(&wc)
 	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks, s.as)
-	away := s.now.Load().cfg.Zones.Away(cmp.Or(wc.Zone, e.Zone))
+	away := s.now.Load().cfg.Zones.DelayTo(cmp.Or(wc.Zone, e.Zone))
 	type worker struct { // another pod at a reused address is another worker
 		addr netip.AddrPort
 		pod  string
 		role fleet.Role
 		away time.Duration
 		config.Worker
-		heard
+		feedSettings
 	}
-	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, heardOf(&class)}, Name: wc.Name, Known: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
-		Role: role, Away: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate, OffloadRate: class.OffloadRate, Copies: class.Rules().CountsCopies,
+	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, feedSettingsOf(&class)}, Name: wc.Name, StableName: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
+		Role: role, ZoneDelay: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate, OffloadRate: class.OffloadRate, CountsCopies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}
 	spec.WhileMember = func(ctx context.Context, w *fleet.Worker) {
 		if wc.Events.Load == "" {
-			s.nurse.Watch(ctx, w, class.Rules(), true)
+			s.poller.Watch(ctx, w, class.Rules(), true)
 			return
 		}
 		var both sync.WaitGroup
-		both.Go(func() { s.nurse.Watch(ctx, w, class.Rules(), false) })
-		hearLoad(ctx, wc.Events.Load, w.Slots[0], s.log)
+		both.Go(func() { s.poller.Watch(ctx, w, class.Rules(), false) })
+		readLoadMessages(ctx, wc.Events.Load, w.Slots[0], s.log)
 		both.Wait()
 	}
 	return spec
 }
 
-// heard is the part of a class that its workers' feeds depend on: if it changes, the worker is replaced.
-type heard struct {
+// feedSettings is the part of a class that its workers' feeds depend on: if it changes, the worker is replaced.
+type feedSettings struct {
 	engine, version string
 	blockSize       int
 }
 
-func heardOf(c *config.Class) heard { return heard{c.Engine, c.EngineVersion, c.BlockSize} }
+func feedSettingsOf(c *config.Class) feedSettings {
+	return feedSettings{c.Engine, c.EngineVersion, c.BlockSize}
+}
 
 // update sets the workers of one finder to what it found.
-func (s *sources) update(f *follower, found []members.Spec) {
+func (s *sources) update(f *runningFinder, found []members.Spec) {
 	s.set.Update(f.number, found)
-	f.told.Store(true)
+	f.reported.Store(true)
 }
 
 func (s *sources) close() {

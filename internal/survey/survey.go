@@ -81,7 +81,7 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		f.Lacks("version", errors.New("/version names no release such as 0.32.0"))
 		return nil
 	}
-	f.Version = rules.Plain(release.Version)
+	f.Version = rules.CleanText(release.Version)
 	return nil
 }
 
@@ -107,9 +107,9 @@ func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	if len(list.Data) == 0 {
 		return errors.New("GET /v1/models: it serves no model (yet)")
 	}
-	f.Owner, f.Simulated = rules.Plain(list.Data[0].Owner), header.Get("Server") == simulatedServer
+	f.Owner, f.Simulated = rules.CleanText(list.Data[0].Owner), header.Get("Server") == simulatedServer
 	for _, m := range list.Data[:min(len(list.Data), maxServed)] {
-		one := rules.Served{ID: rules.Plain(m.ID), Root: rules.Plain(m.Root), Parent: rules.Plain(m.Parent), MaxLen: rules.Count(m.MaxLen)}
+		one := rules.Served{ID: rules.CleanText(m.ID), Root: rules.CleanText(m.Root), Parent: rules.CleanText(m.Parent), MaxLen: rules.CleanCount(m.MaxLen)}
 		if one.ID == "" {
 			f.Lacks("served", errors.New("a model's name is empty, longer than a kilobyte or not printable"))
 			continue
@@ -119,7 +119,7 @@ func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
 			f.MaxModelLen = cmp.Or(f.MaxModelLen, one.MaxLen)
 		}
 	}
-	if len(f.Served) > 0 && engine.RulesOf(engine.ByOwner(f.Owner), "").TellsSettings {
+	if len(f.Served) > 0 && engine.RulesOf(engine.ByOwner(f.Owner), "").ReportsSettings {
 		f.EngineModel = f.Served[0].Root
 	}
 	return nil

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	mostQueued  = 2048
+	maxQueued   = 2048
 	longest     = 128             // bytes of a traceparent that is parsed; version 00 has 55
 	flushWithin = 2 * time.Second // when it closes
 )
@@ -39,7 +39,7 @@ type Options struct {
 	Insecure bool                                  // plain text; otherwise TLS with the system's authorities
 	Sample   float64                               // share of the decisions that are traced if the request came without a span, 0 to 1
 	Version  string                                // Sightline's
-	Told     func(id string) (router.Recent, bool) // looks up a decision's candidates
+	Recent   func(id string) (router.Recent, bool) // looks up a decision's candidates
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer // nil: none
 }
@@ -49,7 +49,7 @@ type Tracer struct {
 	provider *sdk.TracerProvider
 	exporter sdk.SpanExporter
 	tracer   trace.Tracer
-	told     func(id string) (router.Recent, bool)
+	recent   func(id string) (router.Recent, bool)
 	log      *zap.Logger
 }
 
@@ -66,7 +66,7 @@ type queue struct {
 }
 
 func (q queue) OnEnd(span sdk.ReadOnlySpan) {
-	if q.waiting.Add(1) > mostQueued {
+	if q.waiting.Add(1) > maxQueued {
 		q.waiting.Add(-1)
 		q.spans.WithLabelValues("dropped").Inc()
 		return
@@ -108,10 +108,10 @@ func Start(opt Options) (*Tracer, error) {
 	n := &counts{spans: promauto.With(opt.Metrics).NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "trace_spans_total",
 		Help: "Spans of decisions by outcome: sent; failed: the receiver did not accept them; dropped: 2,048 were already waiting."}, []string{"what"})}
 	provider := sdk.NewTracerProvider(
-		sdk.WithSpanProcessor(queue{sdk.NewBatchSpanProcessor(sender{exporter, n}, sdk.WithMaxQueueSize(mostQueued)), n}),
+		sdk.WithSpanProcessor(queue{sdk.NewBatchSpanProcessor(sender{exporter, n}, sdk.WithMaxQueueSize(maxQueued)), n}),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Sample))),
 		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "sightline"), attribute.String("service.version", opt.Version))))
-	return &Tracer{provider: provider, exporter: exporter, tracer: provider.Tracer("sightline"), told: opt.Told, log: log}, nil
+	return &Tracer{provider: provider, exporter: exporter, tracer: provider.Tracer("sightline"), recent: opt.Recent, log: log}, nil
 }
 
 // Decided implements extproc.Traced.
@@ -130,7 +130,7 @@ func (t *Tracer) Decided(traceparent, path string, d router.Decision, began time
 
 // candidates adds the workers that the decision considered, best first, in tokens.
 func (t *Tracer) candidates(span trace.Span, id string) {
-	told, ok := t.told(id)
+	told, ok := t.recent(id)
 	if !ok || told.Considered == 0 {
 		return
 	}

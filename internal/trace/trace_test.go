@@ -20,12 +20,12 @@ func TestSpansAreBounded(t *testing.T) {
 	defer lis.Close()
 	reg := prometheus.NewRegistry()
 	tracer, err := Start(Options{Endpoint: lis.Addr().String(), Insecure: true, Sample: 1, Log: zap.NewNop(), Metrics: reg,
-		Told: func(string) (router.Recent, bool) { return router.Recent{}, false }})
+		Recent: func(string) (router.Recent, bool) { return router.Recent{}, false }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tracer.Close()
-	const made = mostQueued + 700
+	const made = maxQueued + 700
 	for range made {
 		tracer.Decided("", "/v1/completions", router.Decision{ID: "d"}, time.Now(), 0)
 	}
@@ -33,7 +33,7 @@ func TestSpansAreBounded(t *testing.T) {
 	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != 1 {
 		t.Fatal(families, err)
 	}
-	if m := families[0].GetMetric()[0]; m.GetLabel()[0].GetValue() != "dropped" || m.GetCounter().GetValue() != made-mostQueued {
-		t.Errorf("%v, want %d dropped", m, made-mostQueued)
+	if m := families[0].GetMetric()[0]; m.GetLabel()[0].GetValue() != "dropped" || m.GetCounter().GetValue() != made-maxQueued {
+		t.Errorf("%v, want %d dropped", m, made-maxQueued)
 	}
 }

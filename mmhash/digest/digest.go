@@ -25,8 +25,8 @@ const (
 	// RoomSize is the capacity of one Fill in bytes: a multiple of the group size and of base64's quantum.
 	RoomSize = 3 * group
 
-	mostHelpers = 3
-	keptGroups  = 4096 // values whose memory is kept for the next stream: 64 MB of data
+	maxHelpers = 3
+	keptGroups = 4096 // values whose memory is kept for the next stream: 64 MB of data
 )
 
 // value is a subtree's chaining value.
@@ -77,7 +77,7 @@ type Hasher struct {
 
 // New returns a Hasher, which can hash many streams one after the other. It uses at most three cores besides its caller's.
 func New() *Hasher {
-	most := min(runtime.GOMAXPROCS(0)-1, mostHelpers)
+	most := min(runtime.GOMAXPROCS(0)-1, maxHelpers)
 	h := &Hasher{room: new(room), rooms: 1, most: int32(most), work: make(chan *room, most), done: make(chan *room, 2*most+1)}
 	h.help = func() {
 		defer h.helpers.Add(-1)

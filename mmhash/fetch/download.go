@@ -13,16 +13,16 @@ import (
 
 // exchange asks the host once, conditionally if an answer is cached, and returns the entry now valid. Errors are *Error.
 func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry, err error) {
-	h, err := f.hosts.enter(ctx, t.host)
+	h, err := f.hosts.acquire(ctx, t.host)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { h.leave(f.cfg.now(), err) }()
+	defer func() { h.release(f.cfg.now(), err) }()
 	select {
 	case f.total <- struct{}{}:
 		defer func() { <-f.total }()
 	case <-ctx.Done():
-		return nil, waited(ctx, t.host)
+		return nil, waitError(ctx, t.host)
 	}
 
 	if old != nil && (old.err != nil || old.facts.Bytes == 0) {

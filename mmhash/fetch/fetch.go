@@ -120,7 +120,7 @@ type Fetcher struct {
 	rules  atomic.Pointer[Config] // the part that Change can change
 	client *http.Client
 	urls   *lru.Cache[key, *entry]
-	bytes  *kept
+	bytes  *byteCache
 	hosts  *hosts
 	total  chan struct{}
 	used   chan struct{} // limits how many complete downloads are processed at once
@@ -154,7 +154,7 @@ func New(cfg Config) (*Fetcher, error) {
 	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), used: make(chan struct{}, runtime.GOMAXPROCS(0)), flight: map[key]*flight{},
 		hosts: newHosts(cfg.PerHost, cfg.now, cfg.NoRoom)}
 	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // fails only for a size below 1, which is checked above
-	f.bytes = keep(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
+	f.bytes = newByteCache(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.rules.Store(&f.cfg)
 	f.client, f.idle = newClient(&f.cfg, f.rules.Load)
@@ -265,12 +265,12 @@ func (f *Fetcher) start(t target, old *entry) (*flight, error) {
 	fl := &flight{done: make(chan struct{})}
 	f.flight[t.full] = fl
 	f.wg.Add(1)
-	go f.fly(t, old, fl)
+	go f.download(t, old, fl)
 	return fl, nil
 }
 
-// fly runs one download and stores its result.
-func (f *Fetcher) fly(t target, old *entry, fl *flight) {
+// download runs one download and stores its result.
+func (f *Fetcher) download(t target, old *entry, fl *flight) {
 	defer f.wg.Done()
 	ctx, cancel := context.WithTimeout(f.base, f.cfg.Timeout)
 	defer cancel()

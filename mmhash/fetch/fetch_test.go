@@ -569,11 +569,11 @@ func TestCaches(t *testing.T) {
 		t.Errorf("%d URLs kept, %d went", n, urls.Load())
 	}
 	for i := range maxHosts + all {
-		h, err := f.hosts.enter(t.Context(), fmt.Sprint(i))
+		h, err := f.hosts.acquire(t.Context(), fmt.Sprint(i))
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.leave(time.Now(), nil)
+		h.release(time.Now(), nil)
 	}
 	if n := f.hosts.all.Len(); n > maxHosts || other.Load() < all {
 		t.Errorf("%d hosts kept, %d went", n, other.Load())

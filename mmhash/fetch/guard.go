@@ -17,8 +17,8 @@ import (
 // The guard checks addresses where connections are made: after DNS, before the first packet, for every redirect. A name that first
 // resolves to a public address and later to a private one gains nothing.
 
-// never holds the addresses of cloud metadata services and host agents. They hand out credentials, so no allow-list permits them.
-var never = []netip.Prefix{
+// neverAllowed holds the addresses of cloud metadata services and host agents. They hand out credentials, so no allow-list permits them.
+var neverAllowed = []netip.Prefix{
 	netip.MustParsePrefix("169.254.169.254/32"), // most clouds
 	netip.MustParsePrefix("169.254.170.2/32"),   // AWS tasks
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure host agent, a public address
@@ -55,7 +55,7 @@ func (g *addressGuard) check(ap netip.AddrPort) error {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 	}
 	switch {
-	case in(never):
+	case in(neverAllowed):
 		return errAddress
 	case in(g.rules().Allow):
 		return nil
@@ -79,17 +79,17 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p == nil {
 		return t.direct.RoundTrip(r)
 	}
-	if err := t.guard.written(r.URL); err != nil { // the proxy dials for us
+	if err := t.guard.checkURL(r.URL); err != nil { // the proxy dials for us
 		return nil, err
 	}
 	return t.proxied.RoundTrip(r)
 }
 
-// written checks a URL by its text: an address as the dialler would, a name only by the port. A host whose last label is a number
+// checkURL checks a URL by its text: an address as the dialler would, a name only by the port. A host whose last label is a number
 // can only be an address (there is no such top-level domain; WHATWG URL, "ends in a number"). Forms of inet_aton, such as
 // 2130706433, 0x7f.1, 0177.0.0.1 and 127.1, mean different addresses to different proxies and are refused, as are names of this
 // machine.
-func (g *addressGuard) written(u *url.URL) error {
+func (g *addressGuard) checkURL(u *url.URL) error {
 	host, err := idna.Lookup.ToASCII(u.Hostname()) // as the proxy will read it, with other digits and dots converted to ASCII
 	if err != nil {
 		host = u.Hostname()

@@ -31,11 +31,11 @@ type host struct {
 	slots   chan struct{}
 	waiting atomic.Int32
 
-	mu       sync.Mutex
-	row      int // consecutive failures
-	failures uint64
-	until    time.Time // the circuit breaker is open until then
-	probing  bool      // one request is testing whether the host has recovered
+	mu                  sync.Mutex
+	consecutiveFailures int // consecutive failures
+	failures            uint64
+	until               time.Time // the circuit breaker is open until then
+	probing             bool      // one request is testing whether the host has recovered
 }
 
 // HostState is a host's record.
@@ -51,8 +51,8 @@ func newHosts(perHost int, now func() time.Time, full func(string)) *hosts {
 	return &hosts{perHost, now, all}
 }
 
-// enter waits for one of the host's slots. The caller must call leave with the outcome.
-func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
+// acquire waits for one of the host's slots. The caller must call leave with the outcome.
+func (h *hosts) acquire(ctx context.Context, name string) (*host, error) {
 	s, ok := h.all.Get(name)
 	if !ok {
 		s = &host{slots: make(chan struct{}, h.perHost)}
@@ -74,11 +74,11 @@ func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
 	s.mu.Lock()
 	s.probing = false
 	s.mu.Unlock()
-	return nil, waited(ctx, name)
+	return nil, waitError(ctx, name)
 }
 
-// waited returns why a download never began: Close, or no slot in time.
-func waited(ctx context.Context, host string) *Error {
+// waitError returns why a download never began: Close, or no slot in time.
+func waitError(ctx context.Context, host string) *Error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return &Error{Kind: Closed, Host: host}
 	}
@@ -90,7 +90,7 @@ func (s *host) admit(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.row < openAfter:
+	case s.consecutiveFailures < openAfter:
 		return true
 	case now.Before(s.until) || s.probing:
 		return false
@@ -99,8 +99,8 @@ func (s *host) admit(now time.Time) bool {
 	return true
 }
 
-// leave frees the slot and updates the failure counter and the circuit breaker.
-func (s *host) leave(now time.Time, err error) {
+// release frees the slot and updates the failure counter and the circuit breaker.
+func (s *host) release(now time.Time, err error) {
 	<-s.slots
 	var e *Error
 	s.mu.Lock()
@@ -108,12 +108,12 @@ func (s *host) leave(now time.Time, err error) {
 	s.probing = false
 	switch {
 	case !errors.As(err, &e) || e.lasting():
-		s.row = 0
+		s.consecutiveFailures = 0
 	case e.Kind == Closed || e.Kind == Busy: // not the host's fault
 	default:
 		s.failures++
-		if s.row++; s.row >= openAfter {
-			s.until = now.Add(min(openFirst<<min(s.row-openAfter, 5), openLongest))
+		if s.consecutiveFailures++; s.consecutiveFailures >= openAfter {
+			s.until = now.Add(min(openFirst<<min(s.consecutiveFailures-openAfter, 5), openLongest))
 		}
 	}
 }
@@ -127,7 +127,7 @@ func (h *hosts) list() (out []HostState) {
 		}
 		s.mu.Lock()
 		if s.failures > 0 {
-			out = append(out, HostState{name, s.failures, s.row, s.row >= openAfter && now.Before(s.until)})
+			out = append(out, HostState{name, s.failures, s.consecutiveFailures, s.consecutiveFailures >= openAfter && now.Before(s.until)})
 		}
 		s.mu.Unlock()
 	}

@@ -10,7 +10,7 @@ import (
 // larger than the cache evicts nothing.
 func TestKept(t *testing.T) {
 	gone := 0
-	k := keep(3*weight(make([]byte, 100)), func() { gone++ })
+	k := newByteCache(3*weight(make([]byte, 100)), func() { gone++ })
 	id := func(n byte) (id mmhash.ContentID) { id[0] = n; return id }
 	for _, n := range []byte{1, 2, 3, 3} {
 		k.add(id(n), make([]byte, 100))

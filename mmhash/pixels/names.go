@@ -20,9 +20,9 @@ type Names struct {
 	full     func()
 
 	mu    sync.Mutex
-	known map[asked]bool // queued, or being decoded
-	bytes int64          // of their files
-	jobs  chan job       // has capacity for all in known
+	known map[nameRequest]bool // queued, or being decoded
+	bytes int64                // of their files
+	jobs  chan job             // has capacity for all in known
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -35,8 +35,8 @@ type Form struct {
 	Of  func(*RGB) string // of the decoded picture
 }
 
-// asked is a requested name.
-type asked struct {
+// nameRequest is a requested name.
+type nameRequest struct {
 	id   mmhash.ContentID
 	form [32]byte
 }
@@ -56,7 +56,7 @@ const (
 // caller must Close it.
 func NewNames(store *mmhash.Store, panicked func(error), full func()) *Names {
 	p := &Names{store: store, decode: Decode, panicked: panicked, full: full,
-		known: map[asked]bool{}, jobs: make(chan job, maxWaiting), done: make(chan struct{})}
+		known: map[nameRequest]bool{}, jobs: make(chan job, maxWaiting), done: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	go p.run()
 	return p
@@ -77,12 +77,12 @@ func (p *Names) Get(id mmhash.ContentID, form Form) (n string, known bool) {
 // Want queues the computation of the name of a picture of size bytes. It copies the file, unless src is one in memory, and only if
 // there is room for it.
 func (p *Names) Want(src mmhash.Source, id mmhash.ContentID, size int64, form Form) {
-	if !p.reserve(asked{id, form.Key}, size) {
+	if !p.reserve(nameRequest{id, form.Key}, size) {
 		return
 	}
 	file, err := src.Decode(size)
 	if err != nil || int64(len(file)) != size {
-		p.release(asked{id, form.Key}, size)
+		p.release(nameRequest{id, form.Key}, size)
 		return
 	}
 	p.jobs <- job{file, id, form}
@@ -95,7 +95,7 @@ func (p *Names) Now(src mmhash.Source, id mmhash.ContentID, size int64, form For
 	}
 }
 
-func (p *Names) reserve(a asked, size int64) bool {
+func (p *Names) reserve(a nameRequest, size int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.known[a] {
@@ -110,7 +110,7 @@ func (p *Names) reserve(a asked, size int64) bool {
 	return true
 }
 
-func (p *Names) release(a asked, size int64) {
+func (p *Names) release(a nameRequest, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.known, a)
@@ -127,7 +127,7 @@ func (p *Names) run() {
 			if err := guard.Call(func() error { p.compute(j); return nil }); err != nil {
 				p.panicked(err)
 			}
-			p.release(asked{j.id, j.form.Key}, int64(len(j.file)))
+			p.release(nameRequest{j.id, j.form.Key}, int64(len(j.file)))
 			select {
 			case <-time.After(time.Since(start)):
 			case <-p.ctx.Done():

@@ -43,8 +43,8 @@ type limits struct {
 	memory int64 // bytes that the decoder may allocate at once, including the result
 }
 
-// usual is enough for a 32-megapixel progressive photograph with halved chroma.
-var usual = limits{pixels: 32 << 20, memory: 256 << 20}
+// defaultLimits is enough for a 32-megapixel progressive photograph with halved chroma.
+var defaultLimits = limits{pixels: 32 << 20, memory: 256 << 20}
 
 // Decode decodes the file's first picture. RGBA pictures are pasted on opaque white, all others are converted as by Pillow's
 // convert("RGB"), which drops transparency (TensorRT-LLM's rule, and vLLM's); EXIF orientation is not obeyed. Errors are
@@ -52,7 +52,7 @@ var usual = limits{pixels: 32 << 20, memory: 256 << 20}
 //
 // Cost on one core: a 1080p JPEG of 0.5 MB 23 ms, progressive 43 ms (Pillow 15 and 27 in the same run), a 1080p PNG of
 // 4 MB about 100 ms; memory three bytes a pixel with sequential JPEG, up to nine with progressive, up to 15 with PNG.
-func Decode(file []byte) (*RGB, error) { return decode(file, usual) }
+func Decode(file []byte) (*RGB, error) { return decode(file, defaultLimits) }
 
 func decode(file []byte, lim limits) (*RGB, error) {
 	info, colours, err := inspect(file)

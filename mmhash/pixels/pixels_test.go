@@ -143,45 +143,45 @@ func TestRefusals(t *testing.T) {
 		lim  limits
 		kind header.Kind
 	}{
-		{"empty", nil, usual, header.NotAnImage},
-		{"text", []byte("<html>no picture at all</html>"), usual, header.NotAnImage},
-		{"cut in the data", jpg[:len(jpg)-20], usual, header.Truncated},
-		{"cut before the end marker", jpg[:len(jpg)-2], usual, header.Truncated},
-		{"progressive, cut before the end marker", prog[:len(prog)-2], usual, header.Truncated},
-		{"cut in a table", jpg[:60], usual, header.Truncated},
-		{"last scans missing", append(bytes.Clone(prog[:bytes.Index(prog, []byte{0xFF, 0xDA})+300]), 0xFF, 0xD9), usual, header.Truncated},
-		{"claims 65500 × 65500", sized(jpg, 0xC0, 65500, 65500), usual, header.TooManyPixels},
-		{"claims 5000 × 5000", sized(jpg, 0xC0, 5000, 5000), usual, header.Truncated},
-		{"progressive, claims 5000 × 5000", sized(prog, 0xC2, 5000, 5000), usual, header.Truncated},
-		{"pixels over the limit", jpg, limits{65*63 - 1, usual.memory}, header.TooManyPixels},
-		{"pixels at the limit", jpg, limits{65 * 63, usual.memory}, 0},
-		{"memory over the limit", prog, limits{usual.pixels, 20_000}, header.TooManyPixels},
-		{"PNG memory over the limit", png, limits{usual.pixels, 1000}, header.TooManyPixels},
-		{"arithmetic coding", files["jpg/232_c_arith_100x75.jpg"], usual, header.Unsupported},
-		{"12 bits", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+4] = 12; return b }), usual, header.Malformed},
-		{"lossless", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+1] = 0xC3; return b }), usual, header.Unsupported},
-		{"sampling that does not divide", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+11] = 0x32; b[sof(b, 0xC0)+14] = 0x21; return b }), usual, header.Malformed},
+		{"empty", nil, defaultLimits, header.NotAnImage},
+		{"text", []byte("<html>no picture at all</html>"), defaultLimits, header.NotAnImage},
+		{"cut in the data", jpg[:len(jpg)-20], defaultLimits, header.Truncated},
+		{"cut before the end marker", jpg[:len(jpg)-2], defaultLimits, header.Truncated},
+		{"progressive, cut before the end marker", prog[:len(prog)-2], defaultLimits, header.Truncated},
+		{"cut in a table", jpg[:60], defaultLimits, header.Truncated},
+		{"last scans missing", append(bytes.Clone(prog[:bytes.Index(prog, []byte{0xFF, 0xDA})+300]), 0xFF, 0xD9), defaultLimits, header.Truncated},
+		{"claims 65500 × 65500", sized(jpg, 0xC0, 65500, 65500), defaultLimits, header.TooManyPixels},
+		{"claims 5000 × 5000", sized(jpg, 0xC0, 5000, 5000), defaultLimits, header.Truncated},
+		{"progressive, claims 5000 × 5000", sized(prog, 0xC2, 5000, 5000), defaultLimits, header.Truncated},
+		{"pixels over the limit", jpg, limits{65*63 - 1, defaultLimits.memory}, header.TooManyPixels},
+		{"pixels at the limit", jpg, limits{65 * 63, defaultLimits.memory}, 0},
+		{"memory over the limit", prog, limits{defaultLimits.pixels, 20_000}, header.TooManyPixels},
+		{"PNG memory over the limit", png, limits{defaultLimits.pixels, 1000}, header.TooManyPixels},
+		{"arithmetic coding", files["jpg/232_c_arith_100x75.jpg"], defaultLimits, header.Unsupported},
+		{"12 bits", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+4] = 12; return b }), defaultLimits, header.Malformed},
+		{"lossless", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+1] = 0xC3; return b }), defaultLimits, header.Unsupported},
+		{"sampling that does not divide", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+11] = 0x32; b[sof(b, 0xC0)+14] = 0x21; return b }), defaultLimits, header.Malformed},
 		{"no restart markers where promised", edit(jpg, func(b []byte) []byte {
 			at := scan(b)
 			return append(append(bytes.Clone(b[:at]), 0xFF, 0xDD, 0, 4, 0, 2), b[at:]...)
-		}), usual, header.Malformed},
+		}), defaultLimits, header.Malformed},
 		{"coefficients out of range", edit(jpg, func(b []byte) []byte {
 			at := bytes.Index(b, []byte{0xFF, 0xDB}) // 16-bit factors of 65535
 			n := int(binary.BigEndian.Uint16(b[at+2:]))
 			table := append([]byte{0xFF, 0xDB, 0, 131, 0x10}, bytes.Repeat([]byte{255}, 128)...)
 			return append(append(bytes.Clone(b[:at]), table...), b[at+2+n:]...)
-		}), usual, header.Malformed},
+		}), defaultLimits, header.Malformed},
 		{"DC scan alone", func() []byte { // libjpeg smooths these
 			second := bytes.Index(prog, []byte{0xFF, 0xDA})
 			next := second + 2 + bytes.Index(prog[second+2:], []byte{0xFF, 0xC4})
 			return append(bytes.Clone(prog[:next]), 0xFF, 0xD9)
-		}(), usual, header.Unsupported},
+		}(), defaultLimits, header.Unsupported},
 		{"PNG that claims 20000 × 1500", edit(png, func(b []byte) []byte {
 			binary.BigEndian.PutUint32(b[16:], 20000)
 			binary.BigEndian.PutUint32(b[20:], 1500)
 			return sealed(b)
-		}), usual, header.Truncated},
-		{"PNG cut", png[:len(png)-30], usual, header.Malformed},
+		}), defaultLimits, header.Truncated},
+		{"PNG cut", png[:len(png)-30], defaultLimits, header.Malformed},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

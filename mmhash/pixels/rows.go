@@ -36,18 +36,18 @@ func (p *painter) row(d *jpeg, y int, dst []byte) {
 		yccRow(dst, a[:n], b, c)
 		if d.colours == ycck { // YCC is the complement of CMY
 			for x := range n {
-				paper(dst[3*x:], 255-dst[3*x], 255-dst[3*x+1], 255-dst[3*x+2], k[x])
+				cmykToRGB(dst[3*x:], 255-dst[3*x], 255-dst[3*x+1], 255-dst[3*x+2], k[x])
 			}
 		}
 	case cmyk:
 		for x := range n {
-			paper(dst[3*x:], a[x], b[x], c[x], k[x])
+			cmykToRGB(dst[3*x:], a[x], b[x], c[x], k[x])
 		}
 	}
 }
 
-// paper is Pillow's CMYK → RGB conversion of libjpeg's values, which Pillow treats as inverted.
-func paper(dst []byte, c, m, y, k byte) {
+// cmykToRGB is Pillow's CMYK → RGB conversion of libjpeg's values, which Pillow treats as inverted.
+func cmykToRGB(dst []byte, c, m, y, k byte) {
 	_ = dst[2]
 	dst[0], dst[1], dst[2] = k-div255(uint32(255-c)*uint32(k)), k-div255(uint32(255-m)*uint32(k)), k-div255(uint32(255-y)*uint32(k))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// passOn is open's code for a picture that another replica holds.
-const passOn = 0
+// codeForward is open's code for a picture that another replica holds.
+const codeForward = 0
 
 // newPeer returns a client for other replicas: no proxy, no redirects.
 func newPeer(as *secure.Client) http.Client {
@@ -21,9 +21,9 @@ func newPeer(as *secure.Client) http.Client {
 	}), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// pass forwards a request to the replica that the URL names. The signature covers the name, so only a replica can have chosen it.
+// forward forwards a request to the replica that the URL names. The signature covers the name, so only a replica can have chosen it.
 // That replica serves the picture or answers 404; it forwards nothing.
-func (r *Relay) pass(w http.ResponseWriter, q *http.Request) {
+func (r *Relay) forward(w http.ResponseWriter, q *http.Request) {
 	link := "http://" + q.URL.Query().Get("h") + "/" + path.Base(q.URL.Path) + "?" + q.URL.RawQuery
 	ask, err := http.NewRequestWithContext(q.Context(), q.Method, link, nil)
 	if err != nil {

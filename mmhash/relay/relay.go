@@ -204,8 +204,8 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	file, id, code := r.open(q)
-	if code == passOn {
-		r.pass(w, q)
+	if code == codeForward {
+		r.forward(w, q)
 		return
 	}
 	h := w.Header()
@@ -247,7 +247,7 @@ func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code in
 	e, held := r.held[id]
 	if home != r.cfg.Self { // whether it is held here or not: there the picture waits for its worker
 		r.stats.Passed++
-		return nil, id, passOn
+		return nil, id, codeForward
 	}
 	if !held {
 		r.stats.Gone++

@@ -129,12 +129,12 @@ func spread(frames, n int, round func(float64) float64) []int {
 
 const (
 	mostFrames = 768 // of Qwen's loaders
-	mostFPS    = 30
+	maxFPS     = 30
 )
 
 // sampleQwen3 takes fps (2) of each second, 4 to 768 in all, spread over the file.
 func sampleQwen3(f File, options map[string]float64) []int {
-	return qwen3Frames(f, min(option(options, "fps", 2), mostFPS), int(option(options, "min_frames", 4)),
+	return qwen3Frames(f, min(option(options, "fps", 2), maxFPS), int(option(options, "min_frames", 4)),
 		min(int(option(options, "max_frames", mostFrames)), mostFrames))
 }
 
@@ -151,7 +151,7 @@ func qwen3Frames(f File, fps float64, least, most int) []int {
 func sampleQwen2(f File, options map[string]float64) []int {
 	total := float64(f.Frames)
 	most := math.Floor(min(option(options, "max_frames", mostFrames), mostFrames, total)/2) * 2
-	n := total / f.FPS * min(option(options, "fps", 2), mostFPS)
+	n := total / f.FPS * min(option(options, "fps", 2), maxFPS)
 	n = min(max(n, option(options, "min_frames", 4)), most, total)
 	n = math.Floor(n/2) * 2
 	if n < 1 {

@@ -72,23 +72,23 @@ type Auditor struct {
 	blocks int
 	recent []Finding // oldest first
 
-	judging sync.Mutex // held by judge; guards matches
+	judgeMu sync.Mutex // held by judge; guards matches
 	matches indexer.Matches
 
-	verdicts *prometheus.CounterVec
-	strays   prometheus.Counter
-	learned  prometheus.Counter
-	named    prometheus.Counter
+	verdicts     *prometheus.CounterVec
+	unattributed prometheus.Counter
+	learnedNames prometheus.Counter
+	namedEvents  prometheus.Counter
 }
 
 type slot struct {
 	open   []*request    // oldest first
 	events atomic.Uint64 // stored events seen
 
-	comparing sync.Mutex
-	names     bool       // events name the sessions that we gave
-	compared  []*request // with the current event
-	hanging   []*request // the part of compared that the event may extend after an unknown parent
+	compareMu          sync.Mutex
+	namesSessions      bool       // events name the sessions that we gave
+	compared           []*request // with the current event
+	afterUnknownParent []*request // the part of compared that the event may extend after an unknown parent
 }
 
 // Expectation is a routed request and what its worker should store.
@@ -118,14 +118,14 @@ func New(o Options) *Auditor {
 	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
 		Help: "Ended requests by how what their worker stored compares with the prediction: equal; block_size, token, span, media_name, keys, block (what differs first); nothing (no events at all); unattributed (no event could be matched to the request)."}, []string{"model", "worker", "verdict"})
-	a.strays = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
+	a.unattributed = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
 		Help: "Stored events that several open requests could have caused; they give no verdict."})
-	a.named = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
+	a.namedEvents = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
 		Help: "Stored events that carried the session id that Sightline gave to an open request."})
-	a.learned = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
+	a.learnedNames = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
 		Help: "Media hashes learned from events because they cannot be computed; a hash is used after two events agree."})
 	if o.Metrics != nil {
-		o.Metrics.MustRegister(a.verdicts, a.strays, a.named, a.learned)
+		o.Metrics.MustRegister(a.verdicts, a.unattributed, a.namedEvents, a.learnedNames)
 	}
 	return a
 }
@@ -136,7 +136,7 @@ func (a *Auditor) Expect(e Expectation) {
 		return // nothing to store
 	}
 	e.Session = strings.Clone(e.Session) // it may point into the request
-	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1, found: -1}
+	x := &request{Expectation: e, beganAt: a.o.Now(), nextPos: -1, found: -1}
 	x.Prompt = &engine.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // without its text
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,11 +147,11 @@ func (a *Auditor) Expect(e Expectation) {
 	if a.tokens+len(e.Prompt.IDs) <= openTokens {
 		x.ids = e.Prompt.IDs
 	}
-	a.put(x, e.Slot)
+	a.assign(x, e.Slot)
 }
 
-// put assigns a request to a slot.
-func (a *Auditor) put(x *request, h indexer.SlotID) {
+// assign assigns a request to a slot.
+func (a *Auditor) assign(x *request, h indexer.SlotID) {
 	s := a.slots[h]
 	if s == nil {
 		s = new(slot)
@@ -164,7 +164,7 @@ func (a *Auditor) put(x *request, h indexer.SlotID) {
 	if same := a.byID[x.ID]; same != nil {
 		a.remove(same)
 	}
-	x.Slot, x.home, x.before = h, s, s.events.Load()
+	x.Slot, x.slot, x.eventsBefore = h, s, s.events.Load()
 	s.open = append(s.open, x)
 	a.byID[x.ID] = x
 	a.tokens += len(x.ids)
@@ -172,8 +172,8 @@ func (a *Auditor) put(x *request, h indexer.SlotID) {
 }
 
 func (a *Auditor) remove(x *request) {
-	if i := slices.Index(x.home.open, x); i >= 0 {
-		x.home.open = slices.Delete(x.home.open, i, i+1)
+	if i := slices.Index(x.slot.open, x); i >= 0 {
+		x.slot.open = slices.Delete(x.slot.open, i, i+1)
 	}
 	a.tokens -= len(x.ids)
 	a.blocks -= len(x.Locals)
@@ -190,9 +190,9 @@ func (a *Auditor) Move(id string, h indexer.SlotID, worker string) {
 	if x := a.byID[id]; x != nil {
 		a.remove(x)
 		// Start over: what the first slot reported does not count for the other.
-		moved := &request{Expectation: x.Expectation, since: x.since, ids: x.ids, nextPos: -1, found: -1}
+		moved := &request{Expectation: x.Expectation, beganAt: x.beganAt, ids: x.ids, nextPos: -1, found: -1}
 		moved.Worker, moved.From = worker, 0
-		a.put(moved, h)
+		a.assign(moved, h)
 	}
 }
 
@@ -230,8 +230,8 @@ func (a *Auditor) End(id string, served bool) {
 	case x == nil:
 	case !served:
 		a.remove(x)
-	case x.over.IsZero():
-		x.over = a.o.Now()
+	case x.endedAt.IsZero():
+		x.endedAt = a.o.Now()
 		a.ended = append(a.ended, x)
 	}
 }
@@ -242,52 +242,52 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	if a == nil || e.Tier != kvevent.GPU || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
 		return
 	}
-	s := a.listening(h)
+	s := a.slotWithRequests(h)
 	if s == nil {
 		return
 	}
-	s.comparing.Lock()
-	defer s.comparing.Unlock()
-	defer func() { clear(s.compared); clear(s.hanging) }() // they refer to prompts
+	s.compareMu.Lock()
+	defer s.compareMu.Unlock()
+	defer func() { clear(s.compared); clear(s.afterUnknownParent) }() // they refer to prompts
 	if a.begin(s, h, e.Session) {
-		s.names = true
-		a.named.Inc()
+		s.namesSessions = true
+		a.namedEvents.Inc()
 	}
 	var departs []*request
 	own := false
-	s.hanging = s.hanging[:0]
+	s.afterUnknownParent = s.afterUnknownParent[:0]
 	for _, x := range s.compared {
 		switch x.compare(e) {
 		case same:
 			own = true
-			if x.hangs(e) {
-				s.hanging = append(s.hanging, x)
+			if x.followsUnknown(e) {
+				s.afterUnknownParent = append(s.afterUnknownParent, x)
 			}
 			x.parent.doubtful = x.parent.doubtful || !e.HasParent
-			a.learned.Add(float64(x.learn(x.names(e))))
-		case departed:
-			if x.Session == e.Session || e.Session == "" && !(s.names && x.Session == x.ID) {
+			a.learnedNames.Add(float64(x.learn(x.names(e))))
+		case diverged:
+			if x.Session == e.Session || e.Session == "" && !(s.namesSessions && x.Session == x.ID) {
 				departs = append(departs, x)
 			}
 		}
 	}
-	showParent(s.hanging, e)
+	recordParent(s.afterUnknownParent, e)
 	switch {
 	case own || len(departs) == 0:
 	case len(departs) > 1:
-		a.strays.Inc()
+		a.unattributed.Inc()
 	case departs[0].finding != nil:
-		departs[0].rivals++
+		departs[0].rivalEvents++
 	default:
 		x := departs[0]
-		if x.finding = x.explain(e, x.at); x.finding.Verdict == MediaName {
-			x.told = x.names(e)
+		if x.finding = x.explain(e, x.eventBlock); x.finding.Verdict == MediaName {
+			x.mediaNames = x.names(e)
 		}
 	}
 }
 
-// listening counts the event and returns the slot if it has open requests, else nil.
-func (a *Auditor) listening(h indexer.SlotID) *slot {
+// slotWithRequests counts the event and returns the slot if it has open requests, else nil.
+func (a *Auditor) slotWithRequests(h indexer.SlotID) *slot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.slots[h]
@@ -326,10 +326,10 @@ func (a *Auditor) Run(ctx context.Context) {
 
 // judge ends the requests whose grace is over.
 func (a *Auditor) judge(now time.Time) {
-	a.judging.Lock()
-	defer a.judging.Unlock()
+	a.judgeMu.Lock()
+	defer a.judgeMu.Unlock()
 	for x := a.due(now); x != nil; x = a.due(now) {
-		v, shown := a.weigh(x)
+		v, shown := a.verdictOf(x)
 		a.verdict(x, v)
 		if shown {
 			a.o.Parent(x.Slot, x.parent.engineHash, x.Locals[:x.parent.at])
@@ -338,7 +338,7 @@ func (a *Auditor) judge(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.slots {
-		for len(s.open) > 0 && now.Sub(s.open[0].since) >= patience {
+		for len(s.open) > 0 && now.Sub(s.open[0].beganAt) >= patience {
 			a.remove(s.open[0])
 		}
 	}
@@ -348,7 +348,7 @@ func (a *Auditor) judge(now time.Time) {
 func (a *Auditor) due(now time.Time) *request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.ended) > 0 && now.Sub(a.ended[0].over) >= grace {
+	for len(a.ended) > 0 && now.Sub(a.ended[0].endedAt) >= grace {
 		x := a.ended[0]
 		a.ended[0] = nil
 		if a.ended = a.ended[1:]; a.byID[x.ID] == x {
@@ -359,27 +359,27 @@ func (a *Auditor) due(now time.Time) *request {
 	return nil
 }
 
-// weigh returns a request's verdict. If the index says that the worker holds its blocks, that decides. shown: its parent was
+// verdictOf returns a request's verdict. If the index says that the worker holds its blocks, that decides. shown: its parent was
 // unknown and is to be passed to Options.Parent.
-func (a *Auditor) weigh(x *request) (_ Verdict, shown bool) {
-	x.home.comparing.Lock()
-	defer x.home.comparing.Unlock()
+func (a *Auditor) verdictOf(x *request) (_ Verdict, shown bool) {
+	x.slot.compareMu.Lock()
+	defer x.slot.compareMu.Unlock()
 	if x.held || a.holds(x) {
-		return Equal, a.shown(x)
+		return Equal, a.revealedParent(x)
 	}
-	return a.differs(x), false
+	return a.verdictOfDifference(x), false
 }
 
-// differs returns the verdict of a request whose blocks are not all held.
-func (a *Auditor) differs(x *request) Verdict {
+// verdictOfDifference returns the verdict of a request whose blocks are not all held.
+func (a *Auditor) verdictOfDifference(x *request) Verdict {
 	switch {
 	case x.otherSize != 0:
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
 		return BlockSize
-	case x.finding != nil && x.rivals == 0:
-		a.learned.Add(float64(x.learn(x.told)))
+	case x.finding != nil && x.rivalEvents == 0:
+		a.learnedNames.Add(float64(x.learn(x.mediaNames)))
 		return x.finding.Verdict
-	case x.home.events.Load() == x.before && len(x.Locals) > 0:
+	case x.slot.events.Load() == x.eventsBefore && len(x.Locals) > 0:
 		return Nothing
 	}
 	return Unattributed

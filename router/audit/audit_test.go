@@ -109,7 +109,7 @@ func (b *bench) store(parent uint64, tokens []uint32, media ...engine.Medium) (l
 	}
 	for i := range media {
 		for k := media[i].Offset / size; k*size < media[i].Offset+media[i].Length; k++ {
-			e.Media = append(e.Media, kvevent.Mention{Block: k, Offset: media[i].Offset - k*size, Paired: true, Name: []byte(media[i].Name)})
+			e.Media = append(e.Media, kvevent.MediaRef{Block: k, Offset: media[i].Offset - k*size, Paired: true, Name: []byte(media[i].Name)})
 		}
 	}
 	b.a.Stored(b.slot, &e)
@@ -128,7 +128,7 @@ func (b *bench) verdict(id string) Verdict {
 	}
 	b.a.End(id, true)
 	b.now = b.now.Add(grace)
-	v, _ := b.a.weigh(x)
+	v, _ := b.a.verdictOf(x)
 	b.a.judge(b.now)
 	if b.a.byID[id] != nil {
 		b.t.Fatalf("%s is still watched after its verdict", id)
@@ -137,7 +137,7 @@ func (b *bench) verdict(id string) Verdict {
 }
 
 func picture(offset, length int, name string) engine.Medium {
-	return engine.Medium{Modality: "image", Offset: offset, Length: length, Name: name, Named: true, Known: true}
+	return engine.Medium{Modality: "image", Offset: offset, Length: length, Name: name, HasName: true, HasFacts: true}
 }
 
 func TestVerdicts(t *testing.T) {
@@ -347,7 +347,7 @@ func TestAuditIsBounded(t *testing.T) {
 func TestKnownInPart(t *testing.T) {
 	whole := slices.Concat(ids(46, 1), slices.Repeat([]uint32{9}, 400), ids(30, 5000)) // the worker's prompt
 	unread := engine.Medium{Modality: "image", Offset: 46}
-	unnamed := engine.Medium{Modality: "image", Offset: 46, Length: 400, Known: true}
+	unnamed := engine.Medium{Modality: "image", Offset: 46, Length: 400, HasFacts: true}
 	short := unread
 	short.Offset = 5
 	differs := func(at int) []uint32 {
@@ -462,7 +462,7 @@ func FuzzStored(f *testing.F) {
 			for range e.Locals {
 				e.EngineHashes = append(e.EngineHashes, uint64(1+rnd.IntN(40)))
 			}
-			e.Media = []kvevent.Mention{{Block: rnd.IntN(9), Offset: rnd.IntN(size), Paired: rnd.IntN(2) == 0, Name: []byte("n")}}
+			e.Media = []kvevent.MediaRef{{Block: rnd.IntN(9), Offset: rnd.IntN(size), Paired: rnd.IntN(2) == 0, Name: []byte("n")}}
 			b.a.Stored(b.slot, &e)
 		}
 		b.now = b.now.Add(patience)
@@ -476,14 +476,14 @@ func TestNobodyWaitsForAComparison(t *testing.T) {
 	b := newBench(t)
 	b.expect("first", ids(64, 1))
 	first := b.a.byID["first"]
-	first.home.comparing.Lock()
+	first.slot.compareMu.Lock()
 	b.expect("second", ids(64, 500))
 	b.a.End("second", true)
 	b.a.End("first", false)
 	b.a.Move("second", b.slot, "w")
 	b.a.Findings()
 	b.a.Leave(b.slot)
-	first.home.comparing.Unlock()
+	first.slot.compareMu.Unlock()
 	if len(b.a.byID) != 0 || b.a.tokens != 0 || b.a.blocks != 0 {
 		t.Errorf("%d requests, %d tokens, %d blocks are kept of none", len(b.a.byID), b.a.tokens, b.a.blocks)
 	}
@@ -511,11 +511,11 @@ func TestSideBySide(t *testing.T) {
 				}
 				e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Tokens: prompt, Locals: locals(prompt, nil), EngineHashes: make([]uint64, 4)}
 				b.a.Stored(slot, &e)
-				x.home.comparing.Lock()
+				x.slot.compareMu.Lock()
 				if !x.held && i%5 != 0 {
 					t.Errorf("%s did not meet its event", id)
 				}
-				x.home.comparing.Unlock()
+				x.slot.compareMu.Unlock()
 				b.a.End(id, i%7 != 0)
 				b.a.judge(time.Unix(1000+int64(i%3), 0))
 			}

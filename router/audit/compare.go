@@ -11,47 +11,47 @@ import (
 // request is an open request.
 type request struct {
 	Expectation
-	since, over time.Time // over is guarded by Auditor.mu
-	home        *slot
-	before      uint64   // slot.events when it came
-	ids         []uint32 // nil if there was no room: compared by block
+	beganAt, endedAt time.Time // over is guarded by Auditor.mu
+	slot             *slot
+	eventsBefore     uint64   // slot.events when it came
+	ids              []uint32 // nil if there was no room: compared by block
 
-	next      uint64 // engine hash of the last reported block of the request
-	nextPos   int    // index of the block after it; -1: none reported yet
-	at        int    // block at which the event compared last begins
-	goesOn    bool   // that event continues after the last reported block of the request
-	parent    parent
-	found     int  // cached tokens by the engine's count; below 0: not reported. Guarded by Auditor.mu until the end
-	held      bool // all its blocks were reported, if only for a moment
-	otherSize int  // block size of an event that cannot be compared
-	finding   *Finding
-	told      []told // the request's media as named by the event of finding
-	rivals    int    // further events that departed from the request: which one is its own is not known
+	next        uint64 // engine hash of the last reported block of the request
+	nextPos     int    // index of the block after it; -1: none reported yet
+	eventBlock  int    // block at which the event compared last begins
+	continues   bool   // that event continues after the last reported block of the request
+	parent      parent
+	found       int  // cached tokens by the engine's count; below 0: not reported. Guarded by Auditor.mu until the end
+	held        bool // all its blocks were reported, if only for a moment
+	otherSize   int  // block size of an event that cannot be compared
+	finding     *Finding
+	mediaNames  []mediaName // the request's media as named by the event of finding
+	rivalEvents int         // further events that departed from the request: which one is its own is not known
 }
 
-type likeness uint8
+type relation uint8
 
 const (
-	foreign  likeness = iota // not related to the request
-	same                     // its blocks are the request's
-	departed                 // begins like the request and then differs
+	unrelated relation = iota // not related to the request
+	same                      // its blocks are the request's
+	diverged                  // begins like the request and then differs
 )
 
-// evidence is how many tokens must agree before a difference is attributed to the request: a shorter beginning is common to all
+// minAgreement is how many tokens must agree before a difference is attributed to the request: a shorter beginning is common to all
 // requests with the same template.
-const evidence = 16
+const minAgreement = 16
 
 // compare returns how an event relates to a request, and follows the request's blocks. It judges only the known part of the
 // prompt: if the prompt is exact only in part, the worker's events continue after it with media and text that cannot be compared.
-func (x *request) compare(e *kvevent.Event) likeness {
+func (x *request) compare(e *kvevent.Event) relation {
 	if e.BlockSize != x.Size {
 		x.otherSize = e.BlockSize
-		return foreign
+		return unrelated
 	}
 	p, child := x.place(e)
-	x.goesOn = p >= 0 && p == x.nextPos && e.Parent == x.next
-	if x.at = p; p < 0 {
-		return foreign
+	x.continues = p >= 0 && p == x.nextPos && e.Parent == x.next
+	if x.eventBlock = p; p < 0 {
+		return unrelated
 	}
 	n := x.blocks(e, p)
 	if n > 0 {
@@ -61,19 +61,19 @@ func (x *request) compare(e *kvevent.Event) likeness {
 		switch {
 		case n == len(e.Locals):
 			return same
-		case n > 0, child, x.agree(e, p) >= evidence:
-			return departed
+		case n > 0, child, x.agree(e, p) >= minAgreement:
+			return diverged
 		}
-		return foreign
+		return unrelated
 	}
 	if x.held = x.held || n > 0 || child; x.held && (x.Prompt.Exact || n == len(e.Locals) || p >= x.known()) {
 		return same // the rest was generated or is not known
 	}
 	switch { // after the last hashable block, tokens can still be compared
-	case n == 0 && !child && x.agree(e, p) < evidence:
-		return foreign
+	case n == 0 && !child && x.agree(e, p) < minAgreement:
+		return unrelated
 	case !x.agrees(e, p):
-		return departed
+		return diverged
 	}
 	x.held = true
 	x.next, x.nextPos = e.EngineHashes[len(e.EngineHashes)-1], p+len(e.EngineHashes)
@@ -153,7 +153,7 @@ func (x *request) explain(e *kvevent.Event, p int) *Finding {
 func (x *request) explainKeys(e *kvevent.Event, p int) *Finding {
 	for i := range e.Media {
 		m := &e.Media[i]
-		if md := x.mediumAt(m, p); md != nil && md.Named && md.Name != string(m.Name) {
+		if md := x.mediumAt(m, p); md != nil && md.HasName && md.Name != string(m.Name) {
 			return &Finding{Verdict: MediaName, Position: md.Offset}
 		}
 	}
@@ -161,7 +161,7 @@ func (x *request) explainKeys(e *kvevent.Event, p int) *Finding {
 }
 
 // mediumAt returns the request's medium that a mention in an event stands for.
-func (x *request) mediumAt(m *kvevent.Mention, p int) (found *engine.Medium) {
+func (x *request) mediumAt(m *kvevent.MediaRef, p int) (found *engine.Medium) {
 	from := (p + m.Block) * x.Size
 	for i := range x.Prompt.Media {
 		md := &x.Prompt.Media[i]
@@ -178,14 +178,14 @@ func (x *request) mediumAt(m *kvevent.Mention, p int) (found *engine.Medium) {
 	return found
 }
 
-// told is an event's name for a medium of a request.
-type told struct {
+// mediaName is an event's name for a medium of a request.
+type mediaName struct {
 	medium *engine.Medium
 	name   string
 }
 
 // learn passes on names that cannot be computed, or are computed by a doubtful rule. It returns how many.
-func (x *request) learn(names []told) (n int) {
+func (x *request) learn(names []mediaName) (n int) {
 	for _, t := range names {
 		if x.Prompts.Learn(t.medium, t.name) {
 			n++
@@ -195,8 +195,8 @@ func (x *request) learn(names []told) (n int) {
 }
 
 // names returns an event's names for the request's media, if its tokens are the request's.
-func (x *request) names(e *kvevent.Event) (out []told) {
-	p := x.at
+func (x *request) names(e *kvevent.Event) (out []mediaName) {
+	p := x.eventBlock
 	if len(e.Media) == 0 || p*x.Size >= len(x.ids) || !x.agrees(e, p) {
 		return nil
 	}
@@ -207,7 +207,7 @@ func (x *request) names(e *kvevent.Event) (out []told) {
 			continue
 		}
 		last = md
-		out = append(out, told{md, string(e.Media[i].Name)})
+		out = append(out, mediaName{md, string(e.Media[i].Name)})
 	}
 	return out
 }

@@ -41,7 +41,7 @@ type Finding struct {
 	TheirText string `json:"their_text,omitempty"`
 }
 
-const keepFindings = 64
+const maxFindings = 64
 
 // verdict counts a request's verdict and keeps a Finding if something is wrong.
 func (a *Auditor) verdict(x *request, v Verdict) {
@@ -59,7 +59,7 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 		f.OurText, f.TheirText = x.Prompts.Text(uint32(f.Ours)), x.Prompts.Text(uint32(f.Theirs))
 	}
 	a.mu.Lock()
-	if len(a.recent) == keepFindings {
+	if len(a.recent) == maxFindings {
 		a.recent = slices.Delete(a.recent, 0, 1)
 	}
 	a.recent = append(a.recent, *f)

@@ -23,32 +23,32 @@ type parent struct {
 	doubtful   bool // more than one was named, or the prompt was stored from its beginning
 }
 
-// hangs reports whether an event of the request begins after a block that none of its events reported.
-func (x *request) hangs(e *kvevent.Event) bool {
+// followsUnknown reports whether an event of the request begins after a block that none of its events reported.
+func (x *request) followsUnknown(e *kvevent.Event) bool {
 	first := slices.Index(x.Locals, e.Locals[0])
-	return first == x.at && first > 0 && e.HasParent && !x.goesOn && !slices.Contains(x.Locals[first+1:], e.Locals[0]) &&
+	return first == x.eventBlock && first > 0 && e.HasParent && !x.continues && !slices.Contains(x.Locals[first+1:], e.Locals[0]) &&
 		(e.Session == "" || x.Session == "" || e.Session == x.Session)
 }
 
-// showParent records, for the requests that an event may belong to, the parent that it names.
-func showParent(of []*request, e *kvevent.Event) {
+// recordParent records, for the requests that an event may belong to, the parent that it names.
+func recordParent(of []*request, e *kvevent.Event) {
 	if i := slices.IndexFunc(of, func(x *request) bool { return e.Session != "" && x.Session == x.ID && e.Session == x.ID }); i >= 0 {
 		of = of[i : i+1]
 	}
 	for _, x := range of {
-		other := slices.ContainsFunc(of, func(y *request) bool { return !slices.Equal(x.Locals[:x.at], y.Locals[:y.at]) })
+		other := slices.ContainsFunc(of, func(y *request) bool { return !slices.Equal(x.Locals[:x.eventBlock], y.Locals[:y.eventBlock]) })
 		if p := &x.parent; p.at == 0 {
-			*p = parent{e.Parent, x.at, p.doubtful || other}
-		} else if p.engineHash != e.Parent || p.at != x.at {
+			*p = parent{e.Parent, x.eventBlock, p.doubtful || other}
+		} else if p.engineHash != e.Parent || p.at != x.eventBlock {
 			p.doubtful = true
 		}
 	}
 }
 
-// shown reports whether an ended request revealed a parent that the index does not know yet.
-func (a *Auditor) shown(x *request) bool {
+// revealedParent reports whether an ended request revealed a parent that the index does not know yet.
+func (a *Auditor) revealedParent(x *request) bool {
 	p := &x.parent
-	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && p.at*x.Size <= x.Prompt.Common() && (x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
+	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && p.at*x.Size <= x.Prompt.StablePrefix() && (x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
 }
 
 // Found records the engine's count of a request's cached tokens, before its End; below 0: not reported.

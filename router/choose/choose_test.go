@@ -29,14 +29,14 @@ func TestRank(t *testing.T) {
 		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1}, {Slot: 1, Encode: 391}}, 410, []int{0, 1}},
 		{"a full cache weighs less than a held prompt", []Candidate{{Slot: 0, Usage: 1}, {Slot: 1, Usage: 0.1}, {Slot: 2, Exact: 1900, Predicted: 1900, Usage: 1}}, 2000, []int{2, 1, 0}},
 		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}}, 1000, []int{1, 0, 2}},
-		{"another zone is away", []Candidate{{Slot: 0, Exact: 200, Predicted: 200, Away: 0.05}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"a longer prefix is worth the way", []Candidate{{Slot: 0, Exact: 700, Predicted: 700, Away: 0.05}, {Slot: 1}}, 1000, []int{0, 1}},
+		{"another zone is away", []Candidate{{Slot: 0, Exact: 200, Predicted: 200, ZoneDelay: 0.05}, {Slot: 1}}, 1000, []int{1, 0}},
+		{"a longer prefix is worth the way", []Candidate{{Slot: 0, Exact: 700, Predicted: 700, ZoneDelay: 0.05}, {Slot: 1}}, 1000, []int{0, 1}},
 		{"in time before cheap", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.001}, {Slot: 1, Inflight: 9}}, 1000, []int{1, 0}},
 		{"all late: the least late", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.2}, {Slot: 1, Inflight: 9, Late: 0.1}}, 1000, []int{1, 0}},
 		{"the GPU before the CPU", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900}, {Slot: 1, Exact: 900, Predicted: 900}}, 1000, []int{1, 0}},
 		{"the CPU before computing", []Candidate{{Slot: 0}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900}}, 1000, []int{1, 0}},
-		{"a fast tier before a slow one", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, Fetches: 15000}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900, Fetches: 100000}}, 1000, []int{1, 0}},
-		{"less of the GPU before more of a slow tier", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, Fetches: 15000}, {Slot: 1, Exact: 700, Predicted: 700}}, 1000, []int{1, 0}},
+		{"a fast tier before a slow one", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 15000}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 100000}}, 1000, []int{1, 0}},
+		{"less of the GPU before more of a slow tier", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 15000}, {Slot: 1, Exact: 700, Predicted: 700}}, 1000, []int{1, 0}},
 		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1}, {Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
 	} {
 		for i := range c.cands {
@@ -82,8 +82,8 @@ func TestLowerTiers(t *testing.T) {
 	held := cold
 	held.Exact, held.Predicted, held.Offloaded = 4000, 4000, 4000
 	f := FleetOf([]Candidate{cold, held})
-	for rate, fetch := range map[float64]float64{0: waits + fetch*4000, 100000: 400, 20000: 2000, 10000: 0, 1000: 0} {
-		held.Fetches = rate
+	for rate, fetch := range map[float64]float64{0: tierWaitCost + fetchPerToken*4000, 100000: 400, 20000: 2000, 10000: 0, 1000: 0} {
+		held.FetchRate = rate
 		got, want := f.Cost(&held), f.Cost(&cold)
 		if got.Fetch != fetch || (got == want) != (fetch == 0) || got.Sum() > want.Sum() {
 			t.Errorf("%v tokens a second: fetching costs %v of %v, want %v; not held %v", rate, got.Fetch, got.Sum(), fetch, want.Sum())
@@ -95,7 +95,7 @@ func TestLowerTiers(t *testing.T) {
 	if d := held.Decoding(); d.Elsewhere != Fetch(5000) || f.Cost(&d).Prefill != 0 || f.Cost(&d).Fetch != 0 {
 		t.Errorf("one that decodes has all from who prefills that its GPU lacks: %+v", d)
 	}
-	held.Fetches, held.Offloaded = 0, 50
+	held.FetchRate, held.Offloaded = 0, 50
 	if got := f.Cost(&held); got.Fetch != 0 || got.Prefill != 1050 {
 		t.Errorf("a few tokens are not worth the wait: %+v", got)
 	}
@@ -133,7 +133,7 @@ func TestBest(t *testing.T) {
 		Requests: {{}, {Predicted: 500, Inflight: 20, Context: 9000, Backlog: 1000}},
 		Cache:    {{}, {Predicted: 300, Usage: 1}},
 		Encode:   {{Predicted: 480, Seen: 1000}, {Predicted: 500, Encode: 1000}},
-		Tier:     {{Predicted: 400}, {Predicted: 500, Offloaded: 500, Fetches: 12000}},
+		Tier:     {{Predicted: 400}, {Predicted: 500, Offloaded: 500, FetchRate: 12000}},
 	} {
 		for i := range c {
 			c[i].Slot, c[i].Tokens = i, 1000
@@ -156,7 +156,7 @@ func TestBest(t *testing.T) {
 // TestFirstToken checks that the first token is expected after the queue and the rest of the prompt, at the worker's own rate,
 // plus the round trip.
 func TestFirstToken(t *testing.T) {
-	c := []Candidate{{Tokens: 1500, Exact: 500, Predicted: 500, Backlog: 3000, Rate: 10000, Inflight: 50}, {Tokens: 1500, Rate: 10000, Away: 0.01}, {Tokens: 1000, Rate: 2500}}
+	c := []Candidate{{Tokens: 1500, Exact: 500, Predicted: 500, Backlog: 3000, Rate: 10000, Inflight: 50}, {Tokens: 1500, Rate: 10000, ZoneDelay: 0.01}, {Tokens: 1000, Rate: 2500}}
 	f := FleetOf(c)
 	for i, want := range []float64{0.4, 0.16, 0.4} {
 		if got := f.FirstToken(&c[i]); got < want*0.99 || got > want*1.01 {

@@ -6,7 +6,7 @@ import "math"
 const (
 	Trial    = "trial"    // the chosen one's worker gets a trial
 	Doubtful = "doubtful" // its events have not come for long
-	Equal    = "equal"    // costs are equal within slack, and recent work or the draw decided
+	Equal    = "equal"    // costs differ by equalWithin at most, and recent work or the draw decided
 	Slower   = "slower"   // at the chosen one's rate it would have cost no more
 	Queue    = "queue"    // its queue is longer
 	Requests = "requests" // it has more in flight
@@ -40,7 +40,7 @@ func Ties(c []Candidate) (n int) {
 		least = min(least, c[i].cost)
 	}
 	for i := range c[1:] {
-		if c[1+i].cost <= least+slack {
+		if c[1+i].cost <= least+equalWithin {
 			n++
 		}
 	}
@@ -60,9 +60,9 @@ func (f Fleet) why(c, chosen *Candidate) string {
 		return Doubtful
 	case c.Late > chosen.Late:
 		return Late
-	case c.cost <= chosen.cost+slack:
+	case c.cost <= chosen.cost+equalWithin:
 		return Equal
-	case f.Cost(&asFast).Sum() <= chosen.cost+slack:
+	case f.Cost(&asFast).Sum() <= chosen.cost+equalWithin:
 		return Slower
 	}
 	ours, theirs := f.Cost(&asFast), f.Cost(chosen)

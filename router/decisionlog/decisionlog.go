@@ -31,10 +31,10 @@ import (
 )
 
 const (
-	// Span is the number of tokens that each of Line.HashIDs covers, as in Mooncake's traces.
-	Span    = 512
-	version = 1    // of the format
-	waiting = 1024 // lines in the queue
+	// SpanTokens is the number of tokens that each of Line.HashIDs covers, as in Mooncake's traces.
+	SpanTokens    = 512
+	formatVersion = 1    // of the format
+	queueLines    = 1024 // lines in the queue
 )
 
 // Line is one decision. Token counts are of the prompt as the chosen worker reads it; unknown values are 0 or omitted, except for
@@ -68,18 +68,18 @@ type Line struct {
 	Ranked     []Candidate `json:"ranked,omitempty"`
 	Took       float64     `json:"took_ms"` // to decide
 
-	Outcome        Outcome `json:"outcome"`
-	Status         int     `json:"status,omitempty"`
-	Used           string  `json:"used,omitempty"` // worker that had it last; "other": none of ours
-	ReportedCached int     `json:"reported_cached_tokens"`
-	ReportedPrompt int     `json:"reported_prompt_tokens,omitempty"`
-	FirstByte      float64 `json:"first_byte_ms,omitempty"`
-	End            float64 `json:"end_ms,omitempty"` // from the decision to its end
-	Would          *Would  `json:"would,omitempty"`  // for a request left alone, if both workers are known
+	Outcome        Outcome       `json:"outcome"`
+	Status         int           `json:"status,omitempty"`
+	Used           string        `json:"used,omitempty"` // worker that had it last; "other": none of ours
+	ReportedCached int           `json:"reported_cached_tokens"`
+	ReportedPrompt int           `json:"reported_prompt_tokens,omitempty"`
+	FirstByte      float64       `json:"first_byte_ms,omitempty"`
+	End            float64       `json:"end_ms,omitempty"` // from the decision to its end
+	Would          *Hypothetical `json:"would,omitempty"`  // for a request left alone, if both workers are known
 }
 
-// Would compares the choice for a request that was left alone with the worker that Envoy used, both as known at the decision.
-type Would struct {
+// Hypothetical compares the choice for a request that was left alone with the worker that Envoy used, both as known at the decision.
+type Hypothetical struct {
 	Cached     int     `json:"cached_tokens"`      // leading tokens of the prompt that the chosen worker held
 	UsedCached int     `json:"used_cached_tokens"` // leading tokens of the prompt that the used worker held
 	Encode     int     `json:"encode_tokens"`      // picture tokens that the used worker had to encode beyond those of the chosen one; may be negative
@@ -87,7 +87,7 @@ type Would struct {
 }
 
 // Tokens returns the cached tokens that the choice would have gained; negative: lost.
-func (w *Would) Tokens() int { return w.Cached - w.UsedCached }
+func (w *Hypothetical) Tokens() int { return w.Cached - w.UsedCached }
 
 // Image is a picture, an audio or a video in the prompt. Add takes its cache key as ID.
 type Image struct {
@@ -172,7 +172,7 @@ func newLog(o Options) *Log {
 		_, _ = rand.Read(key) // never fails
 	}
 	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(o.MaxBytes >> 20), MaxBackups: max(1, o.Keep)}, mac: hmac.New(sha256.New, key), log: o.Log,
-		queue: make(chan *Line, waiting), stop: make(chan struct{}),
+		queue: make(chan *Line, queueLines), stop: make(chan struct{}),
 		lines: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "decision_log_lines_total",
 			Help: "Lines of the decision log: written; dropped because too many waited; failed to be written."}, []string{"what"})}
 	if l.log == nil {
@@ -222,7 +222,7 @@ func (l *Log) run() {
 
 // write writes a line to the file. A failure is logged once, until writing works again.
 func (l *Log) write(line *Line) {
-	l.hide(line)
+	l.pseudonymize(line)
 	text, err := json.Marshal(line)
 	if err == nil {
 		text = append(text, '\n')
@@ -246,9 +246,9 @@ func (l *Log) write(line *Line) {
 	}
 }
 
-// hide replaces values by their pseudonyms, and rounds numbers whose last digits nobody needs.
-func (l *Log) hide(line *Line) {
-	line.Version = version
+// pseudonymize replaces values by their pseudonyms, and rounds numbers whose last digits nobody needs.
+func (l *Log) pseudonymize(line *Line) {
+	line.Version = formatVersion
 	for k, chain := range line.HashIDs {
 		if chain == 0 {
 			line.HashIDs[k] = l.pseudonym(ofNothing, line.ID, uint64(k))
@@ -293,9 +293,9 @@ func (l *Log) pseudonym(kind byte, text string, numbers ...uint64) uint64 {
 
 // Spans returns Line.HashIDs for a prompt of so many tokens: for each span the chain hash of the last whole block up to its end.
 func Spans(chain []uint64, blockSize, tokens int) []uint64 {
-	out := make([]uint64, (tokens+Span-1)/Span)
+	out := make([]uint64, (tokens+SpanTokens-1)/SpanTokens)
 	for k := range out {
-		if last := min((k+1)*Span, tokens)/blockSize - 1; last >= 0 && last < len(chain) {
+		if last := min((k+1)*SpanTokens, tokens)/blockSize - 1; last >= 0 && last < len(chain) {
 			out[k] = chain[last]
 		}
 	}

@@ -204,10 +204,10 @@ func TestFullDisk(t *testing.T) {
 func TestQueueIsBounded(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	l := newLog(Options{Metrics: reg})
-	for range waiting + 7 {
+	for range queueLines + 7 {
 		l.Add(&Line{})
 	}
-	if n := counted(t, reg, "dropped"); n != 7 || len(l.queue) != waiting {
+	if n := counted(t, reg, "dropped"); n != 7 || len(l.queue) != queueLines {
 		t.Errorf("%v dropped, %d wait", n, len(l.queue))
 	}
 	var none *Log

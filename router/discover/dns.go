@@ -21,8 +21,8 @@ type DNS struct {
 	Log    *zap.Logger
 }
 
-// missing is how many answers in a row must lack an address before it is removed: a balancing server returns a part each time.
-const missing = 3
+// missesToRemove is how many answers in a row must lack an address before it is removed: a balancing server returns a part each time.
+const missesToRemove = 3
 
 const lookupTime = 5 * time.Second
 
@@ -55,7 +55,7 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 			if err == nil {
 				said = ""
 			}
-			if step(absent, ofOneFamily(addrs)) {
+			if applyAnswer(absent, ofOneFamily(addrs)) {
 				found(d.endpoints(absent))
 			}
 		}
@@ -66,10 +66,10 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 	}
 }
 
-// step applies one answer and reports whether the set of addresses changed.
-func step(absent map[netip.Addr]int, answer []netip.Addr) (changed bool) {
+// applyAnswer applies one answer and reports whether the set of addresses changed.
+func applyAnswer(absent map[netip.Addr]int, answer []netip.Addr) (changed bool) {
 	for a := range absent {
-		if absent[a]++; absent[a] >= missing && !slices.Contains(answer, a) {
+		if absent[a]++; absent[a] >= missesToRemove && !slices.Contains(answer, a) {
 			delete(absent, a)
 			changed = true
 		}

@@ -57,7 +57,7 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 				continue
 			}
 			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"], Zone: e.Zone}
-			ep.Ready = holds(e.Conditions.Ready, true) && holds(e.Conditions.Serving, true) && !holds(e.Conditions.Terminating, false)
+			ep.Ready = boolOr(e.Conditions.Ready, true) && boolOr(e.Conditions.Serving, true) && !boolOr(e.Conditions.Terminating, false)
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				ep.Name = e.TargetRef.Name
 				family4[ep.Name] = family4[ep.Name] || ip.Unmap().Is4()
@@ -80,8 +80,8 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 	return out, wrong
 }
 
-// holds returns a condition's value, or otherwise if it is unset.
-func holds(condition *bool, otherwise bool) bool {
+// boolOr returns a condition's value, or otherwise if it is unset.
+func boolOr(condition *bool, otherwise bool) bool {
 	if condition == nil {
 		return otherwise
 	}

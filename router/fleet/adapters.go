@@ -9,9 +9,9 @@ import (
 // runs. If no worker of a model lists an adapter, any of them may get its requests; otherwise only those that list it, since an
 // engine answers 404 for an adapter that it has not loaded.
 
-// TellAdapters sets the adapters that a worker lists, path by name; it keeps the map. It returns the added ones, the removed
+// SetAdapters sets the adapters that a worker lists, path by name; it keeps the map. It returns the added ones, the removed
 // ones, and those whose path has changed.
-func (w *Worker) TellAdapters(listed map[string]string) (came, gone, moved []string) {
+func (w *Worker) SetAdapters(listed map[string]string) (came, gone, moved []string) {
 	before := w.Adapters()
 	w.adapters.Store(&listed)
 	for name, path := range listed {
@@ -38,9 +38,9 @@ func (w *Worker) Adapters() map[string]string {
 	return nil
 }
 
-// Lists reports whether the worker listed an adapter by its name in requests: the name itself, or any model's name, ":" and the
+// HasAdapter reports whether the worker listed an adapter by its name in requests: the name itself, or any model's name, ":" and the
 // name (SGLang).
-func (w *Worker) Lists(adapter string) bool {
+func (w *Worker) HasAdapter(adapter string) bool {
 	listed := w.Adapters()
 	if _, has := listed[adapter]; has {
 		return true
@@ -53,18 +53,18 @@ func (w *Worker) Lists(adapter string) bool {
 // ModelOf returns the model of a worker that lists an adapter, and a copy of the adapter's name; "": no worker does.
 func (f *Fleet) ModelOf(adapter string) (model, name string) {
 	for _, w := range f.Workers() {
-		if w.Lists(adapter) {
+		if w.HasAdapter(adapter) {
 			return w.Model, strings.Clone(adapter)
 		}
 	}
 	return "", ""
 }
 
-// With returns the slots of workers that list an adapter; all slots if none does.
-func With(adapter string, slots []*Slot) []*Slot {
+// WithAdapter returns the slots of workers that list an adapter; all slots if none does.
+func WithAdapter(adapter string, slots []*Slot) []*Slot {
 	var out []*Slot
 	for _, s := range slots {
-		if s.Worker.Lists(adapter) {
+		if s.Worker.HasAdapter(adapter) {
 			out = append(out, s)
 		}
 	}
@@ -74,23 +74,23 @@ func With(adapter string, slots []*Slot) []*Slot {
 	return out
 }
 
-// loadedNow is what a worker's metrics report about its adapters.
-type loadedNow struct {
-	using []string
-	room  int
+// loadedAdapters is what a worker's metrics report about its adapters.
+type loadedAdapters struct {
+	using    []string
+	capacity int
 }
 
-// TellLoaded sets the adapters that a worker's requests use, which it therefore has loaded, and how many it holds at once; 0: not
+// SetLoadedAdapters sets the adapters that a worker's requests use, which it therefore has loaded, and how many it holds at once; 0: not
 // reported.
-func (w *Worker) TellLoaded(using []string, room int) {
-	w.loaded.Store(&loadedNow{using, room})
+func (w *Worker) SetLoadedAdapters(using []string, room int) {
+	w.loaded.Store(&loadedAdapters{using, room})
 }
 
-// Uses reports whether a worker's requests use an adapter; room is how many it holds at once, 0 if it does not report that.
-func (w *Worker) Uses(adapter string) (yes bool, room int) {
+// UsesAdapter reports whether a worker's requests use an adapter; room is how many it holds at once, 0 if it does not report that.
+func (w *Worker) UsesAdapter(adapter string) (yes bool, room int) {
 	now := w.loaded.Load()
 	if now == nil {
 		return false, 0
 	}
-	return slices.Contains(now.using, adapter), now.room
+	return slices.Contains(now.using, adapter), now.capacity
 }

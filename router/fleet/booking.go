@@ -10,80 +10,80 @@ import (
 // lost, so a booking also expires, by timer and before each decision (Expire):
 //
 //	stage    entered when                                                expires
-//	fresh    decided, and no report yet that a worker has it;            unconfirmed after the decision,
+//	fresh    decided, and no report yet that a worker has it;            unconfirmedTTL after the decision,
 //	         or its log stream broke, so its end may be lost, but its    or after the Envoy's next report
 //	         Envoy lives
 //	gone     its own stream ended right after the answer, before any     vanished after that
 //	         report: its client may have left before Envoy read the answer
-//	running  Envoy reported that a worker has it                         longest after that
-//	orphan   the connection that asked or reported, or a log stream      orphaned after that
+//	running  Envoy reported that a worker has it                         longestGeneration after that
+//	orphan   the connection that asked or reported, or a log stream      orphanTTL after that
 //	         over it, ended
 //
 // If there are too many, or they keep too much memory, the oldest end early. However a booking ends, its place and its tokens are
 // released. All that end without a report are counted.
 const (
-	unconfirmed = 30 * time.Second // Envoy may be slow to connect. A generation that runs longer than this after a break no longer counts
-	vanished    = time.Second      // a report comes 20 ms after the fact
-	longest     = 30 * time.Minute // the longest generation that is assumed
-	orphaned    = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
-	most        = 1 << 17
-	mostBytes   = 256 << 20
+	unconfirmedTTL    = 30 * time.Second // Envoy may be slow to connect. A generation that runs longer than this after a break no longer counts
+	vanished          = time.Second      // a report comes 20 ms after the fact
+	longestGeneration = 30 * time.Minute // the longest generation that is assumed
+	orphanTTL         = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
+	maxBookings       = 1 << 17
+	maxBookingBytes   = 256 << 20
 )
 
 // Booking is one request's hold on a slot. The Fleet's methods return copies, which do not change.
 type Booking struct {
-	Slot    *Slot          // nil: not known yet; nothing is charged until Confirm
-	Place   func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Fleet
-	Tokens  int            // to prefill there, with pictures to encode
-	Load    int            // the part of Tokens that stands for loading an adapter
-	Fetch   int            // further tokens that it fetches from its own lower tiers
-	Pull    int            // further tokens that it fetches from another worker
-	Context int            // tokens of the prompt, once for each answer
-	Answers int            // decoded at once (n); 0: one
-	Locals  []uint64       // the prompt's blocks, by which events report its prefill; nil: they cannot
-	From    int            // how many of Locals are held or predicted already
-	Decode  *Slot          // who decodes, if another slot
-	Note    any            // the router's own data, returned at the end
-	Bytes   int            // memory that Note keeps
-	Source  uint64         // the Envoy connection that reported on it last; 0: not known, so its end is not noticed
-	At      time.Time      // time of the decision; set by Book
-	Model   string         // with Counted: Tenant's requests are counted by Model
-	Tenant  string
-	Counted bool
-	fetched bool // it is Decode's part of another booking
+	Slot        *Slot          // nil: not known yet; nothing is charged until Confirm
+	OnPlaced    func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Fleet
+	Tokens      int            // to prefill there, with pictures to encode
+	AdapterLoad int            // the part of Tokens that stands for loading an adapter
+	Fetch       int            // further tokens that it fetches from its own lower tiers
+	Pull        int            // further tokens that it fetches from another worker
+	Context     int            // tokens of the prompt, once for each answer
+	Answers     int            // decoded at once (n); 0: one
+	Locals      []uint64       // the prompt's blocks, by which events report its prefill; nil: they cannot
+	From        int            // how many of Locals are held or predicted already
+	Decode      *Slot          // who decodes, if another slot
+	Note        any            // the router's own data, returned at the end
+	Bytes       int            // memory that Note keeps
+	Source      uint64         // the Envoy connection that reported on it last; 0: not known, so its end is not noticed
+	At          time.Time      // time of the decision; set by Book
+	Model       string         // with Counted: Tenant's requests are counted by Model
+	Tenant      string
+	Counted     bool
+	decodePart  bool // it is Decode's part of another booking
 }
 
 type booking struct {
 	Booking
-	id       string
-	hold     *hold // on Slot; nil: none yet
-	decoding *hold // on Decode; nil: none
-	stage    stage
-	since    time.Time // of stage
-	place    *list.Element
+	id         string
+	hold       *hold // on Slot; nil: none yet
+	decoding   *hold // on Decode; nil: none
+	stage      stage
+	stageSince time.Time // of stage
+	element    *list.Element
 }
 
 type stage int
 
 const (
-	fresh stage = iota
+	stageFresh stage = iota
 	gone
-	running
-	orphan
-	stages
+	stageRunning
+	stageOrphan
+	stageCount
 )
 
-var lifetime = [stages]time.Duration{fresh: unconfirmed, gone: vanished, running: longest, orphan: orphaned}
+var lifetime = [stageCount]time.Duration{stageFresh: unconfirmedTTL, gone: vanished, stageRunning: longestGeneration, stageOrphan: orphanTTL}
 
 type bookings struct {
-	mu      sync.Mutex
-	open    map[string]*booking
-	queue   [stages]list.List // oldest first
-	bytes   int
-	tenants map[string]map[string]int // requests in flight, by model and tenant
-	expired uint64
-	forgot  func(*Booking)
-	hears   hearing
+	mu        sync.Mutex
+	open      map[string]*booking
+	queue     [stageCount]list.List // oldest first
+	bytes     int
+	tenants   map[string]map[string]int // requests in flight, by model and tenant
+	expired   uint64
+	onExpired func(*Booking)
+	reports   reportWatch
 }
 
 // Book charges a request to a slot, under its decision id.
@@ -94,7 +94,7 @@ func (f *Fleet) Book(id string, b Booking) {
 		one.hold = b.Slot.book(&b, b.At, b.At)
 	}
 	if b.Decode != nil {
-		one.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers, fetched: true}, b.At, b.At)
+		one.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers, decodePart: true}, b.At, b.At)
 	}
 	t := &f.bookings
 	t.mu.Lock()
@@ -105,25 +105,25 @@ func (f *Fleet) Book(id string, b Booking) {
 	t.open[id] = one
 	t.count(&b, 1)
 	t.bytes += b.Bytes
-	t.enter(one, fresh, b.At)
-	if t.hears.waiting == nil {
-		t.hears.waiting = one
+	t.enter(one, stageFresh, b.At)
+	if t.reports.waiting == nil {
+		t.reports.waiting = one
 	}
 	t.expire(b.At)
 }
 
 func (t *bookings) enter(b *booking, s stage, now time.Time) {
-	b.stage, b.since, b.place = s, now, t.queue[s].PushBack(b)
+	b.stage, b.stageSince, b.element = s, now, t.queue[s].PushBack(b)
 }
 
 func (t *bookings) leave(b *booking) {
-	if b == t.hears.waiting {
-		t.hears.waiting = nil
-		if next := b.place.Next(); next != nil { // both are fresh
-			t.hears.waiting = next.Value.(*booking)
+	if b == t.reports.waiting {
+		t.reports.waiting = nil
+		if next := b.element.Next(); next != nil { // both are fresh
+			t.reports.waiting = next.Value.(*booking)
 		}
 	}
-	t.queue[b.stage].Remove(b.place)
+	t.queue[b.stage].Remove(b.element)
 }
 
 func (t *bookings) move(b *booking, to stage, now time.Time) {
@@ -182,36 +182,36 @@ func (f *Fleet) Expire() {
 	defer t.mu.Unlock()
 	now := f.now()
 	t.expire(now)
-	t.listenForEnds(now)
+	t.detectNoEnds(now)
 }
 
 // expire costs 0.1 µs if nothing expires.
 func (t *bookings) expire(now time.Time) {
-	t.hears.listen(now)
+	t.reports.detectNoReports(now)
 	for b := t.overdue(now); b != nil; b = t.overdue(now) {
 		t.close(b, now)
 		t.expired++
-		if t.forgot != nil {
-			t.forgot(&b.Booking)
+		if t.onExpired != nil {
+			t.onExpired(&b.Booking)
 		}
 	}
 }
 
 // overdue returns the next booking that must end; nil: none.
 func (t *bookings) overdue(now time.Time) (oldest *booking) {
-	for s := range stages {
+	for s := range stageCount {
 		b := t.first(s)
 		if b == nil {
 			continue
 		}
-		if now.Sub(b.since) >= lifetime[s] {
+		if now.Sub(b.stageSince) >= lifetime[s] {
 			return b
 		}
-		if oldest == nil || b.since.Before(oldest.since) {
+		if oldest == nil || b.stageSince.Before(oldest.stageSince) {
 			oldest = b
 		}
 	}
-	if len(t.open) <= most && t.bytes <= mostBytes {
+	if len(t.open) <= maxBookings && t.bytes <= maxBookingBytes {
 		return nil
 	}
 	return oldest
@@ -224,12 +224,12 @@ func (t *bookings) first(s stage) *booking {
 	return nil
 }
 
-// OnForgotten sets a function that is called for each booking that ends without a report. It must neither block nor call the
+// OnExpired sets a function that is called for each booking that ends without a report. It must neither block nor call the
 // Fleet.
-func (f *Fleet) OnForgotten(do func(*Booking)) {
+func (f *Fleet) OnExpired(do func(*Booking)) {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()
-	f.bookings.forgot = do
+	f.bookings.onExpired = do
 }
 
 // Expired returns the number of bookings that ended without a report.
@@ -243,12 +243,12 @@ func (f *Fleet) Expired() uint64 {
 // evidently lives: the other bookings of the lost source become fresh again, since entries that were on their way when it broke
 // are lost.
 func (t *bookings) reported(b *booking, source uint64, now time.Time) {
-	t.hears.heard()
-	if ended := b.Source; b.stage == orphan {
-		t.each(orphan, func(other *booking) {
+	t.reports.gotReport()
+	if ended := b.Source; b.stage == stageOrphan {
+		t.each(stageOrphan, func(other *booking) {
 			if other.Source == ended {
 				other.Source = source
-				t.move(other, fresh, now)
+				t.move(other, stageFresh, now)
 			}
 		})
 	}
@@ -264,17 +264,17 @@ func (t *bookings) each(s stage, do func(*booking)) {
 }
 
 // Lost notes that a source has ended, or a log stream over it: an Envoy died, or only the connection or stream. The bookings that
-// it reported become orphans and end soon, unless another source reports on one of them; then the others may live for unconfirmed
+// it reported become orphans and end soon, unless another source reports on one of them; then the others may live for unconfirmedTTL
 // longer. It takes time linear in the bookings.
 func (f *Fleet) Lost(source uint64) {
 	t := &f.bookings
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := f.now()
-	for _, s := range []stage{fresh, running} {
+	for _, s := range []stage{stageFresh, stageRunning} {
 		t.each(s, func(b *booking) {
 			if b.Source == source && source != 0 {
-				t.move(b, orphan, now)
+				t.move(b, stageOrphan, now)
 			}
 		})
 	}
@@ -285,7 +285,7 @@ func (f *Fleet) Gone(id string) {
 	t := &f.bookings
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if b := t.open[id]; b != nil && b.stage == fresh {
+	if b := t.open[id]; b != nil && b.stage == stageFresh {
 		t.move(b, gone, f.now())
 	}
 }
@@ -301,8 +301,8 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	if b == nil {
 		return nil, nil, false
 	}
-	there := b.Slot != nil && b.Slot.Worker.at(addr) // also if it has left since, and another worker has its address now
-	if b.Decode != nil && (w != nil || b.Decode.Worker.at(addr)) {
+	there := b.Slot != nil && b.Slot.Worker.reachedAt(addr) // also if it has left since, and another worker has its address now
+	if b.Decode != nil && (w != nil || b.Decode.Worker.reachedAt(addr)) {
 		there = true
 		if was := b.Booking; f.decodes(b, w, addr) {
 			moved = &was
@@ -313,7 +313,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	}
 	at := f.now()
 	t.reported(b, source, at)
-	t.move(b, running, at)
+	t.move(b, stageRunning, at)
 	if !there {
 		was := b.Booking
 		moved = &was
@@ -326,10 +326,10 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 		since := at
 		if was.Slot == nil {
 			since = b.At
-			b.Place(&b.Booking)
+			b.OnPlaced(&b.Booking)
 		} else {
 			b.hold.undo(at)
-			b.Load = 0                                        // whether the new worker has the adapter is not known
+			b.AdapterLoad = 0                                 // whether the new worker has the adapter is not known
 			if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
 				b.Locals = nil
 			}
@@ -343,19 +343,19 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 // decodes moves the decode part of a booking to the worker at addr. It returns false if it is there already. The prefill slot
 // stays.
 func (f *Fleet) decodes(b *booking, w *Worker, addr string) bool {
-	if w == nil || b.Decode.Worker.at(addr) {
+	if w == nil || b.Decode.Worker.reachedAt(addr) {
 		return false
 	}
 	now := f.now()
 	b.decoding.undo(now)
 	b.Decode = w.Slots[0]
-	b.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers, fetched: true}, now, now)
+	b.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers, decodePart: true}, now, now)
 	return true
 }
 
 // ServedBy returns the worker that answered a booked request at addr ("": where it was booked); nil: not known.
 func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
-	if b.Slot != nil && (addr == "" || b.Slot.Worker.at(addr)) {
+	if b.Slot != nil && (addr == "" || b.Slot.Worker.reachedAt(addr)) {
 		return b.Slot.Worker
 	}
 	return f.ByAddr(addr)
@@ -366,7 +366,7 @@ func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
 func (f *Fleet) FailedAt(id, addr string) *Worker {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()
-	if b := f.bookings.open[id]; b != nil && b.Slot != nil && b.Slot.Worker.Instance == "" && b.Slot.Worker.at(addr) {
+	if b := f.bookings.open[id]; b != nil && b.Slot != nil && b.Slot.Worker.Instance == "" && b.Slot.Worker.reachedAt(addr) {
 		return b.Slot.Worker
 	}
 	return f.ByAddr(addr)
@@ -384,7 +384,7 @@ func (f *Fleet) End(id string, source uint64) (*Booking, bool) {
 	now := f.now()
 	if source != 0 {
 		t.reported(b, source, now)
-		t.hears.heardEnd(now)
+		t.reports.gotEnd(now)
 	}
 	t.close(b, now)
 	return &b.Booking, true

@@ -46,7 +46,7 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 				}
 			}
 		}
-		c.t = c.t.Add(longest)
+		c.t = c.t.Add(longestGeneration)
 		f.Expire()
 		for i, s := range slots {
 			if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 || len(s.queue) != 0 {
@@ -64,10 +64,10 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 func TestExpectedRate(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, _ := twoWorkers(c)
-	a.Expect(3*firstRate, 0)
+	a.SetExpectedRates(3*defaultRate, 0)
 	f.Book("long", Booking{Slot: a.Slots[0], Tokens: 72000})
 	c.t = c.t.Add(time.Second)
-	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*firstRate || l.Rate != 0 {
+	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*defaultRate || l.Rate != 0 {
 		t.Errorf("%+v", l)
 	}
 }
@@ -81,7 +81,7 @@ func TestBacklogIsTheOpenRequests(t *testing.T) {
 	f.Book("long", Booking{Slot: s, Tokens: 72000})
 	f.Book("short", Booking{Slot: s, Tokens: 1000})
 	c.t = c.t.Add(time.Second)
-	if got := s.Load(c.t).Backlog; got != 73000-firstRate {
+	if got := s.Load(c.t).Backlog; got != 73000-defaultRate {
 		t.Errorf("backlog %v", got)
 	}
 	f.End("long", 1)
@@ -119,18 +119,18 @@ func TestLostStream(t *testing.T) {
 	book("fresh", 0)
 	f.Lost(1)
 	left(17)
-	c.t = c.t.Add(orphaned)
+	c.t = c.t.Add(orphanTTL)
 	left(9)
 	f.Lost(2) // only its connection: a new stream reports the end of one of them
 	c.t = c.t.Add(time.Second)
 	f.End("two0", 3)
 	f.Confirm("two1", a.Addr, 3)
-	c.t = c.t.Add(unconfirmed - 1)
+	c.t = c.t.Add(unconfirmedTTL - 1)
 	left(7)
 	c.t = c.t.Add(1) // the ends of the other six were lost with the stream
 	left(1)
 	f.Lost(3)
-	c.t = c.t.Add(orphaned)
+	c.t = c.t.Add(orphanTTL)
 	left(0)
 	for i := range 3 { // decided over connection 4, and not reported on when it ends
 		f.Book(fmt.Sprint("asked", i), Booking{Slot: a.Slots[0], Source: 4})
@@ -142,7 +142,7 @@ func TestLostStream(t *testing.T) {
 	left(1)
 	f.Book("asked", Booking{Slot: a.Slots[0], Source: 7})
 	f.Lost(7)
-	c.t = c.t.Add(orphaned)
+	c.t = c.t.Add(orphanTTL)
 	left(1)
 }
 
@@ -161,7 +161,7 @@ func TestGone(t *testing.T) {
 	for _, s := range []struct {
 		after time.Duration
 		want  int
-	}{{0, 4}, {vanished, 3}, {unconfirmed, 2}} {
+	}{{0, 4}, {vanished, 3}, {unconfirmedTTL, 2}} {
 		c.t = c.t.Add(s.after)
 		f.Expire()
 		if n := a.Slots[0].Load(c.t).Inflight; n != s.want {

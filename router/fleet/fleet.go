@@ -19,29 +19,29 @@ import (
 
 // Worker is one engine server.
 type Worker struct {
-	Name  string // the configured name; if a DNS name has several addresses, all but the first one found have theirs appended
-	Known string // its name in messages to replicas, which does not depend on the order of discovery; NewWorker sets Name
-	Addr  string // ip:port that Envoy dials
-	Model string // the configured model's name
-	Class string // one of the model's classes; "": the model's own
-	Slots []*Slot
+	Name       string // the configured name; if a DNS name has several addresses, all but the first one found have theirs appended
+	StableName string // its name in messages to replicas, which does not depend on the order of discovery; NewWorker sets Name
+	Addr       string // ip:port that Envoy dials
+	Model      string // the configured model's name
+	Class      string // one of the model's classes; "": the model's own
+	Slots      []*Slot
 	// Instance is the worker's id if it has no address of its own but is reached through Frontends (NVIDIA Dynamo: a pool of
 	// front ends in direct mode). Addr is then the first of them, which other workers share.
-	Instance  string
-	Frontends []string
-	Role      Role
-	Most      int           // requests that each slot may have; 0: the router's limit
-	Away      time.Duration // additional round-trip time from Envoy, compared with a worker in Envoy's zone
+	Instance    string
+	Frontends   []string
+	Role        Role
+	MaxInFlight int           // requests that each slot may have; 0: the router's limit
+	ZoneDelay   time.Duration // additional round-trip time from Envoy, compared with a worker in Envoy's zone
 
-	health   health
-	adapters atomic.Pointer[map[string]string] // as listed last, path by name
-	loaded   atomic.Pointer[loadedNow]
-	present  atomic.Bool  // in the fleet
-	settles  atomic.Int64 // Unix ns until which it is a newcomer
+	health        health
+	adapters      atomic.Pointer[map[string]string] // as listed last, path by name
+	loaded        atomic.Pointer[loadedAdapters]
+	present       atomic.Bool  // in the fleet
+	newcomerUntil atomic.Int64 // Unix ns until which it is a newcomer
 }
 
-// at reports whether a request that went to addr may have gone to this worker.
-func (w *Worker) at(addr string) bool {
+// reachedAt reports whether a request that went to addr may have gone to this worker.
+func (w *Worker) reachedAt(addr string) bool {
 	if w.Instance == "" {
 		return w.Addr == addr
 	}
@@ -59,9 +59,9 @@ type Slot struct {
 	// Doubt, if set, returns for how long the index's content of the slot has been in doubt because messages were lost; 0: it is
 	// not (stream.Feed.Doubt). It is set like EventAge.
 	Doubt func(now time.Time) time.Duration
-	// Early: events report a stored block when the step that computes it begins (rules.Rules.StoredEarly). It is set like
+	// EarlyEvents: events report a stored block when the step that computes it begins (rules.Rules.StoredEarly). It is set like
 	// EventAge.
-	Early bool
+	EarlyEvents bool
 
 	encoded atomic.Uint64 // picture tokens in total
 
@@ -79,12 +79,12 @@ type Fleet struct {
 }
 
 type state struct {
-	workers []*Worker
-	byAddr  map[string]*Worker
-	byKnown map[string]*Worker
-	byModel map[string][]*Slot // slots that may be chosen
-	encode  map[string][]*Slot // slots that encode for the model
-	slots   []*Slot            // slots that may be chosen, of all models
+	workers      []*Worker
+	byAddr       map[string]*Worker
+	byStableName map[string]*Worker
+	byModel      map[string][]*Slot // slots that may be chosen
+	encode       map[string][]*Slot // slots that encode for the model
+	slots        []*Slot            // slots that may be chosen, of all models
 }
 
 // New returns an empty fleet. now is the clock, time.Now if nil.
@@ -99,9 +99,9 @@ func New(now func() time.Time) *Fleet {
 
 // NewWorker returns a worker with ranks data-parallel ranks (0: none). join returns the index slot of each rank.
 func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join func(rank int) indexer.SlotID) *Worker {
-	w := &Worker{Name: name, Known: name, Addr: addr.String(), Model: model}
+	w := &Worker{Name: name, StableName: name, Addr: addr.String(), Model: model}
 	for r := range max(1, ranks) {
-		s := &Slot{Worker: w, Rank: r, ID: join(r), load: load{rate: firstRate}}
+		s := &Slot{Worker: w, Rank: r, ID: join(r), load: load{rate: defaultRate}}
 		if ranks == 0 {
 			s.Rank = -1
 		}
@@ -114,10 +114,10 @@ func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join f
 func (f *Fleet) Set(workers []*Worker) {
 	f.setMu.Lock()
 	defer f.setMu.Unlock()
-	st := &state{workers: workers, byAddr: make(map[string]*Worker), byKnown: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
+	st := &state{workers: workers, byAddr: make(map[string]*Worker), byStableName: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
 	models := make(map[string][]*Worker)
 	for _, w := range workers {
-		st.byKnown[w.Known] = w
+		st.byStableName[w.StableName] = w
 		if w.Instance == "" {
 			st.byAddr[w.Addr] = w
 		}
@@ -125,7 +125,7 @@ func (f *Fleet) Set(workers []*Worker) {
 	}
 	for _, w := range workers {
 		if all := models[w.Model]; all[0] == w {
-			st.byModel[w.Model], st.encode[w.Model] = divide(all)
+			st.byModel[w.Model], st.encode[w.Model] = splitByRole(all)
 			st.slots = append(st.slots, st.byModel[w.Model]...)
 		}
 	}
@@ -134,7 +134,7 @@ func (f *Fleet) Set(workers []*Worker) {
 	for _, w := range workers {
 		stays[w] = true
 		if !w.present.Swap(true) {
-			w.arrive(now)
+			w.becomeNewcomer(now)
 		}
 	}
 	for _, w := range f.Workers() {

@@ -41,7 +41,7 @@ func TestBookingsCountAndDrain(t *testing.T) {
 		t.Errorf("%+v", l)
 	}
 	c.t = c.t.Add(time.Second)
-	if l := s.Load(c.t); l.Backlog != 20000-firstRate {
+	if l := s.Load(c.t); l.Backlog != 20000-defaultRate {
 		t.Errorf("backlog %v after a second", l.Backlog)
 	}
 	if _, ok := f.End("1", 0); !ok {
@@ -109,12 +109,12 @@ func TestLostReportsExpire(t *testing.T) {
 
 // TestBookingsBounded checks that, with too many bookings or too much memory, the oldest end first, including running ones.
 func TestBookingsBounded(t *testing.T) {
-	for _, bytes := range []int{0, 4 * mostBytes / most} {
+	for _, bytes := range []int{0, 4 * maxBookingBytes / maxBookings} {
 		c := &clock{time.Unix(1000, 0)}
 		f, a, _ := twoWorkers(c)
-		room := most
+		room := maxBookings
 		if bytes > 0 {
-			room = mostBytes / bytes
+			room = maxBookingBytes / bytes
 		}
 		const running, more = 100, 150
 		for i := range room + more {

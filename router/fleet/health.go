@@ -29,151 +29,151 @@ const (
 )
 
 type health struct {
-	out  atomic.Bool // fails || down != ""
-	mu   sync.Mutex
-	left time.Time // when it was last taken out
+	out      atomic.Bool // fails || down != ""
+	mu       sync.Mutex
+	outSince time.Time // when it was last taken out
 
-	fails    bool          // out because requests failed
-	failures int           // of requests, in a row
-	last     string        // why the last one failed
-	since    time.Time     // time of the last change of fails
-	pause    time.Duration // between trials
-	next     time.Time     // when a trial may go
-	trying   bool          // a trial is under way
+	failing      bool          // out because requests failed
+	failures     int           // of requests, in a row
+	lastFailure  string        // why the last one failed
+	changedAt    time.Time     // time of the last change of fails
+	trialPause   time.Duration // between trials
+	nextTrial    time.Time     // when a trial may go
+	trialRunning bool          // a trial is under way
 
-	missed int    // checks that failed, in a row
-	down   string // out because of checks: the reason that put it out
+	failedChecks int    // checks that failed, in a row
+	checkFailure string // out because of checks: the reason that put it out
 }
 
-// Failed records that a request to the worker failed, with a one-word reason. It reports whether that takes the worker out.
-func (w *Worker) Failed(what string, now time.Time) bool {
+// RecordFailure records that a request to the worker failed, with a one-word reason. It reports whether that takes the worker out.
+func (w *Worker) RecordFailure(what string, now time.Time) bool {
 	h := &w.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.failures++
-	h.last = what
+	h.lastFailure = what
 	switch {
-	case h.fails:
-		if h.trying {
-			h.rest(now)
+	case h.failing:
+		if h.trialRunning {
+			h.postponeTrial(now)
 		}
 		return false
 	case h.failures < failuresInARow:
 		return false
 	}
-	if now.Sub(h.since) > forgetAfter {
-		h.pause = 0
+	if now.Sub(h.changedAt) > forgetAfter {
+		h.trialPause = 0
 	}
-	h.rest(now)
-	h.since, h.fails = now, true
-	w.weigh(now)
-	return h.down == ""
+	h.postponeTrial(now)
+	h.changedAt, h.failing = now, true
+	w.updateOut(now)
+	return h.checkFailure == ""
 }
 
-// rest postpones the next trial, longer each time.
-func (h *health) rest(now time.Time) {
-	h.trying = false
-	h.pause = min(max(4*h.pause, firstPause), longestPause)
-	h.next = now.Add(h.pause)
+// postponeTrial postpones the next trial, longer each time.
+func (h *health) postponeTrial(now time.Time) {
+	h.trialRunning = false
+	h.trialPause = min(max(4*h.trialPause, firstPause), longestPause)
+	h.nextTrial = now.Add(h.trialPause)
 }
 
-// weigh takes the worker out or in according to its requests and checks. The caller holds the lock.
-func (w *Worker) weigh(now time.Time) {
+// updateOut takes the worker out or in according to its requests and checks. The caller holds the lock.
+func (w *Worker) updateOut(now time.Time) {
 	h := &w.health
-	out := h.fails || h.down != ""
+	out := h.failing || h.checkFailure != ""
 	switch was := h.out.Swap(out); {
 	case out && !was:
-		h.left = now
-	case was && !out && now.Sub(h.left) >= restart:
-		w.arrive(now)
+		h.outSince = now
+	case was && !out && now.Sub(h.outSince) >= restartTime:
+		w.becomeNewcomer(now)
 	}
 }
 
-// Answered records a good answer to a request that was decided at the given time. It reports whether that brings the worker back
+// RecordSuccess records a good answer to a request that was decided at the given time. It reports whether that brings the worker back
 // in.
-func (w *Worker) Answered(decided, now time.Time) bool {
+func (w *Worker) RecordSuccess(decided, now time.Time) bool {
 	h := &w.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case !h.fails:
-		h.failures, h.missed = 0, 0
+	case !h.failing:
+		h.failures, h.failedChecks = 0, 0
 		return false
-	case decided.Before(h.since): // it completes earlier requests but fails new ones, perhaps because it is full: allow a trial soon
-		h.pause = firstPause
-		if soon := now.Add(firstPause); h.next.After(soon) {
-			h.next = soon
+	case decided.Before(h.changedAt): // it completes earlier requests but fails new ones, perhaps because it is full: allow a trial soon
+		h.trialPause = firstPause
+		if soon := now.Add(firstPause); h.nextTrial.After(soon) {
+			h.nextTrial = soon
 		}
 		return false
 	}
-	h.failures, h.missed, h.trying, h.fails, h.since = 0, 0, false, false, now
-	w.weigh(now)
+	h.failures, h.failedChecks, h.trialRunning, h.failing, h.changedAt = 0, 0, false, false, now
+	w.updateOut(now)
 	return !h.out.Load()
 }
 
-// Checked records the result of a health check: "" for a good answer, else a one-word reason. final: the worker itself says that
+// RecordCheck records the result of a health check: "" for a good answer, else a one-word reason. final: the worker itself says that
 // it is not available, so one check is enough. It reports whether that takes the worker out or brings it back.
-func (w *Worker) Checked(failed string, final bool, now time.Time) (changed bool) {
+func (w *Worker) RecordCheck(failed string, final bool, now time.Time) (changed bool) {
 	h := &w.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.out.Load()
 	if failed == "" {
-		if h.missed > 0 && h.fails { // it was away: allow a trial
-			h.pause, h.next, h.trying = firstPause, now, false
+		if h.failedChecks > 0 && h.failing { // it was away: allow a trial
+			h.trialPause, h.nextTrial, h.trialRunning = firstPause, now, false
 		}
-		h.missed, h.down = 0, ""
-	} else if h.missed++; h.down == "" && (final || h.missed >= failuresInARow) {
-		h.down = failed
+		h.failedChecks, h.checkFailure = 0, ""
+	} else if h.failedChecks++; h.checkFailure == "" && (final || h.failedChecks >= failuresInARow) {
+		h.checkFailure = failed
 	}
-	w.weigh(now)
+	w.updateOut(now)
 	return h.out.Load() != was
 }
 
-// Try claims the worker's trial for a single request. It returns false if none is due. The next trial may go when the outcome of
+// ClaimTrial claims the worker's trial for a single request. It returns false if none is due. The next trial may go when the outcome of
 // this one is known, or after another pause.
-func (w *Worker) Try(now time.Time) bool {
+func (w *Worker) ClaimTrial(now time.Time) bool {
 	h := &w.health
 	if !h.out.Load() {
 		return false
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.fails || h.missed > 0 || now.Before(h.next) {
+	if !h.failing || h.failedChecks > 0 || now.Before(h.nextTrial) {
 		return false
 	}
-	h.trying, h.next = true, now.Add(h.pause)
+	h.trialRunning, h.nextTrial = true, now.Add(h.trialPause)
 	return true
 }
 
-// Out returns why the worker is out and until when; "" if it is in.
-func (w *Worker) Out(now time.Time) string {
+// OutReason returns why the worker is out and until when; "" if it is in.
+func (w *Worker) OutReason(now time.Time) string {
 	h := &w.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	row := fmt.Sprintf("out: %d failures in a row, the last: %s; ", h.failures, h.last)
+	row := fmt.Sprintf("out: %d failures in a row, the last: %s; ", h.failures, h.lastFailure)
 	switch {
-	case h.down != "":
-		return "out: health check: " + h.down
-	case !h.fails:
+	case h.checkFailure != "":
+		return "out: health check: " + h.checkFailure
+	case !h.failing:
 		return ""
-	case h.trying:
+	case h.trialRunning:
 		return row + "being tried"
-	case h.missed > 0:
+	case h.failedChecks > 0:
 		return row + "no trial request while its health check fails"
 	}
-	return row + fmt.Sprintf("next trial request in %v", max(0, h.next.Sub(now)).Round(time.Second))
+	return row + fmt.Sprintf("next trial request in %v", max(0, h.nextTrial.Sub(now)).Round(time.Second))
 }
 
-// Well reports whether the worker is in.
-func (w *Worker) Well() bool { return !w.health.out.Load() }
+// IsHealthy reports whether the worker is in.
+func (w *Worker) IsHealthy() bool { return !w.health.out.Load() }
 
 // Healthy returns the slots whose workers are in, or all slots if those would be too few. It costs an atomic read for each slot,
 // and allocates only while a worker is out.
 func Healthy(slots []*Slot) []*Slot {
 	out := 0
 	for _, s := range slots {
-		if !s.Worker.Well() {
+		if !s.Worker.IsHealthy() {
 			out++
 		}
 	}
@@ -182,7 +182,7 @@ func Healthy(slots []*Slot) []*Slot {
 	}
 	in := make([]*Slot, 0, len(slots)-out)
 	for _, s := range slots {
-		if s.Worker.Well() {
+		if s.Worker.IsHealthy() {
 			in = append(in, s)
 		}
 	}

@@ -38,25 +38,25 @@ func TestHealth(t *testing.T) {
 		{"both, the answer first", "F F F 1 T n A g", "+ + - - -! - - +"},
 	} {
 		w, now := &Worker{}, time.Unix(1000, 0)
-		w.health.since = time.Time{}
+		w.health.changedAt = time.Time{}
 		var got []string
 		for _, step := range strings.Fields(c.steps) {
 			tried := ""
 			switch step {
 			case "F":
-				w.Failed("503", now)
+				w.RecordFailure("503", now)
 			case "A":
-				w.Answered(now, now)
+				w.RecordSuccess(now, now)
 			case "a":
-				w.Answered(time.Unix(999, 0), now)
+				w.RecordSuccess(time.Unix(999, 0), now)
 			case "g":
-				w.Checked("", false, now)
+				w.RecordCheck("", false, now)
 			case "m":
-				w.Checked("timeout", false, now)
+				w.RecordCheck("timeout", false, now)
 			case "n":
-				w.Checked("503", true, now)
+				w.RecordCheck("503", true, now)
 			case "T":
-				if w.Try(now) {
+				if w.ClaimTrial(now) {
 					tried = "!"
 				}
 			default:
@@ -67,7 +67,7 @@ func TestHealth(t *testing.T) {
 				now = now.Add(time.Duration(n) * time.Second)
 			}
 			is := "+"
-			if w.Out(now) != "" {
+			if w.OutReason(now) != "" {
 				is = "-"
 			}
 			got = append(got, is+tried)
@@ -84,9 +84,9 @@ func TestChangesAreToldOnce(t *testing.T) {
 	for i, c := range []struct {
 		is, want bool
 	}{
-		{w.Checked("refused", false, now), false}, {w.Checked("refused", false, now), false}, {w.Checked("refused", false, now), true},
-		{w.Checked("refused", false, now), false}, {w.Failed("connect", now), false}, {w.Failed("connect", now), false}, {w.Failed("connect", now), false},
-		{w.Checked("", false, now), false}, {w.Answered(now, now), true}, {w.Checked("503", true, now), true}, {w.Checked("", false, now), true},
+		{w.RecordCheck("refused", false, now), false}, {w.RecordCheck("refused", false, now), false}, {w.RecordCheck("refused", false, now), true},
+		{w.RecordCheck("refused", false, now), false}, {w.RecordFailure("connect", now), false}, {w.RecordFailure("connect", now), false}, {w.RecordFailure("connect", now), false},
+		{w.RecordCheck("", false, now), false}, {w.RecordSuccess(now, now), true}, {w.RecordCheck("503", true, now), true}, {w.RecordCheck("", false, now), true},
 	} {
 		if c.is != c.want {
 			t.Errorf("step %d: changed %v, want %v", i, c.is, c.want)
@@ -105,7 +105,7 @@ func TestHealthy(t *testing.T) {
 			w := NewWorker(fmt.Sprint(i), netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 			if i < c.out {
 				for range failuresInARow {
-					w.Failed("connect", now)
+					w.RecordFailure("connect", now)
 				}
 			}
 			slots = append(slots, w.Slots...)

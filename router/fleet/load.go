@@ -14,80 +14,80 @@ import (
 // Events come once a scheduler step, after its computation (vLLM 0.30 to 0.32 after update_from_output, SGLang since 0.5.9 after
 // process_batch_result_prefill, TensorRT-LLM's drain after update_resources). So the last block of a prompt marks the end of its
 // prefill, and the time between two events gives the rate. TensorRT-LLM's V2 manager sends them a step early: there, a message
-// means that the blocks of the previous one are computed (Slot.Early). Response headers give neither: those of a streamed answer
+// means that the blocks of the previous one are computed (Slot.EarlyEvents). Response headers give neither: those of a streamed answer
 // come before the prefill, others after the last token. See docs/choice.md.
 const (
-	firstRate   = 10000           // tokens a second, assumed until events show the rate
-	recently    = time.Minute     // half-life of booked work in Load.Recent
-	believed    = 2 * time.Second // for how long after an event a slot is assumed to go on at its rate, if its events come
-	mostAsked   = 8               // oldest prefills that are looked up after an event: engines prefill in order of arrival
-	sampleSize  = 4096            // minimum tokens of one sample of the rate
-	sampleTime  = 5 * time.Second // maximum duration of one sample
-	longestLoad = 30.             // seconds, limit of the measured time to load an adapter
-	fewFetched  = 1024            // tokens: fetching fewer does not show the rate
-	shortest    = 1e-3            // seconds, lower limit of the measured time to fetch
+	defaultRate     = 10000           // tokens a second, assumed until events show the rate
+	recentHalfLife  = time.Minute     // half-life of booked work in Load.Recent
+	trustPeriod     = 2 * time.Second // for how long after an event a slot is assumed to go on at its rate, if its events come
+	maxLookups      = 8               // oldest prefills that are looked up after an event: engines prefill in order of arrival
+	minSampleTokens = 4096            // minimum tokens of one sample of the rate
+	maxSampleTime   = 5 * time.Second // maximum duration of one sample
+	maxAdapterLoad  = 30.             // seconds, limit of the measured time to load an adapter
+	minFetched      = 1024            // tokens: fetching fewer does not show the rate
+	minFetchTime    = 1e-3            // seconds, lower limit of the measured time to fetch
 )
 
 // Load is a slot's state at one moment.
 type Load struct {
-	Inflight int     // requests: ours, other replicas', and other senders' if the worker reports them
-	Others   int     // the part of Inflight that no known replica has booked
-	Lost     int     // the part of Others that replicas had booked that are gone
-	Theirs   int     // the part of Inflight that other replicas booked
-	Backlog  float64 // tokens booked and not yet prefilled
-	Context  float64 // prompt tokens of the requests in flight, which each decode step reads
-	Recent   float64 // tokens booked, weighted by half for each minute of age
-	Rate     float64 // tokens prefilled a second, measured by events; 0: not known yet
-	Usage    float64 // share of the KV cache in use, 0 to 1; 0 if the worker does not report it
-	Tells    bool    // it reports its usage
+	Inflight      int     // requests: ours, other replicas', and other senders' if the worker reports them
+	OtherSenders  int     // the part of Inflight that no known replica has booked
+	Lost          int     // the part of OtherSenders that replicas had booked that are gone
+	OtherReplicas int     // the part of Inflight that other replicas booked
+	Backlog       float64 // tokens booked and not yet prefilled
+	Context       float64 // prompt tokens of the requests in flight, which each decode step reads
+	Recent        float64 // tokens booked, weighted by half for each minute of age
+	Rate          float64 // tokens prefilled a second, measured by events; 0: not known yet
+	Usage         float64 // share of the KV cache in use, 0 to 1; 0 if the worker does not report it
+	ReportsUsage  bool    // it reports its usage
 }
 
 // Places returns how many places of max_in_flight are taken: other senders' requests count against their own limits.
-func (l *Load) Places() int { return l.Inflight - l.Others + l.Lost }
+func (l *Load) Places() int { return l.Inflight - l.OtherSenders + l.Lost }
 
 // load is a Slot's state under its lock.
 type load struct {
-	inflight int
-	theirs   int // part of inflight
-	fetches  int // the part of inflight that others prefill
-	context  float64
-	queue    []*hold   // holds with tokens to prefill, in the order of booking
-	backlog  float64   // sum of hold.left, at the time since
-	recent   float64   // at the time since
-	since    time.Time // time of backlog and recent
-	unheard  time.Duration
-	rate     float64
-	shown    bool // rate was measured
-	sample   struct {
+	inflight           int
+	replicaRequests    int // part of inflight
+	prefilledElsewhere int // the part of inflight that others prefill
+	context            float64
+	queue              []*hold   // holds with tokens to prefill, in the order of booking
+	backlog            float64   // sum of hold.remaining, at the time since
+	recent             float64   // at the time since
+	since              time.Time // time of backlog and recent
+	unheard            time.Duration
+	rate               float64
+	rateMeasured       bool // rate was measured
+	sample             struct {
 		from   time.Time
 		tokens float64
 		took   time.Duration
 	}
-	loading float64 // seconds
-	loaded  bool    // loading was measured
-	fetch   float64 // seconds for each token from a lower tier; 0: not known
-	fetched bool    // fetch was measured
-	told    told
+	adapterLoadTime float64 // seconds
+	loadMeasured    bool    // loading was measured
+	fetchPerToken   float64 // seconds for each token from a lower tier; 0: not known
+	fetchMeasured   bool    // fetch was measured
+	report          reportState
 }
 
 // hold is what one booking takes of a slot: requests in flight, and tokens until they are prefilled.
 type hold struct {
-	slot    *Slot
-	tokens  float64
-	rest    float64  // tokens that events have not reported yet
-	left    float64  // tokens estimated to be left; ≤ rest
-	locals  []uint64 // the prompt's blocks, for events; nil: none will come
-	from    int      // blocks held at the decision
-	told    int      // blocks held at the previous message; of an Early slot only these are computed
-	context float64
-	answers int // decoded at once, each a request to the engine
-	at      time.Time
-	over    bool
-	theirs  bool    // another replica's
-	fetched bool    // others prefill it
-	fetches float64 // tokens that come from lower tiers or another worker before it is computed
-	alone   bool    // nothing was queued before it, and fetches are from lower tiers only
-	loads   float64 // the part of tokens for loading an adapter; 0 if others were queued before it
+	slot               *Slot
+	tokens             float64
+	unreported         float64  // tokens that events have not reported yet
+	remaining          float64  // tokens estimated to be left; ≤ rest
+	locals             []uint64 // the prompt's blocks, for events; nil: none will come
+	from               int      // blocks held at the decision
+	lastHeld           int      // blocks held at the previous message; of an EarlyEvents slot only these are computed
+	context            float64
+	answers            int // decoded at once, each a request to the engine
+	at                 time.Time
+	released           bool
+	ofReplica          bool    // another replica's
+	prefilledElsewhere bool    // others prefill it
+	fetches            float64 // tokens that come from lower tiers or another worker before it is computed
+	unqueued           bool    // nothing was queued before it, and fetches are from lower tiers only
+	adapterTokens      float64 // the part of tokens for loading an adapter; 0 if others were queued before it
 }
 
 // Load returns the slot's load.
@@ -95,38 +95,38 @@ func (s *Slot) Load(now time.Time) Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	l := Load{Inflight: s.inflight, Theirs: s.theirs, Backlog: s.backlog, Context: s.context, Recent: s.recent}
-	if k := &s.told; now.Before(k.ends) {
-		l.Others, l.Usage, l.Tells = k.others, max(0, k.word.Usage), k.word.Usage >= 0
-		l.Inflight += k.others
+	l := Load{Inflight: s.inflight, OtherReplicas: s.replicaRequests, Backlog: s.backlog, Context: s.context, Recent: s.recent}
+	if k := &s.report; now.Before(k.ends) {
+		l.OtherSenders, l.Usage, l.ReportsUsage = k.otherRequests, max(0, k.last.Usage), k.last.Usage >= 0
+		l.Inflight += k.otherRequests
 		if now.Before(k.lostEnds) {
 			l.Lost = k.lost
 		}
 	}
-	if s.shown {
+	if s.rateMeasured {
 		l.Rate = s.rate
 	}
 	return l
 }
 
-// Expect sets the rates in tokens a second at which the slots prefill and fetch from lower tiers until events show them. It is
+// SetExpectedRates sets the rates in tokens a second at which the slots prefill and fetch from lower tiers until events show them. It is
 // for a worker that is not in the fleet yet. 0: keep the default.
-func (w *Worker) Expect(rate, fetch int) {
+func (w *Worker) SetExpectedRates(rate, fetch int) {
 	for _, s := range w.Slots {
 		if rate > 0 {
 			s.rate = float64(rate)
 		}
 		if fetch > 0 {
-			s.fetch = 1 / float64(fetch)
+			s.fetchPerToken = 1 / float64(fetch)
 		}
 	}
 }
 
-// Encoded adds n picture tokens given to the slot to encode, and returns the total.
-func (s *Slot) Encoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
+// AddEncoded adds n picture tokens given to the slot to encode, and returns the total.
+func (s *Slot) AddEncoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
 
-// hears reports whether the slot's events arrive as they happen.
-func (s *Slot) hears(now time.Time) bool { return s.EventAge != nil && s.EventAge(now) == 0 }
+// eventsLive reports whether the slot's events arrive as they happen.
+func (s *Slot) eventsLive(now time.Time) bool { return s.EventAge != nil && s.EventAge(now) == 0 }
 
 // drain subtracts what the slot should have done since the last call, oldest first. Every decision calls it for every slot, so it
 // touches only holds that progressed, and tidies only if one of them is done.
@@ -136,12 +136,12 @@ func (s *Slot) drain(now time.Time) {
 		return
 	}
 	s.since = now
-	s.recent *= half(d)
+	s.recent *= decay(d)
 	if s.backlog == 0 {
 		return
 	}
-	if s.hears(now) {
-		d = min(d, believed-s.unheard)
+	if s.eventsLive(now) {
+		d = min(d, trustPeriod-s.unheard)
 		s.unheard += d
 	}
 	done, ended := s.rate*d.Seconds(), false
@@ -149,27 +149,27 @@ func (s *Slot) drain(now time.Time) {
 		if done <= 0 {
 			break
 		}
-		if n := min(h.left, done); n > 0 {
-			h.left, done, s.backlog = h.left-n, done-n, max(0, s.backlog-n)
-			ended = ended || h.left == 0
+		if n := min(h.remaining, done); n > 0 {
+			h.remaining, done, s.backlog = h.remaining-n, done-n, max(0, s.backlog-n)
+			ended = ended || h.remaining == 0
 		}
 	}
 	if ended {
-		s.tidy()
+		s.dropFinished()
 	}
 }
 
-// tidy drops the holds that are done and expect no more events, and sums up the others.
-func (s *Slot) tidy() {
+// dropFinished drops the holds that are done and expect no more events, and sums up the others.
+func (s *Slot) dropFinished() {
 	s.backlog = 0
 	s.queue = slices.DeleteFunc(s.queue, func(h *hold) bool {
-		s.backlog += h.left
-		return h.left <= 0 && (h.rest <= 0 || h.locals == nil)
+		s.backlog += h.remaining
+		return h.remaining <= 0 && (h.unreported <= 0 || h.locals == nil)
 	})
 }
 
-// half returns the share of recent work that remains after a time.
-func half(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recently.Seconds()) }
+// decay returns the share of recent work that remains after a time.
+func decay(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recentHalfLife.Seconds()) }
 
 // book charges a request to the slot, which has had it since the given time.
 func (s *Slot) book(b *Booking, now, since time.Time) *hold { return s.hold(b, now, since, false) }
@@ -178,28 +178,28 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, theirs: theirs, fetched: b.fetched, fetches: float64(b.Fetch + b.Pull), tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
-	if b.From < len(b.Locals) && s.hears(now) {
+	h := &hold{slot: s, ofReplica: theirs, prefilledElsewhere: b.decodePart, fetches: float64(b.Fetch + b.Pull), tokens: float64(b.Tokens), unreported: float64(b.Tokens), remaining: float64(b.Tokens), from: b.From, lastHeld: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
+	if b.From < len(b.Locals) && s.eventsLive(now) {
 		h.locals = b.Locals
 	}
 	if s.backlog == 0 {
-		s.unheard, h.loads, h.alone = 0, float64(b.Load), b.Pull == 0
+		s.unheard, h.adapterTokens, h.unqueued = 0, float64(b.AdapterLoad), b.Pull == 0
 	}
 	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
 		s.sample.from = since
 	}
 	if s.inflight += h.answers; theirs {
-		s.theirs += h.answers
+		s.replicaRequests += h.answers
 	}
-	if h.fetched {
-		s.fetches++
+	if h.prefilledElsewhere {
+		s.prefilledElsewhere++
 	}
-	s.told.most[0] = max(s.told.most[0], s.inflight)
+	s.report.maxBooked[0] = max(s.report.maxBooked[0], s.inflight)
 	s.context += h.context
-	s.recent += h.left
-	if h.left > 0 {
+	s.recent += h.remaining
+	if h.remaining > 0 {
 		s.queue = append(s.queue, h)
-		s.backlog += h.left
+		s.backlog += h.remaining
 	}
 	return h
 }
@@ -211,61 +211,61 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 // slot decodes what others prefill, a message shows what is held, but neither that earlier prompts are done nor the rate. A
 // prompt that waits for blocks from a lower tier is overtaken by later ones, and does not show the rate either.
 func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
-	var list [mostAsked]*hold
+	var list [maxLookups]*hold
 	asked := s.unfinished(list[:0])
 	if len(asked) == 0 {
 		return
 	}
-	var blocks [mostAsked]int
+	var blocks [maxLookups]int
 	for i, h := range asked {
 		blocks[i] = held(h.locals)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	done, last, fetches := 0.0, 0, s.fetches > 0
+	done, last, fetches := 0.0, 0, s.prefilledElsewhere > 0
 	for i, h := range asked {
-		if h.over {
+		if h.released {
 			continue
 		}
 		fetches = fetches || h.fetches > 0
 		computed := min(blocks[i], len(h.locals))
-		if s.Early {
-			computed, h.told = h.told, computed
+		if s.EarlyEvents {
+			computed, h.lastHeld = h.lastHeld, computed
 		}
 		missing := float64(len(h.locals)-computed) / float64(len(h.locals)-h.from)
-		if rest := min(h.rest, h.tokens*missing); rest < h.rest {
-			done += h.rest - rest
-			h.rest = rest
+		if rest := min(h.unreported, h.tokens*missing); rest < h.unreported {
+			done += h.unreported - rest
+			h.unreported = rest
 		}
-		if h.rest == 0 {
+		if h.unreported == 0 {
 			last = i
 			s.learnFetching(h, now)
 			s.learnLoading(h, now)
 		}
 	}
-	if s.fetches > 0 {
+	if s.prefilledElsewhere > 0 {
 		last = 0
 	}
 	for _, h := range asked[:last] { // an event of theirs was lost
 		if h.fetches == 0 {
-			h.rest = 0
+			h.unreported = 0
 		}
 	}
 	if done == 0 {
 		return
 	}
 	if !fetches {
-		s.learn(done, now)
+		s.learnRate(done, now)
 	}
 	s.sample.from = now
 	s.unheard = 0
 	for _, h := range s.queue {
 		if h.locals != nil {
-			h.left = h.rest
+			h.remaining = h.unreported
 		}
 	}
-	s.tidy()
+	s.dropFinished()
 }
 
 // unfinished appends the oldest holds on which events will report more.
@@ -273,7 +273,7 @@ func (s *Slot) unfinished(list []*hold) []*hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.queue {
-		if h.locals != nil && h.rest > 0 {
+		if h.locals != nil && h.unreported > 0 {
 			if list = append(list, h); len(list) == cap(list) {
 				break
 			}
@@ -282,19 +282,19 @@ func (s *Slot) unfinished(list []*hold) []*hold {
 	return list
 }
 
-// learn records tokens prefilled since the previous event. The rate is an EWMA of tokens ÷ time, weight 0.1 for each sample.
-func (s *Slot) learn(tokens float64, now time.Time) {
+// learnRate records tokens prefilled since the previous event. The rate is an EWMA of tokens ÷ time, weight 0.1 for each sample.
+func (s *Slot) learnRate(tokens float64, now time.Time) {
 	p := &s.sample
 	p.tokens += tokens
 	p.took += now.Sub(p.from)
 	p.from = now
-	if p.tokens < sampleSize && p.took < sampleTime || p.took <= 0 {
+	if p.tokens < minSampleTokens && p.took < maxSampleTime || p.took <= 0 {
 		return
 	}
 	seen := p.tokens / p.took.Seconds()
 	p.tokens, p.took = 0, 0
-	if !s.shown {
-		s.rate, s.shown = seen, true
+	if !s.rateMeasured {
+		s.rate, s.rateMeasured = seen, true
 		return
 	}
 	s.rate += 0.1 * (seen - s.rate)
@@ -304,54 +304,54 @@ func (s *Slot) learn(tokens float64, now time.Time) {
 // loaded and nothing was queued before it. Cases in which the adapter was loaded after all count too, so the result is the
 // expected cost of loading. EWMA, weight 0.2.
 func (s *Slot) learnLoading(h *hold, now time.Time) {
-	if h.loads == 0 || !s.shown {
+	if h.adapterTokens == 0 || !s.rateMeasured {
 		return
 	}
-	took := min(max(0, now.Sub(h.at).Seconds()-(h.tokens-h.loads)/s.rate), longestLoad)
-	if h.loads = 0; !s.loaded {
-		s.loading, s.loaded = took, true
+	took := min(max(0, now.Sub(h.at).Seconds()-(h.tokens-h.adapterTokens)/s.rate), maxAdapterLoad)
+	if h.adapterTokens = 0; !s.loadMeasured {
+		s.adapterLoadTime, s.loadMeasured = took, true
 		return
 	}
-	s.loading += 0.2 * (took - s.loading)
+	s.adapterLoadTime += 0.2 * (took - s.adapterLoadTime)
 }
 
 // learnFetching records the time that a request took beyond its tokens' own time, if its prompt had to be fetched from a lower
 // tier and nothing was queued before it. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for
 // others' steps, looks like slowness.
 func (s *Slot) learnFetching(h *hold, now time.Time) {
-	if h.fetches < fewFetched || !h.alone || h.loads > 0 || !s.shown {
+	if h.fetches < minFetched || !h.unqueued || h.adapterTokens > 0 || !s.rateMeasured {
 		return
 	}
-	each := max(shortest, now.Sub(h.at).Seconds()-h.tokens/s.rate) / h.fetches
-	if !s.fetched {
-		s.fetch, s.fetched = each, true
+	each := max(minFetchTime, now.Sub(h.at).Seconds()-h.tokens/s.rate) / h.fetches
+	if !s.fetchMeasured {
+		s.fetchPerToken, s.fetchMeasured = each, true
 		return
 	}
 	weight := 0.02
-	if each < s.fetch {
+	if each < s.fetchPerToken {
 		weight = 0.3
 	}
-	s.fetch += weight * (each - s.fetch)
+	s.fetchPerToken += weight * (each - s.fetchPerToken)
 }
 
-// Fetches returns how many tokens a second the slot fetches from lower tiers, as configured or measured; 0: not known.
-func (s *Slot) Fetches() float64 {
+// FetchRate returns how many tokens a second the slot fetches from lower tiers, as configured or measured; 0: not known.
+func (s *Slot) FetchRate() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.fetch == 0 {
+	if s.fetchPerToken == 0 {
 		return 0
 	}
-	return 1 / s.fetch
+	return 1 / s.fetchPerToken
 }
 
-// Loading returns how many tokens the slot could prefill while it loads an adapter, as measured; 0: not known.
-func (s *Slot) Loading() int {
+// AdapterLoadTokens returns how many tokens the slot could prefill while it loads an adapter, as measured; 0: not known.
+func (s *Slot) AdapterLoadTokens() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.loaded {
+	if !s.loadMeasured {
 		return 0
 	}
-	return max(1, int(s.loading*s.rate))
+	return max(1, int(s.adapterLoadTime*s.rate))
 }
 
 // release returns the place and the remaining tokens. It must be called once.
@@ -360,16 +360,16 @@ func (h *hold) release(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h.over, h.left, h.rest = true, 0, 0
-	if s.inflight -= h.answers; h.theirs {
-		s.theirs -= h.answers
+	h.released, h.remaining, h.unreported = true, 0, 0
+	if s.inflight -= h.answers; h.ofReplica {
+		s.replicaRequests -= h.answers
 	}
-	if h.fetched {
-		s.fetches--
+	if h.prefilledElsewhere {
+		s.prefilledElsewhere--
 	}
 	s.context -= h.context
 	s.unheard = 0
-	s.tidy()
+	s.dropFinished()
 }
 
 // undo releases a hold that was never used because another worker got the request.
@@ -378,5 +378,5 @@ func (h *hold) undo(now time.Time) {
 	s := h.slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.recent = max(0, s.recent-h.tokens*half(now.Sub(h.at)))
+	s.recent = max(0, s.recent-h.tokens*decay(now.Sub(h.at)))
 }

@@ -70,7 +70,7 @@ func TestEventsMoveTheQueue(t *testing.T) {
 func TestEarlyBlocks(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
-	s.Early = true
+	s.EarlyEvents = true
 	f.Book("a", Booking{Slot: s, Tokens: 1600, Locals: promptOf(1, 100)})
 	now := stored{}
 	for _, step := range []struct {
@@ -115,9 +115,9 @@ func TestLoadingIsLearned(t *testing.T) {
 	f, s := heard(c)
 	now := stored{}
 	prefill := func(id uint64, load, before int, took time.Duration) {
-		f.Book(fmt.Sprint(id), Booking{Slot: s, Tokens: 1600 + load, Load: load, Locals: promptOf(id, 100)})
+		f.Book(fmt.Sprint(id), Booking{Slot: s, Tokens: 1600 + load, AdapterLoad: load, Locals: promptOf(id, 100)})
 		if before > 0 {
-			f.Book("behind", Booking{Slot: s, Tokens: 1600 + load, Load: load, Locals: promptOf(id+1, 100)})
+			f.Book("behind", Booking{Slot: s, Tokens: 1600 + load, AdapterLoad: load, Locals: promptOf(id+1, 100)})
 		}
 		c.t = c.t.Add(took)
 		now[id], now[id+1] = 100, 100*before
@@ -129,18 +129,18 @@ func TestLoadingIsLearned(t *testing.T) {
 	for i := range 50 {
 		prefill(uint64(10+2*i), 0, 0, 200*time.Millisecond) // 8,000 a second
 	}
-	if got := s.Loading(); got != 0 {
+	if got := s.AdapterLoadTokens(); got != 0 {
 		t.Errorf("%d tokens before any was loaded", got)
 	}
 	for i := range 30 {
 		prefill(uint64(1000+2*i), 2500, 0, 700*time.Millisecond)
 	}
-	got := s.Loading()
+	got := s.AdapterLoadTokens()
 	if took := float64(got) / s.Load(c.t).Rate; math.Abs(took-0.5) > 0.1 {
 		t.Errorf("loading takes %.2f s, want half a second", took)
 	}
-	if prefill(2000, 2500, 1, 2*time.Second); s.loading > 0.9 {
-		t.Errorf("%.2f s: one that waited counts", s.loading)
+	if prefill(2000, 2500, 1, 2*time.Second); s.adapterLoadTime > 0.9 {
+		t.Errorf("%.2f s: one that waited counts", s.adapterLoadTime)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 	f, s := heard(c)
 	f.Book("a", Booking{Slot: s, Tokens: 100000, Locals: promptOf(1, 6250)})
 	c.t = c.t.Add(time.Hour / 4)
-	if l := s.Load(c.t); l.Backlog != 100000-2*firstRate {
+	if l := s.Load(c.t); l.Backlog != 100000-2*defaultRate {
 		t.Errorf("%v tokens queued after a quarter of an hour", l.Backlog)
 	}
 	s.Progress(stored{1: 625}.held, c.t) // what was assumed done was not
@@ -184,7 +184,7 @@ func TestDrainsWhereNoEventComes(t *testing.T) {
 		t.Errorf("a prompt that is held whole: %v", l.Backlog)
 	}
 	s.EventAge = nil
-	f.Book("mute", Booking{Slot: s, Tokens: 5 * firstRate, Locals: promptOf(1, 100)})
+	f.Book("mute", Booking{Slot: s, Tokens: 5 * defaultRate, Locals: promptOf(1, 100)})
 	c.t = c.t.Add(5 * time.Second)
 	if l := s.Load(c.t); l.Backlog != 0 {
 		t.Errorf("a worker without events: %v", l.Backlog)
@@ -209,8 +209,8 @@ func BenchmarkLoad(b *testing.B) {
 func TestFetchingIsLearned(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
-	s.Worker.Expect(0, 50000)
-	if got := s.Fetches(); math.Abs(got-50000) > 1 {
+	s.Worker.SetExpectedRates(0, 50000)
+	if got := s.FetchRate(); math.Abs(got-50000) > 1 {
 		t.Fatalf("%v tokens a second, want those configured", got)
 	}
 	done := stored{}
@@ -234,7 +234,7 @@ func TestFetchingIsLearned(t *testing.T) {
 	c.t = c.t.Add(840 * time.Millisecond) // 0.8 s of it are for its own tokens
 	done[1] = 1000
 	s.Progress(done.held, c.t)
-	if got := s.Fetches(); math.Abs(got-40000) > 400 {
+	if got := s.FetchRate(); math.Abs(got-40000) > 400 {
 		t.Errorf("%v tokens a second, want 8,000 in 0.2 s", got)
 	}
 	if l := s.Load(c.t); l.Rate != rate {
@@ -249,14 +249,14 @@ func TestFetchingIsLearned(t *testing.T) {
 		delete(done, 4)
 	}
 	slower(2) // it waited for something else
-	if got := s.Fetches(); got < 33000 || got > 34500 {
+	if got := s.FetchRate(); got < 33000 || got > 34500 {
 		t.Errorf("%v tokens a second after one that took ten times as long, want 0.02 of it", got)
 	}
 	slower(0.1)
-	if got := s.Fetches(); got < 40500 || got > 41500 {
+	if got := s.FetchRate(); got < 40500 || got > 41500 {
 		t.Errorf("%v tokens a second after one at 80,000, want 0.3 of it", got)
 	}
-	for _, b := range []Booking{{Slot: s, Tokens: 8000, Pull: 8000, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 8000, Load: 10, Locals: promptOf(3, 1000), From: 500}} {
+	for _, b := range []Booking{{Slot: s, Tokens: 8000, Pull: 8000, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 8000, AdapterLoad: 10, Locals: promptOf(3, 1000), From: 500}} {
 		f.Book("tells nothing", b)
 		c.t = c.t.Add(10 * time.Second)
 		done[3] = 1000
@@ -264,7 +264,7 @@ func TestFetchingIsLearned(t *testing.T) {
 		f.End("tells nothing", 1)
 		delete(done, 3)
 	}
-	if got := s.Fetches(); got < 40500 || got > 41500 {
+	if got := s.FetchRate(); got < 40500 || got > 41500 {
 		t.Errorf("%v tokens a second after some that tell nothing", got)
 	}
 }
@@ -290,7 +290,7 @@ func TestFetchedBlocksAreNoWork(t *testing.T) {
 			t.Errorf("computed: %v tokens a second, %v queued, want a rate, and that the event of the other was lost", l.Rate, l.Backlog)
 		}
 		f.End("fetched", 1)
-		if s.fetches != 0 {
+		if s.prefilledElsewhere != 0 {
 			t.Error("still fetches at the end")
 		}
 	}

@@ -38,13 +38,13 @@ func TestEased(t *testing.T) {
 			f.Set(workers)
 		}
 		add(c.settled)
-		now = now.Add(settling)
+		now = now.Add(newcomerTime)
 		add(c.new)
 		var into [8]*Slot
 		check := func(want []int) {
 			t.Helper()
 			var got []int
-			for _, s := range Eased(f.Slots("m"), into[:0], now) {
+			for _, s := range WithoutNewcomers(f.Slots("m"), into[:0], now) {
 				var n int
 				_, _ = fmt.Sscan(s.Worker.Name, &n)
 				got = append(got, n)
@@ -54,10 +54,10 @@ func TestEased(t *testing.T) {
 			}
 		}
 		check(c.want)
-		if n := testing.AllocsPerRun(10, func() { Eased(f.Slots("m"), into[:0], now) }); n > 0 {
+		if n := testing.AllocsPerRun(10, func() { WithoutNewcomers(f.Slots("m"), into[:0], now) }); n > 0 {
 			t.Errorf("%s: %v allocations", c.name, n)
 		}
-		now = now.Add(settling)
+		now = now.Add(newcomerTime)
 		var all []int
 		for i := range workers {
 			all = append(all, i)
@@ -77,7 +77,7 @@ func TestWhoIsNew(t *testing.T) {
 		if w.isNew(now) != isNew {
 			t.Errorf("%s: new %v", what, !isNew)
 		}
-		now = now.Add(settling)
+		now = now.Add(newcomerTime)
 	}
 	f.Set([]*Worker{w})
 	expect("joined", true)
@@ -91,20 +91,20 @@ func TestWhoIsNew(t *testing.T) {
 	f.Set([]*Worker{w})
 	expect("ready again", true)
 	for range failuresInARow {
-		w.Failed("503", now)
+		w.RecordFailure("503", now)
 	}
 	expect("out", false)
-	w.Answered(now, now)
+	w.RecordSuccess(now, now)
 	expect("back in", true)
-	w.Checked("503", true, now)
+	w.RecordCheck("503", true, now)
 	expect("out by a check", false)
-	w.Checked("", false, now)
+	w.RecordCheck("", false, now)
 	expect("back in by a check", true)
-	w.Checked("503", true, now)
+	w.RecordCheck("503", true, now)
 	now = now.Add(time.Second)
-	w.Checked("", false, now)
+	w.RecordCheck("", false, now)
 	expect("out for a second", false)
-	w.Checked("", false, now)
-	w.Answered(now, now)
+	w.RecordCheck("", false, now)
+	w.RecordSuccess(now, now)
 	expect("is well", false)
 }

@@ -19,16 +19,16 @@ const (
 	Encode
 )
 
-var roles = [...]string{"", "prefill", "decode", "encode"}
+var roleNames = [...]string{"", "prefill", "decode", "encode"}
 
-func (r Role) String() string { return roles[r] }
+func (r Role) String() string { return roleNames[r] }
 
 // RoleOf parses a configured role: "" and "both" are Any.
 func RoleOf(text string) (Role, error) {
 	if text == "both" {
 		return Any, nil
 	}
-	for i, name := range roles {
+	for i, name := range roleNames {
 		if text == name {
 			return Role(i), nil
 		}
@@ -36,9 +36,9 @@ func RoleOf(text string) (Role, error) {
 	return Any, fmt.Errorf("%q is not a role (want prefill, decode, encode or both)", text)
 }
 
-// divide splits a model's workers into the slots to choose among and those that encode. With prefill workers only, nothing can be
+// splitByRole splits a model's workers into the slots to choose among and those that encode. With prefill workers only, nothing can be
 // served.
-func divide(workers []*Worker) (choose, encode []*Slot) {
+func splitByRole(workers []*Worker) (choose, encode []*Slot) {
 	decodes := false
 	for _, w := range workers {
 		if w.Role == Encode {
@@ -57,6 +57,6 @@ func divide(workers []*Worker) (choose, encode []*Slot) {
 // Encoders returns the slots that encode pictures for a model. The caller must not change the list.
 func (f *Fleet) Encoders(model string) []*Slot { return f.state.Load().encode[model] }
 
-// Alone reports whether a worker can serve a request by itself although others prefill. A prefill worker cannot, nor can a worker
+// ServesAlone reports whether a worker can serve a request by itself although others prefill. A prefill worker cannot, nor can a worker
 // behind front ends, since those want both workers named (NVIDIA Dynamo).
-func (w *Worker) Alone() bool { return w.Role != Prefill && w.Instance == "" }
+func (w *Worker) ServesAlone() bool { return w.Role != Prefill && w.Instance == "" }

@@ -54,7 +54,7 @@ func TestPrefillApart(t *testing.T) {
 		t.Errorf("%d decoding at one of two", a.Slots[0].Load(now).Inflight)
 	}
 	f.End("r0", 0)
-	now = now.Add(2 * unconfirmed)
+	now = now.Add(2 * unconfirmedTTL)
 	f.Book("x", Booking{Slot: p.Slots[0]}) // the others expire: nobody reports on them
 	if n := a.Slots[0].Load(now).Inflight + b.Slots[0].Load(now).Inflight; n != 0 {
 		t.Errorf("%d requests decoding after all ended", n)

@@ -8,7 +8,7 @@ import (
 // Envoy has two access logs: the router filter's reports where a request goes, the connection manager's how it ends. If one is
 // missing, the number of requests in flight is unknown, and nothing may be refused because of it. It is missing if
 //
-//	no reports   a request was decided silence ago, and none was reported on since
+//	no reports   a request was decided reportTimeout ago, and none was reported on since
 //	no ends      many more requests count as in flight than the workers report, or very old ones at workers that report nothing; and
 //	             none has ended since
 
@@ -16,13 +16,13 @@ import (
 type Silence int
 
 const (
-	Speaks    Silence = iota
+	NotSilent Silence = iota
 	NoReports         // requests are decided, and none is reported on
 	NoEnds            // reports say where requests go, but not how they end
 )
 
 const (
-	silence = 5 * time.Second // a report comes 20 ms after the fact
+	reportTimeout = 5 * time.Second // a report comes 20 ms after the fact
 
 	endsAfter = 30 * time.Second // a request that began this long ago is included in what its worker reports
 	fewEnds   = 3                // excess over twice what the workers report: one client that reads slowly is not a missing log
@@ -30,75 +30,75 @@ const (
 	manyEnds  = 16
 )
 
-type silent struct {
+type silenceState struct {
 	what  Silence
 	since time.Time // time of the decision, or start, of the first unreported one
 }
 
-// hearing is what is known about Envoy's reports; bookings.mu guards all fields but now.
-type hearing struct {
-	now     atomic.Pointer[silent] // nil: no silence detected
-	waiting *booking               // the first booking decided since the last report
-	ended   time.Time              // time of the last reported end
+// reportWatch is what is known about Envoy's reports; bookings.mu guards all fields but now.
+type reportWatch struct {
+	now     atomic.Pointer[silenceState] // nil: no silence detected
+	waiting *booking                     // the first booking decided since the last report
+	ended   time.Time                    // time of the last reported end
 }
 
 // Silent returns what Envoy does not report, and since when.
 func (f *Fleet) Silent() (what Silence, since time.Time) {
-	if s := f.bookings.hears.now.Load(); s != nil {
+	if s := f.bookings.reports.now.Load(); s != nil {
 		return s.what, s.since
 	}
-	return Speaks, time.Time{}
+	return NotSilent, time.Time{}
 }
 
-// heard notes a report.
-func (h *hearing) heard() {
+// gotReport notes a report.
+func (h *reportWatch) gotReport() {
 	if h.waiting = nil; h.now.Load() != nil && h.now.Load().what == NoReports {
 		h.now.Store(nil)
 	}
 }
 
-// heardEnd notes a reported end.
-func (h *hearing) heardEnd(now time.Time) {
+// gotEnd notes a reported end.
+func (h *reportWatch) gotEnd(now time.Time) {
 	h.ended = now
 	h.now.Store(nil)
 }
 
-// listen detects that no reports come.
-func (h *hearing) listen(now time.Time) {
-	if w := h.waiting; w != nil && now.Sub(w.since) >= silence && (h.now.Load() == nil || h.now.Load().what != NoReports) {
-		h.now.Store(&silent{NoReports, w.since})
+// detectNoReports detects that no reports come.
+func (h *reportWatch) detectNoReports(now time.Time) {
+	if w := h.waiting; w != nil && now.Sub(w.stageSince) >= reportTimeout && (h.now.Load() == nil || h.now.Load().what != NoReports) {
+		h.now.Store(&silenceState{NoReports, w.stageSince})
 	}
 }
 
-// listenForEnds detects that no ends come. It takes time linear in the running bookings, and only if none has ended since the
+// detectNoEnds detects that no ends come. It takes time linear in the running bookings, and only if none has ended since the
 // oldest began.
-func (t *bookings) listenForEnds(now time.Time) {
-	oldest := t.first(running)
-	if oldest == nil || now.Sub(oldest.since) < endsAfter || !t.hears.ended.Before(oldest.since) || t.hears.now.Load() != nil {
+func (t *bookings) detectNoEnds(now time.Time) {
+	oldest := t.first(stageRunning)
+	if oldest == nil || now.Sub(oldest.stageSince) < endsAfter || !t.reports.ended.Before(oldest.stageSince) || t.reports.now.Load() != nil {
 		return
 	}
 	at, long := make(map[*Slot]int), make(map[*Slot]int)
-	t.each(running, func(b *booking) {
-		if b.Source == 0 || now.Sub(b.since) < endsAfter { // 0: reported by its own stream, not by a log
+	t.each(stageRunning, func(b *booking) {
+		if b.Source == 0 || now.Sub(b.stageSince) < endsAfter { // 0: reported by its own stream, not by a log
 			return
 		}
 		slot := b.Slot
 		if b.Decode != nil {
 			slot = b.Decode
 		}
-		if at[slot]++; now.Sub(b.since) >= longAfter {
+		if at[slot]++; now.Sub(b.stageSince) >= longAfter {
 			long[slot]++
 		}
 	})
 	over, untold := 0, 0
 	for slot, n := range at {
-		if told, ok := slot.Word(now); ok && told.Running >= 0 {
+		if told, ok := slot.LastReport(now); ok && told.Running >= 0 {
 			over += max(0, n-2*(told.Running+told.Waiting))
 		} else {
 			untold += long[slot]
 		}
 	}
 	if over >= fewEnds || untold >= manyEnds {
-		t.hears.now.Store(&silent{NoEnds, oldest.since})
+		t.reports.now.Store(&silenceState{NoEnds, oldest.stageSince})
 	}
 }

@@ -19,18 +19,18 @@ func hears(t *testing.T, f *Fleet, want Silence) {
 func TestSilence(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, _ := twoWorkers(c)
-	hears(t, f, Speaks)
+	hears(t, f, NotSilent)
 	c.t = c.t.Add(time.Hour)
 	f.Book("1", Booking{Slot: a.Slots[0]})
 	f.Book("2", Booking{Slot: a.Slots[0]})
-	c.t = c.t.Add(silence - 1)
-	hears(t, f, Speaks)
+	c.t = c.t.Add(reportTimeout - 1)
+	hears(t, f, NotSilent)
 	f.Confirm("1", a.Addr, 1)
 	c.t = c.t.Add(time.Minute)
-	hears(t, f, Speaks) // one is not reported on, but others are
+	hears(t, f, NotSilent) // one is not reported on, but others are
 	f.End("1", 1)
 	f.Book("3", Booking{Slot: a.Slots[0]})
-	c.t = c.t.Add(silence)
+	c.t = c.t.Add(reportTimeout)
 	hears(t, f, NoReports)
 	c.t = c.t.Add(time.Hour)
 	hears(t, f, NoReports)
@@ -38,7 +38,7 @@ func TestSilence(t *testing.T) {
 	hears(t, f, NoReports)
 	f.Book("4", Booking{Slot: a.Slots[0]})
 	f.End("4", 1)
-	hears(t, f, Speaks)
+	hears(t, f, NotSilent)
 }
 
 // TestEndsMissing checks that a log that never reports ends is noticed by what the workers report or, if they report nothing, by
@@ -54,7 +54,7 @@ func TestEndsMissing(t *testing.T) {
 		}
 	}
 	tells := func(w *Worker, running int) {
-		w.Slots[0].Tell(Told{Running: running, Usage: -1, Lasts: time.Hour}, c.t)
+		w.Slots[0].SetReport(LoadReport{Running: running, Usage: -1, ValidFor: time.Hour}, c.t)
 	}
 	after := func(d time.Duration, want Silence) {
 		t.Helper()
@@ -62,14 +62,14 @@ func TestEndsMissing(t *testing.T) {
 		hears(t, f, want)
 	}
 	all := func() {
-		f.bookings.each(running, func(b *booking) { f.bookings.close(b, c.t) })
+		f.bookings.each(stageRunning, func(b *booking) { f.bookings.close(b, c.t) })
 	}
 
 	tells(a, 0)
 	start(a, fewEnds-1, 1)
-	after(endsAfter, Speaks) // they may be slow readers
+	after(endsAfter, NotSilent) // they may be slow readers
 	start(a, 1, 1)
-	after(endsAfter-1, Speaks)
+	after(endsAfter-1, NotSilent)
 	after(1, NoEnds)
 	if what, since := f.Silent(); what != NoEnds || c.t.Sub(since) != 2*endsAfter {
 		t.Errorf("silent since %v", since)
@@ -79,22 +79,22 @@ func TestEndsMissing(t *testing.T) {
 	hears(t, f, NoEnds)
 	f.Book("other", Booking{Slot: a.Slots[0]})
 	f.End("other", 1)
-	after(0, Speaks)
-	after(time.Minute, Speaks) // an end has come since the oldest began
+	after(0, NotSilent)
+	after(time.Minute, NotSilent) // an end has come since the oldest began
 	all()
 
 	start(a, 10, 2) // they are long, and the worker reports them
 	tells(a, 10)
-	after(20*time.Minute, Speaks)
+	after(20*time.Minute, NotSilent)
 	all()
 
 	start(a, 100, 0) // with the endpoint-picker protocol their own streams report them
 	tells(a, 0)
-	after(20*time.Minute, Speaks)
+	after(20*time.Minute, NotSilent)
 	all()
 
 	start(b, manyEnds-1, 3) // b reports nothing
-	after(longAfter, Speaks)
+	after(longAfter, NotSilent)
 	start(b, 1, 3)
 	after(longAfter, NoEnds)
 	all()
@@ -102,8 +102,8 @@ func TestEndsMissing(t *testing.T) {
 	f.End("", 3)
 	f.Book("last", Booking{Slot: b.Slots[0]})
 	f.End("last", 3)
-	b.Slots[0].Tell(Told{Running: -1, Usage: -1, Lasts: time.Hour}, c.t) // TensorRT-LLM's message, which does not report running requests
+	b.Slots[0].SetReport(LoadReport{Running: -1, Usage: -1, ValidFor: time.Hour}, c.t) // TensorRT-LLM's message, which does not report running requests
 	c.t = c.t.Add(time.Second)
 	start(b, manyEnds-1, 3)
-	after(longAfter, Speaks)
+	after(longAfter, NotSilent)
 }

@@ -30,11 +30,11 @@ func TestTold(t *testing.T) {
 		w := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
 		f.Set([]*Worker{w})
 		s := w.Slots[0]
-		s.told.turned = now
+		s.report.periodStart = now
 		var got []string
 		booked, ended := 0, 0
 		for _, step := range strings.Split(c.steps, "|") {
-			told, tenths := Told{Old: 2 * time.Second, Lasts: 3 * time.Second}, 0
+			told, tenths := LoadReport{MaxAge: 2 * time.Second, ValidFor: 3 * time.Second}, 0
 			switch {
 			case step == "b":
 				f.Book(fmt.Sprint(booked), Booking{Slot: s})
@@ -43,16 +43,16 @@ func TestTold(t *testing.T) {
 				f.End(fmt.Sprint(ended), 0)
 				ended++
 			case step == "-":
-				s.Tell(Told{}, now)
+				s.SetReport(LoadReport{}, now)
 			case step[0] == '+':
 				_, _ = fmt.Sscan(step[1:], &tenths)
 				now = now.Add(time.Duration(tenths) * time.Second / 10)
 			default:
 				_, _ = fmt.Sscan(step, &told.Running, &told.Waiting, &told.Usage)
-				s.Tell(told, now)
+				s.SetReport(told, now)
 			}
 			l := s.Load(now)
-			got = append(got, fmt.Sprint(l.Inflight, l.Others))
+			got = append(got, fmt.Sprint(l.Inflight, l.OtherSenders))
 		}
 		if g := strings.Join(got, "|"); g != c.want {
 			t.Errorf("%s: %s\n got %s\nwant %s", c.name, c.steps, g, c.want)
@@ -68,19 +68,19 @@ func TestToldUsage(t *testing.T) {
 	want := func(usage float64, tells bool, age time.Duration) {
 		t.Helper()
 		l := s.Load(now)
-		_, shown, old, ok := s.Told(now)
-		if l.Usage != usage || l.Tells != tells || ok && (old != age || tells && shown != usage) || ok != (age >= 0) {
+		_, shown, old, ok := s.CurrentReport(now)
+		if l.Usage != usage || l.ReportsUsage != tells || ok && (old != age || tells && shown != usage) || ok != (age >= 0) {
 			t.Errorf("%+v; shown %v of %v ago, %v", l, shown, old, ok)
 		}
 	}
 	want(0, false, -1)
-	s.Tell(Told{Usage: 0.5, Lasts: time.Second}, now)
+	s.SetReport(LoadReport{Usage: 0.5, ValidFor: time.Second}, now)
 	want(0.5, true, 0)
 	now = now.Add(900 * time.Millisecond)
 	want(0.5, true, 900*time.Millisecond)
-	s.Tell(Told{Usage: -1, Lasts: time.Second}, now)
+	s.SetReport(LoadReport{Usage: -1, ValidFor: time.Second}, now)
 	want(0, false, 0)
-	s.Tell(Told{Usage: 0, Lasts: time.Second}, now)
+	s.SetReport(LoadReport{Usage: 0, ValidFor: time.Second}, now)
 	want(0, true, 0)
 	now = now.Add(time.Second)
 	want(0, false, -1)
@@ -89,13 +89,13 @@ func TestToldUsage(t *testing.T) {
 func FuzzParseTold(f *testing.F) {
 	f.Add([]byte(`{"num_waiting_reqs": 5, "kv_cache_usage": 0.25}`))
 	for _, bad := range []string{``, `[]`, `{}`, `{"num_waiting_reqs": -1, "kv_cache_usage": 0}`, `{"num_waiting_reqs": 1, "kv_cache_usage": 1e9}`, `{"num_waiting_reqs": 1}`} {
-		if got, err := ParseTold([]byte(bad)); err == nil {
+		if got, err := ParseLoadReport([]byte(bad)); err == nil {
 			f.Errorf("%s: %+v", bad, got)
 		}
 		f.Add([]byte(bad))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if got, err := ParseTold(b); err == nil && (got.Waiting < 0 || !(got.Usage >= 0 && got.Usage <= 1)) {
+		if got, err := ParseLoadReport(b); err == nil && (got.Waiting < 0 || !(got.Usage >= 0 && got.Usage <= 1)) {
 			t.Errorf("%q: %+v", b, got)
 		}
 	})

@@ -39,20 +39,20 @@ type Spec struct {
 	// address.
 	ID           any
 	Name         string // the address is appended if another worker has it already
-	Known        string // fleet.Worker.Known, if it differs from Name
+	StableName   string // fleet.Worker.StableName, if it differs from Name
 	Addr         netip.AddrPort
 	Ready        bool // requests may go to it
 	Model, Class string
 	Ranks        int  // data-parallel ranks; 0: none
 	Rate         int  // tokens prefilled a second, assumed until events show the rate; 0: the fleet's default
 	OffloadRate  int  // tokens fetched from lower tiers a second, assumed until events show the rate; 0: not known
-	Copies       bool // its events report each physical copy of a block
+	CountsCopies bool // its events report each physical copy of a block
 	// Instance, Frontends and Role as in fleet.Worker; with an Instance, Addr is not its own.
 	Instance    string
 	Frontends   []string
 	Role        fleet.Role
-	Away        time.Duration // as in fleet.Worker
-	MaxInFlight int           // fleet.Worker.Most
+	ZoneDelay   time.Duration // as in fleet.Worker
+	MaxInFlight int           // fleet.Worker.MaxInFlight
 	// Listen sets how the events of one rank (from 0) come: Source, Decoder and whatever else o needs. It returns false if the
 	// worker sends none. It is called once for each rank when the worker joins.
 	Listen func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error)
@@ -74,17 +74,17 @@ type Options struct {
 	Forget  func(worker string)   // called with a name that no worker has had for an hour: its counters can be dropped
 }
 
-// counted is how long a worker's counters outlive it, so that they are scraped. Pod names are never used again.
-const counted = time.Hour
+// counterTTL is how long a worker's counters outlive it, so that they are scraped. Pod names are never used again.
+const counterTTL = time.Hour
 
 // Set is the set of known workers. It is safe for concurrent use.
 type Set struct {
 	o       Options
 	resyncs *prometheus.CounterVec
 
-	mu      sync.Mutex
-	members []*member      // in the order of joining
-	out     map[int][]Spec // by finder: found and left out
+	mu       sync.Mutex
+	members  []*member      // in the order of joining
+	excluded map[int][]Spec // by finder: found and left out
 }
 
 type member struct {
@@ -109,7 +109,7 @@ func New(o Options) *Set {
 	if o.Linger == nil {
 		o.Linger = func() time.Duration { return 0 }
 	}
-	s := &Set{o: o, out: make(map[int][]Spec)}
+	s := &Set{o: o, excluded: make(map[int][]Spec)}
 	s.register()
 	return s
 }
@@ -148,18 +148,18 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 		return false
 	})
 	for _, number := range gone {
-		delete(s.out, number)
+		delete(s.excluded, number)
 	}
-	delete(s.out, finder)
+	delete(s.excluded, finder)
 	for _, f := range found {
 		if !stay[f.ID] && !s.admit(finder, f, zap.WarnLevel) {
-			s.out[finder] = append(s.out[finder], f)
+			s.excluded[finder] = append(s.excluded[finder], f)
 		}
 		stay[f.ID] = true
 	}
-	for other, list := range s.out {
+	for other, list := range s.excluded {
 		if other != finder {
-			s.out[other] = slices.DeleteFunc(list, func(f Spec) bool { return s.admit(other, f, zap.DebugLevel) })
+			s.excluded[other] = slices.DeleteFunc(list, func(f Spec) bool { return s.admit(other, f, zap.DebugLevel) })
 		}
 	}
 	s.publish()
@@ -167,7 +167,7 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	for _, m := range left {
 		s.leave(m)
 		name := m.worker.Name // to not retain the member
-		time.AfterFunc(counted, func() { s.forget(name) })
+		time.AfterFunc(counterTTL, func() { s.forget(name) })
 		s.o.Log.Info("worker left", zap.String("worker", name), zap.String("addr", m.worker.Addr))
 	}
 }
@@ -184,7 +184,7 @@ func (s *Set) admit(finder int, f Spec, say zapcore.Level) bool {
 
 // join adds a worker and starts its feeds; publish adds it to the fleet. The caller holds mu.
 func (s *Set) join(finder int, spec Spec) error {
-	addr, known := "", cmp.Or(spec.Known, spec.Name)
+	addr, known := "", cmp.Or(spec.StableName, spec.Name)
 	if spec.Addr.IsValid() {
 		addr = spec.Addr.String()
 	}
@@ -195,23 +195,23 @@ func (s *Set) join(finder int, spec Spec) error {
 		if m.worker.Name == spec.Name { // several addresses behind one name, or pods of two namespaces
 			spec.Name += "/" + addr
 		}
-		if m.worker.Known == known {
+		if m.worker.StableName == known {
 			known += "/" + addr
 		}
 	}
 	ctx, end := context.WithCancel(context.Background())
 	m := &member{finder: finder, spec: spec, end: end}
 	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.SlotID {
-		sink := &slotSink{IndexSink: stream.Join(s.o.Index, spec.Copies), linger: s.o.Linger, index: s.o.Index}
+		sink := &slotSink{IndexSink: stream.Join(s.o.Index, spec.CountsCopies), linger: s.o.Linger, index: s.o.Index}
 		m.sinks = append(m.sinks, sink)
 		return sink.Slot()
 	})
-	m.worker.Known = known
-	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.Away, m.worker.Most = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.Away, spec.MaxInFlight
-	m.worker.Expect(spec.Rate, spec.OffloadRate)
+	m.worker.StableName = known
+	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.ZoneDelay, m.worker.MaxInFlight = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.ZoneDelay, spec.MaxInFlight
+	m.worker.SetExpectedRates(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
-		o := stream.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}
+		o := stream.Options{Sink: m.sinks[r], Stored: s.auditSink(slot.ID)}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)
@@ -231,8 +231,8 @@ func (s *Set) join(finder int, spec Spec) error {
 	return nil
 }
 
-// audited returns a function that passes a slot's stored events to the audit.
-func (s *Set) audited(h indexer.SlotID) func(*kvevent.Event) {
+// auditSink returns a function that passes a slot's stored events to the audit.
+func (s *Set) auditSink(h indexer.SlotID) func(*kvevent.Event) {
 	if s.o.Audit == nil {
 		return nil
 	}

@@ -32,17 +32,17 @@ func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 	return n
 }
 
-// Reborn tells the feeds of a worker that its process is not the one that ran at the given time.
-func (s *Set) Reborn(w *fleet.Worker, was time.Time) {
+// ProcessRestarted tells the feeds of a worker that its process is not the one that ran at the given time.
+func (s *Set) ProcessRestarted(w *fleet.Worker, was time.Time) {
 	for _, f := range s.Slots() {
 		if f.Worker == w && f.Feed != nil {
-			f.Feed.Reborn(was)
+			f.Feed.ProcessRestarted(was)
 		}
 	}
 }
 
-// Learn tells the feed of a slot which blocks lead up to a parent that its events name and that it does not know.
-func (s *Set) Learn(slot indexer.SlotID, parent uint64, locals []uint64) {
+// LearnParent tells the feed of a slot which blocks lead up to a parent that its events name and that it does not know.
+func (s *Set) LearnParent(slot indexer.SlotID, parent uint64, locals []uint64) {
 	for _, f := range s.Slots() {
 		if f.ID == slot && f.Feed != nil {
 			f.Feed.Learn(stream.Stem{Parent: parent, Locals: locals})

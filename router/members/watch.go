@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	watchEvery = time.Second
-	deadAfter  = 5 * time.Second // how long a worker's events have not arrived as they happen
-	sayAgain   = time.Minute     // shortest time between two lines about a worker
+	watchEvery  = time.Second
+	deadAfter   = 5 * time.Second // how long a worker's events have not arrived as they happen
+	logInterval = time.Minute     // shortest time between two lines about a worker
 )
 
-// trouble is what was logged about a feed.
-type trouble struct {
+// loggedTrouble is what was logged about a feed.
+type loggedTrouble struct {
 	dead, shared bool
 	since        time.Time // time of the last line
 }
@@ -25,28 +25,28 @@ type trouble struct {
 func (s *Set) Watch(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	told := map[*stream.Feed]trouble{}
+	told := map[*stream.Feed]loggedTrouble{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			told = s.tell(told, now)
+			told = s.logChanges(told, now)
 		}
 	}
 }
 
-// tell logs what has changed since told, and returns the new state.
-func (s *Set) tell(told map[*stream.Feed]trouble, now time.Time) map[*stream.Feed]trouble {
+// logChanges logs what has changed since told, and returns the new state.
+func (s *Set) logChanges(told map[*stream.Feed]loggedTrouble, now time.Time) map[*stream.Feed]loggedTrouble {
 	list := s.Slots()
-	others, all := Shared(list), make(map[*stream.Feed]trouble, len(list))
+	others, all := Shared(list), make(map[*stream.Feed]loggedTrouble, len(list))
 	for _, f := range list {
 		if f.Feed == nil || !f.Ready {
 			continue
 		}
 		was := told[f.Feed]
-		is := trouble{f.Feed.Age(now) >= deadAfter, others[f.Feed] != "", was.since}
-		if at := []zap.Field{zap.String("worker", f.Worker.Name), zap.Int("rank", max(f.Rank, 0))}; (is.dead != was.dead || is.shared != was.shared) && now.Sub(was.since) >= sayAgain {
+		is := loggedTrouble{f.Feed.Age(now) >= deadAfter, others[f.Feed] != "", was.since}
+		if at := []zap.Field{zap.String("worker", f.Worker.Name), zap.Int("rank", max(f.Rank, 0))}; (is.dead != was.dead || is.shared != was.shared) && now.Sub(was.since) >= logInterval {
 			is.since = now
 			switch {
 			case is.shared && !was.shared:

@@ -25,7 +25,7 @@ func TestTroubleIsTold(t *testing.T) {
 		es[i].feeds[0].Up()
 	}
 	now := time.Now()
-	told := b.tell(nil, now)
+	told := b.logChanges(nil, now)
 	if logged.Len() > 0 {
 		t.Fatal(logged.All())
 	}
@@ -38,7 +38,7 @@ func TestTroubleIsTold(t *testing.T) {
 		t.Errorf("the gauge says %v", n)
 	}
 	for range 3 {
-		told = b.tell(told, now)
+		told = b.logChanges(told, now)
 	}
 	if n := logged.FilterMessageSnippet("two workers publish the same events").Len(); n != 2 || logged.Len() != 2 {
 		t.Errorf("%v", logged.All())
@@ -47,8 +47,8 @@ func TestTroubleIsTold(t *testing.T) {
 	b.wait("another message", func() bool { return len(Shared(b.Slots())) == 0 })
 	es[1].feeds[0].Down(nil)
 	now = now.Add(time.Minute + deadAfter)
-	told = b.tell(told, now)
-	b.tell(told, now.Add(time.Second))
+	told = b.logChanges(told, now)
+	b.logChanges(told, now.Add(time.Second))
 	if n := logged.FilterMessageSnippet("events stopped").FilterField(zap.String("worker", "b")).Len(); n != 1 {
 		t.Errorf("%v", logged.All())
 	}

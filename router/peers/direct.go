@@ -46,15 +46,15 @@ type Direct struct {
 	ended chan struct{} // closed when messages of others are no longer taken
 	said  atomic.Bool   // a refused message was logged
 
-	mu     sync.Mutex
-	open   []*outgoing       // the oldest first
-	claims map[string]*claim // by the name of another replica
+	mu      sync.Mutex
+	streams []*outgoingStream // the oldest first
+	claims  map[string]*claim // by the name of another replica
 }
 
-// outgoing is a stream to another replica.
-type outgoing struct {
-	name string // name of the other replica
-	out  chan []byte
+// outgoingStream is a stream to another replica.
+type outgoingStream struct {
+	name  string // name of the other replica
+	queue chan []byte
 }
 
 // claim says which host speaks for a replica. It lasts a little longer than the host's streams, which may be opened again.
@@ -65,17 +65,17 @@ type claim struct {
 }
 
 const (
-	directQueue = 256             // messages that wait for a stream; further ones are dropped
-	lookUp      = 2 * time.Second // interval of resolving the addresses
-	mostDialled = mostPeers
-	goodBye     = time.Second / 5
-	pingEvery   = 10 * time.Second // a connection that does not answer a ping is dead
+	directQueue     = 256             // messages that wait for a stream; further ones are dropped
+	resolveInterval = 2 * time.Second // interval of resolving the addresses
+	maxDialled      = maxPeers
+	goodbyeTime     = time.Second / 5
+	pingEvery       = 10 * time.Second // a connection that does not answer a ping is dead
 )
 
 var (
-	errNobody = errors.New("no stream to that replica")
-	errSlow   = errors.New("a replica reads its messages too slowly")
-	errOthers = status.Error(codes.PermissionDenied, "a message in the name of another replica")
+	errNoStream = errors.New("no stream to that replica")
+	errSlow     = errors.New("a replica reads its messages too slowly")
+	errOthers   = status.Error(codes.PermissionDenied, "a message in the name of another replica")
 )
 
 // NewDirect returns the Direct of the replica named own. take gets the messages of others, in order for each sender; it must not
@@ -85,24 +85,24 @@ func NewDirect(own string, take func(message []byte), refused prometheus.Counter
 }
 
 const (
-	service    = "sightline.peers.v1.Line"
-	method     = "Tell"
-	nameHeader = "sightline-replica"
+	serviceName = "sightline.peers.v1.Line"
+	methodName  = "Tell"
+	nameHeader  = "sightline-replica"
 )
 
 // Register registers the service for other replicas' streams at a listener.
 func (d *Direct) Register(r grpc.ServiceRegistrar) {
-	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{{StreamName: method, ClientStreams: true, Handler: d.hear}}}, d)
+	r.RegisterService(&grpc.ServiceDesc{ServiceName: serviceName, HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{StreamName: methodName, ClientStreams: true, Handler: d.serveStream}}}, d)
 }
 
-// hear serves one incoming stream.
-func (d *Direct) hear(_ any, s grpc.ServerStream) error {
+// serveStream serves one incoming stream.
+func (d *Direct) serveStream(_ any, s grpc.ServerStream) error {
 	if err := s.SendHeader(metadata.Pairs(nameHeader, d.own)); err != nil {
 		return err
 	}
 	heard := make(chan error, 1)
-	go func() { heard <- d.all(s) }()
+	go func() { heard <- d.receiveAll(s) }()
 	select {
 	case err := <-heard:
 		return err
@@ -111,7 +111,7 @@ func (d *Direct) hear(_ any, s grpc.ServerStream) error {
 	}
 }
 
-func (d *Direct) all(s grpc.ServerStream) error {
+func (d *Direct) receiveAll(s grpc.ServerStream) error {
 	host, name := hostOf(s.Context()), ""
 	defer func() { d.unclaim(name) }()
 	for {
@@ -119,8 +119,8 @@ func (d *Direct) all(s grpc.ServerStream) error {
 		if err := s.RecvMsg(&m); err != nil {
 			return err
 		}
-		if len(m.Value) > mostBytes {
-			return status.Errorf(codes.InvalidArgument, "a message of %d bytes (want %d at most)", len(m.Value), mostBytes)
+		if len(m.Value) > maxMessageBytes {
+			return status.Errorf(codes.InvalidArgument, "a message of %d bytes (want %d at most)", len(m.Value), maxMessageBytes)
 		}
 		if from, _, err := sender(m.Value); err == nil && from != name { // unreadable ones are counted by take
 			if name != "" || !d.claim(from, host) {
@@ -150,9 +150,9 @@ func hostOf(ctx context.Context) string {
 func (d *Direct) claim(name, host string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	maps.DeleteFunc(d.claims, func(_ string, c *claim) bool { return c.streams == 0 && time.Since(c.ended) > silent })
+	maps.DeleteFunc(d.claims, func(_ string, c *claim) bool { return c.streams == 0 && time.Since(c.ended) > peerTimeout })
 	c := d.claims[name]
-	if name == d.own || c != nil && c.host != host || c == nil && len(d.claims) >= mostPeers {
+	if name == d.own || c != nil && c.host != host || c == nil && len(d.claims) >= maxPeers {
 		return false
 	}
 	if c == nil {
@@ -172,8 +172,8 @@ func (d *Direct) unclaim(name string) {
 	}
 }
 
-// End ends the incoming streams, for which a stopping listener waits. Call it once.
-func (d *Direct) End() { close(d.ended) }
+// EndStreams ends the incoming streams, for which a stopping listener waits. Call it once.
+func (d *Direct) EndStreams() { close(d.ended) }
 
 // Send implements Line. It queues the message itself, not a copy. A replica that has two addresses gets all on its oldest stream, in
 // order.
@@ -181,19 +181,19 @@ func (d *Direct) Send(to string, message []byte) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	told := make(map[string]bool)
-	for _, o := range d.open {
+	for _, o := range d.streams {
 		if to != "" && o.name != to || told[o.name] {
 			continue
 		}
 		told[o.name] = true
 		select {
-		case o.out <- message:
+		case o.queue <- message:
 		default:
 			err = errSlow
 		}
 	}
 	if len(told) == 0 {
-		return errNobody
+		return errNoStream
 	}
 	return err
 }
@@ -203,15 +203,15 @@ func (d *Direct) Run(ctx context.Context, addresses []string, as *secure.Client)
 	var all sync.WaitGroup
 	defer all.Wait()
 	dialled := make(map[string]context.CancelFunc)
-	tick := time.NewTicker(lookUp)
+	tick := time.NewTicker(resolveInterval)
 	defer tick.Stop()
 	for {
-		now := d.lookUp(ctx, addresses)
+		now := d.resolve(ctx, addresses)
 		for _, at := range now {
-			if dialled[at] == nil && len(dialled) < mostDialled {
+			if dialled[at] == nil && len(dialled) < maxDialled {
 				one, stop := context.WithCancel(ctx)
 				dialled[at] = stop
-				all.Go(func() { d.keep(one, at, as) })
+				all.Go(func() { d.keepStream(one, at, as) })
 			}
 		}
 		for at, stop := range dialled {
@@ -231,8 +231,8 @@ func (d *Direct) Run(ctx context.Context, addresses []string, as *secure.Client)
 	}
 }
 
-// lookUp returns all IP addresses behind the addresses; nil if a name does not resolve, in which case no stream is given up.
-func (d *Direct) lookUp(ctx context.Context, addresses []string) (found []string) {
+// resolve returns all IP addresses behind the addresses; nil if a name does not resolve, in which case no stream is given up.
+func (d *Direct) resolve(ctx context.Context, addresses []string) (found []string) {
 	whole := true
 	for _, at := range addresses {
 		host, port, err := net.SplitHostPort(at)
@@ -253,8 +253,8 @@ func (d *Direct) lookUp(ctx context.Context, addresses []string) (found []string
 	return slices.Compact(found)
 }
 
-// keep holds a stream to an address and reopens it whenever it breaks.
-func (d *Direct) keep(ctx context.Context, at string, as *secure.Client) {
+// keepStream holds a stream to an address and reopens it whenever it breaks.
+func (d *Direct) keepStream(ctx context.Context, at string, as *secure.Client) {
 	said := ""
 	for ctx.Err() == nil {
 		err := d.session(ctx, at, as)
@@ -276,7 +276,7 @@ func (d *Direct) keep(ctx context.Context, at string, as *secure.Client) {
 func (d *Direct) session(ctx context.Context, at string, as *secure.Client) error {
 	live, stop := context.WithCancel(context.WithoutCancel(ctx)) // a little longer, for the good-bye
 	defer stop()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(goodBye, stop) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(goodbyeTime, stop) })()
 	creds := insecure.NewCredentials()
 	if c := as.TLS(); c != nil {
 		creds = credentials.NewTLS(c)
@@ -286,7 +286,7 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 		target = "passthrough:///" + at
 	}
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingEvery / 2}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(mostBytes+64)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessageBytes+64)))
 	if err != nil {
 		return err
 	}
@@ -294,7 +294,7 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 	if key := as.APIKey(); key != "" {
 		live = metadata.AppendToOutgoingContext(live, "authorization", "Bearer "+key)
 	}
-	s, err := conn.NewStream(live, &grpc.StreamDesc{ClientStreams: true}, "/"+service+"/"+method)
+	s, err := conn.NewStream(live, &grpc.StreamDesc{ClientStreams: true}, "/"+serviceName+"/"+methodName)
 	if err != nil {
 		return err
 	}
@@ -309,28 +309,28 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 	case d.own:
 		return nil
 	}
-	o := &outgoing{name: name, out: make(chan []byte, directQueue)}
+	o := &outgoingStream{name: name, queue: make(chan []byte, directQueue)}
 	d.mu.Lock()
-	if !slices.ContainsFunc(d.open, func(other *outgoing) bool { return other.name == name }) {
-		o.out <- head(d.own) // claims our name there, also while other lines carry the messages; one host may claim it
+	if !slices.ContainsFunc(d.streams, func(other *outgoingStream) bool { return other.name == name }) {
+		o.queue <- messageHead(d.own) // claims our name there, also while other lines carry the messages; one host may claim it
 	}
-	d.open = append(d.open, o)
+	d.streams = append(d.streams, o)
 	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.open = slices.DeleteFunc(d.open, func(other *outgoing) bool { return other == o })
+		d.streams = slices.DeleteFunc(d.streams, func(other *outgoingStream) bool { return other == o })
 	}()
 	ended := make(chan error, 1)
 	go func() { ended <- s.RecvMsg(new(wrapperspb.BytesValue)) }()
 	for {
 		select {
-		case m := <-o.out:
+		case m := <-o.queue:
 			if err := s.SendMsg(wrapperspb.Bytes(m)); err != nil {
 				return errors.Join(err, <-ended)
 			}
 		case <-ctx.Done():
-			for len(o.out) > 0 && s.SendMsg(wrapperspb.Bytes(<-o.out)) == nil {
+			for len(o.queue) > 0 && s.SendMsg(wrapperspb.Bytes(<-o.queue)) == nil {
 			}
 			return errors.Join(s.CloseSend(), <-ended)
 		case err := <-ended:

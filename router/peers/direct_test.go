@@ -76,8 +76,8 @@ func (e *directEnd) run(t *testing.T, at ...string) {
 	t.Cleanup(func() {
 		stop()
 		<-e.done
-		e.End()
-		e.srv.GracefulStop() // returns, since End has ended the streams
+		e.EndStreams()
+		e.srv.GracefulStop() // returns, since EndStreams has ended the streams
 	})
 }
 
@@ -85,7 +85,7 @@ func (e *directEnd) reaches(n int) func() bool {
 	return func() bool {
 		e.Direct.mu.Lock()
 		defer e.Direct.mu.Unlock()
-		return len(e.open) == n
+		return len(e.streams) == n
 	}
 }
 
@@ -109,7 +109,7 @@ func TestDirect(t *testing.T) {
 	}
 	await(t, "a reaches both, one of them twice, and not itself", a.reaches(3))
 	await(t, "c reaches both, and itself at neither address", c.reaches(2))
-	say := func(to, text string) error { return a.Send(to, append(head(a.own), text...)) }
+	say := func(to, text string) error { return a.Send(to, append(messageHead(a.own), text...)) }
 	if err := say("", "all"); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestDirect(t *testing.T) {
 		t.Error("nobody took it")
 	}
 	await(t, "c hears what is for it", c.has("all c"))
-	_ = b.Send("", append(head(b.own), "bye"...))
+	_ = b.Send("", append(messageHead(b.own), "bye"...))
 	b.stop()
 	<-b.done
 	await(t, "what waited was sent", c.has("all c bye"))
@@ -138,7 +138,7 @@ func TestDirect(t *testing.T) {
 // TestDirectIsBounded checks that a full queue refuses messages, and that a message that is too large ends its stream.
 func TestDirectIsBounded(t *testing.T) {
 	d := NewDirect("own", nil, nil, zap.NewNop())
-	d.open = []*outgoing{{name: "x", out: make(chan []byte, directQueue)}}
+	d.streams = []*outgoingStream{{name: "x", queue: make(chan []byte, directQueue)}}
 	for i := range directQueue + 1 {
 		if err := d.Send("", []byte("m")); (err != nil) != (i == directQueue) {
 			t.Fatalf("message %d: %v", i, err)
@@ -151,11 +151,11 @@ func TestDirectIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, "/"+service+"/"+method)
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, "/"+serviceName+"/"+methodName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = s.SendMsg(wrapperspb.Bytes(make([]byte, mostBytes+1)))
+	_ = s.SendMsg(wrapperspb.Bytes(make([]byte, maxMessageBytes+1)))
 	if err := s.RecvMsg(new(wrapperspb.BytesValue)); err == nil || !strings.Contains(err.Error(), "1048577 bytes") {
 		t.Errorf("%v", err)
 	}
@@ -174,7 +174,7 @@ func (e *directEnd) voice(t *testing.T, from string) (say func(m []byte), end fu
 	t.Cleanup(func() { _ = conn.Close() })
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(stop)
-	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, "/"+service+"/"+method)
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, "/"+serviceName+"/"+methodName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,13 +187,13 @@ func (e *directEnd) voice(t *testing.T, from string) (say func(m []byte), end fu
 func TestNobodySpeaksForOthers(t *testing.T) {
 	h := &hall{}
 	r := h.join(t)
-	e := &directEnd{Direct: NewDirect(r.own, r.Take, r.Refused(), zap.NewNop())}
+	e := &directEnd{Direct: NewDirect(r.own, r.Receive, r.Refused(), zap.NewNop())}
 	e.listen(t, "127.0.0.1:0")
 	t.Cleanup(e.srv.Stop)
 	given := func(name string, n uint64) []byte {
-		return appendShared(head(name), &router.Shared{Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1, Context: 1})
+		return appendShared(messageHead(name), &router.SharedBooking{Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1, Context: 1})
 	}
-	refused, booked := 0, func(n int) func() bool { return func() bool { return r.router.Theirs() == n } }
+	refused, booked := 0, func(n int) func() bool { return func() bool { return r.router.ReplicaBookings() == n } }
 	ends := func(what string, end func() error) {
 		t.Helper()
 		refused++
@@ -207,28 +207,28 @@ func TestNobodySpeaksForOthers(t *testing.T) {
 	again, _ := e.voice(t, "127.0.0.1")
 	again(given("HONEST22", 2))
 	await(t, "that of its second stream too", booked(2))
-	for what, m := range map[string][]byte{"its good-bye": append(head("HONEST22"), kindBye), "its state": appendState(head("HONEST22"), nil, true), "the listener's name": head(r.own)} {
+	for what, m := range map[string][]byte{"its good-bye": append(messageHead("HONEST22"), kindBye), "its state": appendState(messageHead("HONEST22"), nil, true), "the listener's name": messageHead(r.own)} {
 		say, end := e.voice(t, "127.0.0.2")
 		say(m)
 		ends(what, end)
 	}
-	echo := r.echo.Load()
+	echo := r.lastEcho.Load()
 	say, end := e.voice(t, "127.0.0.2")
 	say(given("OTHER222", 1))
 	await(t, "a stranger has a name of its own", booked(3))
-	say(head("ANOTHER2"))
+	say(messageHead("ANOTHER2"))
 	ends("a second name", end)
-	if r.echo.Load() != echo || r.router.Theirs() < 2 {
-		t.Errorf("heard as the listener's own, or %d requests", r.router.Theirs())
+	if r.lastEcho.Load() != echo || r.router.ReplicaBookings() < 2 {
+		t.Errorf("heard as the listener's own, or %d requests", r.router.ReplicaBookings())
 	}
-	honest(head("NEWNAME2"))
+	honest(messageHead("NEWNAME2"))
 	ends("a second name of the honest", gone)
 }
 
-// TestNamesAreBounded checks that streams have at most mostPeers names at a time, and that names are forgotten after their streams.
+// TestNamesAreBounded checks that streams have at most maxPeers names at a time, and that names are forgotten after their streams.
 func TestNamesAreBounded(t *testing.T) {
 	d := NewDirect("own", nil, nil, zap.NewNop())
-	for i := range mostPeers {
+	for i := range maxPeers {
 		if !d.claim(fmt.Sprint(i), "a") {
 			t.Fatalf("name %d is refused", i)
 		}
@@ -242,7 +242,7 @@ func TestNamesAreBounded(t *testing.T) {
 	if d.claim("7", "b") || d.claim("more", "b") {
 		t.Error("the name is free at once")
 	}
-	d.claims["7"].ended = time.Now().Add(-2 * silent)
+	d.claims["7"].ended = time.Now().Add(-2 * peerTimeout)
 	if !d.claim("more", "b") || d.claims["7"] != nil {
 		t.Error("the name is not free later")
 	}

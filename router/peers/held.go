@@ -12,18 +12,18 @@ import (
 // worker holds. An answer comes in pieces, in order, since messages are limited in size. This package does not interpret its
 // content.
 //
-//	AskHeld ─ askHeld: worker, rank ─▶ Take ─▶ queue ─▶ tellHeld: Exchange.Held ─ piece, piece … ─▶ Take ─▶ AskHeld
+//	RequestHeld ─ askHeld: worker, rank ─▶ Receive ─▶ queue ─▶ answerHeldRequests: Exchange.Held ─ piece, piece … ─▶ Receive ─▶ RequestHeld
 const (
-	MostHeld   = 32 << 20 // bytes of an answer: about 1.5 million blocks
-	heldAtOnce = 2        // answers received at once
-	heldWait   = 4        // questions of others that wait to be answered; further ones are answered with "not held"
-	pieceBytes = roomy
-	pieceTime  = time.Second           // without a piece for this long the answer is given up
-	answerTime = 5 * time.Second       // and if it has not come to its end by then
-	askTime    = 2 * answerTime        // for asking all replicas
-	piecePause = time.Millisecond      // between two pieces, so that messages for decisions go first
-	firstWord  = 3 * time.Second       // after the start, during which other replicas may not be known yet
-	look       = 50 * time.Millisecond // interval of checking for other replicas until then
+	MostHeld         = 32 << 20 // bytes of an answer: about 1.5 million blocks
+	maxHeldTransfers = 2        // answers received at once
+	maxHeldQueued    = 4        // questions of others that wait to be answered; further ones are answered with "not held"
+	pieceBytes       = targetBytes
+	pieceTime        = time.Second           // without a piece for this long the answer is given up
+	answerTime       = 5 * time.Second       // and if it has not come to its end by then
+	askTime          = 2 * answerTime        // for asking all replicas
+	piecePause       = time.Millisecond      // between two pieces, so that messages for decisions go first
+	discoveryTime    = 3 * time.Second       // after the start, during which other replicas may not be known yet
+	discoveryPoll    = 50 * time.Millisecond // interval of checking for other replicas until then
 )
 
 var errHeldLate = errors.New("another Sightline's answer was cut off")
@@ -31,22 +31,22 @@ var errHeldLate = errors.New("another Sightline's answer was cut off")
 // ErrTooLarge: what is held does not fit into an answer.
 var ErrTooLarge = errors.New("more than 32 MiB are held")
 
-// gathering tracks the answers that are being received, by question.
-type gathering struct {
-	mu   sync.Mutex
-	last uint64
-	open map[uint64]*pieces
+// heldTransfers tracks the answers that are being received, by question.
+type heldTransfers struct {
+	mu      sync.Mutex
+	last    uint64
+	pending map[uint64]*heldTransfer
 }
 
-// pieces is what has been received of one answer.
-type pieces struct {
-	from string
-	got  []byte
-	more chan bool // a piece has come; false: it was the last
+// heldTransfer is what has been received of one answer.
+type heldTransfer struct {
+	from     string
+	received []byte
+	arrived  chan bool // a piece has come; false: it was the last
 }
 
-// heldQuestion is another replica's question.
-type heldQuestion struct {
+// heldRequest is another replica's question.
+type heldRequest struct {
 	from   string
 	number uint64
 	worker string
@@ -60,23 +60,23 @@ type piece struct {
 	bytes     []byte
 }
 
-// AskHeld asks the other replicas, one after another in random order, so that one that never comes to an end is not always the
+// RequestHeld asks the other replicas, one after another in random order, so that one that never comes to an end is not always the
 // first, for all that they hold for a worker's rank (-1: the worker has no ranks), in the form of Exchange.Held. It returns nil if no replica has it, and an error if an answer was incomplete or ctx ended.
-func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held []byte, err error) {
+func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (held []byte, err error) {
 	what := "nobody"
 	defer func() { x.handovers.WithLabelValues(what).Inc() }()
 	select {
-	case x.gathers <- struct{}{}:
-		defer func() { <-x.gathers }()
+	case x.transferSlots <- struct{}{}:
+		defer func() { <-x.transferSlots }()
 	case <-ctx.Done():
 		what = "late"
 		return nil, ctx.Err()
 	}
-	for x.known.Load() == 0 && time.Since(x.began) < firstWord {
+	for x.peerCount.Load() == 0 && time.Since(x.startedAt) < discoveryTime {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(look):
+		case <-time.After(discoveryPoll):
 		}
 	}
 	lines := x.lines.Load()
@@ -85,11 +85,11 @@ func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held [
 	}
 	ctx, stop := context.WithTimeout(ctx, askTime)
 	defer stop()
-	for _, to := range x.alike() {
+	for _, to := range x.samePartReplicas() {
 		if ctx.Err() != nil {
 			break
 		}
-		held, err = x.gather(ctx, *lines, heldQuestion{from: to, worker: worker, rank: rank})
+		held, err = x.requestHeldFrom(ctx, *lines, heldRequest{from: to, worker: worker, rank: rank})
 		if err != nil {
 			what = "late"
 		} else if held != nil {
@@ -100,22 +100,22 @@ func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held [
 	return nil, err
 }
 
-// tellCame calls Came for each signal on came, until ctx ends.
-func (x *Exchange) tellCame(ctx context.Context, came <-chan struct{}) {
+// watchNewReplicas calls OnNewReplica for each signal on came, until ctx ends.
+func (x *Exchange) watchNewReplicas(ctx context.Context, came <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-came:
-			if x.Came != nil {
-				x.Came(ctx)
+			if x.OnNewReplica != nil {
+				x.OnNewReplica(ctx)
 			}
 		}
 	}
 }
 
-// alike returns the replicas whose index has the same part, in random order.
-func (x *Exchange) alike() (names []string) {
+// samePartReplicas returns the replicas whose index has the same part, in random order.
+func (x *Exchange) samePartReplicas() (names []string) {
 	own := x.router.Part()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -128,28 +128,28 @@ func (x *Exchange) alike() (names []string) {
 	return names
 }
 
-// gather asks one replica.
-func (x *Exchange) gather(ctx context.Context, lines []Line, q heldQuestion) ([]byte, error) {
-	g, one := &x.gathered, &pieces{from: q.from, more: make(chan bool, 1)}
+// requestHeldFrom asks one replica.
+func (x *Exchange) requestHeldFrom(ctx context.Context, lines []Line, q heldRequest) ([]byte, error) {
+	g, one := &x.transfers, &heldTransfer{from: q.from, arrived: make(chan bool, 1)}
 	g.mu.Lock()
 	g.last++
 	q.number = g.last
-	g.open[q.number] = one
+	g.pending[q.number] = one
 	g.mu.Unlock()
 	defer func() {
 		g.mu.Lock()
-		delete(g.open, q.number)
+		delete(g.pending, q.number)
 		g.mu.Unlock()
 	}()
-	if x.say(lines, q.from, appendAskHeld(head(x.own), &q), false) != nil {
+	if x.sendOnFirst(lines, q.from, appendHeldRequest(messageHead(x.own), &q), false) != nil {
 		return nil, nil
 	}
 	late := time.After(answerTime)
 	for {
 		select {
-		case more := <-one.more:
+		case more := <-one.arrived:
 			if !more {
-				return one.got, nil
+				return one.received, nil
 			}
 		case <-time.After(pieceTime):
 			return nil, errHeldLate
@@ -161,43 +161,43 @@ func (x *Exchange) gather(ctx context.Context, lines []Line, q heldQuestion) ([]
 	}
 }
 
-// take adds a piece to its answer. A piece that does not fit is ignored, so the answer times out.
-func (g *gathering) take(from string, p *piece) {
+// addPiece adds a piece to its answer. A piece that does not fit is ignored, so the answer times out.
+func (g *heldTransfers) addPiece(from string, p *piece) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one := g.open[p.number]
-	if one == nil || one.from != from || p.at != len(one.got) || p.total > MostHeld || p.at+len(p.bytes) > p.total || len(p.bytes) == 0 && p.total > 0 {
+	one := g.pending[p.number]
+	if one == nil || one.from != from || p.at != len(one.received) || p.total > MostHeld || p.at+len(p.bytes) > p.total || len(p.bytes) == 0 && p.total > 0 {
 		return
 	}
-	one.got = append(one.got, p.bytes...)
-	more := len(one.got) < p.total
+	one.received = append(one.received, p.bytes...)
+	more := len(one.received) < p.total
 	if !more {
-		delete(g.open, p.number) // got is read now and must not change
+		delete(g.pending, p.number) // got is read now and must not change
 	}
 	select {
-	case <-one.more: // drop the signal of the previous piece, not yet received
+	case <-one.arrived: // drop the signal of the previous piece, not yet received
 	default:
 	}
-	one.more <- more // does not block: nobody else sends on it
+	one.arrived <- more // does not block: nobody else sends on it
 }
 
-// wonders queues another replica's question.
-func (x *Exchange) wonders(lines []Line, q heldQuestion) {
+// queueHeldRequest queues another replica's question.
+func (x *Exchange) queueHeldRequest(lines []Line, q heldRequest) {
 	select {
-	case x.asks <- q:
+	case x.heldRequests <- q:
 	default:
 		x.handovers.WithLabelValues("busy").Inc()
-		_ = x.say(lines, q.from, appendPiece(head(x.own), &piece{number: q.number}), false)
+		_ = x.sendOnFirst(lines, q.from, appendPiece(messageHead(x.own), &piece{number: q.number}), false)
 	}
 }
 
-// tellHeld answers the questions until ctx ends.
-func (x *Exchange) tellHeld(ctx context.Context, lines []Line) {
+// answerHeldRequests answers the questions until ctx ends.
+func (x *Exchange) answerHeldRequests(ctx context.Context, lines []Line) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case q := <-x.asks:
+		case q := <-x.heldRequests:
 			var held []byte
 			var err error
 			if x.Held != nil {
@@ -210,16 +210,16 @@ func (x *Exchange) tellHeld(ctx context.Context, lines []Line) {
 				what = "not held"
 			}
 			x.handovers.WithLabelValues(what).Inc()
-			x.tell(ctx, lines, &q, held)
+			x.sendHeld(ctx, lines, &q, held)
 		}
 	}
 }
 
-// tell sends an answer. A piece that the line refuses is sent again for as long as the other replica waits.
-func (x *Exchange) tell(ctx context.Context, lines []Line, q *heldQuestion, held []byte) {
+// sendHeld sends an answer. A piece that the line refuses is sent again for as long as the other replica waits.
+func (x *Exchange) sendHeld(ctx context.Context, lines []Line, q *heldRequest, held []byte) {
 	for at, failed := 0, time.Duration(0); ctx.Err() == nil; {
 		end := min(at+pieceBytes, len(held))
-		err := x.say(lines, q.from, appendPiece(head(x.own), &piece{q.number, at, len(held), held[at:end]}), false)
+		err := x.sendOnFirst(lines, q.from, appendPiece(messageHead(x.own), &piece{q.number, at, len(held), held[at:end]}), false)
 		if err == nil {
 			if at, failed = end, 0; at == len(held) {
 				return

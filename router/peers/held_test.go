@@ -37,14 +37,14 @@ func TestHeldIsHandedOver(t *testing.T) {
 		h := &hall{}
 		a, b := h.joinHolding(t, indexer.Part{}, told('b', n)), h.join(t)
 		eventually(t, "they hear each other", known(1, a, b))
-		if got, err := b.AskHeld(t.Context(), "w1", -1); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{'b'}, n)) {
+		if got, err := b.RequestHeld(t.Context(), "w1", -1); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{'b'}, n)) {
 			t.Fatalf("of %d bytes %d: %v", n, len(got), err)
 		}
-		if got, err := b.AskHeld(t.Context(), "w1", 0); got != nil || err != nil {
+		if got, err := b.RequestHeld(t.Context(), "w1", 0); got != nil || err != nil {
 			t.Errorf("of a rank that is not held %d: %v", len(got), err)
 		}
-		if len(b.gathered.open) != 0 {
-			t.Errorf("%d answers still expected", len(b.gathered.open))
+		if len(b.transfers.pending) != 0 {
+			t.Errorf("%d answers still expected", len(b.transfers.pending))
 		}
 	}
 	h := &hall{}
@@ -52,8 +52,8 @@ func TestHeldIsHandedOver(t *testing.T) {
 	eventually(t, "they hear each other", known(2, large, other, none))
 	huge := h.joinHolding(t, indexer.Part{}, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
 	eventually(t, "they hear each other", known(3, large, other, none, huge))
-	eventually(t, "its part is told", func() bool { return len(none.alike()) == 2 })
-	if got, err := none.AskHeld(t.Context(), "w1", -1); got != nil || err != nil {
+	eventually(t, "its part is told", func() bool { return len(none.samePartReplicas()) == 2 })
+	if got, err := none.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
 		t.Errorf("%d bytes %q: %v", len(got), got[:min(len(got), 1)], err)
 	}
 	for _, r := range []*replica{large, huge} {
@@ -70,28 +70,28 @@ func TestHeldIsHandedOver(t *testing.T) {
 func TestHeldIsNotWaitedFor(t *testing.T) {
 	h := &hall{}
 	alone := h.join(t)
-	alone.began = time.Now().Add(-firstWord)
-	if got, err := alone.AskHeld(t.Context(), "w1", -1); got != nil || err != nil {
+	alone.startedAt = time.Now().Add(-discoveryTime)
+	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err != nil {
 		t.Errorf("alone: %v %v", got, err)
 	}
 	mute := h.joinHolding(t, indexer.Part{}, func(ctx context.Context, _ string, _ int) ([]byte, error) { <-ctx.Done(); return nil, nil })
 	eventually(t, "they hear each other", known(1, mute, alone))
 	began := time.Now()
-	if got, err := alone.AskHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
+	if got, err := alone.RequestHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
 		t.Errorf("of one that says nothing: %v %v after %v", got, err, time.Since(began))
 	}
-	for range heldWait + 2 { // one is being answered
-		mute.wonders([]Line{h}, heldQuestion{from: alone.own})
+	for range maxHeldQueued + 2 { // one is being answered
+		mute.queueHeldRequest([]Line{h}, heldRequest{from: alone.own})
 	}
 	if n := testutil.ToFloat64(mute.handovers.WithLabelValues("busy")); n < 1 {
 		t.Errorf("%v turned away", n)
 	}
-	for range heldAtOnce {
-		alone.gathers <- struct{}{}
+	for range maxHeldTransfers {
+		alone.transferSlots <- struct{}{}
 	}
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
-	if _, err := alone.AskHeld(ctx, "w1", -1); err == nil {
+	if _, err := alone.RequestHeld(ctx, "w1", -1); err == nil {
 		t.Error("a third answer at once")
 	}
 }
@@ -101,10 +101,10 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 func TestDrippingHidesNobody(t *testing.T) {
 	const name = "22222222" // before all others, if sorted
 	h := &hall{}
-	asked := make(chan heldQuestion, 8)
+	asked := make(chan heldRequest, 8)
 	h.also = func(to string, m []byte) {
 		if _, entries, err := sender(m); err == nil && to == name {
-			_ = each(entries, &taken{askHeld: func(q heldQuestion) { asked <- q }})
+			_ = eachEntry(entries, &entryHandlers{askHeld: func(q heldRequest) { asked <- q }})
 		}
 	}
 	a, b := h.joinHolding(t, indexer.Part{}, told('b', 5)), h.join(t)
@@ -116,8 +116,8 @@ func TestDrippingHidesNobody(t *testing.T) {
 	drip.Go(func() {
 		tick := time.NewTicker(pieceTime / 4)
 		defer tick.Stop()
-		for q, at := (heldQuestion{}), 0; ctx.Err() == nil; at++ {
-			b.Take(appendPiece(appendState(head(name), nil, true), &piece{q.number, at, MostHeld, []byte{1}}))
+		for q, at := (heldRequest{}), 0; ctx.Err() == nil; at++ {
+			b.Receive(appendPiece(appendState(messageHead(name), nil, true), &piece{q.number, at, MostHeld, []byte{1}}))
 			select {
 			case q = <-asked:
 				at = -1
@@ -128,9 +128,9 @@ func TestDrippingHidesNobody(t *testing.T) {
 		}
 	})
 	eventually(t, "they hear each other", func() bool { return known(1, a)() && known(2, b)() })
-	for len(asked) == 0 && time.Since(b.began) < 40*time.Second {
+	for len(asked) == 0 && time.Since(b.startedAt) < 40*time.Second {
 		began := time.Now()
-		got, err := b.AskHeld(ctx, "w1", -1)
+		got, err := b.RequestHeld(ctx, "w1", -1)
 		if string(got) != "bbbbb" || err != nil {
 			t.Fatalf("%d bytes: %v", len(got), err)
 		}
@@ -148,10 +148,10 @@ func TestDrippingHidesNobody(t *testing.T) {
 // TestHostilePieces checks that pieces that were not requested, from other replicas, out of order or beyond the limit change
 // nothing.
 func TestHostilePieces(t *testing.T) {
-	g := gathering{open: make(map[uint64]*pieces)}
-	fresh := func() *pieces {
-		g.open[1] = &pieces{from: "a", more: make(chan bool, 1)}
-		return g.open[1]
+	g := heldTransfers{pending: make(map[uint64]*heldTransfer)}
+	fresh := func() *heldTransfer {
+		g.pending[1] = &heldTransfer{from: "a", arrived: make(chan bool, 1)}
+		return g.pending[1]
 	}
 	for i, p := range []struct {
 		from string
@@ -161,30 +161,30 @@ func TestHostilePieces(t *testing.T) {
 		{"a", piece{1, 0, MostHeld + 1, []byte{1}}}, {"a", piece{1, 0, 5, nil}},
 	} {
 		if one := fresh(); true {
-			g.take(p.from, &p.piece)
-			if len(one.got) > 0 || len(one.more) > 0 {
+			g.addPiece(p.from, &p.piece)
+			if len(one.received) > 0 || len(one.arrived) > 0 {
 				t.Errorf("%d: taken", i)
 			}
 		}
 	}
 	one := fresh()
 	for i := range 3 { // nobody receives them meanwhile
-		g.take("a", &piece{1, i, 3, fmt.Append(nil, i)})
+		g.addPiece("a", &piece{1, i, 3, fmt.Append(nil, i)})
 	}
-	g.take("a", &piece{1, 3, 4, []byte{1}})
-	if string(one.got) != "012" || <-one.more {
-		t.Errorf("%q", one.got)
+	g.addPiece("a", &piece{1, 3, 4, []byte{1}})
+	if string(one.received) != "012" || <-one.arrived {
+		t.Errorf("%q", one.received)
 	}
 }
 
-// Came is called once for each replica that joins; a replica that was silent for long counts as joining again.
+// OnNewReplica is called once for each replica that joins; a replica that was silent for long counts as joining again.
 func TestCameIsTold(t *testing.T) {
 	h := &hall{}
 	a := h.join(t)
 	var came atomic.Int32
-	a.Came = func(context.Context) { came.Add(1) }
+	a.OnNewReplica = func(context.Context) { came.Add(1) }
 	b := h.join(t)
-	eventually(t, "another is there", func() bool { return came.Load() == 1 && b.known.Load() == 1 })
+	eventually(t, "another is there", func() bool { return came.Load() == 1 && b.peerCount.Load() == 1 })
 	h.less.Store(a)
 	eventually(t, "it is gone", known(0, a))
 	h.less.Store(nil)

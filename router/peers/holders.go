@@ -10,40 +10,40 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// patience limits a question to the replica of another part. An answer takes half a millisecond and saves seconds of prefill. A
-// replica that does not answer is soon considered gone (silent); until then each question to it costs this.
-const patience = 25 * time.Millisecond
+// holdersTimeout limits a question to the replica of another part. An answer takes half a millisecond and saves seconds of prefill. A
+// replica that does not answer is soon considered gone (peerTimeout); until then each question to it costs this.
+const holdersTimeout = 25 * time.Millisecond
 
-// questions are the unanswered ones, by number.
-type questions struct {
-	mu   sync.Mutex
-	last uint64
-	open map[uint64]question
+// holderQueries are the unanswered ones, by number.
+type holderQueries struct {
+	mu      sync.Mutex
+	last    uint64
+	pending map[uint64]holderQuery
 }
 
-type question struct {
+type holderQuery struct {
 	to     string
 	answer chan []router.Holder
 }
 
-func (q *questions) ask(to string) (number uint64, answer <-chan []router.Holder) {
+func (q *holderQueries) add(to string) (number uint64, answer <-chan []router.Holder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.last++
-	if q.open == nil {
-		q.open = make(map[uint64]question)
+	if q.pending == nil {
+		q.pending = make(map[uint64]holderQuery)
 	}
 	c := make(chan []router.Holder, 1)
-	q.open[q.last] = question{to, c}
+	q.pending[q.last] = holderQuery{to, c}
 	return q.last, c
 }
 
 // end removes a question. If from is the replica that was asked, the answer is passed to the asker.
-func (q *questions) end(number uint64, from string, answer []router.Holder) {
+func (q *holderQueries) end(number uint64, from string, answer []router.Holder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if one, ok := q.open[number]; ok && (from == "" || from == one.to) {
-		delete(q.open, number)
+	if one, ok := q.pending[number]; ok && (from == "" || from == one.to) {
+		delete(q.pending, number)
 		if from != "" {
 			one.answer <- answer
 		}
@@ -59,12 +59,12 @@ func (x *Exchange) AskHolders(ctx context.Context, locals []uint64) (holders []r
 		return nil, false
 	}
 	for _, to := range x.holdersOf(locals[0]) {
-		number, answer := x.asked.ask(to)
-		defer x.asked.end(number, "", nil)
-		if x.say(*lines, to, appendAsk(head(x.own), number, locals), false) != nil {
+		number, answer := x.holderQueries.add(to)
+		defer x.holderQueries.end(number, "", nil)
+		if x.sendOnFirst(*lines, to, appendAsk(messageHead(x.own), number, locals), false) != nil {
 			continue
 		}
-		end, stop := context.WithTimeout(ctx, patience)
+		end, stop := context.WithTimeout(ctx, holdersTimeout)
 		defer stop()
 		select {
 		case holders = <-answer:

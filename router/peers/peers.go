@@ -32,13 +32,13 @@ import (
 )
 
 const (
-	waiting    = 8192                    // entries that wait to be sent
-	pause      = 2 * time.Millisecond    // between two messages; with 10 ms, two replicas answer 7 % later (sightline sim)
-	stateEvery = 500 * time.Millisecond  // a state is a heartbeat too
-	deaf       = 750 * time.Millisecond  // a state not echoed within this was lost; shorter than silent
-	silent     = 1250 * time.Millisecond // then a replica is gone; noticed within 2 s, since it is checked with each state
-	mostPeers  = 256
-	mostStream = 1024 // Envoy's log streams at one replica that others track
+	queueEntries = 8192                    // entries that wait to be sent
+	sendPause    = 2 * time.Millisecond    // between two messages; with 10 ms, two replicas answer 7 % later (sightline sim)
+	stateEvery   = 500 * time.Millisecond  // a state is a heartbeat too
+	echoTimeout  = 750 * time.Millisecond  // a state not echoed within this was lost; shorter than peerTimeout
+	peerTimeout  = 1250 * time.Millisecond // then a replica is gone; noticed within 2 s, since it is checked with each state
+	maxPeers     = 256
+	maxStreams   = 1024 // Envoy's log streams at one replica that others track
 
 	anothersName = "another's name"
 )
@@ -50,14 +50,14 @@ type Line interface {
 }
 
 // Instance returns a new random name for this process as a replica. It begins the ids of its decisions.
-func Instance() string { return rand.Text()[:instance] }
+func Instance() string { return rand.Text()[:instanceBytes] }
 
 // InstanceOf returns the replica that made a decision's id; "": it is not such an id.
 func InstanceOf(id string) string {
-	if len(id) <= instance {
+	if len(id) <= instanceBytes {
 		return ""
 	}
-	return id[:instance]
+	return id[:instanceBytes]
 }
 
 // Exchange is one replica's side of the sharing.
@@ -70,46 +70,46 @@ type Exchange struct {
 	router *router.Router
 	report func(router.Outcome)
 
-	mu    sync.Mutex
-	peers map[string]*peer
-	known atomic.Int32 // len(peers)
-	echo  atomic.Int64 // when the first Line last returned a message sent to all, in Unix nanoseconds
+	mu        sync.Mutex
+	peers     map[string]*peer
+	peerCount atomic.Int32 // len(peers)
+	lastEcho  atomic.Int64 // when the first Line last returned a message sent to all, in Unix nanoseconds
 
-	lines atomic.Pointer[[]Line] // nil: Run has not begun
-	asked questions
+	lines         atomic.Pointer[[]Line] // nil: Run has not begun
+	holderQueries holderQueries
 
 	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
 	// nil: not known. It should end early with ErrTooLarge if that is more than MostHeld bytes.
 	Held func(ctx context.Context, worker string, rank int) ([]byte, error)
-	// Came, if set before Run, is called after another replica was first heard, in a goroutine of its own: AskHeld may find it now.
-	Came     func(ctx context.Context)
-	came     atomic.Bool // a replica was first heard since the last state was sent
-	began    time.Time
-	asks     chan heldQuestion // other replicas' questions that wait to be answered
-	gathers  chan struct{}     // limits the answers received at once
-	gathered gathering
+	// OnNewReplica, if set before Run, is called after another replica was first heard, in a goroutine of its own: RequestHeld may find it now.
+	OnNewReplica  func(ctx context.Context)
+	newReplica    atomic.Bool // a replica was first heard since the last state was sent
+	startedAt     time.Time
+	heldRequests  chan heldRequest // other replicas' questions that wait to be answered
+	transferSlots chan struct{}    // limits the answers received at once
+	transfers     heldTransfers
 
 	entries, questions, handovers *prometheus.CounterVec
-	unlisted                      atomic.Bool // an unreadable message was logged
+	loggedUnreadable              atomic.Bool // an unreadable message was logged
 }
 
 type peer struct {
-	heard   time.Time
-	part    indexer.Part        // part of the index that it says it holds
-	streams map[uint64]struct{} // Envoy's access log streams there, by our number for them
+	lastHeard time.Time
+	part      indexer.Part        // part of the index that it says it holds
+	streams   map[uint64]struct{} // Envoy's access log streams there, by our number for them
 }
 
 // entry is one thing to send: a booking to all, or a report to the replica that decided.
 type entry struct {
-	shared *router.Shared
+	shared *router.SharedBooking
 	to     string
 	report router.Outcome
 }
 
 // New returns the Exchange of the replica named own. Nothing is sent until Run.
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
-	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer), began: time.Now(),
-		asks: make(chan heldQuestion, heldWait), gathers: make(chan struct{}, heldAtOnce), gathered: gathering{open: make(map[uint64]*pieces)},
+	x := &Exchange{own: own, log: log, out: make(chan entry, queueEntries), seed: maphash.MakeSeed(), peers: make(map[string]*peer), startedAt: time.Now(),
+		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers), transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
 			Help: "Transfers between replicas of all that a worker holds, when its own replay no longer has it. Requested here: taken, nobody (has it), late; requested by another: told, not held (not completely), too large (32 MiB at most), busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
@@ -129,23 +129,23 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
 	metrics.MustRegister(x.entries, x.questions, x.handovers,
-		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.known.Load()) }),
-		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest; beyond 1.25 s it counts as gone.", func() float64 { _, ago := x.Heard(); return ago.Seconds() }),
+		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) }),
+		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest; beyond 1.25 s it counts as gone.", func() float64 { _, ago := x.OtherReplicas(); return ago.Seconds() }),
 		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
 			if x.router == nil {
 				return 0
 			}
-			return float64(x.router.Theirs())
+			return float64(x.router.ReplicaBookings())
 		}))
 	return x
 }
 
-// Heard returns the number of other replicas, and how long ago the least recently heard one was heard.
-func (x *Exchange) Heard() (others int, ago time.Duration) {
+// OtherReplicas returns the number of other replicas, and how long ago the least recently heard one was heard.
+func (x *Exchange) OtherReplicas() (others int, ago time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, p := range x.peers {
-		ago = max(ago, time.Since(p.heard))
+		ago = max(ago, time.Since(p.lastHeard))
 	}
 	return len(x.peers), ago
 }
@@ -154,9 +154,9 @@ func (x *Exchange) Heard() (others int, ago time.Duration) {
 func (x *Exchange) Refused() prometheus.Counter { return x.entries.WithLabelValues(anothersName) }
 
 // Share implements router.Options.Share.
-func (x *Exchange) Share(s *router.Shared) {
-	if x.known.Load() > 0 { // replicas that join later get the state
-		x.put(entry{shared: s})
+func (x *Exchange) Share(s *router.SharedBooking) {
+	if x.peerCount.Load() > 0 { // replicas that join later get the state
+		x.enqueue(entry{shared: s})
 	}
 }
 
@@ -170,11 +170,11 @@ func (x *Exchange) Forward(to string, o router.Outcome) bool {
 			return false
 		}
 	}
-	x.put(entry{to: to, report: o})
+	x.enqueue(entry{to: to, report: o})
 	return true
 }
 
-func (x *Exchange) put(e entry) {
+func (x *Exchange) enqueue(e entry) {
 	select {
 	case x.out <- e:
 	default:
@@ -183,7 +183,7 @@ func (x *Exchange) put(e entry) {
 }
 
 // Start sets the receivers of the others' messages: the router, and report for Envoy's reports on its requests. Call it before
-// Take and Run.
+// Receive and Run.
 func (x *Exchange) Start(r *router.Router, report func(router.Outcome)) {
 	x.router, x.report = r, report
 }
@@ -196,19 +196,19 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	x.lines.Store(&lines)
 	var answers sync.WaitGroup
 	defer answers.Wait()
-	answers.Go(func() { x.tellHeld(ctx, lines) })
+	answers.Go(func() { x.answerHeldRequests(ctx, lines) })
 	came := make(chan struct{}, 1)
-	answers.Go(func() { x.tellCame(ctx, came) })
+	answers.Go(func() { x.watchNewReplicas(ctx, came) })
 	x.send(lines, true)
 	for {
 		select {
 		case <-ctx.Done():
-			x.message(lines, "", append(head(x.own), kindBye), 1, true)
+			x.message(lines, "", append(messageHead(x.own), kindBye), 1, true)
 			return
 		case <-states.C:
 			x.expire(time.Now())
 			x.send(lines, true)
-			if x.came.Swap(false) { // by now it most likely receives what is sent to it
+			if x.newReplica.Swap(false) { // by now it most likely receives what is sent to it
 				select {
 				case came <- struct{}{}:
 				default:
@@ -216,7 +216,7 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 			}
 		case e := <-x.out:
 			x.send(lines, false, e)
-			flush.Reset(pause)
+			flush.Reset(sendPause)
 			select { // entries that come meanwhile go into one message
 			case <-ctx.Done():
 			case <-flush.C:
@@ -236,12 +236,12 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 	add := func(to string, n int, put func([]byte) []byte) {
 		b := batches[to]
 		if b == nil {
-			b = &batch{bytes: head(x.own)}
+			b = &batch{bytes: messageHead(x.own)}
 			batches[to] = b
 		}
-		if b.bytes, b.n = put(b.bytes), b.n+n; len(b.bytes) > roomy {
+		if b.bytes, b.n = put(b.bytes), b.n+n; len(b.bytes) > targetBytes {
 			x.message(lines, to, b.bytes, b.n, state)
-			*b = batch{bytes: head(x.own)}
+			*b = batch{bytes: messageHead(x.own)}
 		}
 	}
 	one := func(e entry) {
@@ -259,7 +259,7 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 		one(<-x.out)
 	}
 	if state {
-		open, whole := x.router.Open(mostOpen)
+		open, whole := x.router.OpenBookings(maxOpen)
 		if !whole {
 			open = nil
 		}
@@ -283,15 +283,15 @@ func (x *Exchange) message(lines []Line, to string, b []byte, n int, state bool)
 	if to != "" {
 		what = "reports sent"
 	}
-	if x.say(lines, to, b, state) != nil {
+	if x.sendOnFirst(lines, to, b, state) != nil {
 		what = "dropped"
 	}
 	x.entries.WithLabelValues(what).Add(float64(n))
 }
 
-// say sends a message on the first of the lines that works.
-func (x *Exchange) say(lines []Line, to string, b []byte, state bool) (err error) {
-	hangs := len(lines) > 1 && time.Since(time.Unix(0, x.echo.Load())) > deaf
+// sendOnFirst sends a message on the first of the lines that works.
+func (x *Exchange) sendOnFirst(lines []Line, to string, b []byte, state bool) (err error) {
+	hangs := len(lines) > 1 && time.Since(time.Unix(0, x.lastEcho.Load())) > echoTimeout
 	for i, line := range lines {
 		if i == 0 && hangs {
 			if state {
@@ -311,53 +311,53 @@ func (x *Exchange) expire(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for name, p := range x.peers {
-		if now.Sub(p.heard) > silent {
-			x.leave(name, p)
+		if now.Sub(p.lastHeard) > peerTimeout {
+			x.removePeer(name, p)
 		}
 	}
 }
 
-// leave forgets a replica: its bookings end, and Envoy's log streams to it may have ended too.
-func (x *Exchange) leave(name string, p *peer) {
+// removePeer forgets a replica: its bookings end, and Envoy's log streams to it may have ended too.
+func (x *Exchange) removePeer(name string, p *peer) {
 	delete(x.peers, name)
-	x.known.Store(int32(len(x.peers)))
-	x.router.Leave(name)
+	x.peerCount.Store(int32(len(x.peers)))
+	x.router.ReplicaLeft(name)
 	for source := range p.streams {
 		x.report(router.Outcome{Phase: router.Lost, Source: source})
 	}
 	x.log.Info("a replica is gone; its requests no longer count as in flight", zap.String("replica", name))
 }
 
-// Take processes a message from the Line.
-func (x *Exchange) Take(message []byte) {
+// Receive processes a message from the Line.
+func (x *Exchange) Receive(message []byte) {
 	from, entries, err := sender(message)
 	if from == x.own {
-		x.echo.Store(time.Now().UnixNano())
+		x.lastEcho.Store(time.Now().UnixNano())
 		return
 	}
 	if err == nil {
 		err = guard.Call(func() error {
-			question, held, err := x.from(from, entries)
+			question, held, err := x.handleEntries(from, entries)
 			lines := x.lines.Load()
 			if question != nil && lines != nil { // if sending fails, the other replica times out
-				_ = x.say(*lines, from, appendHolders(head(x.own), question.number, x.router.Holders(question.locals)), false)
+				_ = x.sendOnFirst(*lines, from, appendHolders(messageHead(x.own), question.number, x.router.Holders(question.locals)), false)
 			}
 			if held != nil && lines != nil {
-				x.wonders(*lines, *held)
+				x.queueHeldRequest(*lines, *held)
 			}
 			return err
 		})
 	}
 	if err != nil {
 		x.entries.WithLabelValues("unread").Inc()
-		if !x.unlisted.Swap(true) {
+		if !x.loggedUnreadable.Swap(true) {
 			x.log.Warn("another replica's message cannot be read; logged once", zap.Error(err))
 		}
 	}
 }
 
-// from processes a replica's entries. A question is a message of its own; of several in one message the last is answered.
-func (x *Exchange) from(name string, entries []byte) (question *asked, held *heldQuestion, err error) {
+// handleEntries processes a replica's entries. A question is a message of its own; of several in one message the last is answered.
+func (x *Exchange) handleEntries(name string, entries []byte) (question *holdersRequest, held *heldRequest, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.peers[name]
@@ -365,46 +365,46 @@ func (x *Exchange) from(name string, entries []byte) (question *asked, held *hel
 		if len(entries) > 0 && entries[0] == kindBye {
 			return nil, nil, nil
 		}
-		if len(x.peers) >= mostPeers {
+		if len(x.peers) >= maxPeers {
 			x.entries.WithLabelValues("too many replicas").Inc()
 			return nil, nil, nil
 		}
 		p = &peer{streams: make(map[uint64]struct{})}
 		x.peers[name] = p
-		x.known.Store(int32(len(x.peers)))
-		x.came.Store(true)
+		x.peerCount.Store(int32(len(x.peers)))
+		x.newReplica.Store(true)
 		x.log.Info("found another replica", zap.String("replica", name))
 	}
-	p.heard = time.Now()
+	p.lastHeard = time.Now()
 	count := x.entries.WithLabelValues("taken")
-	err = each(entries, &taken{
-		shared: func(s *router.Shared) { count.Inc(); x.router.Follow(name, s) },
-		state:  func(open []router.Shared) { x.router.Reconcile(name, open) },
+	err = eachEntry(entries, &entryHandlers{
+		shared: func(s *router.SharedBooking) { count.Inc(); x.router.ApplyShared(name, s) },
+		state:  func(open []router.SharedBooking) { x.router.Reconcile(name, open) },
 		report: func(o router.Outcome) {
 			if o.Phase == router.Lost || InstanceOf(o.ID) == x.own {
-				o.Source = x.stream(name, p, &o)
+				o.Source = x.streamNumber(name, p, &o)
 				x.entries.WithLabelValues("reports taken").Inc()
 				x.report(o)
 			}
 		},
-		bye:     func() { x.leave(name, p) },
+		bye:     func() { x.removePeer(name, p) },
 		part:    func(part indexer.Part) { p.part = part },
-		ask:     func(q asked) { question = &q },
-		holders: func(number uint64, list []router.Holder) { x.asked.end(number, name, list) },
-		askHeld: func(q heldQuestion) { q.from = name; held = &q },
-		piece:   func(p *piece) { x.gathered.take(name, p) },
+		ask:     func(q holdersRequest) { question = &q },
+		holders: func(number uint64, list []router.Holder) { x.holderQueries.end(number, name, list) },
+		askHeld: func(q heldRequest) { q.from = name; held = &q },
+		piece:   func(p *piece) { x.transfers.addPiece(name, p) },
 	})
 	return question, held, err
 }
 
-// stream returns our number for another replica's log stream; 0: there are too many.
-func (x *Exchange) stream(name string, p *peer, o *router.Outcome) uint64 {
+// streamNumber returns our number for another replica's log stream; 0: there are too many.
+func (x *Exchange) streamNumber(name string, p *peer, o *router.Outcome) uint64 {
 	h := maphash.Comparable(x.seed, [2]any{name, o.Source}) | 1<<63 // our own streams count from 1
 	if o.Phase == router.Lost {
 		delete(p.streams, h)
 		return h
 	}
-	if _, known := p.streams[h]; !known && len(p.streams) >= mostStream {
+	if _, known := p.streams[h]; !known && len(p.streams) >= maxStreams {
 		return 0
 	}
 	p.streams[h] = struct{}{}

@@ -48,7 +48,7 @@ func (h *hall) Send(to string, message []byte) error {
 	}
 	for _, r := range all {
 		if (to == "" || to == r.own) && r != h.less.Load() {
-			r.Take(message)
+			r.Receive(message)
 		}
 	}
 	return nil
@@ -83,7 +83,7 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 		list = append(list, fleet.NewWorker(fmt.Sprint("w", i), addr, "m", 0, func(int) indexer.SlotID { return index.Join(indexer.SlotOptions{}) }))
 	}
 	r.fleet.Set(list)
-	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 		Fleet: r.fleet, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders})
 	r.Start(r.router, r.router.Observe)
 	var lines []Line
@@ -102,7 +102,7 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 
 // decide places a prompt, identified by a number, and returns the decision.
 func (r *replica) decide(prompt uint32, tokens int) router.Decision {
-	return r.router.Place(r.own+Instance(), "m", &engine.Prompt{IDs: ids(prompt, tokens), Sure: tokens, Exact: true})
+	return r.router.Place(r.own+Instance(), "m", &engine.Prompt{IDs: ids(prompt, tokens), HashableIDs: tokens, Exact: true})
 }
 
 func ids(prompt uint32, tokens int) []uint32 {
@@ -132,7 +132,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func known(n int, of ...*replica) func() bool {
 	return func() bool {
 		for _, r := range of {
-			if int(r.known.Load()) != n {
+			if int(r.peerCount.Load()) != n {
 				return false
 			}
 		}
@@ -143,18 +143,18 @@ func known(n int, of ...*replica) func() bool {
 // TestPeersAreBounded checks the limits of replicas and of entries that wait to be sent.
 func TestPeersAreBounded(t *testing.T) {
 	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
-	for i := range mostPeers + 3 {
-		if _, _, err := x.from(fmt.Sprint(i), nil); err != nil {
+	for i := range maxPeers + 3 {
+		if _, _, err := x.handleEntries(fmt.Sprint(i), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range waiting + 5 {
-		x.Share(&router.Shared{Number: 1})
+	for range queueEntries + 5 {
+		x.Share(&router.SharedBooking{Number: 1})
 	}
-	if n := testutil.ToFloat64(x.entries.WithLabelValues("too many replicas")); n != 3 || len(x.peers) != mostPeers {
+	if n := testutil.ToFloat64(x.entries.WithLabelValues("too many replicas")); n != 3 || len(x.peers) != maxPeers {
 		t.Errorf("%v messages not taken, %d replicas", n, len(x.peers))
 	}
-	if n := testutil.ToFloat64(x.entries.WithLabelValues("dropped")); n != 5 || len(x.out) != waiting {
+	if n := testutil.ToFloat64(x.entries.WithLabelValues("dropped")); n != 5 || len(x.out) != queueEntries {
 		t.Errorf("%v dropped, %d wait", n, len(x.out))
 	}
 }
@@ -163,16 +163,16 @@ func TestPeersAreBounded(t *testing.T) {
 func TestNothingIsBookedAfterBye(t *testing.T) {
 	h := &hall{}
 	r := h.join(t)
-	given := func(n uint64) *router.Shared {
-		return &router.Shared{Kind: router.Given, Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 30, Context: 1}
+	given := func(n uint64) *router.SharedBooking {
+		return &router.SharedBooking{Kind: router.BookingOpened, Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 30, Context: 1}
 	}
-	m := appendShared(head("HOSTILE1"), given(1))
-	r.Take(m)
-	if r.router.Theirs() != 1 || r.load() != 1 {
-		t.Fatalf("%d requests, load %d", r.router.Theirs(), r.load())
+	m := appendShared(messageHead("HOSTILE1"), given(1))
+	r.Receive(m)
+	if r.router.ReplicaBookings() != 1 || r.load() != 1 {
+		t.Fatalf("%d requests, load %d", r.router.ReplicaBookings(), r.load())
 	}
-	r.Take(appendShared(append(m, kindBye), given(2)))
-	eventually(t, "no request of the replica that left", func() bool { return r.router.Theirs() == 0 && r.load() == 0 && r.known.Load() == 0 })
+	r.Receive(appendShared(append(m, kindBye), given(2)))
+	eventually(t, "no request of the replica that left", func() bool { return r.router.ReplicaBookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0 })
 }
 
 // TestTwoAgree checks that one replica's decision affects the other's next request: by its prediction and its work.
@@ -183,8 +183,8 @@ func TestTwoAgree(t *testing.T) {
 	for i := range 20 {
 		first := a.decide(uint32(i), 800)
 		eventually(t, "it is told", func() bool { return b.load() == i+1 })
-		if c := b.router; c.Theirs() != i+1 {
-			t.Fatalf("%d of theirs, want %d", c.Theirs(), i+1)
+		if c := b.router; c.ReplicaBookings() != i+1 {
+			t.Fatalf("%d of theirs, want %d", c.ReplicaBookings(), i+1)
 		}
 		d := b.decide(uint32(i), 800)
 		if d.Targets[0] != first.Targets[0] || d.CachedTokens == 0 {
@@ -201,15 +201,15 @@ func TestAnswersAndTenantsTravel(t *testing.T) {
 	a, b := h.join(t), h.join(t)
 	eventually(t, "they know each other", known(1, a, b))
 	for range 3 {
-		a.Share(&router.Shared{Number: 5, Worker: "w1", Rank: -1, Tokens: 10, Answers: 4, Model: "m", Tenant: "much"})
+		a.Share(&router.SharedBooking{Number: 5, Worker: "w1", Rank: -1, Tokens: 10, Answers: 4, Model: "m", Tenant: "much"})
 	}
-	a.Share(&router.Shared{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
-	eventually(t, "both are known", func() bool { return b.router.Theirs() == 2 && b.load() == 4+128 })
+	a.Share(&router.SharedBooking{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
+	eventually(t, "both are known", func() bool { return b.router.ReplicaBookings() == 2 && b.load() == 4+128 })
 	if own, tenants, all := b.fleet.InFlightOf("m", "much"); own != 1 || tenants != 1 || all != 1 {
 		t.Errorf("it has %d of %d, %d tenants; want 1 of 1", own, all, tenants)
 	}
-	a.Share(&router.Shared{Kind: router.Over, Number: 5})
-	a.Share(&router.Shared{Kind: router.Over, Number: 6})
+	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 5})
+	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 6})
 	eventually(t, "nothing is in flight", func() bool { return b.load() == 0 })
 	if _, _, all := b.fleet.InFlightOf("m", "much"); all != 0 {
 		t.Errorf("%d are counted for tenants in the end", all)
@@ -267,7 +267,7 @@ func TestLineThatHangs(t *testing.T) {
 		bus.deaf.Store(i%2 == 0)
 		streams.deaf.Store(i%2 != 0)
 		a.decide(uint32(i), 800)
-		for end := time.Now().Add(silent + stateEvery); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(peerTimeout + stateEvery); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if !known(1, a, b)() {
 				t.Fatal("one takes the other for gone")
 			}
@@ -306,12 +306,12 @@ func TestLostRequestsStillCount(t *testing.T) {
 	a, b := h.join(t), h.join(t)
 	eventually(t, "they know each other", known(1, a, b))
 	for n := range uint64(3) {
-		a.Share(&router.Shared{Number: n + 1, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 10})
+		a.Share(&router.SharedBooking{Number: n + 1, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 10})
 	}
 	slot := b.fleet.Find("w1", -1)
 	places := func() int { l := slot.Load(time.Now()); return l.Places() }
 	report := func(running int) (counted int) {
-		slot.Tell(fleet.Told{Running: running, Usage: -1, Old: time.Hour, Lasts: time.Minute}, time.Now())
+		slot.SetReport(fleet.LoadReport{Running: running, Usage: -1, MaxAge: time.Hour, ValidFor: time.Minute}, time.Now())
 		return places()
 	}
 	eventually(t, "its requests are booked", func() bool { return b.load() == 3 })
@@ -320,7 +320,7 @@ func TestLostRequestsStillCount(t *testing.T) {
 	}
 	a.stop()
 	<-a.done
-	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.Theirs() == 0 })
+	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.ReplicaBookings() == 0 })
 	if before, same, fewer, none := places(), report(4), report(1), report(0); before != 3 || same != 3 || fewer != 1 || none != 0 {
 		t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0", before, same, fewer, none)
 	}
@@ -402,39 +402,39 @@ func TestParts(t *testing.T) {
 	for i := 2 * prompts; outcomes("nobody") == 0 && i < 3*prompts; i++ {
 		decide(i, router.Load)
 	}
-	if outcomes("nobody") == 0 || len(a.asked.open) != 0 {
-		t.Errorf("%d questions to nobody, %d still open", outcomes("nobody"), len(a.asked.open))
+	if outcomes("nobody") == 0 || len(a.holderQueries.pending) != 0 {
+		t.Errorf("%d questions to nobody, %d still open", outcomes("nobody"), len(a.holderQueries.pending))
 	}
 }
 
 // TestWire checks that all that is written is read back unchanged, and that truncated or changed messages are refused or read,
 // without exceeding their content.
 func TestWire(t *testing.T) {
-	given := &router.Shared{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500, Context: 800, From: 2, Told: true, Proven: 1,
+	given := &router.SharedBooking{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500, Context: 800, From: 2, EventsExpected: true, Proven: 1,
 		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
 	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200, Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
-	open := []router.Shared{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
-	counted := &router.Shared{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
-	m := appendReport(appendShared(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), counted), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
-	pairs := []router.Shared{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2}, {Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
+	open := []router.SharedBooking{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
+	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
+	m := appendReport(appendShared(appendShared(appendShared(appendShared(messageHead("AAAAAAAA"), given), counted), &router.SharedBooking{Kind: router.BookingEnded, Number: 5}), &router.SharedBooking{Kind: router.BookingBroken, Number: 6}), &report)
+	pairs := []router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2}, {Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
 	m = appendState(appendState(m, open, true), pairs, true)
-	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
+	part, question, holders := indexer.Part{Number: 2, Of: 3}, holdersRequest{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
 	tiers := []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 4}}
 	m = appendHolders(appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders), 9, tiers)
-	wonders, onePiece := heldQuestion{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
-	m = append(appendPiece(appendAskHeld(m, &wonders), onePiece), kindBye)
+	wonders, onePiece := heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
+	m = append(appendPiece(appendHeldRequest(m, &wonders), onePiece), kindBye)
 	read := func(m []byte) (got []any, err error) {
 		from, entries, err := sender(m)
 		if err != nil {
 			return nil, err
 		}
 		got = append(got, from)
-		return got, each(entries, &taken{shared: func(s *router.Shared) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
-			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
-			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
-			askHeld: func(q heldQuestion) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
+		return got, eachEntry(entries, &entryHandlers{shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
+			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
+			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q holdersRequest) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
+			askHeld: func(q heldRequest) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
 	}
-	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, part, question, uint64(8), holders, uint64(9), tiers, wonders, onePiece, "bye"}
+	want := []any{"AAAAAAAA", given, counted, &router.SharedBooking{Kind: router.BookingEnded, Number: 5}, &router.SharedBooking{Kind: router.BookingBroken, Number: 6}, report, open, pairs, part, question, uint64(8), holders, uint64(9), tiers, wonders, onePiece, "bye"}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
@@ -452,12 +452,12 @@ func TestWire(t *testing.T) {
 }
 
 func FuzzTake(f *testing.F) {
-	f.Add(appendShared(head("AAAAAAAA"), &router.Shared{Answers: 2, Tenant: "t", Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
-	f.Add(appendPiece(appendAskHeld(head("AAAAAAAA"), &heldQuestion{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
+	f.Add(appendShared(messageHead("AAAAAAAA"), &router.SharedBooking{Answers: 2, Tenant: "t", Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
+	f.Add(appendPiece(appendHeldRequest(messageHead("AAAAAAAA"), &heldRequest{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
-			_ = each(entries, &taken{shared: func(*router.Shared) {}, report: func(router.Outcome) {}, state: func([]router.Shared) {}, bye: func() {},
-				part: func(indexer.Part) {}, ask: func(asked) {}, holders: func(uint64, []router.Holder) {}, askHeld: func(heldQuestion) {}, piece: func(*piece) {}})
+			_ = eachEntry(entries, &entryHandlers{shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
+				part: func(indexer.Part) {}, ask: func(holdersRequest) {}, holders: func(uint64, []router.Holder) {}, askHeld: func(heldRequest) {}, piece: func(*piece) {}})
 		}
 	})
 }

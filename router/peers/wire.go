@@ -32,16 +32,16 @@ import (
 // Numbers are varints; a rank is sent plus one; a text is preceded by its length. A message is only about the sender's own data,
 // so no entry names another sender.
 const (
-	magic      = 'P'
-	version    = 1
-	instance   = 8
-	headBytes  = 2 + instance
-	mostBytes  = 1 << 20 // of a message: NATS' usual limit
-	roomy      = mostBytes / 4
-	mostText   = 255
-	mostNumber = 1 << 40
-	mostMedia  = 64
-	mostOpen   = 1 << 14 // bookings in a state; with more open ones it is only a heartbeat
+	magic           = 'P'
+	version         = 1
+	instanceBytes   = 8
+	headBytes       = 2 + instanceBytes
+	maxMessageBytes = 1 << 20 // of a message: NATS' usual limit
+	targetBytes     = maxMessageBytes / 4
+	maxText         = 255
+	maxNumber       = 1 << 40
+	maxMedia        = 64
+	maxOpen         = 1 << 14 // bookings in a state; with more open ones it is only a heartbeat
 
 	kindGiven   = 1
 	kindOver    = 2
@@ -63,53 +63,53 @@ const (
 	flagWhole    = 1 // of a state: it has all open bookings
 )
 
-var errForm = errors.New("a message that cannot be read")
+var errMalformed = errors.New("a message that cannot be read")
 
-func head(own string) []byte { return append([]byte{magic, version}, own...) }
+func messageHead(own string) []byte { return append([]byte{magic, version}, own...) }
 
-func text(b []byte, s string) []byte {
-	s = s[:min(len(s), mostText)]
+func appendText(b []byte, s string) []byte {
+	s = s[:min(len(s), maxText)]
 	return append(append(b, byte(len(s))), s...)
 }
 
-func number(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(max(0, n))) }
+func appendNumber(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(max(0, n))) }
 
-func appendShared(b []byte, s *router.Shared) []byte {
+func appendShared(b []byte, s *router.SharedBooking) []byte {
 	switch s.Kind {
-	case router.Over:
+	case router.BookingEnded:
 		return binary.AppendUvarint(append(b, kindOver), s.Number)
-	case router.Broken:
+	case router.BookingBroken:
 		return binary.AppendUvarint(append(b, kindBroken), s.Number)
 	}
 	if s.Answers > 1 || s.Fetch+s.Pull > 0 || s.Model != "" {
-		b = number(number(number(append(b, kindCounted), s.Answers), s.Fetch), s.Pull)
-		b = text(text(b, s.Model), s.Tenant)
+		b = appendNumber(appendNumber(appendNumber(append(b, kindCounted), s.Answers), s.Fetch), s.Pull)
+		b = appendText(appendText(b, s.Model), s.Tenant)
 	} else {
 		b = append(b, kindGiven)
 	}
 	b = binary.AppendUvarint(b, s.Number)
-	b = number(text(b, s.Worker), s.Rank+1)
-	b = number(text(b, s.Decoder), s.DecoderRank+1)
+	b = appendNumber(appendText(b, s.Worker), s.Rank+1)
+	b = appendNumber(appendText(b, s.Decoder), s.DecoderRank+1)
 	for _, n := range []int{s.Tokens, s.Context, s.From, s.Proven} {
-		b = number(b, n)
+		b = appendNumber(b, n)
 	}
 	flags := byte(0)
-	if s.Told {
+	if s.EventsExpected {
 		flags = flagTold
 	}
 	b = appendLocals(append(b, flags), s.Locals)
-	media := s.Media[:min(len(s.Media), mostMedia)]
-	b = number(b, len(media))
+	media := s.Media[:min(len(s.Media), maxMedia)]
+	b = appendNumber(b, len(media))
 	for _, m := range media {
 		b = binary.LittleEndian.AppendUint64(b, m.Key)
 		b = binary.LittleEndian.AppendUint64(b, m.Alias)
-		b = number(b, m.Tokens)
+		b = appendNumber(b, m.Tokens)
 	}
 	return b
 }
 
 func appendLocals(b []byte, locals []uint64) []byte {
-	b = number(b, len(locals))
+	b = appendNumber(b, len(locals))
 	for _, l := range locals {
 		b = binary.LittleEndian.AppendUint64(b, l)
 	}
@@ -117,12 +117,12 @@ func appendLocals(b []byte, locals []uint64) []byte {
 }
 
 func appendPart(b []byte, p indexer.Part) []byte {
-	return number(number(append(b, kindPart), p.Number), p.Of)
+	return appendNumber(appendNumber(append(b, kindPart), p.Number), p.Of)
 }
 
 // appendAsk appends a question about the prompt's first blocks, as many as a message may have.
 func appendAsk(b []byte, question uint64, locals []uint64) []byte {
-	return appendLocals(binary.AppendUvarint(append(b, kindAsk), question), locals[:min(len(locals), router.MostSharedBlocks)])
+	return appendLocals(binary.AppendUvarint(append(b, kindAsk), question), locals[:min(len(locals), router.MaxSharedBlocks)])
 }
 
 func appendHolders(b []byte, question uint64, list []router.Holder) []byte {
@@ -130,55 +130,55 @@ func appendHolders(b []byte, question uint64, list []router.Holder) []byte {
 	if slices.ContainsFunc(list, func(h router.Holder) bool { return h.GPU < h.Blocks }) {
 		kind = kindTiers
 	}
-	b = number(binary.AppendUvarint(append(b, kind), question), len(list))
+	b = appendNumber(binary.AppendUvarint(append(b, kind), question), len(list))
 	for _, h := range list {
-		if b = number(number(text(b, h.Worker), h.Rank+1), h.Blocks); kind == kindTiers {
-			b = number(b, h.GPU)
+		if b = appendNumber(appendNumber(appendText(b, h.Worker), h.Rank+1), h.Blocks); kind == kindTiers {
+			b = appendNumber(b, h.GPU)
 		}
 	}
 	return b
 }
 
-func appendAskHeld(b []byte, q *heldQuestion) []byte {
-	return number(text(binary.AppendUvarint(append(b, kindAskHeld), q.number), q.worker), q.rank+1)
+func appendHeldRequest(b []byte, q *heldRequest) []byte {
+	return appendNumber(appendText(binary.AppendUvarint(append(b, kindAskHeld), q.number), q.worker), q.rank+1)
 }
 
 func appendPiece(b []byte, p *piece) []byte {
-	b = number(number(binary.AppendUvarint(append(b, kindPiece), p.number), p.at), p.total)
-	return append(number(b, len(p.bytes)), p.bytes...)
+	b = appendNumber(appendNumber(binary.AppendUvarint(append(b, kindPiece), p.number), p.at), p.total)
+	return append(appendNumber(b, len(p.bytes)), p.bytes...)
 }
 
-func appendState(b []byte, open []router.Shared, whole bool) []byte {
+func appendState(b []byte, open []router.SharedBooking, whole bool) []byte {
 	flags := byte(0)
 	if whole {
 		flags = flagWhole
 	}
 	kind := byte(kindState)
-	if slices.ContainsFunc(open, func(s router.Shared) bool { return s.Answers > 1 || s.Decoder != "" }) {
+	if slices.ContainsFunc(open, func(s router.SharedBooking) bool { return s.Answers > 1 || s.Decoder != "" }) {
 		kind = kindPairs
 	}
-	b = number(append(b, kind, flags), len(open))
+	b = appendNumber(append(b, kind, flags), len(open))
 	for i := range open {
 		s := &open[i]
 		b = binary.AppendUvarint(b, s.Number)
-		b = number(number(number(text(b, s.Worker), s.Rank+1), s.Tokens), s.Context)
+		b = appendNumber(appendNumber(appendNumber(appendText(b, s.Worker), s.Rank+1), s.Tokens), s.Context)
 		if kind == kindPairs {
-			b = number(text(number(b, s.Answers), s.Decoder), s.DecoderRank+1)
+			b = appendNumber(appendText(appendNumber(b, s.Answers), s.Decoder), s.DecoderRank+1)
 		}
 	}
 	return b
 }
 
 func appendReport(b []byte, o *router.Outcome) []byte {
-	b = append(text(append(b, kindReport), o.ID), byte(o.Phase))
-	b = binary.LittleEndian.AppendUint64(text(text(b, o.Addr), o.Fault), o.Source)
+	b = append(appendText(append(b, kindReport), o.ID), byte(o.Phase))
+	b = binary.LittleEndian.AppendUint64(appendText(appendText(b, o.Addr), o.Fault), o.Source)
 	flags := byte(0)
 	if o.Answered {
 		flags = flagAnswered
 	}
-	b = append(number(b, o.Code), flags)
+	b = append(appendNumber(b, o.Code), flags)
 	for _, n := range []int{int(o.FirstByte), o.CachedTokens + 1, o.PromptTokens + 1, o.OutputTokens} {
-		b = number(b, n)
+		b = appendNumber(b, n)
 	}
 	return b
 }
@@ -191,7 +191,7 @@ type reader struct {
 
 func (r *reader) number() int {
 	n, size := binary.Uvarint(r.b)
-	if size <= 0 || n > mostNumber {
+	if size <= 0 || n > maxNumber {
 		r.bad, r.b = true, nil
 		return 0
 	}
@@ -202,7 +202,7 @@ func (r *reader) number() int {
 func (r *reader) take(n int) []byte {
 	if n > len(r.b) {
 		r.bad, r.b = true, nil
-		return make([]byte, min(n, mostText+1))
+		return make([]byte, min(n, maxText+1))
 	}
 	out := r.b[:n]
 	r.b = r.b[n:]
@@ -224,12 +224,12 @@ func (r *reader) word() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 func (r *reader) text() string { return string(r.take(int(r.byte()))) }
 func (r *reader) rank() int    { return r.number() - 1 }
 
-func (r *reader) given() *router.Shared {
-	s := &router.Shared{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
+func (r *reader) booking() *router.SharedBooking {
+	s := &router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
 		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
-	s.Told = r.byte()&flagTold != 0
+	s.EventsExpected = r.byte()&flagTold != 0
 	s.Locals = r.locals()
-	s.Media = make([]router.SharedMedium, r.count(mostMedia, 17))
+	s.Media = make([]router.SharedMedium, r.count(maxMedia, 17))
 	for i := range s.Media {
 		s.Media[i] = router.SharedMedium{Key: r.word(), Alias: r.word(), Tokens: r.number()}
 	}
@@ -237,22 +237,22 @@ func (r *reader) given() *router.Shared {
 }
 
 func (r *reader) locals() []uint64 {
-	list := make([]uint64, r.count(router.MostSharedBlocks, 8))
+	list := make([]uint64, r.count(router.MaxSharedBlocks, 8))
 	for i := range list {
 		list[i] = r.word()
 	}
 	return list
 }
 
-// asked is another replica's question.
-type asked struct {
+// holdersRequest is another replica's question.
+type holdersRequest struct {
 	number uint64
 	locals []uint64
 }
 
 func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
 	question = uint64(r.number())
-	list = make([]router.Holder, r.count(router.MostHolders, 3))
+	list = make([]router.Holder, r.count(router.MaxHolders, 3))
 	for i := range list {
 		list[i] = router.Holder{Worker: r.text(), Rank: r.rank(), Blocks: r.number()}
 		if list[i].GPU = list[i].Blocks; kind == kindTiers {
@@ -262,11 +262,11 @@ func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
 	return question, list
 }
 
-func (r *reader) state(kind byte) (open []router.Shared, whole bool) {
+func (r *reader) state(kind byte) (open []router.SharedBooking, whole bool) {
 	whole = r.byte()&flagWhole != 0
-	open = make([]router.Shared, r.count(mostOpen, 5))
+	open = make([]router.SharedBooking, r.count(maxOpen, 5))
 	for i := range open {
-		open[i] = router.Shared{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(), Context: r.number()}
+		open[i] = router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(), Context: r.number()}
 		if kind == kindPairs {
 			open[i].Answers, open[i].Decoder, open[i].DecoderRank = r.number(), r.text(), r.rank()
 		}
@@ -283,34 +283,34 @@ func (r *reader) report() (o router.Outcome) {
 
 // sender returns who a message is from.
 func sender(message []byte) (from string, entries []byte, err error) {
-	if len(message) < headBytes || len(message) > mostBytes || message[0] != magic {
-		return "", nil, fmt.Errorf("%w: %d bytes", errForm, len(message))
+	if len(message) < headBytes || len(message) > maxMessageBytes || message[0] != magic {
+		return "", nil, fmt.Errorf("%w: %d bytes", errMalformed, len(message))
 	}
 	if message[1] != version {
-		return "", nil, fmt.Errorf("%w: of version %d, want %d (replicas of one release?)", errForm, message[1], version)
+		return "", nil, fmt.Errorf("%w: of version %d, want %d (replicas of one release?)", errMalformed, message[1], version)
 	}
 	return string(message[2:headBytes]), message[headBytes:], nil
 }
 
-// each calls t's functions for the entries of a message, up to the first that cannot be read.
-func each(entries []byte, t *taken) error {
+// eachEntry calls t's functions for the entries of a message, up to the first that cannot be read.
+func eachEntry(entries []byte, t *entryHandlers) error {
 	r := &reader{b: entries}
 	for len(r.b) > 0 {
 		switch kind := r.byte(); kind {
 		case kindGiven, kindCounted:
-			var more router.Shared
+			var more router.SharedBooking
 			if kind == kindCounted {
-				more = router.Shared{Answers: r.number(), Fetch: r.number(), Pull: r.number(), Model: r.text(), Tenant: r.text()}
+				more = router.SharedBooking{Answers: r.number(), Fetch: r.number(), Pull: r.number(), Model: r.text(), Tenant: r.text()}
 			}
-			s := r.given()
+			s := r.booking()
 			s.Answers, s.Fetch, s.Pull, s.Model, s.Tenant = more.Answers, more.Fetch, more.Pull, more.Model, more.Tenant
 			if !r.bad && s.Number != 0 {
 				t.shared(s)
 			}
 		case kindOver, kindBroken:
-			s := &router.Shared{Kind: router.Over, Number: uint64(r.number())}
+			s := &router.SharedBooking{Kind: router.BookingEnded, Number: uint64(r.number())}
 			if kind == kindBroken {
-				s.Kind = router.Broken
+				s.Kind = router.BookingBroken
 			}
 			if !r.bad {
 				t.shared(s)
@@ -331,7 +331,7 @@ func each(entries []byte, t *taken) error {
 				t.part(p)
 			}
 		case kindAsk:
-			if q := (asked{uint64(r.number()), r.locals()}); !r.bad {
+			if q := (holdersRequest{uint64(r.number()), r.locals()}); !r.bad {
 				t.ask(q)
 			}
 		case kindHolders, kindTiers:
@@ -339,35 +339,35 @@ func each(entries []byte, t *taken) error {
 				t.holders(question, list)
 			}
 		case kindAskHeld:
-			if q := (heldQuestion{number: uint64(r.number()), worker: r.text(), rank: r.rank()}); !r.bad {
+			if q := (heldRequest{number: uint64(r.number()), worker: r.text(), rank: r.rank()}); !r.bad {
 				t.askHeld(q)
 			}
 		case kindPiece:
 			p := &piece{number: uint64(r.number()), at: r.number(), total: r.number()}
-			if p.bytes = r.take(r.count(mostBytes, 1)); !r.bad {
+			if p.bytes = r.take(r.count(maxMessageBytes, 1)); !r.bad {
 				t.piece(p)
 			}
 		default:
 			r.bad = true
 		}
 		if r.bad {
-			return errForm
+			return errMalformed
 		}
 	}
 	return nil
 }
 
-// taken has a function for each kind of entry.
-type taken struct {
-	shared func(*router.Shared)
+// entryHandlers has a function for each kind of entry.
+type entryHandlers struct {
+	shared func(*router.SharedBooking)
 	report func(router.Outcome)
-	state  func([]router.Shared)
+	state  func([]router.SharedBooking)
 	bye    func()
 
 	part    func(indexer.Part)
-	ask     func(asked)
+	ask     func(holdersRequest)
 	holders func(uint64, []router.Holder)
 
-	askHeld func(heldQuestion)
+	askHeld func(heldRequest)
 	piece   func(*piece)
 }

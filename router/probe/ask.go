@@ -13,8 +13,8 @@ import (
 
 // Limits of an exchange with a worker, which may be anything that listens on the configured address.
 const (
-	perRequest = 10 * time.Second
-	maxAnswer  = 1 << 20
+	requestTimeout = 10 * time.Second
+	maxAnswer      = 1 << 20
 )
 
 // statusError is an answer with a status other than 200.

@@ -15,12 +15,12 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// hard is text on which tokenizers and templates often differ: joined letters, wide and right-to-left scripts, emoji of several
+// hardText is text on which tokenizers and templates often differ: joined letters, wide and right-to-left scripts, emoji of several
 // code points, numbers, white space, code, and what looks like a special token.
-const hard = "Zürich naïve 東京タワー مرحبا 👩‍👩‍👧 1234567.89\t \r\n\n   don't {\"a\": [1, 2]} <b>&amp;</b> ﬁ <|im_end|></s>[INST] "
+const hardText = "Zürich naïve 東京タワー مرحبا 👩‍👩‍👧 1234567.89\t \r\n\n   don't {\"a\": [1, 2]} <b>&amp;</b> ﬁ <|im_end|></s>[INST] "
 
-// one is one conversation to compare: a path that we can read and the body for both sides.
-type one struct {
+// probeCase is one conversation to compare: a path that we can read and the body for both sides.
+type probeCase struct {
 	what string
 	path string
 	body map[string]any
@@ -28,19 +28,19 @@ type one struct {
 
 // cases returns the conversations for a model. vLLM's /tokenize takes messages, and expands pictures since 0.17 (#34560);
 // SGLang's takes only text.
-func cases(m *engine.Model) []one {
-	list := []one{{"text", "/v1/completions", map[string]any{"prompt": hard}}}
+func cases(m *engine.Model) []probeCase {
+	list := []probeCase{{"text", "/v1/completions", map[string]any{"prompt": hardText}}}
 	say := func(role string, content any) map[string]any { return map[string]any{"role": role, "content": content} }
 	converse := func(what string, messages ...map[string]any) {
 		body := map[string]any{"messages": messages}
 		if m.Server.TemplateKwargs != "" { // not every release applies the server's own here
 			body["chat_template_kwargs"] = json.RawMessage(m.Server.TemplateKwargs)
 		}
-		list = append(list, one{what, "/v1/chat/completions", body})
+		list = append(list, probeCase{what, "/v1/chat/completions", body})
 	}
-	converse("one turn", say("user", hard))
+	converse("one turn", say("user", hardText))
 	converse("system and user", say("system", "Answer in one word."), say("user", " What is this? "))
-	converse("several turns", say("user", "Hello"), say("assistant", "Hi, "+hard), say("user", "And now?\n"))
+	converse("several turns", say("user", "Hello"), say("assistant", "Hi, "+hardText), say("user", "And now?\n"))
 	if m.Family() != "" && m.Rules().TokenizesPictures {
 		converse("a picture", say("user", []any{
 			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture()}}, map[string]any{"type": "text", "text": "What is this?"}}))
@@ -55,8 +55,8 @@ func picture() string {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// one probes a worker. It stops at the first sign that the worker does not answer.
-func (p *Prober) one(ctx context.Context, w *Worker) (found []Finding) {
+// probeWorker probes a worker. It stops at the first sign that the worker does not answer.
+func (p *Prober) probeWorker(ctx context.Context, w *Worker) (found []Finding) {
 	m := w.Ours.Model()
 	if found = p.settings(ctx, w, m); slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
 		return found
@@ -74,7 +74,7 @@ func (p *Prober) one(ctx context.Context, w *Worker) (found []Finding) {
 }
 
 // compare tokenizes one conversation on both sides.
-func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one) Finding {
+func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c probeCase) Finding {
 	f := Finding{What: c.what, Verdict: Equal}
 	text, ours, err := read(ctx, m, c)
 	var refused *engine.Refused
@@ -109,7 +109,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 	case err == nil && answer.Tokens == nil:
 		f.Verdict, f.Detail = Unreachable, "/tokenize: "+errAnswer.Error()
 	case err == nil:
-		if f.Difference = differ(ours, answer.Tokens); f.Difference != nil {
+		if f.Difference = firstDifference(ours, answer.Tokens); f.Difference != nil {
 			f.Verdict, f.Detail = Differs, f.Difference.String()
 		}
 	case verdict == Refused && refused != nil: // both refuse
@@ -120,7 +120,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 }
 
 // read tokenizes a conversation on our side. It returns an error if the result is not exact.
-func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint32, err error) {
+func read(ctx context.Context, m *engine.Model, c probeCase) (text string, ids []uint32, err error) {
 	skeleton, err := json.Marshal(c.body)
 	if err != nil {
 		return "", nil, err
@@ -142,8 +142,8 @@ func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint3
 	return one.Rendered, one.IDs, nil
 }
 
-// differ returns the first difference; nil: none.
-func differ(ours, theirs []uint32) *Difference {
+// firstDifference returns the first difference; nil: none.
+func firstDifference(ours, theirs []uint32) *Difference {
 	n := 0
 	for n < len(ours) && n < len(theirs) && ours[n] == theirs[n] {
 		n++

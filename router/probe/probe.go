@@ -30,7 +30,7 @@ type Worker struct {
 	Addr  string   // ip:port
 	Model string   // the configured name
 	Names []string // all names that requests may use for the model, including Model
-	Ours  *engine.Live
+	Ours  *engine.LiveModel
 	// BlockSize is the KV block size of its class, in tokens; 0: not checked. Adapters are the configured LoRA adapters.
 	BlockSize int
 	Adapters  []string
@@ -50,7 +50,7 @@ const (
 	Differs       Verdict = "differs"       // the tokens differ: no block from there on will ever match
 )
 
-var order = []Verdict{Equal, Absent, Inexact, Refused, Unreachable, Configuration, Differs}
+var severity = []Verdict{Equal, Absent, Inexact, Refused, Unreachable, Configuration, Differs}
 
 // Finding is the result of one comparison.
 type Finding struct {
@@ -96,11 +96,11 @@ type Prober struct {
 	joined chan struct{}
 	total  *prometheus.CounterVec
 	mu     sync.Mutex
-	known  []*subject
+	known  []*probedWorker
 }
 
-// subject is a worker and its result; a zero At: not probed yet.
-type subject struct {
+// probedWorker is a worker and its result; a zero At: not probed yet.
+type probedWorker struct {
 	Worker
 	result Result
 }
@@ -116,7 +116,7 @@ func New(opt Options) *Prober {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	p := &Prober{opt: opt, client: rules.NewClient(perRequest, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
+	p := &Prober{opt: opt, client: rules.NewClient(requestTimeout, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
 		Help: "Comparisons of a worker's tokens and settings with Sightline's: equal, differs, configuration, refused, inexact, absent, unreachable."}, []string{"worker", "verdict"})
 	if opt.Metrics != nil {
@@ -136,13 +136,13 @@ func (p *Prober) Set(workers []Worker) {
 	old := p.known
 	p.known = nil
 	for _, w := range workers {
-		i := slices.IndexFunc(old, func(s *subject) bool { return s.Name == w.Name && s.Addr == w.Addr && s.Ours == w.Ours })
+		i := slices.IndexFunc(old, func(s *probedWorker) bool { return s.Name == w.Name && s.Addr == w.Addr && s.Ours == w.Ours })
 		if i >= 0 {
 			p.known = append(p.known, old[i])
 			old = slices.Delete(old, i, i+1)
 			continue
 		}
-		p.known = append(p.known, &subject{w, Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}})
+		p.known = append(p.known, &probedWorker{w, Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}})
 		select {
 		case p.joined <- struct{}{}:
 		default:
@@ -153,8 +153,8 @@ func (p *Prober) Set(workers []Worker) {
 	}
 }
 
-// sideBySide limits the workers that are probed at once.
-const sideBySide = 4
+// parallelism limits the workers that are probed at once.
+const parallelism = 4
 
 // Run probes all workers, then retries those that did not answer, with back-off, and all once more after each Again. It returns
 // when ctx ends.
@@ -208,11 +208,11 @@ func (p *Prober) Results() (list []Result) {
 // round probes all workers or those without an answer, and reports whether some still have none.
 func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, sideBySide)
+	slots := make(chan struct{}, parallelism)
 	p.mu.Lock()
 	asked := slices.Clone(p.known)
 	if !all {
-		asked = slices.DeleteFunc(asked, func(s *subject) bool { return s.result.Verdict != Unreachable })
+		asked = slices.DeleteFunc(asked, func(s *probedWorker) bool { return s.result.Verdict != Unreachable })
 	}
 	p.mu.Unlock()
 	for _, s := range asked {
@@ -222,26 +222,26 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 			within, cancel := context.WithTimeout(ctx, p.opt.Budget)
 			defer cancel()
 			var found []Finding
-			if err := guard.Call(func() error { found = p.one(within, &s.Worker); return nil }); err != nil {
+			if err := guard.Call(func() error { found = p.probeWorker(within, &s.Worker); return nil }); err != nil {
 				found = []Finding{{What: "the probe itself", Verdict: Unreachable, Detail: err.Error()}}
 				p.opt.Log.Error("a worker's answer to a probe could not be read: an internal error", zap.String("worker", s.Name), zap.Error(err))
 			}
-			p.keep(ctx, s, found)
+			p.storeResult(ctx, s, found)
 		})
 	}
 	wg.Wait()
 	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.Verdict == Unreachable })
 }
 
-// keep stores a result and logs what is new in it.
-func (p *Prober) keep(ctx context.Context, w *subject, found []Finding) {
+// storeResult stores a result and logs what is new in it.
+func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Finding) {
 	if ctx.Err() != nil {
 		return // stopping: the failure says nothing about the worker
 	}
 	r := Result{Worker: w.Name, Model: w.Model, At: time.Now(), Verdict: Equal, Findings: found}
 	for _, f := range found {
 		p.total.WithLabelValues(w.Name, string(f.Verdict)).Inc()
-		if slices.Index(order, f.Verdict) > slices.Index(order, r.Verdict) {
+		if slices.Index(severity, f.Verdict) > slices.Index(severity, r.Verdict) {
 			r.Verdict = f.Verdict
 		}
 	}

@@ -25,7 +25,7 @@ const modelDir = "../../examples/models/qwen2.5-vl"
 // prompts reads requests as simulated workers do, loaded once.
 var prompts = sync.OnceValues(func() (lab.Prompts, error) { return lab.NewPrompts(modelDir, sim.VLLM, "m", 16) })
 
-func load(t testing.TB, change func(*engine.Server)) *engine.Live {
+func load(t testing.TB, change func(*engine.Server)) *engine.LiveModel {
 	t.Helper()
 	media, err := engine.NewMedia(nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func worker(t testing.TB, c sim.Config, edit func([]uint32) []uint32) *sim.Worke
 }
 
 // probed runs one round with one worker.
-func probed(t testing.TB, addr string, m *engine.Live, names ...string) Result {
+func probed(t testing.TB, addr string, m *engine.LiveModel, names ...string) Result {
 	t.Helper()
 	p := New(Options{Workers: []Worker{{Name: "w", Addr: addr, Model: "m", Names: append(names, "m"), Ours: m}}, Budget: 10 * time.Second})
 	p.round(t.Context(), true)
@@ -229,7 +229,7 @@ func TestSGLang(t *testing.T) {
 			t.Error(err)
 		}
 		bodies = append(bodies, body)
-		_, ids, err := read(r.Context(), m.Model(), one{path: "/v1/completions", body: body})
+		_, ids, err := read(r.Context(), m.Model(), probeCase{path: "/v1/completions", body: body})
 		if err != nil {
 			t.Error(err)
 		}

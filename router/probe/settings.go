@@ -25,7 +25,7 @@ const maxServed = 1024
 // endpoint is ignored. SGLang's /server_info is never asked, since it reveals keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
 	paths := []string{"/v1/models"}
-	if m.Rules().TellsSettings {
+	if m.Rules().ReportsSettings {
 		paths = append(paths, "/version", "/metrics")
 	}
 	for _, path := range paths {
@@ -84,7 +84,7 @@ func compareModels(answer []byte, w *Worker, m *engine.Model, wrong func(key, fo
 		}
 	}
 	base, s := models.Data[0], &m.Server
-	if m.Rules().TellsSettings && base.Root != "" && base.Root != s.EngineModel {
+	if m.Rules().ReportsSettings && base.Root != "" && base.Root != s.EngineModel {
 		wrong("engine_model", "configured %q, the worker reports %.200q: its image hashes differ from Sightline's", s.EngineModel, base.Root)
 	}
 	if s.MaxModelLen > 0 && base.MaxLen > 0 && base.MaxLen != s.MaxModelLen {

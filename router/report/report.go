@@ -37,7 +37,7 @@ type Request struct {
 	Counted   bool // Cached is the engine's own count; else what its worker was known to hold at the decision
 	FirstByte time.Duration
 	End       time.Duration
-	Would     *decisionlog.Would // if it was left alone; nil: not known
+	Would     *decisionlog.Hypothetical // if it was left alone; nil: not known
 }
 
 // Of converts a line of a decision log. ok is false if it has no arm or its end was not reported.
@@ -45,7 +45,7 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 	if l.Arm == "" || l.Outcome != decisionlog.Ended {
 		return r, false
 	}
-	r = Request{Arm: Arm(l.Arm), OK: ok200(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached, Counted: l.ReportedCached >= 0,
+	r = Request{Arm: Arm(l.Arm), OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached, Counted: l.ReportedCached >= 0,
 		FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
 	switch {
 	case r.Counted:
@@ -57,7 +57,7 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 	return r, true
 }
 
-func ok200(status int) bool { return status >= 200 && status < 400 }
+func isOK(status int) bool { return status >= 200 && status < 400 }
 
 func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
@@ -68,7 +68,7 @@ type Report struct {
 	Until   time.Time `json:"until"`
 	Steered Side      `json:"steered"`
 	Left    Side      `json:"left"`
-	Would   Would     `json:"would"` // for requests left alone
+	Would   Savings   `json:"would"` // for requests left alone
 }
 
 // Side is one arm. Tokens are of answered requests whose prompt was read and whose cached tokens are known.
@@ -97,8 +97,8 @@ const (
 	fewForMean = 30
 )
 
-// Would is what the choice would have gained for requests left alone, if both the choice and the used worker are known.
-type Would struct {
+// Savings is what the choice would have gained for requests left alone, if both the choice and the used worker are known.
+type Savings struct {
 	Requests    int     `json:"requests"`
 	Prompt      int     `json:"prompt_tokens"`
 	Better      int     `json:"better"` // requests whose chosen worker held more
@@ -119,7 +119,7 @@ type Totals struct {
 	since time.Time
 	until time.Time
 	arms  map[Arm]*sums
-	would Would
+	would Savings
 	sum2  float64 // sum of the squares of tokens spared
 }
 
@@ -168,7 +168,7 @@ func (t *Totals) Add(r Request, at time.Time) {
 	}
 }
 
-func (w *Would) add(one *decisionlog.Would, prompt int) {
+func (w *Savings) add(one *decisionlog.Hypothetical, prompt int) {
 	w.Requests++
 	w.Prompt += prompt
 	switch n := one.Tokens(); {

@@ -19,7 +19,7 @@ var began = time.UnixMilli(1_800_000_000_000)
 func one(arm Arm, i int) Request {
 	r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 500, Counted: i%2 == 0, FirstByte: time.Duration(10+i) * time.Millisecond, End: time.Second}
 	if arm == Left {
-		r.Would = &decisionlog.Would{Cached: 500, UsedCached: 100, Encode: 50, Rate: 10000}
+		r.Would = &decisionlog.Hypothetical{Cached: 500, UsedCached: 100, Encode: 50, Rate: 10000}
 		if i%10 == 0 {
 			r.Would.UsedCached, r.Would.Rate = 600, 0
 		}

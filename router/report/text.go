@@ -66,7 +66,7 @@ func (r Report) String() string {
 	return out.String()
 }
 
-func (x *Would) write(w io.Writer) {
+func (x *Savings) write(w io.Writer) {
 	if x.Requests == 0 {
 		fmt.Fprint(w, "\nNo request was left alone of which it is known what the choice would have been.\n")
 		return

@@ -15,32 +15,32 @@ import (
 
 // Limits of what a worker may list.
 const (
-	listEvery    = 2 // interval, in health checks
-	mostAdapters = 1 << 12
+	adapterPeriod = 2 // interval, in health checks
+	maxAdapters   = 1 << 12
 )
 
-// lists asks one worker for its adapters: models with a parent (vLLM and SGLang: /v1/models). If it fails to answer, its last
+// adapterPoll asks one worker for its adapters: models with a parent (vLLM and SGLang: /v1/models). If it fails to answer, its last
 // list stays.
-type lists struct {
-	*Nurse
+type adapterPoll struct {
+	*Poller
 	worker *fleet.Worker
 }
 
-func (l *lists) ask(ctx context.Context) (next time.Duration) {
+func (l *adapterPoll) ask(ctx context.Context) (next time.Duration) {
 	var answer struct{ Data []rules.Served }
 	if err := rules.GetJSON(ctx, l.health, l.worker.Addr, "/v1/models", "every engine", &answer); err != nil {
 		if status := (*rules.StatusError)(nil); errors.As(err, &status) && status.Status < http.StatusInternalServerError {
-			return seldom
+			return missingPause
 		}
 		return 0
 	}
 	listed := make(map[string]string)
-	for _, m := range answer.Data[:min(len(answer.Data), mostAdapters)] {
-		if name := rules.Plain(m.ID); m.Parent != "" && name != "" {
-			listed[name] = rules.Plain(m.Root)
+	for _, m := range answer.Data[:min(len(answer.Data), maxAdapters)] {
+		if name := rules.CleanText(m.ID); m.Parent != "" && name != "" {
+			listed[name] = rules.CleanText(m.Root)
 		}
 	}
-	came, gone, moved := l.worker.TellAdapters(listed)
+	came, gone, moved := l.worker.SetAdapters(listed)
 	for what, names := range map[string][]string{"has loaded": came, "has unloaded": gone} {
 		if len(names) > 0 {
 			slices.Sort(names)

@@ -60,13 +60,13 @@ func TestAdaptersAreFollowed(t *testing.T) {
 // TestAdaptersInUse checks that the metrics give the adapters in use and the room: among several series, the one that was set
 // last.
 func TestAdaptersInUse(t *testing.T) {
-	told, err := read(loadOf("vllm"), strings.NewReader(`vllm:num_requests_running{engine="0"} 2
+	told, err := parsePage(loadOf("vllm"), strings.NewReader(`vllm:num_requests_running{engine="0"} 2
 # TYPE vllm:lora_requests_info gauge
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="c",waiting_lora_adapters=""} 1.70000001e+09
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="a, b",waiting_lora_adapters="d"} 1.70000003e+09
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="",waiting_lora_adapters=""} 1.70000002e+09
 `))
-	if err != nil || fmt.Sprint(told.using) != "[a b d]" || told.room != 4 || told.ranks[0].running != 2 {
+	if err != nil || fmt.Sprint(told.usedAdapters) != "[a b d]" || told.adapterCapacity != 4 || told.ranks[0].running != 2 {
 		t.Errorf("%+v, %v", told, err)
 	}
 }

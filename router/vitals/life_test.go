@@ -31,11 +31,11 @@ func TestLives(t *testing.T) {
 		"refused, another birth":  {{began: 5}, {refused: true}, {}, {began: 7, want: 1}},
 		"birth not told at first": {{}, {began: 5}, {began: 5}},
 	} {
-		l := &life{}
+		l := &processState{}
 		for i, s := range steps {
 			var was time.Time
 			if s.began > 0 {
-				was = l.told(s.began, at(i+1))
+				was = l.startReported(s.began, at(i+1))
 			} else {
 				was = l.answered(s.refused, at(i+1))
 			}
@@ -55,7 +55,7 @@ func TestRebornIsTold(t *testing.T) {
 			fmt.Fprintf(rw, "vllm:num_requests_running 0\n# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %g\n", began)
 		}
 	}
-	w := newWard(t, Options{Load: time.Millisecond, Reborn: func(w *fleet.Worker, _ time.Time) {
+	w := newWard(t, Options{Load: time.Millisecond, ProcessRestarted: func(w *fleet.Worker, _ time.Time) {
 		mu.Lock()
 		defer mu.Unlock()
 		told = append(told, w)
@@ -90,7 +90,7 @@ func TestBirth(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, page)
 		}))
-		birth := Birth(server.URL + "/metrics")
+		birth := ProcessStart(server.URL + "/metrics")
 		if got := birth(t.Context()); got != want {
 			t.Errorf("%q: %q, want %q", page, got, want)
 		}

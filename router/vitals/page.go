@@ -33,36 +33,36 @@ type gauges struct {
 	usage            float64 // below 0: not reported
 }
 
-// told is what a worker's page reports.
-type told struct {
-	ranks map[int]gauges
-	began float64 // start time of its process in Unix seconds; 0: not reported
-	// using are the adapters of requests that run or wait, room how many adapters it has loaded at once; 0: not reported.
-	using []string
-	room  int
+// loadPage is what a worker's page reports.
+type loadPage struct {
+	ranks     map[int]gauges
+	startTime float64 // start time of its process in Unix seconds; 0: not reported
+	// usedAdapters are the adapters of requests that run or wait, room how many adapters it has loaded at once; 0: not reported.
+	usedAdapters    []string
+	adapterCapacity int
 }
 
-// read parses the gauges of a page, by rank; those without a rank are rank 0's. Among several series of a rank (tensor-parallel
+// parsePage parses the gauges of a page, by rank; those without a rank are rank 0's. Among several series of a rank (tensor-parallel
 // ranks, priorities beside their sum) the largest counts. An impossible value is an error; a page without any of the gauges gives
 // none.
-func read(l *rules.Load, page io.Reader) (t told, err error) {
-	kept, err := lines(l, page)
+func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
+	kept, err := filterLines(l, page)
 	if err != nil || len(kept) == 0 {
 		return t, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(kept))
 	if err != nil {
-		return told{}, errUnreadable
+		return loadPage{}, errUnreadable
 	}
 	t.ranks = make(map[int]gauges)
 	set := 0.0 // time of using
 	usage := slices.IndexFunc(l.Usage, func(name string) bool { return families[name] != nil })
 	for name, family := range families {
 		for _, m := range family.Metric {
-			if name == l.Began {
-				if t.began = m.GetUntyped().GetValue(); !(t.began > 0 && t.began < maxTime) {
-					return told{}, errUnreadable
+			if name == l.StartTime {
+				if t.startTime = m.GetUntyped().GetValue(); !(t.startTime > 0 && t.startTime < maxTime) {
+					return loadPage{}, errUnreadable
 				}
 				continue
 			}
@@ -77,7 +77,7 @@ func read(l *rules.Load, page io.Reader) (t told, err error) {
 			for _, label := range m.Label {
 				if label.GetName() == l.Rank && l.Rank != "" {
 					if rank, err = strconv.Atoi(label.GetValue()); err != nil || rank < 0 || rank >= maxRank {
-						return told{}, errUnreadable
+						return loadPage{}, errUnreadable
 					}
 				}
 			}
@@ -89,7 +89,7 @@ func read(l *rules.Load, page io.Reader) (t told, err error) {
 			switch name {
 			case l.Running, l.Waiting:
 				if !(v >= 0 && v <= maxCount) {
-					return told{}, errUnreadable
+					return loadPage{}, errUnreadable
 				}
 				if name == l.Running {
 					g.running = max(g.running, int(v))
@@ -98,7 +98,7 @@ func read(l *rules.Load, page io.Reader) (t told, err error) {
 				}
 			default:
 				if !(v >= 0 && v <= 1) {
-					return told{}, errUnreadable
+					return loadPage{}, errUnreadable
 				}
 				if name == l.Usage[usage] {
 					g.usage = max(g.usage, v)
@@ -111,33 +111,33 @@ func read(l *rules.Load, page io.Reader) (t told, err error) {
 }
 
 // adapters parses the labels of rules.Load.Adapters: names separated by commas.
-func (t *told) adapters(labels []*dto.LabelPair) {
-	t.using = nil
+func (t *loadPage) adapters(labels []*dto.LabelPair) {
+	t.usedAdapters = nil
 	for _, l := range labels {
 		switch l.GetName() {
 		case "running_lora_adapters", "waiting_lora_adapters":
-			if names := rules.Plain(l.GetValue()); names != "" {
+			if names := rules.CleanText(l.GetValue()); names != "" {
 				for name := range strings.SplitSeq(names, ",") {
-					t.using = append(t.using, strings.TrimSpace(name))
+					t.usedAdapters = append(t.usedAdapters, strings.TrimSpace(name))
 				}
 			}
 		case "max_lora":
 			n, _ := strconv.Atoi(l.GetValue())
-			t.room = max(0, min(n, mostAdapters))
+			t.adapterCapacity = max(0, min(n, maxAdapters))
 		}
 	}
 }
 
 // Requests returns how many requests run and wait on all ranks by a page; false if the page does not report that or is invalid.
 func Requests(l *rules.Load, page []byte) (n int, ok bool) {
-	t, err := read(l, bytes.NewReader(page))
-	all := sum(t.ranks)
+	t, err := parsePage(l, bytes.NewReader(page))
+	all := sumRanks(t.ranks)
 	return all.running + all.waiting, err == nil && len(t.ranks) > 0
 }
 
-// lines returns the lines of a page with the wanted gauges.
-func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
-	names := append([]string{l.Running, l.Waiting, l.Began, l.Adapters}, l.Usage...)
+// filterLines returns the lines of a page with the wanted gauges.
+func filterLines(l *rules.Load, page io.Reader) (kept []byte, err error) {
+	names := append([]string{l.Running, l.Waiting, l.StartTime, l.Adapters}, l.Usage...)
 	rest := &io.LimitedReader{R: page, N: maxPage}
 	sc := bufio.NewScanner(rest)
 	sc.Buffer(make([]byte, 0, 16<<10), maxLine)
@@ -158,8 +158,8 @@ func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
 	return kept, sc.Err()
 }
 
-// sum combines all ranks: the sum of the requests, and the mean usage of the ranks that report it.
-func sum(page map[int]gauges) (all gauges) {
+// sumRanks combines all ranks: the sum of the requests, and the mean usage of the ranks that report it.
+func sumRanks(page map[int]gauges) (all gauges) {
 	tell := 0
 	for _, rank := range slices.Sorted(maps.Keys(page)) { // in a fixed order, since sums of fractions depend on it
 		g := page[rank]

@@ -76,7 +76,7 @@ trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.06
 		{"the same for ever", "vllm", strings.Repeat("vllm:num_requests_running 1\n", maxKept/20), nil},
 		{"a page that does not end", "vllm", strings.Repeat(strings.Repeat("y", 1023)+"\n", maxPage/1024+1), nil},
 	} {
-		told, err := read(loadOf(c.engine), strings.NewReader(c.page))
+		told, err := parsePage(loadOf(c.engine), strings.NewReader(c.page))
 		got := told.ranks
 		if (err != nil) != (c.want == nil) || err == nil && !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v; want %v", c.name, got, err, c.want)
@@ -89,17 +89,17 @@ func TestEnginesTell(t *testing.T) {
 	for _, name := range []string{"vllm", "sglang", "trtllm"} {
 		r := engine.RulesOf(name, "")
 		l := r.Load
-		if r.Health != "/health" || l.Path == "" || l.Running == "" || l.Waiting == "" || len(l.Usage) == 0 || l.Old < time.Second {
+		if r.Health != "/health" || l.Path == "" || l.Running == "" || l.Waiting == "" || len(l.Usage) == 0 || l.MaxAge < time.Second {
 			t.Errorf("%s: %q, %+v", name, r.Health, l)
 		}
 	}
 }
 
 func TestSum(t *testing.T) {
-	if got := sum(map[int]gauges{0: {1, 2, 0.5}, 3: {10, 20, -1}, 5: {0, 0, 0.25}}); got != (gauges{11, 22, 0.375}) {
+	if got := sumRanks(map[int]gauges{0: {1, 2, 0.5}, 3: {10, 20, -1}, 5: {0, 0, 0.25}}); got != (gauges{11, 22, 0.375}) {
 		t.Errorf("%+v", got)
 	}
-	if got := sum(map[int]gauges{0: {1, 0, -1}}); got != (gauges{1, 0, -1}) {
+	if got := sumRanks(map[int]gauges{0: {1, 0, -1}}); got != (gauges{1, 0, -1}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -109,8 +109,8 @@ func FuzzPage(f *testing.F) {
 	f.Add("vllm:num_requests_running{engine=\"1\\n\"} 0x1p3 1\nvllm:kv_cache_usage_perc 1e-400\n")
 	l := loadOf("vllm")
 	f.Fuzz(func(t *testing.T, page string) {
-		told, err := read(l, strings.NewReader(page))
-		got, began := told.ranks, told.began
+		told, err := parsePage(l, strings.NewReader(page))
+		got, began := told.ranks, told.startTime
 		if !(began >= 0 && began < maxTime) {
 			t.Errorf("began at %v", began)
 		}
@@ -137,7 +137,7 @@ func BenchmarkPage(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if got, err := read(loadOf("vllm"), strings.NewReader(text)); err != nil || len(got.ranks) != 9 {
+		if got, err := parsePage(loadOf("vllm"), strings.NewReader(text)); err != nil || len(got.ranks) != 9 {
 			b.Fatal(got, err)
 		}
 	}

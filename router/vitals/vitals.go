@@ -1,8 +1,8 @@
 // Package vitals polls workers for their health and load, each at its own address only.
 //
 //	health path   ─▶ Worker.Checked: after three failures in a row, or a 503, it gets no requests until the next good answer
-//	metrics page  ─▶ Slot.Tell: other senders' requests, the KV cache's usage; valid for three periods
-//	both          ─▶ Options.Reborn: another process answers at the worker's address (life.go)
+//	metrics page  ─▶ Slot.SetReport: other senders' requests, the KV cache's usage; valid for three periods
+//	both          ─▶ Options.ProcessRestarted: another process answers at the worker's address (life.go)
 //	/v1/models    ─▶ Worker.TellAdapters: the LoRA adapters that it has loaded (adapters.go)
 //
 // The engine defines the paths, the gauges' names, and how old values may be (rules.Rules). A worker without them is asked once a
@@ -32,36 +32,36 @@ import (
 )
 
 const (
-	healthTime = 5 * time.Second // SGLang answers after one second at the earliest
-	loadTime   = 2 * time.Second
-	periods    = 3           // for which a worker's load is valid
-	soon       = time.Second // until a worker that failed its health check is asked again
-	seldom     = time.Minute // until a worker without the endpoint is asked again
-	unheard    = 3           // failures in a row after which the missing load is logged
+	healthTime    = 5 * time.Second // SGLang answers after one second at the earliest
+	loadTime      = 2 * time.Second
+	validPeriods  = 3           // for which a worker's load is valid
+	retryPause    = time.Second // until a worker that failed its health check is asked again
+	missingPause  = time.Minute // until a worker without the endpoint is asked again
+	failuresToLog = 3           // failures in a row after which the missing load is logged
 )
 
-// Options configure a Nurse: how often workers are asked; 0: never.
+// Options configure a Poller: how often workers are asked; 0: never.
 type Options struct {
 	Health, Load time.Duration
 	As           *secure.Client // TLS settings and key for workers, or nil
 	Log          *zap.Logger
 	Metrics      prometheus.Registerer
 	Fleet        *fleet.Fleet // whose workers the metrics are about
-	// Reborn, if set, is called when a worker's process is not the one that ran at the given time. It must not block.
-	Reborn func(w *fleet.Worker, was time.Time)
+	// ProcessRestarted, if set, is called when a worker's process is not the one that ran at the given time. It must not block.
+	ProcessRestarted func(w *fleet.Worker, was time.Time)
 }
 
-// Nurse polls workers. It is safe for concurrent use.
-type Nurse struct {
+// Poller polls workers. It is safe for concurrent use.
+type Poller struct {
 	o            Options
 	health, load *http.Client
 	failed       *prometheus.CounterVec
 	reloaded     *prometheus.CounterVec
 }
 
-// New returns a Nurse; call Watch for each worker.
-func New(o Options) *Nurse {
-	n := &Nurse{o: o, health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
+// New returns a Poller; call Watch for each worker.
+func New(o Options) *Poller {
+	n := &Poller{o: o, health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
 		Help: "Failed health and load queries of workers, by cause: refused, timeout, broken, unreadable, or the status of its answer."},
 		[]string{"worker", "what", "why"})
@@ -72,7 +72,7 @@ func New(o Options) *Nurse {
 }
 
 // Forget drops a worker's counters.
-func (n *Nurse) Forget(worker string) {
+func (n *Poller) Forget(worker string) {
 	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	n.reloaded.DeleteLabelValues(worker)
 }
@@ -91,7 +91,7 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (n *Nurse) Describe(ch chan<- *prometheus.Desc) {
+func (n *Poller) Describe(ch chan<- *prometheus.Desc) {
 	ch <- ageDesc
 	ch <- usageDesc
 	ch <- adaptersDesc
@@ -100,7 +100,7 @@ func (n *Nurse) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
+func (n *Poller) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for _, w := range n.o.Fleet.Workers() {
 		if listed := w.Adapters(); len(listed) > 0 {
@@ -115,7 +115,7 @@ func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 			if ours := s.Queued(now); ours == 0 || load.Rate > 0 {
 				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, ours/max(load.Rate, 1), w.Model, w.Name, strconv.Itoa(max(s.Rank, 0)))
 			}
-			if _, usage, age, ok := s.Told(now); ok {
+			if _, usage, age, ok := s.CurrentReport(now); ok {
 				gauge(ageDesc, age.Seconds())
 				if usage >= 0 {
 					gauge(usageDesc, usage)
@@ -126,29 +126,29 @@ func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 }
 
 // Watch asks a worker for its health and, with load, for its load, until ctx ends. It does not ask while the worker is not in the
-// fleet. A nil Nurse asks nobody.
-func (n *Nurse) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load bool) {
+// fleet. A nil Poller asks nobody.
+func (n *Poller) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load bool) {
 	if n == nil {
 		return
 	}
 	var both sync.WaitGroup
-	one := &life{}
+	one := &processState{}
 	if n.o.Health > 0 && r.Health != "" {
-		c := &checks{Nurse: n, worker: w, path: r.Health, life: one}
-		both.Go(func() { again(ctx, w, n.o.Health, c.ask) })
-		a := &lists{Nurse: n, worker: w}
-		both.Go(func() { again(ctx, w, listEvery*n.o.Health, a.ask) })
+		c := &healthPoll{Poller: n, worker: w, path: r.Health, life: one}
+		both.Go(func() { poll(ctx, w, n.o.Health, c.ask) })
+		a := &adapterPoll{Poller: n, worker: w}
+		both.Go(func() { poll(ctx, w, adapterPeriod*n.o.Health, a.ask) })
 	}
 	if n.o.Load > 0 && load && r.Load.Path != "" {
-		l := &loads{Nurse: n, worker: w, load: r.Load, last: make([]standing, len(w.Slots)), life: one}
-		both.Go(func() { again(ctx, w, n.o.Load, l.ask) })
+		l := &loadPoll{Poller: n, worker: w, load: r.Load, last: make([]rankReport, len(w.Slots)), life: one}
+		both.Go(func() { poll(ctx, w, n.o.Load, l.ask) })
 	}
 	both.Wait()
 }
 
-// again calls ask periodically, with jitter, until ctx ends; ask may return another time until the next call.
-func again(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(context.Context) time.Duration) {
-	for wait := rand.N(min(every, soon)); ; {
+// poll calls ask periodically, with jitter, until ctx ends; ask may return another time until the next call.
+func poll(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(context.Context) time.Duration) {
+	for wait := rand.N(min(every, retryPause)); ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -164,24 +164,24 @@ func again(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(c
 	}
 }
 
-// checks are the health checks of one worker.
-type checks struct {
-	*Nurse
-	worker *fleet.Worker
-	path   string
-	none   bool // it has no health endpoint; logged already
-	life   *life
+// healthPoll are the health checks of one worker.
+type healthPoll struct {
+	*Poller
+	worker     *fleet.Worker
+	path       string
+	noEndpoint bool // it has no health endpoint; logged already
+	life       *processState
 }
 
-func (c *checks) ask(ctx context.Context) (next time.Duration) {
+func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
 	w, asked := c.worker, time.Now()
 	status, err := get(ctx, c.health, "http://"+w.Addr+c.path, nil)
-	failed, said := "", c.none
-	switch c.none = false; {
+	failed, said := "", c.noEndpoint
+	switch c.noEndpoint = false; {
 	case ctx.Err() != nil:
 		return 0
 	case err != nil:
-		failed = why(err)
+		failed = failureReason(err)
 	case status >= 500 && status != http.StatusNotImplemented:
 		failed = strconv.Itoa(status)
 	case status < 200 || status > 299: // it answers, but has no health endpoint for us
@@ -189,16 +189,16 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 			c.o.Log.Info("worker has no health endpoint; only requests show its health",
 				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
 		}
-		c.none, next = true, seldom
+		c.noEndpoint, next = true, missingPause
 	}
 	if err == nil || failed == refused {
-		c.reborn(w, c.life.answered(failed == refused, asked))
+		c.processRestarted(w, c.life.answered(failed == refused, asked))
 	}
 	if failed != "" {
 		c.failed.WithLabelValues(w.Name, "health", failed).Inc()
-		next = min(soon, c.o.Health)
+		next = min(retryPause, c.o.Health)
 	}
-	changed := w.Checked(failed, status == http.StatusServiceUnavailable, time.Now())
+	changed := w.RecordCheck(failed, status == http.StatusServiceUnavailable, time.Now())
 	switch at := []zap.Field{zap.String("worker", w.Name), zap.String("addr", w.Addr), zap.String("path", c.path)}; {
 	case changed && failed != "":
 		c.o.Log.Warn("worker failed its health checks and gets no requests", append(at, zap.String("why", failed))...)
@@ -208,29 +208,29 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 	return next
 }
 
-// loads are the load queries of one worker.
-type loads struct {
-	*Nurse
-	worker *fleet.Worker
-	load   rules.Load
-	last   []standing // by slot
-	fails  int        // in a row
-	none   bool
-	life   *life
+// loadPoll are the load queries of one worker.
+type loadPoll struct {
+	*Poller
+	worker      *fleet.Worker
+	load        rules.Load
+	last        []rankReport // by slot
+	failures    int          // in a row
+	reportsNone bool
+	life        *processState
 }
 
-// standing is what a rank reported, and since when it is unchanged.
-type standing struct {
+// rankReport is what a rank reported, and since when it is unchanged.
+type rankReport struct {
 	gauges
 	since time.Time
 }
 
-func (l *loads) ask(ctx context.Context) (next time.Duration) {
+func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 	w := l.worker
-	var page told
+	var page loadPage
 	asked := time.Now()
-	status, err := get(ctx, l.Nurse.load, "http://"+w.Addr+l.load.Path, func(body io.Reader) (err error) {
-		page, err = read(&l.load, body)
+	status, err := get(ctx, l.Poller.load, "http://"+w.Addr+l.load.Path, func(body io.Reader) (err error) {
+		page, err = parsePage(&l.load, body)
 		return err
 	})
 	failed := ""
@@ -238,52 +238,52 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 	case ctx.Err() != nil:
 		return 0
 	case err != nil:
-		failed = why(err)
+		failed = failureReason(err)
 	case status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests:
 		failed = strconv.Itoa(status)
 	case status != http.StatusOK || len(page.ranks) == 0:
-		if !l.none {
+		if !l.reportsNone {
 			l.o.Log.Info("worker does not report its load; other senders' requests are unknown",
 				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status))
 		}
-		l.none, next = true, seldom
+		l.reportsNone, next = true, missingPause
 	}
 	if failed != "" { // its last report stays until it expires
 		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
-		if l.fails++; l.fails == unheard {
+		if l.failures++; l.failures == failuresToLog {
 			l.o.Log.Warn("worker's load cannot be read; only our own requests count",
 				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
 		}
 		return 0
 	}
-	if l.fails >= unheard {
+	if l.failures >= failuresToLog {
 		l.o.Log.Info("worker's load is read again", zap.String("worker", w.Name))
 	}
-	l.fails, l.none = 0, next > 0
-	l.reborn(w, l.life.told(page.began, asked))
-	w.TellLoaded(page.using, page.room)
-	l.tell(page.ranks, asked, time.Now())
+	l.failures, l.reportsNone = 0, next > 0
+	l.processRestarted(w, l.life.startReported(page.startTime, asked))
+	w.SetLoadedAdapters(page.usedAdapters, page.adapterCapacity)
+	l.applyLoad(page.ranks, asked, time.Now())
 	return next
 }
 
-// tell gives each slot its rank's report, or the sum of all ranks to the slot of a worker without ranks.
-func (l *loads) tell(page map[int]gauges, asked, now time.Time) {
+// applyLoad gives each slot its rank's report, or the sum of all ranks to the slot of a worker without ranks.
+func (l *loadPoll) applyLoad(page map[int]gauges, asked, now time.Time) {
 	for i, s := range l.worker.Slots {
 		g, ok := page[s.Rank]
 		if s.Rank < 0 {
-			g, ok = sum(page), len(page) > 0
+			g, ok = sumRanks(page), len(page) > 0
 		}
 		if last := &l.last[i]; g != last.gauges {
-			*last = standing{g, now}
-		} else if l.load.Stands && g.running+g.waiting > 0 && now.Sub(last.since) > l.load.Old {
+			*last = rankReport{g, now}
+		} else if l.load.KeepsLastValue && g.running+g.waiting > 0 && now.Sub(last.since) > l.load.MaxAge {
 			ok = false
 		}
-		var t fleet.Told
+		var t fleet.LoadReport
 		if ok {
-			t = fleet.Told{Running: g.running, Waiting: g.waiting, Usage: g.usage, Old: l.load.Old + now.Sub(asked),
-				Lasts: periods * max(l.o.Load, soon)}
+			t = fleet.LoadReport{Running: g.running, Waiting: g.waiting, Usage: g.usage, MaxAge: l.load.MaxAge + now.Sub(asked),
+				ValidFor: validPeriods * max(l.o.Load, retryPause)}
 		}
-		s.Tell(t, now)
+		s.SetReport(t, now)
 	}
 }
 
@@ -313,8 +313,8 @@ func get(ctx context.Context, client *http.Client, url string, body func(io.Read
 // refused means that nobody listens at the address.
 const refused = "refused"
 
-// why returns what went wrong in one word.
-func why(err error) string {
+// failureReason returns what went wrong in one word.
+func failureReason(err error) string {
 	var timeout net.Error
 	var panicked *guard.Panic
 	switch {

@@ -25,7 +25,7 @@ import (
 // ward is one worker that is polled, with handlers that a test changes.
 type ward struct {
 	t      *testing.T
-	nurse  *Nurse
+	nurse  *Poller
 	fleet  *fleet.Fleet
 	worker *fleet.Worker
 	reg    *prometheus.Registry
@@ -80,7 +80,7 @@ func (w *ward) until(what string, ok func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			w.t.Fatalf("never: %s; out %q, load %+v", what, w.worker.Out(time.Now()), w.worker.Slots[0].Load(time.Now()))
+			w.t.Fatalf("never: %s; out %q, load %+v", what, w.worker.OutReason(time.Now()), w.worker.Slots[0].Load(time.Now()))
 		}
 	}
 }
@@ -139,14 +139,14 @@ func TestHealth(t *testing.T) {
 			t.Parallel()
 			w := newWard(t, often, 0, status(200))
 			w.hears(3)
-			if out := w.worker.Out(time.Now()); out != "" {
+			if out := w.worker.OutReason(time.Now()); out != "" {
 				t.Fatalf("well, and %s", out)
 			}
 			w.answers(fail)
-			w.until("out", func() bool { return strings.Contains(w.worker.Out(time.Now()), why) })
+			w.until("out", func() bool { return strings.Contains(w.worker.OutReason(time.Now()), why) })
 			w.hears(4)
 			w.answers(status(204))
-			w.until("in", func() bool { return w.worker.Out(time.Now()) == "" && w.said("healthy again") > 0 }) // logged after it takes effect
+			w.until("in", func() bool { return w.worker.OutReason(time.Now()) == "" && w.said("healthy again") > 0 }) // logged after it takes effect
 			if w.said("failed its health checks") != 1 || w.said("healthy again") != 1 || w.failures(why) < 3 {
 				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
 			}
@@ -161,7 +161,7 @@ func TestHealth(t *testing.T) {
 // TestNotAvailable checks that a worker that says that it is not available gets nothing from then on.
 func TestNotAvailable(t *testing.T) {
 	w := newWard(t, Options{Health: time.Minute}, 0, status(503))
-	w.until("out", func() bool { return w.worker.Out(time.Now()) != "" })
+	w.until("out", func() bool { return w.worker.OutReason(time.Now()) != "" })
 	if n := w.asked.Load(); n != 1 {
 		t.Errorf("out after %d words, want one", n)
 	}
@@ -175,7 +175,7 @@ func TestNotThere(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go w.nurse.Watch(ctx, lost, engine.RulesOf("sglang", ""), false)
-	w.until("out", func() bool { return strings.Contains(lost.Out(time.Now()), "refused") })
+	w.until("out", func() bool { return strings.Contains(lost.OutReason(time.Now()), "refused") })
 }
 
 // TestHasNone checks that a worker without the path, or with one for others only, is healthy, and that this is logged once. The
@@ -184,7 +184,7 @@ func TestHasNone(t *testing.T) {
 	for _, code := range []int{404, 405, 401, 403, 501, 307} {
 		w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(code))
 		w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
-		if out := w.worker.Out(time.Now()); out != "" || w.asked.Load() != 2 || w.failures(fmt.Sprint(code)) != 0 {
+		if out := w.worker.OutReason(time.Now()); out != "" || w.asked.Load() != 2 || w.failures(fmt.Sprint(code)) != 0 {
 			t.Errorf("%d: %q, asked %d times", code, out, w.asked.Load())
 		}
 	}
@@ -234,7 +234,7 @@ func TestLoad(t *testing.T) {
 	slots := w.worker.Slots
 	w.until("told", func() bool {
 		a, b := slots[0].Load(time.Now()), slots[1].Load(time.Now())
-		return a.Inflight == 3 && a.Others == 3 && a.Usage == 0.25 && a.Tells && b.Inflight == 7 && b.Usage == 0.5
+		return a.Inflight == 3 && a.OtherSenders == 3 && a.Usage == 0.25 && a.ReportsUsage && b.Inflight == 7 && b.Usage == 0.5
 	})
 	w.fleet.Book("a", fleet.Booking{Slot: slots[0]})
 	w.until("ours is among them", func() bool { n, _ := inflight(slots[0]); return n == 3 })
@@ -272,7 +272,7 @@ func TestLoad(t *testing.T) {
 		other, _ := inflight(slots[1])
 		return n == 1 && usage == 0 && other == 0
 	})
-	if out := w.worker.Out(time.Now()); out != "" || w.said("cannot be read") == 0 {
+	if out := w.worker.OutReason(time.Now()); out != "" || w.said("cannot be read") == 0 {
 		t.Errorf("%q, said %v", out, w.log.All())
 	}
 	if n, err := w.reg.Gather(); err != nil || len(n) != 3 || n[0].GetName() != "sightline_worker_checks_failed_total" || n[1].GetName() != "sightline_worker_queued_prefill_seconds" ||
@@ -291,7 +291,7 @@ func TestLoadOfAllRanks(t *testing.T) {
 // and that an idle worker's zeros stay valid.
 func TestStandingGauges(t *testing.T) {
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
-	l := &loads{Nurse: &Nurse{o: Options{Load: time.Second}}, worker: w, load: *loadOf("sglang"), last: make([]standing, 1)}
+	l := &loadPoll{Poller: &Poller{o: Options{Load: time.Second}}, worker: w, load: *loadOf("sglang"), last: make([]rankReport, 1)}
 	now := time.Unix(1000, 0)
 	for i, c := range []struct {
 		told   gauges
@@ -308,8 +308,8 @@ func TestStandingGauges(t *testing.T) {
 		{gauges{0, 0, 0}, time.Hour, 0, true},
 	} {
 		now = now.Add(c.pass)
-		l.tell(map[int]gauges{0: c.told}, now, now)
-		if got := w.Slots[0].Load(now); got.Others != c.others || got.Tells != c.tells {
+		l.applyLoad(map[int]gauges{0: c.told}, now, now)
+		if got := w.Slots[0].Load(now); got.OtherSenders != c.others || got.ReportsUsage != c.tells {
 			t.Errorf("step %d: %+v, want %d others, told %v", i, got, c.others, c.tells)
 		}
 	}

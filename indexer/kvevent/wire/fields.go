@@ -40,9 +40,9 @@ type Fields struct {
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 
-	known     bool   // the type is known; other events are skipped
-	strange   string // the first unknown key; "": none
-	firstHash int    // length of the arena's EngineHashes when the event began
+	known      bool   // the type is known; other events are skipped
+	unknownKey string // the first unknown key; "": none
+	firstHash  int    // length of the arena's EngineHashes when the event began
 }
 
 // read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of token
@@ -144,10 +144,10 @@ var (
 	clearedOrder = []string{"AllBlocksCleared[1]"}
 )
 
-// Strange notes that the event has a key that its decoder does not know, or that only other engines send.
-func (f *Fields) Strange(key string) {
-	if f.strange == "" {
-		f.strange = cmp.Or(key, "an empty key")
+// NoteUnknownKey notes that the event has a key that its decoder does not know, or that only other engines send.
+func (f *Fields) NoteUnknownKey(key string) {
+	if f.unknownKey == "" {
+		f.unknownKey = cmp.Or(key, "an empty key")
 	}
 }
 
@@ -195,7 +195,7 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 	case "type", "kv_cache_spec_sliding_window", "ownership", "lookahead_token_ids": // not covered by a local hash
 		rest, err = msgp.Skip(b)
 	default:
-		f.Strange(key)
+		f.NoteUnknownKey(key)
 		rest, err = msgp.Skip(b)
 	}
 	return rest, err
@@ -208,8 +208,8 @@ func (f *Fields) Tier() kvevent.Tier {
 		return kvevent.Remote
 	}
 	tier, known := kvevent.KnownTier(View(f.Medium))
-	if !known && f.strange == "" {
-		f.Strange("medium " + string(f.Medium[:min(len(f.Medium), 40)]))
+	if !known && f.unknownKey == "" {
+		f.NoteUnknownKey("medium " + string(f.Medium[:min(len(f.Medium), 40)]))
 	}
 	return tier
 }

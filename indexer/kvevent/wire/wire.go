@@ -26,20 +26,20 @@ const Nil = 0xc0
 // errShort means that the message is truncated.
 var errShort = errors.New("message ends in the middle of a value")
 
-// mostItems limits one list: a million blocks, or their tokens, are more than an engine reports at once.
-const mostItems = 1 << 20
+// maxItems limits one list: a million blocks, or their tokens, are more than an engine reports at once.
+const maxItems = 1 << 20
 
 // Limits of one message, since an event of 16 bytes takes ten times that here. SGLang reports each page separately: with pages of
 // one token, a quarter million evicted at once is that many events.
 const (
-	mostEvents = 1 << 18
-	mostHashes = mostItems
-	mostTokens = 4 * mostItems
+	maxEvents = 1 << 18
+	maxHashes = maxItems
+	maxTokens = 4 * maxItems
 )
 
 var (
-	errLong  = fmt.Errorf("list of more than %d items", mostItems)
-	errLarge = fmt.Errorf("message of more than %d events, %d block hashes or %d token ids", mostEvents, mostHashes, mostTokens)
+	errLong  = fmt.Errorf("list of more than %d items", maxItems)
+	errLarge = fmt.Errorf("message of more than %d events, %d block hashes or %d token ids", maxEvents, maxHashes, maxTokens)
 )
 
 // Batch reads a frame [time, [event, …], rank]. For each event of a known type it fills f, whose slices are in a and in the
@@ -64,7 +64,7 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 	if err != nil {
 		return batch, fmt.Errorf("events: %w", err)
 	}
-	if count > mostEvents {
+	if count > maxEvents {
 		return batch, errLarge
 	}
 	for i := range count {
@@ -84,8 +84,8 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 		case !f.known:
 			batch.Unknown++
 		}
-		batch.CountKey(f.strange)
-		if len(a.EngineHashes) > mostHashes || len(a.Tokens) > mostTokens {
+		batch.CountKey(f.unknownKey)
+		if len(a.EngineHashes) > maxHashes || len(a.Tokens) > maxTokens {
 			return kvevent.Batch{}, errLarge
 		}
 		b = rest
@@ -103,7 +103,7 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 }
 
 // ArrayHeader reads an array's length; null is an empty array. A length greater than the number of bytes left is an error, so a
-// false length allocates no memory. So is one of more than mostItems: an item of a byte takes eight here, and more in what is
+// false length allocates no memory. So is one of more than maxItems: an item of a byte takes eight here, and more in what is
 // derived from it.
 func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 	if len(b) > 0 && b[0] == Nil {
@@ -116,7 +116,7 @@ func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 	if uint64(size) > uint64(len(rest)) {
 		return 0, b, errShort
 	}
-	if size > mostItems {
+	if size > maxItems {
 		return 0, b, errLong
 	}
 	return int(size), rest, nil

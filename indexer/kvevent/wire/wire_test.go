@@ -27,9 +27,9 @@ func TestOneMessageIsBounded(t *testing.T) {
 		most  int
 		more  []byte
 	}{
-		"events":       {cleared, mostEvents, cleared},
-		"block hashes": {removed(mostHashes / 2), 2, removed(1)},
-		"token ids":    {stored(mostItems), mostTokens / mostItems, stored(1)},
+		"events":       {cleared, maxEvents, cleared},
+		"block hashes": {removed(maxHashes / 2), 2, removed(1)},
+		"token ids":    {stored(maxItems), maxTokens / maxItems, stored(1)},
 	} {
 		for _, more := range [][]byte{nil, c.more} {
 			n := c.most + min(len(more), 1)

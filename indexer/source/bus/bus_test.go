@@ -54,7 +54,7 @@ func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := ensure(ctx, js, "", StreamOptions{MaxBytes: maxBytes}, nil); err != nil {
+	if err := ensureStreams(ctx, js, "", StreamOptions{MaxBytes: maxBytes}, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -375,7 +375,7 @@ func TestAgentAway(t *testing.T) {
 	}
 	conn := connect(t, s.ClientURL())
 	h, p := agent(t, conn, "w")
-	p.link(nil, true)
+	p.onLink(nil, true)
 	h.give(payloads...)
 	r.follow("w")
 	r.same("w", payloads, prompts)
@@ -391,9 +391,9 @@ func TestAgentAway(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	p.link(nil, true)
+	p.onLink(nil, true)
 	until(t, "live again", live(true))
-	p.link(nil, false)
+	p.onLink(nil, false)
 	until(t, "the engine's end", live(false))
 }
 
@@ -445,7 +445,7 @@ func BenchmarkJoin(b *testing.B) {
 	_, p := agent(b, nc, "w")
 	e := block100k()
 	for i := range e {
-		p.told(&e[i])
+		p.onEvent(&e[i])
 		if err := p.Store(&e[i]); err != nil {
 			b.Fatal(err)
 		}
@@ -480,14 +480,14 @@ func BenchmarkTakeOver(b *testing.B) {
 		p.o.NATS.Close()
 	}
 	p := begin()
-	if err := p.line.ask(b.Context()); err != nil {
+	if err := p.rankLine.requestSnapshot(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	list := block100k()
 	snapshot := p.Stats().Seq
 	for i := range list {
 		before := p.Stats().Messages
-		p.told(&list[i])
+		p.onEvent(&list[i])
 		if err := p.Store(&list[i]); err != nil {
 			b.Fatal(err)
 		}
@@ -549,10 +549,10 @@ func BenchmarkLatency(b *testing.B) {
 // TestAskingIsBounded checks the limit of routers that wait for a snapshot; further ones are counted, and ask again.
 func TestAskingIsBounded(t *testing.T) {
 	p := &Publisher{wake: make(chan struct{}, 1)}
-	for range maxAsking + 3 {
-		p.asked(new(nats.Msg))
+	for range maxWaitingRouters + 3 {
+		p.queueSnapshotRequest(new(nats.Msg))
 	}
-	if len(p.asking) != maxAsking || p.stats.Unanswered != 3 {
-		t.Errorf("%d wait, %d do not", len(p.asking), p.stats.Unanswered)
+	if len(p.waitingRouters) != maxWaitingRouters || p.stats.Unanswered != 3 {
+		t.Errorf("%d wait, %d do not", len(p.waitingRouters), p.stats.Unanswered)
 	}
 }

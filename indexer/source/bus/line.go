@@ -33,34 +33,34 @@ const (
 	maxAhead = 8 << 20
 )
 
-// line is the line of one worker's rank.
-type line struct {
+// rankLine is the line of one worker's rank.
+type rankLine struct {
 	conn   *nats.Conn
 	js     jetstream.JetStream
 	prefix Prefix
 	suffix string
 }
 
-func newLine(conn *nats.Conn, prefix Prefix, suffix string) (*line, error) {
+func newRankLine(conn *nats.Conn, prefix Prefix, suffix string) (*rankLine, error) {
 	js, err := jetstream.New(conn)
-	return &line{conn: conn, js: js, prefix: prefix, suffix: suffix}, err
+	return &rankLine{conn: conn, js: js, prefix: prefix, suffix: suffix}, err
 }
 
-func (l *line) subject() string { return l.prefix.events() + l.suffix }
+func (l *rankLine) subject() string { return l.prefix.events() + l.suffix }
 
-// tag describes a snapshot.
-type tag struct {
+// snapshotTag describes a snapshot.
+type snapshotTag struct {
 	Epoch, Seq uint64 // of the last message that it includes
 	Number     uint64 // that message's number in the stream
 	Made       int64  // when the stream was created, by the server's clock: another stream has other numbers
-	Life       string // of the engine (PublisherOptions.Life)
+	Life       string // of the engine (PublisherOptions.ProcessID)
 
 	Half, Parts int    // where its parts are: two snapshots alternate
 	Sum         uint64 // XXH3-64
 }
 
-// end is the stream's current last message of the line.
-type end struct {
+// streamEnd is the stream's current last message of the line.
+type streamEnd struct {
 	made    int64
 	stream  jetstream.Stream
 	message *jetstream.RawStreamMsg // nil: none
@@ -68,7 +68,7 @@ type end struct {
 	unreadable error // from another release or another program
 }
 
-func (l *line) end(ctx context.Context) (e end, err error) {
+func (l *rankLine) end(ctx context.Context) (e streamEnd, err error) {
 	if e.stream, err = l.js.Stream(ctx, l.prefix.Stream()); err != nil {
 		return e, err
 	}
@@ -78,7 +78,7 @@ func (l *line) end(ctx context.Context) (e end, err error) {
 		e.message, err = nil, nil
 	}
 	if e.message != nil {
-		if e.head, e.unreadable = readMessage(e.message.Data); forwarded(e.message.Header, 1) {
+		if e.head, e.unreadable = readMessage(e.message.Data); isForwarded(e.message.Header, 1) {
 			e.unreadable = errForwarded
 			marks := e.message.Header[jetstream.SequenceHeader] // the server's own is the last
 			if e.message.Sequence, err = strconv.ParseUint(marks[len(marks)-1], 10, 64); err != nil {
@@ -89,10 +89,10 @@ func (l *line) end(ctx context.Context) (e end, err error) {
 	return e, err
 }
 
-var errNotOurs = errors.New("NATS permits reading only the last message of one worker: these are the credentials of that worker's agent, not the router's (docs/agents.md)")
+var errNoReadPermission = errors.New("NATS permits reading only the last message of one worker: these are the credentials of that worker's agent, not the router's (docs/agents.md)")
 
 // mayReadByNumber checks with a request that has no answer. The server reports a refusal before it answers the following ping.
-func (l *line) mayReadByNumber(ctx context.Context) error {
+func (l *rankLine) mayReadByNumber(ctx context.Context) error {
 	subject := "$JS.API.DIRECT.GET." + l.prefix.Stream()
 	if err := l.conn.Publish(subject, nil); err != nil {
 		return err
@@ -101,28 +101,28 @@ func (l *line) mayReadByNumber(ctx context.Context) error {
 		return err
 	}
 	if err := l.conn.LastError(); errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+subject+`"`) {
-		return errNotOurs
+		return errNoReadPermission
 	}
 	return nil
 }
 
 // tag reads the newest snapshot's tag; it is zero if there is none or it cannot be read.
-func (l *line) tag(ctx context.Context) (t tag, err error) {
+func (l *rankLine) tag(ctx context.Context) (t snapshotTag, err error) {
 	b, err := l.state(ctx, "tag")
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, errForwarded):
-		return tag{}, nil
+		return snapshotTag{}, nil
 	case err != nil:
-		return tag{}, err
+		return snapshotTag{}, err
 	}
 	if json.Unmarshal(b, &t) != nil || t.Parts < 0 || t.Parts > maxParts {
-		return tag{}, nil
+		return snapshotTag{}, nil
 	}
 	return t, nil
 }
 
 // state reads one message of a snapshot.
-func (l *line) state(ctx context.Context, name string) ([]byte, error) {
+func (l *rankLine) state(ctx context.Context, name string) ([]byte, error) {
 	s, err := l.js.Stream(ctx, l.prefix.State())
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (l *line) state(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if forwarded(m.Header, 1) {
+	if isForwarded(m.Header, 1) {
 		return nil, errForwarded
 	}
 	if len(m.Data) > partBytes {
@@ -142,15 +142,15 @@ func (l *line) state(ctx context.Context, name string) ([]byte, error) {
 
 var errForwarded = errors.New("a message that the NATS server republished on a client's request")
 
-// forwarded detects a message that was read from a stream by somebody who had the answer sent to a subject to which he may not
+// isForwarded detects a message that was read from a stream by somebody who had the answer sent to a subject to which he may not
 // publish: a server does not check permissions for that, and marks the answer (nats-server 2.15). marks is how many marks a
 // message has anyway.
-func forwarded(h nats.Header, marks int) bool { return len(h[jetstream.StreamHeader]) > marks }
+func isForwarded(h nats.Header, marks int) bool { return len(h[jetstream.StreamHeader]) > marks }
 
-func (t *tag) part(i int) string { return fmt.Sprintf("%d.%d", t.Half, i) }
+func (t *snapshotTag) part(i int) string { return fmt.Sprintf("%d.%d", t.Half, i) }
 
 // snapshot reads a tag's snapshot, if it has at most most bytes.
-func (l *line) snapshot(ctx context.Context, t tag, most int) (message []byte, err error) {
+func (l *rankLine) snapshot(ctx context.Context, t snapshotTag, most int) (message []byte, err error) {
 	for i := range t.Parts {
 		b, err := l.state(ctx, t.part(i))
 		if err != nil {
@@ -171,7 +171,7 @@ func (l *line) snapshot(ctx context.Context, t tag, most int) (message []byte, e
 }
 
 // save replaces the snapshot. The previous one stays whole until the new one's tag is written.
-func (l *line) save(ctx context.Context, t tag, message []byte) error {
+func (l *rankLine) save(ctx context.Context, t snapshotTag, message []byte) error {
 	before, err := l.tag(ctx)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ var (
 // messages calls each for the newest snapshot and all messages after it, up to the stream's end at the time of the call. It may
 // omit those before number from. errIncomplete: messages are missing, before the first call of each or in between. With some, it
 // delivers what there is.
-func (l *line) messages(ctx context.Context, from uint64, some bool, each func(stream.Message) error) error {
+func (l *rankLine) messages(ctx context.Context, from uint64, some bool, each func(stream.Message) error) error {
 	e, err := l.end(ctx)
 	switch {
 	case err != nil:
@@ -239,7 +239,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 			return begin()
 		}
 	} else {
-		t = tag{}
+		t = snapshotTag{}
 	}
 	c, err := l.js.OrderedConsumer(ctx, l.prefix.Stream(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{l.subject()},
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: t.Number + 1})
@@ -261,7 +261,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 		if err != nil {
 			return err
 		}
-		if h, err := readMessage(m.Data()); err == nil && !forwarded(m.Headers(), 0) && h.epoch == e.epoch {
+		if h, err := readMessage(m.Data()); err == nil && !isForwarded(m.Headers(), 0) && h.epoch == e.epoch {
 			if h.seq < next || h.seq != next && !some {
 				return errIncomplete
 			}
@@ -283,8 +283,8 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 	}
 }
 
-// ask makes the agent write a snapshot, and returns when it is there. nats.ErrNoResponders: there is no agent.
-func (l *line) ask(ctx context.Context) error {
+// requestSnapshot makes the agent write a snapshot, and returns when it is there. nats.ErrNoResponders: there is no agent.
+func (l *rankLine) requestSnapshot(ctx context.Context) error {
 	m, err := l.conn.RequestWithContext(ctx, l.prefix.asks()+l.suffix, nil)
 	if err == nil && len(m.Data) > 0 {
 		err = fmt.Errorf("the agent wrote no snapshot: %.200s", strings.ToValidUTF8(string(m.Data), "?"))

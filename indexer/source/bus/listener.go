@@ -32,7 +32,7 @@ type Listener struct {
 
 	foreign atomic.Bool // an unreadable message was logged
 	mu      sync.Mutex
-	feeds   map[string]*follower // by the subject's suffix
+	feeds   map[string]*followedFeed // by the subject's suffix
 }
 
 // listenRetry is the average pause between attempts.
@@ -47,7 +47,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 	beats, err := l.NATS.Subscribe(l.Prefix.beats()+"*.*", func(m *nats.Msg) {
 		if f := l.follower(strings.TrimPrefix(m.Subject, l.Prefix.beats())); f != nil {
-			f.beat.Store(time.Now().UnixNano())
+			f.lastHeartbeat.Store(time.Now().UnixNano())
 		}
 	})
 	if err == nil {
@@ -75,7 +75,7 @@ func (l *Listener) Run(ctx context.Context) error {
 
 // follow listens to the stream until it breaks.
 func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
-	if err := ensure(ctx, js, l.Prefix, l.Stream, l.Log); err != nil {
+	if err := ensureStreams(ctx, js, l.Prefix, l.Stream, l.Log); err != nil {
 		return err
 	}
 	return consume(ctx, js, l.Prefix, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
@@ -87,7 +87,7 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 func (l *Listener) deliver(m jetstream.Msg) {
 	subject, data := m.Subject(), m.Data()
 	h, err := readMessage(data)
-	if err == nil && forwarded(m.Headers(), 0) {
+	if err == nil && isForwarded(m.Headers(), 0) {
 		err = errForwarded
 	}
 	f := l.follower(strings.TrimPrefix(subject, l.Prefix.events()))
@@ -106,17 +106,17 @@ func (l *Listener) deliver(m jetstream.Msg) {
 }
 
 // follower returns the feed of a rank; nil if none follows it.
-func (l *Listener) follower(suffix string) *follower {
+func (l *Listener) follower(suffix string) *followedFeed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.feeds[suffix]
 }
 
-// follower is a feed, with the time of its agent's last heartbeat.
-type follower struct {
+// followedFeed is a feed, with the time of its agent's last heartbeat.
+type followedFeed struct {
 	*stream.Feed
-	beat  atomic.Int64  // Unix ns
-	ended chan struct{} // closed when Run returns
+	lastHeartbeat atomic.Int64  // Unix ns
+	ended         chan struct{} // closed when Run returns
 }
 
 // Source returns the Source of one worker's rank, for a feed with this package's Decoder.
@@ -131,8 +131,8 @@ type source struct {
 
 // Run implements stream.Source.
 func (s *source) Run(ctx context.Context, f *stream.Feed) error {
-	w := &follower{Feed: f, ended: make(chan struct{})}
-	for before := s.l.enter(s.suffix, w); before != nil; before = s.l.enter(s.suffix, w) { // a reload starts the new feed before the old one has ended
+	w := &followedFeed{Feed: f, ended: make(chan struct{})}
+	for before := s.l.register(s.suffix, w); before != nil; before = s.l.register(s.suffix, w) { // a reload starts the new feed before the old one has ended
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -150,12 +150,12 @@ func (s *source) Run(ctx context.Context, f *stream.Feed) error {
 	return ctx.Err()
 }
 
-// enter registers the feed of a worker-rank, or returns the one that is registered.
-func (l *Listener) enter(suffix string, w *follower) (before *follower) {
+// register registers the feed of a worker-rank, or returns the one that is registered.
+func (l *Listener) register(suffix string, w *followedFeed) (before *followedFeed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.feeds == nil {
-		l.feeds = map[string]*follower{}
+		l.feeds = map[string]*followedFeed{}
 	}
 	if before = l.feeds[suffix]; before == nil {
 		l.feeds[suffix] = w
@@ -167,7 +167,7 @@ func (l *Listener) enter(suffix string, w *follower) (before *follower) {
 const agentSilence = 3 * heartbeat
 
 // watch takes the feed down when nothing has come from the agent for too long, and up again when it is heard.
-func (s *source) watch(ctx context.Context, f *follower) {
+func (s *source) watch(ctx context.Context, f *followedFeed) {
 	silence := cmp.Or(s.l.silence, agentSilence)
 	tick := time.NewTicker(silence / 3)
 	defer tick.Stop()
@@ -179,7 +179,7 @@ func (s *source) watch(ctx context.Context, f *follower) {
 		case <-tick.C:
 		}
 		st := f.Stats()
-		heard := max(began.UnixNano(), f.beat.Load(), st.LastMessage.UnixNano())
+		heard := max(began.UnixNano(), f.lastHeartbeat.Load(), st.LastMessage.UnixNano())
 		switch silent := time.Since(time.Unix(0, heard)) > silence; {
 		case silent && st.Connected:
 			f.Down(errors.New("nothing has come from the agent for too long"))
@@ -191,7 +191,7 @@ func (s *source) watch(ctx context.Context, f *follower) {
 
 // Replay implements stream.Source.
 func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Message) error) error {
-	line, err := newLine(s.l.NATS, s.l.Prefix, s.suffix)
+	line, err := newRankLine(s.l.NATS, s.l.Prefix, s.suffix)
 	if err != nil {
 		return err
 	}
@@ -199,10 +199,10 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {
 		return err
 	}
-	if err := ensure(ctx, line.js, s.l.Prefix, s.l.Stream, s.l.Log); err != nil { // the stream of snapshots may have been deleted
+	if err := ensureStreams(ctx, line.js, s.l.Prefix, s.l.Stream, s.l.Log); err != nil { // the stream of snapshots may have been deleted
 		return err
 	}
-	noAgent := line.ask(ctx)
+	noAgent := line.requestSnapshot(ctx)
 	err = line.messages(ctx, from, noAgent != nil, each)
 	if err != nil && noAgent != nil {
 		err = fmt.Errorf("%w (%w)", err, noAgent)

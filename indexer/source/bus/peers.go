@@ -13,8 +13,8 @@ type Peers struct {
 	subject string
 }
 
-// errAway: the client would keep the message and send it when it is outdated.
-var errAway = errors.New("NATS cannot be reached")
+// errUnreachable: the client would keep the message and send it when it is outdated.
+var errUnreachable = errors.New("NATS cannot be reached")
 
 // Peers joins the other routers under the name own, which is one token of a subject. take gets the messages that others send to
 // all and to this one, and this one's own to all, one after another; it must not keep them.
@@ -37,7 +37,7 @@ func (l *Link) Peers(own string, take func(message []byte)) (*Peers, error) {
 // Send sends to a router, or to all for "".
 func (p *Peers) Send(to string, message []byte) error {
 	if !p.conn.IsConnected() {
-		return errAway
+		return errUnreachable
 	}
 	if to != "" {
 		return p.conn.Publish(p.subject+"."+to, message)

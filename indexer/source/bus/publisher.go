@@ -21,14 +21,14 @@ import (
 const (
 	// maxMessage limits the events that wait while a message is being published, or NATS cannot be reached. Beyond it they are dropped, and
 	// routers read a snapshot. It fits the usual server limit of 1 MiB.
-	maxMessage = 1<<20 - 4<<10
-	maxAsking  = 1024 // routers that wait for a snapshot
+	maxMessage        = 1<<20 - 4<<10
+	maxWaitingRouters = 1024 // routers that wait for a snapshot
 	// heartbeat says that all that an agent knows is in the stream.
-	heartbeat   = 5 * time.Second
-	publishTime = 2 * time.Second // for one attempt
-	retryPause  = 250 * time.Millisecond
-	leaveTime   = 5 * time.Second // to publish what is left, and the last snapshot
-	lifeTries   = 60              // a heartbeat apart: an engine's events may arrive before its server answers
+	heartbeat      = 5 * time.Second
+	publishTime    = 2 * time.Second // for one attempt
+	retryPause     = 250 * time.Millisecond
+	leaveTime      = 5 * time.Second // to publish what is left, and the last snapshot
+	processIDTries = 60              // a heartbeat apart: an engine's events may arrive before its server answers
 	// A snapshot is written when something has changed, snapshotEvery after the last one plus a second for each 256 KiB that it
 	// had: 2 M blocks, 32 MB, every three minutes.
 	snapshotEvery = time.Minute
@@ -48,12 +48,12 @@ type PublisherOptions struct {
 	Tokens bool
 	// Replays: the engine can replay what it published while no agent was running.
 	Replays bool
-	// Life, if set, returns an id of the engine's process, such as its start time; "": not known. An agent continues from what an
-	// earlier one held if the engine replays, or if Life is the same. It also calls Life at each connection to the engine:
+	// ProcessID, if set, returns an id of the engine's process, such as its start time; "": not known. An agent continues from what an
+	// earlier one held if the engine replays, or if ProcessID is the same. It also calls ProcessID at each connection to the engine:
 	// without replays, an engine that was replaced meanwhile and has sent as many messages as its predecessor looks the same.
-	Life func(context.Context) string
-	File string      // file that also keeps the snapshot; "": none
-	Log  *zap.Logger // may be nil
+	ProcessID func(context.Context) string
+	File      string      // file that also keeps the snapshot; "": none
+	Log       *zap.Logger // may be nil
 
 	every time.Duration // for tests; 0: snapshotEvery
 }
@@ -81,45 +81,45 @@ type PublisherStats struct {
 // only one is in flight at a time, since it must name the stream's number of the previous one. While NATS cannot be reached nothing is
 // published; then follows the difference, or a gap and a snapshot if that is too long. Options sets its options for the feed.
 type Publisher struct {
-	o       PublisherOptions
-	line    *line
-	sending context.Context // until Leave
-	cancel  context.CancelFunc
-	running sync.WaitGroup
-	asks    *nats.Subscription
-	wake    chan struct{}
-	from    stream.Position // where the engine's stream continues
-	rest    []kvevent.Event // Options.Begin of the feed
+	o                PublisherOptions
+	rankLine         *rankLine
+	sending          context.Context // until Leave
+	cancel           context.CancelFunc
+	running          sync.WaitGroup
+	snapshotRequests *nats.Subscription
+	wake             chan struct{}
+	from             stream.Position // where the engine's stream continues
+	beginEvents      []kvevent.Event // Options.Begin of the feed
 
 	// Used by the sender only, and before it starts by claim.
-	last   uint64    // the stream's number of the line's last message
-	unsure bool      // an attempt failed, so last may be outdated
-	left   *outgoing // in flight when the sending ended
+	last          uint64    // the stream's number of the line's last message
+	lastUncertain bool      // an attempt failed, so last may be outdated
+	unfinished    *outgoing // in flight when the sending ended
 
 	// mu is held from a batch's first event to its Done, so that nothing sees half a batch.
-	mu        sync.Mutex
-	feed      *stream.Feed // set once it is connected to the engine
-	inBatch   bool
-	index     *indexer.Index // what the worker holds: about 27 bytes a block
-	slot      indexer.SlotID
-	blockSize int // of all blocks: the feed ignores others
-	head          // of the last message, except that seq is the next one's
-	up        bool
-	unproven  bool      // it continued from a snapshot, and the engine has not shown yet that nothing was missed
-	events    []byte    // waiting ones
-	waiting   bool      // there is something to publish, if only flags
-	dropped   bool      // events were dropped: until a snapshot is taken none are kept, and each message skips a number
-	fenced    bool      // a newer agent publishes
-	failing   bool      // the last attempt to publish failed
-	links     int       // connections to the engine so far
-	life      string    // the engine's process, as last reported
-	lived     time.Time // when that was asked
-	changed   bool      // since the last snapshot
-	saving    bool
-	saved     time.Time // when the last one was tried; initially the start, or zero if there is none
-	made      int64     // when the stream was created
-	asking    []*nats.Msg
-	stats     PublisherStats
+	mu             sync.Mutex
+	feed           *stream.Feed // set once it is connected to the engine
+	inBatch        bool
+	index          *indexer.Index // what the worker holds: about 27 bytes a block
+	slot           indexer.SlotID
+	blockSize      int // of all blocks: the feed ignores others
+	head               // of the last message, except that seq is the next one's
+	up             bool
+	unproven       bool      // it continued from a snapshot, and the engine has not shown yet that nothing was missed
+	events         []byte    // waiting ones
+	waiting        bool      // there is something to publish, if only flags
+	dropped        bool      // events were dropped: until a snapshot is taken none are kept, and each message skips a number
+	fenced         bool      // a newer agent publishes
+	failing        bool      // the last attempt to publish failed
+	connections    int       // connections to the engine so far
+	processID      string    // the engine's process, as last reported
+	processAskedAt time.Time // when that was asked
+	changed        bool      // since the last snapshot
+	saving         bool
+	saved          time.Time // when the last one was tried; initially the start, or zero if there is none
+	streamCreated  int64     // when the stream was created
+	waitingRouters []*nats.Msg
+	stats          PublisherStats
 }
 
 // NewPublisher takes over the worker's line in the stream, reads what an earlier agent held, and publishes until Leave. It waits
@@ -128,19 +128,19 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	l, err := newLine(o.NATS, o.Prefix, subjectSuffix(o.Worker, o.Rank))
+	l, err := newRankLine(o.NATS, o.Prefix, subjectSuffix(o.Worker, o.Rank))
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, line: l, wake: make(chan struct{}, 1), index: indexer.New(indexer.Options{})}
-	p.join()
+	p := &Publisher{o: o, rankLine: l, wake: make(chan struct{}, 1), index: indexer.New(indexer.Options{})}
+	p.joinIndex()
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
 	if p.stats.Resumed {
 		p.saved = time.Now()
 	} // else the first message gets a snapshot: an agent killed before it would leave nothing to continue from
-	if p.asks, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.asked); err != nil {
+	if p.snapshotRequests, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.queueSnapshotRequest); err != nil {
 		return nil, err
 	}
 	p.sending, p.cancel = context.WithCancel(context.Background())
@@ -149,13 +149,13 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	return p, nil
 }
 
-func (p *Publisher) join() {
+func (p *Publisher) joinIndex() {
 	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: p.o.CountCopies})
 }
 
 // Options makes p the sink of a feed.
 func (p *Publisher) Options(o *stream.Options) {
-	o.Sink, o.Link, o.From, o.Begin, o.Applied, o.Told = p, p.link, p.from, p.rest, p.applied, p.told
+	o.Sink, o.OnLink, o.From, o.InitialEvents, o.Applied, o.OnEvent = p, p.onLink, p.from, p.beginEvents, p.applied, p.onEvent
 	o.BlockSize = cmp.Or(o.BlockSize, p.blockSize)
 }
 
@@ -194,9 +194,9 @@ func (p *Publisher) drop() {
 	p.stats.Dropped++
 }
 
-// told implements stream.Options.Told: what routers need. Their feeds treat it like ours does: blocks wait for their parents and
+// onEvent implements stream.Options.OnEvent: what routers need. Their feeds treat it like ours does: blocks wait for their parents and
 // doubt ends there as here. So only what the engine sent is published, and where something is missing.
-func (p *Publisher) told(e *kvevent.Event) {
+func (p *Publisher) onEvent(e *kvevent.Event) {
 	p.beginBatch()
 	if e.Kind == kvevent.Cleared {
 		p.events = p.events[:0]
@@ -243,9 +243,9 @@ func (p *Publisher) applied(at stream.Position) {
 // Done implements stream.Sink: it schedules publishing if the batch brought anything.
 func (p *Publisher) Done(partial, recurrent bool) {
 	p.beginBatch()
-	p.flag(flagPartial, partial)
-	p.flag(flagRecurrent, recurrent)
-	p.flag(flagAway, !p.up || p.unproven)
+	p.setFlag(flagPartial, partial)
+	p.setFlag(flagRecurrent, recurrent)
+	p.setFlag(flagAway, !p.up || p.unproven)
 	p.waiting = p.waiting || len(p.events) > 0
 	waiting := p.waiting && !p.fenced
 	p.inBatch = false
@@ -255,36 +255,36 @@ func (p *Publisher) Done(partial, recurrent bool) {
 	}
 }
 
-// link implements stream.Options.Link: whether the engine is connected.
-func (p *Publisher) link(f *stream.Feed, up bool) {
+// onLink implements stream.Options.OnLink: whether the engine is connected.
+func (p *Publisher) onLink(f *stream.Feed, up bool) {
 	p.mu.Lock()
 	p.feed = f
 	if p.up = up; up {
-		p.links++
+		p.connections++
 	}
-	links := p.links
-	p.flag(flagAway, !p.up || p.unproven)
+	links := p.connections
+	p.setFlag(flagAway, !p.up || p.unproven)
 	p.mu.Unlock()
 	p.signal()
-	if up && p.o.Life != nil {
-		p.running.Go(func() { p.relive(f, links) })
+	if up && p.o.ProcessID != nil {
+		p.running.Go(func() { p.checkProcess(f, links) })
 	}
 }
 
-// relive asks for the id of the connected engine process, and tells the feed if it has changed.
-func (p *Publisher) relive(f *stream.Feed, links int) {
-	for range lifeTries {
+// checkProcess asks for the id of the connected engine process, and tells the feed if it has changed.
+func (p *Publisher) checkProcess(f *stream.Feed, links int) {
+	for range processIDTries {
 		asked := time.Now()
-		life := p.o.Life(p.sending)
+		life := p.o.ProcessID(p.sending)
 		p.mu.Lock()
-		over, was, lived := p.links != links, p.life, p.lived
+		over, was, lived := p.connections != links, p.processID, p.processAskedAt
 		if life != "" && !over {
-			p.life, p.lived = life, asked
+			p.processID, p.processAskedAt = life, asked
 		}
 		p.mu.Unlock()
 		if life != "" && !over && was != "" && was != life {
 			p.o.Log.Info("the engine process was replaced")
-			f.Reborn(lived)
+			f.ProcessRestarted(lived)
 		}
 		if life != "" || over {
 			return
@@ -297,8 +297,8 @@ func (p *Publisher) relive(f *stream.Feed, links int) {
 	}
 }
 
-// flag sets or clears a flag of the worker's state. The caller holds mu.
-func (p *Publisher) flag(flag byte, set bool) {
+// setFlag sets or clears a flag of the worker's state. The caller holds mu.
+func (p *Publisher) setFlag(flag byte, set bool) {
 	if was := p.flags&flag != 0; was != set {
 		p.flags ^= flag
 		p.waiting = true
@@ -312,11 +312,11 @@ func (p *Publisher) signal() {
 	}
 }
 
-// asked keeps a router's request until there is a snapshot.
-func (p *Publisher) asked(m *nats.Msg) {
+// queueSnapshotRequest keeps a router's request until there is a snapshot.
+func (p *Publisher) queueSnapshotRequest(m *nats.Msg) {
 	p.mu.Lock()
-	if len(p.asking) < maxAsking {
-		p.asking = append(p.asking, m)
+	if len(p.waitingRouters) < maxWaitingRouters {
+		p.waitingRouters = append(p.waitingRouters, m)
 	} else {
 		p.stats.Unanswered++
 	}
@@ -329,19 +329,19 @@ func (p *Publisher) asked(m *nats.Msg) {
 func (p *Publisher) Leave() {
 	p.cancel()
 	p.running.Wait()
-	_ = p.asks.Unsubscribe()
+	_ = p.snapshotRequests.Unsubscribe()
 	if !p.o.NATS.IsConnected() || p.fenced {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
-	if p.left != nil && p.deliver(ctx, p.left) != nil {
+	if p.unfinished != nil && p.deliver(ctx, p.unfinished) != nil {
 		return
 	}
 	p.mu.Lock()
-	p.flag(flagAway, true)
+	p.setFlag(flagAway, true)
 	p.mu.Unlock()
-	if m, s := p.take(true); m != nil && p.deliver(ctx, m) == nil && s != nil {
+	if m, s := p.takeMessage(true); m != nil && p.deliver(ctx, m) == nil && s != nil {
 		p.save(ctx, s)
 	}
 }
@@ -365,20 +365,20 @@ func (p *Publisher) send(ctx context.Context) {
 		if !p.o.NATS.IsConnected() { // keep what comes meanwhile, and publish it later
 			continue
 		}
-		if m, s := p.take(false); m != nil {
+		if m, s := p.takeMessage(false); m != nil {
 			if err := p.deliver(ctx, m); errors.Is(err, errFenced) {
 				p.stop()
 				return
 			} else if err != nil { // ctx has ended
-				p.left = m
-				p.unsaved(s)
+				p.unfinished = m
+				p.discardSnapshot(s)
 				return
 			} else if s != nil {
 				p.running.Go(func() { p.save(ctx, s) })
 			}
 		}
 		if now {
-			_ = p.o.NATS.Publish(p.o.Prefix.beats()+p.line.suffix, nil)
+			_ = p.o.NATS.Publish(p.o.Prefix.beats()+p.rankLine.suffix, nil)
 		}
 	}
 }
@@ -395,21 +395,21 @@ type outgoing struct {
 type snapshot struct {
 	of        *outgoing
 	blocks    []indexer.Block
-	rest      []kvevent.Event // from stream.Feed.Rest
+	rest      []kvevent.Event // from stream.Feed.PendingEvents
 	blockSize int
 	links     int
 	asking    []*nats.Msg
 }
 
-// take returns a message of what waits, nil if nothing does, and a snapshot of the state after it if one is due.
-func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
+// takeMessage returns a message of what waits, nil if nothing does, and a snapshot of the state after it if one is due.
+func (p *Publisher) takeMessage(leaving bool) (m *outgoing, s *snapshot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	every := cmp.Or(p.o.every, snapshotEvery) + time.Duration(p.stats.SnapshotBytes/snapshotPace)*time.Second
 	if most := p.o.NATS.MaxPayload(); most > 0 && int64(headBytes+len(p.events)) > most {
 		p.drop()
 	}
-	due := p.dropped || len(p.asking) > 0 || p.changed && (leaving || time.Since(p.saved) >= every)
+	due := p.dropped || len(p.waitingRouters) > 0 || p.changed && (leaving || time.Since(p.saved) >= every)
 	due = due && !p.saving
 	if !p.waiting && !due {
 		return nil, nil
@@ -426,15 +426,15 @@ func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 	if due {
 		list, err := p.index.Blocks(p.slot)
 		if err == nil {
-			s = &snapshot{of: m, blocks: list, blockSize: p.blockSize, links: p.links, asking: p.asking, rest: p.rest}
+			s = &snapshot{of: m, blocks: list, blockSize: p.blockSize, links: p.connections, asking: p.waitingRouters, rest: p.beginEvents}
 			if p.feed != nil {
 				s.rest = nil
 				if list := p.index.Doubtful(p.slot); len(list) > 0 {
 					s.rest = []kvevent.Event{{Kind: kvevent.Lost, EngineHashes: list}}
 				}
-				s.rest = append(s.rest, p.feed.Rest()...)
+				s.rest = append(s.rest, p.feed.PendingEvents()...)
 			}
-			p.changed, p.dropped, p.saving, p.asking = false, false, true, nil
+			p.changed, p.dropped, p.saving, p.waitingRouters = false, false, true, nil
 		}
 	}
 	return m, s
@@ -445,7 +445,7 @@ var errFenced = errors.New("a newer agent publishes for this worker")
 // deliver publishes a message, retrying until the stream has it. It ends early with ctx, or with errFenced.
 func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 	for {
-		before := p.unsure
+		before := p.lastUncertain
 		err := p.attempt(ctx, m)
 		if err == nil && before {
 			p.o.Log.Info("events are published")
@@ -453,7 +453,7 @@ func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 		if err == nil || ctx.Err() != nil || errors.Is(err, errFenced) {
 			return err
 		}
-		p.unsure = true
+		p.lastUncertain = true
 		p.mu.Lock()
 		p.stats.Failed++
 		p.failing = true
@@ -474,14 +474,14 @@ func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
-	if p.unsure {
-		e, err := p.line.end(ctx)
+	if p.lastUncertain {
+		e, err := p.rankLine.end(ctx)
 		if err != nil {
 			return err
 		}
 		p.mu.Lock()
-		if p.made != e.made { // numbers begin again: a snapshot's tag has an old one
-			p.made, p.last, p.changed = e.made, 0, true
+		if p.streamCreated != e.made { // numbers begin again: a snapshot's tag has an old one
+			p.streamCreated, p.last, p.changed = e.made, 0, true
 		}
 		p.mu.Unlock()
 		switch {
@@ -498,7 +498,7 @@ func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 			return errFenced
 		}
 	}
-	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: m.payload}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	ack, err := p.rankLine.js.PublishMsg(ctx, &nats.Msg{Subject: p.rankLine.subject(), Data: m.payload}, jetstream.WithExpectLastSequencePerSubject(p.last))
 	if err == nil {
 		p.last = ack.Sequence
 		p.published(m)
@@ -507,9 +507,9 @@ func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 }
 
 func (p *Publisher) published(m *outgoing) {
-	p.unsure = false
+	p.lastUncertain = false
 	p.mu.Lock()
-	m.number, m.made = p.last, p.made
+	m.number, m.made = p.last, p.streamCreated
 	p.stats.Messages++
 	p.stats.Bytes += uint64(len(m.payload))
 	p.failing = false
@@ -520,15 +520,15 @@ func (p *Publisher) published(m *outgoing) {
 func (p *Publisher) stop() {
 	p.o.Log.Error("a newer agent publishes this worker's events; stopping (two agents for one worker, or two workers with one name?)",
 		zap.String("worker", p.o.Worker), zap.Int("rank", p.o.Rank))
-	_ = p.asks.Unsubscribe()
+	_ = p.snapshotRequests.Unsubscribe()
 	p.mu.Lock()
-	p.fenced, p.events, p.asking = true, nil, nil
+	p.fenced, p.events, p.waitingRouters = true, nil, nil
 	p.stats.Refused++
 	p.mu.Unlock()
 }
 
-// unsaved handles a snapshot whose message was not published.
-func (p *Publisher) unsaved(s *snapshot) {
+// discardSnapshot handles a snapshot whose message was not published.
+func (p *Publisher) discardSnapshot(s *snapshot) {
 	if s != nil {
 		p.mu.Lock()
 		p.saving, p.changed = false, true
@@ -544,16 +544,16 @@ func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	for i := range s.rest {
 		b = appendEvent(b, &s.rest[i], false)
 	}
-	t := tag{Epoch: s.of.epoch, Seq: s.of.seq, Number: s.of.number, Made: s.of.made}
-	if p.o.Life != nil {
-		life := p.o.Life(ctx)
+	t := snapshotTag{Epoch: s.of.epoch, Seq: s.of.seq, Number: s.of.number, Made: s.of.made}
+	if p.o.ProcessID != nil {
+		life := p.o.ProcessID(ctx)
 		p.mu.Lock()
-		if p.links == s.links { // the engine was connected throughout
+		if p.connections == s.links { // the engine was connected throughout
 			t.Life = life
 		}
 		p.mu.Unlock()
 	}
-	err := p.line.save(ctx, t, b)
+	err := p.rankLine.save(ctx, t, b)
 	if p.o.File != "" {
 		err = errors.Join(err, saveFile(p.o.File, t, b))
 	}

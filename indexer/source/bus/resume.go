@@ -66,13 +66,13 @@ func (p *Publisher) begin(ctx context.Context) error {
 
 // claim appends an empty message to the line. fresh: the line was empty and begins with it.
 func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
-	e, err := p.line.end(ctx)
+	e, err := p.rankLine.end(ctx)
 	if err != nil {
 		return false, err
 	}
 	// A new line's epoch is the creation time of the stream plus its number of messages: lines of an older stream, and earlier
 	// lines in this one, have smaller epochs.
-	p.made, p.head, p.last = e.made, head{epoch: uint64(e.made) + e.stream.CachedInfo().State.LastSeq}, 0
+	p.streamCreated, p.head, p.last = e.made, head{epoch: uint64(e.made) + e.stream.CachedInfo().State.LastSeq}, 0
 	if fresh = e.message == nil || e.unreadable != nil; !fresh {
 		p.head = e.head
 		p.seq++
@@ -82,7 +82,7 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	}
 	p.head.agent = rand.Uint64()
 	p.flags |= flagAway
-	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: p.head.append(nil)}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	ack, err := p.rankLine.js.PublishMsg(ctx, &nats.Msg{Subject: p.rankLine.subject(), Data: p.head.append(nil)}, jetstream.WithExpectLastSequencePerSubject(p.last))
 	if err != nil {
 		return false, err
 	}
@@ -94,30 +94,30 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 // load continues from what the line holds, or starts empty.
 func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	life := ""
-	if p.o.Life != nil {
-		p.lived = time.Now()
-		life = p.o.Life(ctx)
-		p.life = life
+	if p.o.ProcessID != nil {
+		p.processAskedAt = time.Now()
+		life = p.o.ProcessID(ctx)
+		p.processID = life
 	}
-	holds := func(t tag) bool { // whether the engine lets us continue from what it held
+	holds := func(t snapshotTag) bool { // whether the engine lets us continue from what it held
 		if life != "" && t.Life != "" {
 			return life == t.Life
 		}
 		return p.o.Replays
 	}
-	t, message, err := p.kept(ctx)
+	t, message, err := p.loadNewest(ctx)
 	if err != nil {
 		return err
 	}
 	p.waiting = true
 	if message == nil || !holds(t) || p.restore(message) != nil {
 		_ = p.index.Clear(p.slot)
-		p.next, p.sum, p.flags, p.rest = 0, 0, flagAway, nil
+		p.next, p.sum, p.flags, p.beginEvents = 0, 0, flagAway, nil
 		p.add(&kvevent.Event{Kind: kvevent.Cleared})
 		return nil
 	}
 	p.stats.Resumed, p.unproven = true, !p.o.Replays
-	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch // routers must read a snapshot
+	p.dropped = fresh || t.Made != p.streamCreated || t.Epoch != p.epoch // routers must read a snapshot
 	if !p.dropped {
 		if err := p.catchUp(ctx, t); err != nil {
 			p.o.Log.Warn("cannot read what the previous agent published after its snapshot; routers must read a new snapshot, and events that the engine does not replay are lost", zap.Error(err))
@@ -132,22 +132,22 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 }
 
 // catchUp applies the line's messages between a snapshot and the claim. After an error the messages read before it stay applied.
-func (p *Publisher) catchUp(ctx context.Context, t tag) error {
+func (p *Publisher) catchUp(ctx context.Context, t snapshotTag) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
 	defer cancel()
 	claimed := p.seq - 1
 	if t.Seq+1 == claimed {
 		return nil
 	}
-	if err := p.line.mayReadByNumber(ctx); err != nil {
+	if err := p.rankLine.mayReadByNumber(ctx); err != nil {
 		return err
 	}
-	s, err := p.line.js.Stream(ctx, p.line.prefix.Stream())
+	s, err := p.rankLine.js.Stream(ctx, p.rankLine.prefix.Stream())
 	if err != nil {
 		return err
 	}
 	for number := t.Number; ; {
-		m, err := s.GetMsg(ctx, number+1, jetstream.WithGetMsgSubject(p.line.subject()))
+		m, err := s.GetMsg(ctx, number+1, jetstream.WithGetMsgSubject(p.rankLine.subject()))
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (p *Publisher) catchUp(ctx context.Context, t tag) error {
 		switch t.Seq++; {
 		case err != nil:
 			return err
-		case forwarded(m.Header, 1):
+		case isForwarded(m.Header, 1):
 			return errForwarded
 		case h.epoch != t.Epoch || h.seq != t.Seq:
 			return errIncomplete
@@ -177,7 +177,7 @@ func (p *Publisher) restore(b []byte) error {
 	}
 	keep := func(e kvevent.Event) { // e is valid until the next events are read
 		e.EngineHashes, e.Locals, e.Tokens, e.Media = slices.Clone(e.EngineHashes), slices.Clone(e.Locals), nil, nil
-		p.rest = append(p.rest, e)
+		p.beginEvents = append(p.beginEvents, e)
 	}
 	for events := batch.Events; len(events) > 0; {
 		for i := range events {
@@ -193,12 +193,12 @@ func (p *Publisher) restore(b []byte) error {
 			case kvevent.Lost:
 				keep(*e)
 			case kvevent.Removed:
-				if _, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes); len(p.rest) > 0 {
+				if _, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes); len(p.beginEvents) > 0 {
 					keep(*e)
 				}
 			case kvevent.Cleared:
 				_ = p.index.Clear(p.slot)
-				p.rest = nil
+				p.beginEvents = nil
 			}
 		}
 		if events = nil; batch.More != nil {
@@ -210,13 +210,13 @@ func (p *Publisher) restore(b []byte) error {
 	return err
 }
 
-// kept returns the newer of the snapshots in NATS and in the file, ignoring unreadable ones.
-func (p *Publisher) kept(ctx context.Context) (t tag, message []byte, err error) {
-	if t, err = p.line.tag(ctx); err != nil {
+// loadNewest returns the newer of the snapshots in NATS and in the file, ignoring unreadable ones.
+func (p *Publisher) loadNewest(ctx context.Context) (t snapshotTag, message []byte, err error) {
+	if t, err = p.rankLine.tag(ctx); err != nil {
 		return t, nil, err
 	}
 	if t.Parts > 0 {
-		if message, err = p.line.snapshot(ctx, t, maxSnapshot); err != nil {
+		if message, err = p.rankLine.snapshot(ctx, t, maxSnapshot); err != nil {
 			p.o.Log.Warn("the snapshot cannot be read", zap.Error(err))
 			message = nil
 		}
@@ -236,7 +236,7 @@ func (p *Publisher) kept(ctx context.Context) (t tag, message []byte, err error)
 }
 
 // saveFile replaces a file by a snapshot: the length of its tag, the tag, the message, and the XXH3-64 of all that.
-func saveFile(file string, t tag, message []byte) error {
+func saveFile(file string, t snapshotTag, message []byte) error {
 	text, err := json.Marshal(t)
 	if err != nil {
 		return err
@@ -256,7 +256,7 @@ func saveFile(file string, t tag, message []byte) error {
 	return os.Rename(part.Name(), file)
 }
 
-func loadFile(file string) (t tag, message []byte, err error) {
+func loadFile(file string) (t snapshotTag, message []byte, err error) {
 	if s, err := os.Stat(file); err != nil {
 		return t, nil, err
 	} else if s.Size() > maxSnapshot {
@@ -264,7 +264,7 @@ func loadFile(file string) (t tag, message []byte, err error) {
 	}
 	b, err := os.ReadFile(file)
 	if err == nil {
-		t, message, err = unpack(b)
+		t, message, err = parseSnapshotFile(b)
 	}
 	if err != nil {
 		return t, nil, fmt.Errorf("%s: %w", file, err)
@@ -274,8 +274,8 @@ func loadFile(file string) (t tag, message []byte, err error) {
 
 var errDamaged = errors.New("it is damaged")
 
-// unpack parses a file written by saveFile.
-func unpack(b []byte) (t tag, message []byte, err error) {
+// parseSnapshotFile parses a file written by saveFile.
+func parseSnapshotFile(b []byte) (t snapshotTag, message []byte, err error) {
 	n := len(b) - 8
 	if n < 4 || xxh3.Hash(b[:n]) != binary.LittleEndian.Uint64(b[n:]) {
 		return t, nil, errDamaged

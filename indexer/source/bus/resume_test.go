@@ -62,7 +62,7 @@ func TestAgentRestarts(t *testing.T) {
 			early := listen(t, connect(t, s.ClientURL()))
 			early.listener.silence = time.Hour
 			h := &hand{ready: make(chan *stream.Feed, 1), kept: c.kept}
-			o := PublisherOptions{Worker: "w", Replays: c.kept > 0, Life: c.lives[0], every: c.every}
+			o := PublisherOptions{Worker: "w", Replays: c.kept > 0, ProcessID: c.lives[0], every: c.every}
 			if c.file {
 				o.File = filepath.Join(t.TempDir(), "state")
 			}
@@ -70,15 +70,15 @@ func TestAgentRestarts(t *testing.T) {
 			o.NATS = nc
 			first := h.agent(t, o)
 			if c.kept == 0 {
-				first.link(nil, true)
+				first.onLink(nil, true)
 			}
 			if c.asked {
 				h.give(payloads[:half-15]...)
 				early.follow("w")
 				early.same("w", payloads[:half-15], prompts)
-				l, err := newLine(connect(t, s.ClientURL()), "", first.line.suffix)
+				l, err := newRankLine(connect(t, s.ClientURL()), "", first.rankLine.suffix)
 				if err == nil {
-					err = l.ask(t.Context())
+					err = l.requestSnapshot(t.Context())
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -118,10 +118,10 @@ func TestAgentRestarts(t *testing.T) {
 			}
 			told := len(h.told)
 			h.give(payloads[told : told+c.missed]...)
-			o.NATS, o.Life = connect(t, s.ClientURL()), c.lives[1]
+			o.NATS, o.ProcessID = connect(t, s.ClientURL()), c.lives[1]
 			second := h.agent(t, o)
 			if c.kept == 0 {
-				second.link(nil, true)
+				second.onLink(nil, true)
 			}
 			h.give(payloads[told+c.missed : end]...)
 			until(t, "the second agent's batches", func() bool { st := h.f.Stats(); return st.LastSeq == uint64(end-1) })
@@ -155,7 +155,7 @@ func TestMuchBehindASnapshot(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())
 	makeStream(t, nc, 64<<20)
-	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestLineBegunAnew(t *testing.T) {
 	nc := connect(t, s.ClientURL())
 	makeStream(t, nc, 64<<20)
 	r := listen(t, connect(t, s.ClientURL()))
-	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	there := listen(t, connect(t, s.ClientURL()))
 	there.follow("w")
 	there.same("w", payloads, prompts)
-	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,12 +251,12 @@ func TestSnapshotIsBounded(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	nc := connect(t, s.ClientURL())
 	makeStream(t, nc, 64<<20)
-	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	l, err := newRankLine(nc, "", subjectSuffix("w", 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	given := make([]byte, 3*partBytes+7)
-	if err := l.save(t.Context(), tag{Epoch: 1}, given); err != nil {
+	if err := l.save(t.Context(), snapshotTag{Epoch: 1}, given); err != nil {
 		t.Fatal(err)
 	}
 	written, err := l.tag(t.Context())
@@ -273,7 +273,7 @@ func TestSnapshotIsBounded(t *testing.T) {
 	if _, err := l.js.Publish(t.Context(), l.prefix.states()+l.suffix+".tag", text); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.tag(t.Context()); err != nil || got != (tag{}) {
+	if got, err := l.tag(t.Context()); err != nil || got != (snapshotTag{}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -36,9 +36,9 @@ const pollReady = 50 * time.Millisecond
 // embedded is a server in this process.
 type embedded struct {
 	*server.Server
-	remove string // a temporary directory
-	done   chan struct{}
-	watch  sync.WaitGroup
+	tempDir string // a temporary directory
+	done    chan struct{}
+	watch   sync.WaitGroup
 }
 
 func (e *embedded) close() {
@@ -51,8 +51,8 @@ func (e *embedded) close() {
 		e.Shutdown()
 		e.WaitForShutdown()
 	}
-	if e.remove != "" {
-		_ = os.RemoveAll(e.remove)
+	if e.tempDir != "" {
+		_ = os.RemoveAll(e.tempDir)
 	}
 }
 
@@ -142,10 +142,10 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	}
 	e := &embedded{done: make(chan struct{})}
 	if o.StoreDir == "" {
-		if e.remove, err = os.MkdirTemp("", "sightline-nats-"); err != nil {
+		if e.tempDir, err = os.MkdirTemp("", "sightline-nats-"); err != nil {
 			return nil, fmt.Errorf("nats.dir: %w", err)
 		}
-		o.StoreDir = e.remove
+		o.StoreDir = e.tempDir
 	} else if err := os.MkdirAll(o.StoreDir, 0o700); err != nil {
 		return nil, fmt.Errorf("nats.dir: %w", err)
 	} else if err := checkDir(filepath.Join(o.StoreDir, server.JetStreamStoreDir)); err != nil {

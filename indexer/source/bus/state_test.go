@@ -18,7 +18,7 @@ func FuzzState(f *testing.F) {
 	f.Add([]byte("\xff\xff\xff\xff{}"))
 	f.Add([]byte("\x02\x00\x00\x00{}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		tag, message, err := unpack(binary.LittleEndian.AppendUint64(slices.Clone(b), xxh3.Hash(b)))
+		tag, message, err := parseSnapshotFile(binary.LittleEndian.AppendUint64(slices.Clone(b), xxh3.Hash(b)))
 		if err != nil {
 			return
 		}

@@ -61,9 +61,9 @@ const keptEvents = 256 << 20
 
 const ensureTime = 5 * time.Second // for one attempt
 
-// ensure creates the streams if they do not exist, and logs that. An existing stream is not changed: its limits, storage and
+// ensureStreams creates the streams if they do not exist, and logs that. An existing stream is not changed: its limits, storage and
 // replicas are its operator's. The stream of events has what came after the snapshots.
-func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, log *zap.Logger) error {
+func ensureStreams(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
 	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"}, MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge}

@@ -88,7 +88,7 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 		p.mu.Unlock()
 		large.seq += 10
 		b := append(large.append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, mostMessage/2)...)
-		_, err = js.Publish(t.Context(), p.line.subject(), b)
+		_, err = js.Publish(t.Context(), p.rankLine.subject(), b)
 		if (err != nil) != (limit > 0) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -109,7 +109,7 @@ func TestStreamAsConfigured(t *testing.T) {
 	}
 	o := StreamOptions{Memory: true, MaxBytes: 7 << 20, MaxAge: time.Hour, Compress: true}
 	for range 2 { // the second one does not change it
-		if err := ensure(t.Context(), js, "", o, nil); err != nil {
+		if err := ensureStreams(t.Context(), js, "", o, nil); err != nil {
 			t.Fatal(err)
 		}
 		o = StreamOptions{}
@@ -207,7 +207,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	js, err := jetstream.New(connect(t, s.ClientURL()))
 	if err == nil {
-		err = ensure(t.Context(), js, DefaultPrefix, StreamOptions{}, nil)
+		err = ensureStreams(t.Context(), js, DefaultPrefix, StreamOptions{}, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -239,9 +239,9 @@ func TestTakeOverByCredentials(t *testing.T) {
 				h.give(payloads[:half]...)
 				r := g.follows(t, "a")
 				r.same("a", payloads[:half], prompts)
-				l, err := newLine(g.NATS, "", first.line.suffix)
+				l, err := newRankLine(g.NATS, "", first.rankLine.suffix)
 				if err == nil {
-					err = l.ask(t.Context())
+					err = l.requestSnapshot(t.Context())
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -269,7 +269,7 @@ func TestTakeOverByCredentials(t *testing.T) {
 					return
 				}
 				until(t, "the refusal", func() bool { return refused.Load() == 1 })
-				if len(said) != 1 || said[0].ContextMap()["error"] != errNotOurs.Error() || !st.Resumed || st.Blocks == 0 || st.Blocks >= all {
+				if len(said) != 1 || said[0].ContextMap()["error"] != errNoReadPermission.Error() || !st.Resumed || st.Blocks == 0 || st.Blocks >= all {
 					t.Errorf("%d blocks, %d before; it says %v", st.Blocks, all, said)
 				}
 				until(t, "routers know as much as the agent", func() bool {

@@ -45,10 +45,10 @@ import (
 // parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter | session | media. A snapshot is such a message
 // with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
 const (
-	magic     = 'S'
-	version   = 4
-	oldest    = 3 // that is read: most messages of 0.1.0's agents. 4 has kvevent.Lost beside
-	headBytes = 3 + 5*8
+	magic         = 'S'
+	version       = 4
+	oldestVersion = 3 // that is read: most messages of 0.1.0's agents. 4 has kvevent.Lost beside
+	headBytes     = 3 + 5*8
 
 	flagPartial   = 1
 	flagAway      = 2 // the agent is not connected to the engine
@@ -87,8 +87,8 @@ func readMessage(b []byte) (h head, err error) {
 }
 
 func readHead(b []byte) (h head, err error) {
-	if len(b) < 2 || b[0] != magic || b[1] < oldest || b[1] > version {
-		return h, fmt.Errorf("bus message begins with % x, want %x version %d to %d (update routers first, then agents)", b[:min(2, len(b))], magic, oldest, version)
+	if len(b) < 2 || b[0] != magic || b[1] < oldestVersion || b[1] > version {
+		return h, fmt.Errorf("bus message begins with % x, want %x version %d to %d (update routers first, then agents)", b[:min(2, len(b))], magic, oldestVersion, version)
 	}
 	if len(b) < headBytes {
 		return h, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
@@ -200,15 +200,15 @@ type Decoder struct {
 	events []kvevent.Event
 	words  []uint64
 	tokens []uint32
-	media  []kvevent.Mention
+	media  []kvevent.MediaRef
 	check  bool // hashes are only skipped
 }
 
-// A message has at most mostEvents events, or as many as a snapshot of its size may have: there, each one stores a block and takes
-// fewestBytes or more.
+// A message has at most maxEvents events, or as many as a snapshot of its size may have: there, each one stores a block and takes
+// minEventBytes or more.
 const (
-	mostEvents  = 1 << 18
-	fewestBytes = 19
+	maxEvents     = 1 << 18
+	minEventBytes = 19
 )
 
 // The events of one message are decoded some at a time: an event takes 176 bytes of memory, and as little as two of a message.
@@ -231,7 +231,7 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	r := &reader{b: b[headBytes:]}
 	d.some(r)
 	if first := *r; len(r.b) > 0 && r.err == nil { // check the rest: of a message with an error nothing is applied
-		most, count := max(mostEvents, len(b)/fewestBytes), len(d.events)
+		most, count := max(maxEvents, len(b)/minEventBytes), len(d.events)
 		for rest := (&Decoder{check: true}); len(r.b) > 0 && r.err == nil; count += len(rest.events) {
 			if rest.some(r); count+len(rest.events) > most {
 				r.err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
@@ -318,7 +318,7 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event, blocks int) {
 	e.LoRA, e.Session = string(r.text()), string(r.text())
 	first := len(d.media)
 	for range r.count(4) {
-		m := kvevent.Mention{Block: int(min(r.varint(), math.MaxInt32)), Offset: int(r.signed()), Paired: r.byte() == 1, Name: r.text()}
+		m := kvevent.MediaRef{Block: int(min(r.varint(), math.MaxInt32)), Offset: int(r.signed()), Paired: r.byte() == 1, Name: r.text()}
 		if m.Block >= blocks {
 			r.err = fmt.Errorf("media in block %d of %d", m.Block, blocks)
 		}

@@ -24,7 +24,7 @@ func TestWire(t *testing.T) {
 		{Kind: kvevent.Removed, Tier: kvevent.Remote, EngineHashes: []uint64{1, 2, 3}},
 	}
 	audit := kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
-		Session: "s-1", Media: []kvevent.Mention{{Block: 0, Offset: -3, Paired: true, Name: []byte("aa")}, {Name: []byte("")}}}
+		Session: "s-1", Media: []kvevent.MediaRef{{Block: 0, Offset: -3, Paired: true, Name: []byte("aa")}, {Name: []byte("")}}}
 	for _, c := range []struct {
 		name   string
 		tokens bool
@@ -78,7 +78,7 @@ func TestWire(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	b := (&head{epoch: 1, seq: 2}).append(nil)
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
-		LoRA: "a", Media: []kvevent.Mention{{Name: []byte("n")}}}, true)
+		LoRA: "a", Media: []kvevent.MediaRef{{Name: []byte("n")}}}, true)
 	f.Add(appendEvent(b, &kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{4}}, false))
 	f.Add(append(b, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
 	var d Decoder
@@ -110,7 +110,7 @@ func TestTokens(t *testing.T) {
 // TestDamagedFile checks that a state file that is damaged anywhere is not read.
 func TestDamagedFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state")
-	want := tag{Epoch: 1, Seq: 2, Number: 3, Made: 4, Life: "5"}
+	want := snapshotTag{Epoch: 1, Seq: 2, Number: 3, Made: 4, Life: "5"}
 	if err := saveFile(file, want, []byte("blocks")); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestPreviousRelease(t *testing.T) {
 		t.Fatalf("%+v, %v", batch, err)
 	}
 	again := (&head{flagPartial | flagAway, 77, 88, 99, 111, 222}).append(nil)
-	again[1] = oldest
+	again[1] = oldestVersion
 	for i := range batch.Events {
 		again = appendEvent(again, &batch.Events[i], true)
 	}
@@ -168,7 +168,7 @@ func TestPreviousRelease(t *testing.T) {
 		batch.Events[3].Kind != kvevent.Removed || last.LoRA != "sql" || !slices.Equal(last.Tokens, []uint32{7, 1 << 31}) || string(last.Media[0].Name) != "aa" {
 		t.Errorf("%+v", batch.Events)
 	}
-	for _, other := range []byte{oldest - 1, version + 1} {
+	for _, other := range []byte{oldestVersion - 1, version + 1} {
 		b[1] = other
 		if _, err := d.Decode(b); err == nil {
 			t.Errorf("version %d is read", other)
@@ -219,10 +219,10 @@ func TestEventsAreBounded(t *testing.T) {
 	message := func(events int) []byte {
 		return append((&head{}).append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, events)...)
 	}
-	if batch, err := d.Decode(message(mostEvents)); err != nil || len(every(&batch)) != mostEvents {
+	if batch, err := d.Decode(message(maxEvents)); err != nil || len(every(&batch)) != maxEvents {
 		t.Errorf("%d events, %v", len(batch.Events), err)
 	}
-	if batch, err := d.Decode(message(mostEvents + 1)); err == nil {
+	if batch, err := d.Decode(message(maxEvents + 1)); err == nil {
 		t.Errorf("%d events are read", len(batch.Events))
 	}
 	if cap(d.events) > 2*eventsAtOnce {

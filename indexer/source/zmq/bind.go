@@ -10,10 +10,10 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// bound listens for a publisher that connects to us, as vLLM's and SGLang's do if their endpoint names another host. An address
+// runBound listens for a publisher that connects to us, as vLLM's and SGLang's do if their endpoint names another host. An address
 // belongs to one worker: of several publishers that From allows only the newest is read, since after a restart it is the same
 // worker. A wildcard listens on IPv4 and IPv6.
-func (s *Sub) bound(ctx context.Context, network, address string, each func(Message)) error {
+func (s *Sub) runBound(ctx context.Context, network, address string, each func(Message)) error {
 	if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().IsUnspecified() {
 		address = fmt.Sprint(":", at.Port())
 	}

@@ -52,9 +52,9 @@ const (
 // Run calls each for every message until ctx ends; the payload is valid until each returns. It retries connections for ever, with
 // back-off from 50 ms up to 2 s. The error is ctx's, or names an endpoint that cannot be dialled.
 func (s *Sub) Run(ctx context.Context, each func(Message)) error {
-	once, host := s.dialled, ""
+	once, host := s.runDialled, ""
 	if s.Bind {
-		once, host = s.bound, "0.0.0.0"
+		once, host = s.runBound, "0.0.0.0"
 	}
 	network, address, err := dialable(s.Endpoint, host)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	}
 }
 
-func (s *Sub) dialled(ctx context.Context, network, address string, each func(Message)) error {
+func (s *Sub) runDialled(ctx context.Context, network, address string, each func(Message)) error {
 	c, err := dial(ctx, network, address, "SUB", "PUB", "XPUB")
 	if err != nil {
 		return err

@@ -241,7 +241,7 @@ func (c *conn) message() ([][]byte, error) {
 			return nil, err
 		}
 		if flags&flagCommand != 0 {
-			if err := c.answer(buf[start:]); err != nil {
+			if err := c.handleCommand(buf[start:]); err != nil {
 				return nil, err
 			}
 			c.buf = buf[:start]
@@ -265,8 +265,8 @@ func (c *conn) message() ([][]byte, error) {
 	}
 }
 
-// answer handles a command: a PING (time to live, context) is answered by a PONG with the same context, others need nothing.
-func (c *conn) answer(body []byte) error {
+// handleCommand handles a command: a PING (time to live, context) is answered by a PONG with the same context, others need nothing.
+func (c *conn) handleCommand(body []byte) error {
 	name, rest, ok := command(body)
 	if !ok {
 		return errors.New("malformed command")

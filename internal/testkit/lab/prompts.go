@@ -55,7 +55,7 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 		}
 		out := make([]sim.Prompt, 0, len(ps.List))
 		for _, p := range ps.List {
-			if !p.Exact && p.Sure == len(p.IDs) { // more is missing than names
+			if !p.Exact && p.HashableIDs == len(p.IDs) { // more is missing than names
 				return nil, fmt.Errorf("not exact: %s", p.Why)
 			}
 			sp := sim.Prompt{Tokens: p.IDs}

@@ -212,7 +212,7 @@ func (r *agentRig) begin() {
 	r.Cleanup(conn.Close)
 	o := bus.PublisherOptions{NATS: conn, Rank: r.natsRank(), Replays: r.engine == "replay"}
 	if r.engine == "birth" {
-		o.Life = func(context.Context) string { return fmt.Sprint(r.births.Load()) }
+		o.ProcessID = func(context.Context) string { return fmt.Sprint(r.births.Load()) }
 	}
 	r.conn = conn
 	r.agents, r.feed = r.agent(o, r.path)
