@@ -142,6 +142,9 @@ func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
 	if p.tail != "" && !d.Over() {
 		dst = d.bounded(m.cache.Encode(dst, p.tail, d.options(false)))
 	}
+	if cap(dst) > 2*len(dst)+1024 {
+		return slices.Clone(dst) // they may outlive the request by minutes
+	}
 	return dst
 }
 

@@ -13,7 +13,7 @@ const (
 	// maxGarbage is the approximate limit of garbage in the heap; with more than 1.3 GB of live data it is a twentieth of that.
 	maxGarbage = 64 << 20
 	// leastGarbage is the limit while much more is live than usual, such as what large bodies become while they are read. It is
-	// higher with more than 64 MiB of live data with pointers: a collection would cost too much for what it frees.
+	// higher with more than 128 MiB of live data with pointers: a collection would cost too much for what it frees.
 	leastGarbage = 16 << 20
 	// usualTime is for how long data must be live to be usual.
 	usualTime = 10 * time.Minute
@@ -83,6 +83,6 @@ func (p *pace) percent(live, scanned uint64, now time.Time) int {
 	}
 	p.least = min(p.least, live)
 	unusual := min((live-min(p.least, p.before, live))/2, maxGarbage-leastGarbage)
-	garbage := max(maxGarbage-unusual, min(scanned/4, maxGarbage))
+	garbage := max(maxGarbage-unusual, min(scanned/8, maxGarbage))
 	return int(min(100, max(5, garbage*100/live/5*5)))
 }

@@ -21,7 +21,7 @@ func TestGCPercent(t *testing.T) {
 		{"very much", 2100, 2100, 100, 0, 5},
 		{"a little more than usual", 100, 110, 60, 0, 50},
 		{"much more than usual: 16 MB", 25, 160, 60, 0, 10},
-		{"with many pointers: a quarter of them", 25, 160, 120, 0, 15},
+		{"with many pointers: an eighth of them", 25, 260, 240, 0, 10},
 		{"for less than the time after which it is usual", 25, 160, 60, usualTime - time.Second, 10},
 		{"for longer", 25, 160, 60, 2 * usualTime, 40},
 	} {

@@ -35,8 +35,8 @@ import (
 
 const (
 	openPerSlot = 128              // requests watched at once on a slot; the oldest end unattributed
-	openTokens  = 4 << 20          // token ids kept for all requests; beyond, the comparison is by block
-	openBlocks  = 4 << 20          // blocks of all requests; beyond, requests end unattributed at once
+	openTokens  = 2 << 20          // token ids kept for all requests; beyond, the comparison is by block
+	openBlocks  = 1 << 20          // blocks of all requests; beyond, requests end unattributed at once
 	grace       = time.Second      // from a request's end to its verdict: events are sent once a scheduler step
 	patience    = 10 * time.Minute // limit for a request whose end is never reported
 )
@@ -144,7 +144,7 @@ func (a *Auditor) Expect(e Expectation) {
 		a.count(x, Unattributed)
 		return
 	}
-	if a.tokens+len(e.Prompt.IDs) <= openTokens {
+	if a.tokens+cap(e.Prompt.IDs) <= openTokens {
 		x.ids = e.Prompt.IDs
 	}
 	a.assign(x, e.Slot)
@@ -167,7 +167,7 @@ func (a *Auditor) assign(x *request, h indexer.SlotID) {
 	x.Slot, x.slot, x.eventsBefore = h, s, s.events.Load()
 	s.open = append(s.open, x)
 	a.byID[x.ID] = x
-	a.tokens += len(x.ids)
+	a.tokens += cap(x.ids)
 	a.blocks += len(x.Locals)
 }
 
@@ -175,7 +175,7 @@ func (a *Auditor) remove(x *request) {
 	if i := slices.Index(x.slot.open, x); i >= 0 {
 		x.slot.open = slices.Delete(x.slot.open, i, i+1)
 	}
-	a.tokens -= len(x.ids)
+	a.tokens -= cap(x.ids)
 	a.blocks -= len(x.Locals)
 	delete(a.byID, x.ID)
 }
