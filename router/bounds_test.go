@@ -3,6 +3,7 @@ package router
 import (
 	"encoding/base64"
 	"fmt"
+	"math"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -59,25 +60,28 @@ func TestBoundBeforeWork(t *testing.T) {
 		{"text, sglang", text, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := oneWorker(t, func(s *engine.Server) {
-				s.MaxModelLen = c.maxLen
-				if s.Engine = c.engine; c.engine != "vllm" {
-					s.EngineVersion = map[string]string{"sglang": "0.5.23", "trtllm": "1.3.0"}[c.engine]
-				}
-			})
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			d := r.Decide(t.Context(), &Request{ID: "1", Path: "/v1/chat/completions", Body: [][]byte{[]byte(c.body)}})
-			runtime.ReadMemStats(&after)
-			if d.Why != c.why || d.PromptTokens > c.most {
-				t.Errorf("%d tokens, %q; want %q", d.PromptTokens, d.Why, c.why)
-			}
 			// The body's texts are copied a few times; ids are 4 bytes, in lists that grow.
-			took := after.TotalAlloc - before.TotalAlloc
 			most := uint64(4*len(c.body) + 40*c.most + 16<<20 + anew*strings.Count(c.body, "base64"))
-			if took > most {
-				t.Errorf("%d MiB of memory for a body of %d, want at most %d", took>>20, len(c.body)>>20, most>>20)
+			took := uint64(math.MaxUint64)
+			for range 3 { // what goroutines of other tests allocate meanwhile counts too
+				r := oneWorker(t, func(s *engine.Server) {
+					s.MaxModelLen = c.maxLen
+					if s.Engine = c.engine; c.engine != "vllm" {
+						s.EngineVersion = map[string]string{"sglang": "0.5.23", "trtllm": "1.3.0"}[c.engine]
+					}
+				})
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				d := r.Decide(t.Context(), &Request{ID: "1", Path: "/v1/chat/completions", Body: [][]byte{[]byte(c.body)}})
+				runtime.ReadMemStats(&after)
+				if d.Why != c.why || d.PromptTokens > c.most {
+					t.Errorf("%d tokens, %q; want %q", d.PromptTokens, d.Why, c.why)
+				}
+				if took = min(took, after.TotalAlloc-before.TotalAlloc); took <= most {
+					return
+				}
 			}
+			t.Errorf("%d MiB of memory for a body of %d, want at most %d", took>>20, len(c.body)>>20, most>>20)
 		})
 	}
 }
@@ -145,12 +149,18 @@ func TestMemoryOfPieces(t *testing.T) {
 		if c.name == "token ids" {
 			path = "/v1/completions"
 		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		d := r.Decide(t.Context(), &Request{ID: c.name, Path: path, Body: [][]byte{[]byte(c.body)}})
-		runtime.ReadMemStats(&after)
-		took := float64(after.TotalAlloc-before.TotalAlloc-uint64(len(c.body))) / float64(len(c.body))
-		t.Logf("%s: %.1f bytes a byte, %q, %d tokens", c.name, took, d.Why, d.PromptTokens)
+		took := math.Inf(1)
+		for i := range 3 { // what goroutines of other tests allocate meanwhile counts too
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			d := r.Decide(t.Context(), &Request{ID: fmt.Sprint(c.name, i), Path: path, Body: [][]byte{[]byte(c.body)}})
+			runtime.ReadMemStats(&after)
+			took = min(took, float64(after.TotalAlloc-before.TotalAlloc-uint64(len(c.body)))/float64(len(c.body)))
+			t.Logf("%s: %.1f bytes a byte, %q, %d tokens", c.name, took, d.Why, d.PromptTokens)
+			if took <= c.most {
+				break
+			}
+		}
 		if took > c.most {
 			t.Errorf("%s: %.1f bytes a byte, want at most %.0f", c.name, took, c.most)
 		}
