@@ -111,7 +111,7 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(cfg.Listen)
 	for _, c := range []struct{ code, evidence, old, new string }{
-		{"SL0401", " is not taken (status 413), one of ", "buffer_limit: 67108864", "buffer_limit: 65536"},
+		{"SL0401", " is refused (status 413), one of ", "buffer_limit: 67108864", "buffer_limit: 65536"},
 		{"SL0408", "Envoy answered the canary without asking Sightline", "port_value: " + port, "port_value: 9"},
 	} {
 		listen, admin, file := freeAddr(t), freeAddr(t), filepath.Join(filepath.Dir(l.Config()), c.code+".yaml")

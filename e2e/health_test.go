@@ -322,7 +322,7 @@ func TestWorkerDrains(t *testing.T) {
 	if n := draining.served.Load() - before; n != 0 {
 		t.Errorf("%d requests went to a worker that drains", n)
 	}
-	if rows := page(t, admin, "/workers"); !strings.Contains(rows, "asked for its health: 503") || inFlight(t, admin) == 0 {
+	if rows := page(t, admin, "/workers"); !strings.Contains(rows, "health check: 503") || inFlight(t, admin) == 0 {
 		t.Errorf("not shown: %s", rows)
 	}
 	close(draining.hold("to the end"))

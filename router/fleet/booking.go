@@ -286,7 +286,11 @@ func (f *Fleet) Gone(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b := t.open[id]; b != nil && b.stage == stageFresh {
+		first := b == t.reports.waiting
 		t.move(b, gone, f.now())
+		if first { // also without an access log a short request's stream ends like this
+			t.reports.waiting = &booking{Booking: Booking{At: b.At}}
+		}
 	}
 }
 

@@ -38,7 +38,7 @@ type silenceState struct {
 // reportWatch is what is known about Envoy's reports; bookings.mu guards all fields but now.
 type reportWatch struct {
 	now     atomic.Pointer[silenceState] // nil: no silence detected
-	waiting *booking                     // the first booking decided since the last report
+	waiting *booking                     // the first booking decided since the last report; its At alone if it is gone
 	ended   time.Time                    // time of the last reported end
 }
 
@@ -65,8 +65,8 @@ func (h *reportWatch) gotEnd(now time.Time) {
 
 // detectNoReports detects that no reports come.
 func (h *reportWatch) detectNoReports(now time.Time) {
-	if w := h.waiting; w != nil && now.Sub(w.stageSince) >= reportTimeout && (h.now.Load() == nil || h.now.Load().what != NoReports) {
-		h.now.Store(&silenceState{NoReports, w.stageSince})
+	if w := h.waiting; w != nil && now.Sub(w.At) >= reportTimeout && (h.now.Load() == nil || h.now.Load().what != NoReports) {
+		h.now.Store(&silenceState{NoReports, w.At})
 	}
 }
 

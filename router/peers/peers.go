@@ -362,7 +362,7 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 	defer x.mu.Unlock()
 	p := x.peers[name]
 	if p == nil {
-		if len(entries) > 0 && entries[0] == kindBye {
+		if len(entries) == 0 || entries[0] == kindBye { // none: it claims its name, and its part of the index is not known yet
 			return nil, nil, nil
 		}
 		if len(x.peers) >= maxPeers {

@@ -143,8 +143,11 @@ func known(n int, of ...*replica) func() bool {
 // TestPeersAreBounded checks the limits of replicas and of entries that wait to be sent.
 func TestPeersAreBounded(t *testing.T) {
 	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
+	if _, _, err := x.handleEntries("0", nil); err != nil || len(x.peers) != 0 {
+		t.Error("a replica is known before it has said which part of the index it has")
+	}
 	for i := range maxPeers + 3 {
-		if _, _, err := x.handleEntries(fmt.Sprint(i), nil); err != nil {
+		if _, _, err := x.handleEntries(fmt.Sprint(i), appendPart(nil, indexer.Part{Number: 1, Of: 2})); err != nil {
 			t.Fatal(err)
 		}
 	}
