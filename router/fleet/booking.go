@@ -288,7 +288,7 @@ func (f *Fleet) Gone(id string) {
 	if b := t.open[id]; b != nil && b.stage == stageFresh {
 		first := b == t.reports.waiting
 		t.move(b, gone, f.now())
-		if first { // also without an access log a short request's stream ends like this
+		if t.reports.gone++; first && t.reports.gone >= fewGone {
 			t.reports.waiting = &booking{Booking: Booking{At: b.At}}
 		}
 	}

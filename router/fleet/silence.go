@@ -23,6 +23,7 @@ const (
 
 const (
 	reportTimeout = 5 * time.Second // a report comes 20 ms after the fact
+	fewGone       = 3               // so many streams that end right after their decisions are short requests without a log, not clients that left
 
 	endsAfter = 30 * time.Second // a request that began this long ago is included in what its worker reports
 	fewEnds   = 3                // excess over twice what the workers report: one client that reads slowly is not a missing log
@@ -39,6 +40,7 @@ type silenceState struct {
 type reportWatch struct {
 	now     atomic.Pointer[silenceState] // nil: no silence detected
 	waiting *booking                     // the first booking decided since the last report; its At alone if it is gone
+	gone    int                          // requests whose streams ended right after their decisions, since the last report
 	ended   time.Time                    // time of the last reported end
 }
 
@@ -52,7 +54,7 @@ func (f *Fleet) Silent() (what Silence, since time.Time) {
 
 // gotReport notes a report.
 func (h *reportWatch) gotReport() {
-	if h.waiting = nil; h.now.Load() != nil && h.now.Load().what == NoReports {
+	if h.waiting, h.gone = nil, 0; h.now.Load() != nil && h.now.Load().what == NoReports {
 		h.now.Store(nil)
 	}
 }
