@@ -52,8 +52,9 @@ func transformersReleases() (out []string) {
 	return out
 }
 
-// NewFingerprintFinder returns a FingerprintFinder that starts with a known fingerprint, or with "" and all candidates of the processor. It calls found
-// with the fingerprint that events reveal. It returns nil if the processor has no class: such names do not follow from the bytes.
+// NewFingerprintFinder returns a FingerprintFinder that starts with a known fingerprint, or with "" and all candidates of the
+// processor. It calls found with the fingerprint that events reveal. It returns nil if the processor has no class: such names do not
+// follow from the bytes.
 func NewFingerprintFinder(proc Processor, fingerprint string, v rules.Version, found func(fingerprint string)) *FingerprintFinder {
 	if proc.Class == "" {
 		return nil

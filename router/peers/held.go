@@ -60,8 +60,9 @@ type piece struct {
 	bytes     []byte
 }
 
-// RequestHeld asks the other replicas, one after another in random order, so that one that never comes to an end is not always the
-// first, for all that they hold for a worker's rank (-1: the worker has no ranks), in the form of Exchange.Held. It returns nil if no replica has it, and an error if an answer was incomplete or ctx ended.
+// RequestHeld asks the other replicas for all that they hold for a worker's rank (-1: the worker has no ranks), one after another in
+// random order, so that one that never finishes is not always the first. The result has the form of Exchange.Held; nil if no replica
+// has it. The error says that an answer was incomplete or ctx ended.
 func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (held []byte, err error) {
 	what := "nobody"
 	defer func() { x.handovers.WithLabelValues(what).Inc() }()

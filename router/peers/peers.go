@@ -1,8 +1,8 @@
 // Package peers lets replicas share their decisions: bookings go to all others, and Envoy's reports on another replica's request
 // go to the replica that decided it.
 //
-//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line (NATS, or Direct) ─▶ the others' Exchange ─▶ Follow
-//	access log ─ Forward ─▶ ┘     all that is open, every 500 ms ────▶                                       └▶ Reconcile, observe
+//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line (NATS, or Direct) ─▶ the others' Exchange ─▶ ApplyShared
+//	access log ─ Forward ─▶ ┘     all that is open, every 500 ms ────▶                                       └▶ Reconcile, Observe
 //
 // Nothing blocks: an entry that does not fit is dropped and counted, and the next state corrects it, as it informs replicas that
 // join late. A replica from which nothing came for 1.25 s is considered gone, and its bookings end. Messages are untrusted input:

@@ -3,7 +3,7 @@
 //	health path   ─▶ Worker.Checked: after three failures in a row, or a 503, it gets no requests until the next good answer
 //	metrics page  ─▶ Slot.SetReport: other senders' requests, the KV cache's usage; valid for three periods
 //	both          ─▶ Options.ProcessRestarted: another process answers at the worker's address (life.go)
-//	/v1/models    ─▶ Worker.TellAdapters: the LoRA adapters that it has loaded (adapters.go)
+//	/v1/models    ─▶ Worker.SetAdapters: the LoRA adapters that it has loaded (adapters.go)
 //
 // The engine defines the paths, the gauges' names, and how old values may be (rules.Rules). A worker without them is asked once a
 // minute, in case another one has taken its place, and is not penalized. Answers are hostile: reading is limited in size and
