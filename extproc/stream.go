@@ -30,11 +30,11 @@ import (
 //
 // duplex.go has the same for FULL_DUPLEX_STREAMED.
 //
-// The server ends the stream itself, always with status OK. It does so right after the decision, because Envoy would keep the
-// stream open for the whole generation (and counts it in its circuit breaker), except for a moment (linger). If there is no answer,
-// it ends the stream without one, which Envoy takes as "go on unchanged". It does not wait for what Envoy sends after the decision (trailers), and ignores
-// end_of_stream, which is false for a body with trailers and for one that a decompressor touched. Only with the endpoint-picker
-// protocol does the stream continue to the response (follow.go).
+// The server ends the stream itself, always with status OK: soon after the decision (linger), because Envoy would keep the stream
+// open for the whole generation, and counts it in its circuit breaker. If there is no answer, it ends the stream without one, which
+// Envoy takes as "go on unchanged". It does not wait for what Envoy sends after the decision (trailers), and ignores end_of_stream,
+// which is false for a body with trailers and for one that a decompressor touched. Only with the endpoint-picker protocol does the
+// stream continue to the response (follow.go).
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	s.metrics.streams.Inc()
 	defer s.recoverPanic("stream")
