@@ -117,25 +117,17 @@ func TestChaos(t *testing.T) {
 		all := c.end()
 		index := c.settle()
 		after := c.held()
-		refused, failed, cut, undecided, example := 0, 0, 0, 0, ""
-		for _, r := range all {
+		tried := len(all)
+		all = slices.DeleteFunc(all, func(r attempt) bool {
 			var dial *net.OpError
-			switch {
-			case r.failed() && errors.As(r.err, &dial) && dial.Op == "dial":
-				refused++
-			case r.failed() && r.began && r.status == http.StatusOK:
-				cut++
-			case r.failed():
-				failed++
-				example = fmt.Sprintf("status %d, %v, %.120s", r.status, r.err, r.body)
-			case !r.decided:
-				undecided++
-			}
-		}
+			return r.failed() && errors.As(r.err, &dial) && dial.Op == "dial"
+		})
+		refused := tried - len(all)
+		failed, cut, undecided, example := tally(all)
 		if refused > 0 {
 			said += fmt.Sprintf("; %d requests could not connect to Envoy", refused)
 		}
-		row := fmt.Sprintf("| %s | %d | %d | %d | %d | %.1f s | %s | %s | %s |", f.name, len(all), failed, cut, undecided, took, index, after.beside(before), said)
+		row := fmt.Sprintf("| %s | %d | %d | %d | %d | %.1f s | %s | %s | %s |", f.name, tried, failed, cut, undecided, took, index, after.beside(before), said)
 		t.Log(row)
 		rows = append(rows, row)
 		if failed > 0 && f.may != "held" || cut > 0 && f.may == "" || refused > 0 && f.may != "held" {
@@ -153,6 +145,23 @@ func TestChaos(t *testing.T) {
 			c.rate, time.Since(began).Round(time.Second), runtime.NumCPU())
 		section.Write(t, file, "chaos", head+strings.Join(rows, "\n"))
 	}
+}
+
+// tally counts the requests that failed before their first byte, that broke off after it, and that were answered undecided; example
+// is one of the failed.
+func tally(all []attempt) (failed, cut, undecided int, example string) {
+	for _, r := range all {
+		switch {
+		case r.failed() && r.began && r.status == http.StatusOK:
+			cut++
+		case r.failed():
+			failed++
+			example = fmt.Sprintf("status %d, %v, %.120s", r.status, r.err, r.body)
+		case !r.decided:
+			undecided++
+		}
+	}
+	return failed, cut, undecided, example
 }
 
 // begin starts the load, end stops it and gives what came of it.

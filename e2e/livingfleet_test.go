@@ -73,18 +73,7 @@ func (l *living) under(what string, may int, cuts bool, fault func()) {
 	fault()
 	l.more(l.rate)
 	all := l.end()
-	failed, cut, undecided, example := 0, 0, 0, ""
-	for _, r := range all {
-		switch {
-		case r.failed() && r.began && r.status == http.StatusOK:
-			cut++
-		case r.failed():
-			failed++
-			example = fmt.Sprintf("status %d, %v, %.120s", r.status, r.err, r.body)
-		case !r.decided:
-			undecided++
-		}
-	}
+	failed, cut, undecided, example := tally(all)
 	t.Logf("%s: %d requests, %d failed, %d cut, %d undecided %s", what, len(all), failed, cut, undecided, example)
 	if failed > may || cut > 0 && !cuts {
 		t.Errorf("%s: %d failed, %d cut", what, failed, cut)

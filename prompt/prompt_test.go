@@ -484,3 +484,15 @@ func BenchmarkStage32KB(b *testing.B) {
 	b.Run("first", func(b *testing.B) { benchmarkStage(b, body, true) })
 	b.Run("again", func(b *testing.B) { benchmarkStage(b, body, false) })
 }
+
+// TestIDsAtTheirLength checks that a prompt's ids, which outlive their request, are not kept in an array that has room for a text of
+// short tokens.
+func TestIDsAtTheirLength(t *testing.T) {
+	m := load(t, shipped, Options{})
+	text := strings.Repeat(strings.Repeat(" ", 64)+"a", 10_000)
+	d := draft(t, m, CompletionsEndpoint, `{"prompt":"`+text+`"}`)
+	e, err := m.Expand(d, &d.Prompts[0], nil)
+	if err != nil || len(e.IDs) == 0 || cap(e.IDs) > 2*len(e.IDs)+1024 || len(text)/3 < 4*len(e.IDs) {
+		t.Errorf("%d ids of a text of %d bytes in an array for %d (%v)", len(e.IDs), len(text), cap(e.IDs), err)
+	}
+}

@@ -324,6 +324,13 @@ func TestAuditIsBounded(t *testing.T) {
 		t.Error("ids are kept beyond the bound, or not below")
 	}
 	b.a.tokens -= openTokens - 100
+	b.a.tokens += openTokens - 500
+	b.expect("ids in a large array", append(make([]uint32, 0, 1000), ids(64, 3000)...))
+	if b.a.byID["ids in a large array"].ids != nil {
+		t.Error("the bound counts the ids, not the array that holds them")
+	}
+	b.a.End("ids in a large array", false)
+	b.a.tokens -= openTokens - 500
 	b.a.blocks += openBlocks
 	b.expect("no room", ids(64, 2000))
 	if b.a.byID["no room"] != nil {

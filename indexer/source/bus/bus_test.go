@@ -311,11 +311,11 @@ func TestBufferOverflow(t *testing.T) {
 	until(t, "NATS to be away", func() bool { return !p.Stats().Connected })
 	h.give(payloads[10:40]...)
 	until(t, "the batches", func() bool { return h.f.Stats().Batches == 40 })
-	if st := p.Stats(); st.Pending == 0 || st.Pending > maxMessage || st.Connected {
+	if st := p.Stats(); st.Pending == 0 || st.Pending > maxQueued || st.Connected {
 		t.Errorf("%+v", st)
 	}
 	p.mu.Lock()
-	p.events = slices.Grow(p.events, maxMessage)[:maxMessage] // as if so much had been added
+	p.events = slices.Grow(p.events, maxQueued)[:maxQueued] // as if so much had been added
 	p.mu.Unlock()
 	h.give(payloads[40:60]...)
 	until(t, "the batches", func() bool { return h.f.Stats().Batches == 60 })

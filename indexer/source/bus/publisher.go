@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// maxMessage limits the events that wait while a message is being published, or NATS cannot be reached. Beyond it they are dropped, and
+	// maxQueued limits the events that wait while a message is being published, or NATS cannot be reached. Beyond it they are dropped, and
 	// routers read a snapshot. It fits the usual server limit of 1 MiB.
-	maxMessage        = 1<<20 - 4<<10
+	maxQueued         = 1<<20 - 4<<10
 	maxWaitingRouters = 1024 // routers that wait for a snapshot
 	// heartbeat says that all that an agent knows is in the stream.
 	heartbeat      = 5 * time.Second
@@ -183,7 +183,7 @@ func (p *Publisher) add(e *kvevent.Event) {
 	if p.fenced || p.dropped {
 		return
 	}
-	if p.events = appendEvent(p.events, e, p.o.Tokens); len(p.events) > maxMessage {
+	if p.events = appendEvent(p.events, e, p.o.Tokens); len(p.events) > maxQueued {
 		p.drop()
 	}
 }
@@ -418,7 +418,7 @@ func (p *Publisher) takeMessage(leaving bool) (m *outgoing, s *snapshot) {
 		p.seq++
 	}
 	m = &outgoing{head: p.head, payload: append(p.head.append(make([]byte, 0, headBytes+len(p.events))), p.events...)}
-	if p.events = p.events[:0]; cap(p.events) > maxMessage/4 {
+	if p.events = p.events[:0]; cap(p.events) > maxQueued/4 {
 		p.events = nil
 	}
 	p.seq++

@@ -159,11 +159,11 @@ func TestMuchBehindASnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const messages = 3*maxAhead/maxMessage + 1
+	const messages = 3*maxAhead/maxQueued + 1
 	blocks := 0
 	for seq := range uint64(messages) {
 		b := (&head{epoch: 1, agent: 1, seq: seq}).append(nil)
-		for len(b) < maxMessage-64<<10 {
+		for len(b) < maxQueued-64<<10 {
 			e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
 			for range 2048 {
 				blocks++

@@ -23,7 +23,7 @@ import (
 const (
 	maxConnections   = 4096
 	maxSubscriptions = 4096 // for each connection: an agent has one for each rank
-	maxPayload       = mostMessage
+	maxPayload       = maxMessage
 	maxPending       = 64 << 20 // bytes waiting for one connection; then it is closed
 )
 

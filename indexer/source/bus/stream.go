@@ -69,7 +69,7 @@ func ensureStreams(ctx context.Context, js jetstream.JetStream, p Prefix, o Stre
 	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"}, MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge}
 	states := jetstream.StreamConfig{Name: p.State(), Subjects: []string{p.states() + ">"}, MaxMsgsPerSubject: 1}
 	for _, c := range []jetstream.StreamConfig{events, states} {
-		c.MaxMsgSize = mostMessage
+		c.MaxMsgSize = maxMessage
 		c.Retention, c.Discard, c.AllowDirect, c.Replicas = jetstream.LimitsPolicy, jetstream.DiscardOld, true, max(o.Replicas, 1)
 		if o.Memory {
 			c.Storage = jetstream.MemoryStorage

@@ -58,7 +58,7 @@ func TestOperatorsLimitsStay(t *testing.T) {
 // by routers where another made the stream; and that the worker's own messages are read nevertheless.
 func TestLargeMessagesAreRefused(t *testing.T) {
 	payloads, prompts := recording(t)
-	for name, limit := range map[string]int32{"our stream": mostMessage, "another's": -1} {
+	for name, limit := range map[string]int32{"our stream": maxMessage, "another's": -1} {
 		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, MaxPayload: 8 << 20, JetStream: true, StoreDir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 		large := p.head
 		p.mu.Unlock()
 		large.seq += 10
-		b := append(large.append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, mostMessage/2)...)
+		b := append(large.append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, maxMessage/2)...)
 		_, err = js.Publish(t.Context(), p.rankLine.subject(), b)
 		if (err != nil) != (limit > 0) {
 			t.Errorf("%s: %v", name, err)

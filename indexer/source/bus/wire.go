@@ -75,13 +75,13 @@ func (h *head) append(b []byte) []byte {
 	return appendWords(append(b, magic, version, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
 }
 
-// mostMessage limits a message of the line. Agents send less than maxMessage and a head, and snapshots in parts.
-const mostMessage = 1 << 20
+// maxMessage limits a message of the line. Agents send less than maxQueued and a head, and snapshots in parts.
+const maxMessage = 1 << 20
 
 // readMessage reads the header of a message of the line.
 func readMessage(b []byte) (h head, err error) {
-	if len(b) > mostMessage {
-		return h, fmt.Errorf("bus message of %d bytes, want %d at most", len(b), mostMessage)
+	if len(b) > maxMessage {
+		return h, fmt.Errorf("bus message of %d bytes, want %d at most", len(b), maxMessage)
 	}
 	return readHead(b)
 }
@@ -214,7 +214,7 @@ const (
 // The events of one message are decoded some at a time: an event takes 176 bytes of memory, and as little as two of a message.
 const (
 	eventsAtOnce = 1 << 10
-	wordsAtOnce  = mostMessage / 8
+	wordsAtOnce  = maxMessage / 8
 )
 
 // Decode reads one message. The batch is valid until the next call, and its names as long as b. Nothing is allocated once the
