@@ -140,6 +140,23 @@ func serveCommitted(t *testing.T, file, release string) {
 			return r.err == nil && r.status == 200 && r.id() != "" && r.Worker == w.workers[i].addr
 		})
 	}
+	if name != "envoy-1.36.yaml" { // which cannot limit it
+		for _, path := range []string{"/quitquitquit", "/healthcheck/fail", "/drain_listeners?graceful", "/logging?level=trace"} {
+			res, err := w.client.Post("http://"+at["9901"]+path, "text/plain", nil)
+			if err != nil {
+				t.Fatalf("POST %s at Envoy's admin address: %v", path, err)
+			}
+			res.Body.Close()
+			if res.StatusCode != http.StatusForbidden {
+				t.Errorf("POST %s at Envoy's admin address: %d, want 403", path, res.StatusCode)
+			}
+		}
+		for _, path := range []string{"/stats?usedonly", "/stats/prometheus", "/config_dump?include_eds", "/server_info", "/"} {
+			if _, err := w.envoy.Get(t.Context(), path); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 	if name == "eds.yaml" {
 		eventually(t, "Envoy is told the workers", func() bool { return w.stat("cluster.workers_any.membership_healthy") == 3 })
 	}

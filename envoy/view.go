@@ -23,6 +23,7 @@ type view struct {
 	Picks                   []pick
 	Composite               bool
 	Stats                   bool   // Envoy can count by tags from its access log
+	AdminPaths              string // a regular expression: what may be read at the admin address; "": Envoy cannot limit it
 	TooLarge                int    // the smallest length above BodyLimit
 	Passed                  string // paths whose bodies may pass unread, if others may not
 	Paths, Odd              string // regular expressions: endpoints that take a prompt, and paths that may be other spellings of them
@@ -153,6 +154,10 @@ func (v *view) sightlines(r *reader) (peers []hostPort) {
 	return peers
 }
 
+// adminPaths are Envoy's admin pages that show its state and change nothing. /stats/recentlookups is not among them: it can be
+// switched on.
+const adminPaths = "help|ready|server_info|config_dump|init_dump|clusters|listeners|certs|memory|runtime|hot_restart_version|stats|stats/prometheus"
+
 // release leaves out what the oldest supported Envoy lacks.
 func (v *view) release(r *reader) {
 	if v.Version == "" {
@@ -175,6 +180,11 @@ func (v *view) release(r *reader) {
 		leave("a composite cluster (1.37), so a retry dials the same worker again and not the second choice;")
 		leave("  an upstream filter that checks the address dialled (1.39), so only the removal of clients' headers guards it.")
 		leave("  --variant override_host has neither gap on this release.")
+	}
+	if minor >= 37 {
+		v.AdminPaths = adminPaths
+	} else {
+		leave("a limit to what the admin address does (1.37): a browser on a machine that reaches it must not show foreign pages.")
 	}
 	if v.Stats = minor >= 39; !v.Stats {
 		leave("counters by model, reason and worker and requests in flight in /stats (1.39); " +

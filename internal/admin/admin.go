@@ -146,10 +146,20 @@ func Handler(ctx context.Context, s State) http.Handler {
 	return s.Access.Guard(mux)
 }
 
+// longestProfile bounds how long a profile or trace records: a trace takes about 1 MB a second.
+const longestProfile = time.Minute
+
 // profile registers the pages for the Go tool pprof.
 func profile(mux *http.ServeMux) {
 	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
-		mux.HandleFunc("GET /debug/pprof/"+path, h)
+		mux.HandleFunc("GET /debug/pprof/"+path, func(w http.ResponseWriter, r *http.Request) {
+			if seconds, err := strconv.ParseFloat(r.FormValue("seconds"), 64); err == nil && !(seconds <= longestProfile.Seconds()) {
+				http.Error(w, fmt.Sprintf("seconds=%v: want at most %v", seconds, longestProfile.Seconds()), http.StatusBadRequest)
+				return
+			}
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * longestProfile))
+			h(w, r)
+		})
 	}
 }
 

@@ -94,6 +94,9 @@ func TestPages(t *testing.T) {
 		t.Errorf("/decisions?id=first: %+v (%v)", one, err)
 	}
 	get("GET", "/decisions?id=third", 404)
+	for _, seconds := range []string{"61", "1e9", "NaN", "Inf"} {
+		get("GET", "/debug/pprof/trace?seconds="+seconds, 400)
+	}
 	var unserved []string
 	if err := json.Unmarshal([]byte(get("GET", "/unserved", 200)), &unserved); err != nil || len(unserved) != 1 || unserved[0] != "<b>none</b>" {
 		t.Errorf("/unserved: %q (%v)", unserved, err)

@@ -31,12 +31,13 @@ type livePage struct {
 
 	mu       sync.Mutex
 	history  history
-	sent     map[string]string // the sections as last rendered
-	watching map[chan []byte]bool
+	sent     map[string]string      // the sections as last rendered
+	watching map[chan []byte]uint64 // with the number of each watcher
+	watchers uint64                 // so far
 }
 
 func newLivePage(s State) *livePage {
-	return &livePage{state: s, page: template.Must(template.ParseFS(files, "page.html")), watching: make(map[chan []byte]bool)}
+	return &livePage{state: s, page: template.Must(template.ParseFS(files, "page.html")), watching: make(map[chan []byte]uint64)}
 }
 
 // run samples until ctx ends.
@@ -97,21 +98,32 @@ func (c *livePage) changedSections() map[string]string {
 	return news
 }
 
+// endOldest ends the stream of the watcher that has watched longest, so that nobody who comes is locked out.
+func (c *livePage) endOldest() {
+	var oldest chan []byte
+	for to, number := range c.watching {
+		if oldest == nil || number < c.watching[oldest] {
+			oldest = to
+		}
+	}
+	delete(c.watching, oldest)
+	close(oldest)
+	c.state.NoRoom("pages")
+}
+
 // events streams the page's changes as server-sent events.
 func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	if len(c.watching) >= maxWatchers {
-		c.mu.Unlock()
-		c.state.NoRoom("pages")
-		http.Error(w, "too many clients watch the page", http.StatusServiceUnavailable)
-		return
+		c.endOldest()
 	}
 	if c.sent == nil {
 		c.changedSections()
 	}
 	all, _ := json.Marshal(c.sent)
 	mine := make(chan []byte, 2)
-	c.watching[mine] = true
+	c.watchers++
+	c.watching[mine] = c.watchers
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
