@@ -16,7 +16,8 @@ import (
 )
 
 // With Sightline killed, and with one that is stopped and answers nothing, Envoy itself takes from clients the headers that
-// steer, in every variant; where it is to fail closed no body reaches a worker.
+// steer, in every variant; where it is to fail closed no body reaches a worker. The tenant's header reaches none either, also
+// while Sightline decides and on paths that it does not read.
 func TestSightlineAway(t *testing.T) {
 	t.Parallel()
 	for _, name := range append(envoy.VariantNames(), "1.36") {
@@ -27,7 +28,10 @@ func TestSightlineAway(t *testing.T) {
 			case "token_usage":
 				needs140(t)
 			}
-			w := startAsPrinted(t, 1, func(o *envoy.Options) { applyVariant(t, o, name) })
+			w := startAsPrinted(t, 1, func(o *envoy.Options) {
+				o.TenantHeader = "x-tenant"
+				applyVariant(t, o, name)
+			})
 			const theirs = "127.0.0.1:9" // where nobody listens, so who is steered there gets no answer
 			header := http.Header{}
 			for _, h := range steering.Headers {
@@ -36,12 +40,23 @@ func TestSightlineAway(t *testing.T) {
 				}
 				header.Set(h.Name, theirs)
 			}
+			header.Set("x-tenant", "ann")
 			want, path := http.StatusOK, chatPath
 			if name == "fail_closed" {
 				want = http.StatusServiceUnavailable
 			}
 			if name == "models" {
 				path = "/m" + path
+			}
+			seen := func(how string, r reply) {
+				t.Helper()
+				for k, v := range r.Headers {
+					k = strings.ToLower(k)
+					steers := slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && slices.Contains(v, theirs)
+					if steers || k == "x-tenant" {
+						t.Errorf("%s: the worker saw %s: %q", how, k, v)
+					}
+				}
 			}
 			away := func(how string) {
 				t.Helper()
@@ -54,12 +69,7 @@ func TestSightlineAway(t *testing.T) {
 					if r.err != nil || r.status != want {
 						t.Errorf("%s: %v, status %d, want %d", how, r.err, r.status, want)
 					}
-					for k, v := range r.Headers {
-						k = strings.ToLower(k)
-						if slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && slices.Contains(v, theirs) {
-							t.Errorf("%s: the worker saw %s: %q", how, k, v)
-						}
-					}
+					seen(how, r)
 				}
 				if want != http.StatusOK && w.workers[0].served.Load() != served {
 					t.Errorf("%s: a body reached the worker", how)
@@ -69,13 +79,22 @@ func TestSightlineAway(t *testing.T) {
 			if name == "models" {
 				models = append(models, map[string]any{"name": "n", "dir": absolute(t, modelDir)})
 			}
-			kill := w.runProduct(map[string]any{"models": models, "workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
+			kill := w.runProduct(map[string]any{"models": models, "tenants": map[string]any{"header": "x-tenant"},
+				"workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
 			up := func() bool {
 				return w.send(w.client, "POST", path, chat(script{}), header).id() != ""
 			}
 			eventually(t, "Sightline decides, and has told the workers", func() bool {
 				return up() && (name != "eds" || w.stat("cluster.workers_any.membership_healthy") == 1)
 			})
+			for _, at := range []string{chatPath, "/v1/embeddings"} {
+				at = strings.TrimSuffix(path, chatPath) + at
+				r := w.send(w.client, "POST", at, chat(script{}), header)
+				if refused := name == "fail_closed" && !strings.HasSuffix(at, chatPath); r.err != nil || (r.status == http.StatusOK) == refused {
+					t.Errorf("%s: %v, status %d", at, r.err, r.status)
+				}
+				seen("up, "+at, r)
+			}
 			if err := syscall.Kill(w.pid, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}

@@ -57,6 +57,8 @@ type Options struct {
 	WorkerTLS, SightlineTLS *TLS
 	// SightlineTokenFile is the path, as Envoy sees it, of the token that it sends to Sightline; "": none.
 	SightlineTokenFile string
+	// TenantHeader is the request header that names the tenant; Envoy removes it before a worker sees the request. "": none.
+	TenantHeader string
 	// TokenUsage makes Envoy read the engine's token counts from responses and report them to Sightline. Needs 1.40.
 	TokenUsage bool
 	// DebugHeaders makes Envoy add to responses: x-sightline-id, -worker (where the response came from) and -reason.

@@ -94,13 +94,13 @@ func viewOf(o Options) (*view, error) {
 	if o.Version != "" {
 		v.Command += " --envoy-version " + o.Version
 	}
-	v.Listen = r.addr("listen", o.Listen, true)
-	v.Admin = r.addr("admin", o.Admin, true)
+	v.Listen = r.addr("envoy.listen", o.Listen, true)
+	v.Admin = r.addr("envoy.admin", o.Admin, true)
 	peers := v.sightlines(r)
 	v.release(r)
 	v.pools(r)
 	if o.BodyLimit < 1<<20 || o.BodyLimit > 1<<31-1 {
-		r.bad("body limit: %d bytes, want 1 MiB to 2 GiB", o.BodyLimit)
+		r.bad("body_limit: %d bytes, want 1 MiB to 2 GiB", o.BodyLimit)
 	}
 	for i, p := range o.Pass {
 		if !segment.MatchString(p) {
@@ -110,7 +110,7 @@ func viewOf(o Options) (*view, error) {
 	}
 	v.Passed = strings.TrimPrefix(v.Passed, "|")
 	if o.MessageTimeout < time.Millisecond {
-		r.bad("message timeout: %v, want 1ms or more, such as 2s", o.MessageTimeout)
+		r.bad("envoy.message_timeout: %v, want 1ms or more, such as 2s", o.MessageTimeout)
 	}
 	if o.HeapLimit < 4*int64(o.BodyLimit) {
 		r.bad("heap limit: %d bytes, want at least four times the body limit of %d", o.HeapLimit, o.BodyLimit)
@@ -119,10 +119,10 @@ func viewOf(o Options) (*view, error) {
 	for _, p := range v.Pools {
 		workers = append(workers, p.Workers...)
 	}
-	v.WorkerTLS = r.tls("worker tls", o.WorkerTLS, "http/1.1", workers)
-	v.SightlineTLS = r.tls("sightline tls", o.SightlineTLS, "h2", peers)
+	v.WorkerTLS = r.tls("envoy.worker_tls", o.WorkerTLS, "http/1.1", workers)
+	v.SightlineTLS = r.tls("envoy.sightline_tls", o.SightlineTLS, "h2", peers)
 	if o.SightlineTokenFile != "" && !isFile(o.SightlineTokenFile) {
-		r.bad("sightline token file %q: want an absolute path", o.SightlineTokenFile)
+		r.bad("envoy.sightline_token_file %q: want an absolute path", o.SightlineTokenFile)
 	}
 	return v, errors.Join(r.errs...)
 }
@@ -130,21 +130,24 @@ func viewOf(o Options) (*view, error) {
 // sightlines parses where Sightline listens.
 func (v *view) sightlines(r *reader) (peers []hostPort) {
 	v.Sightlines = []sightlines{{Cluster: "sightline"}}
-	list := strings.Split(v.Options.Sightline, ",")
+	list, key := strings.Split(v.Options.Sightline, ","), "listen"
+	if len(list) > 1 {
+		key = "envoy.sightlines"
+	}
 	for i, text := range list {
 		text = strings.TrimSpace(text)
 		p := peer{}
 		if path, isUnix := strings.CutPrefix(text, "unix:"); isUnix {
 			p.Socket = path
 			if !isFile(path) {
-				r.bad("sightline %q: want unix: and an absolute path without blanks, such as unix:/run/sightline.sock", text)
+				r.bad("%s %q: want unix: and an absolute path without blanks, such as unix:/run/sightline.sock", key, text)
 			}
 		} else {
-			p.hostPort = r.addr("sightline", text, true)
+			p.hostPort = r.addr(key, text, true)
 			peers = append(peers, p.hostPort)
 		}
 		if slices.Contains(v.Sightlines[0].Peers, p) {
-			r.bad("sightline %q: twice", text)
+			r.bad("%s %q: twice", key, text)
 		}
 		v.Sightlines[0].Peers = append(v.Sightlines[0].Peers, p)
 		if len(list) > 1 {
@@ -166,7 +169,7 @@ func (v *view) release(r *reader) {
 	major, rest, _ := strings.Cut(v.Version, ".")
 	minor, err := strconv.Atoi(strings.SplitN(rest, ".", 2)[0])
 	if major != "1" || err != nil || minor < 36 {
-		r.bad("envoy version %q: want 1.36 or later, such as 1.39", v.Version)
+		r.bad("--envoy-version %q: want 1.36 or later, such as 1.39", v.Version)
 		return
 	}
 	v.Composite = !v.OverrideHost && minor >= 39
@@ -210,7 +213,7 @@ func (v *view) pools(r *reader) {
 	}
 	for i, b := range v.Allow {
 		if !b.Prefix.IsValid() || b.FirstPort < 1 || b.LastPort < b.FirstPort || b.LastPort > 65535 {
-			r.bad("allow[%d]: %v, ports %d to %d: want a CIDR and ports from 1 to 65535, the first not above the last",
+			r.bad("envoy.worker_networks[%d]: %v, ports %d to %d: want a CIDR and ports from 1 to 65535, the first not above the last",
 				i, b.Prefix, b.FirstPort, b.LastPort)
 		}
 	}
@@ -219,11 +222,11 @@ func (v *view) pools(r *reader) {
 		key := ""
 		p := poolView{Name: in.Name, Path: strings.TrimSuffix(in.Path, "/")}
 		if len(v.Options.Pools) > 0 {
-			key = fmt.Sprintf("pools[%d].", i)
+			key = fmt.Sprintf("envoy.pools[%d].", i)
 			p.Suffix = "_" + plain.ReplaceAllString(in.Name, "_")
 			p.conditions(r, key, in)
 			if other, twice := suffixes[p.Suffix]; twice {
-				r.bad("%sname %q: too like the name %q of another pool", key, in.Name, other)
+				r.bad("%smodel %q: too like the name %q of another pool", key, in.Name, other)
 			}
 			suffixes[p.Suffix] = in.Name
 		}
@@ -234,8 +237,8 @@ func (v *view) pools(r *reader) {
 		}
 		if p.Allow = v.Allow; len(p.Allow) == 0 && v.Composite {
 			if p.Names || v.EDS {
-				r.bad("allow: empty, and the workers' addresses are not known here; give the ranges that they are in, " +
-					"such as 10.0.0.0/8, ports 8000 to 8010")
+				r.bad("envoy.worker_networks: empty, and the workers' addresses are not known before they run; give the networks and ports " +
+					"that they are in, such as 10.0.0.0/8:8000-8010")
 			} else if p.Allow = exactly(p.Workers); len(p.Allow) == 0 {
 				p.Allow = nowhere
 			}
@@ -256,7 +259,7 @@ var (
 // conditions parses the conditions by which a request belongs to this pool.
 func (p *poolView) conditions(r *reader, key string, in Pool) {
 	if !token.MatchString(in.Name) {
-		r.bad("%sname %q: want a model's name without blanks or quotes", key, in.Name)
+		r.bad("%smodel %q: want a model's name without blanks or quotes", key, in.Name)
 	}
 	if in.Path == "" && in.Host == "" && in.Header == "" {
 		r.bad("%spath, host, header: none given; a request must show which model it is for without its body being read", key)

@@ -191,6 +191,8 @@ func (c *Config) checkRanges(bad report) {
 		}
 		if !isHeader(*header) {
 			bad(key, "%q is not the name of a header (want one such as x-tenant)", *header)
+		} else if reader := steers(*header); reader != "" {
+			bad(key, removedEarly, *header, reader)
 		} else if c.MaxInFlight == 0 {
 			bad(key, "%q needs a limit of requests in flight (set max_in_flight, or leave fair_share out)", *header)
 		}
@@ -320,6 +322,8 @@ func (c *Config) checkTenants(bad report) {
 		return
 	case !isHeader(t.Header):
 		bad("tenants.header", "%q is not the name of a header for the tenant (want one such as x-tenant)", t.Header)
+	case steers(t.Header) != "":
+		bad("tenants.header", removedEarly, t.Header, steers(t.Header))
 	case c.Dynamo.Plane != "":
 		bad("tenants.header", "with dynamo a client's nvext may name another salt (leave tenants out, or dynamo)")
 	}
@@ -345,6 +349,19 @@ func isHeader(name string) bool {
 	taken := []string{"host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection", "te", "upgrade",
 		"trailer", "authorization", "cookie", "expect"}
 	return !slices.Contains(taken, name) && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
+}
+
+// removedEarly refuses a header that would never arrive. Its arguments are the header and who reads it.
+const removedEarly = "%q is removed from requests by Envoy before anything reads it, because it steers %s (want another, such as x-tenant)"
+
+// steers returns who reads a header that Envoy removes from clients' requests; "": it removes no such header.
+func steers(name string) (reader string) {
+	for _, h := range steering.Headers {
+		if h.Match(name) {
+			return h.Reader
+		}
+	}
+	return ""
 }
 
 func (c *Config) checkModels(bad report) {
@@ -424,6 +441,8 @@ func (c *Config) checkEnvoy(bad report) {
 		}
 		if p.Header != "" && (!isHeader || name == "") {
 			bad(path+".header", "%q is not a condition (want name=value)", p.Header)
+		} else if reader := steers(name); reader != "" {
+			bad(path+".header", removedEarly, name, reader)
 		}
 	}
 	for path, t := range map[string]PeerTLS{"envoy.worker_tls": c.Envoy.WorkerTLS, "envoy.sightline_tls": c.Envoy.SightlineTLS} {

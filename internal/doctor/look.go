@@ -34,6 +34,7 @@ import (
 	"github.com/sightline-router/sightline/internal/survey"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/probe"
 )
 
@@ -198,13 +199,14 @@ func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 	if err != nil || host == "" {
 		return []config.Worker{wc}
 	}
-	ips, err := net.DefaultResolver.LookupHost(ctx, host)
+	ips, err := discover.Lookup(ctx, host)
 	if err != nil {
 		return []config.Worker{wc} // the failure to answer will be reported
 	}
 	list := make([]config.Worker, len(ips))
-	for i, ip := range ips {
+	for i := range ips {
 		list[i] = wc
+		ip := ips[i].String()
 		if list[i].Addr = net.JoinHostPort(ip, fmt.Sprint(port)); len(ips) > 1 {
 			list[i].Name += "/" + list[i].Addr
 		}

@@ -41,7 +41,7 @@ func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
 	}
 	text, err := EnvoyYAML(cfg, variants, release)
 	if err != nil {
-		return err
+		return in(file, err)
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "# Left out") {
@@ -50,6 +50,14 @@ func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
 	}
 	_, err = out.Write(text)
 	return err
+}
+
+// in names the configuration file in an error about its values.
+func in(file string, err error) error {
+	if file == "" || err == nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", file, err)
 }
 
 // FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration file ("": the shipped example's values) and
@@ -68,7 +76,7 @@ func FitEnvoy(ctx context.Context, file, variants, release, from string, cluster
 		err = want.Apply(variants)
 	}
 	if err != nil {
-		return false, err
+		return false, in(file, err)
 	}
 	want.Version, want.Clusters = release, clusters
 	b, err := fit.Load(ctx, from)
@@ -77,7 +85,7 @@ func FitEnvoy(ctx context.Context, file, variants, release, from string, cluster
 	}
 	pieces, err := fit.Missing(b, want)
 	if err != nil {
-		return false, err
+		return false, in(file, err)
 	}
 	if apply {
 		text, err := fit.Apply(b, pieces)
@@ -111,7 +119,7 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
 	o.MessageTimeout, o.TokenUsage, o.DebugHeaders = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage, cfg.Envoy.DebugHeaders
-	o.FailClosed, o.Pass = cfg.RefusesUnread(), cfg.PassUnread
+	o.FailClosed, o.Pass, o.TenantHeader = cfg.RefusesUnread(), cfg.PassUnread, cfg.Tenants.Header
 	if len(cfg.Envoy.Sightlines) > 0 {
 		o.Sightline = strings.Join(cfg.Envoy.Sightlines, ",")
 	}

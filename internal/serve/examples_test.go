@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
@@ -30,6 +32,36 @@ func TestEnvoyOfSeveral(t *testing.T) {
 			if got := strings.Contains(string(text), fmt.Sprintf("name: sightline_log_%d", i)); got != (i < want) {
 				t.Errorf("%q: a log for number %d: %v", keys, i, got)
 			}
+		}
+	}
+}
+
+// TestPrintedMessages: what is wrong with the values for Envoy is named by the file and its key.
+func TestPrintedMessages(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.yaml")
+	for text, key := range map[string]string{
+		"models: [{name: m, dir: d}]\nworkers: [{addr: \"localhost:8000\"}]": ": envoy.worker_networks: empty",
+		"envoy: {listen: \"localhost:80\"}":                                  ": envoy.listen",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := PrintEnvoy(file, "", "", io.Discard, io.Discard); err == nil || !strings.HasPrefix(err.Error(), file+key) {
+			t.Errorf("%v, want one that begins with %s%s", err, file, key)
+		}
+	}
+}
+
+// TestTenantStays: the tenant's header is removed by every printed form, whatever it is called.
+func TestTenantStays(t *testing.T) {
+	cfg, err := config.Parse([]byte("tenants: {header: X-Customer}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, variant := range envoy.VariantNames() {
+		text, err := EnvoyYAML(cfg, variant, "")
+		if err != nil || !strings.Contains(string(text), `request_headers_to_remove: ["x-customer"]`) {
+			t.Errorf("%s: %v, the header is not removed", variant, err)
 		}
 	}
 }

@@ -34,9 +34,7 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 		every = 5 * time.Second
 	}
 	if lookup == nil {
-		lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
+		lookup = Lookup
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -64,6 +62,12 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 		case <-tick.C:
 		}
 	}
+}
+
+// Lookup asks the system's resolver for the addresses of a name that are used: those of one family.
+func Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	return ofOneFamily(addrs), err
 }
 
 // applyAnswer applies one answer and reports whether the set of addresses changed.
