@@ -119,7 +119,8 @@ func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
 }
 
 // foundLess reports whether the engine found less than its events promised (such as after a reset not yet reported). One block
-// less is no proof: vLLM withholds the last block found when it drafts with EAGLE or MTP (read in 0.10 to 0.33), and a block
+// less is no proof: vLLM withholds the last block found when it drafts with EAGLE or MTP (0.10 to 0.32, and 0.33 with a KV connector;
+// without one a block's hash in 0.33 also covers the next tokens, which may differ after the last block found), and a block
 // evicted since the decision is reported by an event. Engines include what they fetch from lower tiers (vLLM's num_cached_tokens
 // with a connector's, SGLang's device, host and storage), in units of these: less than a unit is no proof either.
 // From the first picture on that the engine fetched itself it may have read another prompt: otherwise a client with an image host

@@ -8,6 +8,9 @@ package vllm
 //	"salt"                 the request's cache_salt, only in the first block of a sequence
 //	32 bytes               a digest of the block's prompt embeddings
 //
+// With lookahead (0.33 with EAGLE or MTP and no KV connector) the engine's hash covers the next tokens too: the entry then also has
+// the media that begin there, at offsets from the block's size on. They are not the block's own.
+//
 // The position of a bare string decides which of them it is.
 
 import (
@@ -171,6 +174,9 @@ func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 	offset, ok, b, err := wire.ReadInt(b)
 	if err != nil {
 		return d.unknownKey(start)
+	}
+	if ok && offset >= d.f.BlockSize && d.f.Lookahead != nil {
+		return b, nil
 	}
 	d.h.names = append(d.h.names, d.h.nameHash(name))
 	d.mention(kvevent.MediaRef{Block: index, Offset: offset, Paired: ok, Name: name})

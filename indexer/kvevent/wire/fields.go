@@ -37,6 +37,7 @@ type Fields struct {
 	FirstToken   int    // length of the arena's Tokens when the event began
 	HasTokens    bool   // it has token ids
 	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole value; nil: none
+	Lookahead    []byte // vLLM's lookahead_token_ids, a list for each block: the tokens after it that its hash covers too; nil: none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 
@@ -192,7 +193,12 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 		f.Salt, rest, err = ReadText(b)
 	case "session_id":
 		f.Session, rest, err = readTextOrSkip(b)
-	case "type", "kv_cache_spec_sliding_window", "ownership", "lookahead_token_ids": // not covered by a local hash
+	case "lookahead_token_ids":
+		if null {
+			return b[1:], nil
+		}
+		f.Lookahead, rest, err = Raw(b)
+	case "type", "kv_cache_spec_sliding_window", "ownership": // not covered by a local hash
 		rest, err = msgp.Skip(b)
 	default:
 		f.NoteUnknownKey(key)
