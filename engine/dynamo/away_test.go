@@ -26,7 +26,7 @@ func TestPublisherDies(t *testing.T) {
 	envelope := func() (k Key, frame []byte) {
 		for _, m := range list {
 			if e, err := readEnvelope(m.Payload); err == nil && e.ofEvents() {
-				if k, ok := peek(e.Payload); ok {
+				if k, ok, _ := peek(e.Payload); ok {
 					head := []byte{frameVersion, byte(len(m.Payload) >> 24), byte(len(m.Payload) >> 16), byte(len(m.Payload) >> 8), byte(len(m.Payload))}
 					return k, append(head, m.Payload...)
 				}

@@ -32,6 +32,7 @@ type Decoder struct {
 // (Dynamo's own router drops the whole batch).
 func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 	d.a.Reset()
+	var first error // of the events that could not be read
 	bad, err := eachEvent(payload, func(b []byte) error {
 		before, e := d.a, &d.e
 		*e = routerEvent{}
@@ -52,12 +53,15 @@ func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 			return nil
 		}
 		d.a.Rollback(before)
+		first = cmp.Or(first, err)
 		return err
 	})
 	if err != nil {
 		return kvevent.Batch{}, err
 	}
-	batch.Events, batch.Bad = d.a.Events, bad
+	if batch.Events, batch.Bad = d.a.Events, bad; len(batch.Events) == 0 {
+		batch.Unread = first
+	}
 	return batch, nil
 }
 
@@ -87,17 +91,22 @@ func eachEvent(payload []byte, one func(b []byte) error) (bad uint64, err error)
 }
 
 // peek returns the worker-rank of a payload's first readable event, without reading its blocks.
-func peek(payload []byte) (k Key, found bool) {
-	_, err := eachEvent(payload, func(b []byte) error {
+// The error says why, if there are events and none of them could be read.
+func peek(payload []byte) (k Key, found bool, err error) {
+	var first error
+	_, err = eachEvent(payload, func(b []byte) error {
 		if found {
 			return nil
 		}
 		var e routerEvent
 		err := e.read(b, msgp.Skip)
-		k, found = e.key, err == nil
+		k, found, first = e.key, err == nil, cmp.Or(first, err)
 		return err
 	})
-	return k, found && err == nil
+	if found = found && err == nil; !found {
+		err = cmp.Or(err, first)
+	}
+	return k, found, err
 }
 
 // routerEvent is one decoded RouterEvent.

@@ -279,6 +279,6 @@ func FuzzEnvelope(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = unframe(b)
 		_, _ = readEnvelope(b)
-		new(Plane).receive(b)
+		new(Plane).receive("", b)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/guard"
@@ -18,11 +19,15 @@ import (
 type Plane struct {
 	// OnFull, if set, is called once, when messages are first refused because too many worker-ranks have no source.
 	OnFull func()
+	// OnUnreadable, if set, is called once, with the first message that cannot be read: where it came from, and why.
+	OnUnreadable func(from string, err error)
 
 	mu        sync.Mutex
 	ranks     map[Key]*rank
 	unclaimed int // ranks without a source
 	refused   uint64
+
+	unreadable atomic.Uint64
 }
 
 type rank struct {
@@ -123,22 +128,35 @@ func (r *rank) Replay(context.Context, uint64, func(stream.Message) error) error
 }
 
 // receive handles one message of the event plane, without its frame, and returns the worker-rank whose events it holds; nil if
-// there is none. It skips other topics.
-func (p *Plane) receive(b []byte) *rank {
+// there is none. It skips other topics. from is where the message came from.
+func (p *Plane) receive(from string, b []byte) *rank {
 	var e envelope
 	var k Key
 	ok := false
 	err := guard.Call(func() (err error) { // a message that panics is dropped
 		if e, err = readEnvelope(b); err == nil && e.ofEvents() {
-			k, ok = peek(e.Payload)
+			k, ok, err = peek(e.Payload)
 		}
 		return err
 	})
+	if err != nil {
+		p.noteUnreadable(from, err)
+	}
 	if err != nil || !ok {
 		return nil
 	}
 	return p.deliver(k, e.Publisher, e.Seq, e.Payload)
 }
+
+// noteUnreadable counts a message of which not even the worker could be read. It belongs to no rank's stream.
+func (p *Plane) noteUnreadable(from string, err error) {
+	if p.unreadable.Add(1) == 1 && p.OnUnreadable != nil {
+		p.OnUnreadable(from, err)
+	}
+}
+
+// Unreadable returns the number of messages of which not even the worker could be read.
+func (p *Plane) Unreadable() uint64 { return p.unreadable.Load() }
 
 // deliver hands a message to its worker-rank's feed, or queues it until there is one. It returns nil if there are too many ranks.
 func (p *Plane) deliver(k Key, publisher, seq uint64, payload []byte) *rank {

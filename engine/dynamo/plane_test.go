@@ -31,7 +31,7 @@ func planeToIndex(t *testing.T, list []captured, late bool) {
 			if len(c.Frames) > 0 {
 				b, _ = unframe(c.Frames[len(c.Frames)-1])
 			}
-			p.receive(b)
+			p.receive("", b)
 		}
 	})
 }

@@ -18,12 +18,16 @@ type Scope struct{ Namespace, Component, Endpoint string }
 // lost, it marks the worker-ranks whose events came over it as down.
 func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 	heard := map[*rank]bool{} // usually one
-	sub := zmq.Sub{Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) }}
+	sub := zmq.Sub{Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) },
+		Malformed: func(form string) { p.noteUnreadable(endpoint, errors.New(form)) }}
 	return sub.Run(ctx, func(m zmq.Message) {
-		if b, err := unframe(m.Payload); err == nil {
-			if r := p.receive(b); r != nil {
-				heard[r] = true
-			}
+		b, err := unframe(m.Payload)
+		if err != nil {
+			p.noteUnreadable(endpoint, err)
+			return
+		}
+		if r := p.receive(endpoint, b); r != nil {
+			heard[r] = true
 		}
 	})
 }
@@ -33,7 +37,7 @@ func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	component := "namespace." + segment(s.Namespace) + ".component." + segment(s.Component)
 	for _, subject := range []string{component + ".endpoint." + segment(s.Endpoint) + "." + topic, component + "." + topic} {
-		if _, err := c.Subscribe(subject, func(m *nats.Msg) { p.receive(m.Data) }); err != nil {
+		if _, err := c.Subscribe(subject, func(m *nats.Msg) { p.receive(m.Subject, m.Data) }); err != nil {
 			return fmt.Errorf("dynamo: subscribe to %s: %w", subject, err)
 		}
 	}

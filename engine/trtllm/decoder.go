@@ -103,18 +103,27 @@ func (d *Decoder) json(payload []byte) error {
 	if !gjson.Valid(text) || !list.IsArray() {
 		return errors.New("events: want a JSON array, whole")
 	}
+	var first error
+	n := uint64(0)
 	list.ForEach(func(_, event gjson.Result) bool {
 		before := d.a
 		d.unknownField = ""
-		if d.envelope(event) != nil {
+		n++
+		if err := d.envelope(event); err != nil {
 			d.a.Rollback(before)
 			d.out.Bad++
+			first = cmp.Or(first, err)
 		}
 		d.out.CountKey(d.unknownField)
 		return true
 	})
+	if n > 0 && d.out.Bad+d.out.Unknown == n {
+		d.out.Unread = cmp.Or(first, errUnknownTypes)
+	}
 	return nil
 }
+
+var errUnknownTypes = errors.New("all events are of unknown types (want created, stored, removed, updated)")
 
 // envelope reads one event's frame, checks its number, and reads its data if the event is relevant.
 func (d *Decoder) envelope(event gjson.Result) error {

@@ -148,6 +148,8 @@ type Batch struct {
 	// change what a block's hash covers. UnknownKey is the first of them; it may point into the payload.
 	UnknownKeys uint64
 	UnknownKey  string
+	// Unread says why, if the payload has events and none of them could be read.
+	Unread error
 }
 
 // CountKey counts an event with a key that the decoder does not know; "" is not a key.

@@ -24,6 +24,7 @@ func (f *Feed) apply(m Message) error {
 	if err != nil {
 		f.panicked(err)
 		f.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
+		f.noteReadable(err.Error())
 		return err
 	}
 	whole := m.Seq == 0
@@ -65,8 +66,12 @@ func (f *Feed) apply(m Message) error {
 	f.settle()
 	doubtful := f.inDoubt()
 	f.o.Sink.Done(f.isPartial(), f.recurrent)
-	first := ""
+	first, unread := "", ""
 	f.update(func(s *Stats) {
+		if batch.Unread != nil && (n.Bad > 0 || s.Events == 0) { // a newer engine may send messages of new types alone
+			unread = batch.Unread.Error()
+			s.LastError = unread
+		}
 		if s.UnknownKeys == 0 && n.UnknownKeys > 0 {
 			first = fmt.Sprintf("%.40q", batch.UnknownKey)
 			s.UnknownKey = first
@@ -80,6 +85,7 @@ func (f *Feed) apply(m Message) error {
 		s.Orphans, s.Doubtful = f.orphans.reported, doubtful
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.isPartial(), batch.Away
 	})
+	f.noteReadable(unread)
 	if first != "" && f.o.UnknownKey != nil {
 		f.o.UnknownKey(first)
 	}

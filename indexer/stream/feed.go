@@ -117,7 +117,7 @@ type Options struct {
 	InitialEvents []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
-	// OnLink, if set, is called when the source's connection is made and lost, and when Stats.Mute changes.
+	// OnLink, if set, is called when the source's connection is made and lost, and when Stats.Mute or Stats.Unreadable changes.
 	OnLink func(f *Feed, up bool)
 	// ReplaySlots, if set, limits by its capacity how many of the feeds that share it run a replay at once: a source whose answer is
 	// one snapshot has all of it in memory. Waiting for a turn does not count as the replay's time.
@@ -158,6 +158,7 @@ type Feed struct {
 	mu             sync.Mutex
 	queue          queue
 	stats          Stats
+	unreadInRow    int    // messages in a row that could not be read
 	resyncWanted   bool   // Resync was called
 	queuedStems    []Stem // by Learn
 	heldWaiting    []*heldQuestion
@@ -282,6 +283,7 @@ func (f *Feed) ProcessRestarted(was time.Time) {
 func (f *Feed) Up() {
 	f.mu.Lock()
 	f.stats.Connected, f.stats.CaughtUp, f.stats.Mute = true, false, false
+	f.stats.Unreadable, f.unreadInRow = "", 0 // it may be another publisher
 	f.queue.markConnection()
 	f.updateStale()
 	f.mu.Unlock()
@@ -310,6 +312,28 @@ func (f *Feed) Down(err error) {
 // Malformed is called by the source for received data that is not a message, with the reason.
 func (f *Feed) Malformed(reason string) {
 	f.update(func(s *Stats) { s.Malformed++; s.LastError = reason })
+	f.noteReadable(reason)
+}
+
+// unreadableAfter is how many messages in a row cannot be read until the stream counts as unreadable: one may be damaged, or of
+// another publisher on the same socket.
+const unreadableAfter = 3
+
+// noteReadable records that a message could be read (""), or why not.
+func (f *Feed) noteReadable(why string) {
+	f.mu.Lock()
+	was := f.stats.Unreadable
+	if f.unreadInRow++; why == "" {
+		f.unreadInRow, f.stats.Unreadable = 0, ""
+	} else if f.unreadInRow >= unreadableAfter && was == "" {
+		f.stats.Unreadable = why
+	}
+	changed, up := f.stats.Unreadable != was, f.stats.Connected && f.stats.Unreadable == ""
+	f.updateStale()
+	f.mu.Unlock()
+	if changed && f.o.OnLink != nil {
+		f.o.OnLink(f, up)
+	}
 }
 
 // refused records that a peer other than the worker connected.

@@ -51,6 +51,7 @@ type Stats struct {
 	LastSeq     uint64
 	Connected   bool
 	CaughtUp    bool      // everything available from the publisher since the last connection was applied
+	Unreadable  string    // why none of the last messages could be read: their form, or the decoder's error; "": they can be
 	Mute        bool      // nothing was received for about Options.Idle, and the publisher did not answer a replay
 	Away        bool      // the publisher (an agent) has no connection to its engine
 	LastMessage time.Time // when the last message was received
@@ -91,7 +92,9 @@ func (s *Stats) Counters() map[string]uint64 {
 }
 
 // Live reports whether the worker's events arrive as they happen, with nothing missing from before.
-func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away && !s.Mute }
+func (s *Stats) Live() bool {
+	return s.Connected && s.CaughtUp && !s.Away && !s.Mute && s.Unreadable == ""
+}
 
 // Age returns for how long the worker's events have not been live; 0 if they are. The index's content of the worker is that old.
 // Age takes no lock.

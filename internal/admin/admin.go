@@ -54,7 +54,7 @@ type Worker struct {
 	Backlog     float64     `json:"backlog_tokens"`
 	Told        *LoadReport `json:"told,omitempty"`         // nil: no current load report
 	Health      string      `json:"health,omitempty"`       // why it gets only trial requests; "": it is healthy
-	Events      string      `json:"events"`                 // live, catching up, waiting, not ready, none
+	Events      string      `json:"events"`                 // live, unreadable, catching up, waiting, not ready, none
 	EventsError string      `json:"events_error,omitempty"` // the last error, while they are not live
 	Batches     uint64      `json:"event_batches"`
 	LastEvent   string      `json:"last_event,omitempty"`

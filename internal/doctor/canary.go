@@ -48,6 +48,7 @@ type socket struct {
 	up     bool
 	err    error // the latest, while it was not connected
 	frames []eventFrame
+	unread string // why the last message that came could not be read
 }
 
 // eventFrame is a message that reports stored blocks.
@@ -147,6 +148,18 @@ func (c *canary) heard() bool {
 	return !allAre(c.sockets, func(o *socket) bool { return len(o.frames) == 0 })
 }
 
+// unread returns why the events that came could not be read; "": none came, or some could be.
+func (c *canary) unread() (why string) {
+	if !c.heard() {
+		for _, o := range c.sockets {
+			o.mu.Lock()
+			why = cmp.Or(why, o.unread)
+			o.mu.Unlock()
+		}
+	}
+	return why
+}
+
 // allAre reports whether is holds for each socket. It calls is with the socket's lock held.
 func allAre(list []*socket, is func(*socket) bool) bool {
 	yes := true
@@ -182,11 +195,15 @@ func (o *socket) listen(ctx context.Context, r rules.Rules) {
 	}
 	d := r.Decoder(rules.Decoding{KeepTokens: true})
 	sub := zmq.Sub{Endpoint: o.Pub, Topic: o.Topic,
-		Up:   func() { o.mu.Lock(); o.up = true; o.mu.Unlock() },
-		Down: func(err error) { o.mu.Lock(); o.err = err; o.mu.Unlock() }}
+		Up:        func() { o.mu.Lock(); o.up = true; o.mu.Unlock() },
+		Down:      func(err error) { o.mu.Lock(); o.err = err; o.mu.Unlock() },
+		Malformed: func(form string) { o.mu.Lock(); o.unread = form; o.mu.Unlock() }}
 	err := sub.Run(ctx, func(m zmq.Message) {
 		batch, err := d.Decode(m.Payload)
-		if err != nil {
+		if err = cmp.Or(err, batch.Unread); err != nil {
+			o.mu.Lock()
+			o.unread = err.Error()
+			o.mu.Unlock()
 			return
 		}
 		f := eventFrame{payload: sha256.Sum256(m.Payload), came: time.Now(), stamped: stamp(m.Payload)}

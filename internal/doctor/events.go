@@ -19,6 +19,8 @@ func published(s *collected, r *report) {
 			r.bad(Error, fix, "%s says that it publishes no KV events", w.Name)
 		case len(c.sockets) > 0 && c.sent && c.err == nil && c.heard():
 			r.ok("%s: the canary's event came", w.Name)
+		case c.unread() != "":
+			r.unchecked("%s: events came that cannot be read (SL0309)", w.Name)
 		case len(c.sockets) > 0 && c.sent && c.err == nil && allAre(c.sockets, func(o *socket) bool { return o.up && o.ours }):
 			topic := ""
 			for _, e := range w.facts.Events {
@@ -198,17 +200,35 @@ func media(s *collected, r *report) {
 
 // eventStreams checks for unknown keys and lost events (SL0309).
 func eventStreams(s *collected, r *report) {
+	const fix = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its socket"
+	for _, w := range s.workers {
+		if why := w.canary.unread(); why != "" {
+			r.bad(Error, fix, "%s: its events cannot be read: %s", w.Name, why)
+		}
+	}
+	for i := range s.agents {
+		for _, rank := range s.agents[i].state.Ranks {
+			if why := rank.Heard.Unreadable; why != "" {
+				r.bad(Error, fix, "%s, of worker %s, rank %d: the engine's events cannot be read: %s", s.agents[i].at, s.agents[i].state.Worker, rank.Rank, why)
+			}
+		}
+	}
 	if s.running == nil {
 		r.unchecked("%s", s.notFoundReason)
 		return
 	}
 	for _, row := range s.rows() {
 		switch {
+		case row.Events == "unreadable":
+			r.bad(Error, fix, "%s, rank %d: the running Sightline cannot read its events: %s", row.Name, max(row.Rank, 0), row.EventsError)
 		case row.UnknownKey != "" && !strings.HasPrefix(row.UnknownKey, `"medium `):
 			r.bad(Warning, "use a newer Sightline: the engine's events have keys that this one does not know", "%s: events carry the unknown key %s", row.Name, row.UnknownKey)
 		case row.Unfilled > 0:
 			r.bad(Warning, "events: {replay: …}, or an agent beside the worker", "%s: %d times lost events could not be replayed from anywhere", row.Name, row.Unfilled)
 		}
+	}
+	if n := s.count("sightline_dynamo_events_unreadable_total"); n > 0 {
+		r.bad(Error, fix, "%g messages of Dynamo's event plane cannot be read; the log names where the first came from", n)
 	}
 	for _, what := range []string{"decode_errors", "unreadable", "malformed", "panics"} {
 		if n := s.count("sightline_events_total", "what="+what); n > 0 {

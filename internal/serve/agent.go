@@ -203,6 +203,8 @@ func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
 		switch live := now.Live(); {
 		case live && !before.Live():
 			log.Info("connected to the engine's events")
+		case now.Unreadable != "" && before.Unreadable == "":
+			log.Warn("the engine's events cannot be read (is it of a supported release, and is this its socket?)", zap.String("received", now.Unreadable))
 		case !live && before.Live():
 			log.Warn("lost the engine's events", zap.String("error", now.LastError))
 		}

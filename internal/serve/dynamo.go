@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -50,9 +51,17 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 		s.log.Warn("Dynamo's event plane has events of too many workers that discovery does not know; they are dropped "+
 			"(dynamo.discovery is another deployment's?)", zap.String("component", component))
 	}
-	err := metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: "dynamo_events_refused_total",
-		Help:        "Messages of Dynamo's event plane that were dropped because too many workers are unknown to discovery.",
-		ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(l.plane.Refused()) }))
+	l.plane.OnUnreadable = func(from string, err error) {
+		s.log.Warn("a message of Dynamo's event plane cannot be read, so it is not known what its worker holds (is Dynamo of a supported "+
+			"release?); logged once, counted by sightline_dynamo_events_unreadable_total", zap.String("component", component),
+			zap.String("from", from), zap.Error(err))
+	}
+	err := errors.Join(metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: "dynamo_events_unreadable_total",
+		Help:        "Messages of Dynamo's event plane that cannot be read.",
+		ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(l.plane.Unreadable()) })),
+		metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: "dynamo_events_refused_total",
+			Help:        "Messages of Dynamo's event plane that were dropped because too many workers are unknown to discovery.",
+			ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(l.plane.Refused()) })))
 	if err != nil {
 		return err
 	}

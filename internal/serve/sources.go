@@ -154,6 +154,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			if r.Events != "live" {
 				r.EventsError = st.LastError
 			}
+			if st.Connected && st.Unreadable != "" {
+				r.Events, r.EventsError = "unreadable", st.Unreadable
+			}
 			if !st.LastMessage.IsZero() {
 				r.LastEvent = "within a second"
 				if ago := now.Sub(st.LastMessage).Truncate(time.Second); ago > 0 {

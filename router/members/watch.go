@@ -17,8 +17,8 @@ const (
 
 // loggedTrouble is what was logged about a feed.
 type loggedTrouble struct {
-	dead, shared bool
-	since        time.Time // time of the last line
+	dead, shared, unreadable bool
+	since                    time.Time // time of the last line
 }
 
 // Watch logs events that do not come, and events that come under two workers' names, until ctx ends.
@@ -45,18 +45,25 @@ func (s *Set) logChanges(told map[*stream.Feed]loggedTrouble, now time.Time) map
 			continue
 		}
 		was := told[f.Feed]
-		is := loggedTrouble{f.Feed.Age(now) >= deadAfter, others[f.Feed] != "", was.since}
-		if at := []zap.Field{zap.String("worker", f.Worker.Name), zap.Int("rank", max(f.Rank, 0))}; (is.dead != was.dead || is.shared != was.shared) && now.Sub(was.since) >= logInterval {
+		st := f.Feed.Stats()
+		is := loggedTrouble{f.Feed.Age(now) >= deadAfter && st.Unreadable == "", others[f.Feed] != "", st.Unreadable != "", was.since}
+		changed := is != was
+		if at := []zap.Field{zap.String("worker", f.Worker.Name), zap.Int("rank", max(f.Rank, 0))}; changed && now.Sub(was.since) >= logInterval {
 			is.since = now
 			switch {
+			case is.unreadable && !was.unreadable:
+				s.o.Log.Warn("a worker's KV events cannot be read, so nothing is known of what it holds; is its engine of a supported release, "+
+					"and is this its socket?", append(at, zap.String("received", st.Unreadable))...)
+			case was.unreadable && !is.unreadable && !is.dead:
+				s.o.Log.Info("a worker's KV events can be read again", at...)
 			case is.shared && !was.shared:
 				s.o.Log.Error("two workers publish the same events; correct events.zmq", append(at, zap.String("other", others[f.Feed]))...)
 			case is.dead && !was.dead:
-				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less over time", append(at, zap.String("error", f.Feed.Stats().LastError))...)
+				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less over time", append(at, zap.String("error", st.LastError))...)
 			case was.dead && !is.dead:
 				s.o.Log.Info("a worker's KV events resumed", at...)
 			}
-		} else if is.dead != was.dead || is.shared != was.shared {
+		} else if changed {
 			is = was // logged later
 		}
 		all[f.Feed] = is

@@ -7,6 +7,8 @@
 package wire
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -52,21 +54,28 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 	batch kvevent.Batch, err error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(payload)
 	if err != nil {
-		return batch, fmt.Errorf("batch: want an array [time, events, rank]: %w", err)
+		return batch, fmt.Errorf("batch: want a msgpack array [time, events, rank], got %s", formOf(payload))
 	}
 	if n < 2 {
 		return batch, fmt.Errorf("batch: want an array of 2 or 3, got %d", n)
 	}
+	first := b
 	if b, err = msgp.Skip(b); err != nil {
 		return batch, fmt.Errorf("batch time: %w", err)
 	}
+	events := b
 	count, b, err := ArrayHeader(b)
+	if got := msgp.NextType(events); err != nil && got != msgp.ArrayType {
+		return batch, fmt.Errorf("batch: want an array [time, events, rank], got one whose first elements are %s and %s",
+			msgp.NextType(first), got)
+	}
 	if err != nil {
 		return batch, fmt.Errorf("events: %w", err)
 	}
 	if count > maxEvents {
 		return batch, errLarge
 	}
+	var bad error // of the first that could not be read
 	for i := range count {
 		before := *a
 		rest, err := f.read(b, a, tokens)
@@ -77,6 +86,7 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 		case err != nil:
 			a.Rollback(before)
 			batch.Bad++
+			bad = cmp.Or(bad, err)
 			var cut error
 			if rest, cut = msgp.Skip(b); cut != nil {
 				return kvevent.Batch{}, fmt.Errorf("event %d of %d: %w", i+1, count, err)
@@ -99,7 +109,25 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 		batch.CountKey("batch[3]")
 	}
 	batch.Events = a.Events
+	if count > 0 && batch.Bad+batch.Unknown == uint64(count) {
+		batch.Unread = cmp.Or(bad, errUnknownTypes)
+	}
 	return batch, nil
+}
+
+var errUnknownTypes = errors.New("all events are of unknown types (want BlockStored, BlockRemoved, AllBlocksCleared)")
+
+// formOf names what a payload that is not an array begins with, for errors: it quotes nothing of it.
+func formOf(payload []byte) string {
+	switch {
+	case len(payload) == 0:
+		return "an empty payload"
+	case payload[0] == '{' || payload[0] == '[' || payload[0] == '<':
+		return "text, such as JSON"
+	case bytes.HasPrefix(payload, []byte{0x1f, 0x8b}) || bytes.HasPrefix(payload, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return "compressed data"
+	}
+	return fmt.Sprintf("%s of msgpack, or another format", msgp.NextType(payload))
 }
 
 // ArrayHeader reads an array's length; null is an empty array. A length greater than the number of bytes left is an error, so a

@@ -38,8 +38,8 @@ type Sub struct {
 	Up func()
 	// Down, if set, is called when a connection breaks or cannot be made.
 	Down func(error)
-	// Malformed, if set, is called for each message that does not end in a sequence number of 8 bytes and a payload.
-	Malformed func()
+	// Malformed, if set, is called for each message that does not end in a sequence number of 8 bytes and a payload, with its form.
+	Malformed func(form string)
 
 	pingEvery time.Duration // for tests; 0: the constant pingEvery
 }
@@ -108,18 +108,35 @@ func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Endpoint, err)
 		}
-		m, ok := parse(parts)
 		if s.Bare {
-			m, ok = Message{Payload: parts[len(parts)-1]}, true
+			each(Message{Payload: parts[len(parts)-1]})
+			continue
 		}
-		if !ok {
+		m, ok := parse(parts)
+		if !ok || m.Seq > maxSeq {
 			if s.Malformed != nil {
-				s.Malformed()
+				s.Malformed(formOf(parts))
 			}
 			continue
 		}
 		each(m)
 	}
+}
+
+// maxSeq is more messages than a publisher sends in its life: a larger number is a little-endian one, or another frame of 8 bytes.
+const maxSeq = 1 << 40
+
+// formOf names the form of a message that is not one of events. It quotes nothing of it.
+func formOf(parts [][]byte) string {
+	const want = "want 3: topic, sequence number of 8 bytes, payload"
+	n := len(parts)
+	if n < 2 {
+		return fmt.Sprintf("messages of 1 frame (%s)", want)
+	}
+	if got := len(parts[n-2]); got != 8 {
+		return fmt.Sprintf("messages of %d frames with %d bytes before the payload (%s)", n, got, want)
+	}
+	return fmt.Sprintf("messages of %d frames with no big-endian sequence number before the payload (%s)", n, want)
 }
 
 // parse takes the last two frames as sequence number and payload, whatever precedes them.

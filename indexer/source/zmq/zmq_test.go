@@ -138,6 +138,7 @@ func TestSubscribe(t *testing.T) {
 			pongs <- pong
 			p.message("kv@a", "not eight", "malformed")
 			p.message("one frame")
+			p.message("kv@a", "\x01\x00\x00\x00\x00\x00\x00\x00", "little-endian")
 			p.message("kv@a", string(be(1)), strings.Repeat("x", 300))
 			return
 		}
@@ -148,8 +149,12 @@ func TestSubscribe(t *testing.T) {
 	var up, down, malformed sync.WaitGroup
 	up.Add(2)
 	down.Add(1)
-	malformed.Add(2)
-	s := &Sub{Endpoint: endpoint, Topic: "kv@", Up: up.Done, Down: func(err error) { down.Done() }, Malformed: malformed.Done}
+	malformed.Add(3)
+	forms := make(chan string, 3)
+	s := &Sub{Endpoint: endpoint, Topic: "kv@", Up: up.Done, Down: func(err error) { down.Done() }, Malformed: func(form string) {
+		forms <- form
+		malformed.Done()
+	}}
 	got := collect(t, s)
 	expect(t, got, "0 first", "1 "+strings.Repeat("x", 300), "2 no topic", "3 ")
 	if pong := <-pongs; pong != "\x04PONGcontext" {
@@ -158,6 +163,11 @@ func TestSubscribe(t *testing.T) {
 	up.Wait()
 	down.Wait()
 	malformed.Wait()
+	for _, want := range []string{"messages of 3 frames with 9 bytes before the payload (want", "messages of 1 frame (want", "no big-endian sequence number"} {
+		if form := <-forms; !strings.Contains(form, want) {
+			t.Errorf("%q, want %q", form, want)
+		}
+	}
 }
 
 // TestHalfOpen checks that a peer that falls silent without closing is dropped, and that one that answers pings is kept.
