@@ -60,7 +60,7 @@ func checkCapture(t *testing.T, list []captured) (events int, ranks map[Key]bool
 	other := &Decoder{Key: Key{1, 0}}
 	ranks = map[Key]bool{}
 	for _, e := range kvPayloads(t, list) {
-		k, ok := peek(e.Payload)
+		k, ok, _ := peek(e.Payload)
 		if !ok {
 			t.Fatal("no worker-rank in a message")
 		}
@@ -124,8 +124,8 @@ func TestConformanceWire(t *testing.T) {
 
 // same reports whether two payloads decode to the same, for the worker-rank of the first.
 func same(t testing.TB, a, b []byte) bool {
-	ka, oka := peek(a)
-	kb, okb := peek(b)
+	ka, oka, _ := peek(a)
+	kb, okb, _ := peek(b)
 	if !oka || !okb || ka != kb {
 		t.Errorf("peeked %v %v and %v %v", ka, oka, kb, okb)
 	}
@@ -257,7 +257,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(pack(f, stored))
 	f.Add(pack(f, `[`+stored+`]`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		k, ok := peek(b)
+		k, ok, _ := peek(b)
 		d := Decoder{Key: k, BlockSize: 16}
 		batch, err := d.Decode(b)
 		if ok && err != nil {

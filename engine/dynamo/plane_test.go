@@ -43,7 +43,7 @@ func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done 
 	ix := indexer.New(indexer.Options{})
 	p, held, events := new(Plane), map[Key]map[uint64]bool{}, map[Key]uint64{}
 	for _, e := range kvPayloads(t, list) {
-		k, _ := peek(e.Payload)
+		k, _, _ := peek(e.Payload)
 		if held[k] == nil {
 			held[k] = map[uint64]bool{}
 		}

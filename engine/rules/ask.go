@@ -2,12 +2,14 @@ package rules
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/secure"
@@ -42,7 +44,44 @@ type StatusError struct {
 }
 
 func (e *StatusError) Error() string {
+	if WantsKey(e.Status) {
+		return fmt.Sprintf("GET %s: status %d: %s", e.Path, e.Status, KeyHint)
+	}
 	return fmt.Sprintf("GET %s: status %d (want 200; %s has it)", e.Path, e.Status, e.Since)
+}
+
+// KeyHint says what to do about a worker that wants a key.
+const KeyHint = "the worker wants a key, or another one: worker_access.api_key_file"
+
+// WantsKey reports whether a status means that a key is missing or is not the right one.
+func WantsKey(status int) bool {
+	return status == http.StatusUnauthorized || status == http.StatusForbidden
+}
+
+// ErrTLS means that a worker that was asked in plain text speaks TLS.
+var ErrTLS = errors.New("it speaks TLS: worker_access.ca, the PEM file of its certificate's authority")
+
+// SpeaksTLS reports whether a request in plain text failed because the server at addr speaks TLS: such servers reset the connection,
+// close it, or answer 400. err is the request's error, or nil for a status of 400.
+func SpeaksTLS(ctx context.Context, addr string, err error) bool {
+	var timeout net.Error
+	var alert tls.AlertError
+	var other tls.RecordHeaderError
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED), errors.As(err, &timeout) && timeout.Timeout():
+		return false // nobody answers
+	case errors.As(err, &alert), errors.As(err, &other), errors.As(err, &untrusted):
+		return false // it was asked over TLS
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // nothing is sent: the question is whether it speaks TLS
+	c, err := d.DialContext(ctx, "tcp", addr)
+	if err == nil {
+		c.Close()
+	}
+	return err == nil || errors.As(err, &alert)
 }
 
 // Get returns the body of the 200 response of the server at addr (host:port) for a path. A body above limit bytes is an error.
@@ -53,10 +92,15 @@ func Get(ctx context.Context, client *http.Client, addr, path, since string, lim
 		return nil, nil, err
 	}
 	res, err := client.Do(req)
+	if err == nil {
+		defer res.Body.Close()
+	}
+	if (err != nil || res.StatusCode == http.StatusBadRequest) && SpeaksTLS(ctx, addr, err) {
+		return nil, nil, ErrTLS
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		return nil, nil, &StatusError{path, res.StatusCode, since}
 	}

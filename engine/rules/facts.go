@@ -64,8 +64,8 @@ type Unknown struct {
 func (f *Facts) Lacks(what string, err error) {
 	var status *StatusError
 	why := err.Error()
-	if errors.As(err, &status) && (status.Status == 401 || status.Status == 403) {
-		why = "GET " + status.Path + " wants a key"
+	if errors.As(err, &status) && WantsKey(status.Status) {
+		why = "GET " + status.Path + " wants a key (worker_access.api_key_file)"
 	}
 	f.Unknown = append(f.Unknown, Unknown{what, why})
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/secure"
 )
@@ -154,6 +155,9 @@ func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
+		if rules.WantsKey(resp.StatusCode) {
+			return buf, fmt.Errorf("POST %s: status %d: %s", eventsPath, resp.StatusCode, rules.KeyHint)
+		}
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 		return buf, fmt.Errorf("POST %s: status %d %.100q (is it trtllm-serve, with kv_cache_config.event_buffer_max_size above 0?)",
 			eventsPath, resp.StatusCode, text)

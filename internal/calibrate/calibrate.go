@@ -23,8 +23,11 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/survey"
 )
 
@@ -40,6 +43,7 @@ const (
 type Options struct {
 	Force bool             // measure even a worker that is busy, or does not report it
 	Now   func() time.Time // nil: time.Now
+	As    *secure.Client   // TLS settings and key for workers, or nil
 }
 
 // Result is the result of a measurement.
@@ -69,7 +73,7 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 		n = min(words, f.MaxModelLen/4)
 	}
 	fmt.Fprintf(say, "measuring %s: a short text, twice one of %d words, twice an image of %d by %d pixels, a token each\n", f.Addr, n, imageSide, imageSide)
-	m := &meter{ctx, rules.NewClient(patience, nil), f, o.Now}
+	m := &meter{ctx, rules.NewClient(patience, o.As), f, o.Now}
 	if _, err := m.ask(text(8)); err != nil {
 		return r, err
 	}
@@ -100,7 +104,12 @@ func (r Result) String() string {
 
 // Fleet measures the first worker of each class of a configuration and prints what to write into it.
 func Fleet(ctx context.Context, cfg *config.Config, o Options, say io.Writer) error {
-	client, done := rules.NewClient(askTime, nil), map[string]bool{}
+	as, err := cfg.WorkerAccess.Open(zap.NewNop())
+	if err != nil {
+		return fmt.Errorf("worker_access: %w", err)
+	}
+	o.As = as
+	client, done := rules.NewClient(askTime, as), map[string]bool{}
 	for i := range cfg.Workers {
 		w := &cfg.Workers[i]
 		of := fmt.Sprintf("models[%q]", w.Model)

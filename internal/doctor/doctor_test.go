@@ -39,6 +39,7 @@ type fleet struct {
 	sim     func(i int, c *sim.Config)
 	up      func(workers []*sim.Worker)                       // called once they serve
 	proxy   func(w http.ResponseWriter, r *http.Request) bool // in front of worker a; true: it has answered
+	tls     bool                                              // worker a speaks TLS, and closes connections in plain text
 	config  []string                                          // pairs of text and replacement, in sightline.yaml and in envoy.yaml
 	envoy   []string
 	variant string // of envoy.yaml
@@ -138,11 +139,16 @@ func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
 		addr := w.Addr()
 		if i == 0 && f.proxy != nil {
 			there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
-			front := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			front := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				if !f.proxy(rw, r) {
 					there.ServeHTTP(rw, r)
 				}
 			}))
+			if f.tls {
+				front.StartTLS()
+			} else {
+				front.Start()
+			}
 			t.Cleanup(front.Close)
 			addr = front.Listener.Addr().String()
 		}
@@ -340,6 +346,12 @@ var mistakes = []mistake{
 	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
 	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) { f.proxy = without("/metrics") }},
 	{"24 stale", "SL0106", Warning, "the running Sightline has no current one", "let Sightline fetch", func(f *fleet) { f.page.workers[0].Told = nil }},
+	{"24 everything wants a key", "SL0109", Error, "the worker wants a key, or another one: worker_access.api_key_file", "api_key_file: FILE", func(f *fleet) {
+		f.proxy = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusUnauthorized); return true }
+	}},
+	{"24 the worker speaks TLS", "SL0109", Error, "it speaks TLS: worker_access.ca", "worker_access: {ca: FILE}", func(f *fleet) {
+		f.tls, f.proxy = true, func(http.ResponseWriter, *http.Request) bool { return false }
+	}},
 	{"25 guesses in the place of events", "SL0502", Warning, "a: no events are configured", "events: {auto: true}", func(f *fleet) { f.config = pairs(`, events: {zmq: "A-EVENTS", replay: "A-REPLAY"}`, "") }},
 	{"25 match limit", "SL0502", Warning, "configured 1024, the worker reports ", "max_model_len", func(f *fleet) { f.config = pairs("block_size: 16", "block_size: 16, max_model_len: 1024") }},
 	{"26 plain front end", "SL0107", Error, "a is a front end of NVIDIA Dynamo", "dynamo.frontends", func(f *fleet) {

@@ -77,6 +77,15 @@ func configuration(s *collected, r *report) {
 
 func answers(s *collected, r *report) {
 	for _, w := range s.workers {
+		var status *rules.StatusError
+		switch {
+		case errors.Is(w.err, rules.ErrTLS):
+			r.bad(Error, "worker_access: {ca: FILE}, the PEM file of the authority of the workers' certificates", "%s at %s: %v", w.Name, w.Addr, w.err)
+			continue
+		case errors.As(w.err, &status) && rules.WantsKey(status.Status):
+			r.bad(Error, "worker_access: {api_key_file: FILE}, which holds what the worker was started with as --api-key", "%s at %s: %v", w.Name, w.Addr, w.err)
+			continue
+		}
 		if w.err != nil {
 			r.bad(Error, fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr), "%s at %s: %v", w.Name, w.Addr, w.err)
 		} else {
@@ -288,7 +297,7 @@ func loads(s *collected, r *report) {
 			return
 		}
 		at := slices.IndexFunc(w.facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" })
-		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key and without TLS (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
+		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key, or give worker_access: {api_key_file: …} (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
 		stale := func(rows []admin.Worker) bool {
 			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Told == nil && row.Health == "" })
 		}

@@ -29,6 +29,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/calibrate"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/survey"
 	"github.com/sightline-router/sightline/router/discover"
 )
@@ -46,6 +47,7 @@ type Options struct {
 	Calibrate bool
 	Canary    bool                // make each worker compute two tokens, to see whether it counts cached ones
 	Getenv    func(string) string // nil: os.Getenv
+	Access    secure.Peer         // how workers are asked: a key, TLS; written as worker_access
 }
 
 // Group is the pods behind the EndpointSlices that a label selector selects. Empty fields mean the values of the pod that this runs
@@ -63,6 +65,7 @@ const (
 type drafter struct {
 	Options
 	out    io.Writer
+	as     *secure.Client // of Access
 	client *http.Client
 	models []*model
 }
@@ -72,7 +75,14 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	d := &drafter{Options: o, out: say, client: rules.NewClient(askTime, nil)}
+	if err := o.absolute(); err != nil {
+		return err
+	}
+	as, err := o.Access.Open(zap.NewNop())
+	if err != nil {
+		return err
+	}
+	d := &drafter{Options: o, out: say, as: as, client: rules.NewClient(askTime, as)}
 	for _, name := range []string{configFile, envoyFile} {
 		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil && !o.Force {
 			return fmt.Errorf("%s is there already (give --force to overwrite it, or another --out)", filepath.Join(o.Out, name))
@@ -105,6 +115,16 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	}
 	d.advise()
 	return nil
+}
+
+// absolute makes the paths of Access absolute, because the configuration is written elsewhere.
+func (o *Options) absolute() (err error) {
+	for _, file := range []*string{&o.Access.APIKeyFile, &o.Access.CA} {
+		if *file != "" && err == nil {
+			*file, err = filepath.Abs(*file)
+		}
+	}
+	return err
 }
 
 // worker is a worker that answered.
@@ -162,6 +182,13 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	if w.Facts, err = survey.Ask(ctx, d.client, w.Addr); err != nil {
+		var status *rules.StatusError
+		switch {
+		case errors.Is(err, rules.ErrTLS):
+			return fmt.Errorf("worker %s: %w (here: --ca FILE)", w.Addr, err)
+		case errors.As(err, &status) && rules.WantsKey(status.Status):
+			return fmt.Errorf("worker %s: %w (here: --api-key-file FILE, which holds what it was started with as --api-key)", w.Addr, err)
+		}
 		return fmt.Errorf("worker %s could not be identified: %w (is it up, and is that the port of its OpenAI-style API?)", w.Addr, err)
 	}
 	switch {
@@ -177,7 +204,7 @@ func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 		w.auto = err == nil
 	}
 	if d.Canary {
-		if err := survey.Canary(ctx, rules.NewClient(answerTime, nil), &w.Facts); err != nil {
+		if err := survey.Canary(ctx, rules.NewClient(answerTime, d.as), &w.Facts); err != nil {
 			w.Lacks("counts_cached", err)
 		}
 	}
@@ -189,7 +216,7 @@ func (d *drafter) calibrate(ctx context.Context) error {
 	for _, m := range d.models {
 		for _, c := range m.classes {
 			w := c.workers[0]
-			r, err := calibrate.Measure(ctx, &w.Facts, calibrate.Options{Force: d.Force}, d.out)
+			r, err := calibrate.Measure(ctx, &w.Facts, calibrate.Options{Force: d.Force, As: d.as}, d.out)
 			if err != nil {
 				return fmt.Errorf("worker %s: %w", w.Addr, err)
 			}

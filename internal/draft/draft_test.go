@@ -2,16 +2,20 @@ package draft
 
 import (
 	"context"
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/testkit/fakekube"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
@@ -66,6 +70,47 @@ func run(t *testing.T, o Options, fleet ...*sim.Worker) (text, said string, err 
 	}
 	r := strings.NewReplacer(names...)
 	return r.Replace(text), r.Replace(say.String()), err
+}
+
+// TestKeyAndTLS: a worker that wants a key, or speaks TLS, is named as such with the flag; with it, the configuration gets the key.
+func TestKeyAndTLS(t *testing.T) {
+	w := start(t, sim.Config{Model: "m"})
+	there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.Addr()})
+	front := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			rw.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		there.ServeHTTP(rw, r)
+	}))
+	front.EnableHTTP2 = false
+	front.StartTLS()
+	defer front.Close()
+	dir := t.TempDir()
+	ca, key, wrong := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key"), filepath.Join(dir, "wrong")
+	for file, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), key: []byte("secret\n"), wrong: []byte("x")} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		access secure.Peer
+		err    string
+	}{
+		{secure.Peer{}, "it speaks TLS: worker_access.ca"},
+		{secure.Peer{CA: ca}, "status 401: the worker wants a key, or another one: worker_access.api_key_file (here: --api-key-file FILE"},
+		{secure.Peer{CA: ca, APIKeyFile: wrong}, "the worker wants a key, or another one"},
+		{secure.Peer{CA: ca, APIKeyFile: key}, ""},
+	} {
+		o := Options{Workers: []string{front.Listener.Addr().String()}, ModelDir: []string{modelDir}, Access: c.access, Canary: true}
+		text, _, err := run(t, o)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || strings.Contains(fmt.Sprint(text, err), "secret") {
+			t.Errorf("%+v: %v", c.access, err)
+		}
+		if want := "worker_access:\n  ca: " + ca + "\n  api_key_file: " + key + "\n"; err == nil && !strings.HasPrefix(text, want) {
+			t.Errorf("%s", text)
+		}
+	}
 }
 
 // TestFleets: the exact keys written for each kind of fleet; Run itself checks that they are valid. The output names the flags that

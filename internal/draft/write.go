@@ -41,7 +41,13 @@ func (f *file) line(indent, name string, value any, from string) {
 // yaml returns the configuration, with the keys that differ from their defaults.
 func (d *drafter) yaml() []byte {
 	f := &file{}
-	f.WriteString("# Drafted by `sightline init` from what the workers reported. All keys: docs/configuration.md.\nmodels:\n")
+	f.WriteString("# Drafted by `sightline init` from what the workers reported. All keys: docs/configuration.md.\n")
+	if a := d.Access; a.CA+a.APIKeyFile != "" {
+		f.WriteString("worker_access:\n")
+		f.given("  ", "ca", a.CA)
+		f.given("  ", "api_key_file", a.APIKeyFile)
+	}
+	f.WriteString("models:\n")
 	for _, m := range d.models {
 		f.line("- ", "name", m.name, "/v1/models")
 		if len(m.aliases) > 0 {

@@ -173,6 +173,9 @@ func Post(ctx context.Context, client *http.Client, addr, path string, body []by
 		return answer.Usage, err
 	}
 	defer res.Body.Close()
+	if rules.WantsKey(res.StatusCode) {
+		return answer.Usage, fmt.Errorf("POST %s: status %d: %s", path, res.StatusCode, rules.KeyHint)
+	}
 	if res.StatusCode != http.StatusOK {
 		return answer.Usage, fmt.Errorf("POST %s: status %d (want 200)", path, res.StatusCode)
 	}

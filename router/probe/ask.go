@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // Limits of an exchange with a worker, which may be anything that listens on the configured address.
@@ -20,7 +22,12 @@ const (
 // statusError is an answer with a status other than 200.
 type statusError int
 
-func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
+func (e statusError) Error() string {
+	if rules.WantsKey(int(e)) {
+		return fmt.Sprintf("status %d: %s", int(e), rules.KeyHint)
+	}
+	return fmt.Sprintf("status %d", int(e))
+}
 
 // errAnswer is an answer that the engine would not give. It does not quote it.
 var errAnswer = errors.New("an answer that is not in the engine's format")
@@ -37,10 +44,15 @@ func (p *Prober) ask(ctx context.Context, addr, path string, body []byte) ([]byt
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := p.client.Do(req)
+	if err == nil {
+		defer resp.Body.Close()
+	}
+	if (err != nil || resp.StatusCode == http.StatusBadRequest) && rules.SpeaksTLS(ctx, addr, err) {
+		return nil, rules.ErrTLS
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:

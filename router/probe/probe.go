@@ -12,6 +12,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -254,6 +255,10 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	}
 	for _, f := range found {
 		said := slices.ContainsFunc(old.Findings, func(o Finding) bool { return o.What == f.What && o.Verdict == f.Verdict && o.Detail == f.Detail })
+		if !said && f.Verdict == Absent && strings.HasSuffix(f.Detail, rules.KeyHint) && (len(old.Findings) == 0 || f.What == "/v1/models") {
+			p.opt.Log.Warn("a worker cannot be compared with the configuration", zap.String("worker", w.Name), zap.String("what", f.What), zap.String("detail", f.Detail))
+			continue
+		}
 		if said || f.Verdict != Differs && f.Verdict != Configuration && f.Verdict != Refused {
 			continue
 		}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,6 +131,33 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
+// TestUnreadIsNotEqual: a worker that wants a key for everything, or for its settings only, is never called equal; what was not
+// compared is named.
+func TestUnreadIsNotEqual(t *testing.T) {
+	m := load(t, nil)
+	there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: worker(t, sim.Config{}, nil).Addr()})
+	for name, c := range map[string]struct {
+		open string // a path that wants no key
+		want string
+	}{
+		"all":      {"", "absent: /v1/models=absent /version=absent /metrics=absent text=absent"},
+		"settings": {"/tokenize", "absent: /v1/models=absent /version=absent /metrics=absent"},
+	} {
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == c.open {
+				there.ServeHTTP(w, r)
+				return
+			}
+			w.WriteHeader(http.StatusUnauthorized)
+		}))
+		defer front.Close()
+		r := probed(t, front.Listener.Addr().String(), m)
+		if got := brief(r); got != c.want || !strings.HasPrefix(r.Findings[0].Detail, "not compared: status 401: the worker wants a key") {
+			t.Errorf("%s: %s\n%+v", name, got, r.Findings)
+		}
+	}
+}
+
 func TestSettings(t *testing.T) {
 	m := load(t, func(s *engine.Server) { s.MaxModelLen = 5000 })
 	for _, c := range []struct {
@@ -164,22 +193,23 @@ func TestHostileWorkers(t *testing.T) {
 			_, _ = io.WriteString(w, answer)
 		}
 	}
+	const unread = "/v1/models=absent /version=absent /metrics=absent "
 	for _, c := range []struct {
 		what string
 		do   http.HandlerFunc
 		want string
 	}{
-		{"nothing there", http.NotFound, "absent: text=absent"},
-		{"a key is needed", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "absent: text=absent"},
+		{"nothing there", http.NotFound, "absent: " + unread + "text=absent"},
+		{"a key is needed", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "absent: " + unread + "text=absent"},
 		{"redirects", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
-		}, "absent: text=absent"},
+		}, "absent: " + unread + "text=absent"},
 		{"is loading", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "unreachable: /v1/models=unreachable"},
 		{"refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) },
-			"refused: text=refused one turn=refused system and user=refused several turns=refused a picture=refused"},
-		{"no JSON", tokenize("<html>"), "unreachable: text=unreachable"},
-		{"other JSON", tokenize("{}"), "unreachable: text=unreachable"},
-		{"tokens are no numbers", tokenize(`{"tokens":["a",-1]}`), "unreachable: text=unreachable"},
+			"refused: " + unread + "text=refused one turn=refused system and user=refused several turns=refused a picture=refused"},
+		{"no JSON", tokenize("<html>"), "unreachable: " + unread + "text=unreachable"},
+		{"other JSON", tokenize("{}"), "unreachable: " + unread + "text=unreachable"},
+		{"tokens are no numbers", tokenize(`{"tokens":["a",-1]}`), "unreachable: " + unread + "text=unreachable"},
 		{"without end", func(w http.ResponseWriter, r *http.Request) {
 			line := []byte(strings.Repeat("[", 1<<16))
 			for r.Context().Err() == nil {
@@ -189,7 +219,7 @@ func TestHostileWorkers(t *testing.T) {
 			}
 		}, "unreachable: /v1/models=unreachable"},
 		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unreachable: /v1/models=unreachable"},
-		{"no tokens", tokenize(`{"tokens":[]}`), "differs: text=differs one turn=differs system and user=differs several turns=differs a picture=differs"},
+		{"no tokens", tokenize(`{"tokens":[]}`), "differs: " + unread + "text=differs one turn=differs system and user=differs several turns=differs a picture=differs"},
 	} {
 		s := httptest.NewServer(c.do)
 		if r := probed(t, s.Listener.Addr().String(), m); brief(r) != c.want {

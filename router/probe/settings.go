@@ -22,7 +22,7 @@ const maxServed = 1024
 
 // settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
 // the engine reports its settings, --model as root; then /version gives the release and /metrics the block size. A missing
-// endpoint is ignored. SGLang's /server_info is never asked, since it reveals keys.
+// endpoint, or one that wants a key, is a finding that says what was not compared. SGLang's /server_info is never asked, since it reveals keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
 	paths := []string{"/v1/models"}
 	if m.Rules().ReportsSettings {
@@ -30,13 +30,14 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 	}
 	for _, path := range paths {
 		answer, err := p.ask(ctx, w.Addr, path, nil)
-		if err != nil && verdictOf(err) == Unreachable {
-			found = append(found, Finding{What: path, Verdict: Unreachable, Detail: err.Error()})
-			if path == "/v1/models" {
+		if err != nil {
+			f := Finding{What: path, Verdict: verdictOf(err), Detail: "not compared: " + err.Error()}
+			if f.Verdict == Refused { // of a question about its settings, this is no answer
+				f.Verdict = Absent
+			}
+			if found = append(found, f); f.Verdict == Unreachable && path == "/v1/models" {
 				return found
 			}
-		}
-		if err != nil {
 			continue
 		}
 		wrong := func(key, format string, args ...any) {

@@ -63,7 +63,7 @@ type Poller struct {
 func New(o Options) *Poller {
 	n := &Poller{o: o, health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Failed health and load queries of workers, by cause: refused, timeout, broken, unreadable, or the status of its answer."},
+		Help: "Failed health and load queries of workers, by cause: refused, timeout, speaks TLS, broken, unreadable, or the status of its answer."},
 		[]string{"worker", "what", "why"})
 	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
 		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
@@ -181,13 +181,13 @@ func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
 	case ctx.Err() != nil:
 		return 0
 	case err != nil:
-		failed = failureReason(err)
+		failed = failureReason(ctx, w.Addr, err)
 	case status >= 500 && status != http.StatusNotImplemented:
 		failed = strconv.Itoa(status)
 	case status < 200 || status > 299: // it answers, but has no health endpoint for us
 		if !said {
 			c.o.Log.Info("worker has no health endpoint; only requests show its health",
-				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
+				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status), hint(ctx, w.Addr, status))
 		}
 		c.noEndpoint, next = true, missingPause
 	}
@@ -238,13 +238,13 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 	case ctx.Err() != nil:
 		return 0
 	case err != nil:
-		failed = failureReason(err)
+		failed = failureReason(ctx, w.Addr, err)
 	case status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests:
 		failed = strconv.Itoa(status)
 	case status != http.StatusOK || len(page.ranks) == 0:
 		if !l.reportsNone {
 			l.o.Log.Info("worker does not report its load; other senders' requests are unknown",
-				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status))
+				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status), hint(ctx, w.Addr, status))
 		}
 		l.reportsNone, next = true, missingPause
 	}
@@ -313,8 +313,19 @@ func get(ctx context.Context, client *http.Client, url string, body func(io.Read
 // refused means that nobody listens at the address.
 const refused = "refused"
 
-// failureReason returns what went wrong in one word.
-func failureReason(err error) string {
+// hint says what to do about an answer other than 200, where that is known.
+func hint(ctx context.Context, addr string, status int) zap.Field {
+	switch {
+	case rules.WantsKey(status):
+		return zap.String("hint", rules.KeyHint)
+	case status == http.StatusBadRequest && rules.SpeaksTLS(ctx, addr, nil):
+		return zap.String("hint", rules.ErrTLS.Error())
+	}
+	return zap.Skip()
+}
+
+// failureReason returns what went wrong in a word or two.
+func failureReason(ctx context.Context, addr string, err error) string {
 	var timeout net.Error
 	var panicked *guard.Panic
 	switch {
@@ -324,6 +335,8 @@ func failureReason(err error) string {
 		return refused
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return "timeout"
+	case rules.SpeaksTLS(ctx, addr, err):
+		return "speaks TLS"
 	}
 	return "broken"
 }
