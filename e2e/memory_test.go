@@ -100,6 +100,10 @@ func startVictim(t *testing.T, engine string, events map[string]any, bus string)
 	if version := map[string]string{"sglang": "0.5.23", "trtllm": "1.3.0"}[engine]; version != "" {
 		model["engine_version"] = version
 	}
+	if strings.Contains(t.Name(), "template") {
+		model["trust_request_chat_template"] = true
+		model["chat_template"] = "{% for m in messages %}{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}{% endif %}{{ m.content|trim }}{% endfor %}"
+	}
 	worker := map[string]any{"name": "worker", "addr": sinkhole(t)}
 	if events != nil {
 		worker["events"] = events
@@ -288,6 +292,16 @@ var attacks = []attack{
 	}},
 	{"conversations that never end, of a million tokens each", 0, "vllm", func(v *victim, times int) {
 		chats(v, named(v.t, "token ids"), 30*times, 4<<20, 8)
+	}},
+	{"templates of clients that make lists and strings, and a text of </think>", 0, "vllm", func(v *victim, times int) {
+		sources := []string{"{% set a = 'x' * 30000000 %}{{ a.split('x')|length }}", "{% set a = 'x ' * 15000000 %}{{ a.split()|length }}", "{{ ['x'] * 40000000 }}",
+			"{% set a = 'x' * 30000000 %}{{ ([a] * 100000)|sort|length }}", "{{ ('\\n' * 30000000)|indent|length }}", "{{ ''|indent(2000000000, true)|length }}"}
+		v.asks(51*times, 17, func(i int) (string, string) {
+			return "/v1/chat/completions", `{"model":"m","chat_template":"` + sources[i%len(sources)] + `","messages":[{"role":"user","content":"` + fmt.Sprint(i) + `"}]}`
+		})
+		v.asks(4*times, 2, func(i int) (string, string) {
+			return "/v1/chat/completions", hostilebody.Saying(fmt.Sprintf("%06d", i) + strings.Repeat("</think>", 4<<20))
+		})
 	}},
 	{"headers of 60 KB, a thousand at once", 0, "vllm", func(v *victim, times int) {
 		var headers []string

@@ -212,7 +212,7 @@ func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 	}
 	if s.source != "" {
 		var err error
-		if t, err = m.compile(s.source); err != nil {
+		if t, err = m.compile(s.source, ownLimits); err != nil {
 			return nil, Refuse("chat_template of the request does not compile")
 		}
 		if s.ownFormat && m.plain != nil {

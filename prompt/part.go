@@ -63,6 +63,12 @@ func OpenAIMedium(p *body.Part) (*Medium, error) {
 	return &Medium{Modality: modality, Source: v, Part: p.Raw}, nil
 }
 
+// OwnTemplateBytes bounds the strings and lists that a request's own chat_template may make.
+const OwnTemplateBytes = 32 << 20
+
+// HasOwnTemplate reports whether a request brings its own chat_template.
+func HasOwnTemplate(req *body.Request) bool { return req.Fields["chat_template"].Type == gjson.String }
+
 // MediaBytes returns the bytes of the long literals of a request's messages, or of the items of /v1/responses, that hold media.
 // Those are read where they are, while any other may be copied and tokenized.
 func MediaBytes(req *body.Request) int {

@@ -22,10 +22,10 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.plain, err = m.compile(own.plain); err == nil {
+	if m.plain, err = m.compile(own.plain, template.Limits{}); err == nil {
 		m.tools = m.plain
 		if own.tools != own.plain {
-			m.tools, err = m.compile(own.tools)
+			m.tools, err = m.compile(own.tools, template.Limits{})
 		}
 	}
 	switch {
@@ -84,11 +84,14 @@ func (m *Model) templateText() (string, error) {
 	return m.opt.Dialect.FileText(string(text)), nil
 }
 
-func (m *Model) compile(source string) (*chatTemplate, error) {
+// ownLimits bound a template that comes with a request: whoever sends it is not who runs the server.
+var ownLimits = template.Limits{Steps: 1_000_000, OutputBytes: OwnTemplateBytes / 4, MadeBytes: OwnTemplateBytes}
+
+func (m *Model) compile(source string, limits template.Limits) (*chatTemplate, error) {
 	if source == "" {
 		return nil, nil
 	}
-	t, err := template.Compile(source, template.Options{Now: m.opt.Now, Location: m.opt.Location})
+	t, err := template.Compile(source, template.Options{Now: m.opt.Now, Location: m.opt.Location, Limits: limits})
 	if err != nil {
 		return nil, err
 	}

@@ -158,7 +158,7 @@ func (x *decision) decideBody(ctx context.Context) {
 		x.refuse(refusal)
 		return
 	}
-	lane, busy := x.lanes.laneFor(x.size)
+	lane, busy := x.lanes.laneFor(&x.mem.req, x.size)
 	need, weight := memoryFor(&x.mem.req)
 	if !lane.tryAcquire(weight) && !x.awaitLane(ctx, lane, weight) {
 		x.routeByLoad(busy)

@@ -33,6 +33,9 @@ func memoryFor(req *body.Request) (need, weight int) {
 	media := prompt.MediaBytes(req)
 	text, skeleton := req.Body.Long()-media, len(req.Body.JSON())
 	need = 3*text + min(12*text, 20<<20) + 4*skeleton + min(36*skeleton, 36<<20)
+	if prompt.HasOwnTemplate(req) {
+		need += prompt.OwnTemplateBytes
+	}
 	return need, need + 4*media
 }
 
@@ -60,9 +63,10 @@ func newLanes() *lanes {
 	return &lanes{small: newLane(2 * laneBytes * cores), large: newLane(laneBytes * cores), scans: make(chan struct{}, cores)}
 }
 
-// laneFor returns the lane of a body of n bytes, and the Decision.Why if the lane is full.
-func (l *lanes) laneFor(n int) (one *lane, busy string) {
-	if n >= largeBody {
+// laneFor returns the lane of a request with a body of n bytes, and the Decision.Why if the lane is full. One with its own template
+// may take as much memory as a large one.
+func (l *lanes) laneFor(req *body.Request, n int) (one *lane, busy string) {
+	if n >= largeBody || prompt.HasOwnTemplate(req) {
 		return l.large, "too many large requests are being read"
 	}
 	return l.small, "too many requests are being read"

@@ -229,8 +229,23 @@ func TestMemoryFor(t *testing.T) {
 		if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil && !errors.Is(err, body.ErrTooMany) {
 			t.Fatal(c.name, err)
 		}
+		own, _ := strings.CutSuffix(text, "}")
+		if lane, _ := newLanes().laneFor(&req, 100); lane.room != 2*laneBytes*runtime.GOMAXPROCS(0) {
+			t.Errorf("%s: a small body is in the lane of large ones", c.name)
+		}
 		if need, weight := memoryFor(&req); need>>20 != c.need || weight>>20 != c.weight {
 			t.Errorf("%s: %d and %d MiB, want %d and %d", c.name, need>>20, weight>>20, c.need, c.weight)
+		}
+		s, req = body.Skeleton{}, body.Request{}
+		if err := body.Read([][]byte{[]byte(own + `,"chat_template":"{{ 'x' * 30000000 }}"}`)}, &s, &req); err != nil && !errors.Is(err, body.ErrTooMany) {
+			t.Fatal(c.name, err)
+		}
+		if need, weight := memoryFor(&req); need>>20 < c.need+32 || weight>>20 < c.weight+32 {
+			t.Errorf("%s, with a template of its own: %d and %d MiB", c.name, need>>20, weight>>20)
+		}
+		lanes := newLanes()
+		if lane, _ := lanes.laneFor(&req, 100); lane != lanes.large {
+			t.Errorf("%s, with a template of its own: not in the lane of large ones", c.name)
 		}
 	}
 }

@@ -41,6 +41,7 @@ func attribute(s *state, v Value, name string) (Value, bool) {
 func subscript(s *state, v, key Value) (Value, bool) {
 	mustExist(v)
 	if d := v.Dict(); d != nil && (key.kind < KindList || key.kind == KindTuple) {
+		s.scan(key.str)
 		return d.lookup(key)
 	}
 	if key.kind != KindInt && key.kind != KindBool || v.kind == KindDict || v.kind == KindView {
@@ -117,7 +118,7 @@ func slice(s *state, v, start, stop, step Value) Value {
 		s.step(1)
 		return Value{kind: v.kind, ref: &List{items: items[from : from+count : from+count]}}
 	}
-	s.step(count)
+	s.list(count)
 	return Value{kind: v.kind, ref: &List{items: every(items, from, stride, count)}}
 }
 
@@ -126,7 +127,11 @@ func sliceText(s *state, text string, from, stride, count int) string {
 	if stride == 1 || count == 0 {
 		return runeSlice(text, from, from+count)
 	}
-	s.grow(4 * len(text))
+	if isASCII(text) {
+		s.grow(len(text) + 2*count)
+		return string(every([]byte(text), from, stride, count))
+	}
+	s.grow(9 * len(text)) // four bytes a character, twice, and the result
 	return string(every([]rune(text), from, stride, count))
 }
 

@@ -150,13 +150,21 @@ func keyOf(v Value) dictKey {
 }
 
 // keysOf, valuesOf and pairsOf return the results of iterating over a dict, its values and its items.
-func keysOf(d *Dict) []Value   { return each(d, func(e Entry) Value { return e.Key }) }
-func valuesOf(d *Dict) []Value { return each(d, func(e Entry) Value { return e.Value }) }
-func pairsOf(d *Dict) []Value {
-	return each(d, func(e Entry) Value { return newTuple(e.Key, e.Value) })
+func keysOf(s *state, d *Dict) []Value {
+	return each(s, d, func(e Entry) Value { return e.Key })
 }
 
-func each(d *Dict, part func(Entry) Value) []Value {
+func valuesOf(s *state, d *Dict) []Value {
+	return each(s, d, func(e Entry) Value { return e.Value })
+}
+
+func pairsOf(s *state, d *Dict) []Value {
+	s.grow(d.Len() * tupleBytes)
+	return each(s, d, func(e Entry) Value { return newTuple(e.Key, e.Value) })
+}
+
+func each(s *state, d *Dict, part func(Entry) Value) []Value {
+	s.list(d.Len())
 	out := make([]Value, len(d.entries))
 	for i, e := range d.entries {
 		out[i] = part(e)

@@ -99,7 +99,7 @@ func (d *dumper) group(left, right byte, n int, element func(i int)) {
 	d.depth++
 	for i := range n {
 		if i > 0 {
-			d.dst = append(d.dst, d.item...)
+			d.add(d.item)
 		}
 		d.newline()
 		element(i)
@@ -116,14 +116,20 @@ func (d *dumper) newline() {
 	}
 	d.dst = append(d.dst, '\n')
 	for range d.depth {
-		d.dst = append(d.dst, d.indent...)
+		d.add(d.indent)
 	}
+}
+
+func (d *dumper) add(text string) {
+	d.s.room(d.dst, len(text))
+	d.dst = append(d.dst, text...)
 }
 
 func (d *dumper) dict(m *Dict) {
 	entries := m.entries
 	if d.sorted {
 		d.s.step(2 * len(entries))
+		d.s.grow(len(entries) * pairBytes)
 		entries = slices.Clone(entries)
 		slices.SortStableFunc(entries, func(a, b Entry) int { return ordered(d.s, "<", a.Key, b.Key) })
 	}
@@ -138,7 +144,7 @@ func (d *dumper) dict(m *Dict) {
 		default:
 			raise("keys must be str, int, float, bool or None, not %s", k.typeName())
 		}
-		d.dst = append(d.dst, d.key...)
+		d.add(d.key)
 		d.value(entries[i].Value)
 	})
 }
@@ -159,6 +165,16 @@ func appendJSONFloat(dst []byte, f float64) []byte {
 // ASCII mode.
 func (d *dumper) text(s string) {
 	d.dst = append(d.dst, '"')
+	for s != "" {
+		n := piece(s)
+		d.s.room(d.dst, n)
+		d.escaped(s[:n])
+		s = s[n:]
+	}
+	d.dst = append(d.dst, '"')
+}
+
+func (d *dumper) escaped(s string) {
 	from := 0
 	for i := 0; i < len(s); {
 		c := s[i]
@@ -176,7 +192,7 @@ func (d *dumper) text(s string) {
 		i += n
 		from = i
 	}
-	d.dst = append(append(d.dst, s[from:]...), '"')
+	d.dst = append(d.dst, s[from:]...)
 }
 
 // appendJSONEscape writes \uXXXX, as a surrogate pair outside the basic plane.

@@ -183,6 +183,7 @@ func (l *loop) length(s *state) int {
 		var rest []Value
 		ahead := l.peek(s)
 		for v := ahead; v.valid(); v = l.pull(s) {
+			s.grow(2 * valueBytes)
 			rest = append(rest, v)
 		}
 		l.items, l.next, l.gone, l.test = rest, min(1, len(rest)), l.index0+1, nil

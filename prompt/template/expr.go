@@ -54,9 +54,11 @@ func (s *state) eval(n node) Value {
 	case *tupleNode:
 		return newTuple(s.evalAll(n.items)...)
 	case *dictNode:
+		s.grow(len(n.items) / 2 * pairBytes)
 		d := NewDict(len(n.items) / 2)
 		vals := s.evalAll(n.items)
 		for i := 0; i < len(vals); i += 2 {
+			s.scan(vals[i].str)
 			d.set(vals[i], vals[i+1])
 		}
 		return d.Value()
@@ -69,6 +71,7 @@ func (s *state) evalAll(ns []node) []Value {
 	if len(ns) == 0 {
 		return nil
 	}
+	s.grow(len(ns) * valueBytes)
 	out := make([]Value, len(ns))
 	for i, n := range ns {
 		out[i] = s.eval(n)

@@ -32,7 +32,7 @@ var filters = table("",
 		if v.kind == KindUndefined {
 			return generate(nil)
 		}
-		return generate(pairsOf(mustDict(s, v)))
+		return generate(pairsOf(s, mustDict(v)))
 	}),
 	def("join", "d? attribute?", joinFilter),
 	def("list", "", func(s *state, v Value, _ []Value) Value { return NewList(collect(s, v)...) }),
@@ -69,11 +69,17 @@ type getter struct {
 	def        Value // replaces an intermediate Undefined, if given
 }
 
+// maxPath bounds the dots of a getter's attribute.
+const maxPath = 64
+
 func newGetter(attribute Value, ignoreCase bool) getter {
 	g := getter{ignoreCase: ignoreCase}
 	switch {
 	case attribute.IsString():
-		for _, p := range strings.Split(attribute.str, ".") {
+		if strings.Count(attribute.str, ".") > maxPath {
+			unsupported("an attribute of more than %d parts", maxPath)
+		}
+		for p := range strings.SplitSeq(attribute.str, ".") {
 			if n, err := strconv.ParseInt(p, 10, 64); err == nil && p[0] != '-' && p[0] != '+' {
 				g.parts = append(g.parts, Int(n))
 			} else {
@@ -94,7 +100,7 @@ func (g getter) get(s *state, v Value) Value {
 		}
 	}
 	if g.ignoreCase && v.IsString() {
-		v = Value{kind: v.kind, str: lowerText(v.str)}
+		v = Value{kind: v.kind, str: lowerText(s, v.str)}
 	}
 	return v
 }
@@ -102,11 +108,12 @@ func (g getter) get(s *state, v Value) Value {
 // sortValues sorts in place and stably by a key. reverse keeps the order of equal elements, as Python does.
 func sortValues(s *state, items []Value, key func(Value) Value, reverse bool) {
 	type keyed struct{ key, v Value }
+	s.step(2 * len(items))
+	s.grow(len(items) * (2*valueBytes + tupleBytes)) // sort's keys are tuples
 	ks := make([]keyed, len(items))
 	for i, v := range items {
 		ks[i] = keyed{key(v), v}
 	}
-	s.step(2 * len(items))
 	sort.SliceStable(ks, func(i, j int) bool {
 		s.step(1)
 		if reverse {
@@ -130,19 +137,18 @@ func sortFilter(s *state, v Value, a []Value) Value {
 }
 
 func dictSortFilter(s *state, v Value, a []Value) Value {
-	items := pairsOf(mustDict(s, v))
+	items := pairsOf(s, mustDict(v))
 	g := getter{ignoreCase: !flag(a[0], false)}
 	sortValues(s, items, func(v Value) Value { return g.get(s, v.Items()[0]) }, false)
 	return NewList(items...)
 }
 
 // mustDict returns the storage of a dict; anything else has no attribute items.
-func mustDict(s *state, v Value) *Dict {
+func mustDict(v Value) *Dict {
 	d := v.Dict()
 	if d == nil {
 		wrongType(v, "'%s' object has no attribute 'items'")
 	}
-	s.step(d.Len())
 	return d
 }
 
@@ -160,6 +166,10 @@ func firstFilter(s *state, v Value, _ []Value) Value {
 		g.rest = g.rest[1:]
 		return first
 	}
+	if v.IsString() && v.str != "" {
+		_, n := utf8.DecodeRuneInString(v.str)
+		return String(v.str[:n])
+	}
 	if items := elements(s, v); len(items) > 0 {
 		return items[0]
 	}
@@ -169,6 +179,10 @@ func firstFilter(s *state, v Value, _ []Value) Value {
 func lastFilter(s *state, v Value, _ []Value) Value {
 	if _, ok := v.ref.(*generator); ok {
 		raise("'generator' object is not reversible")
+	}
+	if v.IsString() && v.str != "" {
+		_, n := utf8.DecodeLastRuneInString(v.str)
+		return String(v.str[len(v.str)-n:])
 	}
 	if items := elements(s, v); len(items) > 0 {
 		return items[len(items)-1]
@@ -245,6 +259,7 @@ func selectFilter(want, byAttr bool) func(*state, Value, *callArgs) Value {
 				part = a.inner.invoke(s, part, &rest)
 			}
 			if truth(part) == want {
+				s.grow(2 * valueBytes)
 				out = append(out, e)
 			}
 		}
@@ -262,12 +277,11 @@ func defaultFilter(_ *state, v Value, a []Value) Value {
 // titleFilter starts every word with an upper case letter; words begin after white space and -({[<.
 func titleFilter(s *state, v Value, _ []Value) Value {
 	start := true
-	text := titleWhere(softStr(s, v).str, func(r rune) bool {
+	text := titleWhere(s, softStr(s, v).str, func(r rune) bool {
 		was := start
 		start = isPySpace(r) || strings.ContainsRune("-({[<", r)
 		return was
 	})
-	s.grow(len(text))
 	return String(text) // as "".join: Markup is lost
 }
 
@@ -275,18 +289,23 @@ func indentFilter(s *state, v Value, a []Value) Value {
 	width := a[0].or(Int(4))
 	indent := width.str
 	if !width.IsString() {
-		indent = strings.Repeat(" ", repeats(width, 1))
+		n := repeats(width, 1)
+		s.grow(n)
+		indent = strings.Repeat(" ", n)
 	}
 	first, blank := flag(a[1], false), flag(a[2], false)
-	lines := lineEnd.Split(text(v)+"\n", -1)
-	lines = lines[:len(lines)-1]
-	for i, line := range lines {
-		if i == 0 && first || i > 0 && (blank || line != "") {
-			lines[i] = indent + line
+	b := builder{s: s}
+	for i, rest, more := 0, text(v), true; more; i++ {
+		var line string
+		if line, rest, more = cutLine(rest); i > 0 {
+			b.add("\n")
 		}
-		s.grow(1 + len(lines[i]))
+		if i == 0 && first || i > 0 && (blank || line != "") {
+			b.add(indent)
+		}
+		b.add(line)
 	}
-	return like(v, strings.Join(lines, "\n"))
+	return like(v, b.text())
 }
 
 func joinFilter(s *state, v Value, a []Value) Value {

@@ -14,18 +14,18 @@ import (
 
 // formatText is str.format.
 func formatText(s *state, v Value, a *callArgs) Value {
-	var out strings.Builder
+	out := builder{s: s}
 	next, manual := 0, false
 	for text := v.str; text != ""; {
 		i := strings.IndexAny(text, "{}")
 		if i < 0 {
-			out.WriteString(text)
+			out.add(text)
 			break
 		}
-		out.WriteString(text[:i])
+		out.add(text[:i])
 		c := text[i]
 		if text = text[i+1:]; text != "" && text[0] == c {
-			out.WriteByte(c)
+			out.add(text[:1])
 			text = text[1:]
 			continue
 		}
@@ -37,7 +37,10 @@ func formatText(s *state, v Value, a *callArgs) Value {
 		if text[end] == '{' || strings.ContainsAny(name, "![") || v.kind == KindMarkup {
 			unsupported("the field {%s of str.format", text[:end])
 		}
-		numbered := allRunes(name, isDigitRune)
+		if len(name)+len(spec) > longestField {
+			unsupported("a field of more than %d bytes in str.format", longestField)
+		}
+		numbered := allRunes(s, name, isDigitRune)
 		if manual = manual || numbered; manual && name == "" || numbered && next > 0 {
 			raise("cannot switch between automatic field numbering and manual field specification")
 		}
@@ -45,13 +48,15 @@ func formatText(s *state, v Value, a *callArgs) Value {
 			name = strconv.Itoa(next)
 			next++
 		}
-		shown := formatField(s, formatArgument(s, a, name), spec)
-		s.grow(len(shown))
-		out.WriteString(shown)
+		s.step(1)
+		out.add(formatField(s, formatArgument(s, a, name), spec))
 		text = text[end+1:]
 	}
-	return made(s, v, out.String())
+	return like(v, out.text())
 }
+
+// longestField bounds a field of str.format, in bytes, because its parts are listed.
+const longestField = 1024
 
 // formatArgument returns the value of a field: an argument, by number or name, or a member of one ("a.b").
 func formatArgument(s *state, a *callArgs, name string) (v Value) {
@@ -105,10 +110,11 @@ func percentFormat(s *state, format, arg Value) Value {
 	if arg.kind == KindTuple {
 		args = arg.Items()
 	}
-	var out strings.Builder
+	out := builder{s: s}
 	for rest := format.str; ; {
 		plain, after, found := strings.Cut(rest, "%")
-		out.WriteString(plain)
+		out.add(plain)
+		s.step(1)
 		if !found {
 			break
 		}
@@ -118,7 +124,7 @@ func percentFormat(s *state, format, arg Value) Value {
 		}
 		rest = after[len(m[0]):]
 		if m[3] == "%" {
-			out.WriteByte('%')
+			out.add("%")
 			continue
 		}
 		if next == len(args) {
@@ -133,18 +139,19 @@ func percentFormat(s *state, format, arg Value) Value {
 		case m[1]+m[2] != "":
 			unsupported("the format %s", quotePython("%"+m[0]))
 		case m[3] == "r":
-			shown = string(s.appendRepr(nil, v))
+			quoted := s.appendRepr(nil, v)
+			s.grow(len(quoted))
+			shown = string(quoted)
 		default:
 			shown = toStr(s, v)
 		}
-		s.grow(len(shown))
-		out.WriteString(shown)
+		out.add(shown)
 	}
 	// A mapping may stay unused; C's PyMapping_Check accepts these kinds.
 	if next < len(args) && arg.kind != KindDict && arg.kind != KindList && arg.kind != KindRange && arg.kind != KindUndefined {
 		raise("not all arguments converted during string formatting")
 	}
-	return made(s, format, out.String())
+	return like(format, out.text())
 }
 
 // formatNumber writes a number with C's conversion for this width, precision (with its dot) and type.

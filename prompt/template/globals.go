@@ -1,6 +1,9 @@
 package template
 
-import "strings"
+import (
+	"math"
+	"strings"
+)
 
 // The global functions of transformers' environment, and the objects that they create.
 
@@ -44,7 +47,12 @@ func makeRange(s *state, _ Value, a []Value) Value {
 	if step == 0 {
 		raise("range() arg 3 must not be zero")
 	}
-	var out []Value
+	n := maxRange
+	if size := (float64(stop) - float64(at)) / float64(step); size < maxRange {
+		n = max(0, int(math.Ceil(size)))
+	}
+	s.list(n)
+	out := make([]Value, 0, n)
 	for step > 0 && at < stop || step < 0 && at > stop {
 		if out = append(out, Int(at)); len(out) > maxRange {
 			raise("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
@@ -55,7 +63,6 @@ func makeRange(s *state, _ Value, a []Value) Value {
 		}
 		at = next
 	}
-	s.step(len(out))
 	return Value{kind: KindRange, ref: &List{items: out}}
 }
 
@@ -72,6 +79,8 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 		if from == nil {
 			unsupported("a dict of a %s", a.pos[0].typeName())
 		}
+		s.step(from.Len())
+		s.grow(from.Len() * pairBytes)
 		d.update(from)
 	}
 	for _, k := range a.kw {

@@ -45,12 +45,6 @@ func text(v Value) string {
 // like returns a part of v, of the same class.
 func like(v Value, text string) Value { return Value{kind: v.kind, str: text} }
 
-// made is like for newly created text, which counts towards the limits.
-func made(s *state, v Value, text string) Value {
-	s.grow(len(text))
-	return like(v, text)
-}
-
 // insert returns an argument's text for insertion into v: escaped if v is Markup.
 func insert(s *state, v, arg Value) string {
 	if v.kind == KindMarkup {
@@ -59,16 +53,16 @@ func insert(s *state, v, arg Value) string {
 	return text(arg)
 }
 
-// mapping is a method without arguments that turns text into text.
-func mapping(name string, f func(string) string) *builtin {
-	return def(name, "", func(s *state, v Value, _ []Value) Value { return made(s, v, f(v.str)) })
+// mapping is a method without arguments that turns text into text, and accounts for it.
+func mapping(name string, f func(*state, string) string) *builtin {
+	return def(name, "", func(s *state, v Value, _ []Value) Value { return like(v, f(s, v.str)) })
 }
 
 // asking returns a method without arguments that reports whether the text is not empty and all its characters satisfy is.
 func asking(name string, is func(rune) bool) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value {
 		s.step(len(v.str) / 64)
-		return Bool(allRunes(v.str, is))
+		return Bool(allRunes(s, v.str, is))
 	})
 }
 
@@ -108,27 +102,25 @@ var strMethods = table("",
 		return Int(int64(strings.Count(v.str, text(a[0]))))
 	}),
 	def("join", "/ iterable", func(s *state, sep Value, a []Value) Value {
-		var b strings.Builder
+		b := builder{s: s}
 		for i, item := range elements(s, a[0]) {
 			if i > 0 {
-				b.WriteString(sep.str)
+				b.add(sep.str)
 			}
-			part := insert(s, sep, item)
-			b.WriteString(part)
 			s.step(1)
-			s.grow(len(sep.str) + len(part))
+			b.add(insert(s, sep, item))
 		}
-		return like(sep, b.String())
+		return like(sep, b.text())
 	}),
 )
 
 // stripText strips the characters in chars, or white space if it is None or not given.
 func stripText(s *state, v, chars Value, left, right bool) Value {
 	s.step(1)
-	is := isPySpace
+	is := func(r rune) bool { s.work(1); return isPySpace(r) }
 	if given(chars) {
-		set := text(chars)
-		is = func(r rune) bool { return strings.ContainsRune(set, r) }
+		set := runeSet(s, text(chars))
+		is = func(r rune) bool { s.work(1); return set[r] }
 	}
 	out := v.str
 	if left {
@@ -138,6 +130,18 @@ func stripText(s *state, v, chars Value, left, right bool) Value {
 		out = strings.TrimRightFunc(out, is)
 	}
 	return like(v, out)
+}
+
+// runeSet returns the characters of a text.
+func runeSet(s *state, text string) map[rune]bool {
+	set := make(map[rune]bool, min(len(text), 128))
+	for _, r := range text {
+		if s.work(1); !set[r] {
+			s.grow(32)
+			set[r] = true
+		}
+	}
+	return set
 }
 
 func stripMethod(name string, left, right bool) *builtin {
@@ -155,39 +159,59 @@ func splitMethod(name string, fromRight bool) *builtin {
 				raise("empty separator")
 			}
 		}
-		parts := splitText(v.str, sep, n, fromRight)
-		items := make([]Value, len(parts))
-		for i, p := range parts {
-			items[i] = like(v, p)
-		}
-		s.step(len(items))
-		return NewList(items...)
+		return NewList(splitText(s, v, sep, n, fromRight)...)
 	})
 }
 
-// splitText splits text at most n times, at sep or, if sep is empty, at runs of white space.
-func splitText(text, sep string, n int, fromRight bool) (parts []string) {
-	switch {
-	case sep != "" && !fromRight:
-		return strings.SplitN(text, sep, n+1)
-	case sep == "" && fromRight:
+// splitText splits a str at most n times, at sep or, if sep is empty, at runs of white space. The parts are counted before the list is
+// made: a text of separators would take fifty times its size.
+func splitText(s *state, v Value, sep string, n int, fromRight bool) []Value {
+	if sep == "" && fromRight {
 		unsupported("rsplit at white space")
-	case fromRight:
-		for at := strings.LastIndex(text, sep); at >= 0 && len(parts) < n; at = strings.LastIndex(text, sep) {
-			parts, text = append(parts, text[at+len(sep):]), text[:at]
-		}
-		parts = append(parts, text)
-		slices.Reverse(parts)
-		return parts
 	}
-	for text = trimLeftSpace(text); text != ""; text = trimLeftSpace(text) {
-		at := strings.IndexFunc(text, isPySpace)
-		if at < 0 || len(parts) == n {
-			return append(parts, text)
-		}
-		parts, text = append(parts, text[:at]), text[at:]
+	if sep == "" {
+		return splitAtSpace(s, v, n)
 	}
-	return parts
+	s.scan(v.str)
+	count := 1 + min(n, strings.Count(v.str, sep))
+	s.list(count)
+	items, rest, last := make([]Value, count), v.str, count-1
+	for i := range last {
+		if fromRight {
+			at := strings.LastIndex(rest, sep)
+			items[count-1-i], rest = like(v, rest[at+len(sep):]), rest[:at]
+			continue
+		}
+		at := strings.Index(rest, sep)
+		items[i], rest = like(v, rest[:at]), rest[at+len(sep):]
+	}
+	if fromRight {
+		last = 0
+	}
+	items[last] = like(v, rest)
+	return items
+}
+
+// splitAtSpace splits a str at most n times at runs of white space.
+func splitAtSpace(s *state, v Value, n int) []Value {
+	each := func(yield func(part string)) {
+		at := 0
+		for text := trimLeftSpace(v.str); text != ""; text = trimLeftSpace(text) {
+			end := strings.IndexFunc(text, isPySpace)
+			if at++; end < 0 || at > n {
+				end = len(text)
+			}
+			s.work(end)
+			yield(text[:end])
+			text = text[end:]
+		}
+	}
+	count := 0
+	each(func(string) { count++ })
+	s.list(count)
+	items := make([]Value, 0, count)
+	each(func(part string) { items = append(items, like(v, part)) })
+	return items
 }
 
 // replaceText is str.replace; n < 0 replaces all.
@@ -204,18 +228,22 @@ func replaceText(s *state, v Value, old, new string, n int) Value {
 }
 
 func affixMethod(name string, has func(s, part string) bool) *builtin {
-	return def(name, "/ affix start! end!", func(_ *state, v Value, a []Value) Value {
+	return def(name, "/ affix start! end!", func(s *state, v Value, a []Value) Value {
 		fixes := a[:1]
 		if a[0].kind == KindTuple {
 			fixes = a[0].Items()
+			s.step(len(fixes))
 		}
-		return Bool(slices.ContainsFunc(fixes, func(fix Value) bool { return has(v.str, text(fix)) }))
+		return Bool(slices.ContainsFunc(fixes, func(fix Value) bool {
+			s.scan(fix.str)
+			return has(v.str, text(fix))
+		}))
 	})
 }
 
-func viewMethod(name string, elements func(*Dict) []Value) *builtin {
+func viewMethod(name string, elements func(*state, *Dict) []Value) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value {
-		return Value{kind: KindView, ref: &List{items: elements(mustDict(s, v))}}
+		return Value{kind: KindView, ref: &List{items: elements(s, mustDict(v))}}
 	})
 }
 
@@ -223,7 +251,8 @@ var dictMethods = table("clear pop popitem setdefault update",
 	viewMethod("keys", keysOf),
 	viewMethod("values", valuesOf),
 	viewMethod("items", pairsOf),
-	def("get", "/ key default?", func(_ *state, v Value, a []Value) Value {
+	def("get", "/ key default?", func(s *state, v Value, a []Value) Value {
+		s.scan(a[0].str)
 		if found, ok := v.ref.(*Dict).lookup(a[0]); ok {
 			return found
 		}
@@ -231,8 +260,12 @@ var dictMethods = table("clear pop popitem setdefault update",
 	}),
 	def("copy", "", func(_ *state, v Value, _ []Value) Value { return v }),
 	def("fromkeys", "/ iterable value?", func(s *state, _ Value, a []Value) Value {
+		keys := elements(s, a[0])
+		s.step(len(keys))
+		s.grow(len(keys) * pairBytes)
 		d := NewDict(0)
-		for _, k := range elements(s, a[0]) {
+		for _, k := range keys {
+			s.scan(k.str)
 			d.set(k, a[1].or(None))
 		}
 		return d.Value()

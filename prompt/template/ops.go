@@ -118,11 +118,12 @@ func add(s *state, a, b Value) Value {
 		s.grow(len(a.str) + len(b.str))
 		return String(a.str + b.str)
 	case a.IsString() && b.IsString(): // one is Markup: the other is escaped
-		s.grow(len(a.str) + len(b.str))
-		return markup(escapeValue(s, a).str + escapeValue(s, b).str)
+		left, right := escapeValue(s, a).str, escapeValue(s, b).str
+		s.grow(len(left) + len(right))
+		return markup(left + right)
 	case a.isSeq() && a.kind == b.kind:
 		x, y := a.Items(), b.Items()
-		s.step(len(x) + len(y))
+		s.list(len(x) + len(y))
 		return Value{kind: a.kind, ref: &List{items: slices.Concat(x, y)}}
 	}
 	return sum(s, a, b)
@@ -140,7 +141,7 @@ func mul(s *state, a, b Value) Value {
 	case a.isSeq() && b.isInteger():
 		x := a.Items()
 		n := repeats(b, len(x))
-		s.step(n * len(x))
+		s.list(n * len(x))
 		return Value{kind: a.kind, ref: &List{items: slices.Repeat(x, n)}}
 	}
 	return product(s, a, b)
@@ -222,6 +223,9 @@ func equal(s *state, a, b Value) bool {
 	case a.isNumber() && b.isNumber():
 		return compareNumbers(a, b) == 0
 	case a.IsString():
+		if len(a.str) == len(b.str) {
+			s.scan(a.str)
+		}
 		return b.IsString() && a.str == b.str
 	case a.kind != b.kind:
 		return false
@@ -273,6 +277,7 @@ func ordered(s *state, op string, a, b Value) int {
 	case a.isNumber() && b.isNumber():
 		return compareNumbers(a, b)
 	case a.IsString() && b.IsString():
+		s.scan(a.str[:min(len(a.str), len(b.str))])
 		return strings.Compare(a.str, b.str) // the order of UTF-8 bytes is that of code points
 	case a.isSeq() && a.kind == b.kind:
 		x, y := a.Items(), b.Items()
@@ -300,6 +305,7 @@ func contains(s *state, box, item Value) bool {
 		s.step(len(box.str) >> 8)
 		return strings.Contains(box.str, item.str)
 	case KindDict:
+		s.scan(item.str)
 		return box.ref.(*Dict).findKey(item) >= 0
 	}
 	items := elements(s, box)

@@ -1,7 +1,6 @@
 package template
 
 import (
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -24,22 +23,53 @@ func isPySpace(r rune) bool {
 func trimRightSpace(s string) string { return strings.TrimRightFunc(s, isPySpace) }
 func trimLeftSpace(s string) string  { return strings.TrimLeftFunc(s, isPySpace) }
 
-// lineEnd are the line boundaries of str.splitlines.
-var lineEnd = regexp.MustCompile(`\r\n|[\n-\r\x1c-\x1e\x{85}\x{2028}\x{2029}]`)
-
-func upperText(s string) string {
-	if isASCII(s) {
-		return strings.ToUpper(s)
+// cutLine splits a text behind its first line, at the line boundaries of str.splitlines; found is false if there is none.
+func cutLine(text string) (line, rest string, found bool) {
+	for i, r := range text {
+		switch {
+		case r == '\r' && strings.HasPrefix(text[i:], "\r\n"):
+			return text[:i], text[i+2:], true
+		case r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029:
+			return text[:i], text[i+utf8.RuneLen(r):], true
+		}
 	}
-	return cases.Upper(language.Und).String(s)
+	return text, "", false
+}
+
+// upperText is str.upper.
+func upperText(s *state, text string) string {
+	return mapPieces(s, text, strings.ToUpper, cases.Upper(language.Und).String)
 }
 
 // lowerText is str.lower, with the final sigma rule.
-func lowerText(s string) string {
-	if isASCII(s) {
-		return strings.ToLower(s)
+func lowerText(s *state, text string) string {
+	return mapPieces(s, text, strings.ToLower, cases.Lower(language.Und).String)
+}
+
+// mapPieces changes the case of a text piece by piece, so that it can be stopped. Only a final sigma depends on what stands around it
+// in its word.
+func mapPieces(s *state, text string, ascii, other func(string) string) string {
+	if isASCII(text) {
+		s.grow(len(text))
+		return ascii(text)
 	}
-	return cases.Lower(language.Und).String(s)
+	const longestWord = 16 * pieceBytes
+	b, words := builder{s: s}, strings.Contains(text, "Σ")
+	for text != "" {
+		n := piece(text)
+		if words && n < len(text) {
+			more := strings.IndexAny(text[n:min(len(text), n+longestWord)], " \t\n")
+			if more < 0 && len(text) > n+longestWord {
+				limit("a word of more than %d bytes", longestWord)
+			} else if more < 0 {
+				more = len(text) - n
+			}
+			n += more
+		}
+		b.add(other(text[:n]))
+		text = text[n:]
+	}
+	return b.text()
 }
 
 // isCased reports whether a character is in a case or has another one.
@@ -49,9 +79,9 @@ func isCased(r rune) bool {
 }
 
 // capitalizeText is str.capitalize: the first character in title case, the rest in lower case.
-func capitalizeText(s string) string {
+func capitalizeText(s *state, text string) string {
 	first := true
-	return titleWhere(s, func(rune) bool {
+	return titleWhere(s, text, func(rune) bool {
 		was := first
 		first = false
 		return was
@@ -59,9 +89,9 @@ func capitalizeText(s string) string {
 }
 
 // titleText is str.title: a letter after a letter in lower case, any other in title case.
-func titleText(s string) string {
+func titleText(s *state, text string) string {
 	inWord := false
-	return titleWhere(s, func(r rune) bool {
+	return titleWhere(s, text, func(r rune) bool {
 		start := !inWord
 		inWord = isCased(r)
 		return start
@@ -70,8 +100,10 @@ func titleText(s string) string {
 
 // titleWhere puts the characters for which starts is true in title case and the others in lower case. Non-ASCII letters, whose case
 // depends on their neighbours, are not supported.
-func titleWhere(s string, starts func(r rune) bool) string {
+func titleWhere(s *state, text string, starts func(r rune) bool) string {
+	s.grow(len(text))
 	return strings.Map(func(r rune) rune {
+		s.work(1)
 		switch start := starts(r); {
 		case r >= utf8.RuneSelf && isCased(r):
 			unsupported("the title case of %s", quotePython(string(r)))
@@ -81,7 +113,7 @@ func titleWhere(s string, starts func(r rune) bool) string {
 			return unicode.ToUpper(r)
 		}
 		return unicode.ToLower(r)
-	}, s)
+	}, text)
 }
 
 // isDigitRune reports whether r is a digit. Unicode's other numbers (², ①), some of which are digits to Python, are not supported.
@@ -92,12 +124,12 @@ func isDigitRune(r rune) bool {
 	return unicode.Is(unicode.Nd, r)
 }
 
-// allRunes reports whether s is not empty and every character satisfies is.
-func allRunes(s string, is func(rune) bool) bool {
-	for _, r := range s {
-		if !is(r) {
+// allRunes reports whether text is not empty and every character satisfies is.
+func allRunes(s *state, text string, is func(rune) bool) bool {
+	for _, r := range text {
+		if s.work(1); !is(r) {
 			return false
 		}
 	}
-	return s != ""
+	return text != ""
 }

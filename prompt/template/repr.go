@@ -20,9 +20,9 @@ func toStr(s *state, v Value) string {
 	case KindUndefined:
 		return ""
 	}
-	text := string(s.appendRepr(nil, v))
+	text := s.appendRepr(nil, v)
 	s.grow(len(text))
-	return text
+	return string(text)
 }
 
 // appendRepr appends repr(v).
@@ -44,9 +44,9 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 	case KindFloat:
 		return AppendFloat(dst, v.float())
 	case KindString:
-		return appendQuoted(dst, v.str)
+		return s.appendQuoted(dst, v.str)
 	case KindMarkup:
-		return append(appendQuoted(append(dst, "Markup("...), v.str), ')')
+		return append(s.appendQuoted(append(dst, "Markup("...), v.str), ')')
 	case KindList:
 		return append(s.appendItems(append(dst, '['), v.Items()), ']')
 	case KindTuple:
@@ -73,9 +73,7 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 // bound checks the limits while a text is written, and stops one that exceeds the output limit.
 func (s *state) bound(dst []byte) {
 	s.step(1)
-	if len(dst) > s.maxOut {
-		limit("output of more than %d bytes", s.t.opts.Limits.OutputBytes)
-	}
+	s.room(dst, 0)
 }
 
 // appendEach writes n elements separated by commas.
@@ -118,16 +116,49 @@ func AppendFloat(dst []byte, f float64) []byte {
 	return append(dst, ".0"...)
 }
 
-// quotePython is repr of a str.
-func quotePython(s string) string { return string(appendQuoted(nil, s)) }
-
-// appendQuoted appends repr of a str: single quotes unless only they occur in it.
-func appendQuoted(dst []byte, s string) []byte {
-	quote := byte('\'')
-	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
-		quote = '"'
+// quotePython is repr of a str, for messages: the end of a long one is left out.
+func quotePython(s string) string {
+	const longest = 256
+	if len(s) > longest {
+		s = strings.ToValidUTF8(s[:longest], "") + "…"
 	}
+	quote := quoteOf(s)
+	return string(append(appendEscaped([]byte{quote}, s, quote), quote))
+}
+
+// quoteOf returns the quotes that repr puts around a str: single ones unless only they occur in it.
+func quoteOf(s string) byte {
+	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
+		return '"'
+	}
+	return '\''
+}
+
+// pieceBytes is how much of a text is written at a time, so that it can be stopped and stays within the limits.
+const pieceBytes = 64 << 10
+
+// piece returns the length of the first piece of a text: whole characters, about pieceBytes.
+func piece(text string) int {
+	n := min(pieceBytes, len(text))
+	for n < len(text) && !utf8.RuneStart(text[n]) {
+		n++
+	}
+	return n
+}
+
+// appendQuoted appends repr of a str.
+func (s *state) appendQuoted(dst []byte, text string) []byte {
+	quote := quoteOf(text)
 	dst = append(dst, quote)
+	for text != "" {
+		n := piece(text)
+		s.room(dst, n)
+		dst, text = appendEscaped(dst, text[:n], quote), text[n:]
+	}
+	return append(dst, quote)
+}
+
+func appendEscaped(dst []byte, s string, quote byte) []byte {
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c < utf8.RuneSelf {
@@ -152,7 +183,7 @@ func appendQuoted(dst []byte, s string) []byte {
 		}
 		i += n
 	}
-	return append(dst, quote)
+	return dst
 }
 
 // pyHexEscape is the escape of a character in Python's backslashreplace: \xhh, \uhhhh or \Uhhhhhhhh.
@@ -173,19 +204,20 @@ func escapeValue(s *state, v Value) Value {
 	if v.kind == KindMarkup {
 		return v
 	}
-	text := escapeHTML(toStr(s, v))
-	s.grow(len(text))
-	return markup(text)
+	text := toStr(s, v)
+	if !strings.ContainsAny(text, `&<>'"`) {
+		return markup(text)
+	}
+	b := builder{s: s}
+	for text != "" {
+		n := piece(text)
+		b.add(htmlEscaper.Replace(text[:n]))
+		text = text[n:]
+	}
+	return markup(b.text())
 }
 
 var htmlEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
-
-func escapeHTML(text string) string {
-	if !strings.ContainsAny(text, `&<>'"`) {
-		return text
-	}
-	return htmlEscaper.Replace(text)
-}
 
 // softStr is markupsafe.soft_str: str(v), but Markup stays.
 func softStr(s *state, v Value) Value {

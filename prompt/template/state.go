@@ -1,6 +1,10 @@
 package template
 
-import "time"
+import (
+	"strings"
+	"time"
+	"unsafe"
+)
 
 // state is one rendering in progress: the output, the current scope and what has been used of the limits. States are pooled per
 // template, so that a rendering allocates little besides its values.
@@ -147,12 +151,61 @@ func (s *state) work(n int) {
 	}
 }
 
-// grow accounts for n bytes of strings made.
+// fits ends the rendering if a string of n bytes would be too long.
+func (s *state) fits(n int) {
+	if n > s.t.opts.Limits.OutputBytes {
+		limit("a string of more than %d bytes", s.t.opts.Limits.OutputBytes)
+	}
+}
+
+// grow accounts for n bytes of strings or values, before they are made.
 func (s *state) grow(n int) {
-	if s.made += n; s.made > 4*s.t.opts.Limits.OutputBytes || n > s.t.opts.Limits.OutputBytes {
-		limit("strings of more than %d bytes", s.t.opts.Limits.OutputBytes)
+	s.fits(n)
+	if s.made += n; s.made > s.t.opts.Limits.MadeBytes {
+		limit("strings and lists of more than %d bytes", s.t.opts.Limits.MadeBytes)
 	}
 	s.work(n)
+}
+
+const (
+	maxItems   = 1 << 18                        // elements of one list made by a template
+	valueBytes = int(unsafe.Sizeof(Value{}))    // of a list's element
+	pairBytes  = 3*valueBytes + 48              // of a dict's entry, with its place in the index
+	tupleBytes = 2*valueBytes + 24 + valueBytes // of a pair as a tuple, with its place in a list
+)
+
+// list accounts for a list of n elements, before it is made.
+func (s *state) list(n int) {
+	if n > maxItems {
+		limit("a list of more than %d elements", maxItems)
+	}
+	s.step(n)
+	s.grow(n * valueBytes)
+}
+
+// scan counts steps for reading a text once, such as for a comparison.
+func (s *state) scan(text string) {
+	if len(text) >= 256 {
+		s.step(len(text) >> 8)
+	}
+}
+
+// builder makes a string that stays within the limits.
+type builder struct {
+	s *state
+	b strings.Builder
+}
+
+func (b *builder) add(text string) {
+	b.s.fits(b.b.Len() + len(text))
+	b.s.work(len(text))
+	b.b.WriteString(text)
+}
+
+// text returns the string and accounts for it.
+func (b *builder) text() string {
+	b.s.grow(b.b.Len())
+	return b.b.String()
 }
 
 func (s *state) deeper() {
@@ -163,10 +216,16 @@ func (s *state) deeper() {
 
 // write appends text to the output.
 func (s *state) write(text string) {
+	s.room(s.out, len(text))
 	s.out = append(s.out, text...)
-	if len(s.out) > s.maxOut {
+}
+
+// room ends the rendering if n more bytes behind dst exceed the output limit.
+func (s *state) room(dst []byte, n int) {
+	if len(dst)+n > s.maxOut {
 		limit("output of more than %d bytes", s.t.opts.Limits.OutputBytes)
 	}
+	s.work(n)
 }
 
 // print appends str(v).
@@ -182,8 +241,8 @@ func (s *state) print(v Value) {
 
 // captured removes and returns the output written since it had length from.
 func (s *state) captured(from int) string {
+	s.grow(len(s.out) - from)
 	text := string(s.out[from:])
 	s.out = s.out[:from]
-	s.grow(len(text))
 	return text
 }

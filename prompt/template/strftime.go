@@ -11,9 +11,7 @@ func strftimeNow(s *state, _ Value, a []Value) Value {
 	if s.now.IsZero() {
 		s.now = s.t.opts.Now().In(s.t.opts.Location)
 	}
-	out := strftime(s.now, text(a[0]))
-	s.grow(len(out))
-	return String(out)
+	return String(strftime(s, s.now, text(a[0])))
 }
 
 // goLayouts are the conversions that package time also has. A naive datetime has no zone.
@@ -26,11 +24,11 @@ var goLayouts = map[byte]string{
 
 // strftime formats t. The flag - removes the padding of a number; glibc's other flags, widths and rarer conversions are not
 // supported. An unknown conversion is copied.
-func strftime(t time.Time, format string) string {
-	var b strings.Builder
+func strftime(s *state, t time.Time, format string) string {
+	b := builder{s: s}
 	for i := 0; i < len(format); i++ {
 		if format[i] != '%' || i+1 == len(format) {
-			b.WriteByte(format[i])
+			b.add(format[i : i+1])
 			continue
 		}
 		i++
@@ -55,9 +53,9 @@ func strftime(t time.Time, format string) string {
 				shown = "0"
 			}
 		}
-		b.WriteString(shown)
+		b.add(shown)
 	}
-	return b.String()
+	return b.text()
 }
 
 // rareConversion formats the numbers for which package time has no layout; ok is false for an unknown conversion.

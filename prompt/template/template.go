@@ -31,7 +31,8 @@ type Options struct {
 type Limits struct {
 	Steps       int // statements, loop iterations and calls, and 1 for each element produced; default 5 million
 	Depth       int // nesting of macros and of values; default 200
-	OutputBytes int // bytes of output; default 64 MiB. All strings made on the way may take four times as much
+	OutputBytes int // bytes of output, and of one string; default 64 MiB
+	MadeBytes   int // bytes of all strings and lists made on the way; default four times OutputBytes
 }
 
 // Var is one top-level variable of a rendering.
@@ -95,6 +96,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.OutputBytes <= 0 {
 		l.OutputBytes = 64 << 20
+	}
+	if l.MadeBytes <= 0 {
+		l.MadeBytes = 4 * l.OutputBytes
 	}
 	return l
 }

@@ -187,11 +187,11 @@ func elements(s *state, v Value) (out []Value) {
 	case KindList, KindTuple, KindRange, KindView:
 		return v.Items()
 	case KindDict:
-		s.step(v.ref.(*Dict).Len())
-		return keysOf(v.ref.(*Dict))
+		return keysOf(s, v.ref.(*Dict))
 	case KindString, KindMarkup: // for Markup too: only indexing keeps the class
-		s.step(len(v.str))
-		out = make([]Value, 0, len(v.str))
+		n := utf8.RuneCountInString(v.str)
+		s.list(n)
+		out = make([]Value, 0, n)
 		for text := v.str; text != ""; {
 			_, size := utf8.DecodeRuneInString(text)
 			out = append(out, String(text[:size]))
@@ -210,7 +210,7 @@ func elements(s *state, v Value) (out []Value) {
 // collect is list(v): a new slice with its elements.
 func collect(s *state, v Value) []Value {
 	items := elements(s, v)
-	s.step(len(items))
+	s.list(len(items))
 	return append(make([]Value, 0, len(items)), items...)
 }
 
