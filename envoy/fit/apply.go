@@ -28,9 +28,7 @@ func Missing(b Bootstrap, w Want) ([]Piece, error) {
 	}
 	o := c.want.Options
 	o.OverrideHost, o.EDS, o.Pools = true, false, nil
-	if len(o.Workers) == 0 {
-		o.Workers = envoy.Default().Workers
-	}
+	o.Workers = []string{"worker:8000"} // by name, so that what names need is printed; no piece lists workers
 	if minor, ok := minorOf(b.Envoy); ok && o.Version == "" {
 		o.Version = "1." + strconv.Itoa(max(minor, 36))
 	}

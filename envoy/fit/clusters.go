@@ -1,9 +1,13 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -34,10 +38,11 @@ func (c *checker) reads(name string) (header string, reads bool) {
 		if header = o.GetHttpHeaderName(); header == "" && o.GetUseHttpHeader() {
 			header = "x-envoy-original-dst-host"
 		}
-		return header, strings.HasPrefix(header, "x-target-worker") || o.GetMetadataKey().GetKey() == "sightline"
+		header = strings.ToLower(header)
+		return header, header == c.want.Header || header == c.want.Header+"-2" || o.GetMetadataKey().GetKey() == "sightline"
 	}
 	for _, source := range c.override(there.of).GetOverrideHostSources() {
-		reads = reads || source.GetHeader() == "x-target-worker" || source.GetHeader() == "x-gateway-destination-endpoint"
+		reads = reads || strings.EqualFold(source.GetHeader(), c.want.Header) || source.GetHeader() == "x-gateway-destination-endpoint"
 		key := source.GetMetadata()
 		reads = reads || key.GetKey() == "sightline" || key.GetKey() == "envoy.lb"
 	}
@@ -76,16 +81,16 @@ func (c *checker) worker(name string, unread bool) {
 		c.find("cluster_type", at.to("type"), got)
 	default:
 		c.miss("choice", "set", "A worker that Sightline names is taken, if it is one of this cluster; else the cluster balances as before. No other address is dialled.",
-			at.to("load_balancing_policy"), path{"static_resources", "clusters", -1, "load_balancing_policy"}, fallback(of))
-		if !slices.Contains(c.led, name) {
-			c.led = append(c.led, name)
-		}
+			at.to("load_balancing_policy"), genWorkers.to("load_balancing_policy"), fallback(of))
 	}
 	if header != "" {
-		c.allowed(name, there)
+		c.allowed(name, header, there)
 	}
+	c.connections(there)
+	c.family(there)
+	c.alive(there)
 	c.unknown(name, there)
-	c.breakers(there, true, path{"static_resources", "clusters", -1, "circuit_breakers"})
+	c.breakers(there, true, genWorkers.to("circuit_breakers"))
 	if header == "" && len(of.GetHealthChecks()) == 0 && of.GetOutlierDetection() == nil {
 		c.find("worker_health", at.to("health_checks"), "no health checks and no outlier detection")
 	}
@@ -111,12 +116,12 @@ func fallback(of *clusterv3.Cluster) func(any) any {
 }
 
 // allowed checks that an address named by a header is verified before it is dialled, on the composite cluster if there is one.
-func (c *checker) allowed(name string, there placed[*clusterv3.Cluster]) {
+func (c *checker) allowed(name, header string, there placed[*clusterv3.Cluster]) {
 	if minor, ok := minorOf(c.Envoy); ok && minor < 39 {
 		return // it has no such filter
 	}
 	if !c.guarded(there.of) {
-		c.find("any_address", there.at.to("typed_extension_protocol_options"), name+" dials any address that x-target-worker names")
+		c.find("any_address", there.at.to("typed_extension_protocol_options"), name+" dials any address that "+header+" names")
 	}
 }
 
@@ -132,19 +137,134 @@ func (c *checker) guarded(of *clusterv3.Cluster) bool {
 
 // unknown checks that Envoy knows all workers: choosing another one has no effect.
 func (c *checker) unknown(name string, there placed[*clusterv3.Cluster]) {
-	if h, _ := c.reads(name); h != "" || len(c.want.Pools) > 0 || there.of.GetType() == clusterv3.Cluster_STRICT_DNS {
+	if h, _ := c.reads(name); h != "" || len(c.want.Pools) > 0 {
 		return
 	}
-	have := c.endpointsOf(there.of)
-	if there.of.GetType() == clusterv3.Cluster_EDS && len(have) == 0 {
-		return // unknown from a file
+	written := c.endpointsOf(there.of)
+	have := ofLive(c.live[name])
+	if len(have) == 0 {
+		have = c.ips(written)
 	}
+	if len(have) == 0 && (there.of.GetType() == clusterv3.Cluster_EDS || slices.ContainsFunc(written, isName)) {
+		return // not known here
+	}
+	var lacking []string
+	known := 0
 	for _, w := range c.want.Workers {
-		if !slices.Contains(have, w) {
-			c.find("worker_unknown", there.at.to("load_assignment"), "no endpoint "+w)
+		if slices.Contains(written, w) && !isName(w) {
+			known++
+			continue
+		}
+		for _, ip := range c.ips([]string{w}) { // none: its name does not resolve here
+			if slices.Contains(have, ip) {
+				known++
+			} else {
+				lacking = append(lacking, ip)
+			}
 		}
 	}
+	severity := Warning
+	if known == 0 {
+		severity = Error // no choice can be followed
+	}
+	for _, addr := range lacking {
+		c.as(severity, "worker_unknown", there.at.to("load_assignment"), "no endpoint "+addr+"; there are "+some(have))
+	}
 }
+
+// isName reports whether an address must be resolved.
+func isName(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	_, notIP := netip.ParseAddr(host)
+	return err == nil && notIP != nil
+}
+
+func ofLive(list []endpoint) (addrs []string) {
+	for _, e := range list {
+		addrs = append(addrs, e.addr)
+	}
+	return addrs
+}
+
+// some lists addresses, the first few of many.
+func some(addrs []string) string {
+	const shown = 4
+	if len(addrs) > shown {
+		return strings.Join(addrs[:shown], ", ") + fmt.Sprintf(" and %d more", len(addrs)-shown)
+	}
+	return cmp.Or(strings.Join(addrs, ", "), "none")
+}
+
+// family checks that Envoy resolves names to the addresses that Sightline uses: by default it takes IPv6 where a name has both.
+func (c *checker) family(there placed[*clusterv3.Cluster]) {
+	of := there.of
+	if t := of.GetType(); t != clusterv3.Cluster_STRICT_DNS && t != clusterv3.Cluster_LOGICAL_DNS || of.GetClusterType() != nil ||
+		!slices.ContainsFunc(addresses(of.GetLoadAssignment()), isName) {
+		return
+	}
+	switch f := of.GetDnsLookupFamily(); f {
+	case clusterv3.Cluster_V4_PREFERRED, clusterv3.Cluster_V4_ONLY:
+	case clusterv3.Cluster_V6_ONLY:
+		if !slices.ContainsFunc(c.ips(c.want.Workers), func(a string) bool { return strings.HasPrefix(a, "[") }) {
+			c.find("dns_family", there.at.to("dns_lookup_family"), f)
+		}
+	default:
+		c.find("dns_family", there.at.to("dns_lookup_family"), f)
+		c.miss("dns_family", "set", "Envoy takes IPv6 of a name that has both families, Sightline IPv4: no choice is followed, and workers that listen on IPv4 alone are dead to Envoy.",
+			there.at.to("dns_lookup_family"), genWorkers.to("dns_lookup_family"), nil)
+	}
+}
+
+// alive checks, of a running Envoy, that requests without a choice go somewhere.
+func (c *checker) alive(there placed[*clusterv3.Cluster]) {
+	list, known := c.live[there.of.GetName()]
+	if header, _ := c.reads(there.of.GetName()); header != "" || !known || slices.ContainsFunc(list, func(e endpoint) bool { return !e.failed }) {
+		return
+	}
+	got := "it has no endpoint"
+	if len(list) > 0 {
+		got = "all fail their health check: " + some(ofLive(list))
+	}
+	c.find("no_healthy_worker", there.at.to("load_assignment"), got)
+}
+
+// connections checks for how long connections to workers stay idle, and how long one may take to open.
+func (c *checker) connections(there placed[*clusterv3.Cluster]) {
+	const options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+	if composite, ok := as[*compositev3.ClusterConfig](there.of.GetClusterType().GetTypedConfig()); ok {
+		for _, sub := range composite.GetClusters() { // its parts have the connections
+			if part, ok := c.cluster(sub.GetName()); ok {
+				c.connections(part)
+			}
+		}
+		return
+	}
+	o, typed := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()[options])
+	idle, at, whole := o.GetCommonHttpProtocolOptions().GetIdleTimeout(), there.at.to("typed_extension_protocol_options", options), genWorkers.to("typed_extension_protocol_options", options)
+	from := whole
+	if old := there.of.GetCommonHttpProtocolOptions(); !typed && (old != nil || there.of.GetHttp2ProtocolOptions() != nil || there.of.GetHttpProtocolOptions() != nil) { //nolint:staticcheck // deprecated, and still in people's files
+		idle, typed, at = old.GetIdleTimeout(), true, there.at
+	}
+	if typed {
+		at, from = at.to("common_http_protocol_options", "idle_timeout"), whole.to("common_http_protocol_options", "idle_timeout")
+	}
+	if idle == nil || idle.AsDuration() > keptAlive || idle.AsDuration() <= 0 {
+		c.find("keep_alive", at, shown(idle, "1h, Envoy's default"))
+	}
+	if idle == nil {
+		c.miss("keep_alive", "set", "An engine's server closes connections that are idle for 5s (uvicorn's default): Envoy closes them first, so that no request runs into a closing one.", at, from, nil)
+	}
+	switch t := there.of.GetConnectTimeout(); {
+	case t == nil:
+		c.miss("connect_timeout", "set", "In a container network a dead worker does not refuse connections: each request would wait for 5s, Envoy's default, before it is retried.",
+			there.at.to("connect_timeout"), genWorkers.to("connect_timeout"), nil)
+	case t.AsDuration() > 2*time.Second:
+		c.find("connect_timeout", there.at.to("connect_timeout"), t.AsDuration())
+	}
+}
+
+// keptAlive is the longest time for which a connection may be idle: below uvicorn's 5 s.
+const keptAlive = 4500 * time.Millisecond
 
 // breakers checks the circuit breakers; Envoy's defaults are 1,024 requests and 3 retries at a time.
 func (c *checker) breakers(there placed[*clusterv3.Cluster], worker bool, from path) {

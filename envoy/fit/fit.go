@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,9 +38,13 @@ import (
 // them, Check verifies that Envoy knows each worker. OverrideHost and Listen are ignored.
 type Want struct {
 	envoy.Options
-	// Clusters are the workers' clusters. Empty: those that contain Workers' addresses, or else all that a POST to an endpoint is
-	// routed to.
+	// Clusters are the workers' clusters. Empty: those that contain Workers' addresses, or else the one that a POST to an endpoint
+	// is routed to. If several may be meant, nothing is changed, and a finding asks.
 	Clusters []string
+	// Header is the header with the choice (route.header of Sightline's configuration); "": x-target-worker.
+	Header string
+	// Resolve returns the addresses that Sightline uses of a name; nil: names are compared as they are written.
+	Resolve func(host string) []netip.Addr
 }
 
 // Severities, worst first. A note may be intended.
@@ -99,7 +104,7 @@ func Print(out io.Writer, findings []Finding, pieces []Piece) error {
 type checker struct {
 	Bootstrap
 	want     Want
-	led      []string // clusters whose balancing the pieces change
+	resolved map[string][]netip.Addr // answers of Want.Resolve
 	findings []Finding
 	wishes   []wish
 }
@@ -143,72 +148,91 @@ type host struct {
 // way is a route to clusters.
 type way struct {
 	at       path
+	host     *routev3.VirtualHost
 	of       *routev3.Route
 	clusters []string
 	asked    []string // the paths of inference requests that take it
 	prefix   string   // that it removes before a worker sees the path
 	picked   bool     // selected after Sightline has answered
+	guarded  bool     // leads to workers
 }
+
+// ways returns the routes of all virtual hosts for which is holds.
+func (s *site) ways(is func(*way) bool) (list []*way) {
+	for i := range s.hosts {
+		for _, w := range s.hosts[i].routes {
+			if is(w) {
+				list = append(list, w)
+			}
+		}
+	}
+	return list
+}
+
+// others returns the names of the other services that this connection manager serves: clusters, or the route's place.
+func (s *site) others() (names []string) {
+	for _, w := range s.ways(func(w *way) bool { return w.of.GetRoute() != nil && !w.guarded }) {
+		name := cmp.Or(strings.Join(w.clusters, ", "), w.at.String())
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (s *site) shared() bool { return len(s.others()) > 0 }
 
 func look(b Bootstrap, w Want) *checker {
 	if len(w.Options.Sightline) == 0 {
 		w.Options.Sightline = envoy.Default().Sightline
 	}
-	c := &checker{Bootstrap: b, want: w}
+	w.Header = cmp.Or(strings.ToLower(w.Header), "x-target-worker")
+	c := &checker{Bootstrap: b, want: w, resolved: map[string][]netip.Addr{}}
 	c.version()
-	if len(c.want.Clusters) == 0 {
-		var have, dial []string
-		for _, p := range c.clusters {
-			if header, _ := c.reads(p.of.GetName()); header != "" {
-				dial = append(dial, p.of.GetName())
-			} else if slices.ContainsFunc(c.endpointsOf(p.of), func(addr string) bool { return slices.Contains(w.Workers, addr) }) {
-				have = append(have, p.of.GetName())
-			}
-		}
-		if len(have) > 0 {
-			c.want.Clusters = append(have, dial...)
-		}
+	if !c.identify() {
+		return c
 	}
 	led := false
-	for _, l := range b.listeners {
-		chains := slices.Clone(l.of.GetFilterChains())
-		for i := range chains {
-			led = c.chain(l, l.at.to("filter_chains", i), chains[i]) || led
+	c.managers(func(s *site, routes *routev3.RouteConfiguration, at path) {
+		if c.lead(s, routes, at) {
+			led = true
+			c.site(s, routes)
 		}
-		if d := l.of.GetDefaultFilterChain(); d != nil {
-			led = c.chain(l, l.at.to("default_filter_chain"), d) || led
-		}
-	}
+	})
 	if !led {
 		c.find("no_route", path{"static_resources", "listeners"}, "no route of a virtual host leads POST /v1/chat/completions to a cluster")
 	}
-	if len(c.want.Clusters) == 0 && len(c.led) > 1 {
-		c.find("which_clusters", path{"static_resources", "clusters"}, "POST /v1/chat/completions is led to "+strings.Join(c.led, ", "))
-	}
+	c.heap()
 	return c
 }
 
-func (c *checker) chain(l placed[*listenerv3.Listener], at path, chain *listenerv3.FilterChain) (led bool) {
-	for i, f := range chain.GetFilters() {
-		hcm, ok := as[*hcmv3.HttpConnectionManager](f.GetTypedConfig())
-		if !ok {
-			continue
-		}
-		s := &site{at: at.to("filters", i, "typed_config"), listener: l, hcm: hcm}
-		routes, place := hcm.GetRouteConfig(), s.at.to("route_config")
-		if rds := hcm.GetRds(); rds != nil {
-			told, ok := c.routes[rds.GetRouteConfigName()]
-			if routes, place = told.of, told.at; !ok {
-				c.find("routes_elsewhere", s.at.to("rds"), rds.GetRouteConfigName())
+// managers calls do for each HTTP connection manager, with its routes and their place.
+func (c *checker) managers(do func(*site, *routev3.RouteConfiguration, path)) {
+	for _, l := range c.listeners {
+		one := func(at path, chain *listenerv3.FilterChain) {
+			for i, f := range chain.GetFilters() {
+				hcm, ok := as[*hcmv3.HttpConnectionManager](f.GetTypedConfig())
+				if !ok {
+					continue
+				}
+				s := &site{at: at.to("filters", i, "typed_config"), listener: l, hcm: hcm}
+				routes, place := hcm.GetRouteConfig(), s.at.to("route_config")
+				if rds := hcm.GetRds(); rds != nil {
+					told, ok := c.routes[rds.GetRouteConfigName()]
+					if routes, place = told.of, told.at; !ok {
+						c.find("routes_elsewhere", s.at.to("rds"), rds.GetRouteConfigName())
+					}
+				}
+				do(s, routes, place)
 			}
 		}
-		if !c.lead(s, routes, place) {
-			continue
+		for i, chain := range l.of.GetFilterChains() {
+			one(l.at.to("filter_chains", i), chain)
 		}
-		led = true
-		c.site(s, routes)
+		if d := l.of.GetDefaultFilterChain(); d != nil {
+			one(l.at.to("default_filter_chain"), d)
+		}
 	}
-	return led
 }
 
 // lead finds the routes that lead inference requests to workers, and reports whether there are any.
@@ -217,7 +241,8 @@ func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (an
 		h := host{at: at.to("virtual_hosts", i), of: v}
 		asked := slices.Clone(steering.Endpoints)
 		for j, r := range v.GetRoutes() {
-			w := &way{at: h.at.to("routes", j), of: r, clusters: clustersOf(r.GetRoute())}
+			w := &way{at: h.at.to("routes", j), host: v, of: r, clusters: clustersOf(r.GetRoute())}
+			w.guarded = slices.ContainsFunc(w.clusters, c.workers)
 			h.routes = append(h.routes, w)
 			for _, e := range steering.Endpoints {
 				if p := before(r, e); p != "" && !slices.Contains(asked, p) {
@@ -236,7 +261,7 @@ func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (an
 					continue
 				}
 				earlier = append(earlier, conditions)
-				if !slices.ContainsFunc(w.clusters, c.workers) {
+				if !w.guarded {
 					continue
 				}
 				w.asked, h.leads, any = append(w.asked, e), true, true
@@ -251,20 +276,6 @@ func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (an
 		s.hosts = append(s.hosts, h)
 	}
 	return any
-}
-
-// workers reports whether a cluster counts as one of workers. A missing one does.
-func (c *checker) workers(name string) bool {
-	_, there := c.cluster(name)
-	return len(c.want.Clusters) == 0 || slices.Contains(c.want.Clusters, name) || !there
-}
-
-// endpointsOf returns a cluster's addresses, as far as they are known.
-func (c *checker) endpointsOf(of *clusterv3.Cluster) []string {
-	if told, ok := c.endpoints[cmp.Or(of.GetEdsClusterConfig().GetServiceName(), of.GetName())]; ok {
-		return told
-	}
-	return addresses(of.GetLoadAssignment())
 }
 
 // before returns the path that a route's prefix rewrite turns into an endpoint; "": there is none.

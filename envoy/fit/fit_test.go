@@ -2,11 +2,16 @@ package fit
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/sightline-router/sightline/envoy"
 )
@@ -121,7 +126,7 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 		t.Errorf("still lacks %v %v", pieces, err)
 	}
 	for _, f := range Check(b, w) {
-		if f.Name != "worker_health" || f.Severity != Note {
+		if !slices.Contains([]string{"worker_health", "heap_limit", "admin_paths"}, f.Name) || f.Severity != Note {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -154,7 +159,7 @@ func TestMistakes(t *testing.T) {
 		infer   = "                stat_prefix: inference\n"
 		theirs  = "ext_proc.v3.ExternalProcessor\n              grpc_service: { envoy_grpc: { cluster_name: other } }\n              processing_mode: { request_body_mode: "
 	)
-	cases := map[string]bool{"worker_health": true, "which_clusters": true} // covered by TestApply and TestClusters
+	cases := map[string]bool{"worker_health": true, "which_clusters": true, "no_healthy_worker": true, "headers_elsewhere": true, "dns_family": true} // the tests above and below
 	for _, c := range []struct{ name, from, to, at, got string }{
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: NONE", procAt + ".processing_mode.request_body_mode", "NONE"},
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: STREAMED", procAt + ".processing_mode.request_body_mode", "STREAMED"},
@@ -219,7 +224,15 @@ func TestMistakes(t *testing.T) {
 		{"choice_not_read", "=http_header_name: x-target-worker ", "http_header_name: x-envoy-original-dst-host ", "clusters[1].original_dst_lb_config", "x-envoy-original-dst-host"},
 		{"two_full_duplex", "~" + ask, before + theirs + "FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }\n", "http_filters[0].typed_config.processing_mode.request_body_mode", "second"},
 		{"sightline_health", "~    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
-		{"any_address", "=envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC", "clusters[1].typed_extension_protocol_options", "workers dials"},
+		{"any_address", "=envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC", "clusters[1].typed_extension_protocol_options", "workers dials any address that x-target-worker names"},
+		{"steering_headers", "=http_header_name: x-target-worker }", "http_header_name: target-pod }", "early_header_mutation_extensions", "accepted from clients: target-pod"},
+		{"keep_alive", "idle_timeout: 4s", "idle_timeout: 60s", `HttpProtocolOptions"].common_http_protocol_options.idle_timeout`, "1m0s"},
+		{"keep_alive", "idle_timeout: 4s", "max_requests_per_connection: 9", `HttpProtocolOptions"].common_http_protocol_options.idle_timeout`, "1h"},
+		{"connect_timeout", "    connect_timeout: 0.25s\n    # The default of 1024", "    connect_timeout: 5s\n    # The default of 1024", "clusters[1].connect_timeout", "5s"},
+		{"heap_limit", "envoy.extensions.resource_monitors.fixed_heap.v3", "mine", "overload_manager", "no limit"},
+		{"admin_paths", "  allow_paths:", "  ignored:", "admin.allow_paths", "all pages"},
+		{"tenant_header", "stat_prefix: ingress", "stat_prefix: in", "virtual_hosts[0].routes[1].request_headers_to_remove", "x-tenant reaches workers"},
+		{"retries", "retry_on: connect-failure,refused-stream,reset", "retry_on: refused-stream", "virtual_hosts[0].retry_policy.retry_on", "no connect-failure"},
 	} {
 		file, from := files[0], c.from
 		if other, ok := files[from[0]]; ok {
@@ -241,6 +254,9 @@ func TestMistakes(t *testing.T) {
 		cases[c.name] = true
 		want := Want{Options: envoy.Default()}
 		want.FailClosed = c.name == "fail_open"
+		if c.name == "tenant_header" {
+			want.TenantHeader = "x-tenant"
+		}
 		found := Check(b, want)
 		is := func(f Finding) bool {
 			return f.Name == c.name && strings.Contains(f.Where, c.at) && strings.Contains(f.Got, c.got) && f.Want != "" && f.Fix != ""
@@ -259,26 +275,187 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestClusters: if several clusters may be the workers', a finding says so, unless they are given.
+// TestClusters: if several clusters may be the workers', a finding asks and nothing changes, unless they are given, have workers'
+// addresses, also by names that resolve to them, or alone have their ports.
 func TestClusters(t *testing.T) {
-	text := strings.Replace(user, "{ cluster: vllm }", "{ weighted_clusters: { clusters: [{ name: vllm, weight: 1 }, { name: b, weight: 1 }] } }", 1)
 	_, cluster, _ := strings.Cut(user, "  - name: vllm")
-	text += "  - name: b" + strings.NewReplacer("vllm", "b", "8001", "8003").Replace(cluster)
-	for _, c := range []struct {
+	two := user + "  - name: b" + strings.NewReplacer("vllm", "b", "8001", "8003", "8002", "8004").Replace(cluster)
+	weighted := strings.Replace(two, "{ cluster: vllm }", "{ weighted_clusters: { clusters: [{ name: vllm, weight: 1 }, { name: b, weight: 1 }] } }", 1)
+	apart := strings.Replace(two, "              - match: { prefix: / }\n                route: { cluster: vllm }",
+		"              - match: { path: /v1/chat/completions }\n                route: { cluster: vllm }\n              - match: { prefix: / }\n                route: { cluster: b }", 1)
+	named := strings.NewReplacer("STATIC", "STRICT_DNS", "127.0.0.1, port_value: 8001", "pod-1, port_value: 8001", "127.0.0.1, port_value: 8003", "site, port_value: 8003").Replace(apart)
+	resolve := func(host string) []netip.Addr {
+		return map[string][]netip.Addr{"w-1": {netip.MustParseAddr("10.0.0.1")}, "pod-1": {netip.MustParseAddr("10.0.0.1")}, "site": {netip.MustParseAddr("10.0.0.9")}}[host]
+	}
+	for i, c := range []struct {
+		text              string
 		workers, clusters []string
-		asked             bool
-		changed           int // number of clusters
-	}{{nil, nil, true, 2}, {nil, []string{"b"}, false, 1}, {[]string{"127.0.0.1:8003"}, nil, false, 1}} {
-		b, w := read(t, text), Want{Options: envoy.Default(), Clusters: c.clusters}
+		asked             string // severity
+		changed           int    // number of clusters
+	}{
+		{weighted, nil, nil, "", 2},
+		{apart, nil, nil, Error, 0},
+		{apart, nil, []string{"b"}, "", 1},
+		{apart, []string{"127.0.0.1:8003"}, nil, "", 1},
+		{apart, []string{"10.0.0.7:8001"}, nil, Note, 1},                   // the port alone
+		{apart, []string{"10.0.0.7:8001", "10.0.0.8:8003"}, nil, Error, 0}, // both have a worker's port
+		{named, []string{"w-1:8001"}, nil, "", 1},                          // another name of the same address
+		{named, []string{"10.0.0.1:8001"}, nil, "", 1},
+		{named, []string{"10.0.0.3:9"}, nil, Error, 0},
+	} {
+		b, w := read(t, c.text), Want{Options: envoy.Default(), Clusters: c.clusters, Resolve: resolve}
 		w.Workers = c.workers
-		asks := slices.ContainsFunc(Check(b, w), func(f Finding) bool { return f.Name == "which_clusters" })
+		asked := ""
+		for _, f := range Check(b, w) {
+			if f.Name == "which_clusters" {
+				asked = f.Severity
+			}
+		}
 		pieces, err := Missing(b, w)
 		changed := 0
 		for _, p := range pieces {
 			changed += boolean(p.Name == "choice")
 		}
-		if err != nil || asks != c.asked || changed != c.changed {
-			t.Errorf("%+v: %v, asks %v, %d clusters changed", c, err, asks, changed)
+		if err != nil || asked != c.asked || changed != c.changed || asked == Error && len(pieces) > 0 {
+			t.Errorf("%d, %v %v: %v, asks %q, %d clusters changed", i, c.workers, c.clusters, err, asked, changed)
+		}
+	}
+}
+
+// TestOtherServices: nothing of another service behind the same listener changes: not its routes, its cluster or its requests'
+// headers; only Sightline's filter is switched off there. Early header mutation, which takes headers from all, is told of.
+func TestOtherServices(t *testing.T) {
+	const site = `
+            - name: site
+              domains: [site.example.com]
+              routes:
+              - match: { prefix: /v1 }
+                route: { cluster: web }
+          http_filters:`
+	text := strings.Replace(user, "          http_filters:", site[1:], 1)
+	text = strings.Replace(text, "              - match: { prefix: / }\n                route: { cluster: vllm }",
+		"              - match: { prefix: /v1 }\n                route: { cluster: vllm }\n              - match: { prefix: / }\n                route: { cluster: web }", 1)
+	_, cluster, _ := strings.Cut(user, "  - name: vllm")
+	text += "  - name: web" + strings.NewReplacer("vllm", "web", "8001", "9001", "8002", "9002").Replace(cluster)
+	w := Want{Options: envoy.Default()}
+	w.Workers, w.TenantHeader = []string{"127.0.0.1:8001", "127.0.0.1:8002"}, "x-tenant"
+	b := read(t, text)
+	pieces, err := Missing(b, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := []string{"virtual_hosts[1]", "virtual_hosts[0].routes[1]", "clusters[1]", "virtual_hosts[0].request", "early_header", "stream_idle_timeout", "retry_policy"}
+	for _, p := range pieces {
+		if at := strings.TrimPrefix(p.Where, "static_resources."); p.Name != "other_routes" && !strings.Contains(at, "virtual_hosts[0].routes[0]") &&
+			slices.ContainsFunc(theirs, func(part string) bool { return strings.Contains(at, part) }) {
+			t.Errorf("%s changes %s", p.Name, p.Where)
+		}
+	}
+	out, err := Apply(b, pieces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = read(t, string(out))
+	if pieces, err := Missing(b, w); err != nil || len(pieces) > 0 {
+		t.Errorf("still lacks %v %v", pieces, err)
+	}
+	for _, f := range Check(b, w) {
+		if f.Severity != Note || f.Name == "headers_elsewhere" {
+			t.Errorf("%+v", f)
+		}
+	}
+	early := strings.Replace(text, "          stat_prefix: in\n", `          stat_prefix: in
+          early_header_mutation_extensions:
+          - name: x
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation
+              mutations: [{ remove: x-request-id }]
+`, 1)
+	is := func(f Finding) bool {
+		return f.Name == "headers_elsewhere" && f.Severity == Note && strings.HasSuffix(f.Got, "to web") && f.Fix != ""
+	}
+	if found := Check(read(t, early), w); !slices.ContainsFunc(found, is) {
+		t.Errorf("nobody tells of web's headers: %+v", found)
+	}
+}
+
+// TestNames: a cluster that resolves names is told which family Sightline uses.
+func TestNames(t *testing.T) {
+	for family, wrong := range map[string]bool{"": true, "AUTO": true, "V6_ONLY": true, "ALL": true, "V4_ONLY": false, "V4_PREFERRED": false} {
+		text := strings.NewReplacer("type: STATIC", "type: STRICT_DNS", "127.0.0.1, port_value: 8001", "workers.local, port_value: 8001").Replace(user)
+		if family != "" {
+			text = strings.Replace(text, "type: STRICT_DNS", "type: STRICT_DNS\n    dns_lookup_family: "+family, 1)
+		}
+		b, w := read(t, text), Want{Options: envoy.Default()}
+		w.Workers = []string{"workers.local:8001"}
+		found := slices.ContainsFunc(Check(b, w), func(f Finding) bool { return f.Name == "dns_family" && f.Severity == Error })
+		pieces, err := Missing(b, w)
+		i := slices.IndexFunc(pieces, func(p Piece) bool { return p.Name == "dns_family" })
+		if err != nil || found != wrong || i >= 0 && !strings.Contains(pieces[i].YAML, "dns_lookup_family: V4_PREFERRED") || (i >= 0) != (wrong && family != "V6_ONLY") {
+			t.Errorf("%q: %v, found %v, piece %d", family, err, found, i)
+		}
+	}
+}
+
+// TestRunning: of a running Envoy it is known what names became, and who is healthy.
+func TestRunning(t *testing.T) {
+	text := strings.NewReplacer("type: STATIC", "type: STRICT_DNS", "127.0.0.1, port_value: 8001", "localhost, port_value: 8001", "127.0.0.1, port_value: 8002", "localhost, port_value: 8002").Replace(user)
+	js, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const host = `{"address":{"socket_address":{"address":"::1","port_value":%d}},"health_status":{"failed_active_health_check":true}}`
+	pages := map[string]string{
+		"/config_dump": `{"configs":[{"@type":"type.googleapis.com/envoy.admin.v3.BootstrapConfigDump","bootstrap":` + string(js) + `}]}`,
+		"/server_info": `{"version":"x/1.40.0/Clean"}`,
+		"/clusters":    `{"cluster_statuses":[{"name":"vllm","host_statuses":[` + fmt.Sprintf(host, 8001) + "," + fmt.Sprintf(host, 8002) + `]}]}`,
+	}
+	admin := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, pages[r.URL.Path]) }))
+	defer admin.Close()
+	b, err := Load(t.Context(), admin.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := Want{Options: envoy.Default()}
+	w.Workers = []string{"127.0.0.1:8001", "127.0.0.1:8002"}
+	found := Check(b, w)
+	for _, want := range []Finding{{Name: "no_healthy_worker", Severity: Error, Got: "[::1]:8001"}, {Name: "worker_unknown", Severity: Error, Got: "no endpoint 127.0.0.1:8001; there are [::1]:8001"}} {
+		if !slices.ContainsFunc(found, func(f Finding) bool {
+			return f.Name == want.Name && f.Severity == want.Severity && strings.Contains(f.Got, want.Got)
+		}) {
+			t.Errorf("%+v is not among %+v", want, found)
+		}
+	}
+}
+
+// TestOtherHeader: the header by which a cluster dials is the one that is named and removed, whatever it is called.
+func TestOtherHeader(t *testing.T) {
+	text, _, _ := strings.Cut(user, "    load_assignment:")
+	text = strings.Replace(text, "type: STATIC", "type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED\n    original_dst_lb_config: { use_http_header: true, http_header_name: Target-Pod }", 1)
+	b := read(t, text)
+	for _, header := range []string{"", "target-pod"} {
+		w := Want{Options: envoy.Default(), Header: header}
+		got := map[string]string{}
+		for _, f := range Check(b, w) {
+			got[f.Name] = f.Severity + " " + f.Got
+		}
+		pieces, err := Missing(b, w)
+		i := slices.IndexFunc(pieces, func(p Piece) bool { return p.Name == "headers" })
+		if err != nil || !strings.Contains(got["any_address"], "that target-pod names") || !strings.HasPrefix(got["steering_headers"], Error) ||
+			!strings.Contains(got["steering_headers"], "target-pod") || i < 0 || !strings.Contains(pieces[i].YAML, "remove: target-pod\n") || (got["choice_not_read"] != "") != (header == "") {
+			t.Errorf("%q: %v, %v, %v", header, err, got, pieces)
+		}
+	}
+}
+
+// TestKubernetesObjects: what is no envoy.yaml but a Kubernetes object is named, and where Envoy's own configuration is.
+func TestKubernetesObjects(t *testing.T) {
+	for text, want := range map[string]string{
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: { name: envoy }\ndata:\n  envoy.yaml: |\n    admin: {}\n": `a ConfigMap (want the envoy.yaml that it holds: kubectl get configmap envoy -o jsonpath='{.data.envoy\.yaml}'`,
+		"apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nspec: {}\n":                             "a Kubernetes object, EnvoyFilter, of which a control plane makes",
+	} {
+		if _, err := Read([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

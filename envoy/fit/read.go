@@ -48,6 +48,15 @@ type Bootstrap struct {
 	clusters  []placed[*clusterv3.Cluster]
 	routes    map[string]placed[*routev3.RouteConfiguration] // from RDS
 	endpoints map[string][]string                            // from EDS
+	live      map[string][]endpoint                          // of a running Envoy's clusters, as it resolved and checked them
+	asked     bool                                           // the bootstrap says whether the memory is limited and the admin page read-only
+	heapLimit bool                                           // requests are refused before the memory is used up
+	adminOpen bool                                           // the admin page takes what changes the process
+}
+
+type endpoint struct {
+	addr   string
+	failed bool // its health check
 }
 
 // placed is a part of the configuration with the path where it was found.
@@ -120,6 +129,23 @@ func Load(ctx context.Context, from string) (b Bootstrap, err error) {
 		return b, fmt.Errorf("%s/server_info: %w", admin, err)
 	}
 	b.Envoy = release.FindString(said.GetVersion())
+	if list, err := fetch(ctx, admin+"/clusters?format=json"); err == nil { // else what a cluster resolves to is not known
+		var said adminv3.Clusters
+		if err := relaxed.Unmarshal(list, &said); err != nil {
+			return b, fmt.Errorf("%s/clusters: %w", admin, err)
+		}
+		b.live = map[string][]endpoint{}
+		for _, cluster := range said.GetClusterStatuses() {
+			list := []endpoint{}
+			for _, h := range cluster.GetHostStatuses() {
+				if s := h.GetAddress().GetSocketAddress(); s != nil {
+					addr := net.JoinHostPort(s.GetAddress(), strconv.Itoa(int(s.GetPortValue())))
+					list = append(list, endpoint{addr, h.GetHealthStatus().GetFailedActiveHealthCheck()})
+				}
+			}
+			b.live[cluster.GetName()] = list
+		}
+	}
 	return b, nil
 }
 
@@ -186,6 +212,9 @@ func Read(text []byte) (b Bootstrap, err error) {
 	if err != nil {
 		return b, err
 	}
+	if err := ofKubernetes(file); err != nil {
+		return b, err
+	}
 	var boot bootstrapv3.Bootstrap
 	if err := relaxed.Unmarshal(js, &boot); err != nil {
 		return b, fmt.Errorf("no Envoy configuration: %w", err)
@@ -201,6 +230,32 @@ func (b *Bootstrap) usable() error {
 			"plane tells, the admin address of the Envoy that was told)")
 	}
 	return nil
+}
+
+// ofKubernetes refuses a Kubernetes object, and says where its Envoy's configuration is.
+func ofKubernetes(file any) error {
+	kind, _ := get(file, path{"kind"})
+	if version, ok := get(file, path{"apiVersion"}); !ok || version == nil || kind == nil {
+		return nil
+	}
+	const running = "the admin address of the Envoy that was told, such as after kubectl port-forward POD 15000 (Istio) or 19000 (Envoy Gateway)"
+	if kind != "ConfigMap" {
+		return fmt.Errorf("a Kubernetes object, %v, of which a control plane makes a part of Envoy's configuration (want an envoy.yaml, or %s)", kind, running)
+	}
+	name, _ := get(file, path{"metadata", "name"})
+	data, _ := get(file, path{"data"})
+	keys := []string{}
+	if members, ok := data.(yaml.MapSlice); ok {
+		for _, m := range members {
+			keys = append(keys, fmt.Sprint(m.Key))
+		}
+	}
+	at := "KEY"
+	if len(keys) == 1 {
+		at = strings.ReplaceAll(keys[0], ".", `\.`)
+	}
+	return fmt.Errorf("a ConfigMap (want the envoy.yaml that it holds: kubectl get configmap %v -o jsonpath='{.data.%s}' > envoy.yaml; its keys: %s)",
+		name, at, strings.Join(keys, ", "))
 }
 
 // expands refuses a YAML text that becomes too large when its aliases are expanded.
@@ -246,6 +301,11 @@ func (c *counter) Visit(n ast.Node) ast.Visitor {
 }
 
 func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
+	b.asked = true
+	for _, m := range boot.GetOverloadManager().GetResourceMonitors() {
+		b.heapLimit = b.heapLimit || kind(m.GetTypedConfig()) == "fixed_heap" || kind(m.GetTypedConfig()) == "cgroup_memory"
+	}
+	b.adminOpen = boot.GetAdmin().GetAddress() != nil && len(boot.GetAdmin().GetAllowPaths()) == 0
 	at := path{"static_resources"}
 	for i, l := range boot.GetStaticResources().GetListeners() {
 		b.listeners = append(b.listeners, placed[*listenerv3.Listener]{at.to("listeners", i), l})

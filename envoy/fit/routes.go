@@ -12,8 +12,8 @@ import (
 
 // Checks along a request's way: virtual hosts and routes.
 
-// hosts checks the routes of inference requests and their clusters. It reports whether a header can name any address.
-func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials bool) {
+// hosts checks the routes of inference requests and their clusters. It returns the headers by which clusters dial any address.
+func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials []string) {
 	for i := range s.hosts {
 		h := &s.hosts[i]
 		if !h.leads {
@@ -30,7 +30,9 @@ func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials bool
 			for _, name := range w.clusters {
 				workers[name] = c.workers(name)
 				header, reads := c.reads(name)
-				dials = dials || header != ""
+				if header != "" && !slices.Contains(dials, header) {
+					dials = append(dials, header)
+				}
 				for _, p := range w.asked {
 					picked[p] = picked[p] || reads
 				}
@@ -90,11 +92,14 @@ func (c *checker) bodies(s *site, h *host) {
 	const why = "Bodies up to Sightline's limit are buffered; Envoy's own limit is 1 MiB, less than a picture."
 	from := genHost.to("request_body_buffer_limit")
 	read(h.of, h.at)
-	if c.small("body_limit", at, limit) {
+	of, place := limit, at
+	others := slices.ContainsFunc(h.routes, func(w *way) bool { return w.of.GetRoute() != nil && !w.guarded })
+	if !others && c.small("body_limit", at, limit) {
 		c.miss("body_limit", "set", why, h.at.to("request_body_buffer_limit"), from, nil)
 	}
 	for _, w := range h.routes {
-		if len(w.asked) > 0 && read(w.of, w.at) && c.small("body_limit", at, limit) {
+		limit, at = of, place
+		if len(w.asked) > 0 && (read(w.of, w.at) || others) && c.small("body_limit", at, limit) {
 			c.miss("body_limit", "set", why, w.at.to("request_body_buffer_limit"), from, nil)
 		}
 	}
@@ -135,10 +140,8 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 		}
 		c.miss("retries", "set", "Requests that never reached a worker, or got no byte of an answer, are retried at Sightline's next choice.", place, from, nil)
 	}
-	for _, on := range strings.Split(retry.GetRetryOn(), ",") {
-		if on = strings.TrimSpace(on); on == "5xx" || on == "gateway-error" || on == "retriable-status-codes" {
-			c.find("retries", place.to("retry_on"), on)
-		}
+	if retry != nil {
+		c.retries(retry, place)
 	}
 	if t := retry.GetPerTryTimeout(); t.AsDuration() > 0 && t.AsDuration() < time.Hour {
 		c.as(longer(t), "route_timeout", place.to("per_try_timeout"), t.AsDuration())
@@ -147,6 +150,22 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 	for _, name := range w.clusters {
 		if header, _ := c.reads(name); header != "" && slices.ContainsFunc(removed, func(r string) bool { return strings.EqualFold(r, header) }) {
 			c.find("header_removed", w.at.to("request_headers_to_remove"), header)
+		}
+	}
+}
+
+// retries checks what is retried: all that the printed configuration retries for any request, and nothing that a worker may have
+// computed.
+func (c *checker) retries(retry *routev3.RetryPolicy, at path) {
+	have := strings.FieldsFunc(retry.GetRetryOn(), func(r rune) bool { return r == ',' || r == ' ' })
+	for _, on := range have {
+		if slices.Contains([]string{"5xx", "gateway-error", "retriable-status-codes"}, on) {
+			c.find("retries", at.to("retry_on"), on)
+		}
+	}
+	for _, on := range []string{"connect-failure", "refused-stream"} {
+		if !slices.Contains(have, on) && !slices.Contains(have, "5xx") && !slices.Contains(have, "reset") {
+			c.find("retries", at.to("retry_on"), "no "+on)
 		}
 	}
 }

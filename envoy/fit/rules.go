@@ -10,6 +10,7 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	bufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/buffer/v3"
@@ -19,6 +20,7 @@ import (
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sightline-router/sightline/internal/steering"
@@ -30,6 +32,7 @@ var (
 	genHost    = genManager.to("route_config", "virtual_hosts", 0)
 	genFilter  = genManager.to("http_filters", nth{filterName, 0})
 	genCounts  = genManager.to("http_filters", nth{countsName, 0}) // with TokenUsage
+	genWorkers = path{"static_resources", "clusters", -1}
 	genRouter  = genManager.to("http_filters", nth{"envoy.filters.http.router", 0}, "typed_config")
 )
 
@@ -51,6 +54,16 @@ func minorOf(version string) (int, bool) {
 	_, rest, ok := strings.Cut(version, ".")
 	n, err := strconv.Atoi(strings.SplitN(rest, ".", 2)[0])
 	return n, ok && err == nil
+}
+
+// heap checks what concerns the whole process.
+func (c *checker) heap() {
+	if c.asked && !c.heapLimit {
+		c.find("heap_limit", path{"overload_manager"}, "no limit")
+	}
+	if minor, known := minorOf(c.Envoy); c.adminOpen && (!known || minor >= 37) {
+		c.find("admin_paths", path{"admin", "allow_paths"}, "all pages")
+	}
 }
 
 // site applies the rules to an HTTP connection manager that inference requests pass.
@@ -81,7 +94,8 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 	c.counts(s)
 	c.filters(s)
 	dials := c.hosts(s, routes)
-	c.steering(s, dials)
+	c.steering(s, routes, dials)
+	c.tenant(s, routes)
 	c.log(s)
 	c.timeouts(s)
 	if cluster != "" {
@@ -185,7 +199,7 @@ func (c *checker) mutations(m *mutationv3.HeaderMutationRules, at path) {
 		}
 	}
 	var lost []string
-	for _, h := range []string{"x-target-worker", "x-sightline-id", "x-route-reason", "x-data-parallel-rank",
+	for _, h := range []string{c.want.Header, "x-sightline-id", "x-route-reason", "x-data-parallel-rank",
 		"x-prefiller-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port", "content-length", "content-type", "retry-after"} {
 		if forbid != nil && forbid.MatchString(h) || m.GetDisallowAll().GetValue() && (allow == nil || !allow.MatchString(h)) {
 			lost = append(lost, h)
@@ -251,42 +265,159 @@ func (c *checker) small(name string, at path, limit int64) bool {
 	return true
 }
 
-// steering checks that nothing a client sends under these names has an effect.
-func (c *checker) steering(s *site, dials bool) {
-	var gone []*mutationv3.HeaderMutation
+// steering checks that nothing a client sends under these names has an effect. dials are the headers by which clusters dial.
+func (c *checker) steering(s *site, routes *routev3.RouteConfiguration, dials []string) {
+	var early, general []*mutationv3.HeaderMutation
 	for _, e := range s.hcm.GetEarlyHeaderMutationExtensions() {
 		if m, ok := as[*earlyv3.HeaderMutation](e.GetTypedConfig()); ok {
-			gone = append(gone, m.GetMutations()...)
+			early = append(early, m.GetMutations()...)
 		}
 	}
-	for _, f := range s.hcm.GetHttpFilters()[:s.index] {
-		if m, ok := as[*headersv3.HeaderMutation](f.GetTypedConfig()); ok && !dials {
-			gone = append(gone, m.GetMutations().GetRequestMutations()...)
+	filters := s.hcm.GetHttpFilters()[:s.index]
+	for _, f := range filters {
+		if m, ok := as[*headersv3.HeaderMutation](f.GetTypedConfig()); ok && len(dials) == 0 {
+			general = append(general, m.GetMutations().GetRequestMutations()...)
 		}
 	}
-	var left []string
-	for _, h := range steering.Headers {
-		removed := func(m *mutationv3.HeaderMutation) bool {
-			match := m.GetRemoveOnMatch().GetKeyMatcher()
-			if p := strings.ToLower(match.GetPrefix()); p != "" && strings.HasPrefix(h.Name, p) {
-				return true
+	table := slices.Clone(steering.Headers)
+	for _, d := range dials {
+		if !slices.ContainsFunc(table, func(h steering.Header) bool { return h.Match(d) }) {
+			table = append(table, steering.Header{Name: d})
+		}
+	}
+	var left, theirs []string
+	var open []*way
+	for _, h := range table {
+		name := h.Name + map[bool]string{true: "*"}[h.Prefix]
+		gone := func(list []*mutationv3.HeaderMutation) bool {
+			return slices.ContainsFunc(list, func(m *mutationv3.HeaderMutation) bool { return removes(m, h) })
+		}
+		switch {
+		case gone(early):
+			theirs = append(theirs, name)
+			continue
+		case gone(general):
+			continue
+		}
+		ways := s.ways(func(w *way) bool { return w.guarded && (len(dials) > 0 || !gone(c.perRoute(filters, w, routes))) })
+		if len(ways) == 0 {
+			continue
+		}
+		left = append(left, name)
+		for _, w := range ways {
+			if !slices.Contains(open, w) {
+				open = append(open, w)
 			}
-			return !h.Prefix && (h.Match(m.GetRemove()) || h.Match(match.GetExact()))
 		}
-		if !slices.ContainsFunc(gone, removed) {
-			left = append(left, h.Name+map[bool]string{true: "*"}[h.Prefix])
-		}
+	}
+	at := s.at.to("early_header_mutation_extensions")
+	if hit := s.others(); len(theirs) > 0 && len(hit) > 0 {
+		c.find("headers_elsewhere", at, "also from requests to "+strings.Join(hit, ", "))
 	}
 	if len(left) == 0 {
 		return
 	}
-	at, severity := s.at.to("early_header_mutation_extensions"), Warning
-	if dials && slices.Contains(left, "x-target-worker*") || slices.Contains(left, "x-gateway-destination-endpoint*") {
-		severity = Error
+	severity := Warning
+	for _, d := range append([]string{"x-gateway-destination-endpoint"}, dials...) {
+		if slices.ContainsFunc(left, func(l string) bool { return strings.HasPrefix(d, strings.TrimSuffix(l, "*")) }) {
+			severity = Error
+		}
 	}
 	c.as(severity, "steering_headers", at, fmt.Sprintf("accepted from clients: %s", strings.Join(left, ", ")))
-	c.miss("headers", "add", "Removes steering headers that clients send, x-envoy-* and x-request-id among them (Envoy makes a new id).",
-		at, genManager.to("early_header_mutation_extensions", 0), nil)
+	const why = "Removes steering headers that clients send, x-envoy-* and x-request-id among them (Envoy makes a new id)."
+	from := genManager.to("early_header_mutation_extensions", 0)
+	if !s.shared() || len(dials) > 0 {
+		c.miss("headers", "add", why, at, from, func(v any) any { return alsoRemove(v, dials) })
+		return
+	}
+	// Other services' requests pass this connection manager too, and keep their headers: a filter that does nothing by itself
+	// removes them on the workers' routes.
+	if !slices.ContainsFunc(filters, func(f *hcmv3.HttpFilter) bool { return f.GetName() == removerName }) {
+		c.miss("headers", "add before ["+strconv.Itoa(s.index)+"]", why+" It does so on the routes below.", s.at.to("http_filters"), from, func(any) any {
+			return object("name", removerName, "typed_config", object("@type", typeURL+"filters.http.header_mutation.v3.HeaderMutation"))
+		})
+	}
+	for _, w := range open {
+		c.miss("headers on a route", "set", why, w.at.to("typed_per_filter_config", removerName), from, func(v any) any {
+			list, _ := get(v, path{"typed_config", "mutations"})
+			return object("@type", typeURL+"filters.http.header_mutation.v3.HeaderMutationPerRoute", "mutations", object("request_mutations", renewed(list)))
+		})
+	}
+}
+
+// removerName is the filter that removes steering headers on some routes of a connection manager.
+const removerName = "sightline_headers"
+
+// removes reports whether nothing of a client's header passes a mutation.
+func removes(m *mutationv3.HeaderMutation, h steering.Header) bool {
+	match := m.GetRemoveOnMatch().GetKeyMatcher()
+	if p := strings.ToLower(match.GetPrefix()); p != "" && strings.HasPrefix(h.Name, p) {
+		return true
+	}
+	set := ""
+	if a := m.GetAppend(); a.GetAppendAction() == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD || a.GetAppendAction() == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS {
+		set = a.GetHeader().GetKey()
+	}
+	return !h.Prefix && (h.Match(m.GetRemove()) || h.Match(match.GetExact()) || h.Match(set))
+}
+
+// perRoute returns what filters of header mutations before Sightline's do on a route.
+func (c *checker) perRoute(filters []*hcmv3.HttpFilter, w *way, routes *routev3.RouteConfiguration) (all []*mutationv3.HeaderMutation) {
+	for _, f := range filters {
+		if _, ok := as[*headersv3.HeaderMutation](f.GetTypedConfig()); !ok {
+			continue
+		}
+		for _, level := range []map[string]*anypb.Any{w.of.GetTypedPerFilterConfig(), w.host.GetTypedPerFilterConfig(), routes.GetTypedPerFilterConfig()} {
+			m, _ := as[*headersv3.HeaderMutationPerRoute](level[f.GetName()])
+			all = append(all, m.GetMutations().GetRequestMutations()...)
+		}
+	}
+	return all
+}
+
+// alsoRemove adds headers to the generator's early mutation that are not in its table.
+func alsoRemove(v any, names []string) any {
+	at := path{"typed_config", "mutations"}
+	list, _ := get(v, at)
+	all, _ := list.([]any)
+	all = slices.Clone(all)
+	for _, n := range names {
+		if !slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(n) }) {
+			all = append(all, object("remove", n))
+		}
+	}
+	return set(v, at, all)
+}
+
+// renewed has a filter overwrite the request id instead of removing it: Envoy makes a new one before filters only.
+func renewed(list any) any {
+	all, _ := list.([]any)
+	all = slices.Clone(all)
+	for i, m := range all {
+		if name, _ := get(m, path{"remove"}); name == "x-request-id" {
+			all[i] = object("append", object("header", object("key", "x-request-id", "value", "%UNIQUE_ID%"), "append_action", "OVERWRITE_IF_EXISTS_OR_ADD"))
+		}
+	}
+	return all
+}
+
+// tenant checks that the header that names the tenant reaches no worker, on any of their routes.
+func (c *checker) tenant(s *site, routes *routev3.RouteConfiguration) {
+	name := c.want.TenantHeader
+	removed := func(list []string) bool {
+		return slices.ContainsFunc(list, func(r string) bool { return strings.EqualFold(r, name) })
+	}
+	if name == "" || removed(routes.GetRequestHeadersToRemove()) {
+		return
+	}
+	for _, w := range s.ways(func(w *way) bool { return w.guarded }) {
+		if removed(w.host.GetRequestHeadersToRemove()) || removed(w.of.GetRequestHeadersToRemove()) {
+			continue
+		}
+		at := w.at.to("request_headers_to_remove")
+		c.find("tenant_header", at, name+" reaches workers")
+		c.miss("tenant_header", "add", "Removed after Sightline has read it: workers need not know tenants, and Sightline may be away.", at, genHost.to("request_headers_to_remove", 0), nil)
+	}
 }
 
 // log checks the access logs to Sightline, from which it knows how requests ended and each worker's load.
@@ -351,8 +482,14 @@ func (c *checker) timeouts(s *site) {
 	at := s.at.to("stream_idle_timeout")
 	switch t := s.hcm.GetStreamIdleTimeout(); {
 	case t == nil:
-		c.find("stream_idle_timeout", at, "5m, Envoy's default")
-		c.miss("stream_idle_timeout", "set", "A generation may be silent for longer than 5 minutes, Envoy's default.", at, genManager.to("stream_idle_timeout"), nil)
+		for _, w := range s.ways(func(w *way) bool { return len(w.asked) > 0 && w.of.GetRoute().GetIdleTimeout() == nil }) {
+			c.find("stream_idle_timeout", at, "5m, Envoy's default")
+			place := at
+			if s.shared() {
+				place = w.at.to("route", "idle_timeout")
+			}
+			c.miss("stream_idle_timeout", "set", "A generation may be silent for longer than 5 minutes, Envoy's default.", place, genManager.to("stream_idle_timeout"), nil)
+		}
 	case t.AsDuration() > 0 && t.AsDuration() < 30*time.Minute:
 		c.find("stream_idle_timeout", at, t.AsDuration())
 	}
