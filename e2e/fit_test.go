@@ -55,7 +55,13 @@ var ownEnvoys = map[string]ownEnvoy{
               grpc_service: { envoy_grpc: { cluster_name: theirs } }
               failure_mode_allow: true
               processing_mode: { request_body_mode: NONE }`},
-	"workers by name": {kind: "STRICT_DNS"},
+	"workers by name, and another site": {kind: "STRICT_DNS", hosts: `
+            - name: site
+              domains: [site.example.com]
+              routes: [{ match: { prefix: / }, route: { cluster: web } }]
+            - name: all
+              domains: ["*"]
+              routes: [{ match: { prefix: / }, route: { cluster: VLLM } }]`},
 	"several listeners and hosts": {second: true, path: "/models/a", hosts: `
             - name: models
               domains: [127.0.0.1, "127.0.0.1:*"]
@@ -105,7 +111,7 @@ func (o ownEnvoy) yaml(listen, second, admin, web string, workers []string) stri
 		listener(second, fmt.Sprintf(all, "web"))
 	}
 	cluster := func(name, kind string, addrs ...string) {
-		fmt.Fprintf(&b, "  - name: %s\n    type: %s\n    dns_lookup_family: V4_ONLY\n    load_assignment:\n      cluster_name: %s\n      endpoints:\n      - lb_endpoints:\n", name, kind, name)
+		fmt.Fprintf(&b, "  - name: %s\n    type: %s\n    load_assignment:\n      cluster_name: %s\n      endpoints:\n      - lb_endpoints:\n", name, kind, name)
 		for _, a := range addrs {
 			fmt.Fprintf(&b, "        - endpoint: { %s }\n", address(a))
 		}
@@ -163,7 +169,15 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 	for _, w := range l.Sims {
 		workers = append(workers, w.Addr())
 	}
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "web") }))
+	sent := http.Header{"X-Request-Id": {"mine-1"}, "X-Tenant-Id": {"t"}, "X-Session-Token": {"s"}, "X-Envoy-Mine": {"e"}, "X-Target-Worker": {"w"}}
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for k := range sent {
+			if r.Header.Get(k) != sent.Get(k) {
+				fmt.Fprintf(w, "%s: %q, ", k, r.Header[k])
+			}
+		}
+		fmt.Fprint(w, "web")
+	}))
 	defer web.Close()
 
 	run := func(t *testing.T, text []byte, admin string) *envoytest.Process {
@@ -232,9 +246,16 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 					return err == nil && gjson.GetBytes(last, "0.reported_cached_tokens").Int() == int64(r.cached)
 				})
 			}
-			if o.path != "" {
-				if got, err := lab.Get("http://" + listen + "/v1/chat/completions"); err != nil || string(got) != "web" {
-					t.Errorf("%q, %v from the other service", got, err)
+			if strings.Contains(o.hosts, "cluster: web") { // the other service has its clients' headers
+				req, err := http.NewRequest(http.MethodPost, "http://"+listen+"/v1/chat/completions", strings.NewReader("{}"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if req.Header = sent; o.path == "" {
+					req.Host = "site.example.com"
+				}
+				if r := do(http.DefaultClient, req); r.err != nil || string(r.body) != "web" {
+					t.Errorf("%q, %v from the other service", r.body, r.err)
 				}
 			}
 		})

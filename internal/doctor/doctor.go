@@ -25,6 +25,7 @@ import (
 type Options struct {
 	Config   string        `short:"c" required:"" help:"Sightline's configuration."`
 	Envoy    string        `placeholder:"FILE|URL" help:"An envoy.yaml, a saved config dump, or an Envoy's admin page such as http://127.0.0.1:9901; default: that of envoy.admin, if it answers."`
+	Cluster  []string      `placeholder:"NAME,…" help:"The workers' clusters in Envoy, if other clusters serve the same paths."`
 	Admin    string        `placeholder:"URL" help:"A running Sightline's admin page; default: that of the configuration's admin, if it answers."`
 	Agent    []string      `placeholder:"URL,…" help:"Agents' admin pages."`
 	Pre      bool          `help:"Check only files, before anything runs."`

@@ -236,6 +236,10 @@ func edited(t *testing.T, text string, pairs []string) string {
 	return out
 }
 
+// twoFamilies has Envoy resolve the workers' names to IPv6, if they have both.
+var twoFamilies = pairs("type: STATIC\n    lb_policy: ROUND_ROBIN", "type: STRICT_DNS\n    lb_policy: ROUND_ROBIN", `- endpoint: { address: { socket_address: { address: "127.0.0.1"`,
+	`- endpoint: { address: { socket_address: { address: "localhost"`)
+
 type mistake struct {
 	name, code    string
 	verdict       Verdict
@@ -324,6 +328,9 @@ var mistakes = []mistake{
               processing_mode: { request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }
 `)
 	}},
+	{"18 names of two families: without Sightline", "SL0404", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) { f.envoy = twoFamilies }},
+	{"28 names of two families: no choice is followed", "SL0408", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) { f.envoy = twoFamilies }},
+	{"20 idle connections", "SL0410", Warning, "keep_alive at ", "idle_timeout: 4s", func(f *fleet) { f.envoy = pairs("idle_timeout: 4s", "idle_timeout: 60s") }},
 	{"20 circuit breakers", "SL0406", Warning, "max_requests 1024", "raise them", func(f *fleet) { f.envoy = pairs("max_requests: 65536", "max_requests: 1024") }},
 	{"20 retries", "SL0406", Warning, "max_retries 3", "raise them", func(f *fleet) { f.envoy = pairs("max_retries: 1024", "max_retries: 3") }},
 	{"21 steering headers", "SL0407", Error, "accepted from clients: x-target-worker*", "early_header_mutation_extensions", func(f *fleet) {

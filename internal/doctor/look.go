@@ -119,8 +119,8 @@ func collect(ctx context.Context, o Options) *collected {
 	if s.configErr = err; err != nil {
 		return s
 	}
-	s.lookAtEnvoy(ctx)
 	if o.Pre {
+		s.lookAtEnvoy(ctx)
 		s.notFoundReason = "--pre looks at files alone"
 		return s
 	}
@@ -129,6 +129,7 @@ func collect(ctx context.Context, o Options) *collected {
 	}
 	client := rules.NewClient(o.Patience, s.as)
 	s.running, s.notFoundReason = s.askSightline(ctx)
+	s.lookAtEnvoy(ctx)
 	s.list(ctx)
 	s.lookAtDynamo(ctx, client)
 	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
@@ -288,6 +289,15 @@ func (s *collected) lookAtEnvoy(ctx context.Context) {
 	if err != nil {
 		s.envoyErr = err
 		return
+	}
+	want.Clusters = s.o.Cluster
+	if s.running != nil && len(want.Workers) == 0 { // discovered ones
+		for _, row := range s.running.rows {
+			if row.Role == "prefill" || row.Role == "encode" {
+				continue // Envoy sends them nothing
+			}
+			want.Workers = append(want.Workers, row.Addr)
+		}
 	}
 	s.envoy = fit.Check(b, want)
 	s.missingParts, s.envoyErr = fit.Missing(b, want)

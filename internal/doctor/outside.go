@@ -12,7 +12,7 @@ import (
 	arms "github.com/sightline-router/sightline/router/report"
 )
 
-// codes maps package fit's findings to codes; all others go to SL0410.
+// codes maps package fit's findings to codes, separated by blanks; all others go to SL0410.
 var codes = map[string]string{
 	"body_limit": "SL0401", "buffer_filter": "SL0401", "ext_authz_body": "SL0401", "connection_limit": "SL0401", "http2_window": "SL0401",
 	"grpc_message_limit": "SL0402",
@@ -22,6 +22,7 @@ var codes = map[string]string{
 	"circuit_breakers": "SL0406", "retries": "SL0406",
 	"steering_headers": "SL0407", "any_address": "SL0407",
 	"choice_not_read": "SL0408", "cluster_type": "SL0408", "worker_unknown": "SL0408", "mutation_rules": "SL0408", "header_removed": "SL0408", "metadata": "SL0408", "route_cache": "SL0408",
+	"dns_family": "SL0404 SL0408", "no_healthy_worker": "SL0404",
 	"access_log": "SL0409", "access_log_id": "SL0409", "access_log_late": "SL0409",
 }
 
@@ -44,7 +45,7 @@ func ofEnvoy(code string) func(*collected, *report) {
 			return
 		}
 		for _, f := range s.envoy {
-			if codeOf(f) != code {
+			if !strings.Contains(codeOf(f), code) {
 				continue
 			}
 			says := fmt.Sprintf("%s at %s: %s (want %s)", f.Name, f.Where, f.Got, f.Want)

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/envoy/fit"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -88,6 +91,11 @@ func FitEnvoy(ctx context.Context, file, variants, release, from string, cluster
 		return false, in(file, err)
 	}
 	if apply {
+		for _, f := range fit.Check(b, want) {
+			if f.Name == "which_clusters" && f.Severity == fit.Error {
+				return false, fmt.Errorf("%s: %s (want --cluster with the workers' clusters among them: nothing of another service may be changed)", from, f.Got)
+			}
+		}
 		text, err := fit.Apply(b, pieces)
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", from, err)
@@ -111,7 +119,18 @@ func EnvoyWant(cfg config.Config) (fit.Want, error) {
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) == 0 {
 		o.Workers = nil // they are found at run time
 	}
-	return fit.Want{Options: o}, err
+	return fit.Want{Options: o, Header: cfg.Route.Header, Resolve: addressesOf}, err
+}
+
+// addressesOf returns the addresses that Sightline uses of a name; none if it does not resolve here.
+func addressesOf(host string) []netip.Addr {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	addrs, err := discover.Lookup(ctx, host)
+	if err != nil {
+		return nil
+	}
+	return addrs
 }
 
 // envoyOptions returns the options for a configuration, with the shipped example's workers if it names none.

@@ -52,6 +52,43 @@ func TestPrintedMessages(t *testing.T) {
 	}
 }
 
+// TestApplyAsks: with --apply nothing is written while several clusters may be the workers'.
+func TestApplyAsks(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	const own = `static_resources:
+  listeners:
+  - filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          route_config:
+            virtual_hosts:
+            - domains: ["*"]
+              routes:
+              - { match: { path: /v1/chat/completions }, route: { cluster: a } }
+              - { match: { prefix: / }, route: { cluster: b } }
+  clusters: [{ name: a, type: EDS }, { name: b, type: EDS }]
+`
+	if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		clusters []string
+		apply    bool
+		want     string
+	}{{nil, true, "want --cluster"}, {nil, false, ""}, {[]string{"a"}, true, ""}} {
+		var out, warn bytes.Buffer
+		_, err := FitEnvoy(t.Context(), "", "", "", file, c.clusters, c.apply, &out, &warn)
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0) || c.want == "" && err != nil {
+			t.Errorf("%+v: %v\n%s", c, err, &out)
+		}
+		if asks := strings.Contains(out.String(), "error: which_clusters"); asks != (c.clusters == nil && !c.apply) {
+			t.Errorf("%+v:\n%s", c, &out)
+		}
+	}
+}
+
 // TestTenantStays: the tenant's header is removed by every printed form, whatever it is called.
 func TestTenantStays(t *testing.T) {
 	cfg, err := config.Parse([]byte("tenants: {header: X-Customer}"))
