@@ -1,15 +1,12 @@
 package extproc
 
 import (
-	"encoding/json"
-	"net/http"
 	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sightline-router/sightline/router"
@@ -212,46 +209,4 @@ func (t *streamSettings) metadata(d router.Decision) members {
 	}
 	all.object(MetadataSpace, m)
 	return all
-}
-
-// refusal answers the client instead of a worker, with an error body in OpenAI's form. In the metadata its reason is refused.
-func (t *streamSettings) refusal(d router.Decision) encoded {
-	d.Reason = router.RefusedByUs
-	code := d.Refuse.Status
-	if code < 400 || code > 599 { // Envoy turns anything below 200 into a 200
-		code = http.StatusServiceUnavailable
-	}
-	kind := "invalid_request_error"
-	switch {
-	case code == http.StatusTooManyRequests:
-		kind = "rate_limit_error"
-	case code >= 500:
-		kind = "server_error"
-	}
-	var headers []*corev3.HeaderValueOption
-	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
-		headers = append(headers, header("retry-after", "1"))
-	}
-	type body struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    *string `json:"code"`
-	}
-	text := map[string]body{"error": {Message: d.Refuse.Message, Type: kind}}
-	return t.metadata(d).appendTo(encode(immediate(code, text, "sightline_refused", headers...)))
-}
-
-// immediate answers the client instead of a worker. body must have only strings and numbers, which always encode as JSON. details
-// are for Envoy's access log.
-func immediate(code int, body any, details string, headers ...*corev3.HeaderValueOption) *extprocv3.ProcessingResponse {
-	text, _ := json.Marshal(body)
-	return &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(code)},
-			Headers: &extprocv3.HeaderMutation{SetHeaders: append(headers, header("content-type", "application/json"))},
-			Body:    text,
-			Details: details,
-		}},
-	}
 }

@@ -12,6 +12,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/report"
 )
@@ -53,7 +54,7 @@ func TestMetadata(t *testing.T) {
 		EndpointPicker: {MetadataSpace: own, spaceLB: map[string]any{HeaderEndpoint: all}},
 	} {
 		at := &streamSettings{Route: Route{Mode: mode, Header: HeaderWorker}}
-		for phase, a := range map[string]encoded{"body": at.bodyAnswer(d), "headers": at.headersAnswer(d), "refusal": at.refusal(router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
+		for phase, a := range map[string]encoded{"body": at.bodyAnswer(d), "headers": at.headersAnswer(d), "refusal": at.refusal(steering.Chat, router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
 			want := want
 			if phase == "refusal" {
 				want = map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "refused", "matched_blocks": 0., "cached_tokens": 0., "prompt_tokens": 0.}}
@@ -144,7 +145,7 @@ func TestRefusal(t *testing.T) {
 		{429, 429, "rate_limit_error", true}, {503, 503, "server_error", true}, {500, 500, "server_error", false},
 		{0, 503, "server_error", true}, {200, 503, "server_error", true},
 	} {
-		r := decoded(t, ours.refusal(router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}})).GetImmediateResponse()
+		r := decoded(t, ours.refusal(steering.Chat, router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}})).GetImmediateResponse()
 		if int(r.GetStatus().GetCode()) != c.want {
 			t.Errorf("%d: status %d, want %d", c.status, r.GetStatus().GetCode(), c.want)
 		}
@@ -157,6 +158,23 @@ func TestRefusal(t *testing.T) {
 		h := told(r.GetHeaders())
 		if h["content-type"] != "application/json" || (h["retry-after"] != "") != c.retry {
 			t.Errorf("%d: headers %v", c.status, h)
+		}
+	}
+}
+
+// TestRefusalOfMessages checks that clients of Anthropic's API get its own form of errors, below its path too.
+func TestRefusalOfMessages(t *testing.T) {
+	for status, kind := range map[int]string{
+		400: "invalid_request_error", 403: "permission_error", 404: "not_found_error", 408: "timeout_error", 413: "request_too_large",
+		415: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
+	} {
+		for _, path := range []string{steering.Messages, steering.Messages + "/count_tokens"} {
+			d := router.Decision{Refuse: &router.Refusal{Status: status, Message: "why"}}
+			r := decoded(t, ours.refusal(path, d)).GetImmediateResponse()
+			want := `{"type":"error","error":{"type":"` + kind + `","message":"why"}}`
+			if got := string(r.GetBody()); int(r.GetStatus().GetCode()) != status || got != want {
+				t.Errorf("%s, %d: status %d, body %s; want %s", path, status, r.GetStatus().GetCode(), got, want)
+			}
 		}
 	}
 }

@@ -198,7 +198,7 @@ func (c *call) refuse(code int, why string) {
 	c.answerSent = true
 	d := router.Decision{ID: c.id, Refuse: &router.Refusal{Status: code, Message: why}}
 	c.metrics.answered(d)
-	c.send(c.refusal(d))
+	c.send(c.refusal(c.head.path, d))
 }
 
 // failClosed refuses a request on which no answer was sent, whatever the reason, if no body may pass unread. Envoy takes a stream
@@ -350,7 +350,7 @@ func (c *call) answer(d router.Decision, form any) bool {
 		c.traced.decision = d
 	}
 	if d.Refuse != nil {
-		c.send(c.refusal(d))
+		c.send(c.refusal(c.head.path, d))
 		return false
 	}
 	c.decided = true

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,6 +144,10 @@ func (x *decision) decideBody(ctx context.Context) {
 		return
 	}
 	if why := x.findModel(); why != "" {
+		if x.needsName() {
+			x.refuse(&Refusal{Status: http.StatusNotFound, Message: noModelNamed})
+			return
+		}
 		x.routeByLoad(why)
 		return
 	}
@@ -223,15 +228,20 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 	return unread, nil
 }
 
-// findModel looks the request's model up. why is the reason if it cannot be used.
+// findModel looks the request's model up. why is the reason if it cannot be used. A request that names no model asks for the route's
+// model, or for the only one, as in the engines (vLLM 0.32, OpenAIServing._is_model_supported).
 func (x *decision) findModel() (why string) {
-	name, known := x.names[x.mem.req.Model]
+	asked := x.mem.req.Model
+	if asked == "" {
+		asked = cmp.Or(x.req.Pool, x.onlyModel)
+	}
+	name, known := x.names[asked]
 	if !known {
-		name, known = x.findListedAdapter(x.mem.req.Model)
+		name, known = x.findListedAdapter(asked)
 	}
 	switch {
 	case !known:
-		x.out.Asked = sanitizeName(x.mem.req.Model)
+		x.out.Asked = sanitizeName(asked)
 		x.unserved.add(x.out.Asked, x.now)
 		return "model unknown"
 	case x.req.Pool != "" && x.req.Pool != name.model.Name:
@@ -239,6 +249,14 @@ func (x *decision) findModel() (why string) {
 	}
 	x.servedName, x.out.Model = name, name.model.Name
 	return ""
+}
+
+// noModelNamed is the answer to a request that names no model where several are served.
+const noModelNamed = "the request names no model, and several are served here: set model to one of the names that GET /v1/models lists"
+
+// needsName reports whether the request is refused for naming no model: any of several would be a guess.
+func (x *decision) needsName() bool {
+	return x.mem.req.Model == "" && len(x.names) > 0 && !x.isUnsteered()
 }
 
 // findListedAdapter finds an adapter that is not configured but that a worker lists.

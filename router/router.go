@@ -110,6 +110,7 @@ type Router struct {
 // serving is the configuration that a decision uses from begin to end, even if Serve is called meanwhile. It is immutable.
 type serving struct {
 	names        map[string]servedName // by every name that requests may use
+	onlyModel    string                // the model's name if there is one model alone
 	maxInFlight  int
 	predictedTTL time.Duration
 }
@@ -155,6 +156,9 @@ func New(opt Options) *Router {
 // Serve replaces the models and limits, each as in Options, for decisions that begin from now on.
 func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Duration) {
 	now := &serving{names: make(map[string]servedName), maxInFlight: maxInFlight, predictedTTL: predictedTTL}
+	if len(models) == 1 {
+		now.onlyModel = models[0].Name
+	}
 	for i := range models {
 		m := newServedModel(&models[i])
 		now.names[m.Name] = servedName{model: m}

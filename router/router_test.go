@@ -220,7 +220,6 @@ func TestUnknownModelIsNamed(t *testing.T) {
 	w := newWorld(t, 1)
 	for model, want := range map[string]string{
 		"gpt-x":                    "gpt-x",
-		"":                         "",
 		"名前\u0000\nx\u202e":        "名前��x�",
 		strings.Repeat("é", 1<<20): strings.Repeat("é", 64) + "…",
 	} {
@@ -233,6 +232,39 @@ func TestUnknownModelIsNamed(t *testing.T) {
 		if d.Why != "model unknown" || d.Asked != want || w.Recent(1)[0].Asked != want {
 			t.Errorf("%.20q: %q, asked %q, want %q", model, d.Why, d.Asked, want)
 		}
+	}
+}
+
+// TestNoModelNamed checks requests without a model: they ask for the only model, or the route's; with several models they are
+// refused, unless requests are not steered.
+func TestNoModelNamed(t *testing.T) {
+	w := newWorld(t, 2)
+	nameless := []string{`{"messages":[{"role":"user","content":"hi"}]}`, `{"model":null,"messages":[{"role":"user","content":"hi"}]}`,
+		`{"model":"","messages":[{"role":"user","content":"hi"}]}`}
+	named := w.decide(chatBody("m", `"hi"`))
+	for _, body := range nameless {
+		if d := w.decide(body); d.Model != "m" || d.Refuse != nil || d.PromptTokens != named.PromptTokens || d.PromptTokens == 0 {
+			t.Errorf("one model: %s: model %q, %d tokens, refused %v", body, d.Model, d.PromptTokens, d.Refuse)
+		}
+	}
+
+	one := w.opt.Models[0]
+	two := one
+	two.Name = "m2"
+	w.Serve([]Model{one, two}, 0, time.Minute)
+	for _, body := range nameless {
+		d := w.decide(body)
+		if d.Refuse == nil || d.Refuse.Status != 404 || !strings.Contains(d.Refuse.Message, "GET /v1/models") || len(d.Targets) != 0 {
+			t.Errorf("two models: %s: %+v", body, d)
+		}
+		d = w.Decide(t.Context(), &Request{ID: "p", Pool: "m", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}})
+		if d.Model != "m" || d.Refuse != nil {
+			t.Errorf("two models, the route's pool: %s: %+v", body, d)
+		}
+	}
+	w.opt.UnsteeredShare = 1
+	if d := w.decide(nameless[0]); d.Refuse != nil || d.Why != "model unknown" {
+		t.Errorf("observing: %+v", d)
 	}
 }
 
