@@ -204,8 +204,7 @@ const lfsMagic = "version https://git-lfs"
 // IsLFSPointer reports whether a file's content is such a pointer.
 func IsLFSPointer(content []byte) bool { return bytes.HasPrefix(content, []byte(lfsMagic)) }
 
-// check returns why the directory cannot be read: an error of inspect, or a file that is a Git LFS pointer (always shorter than
-// 1,024 bytes).
+// check returns why the directory cannot be read: an error of inspect.
 func (st *dirState) check() error {
 	if st.key != "" {
 		return &prompt.KeyError{Key: st.key, Err: errors.New(st.err)}
@@ -213,6 +212,11 @@ func (st *dirState) check() error {
 	if st.err != "" {
 		return errors.New(st.err)
 	}
+	return nil
+}
+
+// pointer returns an error that names a file that is a Git LFS pointer; nil if there is none. A pointer is shorter than 1,024 bytes.
+func (st *dirState) pointer() error {
 	for _, f := range st.files {
 		if f.size >= 1024 {
 			continue

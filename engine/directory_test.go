@@ -74,13 +74,14 @@ func TestDirectories(t *testing.T) {
 		template string
 		at       string // where the model is expected
 		err      string
+		fault    string // the directory's files do not load, which costs only its own requests
 	}{
 		{what: "plain", files: modelFiles("m/", "", map[string]string{"m/model.safetensors": lfs}), dir: "m", at: "m"},
-		{what: "plain, a pointer", files: map[string]string{"m/config.json": "{}", "m/tokenizer.json": lfs}, dir: "m", err: "m/tokenizer.json: it is a Git LFS pointer"},
+		{what: "plain, a pointer", files: map[string]string{"m/config.json": "{}", "m/tokenizer.json": lfs}, dir: "m", fault: "m/tokenizer.json: it is a Git LFS pointer"},
 		{what: "plain, empty", files: map[string]string{"m/README.md": ""}, dir: "m", err: "has no file of a model"},
-		{what: "plain, no tokenizer", files: map[string]string{"m/config.json": "{}"}, dir: "m", err: "no tokenizer here"},
+		{what: "plain, no tokenizer", files: map[string]string{"m/config.json": "{}"}, dir: "m", fault: "no tokenizer here"},
 		{what: "a template of the server's, missing", files: modelFiles("m/", "", map[string]string{}), dir: "m", template: "m/none.jinja", err: "chat_template: "},
-		{what: "a template of the server's, a pointer", files: modelFiles("m/", "", map[string]string{"t.jinja": lfs}), dir: "m", template: "t.jinja", err: "t.jinja: it is a Git LFS pointer"},
+		{what: "a template of the server's, a pointer", files: modelFiles("m/", "", map[string]string{"t.jinja": lfs}), dir: "m", template: "t.jinja", fault: "t.jinja: it is a Git LFS pointer"},
 		{what: "missing", dir: "m", err: "no such file"},
 		{what: "a file", files: map[string]string{"m": ""}, dir: "m", err: "is a file"},
 		{what: "snapshot", files: cached(nil), dir: repo + "snapshots/" + first, at: repo + "snapshots/" + first},
@@ -97,7 +98,7 @@ func TestDirectories(t *testing.T) {
 		{what: "cache, another model", files: cached(nil), dir: "hub", model: "Qwen/Qwen3", err: `does not have "Qwen/Qwen3"`},
 		{what: "a blob is missing", files: cached(map[string]string{repo + "snapshots/" + first + "/processor_config.json": "-> ../../blobs/gone"}), dir: repo,
 			err: "processor_config.json: it is a link to a file that is not there"},
-		{what: "a blob is a pointer", files: cached(map[string]string{repo + "blobs/tokenizer.json": lfs}), dir: repo, err: "is a Git LFS pointer"},
+		{what: "a blob is a pointer", files: cached(map[string]string{repo + "blobs/tokenizer.json": lfs}), dir: repo, fault: "is a Git LFS pointer"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			root := t.TempDir()
@@ -112,7 +113,7 @@ func TestDirectories(t *testing.T) {
 			if c.template != "" {
 				s.ChatTemplate = filepath.Join(root, c.template)
 			}
-			_, err = Load("m", filepath.Join(root, c.dir), s, media)
+			m, err := Load("m", filepath.Join(root, c.dir), s, media)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {
 					t.Fatalf("error %v, want one with %q", err, c.err)
@@ -121,6 +122,15 @@ func TestDirectories(t *testing.T) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if fault := m.Fault(); (fault != nil) != (c.fault != "") || fault != nil && !strings.Contains(fault.Error(), c.fault) {
+				t.Fatalf("fault %v, want %q", fault, c.fault)
+			}
+			if c.fault != "" {
+				if w := strings.Join(m.Warnings(), "\n"); !strings.Contains(w, c.fault) || !strings.Contains(w, "routed by load") {
+					t.Errorf("warnings %q", w)
+				}
+				return
 			}
 			if st := inspect(filepath.Join(root, c.dir), s); st.dir != filepath.Join(root, c.at) {
 				t.Errorf("found %s, want %s", st.dir, c.at)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -54,6 +55,9 @@ func (l *LiveModel) read(st *dirState) (all []*Model, err error) {
 	m, err := load(l.name, st, l.server, l.media, l.Model().first, nil)
 	if err != nil {
 		return nil, err
+	}
+	if fault := m.prompt.Fault(); fault != nil && l.Model().prompt.Fault() == nil {
+		return nil, fmt.Errorf("model %s: %w", l.name, fault) // half a download: the files that loaded are better
 	}
 	all = append(all, m)
 	for _, b := range l.variants {

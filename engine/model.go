@@ -72,7 +72,9 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		opt.ContentFormat, opt.Interleave = s.ContentFormat, s.InterleaveMM
 		opt.ExcludeToolsOnNone, opt.MistralMode = s.ExcludeToolsOnNone, s.TokenizerMode == "mistral"
 	}
-	if m.prompt, err = prompt.Load(st.dir, opt); err != nil {
+	if fault := st.pointer(); fault != nil {
+		m.prompt = prompt.Unloadable(opt, fault)
+	} else if m.prompt, err = prompt.Load(st.dir, opt); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	if m.keys, err = media.keysOf(m); err != nil {
@@ -85,6 +87,9 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 func (m *Model) Warnings() []string {
 	return append(m.warnings[:len(m.warnings):len(m.warnings)], m.prompt.Warnings()...)
 }
+
+// Fault returns what in the model's directory does not load; nil if all of it does. Requests that need it are routed by load.
+func (m *Model) Fault() error { return m.prompt.Fault() }
 
 // Rules returns the rules of the model's engine and release.
 func (m *Model) Rules() *rules.Rules { return &m.rules }

@@ -64,6 +64,9 @@ const (
 // Read makes the draft of a request. The error is a *Refused or an *Unpredicted, or ErrTime once ctx has ended. The end of ctx also
 // ends the draft's Expand.
 func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*Draft, error) {
+	if m.fault != nil && m.opaque == nil {
+		return nil, ErrFiles
+	}
 	d := &Draft{done: ctx.Done()}
 	if !m.opt.Dialect.OtherAPIs && endpoint != ChatEndpoint && endpoint != CompletionsEndpoint {
 		return nil, ErrEndpoint

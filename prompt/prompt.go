@@ -85,6 +85,8 @@ var (
 	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
 	ErrTruncation    = &Unpredicted{"truncated prompt, of an engine's release whose rule for it is not known"}
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
+	ErrFiles         = &Unpredicted{"model whose directory does not load"}
+	ErrTemplate      = &Unpredicted{"chat template that does not compile here"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 
@@ -100,6 +102,7 @@ type Model struct {
 	tools        *chatTemplate
 	conversation Conversation  // writes chats without a template; nil: templates are rendered
 	opaque       error         // why no chat request can be read, whatever the template; nil: they can
+	fault        error         // what in the directory does not load: the template (opaque is ErrTemplate), or all of it; nil: all loads
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
 	archs        []string      // of config.json
@@ -114,8 +117,9 @@ type chatTemplate struct {
 	openai bool
 }
 
-// Load reads a model directory. A tokenizer that does not load is an error. Without a template, or with an unknown vision family,
-// the model loads and Warnings says so: plain text is still exact.
+// Load reads a model directory. An error is one of a server's flag, a *KeyError. What does not load of the directory's own files
+// costs only the requests that need it, and Fault says what it is: without a tokenizer no request can be read, with a template that
+// does not compile no chat. Without a template, or with an unknown vision family, Warnings says so: plain text is still exact.
 func Load(dir string, opt Options) (*Model, error) {
 	if !opt.Dialect.complete() {
 		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools " +
@@ -128,11 +132,11 @@ func Load(dir string, opt Options) (*Model, error) {
 	}
 	err := m.loadTokenizer(dir, opt.Like)
 	if err != nil {
-		return nil, err
+		return Unloadable(opt, err), nil
 	}
 	d, err := readDirectory(os.DirFS(dir))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return Unloadable(opt, fmt.Errorf("%s: %w", dir, err)), nil
 	}
 	m.modelType, m.archs, m.facts = d.modelType, d.archs, vision.FactsOf(d.modelType, opt.VisionFamily)
 	if m.cache == nil {
@@ -154,6 +158,15 @@ func Load(dir string, opt Options) (*Model, error) {
 		Family: opt.VisionFamily, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
 }
+
+// Unloadable returns the model of a directory that does not load: it reads no request.
+func Unloadable(opt Options, fault error) *Model {
+	opt.Like = nil
+	return &Model{opt: opt, tok: tokenizer.Empty(), fault: fault, visErr: fault}
+}
+
+// Fault returns what in the directory does not load; nil if all of it does.
+func (m *Model) Fault() error { return m.fault }
 
 // loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
 func (m *Model) loadVariables(special map[string]string) error {
@@ -181,7 +194,7 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 	files := os.DirFS(dir)
 	mistralMode := m.opt.Dialect.Mistral && (m.opt.MistralMode || mistral.Detect(files))
 	m.maybeMistral = !mistralMode && m.opt.Dialect.Mistral && mistral.Possible(files)
-	if like != nil && mistralMode == (like.mistral != nil) {
+	if like != nil && like.cache != nil && mistralMode == (like.mistral != nil) {
 		m.tok, m.mistral, m.cache = like.tok, like.mistral, like.cache
 		return nil
 	}
@@ -199,6 +212,10 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 // Warnings lists what keeps some requests of this model from being exact, one line each.
 func (m *Model) Warnings() (w []string) {
 	switch {
+	case m.fault != nil && m.opaque == nil:
+		return append(w, ErrFiles.Error()+", so its requests are routed by load: "+m.fault.Error())
+	case m.fault != nil:
+		w = append(w, m.opaque.Error()+", so its chats are routed by load: "+m.fault.Error())
 	case m.opaque != nil:
 		w = append(w, m.opaque.Error())
 	case m.plain == nil && m.conversation == nil:

@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -16,7 +17,8 @@ type KeyError struct {
 func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// loadTemplates selects the templates that the server will use, and compiles them.
+// loadTemplates selects the templates that the server will use, and compiles them. One of the directory that does not compile, or a
+// given one that only this package cannot compile, leaves the chats unread: opaque and fault say so.
 func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	own, err = m.templatesOf(own, dir)
 	if err != nil {
@@ -28,11 +30,14 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 			m.tools, err = m.compile(own.tools, template.Limits{})
 		}
 	}
+	var syntax *template.SyntaxError
 	switch {
-	case err != nil && m.opt.TemplateFile != "":
+	case err != nil && m.opt.TemplateFile != "" && !(errors.As(err, &syntax) && syntax.Unsupported):
 		return &KeyError{"chat_template", err}
+	case err != nil && (m.opaque != nil || m.conversation != nil):
+		m.plain, m.tools = nil, nil // not rendered anyway
 	case err != nil:
-		return fmt.Errorf("chat template: %w", err)
+		m.plain, m.tools, m.opaque, m.fault = nil, nil, ErrTemplate, fmt.Errorf("chat template: %w", err)
 	}
 	m.messagesRules()
 	return nil

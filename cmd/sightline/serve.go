@@ -33,6 +33,9 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	}
 	defer s.Close()
 	if c.Check {
+		if err := s.Faults(); err != nil {
+			return fmt.Errorf("%s: %w", c.Config, cfg.Hide(err))
+		}
 		fmt.Printf("%s: %d models, %d workers: valid\n", c.Config, len(cfg.Models), len(cfg.Workers))
 		return nil
 	}

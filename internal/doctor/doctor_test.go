@@ -123,7 +123,10 @@ func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := []string{"DIR", model}
+	broken := t.TempDir()
+	put(t, filepath.Join(broken, "config.json"), "{}")
+	put(t, filepath.Join(broken, "tokenizer.json"), "{")
+	words := []string{"DIR", model, "BROKEN", broken}
 	var sims []*sim.Worker
 	for i, name := range []string{"A", "B"} {
 		c := sim.Config{Model: lab.ModelName, Prompt: read}
@@ -394,6 +397,9 @@ var mistakes = []mistake{
 		f.page.workers[1].Events = "waiting"
 	}},
 	{"no NATS", "SL0601", Error, "no server could be reached", "nats.url", func(f *fleet) { f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://127.0.0.1:9\"}") }},
+	{"a model's files", "SL0501", Error, "models[0].dir: ", "copy those files again", func(f *fleet) {
+		f.config = pairs("dir: DIR", "dir: BROKEN")
+	}},
 	{"configuration", "SL0501", Error, "unknown", "correct the keys", func(f *fleet) { f.config = pairs("load_every", "load_evry") }},
 
 	{"0 hits: other tokens", "SL0205", Error, "different tokens: a stored another prompt", "SL0201", noHits(func(f *fleet) {

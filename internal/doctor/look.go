@@ -49,6 +49,8 @@ type collected struct {
 	began     time.Time
 	cfg       config.Config
 	configErr error
+	// what in the model directories does not load; their requests are routed by load
+	modelFaults error
 	as        *secure.Client // TLS and token settings towards workers, or nil
 	workers   []*worker
 	frontends []*worker       // of Dynamo; they are not workers
@@ -119,6 +121,7 @@ func collect(ctx context.Context, o Options) *collected {
 	if s.configErr = err; err != nil {
 		return s
 	}
+	s.modelFaults = loaded.Faults()
 	if o.Pre {
 		s.lookAtEnvoy(ctx)
 		s.notFoundReason = "--pre looks at files alone"

@@ -223,7 +223,10 @@ func (d *drafter) write() error {
 	if err == nil {
 		quiet := cfg
 		quiet.LogLevel = "error"
-		_, err = serve.Load(quiet)
+		var loaded *serve.Server
+		if loaded, err = serve.Load(quiet); err == nil {
+			err = loaded.Faults()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("the resulting configuration would not start, so nothing is written: %s", strings.ReplaceAll(err.Error(), draft.Name(), configFile))

@@ -23,7 +23,7 @@ import (
 const lookEvery = 3 * time.Second
 
 // loadModels reads the model directories, reusing models that now (nil: none) has already read with the same settings. A
-// directory that cannot be read is an error; what keeps a model from being exact is logged.
+// directory that is not there is an error; what keeps a model from being exact, files that do not load included, is logged.
 func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Logger) ([]router.Model, error) {
 	var out []router.Model
 	for i, mc := range cfg.Models {
@@ -117,6 +117,19 @@ func liveModelsOf(m router.Model) []*engine.LiveModel {
 		}
 	}
 	return out
+}
+
+// Faults returns what in the model directories does not load, joined; nil if all of it does.
+func (s *Server) Faults() error {
+	var all []error
+	for i, m := range s.now.Load().models {
+		for _, live := range liveModelsOf(m) {
+			if fault := live.Model().Fault(); fault != nil {
+				all = append(all, fmt.Errorf("models[%d].dir: %w", i, fault))
+			}
+		}
+	}
+	return errors.Join(all...)
 }
 
 func logModel(log *zap.Logger, m *engine.Model) {

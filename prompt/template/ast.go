@@ -87,8 +87,10 @@ type (
 		name, attr string
 	}
 	argNodes struct {
-		pos []node
-		kw  []kwNode
+		pos  []node
+		kw   []kwNode
+		list node // after *: more positional arguments; nil: none
+		dict node // after **: more keyword arguments; nil: none
 	}
 	kwNode struct {
 		name string
@@ -177,6 +179,12 @@ func (a *argNodes) kids() []node {
 	out := slices.Clone(a.pos)
 	for _, k := range a.kw {
 		out = append(out, k.val)
+	}
+	if a.list != nil {
+		out = append(out, a.list)
+	}
+	if a.dict != nil {
+		out = append(out, a.dict)
 	}
 	return out
 }

@@ -1,6 +1,9 @@
 package template
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Expressions.
 
@@ -30,7 +33,7 @@ func (s *state) eval(n node) Value {
 		return s.call(n, Value{})
 	case *applyNode:
 		v := s.eval(n.expr)
-		if n.fn.kinds != 0 && len(n.args.pos)+len(n.args.kw) == 0 {
+		if n.fn.kinds != 0 && len(n.args.pos)+len(n.args.kw) == 0 && n.args.list == nil && n.args.dict == nil {
 			return Bool(n.fn.kinds.has(v.kind))
 		}
 		return s.apply(n, v)
@@ -151,14 +154,43 @@ func (s *state) arguments(n *argNodes, caller Value, a *callArgs) (base int) {
 		v := s.eval(e)
 		s.args = append(s.args, v)
 	}
+	if n.list != nil {
+		more := elements(s, s.eval(n.list))
+		s.step(len(more))
+		s.args = append(s.args, more...)
+	}
 	a.pos = s.args[base:]
 	for _, k := range n.kw {
 		a.kw = append(a.kw, kwArg{k.name, s.eval(k.val)})
+	}
+	if n.dict != nil {
+		s.unpack(s.eval(n.dict), a)
 	}
 	if caller.valid() {
 		a.kw = append(a.kw, kwArg{"caller", caller})
 	}
 	return base
+}
+
+// unpack adds the members of a dict to the keyword arguments of a call.
+func (s *state) unpack(v Value, a *callArgs) {
+	d := v.Dict()
+	if d == nil {
+		wrongType(v, "argument after ** must be a mapping, not %s")
+		return
+	}
+	s.step(d.Len())
+	given := len(a.kw)
+	for _, e := range d.Entries() {
+		if e.Key.kind != KindString {
+			raise("keywords must be strings")
+		}
+		name := e.Key.Text()
+		if slices.ContainsFunc(a.kw[:given], func(k kwArg) bool { return k.name == name }) {
+			raise("got multiple values for keyword argument %s", quotePython(name))
+		}
+		a.kw = append(a.kw, kwArg{name, e.Value})
+	}
 }
 
 // call calls a function, or a method without creating a bound one; caller is the body of a call block, or the zero Value.

@@ -233,7 +233,7 @@ func (g templateMaker) statement(depth int, loop bool) string {
 		return s + g.tag("endfor")
 	case 8:
 		return g.tag("macro m(a, b="+g.pick("1", "a", "s", "nope")+")") + g.body(depth, false) + g.pick("", g.print("kwargs"), g.print("varargs"), g.print("caller(1) if caller else 'none'")) + g.tag("endmacro") +
-			g.print(g.pick("m(1)", "m(b=2)", "m(1, 2, 3)", "m()", "m(1, x=2)", "m('<', b=m(2))"))
+			g.print(g.pick("m(1)", "m(b=2)", "m(1, 2, 3)", "m()", "m(1, x=2)", "m(*[1, 2])", "m(1, **{'b': s})", "m(*list, **nope)", "m('<', b=m(2))"))
 	case 9:
 		return g.tag("macro w(x)") + "<" + g.print("caller("+g.pick("", "x", "1, 2")+")") + ">" + g.tag("endmacro") + g.tag("call"+g.pick("", "(p)", "(p, q=3)")+" w(5)") + g.print("p ~ q") + g.body(depth, false) + g.tag("endcall")
 	case 10:

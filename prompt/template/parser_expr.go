@@ -255,12 +255,23 @@ func (p *parser) knownArguments(b *builtin, args argNodes) {
 	}
 }
 
+// callArgs reads arguments in the order that Jinja2 demands (parser.parse_call_args): positional, by name, *list, **dict. Names may
+// also stand between *list and **dict.
 func (p *parser) callArgs() (a argNodes) {
+	const invalid = "invalid syntax for function call expression"
 	p.expect(tokOperator, "(")
 	p.commas(")", func() {
 		switch {
-		case p.isOp("*"), p.isOp("**"):
-			p.unsupported("an argument with %s", p.cur().text)
+		case a.dict != nil:
+			p.fail(invalid)
+		case p.isOp("**"):
+			p.next()
+			a.dict = p.expr(true)
+		case p.isOp("*"):
+			if p.next(); a.list != nil {
+				p.fail(invalid)
+			}
+			a.list = p.expr(true)
 		case p.cur().kind == tokName && p.look().kind == tokOperator && p.look().text == "=":
 			name := p.next().text
 			p.next()
@@ -268,8 +279,8 @@ func (p *parser) callArgs() (a argNodes) {
 				p.fail("keyword argument repeated: %s", name)
 			}
 			a.kw = append(a.kw, kwNode{name, p.expr(true)})
-		case a.kw != nil:
-			p.fail("invalid syntax for function call expression")
+		case a.kw != nil, a.list != nil:
+			p.fail(invalid)
 		default:
 			a.pos = append(a.pos, p.expr(true))
 		}
@@ -294,6 +305,9 @@ func (p *parser) filterChain(n node) node {
 
 // innerCall removes, from the arguments of map, select and the like, the name of the filter or test that they call on each element.
 func (p *parser) innerCall(f *applyNode) {
+	if f.fn.inner != "" && f.args.list != nil {
+		p.unsupported("a %s whose name is computed", f.fn.inner)
+	}
 	if f.fn.inner == "" || len(f.args.pos) <= f.fn.innerAt {
 		return
 	}

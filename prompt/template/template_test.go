@@ -52,6 +52,11 @@ func TestRules(t *testing.T) {
 		{"a macro sees what is set after it", `{% macro m() %}{{ x }}{% endmacro %}{% set x = 1 %}{{ m() }}`, "1"},
 		{"a filter of a loop is asked when an element's turn comes", `{% set ns = namespace(n=0) %}{% for i in [1,2,3] if ns.n < 2 %}{% set ns.n = i %}{{ i }}{% endfor %}`, "12"},
 		{"zero has a sign in a quotient", `{{ 0 / -1 }}`, "-0.0"},
+		{"arguments come out of lists and dicts", `{% macro m(a, b='-') %}{{ a }}{{ b }};{% endmacro %}{{ m(*[1, 2]) }}{{ m(1, *[2]) }}{{ m(*'xy') }}{{ m(*{'k': 1}) }}` +
+			`{{ m(**{'b': 3, 'a': 4}) }}{{ m(*[5], **{'b': 6}) }}{{ m(*[], a=7, **{}) }}{{ m(*[8], b=9,) }}`, "12;12;xy;k-;43;56;7-;89;"},
+		{"an undefined list has no elements", `{% macro m(a) %}{{ a }}{% endmacro %}{{ m(*u) }}`, ""},
+		{"filters, tests and callers take them too", `{{ 'x' | replace(*['x', 'y']) }}{{ 'b' is in(*['abc']) }}{% macro w(x) %}{{ caller(*x) }}{% endmacro %}` +
+			`{% call(p, q) w([1, 2]) %}{{ p ~ q }}{% endcall %}`, "yTrue12"},
 		{"call blocks have parameters", `{% macro m() %}{{ caller(1, b=2) }}{% endmacro %}{% call(a, b) m() %}{{ a }}{{ b }}{% endcall %}`, "12"},
 	} {
 		tmpl, err := Compile(c.src, Options{})
@@ -85,7 +90,12 @@ func TestErrors(t *testing.T) {
 		{"{{ 9223372036854775807 + 1 }}", "template: line 1: an integer of more than 64 bits is not supported in chat templates"},
 		{"{{ '%0999999999d' % 1 }}", "template: line 1: the format '%0999999999d' is not supported in chat templates"},
 		{"{{ 2 ** 3 }}", "template: line 1: ** is not supported in chat templates"},
-		{"{{ f(*x) }}", "template: line 1: an argument with * is not supported in chat templates"},
+		{"{{ f(*x, *y) }}", "template: line 1: invalid syntax for function call expression"},
+		{"{{ f(*x, y) }}", "template: line 1: invalid syntax for function call expression"},
+		{"{{ f(**x, y=1) }}", "template: line 1: invalid syntax for function call expression"},
+		{"{{ dict(a=1, **{'a': 2}) }}", "template: line 1: got multiple values for keyword argument 'a'"},
+		{"{{ dict(**{1: 2}) }}", "template: line 1: keywords must be strings"},
+		{"{{ x | map(*['upper']) }}", "template: line 1: a filter whose name is computed is not supported in chat templates"},
 		{"{{ x | map('pprint') }}", "template: line 1: the filter pprint is not supported in chat templates"},
 		{"{{ 'ab' | map('map', attribute='x') | list }}", "template: line 1: map in map is not supported in chat templates"},
 		{"{{ x | select(y) }}", "template: line 1: a test whose name is computed is not supported in chat templates"},

@@ -13,6 +13,9 @@ import (
 	"github.com/sightline-router/sightline/body/jsonread"
 )
 
+// Empty returns a tokenizer without tokens.
+func Empty() *Tokenizer { return newTokenizer() }
+
 func newTokenizer() *Tokenizer {
 	return &Tokenizer{byID: map[uint32]*AddedToken{}, byText: map[string]uint32{}, special: map[string]bool{}}
 }
