@@ -68,13 +68,13 @@ manifests: ## examples/kubernetes and examples/helm by the CRD schemas, CEL rule
 page: build ## the admin page in a real browser (needs chromium), in three sizes, light and dark; UPDATE=1 writes docs/page.png
 	cd e2e/page && SIGHTLINE=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 10m . $(if $(UPDATE),-args -update)
 
-OPENAI := $(CACHE)/openai-3.54.0
-$(OPENAI):
-	@echo "e2e: fetching the openai client (once)"
-	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 && mv $@.part $@
+CLIENTS := $(CACHE)/clients-1
+$(CLIENTS):
+	@echo "e2e: fetching the openai and anthropic clients (once)"
+	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 anthropic==2.14.0 && mv $@.part $@
 
-e2e: $(OPENAI) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai client
-	SIGHTLINE_OPENAI=$(OPENAI)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -parallel 4 -timeout 20m ./e2e/...
+e2e: $(CLIENTS) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai and anthropic clients
+	SIGHTLINE_CLIENTS=$(CLIENTS)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -parallel 4 -timeout 20m ./e2e/...
 
 .PHONY: smuggle
 N ?= 10000000

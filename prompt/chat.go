@@ -2,6 +2,7 @@ package prompt
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -257,8 +258,45 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	}
 	prompt := DraftPrompt{Text: unsafe.String(unsafe.SliceData(text), len(text)), Media: r.media,
 		addSpecial: s.addSpecial, tail: tail}
+	if len(r.media) > 0 && m.visErr != nil {
+		prompt.before = r.beforeMedia(turns, s.continueFinal, call, prompt.Text)
+	}
 	d.Prompts = append(d.Prompts, prompt)
 	return nil
+}
+
+// beforeMedia returns the beginning of text, the rendered turns, that no placeholder of the engine's can change: it is the same if
+// something else stands at the first medium. Where the template gets content as one string, the engine puts placeholders into it
+// by the family's rule, which is not known, so all of that turn is replaced.
+func (r *Reader) beforeMedia(turns []Turn, continueFinal bool, call template.Chat, text string) string {
+	first := slices.IndexFunc(turns, func(t Turn) bool { return !OnlyText(t.Items) })
+	if first < 0 {
+		return ""
+	}
+	for _, other := range []string{"7", "\n"} {
+		changed := slices.Clone(turns)
+		turn := &changed[first]
+		if at := slices.IndexFunc(turn.Items, func(it Item) bool { return it.Medium != nil }); r.OpenAI && at >= 0 {
+			turn.Items = append(slices.Clone(turn.Items[:at]), Item{Text: other})
+		} else {
+			turn.Kind, turn.Items = body.Text, []Item{{Text: other}}
+		}
+		messages, _, err := r.m.opt.Dialect.Messages(r.m.reader(r.Body, r.t), changed, continueFinal)
+		if err != nil {
+			return ""
+		}
+		call.Messages = template.NewList(messages...)
+		rendered, err := r.t.Apply(make([]byte, 0, len(text)), &call)
+		if err != nil {
+			return ""
+		}
+		n := 0
+		for n < min(len(text), len(rendered)) && text[n] == rendered[n] {
+			n++
+		}
+		text = text[:n]
+	}
+	return strings.ToValidUTF8(text, "")
 }
 
 // renderError converts a template's error to the request's, because the template's text may quote the client's.

@@ -50,6 +50,7 @@ type DraftPrompt struct {
 	Media      []Medium
 	addSpecial bool
 	tail       string // tokenized alone and appended
+	before     string // of a family without a vision rule: the beginning of Text that certainly comes before the first medium
 }
 
 // Endpoints that are read for at least one engine.
@@ -94,7 +95,7 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 		err = ErrEndpoint
 	}
 	if d.Over() { // a result for half of the text is meaningless
-		return nil, ErrTime
+		return nil, d.whyOver()
 	}
 	if err != nil {
 		return nil, err
@@ -160,6 +161,9 @@ func (m *Model) completions(req *body.Request, d *Draft) error {
 			return d.addIDs(v)
 		}
 		text, ok := req.Body.String(v)
+		if !ok && m.mistral != nil && v.Type == gjson.String {
+			return ErrPython // tekken encodes half of a surrogate pair, and vLLM answers
+		}
 		if !ok {
 			return Refuse("prompt is neither text nor token ids")
 		}

@@ -30,7 +30,10 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	case d.long:
 	case m.mistral != nil:
 		e, err = m.expandMistral(d, p, sizes)
-	case len(p.Media) > 0 && m.visErr == nil && m.vision.ReadsText():
+	case len(p.Media) > 0 && m.visErr != nil:
+		e = Expanded{IDs: m.encodeBefore(d, p), Why: "media of a model whose vision rule is not known"}
+		_ = e.truncate(d) // keeps nothing, and no media are known
+	case len(p.Media) > 0 && m.vision.ReadsText():
 		e, err = m.expandText(d, p, sizes)
 	default:
 		e = Expanded{IDs: p.IDs, Exact: true}
@@ -73,7 +76,15 @@ func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
 	if d.long {
 		return Expanded{IDs: ids[:min(len(ids), d.most)], Why: ErrLong.Reason}, nil
 	}
-	return Expanded{IDs: ids, Why: ErrTime.Reason}, nil
+	return Expanded{IDs: ids, Why: d.whyOver().Reason}, nil
+}
+
+// whyOver returns why the draft is over before all of its text is tokenized.
+func (d *Draft) whyOver() *Unpredicted {
+	if d.partial {
+		return ErrText
+	}
+	return ErrTime
 }
 
 // maxTokens bounds the ids made of one prompt: twice the longest context with which models with pictures are served.
@@ -148,6 +159,23 @@ func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
 	return dst
 }
 
+// encodeBefore returns the ids of the text before the first medium that stay the same whatever follows.
+func (m *Model) encodeBefore(d *Draft, p *DraftPrompt) []uint32 {
+	if p.before == "" {
+		return nil
+	}
+	ids := m.encode(d, &DraftPrompt{Text: p.before, addSpecial: p.addSpecial})
+	for _, next := range []string{"\n", "7", "a", "<"} {
+		with := m.encode(d, &DraftPrompt{Text: p.before + next, addSpecial: p.addSpecial})
+		n := 0
+		for n < min(len(ids), len(with)) && ids[n] == with[n] {
+			n++
+		}
+		ids = ids[:n]
+	}
+	return ids
+}
+
 // expandText is Expand for engines that expand placeholders in the text.
 func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
 	text := p.Text
@@ -159,9 +187,6 @@ func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expa
 }
 
 func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
-	if m.visErr != nil {
-		return Expanded{Why: "media of a model whose vision rule is not known"}, nil
-	}
 	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(nil, ids, sizes, d.kwargs)
 	return d.expanded(out, spans, err)
 }

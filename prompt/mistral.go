@@ -35,13 +35,13 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 	var refused *mistral.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return Refuse(refused.Reason)
+		return &Refused{Status: refused.Status, Reason: refused.Reason}
 	case errors.Is(err, template.ErrLimit):
 		return ErrTemplateLimit
 	case errors.Is(err, mistral.ErrPython):
 		return ErrPython
 	case errors.Is(err, mistral.ErrSlow):
-		return ErrTime
+		return ErrText
 	case err != nil:
 		return ErrPart
 	}

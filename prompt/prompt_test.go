@@ -389,6 +389,67 @@ func TestTimeIsOver(t *testing.T) {
 	}
 }
 
+// TestMarks: a text that Sightline does not tokenize on purpose has a reason of its own, not that of a time that is over.
+func TestMarks(t *testing.T) {
+	m := load(t, shipped, Options{})
+	body := `{"messages":[{"role":"user","content":"Hello, who are you?"},{"role":"assistant","content":"A router."},{"role":"user","content":"a` +
+		strings.Repeat("\u0301", 31) + `"}]}`
+	d, err := m.Read(t.Context(), ChatEndpoint, request(t, body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := m.Expand(d, &d.Prompts[0], nil); err != nil || e.Exact || e.Why != ErrText.Reason || len(e.IDs) < 10 {
+		t.Errorf("exact %v, %q, %d ids, %v; want the turns before and %q", e.Exact, e.Why, len(e.IDs), err, ErrText.Reason)
+	}
+}
+
+// TestUnknownFamily: of a family without a vision rule, the text before the first medium is known to the token, and nothing behind.
+func TestUnknownFamily(t *testing.T) {
+	system := `{"role":"system","content":"` + strings.Repeat("You are a careful assistant. ", 20) + `"}`
+	turn := `{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."}`
+	media := `{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"` + png + `"}},{"type":"text","text":"what is it?"}]}`
+	for _, c := range []struct {
+		name, messages string
+		least          int
+	}{
+		{"system", system + "," + media, 120},
+		{"a turn before", system + "," + turn + "," + media, 130},
+		{"two with media", system + "," + media + "," + turn + "," + media, 120},
+		{"media first", media, 13},
+	} {
+		for _, format := range []string{"openai", "string"} {
+			known := load(t, shipped, Options{ContentFormat: format})
+			ours := expandAll(t, known, request(t, `{"messages":[`+c.messages+`]}`))
+			dir := t.TempDir()
+			for _, name := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+				text, err := os.ReadFile(filepath.Join(shipped, name))
+				if err == nil {
+					err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type":"mystery_vl","architectures":["MysteryVL"],"vision_config":{}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			m := load(t, dir, Options{ContentFormat: format})
+			d, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[`+c.messages+`]}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := m.Expand(d, &d.Prompts[0], make([]vision.Media, len(d.Prompts[0].Media)))
+			if err != nil || e.Exact || e.Why == "" || len(e.IDs) < c.least || !slices.Equal(e.IDs, ours[:len(e.IDs)]) {
+				t.Errorf("%s, %s: exact %v, %q, %d ids of at least %d that the text before the image has, %v", c.name, format, e.Exact, e.Why, len(e.IDs), c.least, err)
+			}
+			text := m.Tokenizer().Decode(e.IDs, false)
+			if strings.Contains(text, "see") != (format == "openai") || strings.Contains(text, "<|vision_start|>") {
+				t.Errorf("%s, %s: %q is not the text before the image", c.name, format, text)
+			}
+		}
+	}
+}
+
 // TestGrowingConversation: while a conversation grows, cached turns give the same result as a fresh model.
 func TestGrowingConversation(t *testing.T) {
 	warm, fresh := load(t, shipped, Options{}), load(t, shipped, Options{})

@@ -28,6 +28,7 @@ func TestServedThoughOdd(t *testing.T) {
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],` + tool + `}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a\udc00"}]}]}`, ErrPython},
+		{mistral, CompletionsEndpoint, `{"prompt":"a\ud800"}`, ErrPython},
 		{hf, ChatEndpoint, many(`"chat_template_kwargs":{"a":[`, `]}`), ErrTemplateLimit},
 		{hf, ChatEndpoint, many(`"tools":[{"type":"function","function":{"name":"f","parameters":{"a":[`, `]}}}]`), ErrTemplateLimit},
 		{hf, CompletionsEndpoint, `{"prompt":[1,"5"]}`, ErrPart},
@@ -60,6 +61,7 @@ func TestMistralIsStricter(t *testing.T) {
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"Data:image/png;base64,aaaa"}}]}]}`:      400,
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"HTTP://a/b"}}]}]}`:                      400,
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"\u0044ata:image/png;base64,aaaa"}]}]}`:         400,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"DATA:IMAGE/PNG;BASE64,aaaa"}}]}]}`:      501,
 		toolCall(`"{\"a\":1}"`): 0,
 	} {
 		if d, err := mistral.Read(t.Context(), ChatEndpoint, request(t, body)); statusOf(err) != status || err == nil && d == nil {

@@ -242,7 +242,9 @@ func (x *decision) findModel() (why string) {
 	switch {
 	case !known:
 		x.out.Asked = sanitizeName(asked)
-		x.unserved.add(x.out.Asked, x.now)
+		if x.out.Asked != "" {
+			x.unserved.add(x.out.Asked, x.now)
+		}
 		return "model unknown"
 	case x.req.Pool != "" && x.req.Pool != name.model.Name:
 		return "model of another pool" // its own engines answer that they have no such model

@@ -51,12 +51,12 @@ type collected struct {
 	configErr error
 	// what in the model directories does not load; their requests are routed by load
 	modelFaults error
-	as        *secure.Client // TLS and token settings towards workers, or nil
-	workers   []*worker
-	frontends []*worker       // of Dynamo; they are not workers
-	deployed  []dynamo.Worker // behind the front ends, by the discovery folder
-	deployErr error
-	probes    []probe.Result // of the running Sightline, or made here
+	as          *secure.Client // TLS and token settings towards workers, or nil
+	workers     []*worker
+	frontends   []*worker       // of Dynamo; they are not workers
+	deployed    []dynamo.Worker // behind the front ends, by the discovery folder
+	deployErr   error
+	probes      []probe.Result // of the running Sightline, or made here
 
 	envoy        []fit.Finding
 	missingParts []fit.Piece

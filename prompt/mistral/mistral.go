@@ -208,9 +208,12 @@ func (t *Tokenizer) control(text string) (uint32, bool) {
 // Text returns the underlying tokenizer, for prompts that are plain text.
 func (t *Tokenizer) Text() *tokenizer.Tokenizer { return t.text }
 
-// RefusedError means that vLLM answers the request with 400.
-type RefusedError struct{ Reason string }
+// RefusedError means that vLLM answers the request with an error of this status.
+type RefusedError struct {
+	Status int
+	Reason string
+}
 
 func (e *RefusedError) Error() string { return "refused: " + e.Reason }
 
-func refuse(reason string) error { return &RefusedError{Reason: reason} }
+func refuse(reason string) error { return &RefusedError{400, reason} }

@@ -201,6 +201,9 @@ func (t *Tokenizer) readPart(body *body.Skeleton, p *body.Part) (chunk, error) {
 		if goodImage(body, p.Fields["image_url"]) {
 			return chunk{kind: imageChunk, part: p}, nil
 		}
+		if notBase64(body, p.Fields["image_url"]) {
+			return chunk{}, &RefusedError{501, "data URL in another encoding than base64"}
+		}
 	case "input_audio", "audio_url":
 		if t.audio {
 			return chunk{}, errAudio
@@ -212,20 +215,37 @@ func (t *Tokenizer) readPart(body *body.Skeleton, p *body.Part) (chunk, error) {
 // goodURL reports whether mistral-common 1.13 accepts a URL's scheme (tokens/tokenizers/image.py): lower case only, though vLLM
 // accepts any case.
 func goodURL(body *body.Skeleton, v gjson.Result) bool {
-	const longest = len("file://")
-	var start []byte
-	for _, p := range body.Raw(v) { // nil: not a text
-		start = append(start, p[:min(len(p), longest-len(start))]...)
-		if len(start) == longest {
-			break
-		}
-	}
-	url := string(start)
+	url := begin(body, v, len("file://"))
 	if strings.Contains(url, `\`) {
 		url, _ = body.String(v)
 	}
 	return strings.HasPrefix(url, "data:") || strings.HasPrefix(url, "file://") || strings.HasPrefix(url, "http")
 }
+
+// begin returns the first bytes of a text as they stand in the body, escapes included; "" for other values.
+func begin(body *body.Skeleton, v gjson.Result, bytes int) string {
+	var out []byte
+	for _, p := range body.Raw(v) { // nil: not a text
+		out = append(out, p[:min(len(p), bytes-len(out))]...)
+		if len(out) == bytes {
+			break
+		}
+	}
+	return string(out)
+}
+
+// notBase64 reports whether an image_url is a data URL whose head does not end with ";base64" in lower case. vLLM 0.32 loads media
+// before it calls mistral-common, and answers 501 to such a URL (MediaConnector._load_data_url).
+func notBase64(body *body.Skeleton, v gjson.Result) bool {
+	if v.IsObject() {
+		v = v.Get("url")
+	}
+	head, _, found := strings.Cut(begin(body, v, maxDataHead), ",")
+	return found && len(head) >= 5 && strings.EqualFold(head[:5], "data:") && !strings.HasSuffix(head, ";base64")
+}
+
+// maxDataHead is how much of a data URL is searched for its first comma, in bytes.
+const maxDataHead = 1024
 
 // goodImage reports whether an image_url is a URL, or an object with a URL and at most a detail besides.
 func goodImage(body *body.Skeleton, v gjson.Result) bool {

@@ -1,5 +1,6 @@
-"""The stock OpenAI client against an Envoy with Sightline: openai_client.py URL MODEL PICTURE. Ends with 0 if all held."""
+"""The stock OpenAI and Anthropic clients against an Envoy with Sightline: clients.py URL MODEL IMAGE. Ends with 0 if all held."""
 import base64, sys
+import anthropic, openai
 from openai import OpenAI
 
 url, model, picture = sys.argv[1:]
@@ -28,4 +29,21 @@ big = look("And this?", b"\0" * 15_000_000)  # 20 MB of base64
 assert big.usage.prompt_tokens > 0, big
 
 assert model in [m.id for m in client.models.list()]
-print(f"openai client: chat, stream, picture ({cached} tokens cached when it comes again), 20 MB, models: all good")
+# Sightline's own refusals, as each client reads them: both show the message of their API's form and no other's.
+refused = {"content-encoding": "gzip"}
+try:
+    chat(model=model, messages=[{"role": "user", "content": "Hello"}], extra_headers=refused)
+    raise SystemExit("an encoded body was accepted")
+except openai.APIStatusError as e:
+    assert e.status_code == 415 and e.type == "invalid_request_error" and "encoded" in e.body["message"], (e, e.body)
+
+claude = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60)
+ask = dict(model=model, max_tokens=4, messages=[{"role": "user", "content": "Hello"}])
+try:
+    claude.messages.create(**ask, extra_headers=refused)
+    raise SystemExit("an encoded body was accepted")
+except anthropic.APIStatusError as e:
+    assert e.status_code == 415 and e.body["type"] == "error" and e.body["error"]["type"] == "invalid_request_error", (e, e.body)
+    assert "encoded" in e.body["error"]["message"], e.body
+
+print(f"openai client: chat, stream, picture ({cached} tokens cached when it comes again), 20 MB, models, errors; anthropic client: errors: all good")
