@@ -38,6 +38,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 		`"x-(target|worker|dynamo|bypass|sight|route|data|session|gateway|prefill|enc|kv)[a-z0-9-]+|content-[a-z]+|retry-after" }; edited bodies and refusals need the last`},
 	"metadata": {Warning, "receiving_namespaces: { untyped: [sightline] }",
 		"metadata_options: { receiving_namespaces: { untyped: [sightline] } }: access logs and override_host read it"},
+	"response_attributes":        {Note, "[upstream.address]", "response_attributes: [upstream.address]: Sightline learns by it which worker keeps an answer of /v1/responses"},
 	"disable_immediate_response": {Error, "false", "take it out: refusals (400, 413, 429) become errors of Envoy's"},
 
 	// Other filters around it.
@@ -83,7 +84,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"keep_alive": {Warning, "4s, below the 5s after which an engine's server closes an idle connection", "common_http_protocol_options: { idle_timeout: 4s } " +
 		"in the cluster's HttpProtocolOptions: otherwise now and then a request runs into a closing connection and gets 503"},
 	"connect_timeout": {Note, "0.25s", "connect_timeout: 0.25s: so long each request waits for a dead worker before it is retried"},
-	"heap_limit":      {Note, "a fixed_heap monitor with overload actions", "take overload_manager over from what \"sightline envoy\" prints: Envoy holds a buffered body about 2.8 times for a moment"},
+	"overload_limits": {Note, "monitors fixed_heap and downstream_connections, with actions", "take overload_manager over from what \"sightline envoy\" prints: Envoy holds a buffered body about 2.8 times for a moment"},
 	"admin_paths":     {Note, "allow_paths that only show something", "take admin over from what \"sightline envoy\" prints: a browser here can send POST /quitquitquit for any site's page"},
 	"worker_health": {Note, "either", "health_checks: [{ timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, " +
 		"http_health_check: { path: /health } }]: requests without a choice go to dead workers"},

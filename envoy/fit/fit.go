@@ -202,7 +202,7 @@ func look(b Bootstrap, w Want) *checker {
 	if !led {
 		c.find("no_route", path{"static_resources", "listeners"}, "no route of a virtual host leads POST /v1/chat/completions to a cluster")
 	}
-	c.heap()
+	c.process()
 	return c
 }
 

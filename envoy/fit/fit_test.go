@@ -126,7 +126,7 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 		t.Errorf("still lacks %v %v", pieces, err)
 	}
 	for _, f := range Check(b, w) {
-		if !slices.Contains([]string{"worker_health", "heap_limit", "admin_paths"}, f.Name) || f.Severity != Note {
+		if !slices.Contains([]string{"worker_health", "overload_limits", "admin_paths"}, f.Name) || f.Severity != Note {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -226,10 +226,11 @@ func TestMistakes(t *testing.T) {
 		{"sightline_health", "~    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
 		{"any_address", "=envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC", "clusters[1].typed_extension_protocol_options", "workers dials any address that x-target-worker names"},
 		{"steering_headers", "=http_header_name: x-target-worker }", "http_header_name: target-pod }", "early_header_mutation_extensions", "accepted from clients: target-pod"},
+		{"response_attributes", "response_attributes: [upstream.address]", "disable_clear_route_cache: false", procAt + ".response_attributes", "[]"},
 		{"keep_alive", "idle_timeout: 4s", "idle_timeout: 60s", `HttpProtocolOptions"].common_http_protocol_options.idle_timeout`, "1m0s"},
 		{"keep_alive", "idle_timeout: 4s", "max_requests_per_connection: 9", `HttpProtocolOptions"].common_http_protocol_options.idle_timeout`, "1h"},
 		{"connect_timeout", "    connect_timeout: 0.25s\n    # The default of 1024", "    connect_timeout: 5s\n    # The default of 1024", "clusters[1].connect_timeout", "5s"},
-		{"heap_limit", "envoy.extensions.resource_monitors.fixed_heap.v3", "mine", "overload_manager", "no limit"},
+		{"overload_limits", "envoy.extensions.resource_monitors.fixed_heap.v3", "mine", "overload_manager", "no limit of memory"},
 		{"admin_paths", "  allow_paths:", "  ignored:", "admin.allow_paths", "all pages"},
 		{"tenant_header", "stat_prefix: ingress", "stat_prefix: in", "virtual_hosts[0].routes[1].request_headers_to_remove", "x-tenant reaches workers"},
 		{"retries", "retry_on: connect-failure,refused-stream,reset", "retry_on: refused-stream", "virtual_hosts[0].retry_policy.retry_on", "no connect-failure"},

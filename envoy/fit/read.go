@@ -49,8 +49,7 @@ type Bootstrap struct {
 	routes    map[string]placed[*routev3.RouteConfiguration] // from RDS
 	endpoints map[string][]string                            // from EDS
 	live      map[string][]endpoint                          // of a running Envoy's clusters, as it resolved and checked them
-	asked     bool                                           // the bootstrap says whether the memory is limited and the admin page read-only
-	heapLimit bool                                           // requests are refused before the memory is used up
+	unlimited []string                                       // what the overload manager does not limit
 	adminOpen bool                                           // the admin page takes what changes the process
 }
 
@@ -301,9 +300,15 @@ func (c *counter) Visit(n ast.Node) ast.Visitor {
 }
 
 func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
-	b.asked = true
+	monitors := map[string]bool{}
 	for _, m := range boot.GetOverloadManager().GetResourceMonitors() {
-		b.heapLimit = b.heapLimit || kind(m.GetTypedConfig()) == "fixed_heap" || kind(m.GetTypedConfig()) == "cgroup_memory"
+		monitors[kind(m.GetTypedConfig())] = true
+	}
+	if b.unlimited = nil; !monitors["fixed_heap"] && !monitors["cgroup_memory"] || len(boot.GetOverloadManager().GetActions()) == 0 {
+		b.unlimited = append(b.unlimited, "memory")
+	}
+	if !monitors["downstream_connections"] {
+		b.unlimited = append(b.unlimited, "clients' connections")
 	}
 	b.adminOpen = boot.GetAdmin().GetAddress() != nil && len(boot.GetAdmin().GetAllowPaths()) == 0
 	at := path{"static_resources"}

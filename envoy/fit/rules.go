@@ -56,10 +56,10 @@ func minorOf(version string) (int, bool) {
 	return n, ok && err == nil
 }
 
-// heap checks what concerns the whole process.
-func (c *checker) heap() {
-	if c.asked && !c.heapLimit {
-		c.find("heap_limit", path{"overload_manager"}, "no limit")
+// process checks what concerns the whole process.
+func (c *checker) process() {
+	if len(c.unlimited) > 0 {
+		c.find("overload_limits", path{"overload_manager"}, "no limit of "+strings.Join(c.unlimited, " and of "))
 	}
 	if minor, known := minorOf(c.Envoy); c.adminOpen && (!known || minor >= 37) {
 		c.find("admin_paths", path{"admin", "allow_paths"}, "all pages")
@@ -148,6 +148,9 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	}
 	if !slices.Contains(p.GetMetadataOptions().GetReceivingNamespaces().GetUntyped(), "sightline") {
 		c.find("metadata", at.to("metadata_options"), "sightline is not received")
+	}
+	if !slices.Contains(p.GetResponseAttributes(), "upstream.address") {
+		c.find("response_attributes", at.to("response_attributes"), p.GetResponseAttributes())
 	}
 	if p.GetForwardRules() != nil {
 		c.find("forward_rules", at.to("forward_rules"), "some headers are kept from Sightline")

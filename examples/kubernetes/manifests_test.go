@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -316,6 +317,45 @@ func TestEnvoyFilter(t *testing.T) {
 	}
 	if len(seen) != 5 {
 		t.Errorf("patches of %v", slices.Sorted(maps.Keys(seen)))
+	}
+}
+
+// TestConnections: each gateway has of connections to workers what envoy/envoy.yaml has: how long they may be idle and how long one
+// may take to open; and a generation may be silent for as long.
+func TestConnections(t *testing.T) {
+	all := read(t)
+	text, err := os.ReadFile("../../envoy/override_host.yaml")
+	if err == nil {
+		text, err = yaml.YAMLToJSON(text)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers := gjson.GetBytes(text, "static_resources.clusters.1")
+	seconds := func(v gjson.Result) time.Duration {
+		d, err := time.ParseDuration(v.Str)
+		if err != nil {
+			t.Error(err)
+		}
+		return d
+	}
+	idle := seconds(workers.Get(`typed_extension_protocol_options.envoy\.extensions\.upstreams\.http\.v3\.HttpProtocolOptions.common_http_protocol_options.idle_timeout`))
+	connect := seconds(workers.Get("connect_timeout"))
+	silent := seconds(gjson.GetBytes(text, "static_resources.listeners.0.filter_chains.0.filters.0.typed_config.stream_idle_timeout"))
+	rule, _ := find(all["istio"], "DestinationRule", "vllm")
+	backend, _ := find(all["envoy-gateway"], "BackendTrafficPolicy", "llm")
+	client, _ := find(all["envoy-gateway"], "ClientTrafficPolicy", "llm")
+	for what, is := range map[string]bool{
+		"istio, idle":             seconds(rule.Get("spec.trafficPolicy.connectionPool.http.idleTimeout")) == idle,
+		"istio, connect":          seconds(rule.Get("spec.trafficPolicy.connectionPool.tcp.connectTimeout")) == connect,
+		"envoy-gateway, idle":     seconds(backend.Get("spec.timeout.http.connectionIdleTimeout")) == idle,
+		"envoy-gateway, connect":  seconds(backend.Get("spec.timeout.tcp.connectTimeout")) == connect,
+		"envoy-gateway, silence":  seconds(client.Get("spec.timeout.http.streamIdleTimeout")) == silent,
+		"envoy.yaml has remedies": idle > 0 && idle < 5*time.Second && connect > 0 && silent > 0,
+	} {
+		if !is {
+			t.Errorf("%s: not as in envoy.yaml (%v, %v, %v)", what, idle, connect, silent)
+		}
 	}
 }
 
