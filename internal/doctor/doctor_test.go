@@ -355,6 +355,16 @@ var mistakes = []mistake{
 	}},
 	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
 	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) { f.proxy = without("/metrics") }},
+	{"24 ranks that the worker has not", "SL0106", Warning, "a: ranks is 4, and only 1 of them report their load", "ranks: 1 of this worker (leave it out for one)", func(f *fleet) {
+		f.config = pairs("name: a,", "name: a, ranks: 4,")
+		one := f.page.workers[0]
+		one.Told = nil
+		for rank := 1; rank < 4; rank++ {
+			one.Rank = rank
+			f.page.workers = append(f.page.workers, one)
+		}
+		f.page.workers[0].Rank = 0
+	}},
 	{"24 stale", "SL0106", Warning, "the running Sightline has no current one", "let Sightline fetch", func(f *fleet) { f.page.workers[0].Told = nil }},
 	{"24 everything wants a key", "SL0109", Error, "the worker wants a key, or another one: worker_access.api_key_file", "api_key_file: FILE", func(f *fleet) {
 		f.proxy = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusUnauthorized); return true }

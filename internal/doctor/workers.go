@@ -310,6 +310,9 @@ func loads(s *collected, r *report) {
 			r.bad(Warning, fix, "%s: %s", w.Name, w.facts.Unknown[at].Why)
 		case w.facts.Requests == nil:
 			r.bad(Warning, fix, "%s: its metrics page does not report its requests", w.Name)
+		case w.Ranks > 1 && w.toldBy(s.rows()) > 0 && w.toldBy(s.rows()) < w.Ranks && max(1, w.facts.Ranks) != w.Ranks:
+			r.bad(Warning, fmt.Sprintf("ranks: %d of this worker (leave it out for one), or start it with --data-parallel-size %d", max(1, w.facts.Ranks), w.Ranks),
+				"%s: ranks is %d, and only %d of them report their load", w.Name, w.Ranks, w.toldBy(s.rows()))
 		case stale(s.rows()) && (s.running.later == nil || stale(s.running.later)): // a single look may catch a busy worker late
 			r.bad(Warning, fix, "%s reports its load to this check, but the running Sightline has no current one", w.Name)
 		default:
@@ -326,6 +329,16 @@ func (w *worker) of(rows []admin.Worker) (list []admin.Worker) {
 		}
 	}
 	return list
+}
+
+// toldBy returns how many of a worker's ranks have reported their load.
+func (w *worker) toldBy(rows []admin.Worker) (n int) {
+	for _, row := range w.of(rows) {
+		if row.Told != nil {
+			n++
+		}
+	}
+	return n
 }
 
 func hostOf(addr string) string {
