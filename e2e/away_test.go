@@ -95,6 +95,17 @@ func TestSightlineAway(t *testing.T) {
 				}
 				seen("up, "+at, r)
 			}
+			prefix := strings.TrimSuffix(path, chatPath)
+			for _, c := range promised {
+				h := header.Clone()
+				for k, v := range c.header {
+					h[k] = v
+				}
+				r := decided(func() reply { return w.send(w.client, "POST", prefix+c.path, c.body, h) })
+				if r.err != nil || r.status != c.status || len(r.Steered) > 0 || strings.Contains(r.Body, "theirs") || r.status == http.StatusOK && !strings.Contains(r.Body, `"cache_salt":"`) {
+					t.Errorf("%s with %v: %v, status %d (want %d), the worker saw %v in %s", c.path, c.header, r.err, r.status, c.status, r.Steered, r.Body)
+				}
+			}
 			if err := syscall.Kill(w.pid, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -108,6 +119,21 @@ func TestSightlineAway(t *testing.T) {
 			away("killed")
 		})
 	}
+}
+
+// promised are requests with what docs/security.md says of each, in every variant.
+var promised = []struct {
+	path, body string
+	header     http.Header
+	status     int
+}{
+	{chatPath, chat(script{}, `"kv_transfer_params":{"remote_host":"theirs"},"data_parallel_rank":7,"cache_salt":"theirs"`), nil, http.StatusOK},
+	{"/v1/chat%2Fcompletions", chat(script{}, `"kv_transfer_params":{"remote_host":"theirs"},"cache_salt":"theirs"`), nil, http.StatusOK},
+	{chatPath, chat(script{}), http.Header{"X-Tenant": {"ann", "bob"}}, http.StatusBadRequest},
+	{"/v1/messages", chat(script{}), nil, http.StatusForbidden},
+	{chatPath, `{"messages":NaN}`, nil, http.StatusBadRequest},
+	{chatPath, chat(script{}), http.Header{"Content-Type": {"text/plain"}}, http.StatusUnsupportedMediaType},
+	{chatPath, chat(script{}), http.Header{"Content-Encoding": {"gzip"}}, http.StatusUnsupportedMediaType},
 }
 
 // halted says whether all threads of a process have stopped, some milliseconds after SIGSTOP was sent.
