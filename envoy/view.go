@@ -24,6 +24,7 @@ type view struct {
 	Composite               bool
 	Stats                   bool   // Envoy can count by tags from its access log
 	AdminPaths              string // a regular expression: what may be read at the admin address; "": Envoy cannot limit it
+	MaxConnections          int64  // of clients
 	TooLarge                int    // the smallest length above BodyLimit
 	Passed                  string // paths whose bodies may pass unread, if others may not
 	Paths, Odd              string // regular expressions: endpoints that take a prompt, and paths that may be other spellings of them
@@ -83,7 +84,7 @@ func (r *reader) addr(key, addr string, needIP bool) hostPort {
 }
 
 func viewOf(o Options) (*view, error) {
-	v := &view{Options: o, TooLarge: o.BodyLimit + 1, Paths: strings.Join(steering.Endpoints, "|"),
+	v := &view{Options: o, TooLarge: o.BodyLimit + 1, MaxConnections: o.HeapLimit >> 16, Paths: strings.Join(steering.Endpoints, "|"),
 		Odd: strings.ReplaceAll(steering.Odd, `\`, `\\`), Headers: steering.Headers,
 		Reasons: []string{"exact", "predicted", "affinity", "load"}, Sums: []string{"matched_blocks", "prompt_tokens", "cached_tokens"}}
 	r := &reader{}

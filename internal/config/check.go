@@ -156,6 +156,9 @@ func sameListener(a, b string) bool {
 
 // checkRanges checks sizes and times.
 func (c *Config) checkRanges(bad report) {
+	if c.Envoy.HeapLimit != 0 {
+		inRange(bad, "envoy.heap_limit", c.Envoy.HeapLimit, max(256<<20, 4*c.BodyLimit), 1<<40)
+	}
 	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's minimum; gRPC's maximum
 	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // the range of the index's page numbers
 	if _, err := indexer.ParsePart(c.Index.Partition); err != nil {

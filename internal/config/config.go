@@ -275,7 +275,9 @@ type Envoy struct {
 	// uncleaned: message_timeout of its ext_proc filter. Sightline answers within half of it. For an Envoy that is configured
 	// otherwise, set it to the same value as there.
 	MessageTimeout time.Duration `yaml:"message_timeout" reload:"no"`
-	Workers        []string      `yaml:"worker_networks"` // what may be dialled, such as 10.0.0.0/8:8000-8010; default: the workers' own addresses
+	// HeapLimit is Envoy's own limit of memory; 0: 64 times BodyLimit, at least 1 GiB.
+	HeapLimit Size     `yaml:"heap_limit" reload:"no"`
+	Workers   []string `yaml:"worker_networks"` // what may be dialled, such as 10.0.0.0/8:8000-8010; default: the workers' own addresses
 	// Sightlines are the addresses of all Sightlines that this Envoy uses in turn, if there are several; default: listen.
 	Sightlines []string `yaml:"sightlines"`
 	// TokenUsage makes Envoy read the engine's token counts from responses, so that predictions are compared with them. Needs 1.40.
