@@ -19,7 +19,7 @@ import (
 // Envoy's access log reports the further life of a decided request, within 20 ms (buffer_flush_interval of envoy.yaml):
 //
 //	UpstreamPoolReady   a connection to worker X is ready, the request goes there   → Started; again after a retry
-//	UpstreamEnd         the request is over at worker X: with flags, it failed there → Failed; else nothing new
+//	UpstreamEnd         the request is over at worker X: with flags, it failed there → Failed; else it was answered → Done
 //	DownstreamEnd       the request is over: status, timings, tokens                → Ended
 //
 // Entries carry the request header x-sightline-id, the decision's id. Other entry types, and entries without an id (requests that
@@ -67,7 +67,8 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	if kind == accessv3.AccessLogType_UpstreamEnd {
 		fault = faultOf(common.GetResponseFlags())
 	}
-	if kind != accessv3.AccessLogType_UpstreamPoolReady && kind != accessv3.AccessLogType_DownstreamEnd && fault == "" {
+	answered := kind == accessv3.AccessLogType_UpstreamEnd && e.GetResponse().GetResponseCode().GetValue() > 0
+	if kind != accessv3.AccessLogType_UpstreamPoolReady && kind != accessv3.AccessLogType_DownstreamEnd && fault == "" && !answered {
 		s.metrics.entries.WithLabelValues("other type").Inc()
 		return
 	}
@@ -80,7 +81,9 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	o.Addr, o.Source = hostPort(common.GetUpstreamRemoteAddress()), source
 	switch kind {
 	case accessv3.AccessLogType_UpstreamEnd:
-		o.Phase, o.Fault = router.Failed, fault
+		if o.Phase, o.Fault = router.Failed, fault; fault == "" {
+			o.Phase, o.Code = router.Done, int(e.GetResponse().GetResponseCode().GetValue())
+		}
 	case accessv3.AccessLogType_DownstreamEnd:
 		o.Phase = router.Ended
 		o.Answered = e.GetResponse().GetResponseCodeDetails() == "via_upstream"
@@ -96,7 +99,7 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		s.metrics.entries.WithLabelValues("forwarded").Inc()
 		return
 	}
-	kinds := [...]string{router.Started: "started", router.Ended: "ended", router.Failed: "failed"}
+	kinds := [...]string{router.Started: "started", router.Ended: "ended", router.Failed: "failed", router.Done: "done"}
 	s.metrics.entries.WithLabelValues(kinds[o.Phase]).Inc()
 	s.observeSafely(o)
 }

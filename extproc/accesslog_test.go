@@ -44,6 +44,8 @@ func entry(kind accessv3.AccessLogType, id, ip string, code uint32) *accessv3.HT
 	}
 	if kind == ended {
 		e.CommonProperties.TimeToFirstUpstreamRxByte = durationpb.New(1500 * time.Microsecond)
+	}
+	if kind == ended || code > 0 {
 		e.Response = &accessv3.HTTPResponseProperties{ResponseCode: wrapperspb.UInt32(code)}
 	}
 	return e
@@ -73,6 +75,9 @@ func TestAccessLog(t *testing.T) {
 	failed := func(fault string) router.Outcome {
 		return router.Outcome{ID: "A", Phase: router.Failed, Addr: "10.0.0.1:8000", Fault: fault, Source: 1, CachedTokens: -1, PromptTokens: -1}
 	}
+	done := func(code int) router.Outcome {
+		return router.Outcome{ID: "A", Phase: router.Done, Addr: "10.0.0.1:8000", Code: code, Source: 1, CachedTokens: -1, PromptTokens: -1}
+	}
 	flagged := func(id string, f *accessv3.ResponseFlags) *accessv3.HTTPAccessLogEntry {
 		e := entry(upEnd, id, worker, 0)
 		e.CommonProperties.ResponseFlags = f
@@ -84,8 +89,14 @@ func TestAccessLog(t *testing.T) {
 		entries []*accessv3.HTTPAccessLogEntry
 		want    []router.Outcome
 	}{
-		{"as usual", []*accessv3.HTTPAccessLogEntry{entry(start, "A", "", 0), entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 0), entry(ended, "A", worker, 200)},
+		{"as usual", []*accessv3.HTTPAccessLogEntry{entry(start, "A", "", 0), entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 200), entry(ended, "A", worker, 200)},
+			[]router.Outcome{started(one), done(200), over(one, 200, -1, -1)}},
+		{"no status: the client has left", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 0), entry(ended, "A", worker, 0)},
+			[]router.Outcome{started(one), over(one, 0, -1, -1)}},
+		{"the worker's end after the request's", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(upEnd, "A", worker, 200)},
 			[]router.Outcome{started(one), over(one, 200, -1, -1)}},
+		{"done, then at another worker", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 503), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
+			[]router.Outcome{started(one), done(503), started(two), over(two, 200, -1, -1)}},
 		{"twice", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(ended, "A", worker, 200)},
 			[]router.Outcome{started(one), over(one, 200, -1, -1)}},
 		{"end before start", []*accessv3.HTTPAccessLogEntry{entry(ended, "A", worker, 200), entry(ready, "A", worker, 0)},

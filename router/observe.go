@@ -29,9 +29,20 @@ func (r *Router) Observe(o Outcome) {
 			}
 			r.metrics.storedAnswers.WithLabelValues("learned").Inc()
 		}
+	case Done:
+		r.done(o)
 	case Ended:
 		r.recent.observe(o)
 		r.ended(o)
+	}
+}
+
+// done frees the place of a request whose worker has answered it, whether or not its client has read the answer.
+func (r *Router) done(o Outcome) {
+	if !r.confirm(o) { // the report of the start may have been lost
+		r.metrics.unmatchedReports.Inc()
+	} else if b := r.opt.Fleet.Done(o.ID); b != nil {
+		r.unshare(b.Note.(*bookingRecord), o.Code >= 400)
 	}
 }
 

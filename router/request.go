@@ -122,7 +122,8 @@ type Edit = body.Edit
 type Phase uint8
 
 // Started: an upstream connection is ready and the request goes to Outcome.Addr. Ended: the request is over. Failed: an attempt
-// at Outcome.Addr failed or broke off, as Outcome.Fault says; other attempts may follow. Lost: Envoy's connection Source, or a
+// at Outcome.Addr failed or broke off, as Outcome.Fault says; other attempts may follow. Done: the worker at Outcome.Addr has
+// given its whole answer with Outcome.Code, of which the client may not have read all. Lost: Envoy's connection Source, or a
 // log stream over it, has ended, so the requests that it reported may never be reported as ended. Gone: Envoy has ended the
 // request's own stream right after the answer; if the client left before Envoy read the answer, it never reports on the request.
 const (
@@ -131,6 +132,7 @@ const (
 	Failed
 	Lost
 	Gone
+	Done
 )
 
 // Outcome is what Envoy's access log says about one request that we decided.
@@ -138,7 +140,7 @@ type Outcome struct {
 	ID    string // the decision's id
 	Phase Phase
 	Addr  string // ip:port really dialled; empty if none was
-	Code  int    // HTTP status, Ended only; 0: none sent
+	Code  int    // HTTP status, Ended and Done only; 0: none sent
 	// Answered: Code is the worker's own, not one that Envoy generated.
 	Answered bool
 	// Fault is why an attempt Failed: connect, reset, protocol or timeout.

@@ -77,8 +77,8 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"route_timeout":       {Warning, "0s, no end", "timeout: 0s, and no other: a generation can take minutes"},
 	"stream_idle_timeout": {Warning, "3600s", "stream_idle_timeout: 3600s: an engine may think for minutes before the first byte, and between bytes"},
 	"request_timeout":     {Warning, "60s and more", "request_timeout: 60s or more: pictures over a slow connection take longer"},
-	"retries": {Warning, "connect-failure,refused-stream,reset",
-		"retry_on: connect-failure,refused-stream,reset: engines also answer 500 to invalid requests: each would be computed several times"},
+	"retries": {Warning, "connect-failure,refused-stream,reset-before-request",
+		"retry_on: connect-failure,refused-stream,reset-before-request: what a worker has read is computed again, and a request that crashes one worker crashes the next"},
 	"circuit_breakers": {Warning, "4096 and more; 64 retries and more",
 		"raise them: what is above gets 503, and a worker that dies takes all of its requests into a retry at once"},
 	"keep_alive": {Warning, "4s, below the 5s after which an engine's server closes an idle connection", "common_http_protocol_options: { idle_timeout: 4s } " +

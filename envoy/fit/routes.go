@@ -138,7 +138,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 		if _, more := takes(w.of.GetMatch(), "/v1/files"); more { // requests that must not be repeated take this route too
 			from = genHost.to("routes", -1, "route", "retry_policy")
 		}
-		c.miss("retries", "set", "Requests that never reached a worker, or got no byte of an answer, are retried at Sightline's next choice.", place, from, nil)
+		c.miss("retries", "set", "Requests that never reached a worker are retried at Sightline's next choice.", place, from, nil)
 	}
 	if retry != nil {
 		c.retries(retry, place)
@@ -159,7 +159,7 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 func (c *checker) retries(retry *routev3.RetryPolicy, at path) {
 	have := strings.FieldsFunc(retry.GetRetryOn(), func(r rune) bool { return r == ',' || r == ' ' })
 	for _, on := range have {
-		if slices.Contains([]string{"5xx", "gateway-error", "retriable-status-codes"}, on) {
+		if slices.Contains([]string{"5xx", "gateway-error", "reset", "retriable-status-codes"}, on) {
 			c.find("retries", at.to("retry_on"), on)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 //	gone     its own stream ended right after the answer, before any     vanished after that
 //	         report: its client may have left before Envoy read the answer
 //	running  Envoy reported that a worker has it                         longestGeneration after that
+//	done     Envoy reported that the worker has answered it, and its     longestGeneration after that
+//	         client has not read all. It has no place and no tokens
 //	orphan   the connection that asked or reported, or a log stream      orphanTTL after that
 //	         over it, ended
 //
@@ -58,6 +60,7 @@ type booking struct {
 	id         string
 	hold       *hold // on Slot; nil: none yet
 	decoding   *hold // on Decode; nil: none
+	released   bool  // its worker is done: it has no hold, and is not counted
 	stage      stage
 	stageSince time.Time // of stage
 	element    *list.Element
@@ -69,11 +72,12 @@ const (
 	stageFresh stage = iota
 	gone
 	stageRunning
+	stageDone
 	stageOrphan
 	stageCount
 )
 
-var lifetime = [stageCount]time.Duration{stageFresh: unconfirmedTTL, gone: vanished, stageRunning: longestGeneration, stageOrphan: orphanTTL}
+var lifetime = [stageCount]time.Duration{stageFresh: unconfirmedTTL, gone: vanished, stageRunning: longestGeneration, stageDone: longestGeneration, stageOrphan: orphanTTL}
 
 type bookings struct {
 	mu        sync.Mutex
@@ -135,14 +139,24 @@ func (t *bookings) move(b *booking, to stage, now time.Time) {
 func (t *bookings) close(b *booking, now time.Time) {
 	delete(t.open, b.id)
 	t.leave(b)
-	t.count(&b.Booking, -1)
 	t.bytes -= b.Bytes
+	t.release(b, now)
+}
+
+// release returns a booking's place and tokens, once.
+func (t *bookings) release(b *booking, now time.Time) {
+	if b.released {
+		return
+	}
+	b.released = true
+	t.count(&b.Booking, -1)
 	if b.hold != nil {
 		b.hold.release(now)
 	}
 	if b.decoding != nil {
 		b.decoding.release(now)
 	}
+	b.hold, b.decoding = nil, nil
 }
 
 // count adds to a tenant's requests and removes a tenant without any.
@@ -271,7 +285,7 @@ func (f *Fleet) Lost(source uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := f.now()
-	for _, s := range []stage{stageFresh, stageRunning} {
+	for _, s := range []stage{stageFresh, stageRunning, stageDone} {
 		t.each(s, func(b *booking) {
 			if b.Source == source && source != 0 {
 				t.move(b, stageOrphan, now)
@@ -308,7 +322,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	there := b.Slot != nil && b.Slot.Worker.reachedAt(addr) // also if it has left since, and another worker has its address now
 	if b.Decode != nil && (w != nil || b.Decode.Worker.reachedAt(addr)) {
 		there = true
-		if was := b.Booking; f.decodes(b, w, addr) {
+		if was := b.Booking; !b.released && f.decodes(b, w, addr) {
 			moved = &was
 		}
 	}
@@ -317,7 +331,15 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	}
 	at := f.now()
 	t.reported(b, source, at)
+	if b.released && there {
+		is := b.Booking
+		return &is, nil, true
+	}
 	t.move(b, stageRunning, at)
+	if b.released { // a worker's answer was not passed on, and another worker has the request now
+		b.released = false
+		t.count(&b.Booking, 1)
+	}
 	if !there {
 		was := b.Booking
 		moved = &was
@@ -332,7 +354,9 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 			since = b.At
 			b.OnPlaced(&b.Booking)
 		} else {
-			b.hold.undo(at)
+			if b.hold != nil {
+				b.hold.undo(at)
+			}
 			b.AdapterLoad = 0                                 // whether the new worker has the adapter is not known
 			if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
 				b.Locals = nil
@@ -374,6 +398,23 @@ func (f *Fleet) FailedAt(id, addr string) *Worker {
 		return b.Slot.Worker
 	}
 	return f.ByAddr(addr)
+}
+
+// Done releases the place and tokens of a request whose worker has answered it, and returns its booking, which lasts until End; nil: it
+// is not known, or has no place any more.
+func (f *Fleet) Done(id string) *Booking {
+	t := &f.bookings
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.open[id]
+	if b == nil || b.released {
+		return nil
+	}
+	now := f.now()
+	t.release(b, now)
+	t.move(b, stageDone, now)
+	is := b.Booking
+	return &is
 }
 
 // End releases a request's slot and returns its booking, once. source reported the end; 0: the request's own stream.

@@ -11,6 +11,37 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
+// TestDoneFreesThePlace checks that a place is free once the worker has answered, however long the client takes to read, that it counts
+// again if the request then goes to another worker, and that nothing is released twice.
+func TestDoneFreesThePlace(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	at := func(what string, here, there, tenants int) {
+		t.Helper()
+		one, two := a.Slots[0].Load(c.t), b.Slots[0].Load(c.t)
+		if own, _, _ := f.InFlightOf("m", "x"); one.Places() != here || two.Places() != there || own != tenants {
+			t.Errorf("%s: %d and %d places, tenant has %d; want %d, %d, %d", what, one.Places(), two.Places(), own, here, there, tenants)
+		}
+	}
+	f.Book("r", Booking{Slot: a.Slots[0], Answers: 128, Tokens: 100, Model: "m", Tenant: "x", Counted: true})
+	f.Confirm("r", a.Addr, 1)
+	at("at the worker", 128, 0, 1)
+	if f.Done("r") == nil || f.Done("r") != nil || f.Done("unknown") != nil {
+		t.Error("want the booking once")
+	}
+	at("answered", 0, 0, 0)
+	f.Confirm("r", a.Addr, 1)
+	at("reported again", 0, 0, 0)
+	f.Confirm("r", b.Addr, 1)
+	at("tried again elsewhere", 0, 128, 1)
+	f.Done("r")
+	f.EachOpen(func(*Booking, int) bool { t.Error("other replicas are told of a place that is free"); return true })
+	if _, ok := f.End("r", 1); !ok {
+		t.Error("its end is not known")
+	}
+	at("read", 0, 0, 0)
+}
+
 // TestBookingsGiveBackWhatTheyTook checks that bookings, whatever happens to them and in whichever order, release what they took:
 // nothing is left in the end, and no count is ever negative.
 func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
@@ -24,7 +55,7 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 		addrs := []string{a.Addr, b.Addr}
 		for i := range 3000 {
 			id := fmt.Sprint(r.IntN(i/4 + 1))
-			switch r.IntN(9) {
+			switch r.IntN(10) {
 			case 0, 1, 2:
 				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000), Context: r.IntN(20000),
 					Locals: make([]uint64, r.IntN(20)), From: r.IntN(10), Source: uint64(r.IntN(4))})
@@ -37,6 +68,8 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 			case 7:
 				c.t = c.t.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
 				f.Expire()
+			case 9:
+				f.Done(id)
 			case 8:
 				slots[r.IntN(3)].Progress(func(locals []uint64) int { return r.IntN(len(locals) + 3) }, c.t)
 			}

@@ -316,7 +316,7 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 				t.shared(s)
 			}
 		case kindReport:
-			if o := r.report(); !r.bad && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost) {
+			if o := r.report(); !r.bad && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost || o.Phase == router.Done) {
 				t.report(o)
 			}
 		case kindState, kindPairs:

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
+
+// What one client can take from the others at the door.
+
+// limited runs the product before the world's workers, with a limit of requests.
+func (w *world) limited(t *testing.T, limit int) {
+	t.Helper()
+	var workers []any
+	for _, addr := range w.addrs() {
+		workers = append(workers, map[string]any{"addr": addr})
+	}
+	w.runProduct(map[string]any{"max_in_flight": limit, "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}}, "workers": workers})
+}
+
+// deafClient sends chats over one HTTP/2 connection on which it allows the server to send no byte of a body, and reads no answer.
+func deafClient(t *testing.T, addr string, bodies ...string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	var out bytes.Buffer
+	out.WriteString(http2.ClientPreface)
+	f := http2.NewFramer(&out, nil)
+	_ = f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	_ = f.WriteSettingsAck()
+	var block bytes.Buffer
+	enc := hpack.NewEncoder(&block)
+	for i, body := range bodies {
+		block.Reset()
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", "x"}, {":path", "/v1/chat/completions"}, {"content-type", "application/json"}} {
+			_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+		}
+		stream := uint32(1 + 2*i)
+		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true})
+		_ = f.WriteData(stream, true, []byte(body))
+	}
+	if _, err := conn.Write(out.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A client that reads none of its answers keeps no place of max_in_flight: the workers have answered.
+func TestDeafClientKeepsNoPlace(t *testing.T) {
+	w := start(t, 2, nil)
+	w.limited(t, 8)
+	body := chatOf(1000, 1)
+	many := strings.Replace(body, "{", `{"n":128,`, 1)
+	deaf := []string{many, many}
+	for range 40 {
+		deaf = append(deaf, body)
+	}
+	served := func() int32 { return w.workers[0].served.Load() + w.workers[1].served.Load() }
+	deafClient(t, strings.TrimPrefix(w.url, "http://"), deaf...)
+	eventually(t, "both workers have answered", func() bool { return w.workers[0].served.Load() > 0 && w.workers[1].served.Load() > 0 })
+	eventually(t, "others have a place", func() bool { r := w.post(body, nil); return r.status == 200 && r.id() != "" })
+	for i := range 20 {
+		if r := w.post(body, nil); r.status != 200 {
+			t.Fatalf("request %d of another client: status %d, %s", i, r.status, r.body)
+		}
+	}
+	t.Logf("%d requests served", served())
+}
+
+// With one place, a client that asks one after another is never refused: a place is free once its answer is read.
+func TestOnePlaceOneClient(t *testing.T) {
+	w := start(t, 1, nil)
+	w.limited(t, 1)
+	body := chatOf(1000, 1)
+	eventually(t, "requests are decided", func() bool { return w.post(body, nil).id() != "" })
+	for i := range 50 {
+		if r := w.post(body, nil); r.status != 200 {
+			t.Fatalf("request %d: status %d, %s", i, r.status, r.body)
+		}
+	}
+}
+
+// A request that makes its worker break the connection, having been read, reaches no other worker; one that could not be sent does.
+func TestRequestOfDeathIsNotRepeated(t *testing.T) {
+	for _, variant := range envoy.VariantNames()[:2] {
+		t.Run(variant, func(t *testing.T) {
+			w := start(t, 3, func(o *envoy.Options) {
+				if err := o.Apply(variant); err != nil {
+					t.Fatal(err)
+				}
+			})
+			w.runSightline(extproc.Options{})
+			read := func() (n int32) {
+				for _, x := range w.workers {
+					n += x.served.Load()
+				}
+				return n
+			}
+			for _, x := range w.workers {
+				x.failing.Store(hangUp)
+			}
+			for _, s := range []script{{Targets: w.addrs()}, {}} {
+				before := read()
+				if r := w.post(chat(s), nil); r.status != 503 {
+					t.Errorf("%v, status %d, want 503", r.err, r.status)
+				}
+				if n := read() - before; n != 1 {
+					t.Errorf("%d workers have read it, want 1", n)
+				}
+			}
+		})
+	}
+}
+
+// HTTP/1.0 is answered; a POST that asks for an upgrade is refused at once on every path, and a WebSocket reaches its worker.
+func TestOldAndUpgradingRequests(t *testing.T) {
+	w := start(t, 1, nil)
+	w.runSightline(extproc.Options{})
+	ask := func(head, body string) (*http.Response, error) {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(conn, "%s\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", head, len(body), body)
+		return http.ReadResponse(bufio.NewReader(conn), nil)
+	}
+	body := chat(script{Targets: w.addrs()})
+	upgrade := "\r\nConnection: Upgrade\r\nUpgrade: websocket"
+	for _, c := range []struct {
+		head, body string
+		want       int
+	}{
+		{"GET /v1/models HTTP/1.0\r\nX-Request-Id: a", "", 200},
+		{"POST /v1/chat/completions HTTP/1.0", body, 200},
+		{"POST /v1/chat/completions HTTP/1.1" + upgrade, body, 403},
+		{"POST /v1/responses HTTP/1.1" + upgrade, body, 403},
+		{"POST /tokenize HTTP/1.1" + upgrade, body, 403},
+		{"GET /v1/models HTTP/1.1" + upgrade, "", 403},
+		{"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: other", body, 403},
+		{"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA", body, 200},
+		{"GET /v1/realtime HTTP/1.1" + upgrade, "", 200},
+	} {
+		r, err := ask(c.head, c.body)
+		if err != nil || r.StatusCode != c.want {
+			t.Errorf("%q: %v, %v, want %d", c.head, err, r, c.want)
+		}
+	}
+}
