@@ -53,11 +53,9 @@ func (x *decision) keepAvailable() *Refusal {
 	}
 	hasRoom := x.hasRoom()
 	if x.maxInFlight > 0 {
-		x.slots = nil
-		for _, s := range well {
-			if hasRoom(s) {
-				x.slots = append(x.slots, s)
-			}
+		x.slots = x.withRoom(well)
+		if !anyServes(x.slots) && len(well) > 0 && !x.isUnsteered() {
+			x.awaitPlace(well)
 		}
 		if !anyServes(x.slots) && len(well) > 0 {
 			if !x.isUnsteered() {
@@ -77,6 +75,17 @@ func (x *decision) keepAvailable() *Refusal {
 		}
 	}
 	return nil
+}
+
+// withRoom returns those of the slots that may have one more request.
+func (x *decision) withRoom(slots []*fleet.Slot) (out []*fleet.Slot) {
+	hasRoom := x.hasRoom()
+	for _, s := range slots {
+		if hasRoom(s) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // anyServes reports whether one of the slots may serve a request, rather than only prefill it.
@@ -114,14 +123,7 @@ func (x *decision) withAdmissionLock(choose func()) {
 	}
 	x.admission.Lock()
 	defer x.admission.Unlock()
-	hasRoom := x.hasRoom()
-	var open []*fleet.Slot
-	for _, s := range x.slots {
-		if hasRoom(s) {
-			open = append(open, s)
-		}
-	}
-	if x.slots = open; !anyServes(open) {
+	if x.slots = x.withRoom(x.slots); !anyServes(x.slots) {
 		x.refuse(x.refuseFull())
 		return
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // A fleet that is being replaced or started has no worker for some moments. With Options.Hold a request, once its model is known,
@@ -17,10 +19,43 @@ const (
 	recheckInterval = 50 * time.Millisecond // interval of looking for a worker
 )
 
-// waiters counts the requests that wait for a worker.
+// Envoy reports the end of a request up to 20 ms after its client has the answer. A client that then asks at once would find the place
+// still taken. So a request that finds no place looks again for awaitsReport, unless maxAwaitingReport do so already.
+const (
+	awaitsReport      = 60 * time.Millisecond
+	maxAwaitingReport = 64
+	reportInterval    = 10 * time.Millisecond // of looking again
+)
+
+// awaitPlace waits for a place at one of the slots, and sets x.slots to those that have one.
+func (x *decision) awaitPlace(slots []*fleet.Slot) {
+	if x.dryRun {
+		return
+	}
+	defer x.waiters.forPlace.Add(-1)
+	if x.waiters.forPlace.Add(1) > maxAwaitingReport {
+		x.waiters.total.WithLabelValues(heldCrowd).Inc()
+		return
+	}
+	tick := time.NewTicker(reportInterval)
+	defer tick.Stop()
+	outcome := heldNoPlace
+	for range int(awaitsReport / reportInterval) {
+		<-tick.C
+		x.now = x.opt.Now()
+		if x.slots = x.withRoom(slots); anyServes(x.slots) {
+			outcome = heldPlace
+			break
+		}
+	}
+	x.waiters.total.WithLabelValues(outcome).Inc()
+}
+
+// waiters counts the requests that wait for a worker, or for a place.
 type waiters struct {
-	waiting atomic.Int64
-	total   *prometheus.CounterVec // by outcome
+	waiting  atomic.Int64
+	forPlace atomic.Int64           // requests that wait for a place of max_in_flight
+	total    *prometheus.CounterVec // by outcome
 }
 
 // Label values of sightline_requests_held_total.
@@ -29,12 +64,16 @@ const (
 	heldNone   = "none came"
 	heldLeft   = "client left"
 	heldFull   = "too many"
+
+	heldPlace   = "a place"
+	heldNoPlace = "no place"
+	heldCrowd   = "too many for a place"
 )
 
 func newWaiters() *waiters {
 	h := &waiters{total: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
-		Help: "Requests that came while no worker was known for them, by outcome: served; none came (503); client left; too many waited (503)."}, []string{"outcome"})}
-	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull} {
+		Help: "Requests that came while no worker was known for them, by outcome: served; none came (503); client left; too many waited (503). And of those that found all workers at max_in_flight and waited 60 ms: a place; no place; too many for a place (both 429)."}, []string{"outcome"})}
+	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull, heldPlace, heldNoPlace, heldCrowd} {
 		h.total.WithLabelValues(outcome)
 	}
 	return h

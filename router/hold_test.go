@@ -54,6 +54,46 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestAPlaceIsAwaited checks that a request which finds no place gets one that is reported free soon after, and that few wait for one.
+func TestAPlaceIsAwaited(t *testing.T) {
+	for name, c := range map[string]struct {
+		frees, crowd bool
+		outcome      string
+	}{
+		"one is free soon":  {true, false, heldPlace},
+		"none is":           {false, false, heldNoPlace},
+		"many wait already": {false, true, heldCrowd},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.Serve(w.opt.Models, 1, 0)
+			const body = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
+			first := w.decide(body)
+			w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: first.Targets[0].Addr, Source: 1})
+			if c.crowd {
+				w.waiters.forPlace.Store(maxAwaitingReport)
+			}
+			done := make(chan Decision, 1)
+			go func() { done <- w.decide(body) }()
+			if c.frees {
+				for w.waiters.forPlace.Load() == 0 {
+					runtime.Gosched()
+				}
+				w.Observe(Outcome{ID: first.ID, Phase: Done, Addr: first.Targets[0].Addr, Code: 200, Source: 1})
+			}
+			if d := <-done; (d.Refuse == nil) != c.frees {
+				t.Errorf("%+v", d)
+			}
+			if !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
+				t.Errorf("not counted as %q", c.outcome)
+			}
+			if n := w.waiters.forPlace.Load(); n != 0 && !c.crowd {
+				t.Errorf("%d still wait", n)
+			}
+		})
+	}
+}
+
 // TestDecisionLines checks that each decision is one log line at debug level, however many there are, without any word of a
 // prompt.
 func TestDecisionLines(t *testing.T) {
