@@ -33,7 +33,7 @@ import (
 //
 //	requests        sent from a second before the fault until all is normal again: every replica found by Envoy and hearing every
 //	                worker, and forty answers in a row good and decided
-//	failed          no first byte came, or an error; refused: nobody listened at Envoy's port
+//	failed          no first byte came, or an error, of what the killed worker had not been sent; refused: nobody listened at Envoy's port
 //	cut             an answer broke off after its first byte, which nobody may send again
 //	undecided       answered, by a worker that no Sightline chose
 //	index           what each replica knows of each worker, against what the worker holds, in blocks
@@ -123,6 +123,11 @@ func TestChaos(t *testing.T) {
 			return r.failed() && errors.As(r.err, &dial) && dial.Op == "dial"
 		})
 		refused := tried - len(all)
+		if f.may == "cut" {
+			sent := len(all)
+			all = slices.DeleteFunc(all, func(r attempt) bool { return hadBeenSent(r.reply) })
+			said += fmt.Sprintf("%d failed with the worker that had them", sent-len(all))
+		}
 		failed, cut, undecided, example := tally(all)
 		if refused > 0 {
 			said += fmt.Sprintf("; %d requests could not connect to Envoy", refused)

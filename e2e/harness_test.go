@@ -210,7 +210,7 @@ func (w *world) serveSightline(opt extproc.Options) (s *sightline, stop func()) 
 	server, err := extproc.New(decideAsTold, func(o router.Outcome) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if o.Phase != router.Gone { // no report of Envoy's
+		if o.Phase != router.Gone && o.Phase != router.Done { // the one is no report of Envoy's, the other comes before or after an end
 			s.outcomes = append(s.outcomes, o)
 		}
 	}, opt)
