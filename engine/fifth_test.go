@@ -84,10 +84,10 @@ func (fifthDecoder) Decode(payload []byte) (b kvevent.Batch, err error) {
 	}
 	var spans []block.Span
 	for _, i := range e.Images {
-		spans = append(spans, block.Span{Offset: i.At, Length: i.Tokens, Name: block.NameHash(i.Name)})
+		spans = append(spans, block.Span{Offset: i.At, Length: i.Tokens, Name: block.Fixed().Name(i.Name)})
 	}
-	locals := block.Locals(nil, e.IDs, 4, spans, block.SeedFor(""), block.SaltHash(""))
-	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals, EngineHashes: block.Chain(nil, locals), BlockSize: 4}}}, nil
+	locals := block.Fixed().Locals(nil, e.IDs, 4, spans, block.Root{})
+	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals, EngineHashes: block.Fixed().Chain(nil, locals), BlockSize: 4}}}, nil
 }
 
 // TestFifthEngine: a fifth engine is routed by its own prompts, names and events, and no other package knows it.

@@ -1,12 +1,13 @@
 package engine
 
 import (
+	"encoding/binary"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Names that cannot be computed (a processor's own hash, frames of a video) are learned: the router's audit reads them from the
@@ -17,6 +18,8 @@ import (
 const maxLearnedNames = 1 << 16
 
 type learnedNames struct {
+	secret *block.Secret // of this process alone
+
 	mu    sync.Mutex
 	names *simplelru.LRU[uint64, sightings] // by nameKey
 }
@@ -28,17 +31,18 @@ type sightings struct {
 
 func newLearnedNames() *learnedNames {
 	names, _ := simplelru.NewLRU[uint64, sightings](maxLearnedNames, nil) // fails for a size below 1
-	return &learnedNames{names: names}
+	return &learnedNames{secret: block.NewSecret(), names: names}
 }
 
 // nameKey returns a key for what a name depends on besides the engine: the model, the content and the request's processor settings. For
-// what the engine fetches itself, also its URL: otherwise an image host could name everybody's copy of a picture.
+// what the engine fetches itself, also its URL: otherwise an image host could name everybody's copy of a picture. It has a secret, so
+// that no client finds settings under which its medium has another's key.
 func (m *Model) nameKey(md *Medium, settings ...string) uint64 {
-	h := xxh3.HashString(m.Name + "\x00" + m.Server.EngineVersion + "\x00" + md.Modality + "\x00" + md.Facts.ID.String())
-	for _, s := range settings {
-		h = h*31 + xxh3.HashString(s)
+	var text []byte
+	for _, s := range append([]string{m.Name, m.Server.EngineVersion, md.Modality, md.Facts.ID.String()}, settings...) {
+		text = append(binary.AppendUvarint(text, uint64(len(s))), s...)
 	}
-	return h
+	return m.Media.learned.secret.Key().Digest(text)
 }
 
 // Learn records the name that the engine's events give a medium. It does nothing and returns false if the content is not known, or

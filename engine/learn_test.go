@@ -46,7 +46,8 @@ func TestLearn(t *testing.T) {
 
 // TestIdentIsApart: an ident depends on the model, the content, the modality and the settings.
 func TestIdentIsApart(t *testing.T) {
-	a, b := &Model{Name: "a"}, &Model{Name: "b"}
+	media := &Media{learned: newLearnedNames()}
+	a, b := &Model{Name: "a", Media: media}, &Model{Name: "b", Media: media}
 	md, other := &Medium{Modality: "image"}, &Medium{Modality: "image"}
 	other.Facts.ID[0] = 1
 	seen := map[uint64]bool{}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
@@ -110,7 +109,7 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 		}
 		path = "/" + u.Host + u.Path
 	}
-	md.Alias = xxh3.HashString(rawURL)
+	md.Alias = m.Media.Secret.Key().Link(rawURL)
 	switch {
 	case m.Server.AllowedLocalMediaPath == "" && m.rules.RefusesLocal:
 		return src, "", errNoLocal

@@ -30,8 +30,11 @@ type Media struct {
 	budget  atomic.Int64 // ns
 	locals  localFiles
 	learned *learnedNames
-	mu      sync.Mutex
-	keys    map[string]*rules.Keys // one for all models that agree in everything it depends on
+	// Secret, if set before requests come, keys the hashes of blocks and of what enters them.
+	Secret *block.Secret
+
+	mu   sync.Mutex
+	keys map[string]*rules.Keys // one for all models that agree in everything it depends on
 
 	// Pinned, if set before models are loaded, is called when events reveal the fingerprint by which a model's workers name
 	// pictures. It must return at once.

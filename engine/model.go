@@ -120,6 +120,7 @@ type Prompt struct {
 	Exact       bool   // the whole prompt is known and can be hashed
 	Why         string // what kept the prompt from being exact, one of a fixed set of reasons
 
+	key    *block.Key
 	locals func(dst []uint64, p *rules.Prompt) []uint64 // see rules.Keys
 	pairs  bool                                         // see rules.Prompt
 }
@@ -150,7 +151,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	}
 	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
 	defer cancel()
-	q := mediaReader{Model: m, endpoint: endpoint, adapter: lora, body: req.Body, draft: draft}
+	q := mediaReader{Model: m, hashKey: m.Media.Secret.Key(), endpoint: endpoint, adapter: lora, body: req.Body, draft: draft}
 	for i := range draft.Prompts {
 		p, err := m.expand(ctx, &q, req, &draft.Prompts[i], out)
 		if err != nil {
@@ -176,7 +177,7 @@ func (x *Media) withinBudget(ctx context.Context, req *body.Request, d *prompt.D
 
 // expand turns a draft into a prompt: it resolves the media and puts their tokens into their places.
 func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
-	p := Prompt{Rendered: dp.Text, Salt: q.draft.Salt, locals: m.keys.Locals, pairs: m.Server.Speculative != ""}
+	p := Prompt{Rendered: dp.Text, Salt: q.draft.Salt, key: q.hashKey, locals: m.keys.Locals, pairs: m.Server.Speculative != ""}
 	if m.keys.Salt != nil {
 		p.Salt = m.keys.Salt(p.Salt, req)
 	}
@@ -244,8 +245,9 @@ func (m *Model) eventsAmbiguous(p *Prompt, lora string, req *body.Request) (from
 
 // Locals appends the prompt's local hashes for blocks of blockSize tokens to dst. lora is an adapter's name or "".
 func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
+	key := p.BlockKey()
 	if p.locals != nil {
-		own := rules.Prompt{IDs: p.IDs[:p.HashableIDs], BlockSize: blockSize, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
+		own := rules.Prompt{Key: key, IDs: p.IDs[:p.HashableIDs], BlockSize: blockSize, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
 		for i := range p.Media {
 			md := &p.Media[i]
 			own.Media = append(own.Media, rules.Span{Offset: md.Offset, Length: md.Length, Key: md.Key, Name: md.Name})
@@ -257,12 +259,20 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	for i := range p.Media {
 		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
 	}
-	return block.Locals(dst, p.IDs[:p.HashableIDs], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
+	return key.Locals(dst, p.IDs[:p.HashableIDs], blockSize, spans, key.Root(lora, p.Salt))
+}
+
+// BlockKey returns the key of the prompt's hashes, the same from the prompt's reading on.
+func (p *Prompt) BlockKey() *block.Key {
+	if p.key == nil { // it was not read from a request
+		return block.Fixed()
+	}
+	return p.key
 }
 
 // SameBlocks reports whether q has the same blocks as p for every block size and adapter: the same ids and media, keyed by the same
 // rule.
 func (p *Prompt) SameBlocks(q *Prompt) bool {
-	return p.Salt == q.Salt && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.HashableIDs], q.IDs[:q.HashableIDs]) &&
+	return p.Salt == q.Salt && p.key == q.key && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.HashableIDs], q.IDs[:q.HashableIDs]) &&
 		slices.EqualFunc(p.Media, q.Media, func(a, b Medium) bool { return a.Offset == b.Offset && a.Length == b.Length && a.Key == b.Key })
 }

@@ -41,6 +41,7 @@ type mediaReader struct {
 	body              *body.Skeleton
 	draft             *prompt.Draft
 	options           name.Item // common to all media of the request
+	hashKey           *block.Key
 }
 
 // resolve finds the size, identity and name of each medium in list. A medium that cannot be known now ends the exact part of the
@@ -197,7 +198,7 @@ func (q *mediaReader) key(name string) uint64 {
 	if q.Server.TowerLoRA && q.adapter != "" {
 		name = q.adapter + ":" + name
 	}
-	return block.NameHash(name)
+	return q.hashKey.Name(name)
 }
 
 // unnamed returns the reason why a medium has no name.

@@ -7,12 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -73,7 +70,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 	}
 	if why != "" || errors.As(err, new(*Refused)) {
 		if md.Key = md.Alias; md.Facts.Bytes > 0 { // a worker may hold the picture that the URL showed last
-			md.Key = block.NameHash(md.Facts.ID.String())
+			md.Key = q.hashKey.Name(md.Facts.ID.String())
 			last := *m
 			last.Source = mmhash.Source{}
 			q.callByName(md, &last)
@@ -87,7 +84,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 		}
 		why = inexactFormat
 	}
-	md.Key = block.NameHash(md.Facts.ID.String())
+	md.Key = q.hashKey.Name(md.Facts.ID.String())
 	if why == "" && strings.HasSuffix(md.Modality, "_embeds") && md.Facts.Tokens == 0 {
 		why = inexactEmbeds
 	}
@@ -120,7 +117,7 @@ func (m *Model) fetch(ctx context.Context, link string, md *Medium) (src mmhash.
 			return src, "", &Refused{Status: 400, Reason: "media URL outside of allowed_media_domains"}
 		}
 	}
-	md.Alias = xxh3.HashString(link)
+	md.Alias = m.Media.Secret.Key().Link(link)
 	fetcher := m.Media.fetch
 	if fetcher == nil {
 		return src, inexactNoFetch, nil

@@ -10,7 +10,9 @@ import (
 // Two workers have stored prompts with a common beginning. A request that continues one of them is matched against both.
 func Example() {
 	const blockSize = 4
-	locals := func(tokens ...uint32) []uint64 { return block.Locals(nil, tokens, blockSize, nil, block.Seed, 0) }
+	locals := func(tokens ...uint32) []uint64 {
+		return block.Fixed().Locals(nil, tokens, blockSize, nil, block.Root{})
+	}
 
 	index := indexer.New(indexer.Options{})
 	a := index.Join(indexer.SlotOptions{CountCopies: true})

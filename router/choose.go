@@ -9,7 +9,6 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -185,7 +184,7 @@ func (x *decision) hashPrompt(class int) {
 		return
 	}
 	keys.locals = p.Locals(keys.locals, size, x.adapter)
-	keys.chain = block.Chain(keys.chain, keys.locals)
+	keys.chain = p.BlockKey().Chain(keys.chain, keys.locals)
 }
 
 // sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.

@@ -84,7 +84,7 @@ func (w *classWorld) stores(class, skeleton string, tokens int) (cached int) {
 	p := &ps.List[0]
 	locals := p.Locals(nil, size, "")
 	locals = locals[:min(len(locals), tokens/size)]
-	if err := w.index.Store(w.slot[class].ID, indexer.GPU, 0, false, block.Chain(nil, locals), locals); err != nil {
+	if err := w.index.Store(w.slot[class].ID, indexer.GPU, 0, false, block.Fixed().Chain(nil, locals), locals); err != nil {
 		w.t.Fatal(err)
 	}
 	return min(len(locals)*size, (len(p.IDs)-1)/size*size)

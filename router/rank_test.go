@@ -72,7 +72,7 @@ func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton 
 }
 
 // handlesOf returns engine hashes for blocks: equal tokens at two places are two blocks.
-func handlesOf(locals []uint64) []uint64 { return block.Chain(nil, locals) }
+func handlesOf(locals []uint64) []uint64 { return block.Fixed().Chain(nil, locals) }
 
 // TestRankInBody checks that the rank is written into the body instead of a client's own, and that a retry goes only to workers
 // that have that rank.

@@ -32,6 +32,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -54,6 +55,7 @@ type Model struct {
 type Options struct {
 	Models         []Model
 	Fleet          *fleet.Fleet
+	Secret         *block.Secret  // of the hashes that replicas share; nil: block.Fixed
 	MaxInFlight    int            // open requests at which a slot gets no more; 0: no limit
 	Hold           time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
 	Fair           bool           // share the last free places by Request.Tenant and Priority

@@ -95,7 +95,7 @@ func (w *world) storesIn(tier indexer.Tier, worker int, skeleton string, share f
 	}
 	locals := ps.List[0].Locals(nil, m.Server.BlockSize, "")
 	locals = locals[:int(share*float64(len(locals)))]
-	if err := w.index.Store(w.slots[worker].ID, tier, 0, false, block.Chain(nil, locals), locals); err != nil {
+	if err := w.index.Store(w.slots[worker].ID, tier, 0, false, block.Fixed().Chain(nil, locals), locals); err != nil {
 		w.t.Fatal(err)
 	}
 }

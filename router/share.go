@@ -3,7 +3,6 @@ package router
 import (
 	"sync"
 
-	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -184,7 +183,7 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 	if s.Decoder != "" {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
-	f := &replicaBooking{chain: block.Chain(nil, s.Locals), decode: b.Decode}
+	f := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), decode: b.Decode}
 	if len(s.Locals) > 0 {
 		f.promise = r.predicted.add(uint32(slot.ID), f.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
 	}

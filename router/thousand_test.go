@@ -113,7 +113,7 @@ func threadTime() time.Duration {
 func (w *thousand) store(u *underway) {
 	slot := w.by[u.d.Targets[0].Addr]
 	locals := u.prompt.Locals(nil, 16, "")
-	chain := block.Chain(nil, locals)
+	chain := block.Fixed().Chain(nil, locals)
 	w.audit.Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: u.prompt.IDs, Locals: locals, EngineHashes: chain})
 	if err := w.index.Store(slot.ID, indexer.GPU, 0, false, chain, locals); err != nil {
 		panic(err)

@@ -3,6 +3,7 @@ package rules
 import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
@@ -76,7 +77,7 @@ type Medium struct {
 	Name  string
 	Named bool
 	Later bool   // the name is being computed in the background
-	Key   uint64 // as it enters block hashes; 0: block.NameHash of Name
+	Key   uint64 // as it enters block hashes; 0: block.Key.Name of Name
 }
 
 // Prompt is the input of Keys.Locals.
@@ -87,6 +88,7 @@ type Prompt struct {
 	Adapter   string // a LoRA adapter's name as in requests, or ""
 	Salt      string
 	Pairs     bool // blocks are keyed by pairs of tokens (EAGLE)
+	Key       *block.Key
 }
 
 // Span is the place of a medium in a prompt: Length tokens from Offset.

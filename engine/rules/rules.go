@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -95,6 +96,7 @@ type Decoding struct {
 	KeepTokens bool            // stored events carry tokens, media names and session ids, for audit and learning
 	Standalone bool            // events come from a worker of NVIDIA's standalone router example
 	Pad        func(id uint64) // if set, called with the pads in stored events (Keys.SawPad)
+	Secret     *block.Secret   // keys the blocks' hashes
 }
 
 // Decoder decodes one payload of events into their normal form (it is a stream.Decoder).

@@ -77,10 +77,10 @@ func localsOfIDs(ids []uint64, size int, salt, lora string, pairs bool) (out []u
 	if pairs {
 		width++
 	}
-	s := block.SaltHash(salt)
+	root := block.Fixed().Root(lora, salt)
 	for at := 0; at+width <= len(ids); at += size {
-		out = append(out, block.Local64(nil, ids[at:at+width], block.SeedFor(lora), s))
-		s = 0
+		out = append(out, block.Fixed().Local64(nil, ids[at:at+width], root.First))
+		root.First = root.Rest
 	}
 	return out
 }

@@ -9,7 +9,7 @@
 //	AllBlocksCleared
 //
 // Unlike vLLM's, the token ids are those of SGLang's cache, with pads of up to 63 bits in place of a picture's tokens. Events
-// identify a picture in no other way, so blocks are hashed by their ids as sent (block.Wide). An event has one page up to 0.5.17,
+// identify a picture in no other way, so blocks are hashed by their ids as sent (block.Key.Local64). An event has one page up to 0.5.17,
 // several consecutive ones later. With EAGLE speculation each token is sent as a pair with the next. Requests with different
 // extra_keys do not share blocks, but no release sends the key, nor an adapter before 0.5.22, nor a salt before 0.5.20: for such
 // requests the request side gives no credit. The option "format: dynamo" changes only the engine hashes.
@@ -22,6 +22,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // firstPad is the smallest pad (since 0.5.9). No vocabulary that SGLang supports reaches it.
@@ -31,6 +32,8 @@ const firstPad = 1_000_000
 type Decoder struct {
 	// Keep makes stored events carry tokens and the session id, for audit. Ids of more than 32 bits become 1<<32 - 1.
 	Keep bool
+	// Secret keys the blocks' hashes.
+	Secret *block.Secret
 	// Pad, if set, is called with the pads of stored events, at least once for each in a run of them. From the pads the model
 	// learns under which fingerprint a worker names pictures.
 	Pad func(id uint64)

@@ -30,7 +30,7 @@ func releases(t testing.TB) (out []release) {
 }
 
 func hashOf(ids []uint64, lora, salt string) uint64 {
-	return block.Local64(nil, ids, block.SeedFor(lora), block.SaltHash(salt))
+	return block.Fixed().Local64(nil, ids, block.Fixed().Root(lora, salt).First)
 }
 
 // TestReleases: the decoded form of the recorded list of events, for every form of every release. The list has, in this order, a

@@ -81,5 +81,5 @@ func locals(dst []uint64, p *rules.Prompt, rule PadRule) []uint64 {
 	if _, name, ok := strings.Cut(adapter, ":"); ok {
 		adapter = name
 	}
-	return block.Locals64(dst, p.IDs, p.BlockSize, runs, block.SeedFor(adapter), block.SaltHash(p.Salt), p.Pairs)
+	return p.Key.Locals64(dst, p.IDs, p.BlockSize, runs, p.Key.Root(adapter, p.Salt), p.Pairs)
 }

@@ -17,7 +17,9 @@ func Rules(v rules.Version) rules.Rules {
 		HasProcessor:        true,
 		NewKeys:             func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o), nil },
 		EventsIncludeMedia:  true, EventsIncludeSalt: v.AtLeast(0, 5, 20), EventsIncludeAdapter: v.AtLeast(0, 5, 22),
-		Decoder:     func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.KeepTokens, Pad: d.Pad} },
+		Decoder: func(d rules.Decoding) rules.Decoder {
+			return &Decoder{Secret: d.Secret, Keep: d.KeepTokens, Pad: d.Pad}
+		},
 		FindEvents:  findEvents,
 		HasTokenize: true,
 		Owner:       "sglang", Describe: describe,

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
-	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // emit appends the event in d.f to the batch.
@@ -47,19 +46,20 @@ func (d *Decoder) stored(e *kvevent.Event) error {
 	if err := f.Cover(tokens); err != nil {
 		return err
 	}
-	if need := 8*width + 8; cap(d.scratch) < need {
+	if need := 4 * width; cap(d.scratch) < need {
 		d.scratch = make([]byte, 0, need)
 	}
-	name, seed := f.Adapter(d.loraName)
+	name, key := f.Adapter(d.loraName), d.Secret.Key()
 	d.loraName = name
-	var salt uint64
+	root := key.Root(name, wire.View(f.Salt))
+	at := root.Rest
 	if !f.HasParent {
-		salt = block.SaltHash(wire.View(f.Salt))
+		at = root.First
 	}
 	first := len(d.a.Locals)
-	for at := 0; at+width <= len(ids); at += size {
-		d.a.Locals = append(d.a.Locals, block.Local64(d.scratch, ids[at:at+width], seed, salt))
-		salt = 0
+	for from := 0; from+width <= len(ids); from += size {
+		d.a.Locals = append(d.a.Locals, key.Local64(d.scratch, ids[from:from+width], at))
+		at = root.Rest
 	}
 	e.Kind, e.BlockSize, e.Parent, e.HasParent, e.LoRA = kvevent.Stored, size, f.Parent, f.HasParent, name
 	e.Locals = kvevent.Tail(d.a.Locals, first)

@@ -45,7 +45,10 @@ type Decoder struct {
 	Standalone bool
 	// Keep makes stored events carry tokens and media names, for audit and learning.
 	Keep bool
+	// Secret keys the blocks' hashes.
+	Secret *block.Secret
 
+	hash         *block.Key // of the current payload
 	out          kvevent.Batch
 	a            kvevent.Arena
 	f            wire.Fields // the current event, in the ZeroMQ form
@@ -83,7 +86,7 @@ const maxOffGPU = 1 << 20
 // A gap in the event numbers invalidates everything before it: the batch begins with a Cleared event and is Partial.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	d.out = kvevent.Batch{}
+	d.out, d.hash = kvevent.Batch{}, d.Secret.Key()
 	var err error
 	if len(payload) > 0 && payload[0] >= 0x80 {
 		err = d.msgpack(payload)
@@ -364,7 +367,7 @@ func whole(v gjson.Result) (n int, ok bool) {
 // ok is false for null.
 func blockHash(v gjson.Result) (h uint64, ok bool) {
 	if v.Type == gjson.String {
-		return block.NameHash(v.Str), v.Str != ""
+		return block.DynamoName(v.Str), v.Str != ""
 	}
 	return number(v)
 }

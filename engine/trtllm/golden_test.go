@@ -44,7 +44,7 @@ func (s *scenario) spans() (out []block.Span) {
 			name = uuid
 		}
 		if s.Layout != "no_mm_keys" {
-			out = append(out, block.Span{Offset: it.Start, Length: it.Length, Name: block.NameHash(name)})
+			out = append(out, block.Span{Offset: it.Start, Length: it.Length, Name: block.Fixed().Name(name)})
 		}
 	}
 	return out
@@ -59,7 +59,7 @@ func TestConformanceEvents(t *testing.T) {
 	for _, s := range all {
 		want := map[uint64]uint64{}
 		var chain []uint64
-		locals := block.Locals(nil, s.IDs[:len(s.IDs)-1], s.Size, s.spans(), block.Seed, 0)
+		locals := block.Fixed().Locals(nil, s.IDs[:len(s.IDs)-1], s.Size, s.spans(), block.Root{})
 		for i, l := range locals {
 			h, err := strconv.ParseUint(s.Chain[i].Hash, 10, 64)
 			if err != nil {

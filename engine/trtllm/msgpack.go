@@ -74,7 +74,7 @@ func (d *Decoder) packedStored() error {
 	}
 	d.BlockSize = size
 	d.begin()
-	d.s.lora, d.s.seed = f.Adapter(d.s.lora)
+	d.s.lora = f.Adapter(d.s.lora)
 	k := f.ExtraKeys
 	if k != nil {
 		var lists int

@@ -16,8 +16,10 @@ func Rules(v rules.Version) rules.Rules {
 		// (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The HTTP drain gets them after the prefill.
 		StoredEarly:    v.AtLeast(1, 3, 0),
 		EventsOverHTTP: true, PublishesLoad: true,
-		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.KeepTokens, Standalone: d.Standalone} },
-		Owner:   "tensorrt_llm", Describe: describe,
+		Decoder: func(d rules.Decoding) rules.Decoder {
+			return &Decoder{Secret: d.Secret, Keep: d.KeepTokens, Standalone: d.Standalone}
+		},
+		Owner: "tensorrt_llm", Describe: describe,
 		Flags: rules.Flags{
 			Events:  "kv_cache_config: {enable_block_reuse: true, event_buffer_max_size: 16384} (in the file of --config)",
 			Metrics: "return_perf_metrics: true, enable_iter_perf_stats: true (in the file of --config)",

@@ -8,11 +8,10 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Blocks → local hashes. Token ids are hashed as the worker has them, followed by the names of the items that touch the block, one
-// per item in prompt order, which equals what a request's spans yield (block.Locals). Newer engines write one mm_key for each *run*
+// per item in prompt order, which equals what a request's spans yield (block.Key.Locals). Newer engines write one mm_key for each *run*
 // of an item, so keys that continue an item already named in the block are skipped.
 
 // stored is the event being read. Its slices hold all blocks one after the other.
@@ -20,7 +19,6 @@ type stored struct {
 	blocks []storedBlock
 	names  []uint64 // of all blocks
 	media  int      // in Decoder.media: the event's first
-	seed   uint64
 	lora   string
 }
 
@@ -29,7 +27,7 @@ type storedBlock struct {
 	token, tokens int // first index into Decoder.tokens, and count
 	name, names   int // first index into stored.names, and count
 	level         int
-	salt          uint64
+	salt          string
 	keyed         bool // the media that touch the block are known
 }
 
@@ -53,7 +51,7 @@ func (d *Decoder) stored(blocks gjson.Result, parent uint64, hasParent bool) (er
 
 // begin resets the state left by the previous event.
 func (d *Decoder) begin() {
-	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.a.Media), seed: block.Seed}
+	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.a.Media)}
 	d.items.digests = d.items.digests[:0]
 }
 
@@ -76,7 +74,7 @@ func (d *Decoder) storedBlock(v gjson.Result) (err error) {
 			}
 		case "cache_salt":
 			if v.Type == gjson.String {
-				b.salt = block.SaltHash(v.Str)
+				b.salt = v.Str
 			}
 		case "type", "priority":
 		default:
@@ -157,7 +155,7 @@ type keyRun struct {
 
 // key appends the name of one mm_key unless the key is another run of the item before it.
 func (d *Decoder) key(name string, start int, last *keyRun) {
-	h := block.NameHash(name)
+	h := d.hash.Name(name)
 	if !last.known || h != last.name || start <= last.start {
 		d.s.names = append(d.s.names, h)
 		if d.Keep {
@@ -204,15 +202,17 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 	blocks, size := d.s.blocks[from:to], d.BlockSize
 	e := kvevent.Event{Kind: kvevent.Stored, Tier: tierOf(blocks[0].level), HasParent: hasParent, Parent: parent, BlockSize: size,
 		MediaUnknown: !blocks[0].keyed, LoRA: d.s.lora}
+	root := d.hash.Root(d.s.lora, "").Rest
 	hs, ls := len(d.a.EngineHashes), len(d.a.Locals)
 	for i := range blocks {
 		b := &blocks[i]
 		names := d.s.names[b.name : b.name+b.names : b.name+b.names]
-		if b.salt != 0 && i == 0 && !hasParent {
-			names = append(names, b.salt)
+		at := root
+		if b.salt != "" && i == 0 && !hasParent {
+			at = d.hash.Root(d.s.lora, b.salt).First
 		}
 		d.a.EngineHashes = append(d.a.EngineHashes, b.engineHash)
-		d.a.Locals = append(d.a.Locals, block.Local(d.scratch[:0], d.a.Tokens[b.token:b.token+size], names, d.s.seed))
+		d.a.Locals = append(d.a.Locals, d.hash.Local(d.a.Tokens[b.token:b.token+size], names, at))
 		if e.Tier == kvevent.GPU {
 			delete(d.offGPU, b.engineHash)
 		} else {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory, and
@@ -25,6 +26,8 @@ import (
 type Decoder struct {
 	// Keep makes stored events carry tokens, media names and the session id, for audit and learning.
 	Keep bool
+	// Secret keys the blocks' hashes.
+	Secret *block.Secret
 
 	a         kvevent.Arena
 	f         wire.Fields // the current event

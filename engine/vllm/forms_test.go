@@ -47,11 +47,11 @@ func TestGenerations(t *testing.T) {
 		}
 		var spans []block.Span
 		if g.media {
-			spans = []block.Span{{Offset: 2, Length: 2, Name: block.NameHash("aa")}}
+			spans = []block.Span{{Offset: 2, Length: 2, Name: block.Fixed().Name("aa")}}
 		}
 		want := []kvevent.Event{
 			{Kind: kvevent.Stored, BlockSize: 4, EngineHashes: []uint64{g.handle}, MediaUnknown: !g.media,
-				Locals: block.Locals(nil, tokens, 4, spans, block.Seed, 0)},
+				Locals: block.Fixed().Locals(nil, tokens, 4, spans, block.Root{})},
 			{Kind: kvevent.Removed, EngineHashes: []uint64{g.handle}},
 			{Kind: kvevent.Cleared},
 		}
@@ -107,13 +107,14 @@ func mapStored(hashes list, parent any, tokens list, more ...any) object {
 		"block_size", 2, "lora_id", nil, "medium", "GPU", "lora_name", nil}, more...)
 }
 
-func locals(seed uint64, tokens []uint32, names ...[]uint64) (out []uint64) {
+func locals(root block.Root, tokens []uint32, names ...[]uint64) (out []uint64) {
 	for i := 0; i*2 < len(tokens); i++ {
 		var n []uint64
 		if i < len(names) {
 			n = names[i]
 		}
-		out = append(out, block.Local(nil, tokens[2*i:2*i+2], n, seed))
+		out = append(out, block.Fixed().Local(tokens[2*i:2*i+2], n, root.First))
+		root.First = root.Rest
 	}
 	return out
 }
@@ -123,7 +124,7 @@ func TestForms(t *testing.T) {
 	four := []uint32{1, 2, 3, 4}
 	tokens := list{1, 2, 3, 4}
 	hashes := list{uint64(11), uint64(12)}
-	aa, bb, salt := block.NameHash("aa"), block.NameHash("bb"), block.SaltHash("tenant-a")
+	aa, bb, salt := block.Fixed().Name("aa"), block.Fixed().Name("bb"), "tenant-a"
 	hex64 := strings.Repeat("0a", 32)
 	full := []any{"group_idx", 0, "kv_cache_spec_kind", "full_attention"}
 	plain := func(e kvevent.Event) kvevent.Event {
@@ -141,40 +142,40 @@ func TestForms(t *testing.T) {
 		{name: "negative and short integers as hashes",
 			event: list{"BlockStored", list{int64(-2), 5}, int64(-1), tokens, 2, nil, "GPU"},
 			want: &kvevent.Event{EngineHashes: []uint64{math.MaxUint64 - 1, 5}, HasParent: true, Parent: math.MaxUint64,
-				Locals: locals(block.Seed, four), MediaUnknown: true}},
+				Locals: locals(block.Root{}, four), MediaUnknown: true}},
 		{name: "before medium (0.10.1)", event: list{"BlockStored", hashes, nil, tokens, 2, nil},
-			want: &kvevent.Event{Locals: locals(block.Seed, four), MediaUnknown: true}},
+			want: &kvevent.Event{Locals: locals(block.Root{}, four), MediaUnknown: true}},
 		{name: "16-byte digests", event: mapStored(list{make([]byte, 16), append(make([]byte, 15), 7)}, []byte("0123456789abcdef"), tokens,
 			append(full, "extra_keys", list{nil, nil})...),
-			want: &kvevent.Event{EngineHashes: []uint64{0, 7}, HasParent: true, Parent: kvevent.FoldDigest([]byte("89abcdef")), Locals: locals(block.Seed, four)}},
+			want: &kvevent.Event{EngineHashes: []uint64{0, 7}, HasParent: true, Parent: kvevent.FoldDigest([]byte("89abcdef")), Locals: locals(block.Root{}, four)}},
 		{name: "adapter by number only (before 0.14)", event: list{"BlockStored", hashes, nil, tokens, 2, 3, "GPU"},
-			want: &kvevent.Event{Locals: locals(block.SeedFor("lora_id 3"), four), LoRA: "lora_id 3", MediaUnknown: true}},
+			want: &kvevent.Event{Locals: locals(block.Fixed().Root("lora_id 3", ""), four), LoRA: "lora_id 3", MediaUnknown: true}},
 		{name: "adapter, media and salt",
 			event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens, "block_size", 2,
 				"lora_id", 1, "medium", "GPU", "lora_name", "sql", "extra_keys", list{list{"sql", list{"aa", 1}, list{"bb", 1}, "tenant-a"}, list{"sql", list{"bb", -1}}}},
-			want: &kvevent.Event{LoRA: "sql", Locals: locals(block.SeedFor("sql"), four, []uint64{aa, bb, salt}, []uint64{bb})}},
+			want: &kvevent.Event{LoRA: "sql", Locals: locals(block.Fixed().Root("sql", salt), four, []uint64{aa, bb}, []uint64{bb})}},
 		{name: "salt that looks like a name", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{hex64}, nil}),
-			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{block.SaltHash(hex64)})}},
-		{name: "prompt embeddings", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{[]byte("01234567" + "89abcdef" + "01234567" + "89abcdef")}, nil}),
-			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{0x3031323334353637})}},
+			want: &kvevent.Event{Locals: locals(block.Fixed().Root("", hex64), four)}},
+		{name: "prompt embeddings", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{[]byte("0123456789abcdef0123456789abcdef")}, nil}),
+			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{block.Fixed().Digest([]byte("0123456789abcdef0123456789abcdef"))})}},
 		{name: "bare names of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil, list{list{hex64}, list{"my-uuid"}}},
-			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{block.NameHash(hex64)}, []uint64{block.NameHash("my-uuid")})}},
+			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{block.Fixed().Name(hex64)}, []uint64{block.Fixed().Name("my-uuid")})}},
 		{name: "bare name and salt of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil, list{list{"my-uuid", "tenant-a"}, nil}},
-			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{block.NameHash("my-uuid"), salt})}},
+			want: &kvevent.Event{Locals: locals(block.Fixed().Root("", salt), four, []uint64{block.Fixed().Name("my-uuid")})}},
 		{name: "a key of a form to come", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{list{"mm", "aa", 3}}, nil}),
-			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{rawHash(list{"mm", "aa", 3})})}},
+			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{rawHash(list{"mm", "aa", 3})})}},
 		{name: "a salt apart", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "cache_salt", "tenant-a"),
-			want: &kvevent.Event{Locals: locals(block.Seed, four)}},
+			want: &kvevent.Event{Locals: locals(block.Root{}, four)}},
 		{name: "keys in another order, unknown fields", event: object{"lookahead_token_ids", list{1, 2}, "extra_keys", list{nil, nil}, "block_size", 2,
 			"token_ids", tokens, "block_hashes", hashes, "parent_block_hash", uint64(9), "new", object{"a", list{}}, "type", "BlockStored"},
-			want: &kvevent.Event{HasParent: true, Parent: 9, Locals: locals(block.Seed, four)}},
+			want: &kvevent.Event{HasParent: true, Parent: 9, Locals: locals(block.Root{}, four)}},
 		{name: "offload tier, self-describing", event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens,
 			"block_size", 2, "lora_id", nil, "medium", "cpu", "lora_name", nil, "group_idx", 0, "kv_cache_spec_kind", "full_attention", "locality", "LOCAL"},
-			want: &kvevent.Event{Tier: kvevent.CPU, Locals: locals(block.Seed, four), MediaUnknown: true}},
+			want: &kvevent.Event{Tier: kvevent.CPU, Locals: locals(block.Root{}, four), MediaUnknown: true}},
 		{name: "a store shared by workers", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "locality", "REMOTE"),
-			want: &kvevent.Event{Tier: kvevent.Remote, Locals: locals(block.Seed, four)}},
+			want: &kvevent.Event{Tier: kvevent.Remote, Locals: locals(block.Root{}, four)}},
 		{name: "full attention in the last group", event: mapStored(hashes, uint64(9), tokens, "group_idx", 6, "kv_cache_spec_kind", "full_attention", "extra_keys", list{nil, nil}),
-			want: &kvevent.Event{HasParent: true, Parent: kvevent.InGroup(9, 6), EngineHashes: []uint64{kvevent.InGroup(11, 6), kvevent.InGroup(12, 6)}, Locals: locals(block.Seed, four)}},
+			want: &kvevent.Event{HasParent: true, Parent: kvevent.InGroup(9, 6), EngineHashes: []uint64{kvevent.InGroup(11, 6), kvevent.InGroup(12, 6)}, Locals: locals(block.Root{}, four)}},
 		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window")},
 		{name: "mamba", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 0, "kv_cache_spec_kind", "mamba")},
 		{name: "no kind, group 1", event: mapStored(hashes, nil, tokens, "group_idx", 1, "extra_keys", list{nil, nil})},
@@ -267,7 +268,7 @@ func TestBadEvents(t *testing.T) {
 		t.Errorf("%d events, want %d", len(batch.Events), len(bad)+2)
 	}
 	for i, e := range batch.Events {
-		if e.Kind != kvevent.Stored || len(e.EngineHashes) != 1 || e.EngineHashes[0] != 1 || e.Locals[0] != locals(block.Seed, []uint32{1, 2})[0] {
+		if e.Kind != kvevent.Stored || len(e.EngineHashes) != 1 || e.EngineHashes[0] != 1 || e.Locals[0] != locals(block.Root{}, []uint32{1, 2})[0] {
 			t.Errorf("event %d: %+v", i, e)
 		}
 	}
@@ -287,6 +288,7 @@ func TestBadEvents(t *testing.T) {
 
 func rawHash(v any) uint64 {
 	var d Decoder
+	d.h.key = block.Fixed()
 	if _, err := d.unknownKey(value(nil, v)); err != nil {
 		panic(err)
 	}

@@ -14,11 +14,9 @@ package vllm
 // The position of a bare string decides which of them it is.
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
-	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
@@ -28,9 +26,9 @@ import (
 // hasher is the state kept between the blocks of one event.
 type hasher struct {
 	loraName string
-	loraSeed uint64
+	root     block.Root // of blocks without a salt
+	key      *block.Key
 	names    []uint64
-	scratch  []byte
 	lastName []byte // the last name hashed: consecutive blocks mostly repeat it
 	lastHash uint64
 }
@@ -40,15 +38,19 @@ func (h *hasher) nameHash(name []byte) uint64 {
 		return h.lastHash
 	}
 	h.lastName = append(h.lastName[:0], name...)
-	h.lastHash = block.NameHash(wire.View(name))
+	h.lastHash = h.key.Name(wire.View(name))
 	return h.lastHash
 }
 
-// hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Locals, with the event's names in
+// hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Key.Locals, with the event's names in
 // place of a request's spans.
 func (d *Decoder) hash(tokens []uint32) error {
 	f, h := &d.f, &d.h
-	h.loraName, h.loraSeed = f.Adapter(h.loraName)
+	if key := d.Secret.Key(); key != h.key {
+		h.key, h.lastName = key, h.lastName[:0]
+	}
+	h.loraName = f.Adapter(h.loraName)
+	h.root = h.key.Root(h.loraName, "")
 	size := f.BlockSize
 	keys, blocks := f.ExtraKeys, len(tokens)/size
 	if keys != nil {
@@ -61,79 +63,68 @@ func (d *Decoder) hash(tokens []uint32) error {
 		}
 		keys = rest
 	}
-	if need := size*4 + 64*8; cap(h.scratch) < need {
-		h.scratch = make([]byte, 0, need)
-	}
 	for i := range blocks {
-		names := h.names[:0]
+		names, root := h.names[:0], h.root.Rest
 		if len(keys) > 0 {
 			if keys[0] == wire.Nil {
 				keys = keys[1:]
 			} else {
 				var err error
-				if keys, err = d.blockKeys(i, keys); err != nil {
+				if root, keys, err = d.blockKeys(i, keys); err != nil {
 					return fmt.Errorf("extra_keys of block %d: %w", i, err)
 				}
 				names = h.names
 			}
 		}
-		d.a.Locals = append(d.a.Locals, block.Local(h.scratch, tokens[i*size:(i+1)*size], names, h.loraSeed))
+		d.a.Locals = append(d.a.Locals, h.key.Local(tokens[i*size:(i+1)*size], names, root))
 	}
 	return nil
 }
 
-// blockKeys reads one block's extra keys into h.names in package block's order: media in prompt order, the salt last.
-func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
+// blockKeys reads one block's extra keys: media into h.names, in prompt order, and the salt into the block's root.
+func (d *Decoder) blockKeys(index int, b []byte) (root uint64, rest []byte, err error) {
 	f, h := &d.f, &d.h
-	h.names = h.names[:0]
+	h.names, root = h.names[:0], h.root.Rest
 	n, b, err := wire.ArrayHeader(b)
 	if err != nil {
-		return b, err
+		return root, b, err
 	}
-	var salt uint64
 	sequenceStart := index == 0 && !f.HasParent
 	for i := range n {
 		switch msgp.NextType(b) {
 		case msgp.StrType:
 			text, after, err := msgp.ReadStringZC(b)
 			if err != nil {
-				return b, err
+				return root, b, err
 			}
 			b = after
 			switch {
 			case i == 0 && len(f.LoRA) > 0 && string(text) == string(f.LoRA):
-				// the adapter is already in the seed
+				// the adapter is already in the root
 			case sequenceStart && !d.isBareName(text, i == n-1):
-				salt = block.SaltHash(wire.View(text))
+				root = h.key.Root(h.loraName, wire.View(text)).First
 			default:
 				h.names = append(h.names, h.nameHash(text))
 				d.mention(kvevent.MediaRef{Block: index, Name: text})
 			}
-		case msgp.BinType: // the first 8 bytes of a digest, as NameHash reads a name in hex
+		case msgp.BinType:
 			digest, after, err := msgp.ReadBytesZC(b)
 			if err != nil {
-				return b, err
+				return root, b, err
 			}
 			b = after
-			if len(digest) >= 8 {
-				h.names = append(h.names, binary.BigEndian.Uint64(digest))
-			} else {
-				h.names = append(h.names, xxh3.Hash(digest))
-			}
+			h.names = append(h.names, h.key.Digest(digest))
 		case msgp.ArrayType:
 			if b, err = d.pair(index, b); err != nil {
-				return b, err
+				return root, b, err
 			}
 		default:
 			if b, err = d.unknownKey(b); err != nil {
-				return b, err
+				return root, b, err
 			}
 		}
 	}
-	if salt != 0 {
-		h.names = append(h.names, salt)
-	}
-	return b, nil
+	return root, b, nil
 }
 
 // isBareName reports whether a string in a sequence's first block is a medium's bare name rather than a salt. It matters only for
@@ -190,7 +181,7 @@ func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
 	if err != nil {
 		return b, err
 	}
-	d.h.names = append(d.h.names, xxh3.Hash(key))
+	d.h.names = append(d.h.names, d.h.key.Digest(key))
 	d.f.NoteUnknownKey("extra_keys of another form")
 	return rest, nil
 }

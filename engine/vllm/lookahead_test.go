@@ -11,7 +11,7 @@ import (
 func TestLookaheadImageBehindBlock(t *testing.T) {
 	tokens := list{1, 2, 9, 9, 3, 4}
 	ids := []uint32{1, 2, 9, 9, 3, 4}
-	want := block.Locals(nil, ids, 2, []block.Span{{Offset: 2, Length: 2, Name: block.NameHash("aa")}}, block.Seed, 0)
+	want := block.Fixed().Locals(nil, ids, 2, []block.Span{{Offset: 2, Length: 2, Name: block.Fixed().Name("aa")}}, block.Root{})
 	for name, keys := range map[string]list{
 		"without lookahead": {nil, list{list{"aa", 0}}, nil},
 		"lookahead 1":       {list{list{"aa", 2}}, list{list{"aa", 0}}, nil},

@@ -200,7 +200,7 @@ func (w *worker) change(b []byte) []byte {
 		hashes = append(hashes, h)
 		w.salt++
 		tokens = append(tokens, w.salt, 7)
-		w.truth[held{kvevent.GPU, h, block.Local(nil, tokens[len(tokens)-2:], nil, block.Seed)}] = 1
+		w.truth[held{kvevent.GPU, h, block.Fixed().Local(tokens[len(tokens)-2:], nil, 0)}] = 1
 	}
 	w.chains[at] = append(w.chains[at], hashes...)
 	return appendStored(b, parent, hashes, tokens)

@@ -28,6 +28,9 @@ func (c *Config) CheckServe() error {
 	if _, err := c.Media.Relay.Key(); err != nil {
 		errs = append(errs, err)
 	}
+	if _, err := c.Index.Key(); err != nil {
+		errs = append(errs, err)
+	}
 	if _, err := c.DecisionLog.Key(); err != nil {
 		errs = append(errs, err)
 	}
@@ -118,6 +121,14 @@ func (d *DecisionLog) Key() ([]byte, error) {
 		return nil, nil
 	}
 	return sharedKey("decision_log.key_file", d.KeyFile)
+}
+
+// Key returns the secret of the block hashes; nil without KeyFile.
+func (x *Index) Key() ([]byte, error) {
+	if x.KeyFile == "" {
+		return nil, nil
+	}
+	return sharedKey("index.key_file", x.KeyFile)
 }
 
 func sharedKey(path, file string) ([]byte, error) {

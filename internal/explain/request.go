@@ -94,7 +94,7 @@ func (m *model) stages(ctx context.Context, e *explained, endpoint string, reque
 		e.Why = "exact"
 	}
 	locals := p.Locals(nil, m.Server.BlockSize, lora)
-	for i, chain := range block.Chain(nil, locals) {
+	for i, chain := range block.Fixed().Chain(nil, locals) {
 		e.LocalHashes = append(e.LocalHashes, fmt.Sprintf("%016x", locals[i]))
 		e.BlockHashes = append(e.BlockHashes, fmt.Sprintf("%016x", chain))
 	}

@@ -85,7 +85,7 @@ func prepare(requests []*Request, size int) *Trace {
 		p.HashableIDs, ids = len(p.IDs), p.IDs
 		r.locals = p.Locals(make([]uint64, 0, len(ids)/size), size, r.adapter())
 		r.blocks = make([]int32, len(r.locals))
-		chain = block.Chain(chain[:0], r.locals)
+		chain = block.Fixed().Chain(chain[:0], r.locals)
 		for i, c := range chain {
 			n, ok := numbers[c]
 			if !ok {

@@ -159,7 +159,7 @@ func (c *AgentOptions) feeds() ([]stream.Options, error) {
 		o := &out[r]
 		o.BlockSize = c.BlockSize
 		if c.HTTP != "" {
-			readDrain(o, drain, r, keep)
+			readDrain(o, nil, drain, r, keep)
 			continue
 		}
 		e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}

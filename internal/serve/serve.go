@@ -66,6 +66,10 @@ func Load(cfg config.Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if media.Secret, err = newSecret(&cfg); err != nil {
+		media.Close()
+		return nil, err
+	}
 	as, err := cfg.WorkerAccess.Open(log)
 	if err != nil {
 		media.Close()
@@ -145,7 +149,7 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, decisions)
-	if r.sources, err = startSources(ctx, &s.now, r.poller, r.peers, r.members()); err != nil {
+	if r.sources, err = startSources(ctx, s.media.Secret, &s.now, r.poller, r.peers, r.members()); err != nil {
 		return err
 	}
 	defer r.sources.close()
@@ -212,7 +216,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
-	r.router = router.New(router.Options{NoRoom: r.noRoom, UnsteeredShare: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
+	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")

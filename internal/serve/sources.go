@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
 )
@@ -30,7 +31,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	o.UnknownKey = unknownKey(s.log.With(zap.String("worker", slot.Worker.Name), zap.Int("rank", rank)))
 	switch {
 	case wc.Events.HTTP != "":
-		readDrain(o, drain, rank, s.keep)
+		readDrain(o, s.secret, drain, rank, s.keep)
 	case wc.Events.ZMQ != "":
 		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
@@ -52,8 +53,8 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 }
 
 // readDrain reads a rank's events from TensorRT-LLM's HTTP server.
-func readDrain(o *stream.Options, drain *trtllm.Drain, rank int, keep bool) {
-	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Rank: rank, BlockSize: o.BlockSize, Keep: keep}
+func readDrain(o *stream.Options, secret *block.Secret, drain *trtllm.Drain, rank int, keep bool) {
+	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Secret: secret, Rank: rank, BlockSize: o.BlockSize, Keep: keep}
 }
 
 // publisherOf returns the network from which a worker's publisher may connect: its address if the configuration names none.
@@ -92,7 +93,7 @@ const idleTime = 10 * time.Second
 // from them how SGLang's workers name pictures.
 func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
-	d := rules.Decoding{KeepTokens: s.keep, Standalone: wc.Events.Load != ""}
+	d := rules.Decoding{Secret: s.secret, KeepTokens: s.keep, Standalone: wc.Events.Load != ""}
 	d.Pad = func(pad uint64) {
 		models := s.now.Load().models
 		for i := range models {

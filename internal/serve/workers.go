@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -29,6 +30,7 @@ import (
 // sources know who the workers are, and for each slot how its events come: workers of the configuration, and those that finders
 // (package discover, a Dynamo deployment) find at run time. The set keeps feeds, index, fleet and audit consistent.
 type sources struct {
+	secret  *block.Secret // of the block hashes
 	now     *atomic.Pointer[state]
 	log     *zap.Logger
 	keep    bool                   // events keep what audit and learning need
@@ -72,9 +74,9 @@ type runningFinder struct {
 
 // startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
 // must close the sources.
-func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals.Poller, peers *replicas, o members.Options) (s *sources, err error) {
+func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], nurse *vitals.Poller, peers *replicas, o members.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
-	s = &sources{now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
+	s = &sources{secret: secret, now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	if s.as, err = cfg.WorkerAccess.Open(o.Log); err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)

@@ -2,13 +2,16 @@ package block
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"slices"
 
 	"github.com/zeebo/xxh3"
 )
 
-// Dynamo is the second rule: how NVIDIA Dynamo (1.6) hashes blocks, for workers whose events contain such hashes. It differs from
-// ours in media, salts and windows:
+// Dynamo is the second rule: how NVIDIA Dynamo (1.6, dynamo-kv-router, tokens_hash) hashes blocks, for workers whose events contain
+// such hashes:
+//
+//	local(i) = XXH3-64( u32le(token) × B ‖ u64le(name) × media touching block i, seed )
 //
 //	media   as names, sorted, after the tokens; or, if the publisher knows the picture's token id and only pictures
 //	        touch the block, in place of the tokens: the k-th run of that id becomes Pad(k-th name)
@@ -16,6 +19,9 @@ import (
 //	eagle   windows of one token more than the block, which overlap by one
 //
 // The names are Dynamo's 64 bits: two pictures with equal pads (30 bits of the name) are the same there, and so here.
+//
+// These hashes have no secret, and cannot get one: events do not carry what they are made of. Whoever knows the seed can find
+// another block with the same hash, under another salt too (docs/security.md says what follows). Chain hashes are keyed here as well.
 type Dynamo struct {
 	Size int
 	Seed uint64 // DynamoSeed's value
@@ -25,13 +31,31 @@ type Dynamo struct {
 	Eagle      bool // the workers use EAGLE: their events contain pairs of tokens
 }
 
-// DynamoSeed returns the seed for the blocks of an adapter and a cache namespace ("" for none).
+// dynamoSeed is the seed of blocks without an adapter (XXH3_SEED).
+const dynamoSeed uint64 = 1337
+
+// DynamoSeed returns the seed for the blocks of an adapter and a cache namespace ("" for none): each adds its hash, wrapping.
 func DynamoSeed(lora, namespace string) uint64 {
-	seed := SeedFor(lora)
+	seed := dynamoSeed
+	if lora != "" {
+		seed += xxh3.HashString(lora)
+	}
 	if namespace != "" {
 		seed += xxh3.HashStringSeed(namespace, 1)
 	}
 	return seed
+}
+
+// DynamoName converts a name to 64 bits without a key, as Dynamo does (1.6, hash_mm_identifier): the first 16 digits of a 64-digit hex
+// string, else XXH3-64 of the text. Engines' own block hashes in hex are read so too.
+func DynamoName(name string) uint64 {
+	var digest [32]byte
+	if len(name) == 2*len(digest) {
+		if _, err := hex.Decode(digest[:], bytesOfText(name)); err == nil {
+			return binary.BigEndian.Uint64(digest[:])
+		}
+	}
+	return xxh3.HashString(name)
 }
 
 // Pad returns the token id that replaces a picture with this name (Dynamo 1.6 and SGLang, pad_value).
@@ -73,7 +97,7 @@ func (d Dynamo) Locals(dst []uint64, tokens []uint32, spans []Span) []uint64 {
 func (d Dynamo) local(buf []byte, tokens []uint32, names []uint64) uint64 {
 	if len(names) == 0 || !d.Pads || !slices.Contains(tokens, d.ImageToken) {
 		slices.Sort(names)
-		return Local(buf, tokens, names, d.Seed)
+		return dynamoLocal(buf, tokens, names, d.Seed)
 	}
 	buf = buf[:0]
 	run, inside := -1, false
@@ -89,4 +113,17 @@ func (d Dynamo) local(buf []byte, tokens []uint32, names []uint64) uint64 {
 		buf = binary.LittleEndian.AppendUint32(buf, t)
 	}
 	return xxh3.HashSeed(buf, d.Seed)
+}
+
+// dynamoLocal hashes a block's tokens, and names after them.
+func dynamoLocal(scratch []byte, tokens []uint32, names []uint64, seed uint64) uint64 {
+	raw := bytesOf(tokens)
+	if len(names) == 0 {
+		return xxh3.HashSeed(raw, seed)
+	}
+	scratch = append(scratch[:0], raw...)
+	for _, n := range names {
+		scratch = binary.LittleEndian.AppendUint64(scratch, n)
+	}
+	return xxh3.HashSeed(scratch, seed)
 }

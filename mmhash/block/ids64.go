@@ -3,24 +3,19 @@ package block
 import (
 	"encoding/binary"
 	"slices"
-
-	"github.com/zeebo/xxh3"
 )
 
 // SGLang has no names besides a block's tokens. Before its prefix lookup it overwrites a picture's placeholder tokens with the
 // picture's pads, numbers of up to 63 bits derived from its identity, and its events contain these. So its blocks are hashed by
 // their ids as sent:
 //
-//	local64(i) = local(i)                                           if every id fits 32 bits: text, and pads before 0.5.23
-//	           = XXH3-64( u64le(id) × B ‖ u64le(salt), seed ^ seed64 )  else
+//	local64(i) = local(i)                                             if every id fits 32 bits: text, and pads before 0.5.23
+//	           = F of another kind ( u64le(id) × B, root(i) )         else
 //
-// where local(i) is the rule of block.go without media, and the salt is in block 0 only. That each page's own ids decide its form
-// is SGLang's own rule (0.5.23); so a text page has the same hash for every engine.
+// where local(i) and F are those of block.go, without media. That each page's own ids decide its form is SGLang's own rule (0.5.23);
+// so a text page has the same hash for every engine.
 //
 // With EAGLE speculation SGLang caches pairs, each token with the next: B pairs are B+1 consecutive ids, and are hashed as those.
-
-// seed64 separates blocks of 64-bit ids from blocks of twice as many 32-bit ones.
-const seed64 uint64 = 0x5347_4C61_6E67_3634
 
 // Run is a run of placeholder tokens [Offset, Offset+Length) that SGLang overwrites: position k by Pads[k mod 4].
 type Run struct {
@@ -28,31 +23,26 @@ type Run struct {
 	Pads           [4]uint64
 }
 
-// Local64 hashes one block of token ids of up to 64 bits. salt is SaltHash's value in the first block of a sequence, else 0. It
-// writes to scratch, and allocates only if scratch has no room for 8 bytes per id plus 8. About 1 ns per id.
-func Local64(scratch []byte, ids []uint64, seed, salt uint64) uint64 {
+// Local64 hashes one block of token ids of up to 64 bits. root is of its place in its sequence. It writes to scratch, and allocates
+// only if that has no room for 4 bytes per id. About 1 ns per id.
+func (k *Key) Local64(scratch []byte, ids []uint64, root uint64) uint64 {
 	var all uint64
 	for _, id := range ids {
 		all |= id
 	}
+	if all>>32 != 0 {
+		return k.sum(kindBlock64, bytesOf(ids), nil, root)
+	}
 	scratch = scratch[:0]
-	if all>>32 == 0 {
-		for _, id := range ids {
-			scratch = binary.LittleEndian.AppendUint32(scratch, uint32(id))
-		}
-	} else {
-		scratch = append(scratch, bytesOf(ids)...)
-		seed ^= seed64
+	for _, id := range ids {
+		scratch = binary.LittleEndian.AppendUint32(scratch, uint32(id))
 	}
-	if salt != 0 {
-		scratch = binary.LittleEndian.AppendUint64(scratch, salt)
-	}
-	return xxh3.HashSeed(scratch, seed)
+	return k.sum(kindBlock, scratch, nil, root)
 }
 
 // Locals64 appends the Local64 hash of every full block of tokens to dst, as Locals does for other engines. runs must be
 // sorted by Offset and not overlap; pairs is for EAGLE. It allocates to grow dst, and once for blocks of over 64 tokens.
-func Locals64(dst []uint64, tokens []uint32, size int, runs []Run, seed, salt uint64, pairs bool) []uint64 {
+func (k *Key) Locals64(dst []uint64, tokens []uint32, size int, runs []Run, root Root, pairs bool) []uint64 {
 	if size <= 0 {
 		return dst
 	}
@@ -61,19 +51,21 @@ func Locals64(dst []uint64, tokens []uint32, size int, runs []Run, seed, salt ui
 		width++
 	}
 	var fewIDs [65]uint64
-	var fewBytes [66 * 8]byte
+	var fewBytes [65 * 4]byte
 	ids, scratch := fewIDs[:0], fewBytes[:0]
 	if width > len(fewIDs) {
-		ids, scratch = make([]uint64, 0, width), make([]byte, 0, 8*width+8)
+		ids, scratch = make([]uint64, 0, width), make([]byte, 0, 4*width)
 	}
 	dst = slices.Grow(dst, len(tokens)/size)
+	at := root.First
 	for start := 0; start+width <= len(tokens); start += size {
 		end := start + width
 		for len(runs) > 0 && runs[0].Offset+runs[0].Length <= start {
 			runs = runs[1:]
 		}
-		if (len(runs) == 0 || runs[0].Offset >= end) && salt == 0 {
-			dst = append(dst, xxh3.HashSeed(bytesOf(tokens[start:end]), seed))
+		if len(runs) == 0 || runs[0].Offset >= end {
+			dst = append(dst, k.Local(tokens[start:end], nil, at))
+			at = root.Rest
 			continue
 		}
 		ids = ids[:0]
@@ -88,8 +80,8 @@ func Locals64(dst []uint64, tokens []uint32, size int, runs []Run, seed, salt ui
 				ids[i-start] = r.Pads[(i-r.Offset)&3]
 			}
 		}
-		dst = append(dst, Local64(scratch, ids, seed, salt))
-		salt = 0
+		dst = append(dst, k.Local64(scratch, ids, at))
+		at = root.Rest
 	}
 	return dst
 }

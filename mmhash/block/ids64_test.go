@@ -32,18 +32,18 @@ func TestLocals64AreBlocksOfIDs(t *testing.T) {
 	runs := []Run{{3, 21, pads}, {24, 5, low}, {90, 133, pads}}
 	sent := ids(tokens, runs)
 	for _, size := range []int{1, 2, 16, 64, 100} {
-		for _, salt := range []uint64{0, SaltHash("tenant-a")} {
+		for _, root := range []Root{{}, fixed.Root("", "tenant-a")} {
 			for _, width := range []int{size, size + 1} {
 				var want []uint64
 				for at := 0; at+width <= len(sent); at += size {
-					first := uint64(0)
+					own := root.Rest
 					if at == 0 {
-						first = salt
+						own = root.First
 					}
-					want = append(want, Local64(nil, sent[at:at+width], Seed, first))
+					want = append(want, fixed.Local64(nil, sent[at:at+width], own))
 				}
-				if got := Locals64(nil, tokens, size, runs, Seed, salt, width > size); !slices.Equal(got, want) {
-					t.Errorf("page size %d, width %d, salt %d: not the blocks of the ids", size, width, salt)
+				if got := fixed.Locals64(nil, tokens, size, runs, root, width > size); !slices.Equal(got, want) {
+					t.Errorf("page size %d, width %d, root %d: not the blocks of the ids", size, width, root)
 				}
 			}
 		}
@@ -53,20 +53,20 @@ func TestLocals64AreBlocksOfIDs(t *testing.T) {
 // TestLocal64: text has the same hash for every engine; a picture, its place and its pads' order change it.
 func TestLocal64(t *testing.T) {
 	tokens := make([]uint32, 64)
-	for _, salt := range []uint64{0, SaltHash("tenant-a")} {
-		if !slices.Equal(Locals64(nil, tokens, 16, nil, Seed, salt, false), Locals(nil, tokens, 16, nil, Seed, salt)) {
+	for _, root := range []Root{{}, fixed.Root("", "tenant-a")} {
+		if !slices.Equal(fixed.Locals64(nil, tokens, 16, nil, root, false), fixed.Locals(nil, tokens, 16, nil, root)) {
 			t.Error("text differs from the rule of the other engines")
 		}
 	}
-	plain := Locals64(nil, tokens, 16, nil, Seed, 0, false)
-	one := Locals64(nil, tokens, 16, []Run{{17, 4, pads}}, Seed, 0, false)
-	two := Locals64(nil, tokens, 16, []Run{{18, 4, pads}}, Seed, 0, false)
+	plain := fixed.Locals64(nil, tokens, 16, nil, Root{}, false)
+	one := fixed.Locals64(nil, tokens, 16, []Run{{17, 4, pads}}, Root{}, false)
+	two := fixed.Locals64(nil, tokens, 16, []Run{{18, 4, pads}}, Root{}, false)
 	for i, changed := range []bool{false, true, false, false} {
 		if (plain[i] != one[i]) != changed || (one[i] != two[i]) != changed {
 			t.Errorf("block %d", i)
 		}
 	}
-	if Local64(nil, []uint64{5, 1 << 40}, Seed, 0) == Local64(nil, []uint64{5, 0, 0, 1 << 8}, Seed, 0) {
+	if fixed.Local64(nil, []uint64{5, 1 << 40}, 0) == fixed.Local64(nil, []uint64{5, 0, 0, 1 << 8}, 0) {
 		t.Error("two 64-bit ids have the hash of four 32-bit ones")
 	}
 }
@@ -76,7 +76,7 @@ func TestLocals64AllocateNothing(t *testing.T) {
 	dst := make([]uint64, 0, 8192)
 	runs := []Run{{100, 1196, pads}, {2000, 1196, pads}}
 	for _, size := range []int{1, 16, 64} {
-		if n := testing.AllocsPerRun(20, func() { dst = Locals64(dst[:0], tokens, size, runs, Seed, 0, false) }); n != 0 {
+		if n := testing.AllocsPerRun(20, func() { dst = fixed.Locals64(dst[:0], tokens, size, runs, Root{}, false) }); n != 0 {
 			t.Errorf("page size %d: %v allocations", size, n)
 		}
 	}
@@ -91,7 +91,7 @@ func BenchmarkLocals64(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				dst = Locals64(dst[:0], tokens, size, runs, Seed, 0, false)
+				dst = fixed.Locals64(dst[:0], tokens, size, runs, Root{}, false)
 			}
 		})
 	}

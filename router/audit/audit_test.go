@@ -46,9 +46,9 @@ func ids(n int, first uint32) (out []uint32) {
 func locals(tokens []uint32, media []engine.Medium) []uint64 {
 	var spans []block.Span
 	for _, m := range media {
-		spans = append(spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.NameHash(m.Name)})
+		spans = append(spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.Fixed().Name(m.Name)})
 	}
-	return block.Locals(nil, tokens, size, spans, block.Seed, 0)
+	return block.Fixed().Locals(nil, tokens, size, spans, block.Root{})
 }
 
 // expect watches a request of these tokens.

@@ -20,7 +20,6 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Fields are the raw values of one event of a known type. The byte slices point into the payload.
@@ -272,10 +271,9 @@ func (f *Fields) Cover(tokens int) error {
 	return nil
 }
 
-// Adapter returns the name of the event's adapter, "" for the base model, and the hash seed of its blocks. An adapter that is
-// given only by number gets a name of its own, so that its blocks are never taken for the base model's. It does not allocate if
-// the name equals last.
-func (f *Fields) Adapter(last string) (name string, seed uint64) {
+// Adapter returns the name of the event's adapter, "" for the base model. An adapter that is given only by number gets a name of its
+// own, so that its blocks are never taken for the base model's. It does not allocate if the name equals last.
+func (f *Fields) Adapter(last string) (name string) {
 	switch {
 	case len(f.LoRA) > 0:
 		if name = last; string(f.LoRA) != last {
@@ -284,5 +282,5 @@ func (f *Fields) Adapter(last string) (name string, seed uint64) {
 	case f.HasLoRAID:
 		name = "lora_id " + strconv.Itoa(f.LoRAID)
 	}
-	return name, block.SeedFor(name)
+	return name
 }

@@ -99,17 +99,17 @@ func BlockSize(worker string) int {
 
 // Locals hashes a prompt of s from the request's side: its tokens, media, adapter and salt, by package block.
 func (s Step) Locals(worker string, p Prompt) []uint64 {
-	seed, spans := block.Seed, p.Spans
+	adapter, spans := "", p.Spans
 	if s.Model == "sql-lora" { // the adapter's name in the recordings
-		seed = block.SeedFor(s.Model)
+		adapter = s.Model
 		if strings.Contains(worker, "towerlora") { // --enable-tower-connector-lora: events name media by adapter
 			spans = nil
 			for i, name := range p.Names {
-				spans = append(spans, block.Span{Offset: p.Spans[i].Offset, Length: p.Spans[i].Length, Name: block.NameHash(s.Model + ":" + name)})
+				spans = append(spans, block.Span{Offset: p.Spans[i].Offset, Length: p.Spans[i].Length, Name: block.Fixed().Name(s.Model + ":" + name)})
 			}
 		}
 	}
-	return block.Locals(nil, p.Tokens, BlockSize(worker), spans, seed, block.SaltHash(s.Salt))
+	return block.Fixed().Locals(nil, p.Tokens, BlockSize(worker), spans, block.Fixed().Root(adapter, s.Salt))
 }
 
 // Selection is the set in testdata.
@@ -264,7 +264,7 @@ func (r rawStep) prompts(s *Step) {
 		}
 		for _, m := range media {
 			p.Names = append(p.Names, m.Hash)
-			p.Spans = append(p.Spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.NameHash(m.Hash)})
+			p.Spans = append(p.Spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.Fixed().Name(m.Hash)})
 		}
 		s.Prompts = append(s.Prompts, p)
 	}
