@@ -18,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/vitals"
 )
 
@@ -32,6 +33,7 @@ type AgentOptions struct {
 	From      string `help:"With --bind: network that the engine may connect from, such as 10.0.0.0/8; default: only this machine or pod."`
 	Topic     string `help:"Read only messages whose topic has this prefix."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
+	KeyFile   string `placeholder:"FILE" help:"index.key_file of the router's configuration, if it has one; otherwise the secret of the block hashes comes over NATS."`
 	BlockSize int    `help:"Tokens per block; 0: as the engine reports."`
 	Metrics   string `placeholder:"URL" help:"The engine's metrics page, such as http://127.0.0.1:8000/metrics: if there is no replay socket, its process_start_time_seconds tells a restarted agent whether the engine is still the same."`
 
@@ -67,11 +69,10 @@ func Agent(ctx context.Context, c AgentOptions) error {
 		return fmt.Errorf("nats: %w", err)
 	}
 	defer conn.Close()
-	feeds, err := c.feeds()
-	if err != nil {
+	if _, err := c.feed(0, nil, nil); err != nil {
 		return err
 	}
-	a.ranks = make([]agentRank, len(feeds))
+	a.ranks = make([]agentRank, max(1, c.Ranks))
 	failed := make(chan error, 1)
 	page, err := a.serve(log, failed)
 	if err != nil {
@@ -88,14 +89,29 @@ func Agent(ctx context.Context, c AgentOptions) error {
 		}
 	}()
 	var ranks sync.WaitGroup
-	for r, o := range feeds {
-		ranks.Go(func() {
-			if err := a.rank(ctx, conn, r, o, log.With(zap.Int("rank", r))); err != nil && ctx.Err() == nil {
-				stop(err)
-			}
-		})
+	for ctx.Err() == nil {
+		secret, changed, err := a.secret(ctx, conn, log)
+		if err != nil {
+			stop(err)
+			break
+		}
+		same, end := context.WithCancel(ctx)
+		go func() { defer end(); changed(same) }()
+		drain := trtllm.NewDrain(c.HTTP, c.Ranks, nil)
+		for r := range a.ranks {
+			ranks.Go(func() {
+				o, err := c.feed(r, drain, secret)
+				if err == nil {
+					err = a.rank(same, conn, r, secret, o, log.With(zap.Int("rank", r)))
+				}
+				if err != nil && same.Err() == nil {
+					stop(err)
+				}
+			})
+		}
+		ranks.Wait()
+		end()
 	}
-	ranks.Wait()
 	log.Info("stopped")
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -103,10 +119,30 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	return nil
 }
 
+// secret returns the secret of the block hashes, and a function that returns when it is another one or ctx has ended.
+func (a *agent) secret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*block.Secret, func(context.Context), error) {
+	if a.o.KeyFile != "" {
+		text, err := (&config.Index{KeyFile: a.o.KeyFile}).Key()
+		if err != nil {
+			return nil, nil, fmt.Errorf("--key-file: %w", err)
+		}
+		s := block.NewSecret()
+		s.Set(secretOf(text))
+		return s, func(ctx context.Context) { <-ctx.Done() }, nil
+	}
+	shared, err := bus.AwaitSecret(ctx, conn, a.o.NATS.Prefix, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := block.NewSecret() // it must not change while ranks publish
+	now.Set(shared.Bytes())
+	return now, shared.Changed, nil
+}
+
 // rank publishes a rank's events until ctx ends, and then what is left of them.
-func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, o stream.Options, log *zap.Logger) error {
+func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.Secret, o stream.Options, log *zap.Logger) error {
 	c := &a.o
-	po := bus.PublisherOptions{NATS: conn, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: r, Replays: c.Replay != "", Tokens: c.Publish == "tokens",
+	po := bus.PublisherOptions{NATS: conn, Secret: secret, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: r, Replays: c.Replay != "", Tokens: c.Publish == "tokens",
 		CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
 	if c.Ranks == 0 {
 		po.Rank = -1
@@ -146,28 +182,21 @@ func (c *AgentOptions) checkNATS() error {
 	return errors.Join(errs...)
 }
 
-// feeds returns the options of the ranks' feeds, without their sinks.
-func (c *AgentOptions) feeds() ([]stream.Options, error) {
+// feed returns the options of a rank's feed, without its sink.
+func (c *AgentOptions) feed(r int, drain *trtllm.Drain, secret *block.Secret) (o stream.Options, err error) {
 	keep := c.Publish == "tokens"
-	drain := trtllm.NewDrain(c.HTTP, c.Ranks, nil)
 	from, err := c.from()
 	if err != nil {
-		return nil, err
+		return o, err
 	}
-	out := make([]stream.Options, max(1, c.Ranks))
-	for r := range out {
-		o := &out[r]
-		o.BlockSize = c.BlockSize
-		if c.HTTP != "" {
-			readDrain(o, nil, drain, r, keep)
-			continue
+	if o.BlockSize = c.BlockSize; c.HTTP != "" {
+		if drain != nil {
+			readDrain(&o, secret, drain, r, keep)
 		}
-		e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
-		if err := readSockets(o, e, from, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{KeepTokens: keep})); err != nil {
-			return nil, err
-		}
+		return o, nil
 	}
-	return out, nil
+	e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
+	return o, readSockets(&o, e, from, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{KeepTokens: keep, Secret: secret}))
 }
 
 // from returns the network of the From flag, zero if it is not set.

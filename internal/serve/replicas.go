@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/peers"
 )
@@ -62,7 +63,7 @@ func (p *replicas) hooks() (h hooks) {
 }
 
 // backfill makes a rank's source ask other replicas for what its worker cannot replay any more.
-func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap.Logger) {
+func (p *replicas) backfill(o *stream.Options, secret *block.Secret, worker string, rank int, log *zap.Logger) {
 	if p == nil {
 		return
 	}
@@ -71,7 +72,7 @@ func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap
 		if err != nil || message == nil {
 			return at, all, false, err
 		}
-		if at, all, err = bus.ReadHeld(message); err != nil {
+		if at, all, err = bus.ReadHeld(message, secret); err != nil {
 			log.Warn("cannot read another replica's state of a worker; using the worker's own replay", zap.String("worker", worker), zap.Error(err))
 			return at, all, false, nil
 		}
@@ -91,7 +92,7 @@ func (s *sources) held(ctx context.Context, worker string, rank int) ([]byte, er
 		if slot.Worker.StableName == worker && slot.Rank == rank && slot.Feed != nil {
 			h, err := slot.Feed.Held(ctx, peers.MostHeld/bus.HeldBlockBytes)
 			if err == nil {
-				return bus.AppendHeld(nil, &h, peers.MostHeld), nil
+				return bus.AppendHeld(nil, s.secret, &h, peers.MostHeld), nil
 			}
 			if errors.Is(err, stream.ErrTooMany) {
 				return nil, peers.ErrTooLarge

@@ -2,9 +2,11 @@ package serve
 
 import (
 	"crypto/sha256"
+	"os"
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // newSecret returns the secret of the block hashes: from index.key_file, else from that of the decision log, whose pseudonyms are made of
@@ -14,14 +16,23 @@ func newSecret(cfg *config.Config) (*block.Secret, error) {
 	if text == nil && err == nil {
 		text, err = cfg.DecisionLog.Key()
 	}
-	if text == nil && (cfg.NATS.Given() || len(cfg.Replicas.All(cfg.Envoy.Sightlines)) > 0) {
-		return nil, err // replicas and agents have to have the same
+	if text == nil && !cfg.NATS.Given() && len(cfg.Replicas.All(cfg.Envoy.Sightlines)) > 0 {
+		return nil, err // replicas have to have the same
+	}
+	if seed := cfg.NATS.Access.NKey; text == nil && err == nil && seed != "" { // an embedded server may forget it, and agents keep their state
+		text, err = os.ReadFile(seed)
 	}
 	s := block.NewSecret()
 	if text != nil {
 		s.Set(secretOf(text))
 	}
 	return s, err
+}
+
+// rehash makes all hashes anew, because the secret was replaced by that of the other Sightlines.
+func (s *sources) rehash() {
+	s.log.Info("block hashes have the secret of the other Sightlines from now on; asking workers for everything again")
+	s.set.Resync(func(*fleet.Slot) bool { return true }, "rehash")
 }
 
 // secretOf derives a secret from a file's content.

@@ -36,16 +36,16 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
 		if err = readSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc)); wc.Events.Replay != "" {
-			s.peers.backfill(o, slot.Worker.StableName, slot.Rank, s.log)
+			s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 		}
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc), idleTime
 		o.Source, err = s.lookupSource(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
-		s.peers.backfill(o, slot.Worker.StableName, slot.Rank, s.log)
+		s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 	case wc.Events.NATS:
 		// A message that the stream accepts while the consumer starts may not reach it (nats-server 2.15), so it is requested
 		// after idleTime.
-		o.Source, o.Decoder, o.ReplaySlots, o.Idle = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns, idleTime
+		o.Source, o.Decoder, o.ReplaySlots, o.Idle = s.nats.Source(slot.Worker.Name, rank), &bus.Decoder{Secret: s.secret}, s.turns, idleTime
 	default:
 		return false, nil
 	}

@@ -81,6 +81,8 @@ func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer
 	if s.as, err = cfg.WorkerAccess.Open(o.Log); err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
+	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
+	s.set = members.New(o)
 	refused, err := natsRefused(o.Metrics)
 	if err != nil {
 		return nil, err
@@ -88,12 +90,11 @@ func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer
 	if s.refused = refused; cfg.NATS.Given() {
 		link := cfg.NATS.Link()
 		link.Refused, link.Log = refused.WithLabelValues("agents").Inc, o.Log
+		link.Secret, link.FixedSecret, link.Replaced = secret, cfg.Index.KeyFile != "", s.rehash
 		if s.nats, err = bus.StartLink(link); err != nil {
 			return nil, err
 		}
 	}
-	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
-	s.set = members.New(o)
 	wanted, err := wantedFinders(cfg, s.log)
 	components := dynamoComponents(&cfg.Dynamo)
 	for _, spec := range s.configured(cfg) {

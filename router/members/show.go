@@ -14,7 +14,7 @@ import (
 
 func (s *Set) register() {
 	s.resyncs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "resyncs_total",
-		Help: "Resyncs of a worker's blocks by reason: fewer_cached (it found less than it reported), asked (by hand)."}, []string{"worker", "why"})
+		Help: "Resyncs of a worker's blocks by reason: fewer_cached (it found less than it reported), asked (by hand), rehash (the secret of the block hashes was replaced by other Sightlines')."}, []string{"worker", "why"})
 	s.o.Metrics.MustRegister(s.resyncs, s)
 }
 

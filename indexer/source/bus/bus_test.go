@@ -550,7 +550,7 @@ func BenchmarkLatency(b *testing.B) {
 func TestAskingIsBounded(t *testing.T) {
 	p := &Publisher{wake: make(chan struct{}, 1)}
 	for range maxWaitingRouters + 3 {
-		p.queueSnapshotRequest(new(nats.Msg))
+		p.queueSnapshotRequest(&nats.Msg{Reply: "a router"})
 	}
 	if len(p.waitingRouters) != maxWaitingRouters || p.stats.Unanswered != 3 {
 		t.Errorf("%d wait, %d do not", len(p.waitingRouters), p.stats.Unanswered)

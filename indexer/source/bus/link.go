@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // LinkOptions say where NATS is: at Access.URL, or an embedded server at Listen, and which deployment there is ours.
@@ -15,6 +17,10 @@ type LinkOptions struct {
 	Server
 	Refused func() // see ConnectOptions
 	Log     *zap.Logger
+
+	Secret      *block.Secret // see Listener
+	FixedSecret bool
+	Replaced    func()
 }
 
 // Server is an embedded server. Config's users restrict access; without one, Listen must be a loopback address.
@@ -35,7 +41,7 @@ type Link struct {
 
 // StartLink connects and listens in the background.
 func StartLink(o LinkOptions) (*Link, error) {
-	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix, Stream: o.Stream}}
+	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix, Stream: o.Stream, Secret: o.Secret, FixedSecret: o.FixedSecret, Replaced: o.Replaced}}
 	c := ConnectOptions{Name: "sightline", Inbox: o.Prefix.RouterInbox(), Log: o.Log, Refused: o.Refused}
 	var err error
 	if o.Listen != "" {

@@ -3,6 +3,7 @@ package bus
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Listener follows all workers' subjects with one ordered consumer and passes each message to the feed of its rank. Set the
@@ -25,6 +27,11 @@ type Listener struct {
 	NATS   *nats.Conn
 	Prefix Prefix
 	Stream StreamOptions // used to create the stream
+	// Secret, unless nil, is what agents hash blocks with: that of the other routers there, or ours if we are the first. Replaced is
+	// called when it was another one. With FixedSecret neither happens: agents get it from a file.
+	Secret      *block.Secret
+	FixedSecret bool
+	Replaced    func()
 	// Log says when the stream is away and when it was created; may be nil.
 	Log *zap.Logger
 
@@ -47,7 +54,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 	beats, err := l.NATS.Subscribe(l.Prefix.beats()+"*.*", func(m *nats.Msg) {
 		if f := l.follower(strings.TrimPrefix(m.Subject, l.Prefix.beats())); f != nil {
-			f.lastHeartbeat.Store(time.Now().UnixNano())
+			f.takeHeartbeat(m)
 		}
 	})
 	if err == nil {
@@ -78,6 +85,15 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	if err := ensureStreams(ctx, js, l.Prefix, l.Stream, l.Log); err != nil {
 		return err
 	}
+	if l.Secret != nil && !l.FixedSecret {
+		secret, err := shareSecret(ctx, js, l.Prefix, l.Stream, l.Secret)
+		if err != nil {
+			return err
+		}
+		if l.Secret.Set(secret) && l.Replaced != nil {
+			l.Replaced()
+		}
+	}
 	return consume(ctx, js, l.Prefix, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
 		_ = guard.Call(func() error { l.deliver(m); return nil }) // a message that panics is dropped
 	})
@@ -101,6 +117,7 @@ func (l *Listener) deliver(m jetstream.Msg) {
 		return
 	}
 	if f != nil {
+		f.sawLine(&h)
 		f.Offer(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: data})
 	}
 }
@@ -117,6 +134,49 @@ type followedFeed struct {
 	*stream.Feed
 	lastHeartbeat atomic.Int64  // Unix ns
 	ended         chan struct{} // closed when Run returns
+
+	mu    sync.Mutex
+	line  head   // of the line's newest message that was seen
+	beats uint64 // number of its agent's last heartbeat
+}
+
+// sawLine records who publishes the line.
+func (f *followedFeed) sawLine(h *head) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if h.epoch < f.line.epoch || h.epoch == f.line.epoch && h.seq < f.line.seq {
+		return
+	}
+	if h.agent != f.line.agent {
+		f.beats = 0
+	}
+	f.line = *h
+}
+
+// takeHeartbeat counts a heartbeat if it is of the line's agent, and newer than its last one. Whoever may read a stream can have the
+// server send a message of his own to any subject, or an answer about the stream; but he does not know another agent's number.
+func (f *followedFeed) takeHeartbeat(m *nats.Msg) {
+	agent, number, ok := readBeat(m.Data)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if ok && len(m.Header) == 0 && agent == f.line.agent && agent != 0 && number > f.beats {
+		f.beats = number
+		f.lastHeartbeat.Store(time.Now().UnixNano())
+	}
+}
+
+// A heartbeat: 'H' version | agent u64, as in the line's messages | number u64, rising.
+const beatMagic = 'H'
+
+func appendBeat(b []byte, agent, number uint64) []byte {
+	return appendWords(append(b, beatMagic, version), []uint64{agent, number})
+}
+
+func readBeat(b []byte) (agent, number uint64, ok bool) {
+	if len(b) != 2+2*8 || b[0] != beatMagic || b[1] != version {
+		return 0, 0, false
+	}
+	return binary.LittleEndian.Uint64(b[2:]), binary.LittleEndian.Uint64(b[10:]), true
 }
 
 // Source returns the Source of one worker's rank, for a feed with this package's Decoder.
@@ -194,6 +254,15 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	line, err := newRankLine(s.l.NATS, s.l.Prefix, s.suffix)
 	if err != nil {
 		return err
+	}
+	take := each
+	each = func(m stream.Message) error {
+		if h, err := readHead(m.Payload); err == nil {
+			if f := s.l.follower(s.suffix); f != nil {
+				f.sawLine(&h)
+			}
+		}
+		return take(m)
 	}
 	err = line.messages(ctx, from, false, each)
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {

@@ -20,7 +20,11 @@ var errUnreachable = errors.New("NATS cannot be reached")
 // all and to this one, and this one's own to all, one after another; it must not keep them.
 func (l *Link) Peers(own string, take func(message []byte)) (*Peers, error) {
 	p := &Peers{l.NATS, l.Prefix.peers()}
-	hear := func(m *nats.Msg) { take(m.Data) }
+	hear := func(m *nats.Msg) {
+		if len(m.Header) == 0 { // with any, it is an answer of the NATS server's, with a message that an agent has stored
+			take(m.Data)
+		}
+	}
 	for _, subject := range []string{p.subject + "*", p.subject + "*." + own} {
 		sub, err := l.NATS.Subscribe(subject, hear)
 		if err == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 const (
@@ -42,6 +43,8 @@ type PublisherOptions struct {
 	Prefix Prefix
 	Worker string
 	Rank   int // -1: the worker has no ranks
+	// Secret keys the blocks' hashes. It must not change while the Publisher runs.
+	Secret *block.Secret
 	// CountCopies: see indexer.SlotOptions.
 	CountCopies bool
 	// Tokens also publishes token ids, media names and sessions, for audits. The agent's decoder must keep them.
@@ -55,7 +58,7 @@ type PublisherOptions struct {
 	File      string      // file that also keeps the snapshot; "": none
 	Log       *zap.Logger // may be nil
 
-	every time.Duration // for tests; 0: snapshotEvery
+	every, beat time.Duration // for tests; 0: snapshotEvery, heartbeat
 }
 
 // PublisherStats has a Publisher's counters and its current state.
@@ -314,6 +317,9 @@ func (p *Publisher) signal() {
 
 // queueSnapshotRequest keeps a router's request until there is a snapshot.
 func (p *Publisher) queueSnapshotRequest(m *nats.Msg) {
+	if m.Reply == "" || len(m.Header) > 0 { // not a router's: an answer of the NATS server's, sent here on somebody's request
+		return
+	}
 	p.mu.Lock()
 	if len(p.waitingRouters) < maxWaitingRouters {
 		p.waitingRouters = append(p.waitingRouters, m)
@@ -348,11 +354,11 @@ func (p *Publisher) Leave() {
 
 // send publishes what waits, and a heartbeat periodically.
 func (p *Publisher) send(ctx context.Context) {
-	beat := time.NewTicker(heartbeat)
+	beat := time.NewTicker(cmp.Or(p.o.beat, heartbeat))
 	defer beat.Stop()
 	look := time.NewTicker(min(cmp.Or(p.o.every, snapshotEvery), heartbeat))
 	defer look.Stop()
-	for {
+	for beats := uint64(0); ; {
 		now := false
 		select {
 		case <-ctx.Done():
@@ -378,7 +384,8 @@ func (p *Publisher) send(ctx context.Context) {
 			}
 		}
 		if now {
-			_ = p.o.NATS.Publish(p.o.Prefix.beats()+p.rankLine.suffix, nil)
+			beats++
+			_ = p.o.NATS.Publish(p.o.Prefix.beats()+p.rankLine.suffix, appendBeat(nil, p.agent, beats))
 		}
 	}
 }

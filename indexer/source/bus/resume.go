@@ -15,6 +15,7 @@ package bus
 import (
 	"cmp"
 	"context"
+	cryptorand "crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -80,7 +81,7 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	if e.message != nil {
 		p.last = e.message.Sequence
 	}
-	p.head.agent = rand.Uint64()
+	p.head.agent, p.head.key = randomNumber(), p.o.Secret.Key().ID
 	p.flags |= flagAway
 	ack, err := p.rankLine.js.PublishMsg(ctx, &nats.Msg{Subject: p.rankLine.subject(), Data: p.head.append(nil)}, jetstream.WithExpectLastSequencePerSubject(p.last))
 	if err != nil {
@@ -89,6 +90,13 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	p.last = ack.Sequence
 	p.seq++
 	return fresh, nil
+}
+
+// randomNumber returns a number that nobody can guess.
+func randomNumber() uint64 {
+	var b [8]byte
+	_, _ = cryptorand.Read(b[:]) // it never fails
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // load continues from what the line holds, or starts empty.
@@ -171,7 +179,7 @@ func (p *Publisher) catchUp(ctx context.Context, t snapshotTag) error {
 
 // restore applies a message that an agent published.
 func (p *Publisher) restore(b []byte) error {
-	batch, err := new(Decoder).Decode(b)
+	batch, err := (&Decoder{Secret: p.o.Secret}).Decode(b)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // TestAgentRestarts ends an agent, with or without a good-bye, and starts another, while the engine goes on, or not. Routers keep
@@ -162,7 +164,7 @@ func TestMuchBehindASnapshot(t *testing.T) {
 	const messages = 3*maxAhead/maxQueued + 1
 	blocks := 0
 	for seq := range uint64(messages) {
-		b := (&head{epoch: 1, agent: 1, seq: seq}).append(nil)
+		b := (&head{key: block.Fixed().ID, epoch: 1, agent: 1, seq: seq}).append(nil)
 		for len(b) < maxQueued-64<<10 {
 			e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
 			for range 2048 {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // FuzzState reads an agent's state file with arbitrary content and a correct checksum: an error, or a tag and a message that the
@@ -13,7 +15,7 @@ import (
 func FuzzState(f *testing.F) {
 	label := `{"Epoch":1,"Seq":2,"Number":3,"Made":4,"Parts":1,"Half":0,"Sum":5}`
 	b := append(binary.LittleEndian.AppendUint32(nil, uint32(len(label))), label...)
-	f.Add((&head{epoch: 1, seq: 2}).append(slices.Clone(b)))
+	f.Add((&head{key: block.Fixed().ID, epoch: 1, seq: 2}).append(slices.Clone(b)))
 	f.Add(b)
 	f.Add([]byte("\xff\xff\xff\xff{}"))
 	f.Add([]byte("\x02\x00\x00\x00{}"))
@@ -28,6 +30,6 @@ func FuzzState(f *testing.F) {
 		var d Decoder
 		_, _ = d.Decode(message)
 		_, _ = readHead(message)
-		_, _, _ = ReadHeld(message)
+		_, _, _ = ReadHeld(message, nil)
 	})
 }

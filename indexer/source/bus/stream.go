@@ -34,9 +34,13 @@ func (p Prefix) Stream() string { return strings.ToUpper(string(cmp.Or(p, Defaul
 // State returns the name of the JetStream stream of snapshots, by rank.
 func (p Prefix) State() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_STATE" }
 
+// Keys returns the name of the JetStream stream whose metadata have the secret of the block hashes.
+func (p Prefix) Keys() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_KEY" }
+
 // events, states, asks, beats, inboxes and peers return the beginnings of subjects: of batches, snapshots, requests for a
 // snapshot, heartbeats, answers, and messages between routers.
 func (p Prefix) events() string  { return string(cmp.Or(p, DefaultPrefix)) + ".kv." }
+func (p Prefix) key() string     { return string(cmp.Or(p, DefaultPrefix)) + ".key" }
 func (p Prefix) asks() string    { return string(cmp.Or(p, DefaultPrefix)) + ".ask." }
 func (p Prefix) states() string  { return string(cmp.Or(p, DefaultPrefix)) + ".state." }
 func (p Prefix) beats() string   { return string(cmp.Or(p, DefaultPrefix)) + ".beat." }

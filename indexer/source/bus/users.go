@@ -58,8 +58,9 @@ func WriteUsers(dir string, p Prefix, workers []string) (made []string, err erro
 	view := struct {
 		Prefix         string
 		Stream, State  string
+		Keys           string
 		Router, Agents []user
-	}{Prefix: strings.TrimSuffix(p.events(), ".kv."), Stream: p.Stream(), State: p.State()}
+	}{Prefix: strings.TrimSuffix(p.events(), ".kv."), Stream: p.Stream(), State: p.State(), Keys: p.Keys()}
 	files, err := filepath.Glob(filepath.Join(dir, "*.nk"))
 	if err != nil {
 		return made, err

@@ -13,12 +13,15 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/stream"
+
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // guarded is a router on a server that knows the router, and the agents of workers a and b.
@@ -133,7 +136,7 @@ func testPermissions(t *testing.T, g guarded) {
 
 	asRouter, refusedRouter := g.as(t, "", routerSeed)
 	before := ofB.feeds["b"].Stats()
-	younger := (&head{epoch: uint64(time.Now().Add(time.Hour).UnixNano())}).append(nil) // it would end all that the router knows of b
+	younger := (&head{key: block.Fixed().ID, epoch: uint64(time.Now().Add(time.Hour).UnixNano())}).append(nil) // it would end all that the router knows of b
 	for _, who := range []struct {
 		name    string
 		conn    *nats.Conn
@@ -397,5 +400,162 @@ func TestWriteUsers(t *testing.T) {
 		if wrong() == nil {
 			t.Error("taken")
 		}
+	}
+}
+
+// TestForgedSubjects checks that with one agent's key nobody speaks for another agent or for a replica. A server sends the answer to a
+// request for a message, or for the state of a stream, to whatever subject the requester names, regardless of permissions.
+func TestForgedSubjects(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) { t.Parallel(); testForgedSubjects(t, withUsers(t)) })
+	t.Run("examples/nats", func(t *testing.T) { t.Parallel(); testForgedSubjects(t, asExample(t)) })
+}
+
+func testForgedSubjects(t *testing.T, g guarded) {
+	payloads, prompts := recording(t)
+	g.silence = 500 * time.Millisecond
+	agentA, refused := g.as(t, "a", "agent-a.nk")
+	agentB, _ := g.as(t, "b", "agent-b.nk")
+	hb := &hand{ready: make(chan *stream.Feed, 1)}
+	b := hb.agent(t, PublisherOptions{NATS: agentB, Worker: "b", beat: 50 * time.Millisecond})
+	b.onLink(nil, true)
+	hb.give(payloads[:20]...)
+	ofB := g.follows(t, "b")
+	ofB.same("b", payloads[:20], prompts)
+	live := func() bool { st := ofB.feeds["b"].Stats(); return st.Live() }
+	until(t, "live", live)
+	for range 100 { // its own heartbeats keep it live
+		time.Sleep(10 * time.Millisecond)
+		if !live() {
+			t.Fatal("a running agent is not heard")
+		}
+	}
+	heard := make(chan []byte, 100)
+	if _, err := g.Peers("replica", func(b []byte) {
+		if b[0] == 'P' { // what package peers reads
+			heard <- b
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var asks atomic.Int64
+	if _, err := agentB.Subscribe("sightline.ask.b.0", func(*nats.Msg) { asks.Add(1) }); err != nil || agentB.Flush() != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock()
+	snapshots, beat := b.stats.Snapshots, appendBeat(nil, b.agent^1, 1<<60)
+	b.mu.Unlock()
+
+	// What agent a stores as its own message: a heartbeat with a number that it guesses, or a replica's message.
+	for _, own := range [][]byte{beat, append([]byte("P\x01INSTANCE"), 6)} {
+		if _, err := agentA.Request("sightline.kv.a.0", own, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for _, request := range []string{"$JS.API.STREAM.INFO.SIGHTLINE_KV", "$JS.API.STREAM.INFO.SIGHTLINE_KEY", "$JS.API.DIRECT.GET.SIGHTLINE_KV.sightline.kv.a.0"} {
+			for _, to := range []string{"sightline.beat.b.0", "sightline.peer.INSTANCE", "sightline.ask.b.0", "sightline.state.b.0.tag", "sightline.key"} {
+				if err := agentA.PublishRequest(request, to, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if err := agentA.Flush(); err != nil || refused.Load() > 0 {
+		t.Fatalf("%v, %d refusals: this test does not reach the server", err, refused.Load())
+	}
+	until(t, "the forged messages", func() bool { return asks.Load() == 6 })
+	if n := len(heard); n > 0 {
+		t.Errorf("%d messages were taken for a replica's: %q", n, <-heard)
+	}
+	b.mu.Lock()
+	waiting, written := len(b.waitingRouters), b.stats.Snapshots
+	b.mu.Unlock()
+	if waiting > 0 || written > snapshots+1 { // one may have been due
+		t.Errorf("agent b wrote %d snapshots, and %d wait", written-snapshots, waiting)
+	}
+
+	agentB.Close() // its machine is cut off; a goes on
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for {
+			for _, request := range []string{"$JS.API.STREAM.INFO.SIGHTLINE_KV", "$JS.API.DIRECT.GET.SIGHTLINE_KV.sightline.kv.a.0"} {
+				_ = agentA.PublishRequest(request, "sightline.beat.b.0", nil)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	until(t, "a killed agent noticed", func() bool { return !live() })
+	for range 50 {
+		time.Sleep(10 * time.Millisecond)
+		if live() {
+			t.Fatal("another agent's forged heartbeats show it as live")
+		}
+	}
+}
+
+// TestHeartbeat: a heartbeat counts once, with the line's agent's number, and without a header.
+func TestHeartbeat(t *testing.T) {
+	f := new(followedFeed)
+	take := func(m *nats.Msg) bool {
+		f.lastHeartbeat.Store(0)
+		f.takeHeartbeat(m)
+		return f.lastHeartbeat.Load() > 0
+	}
+	beat := func(agent, number uint64) *nats.Msg { return &nats.Msg{Data: appendBeat(nil, agent, number)} }
+	if take(beat(0, 1)) {
+		t.Error("of a line that is not known")
+	}
+	f.sawLine(&head{epoch: 5, seq: 7, agent: 42})
+	f.sawLine(&head{epoch: 5, seq: 6, agent: 41})
+	marked := beat(42, 1)
+	marked.Header = nats.Header{"Nats-Stream": {"X"}}
+	for i, c := range []struct {
+		m    *nats.Msg
+		want bool
+	}{{beat(42, 1), true}, {beat(42, 1), false}, {beat(41, 9), false}, {beat(42, 3), true}, {beat(42, 2), false}, {marked, false},
+		{&nats.Msg{}, false}, {&nats.Msg{Data: append(appendBeat(nil, 42, 9), 0)}, false}} {
+		if got := take(c.m); got != c.want {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
+		}
+	}
+	f.sawLine(&head{epoch: 6, agent: 43})
+	if !take(beat(43, 1)) || take(beat(42, 100)) {
+		t.Error("after another agent took over")
+	}
+}
+
+// TestSharedSecret: routers agree on the first one's secret, agents read it, no agent can replace it, and a router that comes with
+// another takes it over.
+func TestSharedSecret(t *testing.T) {
+	t.Parallel()
+	g := withUsers(t)
+	js := func(c *nats.Conn) jetstream.JetStream {
+		j, err := jetstream.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	first, second := block.NewSecret(), block.NewSecret()
+	if got, err := shareSecret(t.Context(), js(g.NATS), "", StreamOptions{}, first); err != nil || got != first.Bytes() {
+		t.Fatalf("%v", err)
+	}
+	if got, err := shareSecret(t.Context(), js(g.NATS), "", StreamOptions{}, second); err != nil || got != first.Bytes() {
+		t.Errorf("the second router: %v", err)
+	}
+	conn, refused := g.as(t, "a", "agent-a.nk")
+	s, err := AwaitSecret(t.Context(), conn, "", zap.NewNop())
+	if err != nil || s.Bytes() != first.Bytes() || refused.Load() > 0 {
+		t.Fatalf("the agent: %v, %d refusals", err, refused.Load())
+	}
+	for _, subject := range []string{"$JS.API.STREAM.CREATE.SIGHTLINE_KEY", "$JS.API.STREAM.UPDATE.SIGHTLINE_KEY", "$JS.API.STREAM.DELETE.SIGHTLINE_KEY", "sightline.key"} {
+		before := refused.Load()
+		if err := errors.Join(conn.Publish(subject, nil), conn.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "a refusal of "+subject, func() bool { return refused.Load() > before })
 	}
 }

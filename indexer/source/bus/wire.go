@@ -11,6 +11,7 @@
 //	listener.go  the router's side: subjects → feeds, and a Source for each
 //	stream.go    names and limits of the stream and its subjects
 //	link.go      the router's connection, or its embedded server
+//	secret.go    the secret of the block hashes, from routers to agents
 //	peers.go     messages between routers
 //
 // The messages of a rank form one line, ordered by epoch and number, and by the stream's own number. Every message is published
@@ -32,13 +33,15 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // A message, little endian:
 //
-//	'S' version flags | epoch u64 | seq u64 | agent u64 | engine's next u64 | engine's sum u64 | event …
+//	'S' version flags | epoch u64 | seq u64 | agent u64 | engine's next u64 | engine's sum u64 | key u64 | event …
 //
-// agent is a random number of each process. The engine's next message and the checksum of its last one (stream.Position) are
+// agent is a random number of each process, which other agents cannot read: its heartbeats prove by it whose they are. key is the ID of
+// the key of the locals (package block). The engine's next message and the checksum of its last one (stream.Position) are
 // those after the events, so that another agent can continue from here.
 //
 // An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 … A stored event adds: block size varint |
@@ -46,9 +49,9 @@ import (
 // with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
 const (
 	magic         = 'S'
-	version       = 4
-	oldestVersion = 3 // that is read: most messages of 0.1.0's agents. 4 has kvevent.Lost beside
-	headBytes     = 3 + 5*8
+	version       = 5
+	oldestVersion = 5 // that is read: before, hashes had no key, and match nothing
+	headBytes     = 3 + 6*8
 
 	flagPartial   = 1
 	flagAway      = 2 // the agent is not connected to the engine
@@ -61,6 +64,9 @@ const (
 	eventTokens = 0x80
 )
 
+// errOtherKey: two processes have different secrets.
+var errOtherKey = errors.New("another secret (agents and replicas need the same: index.key_file, and --key-file, in all of them or in none)")
+
 var errShort = errors.New("message ends in the middle of a value")
 
 // head is a message's header, before its events.
@@ -68,11 +74,12 @@ type head struct {
 	flags             byte
 	epoch, seq, agent uint64
 	next, sum         uint64 // of the engine, as in stream.Position
+	key               uint64
 }
 
 // append begins a message.
 func (h *head) append(b []byte) []byte {
-	return appendWords(append(b, magic, version, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
+	return appendWords(append(b, magic, version, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum, h.key})
 }
 
 // maxMessage limits a message of the line. Agents send less than maxQueued and a head, and snapshots in parts.
@@ -88,13 +95,13 @@ func readMessage(b []byte) (h head, err error) {
 
 func readHead(b []byte) (h head, err error) {
 	if len(b) < 2 || b[0] != magic || b[1] < oldestVersion || b[1] > version {
-		return h, fmt.Errorf("bus message begins with % x, want %x version %d to %d (update routers first, then agents)", b[:min(2, len(b))], magic, oldestVersion, version)
+		return h, fmt.Errorf("bus message begins with % x, want %x version %d (agents and routers have to be of releases with the same version: update them together)", b[:min(2, len(b))], magic, version)
 	}
 	if len(b) < headBytes {
 		return h, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[3+8*i:]) }
-	return head{b[2], word(0), word(1), word(2), word(3), word(4)}, nil
+	return head{b[2], word(0), word(1), word(2), word(3), word(4), word(5)}, nil
 }
 
 // appendEvent appends one event, with its tokens and names if tokens is set.
@@ -160,8 +167,8 @@ const HeldBlockBytes = 16
 
 // AppendHeld appends a message with all that a worker's rank holds, as one router sends it to another. It ends early, incomplete,
 // once the message has more than most bytes.
-func AppendHeld(b []byte, h *stream.Held, most int) []byte {
-	own := head{next: h.At.Next, sum: h.At.Sum}
+func AppendHeld(b []byte, secret *block.Secret, h *stream.Held, most int) []byte {
+	own := head{next: h.At.Next, sum: h.At.Sum, key: secret.Key().ID}
 	if h.At.Recurrent {
 		own.flags = flagRecurrent
 	}
@@ -172,10 +179,10 @@ func AppendHeld(b []byte, h *stream.Held, most int) []byte {
 }
 
 // ReadHeld reads such a message. The batch refers to b and to memory of its own.
-func ReadHeld(b []byte) (at stream.Position, all kvevent.Batch, err error) {
+func ReadHeld(b []byte, secret *block.Secret) (at stream.Position, all kvevent.Batch, err error) {
 	h, err := readHead(b)
 	if err == nil {
-		all, err = new(Decoder).Decode(b)
+		all, err = (&Decoder{Secret: secret}).Decode(b)
 	}
 	all.Stands = false // a worker's own messages follow, which say nothing of that
 	if err == nil && (h.flags&^(flagRecurrent|flagPartial) != 0 || len(all.Events) == 0 || all.Events[0].Kind != kvevent.Cleared) {
@@ -197,6 +204,8 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 
 // Decoder reads bus messages for package stream. The zero value is ready to use; it reuses its memory.
 type Decoder struct {
+	Secret *block.Secret // whose hashes are wanted
+
 	events []kvevent.Event
 	words  []uint64
 	tokens []uint32
@@ -221,11 +230,14 @@ const (
 // memory has grown, except for a message of more than eventsAtOnce events or wordsAtOnce hashes, and the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	if cap(d.words) > 2*wordsAtOnce || cap(d.tokens) > wordsAtOnce || cap(d.media) > wordsAtOnce/8 { // free the memory of an unusually large message
-		*d = Decoder{}
+		*d = Decoder{Secret: d.Secret}
 	}
 	h, err := readHead(b)
 	if err != nil {
 		return kvevent.Batch{}, err
+	}
+	if want := d.Secret.Key().ID; h.key != want {
+		return kvevent.Batch{}, fmt.Errorf("bus message with hashes under key %016x, want %016x: %w", h.key, want, errOtherKey)
 	}
 	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Stands: true, Away: h.flags&flagAway != 0, Recurrent: h.flags&flagRecurrent != 0}
 	r := &reader{b: b[headBytes:]}

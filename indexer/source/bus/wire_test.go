@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 func TestWire(t *testing.T) {
@@ -38,11 +41,11 @@ func TestWire(t *testing.T) {
 		if c.tokens {
 			flags = flagPartial | flagAway
 		}
-		b := (&head{flags, 77, 88, 99, 111, 222}).append(nil)
+		b := (&head{flags, 77, 88, 99, 111, 222, block.Fixed().ID}).append(nil)
 		for i := range c.in {
 			b = appendEvent(b, &c.in[i], c.tokens)
 		}
-		if h, err := readHead(b); h != (head{flags, 77, 88, 99, 111, 222}) || err != nil {
+		if h, err := readHead(b); h != (head{flags, 77, 88, 99, 111, 222, block.Fixed().ID}) || err != nil {
 			t.Errorf("%s: %+v, %v", c.name, h, err)
 		}
 		var d Decoder
@@ -69,14 +72,14 @@ func TestWire(t *testing.T) {
 		}
 	}
 	for _, foreign := range []string{"HTTP/1.1 400 Bad Request and more", "S\x02 of a release before, with its numbers"} {
-		if _, err := readHead([]byte(foreign)); err == nil || !strings.Contains(err.Error(), "update routers first") {
+		if _, err := readHead([]byte(foreign)); err == nil || !strings.Contains(err.Error(), "update them together") {
 			t.Errorf("%q is taken: %v", foreign, err)
 		}
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	b := (&head{epoch: 1, seq: 2}).append(nil)
+	b := (&head{key: block.Fixed().ID, epoch: 1, seq: 2}).append(nil)
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
 		LoRA: "a", Media: []kvevent.MediaRef{{Name: []byte("n")}}}, true)
 	f.Add(appendEvent(b, &kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{4}}, false))
@@ -137,7 +140,7 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// TestPreviousRelease reads a message as agents of the previous release send it, made by its code: 0.1.0-rc.1, version 3.
+// TestPreviousRelease: a message of the previous release, made by its code (0.1.0-rc.1, version 3), is refused: its hashes have no key.
 func TestPreviousRelease(t *testing.T) {
 	text, err := os.ReadFile("testdata/rc1.hex")
 	if err != nil {
@@ -147,32 +150,27 @@ func TestPreviousRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h, err := readHead(b); err != nil || h != (head{flagPartial | flagAway, 77, 88, 99, 111, 222}) {
-		t.Errorf("%+v, %v", h, err)
+	if _, err := new(Decoder).Decode(b); err == nil || !strings.Contains(err.Error(), "update them together") {
+		t.Errorf("%v", err)
 	}
-	var d Decoder
-	batch, err := d.Decode(b)
-	if err != nil || len(batch.Events) != 5 || !batch.Partial || !batch.Away {
-		t.Fatalf("%+v, %v", batch, err)
+}
+
+// TestOtherKey: hashes under another secret are refused, whoever sends them.
+func TestOtherKey(t *testing.T) {
+	secret := block.NewSecret()
+	b := (&head{key: secret.Key().ID, epoch: 1}).append(nil)
+	if _, err := new(Decoder).Decode(b); !errors.Is(err, errOtherKey) {
+		t.Errorf("%v", err)
 	}
-	again := (&head{flagPartial | flagAway, 77, 88, 99, 111, 222}).append(nil)
-	again[1] = oldestVersion
-	for i := range batch.Events {
-		again = appendEvent(again, &batch.Events[i], true)
+	if _, err := (&Decoder{Secret: secret}).Decode(b); err != nil {
+		t.Error(err)
 	}
-	if !slices.Equal(again, b) {
-		t.Errorf("these events are written as %x, which that release does not read so", again)
+	held := AppendHeld(nil, secret, &stream.Held{}, math.MaxInt)
+	if _, _, err := ReadHeld(held, nil); !errors.Is(err, errOtherKey) {
+		t.Errorf("%v", err)
 	}
-	last := batch.Events[4]
-	if batch.Events[0].Kind != kvevent.Cleared || !slices.Equal(batch.Events[1].EngineHashes, []uint64{1, 1 << 63}) || batch.Events[2].Parent != 9 ||
-		batch.Events[3].Kind != kvevent.Removed || last.LoRA != "sql" || !slices.Equal(last.Tokens, []uint32{7, 1 << 31}) || string(last.Media[0].Name) != "aa" {
-		t.Errorf("%+v", batch.Events)
-	}
-	for _, other := range []byte{oldestVersion - 1, version + 1} {
-		b[1] = other
-		if _, err := d.Decode(b); err == nil {
-			t.Errorf("version %d is read", other)
-		}
+	if _, _, err := ReadHeld(held, secret); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -180,7 +178,7 @@ func TestPreviousRelease(t *testing.T) {
 func TestHeldMessage(t *testing.T) {
 	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, Recurrent: true}, BlockSize: 16, Blocks: []indexer.Block{
 		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{2}}}}
-	at, all, err := ReadHeld(AppendHeld(nil, &h, math.MaxInt))
+	at, all, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt), nil)
 	if err != nil || at != h.At || all.Stands || all.Partial || !all.Recurrent {
 		t.Fatalf("%+v %+v %v", at, all, err)
 	}
@@ -189,26 +187,26 @@ func TestHeldMessage(t *testing.T) {
 		t.Errorf("%+v", all.Events)
 	}
 	for i := range headBytes + 2 { // up to the clear
-		if _, _, err := ReadHeld(AppendHeld(nil, &h, math.MaxInt)[:i]); err == nil {
+		if _, _, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt)[:i], nil); err == nil {
 			t.Errorf("%d bytes are read", i)
 		}
 	}
 	for len(h.Blocks) < 1000 { // each an event of its own
 		h.Blocks = append(h.Blocks, indexer.Block{Local: 5, EngineHash: uint64(len(h.Blocks)), Parent: -1, Copies: [indexer.Tiers]uint8{1}})
 	}
-	if n, all := len(AppendHeld(nil, &h, 500)), len(AppendHeld(nil, &h, math.MaxInt)); n <= 500 || n > 600 || all < 1000*HeldBlockBytes {
+	if n, all := len(AppendHeld(nil, nil, &h, 500)), len(AppendHeld(nil, nil, &h, math.MaxInt)); n <= 500 || n > 600 || all < 1000*HeldBlockBytes {
 		t.Errorf("%d bytes of %d, want few more than 500", n, all)
 	}
 	h.At.Partial = true // there was no memory for the rest
-	if at, all, err := ReadHeld(AppendHeld(nil, &h, math.MaxInt)); err != nil || at != h.At || !all.Partial {
+	if at, all, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt), nil); err != nil || at != h.At || !all.Partial {
 		t.Errorf("%+v %+v %v", at, all, err)
 	}
-	away := (&head{flags: flagAway}).append(nil)
-	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, 16, math.MaxInt)); err == nil {
+	away := (&head{key: block.Fixed().ID, flags: flagAway}).append(nil)
+	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, 16, math.MaxInt), nil); err == nil {
 		t.Error("an agent's is read")
 	}
 	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}
-	if _, _, err := ReadHeld(appendEvent((&head{}).append(nil), &e, false)); err == nil {
+	if _, _, err := ReadHeld(appendEvent((&head{key: block.Fixed().ID}).append(nil), &e, false), nil); err == nil {
 		t.Error("a change is read as all")
 	}
 }
@@ -217,7 +215,7 @@ func TestHeldMessage(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	var d Decoder
 	message := func(events int) []byte {
-		return append((&head{}).append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, events)...)
+		return append((&head{key: block.Fixed().ID}).append(nil), bytes.Repeat([]byte{byte(kvevent.Cleared), 0}, events)...)
 	}
 	if batch, err := d.Decode(message(maxEvents)); err != nil || len(every(&batch)) != maxEvents {
 		t.Errorf("%d events, %v", len(batch.Events), err)
@@ -246,7 +244,7 @@ func every(b *kvevent.Batch) (all []kvevent.Event) {
 
 // TestLargeMessage checks that the events of a large message are all read, in order, and none of them if its end is damaged.
 func TestLargeMessage(t *testing.T) {
-	b := (&head{}).append(nil)
+	b := (&head{key: block.Fixed().ID}).append(nil)
 	var want []kvevent.Event
 	for i := range 5 * eventsAtOnce {
 		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}

@@ -1,0 +1,105 @@
+package bus
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// Agents hash blocks, so they have to have the routers' secret (package block). It is in the metadata of a stream that has no messages:
+// only who may create it can write it, which no agent may, and no answer of the server's can replace it, unlike a message.
+
+const secretName = "sightline-block-hash-secret"
+
+// agentSecretEvery is how often an agent looks whether the secret is still the same: a lost server comes back with another one.
+const agentSecretEvery = 5 * time.Second
+
+// shareSecret returns the deployment's secret. If no router has written one yet, own becomes it; an agent has none, and own is nil.
+func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, own *block.Secret) (secret [block.SecretBytes]byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ensureTime)
+	defer cancel()
+	fail := func(err error) ([block.SecretBytes]byte, error) {
+		return secret, fmt.Errorf("the secret of the block hashes, in stream %s: %w (if NATS has users: run `sightline credentials` again, and reload the server)", p.Keys(), err)
+	}
+	for range 2 {
+		s, err := js.Stream(ctx, p.Keys())
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound) && own != nil:
+			b := own.Bytes()
+			c := jetstream.StreamConfig{Name: p.Keys(), Subjects: []string{p.key()}, Metadata: map[string]string{secretName: base64.StdEncoding.EncodeToString(b[:])},
+				MaxMsgs: 1, MaxBytes: 1 << 10, MaxMsgSize: 1, Replicas: max(o.Replicas, 1)}
+			if o.Memory {
+				c.Storage = jetstream.MemoryStorage
+			}
+			if _, err := js.CreateStream(ctx, c); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another router created it first
+				return fail(err)
+			}
+			continue
+		case err != nil:
+			return fail(err)
+		}
+		b, err := base64.StdEncoding.DecodeString(s.CachedInfo().Config.Metadata[secretName])
+		if err != nil || copy(secret[:], b) != len(secret) || len(b) != len(secret) {
+			return fail(errors.New("its metadata has none (delete the stream: a router creates it again)"))
+		}
+		return secret, nil
+	}
+	return fail(errors.New("created, and not there"))
+}
+
+// SharedSecret is an agent's copy of the routers' secret.
+type SharedSecret struct {
+	js     jetstream.JetStream
+	prefix Prefix
+	log    *zap.Logger
+	block.Secret
+}
+
+// AwaitSecret waits until routers have written the secret, or ctx ends.
+func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger) (*SharedSecret, error) {
+	js, err := jetstream.New(conn)
+	s := &SharedSecret{js: js, prefix: p, log: log}
+	for told := ""; err == nil; {
+		secret, failed := shareSecret(ctx, js, p, StreamOptions{}, nil)
+		if failed == nil {
+			s.Set(secret)
+			return s, nil
+		}
+		if failed.Error() != told {
+			told = failed.Error()
+			log.Warn("cannot hash blocks yet; it is tried again", zap.Error(failed))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(retryPause/2 + rand.N(retryPause)):
+		}
+	}
+	return nil, err
+}
+
+// Changed returns when the secret is another one, which it has then taken, or ctx has ended.
+func (s *SharedSecret) Changed(ctx context.Context) {
+	tick := time.NewTicker(agentSecretEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if secret, err := shareSecret(ctx, s.js, s.prefix, StreamOptions{}, nil); err == nil && s.Set(secret) {
+			s.log.Warn("the secret of the block hashes was replaced; beginning anew")
+			return
+		}
+	}
+}
