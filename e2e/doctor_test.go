@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/doctor"
@@ -135,6 +137,43 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
+	for _, c := range []struct {
+		what, evidence string
+		do, undo       func() error
+	}{
+		{"is frozen", "takes connections and does not answer",
+			func() error { return l.SignalSightline(syscall.SIGSTOP) }, func() error { return l.SignalSightline(syscall.SIGCONT) }},
+		{"is dead", " Sightline", func() error { l.KillSightline(); return nil }, l.StartSightline},
+	} {
+		if err := c.do(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		checks, status := doctored(t, l.Self(), l.Config(), "--patience", "2s")
+		took := time.Since(began)
+		r := checks[slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == "SL0505" })]
+		if status != 1 || r.Verdict != doctor.Error || !strings.Contains(r.Evidence[0], c.evidence) || took > time.Minute {
+			t.Errorf("Sightline %s: status %d after %v: %+v", c.what, status, took, r)
+		}
+		t.Logf("Sightline %s: %v, %q", c.what, took, r.Evidence)
+		if res, err := l.Do(getOf(t, l.URL+"/v1/models")); err != nil || res.StatusCode != http.StatusOK {
+			t.Errorf("Sightline %s: Envoy does not answer: %v", c.what, err)
+		} else {
+			res.Body.Close()
+		}
+		if err := c.undo(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func getOf(t *testing.T, url string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
 }
 
 // doctored is what `sightline doctor` says of a configuration, and its exit status.

@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,11 +14,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/tinylib/msgp/msgp"
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -64,6 +69,7 @@ type eventFrame struct {
 // envoyCanary is the canary's result through Envoy.
 type envoyCanary struct {
 	asked         bool
+	unasked       string // why it could not be sent, or was not let in
 	err           error
 	first, second survey.Usage
 	steered       error // a response to a request with forged headers that differs from the one without them
@@ -261,70 +267,172 @@ const nowhere = "127.0.0.1:9"
 // sendThrough sends the canaries through Envoy.
 func (s *collected) sendThrough(ctx context.Context) {
 	t := &s.through
-	host, port, err := net.SplitHostPort(s.cfg.Envoy.Listen)
-	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
-		host = "127.0.0.1"
+	c, err := s.clientOf(cmp.Or(s.o.URL, "http://"+dialable(s.cfg.Envoy.Listen)))
+	if err != nil {
+		t.unasked = err.Error()
+		return
 	}
-	at := net.JoinHostPort(host, port)
-	if err != nil || len(s.cfg.Models) == 0 || !answersAt(at) {
+	if len(s.cfg.Models) == 0 || !answersAt(c.addr()) {
+		if s.o.URL != "" {
+			t.unasked = "nothing listens at --url, " + s.o.URL
+		}
+		return
+	}
+	if len(s.life.silent) > 0 || s.running == nil && s.life.dead(s.cfg.Admin, false) != "" { // each request would wait for Sightline
+		t.unasked = "Sightline does not answer (SL0505)"
 		return
 	}
 	t.asked = true
 	m := s.cfg.Models[0]
-	client := rules.NewClient(10*s.o.Patience, nil)
 	body := prompt(m.Name, text(rand.Uint64(), m.BlockSize))
-	if t.first, t.err = survey.Post(ctx, client, at, "/v1/completions", body); t.err != nil {
+	if t.first, t.err = c.usage(ctx, body); t.err != nil {
+		if t.unasked = c.notLetIn(ctx, t.err); t.unasked != "" {
+			t.asked, t.err = false, nil
+		}
 		return
 	}
 	if s.running != nil { // it predicts the second request from the first at once, but learns a moment later that the first has ended
 		wait(ctx, s.o.Patience/10, func() bool { return false })
 	}
-	if t.second, t.err = survey.Post(ctx, client, at, "/v1/completions", body); t.err != nil {
+	if t.second, t.err = c.usage(ctx, body); t.err != nil {
 		return
 	}
-	forged := http.Header{"Content-Type": {"application/json"}}
+	forged := http.Header{}
 	for _, name := range []string{"x-target-worker", "x-target-worker-2", "x-gateway-destination-endpoint"} {
 		forged.Set(name, nowhere)
 	}
-	if status, err := send(ctx, client, at, body, forged); err != nil || status != http.StatusOK {
-		t.steered = fmt.Errorf("with x-target-worker: %s from the client the answer is %s", nowhere, words(status, err))
+	if _, err := c.send(ctx, body, forged); err != nil {
+		t.steered = fmt.Errorf("with x-target-worker: %s from the client the answer is %w", nowhere, err)
 	}
-	s.tryBodies(ctx, client, at, m.Name)
+	s.tryBodies(ctx, c, m.Name)
 }
 
 // tryBodies finds the largest body that passes. No engine computes these requests, because max_tokens is below 1.
-func (s *collected) tryBodies(ctx context.Context, client *http.Client, at, model string) {
+func (s *collected) tryBodies(ctx context.Context, c *client, model string) {
 	t := &s.through
 	for size := int(s.cfg.BodyLimit); size >= 16<<10; size /= 4 {
 		head := fmt.Appendf(nil, `{"model":%q,"prompt":"x","max_tokens":-1,"user":"`, model)
 		body := append(append(head, bytes.Repeat([]byte("x"), size-len(head)-2)...), `"}`...)
-		status, err := send(ctx, client, at, body, http.Header{"Content-Type": {"application/json"}})
-		if err == nil && status != http.StatusRequestEntityTooLarge && status < 500 {
+		_, err := c.send(ctx, body, nil)
+		var refused *statusError
+		if err == nil || errors.As(err, &refused) && refused.status != http.StatusRequestEntityTooLarge && refused.status < 500 {
 			t.passed = size
 			return
 		}
-		t.failed, t.status = size, cmp.Or(t.status, words(status, err))
+		t.failed, t.status = size, cmp.Or(t.status, err.Error())
 	}
 }
 
-func words(status int, err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return fmt.Sprint("status ", status)
+// client is a client of Envoy.
+type client struct {
+	http   *http.Client
+	base   *url.URL
+	host   string
+	header http.Header
 }
 
-func send(ctx context.Context, client *http.Client, at string, body []byte, h http.Header) (status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at+"/v1/completions", bytes.NewReader(body))
-	if err != nil {
-		return 0, err
+// clientOf returns a client of the Envoy at base, as --host, --header and --ca say.
+func (s *collected) clientOf(base string) (*client, error) {
+	c := &client{http: rules.NewClient(10*s.o.Patience, nil), host: s.o.Host, header: http.Header{}}
+	var err error
+	if c.base, err = url.Parse(web(base)); err != nil || c.base.Host == "" || c.base.Scheme != "http" && c.base.Scheme != "https" {
+		return nil, fmt.Errorf("--url %q: want a URL, such as https://llm.example.com", base)
 	}
-	req.Header = h
-	res, err := client.Do(req)
+	for _, line := range s.o.Header {
+		name, value, ok := strings.Cut(line, ":")
+		if name = strings.TrimSpace(name); !ok || !httpguts.ValidHeaderFieldName(name) {
+			return nil, errors.New("--header: want NAME: VALUE, such as 'authorization: Bearer …'")
+		}
+		c.header.Add(name, strings.TrimSpace(value))
+	}
+	as := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.o.Host}
+	if s.o.CA != "" {
+		text, err := os.ReadFile(s.o.CA)
+		if as.RootCAs = x509.NewCertPool(); err == nil && !as.RootCAs.AppendCertsFromPEM(text) {
+			err = errors.New("no certificate in PEM")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--ca %s: %w", s.o.CA, err)
+		}
+	}
+	if t, ok := c.http.Transport.(*http.Transport); ok {
+		t.TLSClientConfig = as
+	}
+	return c, nil
+}
+
+// addr returns the host and port that the client dials.
+func (c *client) addr() string {
+	return net.JoinHostPort(c.base.Hostname(), cmp.Or(c.base.Port(), map[string]string{"https": "443"}[c.base.Scheme], "80"))
+}
+
+// statusError is an answer with another status than 200.
+type statusError struct {
+	status int
+	worker bool // Envoy had it from a worker
+	to     string
+}
+
+func (e *statusError) Error() string { return fmt.Sprint("status ", e.status) }
+
+// send sends a completion with these additional headers and returns the answer's body.
+func (c *client) send(ctx context.Context, body []byte, more http.Header) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base.JoinPath("/v1/completions").String(), bytes.NewReader(body))
 	if err != nil {
-		return 0, err
+		return nil, err
+	}
+	req.Host, req.Header = c.host, c.header.Clone()
+	for name, values := range more {
+		req.Header[name] = values
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
 	}
 	defer res.Body.Close()
-	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20))
-	return res.StatusCode, err
+	answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = &statusError{res.StatusCode, res.Header.Get("x-envoy-upstream-service-time") != "", res.Header.Get("Location")}
+	}
+	return answer, err
+}
+
+// usage sends a completion and returns its answer's usage.
+func (c *client) usage(ctx context.Context, body []byte) (survey.Usage, error) {
+	var said struct {
+		Usage survey.Usage `json:"usage"`
+	}
+	answer, err := c.send(ctx, body, nil)
+	if err == nil && (json.Unmarshal(answer, &said) != nil || said.Usage.Prompt < 1) {
+		err = errors.New("want an answer with its usage")
+	}
+	return said.Usage, err
+}
+
+// notLetIn returns why a request like a client's could not be made, which says nothing about Envoy's configuration; "": it was made,
+// and failed.
+func (c *client) notLetIn(ctx context.Context, err error) string {
+	var got *statusError
+	var untrusted *tls.CertificateVerificationError
+	if errors.As(err, &untrusted) {
+		return fmt.Sprintf("%v: give --ca FILE, or --host NAME as the certificate has it", untrusted.Err)
+	}
+	if !errors.As(err, &got) || got.status == http.StatusBadRequest {
+		if c.base.Scheme == "http" && rules.SpeaksTLS(ctx, c.addr(), err) {
+			return "Envoy speaks TLS at " + c.addr() + ": give --url https://NAME:PORT, with --ca FILE unless the system trusts its certificate"
+		}
+		return ""
+	}
+	switch status := got.status; {
+	case rules.WantsKey(status) || status == http.StatusProxyAuthRequired:
+		return fmt.Sprintf("the answer is status %d: give --header 'authorization: Bearer …' as clients send it", status)
+	case status/100 == 3:
+		return fmt.Sprintf("the answer is status %d, to %.200q: give --url", status, got.to)
+	case !got.worker && (status == http.StatusNotFound || status == http.StatusMisdirectedRequest):
+		return fmt.Sprintf("the answer is status %d, from Envoy itself: give --host NAME, or --url, as clients use them", status)
+	case status == http.StatusTooManyRequests:
+		return "the answer is status 429: repeat it when there is less to do"
+	}
+	return ""
 }

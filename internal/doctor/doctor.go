@@ -27,6 +27,10 @@ type Options struct {
 	Envoy    string        `placeholder:"FILE|URL" help:"An envoy.yaml, a saved config dump, or an Envoy's admin page such as http://127.0.0.1:9901; default: that of envoy.admin, if it answers."`
 	Cluster  []string      `placeholder:"NAME,…" help:"The workers' clusters in Envoy, if other clusters serve the same paths."`
 	Admin    string        `placeholder:"URL" help:"A running Sightline's admin page; default: that of the configuration's admin, if it answers."`
+	URL      string        `name:"url" placeholder:"URL" help:"Where clients reach Envoy, such as https://llm.example.com; default: http:// at envoy.listen."`
+	Host     string        `placeholder:"NAME" help:"The Host header and the certificate's name, if it is not that of --url."`
+	Header   []string      `sep:"none" placeholder:"NAME: VALUE" help:"A header of requests through Envoy, such as 'authorization: Bearer …'. Repeatable; not printed."`
+	CA       string        `name:"ca" placeholder:"FILE" help:"PEM file of the authority of Envoy's certificate; default: the system's."`
 	Agent    []string      `placeholder:"URL,…" help:"Agents' admin pages."`
 	Pre      bool          `help:"Check only files, before anything runs."`
 	Canary   bool          `negatable:"" default:"true" help:"Send each worker a small prompt twice; and Envoy, if it answers, another pair, forged headers and a body of body_limit."`
@@ -94,7 +98,7 @@ var checks = []struct {
 	{"SL0307", "workers' clocks agree with ours", clocks},
 	{"SL0401", "Envoy takes bodies as large as Sightline does", bodies},
 	{"SL0402", "messages between Envoy and Sightline may be as large as bodies", ofEnvoy("SL0402")},
-	{"SL0403", "Envoy waits for Sightline as long as configured", ofEnvoy("SL0403")},
+	{"SL0403", "Envoy waits for Sightline as long as configured", waits},
 	{"SL0404", "requests go on while Sightline is down", ofEnvoy("SL0404")},
 	{"SL0405", "bodies are read and streamed by one filter", ofEnvoy("SL0405")},
 	{"SL0406", "circuit breakers leave room for a batch", ofEnvoy("SL0406")},

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -17,6 +19,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	zmq4 "github.com/go-zeromq/zmq4"
 
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
@@ -44,7 +48,10 @@ type fleet struct {
 	envoy   []string
 	variant string // of envoy.yaml
 	page    page
-	agent   string // the answer of its /state
+	agent   string           // the answer of its /state
+	front   http.HandlerFunc // answers at envoy.listen, over TLS with frontTLS; nil: nobody does. A nil answer of one is worker a's
+	secured bool
+	options func(o *Options, front *httptest.Server)
 }
 
 // page is an admin page.
@@ -103,7 +110,8 @@ func (f *fleet) decide(change func(d *router.Recent)) {
 
 const yamlText = `
 admin: ""
-envoy: {listen: "127.0.0.1:9"} # not the default: an Envoy may run on this machine
+listen: "127.0.0.1:11" # not the defaults: they may run on this machine
+envoy: {listen: "FRONT", admin: "127.0.0.1:13"}
 load_every: 1s
 models: [{name: sim-vl, dir: DIR, engine_version: 0.32.0, engine_model: sim-vl, block_size: 16}]
 workers:
@@ -161,6 +169,26 @@ func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
 	if f.up != nil {
 		f.up(sims)
 	}
+	var front *httptest.Server
+	listen := "127.0.0.1:9"
+	if f.front != nil {
+		there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: sims[0].Addr()})
+		front = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") == "Bearer secret" && r.Host == "llm.example.com" {
+				there.ServeHTTP(w, r)
+				return
+			}
+			f.front(w, r)
+		}))
+		if f.secured {
+			front.StartTLS()
+		} else {
+			front.Start()
+		}
+		t.Cleanup(front.Close)
+		listen = front.Listener.Addr().String()
+	}
+	words = append(words, "FRONT", listen)
 	o := Options{Config: filepath.Join(dir, "sightline.yaml"), Envoy: filepath.Join(dir, "envoy.yaml"), Canary: true, Patience: 2 * time.Second}
 	text := strings.NewReplacer(words...).Replace(edited(t, yamlText, f.config))
 	put(t, o.Config, text)
@@ -178,6 +206,9 @@ func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
 		beside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, f.agent) }))
 		t.Cleanup(beside.Close)
 		o.Agent = []string{beside.URL}
+	}
+	if f.options != nil {
+		f.options(&o, front)
 	}
 	if change != nil {
 		change(&o)
@@ -391,6 +422,74 @@ var mistakes = []mistake{
 		f.config = pairs(`admin: ""`, "admin: \"\"\nindex: {max_bytes: 16MiB}")
 	}},
 
+	{"31 events of another form", "SL0309", Error, "a, rank 0: the running Sightline cannot read its events: messages of 1 frame", "docs/engines.md", func(f *fleet) {
+		f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", "messages of 1 frame"
+	}},
+	{"31 as heard here", "SL0309", Error, "a: its events cannot be read: ", "docs/engines.md", otherForm},
+	{"31 events of another form are not missing", "SL0301", OK, "events came that cannot be read (SL0309)", "", otherForm},
+	{"32 Sightline is gone, and Envoy answers", "SL0505", Error, "and no Sightline at 127.0.0.1:11 nor at admin", "start it", func(f *fleet) {
+		f.front, f.options = http.NotFound, func(o *Options, _ *httptest.Server) { o.Admin = "" }
+	}},
+	{"32 Sightline is frozen", "SL0505", Error, "takes connections and does not answer", "start it again", func(f *fleet) {
+		f.options = func(o *Options, _ *httptest.Server) { o.Admin, o.Patience = "http://"+mute(), time.Second/2 }
+	}},
+	{"32 only its port for Envoy is frozen", "SL0505", Error, "takes connections and does not answer", "start it again", func(f *fleet) {
+		f.config = pairs(`listen: "127.0.0.1:11" # not`, `listen: "`+mute()+`" # not`)
+	}},
+	{"32 what answers at admin is another program", "SL0505", Error, "does not answer as Sightline does", "admin must be Sightline's own port", func(f *fleet) {
+		f.front = http.NotFound
+		f.config = pairs(`admin: ""`, `admin: "FRONT"`)
+		f.options = func(o *Options, _ *httptest.Server) { o.Admin = "" }
+	}},
+	{"33 Envoy's listener speaks TLS", "SL0408", Unchecked, "give --url https://NAME:PORT", "", func(f *fleet) { f.front, f.secured, f.page.decisions = http.NotFound, true, nil }},
+	{"33 a certificate of a private authority", "SL0408", Unchecked, "give --ca FILE", "", func(f *fleet) {
+		f.page.decisions = nil
+		f.front, f.secured, f.options = http.NotFound, true, func(o *Options, front *httptest.Server) { o.URL = front.URL }
+	}},
+	{"33 Envoy wants a token", "SL0408", Unchecked, "give --header 'authorization: Bearer …'", "", func(f *fleet) {
+		f.page.decisions = nil
+		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+	}},
+	{"33 Envoy has no route for the host", "SL0408", Unchecked, "give --host NAME", "", func(f *fleet) { f.front, f.page.decisions = http.NotFound, nil }},
+	{"33 Envoy redirects", "SL0408", Unchecked, `to "https://llm.example.com/": give --url`, "", func(f *fleet) {
+		f.page.decisions = nil
+		f.front = func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "https://llm.example.com/", http.StatusMovedPermanently)
+		}
+	}},
+	{"33 Envoy wants a token, and requests show where it sends them", "SL0408", OK, "8 of the last 8 requests went to the chosen worker", "", func(f *fleet) {
+		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+	}},
+	{"33 Envoy refuses", "SL0408", Error, "the canary through Envoy at 127.0.0.1:", "its routes", func(f *fleet) {
+		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+	}},
+	{"33 TLS, token and host are given", "SL0408", Error, "Envoy answered the canary without asking Sightline", "sightline envoy --for", func(f *fleet) { // it is let in
+		f.front, f.secured = http.NotFound, true
+		f.options = func(o *Options, front *httptest.Server) {
+			o.URL, o.Header, o.Host = strings.Replace(front.URL, "127.0.0.1", "localhost", 1), []string{"authorization: Bearer secret"}, "llm.example.com"
+			o.CA = filepath.Join(filepath.Dir(o.Config), "ca.pem")
+			_ = os.WriteFile(o.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), 0o600)
+		}
+	}},
+	{"34 the audit: another token", "SL0201", Error, "a, as requests show (token): first difference", "chat_template", audited(audit.Token)},
+	{"34 the audit: another block", "SL0201", Error, "a, as requests show (block): first difference", "chat_template", audited(audit.Block)},
+	{"34 the audit: another key", "SL0201", Error, "a, as requests show (keys): first difference", "adapters", audited(audit.Keys)},
+	{"34 the audit, in spite of hits", "SL0205", Error, "different tokens: a stored another prompt", "SL0201", audited(audit.Token)},
+	{"34 the audit, long ago", "SL0201", OK, "a: 3 texts", "", func(f *fleet) {
+		audited(audit.Token)(f)
+		f.page.findings[0].At = time.Now().Add(-2 * time.Hour)
+	}},
+	{"34 few hits are not well", "SL0205", Warning, "15 of 15 prompts are shorter than a block", "SL0203", func(f *fleet) { // one in sixteen
+		f.decide(func(d *router.Recent) { d.PromptTokens = 12 })
+		noHits(func(f *fleet) { f.page.decisions[0].CachedTokens, f.page.decisions[0].Reported = 12, 12 })(f)
+		f.page.decisions = append(f.page.decisions, f.page.decisions[1:]...)
+	}},
+	{"35 a mapped port is heard", "SL0303", OK, "a, rank 0: tcp://127.0.0.1:", "", func(f *fleet) {
+		f.proxy = says("/kv_event_sources", `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:30001","replay_endpoint":"tcp://*:30002"}}`)
+	}},
+	{"36 Envoy does not wait long enough", "SL0403", Error, "9 requests went on undecided and uncleaned", "message_timeout: 2s", tooLate},
+	{"36 the access log is not to blame", "SL0409", Unchecked, "SL0403", "", tooLate},
+
 	{"a worker that refuses", "SL0109", Error, "connection refused", "start it, or correct addr", func(f *fleet) { f.config = pairs(`"A:"`, `"127.0.0.1:9"`) }},
 	{"one socket for two", "SL0308", Error, "a and b: the same events come under both names", "each worker's own socket", func(f *fleet) { f.config = pairs("B-EVENTS", "tcp://localhost:A-PORT") }},
 	{"one socket for two, in the file", "SL0501", Error, "is also", "correct the keys", func(f *fleet) { f.config = pairs("B-EVENTS", "A-EVENTS") }},
@@ -421,6 +520,41 @@ var mistakes = []mistake{
 	{"0 hits: evicted", "SL0205", Warning, "evicted: engines found less than was predicted in 8 of 8", "larger KV cache", func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0 }) }},
 	{"0 hits: prefix below a block", "SL0205", Warning, "shared prefix shorter than a block: 8 of 8", "put varying parts", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Begins = 7 }) })},
 	{"0 hits: nothing shared", "SL0205", Warning, "no shared prefix: 0 of the last 8", "after the common ones", noHits(func(*fleet) {})},
+}
+
+// otherForm makes worker a publish under a sequence number that cannot be read.
+func otherForm(f *fleet) {
+	pub := zmq4.NewPub(context.Background())
+	_ = pub.Listen("tcp://127.0.0.1:0")
+	go func() {
+		for range 400 {
+			_ = pub.Send(zmq4.NewMsgFrom([]byte("kv"), []byte("seq"), []byte("x")))
+			time.Sleep(20 * time.Millisecond)
+		}
+		pub.Close()
+	}()
+	f.config = pairs("A-EVENTS", "tcp://"+pub.Addr().String())
+}
+
+// mute returns an address that takes connections and never answers, as that of a stopped process.
+func mute() string {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err.Error()
+	}
+	time.AfterFunc(time.Minute, func() { lis.Close() })
+	return lis.Addr().String()
+}
+
+// audited adds a finding of the audit.
+func audited(v audit.Verdict) func(f *fleet) {
+	return func(f *fleet) {
+		f.page.findings = []audit.Finding{{At: time.Now(), Worker: "a", Verdict: v, Says: "first difference at token 3"}}
+	}
+}
+
+func tooLate(f *fleet) {
+	f.page.metrics += "sightline_access_log_silent 1\nsightline_decisions_total 20\nsightline_extproc_errors_total{what=\"decided too late\"} 9\n"
 }
 
 // only changes worker a.
@@ -507,6 +641,12 @@ func TestMistakes(t *testing.T) {
 			at := slices.IndexFunc(list, func(r Result) bool { return r.Code == m.code })
 			r := list[at]
 			says := strings.Join(r.Evidence, "\n")
+			if m.verdict == OK || m.verdict == Unchecked { // what looks like a mistake and is none
+				if r.Verdict != m.verdict || !strings.Contains(says, m.evidence) {
+					t.Errorf("%+v\nwant %s, %q", r, m.verdict, m.evidence)
+				}
+				return
+			}
 			if r.Verdict != m.verdict || !strings.Contains(says, m.evidence) || !strings.Contains(r.Fix, m.fix) || r.Fix == "" || r.Link != "docs/doctor.md#"+strings.ToLower(m.code) {
 				t.Errorf("%+v\nwant %s, %q, fix %q", r, m.verdict, m.evidence, m.fix)
 			}

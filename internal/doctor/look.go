@@ -64,8 +64,10 @@ type collected struct {
 	envoyAsked   bool // it was given, or answers
 	through      envoyCanary
 
+	life           life
 	running        *running // nil: none was found
 	notFoundReason string   // why none was found
+	answersAtAdmin bool     // but something listens at admin
 
 	natsErr error
 	nats    []*jetstream.StreamInfo
@@ -133,6 +135,7 @@ func collect(ctx context.Context, o Options) *collected {
 	client := rules.NewClient(o.Patience, s.as)
 	s.running, s.notFoundReason = s.askSightline(ctx)
 	s.lookAtEnvoy(ctx)
+	s.lookAtLife(ctx)
 	s.list(ctx)
 	s.lookAtDynamo(ctx, client)
 	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
@@ -321,9 +324,13 @@ func (s *collected) askSightline(ctx context.Context) (*running, string) {
 		return nil, fmt.Sprintf("no running Sightline is given (--admin URL), and none answers at admin, %q", s.cfg.Admin)
 	}
 	r := &running{}
-	if err := s.get(ctx, "/readyz", nil); err != nil {
+	if err := s.get(ctx, "/readyz", nil); isTimeout(err) {
+		s.life.silent = append(s.life.silent, "admin at "+cmp.Or(s.o.Admin, s.cfg.Admin))
+		return nil, err.Error()
+	} else if err != nil {
 		r.notReady = err.Error()
 	}
+	s.answersAtAdmin = true
 	for path, into := range map[string]any{"/workers": &r.rows, "/audit": &r.findings, "/decisions?n=1024": &r.decisions, "/metrics": &r.metrics} {
 		if err := s.get(ctx, path, into); err != nil {
 			return nil, err.Error()

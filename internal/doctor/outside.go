@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
@@ -95,12 +96,22 @@ func obeyed(s *collected, r *report) {
 	ofEnvoy("SL0408")(s, r)
 	t := &s.through
 	if t.err != nil {
-		r.bad(Error, "see Envoy's log and its routes; a worker's answer to the same request is in SL0109", "the canary through Envoy at %s: %v", s.cfg.Envoy.Listen, t.err)
+		r.bad(Error, "see Envoy's log and its routes; a worker's answer to the same request is in SL0109", "the canary through Envoy at %s: %v", cmp.Or(s.o.URL, s.cfg.Envoy.Listen), t.err)
 	}
+	went := 0
+	defer func() {
+		if t.unasked == "" {
+			return
+		}
+		if went == 0 && r.Verdict == OK { // what is configured does not show that it is so
+			r.Verdict, r.Evidence = "", nil
+		}
+		r.unchecked("no request was sent through Envoy: %s", t.unasked)
+	}()
 	if s.running == nil {
 		return
 	}
-	went, other, ours, at := 0, 0, false, ""
+	other, ours, at := 0, false, ""
 	for _, d := range s.decisions() {
 		if ours = ours || d.At.After(s.began) && t.asked && d.PromptTokens > 0; d.Used == "" || d.Addr == "" || d.Arm == arms.Left { // observe, or a part of enforce
 			continue
@@ -121,8 +132,31 @@ func obeyed(s *collected, r *report) {
 	}
 }
 
+// tooLate returns how many requests Envoy forwarded before they were decided, if they are more than one in twenty.
+func (s *collected) tooLate() float64 {
+	n := s.count("sightline_extproc_errors_total", "what=decided too late")
+	if 20*n < s.count("sightline_decisions_total")+n {
+		return 0
+	}
+	return n
+}
+
+// waits checks that Envoy waits for Sightline as long as configured (SL0403), in its configuration and in what came of it.
+func waits(s *collected, r *report) {
+	ofEnvoy("SL0403")(s, r)
+	if n := s.tooLate(); n > 0 {
+		r.bad(Error, fmt.Sprintf("message_timeout: %v of the ext_proc filter, or more in both files; with that, Sightline lacks CPU time", s.cfg.Envoy.MessageTimeout),
+			"%g requests went on undecided and uncleaned, because Envoy had waited as long as it may", n)
+	}
+}
+
 func accessLog(s *collected, r *report) {
 	ofEnvoy("SL0409")(s, r)
+	if s.tooLate() > 0 && r.Verdict != Error { // entries of requests that Envoy forwarded before the decision have no id to be found by
+		r.Verdict, r.Evidence = "", nil
+		r.unchecked("Envoy does not wait for decisions, so its entries belong to no request (SL0403)")
+		return
+	}
 	if s.count("sightline_access_log_silent") > 0 {
 		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines", "requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
 	} else if s.count("sightline_access_log_ends_missing") > 0 {
@@ -232,9 +266,16 @@ func replicas(s *collected, r *report) {
 }
 
 func ready(s *collected, r *report) {
+	if dead := s.life.dead(s.cfg.Admin, s.running != nil || s.answersAtAdmin); dead != "" {
+		r.bad(Error, "start it, or end what is frozen and start it again; if it runs elsewhere: --admin URL, and envoy.sightlines", "%s", dead)
+	} else if l := &s.life; l.hosts > l.healthy {
+		r.bad(Warning, "see the log of the others, and whether Envoy reaches them", "Envoy at %s has %d Sightlines, %d of them healthy", l.envoy, l.hosts, l.healthy)
+	}
 	switch {
 	case s.running == nil && s.o.Admin != "" && !s.o.Pre:
 		r.bad(Error, "start it, or correct --admin (beyond loopback it wants the configuration's admin_token)", "%s", s.notFoundReason)
+	case s.running == nil && s.answersAtAdmin:
+		r.bad(Error, "see its log; admin must be Sightline's own port, and admin_token the one that it was started with", "what listens at admin, %q, does not answer as Sightline does: %s", s.cfg.Admin, s.notFoundReason)
 	case s.running == nil:
 		r.unchecked("%s", s.notFoundReason)
 	case s.running.notReady != "":

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -73,6 +74,13 @@ func tokenizers(s *collected, r *report) {
 
 // templates checks that conversations become the same tokens here and at the workers (SL0201).
 func templates(s *collected, r *report) {
+	for _, f := range s.audited(audit.Token, audit.Keys, audit.Block) {
+		fix := "the worker's own model files, chat_template, its content format and arguments; see SL0202 and the conversation in \"sightline explain\""
+		if f.Verdict == audit.Keys {
+			fix = "adapters, cache_salt and media_names: as the worker reads them"
+		}
+		r.bad(Error, fix, "%s, as requests show (%s): %s", f.Worker, f.Verdict, f.Says)
+	}
 	if s.differs(plainText) {
 		r.unchecked("plain text differs already (SL0202)")
 		return
@@ -103,11 +111,14 @@ func (s *collected) decisions() []router.Recent {
 	return s.running.decisions
 }
 
+// auditAge is how old a finding of the audit may be: what it was about may have been corrected since.
+const auditAge = time.Hour
+
 // audited returns the running Sightline's last audit findings with one of these verdicts.
 func (s *collected) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
 	if s.running != nil {
 		for _, f := range s.running.findings {
-			if slices.Contains(verdicts, f.Verdict) {
+			if slices.Contains(verdicts, f.Verdict) && (f.At.IsZero() || s.began.Sub(f.At) < auditAge) {
 				list = append(list, f)
 			}
 		}
@@ -200,12 +211,12 @@ func hits(s *collected, r *report) {
 		r.unchecked("the running Sightline has decided nothing yet")
 	case 2*unknown > asked+unknown:
 		r.bad(Warning, "aliases of the intended model (SL0103 lists the names)", "wrong name: %d of the last %d requests name a model that no worker serves", unknown, asked+unknown)
-	case asked < 4 || 50*found >= asked && 2*fewer <= found: // 2 percent
-		r.ok("%d of the last %d requests had a hit", found, asked)
 	case len(other) > 0:
 		r.bad(Error, "see SL0201, SL0202 and SL0204, or block_size", "different tokens: %s stored another prompt than predicted: %s", other[0].Worker, other[0].Says)
 	case s.differs(plainText) || s.differs("one turn"):
 		r.bad(Error, "see SL0201 and SL0202", "different tokens: workers do not read prompts as Sightline does")
+	case asked < 4 || 10*found >= asked && 2*fewer <= found: // 10 percent
+		r.ok("%d of the last %d requests had a hit", found, asked)
 	case behind > 0:
 		r.bad(Error, "see SL0303", "events late: %d event streams are behind, so the workers' contents are not known", behind)
 	case 2*more > told && told > 0:
@@ -218,6 +229,8 @@ func hits(s *collected, r *report) {
 	case 2*blind > asked:
 		r.bad(Warning, "put varying parts (dates, ids, names) after the common parts of prompts; a smaller --block-size, where the model allows it",
 			"shared prefix shorter than a block: %d of %d prompts begin alike, and differ before the first block ends", blind, asked)
+	case 50*found >= asked: // 2 percent, and no cause was found
+		r.ok("%d of the last %d requests had a hit", found, asked)
 	default:
 		r.bad(Warning, "nothing to fix if prompts are really all different; otherwise put the varying parts after the common ones",
 			"no shared prefix: %d of the last %d requests had a hit; the only cause found is that prompts begin differently", found, asked)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -122,6 +123,34 @@ func unknownKey(log *zap.Logger) func(key string) {
 		log.Warn("a worker's events carry an unknown key; it is ignored. If it changes what a block's hash covers, matches "+
 			"of this worker are wrong: look for a newer Sightline. Further keys and events are only counted (unknown_keys)", zap.String("key", key))
 	}
+}
+
+// whyNothing says why a slot's events do not come, as far as its stream shows.
+func (s *sources) whyNothing(slot indexer.SlotID) string {
+	for _, f := range s.set.Slots() {
+		if f.ID == slot && f.Feed != nil {
+			st := f.Feed.Stats()
+			return nothingReported(&st)
+		}
+	}
+	return ""
+}
+
+// nothingReported says what a stream's state shows about blocks that were not reported.
+func nothingReported(st *stream.Stats) string {
+	switch {
+	case st.Unreadable != "":
+		return "its KV events cannot be read: " + st.Unreadable
+	case !st.Connected || st.Away:
+		return "its KV events are not connected: " + cmp.Or(st.LastError, "no reason is known")
+	case st.Mute:
+		return "its publisher does not answer any more"
+	case st.Batches == 0:
+		return "it is connected and has never sent an event: are its KV events on, is events.topic a beginning of their topic, and is this its socket?"
+	case st.Blocks == 0:
+		return "its events come and store no block that counts: is its prefix cache on, and is its block size the configured one?"
+	}
+	return "it has reported blocks before: is its prefix cache still on, and does another process (a rank, a replica) answer behind its address?"
 }
 
 // rows returns the workers for the admin page.

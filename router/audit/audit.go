@@ -52,6 +52,8 @@ type Options struct {
 	Text bool
 	// Verdict, if set, is called with each verdict. It must not block.
 	Verdict func(id string, v Verdict)
+	// Why, if set, says why a slot's events may not come, for the verdict Nothing; "": not known.
+	Why func(slot indexer.SlotID) string
 	// Parent, if set, is called when a block that a slot's events name as a parent, but that the index does not know, is found to
 	// be the last block of locals, the leading blocks of a prompt, all of which the slot holds. It must not block, and may keep
 	// locals.

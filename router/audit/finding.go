@@ -55,6 +55,11 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	}
 	f.At, f.ID, f.Model, f.Worker = a.o.Now(), x.ID, x.Model, x.Worker
 	f.Says = f.text()
+	if v == Nothing && a.o.Why != nil {
+		if why := a.o.Why(x.Slot); why != "" {
+			f.Says = "the worker has reported no block since the request came: " + why
+		}
+	}
 	if a.o.Text && v == Token {
 		f.OurText, f.TheirText = x.Prompts.Text(uint32(f.Ours)), x.Prompts.Text(uint32(f.Theirs))
 	}

@@ -244,6 +244,9 @@ func (l *Lab) KillSightline() {
 	l.main = nil
 }
 
+// SignalSightline sends it a signal: SIGSTOP freezes it, SIGCONT lets it go on.
+func (l *Lab) SignalSightline(by syscall.Signal) error { return l.main.Process.Signal(by) }
+
 // WaitReady waits until Sightline hears all workers and Envoy has found it healthy.
 func (l *Lab) WaitReady(ctx context.Context) error {
 	// Envoy may not have noticed that the one before was killed, and will still find this one not ready.
