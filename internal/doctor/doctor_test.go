@@ -474,6 +474,7 @@ var mistakes = []mistake{
 	{"34 the audit: another token", "SL0201", Error, "a, as requests show (token): first difference", "chat_template", audited(audit.Token)},
 	{"34 the audit: another block", "SL0201", Error, "a, as requests show (block): first difference", "chat_template", audited(audit.Block)},
 	{"34 the audit: another key", "SL0201", Error, "a, as requests show (keys): first difference", "adapters", audited(audit.Keys)},
+	{"34 the audit: nothing came", "SL0301", Warning, "a, as a request showed: first difference", "SL0309", audited(audit.Nothing)},
 	{"34 the audit, in spite of hits", "SL0205", Error, "different tokens: a stored another prompt", "SL0201", audited(audit.Token)},
 	{"34 the audit, long ago", "SL0201", OK, "a: 3 texts", "", func(f *fleet) {
 		audited(audit.Token)(f)

@@ -7,10 +7,14 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/router/audit"
 )
 
 // published checks that workers publish KV events (SL0301).
 func published(s *collected, r *report) {
+	for _, f := range s.audited(audit.Nothing) {
+		r.bad(Warning, "see SL0303, SL0309 and the worker's event flags", "%s, as a request showed: %s", f.Worker, f.Says)
+	}
 	const fix = `start the worker with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'`
 	s.asked(r, func(w *worker) {
 		c := &w.canary

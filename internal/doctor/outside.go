@@ -78,6 +78,8 @@ func bodies(s *collected, r *report) {
 			"a body of %v is refused (%s), one of %v passes", config.Size(t.failed), t.status, config.Size(t.passed))
 	} else if t.passed > 0 {
 		r.ok("a body of %v passes", config.Size(t.passed))
+	} else if t.unasked != "" {
+		r.unchecked("a body sent through Envoy: %s", t.unasked)
 	}
 }
 
@@ -88,6 +90,8 @@ func steered(s *collected, r *report) {
 		r.bad(Error, "early_header_mutation_extensions as \"sightline envoy\" prints them", "%v", t.steered)
 	} else if t.asked && t.err == nil {
 		r.ok("forged headers change nothing")
+	} else if t.unasked != "" {
+		r.unchecked("forged headers: %s", t.unasked)
 	}
 }
 

@@ -79,26 +79,29 @@ func configuration(s *collected, r *report) {
 	r.bad(Error, fix, "%v", s.configErr)
 }
 
+// accessFix returns what gives access to a worker that answered with err; otherwise for one that does not answer.
+func accessFix(err error, otherwise string) string {
+	var status *rules.StatusError
+	switch {
+	case errors.Is(err, rules.ErrTLS):
+		return "worker_access: {ca: FILE}, the PEM file of the authority of the workers' certificates"
+	case errors.As(err, &status) && rules.WantsKey(status.Status):
+		return "worker_access: {api_key_file: FILE}, which holds what the worker was started with as --api-key"
+	}
+	return otherwise
+}
+
 func answers(s *collected, r *report) {
 	for _, w := range s.workers {
-		var status *rules.StatusError
-		switch {
-		case errors.Is(w.err, rules.ErrTLS):
-			r.bad(Error, "worker_access: {ca: FILE}, the PEM file of the authority of the workers' certificates", "%s at %s: %v", w.Name, w.Addr, w.err)
-			continue
-		case errors.As(w.err, &status) && rules.WantsKey(status.Status):
-			r.bad(Error, "worker_access: {api_key_file: FILE}, which holds what the worker was started with as --api-key", "%s at %s: %v", w.Name, w.Addr, w.err)
-			continue
-		}
 		if w.err != nil {
-			r.bad(Error, fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr), "%s at %s: %v", w.Name, w.Addr, w.err)
+			r.bad(Error, accessFix(w.err, fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr)), "%s at %s: %v", w.Name, w.Addr, w.err)
 		} else {
 			r.ok("%s at %s: %s %s", w.Name, w.Addr, w.facts.Engine, w.facts.Version)
 		}
 	}
 	for _, w := range s.frontends {
 		if w.err != nil {
-			r.bad(Error, "start it, or correct dynamo.frontends", "%s: %v", w.Name, w.err)
+			r.bad(Error, accessFix(w.err, "start it, or correct dynamo.frontends"), "%s: %v", w.Name, w.err)
 		} else {
 			r.ok("%s", w.Name)
 		}

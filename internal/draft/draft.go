@@ -182,14 +182,7 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	if w.Facts, err = survey.Ask(ctx, d.client, w.Addr); err != nil {
-		var status *rules.StatusError
-		switch {
-		case errors.Is(err, rules.ErrTLS):
-			return fmt.Errorf("worker %s: %w (here: --ca FILE)", w.Addr, err)
-		case errors.As(err, &status) && rules.WantsKey(status.Status):
-			return fmt.Errorf("worker %s: %w (here: --api-key-file FILE, which holds what it was started with as --api-key)", w.Addr, err)
-		}
-		return fmt.Errorf("worker %s could not be identified: %w (is it up, and is that the port of its OpenAI-style API?)", w.Addr, err)
+		return fmt.Errorf("worker %s could not be identified: %w (%s)", w.Addr, err, flagFor(err))
 	}
 	switch {
 	case w.FrontEnd:
@@ -209,6 +202,18 @@ func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 		}
 	}
 	return nil
+}
+
+// flagFor returns what to do about a server that could not be asked.
+func flagFor(err error) string {
+	var status *rules.StatusError
+	switch {
+	case errors.Is(err, rules.ErrTLS):
+		return "here: --ca FILE"
+	case errors.As(err, &status) && rules.WantsKey(status.Status):
+		return "here: --api-key-file FILE, which holds what it was started with as --api-key"
+	}
+	return "is it up, and is that the port of its OpenAI-style API?"
 }
 
 // calibrate measures the first worker of each class.

@@ -184,6 +184,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			if r.Events != "live" {
 				r.EventsError = st.LastError
 			}
+			if st.Away {
+				r.EventsError = "its agent has no connection to the engine, or cannot read its events: see the agent's log and /state"
+			}
 			if st.Connected && st.Unreadable != "" {
 				r.Events, r.EventsError = "unreadable", st.Unreadable
 			}
