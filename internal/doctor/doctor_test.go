@@ -425,6 +425,12 @@ var mistakes = []mistake{
 	{"31 events of another form", "SL0309", Error, "a, rank 0: the running Sightline cannot read its events: messages of 1 frame", "docs/engines.md", func(f *fleet) {
 		f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", "messages of 1 frame"
 	}},
+	{"31 as an agent hears", "SL0309", Error, "of worker a, rank 0: the engine's events cannot be read: messages of 1 frame", "docs/engines.md", func(f *fleet) {
+		f.agent = `{"worker":"a","ranks":[{"rank":0,"heard":{"Unreadable":"messages of 1 frame"}}]}`
+	}},
+	{"31 on Dynamo's plane", "SL0309", Error, "3 messages of Dynamo's event plane cannot be read", "docs/engines.md", func(f *fleet) {
+		f.page.metrics += "sightline_dynamo_events_unreadable_total{component=\"c\"} 3\n"
+	}},
 	{"31 as heard here", "SL0309", Error, "a: its events cannot be read: ", "docs/engines.md", otherForm},
 	{"31 events of another form are not missing", "SL0301", OK, "events came that cannot be read (SL0309)", "", otherForm},
 	{"32 Sightline is gone, and Envoy answers", "SL0505", Error, "and no Sightline at 127.0.0.1:11 nor at admin", "start it", func(f *fleet) {
