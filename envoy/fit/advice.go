@@ -73,10 +73,13 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
 	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
 
+	"access_log_ends": {Warning, "each UpstreamEnd", "the filter of upstream_log as \"sightline envoy\" prints it: otherwise a worker counts as busy with an answer that its client has not read yet"},
+
 	// What ends a generation.
-	"route_timeout":       {Warning, "0s, no end", "timeout: 0s, and no other: a generation can take minutes"},
-	"stream_idle_timeout": {Warning, "3600s", "stream_idle_timeout: 3600s: an engine may think for minutes before the first byte, and between bytes"},
-	"request_timeout":     {Warning, "60s and more", "request_timeout: 60s or more: pictures over a slow connection take longer"},
+	"stream_flush_timeout": {Note, "60s", "stream_flush_timeout: 60s: so long Envoy keeps what is left of an answer for a client that reads nothing (by default as long as stream_idle_timeout)"},
+	"route_timeout":        {Warning, "0s, no end", "timeout: 0s, and no other: a generation can take minutes"},
+	"stream_idle_timeout":  {Warning, "3600s", "stream_idle_timeout: 3600s: an engine may think for minutes before the first byte, and between bytes"},
+	"request_timeout":      {Warning, "60s and more", "request_timeout: 60s or more: pictures over a slow connection take longer"},
 	"retries": {Warning, "connect-failure,refused-stream,reset-before-request",
 		"retry_on: connect-failure,refused-stream,reset-before-request: what a worker has read is computed again, and a request that crashes one worker crashes the next"},
 	"circuit_breakers": {Warning, "4096 and more; 64 retries and more",

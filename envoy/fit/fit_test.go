@@ -126,7 +126,7 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 		t.Errorf("still lacks %v %v", pieces, err)
 	}
 	for _, f := range Check(b, w) {
-		if !slices.Contains([]string{"worker_health", "overload_limits", "admin_paths"}, f.Name) || f.Severity != Note {
+		if !slices.Contains([]string{"worker_health", "overload_limits", "admin_paths", "stream_flush_timeout"}, f.Name) || f.Severity != Note {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -205,6 +205,8 @@ func TestMistakes(t *testing.T) {
 		{"circuit_breakers", "max_requests: 65536, max_pending_requests: 65536 }", "max_pending_requests: 65536 }", "clusters[0].circuit_breakers", "max_requests 1024"},
 		{"steering_headers", "              - remove_on_match: { key_matcher: { prefix: x-target-worker } }", "              - remove: x-target-worker", "early_header_mutation_extensions", "x-target-worker*"},
 		{"access_log_id", "additional_request_headers_to_log: [x-sightline-id]", "additional_request_headers_to_log: [x-id]", "typed_config.additional_request_headers_to_log", "x-id"},
+		{"access_log_ends", "log_type_filter: { types: [UpstreamPoolReady, UpstreamEnd] }", "response_flag_filter: {}", "upstream_log[0].filter", "only what failed"},
+		{"stream_flush_timeout", "stream_flush_timeout: 60s", "drain_timeout: 5s", "typed_config.stream_flush_timeout", "1h0m0s"},
 		{"access_log_late", "buffer_flush_interval: 0.02s", "buffer_size_bytes: 1000", "common_config.buffer_flush_interval", "1s"},
 		{"access_log", "          - name: envoy.access_loggers.http_grpc\n            filter: { header_filter: { header: { name: x-sightline-id, present_match: true } } }\n            typed_config:\n                  \"@type\": type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig\n",
 			"          - name: own\n            typed_config:\n                  \"@type\": type.googleapis.com/mine.Log\n", "typed_config.access_log", "none"},
@@ -234,7 +236,7 @@ func TestMistakes(t *testing.T) {
 		{"overload_limits", "envoy.extensions.resource_monitors.fixed_heap.v3", "mine", "overload_manager", "no limit of memory"},
 		{"admin_paths", "  allow_paths:", "  ignored:", "admin.allow_paths", "all pages"},
 		{"tenant_header", "stat_prefix: ingress", "stat_prefix: in", "virtual_hosts[0].routes[1].request_headers_to_remove", "x-tenant reaches workers"},
-		{"retries", "retry_on: connect-failure,refused-stream,reset", "retry_on: refused-stream", "virtual_hosts[0].retry_policy.retry_on", "no connect-failure"},
+		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: refused-stream", "virtual_hosts[0].retry_policy.retry_on", "no connect-failure, reset-before-request"},
 	} {
 		file, from := files[0], c.from
 		if other, ok := files[from[0]]; ok {

@@ -133,15 +133,16 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 			place = h.at.to("retry_policy")
 		}
 	}
+	_, more := takes(w.of.GetMatch(), "/v1/files")
 	if retry == nil {
 		from := genHost.to("retry_policy")
-		if _, more := takes(w.of.GetMatch(), "/v1/files"); more { // requests that must not be repeated take this route too
+		if more { // requests that must not be repeated take this route too
 			from = genHost.to("routes", -1, "route", "retry_policy")
 		}
 		c.miss("retries", "set", "Requests that never reached a worker are retried at Sightline's next choice.", place, from, nil)
 	}
 	if retry != nil {
-		c.retries(retry, place)
+		c.retries(retry, place, more)
 	}
 	if t := retry.GetPerTryTimeout(); t.AsDuration() > 0 && t.AsDuration() < time.Hour {
 		c.as(longer(t), "route_timeout", place.to("per_try_timeout"), t.AsDuration())
@@ -155,18 +156,20 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 }
 
 // retries checks what is retried: all that the printed configuration retries for any request, and nothing that a worker may have
-// computed.
-func (c *checker) retries(retry *routev3.RetryPolicy, at path) {
+// computed. more: requests that must not be repeated take the route too.
+func (c *checker) retries(retry *routev3.RetryPolicy, at path, more bool) {
 	have := strings.FieldsFunc(retry.GetRetryOn(), func(r rune) bool { return r == ',' || r == ' ' })
 	for _, on := range have {
 		if slices.Contains([]string{"5xx", "gateway-error", "reset", "retriable-status-codes"}, on) {
 			c.find("retries", at.to("retry_on"), on)
 		}
 	}
-	for _, on := range []string{"connect-failure", "refused-stream"} {
-		if !slices.Contains(have, on) && !slices.Contains(have, "5xx") && !slices.Contains(have, "reset") {
-			c.find("retries", at.to("retry_on"), "no "+on)
-		}
+	wanted := []string{"connect-failure", "refused-stream", "reset-before-request"}
+	if more {
+		wanted = wanted[:2]
+	}
+	if lacks := slices.DeleteFunc(wanted, func(on string) bool { return slices.Contains(have, on) }); len(lacks) > 0 && !slices.Contains(have, "5xx") && !slices.Contains(have, "reset") {
+		c.find("retries", at.to("retry_on"), "no "+strings.Join(lacks, ", "))
 	}
 }
 

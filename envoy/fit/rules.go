@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -459,6 +461,12 @@ func (c *checker) log(s *site) {
 		return
 	}
 	at := s.at.to("http_filters", s.router, "typed_config")
+	for i, l := range r.GetUpstreamLog() {
+		if a, ok := as[*alsv3.HttpGrpcAccessLogConfig](l.GetTypedConfig()); ok && c.isSightline(a.GetCommonConfig().GetGrpcService()) &&
+			strings.Contains(prototext.Format(l.GetFilter()), "response_flag_filter") {
+			c.find("access_log_ends", at.to("upstream_log", i, "filter"), "only what failed")
+		}
+	}
 	if begins = read(r.GetUpstreamLog(), at.to("upstream_log")); !begins {
 		c.logs("log of begins", "Which worker has a request, and which attempts failed. "+why, at.to("upstream_log"), genRouter.to("upstream_log"))
 	}
@@ -498,6 +506,9 @@ func (c *checker) timeouts(s *site) {
 	}
 	if t := s.hcm.GetCommonHttpProtocolOptions().GetMaxStreamDuration(); t.AsDuration() > 0 && t.AsDuration() < time.Hour {
 		c.as(longer(t), "route_timeout", s.at.to("common_http_protocol_options", "max_stream_duration"), t.AsDuration())
+	}
+	if t := cmp.Or(s.hcm.GetStreamFlushTimeout(), s.hcm.GetStreamIdleTimeout()); t == nil || t.AsDuration() > 10*time.Minute || t.AsDuration() <= 0 {
+		c.find("stream_flush_timeout", s.at.to("stream_flush_timeout"), shown(t, "5m, Envoy's default"))
 	}
 	if t := s.hcm.GetRequestTimeout(); t.AsDuration() > 0 && t.AsDuration() < 30*time.Second {
 		c.find("request_timeout", s.at.to("request_timeout"), t.AsDuration())
