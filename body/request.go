@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // Bounds of a request.
@@ -24,6 +26,7 @@ var (
 // refer to the skeleton.
 type Request struct {
 	Body     *Skeleton
+	Client   fair.Client // who sent it; not from the body
 	Model    string
 	Messages []Message
 	Batch    [][]Message             // if messages is a list of conversations: windows of Messages; else nil

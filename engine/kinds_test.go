@@ -190,10 +190,10 @@ func TestUnreadFormats(t *testing.T) {
 		}
 	}
 	sound := Medium{Modality: "audio"}
-	if _, why, err := m.fetch(t.Context(), host.URL+"/wav", &sound); why != "" || err != nil || sound.Facts.Bytes != 16 {
+	if _, why, err := m.fetch(t.Context(), 0, host.URL+"/wav", &sound); why != "" || err != nil || sound.Facts.Bytes != 16 {
 		t.Errorf("sound: %q %v %+v", why, err, sound.Facts)
 	}
-	if _, _, err := m.fetch(t.Context(), host.URL+"/wav", &Medium{Modality: "image"}); !errors.As(err, new(*Refused)) {
+	if _, _, err := m.fetch(t.Context(), 0, host.URL+"/wav", &Medium{Modality: "image"}); !errors.As(err, new(*Refused)) {
 		t.Errorf("sound as a picture: %v", err)
 	}
 }

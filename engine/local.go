@@ -14,6 +14,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 )
@@ -31,16 +32,17 @@ const (
 )
 
 const (
-	maxOpenFiles  = 16      // files opened or read at a time, by all requests
-	maxKnownFiles = 1 << 16 // files remembered, about 400 bytes each
+	maxOpenFiles    = 16      // files opened or read at a time, by all requests
+	maxWaitingFiles = 4096    // that wait for it
+	maxKnownFiles   = 1 << 16 // files remembered, about 400 bytes each
 	// fileSettleTime is the age below which a file's result is not cached: another write might leave the same change time.
 	fileSettleTime = time.Second
 )
 
 // localFiles caches what is known of local files. Safe for concurrent use.
 type localFiles struct {
-	slots chan struct{}
-	known *lru.Cache[localFile, localResult]
+	places *fair.Room // to be opened or read; a file system that hangs holds them
+	known  *lru.Cache[localFile, localResult]
 }
 
 // localFile identifies one state of a file and how it was read.
@@ -64,20 +66,18 @@ type localResult struct {
 // newLocalFiles makes the cache. It calls full for each entry that is evicted for want of room.
 func newLocalFiles(full func()) localFiles {
 	known, _ := lru.NewWithEvict(maxKnownFiles, func(localFile, localResult) { full() }) // fails only for a size below 1
-	return localFiles{make(chan struct{}, maxOpenFiles), known}
+	return localFiles{fair.Shared(maxOpenFiles, maxWaitingFiles), known}
 }
 
 // inBackground runs look, a file system access, in a goroutine of its own. ok is false if ctx ended first or look panicked; a panic
 // is passed to panicked. A result that comes too late serves the next request.
-func inBackground[T any](ctx context.Context, x *localFiles, panicked func(where string, err error), look func() T) (found T, ok bool) {
-	select {
-	case x.slots <- struct{}{}:
-	case <-ctx.Done():
+func inBackground[T any](ctx context.Context, c fair.Client, x *localFiles, panicked func(where string, err error), look func() T) (found T, ok bool) {
+	if !x.places.Take(ctx, c, 1, 1) {
 		return found, false
 	}
 	done := make(chan T, 1)
 	go func() {
-		defer func() { <-x.slots }()
+		defer x.places.Give(c, 1)
 		defer close(done)
 		if err := guard.Call(func() error { done <- look(); return nil }); err != nil {
 			panicked("local file", err)
@@ -100,7 +100,7 @@ var (
 // local identifies the file of a file:// URL as vLLM reads it: only below allowed_local_media_path. The router must have the
 // workers' directory at the same path; a file that is missing here makes the prompt inexact and is no error. The error is a
 // *Refused, or one of facts.
-func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhash.Source, why string, err error) {
+func (m *Model) local(ctx context.Context, c fair.Client, rawURL string, md *Medium) (src mmhash.Source, why string, err error) {
 	path := rawURL
 	if schemeOf([][]byte{[]byte(rawURL)}) == "file" {
 		u, bad := url.Parse(rawURL)
@@ -117,13 +117,13 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 		return src, inexactNoFile, nil
 	}
 	path = strings.Clone(filepath.Clean(path)) // look may outlive the request
-	l, ok := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() localResult { return m.lookUpFile(path, md.Modality) })
+	l, ok := inBackground(ctx, c, &m.Media.locals, m.Media.panicked, func() localResult { return m.lookUpFile(c, path, md.Modality) })
 	if !ok {
 		return src, inexactSlowFile, nil
 	}
 	md.Facts = l.facts
 	return mmhash.FromLoader(func() []byte { // called only if a name is not cached
-		b, _ := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() []byte {
+		b, _ := inBackground(ctx, c, &m.Media.locals, m.Media.panicked, func() []byte {
 			if f, now := m.open(path, l.file.modality); f != nil && now.file == l.file {
 				defer f.Close()
 				return contents(f, now.file.size)
@@ -137,7 +137,7 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 }
 
 // lookUpFile opens a file and reads it unless this state of it is cached. Names are computed while the bytes are in memory.
-func (m *Model) lookUpFile(path, modality string) localResult {
+func (m *Model) lookUpFile(c fair.Client, path, modality string) localResult {
 	f, l := m.open(path, modality)
 	if f == nil {
 		return l
@@ -153,7 +153,7 @@ func (m *Model) lookUpFile(path, modality string) localResult {
 	}
 	l.facts, l.err = m.facts(mmhash.File(bytes), modality)
 	if l.err == nil {
-		m.Media.nameAhead(l.facts, bytes)
+		m.Media.nameAhead(c, l.facts, bytes)
 	}
 	after, err := f.Stat()
 	if now := m.fileOf(l.file.path, after, modality); err == nil && now == l.file && time.Since(after.ModTime()) > fileSettleTime {

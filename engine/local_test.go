@@ -65,7 +65,7 @@ func TestLocal(t *testing.T) {
 		{url: "file:///etc/passwd", refused: true},
 		{url: "file://%zz", refused: true},
 	} {
-		src, why, err := m.local(t.Context(), c.url, &Medium{Modality: "image"})
+		src, why, err := m.local(t.Context(), 0, c.url, &Medium{Modality: "image"})
 		var refused *Refused
 		if errors.As(err, &refused) != c.refused || why != c.why {
 			t.Errorf("%s: %q %v, want %q, refused %v", c.url, why, err, c.why, c.refused)
@@ -77,16 +77,16 @@ func TestLocal(t *testing.T) {
 		}
 	}
 	m.Server.AllowedLocalMediaPath = ""
-	if _, _, err := m.local(t.Context(), "file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
+	if _, _, err := m.local(t.Context(), 0, "file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
 		t.Errorf("without a directory: %v", err)
 	}
 	m.rules = RulesOf("trtllm", "1.3.0") // it lacks this rule, and accepts paths
-	if _, why, err := m.local(t.Context(), root+"/in", new(Medium)); why != inexactNoFile || err != nil {
+	if _, why, err := m.local(t.Context(), 0, root+"/in", new(Medium)); why != inexactNoFile || err != nil {
 		t.Errorf("TensorRT-LLM, without a directory: %q %v", why, err)
 	}
 	m.Server.AllowedLocalMediaPath = root
 	for path, want := range map[string]string{root + "/a b.png": "", root + "/a%20b.png": inexactNoFile, "a b.png": inexactNoFile} {
-		if src, why, _ := m.local(t.Context(), path, new(Medium)); why != want {
+		if src, why, _ := m.local(t.Context(), 0, path, new(Medium)); why != want {
 			t.Errorf("TensorRT-LLM, %s: %q", path, why)
 		} else if file, err := src.Decode(7); want == "" && (err != nil || string(file) != "picture") {
 			t.Errorf("TensorRT-LLM, %s: %q %v", path, file, err)
@@ -113,7 +113,7 @@ func TestLocalOnce(t *testing.T) {
 	id := func() (mmhash.ContentID, mmhash.Source) {
 		t.Helper()
 		var md Medium
-		src, why, _ := m.local(t.Context(), "file://"+path, &md)
+		src, why, _ := m.local(t.Context(), 0, "file://"+path, &md)
 		if why != "" {
 			t.Fatal(why)
 		}
@@ -143,11 +143,11 @@ func TestLocalOnce(t *testing.T) {
 		t.Error("a file that was just written was remembered")
 	}
 	for range maxOpenFiles {
-		shared.locals.slots <- struct{}{}
+		shared.locals.places.TryTake(0, 1)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, why, err := m.local(ctx, "file://"+path, new(Medium)); why != inexactSlowFile || err != nil {
+	if _, why, err := m.local(ctx, 0, "file://"+path, new(Medium)); why != inexactSlowFile || err != nil {
 		t.Errorf("with all hands full: %q %v", why, err)
 	}
 	var full atomic.Int64

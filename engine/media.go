@@ -12,6 +12,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"
@@ -125,8 +126,8 @@ func (x *Media) Fetched() fetch.Stats {
 	return x.fetch.Stats()
 }
 
-// nameAhead computes the names of a picture in all models, in one pass over its bytes.
-func (x *Media) nameAhead(f mmhash.Facts, file []byte) {
+// nameAhead computes the names of a picture that a client named in all models, in one pass over its bytes.
+func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
 	if f.IsVideo() || f.Tokens > 0 || f.Format == mmhash.Stream {
 		return // a video's names depend on the frames that a request takes; those of embeddings are learned
 	}
@@ -136,7 +137,7 @@ func (x *Media) nameAhead(f mmhash.Facts, file []byte) {
 	var recipes []name.Recipe
 	for _, k := range all {
 		if k.Ahead != nil {
-			recipes = append(recipes, k.Ahead(f, file)...)
+			recipes = append(recipes, k.Ahead(c, f, file)...)
 		}
 	}
 	_, _ = x.store.Names(mmhash.File(file), f.ID, f.Bytes, recipes...)

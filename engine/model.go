@@ -151,7 +151,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	}
 	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
 	defer cancel()
-	q := mediaReader{Model: m, hashKey: m.Media.Secret.Key(), endpoint: endpoint, adapter: lora, body: req.Body, draft: draft}
+	q := mediaReader{Model: m, hashKey: m.Media.Secret.Key(), endpoint: endpoint, adapter: lora, client: req.Client, body: req.Body, draft: draft}
 	for i := range draft.Prompts {
 		p, err := m.expand(ctx, &q, req, &draft.Prompts[i], out)
 		if err != nil {

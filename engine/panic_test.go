@@ -40,14 +40,14 @@ func TestPanicBeside(t *testing.T) {
 	told := make(chan string, 1)
 	var none []int
 	for range 2 * maxOpenFiles {
-		if n, ok := inBackground(t.Context(), &x, func(where string, _ error) { told <- where }, func() int { return none[1] }); ok {
+		if n, ok := inBackground(t.Context(), 0, &x, func(where string, _ error) { told <- where }, func() int { return none[1] }); ok {
 			t.Fatalf("found %d", n)
 		}
 		if where := <-told; where != "local file" {
 			t.Errorf("told of %q", where)
 		}
 	}
-	if n, ok := inBackground(t.Context(), &x, nil, func() int { return 7 }); n != 7 || !ok {
+	if n, ok := inBackground(t.Context(), 0, &x, nil, func() int { return 7 }); n != 7 || !ok {
 		t.Errorf("%d, %v", n, ok)
 	}
 }

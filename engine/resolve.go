@@ -10,6 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -38,6 +39,7 @@ const (
 type mediaReader struct {
 	*Model
 	endpoint, adapter string
+	client            fair.Client
 	body              *body.Skeleton
 	draft             *prompt.Draft
 	options           name.Item // common to all media of the request
@@ -93,7 +95,7 @@ func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.Medium) (md Me
 
 // read resolves one medium. If it cannot be known, why is the reason.
 func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
-	m := rules.Medium{Item: q.options, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
+	m := rules.Medium{Item: q.options, Client: q.client, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
 	md.Modality, m.Modality = in.Modality, in.Modality
 	byClient := in.HasUUID && q.Server.TrustUUID
 	if byClient {
@@ -181,7 +183,7 @@ func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 	if q.keys.Name == nil {
 		return
 	}
-	m.ID, m.Mode, m.Bytes, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, len(md.edits) > 0
+	m.ID, m.Mode, m.Bytes, m.Pixels, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, md.Facts.Pixels(), len(md.edits) > 0
 	q.keys.Name(m)
 	switch md.Name, md.HasName = m.Name, m.Named; {
 	case !m.Named:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/prompt"
@@ -52,9 +53,9 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 			return "", &Refused{Status: 400, Reason: "media URL is not valid text"}
 		}
 		if m.Scheme == "http" {
-			m.Source, why, err = q.fetch(ctx, link, md)
+			m.Source, why, err = q.fetch(ctx, q.client, link, md)
 		} else {
-			m.Source, why, err = q.local(ctx, link, md)
+			m.Source, why, err = q.local(ctx, q.client, link, md)
 		}
 	case m.Scheme == "data" && md.Modality == "video":
 		m.Source = mmhash.VideoURL(pieces)
@@ -110,7 +111,7 @@ func (m *Model) facts(src mmhash.Source, modality string) (mmhash.Facts, error) 
 
 // fetch identifies a picture by its URL, within the caller's budget. If why is set (the reason it failed), md.Facts are those of
 // the picture that the URL showed last, if any.
-func (m *Model) fetch(ctx context.Context, link string, md *Medium) (src mmhash.Source, why string, err error) {
+func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Medium) (src mmhash.Source, why string, err error) {
 	if len(m.Server.AllowedMediaDomains) > 0 {
 		u, err := url.Parse(link)
 		if err != nil || !slices.Contains(m.Server.AllowedMediaDomains, u.Hostname()) {
@@ -126,7 +127,7 @@ func (m *Model) fetch(ctx context.Context, link string, md *Medium) (src mmhash.
 		md.Alias = alias
 	}
 	unreadable := &Refused{Status: 400, Reason: "media URL whose picture cannot be read"}
-	if md.Facts, err = fetcher.Get(ctx, link); err == nil {
+	if md.Facts, err = fetcher.Get(ctx, c, link); err == nil {
 		f := md.Facts
 		if md.Modality == "image" && (f.IsVideo() || f.Format == mmhash.Stream || f.Tokens > 0 && !m.rules.TakesEmbeddingFiles) {
 			return src, "", unreadable

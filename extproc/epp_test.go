@@ -280,5 +280,5 @@ func TestFullDuplex(t *testing.T) {
 	if a := l.next(); a.GetImmediateResponse().GetStatus().GetCode() != 413 {
 		t.Errorf("answer %v to a body too large, want 413", a)
 	}
-	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
 }

@@ -45,6 +45,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -117,9 +118,9 @@ type Server struct {
 	sources  atomic.Uint64 // number of connections so far
 
 	// inFlight is the bytes of bodies in memory, maxInFlight its limit: beyond it requests are answered with 503, so that a burst
-	// of large uploads cannot exhaust memory. What gRPC has received of an incomplete message does not count: with buffered
+	// of large uploads cannot exhaust memory; no client can take all of it. What gRPC has received of an incomplete message does not count: with buffered
 	// bodies Envoy sends a message only when it has all of it, so those are few, and Envoy's own heap limit bounds them.
-	inFlight    atomic.Int64
+	inFlight    *fair.Room
 	maxInFlight int64
 	lingers     time.Duration // see call.linger
 
@@ -173,6 +174,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		})),
 		metrics:     m,
 		outcomes:    newOutcomeFilter(maxSeenOutcomes),
+		inFlight:    fair.Shared(bodiesAtOnce*int64(opt.MaxBody), 0),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
 		lingers:     lingers,
 		grpc:        newGRPC(opt, m),

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 )
@@ -49,6 +50,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream(), s.opt.Tenants.Header)
 	c.tenant, c.priority = s.opt.Fair.parse(headers.GetHeaders().GetHeaders())
+	c.sender = c.client(stream.Context())
 	if header := s.opt.Tenants.Header; header != "" {
 		c.foreign = append(c.foreign, header) // its value must not reach the worker
 	}
@@ -128,6 +130,7 @@ type call struct {
 	id       string // of the decision
 	tenant   string // see Options.Fair
 	priority int
+	sender   fair.Client
 	opened   time.Time
 	traced   *traced // nil: not requested, or no decision
 	booked   int64   // bytes of this body in Server.inFlight
@@ -165,11 +168,15 @@ func (c *call) receive() bool {
 	return err == nil
 }
 
-// reserveBody sets the bytes of the call's body that are in memory to n. It returns false if all bodies together exceed the limit. What
+// reserveBody sets the bytes of the call's body that are in memory to n. It returns false if all bodies together exceed the limit, or
+// its client's what one may have of it. What
 // a client announces and does not send does not count.
 func (c *call) reserveBody(n int64) bool {
+	if n == c.booked {
+		return true
+	}
 	n, c.booked = n-c.booked, n
-	return c.inFlight.Add(n) <= c.maxInFlight
+	return c.inFlight.Put(c.sender, n, c.maxInFlight)
 }
 
 // hasRoom reports whether a body may come. A quarter of the limit is reserved for bodies that announce few bytes.
@@ -178,7 +185,7 @@ func (c *call) hasRoom() bool {
 	if c.head.contentLength < 0 || c.head.contentLength > fewBytes {
 		most -= most / 4
 	}
-	return c.inFlight.Load() < most
+	return c.inFlight.Fits(c.sender, 1, most)
 }
 
 // Reasons of refusals: metric labels and messages for the client.
@@ -312,7 +319,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	defer cancel()
 	d := c.decideSafely(ctx, &router.Request{
 		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
-		Only: c.only, Session: c.head.session, FirstToken: c.head.firstToken, Tenant: c.tenant, Priority: c.priority, Salt: c.opt.Tenants.salt(&c.head), Body: body,
+		Only: c.only, Session: c.head.session, FirstToken: c.head.firstToken, Client: c.sender, Tenant: c.tenant, Priority: c.priority, Salt: c.opt.Tenants.salt(&c.head), Body: body,
 	})
 	if c.opt.Traced != nil {
 		c.traced = &traced{began: arrived, took: time.Since(arrived)}

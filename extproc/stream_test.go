@@ -315,19 +315,19 @@ func TestTooManyBytesInFlight(t *testing.T) {
 		}
 		return len(answers) == 2
 	}
-	r.inFlight.Add(r.maxInFlight * 3 / 4)
+	r.inFlight.Put(0, r.maxInFlight*3/4, r.maxInFlight)
 	if fits("2000000") || !fits("900") {
 		t.Error("three quarters of the room are taken: want the rest for those that announce little")
 	}
-	r.inFlight.Add(r.maxInFlight / 4)
+	r.inFlight.Put(0, r.maxInFlight/4, r.maxInFlight)
 	if fits("900") {
 		t.Error("the room is full, and a body was asked for")
 	}
 	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), busy)); n != 2 {
 		t.Errorf("%v counted as refused, want 2", n)
 	}
-	r.inFlight.Add(-r.maxInFlight)
-	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+	r.inFlight.Put(0, -r.maxInFlight, r.maxInFlight)
+	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
 }
 
 // TestBodiesThatDoNotCome checks that bodies that are announced but do not come take no room from others, and time out.
@@ -349,7 +349,7 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 				}
 			}
 			if mode != nil {
-				eventually(t, "what has come is booked", func() bool { return r.inFlight.Load() == int64(len(idle)) })
+				eventually(t, "what has come is booked", func() bool { return r.inFlight.Taken() == int64(len(idle)) })
 			}
 			if answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1048576")...), bodyMsg("{}", true)); len(answers) != 2 {
 				t.Fatalf("answers %v, want a decision", answers)
@@ -370,7 +370,7 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 			if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), late)); n != float64(len(idle)) {
 				t.Errorf("%v counted as late, want %d", n, len(idle))
 			}
-			eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+			eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
 		})
 	}
 }
@@ -384,7 +384,7 @@ func TestLongAnswersHoldNoBody(t *testing.T) {
 	l.next()
 	_ = l.Send(bodyMsg(`{"input":"x"}`, true))
 	l.next()
-	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
 }
 
 // TestDecisionHasADeadline checks that a decision has half of the time that Envoy waits.

@@ -45,6 +45,9 @@ const FrameList = "jpeg_sequence"
 // IsVideo reports whether the facts are those of a video with a known number of frames.
 func (f Facts) IsVideo() bool { return f.FPS > 0 || f.Format == FrameList }
 
+// Pixels returns how many pixels an image, or a frame of a video, has.
+func (f Facts) Pixels() int64 { return int64(f.Width) * int64(f.Height) }
+
 // Turned returns width and height after EXIF rotation: what vLLM sees. SGLang's Qwen-VL path and TensorRT-LLM do not rotate.
 func (f Facts) Turned() (w, h int) {
 	return header.Info{Width: f.Width, Height: f.Height, Orientation: f.Orientation}.Turned()

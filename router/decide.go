@@ -165,11 +165,11 @@ func (x *decision) decideBody(ctx context.Context) {
 	}
 	lane, busy := x.lanes.laneFor(&x.mem.req, x.size)
 	need, weight := memoryFor(&x.mem.req)
-	if !lane.tryAcquire(weight) && !x.awaitLane(ctx, lane, weight) {
+	if !lane.tryAcquire(x.req.Client, weight) && !x.awaitLane(ctx, lane, weight) {
 		x.routeByLoad(busy)
 		return
 	}
-	defer lane.release(weight)
+	defer lane.release(x.req.Client, weight)
 	makeRoom(need)
 	x.read(ctx)
 	if why, theirs := x.unreadable(); theirs {
@@ -187,18 +187,19 @@ func (x *decision) decideBody(ctx context.Context) {
 // parsed again afterwards. So a thousand waiting requests keep no more than their bytes.
 func (x *decision) awaitLane(ctx context.Context, lane *lane, weight int) bool {
 	if len(x.mem.body.JSON()) < largeSkeleton {
-		return lane.acquire(ctx, weight)
+		return lane.acquire(ctx, x.req.Client, weight)
 	}
 	x.mem.body, x.mem.req = body.Skeleton{}, body.Request{}
-	ok := lane.acquire(ctx, weight)
-	defer x.lanes.scan(x.size)()
+	ok := lane.acquire(ctx, x.req.Client, weight)
+	defer x.lanes.scan(x.req.Client, x.size)()
 	_ = body.Read(x.req.Body, &x.mem.body, &x.mem.req) // gave no error before
-	x.applySalt()
+	x.applyHead()
 	return ok
 }
 
-// applySalt makes the request be read with the salt that is put into its body.
-func (x *decision) applySalt() {
+// applyHead adds what the request's headers say to what is read of its body: its client, and the salt that is put into it.
+func (x *decision) applyHead() {
+	x.mem.req.Client = x.req.Client
 	if x.req.Salt != nil {
 		x.mem.req.SetSalt(*x.req.Salt)
 	}
@@ -209,7 +210,7 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 	for _, piece := range x.req.Body {
 		x.size += len(piece)
 	}
-	defer x.lanes.scan(x.size)()
+	defer x.lanes.scan(x.req.Client, x.size)()
 	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
 	if x.opt.RefuseUnread && errors.Is(unread, body.ErrLarge) {
 		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
@@ -224,7 +225,7 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 		return unread, refusal
 	}
 	x.out.Edits, x.cleaned = x.cleanEdits, true
-	x.applySalt()
+	x.applyHead()
 	return unread, nil
 }
 

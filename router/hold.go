@@ -3,11 +3,11 @@ package router
 import (
 	"context"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -32,11 +32,11 @@ func (x *decision) awaitPlace(slots []*fleet.Slot) {
 	if x.dryRun {
 		return
 	}
-	defer x.waiters.forPlace.Add(-1)
-	if x.waiters.forPlace.Add(1) > maxAwaitingReport {
+	if !x.waiters.forPlace.TryTake(x.req.Client, 1) {
 		x.waiters.total.WithLabelValues(heldCrowd).Inc()
 		return
 	}
+	defer x.waiters.forPlace.Give(x.req.Client, 1)
 	tick := time.NewTicker(reportInterval)
 	defer tick.Stop()
 	outcome := heldNoPlace
@@ -53,8 +53,8 @@ func (x *decision) awaitPlace(slots []*fleet.Slot) {
 
 // waiters counts the requests that wait for a worker, or for a place.
 type waiters struct {
-	waiting  atomic.Int64
-	forPlace atomic.Int64           // requests that wait for a place of max_in_flight
+	places   *fair.Room
+	forPlace *fair.Room             // requests that wait for a place of max_in_flight
 	total    *prometheus.CounterVec // by outcome
 }
 
@@ -71,7 +71,7 @@ const (
 )
 
 func newWaiters() *waiters {
-	h := &waiters{total: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
+	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0), total: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
 		Help: "Requests that came while no worker was known for them, by outcome: served; none came (503); client left; too many waited (503). And of those that found all workers at max_in_flight and waited 60 ms: a place; no place; too many for a place (both 429)."}, []string{"outcome"})}
 	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull, heldPlace, heldNoPlace, heldCrowd} {
 		h.total.WithLabelValues(outcome)
@@ -95,10 +95,10 @@ func (x *decision) awaitWorker(ctx context.Context) *Refusal {
 }
 
 func (x *decision) waitForWorker(ctx context.Context) (outcome string) {
-	defer x.waiters.waiting.Add(-1)
-	if x.waiters.waiting.Add(1) > maxHeld {
+	if !x.waiters.places.TryTake(x.req.Client, 1) {
 		return heldFull
 	}
+	defer x.waiters.places.Give(x.req.Client, 1)
 	end := time.NewTimer(x.opt.Hold)
 	defer end.Stop()
 	tick := time.NewTicker(recheckInterval)

@@ -30,12 +30,12 @@ func TestHold(t *testing.T) {
 			w.opt.Fleet.Set(nil)
 			w.opt.Hold = c.hold
 			if c.full {
-				w.waiters.waiting.Store(maxHeld)
+				w.waiters.places.TryTake(0, maxHeld)
 			}
 			done := make(chan Decision, 1)
 			go func() { done <- w.decide(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`) }()
 			if c.comes {
-				for w.waiters.waiting.Load() == 0 {
+				for w.waiters.places.Taken() == 0 {
 					runtime.Gosched()
 				}
 				w.opt.Fleet.Set(workers)
@@ -71,12 +71,12 @@ func TestAPlaceIsAwaited(t *testing.T) {
 			first := w.decide(body)
 			w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: first.Targets[0].Addr, Source: 1})
 			if c.crowd {
-				w.waiters.forPlace.Store(maxAwaitingReport)
+				w.waiters.forPlace.TryTake(0, maxAwaitingReport)
 			}
 			done := make(chan Decision, 1)
 			go func() { done <- w.decide(body) }()
 			if c.frees {
-				for w.waiters.forPlace.Load() == 0 {
+				for w.waiters.forPlace.Taken() == 0 {
 					runtime.Gosched()
 				}
 				w.Observe(Outcome{ID: first.ID, Phase: Done, Addr: first.Targets[0].Addr, Code: 200, Source: 1})
@@ -87,7 +87,7 @@ func TestAPlaceIsAwaited(t *testing.T) {
 			if !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
 				t.Errorf("not counted as %q", c.outcome)
 			}
-			if n := w.waiters.forPlace.Load(); n != 0 && !c.crowd {
+			if n := w.waiters.forPlace.Taken(); n != 0 && !c.crowd {
 				t.Errorf("%d still wait", n)
 			}
 		})

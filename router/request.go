@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -29,6 +30,8 @@ type Request struct {
 	Session string
 	// FirstToken is the time within which the client wants its first token; 0: not given. It only orders workers.
 	FirstToken time.Duration
+	// Client is who sent it, by what it cannot choose itself, such as its address; 0: not known.
+	Client fair.Client
 	// Tenant and Priority are taken from a trusted header, if Options.Fair is set.
 	Tenant   string
 	Priority int

@@ -4,23 +4,23 @@ import (
 	"context"
 	"runtime"
 	rtmetrics "runtime/metrics"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/prompt"
 )
 
 // The memory for the bodies that are read at once is limited, in two lanes, so that a small request never waits for a large one. A
-// request that finds its lane full waits a while, first come, first served, and is then routed by load. Bodies are cleaned before
+// request that finds its lane full waits a while, and is then routed by load. Clients take turns, each counting for its bytes. Bodies are cleaned before
 // they wait; large ones only as many at once as there are cores, which takes no longer in all than sharing the cores.
 const (
 	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds if it is all text
 	laneBytes   = 16 << 20  // for each core; the lane of small bodies has twice as much; a body that needs more is read when its lane is empty
 	maxWaiting  = 1024      // in each lane; further requests are routed by load at once
 	longestWait = time.Second
+
+	maxScans = 1 << 20 // large bodies that wait to be scanned; the limit of bodies' bytes allows fewer
 
 	largeSkeleton = 64 << 10 // bytes from which a skeleton is dropped while its body waits
 	muchMemory    = 48 << 20 // bytes of memory from which a body is read after a collection
@@ -55,12 +55,12 @@ func makeRoom(need int) {
 // lanes are the lane of small bodies and that of large ones. scans limits how many large bodies are scanned and cleaned at once.
 type lanes struct {
 	small, large *lane
-	scans        chan struct{}
+	scans        *fair.Room
 }
 
 func newLanes() *lanes {
 	cores := runtime.GOMAXPROCS(0)
-	return &lanes{small: newLane(2 * laneBytes * cores), large: newLane(laneBytes * cores), scans: make(chan struct{}, cores)}
+	return &lanes{small: newLane(2 * laneBytes * cores), large: newLane(laneBytes * cores), scans: fair.New(int64(cores), maxScans)}
 }
 
 // laneFor returns the lane of a request with a body of n bytes, and the Decision.Why if the lane is full. One with its own template
@@ -72,49 +72,40 @@ func (l *lanes) laneFor(req *body.Request, n int) (one *lane, busy string) {
 	return l.small, "too many requests are being read"
 }
 
-// scan waits until a body of n bytes may be scanned. The caller must call done after that.
-func (l *lanes) scan(n int) (done func()) {
-	if n < largeBody {
+// scan waits until a client's body of n bytes may be scanned: as long as it takes, since nothing passes uncleaned. The caller must call
+// done after that.
+func (l *lanes) scan(c fair.Client, n int) (done func()) {
+	if n < largeBody || !l.scans.Take(context.Background(), c, 1, int64(n)) {
 		return func() {}
 	}
-	l.scans <- struct{}{}
-	return func() { <-l.scans }
+	return func() { l.scans.Give(c, 1) }
 }
 
 // queued returns how many bodies wait in both lanes.
-func (l *lanes) queued() int64 { return l.small.waiting.Load() + l.large.waiting.Load() }
+func (l *lanes) queued() int { return l.small.Waiting() + l.large.Waiting() }
 
 // lane limits the memory for what is read at once.
 type lane struct {
-	room    int
-	bytes   *semaphore.Weighted
-	waiting atomic.Int64
+	*fair.Room
+	room int
 }
 
-func newLane(room int) *lane { return &lane{room: room, bytes: semaphore.NewWeighted(int64(room))} }
+func newLane(room int) *lane { return &lane{fair.New(int64(room), maxWaiting), room} }
 
-// tryAcquire takes room for a body that needs n bytes of memory if it need not wait.
-func (l *lane) tryAcquire(n int) bool { return l.bytes.TryAcquire(int64(min(n, l.room))) }
+// tryAcquire takes room for a client's body that needs n bytes of memory if it need not wait.
+func (l *lane) tryAcquire(c fair.Client, n int) bool { return l.TryTake(c, int64(min(n, l.room))) }
 
-// acquire waits for room for a body that needs n bytes, for half of the remaining time at most. It returns false if there was none; after
-// true the caller must call give.
-func (l *lane) acquire(ctx context.Context, n int) bool {
-	if l.tryAcquire(n) {
-		return true
-	}
-	n = min(n, l.room)
-	defer l.waiting.Add(-1)
-	if l.waiting.Add(1) > maxWaiting {
-		return false
-	}
+// acquire waits for room for a client's body that needs n bytes, for half of the remaining time at most. It returns false if there
+// was none; after true the caller must call release.
+func (l *lane) acquire(ctx context.Context, c fair.Client, n int) bool {
 	patience := longestWait
 	if end, ok := ctx.Deadline(); ok {
 		patience = min(patience, time.Until(end)/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return l.bytes.Acquire(ctx, int64(n)) == nil
+	return l.Take(ctx, c, int64(n), int64(n))
 }
 
 // release returns the room of a body that needed n bytes.
-func (l *lane) release(n int) { l.bytes.Release(int64(min(n, l.room))) }
+func (l *lane) release(c fair.Client, n int) { l.Give(c, int64(n)) }

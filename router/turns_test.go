@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 const steering = `"kv_transfer_params":{"remote_host":"10.0.0.1"},`
@@ -49,7 +50,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	}
 
 	busyLane := w.lanes.large
-	if !busyLane.acquire(t.Context(), 1<<30) {
+	if !busyLane.acquire(t.Context(), 0, 1<<30) {
 		t.Fatal("the lane was not empty")
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -64,7 +65,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	if d.PromptTokens == 0 {
 		t.Errorf("small beside large: %+v, want it read", d)
 	}
-	busyLane.release(1 << 30)
+	busyLane.release(0, 1<<30)
 	if d = ask(t.Context(), large); d.PromptTokens == 0 || !w.lanes.large.empty() {
 		t.Errorf("afterwards: %+v, lane empty: %v", d, w.lanes.large.empty())
 	}
@@ -98,11 +99,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 
 // empty reports whether no bytes are taken.
 func (l *lane) empty() bool {
-	if !l.bytes.TryAcquire(int64(l.room)) {
-		return false
-	}
-	l.bytes.Release(int64(l.room))
-	return true
+	return l.Taken() == 0
 }
 
 func TestLane(t *testing.T) { synctest.Test(t, testLane) }
@@ -111,20 +108,20 @@ func testLane(t *testing.T) {
 	l := newLane(10)
 	asked := func(n int) chan bool {
 		got := make(chan bool, 1)
-		go func() { got <- l.acquire(t.Context(), n) }()
+		go func() { got <- l.acquire(t.Context(), 0, n) }()
 		synctest.Wait()
 		return got
 	}
-	if !l.acquire(t.Context(), 6) || !l.acquire(t.Context(), 4) {
+	if !l.acquire(t.Context(), 0, 6) || !l.acquire(t.Context(), 0, 4) {
 		t.Fatal("an empty lane was full")
 	}
 	first, second := asked(50), asked(1)
-	l.release(4)
+	l.release(0, 4)
 	synctest.Wait()
 	if len(first) > 0 || len(second) > 0 { // first come, first served
 		t.Error("a turn came out of order")
 	}
-	l.release(6)
+	l.release(0, 6)
 	if !<-first { // more than the room: read alone
 		t.Error("a body larger than the room was never read")
 	}
@@ -134,30 +131,61 @@ func testLane(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if l.acquire(gone, 1) {
+	if l.acquire(gone, 0, 1) {
 		t.Error("a request without time left got a turn of a full lane")
 	}
 	start := time.Now()
-	if l.acquire(t.Context(), 1) || time.Since(start) != longestWait {
+	if l.acquire(t.Context(), 0, 1) || time.Since(start) != longestWait {
 		t.Errorf("waited %v for a full lane, want %v", time.Since(start), longestWait)
 	}
 	if third := asked(1); <-second || <-third {
 		t.Error("a turn came where none was free")
 	}
 	second = asked(1)
-	l.release(50)
+	l.release(0, 50)
 	if !<-second || l.empty() {
 		t.Error("a turn that came is not counted")
 	}
-	if l.release(1); !l.empty() || l.waiting.Load() != 0 {
-		t.Errorf("%d wait in a lane that all have left", l.waiting.Load())
+	if l.release(0, 1); !l.empty() || l.Waiting() != 0 {
+		t.Errorf("%d wait in a lane that all have left", l.Waiting())
 	}
-	l.acquire(t.Context(), 10)
-	l.waiting.Store(maxWaiting)
+	l.acquire(t.Context(), 0, 10)
+	for range maxWaiting {
+		go l.acquire(t.Context(), 0, 1)
+	}
+	synctest.Wait()
 	start = time.Now()
-	if l.acquire(t.Context(), 1) || time.Since(start) != 0 || l.waiting.Load() != maxWaiting {
+	if l.acquire(t.Context(), 0, 1) || time.Since(start) != 0 || l.Waiting() != maxWaiting {
 		t.Error("the queue has no end")
 	}
+}
+
+// TestLanesAreShared: a client whose bodies fill a lane and its line makes another's wait for no more than one of them.
+func TestLanesAreShared(t *testing.T) { synctest.Test(t, testLanesAreShared) }
+
+func testLanesAreShared(t *testing.T) {
+	w := newWorld(t, 1)
+	const hostile, victim = fair.Client(1), fair.Client(2)
+	lane := w.lanes.small
+	lane.acquire(t.Context(), hostile, lane.room)
+	for range 2 * maxWaiting {
+		go func() {
+			if lane.acquire(t.Context(), hostile, lane.room) {
+				time.Sleep(50 * time.Millisecond)
+				lane.release(hostile, lane.room)
+			}
+		}()
+	}
+	synctest.Wait()
+	time.AfterFunc(50*time.Millisecond, func() { lane.release(hostile, lane.room) })
+	for i := range 5 {
+		start := time.Now()
+		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint(i), Path: "/v1/chat/completions", Client: victim, Body: [][]byte{[]byte(chatBody("m", `"hello"`))}})
+		if took := time.Since(start); d.PromptTokens == 0 || took > 100*time.Millisecond {
+			t.Errorf("request %d: %s (%s) after %v, want it read within two turns of 50 ms", i, d.Reason, d.Why, took)
+		}
+	}
+	time.Sleep(2 * longestWait) // until the others have left
 }
 
 // Bodies that wait are worth little more than their bytes, however much was made of them, and are read and cleaned like others
@@ -172,7 +200,7 @@ func testWaitingBodiesAreLetGo(t *testing.T) {
 	}
 	text := strings.Replace(chatBody("m", `"hello"`), "{", "{"+steering+keys.String(), 1)
 	const n = 16
-	w.lanes.large.acquire(t.Context(), 1<<30)
+	w.lanes.large.acquire(t.Context(), 0, 1<<30)
 	live := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()
@@ -187,10 +215,10 @@ func testWaitingBodiesAreLetGo(t *testing.T) {
 		}()
 	}
 	synctest.Wait()
-	if now := live(); w.lanes.large.waiting.Load() != n || now > before+uint64(2*n*len(text)) {
-		t.Errorf("%d wait, with %d KiB each, want %d bodies of %d KiB", w.lanes.large.waiting.Load(), (now-min(now, before))/n>>10, n, len(text)>>10)
+	if now := live(); w.lanes.large.Waiting() != n || now > before+uint64(2*n*len(text)) {
+		t.Errorf("%d wait, with %d KiB each, want %d bodies of %d KiB", w.lanes.large.Waiting(), (now-min(now, before))/n>>10, n, len(text)>>10)
 	}
-	w.lanes.large.release(1 << 30)
+	w.lanes.large.release(0, 1<<30)
 	for range n {
 		d := <-got
 		wantClean(t, "one that waited", text, d)

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/name"
@@ -14,9 +15,9 @@ import (
 type Keys struct {
 	// Name computes the name by which events call a medium, and fills in its results.
 	Name func(m *Medium)
-	// Ahead returns the recipes of the names of a fetched picture. The names of all classes are then computed in one pass, before a
+	// Ahead returns the recipes of the names of a picture that was fetched for a client. The names of all classes are then computed in one pass, before a
 	// request needs them.
-	Ahead func(f mmhash.Facts, file []byte) []name.Recipe
+	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []name.Recipe
 	// Learns says which names are learned from events.
 	Learns Learning
 	// VideoOptions returns the loader options in force for a request's videos, given its media_io_kwargs; ok is false if one is no
@@ -65,7 +66,9 @@ type KeysOptions struct {
 // Medium is a medium to be named: inputs first, results below.
 type Medium struct {
 	name.Item
+	Client fair.Client // who sent it
 	ID     mmhash.ContentID
+	Pixels int64
 	Source mmhash.Source // its bytes; may be empty, and then only a cached name can be found
 	In     *prompt.Medium
 	Body   *body.Skeleton // the body that In belongs to

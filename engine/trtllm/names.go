@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/mmhash/pixels"
@@ -45,8 +46,8 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	}
 	server, _ := NamesOf(v).With(io)
 	k.Learns = rules.LearnsAll
-	k.Ahead = func(f mmhash.Facts, file []byte) []name.Recipe {
-		o.Pixels.Want(mmhash.File(file), f.ID, f.Bytes, server.form())
+	k.Ahead = func(c fair.Client, f mmhash.Facts, file []byte) []name.Recipe {
+		o.Pixels.Want(pixels.Picture{Client: c, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
 		return nil
 	}
 	k.Name = func(m *rules.Medium) {
@@ -54,15 +55,15 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		if !ok || m.Modality != "image" {
 			return
 		}
-		known := false
+		known, pic := false, pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
 		m.Name, known = o.Pixels.Get(m.ID, n.form())
 		switch {
 		case known:
 		case m.Inline:
-			o.Pixels.Now(m.Source, m.ID, m.Bytes, n.form())
+			o.Pixels.Now(pic, n.form())
 			m.Name, _ = o.Pixels.Get(m.ID, n.form())
 		default:
-			o.Pixels.Want(m.Source, m.ID, m.Bytes, n.form())
+			o.Pixels.Want(pic, n.form())
 			m.Later = true
 		}
 		m.Named = m.Name != ""

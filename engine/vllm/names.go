@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -49,7 +50,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 			m.Name, m.Named = names[0], true
 		}
 	}
-	k.Ahead = func(f mmhash.Facts, _ []byte) []name.Recipe {
+	k.Ahead = func(_ fair.Client, f mmhash.Facts, _ []byte) []name.Recipe {
 		if r, err := n.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil {
 			return []name.Recipe{r}
 		}

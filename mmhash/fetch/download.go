@@ -7,23 +7,22 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
 // exchange asks the host once, conditionally if an answer is cached, and returns the entry now valid. Errors are *Error.
-func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry, err error) {
-	h, err := f.hosts.acquire(ctx, t.host)
+func (f *Fetcher) exchange(ctx context.Context, c fair.Client, t target, old *entry) (e *entry, err error) {
+	h, err := f.hosts.acquire(ctx, c, t.host)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { h.release(f.cfg.now(), err) }()
-	select {
-	case f.total <- struct{}{}:
-		defer func() { <-f.total }()
-	case <-ctx.Done():
+	defer func() { h.release(c, f.cfg.now(), err) }()
+	if !f.total.Take(ctx, c, 1, 1) {
 		return nil, waitError(ctx, t.host)
 	}
+	defer f.total.Give(c, 1)
 
 	if old != nil && (old.err != nil || old.facts.Bytes == 0) {
 		old = nil
@@ -51,9 +50,9 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	case resp.ContentLength > f.cfg.MaxBytes:
 		return nil, &Error{Kind: TooLarge, Host: t.host}
 	}
-	err = f.read(resp, t.host, func(body []byte) error {
+	err = f.read(ctx, c, resp, t.host, func(body []byte) error {
 		f.stats.downloads.Add(1)
-		if err := f.take(t, e, body); err != nil {
+		if err := f.take(c, t, e, body); err != nil {
 			return err
 		}
 		if e.err == nil && !cacheControl(resp.Header.Values("Cache-Control")).noStore {
@@ -89,7 +88,7 @@ func (f *Fetcher) ask(ctx context.Context, t target, old *entry) (*http.Response
 }
 
 // take identifies the body and fills in the entry: a picture, a video, embeddings, or audio that is identified by its bytes alone.
-func (f *Fetcher) take(t target, e *entry, body []byte) error {
+func (f *Fetcher) take(c fair.Client, t target, e *entry, body []byte) error {
 	facts, bad := mmhash.Identify(mmhash.File(body))
 	if bad != nil {
 		if video, err := mmhash.IdentifyVideo(mmhash.File(body)); err == nil {
@@ -110,7 +109,7 @@ func (f *Fetcher) take(t target, e *entry, body []byte) error {
 			e.fresh = least
 		}
 	case f.cfg.Seen != nil:
-		f.cfg.Seen(facts, body)
+		f.cfg.Seen(c, facts, body)
 	}
 	return nil
 }
@@ -130,22 +129,22 @@ const pieceBytes = 256 << 10
 
 var pieces = sync.Pool{New: func() any { return new([pieceBytes]byte) }}
 
-// read reads a body of at most MaxBytes and calls use with it, for as many bodies at once as there are cores: only these are in
-// memory twice. Memory grows with the bytes received, not with the announced length, and all unfinished downloads together stay
-// below InFlightBytes.
-func (f *Fetcher) read(resp *http.Response, host string, use func(body []byte) error) (err error) {
+// read reads a body of at most MaxBytes and calls use with it, for bodies of no more than MaxBytes at once: only these are in memory
+// twice. Memory grows with the bytes received, not with the announced length, and all unfinished downloads together stay below
+// InFlightBytes.
+func (f *Fetcher) read(ctx context.Context, c fair.Client, resp *http.Response, host string, use func(body []byte) error) (err error) {
 	var gathered []*[pieceBytes]byte
 	giveBack := func() {
 		for _, p := range gathered {
 			pieces.Put(p)
 		}
-		f.inFlight.Add(-int64(len(gathered)) * pieceBytes)
+		f.inFlight.Give(c, int64(len(gathered))*pieceBytes)
 		gathered = nil
 	}
 	defer giveBack() // also where reading panics
 	size := 0
 	for err == nil {
-		if !f.reserve(pieceBytes) {
+		if !f.inFlight.TryTake(c, pieceBytes) {
 			return &Error{Kind: Busy, Host: host}
 		}
 		p := pieces.Get().(*[pieceBytes]byte)
@@ -160,25 +159,14 @@ func (f *Fetcher) read(resp *http.Response, host string, use func(body []byte) e
 	if err != io.EOF {
 		return failure(host, err)
 	}
-	f.used <- struct{}{}
-	defer func() { <-f.used }()
-	if !f.reserve(int64(size)) {
-		return &Error{Kind: Busy, Host: host}
+	if !f.processed.Take(ctx, c, int64(size), int64(size)) {
+		return waitError(ctx, host)
 	}
-	defer f.inFlight.Add(-int64(size))
+	defer f.processed.Give(c, int64(size))
 	body := make([]byte, size)
 	for i, p := range gathered {
 		copy(body[i*pieceBytes:], p[:])
 	}
 	giveBack()
 	return use(body)
-}
-
-// reserve accounts for size bytes of unfinished downloads, if they fit.
-func (f *Fetcher) reserve(size int64) bool {
-	if f.inFlight.Add(size) > f.cfg.InFlightBytes {
-		f.inFlight.Add(-size)
-		return false
-	}
-	return true
 }

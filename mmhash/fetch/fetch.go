@@ -20,7 +20,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +29,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 )
@@ -61,9 +61,9 @@ type Config struct {
 	// their port (guard.written).
 	Proxy func(*url.URL) (*url.URL, error)
 
-	// Seen, if set, is called once for every picture downloaded, in the download's own goroutine, so that names can be computed
+	// Seen, if set, is called once for every picture downloaded, with the client that named it first, in the download's own goroutine, so that names can be computed
 	// while the bytes are in memory. bytes must not be changed or kept.
-	Seen func(f mmhash.Facts, bytes []byte)
+	Seen func(c fair.Client, f mmhash.Facts, bytes []byte)
 
 	// Panicked, if set, is called for a download that panicked, in its own goroutine. The panic fails the requests waiting for that
 	// URL.
@@ -122,11 +122,12 @@ type Fetcher struct {
 	urls   *lru.Cache[key, *entry]
 	bytes  *byteCache
 	hosts  *hosts
-	total  chan struct{}
-	used   chan struct{} // limits how many complete downloads are processed at once
 
-	inFlight atomic.Int64 // bytes of unfinished downloads
-	stats    counters
+	// What clients share: downloads, with those that wait; those that are being read; bytes of unfinished ones; bytes of complete
+	// ones that are processed, which are in memory twice.
+	started, total, inFlight, processed *fair.Room
+
+	stats counters
 
 	base   context.Context // ends with Close
 	stop   context.CancelFunc
@@ -139,9 +140,10 @@ type Fetcher struct {
 
 // flight is one download for which any number of requests wait.
 type flight struct {
-	done  chan struct{}
-	facts mmhash.Facts
-	err   error
+	client fair.Client // of the first request for it
+	done   chan struct{}
+	facts  mmhash.Facts
+	err    error
 }
 
 // New returns a Fetcher. The error names the invalid setting.
@@ -151,8 +153,10 @@ func New(cfg Config) (*Fetcher, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), used: make(chan struct{}, runtime.GOMAXPROCS(0)), flight: map[key]*flight{},
-		hosts: newHosts(cfg.PerHost, cfg.now, cfg.NoRoom)}
+	f := &Fetcher{cfg: cfg, flight: map[key]*flight{},
+		started: fair.Shared(int64(17*cfg.Total), 0), total: fair.Shared(int64(cfg.Total), 17*cfg.Total),
+		inFlight: fair.Shared(cfg.InFlightBytes, 0), processed: fair.New(cfg.MaxBytes, 17*cfg.Total),
+		hosts: newHosts(int64(cfg.PerHost), cfg.now, cfg.NoRoom)}
 	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // fails only for a size below 1, which is checked above
 	f.bytes = newByteCache(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
@@ -185,10 +189,10 @@ func (f *Fetcher) Close() {
 	f.idle()
 }
 
-// Get returns the identity of the picture behind rawURL, within the budget and ctx. Errors are *Error: Budget means that the
+// Get returns the identity of the picture behind rawURL, which a client named, within the budget and ctx. Errors are *Error: Budget means that the
 // download continues for later requests; Last may return what the URL showed before. With NotAnImage the bytes arrived, so ID and
 // Bytes are set; the engine may support a format that package header does not read.
-func (f *Fetcher) Get(ctx context.Context, rawURL string) (mmhash.Facts, error) {
+func (f *Fetcher) Get(ctx context.Context, c fair.Client, rawURL string) (mmhash.Facts, error) {
 	t, err := f.parse(rawURL)
 	if err != nil {
 		return mmhash.Facts{}, f.count(err)
@@ -203,12 +207,12 @@ func (f *Fetcher) Get(ctx context.Context, rawURL string) (mmhash.Facts, error) 
 		case e.err == nil && e.usable(now, t):
 			f.stats.hits.Add(1)
 			if !now.Before(e.fresh) {
-				f.start(t, e) // revalidate in the background
+				_, _ = f.start(c, t, e) // revalidate in the background
 			}
 			return e.facts, nil
 		}
 	}
-	fl, err := f.start(t, e)
+	fl, err := f.start(c, t, e)
 	if err != nil {
 		return mmhash.Facts{}, f.count(err)
 	}
@@ -250,7 +254,7 @@ func (f *Fetcher) Bytes(id mmhash.ContentID) ([]byte, bool) { return f.bytes.get
 func (f *Fetcher) Hosts() []HostState { return f.hosts.list() }
 
 // start joins the running download of this URL, or starts one.
-func (f *Fetcher) start(t target, old *entry) (*flight, error) {
+func (f *Fetcher) start(c fair.Client, t target, old *entry) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fl, ok := f.flight[t.full]; ok {
@@ -259,10 +263,10 @@ func (f *Fetcher) start(t target, old *entry) (*flight, error) {
 	switch {
 	case f.closed:
 		return nil, &Error{Kind: Closed, Host: t.host}
-	case len(f.flight) >= 17*f.cfg.Total:
+	case !f.started.TryTake(c, 1):
 		return nil, &Error{Kind: Busy, Host: t.host}
 	}
-	fl := &flight{done: make(chan struct{})}
+	fl := &flight{client: c, done: make(chan struct{})}
 	f.flight[t.full] = fl
 	f.wg.Add(1)
 	go f.download(t, old, fl)
@@ -275,7 +279,7 @@ func (f *Fetcher) download(t target, old *entry, fl *flight) {
 	ctx, cancel := context.WithTimeout(f.base, f.cfg.Timeout)
 	defer cancel()
 	var e *entry
-	err := guard.Call(func() (err error) { e, err = f.exchange(ctx, t, old); return err })
+	err := guard.Call(func() (err error) { e, err = f.exchange(ctx, fl.client, t, old); return err })
 	if p := (*guard.Panic)(nil); errors.As(err, &p) {
 		err = &Error{Kind: Panicked, Host: t.host, Err: p}
 		if f.cfg.Panicked != nil {
@@ -299,6 +303,7 @@ func (f *Fetcher) download(t target, old *entry, fl *flight) {
 	f.mu.Lock()
 	delete(f.flight, t.full)
 	f.mu.Unlock()
+	f.started.Give(fl.client, 1)
 	close(fl.done)
 }
 

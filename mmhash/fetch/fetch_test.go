@@ -24,6 +24,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
@@ -86,7 +87,7 @@ func picture(b []byte, header ...string) http.HandlerFunc {
 
 func want(t *testing.T, f *Fetcher, url string, b []byte) {
 	t.Helper()
-	facts, err := f.Get(t.Context(), url)
+	facts, err := f.Get(t.Context(), 0, url)
 	if err != nil || facts.ID != blake3.Sum256(b) || facts.Width != 2 {
 		t.Fatalf("%+v, %v", facts, err)
 	}
@@ -94,7 +95,7 @@ func want(t *testing.T, f *Fetcher, url string, b []byte) {
 
 func wantKind(t *testing.T, f *Fetcher, url string, k Kind) error {
 	t.Helper()
-	facts, err := f.Get(t.Context(), url)
+	facts, err := f.Get(t.Context(), 0, url)
 	if got, ok := kindOf(err); !ok || got != k {
 		t.Fatalf("%+v, %v, want %v", facts, err, k)
 	}
@@ -118,7 +119,7 @@ func TestOnceForAll(t *testing.T) {
 		picture(red, "Cache-Control", "max-age=60")(w, r)
 	})
 	var seen atomic.Int32
-	f := open(t, Config{Allow: loopback, Seen: func(f mmhash.Facts, b []byte) { seen.Add(int32(len(b))) }})
+	f := open(t, Config{Allow: loopback, Seen: func(_ fair.Client, f mmhash.Facts, b []byte) { seen.Add(int32(len(b))) }})
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() { want(t, f, base+"/a.png", red) })
@@ -130,7 +131,7 @@ func TestOnceForAll(t *testing.T) {
 	if n.Load() != 1 || seen.Load() != int32(len(red)) {
 		t.Errorf("%d requests, seen %d bytes", n.Load(), seen.Load())
 	}
-	if s := f.Stats(); s.Downloads != 1 || s.Hits < 1 || f.inFlight.Load() != 0 {
+	if s := f.Stats(); s.Downloads != 1 || s.Hits < 1 || f.inFlight.Taken() != 0 {
 		t.Errorf("%+v", s)
 	}
 	if b, ok := f.Bytes(blake3.Sum256(red)); !ok || string(b) != string(red) {
@@ -149,7 +150,7 @@ func TestBudget(t *testing.T) {
 	wantKind(t, f, base+"/a", Budget)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.Get(ctx, base+"/a"); func() Kind { k, _ := kindOf(err); return k }() != Budget {
+	if _, err := f.Get(ctx, 0, base+"/a"); func() Kind { k, _ := kindOf(err); return k }() != Budget {
 		t.Error(err)
 	}
 	if _, ok := f.Last(base + "/a"); ok {
@@ -198,7 +199,7 @@ func TestFreshness(t *testing.T) {
 		defer body.Store(&red)
 		c.add(61 * time.Second)
 		want(t, f, base, red) // the last known answer, which is now being checked
-		until(t, "the new picture", func() bool { facts, _ := f.Get(t.Context(), base); return facts.ID == blake3.Sum256(rgba) })
+		until(t, "the new picture", func() bool { facts, _ := f.Get(t.Context(), 0, base); return facts.ID == blake3.Sum256(rgba) })
 		c.add(2 * time.Hour) // too old to be used unchecked
 		body.Store(&red)
 		want(t, f, base, red)
@@ -268,7 +269,7 @@ func TestStreams(t *testing.T) {
 		base, n := serve(t, picture([]byte(file), "Cache-Control", "max-age=60"))
 		f := open(t, Config{Allow: loopback})
 		for range 2 {
-			if facts, err := f.Get(t.Context(), base); err != nil || facts.ID != blake3.Sum256([]byte(file)) || facts.Format != mmhash.Stream {
+			if facts, err := f.Get(t.Context(), 0, base); err != nil || facts.ID != blake3.Sum256([]byte(file)) || facts.Format != mmhash.Stream {
 				t.Errorf("%s: %+v %v", name, facts, err)
 			}
 		}
@@ -387,7 +388,7 @@ func TestBadBodies(t *testing.T) {
 			before := runtime.NumGoroutine()
 			f := open(t, Config{Allow: loopback, MaxBytes: 100_000, Timeout: timeout})
 			wantKind(t, f, base, c.want)
-			if n := f.inFlight.Load(); n != 0 {
+			if n := f.inFlight.Taken(); n != 0 {
 				t.Errorf("%d bytes stay counted", n)
 			}
 			f.Close()
@@ -407,7 +408,7 @@ func TestBadBodies(t *testing.T) {
 	base, n := serve(t, picture(icon))
 	f := open(t, Config{Allow: loopback})
 	for range 2 {
-		facts, err := f.Get(t.Context(), base)
+		facts, err := f.Get(t.Context(), 0, base)
 		if k, _ := kindOf(err); k != NotAnImage || facts.ID != blake3.Sum256(icon) || facts.Width != 0 {
 			t.Errorf("%+v %v", facts, err)
 		}
@@ -507,7 +508,7 @@ func TestLimits(t *testing.T) {
 	var busy atomic.Int32
 	for i := range 60 { // the queue of all hosts holds 17×3, that of one host 8×2
 		wg.Go(func() {
-			if _, err := f.Get(t.Context(), fmt.Sprintf("%s/%d", base, i)); err != nil {
+			if _, err := f.Get(t.Context(), 0, fmt.Sprintf("%s/%d", base, i)); err != nil {
 				busy.Add(1)
 			}
 		})
@@ -526,7 +527,7 @@ func TestLimits(t *testing.T) {
 	f = open(t, Config{Allow: loopback, PerHost: 3, Total: 4})
 	for i := range 8 {
 		wg.Go(func() {
-			_, _ = f.Get(t.Context(), fmt.Sprintf("%s/%d", []string{base, strings.Replace(base, "127.0.0.1", "localhost", 1)}[i%2], i))
+			_, _ = f.Get(t.Context(), 0, fmt.Sprintf("%s/%d", []string{base, strings.Replace(base, "127.0.0.1", "localhost", 1)}[i%2], i))
 		})
 	}
 	until(t, "4 downloads", func() bool { return now.Load() == 4 && len(f.flights()) == 8 })
@@ -550,7 +551,7 @@ func TestCaches(t *testing.T) {
 	const all = 200
 	kept := func() (kept int) {
 		for i := range all {
-			if facts, err := f.Get(t.Context(), fmt.Sprintf("%s/%d", base, i)); err != nil || facts.Width != 2 {
+			if facts, err := f.Get(t.Context(), 0, fmt.Sprintf("%s/%d", base, i)); err != nil || facts.Width != 2 {
 				t.Fatalf("%d: %+v %v", i, facts, err)
 			} else if _, ok := f.Bytes(facts.ID); ok {
 				kept++
@@ -569,11 +570,11 @@ func TestCaches(t *testing.T) {
 		t.Errorf("%d URLs kept, %d went", n, urls.Load())
 	}
 	for i := range maxHosts + all {
-		h, err := f.hosts.acquire(t.Context(), fmt.Sprint(i))
+		h, err := f.hosts.acquire(t.Context(), 0, fmt.Sprint(i))
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.release(time.Now(), nil)
+		h.release(0, time.Now(), nil)
 	}
 	if n := f.hosts.all.Len(); n > maxHosts || other.Load() < all {
 		t.Errorf("%d hosts kept, %d went", n, other.Load())
@@ -597,7 +598,7 @@ func TestErrorsKeepSecrets(t *testing.T) {
 		"http://secret:hunter2@" + dead + "/secret?secret=1", "http://secret:hunter2@" + live + "/secret?secret", "https://secret:hunter2@" + live + "/secret",
 		"http://secret:hunter2@nowhere.example/secret", "http://secret:hunter2@10.0.0.1/secret", "gopher://secret:hunter2@x/", "http://secret:hunter2@h:99999/secret", "http://secret%zz:hunter2@h/secret",
 	} {
-		_, err := f.Get(t.Context(), u)
+		_, err := f.Get(t.Context(), 0, u)
 		var e *Error
 		if !errors.As(err, &e) {
 			t.Fatalf("untyped %v", err)
@@ -624,13 +625,13 @@ func TestClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Get(t.Context(), base+"/ok")
+	f.Get(t.Context(), 0, base+"/ok")
 	for i := range 20 {
-		f.Get(t.Context(), fmt.Sprintf("%s/%d", base, i))
+		f.Get(t.Context(), 0, fmt.Sprintf("%s/%d", base, i))
 	}
 	until(t, "requests", func() bool { return n.Load() > 5 })
 	f.Close()
-	if _, err := f.Get(t.Context(), base+"/new"); func() Kind { k, _ := kindOf(err); return k }() != Closed {
+	if _, err := f.Get(t.Context(), 0, base+"/new"); func() Kind { k, _ := kindOf(err); return k }() != Closed {
 		t.Error(err)
 	}
 	until(t, "goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
@@ -696,7 +697,7 @@ func TestPanicCostsOneURL(t *testing.T) {
 	var told atomic.Int32
 	var bad []byte
 	seen := 0
-	f := open(t, Config{PerHost: 1, Total: 1, Allow: loopback, Panicked: func(error) { told.Add(1) }, Seen: func(mmhash.Facts, []byte) {
+	f := open(t, Config{PerHost: 1, Total: 1, Allow: loopback, Panicked: func(error) { told.Add(1) }, Seen: func(fair.Client, mmhash.Facts, []byte) {
 		if seen++; seen == 1 {
 			bad[7]++
 		}
@@ -707,7 +708,42 @@ func TestPanicCostsOneURL(t *testing.T) {
 		}
 	}
 	want(t, f, base+"/good.png", red)
-	if s := f.Stats(); told.Load() != 1 || f.inFlight.Load() != 0 || s.Failed[Panicked] != 2 {
+	if s := f.Stats(); told.Load() != 1 || f.inFlight.Taken() != 0 || s.Failed[Panicked] != 2 {
 		t.Errorf("told %d times, %+v", told.Load(), s)
+	}
+}
+
+// TestClientsShareDownloads: a client that names many pictures that never arrive, or pictures of which a few fill the
+// limit of bytes, keeps no other client's pictures from being here.
+func TestClientsShareDownloads(t *testing.T) {
+	const hostile, victim = fair.Client(1), fair.Client(2)
+	wide := make([]byte, 1<<20)
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/drip"):
+			w.Write(red[:10])
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		case strings.HasPrefix(r.URL.Path, "/wide"):
+			w.Write(wide)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			picture(red)(w, r)
+		}
+	})
+	for _, path := range []string{"drip", "wide"} {
+		t.Run(path, func(t *testing.T) {
+			n.Store(0)
+			f := open(t, Config{Allow: loopback, Total: 16, PerHost: 16, InFlightBytes: 16 << 20, Budget: time.Millisecond, Timeout: time.Hour})
+			for i := range 17 * 16 * 2 {
+				_, _ = f.Get(t.Context(), hostile, fmt.Sprintf("%s/%s/%d", base, path, i))
+			}
+			until(t, "as many downloads as one client gets", func() bool { return f.total.Taken() >= 10 || f.inFlight.Taken() >= 10<<20 })
+			for i := range 20 {
+				u := fmt.Sprintf("%s/%d", base, i)
+				until(t, "the other client's picture", func() bool { facts, err := f.Get(t.Context(), victim, u); return err == nil && facts.Width == 2 })
+			}
+		})
 	}
 }

@@ -144,7 +144,7 @@ func BenchmarkGetKnown(b *testing.B) {
 	f.urls.Add(t.key, e)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := f.Get(b.Context(), u); err != nil {
+		if _, err := f.Get(b.Context(), 0, u); err != nil {
 			b.Fatal(err)
 		}
 	}

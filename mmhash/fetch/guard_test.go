@@ -112,7 +112,7 @@ func TestNoPacketOut(t *testing.T) {
 		"[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[fe80::1%25lo]", "127.0.0.1.", "user@127.0.0.1", "inside.example", "ten.example",
 		"10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "168.63.129.16", "100.64.0.1", "224.0.0.1", "255.255.255.255", "[fc00::1]", "[ff02::1]",
 	} {
-		_, err := f.Get(t.Context(), "http://"+host+":"+port+"/secret")
+		_, err := f.Get(t.Context(), 0, "http://"+host+":"+port+"/secret")
 		if k, _ := kindOf(err); k != Refused && k != Unreachable {
 			t.Errorf("%s: %v", host, err)
 		}

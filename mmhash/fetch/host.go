@@ -6,15 +6,16 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // hosts holds a limit, a failure counter and a circuit breaker per host. It keeps at most 4096 hosts.
 type hosts struct {
-	perHost int
+	perHost int64
 	now     func() time.Time
 	all     *lru.Cache[string, *host]
 }
@@ -28,11 +29,10 @@ const (
 )
 
 type host struct {
-	slots   chan struct{}
-	waiting atomic.Int32
+	slots *fair.Room // downloads at a time
 
 	mu                  sync.Mutex
-	consecutiveFailures int // consecutive failures
+	consecutiveFailures int
 	failures            uint64
 	until               time.Time // the circuit breaker is open until then
 	probing             bool      // one request is testing whether the host has recovered
@@ -46,16 +46,16 @@ type HostState struct {
 	Open     bool   `json:"open"` // no requests are sent to it at present
 }
 
-func newHosts(perHost int, now func() time.Time, full func(string)) *hosts {
+func newHosts(perHost int64, now func() time.Time, full func(string)) *hosts {
 	all, _ := lru.NewWithEvict(maxHosts, func(string, *host) { full("picture hosts") }) // fails only for a size below 1
 	return &hosts{perHost, now, all}
 }
 
-// acquire waits for one of the host's slots. The caller must call leave with the outcome.
-func (h *hosts) acquire(ctx context.Context, name string) (*host, error) {
+// acquire waits for one of the host's slots. The caller must call release with the outcome.
+func (h *hosts) acquire(ctx context.Context, c fair.Client, name string) (*host, error) {
 	s, ok := h.all.Get(name)
 	if !ok {
-		s = &host{slots: make(chan struct{}, h.perHost)}
+		s = &host{slots: fair.Shared(h.perHost, waitPerSlot*int(h.perHost))}
 		if other, there, _ := h.all.PeekOrAdd(name, s); there {
 			s = other
 		}
@@ -63,13 +63,8 @@ func (h *hosts) acquire(ctx context.Context, name string) (*host, error) {
 	if !s.admit(h.now()) {
 		return nil, &Error{Kind: Open, Host: name}
 	}
-	defer s.waiting.Add(-1)
-	if int(s.waiting.Add(1)) <= waitPerSlot*h.perHost {
-		select {
-		case s.slots <- struct{}{}:
-			return s, nil
-		case <-ctx.Done():
-		}
+	if s.slots.Take(ctx, c, 1, 1) {
+		return s, nil
 	}
 	s.mu.Lock()
 	s.probing = false
@@ -100,8 +95,8 @@ func (s *host) admit(now time.Time) bool {
 }
 
 // release frees the slot and updates the failure counter and the circuit breaker.
-func (s *host) release(now time.Time, err error) {
-	<-s.slots
+func (s *host) release(c fair.Client, now time.Time, err error) {
+	s.slots.Give(c, 1)
 	var e *Error
 	s.mu.Lock()
 	defer s.mu.Unlock()

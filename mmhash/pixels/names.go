@@ -5,28 +5,30 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
 // Names computes names that depend on a picture's pixels, in the background, because decoding takes milliseconds: the first request
-// gets no name and triggers the computation for later ones. One goroutine sleeps for as long as it has worked, so it takes at most
-// half of one core. 64 names and 64 MiB of files may be queued; a picture that does not fit is retried when it is seen again. Safe
-// for concurrent use.
+// gets no name and triggers the computation for later ones. One picture is decoded at a time, and then nothing for as long as that
+// took, so it takes at most half of one core. Clients take turns, each counting for the pixels to decode. 64 names and 64 MiB of files
+// may wait, of which no client gets all; a picture that does not fit is retried when it is seen again. Safe for concurrent use.
 type Names struct {
 	store    *mmhash.Store
 	decode   func(file []byte) (*RGB, error)
 	panicked func(error)
 	full     func()
 
-	mu    sync.Mutex
-	known map[nameRequest]bool // queued, or being decoded
-	bytes int64                // of their files
-	jobs  chan job             // has capacity for all in known
+	places, bytes *fair.Room // of the pictures in known, and of their files
+	turns         *fair.Room // one: to be decoded
 
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	done chan struct{}
+	mu    sync.Mutex
+	known map[nameRequest]bool // waiting, or being decoded
+
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
 // Form is one way of naming a picture.
@@ -35,16 +37,20 @@ type Form struct {
 	Of  func(*RGB) string // of the decoded picture
 }
 
-// nameRequest is a requested name.
-type nameRequest struct {
-	id   mmhash.ContentID
-	form [32]byte
+// Picture is a picture whose name is wanted.
+type Picture struct {
+	Client fair.Client // whose request has it
+	Source mmhash.Source
+	ID     mmhash.ContentID
+	Bytes  int64 // size of the file
+	Pixels int64
 }
 
-type job struct {
-	file []byte
-	id   mmhash.ContentID
-	form Form
+// nameRequest is a requested name. Two clients that want the same one each have a place, as one's may come much later.
+type nameRequest struct {
+	id     mmhash.ContentID
+	form   [32]byte
+	client fair.Client
 }
 
 const (
@@ -52,20 +58,21 @@ const (
 	maxWaitingBytes = 64 << 20
 )
 
-// NewNames stores names in store. It calls panicked when decoding panics, and full for pictures that do not fit into the queue. The
-// caller must Close it.
+// NewNames stores names in store. It calls panicked when decoding panics, and full for pictures that do not fit among those that
+// wait. The caller must Close it.
 func NewNames(store *mmhash.Store, panicked func(error), full func()) *Names {
-	p := &Names{store: store, decode: Decode, panicked: panicked, full: full,
-		known: map[nameRequest]bool{}, jobs: make(chan job, maxWaiting), done: make(chan struct{})}
+	p := &Names{store: store, decode: Decode, panicked: panicked, full: full, known: map[nameRequest]bool{},
+		places: fair.Shared(maxWaiting, 0), bytes: fair.Shared(maxWaitingBytes, 0), turns: fair.New(1, 4*maxWaiting)}
 	p.ctx, p.stop = context.WithCancel(context.Background())
-	go p.run()
 	return p
 }
 
-// Close drops the queue and returns when the running decoding has finished.
+// Close drops the pictures that wait and returns when the running decoding has finished.
 func (p *Names) Close() {
+	p.mu.Lock()
 	p.stop()
-	<-p.done
+	p.mu.Unlock()
+	p.running.Wait()
 }
 
 // Get returns a picture's name if it was computed. known without a name means that there is none: the picture cannot be decoded
@@ -74,72 +81,84 @@ func (p *Names) Get(id mmhash.ContentID, form Form) (n string, known bool) {
 	return p.store.Get(id, form.Key)
 }
 
-// Want queues the computation of the name of a picture of size bytes. It copies the file, unless src is one in memory, and only if
-// there is room for it.
-func (p *Names) Want(src mmhash.Source, id mmhash.ContentID, size int64, form Form) {
-	if !p.reserve(nameRequest{id, form.Key}, size) {
+// Want has a picture's name computed later. It copies the file, unless the source is one in memory, and only if there is room for it.
+func (p *Names) Want(pic Picture, form Form) {
+	if !p.reserve(pic, form) {
 		return
 	}
-	file, err := src.Decode(size)
-	if err != nil || int64(len(file)) != size {
-		p.release(nameRequest{id, form.Key}, size)
+	file, err := pic.Source.Decode(pic.Bytes)
+	if err != nil || int64(len(file)) != pic.Bytes {
+		p.release(pic, form)
+		p.running.Done()
 		return
 	}
-	p.jobs <- job{file, id, form}
+	pic.Source = mmhash.Source{} // of the request's memory
+	go p.run(pic, form, file)
 }
 
 // Now computes a picture's name synchronously, for tools.
-func (p *Names) Now(src mmhash.Source, id mmhash.ContentID, size int64, form Form) {
-	if file, err := src.Decode(size); err == nil && int64(len(file)) == size {
-		p.compute(job{file, id, form})
+func (p *Names) Now(pic Picture, form Form) {
+	if file, err := pic.Source.Decode(pic.Bytes); err == nil && int64(len(file)) == pic.Bytes {
+		p.compute(pic.ID, form, file)
 	}
 }
 
-func (p *Names) reserve(a nameRequest, size int64) bool {
+// reserve takes a place for a picture that has none yet. If it returns true, running counts it.
+func (p *Names) reserve(pic Picture, form Form) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.known[a] {
+	a := nameRequest{pic.ID, form.Key, pic.Client}
+	if p.known[a] || p.ctx.Err() != nil {
 		return false
 	}
-	if len(p.known) == maxWaiting || p.bytes+size > maxWaitingBytes {
+	switch {
+	case !p.places.TryTake(pic.Client, 1):
+		p.full()
+		return false
+	case !p.bytes.TryTake(pic.Client, pic.Bytes):
+		p.places.Give(pic.Client, 1)
 		p.full()
 		return false
 	}
 	p.known[a] = true
-	p.bytes += size
+	p.running.Add(1)
 	return true
 }
 
-func (p *Names) release(a nameRequest, size int64) {
+func (p *Names) release(pic Picture, form Form) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.known, a)
-	p.bytes -= size
+	delete(p.known, nameRequest{pic.ID, form.Key, pic.Client})
+	p.mu.Unlock()
+	p.places.Give(pic.Client, 1)
+	p.bytes.Give(pic.Client, pic.Bytes)
 }
 
-func (p *Names) run() {
-	defer close(p.done)
-	for p.ctx.Err() == nil {
-		select {
-		case <-p.ctx.Done():
-		case j := <-p.jobs:
-			start := time.Now()
-			if err := guard.Call(func() error { p.compute(j); return nil }); err != nil {
-				p.panicked(err)
-			}
-			p.release(nameRequest{j.id, j.form.Key}, int64(len(j.file)))
-			select {
-			case <-time.After(time.Since(start)):
-			case <-p.ctx.Done():
-			}
+// run waits for a picture's turn and computes its name.
+func (p *Names) run(pic Picture, form Form, file []byte) {
+	defer p.running.Done()
+	if !p.turns.Take(p.ctx, pic.Client, 1, max(pic.Bytes, pic.Pixels)) {
+		p.release(pic, form)
+		return
+	}
+	defer p.turns.Give(pic.Client, 1)
+	_, known := p.Get(pic.ID, form) // another client's turn may have come first
+	start := time.Now()
+	if !known && p.ctx.Err() == nil {
+		if err := guard.Call(func() error { p.compute(pic.ID, form, file); return nil }); err != nil {
+			p.panicked(err)
 		}
+	}
+	p.release(pic, form)
+	select {
+	case <-time.After(time.Since(start)):
+	case <-p.ctx.Done():
 	}
 }
 
-func (p *Names) compute(j job) {
+func (p *Names) compute(id mmhash.ContentID, form Form, file []byte) {
 	name := ""
-	defer func() { p.store.Put(j.id, j.form.Key, name) }() // after a panic the name stays empty, and is not tried again
-	if rgb, err := p.decode(j.file); err == nil {
-		name = j.form.Of(rgb)
+	defer func() { p.store.Put(id, form.Key, name) }() // after a panic the name stays empty, and is not tried again
+	if rgb, err := p.decode(file); err == nil {
+		name = form.Of(rgb)
 	}
 }
