@@ -122,6 +122,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		return nil
 	}
 	p.Start(r.router, srv.Reported)
+	p.Secret = peers.Secret{Secret: r.media.Secret, Fixed: r.cfg.Index.KeyFile != "" || r.cfg.NATS.Given(), Replaced: r.sources.rehash}
 	p.Held, p.OnNewReplica = r.sources.held, r.sources.askOthers
 	access, err := r.cfg.Replicas.Access.Open(r.log)
 	if err != nil {

@@ -16,9 +16,6 @@ func newSecret(cfg *config.Config) (*block.Secret, error) {
 	if text == nil && err == nil {
 		text, err = cfg.DecisionLog.Key()
 	}
-	if text == nil && !cfg.NATS.Given() && len(cfg.Replicas.All(cfg.Envoy.Sightlines)) > 0 {
-		return nil, err // replicas have to have the same
-	}
 	if seed := cfg.NATS.Access.NKey; text == nil && err == nil && seed != "" { // an embedded server may forget it, and agents keep their state
 		text, err = os.ReadFile(seed)
 	}

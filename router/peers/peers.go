@@ -12,12 +12,14 @@
 //	wire.go    the message format
 //	direct.go  the Line without NATS, or while it is away: a gRPC stream to each replica
 //	holders.go questions during a decision to a replica that holds another part of the index
+//	secret.go  one secret of the block hashes for all
 //	held.go    questions for all that a worker holds, if the worker cannot replay it any more
 package peers
 
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -28,6 +30,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -88,6 +91,10 @@ type Exchange struct {
 	heldRequests  chan heldRequest // other replicas' questions that wait to be answered
 	transferSlots chan struct{}    // limits the answers received at once
 	transfers     heldTransfers
+
+	// Secret is what the shared hashes depend on.
+	Secret  Secret
+	secrets secretState
 
 	entries, questions, handovers *prometheus.CounterVec
 	loggedUnreadable              atomic.Bool // an unreadable message was logged
@@ -268,6 +275,12 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 			if part := x.router.Part(); part.Of > 1 { // last, since an old release cannot read it
 				b = appendPart(b, part)
 			}
+			if x.Secret.Secret != nil {
+				x.mu.Lock()
+				k := x.key()
+				x.mu.Unlock()
+				b = append(binary.LittleEndian.AppendUint64(append(b, kindKey), k.id), k.flags)
+			}
 			return b
 		})
 	}
@@ -337,8 +350,16 @@ func (x *Exchange) Receive(message []byte) {
 	}
 	if err == nil {
 		err = guard.Call(func() error {
-			question, held, err := x.handleEntries(from, entries)
+			question, held, secret, err := x.handleEntries(from, entries)
 			lines := x.lines.Load()
+			if secret != 0 && lines != nil { // if sending fails, the next state asks again
+				b := append(messageHead(x.own), secret)
+				if secret == kindSecret {
+					own := x.Secret.Bytes()
+					b = append(b, own[:]...)
+				}
+				_ = x.sendOnFirst(*lines, from, b, false)
+			}
 			if question != nil && lines != nil { // if sending fails, the other replica times out
 				_ = x.sendOnFirst(*lines, from, appendHolders(messageHead(x.own), question.number, x.router.Holders(question.locals)), false)
 			}
@@ -356,18 +377,19 @@ func (x *Exchange) Receive(message []byte) {
 	}
 }
 
-// handleEntries processes a replica's entries. A question is a message of its own; of several in one message the last is answered.
-func (x *Exchange) handleEntries(name string, entries []byte) (question *holdersRequest, held *heldRequest, err error) {
+// handleEntries processes a replica's entries. secret is the entry about secrets to answer with; 0: none.
+// A question is a message of its own; of several in one message the last is answered.
+func (x *Exchange) handleEntries(name string, entries []byte) (question *holdersRequest, held *heldRequest, secret byte, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.peers[name]
 	if p == nil {
 		if len(entries) == 0 || entries[0] == kindBye { // none: it claims its name, and its part of the index is not known yet
-			return nil, nil, nil
+			return nil, nil, 0, nil
 		}
 		if len(x.peers) >= maxPeers {
 			x.entries.WithLabelValues("too many replicas").Inc()
-			return nil, nil, nil
+			return nil, nil, 0, nil
 		}
 		p = &peer{streams: make(map[uint64]struct{})}
 		x.peers[name] = p
@@ -393,8 +415,19 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 		holders: func(number uint64, list []router.Holder) { x.holderQueries.end(number, name, list) },
 		askHeld: func(q heldRequest) { q.from = name; held = &q },
 		piece:   func(p *piece) { x.transfers.addPiece(name, p) },
+		key: func(k key) {
+			if x.sawKey(name, k) {
+				secret = kindAskKey
+			}
+		},
+		askKey: func() {
+			if x.Secret.Secret != nil {
+				secret = kindSecret
+			}
+		},
+		secret: func(b [block.SecretBytes]byte) { x.takeSecret(name, b) },
 	})
-	return question, held, err
+	return question, held, secret, err
 }
 
 // streamNumber returns our number for another replica's log stream; 0: there are too many.

@@ -25,12 +25,13 @@ import (
 
 // hall is a Line within the process: what is sent is received by all others, or by one, unless it is away.
 type hall struct {
-	mu   sync.Mutex
-	all  []*replica
-	away atomic.Bool
-	deaf atomic.Bool                     // it accepts messages, but nobody receives them
-	less atomic.Pointer[replica]         // receives nothing
-	also func(to string, message []byte) // if set, receives everything
+	mu      sync.Mutex
+	all     []*replica
+	away    atomic.Bool
+	deaf    atomic.Bool                     // it accepts messages, but nobody receives them
+	less    atomic.Pointer[replica]         // receives nothing
+	prepare func(*replica)                  // if set, called before a replica runs
+	also    func(to string, message []byte) // if set, receives everything
 }
 
 func (h *hall) Send(to string, message []byte) error {
@@ -86,6 +87,9 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 		Fleet: r.fleet, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders})
 	r.Start(r.router, r.router.Observe)
+	if h.prepare != nil {
+		h.prepare(r)
+	}
 	var lines []Line
 	for _, h := range append([]*hall{h}, others...) {
 		h.mu.Lock()
@@ -143,11 +147,11 @@ func known(n int, of ...*replica) func() bool {
 // TestPeersAreBounded checks the limits of replicas and of entries that wait to be sent.
 func TestPeersAreBounded(t *testing.T) {
 	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
-	if _, _, err := x.handleEntries("0", nil); err != nil || len(x.peers) != 0 {
+	if _, _, _, err := x.handleEntries("0", nil); err != nil || len(x.peers) != 0 {
 		t.Error("a replica is known before it has said which part of the index it has")
 	}
 	for i := range maxPeers + 3 {
-		if _, _, err := x.handleEntries(fmt.Sprint(i), appendPart(nil, indexer.Part{Number: 1, Of: 2})); err != nil {
+		if _, _, _, err := x.handleEntries(fmt.Sprint(i), appendPart(nil, indexer.Part{Number: 1, Of: 2})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -432,7 +436,7 @@ func TestWire(t *testing.T) {
 			return nil, err
 		}
 		got = append(got, from)
-		return got, eachEntry(entries, &entryHandlers{shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
+		return got, eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {}, shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
 			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
 			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q holdersRequest) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
 			askHeld: func(q heldRequest) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
@@ -459,8 +463,54 @@ func FuzzTake(f *testing.F) {
 	f.Add(appendPiece(appendHeldRequest(messageHead("AAAAAAAA"), &heldRequest{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
-			_ = eachEntry(entries, &entryHandlers{shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
+			_ = eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {}, shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
 				part: func(indexer.Part) {}, ask: func(holdersRequest) {}, holders: func(uint64, []router.Holder) {}, askHeld: func(heldRequest) {}, piece: func(*piece) {}})
 		}
 	})
+}
+
+// TestOneSecret: replicas that start with random secrets agree on one; one that joins later takes over theirs, although its key's ID is
+// smaller; a configured secret wins, and is never replaced; and nobody replaces a secret without having asked.
+func TestOneSecret(t *testing.T) {
+	var replaced atomic.Int64
+	fixed := false
+	h := &hall{prepare: func(r *replica) {
+		r.Exchange.Secret = Secret{Secret: block.NewSecret(), Fixed: fixed, Replaced: func() { replaced.Add(1) }}
+	}}
+	id := func(r *replica) uint64 { return r.Exchange.Secret.Key().ID }
+	a, b := h.join(t), h.join(t)
+	eventually(t, "one secret", func() bool { return id(a) == id(b) && replaced.Load() == 1 })
+	all := id(a)
+	age := func(r *replica) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.startedAt, r.secrets.replacedAt = time.Now().Add(-time.Hour), time.Time{}
+	}
+	age(a)
+	age(b)
+	late := h.prepare
+	h.prepare = func(r *replica) {
+		for late(r); id(r) > all; {
+			late(r)
+		}
+	}
+	c := h.join(t)
+	eventually(t, "a late replica's secret", func() bool { return id(c) == all && replaced.Load() == 2 })
+	if id(a) != all || id(b) != all {
+		t.Error("a replica that had just started replaced the others' secret")
+	}
+	other := block.NewSecret().Bytes()
+	a.Receive(append(append(messageHead(b.own), kindSecret), other[:]...))
+	if id(a) != all {
+		t.Error("a secret was taken that was not asked for")
+	}
+	age(c)
+	fixed = true
+	h.prepare = late
+	d := h.join(t)
+	want := id(d)
+	eventually(t, "the configured secret", func() bool { return id(a) == want && id(b) == want && id(c) == want })
+	if id(d) != want || want == all {
+		t.Error("a configured secret was replaced")
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -27,6 +28,8 @@ import (
 //	           blocks, or counts for fair shares; unknown to 0.1.0
 //	holders 12 | as 9, each with its GPU's blocks: if lower tiers hold some; unknown to 0.1.0
 //	askHeld 13 | question | worker, rank; a message of its own, unknown to 0.1.0
+//	key     15 | ID of the sender's key, 8 bytes | flags: behind a state; unknown to 0.1.0
+//	askKey  16; secret 17 | 32 bytes: a message of its own, unknown to 0.1.0
 //	piece   14 | question | offset | size of the answer | n, bytes: of the answer, also a message of its own
 //
 // Numbers are varints; a rank is sent plus one; a text is preceded by its length. A message is only about the sender's own data,
@@ -57,6 +60,9 @@ const (
 	kindTiers   = 12
 	kindAskHeld = 13
 	kindPiece   = 14
+	kindKey     = 15
+	kindAskKey  = 16
+	kindSecret  = 17
 
 	flagTold     = 1
 	flagAnswered = 1
@@ -347,6 +353,16 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			if p.bytes = r.take(r.count(maxMessageBytes, 1)); !r.bad {
 				t.piece(p)
 			}
+		case kindKey:
+			if k := (key{r.word(), r.byte()}); !r.bad {
+				t.key(k)
+			}
+		case kindAskKey:
+			t.askKey()
+		case kindSecret:
+			if b := r.take(block.SecretBytes); !r.bad {
+				t.secret([block.SecretBytes]byte(b))
+			}
 		default:
 			r.bad = true
 		}
@@ -370,4 +386,8 @@ type entryHandlers struct {
 
 	askHeld func(heldRequest)
 	piece   func(*piece)
+
+	key    func(key)
+	askKey func()
+	secret func([block.SecretBytes]byte)
 }

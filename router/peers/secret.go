@@ -1,0 +1,96 @@
+package peers
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// Replicas share block hashes, so they have to have one secret (package block). Each state names its sender's key. Where two differ, one
+// replica asks the other for its secret and takes it over:
+//
+//	a secret of the configuration, or of NATS    wins over others, and is never replaced
+//	a replica that has been here for settleTime  wins over one that has just started
+//	the smaller ID of a key                      wins over the larger one
+//
+// Until then their hashes match nothing of each other's.
+
+const (
+	settleTime  = 3 * time.Second
+	secretEvery = time.Minute // the shortest time between two replacements
+
+	flagSettled = 1
+	flagFixed   = 2
+)
+
+// Secret says which secret a replica has. Set it before Run.
+type Secret struct {
+	*block.Secret        // nil: none is shared
+	Fixed         bool   // it is never replaced
+	Replaced      func() // called, in a goroutine of its own, after it was replaced by another replica's
+}
+
+// secretState is what an Exchange knows of the others' secrets; its mutex guards it.
+type secretState struct {
+	askedOf    string // replica that was asked for its secret
+	replacedAt time.Time
+	logged     bool
+}
+
+// key is what a state says of its sender's key.
+type key struct {
+	id    uint64
+	flags byte
+}
+
+func (x *Exchange) key() (k key) {
+	k.id = x.Secret.Key().ID
+	if x.Secret.Fixed {
+		k.flags |= flagFixed
+	}
+	if time.Since(x.startedAt) > settleTime || !x.secrets.replacedAt.IsZero() {
+		k.flags |= flagSettled
+	}
+	return k
+}
+
+// wins reports whether a replica with key k keeps it, rather than one with key other.
+func (k key) wins(other key) bool {
+	if k.flags != other.flags {
+		return k.flags > other.flags
+	}
+	return k.id < other.id
+}
+
+// sawKey compares a replica's key with ours, and reports whether to ask for its secret. x.mu is held.
+func (x *Exchange) sawKey(name string, theirs key) (ask bool) {
+	if x.Secret.Secret == nil || theirs.id == x.Secret.Key().ID {
+		return false
+	}
+	if x.Secret.Fixed {
+		if theirs.flags&flagFixed != 0 && !x.secrets.logged {
+			x.secrets.logged = true
+			x.log.Error("another replica hashes blocks with another secret: nothing that it shares is found here, nor ours there (want one index.key_file in all replicas, or none; over NATS, the same NATS)",
+				zap.String("replica", name))
+		}
+		return false
+	}
+	if !theirs.wins(x.key()) || time.Since(x.secrets.replacedAt) < secretEvery {
+		return false
+	}
+	x.secrets.askedOf = name
+	return true
+}
+
+// takeSecret takes over another replica's secret, if it was asked for it. x.mu is held.
+func (x *Exchange) takeSecret(name string, b [block.SecretBytes]byte) {
+	if x.Secret.Secret == nil || x.Secret.Fixed || x.secrets.askedOf != name {
+		return
+	}
+	x.secrets.askedOf, x.secrets.replacedAt = "", time.Now()
+	if x.Secret.Set(b) && x.Secret.Replaced != nil {
+		go x.Secret.Replaced()
+	}
+}
