@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -160,5 +161,64 @@ func TestOldAndUpgradingRequests(t *testing.T) {
 		if err != nil || r.StatusCode != c.want {
 			t.Errorf("%q: %v, %v, want %d", c.head, err, r, c.want)
 		}
+	}
+}
+
+// withheld is a body of zeros whose last byte comes when the context ends.
+type withheld struct {
+	left int
+	over <-chan struct{}
+}
+
+func (b *withheld) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		<-b.over
+		return 0, io.ErrUnexpectedEOF
+	}
+	n := min(len(p), b.left)
+	clear(p[:n])
+	b.left -= n
+	return n, nil
+}
+
+// Clients that send large bodies and withhold their last byte do not fill Envoy's memory: their requests are ended, and others are
+// served meanwhile.
+func TestWithheldBodiesAreEnded(t *testing.T) {
+	const clients, size = 12, 60 << 20
+	for _, version := range []string{"HTTP/1", "HTTP/2"} {
+		t.Run(version, func(t *testing.T) {
+			w := start(t, 1, func(o *envoy.Options) { o.HeapLimit = 256 << 20 })
+			w.runSightline(extproc.Options{})
+			client := &http.Client{Transport: w.client.Transport}
+			if version == "HTTP/2" {
+				client.Transport = w.h2.Transport
+			}
+			ended := make(chan error, clients)
+			for range clients {
+				req, err := http.NewRequestWithContext(t.Context(), "POST", w.url+"/v1/chat/completions", &withheld{size - 1, t.Context().Done()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.ContentLength = size
+				req.Header.Set("content-type", "application/json")
+				go func() { ended <- do(client, req).err }()
+			}
+			most, late := 0, time.After(30*time.Second)
+			for over := 0; over < clients-4; { // so many fit
+				select {
+				case <-ended:
+					over++
+				case <-late:
+					t.Fatalf("%d of %d requests were ended; memory is %d %% of the limit", over, clients, most)
+				case <-time.After(50 * time.Millisecond):
+				}
+				most = max(most, w.stat("overload.envoy.resource_monitors.fixed_heap.pressure"))
+			}
+			if most > 170 {
+				t.Errorf("memory was %d %% of the limit", most)
+			}
+			eventually(t, "others are served", func() bool { return w.post(chat(script{Targets: w.addrs()}), nil).status == 200 })
+			t.Logf("memory at most %d %% of the limit", most)
+		})
 	}
 }
