@@ -198,8 +198,8 @@ func some(addrs []string) string {
 // family checks that Envoy resolves names to the addresses that Sightline uses: by default it takes IPv6 where a name has both.
 func (c *checker) family(there placed[*clusterv3.Cluster]) {
 	of := there.of
-	if t := of.GetType(); t != clusterv3.Cluster_STRICT_DNS && t != clusterv3.Cluster_LOGICAL_DNS || of.GetClusterType() != nil ||
-		!slices.ContainsFunc(addresses(of.GetLoadAssignment()), isName) {
+	resolves := of.GetClusterType() == nil && (of.GetType() == clusterv3.Cluster_STRICT_DNS || of.GetType() == clusterv3.Cluster_LOGICAL_DNS)
+	if !resolves || !slices.ContainsFunc(addresses(of.GetLoadAssignment()), isName) {
 		return
 	}
 	switch f := of.GetDnsLookupFamily(); f {
@@ -210,15 +210,19 @@ func (c *checker) family(there placed[*clusterv3.Cluster]) {
 		}
 	default:
 		c.find("dns_family", there.at.to("dns_lookup_family"), f)
-		c.miss("dns_family", "set", "Envoy takes IPv6 of a name that has both families, Sightline IPv4: no choice is followed, and workers that listen on IPv4 alone are dead to Envoy.",
+		c.miss("dns_family", "set", "Envoy takes IPv6 of a name that has both families, Sightline IPv4: no choice is followed, and "+
+			"workers that listen on IPv4 alone are dead to Envoy.",
 			there.at.to("dns_lookup_family"), genWorkers.to("dns_lookup_family"), nil)
 	}
 }
 
 // alive checks, of a running Envoy, that requests without a choice go somewhere.
 func (c *checker) alive(there placed[*clusterv3.Cluster]) {
-	list, known := c.live[there.of.GetName()]
-	if header, _ := c.reads(there.of.GetName()); header != "" || !known || slices.ContainsFunc(list, func(e endpoint) bool { return !e.failed }) {
+	name := there.of.GetName()
+	list, known := c.live[name]
+	header, _ := c.reads(name)
+	healthy := slices.ContainsFunc(list, func(e endpoint) bool { return !e.failed })
+	if header != "" || !known || healthy {
 		return
 	}
 	got := "it has no endpoint"
@@ -240,7 +244,8 @@ func (c *checker) connections(there placed[*clusterv3.Cluster]) {
 		return
 	}
 	o, typed := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()[options])
-	idle, at, whole := o.GetCommonHttpProtocolOptions().GetIdleTimeout(), there.at.to("typed_extension_protocol_options", options), genWorkers.to("typed_extension_protocol_options", options)
+	idle, at, whole := o.GetCommonHttpProtocolOptions().GetIdleTimeout(), there.at.to("typed_extension_protocol_options", options),
+		genWorkers.to("typed_extension_protocol_options", options)
 	from := whole
 	if old := there.of.GetCommonHttpProtocolOptions(); !typed && (old != nil || there.of.GetHttp2ProtocolOptions() != nil || there.of.GetHttpProtocolOptions() != nil) { //nolint:staticcheck // deprecated, and still in people's files
 		idle, typed, at = old.GetIdleTimeout(), true, there.at
@@ -252,11 +257,13 @@ func (c *checker) connections(there placed[*clusterv3.Cluster]) {
 		c.find("keep_alive", at, shown(idle, "1h, Envoy's default"))
 	}
 	if idle == nil {
-		c.miss("keep_alive", "set", "An engine's server closes connections that are idle for 5s (uvicorn's default): Envoy closes them first, so that no request runs into a closing one.", at, from, nil)
+		c.miss("keep_alive", "set", "An engine's server closes connections that are idle for 5s (uvicorn's default): Envoy closes them "+
+			"first, so that no request runs into a closing one.", at, from, nil)
 	}
 	switch t := there.of.GetConnectTimeout(); {
 	case t == nil:
-		c.miss("connect_timeout", "set", "In a container network a dead worker does not refuse connections: each request would wait for 5s, Envoy's default, before it is retried.",
+		c.miss("connect_timeout", "set", "In a container network a dead worker does not refuse connections: each request would wait for "+
+			"5s, Envoy's default, before it is retried.",
 			there.at.to("connect_timeout"), genWorkers.to("connect_timeout"), nil)
 	case t.AsDuration() > 2*time.Second:
 		c.find("connect_timeout", there.at.to("connect_timeout"), t.AsDuration())

@@ -401,6 +401,18 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestPoolOfNames: a route tells the model of its workers, also where Sightline knows them by other names.
+func TestPoolOfNames(t *testing.T) {
+	w := Want{Options: envoy.Default(), Resolve: func(string) []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.1")} }}
+	w.Workers = []string{"w-1:8001", "w-2:8009"}
+	w.Pools = []envoy.Pool{{Name: "other", Workers: w.Workers[1:]}, {Name: "mine", Workers: w.Workers[:1]}}
+	pieces, err := Missing(read(t, user), w)
+	i := slices.IndexFunc(pieces, func(p Piece) bool { return p.Name == "route_says" })
+	if err != nil || i < 0 || !strings.Contains(pieces[i].YAML, "value: mine") {
+		t.Errorf("%v: %v", err, pieces)
+	}
+}
+
 // TestRunning: of a running Envoy it is known what names became, and who is healthy.
 func TestRunning(t *testing.T) {
 	text := strings.NewReplacer("type: STATIC", "type: STRICT_DNS", "127.0.0.1, port_value: 8001", "localhost, port_value: 8001", "127.0.0.1, port_value: 8002", "localhost, port_value: 8002").Replace(user)

@@ -237,9 +237,11 @@ func ofKubernetes(file any) error {
 	if version, ok := get(file, path{"apiVersion"}); !ok || version == nil || kind == nil {
 		return nil
 	}
-	const running = "the admin address of the Envoy that was told, such as after kubectl port-forward POD 15000 (Istio) or 19000 (Envoy Gateway)"
+	const running = "the admin address of the Envoy that was told, such as after kubectl port-forward POD 15000 (Istio) or 19000 " +
+		"(Envoy Gateway)"
 	if kind != "ConfigMap" {
-		return fmt.Errorf("a Kubernetes object, %v, of which a control plane makes a part of Envoy's configuration (want an envoy.yaml, or %s)", kind, running)
+		return fmt.Errorf("a Kubernetes object, %v, of which a control plane makes a part of Envoy's configuration (want an envoy.yaml, or %s)",
+			kind, running)
 	}
 	name, _ := get(file, path{"metadata", "name"})
 	data, _ := get(file, path{"data"})
@@ -253,7 +255,8 @@ func ofKubernetes(file any) error {
 	if len(keys) == 1 {
 		at = strings.ReplaceAll(keys[0], ".", `\.`)
 	}
-	return fmt.Errorf("a ConfigMap (want the envoy.yaml that it holds: kubectl get configmap %v -o jsonpath='{.data.%s}' > envoy.yaml; its keys: %s)",
+	return fmt.Errorf("a ConfigMap (want the envoy.yaml that it holds: kubectl get configmap %v -o jsonpath='{.data.%s}' > envoy.yaml; "+
+		"its keys: %s)",
 		name, at, strings.Join(keys, ", "))
 }
 

@@ -168,7 +168,8 @@ func (c *checker) retries(retry *routev3.RetryPolicy, at path, more bool) {
 	if more {
 		wanted = wanted[:2]
 	}
-	if lacks := slices.DeleteFunc(wanted, func(on string) bool { return slices.Contains(have, on) }); len(lacks) > 0 && !slices.Contains(have, "5xx") && !slices.Contains(have, "reset") {
+	lacks := slices.DeleteFunc(wanted, func(on string) bool { return slices.Contains(have, on) })
+	if len(lacks) > 0 && !slices.Contains(have, "5xx") && !slices.Contains(have, "reset") {
 		c.find("retries", at.to("retry_on"), "no "+strings.Join(lacks, ", "))
 	}
 }
@@ -236,9 +237,8 @@ func (c *checker) path(s *site, w *way) {
 func (c *checker) pool(clusters []string) string {
 	for _, name := range clusters {
 		there, _ := c.cluster(name)
-		known := c.endpointsOf(there.of)
 		for _, p := range c.want.Pools {
-			if slices.ContainsFunc(p.Workers, func(a string) bool { return slices.Contains(known, a) }) {
+			if c.has(there.of, p.Workers) {
 				return p.Name
 			}
 		}

@@ -338,14 +338,16 @@ func (c *checker) steering(s *site, routes *routev3.RouteConfiguration, dials []
 	// Other services' requests pass this connection manager too, and keep their headers: a filter that does nothing by itself
 	// removes them on the workers' routes.
 	if !slices.ContainsFunc(filters, func(f *hcmv3.HttpFilter) bool { return f.GetName() == removerName }) {
-		c.miss("headers", "add before ["+strconv.Itoa(s.index)+"]", why+" It does so on the routes below.", s.at.to("http_filters"), from, func(any) any {
-			return object("name", removerName, "typed_config", object("@type", typeURL+"filters.http.header_mutation.v3.HeaderMutation"))
-		})
+		c.miss("headers", "add before ["+strconv.Itoa(s.index)+"]", why+" It does so on the routes below.", s.at.to("http_filters"), from,
+			func(any) any {
+				return object("name", removerName, "typed_config", object("@type", typeURL+"filters.http.header_mutation.v3.HeaderMutation"))
+			})
 	}
 	for _, w := range open {
 		c.miss("headers on a route", "set", why, w.at.to("typed_per_filter_config", removerName), from, func(v any) any {
 			list, _ := get(v, path{"typed_config", "mutations"})
-			return object("@type", typeURL+"filters.http.header_mutation.v3.HeaderMutationPerRoute", "mutations", object("request_mutations", renewed(list)))
+			return object("@type", typeURL+"filters.http.header_mutation.v3.HeaderMutationPerRoute",
+				"mutations", object("request_mutations", renewed(list)))
 		})
 	}
 }
@@ -372,7 +374,8 @@ func (c *checker) perRoute(filters []*hcmv3.HttpFilter, w *way, routes *routev3.
 		if _, ok := as[*headersv3.HeaderMutation](f.GetTypedConfig()); !ok {
 			continue
 		}
-		for _, level := range []map[string]*anypb.Any{w.of.GetTypedPerFilterConfig(), w.host.GetTypedPerFilterConfig(), routes.GetTypedPerFilterConfig()} {
+		for _, level := range []map[string]*anypb.Any{w.of.GetTypedPerFilterConfig(), w.host.GetTypedPerFilterConfig(),
+			routes.GetTypedPerFilterConfig()} {
 			m, _ := as[*headersv3.HeaderMutationPerRoute](level[f.GetName()])
 			all = append(all, m.GetMutations().GetRequestMutations()...)
 		}
@@ -400,7 +403,8 @@ func renewed(list any) any {
 	all = slices.Clone(all)
 	for i, m := range all {
 		if name, _ := get(m, path{"remove"}); name == "x-request-id" {
-			all[i] = object("append", object("header", object("key", "x-request-id", "value", "%UNIQUE_ID%"), "append_action", "OVERWRITE_IF_EXISTS_OR_ADD"))
+			header := object("key", "x-request-id", "value", "%UNIQUE_ID%")
+			all[i] = object("append", object("header", header, "append_action", "OVERWRITE_IF_EXISTS_OR_ADD"))
 		}
 	}
 	return all
@@ -421,7 +425,8 @@ func (c *checker) tenant(s *site, routes *routev3.RouteConfiguration) {
 		}
 		at := w.at.to("request_headers_to_remove")
 		c.find("tenant_header", at, name+" reaches workers")
-		c.miss("tenant_header", "add", "Removed after Sightline has read it: workers need not know tenants, and Sightline may be away.", at, genHost.to("request_headers_to_remove", 0), nil)
+		c.miss("tenant_header", "add", "Removed after Sightline has read it: workers need not know tenants, and Sightline may be away.", at,
+			genHost.to("request_headers_to_remove", 0), nil)
 	}
 }
 
@@ -499,7 +504,8 @@ func (c *checker) timeouts(s *site) {
 			if s.shared() {
 				place = w.at.to("route", "idle_timeout")
 			}
-			c.miss("stream_idle_timeout", "set", "A generation may be silent for longer than 5 minutes, Envoy's default.", place, genManager.to("stream_idle_timeout"), nil)
+			c.miss("stream_idle_timeout", "set", "A generation may be silent for longer than 5 minutes, Envoy's default.", place,
+				genManager.to("stream_idle_timeout"), nil)
 		}
 	case t.AsDuration() > 0 && t.AsDuration() < 30*time.Minute:
 		c.find("stream_idle_timeout", at, t.AsDuration())
@@ -507,8 +513,9 @@ func (c *checker) timeouts(s *site) {
 	if t := s.hcm.GetCommonHttpProtocolOptions().GetMaxStreamDuration(); t.AsDuration() > 0 && t.AsDuration() < time.Hour {
 		c.as(longer(t), "route_timeout", s.at.to("common_http_protocol_options", "max_stream_duration"), t.AsDuration())
 	}
-	if t := cmp.Or(s.hcm.GetStreamFlushTimeout(), s.hcm.GetStreamIdleTimeout()); t == nil || t.AsDuration() > 10*time.Minute || t.AsDuration() <= 0 {
-		c.find("stream_flush_timeout", s.at.to("stream_flush_timeout"), shown(t, "5m, Envoy's default"))
+	unread := cmp.Or(s.hcm.GetStreamFlushTimeout(), s.hcm.GetStreamIdleTimeout())
+	if unread == nil || unread.AsDuration() > 10*time.Minute || unread.AsDuration() <= 0 {
+		c.find("stream_flush_timeout", s.at.to("stream_flush_timeout"), shown(unread, "5m, Envoy's default"))
 	}
 	if t := s.hcm.GetRequestTimeout(); t.AsDuration() > 0 && t.AsDuration() < 30*time.Second {
 		c.find("request_timeout", s.at.to("request_timeout"), t.AsDuration())

@@ -47,7 +47,8 @@ func (c *checker) identify() bool {
 	case len(follow) > 0:
 		c.want.Clusters = append(follow, dial...)
 	default:
-		c.find("which_clusters", path{"static_resources", "clusters"}, "POST /v1/chat/completions is led to "+strings.Join(slices.Concat(groups...), ", "))
+		names := strings.Join(slices.Concat(groups...), ", ")
+		c.find("which_clusters", path{"static_resources", "clusters"}, "POST /v1/chat/completions is led to "+names)
 		return false
 	}
 	others := slices.DeleteFunc(slices.Concat(groups...), func(n string) bool { return slices.Contains(c.want.Clusters, n) })
@@ -62,12 +63,12 @@ func (c *checker) led() (groups [][]string, follow []string) {
 		c.lead(s, routes, at)
 		for _, h := range s.hosts {
 			for _, w := range h.routes {
-				for _, asked := range w.asked {
-					if slices.ContainsFunc(h.routes, func(o *way) bool {
-						return slices.Contains(o.asked, asked) && slices.ContainsFunc(o.clusters, c.follows)
-					}) {
-						follow = append(follow, w.clusters...)
-					}
+				beside := func(o *way) bool { // a route of the same requests whose cluster follows the choice
+					same := slices.ContainsFunc(w.asked, func(p string) bool { return slices.Contains(o.asked, p) })
+					return same && slices.ContainsFunc(o.clusters, c.follows)
+				}
+				if slices.ContainsFunc(h.routes, beside) {
+					follow = append(follow, w.clusters...)
 				}
 				group := slices.DeleteFunc(slices.Clone(w.clusters), func(n string) bool { return slices.Contains(follow, n) })
 				if len(w.asked) == 0 || len(group) == 0 {
