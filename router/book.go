@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
@@ -18,6 +19,7 @@ import (
 // promise, it does not change once slot is set.
 type bookingRecord struct {
 	model     string
+	client    fair.Client
 	arm       report.Arm
 	line      *decisionlog.Line // nil: none is written
 	unsteered *unsteeredRequest // nil: it was steered
@@ -95,7 +97,7 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	if x.dryRun {
 		return
 	}
-	b := &bookingRecord{model: x.out.Model, arm: x.out.Arm}
+	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm}
 	if x.isUnsteered() {
 		x.bookUnsteered(b)
 		return

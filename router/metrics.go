@@ -31,6 +31,7 @@ type metrics struct {
 	storedAnswers    *prometheus.CounterVec // by what: learned, found, unknown
 	movedRequests    prometheus.Counter
 	correctedBlocks  prometheus.Counter
+	uncorrected      prometheus.Counter
 	unmatchedReports prometheus.Counter
 	failures         *prometheus.CounterVec // by worker and what
 	roleMissing      *prometheus.CounterVec // by model and role
@@ -61,6 +62,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		removed:          vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
 		storedAnswers:    vec("stored_answers_total", "Answers of /v1/responses whose worker was recorded; requests that refer to one: found, or unknown (evicted, or from before a restart or another replica) and routed to any worker.", "what"),
 		movedRequests:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
+		uncorrected:      prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "corrections_refused_total", Help: "Answers for which an engine found less cached than it reported, and that took no blocks out of the index because their client had caused too many such corrections."}),
 		correctedBlocks:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
 		failures:         vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
 		roleMissing:      vec("role_missing_total", "Requests for which no worker of a role was available: prefill (done by the decode worker); encode (done by the prefill worker).", "model", "role"),
@@ -77,7 +79,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	counter := func(name, help string, get func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
-	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, r.opt.Report,
+	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, r.opt.Report,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
 		gauge("workers_out", "Workers that get only trial requests because requests fail there, or none because their health check fails.", func() (n float64) {

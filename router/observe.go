@@ -151,9 +151,13 @@ func (b *bookingRecord) tolerance() int {
 // correct removes from the index what a slot did not find, unless it has stored that since. If this repeats, the slot's feed is
 // restarted, but not if only lower tiers had less: some report what they store and never what they evict (LMCache).
 func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
+	if !r.suspects.mayCorrect(b.client, r.opt.Now()) {
+		r.metrics.uncorrected.Inc()
+		return
+	}
 	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.blockSize, b.storesAtDecision)
 	r.metrics.correctedBlocks.Add(float64(n))
-	if cached < b.cachedTokens-b.offloadedTokens-b.blockSize && r.suspects.countMiss(slot, r.opt.Now()) && r.opt.Resync != nil {
+	if cached < b.cachedTokens-b.offloadedTokens-b.blockSize && r.suspects.countMiss(slot, b.client, r.opt.Now()) && r.opt.Resync != nil {
 		r.opt.Resync(slot)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -34,6 +35,7 @@ var testModel = sync.OnceValues(func() (*engine.LiveModel, error) {
 })
 
 type world struct {
+	client fair.Client // of the requests
 	*Router
 	t          testing.TB
 	now        time.Time
@@ -74,7 +76,7 @@ func newWorld(t testing.TB, n int) *world {
 
 func (w *world) decide(body string) Decision {
 	w.ids++
-	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, FirstToken: w.firstToken})
+	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, FirstToken: w.firstToken, Client: w.client})
 }
 
 // stores applies the events of a worker that has prefilled a body.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -18,20 +19,69 @@ const (
 	resyncRest      = 10 * time.Minute // the shortest time between two resyncs of a slot
 )
 
-// suspects counts such answers by slot, and forgets slots that had none for resyncRest.
+// What one client's requests can do is limited, since it may know how to make an engine find less: the answers that correct the index,
+// and the resyncs for which nobody else's answers speak.
+const (
+	correctionsOfOne = 16 // answers of one client within missWindow
+	resyncsOfOneRest = time.Hour
+	maxCorrectors    = 1 << 16 // clients counted within missWindow; beyond it the others count as one
+)
+
+// suspects counts such answers by slot, and forgets slots that had none for resyncRest; and by client, and forgets them after missWindow.
 type suspects struct {
-	mu     sync.Mutex
-	bySlot map[*fleet.Slot]*suspect
+	mu       sync.Mutex
+	bySlot   map[*fleet.Slot]*suspect
+	byClient map[fair.Client]int // answers that corrected the index since began
+	began    time.Time
+	alone    map[fair.Client]time.Time // clients whose answers alone caused a resync, within resyncsOfOneRest
+}
+
+// mayCorrect counts an answer that found less, and reports whether its client may correct the index by it. A client that is not known is
+// not limited.
+func (s *suspects) mayCorrect(c fair.Client, now time.Time) bool {
+	if c == 0 {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byClient == nil || now.Sub(s.began) > missWindow {
+		s.byClient, s.began = make(map[fair.Client]int), now
+	}
+	if _, known := s.byClient[c]; !known && len(s.byClient) >= maxCorrectors {
+		c = 0
+	}
+	s.byClient[c]++
+	return s.byClient[c] <= correctionsOfOne
+}
+
+// mayResync reports whether a resync is due although all misses are of one client.
+func (s *suspects) mayResync(of [missesForResync]fair.Client, now time.Time) bool {
+	c := of[0]
+	for _, other := range of {
+		if other != c || c == 0 {
+			return true
+		}
+	}
+	maps.DeleteFunc(s.alone, func(_ fair.Client, at time.Time) bool { return now.Sub(at) > resyncsOfOneRest })
+	if _, before := s.alone[c]; before || len(s.alone) >= maxCorrectors {
+		return false
+	}
+	if s.alone == nil {
+		s.alone = make(map[fair.Client]time.Time)
+	}
+	s.alone[c] = now
+	return true
 }
 
 type suspect struct {
 	at             [missesForResync]time.Time // the last ones, oldest first
-	hits           int                        // answers of a doubtful slot since the first of at that found what was predicted
-	noResyncBefore time.Time                  // no resync before
+	of             [missesForResync]fair.Client
+	hits           int       // answers of a doubtful slot since the first of at that found what was predicted
+	noResyncBefore time.Time // no resync before
 }
 
-// countMiss records such an answer and reports whether a resync is due.
-func (s *suspects) countMiss(slot *fleet.Slot, now time.Time) bool {
+// countMiss records such an answer to a client, and reports whether a resync is due.
+func (s *suspects) countMiss(slot *fleet.Slot, c fair.Client, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bySlot == nil {
@@ -47,13 +97,14 @@ func (s *suspects) countMiss(slot *fleet.Slot, now time.Time) bool {
 		one.hits = 0
 	}
 	copy(one.at[:], one.at[1:])
-	one.at[missesForResync-1] = now
+	copy(one.of[:], one.of[1:])
+	one.at[missesForResync-1], one.of[missesForResync-1] = now, c
 	if one.at[0].IsZero() || now.Sub(one.at[0]) > missWindow || now.Before(one.noResyncBefore) {
 		return false
 	}
 	few := one.hits >= missesForResync
 	one.at, one.hits = [missesForResync]time.Time{missesForResync - 1: now}, 0
-	if few {
+	if few || !s.mayResync(one.of, now) {
 		return false
 	}
 	one.noResyncBefore = now.Add(resyncRest)

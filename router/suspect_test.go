@@ -2,14 +2,21 @@ package router
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -149,5 +156,100 @@ func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	}
 	if n := w.index.HeldBlocks(w.slots[1].ID); n >= held {
 		t.Errorf("%d blocks known of %d, though the worker found less of the text before the picture", n, held)
+	}
+}
+
+// TestOneClientCorrectsLittle: of the answers that find less, those of one client take only so many blocks out of the index, and cause
+// one resync an hour unless others' find less too.
+func TestOneClientCorrectsLittle(t *testing.T) {
+	w := newWorld(t, 2)
+	asked := 0
+	w.opt.Resync = func(*fleet.Slot) { asked++ }
+	seed := uint64(0)
+	less := func(client fair.Client) (corrected bool) {
+		t.Helper()
+		seed++
+		body := chatBody("m", fmt.Sprintf("%q", text(100, 5000+seed)))
+		w.stores(1, body)
+		w.client = client
+		held := w.index.HeldBlocks(w.slots[1].ID)
+		d := w.decide(body)
+		if d.Reason != Exact {
+			t.Fatalf("%+v", d)
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
+		w.now = w.now.Add(time.Second)
+		return w.index.HeldBlocks(w.slots[1].ID) < held
+	}
+	for i := range 2 * correctionsOfOne {
+		if got, want := less(7), i < correctionsOfOne; got != want {
+			t.Fatalf("answer %d of one client: corrected %v, want %v", i, got, want)
+		}
+	}
+	if !less(8) {
+		t.Error("another client's answer corrects nothing")
+	}
+	if got := w.counted(t, "sightline_corrections_refused_total"); got != fmt.Sprintf("=%d ", correctionsOfOne) {
+		t.Errorf("counted %s", got)
+	}
+	if asked != 1 {
+		t.Errorf("%d resyncs", asked)
+	}
+	w.now = w.now.Add(resyncRest + missWindow)
+	for range missesForResync {
+		less(7)
+	}
+	if asked != 1 {
+		t.Errorf("%d resyncs, the second for one client alone", asked)
+	}
+	less(7)
+	less(8)
+	less(9)
+	if asked != 2 {
+		t.Errorf("%d resyncs, want one more for three clients", asked)
+	}
+	w.now = w.now.Add(2 * resyncsOfOneRest)
+	for range missesForResync {
+		less(7)
+	}
+	if asked != 3 {
+		t.Errorf("%d resyncs, want one more an hour later", asked)
+	}
+}
+
+// TestCraftedBlockIsNotAnothers: two blocks with one XXH3-64 hash under the seed 1337, by which blocks were known before, are two blocks.
+// Under XXH3-64 a product whose one factor is 0 hides the other one: here the block's first 8 bytes are the factor, and the next
+// ones differ.
+func TestCraftedBlockIsNotAnothers(t *testing.T) {
+	w := newWorld(t, 2)
+	secret := uint64(0xbe4ba423396cfeb8) + 1337 // the first word of XXH3's own secret
+	ids := make([]uint32, 64)
+	ids[0], ids[1] = uint32(secret), uint32(secret>>32)
+	crafted := slices.Clone(ids)
+	crafted[2], crafted[3] = 17, 4711
+	hash := func(ids []uint32) uint64 {
+		var b []byte
+		for _, id := range ids[:16] {
+			b = binary.LittleEndian.AppendUint32(b, id)
+		}
+		return xxh3.HashSeed(b, 1337)
+	}
+	if hash(ids) != hash(crafted) {
+		t.Fatal("this test's blocks have two hashes")
+	}
+	w.opt.Secret = block.NewSecret()
+	decide := func(ids []uint32) Decision {
+		return w.Place(fmt.Sprint("p", w.ids), "m", &engine.Prompt{IDs: ids, HashableIDs: len(ids), Exact: true})
+	}
+	locals := (&engine.Prompt{IDs: ids, HashableIDs: len(ids)}).Locals(nil, 16, "")
+	if err := w.index.Store(w.slots[1].ID, indexer.GPU, 0, false, []uint64{1, 2, 3, 4}, locals); err != nil {
+		t.Fatal(err)
+	}
+	if d := decide(ids); d.Reason != Exact {
+		t.Fatalf("the prompt itself: %+v", d)
+	}
+	w.ids++
+	if d := decide(crafted); d.Reason == Exact || d.Reason == Predicted {
+		t.Errorf("another prompt: %+v", d)
 	}
 }
