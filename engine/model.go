@@ -70,7 +70,8 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 	}
 	if m.rules.VLLMKeys {
 		opt.ContentFormat, opt.Interleave = s.ContentFormat, s.InterleaveMM
-		opt.ExcludeToolsOnNone, opt.MistralMode = s.ExcludeToolsOnNone, s.TokenizerMode == "mistral"
+		opt.ExcludeToolsOnNone, opt.TokenizerMode = s.ExcludeToolsOnNone, s.TokenizerMode
+		opt.EffortMap, opt.DisabledEffort = string(s.ReasoningEffortMap), s.DisabledThinkingEffort
 	}
 	if fault := st.pointer(); fault != nil {
 		m.prompt = prompt.Unloadable(opt, fault)

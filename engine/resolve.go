@@ -58,6 +58,11 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	if q.options.MediaIO, err = name.ParseFields([]byte(q.draft.MediaIOKwargs)); err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "media_io_kwargs cannot be read"}
 	}
+	for i := range list {
+		if list[i].Modality == "image" {
+			q.options.Pictures++
+		}
+	}
 	found = make([]Medium, len(list))
 	whys, errs := make([]string, len(list)), make([]error, len(list))
 	var remote sync.WaitGroup // remote media are fetched in parallel
@@ -184,6 +189,7 @@ func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 		return
 	}
 	m.ID, m.Mode, m.Bytes, m.Pixels, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, md.Facts.Pixels(), len(md.edits) > 0
+	m.Transparent, m.Turned = md.Facts.Transparent, md.Facts.Orientation > 1
 	q.keys.Name(m)
 	switch md.Name, md.HasName = m.Name, m.Named; {
 	case !m.Named:

@@ -49,7 +49,9 @@ type Server struct {
 	AllowedLocalMediaPath string `yaml:"allowed_local_media_path"`
 	MaxFileSizeMB         int    `yaml:"max_file_size_mb"`
 
-	TokenizerMode string `yaml:"tokenizer_mode"` // auto or mistral
+	TokenizerMode          string `yaml:"tokenizer_mode"`                     // one of tokenizerModes
+	ReasoningEffortMap     Kwargs `yaml:"reasoning_effort_map"`               // efforts that the server rewrites (vLLM 0.33)
+	DisabledThinkingEffort string `yaml:"anthropic_disabled_thinking_effort"` // auto, none or low (vLLM 0.31)
 
 	// Fingerprint names an SGLang worker's image processor ("sha256:" and 64 hex digits); "": inferred from events.
 	Fingerprint string `yaml:"processor_fingerprint"`
@@ -88,7 +90,7 @@ type Server struct {
 // DefaultServer returns the settings of a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", DisabledThinkingEffort: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
 // DefaultsOf sets the engine's default release and block size where they were not given.
@@ -101,6 +103,11 @@ func (s *Server) DefaultsOf(given func(key string) bool) {
 		s.BlockSize = cmp.Or(r.BlockSize, s.BlockSize)
 	}
 }
+
+// tokenizerModes are vLLM's (0.30 to 0.33). With one beyond auto, hf, slow and mistral, vLLM encodes chats by code of its own, and they
+// are not exact.
+var tokenizerModes = []string{"auto", "hf", "slow", "mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
+	"alpamayo2_super", "terratorch"}
 
 // faults collects what is wrong with a Server, with the key of each.
 type faults []error
@@ -130,7 +137,8 @@ func (s *Server) checkWords(f *faults) {
 	}
 	f.unless("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
 	f.unless("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
-	f.unless("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
+	f.unless("tokenizer_mode", s.TokenizerMode, tokenizerModes...)
+	f.unless("anthropic_disabled_thinking_effort", s.DisabledThinkingEffort, "auto", "none", "low")
 	f.unless("media_names", s.MediaNames, "computed", "injected")
 	f.unless("block_hash", s.BlockHash, "sightline", "dynamo", "dynamo_suffix")
 	f.unless("speculative_algorithm", s.Speculative, "", "EAGLE", "EAGLE3")
@@ -188,7 +196,8 @@ func (s *Server) VLLMOnlyKeys(base *Server) (keys []string) {
 		{"mm_hasher_algorithm", s.MMHasher != b.MMHasher}, {"trust_request_mm_kwargs", s.TrustMMKwargs != b.TrustMMKwargs},
 		{"exclude_tools_when_tool_choice_none", s.ExcludeToolsOnNone != b.ExcludeToolsOnNone},
 		{"enable_tower_connector_lora", s.TowerLoRA != b.TowerLoRA}, {"mm_processor_cache_gb", s.MMProcessorCacheGB != b.MMProcessorCacheGB},
-		{"tokenizer_mode", s.TokenizerMode != b.TokenizerMode},
+		{"tokenizer_mode", s.TokenizerMode != b.TokenizerMode}, {"reasoning_effort_map", s.ReasoningEffortMap != b.ReasoningEffortMap},
+		{"anthropic_disabled_thinking_effort", s.DisabledThinkingEffort != b.DisabledThinkingEffort},
 	} {
 		if k.own {
 			keys = append(keys, k.key)

@@ -33,6 +33,7 @@ type Facts struct {
 	Width, Height int   // pixels, Pillow's Image.size after open (before EXIF rotation; a TIFF is already rotated)
 	Mode          string
 	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that apply it
+	Transparent   bool  // one colour of an RGB picture is transparent
 	Format        string
 	Frames        int     // of a video; otherwise 0
 	FPS           float64 // of a video file; otherwise 0
@@ -55,6 +56,7 @@ func (f Facts) Turned() (w, h int) {
 
 func (f *Facts) set(i header.Info) {
 	f.Width, f.Height, f.Mode, f.Orientation, f.Format = i.Width, i.Height, i.Mode, i.Orientation, i.Format
+	f.Transparent = i.Transparent
 }
 
 // Refusal reports a data URL that vLLM answers with an error. Status is the HTTP status (vLLM 0.32.0).

@@ -315,9 +315,9 @@ func renderError(err error) error {
 // the server's default_chat_template_kwargs, the request's, and what the API derives from its own fields.
 func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
 	vars := append(make(template.Vars, 0, len(m.vars)+8), m.vars...)
-	dialect := &m.opt.Dialect
-	if !dialect.EffortThinks && !s.effort.IsNone() {
-		vars.Set("reasoning_effort", s.effort)
+	dialect, effort := &m.opt.Dialect, m.effort(s)
+	if !dialect.EffortThinks && !effort.IsNone() {
+		vars.Set("reasoning_effort", effort)
 	}
 	thinking := false
 	if s.kwargs != nil {
@@ -329,13 +329,23 @@ func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
 			}
 		}
 	}
-	if dialect.EffortThinks && !s.effort.IsNone() {
-		vars.Set("reasoning_effort", s.effort)
+	if dialect.EffortThinks && !effort.IsNone() {
+		vars.Set("reasoning_effort", effort)
 		if !thinking {
-			vars.Set("enable_thinking", template.Bool(s.effort.Text() != "none"))
+			vars.Set("enable_thinking", template.Bool(effort.Text() != "none"))
 		}
 	}
 	return vars
+}
+
+// effort returns a request's reasoning_effort as the server's map rewrites it.
+func (m *Model) effort(s *settings) template.Value {
+	if m.efforts != nil && s.effort.IsString() {
+		if to, ok := m.efforts.Get(s.effort.Text()); ok {
+			return to
+		}
+	}
+	return s.effort
 }
 
 // apiVariable holds the names that a client's kwargs cannot set: parameters of apply_chat_template.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/tokenizer"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -19,20 +20,21 @@ import (
 // *Refused or an *Unpredicted for a request that cannot be read.
 type Dialect struct {
 	// What a request may contain.
-	OtherAPIs       bool   // /v1/responses, /v1/messages and batches of chats are read, by the rules of this package
-	PromptFlags     bool   // a chat's add_generation_prompt and add_special_tokens are read
-	Documents       bool   // a chat's documents are read
-	ClientTemplates bool   // a chat may carry a chat_template, if the server was told to trust it
-	KwargsAreFields bool   // chat_template_kwargs' tools, documents and chat_template are read as fields; null and "auto" count as missing
-	EffortThinks    bool   // reasoning_effort overrides chat_template_kwargs and sets enable_thinking
-	MMKwargs        bool   // mm_processor_kwargs is read
-	MediaIOKwargs   bool   // media_io_kwargs is read
-	RefusesMMKwargs bool   // both are answered with 400, unless the server was told to trust them
-	IDsField        string // the field of a chat that holds its prompt as token ids; "": none
-	Cut             Cut    // how truncate_prompt_tokens cuts
-	AnswerCounts    bool   // max_model_len bounds the prompt and max_tokens together
-	BoundsAnswer    bool   // max_model_len bounds max_tokens
-	NeedsToolParser bool   // tools, unless tool_choice is none, are answered with 400 without --enable-auto-tool-choice
+	OtherAPIs        bool   // /v1/responses, /v1/messages and batches of chats are read, by the rules of this package
+	PromptFlags      bool   // a chat's add_generation_prompt and add_special_tokens are read
+	Documents        bool   // a chat's documents are read
+	ClientTemplates  bool   // a chat may carry a chat_template, if the server was told to trust it
+	KwargsAreFields  bool   // chat_template_kwargs' tools, documents and chat_template are read as fields; null and "auto" count as missing
+	EffortThinks     bool   // reasoning_effort overrides chat_template_kwargs and sets enable_thinking
+	DisablesThinking bool   // /v1/messages: thinking of type disabled sets reasoning_effort
+	MMKwargs         bool   // mm_processor_kwargs is read
+	MediaIOKwargs    bool   // media_io_kwargs is read
+	RefusesMMKwargs  bool   // both are answered with 400, unless the server was told to trust them
+	IDsField         string // the field of a chat that holds its prompt as token ids; "": none
+	Cut              Cut    // how truncate_prompt_tokens cuts
+	AnswerCounts     bool   // max_model_len bounds the prompt and max_tokens together
+	BoundsAnswer     bool   // max_model_len bounds max_tokens
+	NeedsToolParser  bool   // tools, unless tool_choice is none, are answered with 400 without --enable-auto-tool-choice
 
 	// How a prompt is rendered.
 	Harmony            bool           // chats of gpt-oss are written in the Harmony format, not by their template
@@ -48,6 +50,8 @@ type Dialect struct {
 	Format func(*template.Template) template.Format
 	// Fallback returns the template for a model type whose directory dir has none, "" for none.
 	Fallback func(modelType, dir string) string
+	// Class returns what the engine makes of a tokenizer.json, by config.json's model_type and the tokenizer class; nil: nothing else.
+	Class func(modelType, class string) tokenizer.Class
 	// FileText converts the text of a --chat-template file to a template; nil: the text as it is.
 	FileText func(text string) string
 	// Named reports whether a --chat-template is the name of a format that the engine writes itself. An engine with such names
@@ -72,7 +76,19 @@ type Dialect struct {
 type Conversation func(r *Reader, turns []Turn, goOn bool) (string, error)
 
 // Directory is what an engine recognizes a model by.
-type Directory struct{ ModelType, VisionFamily, Path string }
+type Directory struct {
+	ModelType, VisionFamily, Path string
+	Architectures                 []string // config.json's
+	TokenizerMode                 string   // --tokenizer-mode
+}
+
+// Architecture returns the first of config.json's architectures, "" if there is none.
+func (d *Directory) Architecture() string {
+	if len(d.Architectures) == 0 {
+		return ""
+	}
+	return d.Architectures[0]
+}
 
 // Cut is how truncate_prompt_tokens truncates a prompt.
 type Cut uint8

@@ -292,7 +292,7 @@ func (m *Model) settingsMessages(req *body.Request) (s settings, err error) {
 	if effort := body.Last(req.Fields["output_config"], "effort"); isText(effort) {
 		s.effort = template.String(effort.String())
 	}
-	if body.Last(req.Fields["thinking"], "type").String() == "disabled" {
+	if m.opt.Dialect.DisablesThinking && body.Last(req.Fields["thinking"], "type").String() == "disabled" {
 		s.effort = template.String(m.disabled())
 	}
 	if s.tools, err = m.toolsMessages(req); err != nil {
@@ -354,6 +354,9 @@ func (t *chatTemplate) wantsSystemFirst() bool {
 // disabledEffort returns the reasoning_effort that stands for disabled thinking: low if the template refuses none, or treats it as
 // another one.
 func (m *Model) disabledEffort() string {
+	if set := m.opt.DisabledEffort; set == "none" || set == "low" {
+		return set
+	}
 	probe := func(effort string) (string, bool) {
 		r, err := m.readerFor(nil, settings{tools: template.None})
 		if err != nil {

@@ -43,7 +43,9 @@ type Options struct {
 	AutoToolChoice     bool    // --enable-auto-tool-choice
 	ExcludeToolsOnNone bool    // --exclude-tools-when-tool-choice-none
 	MaxModelLen        int     // 0: not checked
-	MistralMode        bool    // --tokenizer-mode mistral; used without it for directories that only this mode can read
+	TokenizerMode      string  // --tokenizer-mode; mistral is used without it for directories that only this mode can read, unless it is hf
+	EffortMap          string  // --reasoning-effort-map, a JSON object of strings
+	DisabledEffort     string  // --anthropic-disabled-thinking-effort: none or low; otherwise found out as the engine does
 	Location           *time.Location
 	Now                func() time.Time
 	// Like is another Model of the same directory, nil for none. Its tokenizer and the tokenizer's cache are shared.
@@ -88,6 +90,8 @@ var (
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
 	ErrFiles         = &Unpredicted{"model whose directory does not load"}
 	ErrTemplate      = &Unpredicted{"chat template that does not compile here"}
+	ErrEncoder       = &Unpredicted{"model whose chats the engine encodes by code of its own, without a chat template"}
+	ErrClass         = &Unpredicted{"model whose tokenizer_class builds another tokenizer than tokenizer.json says"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 
@@ -109,7 +113,8 @@ type Model struct {
 	archs        []string      // of config.json
 	facts        vision.Facts
 	cache        *tokenizer.Cache
-	disabled     func() string // the effort that /v1/messages sets if thinking is disabled
+	disabled     func() string  // the effort that /v1/messages sets if thinking is disabled
+	efforts      *template.Dict // --reasoning-effort-map; nil: none
 	merges       [2]func() bool
 }
 
@@ -131,15 +136,14 @@ func Load(dir string, opt Options) (*Model, error) {
 	if err := vision.CheckFamily(opt.VisionFamily); err != nil {
 		return nil, &KeyError{"vision_family", err}
 	}
-	err := m.loadTokenizer(dir, opt.Like)
-	if err != nil {
-		return Unloadable(opt, err), nil
-	}
 	d, err := readDirectory(os.DirFS(dir))
 	if err != nil {
 		return Unloadable(opt, fmt.Errorf("%s: %w", dir, err)), nil
 	}
 	m.modelType, m.archs, m.facts = d.modelType, d.archs, vision.FactsOf(d.modelType, opt.VisionFamily)
+	if err := m.loadTokenizer(dir, opt.Like); err != nil {
+		return Unloadable(opt, err), nil
+	}
 	if m.cache == nil {
 		m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
 	}
@@ -174,6 +178,13 @@ func (m *Model) loadVariables(special map[string]string) error {
 	for _, k := range slices.Sorted(maps.Keys(special)) {
 		m.vars.Set(k, template.String(special[k]))
 	}
+	if m.opt.EffortMap != "" {
+		efforts, err := template.FromJSON(m.opt.EffortMap)
+		if err != nil || efforts.Dict() == nil || slices.ContainsFunc(efforts.Dict().Entries(), func(e template.Entry) bool { return !e.Value.IsString() }) {
+			return &KeyError{"reasoning_effort_map", errors.New("want a JSON object of strings, such as {\"xhigh\": \"high\"}")}
+		}
+		m.efforts = efforts.Dict()
+	}
 	if m.opt.TemplateKwargs == "" {
 		return nil
 	}
@@ -193,14 +204,21 @@ func (m *Model) loadVariables(special map[string]string) error {
 // loadTokenizer reads the tokenizer as the server does.
 func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 	files := os.DirFS(dir)
-	mistralMode := m.opt.Dialect.Mistral && (m.opt.MistralMode || mistral.Detect(files))
-	m.maybeMistral = !mistralMode && m.opt.Dialect.Mistral && mistral.Possible(files)
+	mode := m.opt.TokenizerMode
+	auto := mode == "" || mode == "auto"
+	mistralMode := m.opt.Dialect.Mistral && (mode == "mistral" || auto && mistral.Detect(files))
+	m.maybeMistral = auto && !mistralMode && m.opt.Dialect.Mistral && mistral.Possible(files)
 	if like != nil && like.cache != nil && mistralMode == (like.mistral != nil) {
 		m.tok, m.mistral, m.cache = like.tok, like.mistral, like.cache
 		return nil
 	}
 	if !mistralMode {
-		m.tok, err = tokenizer.Load(dir)
+		m.tok, err = tokenizer.LoadAs(dir, func(name string) tokenizer.Class {
+			if m.opt.Dialect.Class == nil {
+				return tokenizer.AsFile
+			}
+			return m.opt.Dialect.Class(m.modelType, name)
+		})
 		return err
 	}
 	if m.mistral, err = mistral.Load(files); err != nil {
@@ -212,6 +230,9 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 
 // Warnings lists what keeps some requests of this model from being exact, one line each.
 func (m *Model) Warnings() (w []string) {
+	if m.tok.Unlike() {
+		w = append(w, ErrClass.Error())
+	}
 	switch {
 	case m.fault != nil && m.opaque == nil:
 		return append(w, ErrFiles.Error()+", so its requests are routed by load: "+m.fault.Error())

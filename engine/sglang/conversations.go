@@ -119,6 +119,9 @@ var ErrConversation = &prompt.Unpredicted{Reason: "SGLang writes this model's pr
 // conversation returns the format of a model's chats: the one given, or the one that SGLang selects by itself; nil if SGLang
 // renders the chat template. A --chat-template that is neither a known format nor a .jinja file is a custom format.
 func conversation(given string, m prompt.Directory) (prompt.Conversation, error) {
+	if encodes(m) {
+		return nil, prompt.ErrEncoder
+	}
 	name := given
 	if name == "" {
 		name = formatOf(m.ModelType, m.VisionFamily, m.Path)
@@ -130,6 +133,15 @@ func conversation(given string, m prompt.Directory) (prompt.Conversation, error)
 		return nil, ErrConversation
 	}
 	return nil, nil
+}
+
+// encodes reports whether SGLang encodes a model's chats by code of its own (0.5.23, parser/chat_encoding.py). It also does so for a
+// DeepSeek-V3 without a template, and by --tool-call-parser deepseekv32, deepseekv4, deepseekv41 or kimi_k3, which is not known here.
+func encodes(m prompt.Directory) bool {
+	arch := m.Architecture()
+	return m.ModelType == "deepseek_v41" || slices.ContainsFunc([]string{"DeepseekV4", "KimiK3", "InklingForConditionalGeneration"}, func(part string) bool {
+		return strings.Contains(arch, part)
+	})
 }
 
 func formatNamed(name string) *conversationFormat {

@@ -55,17 +55,8 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		if !ok || m.Modality != "image" {
 			return
 		}
-		known, pic := false, pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
-		m.Name, known = o.Pixels.Get(m.ID, n.form())
-		switch {
-		case known:
-		case m.Inline:
-			o.Pixels.Now(pic, n.form())
-			m.Name, _ = o.Pixels.Get(m.ID, n.form())
-		default:
-			o.Pixels.Want(pic, n.form())
-			m.Later = true
-		}
+		pic := pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
+		m.Name, m.Later = o.Pixels.Name(pic, n.form(), m.Inline)
 		m.Named = m.Name != ""
 	}
 	return k, nil

@@ -15,8 +15,15 @@ func Dialect(v rules.Version) prompt.Dialect {
 		MMKwargs: true, MediaIOKwargs: true, RefusesMMKwargs: since(31),
 		Cut: prompt.CutUnknown, AnswerCounts: !since(32), BoundsAnswer: true, NeedsToolParser: true,
 		Harmony: true, Mistral: true, RotatesEXIF: true,
-		Format: (*template.Template).ContentFormat, Fallback: fallbackTemplate,
+		DisablesThinking: since(31),
+		Format:           (*template.Template).ContentFormat, Fallback: fallbackTemplate, Conversation: conversation,
 		Part: part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
+	}
+	if since(30) {
+		d.Class = tokenizerClass
+	}
+	if since(33) {
+		d.Format = (*template.Template).AliasedContentFormat
 	}
 	switch {
 	case since(31):

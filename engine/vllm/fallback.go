@@ -44,7 +44,7 @@ func fallbackTemplate(modelType, dir string) string {
 		return deepseekOCRTemplate
 	case "deepseek_vl_v2":
 		return deepseekVL2Template
-	case "minicpmv", "minicpmv4_6", "minicpmv4_7":
+	case "minicpm_ocr", "minicpmv", "minicpmv4_6", "minicpmv4_7":
 		if strings.Contains(dir, "4.5") || strings.Contains(dir, "4_5") {
 			return "" // vLLM has its own, with thinking; the model directory carries it too
 		}

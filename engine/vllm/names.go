@@ -10,6 +10,7 @@ import (
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
 // Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.10.2 to
@@ -32,6 +33,31 @@ type Names struct {
 	Algorithm  name.Algorithm
 	Model      string      // --model verbatim ("root" in GET /v1/models), not the served name
 	MediaIO    name.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
+
+	composes  bool   // RGB files with a transparent colour are converted too (0.33)
+	chunks    bool   // the model takes pictures only as vision chunks
+	keepsMode bool   // files keep their mode, which the hash does not say
+	twiceBy   string // see twice
+}
+
+// of sets what differs by architecture.
+func (v *Names) of(release rules.Version, archs []string) {
+	if len(archs) == 0 {
+		return
+	}
+	switch archs[0] {
+	case "KimiK25ForConditionalGeneration":
+		v.chunks = true
+	case "KimiK3ForConditionalGeneration":
+		v.keepsMode = true
+	case "DeepseekVLV2ForCausalLM":
+		v.twiceBy = "cropping"
+	case "H2OVLChatModel":
+		v.twiceBy = "use_msac"
+	}
+	if !release.AtLeast(0, 33, 0) {
+		v.twiceBy = ""
+	}
 }
 
 // newKeys returns how workers of a release name media.
@@ -40,8 +66,15 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	if err != nil {
 		return k, err
 	}
+	n.of(v, o.Architectures)
 	k.Learns = rules.LearnsMissing
 	k.Name = func(m *rules.Medium) {
+		if f, ok := n.chunk(m.Item); ok {
+			pic := pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
+			m.Name, m.Later = o.Pixels.Name(pic, f, m.Inline)
+			m.Named = m.Name != ""
+			return
+		}
 		r, err := n.Recipe(m.Item)
 		if err != nil {
 			return
@@ -50,11 +83,21 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 			m.Name, m.Named = names[0], true
 		}
 	}
-	k.Ahead = func(_ fair.Client, f mmhash.Facts, _ []byte) []name.Recipe {
-		if r, err := n.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil {
-			return []name.Recipe{r}
+	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []name.Recipe) {
+		it := name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1, Pictures: 1}
+		if form, ok := n.chunk(it); ok {
+			o.Pixels.Want(pixels.Picture{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
+			return nil
 		}
-		return nil
+		for it.Pictures <= 3 { // how many the request will have is not known, and some names depend on it
+			if r, err := n.Recipe(it); err == nil {
+				list = append(list, r)
+			}
+			if it.Pictures += 2; n.twiceBy == "" {
+				break
+			}
+		}
+		return list
 	}
 	if v.AtLeast(0, 31, 0) { // for earlier releases, which frames it samples was not checked
 		k.VideoOptions = n.VideoOptions
@@ -65,7 +108,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 // NewNames takes the server's release, its --model, its digest (--mm-hasher-algorithm, 0.27 and later, or VLLM_MM_HASHER_ALGORITHM,
 // 0.15 and later; "" is blake3) and its --media-io-kwargs as JSON.
 func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err error) {
-	n := &Names{Generation: generationOf(v), Model: model}
+	n := &Names{Generation: generationOf(v), Model: model, composes: v.AtLeast(0, 33, 0)}
 	switch hasher {
 	case "", "blake3":
 	case "sha256":
@@ -85,15 +128,18 @@ func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 	if it.Modality == "" {
 		it.Modality = "image"
 	}
+	if v.chunks && (it.Modality == "image" || it.Modality == "video") {
+		it.Modality = "vision_chunk"
+	}
 	media, kwargs := v.mediaIO(it), it.ProcessorKwargs
 	if v.Generation >= H5 {
 		kwargs = scoped(kwargs, it.Modality)
 	}
 	if it.HasUUID && len(kwargs) == 0 && (v.Generation < H5 || len(media) == 0) {
-		return name.Recipe{Ready: true, Known: it.UUID}, nil
+		return v.twice(name.Recipe{Algorithm: v.Algorithm, Ready: true, Known: it.UUID}, it)
 	}
 	if what := v.unreadable(&it, kwargs); what != "" {
-		return name.Recipe{}, fmt.Errorf("%w: %s", name.ErrNotComputable, what)
+		return name.Recipe{}, notComputable(what)
 	}
 	w := writer{framed: v.Generation >= H6}
 	for _, f := range v.order(it.Modality, media, kwargs) {
@@ -115,15 +161,22 @@ func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 	if it.HasUUID {
 		r.Known, r.Ready = r.Of(nil), true
 	}
-	return r, w.err
+	if w.err != nil {
+		return r, w.err
+	}
+	return v.twice(r, it)
 }
+
+func notComputable(why string) error { return fmt.Errorf("%w: %s", name.ErrNotComputable, why) }
 
 // unreadable returns why an item's name does not follow from its file's bytes; "" if it does.
 func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
 	switch {
 	case it.Modality == "video" && !it.HasUUID && !v.readsVideo(it):
 		return "vLLM hashes decoded frames"
-	case it.Modality != "image" && it.Modality != "video": // audio; Kimi-K2.5's vision_chunk is pixels too
+	case it.Modality == "vision_chunk" && it.HasUUID: // with options, which are then those of all modalities
+		return "options of a model that takes vision chunks"
+	case it.Modality != "image" && it.Modality != "video": // audio, and vision chunks: see chunk
 		return "vLLM hashes decoded " + it.Modality
 	case v.Generation >= H4 && it.Modality == "image" && it.Mode == "" && !it.HasUUID:
 		return "Pillow's mode of the file is not known"
@@ -193,10 +246,14 @@ func (v *Names) ioConfig(it name.Item, media name.Fields) name.Fields {
 		return nil
 	}
 	mode := name.TextOf("RGB")
+	if v.keepsMode {
+		mode = name.Value{Kind: name.Null}
+	}
 	if m, ok := media.Get("image_mode"); ok {
 		mode = m
 	}
-	if mode.Kind != name.String || string(mode.Raw) == it.Mode {
+	wanted := string(mode.Raw)
+	if mode.Kind != name.String || wanted == it.Mode && !(v.composes && it.Transparent && wanted == "RGB") {
 		return nil
 	}
 	white := name.IntsOf([]int{255, 255, 255})

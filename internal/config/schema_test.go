@@ -30,7 +30,9 @@ var enums = map[string][]any{
 	"workers.role": {"", "both", "prefill", "decode", "encode"}, "kubernetes.workers.role": {"", "both", "prefill", "decode", "encode"},
 	"nats.stream.storage": {"file", "memory"}, "nats.stream.compression": {"none", "s2"}, "dynamo.plane": {"", "zmq", "nats"},
 	"models.engine": {"vllm", "sglang", "trtllm"}, "models.chat_template_content_format": {"auto", "string", "openai"},
-	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "mistral"},
+	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "hf", "slow", "mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
+		"alpamayo2_super", "terratorch"},
+	"models.anthropic_disabled_thinking_effort": {"auto", "none", "low"},
 }
 
 type object = map[string]any

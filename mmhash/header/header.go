@@ -33,6 +33,7 @@ type Info struct {
 	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …; "" if its releases differ
 	Width, Height int    // pixels, before any EXIF rotation (TIFF: after)
 	Orientation   uint8  // EXIF 1 to 8; 1 if the file has none or an invalid one
+	Transparent   bool   // Pillow names a transparent colour of an RGB picture (a PNG's tRNS)
 }
 
 // Turned returns width and height as seen by an engine that applies the EXIF orientation (vLLM does, SGLang's Qwen-VL path and

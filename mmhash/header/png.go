@@ -76,6 +76,7 @@ func pngChunk(r *Reader, b []byte) {
 			r.fail(Malformed, "short tRNS")
 			return
 		}
+		r.info.Transparent = r.info.Transparent || r.info.Mode == "RGB"
 		if !p.data {
 			want = min(int(p.length), 256)
 		}

@@ -81,6 +81,21 @@ func (p *Names) Get(id mmhash.ContentID, form Form) (n string, known bool) {
 	return p.store.Get(id, form.Key)
 }
 
+// Name returns a picture's name, "" if there is none yet. One that was not computed is queued (later), or with now computed at once.
+func (p *Names) Name(pic Picture, form Form, now bool) (n string, later bool) {
+	n, known := p.Get(pic.ID, form)
+	switch {
+	case known:
+	case now:
+		p.Now(pic, form)
+		n, _ = p.Get(pic.ID, form)
+	default:
+		p.Want(pic, form)
+		later = true
+	}
+	return n, later
+}
+
 // Want has a picture's name computed later. It copies the file, unless the source is one in memory, and only if there is room for it.
 func (p *Names) Want(pic Picture, form Form) {
 	if !p.reserve(pic, form) {

@@ -27,8 +27,14 @@ func (f Format) String() string {
 // variable over messages (or over what messages was assigned to), over a macro's parameter to which some call passes such content
 // or, outside macros, over a variable named content. Filters, tests and slices around it do not matter. Like vLLM, it returns
 // string if it meets a tuple target in such a place.
-func (t *Template) ContentFormat() Format {
-	lists, ok := t.messageLists()
+func (t *Template) ContentFormat() Format { return t.contentFormat(false) }
+
+// AliasedContentFormat is the detection of vLLM 0.33: it also follows messages through the attributes of a namespace, and a tuple that
+// messages is assigned to is passed over.
+func (t *Template) AliasedContentFormat() Format { return t.contentFormat(true) }
+
+func (t *Template) contentFormat(namespaces bool) Format {
+	lists, ok := t.messageLists(namespaces)
 	if !ok {
 		return FormatString
 	}
@@ -61,21 +67,34 @@ func (t *Template) ContentFormat() Format {
 }
 
 // messageLists returns messages and all variables that it is assigned to, directly or indirectly; ok is false if a target is not a
-// plain name.
-func (t *Template) messageLists() (lists []string, ok bool) {
+// plain name. With namespaces their attributes count too, written like ns.rest, and other targets are passed over.
+func (t *Template) messageLists(namespaces bool) (lists []string, ok bool) {
 	lists = []string{"messages"}
+	add := func(name string) {
+		if !slices.Contains(lists, name) {
+			lists = append(lists, name)
+		}
+	}
 	sets := all[*setNode](t.tree)
 	for i := 0; i < len(lists); i++ {
 		for _, set := range sets {
+			name, plain := set.target.(*nameNode)
 			if !accesses(set.expr, lists[i], "") {
+				if call, ok := set.expr.(*callNode); ok && plain && namespaces && call.calls("namespace") {
+					for _, kw := range call.args.kw {
+						if accesses(kw.val, lists[i], "") {
+							add(name.name + "." + kw.name)
+						}
+					}
+				}
 				continue
 			}
-			name, ok := set.target.(*nameNode)
-			if !ok {
+			if plain {
+				add(name.name)
+			} else if ref, ok := set.target.(*nsRefNode); ok && namespaces {
+				add(ref.name + "." + ref.attr)
+			} else if !namespaces {
 				return nil, false
-			}
-			if !slices.Contains(lists, name.name) {
-				lists = append(lists, name.name)
 			}
 		}
 	}
@@ -115,6 +134,12 @@ func (m *macroNode) paramsGiven(call *callNode, items []string) (names []string)
 		}
 	}
 	return names
+}
+
+// calls reports whether it is a call of a function by its name.
+func (c *callNode) calls(function string) bool {
+	name, ok := c.expr.(*nameNode)
+	return ok && name.name == function
 }
 
 // all returns the nodes of one kind in a tree.
@@ -187,6 +212,10 @@ func accesses(n node, variable, key string) bool {
 	}
 	if key != "" {
 		n = memberOf(n, key)
+	}
+	if base, attr, dotted := strings.Cut(variable, "."); dotted {
+		member, ok := n.(*attrNode)
+		return ok && member.name == attr && accesses(member.expr, base, "")
 	}
 	name, ok := n.(*nameNode)
 	return ok && name.ctx == ctxLoad && name.name == variable

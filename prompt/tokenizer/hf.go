@@ -21,11 +21,14 @@ func newTokenizer() *Tokenizer {
 }
 
 // readTokenizerJSON reads a tokenizer.json. The caller may add tokens before it calls finish.
-func readTokenizerJSON(b []byte) (*Tokenizer, error) {
+func readTokenizerJSON(b []byte, class Class, prefixSpace bool) (*Tokenizer, error) {
 	t := newTokenizer()
 	parts, err := readSections(b)
 	if err != nil {
 		return nil, err
+	}
+	if class == GPT2Class {
+		delete(parts, "normalizer")
 	}
 	if t.normalize, err = newNormalizers(parts["normalizer"]); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
@@ -44,7 +47,8 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	if err := parts.read("added_tokens", &added); err != nil {
 		return nil, err
 	}
-	steps := pre.flat(nil)
+	steps, unlike := class.rebuild(pre.flat(nil), prefixSpace)
+	t.unlike = unlike
 	// The model can work on raw bytes if only its last pre-tokenizer writes the byte-level alphabet.
 	raw := len(steps) > 0 && steps[len(steps)-1].Type == "ByteLevel"
 	for _, step := range steps[:max(0, len(steps)-1)] {

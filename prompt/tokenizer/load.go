@@ -14,8 +14,12 @@ import (
 // Load reads the tokenizer of a model directory. The first of these files that exists decides its kind: tokenizer.json,
 // tekken.json, tokenizer.model (SentencePiece, or a tiktoken file), vocab.json with merges.txt, *.tiktoken. A file of 7 MB takes
 // about 80 ms and 15 MB of memory. The error names the file and what is wrong with it.
-func Load(dir string) (*Tokenizer, error) {
-	t, err := LoadFS(os.DirFS(dir))
+func Load(dir string) (*Tokenizer, error) { return LoadAs(dir, nil) }
+
+// LoadAs is Load for an engine whose Python class makes something else of a tokenizer.json; classOf returns what, by the class that
+// tokenizer_config.json names (nil: nothing else).
+func LoadAs(dir string, classOf func(name string) Class) (*Tokenizer, error) {
+	t, err := load(&directory{dir: os.DirFS(dir), classOf: classOf})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
@@ -23,8 +27,10 @@ func Load(dir string) (*Tokenizer, error) {
 }
 
 // LoadFS is Load for a file system whose root is the model directory.
-func LoadFS(dir fs.FS) (*Tokenizer, error) {
-	d := &directory{dir: dir}
+func LoadFS(dir fs.FS) (*Tokenizer, error) { return load(&directory{dir: dir}) }
+
+func load(d *directory) (*Tokenizer, error) {
+	dir := d.dir
 	if err := d.readConfig(); err != nil {
 		return nil, err
 	}
@@ -59,9 +65,10 @@ func LoadFS(dir fs.FS) (*Tokenizer, error) {
 
 // directory is a model directory with the contents of its tokenizer_config.json and added_tokens.json.
 type directory struct {
-	dir    fs.FS
-	config tokenizerConfig
-	added  []AddedToken // of both files, by id
+	dir     fs.FS
+	classOf func(name string) Class
+	config  tokenizerConfig
+	added   []AddedToken // of both files, by id
 }
 
 type tokenizerConfig struct {
@@ -118,7 +125,11 @@ func (d *directory) readConfig() error {
 // loadTokenizerJSON reads a tokenizer.json and adds what transformers adds from tokenizer_config.json: the added tokens that differ
 // from those of the file, in the order of their ids.
 func loadTokenizerJSON(d *directory, b []byte) (*Tokenizer, error) {
-	t, err := readTokenizerJSON(b)
+	class := AsFile
+	if d.classOf != nil {
+		class = d.classOf(d.config.Class)
+	}
+	t, err := readTokenizerJSON(b, class, d.config.AddPrefixSpace)
 	if err != nil {
 		return nil, err
 	}

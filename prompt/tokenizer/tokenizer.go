@@ -21,6 +21,8 @@ import (
 
 // Tokenizer encodes and decodes text with one vocabulary.
 type Tokenizer struct {
+	unlike bool // see Unlike
+
 	vocab   *vocab
 	model   *bpe
 	added   []*AddedToken // in order of addition

@@ -18,7 +18,7 @@ import (
 
 // LoadJSON reads only the text of a tokenizer.json, as tokenizers.Tokenizer.from_str does.
 func LoadJSON(b []byte) (*Tokenizer, error) {
-	t, err := readTokenizerJSON(b)
+	t, err := readTokenizerJSON(b, AsFile, false)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,577 @@
+"""Asks the Python files of one vLLM release, without a GPU, torch or kernels, for the facts that Sightline's rules state.
+
+Usage: contract.py ROOT OUT.json.gz     ROOT holds the unpacked wheel (its .py, .json and .jinja files)
+
+Every fact is the result of vLLM's own function (or, where it cannot be imported, of its own source text, compiled alone); only the
+inputs are made here. contract_test.go compares the facts with Sightline's. See also setup.sh, which fetches what this needs.
+"""
+import ast
+import asyncio  # noqa: F401  (vLLM's modules expect it to be importable before the stand-ins)
+import base64
+import glob
+import gzip
+import io
+import json
+import os
+import struct
+import sys
+import tempfile
+import types
+import zlib
+
+import stubs
+
+ROOT = os.path.abspath(sys.argv[1])
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ["HF_HUB_OFFLINE"] = "1"
+stubs.install(ROOT)
+
+import PIL  # noqa: E402
+import transformers  # noqa: E402
+from PIL import Image, PngImagePlugin  # noqa: E402
+
+from vllm.multimodal.hasher import MultiModalHasher  # noqa: E402
+from vllm.multimodal.media.image import ImageMediaIO  # noqa: E402
+from vllm.multimodal.parse import ImageProcessorItems, MultiModalDataItems, VisionChunkProcessorItems  # noqa: E402
+from vllm.multimodal.processing.inputs import ProcessorInputs  # noqa: E402
+
+MODEL = "org/model"
+
+
+def version():
+    for line in open(glob.glob(ROOT + "/vllm-*.dist-info/METADATA")[0], encoding="utf-8"):
+        if line.startswith("Version: "):
+            return line.split()[1]
+
+
+# ---- pictures -----------------------------------------------------------------------------------------------------------------
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(depth, colour, row, *before, after=()):
+    """A PNG of 2 x 2 pixels, with chunks before and behind the pixels."""
+    body = b"".join(chunk(*c) for c in before) + chunk(b"IDAT", zlib.compress((b"\0" + row) * 2)) + b"".join(chunk(*c) for c in after)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, depth, colour, 0, 0, 0)) + body + chunk(b"IEND", b"")
+
+
+def pictures():
+    """Small files of all modes that Pillow opens them in."""
+    out = {}
+
+    def add(name, mode, form, colour, **options):
+        b = io.BytesIO()
+        Image.new(mode, (5, 3), colour).save(b, form, **options)
+        out[name] = b.getvalue()
+
+    for mode, colour in (("RGB", (200, 30, 40)), ("RGBA", (10, 20, 30, 128)), ("L", 77), ("LA", (77, 9)), ("1", 1), ("P", 3), ("I;16", 700)):
+        add("png " + mode, mode, "PNG", colour)
+    add("png RGBA opaque", "RGBA", "PNG", (1, 2, 3, 255))
+    for mode, colour in (("RGB", (200, 30, 40)), ("L", 77), ("CMYK", (1, 2, 3, 4))):
+        add("jpeg " + mode, mode, "JPEG", colour)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    add("jpeg turned", "RGB", "JPEG", (9, 8, 7), exif=exif)
+    add("png turned", "RGB", "PNG", (9, 8, 7), exif=exif)
+    for mode, colour in (("RGB", (200, 30, 40)), ("RGBA", (10, 20, 30, 128))):
+        add("webp " + mode, mode, "WEBP", colour, lossless=True)
+    for mode, colour in (("RGB", (200, 30, 40)), ("L", 77), ("P", 3), ("1", 1)):
+        add("bmp " + mode, mode, "BMP", colour)
+    for mode, colour in (("RGB", (200, 30, 40)), ("RGBA", (10, 20, 30, 128)), ("L", 77), ("CMYK", (1, 2, 3, 4)), ("F", 0.5)):
+        add("tiff " + mode, mode, "TIFF", colour)
+    add("gif", "P", "GIF", 3)
+    add("gif transparent", "P", "GIF", 3, transparency=3)
+    add("png L tRNS", "L", "PNG", 77, transparency=77)
+    add("png P tRNS", "P", "PNG", 3, transparency=3)
+    add("png RGB tRNS", "RGB", "PNG", (255, 0, 0), transparency=(255, 0, 0))
+    row, clear = b"\xff\0\0" * 2, (b"tRNS", b"\0\xff\0\0\0\0")
+    out["png RGB tRNS behind"] = png(8, 2, row, after=[clear])
+    out["png RGB16 tRNS"] = png(16, 2, b"\xff\xff\0\0\0\0" * 2, (b"tRNS", b"\xff\xff\0\0\0\0"))
+    frame = (b"fcTL", struct.pack(">IIIIIHHBB", 0, 2, 2, 0, 0, 1, 1, 0, 0))
+    actl = (b"acTL", struct.pack(">II", 1, 0))
+    out["apng RGB tRNS"] = png(8, 2, row, actl, clear, frame)
+    out["apng RGB tRNS behind"] = png(8, 2, row, actl, frame, after=[clear])
+    frames = [Image.new("RGB", (4, 4), c) for c in ((255, 0, 0), (0, 0, 255))]
+    b = io.BytesIO()
+    frames[0].save(b, "PNG", save_all=True, append_images=frames[1:])
+    out["apng of two"] = b.getvalue()
+    return out
+
+
+class Info:
+    """What a processor's _get_mm_hashes asks of its model."""
+
+    model_id = MODEL
+
+    def __init__(self, algorithm, settings):
+        config = types.SimpleNamespace(mm_hasher_algorithm=algorithm)
+        self.ctx = types.SimpleNamespace(get_mm_config=lambda: config, get_merged_mm_kwargs=dict)
+        self._merge_and_resolve_mm_processor_kwargs = dict
+        self.get_image_processor = lambda **_: types.SimpleNamespace(**settings)
+
+
+def default_hashes(processor, inputs):
+    return inputs.get_mm_hashes(MODEL, processor.info.ctx.get_mm_config().mm_hasher_algorithm)
+
+
+def load(file, media_io):
+    return ImageMediaIO(**{"image_mode": "RGB", **media_io}).load_bytes(file)
+
+
+def items(modality, media):
+    if modality != "vision_chunk":
+        return MultiModalDataItems({modality: ImageProcessorItems(media)})
+    try:
+        from vllm.renderers.chat_utils.item_tracker import _resolve_vision_chunk_items as resolve
+    except ImportError:
+        try:
+            from vllm.renderers.chat_utils import _resolve_vision_chunk_items as resolve
+        except ImportError:
+            from vllm.entrypoints.chat_utils import _resolve_vision_chunk_items as resolve
+    chunks, _ = resolve([(m, None) for m in media], None, ["image"] * len(media))
+    return MultiModalDataItems({modality: VisionChunkProcessorItems(chunks)})
+
+
+SETTINGS = [{}, {"image_mode": None}, {"image_mode": "RGBA"}, {"image_mode": "L"}, {"rgba_background_color": [0, 128, 255]}]
+
+
+def picture_facts():
+    """The name of each picture under each --media-io-kwargs; kept: loaded in the file's own mode, without saying so in the name."""
+    facts = []
+    for label, file in pictures().items():
+        fact = {"picture": label, "file": base64.b64encode(file).decode(), "names": []}
+        for setting in SETTINGS:
+            media_io = {"image": setting} if setting else {}
+            inputs = ProcessorInputs([], items("image", [load(file, setting)]), media_io_kwargs=media_io)
+            fact["names"].append(inputs.get_mm_hashes(MODEL, "blake3")["image"][0])
+        fact["kept"] = ProcessorInputs([], items("image", [load(file, {"image_mode": None})])).get_mm_hashes(MODEL, "blake3")["image"][0]
+        for algorithm in ("sha256", "sha512"):
+            fact[algorithm] = ProcessorInputs([], items("image", [load(file, {})])).get_mm_hashes(MODEL, algorithm)["image"][0]
+        facts.append(fact)
+    return facts
+
+
+# ---- models -------------------------------------------------------------------------------------------------------------------
+
+
+class Anything:
+    """A value of which anything may be asked: model configurations, as far as they do not matter."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything()
+
+    def __call__(self, *_, **__):
+        return Anything()
+
+    def __iter__(self):
+        return iter(())
+
+    def __getitem__(self, _):
+        return Anything()
+
+    def __len__(self):
+        return 1
+
+    def __eq__(self, _):
+        return False
+
+    def __gt__(self, _):
+        return False
+
+    __lt__ = __ge__ = __le__ = __gt__
+    __hash__ = object.__hash__
+
+    def keys(self):
+        return ()
+
+    def items(self):
+        return ()
+
+
+class Names(dict):
+    """The globals of a function that is compiled alone."""
+
+    def __missing__(self, name):
+        if hasattr(__builtins__, name):
+            return getattr(__builtins__, name)
+        return Anything()
+
+
+class Source:
+    """A module of vLLM as text: its classes, imports and constants."""
+
+    all = {}
+
+    def __init__(self, module):
+        path = f"{ROOT}/{module.replace('.', '/')}"
+        self.module = module
+        package = os.path.isdir(path)
+        tree = ast.parse(open(path + "/__init__.py" if package else path + ".py", encoding="utf-8").read())
+        self.classes = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+        self.imports, self.constants = {}, {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                base = module.split(".")
+                base = base[: len(base) - node.level + package] if node.level else []
+                source = ".".join(base + ([node.module] if node.module else []))
+                for a in node.names:
+                    self.imports[a.asname or a.name] = (source, a.name)
+        for node in tree.body:
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                try:
+                    self.constants[target.id] = ast.literal_eval(node.value)
+                except (ValueError, AttributeError):
+                    pass
+
+    @classmethod
+    def of(cls, module):
+        if module not in cls.all:
+            try:
+                cls.all[module] = cls(module)
+            except OSError:
+                cls.all[module] = None
+        return cls.all[module]
+
+    def find(self, name):
+        """A class by its name here: its text, and the module that has it."""
+        if name in self.classes:
+            return self, self.classes[name]
+        if name in self.imports:
+            module, original = self.imports[name]
+            other = module.startswith("vllm.") and Source.of(module)
+            if other:
+                return other.find(original)
+        return None, None
+
+    def line(self, name):
+        """A class and its bases, nearest first."""
+        source, node = self.find(name)
+        if node is None:
+            return
+        yield source, node
+        for base in node.bases:
+            base = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(base, ast.Name):
+                yield from source.line(base.id)
+
+    def names(self):
+        out = Names(self.constants)
+        out.update(MultiModalHasher=MultiModalHasher, ImageProcessorItems=ImageProcessorItems)
+        return out
+
+
+def method(source, node, name):
+    return next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
+def registered(source, cls):
+    """The classes that a model registers as its processor and its information."""
+    for at, node in source.line(cls):
+        for d in node.decorator_list:
+            if isinstance(d, ast.Call) and isinstance(d.func, ast.Attribute) and d.func.attr == "register_processor":
+                info = next(k.value.id for k in d.keywords if k.arg == "info")
+                processor = d.args[0].value if isinstance(d.args[0], ast.Subscript) else d.args[0]
+                return at, processor.id, info
+    return None, None, None
+
+
+def bare(function):
+    function.decorator_list, function.returns = [], None
+    for a in function.args.args + function.args.kwonlyargs:
+        a.annotation = None
+    return function
+
+
+def modalities(source, info):
+    """The keys of get_supported_mm_limits, run on a value of which anything may be asked."""
+    found = [(at, f) for at, node in source.line(info) if (f := method(at, node, "get_supported_mm_limits"))]
+    if not found:
+        return None
+    own = Anything
+    for at, f in reversed(found):
+        own = compiled(at, own, [bare(f)])
+    return sorted(dict(own().get_supported_mm_limits()))
+
+
+def compiled(at, base, functions):
+    """A class of a module's functions over base, compiled alone."""
+    scope = at.names()
+    scope["Common"] = base
+    cls = ast.ClassDef(name="Own", bases=[ast.Name("Common", ast.Load())], keywords=[], body=functions, decorator_list=[])
+    exec(compile(ast.fix_missing_locations(ast.Module([cls], [])), at.module, "exec"), scope)
+    return scope["Own"]
+
+
+def hashes_of(source, processor):
+    """The processor's own _get_mm_hashes over the common one, and the class that has it; the common one if it has none."""
+    for at, node in source.line(processor):
+        if not method(at, node, "_get_mm_hashes") or node.name == "BaseMultiModalProcessor":
+            continue
+        body = [bare(n) for n in node.body if isinstance(n, ast.FunctionDef) and (n.name == "_get_mm_hashes" or n.name.startswith("_get_per_"))]
+        return compiled(at, type("Common", (), {"_get_mm_hashes": default_hashes}), body), node.name
+    return type("Common", (), {"_get_mm_hashes": default_hashes}), ""
+
+
+def model_facts():
+    """For each architecture: the modalities that it takes, and the names of one, two and three equal pictures in a request."""
+    registry = Source.of("vllm.model_executor.models.registry").constants
+    file = pictures()["png RGB"]
+    facts = {}
+    for arch, (module, cls) in sorted(registry["_MULTIMODAL_MODELS"].items()):
+        source = Source.of(module if module.startswith("vllm.") else "vllm.model_executor.models." + module)
+        at, processor, info = source and registered(source, cls) or (None, None, None)
+        if at is None:
+            facts[arch] = {"unread": "no processor"}
+            continue
+        takes = modalities(at, info)
+        if takes is None:
+            facts[arch] = {"unread": "no limits"}
+            continue
+        fact = facts[arch] = {"modalities": takes}
+        modality = next((m for m in ("image", "vision_chunk") if m in takes), None)
+        if not modality:
+            continue
+        own, by = hashes_of(at, processor)
+        if by:
+            fact["by"] = by
+        fact["names"] = []
+        for settings in ({"use_msac": True}, {"use_msac": False}):
+            for n in (1, 2, 3):
+                one = own()
+                one.info = Info("blake3", settings)
+                inputs = ProcessorInputs([], items(modality, [load(file, {})] * n))
+                got = own._get_mm_hashes(one, inputs)[modality]
+                assert len(set(got)) == 1
+                fact["names"].append(got[0])
+    return facts
+
+
+# ---- encoders, formats, fallback templates, flags --------------------------------------------------------------------------
+
+
+def encoder_facts():
+    """Architectures whose tokenizer mode differs from auto, and the renderer of each mode."""
+    tree = ast.parse(open(ROOT + "/vllm/config/model.py", encoding="utf-8").read())
+    choice = next(n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "self.tokenizer_mode == 'auto'")
+    code = compile(ast.Module([choice], []), "choice", "exec")
+    registry = Source.of("vllm.model_executor.models.registry").constants
+    archs = {a for k, v in registry.items() if k.endswith("_MODELS") and isinstance(v, dict) for a in v}
+    archs |= {n.value for n in ast.walk(choice) if isinstance(n, ast.Constant) and isinstance(n.value, str) and n.value[:1].isupper()}
+    modes = {}
+    for arch in sorted(archs):
+        own = types.SimpleNamespace(tokenizer_mode="auto", model_impl="auto")
+        exec(code, {"self": own, "arch": arch, "logger": Anything()})
+        if own.tokenizer_mode != "auto":
+            modes[arch] = own.tokenizer_mode
+    renderers = {mode: cls for mode, (_, cls) in Source.of("vllm.renderers.registry").constants["_VLLM_RENDERERS"].items()}
+    return {"modes": modes, "renderers": renderers}
+
+
+LOOP = "{% for p in X %}{{ p.text }}{% endfor %}"
+TEMPLATES = [
+    "{% for m in messages %}{{ m.content }}{% endfor %}",
+    "{% for m in messages %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% for m in messages %}" + LOOP.replace("X", "m['content']") + "{% endfor %}",
+    "{% for m in messages[1:] %}" + LOOP.replace("X", "m['content'] | list") + "{% endfor %}",
+    "{% set rest = messages %}{% for m in rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set rest = messages[1:] %}{% set more = rest %}{% for m in more %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% for m in messages %}{% set content = m.content %}" + LOOP.replace("X", "content") + "{% endfor %}",
+    "{% for m in messages %}{% set parts = m.content %}" + LOOP.replace("X", "parts") + "{% endfor %}",
+    "{% macro show(c) %}" + LOOP.replace("X", "c") + "{% endmacro %}{% for m in messages %}{{ show(m.content) }}{% endfor %}",
+    "{% macro show(c) %}" + LOOP.replace("X", "c") + "{% endmacro %}{% for m in messages %}{{ show(c=m.content) }}{% endfor %}",
+    "{% macro show(c) %}" + LOOP.replace("X", "c") + "{% endmacro %}{% for m in messages %}{{ show(m.role) }}{% endfor %}",
+    "{% macro show(content) %}" + LOOP.replace("X", "content") + "{% endmacro %}{% for m in messages %}{{ m.content }}{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = namespace(a=1, rest=messages[1:]) %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = namespace(rest=[]) %}{% set ns.rest = messages %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% set more = ns.rest %}{% for m in more %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% set two = namespace(x=ns.rest) %}{% for m in two.x %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% for m in messages %}{{ m.content }}{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% for m in ns['rest'] %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% for m in ns.other %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = dict(rest=messages) %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set a, b = messages, 1 %}{% for m in a %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set x = messages %}{% set x = x[1:] %}{% for m in x %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set a, b = messages %}{% for m in messages %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% for i, m in messages | items %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% for m in messages %}{% for a, b in m.content %}{{ a }}{% endfor %}{% endfor %}",
+    "{% for m in messages if m.role == 'user' %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% for m in messages %}" + LOOP.replace("X", "m.content | selectattr('type', 'equalto', 'text')") + "{% endfor %}",
+    "{% for m in messages %}" + LOOP.replace("X", "(m.content or [])") + "{% endfor %}",
+    "{% for m in messages %}" + LOOP.replace("X", "(m.content if m.content else [])") + "{% endfor %}",
+    "{% set system = messages[0] %}" + LOOP.replace("X", "system.content") + "{% for m in messages %}{{ m.content }}{% endfor %}",
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}" + LOOP.replace("X", "m.content") + "{% endif %}{% endfor %}",
+    "{% if messages is string %}x{% endif %}{% for m in messages %}{% for c in m.tool_calls %}{{ c }}{% endfor %}{{ m.content }}{% endfor %}",
+]
+
+
+def format_facts():
+    from vllm.renderers.hf import _detect_content_format
+
+    facts = []
+    for t in TEMPLATES:
+        try:
+            facts.append({"template": t, "format": _detect_content_format(t, default="string")})
+        except AssertionError:
+            facts.append({"template": t, "format": "fails"})
+    return facts
+
+
+TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}, {"role": "user", "content": "bye"}]
+
+
+def fallback_facts():
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from vllm.transformers_utils.chat_templates import registry
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+
+    def refuse(text):
+        raise jinja2.TemplateError(text)
+
+    env.globals["raise_exception"] = refuse
+    facts = {}
+    for kind in sorted(registry._MODEL_TYPE_TO_CHAT_TEMPLATE_FALLBACK):
+        path = registry.get_chat_template_fallback_path(kind, "org/name")
+        text = env.from_string(open(path, encoding="utf-8").read())
+        facts[kind] = [text.render(messages=TALK[:n], bos_token="<s>", eos_token="</s>", add_generation_prompt=n != 2) for n in (1, 2, 3)]
+    return facts
+
+
+def flag_facts():
+    """The fields of the classes from which vLLM makes its command line, as far as prompts and names may depend on them."""
+    facts = {}
+    for module, classes in (
+        ("vllm.entrypoints.common.cli_args", ("BaseFrontendArgs", "FrontendArgs")),
+        ("vllm.entrypoints.launchers.cli_args", ("BaseFrontendArgs", "FrontendArgs")),
+        ("vllm.config.model", ("ModelConfig",)),
+        ("vllm.config.multimodal", ("MultiModalConfig",)),
+    ):
+        source = Source.of(module)
+        for c in classes if source else ():
+            body = source.classes[c].body
+            facts[c] = sorted(n.target.id for n in body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_"))
+    return facts
+
+
+# ---- events -----------------------------------------------------------------------------------------------------------------
+
+
+EVENTS = [  # block size 4; media as [offset, length, identifier]
+    {"tokens": list(range(1, 17)), "media": []},
+    {"tokens": list(range(1, 17)), "media": [[4, 4, "aa" * 32]]},
+    {"tokens": list(range(1, 17)), "media": [[5, 6, "aa" * 32]]},
+    {"tokens": list(range(1, 17)), "media": [[2, 2, "aa" * 32], [4, 3, "bb" * 32]]},
+    {"tokens": list(range(1, 17)), "media": [[0, 4, "aa" * 32], [4, 4, "bb" * 32], [8, 4, "aa" * 32]]},
+    {"tokens": list(range(1, 17)), "media": [[6, 3, "aa" * 32]], "salt": "s", "adapter": "a"},
+    {"tokens": list(range(1, 17)), "media": [[8, 4, "aa" * 32]], "salt": "s"},
+]
+
+
+def event_facts():
+    import inspect
+
+    import msgspec
+
+    from vllm.distributed.kv_events import KVEventBatch
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.request import Request
+
+    looks = "num_hash_lookahead_tokens" in inspect.signature(BlockPool.__init__).parameters
+    kv_cache_utils.NONE_HASH = b"\0" * 32
+
+    def digest(value):
+        return __import__("hashlib").sha256(repr(value).encode()).digest()
+
+    facts = []
+    for ahead in (0, 1, 3) if looks else (0,):
+        for case in EVENTS:
+            more = {"num_hash_lookahead_tokens": ahead} if looks else {}
+            pool = BlockPool(16, True, 4, enable_kv_cache_events=True, **more)
+            features = [
+                MultiModalFeatureSpec(data=None, modality="image", identifier=name, mm_position=PlaceholderRange(offset=at, length=n))
+                for at, n, name in case["media"]
+            ]
+            request = object.__new__(Request)
+            lora = case.get("adapter")
+            request.__dict__.update(
+                request_id="r", all_token_ids=case["tokens"], _all_token_ids=case["tokens"], num_tokens_override=None, mm_features=features,
+                lora_request=lora and types.SimpleNamespace(name=lora, lora_name=lora, adapter_id=1, lora_int_id=1, lora_path="p"),
+                cache_salt=case.get("salt"), prompt_embeds=None, prompt_is_token_ids=None, session_id=None, block_hashes=[],
+                sampling_params=None, kv_transfer_params=None,
+            )
+            request.__dict__["block_hashes"] = kv_cache_utils.get_request_block_hasher(4, digest, **more)(request)
+            n = len(request.block_hashes)
+            pool.cache_full_blocks(request, pool.get_new_blocks(n), 0, n, 4, 0)
+            batch = KVEventBatch(ts=1.0, events=pool.take_events(), data_parallel_rank=0)
+            facts.append({**case, "ahead": ahead, "payload": msgspec.msgpack.Encoder().encode(batch).hex()})
+    return facts
+
+
+# ---- tokenizers -------------------------------------------------------------------------------------------------------------
+
+SAMPLE = "in 2023\n\n\nfoo_bar 12345"
+CLASSES = ["GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "LlamaTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"]
+TYPES = """llama qwen2 qwen3 qwen2_vl qwen2_5_vl qwen3_vl qwen2_5_omni glm4v idefics3 smolvlm granite_docling granite4_vision granite llava
+llava_next llava_onevision internvl internvl_chat mistral3 pixtral gemma3 deepseek_v3 deepseek_vl_v2 phi3_v phi4mm molmo aria
+h2ovl_chat kimi_k25 minicpmv step3_vl gpt_oss own_type""".split()
+
+
+def tokenizer_facts():
+    """The tokens of a sample by model type and tokenizer class, for one tokenizer.json whose pre-tokenizer is not GPT-2's."""
+    from tokenizers import AddedToken, Tokenizer, pre_tokenizers
+    from tokenizers.decoders import ByteLevel
+    from tokenizers.models import BPE
+    from transformers import AutoTokenizer
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {c: i for i, c in enumerate(alphabet)}
+    merges = [("2", "0"), ("20", "2"), ("Ċ", "Ċ"), ("ĊĊ", "Ċ"), ("1", "2"), ("12", "3"), ("o", "o"), ("f", "oo"), ("Ġ", "1"), ("Ġ1", "2"), ("Ġ", "2"), ("_", "b"), ("i", "n")]
+    for a, b in merges:
+        vocab.setdefault(a + b, len(vocab))
+    tok = Tokenizer(BPE(vocab=vocab, merges=merges))
+    tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tok.decoder = ByteLevel()
+    tok.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
+    text = tok.to_str()
+    own = tok.encode(SAMPLE, add_special_tokens=False).ids
+    facts = {"tokenizer.json": text, "sample": SAMPLE, "own": own, "cases": []}
+    for kind in TYPES:
+        for cls in CLASSES:
+            with tempfile.TemporaryDirectory() as d:
+                open(d + "/tokenizer.json", "w").write(text)
+                json.dump({"tokenizer_class": cls}, open(d + "/tokenizer_config.json", "w"))
+                json.dump({"model_type": kind}, open(d + "/config.json", "w"))
+                try:
+                    config = transformers.PretrainedConfig(model_type=kind)
+                    config.model_type = kind
+                    got = AutoTokenizer.from_pretrained(d, config=config, mistral_format=False).encode(SAMPLE, add_special_tokens=False)
+                except Exception as e:
+                    got = type(e).__name__
+                facts["cases"].append([kind, cls, 0 if got == own else got])
+    return facts
+
+
+def main():
+    facts = {
+        "vllm": version(), "transformers": transformers.__version__, "pillow": PIL.__version__,
+        "pictures": picture_facts(), "models": model_facts(), "encoders": encoder_facts(), "formats": format_facts(),
+        "fallbacks": fallback_facts(), "flags": flag_facts(), "events": event_facts(), "tokenizers": tokenizer_facts(),
+    }
+    data = json.dumps(facts, separators=(",", ":"), sort_keys=True).encode()
+    with open(sys.argv[2], "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0, filename="") as z:
+        z.write(data)
+    print(f"contract: vllm {facts['vllm']}, transformers {facts['transformers']}, pillow {facts['pillow']}: {len(facts['models'])} architectures, "
+          f"{len(facts['pictures'])} pictures, {len(facts['formats'])} templates, {len(facts['events'])} events")
+
+
+main()

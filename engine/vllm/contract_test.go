@@ -1,0 +1,411 @@
+package vllm
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/header"
+	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
+	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/tokenizer"
+)
+
+// facts are what contract.py asked of one release.
+type facts struct {
+	VLLM, Transformers, Pillow string
+
+	Pictures []struct {
+		Picture, File, Kept, SHA256, SHA512 string
+		Names                               []string // by mediaSettings
+	}
+	Models map[string]struct {
+		Unread     string
+		Modalities []string
+		Names      []string // of one, two and three pictures: with H2OVL's use_msac, then without
+	}
+	Encoders   struct{ Modes, Renderers map[string]string }
+	Formats    []struct{ Template, Format string }
+	Fallbacks  map[string][]string
+	Flags      map[string][]string
+	Tokenizers struct {
+		JSON   string `json:"tokenizer.json"`
+		Sample string
+		Own    []uint32
+		Cases  [][3]json.RawMessage // model type, class, its tokens (0: those of the file)
+	}
+	Events []struct {
+		Tokens        []uint32
+		Media         [][3]any
+		Salt, Adapter string
+		Ahead         int
+		Payload       string
+	}
+}
+
+// mediaSettings are contract.py's SETTINGS.
+var mediaSettings = []string{"", `{"image_mode":null}`, `{"image_mode":"RGBA"}`, `{"image_mode":"L"}`, `{"rgba_background_color":[0,128,255]}`}
+
+const contractModel = "org/model"
+
+// contracts reads the facts of each release: those in testdata, or the ones that make contract has made anew.
+func contracts(t *testing.T, each func(t *testing.T, f *facts, v rules.Version)) {
+	files, err := filepath.Glob("testdata/contract/*.json.gz")
+	if made := os.Getenv("SIGHTLINE_CONTRACT"); made != "" {
+		files = []string{made}
+	}
+	if err != nil || len(files) == 0 {
+		t.Fatal("no facts of any release", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			f := readFacts(t, file)
+			v, err := rules.ParseVersion(f.VLLM)
+			if err != nil {
+				t.Fatal(err)
+			}
+			each(t, f, v)
+		})
+	}
+}
+
+func readFacts(t *testing.T, file string) *facts {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := new(facts)
+	if err := json.Unmarshal(text, f); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// itemOf reads a picture as a request's reader does.
+func itemOf(t *testing.T, file []byte) name.Item {
+	t.Helper()
+	r := header.New()
+	for r.Write(file); r.Again(); r.Write(file) {
+	}
+	i, err := r.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name.Item{Modality: "image", Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent, Turned: i.Orientation > 1, Pictures: 1}
+}
+
+// TestContractPictures: the names of pictures of all modes, under all ways of loading them, are those of each release.
+func TestContractPictures(t *testing.T) {
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		check := func(label, algorithm, mediaIO string, archs []string, file []byte, want string) {
+			n, err := NewNames(v, contractModel, algorithm, mediaIO)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.of(v, archs)
+			r, err := n.Recipe(itemOf(t, file))
+			if got := r.Of(file); err != nil || got != want {
+				t.Errorf("%s, %s %s %v: %s %v, want %s", label, algorithm, mediaIO, archs, got, err, want)
+			}
+		}
+		if len(f.Pictures) < 30 {
+			t.Errorf("%d pictures", len(f.Pictures))
+		}
+		for _, p := range f.Pictures {
+			file, err := base64.StdEncoding.DecodeString(p.File)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, setting := range mediaSettings {
+				mediaIO := ""
+				if setting != "" {
+					mediaIO = `{"image":` + setting + `}`
+				}
+				check(p.Picture, "", mediaIO, nil, file, p.Names[i])
+			}
+			check(p.Picture, "sha256", "", nil, file, p.SHA256)
+			check(p.Picture, "sha512", "", nil, file, p.SHA512)
+			check(p.Picture, "", "", []string{"KimiK3ForConditionalGeneration"}, file, p.Kept)
+		}
+	})
+}
+
+// documented returns the architectures that docs/families.md names.
+func documented(t *testing.T) (archs []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/families.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("`([A-Z][A-Za-z0-9_]+)`").FindAllSubmatch(page, -1) {
+		archs = append(archs, string(m[1]))
+	}
+	slices.Sort(archs)
+	return slices.Compact(archs)
+}
+
+// TestContractModels: each family's own item modality, and the names of its pictures. A name that is not computed here may be any.
+func TestContractModels(t *testing.T) {
+	notAsked := []string{"LlavaForConditionalGeneration"} // it chooses its processor by the configuration: LLaVA's or Pixtral's, both the common one
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		i := slices.IndexFunc(f.Pictures, func(p struct {
+			Picture, File, Kept, SHA256, SHA512 string
+			Names                               []string
+		}) bool {
+			return p.Picture == "png RGB"
+		})
+		file, err := base64.StdEncoding.DecodeString(f.Pictures[i].File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := mmhash.NewStore(1<<10, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		px := pixels.NewNames(store, func(err error) { t.Error(err) }, func() {})
+		defer px.Close()
+		asked, open := 0, 0
+		for _, arch := range documented(t) {
+			m, served := f.Models[arch]
+			if !served || slices.Contains(notAsked, arch) {
+				continue
+			}
+			if m.Unread != "" {
+				t.Errorf("%s: its rules were not read: %s", arch, m.Unread)
+				continue
+			}
+			asked++
+			keys, err := newKeys(v, rules.KeysOptions{Model: contractModel, Architectures: []string{arch}, Store: store, Pixels: px})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range m.Names {
+				it := itemOf(t, file)
+				it.Pictures = i%3 + 1
+				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: mmhash.File(file), Inline: true}
+				if keys.Name(&medium); !medium.Named {
+					open++
+				} else if medium.Name != want {
+					t.Errorf("%s, %d pictures: %s, want %s (it takes %v)", arch, it.Pictures, medium.Name, want, m.Modalities)
+				}
+			}
+		}
+		if asked < 50 || open > 6 {
+			t.Errorf("%d architectures asked, %d names not computed", asked, open)
+		}
+		t.Logf("%d architectures, %d names not computed", asked, open)
+	})
+}
+
+// TestContractEncoders: the architectures whose chats no template renders.
+func TestContractEncoders(t *testing.T) {
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		d := Dialect(v)
+		for arch, mode := range f.Encoders.Modes {
+			if _, err := d.Conversation("", prompt.Directory{Architectures: []string{arch}}); err == nil {
+				t.Errorf("%s: rendered by its template here, in mode %s by %s there", arch, mode, f.Encoders.Renderers[mode])
+			}
+		}
+		for arch := range f.Models {
+			_, own := f.Encoders.Modes[arch]
+			_, err := d.Conversation("", prompt.Directory{Architectures: []string{arch}})
+			if own != (err != nil) && encoders[arch] == "" {
+				t.Errorf("%s: encoded by the engine: %v, here %v", arch, own, err)
+			}
+			if _, err := d.Conversation("", prompt.Directory{Architectures: []string{arch}, TokenizerMode: "hf"}); err != nil {
+				t.Errorf("%s in mode hf: %v", arch, err)
+			}
+		}
+		for mode, class := range f.Encoders.Renderers {
+			_, err := d.Conversation("", prompt.Directory{TokenizerMode: mode})
+			if err == nil && class != "HfRenderer" && class != "MistralRenderer" {
+				t.Errorf("mode %s is %s, and exact here", mode, class)
+			}
+		}
+	})
+}
+
+// TestContractFormats: the content format that each release detects.
+func TestContractFormats(t *testing.T) {
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		d := Dialect(v)
+		for _, c := range f.Formats {
+			if c.Format == "fails" {
+				continue // vLLM does not start with it
+			}
+			tpl, err := template.Compile(c.Template, template.Options{})
+			if err != nil {
+				t.Errorf("%s: %v", c.Template, err)
+				continue
+			}
+			if got := d.Format(tpl); got.String() != c.Format {
+				t.Errorf("%s: %s, want %s", c.Template, got, c.Format)
+			}
+		}
+	})
+}
+
+// TestContractFallbacks: the templates for directories that have none.
+func TestContractFallbacks(t *testing.T) {
+	var talk []template.Value
+	for i, text := range []string{"hi", "yo", "bye"} {
+		role := []string{"user", "assistant"}[i%2]
+		talk = append(talk, template.NewDict(2).Set("role", template.String(role)).Set("content", template.String(text)).Value())
+	}
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		for kind, want := range f.Fallbacks {
+			source := fallbackTemplate(kind, "org/name")
+			if source == "" {
+				t.Errorf("%s: vLLM has a template for it", kind)
+				continue
+			}
+			tpl, err := template.Compile(source, template.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, text := range want {
+				var vars template.Vars
+				vars.Set("messages", template.NewList(talk[:i+1]...))
+				vars.Set("bos_token", template.String("<s>"))
+				vars.Set("eos_token", template.String("</s>"))
+				vars.Set("add_generation_prompt", template.Bool(i != 1))
+				if got, err := tpl.Render(nil, vars); err != nil || string(got) != text {
+					t.Errorf("%s: %q %v, want %q", kind, got, err, text)
+				}
+			}
+		}
+	})
+}
+
+// TestContractEvents: the blocks of each release's events, with and without lookahead, are those of the request.
+func TestContractEvents(t *testing.T) {
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		ahead := 0
+		for i, c := range f.Events {
+			payload, err := hex.DecodeString(c.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var spans []block.Span
+			for _, m := range c.Media {
+				spans = append(spans, block.Span{Offset: int(m[0].(float64)), Length: int(m[1].(float64)), Name: block.NameHash(m[2].(string))})
+			}
+			var d Decoder
+			b, err := d.Decode(payload)
+			if err != nil || len(b.Events) != 1 {
+				t.Errorf("event %d: %d events, %v", i, len(b.Events), err)
+				continue
+			}
+			want := block.Locals(nil, c.Tokens, 4, spans, block.SeedFor(c.Adapter), block.SaltHash(c.Salt))
+			if got := b.Events[0].Locals; len(got) < 3 || !slices.Equal(got, want[:len(got)]) {
+				t.Errorf("event %d, %d tokens ahead: local hashes %x, want %x", i, c.Ahead, got, want)
+			}
+			if b.UnknownKeys != 0 {
+				t.Errorf("event %d: %d keys that are not known", i, b.UnknownKeys)
+			}
+			ahead = max(ahead, c.Ahead)
+		}
+		if len(f.Events) < 7 || (ahead > 0) != v.AtLeast(0, 33, 0) {
+			t.Errorf("%d events, %d tokens ahead", len(f.Events), ahead)
+		}
+	})
+}
+
+// TestContractTokenizers: the tokens of a text by model type and tokenizer class. A model whose tokens may differ is not exact.
+func TestContractTokenizers(t *testing.T) {
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		unlike := 0
+		for _, c := range f.Tokenizers.Cases {
+			var kind, class string
+			want := slices.Clone(f.Tokenizers.Own)
+			if json.Unmarshal(c[0], &kind) != nil || json.Unmarshal(c[1], &class) != nil || string(c[2]) != "0" && json.Unmarshal(c[2], &want) != nil {
+				continue // transformers does not load it
+			}
+			dir := t.TempDir()
+			for file, text := range map[string]string{"tokenizer.json": f.Tokenizers.JSON, "config.json": `{"model_type":"` + kind + `"}`,
+				"tokenizer_config.json": `{"tokenizer_class":"` + class + `"}`} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m, err := prompt.Load(dir, prompt.Options{Dialect: Dialect(v)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.Tokenizer().Unlike() {
+				unlike++
+			} else if got := m.Tokenizer().Encode(nil, f.Tokenizers.Sample, tokenizer.Options{}); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %v, want %v", kind, class, got, want)
+			}
+		}
+		if len(f.Tokenizers.Cases) < 100 || unlike == 0 || unlike > len(f.Tokenizers.Cases)/2 {
+			t.Errorf("%d cases, %d not exact", len(f.Tokenizers.Cases), unlike)
+		}
+	})
+}
+
+// TestContractFlags: each flag of a release that may change prompts or names is a key of the configuration, or is known not to matter.
+func TestContractFlags(t *testing.T) {
+	noMatter := strings.Fields(flagsWithoutEffect)
+	keys, err := os.ReadFile("../../internal/config/schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		for class, flags := range f.Flags {
+			for _, flag := range flags {
+				if !slices.Contains(noMatter, flag) && !bytes.Contains(keys, []byte(`"`+flag+`":`)) {
+					t.Errorf("%s.%s: no key of the configuration, and not known to change no prompt", class, flag)
+				}
+			}
+		}
+	})
+}
+
+// flagsWithoutEffect are the fields of vLLM 0.30 to 0.33 that change neither prompts nor names, and those that have no key on purpose:
+// what the server loads is given as dir (model, tokenizer, hf_overrides, …); videos are not exact with video_pruning_rate
+// (docs/fidelity.md); limits of media are not predicted; a tool parser is asked for by enable_auto_tool_choice; cohere_format belongs to
+// a tokenizer mode that is not exact; prompts in embeddings (enable_prompt_embeds) are not read.
+const flagsWithoutEffect = `
+allow_credentials allow_deprecated_quantization allow_missing_mm_embeddings allowed_headers allowed_methods allowed_origins api_key
+code_revision cohere_format cohere_is_reasoning_model config_format convert data_parallel_supervisor_port
+disable_access_log_for_endpoints disable_cascade_attn disable_fastapi_docs disable_sliding_window disable_uvicorn_access_log
+dp_supervisor_probe_failure_threshold dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dtype enable_cumem_allocator
+enable_flash_late_interaction enable_force_include_usage enable_log_deltas enable_log_outputs enable_nccl_comm_suspend
+enable_offline_docs enable_per_request_metrics enable_prompt_embeds enable_prompt_tokens_details enable_request_id_headers
+enable_return_routed_experts enable_scale_out enable_server_load_tracking enable_sleep_mode enable_ssl_refresh
+enable_tokenizer_info_endpoint enable_trace_replay enforce_eager fingerprint_mode fingerprint_value generation_config grpc_port
+h11_max_header_count h11_max_incomplete_event_size hf_config hf_config_path hf_overrides hf_text_config hf_token io_processor_plugin
+is_submodel_config language_model_only limit_mm_per_prompt limit_per_prompt log_config_file log_error_stack logits_processors
+logprobs_mode lora_modules max_log_len max_logprobs middleware mm_device_do_normalize mm_encoder_attn_backend mm_encoder_attn_dtype
+mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_margin mm_encoder_fp8_scale_save_path mm_encoder_only mm_encoder_tp_mode
+mm_ipc_gpu_memory_gb mm_processor_cache_type mm_processor_device mm_shm_cache_max_object_size_mb mm_tensor_ipc model_class_overrides
+model_impl model_weights multimodal_config override_generation_config pooler_config quantization quantization_config
+renderer_num_workers response_role return_sampling_mask return_tokens_as_token_ids root_path runner seed served_model_name
+skip_mm_profiling skip_tokenizer_init sleep_mode_backend sleep_mode_offload_cudagraph sleep_preserve_parameter_names
+spec_target_max_model_len sse_keep_alive_interval ssl_ca_certs ssl_cert_reqs ssl_certfile ssl_ciphers ssl_keyfile tokenizer
+tokenizer_revision tokens_only tool_call_parser tool_parser_plugin tool_server tool_strict_level trust_remote_code uds use_fp64_gumbel
+uvicorn_log_level video_pruning_method video_pruning_rate word_embeddings_untied_by_checkpoint`
