@@ -104,6 +104,14 @@ e2e-vllm: ## real vLLM workers of two releases, CPU build (10 GB, ten minutes): 
 	@log=$(CACHE)/e2e-vllm.log; { SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_VLLM_OLD=$(if $(VLLM_OLD),$(CACHE)/vllm-$(VLLM_OLD)) \
 	  $(GO) test -count=1 -timeout 40m -v -run 'TestRealVLLM' ./e2e; echo $$? > $$log.code; } | tee $$log; grep '^e2e-vllm:' $$log; exit $$(cat $$log.code)
 
+CONTRACT := $(CACHE)/contract-$(VLLM)
+.PHONY: contract
+contract: ## our rules of one vLLM release beside its own Python files, without torch or a GPU (0.5 GB to fetch, two minutes): VLLM=0.33.0; KEEP=1 keeps the facts for make test
+	@engine/vllm/contract/setup.sh $(CONTRACT) $(VLLM)
+	@$(CONTRACT)/python/bin/python -W ignore engine/vllm/contract/contract.py $(CONTRACT) $(CONTRACT)/facts.json.gz 2> $(CONTRACT)/log || { tail -n 20 $(CONTRACT)/log; exit 1; }
+	SIGHTLINE_CONTRACT=$(CONTRACT)/facts.json.gz $(GO) test $(POISON) -count=1 -run '^TestContract' ./engine/vllm
+	@test -z "$(KEEP)" || cp $(CONTRACT)/facts.json.gz engine/vllm/testdata/contract/$(VLLM).json.gz
+
 DYNAMO := 1.6.1
 .PHONY: e2e-dynamo
 e2e-dynamo: ## real processes of NVIDIA Dynamo behind a real Envoy (0.7 GB, two minutes), no GPU, etcd or NATS needed
