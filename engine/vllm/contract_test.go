@@ -311,7 +311,7 @@ func TestContractEvents(t *testing.T) {
 			}
 			var spans []block.Span
 			for _, m := range c.Media {
-				spans = append(spans, block.Span{Offset: int(m[0].(float64)), Length: int(m[1].(float64)), Name: block.NameHash(m[2].(string))})
+				spans = append(spans, block.Span{Offset: int(m[0].(float64)), Length: int(m[1].(float64)), Name: block.Fixed().Name(m[2].(string))})
 			}
 			var d Decoder
 			b, err := d.Decode(payload)
@@ -319,7 +319,7 @@ func TestContractEvents(t *testing.T) {
 				t.Errorf("event %d: %d events, %v", i, len(b.Events), err)
 				continue
 			}
-			want := block.Locals(nil, c.Tokens, 4, spans, block.SeedFor(c.Adapter), block.SaltHash(c.Salt))
+			want := block.Fixed().Locals(nil, c.Tokens, 4, spans, block.Fixed().Root(c.Adapter, c.Salt))
 			if got := b.Events[0].Locals; len(got) < 3 || !slices.Equal(got, want[:len(got)]) {
 				t.Errorf("event %d, %d tokens ahead: local hashes %x, want %x", i, c.Ahead, got, want)
 			}
