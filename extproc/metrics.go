@@ -43,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "Time from the end of the body to the sending of the answer.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2},
 		}),
-		entries: counter("access_log_entries_total", "Entries of Envoy's access log by outcome: started, ended, failed, forwarded (to the replica that decided), no decision id, repeated or late, other type.", "kind"),
+		entries: counter("access_log_entries_total", "Entries of Envoy's access log by outcome: started, done (the worker has answered), ended, failed, forwarded (to the replica that decided), no decision id, repeated or late, other type.", "kind"),
 	}
 	m.errors.WithLabelValues(tooSlow) // start at 0: an alert sees no increase in a counter that first appears as 1
 	m.gates.WithLabelValues(string(unreadable), busy)
