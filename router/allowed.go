@@ -106,12 +106,12 @@ func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	}
 }
 
-// maxInFlightOf returns how many requests a slot may have.
-func (x *decision) maxInFlightOf(s *fleet.Slot) int {
-	if s.Worker.MaxInFlight > 0 {
-		return s.Worker.MaxInFlight
+// maxInFlightOf returns how many requests a slot may have; 0: there is no limit.
+func (s *serving) maxInFlightOf(slot *fleet.Slot) int {
+	if slot.Worker.MaxInFlight > 0 {
+		return slot.Worker.MaxInFlight
 	}
-	return x.maxInFlight
+	return s.maxInFlight
 }
 
 // withAdmissionLock runs choose, which books. With a limit, decisions run one at a time, since two at once would take the same last place,

@@ -133,7 +133,11 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	if b.cachedTokens = cached; a.multiplePrompts {
 		b.cachedTokens = -1 // the report is about another prompt or all (vLLM: the last to end; SGLang: the sum)
 	}
-	work := fleet.Booking{Tokens: b.promptTokens - cached + st.encode, Fetch: st.offloaded, Context: a.answers * b.promptTokens, Answers: a.answers}
+	answers := a.answers
+	if limit := r.serving.Load().maxInFlightOf(st.slot); limit > 0 { // a worker runs no more at a time: the others wait for these
+		answers = min(answers, limit)
+	}
+	work := fleet.Booking{Tokens: b.promptTokens - cached + st.encode, Fetch: st.offloaded, Context: answers * b.promptTokens, Answers: answers}
 	if a.prompt.Exact && !r.inOtherPart(b.locals) { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}

@@ -19,3 +19,18 @@ func TestAnswersCount(t *testing.T) {
 		}
 	}
 }
+
+// TestAnswersBeyondTheLimit checks that a request takes no more places than its worker has: it runs no more answers at a time.
+func TestAnswersBeyondTheLimit(t *testing.T) {
+	w := newWorld(t, 1)
+	w.Serve(w.opt.Models, 8, 0)
+	d := w.decide(`{"model":"m","n":128,"messages":[{"role":"user","content":"hi"}]}`)
+	if got := w.slots[0].Load(w.now); got.Places() != 8 {
+		t.Errorf("%d places, want 8", got.Places())
+	}
+	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr})
+	w.Observe(Outcome{ID: d.ID, Phase: Done, Addr: d.Targets[0].Addr, Code: 200})
+	if got := w.slots[0].Load(w.now); got.Places() != 0 {
+		t.Errorf("%d places once the worker has answered, want 0", got.Places())
+	}
+}

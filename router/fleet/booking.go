@@ -159,11 +159,12 @@ func (t *bookings) release(b *booking, now time.Time) {
 	b.hold, b.decoding = nil, nil
 }
 
-// count adds to a tenant's requests and removes a tenant without any.
+// count adds to a tenant's requests, each answer of one as a request, and removes a tenant without any.
 func (t *bookings) count(b *Booking, by int) {
 	if !b.Counted {
 		return
 	}
+	by *= max(1, b.Answers)
 	of := t.tenants[b.Model]
 	if of == nil {
 		of = make(map[string]int)
@@ -352,7 +353,9 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 		since := at
 		if was.Slot == nil {
 			since = b.At
+			t.count(&b.Booking, -1)
 			b.OnPlaced(&b.Booking)
+			t.count(&b.Booking, 1)
 		} else {
 			if b.hold != nil {
 				b.hold.undo(at)

@@ -25,7 +25,7 @@ func TestDoneFreesThePlace(t *testing.T) {
 	}
 	f.Book("r", Booking{Slot: a.Slots[0], Answers: 128, Tokens: 100, Model: "m", Tenant: "x", Counted: true})
 	f.Confirm("r", a.Addr, 1)
-	at("at the worker", 128, 0, 1)
+	at("at the worker", 128, 0, 128)
 	if f.Done("r") == nil || f.Done("r") != nil || f.Done("unknown") != nil {
 		t.Error("want the booking once")
 	}
@@ -33,7 +33,7 @@ func TestDoneFreesThePlace(t *testing.T) {
 	f.Confirm("r", a.Addr, 1)
 	at("reported again", 0, 0, 0)
 	f.Confirm("r", b.Addr, 1)
-	at("tried again elsewhere", 0, 128, 1)
+	at("tried again elsewhere", 0, 128, 128)
 	f.Done("r")
 	f.EachOpen(func(*Booking, int) bool { t.Error("other replicas are told of a place that is free"); return true })
 	if _, ok := f.End("r", 1); !ok {
