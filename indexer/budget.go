@@ -127,7 +127,7 @@ func (s *slot) evictIdle(id uint32, age int) (dropped int) {
 	nd := sh.node(id)
 	unused := int((sh.epoch.Load() - nd.epoch()) & epochMask)
 	old := unused >= age && (nd.childCount == 0 || age < 0)
-	_, head := sh.mem.residencyOf(nd, s.id)
+	_, head := sh.mem.residencyOf(nd, blocksOf(s.id))
 	first := *head
 	sh.lock.RUnlock()
 	if !old {

@@ -5,7 +5,7 @@ import "math/bits"
 // Doubt puts all that a slot holds in doubt, or only the blocks with some engine hashes: messages were lost, and blocks that they
 // removed may still be in the index. Lookups count doubtful blocks like others. A block is in doubt until Confirm reaches it or
 // it is removed; blocks stored later are not. Further copies of all blocks are forgotten, since they may be gone: one removal is
-// then enough.
+// then enough. What further groups hold (StoreGroup) is forgotten.
 //
 // Cost: without engine hashes none that grows with what is held, since the blocks that are not in doubt are recorded, by page:
 // about a byte for each of these while any other is in doubt. With engine hashes about 0.1 µs a held block.
@@ -16,6 +16,7 @@ func (x *Index) Doubt(id SlotID, engineHashes []uint64) {
 	}
 	defer s.mu.Unlock()
 	s.sure, s.doubtful, s.copies = map[uint32]uint16{}, int(s.heldBlocks.Load()), nil
+	s.clearGroups()
 	s.settled(0)
 	if len(engineHashes) == 0 {
 		return
@@ -149,7 +150,7 @@ func (s *slot) pageBefore(first uint32) (page uint32, entries int) {
 	sh = s.x.shardOfNode(parent)
 	sh.lock.RLock()
 	defer sh.lock.RUnlock()
-	_, head := mem.residencyOf(sh.node(parent), s.id)
+	_, head := mem.residencyOf(sh.node(parent), blocksOf(s.id))
 	if head == nil {
 		return noPage, 0
 	}

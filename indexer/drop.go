@@ -56,7 +56,7 @@ func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [T
 		}
 		nd := sh.mem.node(run)
 		n := common(sh.mem.locals(run, nd.length()), locals[at:])
-		if _, head := sh.mem.residencyOf(nd, s.id); head != nil {
+		if _, head := sh.mem.residencyOf(nd, blocksOf(s.id)); head != nil {
 			s.appendDropped(&engineHashes, *head, max(from-at, 0), n, since)
 		}
 		parent, offset, at = nd.id, n, at+n

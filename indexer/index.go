@@ -17,6 +17,7 @@
 //	index.go      Index, slots that join and leave, Stats
 //	match.go      Match: the lookup
 //	ingest.go     Store, Remove, Clear; write.go: one slice of a stored event under a shard's lock
+//	groups.go     further KV cache groups of hybrid models; hybrid.go: how much of a prompt counts with them
 //	part.go       a share of all prompts, if an index holds only a part
 //	drop.go       Drop: blocks that a worker turned out not to hold; doubt.go: blocks that it may not hold because messages were lost
 //	shard.go      a shard: nodes found by (parent, offset, local hash); how calls go from shard to shard
@@ -79,12 +80,13 @@ type Options struct {
 // held ones 0.5 to 0.8 µs, among 50 M 0.6 µs; 5 to 13 M blocks/s stored per core from empty, 13 to 27 M into used memory; 8 to 16
 // M/s removed; 27 bytes a held block in all. Bad at: prompts that branch every block or two.
 type Index struct {
-	shards [shardCount]shard
-	mem    *memory
-	seed   uint64
-	part   Part
-	epoch  atomic.Uint32 // clock of the memory budget, see budget.go
-	budget budget
+	shards  [shardCount]shard
+	mem     *memory
+	seed    uint64
+	part    Part
+	epoch   atomic.Uint32 // clock of the memory budget, see budget.go
+	budget  budget
+	hybrids atomic.Int32 // slots with groups: while there are none, lookups do nothing for them
 
 	mu     sync.Mutex // guards changes of the list of slots; readers load it
 	slots  atomic.Pointer[[]*slot]
@@ -141,6 +143,9 @@ func (x *Index) Leave(id SlotID) error {
 	}
 	s.clear()
 	s.gone = true
+	if s.groups != nil {
+		x.hybrids.Add(-1)
+	}
 	s.mu.Unlock()
 
 	x.mu.Lock()
@@ -187,12 +192,12 @@ func (x *Index) HeldBlocks(id SlotID) int {
 }
 
 // Mark says how far a slot's matches can be trusted; Clear does not change it. partial: the slot may hold blocks that were never
-// reported to the index, because events were lost or its feed began late. recurrent: its model has layers that keep a state
-// instead of blocks (mamba, linear attention); a hit needs that state as well, and events do not report it.
-func (x *Index) Mark(id SlotID, partial, recurrent bool) {
+// reported to the index, because events were lost or its feed began late. upperBound: a hit needs more than the events say
+// (kvevent.Batch.UpperBound).
+func (x *Index) Mark(id SlotID, partial, upperBound bool) {
 	if s := x.slot(id); s != nil {
 		s.markedPartial.Store(partial)
-		s.recurrent.Store(recurrent)
+		s.upperBound.Store(upperBound)
 	}
 }
 
@@ -203,10 +208,14 @@ func (x *Index) Partial(id SlotID) bool {
 	return s != nil && s.lowerBound()
 }
 
-// Recurrent reports whether a slot's matches are an upper bound, as set by Mark.
-func (x *Index) Recurrent(id SlotID) bool {
+// UpperBound reports whether a slot's matches are an upper bound: Mark said so, or its groups are not understood.
+func (x *Index) UpperBound(id SlotID) bool {
 	s := x.slot(id)
-	return s != nil && s.recurrent.Load()
+	if s == nil {
+		return false
+	}
+	v := s.view.Load()
+	return s.upperBound.Load() || v != nil && v.unclear
 }
 
 func (s *slot) lowerBound() bool { return s.partial.Load() || s.markedPartial.Load() }

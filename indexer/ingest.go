@@ -95,6 +95,13 @@ func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	if added > 0 {
 		s.heldBlocks.Add(int64(added))
 	}
+	if s.groups != nil {
+		for _, f := range s.newHashes[:w.newCount] {
+			if _, ok := s.groups.held[engineHashes[f]]; ok || s.groups.before[engineHashes[f]] != nil {
+				s.syncHash(engineHashes[f])
+			}
+		}
+	}
 	if s.lastKnown = n == len(engineHashes); s.lastKnown {
 		s.lastHash, s.lastRef = engineHashes[n-1], s.refs[n-1]
 	}
@@ -248,4 +255,5 @@ func (s *slot) clear() {
 	s.heldBlocks.Store(0)
 	s.partial.Store(false)
 	s.copies, s.lastKnown = nil, false
+	s.clearGroups()
 }

@@ -13,6 +13,20 @@ type Matches struct {
 	Longest int     // the most leading blocks that one slot holds
 	// GPU has the slots whose GPU holds fewer leading blocks than the slot, sorted by slot, with the number that the GPU holds.
 	GPU []Match
+
+	// Reduced has the slots whose engine would find fewer blocks than they hold, sorted by slot, with the number that they hold.
+	Reduced []Match
+
+	// Most is set by the caller: the most blocks that an engine may take from its cache, because it computes a prompt's last token
+	// always: (tokens-1)/block size. 0: not known. It changes answers of slots with several KV cache groups only.
+	Most int
+
+	// Held is set by the caller to have the blocks that a slot holds, whatever its engine would find.
+	Held bool
+
+	index   *Index
+	limit   int
+	hybrids []hybridState // rows of slots with groups
 }
 
 // Match is how many leading blocks of the prompt one slot holds, in any tier.
@@ -21,18 +35,26 @@ type Match struct {
 	Blocks uint32
 }
 
-// Match finds for every slot how many leading blocks of a prompt it holds. locals are the local hashes of the prompt's blocks
+// Match finds for every slot how many leading blocks of a prompt it holds; for a slot with several KV cache groups, how many its
+// engine would find (hybrid.go). locals are the local hashes of the prompt's blocks
 // from the first on. Cost: 0.1 to 0.2 µs for each node on the path (two dependent cache misses, far less when they hit) and 1 ns
 // a slot; no allocation. The walk ends at the first node beyond which no slot holds more. Distinguishing tiers costs 10 ns for
 // each node and slot that has some of the node's blocks in lower tiers only, and nothing for others.
 //
 // With concurrent changes, each node is seen as it is at one moment during the call.
 func (x *Index) Match(locals []uint64, m *Matches) {
-	if m.Slots, m.GPU, m.Longest = m.Slots[:0], m.GPU[:0], 0; len(locals) == 0 {
+	if m.Slots, m.GPU, m.Reduced, m.Longest = m.Slots[:0], m.GPU[:0], m.Reduced[:0], 0; len(locals) == 0 {
 		return
 	}
 	prefetch(unsafe.Pointer(&locals[0]), lines(locals))
+	m.index = x
+	if m.limit = len(locals); m.Most > 0 {
+		m.limit = min(m.limit, m.Most)
+	}
 	for !m.walk(x, locals) {
+	}
+	if len(m.hybrids) > 0 {
+		m.endHybrids()
 	}
 	if len(m.GPU) > 1 { // the first node at which a slot's GPU has less is where its GPU's prefix ends
 		slices.SortFunc(m.GPU, func(a, b Match) int { return cmp.Or(cmp.Compare(a.Slot, b.Slot), cmp.Compare(a.Blocks, b.Blocks)) })
@@ -42,7 +64,7 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 
 // walk descends the tree; it returns false if it must start over, see shard.
 func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
-	m.Slots, m.GPU, m.Longest = m.Slots[:0], m.GPU[:0], 0
+	m.Slots, m.GPU, m.Reduced, m.Longest, m.hybrids = m.Slots[:0], m.GPU[:0], m.Reduced[:0], 0, m.hybrids[:0]
 	parent, offset, at := uint32(root), 0, 0
 	key := childKey(root, 0, locals[0], x.seed)
 	sh := x.shardOfKey(key)
@@ -93,9 +115,14 @@ func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 // it. It returns false if no slot holds all n, so that no later node can add anything.
 func (m *Matches) count(sh *shard, nd *node, at, n int) (alive bool) {
 	if at == 0 {
-		m.begin(sh.mem, nd, n)
+		if m.begin(sh.mem, nd, n); !m.Held && m.index.hybrids.Load() > 0 {
+			m.beginHybrids()
+		}
 	} else {
 		m.add(sh.mem, nd, at, n)
+	}
+	if len(m.hybrids) > 0 {
+		m.addHybrids(sh.mem, nd, at)
 	}
 	return m.Longest == at+n
 }

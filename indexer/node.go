@@ -112,27 +112,27 @@ type place struct {
 	i            int    // index in it
 }
 
-// find finds a slot's residency; false if there is none. Cost: a step for each run of the list, then binary search.
-func (m *memory) find(nd *node, id SlotID) (p place, found bool) {
+// find finds an owner's residency; false if there is none. Cost: a step for each run of the list, then binary search.
+func (m *memory) find(nd *node, o owner) (p place, found bool) {
 	residencies, _, next := m.residenciesOf(nd, 0)
-	for p.list = nd.list; next != 0 && residencies[len(residencies)-1].slot() < id; {
+	for p.list = nd.list; next != 0 && residencies[len(residencies)-1].owner() < o; {
 		p.before, p.list = p.list, next
 		residencies, _, next = m.residenciesOf(nd, next)
 	}
 	end := len(residencies)
 	for p.i < end {
-		if mid := (p.i + end) / 2; residencies[mid].slot() < id {
+		if mid := (p.i + end) / 2; residencies[mid].owner() < o {
 			p.i = mid + 1
 		} else {
 			end = mid
 		}
 	}
-	return p, p.i < len(residencies) && residencies[p.i].slot() == id
+	return p, p.i < len(residencies) && residencies[p.i].owner() == o
 }
 
-// residencyOf returns a slot's residency and its first page; nil if the slot holds nothing of the node.
-func (m *memory) residencyOf(nd *node, id SlotID) (*residency, *uint32) {
-	p, found := m.find(nd, id)
+// residencyOf returns an owner's residency and its first page, or run of bits; nil if it has nothing of the node.
+func (m *memory) residencyOf(nd *node, o owner) (*residency, *uint32) {
+	p, found := m.find(nd, o)
 	if !found {
 		return nil, nil
 	}
@@ -140,10 +140,10 @@ func (m *memory) residencyOf(nd *node, id SlotID) (*residency, *uint32) {
 	return &residencies[p.i], &pages[p.i]
 }
 
-// addResidency adds an empty residency for a slot that has none; nil if there is no memory left.
-func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
+// addResidency adds an empty residency for an owner that has none; nil if there is no memory left.
+func (r *runs) addResidency(nd *node, o owner) (*residency, *uint32) {
 	full := int(nd.residents) == inlineResidencies
-	p, _ := r.mem.find(nd, id)
+	p, _ := r.mem.find(nd, o)
 	if p.list != 0 {
 		l := r.mem.residencyList(p.list)
 		full = int(l.count) == l.capacity()
@@ -152,7 +152,7 @@ func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
 		if !r.growList(nd, p) {
 			return nil, nil
 		}
-		p, _ = r.mem.find(nd, id)
+		p, _ = r.mem.find(nd, o)
 	}
 	nd.residents++
 	if p.list != 0 {
@@ -161,7 +161,7 @@ func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
 	residencies, pages, _ := r.mem.residenciesOf(nd, p.list)
 	copy(residencies[p.i+1:], residencies[p.i:])
 	copy(pages[p.i+1:], pages[p.i:])
-	residencies[p.i], pages[p.i] = newResidency(id, 0, 0), noPage
+	residencies[p.i], pages[p.i] = newResidency(o, 0, 0), noPage
 	return &residencies[p.i], &pages[p.i]
 }
 
@@ -202,10 +202,10 @@ func (r *runs) growList(nd *node, p place) bool {
 	return true
 }
 
-// dropResidency removes a slot's residency, frees a run of the list that becomes empty, and moves the residencies back into the
+// dropResidency removes an owner's residency, frees a run of the list that becomes empty, and moves the residencies back into the
 // record when few are left.
-func (r *runs) dropResidency(nd *node, id SlotID) {
-	p, _ := r.mem.find(nd, id)
+func (r *runs) dropResidency(nd *node, o owner) {
+	p, _ := r.mem.find(nd, o)
 	residencies, pages, next := r.mem.residenciesOf(nd, p.list)
 	copy(residencies[p.i:], residencies[p.i+1:])
 	copy(pages[p.i:], pages[p.i+1:])

@@ -4,11 +4,20 @@ import "math/bits"
 
 // residency is what one slot holds of one node, in one word: all that a lookup needs. It summarizes the slot's pages of the node.
 //
-//	bits  0..31  slot
+//	bits  0..31  owner: twice the slot's number, or one more
 //	bits 32..44  front of the blocks held in any tier
 //	bits 45..57  front of those held on the GPU
 //	bit  58      the two differ in their number of leading blocks (while it is 0, lookups need nothing more)
+//
+// With one more it is not of blocks: it follows the slot's own residency and leads to the node's run of bits (groups.go), and its
+// fronts are 0.
 type residency uint64
+
+// owner is the key of a residency among a node's.
+type owner uint32
+
+func blocksOf(id SlotID) owner { return owner(id) << 1 }
+func bitsOf(id SlotID) owner   { return owner(id)<<1 | 1 }
 
 // front is how many of a node's leading blocks are held.
 //
@@ -25,15 +34,17 @@ const (
 	offGPU          = residency(1) << (gpuTier + frontBits)
 )
 
-func newResidency(id SlotID, held, gpu front) residency {
-	res := residency(id) | residency(held)<<anyTier | residency(gpu)<<gpuTier
+func newResidency(o owner, held, gpu front) residency {
+	res := residency(o) | residency(held)<<anyTier | residency(gpu)<<gpuTier
 	if held.leading() != gpu.leading() {
 		res |= offGPU
 	}
 	return res
 }
 
-func (res residency) slot() SlotID { return SlotID(res) }
+func (res residency) owner() owner { return owner(res) }
+func (res residency) slot() SlotID { return SlotID(uint32(res) >> 1) }
+func (res residency) isBits() bool { return res&1 != 0 }
 func (res residency) held() front  { return front(res>>anyTier) & frontMask }
 func (res residency) gpu() front   { return front(res>>gpuTier) & frontMask }
 
@@ -46,7 +57,7 @@ func (res residency) stored(tier Tier, from, to int) (residency, bool) {
 	if tier == GPU && ok {
 		gpu, ok = gpu.stored(from, to)
 	}
-	return newResidency(res.slot(), held, gpu), ok
+	return newResidency(res.owner(), held, gpu), ok
 }
 
 func (f front) leading() int { return int(f &^ beyond) }
@@ -85,16 +96,16 @@ func (f front) cut(r removed) front {
 }
 
 // residencyFrom computes the residency from a slot's pages: exact, at one cache miss a page.
-func (m *memory) residencyFrom(id SlotID, first uint32) residency {
+func (m *memory) residencyFrom(o owner, first uint32) residency {
 	var held, gpu front
 	for at := first; at != noPage; {
 		all, onGPU, base, next := m.heldAt(at)
 		if held, gpu = held.page(base, all), gpu.page(base, onGPU); held&beyond != 0 {
-			return newResidency(id, held, gpu) // later blocks can enter a front only when held is computed again
+			return newResidency(o, held, gpu) // later blocks can enter a front only when held is computed again
 		}
 		at = next
 	}
-	return newResidency(id, held, gpu)
+	return newResidency(o, held, gpu)
 }
 
 // page returns the front extended by the blocks of the next page.

@@ -13,10 +13,11 @@ type slot struct {
 	id            SlotID
 	countCopies   bool
 	heldBlocks    atomic.Int64
-	stores        atomic.Uint64 // calls of Store
-	partial       atomic.Bool   // blocks were dropped for lack of memory
-	markedPartial atomic.Bool   // set by Mark
-	recurrent     atomic.Bool   // set by Mark
+	stores        atomic.Uint64             // calls of Store
+	partial       atomic.Bool               // blocks were dropped for lack of memory
+	markedPartial atomic.Bool               // set by Mark
+	upperBound    atomic.Bool               // set by Mark
+	view          atomic.Pointer[groupView] // of groups; nil: there are none
 
 	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot
 	gone   bool       // Leave was called
@@ -29,6 +30,8 @@ type slot struct {
 	lastKnown bool
 
 	copies map[copyKey]uint8 // number of copies beyond the first, if countCopies
+
+	groups *groups // of a hybrid model, beside the one that the table has; nil: none
 
 	// See Doubt: the number of doubtful blocks and, while there are any, a mask of the others by page.
 	doubtful int

@@ -96,7 +96,7 @@ func (s *slot) branches() (list []*branch) {
 		sh.lock.RLock()
 		nd := sh.node(id)
 		parent, at := nd.parent, int(nd.parentOffset)
-		if _, head := mem.residencyOf(nd, s.id); head != nil {
+		if _, head := mem.residencyOf(nd, blocksOf(s.id)); head != nil {
 			b.page = *head
 			b.blocks = mem.lastHeld(b.page)
 		}

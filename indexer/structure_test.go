@@ -48,10 +48,10 @@ func (sh *shard) audit(x *Index, children map[uint32]int) error {
 		for at := nd.list; ; {
 			residencies, _, next := sh.mem.residenciesOf(nd, at)
 			for _, res := range residencies {
-				if residents++; int(res.slot()) <= last {
-					return fmt.Errorf("node %d: slot %d behind slot %d", id, res.slot(), last)
+				if residents++; int(res.owner()) <= last {
+					return fmt.Errorf("node %d: owner %d behind owner %d", id, res.owner(), last)
 				}
-				last = int(res.slot())
+				last = int(res.owner())
 			}
 			if at != 0 {
 				runs[at] = int(sh.mem.residencyList(at).units)

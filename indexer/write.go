@@ -96,9 +96,9 @@ func (w *writer) branch(node uint32, off int, engineHashes, locals []uint64, don
 func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, first int) int {
 	sh := w.shard
 	nd := sh.node(id)
-	res, head := sh.mem.residencyOf(nd, w.id)
+	res, head := sh.mem.residencyOf(nd, blocksOf(w.id))
 	if res == nil {
-		if res, head = sh.runs.addResidency(nd, w.id); res == nil {
+		if res, head = sh.runs.addResidency(nd, blocksOf(w.id)); res == nil {
 			return 0
 		}
 	}
@@ -124,10 +124,10 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 		if next, ok := res.stored(w.tier, off, off+n); ok {
 			*res = next
 		} else {
-			*res = sh.mem.residencyFrom(w.id, *head)
+			*res = sh.mem.residencyFrom(blocksOf(w.id), *head)
 		}
 	} else if *head == noPage {
-		sh.runs.dropResidency(nd, w.id)
+		w.dropResidency(sh, nd)
 	}
 	return n
 }
@@ -257,7 +257,7 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 	sh := s.x.shardOfNode(id)
 	sh.lock.Lock()
 	nd := sh.node(id)
-	res, head := mem.residencyOf(nd, s.id)
+	res, head := mem.residencyOf(nd, blocksOf(s.id))
 	all, onGPU := removed{low: maxNodeBlocks}, removed{low: maxNodeBlocks} // what the slot no longer holds, in any tier and on the GPU
 	top := -1                                                              // last offset in all
 	for i, ref := range refs {
@@ -281,6 +281,9 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 		if wasOnGPU && gpu>>bit&1 == 0 {
 			onGPU.add(res.gpu(), offset)
 		}
+		if wasOnGPU && s.groups != nil {
+			s.syncEntry(sh, nd, pageID, int(bit), false)
+		}
 		if left>>bit&1 != 0 {
 			refs[i] = noRef
 			continue
@@ -297,9 +300,9 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 		top = max(top, offset)
 	}
 	if *head == noPage {
-		sh.runs.dropResidency(nd, s.id)
+		s.dropResidency(sh, nd)
 	} else {
-		*res = newResidency(s.id, res.held().cut(all), res.gpu().cut(onGPU))
+		*res = newResidency(blocksOf(s.id), res.held().cut(all), res.gpu().cut(onGPU))
 	}
 	parent := uint32(root)
 	if top+1 == nd.length() {
@@ -327,13 +330,13 @@ func (s *slot) evictNode(id uint32) {
 	sh := s.x.shardOfNode(id)
 	sh.lock.Lock()
 	nd := sh.node(id)
-	_, head := sh.mem.residencyOf(nd, s.id)
+	_, head := sh.mem.residencyOf(nd, blocksOf(s.id))
 	for page := *head; page != noPage; {
 		next := sh.mem.page(page).next
 		s.freePage(page)
 		page = next
 	}
-	sh.runs.dropResidency(nd, s.id)
+	s.dropResidency(sh, nd)
 	parent := sh.trim(id)
 	sh.lock.Unlock()
 	s.x.childGone(parent)

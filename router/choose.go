@@ -37,8 +37,9 @@ type blocks struct {
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
 
-// overlap is how many leading blocks of a prompt a slot holds in any tier, and how many of them are on its GPU.
-type overlap struct{ blocks, gpu int32 }
+// overlap is how many leading blocks of a prompt a slot's engine would find in any tier, how many of them are on its GPU, and how many
+// blocks the slot holds: more if its model has several KV cache groups.
+type overlap struct{ blocks, gpu, held int32 }
 
 // choose picks the slot for a prompt, explains the choice, and books it.
 func (x *decision) choose() {
@@ -96,7 +97,7 @@ func (x *decision) addCandidates(class int) {
 		tokens = s.longest
 	}
 	looked := rd.reuse != prompt.Recomputed
-	s.match(x, keys, looked)
+	s.match(x, keys, looked, max(0, tokens-1)/size)
 	from := len(s.candidates)
 	s.reach.reset()
 	for i, slot := range x.slots {
@@ -118,6 +119,9 @@ func (x *decision) addCandidates(class int) {
 	}
 	for i := range s.candidates[from:] {
 		c, promised := &s.candidates[from+i], int(s.reach.all[i].blocks)
+		if promised <= int(s.overlapOf(x.slots[c.Slot]).held) {
+			promised = c.Exact // these blocks have come, and do not make a hit
+		}
 		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
 	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
@@ -198,25 +202,39 @@ func (x *decision) sameBlocks(class int) *blocks {
 	return nil
 }
 
-// match looks up how many leading blocks each slot holds and replaces the previous match; with look false none holds any.
-func (s *scratch) match(x *decision, keys *blocks, look bool) {
+// match looks up how many leading blocks each slot holds and replaces the previous match; with look false none holds any. An engine
+// finds no more than most.
+func (s *scratch) match(x *decision, keys *blocks, look bool, most int) {
 	for _, h := range s.matches.Slots {
 		s.overlap[h.Slot] = overlap{}
 	}
-	s.matches.Slots, s.matches.GPU = s.matches.Slots[:0], s.matches.GPU[:0]
+	for _, h := range s.matches.Reduced {
+		s.overlap[h.Slot] = overlap{}
+	}
+	s.matches.Slots, s.matches.GPU, s.matches.Reduced = s.matches.Slots[:0], s.matches.GPU[:0], s.matches.Reduced[:0]
 	switch {
 	case keys.fromReplica && look:
 		s.matches.Slots, s.matches.GPU = append(s.matches.Slots, keys.held...), append(s.matches.GPU, keys.onGPU...)
 	case look:
+		s.matches.Most = most
 		x.opt.Index.Match(keys.locals, &s.matches)
 	}
 	for _, h := range s.matches.Slots {
 		for int(h.Slot) >= len(s.overlap) {
 			s.overlap = append(s.overlap, overlap{})
 		}
-		s.overlap[h.Slot] = overlap{int32(h.Blocks), int32(h.Blocks)}
+		s.overlap[h.Slot] = overlap{int32(h.Blocks), int32(h.Blocks), int32(h.Blocks)}
+	}
+	for _, h := range s.matches.Reduced {
+		for int(h.Slot) >= len(s.overlap) {
+			s.overlap = append(s.overlap, overlap{})
+		}
+		s.overlap[h.Slot].held = int32(h.Blocks)
 	}
 	for _, h := range s.matches.GPU {
+		if int(h.Slot) >= len(s.overlap) {
+			continue // its engine would find nothing
+		}
 		s.overlap[h.Slot].gpu = int32(h.Blocks)
 	}
 }
@@ -364,8 +382,8 @@ func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) 
 	if d.Partial = x.opt.Index.Partial(x.chosen.ID); d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
-	if d.Recurrent = x.opt.Index.Recurrent(x.chosen.ID); d.Recurrent && d.CachedTokens > 0 {
-		d.Why = "an upper bound: a hit needs the states of recurrent layers too"
+	if d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID); d.UpperBound && d.CachedTokens > 0 {
+		d.Why = "an upper bound: the events do not say all that a hit needs"
 	}
 	if rd.reuse == prompt.Perhaps && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the engine may read no cache for this request"

@@ -67,7 +67,7 @@ func (x *decision) excluded(most int) (out []Considered) {
 		if own := x.classRead(slot); own >= 0 {
 			keys, size := &x.mem.blocks[own], x.model.classes[own].BlockSize
 			if own != class {
-				x.mem.match(x, keys, true)
+				x.mem.match(x, keys, true, max(0, x.out.PromptTokens-1)/size)
 				class = own
 			}
 			c.Exact, _, c.Doubtful = x.proven(slot, own)

@@ -118,6 +118,11 @@ func (r *Router) ended(o Outcome) {
 	} else if b.stale && o.Code == http.StatusOK && o.CachedTokens >= b.cachedTokens && b.cachedTokens > 0 {
 		r.suspects.countHit(at.Slot)
 	}
+	if b.exact && !b.upperBound && !b.lowerBound && b.offloadedTokens == 0 && b.common >= b.cachedTokens && o.Code == http.StatusOK && o.CachedTokens >= 0 && b.cachedTokens > 0 {
+		if withholds, changed := r.withheld.count(at.Slot, (b.cachedTokens-o.CachedTokens)/b.blockSize, (b.cachedTokens-o.CachedTokens)%b.blockSize == 0, r.opt.Now()); changed {
+			r.opt.Index.Withholds(at.Slot.ID, withholds)
+		}
+	}
 	r.opt.Audit.Found(o.ID, o.CachedTokens)
 	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
 	r.metrics.countEnded(b, worker, o)

@@ -43,7 +43,7 @@ type Recent struct {
 	Regret       string        `json:"regret,omitempty"`       // why the worker that held most was not chosen
 	Begins       uint32        `json:"begins,omitempty"`       // equal for prompts that begin alike and were held by nobody, see Decision
 	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
-	Recurrent    bool          `json:"recurrent,omitempty"`    // the prediction is an upper bound
+	UpperBound   bool          `json:"upper_bound,omitempty"`  // the prediction is an upper bound
 	Took         time.Duration `json:"took_ns"`                // to decide
 	Used         string        `json:"used,omitempty"`         // ip:port that Envoy reported
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
@@ -102,7 +102,7 @@ func newRecent() *recent {
 func (x *decision) recentEntry(took time.Duration) *Recent {
 	d := &x.out
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
-		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
+		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, UpperBound: d.UpperBound, Took: took, Reported: -1}
 	if x.chosen != nil && d.PromptTokens > 0 {
 		media := x.reading(x.model.classOf(x.chosen.Worker)).prompt.Media
 		for i := range media[:min(len(media), shownMedia)] {

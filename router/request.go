@@ -97,8 +97,8 @@ type Decision struct {
 	Begins uint32
 	// Partial: the index does not know everything that Targets[0] holds, so CachedTokens is a lower bound.
 	Partial bool
-	// Recurrent: Targets[0] needs recurrent-layer states beside the KV blocks for a hit, so CachedTokens is an upper bound.
-	Recurrent bool
+	// UpperBound: a hit at Targets[0] needs more than its events say, so CachedTokens is an upper bound.
+	UpperBound bool
 	// Encoder, if not empty, lists the encode workers as ip:port,ip:port: one for each picture of the request, in order, or a
 	// single one for all. Source, if not empty, is the ip:port of a worker whose KV blocks of the prompt the prefilling worker
 	// should fetch.

@@ -93,6 +93,7 @@ type Router struct {
 	encodeQueues    *encodeQueues
 	adapters        *adapters
 	suspects        suspects
+	withheld        withheld
 	answers         *lru.Cache[string, string] // worker by id of an answer, see keeper.go
 	unserved        unserved
 	recent          *recent

@@ -86,9 +86,9 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 	}
 }
 
-// TestRecurrentWorkerIsAnUpperBound checks that, if a hit needs states beside the blocks, finding less does not mean a wrong
+// TestUpperBound checks that, if a hit needs more than the events say, finding less does not mean a wrong
 // index, and that the decision says so.
-func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
+func TestUpperBound(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
 	w.index.Mark(w.slots[0].ID, false, true)
@@ -97,7 +97,7 @@ func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 	held := w.index.HeldBlocks(w.slots[0].ID)
 	for range 2 * missesForResync {
 		d := w.decide(body)
-		if d.Reason != Exact || !d.Recurrent || d.Why != "an upper bound: a hit needs the states of recurrent layers too" {
+		if d.Reason != Exact || !d.UpperBound || d.Why != "an upper bound: the events do not say all that a hit needs" {
 			t.Fatalf("%+v", d)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})

@@ -9,8 +9,8 @@
 //	BlockRemoved  block_hashes | medium | group_idx
 //	AllBlocksCleared
 //
-// The decoder hashes tokens into local hashes while it reads. It drops the events of KV cache groups that do not prove a full
-// prefix (wire.Fields.FullPrefix).
+// The decoder hashes tokens into local hashes while it reads. The blocks of one KV cache group, which sees all tokens, have content;
+// those of a hybrid model's other groups follow by their hashes alone (groups.go).
 package vllm
 
 import (
@@ -22,19 +22,21 @@ import (
 )
 
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory, and
-// learns from stored events which groups prove a full prefix.
+// learns from stored events which KV cache groups the model has.
 type Decoder struct {
 	// Keep makes stored events carry tokens, media names and the session id, for audit and learning.
 	Keep bool
 	// Secret keys the blocks' hashes.
 	Secret *block.Secret
+	// Chunk is the size of chunked local attention, in tokens; 0: Llama 4's.
+	Chunk int
 
 	a         kvevent.Arena
 	f         wire.Fields // the current event
 	bareNames bool        // the release may send media as bare names in extra_keys
 	h         hasher
-	groups    wire.Groups
-	recurrent bool // one of the groups is Mamba's
+	groups    groups
+	others    []kvevent.Event // of other groups than the main one, since the last Cleared
 }
 
 // Decode reads one payload. The batch and everything it points to are valid until the next call; with Keep, Mention names also
@@ -44,11 +46,13 @@ type Decoder struct {
 // Cost: about 0.2 µs per block of 16 tokens; nothing is allocated once the memory has grown.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
+	d.others = kvevent.Reuse(d.others)
 	batch, err := wire.Batch(payload, &d.a, &d.f, d.tokens, d.emit)
 	if err != nil {
 		return batch, fmt.Errorf("vllm: %w", err)
 	}
-	batch.Recurrent = d.recurrent
+	d.addOthers()
+	batch.Events, batch.UpperBound = d.a.Events, d.groups.unclear
 	return batch, nil
 }
 
@@ -68,10 +72,15 @@ func (d *Decoder) emit() error {
 		d.bareNames = d.f.Elements == 9
 		return d.stored(kvevent.Tail(d.a.Tokens, d.f.FirstToken))
 	case kvevent.Removed:
-		if d.groups.Prove(&d.f) && len(d.f.EngineHashes) > 0 {
+		switch n, main, ok := d.groups.removed(&d.f); {
+		case ok && main:
 			d.add(kvevent.Removed)
+		case ok:
+			d.addOther(kvevent.GroupRemoved, n)
 		}
 	case kvevent.Cleared:
+		d.addOthers()
+		clear(d.groups.tails)
 		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Cleared})
 	}
 	return nil

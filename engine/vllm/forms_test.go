@@ -175,9 +175,16 @@ func TestForms(t *testing.T) {
 		{name: "a store shared by workers", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "locality", "REMOTE"),
 			want: &kvevent.Event{Tier: kvevent.Remote, Locals: locals(block.Root{}, four)}},
 		{name: "full attention in the last group", event: mapStored(hashes, uint64(9), tokens, "group_idx", 6, "kv_cache_spec_kind", "full_attention", "extra_keys", list{nil, nil}),
-			want: &kvevent.Event{HasParent: true, Parent: kvevent.InGroup(9, 6), EngineHashes: []uint64{kvevent.InGroup(11, 6), kvevent.InGroup(12, 6)}, Locals: locals(block.Root{}, four)}},
-		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window")},
-		{name: "mamba", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 0, "kv_cache_spec_kind", "mamba")},
+			want: &kvevent.Event{HasParent: true, Parent: 9, Locals: locals(block.Root{}, four)}},
+		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 8),
+			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 8, BlockSize: 2}}},
+		{name: "chunks", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 1, "kv_cache_spec_kind", "chunked_local_attention"),
+			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedChunk, Window: llama4Chunk, BlockSize: 2}, EngineHashes: []uint64{1}}},
+		{name: "mamba, a masked event", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 0, "kv_cache_spec_kind", "mamba"),
+			want: &kvevent.Event{Kind: kvevent.GroupStored, Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: 2}, EngineHashes: []uint64{1}}},
+		{name: "a window of an unknown size", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"),
+			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, BlockSize: 2}, EngineHashes: []uint64{1}}},
+		{name: "a group of an unknown kind", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 1, "kv_cache_spec_kind", "new")},
 		{name: "no kind, group 1", event: mapStored(hashes, nil, tokens, "group_idx", 1, "extra_keys", list{nil, nil})},
 	} {
 		var d Decoder
@@ -187,14 +194,19 @@ func TestForms(t *testing.T) {
 			continue
 		}
 		var want []kvevent.Event
-		if c.want != nil {
+		switch {
+		case c.want == nil:
+		case c.want.Kind == kvevent.GroupStored:
+			want = []kvevent.Event{*c.want}
+		default:
 			want = []kvevent.Event{plain(*c.want)}
 		}
+		unclear := map[string]bool{"keys in another order, unknown fields": true, "a window of an unknown size": true, "a group of an unknown kind": true, "no kind, group 1": true}
 		if len(batch.Events) != len(want) || len(want) > 0 && !reflect.DeepEqual(batch.Events, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.name, batch.Events, want)
 		}
-		if again, _ := d.Decode(batchOf()); batch.Recurrent != (c.name == "mamba") || again.Recurrent != batch.Recurrent {
-			t.Errorf("%s: recurrent %v, and then %v", c.name, batch.Recurrent, again.Recurrent)
+		if again, _ := d.Decode(batchOf()); batch.UpperBound != unclear[c.name] || again.UpperBound != batch.UpperBound {
+			t.Errorf("%s: an upper bound: %v, and then %v", c.name, batch.UpperBound, again.UpperBound)
 		}
 		if key := map[string]string{"a key of a form to come": "extra_keys of another form", "a salt apart": "cache_salt", "keys in another order, unknown fields": "new"}[c.name]; batch.UnknownKey != key {
 			t.Errorf("%s: unknown key %q, want %q", c.name, batch.UnknownKey, key)
@@ -205,7 +217,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestPlaceholdersAndGroups: a connector's placeholder identifies a block only by its hash; removals follow the group of the store.
+// TestPlaceholdersAndGroups: a connector's placeholder identifies a block only by its hash; removals follow the group of the store, and the
+// other groups' events come after the main group's.
 func TestPlaceholdersAndGroups(t *testing.T) {
 	var d Decoder
 	placeholder := func(hash uint64, group int) object {
@@ -218,7 +231,7 @@ func TestPlaceholdersAndGroups(t *testing.T) {
 	batch, err := d.Decode(batchOf(
 		mapStored(list{uint64(1)}, nil, list{1, 2}, "group_idx", 0, "kv_cache_spec_kind", "sliding_window", "extra_keys", list{nil}),
 		mapStored(list{uint64(1)}, nil, list{1, 2}, "group_idx", 6, "kv_cache_spec_kind", "full_attention", "extra_keys", list{nil}),
-		placeholder(1, 6), placeholder(1, 0), removed(1, 6), removed(1, 0),
+		placeholder(1, 6), removed(1, 0), removed(1, 6), removed(1, 3),
 	))
 	if err != nil {
 		t.Fatal(err)
@@ -226,11 +239,11 @@ func TestPlaceholdersAndGroups(t *testing.T) {
 	var got []string
 	for _, e := range batch.Events {
 		got = append(got, e.Kind.String()+" "+e.Tier.String())
-		if e.EngineHashes[0] != kvevent.InGroup(1, 6) {
+		if e.EngineHashes[0] != 1 {
 			t.Errorf("%s: engine hash %x", e.Kind, e.EngineHashes[0])
 		}
 	}
-	if want := []string{"stored gpu", "copied cpu", "removed gpu"}; !reflect.DeepEqual(got, want) {
+	if want := []string{"stored gpu", "copied cpu", "removed gpu", "group stored gpu", "group removed gpu"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -30,12 +30,17 @@ const (
 	// Lost: events are missing here and cannot be recovered, so what was reported before is in doubt: EngineHashes, or everything
 	// if there are none. No engine sends this; an agent does.
 	Lost
+	// GroupStored: the KV cache group Group of a hybrid model, beside the one whose blocks Stored names, holds one more copy of the
+	// blocks EngineHashes. A hash is the chain's at the block's end, the same in all groups. It has no content and no parent.
+	GroupStored
+	// GroupRemoved: one copy of each block in EngineHashes left the group.
+	GroupRemoved
 )
 
 // String returns the kind's name.
 func (k Kind) String() string {
-	if k <= Lost {
-		return [...]string{"stored", "copied", "removed", "cleared", "lost"}[k]
+	if k <= GroupRemoved {
+		return [...]string{"stored", "copied", "removed", "cleared", "lost", "group stored", "group removed"}[k]
 	}
 	return "unknown"
 }
@@ -113,11 +118,34 @@ type Event struct {
 	Locals       []uint64 // Stored only: one for each engine hash
 	LoRA         string   // the adapter's name, "" for the base model (Stored)
 
+	Group int  // the group's number (GroupStored, GroupRemoved)
+	Spec  Spec // what the group needs for a hit (GroupStored)
+
 	// For audit and learning; empty unless the decoder keeps them.
 	Tokens  []uint32   // BlockSize for each engine hash
 	Media   []MediaRef // which media touch which block, in prompt order
 	Session string     // the client's session id, if the engine sends it
 }
+
+// Spec is what a KV cache group needs of a prefix before the engine continues from it.
+type Spec struct {
+	Need      Need
+	Window    int // tokens, for NeedWindow and NeedChunk
+	BlockSize int // tokens in one of the group's blocks
+}
+
+// Need says which blocks of a prefix a group needs.
+type Need uint8
+
+const (
+	NeedAll    Need = iota // all of them: full attention
+	NeedWindow             // those that the last Spec.Window-1 tokens are in: a sliding window
+	NeedChunk              // those since the last multiple of Spec.Window tokens: chunked local attention
+	NeedLast               // the last one: the state of recurrent layers (mamba, linear attention)
+)
+
+// Groups is how many KV cache groups of a model are told apart, from 0 on.
+const Groups = 16
 
 // MediaRef is a medium that touches a block.
 type MediaRef struct {
@@ -132,9 +160,9 @@ type Batch struct {
 	// Partial: the publisher itself may not know all that the worker holds (an agent after a gap). With Stands, this is the state
 	// after this batch, whatever earlier ones said; else it holds until a Cleared event.
 	Partial, Stands bool
-	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention). A hit needs both, so the
-	// stored blocks are an upper bound.
-	Recurrent bool
+	// UpperBound: a hit needs more than what the events say, so the blocks are an upper bound of it: KV cache groups of an unknown
+	// kind, or hashes that cover more than a block's tokens.
+	UpperBound bool
 	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
 	Away   bool
 	Events []Event

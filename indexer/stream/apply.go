@@ -59,13 +59,13 @@ func (f *Feed) apply(m Message) error {
 	if f.publisherPartial = batch.Stands && batch.Partial; !batch.Stands {
 		f.partial = f.partial || batch.Partial
 	}
-	f.recurrent = f.recurrent || batch.Recurrent
+	f.upperBound = f.upperBound || batch.UpperBound
 	if f.o.Applied != nil {
-		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.recurrent})
+		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.upperBound})
 	}
 	f.settle()
 	doubtful := f.inDoubt()
-	f.o.Sink.Done(f.isPartial(), f.recurrent)
+	f.o.Sink.Done(f.isPartial(), f.upperBound)
 	first, unread := "", ""
 	f.update(func(s *Stats) {
 		if batch.Unread != nil && (n.Bad > 0 || s.Events == 0) { // a newer engine may send messages of new types alone
@@ -114,6 +114,17 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 		f.partial = false
 	case kvevent.Lost:
 		f.markDoubtful(e.EngineHashes)
+	case kvevent.GroupStored:
+		f.notifyEvent(e)
+		if x, slot := f.o.Sink.Held(); x != nil {
+			dropped, _ := x.StoreGroup(slot, f.o.BlockSize, e)
+			n.Unresolved += uint64(dropped)
+		}
+	case kvevent.GroupRemoved:
+		f.notifyEvent(e)
+		if x, slot := f.o.Sink.Held(); x != nil {
+			_, _ = x.RemoveGroup(slot, e.Group, e.EngineHashes)
+		}
 	}
 }
 
@@ -170,9 +181,9 @@ func (f *Feed) otherSize(tokens int) {
 	}
 }
 
-// reportBounds passes partial and recurrent to the sink and the stats when they change outside of a batch.
+// reportBounds passes the bounds to the sink and the stats when they change outside of a batch.
 func (f *Feed) reportBounds() {
 	doubtful := f.inDoubt()
-	f.o.Sink.Done(f.isPartial(), f.recurrent)
+	f.o.Sink.Done(f.isPartial(), f.upperBound)
 	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.isPartial(), f.orphans.reported, doubtful })
 }

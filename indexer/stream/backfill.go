@@ -25,6 +25,7 @@ type Held struct {
 	At        Position
 	BlockSize int
 	Blocks    []indexer.Block
+	Groups    []kvevent.Event // of a hybrid model's further groups, after the blocks
 }
 
 // ErrIncomplete: a feed does not know all that its rank holds, or not for certain.
@@ -75,9 +76,9 @@ func (f *Feed) answerHeld() {
 				err = ErrTooMany
 			} else if list, unknown := x.Blocks(slot); unknown == nil {
 				err = nil
-				q.held = Held{Position{f.next, f.appliedAt(f.next - 1).sum, x.Partial(slot), f.recurrent}, f.o.BlockSize, list}
+				q.held = Held{Position{f.next, f.appliedAt(f.next - 1).sum, x.Partial(slot), f.upperBound}, f.o.BlockSize, list, x.GroupEvents(slot)}
 			}
-			f.o.Sink.Done(f.isPartial(), f.recurrent)
+			f.o.Sink.Done(f.isPartial(), f.upperBound)
 		}
 		q.done <- err
 	}

@@ -79,9 +79,9 @@ type Sink interface {
 	Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int)
 	// Clear removes everything.
 	Clear()
-	// Done ends a batch. partial: the worker may hold more than its events said. recurrent: a hit needs more than the blocks
-	// (kvevent.Batch.Recurrent).
-	Done(partial, recurrent bool)
+	// Done ends a batch. partial: the worker may hold more than its events said. upperBound: see
+	// kvevent.Batch.
+	Done(partial, upperBound bool)
 	// Held returns the index slot that holds it all, so that a gap that cannot be filled leaves it in doubt; with a nil index the
 	// gap clears it. Like other calls it belongs to a batch, which Done ends.
 	Held() (*indexer.Index, indexer.SlotID)
@@ -132,8 +132,8 @@ type Options struct {
 // Position is a position in a publisher's stream: after its message number Next-1, whose payload has the XXH3-64 Sum. The zero
 // value is the beginning.
 type Position struct {
-	Next, Sum          uint64
-	Partial, Recurrent bool // as passed to Sink.Done
+	Next, Sum           uint64
+	Partial, UpperBound bool // as passed to Sink.Done
 }
 
 const (
@@ -184,7 +184,7 @@ func Start(o Options) *Feed {
 	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
 	f.stats.Partial = true // until a batch shows otherwise
 	if p := o.From; p.Next > 0 {
-		f.started, f.next, f.partial, f.recurrent, f.stats.Partial = true, p.Next, p.Partial, p.Recurrent, p.Partial
+		f.started, f.next, f.partial, f.upperBound, f.stats.Partial = true, p.Next, p.Partial, p.UpperBound, p.Partial
 		*f.appliedAt(p.Next - 1) = fingerprint{p.Next, p.Sum}
 	}
 	f.o.OnEvent = nil // readers of the sink know these

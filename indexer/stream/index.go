@@ -37,9 +37,9 @@ func (s *IndexSink) Remove(tier kvevent.Tier, engineHashes []uint64) int {
 // Clear implements Sink.
 func (s *IndexSink) Clear() { _ = s.index.Clear(s.slot) }
 
-// Done implements Sink: it marks the slot as a lower bound (partial) or an upper bound (recurrent).
-func (s *IndexSink) Done(partial, recurrent bool) {
-	s.index.Mark(s.slot, partial, recurrent)
+// Done implements Sink: it marks the slot as a lower bound (partial) or an upper bound (upperBound).
+func (s *IndexSink) Done(partial, upperBound bool) {
+	s.index.Mark(s.slot, partial, upperBound)
 }
 
 // Leave implements Sink.

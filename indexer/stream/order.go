@@ -30,7 +30,7 @@ type order struct {
 	applied          [512]fingerprint // the last messages applied, by seq modulo 512
 	partial          bool
 	publisherPartial bool      // the publisher's last message says that it is partial itself
-	recurrent        bool      // kvevent.Batch.Recurrent of any batch so far
+	upperBound       bool      // kvevent.Batch.UpperBound of any batch so far
 	restarted        time.Time // when the last new incarnation began
 	// replayOwed: a replay failed, and what it would have brought is still missing.
 	replayOwed     bool

@@ -114,12 +114,12 @@ func TestIndexKnowsPartial(t *testing.T) {
 		if ix.Partial(s.Slot()) != partial || (ix.Stats().Partial == 1) != partial {
 			t.Errorf("partial %v is not what the index says", partial)
 		}
-		if ix.Recurrent(s.Slot()) == partial {
-			t.Errorf("recurrent %v is not what the index says", !partial)
+		if ix.UpperBound(s.Slot()) == partial {
+			t.Errorf("an upper bound %v is not what the index says", !partial)
 		}
 	}
 	s.Leave()
-	if again := Join(ix, true); ix.Partial(again.Slot()) || ix.Recurrent(again.Slot()) {
+	if again := Join(ix, true); ix.Partial(again.Slot()) || ix.UpperBound(again.Slot()) {
 		t.Error("a new slot is marked from its birth")
 	}
 }

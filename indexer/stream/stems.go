@@ -162,6 +162,6 @@ func (f *Feed) storeStem(l Stem) {
 			f.attachOrphans(list[blocks-1:], &n)
 		}
 	}
-	f.o.Sink.Done(f.isPartial(), f.recurrent)
+	f.o.Sink.Done(f.isPartial(), f.upperBound)
 	f.update(func(s *Stats) { s.add(&n); s.Orphans = f.orphans.reported })
 }

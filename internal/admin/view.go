@@ -200,7 +200,7 @@ func (v *view) judge(all []router.Recent) {
 		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
 			v.Told++
 			more, fewer := d.Reported > d.CachedTokens, d.Reported < d.CachedTokens
-			if !more && !fewer || d.Partial && more || d.Recurrent && fewer { // as predicted, or within the prediction's bound
+			if !more && !fewer || d.Partial && more || d.UpperBound && fewer { // as predicted, or within the prediction's bound
 				v.AsTold++
 			}
 		}

@@ -391,6 +391,7 @@ func (a *Auditor) holds(x *request) bool {
 	if len(x.Locals) == 0 {
 		return false
 	}
+	a.matches.Held = true
 	a.o.Index.Match(x.Locals, &a.matches)
 	for _, h := range a.matches.Slots {
 		if h.Slot == x.Slot {

@@ -323,8 +323,8 @@ func (s *slotSink) Store(e *kvevent.Event) error {
 }
 
 // Done implements stream.Sink.
-func (s *slotSink) Done(partial, recurrent bool) {
-	s.IndexSink.Done(partial, recurrent)
+func (s *slotSink) Done(partial, upperBound bool) {
+	s.IndexSink.Done(partial, upperBound)
 	if s.stored {
 		s.slot.Progress(s.held, time.Now())
 	}
@@ -332,6 +332,7 @@ func (s *slotSink) Done(partial, recurrent bool) {
 }
 
 func (s *slotSink) held(locals []uint64) int {
+	s.matches.Held = true
 	s.index.Match(locals, &s.matches)
 	for _, m := range s.matches.Slots {
 		if m.Slot == s.slot.ID {

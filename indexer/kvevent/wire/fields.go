@@ -33,6 +33,7 @@ type Fields struct {
 	LoRAID       int
 	HasLoRAID    bool
 	Group        int    // of a hybrid model; -1: not sent
+	Window       int    // of the group's sliding window; 0: none
 	FirstToken   int    // length of the arena's Tokens when the event began
 	HasTokens    bool   // it has token ids
 	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole value; nil: none
@@ -197,7 +198,9 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 			return b[1:], nil
 		}
 		f.Lookahead, rest, err = Raw(b)
-	case "type", "kv_cache_spec_sliding_window", "ownership": // not covered by a local hash
+	case "kv_cache_spec_sliding_window":
+		f.Window, _, rest, err = ReadInt(b)
+	case "type", "ownership": // not covered by a local hash
 		rest, err = msgp.Skip(b)
 	default:
 		f.NoteUnknownKey(key)

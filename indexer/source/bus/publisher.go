@@ -244,10 +244,10 @@ func (p *Publisher) applied(at stream.Position) {
 }
 
 // Done implements stream.Sink: it schedules publishing if the batch brought anything.
-func (p *Publisher) Done(partial, recurrent bool) {
+func (p *Publisher) Done(partial, upperBound bool) {
 	p.beginBatch()
 	p.setFlag(flagPartial, partial)
-	p.setFlag(flagRecurrent, recurrent)
+	p.setFlag(flagUpperBound, upperBound)
 	p.setFlag(flagAway, !p.up || p.unproven)
 	p.waiting = p.waiting || len(p.events) > 0
 	waiting := p.waiting && !p.fenced
@@ -402,6 +402,7 @@ type outgoing struct {
 type snapshot struct {
 	of        *outgoing
 	blocks    []indexer.Block
+	groups    []kvevent.Event // of further KV cache groups
 	rest      []kvevent.Event // from stream.Feed.PendingEvents
 	blockSize int
 	links     int
@@ -433,7 +434,7 @@ func (p *Publisher) takeMessage(leaving bool) (m *outgoing, s *snapshot) {
 	if due {
 		list, err := p.index.Blocks(p.slot)
 		if err == nil {
-			s = &snapshot{of: m, blocks: list, blockSize: p.blockSize, links: p.connections, asking: p.waitingRouters, rest: p.beginEvents}
+			s = &snapshot{of: m, blocks: list, groups: p.index.GroupEvents(p.slot), blockSize: p.blockSize, links: p.connections, asking: p.waitingRouters, rest: p.beginEvents}
 			if p.feed != nil {
 				s.rest = nil
 				if list := p.index.Doubtful(p.slot); len(list) > 0 {
@@ -547,7 +548,7 @@ func (p *Publisher) discardSnapshot(s *snapshot) {
 func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
-	b := appendBlocks(s.of.head.append(nil), s.blocks, s.blockSize, math.MaxInt)
+	b := appendBlocks(s.of.head.append(nil), s.blocks, s.groups, s.blockSize, math.MaxInt)
 	for i := range s.rest {
 		b = appendEvent(b, &s.rest[i], false)
 	}

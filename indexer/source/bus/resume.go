@@ -132,7 +132,7 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 			p.dropped = true
 		}
 	}
-	p.from = stream.Position{Next: p.next, Sum: p.sum, Partial: p.flags&flagPartial != 0, Recurrent: p.flags&flagRecurrent != 0}
+	p.from = stream.Position{Next: p.next, Sum: p.sum, Partial: p.flags&flagPartial != 0, UpperBound: p.flags&flagUpperBound != 0}
 	p.flags |= flagAway
 	p.o.Log.Info("continuing from the previous agent's state, if the engine process is still the same", zap.Int("blocks", p.index.HeldBlocks(p.slot)),
 		zap.Uint64("engine_message", p.next))
@@ -204,6 +204,10 @@ func (p *Publisher) restore(b []byte) error {
 				if _, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes); len(p.beginEvents) > 0 {
 					keep(*e)
 				}
+			case kvevent.GroupStored:
+				_, _ = p.index.StoreGroup(p.slot, p.blockSize, e)
+			case kvevent.GroupRemoved:
+				_, _ = p.index.RemoveGroup(p.slot, e.Group, e.EngineHashes)
 			case kvevent.Cleared:
 				_ = p.index.Clear(p.slot)
 				p.beginEvents = nil

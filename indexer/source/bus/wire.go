@@ -46,16 +46,17 @@ import (
 //
 // An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 … A stored event adds: block size varint |
 // parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter | session | media. A snapshot is such a message
-// with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
+// with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest. An event of a further KV cache group adds:
+// group varint, and if stored: need (1 byte) | window varint | block size varint.
 const (
 	magic         = 'S'
 	version       = 5
 	oldestVersion = 5 // that is read: before, hashes had no key, and match nothing
 	headBytes     = 3 + 6*8
 
-	flagPartial   = 1
-	flagAway      = 2 // the agent is not connected to the engine
-	flagRecurrent = 4
+	flagPartial    = 1
+	flagAway       = 2 // the agent is not connected to the engine
+	flagUpperBound = 4
 
 	eventKind   = 0x07
 	eventTier   = 0x18 // shifted by 3
@@ -120,7 +121,16 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 	b = append(b, head)
 	b = binary.AppendUvarint(b, uint64(len(e.EngineHashes)))
 	b = appendWords(b, e.EngineHashes)
-	if e.Kind != kvevent.Stored {
+	switch e.Kind {
+	case kvevent.GroupStored, kvevent.GroupRemoved:
+		b = binary.AppendUvarint(b, uint64(e.Group))
+		if e.Kind == kvevent.GroupStored {
+			b = append(b, byte(e.Spec.Need))
+			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(e.Spec.Window)), uint64(e.Spec.BlockSize))
+		}
+		return b
+	case kvevent.Stored:
+	default:
 		return b
 	}
 	b = binary.AppendUvarint(b, uint64(e.BlockSize))
@@ -151,13 +161,19 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 }
 
 // appendBlocks appends the events that make a worker hold exactly these blocks, or some of them and more than most bytes.
-func appendBlocks(b []byte, blocks []indexer.Block, size, most int) []byte {
+func appendBlocks(b []byte, blocks []indexer.Block, groups []kvevent.Event, size, most int) []byte {
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
 	for e := range indexer.Events(blocks) {
 		if e.BlockSize = size; len(b) > most {
 			break
 		}
 		b = appendEvent(b, &e, false)
+	}
+	for i := range groups {
+		if len(b) > most {
+			break
+		}
+		b = appendEvent(b, &groups[i], false)
 	}
 	return b
 }
@@ -169,13 +185,13 @@ const HeldBlockBytes = 16
 // once the message has more than most bytes.
 func AppendHeld(b []byte, secret *block.Secret, h *stream.Held, most int) []byte {
 	own := head{next: h.At.Next, sum: h.At.Sum, key: secret.Key().ID}
-	if h.At.Recurrent {
-		own.flags = flagRecurrent
+	if h.At.UpperBound {
+		own.flags |= flagUpperBound
 	}
 	if h.At.Partial {
 		own.flags |= flagPartial
 	}
-	return appendBlocks(own.append(b), h.Blocks, h.BlockSize, most)
+	return appendBlocks(own.append(b), h.Blocks, h.Groups, h.BlockSize, most)
 }
 
 // ReadHeld reads such a message. The batch refers to b and to memory of its own.
@@ -185,10 +201,10 @@ func ReadHeld(b []byte, secret *block.Secret) (at stream.Position, all kvevent.B
 		all, err = (&Decoder{Secret: secret}).Decode(b)
 	}
 	all.Stands = false // a worker's own messages follow, which say nothing of that
-	if err == nil && (h.flags&^(flagRecurrent|flagPartial) != 0 || len(all.Events) == 0 || all.Events[0].Kind != kvevent.Cleared) {
+	if err == nil && (h.flags&^(flagUpperBound|flagPartial) != 0 || len(all.Events) == 0 || all.Events[0].Kind != kvevent.Cleared) {
 		err = errors.New("a message that is not of all that a worker holds")
 	}
-	return stream.Position{Next: h.next, Sum: h.sum, Partial: all.Partial, Recurrent: all.Recurrent}, all, err
+	return stream.Position{Next: h.next, Sum: h.sum, Partial: all.Partial, UpperBound: all.UpperBound}, all, err
 }
 
 func appendWords(b []byte, words []uint64) []byte {
@@ -239,7 +255,7 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	if want := d.Secret.Key().ID; h.key != want {
 		return kvevent.Batch{}, fmt.Errorf("bus message with hashes under key %016x, want %016x: %w", h.key, want, errOtherKey)
 	}
-	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Stands: true, Away: h.flags&flagAway != 0, Recurrent: h.flags&flagRecurrent != 0}
+	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Stands: true, Away: h.flags&flagAway != 0, UpperBound: h.flags&flagUpperBound != 0}
 	r := &reader{b: b[headBytes:]}
 	d.some(r)
 	if first := *r; len(r.b) > 0 && r.err == nil { // check the rest: of a message with an error nothing is applied
@@ -273,7 +289,7 @@ func (d *Decoder) event(r *reader) {
 	head := r.byte()
 	e := kvevent.Event{Kind: kvevent.Kind(head & eventKind), Tier: kvevent.Tier(head & eventTier >> 3),
 		HasParent: head&eventParent != 0, MediaUnknown: head&eventMedia != 0}
-	if e.Kind > kvevent.Lost {
+	if e.Kind > kvevent.GroupRemoved {
 		r.err = fmt.Errorf("kind %d", e.Kind)
 		return
 	}
@@ -294,7 +310,21 @@ func (d *Decoder) event(r *reader) {
 			d.tokensMode(r, &e, n)
 		}
 	}
+	if e.Kind == kvevent.GroupStored || e.Kind == kvevent.GroupRemoved {
+		d.group(r, &e)
+	}
 	d.events = append(d.events, e)
+}
+
+// group reads what an event of a further KV cache group says beside its hashes.
+func (d *Decoder) group(r *reader, e *kvevent.Event) {
+	if e.Group = int(min(r.varint(), math.MaxInt32)); e.Kind == kvevent.GroupRemoved {
+		return
+	}
+	e.Spec = kvevent.Spec{Need: kvevent.Need(r.byte()), Window: int(min(r.varint(), math.MaxInt32)), BlockSize: int(min(r.varint(), 1<<20))}
+	if r.err == nil && (e.Spec.Need > kvevent.NeedLast || e.Spec.BlockSize == 0) {
+		r.err = fmt.Errorf("group %d needs %d of blocks of %d tokens", e.Group, e.Spec.Need, e.Spec.BlockSize)
+	}
 }
 
 func (d *Decoder) takeWords(r *reader, n int) []uint64 {

@@ -1,0 +1,110 @@
+package vllm
+
+import (
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+)
+
+// groups is what a worker's stored events have shown of its model's KV cache groups. The first group that sees all tokens is the
+// main one: its blocks have content. The other groups only say which of the same blocks they hold too, by the same hashes; their
+// events have all tokens and the hashes of what is kept (mask in block_pool.py, 0.31 and later), so their places are not in them.
+type groups struct {
+	main      int // the main group's number plus one; 0: not known yet
+	blockSize int // the main group's largest
+	known     [kvevent.Groups]bool
+	spec      [kvevent.Groups]kvevent.Spec
+	// tails are blocks of the main group that are smaller than its others: the engine also reports the part of a prompt's last block
+	// that is whole in units of another group's blocks (cache_partial_block). No hit ends there in this group.
+	tails map[uint64]int // with their copies
+	// unclear: a group's needs are not known, so what is held is an upper bound.
+	unclear bool
+}
+
+const (
+	maxTails = 1 << 16
+	// llama4Chunk is the chunk of Llama 4's chunked attention (attention_chunk_size in its config.json), the only model that has it.
+	// Events do not say it.
+	llama4Chunk = 8192
+)
+
+// learn returns the number of a stored event's group and whether it is the main one; ok is false if its blocks do not count.
+func (g *groups) learn(f *wire.Fields, chunk int) (n int, main, ok bool) {
+	n = max(f.Group, 0)
+	spec := kvevent.Spec{BlockSize: f.BlockSize}
+	switch string(f.SpecKind) {
+	case "full_attention", "mla_attention", "sink_full_attention":
+	case "": // before 0.22: group 0 sees all tokens; what others need is not known
+		g.unclear = g.unclear || n > 0
+		ok = n == 0
+		return n, g.isMain(n, ok), ok
+	case "sliding_window", "sliding_window_mla":
+		spec.Need, spec.Window = kvevent.NeedWindow, f.Window
+		g.unclear = g.unclear || f.Window <= 0
+	case "chunked_local_attention":
+		spec.Need, spec.Window = kvevent.NeedChunk, chunk
+	case "mamba":
+		spec.Need = kvevent.NeedLast
+	default:
+		g.unclear = true
+		return n, false, false
+	}
+	if n >= kvevent.Groups {
+		g.unclear = true
+		return n, false, false
+	}
+	if main = g.isMain(n, spec.Need == kvevent.NeedAll); !main {
+		if g.known[n] && f.BlockSize < g.spec[n].BlockSize { // a part of a block, which has no place
+			g.unclear = true
+			return n, false, false
+		}
+		g.known[n], g.spec[n] = true, spec
+		return n, false, true
+	}
+	if f.BlockSize < g.blockSize {
+		g.addTails(f.EngineHashes)
+		return n, true, false
+	}
+	g.blockSize = f.BlockSize
+	return n, true, true
+}
+
+// isMain reports whether a group is the main one; the first that may be becomes it.
+func (g *groups) isMain(n int, may bool) bool {
+	if g.main == 0 && may {
+		g.main = n + 1
+	}
+	return g.main == n+1
+}
+
+func (g *groups) addTails(engineHashes []uint64) {
+	if g.tails == nil || len(g.tails)+len(engineHashes) > maxTails {
+		g.tails = map[uint64]int{}
+	}
+	for _, h := range engineHashes {
+		g.tails[h]++
+	}
+}
+
+// removed returns the group of a removal and whether it is the main one; ok is false if its blocks do not count. It removes from
+// the event the blocks that do not.
+func (g *groups) removed(f *wire.Fields) (n int, main, ok bool) {
+	n = max(f.Group, 0)
+	if main = g.main == n+1 || g.main == 0 && n == 0 && !g.known[0]; !main {
+		return n, false, n < kvevent.Groups && g.known[n]
+	}
+	if len(g.tails) > 0 {
+		kept := f.EngineHashes[:0]
+		for _, h := range f.EngineHashes {
+			switch copies := g.tails[h]; {
+			case copies == 0:
+				kept = append(kept, h)
+			case copies == 1:
+				delete(g.tails, h)
+			default:
+				g.tails[h]--
+			}
+		}
+		f.EngineHashes = kept
+	}
+	return n, true, len(f.EngineHashes) > 0
+}

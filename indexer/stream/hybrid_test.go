@@ -1,0 +1,134 @@
+package stream
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// hybridLine is a line of a recording of vLLM with several KV cache groups: a header, then requests, events and answers in turn.
+type hybridLine struct {
+	Header *struct {
+		Groups []struct {
+			Kind      string
+			BlockSize int `json:"block_size"`
+			Chunk     int
+		}
+		UseEagle  bool `json:"use_eagle"`
+		Lookahead int
+	}
+	Req     *string
+	Prompt  []uint32
+	Sched   *string
+	Cached  int
+	Seq     string // of a request
+	Ev      *uint64
+	Payload []byte
+}
+
+// TestRecordedHybrids: before each recorded request the index predicts what the engine then took from its cache, from the events of
+// all KV cache groups. Recordings of vLLM 0.32.0 with Gemma 3 (windows), of its scheduler with Gemma 4's groups (windows over smaller
+// blocks), and with states and MTP; see testdata/hybrid/README.md.
+func TestRecordedHybrids(t *testing.T) {
+	checkHybrids(t, golden.Files(t, "testdata/hybrid/*.jsonl.gz"))
+}
+
+func TestConformanceHybrids(t *testing.T) {
+	checkHybrids(t, golden.Files(t, golden.Dir(t, "vllm_hybrid", "*.jsonl.gz")))
+}
+
+func checkHybrids(t *testing.T, files []string) {
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl.gz"), func(t *testing.T) { checkHybrid(t, file) })
+	}
+}
+
+func checkHybrid(t *testing.T, file string) {
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(z)
+	lines.Buffer(nil, 64<<20)
+	var feed *Feed
+	index, size, full, lookahead, drafts := indexer.New(indexer.Options{}), 0, false, false, false
+	predicted, prompts := map[string]int{}, map[string]hybridLine{}
+	slot := indexer.SlotID(0)
+	requests, equal, high, low, exactHigh, seq := 0, 0, 0, 0, 0, uint64(0)
+	for lines.Scan() {
+		var l hybridLine
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			var other struct{ Seq any } // lines without events number differently
+			if json.Unmarshal(lines.Bytes(), &other) != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		switch {
+		case l.Header != nil:
+			d := &vllm.Decoder{}
+			for _, g := range l.Header.Groups {
+				if d.Chunk = max(d.Chunk, g.Chunk); strings.HasSuffix(g.Kind, "full_attention") || g.Kind == "mla_attention" {
+					size, full = max(size, g.BlockSize), true
+				} else if !full {
+					size = g.BlockSize
+				}
+			}
+			lookahead, drafts = l.Header.Lookahead > 0, l.Header.UseEagle
+			sink := Join(index, true)
+			slot = sink.Slot()
+			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, BlockSize: size}}
+			index.Withholds(slot, drafts)
+		case l.Req != nil:
+			var m indexer.Matches
+			m.Most = (len(l.Prompt) - 1) / size
+			index.Match(block.Fixed().Locals(nil, l.Prompt, size, nil, block.Fixed().Root("", "")), &m)
+			n := 0
+			for _, s := range m.Slots {
+				n = min(int(s.Blocks), m.Most) * size
+			}
+			predicted[*l.Req], prompts[*l.Req] = n, l
+		case l.Sched != nil:
+			requests++
+			got := predicted[*l.Sched]
+			switch {
+			case got == l.Cached:
+				equal++
+			case got > l.Cached:
+				high++
+				if !index.UpperBound(slot) {
+					exactHigh++
+				}
+			default:
+				low++
+			}
+			if got != l.Cached && testing.Verbose() && high+low <= 8 {
+				t.Logf("request %s (%s, %d tokens): predicted %d, the engine %d", *l.Sched, prompts[*l.Sched].Seq, len(prompts[*l.Sched].Prompt), got, l.Cached)
+			}
+		case l.Ev != nil:
+			feed.takeMessage(context.Background(), Message{Seq: seq, Payload: l.Payload})
+			seq++
+		}
+	}
+	s := feed.Stats()
+	t.Logf("%d requests, %d equal, %d too high (%d not called an upper bound), %d too low; unknown blocks %d, parents %d, other size %d, bad %d, partial %v",
+		requests, equal, high, exactHigh, low, s.UnknownBlocks, s.UnknownParents, s.OtherBlockSize, s.Bad, s.Partial)
+	if exactHigh > 0 || full && !lookahead && equal < requests || s.OtherBlockSize+s.UnknownBlocks+s.UnknownParents+s.Bad > 0 {
+		t.Errorf("want all %d equal", requests)
+	}
+}

@@ -1,0 +1,64 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// TestHybridWorker: of two workers that hold a prompt in the group that sees all tokens, the one that also holds the window at its end
+// is chosen, and its prediction is exact; the other's is nothing, and not repaired by the predictions of earlier requests.
+func TestHybridWorker(t *testing.T) {
+	w := newWorld(t, 2)
+	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+	w.stores(0, body)
+	w.stores(1, body)
+	for i, s := range w.slots {
+		list, err := w.index.Blocks(s.ID)
+		if err != nil || len(list) < 8 {
+			t.Fatalf("%d blocks, %v", len(list), err)
+		}
+		e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 33, BlockSize: 16}}
+		if i == 1 {
+			e.EngineHashes = []uint64{list[len(list)-3].EngineHash, list[len(list)-2].EngineHash}
+		}
+		if _, err := w.index.StoreGroup(s.ID, 16, &e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		held := w.index.HeldBlocks(w.slots[1].ID)
+		d := w.decide(body)
+		if d.Reason != Exact || d.Targets[0].Worker != "w1" || d.CachedTokens != 16*(held-1) || d.UpperBound {
+			t.Fatalf("%+v", d)
+		}
+		_, list := w.Consider(t.Context(), &Request{ID: "q", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
+		if len(list.Ranked) != 2 || list.Ranked[0].Predicted+list.Ranked[1].Predicted != d.CachedTokens {
+			t.Errorf("%+v", list.Ranked)
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens})
+		if got := w.index.HeldBlocks(w.slots[1].ID); got != held {
+			t.Errorf("%d blocks of %d", got, held)
+		}
+	}
+}
+
+// TestWithheldBlock: after three answers that found one block less, a block less is predicted; after as many that found one more,
+// all of them again.
+func TestWithheldBlock(t *testing.T) {
+	w := newWorld(t, 1)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+	w.stores(0, body)
+	all := w.decide(body).CachedTokens
+	for _, c := range []struct{ found, next int }{{all - 16, all}, {all, all}, {all - 16, all}, {all - 16, all}, {all - 16, all - 16}, {all - 16, all - 16},
+		{all, all - 16}, {all, all - 16}, {all, all}} {
+		d := w.decide(body)
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: c.found})
+		if d := w.decide(body); d.Reason != Exact || d.CachedTokens != c.next {
+			t.Fatalf("after %d found: %d predicted, want %d (%s)", c.found, d.CachedTokens, c.next, d.Reason)
+		}
+	}
+}
