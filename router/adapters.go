@@ -53,15 +53,16 @@ func adapterCapacity(configured, told int) int {
 	return max(1, told)
 }
 
-// recordSent records that a slot was sent a request for an adapter.
-func (a *adapters) recordSent(slot *fleet.Slot, name string, room int) {
+// recordSent records that a slot was sent a request for an adapter. It returns whether the slot has to load that.
+func (a *adapters) recordSent(slot *fleet.Slot, name string, room int) (isNew bool) {
 	if name == "" {
-		return
+		return false
 	}
 	_, told := slot.Worker.UsesAdapter(name)
 	room = adapterCapacity(room, told)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	isNew = !slices.Contains(a.sentTo[slot], name)
 	has := slices.DeleteFunc(a.sentTo[slot], func(n string) bool { return n == name })
 	a.sentTo[slot] = slices.Insert(has, 0, name)[:min(len(has)+1, room)]
 	for s := range a.sentTo { // workers that have left
@@ -69,4 +70,15 @@ func (a *adapters) recordSent(slot *fleet.Slot, name string, room int) {
 			delete(a.sentTo, s)
 		}
 	}
+	return isNew
+}
+
+// withdraw records that a slot has not loaded an adapter after all; "": none.
+func (a *adapters) withdraw(slot *fleet.Slot, name string) {
+	if name == "" {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sentTo[slot] = slices.DeleteFunc(a.sentTo[slot], func(n string) bool { return n == name })
 }

@@ -43,6 +43,8 @@ type bookingRecord struct {
 	engineTokens     int            // prompt tokens that the engine will report; 0: not known
 	shareNumber      uint64         // number of the booking for other replicas; 0: they are not told
 	media            []SharedMedium // for other replicas: pictures that the slot will have seen
+	newMedia         []SharedMedium // those that it had not seen before
+	newAdapter       string         // the adapter that the slot loads for it; "": none
 	zeroMeansUnknown bool           // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }
 
@@ -111,7 +113,9 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	if work.Tokens, work.AdapterLoad = work.Tokens+best.AdapterLoad, best.AdapterLoad; best.Pulls() {
 		work.Tokens, work.Pull = max(1, work.Tokens-best.Pulled), best.Pulled
 	}
-	x.adapters.recordSent(x.chosen, x.adapter, x.model.MaxLoRAs)
+	if x.adapters.recordSent(x.chosen, x.adapter, x.model.MaxLoRAs) {
+		b.newAdapter = x.adapter
+	}
 	x.recordPredictions(b, &st, &a, x.now)
 	x.bookChosen(b, work)
 	if !a.unread {
@@ -157,18 +161,31 @@ func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classP
 			continue // its blocks are held: it is not encoded
 		}
 		m := SharedMedium{md.Key, md.Alias, tokens}
-		r.sawPicture(b.slot, m)
+		if r.sawPicture(b.slot, m) {
+			b.newMedia = append(b.newMedia, m)
+		}
 		if r.opt.Share != nil {
 			b.media = append(b.media, m)
 		}
 	}
 }
 
-// sawPicture records that a slot encodes a picture or has it in its encoder cache.
-func (r *Router) sawPicture(slot *fleet.Slot, m SharedMedium) {
-	r.sightings.add(m.Key, slot, m.Tokens)
+// sawPicture records that a slot encodes a picture, or has it in its encoder cache: then it returns false.
+func (r *Router) sawPicture(slot *fleet.Slot, m SharedMedium) (isNew bool) {
+	isNew = r.sightings.add(m.Key, slot, m.Tokens)
 	if m.Alias != 0 {
 		r.sightings.add(m.Alias, slot, 0)
+	}
+	return isNew
+}
+
+// unseePictures withdraws what sawPicture recorded, for a request that the slot refused or never had.
+func (r *Router) unseePictures(slot *fleet.Slot, media []SharedMedium) {
+	for _, m := range media {
+		r.sightings.withdraw(m.Key, slot)
+		if m.Alias != 0 {
+			r.sightings.withdraw(m.Alias, slot)
+		}
 	}
 }
 
@@ -184,7 +201,7 @@ func (x *decision) bookChosen(b *bookingRecord, work fleet.Booking) {
 	if b.unsteered == nil {
 		work.Slot, work.Decode = x.chosen, x.decode
 	}
-	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain))
+	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)) + 24*len(b.newMedia)
 	if x.isBooked = true; x.opt.Decisions != nil {
 		b.line = x.newLogLine(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)

@@ -24,7 +24,8 @@ type Considered struct {
 // Consider decides as Decide would at this moment, without effects: nothing is booked, counted, predicted or audited, and no
 // worker gets its trial. It returns at most most workers: the cheapest ones first, then those that could not be chosen.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
-	aside, now := &Router{opt: r.opt, predicted: r.predicted, sightings: r.sightings, encodeQueues: r.encodeQueues, adapters: r.adapters, answers: r.answers, lanes: r.lanes}, r.serving.Load()
+	aside, now := &Router{opt: r.opt, predicted: r.predicted, sightings: r.sightings, encodeQueues: r.encodeQueues, adapters: r.adapters, answers: r.answers, lanes: r.lanes, seed: r.seed}, r.serving.Load()
+	aside.choices.Store(r.choices.Load())
 	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions, aside.opt.UnsteeredShare = zap.NewNop(), nil, nil, 0
 	aside.metrics = newMetrics(nil, aside)
 	aside.serving.Store(now)

@@ -84,3 +84,32 @@ func TestConsiderWithoutPrompt(t *testing.T) {
 		t.Errorf("the trial: %+v", got)
 	}
 }
+
+// TestConsiderDecidesAlike checks that every field of what Consider returns is that of the decision that follows, among workers of
+// which several are equally good too.
+func TestConsiderDecidesAlike(t *testing.T) {
+	w := newWorld(t, 5)
+	held := chatBody("m", fmt.Sprintf("%q", text(400, 1)))
+	w.stores(1, held)
+	bodies := []string{held, chatBody("m", picture(1, 640, 480)), chatBody("unknown", `"hello"`), "{", `{"model":"m"}`}
+	for i := range 20 {
+		bodies = append(bodies, chatBody("m", fmt.Sprintf("%q", text(300, uint64(10+i)))))
+	}
+	for i, body := range bodies {
+		ask := &Request{ID: fmt.Sprint("asked", i), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
+		would, _ := w.Consider(t.Context(), ask, 64)
+		got := w.Decide(t.Context(), ask)
+		for f := range reflect.TypeFor[Decision]().NumField() {
+			if reflect.TypeFor[Decision]().Field(f).Name == "Arm" { // drawn by lot
+				continue
+			}
+			a, b := reflect.ValueOf(would).Field(f), reflect.ValueOf(got).Field(f)
+			if sa, sb := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b); sa != sb {
+				t.Errorf("request %d: %s would be %s, and is %s", i, reflect.TypeFor[Decision]().Field(f).Name, sa, sb)
+			}
+		}
+		if len(got.Targets) > 0 { // so that the next ones are as idle
+			w.Observe(Outcome{ID: got.ID, Phase: Ended, Addr: got.Targets[0].Addr, Code: 400, CachedTokens: -1})
+		}
+	}
+}

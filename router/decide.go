@@ -295,7 +295,7 @@ func (x *decision) placeUnread(why string) {
 			x.mem.candidates = append(x.mem.candidates, x.candidate(i))
 		}
 		x.rank()
-		b := &bookingRecord{model: x.out.Model, arm: x.out.Arm, cachedTokens: -1}
+		b := &bookingRecord{model: x.out.Model, arm: x.out.Arm, client: x.req.Client, cachedTokens: -1}
 		if x.isUnsteered() {
 			x.recordHypothetical()
 			x.bookUnsteered(b)

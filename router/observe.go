@@ -14,7 +14,7 @@ import (
 func (r *Router) Observe(o Outcome) {
 	switch o.Phase {
 	case Failed:
-		r.countFailure(r.opt.Fleet.FailedAt(o.ID, o.Addr), o.Fault)
+		r.countFailure(r.opt.Fleet.FailedAt(o.ID, o.Addr), o.Fault, o.Fault)
 	case Lost:
 		r.opt.Fleet.Lost(o.Source)
 	case Gone:
@@ -73,6 +73,11 @@ func (r *Router) confirm(o Outcome) bool {
 		r.opt.Audit.End(o.ID, false)
 	}
 	r.predicted.withdraw(b.promise.Swap(made), b.chain)
+	r.adapters.withdraw(moved.Slot, b.newAdapter)
+	r.unseePictures(moved.Slot, b.newMedia)
+	for _, m := range b.newMedia {
+		r.sawPicture(now.Slot, m)
+	}
 	r.share(b, now)
 	return true
 }
@@ -90,6 +95,10 @@ func (r *Router) ended(o Outcome) {
 	r.unshare(b, broken)
 	if broken { // or refused: assume that it stored nothing
 		r.predicted.withdraw(b.promise.Load(), b.chain)
+		if at.Slot != nil {
+			r.unseePictures(at.Slot, b.newMedia)
+			r.adapters.withdraw(at.Slot, b.newAdapter)
+		}
 	} else if at.Decode != nil {
 		r.predictDecoded(at.Decode, b.chain)
 	}
@@ -169,22 +178,30 @@ func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
 
 // updateHealth updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
 func (r *Router) updateHealth(o Outcome, b *fleet.Booking) {
-	w := r.opt.Fleet.ServedBy(b, o.Addr)
+	w, note := r.opt.Fleet.ServedBy(b, o.Addr), b.Note.(*bookingRecord)
 	switch {
 	case w == nil || !o.Answered || b.Decode != nil || o.Code == http.StatusNotImplemented:
 	case o.Code >= http.StatusInternalServerError:
-		r.countFailure(w, strconv.Itoa(o.Code))
-	case o.Code < http.StatusBadRequest && w.RecordSuccess(b.At, r.opt.Now()):
-		r.opt.Log.Info("worker "+w.Name+" answers again and gets requests", zap.String("addr", w.Addr))
+		r.countFailure(w, strconv.Itoa(o.Code), strconv.Itoa(o.Code))
+	case o.Code >= http.StatusBadRequest:
+		if r.refusesAlone(note, w, o.Code) {
+			r.countFailure(w, strconv.Itoa(o.Code), refusedAlone(o.Code))
+		}
+	default:
+		r.served(note, w)
+		if w.RecordSuccess(b.At, r.opt.Now()) {
+			r.opt.Log.Info("worker "+w.Name+" answers again and gets requests", zap.String("addr", w.Addr))
+		}
 	}
 }
 
-// countFailure counts a request that failed at a worker; nil: at an address that is not a worker's own.
-func (r *Router) countFailure(w *fleet.Worker, what string) {
+// countFailure counts a request that failed at a worker (nil: at an address that is not a worker's own), under a label, and what it
+// was in words.
+func (r *Router) countFailure(w *fleet.Worker, label, what string) {
 	if w == nil {
 		return
 	}
-	r.metrics.failures.WithLabelValues(w.Name, what).Inc()
+	r.metrics.failures.WithLabelValues(w.Name, label).Inc()
 	if now := r.opt.Now(); w.RecordFailure(what, now) {
 		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr), zap.String("why", w.OutReason(now)))
 	}

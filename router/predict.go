@@ -254,12 +254,12 @@ func (s *sightings) slotsOf(name uint64) seenBy {
 	return slots
 }
 
-// add records that a slot encodes a medium of so many tokens, or finds it in its cache.
-func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
+// add records that a slot encodes a medium of so many tokens, or finds it in its cache: then it returns false.
+func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) (isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen, _ := s.media.Get(name)
-	if seen.holds(slot) {
+	if isNew = !seen.holds(slot); !isNew {
 		tokens = 0
 	}
 	put := sighting{slot, slot.AddEncoded(tokens)}
@@ -271,6 +271,22 @@ func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
 	}
 	if s.media.Add(name, seen) {
 		s.onNoRoom("pictures seen")
+	}
+	return isNew
+}
+
+// withdraw records that a slot has not encoded a medium after all.
+func (s *sightings) withdraw(name uint64, slot *fleet.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen, _ := s.media.Peek(name)
+	for i := range seen {
+		if seen[i].slot == slot {
+			copy(seen[i:], seen[i+1:])
+			seen[len(seen)-1] = sighting{}
+			s.media.Add(name, seen)
+			return
+		}
 	}
 }
 

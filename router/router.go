@@ -95,6 +95,7 @@ type Router struct {
 	suspects        suspects
 	withheld        withheld
 	answers         *lru.Cache[string, string] // worker by id of an answer, see keeper.go
+	lastServed      *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see alone.go
 	unserved        unserved
 	recent          *recent
 	seed            maphash.Seed  // for Decision.Begins
@@ -146,6 +147,7 @@ func New(opt Options) *Router {
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}
+	r.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients) // likewise
 	r.answers, _ = lru.New[string, string](maxAnswers) // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
 	if opt.Decisions != nil || opt.Share != nil {

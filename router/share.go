@@ -125,7 +125,9 @@ type replicaBooking struct {
 	release func(lost bool)
 	promise *promise
 	chain   []uint64
-	decode  *fleet.Slot // slot that decodes, if another
+	slot    *fleet.Slot
+	media   []SharedMedium // pictures that slot had not seen before
+	decode  *fleet.Slot    // slot that decodes, if another
 }
 
 // Limits of what other replicas may store here: 128 MiB of hashes.
@@ -157,6 +159,7 @@ func (r *Router) endShared(replica string, number uint64, void, lost bool) {
 	t.count, t.blocks = t.count-1, t.blocks-len(f.chain)
 	if f.release(lost); void {
 		r.predicted.withdraw(f.promise, f.chain)
+		r.unseePictures(f.slot, f.media)
 	} else if f.decode != nil {
 		r.predictDecoded(f.decode, f.chain)
 	}
@@ -183,12 +186,14 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 	if s.Decoder != "" {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
-	f := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), decode: b.Decode}
+	f := &replicaBooking{slot: slot, chain: r.opt.Secret.Key().Chain(nil, s.Locals), decode: b.Decode}
 	if len(s.Locals) > 0 {
 		f.promise = r.predicted.add(uint32(slot.ID), f.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
 	}
 	for _, m := range s.Media {
-		r.sawPicture(slot, m)
+		if r.sawPicture(slot, m) {
+			f.media = append(f.media, m)
+		}
 	}
 	f.release = r.opt.Fleet.ChargeReplica(b)
 	if t.byReplica == nil {

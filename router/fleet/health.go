@@ -16,7 +16,8 @@ import (
 //	checks:    in ── failuresInARow, or one that says "not available" ──▶ out ── a good check ──▶ in
 //
 // A worker is in if neither requests nor checks put it out. A request fails by no connection, a broken one, or a 5xx; an answer
-// below 400 ends both rows of failures. A 4xx (with 429) or a client that disconnects is the client's doing and changes nothing.
+// below 400 ends both rows of failures. A 4xx (with 429) or a client that disconnects is the client's doing and changes nothing,
+// except a 401, 403 or 404 that this worker alone gives (router/alone.go).
 // A full worker that answers some requests with 503 and completes others stays in, or is soon tried again. If all are full, too
 // few are in, and then nobody is out (panicShare). A good check does not vouch for requests: a worker that fails those returns
 // only by a trial. There are no trials while checks fail, and one at once when they are good again.
