@@ -94,7 +94,7 @@ type Router struct {
 	adapters        *adapters
 	suspects        suspects
 	withheld        withheld
-	answers         *lru.Cache[string, string] // worker by id of an answer, see keeper.go
+	answers         *lru.Cache[string, string]          // worker by id of an answer, see keeper.go
 	lastServed      *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see alone.go
 	unserved        unserved
 	recent          *recent
@@ -148,7 +148,7 @@ func New(opt Options) *Router {
 		r.opt.Seed = rand.Uint64()
 	}
 	r.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients) // likewise
-	r.answers, _ = lru.New[string, string](maxAnswers) // fails only for a size below 1
+	r.answers, _ = lru.New[string, string](maxAnswers)                   // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
 	if opt.Decisions != nil || opt.Share != nil {
 		opt.Fleet.OnExpired(r.logExpired)

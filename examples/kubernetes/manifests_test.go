@@ -150,7 +150,7 @@ func TestReferences(t *testing.T) {
 		"workers' Service":     selects(vllmService.Get("spec.selector"), vllmPods),
 		"workers' policy":      selects(workersPolicy.Get("spec.podSelector.matchLabels"), vllmPods),
 		"HPA's target":         hpa.Get("spec.scaleTargetRef.name").Str == "sightline" && hpa.Get("spec.minReplicas").Int() == deployment.Get("spec.replicas").Int(),
-		"PDB below replicas":   pdb.Get("spec.minAvailable").Int() < deployment.Get("spec.replicas").Int(),
+		"PDB allows drains":    pdb.Get("spec.maxUnavailable").Int() == 1 && !pdb.Get("spec.minAvailable").Exists(),
 		"role binding":         binding.Get("roleRef.name").Str == "sightline" && binding.Get("subjects.0.name").Str == deployment.Get("spec.template.spec.serviceAccountName").Str && binding.Get("subjects.0.namespace").Str == "llm",
 		"rights, and no other": role.Get("rules").Raw != "" && role.Get("rules.#").Int() == 1 && role.Get("rules.0.verbs").Raw == `["list","watch"]` && role.Get("rules.0.resources").Raw == `["endpointslices"]`,
 	} {

@@ -168,6 +168,8 @@ func TestSaved(t *testing.T) {
 			saved{"50 %", "72.0 M of 144.0 M, as the engines counted", "2", "GPU-hours", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
 		{router.Totals{EnginePrompt: 40_000, EngineCached: 20_000}, 10_000,
 			saved{"50 %", "20 k of 40 k, as the engines counted", "2", "GPU-seconds", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+		{router.Totals{EnginePrompt: 3_000_000, EngineCached: 1_500_000}, 10_000,
+			saved{"50 %", "1.5 M of 3.0 M, as the engines counted", "150", "GPU-seconds", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
 	} {
 		if got := savedOf(c.t, c.rate); got != c.want {
 			t.Errorf("%+v at %v: %+v, want %+v", c.t, c.rate, got, c.want)

@@ -158,13 +158,21 @@ func savedOf(t router.Totals, rate float64) saved {
 		Hours: "–", Unit: "GPU-hours", How: "no worker has shown yet how fast it prefills"}
 	if rate > 0 {
 		if spent := float64(part) / rate; spent >= 360 {
-			s.Hours = fmt.Sprintf("%.3g", spent/3600)
+			s.Hours = rounded(spent/3600, 3)
 		} else {
-			s.Hours, s.Unit = fmt.Sprintf("%.2g", spent), "GPU-seconds"
+			s.Hours, s.Unit = rounded(spent, 2), "GPU-seconds"
 		}
 		s.How = fmt.Sprintf("an estimate: those tokens at the %s a second that workers show, one GPU a worker; since the start", formatShort(rate))
 	}
 	return s
+}
+
+// rounded writes a number with so many digits, or more before the point, and without an exponent.
+func rounded(v float64, digits int) string {
+	if v >= math.Pow10(digits)-0.5 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', digits, 64)
 }
 
 // checks fills in probes, findings and hosts, of one worker if it is named.

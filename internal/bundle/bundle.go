@@ -35,9 +35,9 @@ const (
 // Options are the flags of `sightline bundle`. What is empty is left out, and listed as missing; so is what does not answer.
 type Options struct {
 	Config string `short:"c" type:"existingfile" help:"Sightline's configuration."`
-	Admin  string `placeholder:"URL" help:"A running Sightline's admin page, such as http://127.0.0.1:9903."`
+	Admin  string `placeholder:"URL" help:"A running Sightline's admin page, such as http://127.0.0.1:9903; default: the configuration's."`
 	Token  string `env:"SIGHTLINE_ADMIN_TOKEN" help:"Its admin_token; default: the configuration's."`
-	Envoy  string `placeholder:"URL" help:"Envoy's admin page, such as http://127.0.0.1:9901."`
+	Envoy  string `placeholder:"URL" help:"Envoy's admin page, such as http://127.0.0.1:9901; default: the configuration's envoy.admin."`
 	File   string `short:"o" help:"Output file; default: sightline-bundle-TIME.tar.gz in this directory. An existing file is not overwritten."`
 }
 
@@ -71,6 +71,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 		err = errors.Join(err, b.add(name, text, now))
 	}
 	take("config.yaml", func() ([]byte, error) { return b.configuration(o.Config) })
+	o.Admin, o.Envoy = cmp.Or(o.Admin, b.admin()), cmp.Or(o.Envoy, b.envoyAdmin())
 	take("version.json", func() ([]byte, error) { return json.Marshal(buildinfo.Read()) })
 	for _, page := range []string{"workers", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
@@ -105,6 +106,25 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 	}
 	fmt.Fprintf(b.out, "\nwritten to %s; review it before you share it\n", name)
 	return err
+}
+
+// admin returns the URL of the configuration's admin page; "": none.
+func (b *bundle) admin() string {
+	switch {
+	case b.cfg.Admin == "":
+		return ""
+	case b.cfg.AdminTLS.Cert != "":
+		return "https://" + b.cfg.Admin
+	}
+	return "http://" + b.cfg.Admin
+}
+
+// envoyAdmin returns the URL of the configuration's Envoy; "": none.
+func (b *bundle) envoyAdmin() string {
+	if b.cfg.Envoy.Admin == "" {
+		return ""
+	}
+	return "http://" + b.cfg.Envoy.Admin
 }
 
 // configuration returns the effective configuration, with references as written in the file.

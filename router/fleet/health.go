@@ -20,8 +20,9 @@ import (
 // except a 401, 403 or 404 that this worker alone gives (router/alone.go).
 // A full worker that answers some requests with 503 and completes others stays in, or is soon tried again. If all are full, too
 // few are in, and then nobody is out (panicShare). A good check does not vouch for requests: a worker that fails those returns
-// only by a trial. There are no trials while checks fail, and one at once when they are good again.
+// only by a trial, unless it refused connections and had no request since. There are no trials while checks fail, and one at once when they are good again.
 const (
+	noConnection   = "connect" // RecordFailure's reason for a worker that accepts no connection
 	failuresInARow = 3
 	firstPause     = time.Second
 	longestPause   = 30 * time.Second
@@ -124,6 +125,9 @@ func (w *Worker) RecordCheck(failed string, final bool, now time.Time) (changed 
 			h.trialPause, h.nextTrial, h.trialRunning = firstPause, now, false
 		}
 		h.failedChecks, h.checkFailure = 0, ""
+		if h.failing && h.lastFailure == noConnection && now.After(h.nextTrial) { // nobody has tried it, and it accepts connections
+			h.failures, h.trialRunning, h.failing, h.changedAt = 0, false, false, now
+		}
 	} else if h.failedChecks++; h.checkFailure == "" && (final || h.failedChecks >= failuresInARow) {
 		h.checkFailure = failed
 	}

@@ -115,3 +115,20 @@ func TestHealthy(t *testing.T) {
 		}
 	}
 }
+
+// TestReturnedWithoutTraffic: a worker that refused connections is in again once its health check is good and its next trial is due,
+// even if no request comes; one that answered with errors is not, since a check does not vouch for requests.
+func TestReturnedWithoutTraffic(t *testing.T) {
+	for what, in := range map[string]bool{"connect": true, "503": false} {
+		w, now := new(Worker), time.Unix(1000, 0)
+		for range failuresInARow {
+			w.RecordFailure(what, now)
+		}
+		if w.RecordCheck("", false, now.Add(firstPause/2)); w.IsHealthy() {
+			t.Errorf("%s: in before a trial was due", what)
+		}
+		if w.RecordCheck("", false, now.Add(2*firstPause)); w.IsHealthy() != in {
+			t.Errorf("%s: in %t after a good check, want %t", what, w.IsHealthy(), in)
+		}
+	}
+}

@@ -69,6 +69,8 @@ type Report struct {
 	Steered Side      `json:"steered"`
 	Left    Side      `json:"left"`
 	Would   Savings   `json:"would"` // for requests left alone
+
+	Unreadable int `json:"unreadable_lines,omitempty"` // of a decision log: cut off
 }
 
 // Side is one arm. Tokens are of answered requests whose prompt was read and whose cached tokens are known.

@@ -3,7 +3,6 @@ package report
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"testing"
@@ -59,6 +58,10 @@ func TestLogAndTotalsAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	torn, err := ReadLog(strings.NewReader(log + log[:100] + "\n" + log))
+	if err != nil || torn.Unreadable != 1 || torn.Steered.Requests != 2*read.Steered.Requests || !strings.Contains(torn.String(), "1 lines are cut off") {
+		t.Errorf("with a line that is cut off: %v, %+v", err, torn)
+	}
 	want, got := fmt.Sprintf("%+v", live.Report()), fmt.Sprintf("%+v", read)
 	if got != want {
 		t.Errorf("of the log\n%s\nof the totals\n%s", got, want)
@@ -96,7 +99,7 @@ func TestTooFew(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if _, err := ReadLog(io.MultiReader(strings.NewReader("{}\n"), strings.NewReader("no json\n"))); err == nil || !strings.HasPrefix(err.Error(), "line 2: ") {
-		t.Errorf("%v", err)
+	if _, err := ReadLog(strings.NewReader("no json\n")); err == nil || !strings.HasPrefix(err.Error(), "line 1: ") {
+		t.Errorf("%v, want one that names the line", err)
 	}
 }

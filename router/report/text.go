@@ -3,6 +3,7 @@ package report
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,12 +16,14 @@ import (
 // maxLine limits a line of a decision log, in bytes: for a prompt of a million tokens it has 40 KB.
 const maxLine = 4 << 20
 
-// ReadLog sums up the lines of a decision log, or of several concatenated ones. Errors name the line.
+// ReadLog sums up the lines of a decision log, or of several concatenated ones. Lines that are cut off (a full disk, a killed process)
+// are counted and left out. It is an error if no line can be read, or one is too long.
 func ReadLog(r io.Reader) (Report, error) {
 	t := New("", time.Time{})
 	scan := bufio.NewScanner(r)
 	scan.Buffer(nil, maxLine)
-	n := 0
+	n, readable, unreadable := 0, 0, 0
+	var first error
 	for scan.Scan() {
 		n++
 		if len(bytes.TrimSpace(scan.Bytes())) == 0 {
@@ -28,8 +31,10 @@ func ReadLog(r io.Reader) (Report, error) {
 		}
 		l := decisionlog.Line{ReportedCached: -1}
 		if err := json.Unmarshal(scan.Bytes(), &l); err != nil {
-			return Report{}, fmt.Errorf("line %d: %w", n, err)
+			unreadable, first = unreadable+1, cmp.Or(first, fmt.Errorf("line %d: %w", n, err))
+			continue
 		}
+		readable++
 		if one, ok := Of(&l); ok {
 			t.Add(one, time.UnixMilli(l.Timestamp))
 		}
@@ -37,7 +42,12 @@ func ReadLog(r io.Reader) (Report, error) {
 	if err := scan.Err(); err != nil {
 		return Report{}, fmt.Errorf("line %d: %w", n+1, err)
 	}
-	return t.Report(), nil
+	if readable == 0 && first != nil {
+		return Report{}, first
+	}
+	out := t.Report()
+	out.Unreadable = unreadable
+	return out, nil
 }
 
 // String returns the report for people. It omits numbers from too few requests.
@@ -63,6 +73,9 @@ func (r Report) String() string {
 	row("end, median", func(s *Side) string { return millis(s.End.P50, s.End.N) })
 	row("  p95", func(s *Side) string { return millis(s.End.P95, s.End.N) })
 	r.Would.write(&out)
+	if r.Unreadable > 0 {
+		fmt.Fprintf(&out, "\n%d lines are cut off and left out, as after a full disk or a killed process.\n", r.Unreadable)
+	}
 	return out.String()
 }
 
