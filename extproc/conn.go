@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/peer"
 
+	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -23,7 +24,7 @@ func (l *numberedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, remote: &remote{Addr: c.RemoteAddr(), number: l.server.sources.Add(1)}, server: l.server}, nil
+	return &conn{Conn: c, remote: &remote{Addr: c.RemoteAddr(), raw: c, number: l.server.sources.Add(1)}, server: l.server}, nil
 }
 
 type conn struct {
@@ -35,6 +36,7 @@ type conn struct {
 
 type remote struct {
 	net.Addr
+	raw    net.Conn
 	number uint64
 	// A decision was requested or reported on. The end of other connections, such as health checks', is ignored.
 	asked atomic.Bool
@@ -65,4 +67,13 @@ func connection(ctx context.Context) uint64 {
 	}
 	r.asked.Store(true)
 	return r.number
+}
+
+// keep has the connection of a stream closed last if there are too many.
+func keep(ctx context.Context) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if r, ok := p.Addr.(*remote); ok {
+			sockets.Keep(r.raw)
+		}
+	}
 }

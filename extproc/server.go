@@ -46,6 +46,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -99,6 +100,7 @@ type Options struct {
 	// Forward, if set, passes Envoy's report on a request that another replica decided to that replica, and the end of a log
 	// stream to all. It returns false if that replica is not known. It must not block.
 	Forward  func(to string, o router.Outcome) bool
+	NoRoom   func(what string)           // is called for each connection that was closed to make room for another; nil: not
 	Services func(grpc.ServiceRegistrar) // if set, registers further services
 	Roster   *Roster                     // the workers for Envoy's fallback clusters; nil: those are told nothing
 	Traced   Traced                      // receives each decision; nil: none
@@ -138,16 +140,19 @@ type Server struct {
 // Settings of the gRPC transport. Measured with a 3.7 MB body on two cores (BenchmarkDecision), p50 against gRPC's defaults: 0.9x
 // over a unix socket, no difference beyond the noise over loopback TCP. Large windows are for a network.
 const (
-	streamWindow  = 16 << 20         // a body of this size is sent without waiting for us
-	connWindow    = 128 << 20        // eight of them at once on one connection
-	readBuffer    = 256 << 10        // fewer read calls; 32 KB is the default
-	maxStreams    = 65536            // the same as the circuit breaker in our envoy.yaml
-	stackedIdle   = 128              // goroutines that wait for streams; beyond, each stream starts one
-	headroom      = 64 << 10         // size of a body message besides the body: attributes, metadata
-	bodiesAtOnce  = 16               // × MaxBody = maxInFlight
-	fewBytes      = 1 << 20          // bodies that announce no more than this have a quarter of maxInFlight to themselves
-	lastStreams   = 10 * time.Minute // after a drain: streams of the endpoint-picker protocol last as long as the responses
-	sampledPeriod = time.Minute
+	streamWindow   = 16 << 20         // a body of this size is sent without waiting for us
+	connWindow     = 128 << 20        // eight of them at once on one connection
+	readBuffer     = 256 << 10        // fewer read calls; 32 KB is the default
+	maxStreams     = 65536            // the same as the circuit breaker in our envoy.yaml
+	maxConnections = 4096             // or a quarter of the process's files
+	connectionTime = 10 * time.Second // for the handshake
+	idleTime       = 15 * time.Minute // without a stream
+	stackedIdle    = 128              // goroutines that wait for streams; beyond, each stream starts one
+	headroom       = 64 << 10         // size of a body message besides the body: attributes, metadata
+	bodiesAtOnce   = 16               // × MaxBody = maxInFlight
+	fewBytes       = 1 << 20          // bodies that announce no more than this have a quarter of maxInFlight to themselves
+	lastStreams    = 10 * time.Minute // after a drain: streams of the endpoint-picker protocol last as long as the responses
+	sampledPeriod  = time.Minute
 )
 
 // New returns a Server. It fails if MaxBody is more than a gRPC message can hold or a metric cannot be registered.
@@ -158,6 +163,9 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		return nil, fmt.Errorf("largest body: %d bytes, want less than 2 GiB (a gRPC message cannot hold more)", opt.MaxBody)
 	}
 	opt.Log = cmp.Or(opt.Log, zap.NewNop())
+	if opt.NoRoom == nil {
+		opt.NoRoom = func(string) {}
+	}
 	if opt.Roster == nil {
 		opt.Roster = NewRoster()
 	}
@@ -227,23 +235,27 @@ func newGRPC(opt Options, m *metrics) *grpc.Server {
 		grpc.ReadBufferSize(readBuffer),
 		experimental.BufferPool(newFrames()),
 		grpc.StreamInterceptor(admit(opt.Admit, m)),
-		// An Envoy that vanished without a FIN is noticed within 40 s; one that pings often is tolerated.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.ConnectionTimeout(connectionTime),
+		// An Envoy that vanished without a FIN is noticed within 40 s; one that pings often is tolerated. One that asks nothing for
+		// long is told to connect anew (GOAWAY), which costs no request.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: idleTime}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
 }
 
-// admit returns an interceptor that requires a token; nil if known is nil. Everything but health checks is a stream.
+// admit returns an interceptor that requires a token, if known is not nil, and marks the connections of those who are admitted.
+// Everything but health checks is a stream.
 func admit(known func(authorization string) bool, m *metrics) grpc.StreamServerInterceptor {
-	if known == nil {
-		return nil
-	}
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		if info.FullMethod == healthpb.Health_Watch_FullMethodName {
+			return handle(srv, stream)
+		}
 		given := append(metadata.ValueFromIncomingContext(stream.Context(), "authorization"), "")[0]
-		if info.FullMethod != healthpb.Health_Watch_FullMethodName && !known(given) {
+		if known != nil && !known(given) {
 			m.errors.WithLabelValues("no token").Inc()
 			return status.Error(codes.Unauthenticated, "want authorization: Bearer, with a token of listen_token_file")
 		}
+		keep(stream.Context())
 		return handle(srv, stream)
 	}
 }
@@ -265,6 +277,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer hard.Stop()
 		s.grpc.GracefulStop()
 	})
+	lis = sockets.Limit(lis, sockets.Share(4, maxConnections), func() { s.opt.NoRoom("connections to listen") })
 	err := s.grpc.Serve(&numberedListener{Listener: lis, server: s})
 	if !unhook() {
 		<-stopped

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/sockets"
 )
 
 // deployment holds one endpoint's records in the file back end of Dynamo's discovery (--discovery-backend file, DYN_FILE_KV),
@@ -119,6 +121,9 @@ func eachRecord(dir, prefix string, now time.Time, read func(gjson.Result)) erro
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if sockets.Exhausted(err) { // otherwise its worker would seem to have left
+			return fmt.Errorf("dynamo: discovery: %w", err)
+		}
 		if err == nil && gjson.ValidBytes(b) { // otherwise it was deleted meanwhile or is half written
 			read(gjson.ParseBytes(b))
 		}

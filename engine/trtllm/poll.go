@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/internal/sockets"
 )
 
 // Drain polls one worker's POST /kv_cache_events. An answer removes its events from the engine's queue, so each worker must have
@@ -109,7 +110,9 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 			pause = min(2*pause, maxPause)
 		}
 		wait := pause
-		if err != nil {
+		if sockets.Exhausted(err) { // nothing was drained, so nothing is lost
+			wait = minRetry
+		} else if err != nil {
 			up = false
 			for _, f := range feeds {
 				f.Down(err)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Access says who may read, and who may change something.
@@ -20,6 +21,9 @@ type Access struct {
 	Token    func() string // the current one; nil, or "": none is configured
 	Loopback bool          // the listener is reachable from this machine only
 }
+
+// transferTime bounds how long a request's body and its answer may take, unless a page sets another time.
+const transferTime = time.Minute
 
 // Guard passes permitted requests on to next.
 func (a Access) Guard(next http.Handler) http.Handler {
@@ -53,6 +57,11 @@ func (a Access) Guard(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		limit := http.NewResponseController(w)
+		_ = limit.SetWriteDeadline(time.Now().Add(transferTime))
+		if !reads {
+			_ = limit.SetReadDeadline(time.Now().Add(transferTime))
+		}
 		next.ServeHTTP(w, r)
 	})
 }

@@ -78,7 +78,7 @@ func (a *agent) state() []rankState {
 
 // serve serves the page, if configured, and reports a later failure to failed. The caller must close the server.
 func (a *agent) serve(log *zap.Logger, failed chan<- error) (*http.Server, error) {
-	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
+	web := newWeb()
 	if a.o.Admin == "" {
 		return web, nil
 	}
@@ -104,6 +104,7 @@ func (a *agent) serve(log *zap.Logger, failed chan<- error) (*http.Server, error
 	if err != nil {
 		return nil, fmt.Errorf("--admin: %w", err)
 	}
+	lis = boundWeb(lis, func(string) {}, "")
 	web.Handler = admin.Access{Token: func() string { return a.o.AdminToken }, Loopback: lis.Addr().(*net.TCPAddr).IP.IsLoopback()}.Guard(mux)
 	go serveHTTP(web, lis, "--admin", log, failed)
 	return web, nil

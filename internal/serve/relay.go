@@ -15,7 +15,7 @@ import (
 )
 
 // startRelay serves pictures to the workers, if configured. A later failure is sent to done. The caller must close the server.
-func startRelay(c config.Relay, media *engine.Media, log *zap.Logger, done chan<- error) (*http.Server, error) {
+func startRelay(c config.Relay, media *engine.Media, noRoom func(what string), log *zap.Logger, done chan<- error) (*http.Server, error) {
 	// A worker that reads too slowly is cut off; the largest picture at 10 Mbit/s fits.
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	if c.Listen == "" {
@@ -25,6 +25,7 @@ func startRelay(c config.Relay, media *engine.Media, log *zap.Logger, done chan<
 	if err != nil {
 		return nil, fmt.Errorf("media.relay.listen: %w", err)
 	}
+	lis = boundWeb(lis, noRoom, "connections to the relay")
 	if lis, err = c.TLS.Over(lis, log); err != nil {
 		return nil, fmt.Errorf("media.relay.tls: %w", err)
 	}

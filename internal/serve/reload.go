@@ -20,6 +20,7 @@ import (
 
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -153,6 +154,10 @@ func (x *reloader) reload() (said string, err error) {
 	if err == nil {
 		restart, err = x.take(next)
 	}
+	if sockets.Exhausted(err) {
+		x.seen = [sha256.Size]byte{} // run tries again soon
+		err = fmt.Errorf("%w (it is tried again: this process may open no more files; raise its limit, ulimit -n)", err)
+	}
 	x.reportResult(restart, err)
 	if err != nil {
 		return "", err
@@ -199,10 +204,14 @@ func (x *reloader) reportResult(restart []string, err error) {
 	x.toldMu.Lock()
 	defer x.toldMu.Unlock()
 	if err != nil {
-		x.problem = "the configuration is invalid; keeping the old one: " + err.Error()
+		what := "the configuration is invalid; keeping the old one"
+		if sockets.Exhausted(err) {
+			what = "the configuration cannot be read; keeping the old one"
+		}
+		x.problem = what + ": " + err.Error()
 		x.success.Set(0)
 		x.reloads.WithLabelValues("failure").Inc()
-		x.log.Error("the configuration is invalid; keeping the old one", zap.Error(err))
+		x.log.Error(what, zap.Error(err))
 		return
 	}
 	x.problem = ""

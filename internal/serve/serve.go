@@ -26,6 +26,7 @@ import (
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/internal/trace"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -160,7 +161,7 @@ func (s *Server) Run(stopped context.Context) error {
 		return err
 	}
 	defer tracer.Close()
-	relayed, err := startRelay(s.cfg.Media.Relay, s.media, s.log, r.done)
+	relayed, err := startRelay(s.cfg.Media.Relay, s.media, s.noRoom, s.log, r.done)
 	if err != nil {
 		return err
 	}
@@ -293,7 +294,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route:   extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
-		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority}, Models: modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, Log: r.log, Metrics: r.metrics})
+		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority}, Models: modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, NoRoom: r.noRoom, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +312,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 
 // serveAdmin serves the admin page, if configured. The caller must close the server.
 func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloader) (*http.Server, error) {
-	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
+	web := newWeb()
 	if r.cfg.Admin == "" {
 		return web, nil
 	}
@@ -320,6 +321,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	at, _ := lis.Addr().(*net.TCPAddr)
+	lis = boundWeb(lis, r.noRoom, "connections to admin")
 	if lis, err = r.cfg.AdminTLS.Over(lis, r.log); err != nil {
 		return nil, fmt.Errorf("admin_tls: %w", err)
 	}
@@ -334,6 +336,19 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	})
 	go serveHTTP(web, lis, "admin", r.log, r.done)
 	return web, nil
+}
+
+// newWeb returns an HTTP server that gives up on clients who send nothing. Its handlers bound reading and writing further.
+func newWeb() *http.Server {
+	return &http.Server{ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+}
+
+// maxWebConnections bounds the connections to an HTTP server, or an eighth of the files that the process may open, if that is less.
+const maxWebConnections = 512
+
+// boundWeb bounds the connections to an HTTP server.
+func boundWeb(lis net.Listener, noRoom func(what string), what string) net.Listener {
+	return sockets.Limit(lis, sockets.Share(8, maxWebConnections), func() { noRoom(what) })
 }
 
 // serveHTTP serves until web is closed. A failure is sent to done, with its key. Client errors, such as failed handshakes, are

@@ -10,6 +10,7 @@ import (
 
 	"code.dny.dev/ssrf"
 
+	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
@@ -91,6 +92,8 @@ func failure(host string, err error) *Error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		e.Kind = Closed
+	case sockets.Exhausted(err): // our own limit, whatever the host does
+		e.Kind = Busy
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Kind = Timeout
 	case errors.Is(err, ssrf.ErrProhibitedIP), errors.Is(err, errAddress):

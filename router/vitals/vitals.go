@@ -24,10 +24,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -57,13 +59,15 @@ type Poller struct {
 	health, load *http.Client
 	failed       *prometheus.CounterVec
 	reloaded     *prometheus.CounterVec
+	ownLog       *zap.Logger // logs each message once a minute
 }
 
 // New returns a Poller; call Watch for each worker.
 func New(o Options) *Poller {
-	n := &Poller{o: o, health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
+	once := func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }
+	n := &Poller{o: o, ownLog: o.Log.WithOptions(zap.WrapCore(once)), health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Failed health and load queries of workers, by cause: refused, timeout, speaks TLS, broken, unreadable, or the status of its answer."},
+		Help: "Failed health and load queries of workers, by cause: refused, timeout, speaks TLS, broken, unreadable, the status of its answer, or own limit: Sightline itself can open no more connections."},
 		[]string{"worker", "what", "why"})
 	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
 		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
@@ -177,6 +181,11 @@ func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
 	w, asked := c.worker, time.Now()
 	status, err := get(ctx, c.health, "http://"+w.Addr+c.path, nil)
 	failed, said := "", c.noEndpoint
+	if sockets.Exhausted(err) { // it says nothing about the worker
+		c.failed.WithLabelValues(w.Name, "health", ownLimit).Inc()
+		c.exhausted(w, err)
+		return min(retryPause, c.o.Health)
+	}
 	switch c.noEndpoint = false; {
 	case ctx.Err() != nil:
 		return 0
@@ -236,6 +245,10 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 	failed := ""
 	switch {
 	case ctx.Err() != nil:
+		return 0
+	case sockets.Exhausted(err):
+		l.failed.WithLabelValues(w.Name, "load", ownLimit).Inc()
+		l.exhausted(w, err)
 		return 0
 	case err != nil:
 		failed = failureReason(ctx, w.Addr, err)
@@ -322,6 +335,15 @@ func hint(ctx context.Context, addr string, status int) zap.Field {
 		return zap.String("hint", rules.ErrTLS.Error())
 	}
 	return zap.Skip()
+}
+
+// ownLimit means that this process could not open a connection.
+const ownLimit = "own limit"
+
+// exhausted logs once a minute that workers cannot be asked.
+func (n *Poller) exhausted(w *fleet.Worker, err error) {
+	n.ownLog.Error("workers cannot be asked for health and load: this process may open no more files or connections; what is known of "+
+		"workers stays (raise its limit, ulimit -n)", zap.String("worker", w.Name), zap.Error(err))
 }
 
 // failureReason returns what went wrong in a word or two.

@@ -17,11 +17,13 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/sockets"
 )
 
 // Limits of an embedded server, unless its Config sets them.
 const (
-	maxConnections   = 4096
+	maxConnections   = 4096 // or a quarter of the files that the process may open
 	maxSubscriptions = 4096 // for each connection: an agent has one for each rank
 	maxPayload       = maxMessage
 	maxPending       = 64 << 20 // bytes waiting for one connection; then it is closed
@@ -100,7 +102,7 @@ func (s *Server) options() (*server.Options, error) {
 	}
 	o.JetStream, o.StoreDir = true, cmp.Or(s.Dir, o.StoreDir)
 	o.NoSigs, o.NoLog = true, true
-	o.MaxConn, o.MaxSubs = cmp.Or(o.MaxConn, maxConnections), cmp.Or(o.MaxSubs, maxSubscriptions)
+	o.MaxConn, o.MaxSubs = cmp.Or(o.MaxConn, sockets.Share(4, maxConnections)), cmp.Or(o.MaxSubs, maxSubscriptions)
 	o.MaxPayload, o.MaxPending = cmp.Or(o.MaxPayload, maxPayload), cmp.Or(o.MaxPending, maxPending)
 	return o, nil
 }

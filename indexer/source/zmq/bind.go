@@ -6,9 +6,14 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/sockets"
 )
+
+// maxPublishers bounds the connections to a socket that we bind: one is read, others are greeted.
+const maxPublishers = 16
 
 // runBound listens for a publisher that connects to us, as vLLM's and SGLang's do if their endpoint names another host. An address
 // belongs to one worker: of several publishers that From allows only the newest is read, since after a restart it is the same
@@ -21,6 +26,7 @@ func (s *Sub) runBound(ctx context.Context, network, address string, each func(M
 	if err != nil {
 		return err
 	}
+	lis = sockets.Limit(lis, maxPublishers, nil)
 	defer context.AfterFunc(ctx, func() { lis.Close() })()
 	defer lis.Close()
 	var (
@@ -32,6 +38,10 @@ func (s *Sub) runBound(ctx context.Context, network, address string, each func(M
 	defer readers.Wait()
 	for {
 		nc, err := lis.Accept()
+		if sockets.Exhausted(err) { // the current connection stays
+			time.Sleep(minWait)
+			continue
+		}
 		if err != nil {
 			return err
 		}

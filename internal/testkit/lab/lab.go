@@ -301,6 +301,9 @@ func (l *Lab) Do(r *http.Request) (*http.Response, error) { return l.client.Do(r
 // Config is the path of Sightline's configuration.
 func (l *Lab) Config() string { return l.config }
 
+// PID is the process of Sightline.
+func (l *Lab) PID() int { return l.main.Process.Pid }
+
 // Self is the path of the sightline binary that runs here.
 func (l *Lab) Self() string { return l.o.Self }
 
