@@ -122,6 +122,12 @@ func Default() Options {
 	}
 }
 
+// LongestWait is Envoy's max_message_timeout, to which Sightline may extend message_timeout while it is busy with a large body: a second
+// more for each MiB of the limit, as long as the copying takes on a machine with no time left.
+func LongestWait(messageTimeout time.Duration, bodyLimit int) time.Duration {
+	return messageTimeout + time.Duration(bodyLimit>>20)*time.Second
+}
+
 // Generate returns envoy.yaml. The error names the option, what was expected, and its value.
 func Generate(o Options) ([]byte, error) {
 	v, err := viewOf(o)

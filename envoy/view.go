@@ -36,6 +36,9 @@ type view struct {
 	Releases                string
 }
 
+// LongestWait is the filter's max_message_timeout.
+func (v *view) LongestWait() time.Duration { return LongestWait(v.MessageTimeout, v.BodyLimit) }
+
 // sightlines is a cluster: all of them, for ext_proc; and if there are several, another one for each, for access logs.
 type sightlines struct {
 	Cluster string

@@ -44,6 +44,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/sockets"
@@ -79,6 +80,8 @@ type Options struct {
 	// EnvoyWaits is how long Envoy waits for an answer (its message_timeout) before it sends the request on unchanged; 0: for
 	// ever. A decision gets half of it; the other half is for transferring the body here and back.
 	EnvoyWaits time.Duration
+	// EnvoyMayWait is how long Envoy waits for the answer to a large body if it is asked to (its max_message_timeout); 0: it is not asked.
+	EnvoyMayWait time.Duration
 	// RefuseUnread refuses every body that cannot be read and cleaned, and every body for a path that is not an endpoint, except
 	// for the paths of Pass. Envoy must fail closed too (failure_mode_allow: false), since it does not ask while we are down.
 	RefuseUnread bool
@@ -124,6 +127,7 @@ type Server struct {
 	// bodies Envoy sends a message only when it has all of it, so those are few, and Envoy's own heap limit bounds them.
 	inFlight    *fair.Room
 	maxInFlight int64
+	moreTime    encoded       // asks Envoy to wait for Options.EnvoyMayWait
 	lingers     time.Duration // see call.linger
 
 	grpc      *grpc.Server
@@ -184,6 +188,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		outcomes:    newOutcomeFilter(maxSeenOutcomes),
 		inFlight:    fair.Shared(bodiesAtOnce*int64(opt.MaxBody), 0),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
+		moreTime:    encode(&extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(opt.EnvoyMayWait)}),
 		lingers:     lingers,
 		grpc:        newGRPC(opt, m),
 		health:      health.NewServer(),

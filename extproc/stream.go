@@ -135,6 +135,7 @@ type call struct {
 	traced   *traced // nil: not requested, or no decision
 	booked   int64   // bytes of this body in Server.inFlight
 
+	sendMu   sync.Mutex // of stream
 	bodyMu   sync.Mutex // guards the two below: the body against its timeout
 	bodyHere bool
 	bodyLate bool // the client was answered: the body took too long
@@ -250,6 +251,8 @@ func (c *call) buffered() bool {
 		return false
 	}
 	arrivedInTime := c.awaitBody()
+	enough := c.askForTime()
+	defer enough()
 	ok := c.receive()
 	if !arrivedInTime() || !ok {
 		return false
@@ -264,6 +267,7 @@ func (c *call) buffered() bool {
 	c.reserveBody(int64(c.in.body.Len()))
 	d := c.decideBody(pieces(c.in.body), arrived)
 	defer func() { c.metrics.observeDecision(c.id, time.Since(arrived)) }()
+	enough()
 	if len(d.Edits) == 0 || d.Refuse != nil {
 		return c.answer(d, c.bodyAnswer(d))
 	}
@@ -373,7 +377,10 @@ func (c *call) answer(d router.Decision, form any) bool {
 
 // send writes one answer; it returns false if Envoy no longer listens.
 func (c *call) send(msg any) bool {
-	if err := c.stream.SendMsg(msg); err != nil {
+	c.sendMu.Lock()
+	err := c.stream.SendMsg(msg)
+	c.sendMu.Unlock()
+	if err != nil {
 		c.failed("send", err)
 		return false
 	}

@@ -167,7 +167,7 @@ func TestMistakes(t *testing.T) {
 		{"body_mode", "request_header_mode: SEND", "request_header_mode: SKIP", procAt + ".processing_mode.request_header_mode", "SKIP"},
 		{"body_mode", infer, infer + off + "overrides: { processing_mode: { request_body_mode: NONE } } } }\n", inferAt + `.typed_per_filter_config["envoy.filters.http.ext_proc"].overrides.processing_mode.request_body_mode`, "NONE"},
 		{"response_body_mode", "response_header_mode: SKIP }", "response_body_mode: BUFFERED }", procAt + ".processing_mode.response_body_mode", "BUFFERED"},
-		{"message_timeout", "message_timeout: 2s", "max_message_timeout: 2s", procAt + ".message_timeout", "200ms"},
+		{"message_timeout", "message_timeout: 2s", "stat_prefix: x", procAt + ".message_timeout", "200ms"},
 		{"message_timeout_long", "message_timeout: 2s", "message_timeout: 1000s", procAt + ".message_timeout", "16m40s"},
 		{"fail_closed", "failure_mode_allow: true", "failure_mode_allow: false", procAt + ".failure_mode_allow", "false"},
 		{"fail_closed", infer, infer + off + "overrides: { failure_mode_allow: false } } }\n", `.overrides.failure_mode_allow`, "false"},
