@@ -273,10 +273,10 @@ func lateReplica(t *testing.T, silent bool) {
 	if rows, err := lab.Get("http://" + l.Admin + "/workers"); err != nil || gjson.GetBytes(rows, "0.partial").Bool() {
 		t.Errorf("%s %v", rows, err)
 	}
-	if n := metricOf(t, l.Admin, "sightline_peer_handovers_total", `what="taken"`); n != 1 {
+	if n := metricOf(t, l.Admin, "sightline_peer_handovers_total", `what="taken"`); n < 1 || n > 2 { // again when both have one secret
 		t.Errorf("%v handed over here", n)
 	}
-	if n := metricOf(t, another.admin, "sightline_peer_handovers_total", `what="told"`); n != 1 {
+	if n := metricOf(t, another.admin, "sightline_peer_handovers_total", `what="told"`); n < 1 || n > 2 {
 		t.Errorf("%v told by the other", n)
 	}
 	for i := range 3 {

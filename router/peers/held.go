@@ -73,7 +73,7 @@ func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (he
 		what = "late"
 		return nil, ctx.Err()
 	}
-	for x.peerCount.Load() == 0 && time.Since(x.startedAt) < discoveryTime {
+	for len(x.samePartReplicas()) == 0 && time.Since(x.startedAt) < discoveryTime {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -115,12 +115,15 @@ func (x *Exchange) watchNewReplicas(ctx context.Context, came <-chan struct{}) {
 	}
 }
 
-// samePartReplicas returns the replicas whose index has the same part, in random order.
+// samePartReplicas returns the replicas whose index has the same part, and whose hashes have the same key, in random order.
 func (x *Exchange) samePartReplicas() (names []string) {
 	own := x.router.Part()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for name, p := range x.peers {
+		if x.Secret.Secret != nil && p.key != x.Secret.Key().ID {
+			continue
+		}
 		if p.part == own || p.part.Of < 2 && own.Of < 2 {
 			names = append(names, name)
 		}

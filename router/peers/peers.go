@@ -103,6 +103,7 @@ type Exchange struct {
 type peer struct {
 	lastHeard time.Time
 	part      indexer.Part        // part of the index that it says it holds
+	key       uint64              // ID of its key
 	streams   map[uint64]struct{} // Envoy's access log streams there, by our number for them
 }
 
@@ -279,7 +280,7 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 				x.mu.Lock()
 				k := x.key()
 				x.mu.Unlock()
-				b = append(binary.LittleEndian.AppendUint64(append(b, kindKey), k.id), k.flags)
+				b = appendNumber(append(binary.LittleEndian.AppendUint64(append(b, kindKey), k.id), k.flags), int(k.age.Milliseconds()))
 			}
 			return b
 		})
@@ -416,7 +417,7 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 		askHeld: func(q heldRequest) { q.from = name; held = &q },
 		piece:   func(p *piece) { x.transfers.addPiece(name, p) },
 		key: func(k key) {
-			if x.sawKey(name, k) {
+			if p.key = k.id; x.sawKey(name, k) {
 				secret = kindAskKey
 			}
 		},

@@ -484,7 +484,7 @@ func TestOneSecret(t *testing.T) {
 	age := func(r *replica) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.startedAt, r.secrets.replacedAt = time.Now().Add(-time.Hour), time.Time{}
+		r.startedAt, r.secrets.bornAt, r.secrets.replacedAt = time.Now().Add(-time.Hour), time.Time{}, time.Time{}
 	}
 	age(a)
 	age(b)

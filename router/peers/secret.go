@@ -12,17 +12,16 @@ import (
 // replica asks the other for its secret and takes it over:
 //
 //	a secret of the configuration, or of NATS    wins over others, and is never replaced
-//	a replica that has been here for settleTime  wins over one that has just started
+//	the older secret, by more than sameAge       wins over the younger one: its replicas know more
 //	the smaller ID of a key                      wins over the larger one
 //
 // Until then their hashes match nothing of each other's.
 
 const (
-	settleTime  = 3 * time.Second
+	sameAge     = 2 * time.Second
 	secretEvery = time.Minute // the shortest time between two replacements
 
-	flagSettled = 1
-	flagFixed   = 2
+	flagFixed = 1
 )
 
 // Secret says which secret a replica has. Set it before Run.
@@ -35,7 +34,9 @@ type Secret struct {
 // secretState is what an Exchange knows of the others' secrets; its mutex guards it.
 type secretState struct {
 	askedOf    string // replica that was asked for its secret
+	wanted     key    // its key
 	replacedAt time.Time
+	bornAt     time.Time // when the secret was drawn, by our clock; zero: when we started
 	logged     bool
 }
 
@@ -43,6 +44,7 @@ type secretState struct {
 type key struct {
 	id    uint64
 	flags byte
+	age   time.Duration // of the secret
 }
 
 func (x *Exchange) key() (k key) {
@@ -50,8 +52,9 @@ func (x *Exchange) key() (k key) {
 	if x.Secret.Fixed {
 		k.flags |= flagFixed
 	}
-	if time.Since(x.startedAt) > settleTime || !x.secrets.replacedAt.IsZero() {
-		k.flags |= flagSettled
+	k.age = time.Since(x.startedAt)
+	if !x.secrets.bornAt.IsZero() {
+		k.age = time.Since(x.secrets.bornAt)
 	}
 	return k
 }
@@ -60,6 +63,9 @@ func (x *Exchange) key() (k key) {
 func (k key) wins(other key) bool {
 	if k.flags != other.flags {
 		return k.flags > other.flags
+	}
+	if apart := k.age - other.age; apart.Abs() > sameAge {
+		return apart > 0
 	}
 	return k.id < other.id
 }
@@ -80,7 +86,7 @@ func (x *Exchange) sawKey(name string, theirs key) (ask bool) {
 	if !theirs.wins(x.key()) || time.Since(x.secrets.replacedAt) < secretEvery {
 		return false
 	}
-	x.secrets.askedOf = name
+	x.secrets.askedOf, x.secrets.wanted = name, theirs
 	return true
 }
 
@@ -89,7 +95,7 @@ func (x *Exchange) takeSecret(name string, b [block.SecretBytes]byte) {
 	if x.Secret.Secret == nil || x.Secret.Fixed || x.secrets.askedOf != name {
 		return
 	}
-	x.secrets.askedOf, x.secrets.replacedAt = "", time.Now()
+	x.secrets.askedOf, x.secrets.replacedAt, x.secrets.bornAt = "", time.Now(), time.Now().Add(-x.secrets.wanted.age)
 	if x.Secret.Set(b) && x.Secret.Replaced != nil {
 		go x.Secret.Replaced()
 	}

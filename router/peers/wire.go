@@ -28,7 +28,7 @@ import (
 //	           blocks, or counts for fair shares; unknown to 0.1.0
 //	holders 12 | as 9, each with its GPU's blocks: if lower tiers hold some; unknown to 0.1.0
 //	askHeld 13 | question | worker, rank; a message of its own, unknown to 0.1.0
-//	key     15 | ID of the sender's key, 8 bytes | flags: behind a state; unknown to 0.1.0
+//	key     15 | ID of the sender's key, 8 bytes | flags | age in ms: behind a state; unknown to 0.1.0
 //	askKey  16; secret 17 | 32 bytes: a message of its own, unknown to 0.1.0
 //	piece   14 | question | offset | size of the answer | n, bytes: of the answer, also a message of its own
 //
@@ -354,7 +354,7 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 				t.piece(p)
 			}
 		case kindKey:
-			if k := (key{r.word(), r.byte()}); !r.bad {
+			if k := (key{r.word(), r.byte(), time.Duration(r.number()) * time.Millisecond}); !r.bad {
 				t.key(k)
 			}
 		case kindAskKey:
