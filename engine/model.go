@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"time"
 
@@ -32,7 +33,13 @@ type Model struct {
 	keys     *rules.Keys
 	first    *firstSeen
 	warnings []string
+	// upperBound: the engine's events do not say all that a hit needs.
+	upperBound bool
 }
+
+// UpperBound reports whether what the engine's events say is an upper bound for this model: it keeps several KV caches, and reports
+// only the one that sees all tokens.
+func (m *Model) UpperBound() bool { return m.upperBound }
 
 // Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file and what
 // is wrong with it. Use LoadLive to follow changes of the files.
@@ -58,6 +65,7 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		return nil, err
 	}
 	m.rules = s.Rules()
+	m.upperBound = m.rules.EventsOfOneCache && severalCaches(os.DirFS(st.dir))
 	zone, err := time.LoadLocation(s.TimeZone)
 	if err != nil {
 		return nil, err

@@ -129,7 +129,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize, b.engineTokens, b.zeroMeansUnknown = st.slot, st.storesAtDecision, a.locals, a.chain, size, a.engineTokens, a.class.rules.ZeroCachedAmbiguous
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.class.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
-	b.lowerBound, b.upperBound = r.opt.Index.Partial(id), r.opt.Index.UpperBound(id) || a.mayBypassCache
+	b.lowerBound, b.upperBound = r.opt.Index.Partial(id), r.opt.Index.UpperBound(id) || a.prompts.Model().UpperBound() || a.mayBypassCache
 	if !st.doubtful { // else no event will tell what it stores
 		b.provenBlocks = st.exact / size
 	}

@@ -382,7 +382,8 @@ func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) 
 	if d.Partial = x.opt.Index.Partial(x.chosen.ID); d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
-	if d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID); d.UpperBound && d.CachedTokens > 0 {
+	prompts := x.model.prompts[x.model.classes[x.model.classOf(x.chosen.Worker)].reading].Model()
+	if d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID) || prompts.UpperBound(); d.UpperBound && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the events do not say all that a hit needs"
 	}
 	if rd.reuse == prompt.Perhaps && d.CachedTokens > 0 {

@@ -48,21 +48,23 @@ type Decoder struct {
 	// Secret keys the blocks' hashes.
 	Secret *block.Secret
 
-	hash         *block.Key // of the current payload
-	out          kvevent.Batch
-	a            kvevent.Arena
-	f            wire.Fields // the current event, in the ZeroMQ form
-	ids          []byte      // its token ids, undecoded
-	next         uint64      // the next event number expected
-	started      bool
-	scope        scope
-	anyStored    bool                    // something was stored since the last clear
-	offGPU       map[uint64]kvevent.Tier // tier of each block that left the GPU
-	s            stored
-	items        itemState
-	groups       wire.Groups // of the ZeroMQ form
-	scratch      []byte
-	unknownField string // the first key of the current event that no release sends (JSON form)
+	hash      *block.Key // of the current payload
+	out       kvevent.Batch
+	a         kvevent.Arena
+	f         wire.Fields // the current event, in the ZeroMQ form
+	ids       []byte      // its token ids, undecoded
+	next      uint64      // the next event number expected
+	started   bool
+	scope     scope
+	anyStored bool                    // something was stored since the last clear
+	offGPU    map[uint64]kvevent.Tier // tier of each block that left the GPU
+	s         stored
+	items     itemState
+	// severalWindows: the model has layers with a smaller window, whose blocks a hit needs too. They are not followed.
+	severalWindows bool
+	groups         wire.Groups // of the ZeroMQ form
+	scratch        []byte
+	unknownField   string // the first key of the current event that no release sends (JSON form)
 }
 
 // scope identifies one stream of a model with several attention windows. Blocks of the largest window, which no layer outlives,
@@ -96,7 +98,7 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	if err != nil {
 		return kvevent.Batch{}, fmt.Errorf("trtllm: %w", err)
 	}
-	d.out.Events = d.a.Events
+	d.out.Events, d.out.UpperBound = d.a.Events, d.severalWindows
 	return d.out, nil
 }
 
@@ -226,6 +228,7 @@ func (d *Decoder) provesPrefix(at scope) bool {
 	if d.scope == at {
 		return true
 	}
+	d.severalWindows = d.severalWindows || d.scope.known && d.scope.window != at.window
 	if !at.better(d.scope) {
 		return false
 	}

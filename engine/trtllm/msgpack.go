@@ -44,6 +44,7 @@ func (d *Decoder) packed() error {
 		full = d.groups.Learn(f)
 	}
 	if !full {
+		d.severalWindows = true
 		d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-len(f.EngineHashes)]
 		return nil
 	}

@@ -1,0 +1,37 @@
+package engine
+
+import (
+	"io/fs"
+
+	"github.com/tidwall/gjson"
+)
+
+// severalCaches reports whether a model's config.json describes layers that do not see all tokens: windows, chunks, or recurrent
+// states. An engine then keeps several KV caches, and continues a prompt only where each has what it needs.
+func severalCaches(dir fs.FS) bool {
+	b, err := fs.ReadFile(dir, "config.json")
+	if err != nil || !gjson.ValidBytes(b) {
+		return false
+	}
+	root := gjson.ParseBytes(b)
+	for _, at := range []string{"@this", "text_config", "llm_config", "language_config", "thinker_config.text_config"} {
+		c := root.Get(at)
+		if kinds := c.Get("layer_types"); kinds.IsArray() {
+			for _, kind := range kinds.Array() {
+				if kind.Str != "full_attention" {
+					return true
+				}
+			}
+			continue
+		}
+		if c.Get("sliding_window").Int() > 0 && (!c.Get("use_sliding_window").Exists() || c.Get("use_sliding_window").Bool()) || c.Get("attention_chunk_size").Int() > 0 {
+			return true
+		}
+		for _, key := range []string{"full_attention_interval", "linear_attn_config", "hybrid_override_pattern", "mamba_d_state", "ssm_cfg", "ssm_state_size"} {
+			if v := c.Get(key); v.Exists() && v.Type != gjson.Null {
+				return true
+			}
+		}
+	}
+	return false
+}
