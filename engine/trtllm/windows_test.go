@@ -5,8 +5,8 @@ import "testing"
 // TestSeveralWindows: of a model with several attention windows only the largest is followed, so what is held is an upper bound.
 func TestSeveralWindows(t *testing.T) {
 	event := func(id, window string) string {
-		return `{"event_id":` + id + `,"window_size":` + window + `,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":` + id +
-			`1,"tokens":[{"token_id":1,"token_extra_id":0},{"token_id":2,"token_extra_id":0}],"cache_level":0}]}}`
+		return `{"event_id":` + id + `,"window_size":` + window + `,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":1` + id +
+			`,"tokens":[{"token_id":1,"token_extra_id":0},{"token_id":2,"token_extra_id":0}],"cache_level":0}]}}`
 	}
 	for payload, want := range map[string]bool{
 		"[" + event("0", "4096") + "," + event("1", "4096") + "]": false,
