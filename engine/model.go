@@ -38,8 +38,8 @@ type Model struct {
 }
 
 // UpperBound reports whether what the engine's events say is an upper bound for this model: it keeps several KV caches, and reports
-// only the one that sees all tokens.
-func (m *Model) UpperBound() bool { return m.upperBound }
+// only the one that sees all tokens. A nil model does not.
+func (m *Model) UpperBound() bool { return m != nil && m.upperBound }
 
 // Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file and what
 // is wrong with it. Use LoadLive to follow changes of the files.
