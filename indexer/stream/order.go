@@ -332,8 +332,9 @@ func (r *replay) take(m Message) error {
 	return nil
 }
 
-// skip gives up a message that cannot be read.
+// skip gives up a message that cannot be read. Its fingerprint is kept, since the next replay begins with it.
 func (f *Feed) skip(m Message) {
 	f.markDoubtful(nil)
 	f.started, f.next, f.first = true, m.Seq+1, m.Seq+1
+	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -67,6 +68,39 @@ func TestUnreadable(t *testing.T) {
 		want := []bool{true, false, true, false, true, false, true}
 		if len(links) != len(want) {
 			t.Errorf("%v, want %v", links, want)
+		}
+	})
+}
+
+// TestIdleAfterUnreadable: a publisher whose last message cannot be read is no new one each time that it is asked for that message again.
+// A publisher that has restarted since is.
+func TestIdleAfterUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorker(1, true)
+		f, r := start(t, w, Options{Idle: time.Second})
+		f.Up()
+		f.Offer(w.step())
+		synctest.Wait()
+		damaged := Message{Seq: 1, Payload: []byte("no event")}
+		w.mu.Lock()
+		w.sent = append(w.sent, damaged)
+		w.mu.Unlock()
+		f.Offer(damaged)
+		synctest.Wait()
+		before, clears := f.Stats(), r.clears
+		time.Sleep(time.Minute)
+		st := f.Stats()
+		if st.Replays < before.Replays+30 || st.Restarts != 0 || r.clears != clears || st.DecodeErrors != before.DecodeErrors {
+			t.Errorf("a minute later: %d replays, %d restarts, cleared %d times, %d messages that cannot be read; before: %d, 0, %d, %d",
+				st.Replays, st.Restarts, r.clears, st.DecodeErrors, before.Replays, clears, before.DecodeErrors)
+		}
+		w.restart()
+		for range 3 {
+			w.step()
+		}
+		time.Sleep(10 * time.Second)
+		if st := f.Stats(); st.Restarts != 1 {
+			t.Errorf("%d restarts after one", st.Restarts)
 		}
 	})
 }
