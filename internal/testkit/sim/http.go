@@ -105,6 +105,9 @@ func (w *Worker) withFaults(next http.Handler) http.Handler {
 		case fault&^Deaf == Refuse:
 			rw.WriteHeader(http.StatusServiceUnavailable)
 			return
+		case fault&^Deaf == Unauthorized:
+			refuse(rw, &Refusal{Status: http.StatusUnauthorized, Message: "Unauthorized"})
+			return
 		case fault&^Deaf == Hang:
 			_, _ = io.Copy(io.Discard, r.Body) // a disconnect shows only once the body is read
 			<-r.Context().Done()

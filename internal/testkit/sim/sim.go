@@ -147,11 +147,12 @@ const (
 	Refuse                  // 503 at once
 	Hang                    // no answer until the client goes
 	DieAfterFirstByte       // the connection breaks after an answer's first bytes
+	Unauthorized            // 401 at once, as behind another API key
 
 	Deaf Fault = 1 << 8
 )
 
-var faultNames = []string{"healthy", "refuse", "hang", "die-after-first-byte"}
+var faultNames = []string{"healthy", "refuse", "hang", "die-after-first-byte", "unauthorized"}
 
 // Worker is one simulated worker. Its methods may be called from any goroutine.
 type Worker struct {
