@@ -11,8 +11,9 @@ import (
 	"github.com/sightline-router/sightline/envoy"
 )
 
-// Who asks for an upgrade and sends a second request behind the first, before the answer and behind it, must not have it reach a
+// A client asks for an upgrade and sends a second request behind the first, before the answer and behind it. It must not reach a
 // worker unread, as the upgraded connection's bytes: the worker here ignores upgrades, notes whatever comes, and is slow to answer.
+// Upgrades of anything but GET are refused and reach no worker.
 func TestNothingPassesBehindAnUpgrade(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"", "full_duplex", "1.36"} {
@@ -42,6 +43,7 @@ func TestNothingPassesBehindAnUpgrade(t *testing.T) {
 			})
 			w.runProduct(map[string]any{"models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}}, "workers": []any{map[string]any{"addr": lis.Addr().String(), "model": "m"}}})
 			for i, first := range []string{"GET /v1/realtime?%d HTTP/1.1\r\n", "POST /v1/embeddings?%d HTTP/1.1\r\n", "POST /v1/embeddings?%d HTTP/1.1\r\ncontent-length: 0\r\n"} {
+				get := strings.HasPrefix(first, "GET")
 				conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 				if err != nil {
 					t.Fatal(err)
@@ -49,13 +51,18 @@ func TestNothingPassesBehindAnUpgrade(t *testing.T) {
 				second := "POST /v1/embeddings HTTP/1.1\r\nhost: smuggled\r\ncontent-length: 0\r\n\r\n"
 				fmt.Fprintf(conn, first+"host: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n%s", i, second)
 				_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
-				if n, err := conn.Read(make([]byte, 4096)); n == 0 {
+				answer := make([]byte, 4096)
+				n, err := conn.Read(answer)
+				if n == 0 {
 					t.Error("no answer:", err)
+				}
+				if refused := strings.HasPrefix(string(answer[:n]), "HTTP/1.1 403 "); refused == get {
+					t.Errorf("%s: the answer is %q", first, answer[:n])
 				}
 				_, _ = io.WriteString(conn, second)
 				_, _ = io.Copy(io.Discard, conn) // Envoy closes it
 				_ = conn.Close()
-				if text := seen.String(); !strings.Contains(text, fmt.Sprintf("?%d HTTP", i)) || strings.Contains(text, "smuggled") {
+				if text := seen.String(); strings.Contains(text, fmt.Sprintf("?%d HTTP", i)) != get || strings.Contains(text, "smuggled") {
 					t.Errorf("%s: the worker saw\n%s", first, text)
 				}
 			}

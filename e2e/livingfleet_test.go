@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -64,7 +65,7 @@ type living struct {
 }
 
 // under runs a fault under load. No more requests than may fail before their first byte, none breaks off after it unless cuts, and
-// five seconds after the load nothing is booked.
+// five seconds after the load nothing is booked. With cuts, workers die, and the requests that they had read are counted apart.
 func (l *living) under(what string, may int, cuts bool, fault func()) {
 	t := l.t
 	t.Helper()
@@ -73,8 +74,12 @@ func (l *living) under(what string, may int, cuts bool, fault func()) {
 	fault()
 	l.more(l.rate)
 	all := l.end()
+	sent := len(all)
+	if cuts {
+		all = slices.DeleteFunc(all, func(r attempt) bool { return hadBeenSent(r.reply) })
+	}
 	failed, cut, undecided, example := tally(all)
-	t.Logf("%s: %d requests, %d failed, %d cut, %d undecided %s", what, len(all), failed, cut, undecided, example)
+	t.Logf("%s: %d requests, %d lost with their worker, %d failed, %d cut, %d undecided %s", what, sent, sent-len(all), failed, cut, undecided, example)
 	if failed > may || cut > 0 && !cuts {
 		t.Errorf("%s: %d failed, %d cut", what, failed, cut)
 	}

@@ -212,8 +212,8 @@ func TestAnswersAndTenantsTravel(t *testing.T) {
 	}
 	a.Share(&router.SharedBooking{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
 	eventually(t, "both are known", func() bool { return b.router.ReplicaBookings() == 2 && b.load() == 4+128 })
-	if own, tenants, all := b.fleet.InFlightOf("m", "much"); own != 1 || tenants != 1 || all != 1 {
-		t.Errorf("it has %d of %d, %d tenants; want 1 of 1", own, all, tenants)
+	if own, tenants, all := b.fleet.InFlightOf("m", "much"); own != 4 || tenants != 1 || all != 4 {
+		t.Errorf("it has %d of %d, %d tenants; want 4 of 4, 1 tenant", own, all, tenants)
 	}
 	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 5})
 	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 6})
