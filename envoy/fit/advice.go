@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sightline-router/sightline/envoy"
 )
 
 // advice maps a finding's name to its severity, what is expected and how to fix it; rules.go, routes.go and clusters.go contain the
@@ -24,12 +26,16 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"filter_disabled":      {Error, "not disabled", "take disabled: true out: Sightline is not asked on this route"},
 	"message_timeout":      {Error, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
 	"message_timeout_long": {Warning, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
-	"fail_closed":          {Warning, "true", "failure_mode_allow: true, or requests fail while Sightline is down"},
-	"fail_open":            {Error, "false, as on_unread is refuse", "failure_mode_allow: false, or bodies reach workers unread while Sightline is down"},
-	"observability_mode":   {Error, "false", "take it out: Envoy does not wait for the choice"},
-	"allow_mode_override":  {Warning, "true", "allow_mode_override: true, so that other requests than inference stream through unbuffered"},
-	"grpc_message_limit":   {Error, "BODY_LIMIT and more", "envoy_grpc without max_receive_message_length: an edited body comes back in one message"},
-	"sightline_http2":      {Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
+	"max_message_timeout": {Warning, "LONGEST: TIMEOUT and a second for each MiB of BODY_LIMIT", "max_message_timeout: LONGEST: Sightline asks for so long for bodies of " +
+		"1 MiB and more; Envoy ignores it without this or with less, and when several come at once they go on uncleaned"},
+	"client_address": {Warning, "x-sightline-client with the client's address", "initial_metadata: [{ key: x-sightline-client, value: " +
+		"\"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%\" }]: without it one client can take all that clients share"},
+	"fail_closed":         {Warning, "true", "failure_mode_allow: true, or requests fail while Sightline is down"},
+	"fail_open":           {Error, "false, as on_unread is refuse", "failure_mode_allow: false, or bodies reach workers unread while Sightline is down"},
+	"observability_mode":  {Error, "false", "take it out: Envoy does not wait for the choice"},
+	"allow_mode_override": {Warning, "true", "allow_mode_override: true, so that other requests than inference stream through unbuffered"},
+	"grpc_message_limit":  {Error, "BODY_LIMIT and more", "envoy_grpc without max_receive_message_length: an edited body comes back in one message"},
+	"sightline_http2":     {Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
 	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "take both over from the cluster sightline that " +
 		"\"sightline envoy\" prints: each request waits for a Sightline that hangs, and with FULL_DUPLEX_STREAMED fails"},
 
@@ -117,7 +123,8 @@ func (c *checker) find(name string, at path, got any) { c.as(advice[name].severi
 
 // as records a finding with another severity than the table's.
 func (c *checker) as(severity, name string, at path, got any) {
-	fill := strings.NewReplacer("BODY_LIMIT", fmt.Sprint(c.want.BodyLimit), "TIMEOUT", seconds(c.want.MessageTimeout)).Replace
+	fill := strings.NewReplacer("BODY_LIMIT", fmt.Sprint(c.want.BodyLimit), "LONGEST",
+		seconds(envoy.LongestWait(c.want.MessageTimeout, c.want.BodyLimit)), "TIMEOUT", seconds(c.want.MessageTimeout)).Replace
 	a := advice[name]
 	f := Finding{name, severity, at.String(), fmt.Sprint(got), fill(a.want), fill(a.fix)}
 	if !slices.Contains(c.findings, f) {

@@ -169,6 +169,9 @@ func TestMistakes(t *testing.T) {
 		{"response_body_mode", "response_header_mode: SKIP }", "response_body_mode: BUFFERED }", procAt + ".processing_mode.response_body_mode", "BUFFERED"},
 		{"message_timeout", "message_timeout: 2s", "stat_prefix: x", procAt + ".message_timeout", "200ms"},
 		{"message_timeout_long", "message_timeout: 2s", "message_timeout: 1000s", procAt + ".message_timeout", "16m40s"},
+		{"max_message_timeout", "max_message_timeout: 66s", "stat_prefix: x", procAt + ".max_message_timeout", "0s"},
+		{"max_message_timeout", "max_message_timeout: 66s", "max_message_timeout: 10s", procAt + ".max_message_timeout", "10s"},
+		{"client_address", "key: x-sightline-client,", "key: x-other,", procAt + ".grpc_service.initial_metadata", "no x-sightline-client"},
 		{"fail_closed", "failure_mode_allow: true", "failure_mode_allow: false", procAt + ".failure_mode_allow", "false"},
 		{"fail_closed", infer, infer + off + "overrides: { failure_mode_allow: false } } }\n", `.overrides.failure_mode_allow`, "false"},
 		{"fail_open", "failure_mode_allow: true", "failure_mode_allow:  true", procAt + ".failure_mode_allow", "true"},
@@ -276,6 +279,33 @@ func TestMistakes(t *testing.T) {
 		if !strings.Contains(string(page), "`"+name+"`") {
 			t.Errorf("docs/envoy.md does not name %s", name)
 		}
+	}
+}
+
+// TestAskedFor: the time and the client's address are added to a filter that is there, and its other metadata stay.
+func TestAskedFor(t *testing.T) {
+	text, err := yaml.Marshal(printed(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := strings.NewReplacer("max_message_timeout: 66s", "max_message_timeout: 10s", "x-sightline-client", "x-mine").Replace(string(text))
+	w := Want{Options: envoy.Default()}
+	b := read(t, mine)
+	pieces, err := Missing(b, w)
+	if err != nil || len(pieces) != 2 {
+		t.Fatalf("%v: %v", err, pieces)
+	}
+	out, err := Apply(b, pieces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"key: x-mine", "key: x-sightline-client", "max_message_timeout: 66s"} {
+		if strings.Count(string(out), want) != 1 {
+			t.Errorf("%q is in it %d times", want, strings.Count(string(out), want))
+		}
+	}
+	if found := Check(read(t, string(out)), w); len(found) > 0 {
+		t.Errorf("%+v", found)
 	}
 }
 

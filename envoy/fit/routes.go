@@ -176,6 +176,7 @@ func (c *checker) retries(retry *routev3.RetryPolicy, at path, more bool) {
 
 // settings checks how routes change our filter. It reports whether Sightline is asked.
 func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfiguration) bool {
+	var overrides *extprocv3.ExtProcOverrides
 	off, at := s.ours.of != nil && s.hcm.GetHttpFilters()[s.index].GetDisabled(), s.at.to("http_filters", s.index, "disabled")
 	for _, level := range []struct {
 		at path
@@ -195,7 +196,7 @@ func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfig
 		if !ok {
 			break
 		}
-		off = off || p.GetDisabled()
+		overrides, off = p.GetOverrides(), off || p.GetDisabled()
 		if m := p.GetOverrides().GetProcessingMode(); m != nil && !off {
 			c.modes(m, at.to("overrides", "processing_mode"))
 		}
@@ -206,8 +207,14 @@ func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfig
 	}
 	if off {
 		c.find("filter_disabled", at, "Sightline is not asked on this route")
+		return false
 	}
-	return !off
+	if g, of := s.ours.of.GetGrpcService(), overrides.GetGrpcService(); of != nil {
+		c.client(of, overrides.GetGrpcInitialMetadata(), at.to("overrides", "grpc_service"))
+	} else if g != nil {
+		c.client(g, overrides.GetGrpcInitialMetadata(), s.ours.at.to("grpc_service"))
+	}
+	return true
 }
 
 // path tells Sightline the prefix that a route removes, and the model of its workers.

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
@@ -138,6 +139,14 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	case t.AsDuration() > 30*time.Second:
 		c.find("message_timeout_long", at.to("message_timeout"), t.AsDuration())
 	}
+	// A filter that waits so long anyway need not be asked to; and while a body streams, no timeout runs.
+	longest := envoy.LongestWait(c.want.MessageTimeout, c.want.BodyLimit)
+	most, place := p.GetMaxMessageTimeout(), at.to("max_message_timeout")
+	if p.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_BUFFERED && max(p.GetMessageTimeout().AsDuration(), most.AsDuration()) < longest {
+		c.find("max_message_timeout", place, shown(most, "0s, Envoy's default: it never waits longer"))
+		c.miss("max_message_timeout", "set", "Envoy waits longer for large bodies when Sightline asks it to; without it they reach workers uncleaned when several come "+
+			"at once.", place, genFilter.to("typed_config", "max_message_timeout"), nil)
+	}
 	c.failure(p.GetFailureModeAllow(), at.to("failure_mode_allow"))
 	if p.GetObservabilityMode() {
 		c.find("observability_mode", at.to("observability_mode"), true)
@@ -170,6 +179,26 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	if limit >= 0 && limit < int64(c.want.BodyLimit) {
 		c.find("grpc_message_limit", at.to("grpc_service"), fmt.Sprintf("answers of more than %d bytes fail", limit))
 	}
+}
+
+// client checks that Envoy tells Sightline the client's address, in the metadata of a gRPC service or of a route.
+func (c *checker) client(g *corev3.GrpcService, ofRoute []*corev3.HeaderValue, at path) {
+	const key = "x-sightline-client"
+	is := func(kv *corev3.HeaderValue) bool { return strings.EqualFold(kv.GetKey(), key) }
+	told := func(kv *corev3.HeaderValue) bool { return is(kv) && kv.GetValue() != "" }
+	all := g.GetInitialMetadata()
+	if slices.ContainsFunc(all, told) || slices.ContainsFunc(ofRoute, told) {
+		return
+	}
+	const why = "Sightline divides what is bounded among clients by their addresses; without it one client can take all. Behind another proxy see docs/security.md."
+	from := genFilter.to("typed_config", "grpc_service", "initial_metadata", 1)
+	at = at.to("initial_metadata")
+	c.find("client_address", at, "no "+key)
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		c.miss("client_address", "set", why, at.to(i, "value"), from.to("value"), nil)
+		return
+	}
+	c.miss("client_address", "add", why, at, from, nil)
 }
 
 // modes checks which parts of a request Sightline gets.
