@@ -164,7 +164,7 @@ func accessLog(s *collected, r *report) {
 	if s.count("sightline_access_log_silent") > 0 {
 		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines", "requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
 	} else if s.count("sightline_access_log_ends_missing") > 0 {
-		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines", "Envoy's access log reports where requests go but not their ends: each counts as in flight for half an hour")
+		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines", "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, they may count as in flight for half an hour")
 	} else if n := s.count("sightline_access_log_entries_total", "kind=ended"); n > 0 {
 		r.ok("%g ends were reported", n)
 	}

@@ -9,8 +9,8 @@ import (
 // missing, the number of requests in flight is unknown, and nothing may be refused because of it. It is missing if
 //
 //	no reports   a request was decided reportTimeout ago, and none was reported on since
-//	no ends      many more requests count as in flight than the workers report, or very old ones at workers that report nothing; and
-//	             none has ended since
+//	no ends      many more requests count as in flight than the workers report, or very old ones at workers that report nothing, or
+//	             several were answered by their workers long ago; and none has ended since
 
 // Silence is what Envoy does not report.
 type Silence int
@@ -26,7 +26,7 @@ const (
 	fewGone       = 3               // so many streams that end right after their decisions are short requests without a log, not clients that left
 
 	endsAfter = 30 * time.Second // a request that began this long ago is included in what its worker reports
-	fewEnds   = 3                // excess over twice what the workers report: one client that reads slowly is not a missing log
+	fewEnds   = 3                // answered, or in excess of twice what the workers report: one client that reads slowly is not a missing log
 	longAfter = 5 * time.Minute  // for workers that report nothing: none of manyEnds requests has ended by then
 	manyEnds  = 16
 )
@@ -72,11 +72,26 @@ func (h *reportWatch) detectNoReports(now time.Time) {
 	}
 }
 
-// detectNoEnds detects that no ends come. It takes time linear in the running bookings, and only if none has ended since the
-// oldest began.
+// detectNoEnds detects that no ends come. It takes time linear in the bookings that run, or are answered, and only if none has ended
+// since the oldest of them.
 func (t *bookings) detectNoEnds(now time.Time) {
-	oldest := t.first(stageRunning)
-	if oldest == nil || now.Sub(oldest.stageSince) < endsAfter || !t.reports.ended.Before(oldest.stageSince) || t.reports.now.Load() != nil {
+	if t.reports.now.Load() != nil {
+		return
+	}
+	if oldest := t.oldWithoutEnd(stageDone, now); oldest != nil {
+		answered := 0
+		t.each(stageDone, func(b *booking) {
+			if now.Sub(b.stageSince) >= endsAfter {
+				answered++
+			}
+		})
+		if answered >= fewEnds {
+			t.reports.now.Store(&silenceState{NoEnds, oldest.stageSince})
+			return
+		}
+	}
+	oldest := t.oldWithoutEnd(stageRunning, now)
+	if oldest == nil {
 		return
 	}
 	at, long := make(map[*Slot]int), make(map[*Slot]int)
@@ -103,4 +118,12 @@ func (t *bookings) detectNoEnds(now time.Time) {
 	if over >= fewEnds || untold >= manyEnds {
 		t.reports.now.Store(&silenceState{NoEnds, oldest.stageSince})
 	}
+}
+
+// oldWithoutEnd returns a stage's oldest booking if it has been there for endsAfter and no end was reported since; else nil.
+func (t *bookings) oldWithoutEnd(s stage, now time.Time) *booking {
+	if b := t.first(s); b != nil && now.Sub(b.stageSince) >= endsAfter && t.reports.ended.Before(b.stageSince) {
+		return b
+	}
+	return nil
 }

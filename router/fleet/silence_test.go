@@ -112,6 +112,27 @@ func TestEndsMissing(t *testing.T) {
 	after(longAfter, NoEnds)
 	all()
 
+	done := func(n int) {
+		for i := range n {
+			id := fmt.Sprint("done", i, c.t)
+			f.Book(id, Booking{Slot: a.Slots[0]})
+			f.Confirm(id, a.Addr, 3)
+			f.Done(id)
+		}
+	}
+	f.Book("an end", Booking{Slot: a.Slots[0]})
+	f.End("an end", 3)
+	c.t = c.t.Add(time.Second)
+	done(fewEnds - 1) // clients that read slowly
+	after(endsAfter, NotSilent)
+	done(1)
+	after(endsAfter-1, NotSilent)
+	after(1, NoEnds)
+	f.Book("another end", Booking{Slot: a.Slots[0]})
+	f.End("another end", 3)
+	after(time.Minute, NotSilent) // an end has come since the oldest was answered
+	f.bookings.each(stageDone, func(b *booking) { f.bookings.close(b, c.t) })
+
 	f.End("", 3)
 	f.Book("last", Booking{Slot: b.Slots[0]})
 	f.End("last", 3)
