@@ -48,6 +48,28 @@ func anchors(page string) map[string]bool {
 	return set
 }
 
+var (
+	testNamed    = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`")
+	testDeclared = regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9]*)\(`)
+)
+
+// TestNamedTests checks that each test that a page names as proof of something exists.
+func TestNamedTests(t *testing.T) {
+	there := map[string]bool{}
+	for _, text := range files(t, ".go") {
+		for _, m := range testDeclared.FindAllStringSubmatch(text, -1) {
+			there[m[1]] = true
+		}
+	}
+	for page, text := range files(t, ".md") {
+		for _, m := range testNamed.FindAllStringSubmatch(text, -1) {
+			if !there[m[1]] && page != "CHANGELOG.md" {
+				t.Errorf("%s names %s, which no test is called", page, m[1])
+			}
+		}
+	}
+}
+
 // TestLinks follows each relative link of a page, and each page that code, manifests and pages name as docs/….md: file and
 // heading exist. Every page of docs/ stands in its index.
 func TestLinks(t *testing.T) {
