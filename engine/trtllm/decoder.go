@@ -63,8 +63,7 @@ type Decoder struct {
 	// severalWindows: the model has layers with a smaller window, whose blocks a hit needs too. They are not followed.
 	severalWindows bool
 	groups         wire.Groups // of the ZeroMQ form
-	scratch        []byte
-	unknownField   string // the first key of the current event that no release sends (JSON form)
+	unknownField   string      // the first key of the current event that no release sends (JSON form)
 }
 
 // scope identifies one stream of a model with several attention windows. Blocks of the largest window, which no layer outlives,

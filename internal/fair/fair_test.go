@@ -219,7 +219,8 @@ func TestPut(t *testing.T) {
 }
 
 func TestClientOf(t *testing.T) {
-	if ClientOf("") != 0 || ClientOf("a") == 0 || ClientOf("a") != ClientOf("a") || ClientOf("a") == ClientOf("b") {
+	first, again := ClientOf("a"), ClientOf("a")
+	if ClientOf("") != 0 || first == 0 || first != again || first == ClientOf("b") {
 		t.Error("clients are not told apart")
 	}
 }
