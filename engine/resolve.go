@@ -206,6 +206,9 @@ func (q *mediaReader) key(name string) uint64 {
 	if q.Server.TowerLoRA && q.adapter != "" {
 		name = q.adapter + ":" + name
 	}
+	if q.keys.InEvents != nil {
+		name = q.keys.InEvents(name)
+	}
 	return q.hashKey.Name(name)
 }
 

@@ -18,6 +18,8 @@ type Keys struct {
 	// Ahead returns the recipes of the names of a picture that was fetched for a client. The names of all classes are then computed in one pass, before a
 	// request needs them.
 	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []name.Recipe
+	// InEvents returns the part of a name that every form of the engine's events has; nil: all of it.
+	InEvents func(name string) string
 	// Learns says which names are learned from events.
 	Learns Learning
 	// VideoOptions returns the loader options in force for a request's videos, given its media_io_kwargs; ok is false if one is no

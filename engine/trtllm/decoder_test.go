@@ -158,18 +158,18 @@ func TestNames(t *testing.T) {
 		want   []uint64
 	}{
 		{"two items in a block, one of them over two", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}}, 5, m, m, m), aBlock(2, []key{{a, 3}, {b, 0}}, m, 6, m, m))},
-			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(a)}, block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(b)})},
+			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}, block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
 		{"two runs of one item in a block", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}, {a, 1}}, m, 6, m, m))},
-			want([]uint32{1001, 6, 1001, 1001}, block.Span{Offset: 0, Length: 4, Name: block.Fixed().Name(a)})},
+			want([]uint32{1001, 6, 1001, 1001}, block.Span{Offset: 0, Length: 4, Name: block.Fixed().Name(inEvents(a))})},
 		{"the same picture twice in a block", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}, {a, 0}}, m, m, m, m))},
-			want([]uint32{1001, 1001, 1001, 1001}, block.Span{Offset: 0, Length: 2, Name: block.Fixed().Name(a)}, block.Span{Offset: 2, Length: 2, Name: block.Fixed().Name(a)})},
+			want([]uint32{1001, 1001, 1001, 1001}, block.Span{Offset: 0, Length: 2, Name: block.Fixed().Name(inEvents(a))}, block.Span{Offset: 2, Length: 2, Name: block.Fixed().Name(inEvents(a))})},
 		{"V2 with keys", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}}, 5, a, m, m+1), aBlock(2, []key{{a, 3}, {b, 0}}, m+2, 6, b, m))},
-			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(a)}, block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(b)})},
+			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}, block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
 		{"V2 without keys, the item cut by text and by the event's end", []map[string]any{
 			stores(nil, aBlock(1, []key{}, 5, a, m, m+1), aBlock(2, []key{}, m+2, 6, b, m)),
 			stores(2, aBlock(3, []key{}, 7, 7, 7, 7), aBlock(4, []key{}, 8, m+1, m+2, 8))},
-			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001, 7, 7, 7, 7, 8, 1001, 1001, 8}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(a)},
-				block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(b)}, block.Span{Offset: 13, Length: 2, Name: block.Fixed().Name(b)})},
+			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001, 7, 7, 7, 7, 8, 1001, 1001, 8}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))},
+				block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))}, block.Span{Offset: 13, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
 	} {
 		d := &Decoder{BlockSize: 4, Keep: true}
 		batch, err := d.Decode(numbered(0, c.events...))
@@ -205,7 +205,7 @@ func localsOf(e *kvevent.Event) (out []uint64) {
 		var names []uint64
 		for _, m := range e.Media {
 			if m.Block == i {
-				names = append(names, block.Fixed().Name(string(m.Name)))
+				names = append(names, block.Fixed().Name(inEvents(string(m.Name))))
 			}
 		}
 		out = append(out, block.Fixed().Local(e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], names, 0))
@@ -248,12 +248,12 @@ func TestMsgpack(t *testing.T) {
 	if want := "stored gpu[18446744073709551614 3]; removed gpu[3]; removed gpu[" + fmt.Sprint(kvevent.InGroup(3, 2)) + "]; cleared"; got != want || b.Unknown != 1 || b.Bad != 1 || b.UnknownKeys != 1 || b.UnknownKey != "future" {
 		t.Errorf("got %s\nwant %s; %+v", got, want, b)
 	}
-	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, 4, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(a)}}, block.Root{}); !slices.Equal(b.Events[0].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, 4, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Root{}); !slices.Equal(b.Events[0].Locals, w) {
 		t.Errorf("%x, want %x", b.Events[0].Locals, w)
 	}
 	stored["lora_name"] = "en"
 	_, b = told(t, d, encode([]any{1.5, []any{stored}}))
-	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, 4, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(a)}}, block.Fixed().Root("en", "")); !slices.Equal(b.Events[0].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, 4, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Fixed().Root("en", "")); !slices.Equal(b.Events[0].Locals, w) {
 		t.Errorf("adapter: %x, want %x", b.Events[0].Locals, w)
 	}
 }

@@ -44,7 +44,7 @@ func (s *scenario) spans() (out []block.Span) {
 			name = uuid
 		}
 		if s.Layout != "no_mm_keys" {
-			out = append(out, block.Span{Offset: it.Start, Length: it.Length, Name: block.Fixed().Name(name)})
+			out = append(out, block.Span{Offset: it.Start, Length: it.Length, Name: block.Fixed().Name(inEvents(name))})
 		}
 	}
 	return out

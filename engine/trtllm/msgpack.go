@@ -1,6 +1,8 @@
 package trtllm
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -162,8 +164,12 @@ func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
 					}
 					return msgp.Skip(b)
 				}
-				name, rest, err := msgp.ReadUint64Bytes(b)
-				d.s.names, named = append(d.s.names, name), true
+				digest, rest, err := msgp.ReadUint64Bytes(b)
+				var bits [8]byte
+				var digits [16]byte
+				binary.BigEndian.PutUint64(bits[:], digest)
+				hex.Encode(digits[:], bits[:])
+				d.s.names, named = append(d.s.names, d.hash.Name(wire.View(digits[:]))), true
 				return rest, err
 			})
 			if err == nil && !named {

@@ -45,7 +45,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		return k, err
 	}
 	server, _ := NamesOf(v).With(io)
-	k.Learns = rules.LearnsAll
+	k.Learns, k.InEvents = rules.LearnsAll, inEvents
 	k.Ahead = func(c fair.Client, f mmhash.Facts, file []byte) []name.Recipe {
 		o.Pixels.Want(pixels.Picture{Client: c, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
 		return nil
@@ -138,4 +138,13 @@ func writeRGBA(h hash.Hash, p *pixels.RGB) {
 	for i, n := 0, p.W*p.H; i < n; i += piece {
 		h.Write(p.RGBA(buf, i, min(piece, n-i)))
 	}
+}
+
+// inEvents returns the first 64 bits of a digest: the workers of NVIDIA's standalone example send no more (block_mm_infos, an integer
+// mm_hash), and one reading serves all forms of events. Another image with the same 64 bits as a given one takes 2^64 digests.
+func inEvents(name string) string {
+	if len(name) == 64 {
+		return name[:16]
+	}
+	return name
 }

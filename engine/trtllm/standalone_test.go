@@ -1,6 +1,7 @@
 package trtllm
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -73,7 +74,9 @@ func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, pictures 
 	}
 	var spans []block.Span
 	for _, p := range pictures {
-		spans = append(spans, block.Span{Offset: p.start, Length: p.end - p.start, Name: p.hash})
+		digest := fmt.Sprintf("%016x%048x", p.hash, 1) // the name of the request's image; the event has its first 64 bits
+		name := block.Fixed().Name(inEvents(digest))
+		spans = append(spans, block.Span{Offset: p.start, Length: p.end - p.start, Name: name})
 	}
 	e := batch.Events[0]
 	if want := block.Fixed().Locals(nil, tokens, standaloneSize, spans, block.Root{}); !slices.Equal(e.Locals, want) {

@@ -155,7 +155,7 @@ type keyRun struct {
 
 // key appends the name of one mm_key unless the key is another run of the item before it.
 func (d *Decoder) key(name string, start int, last *keyRun) {
-	h := d.hash.Name(name)
+	h := d.hash.Name(inEvents(name))
 	if !last.known || h != last.name || start <= last.start {
 		d.s.names = append(d.s.names, h)
 		if d.Keep {

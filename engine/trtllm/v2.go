@@ -70,7 +70,7 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 		for p := b.token; p < b.token+b.tokens; p++ {
 			switch {
 			case len(digests) > 0 && digests[0].token == p:
-				open, openName, named = d.hash.Name(digests[0].name), digests[0].name, false
+				open, openName, named = d.hash.Name(inEvents(digests[0].name)), digests[0].name, false
 				digests = digests[1:]
 			case m.marker != 0 && d.a.Tokens[p] >= m.marker:
 			default: // text; an item may continue after it
