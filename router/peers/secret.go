@@ -18,8 +18,8 @@ import (
 // Until then their hashes match nothing of each other's.
 
 const (
-	sameAge     = 2 * time.Second
-	secretEvery = time.Minute // the shortest time between two replacements
+	sameAge     = 100 * time.Millisecond // more than a message takes; a replica that is older by more may know what a younger one cannot
+	secretEvery = time.Minute            // the shortest time between two replacements, except in a replica's first minute
 
 	flagFixed = 1
 )
@@ -33,8 +33,8 @@ type Secret struct {
 
 // secretState is what an Exchange knows of the others' secrets; its mutex guards it.
 type secretState struct {
-	askedOf    string // replica that was asked for its secret
-	wanted     key    // its key
+	askedOf    string    // replica that was asked for its secret
+	wantedBorn time.Time // when that was drawn, by our clock
 	replacedAt time.Time
 	bornAt     time.Time // when the secret was drawn, by our clock; zero: when we started
 	logged     bool
@@ -83,10 +83,14 @@ func (x *Exchange) sawKey(name string, theirs key) (ask bool) {
 		}
 		return false
 	}
-	if !theirs.wins(x.key()) || time.Since(x.secrets.replacedAt) < secretEvery {
+	if !theirs.wins(x.key()) {
 		return false
 	}
-	x.secrets.askedOf, x.secrets.wanted = name, theirs
+	// Replicas that start together may hear the one with the oldest secret last.
+	if time.Since(x.startedAt) > secretEvery && time.Since(x.secrets.replacedAt) < secretEvery {
+		return false
+	}
+	x.secrets.askedOf, x.secrets.wantedBorn = name, time.Now().Add(-theirs.age)
 	return true
 }
 
@@ -95,7 +99,7 @@ func (x *Exchange) takeSecret(name string, b [block.SecretBytes]byte) {
 	if x.Secret.Secret == nil || x.Secret.Fixed || x.secrets.askedOf != name {
 		return
 	}
-	x.secrets.askedOf, x.secrets.replacedAt, x.secrets.bornAt = "", time.Now(), time.Now().Add(-x.secrets.wanted.age)
+	x.secrets.askedOf, x.secrets.replacedAt, x.secrets.bornAt = "", time.Now(), x.secrets.wantedBorn
 	if x.Secret.Set(b) && x.Secret.Replaced != nil {
 		go x.Secret.Replaced()
 	}
