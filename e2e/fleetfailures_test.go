@@ -78,7 +78,7 @@ func TestFleetFailures(t *testing.T) {
 		r := do(client, req)
 		if whole := !stream || bytes.Contains(r.body, []byte("[DONE]")); r.err != nil || r.status != http.StatusOK || !whole {
 			mu.Lock()
-			failed[phase] = append(failed[phase], fmt.Sprintf("stream %v: status %d, %v, %.80s", stream, r.status, r.err, r.body))
+			failed[phase] = append(failed[phase], fmt.Sprintf("stream %v: status %d, %v, %.120s", stream, r.status, r.err, r.body))
 			mu.Unlock()
 		}
 		return r
