@@ -106,8 +106,8 @@ type Model struct {
 	plain        *chatTemplate
 	tools        *chatTemplate
 	conversation Conversation  // writes chats without a template; nil: templates are rendered
-	opaque       error         // why no chat request can be read, whatever the template; nil: they can
-	fault        error         // what in the directory does not load: the template (opaque is ErrTemplate), or all of it; nil: all loads
+	opaque       error         // why no chat request can be read, whatever the template; nil: they can. ErrFiles: no request can
+	fault        error         // what in the directory does not load, if opaque is ErrTemplate or ErrFiles
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
 	archs        []string      // of config.json
@@ -123,9 +123,9 @@ type chatTemplate struct {
 	openai bool
 }
 
-// Load reads a model directory. An error is one of a server's flag, a *KeyError. What does not load of the directory's own files
-// costs only the requests that need it, and Fault says what it is: without a tokenizer no request can be read, with a template that
-// does not compile no chat. Without a template, or with an unknown vision family, Warnings says so: plain text is still exact.
+// Load reads a model directory. It fails only for a server's flag (*KeyError) and an incomplete Dialect. Files of the directory that
+// do not load cost the requests that need them, and Fault names them: without a tokenizer no request can be read, without a template
+// that compiles no chat. Without any template, or with an unknown vision family, Warnings says so: plain text is still exact.
 func Load(dir string, opt Options) (*Model, error) {
 	if !opt.Dialect.complete() {
 		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools " +
@@ -167,7 +167,7 @@ func Load(dir string, opt Options) (*Model, error) {
 // Unloadable returns the model of a directory that does not load: it reads no request.
 func Unloadable(opt Options, fault error) *Model {
 	opt.Like = nil
-	return &Model{opt: opt, tok: tokenizer.Empty(), fault: fault, visErr: fault}
+	return &Model{opt: opt, tok: tokenizer.Empty(), opaque: ErrFiles, fault: fault, visErr: fault}
 }
 
 // Fault returns what in the directory does not load; nil if all of it does.
@@ -234,8 +234,8 @@ func (m *Model) Warnings() (w []string) {
 		w = append(w, ErrClass.Error())
 	}
 	switch {
-	case m.fault != nil && m.opaque == nil:
-		return append(w, ErrFiles.Error()+", so its requests are routed by load: "+m.fault.Error())
+	case m.opaque == ErrFiles:
+		return []string{ErrFiles.Error() + ", so its requests are routed by load: " + m.fault.Error()}
 	case m.fault != nil:
 		w = append(w, m.opaque.Error()+", so its chats are routed by load: "+m.fault.Error())
 	case m.opaque != nil:

@@ -230,7 +230,7 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 }
 
 // findModel looks the request's model up. why is the reason if it cannot be used. A request that names no model asks for the route's
-// model, or for the only one, as in the engines (vLLM 0.32, OpenAIServing._is_model_supported).
+// model, or for the only one, as in the engines (vLLM 0.32, _is_model_supported in entrypoints/serve/engine/serving.py).
 func (x *decision) findModel() (why string) {
 	asked := x.mem.req.Model
 	if asked == "" {
