@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
@@ -161,6 +163,37 @@ func TestLocalOnce(t *testing.T) {
 	}
 	if n := shared.locals.known.Len(); n > maxKnownFiles || full.Load() < 100 {
 		t.Errorf("%d files remembered, %d forgotten", n, full.Load())
+	}
+}
+
+// TestLocalFilesAreShared: a client whose files hang in any number does not keep another's from being read.
+func TestLocalFilesAreShared(t *testing.T) {
+	const hostile, victim = fair.Client(1), fair.Client(2)
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "a.png"), square(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := loadShipped(t, func(s *Server, _ *Media) { s.AllowedLocalMediaPath = root })
+	hangs := make(chan struct{})
+	defer close(hangs)
+	over, end := context.WithCancel(t.Context())
+	end() // their requests do not wait for the result
+	for range 2 * maxOpenFiles {
+		inBackground(over, hostile, &m.Media.locals, nil, func() bool { <-hangs; return true })
+	}
+	if n := m.Media.locals.places.Taken(); n < maxOpenFiles/2 {
+		t.Fatalf("only %d of the hostile client's files hang", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var s body.Skeleton
+	var req body.Request
+	if err := body.Read([][]byte{[]byte(ask("file://"+root+"/a.png", ""))}, &s, &req); err != nil {
+		t.Fatal(err)
+	}
+	req.Client = victim
+	if ps, err := m.Read(ctx, chatPath, "", &req); err != nil || !ps.List[0].Exact {
+		t.Errorf("another client's file: %v, %+v", err, ps)
 	}
 }
 

@@ -170,8 +170,7 @@ func (c *call) receive() bool {
 }
 
 // reserveBody sets the bytes of the call's body that are in memory to n. It returns false if all bodies together exceed the limit, or
-// its client's what one may have of it. What
-// a client announces and does not send does not count.
+// its client's bodies the client's share of it. What a client announces and does not send does not count.
 func (c *call) reserveBody(n int64) bool {
 	if n == c.booked {
 		return true

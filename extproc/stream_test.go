@@ -375,6 +375,37 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
+// TestRoomForBodiesIsShared checks that a client whose bodies stay incomplete in any number leaves room for another's.
+func TestRoomForBodiesIsShared(t *testing.T) {
+	r := newRig(t, always(pick), Options{MaxBody: 1 << 20, Route: Route{Mode: Sightline}})
+	refused := func() int64 {
+		return int64(testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), busy)))
+	}
+	var open [bodiesAtOnce]line
+	send := func(l line, msg *extprocv3.ProcessingRequest) {
+		if err := l.Send(msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range open {
+		open[i] = r.open(t, keyClient, "10.0.0.66")
+		send(open[i], headersMsg(&duplexed, false, chat()...))
+		send(open[i], bodyMsg("{", false))
+	}
+	eventually(t, "all have begun", func() bool { return r.inFlight.Taken() == bodiesAtOnce })
+	for _, l := range open {
+		send(l, bodyMsg(strings.Repeat(" ", 1<<20-1), false))
+	}
+	eventually(t, "their bytes are booked or refused", func() bool { return r.inFlight.Taken()>>20+refused() == bodiesAtOnce })
+	other := r.open(t, keyClient, "10.0.0.7")
+	if a := other.ask(headersMsg(nil, false, chat("content-length", "900")...)); a.GetRequestHeaders() == nil {
+		t.Fatalf("another client's body: %v, want it asked for", a)
+	}
+	if a := other.ask(bodyMsg("{}", true)); a.GetRequestBody() == nil {
+		t.Errorf("another client's body: %v, want a decision", a)
+	}
+}
+
 // TestLongAnswersHoldNoBody checks that the request's body is not held while we wait for the response's id, which may take
 // minutes.
 func TestLongAnswersHoldNoBody(t *testing.T) {

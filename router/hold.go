@@ -37,13 +37,12 @@ func (x *decision) awaitPlace(slots []*fleet.Slot) {
 		return
 	}
 	defer x.waiters.forPlace.Give(x.req.Client, 1)
-	tick := time.NewTicker(reportInterval)
-	defer tick.Stop()
 	outcome := heldNoPlace
 	for range int(awaitsReport / reportInterval) {
-		<-tick.C
+		time.Sleep(reportInterval)
 		x.now = x.opt.Now()
-		if x.slots = x.withRoom(slots); anyServes(x.slots) {
+		x.slots = x.withRoom(slots)
+		if anyServes(x.slots) {
 			outcome = heldPlace
 			break
 		}
@@ -71,8 +70,11 @@ const (
 )
 
 func newWaiters() *waiters {
-	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0), total: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
-		Help: "Requests that came while no worker was known for them, by outcome: served; none came (503); client left; too many waited (503). And of those that found all workers at max_in_flight and waited 60 ms: a place; no place; too many for a place (both 429)."}, []string{"outcome"})}
+	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0)}
+	h.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
+		Help: "Requests that came while no worker was known for them, by outcome: served; none came (503); client left; too many waited (503). " +
+			"And of those that found all workers at max_in_flight and waited 60 ms: a place; no place; too many for a place (both 429)."},
+		[]string{"outcome"})
 	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull, heldPlace, heldNoPlace, heldCrowd} {
 		h.total.WithLabelValues(outcome)
 	}

@@ -1,14 +1,19 @@
 package router
 
 import (
+	"fmt"
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sightline-router/sightline/internal/fair"
 )
 
 // TestHold checks that a request waits for a worker if none is known, and that its client is told to retry if none comes.
@@ -90,6 +95,58 @@ func TestAPlaceIsAwaited(t *testing.T) {
 			if n := w.waiters.forPlace.Taken(); n != 0 && !c.crowd {
 				t.Errorf("%d still wait", n)
 			}
+		})
+	}
+}
+
+// TestWaitingIsShared checks that a client whose requests wait in any number, for a worker or for a place, leaves room for another's.
+func TestWaitingIsShared(t *testing.T) {
+	const hostile, victim = fair.Client(1), fair.Client(2)
+	for name, c := range map[string]struct {
+		block func(w *world) (free func())
+		room  func(w *world) *fair.Room
+		size  int64
+	}{
+		"for a worker": {func(w *world) func() {
+			w.opt.Hold = time.Minute
+			workers := w.opt.Fleet.Workers()
+			w.opt.Fleet.Set(nil)
+			return func() { w.opt.Fleet.Set(workers) }
+		}, func(w *world) *fair.Room { return w.waiters.places }, maxHeld},
+		"for a place": {func(w *world) func() {
+			w.limit(1)
+			first := w.decide(chatBody("m", `"first"`))
+			w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: first.Targets[0].Addr, Source: 1})
+			return func() {
+				w.Observe(Outcome{ID: first.ID, Phase: Done, Addr: first.Targets[0].Addr, Code: 200, Source: 1})
+			}
+		}, func(w *world) *fair.Room { return w.waiters.forPlace }, maxAwaitingReport},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1)
+				free, room := c.block(w), c.room(w)
+				ask := func(client fair.Client, i int64) Decision {
+					return w.Decide(t.Context(), &Request{ID: fmt.Sprint(client, i), Path: "/v1/chat/completions", Client: client, Body: [][]byte{[]byte(chatBody("m", `"hello"`))}})
+				}
+				var all sync.WaitGroup
+				defer all.Wait()
+				for i := range 2 * c.size {
+					all.Go(func() { ask(hostile, i) })
+				}
+				synctest.Wait()
+				if n := room.Taken(); n < c.size/2 {
+					t.Fatalf("only %d of the hostile client's requests wait", n)
+				}
+				time.Sleep(reportInterval / 2) // so that its next look is not at the same time as theirs
+				done := make(chan Decision)
+				go func() { done <- ask(victim, 0) }()
+				time.Sleep(reportInterval - 1)
+				free()
+				if d := <-done; len(d.Targets) != 1 {
+					t.Errorf("the other client's request: %+v", d)
+				}
+			})
 		})
 	}
 }

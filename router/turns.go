@@ -12,8 +12,8 @@ import (
 )
 
 // The memory for the bodies that are read at once is limited, in two lanes, so that a small request never waits for a large one. A
-// request that finds its lane full waits a while, and is then routed by load. Clients take turns, each counting for its bytes. Bodies are cleaned before
-// they wait; large ones only as many at once as there are cores, which takes no longer in all than sharing the cores.
+// request that finds its lane full waits a while, and is then routed by load. Clients take turns, each counting for its bytes. Bodies
+// are cleaned before they wait; large ones only as many at once as there are cores, which takes no longer in all than sharing the cores.
 const (
 	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds if it is all text
 	laneBytes   = 16 << 20  // for each core; the lane of small bodies has twice as much; a body that needs more is read when its lane is empty

@@ -35,7 +35,7 @@ const shareOfFree = 3
 // Safe for concurrent use.
 type Room struct {
 	size  int64
-	held  map[Client]int64 // nil: a client may hold all of it
+	held  map[Client]int64 // of known clients; nil: a client may hold all of it
 	line  *Room            // places for requests that wait; nil: none
 	mu    sync.Mutex
 	taken int64
@@ -83,8 +83,8 @@ func (r *Room) TryTake(c Client, n int64) bool {
 	return true
 }
 
-// Take takes n for a client, if necessary after its turn has come. More than the whole room counts as all of it. cost is what the turn counts for in the comparison of clients,
-// such as bytes or pixels; it may be n. It returns false if ctx ended first or too many wait.
+// Take takes n for a client, if necessary after its turn has come. More than the whole room counts as all of it. cost is what the turn
+// counts for in the comparison of clients, such as bytes or pixels; it may be n. It returns false if ctx ended first or too many wait.
 func (r *Room) Take(ctx context.Context, c Client, n, cost int64) bool {
 	n = min(n, r.size)
 	if r.TryTake(c, n) {
@@ -149,11 +149,7 @@ func (r *Room) Waiting() int {
 
 // fits reports whether a client may have n more: a client that holds nothing may have whatever is free.
 func (r *Room) fits(c Client, n, size int64) bool {
-	left := size - r.taken - n
-	held := int64(0)
-	if c != 0 {
-		held = r.held[c]
-	}
+	left, held := size-r.taken-n, r.held[c]
 	return left >= 0 && (held == 0 || held+n <= shareOfFree*left)
 }
 
@@ -169,7 +165,8 @@ func (r *Room) give(c Client, n int64) {
 	if r.held == nil || c == 0 {
 		return
 	}
-	if r.held[c] -= n; r.held[c] <= 0 {
+	r.held[c] -= n
+	if r.held[c] <= 0 {
 		delete(r.held, c)
 	}
 }
@@ -229,11 +226,7 @@ func (r *Room) remove(i int) {
 func (r *Room) next() int {
 	best := -1
 	for i, w := range r.waiting {
-		held := int64(0)
-		if w.client != 0 {
-			held = r.held[w.client]
-		}
-		if held > 0 && !r.fits(w.client, w.need, r.size) {
+		if r.held[w.client] > 0 && !r.fits(w.client, w.need, r.size) {
 			continue
 		}
 		if best < 0 || w.start < r.waiting[best].start {

@@ -152,7 +152,8 @@ func (c *conn) Close() error {
 	defer c.l.mu.Unlock()
 	if host, ok := c.l.open[c]; ok {
 		delete(c.l.open, c)
-		if c.l.from[host]--; c.l.from[host] == 0 {
+		c.l.from[host]--
+		if c.l.from[host] == 0 {
 			delete(c.l.from, host)
 		}
 	}

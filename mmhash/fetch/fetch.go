@@ -61,8 +61,8 @@ type Config struct {
 	// their port (guard.written).
 	Proxy func(*url.URL) (*url.URL, error)
 
-	// Seen, if set, is called once for every picture downloaded, with the client that named it first, in the download's own goroutine, so that names can be computed
-	// while the bytes are in memory. bytes must not be changed or kept.
+	// Seen, if set, is called once for every picture downloaded, with the client that named it first, in the download's own goroutine,
+	// so that names can be computed while the bytes are in memory. bytes must not be changed or kept.
 	Seen func(c fair.Client, f mmhash.Facts, bytes []byte)
 
 	// Panicked, if set, is called for a download that panicked, in its own goroutine. The panic fails the requests waiting for that
@@ -189,9 +189,9 @@ func (f *Fetcher) Close() {
 	f.idle()
 }
 
-// Get returns the identity of the picture behind rawURL, which a client named, within the budget and ctx. Errors are *Error: Budget means that the
-// download continues for later requests; Last may return what the URL showed before. With NotAnImage the bytes arrived, so ID and
-// Bytes are set; the engine may support a format that package header does not read.
+// Get returns the identity of the picture behind rawURL, which a client named, within the budget and ctx. Errors are *Error: Budget
+// means that the download continues for later requests; Last may return what the URL showed before. With NotAnImage the bytes arrived,
+// so ID and Bytes are set; the engine may support a format that package header does not read.
 func (f *Fetcher) Get(ctx context.Context, c fair.Client, rawURL string) (mmhash.Facts, error) {
 	t, err := f.parse(rawURL)
 	if err != nil {
