@@ -6,6 +6,10 @@ import (
 	"github.com/tidwall/gjson"
 )
 
+// recurrentKeys are keys of a config.json whose model has recurrent layers.
+var recurrentKeys = []string{"full_attention_interval", "linear_attn_config", "hybrid_override_pattern", "mamba_d_state", "ssm_cfg",
+	"ssm_state_size"}
+
 // severalCaches reports whether a model's config.json describes layers that do not see all tokens: windows, chunks, or recurrent
 // states. An engine then keeps several KV caches, and continues a prompt only where each has what it needs.
 func severalCaches(dir fs.FS) bool {
@@ -24,10 +28,11 @@ func severalCaches(dir fs.FS) bool {
 			}
 			continue
 		}
-		if c.Get("sliding_window").Int() > 0 && (!c.Get("use_sliding_window").Exists() || c.Get("use_sliding_window").Bool()) || c.Get("attention_chunk_size").Int() > 0 {
+		used := c.Get("use_sliding_window")
+		if c.Get("sliding_window").Int() > 0 && (!used.Exists() || used.Bool()) || c.Get("attention_chunk_size").Int() > 0 {
 			return true
 		}
-		for _, key := range []string{"full_attention_interval", "linear_attn_config", "hybrid_override_pattern", "mamba_d_state", "ssm_cfg", "ssm_state_size"} {
+		for _, key := range recurrentKeys {
 			if v := c.Get(key); v.Exists() && v.Type != gjson.Null {
 				return true
 			}

@@ -71,7 +71,8 @@ func newLocalFiles(full func()) localFiles {
 
 // inBackground runs look, a file system access, in a goroutine of its own. ok is false if ctx ended first or look panicked; a panic
 // is passed to panicked. A result that comes too late serves the next request.
-func inBackground[T any](ctx context.Context, c fair.Client, x *localFiles, panicked func(where string, err error), look func() T) (found T, ok bool) {
+func inBackground[T any](ctx context.Context, c fair.Client, x *localFiles, panicked func(where string, err error),
+	look func() T) (found T, ok bool) {
 	if !x.places.Take(ctx, c, 1, 1) {
 		return found, false
 	}

@@ -160,7 +160,8 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	}
 	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
 	defer cancel()
-	q := mediaReader{Model: m, hashKey: m.Media.Secret.Key(), endpoint: endpoint, adapter: lora, client: req.Client, body: req.Body, draft: draft}
+	q := mediaReader{Model: m, hashKey: m.Media.Secret.Key(), endpoint: endpoint, adapter: lora,
+		client: req.Client, body: req.Body, draft: draft}
 	for i := range draft.Prompts {
 		p, err := m.expand(ctx, &q, req, &draft.Prompts[i], out)
 		if err != nil {
@@ -282,6 +283,7 @@ func (p *Prompt) BlockKey() *block.Key {
 // SameBlocks reports whether q has the same blocks as p for every block size and adapter: the same ids and media, keyed by the same
 // rule.
 func (p *Prompt) SameBlocks(q *Prompt) bool {
-	return p.Salt == q.Salt && p.key == q.key && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.HashableIDs], q.IDs[:q.HashableIDs]) &&
+	return p.Salt == q.Salt && p.key == q.key && p.locals == nil && q.locals == nil &&
+		slices.Equal(p.IDs[:p.HashableIDs], q.IDs[:q.HashableIDs]) &&
 		slices.EqualFunc(p.Media, q.Media, func(a, b Medium) bool { return a.Offset == b.Offset && a.Length == b.Length && a.Key == b.Key })
 }

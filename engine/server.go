@@ -90,7 +90,8 @@ type Server struct {
 // DefaultServer returns the settings of a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", DisabledThinkingEffort: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", DisabledThinkingEffort: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC",
+		SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", AutoToolChoice: true}
 }
 
 // DefaultsOf sets the engine's default release and block size where they were not given.
@@ -106,8 +107,8 @@ func (s *Server) DefaultsOf(given func(key string) bool) {
 
 // tokenizerModes are vLLM's (0.30 to 0.33). With one beyond auto, hf, slow and mistral, vLLM encodes chats by code of its own, and they
 // are not exact.
-var tokenizerModes = []string{"auto", "hf", "slow", "mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
-	"alpamayo2_super", "terratorch"}
+var tokenizerModes = []string{"auto", "hf", "slow", "mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling",
+	"kimi_k3", "kimi_audio", "cohere", "alpamayo2_super", "terratorch"}
 
 // faults collects what is wrong with a Server, with the key of each.
 type faults []error

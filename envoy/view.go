@@ -163,7 +163,8 @@ func (v *view) sightlines(r *reader) (peers []hostPort) {
 
 // adminPaths are Envoy's admin pages that show its state and change nothing. /stats/recentlookups is not among them: it can be
 // switched on.
-const adminPaths = "help|ready|server_info|config_dump|init_dump|clusters|listeners|certs|memory|runtime|hot_restart_version|stats|stats/prometheus"
+const adminPaths = "help|ready|server_info|config_dump|init_dump|clusters|listeners|certs|memory|runtime|hot_restart_version|stats|" +
+	"stats/prometheus"
 
 // release leaves out what the oldest supported Envoy lacks.
 func (v *view) release(r *reader) {

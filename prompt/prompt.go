@@ -85,7 +85,7 @@ var (
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
 	ErrLong          = &Unpredicted{fmt.Sprintf("prompt of more than %d tokens", maxTokens)}
 	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
-	ErrText          = &Unpredicted{"text that is not tokenized here (more than 30 combining marks in a row, or a pattern that takes too long)"}
+	ErrText          = &Unpredicted{"text that is not tokenized here (over 30 combining marks in a row, or a pattern that takes too long)"}
 	ErrTruncation    = &Unpredicted{"truncated prompt, of an engine's release whose rule for it is not known"}
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
 	ErrFiles         = &Unpredicted{"model whose directory does not load"}
@@ -180,7 +180,8 @@ func (m *Model) loadVariables(special map[string]string) error {
 	}
 	if m.opt.EffortMap != "" {
 		efforts, err := template.FromJSON(m.opt.EffortMap)
-		if err != nil || efforts.Dict() == nil || slices.ContainsFunc(efforts.Dict().Entries(), func(e template.Entry) bool { return !e.Value.IsString() }) {
+		other := func(e template.Entry) bool { return !e.Value.IsString() }
+		if err != nil || efforts.Dict() == nil || slices.ContainsFunc(efforts.Dict().Entries(), other) {
 			return &KeyError{"reasoning_effort_map", errors.New("want a JSON object of strings, such as {\"xhigh\": \"high\"}")}
 		}
 		m.efforts = efforts.Dict()

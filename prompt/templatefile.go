@@ -48,7 +48,8 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 	dialect, given := &m.opt.Dialect, m.opt.TemplateFile
 	if dialect.Conversation != nil {
-		model := Directory{ModelType: m.modelType, VisionFamily: m.opt.VisionFamily, Path: dir, Architectures: m.archs, TokenizerMode: m.opt.TokenizerMode}
+		model := Directory{ModelType: m.modelType, VisionFamily: m.opt.VisionFamily, Path: dir, Architectures: m.archs,
+			TokenizerMode: m.opt.TokenizerMode}
 		m.conversation, m.opaque = dialect.Conversation(given, model)
 	}
 	switch {

@@ -23,7 +23,7 @@ type initCmd struct {
 	Force      bool     `help:"Overwrite what is there."`
 	Calibrate  bool     `help:"Measure how fast an idle worker of each class prefills, and the cost of an image; prints what it sends. Busy workers are not measured without --force."`
 	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"File with the key that workers started with --api-key want."`
-	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the authority of the workers' certificates, if they speak TLS."`
+	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the authority of the workers' certificates."`
 	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers report cached tokens."`
 }
 
@@ -39,8 +39,8 @@ func (c *initCmd) Run(ctx context.Context) error {
 	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Calibrate || c.Canary):
 		return errors.New("--dynamo goes with none of --kubernetes, --calibrate and --canary (its workers answer no HTTP of their own)")
 	}
-	o := draft.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force, Canary: c.Canary, Calibrate: c.Calibrate,
-		Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
+	o := draft.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force,
+		Canary: c.Canary, Calibrate: c.Calibrate, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
 	for _, selector := range c.Kubernetes {
 		o.Groups = append(o.Groups, draft.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
 	}

@@ -139,9 +139,8 @@ func conversation(given string, m prompt.Directory) (prompt.Conversation, error)
 // DeepSeek-V3 without a template, and by --tool-call-parser deepseekv32, deepseekv4, deepseekv41 or kimi_k3, which is not known here.
 func encodes(m prompt.Directory) bool {
 	arch := m.Architecture()
-	return m.ModelType == "deepseek_v41" || slices.ContainsFunc([]string{"DeepseekV4", "KimiK3", "InklingForConditionalGeneration"}, func(part string) bool {
-		return strings.Contains(arch, part)
-	})
+	return m.ModelType == "deepseek_v41" || strings.Contains(arch, "DeepseekV4") || strings.Contains(arch, "KimiK3") ||
+		strings.Contains(arch, "InklingForConditionalGeneration")
 }
 
 func formatNamed(name string) *conversationFormat {

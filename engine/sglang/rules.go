@@ -17,7 +17,8 @@ func Rules(v rules.Version) rules.Rules {
 		HasProcessor:        true,
 		NewKeys:             func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o), nil },
 		EventsIncludeMedia:  true, EventsIncludeSalt: v.AtLeast(0, 5, 20), EventsIncludeAdapter: v.AtLeast(0, 5, 22),
-		EventsOfOneCache: true, // UnifiedRadixCache reports its full component (0.5.23, unified_tree_core.py); a match also needs the window or state
+		// UnifiedRadixCache reports its full component (0.5.23, unified_tree_core.py); a match also needs the window or state.
+		EventsOfOneCache: true,
 		Decoder: func(d rules.Decoding) rules.Decoder {
 			return &Decoder{Secret: d.Secret, Keep: d.KeepTokens, Pad: d.Pad}
 		},

@@ -120,9 +120,10 @@ func (v *Names) chunkOf(p *pixels.RGB) string {
 
 // fileTypes are the model types for which transformers (5.17 to 5.20, models/auto/tokenization_auto.py) uses a tokenizer.json as it is,
 // whatever tokenizer_class says.
-var fileTypes = strings.Fields(`aria deepseek_ocr deepseek_ocr2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 deepseek_vl deepseek_vl_hybrid deepseek_vl_v2
-	glm4 glm4_moe glm4v glm4v_moe granite granitemoe h2ovl_chat internlm2 janus kimi_k25 llava llava_next minicpmv minicpmv4_6 mistral mistral3 mixtral
-	molmo molmo2 nemotron olmo2 paddleocr_vl phi3 phi3_v pixtral smolvlm step3_vl vipllava`)
+var fileTypes = strings.Fields(`aria deepseek_ocr deepseek_ocr2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 deepseek_vl
+	deepseek_vl_hybrid deepseek_vl_v2 glm4 glm4_moe glm4v glm4v_moe granite granitemoe h2ovl_chat internlm2 janus kimi_k25 llava
+	llava_next minicpmv minicpmv4_6 mistral mistral3 mixtral molmo molmo2 nemotron olmo2 paddleocr_vl phi3
+	phi3_v pixtral smolvlm step3_vl vipllava`)
 
 // tokenizerClass returns what a tokenizer_class makes of a tokenizer.json in vLLM 0.30 to 0.33, which require transformers 5.
 func tokenizerClass(modelType, class string) tokenizer.Class {

@@ -84,17 +84,18 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		}
 	}
 	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []name.Recipe) {
-		it := name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1, Pictures: 1}
+		it := name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
 		if form, ok := n.chunk(it); ok {
 			o.Pixels.Want(pixels.Picture{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
 			return nil
 		}
-		for it.Pictures <= 3 { // how many the request will have is not known, and some names depend on it
+		counts := []int{1}
+		if n.twiceBy != "" { // the name depends on how many pictures the request will have, which is not known
+			counts = []int{1, 3}
+		}
+		for _, it.Pictures = range counts {
 			if r, err := n.Recipe(it); err == nil {
 				list = append(list, r)
-			}
-			if it.Pictures += 2; n.twiceBy == "" {
-				break
 			}
 		}
 		return list

@@ -26,15 +26,16 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"filter_disabled":      {Error, "not disabled", "take disabled: true out: Sightline is not asked on this route"},
 	"message_timeout":      {Error, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
 	"message_timeout_long": {Warning, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
-	"max_message_timeout": {Warning, "LONGEST: TIMEOUT and a second for each MiB of BODY_LIMIT", "max_message_timeout: LONGEST: Sightline asks for so long for bodies of " +
-		"1 MiB and more; Envoy ignores it without this or with less, and when several come at once they go on uncleaned"},
+	"max_message_timeout": {Warning, "LONGEST: TIMEOUT and a second for each MiB of BODY_LIMIT", "max_message_timeout: LONGEST: Sightline " +
+		"asks for so long for bodies of 1 MiB and more; Envoy ignores it without this or with less, and when several come at once they " +
+		"go on uncleaned"},
 	"client_address": {Warning, "x-sightline-client with the client's address", "initial_metadata: [{ key: x-sightline-client, value: " +
 		"\"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%\" }]: without it one client can take all that clients share"},
 	"fail_closed":         {Warning, "true", "failure_mode_allow: true, or requests fail while Sightline is down"},
-	"fail_open":           {Error, "false, as on_unread is refuse", "failure_mode_allow: false, or bodies reach workers unread while Sightline is down"},
+	"fail_open":           {Error, "false, as on_unread is refuse", "failure_mode_allow: false; else bodies reach workers unread"},
 	"observability_mode":  {Error, "false", "take it out: Envoy does not wait for the choice"},
 	"allow_mode_override": {Warning, "true", "allow_mode_override: true, so that other requests than inference stream through unbuffered"},
-	"grpc_message_limit":  {Error, "BODY_LIMIT and more", "envoy_grpc without max_receive_message_length: an edited body comes back in one message"},
+	"grpc_message_limit":  {Error, "BODY_LIMIT and more", "no max_receive_message_length: an edited body comes back in one message"},
 	"sightline_http2":     {Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
 	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "take both over from the cluster sightline that " +
 		"\"sightline envoy\" prints: each request waits for a Sightline that hangs, and with FULL_DUPLEX_STREAMED fails"},
@@ -83,7 +84,6 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"access_log":      {Warning, "an http_grpc access log to it", "add the logs that \"sightline envoy --for\" prints: Sightline knows each worker's load and health by it"},
 	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
 	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
-
 	"access_log_ends": {Warning, "each UpstreamEnd", "the filter of upstream_log as \"sightline envoy\" prints it: otherwise a worker " +
 		"counts as busy with an answer that its client has not read yet"},
 

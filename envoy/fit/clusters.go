@@ -247,7 +247,9 @@ func (c *checker) connections(there placed[*clusterv3.Cluster]) {
 	idle, at, whole := o.GetCommonHttpProtocolOptions().GetIdleTimeout(), there.at.to("typed_extension_protocol_options", options),
 		genWorkers.to("typed_extension_protocol_options", options)
 	from := whole
-	if old := there.of.GetCommonHttpProtocolOptions(); !typed && (old != nil || there.of.GetHttp2ProtocolOptions() != nil || there.of.GetHttpProtocolOptions() != nil) { //nolint:staticcheck // deprecated, and still in people's files
+	old := there.of.GetCommonHttpProtocolOptions() //nolint:staticcheck // deprecated, and still in people's files
+	//nolint:staticcheck // so are these
+	if !typed && (old != nil || there.of.GetHttp2ProtocolOptions() != nil || there.of.GetHttpProtocolOptions() != nil) {
 		idle, typed, at = old.GetIdleTimeout(), true, there.at
 	}
 	if typed {

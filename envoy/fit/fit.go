@@ -157,6 +157,9 @@ type way struct {
 	guarded  bool     // leads to workers
 }
 
+// elsewhere reports whether a route leads to another service.
+func (w *way) elsewhere() bool { return w.of.GetRoute() != nil && !w.guarded }
+
 // ways returns the routes of all virtual hosts for which is holds.
 func (s *site) ways(is func(*way) bool) (list []*way) {
 	for i := range s.hosts {
@@ -171,7 +174,7 @@ func (s *site) ways(is func(*way) bool) (list []*way) {
 
 // others returns the names of the other services that this connection manager serves: clusters, or the route's place.
 func (s *site) others() (names []string) {
-	for _, w := range s.ways(func(w *way) bool { return w.of.GetRoute() != nil && !w.guarded }) {
+	for _, w := range s.ways((*way).elsewhere) {
 		name := cmp.Or(strings.Join(w.clusters, ", "), w.at.String())
 		if !slices.Contains(names, name) {
 			names = append(names, name)

@@ -93,7 +93,7 @@ func (c *checker) bodies(s *site, h *host) {
 	from := genHost.to("request_body_buffer_limit")
 	read(h.of, h.at)
 	of, place := limit, at
-	others := slices.ContainsFunc(h.routes, func(w *way) bool { return w.of.GetRoute() != nil && !w.guarded })
+	others := slices.ContainsFunc(h.routes, (*way).elsewhere)
 	if !others && c.small("body_limit", at, limit) {
 		c.miss("body_limit", "set", why, h.at.to("request_body_buffer_limit"), from, nil)
 	}

@@ -142,10 +142,11 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	// A filter that waits so long anyway need not be asked to; and while a body streams, no timeout runs.
 	longest := envoy.LongestWait(c.want.MessageTimeout, c.want.BodyLimit)
 	most, place := p.GetMaxMessageTimeout(), at.to("max_message_timeout")
-	if p.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_BUFFERED && max(p.GetMessageTimeout().AsDuration(), most.AsDuration()) < longest {
+	buffered := p.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_BUFFERED
+	if buffered && max(p.GetMessageTimeout().AsDuration(), most.AsDuration()) < longest {
 		c.find("max_message_timeout", place, shown(most, "0s, Envoy's default: it never waits longer"))
-		c.miss("max_message_timeout", "set", "Envoy waits longer for large bodies when Sightline asks it to; without it they reach workers uncleaned when several come "+
-			"at once.", place, genFilter.to("typed_config", "max_message_timeout"), nil)
+		c.miss("max_message_timeout", "set", "Envoy waits longer for large bodies when Sightline asks it to; without it they reach "+
+			"workers uncleaned when several come at once.", place, genFilter.to("typed_config", "max_message_timeout"), nil)
 	}
 	c.failure(p.GetFailureModeAllow(), at.to("failure_mode_allow"))
 	if p.GetObservabilityMode() {
@@ -190,7 +191,8 @@ func (c *checker) client(g *corev3.GrpcService, ofRoute []*corev3.HeaderValue, a
 	if slices.ContainsFunc(all, told) || slices.ContainsFunc(ofRoute, told) {
 		return
 	}
-	const why = "Sightline divides what is bounded among clients by their addresses; without it one client can take all. Behind another proxy see docs/security.md."
+	const why = "Sightline divides what is bounded among clients by their addresses; without it one client can take all. " +
+		"Behind another proxy see docs/security.md."
 	from := genFilter.to("typed_config", "grpc_service", "initial_metadata", 1)
 	at = at.to("initial_metadata")
 	c.find("client_address", at, "no "+key)
@@ -391,7 +393,8 @@ func removes(m *mutationv3.HeaderMutation, h steering.Header) bool {
 		return true
 	}
 	set := ""
-	if a := m.GetAppend(); a.GetAppendAction() == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD || a.GetAppendAction() == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS {
+	switch a := m.GetAppend(); a.GetAppendAction() {
+	case corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD, corev3.HeaderValueOption_OVERWRITE_IF_EXISTS:
 		set = a.GetHeader().GetKey()
 	}
 	return !h.Prefix && (h.Match(m.GetRemove()) || h.Match(match.GetExact()) || h.Match(set))

@@ -175,7 +175,7 @@ func (n *NATS) Link() bus.LinkOptions {
 type Index struct {
 	MaxBytes     Size          `yaml:"max_bytes"`
 	Partition    string        `yaml:"partition"`                   // the part of all prompts that is stored here, as indexer.ParsePart reads it
-	KeyFile      string        `yaml:"key_file"`                    // a secret of 32 bytes or more, which block hashes depend on, the same in all replicas and agents
+	KeyFile      string        `yaml:"key_file"`                    // a secret of block hashes, 32 bytes or more, the same everywhere
 	PredictedTTL time.Duration `yaml:"predicted_ttl" reload:"live"` // how long a routed prompt counts as held without confirmation by events
 }
 

@@ -154,13 +154,15 @@ func (s *collected) askEnvoyOfSightline(ctx context.Context, at string) {
 func (l *life) dead(admin string, running bool) string {
 	switch known := l.hosts > 0; {
 	case len(l.silent) > 0:
-		return fmt.Sprintf("%s takes connections and does not answer: Sightline is frozen, or has no time; requests go on undecided", strings.Join(l.silent, ", "))
+		return fmt.Sprintf("%s takes connections and does not answer: Sightline is frozen, or has no time; requests go on undecided",
+			strings.Join(l.silent, ", "))
 	case known && l.healthy == 0:
 		return fmt.Sprintf("Envoy at %s has no healthy Sightline: requests go anywhere, uncleaned", l.envoy)
 	case l.envoy == "" || running || len(l.answered) > 0 || known && !l.here:
 		return ""
 	}
-	return fmt.Sprintf("Envoy answers at %s, and no Sightline at %s nor at admin, %q: requests go anywhere, uncleaned", l.envoy, strings.Join(l.refused, ", "), admin)
+	return fmt.Sprintf("Envoy answers at %s, and no Sightline at %s nor at admin, %q: requests go anywhere, uncleaned",
+		l.envoy, strings.Join(l.refused, ", "), admin)
 }
 
 // isTimeout reports whether nothing came in time.

@@ -27,9 +27,9 @@ type Options struct {
 	Envoy    string        `placeholder:"FILE|URL" help:"An envoy.yaml, a saved config dump, or an Envoy's admin page such as http://127.0.0.1:9901; default: that of envoy.admin, if it answers."`
 	Cluster  []string      `placeholder:"NAME,…" help:"The workers' clusters in Envoy, if other clusters serve the same paths."`
 	Admin    string        `placeholder:"URL" help:"A running Sightline's admin page; default: that of the configuration's admin, if it answers."`
-	URL      string        `name:"url" placeholder:"URL" help:"Where clients reach Envoy, such as https://llm.example.com; default: http:// at envoy.listen."`
+	URL      string        `name:"url" placeholder:"URL" help:"Where clients reach Envoy; default: http:// at envoy.listen."`
 	Host     string        `placeholder:"NAME" help:"The Host header and the certificate's name, if it is not that of --url."`
-	Header   []string      `sep:"none" placeholder:"NAME: VALUE" help:"A header of requests through Envoy, such as 'authorization: Bearer …'. Repeatable; not printed."`
+	Header   []string      `sep:"none" placeholder:"NAME: VALUE" help:"A header of requests through Envoy; not printed. Repeatable."`
 	CA       string        `name:"ca" placeholder:"FILE" help:"PEM file of the authority of Envoy's certificate; default: the system's."`
 	Agent    []string      `placeholder:"URL,…" help:"Agents' admin pages."`
 	Pre      bool          `help:"Check only files, before anything runs."`

@@ -218,7 +218,8 @@ func eventStreams(s *collected, r *report) {
 	for i := range s.agents {
 		for _, rank := range s.agents[i].state.Ranks {
 			if why := rank.Heard.Unreadable; why != "" {
-				r.bad(Error, fix, "%s, of worker %s, rank %d: the engine's events cannot be read: %s", s.agents[i].at, s.agents[i].state.Worker, rank.Rank, why)
+				r.bad(Error, fix, "%s, of worker %s, rank %d: the engine's events cannot be read: %s",
+					s.agents[i].at, s.agents[i].state.Worker, rank.Rank, why)
 			}
 		}
 	}

@@ -100,7 +100,8 @@ func obeyed(s *collected, r *report) {
 	ofEnvoy("SL0408")(s, r)
 	t := &s.through
 	if t.err != nil {
-		r.bad(Error, "see Envoy's log and its routes; a worker's answer to the same request is in SL0109", "the canary through Envoy at %s: %v", cmp.Or(s.o.URL, s.cfg.Envoy.Listen), t.err)
+		r.bad(Error, "see Envoy's log and its routes; a worker's answer to the same request is in SL0109",
+			"the canary through Envoy at %s: %v", cmp.Or(s.o.URL, s.cfg.Envoy.Listen), t.err)
 	}
 	went := 0
 	defer func() {
@@ -149,7 +150,8 @@ func (s *collected) tooLate() float64 {
 func waits(s *collected, r *report) {
 	ofEnvoy("SL0403")(s, r)
 	if n := s.tooLate(); n > 0 {
-		r.bad(Error, fmt.Sprintf("message_timeout: %v of the ext_proc filter, or more in both files; with that, Sightline lacks CPU time", s.cfg.Envoy.MessageTimeout),
+		const fix = "message_timeout: %v of the ext_proc filter, or more in both files; with that, Sightline lacks CPU time"
+		r.bad(Error, fmt.Sprintf(fix, s.cfg.Envoy.MessageTimeout),
 			"%g requests went on undecided and uncleaned, because Envoy had waited as long as it may", n)
 	}
 }
@@ -164,7 +166,9 @@ func accessLog(s *collected, r *report) {
 	if s.count("sightline_access_log_silent") > 0 {
 		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines", "requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
 	} else if s.count("sightline_access_log_ends_missing") > 0 {
-		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines", "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, they may count as in flight for half an hour")
+		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines",
+			"Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, they may count as "+
+				"in flight for half an hour")
 	} else if n := s.count("sightline_access_log_entries_total", "kind=ended"); n > 0 {
 		r.ok("%g ends were reported", n)
 	}
@@ -273,13 +277,15 @@ func ready(s *collected, r *report) {
 	if dead := s.life.dead(s.cfg.Admin, s.running != nil || s.answersAtAdmin); dead != "" {
 		r.bad(Error, "start it, or end what is frozen and start it again; if it runs elsewhere: --admin URL, and envoy.sightlines", "%s", dead)
 	} else if l := &s.life; l.hosts > l.healthy {
-		r.bad(Warning, "see the log of the others, and whether Envoy reaches them", "Envoy at %s has %d Sightlines, %d of them healthy", l.envoy, l.hosts, l.healthy)
+		r.bad(Warning, "see the log of the others, and whether Envoy reaches them",
+			"Envoy at %s has %d Sightlines, %d of them healthy", l.envoy, l.hosts, l.healthy)
 	}
 	switch {
 	case s.running == nil && s.o.Admin != "" && !s.o.Pre:
 		r.bad(Error, "start it, or correct --admin (beyond loopback it wants the configuration's admin_token)", "%s", s.notFoundReason)
 	case s.running == nil && s.answersAtAdmin:
-		r.bad(Error, "see its log; admin must be Sightline's own port, and admin_token the one that it was started with", "what listens at admin, %q, does not answer as Sightline does: %s", s.cfg.Admin, s.notFoundReason)
+		r.bad(Error, "see its log; admin must be Sightline's own port, and admin_token the one that it was started with",
+			"what listens at admin, %q, does not answer as Sightline does: %s", s.cfg.Admin, s.notFoundReason)
 	case s.running == nil:
 		r.unchecked("%s", s.notFoundReason)
 	case s.running.notReady != "":

@@ -75,7 +75,7 @@ func tokenizers(s *collected, r *report) {
 // templates checks that conversations become the same tokens here and at the workers (SL0201).
 func templates(s *collected, r *report) {
 	for _, f := range s.audited(audit.Token, audit.Keys, audit.Block) {
-		fix := "the worker's own model files, chat_template, its content format and arguments; see SL0202 and the conversation in \"sightline explain\""
+		fix := "the worker's own model files, chat_template, its content format and arguments; see SL0202 and \"sightline explain\""
 		if f.Verdict == audit.Keys {
 			fix = "adapters, cache_salt and media_names: as the worker reads them"
 		}

@@ -94,7 +94,8 @@ func accessFix(err error, otherwise string) string {
 func answers(s *collected, r *report) {
 	for _, w := range s.workers {
 		if w.err != nil {
-			r.bad(Error, accessFix(w.err, fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr)), "%s at %s: %v", w.Name, w.Addr, w.err)
+			fix := fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr)
+			r.bad(Error, accessFix(w.err, fix), "%s at %s: %v", w.Name, w.Addr, w.err)
 		} else {
 			r.ok("%s at %s: %s %s", w.Name, w.Addr, w.facts.Engine, w.facts.Version)
 		}
@@ -304,7 +305,8 @@ func loads(s *collected, r *report) {
 			return
 		}
 		at := slices.IndexFunc(w.facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" })
-		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key, or give worker_access: {api_key_file: …} (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
+		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key, or give worker_access: {api_key_file: …} " +
+			"(SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
 		stale := func(rows []admin.Worker) bool {
 			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Told == nil && row.Health == "" })
 		}
@@ -314,7 +316,8 @@ func loads(s *collected, r *report) {
 		case w.facts.Requests == nil:
 			r.bad(Warning, fix, "%s: its metrics page does not report its requests", w.Name)
 		case w.Ranks > 1 && w.toldBy(s.rows()) > 0 && w.toldBy(s.rows()) < w.Ranks && max(1, w.facts.Ranks) != w.Ranks:
-			r.bad(Warning, fmt.Sprintf("ranks: %d of this worker (leave it out for one), or start it with --data-parallel-size %d", max(1, w.facts.Ranks), w.Ranks),
+			const fix = "ranks: %d of this worker (leave it out for one), or start it with --data-parallel-size %d"
+			r.bad(Warning, fmt.Sprintf(fix, max(1, w.facts.Ranks), w.Ranks),
 				"%s: ranks is %d, and only %d of them report their load", w.Name, w.Ranks, w.toldBy(s.rows()))
 		case stale(s.rows()) && (s.running.later == nil || stale(s.running.later)): // a single look may catch a busy worker late
 			r.bad(Warning, fix, "%s reports its load to this check, but the running Sightline has no current one", w.Name)

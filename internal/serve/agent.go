@@ -33,7 +33,7 @@ type AgentOptions struct {
 	From      string `help:"With --bind: network that the engine may connect from, such as 10.0.0.0/8; default: only this machine or pod."`
 	Topic     string `help:"Read only messages whose topic has this prefix."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
-	KeyFile   string `placeholder:"FILE" help:"index.key_file of the router's configuration, if it has one; otherwise the secret of the block hashes comes over NATS."`
+	KeyFile   string `placeholder:"FILE" help:"The routers' index.key_file; without it, the secret of the block hashes comes over NATS."`
 	BlockSize int    `help:"Tokens per block; 0: as the engine reports."`
 	Metrics   string `placeholder:"URL" help:"The engine's metrics page, such as http://127.0.0.1:8000/metrics: if there is no replay socket, its process_start_time_seconds tells a restarted agent whether the engine is still the same."`
 
@@ -142,8 +142,8 @@ func (a *agent) secret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*
 // rank publishes a rank's events until ctx ends, and then what is left of them.
 func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.Secret, o stream.Options, log *zap.Logger) error {
 	c := &a.o
-	po := bus.PublisherOptions{NATS: conn, Secret: secret, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: r, Replays: c.Replay != "", Tokens: c.Publish == "tokens",
-		CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
+	po := bus.PublisherOptions{NATS: conn, Secret: secret, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: r,
+		Replays: c.Replay != "", Tokens: c.Publish == "tokens", CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
 	if c.Ranks == 0 {
 		po.Rank = -1
 	}
@@ -233,7 +233,8 @@ func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
 		case live && !before.Live():
 			log.Info("connected to the engine's events")
 		case now.Unreadable != "" && before.Unreadable == "":
-			log.Warn("the engine's events cannot be read (is it of a supported release, and is this its socket?)", zap.String("received", now.Unreadable))
+			log.Warn("the engine's events cannot be read (is it of a supported release, and is this its socket?)",
+				zap.String("received", now.Unreadable))
 		case !live && before.Live():
 			log.Warn("lost the engine's events", zap.String("error", now.LastError))
 		}

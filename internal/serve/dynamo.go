@@ -56,12 +56,14 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 			"release?); logged once, counted by sightline_dynamo_events_unreadable_total", zap.String("component", component),
 			zap.String("from", from), zap.Error(err))
 	}
-	err := errors.Join(metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: "dynamo_events_unreadable_total",
-		Help:        "Messages of Dynamo's event plane that cannot be read.",
-		ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(l.plane.Unreadable()) })),
-		metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: "dynamo_events_refused_total",
-			Help:        "Messages of Dynamo's event plane that were dropped because too many workers are unknown to discovery.",
-			ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(l.plane.Refused()) })))
+	count := func(name, help string, now func() uint64) error {
+		return metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help,
+			ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(now()) }))
+	}
+	err := errors.Join(
+		count("dynamo_events_unreadable_total", "Messages of Dynamo's event plane that cannot be read.", l.plane.Unreadable),
+		count("dynamo_events_refused_total", "Messages of Dynamo's event plane that were dropped because too many workers are unknown "+
+			"to discovery.", l.plane.Refused))
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,8 @@ func FitEnvoy(ctx context.Context, file, variants, release, from string, cluster
 	if apply {
 		for _, f := range fit.Check(b, want) {
 			if f.Name == "which_clusters" && f.Severity == fit.Error {
-				return false, fmt.Errorf("%s: %s (want --cluster with the workers' clusters among them: nothing of another service may be changed)", from, f.Got)
+				return false, fmt.Errorf("%s: %s (want --cluster with the workers' clusters among them: nothing of another service may be changed)",
+					from, f.Got)
 			}
 		}
 		text, err := fit.Apply(b, pieces)

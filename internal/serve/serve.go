@@ -202,7 +202,8 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	go paceHeap(ctx)
 	if s.cfg.Audit {
 		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
-			Verdict: func(id string, v audit.Verdict) { r.router.Audited(id, v) }, Why: func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
+			Verdict: func(id string, v audit.Verdict) { r.router.Audited(id, v) },
+			Why:     func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
 			Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
 				r.sources.set.LearnParent(slot, engineHash, locals)
 			}})
@@ -218,8 +219,11 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
-	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
-		Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
+	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided,
+		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit,
+		Decisions: decisions, Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL,
+		MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
+		Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
 		}})
@@ -292,10 +296,13 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	}
 	with := r.peers.hooks()
 	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced, Instance: with.instance, Forward: with.forward,
-		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, EnvoyMayWait: envoy.LongestWait(r.cfg.Envoy.MessageTimeout, int(r.cfg.BodyLimit)), Starting: true, Drain: r.cfg.Drain,
+		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout,
+		EnvoyMayWait: envoy.LongestWait(r.cfg.Envoy.MessageTimeout, int(r.cfg.BodyLimit)), Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route:   extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
-		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority}, Models: modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, NoRoom: r.noRoom, Log: r.log, Metrics: r.metrics})
+		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority},
+		Models: modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, NoRoom: r.noRoom, Log: r.log,
+		Metrics: r.metrics})
 	if err != nil {
 		return nil, err
 	}

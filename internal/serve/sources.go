@@ -146,11 +146,11 @@ func nothingReported(st *stream.Stats) string {
 	case st.Mute:
 		return "its publisher does not answer any more"
 	case st.Batches == 0:
-		return "it is connected and has never sent an event: are its KV events on, is events.topic a beginning of their topic, and is this its socket?"
+		return "it is connected and has never sent an event: are its KV events on, is events.topic the start of theirs, is this its socket?"
 	case st.Blocks == 0:
 		return "its events come and store no block that counts: is its prefix cache on, and is its block size the configured one?"
 	}
-	return "it has reported blocks before: is its prefix cache still on, and does another process (a rank, a replica) answer behind its address?"
+	return "it has reported blocks before: is its prefix cache still on, and does another process answer at its address?"
 }
 
 // rows returns the workers for the admin page.

@@ -74,9 +74,11 @@ type runningFinder struct {
 
 // startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
 // must close the sources.
-func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], nurse *vitals.Poller, peers *replicas, o members.Options) (s *sources, err error) {
+func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], nurse *vitals.Poller, peers *replicas,
+	o members.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
-	s = &sources{secret: secret, now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
+	s = &sources{secret: secret, now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil,
+		turns: make(chan struct{}, snapshotsAtOnce)}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	if s.as, err = cfg.WorkerAccess.Open(o.Log); err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)

@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import os
+import re
 import struct
 import sys
 import tempfile
@@ -372,42 +373,41 @@ def encoder_facts():
     return {"modes": modes, "renderers": renderers}
 
 
-LOOP = "{% for p in X %}{{ p.text }}{% endfor %}"
-TEMPLATES = [
+TEMPLATES = [re.sub(r"<(.*?)>", r"{% for p in \1 %}{{ p.text }}{% endfor %}", t) for t in (  # <X>: a loop over the parts of X
     "{% for m in messages %}{{ m.content }}{% endfor %}",
-    "{% for m in messages %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% for m in messages %}" + LOOP.replace("X", "m['content']") + "{% endfor %}",
-    "{% for m in messages[1:] %}" + LOOP.replace("X", "m['content'] | list") + "{% endfor %}",
-    "{% set rest = messages %}{% for m in rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set rest = messages[1:] %}{% set more = rest %}{% for m in more %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% for m in messages %}{% set content = m.content %}" + LOOP.replace("X", "content") + "{% endfor %}",
-    "{% for m in messages %}{% set parts = m.content %}" + LOOP.replace("X", "parts") + "{% endfor %}",
-    "{% macro show(c) %}" + LOOP.replace("X", "c") + "{% endmacro %}{% for m in messages %}{{ show(m.content) }}{% endfor %}",
-    "{% macro show(c) %}" + LOOP.replace("X", "c") + "{% endmacro %}{% for m in messages %}{{ show(c=m.content) }}{% endfor %}",
-    "{% macro show(c) %}" + LOOP.replace("X", "c") + "{% endmacro %}{% for m in messages %}{{ show(m.role) }}{% endfor %}",
-    "{% macro show(content) %}" + LOOP.replace("X", "content") + "{% endmacro %}{% for m in messages %}{{ m.content }}{% endfor %}",
-    "{% set ns = namespace(rest=messages) %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set ns = namespace(a=1, rest=messages[1:]) %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set ns = namespace(rest=[]) %}{% set ns.rest = messages %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set ns = namespace(rest=messages) %}{% set more = ns.rest %}{% for m in more %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set ns = namespace(rest=messages) %}{% set two = namespace(x=ns.rest) %}{% for m in two.x %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% for m in messages %}<m.content>{% endfor %}",
+    "{% for m in messages %}<m['content']>{% endfor %}",
+    "{% for m in messages[1:] %}<m['content'] | list>{% endfor %}",
+    "{% set rest = messages %}{% for m in rest %}<m.content>{% endfor %}",
+    "{% set rest = messages[1:] %}{% set more = rest %}{% for m in more %}<m.content>{% endfor %}",
+    "{% for m in messages %}{% set content = m.content %}<content>{% endfor %}",
+    "{% for m in messages %}{% set parts = m.content %}<parts>{% endfor %}",
+    "{% macro show(c) %}<c>{% endmacro %}{% for m in messages %}{{ show(m.content) }}{% endfor %}",
+    "{% macro show(c) %}<c>{% endmacro %}{% for m in messages %}{{ show(c=m.content) }}{% endfor %}",
+    "{% macro show(c) %}<c>{% endmacro %}{% for m in messages %}{{ show(m.role) }}{% endfor %}",
+    "{% macro show(content) %}<content>{% endmacro %}{% for m in messages %}{{ m.content }}{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% for m in ns.rest %}<m.content>{% endfor %}",
+    "{% set ns = namespace(a=1, rest=messages[1:]) %}{% for m in ns.rest %}<m.content>{% endfor %}",
+    "{% set ns = namespace(rest=[]) %}{% set ns.rest = messages %}{% for m in ns.rest %}<m.content>{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% set more = ns.rest %}{% for m in more %}<m.content>{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% set two = namespace(x=ns.rest) %}{% for m in two.x %}<m.content>{% endfor %}",
     "{% set ns = namespace(rest=messages) %}{% for m in messages %}{{ m.content }}{% endfor %}",
-    "{% set ns = namespace(rest=messages) %}{% for m in ns['rest'] %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set ns = namespace(rest=messages) %}{% for m in ns.other %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set ns = dict(rest=messages) %}{% for m in ns.rest %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set a, b = messages, 1 %}{% for m in a %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set x = messages %}{% set x = x[1:] %}{% for m in x %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% set a, b = messages %}{% for m in messages %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% for i, m in messages | items %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% for m in ns['rest'] %}<m.content>{% endfor %}",
+    "{% set ns = namespace(rest=messages) %}{% for m in ns.other %}<m.content>{% endfor %}",
+    "{% set ns = dict(rest=messages) %}{% for m in ns.rest %}<m.content>{% endfor %}",
+    "{% set a, b = messages, 1 %}{% for m in a %}<m.content>{% endfor %}",
+    "{% set x = messages %}{% set x = x[1:] %}{% for m in x %}<m.content>{% endfor %}",
+    "{% set a, b = messages %}{% for m in messages %}<m.content>{% endfor %}",
+    "{% for i, m in messages | items %}<m.content>{% endfor %}",
     "{% for m in messages %}{% for a, b in m.content %}{{ a }}{% endfor %}{% endfor %}",
-    "{% for m in messages if m.role == 'user' %}" + LOOP.replace("X", "m.content") + "{% endfor %}",
-    "{% for m in messages %}" + LOOP.replace("X", "m.content | selectattr('type', 'equalto', 'text')") + "{% endfor %}",
-    "{% for m in messages %}" + LOOP.replace("X", "(m.content or [])") + "{% endfor %}",
-    "{% for m in messages %}" + LOOP.replace("X", "(m.content if m.content else [])") + "{% endfor %}",
-    "{% set system = messages[0] %}" + LOOP.replace("X", "system.content") + "{% for m in messages %}{{ m.content }}{% endfor %}",
-    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}" + LOOP.replace("X", "m.content") + "{% endif %}{% endfor %}",
+    "{% for m in messages if m.role == 'user' %}<m.content>{% endfor %}",
+    "{% for m in messages %}<m.content | selectattr('type', 'equalto', 'text')>{% endfor %}",
+    "{% for m in messages %}<(m.content or [])>{% endfor %}",
+    "{% for m in messages %}<(m.content if m.content else [])>{% endfor %}",
+    "{% set system = messages[0] %}<system.content>{% for m in messages %}{{ m.content }}{% endfor %}",
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}<m.content>{% endif %}{% endfor %}",
     "{% if messages is string %}x{% endif %}{% for m in messages %}{% for c in m.tool_calls %}{{ c }}{% endfor %}{{ m.content }}{% endfor %}",
-]
+)]
 
 
 def format_facts():
