@@ -80,9 +80,9 @@ func (r *reloading) write(text string) {
 	}
 }
 
-func (r *reloading) ask(method, path string) (code int, text string) {
+func (r *reloading) ask(method, path string, body ...string) (code int, text string) {
 	r.t.Helper()
-	req, err := http.NewRequest(method, "http://"+r.admin+path, nil)
+	req, err := http.NewRequest(method, "http://"+r.admin+path, strings.NewReader(strings.Join(body, "")))
 	if err != nil {
 		r.t.Fatal(err)
 	}
