@@ -82,6 +82,40 @@ func TestDeafClientKeepsNoPlace(t *testing.T) {
 	t.Logf("%d requests served", served())
 }
 
+// Nor does one that leaves a large streamed answer unread for long: Envoy's buffer is full, so it sees no end of the worker's, but the
+// worker reports that it has no request.
+func TestUnreadStreamKeepsNoPlace(t *testing.T) {
+	t.Parallel()
+	const limit = 4
+	w := start(t, 1, nil)
+	w.workers[0].running.Store(-1)
+	w.limited(t, limit)
+	body := chatOf(1000, 1)
+	eventually(t, "requests are decided", func() bool { return w.post(body, nil).id() != "" })
+	stream := strings.Replace(body, "{", `{"stream":true,`, 1)
+	for range limit {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+		fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Large: 1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(stream), stream)
+	}
+	eventually(t, "they take all places", func() bool { return w.post(body, nil).status == http.StatusTooManyRequests })
+	for begin := time.Now(); w.post(body, nil).status != http.StatusOK; time.Sleep(200 * time.Millisecond) {
+		if time.Since(begin) > 45*time.Second {
+			t.Fatal("others have no place after 45 s")
+		}
+	}
+	time.Sleep(2 * time.Second)
+	for i := range 20 {
+		if r := w.post(body, nil); r.status != http.StatusOK {
+			t.Fatalf("request %d of another client: status %d, %s", i, r.status, r.body)
+		}
+	}
+}
+
 // With one place, a client that asks one after another is never refused: a place is free once its answer is read.
 func TestOnePlaceOneClient(t *testing.T) {
 	w := start(t, 1, nil)

@@ -119,6 +119,9 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	if bytes.Contains(body, []byte(`"stream":true`)) {
 		rw.Header().Set("content-type", "text/event-stream")
+		if r.Header.Get("x-large") != "" { // more than the buffers between here and the client hold
+			_, _ = rw.Write(bytes.Repeat([]byte(": \n\n"), 8<<20))
+		}
 		for i := range 5 {
 			fmt.Fprintf(rw, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%d\"}}]}\n\n", i)
 			rw.(http.Flusher).Flush()

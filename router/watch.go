@@ -9,7 +9,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Run performs the periodic work until ctx ends: it expires bookings that never ended, and logs what Envoy does not report.
+// Run performs the periodic work until ctx ends: it expires bookings that never ended, frees places that no worker uses, and
+// logs what Envoy does not report.
 func (r *Router) Run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -21,6 +22,7 @@ func (r *Router) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 		r.opt.Fleet.Expire()
+		r.opt.Fleet.FreeAnswered()
 		what, since := r.Silent()
 		if what != said && what != "" {
 			r.opt.Log.Error(what, zap.Time("since", since))

@@ -16,8 +16,9 @@ import (
 //	gone     its own stream ended right after the answer, before any     vanished after that
 //	         report: its client may have left before Envoy read the answer
 //	running  Envoy reported that a worker has it                         longestGeneration after that
-//	done     Envoy reported that the worker has answered it, and its     longestGeneration after that
-//	         client has not read all. It has no place and no tokens
+//	done     Envoy reported that the worker has answered it, or the      longestGeneration after that
+//	         worker's own reports show it (FreeAnswered), and its client
+//	         has not read all. It has no place and no tokens
 //	orphan   the connection that asked or reported, or a log stream      orphanTTL after that
 //	         over it, ended
 //
@@ -413,11 +414,50 @@ func (f *Fleet) Done(id string) *Booking {
 	if b == nil || b.released {
 		return nil
 	}
-	now := f.now()
-	t.release(b, now)
-	t.move(b, stageDone, now)
+	t.done(b, f.now())
 	is := b.Booking
 	return &is
+}
+
+func (t *bookings) done(b *booking, now time.Time) {
+	t.release(b, now)
+	t.move(b, stageDone, now)
+}
+
+// FreeAnswered releases the places and tokens of requests that their workers cannot have any more: Envoy sent them endsAfter ago, and
+// more are booked than the worker says it has. Once Envoy's buffer is full, it reads the rest of an answer, and reports the worker's
+// end, only as fast as the client reads. The oldest are released, and what the worker reports stays booked. Call it once a second.
+func (f *Fleet) FreeAnswered() {
+	t := &f.bookings
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := f.now()
+	excess := make(map[*Worker]int) // answers
+	old := func(do func(b *booking, w *Worker, answers int)) {
+		t.each(stageRunning, func(b *booking) {
+			// A pair's decode worker does not know of a request that is being prefilled.
+			if b.Decode == nil && now.Sub(b.stageSince) >= endsAfter {
+				do(b, b.Slot.Worker, max(1, b.Answers))
+			}
+		})
+	}
+	old(func(_ *booking, w *Worker, answers int) { excess[w] += answers })
+	for w := range excess {
+		for _, s := range w.Slots { // together: an engine may schedule a request on another rank
+			told, ok := s.LastReport(now)
+			if !ok || told.Running < 0 {
+				delete(excess, w)
+				break
+			}
+			excess[w] -= told.Running + told.Waiting
+		}
+	}
+	old(func(b *booking, w *Worker, answers int) {
+		if answers <= excess[w] {
+			excess[w] -= answers
+			t.done(b, now)
+		}
+	})
 }
 
 // End releases a request's slot and returns its booking, once. source reported the end; 0: the request's own stream.

@@ -42,6 +42,70 @@ func TestDoneFreesThePlace(t *testing.T) {
 	at("read", 0, 0, 0)
 }
 
+// TestFreeAnswered checks that requests whose worker has reported for long that it does not have them keep no place, though Envoy has
+// reported no end: their clients do not read. What the worker reports stays booked, as do young requests.
+func TestFreeAnswered(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	tells := func(s *Slot, running, waiting int) {
+		s.SetReport(LoadReport{Running: running, Waiting: waiting, Usage: -1, ValidFor: 3 * time.Second}, c.t)
+	}
+	want := func(what string, here, there int) {
+		t.Helper()
+		f.Expire()
+		f.FreeAnswered()
+		one, two := a.Slots[0].Load(c.t), b.Slots[0].Load(c.t)
+		if also := b.Slots[1].Load(c.t); one.Places() != here || two.Places()+also.Places() != there {
+			t.Errorf("%s: %d and %d places, want %d and %d", what, one.Places(), two.Places()+also.Places(), here, there)
+		}
+	}
+	start := func(id string, on Booking) {
+		on.Model, on.Counted = "m", true
+		f.Book(id, on)
+		to := on.Slot
+		if on.Decode != nil {
+			to = on.Decode
+		}
+		f.Confirm(id, to.Worker.Addr, 1)
+	}
+	start("many", Booking{Slot: a.Slots[0], Answers: 8, Tokens: 1000})
+	start("one", Booking{Slot: a.Slots[0]})
+	start("pair", Booking{Slot: b.Slots[0], Decode: a.Slots[0]})
+	start("rank 0", Booking{Slot: b.Slots[0]})
+	start("rank 0 too", Booking{Slot: b.Slots[0]})
+	tells(a.Slots[0], 0, 0)
+	want("young", 10, 3)
+	c.t = c.t.Add(endsAfter)
+	want("reports are too old", 10, 3)
+	tells(a.Slots[0], -1, 0)
+	tells(b.Slots[0], 0, 0)
+	want("running is not reported, nor all ranks", 10, 3)
+	tells(a.Slots[0], 2, 7)
+	tells(b.Slots[1], 1, 1)
+	want("reported, if on another rank", 10, 3)
+	start("young", Booking{Slot: a.Slots[0]})
+	tells(a.Slots[0], 0, 1)
+	tells(b.Slots[1], 1, 0)
+	want("one left of nine, the young one not counted", 3, 2)
+	tells(a.Slots[0], 0, 0)
+	tells(b.Slots[1], 0, 0)
+	want("none left", 2, 1) // the young one's, and the pair's
+	if own, _, _ := f.InFlightOf("m", ""); own != 2 {
+		t.Errorf("%d requests of the tenant, want the pair and the young one", own)
+	}
+	if l := a.Slots[0].Load(c.t); l.Backlog != 0 {
+		t.Errorf("%v tokens queued", l.Backlog)
+	}
+	f.Confirm("many", a.Addr, 1)
+	want("its end is about to come", 2, 1)
+	for _, id := range []string{"many", "one", "pair", "rank 0", "rank 0 too", "young"} {
+		if _, ok := f.End(id, 1); !ok {
+			t.Errorf("the end of %q is not known", id)
+		}
+	}
+	want("read", 0, 0)
+}
+
 // TestBookingsGiveBackWhatTheyTook checks that bookings, whatever happens to them and in whichever order, release what they took:
 // nothing is left in the end, and no count is ever negative.
 func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
@@ -68,6 +132,8 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 			case 7:
 				c.t = c.t.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
 				f.Expire()
+				slots[r.IntN(3)].SetReport(LoadReport{Running: r.IntN(20), ValidFor: time.Minute}, c.t)
+				f.FreeAnswered()
 			case 9:
 				f.Done(id)
 			case 8:

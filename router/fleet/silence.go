@@ -81,7 +81,7 @@ func (t *bookings) detectNoEnds(now time.Time) {
 	if oldest := t.oldWithoutEnd(stageDone, now); oldest != nil {
 		answered := 0
 		t.each(stageDone, func(b *booking) {
-			if now.Sub(b.stageSince) >= endsAfter {
+			if b.Source != 0 && now.Sub(b.stageSince) >= endsAfter {
 				answered++
 			}
 		})

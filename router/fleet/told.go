@@ -14,7 +14,7 @@ import (
 //	│ the most booked    │ SetReport ───────────────▶ the correction ends, unless renewed
 //
 // A request is booked before it is sent and until its end is reported, so what a worker has of ours at any moment is booked at
-// that moment. A worker that reports fewer than were booked changes nothing.
+// that moment. A worker that reports fewer than were booked changes nothing, unless they are old (Fleet.FreeAnswered).
 
 // LoadReport is what a worker reports about its own load.
 type LoadReport struct {
