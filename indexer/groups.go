@@ -61,7 +61,7 @@ type groupView struct {
 
 // kindView is 8 bytes, so that a view of few kinds is in one cache line.
 type kindView struct {
-	blocks int32 // NeedWindow: so many of the group's blocks in a row; NeedChunk: Store's blocks in a chunk
+	blocks int32 // the group's: in a row (NeedWindow), in a chunk (NeedChunk)
 	need   kvevent.Need
 	ratio  uint8
 	first  uint8 // of the run's bits for a block
@@ -154,9 +154,8 @@ func (x *Index) RemoveGroup(id SlotID, group int, engineHashes []uint64) (unknow
 		case copies > 1:
 			g.held[h] = v - 1<<(4*group)
 		default:
-			if v -= 1 << (4 * group); v != 0 {
-				g.held[h] = v
-			} else {
+			g.held[h] = v - 1<<(4*group)
+			if g.held[h] == 0 {
 				delete(g.held, h)
 			}
 			s.syncHash(h)
@@ -226,7 +225,7 @@ func (g *groups) describe() {
 			own.blocks = int32(max(1, (k.Window-1+unit-1)/max(unit, 1)))
 		case kvevent.NeedChunk:
 			v.unclear = v.unclear || k.Window <= 0 || g.blockSize == 0 || k.Window%g.blockSize != 0
-			own.blocks = int32(max(1, k.Window/max(g.blockSize, 1)))
+			own.blocks = int32(max(1, k.Window/max(unit, 1)))
 		}
 		own.ratio = uint8(k.ratio)
 		first += k.ratio
@@ -311,7 +310,8 @@ func (g *groups) anchor(s *slot, engineHashes []uint64) {
 func (g *groups) unanchor(h uint64) {
 	for _, a := range g.anchors[h] {
 		if list := g.before[a.engineHash]; list != nil && list[a.k-1] == h {
-			if list[a.k-1] = 0; *list == ([maxRatio - 1]uint64{}) {
+			list[a.k-1] = 0
+			if *list == ([maxRatio - 1]uint64{}) {
 				delete(g.before, a.engineHash)
 			}
 		}
@@ -384,7 +384,8 @@ func (s *slot) syncEntry(sh *shard, nd *node, page uint32, bit int, grow bool) {
 		if now == ([maxKinds]uint8{}) || !grow {
 			return
 		}
-		if res, at = sh.runs.addResidency(nd, bitsOf(s.id)); res == nil {
+		res, at = sh.runs.addResidency(nd, bitsOf(s.id))
+		if res == nil {
 			s.partial.Store(true)
 			return
 		}
@@ -393,6 +394,9 @@ func (s *slot) syncEntry(sh *shard, nd *node, page uint32, bit int, grow bool) {
 	if !sh.runs.bitRun(at, int(base)+bit, &s.groups.view, grow) {
 		if grow {
 			s.partial.Store(true)
+		}
+		if *at == 0 { // lookups want a run
+			sh.runs.dropResidency(nd, bitsOf(s.id))
 		}
 		return
 	}
@@ -420,10 +424,12 @@ func (r *runs) bitRun(at *uint32, offset int, v *groupView, grow bool) bool {
 	var old []uint64
 	have := 0
 	if *at != 0 {
-		if old = r.mem.bitRun(*at); uint32(old[0]>>32) == v.version {
-			if have = int(old[0] >> 16 & 0xFFFF); offset < have {
-				return true
-			}
+		old = r.mem.bitRun(*at)
+		if uint32(old[0]>>32) == v.version {
+			have = int(old[0] >> 16 & 0xFFFF)
+		}
+		if offset < have {
+			return true
 		}
 	}
 	if !grow {
@@ -460,9 +466,7 @@ func (r *runs) bitRun(at *uint32, offset int, v *groupView, grow bool) bool {
 func (s *slot) dropResidency(sh *shard, nd *node) {
 	if s.groups != nil {
 		if _, at := sh.mem.residencyOf(nd, bitsOf(s.id)); at != nil {
-			if *at != 0 {
-				sh.runs.free(*at, int(sh.mem.run(*at, 1)[0]&0xFFFF))
-			}
+			sh.runs.free(*at, int(sh.mem.run(*at, 1)[0]&0xFFFF))
 			sh.runs.dropResidency(nd, bitsOf(s.id))
 		}
 	}

@@ -78,6 +78,7 @@ func TestHybridsAgainstModel(t *testing.T) {
 		"chunks":             {spec(kvevent.NeedChunk, 64, size)},
 		"two full":           {spec(kvevent.NeedAll, 0, size), spec(kvevent.NeedWindow, 20, size)},
 		"small windows":      {spec(kvevent.NeedWindow, 24, size/2), spec(kvevent.NeedWindow, 24, size/2)},
+		"small chunks":       {spec(kvevent.NeedChunk, 64, size/2), spec(kvevent.NeedLast, 0, size)},
 		"large states":       {spec(kvevent.NeedLast, 0, 2*size)},
 	} {
 		for _, drafts := range []bool{false, true} {
@@ -342,7 +343,8 @@ func TestGroupsAreBounded(t *testing.T) {
 		list[i] = uint64(i)
 	}
 	store := func(hashes ...uint64) (dropped int) {
-		dropped, _ = x.StoreGroup(id, 16, &kvevent.Event{Kind: kvevent.GroupStored, EngineHashes: hashes, Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: 16}})
+		spec := kvevent.Spec{Need: kvevent.NeedLast, BlockSize: 16}
+		dropped, _ = x.StoreGroup(id, 16, &kvevent.Event{Kind: kvevent.GroupStored, EngineHashes: hashes, Spec: spec})
 		return dropped
 	}
 	if dropped := store(list...); dropped > 0 {
@@ -356,5 +358,60 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 	if dropped := store(maxGroupBlocks); dropped > 0 {
 		t.Error("dropped although there is room")
+	}
+}
+
+// TestGroupsWithoutMemory stores groups of blocks in an index whose memory is used up: lookups find less, and all of it is freed.
+func TestGroupsWithoutMemory(t *testing.T) {
+	x := New(Options{})
+	x.mem.limit = minChunks // without the budget, which would evict
+	doc, id := make([]uint64, 64), x.Join(SlotOptions{})
+	prompts := 0
+	for ; !x.Partial(id) && prompts < 1<<20; prompts++ {
+		for i := range doc {
+			doc[i] = pathOf(uint64(prompts), uint64(i))
+		}
+		if err := x.Store(id, GPU, 0, false, doc, doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := 0
+	for p := range prompts {
+		for i := range doc {
+			doc[i] = pathOf(uint64(p), uint64(i))
+		}
+		e := kvevent.Event{Kind: kvevent.GroupStored, EngineHashes: doc[8:16], Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: 16}}
+		_, _ = x.StoreGroup(id, 16, &e)
+		var m Matches
+		if x.Match(doc, &m); blocksFor(&m, id) > 0 {
+			found++
+		}
+	}
+	if found == 0 || found == prompts || !x.Partial(id) {
+		t.Errorf("%d of %d found", found, prompts)
+	}
+	audit(t, x)
+	if err := x.Leave(id); err != nil || x.Stats().Nodes != 0 {
+		t.Error(err, x.Stats())
+	}
+}
+
+// TestMemoryOfOneGroup: a worker with one KV cache group takes at most 30 bytes a held block.
+func TestMemoryOfOneGroup(t *testing.T) {
+	x := New(Options{})
+	id, doc := x.Join(SlotOptions{}), make([]uint64, 512)
+	for p := range uint64(6000) {
+		for i := range doc {
+			doc[i] = pathOf(p, uint64(i))
+		}
+		if err := x.Store(id, GPU, 0, false, doc, doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := x.Stats()
+	perBlock := float64(s.Used) / float64(s.Blocks)
+	t.Logf("%.1f bytes", perBlock)
+	if s.Blocks != 6000*512 || perBlock > 30 {
+		t.Errorf("%d blocks of %.1f bytes", s.Blocks, perBlock)
 	}
 }

@@ -34,16 +34,18 @@ type hybridState struct {
 	runs [maxKinds]int32
 }
 
-// beginHybrids begins the states of those rows whose slots have groups.
+// beginHybrids begins the states of those rows whose slots have groups that are understood.
 func (m *Matches) beginHybrids() {
-	list := *m.index.slots.Load()
-	for i := range m.Slots {
-		if id := m.Slots[i].Slot; int(id) < len(list) && list[id] != nil {
-			if v := list[id].view.Load(); v != nil {
-				m.hybrids = append(m.hybrids, hybridState{view: v, slot: id, row: int32(i)})
+	list, states, k := *m.index.slots.Load(), slices.Grow(m.hybrids, len(m.Slots))[:len(m.Slots)], 0
+	for i, r := range m.Slots {
+		if int(r.Slot) < len(list) && list[r.Slot] != nil {
+			if v := list[r.Slot].view.Load(); v != nil && !v.unclear {
+				states[k] = hybridState{view: v, slot: r.Slot, row: int32(i)}
+				k++
 			}
 		}
 	}
+	m.hybrids = states[:k]
 }
 
 // addHybrids adds to the states what a node's runs of bits say; the rows have the node's blocks already.
@@ -77,7 +79,7 @@ func (m *Matches) addHybrids(mem *memory, nd *node, at int) {
 // none.
 func (st *hybridState) add(m *Matches, words []uint64, at int) {
 	v, blocks := st.view, int(m.Slots[st.row].Blocks)-at
-	if blocks <= 0 || v.count == 0 || v.unclear {
+	if blocks <= 0 || v.count == 0 {
 		return
 	}
 	if words != nil && uint32(words[0]>>32) != v.version {
@@ -89,131 +91,118 @@ func (st *hybridState) add(m *Matches, words []uint64, at int) {
 	if words == nil && !v.anywhere {
 		return // st.pos stays: the runs end here
 	}
-	perKind := 0
+	perKind := 0 // words of a kind whose blocks are Store's
 	if words != nil {
-		perKind = int(words[0]>>16&0xFFFF) / 64
+		perKind, words = int(words[0]>>16&0xFFFF)/64, words[1:]
 	}
-	for from := 0; from < blocks; from += 64 {
-		n := min(64, blocks-from)
-		valid := ^uint64(0) >> (64 - n)
-		for i := range v.count {
-			k := &v.kinds[i]
-			if k.ratio > 1 {
-				var held []uint64
-				if from/64 < perKind {
-					held = words[1+int(k.first)*perKind+from/64*int(k.ratio):][:k.ratio]
+	kinds := v.kinds[:v.count]
+	var held [maxKinds]uint64 // of 64 blocks, for kinds whose blocks are Store's
+	for w := 0; w*64 < blocks; w++ {
+		from := at + w*64 // blocks of the prompt
+		n := min(64, at+blocks-from)
+		ends := v.aligned(from) & (1<<uint(max(0, min(n, m.limit-from))) - 1) // after which of the blocks a prefix may end
+		for i := range kinds {
+			if k := &kinds[i]; k.ratio == 1 {
+				held[i] = 0
+				if w < perKind {
+					held[i] = words[int(k.first)*perKind+w]
 				}
-				valid &= k.acceptsSmall(held, n, at+from, &st.runs[i])
-				continue
+				ends &= held[i] | k.chunkEnds(from)
 			}
-			held := uint64(0) // the next 64 blocks
-			if from/64 < perKind {
-				held = words[1+int(k.first)*perKind+from/64]
+		}
+		found := false
+	longest:
+		for ends != 0 {
+			length := bits.Len64(ends)
+			for i := range kinds {
+				k, row := &kinds[i], int32(0)
+				if k.ratio == 1 {
+					row = row64(held[i], length, st.runs[i])
+				} else {
+					row = k.rowSmall(words, perKind, w, length, st.runs[i])
+				}
+				if !k.accepts(row, int32(from+length)*int32(k.ratio)) { // nor any that ends earlier in the same row
+					ends &= 1<<uint(max(0, length-max(1, int(row)/int(k.ratio)))) - 1
+					continue longest
+				}
 			}
-			if k.need == kvevent.NeedLast {
-				valid &= held
+			if found {
+				st.last = int32(from + length)
+				break
+			}
+			found, st.last, st.best = true, st.best, int32(from+length)
+			if !v.withhold {
+				break
+			}
+			ends &^= 1 << (length - 1)
+		}
+		for i := range kinds {
+			if k := &kinds[i]; k.ratio == 1 {
+				st.runs[i] = row64(held[i], n, st.runs[i])
 			} else {
-				valid &= k.accepts(held, n, at+from, &st.runs[i])
+				st.runs[i] = k.rowSmall(words, perKind, w, n, st.runs[i])
 			}
-		}
-		if v.align > 1 {
-			for left := valid; left != 0; left &= left - 1 {
-				if b := bits.TrailingZeros64(left); (at+from+b+1)%int(v.align) != 0 {
-					valid &^= 1 << b
-				}
-			}
-		}
-		if over := at + from + n - m.limit; over > 0 {
-			valid &= ^uint64(0) >> min(64-n+over, 64)
-		}
-		if valid != 0 {
-			top := bits.Len64(valid)
-			st.last = st.best
-			if rest := valid &^ (1 << (top - 1)); rest != 0 {
-				st.last = int32(at + from + bits.Len64(rest))
-			}
-			st.best = int32(at + from + top)
 		}
 	}
 	st.pos = int32(at + blocks)
 }
 
-// accepts returns after which of n blocks, the first of which follows at blocks of the prompt, a prefix may end for a group that
-// holds those in held. run is how many the group holds in a row up to there.
-func (k *kindView) accepts(held uint64, n, at int, run *int32) (valid uint64) {
-	all := ^uint64(0) >> (64 - n)
-	held &= all
-	switch k.need {
-	case kvevent.NeedAll:
-		if int(*run) != at {
-			*run = 0
-			return 0
-		}
-		lead := min(bits.TrailingZeros64(^held), n)
-		*run += int32(lead)
-		return all & (1<<lead - 1)
-	case kvevent.NeedChunk:
-		for b := range n {
-			if held>>b&1 != 0 {
-				*run++
-			} else {
-				*run = 0
-			}
-			if int(*run) >= (at+b+1)%int(k.blocks) {
-				valid |= 1 << b
-			}
-		}
-		return valid
+// aligned returns after which of the 64 blocks that follow at blocks of the prompt all groups have whole blocks.
+func (v *groupView) aligned(at int) (ends uint64) {
+	if v.align == 1 {
+		return ^uint64(0)
 	}
-	for b := 0; b < n; { // each run of held blocks
-		skip := bits.TrailingZeros64(held >> b)
-		if skip > 0 {
-			*run = 0
-			if b += skip; b >= n {
-				break
-			}
-		}
-		length := min(bits.TrailingZeros64(^(held >> b)), n-b)
-		need := 0 // blocks of the run that must pass first
-		if int(*run) != at+b {
-			need = max(0, int(k.blocks-1-*run))
-		}
-		if need < length {
-			valid |= (1<<length - 1) &^ (1<<need - 1) << b
-		}
-		*run += int32(length)
-		b += length
-	}
-	return valid
+	return multiples(at, int(v.align))
 }
 
-// acceptsSmall does what accepts does for a group with ratio blocks in one of Store's.
-func (k *kindView) acceptsSmall(held []uint64, n, at int, run *int32) (valid uint64) {
-	for b := range n {
-		last := false
-		for j := range int(k.ratio) {
-			pos := b*int(k.ratio) + j
-			if last = pos/64 < len(held) && held[pos/64]>>(pos%64)&1 != 0; last {
-				*run++
-			} else {
-				*run = 0
-			}
-		}
-		end := (at + b + 1) * int(k.ratio)
-		ok := last
-		switch k.need {
-		case kvevent.NeedAll:
-			ok = int(*run) == end
-		case kvevent.NeedWindow:
-			ok = *run >= k.blocks || int(*run) == end
-		case kvevent.NeedChunk:
-			ok = int(*run) >= (at+b+1)%int(k.blocks)*int(k.ratio)
-		}
-		if ok {
-			valid |= 1 << b
-		}
+// chunkEnds returns after which of them a chunk ends: there nothing needs to be held.
+func (k *kindView) chunkEnds(at int) uint64 {
+	if k.need != kvevent.NeedChunk {
+		return 0
 	}
-	return valid
+	return multiples(at, int(k.blocks))
+}
+
+func multiples(at, of int) (ends uint64) {
+	for b := of - 1 - at%of; b < 64; b += of {
+		ends |= 1 << b
+	}
+	return ends
+}
+
+// accepts reports whether a prefix may end after end of a group's blocks, the last ones of which it holds in a row.
+func (k *kindView) accepts(row, end int32) bool {
+	switch k.need {
+	case kvevent.NeedWindow:
+		return row >= k.blocks || row == end
+	case kvevent.NeedAll:
+		return row == end
+	case kvevent.NeedChunk:
+		return row >= end%k.blocks
+	}
+	return row > 0
+}
+
+// row64 returns how many blocks in a row end with the n-th of those in held; before is how many end before the first.
+func row64(held uint64, n int, before int32) int32 {
+	row := bits.LeadingZeros64(^(held << (uint(64-n) & 63)))
+	if row >= n {
+		return before + int32(n)
+	}
+	return int32(row)
+}
+
+// rowSmall does so for a group with ratio blocks in one of Store's, from the node's block 64*w on.
+func (k *kindView) rowSmall(words []uint64, perKind, w, n int, before int32) int32 {
+	if w >= perKind {
+		return 0
+	}
+	words = words[int(k.first)*perKind+w*int(k.ratio):]
+	for left := n * int(k.ratio); left > 0; left -= 64 {
+		before = row64(words[0], min(64, left), before)
+		words = words[1:]
+	}
+	return before
 }
 
 // endHybrids replaces in the rows of slots with groups the blocks held by those that the engine would find.
@@ -221,9 +210,6 @@ func (m *Matches) endHybrids() {
 	for i := range m.hybrids {
 		st := &m.hybrids[i]
 		row, v := &m.Slots[st.row], st.view
-		if v.unclear {
-			continue
-		}
 		held, found := int(row.Blocks), int(st.best)
 		switch {
 		case v.count > 0 && v.withhold && found >= held:
@@ -238,11 +224,13 @@ func (m *Matches) endHybrids() {
 		}
 		row.Blocks = uint32(found)
 	}
-	m.Slots = slices.DeleteFunc(m.Slots, func(r Match) bool { return r.Blocks == 0 })
-	m.Longest = 0
+	rows, longest := m.Slots[:0], uint32(0)
 	for _, r := range m.Slots {
-		m.Longest = max(m.Longest, int(r.Blocks))
+		if longest = max(longest, r.Blocks); r.Blocks > 0 {
+			rows = append(rows, r)
+		}
 	}
+	m.Slots, m.Longest = rows, int(longest)
 	for i := range m.GPU {
 		if at, ok := slices.BinarySearchFunc(m.Slots, m.GPU[i].Slot, Match.bySlot); ok {
 			m.GPU[i].Blocks = min(m.GPU[i].Blocks, m.Slots[at].Blocks)

@@ -114,12 +114,14 @@ func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 // count adds what the residencies of a node hold of its first n blocks, for slots that hold all at blocks of the prompt before
 // it. It returns false if no slot holds all n, so that no later node can add anything.
 func (m *Matches) count(sh *shard, nd *node, at, n int) (alive bool) {
-	if at == 0 {
-		if m.begin(sh.mem, nd, n); !m.Held && m.index.hybrids.Load() > 0 {
-			m.beginHybrids()
-		}
-	} else {
+	switch {
+	case at > 0:
 		m.add(sh.mem, nd, at, n)
+	case m.Held || m.index.hybrids.Load() == 0:
+		m.begin(sh.mem, nd, n)
+	default:
+		m.begin(sh.mem, nd, n)
+		m.beginHybrids()
 	}
 	if len(m.hybrids) > 0 {
 		m.addHybrids(sh.mem, nd, at)
@@ -127,27 +129,29 @@ func (m *Matches) count(sh *shard, nd *node, at, n int) (alive bool) {
 	return m.Longest == at+n
 }
 
-// begin makes a row for each residency of the first node.
+// begin makes a row for each residency of the first node that has its first block.
 func (m *Matches) begin(mem *memory, nd *node, n int) {
 	rows := slices.Grow(m.Slots, int(nd.residents))[:nd.residents]
-	left, longest, least, all := rows, uint32(0), uint32(n), residency(0)
+	count, longest, all := 0, uint32(0), residency(0)
 	for list := uint32(0); ; {
 		residencies, _, next := mem.residenciesOf(nd, list)
-		part := left[:len(residencies)]
-		for i, res := range residencies {
+		part := rows[count:][:len(residencies)]
+		k := 0
+		for _, res := range residencies {
 			held := min(uint32(res.leading()), uint32(n))
-			part[i] = Match{res.slot(), held}
+			part[k] = Match{res.slot(), held}
 			all |= res
-			longest, least = max(longest, held), min(least, held)
+			longest = max(longest, held)
+			if held > 0 { // else it has only later blocks, or is of bits
+				k++
+			}
 		}
-		left = left[len(part):]
+		count += k
 		if list = next; list == 0 {
 			break
 		}
 	}
-	if least == 0 { // these hold only blocks after the first
-		rows = slices.DeleteFunc(rows, func(r Match) bool { return r.Blocks == 0 })
-	}
+	rows = rows[:count]
 	if m.Slots, m.Longest = rows, int(longest); all&offGPU != 0 {
 		m.below(mem, nd, 0, n)
 	}
