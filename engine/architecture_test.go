@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -17,7 +16,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -98,12 +96,7 @@ func loadAs(t *testing.T, dir string, set func(*Server)) *Model {
 // readOne returns the prompt of a request, or why there is none.
 func readOne(t *testing.T, m *Model, endpoint, text string) (p Prompt, err error) {
 	t.Helper()
-	var s body.Skeleton
-	var req body.Request
-	if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil {
-		t.Fatal(err)
-	}
-	ps, err := m.Read(context.Background(), endpoint, "", &req)
+	ps, err := readAll(t, m, endpoint, text)
 	if err == nil {
 		p = ps.List[0]
 	}

@@ -59,16 +59,22 @@ func loadShipped(t testing.TB, change func(*Server, *Media)) *Model {
 // read returns the request's only prompt, and the body that the worker gets.
 func read(t testing.TB, m *Model, endpoint, text string) (Prompt, string) {
 	t.Helper()
+	ps, err := readAll(t, m, endpoint, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ps.List[0], apply(t, text, ps.Edits)
+}
+
+// readAll returns the prompts of a request, or why there are none.
+func readAll(t testing.TB, m *Model, endpoint, text string) (*Prompts, error) {
+	t.Helper()
 	var s body.Skeleton
 	var req body.Request
 	if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil {
 		t.Fatal(err)
 	}
-	ps, err := m.Read(context.Background(), endpoint, "", &req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ps.List[0], apply(t, text, ps.Edits)
+	return m.Read(context.Background(), endpoint, "", &req)
 }
 
 func ask(url, rest string) string {
