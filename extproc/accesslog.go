@@ -62,12 +62,12 @@ func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAcce
 }
 
 func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
-	common := e.GetCommonProperties()
+	common, code := e.GetCommonProperties(), int(e.GetResponse().GetResponseCode().GetValue())
 	kind, fault := common.GetAccessLogType(), ""
 	if kind == accessv3.AccessLogType_UpstreamEnd {
 		fault = faultOf(common.GetResponseFlags())
 	}
-	answered := kind == accessv3.AccessLogType_UpstreamEnd && e.GetResponse().GetResponseCode().GetValue() > 0
+	answered := kind == accessv3.AccessLogType_UpstreamEnd && code > 0
 	if kind != accessv3.AccessLogType_UpstreamPoolReady && kind != accessv3.AccessLogType_DownstreamEnd && fault == "" && !answered {
 		s.metrics.entries.WithLabelValues("other type").Inc()
 		return
@@ -79,15 +79,14 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	}
 	o := outcome(id, router.Started)
 	o.Addr, o.Source = hostPort(common.GetUpstreamRemoteAddress()), source
-	switch kind {
-	case accessv3.AccessLogType_UpstreamEnd:
-		if o.Phase, o.Fault = router.Failed, fault; fault == "" {
-			o.Phase, o.Code = router.Done, int(e.GetResponse().GetResponseCode().GetValue())
-		}
-	case accessv3.AccessLogType_DownstreamEnd:
-		o.Phase = router.Ended
+	switch {
+	case fault != "":
+		o.Phase, o.Fault = router.Failed, fault
+	case answered:
+		o.Phase, o.Code = router.Done, code
+	case kind == accessv3.AccessLogType_DownstreamEnd:
+		o.Phase, o.Code = router.Ended, code
 		o.Answered = e.GetResponse().GetResponseCodeDetails() == "via_upstream"
-		o.Code = int(e.GetResponse().GetResponseCode().GetValue())
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()
 		readUsage(common.GetMetadata(), &o)
 	}

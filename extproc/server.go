@@ -123,8 +123,9 @@ type Server struct {
 	sources  atomic.Uint64 // number of connections so far
 
 	// inFlight is the bytes of bodies in memory, maxInFlight its limit: beyond it requests are answered with 503, so that a burst
-	// of large uploads cannot exhaust memory; no client can take all of it. What gRPC has received of an incomplete message does not count: with buffered
-	// bodies Envoy sends a message only when it has all of it, so those are few, and Envoy's own heap limit bounds them.
+	// of large uploads cannot exhaust memory; no client can take all of it. What gRPC has received of an incomplete message does not
+	// count: with buffered bodies Envoy sends a message only when it has all of it, so those are few, and Envoy's own heap limit
+	// bounds them.
 	inFlight    *fair.Room
 	maxInFlight int64
 	moreTime    encoded       // asks Envoy to wait for Options.EnvoyMayWait

@@ -127,14 +127,23 @@ func (r *Router) ended(o Outcome) {
 	} else if b.stale && o.Code == http.StatusOK && o.CachedTokens >= b.cachedTokens && b.cachedTokens > 0 {
 		r.suspects.countHit(at.Slot)
 	}
-	if b.exact && !b.upperBound && !b.lowerBound && b.offloadedTokens == 0 && b.common >= b.cachedTokens && o.Code == http.StatusOK && o.CachedTokens >= 0 && b.cachedTokens > 0 {
-		if withholds, changed := r.withheld.count(at.Slot, (b.cachedTokens-o.CachedTokens)/b.blockSize, (b.cachedTokens-o.CachedTokens)%b.blockSize == 0, r.opt.Now()); changed {
-			r.opt.Index.Withholds(at.Slot.ID, withholds)
-		}
-	}
+	r.learnWithheld(at.Slot, b, o)
 	r.opt.Audit.Found(o.ID, o.CachedTokens)
 	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
 	r.metrics.countEnded(b, worker, o)
+}
+
+// learnWithheld counts an answer of an engine that may withhold the last block found, if nothing else can explain the difference.
+func (r *Router) learnWithheld(slot *fleet.Slot, b *bookingRecord, o Outcome) {
+	certain := b.exact && !b.upperBound && !b.lowerBound && b.offloadedTokens == 0 && b.common >= b.cachedTokens
+	if !certain || o.Code != http.StatusOK || o.CachedTokens < 0 || b.cachedTokens <= 0 {
+		return
+	}
+	less := b.cachedTokens - o.CachedTokens
+	withholds, changed := r.withheld.count(slot, less/b.blockSize, less%b.blockSize == 0, r.opt.Now())
+	if changed {
+		r.opt.Index.Withholds(slot.ID, withholds)
+	}
 }
 
 // predictDecoded predicts that a slot which has decoded a prompt holds it, until its events say so.

@@ -20,7 +20,8 @@ import (
 // except a 401, 403 or 404 that this worker alone gives (router/alone.go).
 // A full worker that answers some requests with 503 and completes others stays in, or is soon tried again. If all are full, too
 // few are in, and then nobody is out (panicShare). A good check does not vouch for requests: a worker that fails those returns
-// only by a trial, unless it refused connections and had no request since. There are no trials while checks fail, and one at once when they are good again.
+// only by a trial, unless it refused connections and had no request since. There are no trials while checks fail, and one at once when
+// they are good again.
 const (
 	noConnection   = "connect" // RecordFailure's reason for a worker that accepts no connection
 	failuresInARow = 3

@@ -26,7 +26,7 @@ const (
 	fewGone       = 3               // so many streams that end right after their decisions are short requests without a log, not clients that left
 
 	endsAfter = 30 * time.Second // a request that began this long ago is included in what its worker reports
-	fewEnds   = 3                // answered, or in excess of twice what the workers report: one client that reads slowly is not a missing log
+	fewEnds   = 3                // answered, or above twice what the workers report: one client that reads slowly is not a missing log
 	longAfter = 5 * time.Minute  // for workers that report nothing: none of manyEnds requests has ended by then
 	manyEnds  = 16
 )
