@@ -13,7 +13,8 @@ import (
 // index counts one block less for the slot, and again all of them after as many answers with one block more.
 const answersForWithheld = 3
 
-// withheld counts such answers by slot, and forgets slots that had no answer for withheldRest.
+// withheld counts such answers by slot. It forgets slots of workers that have left, and those that withhold nothing and had no answer
+// for withheldRest.
 type withheld struct {
 	mu     sync.Mutex
 	bySlot map[*fleet.Slot]*withholding
@@ -40,7 +41,9 @@ func (w *withheld) count(slot *fleet.Slot, less int, whole bool, now time.Time) 
 		if w.bySlot == nil {
 			w.bySlot = map[*fleet.Slot]*withholding{}
 		}
-		maps.DeleteFunc(w.bySlot, func(_ *fleet.Slot, one *withholding) bool { return now.Sub(one.last) > withheldRest && !one.withholds })
+		maps.DeleteFunc(w.bySlot, func(slot *fleet.Slot, one *withholding) bool {
+			return !slot.Worker.Present() || now.Sub(one.last) > withheldRest && !one.withholds
+		})
 		one = &withholding{}
 		w.bySlot[slot] = one
 	}
