@@ -211,9 +211,13 @@ func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 	if !s.tools.IsNone() {
 		t = m.tools
 	}
+	if len(s.source) > maxOwnTemplate {
+		return nil, ErrTemplateLimit
+	}
 	if s.source != "" {
 		var err error
-		if t, err = m.compile(s.source, ownLimits); err != nil {
+		t, err = m.compile(s.source, ownLimits)
+		if err != nil {
 			return nil, Refuse("chat_template of the request does not compile")
 		}
 		if s.ownFormat && m.plain != nil {

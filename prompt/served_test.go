@@ -50,6 +50,17 @@ func TestServedThoughOdd(t *testing.T) {
 	}
 }
 
+// TestOwnTemplateIsShort: a request's own template of more than 64 KiB is not compiled.
+func TestOwnTemplateIsShort(t *testing.T) {
+	m := load(t, shipped, Options{TrustChatTemplate: true})
+	for n, want := range map[int]error{64 << 10: nil, 64<<10 + 1: ErrTemplateLimit} {
+		body := `{"messages":[{"role":"user","content":"a"}],"chat_template":"` + strings.Repeat("x", n) + `"}`
+		if _, err := m.Read(t.Context(), ChatEndpoint, request(t, body)); err != want {
+			t.Errorf("%d bytes: %v, want %v", n, err, want)
+		}
+	}
+}
+
 // TestMistralIsStricter: mistral-common accepts no scheme in upper case, though vLLM does.
 func TestMistralIsStricter(t *testing.T) {
 	mistral := load(t, mistralDir(t, nil), Options{})

@@ -90,6 +90,10 @@ func (m *Model) templateText() (string, error) {
 	return m.opt.Dialect.FileText(string(text)), nil
 }
 
+// maxOwnTemplate bounds the bytes of a template that comes with a request, because compiling it has no other bound: the names of a
+// call's arguments are compared with each other.
+const maxOwnTemplate = 64 << 10
+
 // ownLimits bound a template that comes with a request: whoever sends it is not who runs the server.
 var ownLimits = template.Limits{Steps: 1_000_000, OutputBytes: OwnTemplateBytes / 4, MadeBytes: OwnTemplateBytes}
 

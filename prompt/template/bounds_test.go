@@ -2,6 +2,7 @@ package template
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -70,9 +71,6 @@ func TestLargeInputs(t *testing.T) {
 		for _, src := range sources {
 			tmpl, err := Compile("{% set r = "+src+" %}", Options{Limits: limits})
 			if err != nil {
-				if strings.Contains(src, "*l)") { // star arguments are not supported
-					continue
-				}
 				t.Errorf("%s: %s: %v", name, src, err)
 				continue
 			}
@@ -98,6 +96,28 @@ func TestLargeInputs(t *testing.T) {
 	for name := range globals {
 		if len(large[name]) == 0 {
 			t.Errorf("function %s: no case makes much of a large input", name)
+		}
+	}
+}
+
+// TestNamedArguments: what compares the names of arguments counts as steps.
+func TestNamedArguments(t *testing.T) {
+	var names strings.Builder
+	d := NewDict(0)
+	for i := range 5000 {
+		fmt.Fprintf(&names, "p%d=1,", i)
+	}
+	for i := range 20000 {
+		d.Set(fmt.Sprint("d", i), None)
+	}
+	define := "{% macro f(" + names.String() + "z=1) %}{% endmacro %}"
+	for name, call := range map[string]string{"given twice": "f(" + names.String() + " **d)", "a macro's": "f(**d)"} {
+		tmpl, err := Compile(define+"{{ "+call+" }}", Options{Limits: Limits{Steps: 1_000_000}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tmpl.Render(nil, Vars{{"d", d.Value()}}); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %.100v, want the limit", name, err)
 		}
 	}
 }

@@ -277,12 +277,12 @@ func (m *macro) attr(_ *state, name string) (Value, bool) {
 
 // call binds arguments as jinja2.runtime.Macro does and returns the text of the body.
 func (m *macro) call(s *state, a *callArgs) Value {
-	s.step(1)
+	params := m.params
+	s.step(1 + len(a.kw)*len(params)>>6) // their names are compared
 	s.deeper()
 	back, line := s.scope, s.line
 	inner, from := s.open(m.outer), len(s.out)
 	inner.shadow(m.shadowed)
-	params := m.params
 	if len(a.pos) > len(params) {
 		raise("macro %s takes not more than %d argument(s)", quotePython(m.name), len(params))
 	}

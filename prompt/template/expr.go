@@ -179,8 +179,8 @@ func (s *state) unpack(v Value, a *callArgs) {
 		wrongType(v, "argument after ** must be a mapping, not %s")
 		return
 	}
-	s.step(d.Len())
 	given := len(a.kw)
+	s.step(d.Len() * (1 + given))
 	for _, e := range d.Entries() {
 		if e.Key.kind != KindString {
 			raise("keywords must be strings")
