@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"html/template"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -31,13 +32,12 @@ type livePage struct {
 
 	mu       sync.Mutex
 	history  history
-	sent     map[string]string      // the sections as last rendered
-	watching map[chan []byte]uint64 // with the number of each watcher
-	watchers uint64                 // so far
+	sent     map[string]string // the sections as last rendered
+	watching []chan []byte     // in the order in which they came
 }
 
 func newLivePage(s State) *livePage {
-	return &livePage{state: s, page: template.Must(template.ParseFS(files, "page.html")), watching: make(map[chan []byte]uint64)}
+	return &livePage{state: s, page: template.Must(template.ParseFS(files, "page.html"))}
 }
 
 // run samples until ctx ends.
@@ -69,14 +69,15 @@ func (c *livePage) step(now time.Time) {
 		return
 	}
 	message, _ := json.Marshal(news) // strings always marshal
-	for to := range c.watching {
+	c.watching = slices.DeleteFunc(c.watching, func(to chan []byte) bool {
 		select {
 		case to <- message:
+			return false
 		default: // it is too slow: it will reconnect and get everything
-			delete(c.watching, to)
 			close(to)
+			return true
 		}
-	}
+	})
 }
 
 // changedSections renders the sections and returns those that have changed.
@@ -98,37 +99,25 @@ func (c *livePage) changedSections() map[string]string {
 	return news
 }
 
-// endOldest ends the stream of the watcher that has watched longest, so that nobody who comes is locked out.
-func (c *livePage) endOldest() {
-	var oldest chan []byte
-	for to, number := range c.watching {
-		if oldest == nil || number < c.watching[oldest] {
-			oldest = to
-		}
-	}
-	delete(c.watching, oldest)
-	close(oldest)
-	c.state.NoRoom("pages")
-}
-
 // events streams the page's changes as server-sent events.
 func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
-	if len(c.watching) >= maxWatchers {
-		c.endOldest()
+	if len(c.watching) >= maxWatchers { // the oldest stream ends, so that nobody who comes is locked out
+		close(c.watching[0])
+		c.watching = slices.Delete(c.watching, 0, 1)
+		c.state.NoRoom("pages")
 	}
 	if c.sent == nil {
 		c.changedSections()
 	}
 	all, _ := json.Marshal(c.sent)
 	mine := make(chan []byte, 2)
-	c.watchers++
-	c.watching[mine] = c.watchers
+	c.watching = append(c.watching, mine)
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.watching, mine)
+		c.watching = slices.DeleteFunc(c.watching, func(to chan []byte) bool { return to == mine })
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")

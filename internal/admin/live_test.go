@@ -88,10 +88,9 @@ func TestWatchersAreBounded(t *testing.T) {
 	var counted atomic.Value
 	c.state.NoRoom = func(what string) { counted.Store(what) }
 	oldest := make(chan []byte, 2)
-	c.watching[oldest] = 0
+	c.watching = append(c.watching, oldest)
 	for range maxWatchers - 1 {
-		c.watchers++
-		c.watching[make(chan []byte, 2)] = c.watchers // nobody reads it
+		c.watching = append(c.watching, make(chan []byte, 2)) // nobody reads it
 	}
 	resp, err := srv.Client().Get(srv.URL)
 	if err != nil || resp.StatusCode != http.StatusOK {

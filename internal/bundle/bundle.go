@@ -71,19 +71,19 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 		err = errors.Join(err, b.add(name, text, now))
 	}
 	take("config.yaml", func() ([]byte, error) { return b.configuration(o.Config) })
-	o.Admin, o.Envoy = cmp.Or(o.Admin, b.admin()), cmp.Or(o.Envoy, b.envoyAdmin())
+	admin, envoy := cmp.Or(o.Admin, b.cfg.AdminURL()), cmp.Or(o.Envoy, b.envoyAdmin())
 	take("version.json", func() ([]byte, error) { return json.Marshal(buildinfo.Read()) })
 	for _, page := range []string{"workers", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
 		take("sightline/"+path, func() ([]byte, error) {
-			text, err := get(ctx, o.Admin, page, b.token)
+			text, err := get(ctx, admin, page, b.token)
 			return clientText.ReplaceAll(text, []byte("${1}"+hidden+`"`)), err
 		})
 	}
 	for _, page := range []string{"stats?format=json", "server_info", "config_dump"} {
 		path, _, _ := strings.Cut(page, "?")
 		take("envoy/"+path, func() ([]byte, error) {
-			text, err := get(ctx, o.Envoy, page, "")
+			text, err := get(ctx, envoy, page, "")
 			if err != nil {
 				return nil, err
 			}
@@ -106,17 +106,6 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 	}
 	fmt.Fprintf(b.out, "\nwritten to %s; review it before you share it\n", name)
 	return err
-}
-
-// admin returns the URL of the configuration's admin page; "": none.
-func (b *bundle) admin() string {
-	switch {
-	case b.cfg.Admin == "":
-		return ""
-	case b.cfg.AdminTLS.Cert != "":
-		return "https://" + b.cfg.Admin
-	}
-	return "http://" + b.cfg.Admin
 }
 
 // envoyAdmin returns the URL of the configuration's Envoy; "": none.

@@ -61,7 +61,8 @@ func TestNoSecretLeaves(t *testing.T) {
 
 	dir := t.TempDir()
 	config, file := filepath.Join(dir, "sightline.yaml"), filepath.Join(dir, "bundle.tar.gz")
-	text := "admin: " + strings.TrimPrefix(page.URL, "http://") + "\nenvoy: {admin: '" + strings.TrimPrefix(envoy.URL, "http://") + "'}\nadmin_token: " + token + "\nmodels: [{name: '${env:PLANTED}', dir: " + dir + ", engine_version: 0.32.0, block_size: 16}]\n"
+	text := "admin: " + strings.TrimPrefix(page.URL, "http://") + "\nenvoy: {admin: '" + strings.TrimPrefix(envoy.URL, "http://") + "'}\nadmin_token: " + token +
+		"\nmodels: [{name: '${env:PLANTED}', dir: " + dir + ", engine_version: 0.32.0, block_size: 16}]\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -396,3 +396,14 @@ func (c Config) YAML() ([]byte, error) {
 	}
 	return c.refs.hideYAML(text)
 }
+
+// AdminURL returns the URL of the admin page; "": there is none.
+func (c *Config) AdminURL() string {
+	switch {
+	case c.Admin == "":
+		return ""
+	case c.AdminTLS.Cert != "":
+		return "https://" + c.Admin
+	}
+	return "http://" + c.Admin
+}

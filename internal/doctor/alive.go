@@ -104,8 +104,7 @@ func greet(ctx context.Context, addr string, patience time.Duration) string {
 	end, _ := ctx.Deadline()
 	_ = c.SetDeadline(end)
 	_, _ = io.WriteString(c, preface)
-	var timeout net.Error
-	if _, err := c.Read(make([]byte, 1)); errors.As(err, &timeout) && timeout.Timeout() {
+	if _, err := c.Read(make([]byte, 1)); isTimeout(err) {
 		return silent
 	}
 	return answered

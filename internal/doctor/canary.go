@@ -285,8 +285,10 @@ func (s *collected) sendThrough(ctx context.Context) {
 	t.asked = true
 	m := s.cfg.Models[0]
 	body := prompt(m.Name, text(rand.Uint64(), m.BlockSize))
-	if t.first, t.err = c.usage(ctx, body); t.err != nil {
-		if t.unasked = c.notLetIn(ctx, t.err); t.unasked != "" {
+	t.first, t.err = c.usage(ctx, body)
+	if t.err != nil {
+		t.unasked = c.notLetIn(ctx, t.err)
+		if t.unasked != "" {
 			t.asked, t.err = false, nil
 		}
 		return
@@ -294,7 +296,8 @@ func (s *collected) sendThrough(ctx context.Context) {
 	if s.running != nil { // it predicts the second request from the first at once, but learns a moment later that the first has ended
 		wait(ctx, s.o.Patience/10, func() bool { return false })
 	}
-	if t.second, t.err = c.usage(ctx, body); t.err != nil {
+	t.second, t.err = c.usage(ctx, body)
+	if t.err != nil {
 		return
 	}
 	forged := http.Header{}
@@ -333,14 +336,15 @@ type client struct {
 
 // clientOf returns a client of the Envoy at base, as --host, --header and --ca say.
 func (s *collected) clientOf(base string) (*client, error) {
-	c := &client{http: rules.NewClient(10*s.o.Patience, nil), host: s.o.Host, header: http.Header{}}
-	var err error
-	if c.base, err = url.Parse(web(base)); err != nil || c.base.Host == "" || c.base.Scheme != "http" && c.base.Scheme != "https" {
+	at, err := url.Parse(web(base))
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
 		return nil, fmt.Errorf("--url %q: want a URL, such as https://llm.example.com", base)
 	}
+	c := &client{http: rules.NewClient(10*s.o.Patience, nil), base: at, host: s.o.Host, header: http.Header{}}
 	for _, line := range s.o.Header {
 		name, value, ok := strings.Cut(line, ":")
-		if name = strings.TrimSpace(name); !ok || !httpguts.ValidHeaderFieldName(name) {
+		name = strings.TrimSpace(name)
+		if !ok || !httpguts.ValidHeaderFieldName(name) {
 			return nil, errors.New("--header: want NAME: VALUE, such as 'authorization: Bearer …'")
 		}
 		c.header.Add(name, strings.TrimSpace(value))
@@ -348,7 +352,8 @@ func (s *collected) clientOf(base string) (*client, error) {
 	as := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.o.Host}
 	if s.o.CA != "" {
 		text, err := os.ReadFile(s.o.CA)
-		if as.RootCAs = x509.NewCertPool(); err == nil && !as.RootCAs.AppendCertsFromPEM(text) {
+		as.RootCAs = x509.NewCertPool()
+		if err == nil && !as.RootCAs.AppendCertsFromPEM(text) {
 			err = errors.New("no certificate in PEM")
 		}
 		if err != nil {

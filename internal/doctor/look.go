@@ -342,11 +342,7 @@ func (s *collected) askSightline(ctx context.Context) (*running, string) {
 
 // get requests a path of the running Sightline's admin page.
 func (s *collected) get(ctx context.Context, path string, into any) error {
-	at := s.cfg.Admin
-	if s.cfg.AdminTLS.Cert != "" {
-		at = "https://" + at
-	}
-	return getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(cmp.Or(s.o.Admin, at))+path, s.cfg.AdminToken, into)
+	return getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(cmp.Or(s.o.Admin, s.cfg.AdminURL()))+path, s.cfg.AdminToken, into)
 }
 
 // web turns an address into a URL unless it is one.

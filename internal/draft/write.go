@@ -223,8 +223,9 @@ func (d *drafter) write() error {
 	if err == nil {
 		quiet := cfg
 		quiet.LogLevel = "error"
-		var loaded *serve.Server
-		if loaded, err = serve.Load(quiet); err == nil {
+		loaded, bad := serve.Load(quiet)
+		err = bad
+		if bad == nil {
 			err = loaded.Faults()
 		}
 	}

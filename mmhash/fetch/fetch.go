@@ -153,9 +153,10 @@ func New(cfg Config) (*Fetcher, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	most := 17 * cfg.Total // downloads, with those that wait
 	f := &Fetcher{cfg: cfg, flight: map[key]*flight{},
-		started: fair.Shared(int64(17*cfg.Total), 0), total: fair.Shared(int64(cfg.Total), 17*cfg.Total),
-		inFlight: fair.Shared(cfg.InFlightBytes, 0), processed: fair.New(cfg.MaxBytes, 17*cfg.Total),
+		started: fair.Shared(int64(most), 0), total: fair.Shared(int64(cfg.Total), most),
+		inFlight: fair.Shared(cfg.InFlightBytes, 0), processed: fair.New(cfg.MaxBytes, most),
 		hosts: newHosts(int64(cfg.PerHost), cfg.now, cfg.NoRoom)}
 	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // fails only for a size below 1, which is checked above
 	f.bytes = newByteCache(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
