@@ -158,8 +158,9 @@ func TestWorkerDiesUnderLoad(t *testing.T) {
 	l.more(200) // and go on arriving for it
 	all := l.stop()
 	replies := slices.DeleteFunc(slices.Clone(all), hadBeenSent)
-	if read == 0 || len(all)-len(replies) < read {
-		t.Errorf("%d requests were lost with their worker, which had read %d", len(all)-len(replies), read)
+	lost := len(all) - len(replies)
+	if read == 0 || lost < read || lost > 2*read { // more may have come before it was gone
+		t.Errorf("%d requests were lost with their worker, which had read %d", lost, read)
 	}
 	if bad := failures(replies); len(bad) > 0 {
 		t.Errorf("%d of %d requests failed, such as: %s", len(bad), len(replies), bad[0])
@@ -169,7 +170,7 @@ func TestWorkerDiesUnderLoad(t *testing.T) {
 			t.Errorf("answered by the dead worker")
 		}
 	}
-	t.Logf("%d requests, %d lost with their worker", len(all), len(all)-len(replies))
+	t.Logf("%d requests, %d lost with their worker, which had read %d", len(all), lost, read)
 }
 
 func closed(ch chan struct{}) bool {
