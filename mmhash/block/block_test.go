@@ -19,7 +19,7 @@ func key(secret byte) *Key {
 func TestSum(t *testing.T) {
 	word := func(i uint64) uint64 { return (i+1)*0x9E3779B97F4A7C15 ^ i<<40 }
 	k := key(3)
-	for _, size := range []int{1, 2, 3, 4, 15, 16, 60, 61, 64, 200} {
+	for _, size := range []int{1, 2, 3, 4, 15, 16, 17, 60, 61, 64, 65, 76, 200} {
 		for _, n := range []int{0, 1, 2, 5} {
 			var tokens []uint32
 			var names []uint64
@@ -48,11 +48,15 @@ func TestSum(t *testing.T) {
 				return sipHash(&k.sip, binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]))
 			}
 			for i := 0; i < len(words); i += 2 {
-				if i > 0 && i%nhWords == 0 {
+				at := i // of the keys
+				if i >= nhWords {
+					at = 2 + (i-2)%(nhWords-2)
+				}
+				if i >= nhWords && at == 2 {
 					sum.SetUint64(out())
 				}
-				a := new(big.Int).SetUint64(words[i] + k.nh[i%nhWords])
-				b := new(big.Int).SetUint64(words[i+1] + k.nh[i%nhWords+1])
+				a := new(big.Int).SetUint64(words[i] + k.nh[at])
+				b := new(big.Int).SetUint64(words[i+1] + k.nh[at+1])
 				sum.Mod(sum.Add(sum, a.Mul(a, b)), mod)
 			}
 			if got, want := k.Local(tokens, names, 77), out(); got != want {
