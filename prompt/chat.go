@@ -263,7 +263,7 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	prompt := DraftPrompt{Text: unsafe.String(unsafe.SliceData(text), len(text)), Media: r.media,
 		addSpecial: s.addSpecial, tail: tail}
 	if len(r.media) > 0 && m.visErr != nil {
-		prompt.before = r.beforeMedia(turns, s.continueFinal, call, prompt.Text)
+		prompt.before = r.beforeMedia(turns, s.continueFinal, call, text)
 	}
 	d.Prompts = append(d.Prompts, prompt)
 	return nil
@@ -272,7 +272,7 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 // beforeMedia returns the beginning of text, the rendered turns, that no placeholder of the engine's can change: it is the same if
 // something else stands at the first medium. Where the template gets content as one string, the engine puts placeholders into it
 // by the family's rule, which is not known, so all of that turn is replaced.
-func (r *Reader) beforeMedia(turns []Turn, continueFinal bool, call template.Chat, text string) string {
+func (r *Reader) beforeMedia(turns []Turn, continueFinal bool, call template.Chat, text []byte) string {
 	first := slices.IndexFunc(turns, func(t Turn) bool { return !OnlyText(t.Items) })
 	if first < 0 {
 		return ""
@@ -294,13 +294,9 @@ func (r *Reader) beforeMedia(turns []Turn, continueFinal bool, call template.Cha
 		if err != nil {
 			return ""
 		}
-		n := 0
-		for n < min(len(text), len(rendered)) && text[n] == rendered[n] {
-			n++
-		}
-		text = text[:n]
+		text = commonStart(text, rendered)
 	}
-	return strings.ToValidUTF8(text, "")
+	return strings.ToValidUTF8(string(text), "")
 }
 
 // renderError converts a template's error to the request's, because the template's text may quote the client's.

@@ -167,13 +167,18 @@ func (m *Model) encodeBefore(d *Draft, p *DraftPrompt) []uint32 {
 	ids := m.encode(d, &DraftPrompt{Text: p.before, addSpecial: p.addSpecial})
 	for _, next := range []string{"\n", "7", "a", "<"} {
 		with := m.encode(d, &DraftPrompt{Text: p.before + next, addSpecial: p.addSpecial})
-		n := 0
-		for n < min(len(ids), len(with)) && ids[n] == with[n] {
-			n++
-		}
-		ids = ids[:n]
+		ids = commonStart(ids, with)
 	}
 	return ids
+}
+
+// commonStart returns the beginning of a that b has too.
+func commonStart[E comparable](a, b []E) []E {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return a[:n]
 }
 
 // expandText is Expand for engines that expand placeholders in the text.

@@ -297,7 +297,8 @@ func indentFilter(s *state, v Value, a []Value) Value {
 	b := builder{s: s}
 	for i, rest, more := 0, text(v), true; more; i++ {
 		var line string
-		if line, rest, more = cutLine(rest); i > 0 {
+		line, rest, more = cutLine(rest)
+		if i > 0 {
 			b.add("\n")
 		}
 		if i == 0 && first || i > 0 && (blank || line != "") {

@@ -136,7 +136,8 @@ func stripText(s *state, v, chars Value, left, right bool) Value {
 func runeSet(s *state, text string) map[rune]bool {
 	set := make(map[rune]bool, min(len(text), 128))
 	for _, r := range text {
-		if s.work(1); !set[r] {
+		s.work(1)
+		if !set[r] {
 			s.grow(32)
 			set[r] = true
 		}
@@ -198,7 +199,8 @@ func splitAtSpace(s *state, v Value, n int) []Value {
 		at := 0
 		for text := trimLeftSpace(v.str); text != ""; text = trimLeftSpace(text) {
 			end := strings.IndexFunc(text, isPySpace)
-			if at++; end < 0 || at > n {
+			at++
+			if end < 0 || at > n {
 				end = len(text)
 			}
 			s.work(end)

@@ -268,7 +268,8 @@ func (p *parser) callArgs() (a argNodes) {
 			p.next()
 			a.dict = p.expr(true)
 		case p.isOp("*"):
-			if p.next(); a.list != nil {
+			p.next()
+			if a.list != nil {
 				p.fail(invalid)
 			}
 			a.list = p.expr(true)

@@ -127,7 +127,8 @@ func isDigitRune(r rune) bool {
 // allRunes reports whether text is not empty and every character satisfies is.
 func allRunes(s *state, text string, is func(rune) bool) bool {
 	for _, r := range text {
-		if s.work(1); !is(r) {
+		s.work(1)
+		if !is(r) {
 			return false
 		}
 	}

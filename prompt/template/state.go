@@ -161,7 +161,8 @@ func (s *state) fits(n int) {
 // grow accounts for n bytes of strings or values, before they are made.
 func (s *state) grow(n int) {
 	s.fits(n)
-	if s.made += n; s.made > s.t.opts.Limits.MadeBytes {
+	s.made += n
+	if s.made > s.t.opts.Limits.MadeBytes {
 		limit("strings and lists of more than %d bytes", s.t.opts.Limits.MadeBytes)
 	}
 	s.work(n)
