@@ -214,10 +214,10 @@ func (m *Matches) endHybrids() {
 		switch {
 		case v.count > 0 && v.withhold && found >= held:
 			found = int(st.last)
+		case v.count == 0 && v.withhold:
+			found = max(0, min(held, m.limit)-1)
 		case v.count == 0:
-			if found = min(held, m.limit); v.withhold {
-				found = max(0, found-1)
-			}
+			found = min(held, m.limit)
 		}
 		if found < held {
 			m.Reduced = append(m.Reduced, Match{st.slot, row.Blocks})
@@ -226,7 +226,8 @@ func (m *Matches) endHybrids() {
 	}
 	rows, longest := m.Slots[:0], uint32(0)
 	for _, r := range m.Slots {
-		if longest = max(longest, r.Blocks); r.Blocks > 0 {
+		longest = max(longest, r.Blocks)
+		if r.Blocks > 0 {
 			rows = append(rows, r)
 		}
 	}

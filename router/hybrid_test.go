@@ -53,8 +53,8 @@ func TestWithheldBlock(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
 	all := w.decide(body).CachedTokens
-	for _, c := range []struct{ found, next int }{{all - 16, all}, {all, all}, {all - 16, all}, {all - 16, all}, {all - 16, all - 16}, {all - 16, all - 16},
-		{all, all - 16}, {all, all - 16}, {all, all}} {
+	for _, c := range []struct{ found, next int }{{all - 16, all}, {all, all}, {all - 16, all}, {all - 16, all}, {all - 16, all - 16},
+		{all - 16, all - 16}, {all, all - 16}, {all, all - 16}, {all, all}} {
 		d := w.decide(body)
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: c.found})
 		if d := w.decide(body); d.Reason != Exact || d.CachedTokens != c.next {

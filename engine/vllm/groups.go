@@ -52,7 +52,8 @@ func (g *groups) learn(f *wire.Fields, chunk int) (n int, main, ok bool) {
 		g.unclear = true
 		return n, false, false
 	}
-	if main = g.isMain(n, spec.Need == kvevent.NeedAll); !main {
+	main = g.isMain(n, spec.Need == kvevent.NeedAll)
+	if !main {
 		if g.known[n] && f.BlockSize < g.spec[n].BlockSize { // a part of a block, which has no place
 			g.unclear = true
 			return n, false, false
@@ -89,7 +90,8 @@ func (g *groups) addTails(engineHashes []uint64) {
 // the event the blocks that do not.
 func (g *groups) removed(f *wire.Fields) (n int, main, ok bool) {
 	n = max(f.Group, 0)
-	if main = g.main == n+1 || g.main == 0 && n == 0 && !g.known[0]; !main {
+	main = g.main == n+1 || g.main == 0 && n == 0 && !g.known[0]
+	if !main {
 		return n, false, n < kvevent.Groups && g.known[n]
 	}
 	if len(g.tails) > 0 {

@@ -46,7 +46,8 @@ func (d *Decoder) stored(tokens []uint32) error {
 	}
 	n, main, ok := d.groups.learn(f, cmp.Or(d.Chunk, llama4Chunk))
 	if !main || !ok {
-		if d.a.Tokens = d.a.Tokens[:f.FirstToken]; ok {
+		d.a.Tokens = d.a.Tokens[:f.FirstToken]
+		if ok {
 			d.addOther(kvevent.GroupStored, n)
 		}
 		return nil

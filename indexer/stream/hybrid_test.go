@@ -118,7 +118,8 @@ func checkHybrid(t *testing.T, file string) {
 				low++
 			}
 			if got != l.Cached && testing.Verbose() && high+low <= 8 {
-				t.Logf("request %s (%s, %d tokens): predicted %d, the engine %d", *l.Sched, prompts[*l.Sched].Seq, len(prompts[*l.Sched].Prompt), got, l.Cached)
+				t.Logf("request %s (%s, %d tokens): predicted %d, the engine %d", *l.Sched,
+					prompts[*l.Sched].Seq, len(prompts[*l.Sched].Prompt), got, l.Cached)
 			}
 		case l.Ev != nil:
 			feed.takeMessage(context.Background(), Message{Seq: seq, Payload: l.Payload})
@@ -126,7 +127,8 @@ func checkHybrid(t *testing.T, file string) {
 		}
 	}
 	s := feed.Stats()
-	t.Logf("%d requests, %d equal, %d too high (%d not called an upper bound), %d too low; unknown blocks %d, parents %d, other size %d, bad %d, partial %v",
+	t.Logf("%d requests, %d equal, %d too high (%d not called an upper bound), %d too low; "+
+		"unknown blocks %d, parents %d, other size %d, bad %d, partial %v",
 		requests, equal, high, exactHigh, low, s.UnknownBlocks, s.UnknownParents, s.OtherBlockSize, s.Bad, s.Partial)
 	if exactHigh > 0 || full && !lookahead && equal < requests || s.OtherBlockSize+s.UnknownBlocks+s.UnknownParents+s.Bad > 0 {
 		t.Errorf("want all %d equal", requests)

@@ -19,7 +19,8 @@ type ZMQ struct {
 
 // Run implements Source.
 func (z ZMQ) Run(ctx context.Context, f *Feed) error {
-	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, From: z.From, Refused: f.refused, Up: f.Up, Down: f.Down, Malformed: f.Malformed}
+	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, From: z.From, Refused: f.refused,
+		Up: f.Up, Down: f.Down, Malformed: f.Malformed}
 	return sub.Run(ctx, func(m zmq.Message) { f.Offer(Message{Seq: m.Seq, Payload: m.Payload}) })
 }
 

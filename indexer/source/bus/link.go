@@ -41,7 +41,8 @@ type Link struct {
 
 // StartLink connects and listens in the background.
 func StartLink(o LinkOptions) (*Link, error) {
-	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix, Stream: o.Stream, Secret: o.Secret, FixedSecret: o.FixedSecret, Replaced: o.Replaced}}
+	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log, Prefix: o.Prefix, Stream: o.Stream,
+		Secret: o.Secret, FixedSecret: o.FixedSecret, Replaced: o.Replaced}}
 	c := ConnectOptions{Name: "sightline", Inbox: o.Prefix.RouterInbox(), Log: o.Log, Refused: o.Refused}
 	var err error
 	if o.Listen != "" {

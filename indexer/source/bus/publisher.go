@@ -434,7 +434,8 @@ func (p *Publisher) takeMessage(leaving bool) (m *outgoing, s *snapshot) {
 	if due {
 		list, err := p.index.Blocks(p.slot)
 		if err == nil {
-			s = &snapshot{of: m, blocks: list, groups: p.index.GroupEvents(p.slot), blockSize: p.blockSize, links: p.connections, asking: p.waitingRouters, rest: p.beginEvents}
+			s = &snapshot{of: m, blocks: list, groups: p.index.GroupEvents(p.slot), blockSize: p.blockSize,
+				links: p.connections, asking: p.waitingRouters, rest: p.beginEvents}
 			if p.feed != nil {
 				s.rest = nil
 				if list := p.index.Doubtful(p.slot); len(list) > 0 {

@@ -255,7 +255,8 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	if want := d.Secret.Key().ID; h.key != want {
 		return kvevent.Batch{}, fmt.Errorf("bus message with hashes under key %016x, want %016x: %w", h.key, want, errOtherKey)
 	}
-	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Stands: true, Away: h.flags&flagAway != 0, UpperBound: h.flags&flagUpperBound != 0}
+	batch := kvevent.Batch{Stands: true,
+		Partial: h.flags&flagPartial != 0, Away: h.flags&flagAway != 0, UpperBound: h.flags&flagUpperBound != 0}
 	r := &reader{b: b[headBytes:]}
 	d.some(r)
 	if first := *r; len(r.b) > 0 && r.err == nil { // check the rest: of a message with an error nothing is applied
