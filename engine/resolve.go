@@ -58,6 +58,7 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	if q.options.MediaIO, err = name.ParseFields([]byte(q.draft.MediaIOKwargs)); err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "media_io_kwargs cannot be read"}
 	}
+	q.options.Pictures = 0 // of this prompt; a body may have several
 	for i := range list {
 		if list[i].Modality == "image" {
 			q.options.Pictures++
