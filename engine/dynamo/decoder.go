@@ -59,7 +59,8 @@ func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 	if err != nil {
 		return kvevent.Batch{}, err
 	}
-	if batch.Events, batch.Bad = d.a.Events, bad; len(batch.Events) == 0 {
+	batch.Events, batch.Bad = d.a.Events, bad
+	if len(batch.Events) == 0 {
 		batch.Unread = first
 	}
 	return batch, nil
@@ -103,10 +104,10 @@ func peek(payload []byte) (k Key, found bool, err error) {
 		k, found, first = e.key, err == nil, cmp.Or(first, err)
 		return err
 	})
-	if found = found && err == nil; !found {
-		err = cmp.Or(err, first)
+	if found && err == nil {
+		return k, true, nil
 	}
-	return k, found, err
+	return k, false, cmp.Or(err, first)
 }
 
 // routerEvent is one decoded RouterEvent.

@@ -202,17 +202,18 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 	blocks, size := d.s.blocks[from:to], d.BlockSize
 	e := kvevent.Event{Kind: kvevent.Stored, Tier: tierOf(blocks[0].level), HasParent: hasParent, Parent: parent, BlockSize: size,
 		MediaUnknown: !blocks[0].keyed, LoRA: d.s.lora}
-	root := d.hash.Root(d.s.lora, "").Rest
+	root := d.hash.Root(d.s.lora, blocks[0].salt)
+	at := root.Rest
+	if !hasParent {
+		at = root.First
+	}
 	hs, ls := len(d.a.EngineHashes), len(d.a.Locals)
 	for i := range blocks {
 		b := &blocks[i]
-		names := d.s.names[b.name : b.name+b.names : b.name+b.names]
-		at := root
-		if b.salt != "" && i == 0 && !hasParent {
-			at = d.hash.Root(d.s.lora, b.salt).First
-		}
+		names := d.s.names[b.name : b.name+b.names]
 		d.a.EngineHashes = append(d.a.EngineHashes, b.engineHash)
 		d.a.Locals = append(d.a.Locals, d.hash.Local(d.a.Tokens[b.token:b.token+size], names, at))
+		at = root.Rest
 		if e.Tier == kvevent.GPU {
 			delete(d.offGPU, b.engineHash)
 		} else {

@@ -134,9 +134,7 @@ func (a *agent) secret(ctx context.Context, conn *nats.Conn, log *zap.Logger) (*
 	if err != nil {
 		return nil, nil, err
 	}
-	now := block.NewSecret() // it must not change while ranks publish
-	now.Set(shared.Bytes())
-	return now, shared.Changed, nil
+	return shared.Secret, shared.Changed, nil
 }
 
 // rank publishes a rank's events until ctx ends, and then what is left of them.

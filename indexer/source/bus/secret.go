@@ -56,21 +56,21 @@ func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix, o Stream
 	return fail(errors.New("created, and not there"))
 }
 
-// SharedSecret is an agent's copy of the routers' secret.
+// SharedSecret is an agent's copy of the routers' secret. It does not change.
 type SharedSecret struct {
+	*block.Secret
 	js     jetstream.JetStream
 	prefix Prefix
 	log    *zap.Logger
-	block.Secret
 }
 
 // AwaitSecret waits until routers have written the secret, or ctx ends.
 func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger) (*SharedSecret, error) {
 	js, err := jetstream.New(conn)
-	s := &SharedSecret{js: js, prefix: p, log: log}
 	for told := ""; err == nil; {
 		secret, failed := shareSecret(ctx, js, p, StreamOptions{}, nil)
 		if failed == nil {
+			s := &SharedSecret{block.NewSecret(), js, p, log}
 			s.Set(secret)
 			return s, nil
 		}
@@ -87,7 +87,7 @@ func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger
 	return nil, err
 }
 
-// Changed returns when the secret is another one, which it has then taken, or ctx has ended.
+// Changed returns when the routers' secret is another one, or ctx has ended.
 func (s *SharedSecret) Changed(ctx context.Context) {
 	tick := time.NewTicker(agentSecretEvery)
 	defer tick.Stop()
@@ -97,7 +97,7 @@ func (s *SharedSecret) Changed(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if secret, err := shareSecret(ctx, s.js, s.prefix, StreamOptions{}, nil); err == nil && s.Set(secret) {
+		if secret, err := shareSecret(ctx, s.js, s.prefix, StreamOptions{}, nil); err == nil && secret != s.Bytes() {
 			s.log.Warn("the secret of the block hashes was replaced; beginning anew")
 			return
 		}

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -551,11 +552,21 @@ func TestSharedSecret(t *testing.T) {
 	if err != nil || s.Bytes() != first.Bytes() || refused.Load() > 0 {
 		t.Fatalf("the agent: %v, %d refusals", err, refused.Load())
 	}
+	replaced := make(chan bool, 1)
+	go func() { // an agent with a lost server's
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		(&SharedSecret{second, js(conn), "", zap.NewNop()}).Changed(ctx)
+		replaced <- ctx.Err() == nil
+	}()
 	for _, subject := range []string{"$JS.API.STREAM.CREATE.SIGHTLINE_KEY", "$JS.API.STREAM.UPDATE.SIGHTLINE_KEY", "$JS.API.STREAM.DELETE.SIGHTLINE_KEY", "sightline.key"} {
 		before := refused.Load()
 		if err := errors.Join(conn.Publish(subject, nil), conn.Flush()); err != nil {
 			t.Fatal(err)
 		}
 		until(t, "a refusal of "+subject, func() bool { return refused.Load() > before })
+	}
+	if !<-replaced {
+		t.Error("an agent does not notice that the routers have another secret")
 	}
 }
