@@ -27,6 +27,20 @@ func TestNames(t *testing.T) {
 	if got, err := trtllmName(file.Bytes()); err != nil || got != "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50" {
 		t.Errorf("TensorRT-LLM: %s, %v", got, err)
 	}
+	clear := stdimage.NewNRGBA(img.Rect) // the same colours behind any transparency: Image.convert("RGB") drops it
+	for i := range clear.Pix {
+		clear.Pix[i] = img.Pix[i]
+		if i%4 == 3 {
+			clear.Pix[i] = uint8(10 * i)
+		}
+	}
+	var through bytes.Buffer
+	if err := png.Encode(&through, clear); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := trtllmName(through.Bytes()); err != nil || got != "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50" {
+		t.Errorf("TensorRT-LLM, transparent: %s, %v", got, err)
+	}
 	const fingerprint = "sha256:5aef96240bca5582e6fd0468879a26863d81d1c1fb602def55926ef33ec8bb1f"
 	item := sglangItem(file.Bytes(), fingerprint)
 	if want := sglang.ItemName(sglang.Item(fingerprint, sha256.Sum256(file.Bytes()), "")); item != want {

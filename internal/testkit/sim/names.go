@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	stdimage "image"
+	"image/color"
 	_ "image/png" // read below
 	"math"
 	"strconv"
@@ -64,8 +65,9 @@ func trtllmName(file []byte) (string, error) {
 		for y := range size.Y {
 			row = row[:0]
 			for x := range size.X {
-				r, g, b, _ := img.At(img.Bounds().Min.X+x, img.Bounds().Min.Y+y).RGBA()
-				v := [3]uint32{r, g, b}[channel] >> 8
+				at := img.At(img.Bounds().Min.X+x, img.Bounds().Min.Y+y)
+				c := color.NRGBAModel.Convert(at).(color.NRGBA) // Pillow drops the alpha channel and keeps the colours
+				v := [3]uint8{c.R, c.G, c.B}[channel]
 				row = binary.LittleEndian.AppendUint32(row, math.Float32bits(float32(v)/255))
 			}
 			_, _ = h.Write(row)
