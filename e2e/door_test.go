@@ -198,7 +198,8 @@ func TestOldAndUpgradingRequests(t *testing.T) {
 	}
 }
 
-// withheld is a body of zeros whose last byte comes when the context ends.
+// withheld is a body of zeros whose last byte comes when the context ends. It is sent at 20 MB/s: Envoy looks at its memory four times a
+// second, and what arrives in between is above the limit.
 type withheld struct {
 	left int
 	over <-chan struct{}
@@ -210,6 +211,7 @@ func (b *withheld) Read(p []byte) (int, error) {
 		return 0, io.ErrUnexpectedEOF
 	}
 	n := min(len(p), b.left)
+	time.Sleep(time.Duration(n) * time.Second / 20e6)
 	clear(p[:n])
 	b.left -= n
 	return n, nil
@@ -248,7 +250,7 @@ func TestWithheldBodiesAreEnded(t *testing.T) {
 				}
 				most = max(most, w.stat("overload.envoy.resource_monitors.fixed_heap.pressure"))
 			}
-			if most > 170 {
+			if most > 150 {
 				t.Errorf("memory was %d %% of the limit", most)
 			}
 			eventually(t, "others are served", func() bool { return w.post(chat(script{Targets: w.addrs()}), nil).status == 200 })

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +21,11 @@ import (
 // load: no request fails, and its half is decided by predictions.
 func TestPartsAreOne(t *testing.T) {
 	const apps, perSecond = 60, 50
-	s := startStand(t, 4, 0, 2, 100, map[string]any{"drain": "0s", "probe": false, "replicas": true})
+	secret := filepath.Join(t.TempDir(), "secret") // which prompts are in a half depends on it
+	if err := os.WriteFile(secret, []byte(strings.Repeat("a secret of a test", 2)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startStand(t, 4, 0, 2, 100, map[string]any{"drain": "0s", "probe": false, "replicas": true, "index": map[string]any{"key_file": secret}})
 	one, two := s.replicas[0], s.replicas[1]
 	systems := make([]string, apps)
 	for i := range systems {
@@ -58,7 +64,7 @@ func TestPartsAreOne(t *testing.T) {
 		eventually(t, "Envoy finds nobody", s.whole)
 	}
 	part := func(r *standing, is string) {
-		r.keys = map[string]any{"index": map[string]any{"partition": is}}
+		r.keys = map[string]any{"index": map[string]any{"partition": is, "key_file": secret}}
 		s.configure(r, s.workers)
 		r.start(t)
 		s.replicas = append(s.replicas, r)

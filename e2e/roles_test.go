@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -146,10 +147,16 @@ func TestRoles(t *testing.T) {
 	for _, name := range []string{extproc.HeaderPrefiller, extproc.HeaderEncoder, extproc.HeaderSource} {
 		forged[http.CanonicalHeaderKey(name)] = []string{"192.0.2.1:1", "192.0.2.2:2"}
 	}
+	// Encode workers report no queue: Sightline assumes that one does 10,000 image tokens a second. An image moves to another encoder
+	// while its own is assumed to be busy with those of earlier requests, which depends on the ports and on the machine's speed.
+	const drained = 200 * time.Millisecond
 	// ask sends a prompt and gives what the worker that decodes is told: who prefills and who encodes.
 	ask := func(text string, pictures ...string) (prefill, encode string) {
 		t.Helper()
 		settled()
+		if len(pictures) > 0 {
+			time.Sleep(drained)
+		}
 		parts := []any{map[string]any{"type": "text", "text": text}}
 		for _, picture := range pictures {
 			parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}})
