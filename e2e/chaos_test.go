@@ -53,7 +53,7 @@ var faults = []fault{
 	{"Sightline stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.replicas[0].signal) }},
 	{"worker killed, started again", true, "cut", func(c *chaos) string { return c.restart(c.fleet[0].process) }},
 	{"worker with an agent killed, started again", false, "cut", func(c *chaos) string { return c.restart(c.fleet[3].process) }},
-	{"worker stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.fleet[1].signal) }},
+	{"worker stopped for 10 s", false, "cut", func(c *chaos) string { return c.freeze(c.fleet[1].signal) }},
 	{"NATS killed, started again", true, "", func(c *chaos) string { return c.restart(c.nats) }},
 	{"NATS stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.nats.signal) }},
 	{"Envoy killed, started again", true, "held", (*chaos).killEnvoy},
@@ -126,7 +126,10 @@ func TestChaos(t *testing.T) {
 		if f.may == "cut" {
 			sent := len(all)
 			all = slices.DeleteFunc(all, func(r attempt) bool { return hadBeenSent(r.reply) })
-			said += fmt.Sprintf("%d failed with the worker that had them", sent-len(all))
+			lost := sent - len(all)
+			if said += fmt.Sprintf("%d failed with the worker that had them", lost); lost > max(4, c.rate/20) {
+				t.Errorf("%s: %d requests failed with the worker, more than it can have had", f.name, lost)
+			}
 		}
 		failed, cut, undecided, example := tally(all)
 		if refused > 0 {

@@ -80,8 +80,8 @@ func (l *living) under(what string, may int, cuts bool, fault func()) {
 	}
 	failed, cut, undecided, example := tally(all)
 	t.Logf("%s: %d requests, %d lost with their worker, %d failed, %d cut, %d undecided %s", what, sent, sent-len(all), failed, cut, undecided, example)
-	if failed > may || cut > 0 && !cuts {
-		t.Errorf("%s: %d failed, %d cut", what, failed, cut)
+	if failed > may || cut > 0 && !cuts || 10*(sent-len(all)) > sent {
+		t.Errorf("%s: of %d requests %d were lost with their worker, %d failed, %d cut", what, sent, sent-len(all), failed, cut)
 	}
 	began := time.Now()
 	eventually(t, what+": nothing is booked", func() bool {
