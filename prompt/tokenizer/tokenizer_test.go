@@ -335,7 +335,8 @@ func TestHostilePatterns(t *testing.T) {
 			text, began := strings.Repeat(unit, n/len(unit)), time.Now()
 			ids := tok.Encode(nil, text, Options{Partial: &partial})
 			took := time.Since(began)
-			if most := patternBase + time.Duration(n)*patternByte + 2*matchTime; took > most {
+			// Five times as long: the budget is of the wall clock, and the machine may be busy.
+			if most := 5 * (patternBase + time.Duration(n)*patternByte + 2*matchTime); took > most {
 				t.Errorf("%s: %d bytes take %v, want at most %v", pattern, n, took, most)
 			}
 			if partial == (len(ids) == n) {
