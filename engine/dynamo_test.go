@@ -8,6 +8,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // TestConformanceDynamoRequests compares with what the real front end of Dynamo 1.6.1 computed for chat requests with pictures as
@@ -48,7 +49,7 @@ func TestConformanceDynamoRequests(t *testing.T) {
 		if !slices.Equal(names, c.Names) {
 			t.Errorf("request %d: names %q, want %q", i, names, c.Names)
 		}
-		got := p.List[0].Locals(nil, m.Server.BlockSize, "")
+		got := p.List[0].Locals(nil, block.Form{Size: m.Server.BlockSize}, "")
 		if want := c.Blocks[:len(p.List[0].IDs)/s.BlockSize]; !slices.Equal(got, want) { // it also hashes a padded last block
 			t.Errorf("request %d: blocks %d, want %d", i, got, want)
 		}

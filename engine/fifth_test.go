@@ -86,7 +86,7 @@ func (fifthDecoder) Decode(payload []byte) (b kvevent.Batch, err error) {
 	for _, i := range e.Images {
 		spans = append(spans, block.Span{Offset: i.At, Length: i.Tokens, Name: block.Fixed().Name(i.Name)})
 	}
-	locals := block.Fixed().Locals(nil, e.IDs, 4, spans, block.Root{})
+	locals := block.Fixed().Locals(nil, e.IDs, block.Form{Size: 4}, spans, block.Root{})
 	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals, EngineHashes: block.Fixed().Chain(nil, locals), BlockSize: 4}}}, nil
 }
 

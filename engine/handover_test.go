@@ -21,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
@@ -109,11 +110,11 @@ func TestInjected(t *testing.T) {
 		}
 		// The worker, reading the body that it gets, computes the same blocks.
 		q, _ := read(t, trusting, chatPath, body)
-		if !slices.Equal(p.Locals(nil, m.Server.BlockSize, ""), q.Locals(nil, trusting.Server.BlockSize, "")) {
+		if !slices.Equal(p.Locals(nil, block.Form{Size: m.Server.BlockSize}, ""), q.Locals(nil, block.Form{Size: trusting.Server.BlockSize}, "")) {
 			t.Errorf("%s: other blocks than the worker's", c.name)
 		}
 		q, _ = read(t, computed, chatPath, ask(data, c.rest))
-		if slices.Equal(p.Locals(nil, m.Server.BlockSize, ""), q.Locals(nil, computed.Server.BlockSize, "")) {
+		if slices.Equal(p.Locals(nil, block.Form{Size: m.Server.BlockSize}, ""), q.Locals(nil, block.Form{Size: computed.Server.BlockSize}, "")) {
 			t.Errorf("%s: the blocks of computed names", c.name)
 		}
 	}

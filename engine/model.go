@@ -253,11 +253,11 @@ func (m *Model) eventsAmbiguous(p *Prompt, lora string, req *body.Request) (from
 	return 0, ""
 }
 
-// Locals appends the prompt's local hashes for blocks of blockSize tokens to dst. lora is an adapter's name or "".
-func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
+// Locals appends the prompt's local hashes for blocks of a form to dst. lora is an adapter's name or "".
+func (p *Prompt) Locals(dst []uint64, form block.Form, lora string) []uint64 {
 	key := p.BlockKey()
 	if p.locals != nil {
-		own := rules.Prompt{Key: key, IDs: p.IDs[:p.HashableIDs], BlockSize: blockSize, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
+		own := rules.Prompt{Key: key, IDs: p.IDs[:p.HashableIDs], BlockSize: form.Size, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
 		for i := range p.Media {
 			md := &p.Media[i]
 			own.Media = append(own.Media, rules.Span{Offset: md.Offset, Length: md.Length, Key: md.Key, Name: md.Name})
@@ -269,7 +269,7 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	for i := range p.Media {
 		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
 	}
-	return key.Locals(dst, p.IDs[:p.HashableIDs], blockSize, spans, key.Root(lora, p.Salt))
+	return key.Locals(dst, p.IDs[:p.HashableIDs], form, spans, key.Root(lora, p.Salt))
 }
 
 // BlockKey returns the key of the prompt's hashes, the same from the prompt's reading on.
@@ -280,7 +280,7 @@ func (p *Prompt) BlockKey() *block.Key {
 	return p.key
 }
 
-// SameBlocks reports whether q has the same blocks as p for every block size and adapter: the same ids and media, keyed by the same
+// SameBlocks reports whether q has the same blocks as p for every form and adapter: the same ids and media, keyed by the same
 // rule.
 func (p *Prompt) SameBlocks(q *Prompt) bool {
 	return p.Salt == q.Salt && p.key == q.key && p.locals == nil && q.locals == nil &&

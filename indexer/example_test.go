@@ -11,7 +11,7 @@ import (
 func Example() {
 	const blockSize = 4
 	locals := func(tokens ...uint32) []uint64 {
-		return block.Fixed().Locals(nil, tokens, blockSize, nil, block.Root{})
+		return block.Fixed().Locals(nil, tokens, block.Form{Size: blockSize}, nil, block.Root{})
 	}
 
 	index := indexer.New(indexer.Options{})

@@ -40,6 +40,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // SlotID names one slot of one Index. Numbers are small and dense; they are reused after Leave.
@@ -206,6 +207,22 @@ func (x *Index) Mark(id SlotID, partial, upperBound bool) {
 func (x *Index) Partial(id SlotID) bool {
 	s := x.slot(id)
 	return s != nil && s.lowerBound()
+}
+
+// SetForm says how the blocks of a slot are made of prompts, as its stored events show.
+func (x *Index) SetForm(id SlotID, f block.Form) {
+	if s := x.slot(id); s != nil {
+		s.form.Store(uint64(f.Size)<<32 | uint64(f.Lookahead))
+	}
+}
+
+// Form returns what SetForm said last; the zero value: nothing yet.
+func (x *Index) Form(id SlotID) block.Form {
+	if s := x.slot(id); s != nil {
+		packed := s.form.Load()
+		return block.Form{Size: int(packed >> 32), Lookahead: int(uint32(packed))}
+	}
+	return block.Form{}
 }
 
 // UpperBound reports whether a slot's matches are an upper bound: Mark said so, or its groups are not understood.

@@ -17,6 +17,7 @@ type slot struct {
 	partial       atomic.Bool               // blocks were dropped for lack of memory
 	markedPartial atomic.Bool               // set by Mark
 	upperBound    atomic.Bool               // set by Mark
+	form          atomic.Uint64             // set by SetForm: the size and, in the lower half, the lookahead
 	view          atomic.Pointer[groupView] // of groups; nil: there are none
 
 	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot

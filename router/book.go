@@ -7,6 +7,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
@@ -75,6 +76,8 @@ const maxChoices = 128
 // classPrompt is a prompt as the workers of one class read it.
 type classPrompt struct {
 	class                           *servedClass
+	form                            block.Form
+	unit                            int // blocks that the lower tiers return at once
 	prompts                         *engine.LiveModel
 	prompt                          *engine.Prompt
 	locals, chain                   []uint64
@@ -86,9 +89,9 @@ type classPrompt struct {
 
 // classPromptOf copies what a class's workers read, to keep it beyond the decision.
 func (x *decision) classPromptOf(class int) classPrompt {
-	c, rd, keys := &x.model.classes[class], x.reading(class), &x.mem.blocks[class]
+	rd, keys := x.reading(class), &x.mem.blocks[class]
 	both := slices.Concat(keys.locals, keys.chain)
-	return classPrompt{class: c, prompts: x.model.prompts[c.reading], prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
+	return classPrompt{class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading], prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices)))}
 }
@@ -125,9 +128,9 @@ func (x *decision) book(best *choose.Candidate, class int) {
 
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
 func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt) fleet.Booking {
-	id, size := st.slot.ID, a.class.BlockSize
+	id, size := st.slot.ID, a.form.Size
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize, b.engineTokens, b.zeroMeansUnknown = st.slot, st.storesAtDecision, a.locals, a.chain, size, a.engineTokens, a.class.rules.ZeroCachedAmbiguous
-	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.class.unit*size
+	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
 	b.lowerBound, b.upperBound = r.opt.Index.Partial(id), r.opt.Index.UpperBound(id) || a.prompts.Model().UpperBound() || a.mayBypassCache
 	if !st.doubtful { // else no event will tell what it stores
@@ -229,5 +232,5 @@ func (r *Router) registerExpectation(b *bookingRecord, a *classPrompt, id, sessi
 		return
 	}
 	r.opt.Audit.Expect(audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session,
-		Locals: b.locals, From: b.provenBlocks, Size: b.blockSize, Prompts: a.prompts.Model(), Prompt: a.prompt})
+		Locals: b.locals, From: b.provenBlocks, Form: a.form, Prompts: a.prompts.Model(), Prompt: a.prompt})
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -29,13 +30,18 @@ const (
 	anotherPart = "the prompt is of another part of the index"
 )
 
-// blocks are the hashes that one class looks up.
+// blocks are the hashes that are looked up for the slots of one class with blocks of one form.
 type blocks struct {
-	hasWorkers    bool // the class has workers
+	class         *servedClass
+	form          block.Form
+	hasWorkers    bool // there are such slots among those that may get the request
 	locals, chain []uint64
 	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
+
+// unit returns how many blocks the lower tiers of its workers return at once.
+func (b *blocks) unit() int { return max(1, b.class.Unit/max(1, b.form.Size)) }
 
 // overlap is how many leading blocks of a prompt a slot's engine would find in any tier, how many of them are on its GPU, and how many
 // blocks the slot holds: more if its model has several KV cache groups.
@@ -50,14 +56,14 @@ func (x *decision) choose() {
 	}
 	x.mem.candidates, x.mem.bestExcluded = x.mem.candidates[:0], bestExcluded{}
 	x.mem.encoders = x.encoders(x.mem.encoders[:0])
-	for class := range x.model.classes {
+	for class := range x.mem.blocks {
 		x.addCandidates(class)
 	}
 	x.rank()
 	x.keepSameEdits()
 	best := &x.ranked[0]
-	class := x.model.classOf(x.chosen.Worker)
-	rd, size := x.reading(class), x.model.classes[class].BlockSize
+	class := x.classOf(x.chosen)
+	rd, size := x.reading(class), x.mem.blocks[class].form.Size
 	if !x.isUnsteered() || x.editsAgree() {
 		x.addEdits(rd.edits)
 	}
@@ -82,13 +88,13 @@ func (x *decision) choose() {
 }
 
 func (x *decision) reading(class int) *reading {
-	return &x.mem.readings[x.model.classes[class].reading]
+	return &x.mem.readings[x.mem.blocks[class].class.reading]
 }
 
 // addCandidates looks a class's prompt up in the index and adds the class's slots as candidates. A class whose engine will refuse
 // the request adds none; one that could not read the prompt adds slots without overlap.
 func (x *decision) addCandidates(class int) {
-	s, rd, size, keys := x.mem, x.reading(class), x.model.classes[class].BlockSize, &x.mem.blocks[class]
+	s, rd, size, keys := x.mem, x.reading(class), x.mem.blocks[class].form.Size, &x.mem.blocks[class]
 	if !keys.hasWorkers || rd.refused() {
 		return
 	}
@@ -101,7 +107,7 @@ func (x *decision) addCandidates(class int) {
 	from := len(s.candidates)
 	s.reach.reset()
 	for i, slot := range x.slots {
-		if x.model.classOf(slot.Worker) != class {
+		if x.classOf(slot) != class {
 			continue
 		}
 		c := x.candidate(i)
@@ -137,7 +143,7 @@ func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtfu
 	age, _ := indexAge(slot, x.now)
 	blocks, doubtful = trustedBlocks(int(held.blocks), age)
 	gpu = min(blocks, int(held.gpu))
-	unit := x.model.classes[class].unit
+	unit := x.mem.blocks[class].unit()
 	return max(gpu, blocks/unit*unit), gpu, doubtful
 }
 
@@ -181,21 +187,21 @@ func fillMissingUsage(cands []choose.Candidate) {
 // hashPrompt computes the blocks that a class looks up, or copies them from an earlier class with the same ones: two releases read most
 // requests alike.
 func (x *decision) hashPrompt(class int) {
-	p, size, keys := x.reading(class).prompt, x.model.classes[class].BlockSize, &x.mem.blocks[class]
+	p, keys := x.reading(class).prompt, &x.mem.blocks[class]
 	keys.locals, keys.chain = keys.locals[:0], keys.chain[:0]
 	if same := x.sameBlocks(class); same != nil {
 		keys.locals, keys.chain = append(keys.locals, same.locals...), append(keys.chain, same.chain...)
 		return
 	}
-	keys.locals = p.Locals(keys.locals, size, x.adapter)
+	keys.locals = p.Locals(keys.locals, keys.form, x.adapter)
 	keys.chain = p.BlockKey().Chain(keys.chain, keys.locals)
 }
 
 // sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.
 func (x *decision) sameBlocks(class int) *blocks {
-	p, size := x.reading(class).prompt, x.model.classes[class].BlockSize
+	p, form := x.reading(class).prompt, x.mem.blocks[class].form
 	for i := range class {
-		if x.mem.blocks[i].hasWorkers && x.reading(i).err == nil && x.model.classes[i].BlockSize == size && p.SameBlocks(x.reading(i).prompt) {
+		if x.mem.blocks[i].hasWorkers && x.reading(i).err == nil && x.mem.blocks[i].form == form && p.SameBlocks(x.reading(i).prompt) {
 			return &x.mem.blocks[i]
 		}
 	}
@@ -311,7 +317,7 @@ func (x *decision) keepSameEdits() {
 	if len(x.model.prompts) == 1 {
 		return
 	}
-	changes := func(c choose.Candidate) []Edit { return x.reading(x.model.classOf(x.slots[c.Slot].Worker)).edits }
+	changes := func(c choose.Candidate) []Edit { return x.reading(x.classOf(x.slots[c.Slot])).edits }
 	best := changes(x.ranked[0])
 	kept := slices.DeleteFunc(x.ranked[1:], func(c choose.Candidate) bool { return !sameEdits(changes(c), best) })
 	if len(kept) < len(x.ranked)-1 {
@@ -382,7 +388,7 @@ func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) 
 	if d.Partial = x.opt.Index.Partial(x.chosen.ID); d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
-	prompts := x.model.prompts[x.model.classes[x.model.classOf(x.chosen.Worker)].reading].Model()
+	prompts := x.model.prompts[x.mem.blocks[x.classOf(x.chosen)].class.reading].Model()
 	if d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID) || prompts.UpperBound(); d.UpperBound && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the events do not say all that a hit needs"
 	}

@@ -82,7 +82,7 @@ func (w *classWorld) stores(class, skeleton string, tokens int) (cached int) {
 		w.t.Fatal(err)
 	}
 	p := &ps.List[0]
-	locals := p.Locals(nil, size, "")
+	locals := p.Locals(nil, block.Form{Size: size}, "")
 	locals = locals[:min(len(locals), tokens/size)]
 	if err := w.index.Store(w.slot[class].ID, indexer.GPU, 0, false, block.Fixed().Chain(nil, locals), locals); err != nil {
 		w.t.Fatal(err)
@@ -235,7 +235,8 @@ func TestClassesShareHashes(t *testing.T) {
 		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name pictures
 	})
 	m := newServedModel(&w.model)
-	s := &scratch{readings: make([]reading, len(m.prompts)), blocks: make([]blocks, len(m.classes))}
+	s := &scratch{readings: make([]reading, len(m.prompts))}
+	s.beginBlocks(m)
 	x := &decision{Router: w.Router, mem: s, servedName: servedName{model: m}}
 	if err := body.Read([][]byte{[]byte(chatBody("m", picture(1, 640, 480)))}, &s.body, &s.req); err != nil {
 		t.Fatal(err)
@@ -246,7 +247,7 @@ func TestClassesShareHashes(t *testing.T) {
 		}
 	}
 	for i, c := range m.classes {
-		s.blocks[i].hasWorkers = true
+		s.blocks[i].hasWorkers, s.blocks[i].form.Size = true, c.BlockSize
 		shares := x.sameBlocks(i)
 		if want := c.Name == "like"; (shares != nil) != want || want && shares == &s.blocks[i] {
 			t.Errorf("class %q: shares hashes: %v", c.Name, shares != nil)

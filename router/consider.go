@@ -66,7 +66,7 @@ func (x *decision) excluded(most int) (out []Considered) {
 		}
 		c := Considered{Out: x.whyExcluded(slot), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank, Inflight: slot.Load(x.now).Inflight}}
 		if own := x.classRead(slot); own >= 0 {
-			keys, size := &x.mem.blocks[own], x.model.classes[own].BlockSize
+			keys, size := &x.mem.blocks[own], x.mem.blocks[own].form.Size
 			if own != class {
 				x.mem.match(x, keys, true, max(0, x.out.PromptTokens-1)/size)
 				class = own
@@ -85,7 +85,7 @@ func (x *decision) classRead(slot *fleet.Slot) int {
 	if x.out.PromptTokens == 0 {
 		return -1
 	}
-	class := x.model.classOf(slot.Worker)
+	class := x.classOf(slot)
 	if !x.mem.blocks[class].hasWorkers {
 		return -1
 	}

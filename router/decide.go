@@ -49,7 +49,8 @@ type scratch struct {
 	body         body.Skeleton
 	req          body.Request
 	readings     []reading // by servedClass.reading
-	blocks       []blocks  // by class
+	blocks       []blocks  // by class, and further ones for slots of a class whose blocks are of another form
+	classes      []uint16  // by slot: its entry of blocks
 	longest      int       // tokens of the longest prompt of all readings
 	matches      indexer.Matches
 	overlap      []overlap // by slot; entries that are not in matches are 0

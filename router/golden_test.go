@@ -31,6 +31,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 )
 
@@ -302,7 +303,7 @@ func (r *replayed) feed(frames [][3]string) error {
 
 // held returns how many leading blocks of a prompt the worker holds by the index.
 func (r *replayed) held(p *engine.Prompt, lora string) (blocks, full int) {
-	r.locals = p.Locals(r.locals[:0], r.model.Server.BlockSize, lora)
+	r.locals = p.Locals(r.locals[:0], block.Form{Size: r.model.Server.BlockSize}, lora)
 	r.index.Match(r.locals, &r.matches)
 	for _, m := range r.matches.Slots {
 		if m.Slot == r.slot {

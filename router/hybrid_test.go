@@ -2,9 +2,11 @@ package router
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -61,4 +63,42 @@ func TestWithheldBlock(t *testing.T) {
 			t.Fatalf("after %d found: %d predicted, want %d (%s)", c.found, d.CachedTokens, c.next, d.Reason)
 		}
 	}
+}
+
+// TestFormsOfBlocks: workers of one class whose events show blocks of different forms are each found by their own, and one that has
+// stored nothing is expected to be like the first of the others.
+func TestFormsOfBlocks(t *testing.T) {
+	w := newWorld(t, 4)
+	body := func(last string) string { return chatBody("m", fmt.Sprintf("%q", text(300, 8)+last)) }
+	for i, form := range []block.Form{{}, {Size: 16, Lookahead: 1}, {Size: 32}, {Size: 16}} {
+		if i > 0 {
+			w.index.SetForm(w.slots[i].ID, form)
+			w.stores(i, body(""))
+		}
+	}
+	predicted := func(request string) (by [4]int) {
+		d, list := w.Consider(t.Context(), &Request{ID: "q", Path: "/v1/chat/completions", Body: [][]byte{[]byte(request)}}, 4)
+		for _, c := range list.Ranked {
+			at, _ := strconv.Atoi(c.Worker[1:])
+			by[at] = c.Predicted
+		}
+		if d.PromptTokens < 400 || len(list.Ranked) != 4 {
+			t.Fatalf("%+v", d)
+		}
+		return by
+	}
+	tokens := w.decide(body("")).PromptTokens
+	if got, want := predicted(body("")), [4]int{0, (tokens - 1) / 16 * 16, tokens / 32 * 32, tokens / 16 * 16}; got != want {
+		t.Errorf("%d tokens: %v, want %v", tokens, got, want)
+	}
+	// Another prompt with the same tokens up to the end of a block: only a hash that covers the next token differs.
+	for cut := range 32 {
+		request := chatBody("m", fmt.Sprintf("%q", text(300, 8)[:1200+cut]))
+		if got := predicted(request); got[3] != got[1] && (got[3] != got[1]+16 || got[1] == 0) {
+			t.Errorf("%v", got)
+		} else if got[3] != got[1] {
+			return
+		}
+	}
+	t.Error("no prompt ends its beginning with a block")
 }

@@ -122,7 +122,7 @@ func (x *decision) bookUnsteered(b *bookingRecord) {
 	work, kept := fleet.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
 	if kept.chosen >= 0 {
 		kept.session = strings.Clone(x.auditSession(slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })))
-		kept.classPrompts = make([]classPrompt, len(x.model.classes))
+		kept.classPrompts = make([]classPrompt, len(x.mem.blocks))
 		for class := range kept.classPrompts {
 			if x.mem.blocks[class].hasWorkers {
 				kept.classPrompts[class] = x.classPromptOf(class)

@@ -34,8 +34,8 @@ func (x *decision) newLogLine(b *bookingRecord) *decisionlog.Line {
 		l.Margin = l.Ranked[1].Cost - l.Ranked[0].Cost
 	}
 	if d.PromptTokens > 0 {
-		class := x.model.classOf(x.chosen.Worker)
-		l.HashIDs = decisionlog.Spans(x.mem.blocks[class].chain, x.model.classes[class].BlockSize, d.PromptTokens)
+		class := x.classOf(x.chosen)
+		l.HashIDs = decisionlog.Spans(x.mem.blocks[class].chain, x.mem.blocks[class].form.Size, d.PromptTokens)
 		media := x.reading(class).prompt.Media
 		for i := range media[:min(len(media), maxMedia)] {
 			if media[i].Length > 0 { // else it is not in the prompt that was read

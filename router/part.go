@@ -50,7 +50,7 @@ func (r *Router) Part() indexer.Part { return r.opt.Index.Part() }
 // hashAndAskHolders hashes the prompt for each class that may get it, and asks who holds it if it belongs to another part than our index. It
 // runs before the admission lock is taken, so that no decision waits for another's answer.
 func (x *decision) hashAndAskHolders(ctx context.Context) {
-	for class := range x.model.classes {
+	for class := range x.mem.blocks {
 		keys, rd := &x.mem.blocks[class], x.reading(class)
 		if !keys.hasWorkers || rd.refused() {
 			continue

@@ -65,7 +65,7 @@ func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton 
 	if err != nil {
 		t.Fatal(err)
 	}
-	locals := ps.List[0].Locals(nil, m.Server.BlockSize, "")
+	locals := ps.List[0].Locals(nil, block.Form{Size: m.Server.BlockSize}, "")
 	if err := ix.Store(at.ID, indexer.GPU, 0, false, handlesOf(locals), locals); err != nil {
 		t.Fatal(err)
 	}

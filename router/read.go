@@ -22,13 +22,14 @@ import (
 //	body ─▶ a reading for each distinct Prompts ─▶ block hashes for each class ─▶ overlap of the class's slots
 //
 // Classes that differ only in block size share a reading. A class whose engine will refuse the request is left out; the others
-// stay.
+// stay. How large a worker's blocks are, and whether their hashes cover the tokens after them, is known by its events; workers of one
+// class that differ in that are looked up apart (blocks).
 
 // Class is a class of a model's workers that differs from the model's own Prompts.
 type Class struct {
 	Name      string            // as in fleet.Worker.Class
 	Prompts   *engine.LiveModel // may be the model's, or another class's
-	BlockSize int               // may differ from that of Prompts
+	BlockSize int               // until events tell it; may differ from that of Prompts
 	Unit      int               // as in Model
 }
 
@@ -54,7 +55,6 @@ type servedClass struct {
 	reading  int // index of its reading
 	rules    rules.Rules
 	sessions bool // its workers' events name the session that we give a request
-	unit     int  // blocks that its workers' lower tiers return at once
 }
 
 func newServedModel(m *Model) *servedModel {
@@ -65,7 +65,7 @@ func newServedModel(m *Model) *servedModel {
 			at, s.prompts = len(s.prompts), append(s.prompts, c.Prompts)
 		}
 		server := c.Prompts.Server()
-		s.classes = append(s.classes, servedClass{c, at, server.Rules(), namesSessions(server), max(1, c.Unit/max(1, c.BlockSize))})
+		s.classes = append(s.classes, servedClass{c, at, server.Rules(), namesSessions(server)})
 	}
 	return s
 }

@@ -104,7 +104,7 @@ func (x *decision) recentEntry(took time.Duration) *Recent {
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, UpperBound: d.UpperBound, Took: took, Reported: -1}
 	if x.chosen != nil && d.PromptTokens > 0 {
-		media := x.reading(x.model.classOf(x.chosen.Worker)).prompt.Media
+		media := x.reading(x.classOf(x.chosen)).prompt.Media
 		for i := range media[:min(len(media), shownMedia)] {
 			if md := &media[i]; md.Key != 0 {
 				e.Images = append(e.Images, fmt.Sprintf("%08x", uint32((md.Key^x.opt.Seed)*0x9E3779B97F4A7C15>>32)))

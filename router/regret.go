@@ -30,12 +30,12 @@ func (x *decision) matchExcluded(class int, looked bool) {
 		switch {
 		case open < len(x.slots) && x.slots[open] == slot:
 			open++
-		case slot.Worker != x.trial && x.model.classOf(slot.Worker) == class:
+		case slot.Worker != x.trial && x.classOf(slot) == class:
 			blocks, _, _ := x.proven(slot, class)
 			if looked {
 				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}
-			tokens := blocks * x.model.classes[class].BlockSize
+			tokens := blocks * x.mem.blocks[class].form.Size
 			if x.isUnsteered() { // Envoy may use it nevertheless
 				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
 				x.addPictures(x.reading(class).prompt, x.known, c)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -95,7 +96,9 @@ func (w *world) storesIn(tier indexer.Tier, worker int, skeleton string, share f
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	locals := ps.List[0].Locals(nil, m.Server.BlockSize, "")
+	form := w.index.Form(w.slots[worker].ID)
+	form.Size = cmp.Or(form.Size, m.Server.BlockSize)
+	locals := ps.List[0].Locals(nil, form, "")
 	locals = locals[:int(share*float64(len(locals)))]
 	if err := w.index.Store(w.slots[worker].ID, tier, 0, false, block.Fixed().Chain(nil, locals), locals); err != nil {
 		w.t.Fatal(err)

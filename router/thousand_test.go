@@ -112,7 +112,7 @@ func threadTime() time.Duration {
 // store reports that a worker has prefilled a request.
 func (w *thousand) store(u *underway) {
 	slot := w.by[u.d.Targets[0].Addr]
-	locals := u.prompt.Locals(nil, 16, "")
+	locals := u.prompt.Locals(nil, block.Form{Size: 16}, "")
 	chain := block.Fixed().Chain(nil, locals)
 	w.audit.Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: u.prompt.IDs, Locals: locals, EngineHashes: chain})
 	if err := w.index.Store(slot.ID, indexer.GPU, 0, false, chain, locals); err != nil {

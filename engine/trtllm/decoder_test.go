@@ -150,7 +150,7 @@ func TestNames(t *testing.T) {
 	const a, b = "aaaaaaaaaaaaaaaa000000000000000000000000000000000000000000000000", "bbbbbbbbbbbbbbbb000000000000000000000000000000000000000000000000"
 	m := 1001 // vocab_size + 1
 	want := func(ids []uint32, spans ...block.Span) []uint64 {
-		return block.Fixed().Locals(nil, ids, 4, spans, block.Root{})
+		return block.Fixed().Locals(nil, ids, block.Form{Size: 4}, spans, block.Root{})
 	}
 	for _, c := range []struct {
 		name   string
@@ -190,7 +190,7 @@ func TestNames(t *testing.T) {
 	salted := aBlock(1, []key{}, 1, 2, 3, 4)
 	salted["cache_salt"] = "tenant"
 	batch, _ := new(Decoder).Decode(numbered(0, stores(nil, salted, aBlock(2, []key{}, 1, 2, 3, 4))))
-	if w := block.Fixed().Locals(nil, []uint32{1, 2, 3, 4, 1, 2, 3, 4}, 4, nil, block.Fixed().Root("", "tenant")); !slices.Equal(batch.Events[1].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{1, 2, 3, 4, 1, 2, 3, 4}, block.Form{Size: 4}, nil, block.Fixed().Root("", "tenant")); !slices.Equal(batch.Events[1].Locals, w) {
 		t.Errorf("salted: %x, want %x", batch.Events[1].Locals, w)
 	}
 	batch, _ = (&Decoder{BlockSize: 4}).Decode(numbered(0, stores(nil, aBlock(1, nil, m, m, m, m))))
@@ -248,12 +248,12 @@ func TestMsgpack(t *testing.T) {
 	if want := "stored gpu[18446744073709551614 3]; removed gpu[3]; removed gpu[" + fmt.Sprint(kvevent.InGroup(3, 2)) + "]; cleared"; got != want || b.Unknown != 1 || b.Bad != 1 || b.UnknownKeys != 1 || b.UnknownKey != "future" {
 		t.Errorf("got %s\nwant %s; %+v", got, want, b)
 	}
-	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, 4, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Root{}); !slices.Equal(b.Events[0].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, block.Form{Size: 4}, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Root{}); !slices.Equal(b.Events[0].Locals, w) {
 		t.Errorf("%x, want %x", b.Events[0].Locals, w)
 	}
 	stored["lora_name"] = "en"
 	_, b = told(t, d, encode([]any{1.5, []any{stored}}))
-	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, 4, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Fixed().Root("en", "")); !slices.Equal(b.Events[0].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, block.Form{Size: 4}, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Fixed().Root("en", "")); !slices.Equal(b.Events[0].Locals, w) {
 		t.Errorf("adapter: %x, want %x", b.Events[0].Locals, w)
 	}
 }

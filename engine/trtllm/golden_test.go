@@ -59,7 +59,7 @@ func TestConformanceEvents(t *testing.T) {
 	for _, s := range all {
 		want := map[uint64]uint64{}
 		var chain []uint64
-		locals := block.Fixed().Locals(nil, s.IDs[:len(s.IDs)-1], s.Size, s.spans(), block.Root{})
+		locals := block.Fixed().Locals(nil, s.IDs[:len(s.IDs)-1], block.Form{Size: s.Size}, s.spans(), block.Root{})
 		for i, l := range locals {
 			h, err := strconv.ParseUint(s.Chain[i].Hash, 10, 64)
 			if err != nil {

@@ -79,7 +79,7 @@ func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, pictures 
 		spans = append(spans, block.Span{Offset: p.start, Length: p.end - p.start, Name: name})
 	}
 	e := batch.Events[0]
-	if want := block.Fixed().Locals(nil, tokens, standaloneSize, spans, block.Root{}); !slices.Equal(e.Locals, want) {
+	if want := block.Fixed().Locals(nil, tokens, block.Form{Size: standaloneSize}, spans, block.Root{}); !slices.Equal(e.Locals, want) {
 		t.Errorf("blocks of the event %x, of the request %x", e.Locals, want)
 	}
 	return &e

@@ -319,8 +319,8 @@ func TestContractEvents(t *testing.T) {
 				t.Errorf("event %d: %d events, %v", i, len(b.Events), err)
 				continue
 			}
-			want := block.Fixed().Locals(nil, c.Tokens, 4, spans, block.Fixed().Root(c.Adapter, c.Salt))
-			if got := b.Events[0].Locals; len(got) < 3 || !slices.Equal(got, want[:len(got)]) {
+			want := block.Fixed().Locals(nil, c.Tokens, block.Form{Size: 4, Lookahead: c.Ahead}, spans, block.Fixed().Root(c.Adapter, c.Salt))
+			if got := b.Events[0].Locals; len(got) < 3 || !slices.Equal(got, want) || b.Events[0].Lookahead != c.Ahead || b.UpperBound {
 				t.Errorf("event %d, %d tokens ahead: local hashes %x, want %x", i, c.Ahead, got, want)
 			}
 			if b.UnknownKeys != 0 {

@@ -8,8 +8,8 @@ package vllm
 //	"salt"                 the request's cache_salt, only in the first block of a sequence
 //	32 bytes               a digest of the block's prompt embeddings
 //
-// With lookahead (0.33 with EAGLE or MTP and no KV connector) the engine's hash covers the next tokens too: the entry then also has
-// the media that begin there, at offsets from the block's size on. They are not the block's own.
+// With lookahead (0.33 with EAGLE or MTP and no KV connector) the engine's hash covers the next tokens too, and so does ours: the
+// entry then also has the media that begin there, at offsets from the block's size on. They are not the block's own.
 //
 // The position of a bare string decides which of them it is.
 
@@ -43,8 +43,8 @@ func (h *hasher) nameHash(name []byte) uint64 {
 }
 
 // hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Key.Locals, with the event's names in
-// place of a request's spans.
-func (d *Decoder) hash(tokens []uint32) error {
+// place of a request's spans. tokens end with the lookahead of the last block.
+func (d *Decoder) hash(tokens []uint32, lookahead int) error {
 	f, h := &d.f, &d.h
 	if key := d.Secret.Key(); key != h.key {
 		h.key, h.lastName = key, h.lastName[:0]
@@ -52,7 +52,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 	h.loraName = f.Adapter(h.loraName)
 	h.root = h.key.Root(h.loraName, "")
 	size := f.BlockSize
-	keys, blocks := f.ExtraKeys, len(tokens)/size
+	keys, blocks := f.ExtraKeys, len(f.EngineHashes)
 	if keys != nil {
 		n, rest, err := wire.ArrayHeader(keys)
 		if err != nil {
@@ -76,7 +76,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 				names = h.names
 			}
 		}
-		d.a.Locals = append(d.a.Locals, h.key.Local(tokens[i*size:(i+1)*size], names, root))
+		d.a.Locals = append(d.a.Locals, h.key.Local(tokens[i*size:(i+1)*size+lookahead], names, root))
 	}
 	return nil
 }
@@ -166,10 +166,10 @@ func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 	if err != nil {
 		return d.unknownKey(start)
 	}
+	d.h.names = append(d.h.names, d.h.nameHash(name))
 	if ok && offset >= d.f.BlockSize && d.f.Lookahead != nil {
 		return b, nil
 	}
-	d.h.names = append(d.h.names, d.h.nameHash(name))
 	d.mention(kvevent.MediaRef{Block: index, Offset: offset, Paired: ok, Name: name})
 	return b, nil
 }

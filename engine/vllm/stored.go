@@ -4,8 +4,12 @@ package vllm
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // add appends an event with the engine hashes of d.f.
@@ -52,16 +56,21 @@ func (d *Decoder) stored(tokens []uint32) error {
 		}
 		return nil
 	}
-	d.groups.unclear = d.groups.unclear || f.Lookahead != nil // the engine finds a block only if the next tokens are the same too
 	if err := f.Cover(len(tokens)); err != nil {
 		return err
 	}
+	lookahead, err := d.lookahead(len(tokens))
+	if err != nil {
+		return err
+	}
 	first, firstMention := len(d.a.Locals), len(d.a.Media)
-	if err := d.hash(tokens); err != nil {
+	err = d.hash(d.a.Tokens[f.FirstToken:], lookahead)
+	d.a.Tokens = d.a.Tokens[:f.FirstToken+len(tokens)]
+	if err != nil {
 		return err
 	}
 	e := d.add(kvevent.Stored)
-	e.Parent, e.HasParent, e.BlockSize = f.Parent, f.HasParent, f.BlockSize
+	e.Parent, e.HasParent, e.BlockSize, e.Lookahead = f.Parent, f.HasParent, f.BlockSize, lookahead
 	e.Locals = kvevent.Tail(d.a.Locals, first)
 	e.MediaUnknown = f.ExtraKeys == nil
 	e.LoRA = d.h.loraName
@@ -72,4 +81,39 @@ func (d *Decoder) stored(tokens []uint32) error {
 		d.a.Tokens = d.a.Tokens[:f.FirstToken]
 	}
 	return nil
+}
+
+// lookahead returns how many tokens after a block the engine's hashes of this event cover too (lookahead_token_ids, one list for each
+// block; 0: none), and appends those of the last block to the event's tokens. The others' are the tokens of the blocks after them.
+func (d *Decoder) lookahead(tokens int) (n int, err error) {
+	f := &d.f
+	if f.Lookahead == nil {
+		return 0, nil
+	}
+	blocks, b, err := wire.ArrayHeader(f.Lookahead)
+	if err == nil && blocks != len(f.EngineHashes) {
+		err = fmt.Errorf("%d lists for %d blocks", blocks, len(f.EngineHashes))
+	}
+	end := f.FirstToken + tokens
+	for i := 0; i < blocks && err == nil; i++ {
+		if d.a.Tokens, b, err = wire.AppendTokens(d.a.Tokens[:end], b); err != nil {
+			break
+		}
+		own := d.a.Tokens[end:]
+		if i == 0 {
+			n = len(own)
+		}
+		after := d.a.Tokens[f.FirstToken+(i+1)*f.BlockSize : end]
+		common := min(len(own), len(after))
+		switch {
+		case len(own) != n || n > block.MaxLookahead:
+			err = fmt.Errorf("%d tokens after block %d, %d after the first (want as many, %d at most)", len(own), i, n, block.MaxLookahead)
+		case !slices.Equal(own[:common], after[:common]):
+			err = fmt.Errorf("the tokens after block %d are not those of the next one", i)
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("lookahead_token_ids: %w", err)
+	}
+	return n, nil
 }

@@ -113,6 +113,7 @@ type Event struct {
 	// (vLLM before 0.17; self-describing offload events). They must count only for requests without these.
 	MediaUnknown bool
 	BlockSize    int // tokens in a block (Stored)
+	Lookahead    int // tokens after a block that its local hash covers too (Stored)
 	Parent       uint64
 	EngineHashes []uint64
 	Locals       []uint64 // Stored only: one for each engine hash
@@ -161,7 +162,7 @@ type Batch struct {
 	// after this batch, whatever earlier ones said; else it holds until a Cleared event.
 	Partial, Stands bool
 	// UpperBound: a hit needs more than what the events say, so the blocks are an upper bound of it: KV cache groups of an unknown
-	// kind, or hashes that cover more than a block's tokens.
+	// kind.
 	UpperBound bool
 	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
 	Away   bool

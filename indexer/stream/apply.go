@@ -7,6 +7,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: what was reported before is in
@@ -153,7 +154,10 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	f.notifyEvent(e)
 	f.doubtStored(e)
 	err := f.o.Sink.Store(e)
-	f.o.BlockSize = e.BlockSize // after the sink's call, which keeps readers of PendingEvents out
+	f.o.BlockSize, f.lookahead = e.BlockSize, e.Lookahead // after the sink's call, which keeps readers of PendingEvents out
+	if x, slot := f.o.Sink.Held(); x != nil {
+		x.SetForm(slot, block.Form{Size: e.BlockSize, Lookahead: e.Lookahead})
+	}
 	switch {
 	case err == nil:
 		f.offload.stored(e)

@@ -18,14 +18,15 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Held is all that a worker's rank holds, as known to a feed after the publisher's message At.Next-1.
 type Held struct {
-	At        Position
-	BlockSize int
-	Blocks    []indexer.Block
-	Groups    []kvevent.Event // of a hybrid model's further groups, after the blocks
+	At     Position
+	Form   block.Form
+	Blocks []indexer.Block
+	Groups []kvevent.Event // of a hybrid model's further groups, after the blocks
 }
 
 // ErrIncomplete: a feed does not know all that its rank holds, or not for certain.
@@ -76,7 +77,7 @@ func (f *Feed) answerHeld() {
 				err = ErrTooMany
 			} else if list, unknown := x.Blocks(slot); unknown == nil {
 				err = nil
-				q.held = Held{Position{f.next, f.appliedAt(f.next - 1).sum, x.Partial(slot), f.upperBound}, f.o.BlockSize, list, x.GroupEvents(slot)}
+				q.held = Held{Position{f.next, f.appliedAt(f.next - 1).sum, x.Partial(slot), f.upperBound}, x.Form(slot), list, x.GroupEvents(slot)}
 			}
 			f.o.Sink.Done(f.isPartial(), f.upperBound)
 		}

@@ -31,7 +31,7 @@ func (s *second) Run(ctx context.Context, _ *Feed) error {
 func (h *Held) batch() kvevent.Batch {
 	b := kvevent.Batch{Partial: h.At.Partial, Events: []kvevent.Event{{Kind: kvevent.Cleared}}}
 	for e := range indexer.Events(h.Blocks) {
-		e.BlockSize = h.BlockSize
+		e.BlockSize, e.Lookahead = h.Form.Size, h.Form.Lookahead
 		e.EngineHashes, e.Locals = slices.Clone(e.EngineHashes), slices.Clone(e.Locals)
 		b.Events = append(b.Events, e)
 	}

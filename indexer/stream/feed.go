@@ -168,11 +168,12 @@ type Feed struct {
 	doubtSince     atomic.Int64      // doubt.since in Unix ns; 0: none
 
 	order
-	inPart  bool // the sink holds a part of all prompts: removals of blocks of other parts are expected
-	offload offload
-	orphans orphans
-	stems   stems
-	doubt   doubt
+	lookahead int  // of the last stored event
+	inPart    bool // the sink holds a part of all prompts: removals of blocks of other parts are expected
+	offload   offload
+	orphans   orphans
+	stems     stems
+	doubt     doubt
 }
 
 // Start runs a feed until Close.

@@ -158,7 +158,7 @@ func (p *player) play(frames []recorded.Frame) {
 
 // foretell returns the tokens of a prompt that a worker holds. vLLM computes at least the last token again.
 func (p *player) foretell(prompt recorded.Prompt, size int, salt string) int {
-	locals := block.Fixed().Locals(nil, prompt.Tokens[:prompt.Asked], size, prompt.Spans, block.Fixed().Root("", salt))
+	locals := block.Fixed().Locals(nil, prompt.Tokens[:prompt.Asked], block.Form{Size: size}, prompt.Spans, block.Fixed().Root("", salt))
 	var m indexer.Matches
 	p.index.Match(locals, &m)
 	return min(m.Longest, (prompt.Asked-1)/size) * size

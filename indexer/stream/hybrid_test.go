@@ -24,8 +24,7 @@ type hybridLine struct {
 			BlockSize int `json:"block_size"`
 			Chunk     int
 		}
-		UseEagle  bool `json:"use_eagle"`
-		Lookahead int
+		UseEagle bool `json:"use_eagle"`
 	}
 	Req     *string
 	Prompt  []uint32
@@ -66,7 +65,7 @@ func checkHybrid(t *testing.T, file string) {
 	lines := bufio.NewScanner(z)
 	lines.Buffer(nil, 64<<20)
 	var feed *Feed
-	index, size, full, lookahead, drafts := indexer.New(indexer.Options{}), 0, false, false, false
+	index, size, full, drafts := indexer.New(indexer.Options{}), 0, false, false
 	predicted, prompts := map[string]int{}, map[string]hybridLine{}
 	slot := indexer.SlotID(0)
 	requests, equal, high, low, exactHigh, seq := 0, 0, 0, 0, 0, uint64(0)
@@ -89,7 +88,7 @@ func checkHybrid(t *testing.T, file string) {
 					size = g.BlockSize
 				}
 			}
-			lookahead, drafts = l.Header.Lookahead > 0, l.Header.UseEagle
+			drafts = l.Header.UseEagle
 			sink := Join(index, true)
 			slot = sink.Slot()
 			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, BlockSize: size}}
@@ -97,7 +96,9 @@ func checkHybrid(t *testing.T, file string) {
 		case l.Req != nil:
 			var m indexer.Matches
 			m.Most = (len(l.Prompt) - 1) / size
-			index.Match(block.Fixed().Locals(nil, l.Prompt, size, nil, block.Fixed().Root("", "")), &m)
+			form := index.Form(slot)
+			form.Size = size
+			index.Match(block.Fixed().Locals(nil, l.Prompt, form, nil, block.Fixed().Root("", "")), &m)
 			n := 0
 			for _, s := range m.Slots {
 				n = min(int(s.Blocks), m.Most) * size
@@ -130,7 +131,7 @@ func checkHybrid(t *testing.T, file string) {
 	t.Logf("%d requests, %d equal, %d too high (%d not called an upper bound), %d too low; "+
 		"unknown blocks %d, parents %d, other size %d, bad %d, partial %v",
 		requests, equal, high, exactHigh, low, s.UnknownBlocks, s.UnknownParents, s.OtherBlockSize, s.Bad, s.Partial)
-	if exactHigh > 0 || full && !lookahead && equal < requests || s.OtherBlockSize+s.UnknownBlocks+s.UnknownParents+s.Bad > 0 {
+	if exactHigh > 0 || full && equal < requests || s.OtherBlockSize+s.UnknownBlocks+s.UnknownParents+s.Bad > 0 {
 		t.Errorf("want all %d equal", requests)
 	}
 }

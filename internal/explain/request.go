@@ -93,7 +93,7 @@ func (m *model) stages(ctx context.Context, e *explained, endpoint string, reque
 	if e.Exact {
 		e.Why = "exact"
 	}
-	locals := p.Locals(nil, m.Server.BlockSize, lora)
+	locals := p.Locals(nil, block.Form{Size: m.Server.BlockSize}, lora)
 	for i, chain := range block.Fixed().Chain(nil, locals) {
 		e.LocalHashes = append(e.LocalHashes, fmt.Sprintf("%016x", locals[i]))
 		e.BlockHashes = append(e.BlockHashes, fmt.Sprintf("%016x", chain))

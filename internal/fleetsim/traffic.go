@@ -83,7 +83,7 @@ func prepare(requests []*Request, size int) *Trace {
 		p := r.read(ids[:0])
 		p.IDs = r.tokens(p.IDs, r.Answer)
 		p.HashableIDs, ids = len(p.IDs), p.IDs
-		r.locals = p.Locals(make([]uint64, 0, len(ids)/size), size, r.adapter())
+		r.locals = p.Locals(make([]uint64, 0, len(ids)/size), block.Form{Size: size}, r.adapter())
 		r.blocks = make([]int32, len(r.locals))
 		chain = block.Fixed().Chain(chain[:0], r.locals)
 		for i, c := range chain {

@@ -3,12 +3,15 @@
 //
 // A prompt is split into full blocks of B tokens; engines never cache the rest, and it is not hashed.
 //
-//	local(i) = F( u32le(token) × B, names of media touching block i, root(i) )
+//	local(i) = F( u32le(token) × (B+L), names of media touching these tokens, root(i) )
 //	chain(i) = G( chain(i-1), local(i) ), chain(-1) = 0
 //	root(i)  = 0 for the base model, else a hash of the adapter's name; root(0) also of the cache salt
 //
-// A medium touches a block if its span [Offset, Offset+Length) and the block overlap, as in vLLM (v1/core/kv_cache_utils.py). As in
+// A medium touches tokens if its span [Offset, Offset+Length) and they overlap, as in vLLM (v1/core/kv_cache_utils.py). As in
 // vLLM, a cache salt changes block 0 only: every later block is reached through block 0.
+//
+// L, the lookahead, is 0 but for engines that draft and whose own block hashes cover the tokens after a block too (vLLM 0.33,
+// get_request_block_hasher): there a block that is not followed by L tokens has no hash yet.
 //
 // # Why the hashes are keyed
 //
@@ -120,15 +123,22 @@ func (k *Key) Digest(digest []byte) uint64 { return k.sum(kindDigest, digest, ni
 // Link returns a number for the URL or path of a medium. It enters no block hash.
 func (k *Key) Link(link string) uint64 { return k.sum(kindLink, bytesOfText(link), nil, 0) }
 
+// Form says how blocks are made of a prompt: of Size tokens each, with a hash that covers the Lookahead tokens after them too.
+type Form struct{ Size, Lookahead int }
+
+// MaxLookahead limits a lookahead: drafters look a few tokens ahead.
+const MaxLookahead = 64
+
 // Locals appends the local hash of every full block of tokens to dst. spans must be sorted by Offset. It allocates only to grow dst.
-func (k *Key) Locals(dst []uint64, tokens []uint32, size int, spans []Span, root Root) []uint64 {
-	if size <= 0 {
+func (k *Key) Locals(dst []uint64, tokens []uint32, form Form, spans []Span, root Root) []uint64 {
+	if form.Size <= 0 {
 		return dst
 	}
 	first := 0 // spans before this index end before the current block
 	at := root.First
-	for start := 0; start+size <= len(tokens); start += size {
-		end := start + size
+	width := form.Size + form.Lookahead
+	for start := 0; start+width <= len(tokens); start += form.Size {
+		end := start + width
 		for first < len(spans) && spans[first].Offset+spans[first].Length <= start {
 			first++
 		}
@@ -157,7 +167,8 @@ func (k *Key) withNames(tokens []uint32, spans []Span, start int, root uint64) u
 	return k.Local(tokens, names, root)
 }
 
-// Local hashes one block: its tokens and the names that touch it, in prompt order. root is of its place in its sequence.
+// Local hashes one block: its tokens and its lookahead, and the names that touch these, in prompt order. root is of its place in its
+// sequence.
 func (k *Key) Local(tokens []uint32, names []uint64, root uint64) uint64 {
 	return k.sum(kindBlock, bytesOf(tokens), names, root)
 }

@@ -130,8 +130,8 @@ func TestKindsAreApart(t *testing.T) {
 // TestNamesOfABlock: two pictures swapped inside one block are two blocks.
 func TestNamesOfABlock(t *testing.T) {
 	tokens := make([]uint32, 32)
-	ab := fixed.Locals(nil, tokens, 32, []Span{{2, 5, 0xA}, {10, 5, 0xB}}, Root{})[0]
-	ba := fixed.Locals(nil, tokens, 32, []Span{{2, 5, 0xB}, {10, 5, 0xA}}, Root{})[0]
+	ab := fixed.Locals(nil, tokens, Form{Size: 32}, []Span{{2, 5, 0xA}, {10, 5, 0xB}}, Root{})[0]
+	ba := fixed.Locals(nil, tokens, Form{Size: 32}, []Span{{2, 5, 0xB}, {10, 5, 0xA}}, Root{})[0]
 	if ab == ba || ab != fixed.Local(tokens, []uint64{0xA, 0xB}, 0) {
 		t.Error("two pictures swapped inside one block have one hash")
 	}
@@ -140,14 +140,42 @@ func TestNamesOfABlock(t *testing.T) {
 // TestSpansTouchBlocks: which blocks a span touches: ends are exclusive; a salt is in block 0 only, an adapter in all.
 func TestSpansTouchBlocks(t *testing.T) {
 	tokens := make([]uint32, 16)
-	plain := fixed.Locals(nil, tokens, 4, nil, Root{})
+	plain := fixed.Locals(nil, tokens, Form{Size: 4}, nil, Root{})
 	for what, c := range map[string]struct {
 		got     []uint64
 		touched []bool
 	}{
-		"span":    {fixed.Locals(nil, tokens, 4, []Span{{4, 4, 7}}, Root{}), []bool{false, true, false, false}},
-		"salt":    {fixed.Locals(nil, tokens, 4, nil, fixed.Root("", "tenant")), []bool{true, false, false, false}},
-		"adapter": {fixed.Locals(nil, tokens, 4, nil, fixed.Root("sql", "")), []bool{true, true, true, true}},
+		"span":    {fixed.Locals(nil, tokens, Form{Size: 4}, []Span{{4, 4, 7}}, Root{}), []bool{false, true, false, false}},
+		"salt":    {fixed.Locals(nil, tokens, Form{Size: 4}, nil, fixed.Root("", "tenant")), []bool{true, false, false, false}},
+		"adapter": {fixed.Locals(nil, tokens, Form{Size: 4}, nil, fixed.Root("sql", "")), []bool{true, true, true, true}},
+	} {
+		for i, touched := range c.touched {
+			if (plain[i] != c.got[i]) != touched {
+				t.Errorf("%s, block %d: touched = %v, want %v", what, i, !touched, touched)
+			}
+		}
+	}
+}
+
+// TestLookaheadOfLocals: with a lookahead a block's hash changes with the tokens and the media that follow it, and a block that is not
+// followed by as many tokens has none.
+func TestLookaheadOfLocals(t *testing.T) {
+	locals := func(tokens []uint32, spans ...Span) []uint64 {
+		return fixed.Locals(nil, tokens, Form{Size: 4, Lookahead: 2}, spans, Root{})
+	}
+	tokens := make([]uint32, 14)
+	plain := locals(tokens)
+	if len(plain) != 3 || len(locals(tokens[:13])) != 2 {
+		t.Errorf("%d blocks of 14 tokens, %d of 13", len(plain), len(locals(tokens[:13])))
+	}
+	other := slices.Clone(tokens)
+	other[5] = 1
+	for what, c := range map[string]struct {
+		got     []uint64
+		touched []bool
+	}{
+		"a token in it and before it": {locals(other), []bool{true, true, false}},
+		"a span behind it":            {locals(tokens, Span{9, 1, 7}), []bool{false, true, true}},
 	} {
 		for i, touched := range c.touched {
 			if (plain[i] != c.got[i]) != touched {
@@ -172,7 +200,7 @@ func TestLocalsAllocateNothing(t *testing.T) {
 	tokens := make([]uint32, 8192)
 	dst := make([]uint64, 0, 512)
 	spans := []Span{{100, 1196, 1}, {2000, 1196, 2}}
-	if n := testing.AllocsPerRun(20, func() { dst = fixed.Locals(dst[:0], tokens, 16, spans, Root{}) }); n != 0 {
+	if n := testing.AllocsPerRun(20, func() { dst = fixed.Locals(dst[:0], tokens, Form{Size: 16}, spans, Root{}) }); n != 0 {
 		t.Errorf("%v allocations for 512 blocks", n)
 	}
 	if n := testing.AllocsPerRun(20, func() { fixed.Name("a name"); fixed.Root("adapter", "salt"); dst = fixed.Chain(dst[:0], dst[:4]) }); n != 0 {
@@ -186,7 +214,7 @@ func BenchmarkLocals8k(b *testing.B) {
 	spans := []Span{{100, 1196, 1}, {2000, 1196, 2}}
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = fixed.Locals(dst[:0], tokens, 16, spans, Root{})
+		dst = fixed.Locals(dst[:0], tokens, Form{Size: 16}, spans, Root{})
 	}
 	b.ReportMetric(512*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 }

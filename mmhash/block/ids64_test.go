@@ -54,7 +54,7 @@ func TestLocals64AreBlocksOfIDs(t *testing.T) {
 func TestLocal64(t *testing.T) {
 	tokens := make([]uint32, 64)
 	for _, root := range []Root{{}, fixed.Root("", "tenant-a")} {
-		if !slices.Equal(fixed.Locals64(nil, tokens, 16, nil, root, false), fixed.Locals(nil, tokens, 16, nil, root)) {
+		if !slices.Equal(fixed.Locals64(nil, tokens, 16, nil, root, false), fixed.Locals(nil, tokens, Form{Size: 16}, nil, root)) {
 			t.Error("text differs from the rule of the other engines")
 		}
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 const (
@@ -103,7 +104,7 @@ type Expectation struct {
 	Session string
 	Locals  []uint64 // the prompt's blocks, as far as they can be hashed
 	From    int      // how many of Locals the worker's events had reported before
-	Size    int      // tokens in a block
+	block.Form
 	Prompts *engine.Model
 	Prompt  *engine.Prompt
 }
@@ -375,7 +376,7 @@ func (a *Auditor) verdictOf(x *request) (_ Verdict, shown bool) {
 // verdictOfDifference returns the verdict of a request whose blocks are not all held.
 func (a *Auditor) verdictOfDifference(x *request) Verdict {
 	switch {
-	case x.otherSize != 0:
+	case x.otherSize != 0 && x.otherSize != a.o.Index.Form(x.Slot).Size: // else the worker was new, and the form of its blocks not known yet
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
 		return BlockSize
 	case x.finding != nil && x.rivalEvents == 0:

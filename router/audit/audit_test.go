@@ -48,18 +48,18 @@ func locals(tokens []uint32, media []engine.Medium) []uint64 {
 	for _, m := range media {
 		spans = append(spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.Fixed().Name(m.Name)})
 	}
-	return block.Fixed().Locals(nil, tokens, size, spans, block.Root{})
+	return block.Fixed().Locals(nil, tokens, block.Form{Size: size}, spans, block.Root{})
 }
 
 // expect watches a request of these tokens.
 func (b *bench) expect(id string, tokens []uint32, media ...engine.Medium) {
-	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Locals: locals(tokens, media), Size: size,
+	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Locals: locals(tokens, media), Form: block.Form{Size: size},
 		Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: tokens, Media: media, Exact: true}})
 }
 
 // named is expect for a request that was given a session id, which its worker names in its events, with tell.
 func (b *bench) named(id string, tokens []uint32) {
-	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Size: size,
+	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Form: block.Form{Size: size},
 		Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: tokens, Exact: true}})
 }
 
@@ -388,7 +388,7 @@ func TestKnownInPart(t *testing.T) {
 			if c.noRoom {
 				b.a.tokens = openTokens
 			}
-			b.a.Expect(Expectation{ID: "r", Slot: b.slot, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil), From: c.from, Size: size,
+			b.a.Expect(Expectation{ID: "r", Slot: b.slot, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil), From: c.from, Form: block.Form{Size: size},
 				Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: whole[:c.known], Media: c.media}})
 			last := uint64(0)
 			if c.from > 0 {
@@ -413,7 +413,7 @@ func TestKnownInPart(t *testing.T) {
 // missing events mean nothing.
 func TestNothingHashedNothingTold(t *testing.T) {
 	b := newBench(t)
-	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Size: size, Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: ids(64, 1)}})
+	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Form: block.Form{Size: size}, Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: ids(64, 1)}})
 	if got := b.verdict("r"); got != Unattributed {
 		t.Errorf("verdict %s, want %s", got, Unattributed)
 	}
@@ -450,7 +450,7 @@ func FuzzStored(f *testing.F) {
 			}
 			exact := known == len(whole) && hashed == known
 			chain := locals(whole[:hashed], nil)
-			b.a.Expect(Expectation{ID: string(rune('a' + i)), Slot: b.slot, Locals: chain, From: rnd.IntN(len(chain) + 1), Size: size, Prompts: &engine.Model{},
+			b.a.Expect(Expectation{ID: string(rune('a' + i)), Slot: b.slot, Locals: chain, From: rnd.IntN(len(chain) + 1), Form: block.Form{Size: size}, Prompts: &engine.Model{},
 				Prompt: &engine.Prompt{IDs: whole[:known], Exact: exact, Media: []engine.Medium{{Offset: min(46, known), Length: min(60, known-min(46, known))}}}})
 			b.a.tokens = 0
 		}
@@ -508,7 +508,7 @@ func TestSideBySide(t *testing.T) {
 			for i := range 100 {
 				id, prompt := fmt.Sprint(worker, "-", i), ids(64, uint32(1000*(worker*100+i)))
 				slot := slots[i%2]
-				b.a.Expect(Expectation{ID: id, Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Size: size, Prompts: &engine.Model{},
+				b.a.Expect(Expectation{ID: id, Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Form: block.Form{Size: size}, Prompts: &engine.Model{},
 					Prompt: &engine.Prompt{IDs: prompt, Exact: true}})
 				b.a.mu.Lock()
 				x := b.a.byID[id]
@@ -545,7 +545,7 @@ func BenchmarkExpect(b *testing.B) {
 	var open []Expectation
 	for i := range 2 * openPerSlot {
 		prompt := slices.Concat(ids(16384, 1), ids(16384, uint32(100000+i*20000)))
-		open = append(open, Expectation{ID: fmt.Sprint(i), Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Size: size,
+		open = append(open, Expectation{ID: fmt.Sprint(i), Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Form: block.Form{Size: size},
 			Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: prompt, Exact: true}})
 	}
 	stop := make(chan struct{})

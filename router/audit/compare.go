@@ -23,7 +23,7 @@ type request struct {
 	parent      parent
 	found       int  // cached tokens by the engine's count; below 0: not reported. Guarded by Auditor.mu until the end
 	held        bool // all its blocks were reported, if only for a moment
-	otherSize   int  // block size of an event that cannot be compared
+	otherSize   int  // block size of an event whose blocks are of another form
 	finding     *Finding
 	mediaNames  []mediaName // the request's media as named by the event of finding
 	rivalEvents int         // further events that departed from the request: which one is its own is not known
@@ -44,7 +44,7 @@ const minAgreement = 16
 // compare returns how an event relates to a request, and follows the request's blocks. It judges only the known part of the
 // prompt: if the prompt is exact only in part, the worker's events continue after it with media and text that cannot be compared.
 func (x *request) compare(e *kvevent.Event) relation {
-	if e.BlockSize != x.Size {
+	if e.BlockSize != x.Size || e.Lookahead != x.Lookahead {
 		x.otherSize = e.BlockSize
 		return unrelated
 	}

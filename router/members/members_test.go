@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -274,8 +275,8 @@ func TestAudit(t *testing.T) {
 	var e publisher
 	b.Update(1, []Spec{spec(&e, "a", "10.0.0.1:8000")})
 	b.wait("feed", func() bool { return e.running() == 1 })
-	expect := func(id string, block uint64) {
-		au.Expect(audit.Expectation{ID: id, Slot: b.Slots()[0].ID, Worker: "a", Model: "m", Locals: []uint64{block}, Size: 16,
+	expect := func(id string, local uint64) {
+		au.Expect(audit.Expectation{ID: id, Slot: b.Slots()[0].ID, Worker: "a", Model: "m", Locals: []uint64{local}, Form: block.Form{Size: 16},
 			Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: make([]uint32, 16), Exact: true}})
 	}
 	expect("r1", 7)

@@ -362,7 +362,7 @@ func TestParts(t *testing.T) {
 	tierOf := func(i int) indexer.Tier { return []indexer.Tier{indexer.GPU, indexer.GPU, indexer.CPU}[i%3] }
 	mine := 0
 	for i := range prompts {
-		locals := block.Fixed().Locals(nil, ids(uint32(i), tokens), 16, nil, block.Root{})
+		locals := block.Fixed().Locals(nil, ids(uint32(i), tokens), block.Form{Size: 16}, nil, block.Root{})
 		for j, r := range all {
 			slot := r.fleet.Find(fmt.Sprint("w", i%workers), -1)
 			hashes := make([]uint64, len(locals))

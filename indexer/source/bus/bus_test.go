@@ -193,7 +193,7 @@ func recording(t testing.TB) (payloads [][]byte, prompts [][]uint64) {
 	set := recorded.Selection(t)
 	for _, s := range set.Cases[worker] {
 		for _, p := range s.Prompts {
-			prompts = append(prompts, block.Fixed().Locals(nil, p.Tokens, 16, p.Spans, block.Fixed().Root("", s.Salt)))
+			prompts = append(prompts, block.Fixed().Locals(nil, p.Tokens, block.Form{Size: 16}, p.Spans, block.Fixed().Root("", s.Salt)))
 		}
 	}
 	return set.Payloads(worker), prompts

@@ -105,8 +105,8 @@ type Publisher struct {
 	inBatch        bool
 	index          *indexer.Index // what the worker holds: about 27 bytes a block
 	slot           indexer.SlotID
-	blockSize      int // of all blocks: the feed ignores others
-	head               // of the last message, except that seq is the next one's
+	form           block.Form // of all blocks: the feed ignores others
+	head                      // of the last message, except that seq is the next one's
 	up             bool
 	unproven       bool      // it continued from a snapshot, and the engine has not shown yet that nothing was missed
 	events         []byte    // waiting ones
@@ -159,7 +159,7 @@ func (p *Publisher) joinIndex() {
 // Options makes p the sink of a feed.
 func (p *Publisher) Options(o *stream.Options) {
 	o.Sink, o.OnLink, o.From, o.InitialEvents, o.Applied, o.OnEvent = p, p.onLink, p.from, p.beginEvents, p.applied, p.onEvent
-	o.BlockSize = cmp.Or(o.BlockSize, p.blockSize)
+	o.BlockSize = cmp.Or(o.BlockSize, p.form.Size)
 }
 
 // Stats returns a copy.
@@ -205,9 +205,14 @@ func (p *Publisher) onEvent(e *kvevent.Event) {
 		p.events = p.events[:0]
 	}
 	if e.Kind == kvevent.Stored {
-		p.blockSize = e.BlockSize
+		p.setForm(e)
 	}
 	p.add(e)
+}
+
+func (p *Publisher) setForm(e *kvevent.Event) {
+	p.form = block.Form{Size: e.BlockSize, Lookahead: e.Lookahead}
+	p.index.SetForm(p.slot, p.form)
 }
 
 // Store implements stream.Sink.
@@ -400,13 +405,13 @@ type outgoing struct {
 
 // snapshot is what the worker holds after a message.
 type snapshot struct {
-	of        *outgoing
-	blocks    []indexer.Block
-	groups    []kvevent.Event // of further KV cache groups
-	rest      []kvevent.Event // from stream.Feed.PendingEvents
-	blockSize int
-	links     int
-	asking    []*nats.Msg
+	of     *outgoing
+	blocks []indexer.Block
+	groups []kvevent.Event // of further KV cache groups
+	rest   []kvevent.Event // from stream.Feed.PendingEvents
+	form   block.Form
+	links  int
+	asking []*nats.Msg
 }
 
 // takeMessage returns a message of what waits, nil if nothing does, and a snapshot of the state after it if one is due.
@@ -434,7 +439,7 @@ func (p *Publisher) takeMessage(leaving bool) (m *outgoing, s *snapshot) {
 	if due {
 		list, err := p.index.Blocks(p.slot)
 		if err == nil {
-			s = &snapshot{of: m, blocks: list, groups: p.index.GroupEvents(p.slot), blockSize: p.blockSize,
+			s = &snapshot{of: m, blocks: list, groups: p.index.GroupEvents(p.slot), form: p.form,
 				links: p.connections, asking: p.waitingRouters, rest: p.beginEvents}
 			if p.feed != nil {
 				s.rest = nil
@@ -549,7 +554,7 @@ func (p *Publisher) discardSnapshot(s *snapshot) {
 func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
-	b := appendBlocks(s.of.head.append(nil), s.blocks, s.groups, s.blockSize, math.MaxInt)
+	b := appendBlocks(s.of.head.append(nil), s.blocks, s.groups, s.form, math.MaxInt)
 	for i := range s.rest {
 		b = appendEvent(b, &s.rest[i], false)
 	}

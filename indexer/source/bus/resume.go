@@ -191,7 +191,7 @@ func (p *Publisher) restore(b []byte) error {
 		for i := range events {
 			switch e := &events[i]; e.Kind {
 			case kvevent.Stored:
-				p.blockSize = e.BlockSize
+				p.setForm(e)
 				failed := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
 				if errors.Is(failed, indexer.ErrUnknownParent) {
 					keep(*e)
@@ -205,7 +205,7 @@ func (p *Publisher) restore(b []byte) error {
 					keep(*e)
 				}
 			case kvevent.GroupStored:
-				_, _ = p.index.StoreGroup(p.slot, p.blockSize, e)
+				_, _ = p.index.StoreGroup(p.slot, p.form.Size, e)
 			case kvevent.GroupRemoved:
 				_, _ = p.index.RemoveGroup(p.slot, e.Group, e.EngineHashes)
 			case kvevent.Cleared:

@@ -44,8 +44,8 @@ import (
 // the key of the locals (package block). The engine's next message and the checksum of its last one (stream.Position) are
 // those after the events, so that another agent can continue from here.
 //
-// An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 … A stored event adds: block size varint |
-// parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter | session | media. A snapshot is such a message
+// An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 … A stored event adds: block size, and from bit 24
+// on the lookahead, varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter | session | media. A snapshot is such a message
 // with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest. An event of a further KV cache group adds:
 // group varint, and if stored: need (1 byte) | window varint | block size varint.
 const (
@@ -63,6 +63,8 @@ const (
 	eventParent = 0x20
 	eventMedia  = 0x40 // MediaUnknown
 	eventTokens = 0x80
+
+	lookaheadShift = 24
 )
 
 // errOtherKey: two processes have different secrets.
@@ -133,7 +135,7 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 	default:
 		return b
 	}
-	b = binary.AppendUvarint(b, uint64(e.BlockSize))
+	b = binary.AppendUvarint(b, uint64(e.BlockSize)|uint64(e.Lookahead)<<lookaheadShift)
 	if e.HasParent {
 		b = binary.LittleEndian.AppendUint64(b, e.Parent)
 	}
@@ -161,10 +163,10 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 }
 
 // appendBlocks appends the events that make a worker hold exactly these blocks, or some of them and more than most bytes.
-func appendBlocks(b []byte, blocks []indexer.Block, groups []kvevent.Event, size, most int) []byte {
+func appendBlocks(b []byte, blocks []indexer.Block, groups []kvevent.Event, form block.Form, most int) []byte {
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
 	for e := range indexer.Events(blocks) {
-		if e.BlockSize = size; len(b) > most {
+		if e.BlockSize, e.Lookahead = form.Size, form.Lookahead; len(b) > most {
 			break
 		}
 		b = appendEvent(b, &e, false)
@@ -191,7 +193,7 @@ func AppendHeld(b []byte, secret *block.Secret, h *stream.Held, most int) []byte
 	if h.At.Partial {
 		own.flags |= flagPartial
 	}
-	return appendBlocks(own.append(b), h.Blocks, h.Groups, h.BlockSize, most)
+	return appendBlocks(own.append(b), h.Blocks, h.Groups, h.Form, most)
 }
 
 // ReadHeld reads such a message. The batch refers to b and to memory of its own.
@@ -297,12 +299,13 @@ func (d *Decoder) event(r *reader) {
 	n := r.count(8)
 	e.EngineHashes = d.takeWords(r, n)
 	if e.Kind == kvevent.Stored && r.err == nil {
-		size := r.varint()
-		if n == 0 || size == 0 || size > 1<<20 {
-			r.err = fmt.Errorf("%d blocks of %d tokens", n, size)
+		form := r.varint()
+		size, lookahead := form&(1<<lookaheadShift-1), form>>lookaheadShift
+		if n == 0 || size == 0 || size > 1<<20 || lookahead > block.MaxLookahead {
+			r.err = fmt.Errorf("%d blocks of %d tokens, lookahead %d", n, size, lookahead)
 			return
 		}
-		e.BlockSize = int(size)
+		e.BlockSize, e.Lookahead = int(size), int(lookahead)
 		if e.HasParent {
 			e.Parent = r.word()
 		}

@@ -176,13 +176,13 @@ func TestOtherKey(t *testing.T) {
 
 // TestHeldMessage checks that all that a worker holds is read back unchanged, and that another message is refused.
 func TestHeldMessage(t *testing.T) {
-	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, UpperBound: true}, BlockSize: 16, Blocks: []indexer.Block{
+	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, UpperBound: true}, Form: block.Form{Size: 16, Lookahead: 1}, Blocks: []indexer.Block{
 		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{2}}}}
 	at, all, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt), nil)
 	if err != nil || at != h.At || all.Stands || all.Partial || !all.UpperBound {
 		t.Fatalf("%+v %+v %v", at, all, err)
 	}
-	want := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, HasParent: true, Parent: 2, EngineHashes: []uint64{4}, Locals: []uint64{3}}
+	want := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Lookahead: 1, HasParent: true, Parent: 2, EngineHashes: []uint64{4}, Locals: []uint64{3}}
 	if n := len(all.Events); n != 4 || all.Events[0].Kind != kvevent.Cleared || !reflect.DeepEqual(all.Events[2], want) || !reflect.DeepEqual(all.Events[3], want) {
 		t.Errorf("%+v", all.Events)
 	}
@@ -202,7 +202,7 @@ func TestHeldMessage(t *testing.T) {
 		t.Errorf("%+v %+v %v", at, all, err)
 	}
 	away := (&head{key: block.Fixed().ID, flags: flagAway}).append(nil)
-	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, nil, 16, math.MaxInt), nil); err == nil {
+	if _, _, err := ReadHeld(appendBlocks(away, h.Blocks, nil, h.Form, math.MaxInt), nil); err == nil {
 		t.Error("an agent's is read")
 	}
 	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}

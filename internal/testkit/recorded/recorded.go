@@ -109,7 +109,7 @@ func (s Step) Locals(worker string, p Prompt) []uint64 {
 			}
 		}
 	}
-	return block.Fixed().Locals(nil, p.Tokens, BlockSize(worker), spans, block.Fixed().Root(adapter, s.Salt))
+	return block.Fixed().Locals(nil, p.Tokens, block.Form{Size: BlockSize(worker)}, spans, block.Fixed().Root(adapter, s.Salt))
 }
 
 // Selection is the set in testdata.
