@@ -3,9 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/internal/testkit/vllmcache"
 )
 
 // workerSimCmd runs a simulated worker, for the examples and for experiments.
@@ -22,13 +24,22 @@ type workerSimCmd struct {
 	Replay        string  `default:"127.0.0.1:5657" help:"ZeroMQ replay address of rank 0."`
 	BlockSize     int     `default:"16" help:"Tokens per KV block."`
 	Blocks        int     `default:"4096" help:"Blocks in the cache."`
+	Groups        string  `help:"KV cache groups of a hybrid model, such as full:16,window:16:1024: kind (full, window, chunk, state), tokens of a block, of the window or chunk. Default: full attention alone."`
+	Retention     int     `default:"0" help:"vLLM's --prefix-cache-retention-interval; -1: windows and states keep everything."`
 	Ranks         int     `default:"1" help:"Data-parallel ranks."`
 	Speed         float64 `default:"1" help:"Speed relative to a 7B model on one large GPU; 0: no delay at all."`
 }
 
 func (c *workerSimCmd) Run(ctx context.Context) error {
 	name := cmp.Or(c.EngineModel, c.ServedName)
+	var groups []vllmcache.Group
+	if c.Groups != "" {
+		var err error
+		if groups, err = vllmcache.ParseGroups(c.Groups); err != nil {
+			return fmt.Errorf("--groups: %w", err)
+		}
+	}
 	return lab.RunWorker(ctx, c.ModelDir, sim.Config{Engine: sim.Engine(c.Engine), Model: name, ServedName: c.ServedName, Version: c.EngineVersion,
 		Listen: c.Listen, Events: c.Events, Replay: c.Replay, Load: c.Load, Fingerprint: c.Fingerprint,
-		BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
+		Groups: groups, Retention: c.Retention, BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
 }

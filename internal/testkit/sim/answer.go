@@ -107,9 +107,9 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 			return nil, &Refusal{Message: fmt.Sprintf("Input length (%d) exceeds model's maximum context length (%d).", len(p.Tokens), w.cfg.MaxModelLen)}
 		}
 		s := &sequence{
-			ctx: ctx, index: i, size: w.cfg.BlockSize, scope: scope, adapter: adapter,
+			ctx: ctx, index: i, size: w.engines[0].pool.Unit(), scope: scope, adapter: adapter,
 			session: r.Header.Get("X-Session-Id"), max: limit, arrived: time.Now(), out: j.out,
-			tokens: append(make([]uint32, 0, len(p.Tokens)+limit), p.Tokens...), prompt: len(p.Tokens),
+			tokens: append(make([]uint32, 0, len(p.Tokens)+limit), p.Tokens...), request: request{Prompt: len(p.Tokens)},
 			answer: w.answer(p), report: body.Get("vllm_xargs.kv_cache_report_mode").Str == "full",
 		}
 		s.noRead = w.cfg.NoPrefixCache || asksPromptLogprobs(body) // every prompt token must be computed
@@ -211,10 +211,10 @@ func (w *Worker) usageOf(j *job, cached, generated []int) *usage {
 		u.Details.CreatedCacheTokens = &created
 	}
 	for i, s := range j.seqs {
-		u.PromptTokens += s.prompt
+		u.PromptTokens += s.Prompt
 		u.CompletionTokens += generated[i]
 		u.Details.CachedTokens += cached[i]
-		created += s.prompt/s.size*s.size - cached[i]
+		created += s.Prompt/s.size*s.size - cached[i]
 		for _, m := range j.prompts[i].Media {
 			if u.Details.MultimodalTokens == nil {
 				u.Details.MultimodalTokens = map[string]int{}

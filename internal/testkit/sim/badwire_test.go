@@ -439,7 +439,11 @@ func (r *rig) truth(rank int) (chains [][]uint64, ends []uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	local, engineHash := map[string]uint64{}, map[string]uint64{}
-	for hash, c := range e.pool.held {
+	held := map[vllmid.Digest]*content{}
+	for key, h := range e.pool.Held() {
+		held[key.Hash] = h.Content
+	}
+	for hash, c := range held {
 		stored := event{kind: stored, hashes: []vllmid.Digest{hash}, parent: c.parent, tokens: c.tokens, keys: [][]vllmid.Key{c.keys}}
 		batch, err := r.decoder().Decode(batchOf(r.w.form(), []event{stored}, 0, time.Now()))
 		if err != nil || len(batch.Events) != 1 {
@@ -447,10 +451,10 @@ func (r *rig) truth(rank int) (chains [][]uint64, ends []uint64) {
 		}
 		local[string(hash)], engineHash[string(hash)] = batch.Events[0].Locals[0], batch.Events[0].EngineHashes[0]
 	}
-	for hash := range e.pool.held {
+	for hash := range held {
 		var chain []uint64
-		for at := hash; at != ""; at = e.pool.held[at].parent {
-			if e.pool.held[at] == nil { // engines evict from the ends
+		for at := hash; at != ""; at = held[at].parent {
+			if held[at] == nil { // engines evict from the ends
 				r.Fatal("a block is held and one before it is not")
 			}
 			chain = append(chain, local[string(at)])

@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/testkit/vllmcache"
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 )
 
@@ -52,7 +53,7 @@ func publishCrowd(frames int) {
 	if err != nil {
 		panic(err)
 	}
-	form := &wire{rules: rules, blockSize: 16}
+	form := &wire{rules: rules, groups: []vllmcache.Group{{Kind: vllmcache.Full, BlockSize: 16}}}
 	payloads := make([][][]byte, crowdWorkers)
 	crowd := make([]*publisher, crowdWorkers)
 	for w := range crowd {

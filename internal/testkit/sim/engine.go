@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -13,14 +14,15 @@ import (
 // scheduler is one data-parallel rank, which works in steps, as vLLM's does.
 //
 // A step gives every running request one token, then admits waiting ones while there are seats and blocks. It takes the
-// time that the model says (prefill is not cut into chunks, so a long prompt holds up the others for one step). At its
-// end its events are published as one batch, and its tokens go out. Blocks are findable from the moment they are
-// scheduled, so equal requests that meet in one step share them.
+// time that the model says (prefill is cut into chunks only by Config.StepTokens, and where a recurrent layer's state is
+// kept, so a long prompt holds up the others for one step). At its end its events are published as one batch, and its
+// tokens go out. Blocks are findable from the moment they are scheduled, so equal requests that meet in one step share
+// them, states from the next step on.
 type scheduler struct {
 	rank   int
 	time   TimeModel
 	slow   float64 // how many times that
-	size   int     // tokens a block
+	budget int     // tokens a step; 0: no limit
 	seats  int
 	hasher *vllmid.BlockHasher
 	pub    teller
@@ -46,11 +48,11 @@ type teller interface {
 
 // sequence is one prompt on its way through the engine. The engine owns it once it was submitted.
 type sequence struct {
+	request
 	ctx      context.Context
-	index    int // among the prompts of one HTTP request
-	size     int
+	index    int      // among the prompts of one HTTP request
+	size     int      // tokens of a hash
 	tokens   []uint32 // prompt, then what was generated
-	prompt   int      // length of the prompt
 	items    []vllmid.Item
 	scope    vllmid.Scope
 	adapter  int // the adapter's number; 0: none
@@ -61,9 +63,6 @@ type sequence struct {
 	report   bool
 	arrived  time.Time
 	out      chan<- output // has room for everything that the request can generate
-	chain    []vllmid.Digest
-	keys     [][]vllmid.Key
-	blocks   []int32
 	admitted bool
 	cached   int // prompt tokens found in the cache
 }
@@ -77,22 +76,31 @@ type output struct {
 	cached int // prompt tokens that were found in the cache
 }
 
-// hashTo extends the chain to the full blocks of the first n tokens.
-func (s *sequence) hashTo(h *vllmid.BlockHasher, n int) {
-	for i := len(s.chain); (i+1)*s.size <= n; i++ {
+// hash extends the chain to all known tokens.
+func (s *sequence) hash(h *vllmid.BlockHasher) {
+	s.Tokens = len(s.tokens)
+	for i := len(s.Hashes); (i+1)*s.size <= s.Tokens; i++ {
 		parent := h.Root()
 		if i > 0 {
-			parent = s.chain[i-1]
+			parent = s.Hashes[i-1]
 		}
 		keys := vllmid.Keys(i*s.size, (i+1)*s.size, s.items, s.scope)
-		s.keys = append(s.keys, keys)
-		s.chain = append(s.chain, h.Block(parent, s.tokens[i*s.size:(i+1)*s.size], keys))
+		s.Hashes = append(s.Hashes, h.Block(parent, s.tokens[i*s.size:(i+1)*s.size], keys))
 	}
+}
+
+// endsWith is the hash of the first n tokens, "" of none.
+func (s *sequence) endsWith(n int) vllmid.Digest {
+	if n < s.size {
+		return ""
+	}
+	return s.Hashes[n/s.size-1]
 }
 
 func (e *scheduler) submit(seqs ...*sequence) {
 	for _, s := range seqs {
-		s.hashTo(e.hasher, len(s.tokens))
+		s.Owner = s
+		s.hash(e.hasher)
 	}
 	e.mu.Lock()
 	e.waiting = append(e.waiting, seqs...)
@@ -133,11 +141,12 @@ func (e *scheduler) run(ctx context.Context) {
 func (e *scheduler) schedule() (step []*sequence, cost time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	decodes := false
 	e.running = slices.DeleteFunc(e.running, func(s *sequence) bool {
 		if s.ctx.Err() == nil {
 			return false
 		}
-		e.pool.release(s.blocks)
+		e.pool.Release(&s.request)
 		e.counters.Aborted++
 		return true
 	})
@@ -148,85 +157,90 @@ func (e *scheduler) schedule() (step []*sequence, cost time.Duration) {
 		e.counters.Aborted++
 		return true
 	})
-	for i := 0; i < len(e.running); i++ {
-		if s := e.running[i]; e.grow(s) {
-			step = append(step, s)
+	e.pool.BeginStep()
+	budget := e.budget
+	if budget == 0 {
+		budget = math.MaxInt
+	}
+	for i := 0; i < len(e.running) && budget > 0; i++ {
+		s := e.running[i]
+		n := e.pool.Chunk(&s.request, s.Computed, s.Junction, min(budget, s.Tokens-s.Computed))
+		if n == 0 || !e.grow(s, n) {
+			continue
+		}
+		budget -= n
+		step = append(step, s)
+		if n > 1 {
+			cost += time.Duration(n) * e.time.Prefill
+		} else {
+			decodes = true
 		}
 	}
-	if len(step) > 0 {
-		cost = e.time.Decode
-	}
-	for len(e.waiting) > 0 && len(e.running) < e.seats {
-		c, ok := e.admit(e.waiting[0])
-		if !ok {
+	for len(e.waiting) > 0 && len(e.running) < e.seats && budget > 0 {
+		n, c := e.admit(e.waiting[0], budget)
+		if n == 0 {
 			break
 		}
+		budget -= n
 		cost += c
 		step = append(step, e.waiting[0])
 		e.running = append(e.running, e.waiting[0])
 		e.waiting = e.waiting[1:]
 	}
+	if decodes {
+		cost += e.time.Decode
+	}
 	return step, time.Duration(float64(cost) * e.slow)
 }
 
-// grow makes room for a running sequence's newest token and stores the block that it fills. Without a free block the
-// request admitted last goes back to the queue, and starts again later (vLLM's preemption); false if that was s.
-func (e *scheduler) grow(s *sequence) bool {
-	for len(s.blocks)*e.size < len(s.tokens) {
-		if e.pool.free > 0 {
-			s.blocks = e.pool.take(s.blocks, 1)
-			continue
-		}
+// grow makes room for a running sequence's next n tokens and stores the blocks that they fill. Without free blocks the request
+// admitted last goes back to the queue, and starts again later (vLLM's preemption); false if that was s.
+func (e *scheduler) grow(s *sequence, n int) bool {
+	s.hash(e.hasher)
+	for !e.pool.Allocate(&s.request, nil, n) {
 		last := e.running[len(e.running)-1]
 		e.running = e.running[:len(e.running)-1]
-		e.pool.release(last.blocks)
-		last.blocks = nil
+		e.pool.Release(&last.request)
 		e.waiting = slices.Insert(e.waiting, 0, last)
 		e.counters.Preempted++
 		if last == s {
 			return false
 		}
 	}
-	before := len(s.chain)
-	s.hashTo(e.hasher, len(s.tokens))
-	e.pool.store(s, before, len(s.chain))
 	return true
 }
 
-// admit gives a waiting sequence its blocks: the leading ones that are held, never the whole prompt, since the last
-// token must be computed; new ones for the rest. False if there are not enough.
-func (e *scheduler) admit(s *sequence) (cost time.Duration, ok bool) {
-	s.hashTo(e.hasher, len(s.tokens))
-	var hits []int32
-	if !s.noRead {
-		hits = e.pool.find(s.chain, (len(s.tokens)-1)/e.size)
+// admit gives a waiting sequence the blocks that are found of it, never of the whole prompt, since the last token must be computed,
+// and new ones for the next tokens, at most budget. It returns how many, 0 if there are not enough blocks.
+func (e *scheduler) admit(s *sequence, budget int) (n int, cost time.Duration) {
+	s.hash(e.hasher)
+	most := s.Tokens - 1
+	if s.noRead {
+		most = 0
 	}
-	need := (len(s.tokens)+e.size-1)/e.size - len(hits)
-	if need > e.pool.freeAfter(hits) {
-		return 0, false
-	}
-	e.pool.pin(hits)
-	s.blocks = e.pool.take(hits, need)
-	cached := len(hits) * e.size
+	hit := e.pool.Find(&s.request, most)
 	if s.report {
-		e.pool.tell(s, 0, len(hits)) // vllm_xargs.kv_cache_report_mode "full": again, though they are held
+		e.pool.TellAgain(&s.request, hit) // vllm_xargs.kv_cache_report_mode "full": again, though they are held
 	}
-	e.pool.store(s, len(hits), len(s.chain))
+	n = e.pool.Chunk(&s.request, hit.Tokens, hit.Junction, min(budget, s.Tokens-hit.Tokens))
+	if n == 0 || !e.pool.Allocate(&s.request, hit, n) {
+		return 0, 0
+	}
 	if !s.admitted { // a preempted sequence counts once
 		s.admitted = true
-		s.cached = cached
-		e.counters.PromptTokens += s.prompt
-		e.counters.CachedTokens += cached
+		s.cached = hit.Tokens
+		e.counters.PromptTokens += s.Prompt
+		e.counters.CachedTokens += hit.Tokens
 	}
-	e.counters.PrefilledTokens += len(s.tokens) - cached
-	cost = time.Duration(len(s.tokens)-cached) * e.time.Prefill
+	e.counters.PrefilledTokens += s.Tokens - hit.Tokens
+	cost = time.Duration(n) * e.time.Prefill
 	for _, it := range s.items {
-		if it.Offset+it.Length > cached && !e.encoder.use(it.Identifier, it.Length) {
+		if it.Offset+it.Length > hit.Tokens && !e.encoder.use(it.Identifier, it.Length) {
 			e.counters.ImagesEncoded++
 			cost += e.time.Encode
 		}
 	}
-	return cost, true
+	return n, cost
 }
 
 // finish ends a step: events first, then tokens, then the blocks of those that are done.
@@ -239,15 +253,19 @@ func (e *scheduler) finish(step []*sequence) {
 	}
 	e.tellLoad()
 	for _, s := range step {
-		n := len(s.tokens) - s.prompt + 1
+		if s.Computed < s.Tokens {
+			continue
+		}
+		n := len(s.tokens) - s.Prompt + 1
 		if n == 1 {
 			e.ttft.observe(time.Since(s.arrived).Seconds())
 		}
 		token := s.answer(n - 1)
 		s.tokens = append(s.tokens, token)
+		s.Tokens = len(s.tokens)
 		s.out <- output{s.index, n, token, n >= s.max, s.cached}
 		if n >= s.max {
-			e.pool.release(s.blocks)
+			e.pool.Release(&s.request)
 			e.running = slices.DeleteFunc(e.running, func(r *sequence) bool { return r == s })
 			e.counters.GeneratedTokens += n
 		}
@@ -259,7 +277,7 @@ func (e *scheduler) tellLoad() {
 	if e.load == nil {
 		return
 	}
-	msg := fmt.Appendf(nil, `{"num_waiting_reqs": %d, "kv_cache_usage": %g}`, len(e.waiting), e.pool.usage())
+	msg := fmt.Appendf(nil, `{"num_waiting_reqs": %d, "kv_cache_usage": %g}`, len(e.waiting), e.pool.Usage())
 	e.load.mu.Lock()
 	defer e.load.mu.Unlock()
 	e.load.send(zmtpMessage(msg))

@@ -1,8 +1,11 @@
 package sim
 
 import (
+	"cmp"
+
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/sightline-router/sightline/internal/testkit/vllmcache"
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 )
 
@@ -17,6 +20,8 @@ const (
 // event is one KV event before it has a wire form.
 type event struct {
 	kind    eventKind
+	group   int
+	size    int // stored: tokens a block; 0: the group's
 	hashes  []vllmid.Digest
 	parent  vllmid.Digest // stored; "": none
 	tokens  []uint32
@@ -29,18 +34,18 @@ type event struct {
 }
 
 // wire says how a release writes its events: as maps (0.24 on) or arrays, hashes as numbers or as whole digests
-// (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0). Field order and presence are those of recorded frames; full attention only.
+// (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0). Field order and presence are those of recorded frames.
 type wire struct {
 	rules        vllmid.Rules
-	blockSize    int
+	groups       []vllmcache.Group
 	wholeDigests bool
 	adapters     []Adapter
 }
 
-const (
-	medium   = "GPU"
-	specKind = "full_attention"
-)
+const medium = "GPU"
+
+var specKinds = map[vllmcache.Kind]string{vllmcache.Full: "full_attention", vllmcache.Window: "sliding_window",
+	vllmcache.Chunk: "chunked_local_attention", vllmcache.State: "mamba"}
 
 func (w *wire) event(b []byte, e *event) []byte {
 	field := func(name string) { b = msgp.AppendString(b, name) }
@@ -66,14 +71,20 @@ func (w *wire) event(b []byte, e *event) []byte {
 		field("medium")
 		b = msgp.AppendString(b, medium)
 		field("group_idx")
-		b = msgp.AppendUint64(b, 0)
+		b = msgp.AppendUint64(b, uint64(e.group))
 	case stored:
-		withSession := w.rules.SessionID && e.session != ""
-		if withSession || !w.rules.MapEvents { // arrays always hold the sliding window
-			open("BlockStored", 11)
-		} else {
-			open("BlockStored", 10)
+		group := w.groups[e.group]
+		withSession, window := w.rules.SessionID && e.session != "", group.Kind == vllmcache.Window || !w.rules.MapEvents // arrays always hold it
+		noKeys, n := len(e.keys) == 0 && w.rules.MapEvents, uint32(10)
+		for _, has := range []bool{withSession, window} {
+			if has {
+				n++
+			}
 		}
+		if noKeys {
+			n--
+		}
+		open("BlockStored", n)
 		field("block_hashes")
 		b = w.hashes(b, e.hashes)
 		field("parent_block_hash")
@@ -88,7 +99,7 @@ func (w *wire) event(b []byte, e *event) []byte {
 			b = msgp.AppendUint64(b, uint64(t))
 		}
 		field("block_size")
-		b = msgp.AppendUint64(b, uint64(w.blockSize))
+		b = msgp.AppendUint64(b, uint64(cmp.Or(e.size, group.BlockSize)))
 		field("lora_id")
 		if e.adapter == 0 {
 			b = msgp.AppendNil(b)
@@ -103,16 +114,21 @@ func (w *wire) event(b []byte, e *event) []byte {
 		} else {
 			b = msgp.AppendString(b, w.adapters[e.adapter-1].Name)
 		}
-		field("extra_keys")
-		b = msgp.AppendArrayHeader(b, uint32(len(e.keys)))
-		for _, keys := range e.keys {
-			b = extraKeys(b, keys)
+		if !noKeys {
+			field("extra_keys")
+			b = msgp.AppendArrayHeader(b, uint32(len(e.keys)))
+			for _, keys := range e.keys {
+				b = extraKeys(b, keys)
+			}
 		}
 		field("group_idx")
-		b = msgp.AppendUint64(b, 0)
+		b = msgp.AppendUint64(b, uint64(e.group))
 		field("kv_cache_spec_kind")
-		b = msgp.AppendString(b, specKind)
-		if !w.rules.MapEvents {
+		b = msgp.AppendString(b, specKinds[group.Kind])
+		if group.Kind == vllmcache.Window {
+			field("kv_cache_spec_sliding_window")
+			b = msgp.AppendUint64(b, uint64(group.Window))
+		} else if window {
 			b = msgp.AppendNil(b)
 		}
 		if withSession {

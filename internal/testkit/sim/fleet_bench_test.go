@@ -17,6 +17,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/testkit/vllmcache"
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 )
 
@@ -45,7 +46,7 @@ func startPublishing(b testing.TB, id uint64, steps int) *publishing {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := &publisher{form: &wire{rules: rules, blockSize: 16}, topics: true, steps: steps, pub: pubs[0], back: backs[0]}
+	p := &publisher{form: &wire{rules: rules, groups: []vllmcache.Group{{Kind: vllmcache.Full, BlockSize: 16}}}, topics: true, steps: steps, pub: pubs[0], back: backs[0]}
 	p.start()
 	b.Cleanup(p.stop)
 	return &publishing{publisher: p, id: id}

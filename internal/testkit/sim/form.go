@@ -33,7 +33,7 @@ func (w *Worker) form() form {
 	case TRTLLMZMQ, Standalone:
 		return trtllmForm{c.BlockSize, c.Engine == Standalone}
 	}
-	return &wire{rules: w.rules, blockSize: w.cfg.BlockSize, wholeDigests: w.cfg.WholeDigests, adapters: w.cfg.Adapters}
+	return &wire{rules: w.rules, groups: w.cfg.Groups, wholeDigests: w.cfg.WholeDigests, adapters: w.cfg.Adapters}
 }
 
 // batch encodes what one step published: [timestamp, events, rank].

@@ -6,7 +6,7 @@
 // it cannot see is made up: the answer is filler, and time comes from a small model.
 //
 //	request ─ Config.Prompt (tokens, spans) ─ media names ─ engine (one per rank) ─ answer
-//	                                                          └ pool ─ events ─ publisher (PUB, replay)
+//	                                                          └ vllmcache ─ events ─ publisher (PUB, replay)
 //
 // The package does not turn a request into tokens: whoever starts a worker gives it that function.
 package sim
@@ -24,6 +24,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
+	"github.com/sightline-router/sightline/internal/testkit/vllmcache"
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 )
 
@@ -55,6 +56,13 @@ type Config struct {
 	Version string
 	// BlockSize in tokens (16), Blocks in the cache (4096, one of them reserved as in vLLM).
 	BlockSize, Blocks int
+	// Groups are the KV cache groups of a hybrid model (vLLM 0.32 and 0.33), by their numbers; nil: full attention alone. Their
+	// blocks replace BlockSize, and all take theirs from the same Blocks. Retention is --prefix-cache-retention-interval: 0, the
+	// engine's default, keeps of windows and states the prompts' ends and where prompts were seen to part; -1 keeps all.
+	Groups    []vllmcache.Group
+	Retention int
+	// StepTokens is --max-num-batched-tokens: the most tokens of a step; 0: no limit.
+	StepTokens int
 	// MaxModelLen bounds prompt and answer together. Default and bound: what the cache can hold.
 	MaxModelLen int
 	// HashAlgo is --prefix-caching-hash-algo (sha256_cbor; vLLM itself defaults to sha256), HashSeed is PYTHONHASHSEED
@@ -216,6 +224,11 @@ func New(cfg Config) (*Worker, error) {
 		return nil, fmt.Errorf("simulated worker: want at least 1 token a block, 2 blocks, 1 sequence, 1 rank, 1 step, have %d, %d, %d, %d, %d",
 			cfg.BlockSize, cfg.Blocks, cfg.MaxSeqs, cfg.Ranks, cfg.BufferSteps)
 	}
+	if cfg.Groups == nil {
+		cfg.Groups = []vllmcache.Group{{Kind: vllmcache.Full, BlockSize: cfg.BlockSize}}
+	} else if cfg.Engine != VLLM || cfg.Version < "0.32" {
+		return nil, fmt.Errorf("simulated worker: KV cache groups are those of vLLM 0.32 and 0.33, have %s %s", cfg.Engine, cfg.Version)
+	}
 	if room := (cfg.Blocks - 1) * cfg.BlockSize; cfg.MaxModelLen <= 0 || cfg.MaxModelLen > room {
 		cfg.MaxModelLen = room
 	}
@@ -251,11 +264,16 @@ func New(cfg Config) (*Worker, error) {
 	}
 	for r := range cfg.Ranks {
 		e := &scheduler{
-			rank: r, time: cfg.Time.scaled(cfg.Speed), slow: 1, size: cfg.BlockSize, seats: cfg.MaxSeqs, hasher: hasher,
+			rank: r, time: cfg.Time.scaled(cfg.Speed), slow: 1, budget: cfg.StepTokens, seats: cfg.MaxSeqs, hasher: hasher,
 			pub:  &drain{rank: r, ranks: cfg.Ranks, blockSize: cfg.BlockSize, blocks: cfg.Blocks},
-			wake: make(chan struct{}, 1), pool: newPool(cfg.Blocks), encoder: newLRU(cfg.EncoderTokens),
+			wake: make(chan struct{}, 1), encoder: newLRU(cfg.EncoderTokens),
 		}
-		e.pool.once, e.pool.noClear = cfg.Engine != VLLM, cfg.Engine == TRTLLM || cfg.Engine == Standalone
+		e.pool, err = newPool(vllmcache.Options{Groups: cfg.Groups, Blocks: cfg.Blocks, Retention: cfg.Retention, Step: cfg.StepTokens, Once: cfg.Engine != VLLM})
+		if err != nil {
+			_ = w.http.Close()
+			return nil, fmt.Errorf("simulated worker: %w", err)
+		}
+		e.pool.noClear = cfg.Engine == TRTLLM || cfg.Engine == Standalone
 		w.engines = append(w.engines, e)
 	}
 	if err := w.listenEvents(); err != nil {

@@ -45,7 +45,7 @@ func (w *Worker) Stats() Stats {
 		c := e.counters
 		s.Running += len(e.running)
 		s.Waiting += len(e.waiting)
-		s.Blocks += len(e.pool.held)
+		s.Blocks += len(e.pool.Held())
 		e.mu.Unlock()
 		s.Requests += c.Requests
 		s.Aborted += c.Aborted
@@ -65,6 +65,7 @@ func (w *Worker) Stats() Stats {
 // HeldBlock is one block that a rank holds, as events name it.
 type HeldBlock struct {
 	Rank   int      `json:"rank"`
+	Group  int      `json:"group"`
 	Hash   uint64   `json:"hash"`
 	Parent *uint64  `json:"parent"`
 	Tokens []uint32 `json:"tokens"`
@@ -73,13 +74,14 @@ type HeldBlock struct {
 	Copies    int   `json:"copies"`
 }
 
-// Blocks gives everything that is held, by rank and hash.
+// Blocks gives everything that is held, by rank, group and hash.
 func (w *Worker) Blocks() []HeldBlock {
 	blocks := []HeldBlock{}
 	for _, e := range w.engines {
 		e.mu.Lock()
-		for _, c := range e.pool.held {
-			b := HeldBlock{Rank: e.rank, Hash: c.hash.Uint64(), Tokens: c.tokens, Copies: len(c.copies)}
+		for key, held := range e.pool.Held() {
+			c := held.Content
+			b := HeldBlock{Rank: e.rank, Group: key.Group, Hash: c.hash.Uint64(), Tokens: c.tokens, Copies: len(held.Blocks)}
 			if c.parent != "" {
 				parent := c.parent.Uint64()
 				b.Parent = &parent
@@ -98,6 +100,9 @@ func (w *Worker) Blocks() []HeldBlock {
 	slices.SortFunc(blocks, func(a, b HeldBlock) int {
 		if a.Rank != b.Rank {
 			return a.Rank - b.Rank
+		}
+		if a.Group != b.Group {
+			return a.Group - b.Group
 		}
 		if a.Hash < b.Hash {
 			return -1
@@ -140,7 +145,7 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 	}
 	family("num_requests_running", "gauge", func(e *scheduler) float64 { return float64(len(e.running)) })
 	family("num_requests_waiting", "gauge", func(e *scheduler) float64 { return float64(len(e.waiting)) })
-	family("kv_cache_usage_perc", "gauge", func(e *scheduler) float64 { return e.pool.usage() })
+	family("kv_cache_usage_perc", "gauge", func(e *scheduler) float64 { return e.pool.Usage() })
 	family("prefix_cache_queries_total", "counter", func(e *scheduler) float64 { return float64(e.counters.PromptTokens) })
 	family("prefix_cache_hits_total", "counter", func(e *scheduler) float64 { return float64(e.counters.CachedTokens) })
 	family("prompt_tokens_total", "counter", func(e *scheduler) float64 { return float64(e.counters.PromptTokens) })
@@ -192,7 +197,7 @@ func (w *Worker) sglangMetrics(rw http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
 	for _, e := range w.engines {
 		e.mu.Lock()
-		running, waiting, usage := len(e.running), len(e.waiting), e.pool.usage()
+		running, waiting, usage := len(e.running), len(e.waiting), e.pool.Usage()
 		e.mu.Unlock()
 		labels := fmt.Sprintf(`engine_type="unified",model_name=%q,moe_ep_rank="0",pp_rank="0",tp_rank="0"`, w.cfg.ServedName)
 		if len(w.engines) > 1 {
@@ -208,7 +213,7 @@ func (w *Worker) trtllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 	s, usage := w.Stats(), 0.0
 	for _, e := range w.engines {
 		e.mu.Lock()
-		usage += e.pool.usage() / float64(len(w.engines))
+		usage += e.pool.Usage() / float64(len(w.engines))
 		e.mu.Unlock()
 	}
 	labels := fmt.Sprintf(`engine_type="trtllm",model_name=%q`, w.cfg.ServedName)
