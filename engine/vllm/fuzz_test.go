@@ -14,6 +14,9 @@ func FuzzDecode(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add(batchOf(mapStored(list{uint64(1)}, nil, list{1, 2}, "extra_keys", list{list{"a", list{"b", -1}, "salt", []byte("12345678")}})))
+	w := loneWorker{more: []any{"group_idx", 0, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 7}}
+	f.Add(batchOf(w.store(counted(40), 0, 20, 14, 16, 18), w.store(counted(40), 18, 30, 28, 30), w.store(counted(40), 30, 36, 36),
+		object{"type", "BlockRemoved", "block_hashes", list{hashAfter(counted(18)), hashAfter(counted(28))}, "medium", "GPU", "group_idx", 0}))
 	d := Decoder{Keep: true}
 	eventtest.Fuzz(f, true, d.Decode)
 }

@@ -69,6 +69,16 @@ func (g *groups) learn(f *wire.Fields, chunk int) (n int, main, ok bool) {
 	return n, true, true
 }
 
+// differ reports whether a group needs something else than this one.
+func (g *groups) differ(spec kvevent.Spec) bool {
+	for n, known := range g.known {
+		if known && g.spec[n] != spec {
+			return true
+		}
+	}
+	return false
+}
+
 // isMain reports whether a group is the main one; the first that may be becomes it.
 func (g *groups) isMain(n int, may bool) bool {
 	if g.main == 0 && may {
@@ -91,8 +101,8 @@ func (g *groups) addTails(engineHashes []uint64) {
 func (g *groups) removed(f *wire.Fields) (n int, main, ok bool) {
 	n = max(f.Group, 0)
 	main = g.main == n+1 || g.main == 0 && n == 0 && !g.known[0]
-	if !main {
-		return n, false, n < kvevent.Groups && g.known[n]
+	if !main { // the index may know a group that this decoder has not heard of yet
+		return n, false, n < kvevent.Groups && (g.known[n] || f.Tier() == kvevent.GPU)
 	}
 	if len(g.tails) > 0 {
 		kept := f.EngineHashes[:0]

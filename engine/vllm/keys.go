@@ -43,8 +43,9 @@ func (h *hasher) nameHash(name []byte) uint64 {
 }
 
 // hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Key.Locals, with the event's names in
-// place of a request's spans. tokens end with the lookahead of the last block.
-func (d *Decoder) hash(tokens []uint32, lookahead int) error {
+// place of a request's spans. Of so many blocks, the last ones have engine hashes and extra keys in the event; the others are hashed
+// without extra keys. tokens end with the lookahead of the last block.
+func (d *Decoder) hash(tokens []uint32, blocks, lookahead int) error {
 	f, h := &d.f, &d.h
 	if key := d.Secret.Key(); key != h.key {
 		h.key, h.lastName = key, h.lastName[:0]
@@ -52,20 +53,20 @@ func (d *Decoder) hash(tokens []uint32, lookahead int) error {
 	h.loraName = f.Adapter(h.loraName)
 	h.root = h.key.Root(h.loraName, "")
 	size := f.BlockSize
-	keys, blocks := f.ExtraKeys, len(f.EngineHashes)
+	keys, bare := f.ExtraKeys, blocks-len(f.EngineHashes)
 	if keys != nil {
 		n, rest, err := wire.ArrayHeader(keys)
 		if err != nil {
 			return fmt.Errorf("extra_keys: %w", err)
 		}
-		if n != blocks {
-			return fmt.Errorf("extra_keys: %d entries for %d blocks", n, blocks)
+		if n != blocks-bare {
+			return fmt.Errorf("extra_keys: %d entries for %d blocks", n, blocks-bare)
 		}
 		keys = rest
 	}
 	for i := range blocks {
 		names, root := h.names[:0], h.root.Rest
-		if len(keys) > 0 {
+		if i >= bare && len(keys) > 0 {
 			if keys[0] == wire.Nil {
 				keys = keys[1:]
 			} else {

@@ -32,6 +32,25 @@ func (d *Decoder) addOther(kind kvevent.Kind, group int) {
 	d.others = append(d.others, e)
 }
 
+// storedOther records a stored event of another group than the main one.
+func (d *Decoder) storedOther(tokens []uint32, n int) (err error) {
+	spec := d.groups.spec[n]
+	if d.groups.main == 0 && d.lone == 0 && showsAll(spec, len(tokens)) {
+		d.lone = spec.BlockSize
+	}
+	if d.chains.unit > 0 && d.f.Tier() == kvevent.GPU {
+		d.groups.unclear = d.groups.unclear || d.groups.differ(spec)
+		err = d.chain(tokens, spec)
+	}
+	if !d.Keep || d.chains.unit == 0 {
+		d.a.Tokens = d.a.Tokens[:d.f.FirstToken]
+	}
+	if err == nil {
+		d.addOther(kvevent.GroupStored, n)
+	}
+	return err
+}
+
 // addOthers appends the other groups' events to the batch.
 func (d *Decoder) addOthers() {
 	d.a.Events = append(d.a.Events, d.others...)
@@ -50,11 +69,14 @@ func (d *Decoder) stored(tokens []uint32) error {
 	}
 	n, main, ok := d.groups.learn(f, cmp.Or(d.Chunk, llama4Chunk))
 	if !main || !ok {
-		d.a.Tokens = d.a.Tokens[:f.FirstToken]
 		if ok {
-			d.addOther(kvevent.GroupStored, n)
+			return d.storedOther(tokens, n)
 		}
+		d.a.Tokens = d.a.Tokens[:f.FirstToken]
 		return nil
+	}
+	if d.chains.unit > 0 {
+		d.unchain()
 	}
 	if err := f.Cover(len(tokens)); err != nil {
 		return err
@@ -64,7 +86,7 @@ func (d *Decoder) stored(tokens []uint32) error {
 		return err
 	}
 	first, firstMention := len(d.a.Locals), len(d.a.Media)
-	err = d.hash(d.a.Tokens[f.FirstToken:], lookahead)
+	err = d.hash(d.a.Tokens[f.FirstToken:], blocks, lookahead)
 	d.a.Tokens = d.a.Tokens[:f.FirstToken+len(tokens)]
 	if err != nil {
 		return err

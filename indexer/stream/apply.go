@@ -13,6 +13,9 @@ import (
 // apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: what was reported before is in
 // doubt, and the rank is partial until the publisher clears or sends a snapshot. On an error nothing was done.
 func (f *Feed) apply(m Message) error {
+	if f.started && m.Seq != f.next {
+		f.forget()
+	}
 	var batch kvevent.Batch
 	err := guard.Call(func() (err error) {
 		if m.Batch != nil {
@@ -46,7 +49,7 @@ func (f *Feed) apply(m Message) error {
 	f.started, f.next = true, m.Seq+1
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
-		UnknownKeys: batch.UnknownKeys}
+		UnknownKeys: batch.UnknownKeys, Unresolved: batch.Unplaced}
 	f.publisherPartial = f.publisherPartial || batch.Stands && batch.Partial // before its events, which may name unknown parents
 	for events := batch.Events; len(events) > 0; {
 		for i := range events {
@@ -126,6 +129,13 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 		if x, slot := f.o.Sink.Held(); x != nil {
 			_, _ = x.RemoveGroup(slot, e.Group, e.EngineHashes)
 		}
+	}
+}
+
+// forget tells a decoder that remembers what it has reported that this is gone or in doubt.
+func (f *Feed) forget() {
+	if d, ok := f.o.Decoder.(interface{ Forget() }); ok {
+		d.Forget()
 	}
 }
 

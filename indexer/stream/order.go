@@ -122,6 +122,7 @@ func (f *Feed) acceptEpoch(m Message) bool {
 // afterDrop is called when the queue has dropped messages and no later message has revealed the gap.
 func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
+		f.forget()
 		f.markDoubtful(nil)
 	}
 }
@@ -147,6 +148,7 @@ func (f *Feed) replaceIncarnation(ctx context.Context, was time.Time) {
 
 // clearAll empties the sink, because its content may be wrong. The rank is partial until the publisher's state is known.
 func (f *Feed) clearAll() {
+	f.forget()
 	f.clear()
 	f.partial = true
 	f.reportBounds()
@@ -334,6 +336,7 @@ func (r *replay) take(m Message) error {
 
 // skip gives up a message that cannot be read. Its fingerprint is kept, since the next replay begins with it.
 func (f *Feed) skip(m Message) {
+	f.forget()
 	f.markDoubtful(nil)
 	f.started, f.next, f.first = true, m.Seq+1, m.Seq+1
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
