@@ -1,4 +1,5 @@
-# Sightline alone in an image: no shell, no root, nothing that it writes to. make image builds it, and examples/compose.
+# Sightline alone in an image, with sightline-lab for simulated workers and measurements: no shell, no root, nothing that it writes to.
+# make image builds it, and examples/compose.
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 ARG TARGETOS TARGETARCH
 WORKDIR /src
@@ -7,7 +8,7 @@ RUN go mod download
 COPY . .
 # The version is git's. Where git cannot tell (a work tree whose .git lies elsewhere) it is (devel).
 ENV CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH
-RUN go build -trimpath -ldflags "-s -w" -o /sightline ./cmd/sightline || go build -buildvcs=false -trimpath -ldflags "-s -w" -o /sightline ./cmd/sightline
+RUN go build -trimpath -ldflags "-s -w" -o / ./cmd/... || go build -buildvcs=false -trimpath -ldflags "-s -w" -o / ./cmd/...
 RUN mkdir -p /empty/sightline
 
 FROM scratch
@@ -21,6 +22,6 @@ LABEL org.opencontainers.image.title="sightline" \
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 # A volume that is mounted at /run/sightline for the socket takes this folder's owner.
 COPY --from=build --chown=65532:65532 /empty/sightline /run/sightline
-COPY --from=build /sightline /sightline
+COPY --from=build /sightline /sightline-lab /
 USER 65532:65532
 ENTRYPOINT ["/sightline"]

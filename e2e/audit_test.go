@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // What workers say they stored is compared with what was predicted: all equal, over ZeroMQ and over NATS.

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/bench"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/bench"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // With envoy.debug_headers an answer names its decision, and a client cannot say so itself; what is not decided names none.
@@ -46,7 +46,7 @@ func TestDebugHeaders(t *testing.T) {
 	}
 }
 
-// `sightline bench` on a real Envoy and on Sightline alone: no request fails, and of pictures that are asked about again the
+// `sightline-lab bench` on a real Envoy and on Sightline alone: no request fails, and of pictures that are asked about again the
 // engines find much cached.
 func TestBench(t *testing.T) {
 	l := startLab(t, nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/envoytest"
 )
 
 // What the choice spares real engines: `make bench-fleet`. One load of conversations that begin with a picture and show
@@ -68,10 +68,8 @@ func TestBenchFleet(t *testing.T) {
 					tinyModel(t, dir)
 				}
 				command, version = vllmCommand(bin, dir, window), versionOf(t, bin)
-			} else if own, err := product(); err != nil {
-				t.Fatal(err)
 			} else {
-				command = simCommand(own, 1)
+				command = simCommand(t, 1)
 			}
 			fleet = append(fleet, startEngine(t, e, version, command))
 		}

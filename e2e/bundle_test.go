@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // What a client sends is in no page of a running Sightline's or Envoy's that a bundle takes: not its words, keys, pictures' URLs,

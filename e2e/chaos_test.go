@@ -24,8 +24,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/section"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/section"
 )
 
 // Faults of every part under a steady mixed load through a real Envoy, one after another: two Sightlines, four workers of which two

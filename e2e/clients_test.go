@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // TestClients runs the stock Python clients of OpenAI and Anthropic: chat, streaming, images, a body of 20 MB, the list of models, and

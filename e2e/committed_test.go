@@ -16,8 +16,8 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/testkit/certs"
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
+	"github.com/sightline-router/sightline/lab/certs"
+	"github.com/sightline-router/sightline/lab/envoytest"
 )
 
 // Every file committed under envoy/ serves as it is, but for its ports and for where its certificates lie: the choice is

@@ -13,7 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 	"golang.org/x/sys/unix"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // TestIdleConnections: strangers that hold more idle connections to admin and listen than the process may have files keep nobody out:

@@ -18,8 +18,8 @@ import (
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/doctor"
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/envoytest"
 )
 
 // A fleet that is well: whatever clients ask for is normal work, of which Sightline's log warns of nothing, and the doctor finds

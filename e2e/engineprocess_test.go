@@ -14,7 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // process is one that can be killed, stopped by SIGSTOP and started again.
@@ -87,7 +87,12 @@ func startEngine(t *testing.T, name, version string, command func(*engineProcess
 }
 
 // simCommand is a simulated vLLM, so many times faster than one on a large GPU.
-func simCommand(bin string, speed float64) func(*engineProcess) *exec.Cmd {
+func simCommand(t *testing.T, speed float64) func(*engineProcess) *exec.Cmd {
+	t.Helper()
+	bin, err := laboratory()
+	if err != nil {
+		t.Fatal(err)
+	}
 	return func(e *engineProcess) *exec.Cmd {
 		return exec.Command(bin, "worker-sim", "--model-dir", modelDir, "--served-name", lab.ModelName, "--listen", e.addr,
 			"--events", e.events, "--replay", e.replays, "--speed", fmt.Sprint(speed))

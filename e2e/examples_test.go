@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // The examples that replace others run as their users run them.
 func TestExamples(t *testing.T) {
-	bin, err := product()
+	bin, err := laboratory() // and sightline beside it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestExamples(t *testing.T) {
 		{"trtllm-multimodal"},
 	} {
 		cmd := exec.Command("bash", append([]string{filepath.Join("..", "examples", c[0], "run.sh")}, c[1:]...)...)
-		cmd.Env = append(os.Environ(), "SIGHTLINE="+bin, "ENVOY="+binary(t))
+		cmd.Env = append(os.Environ(), "SIGHTLINE="+filepath.Join(filepath.Dir(bin), "sightline"), "ENVOY="+binary(t))
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "the same picture twice: 0 tokens cached, then") {
 			t.Errorf("%s: %v\n%s", c[0], err, out)
@@ -34,12 +34,12 @@ func TestExamples(t *testing.T) {
 
 // A BLOCK_SIZE that is not the engine's is named, with both sizes, by the example and in Sightline's log.
 func TestExampleNamesWrongBlockSize(t *testing.T) {
-	bin, err := product()
+	bin, err := laboratory() // and sightline beside it
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("bash", filepath.Join("..", "examples", "vllm-mm-routing", "run.sh"))
-	cmd.Env = append(os.Environ(), "SIGHTLINE="+bin, "ENVOY="+binary(t), "ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine")
+	cmd.Env = append(os.Environ(), "SIGHTLINE="+filepath.Join(filepath.Dir(bin), "sightline"), "ENVOY="+binary(t), "ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine")
 	out, err := cmd.CombinedOutput()
 	for _, want := range []string{"BLOCK_SIZE is 16, but the workers' events carry blocks of 32 tokens", `"events_block_size":32`} {
 		if err == nil || !strings.Contains(string(out), want) {

@@ -15,7 +15,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // teller is a stub worker before a real Envoy and the product, and the publisher of its events, which says what a test wants.

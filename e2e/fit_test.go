@@ -20,8 +20,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/envoytest"
 )
 
 // ownEnvoy is a user's envoy.yaml; VLLM is the cluster that a route leads to.

@@ -15,7 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // mixed makes chat requests: texts of their own, streamed and whole, and conversations of eight clients that begin with a
@@ -46,13 +46,9 @@ func mixed(model string) func(i int) (body string, stream bool) {
 // Four workers under a steady load, of which one after another fails, each in another way. Whatever fails, the others
 // answer; who has recovered is used again, and nothing stays booked.
 func TestFleetFailures(t *testing.T) {
-	bin, err := product()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var fleet []*engineProcess
 	for i := range 4 {
-		fleet = append(fleet, startEngine(t, fmt.Sprint("worker-", i+1), "0.32.0", simCommand(bin, 0.5)))
+		fleet = append(fleet, startEngine(t, fmt.Sprint("worker-", i+1), "0.32.0", simCommand(t, 0.5)))
 	}
 	for _, e := range fleet {
 		e.healthy(t)

@@ -29,8 +29,8 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/envoytest"
 	"github.com/sightline-router/sightline/router"
 )
 

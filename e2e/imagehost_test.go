@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // An image host gives the engine another picture than Sightline, again and again, behind a text and a picture that others use: what

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/doctor"
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/envoytest"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // From running workers to a picture that goes back to the worker that has it: what `sightline init` writes is served as it is, but

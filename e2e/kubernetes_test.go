@@ -11,8 +11,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/fakekube"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab/fakekube"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // pod is a simulated worker on a loopback address of its own; all pods have the same ports, as in a cluster.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // TestLargeBodiesAreCleaned: bodies of 60 MB, whose copying alone takes longer than message_timeout, reach workers without what clients

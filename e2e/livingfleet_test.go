@@ -18,7 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // pairing stands before a worker that decodes, as llm-d's sidecar does: a prefill or an encoding that fails is left to the worker.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // TestMediaSoak sends requests of four 3.7 MB pictures, four at a time, through a real Envoy, for SIGHTLINE_SOAK ("60s";

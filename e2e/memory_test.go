@@ -38,9 +38,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sightline-router/sightline/internal/testkit/hostilebody"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/section"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/hostilebody"
+	"github.com/sightline-router/sightline/lab/section"
 )
 
 // How much memory strangers can make Sightline use. Each attack meets a new process, as it is built for production, with a model of each

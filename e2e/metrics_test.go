@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // What a running Sightline exports: what only grows is a counter and is named so, and nothing else is.

@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // TestModelsThatDoNotLoad checks that one model's files cost only its own requests: serve starts, the other model is read exactly,

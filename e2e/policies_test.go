@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // Behind a real Envoy: workers of the own zone come before one that is 200 ms away, until the client wants its first token sooner than

@@ -28,8 +28,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // Here the product runs as users run it: `sightline serve` and `sightline agent` as processes, NATS embedded, a real
@@ -44,17 +44,30 @@ var product = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "sightline")
+	return build(dir, "sightline")
+})
+
+// laboratory is sightline-lab, built as product is, in the same folder.
+var laboratory = sync.OnceValues(func() (string, error) {
+	bin, err := product()
+	if err != nil {
+		return "", err
+	}
+	return build(filepath.Dir(bin), "sightline-lab")
+})
+
+func build(dir, name string) (string, error) {
+	bin := filepath.Join(dir, name)
 	args := []string{"build", "-tags", "poison", "-o", bin}
 	if underRace() {
 		args = append(args, "-race")
 	}
-	out, err := exec.Command("go", append(args, "../cmd/sightline")...).CombinedOutput()
+	out, err := exec.Command("go", append(args, "../cmd/"+name)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return bin, nil
-})
+}
 
 // underRace tells whether the tests run under the race detector.
 func underRace() bool {
@@ -563,11 +576,15 @@ func TestWorkerRestarted(t *testing.T) {
 	})
 }
 
-// The program's own demonstration, as `make demo` runs it.
+// The demonstration, as `make demo` runs it. Sightline itself has no such command any more and says where it is.
 func TestDemo(t *testing.T) {
-	bin, err := product()
+	bin, err := laboratory()
 	if err != nil {
 		t.Fatal(err)
+	}
+	moved, err := exec.Command(filepath.Join(filepath.Dir(bin), "sightline"), "demo", "--stay").CombinedOutput()
+	if err == nil || string(moved) != "sightline: sightline demo is now sightline-lab demo\n" {
+		t.Errorf("sightline demo: %v\n%s", err, moved)
 	}
 	c := exec.Command(bin, "demo", "--model-dir", modelDir)
 	c.Env = append(os.Environ(), "ENVOY="+binary(t))
@@ -588,7 +605,7 @@ func TestDemo(t *testing.T) {
 // The request that a demo left running offers first is a hit.
 func TestDemoStays(t *testing.T) {
 	t.Parallel()
-	bin, err := product()
+	bin, err := laboratory()
 	if err != nil {
 		t.Fatal(err)
 	}

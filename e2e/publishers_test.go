@@ -17,7 +17,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/internal/doctor"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // TestAlmostCompatiblePublishers: a worker whose KV events come in another form than its engine's is not "live". One log line,

@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // The configuration's file changes ten times under load: a worker goes and comes back, a model gets another name and loses it, the

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/envoytest"
 )
 
 // Two Sightlines share what they decide, behind one Envoy, which logs to both, and behind two, each of which logs to whichever its

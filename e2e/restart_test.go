@@ -20,8 +20,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // talk is a conversation: the same beginning as all others, and turns of its own.

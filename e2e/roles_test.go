@@ -19,7 +19,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // sidecar stands before a simulated worker and does what llm-d's does: it has the i-th picture encoded at the i-th worker of one header,

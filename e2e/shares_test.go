@@ -16,8 +16,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // clientAt returns a client with an address of its own.

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/steering"
-	"github.com/sightline-router/sightline/internal/testkit/smuggle"
+	"github.com/sightline-router/sightline/lab/smuggle"
 )
 
 // Random hostile requests through a real Envoy, Sightline and uvicorn with Starlette's routes: what the server reads has

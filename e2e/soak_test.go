@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/section"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/section"
 )
 
 // A long run (make soak D=30m) of what wears a router out: prompts and pictures that never come again, names of models, sessions and

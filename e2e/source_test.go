@@ -11,7 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // With fetch_kv a worker that lacks a prompt is told, through a real Envoy, which one has it: the worker that was asked before. That one

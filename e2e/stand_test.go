@@ -22,8 +22,8 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/indexer/source/bus"
-	"github.com/sightline-router/sightline/internal/testkit/envoytest"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/envoytest"
 )
 
 // stand is the product as it is run in production, on loopback: several Sightlines behind one real Envoy, before simulated
@@ -94,7 +94,7 @@ func startStandWith(t *testing.T, other string, change func(s *stand), workers, 
 	}
 	s := &stand{t: t, bin: cmp.Or(other, bin), keys: keys, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 2 * time.Second}}}
 	for i := range workers {
-		s.fleet = append(s.fleet, startEngine(t, fmt.Sprint("worker-", i+1), "0.32.0", simCommand(bin, speed)))
+		s.fleet = append(s.fleet, startEngine(t, fmt.Sprint("worker-", i+1), "0.32.0", simCommand(t, speed)))
 	}
 	for _, e := range s.fleet {
 		e.healthy(t)

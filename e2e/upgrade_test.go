@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/lab"
 )
 
 // The release before, whose binary make upgrade builds, and this one share a NATS server, agents, their snapshots and a configuration:

@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/internal/testkit/certs"
+	"github.com/sightline-router/sightline/lab/certs"
 	"github.com/sightline-router/sightline/router"
 )
 

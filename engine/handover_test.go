@@ -19,7 +19,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/internal/testkit/vllmid"
+	"github.com/sightline-router/sightline/lab/vllmid"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"

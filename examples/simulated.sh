@@ -9,8 +9,10 @@
 set -euo pipefail
 : "${MODEL:=sim-vl}" "${ENGINE:=vllm}" "${METRICS_PORT:=0}" "${ENGINE_BLOCK_SIZE:=$BLOCK_SIZE}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-: "${SIGHTLINE:=$here/../bin/sightline}"
-[ -x "$SIGHTLINE" ] || { echo "no $SIGHTLINE (make build, or SIGHTLINE=path of the binary)" >&2; exit 2; }
+: "${SIGHTLINE:=$here/../bin/sightline}" "${SIGHTLINE_LAB:=$(dirname "$SIGHTLINE")/sightline-lab}"
+for binary in "$SIGHTLINE" "$SIGHTLINE_LAB"; do
+  [ -x "$binary" ] || { echo "no $binary (make build, or SIGHTLINE=path of sightline, with sightline-lab beside it or at SIGHTLINE_LAB)" >&2; exit 2; }
+done
 work=$(mktemp -d)
 pids=()
 cleanup() {
@@ -37,7 +39,7 @@ admin=127.0.0.1:$((HTTP_PORT + 1))
 } >"$work/sightline.yaml"
 for ((i = 0; i < WORKERS; i++)); do
   addr=127.0.0.1:$((WORKER_PORT + i)) events=127.0.0.1:$((EVENTS_PORT + i)) replay=127.0.0.1:$((EVENTS_PORT + WORKERS + i))
-  start "$SIGHTLINE" worker-sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE" --engine $ENGINE --load 127.0.0.1:$((METRICS_PORT + i))
+  start "$SIGHTLINE_LAB" worker-sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE" --engine $ENGINE --load 127.0.0.1:$((METRICS_PORT + i))
   case $ENGINE in
     vllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", replay: \"tcp://$replay\"}}" ;;
     trtllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {http: \"http://$addr\"}}" ;;

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/sightline-router/sightline/internal/testkit/eppcheck"
+	"github.com/sightline-router/sightline/lab/eppcheck"
 	"github.com/sightline-router/sightline/router"
 )
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/internal/testkit/smuggle"
+	"github.com/sightline-router/sightline/lab/smuggle"
 )
 
 // TestNothingIsSmuggled checks that of random hostile requests none that passes the gate and the cleaning has anything left that

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/testkit/benchpeers/trace"
+	"github.com/sightline-router/sightline/lab/benchpeers/trace"
 )
 
-// The full traces, and the comparison with Dynamo's index, are in internal/testkit/benchpeers.
+// The full traces, and the comparison with Dynamo's index, are in lab/benchpeers.
 
 // BenchmarkMatch looks up one prompt of 512 blocks, of which eight workers hold the first 64.
 func BenchmarkMatch(b *testing.B) {

@@ -77,7 +77,7 @@ type Options struct {
 
 // Index is the prefix index. All methods are safe for concurrent use; calls for one slot are serialized.
 //
-// Measured on a shared machine with two EPYC cores (traces of internal/testkit/benchpeers): a lookup of 128 blocks among 19 M
+// Measured on a shared machine with two EPYC cores (traces of lab/benchpeers): a lookup of 128 blocks among 19 M
 // held ones 0.5 to 0.8 µs, among 50 M 0.6 µs; 5 to 13 M blocks/s stored per core from empty, 13 to 27 M into used memory; 8 to 16
 // M/s removed; 27 bytes a held block in all. Bad at: prompts that branch every block or two.
 type Index struct {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // replay is one recorded run of Dynamo 1.6.1's index: events, and lookups with its answers (testdata/README.md).

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/benchpeers/trace"
+	"github.com/sightline-router/sightline/lab/benchpeers/trace"
 )
 
 // audit checks every count and link of a shard against what it counts or links. It adds the shard's nodes to children, by their

@@ -15,7 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/zeebo/blake3"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/vision"

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )

@@ -18,8 +18,8 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/internal/testkit/hostilebody"
-	"github.com/sightline-router/sightline/internal/testkit/section"
+	"github.com/sightline-router/sightline/lab/hostilebody"
+	"github.com/sightline-router/sightline/lab/section"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 

@@ -10,13 +10,17 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/sightline-router/sightline/lab/command"
 )
 
-// runs says whose tests run a subcommand.
-var runs = map[string]string{
-	"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "demo": "e2e", "report": "e2e", "worker-sim": "e2e",
-	"config": "internal/config", "agent": "internal/serve", "credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor", "bundle": "internal/bundle",
-	"epp-conformance": "e2e", "bench": "internal/bench", "sim": "internal/fleetsim", "replay": "internal/fleetsim", "completion": "cmd/sightline", "version": "internal/release",
+// runs says which package's tests run a program's subcommand.
+var runs = map[string]map[string]string{
+	"sightline": {"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "report": "e2e", "config": "internal/config", "agent": "internal/serve",
+		"credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor", "bundle": "internal/bundle",
+		"completion": "cmd/sightline", "version": "internal/release"},
+	"sightline-lab": {"demo": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench", "sim": "lab/fleetsim", "replay": "lab/fleetsim",
+		"completion": "cmd/sightline", "version": "internal/release"},
 }
 
 // elsewhere lists the programs in the pages' commands that no test runs as written, and what they need.
@@ -35,7 +39,7 @@ var shell = strings.Fields("curl jq open cp cat head chmod printf envoy")
 
 var (
 	blocks = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$|((?:^ {4,}\\S[^\n]*\n)+)")
-	spans  = regexp.MustCompile("`((?:make [a-z][a-z0-9-]*|sightline )[^`]*)`")
+	spans  = regexp.MustCompile("`((?:make [a-z][a-z0-9-]*|sightline(?:-lab)? )[^`]*)`")
 	flags  = regexp.MustCompile(`--[a-z][a-z-]+`)
 	target = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
 	part   = regexp.MustCompile(`\s(?:\||&&|;|>)\s|\s#`)
@@ -45,7 +49,7 @@ var (
 // commands returns the commands of a page, from its blocks and spans. In blocks that are not marked as sh only lines that begin
 // with a known name count, because these blocks also hold output.
 func commands(page string) (list []string) {
-	known := func(word string) bool { return word == "sightline" || word == "make" || elsewhere[word] != "" }
+	known := func(word string) bool { return runs[word] != nil || word == "make" || elsewhere[word] != "" }
 	add := func(text string, all bool) {
 		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
 			for i, c := range part.Split(strings.TrimPrefix(strings.TrimSpace(line), "$ "), -1) {
@@ -82,16 +86,19 @@ func pages(t *testing.T) (list []string) {
 // TestCommands compares the commands in the pages with what exists: subcommands and flags are the binary's and have tests that run
 // them, targets are the Makefile's. Commands that need a cluster, a GPU or a registry are printed.
 func TestCommands(t *testing.T) {
-	parser, err := kong.New(&cli{}, kong.Vars{"version": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]map[string]bool{} // the flags of each subcommand
-	for _, n := range parser.Model.Children {
-		known[n.Name] = map[string]bool{}
-		for _, group := range n.AllFlags(false) {
-			for _, f := range group {
-				known[n.Name]["--"+f.Name] = true
+	known := map[string]map[string]bool{} // by program and subcommand, its flags
+	for program, commands := range map[string]any{"sightline": &cli{}, command.Name: &command.All{}} {
+		parser, err := kong.New(commands, kong.Vars{"version": ""})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range parser.Model.Children {
+			subcommand := program + " " + n.Name
+			known[subcommand] = map[string]bool{}
+			for _, group := range n.AllFlags(false) {
+				for _, f := range group {
+					known[subcommand]["--"+f.Name] = true
+				}
 			}
 		}
 	}
@@ -110,40 +117,40 @@ func TestCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		page = strings.TrimPrefix(filepath.ToSlash(page), "../../")
-		for _, command := range commands(string(text)) {
+		for _, line := range commands(string(text)) {
 			counted++
-			words := strings.Fields(command)
+			words := strings.Fields(line)
 			switch word := words[0]; {
 			case word == "make":
 				for _, w := range words[1:] {
 					if !strings.Contains(w, "=") && !targets[w] {
-						t.Errorf("%s: %s: the Makefile has no target %s", page, command, w)
+						t.Errorf("%s: %s: the Makefile has no target %s", page, line, w)
 					}
 				}
-			case word == "sightline":
-				subcommand := words[1]
-				if subcommand == "--version" {
+			case runs[word] != nil:
+				if words[1] == "--version" {
 					break
 				}
+				subcommand, tested := word+" "+words[1], runs[word][words[1]]
 				if known[subcommand] == nil {
-					t.Errorf("%s: %s: there is no such subcommand", page, command)
+					t.Errorf("%s: %s: there is no such subcommand", page, line)
 				}
-				if tests, _ := filepath.Glob(filepath.Join("../..", runs[subcommand], "*_test.go")); runs[subcommand] == "" || tests == nil {
-					t.Errorf("%s: %s: say in runs which tests run it", page, command)
+				if tests, _ := filepath.Glob(filepath.Join("../..", tested, "*_test.go")); tested == "" || tests == nil {
+					t.Errorf("%s: %s: say in runs which tests run it", page, line)
 				}
-				for _, flag := range flags.FindAllString(command, -1) {
+				for _, flag := range flags.FindAllString(line, -1) {
 					if !known[subcommand][flag] {
-						t.Errorf("%s: %s: there is no flag %s", page, command, flag)
+						t.Errorf("%s: %s: there is no flag %s", page, line, flag)
 					}
 				}
 			case elsewhere[word] != "":
-				notRun[word+" ("+elsewhere[word]+"): "+page+": "+command] = true
+				notRun[word+" ("+elsewhere[word]+"): "+page+": "+line] = true
 			case strings.Contains(word, "/"):
 				if _, err := os.Stat(filepath.Join("../..", word)); err != nil {
-					t.Errorf("%s: %s: no such file", page, command)
+					t.Errorf("%s: %s: no such file", page, line)
 				}
 			case !slices.Contains(shell, word):
-				t.Errorf("%s: %s: say in elsewhere what it needs", page, command)
+				t.Errorf("%s: %s: say in elsewhere what it needs", page, line)
 			}
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/sightline-router/sightline/internal/program"
 )
 
 // TestCompletion: bash offers the binary's commands, subcommands and flags, and file names where no word applies.
@@ -15,7 +17,7 @@ func TestCompletion(t *testing.T) {
 	script := func(shell string) string {
 		t.Helper()
 		var out bytes.Buffer
-		parser, err := kong.New(&cli{}, kong.Vars{"version": ""}, kong.Writers(&out, &out))
+		parser, err := program.Parser("sightline", description, &cli{}, kong.Writers(&out, &out))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,10 +32,10 @@ func TestCompletion(t *testing.T) {
 	}
 	bash := script("bash")
 	for _, c := range []struct{ line, want, not string }{
-		{"sightline ", "serve doctor completion", "worker-sim --version"},
+		{"sightline ", "serve doctor completion", "worker-sim demo --version"},
 		{"sightline do", "doctor", "serve"},
 		{"sightline --", "--version", "serve"},
-		{"sightline serve --", "--config --check", "--rules"},
+		{"sightline serve --", "--config --check", "--variant"},
 		{"sightline serve --c", "--config --check", "--print-config"},
 		{"sightline config ", "schema", "serve"},
 		{"sightline completion ", "bash zsh fish", "serve"},

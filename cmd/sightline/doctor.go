@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/sightline-router/sightline/internal/doctor"
+	"github.com/sightline-router/sightline/internal/program"
 )
 
 type doctorCmd struct{ doctor.Options }
@@ -15,7 +16,7 @@ func (c *doctorCmd) Help() string {
 }
 
 func (c *doctorCmd) Run(ctx context.Context) error {
-	c.Out, c.Color = os.Stdout, colored(os.Stdout)
+	c.Out, c.Color = os.Stdout, program.Colored(os.Stdout)
 	status, err := doctor.Run(ctx, c.Options)
 	if err != nil {
 		return fmt.Errorf("doctor: %w", err)

@@ -1,21 +1,17 @@
 // Command sightline routes multimodal chat requests, behind Envoy, to the worker that holds most of their KV cache.
 //
-// Each subcommand has a file of its own; this one holds the program's flags and dispatches to them.
+// Each subcommand has a file of its own; this one lists them. What production does not run is in cmd/sightline-lab.
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
-	_ "time/tzdata" // for time_zone, in images without a zone database
+	"slices"
 
-	"github.com/alecthomas/kong"
-
-	"github.com/sightline-router/sightline/internal/buildinfo"
+	"github.com/sightline-router/sightline/internal/program"
 )
+
+const description = "Sends each chat request, text and images, to the worker that already holds most of its KV cache. Behind Envoy, as an external processor."
 
 type cli struct {
 	Init        initCmd        `cmd:"" help:"Write a first configuration from what running workers report about themselves."`
@@ -27,43 +23,18 @@ type cli struct {
 	Doctor      doctorCmd      `cmd:"" help:"Check the files, workers, Envoy, NATS and a running Sightline for whatever prevents cache hits."`
 	Bundle      bundleCmd      `cmd:"" help:"Write a tar.gz for a bug report: configuration, state and checks, without secrets."`
 	Envoy       envoyCmd       `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
-	EPP         eppCmd         `cmd:"" name:"epp-conformance" help:"Test an endpoint picker against the Gateway API's endpoint-picker protocol."`
 	Report      reportCmd      `cmd:"" help:"Report the effect of steering: steered requests compared with the unsteered share, and what the choice would have saved there."`
-	Replay      replayCmd      `cmd:"" help:"Replay a decision log offline: as recorded, with another configuration, and with round robin."`
-	Demo        demoCmd        `cmd:"" help:"Run a demonstration on this machine: a real Envoy, three simulated workers, a mixed load."`
-	Bench       benchCmd       `cmd:"" help:"Benchmark a running Envoy: latency and cache hits under synthetic conversations or a trace, with and without Sightline."`
-	Sim         simCmd         `cmd:"" help:"Compare the router's choice with other routers' rules on a simulated fleet."`
-	WorkerSim   workerSimCmd   `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
 	Config      configCmd      `cmd:"" help:"Print what a configuration may contain."`
-	Completion  completionCmd  `cmd:"" help:"Print the shell completion script for sightline's commands and flags."`
-	Version     versionCmd     `cmd:"" help:"Print the version, and what this binary was built from."`
-
-	ShowVersion kong.VersionFlag `name:"version" help:"Print the version and exit."`
+	program.Commands
 }
 
-type versionCmd struct {
-	JSON bool `help:"Print one JSON object: version, commit, dirty, commit_time, go, platform, envoy_api."`
-}
-
-func (c *versionCmd) Run() error {
-	if c.JSON {
-		return json.NewEncoder(os.Stdout).Encode(buildinfo.Read())
-	}
-	_, err := fmt.Println(buildinfo.Read())
-	return err
-}
+// moved lists the commands that are sightline-lab's since this release. The next release may forget them.
+var moved = []string{"bench", "demo", "epp-conformance", "replay", "sim", "worker-sim"}
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	var c cli
-	k := kong.Parse(&c, kong.Name("sightline"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Vars{"version": buildinfo.Read().String()},
-		kong.Description("Sends each chat request, text and images, to the worker that already holds most of its KV cache. Behind Envoy, as an external processor."),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}))
-	if err := k.Run(); err != nil {
-		fmt.Fprintf(os.Stderr, "sightline: %v\n", err)
+	if len(os.Args) > 1 && slices.Contains(moved, os.Args[1]) {
+		fmt.Fprintf(os.Stderr, "sightline: sightline %[1]s is now sightline-lab %[1]s\n", os.Args[1])
 		os.Exit(1)
 	}
+	program.Main("sightline", description, &cli{})
 }

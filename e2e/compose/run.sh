@@ -50,7 +50,7 @@ echo "compose: building images"
 image() { docker build -q -t "$1" "$2" >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }; }
 export CGO_ENABLED=0
 mkdir -p "$work/sightline" "$work/nats" "$work/envoy/root/usr/local/bin"
-go build -trimpath -ldflags '-s -w' -o "$work/sightline/sightline" ./cmd/sightline
+go build -trimpath -ldflags '-s -w' -o "$work/sightline/" ./cmd/...
 # The last stage of our own Dockerfile, with what its first stage makes.
 sed -n '/^FROM scratch/,$ { s/--from=build //; p }' Dockerfile >"$work/sightline/Dockerfile"
 mkdir -p "$work/sightline/etc/ssl/certs" "$work/sightline/empty/sightline"

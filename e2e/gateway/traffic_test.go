@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // podIPs are those of three simulated workers.

@@ -1,4 +1,4 @@
-// Package page looks at the admin page as people do: in a real browser (chromium on PATH), before `sightline demo --stay` of the
+// Package page looks at the admin page as people do: in a real browser (chromium on PATH), before `sightline-lab demo --stay` of the
 // binary that SIGHTLINE names. It is a module of its own: nobody else needs a browser's protocol. `make page` runs it.
 package page
 
@@ -47,9 +47,9 @@ var said = regexp.MustCompile(`(?s)curl -s (\S+)/v1/chat/completions .* -d '([^'
 
 func start(t *testing.T) demo {
 	t.Helper()
-	bin := os.Getenv("SIGHTLINE")
+	bin := os.Getenv("SIGHTLINE_LAB")
 	if bin == "" {
-		t.Fatal("SIGHTLINE is not set (want the binary's path, as make page gives it)")
+		t.Fatal("SIGHTLINE_LAB is not set (want the path of sightline-lab, with sightline beside it, as make page gives it)")
 	}
 	cmd := exec.CommandContext(t.Context(), bin, "demo", "--stay")
 	cmd.Dir = "../.."
@@ -75,7 +75,7 @@ func start(t *testing.T) demo {
 // traffic fills the page for so long, and goes on until it is stopped.
 func (d demo) traffic(t *testing.T, seconds int) (stop func()) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Getenv("SIGHTLINE"), "bench", "--url", d.envoy, "--shape", "images", "--rate", "3",
+	cmd := exec.CommandContext(t.Context(), os.Getenv("SIGHTLINE_LAB"), "bench", "--url", d.envoy, "--shape", "images", "--rate", "3",
 		"--seconds", strconv.Itoa(2*seconds), "--seed", "7")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // Captures of ai-dynamo 1.6.1 processes on loopback: two mock workers of two ranks with 64 blocks each, and a worker with

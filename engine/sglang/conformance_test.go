@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/internal/testkit/eventtest"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/eventtest"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 

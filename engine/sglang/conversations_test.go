@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/prompt"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/internal/testkit/eventtest"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/eventtest"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )

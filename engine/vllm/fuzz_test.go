@@ -4,8 +4,8 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/eventtest"
-	"github.com/sightline-router/sightline/internal/testkit/recorded"
+	"github.com/sightline-router/sightline/lab/eventtest"
+	"github.com/sightline-router/sightline/lab/recorded"
 )
 
 func FuzzDecode(f *testing.F) {

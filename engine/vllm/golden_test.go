@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/internal/testkit/recorded"
+	"github.com/sightline-router/sightline/lab/recorded"
 )
 
 // TestRecordedCases: the decoded events of a real vLLM equal what package block computes for the same request: every case of the

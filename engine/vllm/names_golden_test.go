@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/name"
 )

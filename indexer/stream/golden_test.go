@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/internal/testkit/recorded"
+	"github.com/sightline-router/sightline/lab/recorded"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/internal/testkit/fakekube"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/fakekube"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 const modelDir = "../../examples/models/qwen2.5-vl"

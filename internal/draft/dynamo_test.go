@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/sightline-router/sightline/internal/doctor"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // recordedFolder returns a copy of the recorded discovery folder of a deployment of Dynamo 1.6.1.

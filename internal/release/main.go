@@ -21,12 +21,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// beside lists what an archive contains besides the binary.
+// binaries are the commands that an archive contains.
+var binaries = []string{"sightline", "sightline-lab"}
+
+// beside lists what an archive contains besides the binaries.
 var beside = []string{"LICENSE", "NOTICE", "README.md", "CHANGELOG.md",
 	"examples/systemd/sightline.service", "examples/systemd/sightline-agent@.service", "examples/systemd/sightline.yaml"}
 
@@ -72,21 +76,25 @@ func release(version, out string, archs []string) error {
 	}
 	var sums strings.Builder
 	for _, arch := range archs {
-		binary := filepath.Join(work, arch, "sightline")
+		bin := filepath.Join(work, arch)
 		env := append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
-		if _, err := run(src, env, "go", "build", "-trimpath", "-buildvcs=true", "-ldflags", "-s -w -buildid=", "-o", binary, "./cmd/sightline"); err != nil {
+		if _, err := run(src, env, "go", "build", "-trimpath", "-buildvcs=true", "-ldflags", "-s -w -buildid=", "-o", bin+"/", "./cmd/..."); err != nil {
 			return err
 		}
-		built, err := buildinfo.ReadFile(binary)
-		if err != nil {
-			return err
-		}
-		if built.Main.Version != "v"+version {
-			return fmt.Errorf("the go command wrote version %s into the binary, want v%s", built.Main.Version, version)
+		var built []*buildinfo.BuildInfo
+		for _, name := range binaries {
+			b, err := buildinfo.ReadFile(filepath.Join(bin, name))
+			if err != nil {
+				return err
+			}
+			if b.Main.Version != "v"+version {
+				return fmt.Errorf("the go command wrote version %s into %s, want v%s", b.Main.Version, name, version)
+			}
+			built = append(built, b)
 		}
 		name := "sightline-" + version + "-linux-" + arch
 		archive, bill := filepath.Join(out, name+".tar.gz"), filepath.Join(out, name+".cdx.json")
-		if err := pack(archive, name, src, binary, time.Unix(seconds, 0)); err != nil {
+		if err := pack(archive, name, src, bin, time.Unix(seconds, 0)); err != nil {
 			return err
 		}
 		text, err := materials(built)
@@ -120,7 +128,7 @@ func run(dir string, env []string, name string, args ...string) (string, error) 
 }
 
 // pack writes the archive. Its files are in a folder of its name, owned by root, with the commit's time.
-func pack(archive, folder, src, binary string, at time.Time) (err error) {
+func pack(archive, folder, src, bin string, at time.Time) (err error) {
 	f, err := os.Create(archive)
 	if err != nil {
 		return err
@@ -143,8 +151,10 @@ func pack(archive, folder, src, binary string, at time.Time) (err error) {
 		_, err = io.Copy(w, strings.NewReader(string(data)))
 		return err
 	}
-	if err := add(binary, 0o755); err != nil {
-		return err
+	for _, name := range binaries {
+		if err := add(filepath.Join(bin, name), 0o755); err != nil {
+			return err
+		}
 	}
 	for _, name := range beside {
 		if err := add(filepath.Join(src, name), 0o644); err != nil {
@@ -162,19 +172,23 @@ type component struct {
 	PURL    string `json:"purl"`
 }
 
-// materials returns the bill of materials: the modules linked into the binary, as recorded by the go command.
-func materials(built *buildinfo.BuildInfo) ([]byte, error) {
+// materials returns the bill of materials: the modules linked into the binaries, as recorded by the go command.
+func materials(built []*buildinfo.BuildInfo) ([]byte, error) {
 	of := func(kind, path, version string) component {
 		purl := "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
 		return component{kind, purl, path, version, purl}
 	}
-	main := of("application", built.Main.Path, built.Main.Version)
-	libraries := []component{of("library", "std", built.GoVersion)}
-	for _, d := range built.Deps {
-		if d.Replace != nil {
-			d = d.Replace
+	main := of("application", built[0].Main.Path, built[0].Main.Version)
+	libraries := []component{of("library", "std", built[0].GoVersion)}
+	for _, b := range built {
+		for _, d := range b.Deps {
+			if d.Replace != nil {
+				d = d.Replace
+			}
+			if l := of("library", d.Path, d.Version); !slices.Contains(libraries, l) {
+				libraries = append(libraries, l)
+			}
 		}
-		libraries = append(libraries, of("library", d.Path, d.Version))
 	}
 	uses := make([]string, len(libraries))
 	for i, l := range libraries {

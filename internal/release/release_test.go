@@ -39,14 +39,16 @@ func TestRelease(t *testing.T) {
 	commit := strings.TrimSpace(command(t, "", nil, "git", "rev-parse", "HEAD"))
 
 	files := unpack(t, filepath.Join(out, "sightline-"+version+"-linux-amd64.tar.gz"))
-	want := []string{"sightline"}
+	want := slices.Clone(binaries)
 	for _, f := range beside {
 		want = append(want, filepath.Base(f))
 	}
 	if slices.Sort(want); !slices.Equal(files.names, want) {
 		t.Errorf("the archive has %q, want %q", files.names, want)
 	}
-	check(t, filepath.Join(files.dir, "sightline"), "v"+version, commit)
+	for _, name := range binaries {
+		check(t, filepath.Join(files.dir, name), "v"+version, commit)
+	}
 
 	text, err := os.ReadFile(filepath.Join(out, "sightline-"+version+"-linux-arm64.cdx.json"))
 	if err != nil {
@@ -107,8 +109,10 @@ func TestGoInstall(t *testing.T) {
 	store := strings.TrimSpace(command(t, "", nil, "go", "env", "GOMODCACHE"))
 	bin := t.TempDir()
 	command(t, t.TempDir(), []string{"GOPROXY=file://" + proxy + ",file://" + filepath.Join(store, "cache", "download"), "GOSUMDB=off", "GOFLAGS=-modcacherw",
-		"GOBIN=" + bin, "GOMODCACHE=" + t.TempDir(), "CGO_ENABLED=0", "GOWORK=off"}, "go", "install", m.Path+"/cmd/sightline@"+m.Version)
-	check(t, filepath.Join(bin, "sightline"), m.Version, "")
+		"GOBIN=" + bin, "GOMODCACHE=" + t.TempDir(), "CGO_ENABLED=0", "GOWORK=off"}, "go", "install", m.Path+"/cmd/sightline@"+m.Version, m.Path+"/cmd/sightline-lab@"+m.Version)
+	for _, name := range binaries {
+		check(t, filepath.Join(bin, name), m.Version, "")
+	}
 }
 
 // check asks a binary what it is.

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/internal/testkit/certs"
+	"github.com/sightline-router/sightline/lab/certs"
 )
 
 // serve runs a server that answers with the authorization header it received.

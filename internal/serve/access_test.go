@@ -28,7 +28,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/sightline-router/sightline/internal/testkit/certs"
+	"github.com/sightline-router/sightline/lab/certs"
 )
 
 // guarded is a server that authenticates callers on every listener, and one worker that does.

@@ -132,9 +132,10 @@ func TestComposeFile(t *testing.T) {
 			Build struct {
 				Context, Dockerfile string
 			}
-			Command   []string
-			Volumes   []string
-			DependsOn []string `yaml:"depends_on"`
+			Entrypoint []string
+			Command    []string
+			Volumes    []string
+			DependsOn  []string `yaml:"depends_on"`
 		}
 		Volumes map[string]any
 	}
@@ -171,6 +172,9 @@ func TestComposeFile(t *testing.T) {
 	for _, w := range cfg.Workers {
 		host, port, _ := strings.Cut(w.Addr, ":")
 		command := file.Services[host].Command
+		if entry := file.Services[host].Entrypoint; !slices.Equal(entry, []string{"/sightline-lab"}) {
+			t.Errorf("%s: service %s starts %q", w.Name, host, entry)
+		}
 		events := strings.Replace(w.Events.ZMQ, "{ip}", host, 1)
 		if w.Events.NATS {
 			events = agents[w.Name]

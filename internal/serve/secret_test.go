@@ -13,8 +13,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // TestKeyFile: all that a running Sightline hashes has the secret of index.key_file: what each decoder reads of events, and what is read

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // TestAsk: facts are read from simulated workers that answer like real ones, and missing ones are listed.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 type dynamoVector struct {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // row is one file of testdata/corpus.json.gz with Pillow 13.0.0's answer (see testdata/make_corpus.py).

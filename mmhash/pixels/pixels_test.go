@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 

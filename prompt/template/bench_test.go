@@ -3,7 +3,7 @@ package template
 import (
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // benchTemplate has the shape of a vision model's chat template: text or parts, image markers, tools, tool calls.

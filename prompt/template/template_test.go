@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // TestFacts renders generated templates and compares them with the real Jinja2's results; see testdata/README.md.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 type goldenText struct{ Category, Text string }

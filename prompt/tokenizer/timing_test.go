@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // TestConformanceSpeed prints how many times faster than the package tokenizers==0.23.3 this one encodes prose, both in one run,

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // TestWideEqualsMerging compares long words of three-byte characters, complete and broken, with merging pair by pair. The merges

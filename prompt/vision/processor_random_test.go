@@ -5,7 +5,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // TestProcessorRandom: random settings in a directory's files, random picture sizes, one to three pictures, random kwargs, compared

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // processorDirs adds what a processor's class settings take from the rest of the model directory.

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // ruleDirs holds, for each rule of the image token goldens, a directory that selects it. pre is preprocessor_config.json, proc

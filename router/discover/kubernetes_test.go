@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/sightline-router/sightline/internal/testkit/fakekube"
+	"github.com/sightline-router/sightline/lab/fakekube"
 )
 
 // watcher is a finder that a test follows.

@@ -36,7 +36,7 @@ import (
 
 const (
 	queueEntries = 8192                    // entries that wait to be sent
-	sendPause    = 2 * time.Millisecond    // between two messages; with 10 ms, two replicas answer 7 % later (sightline sim)
+	sendPause    = 2 * time.Millisecond    // between two messages; with 10 ms, two replicas answer 7 % later (sightline-lab sim)
 	stateEvery   = 500 * time.Millisecond  // a state is a heartbeat too
 	echoTimeout  = 750 * time.Millisecond  // a state not echoed within this was lost; shorter than peerTimeout
 	peerTimeout  = 1250 * time.Millisecond // then a replica is gone; noticed within 2 s, since it is checked with each state

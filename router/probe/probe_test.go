@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/engine"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 const modelDir = "../../examples/models/qwen2.5-vl"

@@ -19,7 +19,7 @@ import (
 
 	zmq4 "github.com/go-zeromq/zmq4"
 
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 func deadline(t testing.TB) context.Context {

@@ -1,0 +1,68 @@
+// Package program is what the command lines of sightline and sightline-lab share: how they start and end, and the commands that both
+// have.
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	_ "time/tzdata" // for time_zone, in images without a zone database
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sightline-router/sightline/internal/buildinfo"
+)
+
+// Commands are the commands that both programs have. A program's own struct of commands embeds them.
+type Commands struct {
+	Completion completionCmd `cmd:"" help:"Print the shell completion script for the commands and flags."`
+	Version    versionCmd    `cmd:"" help:"Print the version, and what this binary was built from."`
+
+	ShowVersion kong.VersionFlag `name:"version" help:"Print the version and exit."`
+}
+
+type versionCmd struct {
+	JSON bool `help:"Print one JSON object: version, commit, dirty, commit_time, go, platform, envoy_api."`
+}
+
+func (c *versionCmd) Run() error {
+	if c.JSON {
+		return json.NewEncoder(os.Stdout).Encode(buildinfo.Read())
+	}
+	_, err := fmt.Println(buildinfo.Read())
+	return err
+}
+
+// Main parses the arguments, runs the command that they name and exits with status 1 if it fails. commands is a pointer to a struct
+// whose fields are kong's commands; their Run methods may take a context, which a signal ends.
+func Main(name, description string, commands any) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	parser, err := Parser(name, description, commands, kong.BindTo(ctx, (*context.Context)(nil)))
+	if err != nil {
+		panic(err) // the struct's tags are wrong
+	}
+	k, err := parser.Parse(os.Args[1:])
+	parser.FatalIfErrorf(err)
+	if err := k.Run(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		os.Exit(1)
+	}
+}
+
+// Parser returns the parser of a program's arguments.
+func Parser(name, description string, commands any, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(commands, append(options, kong.Name(name), kong.Description(description), kong.UsageOnError(),
+		kong.Vars{"version": buildinfo.Read().String()},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}))...)
+}
+
+// Colored reports whether output to f is seen on a terminal whose user wants colours.
+func Colored(f *os.File) bool {
+	i, err := f.Stat()
+	return err == nil && i.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
+}

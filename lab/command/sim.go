@@ -1,0 +1,44 @@
+package command
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sightline-router/sightline/lab/fleetsim"
+)
+
+type simCmd struct {
+	Scenarios  []string  `help:"Names of the scenarios to run; default: all."`
+	Rules      []string  `help:"Names of the rules to compare; default: all."`
+	Loads      []float64 `default:"0.7" help:"Loads as shares of round robin's capacity; --loads 0.4,0.7,0.9,1.3 for all of docs/choice.md."`
+	Trace      string    `type:"existingfile" help:"A trace to run as well, gzipped or not: one JSON object per line in Mooncake's format. The scenario is named after the file."`
+	Workers    int       `default:"16" help:"Workers that serve the trace."`
+	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots to this file, as one page."`
+	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces to this file and run nothing."`
+	Goals      bool      `help:"Run the scenarios of docs/choice.md's goals instead and report which goals are met; fails if one is not."`
+}
+
+func (c *simCmd) Run() error {
+	signal.Reset(os.Interrupt, syscall.SIGTERM) // there is nothing to clean up: exit at once
+	if c.WriteTrace != "" {
+		return toFile(c.WriteTrace, fleetsim.WritePictures)
+	}
+	play := func(page io.Writer) error {
+		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads, Trace: c.Trace, Workers: c.Workers, HTML: page, Goals: c.Goals})
+	}
+	if c.HTML == "" {
+		return play(nil)
+	}
+	return toFile(c.HTML, play)
+}
+
+func toFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
