@@ -9,7 +9,7 @@ import (
 
 // allowedSlots returns the slots that the request may go to: those of the model, or of the pool if the route names one, that have its
 // adapter and are within the gateway's subset hint.
-func (x *decision) allowedSlots() []*fleet.Slot {
+func (x *planner) allowedSlots() []*fleet.Slot {
 	model := x.req.Pool
 	if model == "" && x.model != nil {
 		model = x.model.Name
@@ -41,7 +41,7 @@ func (x *decision) allowedSlots() []*fleet.Slot {
 //
 // If Envoy reports nothing, the number in flight is unknown and the limit refuses nobody. The limit applies neither to a request
 // for a stored answer, which costs nothing, nor to one that is left alone, which is no worker's trial either.
-func (x *decision) keepAvailable() *Refusal {
+func (x *planner) keepAvailable() *Refusal {
 	slots := x.allowedSlots()
 	well := fleet.Healthy(slots)
 	if !anyServes(well) {
@@ -54,11 +54,11 @@ func (x *decision) keepAvailable() *Refusal {
 	hasRoom := x.hasRoom()
 	if x.maxInFlight > 0 {
 		x.slots = x.withRoom(well)
-		if !anyServes(x.slots) && len(well) > 0 && !x.isUnsteered() {
+		if !anyServes(x.slots) && len(well) > 0 && x.steers {
 			x.awaitPlace(well)
 		}
 		if !anyServes(x.slots) && len(well) > 0 {
-			if !x.isUnsteered() {
+			if x.steers {
 				return x.refuseFull()
 			}
 			x.slots = well
@@ -66,19 +66,25 @@ func (x *decision) keepAvailable() *Refusal {
 	}
 	x.mem.eased = slices.Grow(x.mem.eased[:0], len(x.slots))
 	x.slots = fleet.WithoutNewcomers(x.slots, x.mem.eased, x.now)
-	if len(well) == len(slots) || x.isUnsteered() {
+	if len(well) == len(slots) || !x.tries {
 		return nil
 	}
 	for _, s := range slots {
-		if s.Worker == x.trial || x.trial == nil && !x.dryRun && hasRoom(s) && s.Worker.ClaimTrial(x.now) {
+		if s.Worker == x.trial || x.trial == nil && hasRoom(s) && s.Worker.TrialDue(x.now) {
 			x.trial, x.slots = s.Worker, append(x.slots, s)
 		}
 	}
 	return nil
 }
 
+// withoutTrial leaves the worker out whose trial another request has claimed meanwhile.
+func (x *planner) withoutTrial() {
+	x.slots = slices.DeleteFunc(x.slots, func(s *fleet.Slot) bool { return s.Worker == x.trial })
+	x.trial = nil
+}
+
 // withRoom returns those of the slots that may have one more request.
-func (x *decision) withRoom(slots []*fleet.Slot) (out []*fleet.Slot) {
+func (x *planner) withRoom(slots []*fleet.Slot) (out []*fleet.Slot) {
 	hasRoom := x.hasRoom()
 	for _, s := range slots {
 		if hasRoom(s) {
@@ -95,7 +101,7 @@ func anyServes(slots []*fleet.Slot) bool {
 
 // hasRoom returns a function that tells whether a slot may have one more of our requests: other senders' requests count against
 // their own limits. Of a pair the decode worker counts: at the prefill worker requests only queue, none stays.
-func (x *decision) hasRoom() func(*fleet.Slot) bool {
+func (x *planner) hasRoom() func(*fleet.Slot) bool {
 	silent, _ := x.opt.Fleet.Silent()
 	return func(s *fleet.Slot) bool {
 		if x.maxInFlight <= 0 || silent != fleet.NotSilent || s.Worker.Role == fleet.Prefill {
@@ -114,22 +120,13 @@ func (s *serving) maxInFlightOf(slot *fleet.Slot) int {
 	return s.maxInFlight
 }
 
-// withAdmissionLock runs choose, which books. With a limit, decisions run one at a time, since two at once would take the same last place,
-// and slots that filled up since open are left out.
-func (x *decision) withAdmissionLock(choose func()) {
-	if x.maxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 || x.isUnsteered() {
-		choose()
-		return
+// admit refuses a request for which there is no place any more, and leaves out slots that filled up since open.
+func (x *planner) admit() *Refusal {
+	if x.maxInFlight <= 0 || x.req.Stored != "" || !x.steers {
+		return nil
 	}
-	x.admission.Lock()
-	defer x.admission.Unlock()
 	if x.slots = x.withRoom(x.slots); !anyServes(x.slots) {
-		x.refuse(x.refuseFull())
-		return
+		return x.refuseFull()
 	}
-	if refusal := x.refuseUnfair(); refusal != nil {
-		x.refuse(refusal)
-		return
-	}
-	choose()
+	return x.refuseUnfair()
 }

@@ -60,7 +60,7 @@ type slotEstimate struct {
 	doubtful                 bool
 }
 
-func (x *decision) estimateOf(class int, slot *fleet.Slot, c *choose.Candidate) slotEstimate {
+func (x *planner) estimateOf(class int, slot *fleet.Slot, c *choose.Candidate) slotEstimate {
 	return slotEstimate{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode, rate: c.Rate, storesAtDecision: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
 }
 
@@ -88,7 +88,7 @@ type classPrompt struct {
 }
 
 // classPromptOf copies what a class's workers read, to keep it beyond the decision.
-func (x *decision) classPromptOf(class int) classPrompt {
+func (x *planner) classPromptOf(class int) classPrompt {
 	rd, keys := x.reading(class), &x.mem.blocks[class]
 	both := slices.Concat(keys.locals, keys.chain)
 	return classPrompt{class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading], prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
@@ -96,33 +96,33 @@ func (x *decision) classPromptOf(class int) classPrompt {
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices)))}
 }
 
-// book records the consequences of the choice: blocks that the slot will hold, pictures that it will have seen, its additional
-// work, and the events that the audit should expect.
-func (x *decision) book(best *choose.Candidate, class int) {
-	if x.dryRun {
+// book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, pictures that it will have seen, its
+// additional work, and the events that the audit should expect.
+func (r *Router) book(x *planner) {
+	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, slot: x.chosen, cachedTokens: -1}
+	if x.unread {
+		r.openBooking(x, b, fleet.Booking{Slot: x.chosen, Decode: x.decode})
 		return
 	}
-	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm}
-	if x.isUnsteered() {
-		x.bookUnsteered(b)
-		return
-	}
+	best, class := &x.ranked[0], x.classOf(x.chosen)
 	a, st := x.classPromptOf(class), x.estimateOf(class, x.chosen, best)
-	work := x.fillBooking(b, &st, &a)
+	work := r.fillBooking(b, &st, &a)
+	work.Slot, work.Decode = x.chosen, x.decode
 	if x.decode != nil {
 		b.cachedTokens = -1 // the report is about another worker's cache
-		x.adapters.recordSent(x.decode, x.adapter, x.model.MaxLoRAs)
+		r.adapters.recordSent(x.decode, x.adapter, x.model.MaxLoRAs)
 	}
 	if work.Tokens, work.AdapterLoad = work.Tokens+best.AdapterLoad, best.AdapterLoad; best.Pulls() {
 		work.Tokens, work.Pull = max(1, work.Tokens-best.Pulled), best.Pulled
 	}
-	if x.adapters.recordSent(x.chosen, x.adapter, x.model.MaxLoRAs) {
+	if r.adapters.recordSent(x.chosen, x.adapter, x.model.MaxLoRAs) {
 		b.newAdapter = x.adapter
 	}
-	x.recordPredictions(b, &st, &a, x.now)
-	x.bookChosen(b, work)
+	r.encodeQueues.book(x.encodings, x.now)
+	r.recordPredictions(b, &st, &a, x.now)
+	r.openBooking(x, b, work)
 	if !a.unread {
-		x.registerExpectation(b, &a, x.out.ID, x.auditSession(a.class.sessions))
+		r.registerExpectation(b, &a, x.out.ID, x.session)
 	}
 }
 
@@ -192,38 +192,37 @@ func (r *Router) unseePictures(slot *fleet.Slot, media []SharedMedium) {
 	}
 }
 
-// bookChosen books work on the chosen slot, or on none yet if the request is left alone.
-func (x *decision) bookChosen(b *bookingRecord, work fleet.Booking) {
-	if x.dryRun {
-		return
-	}
-	work.Source, work.Note = x.out.source, b
-	if x.opt.Fair {
+// openBooking books a plan's work, on no slot yet if the request is left alone.
+func (r *Router) openBooking(x *planner, b *bookingRecord, work fleet.Booking) {
+	work.Source, work.Note = x.req.Source, b
+	if r.opt.Fair {
 		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
 	}
-	if b.unsteered == nil {
-		work.Slot, work.Decode = x.chosen, x.decode
-	}
 	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)) + 24*len(b.newMedia)
-	if x.isBooked = true; x.opt.Decisions != nil {
+	if x.booked = true; r.opt.Decisions != nil {
 		b.line = x.newLogLine(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
 	}
-	if x.opt.Share != nil {
-		b.shareNumber = x.lastShared.Add(1)
+	if r.opt.Share != nil {
+		b.shareNumber = r.lastShared.Add(1)
 	}
-	x.Router.share(b, &work) // before Book, so that other replicas hear of the end after it
-	x.opt.Fleet.Book(x.out.ID, work)
+	r.share(b, &work) // before Book, so that other replicas hear of the end after it
+	r.opt.Fleet.Book(x.out.ID, work)
 }
 
-// auditSession returns the request's session for the audit. If it has none and the engine's events name sessions, the decision's
-// id becomes its session.
-func (x *decision) auditSession(named bool) string {
-	session := sessionOf(x.mem.req.Fields, x.req.Session)
-	if session == "" && x.opt.Audit != nil && named && x.chosen.Worker.Instance == "" {
-		session, x.out.Session = x.out.ID, x.out.ID
+// setSession sets the request's session for the audit. If it has none and the engine's events name sessions, the decision's id becomes
+// its session. A request that is left alone may get to any class.
+func (x *planner) setSession(class int) {
+	named := x.mem.blocks[class].class.sessions
+	if !x.steers {
+		named = slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })
+	} else if x.reading(class).err != nil {
+		return
 	}
-	return session
+	x.session = sessionOf(x.mem.req.Fields, x.req.Session)
+	if x.session == "" && x.opt.Audit != nil && named && x.chosen.Worker.Instance == "" {
+		x.session, x.out.Session = x.out.ID, x.out.ID
+	}
 }
 
 // registerExpectation tells the audit what the slot should store. A prompt of another part of the index is audited by that part's replica.

@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"go.uber.org/zap"
-
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -47,13 +45,8 @@ func (b *blocks) unit() int { return max(1, b.class.Unit/max(1, b.form.Size)) }
 // blocks the slot holds: more if its model has several KV cache groups.
 type overlap struct{ blocks, gpu, held int32 }
 
-// choose picks the slot for a prompt, explains the choice, and books it.
-func (x *decision) choose() {
-	if len(x.slots) == 0 {
-		x.addEdits(x.mem.readings[0].edits)
-		x.out.Why = noWorker
-		return
-	}
+// choose picks the slot for a prompt and explains the choice.
+func (x *planner) choose() {
 	x.mem.candidates, x.mem.bestExcluded = x.mem.candidates[:0], bestExcluded{}
 	x.mem.encoders = x.encoders(x.mem.encoders[:0])
 	for class := range x.mem.blocks {
@@ -64,7 +57,7 @@ func (x *decision) choose() {
 	best := &x.ranked[0]
 	class := x.classOf(x.chosen)
 	rd, size := x.reading(class), x.mem.blocks[class].form.Size
-	if !x.isUnsteered() || x.editsAgree() {
+	if x.steers || x.editsAgree() {
 		x.addEdits(rd.edits)
 	}
 	x.out.PromptTokens = len(rd.prompt.IDs)
@@ -76,24 +69,44 @@ func (x *decision) choose() {
 		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginTokens]uint32(rd.prompt.IDs)))
 	}
 	x.recordRegret(best, most)
-	if x.isUnsteered() {
-		x.recordHypothetical()
-	} else {
-		x.setTargets()
-	}
+	x.nameTargets()
 	x.out.Source, x.out.Encoder = x.pullSource(best), x.encoder(rd.prompt, best)
 	keys := &x.mem.blocks[class]
 	x.explain(best, rd, !keys.fromReplica && x.inOtherPart(keys.locals))
-	x.book(best, class)
+	x.setSession(class)
 }
 
-func (x *decision) reading(class int) *reading {
+// chooseByLoad picks the slot for a request of which at most the model is known.
+func (x *planner) chooseByLoad() {
+	x.mem.candidates = x.mem.candidates[:0]
+	for i := range x.slots {
+		x.mem.candidates = append(x.mem.candidates, x.candidate(i))
+	}
+	x.rank()
+	x.nameTargets()
+}
+
+// nameTargets names the targets, if Envoy is to follow the choice; else the worker that the request would have got, and for an Envoy
+// that cannot pick the targets that a request of unknown content would get.
+func (x *planner) nameTargets() {
+	if x.steers {
+		x.setTargets()
+		x.rankInBody()
+		return
+	}
+	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
+	if x.req.MustPick {
+		x.pickTargets()
+	}
+}
+
+func (x *planner) reading(class int) *reading {
 	return &x.mem.readings[x.mem.blocks[class].class.reading]
 }
 
 // addCandidates looks a class's prompt up in the index and adds the class's slots as candidates. A class whose engine will refuse
 // the request adds none; one that could not read the prompt adds slots without overlap.
-func (x *decision) addCandidates(class int) {
+func (x *planner) addCandidates(class int) {
 	s, rd, size, keys := x.mem, x.reading(class), x.mem.blocks[class].form.Size, &x.mem.blocks[class]
 	if !keys.hasWorkers || rd.refused() {
 		return
@@ -138,7 +151,7 @@ func (x *decision) addCandidates(class int) {
 
 // proven returns how many leading blocks of the prompt matched last a slot holds by its events, how many of them are on its GPU,
 // and whether that is in doubt. Blocks in lower tiers count in whole units, since a tier returns no less than one.
-func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful bool) {
+func (x *planner) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful bool) {
 	held := x.mem.overlapOf(slot)
 	age, _ := indexAge(slot, x.now)
 	blocks, doubtful = trustedBlocks(int(held.blocks), age)
@@ -148,7 +161,7 @@ func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtfu
 }
 
 // candidate returns a slot with its load: all that a choice by load needs.
-func (x *decision) candidate(i int) choose.Candidate {
+func (x *planner) candidate(i int) choose.Candidate {
 	slot := x.slots[i]
 	load := slot.Load(x.now)
 	if !load.ReportsUsage {
@@ -186,7 +199,7 @@ func fillMissingUsage(cands []choose.Candidate) {
 
 // hashPrompt computes the blocks that a class looks up, or copies them from an earlier class with the same ones: two releases read most
 // requests alike.
-func (x *decision) hashPrompt(class int) {
+func (x *planner) hashPrompt(class int) {
 	p, keys := x.reading(class).prompt, &x.mem.blocks[class]
 	keys.locals, keys.chain = keys.locals[:0], keys.chain[:0]
 	if same := x.sameBlocks(class); same != nil {
@@ -198,7 +211,7 @@ func (x *decision) hashPrompt(class int) {
 }
 
 // sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.
-func (x *decision) sameBlocks(class int) *blocks {
+func (x *planner) sameBlocks(class int) *blocks {
 	p, form := x.reading(class).prompt, x.mem.blocks[class].form
 	for i := range class {
 		if x.mem.blocks[i].hasWorkers && x.reading(i).err == nil && x.mem.blocks[i].form == form && p.SameBlocks(x.reading(i).prompt) {
@@ -210,7 +223,7 @@ func (x *decision) sameBlocks(class int) *blocks {
 
 // match looks up how many leading blocks each slot holds and replaces the previous match; with look false none holds any. An engine
 // finds no more than most.
-func (s *scratch) match(x *decision, keys *blocks, look bool, most int) {
+func (s *scratch) match(x *planner, keys *blocks, look bool, most int) {
 	for _, h := range s.matches.Slots {
 		s.overlap[h.Slot] = overlap{}
 	}
@@ -254,7 +267,7 @@ func (s *scratch) overlapOf(slot *fleet.Slot) overlap {
 
 // addPictures counts, for each candidate (an index into slots), the picture tokens after its cached prefix: to encode, or in its
 // encoder cache.
-func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []choose.Candidate) {
+func (x *planner) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []choose.Candidate) {
 	for i := range p.Media[:min(len(p.Media), maxMedia)] {
 		md := &p.Media[i]
 		by := x.sightings.slotsOf(md.Key)
@@ -278,8 +291,7 @@ func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []ch
 }
 
 // rank orders the candidates.
-func (x *decision) rank() {
-	x.tieSeed = x.choices.Add(1)
+func (x *planner) rank() {
 	fillMissingUsage(x.mem.candidates)
 	x.addPullSources()
 	x.addDecoders()
@@ -289,7 +301,7 @@ func (x *decision) rank() {
 }
 
 // applyDeadline ranks candidates that are expected to be in time first, if the client gave a time for its first token.
-func (x *decision) applyDeadline() {
+func (x *planner) applyDeadline() {
 	if x.req.FirstToken <= 0 {
 		return
 	}
@@ -300,20 +312,18 @@ func (x *decision) applyDeadline() {
 			outcome = "in time"
 		}
 	}
-	if !x.dryRun {
-		x.metrics.deadlines.WithLabelValues(x.out.Model, outcome).Inc()
-	}
+	x.tally.deadline = outcome
 }
 
 // tieBreak returns a pseudo-random number that differs by decision and by router.
-func (x *decision) tieBreak() uint64 {
+func (x *planner) tieBreak() uint64 {
 	d := (x.tieSeed + x.opt.Seed) * 0x9E3779B97F4A7C15
 	return d ^ d>>32
 }
 
 // keepSameEdits keeps the ranked candidates that need the same body edits as the best one: Envoy changes the body once, for all
 // retries.
-func (x *decision) keepSameEdits() {
+func (x *planner) keepSameEdits() {
 	if len(x.model.prompts) == 1 {
 		return
 	}
@@ -321,14 +331,14 @@ func (x *decision) keepSameEdits() {
 	best := changes(x.ranked[0])
 	kept := slices.DeleteFunc(x.ranked[1:], func(c choose.Candidate) bool { return !sameEdits(changes(c), best) })
 	if len(kept) < len(x.ranked)-1 {
-		x.opt.Log.Info("classes of this model need different body edits; only workers with the chosen worker's edits are offered for a retry", zap.String("model", x.model.Name))
+		x.tally.fewerRetries = true
 	}
 	x.ranked = x.ranked[:1+len(kept)]
 }
 
 // setTargets names up to three different addresses in the order of the ranking. A worker behind front ends is named in the request,
 // for retries too: then the targets are its front ends, and no other worker is offered.
-func (x *decision) setTargets() {
+func (x *planner) setTargets() {
 	x.out.Targets = make([]Target, 0, maxTargets)
 	switch w := x.chosen.Worker; {
 	case w.Role == fleet.Prefill:
@@ -348,7 +358,7 @@ func (x *decision) setTargets() {
 }
 
 // targetFrontends makes the chosen worker's front ends the targets, each a copy of t.
-func (x *decision) targetFrontends(t Target) {
+func (x *planner) targetFrontends(t Target) {
 	list := x.chosen.Worker.Frontends
 	for i := range min(len(list), maxTargets) {
 		t.Addr = list[(x.tieSeed+uint64(i))%uint64(len(list))]
@@ -356,13 +366,8 @@ func (x *decision) targetFrontends(t Target) {
 	}
 }
 
-// recordHypothetical records the worker that a request that is left alone would have got.
-func (x *decision) recordHypothetical() {
-	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
-}
-
 // explain sets Reason and Why: what the decision is based on, and what keeps it from a better reason or from being certain.
-func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
+func (x *planner) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
 	d := &x.out
 	_, doubt := indexAge(x.chosen, x.now)
 	switch {

@@ -237,7 +237,7 @@ func TestClassesShareHashes(t *testing.T) {
 	m := newServedModel(&w.model)
 	s := &scratch{readings: make([]reading, len(m.prompts))}
 	s.beginBlocks(m)
-	x := &decision{Router: w.Router, mem: s, servedName: servedName{model: m}}
+	x := &planner{state: &w.state, mem: s, plan: plan{servedName: servedName{model: m}}}
 	if err := body.Read([][]byte{[]byte(chatBody("m", picture(1, 640, 480)))}, &s.body, &s.req); err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"context"
 	"slices"
 
-	"go.uber.org/zap"
-
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -24,14 +22,8 @@ type Considered struct {
 // Consider decides as Decide would at this moment, without effects: nothing is booked, counted, predicted or audited, and no
 // worker gets its trial. It returns at most most workers: the cheapest ones first, then those that could not be chosen.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
-	aside, now := &Router{opt: r.opt, predicted: r.predicted, sightings: r.sightings, encodeQueues: r.encodeQueues, adapters: r.adapters, answers: r.answers, lanes: r.lanes, seed: r.seed}, r.serving.Load()
-	aside.choices.Store(r.choices.Load())
-	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions, aside.opt.UnsteeredShare = zap.NewNop(), nil, nil, 0
-	aside.metrics = newMetrics(nil, aside)
-	aside.serving.Store(now)
-	x := &decision{Router: aside, serving: now, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), dryRun: true}
-	x.decide(ctx)
-	x.rankInBody()
+	x := r.newPlanner(req, &r.dry, 0, new(scratch))
+	r.decide(ctx, x)
 	if x.chosen != nil { // only the best few are ranked: list all by cost, after the chosen one
 		f := choose.FleetOf(x.mem.candidates)
 		slices.SortStableFunc(x.mem.candidates[1:], func(a, b choose.Candidate) int { return cmp.Compare(f.Cost(&a).Sum(), f.Cost(&b).Sum()) })
@@ -43,7 +35,7 @@ func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision
 }
 
 // considered returns the ranked candidates, best first.
-func (x *decision) considered() []Considered {
+func (x *planner) considered() []Considered {
 	if len(x.ranked) == 0 {
 		return nil
 	}
@@ -58,7 +50,7 @@ func (x *decision) considered() []Considered {
 }
 
 // excluded returns at most most workers that could not be chosen, with their overlap if the prompt was read.
-func (x *decision) excluded(most int) (out []Considered) {
+func (x *planner) excluded(most int) (out []Considered) {
 	class := -1
 	for _, slot := range x.known {
 		if len(out) == most || slices.Contains(x.slots, slot) {
@@ -81,7 +73,7 @@ func (x *decision) excluded(most int) (out []Considered) {
 }
 
 // classRead returns the class of a slot if the prompt was read for that class; else -1.
-func (x *decision) classRead(slot *fleet.Slot) int {
+func (x *planner) classRead(slot *fleet.Slot) int {
 	if x.out.PromptTokens == 0 {
 		return -1
 	}

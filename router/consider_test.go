@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/router/audit"
@@ -111,5 +112,25 @@ func TestConsiderDecidesAlike(t *testing.T) {
 		if len(got.Targets) > 0 { // so that the next ones are as idle
 			w.Observe(Outcome{ID: got.ID, Phase: Ended, Addr: got.Targets[0].Addr, Code: 400, CachedTokens: -1})
 		}
+	}
+}
+
+// TestConsiderEncodesAlike checks that a dry run names the encode workers that the decision then names, although each picture of a request
+// finds the ones before it in their queues.
+func TestConsiderEncodesAlike(t *testing.T) {
+	w := newWorld(t, 4)
+	w.asRoles("--ee")
+	var parts []string
+	for i := range uint64(8) {
+		one := picture(100+i, 640, 480)
+		parts = append(parts, one[1:strings.Index(one, "},{")+1])
+	}
+	body := chatBody("m", "["+strings.Join(parts, ",")+"]")
+	ask := &Request{ID: "asked", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
+	would, _ := w.Consider(t.Context(), ask, 64)
+	again, _ := w.Consider(t.Context(), ask, 64)
+	got := w.Decide(t.Context(), ask)
+	if would.Encoder != got.Encoder || again.Encoder != got.Encoder || len(strings.Split(got.Encoder, ",")) != 8 {
+		t.Errorf("would be encoded by %q, again %q, and is by %q", would.Encoder, again.Encoder, got.Encoder)
 	}
 }

@@ -56,16 +56,23 @@ func (e *encodeQueues) shortestQueue(among []*fleet.Slot, now time.Time) float64
 	return least.Seconds() * encodeRate
 }
 
-// assign returns which of the slots is to encode a picture of so many tokens, and records that if book is set.
-func (e *encodeQueues) assign(picture uint64, tokens int, among []*fleet.Slot, now time.Time, book bool) *fleet.Slot {
+// encoding is a picture that a slot is to encode, and how long that will take.
+type encoding struct {
+	picture uint64
+	slot    *fleet.Slot
+	work    time.Duration
+}
+
+// assign returns which of the slots is to encode a picture of so many tokens, after what is planned already.
+func (e *encodeQueues) assign(picture uint64, tokens int, among []*fleet.Slot, now time.Time, planned []encoding) encoding {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	home := slices.MaxFunc(among, func(a, b *fleet.Slot) int {
 		return cmp.Compare(rendezvousHash(picture, a.Worker.Addr), rendezvousHash(picture, b.Worker.Addr))
 	})
-	last, _ := e.lastEncoder.Get(picture)
+	last, _ := e.lastEncoder.Peek(picture)
 	took := time.Duration(tokens) * time.Second / encodeRate
-	best, soonest, work := home, time.Duration(0), time.Duration(0)
+	best, soonest := encoding{}, time.Duration(0)
 	for i, slot := range append([]*fleet.Slot{home}, among...) {
 		own := took
 		switch slot {
@@ -75,28 +82,43 @@ func (e *encodeQueues) assign(picture uint64, tokens int, among []*fleet.Slot, n
 		default:
 			own *= 2 // encoded again later, at home
 		}
-		if done := e.waiting(slot, now) + own; i == 0 || done < soonest {
-			best, soonest, work = slot, done, min(own, took)
-		}
-	}
-	if book {
-		for slot, until := range e.busyUntil {
-			if !until.After(now) {
-				delete(e.busyUntil, slot)
+		done := e.waiting(slot, now) + own
+		for j := range planned {
+			if planned[j].slot == slot {
+				done += planned[j].work
 			}
 		}
-		e.busyUntil[best] = now.Add(e.waiting(best, now) + work)
-		if e.lastEncoder.Add(picture, best) {
-			e.onNoRoom("pictures encoded")
+		if i == 0 || done < soonest {
+			best, soonest = encoding{picture, slot, min(own, took)}, done
 		}
 	}
 	return best
 }
 
+// book records what is sent to encode workers.
+func (e *encodeQueues) book(planned []encoding, now time.Time) {
+	if len(planned) == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for slot, until := range e.busyUntil {
+		if !until.After(now) {
+			delete(e.busyUntil, slot)
+		}
+	}
+	for _, one := range planned {
+		e.busyUntil[one.slot] = now.Add(e.waiting(one.slot, now) + one.work)
+		if e.lastEncoder.Add(one.picture, one.slot) {
+			e.onNoRoom("pictures encoded")
+		}
+	}
+}
+
 // encoders appends the healthy workers that encode for the model, if the request is steered.
-func (x *decision) encoders(list []*fleet.Slot) []*fleet.Slot {
+func (x *planner) encoders(list []*fleet.Slot) []*fleet.Slot {
 	pool := x.opt.Fleet.Encoders(x.model.Name)
-	if x.isUnsteered() {
+	if !x.steers {
 		return list
 	}
 	for _, slot := range pool {
@@ -108,7 +130,7 @@ func (x *decision) encoders(list []*fleet.Slot) []*fleet.Slot {
 }
 
 // moveEncoding moves what candidates would have to encode to the encode workers.
-func (x *decision) moveEncoding(cands []choose.Candidate) {
+func (x *planner) moveEncoding(cands []choose.Candidate) {
 	if len(x.mem.encoders) == 0 {
 		return
 	}
@@ -122,11 +144,9 @@ func (x *decision) moveEncoding(cands []choose.Candidate) {
 }
 
 // encoder returns who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate itself.
-func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
+func (x *planner) encoder(p *engine.Prompt, best *choose.Candidate) string {
 	if best.EncodedApart == 0 {
-		if best.Encode > 0 && len(x.opt.Fleet.Encoders(x.model.Name)) > 0 && !x.dryRun && !x.isUnsteered() {
-			x.metrics.roleMissing.WithLabelValues(x.out.Model, noEncode).Inc()
-		}
+		x.tally.noEncode = best.Encode > 0 && x.steers && len(x.opt.Fleet.Encoders(x.model.Name)) > 0
 		return ""
 	}
 	media := p.Media[:min(len(p.Media), maxMedia)]
@@ -139,7 +159,8 @@ func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
 		if tokens == 0 {
 			tokens = unknownPicture
 		}
-		homes = append(homes, x.encodeQueues.assign(media[i].Key, tokens, x.mem.encoders, x.now, !x.dryRun).Worker.Addr)
+		one := x.encodeQueues.assign(media[i].Key, tokens, x.mem.encoders, x.now, x.encodings)
+		x.encodings, homes = append(x.encodings, one), append(homes, one.slot.Worker.Addr)
 	}
 	return strings.Join(homes, ",")
 }
@@ -172,10 +193,10 @@ type topHolder struct {
 
 // addPullSources fills in what each candidate could fetch from the worker that holds most of the prompt, if the model's workers fetch from
 // each other.
-func (x *decision) addPullSources() {
+func (x *planner) addPullSources() {
 	s := x.mem
 	s.topHolder = topHolder{}
-	if x.model == nil || !x.model.FetchKV || x.isUnsteered() {
+	if x.model == nil || !x.model.FetchKV || !x.steers {
 		return
 	}
 	for i := range s.candidates {
@@ -192,7 +213,7 @@ func (x *decision) addPullSources() {
 }
 
 // pullSource returns the worker from which the best candidate fetches; "": it does not fetch.
-func (x *decision) pullSource(best *choose.Candidate) (addr string) {
+func (x *planner) pullSource(best *choose.Candidate) (addr string) {
 	if !best.Pulls() {
 		return ""
 	}

@@ -38,19 +38,17 @@ func newShed() *prometheus.CounterVec {
 	return shed
 }
 
-func (x *decision) refuseShed(why, says string) *Refusal {
-	if !x.dryRun {
-		x.metrics.shed.WithLabelValues(x.out.Model, why).Inc()
-	}
+func (x *planner) refuseShed(why, says string) *Refusal {
+	x.tally.shed = why
 	return &Refusal{Status: http.StatusTooManyRequests, Message: says}
 }
 
-func (x *decision) refuseFull() *Refusal {
+func (x *planner) refuseFull() *Refusal {
 	return x.refuseShed(shedFull, "all workers have reached their limit of requests")
 }
 
 // refuseUnfair refuses a request that would take a place kept for others.
-func (x *decision) refuseUnfair() *Refusal {
+func (x *planner) refuseUnfair() *Refusal {
 	if !x.opt.Fair || x.req.Priority > 0 {
 		return nil
 	}

@@ -28,8 +28,8 @@ const (
 )
 
 // awaitPlace waits for a place at one of the slots, and sets x.slots to those that have one.
-func (x *decision) awaitPlace(slots []*fleet.Slot) {
-	if x.dryRun {
+func (x *planner) awaitPlace(slots []*fleet.Slot) {
+	if x.waiters == nil {
 		return
 	}
 	if !x.waiters.forPlace.TryTake(x.req.Client, 1) {
@@ -83,8 +83,8 @@ func newWaiters() *waiters {
 
 // awaitWorker waits until a worker that the request may go to is known, unless Envoy is to pick it. The decision's time starts
 // after it.
-func (x *decision) awaitWorker(ctx context.Context) *Refusal {
-	if x.opt.Hold <= 0 || x.dryRun || x.isUnsteered() && !x.req.MustPick || len(x.allowedSlots()) > 0 {
+func (x *planner) awaitWorker(ctx context.Context) *Refusal {
+	if x.opt.Hold <= 0 || x.waiters == nil || !x.steers && !x.req.MustPick || len(x.allowedSlots()) > 0 {
 		return nil
 	}
 	outcome := x.waitForWorker(ctx)
@@ -96,7 +96,7 @@ func (x *decision) awaitWorker(ctx context.Context) *Refusal {
 	return nil
 }
 
-func (x *decision) waitForWorker(ctx context.Context) (outcome string) {
+func (x *planner) waitForWorker(ctx context.Context) (outcome string) {
 	if !x.waiters.places.TryTake(x.req.Client, 1) {
 		return heldFull
 	}

@@ -31,7 +31,7 @@ func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
 	}
 	e := newEncodeQueues(w.opt.NoRoom)
 	for i := range uint64(maxSeen + 7) {
-		e.assign(i, 1, w.slots, time.Unix(1, 0), true)
+		e.book([]encoding{e.assign(i, 1, w.slots, time.Unix(1, 0), nil)}, time.Unix(1, 0))
 	}
 	if w.answers.Len() != maxAnswers || full["answers"] != 10 || e.lastEncoder.Len() != maxSeen || full["pictures encoded"] != 7 {
 		t.Errorf("%d answers and %d pictures, went: %v", w.answers.Len(), e.lastEncoder.Len(), full)

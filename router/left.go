@@ -22,32 +22,6 @@ import (
 // The split is by conversation. It is the same in all replicas and after a restart, and a larger share of steered requests keeps
 // those that were steered before.
 
-// arm returns a request's arm before its content is known.
-func (r *Router) arm() report.Arm {
-	if r.opt.UnsteeredShare >= 1 {
-		return report.Left
-	}
-	return report.Steered
-}
-
-// assignArm decides whether the request is left alone.
-func (x *decision) assignArm() {
-	if left := x.opt.UnsteeredShare; left > 0 && left < 1 {
-		if unitInterval(x.conversationHash()) >= 1-left {
-			x.out.Arm = report.Left
-		}
-	}
-}
-
-// excludeFromSplit takes a request that only the worker keeping an answer can serve out of the split. In mode observe it is left alone too.
-func (x *decision) excludeFromSplit() {
-	if x.opt.UnsteeredShare < 1 {
-		x.out.Arm = ""
-	}
-}
-
-func (x *decision) isUnsteered() bool { return x.out.Arm == report.Left }
-
 // unitInterval maps numbers evenly to [0, 1).
 func unitInterval(n uint64) float64 {
 	n = (n ^ n>>30) * 0xBF58476D1CE4E5B9
@@ -58,7 +32,7 @@ func unitInterval(n uint64) float64 {
 // conversationHash returns a hash of what stays the same in a conversation from turn to turn: its session or else its messages up to the
 // user's first. The first blocks do not identify a conversation, since those of one service share them. A prompt that is a single
 // text is its own conversation, and so is a request that was not read.
-func (x *decision) conversationHash() uint64 {
+func (x *planner) conversationHash() uint64 {
 	h, req, s := fnv.New64a(), &x.mem.req, &x.mem.body
 	session := sessionOf(req.Fields, x.req.Session)
 	messages := req.Messages
@@ -103,8 +77,8 @@ func (u *unsteeredRequest) estimateFor(slot *fleet.Slot) *slotEstimate {
 }
 
 // recordEstimates records the estimates of a class's candidates, whose Slot indexes slots: x.known or x.slots.
-func (x *decision) recordEstimates(class int, slots []*fleet.Slot, cands ...choose.Candidate) {
-	if !x.isUnsteered() {
+func (x *planner) recordEstimates(class int, slots []*fleet.Slot, cands ...choose.Candidate) {
+	if x.steers {
 		return
 	}
 	if x.estimates == nil {
@@ -115,13 +89,14 @@ func (x *decision) recordEstimates(class int, slots []*fleet.Slot, cands ...choo
 	}
 }
 
-// bookUnsteered books a request that is left alone, on no slot. A request that was not read keeps no prompts to book later.
-func (x *decision) bookUnsteered(b *bookingRecord) {
-	b.cachedTokens = -1
+// bookUnsteered books a request that is left alone: on no slot yet, unless Envoy cannot pick. A request that was not read keeps no
+// prompts to book later.
+func (r *Router) bookUnsteered(x *planner) {
+	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, cachedTokens: -1}
 	b.unsteered = &unsteeredRequest{estimates: x.estimates, chosen: slices.IndexFunc(x.estimates, func(s slotEstimate) bool { return s.slot == x.chosen }), rate: choose.FleetOf(x.mem.candidates).Rate}
 	work, kept := fleet.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
 	if kept.chosen >= 0 {
-		kept.session = strings.Clone(x.auditSession(slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })))
+		kept.session = strings.Clone(x.session)
 		kept.classPrompts = make([]classPrompt, len(x.mem.blocks))
 		for class := range kept.classPrompts {
 			if x.mem.blocks[class].hasWorkers {
@@ -130,30 +105,29 @@ func (x *decision) bookUnsteered(b *bookingRecord) {
 			}
 		}
 	}
-	work.OnPlaced = func(at *fleet.Booking) { x.Router.placeBooking(b, at) }
-	if x.req.MustPick && len(x.slots) > 0 {
-		work.Slot = x.pickTargets()
-		x.placeBooking(b, &work)
+	work.OnPlaced = func(at *fleet.Booking) { r.placeBooking(b, at) }
+	if work.Slot = x.picked; work.Slot != nil {
+		r.placeBooking(b, &work)
 	}
-	x.bookChosen(b, work)
+	r.openBooking(x, b, work)
 	if work.Slot != nil {
-		x.recordUnsteered(b, x.out.ID, x.now)
+		r.recordUnsteered(b, x.out.ID, x.now)
 	}
 }
 
 const estimateBytes = 80
 
-// pickTargets names the targets that a request of unknown content would get, and returns the first slot. It leaves the choice unchanged.
-func (x *decision) pickTargets() *fleet.Slot {
-	chosen, ranked, candidates := x.chosen, x.ranked, x.mem.candidates
-	defer func() { x.chosen, x.ranked, x.mem.candidates = chosen, ranked, candidates }()
+// pickTargets names the targets that a request of unknown content would get, and picks the first slot. It leaves the choice unchanged.
+func (x *planner) pickTargets() {
+	chosen, ranked, candidates, counted := x.chosen, x.ranked, x.mem.candidates, x.tally
 	x.mem.candidates = nil
 	for i := range x.slots {
 		x.mem.candidates = append(x.mem.candidates, x.candidate(i))
 	}
 	x.rank()
 	x.setTargets()
-	return x.chosen
+	x.picked = x.chosen
+	x.chosen, x.ranked, x.mem.candidates, x.tally = chosen, ranked, candidates, counted
 }
 
 // placeBooking fills in a booking that has got its slot. The Fleet may call it.

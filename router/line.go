@@ -16,7 +16,7 @@ const (
 )
 
 // newLogLine begins the decision log's line for a decision; b is its booking, nil for none.
-func (x *decision) newLogLine(b *bookingRecord) *decisionlog.Line {
+func (x *planner) newLogLine(b *bookingRecord) *decisionlog.Line {
 	d := &x.out
 	session := sessionOf(x.mem.req.Fields, x.req.Session)
 	l := &decisionlog.Line{Timestamp: x.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: x.adapter, Session: strings.Clone(session[:min(len(session), sessionText)]),
@@ -47,15 +47,15 @@ func (x *decision) newLogLine(b *bookingRecord) *decisionlog.Line {
 }
 
 // logUnbooked writes the line of a decision that is not booked, which ends here.
-func (x *decision) logUnbooked() {
-	if x.isBooked || x.opt.Decisions == nil {
+func (r *Router) logUnbooked(x *planner) {
+	if x.booked || r.opt.Decisions == nil {
 		return
 	}
 	l := x.newLogLine(nil)
 	if l.Outcome = decisionlog.NoPlace; x.out.Refuse != nil {
 		l.Outcome, l.Status = decisionlog.Refused, x.out.Refuse.Status
 	}
-	x.opt.Decisions.Add(l)
+	r.opt.Decisions.Add(l)
 }
 
 // logEnded writes the line of a request that has ended.

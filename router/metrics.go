@@ -100,8 +100,6 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	return m
 }
 
-func (m *metrics) fieldRemoved(field string) { m.removed.WithLabelValues(field).Inc() }
-
 func (m *metrics) countDecided(d *Decision, took time.Duration) {
 	m.decisionSeconds.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"decision_id": d.ID})
 	m.decisions.WithLabelValues(d.Model, string(d.Reason)).Inc()

@@ -21,7 +21,7 @@ const (
 
 // addDecoders adds the cost of the best decode worker to each candidate that only prefills, and removes candidates that cannot serve
 // alone. It ranks the decoders.
-func (x *decision) addDecoders() {
+func (x *planner) addDecoders() {
 	s := x.mem
 	s.decoders = s.decoders[:0]
 	prefill, only := 0, false
@@ -36,9 +36,7 @@ func (x *decision) addDecoders() {
 		}
 	}
 	if prefill == 0 {
-		if only && !x.dryRun {
-			x.metrics.roleMissing.WithLabelValues(x.out.Model, noPrefill).Inc()
-		}
+		x.tally.noPrefill = only
 		return
 	}
 	s.decoders = choose.Rank(s.decoders, maxTargets, x.tieBreak())
@@ -58,7 +56,7 @@ func (x *decision) addDecoders() {
 
 // setPairTargets makes the decode workers the targets, in the order of their ranking, and names who prefills for them. A worker
 // behind front ends is named in the request, for retries too: then the targets are its front ends, and the workers stay the same.
-func (x *decision) setPairTargets() {
+func (x *planner) setPairTargets() {
 	w := x.chosen.Worker
 	x.decode = x.slots[x.mem.decoders[0].Slot]
 	t := Target{Worker: w.Name, Prefill: w.Instance, PrefillRank: x.chosen.Rank, Instance: x.decode.Worker.Instance, Rank: x.decode.Rank}

@@ -283,10 +283,12 @@ func TestEncodersShareTheQueue(t *testing.T) {
 	pool, counts, at := w.opt.Fleet.Encoders("m"), map[*fleet.Slot]int{}, map[uint64]*fleet.Slot{}
 	moved := 0
 	for picture := range uint64(400) {
-		slot := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, true)
+		one := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, nil)
+		w.encodeQueues.book([]encoding{one}, w.now)
+		slot := one.slot
 		counts[slot]++
 		at[picture] = slot
-		if slot != newEncodeQueues(nil).assign(picture*77777, 1000, pool, w.now, true) {
+		if slot != newEncodeQueues(nil).assign(picture*77777, 1000, pool, w.now, nil).slot {
 			moved++
 		}
 	}
@@ -300,7 +302,7 @@ func TestEncodersShareTheQueue(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Hour)
 	for picture, slot := range at {
-		if again := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, true); again != slot {
+		if again := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, nil).slot; again != slot {
 			t.Fatalf("picture %d: at %s, then at %s", picture, slot.Worker.Name, again.Worker.Name)
 		}
 	}

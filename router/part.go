@@ -45,11 +45,11 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 }
 
 // Part returns the share of all prompts that the index holds.
-func (r *Router) Part() indexer.Part { return r.opt.Index.Part() }
+func (r *state) Part() indexer.Part { return r.opt.Index.Part() }
 
 // hashAndAskHolders hashes the prompt for each class that may get it, and asks who holds it if it belongs to another part than our index. It
 // runs before the admission lock is taken, so that no decision waits for another's answer.
-func (x *decision) hashAndAskHolders(ctx context.Context) {
+func (x *planner) hashAndAskHolders(ctx context.Context) {
 	for class := range x.mem.blocks {
 		keys, rd := &x.mem.blocks[class], x.reading(class)
 		if !keys.hasWorkers || rd.refused() {
@@ -61,7 +61,7 @@ func (x *decision) hashAndAskHolders(ctx context.Context) {
 		}
 		var list []Holder
 		list, keys.fromReplica = x.opt.AskHolders(ctx, keys.locals)
-		x.partAnswered.Store(keys.fromReplica)
+		x.tally.askedPart, x.tally.partAnswered = true, keys.fromReplica
 		for _, h := range list {
 			if slot := x.opt.Fleet.Find(h.Worker, h.Rank); slot != nil {
 				blocks := min(max(0, h.Blocks), len(keys.locals))
@@ -73,6 +73,6 @@ func (x *decision) hashAndAskHolders(ctx context.Context) {
 }
 
 // inOtherPart reports whether a prompt belongs to another part than the index holds. No events will tell of it then.
-func (r *Router) inOtherPart(locals []uint64) bool {
+func (r *state) inOtherPart(locals []uint64) bool {
 	return len(locals) > 0 && !r.Part().Holds(locals[0])
 }

@@ -13,31 +13,40 @@ import (
 // Place decides and books a prompt that has been read already: for simulations, which have no bodies. An unknown model gets no
 // targets.
 func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
-	x := &decision{Router: r, serving: r.serving.Load(), req: new(Request), now: r.opt.Now(), out: Decision{ID: id, Arm: r.arm(), Reason: Load}, mem: r.scratch.Get().(*scratch)}
 	r.opt.Fleet.Expire()
+	x := r.newPlanner(&Request{ID: id}, &r.live, r.opt.UnsteeredShare, r.scratch.Get().(*scratch))
 	x.mem.req.Model = model
-	if why := x.findModel(); why != "" {
-		x.out.Why = why
-	} else if refusal := x.keepAvailable(); refusal != nil {
-		x.refuse(refusal)
-	} else {
-		x.markNeededClasses()
-		for i := range x.mem.readings {
-			x.mem.readings[i] = reading{needed: x.mem.readings[i].needed, prompt: p, engineTokens: len(p.IDs)}
-		}
-		x.hashAndAskHolders(context.Background())
-		x.withAdmissionLock(x.choose)
-	}
-	x.logUnbooked()
+	x.preparePrompt(p)
+	r.conclude(x)
+	r.decided(x)
 	x.mem.release()
 	r.scratch.Put(x.mem)
-	r.metrics.countDecided(&x.out, r.opt.Now().Sub(x.now))
 	return x.out
+}
+
+// preparePrompt does what prepare does, for a prompt that has been read.
+func (x *planner) preparePrompt(p *engine.Prompt) {
+	if why := x.findModel(); why != "" {
+		x.out.Why = why
+		return
+	}
+	if refusal := x.keepAvailable(); refusal != nil {
+		x.refuse(refusal)
+		return
+	}
+	x.markNeededClasses()
+	for i := range x.mem.readings {
+		x.mem.readings[i] = reading{needed: x.mem.readings[i].needed, prompt: p, engineTokens: len(p.IDs)}
+	}
+	x.hashAndAskHolders(context.Background())
+	if len(x.slots) == 0 {
+		x.out.Why = noWorker
+	}
 }
 
 // markNeededClasses notes which classes have workers among the slots, and so which readings are needed, and lists what is looked up for
 // them.
-func (x *decision) markNeededClasses() {
+func (x *planner) markNeededClasses() {
 	s := x.mem
 	s.readings = slices.Grow(s.readings[:0], len(x.model.prompts))[:len(x.model.prompts)]
 	clear(s.readings)
@@ -60,7 +69,7 @@ func (x *decision) markNeededClasses() {
 }
 
 // classOf returns the index in scratch.blocks of what is looked up for a slot.
-func (x *decision) classOf(slot *fleet.Slot) int { return int(x.mem.classes[slot.ID]) }
+func (x *planner) classOf(slot *fleet.Slot) int { return int(x.mem.classes[slot.ID]) }
 
 // beginBlocks lists an entry for each class of a model.
 func (s *scratch) beginBlocks(m *servedModel) {

@@ -250,7 +250,7 @@ func newSightings(full func(what string)) *sightings {
 func (s *sightings) slotsOf(name uint64) seenBy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slots, _ := s.media.Get(name)
+	slots, _ := s.media.Peek(name) // add makes it recent
 	return slots
 }
 

@@ -11,8 +11,8 @@ import (
 
 // rankInBody writes the chosen rank at the start of the body (routed_dp_rank, SGLang 0.5.23). What a client put there was removed
 // before.
-func (x *decision) rankInBody() {
-	if x.model == nil || x.chosen == nil || x.out.Refuse != nil || x.isUnsteered() {
+func (x *planner) rankInBody() {
+	if x.model == nil {
 		return
 	}
 	rank, class := x.chosen.Rank, &x.model.classes[x.model.classOf(x.chosen.Worker)]

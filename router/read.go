@@ -91,7 +91,7 @@ type reading struct {
 func (rd *reading) refused() bool { return errors.As(rd.err, new(*engine.Refused)) }
 
 // read makes the readings that the slots need, concurrently, since they wait for the same pictures.
-func (x *decision) read(ctx context.Context) {
+func (x *planner) read(ctx context.Context) {
 	s := x.mem
 	x.markNeededClasses()
 	own := slices.IndexFunc(s.readings, func(rd reading) bool { return rd.needed })
@@ -143,7 +143,7 @@ func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter stri
 
 // unreadable returns why no reading has a prompt, "" if one has. In the first case it applies only the body edits on which all
 // engines agree, so that any worker can read the result. theirs: the mistake is the client's, and the engine will report it.
-func (x *decision) unreadable() (why string, theirs bool) {
+func (x *planner) unreadable() (why string, theirs bool) {
 	var first *reading
 	for i := range x.mem.readings {
 		rd := &x.mem.readings[i]
@@ -166,7 +166,7 @@ func (x *decision) unreadable() (why string, theirs bool) {
 }
 
 // editsAgree reports whether all engines that may get the request need the same body edits.
-func (x *decision) editsAgree() bool {
+func (x *planner) editsAgree() bool {
 	var first *reading
 	for i := range x.mem.readings {
 		switch rd := &x.mem.readings[i]; {
@@ -181,7 +181,7 @@ func (x *decision) editsAgree() bool {
 }
 
 // addEdits adds changes to the edits that clean the body, in the order of the body.
-func (x *decision) addEdits(changes []body.Edit) {
+func (x *planner) addEdits(changes []body.Edit) {
 	x.out.Edits = slices.Concat(x.cleanEdits, changes)
 	slices.SortStableFunc(x.out.Edits, func(a, b Edit) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 }

@@ -99,7 +99,7 @@ func newRecent() *recent {
 }
 
 // recentEntry returns the decision as people see it.
-func (x *decision) recentEntry(took time.Duration) *Recent {
+func (x *planner) recentEntry(took time.Duration) *Recent {
 	d := &x.out
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, UpperBound: d.UpperBound, Took: took, Reported: -1}

@@ -24,7 +24,7 @@ type bestExcluded struct {
 }
 
 // matchExcluded looks the prompt up for those slots of a class that cannot be chosen now.
-func (x *decision) matchExcluded(class int, looked bool) {
+func (x *planner) matchExcluded(class int, looked bool) {
 	open := 0 // index into x.slots, which has the order of x.known except for the slots of a trial
 	for i, slot := range x.known {
 		switch {
@@ -36,7 +36,7 @@ func (x *decision) matchExcluded(class int, looked bool) {
 				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}
 			tokens := blocks * x.mem.blocks[class].form.Size
-			if x.isUnsteered() { // Envoy may use it nevertheless
+			if !x.steers { // Envoy may use it nevertheless
 				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
 				x.addPictures(x.reading(class).prompt, x.known, c)
 				x.recordEstimates(class, x.known, c...)
@@ -49,7 +49,7 @@ func (x *decision) matchExcluded(class int, looked bool) {
 }
 
 // whyExcluded returns why a slot cannot be chosen.
-func (x *decision) whyExcluded(slot *fleet.Slot) string {
+func (x *planner) whyExcluded(slot *fleet.Slot) string {
 	switch {
 	case !slot.Worker.IsHealthy():
 		return isOut
@@ -60,7 +60,7 @@ func (x *decision) whyExcluded(slot *fleet.Slot) string {
 }
 
 // recordRegret records the largest overlap of any worker, at most most tokens, which is what an engine can use.
-func (x *decision) recordRegret(best *choose.Candidate, most int) {
+func (x *planner) recordRegret(best *choose.Candidate, most int) {
 	held, why := choose.Best(x.mem.candidates)
 	if s := x.mem.bestExcluded; s.tokens > held {
 		held, why = s.tokens, s.why

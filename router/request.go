@@ -108,7 +108,6 @@ type Decision struct {
 	Refuse  *Refusal
 	Edits   []Edit
 
-	source        uint64  // Request.Source
 	regretSeconds float64 // time that Targets[0] takes to prefill the tokens of Regret; 0: its rate is not known yet
 }
 

@@ -5,13 +5,15 @@
 // A candidate is a slot: a worker or, if the worker has them, one of its data-parallel ranks. A step that fails lowers the
 // decision by one reason (exact, predicted, affinity, load); it never fails the request.
 //
-//	decide.go   the steps of a decision, in order
+//	decide.go   a decision: plan it, carry it out
+//	plan.go     the steps of a plan up to the choice, in order
 //	read.go     the prompt as each class of engines reads it
 //	choose.go   candidates, the choice, targets
 //	regret.go   cached tokens that the choice gave up
-//	consider.go a decision without effects, for people
+//	commit.go   the ways to carry a plan out; policy.go says which
 //	book.go     what is recorded about a decision
 //	left.go     requests that are decided but left to Envoy's own balancing
+//	consider.go a plan that is not carried out, for people
 //	line.go     the decision's line in the decision log
 //	observe.go  Envoy's reports: load and predictions move to the worker that was really used
 //	share.go    bookings exchanged with other replicas
@@ -86,22 +88,16 @@ type Options struct {
 
 // Router takes decisions. It is safe for concurrent use.
 type Router struct {
-	opt             Options
+	state
+	live, dry       policies // of Decide, and of Consider
 	serving         atomic.Pointer[serving]
-	predicted       *predictions
-	sightings       *sightings
-	encodeQueues    *encodeQueues
-	adapters        *adapters
 	suspects        suspects
 	withheld        withheld
-	answers         *lru.Cache[string, string]          // worker by id of an answer, see keeper.go
 	lastServed      *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see alone.go
 	unserved        unserved
 	recent          *recent
-	seed            maphash.Seed  // for Decision.Begins
 	choices         atomic.Uint64 // number of choices taken
-	admission       sync.Mutex    // see withAdmissionLock
-	lanes           *lanes
+	admission       sync.Mutex    // see commitSteered
 	metrics         *metrics
 	waiters         *waiters
 	unsampledLog    *zap.Logger   // not sampled, for the line of each decision
@@ -109,6 +105,18 @@ type Router struct {
 	replicaBookings replicaBookings
 	partAnswered    atomic.Bool // the last question to a replica of another part was answered
 	scratch         sync.Pool
+}
+
+// state is what a plan is made from. Planning only reads it.
+type state struct {
+	opt          Options
+	predicted    *predictions
+	sightings    *sightings
+	encodeQueues *encodeQueues
+	adapters     *adapters
+	answers      *lru.Cache[string, string] // worker by id of an answer, see keeper.go
+	seed         maphash.Seed               // for Decision.Begins
+	lanes        *lanes
 }
 
 // serving is the configuration that a decision uses from begin to end, even if Serve is called meanwhile. It is immutable.
@@ -139,8 +147,10 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), sightings: newSightings(opt.NoRoom), encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
-		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), unsampledLog: lines}
+	r := &Router{state: state{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), sightings: newSightings(opt.NoRoom),
+		encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)}, seed: maphash.MakeSeed(), lanes: newLanes()},
+		recent: newRecent(), waiters: newWaiters(), unsampledLog: lines}
+	r.live, r.dry = newPolicies(r.waiters)
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())
 	}

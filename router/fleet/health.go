@@ -139,17 +139,32 @@ func (w *Worker) RecordCheck(failed string, final bool, now time.Time) (changed 
 // ClaimTrial claims the worker's trial for a single request. It returns false if none is due. The next trial may go when the outcome of
 // this one is known, or after another pause.
 func (w *Worker) ClaimTrial(now time.Time) bool {
+	if !w.TrialDue(now) {
+		return false
+	}
+	h := &w.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.trialDue(now) { // another request was first
+		return false
+	}
+	h.trialRunning, h.nextTrial = true, now.Add(h.trialPause)
+	return true
+}
+
+// TrialDue reports whether a request may claim the worker's trial.
+func (w *Worker) TrialDue(now time.Time) bool {
 	h := &w.health
 	if !h.out.Load() {
 		return false
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.failing || h.failedChecks > 0 || now.Before(h.nextTrial) {
-		return false
-	}
-	h.trialRunning, h.nextTrial = true, now.Add(h.trialPause)
-	return true
+	return h.trialDue(now)
+}
+
+func (h *health) trialDue(now time.Time) bool {
+	return h.failing && h.failedChecks == 0 && !now.Before(h.nextTrial)
 }
 
 // OutReason returns why the worker is out and until when; "" if it is in.
