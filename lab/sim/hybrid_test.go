@@ -60,7 +60,7 @@ func (c *collector) publish(e []event)      { c.events = append(c.events, e...) 
 // TestHybridRecordings plays the requests of recorded engines with several KV cache groups to a simulated one: it must find as many
 // tokens for each, and tell the same events in the same order, whatever the hashes are.
 func TestHybridRecordings(t *testing.T) {
-	playHybrids(t, golden.Files(t, "../../../indexer/stream/testdata/hybrid/*.jsonl.gz"))
+	playHybrids(t, golden.Files(t, "../../indexer/stream/testdata/hybrid/*.jsonl.gz"))
 }
 
 func TestConformanceHybridWorkers(t *testing.T) {
