@@ -25,7 +25,7 @@ func (m *memory) takeChunk() *chunk {
 }
 
 // wants reports whether fewer than n chunks are ready and the limit allows another.
-func (m *memory) wants(n int) bool { return len(m.ready) < min(n, m.limit-int(m.count.Load())) }
+func (m *memory) wants(n int) bool { return len(m.ready) < min(n, m.allowed()-int(m.count.Load())) }
 
 func (m *memory) freshChunk() *chunk {
 	if len(m.arena) == 0 {

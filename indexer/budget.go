@@ -36,7 +36,7 @@ const (
 // keepBudget is called after a store of n blocks, while no slot is locked. noRoom: some of them found no memory.
 func (x *Index) keepBudget(n int, noRoom bool) {
 	b := &x.budget
-	limit := int64(x.mem.limit) * chunkBytes
+	limit := int64(x.mem.allowed()) * chunkBytes
 	if epoch := limit / blockBytes / maxIdleEpochs; b.stored.Add(int64(n)) >= epoch {
 		b.stored.Add(-epoch)
 		x.epoch.Store((x.epoch.Load() + 1) & epochMask)

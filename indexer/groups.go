@@ -26,6 +26,10 @@ type groups struct {
 	// the block h; anchors is the reverse: prompts that differ within one of Store's blocks share the smaller ones before.
 	before  map[uint64]*[maxRatio - 1]uint64
 	anchors map[uint64][]anchor
+	places  int // anchors in all
+	// placesLeft is twice their number after those of blocks that are not held were last forgotten.
+	placesLeft int
+	bytes      int64 // as counted in memory.beside
 }
 
 type groupKind struct {
@@ -45,7 +49,12 @@ const (
 	maxRatio       = 8       // most blocks of a group in one of Store's
 	maxGroupCopies = 15      // further copies are not counted: too few cost a hit, too many promise one
 	maxGroupBlocks = 1 << 20 // of a slot, under different engine hashes; places of as many again are known
+	maxPlaces      = 256     // of a block smaller than Store's
 	eachGroup      = 0x1111111111111111
+
+	// Approximate memory of an entry of held, and of a place.
+	groupBlockBytes = 40
+	placeBytes      = 200
 )
 
 // groupView is what a lookup needs to know about a slot's groups. It does not change once it is published.
@@ -104,28 +113,57 @@ func (x *Index) StoreGroup(id SlotID, blockSize int, e *kvevent.Event) (dropped 
 	if err != nil {
 		return 0, err
 	}
-	defer s.mu.Unlock()
+	dropped = s.storeGroup(blockSize, e)
+	s.mu.Unlock()
+	if x.budget.limited {
+		x.keepBudget(0, false) // for the runs of bits
+	}
+	return dropped, nil
+}
+
+func (s *slot) storeGroup(blockSize int, e *kvevent.Event) (dropped int) {
 	g := s.makeGroups()
 	if !g.learn(e.Group, e.Spec, blockSize) {
 		s.publish()
-		return 0, nil
+		return 0
 	}
 	if g.view.version != s.viewVersion() {
 		s.rebuild()
 	}
+	room := s.roomForGroups()
 	for _, h := range e.EngineHashes {
 		v, known := g.held[h]
-		if n := 4 * e.Group; !known && len(g.held) >= maxGroupBlocks {
+		if n := 4 * e.Group; !known && len(g.held) >= room {
 			dropped++
 		} else if v>>n&maxGroupCopies < maxGroupCopies {
 			g.held[h] = v + 1<<n
 		}
 	}
-	g.anchor(s, e.EngineHashes)
+	g.anchor(s, e.EngineHashes, min(maxGroupBlocks, g.places+(room-len(g.held))*groupBlockBytes/placeBytes))
+	s.countGroups()
 	for _, h := range e.EngineHashes {
 		s.syncHash(h)
 	}
-	return dropped, nil
+	return dropped
+}
+
+// roomForGroups returns how many engine hashes a slot's groups may hold: maxGroupBlocks, and in a limited index no more memory than
+// three times what all slots' groups leave free of a quarter of it, so that one slot alone has three quarters of that.
+func (s *slot) roomForGroups() int {
+	if !s.x.budget.limited {
+		return maxGroupBlocks
+	}
+	mem, g := s.x.mem, s.groups
+	free := int64(mem.limit)*chunkBytes/4 - mem.beside.Load()
+	return min(maxGroupBlocks, len(g.held)+int(max(0, 3*free-g.bytes)/(4*groupBlockBytes)))
+}
+
+// countGroups counts the memory of a slot's groups.
+func (s *slot) countGroups() {
+	g := s.groups
+	now := int64(len(g.held))*groupBlockBytes + int64(g.places)*placeBytes
+	s.x.mem.beside.Add(now - g.bytes)
+	g.bytes = now
 }
 
 func (s *slot) viewVersion() uint32 {
@@ -161,6 +199,7 @@ func (x *Index) RemoveGroup(id SlotID, group int, engineHashes []uint64) (unknow
 			s.syncHash(h)
 		}
 	}
+	s.countGroups()
 	return unknown, nil
 }
 
@@ -255,15 +294,17 @@ func (s *slot) rebuild() {
 // clearGroups forgets what the further groups hold, but not what they are.
 func (s *slot) clearGroups() {
 	if g := s.groups; g != nil {
-		g.held, g.before, g.anchors = map[uint64]uint64{}, nil, nil
+		g.held, g.before, g.anchors, g.places, g.placesLeft = map[uint64]uint64{}, nil, nil, 0, 0
+		s.countGroups()
 		g.view.version++
 		s.publish()
 	}
 }
 
 // anchor records the places of blocks that are smaller than Store's. What a group keeps is runs of blocks that end where one of
-// Store's blocks ends, so the neighbours in the event tell the place.
-func (g *groups) anchor(s *slot, engineHashes []uint64) {
+// Store's blocks ends, so the neighbours in the event tell the place. A place is known for longer than the block is held, since that
+// may be stored again. There may be so many places in all.
+func (g *groups) anchor(s *slot, engineHashes []uint64, most int) {
 	ratio := 1
 	for i := range g.kinds {
 		ratio = max(ratio, g.kinds[i].ratio)
@@ -271,12 +312,13 @@ func (g *groups) anchor(s *slot, engineHashes []uint64) {
 	if ratio == 1 {
 		return
 	}
-	if len(g.anchors) > 2*len(g.held)+maxIdleAnchors { // a place is known for longer than the block is held: it may be stored again
+	if g.places > max(g.placesLeft, len(g.held))+maxIdleAnchors {
 		for h := range g.anchors {
 			if g.held[h] == 0 {
 				g.unanchor(h)
 			}
 		}
+		g.placesLeft = 2 * g.places
 	}
 	isStored := func(h uint64) bool { return s.find(h, mix(h, s.x.seed)) != noRef }
 	next := -1 // index of the next of Store's blocks
@@ -293,7 +335,7 @@ func (g *groups) anchor(s *slot, engineHashes []uint64) {
 			g.anchors, g.before = map[uint64][]anchor{}, map[uint64]*[maxRatio - 1]uint64{}
 		}
 		at := engineHashes[next]
-		if slices.ContainsFunc(g.anchors[h], func(a anchor) bool { return a.engineHash == at }) {
+		if g.places >= most || len(g.anchors[h]) == maxPlaces || slices.ContainsFunc(g.anchors[h], func(a anchor) bool { return a.engineHash == at }) {
 			continue
 		}
 		list := g.before[at]
@@ -303,6 +345,7 @@ func (g *groups) anchor(s *slot, engineHashes []uint64) {
 		}
 		list[next-i-1] = h
 		g.anchors[h] = append(g.anchors[h], anchor{at, next - i})
+		g.places++
 	}
 }
 
@@ -316,6 +359,7 @@ func (g *groups) unanchor(h uint64) {
 			}
 		}
 	}
+	g.places -= len(g.anchors[h])
 	delete(g.anchors, h)
 }
 

@@ -3,6 +3,7 @@ package indexer
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -413,5 +414,71 @@ func TestMemoryOfOneGroup(t *testing.T) {
 	t.Logf("%.1f bytes", perBlock)
 	if s.Blocks != 6000*512 || perBlock > 30 {
 		t.Errorf("%d blocks of %.1f bytes", s.Blocks, perBlock)
+	}
+}
+
+// TestGroupsWithinBudget lets a worker send only events of further groups: what it makes the index remember is counted, and bounded
+// by a part of the index's memory of which others can still have some.
+func TestGroupsWithinBudget(t *testing.T) {
+	const limit = 32 << 20
+	x := New(Options{MaxBytes: limit})
+	hostile, honest := x.Join(SlotOptions{CountCopies: true}), x.Join(SlotOptions{CountCopies: true})
+	dropped, sent := 0, 0
+	store := func(id SlotID, size int, hashes []uint64) int {
+		n, err := x.StoreGroup(id, 16, &kvevent.Event{Kind: kvevent.GroupStored, EngineHashes: hashes,
+			Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 64, BlockSize: size}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	small, anchor := make([]uint64, 1000), []uint64{7}
+	if err := x.Store(hostile, GPU, 0, false, anchor, anchor); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 { // half of them beside a block that tells their place
+		for i := range small {
+			if small[i] = 7; i%2 == 0 {
+				sent++
+				small[i] = pathOf(3, uint64(sent))
+			}
+		}
+		dropped += store(hostile, 8, small)
+	}
+	if dropped < sent/2 || dropped == sent {
+		t.Errorf("%d of %d dropped", dropped, sent)
+	}
+	doc := make([]uint64, 1000)
+	for i := range doc {
+		doc[i] = pathOf(4, uint64(i))
+	}
+	if err := x.Store(honest, GPU, 0, false, doc, doc); err != nil {
+		t.Fatal(err)
+	}
+	if n := store(honest, 16, doc); n > 0 {
+		t.Errorf("%d of another worker's dropped", n)
+	}
+	var m Matches
+	if x.Match(doc, &m); blocksFor(&m, honest) != len(doc) {
+		t.Errorf("%d blocks of another worker found", blocksFor(&m, honest))
+	}
+	heap := func() int64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what finalizers of earlier tests kept
+		runtime.ReadMemStats(&s)
+		return int64(s.HeapAlloc)
+	}
+	counted, all, with := x.mem.beside.Load(), x.Stats(), heap()
+	if err := x.Leave(hostile); err != nil {
+		t.Fatal(err)
+	}
+	bytes := with - heap()
+	t.Logf("%d of %d dropped; %d bytes counted, %d on the heap", dropped, sent, counted, bytes)
+	if counted > limit/4 || bytes > limit/4 || all.Resident > limit || all.Used < counted {
+		t.Errorf("%d bytes counted, %d on the heap, %+v", counted, bytes, all)
+	}
+	if err := x.Leave(honest); err != nil || x.mem.beside.Load() != 0 {
+		t.Errorf("%d bytes left, %v", x.mem.beside.Load(), err)
 	}
 }

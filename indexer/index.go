@@ -69,7 +69,8 @@ var (
 // Options configure an Index. The zero value has no limit.
 type Options struct {
 	// MaxBytes limits the index's memory; 0 is no limit. It counts whole chunks of 2 MiB, at least 16 MiB and at most 32 GiB, and
-	// not the table directories, which add about 2 %. A full index evicts the least recently used blocks (see budget.go).
+	// not the table directories, which add about 2 %. Of it, a quarter at most is for what further groups of slots hold (StoreGroup),
+	// which leaves less for blocks, but takes none back. A full index evicts the least recently used blocks (see budget.go).
 	MaxBytes int64
 	// Part limits the index to the prompts of this part.
 	Part Part
@@ -243,7 +244,7 @@ type Stats struct {
 	Partial  int   // slots that are partial
 	Blocks   int64 // held blocks, summed over slots
 	Nodes    int64
-	Resident int64 // bytes allocated for slabs; table directories add about 2 %
+	Resident int64 // bytes allocated for slabs and groups; table directories add about 2 %
 	Used     int64 // bytes of Resident in use
 	Evicted  int64 // blocks evicted to stay within MaxBytes
 	Dropped  int64 // reported blocks that were not stored, for lack of memory
@@ -271,5 +272,6 @@ func (x *Index) Stats() Stats {
 		sh.lock.RUnlock()
 	}
 	out.Resident, out.Used = x.mem.usage()
+	out.Resident, out.Used = out.Resident+x.mem.beside.Load(), out.Used+x.mem.beside.Load()
 	return out
 }

@@ -44,6 +44,8 @@ type memory struct {
 	preparing bool     // a goroutine is touching more
 
 	idleUnits atomic.Int64 // units of free runs
+
+	beside atomic.Int64 // bytes outside of the chunks that count too: those of groups
 }
 
 func newMemory(maxBytes int64) *memory {
@@ -76,7 +78,7 @@ func (m *memory) slabLocked() (uint32, bool) {
 
 func (m *memory) grow() bool {
 	c := int(m.count.Load())
-	if c >= m.limit {
+	if c >= m.allowed() {
 		return false
 	}
 	m.chunks[c] = m.takeChunk()
@@ -86,6 +88,11 @@ func (m *memory) grow() bool {
 		}
 	}
 	return true
+}
+
+// allowed returns how many chunks there may be, beside what is outside of them.
+func (m *memory) allowed() int {
+	return max(m.limit-int(m.beside.Load()/chunkBytes), min(m.limit, minChunks))
 }
 
 // pop removes the last element of a list; false if there is none.
@@ -169,7 +176,7 @@ func (m *memory) page(id uint32) *page {
 	return (*page)(unsafe.Pointer(&m.chunks[id>>(pageBits+6)][at]))
 }
 
-// usage returns the bytes allocated, and how many of them are on no free list. A slab of runs counts as used even if it is not
+// usage returns the bytes allocated in chunks, and how many of them are on no free list. A slab of runs counts as used even if it is not
 // cut up yet.
 func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
