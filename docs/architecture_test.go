@@ -11,26 +11,26 @@ import (
 
 const module = "github.com/sightline-router/sightline"
 
-// room is a row of the table in architecture.md.
-type room struct {
+// row is a row of the table in architecture.md.
+type row struct {
 	name    string
-	imports []string // rooms or packages, with all below them
+	imports []string // packages, with all below them
 	used    map[string]bool
-	all     bool // may import every room below it
-	open    bool // every room may import it
+	all     bool // may import every package below it
+	open    bool // every package may import it
 }
 
 var code = regexp.MustCompile("`([^`]+)`")
 
-// rooms reads the table; a row of several rooms is several rows.
-func rooms(t *testing.T) (list []*room) {
+// rows reads the table; a row of several packages is several rows.
+func rows(t *testing.T) (list []*row) {
 	page, err := os.ReadFile("architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, ok := strings.Cut(string(page), "| room | what it gives | may import |\n|---|---|---|\n")
+	_, table, ok := strings.Cut(string(page), "| package | what it gives | may import |\n|---|---|---|\n")
 	if !ok {
-		t.Fatal("architecture.md: no table of rooms with columns room, what it gives, may import")
+		t.Fatal("architecture.md: no table of packages with columns package, what it gives, may import")
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
 	for _, line := range strings.Split(table, "\n") {
@@ -39,7 +39,7 @@ func rooms(t *testing.T) (list []*room) {
 			t.Fatalf("architecture.md: %d cells, want 3: %s", len(cells), line)
 		}
 		for _, name := range code.FindAllStringSubmatch(cells[0], -1) {
-			r := &room{name: name[1], used: map[string]bool{}, all: cells[2] == "all", open: strings.Contains(cells[1], "all may import it")}
+			r := &row{name: name[1], used: map[string]bool{}, all: cells[2] == "all", open: strings.Contains(cells[1], "all may import it")}
 			for _, m := range code.FindAllStringSubmatch(cells[2], -1) {
 				r.imports = append(r.imports, m[1])
 			}
@@ -52,8 +52,8 @@ func rooms(t *testing.T) (list []*room) {
 // within is whether a package is dir or lies below it.
 func within(pkg, dir string) bool { return pkg == dir || strings.HasPrefix(pkg, dir+"/") }
 
-// at is the place in the table of the room that a package lies in: of several the one with the longest name.
-func at(list []*room, pkg string) int {
+// at is the index of the row that a package lies in: of several the one with the longest name.
+func at(list []*row, pkg string) int {
 	best := -1
 	for i, r := range list {
 		if within(pkg, r.name) && (best < 0 || len(r.name) > len(list[best].name)) {
@@ -63,9 +63,9 @@ func at(list []*room, pkg string) int {
 	return best
 }
 
-// TestRooms compares the table with what packages import, both ways: an import that the table lacks, and a cell that no package needs.
-func TestRooms(t *testing.T) {
-	list := rooms(t)
+// TestPackages compares the table with what packages import, both ways: an import that the table lacks, and a cell that no package needs.
+func TestPackages(t *testing.T) {
+	list := rows(t)
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, module+"/...").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
@@ -76,7 +76,7 @@ func TestRooms(t *testing.T) {
 		pkg := strings.TrimPrefix(imports[0], module+"/")
 		from := at(list, pkg)
 		if from < 0 {
-			t.Errorf("%s is in no room of the table", pkg)
+			t.Errorf("%s is in no row of the table", pkg)
 			continue
 		}
 		lived[list[from].name] = true
@@ -88,7 +88,7 @@ func TestRooms(t *testing.T) {
 	}
 	for _, r := range list {
 		if !lived[r.name] {
-			t.Errorf("no package lies in room %s", r.name)
+			t.Errorf("no package lies in %s", r.name)
 		}
 		for _, dir := range r.imports {
 			if !r.used[dir] {
@@ -98,8 +98,8 @@ func TestRooms(t *testing.T) {
 	}
 }
 
-// arrow is one import: from a room downwards, to what its row names.
-func arrow(t *testing.T, list []*room, from int, pkg, path string) {
+// arrow is one import: from a row downwards, to what it names.
+func arrow(t *testing.T, list []*row, from int, pkg, path string) {
 	to, r := at(list, path), list[from]
 	if to < 0 || to == from || list[to].open {
 		return
@@ -121,7 +121,7 @@ func arrow(t *testing.T, list []*room, from int, pkg, path string) {
 // TestNames looks up the files and folders of ours that the pages name.
 func TestNames(t *testing.T) {
 	top := regexp.MustCompile("^(" + strings.Join(folders(t), "|") + ")/[a-z0-9_/.-]+$")
-	for _, page := range []string{"../README.md", "../CONTRIBUTING.md", "architecture.md", "configuration.md", "cockpit.md", "envoy.md", "families.md", "fidelity.md", "migrating.md", "numbers.md", "operations.md"} {
+	for _, page := range []string{"../README.md", "../CONTRIBUTING.md", "architecture.md", "bounds.md", "configuration.md", "cockpit.md", "envoy.md", "families.md", "fidelity.md", "numbers.md", "operations.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table of architecture.md's What is bounded")
+var update = flag.Bool("update", false, "write the table of bounds.md")
 
 // bound is a row of the page's table.
 type bound struct {
@@ -34,14 +34,14 @@ type bound struct {
 // it names is there and looks at bound and counter. And each queue, cache, map and buffer that outlives a call on the path of requests
 // and events stands in a row, or in the list of those that need none. -update writes the table.
 func TestBounds(t *testing.T) {
-	rooms := parsed(t)
+	source := parsed(t)
 	signals := readPage(t, "signals.md")
 	var table strings.Builder
-	table.WriteString("| what | bound | beyond it | counted by |\n|---|---|---|---|\n")
+	table.WriteString("| what | bound | beyond it (counted by) |\n|---|---|---|\n")
 	named := map[string]int{}
 	for _, b := range bounds {
 		numbers := func(text string) string {
-			return constants.ReplaceAllStringFunc(text, func(at string) string { return rooms.value(t, constants.FindStringSubmatch(at)) })
+			return constants.ReplaceAllStringFunc(text, func(at string) string { return source.value(t, constants.FindStringSubmatch(at)) })
 		}
 		counted := b.counted
 		if !strings.HasPrefix(counted, "–") {
@@ -51,16 +51,20 @@ func TestBounds(t *testing.T) {
 				if !strings.Contains(signals, "`sightline_"+name+"`") && !strings.HasPrefix(name, "go_") {
 					t.Errorf("%s: docs/signals.md has no sightline_%s", b.what, name)
 				}
-				if !rooms.says(word) {
+				if !source.says(word) {
 					t.Errorf("%s: nobody counts anything as %q", b.what, word)
 				}
-				counted += strings.TrimSuffix(", `"+name+"` "+word, " ")
+				if !strings.Contains(counted, "`"+name+"`") {
+					counted += ", `" + name + "`"
+				}
 			}
-			counted = counted[2:]
+			counted = " (" + counted[2:] + ")"
+		} else {
+			counted = ""
 		}
-		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", numbers(b.what), numbers(b.size), b.past, counted)
+		fmt.Fprintf(&table, "| %s | %s | %s%s |\n", numbers(b.what), numbers(b.size), b.past, counted)
 		test, words, _ := strings.Cut(b.driven, ": ")
-		if text := rooms.tests[test]; text == "" || words == "" {
+		if text := source.tests[test]; text == "" || words == "" {
 			t.Errorf("%s: no test %q with words to look for", b.what, b.driven)
 		} else {
 			for word := range strings.SplitSeq(words, ", ") {
@@ -78,7 +82,7 @@ func TestBounds(t *testing.T) {
 			named[f]++
 		}
 	}
-	for _, f := range rooms.fields {
+	for _, f := range source.fields {
 		if named[f] != 1 {
 			t.Errorf("%s stands in %d rows of the bounds: give it one (docs/bounds_test.go), or a reason why it needs none", f, named[f])
 		}
@@ -87,19 +91,19 @@ func TestBounds(t *testing.T) {
 	for f := range named {
 		t.Errorf("the bounds name %s, which is no queue, cache, map or buffer", f)
 	}
-	page := readPage(t, "architecture.md")
+	page := readPage(t, "bounds.md")
 	head, rest, _ := strings.Cut(page, "<!-- bounds -->\n")
 	_, tail, ok := strings.Cut(rest, "<!-- end -->")
 	if !ok {
-		t.Fatal("architecture.md has no <!-- bounds --> … <!-- end -->")
+		t.Fatal("bounds.md has no <!-- bounds --> … <!-- end -->")
 	}
 	switch written := head + "<!-- bounds -->\n\n" + table.String() + "\n<!-- end -->" + tail; {
 	case *update:
-		if err := os.WriteFile("architecture.md", []byte(written), 0o644); err != nil {
+		if err := os.WriteFile("bounds.md", []byte(written), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	case written != page:
-		t.Error("architecture.md's What is bounded is not the table's; go test ./docs -run TestBounds -update writes it")
+		t.Error("bounds.md is not what boundlist_test.go says; go test ./docs -run TestBounds -update writes it")
 	}
 }
 

@@ -135,8 +135,8 @@ func TestChaos(t *testing.T) {
 		if refused > 0 {
 			said += fmt.Sprintf("; %d requests could not connect to Envoy", refused)
 		}
-		row := fmt.Sprintf("| %s | %d | %d | %d | %d | %.1f s | %s | %s | %s |", f.name, tried, failed, cut, undecided, took, index, after.beside(before), said)
-		t.Log(row)
+		row := fmt.Sprintf("| %s | %d | %d, %d, %d | %.1f s | %s |", f.name, tried, failed, cut, undecided, took, said)
+		t.Logf("%s index %s; goroutines, descriptors, MB, MB live (before): %s", row, index, after.beside(before))
 		rows = append(rows, row)
 		if failed > 0 && f.may != "held" || cut > 0 && f.may == "" || refused > 0 && f.may != "held" {
 			t.Errorf("%s: %d failed (%s), %d cut, %d refused", f.name, failed, example, cut, refused)
@@ -149,7 +149,7 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	if file := os.Getenv("SIGHTLINE_CHAOS"); file != "" && only == "" && !t.Failed() {
-		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores (`make chaos`).\n\n| fault | requests | failed | cut | undecided | normal after | index | goroutines, descriptors, MB, MB live (before) | |\n|---|---|---|---|---|---|---|---|---|\n",
+		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores (`make chaos`).\n\n| fault | requests | failed, cut, undecided | normal after | |\n|---|---|---|---|---|\n",
 			c.rate, time.Since(began).Round(time.Second), runtime.NumCPU())
 		section.Write(t, file, "chaos", head+strings.Join(rows, "\n"))
 	}

@@ -10,7 +10,7 @@ while [ $# -gt 0 ]; do
     --http-port) HTTP_PORT=$2 ;;
     --base-kv-events-port) EVENTS_PORT=$2 ;;
     --base-metrics-port) METRICS_PORT=$2 ;;
-    --model | --model-type | --router-port) echo "$1 has no meaning with simulated workers (docs/migrating.md)" >&2 ;;
+    --model | --model-type | --router-port) echo "$1 has no meaning with simulated workers (README.md)" >&2 ;;
     *) echo "$1: not known" >&2; exit 2 ;;
   esac
   shift 2

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -185,7 +184,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// TestDocumented: the users' page documents every key, and its tables contain no others.
+// TestDocumented: the users' page documents every key, and its lists contain no others.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
@@ -210,22 +209,31 @@ func TestDocumented(t *testing.T) {
 		}
 	}
 	walk(reflect.TypeFor[Config](), "")
-	for k := range keys {
-		if !strings.Contains(string(page), "`"+k+"`") {
-			t.Errorf("docs/configuration.md does not name %s", k)
+	named, code := map[string]bool{}, false
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "```") {
+			code = !code
+		}
+		list := ""
+		if m := keyLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			list = m[1]
+		} else if strings.HasPrefix(line, "- ") && !code {
+			t.Errorf("docs/configuration.md: this is no list of keys, a default and a meaning: %s", line)
+		}
+		for _, m := range quoted.FindAllStringSubmatch(list, -1) {
+			if named[m[1]] = true; !keys[m[1]] {
+				t.Errorf("docs/configuration.md names %s, which is no key", m[1])
+			}
+		}
+		if title, _, _ := strings.Cut(line, ": "); strings.HasPrefix(line, "#") {
+			for _, m := range quoted.FindAllStringSubmatch(title, -1) {
+				named[m[1][strings.LastIndexByte(m[1], '.')+1:]] = true
+			}
 		}
 	}
-	word := regexp.MustCompile("`([^`]+)`")
-	for line := range strings.Lines(string(page)) {
-		cell, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
-		cell, _, _ = strings.Cut(cell, "(") // its section, such as (of relay)
-		if !strings.HasPrefix(line, "| `") {
-			continue
-		}
-		for _, m := range word.FindAllStringSubmatch(cell, -1) {
-			if k := strings.TrimSuffix(m[1], ".…"); !keys[k] {
-				t.Errorf("docs/configuration.md names %s, which is no key", k)
-			}
+	for k := range keys {
+		if !named[k] && !strings.Contains(string(page), "`"+k+"`") {
+			t.Errorf("docs/configuration.md does not name %s", k)
 		}
 	}
 }

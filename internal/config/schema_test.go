@@ -40,50 +40,38 @@ type object = map[string]any
 // reference is the schema of a reference, which any key may have as value.
 var reference = object{"type": "string", "pattern": `\$\{(env|file):`}
 
+var (
+	quoted = regexp.MustCompile("`([^`]+)`")
+	// keyLine is the description of keys in docs/configuration.md: - `key`, `key` (default): meaning
+	keyLine = regexp.MustCompile("^- ((?:`[a-z_.]+`(?:, )?)+)(?: \\([^)]*\\))?: (.+)$")
+)
+
 // said returns the descriptions of the keys, by section ("": top level) and key, and of the sections, from their headings.
 func said(t *testing.T) map[string]string {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, sections, keysFollow := map[string]string{}, []string{""}, false
-	word, link := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile(`\[([^]]+)\]\([^)]*\)`)
-	names := func(text string) (list []string) {
-		for _, m := range word.FindAllStringSubmatch(text, -1) {
-			list = append(list, m[1])
-		}
-		return list
-	}
-	put := func(section, key, meaning string) {
-		if key = strings.TrimPrefix(section+"."+key, "."); out[key] == "" {
-			out[key] = strings.NewReplacer("**", "", "`", "").Replace(link.ReplaceAllString(meaning, "$1"))
-		}
+	out, section := map[string]string{}, ""
+	link := regexp.MustCompile(`\[([^]]+)\]\([^)]*\)`)
+	put := func(key, meaning string) {
+		out[strings.TrimPrefix(section+"."+key, ".")] = strings.NewReplacer("**", "", "`", "").Replace(link.ReplaceAllString(meaning, "$1"))
 	}
 	for line := range strings.Lines(string(page)) {
+		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "#") {
-			title, meaning, _ := strings.Cut(strings.TrimSpace(line), ": ")
-			if sections = names(title); len(sections) == 0 {
-				sections = []string{""}
+			title, meaning, _ := strings.Cut(line, ": ")
+			section = ""
+			if name := quoted.FindStringSubmatch(title); name != nil {
+				if out[name[1]] == "" {
+					put(name[1], meaning)
+				}
+				section = name[1]
 			}
-			for _, s := range sections {
-				put("", s, meaning)
-			}
 		}
-		if !strings.HasPrefix(line, "| `") {
-			keysFollow = keysFollow && strings.HasPrefix(line, "|---") || strings.HasPrefix(line, "| key |")
-		}
-		cells := strings.Split(strings.TrimSuffix(strings.TrimSpace(line), "|"), " | ")
-		if !keysFollow || !strings.HasPrefix(line, "| `") || len(cells) < 2 {
-			continue
-		}
-		keys, of, one := strings.Cut(cells[0], "(of ") // one of two keys with this name
-		in := sections
-		if one {
-			in = names(of)
-		}
-		for _, section := range in {
-			for _, key := range names(keys) {
-				put(section, key, strings.Trim(cells[len(cells)-1], "| "))
+		if m := keyLine.FindStringSubmatch(line); m != nil {
+			for _, key := range quoted.FindAllStringSubmatch(m[1], -1) {
+				put(key[1], m[2])
 			}
 		}
 	}

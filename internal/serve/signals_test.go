@@ -132,15 +132,29 @@ func (descriptions) Describe(ch chan<- *prometheus.Desc) {
 	buildinfo.Read().Metric().Describe(ch)
 }
 
+// table lists metrics with their labels and help; kinds follow from the names, as the page says.
 func table(signals map[string]exporting) string {
 	var out strings.Builder
-	out.WriteString("\n| metric | type | labels | what |\n|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(signals)) {
 		s := signals[name]
 		if s.labels != "" {
-			s.labels = "`" + strings.ReplaceAll(s.labels, ",", "`, `") + "`"
+			s.labels = " (" + strings.ReplaceAll(s.labels, ",", ", ") + ")"
 		}
-		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, s.kind, s.labels, s.help)
+		fmt.Fprintf(&out, "- `%s`%s: %s\n", name, s.labels, s.help)
+	}
+	return out.String()
+}
+
+// byMeaning lists the names that have one meaning together.
+func byMeaning(signals map[string]exporting) string {
+	names := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(signals)) {
+		help := strings.TrimSuffix(signals[name].help, ".")
+		names[help] = append(names[help], "`"+name+"`")
+	}
+	var out strings.Builder
+	for _, help := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(&out, "- %s: %s\n", help, strings.Join(names[help], ", "))
 	}
 	return out.String()
 }
@@ -151,13 +165,13 @@ func TestSignalsDoc(t *testing.T) {
 	written := page
 	others := prometheus.NewRegistry()
 	alias.New(others, alias.Of, nil)
-	for mark, signals := range map[string]map[string]exporting{"aliases": described(others), "router": routerSignals(t), "agent": described(descriptions{})} {
+	for mark, lines := range map[string]string{"aliases": byMeaning(described(others)), "router": table(routerSignals(t)), "agent": table(described(descriptions{}))} {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")
 		if !ok || !end {
 			t.Fatalf("docs/signals.md has no place for the metrics of the %s", mark)
 		}
-		written = before + "<!-- " + mark + " -->\n" + table(signals) + "\n<!-- end -->" + after
+		written = before + "<!-- " + mark + " -->\n\n" + lines + "\n<!-- end -->" + after
 	}
 	if *update {
 		if err := os.WriteFile("../../docs/signals.md", []byte(written), 0o644); err != nil {
@@ -205,7 +219,7 @@ func TestSignalsAreExported(t *testing.T) {
 	maps.Copy(names, described(descriptions{}))
 	cockpit := read(t, "docs/cockpit.md") // e2e asks Envoy for each name there
 	files := []string{"examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml", "examples/grafana/sightline.json"}
-	for _, page := range strings.Fields("operations decisions agents rollout tune models security") {
+	for _, page := range strings.Fields("operations decisions agents rollout troubleshooting models security") {
 		files = append(files, "docs/"+page+".md")
 	}
 	for _, file := range files {

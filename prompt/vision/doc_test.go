@@ -31,23 +31,13 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-This page lists the supported vision-language families, and how the tokens of an image are computed for each from the model's own directory. A new checkpoint of a family below works without a change:
-the directory is matched by ` + "`architectures`, then `model_type`" + ` of config.json (without a config.json: by the classes that the processor's files name).
-For a fine-tune that has neither, because its ` + "`model_type`" + ` is its own, the configuration's key ` + "`vision_family`" + ` names a family of the first column
-(docs/configuration.md); without it such a model is exact up to the first image, and a warning at start says so.
+For each family: its models, how the tokens of an image follow from the model's own directory, and the names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
+New checkpoints of a family work without a change. For a fine-tune with a ` + "`model_type`" + ` of its own set ` + "`vision_family`" + ` to the family's name; without it such a model is exact up to the first image.
 
-A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" + `, the server's ` + "`--mm-processor-kwargs`" + ` (repeat it in the configuration),
-` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" + `, the processor's class default. An ` + "`image_processor`" + ` inside processor_config.json replaces
-preprocessor_config.json entirely, as in transformers 5. If the directory lacks something that a rule needs, loading fails; nothing is guessed.
+A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" + `, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" + `, the processor's default.
+If something that a rule needs is missing, loading fails; nothing is guessed.
 
-**Exact** means the same token ids and the same ranges as the engine. If "not predicted" names a modality, the prompt is exact up to the first
-such part. vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. At the media positions of the Qwen-VL and MiniCPM-V families, TensorRT-LLM writes
-vocab_size + 1; SGLang writes ids derived from the pixels, so these match only themselves.
-
-| family | models | matched by | placeholder | tokens of an image | not predicted |
-|---|---|---|---|---|---|
 `)
-	cell := func(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, "|", "\\|"), "\n", "\\n") }
 	for _, f := range families() {
 		matched := append(append([]string{}, f.types...), f.archs...)
 		slices.Sort(matched[len(f.types):])
@@ -57,43 +47,30 @@ vocab_size + 1; SGLang writes ids derived from the pixels, so these match only t
 		for i := range matched {
 			matched[i] = "`" + matched[i] + "`"
 		}
-		m := &Model{fam: f, names: map[string]string{}}
-		for key, n := range f.names {
-			m.names[key] = n.text
+		fmt.Fprintf(&b, "- **%s** (%s): ", f.name, f.title)
+		if rule := ruleOf(f.image.count); rule != "" {
+			fmt.Fprintf(&b, "%s. ", rule)
 		}
-		placeholder := m.fill(f.image.target)
-		if placeholder != "" {
-			placeholder = "`" + placeholder + "`"
-		} else if f.image.id != "" {
-			placeholder = "(inserted at the start)"
+		if f.note != "" {
+			fmt.Fprintf(&b, "*%s.* ", f.note)
 		}
 		var open []string
 		for i, e := range []*entry{f.image, f.video, f.audio} {
 			if e != nil && e.undecidable != "" {
-				open = append(open, []string{"image", "video", "audio"}[i]+": "+e.undecidable)
+				open = append(open, []string{"images", "video", "audio"}[i])
 			}
 		}
-		rule := ruleOf(f.image.count)
-		if f.note != "" {
-			if rule != "" {
-				rule += "; "
-			}
-			rule += "*" + f.note + "*"
+		if len(open) > 0 {
+			fmt.Fprintf(&b, "Not %s. ", strings.Join(open, ", "))
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", f.name, cell(f.title), cell(strings.Join(matched, ", ")), cell(placeholder), cell(rule), cell(strings.Join(open, "; ")))
+		fmt.Fprintf(&b, "%s\n", strings.Join(matched, ", "))
 	}
 	b.WriteString(`
-## What is proven
-The counts of 28 rules were compared with the models' own processors, the whole prompts of 41 families with the Hugging Face processors of transformers 5.23, and
-the ids and ranges of six families with a running vLLM 0.32.0 (see ` + "`prompt/vision/testdata`" + `). Families whose processor code lives in the model's repository
-(phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo, keye) follow the published rules and were not compared with a running engine.
+*Not* names what is not predicted: the prompt is exact up to the first such part, since the engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` + "`max_model_len`" + `.
+Video is exact for qwen2_vl, qwen3_vl, llava_onevision and internvl_chat with vLLM from 0.31 on, if the file states its number of frames.
 
-## What is not exact, and why
-- Video beyond qwen2_vl, qwen3_vl, llava_onevision and internvl_chat, and most audio: the engine samples frames or resamples sound by rules that are
-  not implemented here. Those four are exact for vLLM from 0.31 on, for files that state their number of frames (docs/fidelity.md).
-- nemotron_dynamic: the budget of an image depends on the server's max_model_len and the other images.
-- idefics2, mllama, granite_docling, aya_vision and paligemma's trailing newline follow the Hugging Face processor; vLLM does not serve the first ones, or no longer does.
-- If a client reuses a uuid, vLLM serves the older image's features: the ids then differ from those of the new image.
+vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. Counts of 28 rules were compared with the models' own processors, prompts of 41 families with transformers 5.23, ids and ranges of six with a running vLLM 0.32.0 (` + "`prompt/vision/testdata`" + `).
+phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared.
 `)
 	return b.String()
 }

@@ -142,7 +142,6 @@ var gridFamilies = []family{
 				min: value{"=3136"}, max: value{"=1003520"}, grow: growEach, unclamped: true},
 			put: "<|vision_start|>{image}<|vision_end|>"},
 		video: &entry{target: "<|video_pad|>", put: "<|vision_start|><|video_pad|><|vision_end|>", undecidable: noFrames},
-		note:  "processor code lives in the model's repository; the rule follows vLLM",
 	},
 	{
 		name: "exaone4_5", title: "EXAONE 4.5",
@@ -256,7 +255,7 @@ var gridFamilies = []family{
 				patch: value{"config.vision_config.patch_size"},
 				merge: value{"config.vision_config.spatial_merge_size", "=1"}, nearest: true},
 			layout: layout{rowSep: "{break}", end: "{last}"}, put: "-"},
-		note: "vLLM refuses pictures that EXIF turns by a quarter (500)",
+		note: "vLLM refuses images that EXIF turns by a quarter (500)",
 	},
 	{
 		name: "gemma4", title: "Gemma 4",

@@ -132,7 +132,7 @@ var llavaFamilies = []family{
 		names: map[string]name{"image": {attr: "image_token", text: "<|img|>", id: "image_token_index"}},
 		image: &entry{target: "{image}", id: "{image}", count: largestQuery{value{"config.projector_patch_to_query_dict"}},
 			put: "<|fim_prefix|>{image}<|fim_suffix|>"},
-		note: "vLLM only: the Hugging Face processor splits large pictures",
+		note: "vLLM only: the Hugging Face processor splits large images",
 	},
 	{
 		name: "blip2", title: "BLIP-2",

@@ -20,7 +20,6 @@ var otherFamilies = []family{
 		image: &entry{target: "<|image_{k}|>", id: "{image}",
 			count: phi3{value{"image.num_crops", "=4"}}},
 		prepareIDs: phi3Pieces,
-		note:       "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
 		name: "phi4mm", title: "Phi-4-multimodal (original repository)",
@@ -96,7 +95,6 @@ var otherFamilies = []family{
 			layout:  layout{begin: "<im_start>", end: "<im_end>", need: []string{"<im_start>", "<im_end>", "<im_col>"}},
 			arrange: func(b *builder, g grid) { molmoRows(b, g, "<im_start>", "<im_col>", "<im_col>") }, put: "-"},
 		prepareIDs: molmoAgain,
-		note:       "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
 		name: "molmo2", title: "Molmo 2",

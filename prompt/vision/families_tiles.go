@@ -235,7 +235,6 @@ var tileFamilies = []family{
 		viaPieces: true, outOfVocab: true,
 		facts:   Facts{Conversation: "minicpmv"},
 		factsOf: map[string]Facts{"minicpmo": {Conversation: "minicpmo"}},
-		note:    "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
 		name: "minicpmv2_5", title: "MiniCPM-Llama3-V 2.5",
@@ -246,7 +245,6 @@ var tileFamilies = []family{
 		},
 		names: minicpmNames, image: minicpm25Entry(), viaPieces: true, outOfVocab: true,
 		facts: Facts{Conversation: "minicpmv"},
-		note:  "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
 		name: "minicpmv4_6", title: "MiniCPM-V 4.6",
@@ -278,7 +276,7 @@ var tileFamilies = []family{
 			count: step3{overview: value{"image.num_image_feature_size", "=169"}, tile: value{"image.num_patch_feature_size", "=81"}, patches: value{"image.enable_patch", "=true"}},
 			layout: layout{tileBegin: "<patch_start>", tileEnd: "<patch_end>", rowSep: "<patch_newline>", mainBegin: "<im_start>", end: "<im_end>",
 				need: []string{"<patch_start>", "<patch_end>", "<patch_newline>", "<im_start>", "<im_end>"}}},
-		note: "a picture whose long side is 728 px is whole in SGLang, cut in vLLM 0.32",
+		note: "an image whose long side is 728 px is whole in SGLang, cut in vLLM 0.32",
 	},
 }
 
