@@ -7,9 +7,9 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
-	"github.com/sightline-router/sightline/internal/testkit/vllmcache"
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
+	"github.com/sightline-router/sightline/lab/vllmcache"
 )
 
 // Workers of hybrid models, one heard directly, one by an agent over NATS: what is predicted of conversations, common instructions and
