@@ -39,7 +39,6 @@ require (
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1
-	lukechampine.com/blake3 v1.4.1
 )
 
 require (

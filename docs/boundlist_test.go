@@ -99,6 +99,5 @@ var unbounded = map[string]string{
 	"the last 64": "router/audit.Auditor.recent",
 	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.Feed.heldWaiting indexer/stream.Feed.othersWaiting",
 	"as many as may send to it, and each sends once":                                 "internal/serve.replicas.done internal/serve.running.done",
-	"as many as cores": "mmhash/digest.Hasher.done mmhash/digest.Hasher.work",
-	"1,024 log streams of a replica, the others as one": "router/peers.peer.streams",
+	"1,024 log streams of a replica, the others as one":                              "router/peers.peer.streams",
 }

@@ -2,8 +2,8 @@
 // is BLAKE3 of the encoded file, so one picture behind two URLs, as a data URL, or sent again in a later turn has one identity.
 // With it come the facts that prompt layout and engine names need (Facts), read from the file's header.
 //
-// Identify makes one pass over the body's own pieces: base64, digest and header together, 48 KB at a time, without a decoded copy;
-// idle cores help with the digest. The names that engines use (package name) hash the bytes in the middle of a longer input, so the
+// Identify makes one pass over the body's own pieces: base64, digest and header together, 48 KB at a time, without a decoded copy.
+// The names that engines use (package name) hash the bytes in the middle of a longer input, so the
 // first time that a class sees a picture costs a second pass, for all classes at once (Store.Names).
 //
 // Errors: a *Refusal if an engine refuses the data URL, a *header.Error, clip.Error or tensor.ErrFormat if the bytes are available
@@ -15,8 +15,9 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/zeebo/blake3"
+
 	"github.com/sightline-router/sightline/mmhash/clip"
-	"github.com/sightline-router/sightline/mmhash/digest"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
@@ -82,31 +83,25 @@ func Status(err error) int {
 // scratch is the working memory of one pass over a medium. It is pooled.
 type scratch struct {
 	dec  decoder
-	hash *digest.Hasher
+	hash *blake3.Hasher
 	n    int64 // bytes so far
 	head *header.Reader
 	clip clip.Reader
 }
 
-var scratches = sync.Pool{New: func() any { return &scratch{hash: digest.New(), head: header.New()} }}
+var scratches = sync.Pool{New: func() any { return &scratch{hash: blake3.New(), head: header.New()} }}
 
-// begin makes the decoder write into the digest's buffer.
 func (s *scratch) begin() {
 	s.hash.Reset()
 	s.head.Reset()
 	s.clip.Reset()
-	s.n, s.dec.out = 0, s.hash.Room()
+	s.n = 0
 }
 
 // took counts and digests a piece.
 func (s *scratch) took(p []byte) {
 	s.n += int64(len(p))
-	if &p[0] == &s.dec.out[0] {
-		s.hash.Fill(len(p))
-		s.dec.out = s.hash.Room()
-	} else {
-		s.hash.Write(p)
-	}
+	_, _ = s.hash.Write(p) // never fails
 }
 
 // take reads a piece of a picture.
@@ -135,7 +130,8 @@ func (s *scratch) identify(src Source) (f Facts, err error) {
 	if err := src.stream(&s.dec, s); err != nil {
 		return f, err
 	}
-	f.ID, f.Bytes = s.hash.Sum256(), s.n
+	s.hash.Sum(f.ID[:0])
+	f.Bytes = s.n
 	for s.head.Again() {
 		if err := src.stream(&s.dec, (*headOnly)(s)); err != nil {
 			return f, err

@@ -6,8 +6,6 @@ import (
 	"errors"
 
 	"github.com/segmentio/asm/base64"
-
-	"github.com/sightline-router/sightline/mmhash/digest"
 )
 
 // Source refers to a picture's bytes in place: pieces of a request body (a JSON string's raw content, base64) or of a file. It
@@ -259,8 +257,8 @@ func (e *escape) end() error {
 	return nil
 }
 
-// outSize is the size of a decoded piece: what the digest takes at once, and within the L2 cache.
-const outSize = digest.RoomSize
+// outSize is the size of a decoded piece, which stays within the L2 cache.
+const outSize = 48 << 10
 
 // decoder decodes base64 text in pieces into bytes in pieces. Between pieces it keeps at most three characters. It is as strict as
 // vLLM (pybase64, validate): standard alphabet, padding, nothing else.

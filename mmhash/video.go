@@ -75,7 +75,8 @@ func (s *scratch) identifyVideo(src Source) (f Facts, err error) {
 	if err := src.stream(&s.dec, (*video)(s)); err != nil {
 		return f, err
 	}
-	f.ID, f.Bytes = s.hash.Sum256(), s.n
+	s.hash.Sum(f.ID[:0])
+	f.Bytes = s.n
 	info, err := s.clip.Finish()
 	f.Format, f.Width, f.Height, f.Frames, f.FPS = info.Format, info.Width, info.Height, info.Frames, info.FPS
 	return f, err
@@ -111,7 +112,8 @@ func (s *scratch) identifyFrames(src Source) (f Facts, err error) {
 	if l.commas == 0 && l.err == nil {
 		l.err = l.dec.finish((*headOnly)(l.scratch))
 	}
-	f.ID, f.Bytes = l.hash.Sum256(), l.n
+	l.hash.Sum(f.ID[:0])
+	f.Bytes = l.n
 	if l.err != nil && l.err != errEnough {
 		return f, l.err
 	}
