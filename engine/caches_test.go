@@ -27,3 +27,20 @@ func TestSeveralCaches(t *testing.T) {
 		t.Error("without a config.json")
 	}
 }
+
+// TestAttentionChunk: the chunk that vLLM's events do not say.
+func TestAttentionChunk(t *testing.T) {
+	for config, want := range map[string]int{
+		`{"text_config":{"model_type":"llama4_text","attention_chunk_size":8192}}`: 8192,
+		`{"model_type":"llama4_text","attention_chunk_size":128}`:                  128,
+		`{"model_type":"llama"}`:           0,
+		`{"attention_chunk_size":null}`:    0,
+		`{"attention_chunk_size":-1}`:      0,
+		`{"attention_chunk_size":1e300}`:   0,
+		`{"attention_chunk_size":"8192x"}`: 0,
+	} {
+		if got := attentionChunk(fstest.MapFS{"config.json": {Data: []byte(config)}}); got != want {
+			t.Errorf("%s: %d, want %d", config, got, want)
+		}
+	}
+}

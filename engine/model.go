@@ -28,18 +28,26 @@ type Model struct {
 	Server Server
 	Media  *Media
 
-	prompt   *prompt.Model
-	rules    rules.Rules
-	keys     *rules.Keys
-	first    *firstSeen
-	warnings []string
-	// upperBound: the engine's events do not say all that a hit needs.
-	upperBound bool
+	prompt     *prompt.Model
+	rules      rules.Rules
+	keys       *rules.Keys
+	first      *firstSeen
+	warnings   []string
+	upperBound bool // the engine's events do not say all that a hit needs
+	chunk      int
 }
 
 // UpperBound reports whether what the engine's events say is an upper bound for this model: it keeps several KV caches, and reports
 // only the one that sees all tokens. A nil model does not.
 func (m *Model) UpperBound() bool { return m != nil && m.upperBound }
+
+// Chunk returns the tokens of a chunk of the model's chunked attention; 0: it has none, or the model is nil.
+func (m *Model) Chunk() int {
+	if m == nil {
+		return 0
+	}
+	return m.chunk
+}
 
 // Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file and what
 // is wrong with it. Use LoadLive to follow changes of the files.
@@ -65,7 +73,7 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		return nil, err
 	}
 	m.rules = s.Rules()
-	m.upperBound = m.rules.EventsOfOneCache && severalCaches(os.DirFS(st.dir))
+	m.upperBound, m.chunk = m.rules.EventsOfOneCache && severalCaches(os.DirFS(st.dir)), attentionChunk(os.DirFS(st.dir))
 	zone, err := time.LoadLocation(s.TimeZone)
 	if err != nil {
 		return nil, err

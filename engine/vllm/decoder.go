@@ -28,8 +28,6 @@ type Decoder struct {
 	Keep bool
 	// Secret keys the blocks' hashes.
 	Secret *block.Secret
-	// Chunk is the size of chunked local attention, in tokens; 0: Llama 4's.
-	Chunk int
 
 	a         kvevent.Arena
 	f         wire.Fields // the current event

@@ -22,13 +22,13 @@ type groups struct {
 
 const (
 	maxTails = 1 << 16
-	// llama4Chunk is the chunk of Llama 4's chunked attention (attention_chunk_size in its config.json), the only model that has it.
-	// Events do not say it.
+	// llama4Chunk is the chunk of Llama 4's chunked attention, the only model that has it. Events do not say it; where config.json is
+	// at hand, its attention_chunk_size counts (stream.Options.Chunk).
 	llama4Chunk = 8192
 )
 
 // learn returns the number of a stored event's group and whether it is the main one; ok is false if its blocks do not count.
-func (g *groups) learn(f *wire.Fields, chunk int) (n int, main, ok bool) {
+func (g *groups) learn(f *wire.Fields) (n int, main, ok bool) {
 	n = max(f.Group, 0)
 	spec := kvevent.Spec{BlockSize: f.BlockSize}
 	switch string(f.SpecKind) {
@@ -41,7 +41,7 @@ func (g *groups) learn(f *wire.Fields, chunk int) (n int, main, ok bool) {
 		spec.Need, spec.Window = kvevent.NeedWindow, f.Window
 		g.unclear = g.unclear || f.Window <= 0
 	case "chunked_local_attention":
-		spec.Need, spec.Window = kvevent.NeedChunk, chunk
+		spec.Need, spec.Window = kvevent.NeedChunk, llama4Chunk
 	case "mamba":
 		spec.Need = kvevent.NeedLast
 	default:

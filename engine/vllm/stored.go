@@ -3,7 +3,6 @@ package vllm
 // This file turns BlockStored and BlockRemoved into events: which groups count, the tier of a block, its local hash.
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -67,7 +66,7 @@ func (d *Decoder) stored(tokens []uint32) error {
 		}
 		return nil
 	}
-	n, main, ok := d.groups.learn(f, cmp.Or(d.Chunk, llama4Chunk))
+	n, main, ok := d.groups.learn(f)
 	if !main || !ok {
 		if ok {
 			return d.storedOther(tokens, n)

@@ -119,6 +119,9 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Lost:
 		f.markDoubtful(e.EngineHashes)
 	case kvevent.GroupStored:
+		if e.Spec.Need == kvevent.NeedChunk && f.o.Chunk > 0 {
+			e.Spec.Window = f.o.Chunk
+		}
 		f.notifyEvent(e)
 		if x, slot := f.o.Sink.Held(); x != nil {
 			dropped, _ := x.StoreGroup(slot, f.o.BlockSize, e)

@@ -97,6 +97,8 @@ type Options struct {
 	// BlockSize is the number of tokens in a block that this rank must have; 0: as in the first event. Blocks of another size are
 	// counted and ignored: their hashes match no request of the rank's class.
 	BlockSize int
+	// Chunk is the size of the model's chunked attention in tokens, which vLLM's events do not say; 0: as the decoder assumes.
+	Chunk int
 	// Stored, if set, is called with every stored event before it is applied, in the feed's goroutine: for audit and learning.
 	// The event is valid until it returns.
 	Stored func(*kvevent.Event)

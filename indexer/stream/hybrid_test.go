@@ -114,9 +114,9 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 		}
 		switch {
 		case l.Header != nil:
-			d := &vllm.Decoder{}
+			d, chunk := &vllm.Decoder{}, 0
 			for _, g := range l.Header.Groups {
-				if d.Chunk = max(d.Chunk, g.Chunk); strings.HasSuffix(g.Kind, "full_attention") || g.Kind == "mla_attention" {
+				if chunk = max(chunk, g.Chunk); strings.HasSuffix(g.Kind, "full_attention") || g.Kind == "mla_attention" {
 					size, out.full = max(size, g.BlockSize), true
 				} else if !out.full {
 					size = g.BlockSize
@@ -125,7 +125,7 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 			drafts = l.Header.UseEagle
 			sink := Join(index, true)
 			slot = sink.Slot()
-			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, BlockSize: size}}
+			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, BlockSize: size, Chunk: chunk}}
 			index.Withholds(slot, drafts)
 		case l.Req != nil:
 			var m indexer.Matches

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/indexer"
@@ -29,6 +30,9 @@ const snapshotsAtOnce = 8
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	o.BlockSize, o.OnOtherBlockSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
+	if p := s.prompts(wc); p != nil {
+		o.Chunk = p.Model().Chunk()
+	}
 	o.UnknownKey = unknownKey(s.log.With(zap.String("worker", slot.Worker.Name), zap.Int("rank", rank)))
 	switch {
 	case wc.Events.HTTP != "":
@@ -96,14 +100,22 @@ func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	d := rules.Decoding{Secret: s.secret, KeepTokens: s.keep, Standalone: wc.Events.Load != ""}
 	d.Pad = func(pad uint64) {
-		models := s.now.Load().models
-		for i := range models {
-			if m := &models[i]; m.Name == wc.Model {
-				m.Class(wc.Class).Prompts.SawPad(pad)
-			}
+		if p := s.prompts(wc); p != nil {
+			p.SawPad(pad)
 		}
 	}
 	return class.Rules().Decoder(d)
+}
+
+// prompts returns the model of a worker's class as it is now; nil: the configuration has it no more.
+func (s *sources) prompts(wc *config.Worker) *engine.LiveModel {
+	models := s.now.Load().models
+	for i := range models {
+		if m := &models[i]; m.Name == wc.Model {
+			return m.Class(wc.Class).Prompts
+		}
+	}
+	return nil
 }
 
 // otherSize returns a function that logs a worker whose block size differs from the configuration: nothing that it holds can be
