@@ -120,11 +120,17 @@ func (g *gateway) ask(messages []any, more map[string]any, header http.Header) (
 	for k, v := range more {
 		all[k] = v
 	}
-	raw, err := json.Marshal(all)
+	return g.post("/v1/chat/completions", all, header)
+}
+
+// post sends a request.
+func (g *gateway) post(path string, request map[string]any, header http.Header) (status int, body string) {
+	g.t.Helper()
+	raw, err := json.Marshal(request)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(g.t.Context(), "POST", g.url+"/v1/chat/completions", bytes.NewReader(raw))
+	req, err := http.NewRequestWithContext(g.t.Context(), "POST", g.url+path, bytes.NewReader(raw))
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -31,6 +31,7 @@ type hybrid struct {
 	block  int            // tokens of a block of the layers that see all tokens; 0: as --block-size says
 	blocks int            // of the cache, so few that blocks are evicted
 	args   []string
+	plain  bool   // vLLM does not read the chat template, so requests are completions
 	drafts bool   // vLLM withholds the last block found, which is learned from three answers
 	fails  string // why the CPU build cannot run it: the error that is expected
 }
@@ -50,7 +51,7 @@ var (
 		"layer_types": []string{"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"}}
 	qwen3Next = map[string]any{"architectures": []string{"Qwen3NextForCausalLM"}, "model_type": "qwen3_next", "num_hidden_layers": 4,
 		"layer_types": []string{"linear_attention", "linear_attention", "linear_attention", "full_attention"}, "full_attention_interval": 4,
-		"linear_num_value_heads": 2, "linear_num_key_heads": 1, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+		"num_key_value_heads": 2, "linear_num_value_heads": 1, "linear_num_key_heads": 1, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
 		"linear_conv_kernel_dim": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
 		"shared_expert_intermediate_size": 64, "decoder_sparse_step": 1, "norm_topk_prob": true, "mlp_only_layers": []int{},
 		"partial_rotary_factor": 0.25}
@@ -59,9 +60,11 @@ var (
 
 var hybrids = []hybrid{
 	{name: "gemma3", config: gemma3, blocks: 300},
-	{name: "gemma3-ngram", config: gemma3, blocks: 300,
-		args: []string{"--speculative-config", `{"method":"ngram","num_speculative_tokens":2,"prompt_lookup_max":4}`}},
-	{name: "gpt-oss", blocks: 160, config: map[string]any{"architectures": []string{"GptOssForCausalLM"}, "model_type": "gpt_oss", "num_hidden_layers": 2,
+	{name: "gemma4", block: 32, blocks: 300, config: map[string]any{"architectures": []string{"Gemma4ForCausalLM"}, "model_type": "gemma4_text",
+		"num_hidden_layers": 3, "layer_types": []string{"sliding_attention", "sliding_attention", "full_attention"}, "sliding_window": 96,
+		"hidden_activation": "gelu_pytorch_tanh", "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": true,
+		"global_head_dim": 64, "hidden_size_per_layer_input": 0, "tie_word_embeddings": true}},
+	{name: "gpt-oss", blocks: 160, plain: true, config: map[string]any{"architectures": []string{"GptOssForCausalLM"}, "model_type": "gpt_oss", "num_hidden_layers": 2,
 		"sliding_window": 128, "layer_types": []string{"sliding_attention", "full_attention"}, "num_local_experts": 4, "num_experts_per_tok": 2}},
 	{name: "qwen3-next", config: qwen3Next, block: 48, blocks: 120},
 	{name: "lfm2", blocks: 160, config: map[string]any{"architectures": []string{"Lfm2ForCausalLM"}, "model_type": "lfm2", "num_hidden_layers": 4,
@@ -74,6 +77,16 @@ var hybrids = []hybrid{
 		"interleave_moe_layer_step": 1, "moe_layers": []int{0, 1, 2, 3}, "intermediate_size_mlp": 128, "use_qk_norm": true}},
 	{name: "llama-eagle", config: llama, blocks: 100, drafts: true,
 		args: []string{"--speculative-config", `{"method":"eagle","model":"eagle","num_speculative_tokens":2}`}},
+	{name: "gemma3-ngram", config: gemma3, blocks: 300,
+		args: []string{"--speculative-config", `{"method":"ngram","num_speculative_tokens":2,"prompt_lookup_max":4}`}},
+	{name: "qwen3-next-mtp", config: qwen3Next, block: 48, blocks: 120, drafts: true, fails: "'function' object is not subscriptable",
+		args: []string{"--speculative-config", `{"method":"mtp","num_speculative_tokens":1}`}},
+	{name: "granite-4-h", block: 272, blocks: 60, fails: "IndexError", config: map[string]any{
+		"architectures": []string{"GraniteMoeHybridForCausalLM"}, "model_type": "granitemoehybrid", "num_hidden_layers": 2,
+		"layer_types": []string{"mamba", "attention"}, "mamba_n_heads": 4, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 64,
+		"mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256, "num_local_experts": 0, "num_experts_per_tok": 0,
+		"shared_intermediate_size": 128, "embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0,
+		"logits_scaling": 1.0, "position_embedding_type": "rope"}},
 }
 
 // vllmForks starts servers of vLLM from one process that has imported it (vllm/fork.py).
@@ -217,8 +230,12 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 	err := s.healthy()
 	if err == nil && h.fails != "" {
 		direct := &gateway{t: t, url: "http://" + s.addr}
-		if status, text := direct.ask([]any{user("Ready?")}, map[string]any{"model": h.name}, nil); status != http.StatusOK {
-			err = fmt.Errorf("status %d: %.200s: %s", status, text, s.lastError())
+		for range 3 {
+			status, _ := direct.ask([]any{user(strings.Repeat("What is to be seen? ", 100))}, map[string]any{"model": h.name, "max_tokens": 4}, nil)
+			if status != http.StatusOK {
+				err = fmt.Errorf("status %d: %s", status, s.lastError())
+				break
+			}
 		}
 	}
 	switch {
@@ -233,7 +250,7 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 		"workers": []any{map[string]any{"name": "worker-1", "addr": s.addr, "events": map[string]any{"auto": true}}},
 		"models": []any{map[string]any{"name": h.name, "dir": filepath.Join(dir, h.name), "engine_version": version,
 			"block_size": cmp.Or(h.block, hybridBlock), "max_model_len": hybridLength}}}
-	r := &hybridRun{t: t, rng: rand.New(rand.NewPCG(7, 7)), model: h.name, block: cmp.Or(h.block, hybridBlock)}
+	r := &hybridRun{t: t, rng: rand.New(rand.NewPCG(7, 7)), model: h.name, block: cmp.Or(h.block, hybridBlock), plain: h.plain}
 	r.gateway = startGateway(t, config, func(o *envoy.Options) { o.TokenUsage, o.Workers = true, []string{s.addr} })
 	r.ready(1)
 	r.traffic(h.drafts)
@@ -244,7 +261,7 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 	if r.unequal > 0 || corrections+resyncs > 0 {
 		t.Error("the engine and the predictions do not agree")
 	}
-	if r.hits < 20 || r.evictions == 0 {
+	if r.hits < 15 || r.evictions == 0 {
 		t.Errorf("%d answers with cached tokens, %d evictions seen: the requests show nothing", r.hits, r.evictions)
 	}
 	for _, what := range []string{"other_block_size", "unknown_blocks", "unknown_parents", "unreadable", "gaps", "orphans_dropped"} {
@@ -260,6 +277,7 @@ type hybridRun struct {
 	t                        *testing.T
 	rng                      *rand.Rand
 	model                    string
+	plain                    bool
 	block                    int
 	equal, unequal, learning int
 	hits                     int // answers with cached tokens
@@ -286,7 +304,7 @@ func (r *hybridRun) traffic(drafts bool) {
 		talks = append(talks, begin(systems[0]))
 		r.send(talks[len(talks)-1], &learn)
 	}
-	for range 70 {
+	for range 40 {
 		i := r.rng.IntN(len(talks))
 		one := talks[i]
 		switch n := r.rng.IntN(20); {
@@ -313,7 +331,16 @@ func (r *hybridRun) traffic(drafts bool) {
 func (r *hybridRun) send(messages []any, learn *int) (answer string) {
 	t := r.t
 	t.Helper()
-	status, text := r.ask(messages, map[string]any{"model": r.model, "max_tokens": 12, "temperature": 0}, nil)
+	path, request := "/v1/chat/completions", map[string]any{"model": r.model, "max_tokens": 6, "temperature": 0}
+	if request["messages"] = messages; r.plain {
+		var prompt strings.Builder
+		for _, m := range messages {
+			fmt.Fprintln(&prompt, m)
+		}
+		delete(request, "messages")
+		path, request["prompt"] = "/v1/completions", prompt.String()
+	}
+	status, text := r.post(path, request, nil)
 	if status != http.StatusOK {
 		t.Fatalf("status %d: %.300s", status, text)
 	}
@@ -338,7 +365,7 @@ func (r *hybridRun) send(messages []any, learn *int) (answer string) {
 	}
 	r.cached, r.prompts = r.cached+cached, r.prompts+u.Get("prompt_tokens").Int()
 	r.settled()
-	return gjson.Get(text, "choices.0.message.content").Str
+	return gjson.Get(text, "choices.0.message.content").Str + gjson.Get(text, "choices.0.text").Str
 }
 
 // settled waits until the events of the last request have come: none for a tenth of a second.
