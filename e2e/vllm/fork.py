@@ -1,7 +1,7 @@
 """Starts vLLM servers from one process that has imported vLLM once, which saves most of their start.
 
 Reads lines of JSON from stdin, {"dir": …, "log": …, "args": ["serve", …]}, forks a server for each in a session of its own and
-answers with its pid. At the end of stdin it ends; whoever asked for the servers stops them.
+answers with its pid. At the end of stdin, which is also that of whoever asked, it kills those that still run.
 """
 import json, os, signal, sys
 
@@ -23,10 +23,12 @@ def check_and_update_config(cls, config):
 CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
 registry._run_in_subprocess = lambda call: call()  # looks at a model's class in a process of its own, which imports everything too
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+servers = []
 print("ready", flush=True)
 while line := sys.stdin.readline():
     told = json.loads(line)
     if pid := os.fork():
+        servers.append(pid)
         print(pid, flush=True)
         continue
     os.setsid()
@@ -38,3 +40,8 @@ while line := sys.stdin.readline():
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv = ["vllm", *told["args"]]
     sys.exit(cli.main())
+for pid in servers:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
