@@ -33,7 +33,7 @@ const (
 
 func newShed() *prometheus.CounterVec {
 	shed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_shed_total",
-		Help: "Requests answered 429 because workers are at max_in_flight, by reason: full; share (few places left, and its tenant has more than others); priority (few places left, and it is not urgent)."},
+		Help: "Requests answered 429 because workers are at max_in_flight, by reason: full, share, priority."},
 		[]string{"model", "why"})
 	return shed
 }

@@ -44,29 +44,29 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		decisions: vec("decisions_total", "Decisions by the step (how much was known) that they were taken on; refused: the client got an error at once.", "model", "reason"),
+		decisions: vec("decisions_total", "Decisions by how exact they were; refused: the client got an error at once.", "model", "reason"),
 		stepsDown: vec("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
 		decisionSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, once the body is complete.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
 		prompt:           vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
 		cached:           vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
-		offloaded:        vec("predicted_offloaded_tokens_total", "Prompt tokens, of those predicted to be cached, that the chosen worker has to fetch from a lower tier: CPU, disk or a shared store.", "model"),
+		offloaded:        vec("predicted_offloaded_tokens_total", "Predicted cached tokens that the chosen worker has to fetch from a lower tier.", "model"),
 		held:             vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
 		regret:           vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by the reason of the choice.", "model", "why"),
-		regretSeconds:    vec("regret_seconds_total", "Time to prefill those tokens, at each chosen worker's measured rate.", "model", "why"),
-		enginePrompt:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that reported cached tokens; needs envoy.token_usage. Not counted: a 0 of SGLang, requests with several prompts, prefill and decode apart.", "model"),
-		engineCached:     vec("engine_cached_tokens_total", "Of them, those that were cached, as the engine counted.", "model"),
+		regretSeconds:    vec("regret_seconds_total", "Time to prefill regret_tokens, at each chosen worker's measured rate.", "model", "why"),
+		enginePrompt:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of answers that reported cached tokens; needs envoy.token_usage.", "model"),
+		engineCached:     vec("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
 		outcomes:         vec("outcomes_total", "Ended requests by their last worker and status class; other: an address that is no known worker's.", "worker", "code"),
-		cachedComparison: vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction: equal, fewer, more; fewer_than_bound and more_than_bound where it was a bound.", "model", "verdict"),
-		promptComparison: vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact: equal, differs.", "model", "verdict"),
+		cachedComparison: vec("cached_tokens_reported_total", "Answers by the engine's count of cached tokens against the prediction; …_than_bound where it was a bound.", "model", "verdict"),
+		promptComparison: vec("prompt_tokens_reported_total", "Answers by the engine's count of prompt tokens against ours, where that was exact.", "model", "verdict"),
 		removed:          vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
-		storedAnswers:    vec("stored_answers_total", "Answers of /v1/responses whose worker was recorded; requests that refer to one: found, or unknown (evicted, or from before a restart or another replica) and routed to any worker.", "what"),
+		storedAnswers:    vec("stored_answers_total", "Answers of /v1/responses whose worker was recorded; requests that refer to one: found, or unknown.", "what"),
 		movedRequests:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
-		uncorrected:      prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "corrections_refused_total", Help: "Answers for which an engine found less cached than it reported, and that took no blocks out of the index because their client had caused too many such corrections."}),
+		uncorrected:      prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "corrections_refused_total", Help: "Corrections of the index that were refused because their client had caused too many."}),
 		correctedBlocks:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
 		failures:         vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
-		roleMissing:      vec("role_missing_total", "Requests for which no worker of a role was available: prefill (done by the decode worker); encode (done by the prefill worker).", "model", "role"),
-		deadlines:        vec("slo_decisions_total", "Requests with a deadline for the first token (x-slo-ttft-ms): in time, if some worker is expected to meet it; late, if none is.", "model", "outcome"),
+		roleMissing:      vec("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
+		deadlines:        vec("slo_decisions_total", "Requests with a deadline (x-slo-ttft-ms): in time, if some worker is expected to meet it, else late.", "model", "outcome"),
 		shed:             newShed(),
 		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
@@ -82,7 +82,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, r.opt.Report,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
-		gauge("workers_out", "Workers that get only trial requests because requests fail there, or none because their health check fails.", func() (n float64) {
+		gauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
 				if w.OutReason(r.opt.Now()) != "" {
 					n++
@@ -92,7 +92,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		}),
 		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(fleet.NoReports)),
 		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.silenceGauge(fleet.NoEnds)),
-		gauge("unserved_models", "Model names requested in the last hour that no worker serves; at most 64 are counted.", func() float64 { return float64(len(r.Unserved())) }),
+		gauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 { return float64(len(r.Unserved())) }),
 		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 { return float64(r.predicted.size.Load()) }),
 		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.dropped.Load),
 		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.", func() float64 { return float64(r.lanes.queued()) }),

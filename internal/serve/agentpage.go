@@ -117,7 +117,7 @@ var agentMetrics = []struct {
 	value      func(*rankState) float64
 }{
 	{"published_messages_total", "Messages that the stream has acknowledged.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Messages) }},
-	{"published_bytes_total", "Bytes of them.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Bytes) }},
+	{"published_bytes_total", "Bytes that the stream has acknowledged.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Bytes) }},
 	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Failed) }},
 	{"publish_refused_total", "1 once a newer agent publishes for this worker: this one has stopped.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Refused) }},
 	{"dropped_total", "Times that too many events waited, and routers had to read a snapshot instead.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},

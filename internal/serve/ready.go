@@ -87,7 +87,7 @@ const shownBehind = 5
 // gateEvery is the interval of checking a shut gate.
 const gateEvery = 50 * time.Millisecond
 
-var readyDesc = prometheus.NewDesc("sightline_ready", "1 once startup is over: the workers' contents are known, or ready_after has passed.", nil, nil)
+var readyDesc = prometheus.NewDesc("sightline_ready", "1 once the workers' contents are known, or ready_after has passed.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (g *readyGate) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }

@@ -145,16 +145,17 @@ func table(signals map[string]exporting) string {
 	return out.String()
 }
 
-// byMeaning lists the names that have one meaning together.
-func byMeaning(signals map[string]exporting) string {
-	names := map[string][]string{}
-	for _, name := range slices.Sorted(maps.Keys(signals)) {
-		help := strings.TrimSuffix(signals[name].help, ".")
-		names[help] = append(names[help], "`"+name+"`")
-	}
+// byRouter lists names by the router that they are of; their help says what they mean.
+func byRouter(signals map[string]exporting) string {
 	var out strings.Builder
-	for _, help := range slices.Sorted(maps.Keys(names)) {
-		fmt.Fprintf(&out, "- %s: %s\n", help, strings.Join(names[help], ", "))
+	for _, of := range [][2]string{{"dynamo", "dynamo_"}, {"gateway-api", "inference_"}, {"llm-d", "llm_d_epp_"}} {
+		var names []string
+		for _, name := range slices.Sorted(maps.Keys(signals)) {
+			if strings.HasPrefix(name, of[1]) {
+				names = append(names, "`"+name+"`")
+			}
+		}
+		fmt.Fprintf(&out, "- `%s`: %s\n", of[0], strings.Join(names, ", "))
 	}
 	return out.String()
 }
@@ -165,7 +166,7 @@ func TestSignalsDoc(t *testing.T) {
 	written := page
 	others := prometheus.NewRegistry()
 	alias.New(others, alias.Of, nil)
-	for mark, lines := range map[string]string{"aliases": byMeaning(described(others)), "router": table(routerSignals(t)), "agent": table(described(descriptions{}))} {
+	for mark, lines := range map[string]string{"aliases": byRouter(described(others)), "router": table(routerSignals(t)), "agent": table(described(descriptions{}))} {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")
 		if !ok || !end {

@@ -106,7 +106,7 @@ func Start(opt Options) (*Tracer, error) {
 	}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not sent", zap.Error(err)) }))
 	n := &counts{spans: promauto.With(opt.Metrics).NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "trace_spans_total",
-		Help: "Spans of decisions by outcome: sent; failed: the receiver did not accept them; dropped: 2,048 were already waiting."}, []string{"what"})}
+		Help: "Spans of decisions by outcome: sent, failed, dropped."}, []string{"what"})}
 	provider := sdk.NewTracerProvider(
 		sdk.WithSpanProcessor(queue{sdk.NewBatchSpanProcessor(sender{exporter, n}, sdk.WithMaxQueueSize(maxQueued)), n}),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Sample))),

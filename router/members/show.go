@@ -14,7 +14,7 @@ import (
 
 func (s *Set) register() {
 	s.resyncs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "resyncs_total",
-		Help: "Resyncs of a worker's blocks by reason: fewer_cached (it found less than it reported), asked (by hand), rehash (the secret of the block hashes was replaced by other Sightlines')."}, []string{"worker", "why"})
+		Help: "Resyncs of a worker's blocks by reason: fewer_cached, asked (by hand), rehash (another secret)."}, []string{"worker", "why"})
 	s.o.Metrics.MustRegister(s.resyncs, s)
 }
 
@@ -61,7 +61,7 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 }
 
 var (
-	eventsDesc = prometheus.NewDesc("sightline_events_total", "Each worker's KV events by outcome; the outcomes are explained in docs/signals.md.", []string{"worker", "rank", "what"}, nil)
+	eventsDesc = prometheus.NewDesc("sightline_events_total", "Each worker's KV events by outcome, as docs/signals.md lists them.", []string{"worker", "rank", "what"}, nil)
 	ageDesc    = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV event stream has not been live; 0 while it is.", []string{"worker", "rank"}, nil)
 
 	orphansDesc  = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker reported whose parent is not known yet: they are ignored until it is.", []string{"worker", "rank"}, nil)

@@ -119,11 +119,11 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	x := &Exchange{own: own, log: log, out: make(chan entry, queueEntries), seed: maphash.MakeSeed(), peers: make(map[string]*peer), startedAt: time.Now(),
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers), transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
-			Help: "Transfers between replicas of all that a worker holds, when its own replay no longer has it. Requested here: taken, nobody (has it), late; requested by another: told, not held (not completely), too large (32 MiB at most), busy."}, []string{"what"}),
+			Help: "Transfers of all that a worker holds. Requested here: taken, nobody (has it), late; by another replica: told, not held, too large, busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas by outcome: sent, dropped (no room, or no connection; the next list corrects it), taken, unread (unreadable messages), too many replicas (messages of those beyond 256), another's name (refused on a stream); reports sent to the replica that decided, reports taken."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas by outcome; dropped: no room or no connection; unread: unreadable; another's name: refused."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
-			Help: "Queries for the holders of a prompt in another part of the index, by outcome: answered, late (decided without), nobody (no replica of that part can be reached)."}, []string{"what"})}
+			Help: "Questions to other index shards by outcome: answered, late (decided without), nobody (no replica of the shard is reached)."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken"} {
 		x.entries.WithLabelValues(what)
 	}
@@ -138,7 +138,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	}
 	metrics.MustRegister(x.entries, x.questions, x.handovers,
 		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) }),
-		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest; beyond 1.25 s it counts as gone.", func() float64 { _, ago := x.OtherReplicas(); return ago.Seconds() }),
+		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest.", func() float64 { _, ago := x.OtherReplicas(); return ago.Seconds() }),
 		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
 			if x.router == nil {
 				return 0

@@ -67,7 +67,7 @@ func New(o Options) *Poller {
 	once := func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }
 	n := &Poller{o: o, ownLog: o.Log.WithOptions(zap.WrapCore(once)), health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Failed health and load queries of workers, by cause: refused, timeout, speaks TLS, broken, unreadable, the status of its answer, or own limit: Sightline itself can open no more connections."},
+		Help: "Failed health and load queries of workers, by cause; own limit: Sightline itself can open no more connections."},
 		[]string{"worker", "what", "why"})
 	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
 		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
@@ -83,15 +83,15 @@ func (n *Poller) Forget(worker string) {
 
 var (
 	ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
-		"Age of the reported load that counts for each worker; no series: none counts.", []string{"worker", "rank"}, nil)
+		"Age of the reported load that counts for each worker.", []string{"worker", "rank"}, nil)
 	adaptersDesc = prometheus.NewDesc("sightline_worker_adapters",
 		"LoRA adapters that each worker lists.", []string{"worker"}, nil)
 	usageDesc = prometheus.NewDesc("sightline_worker_kv_cache_usage",
-		"Share of the KV cache in use that each worker reported, 0 to 1; no series: it does not report it.", []string{"worker", "rank"}, nil)
+		"Share of the KV cache in use that each worker reported, 0 to 1.", []string{"worker", "rank"}, nil)
 	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
 		"Requests in flight at each worker, including other senders' requests that it reported.", []string{"worker", "rank"}, nil)
 	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
-		"Time that each worker needs to prefill what this Sightline has sent and still waits there, at its measured rate; no series: it has work and no measured rate. Sums by model show how far a fleet is behind.", []string{"model", "worker", "rank"}, nil)
+		"Time that each worker needs to prefill what waits there, at its measured rate; no series: no rate was measured.", []string{"model", "worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.
