@@ -37,7 +37,6 @@ func TestBounds(t *testing.T) {
 	source := parsed(t)
 	signals := readPage(t, "signals.md")
 	var table strings.Builder
-	table.WriteString("| what | bound | beyond it (counted by) |\n|---|---|---|\n")
 	named := map[string]int{}
 	for _, b := range bounds {
 		numbers := func(text string) string {
@@ -62,7 +61,7 @@ func TestBounds(t *testing.T) {
 		} else {
 			counted = ""
 		}
-		fmt.Fprintf(&table, "| %s | %s | %s%s |\n", numbers(b.what), numbers(b.size), b.past, counted)
+		fmt.Fprintf(&table, "- **%s**: %s → %s%s\n", numbers(b.what), numbers(b.size), b.past, counted)
 		test, words, _ := strings.Cut(b.driven, ": ")
 		if text := source.tests[test]; text == "" || words == "" {
 			t.Errorf("%s: no test %q with words to look for", b.what, b.driven)
