@@ -135,7 +135,11 @@ func TestChaos(t *testing.T) {
 		if refused > 0 {
 			said += fmt.Sprintf("; %d requests could not connect to Envoy", refused)
 		}
-		row := fmt.Sprintf("| %s | %d | %d, %d, %d | %.1f s | %s |", f.name, tried, failed, cut, undecided, took, said)
+		harm := "none"
+		if failed+cut+undecided > 0 {
+			harm = fmt.Sprintf("%d, %d, %d", failed, cut, undecided)
+		}
+		row := fmt.Sprintf("| %s | %d | %s | %.1f s | %s |", f.name, tried, harm, took, said)
 		t.Logf("%s index %s; goroutines, descriptors, MB, MB live (before): %s", row, index, after.beside(before))
 		rows = append(rows, row)
 		if failed > 0 && f.may != "held" || cut > 0 && f.may == "" || refused > 0 && f.may != "held" {

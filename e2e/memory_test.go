@@ -489,7 +489,12 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	rows := []string{"| attack | MiB on their way | MiB resident, at most | beyond these and the index |", "|---|---|---|---|"}
+	const heading = "| attack | MiB on their way | MiB resident, at most | beyond these and the index |\n|---|---|---|---|\n"
+	type measured struct {
+		row  string
+		over float64
+	}
+	var rows []measured
 	for _, a := range tried {
 		if !strings.Contains(a.name, only) {
 			continue
@@ -524,13 +529,19 @@ func TestMemory(t *testing.T) {
 			over := peak - bodies - v.index
 			row := fmt.Sprintf("| %s | %.0f | %.0f | %.0f |", a.name, bodies, peak, over)
 			t.Logf("%s %d sent, index %.1f, started with %.0f, %v", row, v.asked.Load()+hostile.sent.Load(), v.index, before, time.Since(start).Round(time.Millisecond))
-			rows = append(rows, row)
+			rows = append(rows, measured{row, over})
 			if room := cmp.Or(a.room, memoryRoom); over > room || before == 0 {
 				t.Errorf("%.0f MiB resident, with %.0f of bodies and %.1f of index: %.0f more, want %.0f at most", peak, bodies, v.index, over, room)
 			}
 		})
 	}
 	if doc != "" && only == "" && !t.Failed() {
-		section.Write(t, doc, "memory", fmt.Sprintf("%v on %d cores.\n\n%s", time.Since(began).Round(time.Second), runtime.NumCPU(), strings.Join(rows, "\n")))
+		slices.SortStableFunc(rows, func(a, b measured) int { return cmp.Compare(b.over, a.over) })
+		var worst []string
+		for _, r := range rows[:6] {
+			worst = append(worst, r.row)
+		}
+		section.Write(t, doc, "memory", fmt.Sprintf("%v on %d cores, the worst six of %d:\n\n%s%s",
+			time.Since(began).Round(time.Second), runtime.NumCPU(), len(rows), heading, strings.Join(worst, "\n")))
 	}
 }
