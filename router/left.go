@@ -170,14 +170,13 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 	return w
 }
 
-// countEnded adds an ended request to the report. known: it ended at the slot where it is booked.
-func (r *Router) countEnded(b *bookingRecord, at *fleet.Booking, known bool, o Outcome, would *decisionlog.Hypothetical) {
-	q := report.Request{Arm: b.arm, OK: o.Code >= 200 && o.Code < 400, Prompt: b.promptTokens, Cached: o.CachedTokens, Counted: o.CachedTokens >= 0,
-		FirstByte: o.FirstByte, End: r.opt.Now().Sub(at.At), Would: would}
-	if would != nil && !q.Counted {
-		q.Cached = would.UsedCached
-	} else if known && at.Slot == b.slot && !q.Counted {
-		q.Cached = b.cachedTokens
+// reportEnd adds an ended request to the report.
+func (r *Router) reportEnd(e *end) {
+	q := report.Request{Arm: e.arm, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens, Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
+	if e.would != nil && !q.Counted {
+		q.Cached = e.would.UsedCached
+	} else if e.known && e.at.Slot == e.slot && !q.Counted {
+		q.Cached = e.cachedTokens
 	}
-	r.opt.Report.Add(q, at.At)
+	r.opt.Report.Add(q, e.at.At)
 }

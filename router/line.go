@@ -7,7 +7,6 @@ import (
 
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/fleet"
 )
 
 const (
@@ -58,27 +57,18 @@ func (r *Router) logUnbooked(x *planner) {
 	r.opt.Decisions.Add(l)
 }
 
-// logEnded writes the line of a request that has ended.
-func (r *Router) logEnded(b *bookingRecord, at *fleet.Booking, worker string, o Outcome, would *decisionlog.Hypothetical) {
-	if l := b.line; l != nil {
-		l.Would = would
-		l.Outcome, l.Status, l.Used = decisionlog.Ended, o.Code, worker
-		l.OutputLength, l.ReportedCached, l.ReportedPrompt = o.OutputTokens, o.CachedTokens, max(0, o.PromptTokens)
-		l.FirstByte, l.End = milliseconds(o.FirstByte), milliseconds(r.opt.Now().Sub(at.At))
-		r.opt.Decisions.Add(l)
+// logEnd writes the line of a request that has ended.
+func (r *Router) logEnd(e *end) {
+	l := e.line
+	if l == nil {
+		return
 	}
-}
-
-// logExpired writes the line of a request that expired without a reported end, and tells other replicas.
-func (r *Router) logExpired(at *fleet.Booking) {
-	b, ours := at.Note.(*bookingRecord)
-	if ours {
-		r.unshare(b, false)
+	if l.Outcome, l.End = decisionlog.Expired, milliseconds(e.took); !e.expired {
+		l.Outcome, l.Status, l.Used, l.Would = decisionlog.Ended, e.o.Code, e.worker, e.would
+		l.OutputLength, l.ReportedCached, l.ReportedPrompt = e.o.OutputTokens, e.o.CachedTokens, max(0, e.o.PromptTokens)
+		l.FirstByte = milliseconds(e.o.FirstByte)
 	}
-	if ours && b.line != nil {
-		b.line.Outcome, b.line.End = decisionlog.Expired, milliseconds(r.opt.Now().Sub(at.At))
-		r.opt.Decisions.Add(b.line)
-	}
+	r.opt.Decisions.Add(l)
 }
 
 func milliseconds(d time.Duration) float64 { return math.Round(d.Seconds()*1e6) / 1e3 }

@@ -120,44 +120,49 @@ func (m *metrics) countDecided(d *Decision, took time.Duration) {
 	}
 }
 
-// countEngineTokens adds the engine's count of cached tokens, whichever worker reported it.
-func (m *metrics) countEngineTokens(b *bookingRecord, o Outcome) {
-	if o.Code == http.StatusOK && o.CachedTokens >= 0 && o.PromptTokens > 0 {
-		m.enginePrompt.WithLabelValues(b.model).Add(float64(o.PromptTokens))
-		m.engineCached.WithLabelValues(b.model).Add(float64(min(o.CachedTokens, o.PromptTokens)))
-		m.totals.enginePrompt.Add(uint64(o.PromptTokens))
-		m.totals.engineCached.Add(uint64(min(o.CachedTokens, o.PromptTokens)))
-	}
-}
-
 // Forget removes a worker's outcomes from the metrics.
 func (r *Router) Forget(worker string) {
 	r.metrics.outcomes.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	r.metrics.failures.DeletePartialMatch(prometheus.Labels{"worker": worker})
 }
 
-func (m *metrics) countEnded(b *bookingRecord, worker string, o Outcome) {
-	m.outcomes.WithLabelValues(worker, strconv.Itoa(o.Code/100)+"xx").Inc()
-	if o.CachedTokens >= 0 && o.Code == 200 {
-		verdict := "equal"
-		if o.CachedTokens < b.cachedTokens {
-			verdict = "fewer"
-			if b.upperBound {
-				verdict = "fewer_than_bound" // allowed by the bound
-			}
-		} else if o.CachedTokens > b.cachedTokens {
-			verdict = "more"
-			if b.lowerBound {
-				verdict = "more_than_bound" // expected by the bound
-			}
-		}
-		m.cachedComparison.WithLabelValues(b.model, verdict).Inc()
+// ended counts the end of a request.
+func (m *metrics) ended(e *end) {
+	o := &e.o
+	m.outcomes.WithLabelValues(e.worker, strconv.Itoa(o.Code/100)+"xx").Inc()
+	if o.Code != http.StatusOK {
+		return
 	}
-	if o.PromptTokens > 0 && o.Code == 200 && b.engineTokens > 0 {
+	if o.CachedTokens >= 0 && o.PromptTokens > 0 { // whichever worker reported it
+		cached := min(o.CachedTokens, o.PromptTokens)
+		m.enginePrompt.WithLabelValues(e.model).Add(float64(o.PromptTokens))
+		m.engineCached.WithLabelValues(e.model).Add(float64(cached))
+		m.totals.enginePrompt.Add(uint64(o.PromptTokens))
+		m.totals.engineCached.Add(uint64(cached))
+	}
+	if e.found >= 0 {
+		m.cachedComparison.WithLabelValues(e.model, e.verdict()).Inc()
+	}
+	if o.PromptTokens > 0 && e.engineTokens > 0 {
 		verdict := "equal"
-		if o.PromptTokens != b.engineTokens {
+		if o.PromptTokens != e.engineTokens {
 			verdict = "differs"
 		}
-		m.promptComparison.WithLabelValues(b.model, verdict).Inc()
+		m.promptComparison.WithLabelValues(e.model, verdict).Inc()
 	}
+}
+
+// verdict compares the cached tokens found with the prediction. A bound allows fewer, or more.
+func (e *end) verdict() string {
+	switch {
+	case e.found < e.cachedTokens && e.upperBound:
+		return "fewer_than_bound"
+	case e.found < e.cachedTokens:
+		return "fewer"
+	case e.found > e.cachedTokens && e.lowerBound:
+		return "more_than_bound"
+	case e.found > e.cachedTokens:
+		return "more"
+	}
+	return "equal"
 }

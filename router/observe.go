@@ -3,6 +3,7 @@ package router
 import (
 	"net/http"
 	"strconv"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -82,6 +83,43 @@ func (r *Router) confirm(o Outcome) bool {
 	return true
 }
 
+// end is the end of a request: reported, or not (expired), and then only its booking is known.
+type end struct {
+	*bookingRecord
+	at      *fleet.Booking
+	expired bool
+	took    time.Duration // since the decision
+	o       Outcome       // CachedTokens is -1 if the engine's count is about something else than the request's prompt
+	known   bool          // it ended at the slot where it is booked
+	worker  string        // the slot's worker; "other" if it ended elsewhere
+	would   *decisionlog.Hypothetical
+	found   int // o.CachedTokens if they are of the worker that the prediction is for; else -1
+}
+
+// ok reports whether the worker answered it.
+func (e *end) ok() bool { return e.o.Code >= 200 && e.o.Code < 400 }
+
+// publish is the one place that says that a request has ended.
+func (r *Router) publish(e *end) {
+	r.shareEnd(e)
+	r.logEnd(e)
+	if e.expired {
+		return
+	}
+	r.settlePredictions(e)
+	r.noteHealth(e)
+	r.metrics.ended(e)
+	if r.opt.Ended != nil {
+		r.opt.Ended(e.model, &e.o, e.took)
+	}
+	r.reportEnd(e)
+	r.learnMisses(e)
+	r.learnWithheld(e)
+	r.opt.Audit.Found(e.o.ID, e.found)
+	r.opt.Audit.End(e.o.ID, e.o.Code == http.StatusOK)
+}
+
+// ended ends a request as Envoy reports it.
 func (r *Router) ended(o Outcome) {
 	known := o.Addr == "" || r.confirm(o) // the report of the start may have been lost
 	at, ok := r.opt.Fleet.End(o.ID, o.Source)
@@ -89,60 +127,61 @@ func (r *Router) ended(o Outcome) {
 		r.metrics.unmatchedReports.Inc()
 		return
 	}
-	r.updateHealth(o, at)
-	b := at.Note.(*bookingRecord)
-	broken := o.Code < 200 || o.Code >= 400
-	r.unshare(b, broken)
-	if broken { // or refused: assume that it stored nothing
-		r.predicted.withdraw(b.promise.Load(), b.chain)
-		if at.Slot != nil {
-			r.unseePictures(at.Slot, b.newMedia)
-			r.adapters.withdraw(at.Slot, b.newAdapter)
-		}
-	} else if at.Decode != nil {
-		r.predictDecoded(at.Decode, b.chain)
+	e := &end{bookingRecord: at.Note.(*bookingRecord), at: at, took: r.opt.Now().Sub(at.At), o: o, known: known, worker: "other"}
+	if e.zeroMeansUnknown && o.CachedTokens == 0 || e.cachedTokens < 0 {
+		e.o.CachedTokens = -1
 	}
-	if b.zeroMeansUnknown && o.CachedTokens == 0 || b.cachedTokens < 0 {
-		o.CachedTokens = -1 // nothing was reported, or for something else
-	}
-	r.metrics.countEngineTokens(b, o)
-	if r.opt.Ended != nil {
-		r.opt.Ended(b.model, &o, r.opt.Now().Sub(at.At))
-	}
-	worker := "other"
-	if known && at.Slot != nil {
-		worker = at.Slot.Worker.Name
-	}
-	var would *decisionlog.Hypothetical
 	if known {
-		would = b.hypothetical(at.Slot)
+		e.would = e.hypothetical(at.Slot)
 	}
-	r.logEnded(b, at, worker, o, would)
-	r.countEnded(b, at, known, o, would)
-	if at.Slot != b.slot || !known {
-		o.CachedTokens = -1 // reported by another worker than the prediction is for
+	if known && at.Slot != nil {
+		e.worker = at.Slot.Worker.Name
 	}
-	if b.foundLess(o) {
-		r.correct(at.Slot, b, o.CachedTokens)
-	} else if b.stale && o.Code == http.StatusOK && o.CachedTokens >= b.cachedTokens && b.cachedTokens > 0 {
-		r.suspects.countHit(at.Slot)
+	if e.found = -1; known && at.Slot == e.slot {
+		e.found = e.o.CachedTokens
 	}
-	r.learnWithheld(at.Slot, b, o)
-	r.opt.Audit.Found(o.ID, o.CachedTokens)
-	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
-	r.metrics.countEnded(b, worker, o)
+	r.publish(e)
+}
+
+// expired ends a request whose end was not reported.
+func (r *Router) expired(at *fleet.Booking) {
+	if b, ours := at.Note.(*bookingRecord); ours {
+		r.publish(&end{bookingRecord: b, at: at, expired: true, took: r.opt.Now().Sub(at.At)})
+	}
+}
+
+// settlePredictions withdraws what was predicted of a request that its worker refused or broke off, which is assumed to have stored nothing.
+func (r *Router) settlePredictions(e *end) {
+	if !e.ok() {
+		r.predicted.withdraw(e.promise.Load(), e.chain)
+		if e.at.Slot != nil {
+			r.unseePictures(e.at.Slot, e.newMedia)
+			r.adapters.withdraw(e.at.Slot, e.newAdapter)
+		}
+	} else if e.at.Decode != nil {
+		r.predictDecoded(e.at.Decode, e.chain)
+	}
 }
 
 // learnWithheld counts an answer of an engine that may withhold the last block found, if nothing else can explain the difference.
-func (r *Router) learnWithheld(slot *fleet.Slot, b *bookingRecord, o Outcome) {
-	certain := b.exact && !b.upperBound && !b.lowerBound && b.offloadedTokens == 0 && b.common >= b.cachedTokens
-	if !certain || o.Code != http.StatusOK || o.CachedTokens < 0 || b.cachedTokens <= 0 {
+func (r *Router) learnWithheld(e *end) {
+	certain := e.exact && !e.upperBound && !e.lowerBound && e.offloadedTokens == 0 && e.common >= e.cachedTokens
+	if !certain || e.o.Code != http.StatusOK || e.found < 0 || e.cachedTokens <= 0 {
 		return
 	}
-	less := b.cachedTokens - o.CachedTokens
-	withholds, changed := r.withheld.count(slot, less/b.blockSize, less%b.blockSize == 0, r.opt.Now())
+	less := e.cachedTokens - e.found
+	withholds, changed := r.withheld.count(e.at.Slot, less/e.blockSize, less%e.blockSize == 0, r.opt.Now())
 	if changed {
-		r.opt.Index.Withholds(slot.ID, withholds)
+		r.opt.Index.Withholds(e.at.Slot.ID, withholds)
+	}
+}
+
+// learnMisses corrects the index by an answer that found less than predicted, and counts those that found all at a slot in doubt.
+func (r *Router) learnMisses(e *end) {
+	if e.foundLess() {
+		r.correct(e.at.Slot, e.bookingRecord, e.found)
+	} else if e.stale && e.o.Code == http.StatusOK && e.found >= e.cachedTokens && e.cachedTokens > 0 {
+		r.suspects.countHit(e.at.Slot)
 	}
 }
 
@@ -159,8 +198,8 @@ func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
 // with a connector's, SGLang's device, host and storage), in units of these: less than a unit is no proof either.
 // From the first picture on that the engine fetched itself it may have read another prompt: otherwise a client with an image host
 // could make the index forget blocks.
-func (b *bookingRecord) foundLess(o Outcome) bool {
-	return (b.exact || b.stale) && !b.upperBound && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < min(b.cachedTokens, b.common)-b.tolerance()
+func (e *end) foundLess() bool {
+	return (e.exact || e.stale) && !e.upperBound && e.o.Code == http.StatusOK && e.found >= 0 && e.found < min(e.cachedTokens, e.common)-e.tolerance()
 }
 
 // tolerance returns how many tokens less than promised an engine may find.
@@ -185,20 +224,20 @@ func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
 	}
 }
 
-// updateHealth updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
-func (r *Router) updateHealth(o Outcome, b *fleet.Booking) {
-	w, note := r.opt.Fleet.ServedBy(b, o.Addr), b.Note.(*bookingRecord)
+// noteHealth updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
+func (r *Router) noteHealth(e *end) {
+	w, code := r.opt.Fleet.ServedBy(e.at, e.o.Addr), e.o.Code
 	switch {
-	case w == nil || !o.Answered || b.Decode != nil || o.Code == http.StatusNotImplemented:
-	case o.Code >= http.StatusInternalServerError:
-		r.countFailure(w, strconv.Itoa(o.Code), strconv.Itoa(o.Code))
-	case o.Code >= http.StatusBadRequest:
-		if r.refusesAlone(note, w, o.Code) {
-			r.countFailure(w, strconv.Itoa(o.Code), refusedAlone(o.Code))
+	case w == nil || !e.o.Answered || e.at.Decode != nil || code == http.StatusNotImplemented:
+	case code >= http.StatusInternalServerError:
+		r.countFailure(w, strconv.Itoa(code), strconv.Itoa(code))
+	case code >= http.StatusBadRequest:
+		if r.refusesAlone(e.bookingRecord, w, code) {
+			r.countFailure(w, strconv.Itoa(code), refusedAlone(code))
 		}
 	default:
-		r.served(note, w)
-		if w.RecordSuccess(b.At, r.opt.Now()) {
+		r.served(e.bookingRecord, w)
+		if w.RecordSuccess(e.at.At, r.opt.Now()) {
 			r.opt.Log.Info("worker "+w.Name+" answers again and gets requests", zap.String("addr", w.Addr))
 		}
 	}

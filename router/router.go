@@ -160,9 +160,7 @@ func New(opt Options) *Router {
 	r.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients) // likewise
 	r.answers, _ = lru.New[string, string](maxAnswers)                   // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
-	if opt.Decisions != nil || opt.Share != nil {
-		opt.Fleet.OnExpired(r.logExpired)
-	}
+	opt.Fleet.OnExpired(r.expired)
 	r.scratch.New = func() any { return new(scratch) }
 	r.Serve(opt.Models, opt.MaxInFlight, opt.PredictedTTL)
 	return r

@@ -83,6 +83,9 @@ func (s *SharedBooking) setDecoder(b *fleet.Booking) {
 	}
 }
 
+// shareEnd tells other replicas that a request has ended.
+func (r *Router) shareEnd(e *end) { r.unshare(e.bookingRecord, !e.expired && !e.ok()) }
+
 // unshare tells other replicas that a booking has ended.
 func (r *Router) unshare(b *bookingRecord, broken bool) {
 	if b.shareNumber == 0 {
