@@ -23,6 +23,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 const (
@@ -185,8 +186,9 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			fl, index := fleet.New(now), indexer.New(indexer.Options{})
 			fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort(worker+":8000"), "m", 0,
 				func(int) indexer.SlotID { return index.Join(indexer.SlotOptions{}) })})
+			booked := ledger.New(fl, now)
 			rt := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
-				Fleet: fl, Index: index, PredictedTTL: time.Minute, Now: now})
+				Fleet: fl, Ledger: booked, Index: index, PredictedTTL: time.Minute, Now: now})
 			r := newRig(t, always(pick), Options{})
 			heard := 0
 			hear := func(n int) { // what serve does, for the next n outcomes
@@ -225,8 +227,8 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			upstream(ready, ids...)
 			downstream(ended, "A")
 			ahead.Add(int64(time.Minute)) // they are generating
-			fl.Expire()
-			if n := fl.Open(); n != 4 {
+			booked.Expire()
+			if n := booked.Open(); n != 4 {
 				t.Fatalf("%d booked before the break, want 4", n)
 			}
 			breaks()
@@ -235,8 +237,8 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 				open(t.Context())(ended, "B")
 			}
 			ahead.Add(int64(30 * time.Second))
-			fl.Expire()
-			if n := fl.Open(); n != 0 {
+			booked.Expire()
+			if n := booked.Open(); n != 0 {
 				t.Errorf("%d are booked 30 s after their ends were lost", n)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // allowedSlots returns the slots that the request may go to: those of the model, or of the pool if the route names one, that have its
@@ -102,9 +103,9 @@ func anyServes(slots []*fleet.Slot) bool {
 // hasRoom returns a function that tells whether a slot may have one more of our requests: other senders' requests count against
 // their own limits. Of a pair the decode worker counts: at the prefill worker requests only queue, none stays.
 func (x *planner) hasRoom() func(*fleet.Slot) bool {
-	silent, _ := x.opt.Fleet.Silent()
+	silent, _ := x.opt.Ledger.Silent()
 	return func(s *fleet.Slot) bool {
-		if x.maxInFlight <= 0 || silent != fleet.NotSilent || s.Worker.Role == fleet.Prefill {
+		if x.maxInFlight <= 0 || silent != ledger.NotSilent || s.Worker.Role == fleet.Prefill {
 			return true
 		}
 		load := s.Load(x.now)

@@ -13,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -101,7 +102,7 @@ func (x *planner) classPromptOf(class int) classPrompt {
 func (r *Router) book(x *planner) {
 	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, slot: x.chosen, cachedTokens: -1}
 	if x.unread {
-		r.openBooking(x, b, fleet.Booking{Slot: x.chosen, Decode: x.decode})
+		r.openBooking(x, b, ledger.Booking{Slot: x.chosen, Decode: x.decode})
 		return
 	}
 	best, class := &x.ranked[0], x.classOf(x.chosen)
@@ -127,7 +128,7 @@ func (r *Router) book(x *planner) {
 }
 
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
-func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt) fleet.Booking {
+func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt) ledger.Booking {
 	id, size := st.slot.ID, a.form.Size
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize, b.engineTokens, b.zeroMeansUnknown = st.slot, st.storesAtDecision, a.locals, a.chain, size, a.engineTokens, a.class.rules.ZeroCachedAmbiguous
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.unit*size
@@ -144,7 +145,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	if limit := r.serving.Load().maxInFlightOf(st.slot); limit > 0 { // a worker runs no more at a time: the others wait for these
 		answers = min(answers, limit)
 	}
-	work := fleet.Booking{Tokens: b.promptTokens - cached + st.encode, Fetch: st.offloaded, Context: answers * b.promptTokens, Answers: answers}
+	work := ledger.Booking{Tokens: b.promptTokens - cached + st.encode, Fetch: st.offloaded, Context: answers * b.promptTokens, Answers: answers}
 	if a.prompt.Exact && !r.inOtherPart(b.locals) { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}
@@ -193,7 +194,7 @@ func (r *Router) unseePictures(slot *fleet.Slot, media []SharedMedium) {
 }
 
 // openBooking books a plan's work, on no slot yet if the request is left alone.
-func (r *Router) openBooking(x *planner, b *bookingRecord, work fleet.Booking) {
+func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) {
 	work.Source, work.Note = x.req.Source, b
 	if r.opt.Fair {
 		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
@@ -207,7 +208,7 @@ func (r *Router) openBooking(x *planner, b *bookingRecord, work fleet.Booking) {
 		b.shareNumber = r.lastShared.Add(1)
 	}
 	r.share(b, &work) // before Book, so that other replicas hear of the end after it
-	r.opt.Fleet.Book(x.out.ID, work)
+	r.opt.Ledger.Book(x.out.ID, work)
 }
 
 // setSession sets the request's session for the audit. If it has none and the engine's events name sessions, the decision's id becomes

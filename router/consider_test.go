@@ -23,8 +23,8 @@ func TestConsider(t *testing.T) {
 	before, _ := w.metrics.Gather()
 	d, told := w.Consider(t.Context(), ask, 64)
 	after, _ := w.metrics.Gather()
-	if fmt.Sprint(before) != fmt.Sprint(after) || w.opt.Fleet.Open() != 0 || len(w.Recent(9)) != 0 {
-		t.Errorf("something came of asking: %d open, %d decisions\n%v\n%v", w.opt.Fleet.Open(), len(w.Recent(9)), before, after)
+	if fmt.Sprint(before) != fmt.Sprint(after) || w.opt.Ledger.Open() != 0 || len(w.Recent(9)) != 0 {
+		t.Errorf("something came of asking: %d open, %d decisions\n%v\n%v", w.opt.Ledger.Open(), len(w.Recent(9)), before, after)
 	}
 	if again, _ := w.Consider(t.Context(), ask, 64); again.CachedTokens != d.CachedTokens || again.Reason != Exact {
 		t.Errorf("asked again: %+v, before %+v", again, d)

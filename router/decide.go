@@ -6,7 +6,7 @@ import "context"
 // When ctx ends it returns soon, with the best Reason reached so far. The body is cleaned before anything else, and the decision
 // has the cleaning edits whatever happens after.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
-	r.opt.Fleet.Expire()
+	r.opt.Ledger.Expire()
 	x := r.newPlanner(req, &r.live, r.opt.UnsteeredShare, r.scratch.Get().(*scratch))
 	r.decide(ctx, x)
 	took := r.decided(x)

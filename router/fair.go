@@ -60,7 +60,7 @@ func (x *planner) refuseUnfair() *Refusal {
 			free += max(0, x.maxInFlightOf(s)-load.Places())
 		}
 	}
-	mine, tenants, all := x.opt.Fleet.InFlightOf(x.out.Model, x.req.Tenant)
+	mine, tenants, all := x.opt.Ledger.InFlightOf(x.out.Model, x.req.Tenant)
 	switch {
 	case x.req.Priority < 0 && free*keptForUrgent <= places:
 		return x.refuseShed(shedPriority, "few places are free, and the request is not urgent")

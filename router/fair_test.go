@@ -53,7 +53,7 @@ func TestFewPlacesAreShared(t *testing.T) {
 	}
 	fill("c", 1, 0)
 	for i := range 2 { // of tenant a
-		if _, ok := w.opt.Fleet.End(fmt.Sprint("r", i+1), 0); !ok {
+		if _, ok := w.opt.Ledger.End(fmt.Sprint("r", i+1), 0); !ok {
 			t.Fatal("not booked")
 		}
 	}
@@ -61,13 +61,13 @@ func TestFewPlacesAreShared(t *testing.T) {
 	if got, want := w.counted(t, "sightline_requests_shed_total"), "m,full=58 m,priority=15 m,share=28 "; got != want {
 		t.Errorf("shed %q, want %q", got, want)
 	}
-	if own, tenants, all := w.opt.Fleet.InFlightOf("m", "a"); own != 18 || tenants != 2 || all != 20 {
+	if own, tenants, all := w.opt.Ledger.InFlightOf("m", "a"); own != 18 || tenants != 2 || all != 20 {
 		t.Errorf("%d of %d of %d tenants", own, all, tenants)
 	}
 	for i := range n {
-		w.opt.Fleet.End(fmt.Sprint("r", i+1), 0)
+		w.opt.Ledger.End(fmt.Sprint("r", i+1), 0)
 	}
-	if own, tenants, all := w.opt.Fleet.InFlightOf("m", "a"); own != 0 || tenants != 1 || all != 0 {
+	if own, tenants, all := w.opt.Ledger.InFlightOf("m", "a"); own != 0 || tenants != 1 || all != 0 {
 		t.Errorf("at the end %d of %d of %d tenants", own, all, tenants)
 	}
 }

@@ -43,19 +43,29 @@ func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
 func TestTheirsAreBounded(t *testing.T) {
 	w, full := newWorld(t, 1), map[string]int{}
 	w.opt.NoRoom = func(what string) { full[what]++ }
-	take := func(number uint64) (blocks int) {
-		w.ApplyShared("other", &SharedBooking{Number: number, Worker: "w0", Rank: -1, Tokens: 10, Locals: []uint64{1, 2}})
-		if f := w.replicaBookings.byReplica["other"][number]; f != nil {
-			return len(f.chain)
-		}
-		return -1
+	w.predicted = newPredictions(0, 0)
+	number := uint64(0)
+	take := func(blocks []uint64) {
+		number++
+		w.ApplyShared("other", &SharedBooking{Number: number, Worker: "w0", Rank: -1, Locals: blocks})
 	}
-	w.replicaBookings.blocks = maxReplicaBlocks - 2
-	if one, two := take(1), take(2); one != 2 || two != 0 || full["replicas' blocks"] != 1 {
-		t.Errorf("%d and %d blocks kept, %v", one, two, full)
+	for blocks := make([]uint64, MaxSharedBlocks); number < maxReplicaBlocks/MaxSharedBlocks; {
+		take(blocks)
 	}
-	w.replicaBookings.count = maxReplicaBookings
-	if three := take(3); three != -1 || full["replicas' requests"] != 1 {
-		t.Errorf("%d, %v", three, full)
+	if full["replicas' blocks"] != 0 {
+		t.Errorf("%d blocks do not fit", maxReplicaBlocks)
+	}
+	if take([]uint64{1}); full["replicas' blocks"] != 1 || w.ReplicaBookings() != int(number) {
+		t.Errorf("one block too many: %d bookings, %v", w.ReplicaBookings(), full)
+	}
+	for w.ReplicaBookings() < maxReplicaBookings {
+		take(nil)
+	}
+	if take(nil); full["replicas' requests"] != 1 || w.ReplicaBookings() != maxReplicaBookings {
+		t.Errorf("one request too many: %d bookings, %v", w.ReplicaBookings(), full)
+	}
+	w.ReplicaLeft("other")
+	if load := w.slots[0].Load(w.now); w.ReplicaBookings() != 0 || w.opt.Ledger.Taken().Bytes != 0 || load.OtherReplicas != 0 {
+		t.Errorf("the replica has left, and %+v stays: %+v", w.opt.Ledger.Taken(), load)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -94,7 +95,7 @@ func (x *planner) recordEstimates(class int, slots []*fleet.Slot, cands ...choos
 func (r *Router) bookUnsteered(x *planner) {
 	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, cachedTokens: -1}
 	b.unsteered = &unsteeredRequest{estimates: x.estimates, chosen: slices.IndexFunc(x.estimates, func(s slotEstimate) bool { return s.slot == x.chosen }), rate: choose.FleetOf(x.mem.candidates).Rate}
-	work, kept := fleet.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
+	work, kept := ledger.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
 	if kept.chosen >= 0 {
 		kept.session = strings.Clone(x.session)
 		kept.classPrompts = make([]classPrompt, len(x.mem.blocks))
@@ -105,7 +106,7 @@ func (r *Router) bookUnsteered(x *planner) {
 			}
 		}
 	}
-	work.OnPlaced = func(at *fleet.Booking) { r.placeBooking(b, at) }
+	work.OnPlaced = func(at *ledger.Booking) { r.placeBooking(b, at) }
 	if work.Slot = x.picked; work.Slot != nil {
 		r.placeBooking(b, &work)
 	}
@@ -131,7 +132,7 @@ func (x *planner) pickTargets() {
 }
 
 // placeBooking fills in a booking that has got its slot. The Fleet may call it.
-func (r *Router) placeBooking(b *bookingRecord, at *fleet.Booking) {
+func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 	b.slot = at.Slot
 	if st := b.unsteered.estimateFor(at.Slot); st != nil && b.unsteered.classPrompts != nil {
 		work := r.fillBooking(b, st, &b.unsteered.classPrompts[st.class])

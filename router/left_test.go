@@ -11,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -71,8 +72,8 @@ func TestLeftAlone(t *testing.T) {
 				t.Errorf("%+v, want %s", r, c.used)
 			}
 			w.now = w.now.Add(time.Hour)
-			w.opt.Fleet.Expire()
-			if n := w.opt.Fleet.Open(); n != 0 {
+			w.opt.Ledger.Expire()
+			if n := w.opt.Ledger.Open(); n != 0 {
 				t.Errorf("%d open", n)
 			}
 		})
@@ -189,7 +190,7 @@ func TestUsedWorkersStanding(t *testing.T) {
 
 // fill gives a worker a request of another sender.
 func (w *world) fill(i int) {
-	w.opt.Fleet.Book("full", fleet.Booking{Slot: w.slots[i], Note: &bookingRecord{cachedTokens: -1}})
+	w.opt.Ledger.Book("full", ledger.Booking{Slot: w.slots[i], Note: &bookingRecord{cachedTokens: -1}})
 }
 
 // fails makes a worker fail until it is out.
@@ -266,8 +267,8 @@ func TestLeftReportsSideBySide(t *testing.T) {
 		all.Wait()
 	}
 	for i, s := range w.slots {
-		if n := s.Load(w.now).Inflight; n != 0 || w.opt.Fleet.Open() != 0 {
-			t.Errorf("%d in flight on w%d, %d open", n, i, w.opt.Fleet.Open())
+		if n := s.Load(w.now).Inflight; n != 0 || w.opt.Ledger.Open() != 0 {
+			t.Errorf("%d in flight on w%d, %d open", n, i, w.opt.Ledger.Open())
 		}
 	}
 	if n := w.opt.Report.Report().Left.Requests; n != 50 {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/decisionlog"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // TestDecisionLog checks the decision log's lines for every kind of end: one line each, in the order of their ends.
@@ -34,7 +34,7 @@ func TestDecisionLog(t *testing.T) {
 	if first.CachedTokens < 1024 {
 		t.Fatalf("%+v", first)
 	}
-	w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 	ask("second", body("second"))
 	ask("picture", chatBody("m", picture(1, 640, 480)))
 	ask("refused", "\xff\xfe{")
@@ -42,7 +42,7 @@ func TestDecisionLog(t *testing.T) {
 	w.Observe(Outcome{ID: "second", Phase: Ended, Addr: "10.0.0.3:8000", Code: 200, CachedTokens: 32, PromptTokens: 2000, OutputTokens: 99, FirstByte: time.Second})
 	w.Observe(Outcome{ID: "first", Phase: Ended, Addr: "10.9.9.9:1", Code: 503, CachedTokens: -1})
 	w.now = w.now.Add(time.Minute)
-	w.opt.Fleet.Expire()
+	w.opt.Ledger.Expire()
 	w.opt.Fleet.Set(nil)
 	ask("nowhere", body("first"))
 	if err := log.Close(); err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // metrics are the router's own counters. Labels hold configured names and fixed words, never client text.
@@ -80,8 +80,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
 	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, r.opt.Report,
-		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
-		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
+		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Ledger.Open()) }),
+		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired),
 		gauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
 				if w.OutReason(r.opt.Now()) != "" {
@@ -90,8 +90,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return n
 		}),
-		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(fleet.NoReports)),
-		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.silenceGauge(fleet.NoEnds)),
+		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(ledger.NoReports)),
+		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.silenceGauge(ledger.NoEnds)),
 		gauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 { return float64(len(r.Unserved())) }),
 		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 { return float64(r.predicted.size.Load()) }),
 		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.dropped.Load),

@@ -9,17 +9,18 @@ import (
 
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // Observe processes a report from Envoy about a decided request: the worker really used, the end, the status.
 func (r *Router) Observe(o Outcome) {
 	switch o.Phase {
 	case Failed:
-		r.countFailure(r.opt.Fleet.FailedAt(o.ID, o.Addr), o.Fault, o.Fault)
+		r.countFailure(r.opt.Ledger.FailedAt(o.ID, o.Addr), o.Fault, o.Fault)
 	case Lost:
-		r.opt.Fleet.Lost(o.Source)
+		r.opt.Ledger.Lost(o.Source)
 	case Gone:
-		r.opt.Fleet.Gone(o.ID)
+		r.opt.Ledger.Gone(o.ID)
 	case Started:
 		r.recent.observe(o)
 		if !r.confirm(o) {
@@ -42,7 +43,7 @@ func (r *Router) Observe(o Outcome) {
 func (r *Router) done(o Outcome) {
 	if !r.confirm(o) { // the report of the start may have been lost
 		r.metrics.unmatchedReports.Inc()
-	} else if b := r.opt.Fleet.Done(o.ID); b != nil {
+	} else if b := r.opt.Ledger.Done(o.ID); b != nil {
 		r.unshare(b.Note.(*bookingRecord), o.Code >= 400)
 	}
 }
@@ -50,7 +51,7 @@ func (r *Router) done(o Outcome) {
 // confirm records which slot has a request, and moves the expectations if it is not the chosen one. It returns false if the
 // request or the worker is not known.
 func (r *Router) confirm(o Outcome) bool {
-	now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr, o.Source)
+	now, moved, ok := r.opt.Ledger.Confirm(o.ID, o.Addr, o.Source)
 	if moved == nil {
 		return ok
 	}
@@ -86,7 +87,7 @@ func (r *Router) confirm(o Outcome) bool {
 // end is the end of a request: reported, or not (expired), and then only its booking is known.
 type end struct {
 	*bookingRecord
-	at      *fleet.Booking
+	at      *ledger.Booking
 	expired bool
 	took    time.Duration // since the decision
 	o       Outcome       // CachedTokens is -1 if the engine's count is about something else than the request's prompt
@@ -122,7 +123,7 @@ func (r *Router) publish(e *end) {
 // ended ends a request as Envoy reports it.
 func (r *Router) ended(o Outcome) {
 	known := o.Addr == "" || r.confirm(o) // the report of the start may have been lost
-	at, ok := r.opt.Fleet.End(o.ID, o.Source)
+	at, ok := r.opt.Ledger.End(o.ID, o.Source)
 	if !ok {
 		r.metrics.unmatchedReports.Inc()
 		return
@@ -144,7 +145,7 @@ func (r *Router) ended(o Outcome) {
 }
 
 // expired ends a request whose end was not reported.
-func (r *Router) expired(at *fleet.Booking) {
+func (r *Router) expired(at *ledger.Booking) {
 	if b, ours := at.Note.(*bookingRecord); ours {
 		r.publish(&end{bookingRecord: b, at: at, expired: true, took: r.opt.Now().Sub(at.At)})
 	}
@@ -226,7 +227,7 @@ func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
 
 // noteHealth updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
 func (r *Router) noteHealth(e *end) {
-	w, code := r.opt.Fleet.ServedBy(e.at, e.o.Addr), e.o.Code
+	w, code := r.opt.Ledger.ServedBy(e.at, e.o.Addr), e.o.Code
 	switch {
 	case w == nil || !e.o.Answered || e.at.Decode != nil || code == http.StatusNotImplemented:
 	case code >= http.StatusInternalServerError:

@@ -109,7 +109,7 @@ func TestReportsSideBySide(t *testing.T) {
 		}
 		all.Wait()
 	}
-	if n := w.opt.Fleet.Open(); n != 0 {
+	if n := w.opt.Ledger.Open(); n != 0 {
 		t.Errorf("%d requests open", n)
 	}
 	for _, s := range w.slots {

@@ -13,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // TestPrefillIsPickedByItsCache checks that the prefill worker that holds the prompt is named beside another that decodes,
@@ -73,7 +74,7 @@ func (w *world) asRoles(roles string) {
 // load gives a worker so many requests of other senders, of 1,000 tokens.
 func (w *world) load(worker, requests int) {
 	for i := range requests {
-		w.opt.Fleet.Book(fmt.Sprint(worker, " other ", i), fleet.Booking{Slot: w.slots[worker], Context: 1000, Note: &bookingRecord{cachedTokens: -1}})
+		w.opt.Ledger.Book(fmt.Sprint(worker, " other ", i), ledger.Booking{Slot: w.slots[worker], Context: 1000, Note: &bookingRecord{cachedTokens: -1}})
 	}
 }
 
@@ -94,7 +95,7 @@ func TestPairs(t *testing.T) {
 		{"the prefill worker that holds it", "ppd", 0, func(w *world) { w.stores(1, long) }, long, "w2←w1", ""},
 		{"the decode worker that holds it", "pdd", 0, func(w *world) { w.stores(2, long) }, long, "w2", ""},
 		{"a short prompt is not worth it", "pd", 0, nil, short, "w1", ""},
-		{"nobody decodes, so prefill there holds up nobody", "pd", 0, func(w *world) { w.opt.Fleet.End("1 other 0", 0) }, long, "w1", ""},
+		{"nobody decodes, so prefill there holds up nobody", "pd", 0, func(w *world) { w.opt.Ledger.End("1 other 0", 0) }, long, "w1", ""},
 		{"the decode worker with fewer requests", "pdd", 0, func(w *world) { w.fill(1) }, long, "w2←w0", ""},
 		{"one that decodes has no place left", "pdd", 2, func(w *world) { w.fill(2) }, long, "w1←w0", ""},
 		{"none has", "pd", 1, nil, long, "429", ""},
@@ -158,7 +159,7 @@ func TestPairsAreRemembered(t *testing.T) {
 	}
 	_, first := ask("a", text(4000, 100))
 	for i := range 20 { // more than elsewhere, but less than loading costs
-		w.opt.Fleet.Book(fmt.Sprint("more ", i), fleet.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0], Note: &bookingRecord{cachedTokens: -1}})
+		w.opt.Ledger.Book(fmt.Sprint("more ", i), ledger.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0], Note: &bookingRecord{cachedTokens: -1}})
 	}
 	for i := range 6 {
 		if prefill, at := ask("a", text(4000, uint64(101+i))); at.Addr != first.Addr || prefill == "" {

@@ -13,7 +13,7 @@ import (
 // Place decides and books a prompt that has been read already: for simulations, which have no bodies. An unknown model gets no
 // targets.
 func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
-	r.opt.Fleet.Expire()
+	r.opt.Ledger.Expire()
 	x := r.newPlanner(&Request{ID: id}, &r.live, r.opt.UnsteeredShare, r.scratch.Get().(*scratch))
 	x.mem.req.Model = model
 	x.preparePrompt(p)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 func chainOf(seed uint64, n int) (c []uint64) {
@@ -265,7 +266,7 @@ func TestPredictionsLast(t *testing.T) {
 	s, ttl := w.slots[0], 20*time.Second
 	done := 0
 	book := func(id string, tokens int) {
-		w.opt.Fleet.Book(id, fleet.Booking{Slot: s, Tokens: tokens, Locals: make([]uint64, tokens/16)})
+		w.opt.Ledger.Book(id, ledger.Booking{Slot: s, Tokens: tokens, Locals: make([]uint64, tokens/16)})
 	}
 	if got := w.predictionTTL(s, nil, w.now); got != ttl {
 		t.Errorf("%v where nothing is known of the rate, want %v", got, ttl)
@@ -276,7 +277,7 @@ func TestPredictionsLast(t *testing.T) {
 			w.now = w.now.Add(400 * time.Millisecond)
 			s.Progress(func([]uint64) int { return done }, w.now)
 		}
-		w.opt.Fleet.End(fmt.Sprint(i), 1)
+		w.opt.Ledger.End(fmt.Sprint(i), 1)
 	}
 	for _, c := range []struct {
 		queue int
@@ -286,7 +287,7 @@ func TestPredictionsLast(t *testing.T) {
 		if got := w.predictionTTL(s, nil, w.now); got < c.want-time.Second || got > c.want+time.Second || got > LongestPrediction(ttl) {
 			t.Errorf("%v behind %v tokens, want about %v", got, c.queue, c.want)
 		}
-		w.opt.Fleet.End("queue", 1)
+		w.opt.Ledger.End("queue", 1)
 	}
 	s.EventAge = nil
 	if got := w.predictionTTL(s, nil, w.now); got != LongestPrediction(ttl) {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // TestRegret decides one prompt that w0 holds while something keeps it from w0, and checks that the loss is counted, by why.
@@ -15,11 +15,11 @@ func TestRegret(t *testing.T) {
 	for why, keep := range map[string]func(w *world){
 		"": func(*world) {},
 		choose.Queue: func(w *world) {
-			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 		},
 		isFull: func(w *world) {
 			w.limit(1)
-			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0]})
+			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0]})
 		},
 		isOut: func(w *world) {
 			for range 3 {
@@ -34,12 +34,12 @@ func TestRegret(t *testing.T) {
 		},
 		choose.Distance: func(w *world) { w.slots[0].Worker.ZoneDelay = time.Second },
 		choose.Late: func(w *world) {
-			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 3000})
+			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 3000})
 			w.firstToken = 150 * time.Millisecond
 		},
 		choose.Doubtful: func(w *world) {
 			w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
-			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 		},
 	} {
 		t.Run(why, func(t *testing.T) {
@@ -74,18 +74,18 @@ func TestRegretSeconds(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
-	w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 	w.decide(body)
 	if got := w.counted(t, "sightline_regret_seconds_total"); got != "m,queue=0 " {
 		t.Errorf("not shown yet: %q", got)
 	}
 	s := w.slots[1]
 	s.EventAge = func(time.Time) time.Duration { return 0 }
-	w.opt.Fleet.Book("shows", fleet.Booking{Slot: s, Tokens: 5000, Locals: make([]uint64, 100)})
+	w.opt.Ledger.Book("shows", ledger.Booking{Slot: s, Tokens: 5000, Locals: make([]uint64, 100)})
 	w.now = w.now.Add(5 * time.Second)
 	s.Progress(func(locals []uint64) int { return len(locals) }, w.now)
 	for id := range 2 {
-		w.opt.Fleet.End(fmt.Sprint("d", id+1), 1)
+		w.opt.Ledger.End(fmt.Sprint("d", id+1), 1)
 	}
 	w.predicted = newPredictions(time.Second, predBlocks)
 	d := w.decide(body)

@@ -38,6 +38,7 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -57,6 +58,7 @@ type Model struct {
 type Options struct {
 	Models         []Model
 	Fleet          *fleet.Fleet
+	Ledger         *ledger.Ledger // of requests to Fleet; nil: the router makes its own
 	Secret         *block.Secret  // of the hashes that replicas share; nil: block.Fixed
 	MaxInFlight    int            // open requests at which a slot gets no more; 0: no limit
 	Hold           time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
@@ -89,22 +91,22 @@ type Options struct {
 // Router takes decisions. It is safe for concurrent use.
 type Router struct {
 	state
-	live, dry       policies // of Decide, and of Consider
-	serving         atomic.Pointer[serving]
-	suspects        suspects
-	withheld        withheld
-	lastServed      *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see alone.go
-	unserved        unserved
-	recent          *recent
-	choices         atomic.Uint64 // number of choices taken
-	admission       sync.Mutex    // see commitSteered
-	metrics         *metrics
-	waiters         *waiters
-	unsampledLog    *zap.Logger   // not sampled, for the line of each decision
-	lastShared      atomic.Uint64 // number of the last booking that other replicas were told of
-	replicaBookings replicaBookings
-	partAnswered    atomic.Bool // the last question to a replica of another part was answered
-	scratch         sync.Pool
+	live, dry    policies // of Decide, and of Consider
+	serving      atomic.Pointer[serving]
+	suspects     suspects
+	withheld     withheld
+	lastServed   *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see alone.go
+	unserved     unserved
+	recent       *recent
+	choices      atomic.Uint64 // number of choices taken
+	admission    sync.Mutex    // see commitSteered
+	metrics      *metrics
+	waiters      *waiters
+	unsampledLog *zap.Logger   // not sampled, for the line of each decision
+	lastShared   atomic.Uint64 // number of the last booking that other replicas were told of
+	replicas     sync.Mutex    // held while a message of another replica is applied
+	partAnswered atomic.Bool   // the last question to a replica of another part was answered
+	scratch      sync.Pool
 }
 
 // state is what a plan is made from. Planning only reads it.
@@ -138,6 +140,9 @@ func New(opt Options) *Router {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
+	if opt.Ledger == nil {
+		opt.Ledger = ledger.New(opt.Fleet, opt.Now)
+	}
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
@@ -160,7 +165,7 @@ func New(opt Options) *Router {
 	r.lastServed, _ = lru.New[clientOf, *fleet.Worker](maxServedClients) // likewise
 	r.answers, _ = lru.New[string, string](maxAnswers)                   // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
-	opt.Fleet.OnExpired(r.expired)
+	opt.Ledger.OnExpired(r.expired)
 	r.scratch.New = func() any { return new(scratch) }
 	r.Serve(opt.Models, opt.MaxInFlight, opt.PredictedTTL)
 	return r

@@ -1,9 +1,7 @@
 package router
 
 import (
-	"sync"
-
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // Replicas that decide for one fleet tell each other what they book, so that each sees all work and all predictions, as a single
@@ -33,9 +31,9 @@ type SharedBooking struct {
 	Rank            int    // -1: the worker has no ranks
 	Decoder         string // worker that decodes, if another
 	DecoderRank     int
-	Tokens, Context int    // as in fleet.Booking
+	Tokens, Context int    // as in ledger.Booking
 	Answers         int    // more than 1, or 0
-	Fetch, Pull     int    // as in fleet.Booking
+	Fetch, Pull     int    // as in ledger.Booking
 	Model, Tenant   string // for fair shares; Model is "" if they do not count it
 	From            int
 	EventsExpected  bool     // events will tell of its prefill
@@ -55,7 +53,7 @@ type SharedMedium struct {
 const MaxSharedBlocks = 1 << 14
 
 // share tells other replicas of a booking that has a slot.
-func (r *Router) share(b *bookingRecord, at *fleet.Booking) {
+func (r *Router) share(b *bookingRecord, at *ledger.Booking) {
 	if b.shareNumber == 0 || at.Slot == nil {
 		return
 	}
@@ -74,7 +72,7 @@ func (r *Router) share(b *bookingRecord, at *fleet.Booking) {
 }
 
 // setDecoder fills in who decodes a booking, and how many answers.
-func (s *SharedBooking) setDecoder(b *fleet.Booking) {
+func (s *SharedBooking) setDecoder(b *ledger.Booking) {
 	if b.Answers > 1 {
 		s.Answers = b.Answers
 	}
@@ -102,7 +100,7 @@ func (r *Router) unshare(b *bookingRecord, broken bool) {
 // false if there are more than most.
 func (r *Router) OpenBookings(most int) (list []SharedBooking, ok bool) {
 	ok = true
-	r.opt.Fleet.EachOpen(func(b *fleet.Booking, left int) bool {
+	r.opt.Ledger.EachOpen(func(b *ledger.Booking, left int) bool {
 		if note := b.Note.(*bookingRecord); note.shareNumber != 0 {
 			if ok = len(list) < most; ok {
 				s := SharedBooking{Number: note.shareNumber, Worker: b.Slot.Worker.StableName, Rank: b.Slot.Rank, Tokens: left, Context: b.Context}
@@ -115,36 +113,25 @@ func (r *Router) OpenBookings(most int) (list []SharedBooking, ok bool) {
 	return list, ok
 }
 
-// replicaBookings are other replicas' bookings.
-type replicaBookings struct {
-	mu        sync.Mutex
-	byReplica map[string]map[uint64]*replicaBooking
-	count     int
-	blocks    int // of all their prompts
-}
-
-// replicaBooking is one booking of another replica.
+// replicaBooking is what is kept about a booking of another replica.
 type replicaBooking struct {
-	release func(lost bool)
 	promise *promise
 	chain   []uint64
-	slot    *fleet.Slot
-	media   []SharedMedium // pictures that slot had not seen before
-	decode  *fleet.Slot    // slot that decodes, if another
+	media   []SharedMedium // pictures that its slot had not seen before
 }
 
 // Limits of what other replicas may store here: 128 MiB of hashes.
 const (
 	maxReplicaBookings = 1 << 17
 	maxReplicaBlocks   = 1 << 23
+	blockBytes         = 16 // of a block: its local and its chain hash
 )
 
 // ApplyShared applies another replica's message about one of its bookings. A booking at a worker that is not known here (yet) is left
 // to Reconcile.
 func (r *Router) ApplyShared(replica string, s *SharedBooking) {
-	t := &r.replicaBookings
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	r.replicas.Lock()
+	defer r.replicas.Unlock()
 	r.endShared(replica, s.Number, s.Kind != BookingEnded, false)
 	if s.Kind == BookingOpened {
 		r.takeShared(replica, s)
@@ -153,82 +140,71 @@ func (r *Router) ApplyShared(replica string, s *SharedBooking) {
 
 // endShared releases a booking of another replica, and its prediction too if void. lost: the replica is gone.
 func (r *Router) endShared(replica string, number uint64, void, lost bool) {
-	t := &r.replicaBookings
-	f := t.byReplica[replica][number]
-	if f == nil {
+	b := r.opt.Ledger.EndTaken(replica, number, lost)
+	if b == nil {
 		return
 	}
-	delete(t.byReplica[replica], number)
-	t.count, t.blocks = t.count-1, t.blocks-len(f.chain)
-	if f.release(lost); void {
-		r.predicted.withdraw(f.promise, f.chain)
-		r.unseePictures(f.slot, f.media)
-	} else if f.decode != nil {
-		r.predictDecoded(f.decode, f.chain)
+	if note := b.Note.(*replicaBooking); void {
+		r.predicted.withdraw(note.promise, note.chain)
+		r.unseePictures(b.Slot, note.media)
+	} else if b.Decode != nil {
+		r.predictDecoded(b.Decode, note.chain)
 	}
 }
 
-// takeShared charges a booking of another replica.
+// takeShared books what another replica has booked.
 func (r *Router) takeShared(replica string, s *SharedBooking) {
-	t, now, slot := &r.replicaBookings, r.opt.Now(), r.opt.Fleet.Find(s.Worker, s.Rank)
+	taken, now, slot := r.opt.Ledger.Taken(), r.opt.Now(), r.opt.Fleet.Find(s.Worker, s.Rank)
 	if slot == nil {
 		return
 	}
-	if t.count >= maxReplicaBookings {
+	if taken.Bookings >= maxReplicaBookings {
 		r.opt.NoRoom("replicas' requests")
 		return
 	}
-	if t.blocks+len(s.Locals) > maxReplicaBlocks {
+	if taken.Bytes/blockBytes+len(s.Locals) > maxReplicaBlocks {
 		r.opt.NoRoom("replicas' blocks")
 		s.Locals = nil
 	}
-	b := fleet.Booking{Slot: slot, Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices), Model: s.Model, Tenant: s.Tenant, Counted: s.Model != ""}
+	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals)}
+	b := ledger.Booking{Slot: slot, Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices),
+		Model: s.Model, Tenant: s.Tenant, Counted: s.Model != "", Note: note, Bytes: len(s.Locals) * blockBytes}
 	if s.EventsExpected && s.From < len(s.Locals) {
 		b.Locals, b.From = s.Locals, s.From
 	}
 	if s.Decoder != "" {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
-	f := &replicaBooking{slot: slot, chain: r.opt.Secret.Key().Chain(nil, s.Locals), decode: b.Decode}
 	if len(s.Locals) > 0 {
-		f.promise = r.predicted.add(uint32(slot.ID), f.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
+		note.promise = r.predicted.add(uint32(slot.ID), note.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
 	}
 	for _, m := range s.Media {
 		if r.sawPicture(slot, m) {
-			f.media = append(f.media, m)
+			note.media = append(note.media, m)
 		}
 	}
-	f.release = r.opt.Fleet.ChargeReplica(b)
-	if t.byReplica == nil {
-		t.byReplica = make(map[string]map[uint64]*replicaBooking)
-	}
-	if t.byReplica[replica] == nil {
-		t.byReplica[replica] = make(map[uint64]*replicaBooking)
-	}
-	t.byReplica[replica][s.Number] = f
-	t.count, t.blocks = t.count+1, t.blocks+len(f.chain)
+	r.opt.Ledger.Take(replica, s.Number, b)
 }
 
 // Reconcile takes the list of all open bookings of another replica: bookings missing from it have ended, unknown ones are
 // charged.
 func (r *Router) Reconcile(replica string, open []SharedBooking) {
-	t := &r.replicaBookings
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r.reconcile(replica, open, false)
-}
-
-func (r *Router) reconcile(replica string, open []SharedBooking, lost bool) {
-	t := &r.replicaBookings
-	there := make(map[uint64]bool, len(open))
+	r.replicas.Lock()
+	defer r.replicas.Unlock()
+	isOpen := make(map[uint64]bool) // the known ones: by whether they are still open
+	for _, number := range r.opt.Ledger.TakenFrom(replica) {
+		isOpen[number] = false
+	}
 	for i := range open {
-		if there[open[i].Number] = true; t.byReplica[replica][open[i].Number] == nil {
+		number := open[i].Number
+		if _, known := isOpen[number]; !known {
 			r.takeShared(replica, &open[i])
 		}
+		isOpen[number] = true
 	}
-	for number := range t.byReplica[replica] {
-		if !there[number] {
-			r.endShared(replica, number, false, lost)
+	for number, open := range isOpen {
+		if !open {
+			r.endShared(replica, number, false, false)
 		}
 	}
 }
@@ -236,15 +212,12 @@ func (r *Router) reconcile(replica string, open []SharedBooking, lost bool) {
 // ReplicaLeft ends all bookings of a replica that is gone. Its workers still have those requests: its predictions stay, and the requests
 // count as other senders' until the workers report their load.
 func (r *Router) ReplicaLeft(replica string) {
-	r.replicaBookings.mu.Lock()
-	defer r.replicaBookings.mu.Unlock()
-	r.reconcile(replica, nil, true)
-	delete(r.replicaBookings.byReplica, replica)
+	r.replicas.Lock()
+	defer r.replicas.Unlock()
+	for _, number := range r.opt.Ledger.TakenFrom(replica) {
+		r.endShared(replica, number, false, true)
+	}
 }
 
 // ReplicaBookings returns the number of other replicas' bookings.
-func (r *Router) ReplicaBookings() int {
-	r.replicaBookings.mu.Lock()
-	defer r.replicaBookings.mu.Unlock()
-	return r.replicaBookings.count
-}
+func (r *Router) ReplicaBookings() int { return r.opt.Ledger.Taken().Bookings }

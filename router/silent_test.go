@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // TestNobodyReports checks that nothing blocks if Envoy never reports: once that is noticed the limit refuses nobody, load falls
@@ -32,7 +32,7 @@ func TestNobodyReports(t *testing.T) {
 		if l := w.slots[0].Load(w.now); l.Backlog != 0 {
 			t.Fatalf("%v tokens queued behind the event of the last", l.Backlog)
 		}
-		if n := w.opt.Fleet.Open(); n > 301 {
+		if n := w.opt.Ledger.Open(); n > 301 {
 			t.Fatalf("%d requests open: they do not end after 30 s", n)
 		}
 		w.now = w.now.Add(100 * time.Millisecond)
@@ -45,9 +45,9 @@ func TestNobodyReports(t *testing.T) {
 			t.Errorf("%s got %d of 600 requests", worker, n)
 		}
 	}
-	w.opt.Fleet.Book("long", fleet.Booking{Slot: w.slots[1], Tokens: 50000})
+	w.opt.Ledger.Book("long", ledger.Booking{Slot: w.slots[1], Tokens: 50000})
 	w.now = w.now.Add(30 * time.Second)
-	w.opt.Fleet.Expire()
+	w.opt.Ledger.Expire()
 	for _, s := range w.slots {
 		if l := s.Load(w.now); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
 			t.Errorf("idle for 30 s: %+v", l)

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // Run performs the periodic work until ctx ends: it expires bookings that never ended, frees places that no worker uses, and
@@ -21,8 +21,8 @@ func (r *Router) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		r.opt.Fleet.Expire()
-		r.opt.Fleet.FreeAnswered()
+		r.opt.Ledger.Expire()
+		r.opt.Ledger.FreeAnswered()
 		what, since := r.Silent()
 		if what != said && what != "" {
 			r.opt.Log.Error(what, zap.Time("since", since))
@@ -34,23 +34,23 @@ func (r *Router) Run(ctx context.Context) {
 }
 
 var silenceMessages = [...]string{
-	fleet.NoReports: "requests are decided and Envoy's access log reports none of them: load is a guess, max_in_flight is not enforced, failing workers are not noticed; " +
+	ledger.NoReports: "requests are decided and Envoy's access log reports none of them: load is a guess, max_in_flight is not enforced, failing workers are not noticed; " +
 		"give Envoy the access loggers that \"sightline envoy\" prints; if it forwards requests before they are decided (sightline_extproc_errors_total, decided too late), more time",
-	fleet.NoEnds: "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, they may count as in flight " +
+	ledger.NoEnds: "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, they may count as in flight " +
 		"for half an hour, max_in_flight refuses nobody; give the connection manager the access logger that \"sightline envoy\" prints",
 }
 
 // Silent returns what Envoy does not report about requests, with the consequence and the remedy, and since when; "": nothing is
 // missing.
 func (r *Router) Silent() (what string, since time.Time) {
-	silence, since := r.opt.Fleet.Silent()
+	silence, since := r.opt.Ledger.Silent()
 	return silenceMessages[silence], since
 }
 
 // silenceGauge returns a gauge function: 1 while Envoy does not report this.
-func (r *Router) silenceGauge(what fleet.Silence) func() float64 {
+func (r *Router) silenceGauge(what ledger.Silence) func() float64 {
 	return func() float64 {
-		if silence, _ := r.opt.Fleet.Silent(); silence == what {
+		if silence, _ := r.opt.Ledger.Silent(); silence == what {
 			return 1
 		}
 		return 0

@@ -1,8 +1,7 @@
 // Package fleet keeps the workers and their load.
 //
 // A worker has one Slot for each data-parallel rank; requests are sent to slots. Load is counted rather than polled: a request
-// books its slot when it is decided, and Envoy's access log moves the booking to the worker really used and ends it (booking.go);
-// a booking whose end is never reported expires. The tokens left to prefill follow the worker's own events (load.go). What
+// is charged to its slot from its decision to its end (package ledger). The tokens left to prefill follow the worker's own events (load.go). What
 // workers report about their load corrects it for a while (told.go). Failing workers are taken out for a time (health.go), and
 // workers that join or return get no more than their share at first (newcomer.go).
 package fleet
@@ -40,8 +39,8 @@ type Worker struct {
 	newcomerUntil atomic.Int64 // Unix ns until which it is a newcomer
 }
 
-// reachedAt reports whether a request that went to addr may have gone to this worker.
-func (w *Worker) reachedAt(addr string) bool {
+// ReachedAt reports whether a request that went to addr may have gone to this worker.
+func (w *Worker) ReachedAt(addr string) bool {
 	if w.Instance == "" {
 		return w.Addr == addr
 	}
@@ -74,8 +73,6 @@ type Fleet struct {
 	now   func() time.Time
 	state atomic.Pointer[state]
 	setMu sync.Mutex
-
-	bookings bookings
 }
 
 type state struct {
@@ -92,7 +89,7 @@ func New(now func() time.Time) *Fleet {
 	if now == nil {
 		now = time.Now
 	}
-	f := &Fleet{now: now, bookings: bookings{open: make(map[string]*booking), tenants: make(map[string]map[string]int)}}
+	f := &Fleet{now: now}
 	f.state.Store(&state{})
 	return f
 }
@@ -156,6 +153,18 @@ func (f *Fleet) Slots(model string) []*Slot {
 		return st.slots
 	}
 	return st.byModel[model]
+}
+
+// Find returns a worker's slot by its stable name and rank (-1: the worker has no ranks); nil: there is none.
+func (f *Fleet) Find(worker string, rank int) *Slot {
+	if w := f.state.Load().byStableName[worker]; w != nil {
+		for _, s := range w.Slots {
+			if s.Rank == rank {
+				return s
+			}
+		}
+	}
+	return nil
 }
 
 // ByAddr returns the worker with the address ip:port; nil: there is none.

@@ -51,8 +51,8 @@ type load struct {
 	replicaRequests    int // part of inflight
 	prefilledElsewhere int // the part of inflight that others prefill
 	context            float64
-	queue              []*hold   // holds with tokens to prefill, in the order of booking
-	backlog            float64   // sum of hold.remaining, at the time since
+	queue              []*Charge // those with tokens to prefill, in the order of booking
+	backlog            float64   // sum of Charge.remaining, at the time since
 	recent             float64   // at the time since
 	since              time.Time // time of backlog and recent
 	unheard            time.Duration
@@ -70,8 +70,22 @@ type load struct {
 	report          reportState
 }
 
-// hold is what one booking takes of a slot: requests in flight, and tokens until they are prefilled.
-type hold struct {
+// Work is what a request asks of a slot.
+type Work struct {
+	Tokens             int      // to prefill there, with pictures to encode
+	AdapterLoad        int      // the part of Tokens that stands for loading an adapter
+	Fetch              int      // further tokens that it fetches from its own lower tiers
+	Pull               int      // further tokens that it fetches from another worker
+	Context            int      // tokens of the prompt, once for each answer
+	Answers            int      // decoded at once (n); 0: one
+	Locals             []uint64 // the prompt's blocks, by which events report its prefill; nil: they cannot
+	From               int      // how many of Locals are held or predicted already
+	PrefilledElsewhere bool     // it is only decoded there
+	OfReplica          bool     // another replica has booked it
+}
+
+// Charge is what one request takes of a slot: places in flight, and tokens until they are prefilled.
+type Charge struct {
 	slot               *Slot
 	tokens             float64
 	unreported         float64  // tokens that events have not reported yet
@@ -129,7 +143,7 @@ func (s *Slot) AddEncoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
 func (s *Slot) eventsLive(now time.Time) bool { return s.EventAge != nil && s.EventAge(now) == 0 }
 
 // drain subtracts what the slot should have done since the last call, oldest first. Every decision calls it for every slot, so it
-// touches only holds that progressed, and tidies only if one of them is done.
+// touches only charges that progressed, and tidies only if one of them is done.
 func (s *Slot) drain(now time.Time) {
 	d := now.Sub(s.since)
 	if d <= 0 {
@@ -159,10 +173,10 @@ func (s *Slot) drain(now time.Time) {
 	}
 }
 
-// dropFinished drops the holds that are done and expect no more events, and sums up the others.
+// dropFinished drops the charges that are done and expect no more events, and sums up the others.
 func (s *Slot) dropFinished() {
 	s.backlog = 0
-	s.queue = slices.DeleteFunc(s.queue, func(h *hold) bool {
+	s.queue = slices.DeleteFunc(s.queue, func(h *Charge) bool {
 		s.backlog += h.remaining
 		return h.remaining <= 0 && (h.unreported <= 0 || h.locals == nil)
 	})
@@ -171,24 +185,22 @@ func (s *Slot) dropFinished() {
 // decay returns the share of recent work that remains after a time.
 func decay(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recentHalfLife.Seconds()) }
 
-// book charges a request to the slot, which has had it since the given time.
-func (s *Slot) book(b *Booking, now, since time.Time) *hold { return s.hold(b, now, since, false) }
-
-func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
+// Charge charges a request to the slot, which has had it since the given time.
+func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, ofReplica: theirs, prefilledElsewhere: b.decodePart, fetches: float64(b.Fetch + b.Pull), tokens: float64(b.Tokens), unreported: float64(b.Tokens), remaining: float64(b.Tokens), from: b.From, lastHeld: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
+	h := &Charge{slot: s, ofReplica: b.OfReplica, prefilledElsewhere: b.PrefilledElsewhere, fetches: float64(b.Fetch + b.Pull), tokens: float64(b.Tokens), unreported: float64(b.Tokens), remaining: float64(b.Tokens), from: b.From, lastHeld: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.eventsLive(now) {
 		h.locals = b.Locals
 	}
 	if s.backlog == 0 {
 		s.unheard, h.adapterTokens, h.unqueued = 0, float64(b.AdapterLoad), b.Pull == 0
 	}
-	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
+	if !slices.ContainsFunc(s.queue, func(h *Charge) bool { return h.locals != nil }) {
 		s.sample.from = since
 	}
-	if s.inflight += h.answers; theirs {
+	if s.inflight += h.answers; b.OfReplica {
 		s.replicaRequests += h.answers
 	}
 	if h.prefilledElsewhere {
@@ -211,7 +223,7 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 // slot decodes what others prefill, a message shows what is held, but neither that earlier prompts are done nor the rate. A
 // prompt that waits for blocks from a lower tier is overtaken by later ones, and does not show the rate either.
 func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
-	var list [maxLookups]*hold
+	var list [maxLookups]*Charge
 	asked := s.unfinished(list[:0])
 	if len(asked) == 0 {
 		return
@@ -268,8 +280,8 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	s.dropFinished()
 }
 
-// unfinished appends the oldest holds on which events will report more.
-func (s *Slot) unfinished(list []*hold) []*hold {
+// unfinished appends the oldest charges on which events will report more.
+func (s *Slot) unfinished(list []*Charge) []*Charge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.queue {
@@ -303,7 +315,7 @@ func (s *Slot) learnRate(tokens float64, now time.Time) {
 // learnLoading records the time that a request took to prefill beyond its tokens' own time, if its adapter was assumed not to be
 // loaded and nothing was queued before it. Cases in which the adapter was loaded after all count too, so the result is the
 // expected cost of loading. EWMA, weight 0.2.
-func (s *Slot) learnLoading(h *hold, now time.Time) {
+func (s *Slot) learnLoading(h *Charge, now time.Time) {
 	if h.adapterTokens == 0 || !s.rateMeasured {
 		return
 	}
@@ -318,7 +330,7 @@ func (s *Slot) learnLoading(h *hold, now time.Time) {
 // learnFetching records the time that a request took beyond its tokens' own time, if its prompt had to be fetched from a lower
 // tier and nothing was queued before it. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for
 // others' steps, looks like slowness.
-func (s *Slot) learnFetching(h *hold, now time.Time) {
+func (s *Slot) learnFetching(h *Charge, now time.Time) {
 	if h.fetches < minFetched || !h.unqueued || h.adapterTokens > 0 || !s.rateMeasured {
 		return
 	}
@@ -354,8 +366,8 @@ func (s *Slot) AdapterLoadTokens() int {
 	return max(1, int(s.adapterLoadTime*s.rate))
 }
 
-// release returns the place and the remaining tokens. It must be called once.
-func (h *hold) release(now time.Time) {
+// Release returns the places and the remaining tokens. It must be called once.
+func (h *Charge) Release(now time.Time) {
 	s := h.slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,11 +384,32 @@ func (h *hold) release(now time.Time) {
 	s.dropFinished()
 }
 
-// undo releases a hold that was never used because another worker got the request.
-func (h *hold) undo(now time.Time) {
-	h.release(now)
+// Undo releases a charge that was never used because another worker got the request.
+func (h *Charge) Undo(now time.Time) {
+	h.Release(now)
 	s := h.slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recent = max(0, s.recent-h.tokens*decay(now.Sub(h.at)))
+}
+
+// Remaining returns the tokens that are left to prefill.
+func (h *Charge) Remaining(now time.Time) int {
+	h.slot.mu.Lock()
+	defer h.slot.mu.Unlock()
+	h.slot.drain(now)
+	return int(h.remaining)
+}
+
+// Queued returns the tokens that are left to prefill at the slot for requests of this replica.
+func (s *Slot) Queued(now time.Time) (tokens float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	for _, h := range s.queue {
+		if !h.ofReplica {
+			tokens += h.remaining
+		}
+	}
+	return tokens
 }

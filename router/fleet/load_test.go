@@ -11,10 +11,10 @@ import (
 )
 
 // heard returns a worker whose events come.
-func heard(c *clock) (*Fleet, *Slot) {
-	f, a, _ := twoWorkers(c)
+func heard(c *clock) (*requests, *Slot) {
+	_, a, _ := twoWorkers(c)
 	a.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
-	return f, a.Slots[0]
+	return newRequests(c.now), a.Slots[0]
 }
 
 // stored is a lookup that finds so many blocks of the prompt whose first block is id.
@@ -35,8 +35,8 @@ func promptOf(id uint64, blocks int) []uint64 {
 func TestEventsMoveTheQueue(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
-	f.Book("a", Booking{Slot: s, Tokens: 8005, Context: 10005, Locals: promptOf(1, 625), From: 125})
-	f.Book("b", Booking{Slot: s, Tokens: 1600, Context: 1600, Locals: promptOf(2, 100)})
+	f.Book("a", s, Work{Tokens: 8005, Context: 10005, Locals: promptOf(1, 625), From: 125})
+	f.Book("b", s, Work{Tokens: 1600, Context: 1600, Locals: promptOf(2, 100)})
 	if l := s.Load(c.t); l.Backlog != 9605 || l.Context != 11605 || l.Rate != 0 {
 		t.Errorf("%+v", l)
 	}
@@ -58,8 +58,8 @@ func TestEventsMoveTheQueue(t *testing.T) {
 			t.Errorf("%v: %v tokens queued, want %v", step.blocks, l.Backlog, step.want)
 		}
 	}
-	f.End("a", 1)
-	f.End("b", 1)
+	f.End("a")
+	f.End("b")
 	if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
 		t.Errorf("in the end %+v", l)
 	}
@@ -71,7 +71,7 @@ func TestEarlyBlocks(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
 	s.EarlyEvents = true
-	f.Book("a", Booking{Slot: s, Tokens: 1600, Locals: promptOf(1, 100)})
+	f.Book("a", s, Work{Tokens: 1600, Locals: promptOf(1, 100)})
 	now := stored{}
 	for _, step := range []struct {
 		blocks int
@@ -93,14 +93,14 @@ func TestRateComesFromEvents(t *testing.T) {
 	now := stored{}
 	for i := range 30 {
 		id := uint64(i + 1)
-		f.Book("x", Booking{Slot: s, Tokens: 6400, Locals: promptOf(id, 400)})
+		f.Book("x", s, Work{Tokens: 6400, Locals: promptOf(id, 400)})
 		for done := 0; done < 400; {
 			done += 80
 			now[id] = done
 			c.t = c.t.Add(time.Duration(80 * 16 / rate * float64(time.Second)))
 			s.Progress(now.held, c.t)
 		}
-		f.End("x", 1)
+		f.End("x")
 		c.t = c.t.Add(time.Minute) // idle: not a sample
 	}
 	if l := s.Load(c.t); math.Abs(l.Rate-rate) > 0.02*rate {
@@ -115,15 +115,15 @@ func TestLoadingIsLearned(t *testing.T) {
 	f, s := heard(c)
 	now := stored{}
 	prefill := func(id uint64, load, before int, took time.Duration) {
-		f.Book(fmt.Sprint(id), Booking{Slot: s, Tokens: 1600 + load, AdapterLoad: load, Locals: promptOf(id, 100)})
+		f.Book(fmt.Sprint(id), s, Work{Tokens: 1600 + load, AdapterLoad: load, Locals: promptOf(id, 100)})
 		if before > 0 {
-			f.Book("behind", Booking{Slot: s, Tokens: 1600 + load, AdapterLoad: load, Locals: promptOf(id+1, 100)})
+			f.Book("behind", s, Work{Tokens: 1600 + load, AdapterLoad: load, Locals: promptOf(id+1, 100)})
 		}
 		c.t = c.t.Add(took)
 		now[id], now[id+1] = 100, 100*before
 		s.Progress(now.held, c.t)
-		f.End(fmt.Sprint(id), 1)
-		f.End("behind", 1)
+		f.End(fmt.Sprint(id))
+		f.End("behind")
 		c.t = c.t.Add(time.Minute)
 	}
 	for i := range 50 {
@@ -148,7 +148,7 @@ func TestLoadingIsLearned(t *testing.T) {
 func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
-	f.Book("a", Booking{Slot: s, Tokens: 100000, Locals: promptOf(1, 6250)})
+	f.Book("a", s, Work{Tokens: 100000, Locals: promptOf(1, 6250)})
 	c.t = c.t.Add(time.Hour / 4)
 	if l := s.Load(c.t); l.Backlog != 100000-2*defaultRate {
 		t.Errorf("%v tokens queued after a quarter of an hour", l.Backlog)
@@ -164,9 +164,9 @@ func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 func TestLostEventEndsWithTheNext(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
-	f.Book("lost", Booking{Slot: s, Tokens: 16000, Locals: promptOf(1, 1000)})
-	f.Book("told", Booking{Slot: s, Tokens: 16000, Locals: promptOf(2, 1000)})
-	f.Book("next", Booking{Slot: s, Tokens: 16000, Locals: promptOf(3, 1000)})
+	f.Book("lost", s, Work{Tokens: 16000, Locals: promptOf(1, 1000)})
+	f.Book("told", s, Work{Tokens: 16000, Locals: promptOf(2, 1000)})
+	f.Book("next", s, Work{Tokens: 16000, Locals: promptOf(3, 1000)})
 	s.Progress(stored{2: 1000}.held, c.t)
 	if l := s.Load(c.t); l.Backlog != 16000 {
 		t.Errorf("%v tokens queued, want those of the last", l.Backlog)
@@ -178,13 +178,13 @@ func TestLostEventEndsWithTheNext(t *testing.T) {
 func TestDrainsWhereNoEventComes(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
-	f.Book("whole", Booking{Slot: s, Tokens: 16, Locals: promptOf(1, 100), From: 100})
+	f.Book("whole", s, Work{Tokens: 16, Locals: promptOf(1, 100), From: 100})
 	c.t = c.t.Add(10 * time.Millisecond)
 	if l := s.Load(c.t); l.Backlog != 0 {
 		t.Errorf("a prompt that is held whole: %v", l.Backlog)
 	}
 	s.EventAge = nil
-	f.Book("mute", Booking{Slot: s, Tokens: 5 * defaultRate, Locals: promptOf(1, 100)})
+	f.Book("mute", s, Work{Tokens: 5 * defaultRate, Locals: promptOf(1, 100)})
 	c.t = c.t.Add(5 * time.Second)
 	if l := s.Load(c.t); l.Backlog != 0 {
 		t.Errorf("a worker without events: %v", l.Backlog)
@@ -196,7 +196,7 @@ func BenchmarkLoad(b *testing.B) {
 	c := &clock{time.Unix(1000, 0)}
 	f, s := heard(c)
 	for i := range 64 {
-		f.Book(fmt.Sprint(i), Booking{Slot: s, Tokens: 1e6, Locals: promptOf(1, 64)})
+		f.Book(fmt.Sprint(i), s, Work{Tokens: 1e6, Locals: promptOf(1, 64)})
 	}
 	for b.Loop() {
 		c.t = c.t.Add(time.Millisecond)
@@ -216,15 +216,15 @@ func TestFetchingIsLearned(t *testing.T) {
 	done := stored{}
 	for i := range 3 { // 10,000 tokens a second, nothing fetched
 		id := uint64(100 + i)
-		f.Book(fmt.Sprint(id), Booking{Slot: s, Tokens: 16000, Locals: promptOf(id, 1000)})
+		f.Book(fmt.Sprint(id), s, Work{Tokens: 16000, Locals: promptOf(id, 1000)})
 		c.t = c.t.Add(1600 * time.Millisecond)
 		done[id] = 1000
 		s.Progress(done.held, c.t)
-		f.End(fmt.Sprint(id), 1)
+		f.End(fmt.Sprint(id))
 	}
 	rate := s.Load(c.t).Rate
-	f.Book("waits", Booking{Slot: s, Tokens: 8000, Fetch: 8000, Locals: promptOf(1, 1000), From: 500})
-	f.Book("passes", Booking{Slot: s, Tokens: 1600, Locals: promptOf(2, 100)})
+	f.Book("waits", s, Work{Tokens: 8000, Fetch: 8000, Locals: promptOf(1, 1000), From: 500})
+	f.Book("passes", s, Work{Tokens: 1600, Locals: promptOf(2, 100)})
 	c.t = c.t.Add(160 * time.Millisecond)
 	done[1], done[2] = 500, 100
 	s.Progress(done.held, c.t)
@@ -241,11 +241,11 @@ func TestFetchingIsLearned(t *testing.T) {
 		t.Errorf("%v tokens a second, %v before", l.Rate, rate)
 	}
 	slower := func(seconds float64) {
-		f.Book("again", Booking{Slot: s, Tokens: 8000, Fetch: 8000, Locals: promptOf(4, 1000), From: 500})
+		f.Book("again", s, Work{Tokens: 8000, Fetch: 8000, Locals: promptOf(4, 1000), From: 500})
 		c.t = c.t.Add(time.Duration((0.8 + seconds) * float64(time.Second)))
 		done[4] = 1000
 		s.Progress(done.held, c.t)
-		f.End("again", 1)
+		f.End("again")
 		delete(done, 4)
 	}
 	slower(2) // it waited for something else
@@ -256,12 +256,12 @@ func TestFetchingIsLearned(t *testing.T) {
 	if got := s.FetchRate(); got < 40500 || got > 41500 {
 		t.Errorf("%v tokens a second after one at 80,000, want 0.3 of it", got)
 	}
-	for _, b := range []Booking{{Slot: s, Tokens: 8000, Pull: 8000, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 8000, AdapterLoad: 10, Locals: promptOf(3, 1000), From: 500}} {
-		f.Book("tells nothing", b)
+	for _, b := range []Work{{Tokens: 8000, Pull: 8000, Locals: promptOf(3, 1000), From: 500}, {Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Tokens: 8000, Fetch: 8000, AdapterLoad: 10, Locals: promptOf(3, 1000), From: 500}} {
+		f.Book("tells nothing", s, b)
 		c.t = c.t.Add(10 * time.Second)
 		done[3] = 1000
 		s.Progress(done.held, c.t)
-		f.End("tells nothing", 1)
+		f.End("tells nothing")
 		delete(done, 3)
 	}
 	if got := s.FetchRate(); got < 40500 || got > 41500 {
@@ -274,11 +274,11 @@ func TestFetchedBlocksAreNoWork(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		c := &clock{time.Unix(1000, 0)}
 		f, s := heard(c)
-		f.Book("computed here", Booking{Slot: s, Tokens: 16000, Context: 16000, Locals: promptOf(1, 1000)})
-		f.Book("begins like one that is fetched", Booking{Slot: s, Tokens: 8000, Context: 8000, Locals: promptOf(2, 500)})
+		f.Book("computed here", s, Work{Tokens: 16000, Context: 16000, Locals: promptOf(1, 1000)})
+		f.Book("begins like one that is fetched", s, Work{Tokens: 8000, Context: 8000, Locals: promptOf(2, 500)})
 		if apart {
 			first := NewWorker("p", netip.MustParseAddrPort("10.0.0.9:8000"), "m", 0, func(int) indexer.SlotID { return 9 })
-			f.Book("fetched", Booking{Slot: first.Slots[0], Tokens: 8000, Context: 8000, Locals: promptOf(2, 500), Decode: s})
+			f.Book("fetched", first.Slots[0], Work{Tokens: 8000, Context: 8000, Locals: promptOf(2, 500)}, s)
 		}
 		c.t = c.t.Add(10 * time.Millisecond)
 		s.Progress(stored{2: 500}.held, c.t)
@@ -289,9 +289,23 @@ func TestFetchedBlocksAreNoWork(t *testing.T) {
 		if !apart && (l.Rate == 0 || l.Backlog != 0) {
 			t.Errorf("computed: %v tokens a second, %v queued, want a rate, and that the event of the other was lost", l.Rate, l.Backlog)
 		}
-		f.End("fetched", 1)
+		f.End("fetched")
 		if s.prefilledElsewhere != 0 {
 			t.Error("still fetches at the end")
 		}
+	}
+}
+
+// TestExpectedRate checks that a worker that is expected to be faster empties its queue sooner, until its events say otherwise,
+// and is not considered slow by that.
+func TestExpectedRate(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f := newRequests(c.now)
+	_, a, _ := twoWorkers(c)
+	a.SetExpectedRates(3*defaultRate, 0)
+	f.Book("long", a.Slots[0], Work{Tokens: 72000})
+	c.t = c.t.Add(time.Second)
+	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*defaultRate || l.Rate != 0 {
+		t.Errorf("%+v", l)
 	}
 }

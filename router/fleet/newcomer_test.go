@@ -31,8 +31,8 @@ func TestEased(t *testing.T) {
 				w := NewWorker(fmt.Sprint(len(workers)), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(1+len(workers))), "m", 0,
 					func(int) indexer.SlotID { return 0 })
 				workers = append(workers, w)
-				for i := range n {
-					f.Book(fmt.Sprint(w.Name, " ", i), Booking{Slot: w.Slots[0]})
+				for range n {
+					w.Slots[0].Charge(Work{}, now, now)
 				}
 			}
 			f.Set(workers)

@@ -47,15 +47,16 @@ func TestPrefillApart(t *testing.T) {
 		}
 	}
 	f.Set([]*Worker{a, p, b, other})
+	pairs := newRequests(func() time.Time { return now })
 	for i, d := range []*Worker{a, b, a, b} {
-		f.Book(fmt.Sprint("r", i), Booking{Slot: p.Slots[0], Tokens: 100, Decode: d.Slots[0]})
+		pairs.Book(fmt.Sprint("r", i), p.Slots[0], Work{Tokens: 100}, d.Slots[0])
 	}
 	if a.Slots[0].Load(now).Inflight != 2 || p.Slots[0].Load(now).Inflight != 4 {
 		t.Errorf("%d decoding at one of two", a.Slots[0].Load(now).Inflight)
 	}
-	f.End("r0", 0)
-	now = now.Add(2 * unconfirmedTTL)
-	f.Book("x", Booking{Slot: p.Slots[0]}) // the others expire: nobody reports on them
+	for i := range 4 {
+		pairs.End(fmt.Sprint("r", i))
+	}
 	if n := a.Slots[0].Load(now).Inflight + b.Slots[0].Load(now).Inflight; n != 0 {
 		t.Errorf("%d requests decoding after all ended", n)
 	}

@@ -14,7 +14,7 @@ import (
 //	│ the most booked    │ SetReport ───────────────▶ the correction ends, unless renewed
 //
 // A request is booked before it is sent and until its end is reported, so what a worker has of ours at any moment is booked at
-// that moment. A worker that reports fewer than were booked changes nothing, unless they are old (Fleet.FreeAnswered).
+// that moment. A worker that reports fewer than were booked changes nothing, unless they are old (ledger.FreeAnswered).
 
 // LoadReport is what a worker reports about its own load.
 type LoadReport struct {
@@ -60,18 +60,18 @@ func (s *Slot) SetReport(t LoadReport, now time.Time) {
 	k.lost = min(k.lost, k.otherRequests)
 }
 
-// end releases another replica's hold. If the replica is lost the worker most likely still has the request. It then counts as
-// another sender's, which takes a place of max_in_flight all the same, until the worker's reports show fewer, for unconfirmed at most.
-func (h *hold) end(now time.Time, lost bool) {
-	h.release(now)
-	if !lost {
-		return
-	}
+// Unconfirmed is how long a request counts of which nothing is reported.
+const Unconfirmed = 30 * time.Second
+
+// Lose releases the charge of a request whose replica is gone. The worker most likely still has the request. It then counts as another
+// sender's and still takes a place of max_in_flight until the worker reports fewer, at most for Unconfirmed.
+func (h *Charge) Lose(now time.Time) {
+	h.Release(now)
 	s := h.slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := &s.report
-	k.otherRequests, k.lost, k.lostEnds = k.otherRequests+h.answers, k.lost+h.answers, now.Add(unconfirmedTTL)
+	k.otherRequests, k.lost, k.lostEnds = k.otherRequests+h.answers, k.lost+h.answers, now.Add(Unconfirmed)
 	for i := range k.maxBooked {
 		k.maxBooked[i] = max(0, k.maxBooked[i]-h.answers)
 	}

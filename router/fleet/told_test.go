@@ -26,9 +26,8 @@ func TestTold(t *testing.T) {
 		{"taken back", "9 0 .9|-|b", "9 9|0 0|1 0"},
 	} {
 		now := time.Unix(1000, 0)
-		f := New(func() time.Time { return now })
+		f := newRequests(func() time.Time { return now })
 		w := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
-		f.Set([]*Worker{w})
 		s := w.Slots[0]
 		s.report.periodStart = now
 		var got []string
@@ -37,10 +36,10 @@ func TestTold(t *testing.T) {
 			told, tenths := LoadReport{MaxAge: 2 * time.Second, ValidFor: 3 * time.Second}, 0
 			switch {
 			case step == "b":
-				f.Book(fmt.Sprint(booked), Booking{Slot: s})
+				f.Book(fmt.Sprint(booked), s, Work{})
 				booked++
 			case step == "e":
-				f.End(fmt.Sprint(ended), 0)
+				f.End(fmt.Sprint(ended))
 				ended++
 			case step == "-":
 				s.SetReport(LoadReport{}, now)

@@ -21,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/ledger"
 )
 
 // hall is a Line within the process: what is sent is received by all others, or by one, unless it is away.
@@ -60,6 +61,7 @@ type replica struct {
 	*Exchange
 	router *router.Router
 	fleet  *fleet.Fleet
+	ledger *ledger.Ledger
 	index  *indexer.Index
 	stop   context.CancelFunc
 	done   chan struct{}
@@ -76,6 +78,7 @@ func (h *hall) join(t *testing.T, others ...*hall) *replica {
 func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *replica {
 	own := Instance()
 	r := &replica{Exchange: New(own, zap.NewNop(), prometheus.NewRegistry()), fleet: fleet.New(nil), done: make(chan struct{})}
+	r.ledger = ledger.New(r.fleet, nil)
 	index := indexer.New(indexer.Options{Part: part})
 	r.index = index
 	var list []*fleet.Worker
@@ -85,7 +88,7 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 	}
 	r.fleet.Set(list)
 	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
-		Fleet: r.fleet, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders})
+		Fleet: r.fleet, Ledger: r.ledger, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders})
 	r.Start(r.router, r.router.Observe)
 	if h.prepare != nil {
 		h.prepare(r)
@@ -212,13 +215,13 @@ func TestAnswersAndTenantsTravel(t *testing.T) {
 	}
 	a.Share(&router.SharedBooking{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
 	eventually(t, "both are known", func() bool { return b.router.ReplicaBookings() == 2 && b.load() == 4+128 })
-	if own, tenants, all := b.fleet.InFlightOf("m", "much"); own != 4 || tenants != 1 || all != 4 {
+	if own, tenants, all := b.ledger.InFlightOf("m", "much"); own != 4 || tenants != 1 || all != 4 {
 		t.Errorf("it has %d of %d, %d tenants; want 4 of 4, 1 tenant", own, all, tenants)
 	}
 	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 5})
 	a.Share(&router.SharedBooking{Kind: router.BookingEnded, Number: 6})
 	eventually(t, "nothing is in flight", func() bool { return b.load() == 0 })
-	if _, _, all := b.fleet.InFlightOf("m", "much"); all != 0 {
+	if _, _, all := b.ledger.InFlightOf("m", "much"); all != 0 {
 		t.Errorf("%d are counted for tenants in the end", all)
 	}
 }

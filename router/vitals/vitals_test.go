@@ -236,7 +236,7 @@ func TestLoad(t *testing.T) {
 		a, b := slots[0].Load(time.Now()), slots[1].Load(time.Now())
 		return a.Inflight == 3 && a.OtherSenders == 3 && a.Usage == 0.25 && a.ReportsUsage && b.Inflight == 7 && b.Usage == 0.5
 	})
-	w.fleet.Book("a", fleet.Booking{Slot: slots[0]})
+	slots[0].Charge(fleet.Work{}, time.Now(), time.Now())
 	w.until("ours is among them", func() bool { n, _ := inflight(slots[0]); return n == 3 })
 	told, err := w.reg.Gather()
 	if err != nil {

@@ -1,13 +1,15 @@
-package fleet
+package ledger
 
 import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // hears checks the reported silence, one second later.
-func hears(t *testing.T, f *Fleet, want Silence) {
+func hears(t *testing.T, f *Ledger, want Silence) {
 	t.Helper()
 	f.Expire()
 	if what, _ := f.Silent(); what != want {
@@ -59,15 +61,15 @@ func TestSilence(t *testing.T) {
 func TestEndsMissing(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
-	start := func(w *Worker, n int, source uint64) {
+	start := func(w *fleet.Worker, n int, source uint64) {
 		for i := range n {
 			id := fmt.Sprint(w.Name, i, source, c.t)
 			f.Book(id, Booking{Slot: w.Slots[0]})
 			f.Confirm(id, w.Addr, source)
 		}
 	}
-	tells := func(w *Worker, running int) {
-		w.Slots[0].SetReport(LoadReport{Running: running, Usage: -1, ValidFor: time.Hour}, c.t)
+	tells := func(w *fleet.Worker, running int) {
+		w.Slots[0].SetReport(fleet.LoadReport{Running: running, Usage: -1, ValidFor: time.Hour}, c.t)
 	}
 	after := func(d time.Duration, want Silence) {
 		t.Helper()
@@ -75,7 +77,7 @@ func TestEndsMissing(t *testing.T) {
 		hears(t, f, want)
 	}
 	all := func() {
-		f.bookings.each(stageRunning, func(b *booking) { f.bookings.close(b, c.t) })
+		f.each(stageRunning, func(b *booking) { f.close(b, c.t) })
 	}
 
 	tells(a, 0)
@@ -131,12 +133,12 @@ func TestEndsMissing(t *testing.T) {
 	f.Book("another end", Booking{Slot: a.Slots[0]})
 	f.End("another end", 3)
 	after(time.Minute, NotSilent) // an end has come since the oldest was answered
-	f.bookings.each(stageDone, func(b *booking) { f.bookings.close(b, c.t) })
+	f.each(stageDone, func(b *booking) { f.close(b, c.t) })
 
 	f.End("", 3)
 	f.Book("last", Booking{Slot: b.Slots[0]})
 	f.End("last", 3)
-	b.Slots[0].SetReport(LoadReport{Running: -1, Usage: -1, ValidFor: time.Hour}, c.t) // TensorRT-LLM's message, which does not report running requests
+	b.Slots[0].SetReport(fleet.LoadReport{Running: -1, Usage: -1, ValidFor: time.Hour}, c.t) // TensorRT-LLM's message, which does not report running requests
 	c.t = c.t.Add(time.Second)
 	start(b, manyEnds-1, 3)
 	after(longAfter, NotSilent)

@@ -1,8 +1,10 @@
-package fleet
+package ledger
 
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // Envoy has two access logs: the router filter's reports where a request goes, the connection manager's how it ends. If one is
@@ -45,8 +47,8 @@ type reportWatch struct {
 }
 
 // Silent returns what Envoy does not report, and since when.
-func (f *Fleet) Silent() (what Silence, since time.Time) {
-	if s := f.bookings.reports.now.Load(); s != nil {
+func (l *Ledger) Silent() (what Silence, since time.Time) {
+	if s := l.reports.now.Load(); s != nil {
 		return s.what, s.since
 	}
 	return NotSilent, time.Time{}
@@ -74,28 +76,28 @@ func (h *reportWatch) detectNoReports(now time.Time) {
 
 // detectNoEnds detects that no ends come. It takes time linear in the bookings that run, or are answered, and only if none has ended
 // since the oldest of them.
-func (t *bookings) detectNoEnds(now time.Time) {
-	if t.reports.now.Load() != nil {
+func (l *Ledger) detectNoEnds(now time.Time) {
+	if l.reports.now.Load() != nil {
 		return
 	}
-	if oldest := t.oldWithoutEnd(stageDone, now); oldest != nil {
+	if oldest := l.oldWithoutEnd(stageDone, now); oldest != nil {
 		answered := 0
-		t.each(stageDone, func(b *booking) {
+		l.each(stageDone, func(b *booking) {
 			if b.Source != 0 && now.Sub(b.stageSince) >= endsAfter {
 				answered++
 			}
 		})
 		if answered >= fewEnds {
-			t.reports.now.Store(&silenceState{NoEnds, oldest.stageSince})
+			l.reports.now.Store(&silenceState{NoEnds, oldest.stageSince})
 			return
 		}
 	}
-	oldest := t.oldWithoutEnd(stageRunning, now)
+	oldest := l.oldWithoutEnd(stageRunning, now)
 	if oldest == nil {
 		return
 	}
-	at, long := make(map[*Slot]int), make(map[*Slot]int)
-	t.each(stageRunning, func(b *booking) {
+	at, long := make(map[*fleet.Slot]int), make(map[*fleet.Slot]int)
+	l.each(stageRunning, func(b *booking) {
 		if b.Source == 0 || now.Sub(b.stageSince) < endsAfter { // 0: reported by its own stream, not by a log
 			return
 		}
@@ -116,13 +118,13 @@ func (t *bookings) detectNoEnds(now time.Time) {
 		}
 	}
 	if over >= fewEnds || untold >= manyEnds {
-		t.reports.now.Store(&silenceState{NoEnds, oldest.stageSince})
+		l.reports.now.Store(&silenceState{NoEnds, oldest.stageSince})
 	}
 }
 
 // oldWithoutEnd returns a stage's oldest booking if it has been there for endsAfter and no end was reported since; else nil.
-func (t *bookings) oldWithoutEnd(s stage, now time.Time) *booking {
-	if b := t.first(s); b != nil && now.Sub(b.stageSince) >= endsAfter && t.reports.ended.Before(b.stageSince) {
+func (l *Ledger) oldWithoutEnd(s stage, now time.Time) *booking {
+	if b := l.first(s); b != nil && now.Sub(b.stageSince) >= endsAfter && l.reports.ended.Before(b.stageSince) {
 		return b
 	}
 	return nil

@@ -1,4 +1,4 @@
-package fleet
+package ledger
 
 import (
 	"fmt"
@@ -9,7 +9,22 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
 )
+
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time { return c.t }
+
+func twoWorkers(c *clock) (*Ledger, *fleet.Worker, *fleet.Worker) {
+	f := fleet.New(c.now)
+	a := fleet.NewWorker("a", netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
+	b := fleet.NewWorker("b", netip.MustParseAddrPort("10.0.0.2:8000"), "m", 2, func(r int) indexer.SlotID { return indexer.SlotID(1 + r) })
+	f.Set([]*fleet.Worker{a, b})
+	return New(f, c.now), a, b
+}
+
+const defaultRate = 10000 // of tokens prefilled, as in package fleet
 
 // TestDoneFreesThePlace checks that a place is free once the worker has answered, however long the client takes to read, that it counts
 // again if the request then goes to another worker, and that nothing is released twice.
@@ -47,8 +62,8 @@ func TestDoneFreesThePlace(t *testing.T) {
 func TestFreeAnswered(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
-	tells := func(s *Slot, running, waiting int) {
-		s.SetReport(LoadReport{Running: running, Waiting: waiting, Usage: -1, ValidFor: 3 * time.Second}, c.t)
+	tells := func(s *fleet.Slot, running, waiting int) {
+		s.SetReport(fleet.LoadReport{Running: running, Waiting: waiting, Usage: -1, ValidFor: 3 * time.Second}, c.t)
 	}
 	want := func(what string, here, there int) {
 		t.Helper()
@@ -121,7 +136,7 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 			id := fmt.Sprint(r.IntN(i/4 + 1))
 			switch r.IntN(10) {
 			case 0, 1, 2:
-				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000), Context: r.IntN(20000),
+				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*fleet.Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000), Context: r.IntN(20000),
 					Locals: make([]uint64, r.IntN(20)), From: r.IntN(10), Source: uint64(r.IntN(4))})
 			case 3, 4:
 				f.Confirm(id, addrs[r.IntN(2)], uint64(r.IntN(4)))
@@ -132,7 +147,7 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 			case 7:
 				c.t = c.t.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
 				f.Expire()
-				slots[r.IntN(3)].SetReport(LoadReport{Running: r.IntN(20), ValidFor: time.Minute}, c.t)
+				slots[r.IntN(3)].SetReport(fleet.LoadReport{Running: r.IntN(20), ValidFor: time.Minute}, c.t)
 				f.FreeAnswered()
 			case 9:
 				f.Done(id)
@@ -148,26 +163,13 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 		c.t = c.t.Add(longestGeneration)
 		f.Expire()
 		for i, s := range slots {
-			if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 || len(s.queue) != 0 {
+			if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
 				t.Errorf("seed %d: slot %d keeps %+v", seed, i, l)
 			}
 		}
-		if f.Open() != 0 || f.bookings.bytes != 0 {
-			t.Errorf("seed %d: %d open, %d bytes", seed, f.Open(), f.bookings.bytes)
+		if f.Open() != 0 || f.bytes != 0 {
+			t.Errorf("seed %d: %d open, %d bytes", seed, f.Open(), f.bytes)
 		}
-	}
-}
-
-// TestExpectedRate checks that a worker that is expected to be faster empties its queue sooner, until its events say otherwise,
-// and is not considered slow by that.
-func TestExpectedRate(t *testing.T) {
-	c := &clock{time.Unix(1000, 0)}
-	f, a, _ := twoWorkers(c)
-	a.SetExpectedRates(3*defaultRate, 0)
-	f.Book("long", Booking{Slot: a.Slots[0], Tokens: 72000})
-	c.t = c.t.Add(time.Second)
-	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*defaultRate || l.Rate != 0 {
-		t.Errorf("%+v", l)
 	}
 }
 
@@ -292,18 +294,19 @@ func TestBookingsAreCopies(t *testing.T) {
 // has its address.
 func TestAnotherAtTheAddress(t *testing.T) {
 	now := time.Unix(1000, 0)
-	f := New(func() time.Time { return now })
-	worker := func() *Worker {
-		return NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+	workers := fleet.New(func() time.Time { return now })
+	f := New(workers, func() time.Time { return now })
+	worker := func() *fleet.Worker {
+		return fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
 	}
 	old, next := worker(), worker()
-	f.Set([]*Worker{old})
+	workers.Set([]*fleet.Worker{old})
 	for _, id := range []string{"a", "b", "c"} {
 		f.Book(id, Booking{Slot: old.Slots[0], Tokens: 100, Context: 100})
 	}
 	f.Confirm("a", old.Addr, 1)
-	f.Set(nil)
-	f.Set([]*Worker{next})
+	workers.Set(nil)
+	workers.Set([]*fleet.Worker{next})
 	f.Book("d", Booking{Slot: next.Slots[0], Tokens: 10, Context: 10})
 	for _, id := range []string{"a", "b"} {
 		if b, moved, ok := f.Confirm(id, old.Addr, 1); !ok || moved != nil || b.Slot != old.Slots[0] {
@@ -326,9 +329,113 @@ func TestAnotherAtTheAddress(t *testing.T) {
 		}
 	}
 	f.End("d", 1)
-	for _, w := range []*Worker{old, next} {
+	for _, w := range []*fleet.Worker{old, next} {
 		if l := w.Slots[0].Load(now); l.Inflight != 0 || l.Context != 0 || l.Backlog != 0 {
 			t.Errorf("%+v after all have ended", l)
+		}
+	}
+}
+
+func TestBookingsCountAndDrain(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	s := a.Slots[0]
+	f.Book("1", Booking{Slot: s, Tokens: 20000})
+	f.Book("2", Booking{Slot: s, Tokens: 0})
+	if l := s.Load(c.t); l.Inflight != 2 || l.Backlog != 20000 {
+		t.Errorf("%+v", l)
+	}
+	c.t = c.t.Add(time.Second)
+	if l := s.Load(c.t); l.Backlog != 20000-defaultRate {
+		t.Errorf("backlog %v after a second", l.Backlog)
+	}
+	if _, ok := f.End("1", 0); !ok {
+		t.Error("end of 1")
+	}
+	if _, ok := f.End("1", 0); ok {
+		t.Error("1 ended twice")
+	}
+	if l := s.Load(c.t); l.Inflight != 1 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// TestConfirmMoves checks that a request that went to another worker, by Envoy's report, loads that one.
+func TestConfirmMoves(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 100, Note: "n"})
+	b.Slots[0].Charge(fleet.Work{}, c.t, c.t)
+	now, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1)
+	if !ok || moved == nil || moved.Slot != a.Slots[0] || now.Slot != b.Slots[1] || now.Note != "n" {
+		t.Fatalf("%+v %+v %v: want the less loaded rank of b", now, moved, ok)
+	}
+	if a.Slots[0].Load(c.t).Inflight != 0 || b.Slots[1].Load(c.t).Inflight != 1 {
+		t.Error("load did not move")
+	}
+	if _, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1); !ok || moved != nil {
+		t.Error("a second report moved it again")
+	}
+	for _, bad := range [][2]string{{"x", "10.9.9.9:1"}, {"unknown", "10.0.0.2:8000"}} {
+		if _, _, ok := f.Confirm(bad[0], bad[1], 1); ok {
+			t.Errorf("%v accepted", bad)
+		}
+	}
+}
+
+// TestLostReportsExpire checks that an unconfirmed booking ends after 30 s and a running one after 30 min if no report comes.
+func TestLostReportsExpire(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	for i := range 64 {
+		f.Book(fmt.Sprint("lost", i), Booking{Slot: a.Slots[0]})
+	}
+	for i := range 64 {
+		f.Book(fmt.Sprint("long", i), Booking{Slot: a.Slots[0]})
+		f.Confirm(fmt.Sprint("long", i), "10.0.0.1:8000", 1)
+	}
+	tick := func(d time.Duration) {
+		c.t = c.t.Add(d)
+		f.Book("tick", Booking{Slot: b.Slots[0]})
+		f.End("tick", 0)
+	}
+	tick(31 * time.Second)
+	if l := a.Slots[0].Load(c.t); l.Inflight != 64 {
+		t.Errorf("%d in flight after 31 s, want the 64 confirmed ones", l.Inflight)
+	}
+	tick(31 * time.Minute)
+	if l := a.Slots[0].Load(c.t); l.Inflight != 0 {
+		t.Errorf("%d in flight after 31 min", l.Inflight)
+	}
+	if f.Expired() != 128 || f.Open() != 0 {
+		t.Errorf("expired %d, open %d", f.Expired(), f.Open())
+	}
+}
+
+// TestBookingsBounded checks that, with too many bookings or too much memory, the oldest end first, including running ones.
+func TestBookingsBounded(t *testing.T) {
+	for _, bytes := range []int{0, 4 * maxBookingBytes / maxBookings} {
+		c := &clock{time.Unix(1000, 0)}
+		f, a, _ := twoWorkers(c)
+		room := maxBookings
+		if bytes > 0 {
+			room = maxBookingBytes / bytes
+		}
+		const running, more = 100, 150
+		for i := range room + more {
+			c.t = c.t.Add(time.Microsecond)
+			f.Book(fmt.Sprint(i), Booking{Slot: a.Slots[0], Bytes: bytes})
+			if i < running {
+				f.Confirm(fmt.Sprint(i), "10.0.0.1:8000", 1)
+			}
+		}
+		if f.Open() != room || f.Expired() != more || a.Slots[0].Load(c.t).Inflight != room {
+			t.Errorf("%d bytes each: %d open, %d expired, want %d and %d", bytes, f.Open(), f.Expired(), room, more)
+		}
+		for i, want := range map[int]bool{0: false, running - 1: false, more - 1: false, more: true, room + more - 1: true} {
+			if _, ok := f.End(fmt.Sprint(i), 0); ok != want {
+				t.Errorf("%d bytes each: booking %d is open: %v", bytes, i, ok)
+			}
 		}
 	}
 }
