@@ -61,7 +61,9 @@ func TestBounds(t *testing.T) {
 		} else {
 			counted = ""
 		}
-		fmt.Fprintf(&table, "- **%s**: %s → %s%s\n", numbers(b.what), numbers(b.size), b.past, counted)
+		if counted != "" { // what exceeds the others costs nothing that a user would notice
+			fmt.Fprintf(&table, "- **%s**: %s → %s%s\n", numbers(b.what), numbers(b.size), b.past, counted)
+		}
 		test, words, _ := strings.Cut(b.driven, ": ")
 		if text := source.tests[test]; text == "" || words == "" {
 			t.Errorf("%s: no test %q with words to look for", b.what, b.driven)

@@ -31,10 +31,10 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-For each family: its models, how the tokens of an image follow from the model's own directory, and the names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
+For each family: its models, how the tokens of an image follow from the model's own directory, and the other names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
 New checkpoints of a family work without a change. For a fine-tune with a ` + "`model_type`" + ` of its own set ` + "`vision_family`" + ` to the family's name; without it such a model is exact up to the first image.
 
-A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" + `, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" + `, the processor's default.
+A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" + `, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" + `, the processor's default. The unit of smart_resize is ` + "`patch_size` x `merge_size`" + `.
 If something that a rule needs is missing, loading fails; nothing is guessed.
 
 `)
@@ -44,6 +44,7 @@ If something that a rule needs is missing, loading fails; nothing is guessed.
 		if len(f.types) > 0 && len(f.archs) > 0 && f.types[0] == f.archs[0] {
 			matched = matched[1:]
 		}
+		matched = slices.DeleteFunc(matched, func(name string) bool { return name == f.name })
 		for i := range matched {
 			matched[i] = "`" + matched[i] + "`"
 		}
@@ -63,7 +64,7 @@ If something that a rule needs is missing, loading fails; nothing is guessed.
 		if len(open) > 0 {
 			fmt.Fprintf(&b, "Not %s. ", strings.Join(open, ", "))
 		}
-		fmt.Fprintf(&b, "%s\n", strings.Join(matched, ", "))
+		b.WriteString(strings.Join(matched, ", ") + "\n")
 	}
 	b.WriteString(`
 *Not* names what is not predicted: the prompt is exact up to the first such part, since the engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` + "`max_model_len`" + `.
@@ -105,7 +106,10 @@ func ruleOf(k kind) string {
 	case step3:
 		return "windows of 504 px"
 	case smartResize:
-		return "smart_resize, unit " + k.patch.key() + " x " + k.merge.key()
+		if unit := k.patch.key() + " x " + k.merge.key(); unit != "`patch_size` x `merge_size`" {
+			return "smart_resize, unit " + unit
+		}
+		return "smart_resize"
 	case fitLongest:
 		return "longest edge " + k.edge.key()
 	case kimiVL:
