@@ -1,8 +1,10 @@
 package indexer
 
 import (
+	"math"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
@@ -19,7 +21,9 @@ import (
 type groups struct {
 	blockSize int         // tokens of a block that Store records; 0: not known yet
 	kinds     []groupKind // groups that need the same are looked up together
-	view      groupView   // as published last
+	view      groupView
+	published *groupView // what lookups see
+	unclear   bool       // the groups are not understood: Store's blocks are an upper bound
 
 	held map[uint64]uint64 // engine hash → number of copies by group, four bits each
 	// For groups with smaller blocks than Store's: before[h][k-1] is the engine hash of the group's block that ends k blocks before
@@ -62,18 +66,19 @@ type groupView struct {
 	version  uint32 // of the runs of bits
 	align    int32  // a hit is a multiple of so many blocks
 	count    int32  // of kinds
+	words    int32  // of a run of bits for 64 blocks
 	withhold bool   // the engine withholds the last block found
-	unclear  bool   // the groups are not understood: Store's blocks are an upper bound
 	anywhere bool   // a hit may end where no group holds anything
 	kinds    [maxKinds]kindView
 }
 
 // kindView is 8 bytes, so that a view of few kinds is in one cache line.
 type kindView struct {
-	blocks int32 // the group's: in a row (NeedWindow), in a chunk (NeedChunk)
+	blocks int32 // the group's: in a row at most (NeedWindow, NeedLast, NeedAll), in a chunk (NeedChunk)
 	need   kvevent.Need
 	ratio  uint8
-	first  uint8 // of the run's bits for a block
+	first  uint8 // of its words
+	plain  bool  // its blocks are Store's, and it has no chunks
 }
 
 // Withholds says whether a slot's engine withholds the last block that it finds, as vLLM does when it drafts with EAGLE or MTP (up to
@@ -100,10 +105,37 @@ func (s *slot) makeGroups() *groups {
 	return s.groups
 }
 
-// publish makes the view what lookups see.
+// publish makes the view what lookups see; they do nothing for groups that are not understood.
 func (s *slot) publish() {
-	v := s.groups.view
-	s.view.Store(&v)
+	g := s.groups
+	var v *groupView
+	if !g.unclear {
+		if g.published != nil && *g.published == g.view {
+			return
+		}
+		v = new(g.view)
+	} else if s.unclear.Load() {
+		return
+	}
+	s.unclear.Store(g.unclear)
+	g.published = v
+	s.x.setView(s.id, v)
+}
+
+// setView sets what lookups see of a slot. The list is one of its own, because slots themselves are far apart in memory.
+func (x *Index) setView(id SlotID, v *groupView) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	list := *x.views.Load()
+	if int(id) >= len(list) {
+		larger := make([]atomic.Pointer[groupView], 2*int(id)+1)
+		for i := range list {
+			larger[i].Store(list[i].Load())
+		}
+		list = larger
+		x.views.Store(&larger)
+	}
+	list[id].Store(v)
 }
 
 // StoreGroup records that a further group of a slot holds one more copy of some blocks. blockSize is the number of tokens in the
@@ -123,11 +155,14 @@ func (x *Index) StoreGroup(id SlotID, blockSize int, e *kvevent.Event) (dropped 
 
 func (s *slot) storeGroup(blockSize int, e *kvevent.Event) (dropped int) {
 	g := s.makeGroups()
-	if !g.learn(e.Group, e.Spec, blockSize) {
+	if !g.learn(e.Group, e.Spec, blockSize) || g.unclear {
 		s.publish()
+		if len(g.held) > 0 {
+			s.clearGroups()
+		}
 		return 0
 	}
-	if g.view.version != s.viewVersion() {
+	if g.published == nil || g.view.version != g.published.version {
 		s.rebuild()
 	}
 	room := s.roomForGroups()
@@ -166,13 +201,6 @@ func (s *slot) countGroups() {
 	g.bytes = now
 }
 
-func (s *slot) viewVersion() uint32 {
-	if v := s.view.Load(); v != nil {
-		return v.version
-	}
-	return 0
-}
-
 // RemoveGroup records that one copy of some blocks left a further group, and returns how many it did not hold. Error: ErrUnknownSlot.
 func (x *Index) RemoveGroup(id SlotID, group int, engineHashes []uint64) (unknown int, err error) {
 	s, err := x.lockSlot(id)
@@ -207,7 +235,7 @@ func (x *Index) RemoveGroup(id SlotID, group int, engineHashes []uint64) (unknow
 // other bits than before.
 func (g *groups) learn(group int, spec kvevent.Spec, blockSize int) bool {
 	if group < 0 || group >= kvevent.Groups || spec.BlockSize <= 0 {
-		g.view.unclear = true
+		g.unclear = true
 		return false
 	}
 	member, at := uint64(1)<<(4*group), -1
@@ -216,7 +244,7 @@ func (g *groups) learn(group int, spec kvevent.Spec, blockSize int) bool {
 		if k.Spec == spec {
 			at = i
 		} else if k.members&member != 0 { // a group with blocks of two sizes: vLLM's prefix_match_unit, whose parts have no place
-			g.view.unclear = true
+			g.unclear = true
 			return false
 		}
 	}
@@ -225,7 +253,7 @@ func (g *groups) learn(group int, spec kvevent.Spec, blockSize int) bool {
 	}
 	if at < 0 {
 		if len(g.kinds) == maxKinds {
-			g.view.unclear = true
+			g.unclear = true
 			return false
 		}
 		at = len(g.kinds)
@@ -248,31 +276,33 @@ func (g *groups) describe() {
 	for i := range g.kinds {
 		k := &g.kinds[i]
 		k.ratio = 1
-		own := kindView{need: k.Need, first: uint8(first)}
+		own := kindView{need: k.Need, first: uint8(first), blocks: 1}
 		unit := g.blockSize
 		switch {
 		case g.blockSize == 0:
 		case k.BlockSize < g.blockSize:
 			k.ratio, unit = g.blockSize/k.BlockSize, k.BlockSize
-			v.unclear = v.unclear || g.blockSize%k.BlockSize != 0 || k.ratio > maxRatio || small != 0 && small != k.BlockSize
+			g.unclear = g.unclear || g.blockSize%k.BlockSize != 0 || k.ratio > maxRatio || small != 0 && small != k.BlockSize
 			small, k.ratio = k.BlockSize, min(k.ratio, maxRatio)
 		case k.BlockSize > g.blockSize:
-			v.unclear = v.unclear || k.BlockSize%g.blockSize != 0 || k.Need != kvevent.NeedLast
+			g.unclear = g.unclear || k.BlockSize%g.blockSize != 0 || k.Need != kvevent.NeedLast
 		}
 		switch k.Need {
+		case kvevent.NeedAll:
+			own.blocks = math.MaxInt32
 		case kvevent.NeedWindow:
 			own.blocks = int32(max(1, (k.Window-1+unit-1)/max(unit, 1)))
 		case kvevent.NeedChunk:
-			v.unclear = v.unclear || k.Window <= 0 || g.blockSize == 0 || k.Window%g.blockSize != 0
+			g.unclear = g.unclear || k.Window <= 0 || g.blockSize == 0 || k.Window%g.blockSize != 0
 			own.blocks = int32(max(1, k.Window/max(unit, 1)))
 		}
-		own.ratio = uint8(k.ratio)
+		own.ratio, own.plain = uint8(k.ratio), k.ratio == 1 && k.Need != kvevent.NeedChunk
 		first += k.ratio
 		align = lcm(align, k.BlockSize)
 		v.anywhere = v.anywhere && k.Need == kvevent.NeedChunk
 		v.kinds[i] = own
 	}
-	v.align = int32(align / max(g.blockSize, 1))
+	v.align, v.words = int32(align/max(g.blockSize, 1)), int32(first)
 }
 
 func lcm(a, b int) int {
@@ -444,19 +474,21 @@ func (s *slot) syncEntry(sh *shard, nd *node, page uint32, bit int, grow bool) {
 		}
 		return
 	}
-	words := mem.bitRun(*at)
-	blocks := int(words[0]>>16&0xFFFF) / 64
-	for i := range s.groups.view.count {
-		k := &s.groups.view.kinds[i]
+	v := &s.groups.view
+	offset := int(base) + bit
+	words := mem.bitRun(*at)[1+offset/64*int(v.words):]
+	for i := range v.count {
+		k := &v.kinds[i]
 		for j := range int(k.ratio) {
-			pos := (int(base)+bit)*int(k.ratio) + j
-			w := &words[1+int(k.first)*blocks+pos/64]
+			pos := offset%64*int(k.ratio) + j
+			w := &words[int(k.first)+pos/64]
 			*w = *w&^(1<<(pos%64)) | uint64(now[i]>>j&1)<<(pos%64)
 		}
 	}
 }
 
-// A run of bits: a header (version, blocks, units of memory), then for each kind of group a bit for each of its blocks in the node.
+// A run of bits: a header (version, blocks, units of memory), then for each 64 blocks of the node, for each kind of group, a bit for each
+// of its blocks there.
 
 // bitRun returns the words of a run.
 func (m *memory) bitRun(at uint32) []uint64 {
@@ -483,20 +515,15 @@ func (r *runs) bitRun(at *uint32, offset int, v *groupView, grow bool) bool {
 	if have > 0 {
 		blocks = max(blocks, min(2*have, maxNodeBlocks))
 	}
-	perBlock := 0
-	for i := range v.count {
-		perBlock += int(v.kinds[i].ratio)
-	}
-	n := units(1 + perBlock*blocks/64)
+	n := units(1 + int(v.words)*blocks/64)
 	to := r.alloc(n)
 	if to == 0 {
 		return false
 	}
 	words := r.mem.run(to, n*unitWords)
 	clear(words)
-	for i := int32(0); have > 0 && i < v.count; i++ {
-		k := &v.kinds[i]
-		copy(words[1+int(k.first)*(blocks/64):], old[int(k.first)*(have/64)+1:][:int(k.ratio)*(have/64)])
+	if have > 0 {
+		copy(words[1:], old[1:][:int(v.words)*have/64])
 	}
 	words[0] = uint64(v.version)<<32 | uint64(blocks)<<16 | uint64(n)
 	if old != nil {
@@ -527,6 +554,12 @@ func (x *Index) GroupEvents(id SlotID) (out []kvevent.Event) {
 	g := s.groups
 	if g == nil {
 		return nil
+	}
+	if g.unclear { // and is by these
+		for size := range 2 {
+			out = append(out, kvevent.Event{Kind: kvevent.GroupStored, Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: size + 1}})
+		}
+		return out
 	}
 	for n := range kvevent.Groups {
 		for i := range g.kinds {

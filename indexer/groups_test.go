@@ -257,27 +257,49 @@ func blocksFor(m *Matches, id SlotID) int {
 	return 0
 }
 
-// BenchmarkMatchGroups is BenchmarkMatch with slots of four KV cache groups, one of which sees all tokens.
+// BenchmarkMatchGroups is BenchmarkMatch with slots of four KV cache groups, one of which sees all tokens: the others have one window
+// (Gemma 3, GPT-OSS), two windows, or a window and states.
 func BenchmarkMatchGroups(b *testing.B) {
-	x := New(Options{})
-	doc := make([]uint64, 512)
-	for i := range doc {
-		doc[i] = pathOf(1, uint64(i))
+	window := func(tokens int) kvevent.Spec {
+		return kvevent.Spec{Need: kvevent.NeedWindow, Window: tokens, BlockSize: 16}
 	}
-	other := x.Join(SlotOptions{})
-	x.Store(other, GPU, 0, false, doc, doc)
-	for range 8 {
-		id := x.Join(SlotOptions{})
-		x.Store(id, GPU, 0, false, doc[:64], doc[:64])
-		for g := range 3 {
-			_, _ = x.StoreGroup(id, 16, &kvevent.Event{Kind: kvevent.GroupStored, Group: g, EngineHashes: doc[32:60],
-				Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 128 << min(g, 1), BlockSize: 16}})
-		}
-	}
-	var m Matches
-	b.ReportAllocs()
-	for b.Loop() {
-		x.Match(doc, &m)
+	states := kvevent.Spec{Need: kvevent.NeedLast, BlockSize: 16}
+	for _, c := range []struct {
+		name  string
+		specs [3]kvevent.Spec
+	}{
+		{"window", [3]kvevent.Spec{window(128), window(128), window(128)}},
+		{"windows", [3]kvevent.Spec{window(128), window(256), window(256)}},
+		{"window and states", [3]kvevent.Spec{window(128), states, states}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			x := New(Options{})
+			doc := make([]uint64, 512)
+			for i := range doc {
+				doc[i] = pathOf(1, uint64(i))
+			}
+			other := x.Join(SlotOptions{})
+			x.Store(other, GPU, 0, false, doc, doc)
+			for range 8 {
+				id := x.Join(SlotOptions{})
+				x.Store(id, GPU, 0, false, doc[:64], doc[:64])
+				for g, spec := range c.specs {
+					held := doc[32:60]
+					if spec == states {
+						held = doc[59:60]
+					}
+					_, _ = x.StoreGroup(id, 16, &kvevent.Event{Kind: kvevent.GroupStored, Group: g, EngineHashes: held, Spec: spec})
+				}
+			}
+			var m Matches
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Match(doc, &m)
+			}
+			if len(m.Slots) != 9 || m.Slots[8].Blocks != 60 {
+				b.Fatal(m.Slots)
+			}
+		})
 	}
 }
 
@@ -481,4 +503,46 @@ func TestGroupsWithinBudget(t *testing.T) {
 	if err := x.Leave(honest); err != nil || x.mem.beside.Load() != 0 {
 		t.Errorf("%d bytes left, %v", x.mem.beside.Load(), err)
 	}
+}
+
+// TestUnclearGroups: once a slot's groups are not understood, lookups return what Store recorded, it is an upper bound, also in an index
+// made from the listing, and nothing more is remembered.
+func TestUnclearGroups(t *testing.T) {
+	x, y := New(Options{}), New(Options{})
+	id, copied := x.Join(SlotOptions{CountCopies: true}), y.Join(SlotOptions{CountCopies: true})
+	doc := make([]uint64, 64)
+	for i := range doc {
+		doc[i] = pathOf(1, uint64(i))
+	}
+	if err := x.Store(id, GPU, 0, false, doc, doc); err != nil {
+		t.Fatal(err)
+	}
+	store := func(size int) {
+		if _, err := x.StoreGroup(id, 16, &kvevent.Event{Kind: kvevent.GroupStored, EngineHashes: doc[:8],
+			Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 64, BlockSize: size}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if store(16); x.UpperBound(id) || blocksIn(x, id, doc) != 8 {
+		t.Errorf("an upper bound %t, %d blocks", x.UpperBound(id), blocksIn(x, id, doc))
+	}
+	store(8) // a group with blocks of two sizes
+	store(16)
+	if !x.UpperBound(id) || blocksIn(x, id, doc) != len(doc) || x.mem.beside.Load() != 0 {
+		t.Errorf("an upper bound %t, %d blocks, %d bytes", x.UpperBound(id), blocksIn(x, id, doc), x.mem.beside.Load())
+	}
+	for _, e := range x.GroupEvents(id) {
+		if _, err := y.StoreGroup(copied, 16, &e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !y.UpperBound(copied) {
+		t.Error("the copy is not an upper bound")
+	}
+}
+
+func blocksIn(x *Index, id SlotID, locals []uint64) int {
+	var m Matches
+	x.Match(locals, &m)
+	return blocksFor(&m, id)
 }

@@ -92,6 +92,7 @@ type Index struct {
 
 	mu     sync.Mutex // guards changes of the list of slots; readers load it
 	slots  atomic.Pointer[[]*slot]
+	views  atomic.Pointer[[]atomic.Pointer[groupView]] // by slot; nil: it has no groups, or they are not understood
 	vacant []SlotID
 }
 
@@ -107,6 +108,7 @@ func New(o Options) *Index {
 		sh.runs.mem, sh.children.mem = x.mem, x.mem
 	}
 	x.slots.Store(new([]*slot))
+	x.views.Store(new([]atomic.Pointer[groupView]))
 	return x
 }
 
@@ -146,6 +148,7 @@ func (x *Index) Leave(id SlotID) error {
 	s.clear()
 	s.gone = true
 	if s.groups != nil {
+		x.setView(id, nil)
 		x.hybrids.Add(-1)
 	}
 	s.mu.Unlock()
@@ -232,8 +235,7 @@ func (x *Index) UpperBound(id SlotID) bool {
 	if s == nil {
 		return false
 	}
-	v := s.view.Load()
-	return s.upperBound.Load() || v != nil && v.unclear
+	return s.upperBound.Load() || s.unclear.Load()
 }
 
 func (s *slot) lowerBound() bool { return s.partial.Load() || s.markedPartial.Load() }

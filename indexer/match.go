@@ -53,7 +53,7 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 	}
 	for !m.walk(x, locals) {
 	}
-	if len(m.hybrids) > 0 {
+	if len(m.hybrids)+len(m.Reduced) > 0 {
 		m.endHybrids()
 	}
 	if len(m.GPU) > 1 { // the first node at which a slot's GPU has less is where its GPU's prefix ends
@@ -116,15 +116,13 @@ func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 func (m *Matches) count(sh *shard, nd *node, at, n int) (alive bool) {
 	switch {
 	case at > 0:
-		m.add(sh.mem, nd, at, n)
+		if m.add(sh.mem, nd, at, n); len(m.hybrids) > 0 {
+			m.addHybrids(sh.mem, nd, at)
+		}
 	case m.Held || m.index.hybrids.Load() == 0:
 		m.begin(sh.mem, nd, n)
 	default:
-		m.begin(sh.mem, nd, n)
-		m.beginHybrids()
-	}
-	if len(m.hybrids) > 0 {
-		m.addHybrids(sh.mem, nd, at)
+		m.beginHybrids(sh.mem, nd, n)
 	}
 	return m.Longest == at+n
 }

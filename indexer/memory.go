@@ -121,6 +121,11 @@ func (m *memory) run(unit uint32, n int) []uint64 {
 	return m.chunks[unit>>unitsShift][at : at+n : at+n]
 }
 
+// runFrom returns the memory from a unit address on, to the end of its chunk.
+func (m *memory) runFrom(unit uint32) []uint64 {
+	return m.chunks[unit>>unitsShift][int(unit&unitsMask)*unitWords:]
+}
+
 // segment returns a cleared table segment, nil if the limit is reached.
 func (m *memory) segment() *segment {
 	m.mu.Lock()

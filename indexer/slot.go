@@ -13,12 +13,12 @@ type slot struct {
 	id            SlotID
 	countCopies   bool
 	heldBlocks    atomic.Int64
-	stores        atomic.Uint64             // calls of Store
-	partial       atomic.Bool               // blocks were dropped for lack of memory
-	markedPartial atomic.Bool               // set by Mark
-	upperBound    atomic.Bool               // set by Mark
-	form          atomic.Uint64             // set by SetForm: the size and, in the lower half, the lookahead
-	view          atomic.Pointer[groupView] // of groups; nil: there are none
+	stores        atomic.Uint64 // calls of Store
+	partial       atomic.Bool   // blocks were dropped for lack of memory
+	markedPartial atomic.Bool   // set by Mark
+	upperBound    atomic.Bool   // set by Mark
+	form          atomic.Uint64 // set by SetForm: the size and, in the lower half, the lookahead
+	unclear       atomic.Bool   // its groups are not understood
 
 	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot
 	gone   bool       // Leave was called
