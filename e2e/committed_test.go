@@ -181,6 +181,7 @@ var users = []struct{ files, test, name, by string }{
 	{"examples/helm/*.*", "e2e/manifests/chart_test.go", "TestChartIsTheBase", `"../../examples/helm"`},
 	{"examples/helm/templates/*.yaml", "e2e/manifests/chart_test.go", "TestChartValues", `"../../examples/helm"`},
 	{"internal/config/schema.json", "internal/config/schema_test.go", "TestSchema", `os.WriteFile("schema.json"`},
+	{"examples/prometheus/keda.yaml", "internal/serve/signals_test.go", "TestSignalsHoldTogether", `"examples/prometheus/keda.yaml"`},
 	{"examples/prometheus/*.yml", "internal/serve/signals_test.go", "TestSignalsAreExported", `"examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml"`},
 	{"examples/grafana/sightline.json", "internal/serve/signals_test.go", "TestSignalsHoldTogether", `read(t, "examples/grafana/sightline.json")`},
 	{"examples/models/*/*.json", "router/router_test.go", "TestConcurrentDecisions", `.LoadLive("m", shippedModel`},

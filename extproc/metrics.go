@@ -33,17 +33,17 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	streams := counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request.")
 	bodyBytes := counter("extproc_body_bytes_total", "Request body bytes read.")
 	m := &metrics{
-		gates: counter("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours (passed); busy: 503; body late: 408.",
+		gates: counter("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours (passed).",
 			"verdict", "why"),
 		answers: counter("extproc_answers_total",
-			"Answers to Envoy by the decision's reason; refused: the client got an error at once.", "reason"),
+			"Answers to Envoy by the decision's reason.", "reason"),
 		errors: counter("extproc_errors_total", "Streams that ended without a decision, by cause; decided too late: Envoy had forwarded the request after envoy.message_timeout.", "what"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "sightline", Name: "extproc_decision_seconds",
 			Help:    "Time from the end of the body to the sending of the answer.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2},
 		}),
-		entries: counter("access_log_entries_total", "Entries of Envoy's access log by outcome; done: the worker has answered; forwarded: to the replica that decided.", "kind"),
+		entries: counter("access_log_entries_total", "Entries of Envoy's access log, by outcome.", "kind"),
 	}
 	m.errors.WithLabelValues(tooSlow) // start at 0: an alert sees no increase in a counter that first appears as 1
 	m.gates.WithLabelValues(string(unreadable), busy)

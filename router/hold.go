@@ -72,8 +72,7 @@ const (
 func newWaiters() *waiters {
 	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0)}
 	h.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
-		Help: "Requests that came while no worker was known for them, by outcome: served; none came (503); client left; too many waited (503). " +
-			"And of those that found all workers at max_in_flight and waited 60 ms: a place; no place; too many for a place (both 429)."},
+		Help: "Requests that waited for a worker, or for a place of max_in_flight, by outcome."},
 		[]string{"outcome"})
 	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull, heldPlace, heldNoPlace, heldCrowd} {
 		h.total.WithLabelValues(outcome)

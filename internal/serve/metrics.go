@@ -23,8 +23,8 @@ func newStateMetrics(index *indexer.Index, media *engine.Media) *stateMetrics {
 		desc("index", "What the index holds: slots, partial_slots (known in part), blocks summed over them, bytes."),
 		desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored)."),
 		desc("relay", "What the relay holds: bytes, pictures."),
-		desc("relay_total", "The relay's images by outcome: offered to workers, full, served, passed on to another replica, refused."),
-		desc("fetch_total", "Images requested by URL, by outcome: answered from memory, downloaded, unchanged, or the kind of failure."),
+		desc("relay_total", "The relay's images, by outcome."),
+		desc("fetch_total", "Images requested by URL, by outcome."),
 	}
 }
 

@@ -150,7 +150,7 @@ type modelWatch struct {
 func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func()) *modelWatch {
 	w := &modelWatch{log: log, changed: changed, watched: map[*engine.LiveModel]context.CancelFunc{},
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "model_reloads_total",
-			Help: "Model directories that changed while running, by outcome: loaded; failed: the old one stays in use."}, []string{"model", "verdict"})}
+			Help: "Model directories that changed while running, by outcome."}, []string{"model", "verdict"})}
 	reg.MustRegister(w.reloads)
 	return w
 }

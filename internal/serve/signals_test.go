@@ -244,14 +244,14 @@ func TestSignalsAreExported(t *testing.T) {
 	}
 }
 
-// TestSignalsHoldTogether checks that the dashboard is JSON, that it and the autoscaling of docs/signals.md use only recordings
+// TestSignalsHoldTogether checks that the dashboard is JSON, that it, docs/signals.md and the autoscaling use only recordings
 // that the rules make, and that each alert's runbook is an existing heading.
 func TestSignalsHoldTogether(t *testing.T) {
 	rules, dashboard := read(t, "examples/prometheus/rules.yml"), read(t, "examples/grafana/sightline.json")
 	if !json.Valid([]byte(dashboard)) {
 		t.Error("the dashboard is no JSON")
 	}
-	for _, name := range regexp.MustCompile(`sightline:[a-z0-9_]+:[a-z0-9_]+`).FindAllString(rules+dashboard+read(t, "docs/signals.md"), -1) {
+	for _, name := range regexp.MustCompile(`sightline:[a-z0-9_]+:[a-z0-9_]+`).FindAllString(rules+dashboard+read(t, "docs/signals.md")+read(t, "examples/prometheus/keda.yaml"), -1) {
 		if !strings.Contains(rules, "- record: "+name+"\n") {
 			t.Errorf("nothing records %s", name)
 		}

@@ -120,9 +120,9 @@ func New(o Options) *Auditor {
 	o.Log = o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 3, 0) }))
 	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
-		Help: "Ended requests by what their worker stored: equal to the prediction, or what differs first; nothing: no events; unattributed: no event matches."}, []string{"model", "worker", "verdict"})
+		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, or unattributed."}, []string{"model", "worker", "verdict"})
 	a.unattributed = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
-		Help: "Stored events that several open requests could have caused; they give no verdict."})
+		Help: "Stored events that several open requests could have caused."})
 	a.namedEvents = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
 		Help: "Stored events that carried the session id that Sightline gave to an open request."})
 	a.learnedNames = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",

@@ -174,7 +174,7 @@ func newLog(o Options) *Log {
 	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(o.MaxBytes >> 20), MaxBackups: max(1, o.Keep)}, mac: hmac.New(sha256.New, key), log: o.Log,
 		queue: make(chan *Line, queueLines), stop: make(chan struct{}),
 		lines: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "decision_log_lines_total",
-			Help: "Lines of the decision log: written; dropped because too many waited; failed to be written."}, []string{"what"})}
+			Help: "Lines of the decision log, by outcome."}, []string{"what"})}
 	if l.log == nil {
 		l.log = zap.NewNop()
 	}

@@ -14,7 +14,7 @@ import (
 
 func (s *Set) register() {
 	s.resyncs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "resyncs_total",
-		Help: "Resyncs of a worker's blocks by reason: fewer_cached, asked (by hand), rehash (another secret)."}, []string{"worker", "why"})
+		Help: "Resyncs of a worker's blocks by reason; rehash: another secret."}, []string{"worker", "why"})
 	s.o.Metrics.MustRegister(s.resyncs, s)
 }
 
@@ -62,9 +62,9 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 
 var (
 	eventsDesc = prometheus.NewDesc("sightline_events_total", "Each worker's KV events by outcome, as docs/signals.md lists them.", []string{"worker", "rank", "what"}, nil)
-	ageDesc    = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV event stream has not been live; 0 while it is.", []string{"worker", "rank"}, nil)
+	ageDesc    = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV event stream has not been live.", []string{"worker", "rank"}, nil)
 
-	orphansDesc  = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker reported whose parent is not known yet: they are ignored until it is.", []string{"worker", "rank"}, nil)
+	orphansDesc  = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker reported whose parent is not known yet.", []string{"worker", "rank"}, nil)
 	doubtfulDesc = prometheus.NewDesc("sightline_doubtful_blocks", "Blocks that each worker reported before messages were lost, and not since.", []string{"worker", "rank"}, nil)
 	sharedDesc   = prometheus.NewDesc("sightline_event_socket_shared", "1 while the same KV events come under the name of another worker too.", []string{"worker", "rank"}, nil)
 	partialDesc  = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known of it.", []string{"worker", "rank"}, nil)

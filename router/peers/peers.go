@@ -121,9 +121,9 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
 			Help: "Transfers of all that a worker holds. Requested here: taken, nobody (has it), late; by another replica: told, not held, too large, busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas by outcome; dropped: no room or no connection; unread: unreadable; another's name: refused."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
-			Help: "Questions to other index shards by outcome: answered, late (decided without), nobody (no replica of the shard is reached)."}, []string{"what"})}
+			Help: "Questions to other index shards, by outcome; nobody: no replica of the shard is reached."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken"} {
 		x.entries.WithLabelValues(what)
 	}

@@ -67,7 +67,7 @@ func New(o Options) *Poller {
 	once := func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }
 	n := &Poller{o: o, ownLog: o.Log.WithOptions(zap.WrapCore(once)), health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Failed health and load queries of workers, by cause; own limit: Sightline itself can open no more connections."},
+		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},
 		[]string{"worker", "what", "why"})
 	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
 		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
@@ -91,7 +91,7 @@ var (
 	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
 		"Requests in flight at each worker, including other senders' requests that it reported.", []string{"worker", "rank"}, nil)
 	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
-		"Time that each worker needs to prefill what waits there, at its measured rate; no series: no rate was measured.", []string{"model", "worker", "rank"}, nil)
+		"Time that each worker needs to prefill what waits there, at its measured rate.", []string{"model", "worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.
