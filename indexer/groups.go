@@ -81,9 +81,9 @@ type kindView struct {
 	plain  bool  // its blocks are Store's, and it has no chunks
 }
 
-// Withholds says whether a slot's engine withholds the last block that it finds, as vLLM does when it drafts with EAGLE or MTP (up to
+// SetWithholds says whether a slot's engine withholds the last block that it finds, as vLLM does when it drafts with EAGLE or MTP (up to
 // 0.32, and 0.33 with a KV connector). Events do not say it.
-func (x *Index) Withholds(id SlotID, withholds bool) {
+func (x *Index) SetWithholds(id SlotID, withholds bool) {
 	s, err := x.lockSlot(id)
 	if err != nil {
 		return
@@ -95,6 +95,16 @@ func (x *Index) Withholds(id SlotID, withholds bool) {
 	g := s.makeGroups()
 	g.view.withhold = withholds
 	s.publish()
+}
+
+// Withholds returns what SetWithholds said; false if the slot's groups are not understood.
+func (x *Index) Withholds(id SlotID) bool {
+	views := *x.views.Load()
+	if int(id) >= len(views) {
+		return false
+	}
+	v := views[id].Load()
+	return v != nil && v.withhold
 }
 
 func (s *slot) makeGroups() *groups {

@@ -96,7 +96,7 @@ func playHybrid(t *testing.T, rng *rand.Rand, specs []kvevent.Spec, size int, dr
 	x := New(Options{})
 	plain := x.Join(SlotOptions{CountCopies: true}) // a slot with one group beside it
 	id := x.Join(SlotOptions{CountCopies: true})
-	x.Withholds(id, drafts)
+	x.SetWithholds(id, drafts)
 	h := hybridModel{specs: specs, size: size, drafts: drafts, stored: map[uint64]int{}}
 	for range specs {
 		h.held = append(h.held, map[uint64]int{})
@@ -214,7 +214,7 @@ func playHybrid(t *testing.T, rng *rand.Rand, specs []kvevent.Spec, size int, dr
 					t.Fatal(err)
 				}
 			}
-			y.Withholds(copied, drafts)
+			y.SetWithholds(copied, drafts)
 			for _, e := range x.GroupEvents(id) {
 				if e.Kind == kvevent.GroupRemoved {
 					_, _ = y.RemoveGroup(copied, e.Group, e.EngineHashes)

@@ -171,9 +171,12 @@ func (r *Router) learnWithheld(e *end) {
 		return
 	}
 	less := e.cachedTokens - e.found
-	withholds, changed := r.withheld.count(e.at.Slot, less/e.blockSize, less%e.blockSize == 0, r.opt.Now())
-	if changed {
-		r.opt.Index.Withholds(e.at.Slot.ID, withholds)
+	slot, withholds, one := e.at.Slot, r.opt.Index.Withholds(e.at.Slot.ID), e.blockSize
+	if withholds {
+		one = -one
+	}
+	if r.withheld.count(slot, less == one) {
+		r.opt.Index.SetWithholds(slot.ID, !withholds)
 	}
 }
 

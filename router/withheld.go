@@ -3,7 +3,6 @@ package router
 import (
 	"maps"
 	"sync"
-	"time"
 
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -13,53 +12,27 @@ import (
 // index counts one block less for the slot, and again all of them after as many answers with one block more.
 const answersForWithheld = 3
 
-// withheld counts such answers by slot. It forgets slots of workers that have left, and those that withhold nothing and had no answer
-// for withheldRest.
+// withheld counts the answers in a row that contradict what the index has of a slot.
 type withheld struct {
 	mu     sync.Mutex
-	bySlot map[*fleet.Slot]*withholding
+	bySlot map[*fleet.Slot]int
 }
 
-type withholding struct {
-	withholds bool
-	answers   int // in a row that contradict it
-	last      time.Time
-}
-
-const withheldRest = time.Hour
-
-// count records an answer that found so many whole blocks less than were predicted, and returns what changes: whether the slot
-// withholds its last block.
-func (w *withheld) count(slot *fleet.Slot, less int, whole bool, now time.Time) (withholds, changed bool) {
+// count records whether an answer contradicts it, and returns true at the last one that is needed.
+func (w *withheld) count(slot *fleet.Slot, contradicts bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	one := w.bySlot[slot]
-	if one == nil {
-		if less != 1 || !whole { // most slots never have an entry
-			return false, false
-		}
-		if w.bySlot == nil {
-			w.bySlot = map[*fleet.Slot]*withholding{}
-		}
-		maps.DeleteFunc(w.bySlot, func(slot *fleet.Slot, one *withholding) bool {
-			return !slot.Worker.Present() || now.Sub(one.last) > withheldRest && !one.withholds
-		})
-		one = &withholding{}
-		w.bySlot[slot] = one
+	n := w.bySlot[slot] + 1
+	if !contradicts || n == answersForWithheld {
+		delete(w.bySlot, slot)
+		return contradicts
 	}
-	one.last = now
-	contradicts := less == 1
-	if one.withholds {
-		contradicts = less == -1
+	if n == 1 { // a new entry takes those of workers that have left
+		maps.DeleteFunc(w.bySlot, func(slot *fleet.Slot, _ int) bool { return !slot.Worker.Present() })
 	}
-	switch {
-	case !whole || !contradicts:
-		one.answers = 0
-		return false, false
-	case one.answers+1 < answersForWithheld:
-		one.answers++
-		return false, false
+	if w.bySlot == nil {
+		w.bySlot = map[*fleet.Slot]int{}
 	}
-	one.withholds, one.answers = !one.withholds, 0
-	return one.withholds, true
+	w.bySlot[slot] = n
+	return false
 }

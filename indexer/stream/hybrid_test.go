@@ -126,7 +126,7 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 			sink := Join(index, true)
 			slot = sink.Slot()
 			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, BlockSize: size, Chunk: chunk}}
-			index.Withholds(slot, drafts)
+			index.SetWithholds(slot, drafts)
 		case l.Req != nil:
 			var m indexer.Matches
 			m.Most = (len(l.Prompt) - 1) / size
