@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // bookingRecord is what a booking records about its decision. Several reports of one request may be observed concurrently: except for
@@ -34,7 +35,7 @@ type bookingRecord struct {
 	promptTokens     int      // of the prompt; 0: not read
 	blockSize        int      // tokens in a block
 	provenBlocks     int      // blocks that events proved at the decision
-	promise          atomic.Pointer[promise]
+	promise          atomic.Pointer[speculative.Promise]
 	cachedTokens     int            // tokens predicted to be cached on slot; -1: cannot be compared with an answer
 	common           int            // tokens of the prompt that no image host can make differ at the engine
 	offloadedTokens  int            // of cached, the tokens in lower tiers
@@ -154,7 +155,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 
 // recordPredictions records which blocks the slot will hold and which pictures it will have seen.
 func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classPrompt, now time.Time) {
-	b.promise.Store(r.predicted.add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now))
+	b.promise.Store(r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now))
 	for i := range a.prompt.Media[:min(len(a.prompt.Media), maxMedia)] {
 		md := &a.prompt.Media[i]
 		tokens := md.Length
@@ -172,6 +173,20 @@ func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classP
 			b.media = append(b.media, m)
 		}
 	}
+}
+
+// predictionTTL returns how long a prediction for a slot counts. Events confirm it only after the request's prefill, so the time of the
+// queue ahead is added. A prompt of another part of the index is never confirmed, unless its replica is asked and answers.
+func (r *Router) predictionTTL(slot *fleet.Slot, locals []uint64, now time.Time) time.Duration {
+	ttl := r.serving.Load().predictedTTL
+	most := speculative.Longest(ttl)
+	if !sendsEvents(slot, now) || !r.partAnswered.Load() && r.inOtherPart(locals) {
+		return most
+	}
+	if load := slot.Load(now); load.Rate > 0 {
+		ttl += time.Duration(min(most.Seconds(), load.Backlog/load.Rate) * float64(time.Second))
+	}
+	return min(most, ttl)
 }
 
 // sawPicture records that a slot encodes a picture, or has it in its encoder cache: then it returns false.

@@ -118,7 +118,7 @@ func (x *planner) addCandidates(class int) {
 	looked := rd.reuse != prompt.Recomputed
 	s.match(x, keys, looked, max(0, tokens-1)/size)
 	from := len(s.candidates)
-	s.reach.reset()
+	s.reach.Reset()
 	for i, slot := range x.slots {
 		if x.classOf(slot) != class {
 			continue
@@ -130,14 +130,14 @@ func (x *planner) addCandidates(class int) {
 		if c.Offloaded = (c.Exact - gpu) * size; c.Offloaded > 0 {
 			c.FetchRate = slot.FetchRate()
 		}
-		s.reach.add(uint32(slot.ID), c.Exact)
+		s.reach.Add(uint32(slot.ID), c.Exact)
 		s.candidates = append(s.candidates, c)
 	}
 	if looked {
-		x.predicted.extend(keys.chain, &s.reach, x.now)
+		x.predicted.Extend(keys.chain, &s.reach, x.now)
 	}
 	for i := range s.candidates[from:] {
-		c, promised := &s.candidates[from+i], int(s.reach.all[i].blocks)
+		c, promised := &s.candidates[from+i], s.reach.Blocks(i)
 		if promised <= int(s.overlapOf(x.slots[c.Slot]).held) {
 			promised = c.Exact // these blocks have come, and do not make a hit
 		}

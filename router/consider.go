@@ -64,7 +64,7 @@ func (x *planner) excluded(most int) (out []Considered) {
 				class = own
 			}
 			c.Exact, _, c.Doubtful = x.proven(slot, own)
-			c.Predicted = x.predicted.leading(uint32(slot.ID), keys.chain, c.Exact, x.now) * size
+			c.Predicted = x.predicted.Leading(uint32(slot.ID), keys.chain, c.Exact, x.now) * size
 			c.Exact *= size
 		}
 		out = append(out, c)

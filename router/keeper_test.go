@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // TestAnswersIDIsNotTheBodys checks that an answer's id does not refer to the body that named it: with the build tag poison that
@@ -43,7 +45,7 @@ func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
 func TestTheirsAreBounded(t *testing.T) {
 	w, full := newWorld(t, 1), map[string]int{}
 	w.opt.NoRoom = func(what string) { full[what]++ }
-	w.predicted = newPredictions(0, 0)
+	w.predicted = speculative.New(0, 0)
 	number := uint64(0)
 	take := func(blocks []uint64) {
 		number++

@@ -28,7 +28,7 @@ func (w *world) busy() (out string) {
 		l := s.Load(w.now)
 		out += fmt.Sprintf("w%d: %d, %.0f tokens; ", i, l.Inflight, l.Backlog)
 	}
-	return out + fmt.Sprint(w.predicted.size.Load() > 0)
+	return out + fmt.Sprint(w.predicted.Size() > 0)
 }
 
 // TestLeftAlone checks that a request that is left alone sends Envoy nothing and books nothing until Envoy reports who got it,

@@ -93,8 +93,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(ledger.NoReports)),
 		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.silenceGauge(ledger.NoEnds)),
 		gauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 { return float64(len(r.Unserved())) }),
-		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 { return float64(r.predicted.size.Load()) }),
-		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.dropped.Load),
+		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 { return float64(r.predicted.Size()) }),
+		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.Dropped),
 		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.", func() float64 { return float64(r.lanes.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
 	return m

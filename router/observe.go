@@ -10,6 +10,7 @@ import (
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // Observe processes a report from Envoy about a decided request: the worker really used, the end, the status.
@@ -66,15 +67,15 @@ func (r *Router) confirm(o Outcome) bool {
 		r.share(b, now)
 		return true
 	}
-	var made *promise
+	var made *speculative.Promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
 		at := r.opt.Now()
-		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, b.locals, at), at)
+		made = r.predicted.Add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, b.locals, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
 	} else { // its blocks have other hashes: nothing to predict or compare
 		r.opt.Audit.End(o.ID, false)
 	}
-	r.predicted.withdraw(b.promise.Swap(made), b.chain)
+	r.predicted.Withdraw(b.promise.Swap(made), b.chain)
 	r.adapters.withdraw(moved.Slot, b.newAdapter)
 	r.unseePictures(moved.Slot, b.newMedia)
 	for _, m := range b.newMedia {
@@ -154,7 +155,7 @@ func (r *Router) expired(at *ledger.Booking) {
 // settlePredictions withdraws what was predicted of a request that its worker refused or broke off, which is assumed to have stored nothing.
 func (r *Router) settlePredictions(e *end) {
 	if !e.ok() {
-		r.predicted.withdraw(e.promise.Load(), e.chain)
+		r.predicted.Withdraw(e.promise.Load(), e.chain)
 		if e.at.Slot != nil {
 			r.unseePictures(e.at.Slot, e.newMedia)
 			r.adapters.withdraw(e.at.Slot, e.newAdapter)
@@ -192,7 +193,7 @@ func (r *Router) learnMisses(e *end) {
 // predictDecoded predicts that a slot which has decoded a prompt holds it, until its events say so.
 func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
 	now := r.opt.Now()
-	r.predicted.add(uint32(slot.ID), chain, 0, r.predictionTTL(slot, nil, now), now)
+	r.predicted.Add(uint32(slot.ID), chain, 0, r.predictionTTL(slot, nil, now), now)
 }
 
 // foundLess reports whether the engine found less than its events promised (such as after a reset not yet reported). One block

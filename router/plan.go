@@ -11,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // plan is what one request comes to: the answer, what to book, and what to count. Making it changes nothing outside of it: a commit
@@ -75,8 +76,8 @@ type scratch struct {
 	classes      []uint16  // by slot: its entry of blocks
 	longest      int       // tokens of the longest prompt of all readings
 	matches      indexer.Matches
-	overlap      []overlap // by slot; entries that are not in matches are 0
-	reach        reaches   // by candidate of the current class
+	overlap      []overlap           // by slot; entries that are not in matches are 0
+	reach        speculative.Reaches // by candidate of the current class
 	bestExcluded bestExcluded
 	candidates   []choose.Candidate
 	topHolder    topHolder          // of all candidates, if workers fetch from each other

@@ -33,7 +33,7 @@ func (x *planner) matchExcluded(class int, looked bool) {
 		case slot.Worker != x.trial && x.classOf(slot) == class:
 			blocks, _, _ := x.proven(slot, class)
 			if looked {
-				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
+				blocks = x.predicted.Leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}
 			tokens := blocks * x.mem.blocks[class].form.Size
 			if !x.steers { // Envoy may use it nevertheless

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // TestRegret decides one prompt that w0 holds while something keeps it from w0, and checks that the loss is counted, by why.
@@ -87,7 +88,7 @@ func TestRegretSeconds(t *testing.T) {
 	for id := range 2 {
 		w.opt.Ledger.End(fmt.Sprint("d", id+1), 1)
 	}
-	w.predicted = newPredictions(time.Second, predBlocks)
+	w.predicted = speculative.New(time.Second, speculative.Blocks)
 	d := w.decide(body)
 	if rate := s.Load(w.now).Rate; d.Regret == "" || rate == 0 || w.counted(t, "sightline_regret_seconds_total") != fmt.Sprintf("m,%s=%v ", d.Regret, float64(d.HeldTokens)/rate) {
 		t.Errorf("rate %v, %+v: %s", rate, d, w.counted(t, "sightline_regret_seconds_total"))

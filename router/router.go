@@ -40,6 +40,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // Model is a model that requests may name.
@@ -112,7 +113,7 @@ type Router struct {
 // state is what a plan is made from. Planning only reads it.
 type state struct {
 	opt          Options
-	predicted    *predictions
+	predicted    *speculative.Index
 	sightings    *sightings
 	encodeQueues *encodeQueues
 	adapters     *adapters
@@ -152,7 +153,7 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{state: state{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), sightings: newSightings(opt.NoRoom),
+	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom),
 		encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)}, seed: maphash.MakeSeed(), lanes: newLanes()},
 		recent: newRecent(), waiters: newWaiters(), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)

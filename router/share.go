@@ -2,6 +2,7 @@ package router
 
 import (
 	"github.com/sightline-router/sightline/router/ledger"
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // Replicas that decide for one fleet tell each other what they book, so that each sees all work and all predictions, as a single
@@ -115,7 +116,7 @@ func (r *Router) OpenBookings(most int) (list []SharedBooking, ok bool) {
 
 // replicaBooking is what is kept about a booking of another replica.
 type replicaBooking struct {
-	promise *promise
+	promise *speculative.Promise
 	chain   []uint64
 	media   []SharedMedium // pictures that its slot had not seen before
 }
@@ -145,7 +146,7 @@ func (r *Router) endShared(replica string, number uint64, void, lost bool) {
 		return
 	}
 	if note := b.Note.(*replicaBooking); void {
-		r.predicted.withdraw(note.promise, note.chain)
+		r.predicted.Withdraw(note.promise, note.chain)
 		r.unseePictures(b.Slot, note.media)
 	} else if b.Decode != nil {
 		r.predictDecoded(b.Decode, note.chain)
@@ -176,7 +177,7 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
 	if len(s.Locals) > 0 {
-		note.promise = r.predicted.add(uint32(slot.ID), note.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
+		note.promise = r.predicted.Add(uint32(slot.ID), note.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
 	}
 	for _, m := range s.Media {
 		if r.sawPicture(slot, m) {

@@ -20,10 +20,10 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/speculative"
 	"github.com/sightline-router/sightline/router/vitals"
 )
 
@@ -120,7 +120,7 @@ func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer
 // continue, and their last findings are reported again.
 func (s *sources) follow(wanted []*runningFinder) {
 	cfg := &s.now.Load().cfg
-	s.longest.Store(max(s.longest.Load(), int64(router.LongestPrediction(cfg.Index.PredictedTTL))))
+	s.longest.Store(max(s.longest.Load(), int64(speculative.Longest(cfg.Index.PredictedTTL))))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var stay, fresh []*runningFinder

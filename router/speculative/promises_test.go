@@ -1,4 +1,4 @@
-package router
+package speculative
 
 import (
 	"math/rand/v2"
@@ -11,7 +11,7 @@ import (
 func TestAllSlotsAtOnce(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 5))
-		p := newPredictions(10*time.Second, 3000)
+		p := New(10*time.Second, 3000)
 		now := time.Unix(1000, 0)
 		slots := 1 + r.IntN(60)
 		front := chainOf(seed, 12)
@@ -22,22 +22,22 @@ func TestAllSlotsAtOnce(t *testing.T) {
 		for range 400 {
 			c := prompt()
 			from := r.IntN(len(c) + 1)
-			made := p.add(uint32(r.IntN(slots)), c, from, []time.Duration{p.ttl, LongestPrediction(p.ttl)}[r.IntN(2)], now)
+			made := p.Add(uint32(r.IntN(slots)), c, from, []time.Duration{p.ttl, Longest(p.ttl)}[r.IntN(2)], now)
 			if r.IntN(4) == 0 {
-				p.withdraw(made, c)
+				p.Withdraw(made, c)
 			}
 			now = now.Add(time.Duration(r.IntN(200)) * time.Millisecond)
 			asked := prompt()
-			var all reaches
+			var all Reaches
 			want := make(map[uint32]int)
 			for slot := range uint32(slots + 3) { // including slots without promises
 				if r.IntN(3) > 0 {
 					held := r.IntN(len(asked) + 1)
-					want[slot] = p.leading(slot, asked, held, now)
-					all.add(slot, held)
+					want[slot] = p.Leading(slot, asked, held, now)
+					all.Add(slot, held)
 				}
 			}
-			p.extend(asked, &all, now)
+			p.Extend(asked, &all, now)
 			for _, one := range all.all {
 				if int(one.blocks) != want[one.slot] {
 					t.Fatalf("seed %d: slot %d reaches block %d, by itself %d", seed, one.slot, one.blocks, want[one.slot])

@@ -1,4 +1,4 @@
-package router
+package speculative
 
 import (
 	"cmp"
@@ -111,7 +111,7 @@ type reach struct {
 
 // reaches extends the reach of many slots at once. The work is proportional to the blocks that may extend some slot's reach, not
 // to the number of slots.
-type reaches struct {
+type Reaches struct {
 	all     []reach
 	indexOf []int32 // by slot: its index in all; valid only if all has the slot there
 	levels  []level // by block: the slots that hold all blocks before it
@@ -120,9 +120,14 @@ type reaches struct {
 
 type level struct{ first, count int32 }
 
-func (r *reaches) reset() { r.all = r.all[:0] }
+// Reset forgets all slots.
+func (r *Reaches) Reset() { r.all = r.all[:0] }
 
-func (r *reaches) add(slot uint32, blocks int) {
+// Blocks returns the reach of the slot that was added as the ith.
+func (r *Reaches) Blocks(i int) int { return int(r.all[i].blocks) }
+
+// Add adds a slot that holds so many leading blocks.
+func (r *Reaches) Add(slot uint32, blocks int) {
 	for int(slot) >= len(r.indexOf) {
 		r.indexOf = append(r.indexOf, 0)
 	}
@@ -131,7 +136,7 @@ func (r *reaches) add(slot uint32, blocks int) {
 }
 
 // enter adds one to its level.
-func (r *reaches) enter(i int32) {
+func (r *Reaches) enter(i int32) {
 	if b := int(r.all[i].blocks); b < len(r.levels) {
 		l := &r.levels[b]
 		r.next[i], l.first = l.first, i
@@ -140,7 +145,7 @@ func (r *reaches) enter(i int32) {
 }
 
 // extend extends the reaches by the promises of a prompt's blocks that have not expired.
-func (r *reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
+func (r *Reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
 	r.levels = slices.Grow(r.levels[:0], len(chain))[:len(chain)]
 	for b := range r.levels {
 		r.levels[b] = level{first: -1}
@@ -179,7 +184,7 @@ func (r *reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
 }
 
 // advance extends the reach of a promise's slot by one block, if the slot is at that block.
-func (r *reaches) advance(one promisedTo, b int, now int64) {
+func (r *Reaches) advance(one promisedTo, b int, now int64) {
 	if one.until <= now || int(one.slot) >= len(r.indexOf) {
 		return
 	}
@@ -188,7 +193,7 @@ func (r *reaches) advance(one promisedTo, b int, now int64) {
 	}
 }
 
-func (r *reaches) step(i int32) {
+func (r *Reaches) step(i int32) {
 	r.all[i].blocks++
 	r.enter(i)
 }
