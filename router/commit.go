@@ -27,7 +27,7 @@ func (r *Router) commitSteered(x *planner) {
 	}
 }
 
-// commitLeft keeps the choice until Envoy says which worker it picked (left.go).
+// commitLeft keeps the choice until Envoy says which worker it picked (holdout.go).
 func (r *Router) commitLeft(x *planner) {
 	r.learnPart(x)
 	if x.finish(r.choices.Add(1)) {

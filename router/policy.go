@@ -5,7 +5,7 @@ import "github.com/sightline-router/sightline/router/report"
 // A policy says what a plan takes into account, and how it is carried out. There are three:
 //
 //	steered   Envoy is told the choice: limits apply, the request may wait, and may be a failing worker's trial
-//	left      Envoy picks by itself (left.go): nothing is refused, and the estimates of all workers are kept
+//	left      Envoy picks by itself (holdout.go): nothing is refused, and the estimates of all workers are kept
 //	dry run   as steered, but it neither waits nor claims a trial, and nothing is carried out
 type policy struct {
 	arm     report.Arm

@@ -5,18 +5,40 @@
 // A candidate is a slot: a worker or, if the worker has them, one of its data-parallel ranks. A step that fails lowers the
 // decision by one reason (exact, predicted, affinity, load); it never fails the request.
 //
-//	decide.go   a decision: plan it, carry it out
-//	plan.go     the steps of a plan up to the choice, in order
-//	read.go     the prompt as each class of engines reads it
-//	choose.go   candidates, the choice, targets
-//	regret.go   cached tokens that the choice gave up
-//	commit.go   the ways to carry a plan out; policy.go says which
-//	book.go     what is recorded about a decision
-//	left.go     requests that are decided but left to Envoy's own balancing
-//	consider.go a plan that is not carried out, for people
-//	line.go     the decision's line in the decision log
-//	observe.go  Envoy's reports: load and predictions move to the worker that was really used
-//	share.go    bookings exchanged with other replicas
+// To follow a decision, read downwards:
+//
+//	decide.go          a decision: make a plan, carry it out
+//	plan.go            the steps of a plan up to the choice; it changes nothing outside of itself
+//	filter.go          the workers that may get the request
+//	read.go            the prompt as each class of engines reads it
+//	choose.go          candidates, the choice, targets (package choose: what a candidate costs)
+//	commit.go          how a plan is carried out: steered, left to Envoy, or not at all (policy.go)
+//	booking.go         what is recorded then
+//	router/ledger      the life of a booking
+//
+// What a plan may further take into account:
+//
+//	admission.go       memory and turns for reading bodies
+//	pending.go         waiting for a worker, or for a place
+//	fairshare.go       the last places, shared by tenants
+//	holdout.go         conversations that are left to Envoy's own balancing
+//	disaggregation.go  workers that only prefill, and those that decode
+//	encoderpool.go     workers that only encode
+//	adapters.go        LoRA adapters that workers have loaded
+//	indexshard.go      prompts that another replica's index holds
+//	responseaffinity.go, session.go, dprank.go   requests that name an answer, a session, a rank
+//	staleness.go       how far a worker's events can be trusted
+//	sightings.go, router/speculative             images seen and prompts sent, until events confirm them
+//	regret.go          cached tokens that the choice gave up
+//
+// What happens afterwards:
+//
+//	outcomes.go        Envoy's reports; publish is the one place that says that a request has ended
+//	missdetector.go, withheld.go, lonerefusal.go   what answers teach about a worker
+//	decisionrecord.go, recent.go, metrics.go, totals.go, unserved.go   what is written, shown and counted
+//	replicasync.go     bookings exchanged with other replicas
+//	periodic.go        what is done every second
+//	dryrun.go, simulate.go   plans that are not carried out, and prompts without bodies
 package router
 
 import (
@@ -96,7 +118,7 @@ type Router struct {
 	serving      atomic.Pointer[serving]
 	suspects     suspects
 	withheld     withheld
-	lastServed   *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see alone.go
+	lastServed   *lru.Cache[clientOf, *fleet.Worker] // who gave the last good answer, see lonerefusal.go
 	unserved     unserved
 	recent       *recent
 	choices      atomic.Uint64 // number of choices taken
@@ -117,7 +139,7 @@ type state struct {
 	sightings    *sightings
 	encodeQueues *encodeQueues
 	adapters     *adapters
-	answers      *lru.Cache[string, string] // worker by id of an answer, see keeper.go
+	answers      *lru.Cache[string, string] // worker by id of an answer, see responseaffinity.go
 	seed         maphash.Seed               // for Decision.Begins
 	lanes        *lanes
 }

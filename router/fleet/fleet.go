@@ -1,9 +1,9 @@
 // Package fleet keeps the workers and their load.
 //
 // A worker has one Slot for each data-parallel rank; requests are sent to slots. Load is counted rather than polled: a request
-// is charged to its slot from its decision to its end (package ledger). The tokens left to prefill follow the worker's own events (load.go). What
-// workers report about their load corrects it for a while (told.go). Failing workers are taken out for a time (health.go), and
-// workers that join or return get no more than their share at first (newcomer.go).
+// is charged to its slot from its decision to its end (package ledger). The tokens left to prefill follow the worker's own events
+// (load.go). What workers report about their load corrects it for a while (loadreport.go). Failing workers are taken out for a time (health.go), and
+// workers that join or return get no more than their share at first (slowstart.go).
 package fleet
 
 import (

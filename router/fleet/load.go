@@ -190,7 +190,10 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &Charge{slot: s, ofReplica: b.OfReplica, prefilledElsewhere: b.PrefilledElsewhere, fetches: float64(b.Fetch + b.Pull), tokens: float64(b.Tokens), unreported: float64(b.Tokens), remaining: float64(b.Tokens), from: b.From, lastHeld: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
+	tokens := float64(b.Tokens)
+	h := &Charge{slot: s, ofReplica: b.OfReplica, prefilledElsewhere: b.PrefilledElsewhere, fetches: float64(b.Fetch + b.Pull),
+		tokens: tokens, unreported: tokens, remaining: tokens, from: b.From, lastHeld: b.From, context: float64(b.Context),
+		answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.eventsLive(now) {
 		h.locals = b.Locals
 	}

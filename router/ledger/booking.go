@@ -35,7 +35,7 @@ import (
 )
 
 const (
-	unconfirmedTTL    = fleet.Unconfirmed // Envoy may be slow to connect. A generation that runs longer than this after a break no longer counts
+	unconfirmedTTL    = fleet.Unconfirmed // Envoy may be slow to connect
 	vanished          = time.Second       // a report comes 20 ms after the fact
 	longestGeneration = 30 * time.Minute  // the longest generation that is assumed
 	orphanTTL         = 3 * time.Second   // an Envoy that has only lost its connection is back within a second
@@ -67,7 +67,8 @@ type Booking struct {
 
 // work is what a booking charges its slot with.
 func (b *Booking) work() fleet.Work {
-	return fleet.Work{Tokens: b.Tokens, AdapterLoad: b.AdapterLoad, Fetch: b.Fetch, Pull: b.Pull, Context: b.Context, Answers: b.Answers, Locals: b.Locals, From: b.From}
+	return fleet.Work{Tokens: b.Tokens, AdapterLoad: b.AdapterLoad, Fetch: b.Fetch, Pull: b.Pull, Context: b.Context, Answers: b.Answers,
+		Locals: b.Locals, From: b.From}
 }
 
 // decoding is what it charges the slot with that decodes.
@@ -97,7 +98,8 @@ const (
 	stageCount
 )
 
-var lifetime = [stageCount]time.Duration{stageFresh: unconfirmedTTL, gone: vanished, stageRunning: longestGeneration, stageDone: longestGeneration, stageOrphan: orphanTTL}
+var lifetime = [stageCount]time.Duration{stageFresh: unconfirmedTTL, gone: vanished, stageRunning: longestGeneration,
+	stageDone: longestGeneration, stageOrphan: orphanTTL}
 
 // Ledger is the set of open bookings. It is safe for concurrent use.
 type Ledger struct {
@@ -121,7 +123,8 @@ func New(f *fleet.Fleet, now func() time.Time) *Ledger {
 	if now == nil {
 		now = time.Now
 	}
-	return &Ledger{fleet: f, now: now, open: make(map[string]*booking), tenants: make(map[string]map[string]int), taken: make(map[string]map[uint64]*booking)}
+	return &Ledger{fleet: f, now: now, open: make(map[string]*booking), tenants: make(map[string]map[string]int),
+		taken: make(map[string]map[uint64]*booking)}
 }
 
 // Book charges a request to a slot, under its decision id.

@@ -28,7 +28,7 @@ const (
 	shards           = 64
 	Blocks           = 1 << 21         // promises that an index has room for
 	PromptBlocks     = Blocks / 8      // of one prompt: no request may take all the room
-	ttlWithoutEvents = 2 * time.Minute // for a worker whose events do not come, since nothing else tells what it holds (NVIDIA Dynamo 1.6: 120 s)
+	ttlWithoutEvents = 2 * time.Minute // without events nothing else tells what a worker holds (NVIDIA Dynamo 1.6: 120 s)
 )
 
 // Longest returns the longest time that a prediction counts for any worker, given the default.
@@ -69,8 +69,8 @@ type Promise struct {
 	until int64
 }
 
-// New returns an empty index for most promises of one block to one slot; Blocks is the usual number. ttl is for how long a prediction counts
-// by default; 0: nothing is predicted.
+// New returns an empty index for most promises of one block to one slot; Blocks is the usual number. ttl is for how long a prediction
+// counts by default; 0: nothing is predicted.
 func New(ttl time.Duration, most int64) *Index {
 	p := &Index{ttl: ttl, capacity: most}
 	for i := range p.shard {

@@ -94,7 +94,8 @@ func (x *planner) recordEstimates(class int, slots []*fleet.Slot, cands ...choos
 // prompts to book later.
 func (r *Router) bookUnsteered(x *planner) {
 	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, cachedTokens: -1}
-	b.unsteered = &unsteeredRequest{estimates: x.estimates, chosen: slices.IndexFunc(x.estimates, func(s slotEstimate) bool { return s.slot == x.chosen }), rate: choose.FleetOf(x.mem.candidates).Rate}
+	chosen := slices.IndexFunc(x.estimates, func(s slotEstimate) bool { return s.slot == x.chosen })
+	b.unsteered = &unsteeredRequest{estimates: x.estimates, chosen: chosen, rate: choose.FleetOf(x.mem.candidates).Rate}
 	work, kept := ledger.Booking{Bytes: estimateBytes * len(x.estimates)}, b.unsteered
 	if kept.chosen >= 0 {
 		kept.session = strings.Clone(x.session)
@@ -164,7 +165,8 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 	if st == nil {
 		return nil
 	}
-	w := &decisionlog.Hypothetical{Cached: chosen.expectedHit(b.promptTokens, b.blockSize), UsedCached: st.expectedHit(b.promptTokens, b.blockSize), Encode: st.encode - chosen.encode, Rate: st.rate}
+	w := &decisionlog.Hypothetical{Cached: chosen.expectedHit(b.promptTokens, b.blockSize),
+		UsedCached: st.expectedHit(b.promptTokens, b.blockSize), Encode: st.encode - chosen.encode, Rate: st.rate}
 	if w.Rate == 0 {
 		w.Rate = b.unsteered.rate
 	}
@@ -173,7 +175,8 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 
 // reportEnd adds an ended request to the report.
 func (r *Router) reportEnd(e *end) {
-	q := report.Request{Arm: e.arm, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens, Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
+	q := report.Request{Arm: e.arm, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens, Counted: e.o.CachedTokens >= 0,
+		FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
 	if e.would != nil && !q.Counted {
 		q.Cached = e.would.UsedCached
 	} else if e.known && e.at.Slot == e.slot && !q.Counted {

@@ -11,7 +11,7 @@ import (
 
 // An engine that finds less than its own events promised has lost something without reporting it. A single case may be an
 // eviction between the decision and the prefill, and only that chain is dropped. If it repeats on one slot, the index is wrong
-// about the slot and its feed is restarted. For a slot that is in doubt anyway (doubt.go) some misses are expected, so there most
+// about the slot and its feed is restarted. For a slot that is in doubt anyway (staleness.go) some misses are expected, so there most
 // answers must miss.
 const (
 	missesForResync = 3                // answers

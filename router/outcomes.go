@@ -152,7 +152,8 @@ func (r *Router) expired(at *ledger.Booking) {
 	}
 }
 
-// settlePredictions withdraws what was predicted of a request that its worker refused or broke off, which is assumed to have stored nothing.
+// settlePredictions withdraws what was predicted of a request that its worker refused or broke off: it is assumed to have stored
+// nothing.
 func (r *Router) settlePredictions(e *end) {
 	if !e.ok() {
 		r.predicted.Withdraw(e.promise.Load(), e.chain)
@@ -204,7 +205,8 @@ func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
 // From the first picture on that the engine fetched itself it may have read another prompt: otherwise a client with an image host
 // could make the index forget blocks.
 func (e *end) foundLess() bool {
-	return (e.exact || e.stale) && !e.upperBound && e.o.Code == http.StatusOK && e.found >= 0 && e.found < min(e.cachedTokens, e.common)-e.tolerance()
+	comparable := (e.exact || e.stale) && !e.upperBound && e.o.Code == http.StatusOK && e.found >= 0
+	return comparable && e.found < min(e.cachedTokens, e.common)-e.tolerance()
 }
 
 // tolerance returns how many tokens less than promised an engine may find.
@@ -256,6 +258,7 @@ func (r *Router) countFailure(w *fleet.Worker, label, what string) {
 	}
 	r.metrics.failures.WithLabelValues(w.Name, label).Inc()
 	if now := r.opt.Now(); w.RecordFailure(what, now) {
-		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr), zap.String("why", w.OutReason(now)))
+		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr),
+			zap.String("why", w.OutReason(now)))
 	}
 }

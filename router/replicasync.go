@@ -58,7 +58,8 @@ func (r *Router) share(b *bookingRecord, at *ledger.Booking) {
 	if b.shareNumber == 0 || at.Slot == nil {
 		return
 	}
-	s := &SharedBooking{Number: b.shareNumber, Worker: at.Slot.Worker.StableName, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch, Pull: at.Pull, Context: at.Context, Media: b.media}
+	s := &SharedBooking{Number: b.shareNumber, Worker: at.Slot.Worker.StableName, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch,
+		Pull: at.Pull, Context: at.Context, Media: b.media}
 	s.setDecoder(at)
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant

@@ -63,7 +63,8 @@ type slotEstimate struct {
 }
 
 func (x *planner) estimateOf(class int, slot *fleet.Slot, c *choose.Candidate) slotEstimate {
-	return slotEstimate{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode, rate: c.Rate, storesAtDecision: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
+	return slotEstimate{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode,
+		rate: c.Rate, storesAtDecision: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
 }
 
 // expectedHit returns how many of a prompt's tokens the engine should find cached. It always computes the last token, so a prompt that
@@ -93,7 +94,8 @@ type classPrompt struct {
 func (x *planner) classPromptOf(class int) classPrompt {
 	rd, keys := x.reading(class), &x.mem.blocks[class]
 	both := slices.Concat(keys.locals, keys.chain)
-	return classPrompt{class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading], prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
+	return classPrompt{class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading],
+		prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices)))}
 }
@@ -131,7 +133,8 @@ func (r *Router) book(x *planner) {
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
 func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt) ledger.Booking {
 	id, size := st.slot.ID, a.form.Size
-	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize, b.engineTokens, b.zeroMeansUnknown = st.slot, st.storesAtDecision, a.locals, a.chain, size, a.engineTokens, a.class.rules.ZeroCachedAmbiguous
+	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
+	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
 	b.lowerBound, b.upperBound = r.opt.Index.Partial(id), r.opt.Index.UpperBound(id) || a.prompts.Model().UpperBound() || a.mayBypassCache
@@ -146,7 +149,8 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	if limit := r.serving.Load().maxInFlightOf(st.slot); limit > 0 { // a worker runs no more at a time: the others wait for these
 		answers = min(answers, limit)
 	}
-	work := ledger.Booking{Tokens: b.promptTokens - cached + st.encode, Fetch: st.offloaded, Context: answers * b.promptTokens, Answers: answers}
+	work := ledger.Booking{Tokens: b.promptTokens - cached + st.encode, Fetch: st.offloaded, Context: answers * b.promptTokens,
+		Answers: answers}
 	if a.prompt.Exact && !r.inOtherPart(b.locals) { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}
