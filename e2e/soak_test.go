@@ -141,7 +141,7 @@ func TestSoak(t *testing.T) {
 		t.Errorf("p99 of the last tenth is %v, of the first %v", last.p99, first.p99)
 	}
 	if file := os.Getenv("SIGHTLINE_SOAK_DOC"); file != "" {
-		shown := []string{rows[0], rows[1], rows[2], rows[2+tenths/2], rows[1+tenths]} // the heading, and the first, a middle and the last tenth
-		section.Write(t, file, "soak", said+"\n\n"+strings.Join(shown, "\n"))
+		section.Write(t, file, "soak", fmt.Sprintf("%s The first, sixth and last tenth: p99 of an answer %v, %v, %v; %d, %d, %d MB.", said,
+			first.p99.Round(time.Millisecond), middle.p99.Round(time.Millisecond), last.p99.Round(time.Millisecond), first.megabytes, middle.megabytes, last.megabytes))
 	}
 }

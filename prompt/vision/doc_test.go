@@ -70,8 +70,7 @@ If something that a rule needs is missing, loading fails; nothing is guessed.
 *Not* names what is not predicted: the prompt is exact up to the first such part, since the engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` + "`max_model_len`" + `.
 Video is exact for qwen2_vl, qwen3_vl, llava_onevision and internvl_chat with vLLM from 0.31 on, if the file states its number of frames.
 
-vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. Counts of 28 rules were compared with the models' own processors, prompts of 41 families with transformers 5.23, ids and ranges of six with a running vLLM 0.32.0 (` + "`prompt/vision/testdata`" + `).
-phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared.
+vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared with an engine; [the others](fidelity.md#comparisons) were.
 `)
 	return b.String()
 }
