@@ -538,10 +538,10 @@ func TestMemory(t *testing.T) {
 	if doc != "" && only == "" && !t.Failed() {
 		slices.SortStableFunc(rows, func(a, b measured) int { return cmp.Compare(b.over, a.over) })
 		var worst []string
-		for _, r := range rows[:6] {
+		for _, r := range rows[:4] {
 			worst = append(worst, r.row)
 		}
-		section.Write(t, doc, "memory", fmt.Sprintf("%v on %d cores, the worst six of %d:\n\n%s%s",
+		section.Write(t, doc, "memory", fmt.Sprintf("%v on %d cores, the worst four of %d:\n\n%s%s",
 			time.Since(began).Round(time.Second), runtime.NumCPU(), len(rows), heading, strings.Join(worst, "\n")))
 	}
 }

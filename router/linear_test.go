@@ -97,14 +97,14 @@ type row struct {
 
 func (r row) worst() float64 { return max(r.times, r.timesMemory) }
 
-// dearest returns a table of costs, highest first, six at most.
+// dearest returns a table of costs, highest first, four at most.
 func dearest(costs map[string]row) string {
 	rows := slices.SortedFunc(maps.Values(costs), func(a, b row) int {
 		return cmp.Or(cmp.Compare(b.worst(), a.worst()), cmp.Compare(a.server, b.server))
 	})
 	var b strings.Builder
 	b.WriteString("| body | engine | ms | times prose | bytes allocated for a byte | times prose |\n|---|---|---|---|---|---|")
-	for _, r := range rows[:min(len(rows), 6)] {
+	for _, r := range rows[:min(len(rows), 4)] {
 		fmt.Fprintf(&b, "\n| %s | %s | %.1f | %.1f | %.0f | %.1f |",
 			r.shape, r.server, float64(r.took.Microseconds())/1000, r.times, r.memory, r.timesMemory)
 	}
