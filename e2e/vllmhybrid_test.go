@@ -32,6 +32,7 @@ type hybrid struct {
 	blocks int            // of the cache, so few that blocks are evicted
 	args   []string
 	plain  bool   // vLLM does not read the chat template, so requests are completions
+	upper  bool   // no layer sees all tokens: the prediction is an upper bound
 	drafts bool   // vLLM withholds the last block found, which is learned from three answers
 	fails  string // why the CPU build cannot run it: the error that is expected
 }
@@ -75,6 +76,8 @@ var hybrids = []hybrid{
 		"attention_chunk_size": 128, "no_rope_layers": []int{1, 1, 1, 0}, "num_local_experts": 4, "num_experts_per_tok": 1,
 		"layer_types":               []string{"chunked_attention", "chunked_attention", "chunked_attention", "full_attention"},
 		"interleave_moe_layer_step": 1, "moe_layers": []int{0, 1, 2, 3}, "intermediate_size_mlp": 128, "use_qk_norm": true}},
+	{name: "mistral-window", blocks: 100, upper: true, config: map[string]any{"architectures": []string{"MistralForCausalLM"}, "model_type": "mistral",
+		"num_hidden_layers": 1, "sliding_window": 64}},
 	{name: "llama-eagle", config: llama, blocks: 100, drafts: true,
 		args: []string{"--speculative-config", `{"method":"eagle","model":"eagle","num_speculative_tokens":2}`}},
 	{name: "gemma3-ngram", config: gemma3, blocks: 300,
@@ -250,7 +253,7 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 		"workers": []any{map[string]any{"name": "worker-1", "addr": s.addr, "events": map[string]any{"auto": true}}},
 		"models": []any{map[string]any{"name": h.name, "dir": filepath.Join(dir, h.name), "engine_version": version,
 			"block_size": cmp.Or(h.block, hybridBlock), "max_model_len": hybridLength}}}
-	r := &hybridRun{t: t, rng: rand.New(rand.NewPCG(7, 7)), model: h.name, block: cmp.Or(h.block, hybridBlock), plain: h.plain}
+	r := &hybridRun{t: t, rng: rand.New(rand.NewPCG(7, 7)), model: h.name, block: cmp.Or(h.block, hybridBlock), plain: h.plain, upper: h.upper}
 	r.gateway = startGateway(t, config, func(o *envoy.Options) { o.TokenUsage, o.Workers = true, []string{s.addr} })
 	r.ready(1)
 	r.traffic(h.drafts)
@@ -258,7 +261,7 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 	fmt.Printf("e2e-vllm: %s, vLLM %s: cached tokens equal %d of %d, before the last block's withholding was learned %d; %d of %d tokens cached, in %d answers; "+
 		"evictions seen %d, blocks corrected %.0f, resyncs %.0f; up after %v, done after %v\n", h.name, version, r.equal, r.equal+r.unequal, r.learning,
 		r.cached, r.prompts, r.hits, r.evictions, corrections, resyncs, up.Round(time.Second), time.Since(begin).Round(time.Second))
-	if r.unequal > 0 || corrections+resyncs > 0 {
+	if !h.upper && r.unequal > 0 || r.unequal*100 > r.equal*3 || corrections+resyncs > 0 {
 		t.Error("the engine and the predictions do not agree")
 	}
 	if r.hits < 15 || r.evictions == 0 {
@@ -277,7 +280,7 @@ type hybridRun struct {
 	t                        *testing.T
 	rng                      *rand.Rand
 	model                    string
-	plain                    bool
+	plain, upper             bool
 	block                    int
 	equal, unequal, learning int
 	hits                     int // answers with cached tokens
@@ -350,7 +353,7 @@ func (r *hybridRun) send(messages []any, learn *int) (answer string) {
 	case d.Get("prompt_tokens").Int() != u.Get("prompt_tokens").Int():
 		r.unequal++
 		t.Logf("prompt tokens: ours %d, vLLM's %d", d.Get("prompt_tokens").Int(), u.Get("prompt_tokens").Int())
-	case predicted == cached && !d.Get("upper_bound").Bool():
+	case predicted == cached && (d.Get("upper_bound").Bool() == r.upper || predicted == 0):
 		r.equal++
 	case *learn > 0 && predicted == cached+int64(r.block):
 		*learn--
