@@ -100,7 +100,7 @@ type vllmForks struct {
 
 func startForks(t *testing.T, bin string) *vllmForks {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), filepath.Join(bin, "bin", "python"), "vllm/fork.py")
+	c := exec.Command(filepath.Join(bin, "bin", "python"), "vllm/fork.py")
 	c.Env = append(os.Environ(), "PATH="+filepath.Join(bin, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
 		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_HOST_IP=127.0.0.1")
 	log := &lockedBuffer{}
@@ -163,14 +163,14 @@ func (f *vllmForks) start(t *testing.T, dir string, args ...string) *forked {
 	return s
 }
 
-// healthy waits for the server; the error is the last that it logged before it ended.
+// healthy waits for the server; if it ends, the error is the first that it logged.
 func (s *forked) healthy() error {
 	for end := time.Now().Add(engineStart); ; time.Sleep(100 * time.Millisecond) {
 		if _, err := lab.Get("http://" + s.addr + "/health"); err == nil {
 			return nil
 		}
 		if syscall.Kill(s.pid, 0) != nil {
-			return fmt.Errorf("has ended: %s", s.lastError())
+			return fmt.Errorf("has ended: %s", s.firstError())
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("not up within %v", engineStart)
@@ -178,15 +178,15 @@ func (s *forked) healthy() error {
 	}
 }
 
-// lastError returns the last line of the log with an exception of Python.
-func (s *forked) lastError() (last string) {
+// firstError returns the first exception of Python in the log: those after it are of processes that saw the first one end.
+func (s *forked) firstError() string {
 	text, _ := os.ReadFile(s.log)
 	for line := range strings.Lines(string(text)) {
-		if at := strings.Index(line, "Error: "); at >= 0 {
-			last = strings.TrimSpace(line[strings.LastIndexByte(line[:at], ' ')+1:])
+		if at := strings.Index(line, "Error: "); at >= 0 && !strings.Contains(line, " WARNING ") {
+			return strings.TrimSpace(line[strings.LastIndexByte(line[:at], ' ')+1:])
 		}
 	}
-	return last
+	return "no exception in its log"
 }
 
 // TestRealVLLMHybrids sends conversations with shared beginnings to models with windows, chunks or states, and to one that drafts:
@@ -236,7 +236,7 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 		for range 3 {
 			status, _ := direct.ask([]any{user(strings.Repeat("What is to be seen? ", 100))}, map[string]any{"model": h.name, "max_tokens": 4}, nil)
 			if status != http.StatusOK {
-				err = fmt.Errorf("status %d: %s", status, s.lastError())
+				err = fmt.Errorf("status %d: %s", status, s.firstError())
 				break
 			}
 		}

@@ -22,7 +22,8 @@ def check_and_update_config(cls, config):
 
 CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
 registry._run_in_subprocess = lambda call: call()  # looks at a model's class in a process of its own, which imports everything too
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for number in signal.SIGCHLD, signal.SIGINT, signal.SIGTERM:  # the last two go to whoever asked as well: then stdin ends
+    signal.signal(number, signal.SIG_IGN)
 servers = []
 print("ready", flush=True)
 while line := sys.stdin.readline():
@@ -32,7 +33,8 @@ while line := sys.stdin.readline():
         print(pid, flush=True)
         continue
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in signal.SIGCHLD, signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
     os.chdir(told["dir"])
     log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for fd in 1, 2:
