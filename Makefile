@@ -99,7 +99,7 @@ e2e-gateway: ## the manifests on a real kube-apiserver and Envoy Gateway, built 
 
 VLLM     ?= 0.32.0
 VLLM_OLD ?= 0.30.0
-e2e-vllm: ## real vLLM workers of two releases, CPU build (10 GB, ten minutes): VLLM=0.32.0 VLLM_OLD=0.30.0, or VLLM_OLD= for one
+e2e-vllm: ## real vLLM workers of two releases, and hybrid models, CPU build (10 GB, twenty minutes): VLLM=0.32.0 VLLM_OLD=0.30.0, or VLLM_OLD= for one
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
 	@test -z "$(VLLM_OLD)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM_OLD) $(VLLM_OLD)
 	@log=$(CACHE)/e2e-vllm.log; { SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_VLLM_OLD=$(if $(VLLM_OLD),$(CACHE)/vllm-$(VLLM_OLD)) \
