@@ -109,7 +109,9 @@ func TestGroupKinds(t *testing.T) {
 	for kind, want := range map[string]int{"full_attention": 1, "mla_attention": 1, "sink_full_attention": 1,
 		"sliding_window": 0, "sliding_window_mla": 0, "mamba": 0, "chunked_local_attention": 0, "encoder_only_attention": 0, "cross_attention": 0, "unknown": 0} {
 		for _, engine := range []string{"vllm", "trtllm"} {
-			if w := told(t, engine, storedEvent(kind)); w.Blocks != want {
+			// A worker of states alone is indexed by the prompts that its events tell (package engine/vllm, chains.go).
+			told, chained := told(t, engine, storedEvent(kind)), engine == "vllm" && kind == "mamba"
+			if w := told; chained != (w.Blocks > want) || !chained && w.Blocks != want {
 				t.Errorf("%s, %s: %d blocks are held, want %d", engine, kind, w.Blocks, want)
 			}
 		}
