@@ -221,7 +221,8 @@ func (k *keyFinder) find(p []byte) bool {
 			k.escape, k.odd = true, true
 		case c == '"':
 			k.closed = k.inside
-			if k.inside = !k.inside; k.inside {
+			k.inside = !k.inside
+			if k.inside {
 				k.text, k.odd = k.text[:0], false
 			}
 		case k.inside:

@@ -14,7 +14,8 @@ import (
 )
 
 // places are the marks where a pair can be inserted into a body: ‹x at the front of an object, x› at its end.
-var places = map[string]steering.Scope{"B": steering.InBody, "A": steering.InArgs, "P": steering.InPart, "M": steering.InMedia, "N": steering.InExtra}
+var places = map[string]steering.Scope{"B": steering.InBody, "A": steering.InArgs, "P": steering.InPart,
+	"M": steering.InMedia, "N": steering.InExtra}
 
 var longURL = "data:image/png;base64," + strings.Repeat("QUJD", 700)
 
@@ -26,13 +27,18 @@ var shapes = map[string]string{
 	"tools": `{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"uuid":{"type":"string"},"kv_transfer_params":{}}}}}],` +
 		`"messages":[{"role":"assistant","content":null,"uuid":"of the client","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":{"uuid":"x","mm_hashes":1}}}]},` +
 		`{"role":"tool","content":[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}]}]B›}`,
-	"reasoning": `{"model":"m","messages":[{"role":"assistant","content":"x","reasoning":{‹P"type":"prompt_embeds","image_url":{‹M"url":"` + longURL + `"M›}P›}},` +
-		`{"role":"user","content":"x","reasoning_content":{‹P"type":"prompt_embeds","image_url":"` + longURL + `"P›}},{"role":"assistant","reasoning":"uuid"}]}`,
-	"completions": `{‹B"model":"m","prompt":["` + strings.Repeat("long ", 400) + `",[1,2,3]],"nvext":{‹N"a":1N›},"extra_args":{‹A"top":1A›}B›}`,
-	"responses": `{‹B"model":"m","input":[{"type":"message","role":"user","content":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]},` +
+	"reasoning": `{"model":"m","messages":[{"role":"assistant","content":"x","reasoning":{‹P"type":"prompt_embeds","image_url":{‹M"url":"` +
+		longURL + `"M›}P›}},` +
+		`{"role":"user","content":"x","reasoning_content":{‹P"type":"prompt_embeds","image_url":"` + longURL +
+		`"P›}},{"role":"assistant","reasoning":"uuid"}]}`,
+	"completions": `{‹B"model":"m","prompt":["` + strings.Repeat("long ", 400) +
+		`",[1,2,3]],"nvext":{‹N"a":1N›},"extra_args":{‹A"top":1A›}B›}`,
+	"responses": `{‹B"model":"m","input":[{"type":"message","role":"user","content":[{‹P"type":"input_image","detail":"auto","image_url":"` +
+		longURL + `"P›}]},` +
 		`{"type":"function_call_output","call_id":"1","output":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]}]B›}`,
 	"messages": `{‹B"model":"m","max_tokens":1,"system":[{‹P"type":"text","text":"be kind"P›}],"messages":[{"role":"user","content":[{‹P"type":"image","source":` +
-		`{‹M"type":"base64","media_type":"image/png","data":"` + longURL[22:] + `"M›}P›},{"type":"tool_result","tool_use_id":"1","content":[{‹P"type":"image","source":{‹M"type":"url","url":"http://x/y"M›}P›}]}]}]B›}`,
+		`{‹M"type":"base64","media_type":"image/png","data":"` + longURL[22:] +
+		`"M›}P›},{"type":"tool_result","tool_use_id":"1","content":[{‹P"type":"image","source":{‹M"type":"url","url":"http://x/y"M›}P›}]}]}]B›}`,
 	"batch": `{‹B"model":"m","messages":[[{"role":"user","content":[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}]}],` +
 		`[{"role":"user","content":[{‹P"image_url":"` + longURL + `"P›},"text"]}]]B›}`,
 }
@@ -84,7 +90,8 @@ func TestCleanSalt(t *testing.T) {
 		{`{}`, `{"cache_salt":"abc"}`, `{}`},
 		{` { "a": 1}`, ` {"cache_salt":"abc", "a": 1}`, ` { "a": 1}`},
 		{`{"cache_salt": "x"}`, `{"cache_salt":"abc"}`, `{}`},
-		{`{"cache_salt": "x", "a": {"cache_salt": 1}, "cache\u005fsalt": null}`, `{"cache_salt":"abc","a": {"cache_salt": 1}}`, `{"a": {"cache_salt": 1}}`},
+		{`{"cache_salt": "x", "a": {"cache_salt": 1}, "cache\u005fsalt": null}`, `{"cache_salt":"abc","a": {"cache_salt": 1}}`,
+			`{"a": {"cache_salt": 1}}`},
 		{`{"a": 1, "uuid": 2, "rid": "r", "cache_salt": ["x"]}`, `{"cache_salt":"abc","a": 1, "uuid": 2}`, `{"a": 1, "uuid": 2}`},
 		{`["cache_salt"]`, `["cache_salt"]`, `["cache_salt"]`},
 	} {
@@ -182,7 +189,8 @@ func TestCleanForms(t *testing.T) {
 		{"no uuid of a medium", part(`{"type":"text","text":"x","uuid":"y"}`), part(`{"type":"text","text":"x"}`)},
 		{"mode elsewhere", `{"kv_cache_report_mode":"full"}`, `{"kv_cache_report_mode":"full"}`},
 		{"in metadata", `{"metadata":{"uuid":"x","mm_hashes":"y"},"messages":[]}`, `{"metadata":{"uuid":"x","mm_hashes":"y"},"messages":[]}`},
-		{"in a schema", `{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`, `{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`},
+		{"in a schema", `{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`,
+			`{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`},
 		{"a text that names them", part(`{"type":"text","text":"\"uuid\":\"x\""}`), part(`{"type":"text","text":"\"uuid\":\"x\""}`)},
 		{"no object", `[{"uuid":"x"}]`, `[{"uuid":"x"}]`},
 		{"bare", ` 12 `, ` 12 `},
@@ -282,7 +290,8 @@ func TestUnread(t *testing.T) {
 				t.Fatalf("%s: is read", c.name)
 			}
 			var refused *Refused
-			if _, bad := Clean(pieces, &s, err, nil, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil && refused.Status != c.status {
+			if _, bad := Clean(pieces, &s, err, nil, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil &&
+				refused.Status != c.status {
 				t.Errorf("%s in steps of %d: %+v, want status %d", c.name, step, refused, c.status)
 			}
 		}
@@ -296,7 +305,8 @@ func FuzzClean(f *testing.F) {
 		f.Add([]byte(strings.ReplaceAll(fill(shape, "B›", `"bootstrap_port":[1],"mm_hashes":{}`), longURL, "data:,")))
 	}
 	for _, skeleton := range []string{
-		`{"x":NaN,"kv_transfer_params":1}`, "\xef\xbb\xbf" + `{"rid":1}`, "{\x00\"\x00r\x00i\x00d\x00\"\x00:\x001\x00}\x00", "\x00{\x00\"\x00r\x00i\x00d\x00\"\x00:\x001\x00}",
+		`{"x":NaN,"kv_transfer_params":1}`, "\xef\xbb\xbf" + `{"rid":1}`, "{\x00\"\x00r\x00i\x00d\x00\"\x00:\x001\x00}\x00",
+		"\x00{\x00\"\x00r\x00i\x00d\x00\"\x00:\x001\x00}",
 		"\xff\xfe{\x00}\x00", "\x00\x00\x00{\x00\x00\x00}", `{"r\u0069d":1}`, `{"x":"\ud800","r\u0069d":1}`, "{\"x\":\"\xed\xa0\x80\",\"rid\":1}",
 		`{"x":` + strings.Repeat("[", 201) + strings.Repeat("]", 201) + `,"rid":1}`, `{"x":"\\","rid" :[{"a":"}"}]}`,
 	} {
@@ -351,7 +361,8 @@ func asPython(body []byte) (tree any, ok bool) {
 		return []byte(string(utf16.Decode(units)))
 	}
 	switch b := body; {
-	case len(b) >= 4 && (string(b[:4]) == "\x00\x00\xfe\xff" || string(b[:4]) == "\xff\xfe\x00\x00") || len(b) >= 4 && b[0] == 0 && b[1] == 0 || len(b) >= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0:
+	case len(b) >= 4 && (string(b[:4]) == "\x00\x00\xfe\xff" || string(b[:4]) == "\xff\xfe\x00\x00") || len(b) >= 4 &&
+		b[0] == 0 && b[1] == 0 || len(b) >= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0:
 		body = bytes.ReplaceAll(b, []byte{0}, nil) // only ASCII matters here
 		body = bytes.Trim(body, "\xff\xfe")
 	case bytes.HasPrefix(b, []byte("\xff\xfe")):

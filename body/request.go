@@ -108,7 +108,8 @@ func Parse(s *Skeleton, req *Request) error {
 
 // SetSalt sets the request's cache_salt as if it had been in the body; "": none. It is for callers that change the body so (Clean).
 func (req *Request) SetSalt(salt string) {
-	if delete(req.Fields, saltKey); salt != "" && req.Fields != nil {
+	delete(req.Fields, saltKey)
+	if salt != "" && req.Fields != nil {
 		req.Fields[saltKey] = gjson.Result{Type: gjson.String, Raw: `"` + salt + `"`, Str: salt}
 	}
 }
@@ -118,7 +119,8 @@ func (req *Request) batch(list gjson.Result) (err error) {
 	r := messageReader{s: req.Body}
 	var ends []int
 	list.ForEach(func(_, v gjson.Result) bool {
-		if err = r.list(v); len(ends) == maxMessages {
+		err = r.list(v)
+		if len(ends) == maxMessages {
 			err = ErrTooMany
 		}
 		ends = append(ends, len(r.out))
@@ -175,11 +177,13 @@ func (r *messageReader) list(v gjson.Result) (err error) {
 			return false
 		}
 		var m Message
-		if m, err = r.s.message(v); err != nil {
+		m, err = r.s.message(v)
+		if err != nil {
 			return false
 		}
 		r.parts.keys += len(m.Fields)
-		if err = r.parts.Add(m.Parts); err != nil {
+		err = r.parts.Add(m.Parts)
+		if err != nil {
 			return false
 		}
 		r.out = append(r.out, m)

@@ -139,7 +139,8 @@ func TestBadLongText(t *testing.T) {
 
 // TestLastKeyCounts: the last of two equal keys counts, as in Python's json: a check that reads the first could be fooled.
 func TestLastKeyCounts(t *testing.T) {
-	s := scan(t, [][]byte{[]byte(`{"model":"a","messages":[{"role":"x","content":"1","role":"user","content":[{"type":"text","type":"image_url","uuid":1,"uuid":2}]}],"mod\u0065l":"b"}`)})
+	s := scan(t,
+		[][]byte{[]byte(`{"model":"a","messages":[{"role":"x","content":"1","role":"user","content":[{"type":"text","type":"image_url","uuid":1,"uuid":2}]}],"mod\u0065l":"b"}`)})
 	var req Request
 	if err := Parse(s, &req); err != nil {
 		t.Fatal(err)
@@ -172,7 +173,8 @@ func FuzzScan(f *testing.F) {
 
 func BenchmarkScan3700KB(b *testing.B) {
 	url := "data:image/png;base64," + strings.Repeat("QUJD", 925000)
-	body := []byte(`{"model":"m","messages":[{"role":"system","content":"` + strings.Repeat("word ", 4000) + `"},{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + url + `"}}]}]}`)
+	body := []byte(`{"model":"m","messages":[{"role":"system","content":"` + strings.Repeat("word ", 4000) +
+		`"},{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + url + `"}}]}]}`)
 	var pieces [][]byte
 	for rest := body; len(rest) > 0; rest = rest[min(16384, len(rest)):] {
 		pieces = append(pieces, rest[:min(16384, len(rest))])

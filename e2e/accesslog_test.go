@@ -79,7 +79,8 @@ func TestOutcomesComeBack(t *testing.T) {
 	t.Run("client leaves before the first byte", func(t *testing.T) {
 		before := len(s.all())
 		ctx, cancel := context.WithCancel(t.Context())
-		req, _ := http.NewRequestWithContext(ctx, "POST", w.url+"/v1/chat/completions", strings.NewReader(chat(script{Targets: []string{b.addr}})))
+		req, _ := http.NewRequestWithContext(ctx, "POST", w.url+"/v1/chat/completions",
+			strings.NewReader(chat(script{Targets: []string{b.addr}})))
 		req.Header = http.Header{"Content-Type": {"application/json"}, "X-Hold": {"never"}}
 		go func() {
 			if res, err := w.client.Do(req); err == nil {

@@ -24,7 +24,8 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	})
 	change := func(i int, what, path string) {
 		t.Helper()
-		res, err := http.Post("http://"+l.Sims[i].Addr()+"/v1/"+what+"_lora_adapter", "application/json", strings.NewReader(fmt.Sprintf(`{"lora_name":"cats","lora_path":%q}`, path)))
+		res, err := http.Post("http://"+l.Sims[i].Addr()+"/v1/"+what+"_lora_adapter", "application/json",
+			strings.NewReader(fmt.Sprintf(`{"lora_name":"cats","lora_path":%q}`, path)))
 		if err != nil || res.StatusCode != http.StatusOK {
 			t.Fatal(what, err, res)
 		}
@@ -32,7 +33,8 @@ func TestAdaptersComeAndGo(t *testing.T) {
 	}
 	ask := func(text string) (status int, cached string) {
 		t.Helper()
-		res, err := http.Post(l.URL+"/v1/chat/completions", "application/json", strings.NewReader(fmt.Sprintf(`{"model":"cats","max_tokens":2,"messages":[{"role":"user","content":%q}]}`, text)))
+		res, err := http.Post(l.URL+"/v1/chat/completions", "application/json",
+			strings.NewReader(fmt.Sprintf(`{"model":"cats","max_tokens":2,"messages":[{"role":"user","content":%q}]}`, text)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,9 @@ func TestAuditOfPromptsKnownInPart(t *testing.T) {
 
 	const requests = 4
 	for i, url := range []string{host.URL + "/0.jpg", host.URL + "/1.jpg", host.URL + "/2.jpg", forbidden.URL + "/x.jpg"} {
-		before := map[string]any{"type": "text", "text": fmt.Sprintf("Question %d: what is to be seen in the picture that follows, what stands behind it, and who is it that has taken it?", i)}
+		before := map[string]any{"type": "text",
+			"text": fmt.Sprintf("Question %d: what is to be seen in the picture that follows, what stands behind it, and who is "+
+				"it that has taken it?", i)}
 		body := request(fmt.Sprint("part-", i), "Say it.", before, picturePart(url, nil))
 		body["max_tokens"] = 40 // its answer fills blocks
 		if r := post(t, l, body, nil); r.status != 200 || r.prompt < 100 {

@@ -102,8 +102,10 @@ func TestSightlineAway(t *testing.T) {
 					h[k] = v
 				}
 				r := decided(func() reply { return w.send(w.client, "POST", prefix+c.path, c.body, h) })
-				if r.err != nil || r.status != c.status || len(r.Steered) > 0 || strings.Contains(r.Body, "theirs") || r.status == http.StatusOK && !strings.Contains(r.Body, `"cache_salt":"`) {
-					t.Errorf("%s with %v: %v, status %d (want %d), the worker saw %v in %s", c.path, c.header, r.err, r.status, c.status, r.Steered, r.Body)
+				if r.err != nil || r.status != c.status || len(r.Steered) > 0 || strings.Contains(r.Body, "theirs") ||
+					r.status == http.StatusOK && !strings.Contains(r.Body, `"cache_salt":"`) {
+					t.Errorf("%s with %v: %v, status %d (want %d), the worker saw %v in %s", c.path, c.header, r.err, r.status,
+						c.status, r.Steered, r.Body)
 				}
 			}
 			if err := syscall.Kill(w.pid, syscall.SIGSTOP); err != nil {
@@ -127,7 +129,8 @@ var promised = []struct {
 	header     http.Header
 	status     int
 }{
-	{chatPath, chat(script{}, `"kv_transfer_params":{"remote_host":"theirs"},"data_parallel_rank":7,"cache_salt":"theirs"`), nil, http.StatusOK},
+	{chatPath, chat(script{}, `"kv_transfer_params":{"remote_host":"theirs"},"data_parallel_rank":7,"cache_salt":"theirs"`),
+		nil, http.StatusOK},
 	{"/v1/chat%2Fcompletions", chat(script{}, `"kv_transfer_params":{"remote_host":"theirs"},"cache_salt":"theirs"`), nil, http.StatusOK},
 	{chatPath, chat(script{}), http.Header{"X-Tenant": {"ann", "bob"}}, http.StatusBadRequest},
 	{"/v1/messages", chat(script{}), nil, http.StatusForbidden},
@@ -166,16 +169,19 @@ func applyVariant(t *testing.T, o *envoy.Options, name string) {
 // lets through; in whatever spelling.
 func TestUnreadPaths(t *testing.T) {
 	w := start(t, 1, func(o *envoy.Options) { o.FailClosed, o.Pass = true, []string{"/v1/embeddings"} })
-	w.runProduct(map[string]any{"on_unread": "refuse", "pass_unread": []string{"/v1/embeddings"}, "models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},
+	w.runProduct(map[string]any{"on_unread": "refuse", "pass_unread": []string{"/v1/embeddings"},
+		"models":  []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},
 		"workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
 	for _, c := range []struct {
 		method, path string
 		want         int
 	}{
 		{"POST", "/v1/embeddings", 200}, {"POST", "/v1%2Fembeddings", 200}, {"GET", "/version", 200}, {"DELETE", "/x", 200},
-		{"POST", "/generate", 403}, {"PUT", "/generate", 403}, {"POST", "/%67enerate", 403}, {"POST", "//generate", 403}, {"POST", "/v1/embeddings/x", 403},
+		{"POST", "/generate", 403}, {"PUT", "/generate", 403}, {"POST", "/%67enerate", 403}, {"POST", "//generate", 403},
+		{"POST", "/v1/embeddings/x", 403},
 		{"POST", "/", 403}, {"PATCH", "/v1/chat/completions", 403}, {"POST", "/inference/v1/generate?x", 403},
-		{"POST", "/v1/responses/x/cancel", 200}, {"DELETE", "/v1/responses/x", 200}, {"POST", "/v1/responses/render", 403}, {"POST", "/v1/responses/render/", 403}, {"POST", "/v1/responses/x/cancel/x", 403},
+		{"POST", "/v1/responses/x/cancel", 200}, {"DELETE", "/v1/responses/x", 200}, {"POST", "/v1/responses/render", 403},
+		{"POST", "/v1/responses/render/", 403}, {"POST", "/v1/responses/x/cancel/x", 403},
 	} {
 		if r := w.send(w.client, c.method, c.path, `{"rid":"theirs"}`, nil); r.err != nil || r.status != c.want {
 			t.Errorf("%s %s: %v, status %d, want %d", c.method, c.path, r.err, r.status, c.want)

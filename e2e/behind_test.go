@@ -41,8 +41,10 @@ func TestNothingPassesBehindAnUpgrade(t *testing.T) {
 				}
 				o.Workers = []string{lis.Addr().String()}
 			})
-			w.runProduct(map[string]any{"models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}}, "workers": []any{map[string]any{"addr": lis.Addr().String(), "model": "m"}}})
-			for i, first := range []string{"GET /v1/realtime?%d HTTP/1.1\r\n", "POST /v1/embeddings?%d HTTP/1.1\r\n", "POST /v1/embeddings?%d HTTP/1.1\r\ncontent-length: 0\r\n"} {
+			w.runProduct(map[string]any{"models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},
+				"workers": []any{map[string]any{"addr": lis.Addr().String(), "model": "m"}}})
+			for i, first := range []string{"GET /v1/realtime?%d HTTP/1.1\r\n", "POST /v1/embeddings?%d HTTP/1.1\r\n",
+				"POST /v1/embeddings?%d HTTP/1.1\r\ncontent-length: 0\r\n"} {
 				get := strings.HasPrefix(first, "GET")
 				conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 				if err != nil {

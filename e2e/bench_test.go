@@ -32,7 +32,9 @@ func TestDebugHeaders(t *testing.T) {
 		if len(h["X-Sightline-Id"]) != 1 || h.Get("X-Sightline-Id") == "mine" || !strings.Contains(reasons, h.Get("X-Sightline-Reason")) {
 			t.Errorf("%s: status %d, %v", body, resp.StatusCode, h)
 		}
-		if resp.StatusCode == http.StatusOK && !slices.ContainsFunc(l.Sims, func(w *sim.Worker) bool { return w.Addr() == h.Get("X-Sightline-Worker") }) {
+		if resp.StatusCode == http.StatusOK && !slices.ContainsFunc(l.Sims, func(w *sim.Worker) bool {
+			return w.Addr() == h.Get("X-Sightline-Worker")
+		}) {
 			t.Errorf("%q is no worker", h.Get("X-Sightline-Worker"))
 		}
 	}
@@ -50,7 +52,8 @@ func TestDebugHeaders(t *testing.T) {
 // engines find much cached.
 func TestBench(t *testing.T) {
 	l := startLab(t, nil)
-	o := bench.Options{Model: lab.ModelName, Shape: "images", Reuse: 0.8, Rate: 20, Seconds: 2, Speed: 1000, Most: 60, Answer: 4, Clients: 8, Seed: 3, JSON: true}
+	o := bench.Options{Model: lab.ModelName, Shape: "images", Reuse: 0.8, Rate: 20, Seconds: 2, Speed: 1000, Most: 60,
+		Answer: 4, Clients: 8, Seed: 3, JSON: true}
 	for what, change := range map[string]func(*bench.Options){
 		"Envoy":           func(o *bench.Options) { o.URL = l.URL },
 		"Sightline alone": func(o *bench.Options) { o.ExtProc = l.ExtProc; o.Seed++ },

@@ -87,7 +87,8 @@ func TestBenchFleet(t *testing.T) {
 	keys["log_level"] = "warn"
 	g := startGateway(t, keys, func(o *envoy.Options) { o.Workers = addrs })
 	g.ready(len(addrs))
-	ways := []*fleetWay{{name: "round robin", url: plainEnvoy(t, addrs, "ROUND_ROBIN")}, {name: "least request", url: plainEnvoy(t, addrs, "LEAST_REQUEST")}, {name: "Sightline", url: g.url}}
+	ways := []*fleetWay{{name: "round robin", url: plainEnvoy(t, addrs, "ROUND_ROBIN")},
+		{name: "least request", url: plainEnvoy(t, addrs, "LEAST_REQUEST")}, {name: "Sightline", url: g.url}}
 	eventually(t, "Sightline decides", func() bool { // and the engines have met the template
 		for i, w := range ways {
 			w.talk(t, name, 1000+i, 1)
@@ -107,7 +108,8 @@ func TestBenchFleet(t *testing.T) {
 			w.queries, w.hits = w.queries+q-queries, w.hits+h-hits
 		}
 	}
-	fmt.Printf("bench-fleet: %d requests a way: %d conversations of %d turns, %d at once, %d rounds; tokens\n", ways[0].requests, benchTalks, benchTurns, benchClients, benchRounds)
+	fmt.Printf("bench-fleet: %d requests a way: %d conversations of %d turns, %d at once, %d rounds; tokens\n",
+		ways[0].requests, benchTalks, benchTurns, benchClients, benchRounds)
 	fmt.Printf("bench-fleet: %-14s %9s %9s %7s %10s %22s\n", "", "prompts", "cached", "hits", "computed", "first token mean / p99")
 	for _, w := range ways {
 		how := "by the engines' counters"
@@ -118,7 +120,8 @@ func TestBenchFleet(t *testing.T) {
 		for _, d := range w.first {
 			sum += d
 		}
-		fmt.Printf("bench-fleet: %-14s %9.0f %9.0f %5.1f %% %10.0f %9.0f / %.0f ms   %s; usage: %d of %d cached\n", w.name, w.queries, w.hits, 100*w.hits/max(1, w.queries),
+		fmt.Printf("bench-fleet: %-14s %9.0f %9.0f %5.1f %% %10.0f %9.0f / %.0f ms   %s; usage: %d of %d cached\n", w.name,
+			w.queries, w.hits, 100*w.hits/max(1, w.queries),
 			w.queries-w.hits, ms(sum)/float64(max(1, len(w.first))), ms(quantile(w.first, .99)), how, w.cached, w.prompt)
 		if w.failed > 0 || w.requests != ways[0].requests {
 			t.Errorf("%s: %d of %d requests failed", w.name, w.failed, w.requests)
@@ -219,7 +222,8 @@ func (w *fleetWay) play(t *testing.T, model string, seed int) {
 
 // talk holds one conversation: a system prompt that all share, a picture in the first turn and in the third.
 func (w *fleetWay) talk(t *testing.T, model string, seed, turns int) {
-	messages := []any{map[string]any{"role": "system", "content": strings.Repeat("You describe pictures to people who cannot see them, and never guess. ", 6)}}
+	messages := []any{map[string]any{"role": "system",
+		"content": strings.Repeat("You describe pictures to people who cannot see them, and never guess. ", 6)}}
 	for turn := range turns {
 		text := strings.Repeat(fmt.Sprintf("Turn %d of conversation %d: what is to be seen, and what is not? ", turn, seed), 6)
 		if turn%2 == 0 {

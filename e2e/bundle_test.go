@@ -30,7 +30,8 @@ func TestBundle(t *testing.T) {
 		post(t, l, body, header)
 	}
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	said, err := exec.Command(l.Self(), "bundle", "-c", l.ConfigFile(), "--admin", "http://"+l.Admin, "--envoy", "http://"+l.EnvoyAdmin, "-o", file).CombinedOutput()
+	said, err := exec.Command(l.Self(), "bundle", "-c", l.ConfigFile(), "--admin", "http://"+l.Admin, "--envoy",
+		"http://"+l.EnvoyAdmin, "-o", file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
@@ -58,7 +59,8 @@ func TestBundle(t *testing.T) {
 			t.Errorf("%s: %s", h.Name, found)
 		}
 	}
-	for _, name := range []string{"config.yaml", "sightline/workers", "sightline/decisions", "sightline/metrics", "envoy/config_dump", "envoy/stats", "doctor.json"} {
+	for _, name := range []string{"config.yaml", "sightline/workers", "sightline/decisions", "sightline/metrics",
+		"envoy/config_dump", "envoy/stats", "doctor.json"} {
 		if sizes[name] < 100 {
 			t.Errorf("%s has %d bytes; it says\n%s", name, sizes[name], said)
 		}

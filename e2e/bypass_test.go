@@ -36,7 +36,8 @@ func TestNoFormBypassesTheCleaning(t *testing.T) {
 			if name == "fail_closed" {
 				unread = "refuse"
 			}
-			w.runProduct(map[string]any{"on_unread": unread, "models": models, "workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
+			w.runProduct(map[string]any{"on_unread": unread, "models": models,
+				"workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
 			clean := `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 			eventually(t, "a clean request is served", func() bool {
 				r := w.send(w.client, "POST", prefix+chatPath, clean, nil)
@@ -53,7 +54,8 @@ func TestNoFormBypassesTheCleaning(t *testing.T) {
 					if r.err != nil {
 						t.Fatal(r.err)
 					}
-					if reached := w.workers[0].served.Load() > served; len(r.Steered) > 0 || c.want != 0 && r.status != c.want || reached != (r.status == http.StatusOK) {
+					if reached := w.workers[0].served.Load() > served; len(r.Steered) > 0 || c.want != 0 && r.status != c.want ||
+						reached != (r.status == http.StatusOK) {
 						t.Errorf("status %d (want %d), the worker saw %v at %s: %.300s", r.status, c.want, r.Steered, r.Path, r.body)
 					}
 					if r.status >= 400 && !strings.Contains(string(r.body), `"message"`) && form != "too large, and not announced" { // Envoy's own words
@@ -82,17 +84,23 @@ func bypasses(slow bool) map[string]bypass {
 		`"nvext":{"extra_fields":["worker_id"],"annotations":["query_instance_id:"],"metadata_upload":{"url":"http://10.9.9.9"}}`
 	body := `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi","uuid":"theirs"}]}],` + fields + `}`
 	list := map[string]bypass{}
-	for _, p := range []string{"/v1/chat%2Fcompletions", "/v1/chat%2fcompletions", "/v1%2Fchat%2Fcompletions", "/v1/ch%61t/completion%73", "/v1/%63%68%61%74/completions", "//v1/chat/completions",
-		"/v1//chat/completions", "/v1/chat//completions", "/v1/chat/completions/", "/v1/chat/completions//", "/v1/./chat/completions", "/v1/x/../chat/completions", "/v1/x/%2e%2e/chat/completions",
-		`/v1\chat\completions`, "/v1/chat%5Ccompletions", "/v1/chat%5ccompletions/", "/v1/chat/completions%2F", "/v1/chat/completions%3Fx", "/v1/chat/completions?x=1", "/v1/chat%2Fcompletions?a=b",
-		"/v1/chat/completions;x", "/v1/chat%2Fcompletions%2Fbatch", "/v1%2Fcompletions", "/v1%2Fresponses", "/v1/responses/", "/v1%2Fmessages", "/v1/chat/completions%0a", "/v1%2Fmessages%0A"} {
+	for _, p := range []string{"/v1/chat%2Fcompletions", "/v1/chat%2fcompletions", "/v1%2Fchat%2Fcompletions",
+		"/v1/ch%61t/completion%73", "/v1/%63%68%61%74/completions", "//v1/chat/completions",
+		"/v1//chat/completions", "/v1/chat//completions", "/v1/chat/completions/", "/v1/chat/completions//",
+		"/v1/./chat/completions", "/v1/x/../chat/completions", "/v1/x/%2e%2e/chat/completions",
+		`/v1\chat\completions`, "/v1/chat%5Ccompletions", "/v1/chat%5ccompletions/", "/v1/chat/completions%2F",
+		"/v1/chat/completions%3Fx", "/v1/chat/completions?x=1", "/v1/chat%2Fcompletions?a=b",
+		"/v1/chat/completions;x", "/v1/chat%2Fcompletions%2Fbatch", "/v1%2Fcompletions", "/v1%2Fresponses", "/v1/responses/",
+		"/v1%2Fmessages", "/v1/chat/completions%0a", "/v1%2Fmessages%0A"} {
 		list["path "+p] = bypass{path: p}
 	}
-	for _, v := range []string{"application/json", "application/json;x", "application/json;a=1;a=2", "application/json;;;", "application/json;/", "application/json; charset", `application/json;="`, "application/json ;",
+	for _, v := range []string{"application/json", "application/json;x", "application/json;a=1;a=2", "application/json;;;",
+		"application/json;/", "application/json; charset", `application/json;="`, "application/json ;",
 		"APPLICATION/JSON; charset=utf-16", "application/json;charset=x;charset=y", "application/json;\ta", "application/vnd.api+json;/"} {
 		list["type "+v] = bypass{lines: []string{"content-type: " + v}, want: 200}
 	}
-	for _, v := range []string{"text/plain", ";;;", "application/x-www-form-urlencoded", "application/json, text/plain", "json", "application//json", "multipart/form-data; boundary=x"} {
+	for _, v := range []string{"text/plain", ";;;", "application/x-www-form-urlencoded", "application/json, text/plain",
+		"json", "application//json", "multipart/form-data; boundary=x"} {
 		list["type "+v] = bypass{lines: []string{"content-type: " + v}, want: 415}
 	}
 	list["two types"] = bypass{lines: []string{"content-type: application/json;x", "content-type: text/plain"}} // Envoy makes one of them
@@ -100,7 +108,8 @@ func bypasses(slow bool) map[string]bypass {
 	for _, v := range []string{"gzip", "x", "GZIP", "br", "identity, gzip", "gzip;q=0", "identity;x", "deflate, identity"} {
 		list["encoding "+v] = bypass{lines: []string{"content-type: application/json", "content-encoding: " + v}, want: 415}
 	}
-	list["two encodings"] = bypass{lines: []string{"content-type: application/json", "Content-Encoding: gzip", "content-encoding: identity"}, want: 415}
+	list["two encodings"] = bypass{lines: []string{"content-type: application/json", "Content-Encoding: gzip",
+		"content-encoding: identity"}, want: 415}
 	list["identity"] = bypass{lines: []string{"content-type: application/json", "content-encoding: Identity"}, want: 200}
 
 	deep := strings.Repeat("[", 210) + strings.Repeat("]", 210)
@@ -154,13 +163,14 @@ func bypasses(slow bool) map[string]bypass {
 		"half a surrogate pair":  {body: with(`"user":"\ud800"`), want: 200},
 		"encoded surrogate":      {body: with("\"user\":\"\xed\xa0\x80\""), want: 400},
 		"each field twice":       {body: with(fields), want: 200},
-		"escaped":                {body: strings.NewReplacer("uuid", `u\u0075id`, "rid", `\u0072id`, "kv_t", `kv\u005ft`, "bootstrap_", `\u0062ootstrap_`).Replace(body), want: 200},
-		"cut":                    {body: body[:len(body)-1], want: 400},
-		"more behind it":         {body: body + body, want: 400},
-		"control characters":     {body: with("\"user\":\"\x01\""), want: 400},
-		"NUL behind it":          {body: body + "\x00", want: 400},
-		"no length":              {length: -1, want: 200},
-		"too large, announced":   {length: 64<<20 + 1, want: 413},
+		"escaped": {body: strings.NewReplacer("uuid", `u\u0075id`, "rid", `\u0072id`, "kv_t", `kv\u005ft`,
+			"bootstrap_", `\u0062ootstrap_`).Replace(body), want: 200},
+		"cut":                  {body: body[:len(body)-1], want: 400},
+		"more behind it":       {body: body + body, want: 400},
+		"control characters":   {body: with("\"user\":\"\x01\""), want: 400},
+		"NUL behind it":        {body: body + "\x00", want: 400},
+		"no length":            {length: -1, want: 200},
+		"too large, announced": {length: 64<<20 + 1, want: 413},
 	} {
 		list[name] = c
 	}

@@ -29,7 +29,8 @@ func TestBodyByteByByte(t *testing.T) {
 	f, enc := http2.NewFramer(&out, conn), hpack.NewEncoder(&block)
 	out.WriteString(http2.ClientPreface)
 	_ = f.WriteSettings()
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", "x"}, {":path", chatPath}, {"content-type", "application/json"}} {
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", "x"}, {":path", chatPath},
+		{"content-type", "application/json"}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 	}
 	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})

@@ -58,7 +58,8 @@ var faults = []fault{
 	{"NATS stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.nats.signal) }},
 	{"Envoy killed, started again", true, "held", (*chaos).killEnvoy},
 	{"Envoy stopped for 10 s", false, "held", func(c *chaos) string {
-		return c.freeze(c.envoy.Signal) + "failed: of the requests that waited and arrive at once, those that get no connection within Envoy's connect_timeout"
+		return c.freeze(c.envoy.Signal) +
+			"failed: of the requests that waited and arrive at once, those that get no connection within Envoy's connect_timeout"
 	}},
 	{"Envoy restarted hot", false, "held", (*chaos).hotRestart},
 	{"an image host that drips", false, "", (*chaos).drip},
@@ -96,7 +97,8 @@ func TestChaos(t *testing.T) {
 		c.rate = r
 	}
 	args := []string{"--restart-epoch", "0", "--base-id", fmt.Sprint(os.Getpid() % 32000)}
-	c.stand = startStand(t, 4, 2, 2, 4, map[string]any{"drain": "0s", "probe": false, "media": map[string]any{"allow": []string{"127.0.0.0/8"}}}, args...)
+	c.stand = startStand(t, 4, 2, 2, 4, map[string]any{"drain": "0s", "probe": false,
+		"media": map[string]any{"allow": []string{"127.0.0.0/8"}}}, args...)
 	c.begin()
 	c.more(3 * c.rate)
 	c.end()
@@ -127,7 +129,8 @@ func TestChaos(t *testing.T) {
 			sent := len(all)
 			all = slices.DeleteFunc(all, func(r attempt) bool { return hadBeenSent(r.reply) })
 			lost := sent - len(all)
-			if said += fmt.Sprintf("%d failed with the worker that had them", lost); lost > max(4, c.rate/20) {
+			said += fmt.Sprintf("%d failed with the worker that had them", lost)
+			if lost > max(4, c.rate/20) {
 				t.Errorf("%s: %d requests failed with the worker, more than it can have had", f.name, lost)
 			}
 		}
@@ -153,7 +156,8 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	if file := os.Getenv("SIGHTLINE_CHAOS"); file != "" && only == "" && !t.Failed() {
-		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores (`make chaos`).\n\n| fault | requests | failed, cut, undecided | normal after | |\n|---|---|---|---|---|\n",
+		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores "+
+			"(`make chaos`).\n\n| fault | requests | failed, cut, undecided | normal after | |\n|---|---|---|---|---|\n",
 			c.rate, time.Since(began).Round(time.Second), runtime.NumCPU())
 		section.Write(t, file, "chaos", head+strings.Join(rows, "\n"))
 	}
@@ -205,8 +209,11 @@ func (c *chaos) begin() {
 				c.all = append(c.all, r)
 				if r.failed() || !r.decided {
 					c.good = 0
-				} else if c.good++; c.good == 1 {
-					c.since = time.Now()
+				} else {
+					c.good++
+					if c.good == 1 {
+						c.since = time.Now()
+					}
 				}
 			})
 		}
@@ -314,13 +321,15 @@ func (c *chaos) held() (most resources) {
 }
 
 func (r resources) beside(before resources) string {
-	return fmt.Sprintf("%d, %d, %d, %d (%d, %d, %d, %d)", r.goroutines, r.descriptors, r.megabytes, r.live, before.goroutines, before.descriptors, before.megabytes, before.live)
+	return fmt.Sprintf("%d, %d, %d, %d (%d, %d, %d, %d)", r.goroutines, r.descriptors, r.megabytes, r.live,
+		before.goroutines, before.descriptors, before.megabytes, before.live)
 }
 
 // above says what is more than before, beyond what connections that idle account for.
 func (r resources) above(before resources) (what string) {
-	for name, n := range map[string][3]int{"goroutines": {r.goroutines, before.goroutines, 40}, "descriptors": {r.descriptors, before.descriptors, 20},
-		"MB": {r.megabytes, before.megabytes, 200}, "MB live": {r.live, before.live, 64}} {
+	for name, n := range map[string][3]int{"goroutines": {r.goroutines, before.goroutines, 40},
+		"descriptors": {r.descriptors, before.descriptors, 20},
+		"MB":          {r.megabytes, before.megabytes, 200}, "MB live": {r.live, before.live, 64}} {
 		if n[0] > n[1]+n[2] {
 			what += fmt.Sprintf(" %d %s, %d before", n[0], name, n[1])
 		}
@@ -391,7 +400,8 @@ func (c *chaos) drip() string {
 		if i%20 != 0 {
 			return ""
 		}
-		body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2, "messages": []any{user("What is it?", fmt.Sprint(host.URL, "/", i, ".jpg"))}})
+		body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2,
+			"messages": []any{user("What is it?", fmt.Sprint(host.URL, "/", i, ".jpg"))}})
 		return string(body)
 	}
 	c.mu.Unlock()
@@ -442,7 +452,8 @@ func (c *chaos) crowd() string {
 	startWorkerOn(c.t, lis, lis.Addr().String())
 	many := slices.Clone(c.workers)
 	for i := range 1000 {
-		many = append(many, map[string]any{"name": fmt.Sprint("crowd-", i), "addr": fmt.Sprintf("127.1.%d.%d:%d", i/250, 1+i%250, portOf(c.t, lis.Addr().String()))})
+		many = append(many, map[string]any{"name": fmt.Sprint("crowd-", i), "addr": fmt.Sprintf("127.1.%d.%d:%d", i/250,
+			1+i%250, portOf(c.t, lis.Addr().String()))})
 	}
 	be := func(workers []any) (took time.Duration) {
 		began := time.Now()

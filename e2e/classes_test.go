@@ -63,7 +63,8 @@ func TestWorkerClasses(t *testing.T) {
 	for i, want := range home {
 		r := ask(t, l, fmt.Sprintf("And what is picture %d?", i), dataURL(photo(uint64(100+i))))
 		d := lastDecision(t, l)
-		if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 380 || d.Get("reason").Str != "exact" {
+		if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 380 ||
+			d.Get("reason").Str != "exact" {
 			t.Errorf("picture %d: worker %d (first %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
 			continue
 		}
@@ -136,7 +137,8 @@ func TestClassesReadOneRequest(t *testing.T) {
 						"data": base64.StdEncoding.EncodeToString(photo(uint64(10_000 + 100*c + 4*i + k)))}})
 				}
 				content = append(content, map[string]any{"type": "text", "text": fmt.Sprintf("What do these show, %d of %d?", i, c)})
-				raw, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": content}}})
+				raw, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2,
+					"messages": []any{map[string]any{"role": "user", "content": content}}})
 				if err != nil {
 					t.Error(err)
 					return

@@ -71,7 +71,8 @@ func TestStatsEndWithTheirWorkers(t *testing.T) {
 	w := startEdited(t, 1, func(o *envoy.Options) {
 		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.0/8"), FirstPort: 1, LastPort: 65535}}
 	}, func(printed string) string {
-		short := strings.Replace(withPatience(t, printed), "stats_eviction_interval: 1800s", "stats_flush_interval: 0.5s\nstats_eviction_interval: 1s", 1)
+		short := strings.Replace(withPatience(t, printed), "stats_eviction_interval: 1800s",
+			"stats_flush_interval: 0.5s\nstats_eviction_interval: 1s", 1)
 		if !strings.Contains(short, "stats_eviction_interval: 1s") {
 			t.Fatal("the printed configuration has no eviction of half an hour")
 		}
@@ -141,7 +142,8 @@ func (w *world) cockpitPage(t *testing.T) {
 	}
 	// As regular expressions: any worker, and this test's model.
 	like := func(line string) *regexp.Regexp {
-		return regexp.MustCompile("(?m)^" + docAddr.ReplaceAllString(strings.ReplaceAll(regexp.QuoteMeta(line), "sim-vl", "e2e"), `127\.0\.0\.1:\d+`) + "[:} ]")
+		return regexp.MustCompile("(?m)^" + docAddr.ReplaceAllString(strings.ReplaceAll(regexp.QuoteMeta(line), "sim-vl", "e2e"),
+			`127\.0\.0\.1:\d+`) + "[:} ]")
 	}
 	get := func(path string) string {
 		page, err := w.envoy.Get(t.Context(), path)
@@ -163,19 +165,22 @@ func (w *world) cockpitPage(t *testing.T) {
 			}
 			name, _, _ := strings.Cut(line, ": ")
 			name, _, _ = strings.Cut(name, "} ")
-			if lines++; !like(name).MatchString(answer) {
+			lines++
+			if !like(name).MatchString(answer) {
 				t.Errorf("not in Envoy's answer: %s\n%s", line, answer)
 			}
 		}
 	}
 	all, prom := get("/stats"), get("/stats/prometheus")
 	for _, m := range docName.FindAllStringSubmatch(string(file), -1) {
-		if lines++; !like(m[1]).MatchString(all) {
+		lines++
+		if !like(m[1]).MatchString(all) {
 			t.Errorf("Envoy has no %s", m[1])
 		}
 	}
 	for _, m := range docProm.FindAllStringSubmatch(string(file), -1) {
-		if lines++; !regexp.MustCompile(`(?m)^` + m[1] + `\{`).MatchString(prom) {
+		lines++
+		if !regexp.MustCompile(`(?m)^` + m[1] + `\{`).MatchString(prom) {
 			t.Errorf("Envoy has no %s", m[1])
 		}
 	}

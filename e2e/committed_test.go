@@ -77,7 +77,8 @@ func serveCommitted(t *testing.T, file, release string) {
 			t.Fatal(err)
 		}
 		ours.Sign(t, "envoy", time.Hour)
-		opt.TLS = &tls.Config{Certificates: []tls.Certificate{ours.Sign(t, "server", time.Hour).Pair}, ClientCAs: ours.Pool, ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}
+		opt.TLS = &tls.Config{Certificates: []tls.Certificate{ours.Sign(t, "server", time.Hour).Pair}, ClientCAs: ours.Pool,
+			ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}
 		server = &tls.Config{Certificates: []tls.Certificate{workers.Sign(t, "worker", time.Hour).Pair}}
 	}
 	var known []extproc.Endpoint
@@ -165,7 +166,10 @@ func serveCommitted(t *testing.T, file, release string) {
 	if name == "fail_closed.yaml" {
 		want = http.StatusServiceUnavailable
 	}
-	eventually(t, "requests pass without Sightline, or do not", func() bool { r := ask(0); return r.err == nil && r.status == want && r.id() == "" })
+	eventually(t, "requests pass without Sightline, or do not", func() bool {
+		r := ask(0)
+		return r.err == nil && r.status == want && r.id() == ""
+	})
 }
 
 // users are the tests that read the committed configurations, each with the words by which it finds its files. Folders of
@@ -176,14 +180,17 @@ var users = []struct{ files, test, name, by string }{
 	{"examples/compose/envoy.yaml", "internal/serve/examples_test.go", "TestExampleEnvoy", `"envoy.yaml"`},
 	{"examples/compose/docker-compose.yml", "internal/serve/examples_test.go", "TestComposeFile", `"docker-compose.yml"`},
 	{"examples/kubernetes/*/*.yaml", "examples/kubernetes/manifests_test.go", "TestEveryManifestIsUsed", `"*/*.yaml"`},
-	{"examples/kubernetes/base/sightline.yaml", "examples/kubernetes/manifests_test.go", "TestReferences", `config.Load("base/sightline.yaml")`},
+	{"examples/kubernetes/base/sightline.yaml", "examples/kubernetes/manifests_test.go", "TestReferences",
+		`config.Load("base/sightline.yaml")`},
 	{"examples/kubernetes/*/*.yaml", "e2e/manifests/manifests_test.go", "TestManifests", `"../../examples/kubernetes/*/*.yaml"`},
 	{"examples/helm/*.*", "e2e/manifests/chart_test.go", "TestChartIsTheBase", `"../../examples/helm"`},
 	{"examples/helm/templates/*.yaml", "e2e/manifests/chart_test.go", "TestChartValues", `"../../examples/helm"`},
 	{"internal/config/schema.json", "internal/config/schema_test.go", "TestSchema", `os.WriteFile("schema.json"`},
 	{"examples/prometheus/keda.yaml", "internal/serve/signals_test.go", "TestSignalsHoldTogether", `"examples/prometheus/keda.yaml"`},
-	{"examples/prometheus/*.yml", "internal/serve/signals_test.go", "TestSignalsAreExported", `"examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml"`},
-	{"examples/grafana/sightline.json", "internal/serve/signals_test.go", "TestSignalsHoldTogether", `read(t, "examples/grafana/sightline.json")`},
+	{"examples/prometheus/*.yml", "internal/serve/signals_test.go", "TestSignalsAreExported",
+		`"examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml"`},
+	{"examples/grafana/sightline.json", "internal/serve/signals_test.go", "TestSignalsHoldTogether",
+		`read(t, "examples/grafana/sightline.json")`},
 	{"examples/models/*/*.json", "router/router_test.go", "TestConcurrentDecisions", `.LoadLive("m", shippedModel`},
 }
 

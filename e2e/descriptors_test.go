@@ -83,7 +83,8 @@ func unhurt(t *testing.T, client *http.Client, l *lab.Lab) {
 		t.Fatalf("no workers: %s", text)
 	}
 	for _, row := range rows {
-		waits := row.Get("events").Str == "catching up" && strings.Contains(row.Get("events_error").Str, "replay") && strings.Contains(row.Get("events_error").Str, "too many open files")
+		waits := row.Get("events").Str == "catching up" && strings.Contains(row.Get("events_error").Str, "replay") &&
+			strings.Contains(row.Get("events_error").Str, "too many open files")
 		if row.Get("health").Str != "" || row.Get("events").Str != "live" && !waits {
 			t.Errorf("worker %s: health %q, events %q (%s)", row.Get("name"), row.Get("health"), row.Get("events"), row.Get("events_error"))
 		}
@@ -110,8 +111,9 @@ func reload(t *testing.T, client *http.Client, l *lab.Lab) (problem string) {
 	return fmt.Sprintf("%d %s", resp.StatusCode, text)
 }
 
-// TestOutOfDescriptors: a process that can open nothing more blames nobody: workers stay healthy and their events live (or a replay waits for a
-// descriptor, and says so), requests are decided over the connections that are there, and a reload that failed is tried again.
+// TestOutOfDescriptors: a process that can open nothing more blames nobody: workers stay healthy and their events live
+// (or a replay waits for a descriptor, and says so), requests are decided over the connections that are there, and a
+// reload that failed is tried again.
 func TestOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Config = checkedOften })

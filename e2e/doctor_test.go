@@ -48,12 +48,15 @@ func TestNothingToWarnOf(t *testing.T) {
 		body         any
 		status       int
 	}{
-		{"GET", "/v1/models", nil, 200}, {"GET", "/health", nil, 200}, {"GET", "/v1/responses/resp_unknown", nil, 404}, {"GET", "/nothing", nil, 404},
+		{"GET", "/v1/models", nil, 200}, {"GET", "/health", nil, 200}, {"GET", "/v1/responses/resp_unknown", nil, 404},
+		{"GET", "/nothing", nil, 404},
 		{"POST", "/tokenize", map[string]any{"model": lab.ModelName, "prompt": "a"}, 200},
 		{"POST", "/v1/chat/completions", say(long, nil), 200}, {"POST", "/v1/chat/completions", say(long, nil), 200},
 		{"POST", "/v1/chat/completions", say(long, map[string]any{"stream": true}), 200},
 		{"POST", "/v1/chat/completions", say("hi", map[string]any{"temperature": 0.5, "user": "u"}), 200},
-		{"POST", "/v1/chat/completions", say([]any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}}, map[string]any{"type": "text", "text": "?"}}, nil), 200},
+		{"POST", "/v1/chat/completions",
+			say([]any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}},
+				map[string]any{"type": "text", "text": "?"}}, nil), 200},
 		{"POST", "/v1/completions", map[string]any{"model": lab.ModelName, "prompt": long, "max_tokens": 2}, 200},
 		{"POST", "/v1/completions", map[string]any{"model": lab.ModelName, "prompt": []string{long, "b"}, "max_tokens": 2}, 200},
 		{"POST", "/v1/chat/completions", say("hi", map[string]any{"max_tokens": -1}), 400},                           // the client's mistake
@@ -126,7 +129,8 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log lockedBuffer
-		p, err := envoytest.Run(t.Context(), binary(t), bytes.ReplaceAll(printed, []byte(c.old), []byte(c.new)), admin, &log, "--concurrency", "2")
+		p, err := envoytest.Run(t.Context(), binary(t), bytes.ReplaceAll(printed, []byte(c.old), []byte(c.new)), admin, &log,
+			"--concurrency", "2")
 		if err != nil {
 			t.Fatalf("%v\n%s", err, log.String())
 		}

@@ -28,7 +28,8 @@ func (w *world) limited(t *testing.T, limit int) {
 	for _, addr := range w.addrs() {
 		workers = append(workers, map[string]any{"addr": addr})
 	}
-	w.runProduct(map[string]any{"max_in_flight": limit, "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}}, "workers": workers})
+	w.runProduct(map[string]any{"max_in_flight": limit, "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}},
+		"workers": workers})
 }
 
 // deafClient sends chats over one HTTP/2 connection on which it allows the server to send no byte of a body, and reads no answer.
@@ -48,7 +49,8 @@ func deafClient(t *testing.T, addr string, bodies ...string) {
 	enc := hpack.NewEncoder(&block)
 	for i, body := range bodies {
 		block.Reset()
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", "x"}, {":path", "/v1/chat/completions"}, {"content-type", "application/json"}} {
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":authority", "x"},
+			{":path", "/v1/chat/completions"}, {"content-type", "application/json"}} {
 			_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
 		}
 		stream := uint32(1 + 2*i)
@@ -100,7 +102,9 @@ func TestUnreadStreamKeepsNoPlace(t *testing.T) {
 		}
 		t.Cleanup(func() { conn.Close() })
 		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-		fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Large: 1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(stream), stream)
+		fmt.Fprintf(conn,
+			"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Large: 1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(stream), stream)
 	}
 	eventually(t, "they take all places", func() bool { return w.post(body, nil).status == http.StatusTooManyRequests })
 	for begin := time.Now(); w.post(body, nil).status != http.StatusOK; time.Sleep(200 * time.Millisecond) {
@@ -188,7 +192,8 @@ func TestOldAndUpgradingRequests(t *testing.T) {
 		{"POST /tokenize HTTP/1.1" + upgrade, body, 403},
 		{"GET /v1/models HTTP/1.1" + upgrade, "", 403},
 		{"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: other", body, 403},
-		{"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA", body, 200},
+		{"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: " +
+			"AAMAAABkAAQAoAAAAAIAAAAA", body, 200},
 		{"GET /v1/realtime HTTP/1.1" + upgrade, "", 200},
 	} {
 		r, err := ask(c.head, c.body)

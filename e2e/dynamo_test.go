@@ -43,7 +43,8 @@ const dynamoStart = 4 * time.Minute
 func (d *deployment) start(args ...string) (stop func()) {
 	d.t.Helper()
 	c := exec.Command(filepath.Join(d.bin, "bin", "python"), args...)
-	c.Env = append(os.Environ(), append(d.plane, "DYN_FILE_KV="+d.root, "DYN_DISCOVERY_BACKEND=file", "DYN_EVENT_PLANE_HOST=127.0.0.1", "DYN_TCP_RPC_HOST=127.0.0.1",
+	c.Env = append(os.Environ(), append(d.plane, "DYN_FILE_KV="+d.root, "DYN_DISCOVERY_BACKEND=file",
+		"DYN_EVENT_PLANE_HOST=127.0.0.1", "DYN_TCP_RPC_HOST=127.0.0.1",
 		"HF_HUB_OFFLINE=1", "DYN_MM_ALLOW_INTERNAL=1")...)
 	c.Stdout, c.Stderr = &d.log, &d.log
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -139,7 +140,8 @@ func TestRealDynamo(t *testing.T) {
 			r.apart()
 		})
 	}
-	fmt.Printf("e2e-dynamo: requests right %d, wrong %d; an image behind another URL: cached %d of %d times, by Dynamo's own router %d of %d\n",
+	fmt.Printf("e2e-dynamo: requests right %d, wrong %d; an image behind another URL: cached %d of %d times, by Dynamo's "+
+		"own router %d of %d\n",
 		total.right, total.wrong, total.otherURL, total.otherURLs, total.theirs, total.theirsOf)
 	if total.wrong > 0 || total.otherURL < total.otherURLs || total.right == 0 {
 		t.Error("requests went wrong")
@@ -176,7 +178,8 @@ func (r *dynamoRun) begin(link map[string]any) {
 	link["frontends"] = frontends
 	relay := freeAddr(t)
 	r.gateway = startGateway(t, map[string]any{"log_level": "warn", "probe": false,
-		"media":  map[string]any{"allow": []string{"127.0.0.0/8"}, "budget": "5s", "relay": map[string]any{"listen": relay, "url": "http://" + relay}},
+		"media": map[string]any{"allow": []string{"127.0.0.0/8"}, "budget": "5s", "relay": map[string]any{"listen": relay,
+			"url": "http://" + relay}},
 		"models": []any{map[string]any{"name": "m", "dir": r.d.model, "block_size": 16, "block_hash": "dynamo", "media_names": "injected"}},
 		"dynamo": link,
 	}, func(o *envoy.Options) { o.Workers, o.TokenUsage = frontends, true })
@@ -218,12 +221,14 @@ func (r *dynamoRun) send(what string, content any, header http.Header, more map[
 	status, text := r.ask([]any{content}, all, header)
 	d := gjson.Get(r.page("/decisions?n=1"), "0")
 	by, u := gjson.Get(text, "nvext.worker_id"), gjson.Get(text, "usage")
-	a := answer{worker: "dynamo-" + by.Get("prefill_worker_id").Raw, rank: by.Get("prefill_dp_rank").Raw, decode: by.Get("decode_worker_id").Raw,
+	a := answer{worker: "dynamo-" + by.Get("prefill_worker_id").Raw, rank: by.Get("prefill_dp_rank").Raw,
+		decode: by.Get("decode_worker_id").Raw,
 		prompt: u.Get("prompt_tokens").Int(), cached: u.Get("prompt_tokens_details.cached_tokens").Int(), picked: d}
 	apart := by.Get("decode_worker_id").Raw != by.Get("prefill_worker_id").Raw // then the usage is the decode worker's
 	if status != http.StatusOK || a.worker != d.Get("worker").Str || !apart && a.cached != d.Get("cached_tokens").Int() {
 		r.wrong++
-		t.Errorf("%s: status %d, picked %s, served by %s rank %s; cached tokens predicted %d, found %d: %.200s", what, status, d.Get("worker").Str, a.worker, a.rank,
+		t.Errorf("%s: status %d, picked %s, served by %s rank %s; cached tokens predicted %d, found %d: %.200s", what,
+			status, d.Get("worker").Str, a.worker, a.rank,
 			d.Get("cached_tokens").Int(), a.cached, text)
 		return a
 	}
@@ -258,7 +263,8 @@ func (r *dynamoRun) steering() {
 				other = strings.TrimPrefix(w.Str, "dynamo-")
 			}
 		}
-		r.sameAs(first, r.send("a client's headers", user(text), http.Header{"X-Dynamo-Worker-Instance-Id": {other}, "X-Worker-Instance-Id": {other}, "X-Dynamo-Dp-Rank": {"1"},
+		r.sameAs(first, r.send("a client's headers", user(text), http.Header{"X-Dynamo-Worker-Instance-Id": {other},
+			"X-Worker-Instance-Id": {other}, "X-Dynamo-Dp-Rank": {"1"},
 			"X-Dynamo-Prefill-Instance-Id": {other}}, nil))
 		salted := r.send("another tenant", user(text), nil, map[string]any{"cache_salt": fmt.Sprint("tenant-", i)})
 		if salted.picked.Get("cached_tokens").Int() != 0 {
@@ -293,7 +299,8 @@ func (r *dynamoRun) pictures(what string) {
 			r.otherURL++
 		}
 		r.sameAs(first, r.send("picture in the body", user(text, dataURL(photo(uint64(n)))), nil, nil))
-		if strange := r.send("another picture", user(text, fmt.Sprintf("%s/%d/a.jpg", r.pictureS, n+50)), nil, nil); strange.picked.Get("cached_tokens").Int() >= photoTokens {
+		if strange := r.send("another picture", user(text, fmt.Sprintf("%s/%d/a.jpg", r.pictureS, n+50)), nil,
+			nil); strange.picked.Get("cached_tokens").Int() >= photoTokens {
 			r.wrong++
 			r.t.Errorf("another picture is promised %d cached tokens", strange.picked.Get("cached_tokens").Int())
 		}
@@ -309,7 +316,8 @@ func (r *dynamoRun) theirs() {
 	for i := range 6 {
 		var cached int64
 		for _, name := range []string{"a", "b"} {
-			status, text := own.ask([]any{user("Theirs: what is to be seen?", fmt.Sprintf("%s/%d/%s.jpg", r.pictureS, 5000+i, name))}, map[string]any{"model": "m"}, nil)
+			status, text := own.ask([]any{user("Theirs: what is to be seen?", fmt.Sprintf("%s/%d/%s.jpg", r.pictureS, 5000+i, name))},
+				map[string]any{"model": "m"}, nil)
 			if status != http.StatusOK {
 				r.t.Errorf("Dynamo's own router: status %d: %.200s", status, text)
 			}
@@ -341,8 +349,11 @@ func (r *dynamoRun) apart() {
 	for end := time.Now().Add(dynamoStart); ok < 4; time.Sleep(50 * time.Millisecond) {
 		if status, _ := r.ask([]any{user("are you there?")}, map[string]any{"model": "m"}, nil); status == http.StatusOK {
 			ok++
-		} else if ok = 0; time.Now().After(end) {
-			t.Fatal("the front ends do not find the workers that prefill and decode")
+		} else {
+			ok = 0
+			if time.Now().After(end) {
+				t.Fatal("the front ends do not find the workers that prefill and decode")
+			}
 		}
 	}
 	first := r.send("apart", user(text), nil, nil)

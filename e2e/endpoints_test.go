@@ -61,7 +61,8 @@ func TestOtherEndpointsStream(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			fmt.Fprintf(buf, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nx-worker: %s\r\n\r\n", rw.Header().Get("x-worker"))
+			fmt.Fprintf(buf, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nx-worker: %s\r\n\r\n",
+				rw.Header().Get("x-worker"))
 			_ = buf.Flush()
 			_, _ = io.Copy(conn, buf)
 			return
@@ -76,7 +77,8 @@ func TestOtherEndpointsStream(t *testing.T) {
 	w, stop := pooled(t, talk, talk)
 	check := func(t *testing.T) {
 		for i := range 2 {
-			for path, kind := range map[string]string{"/v1/embeddings": "application/json", "/v1/audio/transcriptions": "multipart/form-data; boundary=x", "/v1/realtime": "websocket", "/": ""} {
+			for path, kind := range map[string]string{"/v1/embeddings": "application/json",
+				"/v1/audio/transcriptions": "multipart/form-data; boundary=x", "/v1/realtime": "websocket", "/": ""} {
 				path = fmt.Sprintf("/m%d%s", i, path)
 				worker, err := conversation(w.url, path, kind)
 				if err != nil || worker != fmt.Sprint(i) {
@@ -104,7 +106,9 @@ func conversation(base, path, kind string) (worker string, err error) {
 	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 	head, want, method := "content-type: "+kind+"\r\ntransfer-encoding: chunked\r\n", 200, "POST"
 	if kind == "websocket" {
-		head, want, method = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n", 101, "GET"
+		head, want,
+			method = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
+			101, "GET"
 	}
 	fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nhost: x\r\n%s\r\n", method, path, head)
 	say := func(line string) {
@@ -148,7 +152,8 @@ func TestListOfModels(t *testing.T) {
 		return out
 	}
 	w, stop := pooled(t, own, own)
-	for path, want := range map[string]string{"/v1/models": "[model-0 model-1]", "/v1/models?limit=9": "[model-0 model-1]", "/m0/v1/models": "[own]", "/m1/v1/models": "[own]"} {
+	for path, want := range map[string]string{"/v1/models": "[model-0 model-1]", "/v1/models?limit=9": "[model-0 model-1]",
+		"/m0/v1/models": "[own]", "/m1/v1/models": "[own]"} {
 		if got := fmt.Sprint(names(w, path)); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
@@ -183,7 +188,8 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 		id := fmt.Sprintf("resp_%d", number.Add(1))
 		if strings.Contains(string(body), `"stream":true`) {
 			rw.Header().Set("content-type", "text/event-stream")
-			fmt.Fprintf(rw, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":%q,\"object\":\"response\"}}\n\n", id)
+			fmt.Fprintf(rw, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":%q,\"object\":\"response\"}}\n\n",
+				id)
 			rw.(http.Flusher).Flush()
 			<-finish
 			fmt.Fprint(rw, "event: response.completed\ndata: {}\n\n")
@@ -203,7 +209,8 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 	}
 	begin := func(i int, more string) (id, worker string) {
 		t.Helper()
-		body := fmt.Sprintf(`{"model":"model-%d","instructions":"%d, so that no two prompts begin alike","input":"question"%s}`, i%2, number.Load(), more)
+		body := fmt.Sprintf(`{"model":"model-%d","instructions":"%d, so that no two prompts begin alike","input":"question"%s}`,
+			i%2, number.Load(), more)
 		req, err := http.NewRequest("POST", fmt.Sprintf("%s/m%d/v1/responses", w.url, i%2), strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -255,7 +262,8 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 		t.Errorf("answers of workers %v only: nothing was tried", seen)
 	}
 	eventually(t, "no stream is open", func() bool {
-		return w.stat("http.ingress.ext_proc.streams_started") == w.stat("http.ingress.ext_proc.streams_closed")+w.stat("http.ingress.ext_proc.streams_failed")
+		return w.stat("http.ingress.ext_proc.streams_started") == w.stat("http.ingress.ext_proc.streams_closed")+
+			w.stat("http.ingress.ext_proc.streams_failed")
 	})
 	if n := w.stat("http.ingress.ext_proc.spurious_msgs_received"); n != 0 {
 		t.Errorf("%d messages that Envoy did not expect", n)

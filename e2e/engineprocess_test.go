@@ -30,7 +30,8 @@ func startProcess(t *testing.T, name string, command func() *exec.Cmd) *process 
 	t.Helper()
 	p := &process{name: name, command: command}
 	var err error
-	if p.log, err = os.Create(filepath.Join(t.TempDir(), name+".log")); err != nil {
+	p.log, err = os.Create(filepath.Join(t.TempDir(), name+".log"))
+	if err != nil {
 		t.Fatal(err)
 	}
 	p.start(t)

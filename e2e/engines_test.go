@@ -26,7 +26,8 @@ import (
 func TestOtherEngines(t *testing.T) {
 	t.Parallel()
 	facts := vision.FactsOf("qwen3_vl", "")
-	processor := sglang.Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
+	processor := sglang.Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"},
+		Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
 	fingerprint := processor.Candidates([]string{"5.19.0"})[0]
 	for _, c := range []struct {
 		engine sim.Engine
@@ -53,9 +54,11 @@ func TestOtherEngines(t *testing.T) {
 			for i := range home {
 				ask(t, l, "Seen before it was asked for", url(i)) // TensorRT-LLM's pixels are decoded beside the requests
 				settled(t, l)
-				r := ask(t, l, fmt.Sprintf("%d? A question of its own, long enough for a block of thirty-two tokens in every engine that is tried here", i), url(i))
+				r := ask(t, l,
+					fmt.Sprintf("%d? A question of its own, long enough for a block of thirty-two tokens in every engine that is tried here", i), url(i))
 				settled(t, l)
-				if home[i] = r.worker; r.status != 200 {
+				home[i] = r.worker
+				if r.status != 200 {
 					t.Fatalf("%+v", r)
 				}
 			}
@@ -63,7 +66,8 @@ func TestOtherEngines(t *testing.T) {
 				r := ask(t, l, fmt.Sprintf("And what is picture %d?", i), url(i))
 				d := lastDecision(t, l)
 				ranks[d.Get("addr").Str+"#"+d.Get("rank").Raw] = true
-				if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 250 || d.Get("reason").Str != "exact" {
+				if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 250 ||
+					d.Get("reason").Str != "exact" {
 					t.Errorf("picture %d: worker %d (held by %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
 				}
 				settled(t, l)
@@ -113,7 +117,8 @@ func TestNamesAreLearned(t *testing.T) {
 		picture := map[string]any{"type": "image_url", "image_url": map[string]any{"url": pngURL(77)}}
 		system := strings.Repeat(fmt.Sprint("Assistant number ", i, " answers briefly. "), 8)
 		body := func(end string) map[string]any {
-			return map[string]any{"messages": []any{map[string]any{"role": "system", "content": system}, map[string]any{"role": "user", "content": []any{picture, question}},
+			return map[string]any{"messages": []any{map[string]any{"role": "system", "content": system},
+				map[string]any{"role": "user", "content": []any{picture, question}},
 				map[string]any{"role": "assistant", "content": "A picture."}, map[string]any{"role": "user", "content": end}}}
 		}
 		judged := metric(t, l, "sightline_audit_total", "")
@@ -122,7 +127,8 @@ func TestNamesAreLearned(t *testing.T) {
 		eventually(t, "a verdict", func() bool { return metric(t, l, "sightline_audit_total", "") > judged })
 		r := post(t, l, body("And that?"), nil)
 		d := lastDecision(t, l)
-		if known = int(d.Get("cached_tokens").Int()) == r.cached && r.cached > 391; known {
+		known = int(d.Get("cached_tokens").Int()) == r.cached && r.cached > 391
+		if known {
 			if i < 1 {
 				t.Error("known at once: the rules do not differ")
 			}
@@ -195,7 +201,8 @@ func qwen3(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("qwen2_5_vl", "qwen3_vl", "Qwen2_5_VL", "Qwen3VL", `"patch_size": 14`, `"patch_size": 16`).Replace(string(config))
+	text := strings.NewReplacer("qwen2_5_vl", "qwen3_vl", "Qwen2_5_VL", "Qwen3VL", `"patch_size": 14`,
+		`"patch_size": 16`).Replace(string(config))
 	processor := `{"processor_class": "Qwen3VLProcessor", "image_processor_type": "Qwen2VLImageProcessorFast", "size": {"shortest_edge": 65536, "longest_edge": 16777216}, "patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}`
 	for f, text := range map[string]string{"config.json": text, "preprocessor_config.json": processor} {
 		if err := os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600); err != nil {

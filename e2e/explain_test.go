@@ -62,18 +62,21 @@ func TestExplainRunning(t *testing.T) {
 
 	said := gjson.Parse(explain(string(raw), "--json"))
 	best, other := said.Get("ranked.0"), said.Get("ranked.1")
-	if said.Get("worker").Str != held || said.Get("reason").Str != "exact" || best.Get("worker").Str != held || best.Get("exact").Int() < 800 ||
+	if said.Get("worker").Str != held || said.Get("reason").Str != "exact" || best.Get("worker").Str != held ||
+		best.Get("exact").Int() < 800 ||
 		other.Get("exact").Int() != 0 || other.Get("encode").Int() == 0 || said.Get("margin").Num < 800 || best.Get("cost").Num <= 0 {
 		t.Errorf("explained: %s", said.Raw)
 	}
 	table := explain(string(raw))
-	for _, want := range []string{"goes to     " + held, "reason      exact", "2 candidates, in tokens", "prefill", "worker-1", "worker-2", "margin "} {
+	for _, want := range []string{"goes to     " + held, "reason      exact", "2 candidates, in tokens", "prefill",
+		"worker-1", "worker-2", "margin "} {
 		if !strings.Contains(table, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table)
 		}
 	}
 	code, routed := call("/v1/route", string(raw))
-	if code != 200 || routed.Get("worker").Str != held || routed.Get("address").Str == "" || routed.Get("second.worker").Str == held || routed.Get("booked").Bool() {
+	if code != 200 || routed.Get("worker").Str != held || routed.Get("address").Str == "" ||
+		routed.Get("second.worker").Str == held || routed.Get("booked").Bool() {
 		t.Errorf("routed: %d %s", code, routed.Raw)
 	}
 	if now := len(gjson.Parse(string(must(lab.Get("http://" + l.Admin + "/decisions?n=99")))).Array()); now != n {
@@ -86,7 +89,8 @@ func TestExplainRunning(t *testing.T) {
 	}
 	quiet(t, l)
 	id := lastDecision(t, l).Get("id").Str
-	for _, want := range []string{"goes to     " + held, "went to     " + routed.Get("address").Str + ", the first choice", "status 200", ": as predicted", "2 candidates"} {
+	for _, want := range []string{"goes to     " + held, "went to     " + routed.Get("address").Str + ", the first choice",
+		"status 200", ": as predicted", "2 candidates"} {
 		if out := explain("", "--id", id); !strings.Contains(out, want) {
 			t.Errorf("of the past decision lacks %q:\n%s", want, out)
 		}
@@ -98,10 +102,12 @@ func TestExplainRunning(t *testing.T) {
 	if code != 200 || !routed.Get("booked").Bool() || inFlight(t, l.Admin) != 1 {
 		t.Errorf("booked: %d %s, %d in flight", code, routed.Raw, inFlight(t, l.Admin))
 	}
-	if code, said := call("/v1/route/"+routed.Get("id").Str+"/end", `{"cached_tokens":1024,"prompt_tokens":1100}`); code != 204 || inFlight(t, l.Admin) != 0 {
+	if code, said := call("/v1/route/"+routed.Get("id").Str+"/end", `{"cached_tokens":1024,"prompt_tokens":1100}`); code != 204 ||
+		inFlight(t, l.Admin) != 0 {
 		t.Errorf("its end: %d %s, %d in flight", code, said.Raw, inFlight(t, l.Admin))
 	}
-	if got := gjson.Parse(explain("", "--id", routed.Get("id").Str, "--json")); got.Get("reported_cached_tokens").Int() != 1024 || got.Get("code").Int() != 200 {
+	if got := gjson.Parse(explain("", "--id", routed.Get("id").Str, "--json")); got.Get("reported_cached_tokens").Int() != 1024 ||
+		got.Get("code").Int() != 200 {
 		t.Errorf("after its end: %s", got.Raw)
 	}
 	for path, want := range map[string]int{"/v1/route?path=/v1/embeddings": 400, "/v1/route/unknown/end": 404, "/explain?path=/health": 400} {
@@ -112,7 +118,8 @@ func TestExplainRunning(t *testing.T) {
 	if code, said := call("/v1/route", `{"model":`); code != 400 {
 		t.Errorf("no JSON: %d %s", code, said.Raw)
 	}
-	if resp, err := http.Post("http://"+l.Admin+"/v1/route", "", strings.NewReader(string(raw))); err != nil || resp.StatusCode != http.StatusUnauthorized {
+	if resp, err := http.Post("http://"+l.Admin+"/v1/route", "", strings.NewReader(string(raw))); err != nil ||
+		resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("without the token: %v %v", resp, err)
 	}
 }

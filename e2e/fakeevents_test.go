@@ -36,7 +36,9 @@ func tell(t *testing.T, host string, model, events map[string]any) *teller {
 		t.Skip("this machine has no such address: ", err)
 	}
 	w := startWorkerOn(t, lis, lis.Addr().String())
-	f := &teller{world: start(t, 0, func(o *envoy.Options) { o.Workers = []string{w.addr} }), pub: zmq4.NewPub(t.Context()), admin: freeAddr(t)}
+	f := &teller{world: start(t, 0, func(o *envoy.Options) {
+		o.Workers = []string{w.addr}
+	}), pub: zmq4.NewPub(t.Context()), admin: freeAddr(t)}
 	t.Cleanup(func() { f.pub.Close() })
 	if events["zmq"] == nil {
 		if err := f.pub.Listen("tcp://127.0.0.1:0"); err != nil {
@@ -48,7 +50,8 @@ func tell(t *testing.T, host string, model, events map[string]any) *teller {
 	for k, v := range model {
 		m[k] = v
 	}
-	f.runProduct(map[string]any{"admin": f.admin, "ready_after": "1s", "models": []any{m}, "index": map[string]any{"predicted_ttl": "100ms"}, // what counts is what events tell
+	// what counts is what events tell
+	f.runProduct(map[string]any{"admin": f.admin, "ready_after": "1s", "models": []any{m}, "index": map[string]any{"predicted_ttl": "100ms"},
 		"workers": []any{map[string]any{"name": "w", "addr": w.addr, "model": lab.ModelName, "events": events}}})
 	return f
 }
@@ -59,7 +62,8 @@ func stored(prompt, from, n int, parent any) map[string]any {
 	for i := range n {
 		hashes = append(hashes, uint64(prompt*1000+from+i))
 	}
-	return map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": tokens(prompt, from, n), "block_size": tellerBlock}
+	return map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent,
+		"token_ids": tokens(prompt, from, n), "block_size": tellerBlock}
 }
 
 func tokens(prompt, from, blocks int) (ids []any) {
@@ -109,7 +113,8 @@ func (f *teller) held() int64 {
 func (f *teller) decides(prompt int) (reason string, cached int64) {
 	f.t.Helper()
 	body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "prompt": append(tokens(prompt, 0, 4), 7), "max_tokens": 1})
-	if r := f.send(f.client, http.MethodPost, "/v1/completions", string(body), http.Header{"Content-Type": {"application/json"}}); r.status != http.StatusOK {
+	if r := f.send(f.client, http.MethodPost, "/v1/completions", string(body),
+		http.Header{"Content-Type": {"application/json"}}); r.status != http.StatusOK {
 		f.t.Fatalf("%d %s %v", r.status, r.body, r.err)
 	}
 	rows, _ := lab.Get("http://" + f.admin + "/decisions?n=1")
@@ -183,7 +188,8 @@ func TestUnknownParentIsAskedFor(t *testing.T) {
 	answers()
 	answers()
 	answers()
-	if f.want(1, "exact", 4*tellerBlock); !partial() || f.count(`what="unknown_parents"`) == 0 {
+	f.want(1, "exact", 4*tellerBlock)
+	if !partial() || f.count(`what="unknown_parents"`) == 0 {
 		t.Error("it seems to be known wholly")
 	}
 	f.want(2, "load", 0)
@@ -199,7 +205,8 @@ func TestUnknownParentIsAskedFor(t *testing.T) {
 		now := <-asked
 		pauses, last = append(pauses, now.Sub(last)), now
 	}
-	if t.Log("pauses between the questions: ", pauses); len(pauses) != 3 || pauses[2] < time.Second { // half of the third wait, which is four times the first
+	t.Log("pauses between the questions: ", pauses)
+	if len(pauses) != 3 || pauses[2] < time.Second { // half of the third wait, which is four times the first
 		t.Error("want three, the last of a second at least")
 	}
 }

@@ -111,7 +111,8 @@ func (o ownEnvoy) yaml(listen, second, admin, web string, workers []string) stri
 		listener(second, fmt.Sprintf(all, "web"))
 	}
 	cluster := func(name, kind string, addrs ...string) {
-		fmt.Fprintf(&b, "  - name: %s\n    type: %s\n    load_assignment:\n      cluster_name: %s\n      endpoints:\n      - lb_endpoints:\n", name, kind, name)
+		fmt.Fprintf(&b, "  - name: %s\n    type: %s\n    load_assignment:\n      cluster_name: %s\n      endpoints:\n      - lb_endpoints:\n",
+			name, kind, name)
 		for _, a := range addrs {
 			fmt.Fprintf(&b, "        - endpoint: { %s }\n", address(a))
 		}
@@ -169,7 +170,8 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 	for _, w := range l.Sims {
 		workers = append(workers, w.Addr())
 	}
-	sent := http.Header{"X-Request-Id": {"mine-1"}, "X-Tenant-Id": {"t"}, "X-Session-Token": {"s"}, "X-Envoy-Mine": {"e"}, "X-Target-Worker": {"w"}}
+	sent := http.Header{"X-Request-Id": {"mine-1"}, "X-Tenant-Id": {"t"}, "X-Session-Token": {"s"}, "X-Envoy-Mine": {"e"},
+		"X-Target-Worker": {"w"}}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for k := range sent {
 			if r.Header.Get(k) != sent.Get(k) {
@@ -194,7 +196,8 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := ownEnvoys[name]
 			listen, admin := freeAddr(t), freeAddr(t)
-			mine := write(filepath.Join(dir, fmt.Sprint(i, ".yaml")), []byte(o.yaml(listen, freeAddr(t), admin, web.Listener.Addr().String(), workers)))
+			mine := write(filepath.Join(dir, fmt.Sprint(i, ".yaml")),
+				[]byte(o.yaml(listen, freeAddr(t), admin, web.Listener.Addr().String(), workers)))
 			status, before, _ := fits(mine)
 			wanted := missing.FindAllString(before, -1)
 			if status != 1 || len(wanted) < 8 {
@@ -212,7 +215,8 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 				p.Stop()
 			}
 			_, applied, still := fits(mine, "--apply")
-			if (o.still != "") != strings.Contains(still, ": "+o.still+" at ") || strings.Count(still, "# error")+strings.Count(still, "# warning") != min(len(o.still), 1) {
+			if (o.still != "") != strings.Contains(still, ": "+o.still+" at ") || strings.Count(still, "# error")+
+				strings.Count(still, "# warning") != min(len(o.still), 1) {
 				t.Errorf("still wrong: %s", still)
 			}
 			ours := write(filepath.Join(dir, fmt.Sprint(i, "-applied.yaml")), []byte(applied))
@@ -251,7 +255,8 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if req.Header = sent; o.path == "" {
+				req.Header = sent
+				if o.path == "" {
 					req.Host = "site.example.com"
 				}
 				if r := do(http.DefaultClient, req); r.err != nil || string(r.body) != "web" {

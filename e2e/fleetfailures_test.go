@@ -54,7 +54,8 @@ func TestFleetFailures(t *testing.T) {
 		e.healthy(t)
 	}
 	workers, _ := workersOf(fleet)
-	g := startGateway(t, map[string]any{"log_level": "warn", "workers": workers, "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}}},
+	g := startGateway(t, map[string]any{"log_level": "warn", "workers": workers,
+		"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}}},
 		func(o *envoy.Options) { o.Workers = addrsOf(fleet) })
 	g.ready(len(fleet))
 
@@ -104,7 +105,8 @@ func TestFleetFailures(t *testing.T) {
 	time.Sleep(2 * time.Second) // what the promise allows
 	enter("503, after two seconds")
 	part := shares(200)[refusing] / float64(len(fleet))
-	if t.Logf("a worker that answers 503 and says that it is healthy gets %.1f %% of the requests after two seconds", 100*part); part > 0.01 {
+	t.Logf("a worker that answers 503 and says that it is healthy gets %.1f %% of the requests after two seconds", 100*part)
+	if part > 0.01 {
 		t.Error("want 1 % at most")
 	}
 	fleet[refusing].told(t, "fault?mode=healthy")
@@ -114,7 +116,8 @@ func TestFleetFailures(t *testing.T) {
 	fleet[slow].told(t, "slow?by=10")
 	l.more(100)
 	part = shares(200)[slow]
-	if t.Logf("a worker that is ten times slower gets %.2f times its fair share within ten seconds", part); part > 0.6 {
+	t.Logf("a worker that is ten times slower gets %.2f times its fair share within ten seconds", part)
+	if part > 0.6 {
 		t.Error("want 0.6 at most")
 	}
 	fleet[slow].told(t, "slow?by=1")
@@ -132,7 +135,8 @@ func TestFleetFailures(t *testing.T) {
 	began := time.Now()
 	l.more(100)
 	part = shares(100)[hanging] // what it has not answered is load
-	if t.Logf("a worker that hangs gets %.2f times its fair share after two and a half seconds", part); part > 1 {
+	t.Logf("a worker that hangs gets %.2f times its fair share after two and a half seconds", part)
+	if part > 1 {
 		t.Error("it draws traffic")
 	}
 	eventually(t, "it is put aside", func() bool {
@@ -141,14 +145,16 @@ func TestFleetFailures(t *testing.T) {
 	enter("hangs, and is put aside")
 	took := time.Since(began).Round(time.Second)
 	part = shares(40)[hanging]
-	if t.Logf("it is put aside after %v, and gets %.2f then", took, part); part > 0 {
+	t.Logf("it is put aside after %v, and gets %.2f then", took, part)
+	if part > 0 {
 		t.Error("want nothing")
 	}
 	fleet[hanging].told(t, "fault?mode=healthy")
 
 	began = time.Now()
 	for list := []float64{0}; slices.Min(list) < 0.5; {
-		if list = shares(100); time.Since(began) > 40*time.Second {
+		list = shares(100)
+		if time.Since(began) > 40*time.Second {
 			t.Fatalf("shares 40 s after all are well again: %.2f", list)
 		}
 	}

@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 		s, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{})
 		if err == nil {
 			var lis net.Listener
-			if lis, err = extproc.Listen(addr); err == nil {
+			lis, err = extproc.Listen(addr)
+			if err == nil {
 				err = s.Serve(context.Background(), lis)
 			}
 		}
@@ -123,7 +124,8 @@ type world struct {
 }
 
 // patient has Envoy wait for Sightline as long as a busy machine may take. Most tests ask what is decided, not how soon.
-var patient = strings.NewReplacer("message_timeout: 2s", "message_timeout: 25s", "- timeout: 1s\n      interval: 1s\n      unhealthy_interval", "- timeout: 25s\n      interval: 1s\n      unhealthy_interval")
+var patient = strings.NewReplacer("message_timeout: 2s", "message_timeout: 25s",
+	"- timeout: 1s\n      interval: 1s\n      unhealthy_interval", "- timeout: 25s\n      interval: 1s\n      unhealthy_interval")
 
 // start runs Envoy before n workers, with a unix socket for Sightline unless change says otherwise, and with patience.
 func start(t testing.TB, n int, change func(*envoy.Options)) *world {
@@ -333,7 +335,8 @@ func read(res *http.Response) reply {
 // one, as it should, and then the request says nothing about decisions.
 func decided(send func() reply) (r reply) {
 	for range 5 {
-		if r = send(); r.err != nil || r.status != http.StatusOK || r.id() != "" {
+		r = send()
+		if r.err != nil || r.status != http.StatusOK || r.id() != "" {
 			break
 		}
 	}

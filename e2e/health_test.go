@@ -25,7 +25,8 @@ func (w *world) serveBefore(keys map[string]any) (admin string) {
 		workers = append(workers, map[string]any{"addr": addr})
 	}
 	admin = freeAddr(w.t)
-	all := map[string]any{"admin": admin, "log_level": "warn", "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(w.t, modelDir)}}, "workers": workers}
+	all := map[string]any{"admin": admin, "log_level": "warn",
+		"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(w.t, modelDir)}}, "workers": workers}
 	for k, v := range keys {
 		all[k] = v
 	}
@@ -70,7 +71,8 @@ func TestFailingHolderIsLeft(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, nil)
 	send := func(i int) reply {
-		body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"user":"health-%d","messages":[{"role":"user","content":%q}]}`, lab.ModelName, i, strings.Repeat("one prefix for all, ", 60))
+		body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"user":"health-%d","messages":[{"role":"user","content":%q}]}`,
+			lab.ModelName, i, strings.Repeat("one prefix for all, ", 60))
 		req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", strings.NewReader(body))
 		req.Header.Set("content-type", "application/json")
 		return do(http.DefaultClient, req)
@@ -110,7 +112,8 @@ func TestFailingHolderIsLeft(t *testing.T) {
 		t.Error("the page does not show it")
 	}
 	name := fmt.Sprintf("worker-%d", holder+1)
-	if metric(t, l, "sightline_worker_failures_total", name)+metric(t, l, "sightline_worker_checks_failed_total", name) < 3 || metric(t, l, "sightline_workers_out", "") != 1 {
+	if metric(t, l, "sightline_worker_failures_total", name)+metric(t, l, "sightline_worker_checks_failed_total", name) < 3 ||
+		metric(t, l, "sightline_workers_out", "") != 1 {
 		t.Error("the metrics do not tell")
 	}
 	l.Sims[holder].SetFault(sim.Healthy)
@@ -157,7 +160,8 @@ func TestFailingWorkerDrawsNothing(t *testing.T) {
 				}
 				return
 			}
-			if at += int(metricOf(t, admin, "sightline_worker_failures_total", "") - failures); at*100 > 2*sent { // each counted twice, but for those that found nobody
+			at += int(metricOf(t, admin, "sightline_worker_failures_total", "") - failures)
+			if at*100 > 2*sent { // each counted twice, but for those that found nobody
 				t.Errorf("%d of %d requests at the failing worker after two seconds", at, sent)
 			}
 			if metricOf(t, admin, "sightline_workers_out", "") != 1 {
@@ -262,7 +266,8 @@ func TestAccessLogIsMissing(t *testing.T) {
 	}
 }
 
-// The connection manager's access log alone is missing: where requests go is told and not how they end. That is said, and they lock nobody out.
+// The connection manager's access log alone is missing: where requests go is told and not how they end. That is said,
+// and they lock nobody out.
 func TestEndsAreNotTold(t *testing.T) {
 	t.Parallel()
 	w := startEdited(t, 2, nil, func(printed string) string {
@@ -276,8 +281,11 @@ func TestEndsAreNotTold(t *testing.T) {
 	for i := range 6 { // as many as they take
 		w.post(chatOf(400, i), nil)
 	}
-	eventually(t, "where they went is told", func() bool { return metricOf(t, admin, "sightline_access_log_entries_total", `kind="started"`) > 0 })
-	for end := time.Now().Add(45 * time.Second); metricOf(t, admin, "sightline_access_log_ends_missing", "") != 1; time.Sleep(100 * time.Millisecond) {
+	eventually(t, "where they went is told", func() bool {
+		return metricOf(t, admin, "sightline_access_log_entries_total", `kind="started"`) > 0
+	})
+	for end := time.Now().Add(45 * time.Second); metricOf(t, admin, "sightline_access_log_ends_missing",
+		"") != 1; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it is not told")
 		}
@@ -285,7 +293,8 @@ func TestEndsAreNotTold(t *testing.T) {
 	if metricOf(t, admin, "sightline_access_log_entries_total", `kind="ended"`) > 0 {
 		t.Error("ends are told: not the log that was to be missing")
 	}
-	if metricOf(t, admin, "sightline_access_log_silent", "") != 0 || !strings.Contains(page(t, admin, "/"), "but not their ends") || !strings.Contains(w.log.String(), "but not their ends") {
+	if metricOf(t, admin, "sightline_access_log_silent", "") != 0 || !strings.Contains(page(t, admin, "/"), "but not their ends") ||
+		!strings.Contains(w.log.String(), "but not their ends") {
 		t.Error("the page or the log does not say so")
 	}
 	for i := range 20 {

@@ -83,11 +83,14 @@ func TestHybridWorkers(t *testing.T) {
 				talks[i] = append(talks[i], map[string]any{"role": "user", "content": []any{text(40)}})
 				r := post(t, l, map[string]any{"messages": talks[i], "max_tokens": 20}, nil)
 				d := lastDecision(t, l)
-				if predicted := int(d.Get("cached_tokens").Int()); r.status != http.StatusOK || predicted != r.cached || r.cached > 0 && d.Get("reason").Str != "exact" {
-					t.Errorf("request of %d tokens: status %d, %d tokens predicted (%s), the worker had %d", r.prompt, r.status, predicted, d.Get("reason").Str, r.cached)
+				if predicted := int(d.Get("cached_tokens").Int()); r.status != http.StatusOK || predicted != r.cached ||
+					r.cached > 0 && d.Get("reason").Str != "exact" {
+					t.Errorf("request of %d tokens: status %d, %d tokens predicted (%s), the worker had %d", r.prompt, r.status,
+						predicted, d.Get("reason").Str, r.cached)
 				}
 				talks[i] = append(talks[i], map[string]any{"role": "assistant", "content": gjson.Get(r.body, "choices.0.message.content").Str})
-				if cached += r.cached; r.cached > 0 {
+				cached += r.cached
+				if r.cached > 0 {
 					found++
 				}
 				heard()
@@ -102,7 +105,8 @@ func TestHybridWorkers(t *testing.T) {
 					if turn == 0 {
 						talks[i] = []any{apps[i%3]}
 						if i%3 == 2 {
-							talks[i] = append(talks[i], map[string]any{"role": "user", "content": []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}}, text(3)}},
+							talks[i] = append(talks[i], map[string]any{"role": "user",
+								"content": []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}}, text(3)}},
 								map[string]any{"role": "assistant", "content": "yes"})
 						}
 					}
@@ -124,7 +128,8 @@ func TestHybridWorkers(t *testing.T) {
 				}
 			}
 			stats := [2]sim.Stats{l.Sims[0].Stats(), l.Sims[1].Stats()}
-			t.Logf("%d of %d requests found something, %d tokens in all; the workers got %d and %d", found, requests, cached, stats[0].Requests, stats[1].Requests)
+			t.Logf("%d of %d requests found something, %d tokens in all; the workers got %d and %d", found, requests, cached,
+				stats[0].Requests, stats[1].Requests)
 			if n := corrections(); n > 0 {
 				t.Errorf("%g corrections and resyncs", n)
 			}

@@ -49,7 +49,9 @@ func TestImageHostThatDeceives(t *testing.T) {
 			ask := func(text, question, url string) result {
 				t.Helper()
 				before := map[string]any{"type": "text", "text": text}
-				r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{before, picturePart(url, nil), map[string]any{"type": "text", "text": question}}}}}, nil)
+				r := post(t, l,
+					map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{before, picturePart(url, nil),
+						map[string]any{"type": "text", "text": question}}}}}, nil)
 				if r.status != http.StatusOK {
 					t.Fatalf("%+v", r)
 				}
@@ -66,7 +68,9 @@ func TestImageHostThatDeceives(t *testing.T) {
 				if i%2 == 1 {
 					before, picture = fmt.Sprint(i, " is a number. ", text), 0
 				}
-				r := ask(before, fmt.Sprintf("Deceived for the %d. time, in a question of its own that is long enough to fill a block of the engine's?", i), fmt.Sprint(host.URL, "/", picture, ".png"))
+				r := ask(before,
+					fmt.Sprintf("Deceived for the %d. time, in a question of its own that is long enough to fill a block of the engine's?", i),
+					fmt.Sprint(host.URL, "/", picture, ".png"))
 				if d := lastDecision(t, l); int(d.Get("cached_tokens").Int()) > r.cached+block {
 					deceived++
 				}
@@ -76,7 +80,8 @@ func TestImageHostThatDeceives(t *testing.T) {
 			}
 			r := ask(text, "And what is it now?", mine)
 			d := lastDecision(t, l)
-			if n := int(d.Get("cached_tokens").Int()); d.Get("reason").Str != "exact" || n != r.cached || n < int(known.Get("cached_tokens").Int())-block {
+			if n := int(d.Get("cached_tokens").Int()); d.Get("reason").Str != "exact" || n != r.cached ||
+				n < int(known.Get("cached_tokens").Int())-block {
 				t.Errorf("%d tokens cached, predicted %s; before the attack %s", r.cached, d.Raw, known.Raw)
 			}
 			if n := metric(t, l, "sightline_blocks_corrected_total", ""); n != 0 {

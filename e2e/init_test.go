@@ -26,7 +26,10 @@ func TestInit(t *testing.T) {
 	}
 	var addrs []string
 	for range 2 {
-		w, err := sim.New(sim.Config{Model: lab.ModelName, Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) { return p(ctx, path, body) }})
+		w, err := sim.New(sim.Config{Model: lab.ModelName, Prompt: func(ctx context.Context, path string,
+			body []byte) ([]sim.Prompt, error) {
+			return p(ctx, path, body)
+		}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +58,8 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// initialised runs `sightline init` for running workers, then Sightline and Envoy with what it wrote, in which the doctor finds nothing wrong.
+// initialised runs `sightline init` for running workers, then Sightline and Envoy with what it wrote, in which the
+// doctor finds nothing wrong.
 func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 	t.Helper()
 	bin, err := product()
@@ -92,11 +96,13 @@ func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 		err = os.WriteFile(config, draft, 0o600)
 	}
 	text, readErr := os.ReadFile(proxy)
-	if err = errors.Join(err, readErr); err != nil {
+	err = errors.Join(err, readErr)
+	if err != nil {
 		t.Fatal(err)
 	}
 	port := func(addr string) string { return "port_value: " + addr[strings.LastIndexByte(addr, ':')+1:] + " " }
-	moved := strings.NewReplacer("port_value: 9002 ", port(listen), "port_value: 10000 ", port(clients), "port_value: 9901 ", port(envoyAdmin)).Replace(string(text))
+	moved := strings.NewReplacer("port_value: 9002 ", port(listen), "port_value: 10000 ", port(clients), "port_value: 9901 ",
+		port(envoyAdmin)).Replace(string(text))
 	cmd := exec.Command(bin, "serve", "-c", config)
 	var log lockedBuffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -145,7 +151,8 @@ func TestRealVLLMInit(t *testing.T) {
 		addrs = append(addrs, e.addr)
 	}
 	l := initialised(t, model, addrs)
-	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}}, map[string]any{"type": "text", "text": "What?"}}
+	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}},
+		map[string]any{"type": "text", "text": "What?"}}
 	body := func() map[string]any {
 		return map[string]any{"model": tinyName, "messages": []any{map[string]any{"role": "user", "content": picture}}}
 	}

@@ -37,7 +37,8 @@ func startPod(t *testing.T, n int, ports [3]string) *pod {
 		t.Fatal(err)
 	}
 	x := &pod{name: fmt.Sprint("vllm-", n), ip: fmt.Sprint("127.0.1.", n)}
-	x.Worker, err = sim.New(sim.Config{Model: "sim-vl", Prompt: p, Listen: x.ip + ":" + ports[0], Events: x.ip + ":" + ports[1], Replay: x.ip + ":" + ports[2]})
+	x.Worker, err = sim.New(sim.Config{Model: "sim-vl", Prompt: p, Listen: x.ip + ":" + ports[0], Events: x.ip + ":" +
+		ports[1], Replay: x.ip + ":" + ports[2]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,8 @@ func TestKubernetesWorkers(t *testing.T) {
 		"hold": "3s", "envoy": map[string]any{"message_timeout": "20s"},
 		"models": []any{map[string]any{"name": "sim-vl", "dir": model}},
 		"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile, "workers": []any{
-			map[string]any{"namespace": "llm", "service": "vllm", "port": "http", "events": map[string]any{"zmq": "tcp://{ip}:" + ports[1], "replay": "tcp://{ip}:" + ports[2]}},
+			map[string]any{"namespace": "llm", "service": "vllm", "port": "http",
+				"events": map[string]any{"zmq": "tcp://{ip}:" + ports[1], "replay": "tcp://{ip}:" + ports[2]}},
 		}},
 	}, func(o *envoy.Options) {
 		o.Workers = []string{first.Addr()}
@@ -106,7 +108,10 @@ func TestKubernetesWorkers(t *testing.T) {
 	// One more: it gets what is new, the first keeps what it holds.
 	list(nil, first, second)
 	wantFleet("vllm-1:live vllm-2:live")
-	eventually(t, "the second pod gets requests", func() bool { ask(fmt.Sprint("beta", first.Stats().Requests)); return second.Stats().Requests > 0 })
+	eventually(t, "the second pod gets requests", func() bool {
+		ask(fmt.Sprint("beta", first.Stats().Requests))
+		return second.Stats().Requests > 0
+	})
 	before := second.Stats().Requests
 	if got := ask("alpha"); got == 0 || second.Stats().Requests != before {
 		t.Errorf("the first pod's conversation: %d tokens cached, want some and the same pod", got)

@@ -15,7 +15,8 @@ import (
 func TestLargeBodiesAreCleaned(t *testing.T) {
 	const waits = 200 * time.Millisecond
 	w := startEdited(t, 2, func(o *envoy.Options) { o.MessageTimeout = waits }, func(printed string) string {
-		return strings.Replace(printed, "- timeout: 1s\n      interval: 1s\n      unhealthy_interval", "- timeout: 25s\n      interval: 1s\n      unhealthy_interval", 1)
+		return strings.Replace(printed, "- timeout: 1s\n      interval: 1s\n      unhealthy_interval",
+			"- timeout: 25s\n      interval: 1s\n      unhealthy_interval", 1)
 	})
 	w.client.Timeout = 2 * time.Minute
 	w.serveBefore(map[string]any{"envoy": map[string]any{"message_timeout": waits.String()}})

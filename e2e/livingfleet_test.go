@@ -79,7 +79,8 @@ func (l *living) under(what string, may int, cuts bool, fault func()) {
 		all = slices.DeleteFunc(all, func(r attempt) bool { return hadBeenSent(r.reply) })
 	}
 	failed, cut, undecided, example := tally(all)
-	t.Logf("%s: %d requests, %d lost with their worker, %d failed, %d cut, %d undecided %s", what, sent, sent-len(all), failed, cut, undecided, example)
+	t.Logf("%s: %d requests, %d lost with their worker, %d failed, %d cut, %d undecided %s", what, sent, sent-len(all),
+		failed, cut, undecided, example)
 	if failed > may || cut > 0 && !cuts || 10*(sent-len(all)) > sent {
 		t.Errorf("%s: of %d requests %d were lost with their worker, %d failed, %d cut", what, sent, sent-len(all), failed, cut)
 	}
@@ -165,7 +166,8 @@ func (l *living) long(n int) (ended chan attempt) {
 	ended = make(chan attempt, n)
 	for range n {
 		go func() {
-			body := fmt.Sprintf(`{"model":%q,"max_tokens":400,"stream":true,"messages":[{"role":"user","content":"Long %d: %s"}]}`, lab.ModelName, l.numbers.Add(1), strings.Repeat("a long story ", 30))
+			body := fmt.Sprintf(`{"model":%q,"max_tokens":400,"stream":true,"messages":[{"role":"user","content":"Long %d: %s"}]}`,
+				lab.ModelName, l.numbers.Add(1), strings.Repeat("a long story ", 30))
 			ended <- l.send(body, true, 2*time.Minute)
 		}()
 		time.Sleep(10 * time.Millisecond) // what is decided at once elsewhere is not known yet
@@ -195,14 +197,16 @@ func TestRolesDie(t *testing.T) {
 		s.front = nil
 		for i, role := range []string{"prefill", "prefill", "decode", "decode"} {
 			w := s.workers[i].(map[string]any)
-			if w["role"] = role; role == "decode" {
+			w["role"] = role
+			if role == "decode" {
 				w["addr"] = pairing(t, s.fleet[i].addr, &dead[i], &prefilled, &encoded, &alone).Listener.Addr().String()
 				w["events"] = map[string]any{"zmq": "tcp://" + s.fleet[i].events, "replay": "tcp://" + s.fleet[i].replays}
 				s.front = append(s.front, w["addr"].(string))
 			}
 		}
 		s.workers = append(s.workers, map[string]any{"name": "encoder", "addr": encoder.Listener.Addr().String(), "role": "encode"})
-	}, 4, 0, 2, 1, map[string]any{"probe": false, "replicas": true, "drain": "3s", "health_every": "200ms", "envoy": map[string]any{"message_timeout": "2s"}})
+	}, 4, 0, 2, 1, map[string]any{"probe": false, "replicas": true, "drain": "3s", "health_every": "200ms",
+		"envoy": map[string]any{"message_timeout": "2s"}})
 	l.under("all well", 0, false, func() {})
 	if prefilled.Load() == 0 || encoded.Load() == 0 {
 		t.Fatalf("%d prefilled apart, %d encoded, %d alone", prefilled.Load(), encoded.Load(), alone.Load())
@@ -232,7 +236,8 @@ func TestRolesDie(t *testing.T) {
 	eventually(t, "all are back", l.whole)
 	l.under("the only worker that encodes dies", 0, false, func() {
 		pictures := func(i int) string { // not seen before
-			return fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}}]}]}`, lab.ModelName, dataURL(photo(uint64(10000+i))))
+			return fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}}]}]}`,
+				lab.ModelName, dataURL(photo(uint64(10000+i))))
 		}
 		l.mu.Lock()
 		l.also = pictures
@@ -311,7 +316,8 @@ func TestZonesAndLimits(t *testing.T) {
 			return all == sent-refused
 		})
 		all, most := inUse()
-		if t.Logf("%s: %d of %d refused, at most %d at a worker, of %d", what, refused, sent, most, each); most > each+3 || all < each*workers {
+		t.Logf("%s: %d of %d refused, at most %d at a worker, of %d", what, refused, sent, most, each)
+		if most > each+3 || all < each*workers {
 			t.Errorf("%s: %d in flight, %d at a worker", what, all, most)
 		}
 	}

@@ -88,7 +88,8 @@ func TestRealSidecar(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c := exec.Command(bin, "--port", fmt.Sprint(ports[0]), "--vllm-port", port, "--secure-proxy=false", "--kv-connector=nixlv2", "--ec-connector=ec-example")
+				c := exec.Command(bin, "--port", fmt.Sprint(ports[0]), "--vllm-port", port, "--secure-proxy=false",
+					"--kv-connector=nixlv2", "--ec-connector=ec-example")
 				c.Stdout, c.Stderr = log, log
 				if err := c.Start(); err != nil {
 					t.Fatal(err)
@@ -112,7 +113,8 @@ func TestRealSidecar(t *testing.T) {
 	})
 	send := func(header http.Header, content any) {
 		t.Helper()
-		body, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": content}}})
+		body, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2,
+			"messages": []any{map[string]any{"role": "user", "content": content}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,8 @@ func TestRealSidecar(t *testing.T) {
 	const held = 4 // at the worker that decodes: it would prefill as well as any if it had nothing to do
 	for i := range held {
 		go func() {
-			req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", strings.NewReader(fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"Hold %d"}]}`, lab.ModelName, i)))
+			req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions",
+				strings.NewReader(fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"Hold %d"}]}`, lab.ModelName, i)))
 			req.Header.Set("content-type", "application/json")
 			req.Header.Set("x-hold", "1")
 			if res, err := http.DefaultClient.Do(req); err == nil {
@@ -146,7 +149,8 @@ func TestRealSidecar(t *testing.T) {
 			}
 			return err == nil && n == held
 		})
-		send(http.Header{http.CanonicalHeaderKey(extproc.HeaderPrefiller): {"192.0.2.1:1"}, http.CanonicalHeaderKey(extproc.HeaderEncoder): {"192.0.2.1:1"}}, content)
+		send(http.Header{http.CanonicalHeaderKey(extproc.HeaderPrefiller): {"192.0.2.1:1"},
+			http.CanonicalHeaderKey(extproc.HeaderEncoder): {"192.0.2.1:1"}}, content)
 		at, others = <-decode, map[string][]heard{}
 		for addr, got := range parts {
 			for len(got) > 0 {
@@ -170,7 +174,8 @@ func TestRealSidecar(t *testing.T) {
 	if !at.body.Get("kv_transfer_params").Exists() || at.body.Get("max_tokens").Int() != 2 {
 		t.Errorf("decoded with %s of %d tokens", at.body.Get("kv_transfer_params"), at.body.Get("max_tokens").Int())
 	}
-	if at, others := ask(text(0)); len(others) != 0 || at.header.Get(extproc.HeaderPrefiller) != "" || at.body.Get("kv_transfer_params").Exists() {
+	if at, others := ask(text(0)); len(others) != 0 || at.header.Get(extproc.HeaderPrefiller) != "" ||
+		at.body.Get("kv_transfer_params").Exists() {
 		t.Errorf("the same text: %v", others)
 	}
 	// Pictures are encoded each at the place of its own, in whatever company, and by nobody else.
@@ -191,13 +196,15 @@ func TestRealSidecar(t *testing.T) {
 				url := got.body.Get("messages.0.content.0.image_url.url").Str
 				place := slices.IndexFunc(seeds, func(seed uint64) bool { return dataURL(photo(seed)) == url })
 				if place < 0 || list[place] != addr || len(got.body.Get("messages.0.content").Array()) != 1 || home[url] != "" && home[url] != addr {
-					t.Errorf("%s got picture %d of %q: %d parts, before at %q", addr, place, list, len(got.body.Get("messages.0.content").Array()), home[url])
+					t.Errorf("%s got picture %d of %q: %d parts, before at %q", addr, place, list,
+						len(got.body.Get("messages.0.content").Array()), home[url])
 				}
 				home[url] = addr
 			}
 		}
 		if asked != len(seeds) || len(others[at.header.Get(extproc.HeaderPrefiller)]) != 1 {
-			t.Errorf("%d pictures: %d encoded, %d prefills where it was named", len(seeds), asked, len(others[at.header.Get(extproc.HeaderPrefiller)]))
+			t.Errorf("%d pictures: %d encoded, %d prefills where it was named", len(seeds), asked,
+				len(others[at.header.Get(extproc.HeaderPrefiller)]))
 		}
 	}
 }

@@ -82,7 +82,8 @@ func picturePart(url string, more map[string]any) map[string]any {
 }
 
 func request(user, question string, parts ...any) map[string]any {
-	return map[string]any{"user": user, "messages": []any{map[string]any{"role": "user", "content": append(parts, map[string]any{"type": "text", "text": question})}}}
+	return map[string]any{"user": user,
+		"messages": []any{map[string]any{"role": "user", "content": append(parts, map[string]any{"type": "text", "text": question})}}}
 }
 
 // names are the identifiers under which a worker holds blocks.
@@ -114,7 +115,8 @@ func TestInjectedNames(t *testing.T) {
 		t.Errorf("the worker holds blocks under %v, want %s", held, id)
 	}
 	second := post(t, l, request("inject-2", "And how old is it?", picturePart(dataURL(file), map[string]any{"uuid": "of a client"})), nil)
-	if d := lastDecision(t, l); second.worker != first.worker || second.cached < 380 || int(d.Get("cached_tokens").Int()) != second.cached || d.Get("reason").Str != "exact" {
+	if d := lastDecision(t, l); second.worker != first.worker || second.cached < 380 ||
+		int(d.Get("cached_tokens").Int()) != second.cached || d.Get("reason").Str != "exact" {
 		t.Errorf("again: worker %d (first %d), %d cached, decision %s", second.worker, first.worker, second.cached, d.Raw)
 	}
 	for user, url := range map[string]string{"inject-1": dataURL(file), "inject-2": dataURL(file)} {
@@ -126,7 +128,8 @@ func TestInjectedNames(t *testing.T) {
 	// By URL the worker fetches for itself: no name of ours, since its bytes may be others.
 	third := post(t, l, request("inject-3", "What is this?", picturePart(host+"/a.jpg", nil)), nil)
 	d := lastDecision(t, l)
-	if uuid := gjson.Get(got.body("inject-3"), "messages.0.content.0.uuid"); third.status != 200 || uuid.Exists() || int(d.Get("cached_tokens").Int()) != third.cached {
+	if uuid := gjson.Get(got.body("inject-3"), "messages.0.content.0.uuid"); third.status != 200 || uuid.Exists() ||
+		int(d.Get("cached_tokens").Int()) != third.cached {
 		t.Errorf("by URL: status %d, uuid %s, %d cached, decision %s", third.status, uuid.Raw, third.cached, d.Raw)
 	}
 }
@@ -139,12 +142,14 @@ func replica(t *testing.T, addr, keyFile string) {
 		t.Fatal(err)
 	}
 	config, bin := filepath.Join(t.TempDir(), "replica.yaml"), ""
-	text := fmt.Sprintf("listen: %s\nadmin: ''\nprobe: false\nlog_level: error\nmodels: [{name: m, dir: %s}]\nworkers: [{addr: '127.0.0.1:1'}]\nmedia: {relay: {listen: %s, url: 'http://%s/pictures', key_file: %s}}\n",
+	text := fmt.Sprintf("listen: %s\nadmin: ''\nprobe: false\nlog_level: error\nmodels: [{name: m, dir: %s}]\nworkers: "+
+		"[{addr: '127.0.0.1:1'}]\nmedia: {relay: {listen: %s, url: 'http://%s/pictures', key_file: %s}}\n",
 		freeAddr(t), dir, addr, addr, keyFile)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if bin, err = product(); err != nil {
+	bin, err = product()
+	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(bin, "serve", "--config", config)
@@ -198,7 +203,8 @@ func TestRelay(t *testing.T) {
 			awaitExact(t, l, first.worker, first.prompt)
 			for i, url := range []string{host + "/a.jpg", host + "/a.jpg", dataURL(a)} {
 				r := post(t, l, request(fmt.Sprint("relay-", i+1), fmt.Sprintf("Question %d?", i), picturePart(url, nil)), nil)
-				if d := lastDecision(t, l); r.status != 200 || r.worker != first.worker || r.cached < 380 || int(d.Get("cached_tokens").Int()) != r.cached || d.Get("reason").Str != "exact" {
+				if d := lastDecision(t, l); r.status != 200 || r.worker != first.worker || r.cached < 380 ||
+					int(d.Get("cached_tokens").Int()) != r.cached || d.Get("reason").Str != "exact" {
 					t.Errorf("%.40s: worker %d (first %d), %d cached, decision %s", url, r.worker, first.worker, r.cached, d.Raw)
 				}
 			}
@@ -261,7 +267,8 @@ func TestRelayToTensorRTLLM(t *testing.T) {
 	eventually(t, "the picture is found again", func() bool { // its pixels are decoded beside the requests
 		n++
 		user := fmt.Sprint("trt-", n)
-		r := post(t, l, request(user, "A question long enough for a block of thirty-two tokens behind its picture, so that it is found again", picturePart(url, nil)), nil)
+		r := post(t, l, request(user, "A question long enough for a block of thirty-two tokens behind its picture, so that it is found again",
+			picturePart(url, nil)), nil)
 		if body := got.body(user); r.status != 200 || strings.Contains(body, "data:image") || !strings.Contains(body, "http://"+listen+"/") {
 			t.Fatalf("request %d: status %d, the worker got %.300s", n, r.status, body)
 		}
@@ -367,7 +374,8 @@ func BenchmarkResident(b *testing.B) {
 				most = max(most, metric(b, l, "process_resident_memory_bytes", ""))
 			}
 			b.ReportMetric(most/(1<<20), "MiB-resident")
-			b.ReportMetric(1000*metric(b, l, "sightline_decision_seconds_sum", "")/metric(b, l, "sightline_decision_seconds_count", ""), "ms/decision")
+			b.ReportMetric(1000*metric(b, l, "sightline_decision_seconds_sum", "")/metric(b, l, "sightline_decision_seconds_count", ""),
+				"ms/decision")
 		})
 	}
 }

@@ -36,7 +36,8 @@ func TestMediaLadder(t *testing.T) {
 		o.Config = func(keys map[string]any) {
 			m := keys["models"].([]any)[0].(map[string]any)
 			m["allowed_local_media_path"], m["enable_mm_embeds"] = dir, true
-			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "20s", "signing": map[string]any{"127.0.0.1": []string{"sig"}}}
+			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "20s",
+				"signing": map[string]any{"127.0.0.1": []string{"sig"}}}
 			keys["probe"] = false
 		}
 	})
@@ -68,17 +69,20 @@ func TestMediaLadder(t *testing.T) {
 	}
 	first := post(t, l, request("first", "What is this?", picturePart(host.URL+"/a.jpg?sig=1", nil)), nil)
 	awaitExact(t, l, first.worker, first.prompt)
-	for what, url := range map[string]string{"another signature": host.URL + "/a.jpg?sig=2", "a local file": "file://" + dir + "/a.jpg", "a data URL": dataURL(file)} {
+	for what, url := range map[string]string{"another signature": host.URL + "/a.jpg?sig=2", "a local file": "file://" +
+		dir + "/a.jpg", "a data URL": dataURL(file)} {
 		if r, d := blind(picturePart(url, nil)); r.worker != first.worker || d.Get("cached_tokens").Int() < 380 {
 			t.Errorf("%s: status %d, worker %d (first %d), decision %s", what, r.status, r.worker, first.worker, d.Raw)
 		}
 	}
 	down := func(why string) float64 { return metric(t, l, "sightline_steps_down_total", why) }
-	for _, url := range []string{"http://" + forbidden + "/x.jpg", "http://2130706434:" + secretPort + "/x.jpg", "http://0x7f.2:" + secretPort + "/x.jpg",
+	for _, url := range []string{"http://" + forbidden + "/x.jpg", "http://2130706434:" + secretPort + "/x.jpg",
+		"http://0x7f.2:" + secretPort + "/x.jpg",
 		"http://[::ffff:127.0.0.2]:" + secretPort + "/x.jpg", host.URL + "/away", "http://169.254.169.254/latest", "http://168.63.129.16/x"} {
 		const why = "image URL points where we do not fetch"
 		before := down(why)
-		if _, d := blind(picturePart(url, nil)); d.Get("why").Str != why && !strings.Contains(url, "//0x") && !strings.Contains(url, "//21") || d.Get("reason").Str == "exact" && d.Get("cached_tokens").Int() > 300 {
+		if _, d := blind(picturePart(url, nil)); d.Get("why").Str != why && !strings.Contains(url, "//0x") &&
+			!strings.Contains(url, "//21") || d.Get("reason").Str == "exact" && d.Get("cached_tokens").Int() > 300 {
 			t.Errorf("%s: %s", url, d.Raw)
 		} else if d.Get("why").Str == why && down(why) != before+1 {
 			t.Errorf("%s: not counted", url)
@@ -91,7 +95,8 @@ func TestMediaLadder(t *testing.T) {
 		blind(picturePart(fmt.Sprintf("http://localhost:%s/%d/broken", port, i), nil))
 	}
 	hosts, err := lab.Get("http://" + l.Admin + "/hosts")
-	if h := gjson.GetBytes(hosts, `#(host=="localhost")`); err != nil || !h.Get("open").Bool() || h.Get("failures").Int() != 5 || metric(t, l, "sightline_fetch_total", "circuit open") != 1 {
+	if h := gjson.GetBytes(hosts, `#(host=="localhost")`); err != nil || !h.Get("open").Bool() ||
+		h.Get("failures").Int() != 5 || metric(t, l, "sightline_fetch_total", "circuit open") != 1 {
 		t.Errorf("a host that failed five times: %s, %v", hosts, err)
 	}
 	npy := append([]byte("\x93NUMPY\x01\x00\x3b\x00{'descr': '<f4', 'fortran_order': False, 'shape': (21, 2), }\n"), make([]byte, 21*2*4)...)
@@ -108,7 +113,8 @@ func TestMediaLadder(t *testing.T) {
 			t.Errorf("%s: status %d, worker %d: %s", what, r.status, r.worker, r.body)
 		}
 	}
-	if _, d := blind(map[string]any{"type": "file", "file": map[string]any{"file_data": dataURL(file)}}); d.Get("why").Str != "the engine will answer with an error" {
+	if _, d := blind(map[string]any{"type": "file",
+		"file": map[string]any{"file_data": dataURL(file)}}); d.Get("why").Str != "the engine will answer with an error" {
 		t.Errorf("a file part: %s", d.Raw)
 	}
 }
@@ -132,7 +138,8 @@ func TestMediaBudget(t *testing.T) {
 	}))
 	t.Cleanup(host.Close)
 	first := post(t, l, request("late-1", "What is it?", picturePart(host.URL+"/a.jpg", nil)), nil)
-	if d := lastDecision(t, l); d.Get("why").Str != "image not here within the time budget" || metric(t, l, "sightline_steps_down_total", "time budget") != 1 {
+	if d := lastDecision(t, l); d.Get("why").Str != "image not here within the time budget" ||
+		metric(t, l, "sightline_steps_down_total", "time budget") != 1 {
 		t.Errorf("late: %s", d.Raw)
 	}
 	close(late)

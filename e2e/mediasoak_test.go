@@ -58,7 +58,8 @@ func TestMediaSoak(t *testing.T) {
 	warm, begun := resident(), time.Now()
 	round(begun.Add(long), 2)
 	after := resident()
-	t.Logf("%d requests of %d bytes, %d failed; %.1f a second; resident %.0f MiB after 8, %.0f MiB at the end; decisions of %.1f ms", sent.Load(), len(raw), failed.Load(),
+	t.Logf("%d requests of %d bytes, %d failed; %.1f a second; resident %.0f MiB after 8, %.0f MiB at the end; decisions of %.1f ms",
+		sent.Load(), len(raw), failed.Load(),
 		float64(sent.Load()-8)/time.Since(begun).Seconds(), warm, after,
 		1000*metric(t, l, "sightline_extproc_decision_seconds_sum", "")/metric(t, l, "sightline_extproc_decision_seconds_count", ""))
 	if failed.Load() > 0 || after > max(320, 1.5*warm) {
@@ -71,7 +72,8 @@ func TestMediaSoak(t *testing.T) {
 		t.Errorf("the last decision: %s", d.Raw)
 	}
 	eventually(t, "no request is left with Sightline", func() bool {
-		stats, err := lab.Get("http://" + l.EnvoyAdmin + "/stats?filter=ext_proc.(streams_started|streams_closed|failure_mode_allowed)&format=json")
+		stats, err := lab.Get("http://" + l.EnvoyAdmin +
+			"/stats?filter=ext_proc.(streams_started|streams_closed|failure_mode_allowed)&format=json")
 		if err != nil {
 			return false
 		}
@@ -81,6 +83,7 @@ func TestMediaSoak(t *testing.T) {
 			got[name[strings.LastIndexByte(name, '.')+1:]] += s.Get("value").Int()
 			return true
 		})
-		return got["streams_started"] >= sent.Load() && got["streams_started"] == got["streams_closed"] && (long == 0 || got["failure_mode_allowed"] == 0)
+		return got["streams_started"] >= sent.Load() && got["streams_started"] == got["streams_closed"] &&
+			(long == 0 || got["failure_mode_allowed"] == 0)
 	})
 }

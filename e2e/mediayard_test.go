@@ -58,11 +58,13 @@ func (p peer) decide(body []byte) (took time.Duration, err error) {
 		return 0, err
 	}
 	var headers []*corev3.HeaderValue
-	for _, h := range [][2]string{{":method", "POST"}, {":path", "/v1/chat/completions"}, {"content-type", "application/json"}, {"content-length", fmt.Sprint(len(body))}} {
+	for _, h := range [][2]string{{":method", "POST"}, {":path", "/v1/chat/completions"}, {"content-type", "application/json"},
+		{"content-length", fmt.Sprint(len(body))}} {
 		headers = append(headers, &corev3.HeaderValue{Key: h[0], RawValue: []byte(h[1])})
 	}
 	for _, msg := range []*extprocv3.ProcessingRequest{
-		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: headers}}}},
+		{Request: &extprocv3.ProcessingRequest_RequestHeaders{
+			RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: headers}}}},
 		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}}},
 	} {
 		if err := stream.Send(msg); err != nil {
@@ -242,7 +244,8 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 			return err
 		}
 		defer resp.Body.Close()
-		if _, err = io.Copy(io.Discard, resp.Body); err == nil && resp.StatusCode != http.StatusOK {
+		_, err = io.Copy(io.Discard, resp.Body)
+		if err == nil && resp.StatusCode != http.StatusOK {
 			err = fmt.Errorf("status %d", resp.StatusCode)
 		}
 		return err
@@ -257,7 +260,8 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 			wg.Go(func() {
 				for i := 0; time.Since(begin) < d; i++ {
 					err := send(nothing, i)
-					if mu.Lock(); err != nil {
+					mu.Lock()
+					if err != nil {
 						t.Errorf("nothing, at its end: %v", err)
 					}
 					n++
@@ -268,7 +272,8 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 		wg.Wait()
 		return float64(n) / time.Since(begin).Seconds()
 	}
-	counters := []string{"streams_started", "streams_closed", "streams_failed", "failure_mode_allowed", "message_timeouts", "spurious_msgs_received"}
+	counters := []string{"streams_started", "streams_closed", "streams_failed", "failure_mode_allowed", "message_timeouts",
+		"spurious_msgs_received"}
 	read := func() (v []int) {
 		for _, name := range counters {
 			v = append(v, ours.stat("http.ingress.ext_proc."+name))
@@ -315,10 +320,12 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 		}
 		wg.Wait()
 	}
-	t.Logf("four 720p PNGs through Envoy, %.1f a second (0.7 of %.1f) for %v each: nothing p50 %.1f p99 %.1f ms, ours p50 %.1f p99 %.1f ms", .7*most, most, long,
+	t.Logf("four 720p PNGs through Envoy, %.1f a second (0.7 of %.1f) for %v each: nothing p50 %.1f p99 %.1f ms, ours p50 %.1f p99 %.1f ms",
+		.7*most, most, long,
 		ms(quantile(took[nothing], .5)), ms(quantile(took[nothing], .99)), ms(quantile(took[ours], .5)), ms(quantile(took[ours], .99)))
 	missed(t, "p99, times that of nothing", float64(quantile(took[ours], .99))/float64(quantile(took[nothing], .99)), 1.25,
-		"with client, Envoy and worker on the same full cores it shows how far they fell behind when the machine paused: 0.75 to 3.0 from run to run")
+		"with client, Envoy and worker on the same full cores it shows how far they fell behind when the machine paused: "+
+			"0.75 to 3.0 from run to run")
 	limit(t, "requests not sent, 48 being under way", float64(dropped), 0)
 	var now []int
 	eventually(t, "no stream is open", func() bool {

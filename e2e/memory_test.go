@@ -102,7 +102,8 @@ func startVictim(t *testing.T, engine string, events map[string]any, bus string)
 	}
 	if strings.Contains(t.Name(), "template") {
 		model["trust_request_chat_template"] = true
-		model["chat_template"] = "{% for m in messages %}{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}{% endif %}{{ m.content|trim }}{% endfor %}"
+		model["chat_template"] = "{% for m in messages %}{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] " +
+			"}}{% endif %}{{ m.content|trim }}{% endfor %}"
 	}
 	worker := map[string]any{"name": "worker", "addr": sinkhole(t)}
 	if events != nil {
@@ -243,8 +244,10 @@ func bombs() (urls []string) {
 	deep := image.NewNRGBA64(image.Rect(0, 0, side, side))
 	var files [7]bytes.Buffer
 	best := &png.Encoder{CompressionLevel: png.BestCompression}
-	_ = errors.Join(best.Encode(&files[0], paletted), best.Encode(&files[1], grey), best.Encode(&files[2], deep), jpeg.Encode(&files[3], grey, nil),
-		jpeg.Encode(&files[4], image.NewYCbCr(image.Rect(0, 0, side, side), image.YCbCrSubsampleRatio444), nil), gif.Encode(&files[5], paletted, nil))
+	_ = errors.Join(best.Encode(&files[0], paletted), best.Encode(&files[1], grey), best.Encode(&files[2], deep),
+		jpeg.Encode(&files[3], grey, nil),
+		jpeg.Encode(&files[4], image.NewYCbCr(image.Rect(0, 0, side, side), image.YCbCrSubsampleRatio444), nil),
+		gif.Encode(&files[5], paletted, nil))
 	_ = best.Encode(&files[6], image.NewPaletted(image.Rect(0, 0, 60_000, 60_000/8), paletted.Palette))
 	for i := range files {
 		kind := http.DetectContentType(files[i].Bytes())
@@ -269,7 +272,8 @@ var attacks = []attack{
 		})
 	}},
 	{"32 MB of small pictures, and of pieces, six at once", 0, "trtllm", func(v *victim, times int) {
-		chats(v, named(v.t, "pictures", "data URLs of nothing", "messages", "keys of tool arguments", "unknown keys of a picture", "base64 pictures in tool results"), 12*times, 32<<20, 6)
+		chats(v, named(v.t, "pictures", "data URLs of nothing", "messages", "keys of tool arguments", "unknown keys of a picture",
+			"base64 pictures in tool results"), 12*times, 32<<20, 6)
 	}},
 	{"pictures of 31 M pixels in a few KB", 0, "vllm", func(v *victim, times int) {
 		urls := bombs()
@@ -278,7 +282,8 @@ var attacks = []attack{
 			for k := range 8 {
 				url := urls[(i+k)%len(urls)]
 				own := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%012d", i*8+k)) // behind the picture's end
-				parts = append(parts, `{"type":"image_url","image_url":{"url":"`+strings.TrimRight(url, "=")[:len(strings.TrimRight(url, "="))/4*4]+own+`"}}`)
+				parts = append(parts, `{"type":"image_url","image_url":{"url":"`+strings.TrimRight(url,
+					"=")[:len(strings.TrimRight(url, "="))/4*4]+own+`"}}`)
 			}
 			return "/v1/chat/completions", hostilebody.Holding(strings.Join(parts, ","))
 		})
@@ -287,17 +292,21 @@ var attacks = []attack{
 	{"made-up models, sessions, tenants and paths", 0, "vllm", func(v *victim, times int) {
 		long := strings.Repeat("x", 200)
 		v.asks(4000*times, 64, func(i int) (string, string) {
-			return fmt.Sprint("/v1/", []string{"chat/completions", fmt.Sprint("made-up/", long, i)}[i%2]), fmt.Sprintf(`{"model":"made-up-%s%d","user":"%d%s","messages":[{"role":"user","content":"%d"}]}`, long, i, i, long, i)
+			return fmt.Sprint("/v1/", []string{"chat/completions", fmt.Sprint("made-up/", long, i)}[i%2]),
+				fmt.Sprintf(`{"model":"made-up-%s%d","user":"%d%s","messages":[{"role":"user","content":"%d"}]}`, long, i, i, long, i)
 		})
 	}},
 	{"conversations that never end, of a million tokens each", 0, "vllm", func(v *victim, times int) {
 		chats(v, named(v.t, "token ids"), 30*times, 4<<20, 8)
 	}},
 	{"templates of clients that make lists and strings, and a text of </think>", 0, "vllm", func(v *victim, times int) {
-		sources := []string{"{% set a = 'x' * 30000000 %}{{ a.split('x')|length }}", "{% set a = 'x ' * 15000000 %}{{ a.split()|length }}", "{{ ['x'] * 40000000 }}",
-			"{% set a = 'x' * 30000000 %}{{ ([a] * 100000)|sort|length }}", "{{ ('\\n' * 30000000)|indent|length }}", "{{ ''|indent(2000000000, true)|length }}"}
+		sources := []string{"{% set a = 'x' * 30000000 %}{{ a.split('x')|length }}",
+			"{% set a = 'x ' * 15000000 %}{{ a.split()|length }}", "{{ ['x'] * 40000000 }}",
+			"{% set a = 'x' * 30000000 %}{{ ([a] * 100000)|sort|length }}", "{{ ('\\n' * 30000000)|indent|length }}",
+			"{{ ''|indent(2000000000, true)|length }}"}
 		v.asks(51*times, 17, func(i int) (string, string) {
-			return "/v1/chat/completions", `{"model":"m","chat_template":"` + sources[i%len(sources)] + `","messages":[{"role":"user","content":"` + fmt.Sprint(i) + `"}]}`
+			return "/v1/chat/completions", `{"model":"m","chat_template":"` + sources[i%len(sources)] +
+				`","messages":[{"role":"user","content":"` + fmt.Sprint(i) + `"}]}`
 		})
 		v.asks(4*times, 2, func(i int) (string, string) {
 			return "/v1/chat/completions", hostilebody.Saying(fmt.Sprintf("%06d", i) + strings.Repeat("</think>", 4<<20))
@@ -311,8 +320,12 @@ var attacks = []attack{
 		v.manyHeld(1000*min(times, 4), 60<<10, false, headers...)
 	}},
 	{"4,000 streams that send no body", 0, "vllm", func(v *victim, times int) { v.manyHeld(4000*min(times, 4), 0, false) }},
-	{"2,000 bodies of 64 KB that stop before their end", 0, "vllm", func(v *victim, times int) { v.manyHeld(2000*min(times, 4), 64<<10, true) }},
-	{"a worker's events: messages of 15 MB, lists that claim to be endless", 0, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
+	{"2,000 bodies of 64 KB that stop before their end", 0, "vllm", func(v *victim, times int) {
+		v.manyHeld(2000*min(times, 4), 64<<10, true)
+	}},
+	{"a worker's events: messages of 15 MB, lists that claim to be endless", 0, "vllm", func(v *victim, times int) {
+		time.Sleep(time.Duration(3+times) * time.Second)
+	}},
 	{"who may publish on NATS: messages of 8 MB and small ones, at all subjects", 0, "vllm", func(v *victim, times int) {
 		conn, err := nats.Connect(v.bus)
 		if err != nil {
@@ -328,7 +341,8 @@ var attacks = []attack{
 			head = enc.LittleEndian.AppendUint64(head, number)
 			return append(append(head, make([]byte, 24)...), strings.Repeat(rest, size/len(rest))...)
 		}
-		subjects := []string{"sightline.kv.worker.0", "sightline.kv.other.7", "sightline.beat.worker.0", "sightline.peer.x", "sightline.state.worker.0", "sightline.ask.worker.0"}
+		subjects := []string{"sightline.kv.worker.0", "sightline.kv.other.7", "sightline.beat.worker.0", "sightline.peer.x",
+			"sightline.state.worker.0", "sightline.ask.worker.0"}
 		for range 4 * times {
 			for _, subject := range subjects {
 				for _, rest := range []string{"\x01\x01hashhash", "\x01\xff\xff\xff\x0fhashhash", "\x81\x01\x10\x00", "\x00"} {
@@ -342,7 +356,8 @@ var attacks = []attack{
 				}
 				v.asked.Add(5020)
 			}
-			if err = errors.Join(err, conn.FlushTimeout(time.Minute)); err != nil {
+			err = errors.Join(err, conn.FlushTimeout(time.Minute))
+			if err != nil {
 				v.t.Error(err)
 				return
 			}
@@ -389,7 +404,8 @@ var attacks = []attack{
 
 // startBus starts a NATS server that lets everybody publish messages of 8 MB.
 func startBus(t *testing.T) (url string) {
-	bus, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, MaxPayload: 8 << 20, JetStream: true, StoreDir: t.TempDir()})
+	bus, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, MaxPayload: 8 << 20,
+		JetStream: true, StoreDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +430,9 @@ func (v *victim) manyHeld(n, size int, pieces bool, headers ...string) {
 			return
 		}
 	}
-	eventually(v.t, "all streams are there", func() bool { return metricOf(v.t, v.admin, "sightline_extproc_streams_total", "") >= float64(n) })
+	eventually(v.t, "all streams are there", func() bool {
+		return metricOf(v.t, v.admin, "sightline_extproc_streams_total", "") >= float64(n)
+	})
 	time.Sleep(time.Second)
 }
 
@@ -440,10 +458,12 @@ func (p *hostilePublisher) serve(conn net.Conn) {
 		payload := p.payloads[i%len(p.payloads)]
 		head := append([]byte("\x01\x00\x01\x08"), enc.BigEndian.AppendUint64(nil, uint64(p.number.Add(1)))...)
 		head = enc.BigEndian.AppendUint64(append(head, 2), uint64(len(payload)))
-		if _, err = conn.Write(head); err == nil {
+		_, err = conn.Write(head)
+		if err == nil {
 			_, err = conn.Write(payload)
 		}
-		if p.sent.Add(1); i%len(p.payloads) == len(p.payloads)-1 {
+		p.sent.Add(1)
+		if i%len(p.payloads) == len(p.payloads)-1 {
 			_, _ = conn.Write(append([]byte{2}, bytes.Repeat([]byte{0x7f}, 8)...)) // a frame that says it is endless
 			return
 		}
@@ -482,10 +502,15 @@ func hostileEvents() [][]byte {
 func TestMemory(t *testing.T) {
 	doc, only, tried := os.Getenv("SIGHTLINE_MEMORY"), os.Getenv("SIGHTLINE_MEMORY_ONLY"), attacks
 	times, err := strconv.Atoi(os.Getenv("SIGHTLINE_MEMORY_TIMES"))
-	if times = max(times, 1); err == nil && times > 1 {
+	times = max(times, 1)
+	if err == nil && times > 1 {
 		for _, s := range append(hostilebody.All(), hostilebody.Prose) {
-			tried = append(tried, attack{"bodies of 1 MB, 32 at once: " + s.Name, 500, "vllm", func(v *victim, _ int) { chats(v, []hostilebody.Shape{s}, 96, 1<<20, 32) }},
-				attack{"bodies of 16 MB, six at once: " + s.Name, 500, "vllm", func(v *victim, _ int) { chats(v, []hostilebody.Shape{s}, 9, 16<<20, 6) }})
+			tried = append(tried, attack{"bodies of 1 MB, 32 at once: " + s.Name, 500, "vllm", func(v *victim, _ int) {
+				chats(v, []hostilebody.Shape{s}, 96, 1<<20, 32)
+			}},
+				attack{"bodies of 16 MB, six at once: " + s.Name, 500, "vllm", func(v *victim, _ int) {
+					chats(v, []hostilebody.Shape{s}, 9, 16<<20, 6)
+				}})
 		}
 	}
 	began := time.Now()
@@ -528,7 +553,8 @@ func TestMemory(t *testing.T) {
 			peak, bodies := held(v.pid, "VmHWM"), float64(v.most.Load())/(1<<20)
 			over := peak - bodies - v.index
 			row := fmt.Sprintf("| %s | %.0f | %.0f | %.0f |", a.name, bodies, peak, over)
-			t.Logf("%s %d sent, index %.1f, started with %.0f, %v", row, v.asked.Load()+hostile.sent.Load(), v.index, before, time.Since(start).Round(time.Millisecond))
+			t.Logf("%s %d sent, index %.1f, started with %.0f, %v", row, v.asked.Load()+hostile.sent.Load(), v.index, before,
+				time.Since(start).Round(time.Millisecond))
 			rows = append(rows, measured{row, over})
 			if room := cmp.Or(a.room, memoryRoom); over > room || before == 0 {
 				t.Errorf("%.0f MiB resident, with %.0f of bodies and %.1f of index: %.0f more, want %.0f at most", peak, bodies, v.index, over, room)

@@ -35,15 +35,20 @@ func TestCountersAreCounters(t *testing.T) {
 		if (kind == "counter") != strings.HasSuffix(name, "_total") {
 			t.Errorf("%s is a %s", name, kind)
 		}
-		if names++; kind == "gauge" {
+		names++
+		if kind == "gauge" {
 			gauges = append(gauges, name)
 		}
 	}
-	if want := []string{"sightline_access_log_ends_missing", "sightline_access_log_silent", "sightline_build_info", "sightline_config_last_reload_timestamp_seconds", "sightline_config_reload_success",
-		"sightline_doubtful_blocks", "sightline_event_socket_shared", "sightline_event_stream_age_seconds", "sightline_index", "sightline_orphan_blocks",
+	if want := []string{"sightline_access_log_ends_missing", "sightline_access_log_silent", "sightline_build_info",
+		"sightline_config_last_reload_timestamp_seconds", "sightline_config_reload_success",
+		"sightline_doubtful_blocks", "sightline_event_socket_shared", "sightline_event_stream_age_seconds", "sightline_index",
+		"sightline_orphan_blocks",
 		"sightline_peer_age_seconds", "sightline_peer_requests", "sightline_peers", "sightline_predictions", "sightline_ready",
-		"sightline_relay", "sightline_requests_open", "sightline_requests_waiting_to_be_read", "sightline_unserved_models", "sightline_worker_kv_cache_usage",
-		"sightline_worker_load_age_seconds", "sightline_worker_partial", "sightline_worker_queued_prefill_seconds", "sightline_worker_requests_in_flight", "sightline_workers", "sightline_workers_out"}; !slices.Equal(gauges, want) {
+		"sightline_relay", "sightline_requests_open", "sightline_requests_waiting_to_be_read", "sightline_unserved_models",
+		"sightline_worker_kv_cache_usage",
+		"sightline_worker_load_age_seconds", "sightline_worker_partial", "sightline_worker_queued_prefill_seconds",
+		"sightline_worker_requests_in_flight", "sightline_workers", "sightline_workers_out"}; !slices.Equal(gauges, want) {
 		t.Errorf("gauges are %v, want %v: one that is new must be able to fall", gauges, want)
 	}
 	if names < 20 {
@@ -66,17 +71,21 @@ func TestAliases(t *testing.T) {
 	second := ask(t, l, "What is this?", url)
 	quiet(t, l)
 	for name, want := range map[string]float64{
-		"llm_d_epp_request_total": 2, "llm_d_epp_request_error_total": 0, "llm_d_epp_request_ttft_seconds_count": 2, "llm_d_epp_request_duration_seconds_count": 2,
+		"llm_d_epp_request_total": 2, "llm_d_epp_request_error_total": 0, "llm_d_epp_request_ttft_seconds_count": 2,
+		"llm_d_epp_request_duration_seconds_count":       2,
 		"llm_d_epp_scheduler_e2e_duration_seconds_count": 2, "llm_d_epp_request_input_tokens_sum": float64(first.prompt + second.prompt),
-		"llm_d_epp_request_cached_tokens_sum": float64(second.cached), "llm_d_epp_request_output_tokens_sum": 4, "dynamo_component_router_kv_hit_rate_count": 2,
-		"inference_objective_request_total": 2, "inference_pool_ready_pods": 1, "llm_d_epp_request_running": 0, "llm_d_epp_scheduler_attempts_total": 2,
-		"dynamo_frontend_requests_total": 2, "dynamo_frontend_inflight_requests": 0,
+		"llm_d_epp_request_cached_tokens_sum": float64(second.cached), "llm_d_epp_request_output_tokens_sum": 4,
+		"dynamo_component_router_kv_hit_rate_count": 2,
+		"inference_objective_request_total":         2, "inference_pool_ready_pods": 1, "llm_d_epp_request_running": 0,
+		"llm_d_epp_scheduler_attempts_total": 2,
+		"dynamo_frontend_requests_total":     2, "dynamo_frontend_inflight_requests": 0,
 	} {
 		if got := metric(t, l, name, ""); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
 	}
-	if got, want := metric(t, l, "dynamo_component_router_kv_hit_rate_sum", ""), float64(second.cached)/float64(second.prompt); second.cached == 0 || got != want {
+	if got, want := metric(t, l, "dynamo_component_router_kv_hit_rate_sum", ""),
+		float64(second.cached)/float64(second.prompt); second.cached == 0 || got != want {
 		t.Errorf("hit rates sum up to %v, want %v", got, want)
 	}
 	req, err := http.NewRequest(http.MethodGet, "http://"+l.Admin+"/metrics", nil)

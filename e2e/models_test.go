@@ -59,9 +59,11 @@ func TestModelsThatDoNotLoad(t *testing.T) {
 		return gjson.ParseBytes(must(lab.Get("http://" + admin + "/decisions?n=1"))).Get("0")
 	}
 	const hello = `"messages":[{"role":"user","content":"hello"}]}`
-	for name, why := range map[string]string{"good": "no block held", "template": "chat template that does not compile here", "tokenizer": "model whose directory does not load"} {
+	for name, why := range map[string]string{"good": "no block held", "template": "chat template that does not compile here",
+		"tokenizer": "model whose directory does not load"} {
 		r := w.send(w.client, "POST", "/v1/chat/completions", `{"model":"`+name+`",`+hello, nil)
-		if d := last(); r.status != 200 || r.header.Get("x-served") != name || d.Get("why").Str != why || (d.Get("prompt_tokens").Int() > 0) != (name == "good") {
+		if d := last(); r.status != 200 || r.header.Get("x-served") != name || d.Get("why").Str != why ||
+			(d.Get("prompt_tokens").Int() > 0) != (name == "good") {
 			t.Errorf("%s: status %d from %s, decided %s", name, r.status, r.header.Get("x-served"), d.Raw)
 		}
 	}

@@ -25,7 +25,8 @@ func TestPartsAreOne(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(strings.Repeat("a secret of a test", 2)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := startStand(t, 4, 0, 2, 100, map[string]any{"drain": "0s", "probe": false, "replicas": true, "index": map[string]any{"key_file": secret}})
+	s := startStand(t, 4, 0, 2, 100, map[string]any{"drain": "0s", "probe": false, "replicas": true,
+		"index": map[string]any{"key_file": secret}})
 	one, two := s.replicas[0], s.replicas[1]
 	systems := make([]string, apps)
 	for i := range systems {
@@ -96,7 +97,8 @@ func TestPartsAreOne(t *testing.T) {
 	all := blocks()
 	halves := round("two halves")
 	answered, late := asked(one, "answered")+asked(two, "answered"), asked(one, "late")+asked(two, "late")
-	t.Logf("%d tokens found by the halves, %d by the whole: %.3f; %v questions answered, %v late, %v to nobody", halves, whole, float64(halves)/float64(whole),
+	t.Logf("%d tokens found by the halves, %d by the whole: %.3f; %v questions answered, %v late, %v to nobody", halves,
+		whole, float64(halves)/float64(whole),
 		answered, late, asked(one, "nobody")+asked(two, "nobody"))
 	if float64(halves) < (0.97-late/apps)*float64(whole) || answered < apps/4 { // late: this machine is too busy
 		t.Error("want 97 % but for late ones, and questions that are answered")
@@ -116,7 +118,9 @@ func TestPartsAreOne(t *testing.T) {
 		}
 	}
 	other := strings.Count(page(t, two.admin, "/decisions?n=500"), `"reason":"predicted"`)
-	if t.Logf("of %d requests under load %d were predicted, %v questions were late, %v to nobody", load.sent, other, asked(two, "late"), asked(two, "nobody")); other == 0 || asked(two, "nobody") == 0 {
+	t.Logf("of %d requests under load %d were predicted, %v questions were late, %v to nobody", load.sent, other,
+		asked(two, "late"), asked(two, "nobody"))
+	if other == 0 || asked(two, "nobody") == 0 {
 		t.Error("the dead one's half is not decided by predictions")
 	}
 }

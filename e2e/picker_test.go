@@ -18,11 +18,13 @@ func asPool(t *testing.T, printed string) string {
 	t.Helper()
 	for _, edit := range [][2]string{
 		{"{ key: x-sightline-mode, value: sightline }", "{ key: x-sightline-mode, value: epp }"},
-		{"request_trailer_mode: SEND, response_header_mode: SKIP }", "request_trailer_mode: SEND, response_header_mode: SEND, response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND }"},
+		{"request_trailer_mode: SEND, response_header_mode: SKIP }",
+			"request_trailer_mode: SEND, response_header_mode: SEND, response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND }"},
 		{"metadata_options: { receiving", "metadata_options: { forwarding_namespaces: { untyped: [envoy.lb, envoy.lb.subset_hint] }, receiving"},
 		{"untyped: [sightline] }", "untyped: [sightline, envoy.lb] }"},
-		{"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }]", "override_host_sources: [{ metadata: { key: envoy.lb, path: [{ key: x-gateway-destination-endpoint }] } }]\n" +
-			"            selected_host_key: { key: envoy.lb, path: [{ key: x-gateway-destination-endpoint-served }] }"},
+		{"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }]",
+			"override_host_sources: [{ metadata: { key: envoy.lb, path: [{ key: x-gateway-destination-endpoint }] } }]\n" +
+				"            selected_host_key: { key: envoy.lb, path: [{ key: x-gateway-destination-endpoint-served }] }"},
 		{"name: x-sightline-id, present_match", "name: x-nobody, present_match"},
 		{"          http_filters:\n", `          http_filters:
           - name: envoy.filters.http.header_to_metadata
@@ -44,7 +46,9 @@ func asPool(t *testing.T, printed string) string {
 
 // The endpoint-picker protocol through a real Envoy.
 func TestEndpointPicker(t *testing.T) {
-	w := startEdited(t, 3, func(o *envoy.Options) { o.FullDuplex, o.OverrideHost = true, true }, func(printed string) string { return asPool(t, printed) })
+	w := startEdited(t, 3, func(o *envoy.Options) {
+		o.FullDuplex, o.OverrideHost = true, true
+	}, func(printed string) string { return asPool(t, printed) })
 	s := w.runSightline(extproc.Options{})
 	served := func(r reply, want int) {
 		t.Helper()
@@ -61,10 +65,12 @@ func TestEndpointPicker(t *testing.T) {
 		for _, c := range []*http.Client{w.client, w.h2} {
 			body := chat(script{Targets: []string{addr}, Edit: "edited"}, long)
 			r := w.send(c, "POST", "/v1/chat/completions", body, nil)
-			if served(r, i); r.Length != len(body) {
+			served(r, i)
+			if r.Length != len(body) {
 				t.Errorf("%d bytes at the worker, want %d", r.Length, len(body))
 			}
-			served(w.send(c, "POST", "/v1/chat/completions", chat(script{Targets: []string{addr}}), http.Header{"X-Gateway-Destination-Endpoint": {all[(i+1)%3]}}), i)
+			served(w.send(c, "POST", "/v1/chat/completions", chat(script{Targets: []string{addr}}),
+				http.Header{"X-Gateway-Destination-Endpoint": {all[(i+1)%3]}}), i)
 		}
 	}
 	ask := func(told script, hint string) reply { return w.post(chat(told), http.Header{"X-Hint": {hint}}) }

@@ -79,7 +79,8 @@ func TestBodiesLeaveNothingBehind(t *testing.T) {
 	})
 	for _, page := range []string{"/", "/metrics", "/decisions?n=1000", "/audit", "/hosts", "/workers"} {
 		text, err := lab.Get("http://" + l.Admin + page)
-		if err != nil || strings.Contains(string(text), "secret") || strings.Contains(string(text), "\xDB\xDB") || strings.Contains(string(text), `\ufffd`) || strings.Contains(string(text), "\uFFFD") {
+		if err != nil || strings.Contains(string(text), "secret") || strings.Contains(string(text), "\xDB\xDB") ||
+			strings.Contains(string(text), `\ufffd`) || strings.Contains(string(text), "\uFFFD") {
 			t.Errorf("%s shows what a client sent, or memory that was given back (%v)", page, err)
 		}
 	}

@@ -33,7 +33,8 @@ func TestPolicies(t *testing.T) {
 	})
 	var n atomic.Int32
 	ask := func(tokens int, headers ...string) (*http.Response, error) {
-		body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":"%d %s"}]}`, lab.ModelName, tokens, n.Add(1), strings.Repeat("word ", 50))
+		body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":"%d %s"}]}`,
+			lab.ModelName, tokens, n.Add(1), strings.Repeat("word ", 50))
 		req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", strings.NewReader(body))
 		req.Header.Set("content-type", "application/json")
 		for i := 0; i < len(headers); i += 2 {
@@ -93,7 +94,8 @@ func TestPolicies(t *testing.T) {
 	}
 	page, err := lab.Get("http://" + l.Admin + "/metrics")
 	for _, want := range []string{
-		fmt.Sprintf(`sightline_requests_shed_total{model=%q,why="share"} 12`, lab.ModelName), fmt.Sprintf(`sightline_requests_shed_total{model=%q,why="priority"} 1`, lab.ModelName),
+		fmt.Sprintf(`sightline_requests_shed_total{model=%q,why="share"} 12`, lab.ModelName),
+		fmt.Sprintf(`sightline_requests_shed_total{model=%q,why="priority"} 1`, lab.ModelName),
 		fmt.Sprintf(`sightline_slo_decisions_total{model=%q,outcome="late"} 1`, lab.ModelName),
 	} {
 		if err != nil || !bytes.Contains(page, []byte(want)) {

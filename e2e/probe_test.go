@@ -56,7 +56,8 @@ func TestModelDirectoryChanges(t *testing.T) {
 		}
 		if err := lab.WaitFor(t.Context(), "a model directory "+verdict, func() bool {
 			text, err := lab.Get("http://" + l.Admin + "/metrics")
-			return err == nil && strings.Contains(string(text), fmt.Sprintf("sightline_model_reloads_total{model=%q,verdict=%q} 1", lab.ModelName, verdict))
+			return err == nil && strings.Contains(string(text), fmt.Sprintf("sightline_model_reloads_total{model=%q,verdict=%q} 1",
+				lab.ModelName, verdict))
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +76,8 @@ func TestModelDirectoryChanges(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err, row.Raw)
 	}
-	if at := row.Get(`findings.#(what=="one turn").difference.position`); !at.Exists() || at.Int() != 0 || row.Get(`findings.#(what=="text").verdict`).Str != "equal" {
+	if at := row.Get(`findings.#(what=="one turn").difference.position`); !at.Exists() || at.Int() != 0 ||
+		row.Get(`findings.#(what=="text").verdict`).Str != "equal" {
 		t.Errorf("%s", row.Raw)
 	}
 	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "one turn: differs, at token 0") {

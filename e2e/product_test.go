@@ -162,7 +162,8 @@ func post(t testing.TB, l *lab.Lab, body map[string]any, header http.Header) res
 		t.Fatal(err)
 	}
 	r := raws(t, l, raw, header)
-	if r.worker = l.Served(user); r.worker >= 0 && l.Admin != "" {
+	r.worker = l.Served(user)
+	if r.worker >= 0 && l.Admin != "" {
 		quiet(t, l)
 	}
 	return r
@@ -198,7 +199,8 @@ func raws(t testing.TB, l *lab.Lab, raw []byte, header http.Header) result {
 		t.Fatal(err)
 	}
 	u := gjson.GetBytes(text, "usage")
-	return result{status: resp.StatusCode, worker: -1, prompt: int(u.Get("prompt_tokens").Int()), cached: int(u.Get("prompt_tokens_details.cached_tokens").Int()), body: string(text)}
+	return result{status: resp.StatusCode, worker: -1, prompt: int(u.Get("prompt_tokens").Int()),
+		cached: int(u.Get("prompt_tokens_details.cached_tokens").Int()), body: string(text)}
 }
 
 // lastDecision is what Sightline says of its newest decision.
@@ -305,7 +307,8 @@ func TestClientSteersNothing(t *testing.T) {
 	other := (first.worker + 1) % len(l.Sims)
 	r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{
 		map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(mine)}}}}}},
-		http.Header{"X-Target-Worker": {l.Sims[other].Addr()}, "X-Target-Worker-2": {l.Sims[other].Addr()}, "X-Data-Parallel-Rank": {"7"}, "X-Sightline-Id": {"x"}})
+		http.Header{"X-Target-Worker": {l.Sims[other].Addr()}, "X-Target-Worker-2": {l.Sims[other].Addr()},
+			"X-Data-Parallel-Rank": {"7"}, "X-Sightline-Id": {"x"}})
 	if r.status != 200 || r.worker != first.worker {
 		t.Errorf("with steering headers: status %d, worker %d, want %d", r.status, r.worker, first.worker)
 	}
@@ -314,7 +317,8 @@ func TestClientSteersNothing(t *testing.T) {
 		if url != nil {
 			p["image_url"] = map[string]any{"url": url}
 		}
-		return map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{p, map[string]any{"type": "text", "text": "What is this?"}}}}}
+		return map[string]any{"messages": []any{map[string]any{"role": "user",
+			"content": []any{p, map[string]any{"type": "text", "text": "What is this?"}}}}}
 	}
 	// Two pictures under one uuid: each is still itself.
 	post(t, l, part(dataURL(theirs), "shared"), nil)
@@ -355,7 +359,8 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 	}
 	end()
 	// Of what it decided while Envoy was about to find it again, Sightline may never hear the end: quiet would wait for it.
-	again := fmt.Appendf(nil, `{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`, lab.ModelName, url)
+	again := fmt.Appendf(nil,
+		`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`, lab.ModelName, url)
 	eventually(t, "the picture to be known again", func() bool {
 		raws(t, l, again, nil)
 		d := lastDecision(t, l)
@@ -425,7 +430,8 @@ func TestWorkerKilled(t *testing.T) {
 					close(s.firstByteSeen)
 				}
 			}()
-			body := fmt.Sprintf(`{"model":%q,"max_tokens":60,"stream":true,"user":%q,"messages":[{"role":"user","content":"Story %d, please."}]}`, lab.ModelName, s.user, i)
+			body := fmt.Sprintf(`{"model":%q,"max_tokens":60,"stream":true,"user":%q,"messages":[{"role":"user","content":"Story %d, please."}]}`,
+				lab.ModelName, s.user, i)
 			resp, err := http.Post(l.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
 			if err != nil {
 				return
@@ -500,7 +506,8 @@ func TestGarbageBodies(t *testing.T) {
 		{"wrong types", `{"model": 3, "messages": "no"}`, "messages"},
 		{"unknown model", `{"model": "gpt-x", "messages": [{"role":"user","content":"hi"}]}`, "model unknown"},
 		{"unknown part", chat(`[{"type":"hologram","hologram":1}]`), "answer with an error"},
-		{"not an image", url("data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte("not an image at all"))), "answer with an error"},
+		{"not an image", url("data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte("not an image at all"))),
+			"answer with an error"},
 		{"no bytes", url("data:image/png;base64,"), "answer with an error"},
 		{"truncated header", url("data:image/jpeg;base64," + img[:40]), "answer with an error"},
 		{"bad base64", url("data:image/png;base64,AAAA!!!!"), "answer with an error"},
@@ -551,7 +558,8 @@ func TestRanks(t *testing.T) {
 		eventually(t, "its events", func() bool {
 			again := ask(t, l, "And?", url)
 			e := lastDecision(t, l)
-			return again.worker == first.worker && e.Get("rank").Int() == d.Get("rank").Int() && again.cached > 380 && e.Get("reason").Str == "exact" && int(e.Get("cached_tokens").Int()) == again.cached
+			return again.worker == first.worker && e.Get("rank").Int() == d.Get("rank").Int() && again.cached > 380 &&
+				e.Get("reason").Str == "exact" && int(e.Get("cached_tokens").Int()) == again.cached
 		})
 	}
 	if len(seen) != 4 {
@@ -592,7 +600,8 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"round robin", "predicted cached tokens = the worker's own count in", "Every repeated picture went to the worker that held it"} {
+	for _, want := range []string{"round robin", "predicted cached tokens = the worker's own count in",
+		"Every repeated picture went to the worker that held it"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the demo does not say %q", want)
 		}
@@ -638,7 +647,9 @@ func TestDemoStays(t *testing.T) {
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
-	if cached := gjson.GetBytes(answer, "usage.prompt_tokens_details.cached_tokens").Int(); err != nil || res.StatusCode != 200 || cached < 500 { // the picture's and what is before it
+	// the picture's and what is before it
+	if cached := gjson.GetBytes(answer, "usage.prompt_tokens_details.cached_tokens").Int(); err != nil ||
+		res.StatusCode != 200 || cached < 500 {
 		t.Errorf("%v, status %d: %s", err, res.StatusCode, answer)
 	}
 }

@@ -63,7 +63,8 @@ func TestAlmostCompatiblePublishers(t *testing.T) {
 		}},
 	}
 	dir, admin := t.TempDir(), freeAddr(t)
-	config := fmt.Sprintf("listen: %q\nadmin: %q\ndrain: 0s\nenvoy: {listen: %q, admin: %q}\nmodels: [{name: %s, dir: %q, block_size: 16}]\nworkers:\n",
+	config := fmt.Sprintf("listen: %q\nadmin: %q\ndrain: 0s\nenvoy: {listen: %q, admin: %q}\nmodels: [{name: %s, dir: %q, "+
+		"block_size: 16}]\nworkers:\n",
 		freeAddr(t), admin, freeAddr(t), freeAddr(t), lab.ModelName, absolute(t, modelDir))
 	for i, form := range forms {
 		pub := zmq4.NewPub(t.Context())
@@ -105,7 +106,8 @@ func TestAlmostCompatiblePublishers(t *testing.T) {
 		eventually(t, "its line in the log", func() bool {
 			lines = 0
 			for line := range strings.Lines(log()) {
-				if one := gjson.Parse(line); one.Get("worker").Str == form.name && strings.Contains(one.Get("msg").Str, "cannot be read") && strings.Contains(one.Get("received").Str, form.says) {
+				if one := gjson.Parse(line); one.Get("worker").Str == form.name && strings.Contains(one.Get("msg").Str, "cannot be read") &&
+					strings.Contains(one.Get("received").Str, form.says) {
 					lines++
 				}
 			}

@@ -47,12 +47,14 @@ func TestReplicasAreOne(t *testing.T) {
 			theirs := func(r *standing) int { return int(metricOf(t, r.admin, "sightline_peer_requests", "")) }
 			agreed := func(n int) func() bool {
 				return func() bool {
-					return inFlight(t, one.admin) == n && inFlight(t, two.admin) == n && open(one) == theirs(two) && open(two) == theirs(one) && open(one)+open(two) == n
+					return inFlight(t, one.admin) == n && inFlight(t, two.admin) == n && open(one) == theirs(two) &&
+						open(two) == theirs(one) && open(one)+open(two) == n
 				}
 			}
 			text := strings.Repeat("A letter of which there are many. ", 8)
 			request := func(i, tokens int) string {
-				return fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":"Letter %d: %s"}]}`, lab.ModelName, tokens, i, text)
+				return fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":"Letter %d: %s"}]}`,
+					lab.ModelName, tokens, i, text)
 			}
 			eventually(t, "they hear each other", func() bool {
 				return metricOf(t, one.admin, "sightline_peers ", "") == 1 && metricOf(t, two.admin, "sightline_peers ", "") == 1
@@ -82,7 +84,9 @@ func TestReplicasAreOne(t *testing.T) {
 				load.more(200)
 				began := time.Now()
 				one.stop()
-				eventually(t, "its requests are forgotten", func() bool { return metricOf(t, two.admin, "sightline_peers ", "") == 0 && theirs(two) == 0 })
+				eventually(t, "its requests are forgotten", func() bool {
+					return metricOf(t, two.admin, "sightline_peers ", "") == 0 && theirs(two) == 0
+				})
 				best = min(best, time.Since(began))
 				one.start(t)
 				eventually(t, "it is back", s.whole)
@@ -139,8 +143,10 @@ func TestReplicasAreOne(t *testing.T) {
 				}
 			}
 			eventually(t, "nothing is in flight", agreed(0))
-			forwarded := metricOf(t, one.admin, "sightline_access_log_entries_total", `"forwarded"`) + metricOf(t, two.admin, "sightline_access_log_entries_total", `"forwarded"`)
-			if t.Logf("%v reports were sent to whom they are about", forwarded); forwarded == 0 {
+			forwarded := metricOf(t, one.admin, "sightline_access_log_entries_total", `"forwarded"`) + metricOf(t, two.admin,
+				"sightline_access_log_entries_total", `"forwarded"`)
+			t.Logf("%v reports were sent to whom they are about", forwarded)
+			if forwarded == 0 {
 				t.Error("want some: each of the last ones comes to one of two at random")
 			}
 		})
@@ -163,7 +169,8 @@ func (s *stand) beforeTwo() {
 			err = errors.New("logs go to no cluster of one Sightline")
 		}
 		if err == nil {
-			s.envoy, err = envoytest.Run(s.t.Context(), binary(s.t), logClusters.ReplaceAll(text, []byte("$1")), o.Admin, &s.log, "--concurrency", "2")
+			s.envoy, err = envoytest.Run(s.t.Context(), binary(s.t), logClusters.ReplaceAll(text, []byte("$1")), o.Admin,
+				&s.log, "--concurrency", "2")
 		}
 		if err != nil {
 			s.t.Fatalf("%v\n%s", err, s.log.String())

@@ -197,7 +197,9 @@ func TestRetryGoesToTheSecondChoice(t *testing.T) {
 	if r := w.post(chat(script{Targets: []string{a.addr, b.addr}}, big), nil); r.Worker != b.addr || r.Length < 8<<20 {
 		t.Errorf("8 MB: %v, status %d from %s, %d bytes", r.err, r.status, r.Worker, r.Length)
 	}
-	eventually(t, "Envoy's health check sees that the first is dead", func() bool { return w.stat("cluster.workers_any.membership_healthy") == 3 })
+	eventually(t, "Envoy's health check sees that the first is dead", func() bool {
+		return w.stat("cluster.workers_any.membership_healthy") == 3
+	})
 	b.kill() // which it has not seen yet
 	for range 8 {
 		r := w.post(chat(script{Targets: []string{a.addr, b.addr}}), nil)
@@ -265,7 +267,8 @@ func TestIdleConnectionsCloseInTime(t *testing.T) {
 	const clusters = `configs.#(@type%"*ClustersConfigDump").static_clusters`
 	for _, cluster := range []string{"workers_picked", "workers_second", "workers_any"} {
 		options := gjson.Get(dump, clusters+`.#(cluster.name="`+cluster+`").cluster.typed_extension_protocol_options`).Map()
-		if limit := options["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"].Get("common_http_protocol_options.idle_timeout").Str; limit != "4s" {
+		http := options["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
+		if limit := http.Get("common_http_protocol_options.idle_timeout").Str; limit != "4s" {
 			t.Errorf("%s: idle connections are closed after %q, want 4s", cluster, limit)
 		}
 	}
@@ -278,7 +281,8 @@ func TestFullFleet(t *testing.T) {
 	for _, addr := range w.addrs() {
 		workers = append(workers, map[string]any{"addr": addr})
 	}
-	w.runProduct(map[string]any{"max_in_flight": 1, "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}}, "workers": workers})
+	w.runProduct(map[string]any{"max_in_flight": 1, "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}},
+		"workers": workers})
 	body := chatOf(1000, 1) // one prompt: it would stay with one worker
 	held := make(chan reply, 2)
 	for range cap(held) {

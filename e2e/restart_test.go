@@ -227,7 +227,8 @@ func (s *sibling) start(l *lab.Lab) {
 		eventually(s.t, "both are there", func() bool {
 			rows, err := lab.Get("http://" + admin + "/workers")
 			peers, err2 := lab.Get("http://" + admin + "/metrics")
-			return err == nil && err2 == nil && gjson.GetBytes(rows, "0.events").Str == "live" && bytes.Contains(peers, []byte("\nsightline_peers 1\n"))
+			return err == nil && err2 == nil && gjson.GetBytes(rows, "0.events").Str == "live" &&
+				bytes.Contains(peers, []byte("\nsightline_peers 1\n"))
 		})
 	}
 }
@@ -273,7 +274,8 @@ func lateReplica(t *testing.T, silent bool) {
 	held := direct(t, l.Sims[0], all[0].turn(200)) / 16 * 16
 	eventually(t, "it holds all that the worker holds", func() bool { // it may be partial once more while it makes the hashes anew
 		rows, err := lab.Get("http://" + l.Admin + "/workers")
-		return err == nil && gjson.GetBytes(rows, "0.blocks_held").Int() == int64(l.Sims[0].Stats().Blocks) && gjson.GetBytes(rows, "0.events").Str == "live" &&
+		return err == nil && gjson.GetBytes(rows, "0.blocks_held").Int() == int64(l.Sims[0].Stats().Blocks) &&
+			gjson.GetBytes(rows, "0.events").Str == "live" &&
 			!gjson.GetBytes(rows, "0.partial").Bool()
 	})
 	if n := metricOf(t, l.Admin, "sightline_peer_handovers_total", `what="taken"`); n < 1 || n > 2 { // again when both have one secret
@@ -299,11 +301,12 @@ func TestBenchRestart(t *testing.T) {
 	const talks, pace, lasts = 200, 50 * time.Millisecond, 20 * time.Second
 	for _, c := range []struct {
 		name          string
-		workers, home int    // the worker that has all conversations
-		window        int    // batches that it can tell again
-		others        int    // of so many turns one passes Sightline by, as another replica's would; 0: none
-		agent         string // it is killed in place of Sightline, half of what it told behind a snapshot: with "own" credentials, or those for "any" worker
-		blindAfter5   int    // at most; below 0: any number
+		workers, home int // the worker that has all conversations
+		window        int // batches that it can tell again
+		others        int // of so many turns one passes Sightline by, as another replica's would; 0: none
+		// it is killed in place of Sightline, half of what it told behind a snapshot: with "own" credentials, or those for "any" worker
+		agent       string
+		blindAfter5 int // at most; below 0: any number
 	}{
 		{"ZeroMQ with replay", 1, 0, 10000, 0, "", 0},
 		{"ZeroMQ, a replay of a quarter", 1, 0, talks / 4, 0, "", -1},
@@ -330,7 +333,8 @@ func TestBenchRestart(t *testing.T) {
 				state, err := lab.Get("http://" + l.AgentAdmin[0] + "/state")
 				rows, err2 := lab.Get("http://" + l.Admin + "/workers")
 				agent := gjson.GetBytes(state, "ranks.0")
-				return err == nil && err2 == nil && agent.Get("not_ready").Str == "" && agent.Get("published.Blocks").Int() == int64(l.Sims[c.home].Stats().Blocks) &&
+				return err == nil && err2 == nil && agent.Get("not_ready").Str == "" &&
+					agent.Get("published.Blocks").Int() == int64(l.Sims[c.home].Stats().Blocks) &&
 					gjson.GetBytes(rows, "1.blocks_held").Int() == int64(l.Sims[c.home].Stats().Blocks)
 			})
 		}
@@ -375,7 +379,8 @@ func TestBenchRestart(t *testing.T) {
 				undecided++
 			} else {
 				d := lastDecision(t, l)
-				if decided++; ready == 0 {
+				decided++
+				if ready == 0 {
 					ready = at
 				}
 				if int(d.Get("cached_tokens").Int())*10 < held[i]*9 {
@@ -390,7 +395,8 @@ func TestBenchRestart(t *testing.T) {
 				held[i] = r.prompt / 16 * 16
 			}
 		}
-		t.Logf("%-36s %3d of %3d decisions blind, %3d later than 5 s after the first; the last %4.1f s after the start, the first decision %.1f s; %d requests undecided",
+		t.Logf("%-36s %3d of %3d decisions blind, %3d later than 5 s after the first; the last %4.1f s after the start, the "+
+			"first decision %.1f s; %d requests undecided",
 			c.name+":", blind, decided, late, warm.Seconds(), ready.Seconds(), undecided)
 		if c.blindAfter5 >= 0 && late > c.blindAfter5 || decided == 0 {
 			t.Errorf("%s: %d blind decisions after 5 s, want %d", c.name, late, c.blindAfter5)

@@ -24,7 +24,8 @@ func TestPromptLogprobsForgetNothing(t *testing.T) {
 		return gjson.GetBytes(raw, fmt.Sprint(first.worker, ".blocks_held")).Int()
 	}
 	before := held()
-	for i, fields := range []map[string]any{{"prompt_logprobs": 1}, {"echo": true}, {"prompt_logprobs": 0}, {"echo": true, "top_logprobs": 2, "logprobs": true}} {
+	for i, fields := range []map[string]any{{"prompt_logprobs": 1}, {"echo": true}, {"prompt_logprobs": 0},
+		{"echo": true, "top_logprobs": 2, "logprobs": true}} {
 		body := request(fmt.Sprint("skips-", i), "What is this?", picturePart(url, nil))
 		for k, v := range fields {
 			body[k] = v
@@ -38,7 +39,8 @@ func TestPromptLogprobsForgetNothing(t *testing.T) {
 	if d := lastDecision(t, l); again.cached < 380 || d.Get("cached_tokens").Int() != int64(again.cached) {
 		t.Errorf("afterwards: worker %d, %d cached, decision %s", again.worker, again.cached, d.Raw)
 	}
-	if n := held(); n < before || metric(t, l, "sightline_blocks_corrected_total", "") != 0 || metric(t, l, "sightline_cached_tokens_reported_total", "fewer") != 0 {
+	if n := held(); n < before || metric(t, l, "sightline_blocks_corrected_total", "") != 0 ||
+		metric(t, l, "sightline_cached_tokens_reported_total", "fewer") != 0 {
 		t.Errorf("%d blocks known, %d before, %v taken out", n, before, metric(t, l, "sightline_blocks_corrected_total", ""))
 	}
 }

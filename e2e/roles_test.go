@@ -59,7 +59,8 @@ func startSidecar(t *testing.T, worker string) *sidecar {
 		}
 		if at := r.Header.Get(extproc.HeaderPrefiller); err == nil && at != "" {
 			var res *http.Response
-			if res, err = http.Post("http://"+at+r.URL.Path, "application/json", bytes.NewReader(body)); err == nil {
+			res, err = http.Post("http://"+at+r.URL.Path, "application/json", bytes.NewReader(body))
+			if err == nil {
 				res.Body.Close()
 			}
 			if err != nil || res.StatusCode != http.StatusOK {
@@ -114,7 +115,8 @@ func TestRoles(t *testing.T) {
 	const held = 4
 	for i := range held {
 		go func() {
-			req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", strings.NewReader(fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"Hold %d"}]}`, lab.ModelName, i)))
+			req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions",
+				strings.NewReader(fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"Hold %d"}]}`, lab.ModelName, i)))
 			req.Header.Set("content-type", "application/json")
 			req.Header.Set("x-hold", "1")
 			if res, err := http.DefaultClient.Do(req); err == nil {
@@ -161,7 +163,8 @@ func TestRoles(t *testing.T) {
 		for _, picture := range pictures {
 			parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}})
 		}
-		body, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": parts}}})
+		body, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2,
+			"messages": []any{map[string]any{"role": "user", "content": parts}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +201,8 @@ func TestRoles(t *testing.T) {
 	const pictures = 4
 	var prefilled, encoded [pictures]string
 	for i := range pictures {
-		if prefilled[i], encoded[i] = ask(text(10+i), dataURL(photo(uint64(500+i)))); prefilled[i] == "" || encoded[i] == "" {
+		prefilled[i], encoded[i] = ask(text(10+i), dataURL(photo(uint64(500+i))))
+		if prefilled[i] == "" || encoded[i] == "" {
 			t.Fatalf("new picture %d: prefill at %q, encode at %q", i, prefilled[i], encoded[i])
 		}
 	}

@@ -51,7 +51,8 @@ func TestSignalsInPrometheus(t *testing.T) {
 		"rule_files": []string{rules},
 		"scrape_configs": []any{
 			map[string]any{"job_name": "sightline", "static_configs": []any{map[string]any{"targets": []string{l.Admin}}}},
-			map[string]any{"job_name": "envoy", "metrics_path": "/stats/prometheus", "static_configs": []any{map[string]any{"targets": []string{l.EnvoyAdmin}}}},
+			map[string]any{"job_name": "envoy", "metrics_path": "/stats/prometheus",
+				"static_configs": []any{map[string]any{"targets": []string{l.EnvoyAdmin}}}},
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,8 @@ func TestSignalsInPrometheus(t *testing.T) {
 	asked := 0
 	for _, e := range expressions(t) {
 		asked++
-		expr := strings.NewReplacer("$__rate_interval", "1m", "$model", ".*", "$worker", ".*", "[5m]", "[1m]").Replace(comparison.ReplaceAllString(e, ""))
+		expr := strings.NewReplacer("$__rate_interval", "1m", "$model", ".*", "$worker", ".*", "[5m]",
+			"[1m]").Replace(comparison.ReplaceAllString(e, ""))
 		eventually(t, "a series of "+expr, func() bool {
 			series, err := query(expr)
 			if err != nil {

@@ -31,7 +31,8 @@ func TestNothingIsSmuggledThroughEnvoy(t *testing.T) {
 	w.workers[0].kill()
 	_, port, _ := net.SplitHostPort(w.workers[0].addr)
 	w.fork(smuggle.Command(t, port))
-	w.runProduct(map[string]any{"models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}}, "workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
+	w.runProduct(map[string]any{"models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},
+		"workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
 	eventually(t, "uvicorn answers a request that was decided", func() bool {
 		r := w.post(`{"model":"m","messages":[{"role":"user","content":"hi"}],"rid":"x"}`, nil)
 		return r.status == http.StatusOK && strings.Contains(string(r.body), `"found":[]`) && strings.Contains(string(r.body), `"x-sightline-id"`)

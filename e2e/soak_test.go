@@ -65,7 +65,8 @@ func TestSoak(t *testing.T) {
 	every(50*time.Millisecond, func(i int) { // labels
 		made = i
 		body := fmt.Sprintf(`{"model":"made-up-%d","messages":[{"role":"user","content":"x"}]}`, i)
-		req, _ := http.NewRequest("POST", fmt.Sprintf("%s/v1/%s", c.url, []string{"chat/completions", fmt.Sprint("made-up/", i)}[i%2]), strings.NewReader(body))
+		req, _ := http.NewRequest("POST", fmt.Sprintf("%s/v1/%s", c.url, []string{"chat/completions", fmt.Sprint("made-up/", i)}[i%2]),
+			strings.NewReader(body))
 		req.Header = http.Header{"Content-Type": {"application/json"}, "X-Session-Id": {fmt.Sprint("made-up-", i)}}
 		do(c.client, req)
 	})
@@ -79,7 +80,8 @@ func TestSoak(t *testing.T) {
 	})
 	every(20*time.Second, func(int) { c.agents[0].stop(); c.agents[0].start(t) })
 	every(200*time.Millisecond, func(i int) { // wires
-		ports := []string{c.replicas[0].listen, c.replicas[0].admin, strings.TrimPrefix(c.keys["nats"].(map[string]any)["url"].(string), "nats://")}
+		ports := []string{c.replicas[0].listen, c.replicas[0].admin,
+			strings.TrimPrefix(c.keys["nats"].(map[string]any)["url"].(string), "nats://")}
 		conn, err := net.DialTimeout("tcp", ports[i%len(ports)], time.Second)
 		if err != nil {
 			return
@@ -102,7 +104,8 @@ func TestSoak(t *testing.T) {
 	}
 	var parts []part
 	sent, failed, undecided := 0, 0, 0
-	rows := []string{"| tenth | requests | failed | undecided | p50, p99 of an answer (ms) | goroutines, descriptors, MB, MB live |", "|---|---|---|---|---|---|"}
+	rows := []string{"| tenth | requests | failed | undecided | p50, p99 of an answer (ms) | goroutines, descriptors, MB, MB live |",
+		"|---|---|---|---|---|---|"}
 	for k := range tenths {
 		c.begin()
 		time.Sleep(lasts / tenths)
@@ -112,15 +115,19 @@ func TestSoak(t *testing.T) {
 		for _, r := range all {
 			if r.failed() {
 				f++
-			} else if took = append(took, r.took); !r.decided {
-				u++
+			} else {
+				took = append(took, r.took)
+				if !r.decided {
+					u++
+				}
 			}
 		}
 		slices.Sort(took)
 		p := part{took[len(took)*99/100], c.held()}
 		parts = append(parts, p)
 		sent, failed, undecided = sent+len(all), failed+f, undecided+u
-		rows = append(rows, fmt.Sprintf("| %d | %d | %d | %d | %d, %d | %d, %d, %d, %d |", k+1, len(all), f, u, took[len(took)/2].Milliseconds(), p.p99.Milliseconds(), p.goroutines, p.descriptors, p.megabytes, p.live))
+		rows = append(rows, fmt.Sprintf("| %d | %d | %d | %d | %d, %d | %d, %d, %d, %d |", k+1, len(all), f, u,
+			took[len(took)/2].Milliseconds(), p.p99.Milliseconds(), p.goroutines, p.descriptors, p.megabytes, p.live))
 		t.Log(rows[len(rows)-1])
 	}
 	close(quit)
@@ -129,7 +136,8 @@ func TestSoak(t *testing.T) {
 	c.replicas[0].signal(syscall.SIGHUP)
 	index := c.settle()
 	first, middle, last := parts[0], parts[tenths/2], parts[tenths-1]
-	said := fmt.Sprintf("%v on %d cores: %d requests, %d failed, %d undecided; %d made-up names; index at the end: %s.", lasts, runtime.NumCPU(), sent, failed, undecided, made, index)
+	said := fmt.Sprintf("%v on %d cores: %d requests, %d failed, %d undecided; %d made-up names; index at the end: %s.",
+		lasts, runtime.NumCPU(), sent, failed, undecided, made, index)
 	t.Log(said)
 	if failed > 0 || index != "equal" {
 		t.Errorf("%d failed, index %s", failed, index)
@@ -142,6 +150,7 @@ func TestSoak(t *testing.T) {
 	}
 	if file := os.Getenv("SIGHTLINE_SOAK_DOC"); file != "" {
 		section.Write(t, file, "soak", fmt.Sprintf("%s The first, sixth and last tenth: p99 of an answer %v, %v, %v; %d, %d, %d MB.", said,
-			first.p99.Round(time.Millisecond), middle.p99.Round(time.Millisecond), last.p99.Round(time.Millisecond), first.megabytes, middle.megabytes, last.megabytes))
+			first.p99.Round(time.Millisecond), middle.p99.Round(time.Millisecond), last.p99.Round(time.Millisecond),
+			first.megabytes, middle.megabytes, last.megabytes))
 	}
 }

@@ -49,7 +49,8 @@ func TestSourceOfBlocks(t *testing.T) {
 		}
 	})
 	defer close(hold)
-	body := fmt.Appendf(nil, `{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}]}`, lab.ModelName, strings.Repeat("A story about routers and their caches. ", 300))
+	body := fmt.Appendf(nil, `{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}]}`, lab.ModelName,
+		strings.Repeat("A story about routers and their caches. ", 300))
 	forged := http.Header{http.CanonicalHeaderKey(extproc.HeaderSource): {"192.0.2.1:1"}}
 	if r := raws(t, l, body, forged); r.status != http.StatusOK {
 		t.Fatalf("%d %s", r.status, r.body)

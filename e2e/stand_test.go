@@ -86,13 +86,15 @@ func startStandOf(t *testing.T, other string, workers, agents, replicas int, spe
 }
 
 // startStandWith is startStandOf; change may change the list of workers, where Envoy finds them, and each replica's own keys.
-func startStandWith(t *testing.T, other string, change func(s *stand), workers, agents, replicas int, speed float64, keys map[string]any, args ...string) *stand {
+func startStandWith(t *testing.T, other string, change func(s *stand), workers, agents, replicas int, speed float64,
+	keys map[string]any, args ...string) *stand {
 	t.Helper()
 	bin, err := product()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stand{t: t, bin: cmp.Or(other, bin), keys: keys, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 2 * time.Second}}}
+	s := &stand{t: t, bin: cmp.Or(other, bin), keys: keys,
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 2 * time.Second}}}
 	for i := range workers {
 		s.fleet = append(s.fleet, startEngine(t, fmt.Sprint("worker-", i+1), "0.32.0", simCommand(t, speed)))
 	}
@@ -164,7 +166,10 @@ func (s *stand) startNATS(n int) {
 	_, err := bus.WriteUsers(s.disk, bus.DefaultPrefix, names)
 	file, streams := filepath.Join(s.disk, "nats.conf"), filepath.Join(s.disk, "streams")
 	if err == nil {
-		err = errors.Join(os.Mkdir(streams, 0o700), os.WriteFile(file, fmt.Appendf(nil, "listen: %q\njetstream { store_dir: %q, max_file_store: 1GB }\nmax_payload: 1MB\ninclude users.conf\n", addr, streams), 0o600))
+		err = errors.Join(os.Mkdir(streams, 0o700),
+			os.WriteFile(file,
+				fmt.Appendf(nil, "listen: %q\njetstream { store_dir: %q, max_file_store: 1GB }\nmax_payload: 1MB\ninclude users.conf\n",
+					addr, streams), 0o600))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +184,8 @@ func (s *stand) startNATS(n int) {
 	})
 	for i, e := range s.fleet[len(s.fleet)-n:] {
 		s.agents = append(s.agents, startProcess(t, "agent of "+e.name, func() *exec.Cmd {
-			return exec.Command(s.bin, "agent", "--worker", e.name, "--nats", "nats://"+addr, "--nats-nkey", filepath.Join(s.disk, "agent-"+e.name+".nk"),
+			return exec.Command(s.bin, "agent", "--worker", e.name, "--nats", "nats://"+addr, "--nats-nkey",
+				filepath.Join(s.disk, "agent-"+e.name+".nk"),
 				"--zmq", "tcp://"+e.events, "--replay", "tcp://"+e.replays, "--metrics", "http://"+e.addr+"/metrics", "--log-level", "error")
 		}))
 		s.workers[len(s.fleet)-n+i].(map[string]any)["events"] = map[string]any{"nats": true}
@@ -190,7 +196,8 @@ func (s *stand) startNATS(n int) {
 func (s *stand) startEnvoy(args ...string) {
 	s.t.Helper()
 	var err error
-	if s.envoy, err = envoytest.Start(s.t.Context(), binary(s.t), s.options, &s.log, append(args, "--concurrency", "2")...); err != nil {
+	s.envoy, err = envoytest.Start(s.t.Context(), binary(s.t), s.options, &s.log, append(args, "--concurrency", "2")...)
+	if err != nil {
 		s.t.Fatalf("%v\n%s", err, s.log.String())
 	}
 }

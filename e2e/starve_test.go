@@ -68,7 +68,9 @@ func TestIdleBodiesBlindNobody(t *testing.T) {
 		{"announced", "content-length: 67108864\r\n\r\n{", 16},
 		{"chunked", "transfer-encoding: chunked\r\n\r\n1\r\n{\r\n", 1100},
 	} {
-		for variant, change := range map[string]func(*envoy.Options){"buffered": nil, "full_duplex": func(o *envoy.Options) { o.FullDuplex = true }} {
+		for variant, change := range map[string]func(*envoy.Options){"buffered": nil, "full_duplex": func(o *envoy.Options) {
+			o.FullDuplex = true
+		}} {
 			t.Run(c.name+"_"+variant, func(t *testing.T) {
 				w := start(t, 2, change)
 				w.runKnown(map[string]any{})
@@ -79,11 +81,14 @@ func TestIdleBodiesBlindNobody(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer conn.Close()
-					if _, err := fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n%s", c.length); err != nil {
+					if _, err := fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n%s",
+						c.length); err != nil {
 						t.Fatal(err)
 					}
 				}
-				eventually(t, "Sightline has been asked about each", func() bool { return w.stat("http.ingress.ext_proc.streams_started") >= before+c.n })
+				eventually(t, "Sightline has been asked about each", func() bool {
+					return w.stat("http.ingress.ext_proc.streams_started") >= before+c.n
+				})
 				if bad, last := w.cleaned(40, 4); bad > 0 {
 					t.Errorf("%d of 40 requests of others went on unread or uncleaned; %s", bad, last)
 				}
@@ -94,7 +99,9 @@ func TestIdleBodiesBlindNobody(t *testing.T) {
 
 // A body that does not come in time is answered by Sightline, also while Envoy still collects it.
 func TestBodyThatNeverComes(t *testing.T) {
-	for variant, change := range map[string]func(*envoy.Options){"buffered": nil, "full_duplex": func(o *envoy.Options) { o.FullDuplex = true }} {
+	for variant, change := range map[string]func(*envoy.Options){"buffered": nil, "full_duplex": func(o *envoy.Options) {
+		o.FullDuplex = true
+	}} {
 		t.Run(variant, func(t *testing.T) {
 			w := start(t, 1, change)
 			w.runKnown(map[string]any{"body_timeout": "1s"})
@@ -104,7 +111,8 @@ func TestBodyThatNeverComes(t *testing.T) {
 			}
 			defer conn.Close()
 			before := w.workers[0].served.Load()
-			if _, err := fmt.Fprint(conn, "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 67108864\r\n\r\n{"); err != nil {
+			if _, err := fmt.Fprint(conn,
+				"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 67108864\r\n\r\n{"); err != nil {
 				t.Fatal(err)
 			}
 			_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))

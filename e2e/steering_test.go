@@ -54,9 +54,11 @@ func TestClientCannotSteer(t *testing.T) {
 	spoofs := []struct{ name, value string }{
 		{"X-Target-Worker", bait}, {"X-Target-Worker", w.envoy.Admin}, {"X-Target-Worker-2", bait}, {"X-Target-Worker-Anything", bait},
 		{"X-Envoy-Original-Dst-Host", bait}, {"X-Envoy-Retry-On", "5xx"}, {"X-Envoy-Upstream-Rq-Timeout-Ms", "1"}, {"X-Envoy-Attempt-Count", "9"},
-		{"X-Gateway-Destination-Endpoint", bait}, {"X-Gateway-Destination-Endpoint-Subset", bait}, {"X-Gateway-Destination-Endpoint-Served", bait},
+		{"X-Gateway-Destination-Endpoint", bait}, {"X-Gateway-Destination-Endpoint-Subset", bait},
+		{"X-Gateway-Destination-Endpoint-Served", bait},
 		{"X-Data-Parallel-Rank", "7"}, {"X-Dynamo-Worker-Instance-Id", "7"}, {"X-Dynamo-Routing-Mode", "direct"}, {"X-Prefill-Instance-Id", "7"},
-		{"X-Prefill-Dp-Rank", "1"}, {"X-Override-Bootstrap-Host", bait}, {"X-Override-Routed-Dp-Rank", "1"}, {"X-Request-Id", "___prefill_addr_" + bait + "___decode_addr_" + bait + "_1"},
+		{"X-Prefill-Dp-Rank", "1"}, {"X-Override-Bootstrap-Host", bait}, {"X-Override-Routed-Dp-Rank", "1"},
+		{"X-Request-Id", "___prefill_addr_" + bait + "___decode_addr_" + bait + "_1"},
 		{"X-Sightline-Id", "FORGED"}, {"X-Sightline-Mode", "gateway"}, {"X-Route-Reason", "exact"},
 	}
 	for _, h := range steering.Headers {
@@ -85,7 +87,8 @@ func TestClientCannotSteer(t *testing.T) {
 		"trailer":       func(name, v string) http.Header { return http.Header{name: {v}} },
 	}
 	raw := map[string]string{ // lines that Go's client does not write; Envoy may refuse them
-		"blank before the colon": "%s : %s", "line that goes on": "X: 1\r\n %s: %s", "none behind it": "%s:%s", "line that begins with a blank": " %s: %s", "tabs": "%s:\t%s\t ",
+		"blank before the colon": "%s : %s", "line that goes on": "X: 1\r\n %s: %s", "none behind it": "%s:%s",
+		"line that begins with a blank": " %s: %s", "tabs": "%s:\t%s\t ",
 	}
 	type state string
 	const up, down, slow, restarting state = "up", "down", "slow", "restarting"
@@ -108,8 +111,10 @@ func TestClientCannotSteer(t *testing.T) {
 			k = strings.ToLower(k)
 			steers := slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && k != "x-envoy-attempt-count" &&
 				!(k == "x-request-id" && !strings.Contains(v[0], bait)) // one of Envoy's
-			ours := picked && len(v) == 1 && (k == "x-target-worker-2" && v[0] == target || k == "x-route-reason" && v[0] == "load" || k == "x-sightline-id")
-			if steers && !ours || k == "x-envoy-attempt-count" && v[0] != "1" && v[0] != "2" { // a second one, where so many at once overrun a worker
+			ours := picked && len(v) == 1 && (k == "x-target-worker-2" && v[0] == target || k == "x-route-reason" &&
+				v[0] == "load" || k == "x-sightline-id")
+			// a second one, where so many at once overrun a worker
+			if steers && !ours || k == "x-envoy-attempt-count" && v[0] != "1" && v[0] != "2" {
 
 				t.Errorf("%s: the worker saw %s: %q", where, k, v)
 			}
@@ -159,7 +164,9 @@ func TestClientCannotSteer(t *testing.T) {
 				}
 			}
 			for form, line := range raw {
-				try(s.name+", "+form, "/v1/chat/completions", true, func(body string) reply { return w.sendLine(fmt.Sprintf(line, s.name, s.value), body) })
+				try(s.name+", "+form, "/v1/chat/completions", true, func(body string) reply {
+					return w.sendLine(fmt.Sprintf(line, s.name, s.value), body)
+				})
 			}
 		}
 		all.Wait()
@@ -195,8 +202,10 @@ func TestClientCannotSteer(t *testing.T) {
 func TestMalformedHTTP2SteersNothing(t *testing.T) {
 	w := start(t, 1, nil)
 	bait := w.workers[0].addr
-	names := []string{"x-target-worker", "x-target-worker-2", "x-sightline-id", "x-sightline-mode", "x-route-reason", "x-data-parallel-rank", "x-gateway-destination-endpoint",
-		"x-gateway-destination-endpoint-subset", "x-prefiller-host-port", "x-encoder-hosts-ports", "x-dynamo-worker-instance-id", "x-worker-instance-id", "x-bypass-remote-prefill"}
+	names := []string{"x-target-worker", "x-target-worker-2", "x-sightline-id", "x-sightline-mode", "x-route-reason",
+		"x-data-parallel-rank", "x-gateway-destination-endpoint",
+		"x-gateway-destination-endpoint-subset", "x-prefiller-host-port", "x-encoder-hosts-ports", "x-dynamo-worker-instance-id",
+		"x-worker-instance-id", "x-bypass-remote-prefill"}
 	forms := map[string]func(name string) hpack.HeaderField{
 		"upper case": func(n string) hpack.HeaderField { return hpack.HeaderField{Name: strings.ToUpper(n), Value: bait} },
 		"canonical case": func(n string) hpack.HeaderField {
@@ -236,7 +245,8 @@ func TestMalformedHTTP2SteersNothing(t *testing.T) {
 		if n := w.workers[0].served.Load() - before; n != 0 {
 			t.Errorf("%d requests reached the worker whole", n)
 		}
-		if status, err := w.sendFields(hpack.HeaderField{Name: "x-mine", Value: "1"}, true); err != nil || status != "200" || w.workers[0].served.Load() != before+1 {
+		if status, err := w.sendFields(hpack.HeaderField{Name: "x-mine", Value: "1"}, true); err != nil || status != "200" ||
+			w.workers[0].served.Load() != before+1 {
 			t.Errorf("a well-formed one: status %q, %v", status, err)
 		}
 	}
@@ -303,7 +313,8 @@ func (w *world) sendLine(line, body string) reply {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
-	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\n%s\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", line, len(body), body)
+	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\n%s\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		line, len(body), body)
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return reply{err: err}
@@ -346,7 +357,8 @@ func TestRefusalIsJSON(t *testing.T) {
 		var said struct {
 			Error struct{ Message, Type string }
 		}
-		if r.err != nil || r.status != status || json.Unmarshal(r.body, &said) != nil || said.Error.Message != "refused as told" || said.Error.Type == "" {
+		if r.err != nil || r.status != status || json.Unmarshal(r.body, &said) != nil || said.Error.Message != "refused as told" ||
+			said.Error.Type == "" {
 			t.Errorf("%d: %v, status %d, body %s", status, r.err, r.status, r.body)
 		}
 		if r.header.Get("content-type") != "application/json" || r.header.Get("retry-after") != retry {
@@ -361,7 +373,8 @@ func TestRankReachesItsWorkerOnly(t *testing.T) {
 	a, b := w.workers[0], w.workers[1]
 	rank := 3
 	s := script{Targets: []string{a.addr, b.addr}, Rank: &rank}
-	if r := w.post(chat(s), nil); r.Worker != a.addr || len(r.Headers["X-Data-Parallel-Rank"]) != 1 || r.Headers["X-Data-Parallel-Rank"][0] != "3" {
+	if r := w.post(chat(s), nil); r.Worker != a.addr || len(r.Headers["X-Data-Parallel-Rank"]) != 1 ||
+		r.Headers["X-Data-Parallel-Rank"][0] != "3" {
 		t.Errorf("worker %s, rank %q; want rank 3 at the pick", r.Worker, r.Headers["X-Data-Parallel-Rank"])
 	}
 	a.kill()

@@ -30,20 +30,31 @@ func TestEverySteeringField(t *testing.T) {
 	url := dataURL(picture.Bytes())
 	part := `{@inPart@"type":"image_url","image_url":{@inMedia@"url":"` + url + `"}}`
 	shapes := []struct{ path, body string }{
-		{"/v1/chat/completions", `{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"extra_args":{@inArgs@"n":1},"lora_request":{@inExtra@"lora_name":"a"},"nvext":{@inExtra@"greed_sampling":true},"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"?"}]}]}`},
-		{"/v1/chat/completions", `{"model":"MODEL","messages":[{"role":"user","content":[{@inPart@"type":"video_url","video_url":{@inMedia@"url":"data:video/mp4;base64,AAAA"}},` +
-			`{@inPart@"type":"audio_url","audio_url":{@inMedia@"url":"data:audio/wav;base64,AAAA"}},{@inPart@"type":"input_audio","input_audio":{@inMedia@"data":"AAAA","format":"wav"}},` +
-			`{@inPart@"type":"image_embeds","image_embeds":{@inMedia@"data":"AAAA"}},{@inPart@"type":"file","file":{@inMedia@"file_data":"AAAA"}}]},{"role":"tool","content":` + part + `}]}`},
-		{"/v1/chat/completions", `{"model":"MODEL","messages":[{"role":"assistant","content":"x","reasoning":{@inPart@"type":"prompt_embeds","image_url":"` + url + `"}},` +
-			`{"role":"user","content":"x","reasoning_content":{@inPart@"type":"prompt_embeds","image_url":{@inMedia@"url":"` + url + `"}}}]}`},
-		{"/v1/completions", `{@inBody@"model":"MODEL","prompt":["one","two"],"vllm_xargs":{@inArgs@"n":1},"nvext":{@inExtra@"greed_sampling":true}}`},
-		{"/v1/responses", `{@inBody@"model":"MODEL","input":[{"type":"message","role":"user","content":[{@inPart@"type":"input_image","detail":"auto","image_url":"` + url + `"}]},` +
-			`{"type":"function_call_output","call_id":"1","output":[{@inPart@"type":"input_image","detail":"auto","image_url":{@inMedia@"url":"` + url + `"}}]}]}`},
-		{"/v1/messages", `{@inBody@"model":"MODEL","max_tokens":1,"system":[{@inPart@"type":"text","text":"be kind"}],"messages":[{"role":"user","content":[{@inPart@"type":"image","source":` +
-			`{@inMedia@"type":"base64","media_type":"image/png","data":"` + url[22:] + `"}},{"type":"tool_result","tool_use_id":"1","content":[{@inPart@"type":"text","text":"x"}]}]}]}`},
-		{"/v1/chat/completions/batch", `{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"messages":[[{"role":"user","content":[` + part + `]}],[{"role":"user","content":"x"},{"role":"user","content":[` + part + `]}]]}`},
+		{"/v1/chat/completions",
+			`{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"extra_args":{@inArgs@"n":1},"lora_request":{@inExtra@"lora_name":"a"},"nvext":{@inExtra@"greed_sampling":true},"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"?"}]}]}`},
+		{"/v1/chat/completions",
+			`{"model":"MODEL","messages":[{"role":"user","content":[{@inPart@"type":"video_url","video_url":{@inMedia@"url":"data:video/mp4;base64,AAAA"}},` +
+				`{@inPart@"type":"audio_url","audio_url":{@inMedia@"url":"data:audio/wav;base64,AAAA"}},{@inPart@"type":"input_audio","input_audio":{@inMedia@"data":"AAAA","format":"wav"}},` +
+				`{@inPart@"type":"image_embeds","image_embeds":{@inMedia@"data":"AAAA"}},{@inPart@"type":"file","file":{@inMedia@"file_data":"AAAA"}}]},{"role":"tool","content":` + part + `}]}`},
+		{"/v1/chat/completions",
+			`{"model":"MODEL","messages":[{"role":"assistant","content":"x","reasoning":{@inPart@"type":"prompt_embeds","image_url":"` +
+				url + `"}},` +
+				`{"role":"user","content":"x","reasoning_content":{@inPart@"type":"prompt_embeds","image_url":{@inMedia@"url":"` + url + `"}}}]}`},
+		{"/v1/completions",
+			`{@inBody@"model":"MODEL","prompt":["one","two"],"vllm_xargs":{@inArgs@"n":1},"nvext":{@inExtra@"greed_sampling":true}}`},
+		{"/v1/responses",
+			`{@inBody@"model":"MODEL","input":[{"type":"message","role":"user","content":[{@inPart@"type":"input_image","detail":"auto","image_url":"` + url + `"}]},` +
+				`{"type":"function_call_output","call_id":"1","output":[{@inPart@"type":"input_image","detail":"auto","image_url":{@inMedia@"url":"` +
+				url + `"}}]}]}`},
+		{"/v1/messages",
+			`{@inBody@"model":"MODEL","max_tokens":1,"system":[{@inPart@"type":"text","text":"be kind"}],"messages":[{"role":"user","content":[{@inPart@"type":"image","source":` +
+				`{@inMedia@"type":"base64","media_type":"image/png","data":"` + url[22:] +
+				`"}},{"type":"tool_result","tool_use_id":"1","content":[{@inPart@"type":"text","text":"x"}]}]}]}`},
+		{"/v1/chat/completions/batch", `{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"messages":[[{"role":"user","content":[` +
+			part + `]}],[{"role":"user","content":"x"},{"role":"user","content":[` + part + `]}]]}`},
 	}
-	places := map[string]steering.Scope{"inBody": steering.InBody, "inArgs": steering.InArgs, "inExtra": steering.InExtra, "inPart": steering.InPart, "inMedia": steering.InMedia}
+	places := map[string]steering.Scope{"inBody": steering.InBody, "inArgs": steering.InArgs, "inExtra": steering.InExtra,
+		"inPart": steering.InPart, "inMedia": steering.InMedia}
 	plain := func(shape string) string {
 		for place := range places {
 			shape = strings.ReplaceAll(shape, "@"+place+"@", "")
@@ -93,7 +104,8 @@ func TestEverySteeringField(t *testing.T) {
 					sum := sha256.Sum256([]byte(want))
 					r := decided(func() reply { return w.send(w.client, "POST", shape.path, body, nil) })
 					if r.id() == "" || r.err != nil || r.status != http.StatusOK || r.SHA256 != hex.EncodeToString(sum[:]) {
-						t.Errorf("%s of %s: %v, status %d, the worker got %d bytes, want %d: %.300s", shape.path, pair.text, r.err, r.status, r.Length, len(want), r.Body)
+						t.Errorf("%s of %s: %v, status %d, the worker got %d bytes, want %d: %.300s", shape.path, pair.text, r.err,
+							r.status, r.Length, len(want), r.Body)
 					}
 				})
 			}
@@ -128,7 +140,9 @@ func TestEverySteeringField(t *testing.T) {
 		"/v1/responses":              `{"model":"known","input":[{"role":"user","content":[{"type":"input_image","image_url":null,"uuid":""}]}]}`,
 		"/v1/completions":            `{"model":"known","prompt":"x","temperature":NaN,"kv_transfer_params":{}}`,
 	} {
-		if r := decided(func() reply { return w.send(w.client, "POST", path, body, nil) }); r.err != nil || r.status != http.StatusBadRequest || r.Worker != "" {
+		if r := decided(func() reply {
+			return w.send(w.client, "POST", path, body, nil)
+		}); r.err != nil || r.status != http.StatusBadRequest || r.Worker != "" {
 			t.Errorf("%s: %v, status %d, worker %q; want 400", body, r.err, r.status, r.Worker)
 		}
 	}

@@ -70,7 +70,8 @@ func TestAgentRestarts(t *testing.T) {
 	number := func(name string) float64 { return metricOf(t, l.AgentAdmin[0], name, "") }
 	ready := func() bool { _, ok := agent("/readyz"); return ok }
 	restarts := func() float64 {
-		return metric(t, l, "sightline_events_total", `what="restarts",worker="worker-2"`) + metric(t, l, "sightline_events_total", `what="gaps_unfilled",worker="worker-2"`)
+		return metric(t, l, "sightline_events_total", `what="restarts",worker="worker-2"`) +
+			metric(t, l, "sightline_events_total", `what="gaps_unfilled",worker="worker-2"`)
 	}
 	eventually(t, "the agent to be ready", ready)
 	before := restarts()
@@ -87,7 +88,8 @@ func TestAgentRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the next agent to be ready", ready)
-		if number("sightline_agent_resumed") != 1 || number("sightline_agent_blocks") == 0 || number("sightline_agent_publish_refused_total") != 0 {
+		if number("sightline_agent_resumed") != 1 || number("sightline_agent_blocks") == 0 ||
+			number("sightline_agent_publish_refused_total") != 0 {
 			text, _ := agent("/state")
 			t.Errorf("after %v: %s", by, text)
 		}

@@ -101,7 +101,8 @@ func TestTenantRequired(t *testing.T) {
 		{"/v1/chat/completions", []string{"ann", "bob"}, 400},
 		{"/v1/messages", []string{"ann"}, 403},
 	} {
-		req, err := http.NewRequest(http.MethodPost, l.URL+c.path, strings.NewReader(`{"model": "`+lab.ModelName+`", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}`))
+		req, err := http.NewRequest(http.MethodPost, l.URL+c.path, strings.NewReader(`{"model": "`+lab.ModelName+
+			`", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]}`))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -108,7 +108,8 @@ func TestOtherPathsAreNotBuffered(t *testing.T) {
 	w.runSightline(extproc.Options{MaxBody: limit})
 	big := strings.Repeat("x", 5*limit)
 	for _, path := range []string{"/v1/audio/transcriptions", "/v1/files", "/"} {
-		if r := w.send(w.client, "POST", path, big, http.Header{"Content-Type": {"application/octet-stream"}}); r.status != 200 || r.Length != len(big) || r.id() != "" {
+		if r := w.send(w.client, "POST", path, big, http.Header{"Content-Type": {"application/octet-stream"}}); r.status != 200 ||
+			r.Length != len(big) || r.id() != "" {
 			t.Errorf("%s: %v, status %d, %d bytes, decision %q", path, r.err, r.status, r.Length, r.id())
 		}
 	}
@@ -130,8 +131,10 @@ func TestEndpointsThatAreDecided(t *testing.T) {
 	w.runSightline(extproc.Options{})
 	for path, want := range map[string]bool{
 		"/v1/chat/completions": true, "/v1/completions": true, "/v1/responses": true, "/v1/messages": true, "/v1/chat/completions/batch": true,
-		"/v1/completions?a=b": true, "/v1/./chat/../chat/completions": true, "/v1/chat/completions/": true, "//v1/completions": true, "/v1%2Fmessages": true,
-		"/v1/embeddings": false, "/v1/embeddings/": false, "/v1/models%2Fx": false, "/v1/chat%252Fcompletions": false, "/v1/completionsx": false, "/x/v1/completions": false, "/": false,
+		"/v1/completions?a=b": true, "/v1/./chat/../chat/completions": true, "/v1/chat/completions/": true,
+		"//v1/completions": true, "/v1%2Fmessages": true,
+		"/v1/embeddings": false, "/v1/embeddings/": false, "/v1/models%2Fx": false, "/v1/chat%252Fcompletions": false,
+		"/v1/completionsx": false, "/x/v1/completions": false, "/": false,
 	} {
 		r := w.send(w.client, "POST", path, chat(script{Targets: w.addrs()}), nil)
 		if r.err != nil || r.status != 200 || (r.id() != "") != want {
@@ -145,7 +148,8 @@ func TestAnswersStream(t *testing.T) {
 	w.runSightline(extproc.Options{})
 	target := w.workers[1]
 	for name, c := range map[string]*http.Client{"HTTP/1": w.client, "HTTP/2": w.h2} {
-		req, err := http.NewRequest("POST", w.url+"/v1/chat/completions", strings.NewReader(chat(script{Targets: []string{target.addr}}, `"stream":true`)))
+		req, err := http.NewRequest("POST", w.url+"/v1/chat/completions",
+			strings.NewReader(chat(script{Targets: []string{target.addr}}, `"stream":true`)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +181,8 @@ func TestAnswersStream(t *testing.T) {
 		t.Error("no stream was opened")
 	}
 	eventually(t, "no stream is open", func() bool {
-		return w.stat("http.ingress.ext_proc.streams_started") <= w.stat("http.ingress.ext_proc.streams_closed")+w.stat("http.ingress.ext_proc.streams_failed")
+		return w.stat("http.ingress.ext_proc.streams_started") <= w.stat("http.ingress.ext_proc.streams_closed")+
+			w.stat("http.ingress.ext_proc.streams_failed")
 	})
 }
 
@@ -198,7 +203,8 @@ func TestEditedBody(t *testing.T) {
 			} {
 				r := decided(send)
 				if r.err != nil || r.Worker != target || r.SHA256 != hex.EncodeToString(sum[:]) {
-					t.Errorf("%s, %d bytes, %q: %v, status %d, %d bytes at %q, want %d", name, len(body), text[:1], r.err, r.status, r.Length, r.Worker, len(want))
+					t.Errorf("%s, %d bytes, %q: %v, status %d, %d bytes at %q, want %d", name, len(body), text[:1], r.err, r.status,
+						r.Length, r.Worker, len(want))
 				}
 			}
 		}

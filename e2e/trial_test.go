@@ -83,11 +83,14 @@ func TestRollout(t *testing.T) {
 						map[string]any{"type": "image_url", "image_url": map[string]any{"url": photos[c]}},
 						map[string]any{"type": "text", "text": fmt.Sprintf("And what is number %d?", turn)}}}}},
 						http.Header{"X-Target-Worker": {l.Sims[0].Addr()}, "X-Session-Id": {fmt.Sprint("session ", n*conversations+c)}})
-					if served[got.worker]++; got.status != http.StatusOK {
+					served[got.worker]++
+					if got.status != http.StatusOK {
 						t.Fatalf("status %d: %s", got.status, got.body)
 					}
 				}
-				eventually(t, "all ends are known", func() bool { return told(t, l).Left.Requests+told(t, l).Steered.Requests == conversations*(turn+1) })
+				eventually(t, "all ends are known", func() bool {
+					return told(t, l).Left.Requests+told(t, l).Steered.Requests == conversations*(turn+1)
+				})
 			}
 			if len(served) != len(l.Sims) {
 				t.Errorf("requests by worker: %v", served)
@@ -112,7 +115,8 @@ func TestRollout(t *testing.T) {
 			if ofLog.Would != r.Would || ofLog.Left.Cached != r.Left.Cached || ofLog.Steered.Prompt != r.Steered.Prompt {
 				t.Errorf("of the log\n%+v\nof the page\n%+v", ofLog, r)
 			}
-			if text, err = exec.Command(l.Self(), "report", "--admin", l.Admin).Output(); err != nil {
+			text, err = exec.Command(l.Self(), "report", "--admin", l.Admin).Output()
+			if err != nil {
 				t.Fatal(err)
 			}
 			t.Logf("%s", text)

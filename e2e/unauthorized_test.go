@@ -32,7 +32,8 @@ func TestOneWorkerUnauthorized(t *testing.T) {
 		}
 		quiet(t, l)
 	}
-	if t.Logf("%d of 40 requests with one image got 401", refused); refused > 8 {
+	t.Logf("%d of 40 requests with one image got 401", refused)
+	if refused > 8 {
 		t.Error("want 8 at most")
 	}
 	const why = "status 401 to clients whom another worker answers"

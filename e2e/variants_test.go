@@ -128,7 +128,8 @@ func TestModelsStayApart(t *testing.T) {
 	routes := []struct {
 		path, host string
 		header     http.Header
-	}{{path: "/a/v1/chat/completions"}, {path: "/v1/chat/completions", host: "b.example.com"}, {path: "/v1/chat/completions", header: http.Header{"X-Model": {"c"}}}}
+	}{{path: "/a/v1/chat/completions"}, {path: "/v1/chat/completions", host: "b.example.com"},
+		{path: "/v1/chat/completions", header: http.Header{"X-Model": {"c"}}}}
 	ask := func(i int, body string) reply {
 		req, err := http.NewRequest("POST", w.url+routes[i].path, strings.NewReader(body))
 		if err != nil {
@@ -198,8 +199,9 @@ func TestWorkersByEDS(t *testing.T) {
 	}
 }
 
-// Mutual TLS and a token: Envoy and Sightline know each other, and decisions, access log and the workers that Sightline tells of go through.
-// A Sightline that another CA signed is not asked; of one that wants another token there is no decision.
+// Mutual TLS and a token: Envoy and Sightline know each other, and decisions, access log and the workers that Sightline
+// tells of go through. A Sightline that another CA signed is not asked; of one that wants another token there is no
+// decision.
 func TestMutualTLS(t *testing.T) {
 	dir := t.TempDir()
 	good, other := certs.NewCA(t, dir, "good"), certs.NewCA(t, dir, "other")

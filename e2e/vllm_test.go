@@ -51,7 +51,8 @@ func vllmCommand(bin, dir string, window int) func(e *engineProcess) *exec.Cmd {
 		c := exec.Command(filepath.Join(bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", portOf(e.addr),
 			"--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--skip-mm-profiling", "--block-size", "16",
 			"--max-model-len", "20000", "--max-num-batched-tokens", "20000", "--max-num-seqs", "8", "--enable-prompt-tokens-details",
-			"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s","buffer_steps":%d}`, portOf(e.events), portOf(e.replays), window))
+			"--kv-events-config",
+			fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s","buffer_steps":%d}`, portOf(e.events), portOf(e.replays), window))
 		c.Dir = dir
 		c.Env = append(os.Environ(), "PATH="+filepath.Join(bin, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
 			"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_HOST_IP=127.0.0.1")
@@ -83,7 +84,8 @@ func TestRealVLLM(t *testing.T) {
 	if old == "" {
 		old = bin
 	}
-	engines := []*engineProcess{startEngine(t, "worker-1", versionOf(t, bin), vllmCommand(bin, dir, window)), startEngine(t, "worker-2", versionOf(t, old), vllmCommand(old, dir, window))}
+	engines := []*engineProcess{startEngine(t, "worker-1", versionOf(t, bin), vllmCommand(bin, dir, window)),
+		startEngine(t, "worker-2", versionOf(t, old), vllmCommand(old, dir, window))}
 	for _, e := range engines {
 		e.healthy(t)
 	}
@@ -128,7 +130,8 @@ func TestRealVLLM(t *testing.T) {
 			t.Errorf("%s, vLLM %s, got no request", e.name, e.version)
 		}
 	}
-	fmt.Printf("e2e-vllm: %s and %s: cached tokens equal %d, unequal %d, first of a restarted worker %d; refused alike %d, otherwise %d; probes equal %d; audit equal %.0f, other %.0f\n",
+	fmt.Printf("e2e-vllm: %s and %s: cached tokens equal %d, unequal %d, first of a restarted worker %d; refused alike "+
+		"%d, otherwise %d; probes equal %d; audit equal %.0f, other %.0f\n",
 		engines[0].version, engines[1].version, r.equal, r.unequal, r.first, r.refused, r.notRefused, r.probes, equal, other)
 	if r.unequal+r.notRefused > 0 || other > 0 {
 		t.Error("the engines and the predictions do not agree")
@@ -178,7 +181,8 @@ func TestRealVLLMShortReplay(t *testing.T) {
 			return g.counted("sightline_audit_total", "verdict")["equal"] >= float64(len(talks)*(round+1))
 		})
 	}
-	fmt.Printf("e2e-vllm: a replay window of 4 batches, a history of %d: %d of %d cached tokens known the second time\n", len(talks), known, held)
+	fmt.Printf("e2e-vllm: a replay window of 4 batches, a history of %d: %d of %d cached tokens known the second time\n",
+		len(talks), known, held)
 	if known*100 < held*95 {
 		t.Errorf("%d of %d tokens that vLLM holds are known, want 95 %%", known, held)
 	}
@@ -188,7 +192,8 @@ func TestRealVLLMShortReplay(t *testing.T) {
 func realConfig(model string, engines []*engineProcess, mediaNames string) map[string]any {
 	workers, classes := workersOf(engines)
 	return map[string]any{"log_level": "warn", "workers": workers, "models": []any{map[string]any{"name": tinyName, "dir": model,
-		"engine_version": engines[0].version, "engine_model": tinyName, "block_size": 16, "max_model_len": 20000, "media_names": mediaNames, "classes": classes}}}
+		"engine_version": engines[0].version, "engine_model": tinyName, "block_size": 16, "max_model_len": 20000,
+		"media_names": mediaNames, "classes": classes}}}
 }
 
 // realRun sends conversations and counts.
@@ -212,7 +217,8 @@ func (r *realRun) probed(engines int) {
 	var rows []gjson.Result
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) { // an engine's first picture takes it long
 		text := r.page("/probes")
-		if rows = gjson.Parse(text).Array(); len(rows) == engines && !strings.Contains(text, `"unreachable"`) {
+		rows = gjson.Parse(text).Array()
+		if len(rows) == engines && !strings.Contains(text, `"unreachable"`) {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("not all workers answer the probe: %s", text)
@@ -278,7 +284,8 @@ func (r *realRun) compare(messages []any) (answer string) {
 		r.first++
 	default:
 		r.unequal++
-		t.Logf("cached tokens: predicted %d, vLLM's %d of %d (%s, %s %s)", predicted, cached, u.Get("prompt_tokens").Int(), worker, d.Get("reason").Str, d.Get("why").Str)
+		t.Logf("cached tokens: predicted %d, vLLM's %d of %d (%s, %s %s)", predicted, cached, u.Get("prompt_tokens").Int(),
+			worker, d.Get("reason").Str, d.Get("why").Str)
 	}
 	if cached > 0 {
 		r.hits++

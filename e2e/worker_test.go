@@ -68,7 +68,9 @@ func startWorkerOn(t testing.TB, lis net.Listener, addr string) *worker {
 			http.NotFound(rw, r)
 			return
 		}
-		fmt.Fprintf(rw, "vllm:num_requests_running{engine=\"0\"} %d\nvllm:num_requests_waiting{engine=\"0\"} 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n", max(n, 0))
+		fmt.Fprintf(rw,
+			"vllm:num_requests_running{engine=\"0\"} %d\nvllm:num_requests_waiting{engine=\"0\"} 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n",
+			max(n, 0))
 	})
 	mux.HandleFunc("GET /v1/models", func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Request-Id") != "" { // of a client's, through Envoy; Sightline asks for adapters
@@ -129,14 +131,18 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 				<-w.hold(key + strconv.Itoa(i))
 			}
 		}
-		fmt.Fprint(rw, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":130,\"completion_tokens\":5,\"total_tokens\":135,\"prompt_tokens_details\":{\"cached_tokens\":112}}}\n\ndata: [DONE]\n\n")
+		fmt.Fprint(rw,
+			"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":130,\"completion_tokens\":5,\"total_tokens\":135,"+
+				"\"prompt_tokens_details\":{\"cached_tokens\":112}}}\n\ndata: [DONE]\n\n")
 		return
 	}
 	sum := sha256.Sum256(body)
 	rw.Header().Set("content-type", "application/json")
 	_ = json.NewEncoder(rw).Encode(map[string]any{
-		"echo":  echo{w.addr, r.URL.RequestURI(), r.Header, len(body), hex.EncodeToString(sum[:]), string(body[:min(len(body), 4096)]), steered(r, body)},
-		"usage": map[string]any{"prompt_tokens": 130, "completion_tokens": 1, "total_tokens": 131, "prompt_tokens_details": map[string]any{"cached_tokens": 112}},
+		"echo": echo{w.addr, r.URL.RequestURI(), r.Header, len(body), hex.EncodeToString(sum[:]),
+			string(body[:min(len(body), 4096)]), steered(r, body)},
+		"usage": map[string]any{"prompt_tokens": 130, "completion_tokens": 1, "total_tokens": 131,
+			"prompt_tokens_details": map[string]any{"cached_tokens": 112}},
 	})
 }
 
@@ -213,7 +219,8 @@ func decodeText(b []byte) []byte {
 			unit = 4
 		}
 	case len(b) >= 4 && b[1] == 0:
-		if unit = 2; b[2] == 0 && b[3] == 0 {
+		unit = 2
+		if b[2] == 0 && b[3] == 0 {
 			unit = 4
 		}
 	default:

@@ -56,9 +56,11 @@ func (n nothing) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 			return nil
 		}
 		if in.GetRequestHeaders() != nil {
-			err = stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}})
+			err = stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
+				RequestHeaders: &extprocv3.HeadersResponse{}}})
 		} else {
-			return stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: n.answer}}})
+			return stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{
+				RequestBody: &extprocv3.BodyResponse{Response: n.answer}}})
 		}
 		if err != nil {
 			return nil
@@ -85,7 +87,8 @@ func serveNothing(told string) error {
 			SetHeaders: []*corev3.HeaderValueOption{set(extproc.HeaderWorker), set(extproc.HeaderSecond)}}}
 	case "tells":
 		s, err := extproc.New(func(_ context.Context, r *router.Request) router.Decision {
-			return router.Decision{ID: r.ID, Model: lab.ModelName, Reason: router.Load, Why: "no block held", PromptTokens: 1000, Targets: []router.Target{{Worker: "w", Addr: worker, Rank: -1}}}
+			return router.Decision{ID: r.ID, Model: lab.ModelName, Reason: router.Load, Why: "no block held", PromptTokens: 1000,
+				Targets: []router.Target{{Worker: "w", Addr: worker, Rank: -1}}}
 		}, func(router.Outcome) {}, extproc.Options{})
 		if err != nil {
 			return err
@@ -200,7 +203,8 @@ func (y *yardstick) turns(bodies []string, turns, n int, ways ...*way) string {
 // limit says how a measure stands to its limit.
 func limit(t *testing.T, what string, got, most float64) {
 	t.Helper()
-	if t.Logf("  %s: %.3f (at most %v)", what, got, most); got > most {
+	t.Logf("  %s: %.3f (at most %v)", what, got, most)
+	if got > most {
 		t.Errorf("%s: over the limit", what)
 	}
 }
@@ -213,7 +217,8 @@ func missed(t *testing.T, what string, got, goal float64, why string) {
 
 // load keeps c requests going for a while and asks Envoy's counters about it.
 func (y *yardstick) load(c int, d time.Duration, bodies []string) {
-	counters := []string{"streams_started", "streams_closed", "streams_failed", "failure_mode_allowed", "message_timeouts", "spurious_msgs_received"}
+	counters := []string{"streams_started", "streams_closed", "streams_failed", "failure_mode_allowed", "message_timeouts",
+		"spurious_msgs_received"}
 	read := func() (v []int) {
 		for _, name := range counters {
 			v = append(v, y.ours.stat("http.ingress.ext_proc."+name))
@@ -232,7 +237,8 @@ func (y *yardstick) load(c int, d time.Duration, bodies []string) {
 				begin := time.Now()
 				err := y.send(y.ways[len(y.ways)-1].url, bodies[j%len(bodies)])
 				mu.Lock()
-				if took = append(took, time.Since(begin)); err != nil {
+				took = append(took, time.Since(begin))
+				if err != nil {
 					failed = append(failed, err)
 				}
 				mu.Unlock()
@@ -264,7 +270,8 @@ func (y *yardstick) send(url, body string) error {
 		return err
 	}
 	defer res.Body.Close()
-	if _, err = io.Copy(io.Discard, res.Body); err == nil && res.StatusCode != http.StatusOK {
+	_, err = io.Copy(io.Discard, res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("status %d", res.StatusCode)
 	}
 	return err
@@ -272,7 +279,8 @@ func (y *yardstick) send(url, body string) error {
 
 // chatOf is a chat of about n bytes of prose, another for each seed.
 func chatOf(n, seed int) string {
-	words := strings.Fields("the night train had already left when she came to the station, so we sat down in a small room behind the kitchen " +
+	words := strings.Fields("the night train had already left when she came to the station, so we sat down in a small " +
+		"room behind the kitchen " +
 		"and talked about what could still be done before morning; nobody had slept much, and most of the letters were not answered yet")
 	r := rand.New(rand.NewPCG(uint64(seed), 7))
 	var b strings.Builder

@@ -33,7 +33,8 @@ func derived(t *testing.T, with map[string]any) string {
 		b := []byte(text)
 		if !isText {
 			var err error
-			if b, err = json.Marshal(content); err != nil {
+			b, err = json.Marshal(content)
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -66,10 +67,12 @@ func withTokens(t *testing.T, tokens ...string) (text string, first int) {
 		first = max(first, int(a.(map[string]any)["id"].(float64))+1)
 	}
 	for i, s := range tokens {
-		added = append(added, map[string]any{"id": first + i, "content": s, "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
+		added = append(added, map[string]any{"id": first + i, "content": s, "special": true, "single_word": false,
+			"lstrip": false, "rstrip": false, "normalized": false})
 	}
 	tok["added_tokens"] = added
-	if b, err = json.Marshal(tok); err != nil {
+	b, err = json.Marshal(tok)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return string(b), first
@@ -143,13 +146,17 @@ func TestEncoders(t *testing.T) {
 		arch, engine, mode string
 		exact              bool
 	}{
-		{"DeepseekV32ForCausalLM", "vllm", "auto", false}, {"DeepseekV4ForCausalLM", "vllm", "auto", false}, {"DeepseekV41ForCausalLM", "vllm", "auto", false},
+		{"DeepseekV32ForCausalLM", "vllm", "auto", false}, {"DeepseekV4ForCausalLM", "vllm", "auto", false},
+		{"DeepseekV41ForCausalLM", "vllm", "auto", false},
 		{"InklingForConditionalGeneration", "vllm", "auto", false}, {"KimiK3ForConditionalGeneration", "vllm", "auto", false},
-		{"DeepseekV32ForCausalLM", "vllm", "hf", true}, {"LlamaForCausalLM", "vllm", "auto", true}, {"LlamaForCausalLM", "vllm", "deepseek_v4", false},
-		{"DeepseekV32ForCausalLM", "sglang", "auto", true}, {"DeepseekV4ForCausalLM", "sglang", "auto", false}, {"DeepseekV41ForCausalLM", "sglang", "auto", false},
+		{"DeepseekV32ForCausalLM", "vllm", "hf", true}, {"LlamaForCausalLM", "vllm", "auto", true},
+		{"LlamaForCausalLM", "vllm", "deepseek_v4", false},
+		{"DeepseekV32ForCausalLM", "sglang", "auto", true}, {"DeepseekV4ForCausalLM", "sglang", "auto", false},
+		{"DeepseekV41ForCausalLM", "sglang", "auto", false},
 		{"InklingForConditionalGeneration", "sglang", "auto", false}, {"KimiK3ForConditionalGeneration", "sglang", "auto", false},
 	} {
-		dir := derived(t, map[string]any{"config.json": map[string]any{"architectures": []string{c.arch}, "model_type": "own"}, "preprocessor_config.json": nil})
+		dir := derived(t, map[string]any{"config.json": map[string]any{"architectures": []string{c.arch}, "model_type": "own"},
+			"preprocessor_config.json": nil})
 		m := loadAs(t, dir, func(s *Server) {
 			s.Engine, s.EngineVersion, s.TokenizerMode = c.engine, map[string]string{"vllm": "0.33.0", "sglang": "0.5.23"}[c.engine], c.mode
 		})
@@ -167,7 +174,9 @@ func TestEncoders(t *testing.T) {
 func TestNamesByArchitecture(t *testing.T) {
 	plain := square(t)
 	names := func(dir, release string, files ...[]byte) (list []string) {
-		p, err := readOne(t, loadAs(t, dir, func(s *Server) { s.EngineVersion, s.EngineModel = release, "org/model" }), chatPath, askFor(files...))
+		p, err := readOne(t, loadAs(t, dir, func(s *Server) {
+			s.EngineVersion, s.EngineModel = release, "org/model"
+		}), chatPath, askFor(files...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,10 +190,13 @@ func TestNamesByArchitecture(t *testing.T) {
 	}
 	tokens, id := withTokens(t, "<|media_pad|>", "<|media_begin|>", "<|media_content|>", "<|media_end|>")
 	kimi := derived(t, map[string]any{"tokenizer.json": tokens,
-		"config.json": map[string]any{"architectures": []string{"KimiK25ForConditionalGeneration"}, "model_type": "kimi_k25", "media_placeholder_token_id": id,
-			"vision_config": map[string]any{"patch_size": 14, "merge_kernel_size": []int{2, 2}}},
-		"preprocessor_config.json": map[string]any{"media_proc_cfg": map[string]any{"patch_size": 14, "merge_kernel_size": 2, "in_patch_limit": 16384, "patch_limit_on_one_side": 512}},
-		"chat_template.jinja":      "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% else %}<|media_begin|>image<|media_content|><|media_pad|><|media_end|>{% endif %}{% endfor %}{% endfor %}"})
+		"config.json": map[string]any{"architectures": []string{"KimiK25ForConditionalGeneration"}, "model_type": "kimi_k25",
+			"media_placeholder_token_id": id,
+			"vision_config":              map[string]any{"patch_size": 14, "merge_kernel_size": []int{2, 2}}},
+		"preprocessor_config.json": map[string]any{"media_proc_cfg": map[string]any{"patch_size": 14, "merge_kernel_size": 2,
+			"in_patch_limit": 16384, "patch_limit_on_one_side": 512}},
+		"chat_template.jinja": "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% else " +
+			"%}<|media_begin|>image<|media_content|><|media_pad|><|media_end|>{% endif %}{% endfor %}{% endfor %}"})
 	qwen := derived(t, nil)
 	usual := names(qwen, "0.32.0", plain)[0]
 	chunk := names(kimi, "0.32.0", plain)
@@ -208,8 +220,9 @@ func TestNamesInABatch(t *testing.T) {
 	tokens, _ := withTokens(t, "<image>")
 	res := [][]int{{384, 384}, {384, 768}, {768, 384}}
 	dir := derived(t, map[string]any{"tokenizer.json": tokens, "preprocessor_config.json": nil,
-		"config.json": map[string]any{"architectures": []string{"DeepseekVLV2ForCausalLM"}, "model_type": "deepseek_vl_v2", "candidate_resolutions": res,
-			"vision_config": map[string]any{"patch_size": 14, "image_size": 384}, "projector_config": map[string]any{"downsample_ratio": 2}},
+		"config.json": map[string]any{"architectures": []string{"DeepseekVLV2ForCausalLM"}, "model_type": "deepseek_vl_v2",
+			"candidate_resolutions": res,
+			"vision_config":         map[string]any{"patch_size": 14, "image_size": 384}, "projector_config": map[string]any{"downsample_ratio": 2}},
 		"processor_config.json": map[string]any{"candidate_resolutions": res, "downsample_ratio": 2, "patch_size": 14, "image_token": "<image>",
 			"processor_class": "DeepseekVLV2Processor"},
 		"chat_template.jinja": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"})
@@ -246,7 +259,8 @@ func TestNamesInABatch(t *testing.T) {
 func TestTokenizerClass(t *testing.T) {
 	const digits = `{"model":"m","prompt":"in 2023\n\n\nfoo_bar 12345"}`
 	ids := func(engine, release, kind, class string) ([]uint32, error) {
-		dir := derived(t, map[string]any{"config.json": map[string]any{"model_type": kind}, "preprocessor_config.json": nil, "chat_template.jinja": nil,
+		dir := derived(t, map[string]any{"config.json": map[string]any{"model_type": kind}, "preprocessor_config.json": nil,
+			"chat_template.jinja":   nil,
 			"tokenizer_config.json": map[string]any{"tokenizer_class": class}})
 		p, err := readOne(t, loadAs(t, dir, func(s *Server) { s.Engine, s.EngineVersion = engine, release }), "/v1/completions", digits)
 		return p.IDs, err
@@ -270,7 +284,8 @@ func TestTokenizerClass(t *testing.T) {
 
 // TestPromptFlags: the keys of flags that change prompts.
 func TestPromptFlags(t *testing.T) {
-	dir := derived(t, map[string]any{"chat_template.jinja": "{{ reasoning_effort }}/{{ enable_thinking }}/{% for m in messages %}{{ m.content }}{% endfor %}"})
+	dir := derived(t,
+		map[string]any{"chat_template.jinja": "{{ reasoning_effort }}/{{ enable_thinking }}/{% for m in messages %}{{ m.content }}{% endfor %}"})
 	for _, c := range []struct {
 		endpoint, more string
 		set            func(*Server)
@@ -300,9 +315,13 @@ func TestPromptFlags(t *testing.T) {
 
 // TestFormatThroughNamespace: vLLM 0.33 follows messages through a namespace.
 func TestFormatThroughNamespace(t *testing.T) {
-	dir := derived(t, map[string]any{"chat_template.jinja": "{% set ns = namespace(rest=messages) %}{% for m in ns.rest %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"})
+	dir := derived(t,
+		map[string]any{"chat_template.jinja": "{% set ns = namespace(rest=messages) %}{% for m in ns.rest %}{% for p in " +
+			"m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"})
 	for release, want := range map[string]string{"0.32.0": "[][][][][]", "0.33.0": "[hello]"} {
-		p, err := readOne(t, loadAs(t, dir, func(s *Server) { s.EngineVersion = release }), chatPath, `{"model":"m","messages":[{"role":"user","content":"hello"}]}`)
+		p, err := readOne(t, loadAs(t, dir, func(s *Server) {
+			s.EngineVersion = release
+		}), chatPath, `{"model":"m","messages":[{"role":"user","content":"hello"}]}`)
 		if err != nil || p.Rendered != want {
 			t.Errorf("%s: %q %v, want %q", release, p.Rendered, err, want)
 		}

@@ -60,7 +60,8 @@ const (
 
 func TestDirectories(t *testing.T) {
 	cached := func(extra map[string]string) map[string]string {
-		files := modelFiles(repo+"snapshots/"+first+"/", repo+"blobs/", map[string]string{repo + "refs/main": first + "\n", repo + "refs/refs/pr/1": other})
+		files := modelFiles(repo+"snapshots/"+first+"/", repo+"blobs/", map[string]string{repo + "refs/main": first + "\n",
+			repo + "refs/refs/pr/1": other})
 		maps.Copy(files, extra)
 		return files
 	}
@@ -77,11 +78,14 @@ func TestDirectories(t *testing.T) {
 		fault    string // the directory's files do not load, which costs only its own requests
 	}{
 		{what: "plain", files: modelFiles("m/", "", map[string]string{"m/model.safetensors": lfs}), dir: "m", at: "m"},
-		{what: "plain, a pointer", files: map[string]string{"m/config.json": "{}", "m/tokenizer.json": lfs}, dir: "m", fault: "m/tokenizer.json: it is a Git LFS pointer"},
+		{what: "plain, a pointer", files: map[string]string{"m/config.json": "{}", "m/tokenizer.json": lfs}, dir: "m",
+			fault: "m/tokenizer.json: it is a Git LFS pointer"},
 		{what: "plain, empty", files: map[string]string{"m/README.md": ""}, dir: "m", err: "has no file of a model"},
 		{what: "plain, no tokenizer", files: map[string]string{"m/config.json": "{}"}, dir: "m", fault: "no tokenizer here"},
-		{what: "a template of the server's, missing", files: modelFiles("m/", "", map[string]string{}), dir: "m", template: "m/none.jinja", err: "chat_template: "},
-		{what: "a template of the server's, a pointer", files: modelFiles("m/", "", map[string]string{"t.jinja": lfs}), dir: "m", template: "t.jinja", fault: "t.jinja: it is a Git LFS pointer"},
+		{what: "a template of the server's, missing", files: modelFiles("m/", "", map[string]string{}), dir: "m",
+			template: "m/none.jinja", err: "chat_template: "},
+		{what: "a template of the server's, a pointer", files: modelFiles("m/", "", map[string]string{"t.jinja": lfs}),
+			dir: "m", template: "t.jinja", fault: "t.jinja: it is a Git LFS pointer"},
 		{what: "missing", dir: "m", err: "no such file"},
 		{what: "a file", files: map[string]string{"m": ""}, dir: "m", err: "is a file"},
 		{what: "snapshot", files: cached(nil), dir: repo + "snapshots/" + first, at: repo + "snapshots/" + first},
@@ -90,15 +94,20 @@ func TestDirectories(t *testing.T) {
 		{what: "repository, by a ref with a path", files: cached(nil), dir: repo, revision: "refs/pr/1", err: "has no snapshot bbbb2222"},
 		{what: "repository, unknown revision", files: cached(nil), dir: repo, revision: "v2", err: `no snapshot v2 of revision "v2"`},
 		{what: "repository, revision leads out", files: cached(nil), dir: repo, revision: "../../x", err: "not the name of a branch"},
-		{what: "repository, ref leads out", files: cached(map[string]string{repo + "refs/main": "../../../x"}), dir: repo, err: "holds no commit"},
-		{what: "repository, one snapshot and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "", map[string]string{}), dir: repo, at: repo + "snapshots/" + first},
-		{what: "repository, two snapshots and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "", map[string]string{repo + "snapshots/" + other + "/config.json": "{}"}), dir: repo, err: "has no refs/main and 2 snapshots"},
+		{what: "repository, ref leads out", files: cached(map[string]string{repo + "refs/main": "../../../x"}), dir: repo,
+			err: "holds no commit"},
+		{what: "repository, one snapshot and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "", map[string]string{}),
+			dir: repo, at: repo + "snapshots/" + first},
+		{what: "repository, two snapshots and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "",
+			map[string]string{repo + "snapshots/" + other + "/config.json": "{}"}), dir: repo, err: "has no refs/main and 2 snapshots"},
 		{what: "cache", files: cached(nil), dir: "hub", model: "Qwen/Qwen2.5-VL-7B-Instruct", at: repo + "snapshots/" + first},
 		{what: "home of a cache", files: cached(nil), dir: ".", model: "Qwen/Qwen2.5-VL-7B-Instruct", at: repo + "snapshots/" + first},
 		{what: "cache, another model", files: cached(nil), dir: "hub", model: "Qwen/Qwen3", err: `does not have "Qwen/Qwen3"`},
-		{what: "a blob is missing", files: cached(map[string]string{repo + "snapshots/" + first + "/processor_config.json": "-> ../../blobs/gone"}), dir: repo,
+		{what: "a blob is missing",
+			files: cached(map[string]string{repo + "snapshots/" + first + "/processor_config.json": "-> ../../blobs/gone"}), dir: repo,
 			err: "processor_config.json: it is a link to a file that is not there"},
-		{what: "a blob is a pointer", files: cached(map[string]string{repo + "blobs/tokenizer.json": lfs}), dir: repo, fault: "is a Git LFS pointer"},
+		{what: "a blob is a pointer", files: cached(map[string]string{repo + "blobs/tokenizer.json": lfs}), dir: repo,
+			fault: "is a Git LFS pointer"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			root := t.TempDir()
@@ -152,7 +161,8 @@ func TestRulesDoNotGrow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.EngineModel = "another"; len(media.keys) != 1 {
+	s.EngineModel = "another"
+	if len(media.keys) != 1 {
 		t.Errorf("%d rules of one server", len(media.keys))
 	}
 	if _, err := Load("m", example, s, media); err != nil || len(media.keys) != 2 {

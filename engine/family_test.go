@@ -43,7 +43,8 @@ func TestVisionFamily(t *testing.T) {
 	file, _ := picture(t)
 	request := ask("data:image/png;base64,"+base64.StdEncoding.EncodeToString(file), "")
 	want, _ := read(t, known, chatPath, request)
-	if got, _ := read(t, load("qwen2_vl"), chatPath, request); !got.Exact || !slices.Equal(got.IDs, want.IDs) || len(got.Media) != 1 || got.Media[0].Name != want.Media[0].Name {
+	if got, _ := read(t, load("qwen2_vl"), chatPath, request); !got.Exact || !slices.Equal(got.IDs, want.IDs) ||
+		len(got.Media) != 1 || got.Media[0].Name != want.Media[0].Name {
 		t.Errorf("with the key: exact %v (%s), %d ids, want %d", got.Exact, got.Why, len(got.IDs), len(want.IDs))
 	}
 	m := load("")

@@ -45,7 +45,8 @@ func fifth(string) rules.Rules {
 				for _, t := range turns {
 					content := ""
 					for _, it := range t.Items {
-						if content += it.Text + "|"; it.Medium != nil {
+						content += it.Text + "|"
+						if it.Medium != nil {
 							picture, _ := r.Placeholder(it.Medium.Modality, r.Take(it.Medium))
 							content += picture
 						}
@@ -87,7 +88,8 @@ func (fifthDecoder) Decode(payload []byte) (b kvevent.Batch, err error) {
 		spans = append(spans, block.Span{Offset: i.At, Length: i.Tokens, Name: block.Fixed().Name(i.Name)})
 	}
 	locals := block.Fixed().Locals(nil, e.IDs, block.Form{Size: 4}, spans, block.Root{})
-	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals, EngineHashes: block.Fixed().Chain(nil, locals), BlockSize: 4}}}, nil
+	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, Locals: locals,
+		EngineHashes: block.Fixed().Chain(nil, locals), BlockSize: 4}}}, nil
 }
 
 // TestFifthEngine: a fifth engine is routed by its own prompts, names and events, and no other package knows it.
@@ -110,17 +112,19 @@ func TestFifthEngine(t *testing.T) {
 	var workers []*fleet.Worker
 	var sinks []*stream.IndexSink
 	for i := range 3 {
-		workers = append(workers, fleet.NewWorker(fmt.Sprint("w", i), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), "m", 0, func(int) indexer.SlotID {
-			sinks = append(sinks, stream.Join(ix, s.OwnRules("").CountsCopies))
-			return sinks[i].Slot()
-		}))
+		workers = append(workers, fleet.NewWorker(fmt.Sprint("w", i), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
+			"m", 0, func(int) indexer.SlotID {
+				sinks = append(sinks, stream.Join(ix, s.OwnRules("").CountsCopies))
+				return sinks[i].Slot()
+			}))
 	}
 	fl.Set(workers)
 	r := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})
 
 	const gif = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 	long := strings.Repeat("a ", 200) // a saving of only a few tokens would not decide the choice
-	text := `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"` + long + `a"},{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + gif +
+	text := `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"` + long +
+		`a"},{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + gif +
 		`"}},{"type":"text","text":"b"}]}]}`
 	var skeleton body.Skeleton
 	var req body.Request
@@ -135,7 +139,8 @@ func TestFifthEngine(t *testing.T) {
 	if !p.Exact || len(p.Media) != 1 || p.Media[0].Name != "42" || !strings.Contains(p.Rendered, "a|") {
 		t.Fatalf("exact %v (%s), %+v\n%s", p.Exact, p.Why, p.Media, p.Rendered)
 	}
-	event, err := json.Marshal(map[string]any{"ids": p.IDs, "images": []any{map[string]any{"at": p.Media[0].Offset, "tokens": p.Media[0].Length, "name": "42"}}})
+	event, err := json.Marshal(map[string]any{"ids": p.IDs,
+		"images": []any{map[string]any{"at": p.Media[0].Offset, "tokens": p.Media[0].Length, "name": "42"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +156,9 @@ func TestFifthEngine(t *testing.T) {
 		t.Errorf("%+v, want w1 with %d tokens", d, want)
 	}
 
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"Pub":"tcp://10.0.0.1:5557"}`) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"Pub":"tcp://10.0.0.1:5557"}`)
+	}))
 	defer server.Close()
 	e, err := s.OwnRules("").FindEvents(t.Context(), server.Client(), strings.TrimPrefix(server.URL, "http://"), "10.0.0.1", 0)
 	if err != nil || e.Pub != "tcp://10.0.0.1:5557" {

@@ -23,7 +23,8 @@ func (q *mediaReader) handOver(md *Medium, m *rules.Medium) {
 		}
 	}
 	// Only these endpoints read a uuid, and only as a member of the part.
-	if !ours || q.Server.MediaNames != "injected" || m.HasUUID || !strings.HasPrefix(q.endpoint, "/v1/chat/completions") || !m.In.Part.IsObject() {
+	if !ours || q.Server.MediaNames != "injected" || m.HasUUID || !strings.HasPrefix(q.endpoint, "/v1/chat/completions") ||
+		!m.In.Part.IsObject() {
 		return
 	}
 	// Appended at the end of the part, so that it overrides a member of the same name before it.

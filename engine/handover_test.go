@@ -79,7 +79,8 @@ func readAll(t testing.TB, m *Model, endpoint, text string) (*Prompts, error) {
 }
 
 func ask(url, rest string) string {
-	return `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + url + `"}},{"type":"text","text":"What is it?"}]}]` + rest + `}`
+	return `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + url +
+		`"}},{"type":"text","text":"What is it?"}]}]` + rest + `}`
 }
 
 const chatPath = "/v1/chat/completions"
@@ -98,7 +99,8 @@ func TestInjected(t *testing.T) {
 	}
 	for _, c := range []struct{ name, rest, want string }{
 		{"plain", "", id},
-		{"processor kwargs", `,"mm_processor_kwargs":{"max_pixels":1003520}`, namer.UUID("image", id, vllmid.Kwargs{Processor: gjson.Parse(`{"max_pixels":1003520}`)})},
+		{"processor kwargs", `,"mm_processor_kwargs":{"max_pixels":1003520}`,
+			namer.UUID("image", id, vllmid.Kwargs{Processor: gjson.Parse(`{"max_pixels":1003520}`)})},
 	} {
 		p, body := read(t, m, chatPath, ask(data, c.rest))
 		if p.Media[0].Name != c.want || !p.Exact {
@@ -110,7 +112,8 @@ func TestInjected(t *testing.T) {
 		}
 		// The worker, reading the body that it gets, computes the same blocks.
 		q, _ := read(t, trusting, chatPath, body)
-		if !slices.Equal(p.Locals(nil, block.Form{Size: m.Server.BlockSize}, ""), q.Locals(nil, block.Form{Size: trusting.Server.BlockSize}, "")) {
+		if !slices.Equal(p.Locals(nil, block.Form{Size: m.Server.BlockSize}, ""),
+			q.Locals(nil, block.Form{Size: trusting.Server.BlockSize}, "")) {
 			t.Errorf("%s: other blocks than the worker's", c.name)
 		}
 		q, _ = read(t, computed, chatPath, ask(data, c.rest))
@@ -124,8 +127,9 @@ func TestInjected(t *testing.T) {
 	_, plain := read(t, computed, chatPath, ask(data, ""))
 	q, _ := read(t, computed, chatPath, plain)
 	for name, c := range map[string]struct{ endpoint, body string }{
-		"URL":       {chatPath, ask(host.URL+"/a.png", "")},
-		"responses": {"/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_image","detail":"auto","image_url":"` + data + `"},{"type":"input_text","text":"What is it?"}]}]}`},
+		"URL": {chatPath, ask(host.URL+"/a.png", "")},
+		"responses": {"/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_image","detail":"auto","image_url":"` +
+			data + `"},{"type":"input_text","text":"What is it?"}]}]}`},
 	} {
 		p, body := read(t, m, c.endpoint, c.body)
 		if body != c.body || len(p.Media) != 1 || p.Media[0].Name != q.Media[0].Name {

@@ -52,7 +52,8 @@ func TestOneMediumManyWays(t *testing.T) {
 	for kind, tokens := range map[string]int{"image": 10, "video": 24} {
 		file, _ := os.ReadFile(filepath.Join(dir, kind))
 		var first Prompt
-		for i, url := range []string{"data:" + kind + "/x;base64," + base64.StdEncoding.EncodeToString(file), host.URL + "/" + kind, "file://" + dir + "/" + kind} {
+		for i, url := range []string{"data:" + kind + "/x;base64," + base64.StdEncoding.EncodeToString(file),
+			host.URL + "/" + kind, "file://" + dir + "/" + kind} {
 			p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"`+kind+`_url","`+kind+`_url":{"url":"`+url+`"}}`))
 			if !p.Exact || p.HashableIDs != len(p.IDs) || len(p.Media) != 1 || p.Media[0].Length != tokens || p.Media[0].Name == "" {
 				t.Errorf("%s, way %d: exact %v (%s), %d of %d ids sure, media %+v", kind, i, p.Exact, p.Why, p.HashableIDs, len(p.IDs), p.Media)
@@ -65,7 +66,8 @@ func TestOneMediumManyWays(t *testing.T) {
 			}
 		}
 	}
-	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"video_url","video_url":{"url":"file://`+dir+`/image"}}`)); p.Exact || p.HashableIDs == 0 || p.Why == "" {
+	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"video_url","video_url":{"url":"file://`+dir+`/image"}}`)); p.Exact ||
+		p.HashableIDs == 0 || p.Why == "" {
 		t.Errorf("a picture as a video: exact %v, %d ids sure, %q", p.Exact, p.HashableIDs, p.Why)
 	}
 }
@@ -89,7 +91,8 @@ func TestLastIdentity(t *testing.T) {
 	}
 	m.Media.budget.Store(int64(time.Millisecond))
 	again, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=2", ""))
-	if again.Exact || again.Why != inexactBudget || len(again.Media) != 1 || again.Media[0].Key != first.Media[0].Key || again.Media[0].Alias != first.Media[0].Alias {
+	if again.Exact || again.Why != inexactBudget || len(again.Media) != 1 || again.Media[0].Key != first.Media[0].Key ||
+		again.Media[0].Alias != first.Media[0].Alias {
 		t.Errorf("late: %q, %+v, want key %x", again.Why, again.Media, first.Media[0].Key)
 	}
 	if other, _ := read(t, m, chatPath, ask(host.URL+"/b?sig=2", "")); other.Media[0].Key == first.Media[0].Key || other.Media[0].Key == 0 {
@@ -97,14 +100,16 @@ func TestLastIdentity(t *testing.T) {
 	}
 	// The bytes are not cached: a name that only this request needs cannot be computed.
 	m.Media.budget.Store(0)
-	if p, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=1", `,"mm_processor_kwargs":{"max_pixels":1003520}`)); p.Exact && p.Media[0].Name == "" {
+	if p, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=1", `,"mm_processor_kwargs":{"max_pixels":1003520}`)); p.Exact &&
+		p.Media[0].Name == "" {
 		t.Errorf("%+v", p.Media)
 	}
 }
 
 // TestVideoNames: server options that change the sampled frames change the name.
 func TestVideoNames(t *testing.T) {
-	part := one(`{"type":"video_url","video_url":{"url":"data:video/mp4;base64,` + base64.StdEncoding.EncodeToString(clipFile(t, "reordered.mp4")) + `"}}`)
+	part := one(`{"type":"video_url","video_url":{"url":"data:video/mp4;base64,` +
+		base64.StdEncoding.EncodeToString(clipFile(t, "reordered.mp4")) + `"}}`)
 	names, lengths := map[string]bool{}, map[int]bool{}
 	for _, options := range []Kwargs{"", `{"video":{"fps":1}}`, `{"video":{"fps":4}}`, `{"video":{"fps":4,"max_frames":6}}`} {
 		m := loadShipped(t, func(s *Server, _ *Media) { s.MediaIOKwargs = options })
@@ -135,12 +140,14 @@ func TestEmbeddings(t *testing.T) {
 	var key uint64
 	for i, value := range []string{`"` + text + `"`, `{"image_grid_thw":"AA==","image_embeds":"` + text + `"}`} {
 		p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":`+value+`}`))
-		if len(p.Media) != 1 || p.Media[0].Length != 21 || p.Exact || p.HashableIDs != p.Media[0].Offset || p.Media[0].Key == 0 || i > 0 && p.Media[0].Key != key {
+		if len(p.Media) != 1 || p.Media[0].Length != 21 || p.Exact || p.HashableIDs != p.Media[0].Offset ||
+			p.Media[0].Key == 0 || i > 0 && p.Media[0].Key != key {
 			t.Fatalf("%d: exact %v (%s), sure %d, %+v", i, p.Exact, p.Why, p.HashableIDs, p.Media)
 		}
 		key = p.Media[0].Key
 	}
-	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":"AAAA"}`)); p.Exact || p.Why != inexactEmbeds || len(p.Media) != 1 {
+	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":"AAAA"}`)); p.Exact ||
+		p.Why != inexactEmbeds || len(p.Media) != 1 {
 		t.Errorf("no tensor: %+v", p)
 	}
 	// TensorRT-LLM behind Dynamo: a file of embeddings in place of a picture, by URL, file URL or path.
@@ -166,7 +173,8 @@ func TestEmbeddings(t *testing.T) {
 // same identity by data URL and by http, and causes no error.
 func TestUnreadFormats(t *testing.T) {
 	tga := append([]byte("\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x20\x00\x20\x00\x18\x20"), make([]byte, 32*32*3)...)
-	ycc := append([]byte("II*\x00\x08\x00\x00\x00\x09\x00"), tiffTags(256, 32, 257, 32, 258, 8, 259, 1, 262, 6, 273, 200, 277, 3, 278, 32, 279, 32*32*3)...)
+	ycc := append([]byte("II*\x00\x08\x00\x00\x00\x09\x00"), tiffTags(256, 32, 257, 32, 258, 8, 259, 1, 262, 6, 273, 200,
+		277, 3, 278, 32, 279, 32*32*3)...)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(map[string][]byte{"/tga": tga, "/ycc": ycc, "/wav": []byte("RIFF\x24\x00\x00\x00WAVEfmt ")}[r.URL.Path])
 	}))
@@ -180,7 +188,8 @@ func TestUnreadFormats(t *testing.T) {
 		var keys [2]uint64
 		for i, url := range []string{"data:;base64," + base64.StdEncoding.EncodeToString(c.file), host.URL + path} {
 			p, _ := read(t, m, chatPath, ask(url, ""))
-			if p.Exact || len(p.Media) != 1 || p.HashableIDs != p.Media[0].Offset || p.HashableIDs == 0 || p.Media[0].HasFacts != c.known || p.Media[0].HasName || c.why != "" && p.Why != c.why {
+			if p.Exact || len(p.Media) != 1 || p.HashableIDs != p.Media[0].Offset || p.HashableIDs == 0 ||
+				p.Media[0].HasFacts != c.known || p.Media[0].HasName || c.why != "" && p.Why != c.why {
 				t.Fatalf("%s, way %d: exact %v (%s), %d sure, %+v", path, i, p.Exact, p.Why, p.HashableIDs, p.Media)
 			}
 			keys[i] = p.Media[0].Key

@@ -12,7 +12,9 @@ import (
 // TestLearn: a name is used after two sightings that agree and dropped when one disagrees; a computed one is never replaced.
 func TestLearn(t *testing.T) {
 	full := 0
-	m := &Model{Name: "m", Media: &Media{learned: newLearnedNames(), NoRoom: func(string) { full++ }}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
+	m := &Model{Name: "m", Media: &Media{learned: newLearnedNames(), NoRoom: func(string) {
+		full++
+	}}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
 	md := &Medium{Modality: "video", nameKey: 7}
 	l := m.Media.learned
 	for i, step := range []struct {
@@ -30,7 +32,8 @@ func TestLearn(t *testing.T) {
 		t.Error("a name was learned for a medium that has one, or whose content is not known")
 	}
 	trt := &Model{Name: "m", Media: m.Media, keys: &rules.Keys{Learns: rules.LearnsAll}}
-	if !trt.Learn(&Medium{nameKey: 9, HasName: true, Name: "ours"}, "x") || trt.Learn(&Medium{nameKey: 9, HasName: true, Name: "ours"}, "ours") {
+	if !trt.Learn(&Medium{nameKey: 9, HasName: true, Name: "ours"}, "x") ||
+		trt.Learn(&Medium{nameKey: 9, HasName: true, Name: "ours"}, "ours") {
 		t.Error("TensorRT-LLM: another name is not taken, or one that is known is")
 	}
 	if !m.Learn(&Medium{nameKey: 7, HasName: true, learned: true}, "c") {
@@ -51,7 +54,8 @@ func TestIdentIsApart(t *testing.T) {
 	md, other := &Medium{Modality: "image"}, &Medium{Modality: "image"}
 	other.Facts.ID[0] = 1
 	seen := map[uint64]bool{}
-	for _, id := range []uint64{a.nameKey(md), b.nameKey(md), a.nameKey(other), a.nameKey(md, "{}"), a.nameKey(md, "", "{}"), a.nameKey(&Medium{Modality: "video"})} {
+	for _, id := range []uint64{a.nameKey(md), b.nameKey(md), a.nameKey(other), a.nameKey(md, "{}"), a.nameKey(md, "", "{}"),
+		a.nameKey(&Medium{Modality: "video"})} {
 		if seen[id] {
 			t.Error("two identities are one")
 		}
@@ -66,7 +70,8 @@ func TestImageHostNamesOnlyItsURL(t *testing.T) {
 	t.Cleanup(host.Close)
 	m := loadShipped(t, func(s *Server, _ *Media) { s.Engine, s.EngineVersion = "trtllm", "1.3.0" })
 	name := func(link string) (*Medium, string) {
-		p, _ := read(t, m, "/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+link+`"}}]}]}`)
+		p, _ := read(t, m, "/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"`+
+			link+`"}}]}]}`)
 		if len(p.Media) != 1 || !p.Media[0].HasFacts {
 			t.Fatalf("%+v", p)
 		}

@@ -123,7 +123,8 @@ func (l *LiveModel) watch(ctx context.Context, tick <-chan time.Time, report fun
 			continue
 		}
 		if failed != nil && failed.equal(&st) {
-			if rest--; rest > 0 {
+			rest--
+			if rest > 0 {
 				continue
 			}
 		}
@@ -133,7 +134,8 @@ func (l *LiveModel) watch(ctx context.Context, tick <-chan time.Time, report fun
 			continue
 		}
 		if err != nil {
-			if failed, rest = &st, retryAfter; err.Error() != told {
+			failed, rest = &st, retryAfter
+			if err.Error() != told {
 				told = err.Error()
 				report(nil, err)
 			}

@@ -44,7 +44,8 @@ func (f *follower) renderBy(l *LiveModel, text string) string {
 	f.Helper()
 	var s body.Skeleton
 	var req body.Request
-	if err := errors.Join(s.Scan([][]byte{[]byte(`{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`)}), body.Parse(&s, &req)); err != nil {
+	if err := errors.Join(s.Scan([][]byte{[]byte(`{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`)}),
+		body.Parse(&s, &req)); err != nil {
 		f.Fatal(err)
 	}
 	ps, err := l.Model().Read(f.Context(), "/v1/chat/completions", "", &req)
@@ -62,7 +63,8 @@ func follow(t *testing.T, dir string, beside ...Server) *follower {
 	}
 	t.Cleanup(media.Close)
 	f := &follower{T: t, tick: make(chan time.Time)}
-	if f.live, err = LoadLive("m", dir, DefaultServer(), media); err != nil {
+	f.live, err = LoadLive("m", dir, DefaultServer(), media)
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range beside {

@@ -188,7 +188,8 @@ func (m *Model) open(path, modality string) (f *os.File, l localResult) {
 	if err != nil {
 		return nil, localResult{why: inexactNoFile}
 	}
-	if f, err = dir.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil { // O_NONBLOCK: opening a pipe must not block
+	f, err = dir.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil { // O_NONBLOCK: opening a pipe must not block
 		return nil, localResult{why: inexactNoFile}
 	}
 	info, err := f.Stat()

@@ -66,7 +66,8 @@ func NewMedia(c *fetch.Config) (*Media, error) {
 	m := &Media{learned: newLearnedNames(), keys: make(map[string]*rules.Keys)}
 	m.locals = newLocalFiles(func() { m.noRoom("local files") })
 	var err error
-	if m.store, err = mmhash.NewStore(knownNames, func() { m.noRoom("picture names") }); err != nil {
+	m.store, err = mmhash.NewStore(knownNames, func() { m.noRoom("picture names") })
+	if err != nil {
 		return nil, err
 	}
 	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }, func() { m.noRoom("pictures to decode") })
@@ -146,8 +147,9 @@ func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
 // keysOf returns how a model's workers key blocks. Every reload of a model gets the same Keys, with all it has learned.
 func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
 	s, facts := &m.Server, m.prompt.Facts()
-	o := rules.KeysOptions{Model: s.EngineModel, Revision: s.Revision, Hasher: s.MMHasher, MediaIO: string(s.MediaIOKwargs), Fingerprint: s.Fingerprint,
-		Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
+	o := rules.KeysOptions{Model: s.EngineModel, Revision: s.Revision, Hasher: s.MMHasher, MediaIO: string(s.MediaIOKwargs),
+		Fingerprint: s.Fingerprint,
+		Class:       facts.ProcessorClass, Wrapper: facts.WrapperClass}
 	o.ModelType, o.Architectures = m.prompt.Config()
 	id := fmt.Sprintf("%q %q %q %+v", m.Name, s.Engine, s.EngineVersion, o)
 	o.Store, o.Pixels = x.store, x.pixels

@@ -25,7 +25,8 @@ func TestPanicCostsOneMedium(t *testing.T) {
 		body := fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`+
 			`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}},%s,{"type":"text","text":"What?"}]}]}`, data, media)
 		p, _ := read(t, m, "/v1/messages", body)
-		if p.Exact || p.Why != inexactPanic || len(p.Media) != 2 || !p.Media[0].HasFacts || p.Media[1].HasFacts || p.HashableIDs < p.Media[0].Offset+p.Media[0].Length {
+		if p.Exact || p.Why != inexactPanic || len(p.Media) != 2 || !p.Media[0].HasFacts || p.Media[1].HasFacts ||
+			p.HashableIDs < p.Media[0].Offset+p.Media[0].Length {
 			t.Errorf("exact %v (%s), %d of %d tokens, %+v", p.Exact, p.Why, p.HashableIDs, len(p.IDs), p.Media)
 		}
 		if told.Load() != int32(n+1) {

@@ -136,9 +136,12 @@ func renderServer(t *testing.T, venv, dir string) string {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command(filepath.Join(venv, "bin", "vllm"), "launch", "render", abs, "--served-model-name", "m", "--host", "127.0.0.1", "--port", strconv.Itoa(port),
-		"--max-model-len", "20000", "--enable-scale-out", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--trust-request-chat-template", "--trust-request-mm-kwargs")
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_HOST_IP=127.0.0.1", "OMP_NUM_THREADS=1")
+	cmd := exec.Command(filepath.Join(venv, "bin", "vllm"), "launch", "render", abs, "--served-model-name", "m", "--host",
+		"127.0.0.1", "--port", strconv.Itoa(port),
+		"--max-model-len", "20000", "--enable-scale-out", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+		"--trust-request-chat-template", "--trust-request-mm-kwargs")
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(venv, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1",
+		"VLLM_NO_USAGE_STATS=1", "VLLM_HOST_IP=127.0.0.1", "OMP_NUM_THREADS=1")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

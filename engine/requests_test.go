@@ -77,8 +77,10 @@ func (g *requests) list(least, most int, one func() string) string {
 func (g *requests) words() string {
 	var b strings.Builder
 	for range g.IntN(6) {
-		b.WriteString(g.one("Hello", " world", "\n", " ", "  ", "été", "你好", "👍🏽", "\t", "x-anthropic-billing-header: a\n", "<|im_start|>", "<|im_end|>",
-			"<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", "</think>", "<think>", "{{ x }}", "\"quoted\"", "\\n", "1234567", "\u00a0", "a\r\nb", "<image>", "\u2028"))
+		b.WriteString(g.one("Hello", " world", "\n", " ", "  ", "été", "你好", "👍🏽", "\t", "x-anthropic-billing-header: a\n",
+			"<|im_start|>", "<|im_end|>",
+			"<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>", "</think>", "<think>", "{{ x }}", "\"quoted\"",
+			"\\n", "1234567", "\u00a0", "a\r\nb", "<image>", "\u2028"))
 	}
 	return b.String()
 }
@@ -118,20 +120,25 @@ func (g *requests) part() string {
 	case n == 14:
 		return g.odd(g.text())
 	case n == 15:
-		return g.one(object{"image_url", g.dataURL()}.String(), object{"image_url", object{"url", g.dataURL()}.String()}.String(), object{"text", g.text()}.String(), "{}")
+		return g.one(object{"image_url", g.dataURL()}.String(), object{"image_url", object{"url", g.dataURL()}.String()}.String(),
+			object{"text", g.text()}.String(), "{}")
 	case n == 16:
 		return object{"type", g.one(`"input_text"`, `"output_text"`), "text", g.text()}.String()
 	case n == 17:
-		return g.one(object{"type", `"refusal"`, "refusal", g.text()}.String(), object{"type", `"thinking"`, "thinking", g.text()}.String(), object{"type", `"thinking"`, "thinking", g.text(), "closed", "true"}.String())
+		return g.one(object{"type", `"refusal"`, "refusal", g.text()}.String(), object{"type", `"thinking"`, "thinking",
+			g.text()}.String(), object{"type", `"thinking"`, "thinking", g.text(), "closed", "true"}.String())
 	case n == 18:
 		return object{"type", `"input_image"`, "image_url", g.dataURL(), "detail", `"auto"`}.String()
 	}
-	return g.one(object{"type", `"tool_reference"`, "name", g.text()}.String(), object{"type", `"file"`, "file", "{}"}.String(), object{"type", "3"}.String(),
-		object{"text", g.text(), "type", `"text"`, "cache_control", `{"type":"ephemeral"}`}.String(), object{"type", `"text"`, "text", g.text(), "uuid", `"q"`}.String())
+	return g.one(object{"type", `"tool_reference"`, "name", g.text()}.String(), object{"type", `"file"`, "file", "{}"}.String(),
+		object{"type", "3"}.String(),
+		object{"text", g.text(), "type", `"text"`, "cache_control", `{"type":"ephemeral"}`}.String(),
+		object{"type", `"text"`, "text", g.text(), "uuid", `"q"`}.String())
 }
 
 func (g *requests) value() string {
-	return g.one("1", "1.5", "true", "null", g.text(), `["a",2]`, `{"k":[1,{"z":null}],"ü":"<&>"}`, "1e3", "-0", "12345678901234567890", "0.1", "1E-7")
+	return g.one("1", "1.5", "true", "null", g.text(), `["a",2]`, `{"k":[1,{"z":null}],"ü":"<&>"}`, "1e3", "-0",
+		"12345678901234567890", "0.1", "1E-7")
 }
 
 func (g *requests) arguments() string {
@@ -161,7 +168,8 @@ func (g *requests) toolCall() string {
 }
 
 func (g *requests) schema() string {
-	return g.one(`{"type":"object","properties":{"city":{"type":"string","description":"Stadt ü <b>"}},"required":["city"]}`, "{}", `{"properties":{}}`, `{"z":1,"a":[1,2.0,1e5],"type":"object"}`)
+	return g.one(`{"type":"object","properties":{"city":{"type":"string","description":"Stadt ü <b>"}},"required":["city"]}`,
+		"{}", `{"properties":{}}`, `{"z":1,"a":[1,2.0,1e5],"type":"object"}`)
 }
 
 func (g *requests) tool() string {
@@ -223,7 +231,8 @@ func (g *requests) message(i int) string {
 		o.set("tools", g.odd(g.list(0, 2, g.tool)))
 	}
 	if g.in(12) {
-		o.set(g.one("refusal", "audio", "task", "extra", "function_call", "prefix", "thinking", "annotations"), g.one("null", `"x"`, "[]", "true"))
+		o.set(g.one("refusal", "audio", "task", "extra", "function_call", "prefix", "thinking", "annotations"),
+			g.one("null", `"x"`, "[]", "true"))
 	}
 	if g.in(15) { // role after content
 		o = append(o[2:], o[:2]...)
@@ -234,7 +243,9 @@ func (g *requests) message(i int) string {
 func (g *requests) templateKwargs() string {
 	o := object{}
 	for range g.IntN(3) {
-		o.set(g.one("enable_thinking", "add_vision_id", "documents", "tools", "continue_final_message", "add_generation_prompt", "bos_token", "x", "custom", "tokenize", "reasoning_effort", "messages"), g.one("true", "false", "null", `"auto"`, `"low"`, "[]", `[{"title":"a","text":"b"}]`))
+		o.set(g.one("enable_thinking", "add_vision_id", "documents", "tools", "continue_final_message", "add_generation_prompt",
+			"bos_token", "x", "custom", "tokenize", "reasoning_effort", "messages"), g.one("true", "false", "null", `"auto"`,
+			`"low"`, "[]", `[{"title":"a","text":"b"}]`))
 	}
 	if g.in(12) {
 		o.set("chat_template", g.one("null", `"{{ messages|length }}"`))
@@ -254,7 +265,8 @@ func (g *requests) shared(o *object) {
 		{30, "truncation_side", func() string { return g.one(`"left"`, `"right"`, `"x"`, "null") }},
 		{20, "cache_salt", func() string { return g.one(`"s"`, `""`, "null", `"a@b"`, quote(strings.Repeat("x", 130))) }},
 		{14, "mm_processor_kwargs", func() string {
-			return g.one("{}", "null", `{"max_pixels":3136}`, `{"min_pixels":50000}`, `{"size":{"shortest_edge":784,"longest_edge":7840}}`, `{"unknown":1}`, `{"images_kwargs":{"max_pixels":3136}}`)
+			return g.one("{}", "null", `{"max_pixels":3136}`, `{"min_pixels":50000}`, `{"size":{"shortest_edge":784,"longest_edge":7840}}`,
+				`{"unknown":1}`, `{"images_kwargs":{"max_pixels":3136}}`)
 		}},
 		{20, "max_tokens", func() string { return g.one("1", "0", "16", "20000", "20001", "-1", "null") }},
 		{40, "temperature", func() string { return g.one("0", "1", "-1", "3", "null") }},
@@ -306,7 +318,8 @@ func (g *requests) chat() string {
 		o.set("reasoning_effort", g.odd(g.one(`"low"`, `"none"`, `"high"`, "null", `"xhigh"`, `"huge"`)))
 	}
 	if g.in(30) {
-		o.set("chat_template", g.one(`"{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}"`, `"{{ x"`, "null", `""`, `"{{ tools|tojson }}{{ documents }}{{ messages[0]|tojson }}"`))
+		o.set("chat_template", g.one(`"{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}"`, `"{{ x"`, "null",
+			`""`, `"{{ tools|tojson }}{{ documents }}{{ messages[0]|tojson }}"`))
 	}
 	g.shared(&o)
 	return o.String()
@@ -316,7 +329,8 @@ func (g *requests) completions() string {
 	ids := func() string {
 		return g.list(1, 6, func() string { return strconv.Itoa(g.IntN(150000)) })
 	}
-	o := object{"prompt", g.odd(g.one(g.text(), g.list(1, 3, g.text), ids(), array(ids(), ids()), array(g.text(), ids()), array(g.text(), "null")))}
+	o := object{"prompt", g.odd(g.one(g.text(), g.list(1, 3, g.text), ids(), array(ids(), ids()), array(g.text(), ids()),
+		array(g.text(), "null")))}
 	if g.in(20) {
 		o.set("suffix", g.one(`"x"`, "null", `""`))
 	}
@@ -342,12 +356,14 @@ func (g *requests) anthropicBlock() string {
 	case n == 10:
 		return object{"type", `"redacted_thinking"`, "data", `"x"`}.String()
 	case n == 11:
-		return object{"type", `"tool_use"`, "id", g.odd(`"t1"`), "name", g.odd(`"f"`), "input", g.odd(g.one("{}", `{"city":"Bern ü","n":1.50}`, `{"b":[1,null,true],"a":"<x>"}`))}.String()
+		return object{"type", `"tool_use"`, "id", g.odd(`"t1"`), "name", g.odd(`"f"`), "input",
+			g.odd(g.one("{}", `{"city":"Bern ü","n":1.50}`, `{"b":[1,null,true],"a":"<x>"}`))}.String()
 	case n < 15:
 		o := object{"type", `"tool_result"`, "tool_use_id", g.odd(`"t1"`)}
 		if !g.in(5) {
 			o.set("content", g.odd(g.one(g.text(), g.list(0, 3, func() string {
-				return g.one(object{"type", `"text"`, "text", g.text()}.String(), object{"type", `"image"`, "source", object{"type", `"base64"`, "media_type", `"image/png"`, "data", quote(g.picture())}.String()}.String(),
+				return g.one(object{"type", `"text"`, "text", g.text()}.String(), object{"type", `"image"`, "source",
+					object{"type", `"base64"`, "media_type", `"image/png"`, "data", quote(g.picture())}.String()}.String(),
 					object{"type", `"tool_reference"`, "tool_name", `"f"`}.String())
 			}))))
 		}
@@ -356,7 +372,8 @@ func (g *requests) anthropicBlock() string {
 		}
 		return o.String()
 	}
-	return g.one(object{"type", `"document"`, "source", "{}"}.String(), object{"type", `"tool_reference"`, "tool_name", `"f"`}.String(), object{"type", `"search_result"`, "content", "[]"}.String(),
+	return g.one(object{"type", `"document"`, "source", "{}"}.String(), object{"type", `"tool_reference"`, "tool_name",
+		`"f"`}.String(), object{"type", `"search_result"`, "content", "[]"}.String(),
 		object{"type", `"text"`, "text", g.text(), "cache_control", `{"type":"ephemeral"}`}.String())
 }
 
@@ -385,14 +402,17 @@ func (g *requests) messages() string {
 			return t.String()
 		})))
 		if g.in(3) {
-			o.set("tool_choice", g.odd(g.one(`{"type":"auto"}`, `{"type":"any"}`, `{"type":"none"}`, `{"type":"tool","name":"f"}`, `{"type":"tool"}`)))
+			o.set("tool_choice", g.odd(g.one(`{"type":"auto"}`, `{"type":"any"}`, `{"type":"none"}`, `{"type":"tool","name":"f"}`,
+				`{"type":"tool"}`)))
 		}
 	}
 	if g.in(8) {
-		o.set("thinking", g.odd(g.one(`{"type":"enabled","budget_tokens":2048}`, `{"type":"enabled","budget_tokens":10}`, `{"type":"disabled"}`, `{"type":"adaptive"}`)))
+		o.set("thinking", g.odd(g.one(`{"type":"enabled","budget_tokens":2048}`, `{"type":"enabled","budget_tokens":10}`,
+			`{"type":"disabled"}`, `{"type":"adaptive"}`)))
 	}
 	if g.in(10) {
-		o.set("output_config", g.odd(g.one(`{"effort":"low"}`, `{"effort":"high"}`, `{"effort":"x"}`, `{}`, `{"format":{"type":"json_schema","schema":{}}}`)))
+		o.set("output_config", g.odd(g.one(`{"effort":"low"}`, `{"effort":"high"}`, `{"effort":"x"}`, `{}`,
+			`{"format":{"type":"json_schema","schema":{}}}`)))
 	}
 	if g.in(10) {
 		o.set("chat_template_kwargs", g.odd(g.templateKwargs()))
@@ -408,7 +428,8 @@ func (g *requests) inputItem() string {
 		content := g.text()
 		if g.in(2) {
 			content = g.list(0, 3, func() string {
-				return g.one(object{"type", `"input_text"`, "text", g.odd(g.text())}.String(), object{"type", `"input_image"`, "image_url", g.dataURL(), "detail", `"auto"`}.String(), object{"type", `"input_image"`, "image_url", g.dataURL()}.String())
+				return g.one(object{"type", `"input_text"`, "text", g.odd(g.text())}.String(), object{"type", `"input_image"`,
+					"image_url", g.dataURL(), "detail", `"auto"`}.String(), object{"type", `"input_image"`, "image_url", g.dataURL()}.String())
 			})
 		}
 		o = object{"role", g.odd(quote(g.one("user", "user", "system", "developer", "assistant"))), "content", g.odd(content)}
@@ -416,7 +437,8 @@ func (g *requests) inputItem() string {
 			o.set("type", g.odd(`"message"`))
 		}
 	case n < 9:
-		o = object{"type", `"message"`, "id", `"m1"`, "role", `"assistant"`, "status", g.odd(g.one(`"completed"`, `"completed"`, `"in_progress"`, `"incomplete"`)),
+		o = object{"type", `"message"`, "id", `"m1"`, "role", `"assistant"`, "status",
+			g.odd(g.one(`"completed"`, `"completed"`, `"in_progress"`, `"incomplete"`)),
 			"content", g.odd(g.list(0, 2, func() string { return object{"type", `"output_text"`, "text", g.text(), "annotations", "[]"}.String() }))}
 	case n < 11:
 		o = object{"type", `"function_call"`, "call_id", g.odd(`"c1"`), "name", g.odd(`"f"`), "arguments", g.arguments()}
@@ -424,9 +446,11 @@ func (g *requests) inputItem() string {
 			o.set("id", `"fc1"`)
 		}
 	case n < 13:
-		o = object{"type", `"function_call_output"`, "call_id", g.odd(`"c1"`), "output", g.odd(g.one(g.text(), array(object{"type", `"input_text"`, "text", g.text()}.String())))}
+		o = object{"type", `"function_call_output"`, "call_id", g.odd(`"c1"`), "output",
+			g.odd(g.one(g.text(), array(object{"type", `"input_text"`, "text", g.text()}.String())))}
 	default:
-		o = object{"type", `"reasoning"`, "id", `"r1"`, "summary", g.one("[]", array(object{"type", `"summary_text"`, "text", g.text()}.String()))}
+		o = object{"type", `"reasoning"`, "id", `"r1"`, "summary",
+			g.one("[]", array(object{"type", `"summary_text"`, "text", g.text()}.String()))}
 		if g.in(2) {
 			o.set("content", array(object{"type", `"reasoning_text"`, "text", g.text()}.String()))
 		}

@@ -52,10 +52,12 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	if len(list) == 0 {
 		return nil, "", nil
 	}
-	if q.options.ProcessorKwargs, err = name.ParseFields([]byte(q.draft.MMKwargs)); err != nil {
+	q.options.ProcessorKwargs, err = name.ParseFields([]byte(q.draft.MMKwargs))
+	if err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "mm_processor_kwargs cannot be read"}
 	}
-	if q.options.MediaIO, err = name.ParseFields([]byte(q.draft.MediaIOKwargs)); err != nil {
+	q.options.MediaIO, err = name.ParseFields([]byte(q.draft.MediaIOKwargs))
+	if err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "media_io_kwargs cannot be read"}
 	}
 	q.options.Pictures = 0 // of this prompt; a body may have several
@@ -113,7 +115,8 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 	if in.Source.Type != gjson.String && in.Prefix == "" {
 		return md, "", q.fromUUID(&md, &m)
 	}
-	if why, err = q.identify(ctx, &md, &m); why != "" || err != nil {
+	why, err = q.identify(ctx, &md, &m)
+	if why != "" || err != nil {
 		return md, why, err
 	}
 	md.HasFacts = true
@@ -128,7 +131,8 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 // fromUUID resolves a medium that is only a uuid: the engine has the picture in its cache, or answers with an error.
 func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 	ok := false
-	if q.callByName(md, m); m.HasUUID && md.HasName {
+	q.callByName(md, m)
+	if m.HasUUID && md.HasName {
 		md.Facts, ok = q.first.Get(md.Name)
 	}
 	if !ok || q.Server.MMProcessorCacheGB == 0 {
@@ -154,7 +158,8 @@ func (q *mediaReader) sample(md *Medium, item *name.Item) error {
 	}
 	md.clip = q.prompt.Sample(vision.File{Frames: md.Facts.Frames, FPS: md.Facts.FPS, List: md.Facts.Format == mmhash.FrameList}, options)
 	if c := md.clip; c != nil {
-		item.Video = &name.Video{Frames: c.Frames, FPS: c.FPS, Duration: c.Duration, Loader: c.Loader, Indices: c.Indices, All: c.All, Pixels: size}
+		item.Video = &name.Video{Frames: c.Frames, FPS: c.FPS, Duration: c.Duration, Loader: c.Loader, Indices: c.Indices,
+			All: c.All, Pixels: size}
 	}
 	return nil
 }
@@ -166,7 +171,8 @@ func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
 		from = strconv.FormatUint(md.Alias, 16)
 	}
 	q.callByName(md, m)
-	if md.namePending = m.Later; !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.HasName) {
+	md.namePending = m.Later
+	if !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.HasName) {
 		md.nameKey = q.nameKey(md, q.draft.MMKwargs, q.draft.MediaIOKwargs, from)
 		if learned, known := q.Media.learned.name(md.nameKey); known {
 			md.Name, md.HasName, md.learned, md.Key = learned, true, true, q.key(learned)

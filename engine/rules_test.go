@@ -69,7 +69,8 @@ func TestDefaultsOfEngines(t *testing.T) {
 		s.DefaultsOf(func(string) bool { return false })
 		r := s.Rules()
 		if s.EngineVersion != want.release || s.BlockSize != want.blockSize || !r.EventsIncludeMedia || !r.EventsIncludeSalt {
-			t.Errorf("%s: release %s, blocks of %d, events tell media %v and salts %v", name, s.EngineVersion, s.BlockSize, r.EventsIncludeMedia, r.EventsIncludeSalt)
+			t.Errorf("%s: release %s, blocks of %d, events tell media %v and salts %v", name, s.EngineVersion, s.BlockSize,
+				r.EventsIncludeMedia, r.EventsIncludeSalt)
 		}
 	}
 }

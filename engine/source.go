@@ -70,7 +70,8 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 		err = &Refused{Status: 400, Reason: "media is neither a data URL nor an http or file URL"}
 	}
 	if why != "" || errors.As(err, new(*Refused)) {
-		if md.Key = md.Alias; md.Facts.Bytes > 0 { // a worker may hold the picture that the URL showed last
+		md.Key = md.Alias
+		if md.Facts.Bytes > 0 { // a worker may hold the picture that the URL showed last
 			md.Key = q.hashKey.Name(md.Facts.ID.String())
 			last := *m
 			last.Source = mmhash.Source{}
@@ -127,7 +128,8 @@ func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Mediu
 		md.Alias = alias
 	}
 	unreadable := &Refused{Status: 400, Reason: "media URL whose picture cannot be read"}
-	if md.Facts, err = fetcher.Get(ctx, c, link); err == nil {
+	md.Facts, err = fetcher.Get(ctx, c, link)
+	if err == nil {
 		f := md.Facts
 		if md.Modality == "image" && (f.IsVideo() || f.Format == mmhash.Stream || f.Tokens > 0 && !m.rules.TakesEmbeddingFiles) {
 			return src, "", unreadable

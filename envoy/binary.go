@@ -24,7 +24,8 @@ func Binary(ctx context.Context, cacheDir string, log func(format string, args .
 		}
 		return path, nil
 	}
-	if cacheDir = cmp.Or(cacheDir, os.Getenv("SIGHTLINE_CACHE")); cacheDir == "" {
+	cacheDir = cmp.Or(cacheDir, os.Getenv("SIGHTLINE_CACHE"))
+	if cacheDir == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {
 			return "", err

@@ -22,9 +22,10 @@ var source string
 
 // Options are what differs between deployments.
 type Options struct {
-	Listen    string // ip:port for clients
-	Admin     string // ip:port of Envoy's admin page; anybody who can reach it can stop Envoy
-	Sightline string // where Sightline listens: host:port, or unix:/path (10 % faster, and refused at once when it is down); several separated by commas
+	Listen string // ip:port for clients
+	Admin  string // ip:port of Envoy's admin page; anybody who can reach it can stop Envoy
+	// where Sightline listens: host:port, or unix:/path (10 % faster, and refused at once when it is down); several separated by commas
+	Sightline string
 	// Workers are all workers as host:port. Requests without a decision are balanced over them.
 	Workers []string
 	// Allow limits what Envoy dials for a decision. Empty: exactly the Workers, which must then be IP addresses.

@@ -194,7 +194,8 @@ func (v *view) release(r *reader) {
 	} else {
 		leave("a limit to what the admin address does (1.37): a browser on a machine that reaches it must not show foreign pages.")
 	}
-	if v.Stats = minor >= 39; !v.Stats {
+	v.Stats = minor >= 39
+	if !v.Stats {
 		leave("counters by model, reason and worker and requests in flight in /stats (1.39); " +
 			"those by route and reason (vhost.llm.vcluster) are there.")
 	}
@@ -240,12 +241,16 @@ func (v *view) pools(r *reader) {
 			p.Workers = append(p.Workers, h)
 			p.Names = p.Names || !h.IsIP()
 		}
-		if p.Allow = v.Allow; len(p.Allow) == 0 && v.Composite {
+		p.Allow = v.Allow
+		if len(p.Allow) == 0 && v.Composite {
 			if p.Names || v.EDS {
 				r.bad("envoy.worker_networks: empty, and the workers' addresses are not known before they run; give the networks and ports " +
 					"that they are in, such as 10.0.0.0/8:8000-8010")
-			} else if p.Allow = exactly(p.Workers); len(p.Allow) == 0 {
-				p.Allow = nowhere
+			} else {
+				p.Allow = exactly(p.Workers)
+				if len(p.Allow) == 0 {
+					p.Allow = nowhere
+				}
 			}
 		}
 		v.Pools = append(v.Pools, p)
@@ -278,7 +283,8 @@ func (p *poolView) conditions(r *reader, key string, in Pool) {
 		if !hostName.MatchString(in.Host) {
 			r.bad("%shost %q: want a host name without a port", key, in.Host)
 		}
-		p.Also += `, { name: ":authority", string_match: { safe_regex: { regex: "(?i)` + strings.ReplaceAll(regexp.QuoteMeta(in.Host), `\`, `\\`) + `(:[0-9]+)?" } } }`
+		p.Also += `, { name: ":authority", string_match: { safe_regex: { regex: "(?i)` +
+			strings.ReplaceAll(regexp.QuoteMeta(in.Host), `\`, `\\`) + `(:[0-9]+)?" } } }`
 	}
 	if in.Header != "" {
 		name, value, ok := strings.Cut(in.Header, "=")

@@ -14,10 +14,12 @@ import (
 
 // theirs is every flag, variable and page of the examples that ours replace.
 var theirs = map[string]string{
-	"dynamo-trtllm-mm-router": "MODEL MODEL_TYPE NUM_WORKERS BLOCK_SIZE GPU_ID NAMESPACE COMPONENT ENDPOINT --downstream-component --downstream-endpoint API_PORT DYNAMO_HOME /health /v1/models",
-	"standalone-zmq":          "--model --model-type --num-workers --block-size --base-kv-events-port --base-metrics-port --router-port --http-port LOGLEVEL DYNAMO_DEBUG ping.sh",
-	"vllm-mm-routing":         "MODEL NUM_WORKERS BLOCK_SIZE DYNAMO_MM_TRANSFER DYNAMO_DISABLE_NIXL_MM",
-	"trtllm-multimodal":       "--allowed-local-media-path --max-file-size-mb --modality --publish-events-and-metrics",
+	"dynamo-trtllm-mm-router": "MODEL MODEL_TYPE NUM_WORKERS BLOCK_SIZE GPU_ID NAMESPACE COMPONENT ENDPOINT " +
+		"--downstream-component --downstream-endpoint API_PORT DYNAMO_HOME /health /v1/models",
+	"standalone-zmq": "--model --model-type --num-workers --block-size --base-kv-events-port --base-metrics-port " +
+		"--router-port --http-port LOGLEVEL DYNAMO_DEBUG ping.sh",
+	"vllm-mm-routing":   "MODEL NUM_WORKERS BLOCK_SIZE DYNAMO_MM_TRANSFER DYNAMO_DISABLE_NIXL_MM",
+	"trtllm-multimodal": "--allowed-local-media-path --max-file-size-mb --modality --publish-events-and-metrics",
 }
 
 var row = regexp.MustCompile("^\\| `([^`]+)` \\| (.+) \\|$")
@@ -30,7 +32,8 @@ func TestMigrating(t *testing.T) {
 	}
 	known := func(name string) bool { // models[].block_size and media.max_bytes end in documented keys
 		last := name[strings.LastIndexByte(name, '.')+1:]
-		return strings.Contains(string(keys), "`"+last+"`") || strings.Contains(string(keys), "`"+name+"`") || strings.Contains(string(keys), "`"+name+"` (")
+		return strings.Contains(string(keys), "`"+last+"`") || strings.Contains(string(keys), "`"+name+"`") ||
+			strings.Contains(string(keys), "`"+name+"` (")
 	}
 	for example, list := range theirs {
 		page, err := os.ReadFile(example + "/README.md")
@@ -54,7 +57,8 @@ func TestMigrating(t *testing.T) {
 			}
 		}
 		for flag, here := range said {
-			if strings.HasPrefix(here, "no meaning, because ") || strings.HasPrefix(flag, "/") || flag == "ping.sh" || strings.HasPrefix(here, "the worker's own") {
+			if strings.HasPrefix(here, "no meaning, because ") || strings.HasPrefix(flag, "/") || flag == "ping.sh" ||
+				strings.HasPrefix(here, "the worker's own") {
 				continue
 			}
 			m := regexp.MustCompile("`([a-z_.\\[\\]]+)`").FindStringSubmatch(here)
@@ -74,12 +78,14 @@ func TestUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	var units []string
-	for name, command := range map[string]string{"sightline.service": "serve --config /etc/sightline/sightline.yaml", "sightline-agent@.service": "agent --worker %i $FLAGS"} {
+	for name, command := range map[string]string{"sightline.service": "serve --config /etc/sightline/sightline.yaml",
+		"sightline-agent@.service": "agent --worker %i $FLAGS"} {
 		text, err := os.ReadFile(filepath.Join("systemd", name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"ExecStart=/usr/local/bin/sightline " + command, "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet=",
+		for _, want := range []string{"ExecStart=/usr/local/bin/sightline " + command, "DynamicUser=yes", "ProtectSystem=strict",
+			"NoNewPrivileges=yes", "CapabilityBoundingSet=",
 			"Environment=GOMEMLIMIT=", "MemoryMax=", "Restart=always", "WantedBy=multi-user.target"} {
 			if !strings.Contains(string(text), "\n"+want) {
 				t.Errorf("%s has no %s", name, want)

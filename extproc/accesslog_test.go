@@ -67,7 +67,8 @@ func TestAccessLog(t *testing.T) {
 		return router.Outcome{ID: "A", Phase: router.Started, Addr: addr, Source: 1, CachedTokens: -1, PromptTokens: -1}
 	}
 	over := func(addr string, code, cached, prompt int) router.Outcome {
-		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, Source: 1, FirstByte: 1500 * time.Microsecond, CachedTokens: cached, PromptTokens: prompt}
+		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, Source: 1, FirstByte: 1500 * time.Microsecond,
+			CachedTokens: cached, PromptTokens: prompt}
 	}
 	wrote := func(o router.Outcome, tokens int) router.Outcome {
 		o.OutputTokens = tokens
@@ -90,25 +91,35 @@ func TestAccessLog(t *testing.T) {
 		entries []*accessv3.HTTPAccessLogEntry
 		want    []router.Outcome
 	}{
-		{"as usual", []*accessv3.HTTPAccessLogEntry{entry(start, "A", "", 0), entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 200), entry(ended, "A", worker, 200)},
+		{"as usual", []*accessv3.HTTPAccessLogEntry{entry(start, "A", "", 0), entry(ready, "A", worker, 0),
+			entry(upEnd, "A", worker, 200), entry(ended, "A", worker, 200)},
 			[]router.Outcome{started(one), done(200), over(one, 200, -1, -1)}},
-		{"no status: the client has left", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 0), entry(ended, "A", worker, 0)},
+		{"no status: the client has left", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0),
+			entry(upEnd, "A", worker, 0), entry(ended, "A", worker, 0)},
 			[]router.Outcome{started(one), over(one, 0, -1, -1)}},
-		{"the worker's end after the request's", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(upEnd, "A", worker, 200)},
+		{"the worker's end after the request's", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0),
+			entry(ended, "A", worker, 200), entry(upEnd, "A", worker, 200)},
 			[]router.Outcome{started(one), over(one, 200, -1, -1)}},
-		{"done, then at another worker", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 503), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
+		{"done, then at another worker", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0),
+			entry(upEnd, "A", worker, 503), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
 			[]router.Outcome{started(one), done(503), started(two), over(two, 200, -1, -1)}},
-		{"twice", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(ended, "A", worker, 200)},
+		{"twice", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", worker, 0),
+			entry(ended, "A", worker, 200), entry(ended, "A", worker, 200)},
 			[]router.Outcome{started(one), over(one, 200, -1, -1)}},
 		{"end before start", []*accessv3.HTTPAccessLogEntry{entry(ended, "A", worker, 200), entry(ready, "A", worker, 0)},
 			[]router.Outcome{over(one, 200, -1, -1)}},
-		{"retry", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
+		{"retry", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", "10.0.0.2", 0),
+			entry(ended, "A", "10.0.0.2", 200)},
 			[]router.Outcome{started(one), started(two), over(two, 200, -1, -1)}},
-		{"no connection, retry", []*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{UpstreamConnectionFailure: true}), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
+		{"no connection, retry", []*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{UpstreamConnectionFailure: true}),
+			entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
 			[]router.Outcome{failed("connect"), started(two), over(two, 200, -1, -1)}},
-		{"breaks off, told late", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), flagged("A", &accessv3.ResponseFlags{UpstreamConnectionTermination: true})},
+		{"breaks off, told late", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ended, "A", worker, 200),
+			flagged("A", &accessv3.ResponseFlags{UpstreamConnectionTermination: true})},
 			[]router.Outcome{started(one), over(one, 200, -1, -1), failed("reset")}},
-		{"the client leaves, the pool is full", []*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{DownstreamConnectionTermination: true}), flagged("A", &accessv3.ResponseFlags{UpstreamOverflow: true})}, nil},
+		{"the client leaves, the pool is full",
+			[]*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{DownstreamConnectionTermination: true}),
+				flagged("A", &accessv3.ResponseFlags{UpstreamOverflow: true})}, nil},
 		{"never sent on", []*accessv3.HTTPAccessLogEntry{entry(ended, "A", "", 0)}, []router.Outcome{over("", 0, -1, -1)}},
 		{"no id", []*accessv3.HTTPAccessLogEntry{entry(ready, "", worker, 0), entry(ended, "", worker, 200)}, nil},
 		{"long id", []*accessv3.HTTPAccessLogEntry{entry(ended, fmt.Sprintf("%065d", 1), worker, 200)}, nil},
@@ -116,9 +127,11 @@ func TestAccessLog(t *testing.T) {
 		{"usage", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{
 			InputTokens: wrapperspb.UInt64(130), InputTokenDetails: &aiv3.InputTokenDetails{CachedTokens: wrapperspb.UInt64(0)}})},
 			[]router.Outcome{over(one, 200, 0, 130)}},
-		{"usage with output", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{OutputTokens: wrapperspb.UInt64(77)})},
+		{"usage with output", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200),
+			&aiv3.TokenUsage{OutputTokens: wrapperspb.UInt64(77)})},
 			[]router.Outcome{wrote(over(one, 200, -1, -1), 77)}},
-		{"usage without details", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{InputTokens: wrapperspb.UInt64(130)})},
+		{"usage without details", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200),
+			&aiv3.TokenUsage{InputTokens: wrapperspb.UInt64(130)})},
 			[]router.Outcome{over(one, 200, -1, 130)}},
 		{"usage of another type", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &corev3.Address{})},
 			[]router.Outcome{over(one, 200, -1, -1)}},
@@ -140,7 +153,8 @@ func TestAccessLog(t *testing.T) {
 				_, got = r.seen()
 				return len(got) > 0 && got[len(got)-1].ID == "LAST"
 			})
-			if got = got[:len(got)-1]; len(got) != len(c.want) || len(got) > 0 && !reflect.DeepEqual(got, c.want) {
+			got = got[:len(got)-1]
+			if len(got) != len(c.want) || len(got) > 0 && !reflect.DeepEqual(got, c.want) {
 				t.Errorf("\n got %+v\nwant %+v", got, c.want)
 			}
 		})
@@ -159,7 +173,8 @@ func TestAccessLogOfOneEnvoy(t *testing.T) {
 	own, envoys := entry(ended, "A", worker, 503), entry(ended, "B", worker, 503)
 	own.Response.ResponseCodeDetails, envoys.Response.ResponseCodeDetails = "via_upstream", "upstream_reset_before_response_started"
 	if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
-		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*accessv3.HTTPAccessLogEntry{own, envoys}}}}); err != nil {
+		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*accessv3.HTTPAccessLogEntry{own,
+			envoys}}}}); err != nil {
 		t.Fatal(err)
 	}
 	var got []router.Outcome
@@ -187,7 +202,8 @@ func TestEndsAreLostWithTheirStream(t *testing.T) {
 			fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort(worker+":8000"), "m", 0,
 				func(int) indexer.SlotID { return index.Join(indexer.SlotOptions{}) })})
 			booked := ledger.New(fl, now)
-			rt := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+			rt := router.New(router.Options{Models: []router.Model{{Name: "m",
+				Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 				Fleet: fl, Ledger: booked, Index: index, PredictedTTL: time.Minute, Now: now})
 			r := newRig(t, always(pick), Options{})
 			heard := 0
@@ -255,7 +271,8 @@ func TestJoinerIsBounded(t *testing.T) {
 	if j.seen.Len() != 100 {
 		t.Errorf("%d remembered, want 100", j.seen.Len())
 	}
-	if j.admit(router.Outcome{ID: "999", Phase: router.Started}) || !j.admit(router.Outcome{ID: "999", Phase: router.Ended}) || j.admit(router.Outcome{ID: "999", Phase: router.Ended}) {
+	if j.admit(router.Outcome{ID: "999", Phase: router.Started}) || !j.admit(router.Outcome{ID: "999", Phase: router.Ended}) ||
+		j.admit(router.Outcome{ID: "999", Phase: router.Ended}) {
 		t.Error("the last one is not remembered")
 	}
 }
@@ -274,7 +291,9 @@ func TestPanicInObserve(t *testing.T) {
 // replica, and failures of workers, are processed here; and that a forwarded report is processed once, whoever else sends it.
 func TestForwarded(t *testing.T) {
 	var here, there []string
-	s, err := New(nil, func(o router.Outcome) { here = append(here, o.ID) }, Options{Instance: "OURS2222", Forward: func(to string, o router.Outcome) bool {
+	s, err := New(nil, func(o router.Outcome) {
+		here = append(here, o.ID)
+	}, Options{Instance: "OURS2222", Forward: func(to string, o router.Outcome) bool {
 		if to == "THEIRS22" || to == "" {
 			there = append(there, to+o.ID)
 			return true
@@ -287,7 +306,8 @@ func TestForwarded(t *testing.T) {
 	defer s.grpc.Stop()
 	fault := entry(upEnd, "THEIRS22F", worker, 0)
 	fault.CommonProperties.ResponseFlags = &accessv3.ResponseFlags{UpstreamRemoteReset: true}
-	for _, e := range []*accessv3.HTTPAccessLogEntry{entry(ready, "OURS2222A", worker, 0), entry(ready, "THEIRS22A", worker, 0), entry(ended, "THEIRS22A", worker, 200),
+	for _, e := range []*accessv3.HTTPAccessLogEntry{entry(ready, "OURS2222A", worker, 0), entry(ready, "THEIRS22A", worker, 0),
+		entry(ended, "THEIRS22A", worker, 200),
 		entry(ended, "THEIRS22A", worker, 200), entry(ended, "NOBODY22A", worker, 200), entry(ended, "SHORT", worker, 200), fault} {
 		s.logEntry(1, e)
 	}

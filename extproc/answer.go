@@ -39,7 +39,8 @@ const (
 const refused = string(router.RefusedByUs)
 
 // choiceHeaders lists the headers by which a server at the target picks a worker or a rank. Each is set or removed.
-var choiceHeaders = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank, HeaderPrefiller, HeaderEncoder, HeaderSource}
+var choiceHeaders = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank,
+	HeaderPrefiller, HeaderEncoder, HeaderSource}
 
 // noBody is the mode override by which Envoy does not send us the body. Envoy replaces each body mode by its value here: NONE for
 // request and response; other modes keep theirs.

@@ -44,20 +44,24 @@ func decoded(t testing.TB, wire encoded) *extprocv3.ProcessingResponse {
 
 // TestMetadata checks what a decision carries besides headers, for Envoy's logs and for gateways' load balancers.
 func TestMetadata(t *testing.T) {
-	d := router.Decision{ID: "ID1", Reason: router.Exact, Model: strings.Repeat("m", 300), Why: "not confirmed by events yet", MatchedBlocks: 1 << 30, CachedTokens: 0, PromptTokens: 837,
+	d := router.Decision{ID: "ID1", Reason: router.Exact, Model: strings.Repeat("m", 300), Why: "not confirmed by events yet",
+		MatchedBlocks: 1 << 30, CachedTokens: 0, PromptTokens: 837,
 		Targets: []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "b", Addr: "[2001:db8::3]:8000", Rank: -1}}}
 	all := "10.0.0.1:8000,[2001:db8::3]:8000"
-	own := map[string]any{"id": "ID1", "reason": "exact", "model": d.Model, "why": d.Why, "matched_blocks": float64(1 << 30), "cached_tokens": 0., "prompt_tokens": 837.,
+	own := map[string]any{"id": "ID1", "reason": "exact", "model": d.Model, "why": d.Why, "matched_blocks": float64(1 << 30),
+		"cached_tokens": 0., "prompt_tokens": 837.,
 		"endpoint": "10.0.0.1:8000", "endpoints": all, "worker": "a"}
 	for mode, want := range map[Mode]map[string]any{
 		Sightline:      {MetadataSpace: own},
 		EndpointPicker: {MetadataSpace: own, spaceLB: map[string]any{HeaderEndpoint: all}},
 	} {
 		at := &streamSettings{Route: Route{Mode: mode, Header: HeaderWorker}}
-		for phase, a := range map[string]encoded{"body": at.bodyAnswer(d), "headers": at.headersAnswer(d), "refusal": at.refusal(steering.Chat, router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
+		for phase, a := range map[string]encoded{"body": at.bodyAnswer(d), "headers": at.headersAnswer(d),
+			"refusal": at.refusal(steering.Chat, router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
 			want := want
 			if phase == "refusal" {
-				want = map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "refused", "matched_blocks": 0., "cached_tokens": 0., "prompt_tokens": 0.}}
+				want = map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "refused", "matched_blocks": 0.,
+					"cached_tokens": 0., "prompt_tokens": 0.}}
 			}
 			if got := decoded(t, a).GetDynamicMetadata().AsMap(); !reflect.DeepEqual(got, want) {
 				t.Errorf("%q, %s: %v, want %v", mode, phase, got, want)
@@ -81,9 +85,12 @@ func TestSteer(t *testing.T) {
 		targets []router.Target
 		want    map[string]string
 	}{
-		{"behind front ends", []router.Target{d, d2}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d2.Addr, HeaderRank: "-", HeaderInstance: d.Instance, HeaderInstanceRank: "1"}},
-		{"prefill and decode apart", []router.Target{e}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d.Addr, HeaderInstance: "8", HeaderInstanceRank: "-", HeaderPrefill: "7", HeaderPrefillRank: "2"}},
-		{"behind llm-d's sidecar", []router.Target{f, a}, map[string]string{HeaderWorker: f.Addr, HeaderSecond: a.Addr, HeaderPrefiller: "10.0.0.7:8000", HeaderEncoder: "10.0.0.6:8000", HeaderSource: "10.0.0.5:8000"}},
+		{"behind front ends", []router.Target{d, d2}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d2.Addr,
+			HeaderRank: "-", HeaderInstance: d.Instance, HeaderInstanceRank: "1"}},
+		{"prefill and decode apart", []router.Target{e}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d.Addr,
+			HeaderInstance: "8", HeaderInstanceRank: "-", HeaderPrefill: "7", HeaderPrefillRank: "2"}},
+		{"behind llm-d's sidecar", []router.Target{f, a}, map[string]string{HeaderWorker: f.Addr, HeaderSecond: a.Addr,
+			HeaderPrefiller: "10.0.0.7:8000", HeaderEncoder: "10.0.0.6:8000", HeaderSource: "10.0.0.5:8000"}},
 		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-"}},
 		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
 		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
@@ -91,9 +98,11 @@ func TestSteer(t *testing.T) {
 		{"a rank", []router.Target{b, a}, map[string]string{HeaderWorker: b.Addr, HeaderSecond: a.Addr, HeaderRank: "3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets, Session: c.want[HeaderSession], Encoder: c.want[HeaderEncoder], Source: c.want[HeaderSource]}
+			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets, Session: c.want[HeaderSession],
+				Encoder: c.want[HeaderEncoder], Source: c.want[HeaderSource]}
 			got := told(decoded(t, ours.bodyAnswer(d)).GetRequestBody().GetResponse().GetHeaderMutation())
-			if h := decoded(t, ours.headersAnswer(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) || !proto.Equal(h.GetModeOverride(), noBody) {
+			if h := decoded(t, ours.headersAnswer(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) ||
+				!proto.Equal(h.GetModeOverride(), noBody) {
 				t.Errorf("at the headers: %v", h)
 			}
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
@@ -117,7 +126,8 @@ func TestSteer(t *testing.T) {
 // TestLeftAlone checks that for a request that is left alone Envoy gets nothing that steers, in any mode, and that the client's
 // steering headers are removed.
 func TestLeftAlone(t *testing.T) {
-	d := router.Decision{ID: "ID1", Arm: report.Left, Reason: router.Exact, Session: "ID1", WouldBe: router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: 2}}
+	d := router.Decision{ID: "ID1", Arm: report.Left, Reason: router.Exact, Session: "ID1",
+		WouldBe: router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: 2}}
 	for _, mode := range []Mode{Sightline, Auto} {
 		at := &streamSettings{Route: Route{Mode: mode, Header: HeaderWorker}}
 		want := map[string]string{HeaderID: "ID1", HeaderReason: "exact", HeaderSession: "ID1"}
@@ -128,7 +138,8 @@ func TestLeftAlone(t *testing.T) {
 		if got := told(a.GetRequestBody().GetResponse().GetHeaderMutation()); !maps.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", mode, got, want)
 		}
-		meta := map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "exact", "arm": "left", "matched_blocks": 0., "cached_tokens": 0., "prompt_tokens": 0.}}
+		meta := map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "exact", "arm": "left", "matched_blocks": 0.,
+			"cached_tokens": 0., "prompt_tokens": 0.}}
 		if got := a.GetDynamicMetadata().AsMap(); !reflect.DeepEqual(got, meta) {
 			t.Errorf("%q: %v, want %v", mode, got, meta)
 		}
@@ -145,7 +156,9 @@ func TestRefusal(t *testing.T) {
 		{429, 429, "rate_limit_error", true}, {503, 503, "server_error", true}, {500, 500, "server_error", false},
 		{0, 503, "server_error", true}, {200, 503, "server_error", true},
 	} {
-		r := decoded(t, ours.refusal(steering.Chat, router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}})).GetImmediateResponse()
+		r := decoded(t,
+			ours.refusal(steering.Chat,
+				router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}})).GetImmediateResponse()
 		if int(r.GetStatus().GetCode()) != c.want {
 			t.Errorf("%d: status %d, want %d", c.status, r.GetStatus().GetCode(), c.want)
 		}

@@ -116,7 +116,8 @@ func (s stockServer) Process(stream extprocv3.ExternalProcessor_ProcessServer) e
 		if in.GetRequestBody() != nil {
 			return stream.SendMsg(s.answer)
 		}
-		if err := stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}}); err != nil {
+		if err := stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
+			RequestHeaders: &extprocv3.HeadersResponse{}}}); err != nil {
 			return err
 		}
 	}

@@ -170,7 +170,8 @@ func (w *walker) fields(end int, found func(rest []byte, num protowire.Number, s
 		case err != nil || w.left < end || typ != protowire.VarintType && value > uint64(w.left-end):
 			return nil, false
 		case typ == protowire.BytesType:
-			if rest, ok = found(rest, num, int(value)); !ok {
+			rest, ok = found(rest, num, int(value))
+			if !ok {
 				return nil, false
 			}
 		case typ == protowire.VarintType:

@@ -76,33 +76,38 @@ func samples(t testing.TB) map[string][]byte {
 		t.Fatal(err)
 	}
 	body := wireOf(t, &extprocv3.ProcessingRequest{
-		Request:         &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(`{"model":"m","messages":[]}`), EndOfStream: true}},
+		Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(`{"model":"m","messages":[]}`),
+			EndOfStream: true}},
 		Attributes:      map[string]*structpb.Struct{"envoy.filters.http.ext_proc": attrs},
 		ProtocolConfig:  &extprocv3.ProtocolConfiguration{RequestBodyMode: modev3.ProcessingMode_BUFFERED},
 		MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"a": attrs}},
 	})
-	headers := wireOf(t, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
-		Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":path", RawValue: []byte("/v1/models")}}}}}})
+	headers := wireOf(t,
+		&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":path", RawValue: []byte("/v1/models")}}}}}})
 	eos := protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1)
 	return map[string][]byte{
-		"empty":                     nil,
-		"headers":                   headers,
-		"body":                      body,
-		"empty body":                wireOf(t, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{EndOfStream: true}}}),
+		"empty":   nil,
+		"headers": headers,
+		"body":    body,
+		"empty body": wireOf(t,
+			&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{EndOfStream: true}}}),
 		"end_of_stream first":       field(4, append(bytes.Clone(eos), field(1, []byte("abc"))...)),
 		"body twice in one":         field(4, append(field(1, []byte("abc")), field(1, []byte("de"))...)),
 		"body in two, merged":       append(field(4, field(1, []byte("abc"))), field(4, eos)...),
 		"body, then headers":        append(bytes.Clone(body), headers...),
 		"headers, then body":        append(bytes.Clone(headers), body...),
 		"body, headers, empty body": append(append(bytes.Clone(body), headers...), field(4, eos)...),
-		"unknown fields":            append(append(field(99, []byte("x")), body...), protowire.AppendFixed64(protowire.AppendTag(nil, 98, protowire.Fixed64Type), 7)...),
-		"body as varint":            protowire.AppendVarint(protowire.AppendTag(nil, 4, protowire.VarintType), 7),
-		"inner body as fixed32":     field(4, protowire.AppendFixed32(protowire.AppendTag(nil, 1, protowire.Fixed32Type), 7)),
-		"group":                     append(protowire.AppendTag(protowire.AppendTag(nil, 50, protowire.StartGroupType), 50, protowire.EndGroupType), body...),
-		"cut short":                 body[:len(body)/2],
-		"length too long":           {0x22, 0xff, 0xff, 0xff, 0xff, 0x0f, 0x0a},
-		"endless varint":            bytes.Repeat([]byte{0xff}, 20),
-		"field number 0":            {0x00, 0x01},
+		"unknown fields": append(append(field(99, []byte("x")), body...),
+			protowire.AppendFixed64(protowire.AppendTag(nil, 98, protowire.Fixed64Type), 7)...),
+		"body as varint":        protowire.AppendVarint(protowire.AppendTag(nil, 4, protowire.VarintType), 7),
+		"inner body as fixed32": field(4, protowire.AppendFixed32(protowire.AppendTag(nil, 1, protowire.Fixed32Type), 7)),
+		"group": append(protowire.AppendTag(protowire.AppendTag(nil, 50, protowire.StartGroupType), 50,
+			protowire.EndGroupType), body...),
+		"cut short":       body[:len(body)/2],
+		"length too long": {0x22, 0xff, 0xff, 0xff, 0xff, 0x0f, 0x0a},
+		"endless varint":  bytes.Repeat([]byte{0xff}, 20),
+		"field number 0":  {0x00, 0x01},
 	}
 }
 
@@ -128,7 +133,8 @@ func FuzzInbound(f *testing.F) {
 
 func TestBodyIsNotCopied(t *testing.T) {
 	body := bytes.Repeat([]byte("x"), 100_000)
-	wire := wireOf(t, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body}}})
+	wire := wireOf(t,
+		&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body}}})
 	var in inbound
 	if err := (codec{}).Unmarshal(cut(wire, 16384), &in); err != nil {
 		t.Fatal(err)
@@ -146,7 +152,9 @@ func TestBodyIsNotCopied(t *testing.T) {
 // TestBodyHoldsItsBuffers checks that a received buffer returns to its pool only after the body that references it was freed.
 func TestBodyHoldsItsBuffers(t *testing.T) {
 	pool := &countingPool{}
-	wire := wireOf(t, &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: make([]byte, 40_000)}}})
+	wire := wireOf(t,
+		&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: make([]byte,
+			40_000)}}})
 	var bufs mem.BufferSlice
 	for _, b := range cut(wire, 16384) {
 		data := bytes.Clone(b.ReadOnlyData())

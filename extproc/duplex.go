@@ -101,7 +101,8 @@ func (p *pile) add(piece mem.BufferSlice) {
 		p.whole = append(p.all(), piece...)
 		return
 	}
-	if p.tail = walk(piece).copy(p.tail, n); len(p.tail) >= pieceJoined {
+	p.tail = walk(piece).copy(p.tail, n)
+	if len(p.tail) >= pieceJoined {
 		p.all()
 	}
 	piece.Free()

@@ -118,11 +118,15 @@ func TestRouteSettings(t *testing.T) {
 		want   map[string]string
 		pool   string
 	}{
-		{"nothing said: both", Route{}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderSecond: "10.0.0.2:8000", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000,[2001:db8::3]:8000"}, ""},
+		{"nothing said: both", Route{}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderSecond: "10.0.0.2:8000",
+			HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000,[2001:db8::3]:8000"}, ""},
 		{"sightline", Route{}, []string{keyMode, "sightline"}, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderEndpoint: ""}, ""},
-		{"epp", Route{Mode: Sightline}, []string{keyMode, "epp", keyPool, "p"}, map[string]string{HeaderWorker: "-", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000,[2001:db8::3]:8000"}, "p"},
-		{"another header", Route{}, []string{keyHeader, "x-to", keyMode, "sightline"}, map[string]string{"x-to": "10.0.0.1:8000", "x-to-2": "10.0.0.2:8000", HeaderWorker: ""}, ""},
-		{"wrong mode", Route{Mode: Sightline}, []string{keyMode, "eep"}, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderEndpoint: ""}, ""},
+		{"epp", Route{Mode: Sightline}, []string{keyMode, "epp", keyPool, "p"}, map[string]string{HeaderWorker: "-",
+			HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000,[2001:db8::3]:8000"}, "p"},
+		{"another header", Route{}, []string{keyHeader, "x-to", keyMode, "sightline"},
+			map[string]string{"x-to": "10.0.0.1:8000", "x-to-2": "10.0.0.2:8000", HeaderWorker: ""}, ""},
+		{"wrong mode", Route{Mode: Sightline}, []string{keyMode, "eep"}, map[string]string{HeaderWorker: "10.0.0.1:8000",
+			HeaderEndpoint: ""}, ""},
 		{"the server's pool", Route{Pool: "q"}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000"}, "q"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -172,7 +176,8 @@ func TestSubsetHint(t *testing.T) {
 			r := newRig(t, always(pick), Options{Route: Route{Mode: c.mode}})
 			msg := headersMsg(&buffered, false, c.kv...)
 			if c.meta != nil {
-				msg.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{spaceSubset: {Fields: map[string]*structpb.Value{HeaderSubset: c.meta}}}}
+				msg.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+					spaceSubset: {Fields: map[string]*structpb.Value{HeaderSubset: c.meta}}}}
 			}
 			l := r.open(t)
 			l.ask(msg)
@@ -188,10 +193,12 @@ func TestSubsetHint(t *testing.T) {
 // and that an access log with the same facts is not counted twice.
 func TestServedEndpoint(t *testing.T) {
 	lb := func(m *extprocv3.ProcessingRequest) {
-		m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue("10.0.0.2:8000")}}}}
+		m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue("10.0.0.2:8000")}}}}
 	}
 	attribute := func(m *extprocv3.ProcessingRequest) {
-		m.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {Fields: map[string]*structpb.Value{"upstream.address": structpb.NewStringValue("10.0.0.2:8000")}}}
+		m.Attributes = map[string]*structpb.Struct{
+			"envoy.filters.http.ext_proc": {Fields: map[string]*structpb.Value{"upstream.address": structpb.NewStringValue("10.0.0.2:8000")}}}
 	}
 	for name, say := range map[string]func(*extprocv3.ProcessingRequest){"metadata": lb, "attribute": attribute} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +207,8 @@ func TestServedEndpoint(t *testing.T) {
 			l.ask(headersMsg(&buffered, false, chat()...))
 			l.ask(bodyMsg(`{}`, true))
 			back := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
-				ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}}}
+				ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status",
+					RawValue: []byte("200")}}}}}}
 			say(back)
 			if a := l.ask(back); a.GetResponseHeaders() == nil {
 				t.Errorf("answer %v, want one to the response headers", a)
@@ -247,7 +255,8 @@ func TestFullDuplex(t *testing.T) {
 			if s == nil || len(s.Body) > 64<<10 {
 				t.Fatalf("answer %.100v, want a part of the body", a)
 			}
-			if text += string(s.Body); s.EndOfStream {
+			text += string(s.Body)
+			if s.EndOfStream {
 				return text
 			}
 		}
@@ -265,7 +274,8 @@ func TestFullDuplex(t *testing.T) {
 		t.Fatalf("answer %v", a)
 	}
 	send(bodyMsg("abc", false))
-	if s := l.next().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse(); string(s.GetBody()) != "abc" || s.GetEndOfStream() {
+	if s := l.next().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse(); string(s.GetBody()) != "abc" ||
+		s.GetEndOfStream() {
 		t.Errorf("%v came back", s)
 	}
 	send(bodyMsg("", true))

@@ -86,7 +86,8 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 			served = v
 		}
 	}
-	if served, _, _ = strings.Cut(served, ","); served != "" && c.decided {
+	served, _, _ = strings.Cut(served, ",")
+	if served != "" && c.decided {
 		c.served, c.servedKnown = canonical(served), true
 		c.started()
 	}

@@ -76,7 +76,8 @@ func orders(text string) []*extprocv3.ProcessingRequest {
 	whole := headersMsg(nil, true, chat()...)
 	headers := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}
 	return []*extprocv3.ProcessingRequest{
-		headersMsg(&buffered, false, chat()...), headersMsg(&duplexed, false, chat()...), headersMsg(nil, false, chat(":path", "/v1/responses")...), whole,
+		headersMsg(&buffered, false, chat()...), headersMsg(&duplexed, false, chat()...),
+		headersMsg(nil, false, chat(":path", "/v1/responses")...), whole,
 		headersMsg(&duplexed, false, ":method", "GET", ":path", "/v1/models"), headersMsg(nil, false, chat("content-encoding", "br")...),
 		bodyMsg(text, true), bodyMsg(text, false), bodyMsg("", true),
 		{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}},
@@ -92,7 +93,8 @@ func orders(text string) []*extprocv3.ProcessingRequest {
 // counted, and no answer is for another phase than Envoy has sent (which would break the stream); and that, if no body may pass
 // unread, a stream that began with a request is answered.
 func FuzzOrders(f *testing.F) {
-	for _, s := range []string{"\x00\x06", "\x01\x07\x07\x06", "\x01\x07\x09", "\x02\x06\x0a\x0b\x0c", "\x01\x09\x0a\x0c\x0d", "\x00\x00", "\x06", "\x0e", "\x00\x07\x06", "\x03", "\x04\x06\x0a", "\x05\x06"} {
+	for _, s := range []string{"\x00\x06", "\x01\x07\x07\x06", "\x01\x07\x09", "\x02\x06\x0a\x0b\x0c", "\x01\x09\x0a\x0c\x0d",
+		"\x00\x00", "\x06", "\x0e", "\x00\x07\x06", "\x03", "\x04\x06\x0a", "\x05\x06"} {
 		for how := range byte(4) {
 			f.Add([]byte(s), "{\"model\":\"m\"}", how)
 		}
@@ -101,7 +103,8 @@ func FuzzOrders(f *testing.F) {
 	var servers [2]*Server // one that lets unread bodies pass, and one that refuses them
 	for i := range servers {
 		var err error
-		if servers[i], err = New(always(pick), func(router.Outcome) {}, Options{MaxBody: 1 << 10, RefuseUnread: i > 0, Log: zap.New(core)}); err != nil {
+		servers[i], err = New(always(pick), func(router.Outcome) {}, Options{MaxBody: 1 << 10, RefuseUnread: i > 0, Log: zap.New(core)})
+		if err != nil {
 			f.Fatal(err)
 		}
 		servers[i].lingers = 0
@@ -147,8 +150,10 @@ func FuzzOrders(f *testing.F) {
 // FuzzGate checks that a request with a body for an endpoint, however its path is written, is never taken for one that is not
 // ours, and that a readable one is JSON by its type, not encoded and not too long.
 func FuzzGate(f *testing.F) {
-	for _, h := range []string{":method: POST\n:path: /v1/chat/completions\ncontent-type: application/json", ":method: POST\n:path: //v1/%63ompletions/?a=/../b\ncontent-length: 99999999999999999999",
-		":method: POST\n:path: /v1/messages\ncontent-type: text/plain; x=application/json\ncontent-type: application/json", ":method: POST\n:path: /v1/responses\ncontent-encoding: identity, gzip",
+	for _, h := range []string{":method: POST\n:path: /v1/chat/completions\ncontent-type: application/json",
+		":method: POST\n:path: //v1/%63ompletions/?a=/../b\ncontent-length: 99999999999999999999",
+		":method: POST\n:path: /v1/messages\ncontent-type: text/plain; x=application/json\ncontent-type: application/json",
+		":method: POST\n:path: /v1/responses\ncontent-encoding: identity, gzip",
 		":method: POST\n:path: /v1/chat/completions\nx-tenant: a\nx-tenant: b"} {
 		f.Add(h, false)
 	}
@@ -176,7 +181,8 @@ func FuzzGate(f *testing.F) {
 			t.Fatalf("refused for %q, which has no answer", reason)
 		}
 		plain, _, _ := strings.Cut(asked, "?")
-		if p, err := url.PathUnescape(plain); err == nil && method == "POST" && !end && verdict == notOurs && steering.IsEndpoint(path.Clean(strings.TrimSpace(p))) {
+		if p, err := url.PathUnescape(plain); err == nil && method == "POST" && !end && verdict == notOurs &&
+			steering.IsEndpoint(path.Clean(strings.TrimSpace(p))) {
 			t.Fatalf("%q is not ours: %s", asked, reason)
 		}
 		if verdict != readable {
@@ -187,7 +193,8 @@ func FuzzGate(f *testing.F) {
 				t.Fatalf("a body of type %q is read", v)
 			}
 		}
-		if strings.Trim(strings.ReplaceAll(strings.ToLower(encodings), "identity", ""), " ,\t\r\v\f") != "" && !strings.ContainsAny(encodings, "\u0085\u00a0\u2000\u3000") || h.contentLength > 1<<20 {
+		if strings.Trim(strings.ReplaceAll(strings.ToLower(encodings), "identity", ""), " ,\t\r\v\f") != "" &&
+			!strings.ContainsAny(encodings, "\u0085\u00a0\u2000\u3000") || h.contentLength > 1<<20 {
 			t.Fatalf("encoding %q, length %d", encodings, h.contentLength)
 		}
 	})
@@ -195,7 +202,8 @@ func FuzzGate(f *testing.F) {
 
 // FuzzAccessLog checks that no entry makes its reader panic, and that no outcome has an impossible number.
 func FuzzAccessLog(f *testing.F) {
-	for _, e := range []proto.Message{entry(start, "A", worker, 0), entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(upEnd, "", "", 0)} {
+	for _, e := range []proto.Message{entry(start, "A", worker, 0), entry(ready, "A", worker, 0),
+		entry(ended, "A", worker, 200), entry(upEnd, "", "", 0)} {
 		f.Add(wireOf(f, e))
 	}
 	s, err := New(always(pick), func(o router.Outcome) {

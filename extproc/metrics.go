@@ -37,7 +37,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			"verdict", "why"),
 		answers: counter("extproc_answers_total",
 			"Answers to Envoy by the decision's reason.", "reason"),
-		errors: counter("extproc_errors_total", "Streams that ended without a decision, by cause; decided too late: Envoy had forwarded the request after envoy.message_timeout.", "what"),
+		errors: counter("extproc_errors_total",
+			"Streams that ended without a decision, by cause; decided too late: Envoy had forwarded the request after envoy.message_timeout.",
+			"what"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "sightline", Name: "extproc_decision_seconds",
 			Help:    "Time from the end of the body to the sending of the answer.",

@@ -24,7 +24,8 @@ func TestModels(t *testing.T) {
 			t.Errorf("%v: %v", other, got)
 		}
 	}
-	if got := newRig(t, always(pick), Options{}).talk(t, headersMsg(nil, true, get...)); len(got) != 1 || got[0].GetImmediateResponse() != nil {
+	if got := newRig(t, always(pick), Options{}).talk(t, headersMsg(nil, true, get...)); len(got) != 1 ||
+		got[0].GetImmediateResponse() != nil {
 		t.Errorf("without names: %v", got)
 	}
 }

@@ -80,7 +80,8 @@ func (c *call) learnAnswerID(piece *extprocv3.HttpBody) {
 // answerID reads the id from the beginning of a response: a JSON object, or the events of a stream, which have the response as
 // "response". It returns "" if the id is missing or incomplete.
 func answerID(b []byte) string {
-	if b = bytes.TrimLeft(b, " \t\r\n"); bytes.HasPrefix(b, []byte("{")) {
+	b = bytes.TrimLeft(b, " \t\r\n")
+	if bytes.HasPrefix(b, []byte("{")) {
 		return wholeID(b, "id")
 	}
 	for line := range bytes.SplitSeq(b, []byte("\n")) {

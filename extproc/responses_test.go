@@ -11,7 +11,8 @@ import (
 )
 
 func TestAnswerID(t *testing.T) {
-	const created = `event: response.created` + "\n" + `data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response"}}` + "\n\n"
+	const created = `event: response.created` + "\n" +
+		`data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response"}}` + "\n\n"
 	for text, want := range map[string]string{
 		`{"id":"resp_1","object":"response"}`:                            "resp_1",
 		` {"object":"response","output":[{"id":"msg_1"}],"id":"resp_1"}`: "resp_1",
@@ -38,14 +39,16 @@ func TestAnswerID(t *testing.T) {
 	if len(c.responseBegin) != maxBeginning/1000*1000 || !c.wantsAnswerID {
 		t.Errorf("%d bytes kept", len(c.responseBegin))
 	}
-	if c.learnAnswerID(&extprocv3.HttpBody{Body: make([]byte, 1000)}); c.responseBegin != nil || c.wantsAnswerID {
+	c.learnAnswerID(&extprocv3.HttpBody{Body: make([]byte, 1000)})
+	if c.responseBegin != nil || c.wantsAnswerID {
 		t.Errorf("%d bytes kept of an answer that does not tell", len(c.responseBegin))
 	}
 }
 
 // A worker that sends its answer byte by byte costs a multiple of its bytes, not their square, and the id is found nevertheless.
 func TestAnswerInSmallPieces(t *testing.T) {
-	for name, text := range map[string]string{"an object": `{"output":"` + strings.Repeat("x", 2*maxBeginning), "one line": "data: " + strings.Repeat(`{"a":`, maxBeginning), "empty lines": strings.Repeat("\n", 2*maxBeginning)} {
+	for name, text := range map[string]string{"an object": `{"output":"` + strings.Repeat("x", 2*maxBeginning),
+		"one line": "data: " + strings.Repeat(`{"a":`, maxBeginning), "empty lines": strings.Repeat("\n", 2*maxBeginning)} {
 		c := call{wantsAnswerID: true}
 		for i := 0; c.wantsAnswerID; i++ {
 			c.learnAnswerID(&extprocv3.HttpBody{Body: []byte(text[i : i+1])})

@@ -302,12 +302,15 @@ func (s *Server) Stopping() <-chan struct{} { return s.stopping }
 func Listen(addr string) (lis net.Listener, err error) {
 	if path, isUnix := strings.CutPrefix(addr, "unix:"); isUnix {
 		lis, err = listenUnix(path)
-	} else if lis, err = net.Listen("tcp", addr); err != nil {
-		want := "host:port, such as 127.0.0.1:9002, or unix:/path"
-		if errors.Is(err, syscall.EADDRINUSE) {
-			want = "a free port; is another Sightline running?"
+	} else {
+		lis, err = net.Listen("tcp", addr)
+		if err != nil {
+			want := "host:port, such as 127.0.0.1:9002, or unix:/path"
+			if errors.Is(err, syscall.EADDRINUSE) {
+				want = "a free port; is another Sightline running?"
+			}
+			err = fmt.Errorf("%w (want %s)", err, want)
 		}
-		err = fmt.Errorf("%w (want %s)", err, want)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen address %q: %w", addr, err)

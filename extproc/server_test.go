@@ -21,7 +21,8 @@ import (
 
 func TestHealth(t *testing.T) {
 	r := newRig(t, always(pick), Options{})
-	for name, want := range map[string]codes.Code{"": codes.OK, "envoy.service.ext_proc.v3.ExternalProcessor": codes.OK, "other": codes.NotFound} {
+	for name, want := range map[string]codes.Code{"": codes.OK, "envoy.service.ext_proc.v3.ExternalProcessor": codes.OK,
+		"other": codes.NotFound} {
 		res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 		if status.Code(err) != want || err == nil && res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("%q: %v, %v", name, res, err)
@@ -36,7 +37,8 @@ func TestStarting(t *testing.T) {
 		if ready {
 			r.Ready()
 		}
-		for name, serves := range map[string]bool{"": true, "liveness": true, "readiness": ready, "envoy.service.ext_proc.v3.ExternalProcessor": ready} {
+		for name, serves := range map[string]bool{"": true, "liveness": true, "readiness": ready,
+			"envoy.service.ext_proc.v3.ExternalProcessor": ready} {
 			res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 			if err != nil || (res.GetStatus() == healthpb.HealthCheckResponse_SERVING) != serves {
 				t.Errorf("ready %v, %q: %v, %v", ready, name, res, err)

@@ -73,7 +73,8 @@ func TestNothingIsSmuggled(t *testing.T) {
 	if err := <-failed; err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("smuggle: %d requests from seed %d, %d passed on, %d read as JSON by an engine's server at an endpoint; %v", n, seed, passed, read, counts)
+	t.Logf("smuggle: %d requests from seed %d, %d passed on, %d read as JSON by an engine's server at an endpoint; %v",
+		n, seed, passed, read, counts)
 	if read*20 < n || counts["cleaned"]*20 < n {
 		t.Error("hardly any request reached an engine: the test says little")
 	}
@@ -102,7 +103,8 @@ func pass(q smuggle.Request, r *rand.Rand, s *body.Skeleton) (what string, out [
 			k = r.IntN(len(rest) + 1)
 		}
 		parts, slices = append(parts, rest[:k]), append(slices, mem.SliceBuffer(rest[:k]))
-		if rest = rest[k:]; len(rest) == 0 {
+		rest = rest[k:]
+		if len(rest) == 0 {
 			break
 		}
 	}

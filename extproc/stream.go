@@ -322,7 +322,8 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	defer cancel()
 	d := c.decideSafely(ctx, &router.Request{
 		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
-		Only: c.only, Session: c.head.session, FirstToken: c.head.firstToken, Client: c.sender, Tenant: c.tenant, Priority: c.priority, Salt: c.opt.Tenants.salt(&c.head), Body: body,
+		Only: c.only, Session: c.head.session, FirstToken: c.head.firstToken, Client: c.sender, Tenant: c.tenant,
+		Priority: c.priority, Salt: c.opt.Tenants.salt(&c.head), Body: body,
 	})
 	if c.opt.Traced != nil {
 		c.traced = &traced{began: arrived, took: time.Since(arrived)}

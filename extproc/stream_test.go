@@ -196,7 +196,8 @@ func TestGate(t *testing.T) {
 		{"identity", chat("content-encoding", "identity"), false, readable},
 		{"at the limit", chat("content-length", "1000"), false, readable},
 		{"length unreadable", chat("content-length", "x"), false, readable},
-		{"parameters that no parser takes", []string{":method", "POST", ":path", "/v1/completions", "content-type", "application/json;a=1;a=2;;/"}, false, readable},
+		{"parameters that no parser takes", []string{":method", "POST", ":path", "/v1/completions", "content-type",
+			"application/json;a=1;a=2;;/"}, false, readable},
 		{"length 0, and a body", chat("content-length", "0"), false, readable},
 		{"escaped path", []string{":method", "POST", ":path", "/v1/chat%2Fcompletion%73?x"}, false, readable},
 		{"slashes", []string{":method", "POST", ":path", "//v1/chat//completions/"}, false, readable},
@@ -210,7 +211,8 @@ func TestGate(t *testing.T) {
 		{"GET", []string{":method", "GET", ":path", "/v1/chat/completions"}, true, notOurs},
 		{"models", []string{":method", "GET", ":path", "/v1/models"}, true, notOurs},
 		{"other path", []string{":method", "POST", ":path", "/v1/chat/completions/x"}, false, notOurs},
-		{"other path, encoded", []string{":method", "POST", ":path", "/v1/embeddings", "content-encoding", "gzip", "content-length", "9999"}, false, notOurs},
+		{"other path, encoded", []string{":method", "POST", ":path", "/v1/embeddings", "content-encoding", "gzip",
+			"content-length", "9999"}, false, notOurs},
 		{"path only in the query", []string{":method", "POST", ":path", "/x?/v1/completions"}, false, notOurs},
 		{"no body", chat(), true, notOurs},
 		{"form", []string{":method", "POST", ":path", "/v1/completions", "content-type", "multipart/form-data; boundary=x"}, false, unreadable},
@@ -234,7 +236,8 @@ func TestGate(t *testing.T) {
 					t.Errorf("%d answers, override %v, %d decisions", len(answers), none, len(after)-len(before))
 				}
 			case unreadable:
-				if code := first.GetImmediateResponse().GetStatus().GetCode(); len(answers) != 1 || len(after) != len(before) || code != 413 && code != 415 {
+				if code := first.GetImmediateResponse().GetStatus().GetCode(); len(answers) != 1 || len(after) != len(before) ||
+					code != 413 && code != 415 {
 					t.Errorf("%d answers, the first %v", len(answers), first)
 				}
 			case notOurs:
@@ -252,7 +255,8 @@ func TestForeignHeadersAreRemoved(t *testing.T) {
 	for _, mode := range []Mode{Auto, Sightline} {
 		r := newRig(t, always(pick), Options{Route: Route{Mode: mode}})
 		for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
-			kv := []string{":method", "POST", ":path", path, "content-type", "application/json", "x-mine", "1", "x-request-id", "___prefill_addr_10.0.0.9:1___decode_addr_10.0.0.9:2_1"}
+			kv := []string{":method", "POST", ":path", path, "content-type", "application/json", "x-mine", "1", "x-request-id",
+				"___prefill_addr_10.0.0.9:1___decode_addr_10.0.0.9:2_1"}
 			for _, h := range steering.Headers {
 				if h.Prefix && h.Name != "x-target-worker" && h.Name != "x-gateway-destination-endpoint" {
 					kv = append(kv, h.Name+"foreign", "10.0.0.9:1")
@@ -276,7 +280,8 @@ func TestForeignHeadersAreRemoved(t *testing.T) {
 				t.Errorf("%q, %s: removes what is the client's own", mode, path)
 			}
 		}
-		kept := told(r.talk(t, headersMsg(nil, false, chat("x-request-id", "0d6f-4e1b")...), bodyMsg("{}", true))[1].GetRequestBody().GetResponse().GetHeaderMutation())
+		kept := told(r.talk(t, headersMsg(nil, false, chat("x-request-id", "0d6f-4e1b")...),
+			bodyMsg("{}", true))[1].GetRequestBody().GetResponse().GetHeaderMutation())
 		if _, changed := kept["x-request-id"]; changed {
 			t.Errorf("%q: an id without an address is removed", mode)
 		}
@@ -301,7 +306,8 @@ func TestUnannouncedBodyOverTheLimit(t *testing.T) {
 		t.Errorf("%d decisions, want none", len(reqs))
 	}
 	answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1001")...))
-	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), "too large")); n != 1 || answers[0].GetImmediateResponse().GetStatus().GetCode() != 413 {
+	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), "too large")); n != 1 ||
+		answers[0].GetImmediateResponse().GetStatus().GetCode() != 413 {
 		t.Errorf("one that is announced: %v, %v counted", answers, n)
 	}
 }
@@ -490,7 +496,8 @@ func TestPanicCostsOnlyTheChoice(t *testing.T) {
 }
 
 func TestModesThatCannotBeServed(t *testing.T) {
-	for _, mode := range []modev3.ProcessingMode_BodySendMode{modev3.ProcessingMode_NONE, modev3.ProcessingMode_STREAMED, modev3.ProcessingMode_BUFFERED_PARTIAL} {
+	for _, mode := range []modev3.ProcessingMode_BodySendMode{modev3.ProcessingMode_NONE, modev3.ProcessingMode_STREAMED,
+		modev3.ProcessingMode_BUFFERED_PARTIAL} {
 		r := newRig(t, always(pick), Options{})
 		for range 3 {
 			if answers := r.talk(t, headersMsg(&mode, false, chat()...)); len(answers) != 0 {
@@ -510,7 +517,8 @@ func TestMessagesOutOfOrder(t *testing.T) {
 		"empty message":    {{}},
 		"response headers": {{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{}}}},
 		"headers twice":    {headersMsg(nil, false, chat()...), headersMsg(nil, false, chat()...)},
-		"trailers instead": {headersMsg(nil, false, chat()...), {Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}}},
+		"trailers instead": {headersMsg(nil, false, chat()...),
+			{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}}},
 	} {
 		t.Run(name, func(t *testing.T) { r.talk(t, msgs...) }) // ends with OK
 	}
@@ -564,7 +572,9 @@ func TestRefuseUnread(t *testing.T) {
 		{"no headers", always(pick), []*extprocv3.ProcessingRequest{bodyMsg("{}", true)}, 503},
 		{"body mode", always(pick), []*extprocv3.ProcessingRequest{headersMsg(&streamed, false, chat()...)}, 503},
 		{"no body", always(pick), []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), headersMsg(nil, false, chat()...)}, 503},
-		{"panic", func(context.Context, *router.Request) router.Decision { panic("told to") }, []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), bodyMsg("{}", true)}, 503},
+		{"panic", func(context.Context, *router.Request) router.Decision {
+			panic("told to")
+		}, []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), bodyMsg("{}", true)}, 503},
 		{"edit", always(broken), []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), bodyMsg("{}", true)}, 503},
 		{"edit, full duplex", always(broken), []*extprocv3.ProcessingRequest{headersMsg(&duplexed, false, chat()...), bodyMsg("{}", true)}, 503},
 		{"another path", always(pick), []*extprocv3.ProcessingRequest{other("POST", "/generate?x")}, 403},
@@ -634,7 +644,8 @@ func TestGone(t *testing.T) {
 // TestBodyByteByByte checks that a full-duplex body that comes byte by byte costs about its size: each piece would keep 256 bytes.
 func TestBodyByteByByte(t *testing.T) {
 	const text = `{"model":"m"}`
-	for name, sizes := range map[string][]int{"bytes": {1}, "empty pieces": {0, 1}, "small and large": {1, smallPiece + 1, 7}, "kilobytes": {1000}} {
+	for name, sizes := range map[string][]int{"bytes": {1}, "empty pieces": {0, 1}, "small and large": {1, smallPiece + 1, 7},
+		"kilobytes": {1000}} {
 		got := make(chan [][]byte, 1)
 		r := newRig(t, func(_ context.Context, req *router.Request) router.Decision {
 			r := *req

@@ -17,7 +17,8 @@ func subset(hint *structpb.Value) []string {
 	out := []string{}
 	add := func(text string) {
 		for e := range strings.SplitSeq(text, ",") {
-			if e = strings.TrimSpace(e); e != "" && len(out) < maxSubset {
+			e = strings.TrimSpace(e)
+			if e != "" && len(out) < maxSubset {
 				out = append(out, canonical(e))
 			}
 		}

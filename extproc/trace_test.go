@@ -58,7 +58,9 @@ func TestTraces(t *testing.T) {
 		"receiver away":        {client: sampled, away: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			told := router.Recent{Considered: 2, Ranked: []router.Considered{{Candidate: decisionlog.Candidate{Worker: "a", Cost: 36, Exact: 64}}, {Candidate: decisionlog.Candidate{Worker: "b", Cost: 100}}}}
+			told := router.Recent{Considered: 2,
+				Ranked: []router.Considered{{Candidate: decisionlog.Candidate{Worker: "a", Cost: 36, Exact: 64}},
+					{Candidate: decisionlog.Candidate{Worker: "b", Cost: 100}}}}
 			lis, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -72,7 +74,8 @@ func TestTraces(t *testing.T) {
 				defer g.Stop()
 			}
 			reg := prometheus.NewRegistry()
-			tracer, err := trace.Start(trace.Options{Endpoint: lis.Addr().String(), Insecure: true, Sample: test.sample, Log: zap.NewNop(), Metrics: reg,
+			tracer, err := trace.Start(trace.Options{Endpoint: lis.Addr().String(), Insecure: true, Sample: test.sample,
+				Log: zap.NewNop(), Metrics: reg,
 				Recent: func(string) (router.Recent, bool) { return told, true }})
 			if err != nil {
 				t.Fatal(err)
@@ -124,7 +127,8 @@ func TestTraces(t *testing.T) {
 			}
 			seen := map[string]any{}
 			for _, a := range s.Attributes {
-				if seen[a.Key] = a.Value.GetStringValue(); seen[a.Key] == "" {
+				seen[a.Key] = a.Value.GetStringValue()
+				if seen[a.Key] == "" {
 					seen[a.Key] = a.Value.GetIntValue()
 				}
 			}
@@ -135,7 +139,8 @@ func TestTraces(t *testing.T) {
 			if !maps.Equal(seen, want) {
 				t.Errorf("attributes %v, want %v", seen, want)
 			}
-			if text := prototext.Format(s); len(s.Events) != 2 || !strings.Contains(text, "sightline.exact_tokens") || !strings.Contains(text, "sightline.cost_tokens") {
+			if text := prototext.Format(s); len(s.Events) != 2 || !strings.Contains(text, "sightline.exact_tokens") ||
+				!strings.Contains(text, "sightline.cost_tokens") {
 				t.Error("the candidates are not told: ", text)
 			}
 		})

@@ -78,7 +78,8 @@ type Lab struct {
 func Start(ctx context.Context, o Options) (*Lab, error) {
 	l := &Lab{o: o, client: &http.Client{Timeout: readyWait}}
 	var err error
-	if l.dir, err = os.MkdirTemp("", "sightline-lab-"); err != nil {
+	l.dir, err = os.MkdirTemp("", "sightline-lab-")
+	if err != nil {
 		return l, err
 	}
 	if l.o.Workers == 0 {
@@ -86,10 +87,11 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 	}
 	var addrs []string
 	for i := range l.o.Workers {
-		c := sim.Config{Engine: o.Engine, Model: ModelName, Speed: o.Speed, Blocks: o.Blocks, Ranks: max(1, o.Ranks), Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
-			l.served.Store(gjson.GetBytes(body, "user").Str, i)
-			return o.Prompts(ctx, path, body)
-		}}
+		c := sim.Config{Engine: o.Engine, Model: ModelName, Speed: o.Speed, Blocks: o.Blocks, Ranks: max(1, o.Ranks),
+			Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+				l.served.Store(gjson.GetBytes(body, "user").Str, i)
+				return o.Prompts(ctx, path, body)
+			}}
 		if o.Sim != nil {
 			o.Sim(i, &c)
 		}
@@ -135,7 +137,8 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 	if err != nil {
 		return l, err
 	}
-	if l.envoy, err = envoytest.Start(ctx, o.Envoy, eo, log, "--concurrency", "2"); err != nil {
+	l.envoy, err = envoytest.Start(ctx, o.Envoy, eo, log, "--concurrency", "2")
+	if err != nil {
 		text, _ := os.ReadFile(log.Name())
 		return l, fmt.Errorf("%w\n%s", err, text[max(0, len(text)-2000):])
 	}

@@ -30,7 +30,8 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 	case sim.TRTLLM, sim.TRTLLMZMQ, sim.Standalone:
 		s.Engine, s.EngineVersion = "trtllm", "1.3.0"
 	}
-	media, err := engine.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Budget: patience})
+	media, err := engine.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
+		netip.MustParsePrefix("::1/128")}, Budget: patience})
 	if err != nil {
 		return nil, err
 	}

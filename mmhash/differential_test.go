@@ -57,7 +57,8 @@ func TestDifferentialVLLMImages(t *testing.T) {
 		case header.KindOf(err) == header.Unsupported:
 			counts["format not read"]++
 			continue
-		case damaged && (w.Refused == "open" && err == nil && (f.Format == "WEBP" && bytes.Contains(w.File, []byte("ANMF")) || f.Format == "AVIF") ||
+		case damaged && (w.Refused == "open" && err == nil && (f.Format == "WEBP" && bytes.Contains(w.File, []byte("ANMF")) ||
+			f.Format == "AVIF") ||
 			strings.Contains(w.Name, "tiff") && w.Refused != "load" && (w.Refused == "") != (err == nil) ||
 			w.Refused == "" && err == nil && f.Orientation > 1 && w.Size == [2]int{f.Width, f.Height}):
 			counts["damaged, not followed"]++

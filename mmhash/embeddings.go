@@ -19,7 +19,8 @@ func IdentifyEmbeddings(src Source) (f Facts, err error) {
 		return f, err
 	}
 	f.ID, f.Bytes = blake3.Sum256(file), int64(len(file))
-	if f.Tokens, err = tensor.Tokens(file); err == nil {
+	f.Tokens, err = tensor.Tokens(file)
+	if err == nil {
 		f.Format = "embeddings"
 	}
 	return f, err

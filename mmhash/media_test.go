@@ -71,10 +71,13 @@ func TestStrict(t *testing.T) {
 		{"data:;base64,QUJD", 0}, {"data:;base64,QQ==", 0}, {"data:;base64,QR==", 0}, {"data:;base64,QUI=", 0}, {"data:;base64,", 0},
 		{"DATA:IMAGE/PNG;BASE64,QUJD", 501}, {"data:image/png,QUJD", 501}, {"data:base64,QUJD", 501}, {"data:;base64 ,QUJD", 501},
 		{"data:;base64", 400}, {"http://x/,QUJD", 400}, {"data:" + strings.Repeat("x", 1100) + ";base64,QUJD", 400},
-		{`data:;base64,QUJD\n`, 400}, {"data:;base64,QUJD\n", 400}, {`data:;base64,QU\nJD`, 400}, {"data:;base64,QU JD", 400}, {"data:;base64, QUJD", 400},
-		{"data:;base64,QQ", 400}, {"data:;base64,Q", 400}, {"data:;base64,QQ=", 400}, {"data:;base64,====", 400}, {"data:;base64,Q=Q=", 400}, {"data:;base64,QQ=Q", 400},
+		{`data:;base64,QUJD\n`, 400}, {"data:;base64,QUJD\n", 400}, {`data:;base64,QU\nJD`, 400}, {"data:;base64,QU JD", 400},
+		{"data:;base64, QUJD", 400},
+		{"data:;base64,QQ", 400}, {"data:;base64,Q", 400}, {"data:;base64,QQ=", 400}, {"data:;base64,====", 400},
+		{"data:;base64,Q=Q=", 400}, {"data:;base64,QQ=Q", 400},
 		{"data:;base64,QQ==QQ==", 400}, {"data:;base64,QUJDRA==X", 400}, {"data:;base64,QU-_", 400}, {"data:;base64,QUJ\u00e9", 400},
-		{`data:;base64,QUJD\q`, 400}, {`data:;base64,QUJD\`, 400}, {`data:;base64,QUJD\u00`, 400}, {`data:;base64,QUJD\u00zz`, 400}, {`data:;base64,\u1234UJD`, 400},
+		{`data:;base64,QUJD\q`, 400}, {`data:;base64,QUJD\`, 400}, {`data:;base64,QUJD\u00`, 400}, {`data:;base64,QUJD\u00zz`, 400},
+		{`data:;base64,\u1234UJD`, 400},
 	} {
 		for _, n := range []int{1, 3, 7, len(c.url)} {
 			var pieces [][]byte
@@ -130,7 +133,8 @@ func TestTIFFInPieces(t *testing.T) {
 			return []byte{byte(id), byte(id >> 8), byte(typ), 0, byte(n), 0, 0, 0, byte(v), byte(v >> 8), 0, 0}
 		}
 		b = append(b, 6, 0)
-		for _, e := range [][]byte{tag(256, 3, 1, 250), tag(257, 3, 1, 200), tag(258, 3, 3, 100), tag(262, 3, 1, 2), tag(273, 3, 1, 8), tag(277, 3, 1, 3)} {
+		for _, e := range [][]byte{tag(256, 3, 1, 250), tag(257, 3, 1, 200), tag(258, 3, 3, 100), tag(262, 3, 1, 2),
+			tag(273, 3, 1, 8), tag(277, 3, 1, 3)} {
 			b = append(b, e...)
 		}
 		copy(b[100:], []byte{8, 0, 8, 0, 8, 0}) // bits per sample, located before the directory
@@ -259,7 +263,8 @@ func FuzzDataURL(f *testing.F) {
 			return
 		}
 		want, wantErr := base64.StdEncoding.DecodeString(data)
-		good := len(spec) >= 5 && strings.EqualFold(spec[:5], "data:") && strings.HasSuffix(spec[5:], ";base64") && wantErr == nil && !strings.ContainsAny(data, "\r\n")
+		good := len(spec) >= 5 && strings.EqualFold(spec[:5], "data:") && strings.HasSuffix(spec[5:], ";base64") &&
+			wantErr == nil && !strings.ContainsAny(data, "\r\n")
 		if good != (err == nil) || good && !bytes.Equal(whole, want) {
 			t.Fatalf("%q: got %v %v, judge %v %v", s, whole, err, want, wantErr)
 		}

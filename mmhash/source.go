@@ -96,7 +96,8 @@ func (s Source) stream(d *decoder, w sink) error {
 	i, from := 0, 0
 	if s.form != formBase64 {
 		var err error
-		if i, from, err = dataPrefix(s.pieces); err != nil {
+		i, from, err = dataPrefix(s.pieces)
+		if err != nil {
 			return err
 		}
 	}
@@ -122,7 +123,8 @@ func (s Source) text(i, from int, w sink) error {
 		for p := s.pieces[i][from:]; len(p) > 0; {
 			var run []byte
 			var err error
-			if run, p, err = esc.cut(p); err != nil {
+			run, p, err = esc.cut(p)
+			if err != nil {
 				return err
 			}
 			w.take(run)
@@ -218,7 +220,8 @@ func (e *escape) next(c byte) (out byte, ok, bad bool) {
 		return 0, false, true
 	}
 	e.val = e.val<<4 | uint16(d)
-	if e.in--; e.in > 1 {
+	e.in--
+	if e.in > 1 {
 		return 0, false, false
 	}
 	e.in = 0
@@ -299,7 +302,8 @@ func (d *decoder) unescape(p []byte, w sink) error {
 	for len(p) > 0 {
 		var run []byte
 		var err error
-		if run, p, err = d.esc.cut(p); err != nil {
+		run, p, err = d.esc.cut(p)
+		if err != nil {
 			return err
 		}
 		for len(run) > 0 {
@@ -358,7 +362,8 @@ func (d *decoder) put(c byte) error {
 	case c == '\\' || c == '\n' || c == '\r': // the library skips line breaks
 		return errDigit
 	}
-	if d.quad[d.q] = c; d.q < 3 {
+	d.quad[d.q] = c
+	if d.q < 3 {
 		d.q++
 		return nil
 	}

@@ -50,11 +50,13 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 	var at []int
 	var keys [][32]byte
 	for i, r := range recipes {
-		if names[i] = r.Known; r.Ready {
+		names[i] = r.Known
+		if r.Ready {
 			continue
 		}
 		key, known := r.Key(), false
-		if names[i], known = s.Get(id, key); known {
+		names[i], known = s.Get(id, key)
+		if known {
 			continue
 		}
 		at, keys = append(at, i), append(keys, key)

@@ -94,7 +94,8 @@ func (l *frameList) take(p []byte) bool {
 	l.hash.Write(p)
 	if l.commas == 0 && l.err == nil {
 		first, _, ended := bytes.Cut(p, []byte(","))
-		if l.err = l.dec.feed(first, (*headOnly)(l.scratch)); l.err == nil && ended {
+		l.err = l.dec.feed(first, (*headOnly)(l.scratch))
+		if l.err == nil && ended {
 			l.err = l.dec.finish((*headOnly)(l.scratch))
 		}
 	}

@@ -44,7 +44,8 @@ func TestFrameList(t *testing.T) {
 		for range 20 {
 			src := VideoURL(cut([]byte(prefix+strings.ReplaceAll(text, "/", `\/`)), rng))
 			f, err := IdentifyVideo(src)
-			if err != nil || f.Frames != 5 || f.Width != 2 || f.Height != 2 || f.Format != FrameList || !f.IsVideo() || f.ID != blake3.Sum256([]byte(text)) || f.Bytes != int64(len(text)) {
+			if err != nil || f.Frames != 5 || f.Width != 2 || f.Height != 2 || f.Format != FrameList || !f.IsVideo() ||
+				f.ID != blake3.Sum256([]byte(text)) || f.Bytes != int64(len(text)) {
 				t.Fatalf("%s: %+v %v", prefix, f, err)
 			}
 			if got, err := bytesOf(src); err != nil || string(got) != text {

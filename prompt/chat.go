@@ -94,20 +94,24 @@ func (m *Model) batch(req *body.Request, d *Draft) error {
 func (m *Model) settings(req *body.Request) (s settings, err error) {
 	dialect := &m.opt.Dialect
 	s = settings{documents: template.None, effort: template.None, generate: true}
-	if s.tools, err = m.toolList(req); err != nil {
+	s.tools, err = m.toolList(req)
+	if err != nil {
 		return s, err
 	}
 	if v := req.Fields["chat_template"]; v.Type == gjson.String && dialect.ClientTemplates {
 		var ok bool
-		if s.source, ok = req.Body.String(v); !ok || !m.opt.TrustChatTemplate {
+		s.source, ok = req.Body.String(v)
+		if !ok || !m.opt.TrustChatTemplate {
 			return s, Refuse("chat_template in a request, without --trust-request-chat-template or no valid text")
 		}
 	}
-	if s.kwargs, err = m.templateKwargs(req); err != nil {
+	s.kwargs, err = m.templateKwargs(req)
+	if err != nil {
 		return s, err
 	}
 	if v := req.Fields["documents"]; v.Type != gjson.Null && dialect.Documents {
-		if s.documents, err = Value(req.Body, v, "documents cannot be read"); err != nil {
+		s.documents, err = Value(req.Body, v, "documents cannot be read")
+		if err != nil {
 			return s, err
 		}
 	}
@@ -115,7 +119,8 @@ func (m *Model) settings(req *body.Request) (s settings, err error) {
 		return s, err
 	}
 	if v := req.Fields["reasoning_effort"]; v.Type != gjson.Null {
-		if s.effort, err = Value(req.Body, v, "reasoning_effort cannot be read"); err != nil {
+		s.effort, err = Value(req.Body, v, "reasoning_effort cannot be read")
+		if err != nil {
 			return s, err
 		}
 	}
@@ -349,7 +354,8 @@ func (m *Model) effort(s *settings) template.Value {
 }
 
 // apiVariable holds the names that a client's kwargs cannot set: parameters of apply_chat_template.
-var apiVariable = map[string]bool{"messages": true, "conversation": true, "chat_template": true, "tokenize": true, "tools": true, "documents": true,
+var apiVariable = map[string]bool{"messages": true, "conversation": true, "chat_template": true, "tokenize": true,
+	"tools": true, "documents": true,
 	"add_generation_prompt": true, "continue_final_message": true, "return_dict": true}
 
 // BoolField reads a flag as pydantic does, which also accepts numbers and words.

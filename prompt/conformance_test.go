@@ -98,7 +98,8 @@ func TestConformanceGoldenChat(t *testing.T) {
 			spans = append(spans, [2]int{s.Offset, s.Length})
 		}
 		if d.Prompts[0].Text != row.Text || !slices.Equal(e.IDs, want) || !slices.Equal(spans, row.Ranges) {
-			t.Errorf("%s %s:\n got %q, %d ids, %v\nwant %q, %d ids, %v", row.Model, row.Case, d.Prompts[0].Text, len(e.IDs), spans, row.Text, len(want), row.Ranges)
+			t.Errorf("%s %s:\n got %q, %d ids, %v\nwant %q, %d ids, %v", row.Model, row.Case, d.Prompts[0].Text, len(e.IDs),
+				spans, row.Text, len(want), row.Ranges)
 			continue
 		}
 		n++
@@ -253,7 +254,8 @@ func TestConformanceFallbacks(t *testing.T) {
 	models := golden.Models(t)
 	chats := [][][2]string{
 		{{"user", "Hi"}}, {{"system", "S"}, {"user", "Hi"}}, {{"user", "a"}, {"assistant", "b"}, {"user", " c\n"}},
-		{{"user", "a"}, {"assistant", "b"}}, {{"system", "S"}, {"user", "a"}, {"assistant", "b"}}, {{"user", "a"}, {"user", "b"}}, {{"assistant", "b"}}}
+		{{"user", "a"}, {"assistant", "b"}}, {{"system", "S"}, {"user", "a"}, {"assistant", "b"}}, {{"user", "a"}, {"user", "b"}},
+		{{"assistant", "b"}}}
 	n := 0
 	for file, modelType := range map[string]string{"template_basic": "paligemma", "template_blip2": "blip-2", "template_chatml": "minicpmv",
 		"template_deepseek_ocr": "deepseek_ocr", "template_deepseek_vl2": "deepseek_vl_v2"} {

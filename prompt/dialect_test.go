@@ -25,7 +25,8 @@ func stub() Dialect {
 		},
 		Messages: func(_ *Reader, turns []Turn, _ bool) (list []template.Value, tail string, err error) {
 			for _, t := range turns {
-				list = append(list, template.NewDict(2).Set("role", template.String(t.Role)).Set("content", template.String(JoinText(t.Items, "|"))).Value())
+				list = append(list, template.NewDict(2).Set("role", template.String(t.Role)).Set("content",
+					template.String(JoinText(t.Items, "|"))).Value())
 			}
 			return list, "", nil
 		},
@@ -36,8 +37,10 @@ func stub() Dialect {
 // TestStubEngine: in this package an engine is only its Dialect; a feature that the Dialect omits is absent.
 func TestStubEngine(t *testing.T) {
 	m := load(t, shipped, Options{Dialect: stub()})
-	d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"tools":[{"type":"function"}],"add_generation_prompt":false}`)
-	if text := d.Prompts[0].Text; !strings.Contains(text, "<|im_start|>user\na|b<|im_end|>") || !strings.HasSuffix(text, "<|im_start|>assistant\n") {
+	d := draft(t, m, ChatEndpoint,
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"tools":[{"type":"function"}],"add_generation_prompt":false}`)
+	if text := d.Prompts[0].Text; !strings.Contains(text, "<|im_start|>user\na|b<|im_end|>") ||
+		!strings.HasSuffix(text, "<|im_start|>assistant\n") {
 		t.Errorf("%q", text)
 	}
 	if _, err := m.Read(t.Context(), MessagesEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrEndpoint {

@@ -25,11 +25,13 @@ func TestTemplatesOfDirectories(t *testing.T) {
 	}{
 		{"none", nil, "", "", ""},
 		{"tokenizer", map[string]string{config: `{"chat_template":"t"}`}, "t", "t", "t"},
-		{"named", map[string]string{config: `{"chat_template":[{"name":"default","template":"d"},{"name":"tool_use","template":"u"}]}`}, "d", "u", "d"},
+		{"named", map[string]string{config: `{"chat_template":[{"name":"default","template":"d"},{"name":"tool_use","template":"u"}]}`},
+			"d", "u", "d"},
 		{"named by an object", map[string]string{config: `{"chat_template":{"default":"d","rag":"r"}}`}, "d", "d", "d"},
 		{"only tool_use", map[string]string{config: `{"chat_template":[{"name":"tool_use","template":"u"}]}`}, "", "u", ""},
 		{"processor alone", map[string]string{processor: `{"chat_template":"p"}`}, "p", "p", "p"},
-		{"processor before tokenizer, but not with tools", map[string]string{config: `{"chat_template":"t"}`, processor: `{"chat_template":"p"}`}, "p", "t", "t"},
+		{"processor before tokenizer, but not with tools", map[string]string{config: `{"chat_template":"t"}`,
+			processor: `{"chat_template":"p"}`}, "p", "t", "t"},
 		{"one file for both", map[string]string{config: `{"chat_template":"t"}`, processor: `{"chat_template":"p"}`, jinja: "j"}, "j", "j", "j"},
 		{"one file and one for tools", map[string]string{jinja: "j", extra: "u"}, "j", "u", "j"},
 		{"in processor_config.json", map[string]string{"processor_config.json": `{"chat_template":"p"}`}, "p", "p", "p"},
@@ -91,7 +93,8 @@ func TestNoTemplate(t *testing.T) {
 	if d := draft(t, m, CompletionsEndpoint, `{"prompt":"a"}`); d.Prompts[0].Text != "a" {
 		t.Error("completion is not read")
 	}
-	m = load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}), Options{TemplateFile: "{{ messages[0].content }}"})
+	m = load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}),
+		Options{TemplateFile: "{{ messages[0].content }}"})
 	if d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}]}`); d.Prompts[0].Text != "a" {
 		t.Errorf("a template given as text: %q", d.Prompts[0].Text)
 	}
@@ -100,7 +103,8 @@ func TestNoTemplate(t *testing.T) {
 // TestOpaqueModels: prompts that an engine writes in an unsupported format are never called exact.
 func TestOpaqueModels(t *testing.T) {
 	for engine, want := range map[string]error{"vllm": ErrHarmony, "trtllm": ErrHarmony, "sglang": nil} {
-		m := load(t, copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"gpt_oss"}`}), Options{Dialect: of(engine)})
+		m := load(t, copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"gpt_oss"}`}),
+			Options{Dialect: of(engine)})
 		if _, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != want {
 			t.Errorf("%s: %v, want %v", engine, err, want)
 		}

@@ -48,7 +48,8 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		}
 		_ = e.truncate(d) // without media yet
 		if len(p.Media) > 0 {
-			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil && m.opt.Dialect.Cut != CutMarkers {
+			e, err = m.expandMedia(d, e.IDs, sizes)
+			if err == nil && m.opt.Dialect.Cut != CutMarkers {
 				err = e.truncate(d)
 			}
 		}
@@ -93,7 +94,8 @@ const maxTokens = 1 << 21
 // bound sets how many ids are made of one prompt: as many as the engine accepts, if it refuses more.
 func (d *Draft) bound(maxModelLen int) {
 	d.engineRefuses = maxModelLen > 0 && d.truncate == 0
-	if d.most = maxModelLen; !d.engineRefuses {
+	d.most = maxModelLen
+	if !d.engineRefuses {
 		d.most = max(maxModelLen, maxTokens)
 	}
 }

@@ -36,14 +36,16 @@ func answerTokens(endpoint string, req *body.Request) int {
 
 // room sets how long a prompt may be: max_model_len, in some releases less the answer.
 func (m *Model) room(endpoint string, req *body.Request, d *Draft) error {
-	if d.limit = m.opt.MaxModelLen; d.limit == 0 {
+	d.limit = m.opt.MaxModelLen
+	if d.limit == 0 {
 		return nil
 	}
 	if m.opt.Dialect.BoundsAnswer && answerField(endpoint, req).Num > float64(d.limit) {
 		return Refuse("max_tokens is more than max_model_len")
 	}
 	if m.opt.Dialect.AnswerCounts {
-		if d.limit -= answerTokens(endpoint, req); d.limit <= 0 {
+		d.limit -= answerTokens(endpoint, req)
+		if d.limit <= 0 {
 			return Refuse(whyTooLong)
 		}
 	}

@@ -31,7 +31,8 @@ func (m *Model) messages(req *body.Request, d *Draft) error {
 	for i := range req.Messages {
 		msg := &req.Messages[i]
 		if msg.Role != "system" {
-			if turns, err = r.messageTurns(turns, msg); err != nil {
+			turns, err = r.messageTurns(turns, msg)
+			if err != nil {
 				return err
 			}
 			continue
@@ -219,7 +220,8 @@ func (r *Reader) toolUse(p *body.Part) (template.Value, error) {
 	input := template.NewDict(0).Value()
 	if v := p.Fields["input"]; v.IsObject() {
 		var err error
-		if input, err = Value(r.Body, v, "input of a tool_use block that cannot be read"); err != nil {
+		input, err = Value(r.Body, v, "input of a tool_use block that cannot be read")
+		if err != nil {
 			return template.None, err
 		}
 	}
@@ -286,7 +288,8 @@ func (r *Reader) toolResult(turns []Turn, p *body.Part) ([]Turn, error) {
 
 func (m *Model) settingsMessages(req *body.Request) (s settings, err error) {
 	s = settings{tools: template.None, documents: template.None, effort: template.None, generate: true}
-	if s.kwargs, err = m.templateKwargs(req); err != nil {
+	s.kwargs, err = m.templateKwargs(req)
+	if err != nil {
 		return s, err
 	}
 	if effort := body.Last(req.Fields["output_config"], "effort"); isText(effort) {
@@ -295,7 +298,8 @@ func (m *Model) settingsMessages(req *body.Request) (s settings, err error) {
 	if m.opt.Dialect.DisablesThinking && body.Last(req.Fields["thinking"], "type").String() == "disabled" {
 		s.effort = template.String(m.disabled())
 	}
-	if s.tools, err = m.toolsMessages(req); err != nil {
+	s.tools, err = m.toolsMessages(req)
+	if err != nil {
 		return s, err
 	}
 	return s, m.kwargsAsFields(&s)

@@ -72,7 +72,8 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 				return e, &Refused{Status: 500, Reason: "picture whose EXIF orientation changes its rows, in mistral mode"}
 			}
 		}
-		if e, err = m.expandMedia(d, e.IDs, sizes); err != nil || !e.Exact {
+		e, err = m.expandMedia(d, e.IDs, sizes)
+		if err != nil || !e.Exact {
 			return e, err
 		}
 	}

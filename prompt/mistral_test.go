@@ -21,7 +21,8 @@ func mistralDir(t testing.TB, tekken []byte) string {
 	params := `{"vocab_size": 282, "vision_encoder": {"image_size": 64, "max_image_size": 64, "patch_size": 2, "spatial_merge_size": 2}}`
 	if tekken == nil {
 		var err error
-		if tekken, err = os.ReadFile("mistral/testdata/small/tekken.json"); err != nil {
+		tekken, err = os.ReadFile("mistral/testdata/small/tekken.json")
+		if err != nil {
 			t.Fatal(err)
 		}
 	} else {
@@ -49,19 +50,30 @@ func TestMistralMode(t *testing.T) {
 		span                 int // where the picture starts
 	}{
 		{"chat", ChatEndpoint, `{"messages":[{"role":"user","content":"[IMG]</s>"}]}`, nil, "<s>[INST][IMG]</s>[/INST]", 0},
-		{"tools without --enable-auto-tool-choice", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`, nil,
+		{"tools without --enable-auto-tool-choice", ChatEndpoint,
+			`{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`, nil,
 			`<s>[AVAILABLE_TOOLS][{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}][/AVAILABLE_TOOLS][INST]a[/INST]`, 0},
-		{"picture", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},` + part + `]}]}`, picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
-		{"batch", BatchEndpoint, `{"messages":[[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]]}`, picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
-		{"picture truncated in front", ChatEndpoint, `{"truncate_prompt_tokens":11,"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "[INST]" + rows + "a[/INST]", 1},
+		{"picture", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},` + part + `]}]}`,
+			picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
+		{"batch", BatchEndpoint, `{"messages":[[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]]}`,
+			picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
+		{"picture truncated in front", ChatEndpoint, `{"truncate_prompt_tokens":11,"messages":[{"role":"user","content":[` +
+			part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "[INST]" + rows + "a[/INST]", 1},
 		{"completion", CompletionsEndpoint, `{"prompt":"a[IMG]"}`, nil, "<s>a[IMG]", 0},
 		{"completion truncated behind BOS", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3}`, nil, "<s>cd", 0},
-		{"completion truncated in front, as asked", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"left"}`, nil, "bcd", 0},
-		{"completion truncated at the end", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"right"}`, nil, "<s>ab", 0},
-		{"ids truncated at the end", CompletionsEndpoint, `{"prompt":[1,3,4],"truncate_prompt_tokens":2,"truncation_side":"right"}`, nil, "<s>[INST]", 0},
-		{"chat truncated at the end", ChatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"right","messages":[{"role":"user","content":"abcd"}]}`, nil, "<s>[INST]a", 0},
-		{"chat truncated in front", ChatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"left","messages":[{"role":"user","content":"abcd"}]}`, nil, "cd[/INST]", 0},
-		{"picture, truncated at the end", ChatEndpoint, `{"truncate_prompt_tokens":10,"truncation_side":"right","messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "<s>[INST]" + rows, 2},
+		{"completion truncated in front, as asked", CompletionsEndpoint,
+			`{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"left"}`, nil, "bcd", 0},
+		{"completion truncated at the end", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"right"}`,
+			nil, "<s>ab", 0},
+		{"ids truncated at the end", CompletionsEndpoint, `{"prompt":[1,3,4],"truncate_prompt_tokens":2,"truncation_side":"right"}`,
+			nil, "<s>[INST]", 0},
+		{"chat truncated at the end", ChatEndpoint,
+			`{"truncate_prompt_tokens":3,"truncation_side":"right","messages":[{"role":"user","content":"abcd"}]}`, nil, "<s>[INST]a", 0},
+		{"chat truncated in front", ChatEndpoint,
+			`{"truncate_prompt_tokens":3,"truncation_side":"left","messages":[{"role":"user","content":"abcd"}]}`, nil, "cd[/INST]", 0},
+		{"picture, truncated at the end", ChatEndpoint,
+			`{"truncate_prompt_tokens":10,"truncation_side":"right","messages":[{"role":"user","content":[` + part +
+				`,{"type":"text","text":"a"}]}]}`, picture(12, 8), "<s>[INST]" + rows, 2},
 		{"completion without BOS", CompletionsEndpoint, `{"prompt":"abcd","add_special_tokens":false}`, nil, "abcd", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -93,7 +105,8 @@ func TestMistralRefusals(t *testing.T) {
 		{"turned", `{` + picture + `}`, vision.Media{Width: 12, Height: 8, Turned: true}, 500},
 		{"turned and square", `{` + picture + `}`, vision.Media{Width: 8, Height: 8, Turned: true}, 0},
 		{"turned, rows as before", `{` + picture + `}`, vision.Media{Width: 7, Height: 8, Turned: true}, 0},
-		{"cut picture at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
+		{"cut picture at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + picture + `}`,
+			vision.Media{Width: 12, Height: 8}, 500},
 		{"cut picture", `{"truncate_prompt_tokens":5,` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
 	} {
 		d := draft(t, m, ChatEndpoint, c.body)

@@ -71,21 +71,30 @@ func TestAPIs(t *testing.T) {
 	image := `{"type":"image_url","image_url":{"url":"` + png + `"}}`
 	for _, c := range []struct{ name, endpoint, body, chat string }{
 		{"responses text", ResponsesEndpoint, `{"input":"Hi"}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
-		{"responses picture", ResponsesEndpoint, `{"instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + png + `"},{"type":"input_text","text":"What?"}]}]}`,
+		{"responses picture", ResponsesEndpoint,
+			`{"instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + png +
+				`"},{"type":"input_text","text":"What?"}]}]}`,
 			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
-		{"responses history", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]},{"role":"user","content":"c"}]}`,
+		{"responses history", ResponsesEndpoint,
+			`{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]},{"role":"user","content":"c"}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}`},
-		{"responses tools", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"1","name":"f","arguments":"{\"x\":1}"},{"type":"function_call_output","call_id":"1","output":"5"}],"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"}}]}`,
+		{"responses tools", ResponsesEndpoint,
+			`{"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"1","name":"f","arguments":"{\"x\":1}"},{"type":"function_call_output","call_id":"1","output":"5"}],"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"}}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"5"}],"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}]}`},
-		{"responses unfinished", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"b"}]}]}`,
+		{"responses unfinished", ResponsesEndpoint,
+			`{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"b"}]}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"continue_final_message":true,"add_generation_prompt":false}`},
-		{"messages picture", MessagesEndpoint, `{"max_tokens":1,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}},{"type":"text","text":"What?"}]}]}`,
+		{"messages picture", MessagesEndpoint,
+			`{"max_tokens":1,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}},{"type":"text","text":"What?"}]}]}`,
 			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
-		{"messages url", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"` + png + `"}}]}]}`,
+		{"messages url", MessagesEndpoint,
+			`{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"` + png + `"}}]}]}`,
 			`{"messages":[{"role":"user","content":[` + image + `]}]}`},
-		{"messages system blocks", MessagesEndpoint, `{"max_tokens":1,"system":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"A"},{"type":"text","text":"B"}],"messages":[{"role":"user","content":"Hi"}]}`,
+		{"messages system blocks", MessagesEndpoint,
+			`{"max_tokens":1,"system":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"A"},{"type":"text","text":"B"}],"messages":[{"role":"user","content":"Hi"}]}`,
 			`{"messages":[{"role":"system","content":"AB"},{"role":"user","content":"Hi"}]}`},
-		{"messages tools", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"x":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"5"}]},{"type":"text","text":"b"}]}],"tools":[{"name":"f","input_schema":{"properties":{}}}]}`,
+		{"messages tools", MessagesEndpoint,
+			`{"max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"x":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"5"}]},{"type":"text","text":"b"}]}],"tools":[{"name":"f","input_schema":{"properties":{}}}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"5"},{"role":"user","content":"b"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{},"type":"object"}}}]}`},
 		{"batch", BatchEndpoint, `{"messages":[[{"role":"user","content":"Hi"}]]}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
 	} {
@@ -113,7 +122,8 @@ func TestAPIs(t *testing.T) {
 
 func TestBatch(t *testing.T) {
 	m := load(t, shipped, Options{})
-	d := draft(t, m, BatchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[{"role":"user","content":"b"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}]]}`)
+	d := draft(t, m, BatchEndpoint,
+		`{"messages":[[{"role":"user","content":"a"}],[{"role":"user","content":"b"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}]]}`)
 	if len(d.Prompts) != 2 || !strings.Contains(d.Prompts[1].Text, "d<|im_end|>") {
 		t.Errorf("%+v", d.Prompts)
 	}
@@ -138,11 +148,14 @@ var refusals = []struct{ name, endpoint, body string }{
 	{"template not trusted", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template":"x"}`},
 	{"template in kwargs", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"chat_template":"x"}}`},
 	{"template kwargs no object", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[]}`},
-	{"continue nothing", ChatEndpoint, `{"messages":[{"role":"assistant","content":null}],"continue_final_message":true,"add_generation_prompt":false}`},
+	{"continue nothing", ChatEndpoint,
+		`{"messages":[{"role":"assistant","content":null}],"continue_final_message":true,"add_generation_prompt":false}`},
 	{"tools no list", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":{},"tool_choice":"none"}`},
-	{"tools without parser", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}`},
+	{"tools without parser", ChatEndpoint,
+		`{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}`},
 	{"tool without name", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{}}],"tool_choice":"none"}`},
-	{"tool_choice of no tool", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}}`},
+	{"tool_choice of no tool", ChatEndpoint,
+		`{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}}`},
 	{"batch to chat", ChatEndpoint, `{"messages":[[{"role":"user","content":"a"}]]}`},
 	{"chat to batch", BatchEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
 	{"batch with an empty one", BatchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[]]}`},
@@ -155,7 +168,8 @@ var refusals = []struct{ name, endpoint, body string }{
 	{"responses prompt", ResponsesEndpoint, `{"input":"a","prompt":{"id":"x"}}`},
 	{"responses item", ResponsesEndpoint, `{"input":[{}]}`},
 	{"responses empty", ResponsesEndpoint, `{"input":[]}`},
-	{"responses secret", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"reasoning","encrypted_content":"x","summary":[]}]}`},
+	{"responses secret", ResponsesEndpoint,
+		`{"input":[{"role":"user","content":"a"},{"type":"reasoning","encrypted_content":"x","summary":[]}]}`},
 }
 
 // unforeseen are requests that break rules which only the engine checks; its answer tells.
@@ -168,14 +182,16 @@ var unforeseen = []struct{ name, endpoint, body string }{
 	{"salt with slash", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"a/b"}`},
 	{"salt long", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"` + strings.Repeat("a", 129) + `"}`},
 	{"kwargs no object", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":3}`},
-	{"continue and generate", ChatEndpoint, `{"messages":[{"role":"assistant","content":"a"}],"continue_final_message":true,"add_generation_prompt":true}`},
+	{"continue and generate", ChatEndpoint,
+		`{"messages":[{"role":"assistant","content":"a"}],"continue_final_message":true,"add_generation_prompt":true}`},
 	{"tools empty", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[]}`},
 	{"tool_choice without tools", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tool_choice":"auto"}`},
 	{"batch n", BatchEndpoint, `{"messages":[[{"role":"user","content":"a"}]],"n":2}`},
 	{"messages without max_tokens", MessagesEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
 	{"messages of a tool", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"tool","content":"a"}]}`},
 	{"messages effort", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"effort":"huge"}}`},
-	{"messages budget", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled","budget_tokens":5}}`},
+	{"messages budget", MessagesEndpoint,
+		`{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled","budget_tokens":5}}`},
 }
 
 // TestRefusals: each rule refuses, with its status and a fixed text, because a metric's label must never hold a client's text.
@@ -233,37 +249,62 @@ func TestUnpredicted(t *testing.T) {
 // TestEngineForms: the form that each engine gives to the same messages.
 func TestEngineForms(t *testing.T) {
 	dump := filepath.Join(t.TempDir(), "dump.jinja")
-	if err := os.WriteFile(dump, []byte("{{ messages | tojson }}{{ tools | tojson }}{{ x is defined }}{{ documents | tojson }}"), 0o644); err != nil {
+	if err := os.WriteFile(dump, []byte("{{ messages | tojson }}{{ tools | tojson }}{{ x is defined }}{{ documents | tojson }}"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	models := map[string]*Model{}
 	for _, c := range []struct{ name, engine, body, want string }{
-		{"vllm: a tool's keys", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}],"tool_choice":"none"}`,
+		{"vllm: a tool's keys", "vllm dump",
+			`{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}],"tool_choice":"none"}`,
 			`[{"type": "function", "function": {"name": "f", "description": null, "parameters": {}}}]`},
-		{"sglang: a tool's keys", "sglang dump", `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}]}`,
+		{"sglang: a tool's keys", "sglang dump",
+			`{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}]}`,
 			`[{"type": "function", "function": {"parameters": {}, "name": "f", "description": null}, "defer_loading": null}]`},
-		{"vllm: a null among the kwargs is not given", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":null}}`, "nullFalse"},
-		{"vllm: documents among the kwargs", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[{"a":1}]}}`, `nullFalse[{"a": 1}]`},
-		{"vllm: documents of the request go before", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[{"a":1}]},"documents":[{"a":"2"}]}`, `nullFalse[{"a": "2"}]`},
+		{"vllm: a null among the kwargs is not given", "vllm dump",
+			`{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":null}}`, "nullFalse"},
+		{"vllm: documents among the kwargs", "vllm dump",
+			`{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[{"a":1}]}}`, `nullFalse[{"a": 1}]`},
+		{"vllm: documents of the request go before", "vllm dump",
+			`{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[{"a":1}]},"documents":[{"a":"2"}]}`,
+			`nullFalse[{"a": "2"}]`},
 		{"sglang: a null is", "sglang dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":null}}`, "nullTrue"},
-		{"sglang: texts joined by blanks", "sglang dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a b"`},
-		{"vllm: texts joined by newlines", "vllm dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a\nb"`},
-		{"vllm: placeholders in front", "vllm dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`, `"<|vision_start|><|image_pad|><|vision_end|>\na"`},
-		{"sglang: arguments", "sglang dump", `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"arguments":"{}","name":"f"}}]},{"role":"tool","content":"x"}]}`,
+		{"sglang: texts joined by blanks", "sglang dump",
+			`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a b"`},
+		{"vllm: texts joined by newlines", "vllm dump",
+			`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a\nb"`},
+		{"vllm: placeholders in front", "vllm dump",
+			`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`,
+			`"<|vision_start|><|image_pad|><|vision_end|>\na"`},
+		{"sglang: arguments", "sglang dump",
+			`{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"arguments":"{}","name":"f"}}]},{"role":"tool","content":"x"}]}`,
 			`"tool_calls": [{"id": "1", "index": null, "type": "function", "function": {"name": "f", "arguments": {}}}]`},
-		{"vllm: arguments that are no JSON", "vllm dump", `{"messages":[{"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{"}}]}]}`, `"arguments": {}`},
-		{"vllm: a billing line goes", "vllm", `{"messages":[{"role":"system","content":"x-anthropic-billing-header: cch=1\nBe brief."},{"role":"user","content":"a"}]}`, "system\nBe brief.<|im_end|>"},
-		{"vllm: several developers become one system", "vllm", `{"messages":[{"role":"system","content":"a"},{"role":"user","content":"u"},{"role":"developer","content":"b"}]}`, "<|im_start|>system\na\n\nb<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n"},
-		{"sglang: a last assistant becomes a user", "sglang", `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`, "<|im_start|>user\na<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"},
-		{"sglang: it is continued behind the prompt", "sglang", `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b c"}],"continue_final_message":true}`, "<|im_start|>assistant\nb c"},
-		{"sglang: no generation prompt to switch off", "sglang", `{"messages":[{"role":"user","content":"a"}],"add_generation_prompt":false}`, "<|im_start|>assistant\n"},
-		{"trtllm: texts joined by newlines", "trtllm", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]}]}`, "user\na\nb<|im_end|>"},
+		{"vllm: arguments that are no JSON", "vllm dump",
+			`{"messages":[{"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{"}}]}]}`,
+			`"arguments": {}`},
+		{"vllm: a billing line goes", "vllm",
+			`{"messages":[{"role":"system","content":"x-anthropic-billing-header: cch=1\nBe brief."},{"role":"user","content":"a"}]}`,
+			"system\nBe brief.<|im_end|>"},
+		{"vllm: several developers become one system", "vllm",
+			`{"messages":[{"role":"system","content":"a"},{"role":"user","content":"u"},{"role":"developer","content":"b"}]}`,
+			"<|im_start|>system\na\n\nb<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n"},
+		{"sglang: a last assistant becomes a user", "sglang", `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`,
+			"<|im_start|>user\na<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"},
+		{"sglang: it is continued behind the prompt", "sglang",
+			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b c"}],"continue_final_message":true}`,
+			"<|im_start|>assistant\nb c"},
+		{"sglang: no generation prompt to switch off", "sglang", `{"messages":[{"role":"user","content":"a"}],"add_generation_prompt":false}`,
+			"<|im_start|>assistant\n"},
+		{"trtllm: texts joined by newlines", "trtllm",
+			`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]}]}`,
+			"user\na\nb<|im_end|>"},
 	} {
 		m := models[c.engine]
 		if m == nil {
 			opt := Options{}
 			name, dumps, _ := strings.Cut(c.engine, " ")
-			if opt.Dialect = of(name); dumps != "" {
+			opt.Dialect = of(name)
+			if dumps != "" {
 				opt.TemplateFile = dump
 			}
 			m = load(t, shipped, opt)
@@ -285,7 +326,8 @@ func TestEmbeddingIDs(t *testing.T) {
 	vocab := uint32(gjson.GetBytes(config, "vocab_size").Uint())
 	for engine, want := range map[string]uint32{"vllm": 151655, "sglang": 151655, "trtllm": vocab + 1} {
 		m := load(t, shipped, Options{Dialect: of(engine)})
-		d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`)
+		d := draft(t, m, ChatEndpoint,
+			`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`)
 		e, err := m.Expand(d, &d.Prompts[0], []vision.Media{{Width: 56, Height: 56}})
 		if err != nil || len(e.Spans) != 1 || e.IDs[e.Spans[0].Offset] != want || e.Spans[0].Length != 4 {
 			t.Errorf("%s: %v %v (%v), want id %d", engine, e.IDs, e.Spans, err, want)
@@ -309,10 +351,12 @@ func TestGivenIDs(t *testing.T) {
 
 // TestTextModel: a text model's server refuses pictures.
 func TestTextModel(t *testing.T) {
-	dir := copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
+	dir := copyShipped(t, "preprocessor_config.json",
+		map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
 	for _, engine := range []string{"vllm", "sglang"} {
 		m := load(t, dir, Options{Dialect: of(engine)})
-		_, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
+		_, err := m.Read(t.Context(), ChatEndpoint,
+			request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
 		if r, ok := err.(*Refused); !ok || r.Status != 400 {
 			t.Errorf("%s: %v", engine, err)
 		}
@@ -326,7 +370,8 @@ func conversationBody(turns, words, pictures int) string {
 		role := [2]string{"user", "assistant"}[i%2]
 		var b strings.Builder
 		for j := range words {
-			fmt.Fprintf(&b, "%s ", [...]string{"the", "router", "keeps", "every", "block", "of", "a", "prompt", "that", "workers", "hold,", "and", "counts", "tokens", "again."}[(i*7+j*j)%15])
+			fmt.Fprintf(&b, "%s ", [...]string{"the", "router", "keeps", "every", "block", "of", "a", "prompt", "that",
+				"workers", "hold,", "and", "counts", "tokens", "again."}[(i*7+j*j)%15])
 		}
 		if role == "user" && pictures > 0 {
 			pictures--
@@ -407,7 +452,8 @@ func TestMarks(t *testing.T) {
 func TestUnknownFamily(t *testing.T) {
 	system := `{"role":"system","content":"` + strings.Repeat("You are a careful assistant. ", 20) + `"}`
 	turn := `{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi."}`
-	media := `{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"` + png + `"}},{"type":"text","text":"what is it?"}]}`
+	media := `{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"` + png +
+		`"}},{"type":"text","text":"what is it?"}]}`
 	for _, c := range []struct {
 		name, messages string
 		least          int
@@ -430,7 +476,8 @@ func TestUnknownFamily(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type":"mystery_vl","architectures":["MysteryVL"],"vision_config":{}}`), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "config.json"),
+				[]byte(`{"model_type":"mystery_vl","architectures":["MysteryVL"],"vision_config":{}}`), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			m := load(t, dir, Options{ContentFormat: format})
@@ -440,7 +487,8 @@ func TestUnknownFamily(t *testing.T) {
 			}
 			e, err := m.Expand(d, &d.Prompts[0], make([]vision.Media, len(d.Prompts[0].Media)))
 			if err != nil || e.Exact || e.Why == "" || len(e.IDs) < c.least || !slices.Equal(e.IDs, ours[:len(e.IDs)]) {
-				t.Errorf("%s, %s: exact %v, %q, %d ids of at least %d that the text before the image has, %v", c.name, format, e.Exact, e.Why, len(e.IDs), c.least, err)
+				t.Errorf("%s, %s: exact %v, %q, %d ids of at least %d that the text before the image has, %v", c.name, format,
+					e.Exact, e.Why, len(e.IDs), c.least, err)
 			}
 			text := m.Tokenizer().Decode(e.IDs, false)
 			if strings.Contains(text, "see") != (format == "openai") || strings.Contains(text, "<|vision_start|>") {
@@ -456,7 +504,8 @@ func TestGrowingConversation(t *testing.T) {
 	for turns := 1; turns < 12; turns += 2 {
 		body := conversationBody(turns, 60, 3)
 		fresh.Forget(0, 0)
-		if got, want := expandAll(t, warm, request(t, body)), expandAll(t, fresh, request(t, body)); !slices.Equal(got, want) {
+		got, want := expandAll(t, warm, request(t, body)), expandAll(t, fresh, request(t, body))
+		if !slices.Equal(got, want) {
 			t.Fatalf("%d turns: %d ids, %d without a past", turns, len(got), len(want))
 		}
 	}

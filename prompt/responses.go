@@ -56,7 +56,8 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 	}
 	first := len(turns)
 	for i := range items {
-		if turns, err = r.inputItem(turns, first, &items[i]); err != nil {
+		turns, err = r.inputItem(turns, first, &items[i])
+		if err != nil {
 			return err
 		}
 	}
@@ -212,7 +213,8 @@ func (r *Reader) inputParts(parts []body.Part) ([]Item, error) {
 
 func (m *Model) settingsResponses(req *body.Request) (s settings, err error) {
 	s = settings{tools: template.None, documents: template.None, effort: template.None, generate: true, addSpecial: true}
-	if s.kwargs, err = m.templateKwargs(req); err != nil {
+	s.kwargs, err = m.templateKwargs(req)
+	if err != nil {
 		return s, err
 	}
 	if s.kwargs != nil {
@@ -223,7 +225,8 @@ func (m *Model) settingsResponses(req *body.Request) (s settings, err error) {
 	if effort, ok := req.Body.String(body.Last(req.Fields["reasoning"], "effort")); ok {
 		s.effort = template.String(effort)
 	}
-	if s.tools, err = m.toolsResponses(req); err != nil {
+	s.tools, err = m.toolsResponses(req)
+	if err != nil {
 		return s, err
 	}
 	return s, m.kwargsAsFields(&s)

@@ -24,7 +24,8 @@ func TestServedThoughOdd(t *testing.T) {
 		{hf, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],` + tool + `}`, ErrPython},
 		{hf, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"documents":[{"text":"\udc00"}]}`, ErrPython},
 		{hf, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"a":"\ud800"}}`, ErrPython},
-		{hf, MessagesEndpoint, `{"max_tokens":3,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"a":"\ud800"}}]},{"role":"user","content":"b"}]}`, ErrPython},
+		{hf, MessagesEndpoint,
+			`{"max_tokens":3,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"a":"\ud800"}}]},{"role":"user","content":"b"}]}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],` + tool + `}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a\udc00"}]}]}`, ErrPython},
@@ -43,7 +44,8 @@ func TestServedThoughOdd(t *testing.T) {
 			t.Errorf("%s: %v", c.body, d.Prompts[0].IDs)
 		}
 	}
-	for _, body := range []string{`{"prompt":[true,"a"]}`, `{"prompt":["a",1]}`, `{"prompt":[1.5]}`, `{"prompt":true}`, `{"prompt":[null]}`, `{"prompt":[]}`} {
+	for _, body := range []string{`{"prompt":[true,"a"]}`, `{"prompt":["a",1]}`, `{"prompt":[1.5]}`, `{"prompt":true}`,
+		`{"prompt":[null]}`, `{"prompt":[]}`} {
 		if _, err := hf.Read(t.Context(), CompletionsEndpoint, request(t, body)); statusOf(err) != 400 {
 			t.Errorf("%s: %v, want 400", body, err)
 		}

@@ -24,7 +24,8 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.plain, err = m.compile(own.plain, template.Limits{}); err == nil {
+	m.plain, err = m.compile(own.plain, template.Limits{})
+	if err == nil {
 		m.tools = m.plain
 		if own.tools != own.plain {
 			m.tools, err = m.compile(own.tools, template.Limits{})

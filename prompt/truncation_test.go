@@ -13,7 +13,8 @@ import (
 // together.
 func TestTruncationByRelease(t *testing.T) {
 	const (
-		chat     = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png + `"}},{"type":"text","text":"What is in this picture? Describe it."}]}]`
+		chat = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png +
+			`"}},{"type":"text","text":"What is in this picture? Describe it."}]}]`
 		whole    = 34 // ids of the conversation; 4 of them are the picture's
 		picture  = 4
 		v30, v31 = "0.30", "0.31"
@@ -46,8 +47,10 @@ func TestTruncationByRelease(t *testing.T) {
 		d, err := m.Read(t.Context(), ChatEndpoint, request(t, `{`+c.keys+chat+`}`))
 		if err == nil {
 			var e Expanded
-			if e, err = m.Expand(d, &d.Prompts[0], size); err == nil {
-				if got = len(e.IDs); !e.Exact || len(e.Spans) != 1 || e.Spans[0].Length != picture {
+			e, err = m.Expand(d, &d.Prompts[0], size)
+			if err == nil {
+				got = len(e.IDs)
+				if !e.Exact || len(e.Spans) != 1 || e.Spans[0].Length != picture {
 					t.Errorf("%s %s: %+v", c.release, c.keys, e)
 				}
 			}

@@ -150,7 +150,8 @@ func (r *Reader) EachTurn(turns []Turn, f func(*Reader, *Turn) (template.Value, 
 	list := make([]template.Value, len(turns))
 	for i := range turns {
 		var err error
-		if list[i], err = f(r, &turns[i]); err != nil {
+		list[i], err = f(r, &turns[i])
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -311,7 +312,8 @@ func EachOf(items []template.Value, f func(template.Value) (template.Value, erro
 	out := make([]template.Value, len(items))
 	for i, v := range items {
 		var err error
-		if out[i], err = f(v); err != nil {
+		out[i], err = f(v)
+		if err != nil {
 			return template.None, err
 		}
 	}

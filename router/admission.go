@@ -47,7 +47,8 @@ func makeRoom(need int) {
 		return
 	}
 	scanned := []rtmetrics.Sample{{Name: "/gc/scan/heap:bytes"}}
-	if rtmetrics.Read(scanned); scanned[0].Value.Uint64()/4 <= uint64(need) {
+	rtmetrics.Read(scanned)
+	if scanned[0].Value.Uint64()/4 <= uint64(need) {
 		runtime.GC()
 	}
 }

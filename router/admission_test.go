@@ -66,7 +66,8 @@ func TestCleanedWhenNotRead(t *testing.T) {
 		t.Errorf("small beside large: %+v, want it read", d)
 	}
 	busyLane.release(0, 1<<30)
-	if d = ask(t.Context(), large); d.PromptTokens == 0 || !w.lanes.large.empty() {
+	d = ask(t.Context(), large)
+	if d.PromptTokens == 0 || !w.lanes.large.empty() {
 		t.Errorf("afterwards: %+v, lane empty: %v", d, w.lanes.large.empty())
 	}
 
@@ -146,7 +147,8 @@ func testLane(t *testing.T) {
 	if !<-second || l.empty() {
 		t.Error("a turn that came is not counted")
 	}
-	if l.release(0, 1); !l.empty() || l.Waiting() != 0 {
+	l.release(0, 1)
+	if !l.empty() || l.Waiting() != 0 {
 		t.Errorf("%d wait in a lane that all have left", l.Waiting())
 	}
 	l.acquire(t.Context(), 0, 10)
@@ -180,7 +182,8 @@ func testLanesAreShared(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { lane.release(hostile, lane.room) })
 	for i := range 5 {
 		start := time.Now()
-		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint(i), Path: "/v1/chat/completions", Client: victim, Body: [][]byte{[]byte(chatBody("m", `"hello"`))}})
+		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint(i), Path: "/v1/chat/completions", Client: victim,
+			Body: [][]byte{[]byte(chatBody("m", `"hello"`))}})
 		if took := time.Since(start); d.PromptTokens == 0 || took > 100*time.Millisecond {
 			t.Errorf("request %d: %s (%s) after %v, want it read within two turns of 50 ms", i, d.Reason, d.Why, took)
 		}
@@ -241,7 +244,8 @@ func TestMemoryFor(t *testing.T) {
 		{"a picture", `[` + picture + `]`, 0, 4},
 		{"a picture of Anthropic's API", `[{"type":"image","source":{"type":"base64","data":"` + long + `"}}]`, 0, 4},
 		{"a picture in /v1/responses", `[{"role":"user","content":[{"type":"input_image","image_url":"` + long + `"}]}]`, 0, 4},
-		{"texts in /v1/responses", `[{"role":"user","content":[{"type":"input_text","text":"` + long + `"}]},{"role":"user","content":"` + long + `"}]`, 26, 26},
+		{"texts in /v1/responses", `[{"role":"user","content":[{"type":"input_text","text":"` + long +
+			`"}]},{"role":"user","content":"` + long + `"}]`, 26, 26},
 		{"a text beside a picture", `[{"type":"image_url","image_url":{"url":"data:"},"note":"` + long + `"}]`, 15, 15},
 		{"a text and pictures", `[{"type":"text","text":"` + long + `"},` + picture + `,` + picture + `]`, 15, 23},
 		{"32 texts", `[` + strings.TrimSuffix(strings.Repeat(`{"type":"text","text":"`+long+`"},`, 32), ",") + `]`, 116, 116},
@@ -265,7 +269,8 @@ func TestMemoryFor(t *testing.T) {
 			t.Errorf("%s: %d and %d MiB, want %d and %d", c.name, need>>20, weight>>20, c.need, c.weight)
 		}
 		s, req = body.Skeleton{}, body.Request{}
-		if err := body.Read([][]byte{[]byte(own + `,"chat_template":"{{ 'x' * 30000000 }}"}`)}, &s, &req); err != nil && !errors.Is(err, body.ErrTooMany) {
+		if err := body.Read([][]byte{[]byte(own + `,"chat_template":"{{ 'x' * 30000000 }}"}`)}, &s, &req); err != nil &&
+			!errors.Is(err, body.ErrTooMany) {
 			t.Fatal(c.name, err)
 		}
 		if need, weight := memoryFor(&req); need>>20 < c.need+32 || weight>>20 < c.weight+32 {

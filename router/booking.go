@@ -116,7 +116,8 @@ func (r *Router) book(x *planner) {
 		b.cachedTokens = -1 // the report is about another worker's cache
 		r.adapters.recordSent(x.decode, x.adapter, x.model.MaxLoRAs)
 	}
-	if work.Tokens, work.AdapterLoad = work.Tokens+best.AdapterLoad, best.AdapterLoad; best.Pulls() {
+	work.Tokens, work.AdapterLoad = work.Tokens+best.AdapterLoad, best.AdapterLoad
+	if best.Pulls() {
 		work.Tokens, work.Pull = max(1, work.Tokens-best.Pulled), best.Pulled
 	}
 	if r.adapters.recordSent(x.chosen, x.adapter, x.model.MaxLoRAs) {
@@ -142,7 +143,8 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 		b.provenBlocks = st.exact / size
 	}
 	cached := st.expectedHit(b.promptTokens, size)
-	if b.cachedTokens = cached; a.multiplePrompts {
+	b.cachedTokens = cached
+	if a.multiplePrompts {
 		b.cachedTokens = -1 // the report is about another prompt or all (vLLM: the last to end; SGLang: the sum)
 	}
 	answers := a.answers
@@ -219,7 +221,8 @@ func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) 
 		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
 	}
 	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)) + 24*len(b.newMedia)
-	if x.booked = true; r.opt.Decisions != nil {
+	x.booked = true
+	if r.opt.Decisions != nil {
 		b.line = x.newLogLine(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
 	}

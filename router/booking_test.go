@@ -7,7 +7,8 @@ import (
 
 // TestAnswersCount checks that n answers to one prompt count as n requests that are prefilled once, as engines handle them.
 func TestAnswersCount(t *testing.T) {
-	for n, want := range map[string]int{"1": 1, "4": 4, "0": 1, "-7": 1, "1e99": 128, `"5"`: 5 /* as pydantic reads it */, "null": 1, "2.5": 2} {
+	for n, want := range map[string]int{"1": 1, "4": 4, "0": 1, "-7": 1, "1e99": 128, `"5"`: 5, /* as pydantic reads it */
+		"null": 1, "2.5": 2} {
 		w := newWorld(t, 1)
 		d := w.decide(fmt.Sprintf(`{"model":"m","n":%s,"messages":[{"role":"user","content":%q}]}`, n, text(100, 1)))
 		if got := w.slots[0].Load(w.now); got.Inflight != want || int(got.Context) != want*d.PromptTokens || int(got.Backlog) != d.PromptTokens {

@@ -66,7 +66,8 @@ func TestBoundBeforeWork(t *testing.T) {
 			for range 3 { // what goroutines of other tests allocate meanwhile counts too
 				r := oneWorker(t, func(s *engine.Server) {
 					s.MaxModelLen = c.maxLen
-					if s.Engine = c.engine; c.engine != "vllm" {
+					s.Engine = c.engine
+					if c.engine != "vllm" {
 						s.EngineVersion = map[string]string{"sglang": "0.5.23", "trtllm": "1.3.0"}[c.engine]
 					}
 				})
@@ -77,7 +78,8 @@ func TestBoundBeforeWork(t *testing.T) {
 				if d.Why != c.why || d.PromptTokens > c.most {
 					t.Errorf("%d tokens, %q; want %q", d.PromptTokens, d.Why, c.why)
 				}
-				if took = min(took, after.TotalAlloc-before.TotalAlloc); took <= most {
+				took = min(took, after.TotalAlloc-before.TotalAlloc)
+				if took <= most {
 					return
 				}
 			}
@@ -95,7 +97,8 @@ func TestHostileBodies(t *testing.T) {
 		keys[i] = fmt.Sprintf(`"k%d":1`, i)
 	}
 	const said = `{"model":"m","messages":[{"role":"user","content":"a"}`
-	toomany, values := "more than 4096 messages or content parts, or more than 65536 keys in them", "the chat template goes beyond its limits on this conversation"
+	toomany, values := "more than 4096 messages or content parts, or more than 65536 keys in them",
+		"the chat template goes beyond its limits on this conversation"
 	for body, want := range map[string]struct {
 		status int
 		why    string
@@ -106,13 +109,16 @@ func TestHostileBodies(t *testing.T) {
 		said + `],"chat_template_kwargs":{"x":[` + many(1<<17, "1") + `]}}`:                              {0, values},
 		said + `],"tools":[{"type":"function","function":{"name":"f","x":[` + many(1<<17, "1") + `]}}]}`: {0, values},
 		said + `],"chat_template_kwargs":{"x":"` + strings.Repeat("x", 16<<20) + `"}}`:                   {0, values},
-		said + `],"x":[` + many(5<<20, "1") + `]}`:                                                       {0, "body has more than 8 MiB outside of long strings"},
-		said + `],"x":` + strings.Repeat("[", 201) + strings.Repeat("]", 201) + `}`:                      {400, "body is nested deeper than 200 levels"},
+		said + `],"x":[` + many(5<<20, "1") + `]}`: {0,
+			"body has more than 8 MiB outside of long strings"},
+		said + `],"x":` + strings.Repeat("[", 201) + strings.Repeat("]", 201) + `}`: {400,
+			"body is nested deeper than 200 levels"},
 		said + `,{"role":"user","content":[` + many(4097, `{"type":"text","text":"","uuid":1}`) + `]}]}`: {400, "more than 4096 fields"},
 	} {
 		w := newWorld(t, 2)
 		d := w.decide(body)
-		if (d.Refuse != nil) != (want.status > 0) || d.Refuse != nil && d.Refuse.Status != want.status || !strings.HasPrefix(d.Why, want.why) || d.Refuse == nil && (d.Reason != Load || len(d.Targets) != 2) {
+		if (d.Refuse != nil) != (want.status > 0) || d.Refuse != nil && d.Refuse.Status != want.status ||
+			!strings.HasPrefix(d.Why, want.why) || d.Refuse == nil && (d.Reason != Load || len(d.Targets) != 2) {
 			t.Errorf("%.80s…: %s, %q, refused %+v; want %q", body, d.Reason, d.Why, d.Refuse, want.why)
 		}
 		if n := w.counted(t, "sightline_steps_down_total"); n != d.Why+"=1 " {
@@ -143,7 +149,8 @@ func TestMemoryOfPieces(t *testing.T) {
 		{"keys of many parts", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(part, 70), ",")), 10},
 		{"token ids", `{"model":"m","prompt":[` + list(4<<20, "%d,") + `]}`, 5},
 		{"an escaped text", hostilebody.Saying(strings.Repeat(`\u00e9`, 4<<20)), 5},
-		{"pictures of one token", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(picture, 4000), ",")), 68 + anew*4000/float64(4000*len(picture))},
+		{"pictures of one token", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(picture, 4000), ",")),
+			68 + anew*4000/float64(4000*len(picture))},
 	} {
 		path := "/v1/chat/completions"
 		if c.name == "token ids" {
@@ -178,9 +185,11 @@ func TestMemoryOfLongTexts(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	r.Decide(t.Context(), &Request{ID: "0", Path: "/v1/chat/completions", Body: [][]byte{[]byte(hostilebody.Saying(strings.Repeat("\u0301\u0323a中 ", 1000)))}})
+	r.Decide(t.Context(), &Request{ID: "0", Path: "/v1/chat/completions",
+		Body: [][]byte{[]byte(hostilebody.Saying(strings.Repeat("\u0301\u0323a中 ", 1000)))}})
 	idle := heap()
-	for name, unit := range map[string]string{"combining marks": "\u0301", "marks out of order": "\u0301\u0323", "composing letters": "a\u0323\u0302", "letters": "q", "Chinese": "港口", "prose": hostilebody.Words} {
+	for name, unit := range map[string]string{"combining marks": "\u0301", "marks out of order": "\u0301\u0323",
+		"composing letters": "a\u0323\u0302", "letters": "q", "Chinese": "港口", "prose": hostilebody.Words} {
 		t.Run(name, func(t *testing.T) {
 			body := []byte(hostilebody.Saying(strings.Repeat(unit, size/len(unit))))
 			var before, after runtime.MemStats

@@ -38,14 +38,16 @@ func newClassWorld(t *testing.T, classes map[string]func(*engine.Server)) *class
 		change(&s)
 		live := own
 		if size := s.BlockSize; size == own.Server().BlockSize {
-			if live, err = own.LoadVariant(s); err != nil {
+			live, err = own.LoadVariant(s)
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
 		m.Classes = append(m.Classes, Class{Name: name, Prompts: live, BlockSize: s.BlockSize})
 		names = append(names, name)
 	}
-	w := &classWorld{world: &world{t: t, now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{})}, model: m, slot: map[string]*fleet.Slot{}}
+	w := &classWorld{world: &world{t: t, now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{})},
+		model: m, slot: map[string]*fleet.Slot{}}
 	clock := func() time.Time { return w.now }
 	f := fleet.New(clock)
 	var workers []*fleet.Worker
@@ -216,7 +218,8 @@ func TestEditsAreForAllTargets(t *testing.T) {
 		w.index.Clear(w.slot["wide"].ID)
 		w.now = w.now.Add(time.Hour)
 		w.stores(c.class, body, 1<<20)
-		if d := w.decide(body); d.Reason != Exact || d.Targets[0].Worker != "w-"+c.class || len(d.Targets) != c.targets || len(d.Edits) != c.edits {
+		if d := w.decide(body); d.Reason != Exact || d.Targets[0].Worker != "w-"+c.class || len(d.Targets) != c.targets ||
+			len(d.Edits) != c.edits {
 			t.Errorf("held by %q: %+v", c.class, d)
 		}
 	}
@@ -242,7 +245,8 @@ func TestClassesShareHashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range s.readings {
-		if s.readings[i].read(t.Context(), m.prompts[i].Model(), "/v1/chat/completions", "", &s.req); s.readings[i].err != nil {
+		s.readings[i].read(t.Context(), m.prompts[i].Model(), "/v1/chat/completions", "", &s.req)
+		if s.readings[i].err != nil {
 			t.Fatal(s.readings[i].err)
 		}
 	}
@@ -277,7 +281,9 @@ func anthropic(seed uint64, widths ...int) string {
 // with one class gets the same tokens, and the same request again finds all its blocks predicted.
 func TestClassesReadOneRequest(t *testing.T) {
 	widths := []int{56, 112, 224, 448, 896}
-	alone, both := newWorld(t, 1), newClassWorld(t, map[string]func(*engine.Server){"other": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})
+	alone, both := newWorld(t, 1), newClassWorld(t, map[string]func(*engine.Server){"other": func(s *engine.Server) {
+		s.EngineVersion = "0.30.0"
+	}})
 	type asked struct {
 		path, body string
 		tokens     int

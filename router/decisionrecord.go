@@ -18,8 +18,10 @@ const (
 func (x *planner) newLogLine(b *bookingRecord) *decisionlog.Line {
 	d := &x.out
 	session := sessionOf(x.mem.req.Fields, x.req.Session)
-	l := &decisionlog.Line{Timestamp: x.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: x.adapter, Session: strings.Clone(session[:min(len(session), sessionText)]),
-		InputLength: d.PromptTokens, HashIDs: []uint64{}, Arm: string(d.Arm), Reason: string(d.Reason), Why: d.Why, Rank: -1, Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
+	l := &decisionlog.Line{Timestamp: x.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: x.adapter,
+		Session:     strings.Clone(session[:min(len(session), sessionText)]),
+		InputLength: d.PromptTokens, HashIDs: []uint64{}, Arm: string(d.Arm), Reason: string(d.Reason), Why: d.Why, Rank: -1,
+		Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
 		Took: milliseconds(x.opt.Now().Sub(x.now)), ReportedCached: -1}
 	if b == nil {
 		return l
@@ -51,7 +53,8 @@ func (r *Router) logUnbooked(x *planner) {
 		return
 	}
 	l := x.newLogLine(nil)
-	if l.Outcome = decisionlog.NoPlace; x.out.Refuse != nil {
+	l.Outcome = decisionlog.NoPlace
+	if x.out.Refuse != nil {
 		l.Outcome, l.Status = decisionlog.Refused, x.out.Refuse.Status
 	}
 	r.opt.Decisions.Add(l)
@@ -63,7 +66,8 @@ func (r *Router) logEnd(e *end) {
 	if l == nil {
 		return
 	}
-	if l.Outcome, l.End = decisionlog.Expired, milliseconds(e.took); !e.expired {
+	l.Outcome, l.End = decisionlog.Expired, milliseconds(e.took)
+	if !e.expired {
 		l.Outcome, l.Status, l.Used, l.Would = decisionlog.Ended, e.o.Code, e.worker, e.would
 		l.OutputLength, l.ReportedCached, l.ReportedPrompt = e.o.OutputTokens, e.o.CachedTokens, max(0, e.o.PromptTokens)
 		l.FirstByte = milliseconds(e.o.FirstByte)

@@ -39,7 +39,8 @@ func TestDecisionLog(t *testing.T) {
 	ask("picture", chatBody("m", picture(1, 640, 480)))
 	ask("refused", "\xff\xfe{")
 	w.now = w.now.Add(2 * time.Second)
-	w.Observe(Outcome{ID: "second", Phase: Ended, Addr: "10.0.0.3:8000", Code: 200, CachedTokens: 32, PromptTokens: 2000, OutputTokens: 99, FirstByte: time.Second})
+	w.Observe(Outcome{ID: "second", Phase: Ended, Addr: "10.0.0.3:8000", Code: 200, CachedTokens: 32, PromptTokens: 2000,
+		OutputTokens: 99, FirstByte: time.Second})
 	w.Observe(Outcome{ID: "first", Phase: Ended, Addr: "10.9.9.9:1", Code: 503, CachedTokens: -1})
 	w.now = w.now.Add(time.Minute)
 	w.opt.Ledger.Expire()
@@ -72,24 +73,30 @@ func TestDecisionLog(t *testing.T) {
 		t.Fatalf("%v, want %s", order, want)
 	}
 	a, c := got["first"], got["second"]
-	if a.Reason != "exact" || a.Worker != "w0" || a.Cached != first.CachedTokens || a.Held != a.Cached || a.Status != 503 || a.Used != "other" || a.ReportedCached != -1 ||
-		a.Timestamp != 1_800_000_000_000 || a.InputLength != first.PromptTokens || a.Considered != 3 || len(a.Ranked) != 3 || a.Ties != 0 || a.End != 2000 {
+	if a.Reason != "exact" || a.Worker != "w0" || a.Cached != first.CachedTokens || a.Held != a.Cached || a.Status != 503 ||
+		a.Used != "other" || a.ReportedCached != -1 ||
+		a.Timestamp != 1_800_000_000_000 || a.InputLength != first.PromptTokens || a.Considered != 3 || len(a.Ranked) != 3 ||
+		a.Ties != 0 || a.End != 2000 {
 		t.Errorf("%+v", a)
 	}
 	best, next := a.Ranked[0], a.Ranked[1]
-	if best.Worker != "w0" || best.Exact < a.Cached || next.Exact != 0 || best.Terms.Prefill == 0 || best.Cost > best.Terms.Sum()+1 || a.Margin < next.Cost-best.Cost-1 || a.Margin <= 0 {
+	if best.Worker != "w0" || best.Exact < a.Cached || next.Exact != 0 || best.Terms.Prefill == 0 ||
+		best.Cost > best.Terms.Sum()+1 || a.Margin < next.Cost-best.Cost-1 || a.Margin <= 0 {
 		t.Errorf("%+v", a.Ranked)
 	}
-	if c.Worker == "w0" || c.Regret != "queue" || c.Held <= c.Cached || c.Used != "w2" || c.OutputLength != 99 || c.ReportedCached != 32 || c.ReportedPrompt != 2000 || c.FirstByte != 1000 {
+	if c.Worker == "w0" || c.Regret != "queue" || c.Held <= c.Cached || c.Used != "w2" || c.OutputLength != 99 ||
+		c.ReportedCached != 32 || c.ReportedPrompt != 2000 || c.FirstByte != 1000 {
 		t.Errorf("%+v", c)
 	}
-	if n := (a.InputLength + 511) / 512; len(a.HashIDs) != n || n < 3 || a.HashIDs[0] != c.HashIDs[0] || a.HashIDs[1] != c.HashIDs[1] || a.HashIDs[n-1] == c.HashIDs[n-1] {
+	if n := (a.InputLength + 511) / 512; len(a.HashIDs) != n || n < 3 || a.HashIDs[0] != c.HashIDs[0] ||
+		a.HashIDs[1] != c.HashIDs[1] || a.HashIDs[n-1] == c.HashIDs[n-1] {
 		t.Errorf("%v, %v: want equal numbers for the front alone", a.HashIDs, c.HashIDs)
 	}
 	if a.Session == "" || a.Session != c.Session {
 		t.Errorf("sessions %q, %q", a.Session, c.Session)
 	}
-	if p := got["picture"]; len(p.Images) != 1 || p.Images[0].ID == 0 || p.Images[0].Tokens < 100 || p.Images[0].Offset == 0 || p.End < 30_000 {
+	if p := got["picture"]; len(p.Images) != 1 || p.Images[0].ID == 0 || p.Images[0].Tokens < 100 || p.Images[0].Offset == 0 ||
+		p.End < 30_000 {
 		t.Errorf("%+v", p)
 	}
 	if r := got["refused"]; r.Status != 400 || r.Worker != "" || len(r.HashIDs) != 0 {

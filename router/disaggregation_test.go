@@ -24,7 +24,9 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 	var all []*fleet.Worker
 	for _, prefill := range []bool{true, true, false, false} {
 		id := fmt.Sprint(len(all) + 1)
-		fw := fleet.NewWorker("dynamo-"+id, netip.MustParseAddrPort("10.0.0.9:8000"), "m", 0, func(int) indexer.SlotID { return w.index.Join(indexer.SlotOptions{}) })
+		fw := fleet.NewWorker("dynamo-"+id, netip.MustParseAddrPort("10.0.0.9:8000"), "m", 0, func(int) indexer.SlotID {
+			return w.index.Join(indexer.SlotOptions{})
+		})
 		fw.Instance, fw.Frontends = id, []string{"10.0.0.9:8000", "10.0.0.8:8000"}
 		if prefill {
 			fw.Role = fleet.Prefill
@@ -74,7 +76,8 @@ func (w *world) asRoles(roles string) {
 // load gives a worker so many requests of other senders, of 1,000 tokens.
 func (w *world) load(worker, requests int) {
 	for i := range requests {
-		w.opt.Ledger.Book(fmt.Sprint(worker, " other ", i), ledger.Booking{Slot: w.slots[worker], Context: 1000, Note: &bookingRecord{cachedTokens: -1}})
+		w.opt.Ledger.Book(fmt.Sprint(worker, " other ", i), ledger.Booking{Slot: w.slots[worker], Context: 1000,
+			Note: &bookingRecord{cachedTokens: -1}})
 	}
 }
 
@@ -159,7 +162,8 @@ func TestPairsAreRemembered(t *testing.T) {
 	}
 	_, first := ask("a", text(4000, 100))
 	for i := range 20 { // more than elsewhere, but less than loading costs
-		w.opt.Ledger.Book(fmt.Sprint("more ", i), ledger.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0], Note: &bookingRecord{cachedTokens: -1}})
+		w.opt.Ledger.Book(fmt.Sprint("more ", i), ledger.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0],
+			Note: &bookingRecord{cachedTokens: -1}})
 	}
 	for i := range 6 {
 		if prefill, at := ask("a", text(4000, uint64(101+i))); at.Addr != first.Addr || prefill == "" {
@@ -234,7 +238,8 @@ func TestEncoderByName(t *testing.T) {
 		w.now = w.now.Add(time.Second) // nothing waits any more
 		var parts []string
 		for _, seed := range seeds {
-			parts = append(parts, fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, base64.StdEncoding.EncodeToString(png(uint64(seed), 1120, 1120))))
+			parts = append(parts, fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`,
+				base64.StdEncoding.EncodeToString(png(uint64(seed), 1120, 1120))))
 		}
 		return strings.Split(w.decide(chatBody("m", "["+strings.Join(parts, ",")+"]")).Encoder, ",")
 	}
@@ -262,7 +267,8 @@ func TestEncoderByName(t *testing.T) {
 		if n := counts["10.0.0.3:8000"] / (router + 1); moved != n {
 			t.Errorf("%d pictures moved, %d were at the lost one", moved, n)
 		}
-		if once, twice := several(w, 2000, 2001), several(w, 2000, 2002, 2000); !slices.Equal(twice, once[:1]) {
+		once, twice := several(w, 2000, 2001), several(w, 2000, 2002, 2000)
+		if !slices.Equal(twice, once[:1]) {
 			t.Errorf("pictures of which one is there twice: at %q, the first one before at %q", twice, once)
 		}
 	}
@@ -318,7 +324,8 @@ func TestEncodingApartCosts(t *testing.T) {
 	f := choose.Fleet{}
 	own := choose.Candidate{Tokens: 1000, Encode: 1000, Inflight: 20}
 	apart := choose.Candidate{Tokens: 1000, EncodedApart: 1000, Inflight: 20, Elsewhere: choose.Encoding(1000, 0)}
-	if a, b := f.Cost(&own), f.Cost(&apart); a.Stall != 2*b.Stall || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
+	a, b := f.Cost(&own), f.Cost(&apart)
+	if a.Stall != 2*b.Stall || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
 		t.Errorf("own %+v, apart %+v", a, b)
 	}
 }
@@ -340,7 +347,8 @@ func TestSource(t *testing.T) {
 		}
 		booked := w.slots[1].Load(w.now).Backlog
 		told, _ := w.Decision(d.ID)
-		if least := float64(d.PromptTokens) / 2; fetch != (booked < least) || fetch != (told.Ranked[0].Terms.Fetch > 0) || fetch != (told.Ranked[0].Terms.Prefill < least) {
+		if least := float64(d.PromptTokens) / 2; fetch != (booked < least) || fetch != (told.Ranked[0].Terms.Fetch > 0) ||
+			fetch != (told.Ranked[0].Terms.Prefill < least) {
 			t.Errorf("%v tokens booked of %d, cost %+v", booked, d.PromptTokens, told.Ranked[0].Terms)
 		}
 		w = newWorld(t, 2) // if the holder has a longer queue, the other worker is chosen, since it can fetch

@@ -46,7 +46,9 @@ func onSGLang(t *testing.T, ranks ...int) (*Router, *indexer.Index, []*fleet.Wor
 	var workers []*fleet.Worker
 	for i, n := range ranks {
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 30000)
-		workers = append(workers, fleet.NewWorker(addr.String(), addr, "m", n, func(int) indexer.SlotID { return ix.Join(indexer.SlotOptions{CountCopies: true}) }))
+		workers = append(workers, fleet.NewWorker(addr.String(), addr, "m", n, func(int) indexer.SlotID {
+			return ix.Join(indexer.SlotOptions{CountCopies: true})
+		}))
 	}
 	fl.Set(workers)
 	return New(Options{Models: []Model{{Name: "m", Prompts: m}}, Fleet: fl, Index: ix, PredictedTTL: time.Minute}), ix, workers
@@ -78,8 +80,10 @@ func handlesOf(locals []uint64) []uint64 { return block.Fixed().Chain(nil, local
 // that have that rank.
 func TestRankInBody(t *testing.T) {
 	for name, body := range map[string]string{
-		"plain":            `{"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"}]}`,
-		"spaces":           " \n{ \"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty\"}]}",
+		"plain": `{"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"}]}`,
+		"spaces": " \n{ \"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"one two three four five six " +
+			"seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two " +
+			"three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty\"}]}",
 		"the client's own": `{"routed_dp_rank":7,"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"}],"routed_dp_rank":9}`,
 	} {
 		r, ix, workers := onSGLang(t, 2, 1, 2)
@@ -90,7 +94,8 @@ func TestRankInBody(t *testing.T) {
 		}
 		got := edited(t, body, d.Edits)
 		var sent map[string]any
-		if err := json.Unmarshal(got, &sent); err != nil || sent["routed_dp_rank"] != 1.0 || bytes.Count(got, []byte("routed_dp_rank")) != 1 || sent["model"] != "m" {
+		if err := json.Unmarshal(got, &sent); err != nil || sent["routed_dp_rank"] != 1.0 ||
+			bytes.Count(got, []byte("routed_dp_rank")) != 1 || sent["model"] != "m" {
 			t.Errorf("%s: %s (%v)", name, got, err)
 		}
 		for _, x := range d.Targets {
@@ -103,7 +108,8 @@ func TestRankInBody(t *testing.T) {
 		}
 	}
 	r, _, _ := onSGLang(t, 0, 0)
-	if d := r.Decide(t.Context(), &Request{ID: "b", Path: "/v1/chat/completions", Body: [][]byte{[]byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`)}}); len(d.Edits) != 0 || len(d.Targets) != 2 {
+	if d := r.Decide(t.Context(), &Request{ID: "b", Path: "/v1/chat/completions",
+		Body: [][]byte{[]byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`)}}); len(d.Edits) != 0 || len(d.Targets) != 2 {
 		t.Errorf("workers without ranks: %+v", d)
 	}
 }

@@ -43,8 +43,10 @@ func (x *planner) considered() []Considered {
 	for i := range x.ranked {
 		c := &x.ranked[i]
 		slot, terms := x.slots[c.Slot], f.Cost(c)
-		out[i] = Considered{Encode: c.Encode, Doubtful: c.Doubtful, Trial: c.First, Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
-			Exact: c.Exact, Predicted: c.Predicted, Offloaded: c.Offloaded, Inflight: c.Inflight, Backlog: c.Backlog, Rate: c.Rate, Cost: terms.Sum(), Terms: terms}}
+		out[i] = Considered{Encode: c.Encode, Doubtful: c.Doubtful, Trial: c.First,
+			Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
+				Exact: c.Exact, Predicted: c.Predicted, Offloaded: c.Offloaded, Inflight: c.Inflight, Backlog: c.Backlog,
+				Rate: c.Rate, Cost: terms.Sum(), Terms: terms}}
 	}
 	return out
 }
@@ -56,7 +58,8 @@ func (x *planner) excluded(most int) (out []Considered) {
 		if len(out) == most || slices.Contains(x.slots, slot) {
 			continue
 		}
-		c := Considered{Out: x.whyExcluded(slot), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank, Inflight: slot.Load(x.now).Inflight}}
+		c := Considered{Out: x.whyExcluded(slot), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
+			Inflight: slot.Load(x.now).Inflight}}
 		if own := x.classRead(slot); own >= 0 {
 			keys, size := &x.mem.blocks[own], x.mem.blocks[own].form.Size
 			if own != class {

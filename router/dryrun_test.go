@@ -51,7 +51,8 @@ func TestConsider(t *testing.T) {
 	// A past decision keeps its best candidates, and what the audit found; a list of decisions does not.
 	w.Audited("d1", audit.Equal)
 	past, _ := w.Decision("d1")
-	if len(past.Ranked) != 4 || !reflect.DeepEqual(past.Ranked[0], told.Ranked[0]) || past.Audit != audit.Equal || past.Margin() != told.Margin() {
+	if len(past.Ranked) != 4 || !reflect.DeepEqual(past.Ranked[0], told.Ranked[0]) || past.Audit != audit.Equal ||
+		past.Margin() != told.Margin() {
 		t.Errorf("kept: %+v", past)
 	}
 	if list := w.Recent(1); len(list[0].Ranked) != 0 || list[0].Considered != 4 {
@@ -66,10 +67,12 @@ func TestConsider(t *testing.T) {
 // leaves a trial to real requests.
 func TestConsiderWithoutPrompt(t *testing.T) {
 	w := newWorld(t, 2)
-	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(chatBody("other", `"x"`))}}, 64); d.Why != "model unknown" || told.Asked != "other" || len(told.Ranked) != 2 {
+	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(chatBody("other", `"x"`))}},
+		64); d.Why != "model unknown" || told.Asked != "other" || len(told.Ranked) != 2 {
 		t.Errorf("model unknown: %+v %+v", d, told)
 	}
-	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(`{"model":`)}}, 64); d.Refuse == nil || len(told.Ranked) != 0 {
+	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(`{"model":`)}}, 64); d.Refuse == nil ||
+		len(told.Ranked) != 0 {
 		t.Errorf("no JSON: %+v %+v", d, told)
 	}
 	for range 3 {
@@ -105,7 +108,8 @@ func TestConsiderDecidesAlike(t *testing.T) {
 				continue
 			}
 			a, b := reflect.ValueOf(would).Field(f), reflect.ValueOf(got).Field(f)
-			if sa, sb := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b); sa != sb {
+			sa, sb := fmt.Sprintf("%+v", a), fmt.Sprintf("%+v", b)
+			if sa != sb {
 				t.Errorf("request %d: %s would be %s, and is %s", i, reflect.TypeFor[Decision]().Field(f).Name, sa, sb)
 			}
 		}

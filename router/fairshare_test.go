@@ -17,7 +17,8 @@ func TestFewPlacesAreShared(t *testing.T) {
 	ask := func(tenant string, priority int) (id string, status int) {
 		n++
 		id = fmt.Sprint("r", n)
-		d := w.Decide(t.Context(), &Request{ID: id, Path: "/v1/chat/completions", Tenant: tenant, Priority: priority, Body: [][]byte{[]byte(chatBody("m", fmt.Sprintf("%q", text(20, uint64(n)))))}})
+		d := w.Decide(t.Context(), &Request{ID: id, Path: "/v1/chat/completions", Tenant: tenant, Priority: priority,
+			Body: [][]byte{[]byte(chatBody("m", fmt.Sprintf("%q", text(20, uint64(n)))))}})
 		if d.Refuse != nil {
 			return id, d.Refuse.Status
 		}
@@ -39,7 +40,8 @@ func TestFewPlacesAreShared(t *testing.T) {
 	}
 	fill("a", -1, 15)
 	fill("a", 0, 3)
-	if a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight; a+b != 18 || a > 8 {
+	a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight
+	if a+b != 18 || a > 8 {
 		t.Errorf("%d and %d in flight", a, b)
 	}
 	if _, status := ask("b", 0); status != http.StatusOK {

@@ -126,7 +126,8 @@ func (x *planner) admit() *Refusal {
 	if x.maxInFlight <= 0 || x.req.Stored != "" || !x.steers {
 		return nil
 	}
-	if x.slots = x.withRoom(x.slots); !anyServes(x.slots) {
+	x.slots = x.withRoom(x.slots)
+	if !anyServes(x.slots) {
 		return x.refuseFull()
 	}
 	return x.refuseUnfair()

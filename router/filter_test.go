@@ -295,11 +295,13 @@ func TestOthersRequests(t *testing.T) {
 // TestUsageNotTold checks that a worker that does not report its KV cache usage is neither preferred nor avoided for it.
 func TestUsageNotTold(t *testing.T) {
 	cands := []choose.Candidate{{Usage: 0.2}, {Usage: -1}, {Usage: 0.6}}
-	if fillMissingUsage(cands); cands[1].Usage != 0.4 || cands[0].Usage != 0.2 {
+	fillMissingUsage(cands)
+	if cands[1].Usage != 0.4 || cands[0].Usage != 0.2 {
 		t.Errorf("%+v", cands)
 	}
 	cands = []choose.Candidate{{Usage: -1}, {Usage: -1}}
-	if fillMissingUsage(cands); cands[0].Usage != 0 || cands[1].Usage != 0 {
+	fillMissingUsage(cands)
+	if cands[0].Usage != 0 || cands[1].Usage != 0 {
 		t.Errorf("%+v", cands)
 	}
 }

@@ -367,7 +367,8 @@ func (r *replayed) one(c *goldenStep) string {
 	} else if len(c.TokenRLE) == 0 { // recorded by its events only: all full blocks must be found by them
 		prompts := 0
 		for i := range ps.List {
-			if prompts += len(ps.List[i].IDs); !ps.List[i].Exact {
+			prompts += len(ps.List[i].IDs)
+			if !ps.List[i].Exact {
 				return "not exact: " + ps.List[i].Why
 			}
 		}
@@ -616,7 +617,8 @@ next:
 				if err != nil {
 					t.Fatal(err)
 				}
-				if data, err = io.ReadAll(z); err != nil {
+				data, err = io.ReadAll(z)
+				if err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -47,7 +47,8 @@ func (x *planner) conversationHash() uint64 {
 		s.Outline(h, req.Fields["system"])
 		for i := range messages {
 			_, _ = h.Write([]byte(messages[i].Role))
-			if s.Outline(h, messages[i].Content); messages[i].Role == "user" {
+			s.Outline(h, messages[i].Content)
+			if messages[i].Role == "user" {
 				break
 			}
 		}
@@ -108,7 +109,8 @@ func (r *Router) bookUnsteered(x *planner) {
 		}
 	}
 	work.OnPlaced = func(at *ledger.Booking) { r.placeBooking(b, at) }
-	if work.Slot = x.picked; work.Slot != nil {
+	work.Slot = x.picked
+	if work.Slot != nil {
 		r.placeBooking(b, &work)
 	}
 	r.openBooking(x, b, work)

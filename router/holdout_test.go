@@ -40,12 +40,14 @@ func TestLeftAlone(t *testing.T) {
 		booked  string // then
 		used    string // as the report says
 	}{
-		"nobody tells":      {nil, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
-		"another worker":    {[]Outcome{{Phase: Started, Addr: "10.0.0.2:8000"}}, "w0: 0, 0 tokens; w1: 1, 1190 tokens; true", ""},
-		"the chosen one":    {[]Outcome{{Phase: Started, Addr: "10.0.0.1:8000"}}, "w0: 1, 6 tokens; w1: 0, 0 tokens; false", ""},
-		"a retry":           {[]Outcome{{Phase: Started, Addr: "10.0.0.1:8000"}, {Phase: Started, Addr: "10.0.0.2:8000"}}, "w0: 0, 0 tokens; w1: 1, 6 tokens; true", ""},
-		"somebody unknown":  {[]Outcome{{Phase: Started, Addr: "10.9.9.9:1"}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
-		"its end":           {[]Outcome{{Phase: Ended, Addr: "10.0.0.2:8000", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; true", "1184 spared"},
+		"nobody tells":   {nil, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
+		"another worker": {[]Outcome{{Phase: Started, Addr: "10.0.0.2:8000"}}, "w0: 0, 0 tokens; w1: 1, 1190 tokens; true", ""},
+		"the chosen one": {[]Outcome{{Phase: Started, Addr: "10.0.0.1:8000"}}, "w0: 1, 6 tokens; w1: 0, 0 tokens; false", ""},
+		"a retry": {[]Outcome{{Phase: Started, Addr: "10.0.0.1:8000"}, {Phase: Started, Addr: "10.0.0.2:8000"}},
+			"w0: 0, 0 tokens; w1: 1, 6 tokens; true", ""},
+		"somebody unknown": {[]Outcome{{Phase: Started, Addr: "10.9.9.9:1"}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
+		"its end": {[]Outcome{{Phase: Ended, Addr: "10.0.0.2:8000", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; true",
+			"1184 spared"},
 		"the chosen's end":  {[]Outcome{{Phase: Ended, Addr: "10.0.0.1:8000", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", "0 spared"},
 		"an end at nobody":  {[]Outcome{{Phase: Ended, Code: 503}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
 		"an end of unknown": {[]Outcome{{Phase: Ended, Addr: "10.9.9.9:1", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
@@ -55,7 +57,8 @@ func TestLeftAlone(t *testing.T) {
 			w.opt.Audit = audit.New(audit.Options{Index: w.index})
 			w.stores(0, body)
 			d := w.decide(body)
-			if d.Arm != report.Left || len(d.Targets) != 0 || d.WouldBe.Worker != "w0" || d.Reason != Exact || d.CachedTokens == 0 || d.Refuse != nil {
+			if d.Arm != report.Left || len(d.Targets) != 0 || d.WouldBe.Worker != "w0" || d.Reason != Exact ||
+				d.CachedTokens == 0 || d.Refuse != nil {
 				t.Fatalf("%+v", d)
 			}
 			if got := w.busy(); got != "w0: 0, 0 tokens; w1: 0, 0 tokens; false" {
@@ -142,12 +145,14 @@ func TestLeftWhereEnvoyCannotPick(t *testing.T) {
 	w.stores(0, body)
 	for range 3 {
 		w.ids++
-		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, MustPick: true})
+		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)},
+			MustPick: true})
 		if d.Arm != report.Left || d.WouldBe.Worker != "w0" || len(d.Targets) != 2 {
 			t.Errorf("%+v", d)
 		}
 	}
-	if a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight; a+b != 3 || a == 0 || b == 0 {
+	a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight
+	if a+b != 3 || a == 0 || b == 0 {
 		t.Errorf("%d and %d in flight", a, b)
 	}
 	w.ids++
@@ -177,7 +182,8 @@ func TestUsedWorkersStanding(t *testing.T) {
 			c.change(w)
 			d := w.decide(body)
 			if c.used == 9 {
-				w.opt.Fleet.Set(append(w.opt.Fleet.Workers(), fleet.NewWorker("w9", netip.MustParseAddrPort("10.0.0.10:8000"), "m", 0, func(int) indexer.SlotID { return w.index.Join(indexer.SlotOptions{}) })))
+				w.opt.Fleet.Set(append(w.opt.Fleet.Workers(), fleet.NewWorker("w9", netip.MustParseAddrPort("10.0.0.10:8000"), "m",
+					0, func(int) indexer.SlotID { return w.index.Join(indexer.SlotOptions{}) })))
 			}
 			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: fmt.Sprintf("10.0.0.%d:8000", c.used+1), Code: 200, CachedTokens: -1})
 			x := w.opt.Report.Report().Would
@@ -214,7 +220,9 @@ func TestSplit(t *testing.T) {
 		for k := range turn {
 			more += fmt.Sprintf(`,{"role":"assistant","content":"So %d"},{"role":"user","content":"and %d?"}`, k, k)
 		}
-		r.Body = [][]byte{fmt.Appendf(nil, `{"model":"unknown","max_tokens":%d,"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":%q}%s]}`, turn, asks, more)}
+		r.Body = [][]byte{fmt.Appendf(nil,
+			`{"model":"unknown","max_tokens":%d,"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":%q}%s]}`,
+			turn, asks, more)}
 		return r
 	}
 	small, large, other := newLeft(t, 1, 0.9), newLeft(t, 1, 0.5), newLeft(t, 2, 0.9)
@@ -228,7 +236,8 @@ func TestSplit(t *testing.T) {
 					t.Fatalf("conversation %d is steered at 10 %% and not at 50 %%", i)
 				}
 			}
-			if i < 300 && (small.Decide(t.Context(), turn(i, 1+i%3, session)).Arm != arm || other.Decide(t.Context(), turn(i, 2, session)).Arm != arm) {
+			if i < 300 && (small.Decide(t.Context(), turn(i, 1+i%3, session)).Arm != arm ||
+				other.Decide(t.Context(), turn(i, 2, session)).Arm != arm) {
 				t.Fatalf("conversation %d changes sides", i)
 			}
 		}
@@ -259,7 +268,8 @@ func TestLeftReportsSideBySide(t *testing.T) {
 	for range 50 {
 		d := w.decide(body)
 		var all sync.WaitGroup
-		for _, o := range []Outcome{{Phase: Started, Addr: "10.0.0.2:8000"}, {Phase: Started, Addr: "10.0.0.3:8000"}, {Phase: Ended, Addr: "10.0.0.3:8000", Code: 200},
+		for _, o := range []Outcome{{Phase: Started, Addr: "10.0.0.2:8000"}, {Phase: Started, Addr: "10.0.0.3:8000"},
+			{Phase: Ended, Addr: "10.0.0.3:8000", Code: 200},
 			{Phase: Failed, Addr: "10.0.0.2:8000", Fault: "reset"}} {
 			o.ID, o.CachedTokens = d.ID, -1
 			all.Go(func() { w.Observe(o) })

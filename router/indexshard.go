@@ -47,8 +47,8 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 // Part returns the share of all prompts that the index holds.
 func (r *state) Part() indexer.Part { return r.opt.Index.Part() }
 
-// hashAndAskHolders hashes the prompt for each class that may get it, and asks who holds it if it belongs to another part than our index. It
-// runs before the admission lock is taken, so that no decision waits for another's answer.
+// hashAndAskHolders hashes the prompt for each class that may get it, and asks who holds it if it belongs to another
+// part than our index. It runs before the admission lock is taken, so that no decision waits for another's answer.
 func (x *planner) hashAndAskHolders(ctx context.Context) {
 	for class := range x.mem.blocks {
 		keys, rd := &x.mem.blocks[class], x.reading(class)
@@ -56,7 +56,8 @@ func (x *planner) hashAndAskHolders(ctx context.Context) {
 			continue
 		}
 		x.hashPrompt(class)
-		if keys.fromReplica, keys.held, keys.onGPU = false, keys.held[:0], keys.onGPU[:0]; x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.inOtherPart(keys.locals) {
+		keys.fromReplica, keys.held, keys.onGPU = false, keys.held[:0], keys.onGPU[:0]
+		if x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.inOtherPart(keys.locals) {
 			continue
 		}
 		var list []Holder

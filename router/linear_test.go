@@ -34,7 +34,8 @@ func servers(t *testing.T) map[string]*engine.LiveModel {
 	}{
 		{"vllm", shippedModel, plain},
 		{"vllm, contents as one text", shippedModel, func(s *engine.Server) { s.ContentFormat = "string" }},
-		{"vllm, numbered placeholders", shippedAs(t, "phi", "Qwen2_5_VLForConditionalGeneration", "Phi3VForCausalLM", "<|image_pad|>", "<|image|>"), func(s *engine.Server) { s.ContentFormat = "string" }},
+		{"vllm, numbered placeholders", shippedAs(t, "phi", "Qwen2_5_VLForConditionalGeneration", "Phi3VForCausalLM",
+			"<|image_pad|>", "<|image|>"), func(s *engine.Server) { s.ContentFormat = "string" }},
 		{"sglang", shippedModel, sglang},
 		{"sglang, its own writing", shippedAs(t, "internvl"), sglang},
 		{"trtllm", shippedModel, func(s *engine.Server) { s.Engine, s.EngineVersion = "trtllm", "1.3.0" }},
@@ -47,7 +48,8 @@ func servers(t *testing.T) map[string]*engine.LiveModel {
 			t.Fatal(err)
 		}
 		t.Cleanup(media.Close)
-		if out[kind.name], err = engine.LoadLive("m", kind.dir, s, media); err != nil {
+		out[kind.name], err = engine.LoadLive("m", kind.dir, s, media)
+		if err != nil {
 			t.Fatal(kind.name, err)
 		}
 	}
@@ -66,7 +68,8 @@ func shippedAs(t *testing.T, name string, changes ...string) string {
 	if err := os.CopyFS(dir, os.DirFS(shippedModel)); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "chat_template.jinja"} {
+	for _, file := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
+		"chat_template.jinja"} {
 		path := filepath.Join(dir, file)
 		text, err := os.ReadFile(path)
 		if err == nil {

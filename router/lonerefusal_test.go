@@ -11,7 +11,8 @@ import (
 // answered decides a request of a client and has the chosen worker answer with a status.
 func (w *world) answered(client fair.Client, body string, status func(worker string) int) Decision {
 	w.ids++
-	d := w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("a", w.ids), Path: "/v1/chat/completions", Client: client, Body: [][]byte{[]byte(body)}})
+	d := w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("a", w.ids), Path: "/v1/chat/completions", Client: client,
+		Body: [][]byte{[]byte(body)}})
 	if len(d.Targets) > 0 {
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: status(d.Targets[0].Worker), Answered: true, CachedTokens: -1})
 	}
@@ -50,7 +51,8 @@ func TestOneWorkerRefuses(t *testing.T) {
 			}
 			for _, slot := range w.slots {
 				why := slot.Worker.OutReason(w.opt.Now())
-				if out := slot.Worker.Name == first; out != strings.Contains(why, fmt.Sprintf("status %d to clients whom another worker answers", code)) {
+				if out := slot.Worker.Name == first; out != strings.Contains(why,
+					fmt.Sprintf("status %d to clients whom another worker answers", code)) {
 					t.Errorf("%s: %q", slot.Worker.Name, why)
 				}
 			}

@@ -139,7 +139,8 @@ func (r *Router) ended(o Outcome) {
 	if known && at.Slot != nil {
 		e.worker = at.Slot.Worker.Name
 	}
-	if e.found = -1; known && at.Slot == e.slot {
+	e.found = -1
+	if known && at.Slot == e.slot {
 		e.found = e.o.CachedTokens
 	}
 	r.publish(e)

@@ -135,7 +135,8 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	}
 	var workers []*fleet.Worker
 	for i, s := range w.slots {
-		n := fleet.NewWorker(fmt.Sprint("new", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.1.%d:8000", i+1)), "m", 0, func(int) indexer.SlotID { return s.ID })
+		n := fleet.NewWorker(fmt.Sprint("new", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.1.%d:8000", i+1)), "m", 0,
+			func(int) indexer.SlotID { return s.ID })
 		n.Slots[0].EventAge = s.EventAge
 		workers = append(workers, n)
 	}
@@ -147,7 +148,8 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	if w.suspects.countMiss(workers[0].Slots[0], 0, w.now) {
 		t.Error("a new worker is asked anew for what another had lost")
 	}
-	if w.now = w.now.Add(2 * resyncRest); w.suspects.countMiss(workers[1].Slots[0], 0, w.now) || len(w.suspects.bySlot) != 1 {
+	w.now = w.now.Add(2 * resyncRest)
+	if w.suspects.countMiss(workers[1].Slots[0], 0, w.now) || len(w.suspects.bySlot) != 1 {
 		t.Errorf("%d slots doubted, want the last one", len(w.suspects.bySlot))
 	}
 }
@@ -158,7 +160,8 @@ func TestOneSystemPrompt(t *testing.T) {
 	w.Serve(w.opt.Models, 0, time.Hour)
 	system := text(300, 1)
 	body := func(i int) string {
-		return fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":%q}]}`, system, text(1800, uint64(100+i)))
+		return fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":%q}]}`, system,
+			text(1800, uint64(100+i)))
 	}
 	const prompts = 200
 	went := make([]string, prompts)

@@ -127,7 +127,8 @@ func TestWaitingIsShared(t *testing.T) {
 				w := newWorld(t, 1)
 				free, room := c.block(w), c.room(w)
 				ask := func(client fair.Client, i int64) Decision {
-					return w.Decide(t.Context(), &Request{ID: fmt.Sprint(client, i), Path: "/v1/chat/completions", Client: client, Body: [][]byte{[]byte(chatBody("m", `"hello"`))}})
+					return w.Decide(t.Context(), &Request{ID: fmt.Sprint(client, i), Path: "/v1/chat/completions", Client: client,
+						Body: [][]byte{[]byte(chatBody("m", `"hello"`))}})
 				}
 				var all sync.WaitGroup
 				defer all.Wait()

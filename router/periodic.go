@@ -34,9 +34,12 @@ func (r *Router) Run(ctx context.Context) {
 }
 
 var silenceMessages = [...]string{
-	ledger.NoReports: "requests are decided and Envoy's access log reports none of them: load is a guess, max_in_flight is not enforced, failing workers are not noticed; " +
-		"give Envoy the access loggers that \"sightline envoy\" prints; if it forwards requests before they are decided (sightline_extproc_errors_total, decided too late), more time",
-	ledger.NoEnds: "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, they may count as in flight " +
+	ledger.NoReports: "requests are decided and Envoy's access log reports none of them: load is a guess, max_in_flight " +
+		"is not enforced, failing workers are not noticed; " +
+		"give Envoy the access loggers that \"sightline envoy\" prints; if it forwards requests before they are decided " +
+		"(sightline_extproc_errors_total, decided too late), more time",
+	ledger.NoEnds: "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, " +
+		"they may count as in flight " +
 		"for half an hour, max_in_flight refuses nobody; give the connection manager the access logger that \"sightline envoy\" prints",
 }
 

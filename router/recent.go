@@ -81,7 +81,8 @@ func sanitizeName(word string) string {
 	var out strings.Builder
 	n := 0
 	for _, c := range word {
-		if n++; n > shownName {
+		n++
+		if n > shownName {
 			out.WriteRune('…')
 			break
 		}
@@ -101,8 +102,10 @@ func newRecent() *recent {
 // recentEntry returns the decision as people see it.
 func (x *planner) recentEntry(took time.Duration) *Recent {
 	d := &x.out
-	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
-		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, UpperBound: d.UpperBound, Took: took, Reported: -1}
+	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1,
+		PromptTokens: d.PromptTokens,
+		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial,
+		UpperBound: d.UpperBound, Took: took, Reported: -1}
 	if x.chosen != nil && d.PromptTokens > 0 {
 		media := x.reading(x.classOf(x.chosen)).prompt.Media
 		for i := range media[:min(len(media), shownMedia)] {

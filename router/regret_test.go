@@ -90,7 +90,8 @@ func TestRegretSeconds(t *testing.T) {
 	}
 	w.predicted = speculative.New(time.Second, speculative.Blocks)
 	d := w.decide(body)
-	if rate := s.Load(w.now).Rate; d.Regret == "" || rate == 0 || w.counted(t, "sightline_regret_seconds_total") != fmt.Sprintf("m,%s=%v ", d.Regret, float64(d.HeldTokens)/rate) {
+	if rate := s.Load(w.now).Rate; d.Regret == "" || rate == 0 ||
+		w.counted(t, "sightline_regret_seconds_total") != fmt.Sprintf("m,%s=%v ", d.Regret, float64(d.HeldTokens)/rate) {
 		t.Errorf("rate %v, %+v: %s", rate, d, w.counted(t, "sightline_regret_seconds_total"))
 	}
 }

@@ -104,7 +104,8 @@ func (r *Router) OpenBookings(most int) (list []SharedBooking, ok bool) {
 	ok = true
 	r.opt.Ledger.EachOpen(func(b *ledger.Booking, left int) bool {
 		if note := b.Note.(*bookingRecord); note.shareNumber != 0 {
-			if ok = len(list) < most; ok {
+			ok = len(list) < most
+			if ok {
 				s := SharedBooking{Number: note.shareNumber, Worker: b.Slot.Worker.StableName, Rank: b.Slot.Rank, Tokens: left, Context: b.Context}
 				s.setDecoder(b)
 				list = append(list, s)

@@ -57,13 +57,15 @@ func TestTheirsAreBounded(t *testing.T) {
 	if full["replicas' blocks"] != 0 {
 		t.Errorf("%d blocks do not fit", maxReplicaBlocks)
 	}
-	if take([]uint64{1}); full["replicas' blocks"] != 1 || w.ReplicaBookings() != int(number) {
+	take([]uint64{1})
+	if full["replicas' blocks"] != 1 || w.ReplicaBookings() != int(number) {
 		t.Errorf("one block too many: %d bookings, %v", w.ReplicaBookings(), full)
 	}
 	for w.ReplicaBookings() < maxReplicaBookings {
 		take(nil)
 	}
-	if take(nil); full["replicas' requests"] != 1 || w.ReplicaBookings() != maxReplicaBookings {
+	take(nil)
+	if full["replicas' requests"] != 1 || w.ReplicaBookings() != maxReplicaBookings {
 		t.Errorf("one request too many: %d bookings, %v", w.ReplicaBookings(), full)
 	}
 	w.ReplicaLeft("other")

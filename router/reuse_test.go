@@ -34,7 +34,9 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 		body := strings.Replace(plain, "{", "{"+c.fields+",", 1)
 		for range missesForResync + 1 {
 			d := w.decide(body)
-			if skipped := d.CachedTokens == 0 && d.Reason == Load && d.Why == "the engine bypasses its cache for this request"; skipped != c.skipped || !c.skipped && (d.Reason != Exact || d.Targets[0].Worker != "w1") {
+			if skipped := d.CachedTokens == 0 && d.Reason == Load &&
+				d.Why == "the engine bypasses its cache for this request"; skipped != c.skipped || !c.skipped &&
+				(d.Reason != Exact || d.Targets[0].Worker != "w1") {
 				t.Errorf("%s: %+v", c.fields, d)
 			}
 			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens})

@@ -70,14 +70,16 @@ func newWorld(t testing.TB, n int) *world {
 		w.slots = append(w.slots, fw.Slots...)
 	}
 	f.Set(workers)
-	w.Router = New(Options{Models: []Model{{Name: "m", Aliases: []string{"other-name"}, Adapters: []string{"lora"}, Prompts: m}}, Fleet: f, Index: w.index,
+	w.Router = New(Options{Models: []Model{{Name: "m", Aliases: []string{"other-name"}, Adapters: []string{"lora"}, Prompts: m}},
+		Fleet: f, Index: w.index,
 		PredictedTTL: 20 * time.Second, Now: clock, Metrics: w.metrics})
 	return w
 }
 
 func (w *world) decide(body string) Decision {
 	w.ids++
-	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, FirstToken: w.firstToken, Client: w.client})
+	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions",
+		Body: [][]byte{[]byte(body)}, FirstToken: w.firstToken, Client: w.client})
 }
 
 // stores applies the events of a worker that has prefilled a body.
@@ -119,7 +121,8 @@ func chatBody(model, content string) string {
 }
 
 func picture(seed uint64, w, h int) string {
-	return fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`, base64.StdEncoding.EncodeToString(png(seed, w, h)))
+	return fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`,
+		base64.StdEncoding.EncodeToString(png(seed, w, h)))
 }
 
 // png is a file whose header says w×h and whose pixels are noise; nothing here decodes pixels.
@@ -170,7 +173,8 @@ func TestLadder(t *testing.T) {
 	}
 	w.stores(idle, body)
 	exact := w.decide(body)
-	if exact.Reason != Exact || exact.Targets[0].Worker != fmt.Sprint("w", idle) || exact.MatchedBlocks*16 != exact.CachedTokens || exact.Why != "" {
+	if exact.Reason != Exact || exact.Targets[0].Worker != fmt.Sprint("w", idle) || exact.MatchedBlocks*16 != exact.CachedTokens ||
+		exact.Why != "" {
 		t.Errorf("after events: %+v", exact)
 	}
 	img := chatBody("m", picture(1, 640, 480))
@@ -209,7 +213,8 @@ func TestUnreadable(t *testing.T) {
 			t.Errorf("%.60s: reason %s, why %q (want %q), %d targets", body, d.Reason, d.Why, why, len(d.Targets))
 		}
 	}
-	if d := w.decide(`{`); d.Refuse == nil || d.Refuse.Status != 400 || !strings.HasPrefix(d.Why, "body is not valid JSON") || len(d.Targets) != 0 {
+	if d := w.decide(`{`); d.Refuse == nil || d.Refuse.Status != 400 || !strings.HasPrefix(d.Why, "body is not valid JSON") ||
+		len(d.Targets) != 0 {
 		t.Errorf("no JSON: %+v", d)
 	}
 	if d := w.Decide(t.Context(), &Request{ID: "x"}); d.Why != "body not read" || len(d.Targets) != 2 {
@@ -463,12 +468,17 @@ func BenchmarkDecideText32KB(b *testing.B) {
 
 func BenchmarkDecide720pDataURL(b *testing.B) {
 	file := append(png(1, 1280, 720), make([]byte, 2_760_000)...)
-	benchDecide(b, chatBody("m", fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`, base64.StdEncoding.EncodeToString(file))))
+	benchDecide(b,
+		chatBody("m", fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`,
+			base64.StdEncoding.EncodeToString(file))))
 }
 
 // prose returns English text of about n bytes.
 func prose(n int) string {
-	words := strings.Fields("the of and to in a is that for it as was with be by on not he his but at are this have from which or had they you were all their one there would when who will more no if out so said what up its about into than them can only other new some could time these two may then do first any my now such like our over man me even most made after also did many before must through back years where much your way well down should because each just those people")
+	words := strings.Fields("the of and to in a is that for it as was with be by on not he his but at are this have from " +
+		"which or had they you were all their one there would when who will more no if out so said what up its about into " +
+		"than them can only other new some could time these two may then do first any my now such like our over man me even " +
+		"most made after also did many before must through back years where much your way well down should because each just those people")
 	r := rand.New(rand.NewPCG(4, 4))
 	var b strings.Builder
 	for b.Len() < n {

@@ -35,7 +35,8 @@ func unzipped(t *testing.T, from string) string {
 		defer in.Close()
 		r := io.Reader(in)
 		if strings.HasSuffix(f.Name(), ".gz") {
-			if r, err = gzip.NewReader(in); err != nil {
+			r, err = gzip.NewReader(in)
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -138,7 +139,8 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 		stored := ix.HeldBlocks(sink.Slot()) - before
 		want := min(st.Usage.Prompt/16-stored, (st.Usage.Prompt-1)/16) * 16
 		if got.CachedTokens != want || got.PromptTokens != st.Usage.Prompt {
-			t.Errorf("%s: %d of %d tokens predicted, the server had %d of %d (%s)", st.Step, got.CachedTokens, got.PromptTokens, want, st.Usage.Prompt, got.Why)
+			t.Errorf("%s: %d of %d tokens predicted, the server had %d of %d (%s)", st.Step, got.CachedTokens, got.PromptTokens,
+				want, st.Usage.Prompt, got.Why)
 		}
 		compared++
 		if hasPicture {

@@ -49,7 +49,8 @@ func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) (isNew bool) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	seen, _ := s.media.Get(name)
-	if isNew = !seen.holds(slot); !isNew {
+	isNew = !seen.holds(slot)
+	if !isNew {
 		tokens = 0
 	}
 	put := sighting{slot, slot.AddEncoded(tokens)}

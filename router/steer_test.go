@@ -43,9 +43,12 @@ func TestCleanedInAnyCase(t *testing.T) {
 		{"messages no list", "/v1/chat/completions", `{"model":"m","bootstrap_room":1,"messages":7}`, 1, 0},
 		{"no messages", "/v1/chat/completions", `{"model":"m","bootstrap_room":1}`, 1, 0},
 		{"completions", "/v1/completions", `{"model":"m","prompt":"x","routed_dp_rank":1}`, 1, 0},
-		{"responses", "/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x/y","uuid":1}]}],"routed_dp_rank":1}`, 2, 0},
-		{"messages", "/v1/messages", `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x"},"uuid":1}]}]}`, 1, 0},
-		{"batch", "/v1/chat/completions/batch", `{"model":"m","messages":[[{"role":"user","content":[{` + data + `,"uuid":1}]}],[{"role":"user","content":[{` + data + `,"uuid":2}]}]]}`, 2, 0},
+		{"responses", "/v1/responses",
+			`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x/y","uuid":1}]}],"routed_dp_rank":1}`, 2, 0},
+		{"messages", "/v1/messages",
+			`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x"},"uuid":1}]}]}`, 1, 0},
+		{"batch", "/v1/chat/completions/batch", `{"model":"m","messages":[[{"role":"user","content":[{` + data +
+			`,"uuid":1}]}],[{"role":"user","content":[{` + data + `,"uuid":2}]}]]}`, 2, 0},
 		{"another path", "/v1/other", parts("m", `{`+data+`,"uuid":"x"}`), 2, 0},
 		{"uuid alone", "/v1/chat/completions", parts("m", `{"type":"image_url","image_url":null,"uuid":"x"}`), 0, 400},
 		{"uuid alone, model unknown", "/v1/chat/completions", parts("other", `{"type":"image_url","image_url":null,"uuid":"x"}`), 0, 400},
@@ -75,7 +78,8 @@ func TestCleanedInAnyCase(t *testing.T) {
 			}
 		}
 	}
-	if want := map[string]float64{"kv_transfer_params": 6, "uuid": 11, "mm_hashes": 1, "bootstrap_*": 2, "routed_dp_rank": 2}; !maps.Equal(got, want) {
+	if want := map[string]float64{"kv_transfer_params": 6, "uuid": 11, "mm_hashes": 1, "bootstrap_*": 2,
+		"routed_dp_rank": 2}; !maps.Equal(got, want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
 }

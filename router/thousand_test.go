@@ -47,7 +47,8 @@ const (
 )
 
 func newThousand() *thousand {
-	w := &thousand{now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{}), by: map[string]*fleet.Slot{}, rnd: rand.New(rand.NewPCG(1, 2))}
+	w := &thousand{now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{}), by: map[string]*fleet.Slot{},
+		rnd: rand.New(rand.NewPCG(1, 2))}
 	clock := func() time.Time { return w.now }
 	f := fleet.New(clock)
 	var workers []*fleet.Worker
@@ -60,7 +61,8 @@ func newThousand() *thousand {
 	}
 	f.Set(workers)
 	w.audit = audit.New(audit.Options{Index: w.index, Now: clock})
-	w.Router = New(Options{Models: []Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+	w.Router = New(Options{Models: []Model{{Name: "m",
+		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 		Fleet: f, Index: w.index, Audit: w.audit, PredictedTTL: 20 * time.Second, Now: clock, Metrics: prometheus.NewRegistry(), Seed: 1})
 	for range thousandWorkers * perWorker {
 		w.request()

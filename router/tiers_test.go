@@ -25,22 +25,26 @@ func TestLowerTiers(t *testing.T) {
 	w.storesIn(indexer.CPU, 0, body, 1)
 	d, told := w.Consider(t.Context(), &Request{ID: "c", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
 	best := told.Ranked[0]
-	if d.Targets[0].Worker != "w0" || d.Reason != Exact || d.CachedTokens < 4000 || d.CachedTokens%unit != 0 || d.OffloadedTokens != d.CachedTokens {
+	if d.Targets[0].Worker != "w0" || d.Reason != Exact || d.CachedTokens < 4000 || d.CachedTokens%unit != 0 ||
+		d.OffloadedTokens != d.CachedTokens {
 		t.Errorf("in a lower tier: %+v", d)
 	}
-	if best.Offloaded != d.CachedTokens || best.Terms.Fetch <= 0 || best.Terms.Prefill != float64(d.PromptTokens-d.CachedTokens) || best.Cost >= told.Ranked[1].Cost {
+	if best.Offloaded != d.CachedTokens || best.Terms.Fetch <= 0 || best.Terms.Prefill != float64(d.PromptTokens-d.CachedTokens) ||
+		best.Cost >= told.Ranked[1].Cost {
 		t.Errorf("shown as %+v", best)
 	}
 
 	w.storesIn(indexer.GPU, 1, body, 1)
-	if d = w.decide(body); d.Targets[0].Worker != "w1" || d.OffloadedTokens != 0 {
+	d = w.decide(body)
+	if d.Targets[0].Worker != "w1" || d.OffloadedTokens != 0 {
 		t.Errorf("a GPU beside it: %+v", d)
 	}
 
 	w = serve(1)
 	w.storesIn(indexer.Disk, 0, body, 1)
 	w.storesIn(indexer.GPU, 0, body, 0.5)
-	if d = w.decide(body); d.OffloadedTokens == 0 || d.OffloadedTokens > d.CachedTokens*6/10 || d.CachedTokens%unit != 0 {
+	d = w.decide(body)
+	if d.OffloadedTokens == 0 || d.OffloadedTokens > d.CachedTokens*6/10 || d.CachedTokens%unit != 0 {
 		t.Errorf("half of it on the GPU: %+v", d)
 	}
 	if b := w.slots[0].Load(w.now); b.Backlog != float64(d.PromptTokens-d.CachedTokens) {
@@ -72,13 +76,15 @@ func TestLowerTierIsCorrected(t *testing.T) {
 		w.storesIn(indexer.CPU, 0, body, 1)
 		all := w.index.HeldBlocks(w.slots[0].ID)
 		d := w.decide(body)
-		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: "10.0.0.1:8000", Code: 200, Answered: true, CachedTokens: d.CachedTokens - 255, PromptTokens: d.PromptTokens})
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: "10.0.0.1:8000", Code: 200, Answered: true,
+			CachedTokens: d.CachedTokens - 255, PromptTokens: d.PromptTokens})
 		if n := w.index.HeldBlocks(w.slots[0].ID); n != all {
 			t.Fatalf("%d blocks of %d after an answer that rounds", n, all)
 		}
 		w.now = w.now.Add(2 * time.Second) // no prediction is left
 		d = w.decide(body)
-		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: "10.0.0.1:8000", Code: 200, Answered: true, CachedTokens: d.CachedTokens - d.OffloadedTokens, PromptTokens: d.PromptTokens})
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: "10.0.0.1:8000", Code: 200, Answered: true,
+			CachedTokens: d.CachedTokens - d.OffloadedTokens, PromptTokens: d.PromptTokens})
 		if n := w.index.HeldBlocks(w.slots[0].ID); n != whole {
 			t.Fatalf("%d blocks, want the GPU's %d", n, whole)
 		}

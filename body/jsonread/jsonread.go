@@ -145,7 +145,8 @@ func (r *Reader) Text() string {
 	if r.take('"') {
 		return plain
 	}
-	return r.escaped(append(make([]byte, 0, len(plain)+r.ahead()), plain...)) // full capacity at once: growing would copy texts of megabytes several times
+	// full capacity at once: growing would copy texts of megabytes several times
+	return r.escaped(append(make([]byte, 0, len(plain)+r.ahead()), plain...))
 }
 
 // TextIn reads a string into buf. buf may begin where the text does, and then overwrites it: a string is never longer than its JSON.
@@ -213,7 +214,8 @@ func (r *Reader) escape(dst []byte) []byte {
 	}
 	u := r.hex4()
 	if utf16.IsSurrogate(u) {
-		if u = utf16.DecodeRune(u, r.low()); u == utf8.RuneError {
+		u = utf16.DecodeRune(u, r.low())
+		if u == utf8.RuneError {
 			u = -1
 		}
 	}
@@ -264,7 +266,8 @@ func (r *Reader) Number() (literal string, whole bool) {
 		if !r.take('+') {
 			r.take('-')
 		}
-		if whole = false; !r.digits() {
+		whole = false
+		if !r.digits() {
 			r.Want("a digit")
 		}
 	}
@@ -321,7 +324,8 @@ func (r *Reader) skipNested() {
 		case '}', ']':
 			depth--
 		}
-		if r.pos++; depth == 0 {
+		r.pos++
+		if depth == 0 {
 			return
 		}
 	}

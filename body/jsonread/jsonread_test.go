@@ -37,7 +37,8 @@ func read(r *Reader) any {
 }
 
 var texts = []string{
-	`{"a": [1, -0.5, 1e9, 2E-3, 0], "b": {"c": null}, "": true, "a": false}`, `[]`, `{}`, `[[],{}]`, " \t\r\n\"\\u00e9\\uD83D\\uDE00\\n\\/\" ", `"é\"\\"`,
+	`{"a": [1, -0.5, 1e9, 2E-3, 0], "b": {"c": null}, "": true, "a": false}`, `[]`, `{}`, `[[],{}]`,
+	" \t\r\n\"\\u00e9\\uD83D\\uDE00\\n\\/\" ", `"é\"\\"`,
 	`"\\"`, `{"a\\":"]}"}`, `-12`, `0`,
 }
 
@@ -45,11 +46,13 @@ func TestReader(t *testing.T) {
 	for _, text := range texts {
 		check(t, text)
 	}
-	for _, text := range []string{``, `{`, `[1`, `[1,]`, `{"a"}`, `{"a":1,}`, `{a:1}`, `"`, `"\`, `"\x"`, `"\u12"`, `"\uD800"`, `"\uD800\u0041"`, `"\uDC00"`, "\"\n\"",
+	for _, text := range []string{``, `{`, `[1`, `[1,]`, `{"a"}`, `{"a":1,}`, `{a:1}`, `"`, `"\`, `"\x"`, `"\u12"`,
+		`"\uD800"`, `"\uD800\u0041"`, `"\uDC00"`, "\"\n\"",
 		`01`, `1.`, `.5`, `-`, `1e`, `tru`, `nulll`, `1 2`, `[1}`, `NaN`, `"a" x`, "1\x00"} {
 		r := New(text)
 		read(&r)
-		if r.End(); r.Err() == nil {
+		r.End()
+		if r.Err() == nil {
 			t.Errorf("%q: want an error", text)
 		}
 	}
@@ -103,7 +106,8 @@ func TestLongTextIsCopiedOnce(t *testing.T) {
 			r := New(raw)
 			var texts []string
 			r.List(func() { texts = append(texts, r.Text()) })
-			if r.End(); r.Err() != nil || len(texts) != 2 || texts[1] != "b" {
+			r.End()
+			if r.Err() != nil || len(texts) != 2 || texts[1] != "b" {
 				t.Fatalf("%q: %v", unit, r.Err())
 			}
 		})

@@ -16,10 +16,12 @@ import (
 
 // runs says which package's tests run a program's subcommand.
 var runs = map[string]map[string]string{
-	"sightline": {"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "report": "e2e", "config": "internal/config", "agent": "internal/serve",
+	"sightline": {"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "report": "e2e", "config": "internal/config",
+		"agent":       "internal/serve",
 		"credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor", "bundle": "internal/bundle",
 		"completion": "cmd/sightline", "version": "internal/release"},
-	"sightline-lab": {"demo": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench", "sim": "lab/fleetsim", "replay": "lab/fleetsim",
+	"sightline-lab": {"demo": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench",
+		"sim": "lab/fleetsim", "replay": "lab/fleetsim",
 		"completion": "cmd/sightline", "version": "internal/release"},
 }
 

@@ -59,7 +59,8 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 	}
-	if fish := script("fish"); !strings.Contains(fish, "-n '__fish_seen_subcommand_from serve' -l config -r -d '") || strings.Contains(fish, "worker-sim") {
+	if fish := script("fish"); !strings.Contains(fish, "-n '__fish_seen_subcommand_from serve' -l config -r -d '") ||
+		strings.Contains(fish, "worker-sim") {
 		t.Errorf("fish:\n%s", fish)
 	}
 	if zsh := script("zsh"); !strings.HasSuffix(zsh, bash) {

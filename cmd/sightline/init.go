@@ -29,7 +29,8 @@ type initCmd struct {
 
 // Help is the text of `sightline init --help` besides the flags.
 func (c *initCmd) Help() string {
-	return "Queries running workers, finds their models' files, writes sightline.yaml and envoy.yaml, checks them, and lists what should be switched on at the workers."
+	return "Queries running workers, finds their models' files, writes sightline.yaml and envoy.yaml, checks them, and " +
+		"lists what should be switched on at the workers."
 }
 
 func (c *initCmd) Run(ctx context.Context) error {

@@ -11,7 +11,8 @@ import (
 	"github.com/sightline-router/sightline/internal/program"
 )
 
-const description = "Sends each chat request, text and images, to the worker that already holds most of its KV cache. Behind Envoy, as an external processor."
+const description = "Sends each chat request, text and images, to the worker that already holds most of its KV cache. " +
+	"Behind Envoy, as an external processor."
 
 type cli struct {
 	Init        initCmd        `cmd:"" help:"Write a first configuration from what running workers report about themselves."`

@@ -100,8 +100,10 @@ func (s setup) wantDecided() {
 // ask sends a conversation about a topic, with a picture, and gives the prompt's tokens and those found cached.
 func (s setup) ask(topic string) (prompt, cached int64) {
 	s.Helper()
-	body, err := json.Marshal(map[string]any{"model": "sim-vl", "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": []any{
-		map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture(topic)}}, map[string]any{"type": "text", "text": strings.Repeat(topic+" ", 100)}}}}})
+	body, err := json.Marshal(map[string]any{"model": "sim-vl", "max_tokens": 2,
+		"messages": []any{map[string]any{"role": "user", "content": []any{
+			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture(topic)}},
+			map[string]any{"type": "text", "text": strings.Repeat(topic+" ", 100)}}}}})
 	if err != nil {
 		s.Fatal(err)
 	}

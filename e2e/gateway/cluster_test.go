@@ -113,11 +113,16 @@ func startCluster(t *testing.T) *cluster {
 	c.write("tokens.csv", `admintoken,admin,admin,"system:masters"`+"\n")
 	c.write("kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"clusters":[{"name":"c","cluster":{"server":"https://%s","certificate-authority":"%s/certs/apiserver.crt"}}],
-		"users":[{"name":"admin","user":{"token":"admintoken"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"admin"}}]}`, apiAddr, c.dir))
-	run(t, nil, "etcd", "--data-dir", c.dir+"/etcd", "--listen-client-urls", "http://127.0.0.1:27379", "--advertise-client-urls", "http://127.0.0.1:27379",
-		"--listen-peer-urls", "http://127.0.0.1:27380", "--initial-advertise-peer-urls", "http://127.0.0.1:27380", "--initial-cluster", "default=http://127.0.0.1:27380")
-	c.args = []string{"kube-apiserver", "--etcd-servers=http://127.0.0.1:27379", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=27443",
-		"--cert-dir=" + c.dir + "/certs", "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.dir + "/sa.key",
+		"users":[{"name":"admin","user":{"token":"admintoken"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"admin"}}]}`,
+		apiAddr, c.dir))
+	run(t, nil, "etcd", "--data-dir", c.dir+"/etcd", "--listen-client-urls", "http://127.0.0.1:27379",
+		"--advertise-client-urls", "http://127.0.0.1:27379",
+		"--listen-peer-urls", "http://127.0.0.1:27380", "--initial-advertise-peer-urls", "http://127.0.0.1:27380",
+		"--initial-cluster", "default=http://127.0.0.1:27380")
+	c.args = []string{"kube-apiserver", "--etcd-servers=http://127.0.0.1:27379", "--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1", "--secure-port=27443",
+		"--cert-dir=" + c.dir + "/certs", "--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.dir + "/sa.key",
 		"--service-account-signing-key-file=" + c.dir + "/sa.key", "--token-auth-file=" + c.dir + "/tokens.csv", "--authorization-mode=RBAC",
 		"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount"}
 	c.startAPI()
@@ -246,7 +251,8 @@ func (c *cluster) startSightline() *process {
 	if err != nil {
 		c.Fatal(err)
 	}
-	for name, text := range map[string]string{"ca.crt": string(ca), "namespace": "llm", "token": c.kubectl("create", "token", "sightline", "-n", "llm")} {
+	for name, text := range map[string]string{"ca.crt": string(ca), "namespace": "llm",
+		"token": c.kubectl("create", "token", "sightline", "-n", "llm")} {
 		if err := os.WriteFile(account+name, []byte(text), 0o600); err != nil {
 			c.Fatal(err)
 		}

@@ -163,7 +163,8 @@ func TestExpiredWatch(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		k := discover.Kubernetes{API: front.URL, Namespace: "llm", Selector: "kubernetes.io/service-name=vllm", Port: "http", Log: zaptest.NewLogger(t), Retry: 50 * time.Millisecond}
+		k := discover.Kubernetes{API: front.URL, Namespace: "llm", Selector: "kubernetes.io/service-name=vllm", Port: "http",
+			Log: zaptest.NewLogger(t), Retry: 50 * time.Millisecond}
 		k.Follow(ctx, func(list []discover.Endpoint) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -190,7 +191,8 @@ func TestExpiredWatch(t *testing.T) {
 	eventually(t, "an expired version", func() bool { return b.count("410") == 1 })
 	c.put("vllm", "http", 8000, ready("10.0.0.11"), notReady("10.0.0.12"))
 	eventually(t, "the second pod", is("vllm-1 10.0.0.11:8000 true", "vllm-2 10.0.0.12:8000 false"))
-	if l, w := b.count("list"), b.count("watch"); l != 2 || w != 3 {
+	l, w := b.count("list"), b.count("watch")
+	if l != 2 || w != 3 {
 		t.Errorf("%d lists and %d watches, want 2 and 3: %v", l, w, b.asked)
 	}
 }

@@ -59,8 +59,9 @@ func standalone(t *testing.T, version string, backends map[string][]string) stri
 			ip, port, _ := strings.Cut(addr, ":")
 			endpoints = append(endpoints, map[string]any{"ip": map[string]any{"address": ip, "port": json.Number(port)}})
 		}
-		add(map[string]any{"apiVersion": "gateway.envoyproxy.io/v1alpha1", "kind": "Backend", "metadata": map[string]any{"name": name, "namespace": "llm"},
-			"spec": map[string]any{"endpoints": endpoints}})
+		add(map[string]any{"apiVersion": "gateway.envoyproxy.io/v1alpha1", "kind": "Backend",
+			"metadata": map[string]any{"name": name, "namespace": "llm"},
+			"spec":     map[string]any{"endpoints": endpoints}})
 	}
 	return strings.Join(out, "\n---\n")
 }

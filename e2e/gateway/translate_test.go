@@ -44,7 +44,8 @@ func static(t *testing.T, dump []byte, admin string) (config []byte, listener st
 		return out
 	}
 	endpoints, routes := map[any]map[string]any{}, map[any]map[string]any{}
-	for _, e := range append(each("EndpointsConfigDump", "dynamicEndpointConfigs", "endpointConfig"), each("EndpointsConfigDump", "staticEndpointConfigs", "endpointConfig")...) {
+	for _, e := range append(each("EndpointsConfigDump", "dynamicEndpointConfigs", "endpointConfig"),
+		each("EndpointsConfigDump", "staticEndpointConfigs", "endpointConfig")...) {
 		endpoints[e["clusterName"]] = e
 	}
 	for _, r := range each("RoutesConfigDump", "dynamicRouteConfigs", "routeConfig") {
@@ -61,9 +62,12 @@ func static(t *testing.T, dump []byte, admin string) (config []byte, listener st
 		if c["name"] == "httproute/llm/chat/rule/0" {
 			var lb []any
 			for _, ip := range podIPs {
-				lb = append(lb, map[string]any{"endpoint": map[string]any{"address": map[string]any{"socketAddress": map[string]any{"address": ip, "portValue": 8000}}}})
+				lb = append(lb,
+					map[string]any{"endpoint": map[string]any{"address": map[string]any{"socketAddress": map[string]any{"address": ip,
+						"portValue": 8000}}}})
 			}
-			c["loadAssignment"] = map[string]any{"clusterName": c["name"], "endpoints": []any{map[string]any{"locality": map[string]any{}, "lbEndpoints": lb}}}
+			c["loadAssignment"] = map[string]any{"clusterName": c["name"],
+				"endpoints": []any{map[string]any{"locality": map[string]any{}, "lbEndpoints": lb}}}
 		}
 	}
 	var inline func(any)
@@ -90,7 +94,9 @@ func static(t *testing.T, dump []byte, admin string) (config []byte, listener st
 		listener = fmt.Sprint("127.0.0.1:", gjson.GetBytes(text, "address.socketAddress.portValue").Int())
 	}
 	host, port, _ := strings.Cut(admin, ":")
-	config, err := json.Marshal(map[string]any{"admin": map[string]any{"address": map[string]any{"socketAddress": map[string]any{"address": host, "portValue": json.Number(port)}}},
+	config, err := json.Marshal(map[string]any{
+		"admin": map[string]any{"address": map[string]any{"socketAddress": map[string]any{
+			"address": host, "portValue": json.Number(port)}}},
 		"staticResources": map[string]any{"listeners": listeners, "clusters": clusters}})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +109,8 @@ func TestTranslate(t *testing.T) {
 	need(t)
 	dir := t.TempDir()
 	var all []string
-	for _, f := range []string{"base/namespace.yaml", "base/service.yaml", "workers/vllm.yaml", "envoy-gateway/gateway.yaml", "envoy-gateway/policies.yaml"} {
+	for _, f := range []string{"base/namespace.yaml", "base/service.yaml", "workers/vllm.yaml", "envoy-gateway/gateway.yaml",
+		"envoy-gateway/policies.yaml"} {
 		text, err := os.ReadFile(manifests + f)
 		if err != nil {
 			t.Fatal(err)

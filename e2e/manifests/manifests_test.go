@@ -44,7 +44,8 @@ func committed(t *testing.T) map[string][][]byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if out[f], err = documents(text); err != nil {
+		out[f], err = documents(text)
+		if err != nil {
 			t.Fatalf("%s: %v", f, err)
 		}
 	}
@@ -79,18 +80,24 @@ func TestWrongManifests(t *testing.T) {
 		{"base/deployment.yaml", "Deployment", `"replicas":2`, `"replica":2`, `unknown field "spec.replica"`},
 		{"base/rbac.yaml", "Role", `"verbs"`, `"verb"`, `unknown field`},
 		{"envoy-gateway/policies.yaml", "EnvoyExtensionPolicy", `"failOpen":true`, `"failopen":true`, "unknown field spec.extProc[0].failopen"},
-		{"envoy-gateway/policies.yaml", "EnvoyExtensionPolicy", `"body":"Buffered"`, `"body":"FullDuplexStreamed"`, "FullDuplexStreamed"}, // CEL: not with failOpen
+		// CEL: not with failOpen
+		{"envoy-gateway/policies.yaml", "EnvoyExtensionPolicy", `"body":"Buffered"`, `"body":"FullDuplexStreamed"`, "FullDuplexStreamed"},
 		{"envoy-gateway/policies.yaml", "EnvoyExtensionPolicy", `"body":"Buffered"`, `"body":"Whole"`, "Unsupported value"},
-		{"envoy-gateway/policies.yaml", "BackendTrafficPolicy", `"type":"LeastRequest"`, `"type":"RoundRobin","slowStart":{"window":"soon"}`, "slowStart.window"},
+		{"envoy-gateway/policies.yaml", "BackendTrafficPolicy", `"type":"LeastRequest"`,
+			`"type":"RoundRobin","slowStart":{"window":"soon"}`, "slowStart.window"},
 		{"envoy-gateway/policies.yaml", "ClientTrafficPolicy", `"bufferLimit":"64Mi"`, `"bufferLimit":"64 MB"`, "bufferLimit"},
-		{"envoy-gateway/policies.yaml", "ClientTrafficPolicy", `"targetRefs"`, `"targetRef":{"group":"gateway.networking.k8s.io","kind":"HTTPRoute","name":"x"},"targetRefs"`, "targetRef"}, // CEL: kind
+		// CEL: kind
+		{"envoy-gateway/policies.yaml", "ClientTrafficPolicy", `"targetRefs"`,
+			`"targetRef":{"group":"gateway.networking.k8s.io","kind":"HTTPRoute","name":"x"},"targetRefs"`, "targetRef"},
 		{"envoy-gateway/gateway.yaml", "Gateway", `"port":80`, `"port":99999`, "65535"},
 		{"envoy-gateway/gateway.yaml", "HTTPRoute", `,"port":8000`, ``, "Must have port for Service reference"}, // CEL
 		{"istio/destinations.yaml", "DestinationRule", `"LEAST_REQUEST"`, `"FEWEST"`, "Unsupported value"},
 		{"istio/envoyfilter.yaml", "EnvoyFilter", `"applyTo":"HTTP_FILTER"`, `"applyTo":"FILTER"`, "Unsupported value"},
 		{"istio/gateway.yaml", "VirtualService", `"retryOn"`, `"retry_on"`, "unknown field spec.http[0].retries.retry_on"},
 		{"ai-gateway/route.yaml", "Backend", `"port":8000`, `"port":80000`, "65535"},
-		{"inference-pool/pool.yaml", "InferencePool", `"targetPorts":[{"number":8000}]`, `"targetPorts":[{"number":8000},{"number":8000}]`, "unique"}, // CEL
+		// CEL
+		{"inference-pool/pool.yaml", "InferencePool", `"targetPorts":[{"number":8000}]`,
+			`"targetPorts":[{"number":8000},{"number":8000}]`, "unique"},
 		{"inference-pool/pool.yaml", "InferencePool", `"failureMode":"FailOpen"`, `"failureMode":"Open"`, "Unsupported value"},
 	} {
 		if c.kind == "InferencePool" && os.Getenv("SIGHTLINE_CRDS") == "" {

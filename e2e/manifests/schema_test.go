@@ -135,10 +135,12 @@ func (s *schemas) define(doc []byte) error {
 		}
 		c := &custom{}
 		var err error
-		if c.schema, err = structural.NewStructural(&props); err != nil {
+		c.schema, err = structural.NewStructural(&props)
+		if err != nil {
 			return fmt.Errorf("%s %s: %w", crd.Name, v.Name, err)
 		}
-		if c.types, _, err = validation.NewSchemaValidator(&props); err != nil {
+		c.types, _, err = validation.NewSchemaValidator(&props)
+		if err != nil {
 			return fmt.Errorf("%s %s: %w", crd.Name, v.Name, err)
 		}
 		s.custom[crd.Spec.Group+"/"+v.Name+" "+crd.Spec.Names.Kind] = c

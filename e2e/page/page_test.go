@@ -224,7 +224,8 @@ func TestPage(t *testing.T) {
 				// The page names a model that no worker serves from the first request for it.
 				stranger := "gpt-5-" + name
 				d.askFor(t, stranger)
-				until(t, ctx, "the unserved name shows", fmt.Sprintf(`[...document.querySelectorAll('#now .note')].some(e => e.textContent.includes('“%s”'))`, stranger))
+				until(t, ctx, "the unserved name shows",
+					fmt.Sprintf(`[...document.querySelectorAll('#now .note')].some(e => e.textContent.includes('“%s”'))`, stranger))
 				before := eval[string](t, ctx, newest)
 				run(t, ctx, chromedp.Evaluate(`window.same = true`, nil))
 				d.ask(t)
@@ -233,7 +234,9 @@ func TestPage(t *testing.T) {
 				if !eval[bool](t, ctx, `window.same === true`) {
 					t.Error("the page was loaded again")
 				}
-				if size[0] >= 1440 && !eval[bool](t, ctx, `[...document.querySelectorAll('#fleet td:last-child')].every(e => e.offsetWidth > 0 && /( ago|within a second)$/.test(e.textContent))`) {
+				if size[0] >= 1440 &&
+					!eval[bool](t, ctx,
+						`[...document.querySelectorAll('#fleet td:last-child')].every(e => e.offsetWidth > 0 && /( ago|within a second)$/.test(e.textContent))`) {
 					t.Error("last events: ", eval[string](t, ctx, `document.querySelector('#fleet').innerText`))
 				}
 				look(t, ctx, name+"-page")
@@ -251,7 +254,8 @@ func TestPage(t *testing.T) {
 				if !eval[bool](t, ctx, `[...document.querySelectorAll('#decisions tr td:nth-child(2) a')].every(a => a.href === location.href)`) {
 					t.Error("a worker's page shows another's decisions")
 				}
-				if !eval[bool](t, ctx, `document.querySelectorAll('#worker .card').length === 4 && /the last (.* ago|within a second)/.test(document.querySelector('#worker .card').textContent)`) {
+				if !eval[bool](t, ctx,
+					`document.querySelectorAll('#worker .card').length === 4 && /the last (.* ago|within a second)/.test(document.querySelector('#worker .card').textContent)`) {
 					t.Error("a worker's page does not say how the worker is: ", eval[string](t, ctx, `document.body.innerText.slice(0, 500)`))
 				}
 				look(t, ctx, name+"-worker")

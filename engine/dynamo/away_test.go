@@ -15,7 +15,8 @@ import (
 // follow starts a worker-rank's feed on a plane.
 func follow(t *testing.T, p *Plane, k Key) *stream.Feed {
 	t.Helper()
-	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: stream.Join(indexer.New(indexer.Options{}), false)})
+	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16},
+		Sink: stream.Join(indexer.New(indexer.Options{}), false)})
 	t.Cleanup(f.Close)
 	return f
 }

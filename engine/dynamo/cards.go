@@ -53,7 +53,8 @@ func Endpoints(root string, now time.Time) (list []*Endpoint, err error) {
 			aliases = append(aliases, rules.CleanText(a.Str))
 		}
 		card := Card{rules.CleanText(c.Get("display_name").Str), strings.Join(aliases, "\n"), rules.CleanText(c.Get("source_path").Str),
-			rules.CleanCount(int(c.Get("kv_cache_block_size").Int())), rules.CleanCount(int(c.Get("context_length").Int())), c.Get("runtime_config.enable_eagle").Bool()}
+			rules.CleanCount(int(c.Get("kv_cache_block_size").Int())), rules.CleanCount(int(c.Get("context_length").Int())),
+			c.Get("runtime_config.enable_eagle").Bool()}
 		if !slices.Contains(e.Cards, card) {
 			e.Cards = append(e.Cards, card)
 		}

@@ -71,7 +71,8 @@ func eachEvent(payload []byte, one func(b []byte) error) (bad uint64, err error)
 	n, b := uint32(1), payload
 	switch msgp.NextType(payload) {
 	case msgp.ArrayType:
-		if n, b, err = msgp.ReadArrayHeaderBytes(payload); err != nil {
+		n, b, err = msgp.ReadArrayHeaderBytes(payload)
+		if err != nil {
 			return 0, fmt.Errorf("dynamo: events: %w", err)
 		}
 	case msgp.MapType:

@@ -37,7 +37,8 @@ func kvPayloads(t testing.TB, list []captured) (out []envelope) {
 		b := c.Payload
 		if len(c.Frames) > 0 {
 			var err error
-			if b, err = unframe(c.Frames[len(c.Frames)-1]); err != nil {
+			b, err = unframe(c.Frames[len(c.Frames)-1])
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -140,21 +141,27 @@ const stored = `{"worker_id":18446744073709551615,"storage_tier":"host_pinned","
 // TestForms: one event alone and in a list, and everything that a release omits or adds.
 func TestForms(t *testing.T) {
 	k := Key{1<<64 - 1, 3}
-	block := kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.CPU, HasParent: true, Parent: 11, BlockSize: 16, EngineHashes: []uint64{1<<64 - 1}, Locals: []uint64{1 << 63}}
+	block := kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.CPU, HasParent: true, Parent: 11, BlockSize: 16,
+		EngineHashes: []uint64{1<<64 - 1}, Locals: []uint64{1 << 63}}
 	removed := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{11, 12}}
 	for name, c := range map[string]struct {
 		text         string
 		want         []kvevent.Event
 		unknown, bad uint64
 	}{
-		"one":            {stored, []kvevent.Event{block}, 0, 0},
-		"a list":         {`[` + stored + `,` + stored + `]`, []kvevent.Event{block, block}, 0, 0},
-		"nothing":        {`[]`, nil, 0, 0},
-		"cleared":        {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":"cleared"}}`, []kvevent.Event{{Kind: kvevent.Cleared}}, 0, 0},
-		"removed":        {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"removed":{"block_hashes":[11,12]}}}}`, []kvevent.Event{removed}, 0, 0},
-		"removed none":   {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"removed":{"block_hashes":[]}}}}`, nil, 0, 0},
-		"an unknown one": {`[{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"grown":{"by":[1]}}}},` + stored + `]`, []kvevent.Event{block}, 1, 0},
-		"a bad one": {`[` + stored + `,{"worker_id":18446744073709551615,"event":{"dp_rank":3,"data":{"stored":{"blocks":[{"block_hash":1,"tokens_hash":2},{"block_hash":1}]}}}},` + stored + `]`,
+		"one":     {stored, []kvevent.Event{block}, 0, 0},
+		"a list":  {`[` + stored + `,` + stored + `]`, []kvevent.Event{block, block}, 0, 0},
+		"nothing": {`[]`, nil, 0, 0},
+		"cleared": {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":"cleared"}}`,
+			[]kvevent.Event{{Kind: kvevent.Cleared}}, 0, 0},
+		"removed": {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"removed":{"block_hashes":[11,12]}}}}`,
+			[]kvevent.Event{removed}, 0, 0},
+		"removed none": {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"removed":{"block_hashes":[]}}}}`,
+			nil, 0, 0},
+		"an unknown one": {`[{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"grown":{"by":[1]}}}},` +
+			stored + `]`, []kvevent.Event{block}, 1, 0},
+		"a bad one": {`[` + stored +
+			`,{"worker_id":18446744073709551615,"event":{"dp_rank":3,"data":{"stored":{"blocks":[{"block_hash":1,"tokens_hash":2},{"block_hash":1}]}}}},` + stored + `]`,
 			[]kvevent.Event{block, block}, 0, 1},
 		"no worker":     {`[{"event":{"data":"cleared"}},` + stored + `]`, []kvevent.Event{block}, 0, 1},
 		"no data":       {`{"worker_id":18446744073709551615,"event":{"dp_rank":3}}`, nil, 0, 1},
@@ -163,7 +170,8 @@ func TestForms(t *testing.T) {
 	} {
 		d := Decoder{Key: k, BlockSize: 16}
 		got, err := d.Decode(pack(t, c.text))
-		if err != nil || len(got.Events)+len(c.want) > 0 && fmt.Sprintf("%+v", got.Events) != fmt.Sprintf("%+v", c.want) || got.Unknown != c.unknown || got.Bad != c.bad {
+		if err != nil || len(got.Events)+len(c.want) > 0 && fmt.Sprintf("%+v", got.Events) != fmt.Sprintf("%+v", c.want) ||
+			got.Unknown != c.unknown || got.Bad != c.bad {
 			t.Errorf("%s: %v %+v, want %+v, %d unknown, %d bad", name, err, got, c.want, c.unknown, c.bad)
 		}
 	}
@@ -180,7 +188,8 @@ func TestForms(t *testing.T) {
 
 // TestUnknownKeys: a key that no release sends is counted once per event, wherever it is, and only for the decoder's worker-rank.
 func TestUnknownKeys(t *testing.T) {
-	for _, at := range []string{"", `"worker_id":18446744073709551615`, `"dp_rank":3`, `"start_position":2`, `"tokens_hash":9223372036854775808`} {
+	for _, at := range []string{"", `"worker_id":18446744073709551615`, `"dp_rank":3`, `"start_position":2`,
+		`"tokens_hash":9223372036854775808`} {
 		text, want, key := stored, uint64(0), ""
 		if at != "" {
 			text, want, key = strings.Replace(stored, at, at+`,"future":"a secret"`, 1), 1, "future"
@@ -232,7 +241,8 @@ func appendAny(b []byte, v any) []byte {
 
 func TestEnvelope(t *testing.T) {
 	payload := []byte{0x91, 0xff}
-	b := appendAny(nil, map[string]any{"topic": "kv-events", "publisher_id": json.Number("9"), "sequence": json.Number("4"), "published_at": json.Number("1")})
+	b := appendAny(nil, map[string]any{"topic": "kv-events", "publisher_id": json.Number("9"), "sequence": json.Number("4"),
+		"published_at": json.Number("1")})
 	b[0]++ // and the payload
 	b = msgp.AppendBytes(msgp.AppendString(b, "payload"), payload)
 	if e, err := readEnvelope(b); err != nil || !reflect.DeepEqual(e, envelope{[]byte(topic), 9, 4, payload}) {

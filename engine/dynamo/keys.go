@@ -35,11 +35,13 @@ func nameMedium(m *rules.Medium) {
 	switch {
 	case m.Modality != "image":
 	case m.HasUUID:
-		if m.Key, m.Named = UUIDKey(m.UUID); m.Named { // any other uuid leaves no trace in the hashes
+		m.Key, m.Named = UUIDKey(m.UUID)
+		if m.Named { // any other uuid leaves no trace in the hashes
 			m.Name = m.UUID
 		}
 	case !m.Edited: // otherwise its URL is the relay's and differs with each request
-		if m.Key, m.Named = urlKey(m); m.Named {
+		m.Key, m.Named = urlKey(m)
+		if m.Named {
 			m.Name = Name(m.Key)
 		}
 	}

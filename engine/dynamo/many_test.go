@@ -43,7 +43,8 @@ func TestRankHeardAgain(t *testing.T) {
 	for life := range 3 {
 		f := stream.Start(stream.Options{Source: source, Decoder: &Decoder{Key: k}, Sink: stream.Join(indexer.New(indexer.Options{}), false)})
 		for end := time.Now().Add(20 * time.Second); f.Stats().LastMessage.IsZero(); time.Sleep(time.Millisecond) {
-			if p.deliver(k, 1, 0, []byte{0}); time.Now().After(end) {
+			p.deliver(k, 1, 0, []byte{0})
+			if time.Now().After(end) {
 				t.Fatalf("life %d: nothing is heard", life)
 			}
 		}

@@ -75,7 +75,8 @@ func (p *Plane) rank(k Key) *rank {
 		return r
 	}
 	if p.unclaimed >= maxUnclaimed {
-		if p.refused++; p.refused == 1 && p.OnFull != nil {
+		p.refused++
+		if p.refused == 1 && p.OnFull != nil {
 			p.OnFull()
 		}
 		return nil
@@ -134,7 +135,8 @@ func (p *Plane) receive(from string, b []byte) *rank {
 	var k Key
 	ok := false
 	err := guard.Call(func() (err error) { // a message that panics is dropped
-		if e, err = readEnvelope(b); err == nil && e.ofEvents() {
+		e, err = readEnvelope(b)
+		if err == nil && e.ofEvents() {
 			k, ok, err = peek(e.Payload)
 		}
 		return err

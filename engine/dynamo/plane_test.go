@@ -55,7 +55,8 @@ func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done 
 		for _, ev := range b.Events {
 			events[k]++
 			for _, h := range ev.EngineHashes {
-				if held[k][h] = true; ev.Kind == kvevent.Removed {
+				held[k][h] = true
+				if ev.Kind == kvevent.Removed {
 					delete(held[k], h)
 				}
 			}
@@ -170,7 +171,8 @@ func TestDiscover(t *testing.T) {
 		if d, err := discover(root, s, now.Add(time.Hour)); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
 			t.Errorf("%s: dead records count: %+v %v", name, d, err)
 		}
-		if err := os.WriteFile(filepath.Join(root, "v1/instances/dynamo%2Fbackend%2Fgenerate%2Fbad"), []byte(`{"instance_id":`), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, "v1/instances/dynamo%2Fbackend%2Fgenerate%2Fbad"), []byte(`{"instance_id":`),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		if d, err := discover(root, s, now); err != nil || len(d.Workers) != want.workers {

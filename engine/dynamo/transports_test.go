@@ -73,7 +73,9 @@ func wait(t *testing.T, cond func() bool) {
 func TestFollow(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "kv")
 	found, failed := make(chan []Worker, 8), make(chan error, 8)
-	f := Follower{Root: root, Scope: scope, Plane: new(Plane), Found: func(w []Worker) { found <- w }, Failed: func(err error) { failed <- err }}
+	f := Follower{Root: root, Scope: scope, Plane: new(Plane), Found: func(w []Worker) {
+		found <- w
+	}, Failed: func(err error) { failed <- err }}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { f.Run(ctx); close(ended) }()

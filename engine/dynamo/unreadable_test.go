@@ -29,7 +29,8 @@ func TestUnreadablePlane(t *testing.T) {
 		{envelope(topic, []byte{0x91, 0x01}), 2},
 		{envelope(topic, []byte("text")), 3},
 	} {
-		if p.receive("tcp://10.0.0.1:1", c.b); p.Unreadable() != c.want {
+		p.receive("tcp://10.0.0.1:1", c.b)
+		if p.Unreadable() != c.want {
 			t.Errorf("message %d: %d unreadable, want %d", i, p.Unreadable(), c.want)
 		}
 	}

@@ -29,7 +29,8 @@ const (
 // settings towards workers; nil: plain text, no key.
 func NewClient(limit time.Duration, as *secure.Client) *http.Client {
 	return &http.Client{
-		Transport: as.Transport(&http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, DisableCompression: true, DisableKeepAlives: true,
+		Transport: as.Transport(&http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext,
+			DisableCompression: true, DisableKeepAlives: true,
 			MaxResponseHeaderBytes: maxHeaders}),
 		Timeout:       limit,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -27,10 +27,12 @@ func (w tree) apply(t *testing.T, b kvevent.Batch) {
 		case kvevent.Removed:
 			for _, h := range e.EngineHashes {
 				n := w[h]
-				if n.copies--; n.copies < 0 {
+				n.copies--
+				if n.copies < 0 {
 					t.Errorf("removes %d, which is not held", h)
 				}
-				if w[h] = n; n.copies == 0 {
+				w[h] = n
+				if n.copies == 0 {
 					delete(w, h)
 				}
 			}
@@ -113,7 +115,8 @@ func TestConformanceCacheTrees(t *testing.T) {
 			for i, st := range s.Steps {
 				lora := s.Options.LoRA[st.ExtraKey]
 				want := localsOfIDs(st.IDs, s.PageSize, st.Salt, lora, s.Options.Eagle)
-				if before := held.leading(want); st.Op == "insert" && (st.ExtraKey == "" || lora != "") && before*s.PageSize != st.Prefix && s.Name != "extra_key" {
+				if before := held.leading(want); st.Op == "insert" && (st.ExtraKey == "" || lora != "") &&
+					before*s.PageSize != st.Prefix && s.Name != "extra_key" {
 					t.Errorf("step %d: %d blocks held before, the tree found %d tokens", i, before, st.Prefix)
 				}
 				if st.Payload != nil {

@@ -40,8 +40,9 @@ type formatTurn struct {
 
 const (
 	chatmlSystem = "<|im_start|>system\n%s"
-	janusSystem  = "You are a helpful language and vision assistant. You are able to understand the visual content that the user provides, and assist the user with a variety of tasks using natural language"
-	qwenPicture  = "<|vision_start|><|image_pad|><|vision_end|>"
+	janusSystem  = "You are a helpful language and vision assistant. You are able to understand the visual content that " +
+		"the user provides, and assist the user with a variety of tasks using natural language"
+	qwenPicture = "<|vision_start|><|image_pad|><|vision_end|>"
 )
 
 func chatmlRoles() [2]string { return [2]string{"<|im_start|>user", "<|im_start|>assistant"} }
@@ -53,9 +54,12 @@ func both(sep string) [2]string { return [2]string{sep, sep} }
 // conversationFormats returns the table of formats, without those for audio alone.
 func conversationFormats() []conversationFormat {
 	im, line := "<|im_end|>", "<|im_end|>\n"
-	chatml := conversationFormat{system: chatmlSystem, defaultSystem: "You are a helpful assistant.", after: line, roles: chatmlRoles(), mid: "\n", open: "\n", seps: both(line), ends: []string{"<|endoftext|>", im}}
-	lines := conversationFormat{system: chatmlSystem, bare: true, after: line, roles: chatmlRoles(), mid: "\n", open: "\n", seps: both(line), ends: []string{im, line}}
-	llama3 := conversationFormat{system: "<|start_header_id|>system<|end_header_id|>\n\n%s<|eot_id|>", bare: true, defaultSystem: janusSystem + ".", trims: true,
+	chatml := conversationFormat{system: chatmlSystem, defaultSystem: "You are a helpful assistant.", after: line,
+		roles: chatmlRoles(), mid: "\n", open: "\n", seps: both(line), ends: []string{"<|endoftext|>", im}}
+	lines := conversationFormat{system: chatmlSystem, bare: true, after: line, roles: chatmlRoles(), mid: "\n", open: "\n",
+		seps: both(line), ends: []string{im, line}}
+	llama3 := conversationFormat{system: "<|start_header_id|>system<|end_header_id|>\n\n%s<|eot_id|>", bare: true,
+		defaultSystem: janusSystem + ".", trims: true,
 		roles: headed("<|start_header_id|>", "<|end_header_id|>\n\n"), seps: both("<|eot_id|>"), ends: []string{"<|end_of_text|>", "<|eot_id|>"}}
 	named := func(name string, w conversationFormat, change func(*conversationFormat)) conversationFormat {
 		w.name = name
@@ -69,7 +73,8 @@ func conversationFormats() []conversationFormat {
 		named("chatml-llava", chatml, nil),
 		named("qwen2-vl", lines, func(w *conversationFormat) { w.defaultSystem, w.image = "You are a helpful assistant.", qwenPicture }),
 		named("gme-qwen2-vl", lines, func(w *conversationFormat) {
-			w.defaultSystem, w.image, w.bare, w.style, w.ends = "You are a helpful assistant.", qwenPicture+"\n", false, embedding, []string{"<|endoftext|>", line}
+			w.defaultSystem, w.image, w.bare, w.style, w.ends = "You are a helpful assistant.", qwenPicture+"\n", false,
+				embedding, []string{"<|endoftext|>", line}
 		}),
 		named("minicpmv", lines, func(w *conversationFormat) {
 			w.system, w.defaultSystem, w.ends = chatmlSystem+".", "You are a helpful assistant", []string{line}
@@ -81,28 +86,42 @@ func conversationFormats() []conversationFormat {
 		named("points-v15-chat", lines, func(w *conversationFormat) { w.system = "" }),
 		{name: "internvl-2-5", system: chatmlSystem, defaultSystem: "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。", after: line,
 			roles: headed("<|im_start|>", "\n"), seps: both(line), ends: []string{im, "<|action_end|>", line}},
-		{name: "internlm2-chat", system: chatmlSystem, after: "\n", roles: chatmlRoles(), mid: ": ", open: ":", seps: both("\n"), ends: []string{im, "<|action_end|>", "\n"}},
+		{name: "internlm2-chat", system: chatmlSystem, after: "\n", roles: chatmlRoles(), mid: ": ", open: ":",
+			seps: both("\n"), ends: []string{im, "<|action_end|>", "\n"}},
 		named("llama_3_vision", llama3, func(w *conversationFormat) { w.image = "<|image|>\n" }),
 		named("llava_llama_3", llama3, nil),
-		{name: "llama-4", system: "<|header_start|>system<|header_end|>\n\n%s<|eot|>", bare: true, trims: true, roles: headed("<|header_start|>", "<|header_end|>\n\n"), seps: both("<|eot|>"),
+		{name: "llama-4", system: "<|header_start|>system<|header_end|>\n\n%s<|eot|>", bare: true, trims: true,
+			roles: headed("<|header_start|>", "<|header_end|>\n\n"), seps: both("<|eot|>"),
 			image: "<|image|>\n", ends: []string{"<|end_of_text|>", "<|eot|>", "<|eom|>"}},
-		{name: "llama-2", system: "[INST] <<SYS>>\n%s\n<</SYS>>\n\n", roles: [2]string{"[INST]", "[/INST]"}, seps: [2]string{" ", " </s><s>"}, ends: []string{"[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", " ", " </s><s>"}, bare: true, style: llama2},
-		{name: "mistral", system: "[SYSTEM_PROMPT]\n%s\n[/SYSTEM_PROMPT]\n\n", roles: [2]string{"[INST]", "[/INST]"}, seps: [2]string{" ", " </s><s>"}, image: "[IMG]\n",
+		{name: "llama-2", system: "[INST] <<SYS>>\n%s\n<</SYS>>\n\n", roles: [2]string{"[INST]", "[/INST]"},
+			seps: [2]string{" ", " </s><s>"}, ends: []string{"[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", " ", " </s><s>"},
+			bare: true, style: llama2},
+		{name: "mistral", system: "[SYSTEM_PROMPT]\n%s\n[/SYSTEM_PROMPT]\n\n", roles: [2]string{"[INST]", "[/INST]"},
+			seps: [2]string{" ", " </s><s>"}, image: "[IMG]\n",
 			ends: []string{"[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", " ", " </s><s>"}, bare: true, style: llama2},
-		{name: "vicuna_v1.1", system: "%s", defaultSystem: "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the user's questions.",
+		{name: "vicuna_v1.1", system: "%s",
+			defaultSystem: "A chat between a curious user and an artificial intelligence assistant. The assistant gives " +
+				"helpful, detailed, and polite answers to the user's questions.",
 			after: " ", roles: [2]string{"USER", "ASSISTANT"}, mid: ": ", open: ":", seps: [2]string{" ", "</s>"}, ends: []string{" ", "</s>"}},
-		{name: "janus-pro", system: "%s.", defaultSystem: janusSystem, after: "\n\n", roles: [2]string{"User", "Assistant"}, mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
+		{name: "janus-pro", system: "%s.", defaultSystem: janusSystem, after: "\n\n", roles: [2]string{"User", "Assistant"},
+			mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
 			ends: []string{"<|User|>", "<｜end▁of▁sentence｜>", "\n\n", "<｜end▁of▁sentence｜>"}},
-		{name: "deepseek-vl2", counted: "<image>", system: "%s", bare: true, after: "\n\n", roles: [2]string{"<|User|>", "<|Assistant|>"}, mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
+		{name: "deepseek-vl2", counted: "<image>", system: "%s", bare: true, after: "\n\n",
+			roles: [2]string{"<|User|>", "<|Assistant|>"}, mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
 			ends: []string{"User:", "<｜end▁of▁sentence｜>", "\n\n", "<｜end▁of▁sentence｜>"}},
 		{name: "deepseek-ocr", ends: []string{"<｜end▁of▁sentence｜>"}},
 		{name: "unlimited-ocr", system: "%s"},
-		{name: "phi-4-mm", system: "%s", roles: [2]string{"<|user|>", "<|assistant|>"}, seps: both("<|end|>"), ends: []string{"<|end|>", "<|end|>"}},
-		{name: "kimi-vl", system: "<|im_system|>system<|im_middle|>%s", defaultSystem: "You are a helpful assistant", roles: [2]string{"<|im_user|>user<|im_middle|>", "<|im_assistant|>assistant<|im_middle|>"},
-			seps: both(im), image: "<|media_start|>image<|media_content|><|media_pad|><|media_end|>\n", ends: []string{im, im}},
-		{name: "gemma-it", system: "<start_of_turn>user\n%s\n\n", defaultSystem: "You are a helpful assistant.", roles: [2]string{"<start_of_turn>user\n", "<start_of_turn>model\n"}, seps: both("<end_of_turn>\n"),
+		{name: "phi-4-mm", system: "%s", roles: [2]string{"<|user|>", "<|assistant|>"}, seps: both("<|end|>"),
+			ends: []string{"<|end|>", "<|end|>"}},
+		{name: "kimi-vl", system: "<|im_system|>system<|im_middle|>%s", defaultSystem: "You are a helpful assistant",
+			roles: [2]string{"<|im_user|>user<|im_middle|>", "<|im_assistant|>assistant<|im_middle|>"},
+			seps:  both(im), image: "<|media_start|>image<|media_content|><|media_pad|><|media_end|>\n", ends: []string{im, im}},
+		{name: "gemma-it", system: "<start_of_turn>user\n%s\n\n", defaultSystem: "You are a helpful assistant.",
+			roles: [2]string{"<start_of_turn>user\n", "<start_of_turn>model\n"}, seps: both("<end_of_turn>\n"),
 			image: "<start_of_image>\n", ends: []string{"<end_of_turn>", "<end_of_turn>\n"}, style: gemma},
-		{name: "paddle-ocr", system: "<|begin_of_sentence|>%s", roles: [2]string{"User", "Assistant"}, mid: ": ", open: ": ", seps: both("<|end_of_sentence|>"), ends: []string{"<|end_of_sentence|>", "<|end_of_sentence|>"}, image: "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>\n", style: paddle},
+		{name: "paddle-ocr", system: "<|begin_of_sentence|>%s", roles: [2]string{"User", "Assistant"}, mid: ": ", open: ": ",
+			seps: both("<|end_of_sentence|>"), ends: []string{"<|end_of_sentence|>", "<|end_of_sentence|>"},
+			image: "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>\n", style: paddle},
 	}
 }
 
@@ -114,7 +133,8 @@ func isFormatName(name string) bool {
 }
 
 // ErrConversation means that a chat uses a format that is not implemented here, or holds media for which its format has no place.
-var ErrConversation = &prompt.Unpredicted{Reason: "SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
+var ErrConversation = &prompt.Unpredicted{Reason: "SGLang writes this model's prompts without its chat template, and " +
+	"where it puts media then is not known here"}
 
 // conversation returns the format of a model's chats: the one given, or the one that SGLang selects by itself; nil if SGLang
 // renders the chat template. A --chat-template that is neither a known format nor a .jinja file is a custom format.
@@ -170,7 +190,8 @@ func formatOf(modelType, family, dir string) string {
 			}
 			continue
 		}
-		newer := strings.HasPrefix(rule.name, "minicpm") && (modelType == "minicpmv4_6" || modelType == "minicpmv4_7" || regexp.MustCompile(`minicpm-(v|o)-4[._][67]`).MatchString(path))
+		newer := strings.HasPrefix(rule.name, "minicpm") && (modelType == "minicpmv4_6" || modelType == "minicpmv4_7" ||
+			regexp.MustCompile(`minicpm-(v|o)-4[._][67]`).MatchString(path))
 		if !newer && regexp.MustCompile(rule.path).MatchString(path) {
 			return rule.name
 		}

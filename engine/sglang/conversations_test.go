@@ -30,7 +30,8 @@ func TestConversations(t *testing.T) {
 		m := models[row.Name]
 		if m == nil {
 			var err error
-			if m, err = prompt.Load(shipped, prompt.Options{Dialect: Dialect(), TemplateFile: row.Name, Like: like}); err != nil {
+			m, err = prompt.Load(shipped, prompt.Options{Dialect: Dialect(), TemplateFile: row.Name, Like: like})
+			if err != nil {
 				t.Fatal(err)
 			}
 			like, models[row.Name] = m, m
@@ -72,7 +73,8 @@ func TestFormsByModel(t *testing.T) {
 	}{
 		{"internvl_chat", "/m", "", true, nil}, {"whisper", "/m", "", false, ErrConversation}, {"llava", "/m/llava-1.5-7b-hf", "", false, nil},
 		{"minicpmv4_6", "/m/MiniCPM-V-4.6", "", false, nil}, {"qwen2_5_vl", "/m/qwen", "", false, nil}, {"gpt_oss", "/m", "", false, nil},
-		{"qwen2_5_vl", "/m", "qwen2-vl", true, nil}, {"internvl_chat", "/m", "own.jinja", false, nil}, {"qwen2_5_vl", "/m", "own.json", false, ErrConversation},
+		{"qwen2_5_vl", "/m", "qwen2-vl", true, nil}, {"internvl_chat", "/m", "own.jinja", false, nil},
+		{"qwen2_5_vl", "/m", "own.json", false, ErrConversation},
 	} {
 		form, err := conversation(c.given, prompt.Directory{ModelType: c.modelType, Path: c.path})
 		if (form != nil) != c.form || !errors.Is(err, c.err) {

@@ -78,7 +78,8 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 			return b, fmt.Errorf("token ids and pairs of them, mixed")
 		}
 		if !pair {
-			if id, b, err = wire.ReadToken64(b); err != nil {
+			id, b, err = wire.ReadToken64(b)
+			if err != nil {
 				return b, err
 			}
 			d.ids = append(d.ids, id)
@@ -97,7 +98,8 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 		if i > 0 && id != next {
 			return b, fmt.Errorf("pairs of tokens that do not form a sequence")
 		}
-		if next, b, err = wire.ReadToken64(rest); err != nil {
+		next, b, err = wire.ReadToken64(rest)
+		if err != nil {
 			return b, err
 		}
 		d.ids = append(d.ids, id)

@@ -80,7 +80,8 @@ func check(t *testing.T, events []kvevent.Event) {
 	if len(cpu.EngineHashes) != 2 || cpu.LoRA != "lora_id 7" || cpu.Locals[1] != hashOf([]uint64{5, 6, 7, 8}, "lora_id 7", "") {
 		t.Errorf("adapter's blocks %+v", cpu)
 	}
-	if !slices.Equal(pairs.EngineHashes, []uint64{12, 13}) || pairs.Locals[0] != hashOf([]uint64{1, 2, 3}, "", "") || pairs.Locals[1] != hashOf([]uint64{3, 4, 5}, "", "") ||
+	if !slices.Equal(pairs.EngineHashes, []uint64{12, 13}) || pairs.Locals[0] != hashOf([]uint64{1, 2, 3}, "", "") ||
+		pairs.Locals[1] != hashOf([]uint64{3, 4, 5}, "", "") ||
 		!slices.Equal(pairs.Tokens, []uint32{1, 2, 3, 4}) {
 		t.Errorf("pairs %+v", pairs)
 	}
@@ -101,7 +102,8 @@ func check(t *testing.T, events []kvevent.Event) {
 		}
 	}
 	last := events[len(events)-2:]
-	if last[0].Kind != kvevent.Removed || !slices.Equal(last[0].EngineHashes, []uint64{neg(-1), 1<<63 - 1}) || !slices.Equal(last[1].EngineHashes, []uint64{5}) {
+	if last[0].Kind != kvevent.Removed || !slices.Equal(last[0].EngineHashes, []uint64{neg(-1), 1<<63 - 1}) ||
+		!slices.Equal(last[1].EngineHashes, []uint64{5}) {
 		t.Errorf("removals %+v", last)
 	}
 }
@@ -135,7 +137,8 @@ func ordered(t testing.TB, pairs ...any) msgp.Raw {
 
 // TestOneBadEvent: a bad or unknown event loses only itself; unknown fields lose nothing.
 func TestOneBadEvent(t *testing.T) {
-	good := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": []any{uint64(1), uint64(1) << 62},
+	good := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil,
+		"token_ids":  []any{uint64(1), uint64(1) << 62},
 		"block_size": 2, "lora_id": nil, "new_field": map[string]any{"a": []any{1}}}
 	with := func(key string, v any) map[string]any {
 		m := map[string]any{}
@@ -169,7 +172,8 @@ func TestOneBadEvent(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got.Bad != c.bad || got.Unknown != c.unknown || len(got.Events) != 2 || got.Events[1].Locals[0] != hashOf([]uint64{1, 1 << 62}, "", "") {
+		if got.Bad != c.bad || got.Unknown != c.unknown || len(got.Events) != 2 ||
+			got.Events[1].Locals[0] != hashOf([]uint64{1, 1 << 62}, "", "") {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -185,7 +189,8 @@ func TestOneBadEvent(t *testing.T) {
 // TestKeysOfVLLM: fields that only vLLM sends are not read here, and count as unknown.
 func TestKeysOfVLLM(t *testing.T) {
 	for key, v := range map[string]any{"extra_keys": []any{nil}, "group_idx": 0} {
-		e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": []any{1, 2}, "block_size": 2, key: v}
+		e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil,
+			"token_ids": []any{1, 2}, "block_size": 2, key: v}
 		var d Decoder
 		if got, err := d.Decode(batch(encode(t, e))); err != nil || got.UnknownKeys != 1 || got.UnknownKey != key || len(got.Events) != 1 {
 			t.Errorf("%s: %v, %+v", key, err, got)
@@ -195,7 +200,8 @@ func TestKeysOfVLLM(t *testing.T) {
 
 // TestPads: for a run of pads, Pad is called once for each of the four, and for no text token.
 func TestPads(t *testing.T) {
-	ids := []any{uint64(5), uint64(1 << 40), uint64(1<<40 + 1), uint64(1<<40 + 2), uint64(1<<40 + 3), uint64(1 << 40), uint64(1<<40 + 1), uint64(6)}
+	ids := []any{uint64(5), uint64(1 << 40), uint64(1<<40 + 1), uint64(1<<40 + 2), uint64(1<<40 + 3), uint64(1 << 40),
+		uint64(1<<40 + 1), uint64(6)}
 	e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": ids, "block_size": 8}
 	var got []uint64
 	d := Decoder{Pad: func(id uint64) { got = append(got, id) }}
@@ -228,7 +234,8 @@ func text(t testing.TB, size int) []byte {
 		}
 		ids = append(ids, id)
 	}
-	return batch(encode(t, map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": ids, "block_size": size, "medium": "GPU"}))
+	return batch(encode(t, map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil,
+		"token_ids": ids, "block_size": size, "medium": "GPU"}))
 }
 
 func TestDecodeAllocatesNothing(t *testing.T) {

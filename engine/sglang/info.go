@@ -126,7 +126,8 @@ func configured(config json.RawMessage, host string, ranks int) (list []rules.Ev
 	}
 	for rank := 0; rank < ranks && c.Publisher == "zmq"; rank++ {
 		e := rules.EventSource{Topic: rules.CleanText(c.Topic)}
-		if e.Pub, err = zmq.Address(c.Endpoint, host, rank); err == nil && c.Replay != "" {
+		e.Pub, err = zmq.Address(c.Endpoint, host, rank)
+		if err == nil && c.Replay != "" {
 			e.Replay, err = zmq.Address(c.Replay, host, rank)
 		}
 		if err != nil {

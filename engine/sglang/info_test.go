@@ -34,7 +34,8 @@ func TestAsk(t *testing.T) {
 		}))
 		info, err := FetchServerInfo(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"))
 		s.Close()
-		if (err != nil) != c.mustFail || errors.Is(err, rules.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
+		if (err != nil) != c.mustFail || errors.Is(err, rules.ErrNoEvents) != c.noEvents || err != nil &&
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", c.body, err)
 		}
 		if err != nil {

@@ -150,7 +150,8 @@ func withObject(call template.Value) (template.Value, error) {
 	args := fn.Field("arguments")
 	if args.IsString() {
 		var err error
-		if args, err = template.FromJSON(args.Text()); errors.Is(err, template.ErrLimit) {
+		args, err = template.FromJSON(args.Text())
+		if errors.Is(err, template.ErrLimit) {
 			return template.None, prompt.ErrTemplateLimit
 		}
 		if err != nil || args.Dict() == nil {

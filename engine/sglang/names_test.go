@@ -22,13 +22,16 @@ const (
 
 func TestNames(t *testing.T) {
 	// SGLang 0.5.23: recorded pads and items.
-	if got := Pads(0x0123456789abcdef, PadFour); got != [4]uint64{23533869762612420, 1115227388442326932, 406705440234023321, 2100304651902599146} {
+	if got := Pads(0x0123456789abcdef, PadFour); got != [4]uint64{23533869762612420, 1115227388442326932, 406705440234023321,
+		2100304651902599146} {
 		t.Error(got)
 	}
-	if a, b := Pads(0x0123456789abcdef, PadMil)[3], Pads(0x0123456789abcdef, PadLow)[0]; a != 163254319 || b != 162254319 {
+	a, b := Pads(0x0123456789abcdef, PadMil)[3], Pads(0x0123456789abcdef, PadLow)[0]
+	if a != 163254319 || b != 162254319 {
 		t.Error(a, b)
 	}
-	p := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper, transformers: "5.19.0", transport: "cpu"}
+	p := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass,
+		Wrapper: qwenWrapper, transformers: "5.19.0", transport: "cpu"}
 	if got := p.fingerprint(); got != "sha256:c06a200bd416f5b145437549ad48ebc0a687af060701346dd624b34bd5dec8d5" {
 		t.Error(got)
 	}
@@ -95,7 +98,8 @@ func TestConformanceItems(t *testing.T) {
 	}
 
 	items := gjson.ParseBytes(golden.Read(t, golden.Dir(t, "sglang", "image_items_qwen3-vl.json")))
-	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper, transformers: "5.19.0", transport: "cpu"}
+	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass,
+		Wrapper: qwenWrapper, transformers: "5.19.0", transport: "cpu"}
 	if got, want := proc.fingerprint(), items.Get("processor.fingerprint").String(); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)
 	}
@@ -124,7 +128,8 @@ func TestConformanceItems(t *testing.T) {
 // picture whose pages were stored, including the detail.
 func TestConformanceServerPictures(t *testing.T) {
 	srv := gjson.ParseBytes(golden.Read(t, golden.Dir(t, "sglang", "server_qwen3vl.json.gz")))
-	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper}
+	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass,
+		Wrapper: qwenWrapper}
 	pinned, n := map[string]bool{}, 0
 	for _, step := range srv.Get("steps").Array() {
 		ids, pads := map[uint64]bool{}, false

@@ -90,18 +90,24 @@ func TestIncarnations(t *testing.T) {
 		want    string
 		partial bool
 	}{
-		{"a new engine with room in host memory", numbered(0, data("created", "num_blocks_per_cache_level", []int{10, 5})), "cleared; copied cpu -", false},
+		{"a new engine with room in host memory", numbered(0, data("created", "num_blocks_per_cache_level", []int{10, 5})),
+			"cleared; copied cpu -", false},
 		{"two blocks and a short tail", numbered(1, stores(nil, text(1), text(2), aBlock(3, []key{}, 7, 7))), "stored gpu[1 2]", false},
 		{"a child", numbered(2, stores(2, text(4))), "stored gpu[4]<2", false},
-		{"to host memory; a change of priority", numbered(3, data("updated", "block_hash", 4, "cache_level", map[string]any{"type": "event_diff", "old_value": 0, "new_value": 1}, "priority", nil),
-			data("updated", "block_hash", 4, "cache_level", nil, "priority", map[string]any{"old_value": 1, "new_value": 2})), "copied cpu[4]; removed gpu[4]", false},
+		{"to host memory; a change of priority",
+			numbered(3, data("updated", "block_hash", 4, "cache_level", map[string]any{"type": "event_diff", "old_value": 0,
+				"new_value": 1}, "priority", nil),
+				data("updated", "block_hash", 4, "cache_level", nil, "priority", map[string]any{"old_value": 1, "new_value": 2})),
+			"copied cpu[4]; removed gpu[4]", false},
 		{"removed from where they lie", numbered(5, data("removed", "block_hashes", []int{4, 2})), "removed cpu[4]; removed gpu[2]", false},
-		{"an unknown event and one that cannot be read cost only themselves", numbered(6, data("dreamt"), data("stored", "blocks", 7), stores(1, text(8))), "stored gpu[8]<1", false},
+		{"an unknown event and one that cannot be read cost only themselves",
+			numbered(6, data("dreamt"), data("stored", "blocks", 7), stores(1, text(8))), "stored gpu[8]<1", false},
 		{"a gap", numbered(10, stores(1, text(9))), "cleared; stored gpu[9]<1", true},
 		{"another rank", []byte(`[{"event_id":0,"attention_dp_rank":1,"data":{"type":"removed","block_hashes":[1]}}]`), "", false},
 		{"a new incarnation, heard late", numbered(3, stores(nil, text(1))), "cleared; stored gpu[1]", true},
 		{"a new incarnation", numbered(0, stores(nil, text(1))), "cleared; stored gpu[1]", false},
-		{"hex and text", numbered(1, stores("00000000000000ff"+strings.Repeat("0", 48), aBlock("0000000000000007"+strings.Repeat("1", 48), []key{}, 1, 2, 3, 4))), "stored gpu[7]<255", false},
+		{"hex and text", numbered(1, stores("00000000000000ff"+strings.Repeat("0", 48),
+			aBlock("0000000000000007"+strings.Repeat("1", 48), []key{}, 1, 2, 3, 4))), "stored gpu[7]<255", false},
 	} {
 		got, b := told(t, d, c.payload)
 		unknown, bad, gaps = unknown+b.Unknown, bad+b.Bad, gaps+b.Gaps
@@ -139,7 +145,8 @@ func TestWindows(t *testing.T) {
 // TestBlockSizeLearned: without a configured block size, the first event of two blocks determines it.
 func TestBlockSizeLearned(t *testing.T) {
 	d := new(Decoder)
-	got, _ := told(t, d, numbered(0, stores(nil, aBlock(1, []key{}, 1, 2)), stores(nil, aBlock(2, []key{}, 1, 2, 3, 4), aBlock(3, []key{}, 5)), stores(2, aBlock(4, []key{}, 1, 2, 3, 4))))
+	got, _ := told(t, d, numbered(0, stores(nil, aBlock(1, []key{}, 1, 2)), stores(nil, aBlock(2, []key{}, 1, 2, 3, 4),
+		aBlock(3, []key{}, 5)), stores(2, aBlock(4, []key{}, 1, 2, 3, 4))))
 	if got != "cleared; stored gpu[2]; stored gpu[4]<2" || d.BlockSize != 4 {
 		t.Errorf("%s, block size %d", got, d.BlockSize)
 	}
@@ -147,7 +154,8 @@ func TestBlockSizeLearned(t *testing.T) {
 
 // TestNames: blocks have the names of a request with the same items, in every form in which the engine writes its keys.
 func TestNames(t *testing.T) {
-	const a, b = "aaaaaaaaaaaaaaaa000000000000000000000000000000000000000000000000", "bbbbbbbbbbbbbbbb000000000000000000000000000000000000000000000000"
+	const a, b = "aaaaaaaaaaaaaaaa000000000000000000000000000000000000000000000000",
+		"bbbbbbbbbbbbbbbb000000000000000000000000000000000000000000000000"
 	m := 1001 // vocab_size + 1
 	want := func(ids []uint32, spans ...block.Span) []uint64 {
 		return block.Fixed().Locals(nil, ids, block.Form{Size: 4}, spans, block.Root{})
@@ -157,19 +165,25 @@ func TestNames(t *testing.T) {
 		events []map[string]any
 		want   []uint64
 	}{
-		{"two items in a block, one of them over two", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}}, 5, m, m, m), aBlock(2, []key{{a, 3}, {b, 0}}, m, 6, m, m))},
-			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}, block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
+		{"two items in a block, one of them over two", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}}, 5, m, m, m),
+			aBlock(2, []key{{a, 3}, {b, 0}}, m, 6, m, m))},
+			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))},
+				block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
 		{"two runs of one item in a block", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}, {a, 1}}, m, 6, m, m))},
 			want([]uint32{1001, 6, 1001, 1001}, block.Span{Offset: 0, Length: 4, Name: block.Fixed().Name(inEvents(a))})},
 		{"the same picture twice in a block", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}, {a, 0}}, m, m, m, m))},
-			want([]uint32{1001, 1001, 1001, 1001}, block.Span{Offset: 0, Length: 2, Name: block.Fixed().Name(inEvents(a))}, block.Span{Offset: 2, Length: 2, Name: block.Fixed().Name(inEvents(a))})},
+			want([]uint32{1001, 1001, 1001, 1001}, block.Span{Offset: 0, Length: 2, Name: block.Fixed().Name(inEvents(a))},
+				block.Span{Offset: 2, Length: 2, Name: block.Fixed().Name(inEvents(a))})},
 		{"V2 with keys", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}}, 5, a, m, m+1), aBlock(2, []key{{a, 3}, {b, 0}}, m+2, 6, b, m))},
-			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}, block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
+			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))},
+				block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
 		{"V2 without keys, the item cut by text and by the event's end", []map[string]any{
 			stores(nil, aBlock(1, []key{}, 5, a, m, m+1), aBlock(2, []key{}, m+2, 6, b, m)),
 			stores(2, aBlock(3, []key{}, 7, 7, 7, 7), aBlock(4, []key{}, 8, m+1, m+2, 8))},
-			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001, 7, 7, 7, 7, 8, 1001, 1001, 8}, block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))},
-				block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))}, block.Span{Offset: 13, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
+			want([]uint32{5, 1001, 1001, 1001, 1001, 6, 1001, 1001, 7, 7, 7, 7, 8, 1001, 1001, 8},
+				block.Span{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))},
+				block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))}, block.Span{Offset: 13, Length: 2,
+					Name: block.Fixed().Name(inEvents(b))})},
 	} {
 		d := &Decoder{BlockSize: 4, Keep: true}
 		batch, err := d.Decode(numbered(0, c.events...))
@@ -179,7 +193,8 @@ func TestNames(t *testing.T) {
 		var got []uint64
 		for _, e := range batch.Events {
 			got = append(got, e.Locals...)
-			if e.Kind == kvevent.Stored && (e.MediaUnknown || !e.HasParent && !slices.Equal(e.Locals, localsOf(&e))) { // a name passed on by a parent is known only as a hash
+			// a name passed on by a parent is known only as a hash
+			if e.Kind == kvevent.Stored && (e.MediaUnknown || !e.HasParent && !slices.Equal(e.Locals, localsOf(&e))) {
 				t.Errorf("%s: media %v beside tokens %v", c.name, e.Media, e.Tokens)
 			}
 		}
@@ -190,7 +205,8 @@ func TestNames(t *testing.T) {
 	salted := aBlock(1, []key{}, 1, 2, 3, 4)
 	salted["cache_salt"] = "tenant"
 	batch, _ := new(Decoder).Decode(numbered(0, stores(nil, salted, aBlock(2, []key{}, 1, 2, 3, 4))))
-	if w := block.Fixed().Locals(nil, []uint32{1, 2, 3, 4, 1, 2, 3, 4}, block.Form{Size: 4}, nil, block.Fixed().Root("", "tenant")); !slices.Equal(batch.Events[1].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{1, 2, 3, 4, 1, 2, 3, 4}, block.Form{Size: 4}, nil,
+		block.Fixed().Root("", "tenant")); !slices.Equal(batch.Events[1].Locals, w) {
 		t.Errorf("salted: %x, want %x", batch.Events[1].Locals, w)
 	}
 	batch, _ = (&Decoder{BlockSize: 4}).Decode(numbered(0, stores(nil, aBlock(1, nil, m, m, m, m))))
@@ -223,7 +239,8 @@ func TestUnknownKeys(t *testing.T) {
 		if at != "" {
 			payload, want, key = strings.Replace(whole, at, at+`,"future":"a secret","more":1`, 1), 1, "future"
 		}
-		if got, b := told(t, &Decoder{BlockSize: 1}, []byte(payload)); got != "cleared; stored gpu[1]" || b.UnknownKeys != want || b.UnknownKey != key {
+		if got, b := told(t, &Decoder{BlockSize: 1}, []byte(payload)); got != "cleared; stored gpu[1]" || b.UnknownKeys != want ||
+			b.UnknownKey != key {
 			t.Errorf("behind %q: %s, %+v", at, got, b)
 		}
 	}
@@ -239,30 +256,43 @@ func TestMsgpack(t *testing.T) {
 		}
 		return b
 	}
-	stored := map[string]any{"type": "BlockStored", "block_hashes": []any{int64(-2), uint64(3)}, "parent_block_hash": nil, "token_ids": []any{5, a, 1001, 1002, 1003, 6, 6, 6}, "block_size": 4,
-		"lora_id": nil, "medium": "GPU", "lora_name": nil, "future": 1, "mm_keys": []any{[]any{map[string]any{"type": "mm_key", "hash": a, "start_offset": 0}}, []any{}}}
+	stored := map[string]any{"type": "BlockStored", "block_hashes": []any{int64(-2), uint64(3)}, "parent_block_hash": nil,
+		"token_ids": []any{5, a, 1001, 1002, 1003, 6, 6, 6}, "block_size": 4,
+		"lora_id": nil, "medium": "GPU", "lora_name": nil, "future": 1,
+		"mm_keys": []any{[]any{map[string]any{"type": "mm_key", "hash": a, "start_offset": 0}}, []any{}}}
 	stored["mm_keys"].([]any)[1] = []any{map[string]any{"hash": a, "start_offset": 3, "uuid": "x"}}
 	d := new(Decoder)
-	got, b := told(t, d, encode([]any{1.5, []any{stored, map[string]any{"type": "Novel"}, 7, map[string]any{"type": "BlockRemoved", "block_hashes": []any{uint64(3)}, "medium": "GPU"},
-		map[string]any{"type": "BlockRemoved", "block_hashes": []any{uint64(3)}, "medium": "GPU", "group_idx": 2}, map[string]any{"type": "AllBlocksCleared"}}, 1}))
-	if want := "stored gpu[18446744073709551614 3]; removed gpu[3]; removed gpu[" + fmt.Sprint(kvevent.InGroup(3, 2)) + "]; cleared"; got != want || b.Unknown != 1 || b.Bad != 1 || b.UnknownKeys != 1 || b.UnknownKey != "future" {
+	got, b := told(t, d,
+		encode([]any{1.5, []any{stored, map[string]any{"type": "Novel"}, 7, map[string]any{"type": "BlockRemoved",
+			"block_hashes": []any{uint64(3)}, "medium": "GPU"},
+			map[string]any{"type": "BlockRemoved", "block_hashes": []any{uint64(3)}, "medium": "GPU", "group_idx": 2},
+			map[string]any{"type": "AllBlocksCleared"}}, 1}))
+	if want := "stored gpu[18446744073709551614 3]; removed gpu[3]; removed gpu[" + fmt.Sprint(kvevent.InGroup(3, 2)) +
+		"]; cleared"; got != want || b.Unknown != 1 || b.Bad != 1 || b.UnknownKeys != 1 || b.UnknownKey != "future" {
 		t.Errorf("got %s\nwant %s; %+v", got, want, b)
 	}
-	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, block.Form{Size: 4}, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Root{}); !slices.Equal(b.Events[0].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, block.Form{Size: 4},
+		[]block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Root{}); !slices.Equal(b.Events[0].Locals, w) {
 		t.Errorf("%x, want %x", b.Events[0].Locals, w)
 	}
 	stored["lora_name"] = "en"
 	_, b = told(t, d, encode([]any{1.5, []any{stored}}))
-	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, block.Form{Size: 4}, []block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}}, block.Fixed().Root("en", "")); !slices.Equal(b.Events[0].Locals, w) {
+	if w := block.Fixed().Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, block.Form{Size: 4},
+		[]block.Span{{Offset: 1, Length: 4, Name: block.Fixed().Name(inEvents(a))}},
+		block.Fixed().Root("en", "")); !slices.Equal(b.Events[0].Locals, w) {
 		t.Errorf("adapter: %x, want %x", b.Events[0].Locals, w)
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(numbered(0, data("created", "num_blocks_per_cache_level", []int{1, 2}), stores(nil, aBlock(1, []key{{"a", 0}}, 5, "aa", 9, 10), aBlock("ff", nil, 1, 2, 3, 4))))
-	f.Add(numbered(3, data("updated", "block_hash", 4, "cache_level", map[string]any{"old_value": 0, "new_value": 1}), data("removed", "block_hashes", []int{4, 2})))
+	f.Add(numbered(0, data("created", "num_blocks_per_cache_level", []int{1, 2}),
+		stores(nil, aBlock(1, []key{{"a", 0}}, 5, "aa", 9, 10), aBlock("ff", nil, 1, 2, 3, 4))))
+	f.Add(numbered(3, data("updated", "block_hash", 4, "cache_level", map[string]any{"old_value": 0, "new_value": 1}),
+		data("removed", "block_hashes", []int{4, 2})))
 	f.Add([]byte(`[{"event_id":0,"data":{"type":"stored","blocks":[{"block_hash":-1,"tokens":[{"token_id":1}],"mm_keys":[{"hash":"\u0041\"","start_offset":1}]}]}}, {}, [], "}", 1e9]`))
-	b, _ := msgp.AppendIntf(nil, []any{1.5, []any{map[string]any{"type": "BlockStored", "block_hashes": []any{1}, "token_ids": []any{5, "a"}, "block_size": 2, "mm_keys": []any{[]any{}}}}})
+	b, _ := msgp.AppendIntf(nil,
+		[]any{1.5, []any{map[string]any{"type": "BlockStored", "block_hashes": []any{1}, "token_ids": []any{5, "a"},
+			"block_size": 2, "mm_keys": []any{[]any{}}}}})
 	f.Add(b)
 	d := Decoder{Keep: true}
 	eventtest.Fuzz(f, true, d.Decode)

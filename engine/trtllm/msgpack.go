@@ -81,7 +81,8 @@ func (d *Decoder) packedStored() error {
 	k := f.ExtraKeys
 	if k != nil {
 		var lists int
-		if lists, k, err = wire.ArrayHeader(k); err != nil || lists != n {
+		lists, k, err = wire.ArrayHeader(k)
+		if err != nil || lists != n {
 			return fmt.Errorf("mm_keys: %d lists for %d blocks", lists, n)
 		}
 	}
@@ -91,20 +92,23 @@ func (d *Decoder) packedStored() error {
 		for range size {
 			if msgp.NextType(t) == msgp.StrType {
 				var digest []byte
-				if digest, t, err = msgp.ReadStringZC(t); err != nil || len(digest) == 0 {
+				digest, t, err = msgp.ReadStringZC(t)
+				if err != nil || len(digest) == 0 {
 					return errors.New("token id: an empty text")
 				}
 				d.digestToken(wire.View(digest))
 				continue
 			}
 			var id uint32
-			if id, t, err = msgp.ReadUint32Bytes(t); err != nil {
+			id, t, err = msgp.ReadUint32Bytes(t)
+			if err != nil {
 				return fmt.Errorf("token id: %w", err)
 			}
 			d.a.Tokens = append(d.a.Tokens, id)
 		}
 		if k != nil {
-			if k, err = d.packedKeys(k); err != nil {
+			k, err = d.packedKeys(k)
+			if err != nil {
 				return fmt.Errorf("mm_keys: %w", err)
 			}
 		}

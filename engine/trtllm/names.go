@@ -123,7 +123,8 @@ func writePlanes(h hash.Hash, p *pixels.RGB) {
 		n := 0
 		for i := c; i < len(p.Pix); i += 3 {
 			binary.LittleEndian.PutUint32(buf[n:], unit[p.Pix[i]])
-			if n += 4; n == len(buf) {
+			n += 4
+			if n == len(buf) {
 				h.Write(buf)
 				n = 0
 			}

@@ -35,7 +35,8 @@ func TestPieces(t *testing.T) {
 	for c := range 3 {
 		for i := range 250 * 199 {
 			p.Pix[3*i+c] = byte(i*7 + c*31 + i>>8)
-			tensor = append(tensor, byte(unit[p.Pix[3*i+c]]), byte(unit[p.Pix[3*i+c]]>>8), byte(unit[p.Pix[3*i+c]]>>16), byte(unit[p.Pix[3*i+c]]>>24))
+			tensor = append(tensor, byte(unit[p.Pix[3*i+c]]), byte(unit[p.Pix[3*i+c]]>>8), byte(unit[p.Pix[3*i+c]]>>16),
+				byte(unit[p.Pix[3*i+c]]>>24))
 		}
 	}
 	if s := blake3.Sum256(tensor); (Names{}).Of(p) != hex.EncodeToString(s[:]) {
@@ -60,8 +61,10 @@ func TestConformanceNames(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 			continue
 		}
-		for field, names := range map[string]Names{"gen0_pt": {}, "gen0_pil": {PIL: true}, "gen2_pt": {Tagged: true}, "gen2_pil": {Tagged: true, PIL: true}} {
-			if got, want := names.Of(p), r[field]; got != want {
+		for field, names := range map[string]Names{"gen0_pt": {}, "gen0_pil": {PIL: true}, "gen2_pt": {Tagged: true},
+			"gen2_pil": {Tagged: true, PIL: true}} {
+			got, want := names.Of(p), r[field]
+			if got != want {
 				t.Errorf("%s: %s %s, want %s", f, field, got, want)
 			}
 			n++

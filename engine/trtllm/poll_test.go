@@ -58,15 +58,18 @@ func TestDrain(t *testing.T) {
 	}
 	until := func(what string, held0, held1 int, more func() bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); ix.HeldBlocks(sinks[0].Slot()) != held0 || ix.HeldBlocks(sinks[1].Slot()) != held1 || !more(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); ix.HeldBlocks(sinks[0].Slot()) != held0 ||
+			ix.HeldBlocks(sinks[1].Slot()) != held1 || !more(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s: %d and %d blocks, want %d and %d; %+v", what, ix.HeldBlocks(sinks[0].Slot()), ix.HeldBlocks(sinks[1].Slot()), held0, held1, feeds[0].Stats())
+				t.Fatalf("%s: %d and %d blocks, want %d and %d; %+v", what, ix.HeldBlocks(sinks[0].Slot()),
+					ix.HeldBlocks(sinks[1].Slot()), held0, held1, feeds[0].Stats())
 			}
 		}
 	}
 	yes := func() bool { return true }
 	one := func(id, rank, engineHash string) string {
-		return `{"event_id":` + id + `,"attention_dp_rank":` + rank + `,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":` + engineHash +
+		return `{"event_id":` + id + `,"attention_dp_rank":` + rank +
+			`,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":` + engineHash +
 			`,"tokens":[{"token_id":` + engineHash + `},{"token_id":1}],"mm_keys":[]}]}}`
 	}
 	q.put("!", "["+one("0", "0", "1")+","+one("0", "1", "7")+"]", "["+one("1", "0", "2")+"]")

@@ -16,16 +16,20 @@ var advice = map[string]struct{ severity, want, fix string }{
 		"processing_mode: { request_header_mode: SEND, request_body_mode: BUFFERED, response_header_mode: SKIP }"},
 	"response_body_mode": {Error, "NONE", "leave it out: streamed answers are held back until they end"},
 	"forward_rules":      {Warning, "none", "leave it out, or let through :method, :path, content-* and all that steers"},
-	"body_limit":         {Error, "BODY_LIMIT, Sightline's body_limit", "request_body_buffer_limit on the virtual host: one limit for HTTP/1 and HTTP/2"},
-	"buffer_filter":      {Error, "BODY_LIMIT, Sightline's body_limit", "raise it, or leave the filter out: Envoy buffers for Sightline anyway"},
-	"ext_authz_body":     {Error, "BODY_LIMIT, Sightline's body_limit", "allow_partial_message: true, or raise it, or leave with_request_body out"},
+	"body_limit": {Error, "BODY_LIMIT, Sightline's body_limit",
+		"request_body_buffer_limit on the virtual host: one limit for HTTP/1 and HTTP/2"},
+	"buffer_filter": {Error, "BODY_LIMIT, Sightline's body_limit", "raise it, or leave the filter out: Envoy buffers for Sightline anyway"},
+	"ext_authz_body": {Error, "BODY_LIMIT, Sightline's body_limit",
+		"allow_partial_message: true, or raise it, or leave with_request_body out"},
 	"http2_window": {Warning, "1 MiB and more", "leave initial_stream_window_size out (or 16777216; the connection's 67108864): " +
 		"a body stops at each window, and message_timeout runs"},
 
 	// How it is asked.
-	"filter_disabled":      {Error, "not disabled", "take disabled: true out: Sightline is not asked on this route"},
-	"message_timeout":      {Error, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
-	"message_timeout_long": {Warning, "TIMEOUT, as configured in Sightline", "message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
+	"filter_disabled": {Error, "not disabled", "take disabled: true out: Sightline is not asked on this route"},
+	"message_timeout": {Error, "TIMEOUT, as configured in Sightline",
+		"message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
+	"message_timeout_long": {Warning, "TIMEOUT, as configured in Sightline",
+		"message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
 	"max_message_timeout": {Warning, "LONGEST: TIMEOUT and a second for each MiB of BODY_LIMIT", "max_message_timeout: LONGEST: Sightline " +
 		"asks for so long for bodies of 1 MiB and more; Envoy ignores it without this or with less, and when several come at once they " +
 		"go on uncleaned"},
@@ -37,8 +41,10 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"allow_mode_override": {Warning, "true", "allow_mode_override: true, so that other requests than inference stream through unbuffered"},
 	"grpc_message_limit":  {Error, "BODY_LIMIT and more", "no max_receive_message_length: an edited body comes back in one message"},
 	"sightline_http2":     {Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
-	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "take both over from the cluster sightline that " +
-		"\"sightline envoy\" prints: each request waits for a Sightline that hangs, and with FULL_DUPLEX_STREAMED fails"},
+	"sightline_health": {Warning,
+		"a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }",
+		"take both over from the cluster sightline that " +
+			"\"sightline envoy\" prints: each request waits for a Sightline that hangs, and with FULL_DUPLEX_STREAMED fails"},
 
 	// What it may change.
 	"mutation_rules": {Error, "all that Sightline sets", `allow_expression: { regex: ` +
@@ -53,15 +59,18 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"guard_behind":        {Warning, "before Sightline's filter", "move it: bodies of requests that it refuses are read first"},
 	"body_changed_behind": {Error, "before Sightline's filter", "move it, so that Sightline reads what workers read"},
 	"behind_router":       {Error, "behind Sightline's filter", "move the router to the end: Sightline is never asked"},
-	"two_full_duplex": {Warning, "one", "ask Sightline with request_body_mode: BUFFERED: before Envoy 1.38 (1.36 and 1.37 with #43175) bodies " +
-		"of more than some KB are truncated, and even later some were (#43983)"},
+	"two_full_duplex": {Warning, "one",
+		"ask Sightline with request_body_mode: BUFFERED: before Envoy 1.38 (1.36 and 1.37 with #43175) bodies " +
+			"of more than some KB are truncated, and even later some were (#43983)"},
 
 	// How its choice is applied.
 	"route_cache": {Error, "CLEAR", "route_cache_action: CLEAR, or Envoy does not select the route for x-target-worker"},
-	"choice_not_read": {Error, "override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
+	"choice_not_read": {Error,
+		"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
 		"have the cluster read it from there, or set route.header of Sightline's configuration: it writes the choice nowhere else, so " +
 			"choices are ignored"},
-	"header_removed": {Error, "not here", "remove it in an upstream header_mutation filter: here it is gone before the worker is dialled (503)"},
+	"header_removed": {Error, "not here",
+		"remove it in an upstream header_mutation filter: here it is gone before the worker is dialled (503)"},
 	"cluster_type": {Error, "STATIC, STRICT_DNS or EDS", "make it STRICT_DNS, or list the workers: " +
 		"Envoy knows no single worker of such a cluster, and could not follow a choice"},
 	"cluster_unknown": {Error, "a cluster of this name", "add it; or, if a control plane tells it, give the admin address of a running Envoy"},
@@ -77,11 +86,13 @@ var advice = map[string]struct{ severity, want, fix string }{
 		"filter that removes them on the workers' routes " +
 		"(with ORIGINAL_DST they must go before the first route selection: give the workers a listener of their own)"},
 	"tenant_header": {Warning, "removed after Sightline has read it", "request_headers_to_remove, as \"sightline envoy --for\" prints it"},
-	"steering_headers": {Warning, "removed before the first route selection", "early_header_mutation_extensions as \"sightline envoy --for\" prints them: " +
-		"while Sightline is down a client could choose the worker, or any address"},
+	"steering_headers": {Warning, "removed before the first route selection",
+		"early_header_mutation_extensions as \"sightline envoy --for\" prints them: " +
+			"while Sightline is down a client could choose the worker, or any address"},
 
 	// What Envoy sends to Sightline.
-	"access_log":      {Warning, "an http_grpc access log to it", "add the logs that \"sightline envoy --for\" prints: Sightline knows each worker's load and health by it"},
+	"access_log": {Warning, "an http_grpc access log to it",
+		"add the logs that \"sightline envoy --for\" prints: Sightline knows each worker's load and health by it"},
 	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
 	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
 	"access_log_ends": {Warning, "each UpstreamEnd", "the filter of upstream_log as \"sightline envoy\" prints it: otherwise a worker " +
@@ -111,8 +122,9 @@ var advice = map[string]struct{ severity, want, fix string }{
 		"http_health_check: { path: /health } }]: requests without a choice go to dead workers"},
 
 	// What cannot be checked.
-	"envoy_version":    {Error, "1.36 or later", "take a newer Envoy"},
-	"no_route":         {Error, "one", "check the file; configuration from a control plane (RDS, LDS) is visible only at the admin address of a running Envoy"},
+	"envoy_version": {Error, "1.36 or later", "take a newer Envoy"},
+	"no_route": {Error, "one",
+		"check the file; configuration from a control plane (RDS, LDS) is visible only at the admin address of a running Envoy"},
 	"routes_elsewhere": {Note, "the routes", "give the admin address of a running Envoy: its routes come from a control plane"},
 	"which_clusters": {Error, "the workers' clusters", "name those of the workers (--cluster NAME,…), or give Sightline's " +
 		"configuration with them (-c)"},

@@ -19,6 +19,8 @@ import (
 
 // Checks of the clusters: those of workers, and Sightline's.
 
+const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
 // reads reports whether a cluster follows Sightline's choice, and the header by which it dials any address ("": none).
 func (c *checker) reads(name string) (header string, reads bool) {
 	there, ok := c.cluster(name)
@@ -35,7 +37,8 @@ func (c *checker) reads(name string) (header string, reads bool) {
 	}
 	if there.of.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		o := there.of.GetOriginalDstLbConfig()
-		if header = o.GetHttpHeaderName(); header == "" && o.GetUseHttpHeader() {
+		header = o.GetHttpHeaderName()
+		if header == "" && o.GetUseHttpHeader() {
 			header = "x-envoy-original-dst-host"
 		}
 		header = strings.ToLower(header)
@@ -80,7 +83,9 @@ func (c *checker) worker(name string, unread bool) {
 		}
 		c.find("cluster_type", at.to("type"), got)
 	default:
-		c.miss("choice", "set", "A worker that Sightline names is taken, if it is one of this cluster; else the cluster balances as before. No other address is dialled.",
+		c.miss("choice", "set",
+			"A worker that Sightline names is taken, if it is one of this cluster; else the cluster balances as before. No "+
+				"other address is dialled.",
 			at.to("load_balancing_policy"), genWorkers.to("load_balancing_policy"), fallback(of))
 	}
 	if header != "" {
@@ -99,7 +104,8 @@ func (c *checker) worker(name string, unread bool) {
 // fallback returns a function that puts the cluster's own balancing into the piece.
 func fallback(of *clusterv3.Cluster) func(any) any {
 	policy := strings.ToLower(of.GetLbPolicy().String())
-	kinds := map[string]string{"round_robin": "RoundRobin", "least_request": "LeastRequest", "random": "Random", "ring_hash": "RingHash", "maglev": "Maglev"}
+	kinds := map[string]string{"round_robin": "RoundRobin", "least_request": "LeastRequest", "random": "Random",
+		"ring_hash": "RingHash", "maglev": "Maglev"}
 	message, ok := kinds[policy]
 	return func(v any) any {
 		inner := path{"policies", 0, "typed_extension_config", "typed_config", "fallback_policy"}
@@ -126,7 +132,7 @@ func (c *checker) allowed(name, header string, there placed[*clusterv3.Cluster])
 }
 
 func (c *checker) guarded(of *clusterv3.Cluster) bool {
-	o, _ := as[*upstreamv3.HttpProtocolOptions](of.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"])
+	o, _ := as[*upstreamv3.HttpProtocolOptions](of.GetTypedExtensionProtocolOptions()[httpOptions])
 	for _, f := range o.GetHttpFilters() {
 		if kind(f.GetTypedConfig()) == "rbac" {
 			return true
@@ -234,7 +240,6 @@ func (c *checker) alive(there placed[*clusterv3.Cluster]) {
 
 // connections checks for how long connections to workers stay idle, and how long one may take to open.
 func (c *checker) connections(there placed[*clusterv3.Cluster]) {
-	const options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	if composite, ok := as[*compositev3.ClusterConfig](there.of.GetClusterType().GetTypedConfig()); ok {
 		for _, sub := range composite.GetClusters() { // its parts have the connections
 			if part, ok := c.cluster(sub.GetName()); ok {
@@ -243,9 +248,9 @@ func (c *checker) connections(there placed[*clusterv3.Cluster]) {
 		}
 		return
 	}
-	o, typed := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()[options])
-	idle, at, whole := o.GetCommonHttpProtocolOptions().GetIdleTimeout(), there.at.to("typed_extension_protocol_options", options),
-		genWorkers.to("typed_extension_protocol_options", options)
+	o, typed := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()[httpOptions])
+	idle, at, whole := o.GetCommonHttpProtocolOptions().GetIdleTimeout(), there.at.to("typed_extension_protocol_options", httpOptions),
+		genWorkers.to("typed_extension_protocol_options", httpOptions)
 	from := whole
 	old := there.of.GetCommonHttpProtocolOptions() //nolint:staticcheck // deprecated, and still in people's files
 	//nolint:staticcheck // so are these
@@ -305,7 +310,8 @@ func (c *checker) breakers(there placed[*clusterv3.Cluster], worker bool, from p
 	}
 	c.find("circuit_breakers", at, strings.Join(low, ", "))
 	if t == nil {
-		c.miss("circuit_breakers", "set", "1,024 requests at a time is one engine's batch; with 3 retries at a time requests fail when a worker dies.", at, from, nil)
+		c.miss("circuit_breakers", "set",
+			"1,024 requests at a time is one engine's batch; with 3 retries at a time requests fail when a worker dies.", at, from, nil)
 	}
 }
 
@@ -325,7 +331,7 @@ func (c *checker) sightlines(s *site, name string) {
 		}
 		return
 	}
-	o, _ := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"])
+	o, _ := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()[httpOptions])
 	if o.GetExplicitHttpConfig().GetHttp2ProtocolOptions() == nil && o.GetAutoConfig() == nil && o.GetUseDownstreamProtocolConfig() == nil &&
 		there.of.GetHttp2ProtocolOptions() == nil { //nolint:staticcheck // deprecated, and still in people's files
 		c.find("sightline_http2", there.at.to("typed_extension_protocol_options"), "HTTP/1")

@@ -222,7 +222,8 @@ func (c *checker) managers(do func(*site, *routev3.RouteConfiguration, path)) {
 				routes, place := hcm.GetRouteConfig(), s.at.to("route_config")
 				if rds := hcm.GetRds(); rds != nil {
 					told, ok := c.routes[rds.GetRouteConfigName()]
-					if routes, place = told.of, told.at; !ok {
+					routes, place = told.of, told.at
+					if !ok {
 						c.find("routes_elsewhere", s.at.to("rds"), rds.GetRouteConfigName())
 					}
 				}

@@ -153,20 +153,28 @@ func TestMistakes(t *testing.T) {
 		host    = "              request_body_buffer_limit: 67108864\n"
 		router  = "          - name: envoy.filters.http.router\n"
 		ask     = "          http_filters:\n"
-		before  = "          http_filters:\n          - name: x\n            typed_config:\n              \"@type\": type.googleapis.com/envoy.extensions.filters.http."
-		behind  = "          - name: x\n            typed_config:\n              \"@type\": type.googleapis.com/envoy.extensions.filters.http."
-		off     = "                typed_per_filter_config: { envoy.filters.http.ext_proc: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute, "
-		infer   = "                stat_prefix: inference\n"
-		theirs  = "ext_proc.v3.ExternalProcessor\n              grpc_service: { envoy_grpc: { cluster_name: other } }\n              processing_mode: { request_body_mode: "
+		before  = "          http_filters:\n          - name: x\n            typed_config:\n              \"@type\": " +
+			"type.googleapis.com/envoy.extensions.filters.http."
+		behind = "          - name: x\n            typed_config:\n              \"@type\": type.googleapis.com/envoy.extensions.filters.http."
+		off    = "                typed_per_filter_config: { envoy.filters.http.ext_proc: { \"@type\": " +
+			"type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute, "
+		infer  = "                stat_prefix: inference\n"
+		theirs = "ext_proc.v3.ExternalProcessor\n              grpc_service: { envoy_grpc: { cluster_name: other } }\n       " +
+			"       processing_mode: { request_body_mode: "
 	)
-	cases := map[string]bool{"worker_health": true, "which_clusters": true, "no_healthy_worker": true, "headers_elsewhere": true, "dns_family": true} // the tests above and below
+	// the tests above and below
+	cases := map[string]bool{"worker_health": true, "which_clusters": true, "no_healthy_worker": true,
+		"headers_elsewhere": true, "dns_family": true}
 	for _, c := range []struct{ name, from, to, at, got string }{
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: NONE", procAt + ".processing_mode.request_body_mode", "NONE"},
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: STREAMED", procAt + ".processing_mode.request_body_mode", "STREAMED"},
-		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: FULL_DUPLEX_STREAMED", procAt + ".processing_mode.request_trailer_mode", "DEFAULT"},
+		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: FULL_DUPLEX_STREAMED",
+			procAt + ".processing_mode.request_trailer_mode", "DEFAULT"},
 		{"body_mode", "request_header_mode: SEND", "request_header_mode: SKIP", procAt + ".processing_mode.request_header_mode", "SKIP"},
-		{"body_mode", infer, infer + off + "overrides: { processing_mode: { request_body_mode: NONE } } } }\n", inferAt + `.typed_per_filter_config["envoy.filters.http.ext_proc"].overrides.processing_mode.request_body_mode`, "NONE"},
-		{"response_body_mode", "response_header_mode: SKIP }", "response_body_mode: BUFFERED }", procAt + ".processing_mode.response_body_mode", "BUFFERED"},
+		{"body_mode", infer, infer + off + "overrides: { processing_mode: { request_body_mode: NONE } } } }\n",
+			inferAt + `.typed_per_filter_config["envoy.filters.http.ext_proc"].overrides.processing_mode.request_body_mode`, "NONE"},
+		{"response_body_mode", "response_header_mode: SKIP }", "response_body_mode: BUFFERED }",
+			procAt + ".processing_mode.response_body_mode", "BUFFERED"},
 		{"message_timeout", "message_timeout: 2s", "stat_prefix: x", procAt + ".message_timeout", "200ms"},
 		{"message_timeout_long", "message_timeout: 2s", "message_timeout: 1000s", procAt + ".message_timeout", "16m40s"},
 		{"max_message_timeout", "max_message_timeout: 66s", "stat_prefix: x", procAt + ".max_message_timeout", "0s"},
@@ -179,67 +187,109 @@ func TestMistakes(t *testing.T) {
 		{"disable_immediate_response", "failure_mode_allow: true", "disable_immediate_response: true", procAt, "true"},
 		{"allow_mode_override", "allow_mode_override: true", "allow_mode_override: false", procAt + ".allow_mode_override", "false"},
 		{"metadata", "untyped: [sightline]", "untyped: [envoy.lb]", procAt + ".metadata_options", "not received"},
-		{"forward_rules", "failure_mode_allow: true", "forward_rules: { allowed_headers: { patterns: [{ exact: accept }] } }", procAt + ".forward_rules", "kept"},
+		{"forward_rules", "failure_mode_allow: true", "forward_rules: { allowed_headers: { patterns: [{ exact: accept }] } }",
+			procAt + ".forward_rules", "kept"},
 		{"mutation_rules", "|content-[a-z]+", "", procAt + ".mutation_rules", "content-length, content-type"},
-		{"grpc_message_limit", "envoy_grpc: { cluster_name: sightline }\n                init", "google_grpc: { target_uri: \"sightline:9002\", stat_prefix: x }\n                init", procAt + ".grpc_service", "4194304"},
-		{"grpc_message_limit", "envoy_grpc: { cluster_name: sightline }\n                init", "envoy_grpc: { cluster_name: sightline, max_receive_message_length: 1000 }\n                init", procAt + ".grpc_service", "1000"},
-		{"filter_disabled", infer, infer + off + "disabled: true } }\n", inferAt + `.typed_per_filter_config["envoy.filters.http.ext_proc"]`, "not asked"},
-		{"filter_disabled", "          - name: envoy.filters.http.ext_proc\n            typed", "          - name: envoy.filters.http.ext_proc\n            disabled: true\n            typed", "http_filters[0].disabled", "not asked"},
+		{"grpc_message_limit", "envoy_grpc: { cluster_name: sightline }\n                init",
+			"google_grpc: { target_uri: \"sightline:9002\", stat_prefix: x }\n                init", procAt + ".grpc_service", "4194304"},
+		{"grpc_message_limit", "envoy_grpc: { cluster_name: sightline }\n                init",
+			"envoy_grpc: { cluster_name: sightline, max_receive_message_length: 1000 }\n                init", procAt + ".grpc_service", "1000"},
+		{"filter_disabled", infer, infer + off + "disabled: true } }\n",
+			inferAt + `.typed_per_filter_config["envoy.filters.http.ext_proc"]`, "not asked"},
+		{"filter_disabled", "          - name: envoy.filters.http.ext_proc\n            typed",
+			"          - name: envoy.filters.http.ext_proc\n            disabled: true\n            typed", "http_filters[0].disabled", "not asked"},
 		{"guard_behind", router, behind + "jwt_authn.v3.JwtAuthentication\n" + router, "http_filters[1]", "x stands behind"},
 		{"body_changed_behind", router, behind + "decompressor.v3.Decompressor\n" + router, "http_filters[1]", "changes the body"},
 		{"body_changed_behind", router, behind + "lua.v3.Lua\n" + router, "http_filters[1]", "may change"},
 		{"body_changed_behind", router, behind + theirs + "BUFFERED }\n" + router, "http_filters[1]", "may change"},
-		{"buffer_filter", ask, before + "buffer.v3.Buffer\n              max_request_bytes: 5242880\n", "http_filters[0].typed_config.max_request_bytes", "5242880"},
-		{"ext_authz_body", ask, before + "ext_authz.v3.ExtAuthz\n              with_request_body: { max_request_bytes: 8192 }\n", "http_filters[0].typed_config.with_request_body.max_request_bytes", "8192"},
+		{"buffer_filter", ask, before + "buffer.v3.Buffer\n              max_request_bytes: 5242880\n",
+			"http_filters[0].typed_config.max_request_bytes", "5242880"},
+		{"ext_authz_body", ask, before + "ext_authz.v3.ExtAuthz\n              with_request_body: { max_request_bytes: 8192 }\n",
+			"http_filters[0].typed_config.with_request_body.max_request_bytes", "8192"},
 		{"body_limit", host, "", "per_connection_buffer_limit_bytes", "1048576"},
 		{"body_limit", host, "              per_request_buffer_limit_bytes: 32768\n", "virtual_hosts[0].per_request_buffer_limit_bytes", "32768"},
 		{"body_limit", infer, infer + "                request_body_buffer_limit: 4096\n", inferAt + ".request_body_buffer_limit", "4096"},
-		{"route_timeout", infer + "                route: { cluster: workers_any, timeout: 0s }", "                route: { cluster: workers_any }", inferAt + ".route.timeout", "15s"},
-		{"route_timeout", infer + "                route: { cluster: workers_any, timeout: 0s }", "                route: { cluster: workers_any, timeout: 300s }", inferAt + ".route.timeout", "5m0s"},
-		{"route_timeout", infer + "                route: { cluster: workers_any, timeout: 0s }", "                route: { cluster: workers_any, timeout: 0s, max_stream_duration: { max_stream_duration: 30s } }", inferAt + ".route.max_stream_duration", "30s"},
+		{"route_timeout", infer + "                route: { cluster: workers_any, timeout: 0s }",
+			"                route: { cluster: workers_any }", inferAt + ".route.timeout", "15s"},
+		{"route_timeout", infer + "                route: { cluster: workers_any, timeout: 0s }",
+			"                route: { cluster: workers_any, timeout: 300s }", inferAt + ".route.timeout", "5m0s"},
+		{"route_timeout", infer + "                route: { cluster: workers_any, timeout: 0s }",
+			"                route: { cluster: workers_any, timeout: 0s, max_stream_duration: { max_stream_duration: 30s } }",
+			inferAt + ".route.max_stream_duration", "30s"},
 		{"route_timeout", "num_retries: 3\n", "num_retries: 3\n                per_try_timeout: 10s\n", "retry_policy.per_try_timeout", "10s"},
 		{"stream_idle_timeout", "stream_idle_timeout: 3600s", "stream_idle_timeout: 60s", "stream_idle_timeout", "1m0s"},
 		{"stream_idle_timeout", "          stream_idle_timeout: 3600s\n", "", "stream_idle_timeout", "5m"},
 		{"request_timeout", "stream_idle_timeout: 3600s", "stream_idle_timeout: 0s\n          request_timeout: 5s", "request_timeout", "5s"},
-		{"http2_window", "initial_stream_window_size: 16777216", "initial_stream_window_size: 65536", "http2_protocol_options.initial_stream_window_size", "65536"},
-		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: 5xx", "virtual_hosts[0].retry_policy.retry_on", "5xx"},
-		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: connect-failure,reset", "virtual_hosts[0].retry_policy.retry_on", "reset"},
+		{"http2_window", "initial_stream_window_size: 16777216", "initial_stream_window_size: 65536",
+			"http2_protocol_options.initial_stream_window_size", "65536"},
+		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: 5xx",
+			"virtual_hosts[0].retry_policy.retry_on", "5xx"},
+		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: connect-failure,reset",
+			"virtual_hosts[0].retry_policy.retry_on", "reset"},
 		{"circuit_breakers", "max_retries: 1024", "max_retries: 3", "clusters[1].circuit_breakers", "max_retries 3"},
-		{"circuit_breakers", "max_requests: 65536, max_pending_requests: 65536 }", "max_pending_requests: 65536 }", "clusters[0].circuit_breakers", "max_requests 1024"},
-		{"steering_headers", "              - remove_on_match: { key_matcher: { prefix: x-target-worker } }", "              - remove: x-target-worker", "early_header_mutation_extensions", "x-target-worker*"},
-		{"access_log_id", "additional_request_headers_to_log: [x-sightline-id]", "additional_request_headers_to_log: [x-id]", "typed_config.additional_request_headers_to_log", "x-id"},
-		{"access_log_ends", "log_type_filter: { types: [UpstreamPoolReady, UpstreamEnd] }", "response_flag_filter: {}", "upstream_log[0].filter", "only what failed"},
+		{"circuit_breakers", "max_requests: 65536, max_pending_requests: 65536 }", "max_pending_requests: 65536 }",
+			"clusters[0].circuit_breakers", "max_requests 1024"},
+		{"steering_headers", "              - remove_on_match: { key_matcher: { prefix: x-target-worker } }",
+			"              - remove: x-target-worker", "early_header_mutation_extensions", "x-target-worker*"},
+		{"access_log_id", "additional_request_headers_to_log: [x-sightline-id]", "additional_request_headers_to_log: [x-id]",
+			"typed_config.additional_request_headers_to_log", "x-id"},
+		{"access_log_ends", "log_type_filter: { types: [UpstreamPoolReady, UpstreamEnd] }", "response_flag_filter: {}",
+			"upstream_log[0].filter", "only what failed"},
 		{"stream_flush_timeout", "stream_flush_timeout: 60s", "drain_timeout: 5s", "typed_config.stream_flush_timeout", "1h0m0s"},
 		{"access_log_late", "buffer_flush_interval: 0.02s", "buffer_size_bytes: 1000", "common_config.buffer_flush_interval", "1s"},
-		{"access_log", "          - name: envoy.access_loggers.http_grpc\n            filter: { header_filter: { header: { name: x-sightline-id, present_match: true } } }\n            typed_config:\n                  \"@type\": type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig\n",
-			"          - name: own\n            typed_config:\n                  \"@type\": type.googleapis.com/mine.Log\n", "typed_config.access_log", "none"},
-		{"choice_not_read", "metadata: { key: sightline, path: [{ key: endpoints }] }", "header: x-endpoint", "clusters[1].load_balancing_policy", "something else"},
-		{"cluster_type", "    type: STATIC\n    load_balancing_policy: # only", "    type: LOGICAL_DNS\n    ignored: # only", "clusters[1].type", "LOGICAL_DNS"},
-		{"cluster_unknown", "cluster_name: sightline }\n                init", "cluster_name: sightlines }\n                init", procAt + ".grpc_service", "sightlines"},
+		{"access_log",
+			"          - name: envoy.access_loggers.http_grpc\n            filter: { header_filter: { header: { name: " +
+				"x-sightline-id, present_match: true } } }\n            typed_config:\n                  \"@type\": " +
+				"type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig\n",
+			"          - name: own\n            typed_config:\n                  \"@type\": type.googleapis.com/mine.Log\n",
+			"typed_config.access_log", "none"},
+		{"choice_not_read", "metadata: { key: sightline, path: [{ key: endpoints }] }", "header: x-endpoint",
+			"clusters[1].load_balancing_policy", "something else"},
+		{"cluster_type", "    type: STATIC\n    load_balancing_policy: # only", "    type: LOGICAL_DNS\n    ignored: # only",
+			"clusters[1].type", "LOGICAL_DNS"},
+		{"cluster_unknown", "cluster_name: sightline }\n                init", "cluster_name: sightlines }\n                init",
+			procAt + ".grpc_service", "sightlines"},
 		{"cluster_unknown", "  - name: workers_any", "  - name: workers_some", "static_resources.clusters", "workers_any"},
 		{"worker_unknown", "port_value: 8003", "port_value: 8004", "clusters[1].load_assignment", "127.0.0.1:8003"},
-		{"sightline_http2", "explicit_http_config: { http2_protocol_options: {} }", "explicit_http_config: { http_protocol_options: {} }", "clusters[0].typed_extension_protocol_options", "HTTP/1"},
-		{"sightline_health", "    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
+		{"sightline_http2", "explicit_http_config: { http2_protocol_options: {} }",
+			"explicit_http_config: { http_protocol_options: {} }", "clusters[0].typed_extension_protocol_options", "HTTP/1"},
+		{"sightline_health",
+			"    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health " +
+				"change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
 		{"envoy_version", "stat_prefix: ingress", "stat_prefix: in", "node", "1.35.2"},
 		{"behind_router", ask, before + "router.v3.Router\n", "http_filters[0]", "stands before"},
-		{"routes_elsewhere", "          route_config:\n            name: llm", "          rds: { route_config_name: llm }\n          ignored:\n            name: llm", "typed_config.rds", "llm"},
+		{"routes_elsewhere", "          route_config:\n            name: llm",
+			"          rds: { route_config_name: llm }\n          ignored:\n            name: llm", "typed_config.rds", "llm"},
 		{"no_route", "cluster: workers_any, timeout", "cluster_header: x-cluster, timeout", "static_resources.listeners", "no route"},
 		// With ORIGINAL_DST.
 		{"route_cache", "=route_cache_action: CLEAR", "stat_prefix: x", procAt + ".route_cache_action", "DEFAULT"},
-		{"header_removed", "=              - name: picked # ", "              - request_headers_to_remove: [x-target-worker]\n                name: picked # ", "routes[0].request_headers_to_remove", "x-target-worker"},
-		{"choice_not_read", "=http_header_name: x-target-worker ", "http_header_name: x-envoy-original-dst-host ", "clusters[1].original_dst_lb_config", "x-envoy-original-dst-host"},
-		{"two_full_duplex", "~" + ask, before + theirs + "FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }\n", "http_filters[0].typed_config.processing_mode.request_body_mode", "second"},
-		{"sightline_health", "~    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
-		{"any_address", "=envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC", "clusters[1].typed_extension_protocol_options", "workers dials any address that x-target-worker names"},
-		{"steering_headers", "=http_header_name: x-target-worker }", "http_header_name: target-pod }", "early_header_mutation_extensions", "accepted from clients: target-pod"},
-		{"response_attributes", "response_attributes: [upstream.address]", "disable_clear_route_cache: false", procAt + ".response_attributes", "[]"},
+		{"header_removed", "=              - name: picked # ",
+			"              - request_headers_to_remove: [x-target-worker]\n                name: picked # ",
+			"routes[0].request_headers_to_remove", "x-target-worker"},
+		{"choice_not_read", "=http_header_name: x-target-worker ", "http_header_name: x-envoy-original-dst-host ",
+			"clusters[1].original_dst_lb_config", "x-envoy-original-dst-host"},
+		{"two_full_duplex", "~" + ask, before + theirs + "FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }\n",
+			"http_filters[0].typed_config.processing_mode.request_body_mode", "second"},
+		{"sightline_health",
+			"~    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health " +
+				"change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
+		{"any_address", "=envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC", "clusters[1].typed_extension_protocol_options",
+			"workers dials any address that x-target-worker names"},
+		{"steering_headers", "=http_header_name: x-target-worker }", "http_header_name: target-pod }",
+			"early_header_mutation_extensions", "accepted from clients: target-pod"},
+		{"response_attributes", "response_attributes: [upstream.address]", "disable_clear_route_cache: false",
+			procAt + ".response_attributes", "[]"},
 		{"keep_alive", "idle_timeout: 4s", "idle_timeout: 60s", `HttpProtocolOptions"].common_http_protocol_options.idle_timeout`, "1m0s"},
-		{"keep_alive", "idle_timeout: 4s", "max_requests_per_connection: 9", `HttpProtocolOptions"].common_http_protocol_options.idle_timeout`, "1h"},
-		{"connect_timeout", "    connect_timeout: 0.25s\n    # The default of 1024", "    connect_timeout: 5s\n    # The default of 1024", "clusters[1].connect_timeout", "5s"},
+		{"keep_alive", "idle_timeout: 4s", "max_requests_per_connection: 9",
+			`HttpProtocolOptions"].common_http_protocol_options.idle_timeout`, "1h"},
+		{"connect_timeout", "    connect_timeout: 0.25s\n    # The default of 1024",
+			"    connect_timeout: 5s\n    # The default of 1024", "clusters[1].connect_timeout", "5s"},
 		{"overload_limits", "envoy.extensions.resource_monitors.fixed_heap.v3", "mine", "overload_manager", "no limit of memory"},
 		{"admin_paths", "  allow_paths:", "  ignored:", "admin.allow_paths", "all pages"},
-		{"tenant_header", "stat_prefix: ingress", "stat_prefix: in", "virtual_hosts[0].routes[1].request_headers_to_remove", "x-tenant reaches workers"},
-		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: refused-stream", "virtual_hosts[0].retry_policy.retry_on", "no connect-failure, reset-before-request"},
+		{"tenant_header", "stat_prefix: ingress", "stat_prefix: in", "virtual_hosts[0].routes[1].request_headers_to_remove",
+			"x-tenant reaches workers"},
+		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: refused-stream",
+			"virtual_hosts[0].retry_policy.retry_on", "no connect-failure, reset-before-request"},
 	} {
 		file, from := files[0], c.from
 		if other, ok := files[from[0]]; ok {
@@ -255,7 +305,8 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if b.Envoy = "1.40.0"; c.name == "envoy_version" {
+		b.Envoy = "1.40.0"
+		if c.name == "envoy_version" {
 			b.Envoy = "1.35.2"
 		}
 		cases[c.name] = true
@@ -314,12 +365,16 @@ func TestAskedFor(t *testing.T) {
 func TestClusters(t *testing.T) {
 	_, cluster, _ := strings.Cut(user, "  - name: vllm")
 	two := user + "  - name: b" + strings.NewReplacer("vllm", "b", "8001", "8003", "8002", "8004").Replace(cluster)
-	weighted := strings.Replace(two, "{ cluster: vllm }", "{ weighted_clusters: { clusters: [{ name: vllm, weight: 1 }, { name: b, weight: 1 }] } }", 1)
+	weighted := strings.Replace(two, "{ cluster: vllm }",
+		"{ weighted_clusters: { clusters: [{ name: vllm, weight: 1 }, { name: b, weight: 1 }] } }", 1)
 	apart := strings.Replace(two, "              - match: { prefix: / }\n                route: { cluster: vllm }",
-		"              - match: { path: /v1/chat/completions }\n                route: { cluster: vllm }\n              - match: { prefix: / }\n                route: { cluster: b }", 1)
-	named := strings.NewReplacer("STATIC", "STRICT_DNS", "127.0.0.1, port_value: 8001", "pod-1, port_value: 8001", "127.0.0.1, port_value: 8003", "site, port_value: 8003").Replace(apart)
+		"              - match: { path: /v1/chat/completions }\n                route: { cluster: vllm }\n              - "+
+			"match: { prefix: / }\n                route: { cluster: b }", 1)
+	named := strings.NewReplacer("STATIC", "STRICT_DNS", "127.0.0.1, port_value: 8001", "pod-1, port_value: 8001",
+		"127.0.0.1, port_value: 8003", "site, port_value: 8003").Replace(apart)
 	resolve := func(host string) []netip.Addr {
-		return map[string][]netip.Addr{"w-1": {netip.MustParseAddr("10.0.0.1")}, "pod-1": {netip.MustParseAddr("10.0.0.1")}, "site": {netip.MustParseAddr("10.0.0.9")}}[host]
+		return map[string][]netip.Addr{"w-1": {netip.MustParseAddr("10.0.0.1")}, "pod-1": {netip.MustParseAddr("10.0.0.1")},
+			"site": {netip.MustParseAddr("10.0.0.9")}}[host]
 	}
 	for i, c := range []struct {
 		text              string
@@ -368,7 +423,8 @@ func TestOtherServices(t *testing.T) {
           http_filters:`
 	text := strings.Replace(user, "          http_filters:", site[1:], 1)
 	text = strings.Replace(text, "              - match: { prefix: / }\n                route: { cluster: vllm }",
-		"              - match: { prefix: /v1 }\n                route: { cluster: vllm }\n              - match: { prefix: / }\n                route: { cluster: web }", 1)
+		"              - match: { prefix: /v1 }\n                route: { cluster: vllm }\n              - match: { prefix: "+
+			"/ }\n                route: { cluster: web }", 1)
 	_, cluster, _ := strings.Cut(user, "  - name: vllm")
 	text += "  - name: web" + strings.NewReplacer("vllm", "web", "8001", "9001", "8002", "9002").Replace(cluster)
 	w := Want{Options: envoy.Default()}
@@ -378,9 +434,11 @@ func TestOtherServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := []string{"virtual_hosts[1]", "virtual_hosts[0].routes[1]", "clusters[1]", "virtual_hosts[0].request", "early_header", "stream_idle_timeout", "retry_policy"}
+	theirs := []string{"virtual_hosts[1]", "virtual_hosts[0].routes[1]", "clusters[1]", "virtual_hosts[0].request",
+		"early_header", "stream_idle_timeout", "retry_policy"}
 	for _, p := range pieces {
-		if at := strings.TrimPrefix(p.Where, "static_resources."); p.Name != "other_routes" && !strings.Contains(at, "virtual_hosts[0].routes[0]") &&
+		if at := strings.TrimPrefix(p.Where, "static_resources."); p.Name != "other_routes" &&
+			!strings.Contains(at, "virtual_hosts[0].routes[0]") &&
 			slices.ContainsFunc(theirs, func(part string) bool { return strings.Contains(at, part) }) {
 			t.Errorf("%s changes %s", p.Name, p.Where)
 		}
@@ -416,7 +474,8 @@ func TestOtherServices(t *testing.T) {
 // TestNames: a cluster that resolves names is told which family Sightline uses.
 func TestNames(t *testing.T) {
 	for family, wrong := range map[string]bool{"": true, "AUTO": true, "V6_ONLY": true, "ALL": true, "V4_ONLY": false, "V4_PREFERRED": false} {
-		text := strings.NewReplacer("type: STATIC", "type: STRICT_DNS", "127.0.0.1, port_value: 8001", "workers.local, port_value: 8001").Replace(user)
+		text := strings.NewReplacer("type: STATIC", "type: STRICT_DNS", "127.0.0.1, port_value: 8001",
+			"workers.local, port_value: 8001").Replace(user)
 		if family != "" {
 			text = strings.Replace(text, "type: STRICT_DNS", "type: STRICT_DNS\n    dns_lookup_family: "+family, 1)
 		}
@@ -425,7 +484,8 @@ func TestNames(t *testing.T) {
 		found := slices.ContainsFunc(Check(b, w), func(f Finding) bool { return f.Name == "dns_family" && f.Severity == Error })
 		pieces, err := Missing(b, w)
 		i := slices.IndexFunc(pieces, func(p Piece) bool { return p.Name == "dns_family" })
-		if err != nil || found != wrong || i >= 0 && !strings.Contains(pieces[i].YAML, "dns_lookup_family: V4_PREFERRED") || (i >= 0) != (wrong && family != "V6_ONLY") {
+		if err != nil || found != wrong || i >= 0 && !strings.Contains(pieces[i].YAML, "dns_lookup_family: V4_PREFERRED") ||
+			(i >= 0) != (wrong && family != "V6_ONLY") {
 			t.Errorf("%q: %v, found %v, piece %d", family, err, found, i)
 		}
 	}
@@ -445,7 +505,8 @@ func TestPoolOfNames(t *testing.T) {
 
 // TestRunning: of a running Envoy it is known what names became, and who is healthy.
 func TestRunning(t *testing.T) {
-	text := strings.NewReplacer("type: STATIC", "type: STRICT_DNS", "127.0.0.1, port_value: 8001", "localhost, port_value: 8001", "127.0.0.1, port_value: 8002", "localhost, port_value: 8002").Replace(user)
+	text := strings.NewReplacer("type: STATIC", "type: STRICT_DNS", "127.0.0.1, port_value: 8001",
+		"localhost, port_value: 8001", "127.0.0.1, port_value: 8002", "localhost, port_value: 8002").Replace(user)
 	js, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil {
 		t.Fatal(err)
@@ -454,7 +515,8 @@ func TestRunning(t *testing.T) {
 	pages := map[string]string{
 		"/config_dump": `{"configs":[{"@type":"type.googleapis.com/envoy.admin.v3.BootstrapConfigDump","bootstrap":` + string(js) + `}]}`,
 		"/server_info": `{"version":"x/1.40.0/Clean"}`,
-		"/clusters":    `{"cluster_statuses":[{"name":"vllm","host_statuses":[` + fmt.Sprintf(host, 8001) + "," + fmt.Sprintf(host, 8002) + `]}]}`,
+		"/clusters": `{"cluster_statuses":[{"name":"vllm","host_statuses":[` + fmt.Sprintf(host, 8001) + "," +
+			fmt.Sprintf(host, 8002) + `]}]}`,
 	}
 	admin := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, pages[r.URL.Path]) }))
 	defer admin.Close()
@@ -465,7 +527,8 @@ func TestRunning(t *testing.T) {
 	w := Want{Options: envoy.Default()}
 	w.Workers = []string{"127.0.0.1:8001", "127.0.0.1:8002"}
 	found := Check(b, w)
-	for _, want := range []Finding{{Name: "no_healthy_worker", Severity: Error, Got: "[::1]:8001"}, {Name: "worker_unknown", Severity: Error, Got: "no endpoint 127.0.0.1:8001; there are [::1]:8001"}} {
+	for _, want := range []Finding{{Name: "no_healthy_worker", Severity: Error, Got: "[::1]:8001"},
+		{Name: "worker_unknown", Severity: Error, Got: "no endpoint 127.0.0.1:8001; there are [::1]:8001"}} {
 		if !slices.ContainsFunc(found, func(f Finding) bool {
 			return f.Name == want.Name && f.Severity == want.Severity && strings.Contains(f.Got, want.Got)
 		}) {
@@ -477,7 +540,9 @@ func TestRunning(t *testing.T) {
 // TestOtherHeader: the header by which a cluster dials is the one that is named and removed, whatever it is called.
 func TestOtherHeader(t *testing.T) {
 	text, _, _ := strings.Cut(user, "    load_assignment:")
-	text = strings.Replace(text, "type: STATIC", "type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED\n    original_dst_lb_config: { use_http_header: true, http_header_name: Target-Pod }", 1)
+	text = strings.Replace(text, "type: STATIC",
+		"type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED\n    original_dst_lb_config: { use_http_header: true, "+
+			"http_header_name: Target-Pod }", 1)
 	b := read(t, text)
 	for _, header := range []string{"", "target-pod"} {
 		w := Want{Options: envoy.Default(), Header: header}
@@ -488,7 +553,8 @@ func TestOtherHeader(t *testing.T) {
 		pieces, err := Missing(b, w)
 		i := slices.IndexFunc(pieces, func(p Piece) bool { return p.Name == "headers" })
 		if err != nil || !strings.Contains(got["any_address"], "that target-pod names") || !strings.HasPrefix(got["steering_headers"], Error) ||
-			!strings.Contains(got["steering_headers"], "target-pod") || i < 0 || !strings.Contains(pieces[i].YAML, "remove: target-pod\n") || (got["choice_not_read"] != "") != (header == "") {
+			!strings.Contains(got["steering_headers"], "target-pod") || i < 0 || !strings.Contains(pieces[i].YAML, "remove: target-pod\n") ||
+			(got["choice_not_read"] != "") != (header == "") {
 			t.Errorf("%q: %v, %v, %v", header, err, got, pieces)
 		}
 	}
@@ -498,7 +564,8 @@ func TestOtherHeader(t *testing.T) {
 func TestKubernetesObjects(t *testing.T) {
 	for text, want := range map[string]string{
 		"apiVersion: v1\nkind: ConfigMap\nmetadata: { name: envoy }\ndata:\n  envoy.yaml: |\n    admin: {}\n": `a ConfigMap (want the envoy.yaml that it holds: kubectl get configmap envoy -o jsonpath='{.data.envoy\.yaml}'`,
-		"apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nspec: {}\n":                             "a Kubernetes object, EnvoyFilter, of which a control plane makes",
+		"apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nspec: {}\n": "a Kubernetes " +
+			"object, EnvoyFilter, of which a control plane makes",
 	} {
 		if _, err := Read([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -516,7 +583,8 @@ func FuzzRead(f *testing.F) {
 		f.Add(text)
 	}
 	f.Add([]byte(user))
-	for _, text := range []string{"", "{}", "- a", "a: *b", "a: &a [*a, *a]", "static_resources: 3", "static_resources: { listeners: [{}], clusters: [{}] }",
+	for _, text := range []string{"", "{}", "- a", "a: *b", "a: &a [*a, *a]", "static_resources: 3",
+		"static_resources: { listeners: [{}], clusters: [{}] }",
 		`{"configs":[{"@type":"type.googleapis.com/envoy.admin.v3.ListenersConfigDump","dynamic_listeners":[{"name":"x"},{}]}]}`} {
 		f.Add([]byte(text))
 	}

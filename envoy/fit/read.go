@@ -104,7 +104,8 @@ func Load(ctx context.Context, from string) (b Bootstrap, err error) {
 		if err != nil {
 			return b, fmt.Errorf("%s: %w", from, err)
 		}
-		if b, err = Read(text); err != nil {
+		b, err = Read(text)
+		if err != nil {
 			return b, fmt.Errorf("%s: %w", from, err)
 		}
 		return b, nil
@@ -116,7 +117,8 @@ func Load(ctx context.Context, from string) (b Bootstrap, err error) {
 	if err != nil {
 		return b, err
 	}
-	if b, err = Read(dump); err != nil {
+	b, err = Read(dump)
+	if err != nil {
 		return b, fmt.Errorf("%s/config_dump: %w", admin, err)
 	}
 	info, err := fetch(ctx, admin+"/server_info")
@@ -307,7 +309,8 @@ func (b *Bootstrap) addStatic(boot *bootstrapv3.Bootstrap) {
 	for _, m := range boot.GetOverloadManager().GetResourceMonitors() {
 		monitors[kind(m.GetTypedConfig())] = true
 	}
-	if b.unlimited = nil; !monitors["fixed_heap"] && !monitors["cgroup_memory"] || len(boot.GetOverloadManager().GetActions()) == 0 {
+	b.unlimited = nil
+	if !monitors["fixed_heap"] && !monitors["cgroup_memory"] || len(boot.GetOverloadManager().GetActions()) == 0 {
 		b.unlimited = append(b.unlimited, "memory")
 	}
 	if !monitors["downstream_connections"] {

@@ -15,16 +15,21 @@ import (
 // unneeded are members of the printed configuration that an Envoy of somebody's own need not have, as regular expressions for the
 // ends of their paths, and the reasons.
 var unneeded = map[string]string{
-	`name|stat_prefix|log_name|transport_api_version|cluster_name|domains`:                              "labels, and what Envoy itself demands",
-	`stats_eviction_interval|virtual_clusters|access_log\[[02]\]\.typed_config|access_log\[.\]\.filter`: "counters and lines for people, and which requests are logged",
-	`admin|admin\..*|listeners\[0\]\.address`:                                                           "the operator's addresses; what the admin page accepts is asked of those who have one (TestMistakes)",
-	`normalize_path|upgrade_configs|request_headers_timeout|http2_protocol_options`:                     "how clients are served is the operator's choice; HTTP/2 windows have good defaults",
-	`common_config\.grpc_stream_retry_policy|buffer_size_bytes`:                                         "the log's stream is opened again anyway",
-	`HCM\.(common_http_protocol_options|http_protocol_options|stream_flush_timeout)`:                    "likewise: idle clients, HTTP/1.0, clients that do not read",
-	`include_request_attempt_count`:                                                                     "read by the composite cluster alone",
-	`retry_policy\.(num_retries|retry_host_predicate|host_selection_retry_max_attempts|retry_back_off)`: "one retry is Envoy's default, and override_host takes the next choice for it",
-	`routes\[0\]\..*`:                                 "a length above body_limit: the buffer limit answers 413 as well",
-	`routes\[1\]\.match\.headers`:                     "which requests are asked about is the operator's; Sightline passes what is none of its own",
+	`name|stat_prefix|log_name|transport_api_version|cluster_name|domains`: "labels, and what Envoy itself demands",
+	`stats_eviction_interval|virtual_clusters|access_log\[[02]\]\.typed_config|access_log\[.\]\.filter`: "counters and " +
+		"lines for people, and which requests are logged",
+	`admin|admin\..*|listeners\[0\]\.address`: "the operator's " +
+		"addresses; what the admin page accepts is asked of those who have one (TestMistakes)",
+	`normalize_path|upgrade_configs|request_headers_timeout|http2_protocol_options`: "how clients are " +
+		"served is the operator's choice; HTTP/2 windows have good defaults",
+	`common_config\.grpc_stream_retry_policy|buffer_size_bytes`:                      "the log's stream is opened again anyway",
+	`HCM\.(common_http_protocol_options|http_protocol_options|stream_flush_timeout)`: "likewise: idle clients, HTTP/1.0, clients that do not read",
+	`include_request_attempt_count`:                                                  "read by the composite cluster alone",
+	`retry_policy\.(num_retries|retry_host_predicate|host_selection_retry_max_attempts|retry_back_off)`: "one retry is " +
+		"Envoy's default, and override_host takes the next choice for it",
+	`routes\[0\]\..*`: "a length above body_limit: the buffer limit answers 413 as well",
+	`routes\[1\]\.match\.headers`: "which requests are asked about is the operator's; Sightline " +
+		"passes what is none of its own",
 	`routes\[[2-9]\]\..*`:                             "routes beside inference are the operator's",
 	`grpc_service\.envoy_grpc`:                        "Envoy's demand",
 	`initial_metadata\[0\](\.(key|value))?`:           "names Sightline, as its cluster does",
@@ -39,8 +44,9 @@ var unneeded = map[string]string{
 	`update_merge_window`:                                        "a second without decisions after a restart",
 	`clusters\[1\]\.(type|health_checks|outlier_detection)`:      "one of the two finds a dead worker (TestOneOfTwo)",
 	`override_host_sources\[0\]\.metadata\.path|fallback_policy`: "Envoy's demand",
-	`overload_manager\.loadshed_points`:                          "how overload is met is the operator's choice, once there is a limit of memory",
-	`explicit_http_config`:                                       "Envoy's demand",
+	`overload_manager\.loadshed_points`: "how overload is met is the operator's choice, once " +
+		"there is a limit of memory",
+	`explicit_http_config`: "Envoy's demand",
 	`overload_manager\.(refresh_interval|buffer_factory_config)|max_heap_size_bytes|max_active_downstream_connections|triggers|http_filters\[1\]\.typed_config`: "Envoy's demand, or its default",
 }
 

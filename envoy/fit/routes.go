@@ -117,7 +117,8 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 	switch t := action.GetTimeout(); {
 	case t == nil:
 		c.as(Error, "route_timeout", at.to("timeout"), "15s, Envoy's default")
-		c.miss("route_timeout", "set", "Generations are not cut off after 15s, Envoy's default.", at.to("timeout"), genHost.to("routes", 1, "route", "timeout"), nil)
+		c.miss("route_timeout", "set", "Generations are not cut off after 15s, Envoy's default.", at.to("timeout"),
+			genHost.to("routes", 1, "route", "timeout"), nil)
 	case t.AsDuration() > 0 && t.AsDuration() < time.Hour:
 		c.as(longer(t), "route_timeout", at.to("timeout"), t.AsDuration())
 	}
@@ -129,7 +130,8 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 	}
 	retry, place := action.GetRetryPolicy(), at.to("retry_policy")
 	if retry == nil {
-		if retry = h.of.GetRetryPolicy(); retry != nil {
+		retry = h.of.GetRetryPolicy()
+		if retry != nil {
 			place = h.at.to("retry_policy")
 		}
 	}
@@ -147,7 +149,8 @@ func (c *checker) way(s *site, h *host, w *way, routes *routev3.RouteConfigurati
 	if t := retry.GetPerTryTimeout(); t.AsDuration() > 0 && t.AsDuration() < time.Hour {
 		c.as(longer(t), "route_timeout", place.to("per_try_timeout"), t.AsDuration())
 	}
-	removed := append(slices.Clone(w.of.GetRequestHeadersToRemove()), append(h.of.GetRequestHeadersToRemove(), routes.GetRequestHeadersToRemove()...)...)
+	removed := append(slices.Clone(w.of.GetRequestHeadersToRemove()), append(h.of.GetRequestHeadersToRemove(),
+		routes.GetRequestHeadersToRemove()...)...)
 	for _, name := range w.clusters {
 		if header, _ := c.reads(name); header != "" && slices.ContainsFunc(removed, func(r string) bool { return strings.EqualFold(r, header) }) {
 			c.find("header_removed", w.at.to("request_headers_to_remove"), header)
@@ -181,7 +184,8 @@ func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfig
 	for _, level := range []struct {
 		at path
 		m  map[string]*anypb.Any
-	}{{w.at, w.of.GetTypedPerFilterConfig()}, {h.at, h.of.GetTypedPerFilterConfig()}, {s.at.to("route_config"), routes.GetTypedPerFilterConfig()}} {
+	}{{w.at, w.of.GetTypedPerFilterConfig()}, {h.at, h.of.GetTypedPerFilterConfig()},
+		{s.at.to("route_config"), routes.GetTypedPerFilterConfig()}} {
 		packed := level.m[s.name]
 		if packed == nil || s.ours.of == nil {
 			continue
@@ -209,7 +213,8 @@ func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfig
 		c.find("filter_disabled", at, "Sightline is not asked on this route")
 		return false
 	}
-	if g, of := s.ours.of.GetGrpcService(), overrides.GetGrpcService(); of != nil {
+	g := s.ours.of.GetGrpcService()
+	if of := overrides.GetGrpcService(); of != nil {
 		c.client(of, overrides.GetGrpcInitialMetadata(), at.to("overrides", "grpc_service"))
 	} else if g != nil {
 		c.client(g, overrides.GetGrpcInitialMetadata(), s.ours.at.to("grpc_service"))

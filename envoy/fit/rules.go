@@ -88,8 +88,9 @@ func (c *checker) site(s *site, routes *routev3.RouteConfiguration) {
 				s.name = "sightline"
 			}
 		}
-		c.miss("filter", "add before ["+strconv.Itoa(s.router)+"]", "Sightline is asked, after all other filters and before the router; the request goes on "+
-			"balanced if it does not answer in time.", s.at.to("http_filters"), genFilter, named(s.name))
+		c.miss("filter", "add before ["+strconv.Itoa(s.router)+"]",
+			"Sightline is asked, after all other filters and before the router; the request goes on "+
+				"balanced if it does not answer in time.", s.at.to("http_filters"), genFilter, named(s.name))
 	} else {
 		c.processor(s, s.ours.of, s.ours.at)
 		cluster = s.ours.of.GetGrpcService().GetEnvoyGrpc().GetClusterName()
@@ -113,7 +114,8 @@ func (c *checker) counts(s *site) {
 	if !c.want.TokenUsage || known && minor < 40 || slices.ContainsFunc(s.hcm.GetHttpFilters(), there) {
 		return
 	}
-	c.miss("token counts", "add before ["+strconv.Itoa(s.index)+"]", "The engine's own counts come back to Sightline (envoy.token_usage). Needs Envoy 1.40.",
+	c.miss("token counts", "add before ["+strconv.Itoa(s.index)+"]",
+		"The engine's own counts come back to Sightline (envoy.token_usage). Needs Envoy 1.40.",
 		s.at.to("http_filters"), genCounts, nil)
 }
 
@@ -255,7 +257,8 @@ var (
 
 // filters checks the filters before and after Sightline's.
 func (c *checker) filters(s *site) {
-	duplex := s.ours.of.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED || s.ours.of == nil && c.want.FullDuplex
+	duplex := s.ours.of.GetProcessingMode().GetRequestBodyMode() == extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED ||
+		s.ours.of == nil && c.want.FullDuplex
 	for i, f := range s.hcm.GetHttpFilters() {
 		at, packed := s.at.to("http_filters", i), f.GetTypedConfig()
 		name, behind := kind(packed), i > s.index && s.ours.of != nil
@@ -286,7 +289,8 @@ func (c *checker) filters(s *site) {
 				if told && minor < 38 {
 					severity = Error
 				}
-				c.as(severity, "two_full_duplex", at.to("typed_config", "processing_mode", "request_body_mode"), "a second ext_proc with FULL_DUPLEX_STREAMED")
+				c.as(severity, "two_full_duplex", at.to("typed_config", "processing_mode", "request_body_mode"),
+					"a second ext_proc with FULL_DUPLEX_STREAMED")
 			}
 		}
 	}
@@ -478,7 +482,8 @@ func (c *checker) log(s *site) {
 			}
 			common := a.GetCommonConfig()
 			flush := common.GetBufferFlushInterval()
-			if (flush == nil || flush.AsDuration() > 200*time.Millisecond) && (common.GetBufferSizeBytes() == nil || common.GetBufferSizeBytes().GetValue() > 0) {
+			if (flush == nil || flush.AsDuration() > 200*time.Millisecond) && (common.GetBufferSizeBytes() == nil ||
+				common.GetBufferSizeBytes().GetValue() > 0) {
 				c.find("access_log_late", at.to("common_config", "buffer_flush_interval"), shown(flush, "1s, Envoy's default"))
 			}
 		}
@@ -504,11 +509,14 @@ func (c *checker) log(s *site) {
 			c.find("access_log_ends", at.to("upstream_log", i, "filter"), "only what failed")
 		}
 	}
-	if begins = read(r.GetUpstreamLog(), at.to("upstream_log")); !begins {
-		c.logs("log of begins", "Which worker has a request, and which attempts failed. "+why, at.to("upstream_log"), genRouter.to("upstream_log"))
+	begins = read(r.GetUpstreamLog(), at.to("upstream_log"))
+	if !begins {
+		c.logs("log of begins", "Which worker has a request, and which attempts failed. "+why, at.to("upstream_log"),
+			genRouter.to("upstream_log"))
 	}
 	if !r.GetUpstreamLogOptions().GetFlushUpstreamLogOnUpstreamStream() {
-		c.miss("upstream_log_options", "set", "The entry is written when the worker has the request, not when it has ended.", at.to("upstream_log_options"),
+		c.miss("upstream_log_options", "set", "The entry is written when the worker has the request, not when it has ended.",
+			at.to("upstream_log_options"),
 			genRouter.to("upstream_log_options"), nil)
 	}
 }

@@ -142,17 +142,21 @@ func TestReferences(t *testing.T) {
 	policy, _ := find(base, "NetworkPolicy", "sightline")
 	workersPolicy, _ := find(base, "NetworkPolicy", "vllm")
 	for what, ok := range map[string]bool{
-		"Deployment":           selects(deployment.Get("spec.selector.matchLabels"), pods),
-		"Service":              selects(service.Get("spec.selector"), pods),
-		"PodDisruptionBudget":  selects(pdb.Get("spec.selector.matchLabels"), pods),
-		"NetworkPolicy":        selects(policy.Get("spec.podSelector.matchLabels"), pods),
-		"workers' Deployment":  selects(vllm.Get("spec.selector.matchLabels"), vllmPods),
-		"workers' Service":     selects(vllmService.Get("spec.selector"), vllmPods),
-		"workers' policy":      selects(workersPolicy.Get("spec.podSelector.matchLabels"), vllmPods),
-		"HPA's target":         hpa.Get("spec.scaleTargetRef.name").Str == "sightline" && hpa.Get("spec.minReplicas").Int() == deployment.Get("spec.replicas").Int(),
-		"PDB allows drains":    pdb.Get("spec.maxUnavailable").Int() == 1 && !pdb.Get("spec.minAvailable").Exists(),
-		"role binding":         binding.Get("roleRef.name").Str == "sightline" && binding.Get("subjects.0.name").Str == deployment.Get("spec.template.spec.serviceAccountName").Str && binding.Get("subjects.0.namespace").Str == "llm",
-		"rights, and no other": role.Get("rules").Raw != "" && role.Get("rules.#").Int() == 1 && role.Get("rules.0.verbs").Raw == `["list","watch"]` && role.Get("rules.0.resources").Raw == `["endpointslices"]`,
+		"Deployment":          selects(deployment.Get("spec.selector.matchLabels"), pods),
+		"Service":             selects(service.Get("spec.selector"), pods),
+		"PodDisruptionBudget": selects(pdb.Get("spec.selector.matchLabels"), pods),
+		"NetworkPolicy":       selects(policy.Get("spec.podSelector.matchLabels"), pods),
+		"workers' Deployment": selects(vllm.Get("spec.selector.matchLabels"), vllmPods),
+		"workers' Service":    selects(vllmService.Get("spec.selector"), vllmPods),
+		"workers' policy":     selects(workersPolicy.Get("spec.podSelector.matchLabels"), vllmPods),
+		"HPA's target": hpa.Get("spec.scaleTargetRef.name").Str == "sightline" &&
+			hpa.Get("spec.minReplicas").Int() == deployment.Get("spec.replicas").Int(),
+		"PDB allows drains": pdb.Get("spec.maxUnavailable").Int() == 1 && !pdb.Get("spec.minAvailable").Exists(),
+		"role binding": binding.Get("roleRef.name").Str == "sightline" &&
+			binding.Get("subjects.0.name").Str == deployment.Get("spec.template.spec.serviceAccountName").Str &&
+			binding.Get("subjects.0.namespace").Str == "llm",
+		"rights, and no other": role.Get("rules").Raw != "" && role.Get("rules.#").Int() == 1 &&
+			role.Get("rules.0.verbs").Raw == `["list","watch"]` && role.Get("rules.0.resources").Raw == `["endpointslices"]`,
 	} {
 		if !ok {
 			t.Errorf("%s does not fit", what)
@@ -183,7 +187,8 @@ func TestReferences(t *testing.T) {
 	}
 	flags := vllm.Get("spec.template.spec.containers.0.args").String()
 	m := cfg.Models[0]
-	for _, want := range []string{"--model=" + m.Name, fmt.Sprintf("--block-size=%d", m.BlockSize), fmt.Sprintf("--max-model-len=%d", m.MaxModelLen), "tcp://*:5557", "tcp://*:5558"} {
+	for _, want := range []string{"--model=" + m.Name, fmt.Sprintf("--block-size=%d", m.BlockSize),
+		fmt.Sprintf("--max-model-len=%d", m.MaxModelLen), "tcp://*:5557", "tcp://*:5558"} {
 		if !strings.Contains(flags, want) {
 			t.Errorf("the workers' flags %s lack %s", flags, want)
 		}
@@ -195,7 +200,8 @@ func TestReferences(t *testing.T) {
 	// Gateways name Services and ports that there are.
 	for _, folder := range []string{"envoy-gateway", "inference-pool"} {
 		for _, o := range all[folder] {
-			for _, path := range []string{"spec.extProc.0.backendRefs.0", "spec.rules.0.backendRefs.0", "spec.telemetry.accessLog.settings.0.sinks.0.als.backendRefs.0"} {
+			for _, path := range []string{"spec.extProc.0.backendRefs.0", "spec.rules.0.backendRefs.0",
+				"spec.telemetry.accessLog.settings.0.sinks.0.als.backendRefs.0"} {
 				ref := o.Get(path)
 				if !ref.Exists() || ref.Get("kind").Str == "InferencePool" {
 					continue
@@ -279,7 +285,8 @@ func TestNATS(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if patch := kustomization.Get("patches.0.patch").Str; !strings.Contains(patch, "key: router.nk") || !strings.Contains(patch, filepath.Dir(cfg.NATS.NKey)) {
+	if patch := kustomization.Get("patches.0.patch").Str; !strings.Contains(patch, "key: router.nk") ||
+		!strings.Contains(patch, filepath.Dir(cfg.NATS.NKey)) {
 		t.Errorf("Sightline's key %s is not mounted by %s", cfg.NATS.NKey, patch)
 	}
 	conf, err := os.ReadFile("nats/nats-server.conf")
@@ -304,7 +311,8 @@ func TestEnvoyFilter(t *testing.T) {
 	seen := map[string]bool{}
 	for _, p := range filter.Get("spec.configPatches").Array() {
 		value := p.Get("patch.value").Raw
-		into := map[string]proto.Message{"HTTP_FILTER": &hcmv3.HttpFilter{}, "NETWORK_FILTER": &listenerv3.Filter{}, "LISTENER": &listenerv3.Listener{},
+		into := map[string]proto.Message{"HTTP_FILTER": &hcmv3.HttpFilter{}, "NETWORK_FILTER": &listenerv3.Filter{},
+			"LISTENER":     &listenerv3.Listener{},
 			"VIRTUAL_HOST": &routev3.VirtualHost{}, "CLUSTER": &clusterv3.Cluster{}}[p.Get("applyTo").Str]
 		if into == nil {
 			t.Errorf("applyTo %s", p.Get("applyTo").Str)
@@ -371,7 +379,8 @@ func TestNobodySteers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mutations := gjson.GetBytes(text, "static_resources.listeners.0.filter_chains.0.filters.0.typed_config.early_header_mutation_extensions.0.typed_config.mutations")
+	mutations := gjson.GetBytes(text,
+		"static_resources.listeners.0.filter_chains.0.filters.0.typed_config.early_header_mutation_extensions.0.typed_config.mutations")
 	want := mutations.Get(names).Raw + mutations.Get(prefixes).Raw
 	if len(mutations.Array()) < 10 {
 		t.Fatalf("envoy.yaml removes %s", want)

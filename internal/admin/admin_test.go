@@ -34,7 +34,10 @@ func TestPages(t *testing.T) {
 	var ready, broken error
 	asked := ""
 	srv := httptest.NewServer(Handler(t.Context(), State{
-		Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
+		Access: Access{Token: func() string {
+			return "a-token-of-tests"
+		}, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt,
+		Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
 		Reload: func() (string, error) { return "", broken }, Configuration: func() string { return "<bad>" },
 		Workers: func() []Worker {
 			used := 0.25
@@ -76,7 +79,9 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;",
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>",
+		`<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load",
+		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;",
 		"models that nobody serves: “&lt;b&gt;none&lt;/b&gt;”", "shared with 2 other Sightlines, all heard within 0.4 s"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
@@ -86,11 +91,13 @@ func TestPages(t *testing.T) {
 		t.Error("the page shows what a client wrote as its own")
 	}
 	var last []router.Recent
-	if err := json.Unmarshal([]byte(get("GET", "/decisions?n=1", 200)), &last); err != nil || len(last) != 1 || last[0].ID != "second" || last[0].Reported != 16 {
+	if err := json.Unmarshal([]byte(get("GET", "/decisions?n=1", 200)), &last); err != nil || len(last) != 1 ||
+		last[0].ID != "second" || last[0].Reported != 16 {
 		t.Errorf("/decisions?n=1: %+v (%v)", last, err)
 	}
 	var one router.Recent
-	if err := json.Unmarshal([]byte(get("GET", "/decisions?id=first", 200)), &one); err != nil || one.Reported != 0 || one.Used != "10.0.0.5:8000" {
+	if err := json.Unmarshal([]byte(get("GET", "/decisions?id=first", 200)), &one); err != nil || one.Reported != 0 ||
+		one.Used != "10.0.0.5:8000" {
 		t.Errorf("/decisions?id=first: %+v (%v)", one, err)
 	}
 	get("GET", "/decisions?id=third", 404)
@@ -98,7 +105,8 @@ func TestPages(t *testing.T) {
 		get("GET", "/debug/pprof/trace?seconds="+seconds, 400)
 	}
 	var unserved []string
-	if err := json.Unmarshal([]byte(get("GET", "/unserved", 200)), &unserved); err != nil || len(unserved) != 1 || unserved[0] != "<b>none</b>" {
+	if err := json.Unmarshal([]byte(get("GET", "/unserved", 200)), &unserved); err != nil || len(unserved) != 1 ||
+		unserved[0] != "<b>none</b>" {
 		t.Errorf("/unserved: %q (%v)", unserved, err)
 	}
 
@@ -123,7 +131,8 @@ func TestPages(t *testing.T) {
 	if s := get("POST", "/reload", 422); s != "models: none\n" {
 		t.Errorf("/reload says %q", s)
 	}
-	if s := get("GET", "/index?worker=gpu-a&rank=1", 200); s != `{"block":0,"parent":-1,"place":0,"local_hash":"000000000000000a","engine_hash":"0000000000000000","tiers":[]}
+	if s := get("GET", "/index?worker=gpu-a&rank=1",
+		200); s != `{"block":0,"parent":-1,"place":0,"local_hash":"000000000000000a","engine_hash":"0000000000000000","tiers":[]}
 {"block":1,"parent":0,"place":1,"local_hash":"000000000000000b","engine_hash":"0000000000000007","tiers":["gpu","cpu"]}
 ` {
 		t.Errorf("/index: %q", s)
@@ -143,7 +152,11 @@ func TestPages(t *testing.T) {
 func TestAskingIsBounded(t *testing.T) {
 	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
 	counted := ""
-	h := Handler(t.Context(), State{NoRoom: func(what string) { counted += what }, Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
+	h := Handler(t.Context(), State{NoRoom: func(what string) {
+		counted += what
+	}, Access: Access{Token: func() string {
+		return "a-token-of-tests"
+	}, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
 	post := func(path string, body io.Reader) int {
 		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as with curl -d

@@ -54,7 +54,8 @@ func (h *history) add(now router.Totals, rows []Worker, first []time.Duration) {
 	}
 	h.sparks = seen
 	h.minutes = appendBounded(h.minutes, s, seconds)
-	if h.ten = append(h.ten, s); len(h.ten) == perTen {
+	h.ten = append(h.ten, s)
+	if len(h.ten) == perTen {
 		h.hour, h.ten = appendBounded(h.hour, merged(h.ten), tens), h.ten[:0]
 	}
 }
@@ -109,16 +110,21 @@ func plots(ring []sample, step float64) []plot {
 			{Name: "predicted", of: func(s *sample) float64 { return share(s.Cached, s.Prompt) }},
 			{Name: "reported", of: func(s *sample) float64 { return share(s.EngineCached, s.EnginePrompt) }}}},
 		{Title: "Time to the first byte, ms", Series: []series{
-			{Name: "median", of: func(s *sample) float64 { return 1000 * s.Median }}, {Name: "95 %", of: func(s *sample) float64 { return 1000 * s.Tail }}}},
+			{Name: "median", of: func(s *sample) float64 {
+				return 1000 * s.Median
+			}}, {Name: "95 %", of: func(s *sample) float64 { return 1000 * s.Tail }}}},
 		{Title: "Requests a second", Series: []series{{Name: "decided", of: func(s *sample) float64 { return float64(s.Decisions) / step }}}},
 		{Title: "Requests in flight, by worker", Series: []series{
 			{Name: "mean", of: func(s *sample) float64 { return s.Mean }}, {Name: "most", of: func(s *sample) float64 { return s.Most }}}},
-		{Title: "Regret, tokens a second held elsewhere", Series: []series{{Name: "given up", of: func(s *sample) float64 { return float64(s.Held-s.Cached) / step }}}},
+		{Title: "Regret, tokens a second held elsewhere", Series: []series{{Name: "given up", of: func(s *sample) float64 {
+			return float64(s.Held-s.Cached) / step
+		}}}},
 		{Title: "Events late, s", Series: []series{{Name: "the latest worker's", of: func(s *sample) float64 { return s.Age }}}},
 	}
 	for i := range list {
 		p, top := &list[i], 0.0
-		if p.Span = span; p.Top != "" {
+		p.Span = span
+		if p.Top != "" {
 			top = 100
 		}
 		for _, s := range p.Series {

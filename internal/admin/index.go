@@ -26,7 +26,8 @@ func writeBlocks(w io.Writer, list []indexer.Block) {
 	lines := json.NewEncoder(out)
 	places := make([]int, len(list))
 	for i, b := range list {
-		l := Block{Block: i, Parent: b.Parent, Local: fmt.Sprintf("%016x", b.Local), EngineHash: fmt.Sprintf("%016x", b.EngineHash), Tiers: []string{}}
+		l := Block{Block: i, Parent: b.Parent, Local: fmt.Sprintf("%016x", b.Local), EngineHash: fmt.Sprintf("%016x", b.EngineHash),
+			Tiers: []string{}}
 		if b.Parent >= 0 {
 			l.Place = places[b.Parent] + 1
 		}

@@ -15,7 +15,8 @@ import (
 //go:embed page.html page.css page.js icon.svg
 var files embed.FS
 
-var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
+var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8",
+	"icon.svg": "image/svg+xml"}
 
 const (
 	maxWatchers = 32               // pages that are updated live at the same time

@@ -95,7 +95,8 @@ func (s *State) readQuery(w http.ResponseWriter, r *http.Request) (_ *router.Req
 		http.Error(w, err.Error(), code)
 		return nil, nil, false
 	}
-	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"), Body: [][]byte{body}, MustPick: true}, done, true
+	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"),
+		Body: [][]byte{body}, MustPick: true}, done, true
 }
 
 // route answers where a request should go. With ?book=true the request is booked there until its end is reported, at most half an
@@ -159,7 +160,8 @@ func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "address is not valid (want ip:port)", http.StatusBadRequest)
 		return
 	}
-	o := router.Outcome{ID: known.ID, Phase: router.Ended, Addr: cmp.Or(end.Address, known.Used, known.Addr), Code: end.Code, Answered: true, CachedTokens: -1,
+	o := router.Outcome{ID: known.ID, Phase: router.Ended, Addr: cmp.Or(end.Address, known.Used, known.Addr),
+		Code: end.Code, Answered: true, CachedTokens: -1,
 		PromptTokens: end.PromptTokens, OutputTokens: end.OutputTokens, FirstByte: time.Duration(end.FirstByteMS) * time.Millisecond}
 	if end.CachedTokens != nil {
 		o.CachedTokens = *end.CachedTokens
@@ -180,7 +182,8 @@ func (s *State) explainRequest(w http.ResponseWriter, r *http.Request) {
 	var out Explained
 	if err := guard.Call(func() error {
 		d, told := s.Router.Consider(ctx, req, maxConsidered)
-		if out = s.explained(told); d.Refuse != nil {
+		out = s.explained(told)
+		if d.Refuse != nil {
 			out.Refused = d.Refuse.Message
 		}
 		return nil

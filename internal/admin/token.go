@@ -45,11 +45,14 @@ func (a Access) Guard(next http.Handler) http.Handler {
 		case reads && r.URL.Path == "/metrics" && (!a.Loopback || isAddress(r.Host)):
 		case known, here:
 		case token == "" && a.Loopback && IsLoopback(r.Host):
-			http.Error(w, "admin_token is not set, and POST requires it (set it in the configuration and send it: --token, or Authorization: Bearer)", http.StatusForbidden)
+			http.Error(w,
+				"admin_token is not set, and POST requires it (set it in the configuration and send it: --token, or Authorization: Bearer)",
+				http.StatusForbidden)
 			return
 		case token == "":
 			http.Error(w, "admin_token is not set: beyond loopback only /healthz, /readyz and /metrics are served, and no POST "+
-				"(set admin_token in the configuration; to see the page without one, bind admin to 127.0.0.1 and use that address)", http.StatusForbidden)
+				"(set admin_token in the configuration; to see the page without one, bind admin to 127.0.0.1 and use that address)",
+				http.StatusForbidden)
 			return
 		default:
 			w.Header().Set("WWW-Authenticate", `Basic realm="Sightline: any user, admin_token as password", charset="UTF-8"`)

@@ -26,15 +26,23 @@ func TestAccess(t *testing.T) {
 		{"a scrape", "GET", "/metrics", "10.0.0.5:9903", "", [4]int{open, open, open, open}},
 		{"a scrape by a name", "GET", "/metrics", "sightline.example:9903", "", [4]int{closed, local, open, open}},
 		{"a probe by a name", "GET", "/healthz", "sightline.example:9903", "", [4]int{open, open, open, open}},
-		{"a profile that another site's page asks for", "GET", "/debug/pprof/trace", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=no-cors", [4]int{closed, closed, closed, closed}},
-		{"the same from another port of this machine", "GET", "/debug/pprof/trace", "127.0.0.1:9903", "Sec-Fetch-Site=same-site", [4]int{closed, closed, closed, closed}},
-		{"an older browser's stream for another site", "GET", "/events", "127.0.0.1:9903", "Origin=http://evil.example", [4]int{closed, closed, closed, closed}},
-		{"another site's, of what is open", "GET", "/metrics", "10.0.0.5:9903", "Origin=http://evil.example", [4]int{closed, closed, closed, closed}},
-		{"a link to the page", "GET", "/", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=navigate\nSec-Fetch-Dest=document", [4]int{open, open, closed, local}},
-		{"a frame with the page", "GET", "/", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=navigate\nSec-Fetch-Dest=iframe", [4]int{closed, closed, closed, closed}},
-		{"a link to a profile", "GET", "/debug/pprof/trace", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=navigate\nSec-Fetch-Dest=document", [4]int{closed, closed, closed, closed}},
+		{"a profile that another site's page asks for", "GET", "/debug/pprof/trace", "127.0.0.1:9903",
+			"Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=no-cors", [4]int{closed, closed, closed, closed}},
+		{"the same from another port of this machine", "GET", "/debug/pprof/trace", "127.0.0.1:9903", "Sec-Fetch-Site=same-site",
+			[4]int{closed, closed, closed, closed}},
+		{"an older browser's stream for another site", "GET", "/events", "127.0.0.1:9903", "Origin=http://evil.example",
+			[4]int{closed, closed, closed, closed}},
+		{"another site's, of what is open", "GET", "/metrics", "10.0.0.5:9903", "Origin=http://evil.example",
+			[4]int{closed, closed, closed, closed}},
+		{"a link to the page", "GET", "/", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=navigate\nSec-Fetch-Dest=document",
+			[4]int{open, open, closed, local}},
+		{"a frame with the page", "GET", "/", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=navigate\nSec-Fetch-Dest=iframe",
+			[4]int{closed, closed, closed, closed}},
+		{"a link to a profile", "GET", "/debug/pprof/trace", "127.0.0.1:9903",
+			"Sec-Fetch-Site=cross-site\nSec-Fetch-Mode=navigate\nSec-Fetch-Dest=document", [4]int{closed, closed, closed, closed}},
 		{"our page's stream", "GET", "/events", "127.0.0.1:9903", "Sec-Fetch-Site=same-origin", [4]int{open, open, closed, local}},
-		{"an address that was typed", "GET", "/workers", "127.0.0.1:9903", "Sec-Fetch-Site=none\nSec-Fetch-Mode=navigate", [4]int{open, open, closed, local}},
+		{"an address that was typed", "GET", "/workers", "127.0.0.1:9903", "Sec-Fetch-Site=none\nSec-Fetch-Mode=navigate",
+			[4]int{open, open, closed, local}},
 		{"a POST of what is open", "POST", "/metrics", "10.0.0.5:9903", "", [4]int{closed, local, closed, local}},
 		{"the page", "GET", "/", "127.0.0.1:9903", "", [4]int{open, open, closed, local}},
 		{"the page by name", "GET", "/", "LOCALHOST:9903", "", [4]int{open, open, closed, local}},
@@ -54,8 +62,10 @@ func TestAccess(t *testing.T) {
 		{"a browser's POST from our page", "POST", "/", "127.0.0.1:9903", "Sec-Fetch-Site=same-origin", [4]int{closed, local, closed, local}},
 		{"an older browser's", "POST", "/", "127.0.0.1:9903", "Origin=http://127.0.0.1:9903", [4]int{closed, local, closed, local}},
 		{"a POST from another site", "POST", "/", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site", [4]int{closed, closed, closed, closed}},
-		{"an older browser's from another site", "POST", "/", "127.0.0.1:9903", "Origin=http://evil.example", [4]int{closed, closed, closed, closed}},
-		{"a form's, with the password that the browser knows", "POST", "/", "127.0.0.1:9903", basic(token) + "\nOrigin=http://evil.example", [4]int{closed, closed, closed, closed}},
+		{"an older browser's from another site", "POST", "/", "127.0.0.1:9903", "Origin=http://evil.example",
+			[4]int{closed, closed, closed, closed}},
+		{"a form's, with the password that the browser knows", "POST", "/", "127.0.0.1:9903", basic(token) +
+			"\nOrigin=http://evil.example", [4]int{closed, closed, closed, closed}},
 		{"any other method", "DELETE", "/", "127.0.0.1:9903", "", [4]int{closed, local, closed, local}},
 	} {
 		for i, a := range []string{"", token, "", token} {
@@ -72,11 +82,13 @@ func TestAccess(t *testing.T) {
 			if w.Code != c.want[i] {
 				t.Errorf("%s, token configured %t, on loopback %t: status %d, want %d", c.what, a.Token() != "", a.Loopback, w.Code, c.want[i])
 			}
-			if says := w.Body.String(); c.what == "an operator's POST" && i == 0 && (strings.Contains(says, "beyond loopback") || !strings.Contains(says, "POST requires it")) {
+			if says := w.Body.String(); c.what == "an operator's POST" && i == 0 && (strings.Contains(says, "beyond loopback") ||
+				!strings.Contains(says, "POST requires it")) {
 				t.Errorf("%s from this machine is told %q", c.what, says)
 			}
 			asks := w.Header().Get("WWW-Authenticate") != ""
-			if says := w.Body.String(); w.Code >= 400 && !strings.Contains(says, "admin_token") && !strings.Contains(says, "another site") || asks != (w.Code == local) || strings.Contains(says, token) {
+			if says := w.Body.String(); w.Code >= 400 && !strings.Contains(says, "admin_token") &&
+				!strings.Contains(says, "another site") || asks != (w.Code == local) || strings.Contains(says, token) {
 				t.Errorf("%s: it says %q, asks for a password %t", c.what, says, asks)
 			}
 		}

@@ -154,7 +154,8 @@ func savedOf(t router.Totals, rate float64) saved {
 	if whole == 0 {
 		return saved{Share: "–", Of: "no requests yet", Hours: "–", Unit: "GPU-hours", How: "no requests yet"}
 	}
-	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s", formatShort(float64(part)), formatShort(float64(whole)), how),
+	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s",
+		formatShort(float64(part)), formatShort(float64(whole)), how),
 		Hours: "–", Unit: "GPU-hours", How: "no worker has shown yet how fast it prefills"}
 	if rate > 0 {
 		if spent := float64(part) / rate; spent >= 360 {
@@ -162,7 +163,8 @@ func savedOf(t router.Totals, rate float64) saved {
 		} else {
 			s.Hours, s.Unit = rounded(spent, 2), "GPU-seconds"
 		}
-		s.How = fmt.Sprintf("an estimate: those tokens at the %s a second that workers show, one GPU a worker; since the start", formatShort(rate))
+		s.How = fmt.Sprintf("an estimate: those tokens at the %s a second that workers show, one GPU a worker; since the start",
+			formatShort(rate))
 	}
 	return s
 }
@@ -304,7 +306,8 @@ func newDecided(e Explained) *decided {
 				continue
 			}
 			width := 300 * t.Tokens / most
-			one.Bars = append(one.Bars, bar{t.Name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width), formatShort(t.Tokens)})
+			one.Bars = append(one.Bars, bar{t.Name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width),
+				formatShort(t.Tokens)})
 			at += width
 		}
 		d.Legend = one.Bars

@@ -43,7 +43,8 @@ func shows(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 
 // TestDynamosRelease: the names are those of the release that make e2e-dynamo runs.
 func TestDynamosRelease(t *testing.T) {
-	for file, want := range map[string]string{"../../Makefile": "DYNAMO := " + dynamo + ".", "alias.go": "Dynamo " + dynamo + ":", "../../docs/signals.md": "Dynamo " + dynamo + ":"} {
+	for file, want := range map[string]string{"../../Makefile": "DYNAMO := " + dynamo + ".", "alias.go": "Dynamo " +
+		dynamo + ":", "../../docs/signals.md": "Dynamo " + dynamo + ":"} {
 		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %q (%v)", file, want, err)
 		}
@@ -118,7 +119,8 @@ dynamo_component_router_kv_hit_rate model=m 0.5`}
 		reg := prometheus.NewRegistry()
 		set := New(reg, strings.Fields(of), fl)
 		set.Decided(&router.Decision{Model: "m", Targets: []router.Target{{}}, PromptTokens: 96, CachedTokens: 48}, time.Millisecond)
-		set.Ended("m", &router.Outcome{Code: 200, FirstByte: time.Second / 2, PromptTokens: 100, CachedTokens: 48, OutputTokens: 4}, 2*time.Second)
+		set.Ended("m", &router.Outcome{Code: 200, FirstByte: time.Second / 2, PromptTokens: 100, CachedTokens: 48, OutputTokens: 4},
+			2*time.Second)
 		set.Ended("m", &router.Outcome{Code: 503, CachedTokens: -1}, time.Second)
 		got, lines := shows(t, reg), ""
 		for _, by := range Of {

@@ -47,7 +47,8 @@ func TestNoSecretLeaves(t *testing.T) {
 	envoy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/config_dump":
-			fmt.Fprint(w, `{"cluster": "kept-cluster", "port": 12345678901234567890, "tls_certificates": [{"private_key": {"inline_bytes": "planted-key"}}],
+			fmt.Fprint(w,
+				`{"cluster": "kept-cluster", "port": 12345678901234567890, "tls_certificates": [{"private_key": {"inline_bytes": "planted-key"}}],
 				"add": [{"header": {"key": "Authorization", "value": "Bearer planted-bearer"}}, {"header": {"key": "x-kept", "value": "kept-value"}}],
 				"match": [{"name": "x-api-key", "string_match": {"exact": "planted-match"}}],
 				"filter": {"name": "envoy.filters.http.credential_injector", "generic_secret": {"inline_string": "planted-generic"}}}`)
@@ -61,7 +62,8 @@ func TestNoSecretLeaves(t *testing.T) {
 
 	dir := t.TempDir()
 	config, file := filepath.Join(dir, "sightline.yaml"), filepath.Join(dir, "bundle.tar.gz")
-	text := "admin: " + strings.TrimPrefix(page.URL, "http://") + "\nenvoy: {admin: '" + strings.TrimPrefix(envoy.URL, "http://") + "'}\nadmin_token: " + token +
+	text := "admin: " + strings.TrimPrefix(page.URL, "http://") + "\nenvoy: {admin: '" + strings.TrimPrefix(envoy.URL,
+		"http://") + "'}\nadmin_token: " + token +
 		"\nmodels: [{name: '${env:PLANTED}', dir: " + dir + ", engine_version: 0.32.0, block_size: 16}]\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -72,7 +74,8 @@ func TestNoSecretLeaves(t *testing.T) {
 	}
 	files := unpack(t, file)
 	all := list.String()
-	for _, name := range []string{"config.yaml", "version.json", "sightline/workers", "sightline/metrics", "envoy/config_dump", "envoy/server_info", "doctor.json", "missing.txt"} {
+	for _, name := range []string{"config.yaml", "version.json", "sightline/workers", "sightline/metrics",
+		"envoy/config_dump", "envoy/server_info", "doctor.json", "missing.txt"} {
 		if files[name] == "" {
 			t.Errorf("%s is not in it; it says\n%s", name, all)
 		}
@@ -83,7 +86,8 @@ func TestNoSecretLeaves(t *testing.T) {
 	if at := strings.Index(all, "planted-"); at >= 0 {
 		t.Errorf("a secret is in it: %.300s", all[max(0, at-150):])
 	}
-	for _, kept := range []string{"worker-a", "kept-model", "kept-choice", "kept-name", "kept_metric", "kept-cluster", "kept-value", "12345678901234567890", "${env:PLANTED}", "answers 302"} {
+	for _, kept := range []string{"worker-a", "kept-model", "kept-choice", "kept-name", "kept_metric", "kept-cluster",
+		"kept-value", "12345678901234567890", "${env:PLANTED}", "answers 302"} {
 		if !strings.Contains(all, kept) {
 			t.Errorf("%s is not in it", kept)
 		}
@@ -111,7 +115,8 @@ func unpack(t *testing.T, file string) map[string]string {
 			return files
 		}
 		text, readErr := io.ReadAll(r)
-		if err = errors.Join(err, readErr); err != nil {
+		err = errors.Join(err, readErr)
+		if err != nil {
 			t.Fatal(err)
 		}
 		files[h.Name] = string(text)

@@ -72,7 +72,8 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 	if f.MaxModelLen > 0 {
 		n = min(words, f.MaxModelLen/4)
 	}
-	fmt.Fprintf(say, "measuring %s: a short text, twice one of %d words, twice an image of %d by %d pixels, a token each\n", f.Addr, n, imageSide, imageSide)
+	fmt.Fprintf(say, "measuring %s: a short text, twice one of %d words, twice an image of %d by %d pixels, a token each\n",
+		f.Addr, n, imageSide, imageSide)
 	m := &meter{ctx, rules.NewClient(patience, o.As), f, o.Now}
 	if _, err := m.ask(text(8)); err != nil {
 		return r, err
@@ -83,7 +84,8 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 		return r, err
 	}
 	r.Rate = float64(spared.tokens) / took.Seconds()
-	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": noise()}}, map[string]any{"type": "text", "text": "?"}}
+	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": noise()}},
+		map[string]any{"type": "text", "text": "?"}}
 	spared, took, err = m.twice(picture)
 	if err != nil {
 		fmt.Fprintf(say, "%s: nothing measured of images: %v\n", f.Addr, err)
@@ -97,7 +99,8 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 func (r Result) String() string {
 	s := fmt.Sprintf("prefills %.0f tokens a second", r.Rate)
 	if r.ImageTokens > 0 {
-		s += fmt.Sprintf("; an image of %d by %d pixels is %d tokens, and encoding it costs as much as prefilling %.0f more", imageSide, imageSide, r.ImageTokens, r.Encode)
+		s += fmt.Sprintf("; an image of %d by %d pixels is %d tokens, and encoding it costs as much as prefilling %.0f more",
+			imageSide, imageSide, r.ImageTokens, r.Encode)
 	}
 	return s
 }
@@ -160,7 +163,8 @@ func (m *meter) twice(content any) (c counts, took time.Duration, err error) {
 	var took2 [2]time.Duration
 	for i := range u {
 		began := m.now()
-		if u[i], err = m.ask(content); err != nil {
+		u[i], err = m.ask(content)
+		if err != nil {
 			return c, 0, err
 		}
 		took2[i] = m.now().Sub(began)
@@ -172,15 +176,19 @@ func (m *meter) twice(content any) (c counts, took time.Duration, err error) {
 			c.tokens -= u[0].Details.Cached
 		}
 	}
-	if took = took2[0] - took2[1]; took <= took2[0]/10 || c.tokens < 1 {
-		return c, took, fmt.Errorf("the second of two identical requests took as long as the first (%v and %v): nothing was cached, or something else runs there",
-			took2[0].Round(time.Millisecond), took2[1].Round(time.Millisecond))
+	took = took2[0] - took2[1]
+	if took <= took2[0]/10 || c.tokens < 1 {
+		return c, took,
+			fmt.Errorf("the second of two identical requests took as long as the first (%v and %v): nothing was cached, or "+
+				"something else runs there",
+				took2[0].Round(time.Millisecond), took2[1].Round(time.Millisecond))
 	}
 	return c, took, nil
 }
 
 func (m *meter) ask(content any) (survey.Usage, error) {
-	body, err := json.Marshal(map[string]any{"model": m.facts.Served[0].ID, "max_tokens": 1, "messages": []any{map[string]any{"role": "user", "content": content}}})
+	body, err := json.Marshal(map[string]any{"model": m.facts.Served[0].ID, "max_tokens": 1,
+		"messages": []any{map[string]any{"role": "user", "content": content}}})
 	if err != nil {
 		return survey.Usage{}, err
 	}

@@ -40,15 +40,21 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	tokens, picture := 0, false
 	if text, ok := body.Messages[0].Content.(string); ok {
 		tokens = 5 + len(strings.Fields(text))
-	} else if tokens, picture = 1029, true; e.noImages {
-		w.WriteHeader(http.StatusBadRequest)
-		return
+	} else {
+		tokens, picture = 1029, true
+		if e.noImages {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
 	}
 	cached, took := 0, 10*time.Millisecond
 	if key := string(raw); e.seen[key] && !e.forgetful {
 		cached = (tokens - 1) / 16 * 16
-	} else if e.seen[key] = true; picture {
-		took += 300 * time.Millisecond
+	} else {
+		e.seen[key] = true
+		if picture {
+			took += 300 * time.Millisecond
+		}
 	}
 	e.now = e.now.Add(took + time.Duration(tokens-cached)*100*time.Microsecond)
 	details := "null"

@@ -34,7 +34,8 @@ func TestClasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	own, _ := c.ClassOf(&c.Workers[0])
-	if own.BlockSize != 16 || own.EngineVersion != "0.32.0" || own.Dir != c.Models[0].Dir || own.PrefillRate != 20000 || own.OffloadUnit != 256 {
+	if own.BlockSize != 16 || own.EngineVersion != "0.32.0" || own.Dir != c.Models[0].Dir || own.PrefillRate != 20000 ||
+		own.OffloadUnit != 256 {
 		t.Errorf("default class: %+v", own)
 	}
 	wide, _ := c.ClassOf(&c.Workers[1])
@@ -42,7 +43,8 @@ func TestClasses(t *testing.T) {
 		wide.Dir != own.Dir || wide.PrefillRate != 20000 || wide.ChatTemplate != filepath.Join(filepath.Dir(path), "t.jinja") {
 		t.Errorf("wide: %+v", wide)
 	}
-	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" || old.PrefillRate != 9000 || old.OffloadRate != 80000 || old.OffloadUnit != 256 {
+	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" ||
+		old.PrefillRate != 9000 || old.OffloadRate != 80000 || old.OffloadUnit != 256 {
 		t.Errorf("old: %+v", old)
 	}
 	readsBack(t, c)

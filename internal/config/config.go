@@ -173,8 +173,9 @@ func (n *NATS) Link() bus.LinkOptions {
 
 // Index bounds what is stored of the workers' blocks.
 type Index struct {
-	MaxBytes     Size          `yaml:"max_bytes"`
-	Partition    string        `yaml:"partition"`                   // the part of all prompts that is stored here, as indexer.ParsePart reads it
+	MaxBytes Size `yaml:"max_bytes"`
+	// the part of all prompts that is stored here, as indexer.ParsePart reads it
+	Partition    string        `yaml:"partition"`
 	KeyFile      string        `yaml:"key_file"`                    // a secret of block hashes, 32 bytes or more, the same everywhere
 	PredictedTTL time.Duration `yaml:"predicted_ttl" reload:"live"` // how long a routed prompt counts as held without confirmation by events
 }
@@ -184,7 +185,8 @@ type DecisionLog struct {
 	File     string `yaml:"file"`
 	MaxBytes Size   `yaml:"max_bytes"` // size at which the file is rotated
 	Keep     int    `yaml:"keep"`      // rotated files that are kept
-	KeyFile  string `yaml:"key_file"`  // a secret of 32 bytes or more, for pseudonyms that are the same on all replicas; without it, a random one is used
+	// a secret of 32 bytes or more, for pseudonyms that are the same on all replicas; without it, a random one is used
+	KeyFile string `yaml:"key_file"`
 }
 
 // Tracing says where decisions are sent as OpenTelemetry spans. Off without Endpoint.
@@ -209,8 +211,9 @@ type Media struct {
 // Relay makes Sightline serve the images that it holds to the workers, and rewrite image URLs in requests accordingly. Off without
 // Listen.
 type Relay struct {
-	Listen   string        `yaml:"listen"`    // plain HTTP for workers unless TLS is set: host:port; "": no relay
-	URL      string        `yaml:"url"`       // where workers reach it, such as http://10.0.0.2:9904: this very process, unless KeyFile is given
+	Listen string `yaml:"listen"` // plain HTTP for workers unless TLS is set: host:port; "": no relay
+	// where workers reach it, such as http://10.0.0.2:9904: this very process, unless KeyFile is given
+	URL      string        `yaml:"url"`
 	KeyFile  string        `yaml:"key_file"`  // a secret of 32 bytes or more that all replicas share; URL may then lead to any of them
 	TTL      time.Duration `yaml:"ttl"`       // how long a rewritten URL is valid
 	MaxBytes Size          `yaml:"max_bytes"` // of the images held for workers
@@ -228,12 +231,13 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	engine.Server `yaml:",inline"`
-	MaxLoRAs      int     `yaml:"max_loras"`    // adapters that a worker can hold loaded at once; 0: 1
-	FetchKV       bool    `yaml:"fetch_kv"`     // tell a worker who holds blocks that it lacks (llm-d's sidecar with the offloading connector)
-	OffloadUnit   int     `yaml:"offload_unit"` // tokens that a lower tier returns at once; 0: one block
-	OffloadRate   int     `yaml:"offload_rate"` // tokens per second that a worker is assumed to fetch from a lower tier until its events show it; 0: 170,000
-	PrefillRate   int     `yaml:"prefill_rate"` // tokens per second that a worker is assumed to prefill until its events show it; 0: 10,000
-	Classes       []Class `yaml:"classes"`      // workers that were started differently
+	MaxLoRAs      int  `yaml:"max_loras"`    // adapters that a worker can hold loaded at once; 0: 1
+	FetchKV       bool `yaml:"fetch_kv"`     // tell a worker who holds blocks that it lacks (llm-d's sidecar with the offloading connector)
+	OffloadUnit   int  `yaml:"offload_unit"` // tokens that a lower tier returns at once; 0: one block
+	// tokens per second that a worker is assumed to fetch from a lower tier until its events show it; 0: 170,000
+	OffloadRate int     `yaml:"offload_rate"`
+	PrefillRate int     `yaml:"prefill_rate"` // tokens per second that a worker is assumed to prefill until its events show it; 0: 10,000
+	Classes     []Class `yaml:"classes"`      // workers that were started differently
 }
 
 // Worker is one engine server.
@@ -349,7 +353,8 @@ func (s *Size) UnmarshalYAML(b []byte) error {
 	for _, u := range units {
 		if num, ok := strings.CutSuffix(text, u.name); ok {
 			n, err := strconv.ParseFloat(strings.TrimSpace(num), 64)
-			if n *= float64(u.size); err == nil && n >= 0 && n < 1<<60 {
+			n *= float64(u.size)
+			if err == nil && n >= 0 && n < 1<<60 {
 				*s = Size(n)
 				return nil
 			}
@@ -374,7 +379,8 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 // Default returns the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute, OnUnread: route,
+		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
+		BodyTimeout: 5 * time.Minute, OnUnread: route,
 		NATS:  NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
 		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Drain: 10 * time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},

@@ -60,15 +60,18 @@ func TestDefaultsAndFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(small), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err = Load(path); err != nil || c.Models[0].Dir != filepath.Join(filepath.Dir(path), "models/m") {
+	c, err = Load(path)
+	if err != nil || c.Models[0].Dir != filepath.Join(filepath.Dir(path), "models/m") {
 		t.Errorf("%v %q", err, c.Models[0].Dir)
 	}
 }
 
 // TestPlainZero: a plain 0 is 0s if a key accepts that; another number without a unit is not a time.
 func TestPlainZero(t *testing.T) {
-	c, err := Parse([]byte("ready_after: 0\nhealth_every: 0\nload_every: \"0\"\nnats: {stream: {max_age: 0}}\nbody_timeout: ~\nenvoy: {message_timeout: \"1s\"}\n"))
-	if err != nil || c.ReadyAfter+c.HealthEvery+c.LoadEvery+c.NATS.Stream.MaxAge != 0 || c.BodyTimeout != 5*time.Minute || c.Envoy.MessageTimeout != time.Second {
+	c, err := Parse([]byte("ready_after: 0\nhealth_every: 0\nload_every: \"0\"\nnats: {stream: {max_age: " +
+		"0}}\nbody_timeout: ~\nenvoy: {message_timeout: \"1s\"}\n"))
+	if err != nil || c.ReadyAfter+c.HealthEvery+c.LoadEvery+c.NATS.Stream.MaxAge != 0 || c.BodyTimeout != 5*time.Minute ||
+		c.Envoy.MessageTimeout != time.Second {
 		t.Errorf("%v %+v", err, c)
 	}
 	mistake(t, "body_timeout: 0", "body_timeout: 0s is out of range (want 1s to 1h0m0s)")
@@ -83,7 +86,8 @@ func TestStandalone(t *testing.T) {
 	if err != nil || len(c.Workers) != 2 {
 		t.Fatalf("%v %+v", err, c.Workers)
 	}
-	want := Worker{Name: "worker-1", Addr: "10.0.0.5:8002", Model: "m", Events: Events{ZMQ: "tcp://10.0.0.5:5558", Load: "tcp://10.0.0.5:5658"}}
+	want := Worker{Name: "worker-1", Addr: "10.0.0.5:8002", Model: "m", Events: Events{ZMQ: "tcp://10.0.0.5:5558",
+		Load: "tcp://10.0.0.5:5658"}}
 	if c.Workers[1] != want {
 		t.Errorf("%+v", c.Workers[1])
 	}
@@ -98,15 +102,20 @@ func TestMistakes(t *testing.T) {
 		{small + "  zmq: tcp://10.0.0.5:5557", "zmq: unknown key here (it belongs at "},
 		{"moed: observe", "moed: unknown key (did you mean mode?)"},
 		{"modles: []", "modles: unknown key (did you mean models?)"},
-		{"lisen: x\nworkers:\n- {adr: 1}\n- {addr: [1]}\nevents: {}", "events: unknown key here (it belongs at kubernetes.workers[].events or standalone.events or workers[].events)\nlisen: unknown key (did you mean listen?)\nworkers[0].adr: unknown key (did you mean addr?)\nworkers[1].addr: "},
+		{"lisen: x\nworkers:\n- {adr: 1}\n- {addr: [1]}\nevents: {}",
+			"events: unknown key here (it belongs at kubernetes.workers[].events or standalone.events or " +
+				"workers[].events)\nlisen: unknown key (did you mean listen?)\nworkers[0].adr: unknown key (did you mean addr?)\nworkers[1].addr: "},
 		{"tenants: {required: true}", "tenants.required: true, but no header"},
 		{"tenants: {header: Authorization}", "tenants.header: \"Authorization\" is not the name"},
 		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, engine: sglang}]", "tenants.header: models[0] is sglang"},
-		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, classes: [{name: old, engine_version: 0.16.0}]}]", "models[0].classes[0] is vllm 0.16.0"},
-		{"tenants: {header: X-Tenant-Id}", `tenants.header: "X-Tenant-Id" is removed from requests by Envoy before anything reads it, because it steers Dynamo`},
+		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, classes: [{name: old, engine_version: 0.16.0}]}]",
+			"models[0].classes[0] is vllm 0.16.0"},
+		{"tenants: {header: X-Tenant-Id}",
+			`tenants.header: "X-Tenant-Id" is removed from requests by Envoy before anything reads it, because it steers Dynamo`},
 		{"max_in_flight: 1\nfair_share: {header: x-session-token}", `fair_share.header: "x-session-token" is removed from requests by Envoy`},
 		{"max_in_flight: 1\nfair_share: {header: x-tenant, priority: x-vllm-priority}", `fair_share.priority: "x-vllm-priority" is removed`},
-		{"models: [{name: m, dir: d}]\nenvoy: {pools: [{model: m, header: x-envoy-model=m}]}", `envoy.pools[0].header: "x-envoy-model" is removed`},
+		{"models: [{name: m, dir: d}]\nenvoy: {pools: [{model: m, header: x-envoy-model=m}]}",
+			`envoy.pools[0].header: "x-envoy-model" is removed`},
 		{"models:\n- name: m\n  blocksize: 3", "models[0].blocksize: unknown key (did you mean block_size?)"},
 		{"workers:\n- addr: 1.2.3.4:5\n  events: {zqm: x}", "workers[0].events.zqm: unknown key (did you mean zmq?)"},
 		{"models:\n- name: m\n  block_size: many", "models[0].block_size: "},
@@ -126,7 +135,8 @@ func TestMistakes(t *testing.T) {
 		{small + "standalone: {host: 10.0.0.9, workers: 2, metrics: 65535}", "standalone.metrics: 65535 is not the first of 2 ports"},
 		{small + "standalone: {host: 10.0.0.9, workers: 1}", "workers[1].events.load: given with ranks, or for another engine than trtllm"},
 		{small + "- {addr: 10.0.0.6:8000, events: {bind: true}}", "workers[1].events.bind: given without zmq"},
-		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"tcp://*:5557\", bind: true, from: 10.0.0.6}}", "workers[1].events.from: \"10.0.0.6\" is not a network"},
+		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"tcp://*:5557\", bind: true, from: 10.0.0.6}}",
+			"workers[1].events.from: \"10.0.0.6\" is not a network"},
 		{"index: {max_bytes: 33GiB}", "index.max_bytes: "},
 		{"body_limit: lots", "is not a size"},
 		{"log_level: loud", "log_level:"},
@@ -155,13 +165,15 @@ func TestMistakes(t *testing.T) {
 
 // TestNulls: a null in place of a section or an element is an error of its own, or is ignored.
 func TestNulls(t *testing.T) {
-	for _, text := range []string{"models: [~]", "models: [{name: m, dir: d, classes: [~]}]", "workers: [~]", "models: [{name: m, dir: d}]\nworkers: [~]",
+	for _, text := range []string{"models: [~]", "models: [{name: m, dir: d, classes: [~]}]", "workers: [~]",
+		"models: [{name: m, dir: d}]\nworkers: [~]",
 		"kubernetes: {workers: [~]}", "envoy: {pools: [~]}", "dynamo: {frontends: [~]}", "media: {allow: [~]}"} {
 		if _, err := Parse([]byte(text)); err == nil {
 			t.Errorf("%s: no error", text)
 		}
 	}
-	for _, text := range []string{"", "~", "models: ~\nworkers: ~", "media: ~\nenvoy: {worker_tls: ~}", "models: [{name: m, dir: d, classes: ~, block_size: ~}]"} {
+	for _, text := range []string{"", "~", "models: ~\nworkers: ~", "media: ~\nenvoy: {worker_tls: ~}",
+		"models: [{name: m, dir: d, classes: ~, block_size: ~}]"} {
 		if _, err := Parse([]byte(text)); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -171,12 +183,14 @@ func TestNulls(t *testing.T) {
 func TestSet(t *testing.T) {
 	c, _ := Parse([]byte(small))
 	m := c.Models[0]
-	for _, s := range []string{`mm-processor-kwargs={"max_pixels": 50176}`, "block_size=64", "chat_template_content_format=string", "interleave-mm-strings=true"} {
+	for _, s := range []string{`mm-processor-kwargs={"max_pixels": 50176}`, "block_size=64",
+		"chat_template_content_format=string", "interleave-mm-strings=true"} {
 		if err := m.Set(s); err != nil {
 			t.Fatal(s, err)
 		}
 	}
-	if m.BlockSize != 64 || m.ContentFormat != "string" || !m.InterleaveMM || m.ProcessorKwargs != `{"max_pixels": 50176}` || m.Engine != "vllm" {
+	if m.BlockSize != 64 || m.ContentFormat != "string" || !m.InterleaveMM || m.ProcessorKwargs != `{"max_pixels": 50176}` ||
+		m.Engine != "vllm" {
 		t.Errorf("%+v", m)
 	}
 	if err := m.Set("blok_size=3"); err == nil || !strings.Contains(err.Error(), "blok_size: unknown key") {
@@ -221,7 +235,8 @@ func TestDocumented(t *testing.T) {
 			t.Errorf("docs/configuration.md: this is no list of keys, a default and a meaning: %s", line)
 		}
 		for _, m := range quoted.FindAllStringSubmatch(list, -1) {
-			if named[m[1]] = true; !keys[m[1]] {
+			named[m[1]] = true
+			if !keys[m[1]] {
 				t.Errorf("docs/configuration.md names %s, which is no key", m[1])
 			}
 		}

@@ -19,7 +19,8 @@ func TestDynamo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := c.Dynamo; d.Namespace != "dynamo" || d.Component != "backend" || d.Endpoint != "generate" || d.Model != "m" || len(d.Frontends) != 2 {
+	if d := c.Dynamo; d.Namespace != "dynamo" || d.Component != "backend" || d.Endpoint != "generate" || d.Model != "m" ||
+		len(d.Frontends) != 2 {
 		t.Errorf("%+v", d)
 	}
 	readsBack(t, c)
@@ -66,5 +67,7 @@ dynamo: {plane: zmq, discovery: /run/dynamo, engine_port: 8000}`, "dynamo.engine
 		}
 		mistake(t, text, c.want)
 	}
-	mistake(t, strings.Replace(dynamo, "injected", "computed", 1)+"media: {allow: [10.0.0.0/8], relay: {listen: \"10.0.0.1:90\", url: \"http://10.0.0.1:90\"}}", "media.relay: Dynamo names an image by its URL")
+	mistake(t, strings.Replace(dynamo, "injected", "computed", 1)+
+		"media: {allow: [10.0.0.0/8], relay: {listen: \"10.0.0.1:90\", url: \"http://10.0.0.1:90\"}}",
+		"media.relay: Dynamo names an image by its URL")
 }

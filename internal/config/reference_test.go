@@ -39,7 +39,8 @@ workers:
 - {addr: "10.0.0.5:8000", model: *name}
 standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 `)
-	for name, value := range map[string]string{"LEVEL": "warn", "PROBE": "false", "TIME": "90s", "SIZE": "2", "HOST": "h", "DIGITS": "0123", "IP": "10.9.8.7"} {
+	for name, value := range map[string]string{"LEVEL": "warn", "PROBE": "false", "TIME": "90s", "SIZE": "2", "HOST": "h",
+		"DIGITS": "0123", "IP": "10.9.8.7"} {
 		t.Setenv("CONF_"+name, value)
 	}
 	c, err := Load(filepath.Join(dir, "sightline.yaml"))
@@ -47,7 +48,8 @@ standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 		t.Fatal(err)
 	}
 	m := &c.Models[0]
-	if c.LogLevel != "warn" || c.MaxInFlight != 7 || c.Probe || c.BodyTimeout != 90*time.Second || c.BodyLimit != 2<<20 || c.NATS.URL != "nats://h:4222" ||
+	if c.LogLevel != "warn" || c.MaxInFlight != 7 || c.Probe || c.BodyTimeout != 90*time.Second || c.BodyLimit != 2<<20 ||
+		c.NATS.URL != "nats://h:4222" ||
 		c.NATS.User != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" || m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
 		m.ChatTemplate != "${x}{{ a }}" || m.ProcessorKwargs != `{"max_pixels": 7}` || c.Workers[1].Addr != "10.9.8.7:8001" {
 		t.Errorf("%+v", c)
@@ -65,10 +67,12 @@ standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	if second, _ := again.YAML(); string(second) != string(text) || again.Models[0].ProcessorKwargs != m.ProcessorKwargs || again.MaxInFlight != 7 || again.Probe {
+	if second, _ := again.YAML(); string(second) != string(text) || again.Models[0].ProcessorKwargs != m.ProcessorKwargs ||
+		again.MaxInFlight != 7 || again.Probe {
 		t.Errorf("what is printed reads as something else:\n%s\n%s", text, second)
 	}
-	if files := c.Files(); len(files) != 4 || !slices.Contains(files, filepath.Join(dir, "sightline.yaml")) || !slices.Contains(files, filepath.Join(dir, "user")) {
+	if files := c.Files(); len(files) != 4 || !slices.Contains(files, filepath.Join(dir, "sightline.yaml")) ||
+		!slices.Contains(files, filepath.Join(dir, "user")) {
 		t.Errorf("files %q", files)
 	}
 }

@@ -11,7 +11,8 @@ import (
 // what in next contradicts the keys that stay.
 func (c Config) Follow(next Config) (live Config, restart []string, err error) {
 	restart = keep(reflect.ValueOf(&next).Elem(), reflect.ValueOf(&c).Elem(), "", false, nil)
-	if err = next.check(); err != nil && len(restart) > 0 {
+	err = next.check()
+	if err != nil && len(restart) > 0 {
 		err = fmt.Errorf("with %s as at startup (only a restart changes it): %w", strings.Join(restart, ", "), err)
 	}
 	return next, restart, next.Hide(err)

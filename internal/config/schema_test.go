@@ -26,11 +26,13 @@ var update = flag.Bool("update", false, "write schema.json")
 
 // enums holds the keys with a fixed set of values, by the path of the key.
 var enums = map[string][]any{
-	"log_level": {"debug", "info", "warn", "error"}, "mode": {"observe", "enforce"}, "route.mode": {"", "sightline", "epp"}, "on_unread": {"route", "refuse"},
+	"log_level": {"debug", "info", "warn", "error"}, "mode": {"observe", "enforce"}, "route.mode": {"", "sightline", "epp"},
+	"on_unread":    {"route", "refuse"},
 	"workers.role": {"", "both", "prefill", "decode", "encode"}, "kubernetes.workers.role": {"", "both", "prefill", "decode", "encode"},
 	"nats.stream.storage": {"file", "memory"}, "nats.stream.compression": {"none", "s2"}, "dynamo.plane": {"", "zmq", "nats"},
 	"models.engine": {"vllm", "sglang", "trtllm"}, "models.chat_template_content_format": {"auto", "string", "openai"},
-	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "hf", "slow", "mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
+	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "hf", "slow",
+		"mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "inkling", "kimi_k3", "kimi_audio", "cohere",
 		"alpamayo2_super", "terratorch"},
 	"models.anthropic_disabled_thinking_effort": {"auto", "none", "low"},
 }
@@ -257,13 +259,15 @@ func TestSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, good := range []string{string(all), "health_every: 0", "body_limit: 1048576", "max_in_flight: ${env:MOST}", "admin_token: ${file:/t}",
+	for _, good := range []string{string(all), "health_every: 0", "body_limit: 1048576", "max_in_flight: ${env:MOST}",
+		"admin_token: ${file:/t}",
 		"models: [{name: m, dir: d, mm_processor_kwargs: {a: 1}, classes: [{name: c, block_size: 32}]}]", "log_level: ${env:LEVEL}"} {
 		if err := check(good); err != nil {
 			t.Errorf("%.60s: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"listn: a", "workers: {}", "workers: [{adr: a}]", "log_level: loud", "max_in_flight: many", "models: [{name: m, engine: gpt}]",
+	for _, bad := range []string{"listn: a", "workers: {}", "workers: [{adr: a}]", "log_level: loud", "max_in_flight: many",
+		"models: [{name: m, engine: gpt}]",
 		"models: [{name: m, classes: [{nme: c}]}]", "nats: {stream: {storage: tape}}", "probe: 3", "envoy: {pools: [{modell: m}]}"} {
 		if check(bad) == nil {
 			t.Errorf("%s is taken", bad)

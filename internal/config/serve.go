@@ -85,7 +85,8 @@ func (c *Config) checkFiles(bad report) {
 			bad(path, "%w", err)
 		}
 	}
-	for path, p := range map[string]*secure.Peer{"worker_access": &c.WorkerAccess, "media.relay": relay.Peer(), "replicas": &c.Replicas.Access} {
+	for path, p := range map[string]*secure.Peer{"worker_access": &c.WorkerAccess, "media.relay": relay.Peer(),
+		"replicas": &c.Replicas.Access} {
 		if _, err := p.Open(quiet); err != nil {
 			bad(path, "%w", err)
 		}

@@ -16,13 +16,16 @@ func TestSGLang(t *testing.T) {
 	if err != nil || c.Models[0].BlockSize != 16 || c.Models[0].EngineVersion != "0.5.20" {
 		t.Errorf("%v: %+v", err, c.Models)
 	}
-	for text, path := range map[string]string{
-		strings.Replace(head, "%s", ", processor_fingerprint: x", 1):                                                                 "models[0].processor_fingerprint",
-		strings.Replace(head, "%s", ", speculative_algorithm: X", 1):                                                                 "models[0].speculative_algorithm",
-		"models: [{name: m, dir: d, engine_version: 0.30.0}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true}}]\n":             "workers[0].events.auto",
-		"models: [{name: m, dir: d, engine: sglang}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true, zmq: tcp://1.2.3.4:5}}]": "workers[0].events.auto",
-		"models: [{name: m, dir: d, speculative_algorithm: EAGLE}]\n":                                                                "models[0].speculative_algorithm",
+	for _, c := range [][2]string{
+		{strings.Replace(head, "%s", ", processor_fingerprint: x", 1), "models[0].processor_fingerprint"},
+		{strings.Replace(head, "%s", ", speculative_algorithm: X", 1), "models[0].speculative_algorithm"},
+		{"models: [{name: m, dir: d, engine_version: 0.30.0}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true}}]\n",
+			"workers[0].events.auto"},
+		{"models: [{name: m, dir: d, engine: sglang}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true, zmq: tcp://1.2.3.4:5}}]",
+			"workers[0].events.auto"},
+		{"models: [{name: m, dir: d, speculative_algorithm: EAGLE}]\n", "models[0].speculative_algorithm"},
 	} {
+		text, path := c[0], c[1]
 		if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want one of %s", text, err, path)
 		}

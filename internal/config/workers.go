@@ -131,7 +131,8 @@ func (c *workersCheck) eventKeys(e *Events, path string) {
 		}
 	}
 	if _, err := netip.ParsePrefix(e.From); e.From != "" && (err != nil || !e.Bind) {
-		c.bad(path+".events.from", "%q is not a network, or bind is not true (want one such as 10.0.0.0/24 from which the publisher connects here)", e.From)
+		c.bad(path+".events.from",
+			"%q is not a network, or bind is not true (want one such as 10.0.0.0/24 from which the publisher connects here)", e.From)
 	}
 	if e.NATS && !c.NATS.Given() {
 		c.bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")
@@ -150,7 +151,8 @@ func (c *workersCheck) eventsOf(w *Worker, class *Class, path string) {
 		c.bad(path+".events", "its model uses Dynamo's hashes, which only the workers of the section dynamo report "+
 			"(want block_hash: sightline for workers whose own events are heard)")
 	case e.Load != "" && (w.Ranks > 0 || !class.Rules().PublishesLoad):
-		c.bad(path+".events.load", "given with ranks, or for another engine than trtllm (only NVIDIA's standalone example reports its load this way)")
+		c.bad(path+".events.load",
+			"given with ranks, or for another engine than trtllm (only NVIDIA's standalone example reports its load this way)")
 	case e.Auto && class.Rules().FindEvents == nil:
 		c.bad(path+".events.auto", "true, but only SGLang and vLLM 0.31 and later report their sockets (want zmq or nats for %s %s)",
 			class.Engine, class.EngineVersion)
@@ -170,7 +172,8 @@ func (c *workersCheck) socketsOf(w *Worker, path, host string) {
 			continue
 		}
 		if w.Events.Bind && s.key == "zmq" {
-			if here = "here"; strings.Contains(s.endpoint, "{ip}") {
+			here = "here"
+			if strings.Contains(s.endpoint, "{ip}") {
 				c.bad(path+".events.bind", "true, but zmq is not where to listen (want one such as tcp://*:5557, another for each worker)")
 				continue
 			}

@@ -65,7 +65,8 @@ type Result struct {
 }
 
 // categories maps the first two digits of a code to the category's name.
-var categories = map[string]string{"01": "workers", "02": "tokens", "03": "events", "04": "envoy", "05": "sightline", "06": "nats and agents"}
+var categories = map[string]string{"01": "workers", "02": "tokens", "03": "events", "04": "envoy", "05": "sightline",
+	"06": "nats and agents"}
 
 // checks are all checks, by category. A title states what holds if all is well.
 var checks = []struct {

@@ -79,7 +79,8 @@ func sockets(s *collected, r *report) {
 		}
 		for _, row := range w.of(s.rows()) {
 			if row.Events == "waiting" {
-				r.bad(Error, "see the connection's error in the log; events.nats needs the agent, SL0602", "%s, rank %d: the running Sightline does not hear it: %s", w.Name, max(row.Rank, 0), row.EventsError)
+				r.bad(Error, "see the connection's error in the log; events.nats needs the agent, SL0602",
+					"%s, rank %d: the running Sightline does not hear it: %s", w.Name, max(row.Rank, 0), row.EventsError)
 			} else if row.Events == "live" {
 				r.ok("%s, rank %d: the running Sightline hears it", w.Name, max(row.Rank, 0))
 			}
@@ -107,18 +108,21 @@ func port(endpoint string) string {
 func replays(s *collected, r *report) {
 	s.asked(r, func(w *worker) {
 		if w.Events.ZMQ != "" && w.Events.Replay == "" && w.Events.Load == "" {
-			fix := "give the worker \"replay_endpoint\":\"tcp://*:5657\" in --kv-events-config, and here events: {replay: \"tcp://" + hostOf(w.Addr) + ":5657\"}"
+			fix := "give the worker \"replay_endpoint\":\"tcp://*:5657\" in --kv-events-config, and here events: {replay: \"tcp://" +
+				hostOf(w.Addr) + ":5657\"}"
 			if len(w.facts.Events) > 0 && w.facts.Events[0].Replay != "" {
 				fix = "events: {replay: \"" + w.facts.Events[0].Replay + "\"}"
 			}
 			r.bad(Warning, fix, "%s: no replay is configured: blocks stored before Sightline starts, and missed events, are never known", w.Name)
 		}
 		for _, o := range w.canary.sockets {
-			if distance := number(o.Replay) - number(o.Pub); o.Replay != "" && o.rank == 0 && max(distance, -distance) < max(1, w.Ranks, w.facts.Ranks) && hostOf(plain(o.Replay)) == hostOf(plain(o.Pub)) {
+			if distance := number(o.Replay) - number(o.Pub); o.Replay != "" && o.rank == 0 && max(distance, -distance) < max(1,
+				w.Ranks, w.facts.Ranks) && hostOf(plain(o.Replay)) == hostOf(plain(o.Pub)) {
 				r.bad(Error, "move replay_endpoint away by the number of ranks, such as events at 5557 and replay at 5657",
 					"%s: events at %s and replay at %s overlap: each rank takes its port plus its number", w.Name, o.Pub, o.Replay)
 			} else if o.replayed != nil && o.ours {
-				r.bad(Error, "events: {replay: …} where the worker has its replay_endpoint; rank r is at port + r", "%s, rank %d: %v", w.Name, o.rank, o.replayed)
+				r.bad(Error, "events: {replay: …} where the worker has its replay_endpoint; rank r is at port + r", "%s, rank %d: %v",
+					w.Name, o.rank, o.replayed)
 			} else if o.Replay != "" && o.ours {
 				r.ok("%s, rank %d: %s", w.Name, o.rank, o.Replay)
 			}
@@ -152,7 +156,8 @@ func oneSocketEach(s *collected, r *report) {
 	}
 	for _, row := range s.rows() {
 		if row.SameEvents != "" {
-			r.bad(Error, "events: {zmq: …} of each worker's own socket", "the running Sightline hears the same events of %s and of %s", row.Name, row.SameEvents)
+			r.bad(Error, "events: {zmq: …} of each worker's own socket", "the running Sightline hears the same events of %s and of %s",
+				row.Name, row.SameEvents)
 		}
 	}
 	s.canaries(r, func(w *worker, c *canary) {
@@ -183,7 +188,8 @@ func offloaded(s *collected, r *report) {
 	case !asked:
 		r.unchecked("%s, and no agent is given (--agent URL)", s.notFoundReason)
 	case n > 0:
-		r.bad(Warning, `"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`, "%g offloaded blocks were reported without their tokens: they are ignored", n)
+		r.bad(Warning, `"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`,
+			"%g offloaded blocks were reported without their tokens: they are ignored", n)
 	default:
 		r.ok("none was reported without its tokens")
 	}
@@ -232,9 +238,11 @@ func eventStreams(s *collected, r *report) {
 		case row.Events == "unreadable":
 			r.bad(Error, fix, "%s, rank %d: the running Sightline cannot read its events: %s", row.Name, max(row.Rank, 0), row.EventsError)
 		case row.UnknownKey != "" && !strings.HasPrefix(row.UnknownKey, `"medium `):
-			r.bad(Warning, "use a newer Sightline: the engine's events have keys that this one does not know", "%s: events carry the unknown key %s", row.Name, row.UnknownKey)
+			r.bad(Warning, "use a newer Sightline: the engine's events have keys that this one does not know",
+				"%s: events carry the unknown key %s", row.Name, row.UnknownKey)
 		case row.Unfilled > 0:
-			r.bad(Warning, "events: {replay: …}, or an agent beside the worker", "%s: %d times lost events could not be replayed from anywhere", row.Name, row.Unfilled)
+			r.bad(Warning, "events: {replay: …}, or an agent beside the worker",
+				"%s: %d times lost events could not be replayed from anywhere", row.Name, row.Unfilled)
 		}
 	}
 	if n := s.count("sightline_dynamo_events_unreadable_total"); n > 0 {
@@ -261,7 +269,8 @@ func hashes(s *collected, r *report) {
 		if a := w.facts.HashAlgo; a != "" {
 			at := w.Model + "\x00" + w.Worker.Class
 			if other := algo[at]; other != nil && other.facts.HashAlgo != a {
-				r.bad(Warning, "--prefix-caching-hash-algo: the same for all workers", "%s hashes with %s, %s with %s", other.Name, other.facts.HashAlgo, w.Name, a)
+				r.bad(Warning, "--prefix-caching-hash-algo: the same for all workers", "%s hashes with %s, %s with %s", other.Name,
+					other.facts.HashAlgo, w.Name, a)
 			}
 			algo[at] = w
 		}
@@ -274,7 +283,8 @@ func hashes(s *collected, r *report) {
 				at := name{w.facts.Version, w.Model + w.Worker.Class, f.begins}
 				if other := first[at]; other != nil && other != w && named[at] != f.hash {
 					r.bad(Warning, "PYTHONHASHSEED=0, the same for all workers (vLLM before 0.29), and the same --prefix-caching-hash-algo",
-						"%s and %s give the same block different hashes: they find nothing in a store that they share (Sightline's choice is not affected)", other.Name, w.Name)
+						"%s and %s give the same block different hashes: they find nothing in a store that they share (Sightline's choice is not affected)",
+						other.Name, w.Name)
 					return
 				}
 				first[at], named[at] = w, f.hash
@@ -302,7 +312,8 @@ func clocks(s *collected, r *report) {
 					continue
 				}
 				if skew := f.came.Sub(f.stamped); max(skew, -skew) > maxSkew {
-					r.bad(Warning, "run NTP (chrony, systemd-timesyncd) on the worker's machine and here", "%s: its events' timestamps are %v off this machine's clock", w.Name, skew.Round(time.Second))
+					r.bad(Warning, "run NTP (chrony, systemd-timesyncd) on the worker's machine and here",
+						"%s: its events' timestamps are %v off this machine's clock", w.Name, skew.Round(time.Second))
 				} else {
 					r.ok("%s: %v", w.Name, skew.Round(time.Millisecond))
 				}

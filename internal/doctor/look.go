@@ -116,11 +116,13 @@ func collect(ctx context.Context, o Options) *collected {
 	var loaded *serve.Server
 	if err == nil {
 		s.cfg, cfg.LogLevel = cfg, "error"
-		if loaded, err = serve.Load(cfg); err != nil {
+		loaded, err = serve.Load(cfg)
+		if err != nil {
 			err = cfg.Hide(err)
 		}
 	}
-	if s.configErr = err; err != nil {
+	s.configErr = err
+	if err != nil {
 		return s
 	}
 	s.modelFaults = loaded.Faults()
@@ -129,7 +131,8 @@ func collect(ctx context.Context, o Options) *collected {
 		s.notFoundReason = "--pre looks at files alone"
 		return s
 	}
-	if s.as, s.configErr = s.cfg.WorkerAccess.Open(zap.NewNop()); s.configErr != nil {
+	s.as, s.configErr = s.cfg.WorkerAccess.Open(zap.NewNop())
+	if s.configErr != nil {
 		return s
 	}
 	client := rules.NewClient(o.Patience, s.as)
@@ -158,7 +161,9 @@ func collect(ctx context.Context, o Options) *collected {
 func (s *collected) askAgent(ctx context.Context, at string) agent {
 	a := agent{at: at}
 	if u, err := url.Parse(web(at)); err != nil || s.cfg.AdminToken != "" && u.Scheme != "https" && !admin.IsLoopback(u.Host) {
-		a.err = cmp.Or(err, errors.New("not queried: admin_token would be sent unencrypted (use https://, or by 127.0.0.1 through a tunnel such as kubectl port-forward)"))
+		a.err = cmp.Or(err,
+			errors.New("not queried: admin_token would be sent unencrypted (use https://, or by 127.0.0.1 through a tunnel such "+
+				"as kubectl port-forward)"))
 		return a
 	}
 	a.err = getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(at)+"/state", s.cfg.AdminToken, &a.state)
@@ -197,7 +202,8 @@ func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
 		w.facts, w.err = survey.Ask(ctx, client, at)
 		s.frontends = append(s.frontends, w)
 	}
-	s.deployed, s.deployErr = dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component, Endpoint: c.Endpoint}, s.began)
+	s.deployed, s.deployErr = dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component,
+		Endpoint: c.Endpoint}, s.began)
 }
 
 // resolved returns one worker for each address of its name.
@@ -214,7 +220,8 @@ func resolved(ctx context.Context, wc config.Worker) []config.Worker {
 	for i := range ips {
 		list[i] = wc
 		ip := ips[i].String()
-		if list[i].Addr = net.JoinHostPort(ip, fmt.Sprint(port)); len(ips) > 1 {
+		list[i].Addr = net.JoinHostPort(ip, fmt.Sprint(port))
+		if len(ips) > 1 {
 			list[i].Name += "/" + list[i].Addr
 		}
 		for _, u := range []*string{&list[i].Events.ZMQ, &list[i].Events.Replay} {
@@ -278,7 +285,8 @@ func (s *collected) lookAtTokens(ctx context.Context, loaded *serve.Server) {
 func (s *collected) lookAtEnvoy(ctx context.Context) {
 	from := cmp.Or(s.o.Envoy, "http://"+s.cfg.Envoy.Admin)
 	if s.o.Envoy == "" && (s.o.Pre || !answersAt(s.cfg.Envoy.Admin)) {
-		s.envoyErr = fmt.Errorf("no Envoy is given (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s", s.cfg.Envoy.Admin)
+		s.envoyErr = fmt.Errorf("no Envoy is given (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s",
+			s.cfg.Envoy.Admin)
 		return
 	}
 	if s.o.Pre && strings.Contains(from, "://") {
@@ -331,7 +339,8 @@ func (s *collected) askSightline(ctx context.Context) (*running, string) {
 		r.notReady = err.Error()
 	}
 	s.answersAtAdmin = true
-	for path, into := range map[string]any{"/workers": &r.rows, "/audit": &r.findings, "/decisions?n=1024": &r.decisions, "/metrics": &r.metrics} {
+	for path, into := range map[string]any{"/workers": &r.rows, "/audit": &r.findings, "/decisions?n=1024": &r.decisions,
+		"/metrics": &r.metrics} {
 		if err := s.get(ctx, path, into); err != nil {
 			return nil, err.Error()
 		}
@@ -391,7 +400,8 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 func (s *collected) lookAtNATS(ctx context.Context) {
 	if d := &s.cfg.Dynamo; d.Plane == "nats" {
 		c, err := s.reach(ctx, "dynamo.nats", &d.NATS, "")
-		if s.natsErr = err; err != nil {
+		s.natsErr = err
+		if err != nil {
 			return
 		}
 		c.Close()
@@ -401,7 +411,8 @@ func (s *collected) lookAtNATS(ctx context.Context) {
 		return
 	}
 	c, err := s.reach(ctx, "nats", &n.Access, n.Prefix.RouterInbox())
-	if s.natsErr = err; err != nil {
+	s.natsErr = err
+	if err != nil {
 		return
 	}
 	defer c.Close()
@@ -411,7 +422,8 @@ func (s *collected) lookAtNATS(ctx context.Context) {
 	for _, name := range []string{n.Prefix.Stream(), n.Prefix.State()} {
 		if err == nil {
 			var one jetstream.Stream
-			if one, err = js.Stream(ctx, name); err == nil {
+			one, err = js.Stream(ctx, name)
+			if err == nil {
 				s.nats = append(s.nats, one.CachedInfo())
 				continue
 			}

@@ -22,7 +22,8 @@ var codes = map[string]string{
 	"two_full_duplex": "SL0405", "body_mode": "SL0405", "body_changed_behind": "SL0405",
 	"circuit_breakers": "SL0406", "retries": "SL0406",
 	"steering_headers": "SL0407", "any_address": "SL0407",
-	"choice_not_read": "SL0408", "cluster_type": "SL0408", "worker_unknown": "SL0408", "mutation_rules": "SL0408", "header_removed": "SL0408", "metadata": "SL0408", "route_cache": "SL0408",
+	"choice_not_read": "SL0408", "cluster_type": "SL0408", "worker_unknown": "SL0408", "mutation_rules": "SL0408",
+	"header_removed": "SL0408", "metadata": "SL0408", "route_cache": "SL0408",
 	"dns_family": "SL0404 SL0408", "no_healthy_worker": "SL0404",
 	"access_log": "SL0409", "access_log_id": "SL0409", "access_log_late": "SL0409", "access_log_ends": "SL0409",
 }
@@ -61,7 +62,8 @@ func ofEnvoy(code string) func(*collected, *report) {
 		}
 		for _, p := range s.missingParts {
 			if code == "SL0410" {
-				r.bad(Error, "sightline envoy -c … --for … prints what is missing, and with --apply the file with it", "missing: %s, at %s: %s", p.Name, p.Where, p.Why)
+				r.bad(Error, "sightline envoy -c … --for … prints what is missing, and with --apply the file with it",
+					"missing: %s, at %s: %s", p.Name, p.Where, p.Why)
 			}
 		}
 		if r.Verdict == "" {
@@ -74,7 +76,9 @@ func ofEnvoy(code string) func(*collected, *report) {
 func bodies(s *collected, r *report) {
 	ofEnvoy("SL0401")(s, r)
 	if t := &s.through; t.failed > 0 {
-		r.bad(Error, "per_connection_buffer_limit_bytes of the listener, request_body_buffer_limit of the virtual host, and the worker's own limit: body_limit and more",
+		r.bad(Error,
+			"per_connection_buffer_limit_bytes of the listener, request_body_buffer_limit of the virtual host, and the worker's "+
+				"own limit: body_limit and more",
 			"a body of %v is refused (%s), one of %v passes", config.Size(t.failed), t.status, config.Size(t.passed))
 	} else if t.passed > 0 {
 		r.ok("a body of %v passes", config.Size(t.passed))
@@ -118,7 +122,8 @@ func obeyed(s *collected, r *report) {
 	}
 	other, ours, at := 0, false, ""
 	for _, d := range s.decisions() {
-		if ours = ours || d.At.After(s.began) && t.asked && d.PromptTokens > 0; d.Used == "" || d.Addr == "" || d.Arm == arms.Left { // observe, or a part of enforce
+		ours = ours || d.At.After(s.began) && t.asked && d.PromptTokens > 0
+		if d.Used == "" || d.Addr == "" || d.Arm == arms.Left { // observe, or a part of enforce
 			continue
 		}
 		went++
@@ -128,9 +133,11 @@ func obeyed(s *collected, r *report) {
 	}
 	switch {
 	case t.asked && t.err == nil && !ours:
-		r.bad(Error, "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)", "Envoy answered the canary without asking Sightline")
+		r.bad(Error, "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)",
+			"Envoy answered the canary without asking Sightline")
 	case 10*other > went:
-		r.bad(Error, "workers' cluster: override_host that reads x-target-worker, or ORIGINAL_DST by that header, as \"sightline envoy --for\" prints it",
+		r.bad(Error,
+			"workers' cluster: override_host that reads x-target-worker, or ORIGINAL_DST by that header, as \"sightline envoy --for\" prints it",
 			"%d of the last %d requests went elsewhere than chosen, such as %s", other, went, at)
 	case went > 0:
 		r.ok("%d of the last %d requests went to the chosen worker", went-other, went)
@@ -164,7 +171,8 @@ func accessLog(s *collected, r *report) {
 		return
 	}
 	if s.count("sightline_access_log_silent") > 0 {
-		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines", "requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
+		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines",
+			"requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
 	} else if s.count("sightline_access_log_ends_missing") > 0 {
 		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines",
 			"Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, they may count as "+
@@ -182,13 +190,15 @@ func feeds(s *collected, r *report) {
 		for _, e := range []struct {
 			given bool
 			name  string
-		}{{w.Events.ZMQ != "", "its socket"}, {w.Events.Auto, "its socket, wherever it says"}, {w.Events.NATS, "an agent"}, {w.Events.HTTP != "", "its HTTP queue"}} {
+		}{{w.Events.ZMQ != "", "its socket"}, {w.Events.Auto, "its socket, wherever it says"}, {w.Events.NATS, "an agent"},
+			{w.Events.HTTP != "", "its HTTP queue"}} {
 			if e.given {
 				from = e.name
 			}
 		}
 		if from == "" {
-			r.bad(Warning, `events: {auto: true}, {zmq: …, replay: …}, {nats: true} or {http: …}`, "%s: no events are configured: its contents are guessed from the requests sent there", w.Name)
+			r.bad(Warning, `events: {auto: true}, {zmq: …, replay: …}, {nats: true} or {http: …}`,
+				"%s: no events are configured: its contents are guessed from the requests sent there", w.Name)
 		} else {
 			r.ok("%s: fed by %s", w.Name, from)
 		}
@@ -222,7 +232,9 @@ func room(s *collected, r *report) {
 	lost := s.count("sightline_index_lost_blocks_total")
 	switch need := int64(blocks) * bytesOfBlock; {
 	case need > limit:
-		r.bad(Warning, fmt.Sprintf("index: {max_bytes: %dMiB}", need>>20+1), "workers' caches have %d blocks, some %v of the index, and index.max_bytes is %v: the least useful blocks are evicted", blocks, mib(need), s.cfg.Index.MaxBytes)
+		r.bad(Warning, fmt.Sprintf("index: {max_bytes: %dMiB}", need>>20+1),
+			"workers' caches have %d blocks, some %v of the index, and index.max_bytes is %v: the least useful blocks are evicted",
+			blocks, mib(need), s.cfg.Index.MaxBytes)
 	case lost > 0:
 		r.bad(Warning, "index: {max_bytes: …}, larger", "the running Sightline had no room for %g blocks", lost)
 	case blocks > 0:
@@ -230,7 +242,8 @@ func room(s *collected, r *report) {
 	}
 	for _, w := range s.workers {
 		if held := w.facts.Blocks * w.facts.BlockSize; held > 0 && w.facts.MaxModelLen > held {
-			r.bad(Warning, "--max-model-len or --gpu-memory-utilization of the worker", "%s: its KV cache holds %d tokens, a prompt may have %d", w.Name, held, w.facts.MaxModelLen)
+			r.bad(Warning, "--max-model-len or --gpu-memory-utilization of the worker",
+				"%s: its KV cache holds %d tokens, a prompt may have %d", w.Name, held, w.facts.MaxModelLen)
 		}
 	}
 	if r.Verdict == "" {
@@ -249,7 +262,8 @@ func replicas(s *collected, r *report) {
 	}
 	for _, w := range s.cfg.Workers {
 		if w.Events.HTTP != "" {
-			r.bad(Error, "an agent beside the worker, and events: {nats: true}", "%s: events.http takes its events away from the other %d Sightlines", w.Name, n-1)
+			r.bad(Error, "an agent beside the worker, and events: {nats: true}",
+				"%s: events.http takes its events away from the other %d Sightlines", w.Name, n-1)
 		}
 	}
 	if s.cfg.NATS.Listen != "" {
@@ -263,10 +277,12 @@ func replicas(s *collected, r *report) {
 	}
 	as := &s.cfg.Replicas.Access
 	if ca := s.cfg.TLS.Cert != "" && as.CA == ""; ca && !s.cfg.NATS.Given() {
-		r.bad(Warning, "replicas: {ca: …}, with cert and key where tls.client_ca asks for them", "listen speaks TLS, and replicas is not set up for TLS to the others: they share nothing")
+		r.bad(Warning, "replicas: {ca: …}, with cert and key where tls.client_ca asks for them",
+			"listen speaks TLS, and replicas is not set up for TLS to the others: they share nothing")
 	}
 	if s.cfg.ListenTokenFile != "" && as.APIKeyFile == "" && !s.cfg.NATS.Given() {
-		r.bad(Warning, "replicas: {api_key_file: …} with a token of listen_token_file", "listen requires a token, and none is sent to the others: they share nothing")
+		r.bad(Warning, "replicas: {api_key_file: …} with a token of listen_token_file",
+			"listen requires a token, and none is sent to the others: they share nothing")
 	}
 	if r.Verdict == "" {
 		r.ok("each receives all events itself, and the others' decisions from them")
@@ -301,7 +317,8 @@ func reachNATS(s *collected, r *report) {
 		r.unchecked("--pre looks at files alone")
 	case s.cfg.NATS.URL == "" && s.cfg.NATS.Listen != "":
 		if n := s.count("sightline_nats_refused_total"); n > 0 {
-			r.bad(Error, "use the credentials that \"sightline credentials\" makes, on both sides", "it denied Sightline or an agent access %g times; the log has its messages", n)
+			r.bad(Error, "use the credentials that \"sightline credentials\" makes, on both sides",
+				"it denied Sightline or an agent access %g times; the log has its messages", n)
 			return
 		}
 		r.ok("it is embedded in Sightline (nats.listen)")
@@ -312,7 +329,9 @@ func reachNATS(s *collected, r *report) {
 	case s.cfg.NATS.URL == "":
 		r.ok("none is configured")
 	case s.natsErr != nil:
-		r.bad(Error, "start it with JetStream, correct nats.url, and give Sightline the permissions of \"sightline credentials\"; Sightline makes the streams when it starts", "%v", s.natsErr)
+		r.bad(Error,
+			"start it with JetStream, correct nats.url, and give Sightline the permissions of \"sightline credentials\"; "+
+				"Sightline makes the streams when it starts", "%v", s.natsErr)
 	default:
 		for _, one := range s.nats {
 			r.ok("%s: %d messages, %s", one.Config.Name, one.State.Msgs, mib(int64(one.State.Bytes)))
@@ -328,7 +347,8 @@ func agents(s *collected, r *report) {
 		}
 		for _, rank := range a.state.Ranks {
 			if rank.NotReady != "" {
-				r.bad(Error, "see its log, and its --zmq, --replay and --nats", "%s, of worker %s, rank %d: %s", a.at, a.state.Worker, rank.Rank, rank.NotReady)
+				r.bad(Error, "see its log, and its --zmq, --replay and --nats", "%s, of worker %s, rank %d: %s", a.at,
+					a.state.Worker, rank.Rank, rank.NotReady)
 			} else {
 				r.ok("%s, of worker %s, rank %d: %d messages heard", a.at, a.state.Worker, rank.Rank, rank.Heard.Batches)
 			}
@@ -337,7 +357,8 @@ func agents(s *collected, r *report) {
 	for _, w := range s.cfg.Workers {
 		for _, row := range s.rows() {
 			if w.Events.NATS && row.Name == w.Name && row.Events != "live" && row.Events != "not ready" {
-				r.bad(Error, "start its agent: sightline agent --worker "+w.Name+" …, and look at its /readyz", "%s: no agent publishes its events: %s", w.Name, row.Events)
+				r.bad(Error, "start its agent: sightline agent --worker "+w.Name+" …, and look at its /readyz",
+					"%s: no agent publishes its events: %s", w.Name, row.Events)
 			}
 		}
 	}

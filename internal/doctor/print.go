@@ -26,7 +26,8 @@ func (o *Options) print(list []Result) error {
 			category = r.Category
 			fmt.Fprintln(o.Out, category)
 		}
-		if count[r.Verdict] += len(same); len(same) > 1 {
+		count[r.Verdict] += len(same)
+		if len(same) > 1 {
 			fmt.Fprint(o.Out, o.mark(r.Verdict))
 			for _, one := range same {
 				fmt.Fprint(o.Out, " ", one.Code)
@@ -38,7 +39,8 @@ func (o *Options) print(list []Result) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(o.Out, "\n%d passed, %d warnings, %d errors, %d not checked\n", count[OK], count[Warning], count[Error], count[Unchecked])
+	_, err := fmt.Fprintf(o.Out, "\n%d passed, %d warnings, %d errors, %d not checked\n", count[OK], count[Warning],
+		count[Error], count[Unchecked])
 	return err
 }
 

@@ -92,7 +92,8 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if d.models, err = group(workers); err != nil {
+	d.models, err = group(workers)
+	if err != nil {
 		return err
 	}
 	if o.Calibrate {
@@ -181,12 +182,14 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 }
 
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {
-	if w.Facts, err = survey.Ask(ctx, d.client, w.Addr); err != nil {
+	w.Facts, err = survey.Ask(ctx, d.client, w.Addr)
+	if err != nil {
 		return fmt.Errorf("worker %s could not be identified: %w (%s)", w.Addr, err, flagFor(err))
 	}
 	switch {
 	case w.FrontEnd:
-		return fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder (give --dynamo DIR, its DYN_FILE_KV)", w.Addr)
+		return fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder "+
+			"(give --dynamo DIR, its DYN_FILE_KV)", w.Addr)
 	case w.Engine == "":
 		return fmt.Errorf("worker %s: %s", w.Addr, w.Unknown[len(w.Unknown)-1].Why)
 	case len(w.Served) == 0:
@@ -238,7 +241,8 @@ func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
 	k := discover.Kubernetes{API: cmp.Or(g.API, api), CAFile: discover.DefaultCAFile, TokenFile: discover.DefaultTokenFile,
 		Namespace: cmp.Or(g.Namespace, namespace), Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
 	if k.API == "" || k.Namespace == "" {
-		return nil, errors.New("this is not a pod with a ServiceAccount's token (give --namespace, and --kube-api: what `kubectl proxy` listens at)")
+		return nil,
+			errors.New("this is not a pod with a ServiceAccount's token (give --namespace, and --kube-api: what `kubectl proxy` listens at)")
 	}
 	return k.List(ctx)
 }

@@ -49,8 +49,10 @@ func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 		}
 	}
 	if len(names) != 1 {
-		return nil, fmt.Errorf("--dynamo %s: live workers of %d endpoints that answer, %s (want 1: another DYN_FILE_KV, or --namespace; records older than 30 s are dead)",
-			d.Dynamo, len(names), strings.Join(names, ", "))
+		return nil,
+			fmt.Errorf("--dynamo %s: live workers of %d endpoints that answer, %s (want 1: another DYN_FILE_KV, or --namespace; "+
+				"records older than 30 s are dead)",
+				d.Dynamo, len(names), strings.Join(names, ", "))
 	}
 	for _, e := range list {
 		if e.Prefill && e.Namespace == b.Namespace && e.Scope.Endpoint == b.Scope.Endpoint {
@@ -61,7 +63,8 @@ func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 	case len(b.Cards) > 1:
 		return nil, fmt.Errorf("the workers of %s are not all started alike (want one model, block size and length): %+v", b, b.Cards)
 	case b.Plane == "nats" && getenv("NATS_SERVER") == "":
-		return nil, errors.New("its KV events go over NATS (give the server as its processes have it: NATS_SERVER=nats://HOST:4222 sightline init …)")
+		return nil,
+			errors.New("its KV events go over NATS (give the server as its processes have it: NATS_SERVER=nats://HOST:4222 sightline init …)")
 	case b.Plane == "nats":
 		b.nats = yaml.MapSlice{{Key: "url", Value: getenv("NATS_SERVER")}}
 		if file := getenv("NATS_AUTH_CREDENTIALS_FILE"); file != "" {
@@ -71,7 +74,9 @@ func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 	case b.Plane != "zmq":
 		return nil, fmt.Errorf("%s publishes no KV events over ZeroMQ or NATS, but %q (want DYN_EVENT_PLANE=zmq or nats)", b, b.Plane)
 	case len(b.frontends) == 0:
-		return nil, errors.New("no front end is named (give --worker ip:port of each `dynamo.frontend --router-mode direct`; Dynamo's workers answer no HTTP)")
+		return nil,
+			errors.New("no front end is named (give --worker ip:port of each `dynamo.frontend --router-mode direct`; Dynamo's " +
+				"workers answer no HTTP)")
 	}
 	c := b.Cards[0]
 	for _, addr := range b.frontends {
@@ -85,7 +90,8 @@ func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 			return nil, fmt.Errorf("front end %s: it does not serve %q, which the workers of %s do", addr, c.Model, b)
 		}
 	}
-	w := &worker{behind: b, Facts: rules.Facts{Addr: b.String(), Engine: engine.DefaultServer().Engine, EngineModel: c.Path, BlockSize: c.BlockSize, MaxModelLen: c.MaxModelLen,
+	w := &worker{behind: b, Facts: rules.Facts{Addr: b.String(), Engine: engine.DefaultServer().Engine, EngineModel: c.Path,
+		BlockSize: c.BlockSize, MaxModelLen: c.MaxModelLen,
 		Served: []rules.Served{{ID: c.Model}}}}
 	for _, a := range strings.FieldsFunc(c.Aliases, func(r rune) bool { return r == '\n' }) {
 		w.Served = append(w.Served, rules.Served{ID: a})

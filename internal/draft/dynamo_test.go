@@ -75,17 +75,21 @@ func TestDynamo(t *testing.T) {
 		"nats": {env: ns.ClientURL(), nats: "  nats: {url: \"" + ns.ClientURL() + "\"}\n"},
 	} {
 		root, front := recordedFolder(t, "discovery_file_"+plane+".jsonl"), frontEnd(t, "nvidia", "m", "sql")
-		record(t, root, "v1/mdc/dynamo%2Fbackend%2Fgenerate%2F1%2Fsql", `{"namespace":"dynamo","component":"backend","endpoint":"generate","instance_id":1,"card_json":{"display_name":"sql","lora":{"name":"sql"}}}`)
+		record(t, root, "v1/mdc/dynamo%2Fbackend%2Fgenerate%2F1%2Fsql",
+			`{"namespace":"dynamo","component":"backend","endpoint":"generate","instance_id":1,"card_json":{"display_name":"sql","lora":{"name":"sql"}}}`)
 		prefill := ""
 		if c.extra != "" {
-			record(t, root, "v1/mdc/dynamo%2Fprefiller%2Fgenerate%2F2", `{"namespace":"dynamo","component":"prefiller","endpoint":"generate","instance_id":2,"card_json":{"display_name":"m","worker_type":"prefill"}}`)
+			record(t, root, "v1/mdc/dynamo%2Fprefiller%2Fgenerate%2F2",
+				`{"namespace":"dynamo","component":"prefiller","endpoint":"generate","instance_id":2,"card_json":{"display_name":"m","worker_type":"prefill"}}`)
 			prefill = "  prefill_component: prefiller\n"
 		}
 		out := t.TempDir()
 		text, said, err := run(t, Options{Dynamo: root, Workers: []string{front}, ModelDir: []string{modelDir}, Out: out, Force: true,
 			Getenv: func(key string) string { return map[string]string{"NATS_SERVER": c.env}[key] }})
-		want := "models:\n- name: m\n  adapters: [sql]\n  dir: " + dir + "\n  engine_version: 0.32.0\n  engine_model: /models/qwen2.5-vl-7b-instruct\n  block_hash: dynamo\n" +
-			"dynamo:\n  plane: " + plane + "\n  discovery: " + root + "\n" + c.nats + prefill + "  frontends: [\"" + front + "\"]\nenvoy:\n  token_usage: true\n"
+		want := "models:\n- name: m\n  adapters: [sql]\n  dir: " + dir +
+			"\n  engine_version: 0.32.0\n  engine_model: /models/qwen2.5-vl-7b-instruct\n  block_hash: dynamo\n" +
+			"dynamo:\n  plane: " + plane + "\n  discovery: " + root + "\n" + c.nats + prefill + "  frontends: [\"" + front +
+			"\"]\nenvoy:\n  token_usage: true\n"
 		if err != nil || strings.ReplaceAll(text, `"`, "") != strings.ReplaceAll(want, `"`, "") {
 			t.Fatalf("%s: %v\n%s\nwant\n%s", plane, err, text, want)
 		}
@@ -101,7 +105,8 @@ func TestDynamo(t *testing.T) {
 			t.Fatal(err)
 		}
 		look := func() (bad []string) {
-			for _, r := range doctor.Examine(t.Context(), doctor.Options{Config: filepath.Join(out, configFile), Envoy: filepath.Join(out, envoyFile), Patience: 10 * time.Second}) {
+			for _, r := range doctor.Examine(t.Context(), doctor.Options{Config: filepath.Join(out, configFile),
+				Envoy: filepath.Join(out, envoyFile), Patience: 10 * time.Second}) {
 				if r.Verdict == doctor.Error || r.Verdict == doctor.Warning {
 					bad = append(bad, fmt.Sprint(r.Code, r.Evidence))
 				}

@@ -23,7 +23,8 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 		if name == m.name && (named || len(d.models) == 1) {
 			m.dirFrom = "as given"
 			if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-				return fmt.Errorf("--model-dir %s is not a directory on this machine (want one with config.json, tokenizer.json and the like; weights are not needed)", dir)
+				return fmt.Errorf("--model-dir %s is not a directory on this machine (want one with config.json, tokenizer.json "+
+					"and the like; weights are not needed)", dir)
 			}
 			m.dir, err = filepath.Abs(dir)
 			return err
@@ -43,7 +44,8 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 		return fmt.Errorf("its workers load it from %s, which is not here (give --model-dir with a copy of its files without the weights)", path)
 	}
 	repo := cmp.Or(path, m.name) // TensorRT-LLM reports no path
-	if m.dir = d.cached(repo); m.dir != "" {
+	m.dir = d.cached(repo)
+	if m.dir != "" {
 		m.dirFrom = "Hugging Face's cache"
 		m.follow()
 		return nil

@@ -59,7 +59,8 @@ func (d *drafter) yaml() []byte {
 		f.line("  ", "dir", m.dir, m.dirFrom)
 		own := map[string]any{}
 		for _, k := range m.classes[0].keys {
-			if own[k.name] = k.value; k.value != k.or {
+			own[k.name] = k.value
+			if k.value != k.or {
 				f.line("  ", k.name, k.value, k.from)
 			}
 		}
@@ -216,7 +217,8 @@ func (d *drafter) write() error {
 	}
 	defer os.Remove(draft.Name())
 	_, err = draft.Write(text)
-	if err = errors.Join(err, draft.Chmod(0o644), draft.Close()); err != nil {
+	err = errors.Join(err, draft.Chmod(0o644), draft.Close())
+	if err != nil {
 		return err
 	}
 	cfg, err := config.Load(draft.Name())
@@ -230,7 +232,8 @@ func (d *drafter) write() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("the resulting configuration would not start, so nothing is written: %s", strings.ReplaceAll(err.Error(), draft.Name(), configFile))
+		return fmt.Errorf("the resulting configuration would not start, so nothing is written: %s",
+			strings.ReplaceAll(err.Error(), draft.Name(), configFile))
 	}
 	variant := ""
 	if len(cfg.Kubernetes.Workers) > 0 {

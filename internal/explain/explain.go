@@ -65,7 +65,8 @@ func Run(ctx context.Context, o Options) error {
 	}
 	in := os.Stdin
 	if o.File != "-" {
-		if in, err = os.Open(o.File); err != nil {
+		in, err = os.Open(o.File)
+		if err != nil {
 			return err
 		}
 		defer in.Close()
@@ -73,13 +74,15 @@ func Run(ctx context.Context, o Options) error {
 	var failed error
 	n := 0
 	err = eachRequest(in, func(request []byte) {
-		if n++; failed == nil {
+		n++
+		if failed == nil {
 			failed = explain(request)
 			out.Flush()
 		}
 	})
 	if n == 0 && err == nil {
-		failed = fmt.Errorf("no request in %s (want the body that a client would send, or --id of a decision)", map[bool]string{true: "standard input", false: o.File}[o.File == "-"])
+		failed = fmt.Errorf("no request in %s (want the body that a client would send, or --id of a decision)",
+			map[bool]string{true: "standard input", false: o.File}[o.File == "-"])
 	}
 	return cmp.Or(failed, err)
 }
@@ -109,7 +112,8 @@ func eachRequest(in io.Reader, do func(request []byte)) error {
 				lines = bufio.NewReader(bytes.NewReader(rest))
 			}
 		}
-		if line = bytes.TrimSpace(line); len(line) > 0 {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 {
 			do(line)
 		}
 		if err == io.EOF {

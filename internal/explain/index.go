@@ -63,5 +63,6 @@ func (o *Options) listing(ctx context.Context) ([]byte, error) {
 
 // ask asks a running Sightline's admin address.
 func (o *Options) ask(ctx context.Context, method, base, path string, query url.Values, send []byte) ([]byte, error) {
-	return admin.Ask(ctx, admin.AdminRequest{Method: method, Base: base, Path: path + "?" + query.Encode(), Token: o.Token, Body: send, MaxBytes: maxIndex})
+	return admin.Ask(ctx, admin.AdminRequest{Method: method, Base: base, Path: path + "?" + query.Encode(), Token: o.Token,
+		Body: send, MaxBytes: maxIndex})
 }

@@ -61,11 +61,13 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	line("goes to", "%s", cmp.Or(place(e.Worker, e.Rank), "nobody"))
 	line("reason", "%s%s", e.Reason, joinNonEmpty("; ", e.Why))
 	if e.PromptTokens > 0 {
-		line("prompt", "%d tokens, %d of them predicted to be cached there; %d is the most that any worker holds%s", e.PromptTokens, e.CachedTokens,
+		line("prompt", "%d tokens, %d of them predicted to be cached there; %d is the most that any worker holds%s",
+			e.PromptTokens, e.CachedTokens,
 			e.HeldTokens, joinNonEmpty(", not chosen for: ", e.Regret))
 	}
 	if len(e.Ranked) > 0 {
-		line("margin", "%.0f tokens %s than the next; %d of the others count as equal", math.Abs(e.Margin), map[bool]string{true: "dearer", false: "cheaper"}[e.Margin < 0], e.Ties)
+		line("margin", "%.0f tokens %s than the next; %d of the others count as equal", math.Abs(e.Margin),
+			map[bool]string{true: "dearer", false: "cheaper"}[e.Margin < 0], e.Ties)
 		table(w, &e)
 	}
 	if e.Used != "" || e.Code != 0 {
@@ -89,7 +91,8 @@ func table(w io.Writer, e *admin.Explained) {
 	number := func(n float64) string { return fmt.Sprintf("%.0f", n) }
 	for i := range e.Ranked {
 		c := &e.Ranked[i]
-		row := []string{place(c.Worker, c.Rank), strconv.Itoa(c.Exact), strconv.Itoa(c.Offloaded), strconv.Itoa(c.Predicted), strconv.Itoa(c.Encode), strconv.Itoa(c.Inflight),
+		row := []string{place(c.Worker, c.Rank), strconv.Itoa(c.Exact), strconv.Itoa(c.Offloaded), strconv.Itoa(c.Predicted),
+			strconv.Itoa(c.Encode), strconv.Itoa(c.Inflight),
 			number(c.Backlog)}
 		if c.Out != "" {
 			row = append(row, "", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has had its share"}[c.Out])

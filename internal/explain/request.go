@@ -47,7 +47,8 @@ type mmItem struct {
 // explain runs the stages on a request: the body itself, or in an envelope {"id", "endpoint", "headers", "request"}.
 func (m *model) explain(ctx context.Context, line []byte) explained {
 	id, endpoint, request := unwrap(line)
-	e := explained{ID: id, Family: m.Family(), reading: reading{TokenIDs: []uint32{}, MM: []mmItem{}}, LocalHashes: []string{}, BlockHashes: []string{}}
+	e := explained{ID: id, Family: m.Family(), reading: reading{TokenIDs: []uint32{}, MM: []mmItem{}}, LocalHashes: []string{},
+		BlockHashes: []string{}}
 	if err := m.stages(ctx, &e, endpoint, request); err != nil {
 		e.Error = err.Error()
 		e.Why = e.Error

@@ -87,14 +87,16 @@ func TestOrderOfUnknownClients(t *testing.T) {
 			t.Fatal("the room is not of 10")
 		}
 		large, small := asked(50), asked(1)
-		if r.Give(0, 4); r.TryTake(0, 1) || len(large) > 0 || len(small) > 0 {
+		r.Give(0, 4)
+		if r.TryTake(0, 1) || len(large) > 0 || len(small) > 0 {
 			t.Error("a turn came out of order")
 		}
 		r.Give(0, 6)
 		if !<-large { // more than the room: alone
 			t.Error("what is larger than the room was never given any")
 		}
-		if synctest.Wait(); len(small) > 0 {
+		synctest.Wait()
+		if len(small) > 0 {
 			t.Error("the room was exceeded")
 		}
 		gone, cancel := context.WithCancel(t.Context())
@@ -102,7 +104,8 @@ func TestOrderOfUnknownClients(t *testing.T) {
 		if r.Take(gone, 0, 1, 1) {
 			t.Error("a request without time left got a turn")
 		}
-		if r.Give(0, 50); !<-small || r.Taken() != 1 || r.Waiting() != 0 {
+		r.Give(0, 50)
+		if !<-small || r.Taken() != 1 || r.Waiting() != 0 {
 			t.Errorf("%d taken, %d wait", r.Taken(), r.Waiting())
 		}
 	})
@@ -154,14 +157,17 @@ func TestShared(t *testing.T) {
 		}
 		r.Give(third, 4)
 		r.Give(hostile, 9)
-		if synctest.Wait(); len(got) > 0 {
+		synctest.Wait()
+		if len(got) > 0 {
 			t.Error("one that holds its share got a turn")
 		}
-		if r.Give(hostile, 1); !<-got || r.Taken() != 51 { // 39 of the 52 that the others leave
+		r.Give(hostile, 1)
+		if !<-got || r.Taken() != 51 { // 39 of the 52 that the others leave
 			t.Errorf("%d taken, want 51 with the one that waited", r.Taken())
 		}
 		r.Give(hostile, 39)
-		if r.Give(victim, 12); r.Taken() != 0 || len(r.held) != 0 {
+		r.Give(victim, 12)
+		if r.Taken() != 0 || len(r.held) != 0 {
 			t.Errorf("%d taken, %d clients remembered", r.Taken(), len(r.held))
 		}
 		if n := take(0); n != 64 {
@@ -184,7 +190,8 @@ func TestLine(t *testing.T) {
 			t.Errorf("%d of one client wait in a line of 8, want 6", n)
 		}
 		go r.Take(ctx, victim, 1, 1)
-		if synctest.Wait(); r.Waiting() != 7 {
+		synctest.Wait()
+		if r.Waiting() != 7 {
 			t.Error("another client found no place in the line")
 		}
 		cancel()
@@ -213,7 +220,8 @@ func TestPut(t *testing.T) {
 	if !r.Put(hostile, 9, 12) || r.Put(hostile, 1, 12) || !r.Fits(victim, 2, 12) || r.Fits(victim, 3, 12) {
 		t.Error("the first 12 of the room are not shared")
 	}
-	if r.Put(hostile, 100, 16); r.Taken() != 110 || !r.Put(hostile, -110, 16) || r.Taken() != 0 {
+	r.Put(hostile, 100, 16)
+	if r.Taken() != 110 || !r.Put(hostile, -110, 16) || r.Taken() != 0 {
 		t.Errorf("%d taken", r.Taken())
 	}
 }
@@ -238,7 +246,8 @@ func TestConcurrently(t *testing.T) {
 			}
 		})
 	}
-	if all.Wait(); r.Taken() != 0 || r.Waiting() != 0 {
+	all.Wait()
+	if r.Taken() != 0 || r.Waiting() != 0 {
 		t.Errorf("%d taken, %d wait", r.Taken(), r.Waiting())
 	}
 }

@@ -16,7 +16,8 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // FuzzList: whatever a hub lists for a repository, the files to be fetched are few, small, and stay below the directory.
 func FuzzList(f *testing.F) {
-	f.Add(`{"sha":"` + commit + `","siblings":[{"rfilename":"config.json","size":18},{"rfilename":"additional_chat_templates/x.jinja"},{"rfilename":"../config.json"},{"rfilename":"tokenizer.json","size":9223372036854775807,"lfs":{"size":1}}]}`)
+	f.Add(`{"sha":"` + commit +
+		`","siblings":[{"rfilename":"config.json","size":18},{"rfilename":"additional_chat_templates/x.jinja"},{"rfilename":"../config.json"},{"rfilename":"tokenizer.json","size":9223372036854775807,"lfs":{"size":1}}]}`)
 	f.Add(`{"sha":"` + commit + `","siblings":[{"rfilename":"additional_chat_templates/../../a.json","size":-1}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		got, files, err := Hub{Endpoint: "http://h"}.list(t.Context(), &http.Client{Transport: answers(text)}, "o/m", "main")

@@ -112,8 +112,9 @@ func (h Hub) Fetch(ctx context.Context, name, revision, dir string) (commit stri
 
 // client returns a client that follows redirects, without the token if they lead to another host, and never from https to http.
 func (h Hub) client() (c *http.Client, end func()) {
-	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: idle, TLSHandshakeTimeout: idle, MaxResponseHeaderBytes: 1 << 20,
-		DisableCompression: true}
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: idle, TLSHandshakeTimeout: idle,
+		MaxResponseHeaderBytes: 1 << 20,
+		DisableCompression:     true}
 	return &http.Client{Transport: t, Timeout: 10 * time.Minute, CheckRedirect: func(req *http.Request, via []*http.Request) error {
 		switch from := via[0].URL; {
 		case len(via) > maxHops:
@@ -149,7 +150,8 @@ func (h Hub) get(ctx context.Context, client *http.Client, path string) (*http.R
 	case http.StatusOK:
 		return res, nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		err = fmt.Errorf("status %d: the hub wants a token that may read it (set HF_TOKEN; for a gated model, accept its terms first)", res.StatusCode)
+		err = fmt.Errorf("status %d: the hub wants a token that may read it (set HF_TOKEN; for a gated model, accept its terms first)",
+			res.StatusCode)
 	case http.StatusNotFound:
 		err = errors.New("status 404: the hub has no such repository, revision or file")
 	default:
@@ -182,9 +184,11 @@ func (h Hub) list(ctx context.Context, client *http.Client, name, revision strin
 		if f.LFS != nil {
 			f.Size = f.LFS.Size
 		}
-		if all += f.Size; f.Size > maxFile || f.Size < 0 || all > maxAll || len(files) == maxFiles {
-			return "", nil, fmt.Errorf("%s: with %s (%d bytes) the small files are too many or too large (at most %d MiB each, %d MiB in all, %d files)",
-				name, f.Name, f.Size, maxFile>>20, maxAll>>20, maxFiles)
+		all += f.Size
+		if f.Size > maxFile || f.Size < 0 || all > maxAll || len(files) == maxFiles {
+			return "", nil,
+				fmt.Errorf("%s: with %s (%d bytes) the small files are too many or too large (at most %d MiB each, %d MiB in all, %d files)",
+					name, f.Name, f.Size, maxFile>>20, maxAll>>20, maxFiles)
 		}
 		files = append(files, f)
 	}

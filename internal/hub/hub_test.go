@@ -20,7 +20,8 @@ const commit = "0123456789abcdef0123456789abcdef01234567"
 func TestFetch(t *testing.T) {
 	const config, tokenizer = `{"model_type":"x"}`, `{"version":"1.0"}`
 	sum := sha256.Sum256([]byte(tokenizer))
-	listed := fmt.Sprintf(`{"rfilename":"tokenizer.json","size":1,"lfs":{"sha256":"%s","size":%d}}`, hex.EncodeToString(sum[:]), len(tokenizer))
+	listed := fmt.Sprintf(`{"rfilename":"tokenizer.json","size":1,"lfs":{"sha256":"%s","size":%d}}`,
+		hex.EncodeToString(sum[:]), len(tokenizer))
 	const (
 		configFile = `{"rfilename":"config.json","size":18,"blobId":"0a2e0ebaa9a1ee8a30d60e0a5a0dc6f9d9a0b1d8"}`
 		plain      = `{"rfilename":"config.json","size":18},{"rfilename":"model.safetensors","size":99999999999},{"rfilename":"onnx/config.json"},{"rfilename":"../x.json"}`

@@ -14,7 +14,8 @@ type completionCmd struct {
 
 // Help is the command's longer one.
 func (completionCmd) Help() string {
-	return "In ~/.bashrc or ~/.zshrc: source <(sightline completion bash), or zsh. For fish: sightline completion fish > ~/.config/fish/completions/sightline.fish. " +
+	return "In ~/.bashrc or ~/.zshrc: source <(sightline completion bash), or zsh. For fish: sightline completion fish > " +
+		"~/.config/fish/completions/sightline.fish. " +
 		"sightline-lab has one of its own."
 }
 
@@ -59,7 +60,10 @@ func bashCompletion(w io.Writer, root *kong.Node) {
 		fmt.Fprintf(w, "%s%s) words='%s' flags='%s' ;;\n", indent, pattern, strings.Join(words, " "), strings.Join(names, " "))
 	}
 	function := "_" + strings.ReplaceAll(root.Name, "-", "_")
-	fmt.Fprint(w, function+"() {\n  local cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} words flags\n  [ \"$COMP_CWORD\" -gt 1 ] || command=\n  case $command in\n")
+	fmt.Fprint(w,
+		function+
+			"() {\n  local cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} words flags\n  [ \"$COMP_CWORD\" -gt 1 ] || "+
+			"command=\n  case $command in\n")
 	for _, n := range root.Children {
 		line("    ", n.Name, n)
 	}

@@ -77,8 +77,10 @@ func release(version, out string, archs []string) error {
 	var sums strings.Builder
 	for _, arch := range archs {
 		bin := filepath.Join(work, arch)
-		env := append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
-		if _, err := run(src, env, "go", "build", "-trimpath", "-buildvcs=true", "-ldflags", "-s -w -buildid=", "-o", bin+"/", "./cmd/..."); err != nil {
+		env := append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0",
+			"GOEXPERIMENT=", "GOWORK=off")
+		if _, err := run(src, env, "go", "build", "-trimpath", "-buildvcs=true", "-ldflags", "-s -w -buildid=", "-o", bin+"/",
+			"./cmd/..."); err != nil {
 			return err
 		}
 		var built []*buildinfo.BuildInfo

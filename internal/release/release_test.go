@@ -43,7 +43,8 @@ func TestRelease(t *testing.T) {
 	for _, f := range beside {
 		want = append(want, filepath.Base(f))
 	}
-	if slices.Sort(want); !slices.Equal(files.names, want) {
+	slices.Sort(want)
+	if !slices.Equal(files.names, want) {
 		t.Errorf("the archive has %q, want %q", files.names, want)
 	}
 	for _, name := range binaries {
@@ -101,15 +102,18 @@ func TestGoInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{m.Version + ".mod": string(mod), m.Version + ".info": fmt.Sprintf(`{"Version":%q}`, m.Version), "list": m.Version} {
+	for name, text := range map[string]string{m.Version + ".mod": string(mod),
+		m.Version + ".info": fmt.Sprintf(`{"Version":%q}`, m.Version), "list": m.Version} {
 		if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	store := strings.TrimSpace(command(t, "", nil, "go", "env", "GOMODCACHE"))
 	bin := t.TempDir()
-	command(t, t.TempDir(), []string{"GOPROXY=file://" + proxy + ",file://" + filepath.Join(store, "cache", "download"), "GOSUMDB=off", "GOFLAGS=-modcacherw",
-		"GOBIN=" + bin, "GOMODCACHE=" + t.TempDir(), "CGO_ENABLED=0", "GOWORK=off"}, "go", "install", m.Path+"/cmd/sightline@"+m.Version, m.Path+"/cmd/sightline-lab@"+m.Version)
+	command(t, t.TempDir(), []string{"GOPROXY=file://" + proxy + ",file://" + filepath.Join(store, "cache", "download"),
+		"GOSUMDB=off", "GOFLAGS=-modcacherw",
+		"GOBIN=" + bin, "GOMODCACHE=" + t.TempDir(), "CGO_ENABLED=0", "GOWORK=off"}, "go", "install", m.Path+"/cmd/sightline@"+
+		m.Version, m.Path+"/cmd/sightline-lab@"+m.Version)
 	for _, name := range binaries {
 		check(t, filepath.Join(bin, name), m.Version, "")
 	}

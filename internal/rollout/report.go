@@ -57,7 +57,8 @@ func (o *ReportOptions) read(ctx context.Context) (r report.Report, err error) {
 	if err != nil {
 		return r, err
 	}
-	if r, err = report.ReadLog(lines); err != nil {
+	r, err = report.ReadLog(lines)
+	if err != nil {
 		err = fmt.Errorf("%s: %w (want what decision_log writes)", strings.Join(o.Files, ", "), err)
 	}
 	return r, err

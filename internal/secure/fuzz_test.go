@@ -39,7 +39,8 @@ func FuzzTokens(f *testing.F) {
 
 // FuzzPEM: no file of TLS makes its reader panic.
 func FuzzPEM(f *testing.F) {
-	f.Add([]byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n"))
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"),
+		[]byte("-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, cert, key []byte) {
 		l := Listener{Cert: filepath.Join(dir, "cert"), Key: filepath.Join(dir, "key"), ClientCA: filepath.Join(dir, "cert")}

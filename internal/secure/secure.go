@@ -57,7 +57,8 @@ func (h *fileCache[T]) renew(now time.Time) error {
 			continue
 		}
 		var err error
-		if texts[i], err = os.ReadFile(file); err != nil {
+		texts[i], err = os.ReadFile(file)
+		if err != nil {
 			return err
 		}
 	}
@@ -120,11 +121,13 @@ func (l *Listener) Config(log *zap.Logger, protocols ...string) (*tls.Config, er
 		if err != nil {
 			return nil, fmt.Errorf("cert and key: %w", err)
 		}
-		if c.Certificates = []tls.Certificate{pair}; l.ClientCA == "" {
+		c.Certificates = []tls.Certificate{pair}
+		if l.ClientCA == "" {
 			return c, nil
 		}
 		c.ClientAuth = tls.RequireAndVerifyClientCert
-		if c.ClientCAs, err = authority(l.ClientCA, texts[2]); err != nil {
+		c.ClientCAs, err = authority(l.ClientCA, texts[2])
+		if err != nil {
 			return nil, fmt.Errorf("client_ca: %w", err)
 		}
 		return c, nil

@@ -27,10 +27,13 @@ func serve(t *testing.T, l secure.Listener) string {
 		t.Fatal(err)
 	}
 	addr := lis.Addr().String()
-	if lis, err = l.Over(lis, zap.NewNop()); err != nil {
+	lis, err = l.Over(lis, zap.NewNop())
+	if err != nil {
 		t.Fatal(err)
 	}
-	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Header.Get("Authorization")) })}
+	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get("Authorization"))
+	})}
 	go func() { _ = web.Serve(lis) }()
 	t.Cleanup(func() { _ = web.Close() })
 	return addr
@@ -80,7 +83,8 @@ func TestMutual(t *testing.T) {
 		"a CA of others": {secure.Peer{CA: other.File, Cert: client.Cert, Key: client.Key}, "signed by unknown authority"},
 	} {
 		got, err := ask(t, addr, c.Peer)
-		if c.fails == "" && (err != nil || got != "Bearer of-the-workers") || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
+		if c.fails == "" && (err != nil || got != "Bearer of-the-workers") || c.fails != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.fails)) {
 			t.Errorf("%s: %q, %v; want %q", what, got, err, c.fails)
 		}
 	}
@@ -136,7 +140,8 @@ func TestRotation(t *testing.T) {
 	callers.Wait()
 	write(t, at("ca"), read(t, after.File))
 	ends := time.Now().Add(20 * time.Second)
-	for _, err := ask(t, addr, secure.Peer{CA: roots, Cert: old.Cert, Key: old.Key}); err == nil; _, err = ask(t, addr, secure.Peer{CA: roots, Cert: old.Cert, Key: old.Key}) {
+	for _, err := ask(t, addr, secure.Peer{CA: roots, Cert: old.Cert, Key: old.Key}); err == nil; _,
+		err = ask(t, addr, secure.Peer{CA: roots, Cert: old.Cert, Key: old.Key}) {
 		if time.Now().After(ends) {
 			t.Fatal("who only the old authority knew is still let in")
 		}
@@ -153,8 +158,10 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for header, want := range map[string]bool{"Bearer the-first-of-two-tokens": true, "bearer the-second-of-two-tokens": true, "the-first-of-two-tokens": true,
-		"": false, "Bearer ": false, "Bearer the-first-of-two-token": false, "Basic the-first-of-two-tokens": false, "the-first-of-two-tokens the-second-of-two-tokens": false} {
+	for header, want := range map[string]bool{"Bearer the-first-of-two-tokens": true, "bearer the-second-of-two-tokens": true,
+		"the-first-of-two-tokens": true,
+		"":                        false, "Bearer ": false, "Bearer the-first-of-two-token": false,
+		"Basic the-first-of-two-tokens": false, "the-first-of-two-tokens the-second-of-two-tokens": false} {
 		if tokens.Admit(header) != want {
 			t.Errorf("%q: want %t", header, want)
 		}
@@ -168,7 +175,8 @@ func TestTokens(t *testing.T) {
 	if !tokens.Admit("a-third-one-of-them-all") {
 		t.Error("a new token does not open")
 	}
-	for text, says := range map[string]string{"": "0 tokens", "short": "5 bytes", strings.Repeat("the-first-of-two-tokens\n", 65): "65 tokens"} {
+	for text, says := range map[string]string{"": "0 tokens", "short": "5 bytes",
+		strings.Repeat("the-first-of-two-tokens\n", 65): "65 tokens"} {
 		write(t, file, text)
 		if _, err := secure.OpenTokens(file, zap.NewNop()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v, want %q", text, err, says)

@@ -70,9 +70,11 @@ func startGuarded(t *testing.T) *guarded {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		_, _ = io.WriteString(w, map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"vllm"}]}`, "/version": `{"version":"0.32.0"}`}[r.URL.Path])
+		_, _ = io.WriteString(w, map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"vllm"}]}`,
+			"/version": `{"version":"0.32.0"}`}[r.URL.Path])
 	}))
-	worker.TLS = &tls.Config{Certificates: []tls.Certificate{g.good.Sign(t, "worker", time.Hour).Pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: g.good.Pool}
+	worker.TLS = &tls.Config{Certificates: []tls.Certificate{g.good.Sign(t, "worker", time.Hour).Pair},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: g.good.Pool}
 	worker.StartTLS()
 	t.Cleanup(worker.Close)
 
@@ -139,14 +141,16 @@ func (g *guarded) call(under credentials.TransportCredentials, token string) map
 	if err == nil {
 		_ = decide.Send(&extprocv3.ProcessingRequest{}) // Recv returns the error
 		_ = decide.CloseSend()
-		if _, err = decide.Recv(); err == io.EOF {
+		_, err = decide.Recv()
+		if err == io.EOF {
 			err = nil
 		}
 	}
 	got["ext_proc"] = status.Code(err)
 	logs, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(ctx)
 	if err == nil {
-		if _, err = logs.CloseAndRecv(); status.Code(err) == codes.Internal {
+		_, err = logs.CloseAndRecv()
+		if status.Code(err) == codes.Internal {
 			err = nil // it was admitted: this service answers nothing
 		}
 	}
@@ -155,7 +159,8 @@ func (g *guarded) call(under credentials.TransportCredentials, token string) map
 	if err == nil {
 		_ = eds.Send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{"all"}})
 		var told *discoveryv3.DiscoveryResponse
-		if told, err = eds.Recv(); err == nil {
+		told, err = eds.Recv()
+		if err == nil {
 			var list endpointv3.ClusterLoadAssignment
 			if err := told.GetResources()[0].UnmarshalTo(&list); err != nil || len(list.GetEndpoints()[0].GetLbEndpoints()) != 1 {
 				g.t.Errorf("told %v, %v", &list, err)
@@ -284,8 +289,10 @@ func TestWhoMaySpeak(t *testing.T) {
 // TestAdminOnAllInterfaces checks that on all interfaces only probes and Prometheus are answered without the token, even to
 // callers on loopback.
 func TestAdminOnAllInterfaces(t *testing.T) {
-	r := startReloading(t, strings.Replace(strings.Replace(goodConfig, "127.0.0.1:9002", unused(t), 1), "models:", "admin: 0.0.0.0:ADMINPORT\nmodels:", 1))
-	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/": 401, "/workers": 401, "/events": 401, "/decisions": 401, "/debug/pprof/heap": 401, "/debug/pprof/": 401} {
+	r := startReloading(t, strings.Replace(strings.Replace(goodConfig, "127.0.0.1:9002", unused(t), 1), "models:",
+		"admin: 0.0.0.0:ADMINPORT\nmodels:", 1))
+	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/": 401, "/workers": 401, "/events": 401,
+		"/decisions": 401, "/debug/pprof/heap": 401, "/debug/pprof/": 401} {
 		resp, err := http.Get("http://" + r.admin + path)
 		if err != nil {
 			t.Fatal(err)

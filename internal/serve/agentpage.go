@@ -83,7 +83,8 @@ func (a *agent) serve(log *zap.Logger, failed chan<- error) (*http.Server, error
 		return web, nil
 	}
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(a, buildinfo.Read().Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.MustRegister(a, buildinfo.Read().Metric(), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
@@ -116,23 +117,43 @@ var agentMetrics = []struct {
 	kind       prometheus.ValueType
 	value      func(*rankState) float64
 }{
-	{"published_messages_total", "Messages that the stream has acknowledged.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Messages) }},
-	{"published_bytes_total", "Bytes that the stream has acknowledged.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Bytes) }},
-	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Failed) }},
-	{"publish_refused_total", "1 once a newer agent publishes for this worker: this one has stopped.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Refused) }},
-	{"dropped_total", "Times that too many events waited, and routers had to read a snapshot instead.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
-	{"unanswered_total", "Snapshot requests of routers dropped because too many waited.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
-	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Pending) }},
-	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Connected) }},
-	{"nats_refused_total", "Times that NATS rejected the agent's credentials or denied it a subject.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Refused) }},
-	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Heard.Connected) }},
-	{"ready", "1 while NATS has everything that the engine reported.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.NotReady == "") }},
-	{"resumed", "1 if this agent continued from an earlier one's state.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Resumed) }},
-	{"stream_age_seconds", "How long the engine's event stream has not been live.", prometheus.GaugeValue, func(s *rankState) float64 { return s.Age }},
+	{"published_messages_total", "Messages that the stream has acknowledged.", prometheus.CounterValue,
+		func(s *rankState) float64 { return float64(s.Published.Messages) }},
+	{"published_bytes_total", "Bytes that the stream has acknowledged.", prometheus.CounterValue,
+		func(s *rankState) float64 { return float64(s.Published.Bytes) }},
+	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue,
+		func(s *rankState) float64 { return float64(s.Published.Failed) }},
+	{"publish_refused_total", "1 once a newer agent publishes for this worker: this one has stopped.", prometheus.CounterValue,
+		func(s *rankState) float64 { return float64(s.Published.Refused) }},
+	{"dropped_total", "Times that too many events waited, and routers had to read a snapshot instead.",
+		prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
+	{"unanswered_total", "Snapshot requests of routers dropped because too many waited.", prometheus.CounterValue,
+		func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
+	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 {
+		return float64(s.Published.Pending)
+	}},
+	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 {
+		return number(s.Published.Connected)
+	}},
+	{"nats_refused_total", "Times that NATS rejected the agent's credentials or denied it a subject.", prometheus.CounterValue,
+		func(s *rankState) float64 { return float64(s.Refused) }},
+	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue, func(s *rankState) float64 {
+		return number(s.Heard.Connected)
+	}},
+	{"ready", "1 while NATS has everything that the engine reported.", prometheus.GaugeValue, func(s *rankState) float64 {
+		return number(s.NotReady == "")
+	}},
+	{"resumed", "1 if this agent continued from an earlier one's state.", prometheus.GaugeValue,
+		func(s *rankState) float64 { return number(s.Published.Resumed) }},
+	{"stream_age_seconds", "How long the engine's event stream has not been live.", prometheus.GaugeValue,
+		func(s *rankState) float64 { return s.Age }},
 	{"blocks", "Blocks that the worker holds.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Blocks) }},
 	{"snapshots_total", "Snapshots written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Snapshots) }},
-	{"snapshot_failures_total", "Snapshots that could not be written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.SnapshotErrors) }},
-	{"snapshot_bytes", "Bytes of the last snapshot.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.SnapshotBytes) }},
+	{"snapshot_failures_total", "Snapshots that could not be written.", prometheus.CounterValue,
+		func(s *rankState) float64 { return float64(s.Published.SnapshotErrors) }},
+	{"snapshot_bytes", "Bytes of the last snapshot.", prometheus.GaugeValue, func(s *rankState) float64 {
+		return float64(s.Published.SnapshotBytes)
+	}},
 	{"snapshot_timestamp_seconds", "When the last snapshot was written; 0: none was.", prometheus.GaugeValue, func(s *rankState) float64 {
 		if s.Published.SnapshotAt.IsZero() {
 			return 0
@@ -158,7 +179,8 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range a.state() {
 		rank := fmt.Sprint(s.Rank)
 		for _, m := range agentMetrics {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("sightline_agent_"+m.name, m.help, []string{"rank"}, nil), m.kind, m.value(&s), rank)
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("sightline_agent_"+m.name, m.help, []string{"rank"}, nil),
+				m.kind, m.value(&s), rank)
 		}
 		for what, n := range s.Heard.Counters() {
 			ch <- prometheus.MustNewConstMetric(agentEvents, prometheus.CounterValue, float64(n), rank, what)

@@ -21,7 +21,8 @@ nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf
 		t.Errorf("without the files: %v", err)
 	}
 	var out strings.Builder
-	if err := WriteCredentials(CredentialsOptions{Dir: filepath.Join(dir, "keys"), Config: file, Worker: []string{"other"}}, &out); err != nil {
+	if err := WriteCredentials(CredentialsOptions{Dir: filepath.Join(dir, "keys"), Config: file, Worker: []string{"other"}},
+		&out); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"router.nk", "agent-gpu.nk", "agent-other.nk", "users.conf"} {

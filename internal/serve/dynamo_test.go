@@ -57,7 +57,8 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 		t.Fatal(err)
 	}
 	ix, fl := indexer.New(indexer.Options{}), fleet.New(nil)
-	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, members.Options{Index: ix, Fleet: fl, Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
+	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, members.Options{Index: ix, Fleet: fl, Log: zap.NewNop(),
+		Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,8 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 	}
 	wait("worker 7", func() bool { return len(fl.Workers()) == 1 })
 	w := fl.Workers()[0]
-	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 || len(w.Slots) != 2 || w.Slots[1].Rank != 1 {
+	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 ||
+		len(w.Slots) != 2 || w.Slots[1].Rank != 1 {
 		t.Errorf("%+v", w)
 	}
 	if rate := w.Slots[1].FetchRate(); math.Round(rate) != 80000 {
@@ -85,7 +87,8 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 	defer nc.Close()
 	wait("an event", func() bool { // what is published while nobody listens is lost: repeat until it is heard
 		event := packed(map[string]any{"worker_id": 7, "event": map[string]any{"event_id": 1, "dp_rank": 1,
-			"data": map[string]any{"stored": map[string]any{"parent_hash": nil, "blocks": []any{map[string]any{"block_hash": 5, "tokens_hash": 6}}}}}})
+			"data": map[string]any{"stored": map[string]any{"parent_hash": nil,
+				"blocks": []any{map[string]any{"block_hash": 5, "tokens_hash": 6}}}}}})
 		envelope := packed(map[string]any{"topic": "kv-events", "publisher_id": 3, "sequence": 0, "published_at": 1, "payload": event})
 		if err := nc.Publish("namespace.dynamo.component.backend.endpoint.generate.kv-events", envelope); err != nil {
 			t.Fatal(err)

@@ -38,7 +38,8 @@ func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
 	cfg := config.Default()
 	if file != "" {
 		var err error
-		if cfg, err = config.Load(file); err != nil {
+		cfg, err = config.Load(file)
+		if err != nil {
 			return err
 		}
 	}
@@ -67,10 +68,12 @@ func in(file string, err error) error {
 // what in it will not work. With apply it prints from's configuration with all that it lacks added, and writes what is still
 // wrong to warn. It reports whether nothing is wrong, or left wrong, except for notes. clusters are those of the workers; none:
 // see fit.Want.
-func FitEnvoy(ctx context.Context, file, variants, release, from string, clusters []string, apply bool, out, warn io.Writer) (fits bool, err error) {
+func FitEnvoy(ctx context.Context, file, variants, release, from string, clusters []string, apply bool, out,
+	warn io.Writer) (fits bool, err error) {
 	cfg := config.Default()
 	if file != "" {
-		if cfg, err = config.Load(file); err != nil {
+		cfg, err = config.Load(file)
+		if err != nil {
 			return false, err
 		}
 	}
@@ -104,7 +107,8 @@ func FitEnvoy(ctx context.Context, file, variants, release, from string, cluster
 		if _, err := out.Write(text); err != nil {
 			return false, err
 		}
-		if b, err = fit.Read(text); err != nil {
+		b, err = fit.Read(text)
+		if err != nil {
 			return false, fmt.Errorf("%s with the pieces in it: %w", from, err)
 		}
 		out, pieces = warn, nil
@@ -139,7 +143,8 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
 	o.MessageTimeout, o.TokenUsage, o.DebugHeaders = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage, cfg.Envoy.DebugHeaders
-	if o.HeapLimit = int64(cfg.Envoy.HeapLimit); o.HeapLimit == 0 {
+	o.HeapLimit = int64(cfg.Envoy.HeapLimit)
+	if o.HeapLimit == 0 {
 		o.HeapLimit = max(1<<30, 64*int64(o.BodyLimit))
 	}
 	o.FailClosed, o.Pass, o.TenantHeader = cfg.RefusesUnread(), cfg.PassUnread, cfg.Tenants.Header

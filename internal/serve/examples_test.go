@@ -180,7 +180,8 @@ func TestComposeFile(t *testing.T) {
 			events = agents[w.Name]
 		}
 		_, eventsPort, _ := strings.Cut(strings.TrimPrefix(events, "tcp://"), ":")
-		if len(command) == 0 || command[0] != "worker-sim" || !slices.Contains(command, "0.0.0.0:"+port) || events != "tcp://"+host+":"+eventsPort || !slices.Contains(command, "0.0.0.0:"+eventsPort) {
+		if len(command) == 0 || command[0] != "worker-sim" || !slices.Contains(command, "0.0.0.0:"+port) ||
+			events != "tcp://"+host+":"+eventsPort || !slices.Contains(command, "0.0.0.0:"+eventsPort) {
 			t.Errorf("%s: service %v, events from %q", w.Name, command, events)
 		}
 	}

@@ -76,7 +76,8 @@ type pace struct {
 func (p *pace) percent(live, scanned uint64, now time.Time) int {
 	live = max(live, 1)
 	if now.Sub(p.began) >= usualTime {
-		if p.before = p.least; p.began.IsZero() {
+		p.before = p.least
+		if p.began.IsZero() {
 			p.before = live
 		}
 		p.least, p.began = live, now

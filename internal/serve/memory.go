@@ -37,7 +37,8 @@ func cgroupLimit(root fs.FS) int64 {
 		}
 		top, file := "sys/fs/cgroup", "memory.max"
 		if parts[1] != "" {
-			if top, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"; !slices.Contains(strings.Split(parts[1], ","), "memory") {
+			top, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+			if !slices.Contains(strings.Split(parts[1], ","), "memory") {
 				continue
 			}
 		}

@@ -24,7 +24,8 @@ func TestNothingReported(t *testing.T) {
 		{with(func(s *stream.Stats) { s.Batches = 4 }), "store no block that counts: is its prefix cache on"},
 		{with(func(s *stream.Stats) { s.Batches, s.Blocks = 4, 9 }), "has reported blocks before"},
 	} {
-		if got := nothingReported(&c.st); !strings.Contains(got, c.want) || c.want != "never sent" && c.st.Batches > 0 && strings.Contains(got, "its socket?") {
+		if got := nothingReported(&c.st); !strings.Contains(got, c.want) || c.want != "never sent" && c.st.Batches > 0 &&
+			strings.Contains(got, "its socket?") {
 			t.Errorf("%+v: %q, want %q", c.st, got, c.want)
 		}
 	}

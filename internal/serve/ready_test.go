@@ -48,7 +48,8 @@ func (p *publisher) Replay(ctx context.Context, _ uint64, _ func(stream.Message)
 // started returns a gate over one finder's workers, by name.
 func started(t *testing.T, workers map[string]*publisher) *readyGate {
 	s := &sources{followers: []*runningFinder{{number: 1}}}
-	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(),
+	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(),
+		Metrics: prometheus.NewRegistry(),
 		Changed: func([]*fleet.Worker) {}})
 	t.Cleanup(s.set.Close)
 	g := &readyGate{sources: s, after: time.Minute, began: time.Now(), ctx: t.Context()}
@@ -57,7 +58,8 @@ func started(t *testing.T, workers map[string]*publisher) *readyGate {
 	}
 	var found []members.Spec
 	for name, p := range workers {
-		spec := members.Spec{ID: name, Name: name, Ready: true, Model: "m", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(found))}), 8000)}
+		spec := members.Spec{ID: name, Name: name, Ready: true, Model: "m",
+			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(found))}), 8000)}
 		spec.Listen = func(_ *fleet.Slot, _ int, o *stream.Options) (bool, error) {
 			o.Source, o.Decoder = p, &vllm.Decoder{}
 			return p != nil, nil
@@ -137,10 +139,12 @@ func TestPublisherOf(t *testing.T) {
 
 // TestSnapshotsShareTurns checks that all ranks whose agents send snapshots share the turns.
 func TestSnapshotsShareTurns(t *testing.T) {
-	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1), now: served(config.Config{Models: []config.Model{{Name: "m"}}})}
+	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1),
+		now: served(config.Config{Models: []config.Model{{Name: "m"}}})}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 	var o stream.Options
-	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil || o.ReplaySlots != s.turns {
+	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil ||
+		o.ReplaySlots != s.turns {
 		t.Errorf("%v, %v", o.ReplaySlots, err)
 	}
 }

@@ -26,16 +26,19 @@ func startRelay(c config.Relay, media *engine.Media, noRoom func(what string), l
 		return nil, fmt.Errorf("media.relay.listen: %w", err)
 	}
 	lis = boundWeb(lis, noRoom, "connections to the relay")
-	if lis, err = c.TLS.Over(lis, log); err != nil {
+	lis, err = c.TLS.Over(lis, log)
+	if err != nil {
 		return nil, fmt.Errorf("media.relay.tls: %w", err)
 	}
 	rc := relay.Config{URL: c.URL, TTL: c.TTL, MaxBytes: int64(c.MaxBytes)}
 	if c.KeyFile != "" {
-		if rc.Key, err = c.Key(); err != nil {
+		rc.Key, err = c.Key()
+		if err != nil {
 			return nil, errors.Join(err, lis.Close())
 		}
 		rc.Self = relay.Address(lis.Addr())
-		if rc.As, err = c.Peer().Open(log); err != nil {
+		rc.As, err = c.Peer().Open(log)
+		if err != nil {
 			return nil, errors.Join(err, lis.Close())
 		}
 	}

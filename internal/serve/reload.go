@@ -65,7 +65,8 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "Unix time of the last successful load of the configuration.")),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "config_reloads_total",
 			Help: "Reloads of the configuration, by outcome."}, []string{"result"}),
-		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key whose new value takes effect only after a restart."), []string{"key"})}
+		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key whose new value takes effect only after a restart."),
+			[]string{"key"})}
 	r.metrics.MustRegister(x.success, x.at, x.reloads, x.restarts)
 	x.success.Set(1)
 	x.at.SetToCurrentTime()
@@ -226,7 +227,8 @@ func (x *reloader) reportResult(restart []string, err error) {
 		x.restarts.WithLabelValues(key).Set(1)
 	}
 	now := x.now.Load()
-	x.log.Info("configuration applied", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
+	x.log.Info("configuration applied", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)),
+		zap.Strings("needs_restart", restart))
 }
 
 // status returns what is wrong with the configuration as last read, or which keys need a restart; "": nothing.

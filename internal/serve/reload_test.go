@@ -46,7 +46,8 @@ func startReloading(t *testing.T, text string) *reloading {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Server, err = Load(cfg); err != nil {
+	r.Server, err = Load(cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -73,7 +74,8 @@ func startReloading(t *testing.T, text string) *reloading {
 func (r *reloading) write(text string) {
 	r.t.Helper()
 	text += "\nadmin_token: " + adminToken + "\n"
-	text = strings.NewReplacer("DIR", filepath.Dir(r.file), "ADMINPORT", strings.TrimPrefix(r.admin, "127.0.0.1:"), "ADMIN", r.admin).Replace(text)
+	text = strings.NewReplacer("DIR", filepath.Dir(r.file), "ADMINPORT", strings.TrimPrefix(r.admin, "127.0.0.1:"),
+		"ADMIN", r.admin).Replace(text)
 	write(r.t, r.file+".new", []byte(text+"\ndrain: 0s\n"))
 	if err := os.Rename(r.file+".new", r.file); err != nil {
 		r.t.Fatal(err)
@@ -145,7 +147,8 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := func(more, model, workers string) string {
-		return fmt.Sprintf("listen: 127.0.0.1:0\nadmin: ADMIN\nprobe: false\nhealth_every: 0\nload_every: 0\n%s\nmodels:\n- {name: m, dir: DIR/model, engine_version: 0.32.0, block_size: 4%s}\n"+
+		return fmt.Sprintf("listen: 127.0.0.1:0\nadmin: ADMIN\nprobe: false\nhealth_every: 0\nload_every: 0\n%s\nmodels:\n- "+
+			"{name: m, dir: DIR/model, engine_version: 0.32.0, block_size: 4%s}\n"+
 			"workers:\n- {name: a, addr: \"127.0.0.1:1\", events: {zmq: \"tcp://%s\"}}\n%s", more, model, pub.Addr(), workers)
 	}
 	one := "- {name: b, addr: \"127.0.0.1:2\"}\n"
@@ -160,7 +163,8 @@ func TestReload(t *testing.T) {
 	})
 	before := r.now.Load()
 
-	r.write(text("max_in_flight: 3\nlog_level: error\nbody_limit: 1MiB\nmedia: {budget: 1s}", ", aliases: [n]", "- {name: c, addr: \"127.0.0.1:3\", ranks: 2}\n"))
+	r.write(text("max_in_flight: 3\nlog_level: error\nbody_limit: 1MiB\nmedia: {budget: 1s}", ", aliases: [n]",
+		"- {name: c, addr: \"127.0.0.1:3\", ranks: 2}\n"))
 	r.reload(200, "needs a restart: body_limit\n")
 	list := r.workers()
 	if _, left := list["b"]; left || list["a"].Blocks != 1 || list["c"].Addr != "127.0.0.1:3" || len(list) != 2 {
@@ -170,7 +174,8 @@ func TestReload(t *testing.T) {
 	if now == before || now.models[0].Prompts != before.models[0].Prompts || now.models[0].Aliases[0] != "n" || r.level.String() != "error" {
 		t.Errorf("models %+v, level %v", now.models, r.level)
 	}
-	for _, line := range []string{"sightline_config_reload_success 1", `sightline_config_reloads_total{result="success"} 1`, `sightline_config_needs_restart{key="body_limit"} 1`} {
+	for _, line := range []string{"sightline_config_reload_success 1", `sightline_config_reloads_total{result="success"} 1`,
+		`sightline_config_needs_restart{key="body_limit"} 1`} {
 		if !r.metric(line) {
 			t.Errorf("metrics lack %s", line)
 		}
@@ -186,8 +191,10 @@ func TestReload(t *testing.T) {
 		text("log_level: ${env:NONE}", "", one): "log_level: ${env:NONE}: there is no such",
 		text("", ", engine_version: 1", one):    "",
 		text("", ", chat_template: none", one):  "models[0].chat_template: ",
-		strings.ReplaceAll(text("", "", ""), "workers:\n", "workers: []\nx:\n"):                                         "x: unknown key",
-		text("", "", "- {name: d, addr: \"127.0.0.1:4\", events: {nats: true}}\nnats: {url: \"nats://127.0.0.1:1\"}\n"): "with nats.url as at startup (only a restart changes it): workers[1].events.nats: ",
+		strings.ReplaceAll(text("", "", ""), "workers:\n", "workers: []\nx:\n"): "x: unknown key",
+		text("", "",
+			"- {name: d, addr: \"127.0.0.1:4\", events: {nats: true}}\nnats: {url: \"nats://127.0.0.1:1\"}\n"): "with nats.url " +
+			"as at startup (only a restart changes it): workers[1].events.nats: ",
 	} {
 		r.write(bad)
 		r.reload(422, want)

@@ -72,11 +72,13 @@ func (p *replicas) backfill(o *stream.Options, secret *block.Secret, worker stri
 		if err != nil || message == nil {
 			return at, all, false, err
 		}
-		if at, all, err = bus.ReadHeld(message, secret); err != nil {
+		at, all, err = bus.ReadHeld(message, secret)
+		if err != nil {
 			log.Warn("cannot read another replica's state of a worker; using the worker's own replay", zap.String("worker", worker), zap.Error(err))
 			return at, all, false, nil
 		}
-		log.Info("got a worker's state from another replica, since its replay begins too late", zap.String("worker", worker), zap.Int("rank", rank), zap.Int("bytes", len(message)))
+		log.Info("got a worker's state from another replica, since its replay begins too late", zap.String("worker", worker),
+			zap.Int("rank", rank), zap.Int("bytes", len(message)))
 		return at, all, true, nil
 	}}
 }

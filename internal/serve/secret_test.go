@@ -67,7 +67,8 @@ workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c
 				if err != nil {
 					t.Fatal(err)
 				}
-				if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+				resp.Body.Close()
+				if resp.StatusCode != http.StatusOK {
 					t.Fatalf("the worker: status %d", resp.StatusCode)
 				}
 				r.wait("not found", func() bool { // an image of TensorRT-LLM has its name after the first request

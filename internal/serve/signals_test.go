@@ -166,7 +166,8 @@ func TestSignalsDoc(t *testing.T) {
 	written := page
 	others := prometheus.NewRegistry()
 	alias.New(others, alias.Of, nil)
-	for mark, lines := range map[string]string{"aliases": byRouter(described(others)), "router": table(routerSignals(t)), "agent": table(described(descriptions{}))} {
+	for mark, lines := range map[string]string{"aliases": byRouter(described(others)), "router": table(routerSignals(t)),
+		"agent": table(described(descriptions{}))} {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")
 		if !ok || !end {
@@ -187,7 +188,8 @@ func TestSignalsDoc(t *testing.T) {
 func TestSignalsAreNamedWell(t *testing.T) {
 	all := routerSignals(t)
 	maps.Copy(all, described(descriptions{}))
-	kinds := map[string]*dto.MetricType{"counter": dto.MetricType_COUNTER.Enum(), "gauge": dto.MetricType_GAUGE.Enum(), "histogram": dto.MetricType_HISTOGRAM.Enum()}
+	kinds := map[string]*dto.MetricType{"counter": dto.MetricType_COUNTER.Enum(), "gauge": dto.MetricType_GAUGE.Enum(),
+		"histogram": dto.MetricType_HISTOGRAM.Enum()}
 	var families []*dto.MetricFamily
 	for _, s := range all {
 		labels := []*dto.LabelPair{}
@@ -251,7 +253,8 @@ func TestSignalsHoldTogether(t *testing.T) {
 	if !json.Valid([]byte(dashboard)) {
 		t.Error("the dashboard is no JSON")
 	}
-	for _, name := range regexp.MustCompile(`sightline:[a-z0-9_]+:[a-z0-9_]+`).FindAllString(rules+dashboard+read(t, "docs/signals.md")+read(t, "examples/prometheus/keda.yaml"), -1) {
+	for _, name := range regexp.MustCompile(`sightline:[a-z0-9_]+:[a-z0-9_]+`).FindAllString(rules+dashboard+
+		read(t, "docs/signals.md")+read(t, "examples/prometheus/keda.yaml"), -1) {
 		if !strings.Contains(rules, "- record: "+name+"\n") {
 			t.Errorf("nothing records %s", name)
 		}
@@ -262,7 +265,8 @@ func TestSignalsHoldTogether(t *testing.T) {
 			t.Errorf("%s has no heading %s", m[1], m[2])
 		}
 	}
-	if n := strings.Count(rules, "- alert: "); n < 10 || n != strings.Count(rules, "runbook: ") || n != strings.Count(rules, "severity: ") || n != strings.Count(rules, "summary: ") {
+	if n := strings.Count(rules, "- alert: "); n < 10 || n != strings.Count(rules, "runbook: ") ||
+		n != strings.Count(rules, "severity: ") || n != strings.Count(rules, "summary: ") {
 		t.Errorf("%d alerts, not each with severity, summary and runbook", n)
 	}
 }

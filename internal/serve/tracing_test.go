@@ -112,7 +112,8 @@ workers: [{name: a, addr: "127.0.0.1:9"}]
 		}
 	}
 	_, page := r.ask("GET", "/metrics")
-	if !strings.Contains(page, `sightline_decisions_total{model="other"`) && !strings.Contains(page, `sightline_decisions_total{model="m"`) || strings.Contains(page, "flood-") {
+	if !strings.Contains(page, `sightline_decisions_total{model="other"`) &&
+		!strings.Contains(page, `sightline_decisions_total{model="m"`) || strings.Contains(page, "flood-") {
 		t.Errorf("nothing was decided, or a label has a client's text")
 	}
 	values := map[string]map[string]bool{}

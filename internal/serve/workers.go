@@ -80,7 +80,8 @@ func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer
 	s = &sources{secret: secret, now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil,
 		turns: make(chan struct{}, snapshotsAtOnce)}
 	s.ctx, s.stop = context.WithCancel(ctx)
-	if s.as, err = cfg.WorkerAccess.Open(o.Log); err != nil {
+	s.as, err = cfg.WorkerAccess.Open(o.Log)
+	if err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
 	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
@@ -89,11 +90,13 @@ func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer
 	if err != nil {
 		return nil, err
 	}
-	if s.refused = refused; cfg.NATS.Given() {
+	s.refused = refused
+	if cfg.NATS.Given() {
 		link := cfg.NATS.Link()
 		link.Refused, link.Log = refused.WithLabelValues("agents").Inc, o.Log
 		link.Secret, link.FixedSecret, link.Replaced = secret, cfg.Index.KeyFile != "", s.rehash
-		if s.nats, err = bus.StartLink(link); err != nil {
+		s.nats, err = bus.StartLink(link)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -237,7 +240,8 @@ func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*runningFinder, 
 	for i := range cfg.Kubernetes.Workers {
 		g, k := &cfg.Kubernetes.Workers[i], &cfg.Kubernetes
 		f := discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
-			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port}
+			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(g.Namespace, namespace),
+			Selector: g.LabelSelector(), Port: g.Port}
 		if f.API == "" || f.Namespace == "" {
 			return nil, fmt.Errorf("kubernetes.workers[%d]: this is not a pod with a ServiceAccount's token "+
 				"(give kubernetes.api, ca_file, token_file and the group's namespace)", i)
@@ -273,8 +277,10 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		config.Worker
 		feedSettings
 	}
-	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, feedSettingsOf(&class)}, Name: wc.Name, StableName: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
-		Role: role, ZoneDelay: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate, OffloadRate: class.OffloadRate, CountsCopies: class.Rules().CountsCopies,
+	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, feedSettingsOf(&class)}, Name: wc.Name,
+		StableName: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
+		Role: role, ZoneDelay: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate,
+		OffloadRate: class.OffloadRate, CountsCopies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}

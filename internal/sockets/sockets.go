@@ -124,7 +124,8 @@ func (l *Listener) sooner(a, b *conn) bool {
 	if a.kept.Load() != b.kept.Load() {
 		return b.kept.Load()
 	}
-	if x, y := l.from[l.open[a]], l.from[l.open[b]]; x != y {
+	x, y := l.from[l.open[a]], l.from[l.open[b]]
+	if x != y {
 		return x > y
 	}
 	return a.last.Load() < b.last.Load()

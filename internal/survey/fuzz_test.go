@@ -29,13 +29,17 @@ func FuzzAsk(f *testing.F) {
 	models := func(owner string) string {
 		return `{"data":[{"id":"m","owned_by":"` + owner + `","root":"/models/m","max_model_len":4096},{"id":"a","parent":"m"}]}`
 	}
-	f.Add(models("vllm"), `{"version":"0.32.0"}`, page, `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558","topic":"kv"}}`)
-	f.Add(models("sglang"), `{}`, "sglang:num_running_reqs 1\n", `{"version":"0.5.23","page_size":1,"dp_size":2,"kv_events":{"publisher":"zmq","endpoint_port_base":65535,"replay_endpoint_port_base":99999}}`)
-	f.Add(models("sglang"), `{}`, "", `{"kv_events_config":"{\"publisher\":\"zmq\",\"endpoint\":\"tcp://evil:5557\",\"replay_endpoint\":\"tcp://*:0\"}","dp_size":3}`)
+	f.Add(models("vllm"), `{"version":"0.32.0"}`, page,
+		`{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558","topic":"kv"}}`)
+	f.Add(models("sglang"), `{}`, "sglang:num_running_reqs 1\n",
+		`{"version":"0.5.23","page_size":1,"dp_size":2,"kv_events":{"publisher":"zmq","endpoint_port_base":65535,"replay_endpoint_port_base":99999}}`)
+	f.Add(models("sglang"), `{}`, "",
+		`{"kv_events_config":"{\"publisher\":\"zmq\",\"endpoint\":\"tcp://evil:5557\",\"replay_endpoint\":\"tcp://*:0\"}","dp_size":3}`)
 	f.Add(models("tensorrt_llm"), `{"version":"1.2.0"}`, "trtllm_num_requests_running 1\n", `{}`)
 	f.Add(models("nvidia"), `7`, "", "")
 	f.Fuzz(func(t *testing.T, models, version, page, settings string) {
-		client := &http.Client{Transport: worker{"/v1/models": models, "/version": version, "/metrics": page, "/prometheus/metrics": page, "/server_info": settings, "/kv_event_sources": settings}}
+		client := &http.Client{Transport: worker{"/v1/models": models, "/version": version, "/metrics": page,
+			"/prometheus/metrics": page, "/server_info": settings, "/kv_event_sources": settings}}
 		got := rules.Facts{Addr: "10.0.0.1:8000"}
 		_ = ask(t.Context(), client, &got) // Ask would hide a panic
 		plain := func(what, s string) {
@@ -61,7 +65,8 @@ func FuzzAsk(f *testing.F) {
 			plain("a topic", e.Topic)
 			for _, socket := range []string{e.Pub, e.Replay} {
 				u, err := url.Parse(socket)
-				if socket != "" && (err != nil || u.Hostname() != "10.0.0.1" || u.Port() == "" || u.Port() == "0" || len(u.Port()) > 5 || len(u.Port()) == 5 && u.Port() > "65535" || strings.HasPrefix(u.Port(), "-")) {
+				if socket != "" && (err != nil || u.Hostname() != "10.0.0.1" || u.Port() == "" || u.Port() == "0" ||
+					len(u.Port()) > 5 || len(u.Port()) == 5 && u.Port() > "65535" || strings.HasPrefix(u.Port(), "-")) {
 					t.Fatalf("socket %q of %q", socket, settings)
 				}
 			}

@@ -50,11 +50,13 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	if err := models(ctx, client, f); err != nil {
 		return err
 	}
-	if f.FrontEnd = f.Owner == dynamoOwner; f.FrontEnd {
+	f.FrontEnd = f.Owner == dynamoOwner
+	if f.FrontEnd {
 		f.Lacks("engine", errors.New("it is a front end of NVIDIA Dynamo: its workers have no HTTP to be asked by"))
 		return nil
 	}
-	if f.Engine = engine.ByOwner(f.Owner); f.Engine == "" {
+	f.Engine = engine.ByOwner(f.Owner)
+	if f.Engine == "" {
 		f.Lacks("engine", fmt.Errorf("owned_by of /v1/models is %.100q, which is none of vLLM's, SGLang's and TensorRT-LLM's", f.Owner))
 		return nil
 	}
@@ -109,7 +111,8 @@ func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	}
 	f.Owner, f.Simulated = rules.CleanText(list.Data[0].Owner), header.Get("Server") == simulatedServer
 	for _, m := range list.Data[:min(len(list.Data), maxServed)] {
-		one := rules.Served{ID: rules.CleanText(m.ID), Root: rules.CleanText(m.Root), Parent: rules.CleanText(m.Parent), MaxLen: rules.CleanCount(m.MaxLen)}
+		one := rules.Served{ID: rules.CleanText(m.ID), Root: rules.CleanText(m.Root), Parent: rules.CleanText(m.Parent),
+			MaxLen: rules.CleanCount(m.MaxLen)}
 		if one.ID == "" {
 			f.Lacks("served", errors.New("a model's name is empty, longer than a kilobyte or not printable"))
 			continue

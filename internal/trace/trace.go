@@ -134,11 +134,15 @@ func (t *Tracer) candidates(span trace.Span, id string) {
 	if !ok || told.Considered == 0 {
 		return
 	}
-	span.SetAttributes(attribute.Int("sightline.considered", told.Considered), attribute.Int("sightline.ties", told.Ties), attribute.Float64("sightline.margin", told.Margin()))
+	span.SetAttributes(attribute.Int("sightline.considered", told.Considered), attribute.Int("sightline.ties", told.Ties),
+		attribute.Float64("sightline.margin", told.Margin()))
 	for _, c := range told.Ranked {
-		span.AddEvent("sightline.candidate", trace.WithTimestamp(told.At.Add(told.Took)), trace.WithAttributes(attribute.String("sightline.worker", c.Worker), attribute.Int("sightline.rank", c.Rank),
-			attribute.Int("sightline.exact_tokens", c.Exact), attribute.Int("sightline.predicted_tokens", c.Predicted), attribute.Int("sightline.encode_tokens", c.Encode),
-			attribute.Int("sightline.inflight", c.Inflight), attribute.Float64("sightline.backlog_tokens", c.Backlog), attribute.Float64("sightline.cost_tokens", c.Cost)))
+		span.AddEvent("sightline.candidate", trace.WithTimestamp(told.At.Add(told.Took)),
+			trace.WithAttributes(attribute.String("sightline.worker", c.Worker), attribute.Int("sightline.rank", c.Rank),
+				attribute.Int("sightline.exact_tokens", c.Exact), attribute.Int("sightline.predicted_tokens", c.Predicted),
+				attribute.Int("sightline.encode_tokens", c.Encode),
+				attribute.Int("sightline.inflight", c.Inflight), attribute.Float64("sightline.backlog_tokens", c.Backlog),
+				attribute.Float64("sightline.cost_tokens", c.Cost)))
 	}
 }
 
@@ -156,7 +160,8 @@ func attributes(path string, d *router.Decision) []attribute.KeyValue {
 	if len(d.Targets) > 0 {
 		worker = d.Targets[0].Worker
 	}
-	for _, a := range []attribute.KeyValue{attribute.String("gen_ai.operation.name", operation), attribute.String("gen_ai.request.model", d.Model),
+	for _, a := range []attribute.KeyValue{attribute.String("gen_ai.operation.name", operation),
+		attribute.String("gen_ai.request.model", d.Model),
 		attribute.String("sightline.worker", worker), attribute.String("sightline.why", d.Why)} {
 		if a.Value.AsString() != "" {
 			out = append(out, a)

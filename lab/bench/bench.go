@@ -61,7 +61,8 @@ func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error
 		if err != nil {
 			return err
 		}
-		side.play(ctx, &o, list, round*2+uint64(n%len(sides)), newBar(progress, fmt.Sprintf("%s, round %d", side.Name, 1+n/len(sides)), len(list)))
+		side.play(ctx, &o, list, round*2+uint64(n%len(sides)),
+			newBar(progress, fmt.Sprintf("%s, round %d", side.Name, 1+n/len(sides)), len(list)))
 		if ctx.Err() != nil {
 			break // print what is known so far
 		}
@@ -78,7 +79,9 @@ func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error
 // sides returns the sides to measure, the one with Sightline first.
 func (o *Options) sides(ctx context.Context) ([]*side, error) {
 	if (o.URL == "") == (o.ExtProc == "") {
-		return nil, errors.New("nothing to measure is given (want one of --url, an Envoy such as http://127.0.0.1:10000, and --ext-proc, a Sightline such as 127.0.0.1:9002)")
+		return nil,
+			errors.New("nothing to measure is given (want one of --url, an Envoy such as http://127.0.0.1:10000, and " +
+				"--ext-proc, a Sightline such as 127.0.0.1:9002)")
 	}
 	if o.ExtProc != "" {
 		if o.Without != "" || o.Model == "" {
@@ -100,7 +103,8 @@ func (o *Options) sides(ctx context.Context) ([]*side, error) {
 	client := &http.Client{Timeout: 10 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: o.Clients, DisableCompression: true}}
 	if o.Model == "" {
 		var err error
-		if o.Model, err = served(ctx, client, o.URL, header); err != nil {
+		o.Model, err = served(ctx, client, o.URL, header)
+		if err != nil {
 			return nil, fmt.Errorf("%s lists no model: %w (want an Envoy before the workers; --model NAME does without /v1/models)", o.URL, err)
 		}
 	}
@@ -121,7 +125,8 @@ func (o *Options) traffic(seed uint64) ([]*fleetsim.Request, error) {
 	var list []*fleetsim.Request
 	if o.Trace == "" {
 		var err error
-		if list, err = fleetsim.Shape(o.Shape, seed, o.Rate, o.Seconds, o.Reuse); err != nil {
+		list, err = fleetsim.Shape(o.Shape, seed, o.Rate, o.Seconds, o.Reuse)
+		if err != nil {
 			return nil, err
 		}
 		for _, r := range list {
@@ -135,7 +140,8 @@ func (o *Options) traffic(seed uint64) ([]*fleetsim.Request, error) {
 			return nil, err
 		}
 		defer f.Close()
-		if list, err = fleetsim.ReadTrace(f, speed, o.Most); err != nil {
+		list, err = fleetsim.ReadTrace(f, speed, o.Most)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", o.Trace, err)
 		}
 	}

@@ -51,7 +51,9 @@ func newEngine(t *testing.T) *engine {
 			}
 			e.seen[front] = true
 		}
-		fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"I say %d\"}}]}\n\ndata: {\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":3,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n",
+		fmt.Fprintf(w,
+			"data: {\"choices\":[{\"delta\":{\"content\":\"I say %d\"}}]}\n\ndata: "+
+				"{\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":3,\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n",
 			len(e.bodies), prompt, cached)
 	}))
 	t.Cleanup(e.Close)
@@ -59,7 +61,8 @@ func newEngine(t *testing.T) *engine {
 }
 
 func (e *engine) options() Options {
-	return Options{URL: e.URL, Header: []string{"X-Key: k"}, Shape: "chats", Reuse: 0.5, Rate: 200, Seconds: 0.1, Speed: 1e6, Most: 1000, Answer: 4, Clients: 4, Seed: 7}
+	return Options{URL: e.URL, Header: []string{"X-Key: k"}, Shape: "chats", Reuse: 0.5, Rate: 200, Seconds: 0.1,
+		Speed: 1e6, Most: 1000, Answer: 4, Clients: 4, Seed: 7}
 }
 
 func run(t *testing.T, o Options) (string, error) {
@@ -82,7 +85,8 @@ func TestConversations(t *testing.T) {
 	for _, b := range e.bodies {
 		list := gjson.Get(b, "messages").Array()
 		systems[list[0].Get("content").Str]++
-		if list[0].Get("role").Str != "system" || list[len(list)-1].Get("role").Str != "user" || len(list)%2 != 0 || gjson.Get(b, "max_tokens").Int() > 4 {
+		if list[0].Get("role").Str != "system" || list[len(list)-1].Get("role").Str != "user" || len(list)%2 != 0 ||
+			gjson.Get(b, "max_tokens").Int() > 4 {
 			t.Fatalf("no conversation: %.300s", b)
 		}
 		for i := 2; i < len(list); i += 2 {
@@ -92,13 +96,15 @@ func TestConversations(t *testing.T) {
 			}
 		}
 	}
-	if turns == 0 || len(systems) == len(e.bodies) || !strings.Contains(out, "requests a second") || !strings.Contains(out, fmt.Sprintf("%d", len(e.bodies))) {
+	if turns == 0 || len(systems) == len(e.bodies) || !strings.Contains(out, "requests a second") ||
+		!strings.Contains(out, fmt.Sprintf("%d", len(e.bodies))) {
 		t.Errorf("%d later turns, %d beginnings in %d requests\n%s", turns, len(systems), len(e.bodies), out)
 	}
 
 	before := len(e.bodies) // another run with another seed hits nothing of this one
 	o.Seed, o.Reuse, o.JSON = 8, 0, true
-	if out, err = run(t, o); err != nil {
+	out, err = run(t, o)
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, b := range e.bodies[before:] {
@@ -111,7 +117,8 @@ func TestConversations(t *testing.T) {
 		HitRate          float64            `json:"hit_rate"`
 		First            map[string]float64 `json:"time_to_first_token"`
 	}
-	if err := json.Unmarshal([]byte(out), &said); err != nil || said.Requests != len(e.bodies)-before || said.Failed != 0 || said.HitRate <= 0 || said.First["p99_ms"] <= 0 {
+	if err := json.Unmarshal([]byte(out), &said); err != nil || said.Requests != len(e.bodies)-before || said.Failed != 0 ||
+		said.HitRate <= 0 || said.First["p99_ms"] <= 0 {
 		t.Errorf("%v: %s", err, out)
 	}
 }
@@ -145,7 +152,8 @@ func TestTrace(t *testing.T) {
 	e := newEngine(t)
 	o := e.options()
 	o.Trace = filepath.Join(t.TempDir(), "t.jsonl")
-	if err := os.WriteFile(o.Trace, []byte(`{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[1,2],"images":[{"id":3,"offset":100,"tokens":200}]}
+	if err := os.WriteFile(o.Trace,
+		[]byte(`{"timestamp":0,"input_length":600,"output_length":5,"hash_ids":[1,2],"images":[{"id":3,"offset":100,"tokens":200}]}
 {"timestamp":10,"input_length":1100,"output_length":5,"hash_ids":[1,2,4]}
 `), 0o600); err != nil {
 		t.Fatal(err)
@@ -158,7 +166,8 @@ func TestTrace(t *testing.T) {
 	if len(first) != 3 || len(strings.Fields(first[0].Get("text").Str)) != 100 || len(strings.Fields(first[2].Get("text").Str)) != 300 {
 		t.Errorf("%d parts: %.200s", len(first), e.bodies[0])
 	}
-	if second := gjson.Get(e.bodies[1], "messages.0.content.0.text").Str; !strings.HasPrefix(second, first[0].Get("text").Str) || len(strings.Fields(second)) != 1100 {
+	if second := gjson.Get(e.bodies[1], "messages.0.content.0.text").Str; !strings.HasPrefix(second, first[0].Get("text").Str) ||
+		len(strings.Fields(second)) != 1100 {
 		t.Errorf("equal hash ids are other words: %.100s", second)
 	}
 }

@@ -19,9 +19,12 @@ import (
 )
 
 // words are about one token each in current models' vocabularies.
-var words = strings.Fields("time year people way day man thing woman life child world school state family student group country problem hand part " +
-	"place case week company system program question work government number night point home water room mother area money story fact month lot " +
-	"right study book eye job word business issue side kind head house service friend father power hour game line end member law car city name")
+var words = strings.Fields("time year people way day man thing woman life child world school state family student " +
+	"group country problem hand part " +
+	"place case week company system program question work government number night point home water room mother area money " +
+	"story fact month lot " +
+	"right study book eye job word business issue side kind head house service friend father power hour game line end " +
+	"member law car city name")
 
 // writer writes a round's bodies. Equal segments become equal words, which differ between rounds.
 type writer struct {
@@ -52,7 +55,8 @@ func (w *writer) body(r *fleetsim.Request) []byte {
 	if w.answer > 0 {
 		tokens = min(tokens, w.answer)
 	}
-	body, _ := json.Marshal(map[string]any{"model": w.model, "messages": w.messages(r), "max_tokens": max(1, tokens), "ignore_eos": true, // texts and numbers always marshal
+	// texts and numbers always marshal
+	body, _ := json.Marshal(map[string]any{"model": w.model, "messages": w.messages(r), "max_tokens": max(1, tokens), "ignore_eos": true,
 		"stream": true, "stream_options": map[string]bool{"include_usage": true}})
 	return body
 }

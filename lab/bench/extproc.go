@@ -34,9 +34,10 @@ func decide(ctx context.Context, client extprocv3.ExternalProcessorClient, body 
 	}
 	header := func(k, v string) *corev3.HeaderValue { return &corev3.HeaderValue{Key: k, RawValue: []byte(v)} }
 	start := time.Now()
-	if err := stream.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
-		Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{header(":method", "POST"), header(":path", "/v1/chat/completions"),
-			header("content-type", "application/json"), header("content-length", strconv.Itoa(len(body)))}}}}}); err != nil {
+	if err := stream.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
+		RequestHeaders: &extprocv3.HttpHeaders{
+			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{header(":method", "POST"), header(":path", "/v1/chat/completions"),
+				header("content-type", "application/json"), header("content-length", strconv.Itoa(len(body)))}}}}}); err != nil {
 		return a, err
 	}
 	if err := stream.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{

@@ -9,7 +9,8 @@ import (
 
 // FuzzAsk: no response stream makes its reader panic, and one without an error is complete.
 func FuzzAsk(f *testing.F) {
-	f.Add("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\ndata: [DONE]\n")
+	f.Add("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: " +
+		"{\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\ndata: [DONE]\n")
 	f.Add("data: {\"error\":{}}\n")
 	f.Add("data: {\"choices\":{\"0\":[]},\"usage\":{\"prompt_tokens\":1e99}}\ndata: [DONE]")
 	f.Fuzz(func(t *testing.T, stream string) {

@@ -174,7 +174,8 @@ func (b *bar) step(r *result) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.done++; b.done < b.of && time.Since(b.shown) < 100*time.Millisecond {
+	b.done++
+	if b.done < b.of && time.Since(b.shown) < 100*time.Millisecond {
 		return
 	}
 	b.shown = time.Now()
@@ -182,7 +183,8 @@ func (b *bar) step(r *result) {
 	defer r.mu.Unlock()
 	const width = 30
 	full := width * b.done / b.of
-	fmt.Fprintf(b.out, "\r\x1b[K%s [%s%s] %d of %d, %.0f %% cached, %d failed", b.what, strings.Repeat("=", full), strings.Repeat(" ", width-full),
+	fmt.Fprintf(b.out, "\r\x1b[K%s [%s%s] %d of %d, %.0f %% cached, %d failed", b.what, strings.Repeat("=", full),
+		strings.Repeat(" ", width-full),
 		b.done, b.of, 100*r.hits(), r.Failed)
 }
 

@@ -24,7 +24,8 @@ type Answer struct {
 
 // Ask sends a streaming chat request through do, such as http.Client's Do, and reads the answer to its end. A status other than 200
 // is an error.
-func Ask(ctx context.Context, do func(*http.Request) (*http.Response, error), url string, header http.Header, body []byte) (a Answer, err error) {
+func Ask(ctx context.Context, do func(*http.Request) (*http.Response, error), url string, header http.Header,
+	body []byte) (a Answer, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(url, "/")+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
 		return a, err

@@ -43,7 +43,8 @@ func large(lookups uint64) error {
 		slices.Sort(v)
 	}
 	const mid = largeRounds / 2
-	fmt.Printf("large index: %.2f GiB resident; a lookup takes %.2f times the small index's p50, %.2f times its p99, %.2f times its CPU time back to back\n",
+	fmt.Printf("large index: %.2f GiB resident; a lookup takes %.2f times the small index's p50, %.2f times its p99, %.2f "+
+		"times its CPU time back to back\n",
 		bytes/(1<<30), p50[mid], p99[mid], rate[mid])
 	if !(p50[mid] <= largeFactor && p99[mid] <= largeFactor && bytes > 0 && bytes <= largeBytes) {
 		return fmt.Errorf("large index: want at most %d GiB and %d times the small index's latency", largeBytes>>30, largeFactor)

@@ -48,7 +48,8 @@ func measure(name string, sequences, lookups uint64) error {
 	grown := resident() - before
 	st := b.x.Stats()
 	fmt.Printf("%s ingest %.0f blocks/s cold, %d events, %d stored, %d held\n", name, float64(blocks)/secs, events, blocks, st.Blocks)
-	fmt.Printf("%s memory %.2f B/block stored, %.2f B/block held, slabs in use %.2f, resident %d B, %d nodes\n", name, float64(grown)/float64(blocks),
+	fmt.Printf("%s memory %.2f B/block stored, %.2f B/block held, slabs in use %.2f, resident %d B, %d nodes\n", name,
+		float64(grown)/float64(blocks),
 		float64(grown)/float64(st.Blocks), float64(st.Used)/float64(blocks), grown, st.Nodes)
 	sum := b.checksum(min(1000, lookups))
 	fmt.Printf("%s checksum %016x\n", name, sum)

@@ -44,7 +44,8 @@ func compare(traces []string, rounds int, sequences, lookups uint64, dir string)
 	tool := ""
 	if dir != "" {
 		var err error
-		if tool, err = build(dir); err != nil {
+		tool, err = build(dir)
+		if err != nil {
 			return err
 		}
 	}
@@ -56,7 +57,8 @@ func compare(traces []string, rounds int, sequences, lookups uint64, dir string)
 		ratios := map[string][]float64{}
 		n := sequences
 		if n == 0 {
-			if n = 100_000; name == "A" {
+			n = 100_000
+			if name == "A" {
 				n = 64
 			}
 		}

@@ -36,8 +36,9 @@ type Signed struct {
 func NewCA(t testing.TB, dir, name string) CA {
 	t.Helper()
 	a := CA{File: filepath.Join(dir, name+"-ca.pem"), Pool: x509.NewCertPool(), dir: dir}
-	der, key := create(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
+	der, key := create(t, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, nil)
 	a.cert, _ = x509.ParseCertificate(der)
 	a.key = key
 	a.Pool.AddCert(a.cert)
@@ -58,7 +59,8 @@ func (a CA) Sign(t testing.TB, name string, lasts time.Duration) Signed {
 	s := Signed{Cert: filepath.Join(a.dir, name+".pem"), Key: filepath.Join(a.dir, name+"-key.pem")}
 	writePEM(t, s.Cert, "CERTIFICATE", der)
 	writePEM(t, s.Key, "PRIVATE KEY", raw)
-	if s.Pair, err = tls.LoadX509KeyPair(s.Cert, s.Key); err != nil {
+	s.Pair, err = tls.LoadX509KeyPair(s.Cert, s.Key)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -7,7 +7,8 @@ import "github.com/sightline-router/sightline/internal/program"
 const Name = "sightline-lab"
 
 // Description is the first line of its help.
-const Description = "Shows and measures Sightline: a demonstration, simulated workers and fleets, benchmarks. No production process runs it."
+const Description = "Shows and measures Sightline: a demonstration, simulated workers and fleets, benchmarks. No " +
+	"production process runs it."
 
 // All is every command.
 type All struct {

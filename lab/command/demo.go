@@ -27,7 +27,8 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return demo.Run(ctx, demo.Options{Sightline: router, Envoy: bin, ModelDir: c.ModelDir, Stay: c.Stay, Color: program.Colored(os.Stdout), Out: os.Stdout})
+	return demo.Run(ctx, demo.Options{Sightline: router, Envoy: bin, ModelDir: c.ModelDir, Stay: c.Stay,
+		Color: program.Colored(os.Stdout), Out: os.Stdout})
 }
 
 // router finds the sightline binary.

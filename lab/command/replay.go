@@ -31,7 +31,8 @@ func (c *replayCmd) Run() error {
 		defer f.Close()
 		logs = append(logs, f)
 	}
-	if err = (fleetsim.Replay{Config: cfg, Name: filepath.Base(c.Config), Log: io.MultiReader(logs...), Cache: c.CacheTokens}).Run(os.Stdout); err != nil {
+	err = (fleetsim.Replay{Config: cfg, Name: filepath.Base(c.Config), Log: io.MultiReader(logs...), Cache: c.CacheTokens}).Run(os.Stdout)
+	if err != nil {
 		return fmt.Errorf("%s: %w", strings.Join(c.Files, ", "), err)
 	}
 	return nil

@@ -27,7 +27,8 @@ func (c *simCmd) Run() error {
 		return toFile(c.WriteTrace, fleetsim.WritePictures)
 	}
 	play := func(page io.Writer) error {
-		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads, Trace: c.Trace, Workers: c.Workers, HTML: page, Goals: c.Goals})
+		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads,
+			Trace: c.Trace, Workers: c.Workers, HTML: page, Goals: c.Goals})
 	}
 	if c.HTML == "" {
 		return play(nil)

@@ -35,11 +35,13 @@ func (c *workerSimCmd) Run(ctx context.Context) error {
 	var groups []vllmcache.Group
 	if c.Groups != "" {
 		var err error
-		if groups, err = vllmcache.ParseGroups(c.Groups); err != nil {
+		groups, err = vllmcache.ParseGroups(c.Groups)
+		if err != nil {
 			return fmt.Errorf("--groups: %w", err)
 		}
 	}
-	return lab.RunWorker(ctx, c.ModelDir, sim.Config{Engine: sim.Engine(c.Engine), Model: name, ServedName: c.ServedName, Version: c.EngineVersion,
-		Listen: c.Listen, Events: c.Events, Replay: c.Replay, Load: c.Load, Fingerprint: c.Fingerprint,
+	return lab.RunWorker(ctx, c.ModelDir, sim.Config{Engine: sim.Engine(c.Engine), Model: name, ServedName: c.ServedName,
+		Version: c.EngineVersion,
+		Listen:  c.Listen, Events: c.Events, Replay: c.Replay, Load: c.Load, Fingerprint: c.Fingerprint,
 		Groups: groups, Retention: c.Retention, BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
 }

@@ -119,7 +119,8 @@ func mixed(shots [][]byte, host string) (list []request) {
 				what = fmt.Sprintf("conversation, turn %d", turn+1)
 			}
 			add(what, 7+c, turn > 0, append([]any(nil), talk[c]...))
-			talk[c] = append(talk[c], says("assistant", strings.Repeat(fmt.Sprintf("There is a large shape number %d, in front of others. ", turn), 6)),
+			talk[c] = append(talk[c],
+				says("assistant", strings.Repeat(fmt.Sprintf("There is a large shape number %d, in front of others. ", turn), 6)),
 				says("user", fmt.Sprintf("Go on with part %d.", turn+2)))
 		}
 	}

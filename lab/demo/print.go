@@ -22,7 +22,8 @@ func (p paint) bold(text string) string  { return p.as("1", text) }
 func (p paint) green(text string) string { return p.as("32", text) }
 
 func (p paint) head(out io.Writer) {
-	fmt.Fprintf(out, "%s\n", p.bold(fmt.Sprintf("  #  %-29s %-9s %-9s %-16s %7s %9s %9s %7s", "request", "worker", "why", "cached", "prompt", "predicted", "reported", "ttft")))
+	fmt.Fprintf(out, "%s\n", p.bold(fmt.Sprintf("  #  %-29s %-9s %-9s %-16s %7s %9s %9s %7s", "request", "worker", "why",
+		"cached", "prompt", "predicted", "reported", "ttft")))
 }
 
 // row prints a request's line: the reason for its worker, and how much of its prompt that concerns.

@@ -152,7 +152,8 @@ func (x *exchange) send(r *extprocv3.ProcessingRequest) {
 
 // headers sends the headers of a chat request plus more; end means that there is no body.
 func (x *exchange) headers(end bool, more ...string) {
-	kv := append([]string{":method", "POST", ":path", "/v1/chat/completions", ":authority", "example.com", "content-type", "application/json"}, more...)
+	kv := append([]string{":method", "POST", ":path", "/v1/chat/completions", ":authority", "example.com", "content-type",
+		"application/json"}, more...)
 	if end {
 		kv[1], kv[3] = "GET", "/v1/models"
 	}

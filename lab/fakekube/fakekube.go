@@ -51,7 +51,8 @@ type event struct {
 
 // Start runs a server for one namespace; dir takes its files.
 func Start(dir, namespace string) (*Server, error) {
-	s := &Server{path: "/apis/discovery.k8s.io/v1/namespaces/" + namespace + "/endpointslices", token: "secret-token", version: 100, oldest: 100,
+	s := &Server{path: "/apis/discovery.k8s.io/v1/namespaces/" + namespace + "/endpointslices", token: "secret-token",
+		version: 100, oldest: 100,
 		slices: map[string]map[string]any{}, wake: make(chan struct{}), cut: make(chan struct{})}
 	s.http = httptest.NewUnstartedServer(s)
 	s.http.EnableHTTP2 = true
@@ -176,7 +177,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			items = append(items, sl)
 		}
 	}
-	text, _ := json.Marshal(map[string]any{"kind": "EndpointSliceList", "metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
+	text, _ := json.Marshal(map[string]any{"kind": "EndpointSliceList",
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
 	s.mu.Unlock()
 	_, _ = w.Write(text)
 }
@@ -209,7 +211,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		}
 		s.mu.Unlock()
 		if expired {
-			fmt.Fprintln(w, `{"type":"ERROR","object":{"kind":"Status","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}`)
+			fmt.Fprintln(w,
+				`{"type":"ERROR","object":{"kind":"Status","status":"Failure","message":"too old resource version","reason":"Expired","code":410}}`)
 			return
 		}
 		for _, line := range due {

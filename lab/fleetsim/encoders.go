@@ -113,9 +113,12 @@ func playEncoders(sc Scenario, load float64, judge func(about, measured string, 
 			once, ours := play(nil)
 			alone, named := play(byName)
 			random, other := play(drawn)
-			judge(fmt.Sprintf("%d encoders, %s: encoded once: at least 0.95 of the pictures that choice by image hash alone encodes once", n, what), fmt.Sprintf("%.3f, %.3f (random: %.3f)", once, alone, random), once >= 0.95*alone)
-			mean, tail, means, tails := over(ours.Mean, named.Mean), over(ours.TTFT.P99, named.TTFT.P99), over(ours.Mean, other.Mean), over(ours.TTFT.P99, other.TTFT.P99)
-			judge(fmt.Sprintf("%d encoders, %s: mean (and p99) at most 1.03 of choice by image hash's, and of random choice's", n, what), fmt.Sprintf("%.3f, %.3f; %.3f, %.3f", mean, tail, means, tails),
+			judge(fmt.Sprintf("%d encoders, %s: encoded once: at least 0.95 of the pictures that choice by image hash alone encodes once",
+				n, what), fmt.Sprintf("%.3f, %.3f (random: %.3f)", once, alone, random), once >= 0.95*alone)
+			mean, tail, means, tails := over(ours.Mean, named.Mean), over(ours.TTFT.P99, named.TTFT.P99), over(ours.Mean, other.Mean),
+				over(ours.TTFT.P99, other.TTFT.P99)
+			judge(fmt.Sprintf("%d encoders, %s: mean (and p99) at most 1.03 of choice by image hash's, and of random choice's",
+				n, what), fmt.Sprintf("%.3f, %.3f; %.3f, %.3f", mean, tail, means, tails),
 				max(mean, means) <= 1.03)
 			if hot > 0 {
 				continue
@@ -124,7 +127,8 @@ func playEncoders(sc Scenario, load float64, judge func(about, measured string, 
 			least := 0.95 * (1 - 1/float64(n))
 			once, _ = play(nil)
 			random, _ = play(drawn)
-			judge(fmt.Sprintf("%d encoders, one leaves and returns: all pictures but its own encoded once", n), fmt.Sprintf("%.3f (random: %.3f)", once, random), once >= least)
+			judge(fmt.Sprintf("%d encoders, one leaves and returns: all pictures but its own encoded once", n),
+				fmt.Sprintf("%.3f (random: %.3f)", once, random), once >= least)
 		}
 	}
 }

@@ -127,7 +127,8 @@ func TestDeterministic(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if p := pages[0].String(); p != pages[1].String() || strings.Count(p, "<svg") != 7 || strings.Count(p, "</svg>") != 7 || regexp.MustCompile(`src=|href=|url\(|NaN|Inf`).MatchString(p) {
+	if p := pages[0].String(); p != pages[1].String() || strings.Count(p, "<svg") != 7 || strings.Count(p, "</svg>") != 7 ||
+		regexp.MustCompile(`src=|href=|url\(|NaN|Inf`).MatchString(p) {
 		t.Errorf("two pages differ, have other plots than seven, or something that they should not:\n%.3000s", p)
 	}
 	for _, r := range everyRule() {

@@ -8,7 +8,8 @@ import (
 
 // FuzzReadTrace: no trace makes its reader panic; its requests are in order and have valid prompts.
 func FuzzReadTrace(f *testing.F) {
-	f.Add([]byte(`{"timestamp":1,"input_length":30,"output_length":2,"hash_ids":[1,2]}`+"\n"+`{"timestamp":0,"input_length":512,"output_length":0,"hash_ids":[1],"session":"s","images":[{"id":"x","offset":3,"tokens":4}]}`), 1.0)
+	f.Add([]byte(`{"timestamp":1,"input_length":30,"output_length":2,"hash_ids":[1,2]}`+"\n"+
+		`{"timestamp":0,"input_length":512,"output_length":0,"hash_ids":[1],"session":"s","images":[{"id":"x","offset":3,"tokens":4}]}`), 1.0)
 	f.Add([]byte(`{"outcome":"refused"}`+"\n"+`{"timestamp":-1e300,"input_length":1,"hash_ids":[]}`), 0.5)
 	f.Add([]byte("\x1f\x8b\x08\x00"), 1.0)
 	f.Fuzz(func(t *testing.T, text []byte, speed float64) {

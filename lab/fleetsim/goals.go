@@ -49,16 +49,18 @@ func goals() (list []goal) {
 			return fmt.Sprintf("%.2f", rate), rate >= c.times
 		})
 	}
-	add("adapters", 0.7, "mean at most the oracle's, at most two loads an adapter, hits 0.97 of a shared cache's", func(p *Played) (string, bool) {
-		r := p.row("sightline")
-		mean, loads, hits := over(r.Mean, p.row("oracle").Mean), float64(r.result.Loads)/maxAdapters, r.Hits/r.Possible
-		return fmt.Sprintf("%.3f, %.2f, %.3f", mean, loads, hits), mean <= 1 && loads <= 2 && !(hits < 0.97)
-	})
-	add("lower tiers", 0.7, "mean at most 0.5 of the same router's that treats the tiers as GPU memory, or ignores their events", func(p *Played) (string, bool) {
-		ours := p.row("sightline").Mean
-		as, unheard := over(ours, p.row("tiers as GPU").Mean), over(ours, p.row("tiers unheard").Mean)
-		return fmt.Sprintf("%.3f, %.3f", as, unheard), as <= 0.5 && unheard <= 0.5
-	})
+	add("adapters", 0.7, "mean at most the oracle's, at most two loads an adapter, hits 0.97 of a shared cache's",
+		func(p *Played) (string, bool) {
+			r := p.row("sightline")
+			mean, loads, hits := over(r.Mean, p.row("oracle").Mean), float64(r.result.Loads)/maxAdapters, r.Hits/r.Possible
+			return fmt.Sprintf("%.3f, %.2f, %.3f", mean, loads, hits), mean <= 1 && loads <= 2 && !(hits < 0.97)
+		})
+	add("lower tiers", 0.7, "mean at most 0.5 of the same router's that treats the tiers as GPU memory, or ignores their events",
+		func(p *Played) (string, bool) {
+			ours := p.row("sightline").Mean
+			as, unheard := over(ours, p.row("tiers as GPU").Mean), over(ours, p.row("tiers unheard").Mean)
+			return fmt.Sprintf("%.3f, %.3f", as, unheard), as <= 0.5 && unheard <= 0.5
+		})
 	add("slow worker", 0.7, "after 10 s it gets at most 0.6 of a fair share of requests", func(p *Played) (string, bool) {
 		share := p.row("sightline").result.Share(0, 10*time.Second, p.Scenario.Until)
 		return fmt.Sprintf("%.2f", share), share <= 0.6
@@ -144,13 +146,15 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 					most = 0.1 // for routers that see little
 				}
 				measured, share, lost := p.row("sightline").result.costlier()
-				judge(p.Scenario.Name, load, fmt.Sprintf("separate prefills that cost more: at most %.2f of %d, and 0.01 of the savings", most, flipped), measured, share <= most && lost <= 0.01)
+				judge(p.Scenario.Name, load, fmt.Sprintf("separate prefills that cost more: at most %.2f of %d, and 0.01 of the savings",
+					most, flipped), measured, share <= most && lost <= 0.01)
 			}
 			if load == saturated[0] || setup.Failing > 0 || setup.Prefill > 0 {
 				continue // the waiting times of the rest are meaningless: a router that fails many requests has less to do
 			}
 			mean, tail := p.best(meanOf), p.best(tailOf)
-			judge(p.Scenario.Name, load, "mean and p99 at most 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.03 && tail <= 1.03)
+			judge(p.Scenario.Name, load, "mean and p99 at most 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail),
+				mean <= 1.03 && tail <= 1.03)
 		}
 	}
 	find := func(name string) Scenario {
@@ -162,7 +166,8 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 	playEncoders(find("images"), 0.4, func(about, measured string, ok bool) { judge("encode pool", 0.4, about, measured, ok) })
 	at := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Workers == 1000 })
 	took, bytes := scenarios[at].cost()
-	judge(scenarios[at].Name, scenarios[at].Loads[0], "p99 of a decision's time at most 1 ms", fmt.Sprintf("%.2f ms, %d MB", took.Seconds()*1e3, bytes>>20), took <= time.Millisecond)
+	judge(scenarios[at].Name, scenarios[at].Loads[0], "p99 of a decision's time at most 1 ms",
+		fmt.Sprintf("%.2f ms, %d MB", took.Seconds()*1e3, bytes>>20), took <= time.Millisecond)
 	fmt.Fprint(w, lines)
 	if o.HTML != nil {
 		if err := writePage(o.HTML, all); err != nil {

@@ -189,7 +189,8 @@ func pageOf(p *Played, colour map[string]int) pageLoad {
 	bottom := plotTop + rowHeight*len(p.Rows)
 	l.Spread = plot{Title: "Time to first token: median to 90th percentile, and 99th", Height: bottom + 24, Bottom: bottom}
 	l.Curve = plot{Title: "Share of requests over time to first token", Height: plotBottom + 36, Bottom: plotBottom}
-	l.Place = plot{Title: "Hits and balance", X: "share of the prompts found in caches", Y: "the busiest worker's work over the mean", Height: plotBottom + 36, Bottom: plotBottom}
+	l.Place = plot{Title: "Hits and balance", X: "share of the prompts found in caches",
+		Y: "the busiest worker's work over the mean", Height: plotBottom + 36, Bottom: plotBottom}
 	var seen []float64
 	skew, hits := 1.1, 0.1
 	for _, r := range p.Rows {
@@ -209,7 +210,8 @@ func pageOf(p *Played, colour map[string]int) pageLoad {
 	}
 	for i, r := range p.Rows {
 		c, y := colour[r.Rule], plotTop+rowHeight*i
-		l.Spread.Bars = append(l.Spread.Bars, pageBar{c, r.Rule, y + 3, y + rowHeight/2 + 4, x.at(milli(r.TTFT.P50)), max(2, x.at(milli(r.TTFT.P90))-x.at(milli(r.TTFT.P50))), x.at(milli(r.TTFT.P99))})
+		l.Spread.Bars = append(l.Spread.Bars, pageBar{c, r.Rule, y + 3, y + rowHeight/2 + 4, x.at(milli(r.TTFT.P50)),
+			max(2, x.at(milli(r.TTFT.P90))-x.at(milli(r.TTFT.P50))), x.at(milli(r.TTFT.P99))})
 		var points []string
 		for j, d := range r.TTFT.Curve {
 			points = append(points, fmt.Sprintf("%d,%d", x.at(milli(d)), share.at(float64(j)/float64(len(r.TTFT.Curve)-1))))
@@ -218,7 +220,8 @@ func pageOf(p *Played, colour map[string]int) pageLoad {
 		l.Place.Dots = append(l.Place.Dots, pageDot{c, r.Rule, found.at(r.Hits), balance.at(r.Skew)})
 		whole := func(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
 		percent := func(x float64) string { return fmt.Sprintf("%.1f", 100*x) }
-		l.Rows = append(l.Rows, pageRow{c, r.Rule, whole(r.Mean), whole(r.TTFT.P50), whole(r.TTFT.P90), whole(r.TTFT.P99), whole(r.E2E), fmt.Sprintf("%.1f", r.Rate),
+		l.Rows = append(l.Rows, pageRow{c, r.Rule, whole(r.Mean), whole(r.TTFT.P50), whole(r.TTFT.P90), whole(r.TTFT.P99),
+			whole(r.E2E), fmt.Sprintf("%.1f", r.Rate),
 			percent(r.Hits), percent(r.Possible), percent(r.Regret), fmt.Sprintf("%.2f", r.Skew)})
 	}
 	return l

@@ -9,7 +9,8 @@ func TestPairs(t *testing.T) {
 	for name, load := range map[string]float64{"chats 4+4": 0.7, "hot image 4+4": 0.7, "bursts 4+4": 1.3, "adapters 4+4": 0.7} {
 		sc := scenario(t, name)
 		p := sc.compare(load, pairRules())
-		if mean, tail := p.best(meanOf), p.best(tailOf); mean > 1.03 || tail > 1.06 {
+		mean, tail := p.best(meanOf), p.best(tailOf)
+		if mean > 1.03 || tail > 1.06 {
 			t.Errorf("%s: mean %.3f, p99 %.3f of the best rule's", name, mean, tail)
 		}
 		apart := 0

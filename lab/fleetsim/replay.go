@@ -82,8 +82,11 @@ func (o Replay) Run(w io.Writer) error {
 	if len(trace) == maxReplayed {
 		fmt.Fprintf(w, "Only the first %d requests of the log were played.\n", maxReplayed)
 	}
-	fmt.Fprint(w, "Assumed, since a log does not contain it: the size of the caches, that decoding is as in docs/choice.md, that clients would have sent the same at the same\n"+
-		"times, and that prompts differ from where a block of 512 tokens does. Health, limits (max_in_flight, hold) and events' losses are not played.\n")
+	fmt.Fprint(w,
+		"Assumed, since a log does not contain it: the size of the caches, that decoding is as in docs/choice.md, that "+
+			"clients would have sent the same at the same\n"+
+			"times, and that prompts differ from where a block of 512 tokens does. Health, limits (max_in_flight, hold) and "+
+			"events' losses are not played.\n")
 	return nil
 }
 
@@ -132,8 +135,11 @@ func (o Replay) model(w io.Writer, m *config.Model, requests []*Request) {
 	other := play(func(v *View) Rule { return &split{newSightline(v), roundRobin(v), left} })
 	turns := play(roundRobin)
 
-	fmt.Fprintf(w, "%s: %d requests in %v, of %d workers; %s has %d. mode %s, block_size %d, predicted_ttl %v; %.0f tokens a second, caches of %d tokens\n\n", m.Name, len(requests),
-		(requests[len(requests)-1].At - requests[0].At).Round(time.Second), len(servers), o.Name, workers, mode, m.BlockSize, setup.PredictedTTL, rate, cache)
+	fmt.Fprintf(w,
+		"%s: %d requests in %v, of %d workers; %s has %d. mode %s, block_size %d, predicted_ttl %v; %.0f tokens a second, "+
+			"caches of %d tokens\n\n", m.Name, len(requests),
+		(requests[len(requests)-1].At - requests[0].At).Round(time.Second), len(servers), o.Name, workers, mode, m.BlockSize,
+		setup.PredictedTTL, rate, cache)
 	fmt.Fprintf(w, "%-22s %18s %18s %18s\n", "", "as logged", o.Name, "round robin")
 	row := func(what string, of func(map[*Request]*Served) string) {
 		fmt.Fprintf(w, "%-22s %18s %18s %18s\n", what, of(was), of(other), of(turns))
@@ -175,16 +181,19 @@ func compare(w io.Writer, what string, requests []*Request, before, after map[*R
 	var worst *Served
 	for _, r := range requests {
 		d := after[r].TTFT - before[r].TTFT
-		if sum += d; d < noticed {
+		sum += d
+		if d < noticed {
 			continue
 		}
 		worse[classOf(after[r])]++
-		if later += d; worst == nil || d > worst.TTFT-before[worst.Req].TTFT {
+		later += d
+		if worst == nil || d > worst.TTFT-before[worst.Req].TTFT {
 			worst = after[r]
 		}
 	}
 	n := len(requests)
-	fmt.Fprintf(w, "\nAgainst %s: %+d tokens cached, %+.1f ms a request to the first token.\n", what, cachedOf(after)-cachedOf(before), 1e3*sum.Seconds()/float64(n))
+	fmt.Fprintf(w, "\nAgainst %s: %+d tokens cached, %+.1f ms a request to the first token.\n", what,
+		cachedOf(after)-cachedOf(before), 1e3*sum.Seconds()/float64(n))
 	if worst == nil {
 		fmt.Fprintf(w, "No request would have waited %v longer.\n", noticed)
 		return
@@ -195,7 +204,8 @@ func compare(w io.Writer, what string, requests []*Request, before, after map[*R
 		all += count
 		kinds = append(kinds, fmt.Sprintf("%d %s", count, class(c)))
 	}
-	fmt.Fprintf(w, "Later by %v or more: %d requests (%.0f %%; %s), by %d ms on average, %d ms at most (%s).\n", noticed, all, 100*float64(all)/float64(n),
+	fmt.Fprintf(w, "Later by %v or more: %d requests (%.0f %%; %s), by %d ms on average, %d ms at most (%s).\n", noticed,
+		all, 100*float64(all)/float64(n),
 		strings.Join(kinds, ", "), ms(later)/int64(all), ms(worst.TTFT-before[worst.Req].TTFT), worst.Req.logged.ID)
 }
 
@@ -212,7 +222,8 @@ func compareHits(w io.Writer, requests []*Request, was map[*Request]*Served) {
 		return
 	}
 	of := func(n int) float64 { return 100 * float64(n) / float64(prompt) }
-	fmt.Fprintf(w, "\nFor %d requests engines reported cached tokens: %.0f %%; the same requests in the simulation: %.0f %%.", known, of(told), of(simulated))
+	fmt.Fprintf(w, "\nFor %d requests engines reported cached tokens: %.0f %%; the same requests in the simulation: %.0f %%.",
+		known, of(told), of(simulated))
 	if off := of(told) - of(simulated); off > 10 || off < -10 {
 		fmt.Fprint(w, " The difference is large: do not trust the tables (is --cache-tokens right?).")
 	}

@@ -24,7 +24,8 @@ func recorded(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(trace.String()), "\n")
-	if requests, err = ReadTrace(&trace, 1, len(lines)); err != nil {
+	requests, err = ReadTrace(&trace, 1, len(lines))
+	if err != nil {
 		t.Fatal(err)
 	}
 	setup := Setup{Workers: 4, Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1}
@@ -40,7 +41,8 @@ func recorded(t *testing.T) []byte {
 		if err := d.Decode(&line); err != nil {
 			t.Fatal(err)
 		}
-		line["id"], line["model"], line["outcome"], line["used"], line["rank"] = fmt.Sprint("d", i), "m", "ended", fmt.Sprint("w", served[r].Worker), -1
+		line["id"], line["model"], line["outcome"], line["used"], line["rank"] = fmt.Sprint("d", i), "m", "ended",
+			fmt.Sprint("w", served[r].Worker), -1
 		line["reported_cached_tokens"], line["first_byte_ms"] = served[r].Cached, 1e3*served[r].TTFT.Seconds()
 		line["session"] = fmt.Sprint("s", line["session"])
 		line["ranked"] = []any{map[string]any{"rate": 10000}}
@@ -93,7 +95,8 @@ func TestReplay(t *testing.T) {
 		if more := numbers(t, out.String(), "Against what was logged:"); more[0] != row[2]-row[0] {
 			t.Errorf("%s: %d tokens more, of %v", c.name, more[0], row)
 		}
-		if cached[c.name] = row[2]; c.name == "none" && (row[2] != row[4] || !strings.Contains(out.String(), "No request would have waited")) {
+		cached[c.name] = row[2]
+		if c.name == "none" && (row[2] != row[4] || !strings.Contains(out.String(), "No request would have waited")) {
 			t.Errorf("observe is not round robin: %v\n%s", row, &out)
 		}
 	}
@@ -101,7 +104,8 @@ func TestReplay(t *testing.T) {
 		t.Errorf("cached tokens %v", cached)
 	}
 	cfg, _ := config.Parse([]byte("models: [{name: other, dir: d}]\n"))
-	if err := (Replay{Config: cfg, Name: "x", Log: bytes.NewReader(log)}).Run(io.Discard); err == nil || !strings.Contains(err.Error(), "no request") {
+	if err := (Replay{Config: cfg, Name: "x", Log: bytes.NewReader(log)}).Run(io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "no request") {
 		t.Errorf("a model that is not in the log: %v", err)
 	}
 }

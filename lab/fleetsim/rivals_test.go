@@ -84,7 +84,8 @@ func TestDynamoChoosesAsDynamo(t *testing.T) {
 		var best *uint64
 		cheapest := math.Inf(1)
 		for _, w := range eligible {
-			in := dynamoInput{request: math.Ceil(c.Tokens / c.Size), excess: (w.Prefill - least) / c.Size, device: w.Overlap, decode: w.Blocks + w.More, requests: w.Requests}
+			in := dynamoInput{request: math.Ceil(c.Tokens / c.Size), excess: (w.Prefill - least) / c.Size, device: w.Overlap,
+				decode: w.Blocks + w.More, requests: w.Requests}
 			if c.Tracked {
 				in.prefill = (w.Prefill + c.Tokens) / c.Size
 			}
@@ -109,7 +110,8 @@ func TestDynamoChoosesAsDynamo(t *testing.T) {
 	if err := lines.Err(); err != nil || chosen != 231 {
 		t.Errorf("%d choices were compared, want 231; %v", chosen, err)
 	}
-	if linear, product := (dynamo{prefillScale: 1, overlapCredit: 1}), (dynamo{overlapCredit: 1, lmetric: true}); linear.cost(dynamoInput{prefill: 9, device: 4, decode: 7}) != 12 ||
+	linear, product := (dynamo{prefillScale: 1, overlapCredit: 1}), (dynamo{overlapCredit: 1, lmetric: true})
+	if linear.cost(dynamoInput{prefill: 9, device: 4, decode: 7}) != 12 ||
 		product.cost(dynamoInput{prefill: 9, device: 4, decode: 7}) != 40 {
 		t.Error("linear is no sum, or lmetric no product")
 	}
@@ -121,7 +123,8 @@ func TestOwnHistories(t *testing.T) {
 	a.add(Segment{1, 64}, false)
 	b.add(Segment{2, 64}, false)
 	trace := prepare([]*Request{a, b}, 16)
-	v := &View{Size: 16, Loads: make([]Load, 2), Alive: []int{0, 1}, overlap: make([]int, 2), held: newHolders(2, len(trace.chain)), sim: &sim{trace: trace}}
+	v := &View{Size: 16, Loads: make([]Load, 2), Alive: []int{0, 1}, overlap: make([]int, 2),
+		held: newHolders(2, len(trace.chain)), sim: &sim{trace: trace}}
 	of := func(q *Request) *run { return &run{req: q, blocks: q.blocks, input: q.Input()} }
 	h := newHistory(v, 6)
 	h.add(v, of(a), 0)

@@ -34,7 +34,8 @@ func Shape(name string, seed uint64, rate, seconds, reuse float64) ([]*Request, 
 			front = uint64(1 + m.IntN(few))
 		}
 		for turn := 0; turn == 0 || turn < k.turns && m.Float64() < k.again; turn++ {
-			if r = m.turn(r, k.think); m.at >= seconds {
+			r = m.turn(r, k.think)
+			if m.at >= seconds {
 				return m.trace[:len(m.trace)-1], nil
 			}
 			switch {

@@ -14,7 +14,8 @@ func TestLowerTiers(t *testing.T) {
 	sc := scenario(t, "lower tiers")
 	for _, load := range []float64{0.7, 1.3} {
 		p := sc.compare(load, rules)
-		if mean, tail := p.best(meanOf), p.best(tailOf); mean > 0.6 || tail > 0.6 {
+		mean, tail := p.best(meanOf), p.best(tailOf)
+		if mean > 0.6 || tail > 0.6 {
 			t.Errorf("at %v: mean %.3f, p99 %.3f of the better one's", load, mean, tail)
 		}
 	}

@@ -94,7 +94,8 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 			continue
 		}
 		var l traceLine
-		if err = json.Unmarshal(scan.Bytes(), &l); err == nil {
+		err = json.Unmarshal(scan.Bytes(), &l)
+		if err == nil {
 			if l.Outcome != "" && l.InputLength == 0 {
 				continue
 			}
@@ -145,7 +146,8 @@ func (l *traceLine) check() error {
 
 // request converts a line. Tokens of the prompt beyond hash_ids are unique to it.
 func (l *traceLine) request(n int, ends map[uint64]int) *Request {
-	r := &Request{Session: uint64(l.Session), Adapter: uint64(l.Adapter), Answer: Segment{mix(uint64(n), 4), l.OutputLength}, logged: &l.logged}
+	r := &Request{Session: uint64(l.Session), Adapter: uint64(l.Adapter), Answer: Segment{mix(uint64(n), 4), l.OutputLength},
+		logged: &l.logged}
 	for i, id := range l.HashIDs {
 		r.add(Segment{mix(id, 3), min(perHash, l.InputLength-perHash*i)}, false)
 	}
@@ -185,7 +187,8 @@ func WritePictures(w io.Writer) error {
 func writeTrace(w io.Writer, requests []*Request, most int) error {
 	at := make(map[*Request]time.Duration)
 	for _, r := range requests {
-		if at[r] = r.At; r.Prev != nil {
+		at[r] = r.At
+		if r.Prev != nil {
 			at[r] += at[r.Prev] + time.Duration(r.Prev.Answer.Tokens)*20*time.Millisecond
 		}
 	}
@@ -244,12 +247,15 @@ func readScenario(path string, workers int, others []Scenario) (Scenario, error)
 	if slices.ContainsFunc(others, func(s Scenario) bool { return s.Name == name }) {
 		name = "trace " + name
 	}
-	s := Scenario{Name: name, About: "the first requests of " + filepath.Base(path), Workers: workers, Until: time.Hour, Traffic: func(speed float64) []*Request {
-		trace, _ := read(speed) // it was read successfully before
-		return trace
-	}}
-	if s.Capacity = mooncake; s.Name != "mooncake" || workers != 16 {
-		if s.Capacity, err = s.findCapacity(); err != nil {
+	s := Scenario{Name: name, About: "the first requests of " + filepath.Base(path), Workers: workers, Until: time.Hour,
+		Traffic: func(speed float64) []*Request {
+			trace, _ := read(speed) // it was read successfully before
+			return trace
+		}}
+	s.Capacity = mooncake
+	if s.Name != "mooncake" || workers != 16 {
+		s.Capacity, err = s.findCapacity()
+		if err != nil {
 			return Scenario{}, fmt.Errorf("%s: %w", path, err)
 		}
 	}

@@ -26,10 +26,12 @@ func TestReadTrace(t *testing.T) {
 	_ = w.Close()
 	for name, text := range map[string]io.Reader{"plain": strings.NewReader(twoLines), "gzipped": &z} {
 		trace, err := ReadTrace(text, 2, 10)
-		if err != nil || len(trace) != 2 || trace[1].At != 1500*time.Millisecond || trace[0].Input() != 1000 || trace[1].Input() != 1030 || trace[1].Answer.Tokens != 7 {
+		if err != nil || len(trace) != 2 || trace[1].At != 1500*time.Millisecond || trace[0].Input() != 1000 ||
+			trace[1].Input() != 1030 || trace[1].Answer.Tokens != 7 {
 			t.Fatalf("%s: %v %+v", name, err, trace)
 		}
-		if m := trace[1].Images; len(m) != 2 || m[0].Offset != 520 || m[0].Tokens != 80 || m[0].ID == m[1].ID || trace[1].Session == 0 || trace[1].Adapter == 0 {
+		if m := trace[1].Images; len(m) != 2 || m[0].Offset != 520 || m[0].Tokens != 80 || m[0].ID == m[1].ID ||
+			trace[1].Session == 0 || trace[1].Adapter == 0 {
 			t.Errorf("%s: %+v", name, trace[1])
 		}
 		trace[1].Adapter = 0
@@ -39,7 +41,8 @@ func TestReadTrace(t *testing.T) {
 			t.Errorf("%s: the first 512 tokens are not equal, or the next ones are", name)
 		}
 		trace[1].Adapter = 9
-		if prepare(trace, 16); trace[0].blocks[0] == trace[1].blocks[0] {
+		prepare(trace, 16)
+		if trace[0].blocks[0] == trace[1].blocks[0] {
 			t.Errorf("%s: an adapter's blocks are the model's", name)
 		}
 	}
@@ -51,7 +54,8 @@ func TestDecisionLogAsItLies(t *testing.T) {
 {"v": 1, "timestamp": 1795375000200, "id": "c", "input_length": 0, "output_length": 0, "hash_ids": null, "outcome": "refused"}
 {"v": 1, "timestamp": 1795375000000, "id": "a", "input_length": 600, "output_length": 9, "hash_ids": [5, 6], "images": [{"id": 18446744073709551615, "offset": 4, "tokens": 500}], "outcome": "expired"}
 `), 1, 10)
-	if err != nil || len(trace) != 2 || trace[0].Input() != 600 || trace[0].At != 0 || trace[1].At != 500*time.Millisecond || trace[1].Adapter == 0 || len(trace[0].Images) != 1 {
+	if err != nil || len(trace) != 2 || trace[0].Input() != 600 || trace[0].At != 0 || trace[1].At != 500*time.Millisecond ||
+		trace[1].Adapter == 0 || len(trace[0].Images) != 1 {
 		t.Errorf("%v %+v", err, trace)
 	}
 }
@@ -110,12 +114,14 @@ func TestPicturesAreAsWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text[i], err = io.ReadAll(r); err != nil {
+		text[i], err = io.ReadAll(r)
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	if !bytes.Equal(text[0], text[1]) || len(kept) > 1e6 || bytes.Count(text[0], []byte("\n")) != 10000 {
-		t.Errorf("%d bytes with %d lines, want under 1 MB with the 10,000 that sightline-lab sim --write-trace writes", len(kept), bytes.Count(text[0], []byte("\n")))
+		t.Errorf("%d bytes with %d lines, want under 1 MB with the 10,000 that sightline-lab sim --write-trace writes",
+			len(kept), bytes.Count(text[0], []byte("\n")))
 	}
 	trace, err := ReadTrace(bytes.NewReader(kept), 1, 1e6)
 	if err != nil || len(trace) != 10000 {
@@ -141,8 +147,10 @@ func TestDecisionLogIsATrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range uint64(2) {
-		log.Add(&decisionlog.Line{Timestamp: time.Date(2030, 1, 1, 0, 0, int(i), 0, time.UTC).UnixMilli(), ID: "d", Model: "m", Adapter: "lora", Session: "a client's",
-			InputLength: 1100, OutputLength: 9, HashIDs: []uint64{7, 8 + i, 0}, Images: []decisionlog.Image{{ID: 5, Offset: 3, Tokens: 100}}, ReportedCached: -1})
+		log.Add(&decisionlog.Line{Timestamp: time.Date(2030, 1, 1, 0, 0, int(i), 0, time.UTC).UnixMilli(), ID: "d",
+			Model: "m", Adapter: "lora", Session: "a client's",
+			InputLength: 1100, OutputLength: 9, HashIDs: []uint64{7, 8 + i, 0}, Images: []decisionlog.Image{{ID: 5, Offset: 3, Tokens: 100}},
+			ReportedCached: -1})
 	}
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
@@ -158,7 +166,8 @@ func TestDecisionLogIsATrace(t *testing.T) {
 	}
 	a, b := trace[0], trace[1]
 	prepare(trace, 16)
-	if b.At != time.Second || b.Input() != 1100 || b.Answer.Tokens != 9 || a.Session == 0 || a.Session != b.Session || a.Images[0] != b.Images[0] || a.Adapter == 0 ||
+	if b.At != time.Second || b.Input() != 1100 || b.Answer.Tokens != 9 || a.Session == 0 || a.Session != b.Session ||
+		a.Images[0] != b.Images[0] || a.Adapter == 0 ||
 		a.blocks[31] != b.blocks[31] || a.blocks[32] == b.blocks[32] {
 		t.Errorf("%+v %+v", a, b)
 	}

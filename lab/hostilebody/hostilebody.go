@@ -62,7 +62,8 @@ func All() []Shape {
 	nested := func(open, end string) func(n int, nonce string) string {
 		return func(n int, nonce string) string {
 			one := strings.Repeat(open, 150) + `"` + nonce + `"` + strings.Repeat(end, 150)
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"metadata":[` + times(n, len(one), func(int) string { return one }) + `]}`
+			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"metadata":[` + times(n, len(one),
+				func(int) string { return one }) + `]}`
 		}
 	}
 	anthropic := func(role, parts string) string {
@@ -85,7 +86,8 @@ func All() []Shape {
 			return `{` + times(n, 20, numbered(`"a%d":0`)) + `,"model":"m","messages":[{"role":"user","content":"` + nonce + `"}]}`
 		}},
 		{Name: "fields to remove", Build: func(n int, nonce string) string {
-			return `{` + times(min(n, 90_000), 20, numbered(`"bootstrap_%d":0`)) + `,"model":"m","messages":[{"role":"user","content":"` + nonce + strings.Repeat("a", max(0, n-90_000)) + `"}]}`
+			return `{` + times(min(n, 90_000), 20, numbered(`"bootstrap_%d":0`)) + `,"model":"m","messages":[{"role":"user","content":"` +
+				nonce + strings.Repeat("a", max(0, n-90_000)) + `"}]}`
 		}},
 		// Messages and parts.
 		{Name: "messages", Build: func(n int, nonce string) string {
@@ -100,11 +102,13 @@ func All() []Shape {
 			return Holding(`{"type":"text","text":"` + nonce + `",` + times(n, 20, numbered(`"k%d":0`)) + `}`)
 		}},
 		{Name: "unknown keys of a picture", Build: func(n int, nonce string) string {
-			return Holding(`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + tinyPNG(1) + `"},` + times(n, 20, numbered(`"`+nonce+`%d":0`)) + `}`)
+			return Holding(`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + tinyPNG(1) + `"},` +
+				times(n, 20, numbered(`"`+nonce+`%d":0`)) + `}`)
 		}},
 		{Name: "keys of tool arguments", Build: func(n int, nonce string) string {
 			args := "{" + times(n, 20, numbered(`\"k%d\":0`)) + "}"
-			return `{"model":"m","messages":[{"role":"assistant","content":"` + nonce + `","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"` + args + `"}}]},{"role":"user","content":"x"}]}`
+			return `{"model":"m","messages":[{"role":"assistant","content":"` + nonce +
+				`","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"` + args + `"}}]},{"role":"user","content":"x"}]}`
 		}},
 		{Name: "tool calls", Build: func(n int, nonce string) string {
 			return `{"model":"m","messages":[{"role":"assistant","content":"` + nonce + `","tool_calls":[` +
@@ -115,10 +119,12 @@ func All() []Shape {
 				times(n, 90, numbered(`{"type":"function","function":{"name":"f%d","parameters":{"type":"object"}}}`)) + `]}`
 		}},
 		{Name: "template variables", Build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"chat_template_kwargs":{` + times(n, 20, numbered(`"k%d":0`)) + `}}`
+			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"chat_template_kwargs":{` +
+				times(n, 20, numbered(`"k%d":0`)) + `}}`
 		}},
 		{Name: "documents", Build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"documents":[` + times(n, 20, numbered(`{"text":"%d"}`)) + `]}`
+			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"documents":[` +
+				times(n, 20, numbered(`{"text":"%d"}`)) + `]}`
 		}},
 		{Name: "pictures", Build: func(n int, nonce string) string {
 			return Holding(`{"type":"text","text":"` + nonce + `"},` + times(n, 200, func(i int) string { return picturePart(i) }))
@@ -146,10 +152,12 @@ func All() []Shape {
 			}))
 		}},
 		{Name: "tool results", Path: "/v1/messages", Build: func(n int, nonce string) string {
-			return anthropic("user", times(n, 60, numbered(`{"type":"tool_result","tool_use_id":"%d","content":"`+nonce+strings.Repeat("a", 200)+`"}`)))
+			return anthropic("user", times(n, 60, numbered(`{"type":"tool_result","tool_use_id":"%d","content":"`+nonce+
+				strings.Repeat("a", 200)+`"}`)))
 		}},
 		{Name: "input items", Path: "/v1/responses", Build: func(n int, nonce string) string {
-			return `{"model":"m","input":[` + times(n, 90, numbered(`{"type":"function_call","call_id":"`+nonce+strings.Repeat("a", 200)+`%d","name":"f","arguments":"{}"}`)) + `]}`
+			return `{"model":"m","input":[` + times(n, 90, numbered(`{"type":"function_call","call_id":"`+nonce+
+				strings.Repeat("a", 200)+`%d","name":"f","arguments":"{}"}`)) + `]}`
 		}},
 		{Name: "token ids", Path: "/v1/completions", Build: func(n int, nonce string) string {
 			return `{"model":"m","prompt":[` + times(n, 5, numbered("%d")) + `]}`
@@ -175,7 +183,8 @@ func All() []Shape {
 				times(n, len(deep)+70, numbered(`{"type":"function","function":{"name":"f%d","parameters":`+deep+`}}`)) + `]}`
 		}},
 		{Name: "texts of tools to escape", Build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"tools":[{"type":"function","function":{"name":"f","description":"` +
+			return `{"model":"m","messages":[{"role":"user","content":"` + nonce +
+				`"}],"tools":[{"type":"function","function":{"name":"f","description":"` +
 				strings.Repeat(`\u0001<é\"`, n/12) + `"}}]}`
 		}},
 		// Again and again.
@@ -190,7 +199,8 @@ func All() []Shape {
 			return Holding(`{"type":"text",` + times(n, 30, numbered(`"text":"`+nonce+`%d"`)) + `}`)
 		}},
 		{Name: "conversations", Path: "/v1/chat/completions/batch", Build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[` + times(n, 300, numbered(`[{"role":"user","content":"`+nonce+strings.Repeat("a ", 100)+`%d"}]`)) + `]}`
+			return `{"model":"m","messages":[` + times(n, 300, numbered(`[{"role":"user","content":"`+nonce+strings.Repeat("a ", 100)+`%d"}]`)) +
+				`]}`
 		}},
 		{Name: "system blocks", Path: "/v1/messages", Build: func(n int, nonce string) string {
 			return `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"}],"system":[` +
@@ -210,37 +220,51 @@ func All() []Shape {
 			return Holding(times(n, 300, numbered(`{"type":"image_url","image_url":null,"uuid":"`+nonce+strings.Repeat("u", 200)+`%d"}`)))
 		}},
 		{Name: "URLs that no rule allows", Build: func(n int, nonce string) string {
-			return Holding(times(n, 300, numbered(`{"type":"image_url","image_url":{"url":"http://127.0.0.1/`+nonce+strings.Repeat("u", 200)+`%d"}}`)))
+			return Holding(times(n, 300, numbered(`{"type":"image_url","image_url":{"url":"http://127.0.0.1/`+nonce+
+				strings.Repeat("u", 200)+`%d"}}`)))
 		}},
 		{Name: "data URLs of nothing", Build: func(n int, nonce string) string {
-			return Holding(`{"type":"text","text":"` + nonce + `"},` + times(min(n, 200_000), 70, numbered(`{"type":"image_url","image_url":{"url":"data:image/%d;base64,"}}`)))
+			return Holding(`{"type":"text","text":"` + nonce + `"},` + times(min(n, 200_000), 70,
+				numbered(`{"type":"image_url","image_url":{"url":"data:image/%d;base64,"}}`)))
 		}},
 		{Name: "percents of a data URL", Build: func(n int, nonce string) string {
 			return Holding(`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + nonce + strings.Repeat("%2B", n/3) + `"}}`)
 		}},
 		{Name: "parameters of a data URL", Build: func(n int, nonce string) string {
-			return Holding(`{"type":"image_url","image_url":{"url":"data:image/png;` + nonce + strings.Repeat("a=b;", n/4) + `base64,` + tinyPNG(1) + `"}}`)
+			return Holding(`{"type":"image_url","image_url":{"url":"data:image/png;` + nonce + strings.Repeat("a=b;", n/4) +
+				`base64,` + tinyPNG(1) + `"}}`)
 		}},
 		{Name: "GIF of bytes that say nothing", Build: file("image/gif", "GIF89a\x02\x00\x02\x00\x00\x00\x00", "\x01")},
 		{Name: "GIF of comments", Build: file("image/gif", "GIF89a\x02\x00\x02\x00\x00\x00\x00", "!\xfe\x01a\x00")},
-		{Name: "GIF of frames", Build: file("image/gif", "GIF89a\x02\x00\x02\x00\x00\x00\x00", ",\x00\x00\x00\x00\x02\x00\x02\x00\x00\x02\x02\x84\x51\x00")},
+		{Name: "GIF of frames", Build: file("image/gif", "GIF89a\x02\x00\x02\x00\x00\x00\x00",
+			",\x00\x00\x00\x00\x02\x00\x02\x00\x00\x02\x02\x84\x51\x00")},
 		{Name: "PNG of empty chunks", Build: file("image/png", pngHead(), pngChunk("teSt", ""))},
 		{Name: "PNG of packed texts", Build: file("image/png", pngHead(), pngChunk("zTXt", "Raw profile type exif\x00\x00"+packed("a")))},
 		{Name: "PNG of packed XMP", Build: file("image/png", pngHead(), pngChunk("iTXt", "XML:com.adobe.xmp\x00\x01\x00\x00\x00"+packed("a")))},
-		{Name: "PNG of packed megabytes", Build: file("image/png", pngHead(), pngChunk("zTXt", "Raw profile type exif\x00\x00"+packed(strings.Repeat("a", 1<<20))))},
+		{Name: "PNG of packed megabytes", Build: file("image/png", pngHead(),
+			pngChunk("zTXt", "Raw profile type exif\x00\x00"+packed(strings.Repeat("a", 1<<20))))},
 		{Name: "PNG of colour profiles", Build: file("image/png", pngHead(), pngChunk("iCCP", "x\x00\x00"+packed(strings.Repeat("a", 1<<20))))},
 		{Name: "JPEG of fill bytes", Build: file("image/jpeg", "\xff\xd8", "\xff")},
 		{Name: "JPEG of segments", Build: file("image/jpeg", "\xff\xd8", "\xff\xe2\x00\x02")},
 		{Name: "JPEG of EXIF", Build: file("image/jpeg", "\xff\xd8", "\xff\xe1\x00\x10Exif\x00\x00II*\x00\x08\x00\x00\x00")},
 		{Name: "JPEG of XMP", Build: file("image/jpeg", "\xff\xd8", "\xff\xe1\x00\x30http://ns.adobe.com/xap/1.0/\x00tiff:Orientation")},
-		{Name: "WebP of empty chunks", Build: file("image/webp", "RIFF\xff\xff\xff\x7fWEBPVP8X\x0a\x00\x00\x00\x1e\x00\x00\x00\x01\x00\x00\x01\x00\x00", "test\x00\x00\x00\x00")},
-		{Name: "WebP of frames", Build: file("image/webp", "RIFF\xff\xff\xff\x7fWEBPVP8X\x0a\x00\x00\x00\x1e\x00\x00\x00\x01\x00\x00\x01\x00\x00", "ANMF\x01\x00\x00\x00\x00\x00")},
-		{Name: "TIFF of entries", Build: file("image/tiff", "II*\x00\x08\x00\x00\x00\xff\x28", "\x02\x01\x03\x00\x80\x00\x00\x00\x10\x00\x00\x00")},
-		{Name: "AVIF of items", Build: file("image/avif", "\x00\x00\x00\x14ftypavif\x00\x00\x00\x00avif\x7f\xff\xff\xffmeta\x00\x00\x00\x00\x7f\xff\xff\xffiinf\x00\x00\x00\x00\xff\xff",
-			"\x00\x00\x00\x15infe\x02\x00\x00\x00\x00\x01\x00\x00av01\x00")},
+		{Name: "WebP of empty chunks",
+			Build: file("image/webp", "RIFF\xff\xff\xff\x7fWEBPVP8X\x0a\x00\x00\x00\x1e\x00\x00\x00\x01\x00\x00\x01\x00\x00",
+				"test\x00\x00\x00\x00")},
+		{Name: "WebP of frames",
+			Build: file("image/webp", "RIFF\xff\xff\xff\x7fWEBPVP8X\x0a\x00\x00\x00\x1e\x00\x00\x00\x01\x00\x00\x01\x00\x00",
+				"ANMF\x01\x00\x00\x00\x00\x00")},
+		{Name: "TIFF of entries", Build: file("image/tiff", "II*\x00\x08\x00\x00\x00\xff\x28",
+			"\x02\x01\x03\x00\x80\x00\x00\x00\x10\x00\x00\x00")},
+		{Name: "AVIF of items",
+			Build: file("image/avif",
+				"\x00\x00\x00\x14ftypavif\x00\x00\x00\x00avif\x7f\xff\xff\xffmeta\x00\x00\x00\x00\x7f\xff\xff\xffiinf\x00\x00\x00\x00\xff\xff",
+				"\x00\x00\x00\x15infe\x02\x00\x00\x00\x00\x01\x00\x00av01\x00")},
 		{Name: "MP4 of boxes", Build: file("video/mp4", "\x00\x00\x00\x14ftypisom\x00\x00\x00\x00isom", "\x00\x00\x00\x08free")},
-		{Name: "MP4 of tracks", Build: file("video/mp4", "\x00\x00\x00\x14ftypisom\x00\x00\x00\x00isom\x00\x0b\x00\x00moov", "\x00\x00\x00\x10trak\x00\x00\x00\x08mdia")},
-		{Name: "Matroska of elements", Build: file("video/webm", "\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\x01\xff\xff\xff\xff\xff\xff\xff", "\xec\x80")},
+		{Name: "MP4 of tracks", Build: file("video/mp4", "\x00\x00\x00\x14ftypisom\x00\x00\x00\x00isom\x00\x0b\x00\x00moov",
+			"\x00\x00\x00\x10trak\x00\x00\x00\x08mdia")},
+		{Name: "Matroska of elements",
+			Build: file("video/webm", "\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\x01\xff\xff\xff\xff\xff\xff\xff", "\xec\x80")},
 		// Texts.
 		{Name: "letters at random", Text: true, Build: atRandom('a', 26)},
 		{Name: "letters and digits at random", Text: true, Build: atRandom('0', 75)},
@@ -298,7 +322,8 @@ func base64Part(i int) string {
 // inKwargs is a list of equal values among the variables of a template.
 func inKwargs(value string) func(n int, nonce string) string {
 	return func(n int, nonce string) string {
-		return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"chat_template_kwargs":{"k":[` + strings.Repeat(value, max(1, n/len(value))) + `0]}}`
+		return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"chat_template_kwargs":{"k":[` +
+			strings.Repeat(value, max(1, n/len(value))) + `0]}}`
 	}
 }
 
@@ -321,7 +346,8 @@ func file(mime, head, unit string) func(n int, nonce string) string {
 	kind, _, _ := strings.Cut(mime, "/")
 	return func(n int, nonce string) string {
 		b := head + strings.Repeat(unit, n*3/4/len(unit)) + nonce
-		return Holding(`{"type":"` + kind + `_url","` + kind + `_url":{"url":"data:` + mime + `;base64,` + base64.StdEncoding.EncodeToString([]byte(b)) + `"}}`)
+		return Holding(`{"type":"` + kind + `_url","` + kind + `_url":{"url":"data:` + mime + `;base64,` +
+			base64.StdEncoding.EncodeToString([]byte(b)) + `"}}`)
 	}
 }
 

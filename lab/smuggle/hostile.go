@@ -10,11 +10,13 @@ import (
 )
 
 // doors are the keys behind which the table has places.
-var doors = []string{"messages", "input", "system", "vllm_xargs", "extra_args", "nvext", "lora_request", "content", "output", "reasoning", "reasoning_content", "image_url", "audio_url", "input_audio", "video_url",
+var doors = []string{"messages", "input", "system", "vllm_xargs", "extra_args", "nvext", "lora_request", "content",
+	"output", "reasoning", "reasoning_content", "image_url", "audio_url", "input_audio", "video_url",
 	"image_embeds", "audio_embeds", "source", "file"}
 
 // others are keys of requests that steer nothing.
-var others = []string{"model", "role", "type", "text", "prompt", "stream", "temperature", "metadata", "user", "url", "data", "tools", "tool_calls", "cache_salt", "priority"}
+var others = []string{"model", "role", "type", "text", "prompt", "stream", "temperature", "metadata", "user", "url",
+	"data", "tools", "tool_calls", "cache_salt", "priority"}
 
 // Hostile makes a request that tries to be read otherwise by an engine than by us.
 func Hostile(r *rand.Rand) Request {
@@ -32,7 +34,8 @@ func Hostile(r *rand.Rand) Request {
 	q.Body = h.encoded(text)
 	if h.one(40) {
 		q.Type = "multipart/form-data; boundary=x"
-		q.Body = []byte("--x\r\nContent-Disposition: form-data; name=\"a\"\r\nContent-Type: application/json\r\n\r\n" + string(q.Body) + "\r\n--x--\r\n")
+		q.Body = []byte("--x\r\nContent-Disposition: form-data; name=\"a\"\r\nContent-Type: application/json\r\n\r\n" +
+			string(q.Body) + "\r\n--x--\r\n")
 	}
 	return q
 }
@@ -87,8 +90,10 @@ func (h hostile) contentType() string {
 	if !h.one(4) {
 		return "application/json"
 	}
-	return h.pick("", "APPLICATION/JSON", "application/json; charset=utf-16", "application/json;x", "application/json ;", "application/vnd.api+json", "text/plain", "text/json", "json",
-		"application/json, text/plain", "text/plain, application/json", "text/plain;application/json", "application/x-www-form-urlencoded", "application/octet-stream", ";;;", "application/json/", "application/ json",
+	return h.pick("", "APPLICATION/JSON", "application/json; charset=utf-16", "application/json;x", "application/json ;",
+		"application/vnd.api+json", "text/plain", "text/json", "json",
+		"application/json, text/plain", "text/plain, application/json", "text/plain;application/json",
+		"application/x-www-form-urlencoded", "application/octet-stream", ";;;", "application/json/", "application/ json",
 		"multipart/related; type=application/json", "application/x-ndjson")
 }
 
@@ -132,7 +137,8 @@ func (h hostile) word(b *strings.Builder, s string) {
 		}
 	}
 	if h.one(60) {
-		b.WriteString(h.pick(`\ud800`, `\udc00`, `\ud83d\ude00`, `\u0000`, "\x00", "\x01", "\n", "\xff", "\xed\xa0\x80", "\xc0\xaf", "\u200b", `\x`, `\u12`, `\"`, `\\`, `\\\"`, `\`, "\u2028", "\x7f"))
+		b.WriteString(h.pick(`\ud800`, `\udc00`, `\ud83d\ude00`, `\u0000`, "\x00", "\x01", "\n", "\xff", "\xed\xa0\x80",
+			"\xc0\xaf", "\u200b", `\x`, `\u12`, `\"`, `\\`, `\\\"`, `\`, "\u2028", "\x7f"))
 	}
 	b.WriteByte('"')
 }
@@ -177,7 +183,8 @@ func (h hostile) value(b *strings.Builder, scope steering.Scope, depth int) {
 		}
 		h.object(b, scope, depth)
 	case h.one(15):
-		b.WriteString(h.pick("NaN", "Infinity", "-Infinity", "1e999", "-0", "01", "1.", ".5", "+1", "0x1", "1e", strings.Repeat("9", 400), strings.Repeat("9", 5000), "1_0", "nul", "True", "'a'", "-"))
+		b.WriteString(h.pick("NaN", "Infinity", "-Infinity", "1e999", "-0", "01", "1.", ".5", "+1", "0x1", "1e",
+			strings.Repeat("9", 400), strings.Repeat("9", 5000), "1_0", "nul", "True", "'a'", "-"))
 	case h.one(30):
 		n := 990 + h.IntN(80) // about as long as what is cut out of a skeleton
 		h.word(b, strings.Repeat(h.pick("x", `\`, `"`, "é", "/"), n))

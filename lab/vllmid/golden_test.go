@@ -55,7 +55,8 @@ type goldenWorker struct {
 type count struct{ blocks, images, cases, other int }
 
 func (w *goldenWorker) prepare() (err error) {
-	if w.rules, err = RulesOf(strings.TrimPrefix(w.Engine, "vllm ")); err != nil {
+	w.rules, err = RulesOf(strings.TrimPrefix(w.Engine, "vllm "))
+	if err != nil {
 		return err
 	}
 	mediaIO := ""
@@ -69,7 +70,8 @@ func (w *goldenWorker) prepare() (err error) {
 			w.towerLoRA = true
 		}
 	}
-	if w.namer, err = NewNamer(w.rules.Image, w.ModelID, w.MMAlgo, mediaIO); err != nil {
+	w.namer, err = NewNamer(w.rules.Image, w.ModelID, w.MMAlgo, mediaIO)
+	if err != nil {
 		return err
 	}
 	w.hasher, err = NewBlockHasher(w.BlockAlgo, w.Seed, w.rules.TaggedKeys)
@@ -106,7 +108,8 @@ func runGolden(t *testing.T, workersFile string, images map[string][]byte, cases
 			}
 		}
 	}
-	t.Logf("%d cases: %d blocks and %d image identifiers equal; %d media not recomputed (video)", total.cases, total.blocks, total.images, total.other)
+	t.Logf("%d cases: %d blocks and %d image identifiers equal; %d media not recomputed (video)", total.cases, total.blocks,
+		total.images, total.other)
 	if total.blocks == 0 || total.images == 0 {
 		t.Error("nothing was compared")
 	}
@@ -239,7 +242,8 @@ func checkNames(c *goldenCase, w *goldenWorker, body gjson.Result, images map[st
 			name := link[strings.LastIndexByte(link, '/')+1:]
 			var raw []byte
 			if _, data, ok := strings.Cut(link, ","); ok && strings.HasPrefix(strings.ToLower(link), "data:") {
-				if name, ok = strings.CutPrefix(data, "@@"); ok {
+				name, ok = strings.CutPrefix(data, "@@")
+				if ok {
 					name = strings.TrimSuffix(name, "@@")
 				} else {
 					raw, _ = base64.StdEncoding.DecodeString(data)

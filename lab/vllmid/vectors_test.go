@@ -40,13 +40,20 @@ func TestBlockVectors(t *testing.T) {
 		scope  Scope
 		want   [2]string
 	}{
-		{"A", SHA256CBOR, DefaultSeed, a, nil, Scope{}, [2]string{"cd7c51bc5a8fc8643f383a2b9e01522fba7473c669e9270c7b0bf7bf7fd01682", "2533ea50426b36e9e4d68296cac6bce8cf602e46957d0fe40b368b33d87bf3bf"}},
-		{"A", SHA256, DefaultSeed, a, nil, Scope{}, [2]string{"7b255da405e1d722823892e4fef187b4d8ac78215d7f0dd2137bb037547f4caf", "8e717becdc2054b7a3223b7b844f462c0db0ac86287b752b16d077ad0843c577"}},
-		{"B", SHA256CBOR, DefaultSeed, b, image, Scope{}, [2]string{"80dcd5136e4a91bc1ffdc641c9df1936e0cd47c9509b868e87b09ac38dcbe186", "2857f76123312a09d52119907dbaad6618e1e590fd08428a4adca05fb38b0b08"}},
-		{"B", SHA256, DefaultSeed, b, image, Scope{}, [2]string{"a334f94e9a8bff7f71759b7ee723af150abbc7853c51934a8fccd20c854b9871", "8b2aeecb6658721ddbe504a8a795538a18ee7a72cd654723010f29b4ce68fbe5"}},
-		{"C", SHA256CBOR, DefaultSeed, b, image, full, [2]string{"50bd7f6572851a331e7b6634f60dcccff6cca8b2e69be2e7ee07b3bf356728a5", "ee6c99a67794a86e13484c2618d892c93afe0ff15d18b94feb2da208259e0f2e"}},
-		{"C", SHA256, DefaultSeed, b, image, full, [2]string{"b7fd4668bac024aa8d4b35aab7982bcaa35fbde29de738ef19ed48cbc048efa3", "8b8f641c359ccd0be5f23308cf06681683edc532345a0cd372fa2b8756483b6e"}},
-		{"A", SHA256CBOR, "0", a, nil, Scope{}, [2]string{"202da172482d928bbc42ab25b0151e2b895f13f41002e27b2ceabcfae6d332ea", "4a0a393805c6d2f0ed831000d41bb65980336c4c04895d5e26470bbec927f5bf"}},
+		{"A", SHA256CBOR, DefaultSeed, a, nil, Scope{}, [2]string{"cd7c51bc5a8fc8643f383a2b9e01522fba7473c669e9270c7b0bf7bf7fd01682",
+			"2533ea50426b36e9e4d68296cac6bce8cf602e46957d0fe40b368b33d87bf3bf"}},
+		{"A", SHA256, DefaultSeed, a, nil, Scope{}, [2]string{"7b255da405e1d722823892e4fef187b4d8ac78215d7f0dd2137bb037547f4caf",
+			"8e717becdc2054b7a3223b7b844f462c0db0ac86287b752b16d077ad0843c577"}},
+		{"B", SHA256CBOR, DefaultSeed, b, image, Scope{}, [2]string{"80dcd5136e4a91bc1ffdc641c9df1936e0cd47c9509b868e87b09ac38dcbe186",
+			"2857f76123312a09d52119907dbaad6618e1e590fd08428a4adca05fb38b0b08"}},
+		{"B", SHA256, DefaultSeed, b, image, Scope{}, [2]string{"a334f94e9a8bff7f71759b7ee723af150abbc7853c51934a8fccd20c854b9871",
+			"8b2aeecb6658721ddbe504a8a795538a18ee7a72cd654723010f29b4ce68fbe5"}},
+		{"C", SHA256CBOR, DefaultSeed, b, image, full, [2]string{"50bd7f6572851a331e7b6634f60dcccff6cca8b2e69be2e7ee07b3bf356728a5",
+			"ee6c99a67794a86e13484c2618d892c93afe0ff15d18b94feb2da208259e0f2e"}},
+		{"C", SHA256, DefaultSeed, b, image, full, [2]string{"b7fd4668bac024aa8d4b35aab7982bcaa35fbde29de738ef19ed48cbc048efa3",
+			"8b8f641c359ccd0be5f23308cf06681683edc532345a0cd372fa2b8756483b6e"}},
+		{"A", SHA256CBOR, "0", a, nil, Scope{}, [2]string{"202da172482d928bbc42ab25b0151e2b895f13f41002e27b2ceabcfae6d332ea",
+			"4a0a393805c6d2f0ed831000d41bb65980336c4c04895d5e26470bbec927f5bf"}},
 		{"A", XXHashCBOR, "0", a, nil, Scope{}, [2]string{"c2d7a75070fc6d6b0c3fb0af456c1009", "93add93233ea572fb2e2b1685bac6f8d"}},
 	} {
 		chain := must(NewBlockHasher(v.algo, v.seed, false)).Chain(v.tokens, 16, v.items, v.scope)
@@ -133,7 +140,8 @@ func TestRulesOf(t *testing.T) {
 	for version, want := range map[string]Rules{
 		"0.23.0": {Version: "0.23.0", Image: FormFlat},
 		"0.30.0": {Version: "0.30.0", Image: FormNested, MapEvents: true, ReplayTopic: true, FixedSeed: true, SessionID: true},
-		"0.32.0": {Version: "0.32.0", Image: FormFramed, TaggedKeys: true, MapEvents: true, ReplayTopic: true, FixedSeed: true, SessionID: true, EventSources: true},
+		"0.32.0": {Version: "0.32.0", Image: FormFramed, TaggedKeys: true, MapEvents: true, ReplayTopic: true, FixedSeed: true,
+			SessionID: true, EventSources: true},
 	} {
 		if got, err := RulesOf(version); got != want || err != nil {
 			t.Errorf("%s: %+v %v, want %+v", version, got, err, want)

@@ -37,7 +37,8 @@ func TestSum(t *testing.T) {
 			for ; len(raw) > 0; raw = raw[8:] {
 				words = append(words, binary.LittleEndian.Uint64(raw))
 			}
-			if words = append(words, names...); len(words)%2 == 1 {
+			words = append(words, names...)
+			if len(words)%2 == 1 {
 				words = append(words, 0)
 			}
 			sum := new(big.Int)
@@ -59,7 +60,8 @@ func TestSum(t *testing.T) {
 				b := new(big.Int).SetUint64(words[i+1] + k.nh[at+1])
 				sum.Mod(sum.Add(sum, a.Mul(a, b)), mod)
 			}
-			if got, want := k.Local(tokens, names, 77), out(); got != want {
+			got, want := k.Local(tokens, names, 77), out()
+			if got != want {
 				t.Errorf("%d tokens, %d names: %x, want %x", size, n, got, want)
 			}
 		}
@@ -113,13 +115,15 @@ func TestKindsAreApart(t *testing.T) {
 	seen := map[uint64]string{}
 	for what, h := range map[string]uint64{"name": fixed.Name(text), "digest": fixed.Digest([]byte(text)), "salt": fixed.Root("", text).First,
 		"adapter": fixed.Root(text, "").Rest, "salt and adapter": fixed.Root(text, text).First, "link": fixed.Link(text),
-		"block": fixed.Local(tokens, nil, 0), "in ids": fixed.Local64(nil, []uint64{1 << 50, 0, 0, 0}, 0), "shorter": fixed.Name(text[1:]), "longer": fixed.Name(text + "\x00")} {
+		"block": fixed.Local(tokens, nil, 0), "in ids": fixed.Local64(nil, []uint64{1 << 50, 0, 0, 0}, 0),
+		"shorter": fixed.Name(text[1:]), "longer": fixed.Name(text + "\x00")} {
 		if other, ok := seen[h]; ok {
 			t.Errorf("%s and %s have one number", what, other)
 		}
 		seen[h] = what
 	}
-	if hexed := hex.EncodeToString([]byte(text)); fixed.Name(hexed) != fixed.Digest([]byte(text)) || fixed.Name(strings.ToUpper(hexed)) != fixed.Name(hexed) {
+	if hexed := hex.EncodeToString([]byte(text)); fixed.Name(hexed) != fixed.Digest([]byte(text)) ||
+		fixed.Name(strings.ToUpper(hexed)) != fixed.Name(hexed) {
 		t.Error("a digest in hex is another one")
 	}
 	if fixed.Root("", "") != (Root{}) {
@@ -203,7 +207,11 @@ func TestLocalsAllocateNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(20, func() { dst = fixed.Locals(dst[:0], tokens, Form{Size: 16}, spans, Root{}) }); n != 0 {
 		t.Errorf("%v allocations for 512 blocks", n)
 	}
-	if n := testing.AllocsPerRun(20, func() { fixed.Name("a name"); fixed.Root("adapter", "salt"); dst = fixed.Chain(dst[:0], dst[:4]) }); n != 0 {
+	if n := testing.AllocsPerRun(20, func() {
+		fixed.Name("a name")
+		fixed.Root("adapter", "salt")
+		dst = fixed.Chain(dst[:0], dst[:4])
+	}); n != 0 {
 		t.Errorf("%v allocations for a name", n)
 	}
 }

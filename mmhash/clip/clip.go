@@ -147,8 +147,11 @@ func (r *Reader) step() {
 	case inHead: // enough if the first cluster has begun, else read twice as much
 		if full, _ := matroskaEnds(b); full {
 			r.stop(nil)
-		} else if r.want *= 2; r.want > maxKept {
-			r.stop(ErrTooLong)
+		} else {
+			r.want *= 2
+			if r.want > maxKept {
+				r.stop(ErrTooLong)
+			}
 		}
 	}
 }

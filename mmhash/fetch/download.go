@@ -151,7 +151,8 @@ func (f *Fetcher) read(ctx context.Context, c fair.Client, resp *http.Response, 
 		gathered = append(gathered, p)
 		for n, filled := 0, 0; err == nil && filled < len(p); filled += n {
 			n, err = resp.Body.Read(p[filled:])
-			if size += n; int64(size) > f.cfg.MaxBytes {
+			size += n
+			if int64(size) > f.cfg.MaxBytes {
 				return &Error{Kind: TooLarge, Host: host}
 			}
 		}

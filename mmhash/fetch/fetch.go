@@ -107,7 +107,8 @@ func (c *Config) check() error {
 		}
 	}
 	for i, d := range c.AllowedDomains {
-		if c.AllowedDomains[i] = hostname(d); strings.ContainsAny(d, "/:*@") || d == "" {
+		c.AllowedDomains[i] = hostname(d)
+		if strings.ContainsAny(d, "/:*@") || d == "" {
 			return fmt.Errorf("fetch: AllowedDomains[%d] %q: want a bare host name, such as images.example.com", i, d)
 		}
 	}
@@ -158,7 +159,8 @@ func New(cfg Config) (*Fetcher, error) {
 		started: fair.Shared(int64(most), 0), total: fair.Shared(int64(cfg.Total), most),
 		inFlight: fair.Shared(cfg.InFlightBytes, 0), processed: fair.New(cfg.MaxBytes, most),
 		hosts: newHosts(int64(cfg.PerHost), cfg.now, cfg.NoRoom)}
-	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") }) // fails only for a size below 1, which is checked above
+	// fails only for a size below 1, which is checked above
+	f.urls, _ = lru.NewWithEvict(cfg.URLs, func(key, *entry) { cfg.NoRoom("picture URLs") })
 	f.bytes = newByteCache(cfg.ByteCache, func() { cfg.NoRoom("picture bytes") })
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.rules.Store(&f.cfg)

@@ -263,7 +263,8 @@ func TestFreshness(t *testing.T) {
 // TestStreams: audio, and videos whose frames are not counted, are identified by their bytes, and downloaded once like pictures.
 func TestStreams(t *testing.T) {
 	for name, file := range map[string]string{
-		"wav": "RIFF\x24\x00\x00\x00WAVEfmt ", "mp3": "\xff\xfb\x90\x64", "mp3 with a tag": "ID3\x04", "ogg": "OggS\x00", "flac": "fLaC\x00", "m4a": "\x00\x00\x00\x18ftypM4A ", "aiff": "FORM\x00\x00\x00\x00AIFF",
+		"wav": "RIFF\x24\x00\x00\x00WAVEfmt ", "mp3": "\xff\xfb\x90\x64", "mp3 with a tag": "ID3\x04", "ogg": "OggS\x00",
+		"flac": "fLaC\x00", "m4a": "\x00\x00\x00\x18ftypM4A ", "aiff": "FORM\x00\x00\x00\x00AIFF",
 		"avi": "RIFF\x00\x00\x00\x00AVI ", "matroska": "\x1aE\xdf\xa3\x42",
 	} {
 		base, n := serve(t, picture([]byte(file), "Cache-Control", "max-age=60"))
@@ -595,8 +596,10 @@ func TestErrorsKeepSecrets(t *testing.T) {
 	live := strings.TrimPrefix(base, "http://")
 	f := open(t, Config{Allow: loopback, resolver: deadResolver(t)})
 	for _, u := range []string{
-		"http://secret:hunter2@" + dead + "/secret?secret=1", "http://secret:hunter2@" + live + "/secret?secret", "https://secret:hunter2@" + live + "/secret",
-		"http://secret:hunter2@nowhere.example/secret", "http://secret:hunter2@10.0.0.1/secret", "gopher://secret:hunter2@x/", "http://secret:hunter2@h:99999/secret", "http://secret%zz:hunter2@h/secret",
+		"http://secret:hunter2@" + dead + "/secret?secret=1", "http://secret:hunter2@" + live + "/secret?secret",
+		"https://secret:hunter2@" + live + "/secret",
+		"http://secret:hunter2@nowhere.example/secret", "http://secret:hunter2@10.0.0.1/secret", "gopher://secret:hunter2@x/",
+		"http://secret:hunter2@h:99999/secret", "http://secret%zz:hunter2@h/secret",
 	} {
 		_, err := f.Get(t.Context(), 0, u)
 		var e *Error
@@ -638,7 +641,8 @@ func TestClose(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	for _, c := range []Config{{Budget: -1}, {MaxBytes: -5}, {AllowedDomains: []string{"http://x"}}, {AllowedDomains: []string{"*.x"}}, {Total: -1}} {
+	for _, c := range []Config{{Budget: -1}, {MaxBytes: -5}, {AllowedDomains: []string{"http://x"}},
+		{AllowedDomains: []string{"*.x"}}, {Total: -1}} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v: no error", c)
 		}
@@ -697,8 +701,11 @@ func TestPanicCostsOneURL(t *testing.T) {
 	var told atomic.Int32
 	var bad []byte
 	seen := 0
-	f := open(t, Config{PerHost: 1, Total: 1, Allow: loopback, Panicked: func(error) { told.Add(1) }, Seen: func(fair.Client, mmhash.Facts, []byte) {
-		if seen++; seen == 1 {
+	f := open(t, Config{PerHost: 1, Total: 1, Allow: loopback, Panicked: func(error) {
+		told.Add(1)
+	}, Seen: func(fair.Client, mmhash.Facts, []byte) {
+		seen++
+		if seen == 1 {
 			bad[7]++
 		}
 	}})
@@ -742,7 +749,10 @@ func TestClientsShareDownloads(t *testing.T) {
 			until(t, "as many downloads as one client gets", func() bool { return f.total.Taken() >= 10 || f.inFlight.Taken() >= 10<<20 })
 			for i := range 20 {
 				u := fmt.Sprintf("%s/%d", base, i)
-				until(t, "the other client's picture", func() bool { facts, err := f.Get(t.Context(), victim, u); return err == nil && facts.Width == 2 })
+				until(t, "the other client's picture", func() bool {
+					facts, err := f.Get(t.Context(), victim, u)
+					return err == nil && facts.Width == 2
+				})
 			}
 		})
 	}

@@ -76,18 +76,23 @@ func TestKeys(t *testing.T) {
 		a, b string
 		same bool
 	}{
-		{"http://h/a", "HTTP://H:80/a", true}, {"https://h/a", "https://h.:443/a#x", true}, {"http://h/a", "https://h/a", false}, {"http://h/a", "http://h:8080/a", false},
-		{"http://h/a?x=1", "http://h/a?x=2", false}, {"http://u:p@h/a", "http://h/a", false}, {"http://u:p@h/a", "http://u:q@h/a", false}, {"http://h/a", "http://h/A", false},
-		{"https://b.s3.us-east-1.amazonaws.com/k?versionId=1&X-Amz-Signature=1&X-Amz-Date=2", "https://b.s3.us-east-1.amazonaws.com/k?X-Amz-Date=7&versionId=1&x-amz-signature=9", true},
+		{"http://h/a", "HTTP://H:80/a", true}, {"https://h/a", "https://h.:443/a#x", true}, {"http://h/a", "https://h/a", false},
+		{"http://h/a", "http://h:8080/a", false},
+		{"http://h/a?x=1", "http://h/a?x=2", false}, {"http://u:p@h/a", "http://h/a", false},
+		{"http://u:p@h/a", "http://u:q@h/a", false}, {"http://h/a", "http://h/A", false},
+		{"https://b.s3.us-east-1.amazonaws.com/k?versionId=1&X-Amz-Signature=1&X-Amz-Date=2",
+			"https://b.s3.us-east-1.amazonaws.com/k?X-Amz-Date=7&versionId=1&x-amz-signature=9", true},
 		{"https://b.s3.amazonaws.com/k?versionId=1&Signature=1", "https://b.s3.amazonaws.com/k?versionId=2&Signature=1", false},
-		{"https://a.blob.core.windows.net/k?sig=1", "https://a.blob.core.windows.net/k?sig=2", true}, {"https://h.example/k?sig=1", "https://h.example/k?sig=2", false},
+		{"https://a.blob.core.windows.net/k?sig=1", "https://a.blob.core.windows.net/k?sig=2", true},
+		{"https://h.example/k?sig=1", "https://h.example/k?sig=2", false},
 		{"https://evilamazonaws.com/k?Signature=1", "https://evilamazonaws.com/k?Signature=2", false},
 	} {
 		if got := same(c.a, c.b); got != c.same {
 			t.Errorf("%s and %s: same %v", c.a, c.b, got)
 		}
 	}
-	for _, u := range []string{"", "h/a", "ftp://h/a", "file:///etc/passwd", "http:///a", "http:h", "javascript:alert(1)", "http://[::1", "data:;base64,AA", "//h/a"} {
+	for _, u := range []string{"", "h/a", "ftp://h/a", "file:///etc/passwd", "http:///a", "http:h", "javascript:alert(1)",
+		"http://[::1", "data:;base64,AA", "//h/a"} {
 		if _, err := f.parse(u); err == nil {
 			t.Errorf("%q is accepted", u)
 		}

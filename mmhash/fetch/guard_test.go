@@ -105,12 +105,16 @@ func trap(t *testing.T, addr string) (port string, hits *atomic.Int32) {
 // TestNoPacketOut: private addresses in every notation are refused by the dialler; nothing is sent.
 func TestNoPacketOut(t *testing.T) {
 	port, hits := trap(t, "127.0.0.1:0")
-	d := &dns{addrs: map[string][]netip.Addr{"inside.example": {netip.MustParseAddr("127.0.0.1")}, "ten.example": {netip.MustParseAddr("10.1.2.3")}}}
+	d := &dns{addrs: map[string][]netip.Addr{"inside.example": {netip.MustParseAddr("127.0.0.1")},
+		"ten.example": {netip.MustParseAddr("10.1.2.3")}}}
 	f := open(t, Config{resolver: d.resolver(t), Ports: []uint16{80, 443, mustPort(port)}})
 	for _, host := range []string{
-		"127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0", "localhost", "LOCALHOST.", "[::1]", "[::]", "[::ffff:127.0.0.1]",
-		"[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[fe80::1%25lo]", "127.0.0.1.", "user@127.0.0.1", "inside.example", "ten.example",
-		"10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "168.63.129.16", "100.64.0.1", "224.0.0.1", "255.255.255.255", "[fc00::1]", "[ff02::1]",
+		"127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0", "localhost", "LOCALHOST.", "[::1]",
+		"[::]", "[::ffff:127.0.0.1]",
+		"[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[fe80::1%25lo]", "127.0.0.1.", "user@127.0.0.1",
+		"inside.example", "ten.example",
+		"10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "168.63.129.16", "100.64.0.1", "224.0.0.1",
+		"255.255.255.255", "[fc00::1]", "[ff02::1]",
 	} {
 		_, err := f.Get(t.Context(), 0, "http://"+host+":"+port+"/secret")
 		if k, _ := kindOf(err); k != Refused && k != Unreachable {
@@ -163,7 +167,8 @@ func TestRedirectAndRebinding(t *testing.T) {
 // TestGuard: the rules on addresses and ports, without network access.
 func TestGuard(t *testing.T) {
 	closed := newGuard(&Config{Ports: []uint16{80, 443}})
-	wide := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
+	wide := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"),
+		netip.MustParsePrefix("::/0")}})
 	private := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	for _, c := range []struct {
 		g    *addressGuard
@@ -171,11 +176,15 @@ func TestGuard(t *testing.T) {
 		addr string
 		ok   bool
 	}{
-		{closed, "tcp4", "93.184.216.34:443", true}, {closed, "tcp6", "[2606:2800:220:1::1]:80", true}, {closed, "tcp4", "93.184.216.34:22", false},
-		{closed, "udp4", "93.184.216.34:443", false}, {closed, "tcp4", "10.1.2.3:80", false}, {closed, "tcp4", "168.63.129.16:80", false}, {closed, "tcp4", "192.0.2.1:80", false},
-		{closed, "tcp6", "[::ffff:10.1.2.3]:80", false}, {closed, "tcp6", "[::ffff:93.184.216.34]:80", true}, {closed, "tcp6", "[fe80::1%eth0]:80", false}, {closed, "tcp4", "nonsense", false},
+		{closed, "tcp4", "93.184.216.34:443", true}, {closed, "tcp6", "[2606:2800:220:1::1]:80", true},
+		{closed, "tcp4", "93.184.216.34:22", false},
+		{closed, "udp4", "93.184.216.34:443", false}, {closed, "tcp4", "10.1.2.3:80", false},
+		{closed, "tcp4", "168.63.129.16:80", false}, {closed, "tcp4", "192.0.2.1:80", false},
+		{closed, "tcp6", "[::ffff:10.1.2.3]:80", false}, {closed, "tcp6", "[::ffff:93.184.216.34]:80", true},
+		{closed, "tcp6", "[fe80::1%eth0]:80", false}, {closed, "tcp4", "nonsense", false},
 		{private, "tcp4", "10.1.2.3:9000", true}, {private, "tcp6", "[::ffff:10.1.2.3]:9000", true}, {private, "tcp4", "192.168.1.1:80", false},
-		{wide, "tcp4", "127.0.0.1:1", true}, {wide, "tcp4", "169.254.169.254:80", false}, {wide, "tcp6", "[::ffff:169.254.169.254]:80", false}, {wide, "tcp4", "168.63.129.16:32526", false},
+		{wide, "tcp4", "127.0.0.1:1", true}, {wide, "tcp4", "169.254.169.254:80", false},
+		{wide, "tcp6", "[::ffff:169.254.169.254]:80", false}, {wide, "tcp4", "168.63.129.16:32526", false},
 		{wide, "tcp6", "[fd00:ec2::254]:80", false}, {wide, "tcp4", "100.100.100.200:80", false},
 	} {
 		if err := c.g.control(c.net, c.addr, nil); (err == nil) != c.ok {
@@ -191,10 +200,14 @@ func TestProxyNotDialled(t *testing.T) {
 	p, _ := url.Parse("http://127.0.0.1:" + port)
 	f := open(t, Config{Proxy: func(*url.URL) (*url.URL, error) { return p, nil }, resolver: deadResolver(t)})
 	for _, host := range []string{
-		"127.0.0.1", "127.0.0.1.", "2130706433", "0x7f000001", "0X7F000001", "017700000001", "0x7f.1", "0X7f.1", "127.1", "127.0.1", "0177.0.0.1", "0177.1", "00.0x0.0", "0",
-		"127.0x0.0.1", "127.0.0.01", "010.0.0.1", "4294967295", "4294967297", "18446744071562067969", "256.1", "1.2.3.4.5", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518",
-		"127.0.0.0x", "x.0x", "example.1", "%EF%BC%91%EF%BC%92%EF%BC%97.1", "１２７.0.0.1", "127。0。0。1", "127．1", "②130706433", "[::1]", "[::ffff:7f00:1]", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]",
-		"[fe80::1%25eth0]", "[fd00:ec2::254]", "user:secret@127.1", "localhost", "LOCALHOST.", "api.localhost", "localhost.localdomain", "ip6-localhost",
+		"127.0.0.1", "127.0.0.1.", "2130706433", "0x7f000001", "0X7F000001", "017700000001", "0x7f.1", "0X7f.1", "127.1",
+		"127.0.1", "0177.0.0.1", "0177.1", "00.0x0.0", "0",
+		"127.0x0.0.1", "127.0.0.01", "010.0.0.1", "4294967295", "4294967297", "18446744071562067969", "256.1", "1.2.3.4.5",
+		"2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518",
+		"127.0.0.0x", "x.0x", "example.1", "%EF%BC%91%EF%BC%92%EF%BC%97.1", "１２７.0.0.1", "127。0。0。1", "127．1", "②130706433",
+		"[::1]", "[::ffff:7f00:1]", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]",
+		"[fe80::1%25eth0]", "[fd00:ec2::254]", "user:secret@127.1", "localhost", "LOCALHOST.", "api.localhost",
+		"localhost.localdomain", "ip6-localhost",
 	} {
 		for _, scheme := range []string{"http", "https"} {
 			wantKind(t, f, scheme+"://"+host+"/x.png", Refused)
@@ -216,14 +229,17 @@ func TestProxyNotDialled(t *testing.T) {
 		http.Redirect(w, r, "http://"+strings.TrimPrefix(r.URL.Path, "/")+"/x", http.StatusFound)
 	})
 	p, _ = url.Parse(proxy)
-	f = open(t, Config{Proxy: func(*url.URL) (*url.URL, error) { return p, nil }, resolver: deadResolver(t), Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	f = open(t, Config{Proxy: func(*url.URL) (*url.URL, error) {
+		return p, nil
+	}, resolver: deadResolver(t), Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	for i, host := range []string{"2130706433", "0x7f.1", "127.1", "images.example:22", "[::1]"} {
 		wantKind(t, f, "http://images.example/"+host, Refused)
 		if got := n.Load(); got != int32(i+1) {
 			t.Fatalf("%s: %d requests reached the proxy, want %d", host, got, i+1)
 		}
 	}
-	for _, ok := range []string{"93.184.216.34", "[2606:2800:220:1::1]:443", "1e100.example", "0x7f.example", "10.1.2.3:9000", "xn--bcher-kva.example", "bücher.example"} {
+	for _, ok := range []string{"93.184.216.34", "[2606:2800:220:1::1]:443", "1e100.example", "0x7f.example",
+		"10.1.2.3:9000", "xn--bcher-kva.example", "bücher.example"} {
 		want(t, f, "http://"+ok+"/x.png", red)
 	}
 }
@@ -242,7 +258,8 @@ func TestProxy(t *testing.T) {
 	if *saw.Load() != "http://images.example/a.png" {
 		t.Errorf("the proxy saw %s", *saw.Load())
 	}
-	for _, u := range []string{"http://10.0.0.1/", "http://[::1]/", "http://localhost/", "http://169.254.169.254/latest", "http://93.184.216.34:22/"} {
+	for _, u := range []string{"http://10.0.0.1/", "http://[::1]/", "http://localhost/", "http://169.254.169.254/latest",
+		"http://93.184.216.34:22/"} {
 		wantKind(t, f, u, Refused)
 	}
 	if n.Load() != 1 {

@@ -107,7 +107,8 @@ func (s *host) release(c fair.Client, now time.Time, err error) {
 	case e.Kind == Closed || e.Kind == Busy: // not the host's fault
 	default:
 		s.failures++
-		if s.consecutiveFailures++; s.consecutiveFailures >= openAfter {
+		s.consecutiveFailures++
+		if s.consecutiveFailures >= openAfter {
 			s.until = now.Add(min(openFirst<<min(s.consecutiveFailures-openAfter, 5), openLongest))
 		}
 	}

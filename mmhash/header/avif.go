@@ -105,7 +105,8 @@ func (r *Reader) avifTurn(m *heifMeta, first *heifItem) {
 	}
 	// The EXIF value by angle, in steps of 90° counter-clockwise, for no mirror, axis 0 (top and bottom) and axis 1.
 	r.info.Orientation = [4][3]uint8{{1, 4, 2}, {8, 5, 7}, {3, 2, 4}, {6, 7, 5}}[angle][axis+1]
-	if r.done = true; r.info.Orientation != 1 {
+	r.done = true
+	if r.info.Orientation != 1 {
 		return
 	}
 	exif, xmp := m.about(m.primary, "Exif", ""), m.about(m.primary, "mime", "application/rdf+xml")
@@ -114,7 +115,8 @@ func (r *Reader) avifTurn(m *heifMeta, first *heifItem) {
 	}
 	r.places.all = func(r *Reader) { r.done = true }
 	r.avifData(m, xmp, func(r *Reader, b []byte) { r.xmp = append(r.xmp[:0], b...) })
-	if r.info.Orientation = 0; exif != nil {
+	r.info.Orientation = 0
+	if exif != nil {
 		r.avifData(m, exif, func(r *Reader, b []byte) {
 			if _, found := exifOrientation(b[min(4, len(b)):]); found { // after the offset of the TIFF header
 				r.info.Orientation = 1

@@ -13,7 +13,8 @@ func bmpFile(r *Reader, b []byte) { dibHead(r, b[14:]) }
 
 // dibHead reads the size of the header, which identifies its type.
 func dibHead(r *Reader, b []byte) {
-	if r.bmp.header = int(binary.LittleEndian.Uint32(b)); !dibType(b) {
+	r.bmp.header = int(binary.LittleEndian.Uint32(b))
+	if !dibType(b) {
 		r.fail(Malformed, "unknown header type")
 		return
 	}

@@ -13,7 +13,8 @@ func TestDamaged(t *testing.T) {
 	}
 	tiff := func(bits []byte, more ...byte) []byte {
 		b := append([]byte("II*\x00\x08\x00\x00\x00\x07\x00"), entry(256, 4, 1, 5)...)
-		for _, e := range [][]byte{entry(257, 4, 1, 3), bits, entry(262, 3, 1, 1), entry(273, 4, 1, 8), entry(278, 4, 1, 3), entry(279, 4, 1, 15)} {
+		for _, e := range [][]byte{entry(257, 4, 1, 3), bits, entry(262, 3, 1, 1), entry(273, 4, 1, 8), entry(278, 4, 1, 3),
+			entry(279, 4, 1, 15)} {
 			b = append(b, e...)
 		}
 		return append(b, more...)

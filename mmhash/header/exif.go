@@ -98,7 +98,8 @@ func exifOrientation(b []byte) (v uint8, found bool) {
 		}
 		d := e[8:12]
 		if size := count * uint64(unitSize[typ]); size > 4 {
-			if total += size; total > uint64(len(b)) {
+			total += size
+			if total > uint64(len(b)) {
 				continue
 			}
 			p := uint64(o.Uint32(d))
@@ -106,8 +107,11 @@ func exifOrientation(b []byte) (v uint8, found bool) {
 				break // Pillow stops reading at a value beyond the end
 			}
 			d = b[p : p+size]
-		} else if d = d[:size]; size == 0 {
-			continue
+		} else {
+			d = d[:size]
+			if size == 0 {
+				continue
+			}
 		}
 		if tag == tagOrientation {
 			n, _ := number(typ, d, o)

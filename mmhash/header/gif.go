@@ -56,7 +56,8 @@ func gifLabel(r *Reader, b []byte) {
 
 // gifControl reads the length of a graphic control, and requests the transparent index.
 func gifControl(r *Reader, b []byte) {
-	if r.gif.size = int(b[0]); r.gif.size < 4 {
+	r.gif.size = int(b[0])
+	if r.gif.size < 4 {
 		gifData(r, b)
 		return
 	}
@@ -81,7 +82,8 @@ func gifImage(r *Reader, b []byte) {
 	le := binary.LittleEndian.Uint16
 	r.info.Width = max(r.info.Width, int(le(b))+int(le(b[4:]))) // the canvas grows to hold the first frame
 	r.info.Height = max(r.info.Height, int(le(b[2:]))+int(le(b[6:])))
-	if r.gif.size = 0; b[8]&0x80 != 0 {
+	r.gif.size = 0
+	if b[8]&0x80 != 0 {
 		r.gif.size = 3 << (b[8]&7 + 1)
 	}
 	r.next(r.gif.size+1, gifFirst)
@@ -92,7 +94,8 @@ func gifFirst(r *Reader, b []byte) {
 	if r.gif.size > 0 {
 		r.palette = append(r.palette[:0], b[:r.gif.size]...)
 	}
-	if r.info.Mode = "P"; greyRamp(r.palette) {
+	r.info.Mode = "P"
+	if greyRamp(r.palette) {
 		r.info.Mode = "L"
 	}
 	r.done = true

@@ -180,7 +180,8 @@ func (r *Reader) Write(p []byte) (int, error) {
 			window, r.buf = r.buf, r.buf[:0]
 		}
 		r.off += int64(len(window))
-		if r.steps++; r.steps > maxSteps {
+		r.steps++
+		if r.steps > maxSteps {
 			r.tooLong()
 			break
 		}
@@ -232,7 +233,8 @@ func (r *Reader) end() {
 		}
 		pngDone(r) // only a decoder can tell whether the pixels are complete
 	case "BMP", "DIB":
-		if r.done = r.info.Mode == "P"; !r.done { // a short palette is not a ramp of greys
+		r.done = r.info.Mode == "P"
+		if !r.done { // a short palette is not a ramp of greys
 			r.fail(Truncated, "ends in its header")
 		}
 	default:
@@ -258,7 +260,8 @@ func (r *Reader) fail(k Kind, detail string) {
 
 // tooLong gives up after maxSteps. A PNG whose pixels have begun keeps its result.
 func (r *Reader) tooLong() {
-	if r.done = true; !r.png.data {
+	r.done = true
+	if !r.png.data {
 		r.fail(Malformed, "too many segments")
 	}
 }

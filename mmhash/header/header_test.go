@@ -70,7 +70,8 @@ func TestPillow(t *testing.T) {
 			}
 		case c.Refused != "":
 			counts["refused"]++
-			deeper := strings.HasPrefix(c.Name, "avif") || strings.HasPrefix(c.Name, "j") || strings.HasPrefix(c.Name, "webp_exif_anim") // Pillow reads beyond the facts
+			// Pillow reads beyond the facts
+			deeper := strings.HasPrefix(c.Name, "avif") || strings.HasPrefix(c.Name, "j") || strings.HasPrefix(c.Name, "webp_exif_anim")
 			if err == nil && !(damaged != "" && deeper) {
 				t.Errorf("%s: read as %+v, Pillow refuses: %s", c.Name, got, c.Refused)
 			}
@@ -217,7 +218,8 @@ func FuzzReader(f *testing.F) {
 		if whole != cut || KindOf(err) != KindOf(err2) {
 			t.Fatalf("whole %+v %v, in pieces %+v %v", whole, err, cut, err2)
 		}
-		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels || whole.Mode == "" && whole.Format != "AVIF" && whole.Format != "TIFF" || whole.Orientation < 1 || whole.Orientation > 8) {
+		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels || whole.Mode == "" &&
+			whole.Format != "AVIF" && whole.Format != "TIFF" || whole.Orientation < 1 || whole.Orientation > 8) {
 			t.Fatalf("accepted %+v", whole)
 		}
 		if cap(r.buf) > 2*maxMeta+2*len(b) {
@@ -247,13 +249,19 @@ func TestHostileHEIF(t *testing.T) {
 		b := strings.Join(body, "")
 		return string(binary.BigEndian.AppendUint32(nil, uint32(len(b)+8))) + kind + b
 	}
-	const full, primary, av01, grid = "\x00\x00\x00\x00", "\x00\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x01\x00\x00av01\x00", "\x02\x00\x00\x00\x00\x01\x00\x00grid\x00"
+	const full, primary, av01, grid = "\x00\x00\x00\x00", "\x00\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x01\x00\x00av01\x00",
+		"\x02\x00\x00\x00\x00\x01\x00\x00grid\x00"
 	many := func(s string, n int) string { return strings.Repeat(s, n) }
 	for name, parts := range map[string][]string{
-		"pieces of no bytes":         {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)), box("iloc", "\x00\x00\x00\x00\x00\x00\xff\xff", many("\x00\x01\x00\x00\xff\xff", 65535))},
-		"tiles by the hundredweight": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", grid)), box("iloc", "\x00\x00\x00\x00\x44\x00\x00\x01\x00\x01\x00\x00\x00\x01\x00\x00\x00\x10\x00\x00\x00\x10"), box("iref", full, many(box("dimg", "\x00\x01\xff\xff", many("\x00\x02", 65535)), 7), box("auxl", "\x00\x03\x00\x01\x00\x02"))},
-		"properties without end":     {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)), box("iprp", box("ipco", box("ispe", full+full+full)), box("ipma", full, "\xff\xff\xff\xff", many("\x00\x01\xff"+many("\x01", 255), 3900)))},
-		"items without end":          {box("pitm", primary), box("iinf", full, "\xff\xff", many(box("infe", av01), 30000))},
+		"pieces of no bytes": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)),
+			box("iloc", "\x00\x00\x00\x00\x00\x00\xff\xff", many("\x00\x01\x00\x00\xff\xff", 65535))},
+		"tiles by the hundredweight": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", grid)),
+			box("iloc", "\x00\x00\x00\x00\x44\x00\x00\x01\x00\x01\x00\x00\x00\x01\x00\x00\x00\x10\x00\x00\x00\x10"),
+			box("iref", full, many(box("dimg", "\x00\x01\xff\xff", many("\x00\x02", 65535)), 7), box("auxl", "\x00\x03\x00\x01\x00\x02"))},
+		"properties without end": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)),
+			box("iprp", box("ipco", box("ispe", full+full+full)), box("ipma", full, "\xff\xff\xff\xff",
+				many("\x00\x01\xff"+many("\x01", 255), 3900)))},
+		"items without end": {box("pitm", primary), box("iinf", full, "\xff\xff", many(box("infe", av01), 30000))},
 	} {
 		file := []byte(box("ftyp", "avif\x00\x00\x00\x00avif") + box("meta", append([]string{full}, parts...)...))
 		if n := testing.AllocsPerRun(1, func() {

@@ -90,12 +90,14 @@ func (m *heifMeta) entries(c cursor) bool {
 	return !c.short && eachBox(c.b, func(kind string, body []byte) bool {
 		c := cursor{b: body}
 		v := c.version()
-		if count++; kind != "infe" || v != 2 && v != 3 || count > maxItems {
+		count++
+		if kind != "infe" || v != 2 && v != 3 || count > maxItems {
 			return false
 		}
 		id, it := uint32(c.uint(2*(v-1))), &heifItem{}
 		c.uint(2) // protection
-		if it.kind = string(c.take(4)); it.kind == "mime" {
+		it.kind = string(c.take(4))
+		if it.kind == "mime" {
 			_, rest, _ := bytes.Cut(c.b, []byte{0}) // its name
 			content, _, _ := bytes.Cut(rest, []byte{0})
 			it.mime = string(content)
@@ -135,7 +137,8 @@ func (m *heifMeta) locate(c cursor) bool {
 			if n == 0 {
 				continue
 			}
-			if it.pieces++; it.pieces == 1 {
+			it.pieces++
+			if it.pieces == 1 {
 				it.off, it.length, it.inside = off, n, method == 1
 			}
 		}

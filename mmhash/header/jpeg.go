@@ -82,7 +82,8 @@ func jpegTable(r *Reader, b []byte) {
 		if b[0] >= 16 {
 			size = 128
 		}
-		if r.jpeg.left -= 1 + size; r.jpeg.left < 0 {
+		r.jpeg.left -= 1 + size
+		if r.jpeg.left < 0 {
 			r.fail(Malformed, "bad quantization table")
 			return
 		}

@@ -73,7 +73,8 @@ func (r *Reader) Again() bool {
 	if r.err != nil || len(p.want) == 0 {
 		return false
 	}
-	if p.passes++; p.passes >= maxPasses {
+	p.passes++
+	if p.passes >= maxPasses {
 		r.fail(Truncated, "a part of the header lies outside the file")
 		return false
 	}

@@ -117,7 +117,8 @@ func tiffDirectory(r *Reader, b []byte) {
 		if tag == tagColours { // its last byte: the map must exist
 			off, n = off+size-1, 1
 		}
-		if r.wantAt(off, n, func(r *Reader, b []byte) { r.tiff.tags[tag] = r.tiff.values(typ, b) }); r.err != nil {
+		r.wantAt(off, n, func(r *Reader, b []byte) { r.tiff.tags[tag] = r.tiff.values(typ, b) })
+		if r.err != nil {
 			return
 		}
 	}

@@ -27,7 +27,8 @@ func webpChunk(r *Reader, b []byte) {
 	w := &r.webp
 	w.id, w.length = [4]byte(b), binary.LittleEndian.Uint32(b[4:])
 	size := int64(w.length) + int64(w.length&1)
-	if w.left -= 8 + size; w.left < -1 {
+	w.left -= 8 + size
+	if w.left < -1 {
 		r.fail(Truncated, "a chunk is longer than the file says")
 		return
 	}

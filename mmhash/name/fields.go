@@ -122,7 +122,8 @@ func parse(r gjson.Result, depth int) (v Value, err error) {
 		}
 		r.ForEach(func(k, e gjson.Result) bool {
 			var child Value
-			if child, err = parse(e, depth+1); err != nil {
+			child, err = parse(e, depth+1)
+			if err != nil {
 				return false
 			}
 			if v.Kind == List {

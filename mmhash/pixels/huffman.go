@@ -88,7 +88,8 @@ func (r *bitReader) reset(src []byte) (marker byte, used int) {
 			break
 		}
 		used++
-		if marker = src[used-1]; marker != 0 {
+		marker = src[used-1]
+		if marker != 0 {
 			break
 		}
 		r.data = append(r.data, 0xFF)
@@ -174,7 +175,8 @@ func (r *bitReader) sequential(b *block, dct, act *huffTable, q *quantTable, pre
 		return -1
 	}
 	*pred += diff
-	if b[0] = *pred * q[0]; *pred != int32(int16(*pred)) {
+	b[0] = *pred * q[0]
+	if *pred != int32(int16(*pred)) {
 		return -1
 	}
 	for k := 1; k < 64; k++ {

@@ -113,20 +113,25 @@ func decodeJPEG(file []byte, lim limits) (*RGB, error) {
 			if d.out != nil {
 				return nil, bad(header.Unsupported, "scan behind the whole picture")
 			}
-			if scans++; scans > maxScans {
+			scans++
+			if scans > maxScans {
 				return nil, bad(header.Unsupported, "more than %d scans", maxScans)
 			}
 			if scans == 1 { // later ones are ignored
 				d.colours = d.colourSpace()
 			}
 			var s *scan
-			if s, err = d.scan(seg); err != nil {
+			s, err = d.scan(seg)
+			if err != nil {
 				return nil, err
 			}
 			if !d.progressive && len(s.comps) == len(d.comps) {
 				err = d.direct(s)
-			} else if err = d.keep(lim); err == nil {
-				err = d.coefficients(s)
+			} else {
+				err = d.keep(lim)
+				if err == nil {
+					err = d.coefficients(s)
+				}
 			}
 		}
 		if err != nil {

@@ -21,7 +21,8 @@ func (d *jpeg) quantization(seg []byte) error {
 		}
 		t := new(quantTable)
 		for k := range t {
-			if t[k] = int32(seg[1+k*size/64]); size == 128 {
+			t[k] = int32(seg[1+k*size/64])
+			if size == 128 {
 				t[k] = t[k]<<8 | int32(seg[2+2*k])
 			}
 		}
@@ -182,7 +183,8 @@ func (d *jpeg) scan(seg []byte) (*scan, error) {
 			return nil, bad(header.Unsupported, "no Huffman table: the standard's own are meant")
 		}
 		if c.q == nil {
-			if c.q = d.quant[c.tq]; c.q == nil {
+			c.q = d.quant[c.tq]
+			if c.q == nil {
 				return nil, bad(header.Malformed, "no quantization table %d", c.tq)
 			}
 		}

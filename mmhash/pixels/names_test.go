@@ -74,7 +74,8 @@ func TestNamesRest(t *testing.T) {
 	for id := range byte(2) {
 		p.Want(Picture{Source: mmhash.File([]byte("file")), ID: mmhash.ContentID{id}, Bytes: 4}, form)
 	}
-	if first, second := <-starts, <-starts; second.Sub(first) < 40*time.Millisecond {
+	first, second := <-starts, <-starts
+	if second.Sub(first) < 40*time.Millisecond {
 		t.Errorf("the second began %v after the first, which took 20 ms", second.Sub(first))
 	}
 }

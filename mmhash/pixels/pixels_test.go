@@ -149,7 +149,8 @@ func TestRefusals(t *testing.T) {
 		{"cut before the end marker", jpg[:len(jpg)-2], defaultLimits, header.Truncated},
 		{"progressive, cut before the end marker", prog[:len(prog)-2], defaultLimits, header.Truncated},
 		{"cut in a table", jpg[:60], defaultLimits, header.Truncated},
-		{"last scans missing", append(bytes.Clone(prog[:bytes.Index(prog, []byte{0xFF, 0xDA})+300]), 0xFF, 0xD9), defaultLimits, header.Truncated},
+		{"last scans missing", append(bytes.Clone(prog[:bytes.Index(prog, []byte{0xFF, 0xDA})+300]), 0xFF, 0xD9),
+			defaultLimits, header.Truncated},
 		{"claims 65500 × 65500", sized(jpg, 0xC0, 65500, 65500), defaultLimits, header.TooManyPixels},
 		{"claims 5000 × 5000", sized(jpg, 0xC0, 5000, 5000), defaultLimits, header.Truncated},
 		{"progressive, claims 5000 × 5000", sized(prog, 0xC2, 5000, 5000), defaultLimits, header.Truncated},
@@ -160,7 +161,11 @@ func TestRefusals(t *testing.T) {
 		{"arithmetic coding", files["jpg/232_c_arith_100x75.jpg"], defaultLimits, header.Unsupported},
 		{"12 bits", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+4] = 12; return b }), defaultLimits, header.Malformed},
 		{"lossless", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+1] = 0xC3; return b }), defaultLimits, header.Unsupported},
-		{"sampling that does not divide", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+11] = 0x32; b[sof(b, 0xC0)+14] = 0x21; return b }), defaultLimits, header.Malformed},
+		{"sampling that does not divide", edit(jpg, func(b []byte) []byte {
+			b[sof(b, 0xC0)+11] = 0x32
+			b[sof(b, 0xC0)+14] = 0x21
+			return b
+		}), defaultLimits, header.Malformed},
 		{"no restart markers where promised", edit(jpg, func(b []byte) []byte {
 			at := scan(b)
 			return append(append(bytes.Clone(b[:at]), 0xFF, 0xDD, 0, 4, 0, 2), b[at:]...)

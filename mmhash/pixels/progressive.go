@@ -66,7 +66,8 @@ func (r *bitReader) plain(b *[64]int16, dct, act *huffTable, pred *int32) bool {
 		if size == 0 && run != 15 {
 			return ok
 		}
-		if k += run; size > 0 {
+		k += run
+		if size > 0 {
 			if k > 63 {
 				return false
 			}
@@ -101,7 +102,8 @@ func (r *bitReader) first(b *[64]int16, s *scan, t *huffTable) bool {
 			k += 15
 			continue
 		}
-		if k += run; k > s.end {
+		k += run
+		if k > s.end {
 			return false
 		}
 		b[k] = int16(extend(r.bits(size), size) << s.low)
@@ -131,7 +133,8 @@ func (r *bitReader) refine(b *[64]int16, s *scan, t *huffTable) bool {
 			if size > 1 {
 				return false
 			} else if size == 1 {
-				if fresh = -one; r.bits(1) == 1 {
+				fresh = -one
+				if r.bits(1) == 1 {
 					fresh = one
 				}
 			} else if run < 15 {
@@ -141,8 +144,11 @@ func (r *bitReader) refine(b *[64]int16, s *scan, t *huffTable) bool {
 			for ; k <= s.end; k++ { // skip run zeros, refining non-zero coefficients
 				if b[k] != 0 {
 					r.correct(&b[k], one)
-				} else if run--; run < 0 {
-					break
+				} else {
+					run--
+					if run < 0 {
+						break
+					}
 				}
 			}
 			if fresh != 0 {

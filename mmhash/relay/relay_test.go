@@ -42,7 +42,8 @@ func TestServes(t *testing.T) {
 		t.Fatalf("%v %s", ok, link)
 	}
 	w := get(r, "GET", link)
-	for key, want := range map[string]string{"Content-Type": "image/png", "Content-Length": "17", "Etag": `"` + id(1).String() + `"`, "X-Content-Type-Options": "nosniff"} {
+	for key, want := range map[string]string{"Content-Type": "image/png", "Content-Length": "17", "Etag": `"` +
+		id(1).String() + `"`, "X-Content-Type-Options": "nosniff"} {
 		if got := w.Header().Get(key); got != want {
 			t.Errorf("%s: %q, want %q", key, got, want)
 		}
@@ -143,8 +144,10 @@ func TestBadURL(t *testing.T) {
 }
 
 func TestContentType(t *testing.T) {
-	for file, want := range map[string]string{"\xff\xd8\xff\xe0": "image/jpeg", "GIF89a": "image/gif", "BM12": "image/bmp", "RIFF0000WEBPVP8 ": "image/webp",
-		"II*\x00": "image/tiff", "MM\x00*": "image/tiff", "\x00\x00\x00\x1cftypavif\x00\x00\x00\x00": "image/avif", "<html><script>": "application/octet-stream", "": "application/octet-stream"} {
+	for file, want := range map[string]string{"\xff\xd8\xff\xe0": "image/jpeg", "GIF89a": "image/gif", "BM12": "image/bmp",
+		"RIFF0000WEBPVP8 ": "image/webp",
+		"II*\x00":          "image/tiff", "MM\x00*": "image/tiff", "\x00\x00\x00\x1cftypavif\x00\x00\x00\x00": "image/avif",
+		"<html><script>": "application/octet-stream", "": "application/octet-stream"} {
 		if got := contentType([]byte(file)); got != want {
 			t.Errorf("%q: %s, want %s", file, got, want)
 		}
@@ -162,7 +165,8 @@ func FuzzServe(f *testing.F) {
 		if err != nil {
 			t.Skip()
 		}
-		if q.URL, err = q.URL.Parse(target); err != nil {
+		q.URL, err = q.URL.Parse(target)
+		if err != nil {
 			t.Skip()
 		}
 		w := httptest.NewRecorder()

@@ -45,7 +45,8 @@ func load(b []byte) (any, int, error) {
 			}
 			return nil, 0, ErrFormat
 		}
-		if m.step(op); m.bad || len(m.stack) > maxStack || len(m.memo) > maxMemo {
+		m.step(op)
+		if m.bad || len(m.stack) > maxStack || len(m.memo) > maxMemo {
 			return nil, 0, ErrFormat
 		}
 	}
@@ -211,14 +212,16 @@ func (m *machine) recall(i uint64) {
 
 func (m *machine) extend(items []any) {
 	l, ok := m.top().(*list)
-	if m.bad = m.bad || !ok; ok {
+	m.bad = m.bad || !ok
+	if ok {
 		*l = append(*l, items...)
 	}
 }
 
 func (m *machine) set(items []any) {
 	d, ok := m.top().(*dict)
-	if m.bad = m.bad || !ok || len(items)%2 != 0; m.bad {
+	m.bad = m.bad || !ok || len(items)%2 != 0
+	if m.bad {
 		return
 	}
 	for i := 0; i < len(items); i += 2 {
@@ -232,7 +235,8 @@ func (m *machine) set(items []any) {
 func (m *machine) call() {
 	args, ok := m.pop().(tuple)
 	f, ok2 := m.pop().(global)
-	if m.bad = m.bad || !ok || !ok2; m.bad {
+	m.bad = m.bad || !ok || !ok2
+	if m.bad {
 		return
 	}
 	switch f {
@@ -243,7 +247,8 @@ func (m *machine) call() {
 		if len(args) > 2 {
 			size, ok = args[2].(tuple)
 		}
-		if m.bad = len(args) < 4 || !ok || len(size) > 8; m.bad {
+		m.bad = len(args) < 4 || !ok || len(size) > 8
+		if m.bad {
 			return
 		}
 		s := make(shape, len(size))
@@ -253,7 +258,8 @@ func (m *machine) call() {
 		}
 		m.push(s)
 	case "torch._utils _rebuild_parameter":
-		if m.bad = len(args) < 1; !m.bad {
+		m.bad = len(args) < 1
+		if !m.bad {
 			m.push(args[0])
 		}
 	default:

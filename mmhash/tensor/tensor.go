@@ -70,7 +70,8 @@ const magic = huge("6cfc9c46f9206aa85019")
 func tokens(v any) (int, error) {
 	if d, ok := v.(*dict); ok {
 		for _, key := range []string{"mm_embeddings", "image_embeds"} {
-			if v, ok = (*d)[key]; ok {
+			v, ok = (*d)[key]
+			if ok {
 				break
 			}
 		}
@@ -137,7 +138,8 @@ func numpy(file []byte) (out shape, err error) {
 		return nil, ErrFormat
 	}
 	for f := range strings.SplitSeq(string(m[1]), ",") {
-		if f = strings.TrimSpace(f); f == "" {
+		f = strings.TrimSpace(f)
+		if f == "" {
 			continue
 		}
 		n, err := strconv.ParseInt(f, 10, 63)

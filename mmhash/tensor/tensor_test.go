@@ -23,7 +23,8 @@ func program(dims ...int) string {
 func whole(value string) string { return "\x80\x02" + value + "." }
 
 func under(key, value string) string {
-	return "}q\x20(X\x04\x00\x00\x00nameq\x21K\x07X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(key)))) + key + "q\x22" + value + "u"
+	return "}q\x20(X\x04\x00\x00\x00nameq\x21K\x07X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(key)))) +
+		key + "q\x22" + value + "u"
 }
 
 func archive(t testing.TB, name, value string) []byte {

@@ -18,7 +18,8 @@ import (
 )
 
 // controlTokens are the control tokens of a tekken.json up to version 15, in the order of Mistral's published files.
-var controlTokens = strings.Fields("<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] " +
+var controlTokens = strings.Fields("<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] " +
+	"[/TOOL_RESULTS] [TOOL_CALLS] " +
 	"[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] " +
 	"[ARGS] [CALL_ID] [THINK] [/THINK] [MODEL_SETTINGS] [/MODEL_SETTINGS]")
 
@@ -47,7 +48,8 @@ func tekken(t testing.TB, version int, vocab []json.RawMessage) []byte {
 		f["image"] = object{"image_patch_size": 14, "max_image_size": 1540, "spatial_merge_size": 2}
 	}
 	if version >= 15 {
-		f["model_settings_builder"] = object{"reasoning_effort": object{"type": "enum", "values": []string{"none", "high"}, "accepts_none": true, "default": "none"}}
+		f["model_settings_builder"] = object{"reasoning_effort": object{"type": "enum", "values": []string{"none", "high"},
+			"accepts_none": true, "default": "none"}}
 	}
 	data, err := json.Marshal(f)
 	if err != nil {
@@ -82,7 +84,8 @@ func (a *ask) encode(t testing.TB, tok *Tokenizer) (Prompt, error) {
 	}
 	r := Request{Body: s, Messages: req.Messages, Continue: a.Continue, Effort: a.Effort}
 	if len(a.Tools) > 0 {
-		if r.Tools, err = template.FromJSON(string(a.Tools)); err != nil {
+		r.Tools, err = template.FromJSON(string(a.Tools))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -127,7 +130,8 @@ func TestDifferential(t *testing.T) {
 	for i := range asks {
 		a := &asks[i]
 		if i%each == 0 {
-			if tok, err = Load(os.DirFS(a.Dir)); err != nil {
+			tok, err = Load(os.DirFS(a.Dir))
+			if err != nil {
 				t.Fatal(err)
 			}
 			encoded, refused, unforeseen = 0, 0, 0
@@ -141,9 +145,11 @@ func TestDifferential(t *testing.T) {
 		}
 		got, err := a.encode(t, tok)
 		if want.Refused == "" && (err != nil || !slices.Equal(got.IDs, want.IDs)) { // most refusals are not predicted here
-			if wrong++; wrong <= 10 {
+			wrong++
+			if wrong <= 10 {
 				line, _ := json.Marshal(a)
-				t.Errorf("%s\n%s\n got %v %q\nwant %s %q", filepath.Base(a.Dir), line, err, tok.text.Decode(got.IDs, false), want.Refused, tok.text.Decode(want.IDs, false))
+				t.Errorf("%s\n%s\n got %v %q\nwant %s %q", filepath.Base(a.Dir), line, err, tok.text.Decode(got.IDs, false),
+					want.Refused, tok.text.Decode(want.IDs, false))
 			}
 		}
 		if want.Refused != "" {
@@ -155,7 +161,8 @@ func TestDifferential(t *testing.T) {
 			encoded++
 		}
 		if i%each == each-1 {
-			t.Logf("%s (version %d): %d encoded, %d refused, %d of them not foreseen", filepath.Base(a.Dir), tok.version, encoded, refused, unforeseen)
+			t.Logf("%s (version %d): %d encoded, %d refused, %d of them not foreseen", filepath.Base(a.Dir), tok.version,
+				encoded, refused, unforeseen)
 		}
 	}
 	t.Logf("%d of %d equal", len(asks)-wrong, len(asks))
@@ -181,8 +188,9 @@ func oracleDirs(t *testing.T, python string) (dirs []string) {
 	}
 	for name, file := range map[string]string{
 		"tokenizer.model.v1": "tokenizer.model.v1", "mistral_instruct_tokenizer_240216.model.v2": "tokenizer.model.v2",
-		"mistral_instruct_tokenizer_240323.model.v3": "tokenizer.model.v3", "mistral_instruct_tokenizer_241114.model.v7m1": "tokenizer.model.v7m1",
-		"tekken_240911.json": "tekken.json",
+		"mistral_instruct_tokenizer_240323.model.v3":   "tokenizer.model.v3",
+		"mistral_instruct_tokenizer_241114.model.v7m1": "tokenizer.model.v7m1",
+		"tekken_240911.json":                           "tekken.json",
 	} {
 		content, err := os.ReadFile(filepath.Join(data, name))
 		if err != nil {
@@ -232,7 +240,8 @@ func randomAsk(r *rand.Rand) (a ask) {
 					ids = append(ids, id)
 					fn := map[string]any{"name": randomName(r)}
 					if r.Intn(10) > 0 {
-						fn["arguments"] = pick(r, `{"a": 1}`, `{"city":"Köln", "x":[1,2.50,1e3,null]}`, `{}`, ``, `not json`, `[1]`, "{\"b\":\"\\u00e9\\n\",\"a\": {\"c\":true}}")
+						fn["arguments"] = pick(r, `{"a": 1}`, `{"city":"Köln", "x":[1,2.50,1e3,null]}`, `{}`, ``, `not json`, `[1]`,
+							"{\"b\":\"\\u00e9\\n\",\"a\": {\"c\":true}}")
 					}
 					calls = append(calls, map[string]any{"id": id, "type": "function", "function": fn})
 				}
@@ -356,7 +365,8 @@ func randomID(r *rand.Rand) string {
 	if r.Intn(8) > 0 {
 		return fmt.Sprintf("call_%09d", r.Intn(20))
 	}
-	return pick(r, "abcdefgh1", "Zz0000000", "call_00000001", "chatcmpl-tool-0123456789ab", "abc-efgh1", "short", "null", "", "123456789", "987654321", "ABCDEFGHI")
+	return pick(r, "abcdefgh1", "Zz0000000", "call_00000001", "chatcmpl-tool-0123456789ab", "abc-efgh1", "short", "null",
+		"", "123456789", "987654321", "ABCDEFGHI")
 }
 
 func randomName(r *rand.Rand) string {
@@ -367,7 +377,8 @@ func randomName(r *rand.Rand) string {
 }
 
 func randomText(r *rand.Rand) string {
-	return pick(r, "Hello there", "Write a haiku.", " spaced  ", "trailing   ", "\n", "", "a\n\nb", "Größe 日本 👩‍🚀", "[INST] </s> [IMG] <s>[TOOL_CALLS]", `{"temp": 11.50, "sky": "☁️"}`,
+	return pick(r, "Hello there", "Write a haiku.", " spaced  ", "trailing   ", "\n", "", "a\n\nb", "Größe 日本 👩‍🚀",
+		"[INST] </s> [IMG] <s>[TOOL_CALLS]", `{"temp": 11.50, "sky": "☁️"}`,
 		`[1, 2 ,{"a":null}]`, `"text"`, "12", "1e5", "NaN", "{bad", "x = 1\n\tif y:\r\n", "true")
 }
 

@@ -31,7 +31,8 @@ func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 		e.effort = cmp.Or(r.Effort, t.effort.Default)
 	}
 	list, e.system = t.normalize(list)
-	if e.messages(list); e.err != nil {
+	e.messages(list)
+	if e.err != nil {
 		return Prompt{}, e.err
 	}
 	return Prompt{IDs: e.ids, Images: e.images}, nil
@@ -86,7 +87,8 @@ func (e *encoder) messages(list []message) {
 	firstUser, lastUser := -1, -1
 	for i := range list {
 		if list[i].role == "user" {
-			if lastUser = i; firstUser < 0 {
+			lastUser = i
+			if firstUser < 0 {
 				firstUser = i
 			}
 		}
@@ -264,7 +266,8 @@ func (e *encoder) jsonResult(m *message) {
 	content := template.NewDict(0).Value()
 	if m.text != "" {
 		var ok bool
-		if content, ok = parseJSON(m.text); !ok {
+		content, ok = parseJSON(m.text)
+		if !ok {
 			content = template.String(m.text)
 		}
 	}

@@ -124,8 +124,11 @@ func Load(dir fs.FS) (*Tokenizer, error) {
 	t := new(Tokenizer)
 	if name == tekkenFile {
 		err = t.readTekken(data)
-	} else if t.version, t.images, err = pieceVersion(name); err == nil {
-		t.text, err = tokenizer.LoadSentencePiece(data)
+	} else {
+		t.version, t.images, err = pieceVersion(name)
+		if err == nil {
+			t.text, err = tokenizer.LoadSentencePiece(data)
+		}
 	}
 	if err == nil {
 		err = t.findControls(name == tekkenFile)
@@ -187,7 +190,8 @@ func (t *Tokenizer) findControls(tekken bool) error {
 	}
 	if t.images {
 		var ok bool
-		if c.img, ok = t.control("[IMG]"); !ok {
+		c.img, ok = t.control("[IMG]")
+		if !ok {
 			return fmt.Errorf("no token [IMG], but an image encoder")
 		}
 	}

@@ -53,29 +53,48 @@ func TestLayouts(t *testing.T) {
 		want     string
 	}{
 		{"user", 3, `[{"role":"user","content":"Hi [IMG]</s>"}]`, "", false, "<s>[INST]Hi [IMG]</s>[/INST]"},
-		{"system goes to the last user message", 3, `[{"role":"system","content":"S"},{"role":"user","content":"a"},{"role":"assistant","content":"b "},{"role":"user","content":"c"}]`, "", false,
+		{"system goes to the last user message", 3,
+			`[{"role":"system","content":"S"},{"role":"user","content":"a"},{"role":"assistant","content":"b "},{"role":"user","content":"c"}]`,
+			"", false,
 			"<s>[INST]a[/INST]b</s>[INST]S\n\nc[/INST]"},
-		{"system goes to the first in version 1", 1, `[{"role":"system","content":"S"},{"role":"user","content":"a"},{"role":"assistant","content":"b "},{"role":"user","content":"c"}]`, "", false,
+		{"system goes to the first in version 1", 1,
+			`[{"role":"system","content":"S"},{"role":"user","content":"a"},{"role":"assistant","content":"b "},{"role":"user","content":"c"}]`,
+			"", false,
 			"<s>[INST] S\n\na [/INST]b </s>[INST] c [/INST]"},
-		{"system stays", 7, `[{"role":"developer","content":"S"},{"role":"user","content":"a"}]`, "", false, "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a[/INST]"},
-		{"one role in a row", 7, `[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"},{"type":"text","text":""},{"type":"text","text":"c"}]}]`, "", false, "<s>[INST]a\n\nb\n\nc[/INST]"},
-		{"parts in version 15", 15, `[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]`, "", false,
+		{"system stays", 7, `[{"role":"developer","content":"S"},{"role":"user","content":"a"}]`, "", false,
+			"<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a[/INST]"},
+		{"one role in a row", 7,
+			`[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"},{"type":"text","text":""},{"type":"text","text":"c"}]}]`, "", false, "<s>[INST]a\n\nb\n\nc[/INST]"},
+		{"parts in version 15", 15,
+			`[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]`, "", false,
 			`<s>[MODEL_SETTINGS]{"reasoning_effort": "none"}[/MODEL_SETTINGS][INST]a` + "\n\nbc[/INST]"},
-		{"picture behind text goes first", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `]}]`, "", false, "<s>[INST][IMG]a[/INST]"},
-		{"pictures stay", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `,{"type":"text","text":"b"},` + image + `]}]`, "", false, "<s>[INST]a[IMG]b[IMG][/INST]"},
+		{"picture behind text goes first", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `]}]`, "",
+			false, "<s>[INST][IMG]a[/INST]"},
+		{"pictures stay", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `,{"type":"text","text":"b"},` +
+			image + `]}]`, "", false, "<s>[INST]a[IMG]b[IMG][/INST]"},
 		{"continue", 3, `[{"role":"user","content":"a"},{"role":"assistant","content":"b  "}]`, "", true, "<s>[INST]a[/INST]b"},
-		{"tools, version 3", 3, toolTurn, oneTool, false, `<s>[INST]a[/INST][TOOL_CALLS][{"name": "f", "arguments": {"x": "é"}, "id": "000000001"}, {"name": "g", "arguments": {}, "id": "000000002"}]</s>` +
-			`[TOOL_RESULTS]{"content": {"y": 1}, "call_id": "000000002"}[/TOOL_RESULTS][TOOL_RESULTS]{"content": "no", "call_id": "000000001"}[/TOOL_RESULTS]b</s>` + jsonTools + "[INST]S\n\nc[/INST]"},
+		{"tools, version 3", 3, toolTurn, oneTool, false,
+			`<s>[INST]a[/INST][TOOL_CALLS][{"name": "f", "arguments": {"x": "é"}, "id": "000000001"}, {"name": "g", "arguments": {}, "id": "000000002"}]</s>` +
+				`[TOOL_RESULTS]{"content": {"y": 1}, "call_id": "000000002"}[/TOOL_RESULTS][TOOL_RESULTS]{"content": "no", "call_id": "000000001"}[/TOOL_RESULTS]b</s>` + jsonTools + "[INST]S\n\nc[/INST]"},
 		{"tools, version 2 forgets earlier ones", 2, toolTurn, oneTool, false, "<s>[INST]a[/INST]b</s>" + jsonTools + "[INST]S\n\nc[/INST]"},
-		{"tools, version 7", 7, toolTurn, oneTool, false, `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a[/INST][TOOL_CALLS][{"name": "f", "arguments": {"x": "é"}, "id": "000000001"}, {"name": "g", "arguments": {}, "id": "000000002"}]</s>` +
-			`[TOOL_RESULTS]000000002[TOOL_CONTENT]{"y":1}[/TOOL_RESULTS][TOOL_RESULTS]000000001[TOOL_CONTENT]no[/TOOL_RESULTS]b</s>` + jsonTools + "[INST]c[/INST]"},
-		{"tools, version 11 sorts results", 11, toolTurn, "", false, `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a[/INST][TOOL_CALLS]f[CALL_ID]000000001[ARGS]{"x": "é"}[TOOL_CALLS]g[CALL_ID]000000002[ARGS]{}</s>` +
-			`[TOOL_RESULTS]000000001[TOOL_CONTENT]no[/TOOL_RESULTS][TOOL_RESULTS]000000002[TOOL_CONTENT]{"y":1}[/TOOL_RESULTS]b</s>[INST]c[/INST]`},
-		{"tools, version 13", 13, toolTurn, oneTool, false, `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]` + jsonTools + `[INST]a[/INST][TOOL_CALLS]f[ARGS]{"x": "é"}[TOOL_CALLS]g[ARGS]{}</s>` +
+		{"tools, version 7", 7, toolTurn, oneTool, false,
+			`<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a[/INST][TOOL_CALLS][{"name": "f", "arguments": {"x": "é"}, "id": "000000001"}, {"name": "g", "arguments": {}, "id": "000000002"}]</s>` +
+				`[TOOL_RESULTS]000000002[TOOL_CONTENT]{"y":1}[/TOOL_RESULTS][TOOL_RESULTS]000000001[TOOL_CONTENT]no[/TOOL_RESULTS]b</s>` +
+				jsonTools + "[INST]c[/INST]"},
+		{"tools, version 11 sorts results", 11, toolTurn, "", false,
+			`<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a[/INST][TOOL_CALLS]f[CALL_ID]000000001[ARGS]{"x": "é"}[TOOL_CALLS]g[CALL_ID]000000002[ARGS]{}</s>` +
+				`[TOOL_RESULTS]000000001[TOOL_CONTENT]no[/TOOL_RESULTS][TOOL_RESULTS]000000002[TOOL_CONTENT]{"y":1}[/TOOL_RESULTS]b</s>[INST]c[/INST]`},
+		{"tools, version 13", 13, toolTurn, oneTool, false, `<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]` + jsonTools +
+			`[INST]a[/INST][TOOL_CALLS]f[ARGS]{"x": "é"}[TOOL_CALLS]g[ARGS]{}</s>` +
 			`[TOOL_RESULTS]no[/TOOL_RESULTS][TOOL_RESULTS]{"y":1}[/TOOL_RESULTS]b</s>[INST]c[/INST]`},
-		{"thought", 13, `[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning_content":"r"},{"role":"user","content":"c"}]`, "", false, "<s>[INST]a[/INST][THINK]r[/THINK]b</s>[INST]c[/INST]"},
-		{"open thought", 13, `[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"r","closed":false}]}]`, "", true, "<s>[INST]a[/INST][THINK]r"},
-		{"picture of a tool", 15, `[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"1","content":[{"type":"text","text":"b"},` + image + `]}]`, "", false,
+		{"thought", 13,
+			`[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning_content":"r"},{"role":"user","content":"c"}]`,
+			"", false, "<s>[INST]a[/INST][THINK]r[/THINK]b</s>[INST]c[/INST]"},
+		{"open thought", 13,
+			`[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"r","closed":false}]}]`,
+			"", true, "<s>[INST]a[/INST][THINK]r"},
+		{"picture of a tool", 15,
+			`[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"1","content":[{"type":"text","text":"b"},` + image + `]}]`, "", false,
 			`<s>[MODEL_SETTINGS]{"reasoning_effort": "none"}[/MODEL_SETTINGS][INST]a[/INST][TOOL_CALLS]f[ARGS]{}</s>[TOOL_RESULTS]b[IMG][/TOOL_RESULTS]`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -112,19 +131,25 @@ func TestLayouts(t *testing.T) {
 var refusals = []oddity{
 	{"no messages", []int{3}, `[]`, nil},
 	{"unknown role", []int{3}, `[{"role":"other","content":"a"}]`, nil},
-	{"call id", []int{3, 7, 11}, `[{"role":"user","content":"a"},` + callWith("call_1aB2") + `,{"role":"tool","tool_call_id":"call_1aB2","content":"b"}]`, nil},
-	{"no call id", []int{3, 13}, `[{"role":"user","content":"a"},` + callWith("null") + `,{"role":"tool","tool_call_id":"null","content":"b"}]`, nil},
+	{"call id", []int{3, 7, 11}, `[{"role":"user","content":"a"},` + callWith("call_1aB2") +
+		`,{"role":"tool","tool_call_id":"call_1aB2","content":"b"}]`, nil},
+	{"no call id", []int{3, 13}, `[{"role":"user","content":"a"},` + callWith("null") +
+		`,{"role":"tool","tool_call_id":"null","content":"b"}]`, nil},
 	{"no content", []int{3}, `[{"role":"user","content":null}]`, nil},
 	{"picture of version 2", []int{1, 2}, `[{"role":"user","content":[` + image + `]}]`, nil},
-	{"picture of the assistant", []int{3, 15}, `[{"role":"user","content":"a"},{"role":"assistant","content":[` + image + `]},{"role":"user","content":"a"}]`, nil},
+	{"picture of the assistant", []int{3, 15}, `[{"role":"user","content":"a"},{"role":"assistant","content":[` + image +
+		`]},{"role":"user","content":"a"}]`, nil},
 	{"picture of the system", []int{3, 15}, `[{"role":"system","content":[` + image + `]},{"role":"user","content":"a"}]`, nil},
-	{"picture of a tool", []int{13}, `[{"role":"user","content":"a"},` + callWith("1") + `,{"role":"tool","tool_call_id":"1","content":[` + image + `]}]`, nil},
+	{"picture of a tool", []int{13}, `[{"role":"user","content":"a"},` + callWith("1") +
+		`,{"role":"tool","tool_call_id":"1","content":[` + image + `]}]`, nil},
 	{"uuid within image_url", []int{3}, `[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x","uuid":"y"}}]}]`, nil},
 	{"picture without data", []int{3}, `[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":"y"}]}]`, nil},
 	{"part without a type", []int{3}, `[{"role":"user","content":[{"image_url":"x"}]}]`, nil},
 	{"sound", []int{13}, `[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"x"}}]}]`, nil},
-	{"thought", []int{3, 7}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r"},{"role":"user","content":"c"}]`, nil},
-	{"thought without tokens", []int{11}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r"},{"role":"user","content":"c"}]`, nil},
+	{"thought", []int{3, 7},
+		`[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r"},{"role":"user","content":"c"}]`, nil},
+	{"thought without tokens", []int{11},
+		`[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r"},{"role":"user","content":"c"}]`, nil},
 }
 
 // Requests that they also answer with 400, by rules that do not affect a prompt: they are read, and the answer withdraws the
@@ -132,20 +157,30 @@ var refusals = []oddity{
 var unforeseen = []oddity{
 	{"one message of the assistant", []int{3, 13}, `[{"role":"assistant","content":"a"}]`, nil},
 	{"the assistant's last", []int{3, 13}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`, nil},
-	{"generate behind the assistant", []int{3}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`, func(a *ask) { a.Generate = true }},
+	{"generate behind the assistant", []int{3}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`,
+		func(a *ask) { a.Generate = true }},
 	{"continue the user", []int{3}, `[{"role":"user","content":"a"}]`, func(a *ask) { a.Continue = true }},
-	{"system behind the assistant", []int{3, 13}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"system","content":"c"}]`, nil},
+	{"system behind the assistant", []int{3, 13},
+		`[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"system","content":"c"}]`, nil},
 	{"result without a call", []int{3, 13}, `[{"role":"user","content":"a"},{"role":"tool","tool_call_id":"123456789","content":"b"}]`, nil},
-	{"result of another call", []int{11, 13}, `[{"role":"user","content":"a"},` + callWith("123456789") + `,{"role":"tool","tool_call_id":"123456780","content":"b"}]`, nil},
-	{"two results of a call", []int{11}, `[{"role":"user","content":"a"},` + callWith("123456789") + `,{"role":"tool","tool_call_id":"123456789","content":"b"},{"role":"tool","tool_call_id":"123456789","content":"b"}]`, nil},
-	{"two results in a turn", []int{2}, `[{"role":"user","content":"a"},` + callWith("1") + `,{"role":"tool","tool_call_id":"1","content":"b"},{"role":"tool","tool_call_id":"2","content":"b"}]`, nil},
-	{"missing result", []int{3, 7, 13}, `[{"role":"user","content":"a"},` + callWith("123456789") + `,{"role":"assistant","content":"b"},{"role":"user","content":"c"}]`, nil},
-	{"content and calls", []int{2, 3}, `[{"role":"user","content":"a"},{"role":"assistant","content":"b","tool_calls":[{"id":"123456789","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"123456789","content":"c"}]`, nil},
-	{"neither content nor calls", []int{3, 7, 13}, `[{"role":"user","content":"a"},{"role":"assistant","content":""},{"role":"user","content":"c"}]`, nil},
+	{"result of another call", []int{11, 13}, `[{"role":"user","content":"a"},` + callWith("123456789") +
+		`,{"role":"tool","tool_call_id":"123456780","content":"b"}]`, nil},
+	{"two results of a call", []int{11}, `[{"role":"user","content":"a"},` + callWith("123456789") +
+		`,{"role":"tool","tool_call_id":"123456789","content":"b"},{"role":"tool","tool_call_id":"123456789","content":"b"}]`, nil},
+	{"two results in a turn", []int{2}, `[{"role":"user","content":"a"},` + callWith("1") +
+		`,{"role":"tool","tool_call_id":"1","content":"b"},{"role":"tool","tool_call_id":"2","content":"b"}]`, nil},
+	{"missing result", []int{3, 7, 13}, `[{"role":"user","content":"a"},` + callWith("123456789") +
+		`,{"role":"assistant","content":"b"},{"role":"user","content":"c"}]`, nil},
+	{"content and calls", []int{2, 3},
+		`[{"role":"user","content":"a"},{"role":"assistant","content":"b","tool_calls":[{"id":"123456789","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"123456789","content":"c"}]`, nil},
+	{"neither content nor calls", []int{3, 7, 13},
+		`[{"role":"user","content":"a"},{"role":"assistant","content":""},{"role":"user","content":"c"}]`, nil},
 	{"schema", []int{3}, `[{"role":"user","content":"a"}]`, func(a *ask) {
 		a.Tools = json.RawMessage(`[{"type":"function","function":{"name":"f","parameters":{"type":"thing"}}}]`)
 	}},
-	{"tool's name", []int{3}, `[{"role":"user","content":"a"}]`, func(a *ask) { a.Tools = json.RawMessage(`[{"type":"function","function":{"name":"no good"}}]`) }},
+	{"tool's name", []int{3}, `[{"role":"user","content":"a"}]`, func(a *ask) {
+		a.Tools = json.RawMessage(`[{"type":"function","function":{"name":"no good"}}]`)
+	}},
 	{"effort", []int{15}, `[{"role":"user","content":"a"}]`, func(a *ask) { a.Effort = "low" }},
 }
 
@@ -169,7 +204,8 @@ func TestRefusals(t *testing.T) {
 				c.change(&a)
 			}
 			got, err := a.encode(t, small(t, version))
-			if want, refused := i < len(refusals), errors.As(err, new(*RefusedError)); refused != want || !want && err != nil {
+			want, refused := i < len(refusals), errors.As(err, new(*RefusedError))
+			if refused != want || !want && err != nil {
 				t.Errorf("%s, version %d: refused %v, want %v: %v %v", c.name, version, refused, want, got.IDs, err)
 			}
 		}
@@ -266,7 +302,8 @@ func BenchmarkEncode(b *testing.B) {
 	turn := strings.Repeat("The picture shows six rectangles of several sizes. ", 12)
 	var list []string
 	for range 20 {
-		list = append(list, `{"role":"user","content":[{"type":"text","text":"`+turn+`"},`+image+`]}`, `{"role":"assistant","content":"`+turn+`"}`)
+		list = append(list, `{"role":"user","content":[{"type":"text","text":"`+turn+`"},`+image+`]}`,
+			`{"role":"assistant","content":"`+turn+`"}`)
 	}
 	skeleton := []byte(`{"messages":[` + strings.Join(append(list, `{"role":"user","content":"b"}`), ",") + `]}`)
 	s := new(body.Skeleton)

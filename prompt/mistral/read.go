@@ -113,7 +113,8 @@ func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *me
 			return refuse("message without content")
 		}
 	case body.Text:
-		if m.text, err = text(skeleton, in.Content, "content is not valid text"); err != nil {
+		m.text, err = text(skeleton, in.Content, "content is not valid text")
+		if err != nil {
 			return err
 		}
 	case body.List:
@@ -142,7 +143,8 @@ func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *me
 		if err != nil {
 			return err
 		}
-		if m.callID = tail(id); !t.goodCallID(m.callID) {
+		m.callID = tail(id)
+		if !t.goodCallID(m.callID) {
 			return refuse("tool result with an id that is not allowed")
 		}
 		if name := in.Fields["name"]; name.Type != gjson.Null {

@@ -63,7 +63,8 @@ func benchRender(b *testing.B, src string) {
 	b.SetBytes(int64(len(dst)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if dst, err = tmpl.Apply(dst[:0], &chat); err != nil {
+		dst, err = tmpl.Apply(dst[:0], &chat)
+		if err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -23,9 +23,11 @@ var large = map[string][]string{
 	"title":      {`bl.title()`, `bl|title`},
 	"isalpha":    {`x.isalpha()`}, "isdigit": {`('1' * 1000000).isdigit()`}, "isspace": {`nl.isspace()`},
 	"strip": {`x.strip(x)`, `bl.strip()`}, "lstrip": {`x.lstrip(x)`}, "rstrip": {`x.rstrip(x)`}, "trim": {`x|trim(x)`},
-	"startswith": {`x.startswith((x, x, x))`}, "endswith": {`x.endswith(x)`}, "removeprefix": {`x.removeprefix(x)`}, "removesuffix": {`x.removesuffix(x)`},
-	"find": {`x.find('y')`}, "count": {`x.count('y')`, `x|count`},
-	"format": {`('{}' * 300000).format(*l)`, `('%c' * 3)|format(1)`, `'{}{}{}{}{}{}'.format(x, x, x, x, x, x)`, `('%9999d' * 100000) % l`, `'%s%s%s%s%s' % (x, x, x, x, x)`,
+	"startswith": {`x.startswith((x, x, x))`}, "endswith": {`x.endswith(x)`}, "removeprefix": {`x.removeprefix(x)`},
+	"removesuffix": {`x.removesuffix(x)`},
+	"find":         {`x.find('y')`}, "count": {`x.count('y')`, `x|count`},
+	"format": {`('{}' * 300000).format(*l)`, `('%c' * 3)|format(1)`, `'{}{}{}{}{}{}'.format(x, x, x, x, x, x)`,
+		`('%9999d' * 100000) % l`, `'%s%s%s%s%s' % (x, x, x, x, x)`,
 		`'%r' % ctl`, `'%r%r'|format(ctl, ctl)`, `('{0' + '.a' * 400000 + '}').format(d)`, `('%' + x)|format(1)`, `('{:' + x + '}').format(1)`},
 	"keys": {`d.keys()|list`}, "values": {`d.values()|list`}, "items": {`d.items()|list`, `d|items|list`},
 	"get": {`d.get(x)`}, "copy": {`d.copy()`, `l.copy()`},
@@ -37,12 +39,15 @@ var large = map[string][]string{
 	"float": {`x|float`}, "int": {`x|int`}, "length": {`x|length`, `l|length`},
 	"indent": {`nl|indent`, `nl|indent(1000, true, true)`, `x|indent(2000000000)`, `nl|indent(x, true, true)`},
 	"list":   {`x|list`, `l|list`}, "map": {`l|map('string')|list`, `l|map(attribute='a')|list`, `x|map('string')|list`},
-	"reject": {`l|reject('none')|list`}, "rejectattr": {`l|rejectattr('a')|list`}, "select": {`l|select|list`, `x|select|list`}, "selectattr": {`l|selectattr('a')|list`},
-	"reverse": {`x|reverse`, `up|reverse`, `l|reverse|list`}, "safe": {`l|safe`}, "string": {`l|string`, `ctl|list|string`},
-	"tojson":       {`ctl|tojson`, `l|tojson`, `l|tojson(indent=1000000)`, `[[[[l]]]]|tojson(indent=100000)`, `l|tojson(separators=(x, x))`, `d|tojson(sort_keys=true)`},
+	"reject": {`l|reject('none')|list`}, "rejectattr": {`l|rejectattr('a')|list`}, "select": {`l|select|list`, `x|select|list`},
+	"selectattr": {`l|selectattr('a')|list`},
+	"reverse":    {`x|reverse`, `up|reverse`, `l|reverse|list`}, "safe": {`l|safe`}, "string": {`l|string`, `ctl|list|string`},
+	"tojson": {`ctl|tojson`, `l|tojson`, `l|tojson(indent=1000000)`, `[[[[l]]]]|tojson(indent=100000)`,
+		`l|tojson(separators=(x, x))`, `d|tojson(sort_keys=true)`},
 	"strftime_now": {`strftime_now('%c' * 500000)`}, "raise_exception": {`raise_exception(l)`},
 	"+": {`x + x + x + x + x + x`, `l + l + l`, `(amp|safe) + amp`, `amp|safe + amp`}, "~": {`x ~ x ~ x ~ x`, `l ~ l`},
-	"*": {`x * 1000`, `l * 1000`, `[x] * 100000000`, `(1,) * 1000000`}, "[]": {`x[::2]`, `up[::-1]`, `l[::2]`, `l[::-1]`, `x[1:]`}, "in": {`1 in x|list`, `x in d`},
+	"*": {`x * 1000`, `l * 1000`, `[x] * 100000000`, `(1,) * 1000000`}, "[]": {`x[::2]`, `up[::-1]`, `l[::2]`, `l[::-1]`,
+		`x[1:]`}, "in": {`1 in x|list`, `x in d`},
 	"==": {`xs == zs`, `x in zs`}, "loop": {`l|length`},
 }
 
@@ -86,7 +91,8 @@ func TestLargeInputs(t *testing.T) {
 			}
 		}
 	}
-	for kind, all := range map[string]map[string]*builtin{"filter": filters, "str": strMethods, "dict": dictMethods, "list": listMethods, "tuple": tupleMethods} {
+	for kind, all := range map[string]map[string]*builtin{"filter": filters, "str": strMethods, "dict": dictMethods,
+		"list": listMethods, "tuple": tupleMethods} {
 		for name, b := range all {
 			if absent := b.raw != nil && kind != "filter"; len(large[name]) == 0 && !b.mutates && !absent {
 				t.Errorf("%s %s: no case makes much of a large input", kind, name)
@@ -127,9 +133,12 @@ func TestStopsInside(t *testing.T) {
 	done := make(chan struct{})
 	close(done)
 	big, other := String(strings.Repeat("Xy \n", 1<<20)), String(strings.Repeat("Éß&\x01", 1<<19))
-	for _, src := range []string{"x.split(' ')", "x.split()", "x.rsplit(' ')", "x.replace('X', 'zz')", "x.upper()", "o.lower()", "o.upper()", "x|title", "x.capitalize()",
-		"x.strip(x)", "x.strip('Xy \n')", "x|indent", "o|tojson", "o|list", "x[::-1]", "o[::-1]", "x ~ x", "x|safe ~ o", "(o|safe) + o", "'%r' % o", "strftime_now(x)", "[x] == [y]",
-		"x|replace('X', 'q')", "range(99999)|list|string", "x.join(['a', 'b'])", "[x, y]|sort", "x.isalpha() or ('a' * 9000000).isalpha()", "{x: 1}[y]"} {
+	for _, src := range []string{"x.split(' ')", "x.split()", "x.rsplit(' ')", "x.replace('X', 'zz')", "x.upper()",
+		"o.lower()", "o.upper()", "x|title", "x.capitalize()",
+		"x.strip(x)", "x.strip('Xy \n')", "x|indent", "o|tojson", "o|list", "x[::-1]", "o[::-1]", "x ~ x", "x|safe ~ o",
+		"(o|safe) + o", "'%r' % o", "strftime_now(x)", "[x] == [y]",
+		"x|replace('X', 'q')", "range(99999)|list|string", "x.join(['a', 'b'])", "[x, y]|sort",
+		"x.isalpha() or ('a' * 9000000).isalpha()", "{x: 1}[y]"} {
 		tmpl, err := Compile("{% set r = "+src+" %}", Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -51,7 +51,8 @@ func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
 func (t *Template) prepare(vars Vars, chat *Chat) (_ Vars, final string, err error) {
 	messages := chat.Messages
 	if chat.ContinueFinal != "" {
-		if messages, final, err = t.tagFinal(messages, chat.ContinueFinal); err != nil {
+		messages, final, err = t.tagFinal(messages, chat.ContinueFinal)
+		if err != nil {
 			return nil, "", err
 		}
 	}

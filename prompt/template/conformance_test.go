@@ -109,7 +109,8 @@ func TestConformanceChatHF(t *testing.T) {
 			case "return_assistant_tokens_mask":
 				// the mask is for training; the text is the same
 			case "continue_final_message":
-				if chat.ContinueFinal = v.Text(); v.Kind() == KindBool && truth(v) {
+				chat.ContinueFinal = v.Text()
+				if v.Kind() == KindBool && truth(v) {
 					chat.ContinueFinal = "content"
 				}
 			default:

@@ -169,7 +169,8 @@ func TestDifferential(t *testing.T) {
 		}
 		if err != nil {
 			t.Error(err)
-			if wrong++; wrong == 100 {
+			wrong++
+			if wrong == 100 {
 				t.Fatal("too many differences")
 			}
 		}

@@ -55,7 +55,8 @@ func (s *state) statement(n node) flow {
 		inner.shadow(n.shadowed)
 		f := s.block(n.body)
 		v := String(s.captured(from))
-		if s.leave(inner, back); f != flowNext {
+		s.leave(inner, back)
+		if f != flowNext {
 			return f
 		}
 		s.assign(n.target, v)
@@ -163,7 +164,8 @@ func (l *loop) pull(s *state) Value {
 
 func (l *loop) advance(s *state) bool {
 	v := l.peek(s)
-	if l.after = (Value{}); v.valid() {
+	l.after = (Value{})
+	if v.valid() {
 		l.index0++
 		l.before, l.current = l.current, v
 	}

@@ -199,7 +199,8 @@ func (s *state) call(n *callNode, caller Value) Value {
 	var method *builtin
 	if attr, ok := n.expr.(*attrNode); ok {
 		v = s.eval(attr.expr)
-		if method = findMethod(v, attr.name); method == nil || method.mutates || strings.HasPrefix(attr.name, "_") {
+		method = findMethod(v, attr.name)
+		if method == nil || method.mutates || strings.HasPrefix(attr.name, "_") {
 			method, fn = nil, getattr(s, v, attr.name)
 		}
 	} else {

@@ -24,7 +24,8 @@ func formatText(s *state, v Value, a *callArgs) Value {
 		}
 		out.add(text[:i])
 		c := text[i]
-		if text = text[i+1:]; text != "" && text[0] == c {
+		text = text[i+1:]
+		if text != "" && text[0] == c {
 			out.add(text[:1])
 			text = text[1:]
 			continue
@@ -41,7 +42,8 @@ func formatText(s *state, v Value, a *callArgs) Value {
 			unsupported("a field of more than %d bytes in str.format", longestField)
 		}
 		numbered := allRunes(s, name, isDigitRune)
-		if manual = manual || numbered; manual && name == "" || numbered && next > 0 {
+		manual = manual || numbered
+		if manual && name == "" || numbered && next > 0 {
 			raise("cannot switch between automatic field numbering and manual field specification")
 		}
 		if name == "" {

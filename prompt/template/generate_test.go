@@ -38,7 +38,8 @@ func (g templateMaker) text() string {
 }
 
 func (g templateMaker) number() string {
-	return g.pick("0", "1", "2", "3", "5", "7", "10", "-1", "-2", "-3", "100", "255", "1000000", "0.5", "1.5", "2.5", "-2.5", "2.675", "1e3", "1e16", "1e-5",
+	return g.pick("0", "1", "2", "3", "5", "7", "10", "-1", "-2", "-3", "100", "255", "1000000", "0.5", "1.5", "2.5",
+		"-2.5", "2.675", "1e3", "1e16", "1e-5",
 		"1e22", "123456.789", "0b101", "0o17", "0xff", "1_000", "9007199254740993", "99999999999999999999", "3.0")
 }
 
@@ -106,7 +107,8 @@ func (g templateMaker) expr(depth int) string {
 	case 12:
 		return g.postfixed(depth) + g.pick(".x", ".y", ".name", ".role", ".content", ".__class__", "._x", ".0", ".function.name")
 	case 13:
-		return g.pick("range("+g.small()+")", "range("+g.small()+", "+g.small()+")", "range(10, 0, -3)", "dict(a="+sub()+")", "namespace(a="+sub()+").a",
+		return g.pick("range("+g.small()+")", "range("+g.small()+", "+g.small()+")", "range(10, 0, -3)", "dict(a="+sub()+")",
+			"namespace(a="+sub()+").a",
 			"dict("+sub()+")", "cycler("+sub()+", 2).next()", "joiner('|')()", "dict.fromkeys("+sub()+", 1)")
 	case 14: // no roots of negative numbers: complex numbers are not supported
 		return fmt.Sprintf("(%s ** %s)", g.number(), g.pick("0", "1", "2", "3", "-1", "-2", "10"))
@@ -128,20 +130,32 @@ func (g templateMaker) filter(depth int) string {
 		return g.pick("'name'", "'age'", "'role'", "'content'", "'x.y'", "0", "'0'", "'function.name'", "'nope'")
 	}
 	test := func() string {
-		return g.pick("'odd'", "'string'", "'defined'", "'none'", "'=='", "'equalto', 30", "'gt', 2", "'in', [1,2,'a']", "'mapping'", "'nosuch'", "'divisibleby', 3")
+		return g.pick("'odd'", "'string'", "'defined'", "'none'", "'=='", "'equalto', 30", "'gt', 2", "'in', [1,2,'a']",
+			"'mapping'", "'nosuch'", "'divisibleby', 3")
 	}
 	return g.pick(
-		"abs", "attr("+g.text()+")", "batch("+g.small()+")|list", "batch(2, 'x')|list", "capitalize", "center", "center("+g.small()+"0)", "count", "length",
-		"d", "default("+e()+")", "default("+e()+", true)", "default(boolean=true, default_value=1)", "dictsort", "dictsort(true)", "dictsort(by='value')", "dictsort(reverse=true)",
+		"abs", "attr("+g.text()+")", "batch("+g.small()+")|list", "batch(2, 'x')|list", "capitalize", "center",
+		"center("+g.small()+"0)", "count", "length",
+		"d", "default("+e()+")", "default("+e()+", true)", "default(boolean=true, default_value=1)", "dictsort",
+		"dictsort(true)", "dictsort(by='value')", "dictsort(reverse=true)",
 		"e", "escape", "first", "float", "float("+e()+")", "forceescape", "format("+e()+")", "format("+e()+", "+e()+")", "format(a="+e()+")",
-		"groupby('age')", "groupby("+attr()+", default=0)", "groupby('name', case_sensitive=true)|list", "indent", "indent(2)", "indent("+g.small()+", true)", "indent('> ', blank=true)", "indent(first=true)",
-		"int", "int("+e()+")", "int(base=16)", "int(0, 0)", "int(default=5)", "items|list", "join", "join(', ')", "join('-', attribute="+attr()+")", "join("+e()+")", "last", "list", "lower",
-		"map('upper')|list", "map(attribute="+attr()+")|list", "map(attribute="+attr()+", default='dd')|join(',')", "map('int')|list", "map('default', 'q')|list", "map('nosuch')|list", "map('tojson')|list", "map('replace', 'a', 'b')|list",
-		"max", "min", "max(attribute='age')", "min(case_sensitive=true)", "reject("+test()+")|list", "reject|list", "rejectattr("+attr()+")|list", "rejectattr("+attr()+", "+test()+")|list",
-		"replace("+g.text()+", "+e()+")", "replace('a', 'b', 1)", "replace('l', "+e()+", count="+g.small()+")", "reverse", "reverse|list", "round", "round("+g.small()+")", "round(1, 'floor')", "round("+g.small()+", method='ceil')",
-		"safe", "safe + "+e(), "safe ~ "+e(), "select("+test()+")|list", "select|list", "selectattr("+attr()+")|list", "selectattr("+attr()+", "+test()+")|list",
-		"slice(3)|list", "slice("+g.small()+", 'f')|list", "sort", "sort(true)", "sort(attribute="+attr()+")", "sort(case_sensitive=true)", "sort(attribute='age,name')", "string", "striptags", "sum", "sum(attribute='age')", "sum(start="+e()+")",
-		"title", "tojson", "tojson(indent=2)", "tojson(indent="+e()+")", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)", "tojson(separators=(',', ':'))", "trim", "trim("+g.text()+")", "truncate(5)", "truncate(7, true, '..', 0)", "truncate(length=4, end='', leeway=1)",
+		"groupby('age')", "groupby("+attr()+", default=0)", "groupby('name', case_sensitive=true)|list", "indent", "indent(2)",
+		"indent("+g.small()+", true)", "indent('> ', blank=true)", "indent(first=true)",
+		"int", "int("+e()+")", "int(base=16)", "int(0, 0)", "int(default=5)", "items|list", "join", "join(', ')",
+		"join('-', attribute="+attr()+")", "join("+e()+")", "last", "list", "lower",
+		"map('upper')|list", "map(attribute="+attr()+")|list", "map(attribute="+attr()+", default='dd')|join(',')",
+		"map('int')|list", "map('default', 'q')|list", "map('nosuch')|list", "map('tojson')|list", "map('replace', 'a', 'b')|list",
+		"max", "min", "max(attribute='age')", "min(case_sensitive=true)", "reject("+test()+")|list", "reject|list",
+		"rejectattr("+attr()+")|list", "rejectattr("+attr()+", "+test()+")|list",
+		"replace("+g.text()+", "+e()+")", "replace('a', 'b', 1)", "replace('l', "+e()+", count="+g.small()+")", "reverse",
+		"reverse|list", "round", "round("+g.small()+")", "round(1, 'floor')", "round("+g.small()+", method='ceil')",
+		"safe", "safe + "+e(), "safe ~ "+e(), "select("+test()+")|list", "select|list", "selectattr("+attr()+")|list",
+		"selectattr("+attr()+", "+test()+")|list",
+		"slice(3)|list", "slice("+g.small()+", 'f')|list", "sort", "sort(true)", "sort(attribute="+attr()+")",
+		"sort(case_sensitive=true)", "sort(attribute='age,name')", "string", "striptags", "sum", "sum(attribute='age')", "sum(start="+e()+")",
+		"title", "tojson", "tojson(indent=2)", "tojson(indent="+e()+")", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)",
+		"tojson(separators=(',', ':'))", "trim", "trim("+g.text()+")", "truncate(5)", "truncate(7, true, '..', 0)",
+		"truncate(length=4, end='', leeway=1)",
 		"unique|list", "unique(true)|list", "unique(attribute="+attr()+")|list", "upper", "urlencode", "wordcount",
 		"xmlattr", "xmlattr(false)", "nosuchfilter", "first|upper", "list|length", "string|length", "list|last", "string|list")
 }
@@ -151,16 +165,25 @@ func (g templateMaker) method(depth int) string {
 	t := g.text
 	n := g.small
 	return g.pick(
-		"capitalize()", "center(20)", "center(9, '*')", "count('a')", "count("+t()+", "+n()+")", "endswith("+t()+")", "endswith(('c', 'd'))", "find("+t()+")", "find('l', "+n()+", "+n()+")", "format("+e()+", "+e()+")", "format("+e()+", a="+e()+")", "index("+t()+")", "index("+e()+")", "isalnum()", "isalpha()", "isascii()", "isdecimal()", "isdigit()", "islower()",
-		"isnumeric()", "isprintable()", "isspace()", "istitle()", "isupper()", "join(words)", "join("+e()+")", "ljust(12, '.')", "lower()", "lstrip()", "lstrip("+t()+")", "partition("+t()+")", "removeprefix("+t()+")", "removesuffix('c')",
-		"replace("+t()+", "+t()+")", "replace('a', "+t()+", "+n()+")", "rfind("+t()+")", "rindex('l')", "rjust(12)", "rpartition("+t()+")", "rsplit()", "rsplit("+t()+", "+n()+")", "rsplit(none, 1)", "rstrip()", "rstrip('dlc')", "split()", "split("+t()+")", "split(',', "+n()+")", "split(none, "+n()+")",
-		"split(sep=' ', maxsplit=1)", "splitlines()", "splitlines(true)", "startswith("+t()+")", "startswith('H', "+n()+")", "strip()", "strip("+t()+")", "title()", "upper()", "zfill(10)",
-		"items()|list", "keys()|list", "values()|list", "items()", "keys()", "get('a')", "get("+t()+", "+e()+")", "get('zz', 0)", "copy()", "append(1)", "update({})", "pop()", "clear()", "sort()", "count("+e()+")", "nosuch()", "strip(")
+		"capitalize()", "center(20)", "center(9, '*')", "count('a')", "count("+t()+", "+n()+")", "endswith("+t()+")",
+		"endswith(('c', 'd'))", "find("+t()+")", "find('l', "+n()+", "+n()+")", "format("+e()+", "+e()+")", "format("+e()+
+			", a="+e()+")", "index("+t()+")", "index("+e()+")", "isalnum()", "isalpha()", "isascii()", "isdecimal()", "isdigit()", "islower()",
+		"isnumeric()", "isprintable()", "isspace()", "istitle()", "isupper()", "join(words)", "join("+e()+")", "ljust(12, '.')",
+		"lower()", "lstrip()", "lstrip("+t()+")", "partition("+t()+")", "removeprefix("+t()+")", "removesuffix('c')",
+		"replace("+t()+", "+t()+")", "replace('a', "+t()+", "+n()+")", "rfind("+t()+")", "rindex('l')", "rjust(12)",
+		"rpartition("+t()+")", "rsplit()", "rsplit("+t()+", "+n()+")", "rsplit(none, 1)", "rstrip()", "rstrip('dlc')",
+		"split()", "split("+t()+")", "split(',', "+n()+")", "split(none, "+n()+")",
+		"split(sep=' ', maxsplit=1)", "splitlines()", "splitlines(true)", "startswith("+t()+")", "startswith('H', "+n()+")",
+		"strip()", "strip("+t()+")", "title()", "upper()", "zfill(10)",
+		"items()|list", "keys()|list", "values()|list", "items()", "keys()", "get('a')", "get("+t()+", "+e()+")",
+		"get('zz', 0)", "copy()", "append(1)", "update({})", "pop()", "clear()", "sort()", "count("+e()+")", "nosuch()", "strip(")
 }
 
 func (g templateMaker) test(depth int) string {
-	return g.pick("defined", "undefined", "none", "boolean", "true", "false", "integer", "float", "number", "string", "mapping", "iterable", "sequence", "callable", "odd", "even",
-		"divisibleby 3", "divisibleby(2)", "lower", "upper", "escaped", "sameas none", "sameas true", "in [1, 2, 'a']", "in(words)", "eq 7", "equalto 'abc'", "ne 1", "lt 5", "gt "+g.number(), "ge 2", "le 3",
+	return g.pick("defined", "undefined", "none", "boolean", "true", "false", "integer", "float", "number", "string",
+		"mapping", "iterable", "sequence", "callable", "odd", "even",
+		"divisibleby 3", "divisibleby(2)", "lower", "upper", "escaped", "sameas none", "sameas true", "in [1, 2, 'a']",
+		"in(words)", "eq 7", "equalto 'abc'", "ne 1", "lt 5", "gt "+g.number(), "ge 2", "le 3",
 		"greaterthan 1", "lessthan 2", "filter", "test", "nosuch")
 }
 
@@ -200,7 +223,8 @@ func (g templateMaker) statement(depth int, loop bool) string {
 	v := g.pick("a", "b", "c", "s", "n")
 	if depth <= 0 {
 		if loop && g.oneIn(3) {
-			return g.print("loop." + g.pick("index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem", "depth", "cycle('x','y')", "changed(a)"))
+			return g.print("loop." + g.pick("index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem",
+				"nextitem", "depth", "cycle('x','y')", "changed(a)"))
 		}
 		return g.print(g.pick(v, v, e()))
 	}
@@ -219,31 +243,38 @@ func (g templateMaker) statement(depth int, loop bool) string {
 		}
 		return s + g.tag("endif")
 	case 4, 5, 6, 7:
-		head := "for " + g.pick("a", "b", "c", "a, b") + " in " + g.pick("list", "words", "mixed", "d", "d.items()", "msgs", "range(3)", "'abc'", "nope", "[]", "[[1,2],[3,4]]", "words|select('string')", e())
+		head := "for " + g.pick("a", "b", "c", "a, b") + " in " + g.pick("list", "words", "mixed", "d", "d.items()", "msgs",
+			"range(3)", "'abc'", "nope", "[]", "[[1,2],[3,4]]", "words|select('string')", e())
 		if g.oneIn(3) {
 			head += " if " + g.pick("a", "not a", "a != 1", "loop", e())
 		}
 		s := g.tag(head) + g.body(depth, true)
 		if g.oneIn(4) {
-			s += g.tag("if "+g.pick("a == 1", "loop.first", "loop.index > 1", "b")) + g.tag(g.pick("break", "continue")) + g.tag("endif") + g.body(1, true)
+			s += g.tag("if "+g.pick("a == 1", "loop.first", "loop.index > 1", "b")) + g.tag(g.pick("break", "continue")) +
+				g.tag("endif") + g.body(1, true)
 		}
 		if g.oneIn(4) {
 			s += g.tag("else") + g.body(depth, loop)
 		}
 		return s + g.tag("endfor")
 	case 8:
-		return g.tag("macro m(a, b="+g.pick("1", "a", "s", "nope")+")") + g.body(depth, false) + g.pick("", g.print("kwargs"), g.print("varargs"), g.print("caller(1) if caller else 'none'")) + g.tag("endmacro") +
-			g.print(g.pick("m(1)", "m(b=2)", "m(1, 2, 3)", "m()", "m(1, x=2)", "m(*[1, 2])", "m(1, **{'b': s})", "m(*list, **nope)", "m('<', b=m(2))"))
+		return g.tag("macro m(a, b="+g.pick("1", "a", "s", "nope")+")") + g.body(depth, false) + g.pick("", g.print("kwargs"),
+			g.print("varargs"), g.print("caller(1) if caller else 'none'")) + g.tag("endmacro") +
+			g.print(g.pick("m(1)", "m(b=2)", "m(1, 2, 3)", "m()", "m(1, x=2)", "m(*[1, 2])", "m(1, **{'b': s})",
+				"m(*list, **nope)", "m('<', b=m(2))"))
 	case 9:
-		return g.tag("macro w(x)") + "<" + g.print("caller("+g.pick("", "x", "1, 2")+")") + ">" + g.tag("endmacro") + g.tag("call"+g.pick("", "(p)", "(p, q=3)")+" w(5)") + g.print("p ~ q") + g.body(depth, false) + g.tag("endcall")
+		return g.tag("macro w(x)") + "<" + g.print("caller("+g.pick("", "x", "1, 2")+")") + ">" + g.tag("endmacro") +
+			g.tag("call"+g.pick("", "(p)", "(p, q=3)")+" w(5)") + g.print("p ~ q") + g.body(depth, false) + g.tag("endcall")
 	case 10:
-		return g.tag("filter "+g.pick("upper", "trim", "replace('a', 'b')|title", "indent(2, true)", "length", "default('x')")) + g.body(depth, loop) + g.tag("endfilter")
+		return g.tag("filter "+g.pick("upper", "trim", "replace('a', 'b')|title", "indent(2, true)", "length", "default('x')")) +
+			g.body(depth, loop) + g.tag("endfilter")
 	case 11:
 		return g.tag("set "+v+g.pick("", " | upper", " | trim | length")) + g.body(depth, loop) + g.tag("endset") + g.print(v)
 	case 12:
 		return g.tag("with "+g.pick("", "a = 1", "a = 2, b = a", "s = s ~ '!'")) + g.body(depth, loop) + g.tag("endwith")
 	case 13:
-		return g.tag("set ns = namespace(x=0, y=[])") + g.tag("for a in "+g.pick("list", "words")) + g.tag("set ns.x = ns.x + "+g.pick("1", "a|length", "loop.index")) + g.body(1, true) + g.tag("endfor") + g.print("ns.x")
+		return g.tag("set ns = namespace(x=0, y=[])") + g.tag("for a in "+g.pick("list", "words")) +
+			g.tag("set ns.x = ns.x + "+g.pick("1", "a|length", "loop.index")) + g.body(1, true) + g.tag("endfor") + g.print("ns.x")
 	case 14:
 		return g.tag("raw") + g.space() + g.pick("{{ x }}", "{% if %}", "{# c #}") + g.space() + g.tag("endraw")
 	case 15:
@@ -251,9 +282,11 @@ func (g templateMaker) statement(depth int, loop bool) string {
 	case 16:
 		return g.tag("generation") + g.body(depth, false) + g.tag("endgeneration")
 	case 17:
-		return g.tag("for a in [[1, [2, [3]]], [4]] recursive") + g.pick("(", "") + g.print("a if a is number else loop(a)") + g.print("loop."+g.pick("depth", "depth0", "index")) + g.tag("endfor")
+		return g.tag("for a in [[1, [2, [3]]], [4]] recursive") + g.pick("(", "") + g.print("a if a is number else loop(a)") +
+			g.print("loop."+g.pick("depth", "depth0", "index")) + g.tag("endfor")
 	}
-	return g.tag("for a in msgs") + g.tag("if a.content is string") + g.print("a.content") + g.tag("else") + g.body(1, true) + g.tag("endif") + g.tag("endfor")
+	return g.tag("for a in msgs") + g.tag("if a.content is string") + g.print("a.content") + g.tag("else") +
+		g.body(1, true) + g.tag("endif") + g.tag("endfor")
 }
 
 // detail makes one call of a library function with random parameters of the right kind: number formats, case
@@ -268,7 +301,8 @@ func (g templateMaker) detail() string {
 		case 2:
 			return fmt.Sprintf("%d.%de%d", g.IntN(10), g.IntN(1000), g.IntN(60)-30)
 		}
-		return g.pick("0", "0.0", "-0.0", "1", "(e ~ 'inf')|float", "-(e ~ 'inf')|float", "(e ~ 'nan')|float", "2.5", "0.5", "1.5", "-0.5", "123456789", "1e15", "1e16", "9.995", "0.0001", "99999.5", "true",
+		return g.pick("0", "0.0", "-0.0", "1", "(e ~ 'inf')|float", "-(e ~ 'inf')|float", "(e ~ 'nan')|float", "2.5", "0.5",
+			"1.5", "-0.5", "123456789", "1e15", "1e16", "9.995", "0.0001", "99999.5", "true",
 			"10 ** 30", "-(2 ** 63)", "2 ** 63", "0.1 + 0.2", "1 / 3", "5e-324", "1.7976931348623157e308")
 	}
 	quote := func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'" }
@@ -287,33 +321,45 @@ func (g templateMaker) detail() string {
 		width := g.pick("", "", "5", "12")
 		prec := g.pick("", "", ".0", ".2", ".10", ".")
 		arg := g.pick(num(), num(), num(), g.text(), "none", "[1]", "nope")
-		return quote("<%"+flags+width+prec+g.pick("d", "i", "u", "o", "x", "X", "e", "E", "f", "F", "g", "G", "r", "s", "s", "%", "q")+">") + " % (" + arg + ",)"
+		return quote("<%"+flags+width+prec+g.pick("d", "i", "u", "o", "x", "X", "e", "E", "f", "F", "g", "G", "r", "s", "s",
+			"%", "q")+">") + " % (" + arg + ",)"
 	case 1:
-		return quote("%("+g.pick("a", "b", "")+")"+g.pick("s", "d", "05.1f", "r")+g.pick("", " %(a)s", "%%")) + " % {'a': " + num() + ", 'b': " + g.text() + "}"
+		return quote("%("+g.pick("a", "b", "")+")"+g.pick("s", "d", "05.1f", "r")+g.pick("", " %(a)s", "%%")) + " % {'a': " +
+			num() + ", 'b': " + g.text() + "}"
 	case 2, 3:
 		spec := g.pick("", "", g.pick("*", "0", " ", "é")+g.pick("<", ">", "^", "=")) + g.pick("", "", "+", "-", " ") + g.pick("", "", "0") +
-			g.pick("", "8", "20", "3") + g.pick("", "", ",", "_") + g.pick("", "", ".0", ".1", ".3", ".12") + g.pick("", "d", "b", "o", "x", "X", "e", "E", "f", "F", "g", "G", "%", "s", "q")
+			g.pick("", "8", "20", "3") + g.pick("", "", ",", "_") + g.pick("", "", ".0", ".1", ".3", ".12") +
+			g.pick("", "d", "b", "o", "x", "X", "e", "E", "f", "F", "g", "G", "%", "s", "q")
 		return quote("{:"+spec+"}|") + ".format(" + g.pick(num(), num(), num(), g.text(), "none", "[1]", "u") + ")"
 	case 4:
-		field := g.pick("", "0", "1", "a", "b.c", "b[c]", "0.x", "0[0]", "l[1]", "l[-1]", "2", "a!r", "0!s:>5", "a!s:>9", "l.append", "a.__class__", "{", "}", "a!x", "a:!", "l[0")
-		return quote(some("x{}", 3)+"{"+field+"}"+g.pick("", "{}", "{1}", "{{}}", "{a}")) + ".format(" + g.pick(num(), g.text(), "u") + ", 6, a=" + g.pick("7", "'é'", "none") + ", b={'c': 9}, l=[1, 'two'])"
+		field := g.pick("", "0", "1", "a", "b.c", "b[c]", "0.x", "0[0]", "l[1]", "l[-1]", "2", "a!r", "0!s:>5", "a!s:>9",
+			"l.append", "a.__class__", "{", "}", "a!x", "a:!", "l[0")
+		return quote(some("x{}", 3)+"{"+field+"}"+g.pick("", "{}", "{1}", "{{}}", "{a}")) + ".format(" +
+			g.pick(num(), g.text(), "u") + ", 6, a=" + g.pick("7", "'é'", "none") + ", b={'c': 9}, l=[1, 'two'])"
 	case 5:
-		return "(" + num() + ")|round" + g.pick("", "(1)", "(2)", "(3)", "(-1)", "(-2)", "(5, 'ceil')", "(1, 'floor')", "(0, 'common')", "(-1, 'floor')", "|int", "(none)")
+		return "(" + num() + ")|round" + g.pick("", "(1)", "(2)", "(3)", "(-1)", "(-2)", "(5, 'ceil')", "(1, 'floor')",
+			"(0, 'common')", "(-1, 'floor')", "|int", "(none)")
 	case 6:
 		lit := quote(some(" \t+-_0123456789.eExXoObBaAfinty٣", 7))
 		return lit + g.pick("|int", "|int(-9)", "|int(-9, 16)", "|int(-9, 0)", "|int(-9, 2)", "|int(base=8)", "|float", "|float('no')")
 	case 7:
 		return "(" + num() + ") " + g.pick("+", "-", "*", "/", "//", "%", "==", "<", ">=") + " (" + num() + ")"
 	case 8:
-		return letters() + "." + g.pick("upper", "lower", "title", "capitalize", "isupper", "islower", "istitle", "isalpha", "isalnum", "isdigit", "isdecimal", "isnumeric", "isspace", "isprintable") + "()"
+		return letters() + "." + g.pick("upper", "lower", "title", "capitalize", "isupper", "islower", "istitle", "isalpha",
+			"isalnum", "isdigit", "isdecimal", "isnumeric", "isspace", "isprintable") + "()"
 	case 9:
-		return letters() + "|" + g.pick("title", "upper", "lower", "capitalize", "wordcount", "list", "tojson", "urlencode", "tojson(ensure_ascii=true)", "length", "reverse", "first", "unique|list", "forceescape")
+		return letters() + "|" + g.pick("title", "upper", "lower", "capitalize", "wordcount", "list", "tojson", "urlencode",
+			"tojson(ensure_ascii=true)", "length", "reverse", "first", "unique|list", "forceescape")
 	case 10:
 		text := quote(some("ab,  \n\t\r\x0b\x1c\u2028\u00a0", 12))
-		return text + "." + g.pick("split()", "rsplit()", "split(none, 2)", "rsplit(none, 2)", "split(',')", "rsplit(',', 2)", "split('a', 2)", "splitlines()", "splitlines(true)", "strip()", "lstrip()", "rstrip(' \\n')", "partition(',')", "rpartition(' ')", "count(' ')", "find('b', 2)", "rfind('a', 1, 8)", "index(',', -4)", "startswith('a', 1, 4)", "endswith('', 20)", "replace('', '-')", "replace('a', '', 2)", "title()", "center(20, '*')", "zfill(15)")
+		return text + "." + g.pick("split()", "rsplit()", "split(none, 2)", "rsplit(none, 2)", "split(',')", "rsplit(',', 2)",
+			"split('a', 2)", "splitlines()", "splitlines(true)", "strip()", "lstrip()", "rstrip(' \\n')", "partition(',')",
+			"rpartition(' ')", "count(' ')", "find('b', 2)", "rfind('a', 1, 8)", "index(',', -4)", "startswith('a', 1, 4)",
+			"endswith('', 20)", "replace('', '-')", "replace('a', '', 2)", "title()", "center(20, '*')", "zfill(15)")
 	case 11:
 		text := quote(some("ab-- cde  fghij-kl\n.!", 40))
-		return text + "|" + g.pick("indent(3)", "indent(2, true, true)", "truncate(9)", "truncate(8, true)", "truncate(10, false, '-', 0)", "title", "wordcount", "trim('ab-')", "striptags", "replace('-', '+', 2)")
+		return text + "|" + g.pick("indent(3)", "indent(2, true, true)", "truncate(9)", "truncate(8, true)",
+			"truncate(10, false, '-', 0)", "title", "wordcount", "trim('ab-')", "striptags", "replace('-', '+', 2)")
 	case 12:
 		items := func() string {
 			var parts []string
@@ -324,7 +370,8 @@ func (g templateMaker) detail() string {
 		}
 		return g.pick("{'k': ["+items()+"], 'a': 1, 'z': ("+items()+")}|tojson(2)", "["+items()+"]|tojson(indent=1)", "["+items()+"]|string")
 	}
-	return "strftime_now('" + g.pick("%", "%", "%-", "%_", "%0", "x %", "%Y-%") + string("aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyYzZ%Qf"[g.IntN(42)]) + "')"
+	return "strftime_now('" + g.pick("%", "%", "%-", "%_", "%0", "x %", "%Y-%") +
+		string("aAbBcCdDeFgGhHIjklmMnpPrRStTuUVwWxXyYzZ%Qf"[g.IntN(42)]) + "')"
 }
 
 // source returns the i-th template of a run: alternately expressions, library details and whole templates.

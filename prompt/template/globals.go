@@ -54,7 +54,8 @@ func makeRange(s *state, _ Value, a []Value) Value {
 	s.list(n)
 	out := make([]Value, 0, n)
 	for step > 0 && at < stop || step < 0 && at > stop {
-		if out = append(out, Int(at)); len(out) > maxRange {
+		out = append(out, Int(at))
+		if len(out) > maxRange {
 			raise("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
 		}
 		next := at + step

@@ -81,7 +81,8 @@ func (r *jsonReader) value(depth int) Value {
 		r.Fail(fmt.Errorf("%w: nested deeper than %d", ErrLimit, maxJSONDepth))
 		return Value{}
 	}
-	if r.read++; r.read > maxJSONValues {
+	r.read++
+	if r.read > maxJSONValues {
 		r.Fail(fmt.Errorf("%w: more than %d values", ErrLimit, maxJSONValues))
 		return Value{}
 	}

@@ -224,7 +224,8 @@ func (l *lexer) operator(open []byte) []byte {
 			l.fail("unexpected '%s'", op)
 		}
 		want := open[len(open)-1]
-		if open = open[:len(open)-1]; want != op[0] {
+		open = open[:len(open)-1]
+		if want != op[0] {
 			l.fail("unexpected '%s', expected '%c'", op, want)
 		}
 	}

@@ -156,7 +156,8 @@ func splitMethod(name string, fromRight bool) *builtin {
 			n = math.MaxInt32
 		}
 		if given(a[0]) {
-			if sep = text(a[0]); sep == "" {
+			sep = text(a[0])
+			if sep == "" {
 				raise("empty separator")
 			}
 		}

@@ -87,7 +87,8 @@ func divmod(x, y int64) (q, r int64, ok bool) {
 	case x == math.MinInt64 && y == -1:
 		return 0, 0, false
 	}
-	if q, r = x/y, x%y; r != 0 && (r < 0) != (y < 0) {
+	q, r = x/y, x%y
+	if r != 0 && (r < 0) != (y < 0) {
 		q, r = q-1, r+y
 	}
 	return q, r, true

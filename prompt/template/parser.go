@@ -50,7 +50,8 @@ func (p *parser) unsupported(format string, args ...any) node {
 }
 
 func (p *parser) enter() {
-	if p.depth++; p.depth > maxNesting {
+	p.depth++
+	if p.depth > maxNesting {
 		p.fail("nested deeper than %d levels", maxNesting)
 	}
 }

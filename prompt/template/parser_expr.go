@@ -21,7 +21,8 @@ func (p *parser) tuple(cond, parens bool) node {
 			return &tupleNode{list{line, parts}}
 		}
 		parts = append(parts, p.expr(cond))
-		if line = p.line(); !p.skipOp(",") {
+		line = p.line()
+		if !p.skipOp(",") {
 			break
 		}
 	}
@@ -181,7 +182,8 @@ func (p *parser) primary() node {
 
 // chain bounds the length of a chain of operators or filters, because each link nests the tree one level deeper.
 func (p *parser) chain(links *int) {
-	if *links++; *links > 10*maxNesting {
+	*links++
+	if *links > 10*maxNesting {
 		p.fail("more than %d operators in one chain", 10*maxNesting)
 	}
 }
@@ -316,7 +318,8 @@ func (p *parser) innerCall(f *applyNode) {
 	if !ok {
 		p.unsupported("a %s whose name is computed", f.fn.inner)
 	}
-	if f.inner = p.library(f.fn.inner, name); f.inner.inner != "" {
+	f.inner = p.library(f.fn.inner, name)
+	if f.inner.inner != "" {
 		p.unsupported("%s in %s", name, f.fn.name)
 	}
 	f.args.pos = slices.Delete(f.args.pos, f.fn.innerAt, f.fn.innerAt+1)

@@ -132,7 +132,8 @@ func (s *state) release() {
 
 // step counts n steps.
 func (s *state) step(n int) {
-	if s.steps += n; s.steps > s.t.opts.Limits.Steps {
+	s.steps += n
+	if s.steps > s.t.opts.Limits.Steps {
 		limit("more than %d steps", s.t.opts.Limits.Steps)
 	}
 	s.work(64 * n)
@@ -140,7 +141,8 @@ func (s *state) step(n int) {
 
 // work counts work done, and ends the rendering if its time is over.
 func (s *state) work(n int) {
-	if s.unseen += n; s.unseen < 1<<18 {
+	s.unseen += n
+	if s.unseen < 1<<18 {
 		return
 	}
 	s.unseen = 0
@@ -210,7 +212,8 @@ func (b *builder) text() string {
 }
 
 func (s *state) deeper() {
-	if s.depth++; s.depth > s.t.opts.Limits.Depth {
+	s.depth++
+	if s.depth > s.t.opts.Limits.Depth {
 		limit("nested deeper than %d", s.t.opts.Limits.Depth)
 	}
 }

@@ -49,7 +49,8 @@ func strftime(s *state, t time.Time, format string) string {
 		case !ok:
 			shown = "%" + string(c)
 		case unpadded:
-			if shown = strings.TrimLeft(shown, "0 "); shown == "" {
+			shown = strings.TrimLeft(shown, "0 ")
+			if shown == "" {
 				shown = "0"
 			}
 		}

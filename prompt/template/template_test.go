@@ -28,7 +28,8 @@ func TestFacts(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if t.Logf("%d facts, %d of them ask for what is not supported", len(facts), absent); len(facts)-absent < 2500 {
+	t.Logf("%d facts, %d of them ask for what is not supported", len(facts), absent)
+	if len(facts)-absent < 2500 {
 		t.Errorf("%d of %d facts were compared, want the thousands of the file", len(facts)-absent, len(facts))
 	}
 }
@@ -47,16 +48,20 @@ func TestRules(t *testing.T) {
 		{"blank lines around tags go", "a\n  {% if true %}\n b\n  {% endif %}\nc\n", "a\n b\nc"},
 		{"a filtered loop counts what passes", `{% for i in [1,2,3] if i != 2 %}{{ loop.index }}{{ loop.last }}{% endfor %}`, "1False2True"},
 		{"generation is a scope", `{% set x = 1 %}{% generation %}{% set x = 2 %}{% endgeneration %}{{ x }}`, "1"},
-		{"a generator is true and used up once", `{% set g = [1,2]|map('string') %}{{ g is sequence }}{{ g|join }}{{ g|join }}{{ 'y' if g }}`, "False12y"},
+		{"a generator is true and used up once", `{% set g = [1,2]|map('string') %}{{ g is sequence }}{{ g|join }}{{ g|join }}{{ 'y' if g }}`,
+			"False12y"},
 		{"1, 1.0 and true are one key", `{{ {1: 'a', 1.0: 'b', true: 'c'} }}`, "{1: 'c'}"},
 		{"a macro sees what is set after it", `{% macro m() %}{{ x }}{% endmacro %}{% set x = 1 %}{{ m() }}`, "1"},
-		{"a filter of a loop is asked when an element's turn comes", `{% set ns = namespace(n=0) %}{% for i in [1,2,3] if ns.n < 2 %}{% set ns.n = i %}{{ i }}{% endfor %}`, "12"},
+		{"a filter of a loop is asked when an element's turn comes",
+			`{% set ns = namespace(n=0) %}{% for i in [1,2,3] if ns.n < 2 %}{% set ns.n = i %}{{ i }}{% endfor %}`, "12"},
 		{"zero has a sign in a quotient", `{{ 0 / -1 }}`, "-0.0"},
-		{"arguments come out of lists and dicts", `{% macro m(a, b='-') %}{{ a }}{{ b }};{% endmacro %}{{ m(*[1, 2]) }}{{ m(1, *[2]) }}{{ m(*'xy') }}{{ m(*{'k': 1}) }}` +
-			`{{ m(**{'b': 3, 'a': 4}) }}{{ m(*[5], **{'b': 6}) }}{{ m(*[], a=7, **{}) }}{{ m(*[8], b=9,) }}`, "12;12;xy;k-;43;56;7-;89;"},
+		{"arguments come out of lists and dicts",
+			`{% macro m(a, b='-') %}{{ a }}{{ b }};{% endmacro %}{{ m(*[1, 2]) }}{{ m(1, *[2]) }}{{ m(*'xy') }}{{ m(*{'k': 1}) }}` +
+				`{{ m(**{'b': 3, 'a': 4}) }}{{ m(*[5], **{'b': 6}) }}{{ m(*[], a=7, **{}) }}{{ m(*[8], b=9,) }}`, "12;12;xy;k-;43;56;7-;89;"},
 		{"an undefined list has no elements", `{% macro m(a) %}{{ a }}{% endmacro %}{{ m(*u) }}`, ""},
-		{"filters, tests and callers take them too", `{{ 'x' | replace(*['x', 'y']) }}{{ 'b' is in(*['abc']) }}{% macro w(x) %}{{ caller(*x) }}{% endmacro %}` +
-			`{% call(p, q) w([1, 2]) %}{{ p ~ q }}{% endcall %}`, "yTrue12"},
+		{"filters, tests and callers take them too",
+			`{{ 'x' | replace(*['x', 'y']) }}{{ 'b' is in(*['abc']) }}{% macro w(x) %}{{ caller(*x) }}{% endmacro %}` +
+				`{% call(p, q) w([1, 2]) %}{{ p ~ q }}{% endcall %}`, "yTrue12"},
 		{"call blocks have parameters", `{% macro m() %}{{ caller(1, b=2) }}{% endmacro %}{% call(a, b) m() %}{{ a }}{{ b }}{% endcall %}`, "12"},
 	} {
 		tmpl, err := Compile(c.src, Options{})
@@ -227,7 +232,8 @@ func TestFromJSON(t *testing.T) {
 			t.Errorf("%s: got %s, %v; want %s", c.raw, got, err, c.want)
 		}
 	}
-	for _, raw := range []string{"", "{", "[1,]", `{"a":1,}`, "01", "1.", ".5", "+1", "NaN", "Infinity", "tru", `"\ud800"`, `"\ud800\u0041"`, "\"\xff\"", "\"\n\"", `"\x"`,
+	for _, raw := range []string{"", "{", "[1,]", `{"a":1,}`, "01", "1.", ".5", "+1", "NaN", "Infinity", "tru", `"\ud800"`,
+		`"\ud800\u0041"`, "\"\xff\"", "\"\n\"", `"\x"`,
 		"1 2", `{1:2}`, "'a'", strings.Repeat("[", 100_000)} {
 		if v, err := FromJSON(raw); err == nil {
 			t.Errorf("%.20q gives %v, want an error", raw, v)
@@ -242,7 +248,8 @@ func TestFormats(t *testing.T) {
 	}
 	macro := func(params, args string) string {
 		over := params[strings.LastIndexByte(params, ' ')+1:]
-		return "{% macro show(" + params + ") %}{% for p in " + over + " %}{{ p.text }}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(" + args + ") }}{% endfor %}"
+		return "{% macro show(" + params + ") %}{% for p in " + over +
+			" %}{{ p.text }}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(" + args + ") }}{% endfor %}"
 	}
 	for _, c := range []struct {
 		src               string
@@ -253,7 +260,8 @@ func TestFormats(t *testing.T) {
 		{loop("message['content'] | list"), FormatOpenAI, FormatOpenAI, FormatString},
 		{loop("other.content"), FormatString, FormatString, FormatString},
 		{loop("content"), FormatOpenAI, FormatString, FormatString},
-		{"{% set rest = messages[1:] %}{% for x in rest|list %}{% for p in x.content if p.type == 'text' %}{% endfor %}{% endfor %}", FormatOpenAI, FormatString, FormatOpenAI},
+		{"{% set rest = messages[1:] %}{% for x in rest|list %}{% for p in x.content if p.type == 'text' %}{% endfor %}{% endfor %}",
+			FormatOpenAI, FormatString, FormatOpenAI},
 		{"{% set a, b = messages, 1 %}" + loop("message.content"), FormatOpenAI, FormatOpenAI, FormatString},
 		{"{% set ns.x = messages %}" + loop("message.content"), FormatString, FormatOpenAI, FormatString},
 		{"{# an image #}", FormatString, FormatOpenAI, FormatString},
@@ -270,15 +278,18 @@ func TestFormats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v, s, r := tmpl.ContentFormat(), tmpl.SGLangFormat(), tmpl.TensorRTFormat(); v != c.vllm || s != c.sglang || r != c.trt {
+		v, s, r := tmpl.ContentFormat(), tmpl.SGLangFormat(), tmpl.TensorRTFormat()
+		if v != c.vllm || s != c.sglang || r != c.trt {
 			t.Errorf("%s: vLLM %v, SGLang %v, TensorRT-LLM %v; want %v, %v, %v", c.src, v, s, r, c.vllm, c.sglang, c.trt)
 		}
 	}
-	tmpl, err := Compile("{% set own = 1 %}{{ own }}{% if enable_thinking is defined %}{% for m in messages %}{{ m.x }}{{ flag }}{% endfor %}{% endif %}{{ range(2) }}", Options{})
+	tmpl, err := Compile("{% set own = 1 %}{{ own }}{% if enable_thinking is defined %}{% for m in messages %}{{ m.x }}{{ "+
+		"flag }}{% endfor %}{% endif %}{{ range(2) }}", Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"enable_thinking": true, "messages": true, "flag": true, "own": false, "m": false, "range": false, "x": false} {
+	for name, want := range map[string]bool{"enable_thinking": true, "messages": true, "flag": true, "own": false,
+		"m": false, "range": false, "x": false} {
 		if tmpl.Uses(name) != want {
 			t.Errorf("Uses(%q) = %v, want %v", name, !want, want)
 		}

@@ -99,7 +99,8 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 		}
 		if found {
 			n := int(t.length[token])
-			if again = pos+n <= len(word) && bytes.Equal(word[pos-n:pos], word[pos:pos+n]); !again {
+			again = pos+n <= len(word) && bytes.Equal(word[pos-n:pos], word[pos:pos+n])
+			if !again {
 				token = t.trie.longest(word[pos:])
 			}
 			continue

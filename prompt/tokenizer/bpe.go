@@ -74,7 +74,8 @@ func (m *bpe) setWhole() {
 			continue
 		}
 		var ok bool
-		if text, ok = m.textOf(text[:0], id); !ok || len(text) == 0 {
+		text, ok = m.textOf(text[:0], id)
+		if !ok || len(text) == 0 {
 			continue
 		}
 		if len(text) > shortWord {

@@ -96,7 +96,8 @@ func (c *Cache) get(key xxh3.Uint128) (e *cacheEntry, busy chan struct{}) {
 		c.used.MoveToFront(at)
 		return at.Value.(*cacheEntry), nil
 	}
-	if busy = c.pending[key]; busy == nil {
+	busy = c.pending[key]
+	if busy == nil {
 		c.pending[key] = make(chan struct{})
 	}
 	return nil, busy

@@ -22,7 +22,8 @@ func conform(t *testing.T, tok *Tokenizer, texts []goldenText, ids string) {
 	for i, text := range texts {
 		got := tok.Encode(nil, text.Text, Options{})
 		if !slices.Equal(got, want[i]) {
-			if wrong++; wrong <= 5 {
+			wrong++
+			if wrong <= 5 {
 				t.Errorf("text %d (%s) %.80q:\n got %v\nwant %v", i, text.Category, text.Text, head(got), head(want[i]))
 			}
 		}

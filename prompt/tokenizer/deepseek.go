@@ -73,7 +73,8 @@ func (s *scanner) nextDeepSeek(b []byte, i int, f uint8, size int) int {
 	}
 	han := f & fHan
 	for i += size; i < len(b); i += size {
-		if f, size = s.at(b, i); f&fNumber != 0 || f&fHan != han || s.matchDeepSeek(b, i, f, size) > 0 {
+		f, size = s.at(b, i)
+		if f&fNumber != 0 || f&fHan != han || s.matchDeepSeek(b, i, f, size) > 0 {
 			break
 		}
 	}

@@ -47,7 +47,8 @@ func TestDifferential(t *testing.T) {
 		}
 		texts += len(c.Rows)
 		if diff := c.compare(tok); diff != "" {
-			if wrong++; wrong <= 12 {
+			wrong++
+			if wrong <= 12 {
 				t.Errorf("tokenizer %d: %s\n%s", n, diff, summary(c.Tokenizer))
 			}
 		}

@@ -30,13 +30,16 @@ func readTokenizerJSON(b []byte, class Class, prefixSpace bool) (*Tokenizer, err
 	if class == GPT2Class {
 		delete(parts, "normalizer")
 	}
-	if t.normalize, err = newNormalizers(parts["normalizer"]); err != nil {
+	t.normalize, err = newNormalizers(parts["normalizer"])
+	if err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	if t.decoders, err = newDecoders(parts["decoder"]); err != nil {
+	t.decoders, err = newDecoders(parts["decoder"])
+	if err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
 	}
-	if t.post, err = newTemplate(parts["post_processor"]); err != nil {
+	t.post, err = newTemplate(parts["post_processor"])
+	if err != nil {
 		return nil, fmt.Errorf("post_processor: %w", err)
 	}
 	var pre preSpec

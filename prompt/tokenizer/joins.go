@@ -89,7 +89,8 @@ func (m *bpe) setJoins() {
 		}
 		a, _ := utf8.DecodeLastRune(m.vocab.bytes(s.a))
 		b, _ := utf8.DecodeRune(m.vocab.bytes(s.b))
-		if b = m.asSpace(b); b != ' ' || !m.cutSpaces {
+		b = m.asSpace(b)
+		if b != ' ' || !m.cutSpaces {
 			m.joins.put(m.asSpace(a), b)
 		}
 	}
@@ -152,7 +153,8 @@ func (m *bpe) piece(b []byte, i, end int) int {
 // joined reports whether r and the first character of rest must stay in one piece.
 func (m *bpe) joined(r rune, rest []byte) bool {
 	next, _ := utf8.DecodeRune(rest)
-	if next = m.asSpace(next); next == ' ' && m.cutSpaces {
+	next = m.asSpace(next)
+	if next == ' ' && m.cutSpaces {
 		return false
 	}
 	return m.joins.has(m.asSpace(r), next)

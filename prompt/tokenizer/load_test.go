@@ -45,11 +45,15 @@ func TestLoadDirectories(t *testing.T) {
 	}{
 		{"GPT-2", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"tokenizer_class":"GPT2Tokenizer",`+added+`}`),
 			"the the<|end|>", Options{}, "[257 258 259]"},
-		{"prefix space", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"add_prefix_space":true}`), "the", Options{}, "[258]"},
-		{"Qwen2 with bos", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"tokenizer_class":"Qwen2Tokenizer","add_bos_token":true,"bos_token":{"content":"<|end|>"},`+added+`}`),
+		{"prefix space", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"add_prefix_space":true}`),
+			"the", Options{}, "[258]"},
+		{"Qwen2 with bos", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json",
+			`{"tokenizer_class":"Qwen2Tokenizer","add_bos_token":true,"bos_token":{"content":"<|end|>"},`+added+`}`),
 			"the the", Options{AddSpecial: true}, "[259 257 258]"},
-		{"tokenizer.json and its configuration", files("tokenizer.json", `{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[],"unk_token":"b"},"pre_tokenizer":{"type":"Whitespace"}}`,
-			"tokenizer_config.json", strings.Replace(`{`+added+`}`, "259", "2", 1)), "a<|end|>x", Options{}, "[0 2 1]"},
+		{"tokenizer.json and its configuration",
+			files("tokenizer.json",
+				`{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[],"unk_token":"b"},"pre_tokenizer":{"type":"Whitespace"}}`,
+				"tokenizer_config.json", strings.Replace(`{`+added+`}`, "259", "2", 1)), "a<|end|>x", Options{}, "[0 2 1]"},
 		{"Tekken", files("tekken.json", string(tekkenFile(t, nil))), "the", Options{AddSpecial: true}, "[1 278]"},
 	} {
 		tok, err := LoadFS(c.dir)
@@ -86,11 +90,13 @@ func TestTiktoken(t *testing.T) {
 		fmt.Fprintf(&b, "%s %d\n", strings.Trim(string(text), `"`), i)
 	}
 	b.WriteString("dGg= 256\ndGhl 257\n") // th, the
-	tok, err := LoadFS(files("tiktoken.model", b.String(), "tokenizer_config.json", `{"tokenizer_class":"TikTokenTokenizer","added_tokens_decoder":{"300":{"content":"<|end|>","special":true}}}`))
+	tok, err := LoadFS(files("tiktoken.model", b.String(), "tokenizer_config.json",
+		`{"tokenizer_class":"TikTokenTokenizer","added_tokens_decoder":{"300":{"content":"<|end|>","special":true}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]string{"the<|end|>th": "[257 300 256]", "athe": "[97 257]", "<|reserved_token_299|>th": "[299 256]", "中the": "[228 184 173 257]"} {
+	for text, want := range map[string]string{"the<|end|>th": "[257 300 256]", "athe": "[97 257]",
+		"<|reserved_token_299|>th": "[299 256]", "中the": "[228 184 173 257]"} {
 		if got := fmt.Sprint(tok.Encode(nil, text, Options{})); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
@@ -114,7 +120,8 @@ func TestConformanceLoad(t *testing.T) {
 		var err error
 		for range 3 {
 			start := time.Now()
-			if tok, err = LoadJSON(file); err != nil {
+			tok, err = LoadJSON(file)
+			if err != nil {
 				t.Fatal(err)
 			}
 			best = min(best, time.Since(start))
@@ -122,7 +129,8 @@ func TestConformanceLoad(t *testing.T) {
 		ready := heap() - before
 		tok.Encode(nil, strings.Repeat("a", 100)+strings.Repeat("中文", 50), Options{})
 		full := heap() - before
-		t.Logf("%s: %.1f MB of file; %v, %.1f MB when ready, %.1f MB with the tables for long words", model, float64(len(file))/1e6, best.Round(time.Millisecond), ready, full)
+		t.Logf("%s: %.1f MB of file; %v, %.1f MB when ready, %.1f MB with the tables for long words", model,
+			float64(len(file))/1e6, best.Round(time.Millisecond), ready, full)
 		if len(file) < 8e6 && (full > 40 || best > 3*time.Second) {
 			t.Error("too much")
 		}

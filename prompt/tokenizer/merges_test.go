@@ -88,9 +88,12 @@ func TestClassesOfTheEngine(t *testing.T) {
 		want          bool
 	}{
 		{`\w`, "²", true}, {`[\w]`, "²", false}, {`[^\w]`, "½", true}, {`\W`, "½", false}, {`[\w]`, "µ", true},
-		{`\p{P}`, "+", false}, {`\p{P}`, "-", true}, {`\p{Lu}`, "\uA7CB", true}, {`\P{Lu}`, "\uA7CB", false}, {`\p{^Lu}`, "\uA7CB", false}, {`\p{L}`, "\U000116D0", false},
-		{`\p{N}`, "\U000116D0", true}, {`[^\P{N}]`, "\U000116D0", true}, {`\d`, "\U000116D0", true}, {`[\D]`, "\U000116D0", false}, {`\s`, "\u0085", true}, {`[^\s]`, "\u200B", true},
-		{`'(?i:[sdmt]|ll|ve|re)`, "'ſ", true}, {`[a-]`, "-", true}, {`[-a]`, "-", true}, {`[\u4e00-\u9fa5]`, "中", true}, {`[\^\]\[\-a]`, "]", true}, {`.`, "\n", false}, {`.`, "\r", true},
+		{`\p{P}`, "+", false}, {`\p{P}`, "-", true}, {`\p{Lu}`, "\uA7CB", true}, {`\P{Lu}`, "\uA7CB", false},
+		{`\p{^Lu}`, "\uA7CB", false}, {`\p{L}`, "\U000116D0", false},
+		{`\p{N}`, "\U000116D0", true}, {`[^\P{N}]`, "\U000116D0", true}, {`\d`, "\U000116D0", true}, {`[\D]`, "\U000116D0", false},
+		{`\s`, "\u0085", true}, {`[^\s]`, "\u200B", true},
+		{`'(?i:[sdmt]|ll|ve|re)`, "'ſ", true}, {`[a-]`, "-", true}, {`[-a]`, "-", true}, {`[\u4e00-\u9fa5]`, "中", true},
+		{`[\^\]\[\-a]`, "]", true}, {`.`, "\n", false}, {`.`, "\r", true},
 	} {
 		re, err := compileRegex(c.pattern)
 		if err != nil {

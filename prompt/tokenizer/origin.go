@@ -38,7 +38,8 @@ func (m *bpe) setPairs() {
 				continue
 			}
 			var ok bool
-			if text, ok = m.textOf(text[:0], id); !ok || len(text) == 0 {
+			text, ok = m.textOf(text[:0], id)
+			if !ok || len(text) == 0 {
 				continue
 			}
 			s.syms = m.symbols(s.syms[:0], text)

@@ -135,7 +135,8 @@ func readTiktoken(b []byte) (*vocab, error) {
 	v := newVocab(len(b) / 16)
 	var text []byte
 	for number, line := range bytes.Split(b, []byte("\n")) {
-		if line = bytes.TrimSpace(line); len(line) == 0 {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
 			continue
 		}
 		encoded, rank, ok := bytes.Cut(line, []byte(" "))
@@ -143,7 +144,8 @@ func readTiktoken(b []byte) (*vocab, error) {
 		if !ok || err != nil || id > maxID {
 			return nil, fmt.Errorf("line %d: want base64 and a rank, got %.60q", number+1, line)
 		}
-		if text, err = base64.StdEncoding.AppendDecode(text[:0], encoded); err == nil {
+		text, err = base64.StdEncoding.AppendDecode(text[:0], encoded)
+		if err == nil {
 			err = v.add(string(text), uint32(id))
 		}
 		if err != nil {

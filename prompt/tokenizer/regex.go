@@ -47,7 +47,8 @@ func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) {
 		return offset
 	}
 	err := re.FindRunesMatches(runes, 0, func(m regexp2.MatchView) bool {
-		if matches++; matches%16 == 0 && time.Since(began) > allowed {
+		matches++
+		if matches%16 == 0 && time.Since(began) > allowed {
 			s.giveUp()
 		}
 		from, n, _ := m.GroupRange(0)
@@ -130,7 +131,8 @@ func translate(expr string) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			if size = n; set != "" {
+			size = n
+			if set != "" {
 				out.WriteString("[" + set + "]")
 			} else {
 				literal(&out, r)
@@ -188,7 +190,8 @@ func class(out *strings.Builder, text string) (int, error) {
 			if err != nil {
 				return 0, err
 			}
-			if out.WriteString(set); set == "" {
+			out.WriteString(set)
+			if set == "" {
 				literal(out, r)
 			}
 			i, single = i+n, set == ""

@@ -119,7 +119,8 @@ const (
 func scannerOf(flags *runeTable[uint8]) *scanner {
 	s := &scanner{flags: flags, letters: fLetter}
 	for b := range s.ascii {
-		if s.ascii[b] = fWide; b < utf8.RuneSelf {
+		s.ascii[b] = fWide
+		if b < utf8.RuneSelf {
 			s.ascii[b] = flags.at(rune(b))
 		}
 	}

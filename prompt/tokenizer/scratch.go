@@ -105,7 +105,8 @@ type stop struct{}
 
 // work accounts for n bytes of text about to be processed, and ends the Encode if its time is over.
 func (s *scratch) work(n int) {
-	if s.unseen += n; s.unseen >= lookEvery {
+	s.unseen += n
+	if s.unseen >= lookEvery {
 		s.look()
 	}
 }

@@ -92,7 +92,8 @@ func TestSentencePieceNUL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for text, want := range map[string][]uint32{"\x00": {3}, "a\x00b": {260, 3, 261}, "\x00\x00": {3, 3}, "ab\x00\x00a\x00": {263, 3, 3, 260, 3}, "a \x00": {260, 262, 3}} {
+		for text, want := range map[string][]uint32{"\x00": {3}, "a\x00b": {260, 3, 261}, "\x00\x00": {3, 3},
+			"ab\x00\x00a\x00": {263, 3, 3, 260, 3}, "a \x00": {260, 262, 3}} {
 			if got := tok.Encode(nil, text, Options{}); !slices.Equal(got, want) {
 				t.Errorf("kind %d: %q: %v, want %v", kind, text, got, want)
 			}
@@ -130,7 +131,8 @@ func tekkenFile(t *testing.T, change func(map[string]any)) []byte {
 	for _, w := range []string{"th", "he", "the", " t", " the", "\xe4\xb8", "中"} {
 		add(w)
 	}
-	file := map[string]any{"vocab": vocab, "config": map[string]any{"pattern": patternLlama3, "default_vocab_size": len(vocab) + 20, "default_num_special_tokens": 20, "version": "v3"}}
+	file := map[string]any{"vocab": vocab, "config": map[string]any{"pattern": patternLlama3,
+		"default_vocab_size": len(vocab) + 20, "default_num_special_tokens": 20, "version": "v3"}}
 	if change != nil {
 		change(file)
 	}

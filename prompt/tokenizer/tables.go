@@ -35,7 +35,8 @@ func newPairTable(merges []merge) *pairTable {
 		t.likely.put(c.a, c.b)
 		i := t.place(c.a, c.b)
 		for t.slots[i].a != noID && (t.slots[i].a != c.a || t.slots[i].b != c.b) {
-			if i++; i == len(t.slots) {
+			i++
+			if i == len(t.slots) {
 				i = 0
 			}
 		}
@@ -61,7 +62,8 @@ func (t *pairTable) get(a, b uint32) (rank, id uint32) {
 		if s.a == noID {
 			return noRank, noID
 		}
-		if i++; i == len(t.slots) {
+		i++
+		if i == len(t.slots) {
 			i = 0
 		}
 	}
@@ -116,7 +118,8 @@ func (t *wordTable) find(k wordKey, h uint64) *wordSlot {
 		if s.lo == k.lo && s.hi == k.hi && s.n == k.n || s.n == 0 {
 			return s
 		}
-		if i++; i == len(t.slots) {
+		i++
+		if i == len(t.slots) {
 			i = 0
 		}
 	}

@@ -147,7 +147,8 @@ func (t *Tokenizer) finish() (err error) {
 	var raw, normed []*AddedToken
 	size := 0
 	for _, a := range t.added {
-		if size += len(a.Content); size > maxNodes/32 { // they may grow when normalized, and a trie must hold them
+		size += len(a.Content)
+		if size > maxNodes/32 { // they may grow when normalized, and a trie must hold them
 			return fmt.Errorf("added tokens: more than %d bytes", maxNodes/32)
 		}
 		if t.byID[a.ID] != a {

@@ -224,7 +224,8 @@ func TestScannersEqualTheEngine(t *testing.T) {
 			continue
 		}
 		const upper, lower = `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}`, `[\p{Ll}\p{Lm}\p{Lo}\p{M}`
-		re, err := compileRegex(strings.NewReplacer(altHan, "["+han.String()+"]+", upper+notHan, "(?:(?!["+han.String()+"])"+upper+"])", lower+notHan, "(?:(?!["+han.String()+"])"+lower+"])").Replace(pattern))
+		re, err := compileRegex(strings.NewReplacer(altHan, "["+han.String()+"]+", upper+notHan, "(?:(?!["+han.String()+"])"+
+			upper+"])", lower+notHan, "(?:(?!["+han.String()+"])"+lower+"])").Replace(pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +247,8 @@ func TestDeepSeekEqualsTheEngine(t *testing.T) {
 	splits := make([]map[string]any, 0, 4)
 	for _, pattern := range deepSeekPatterns {
 		regex := strings.NewReplacer(`\r`, "\r", `\n`, "\n").Replace(pattern) // as in the files
-		splits = append(splits, map[string]any{"type": "Split", "pattern": map[string]string{"Regex": regex}, "behavior": "Isolated", "invert": false})
+		splits = append(splits, map[string]any{"type": "Split", "pattern": map[string]string{"Regex": regex},
+			"behavior": "Isolated", "invert": false})
 	}
 	splits = append(splits, map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})
 	pre, err := json.Marshal(map[string]any{"type": "Sequence", "pretokenizers": splits})
@@ -269,7 +271,8 @@ func TestDeepSeekEqualsTheEngine(t *testing.T) {
 		}
 		engine = append(engine, split{pattern: re})
 	}
-	texts := []string{"\x00\x01中1", "\x00\x00ab \x001", "  中", "  1", " \n 1", " \n  a", "#ab#é «b", "・カ゛中!", "e\u0301 \u0301", "\u200b\u200b", "12345六7 8"}
+	texts := []string{"\x00\x01中1", "\x00\x00ab \x001", "  中", "  1", " \n 1", " \n  a", "#ab#é «b", "・カ゛中!",
+		"e\u0301 \u0301", "\u200b\u200b", "12345六7 8"}
 	for _, c := range pipelines(t) {
 		for _, r := range c.Rows {
 			texts = append(texts, r.Text)
@@ -279,7 +282,8 @@ func TestDeepSeekEqualsTheEngine(t *testing.T) {
 	for range 5000 {
 		var text strings.Builder
 		for range 1 + r.IntN(12) {
-			text.WriteString([]string{"中", "・", "カ", "\u3040", "\u3099", "1", "\u0663", " ", "  ", "\n", "\r", "\t", "a", "Z", "é", "#", "«", "\x00", "\u0301", "\u200b", "$"}[r.IntN(21)])
+			text.WriteString([]string{"中", "・", "カ", "\u3040", "\u3099", "1", "\u0663", " ", "  ", "\n", "\r", "\t", "a", "Z",
+				"é", "#", "«", "\x00", "\u0301", "\u200b", "$"}[r.IntN(21)])
 		}
 		texts = append(texts, text.String())
 	}
@@ -308,8 +312,10 @@ func TestDeepSeekEqualsTheEngine(t *testing.T) {
 // load.
 func TestUnsupportedPatterns(t *testing.T) {
 	for _, pattern := range []string{
-		`^a`, `a$`, `\ba`, `\Aa`, `\z`, `\R`, `\h`, `\x41`, `(a)\1`, `(?i)a`, `(?i:ss)`, `(?m:.)`, `(?<name>a)`, `(?#c)`, `\p{Han}`, `\p{Word}`, `\pL`, `\p{L`, `\p{}`, `\`,
-		`[[:alpha:]]`, `[a[b]]`, `[a&&b]`, `[]`, `[]a]`, `[^]`, `[a`, `[a-`, `[a-\d]`, `[\d-a]`, `[a-b-c]`, `[z-a]`, `[a-[b]]`, `a{2}?`, `a{2}+`, `a{,2}`, `a{3,2}`, `a{2000}`, `a{`, `{`, `a**`, `*`, `a)`, `(a`,
+		`^a`, `a$`, `\ba`, `\Aa`, `\z`, `\R`, `\h`, `\x41`, `(a)\1`, `(?i)a`, `(?i:ss)`, `(?m:.)`, `(?<name>a)`, `(?#c)`,
+		`\p{Han}`, `\p{Word}`, `\pL`, `\p{L`, `\p{}`, `\`,
+		`[[:alpha:]]`, `[a[b]]`, `[a&&b]`, `[]`, `[]a]`, `[^]`, `[a`, `[a-`, `[a-\d]`, `[\d-a]`, `[a-b-c]`, `[z-a]`,
+		`[a-[b]]`, `a{2}?`, `a{2}+`, `a{,2}`, `a{3,2}`, `a{2000}`, `a{`, `{`, `a**`, `*`, `a)`, `(a`,
 	} {
 		if _, err := compileRegex(pattern); err == nil {
 			t.Errorf("%s is read", pattern)
@@ -324,7 +330,8 @@ func TestHostilePatterns(t *testing.T) {
 		`x(?=.*y)`: "x", `x(?=[^y]*y)`: "x", `\s+(?=.*y)`: " x", `(?:x|xx)*y`: "x", `\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))`: "7",
 	} {
 		spec := fmt.Sprintf(`{"model":{"type":"BPE","vocab":%s,"merges":[]},"pre_tokenizer":{"type":"Sequence","pretokenizers":[`+
-			`{"type":"Split","pattern":{"Regex":%q},"behavior":"Isolated"},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}}`, byteVocab(), pattern)
+			`{"type":"Split","pattern":{"Regex":%q},"behavior":"Isolated"},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}}`,
+			byteVocab(), pattern)
 		tok, err := LoadJSON([]byte(spec))
 		if err != nil {
 			t.Fatal(err)
@@ -361,12 +368,14 @@ func TestCache(t *testing.T) {
 		fmt.Fprintf(&conversation, "<|im_start|>user\n%s turn %d<|im_end|>\n", strings.Repeat("the boat on the note ", 20), turn)
 		text := conversation.String()
 		for _, opt := range []Options{{}, {PlainSpecials: true}, {AddSpecial: true}} {
-			if got, want := cache.Encode(nil, text, opt), tok.Encode(nil, text, opt); !slices.Equal(got, want) {
+			got, want := cache.Encode(nil, text, opt), tok.Encode(nil, text, opt)
+			if !slices.Equal(got, want) {
 				t.Fatalf("turn %d, %+v: %v, without cache %v", turn, opt, got, want)
 			}
 		}
 	}
-	if n, most := cache.used.Len(), 2*30+2; n > most { // with and without plain special tokens, and at the start of the text
+	n, most := cache.used.Len(), 2*30+2
+	if n > most { // with and without plain special tokens, and at the start of the text
 		t.Errorf("%d stretches, want at most %d", n, most)
 	}
 	small := tok.NewCache(16*2000, 7)
@@ -452,8 +461,10 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 
 func TestInvalidUTF8(t *testing.T) {
 	tok := chatTokenizer(t, 10)
-	for in, same := range map[string]string{"a\xffb": "a\uFFFDb", "\xe4\xb8": "\uFFFD", "\xf0\x9f\x98x": "\uFFFDx", "\xed\xa0\x80": "\uFFFD\uFFFD\uFFFD"} {
-		if got, want := tok.Encode(nil, in, Options{}), tok.Encode(nil, same, Options{}); !slices.Equal(got, want) {
+	for in, same := range map[string]string{"a\xffb": "a\uFFFDb", "\xe4\xb8": "\uFFFD", "\xf0\x9f\x98x": "\uFFFDx",
+		"\xed\xa0\x80": "\uFFFD\uFFFD\uFFFD"} {
+		got, want := tok.Encode(nil, in, Options{}), tok.Encode(nil, same, Options{})
+		if !slices.Equal(got, want) {
 			t.Errorf("%q: %v, want %v as %q", in, got, want, same)
 		}
 	}
@@ -506,13 +517,15 @@ func TestUnsupportedKinds(t *testing.T) {
 		"CTC":                       `{"decoder":{"type":"CTC","pad_token":"a"},` + bpe + `}`,
 	} {
 		_, err := LoadFS(files("tokenizer.json", file))
-		for _, want := range []string{"tokenizer.json: ", `"` + kind + `" is not supported`, "docs/fidelity.md", "leave the model out of the configuration"} {
+		for _, want := range []string{"tokenizer.json: ", `"` + kind + `" is not supported`, "docs/fidelity.md",
+			"leave the model out of the configuration"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: error %v, want %q in it", kind, err, want)
 			}
 		}
 	}
-	for _, file := range []string{`{"model":{"vocab":[["a",0]]}}`, `{"model":{"vocab":{"a":0}}}`} { // older files do not name their model's type
+	// older files do not name their model's type
+	for _, file := range []string{`{"model":{"vocab":[["a",0]]}}`, `{"model":{"vocab":{"a":0}}}`} {
 		if _, err := LoadJSON([]byte(file)); err == nil || !strings.Contains(err.Error(), `"a model without merges" is not supported`) {
 			t.Errorf("%s: %v", file, err)
 		}
@@ -571,7 +584,8 @@ func TestNormalShortCut(t *testing.T) {
 	n := unicodeForm{norm.NFC}
 	for r := rune(0); r <= maxRune; r++ {
 		for _, text := range []string{string(r), "e" + string(r), string(r) + "\u0301", "\uAC00" + string(r)} {
-			if got, want := n.normal([]byte(text)), norm.NFC.IsNormalString(text); got != want {
+			got, want := n.normal([]byte(text)), norm.NFC.IsNormalString(text)
+			if got != want {
 				t.Fatalf("%q (%U): %v, want %v", text, r, got, want)
 			}
 		}
@@ -582,10 +596,13 @@ func TestNormalShortCut(t *testing.T) {
 // marks.
 func TestNormalForms(t *testing.T) {
 	for in, want := range map[string][2]string{ // NFC, NFKD
-		"e\u0301\u0323": {"\u1EB9\u0301", "e\u0323\u0301"}, "\u00A8\u0327": {"\u00A8\u0327", " \u0327\u0308"}, "\u1100\u1161\u11A8": {"\uAC01", "\u1100\u1161\u11A8"},
-		"e\U00011938\u0301": {"e\U00011938\u0301", "e\U00011938\u0301"}, "\U00011935\U00011930": {"\U00011935\U00011930", "\U00011935\U00011930"},
-		"e\u0301\u08D3\u0323":                    {"\u00E9\u08D3\u0323", "e\u0301\u08D3\u0323"}, // U+08D3 is of Unicode 11
-		"e" + strings.Repeat("\u0301\u0323", 15): {"\u1EB9" + strings.Repeat("\u0323", 14) + strings.Repeat("\u0301", 15), "e" + strings.Repeat("\u0323", 15) + strings.Repeat("\u0301", 15)},
+		"e\u0301\u0323": {"\u1EB9\u0301", "e\u0323\u0301"}, "\u00A8\u0327": {"\u00A8\u0327", " \u0327\u0308"},
+		"\u1100\u1161\u11A8": {"\uAC01", "\u1100\u1161\u11A8"},
+		"e\U00011938\u0301":  {"e\U00011938\u0301", "e\U00011938\u0301"}, "\U00011935\U00011930": {"\U00011935\U00011930",
+			"\U00011935\U00011930"},
+		"e\u0301\u08D3\u0323": {"\u00E9\u08D3\u0323", "e\u0301\u08D3\u0323"}, // U+08D3 is of Unicode 11
+		"e" + strings.Repeat("\u0301\u0323", 15): {"\u1EB9" + strings.Repeat("\u0323", 14) + strings.Repeat("\u0301", 15),
+			"e" + strings.Repeat("\u0323", 15) + strings.Repeat("\u0301", 15)},
 	} {
 		for i, form := range []norm.Form{norm.NFC, norm.NFKD} {
 			if got := string(unicodeForm{form}.apply(new(scratch), []byte(in))); got != want[i] {

@@ -47,7 +47,8 @@ func (t *trie) slot(key uint32) int {
 		if e := t.edges[i]; e == 0 || uint32(e>>32) == key {
 			return i
 		}
-		if i++; i == len(t.edges) {
+		i++
+		if i == len(t.edges) {
 			i = 0
 		}
 	}
@@ -70,7 +71,8 @@ func (t *trie) add(text []byte, id uint32) bool {
 			if len(t.token) >= maxNodes {
 				return false
 			}
-			if t.count++; t.count*3 > len(t.edges)*2 {
+			t.count++
+			if t.count*3 > len(t.edges)*2 {
 				t.resize(len(t.edges)*3/2 + 1)
 				i = t.slot(node<<8 | uint32(c))
 			}
@@ -98,7 +100,8 @@ func (t *trie) longest(b []byte) uint32 {
 // walk continues from a node.
 func (t *trie) walk(at found, b []byte) found {
 	for _, c := range b {
-		if at.node = t.next(at.node, c); at.node == 0 {
+		at.node = t.next(at.node, c)
+		if at.node == 0 {
 			break
 		}
 		if id := t.token[at.node]; id != noID {

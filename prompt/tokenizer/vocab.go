@@ -55,8 +55,11 @@ func (v *vocab) add(text string, id uint32) error {
 	slot, entry := v.find(unsafe.Slice(unsafe.StringData(text), len(text)))
 	if old := v.index[slot]; old == noID {
 		v.count++
-	} else if old &= idBits; old != id {
-		v.start[old] = noID
+	} else {
+		old &= idBits
+		if old != id {
+			v.start[old] = noID
+		}
 	}
 	v.start[id] = uint32(len(v.blob))
 	v.blob = append(v.blob, text...)
@@ -75,7 +78,8 @@ func (v *vocab) find(text []byte) (slot int, entry uint32) {
 		if e := v.index[i]; e == noID || e&^idBits == entry && bytes.Equal(v.bytes(e&idBits), text) {
 			return i, entry
 		}
-		if i++; i == len(v.index) {
+		i++
+		if i == len(v.index) {
 			i = 0
 		}
 	}

@@ -47,10 +47,12 @@ func (m *bpe) wideChars() *wideTable {
 			}
 			// A token that no text produces never merges.
 			var ok bool
-			if right, ok = m.textOf(right[:0], p.b); !ok || len(right) == 0 || right[0]&0xF0 != 0xE0 {
+			right, ok = m.textOf(right[:0], p.b)
+			if !ok || len(right) == 0 || right[0]&0xF0 != 0xE0 {
 				continue
 			}
-			if left, ok = m.textOf(left[:0], p.a); ok && len(left) > 0 && left[len(left)-1]&0xC0 == 0x80 {
+			left, ok = m.textOf(left[:0], p.a)
+			if ok && len(left) > 0 && left[len(left)-1]&0xC0 == 0x80 {
 				t.addMerge(left, right)
 			}
 		}
@@ -127,7 +129,8 @@ func (t *wideTable) piece(b []byte, i, end int) int {
 			continue
 		}
 		c := charBits(b[i:])
-		if i += 3; isWide(b[i:end]) && !t.joined(c, charBits(b[i:])) {
+		i += 3
+		if isWide(b[i:end]) && !t.joined(c, charBits(b[i:])) {
 			return i
 		}
 	}

@@ -83,11 +83,14 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 		"intern":  func() []byte { return recordedDir(t, "internvl")["tokenizer.json"].Data },
 		"granite": nil, // vocab.json and merges.txt, read below
 		"pixtral": func() []byte {
-			return rename(in("mistral-nemo-vocab", "tokenizer.json.gz"), `"<pad>"`, `"[IMG]"`, "[MIDDLE]", "[IMG_BREAK]", "[SUFFIX]", "[IMG_END]", "<SPECIAL_17>", "[SYSTEM_PROMPT]", "<SPECIAL_18>", "[/SYSTEM_PROMPT]")
+			return rename(in("mistral-nemo-vocab", "tokenizer.json.gz"), `"<pad>"`, `"[IMG]"`, "[MIDDLE]", "[IMG_BREAK]",
+				"[SUFFIX]", "[IMG_END]", "<SPECIAL_17>", "[SYSTEM_PROMPT]", "<SPECIAL_18>", "[/SYSTEM_PROMPT]")
 		},
 	}
-	use := map[string]string{"gemma3": "gemma3", "gemma3_pan_scan": "gemma3", "granite_docling_dir": "granite", "internvl_12": "intern", "internvl_6": "intern", "llava15": "llava",
-		"llava_next": "llava", "llava_onevision": "onevis", "mistral_small_31_hf": "pixtral", "pixtral_hf": "pixtral", "qwen2_5_vl": "qwen2", "qwen2_vl": "qwen2",
+	use := map[string]string{"gemma3": "gemma3", "gemma3_pan_scan": "gemma3", "granite_docling_dir": "granite",
+		"internvl_12": "intern", "internvl_6": "intern", "llava15": "llava",
+		"llava_next": "llava", "llava_onevision": "onevis", "mistral_small_31_hf": "pixtral", "pixtral_hf": "pixtral",
+		"qwen2_5_vl": "qwen2", "qwen2_vl": "qwen2",
 		"qwen2_vl_classdefault": "qwen2", "qwen2_vl_tuned": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_embedding_dir": "qwen3"}
 	loaded := map[string]realTokens{}
 	rows, seen := 0, 0
@@ -206,7 +209,8 @@ func TestConformanceVLLM(t *testing.T) {
 			var err error
 			opts := Options{}
 			if i := slices.Index(flags, "--mm-processor-kwargs"); i >= 0 {
-				if opts.ProcessorKwargs, err = ParseKwargs([]byte(flags[i+1])); err != nil {
+				opts.ProcessorKwargs, err = ParseKwargs([]byte(flags[i+1]))
+				if err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -319,7 +323,8 @@ func replayOne(t *testing.T, m *Model, tok Tokens, c recordedCase, media []Media
 		from := 0
 		for _, s := range c.MM {
 			ids = append(append(ids, want[from:s.Offset]...), r.targets...)
-			if from = s.Offset + s.Length; c.MMSource != "" {
+			from = s.Offset + s.Length
+			if c.MMSource != "" {
 				// Taken from events: the length ends with the last full block.
 				for from = s.Offset; from < len(want) && want[from] == r.id; from++ {
 				}
@@ -513,7 +518,8 @@ func TestConformanceMiniCPM(t *testing.T) {
 	}
 	unk := strings.Repeat("<unk>", 64)
 	slice := "<slice>" + unk + "</slice>"
-	want := "<|im_start|>user\n<image_id>0</image_id><image>" + unk + "</image>" + slice + slice + "\nWhat? <image_id>1</image_id><image>" + unk + "</image>\n<|im_end|>\n"
+	want := "<|im_start|>user\n<image_id>0</image_id><image>" + unk + "</image>" + slice + slice +
+		"\nWhat? <image_id>1</image_id><image>" + unk + "</image>\n<|im_end|>\n"
 	if have := tok.DecodeText(ids); have != want {
 		t.Errorf("want %q\nhave %q", want, have)
 	}

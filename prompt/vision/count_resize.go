@@ -155,7 +155,8 @@ func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
 	if max(W, H)/min(W, H) > maxRatio {
 		return 0, 0, refused(400, "aspect ratio of %d x %d pixels is above %d", w, h, maxRatio)
 	}
-	if long, short := max(W, H), min(W, H); long > float64(limit) {
+	long, short := max(W, H), min(W, H)
+	if long > float64(limit) {
 		beta := float64(limit) / long
 		H, W = H*beta, W*beta
 	} else if short < minShort {

@@ -254,7 +254,8 @@ func (k lfm2) bind(s *settings) counter {
 		P := float64(patch)
 		large := max(P, hb)*max(P, wb) > float64(hi)*px*tolerance
 		hb, wb = max(U, hb), max(U, wb)
-		if most, least := float64(hi)*px, float64(lo)*px; hb*wb > most {
+		most, least := float64(hi)*px, float64(lo)*px
+		if hb*wb > most {
 			beta := math.Sqrt(H * W / most)
 			hb, wb = max(U, math.Floor(H/beta/U)*U), max(U, math.Floor(W/beta/U)*U)
 		} else if hb*wb < least {

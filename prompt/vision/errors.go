@@ -10,7 +10,8 @@ type UnknownModelError struct {
 }
 
 func (e *UnknownModelError) Error() string {
-	return fmt.Sprintf("multimodal model of unknown type: model_type %q, architecture %q (docs/families.md lists the known ones; where it is a fine-tune of one, vision_family names that)",
+	return fmt.Sprintf("multimodal model of unknown type: model_type %q, architecture %q (docs/families.md lists the "+
+		"known ones; where it is a fine-tune of one, vision_family names that)",
 		e.ModelType, e.Architecture)
 }
 

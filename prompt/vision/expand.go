@@ -107,7 +107,8 @@ type item struct {
 
 func (it *item) targetIDs(m *Model) []uint32 {
 	if it.ids == nil {
-		if it.ids = it.rule.targets; it.ids == nil {
+		it.ids = it.rule.targets
+		if it.ids == nil {
 			it.ids = m.tok.EncodeText(nil, it.targetText())
 		}
 	}

@@ -86,9 +86,10 @@ var tileFamilies = []family{
 		when:  func(s *settings) bool { return dig(s.config, "vision_config.args.min_num_patches") == nil },
 		image: &entry{target: "<image>", id: "{image}",
 			count: tiles{size: value{"config.force_image_size"}, min: value{"=1"},
-				max:     value{"kw.max_num_tiles", "image.max_num_tiles", "config.max_num_tiles", "=12"},
-				thumb:   value{"image.use_thumbnail", "config.use_thumbnail", "=true"},
-				perTile: perTile{patch: value{"config.patch_size", "config.vision_config.patch_size", "=16"}, ratio: value{"config.downsample_ratio", "=0.5"}}},
+				max:   value{"kw.max_num_tiles", "image.max_num_tiles", "config.max_num_tiles", "=12"},
+				thumb: value{"image.use_thumbnail", "config.use_thumbnail", "=true"},
+				perTile: perTile{patch: value{"config.patch_size", "config.vision_config.patch_size", "=16"},
+					ratio: value{"config.downsample_ratio", "=0.5"}}},
 			layout: layout{begin: "<img>", end: "</img>", need: []string{"<img>", "</img>"}}},
 		video: &entry{target: "<video>", undecidable: noFrames},
 	},
@@ -105,7 +106,8 @@ var tileFamilies = []family{
 		names: map[string]name{"image": {text: "<image>"}},
 		image: &entry{target: "<image>", id: "{image}",
 			count: func() tiles {
-				t := internTiles(perTile{patch: value{"config.patch_size", "config.vision_config.patch_size", "=16"}, ratio: value{"config.downsample_ratio", "=0.5"}})
+				t := internTiles(perTile{patch: value{"config.patch_size", "config.vision_config.patch_size", "=16"},
+					ratio: value{"config.downsample_ratio", "=0.5"}})
 				t.choose = closeAndFull
 				return t
 			}(),
@@ -123,7 +125,8 @@ var tileFamilies = []family{
 		image: &entry{target: "{image}", id: "{patch}",
 			count: tiles{size: value{"image.size.height", "=384"}, min: value{"image.min_patches", "=1"}, max: value{"image.max_patches", "=12"},
 				dynamic: value{"kw.crop_to_patches", "=true"}, grid: true,
-				perTile: perTile{size: value{"processor.img_size", "=364"}, patch: value{"processor.patch_size", "=28"}, times: value{"processor.downsample_factor", "=1"}}},
+				perTile: perTile{size: value{"processor.img_size", "=364"}, patch: value{"processor.patch_size", "=28"},
+					times: value{"processor.downsample_factor", "=1"}}},
 			layout: layout{begin: "{start}", tileBegin: "TILE_{i}", mainBegin: "TILE_GLOBAL", end: "{end}"}},
 		note: "vLLM up to 0.24",
 	},
@@ -190,9 +193,11 @@ var tileFamilies = []family{
 		processors: []string{"GraniteDoclingProcessor", "GraniteDoclingImageProcessor"},
 		names:      map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: graniteDocling{size: value{"image.size.height", "=512"}, min: value{"image.min_patches", "=1"}, max: value{"image.max_patches", "=32"},
+			count: graniteDocling{size: value{"image.size.height", "=512"}, min: value{"image.min_patches", "=1"},
+				max:  value{"image.max_patches", "=32"},
 				crop: value{"image.crop_to_patches", "=true"}, seqLen: value{"processor.image_seq_len", "=64"}, fine: value{"image.fine_route"},
-				dense: [4]value{{"image.dense_max_patches", "=0"}, {"image.dense_max_scale", "=0"}, {"image.dense_min_aspect", "=0"}, {"image.dense_max_aspect", "=0"}}},
+				dense: [4]value{{"image.dense_max_patches", "=0"}, {"image.dense_max_scale", "=0"}, {"image.dense_min_aspect", "=0"},
+					{"image.dense_max_aspect", "=0"}}},
 			layout: idefics3Layout},
 	},
 	{
@@ -222,7 +227,8 @@ var tileFamilies = []family{
 			count: lfm2{factor: value{"image.downsample_factor", "=2"}, patch: value{"image.encoder_patch_size", "=16"},
 				minTokens: value{"image.min_image_tokens", "=64"}, maxTokens: value{"image.max_image_tokens", "=256"},
 				tile: value{"image.tile_size", "=512"}, minTiles: value{"image.min_tiles", "=2"}, maxTiles: value{"image.max_tiles", "=10"},
-				split: value{"image.do_image_splitting", "=true"}, thumb: value{"image.use_thumbnail", "=true"}, tolerance: value{"image.max_pixels_tolerance", "=2"}},
+				split: value{"image.do_image_splitting", "=true"}, thumb: value{"image.use_thumbnail", "=true"},
+				tolerance: value{"image.max_pixels_tolerance", "=2"}},
 			layout: layout{begin: "{start}", tileBegin: "<|img_row_{r}_col_{c}|>", between: "{thumb}", end: "{end}"}},
 	},
 	{
@@ -261,7 +267,8 @@ var tileFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{image}",
 			count: minicpm46{res: value{"image.scale_resolution", "=448"}, max: value{"image.max_slice_nums", "=9"},
-				patch: value{"image.patch_size", "=14"}, sliced: value{"image.slice_mode", "=true"}, mode: value{"image.downsample_mode", "=16x"}, ids: value{"image.use_image_id", "=true"}},
+				patch: value{"image.patch_size", "=14"}, sliced: value{"image.slice_mode", "=true"},
+				mode: value{"image.downsample_mode", "=16x"}, ids: value{"image.use_image_id", "=true"}},
 			layout: layout{begin: "{id_on}{k}{id_off}", mainFirst: true, mainBegin: "{begin}", mainEnd: "{end}",
 				tileBegin: "{slice}", tileEnd: "{slice_no}", rowSep: "\n"}},
 		video:     &entry{target: "<|video_pad|>", undecidable: noFrames},
@@ -273,7 +280,8 @@ var tileFamilies = []family{
 		archs: []string{"Step3VLForConditionalGeneration", "StepVLForConditionalGeneration"}, types: []string{"step3_vl", "step_vl"},
 		names: map[string]name{"image": {text: "<im_patch>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
-			count: step3{overview: value{"image.num_image_feature_size", "=169"}, tile: value{"image.num_patch_feature_size", "=81"}, patches: value{"image.enable_patch", "=true"}},
+			count: step3{overview: value{"image.num_image_feature_size", "=169"}, tile: value{"image.num_patch_feature_size", "=81"},
+				patches: value{"image.enable_patch", "=true"}},
 			layout: layout{tileBegin: "<patch_start>", tileEnd: "<patch_end>", rowSep: "<patch_newline>", mainBegin: "<im_start>", end: "<im_end>",
 				need: []string{"<patch_start>", "<patch_end>", "<patch_newline>", "<im_start>", "<im_end>"}}},
 		note: "an image whose long side is 728 px is whole in SGLang, cut in vLLM 0.32",
@@ -301,7 +309,8 @@ func minicpm25Entry() *entry {
 // internAccepts: vLLM 0.32 passes a request's settings to both the picture's and the video's processor, which accept few names.
 func internAccepts(m *Model, kw Kwargs) error {
 	llm, _ := dig(m.settings.config, "llm_config.model_type").(string)
-	video := map[string]string{"qwen2": "<|video_pad|>", "qwen3": "<|video_pad|>", "qwen3_moe": "<|video_pad|>", "gpt_oss": "<|reserved_200000|>"}[llm]
+	video := map[string]string{"qwen2": "<|video_pad|>", "qwen3": "<|video_pad|>", "qwen3_moe": "<|video_pad|>",
+		"gpt_oss": "<|reserved_200000|>"}[llm]
 	_, hasVideo := m.tok.ID(video)
 	for k := range kw {
 		switch k {

@@ -45,7 +45,8 @@ func TestOneEntryMakesAFamily(t *testing.T) {
 
 // TestFamilyByName: a directory whose files name no family, or another one, is read as the family that the option names.
 func TestFamilyByName(t *testing.T) {
-	files := dir(obj{"config.json": obj{"model_type": "acme_vl", "image_token_id": 1002, "video_token_id": 1003}, "preprocessor_config.json": obj{}})
+	files := dir(obj{"config.json": obj{"model_type": "acme_vl", "image_token_id": 1002, "video_token_id": 1003},
+		"preprocessor_config.json": obj{}})
 	tok := newStub(qwenSpecials...)
 	m, err := Load(files, tok, Options{Family: "qwen2_vl"})
 	if err != nil || m.Family() != "qwen2_vl" || len(m.Warnings()) != 0 {
@@ -60,7 +61,8 @@ func TestFamilyByName(t *testing.T) {
 	if _, err := Load(files, tok, Options{Family: "qwen2vl"}); err == nil || !strings.Contains(err.Error(), "qwen2_vl, qwen3_vl, ") {
 		t.Errorf("%v, want the list of families", err)
 	}
-	if FactsOf("acme_vl", "qwen3_vl").ProcessorClass == "" || FactsOf("acme_vl", "") != (Facts{}) || FactsOf("qwen3_5", "qwen3_vl").ProcessorClass != "" {
+	if FactsOf("acme_vl", "qwen3_vl").ProcessorClass == "" || FactsOf("acme_vl", "") != (Facts{}) ||
+		FactsOf("qwen3_5", "qwen3_vl").ProcessorClass != "" {
 		t.Error("facts of a type that is not known are those of the family that is named")
 	}
 }

@@ -163,8 +163,10 @@ func (b *builder) item(media Media, k int) error {
 	if err != nil {
 		return err
 	}
-	if b.written += g.main + g.rows*g.cols*g.tile; b.written > b.m.most {
-		return &UndecidableError{Modality: modality, Reason: fmt.Sprintf("the media of one prompt give more than %d tokens", b.m.most), TooMany: true}
+	b.written += g.main + g.rows*g.cols*g.tile
+	if b.written > b.m.most {
+		return &UndecidableError{Modality: modality, Reason: fmt.Sprintf("the media of one prompt give more than %d tokens",
+			b.m.most), TooMany: true}
 	}
 	b.rule, b.clip, b.k, b.err, b.afterRun = r, media.Clip, k, nil, false
 	b.pending = b.pending[:0]
@@ -217,7 +219,8 @@ func (b *builder) size(media []Media) (n int) {
 			return n
 		}
 		g, err := b.measure(media[i], b.rules[at])
-		if n += g.main + g.rows*g.cols*g.tile + 2; err != nil || n > b.m.most {
+		n += g.main + g.rows*g.cols*g.tile + 2
+		if err != nil || n > b.m.most {
 			return min(n, b.m.most)
 		}
 	}

@@ -186,11 +186,13 @@ func (m *Model) resolveNames() error {
 		text := ""
 		if n.attr != "" {
 			for _, file := range []map[string]any{m.settings.processor, m.settings.tokenizer} {
-				if text = tokenText(file[n.attr]); text != "" {
+				text = tokenText(file[n.attr])
+				if text != "" {
 					break
 				}
 				if extra, ok := file["extra_special_tokens"].(map[string]any); ok {
-					if text = tokenText(extra[n.attr]); text != "" {
+					text = tokenText(extra[n.attr])
+					if text != "" {
 						break
 					}
 				}
@@ -327,7 +329,8 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 		m.bindVideo(r)
 		return r, nil
 	}
-	if r.bound = e.bind(m.settings); r.err != nil {
+	r.bound = e.bind(m.settings)
+	if r.err != nil {
 		return nil, m.lacks("%v", r.err)
 	}
 	return r, nil
@@ -343,7 +346,8 @@ func (m *Model) bindVideo(r *rule) {
 	case !known:
 		r.undecidable = notSampled
 	default:
-		if r.sample, r.bound = sample, r.entry.bind(m.settings); r.err != nil {
+		r.sample, r.bound = sample, r.entry.bind(m.settings)
+		if r.err != nil {
 			r.undecidable, r.bound = r.err.Error(), bound{}
 		}
 	}

@@ -16,7 +16,8 @@ func TestLog(t *testing.T) {
 		}
 	}
 	for _, x := range []float64{0, -1, math.Inf(1), math.NaN()} {
-		if a, b := log(x), math.Log(x); a != b && !(math.IsNaN(a) && math.IsNaN(b)) {
+		a, b := log(x), math.Log(x)
+		if a != b && !(math.IsNaN(a) && math.IsNaN(b)) {
 			t.Errorf("log %v = %v", x, a)
 		}
 	}

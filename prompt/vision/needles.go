@@ -40,7 +40,8 @@ func newNeedles[E byte | uint32](list [][]E) *needles[E] {
 func (n *needles[E]) at(text []E, i int, found func(number, end int)) {
 	node := uint32(0)
 	for ; i < len(text); i++ {
-		if node = n.next[needleEdge[E]{node, text[i]}]; node == 0 {
+		node = n.next[needleEdge[E]{node, text[i]}]
+		if node == 0 {
 			return
 		}
 		for _, number := range n.ends[node] {

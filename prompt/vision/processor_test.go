@@ -19,54 +19,57 @@ var processorDirs = map[string]struct {
 	kw              Kwargs
 	mistral         bool
 }{
-	"aya_vision":               {typ: "aya_vision"},
-	"cohere2_vision":           {typ: "cohere2_vision"},
-	"deepseek_ocr2":            {typ: "deepseek_ocr2"},
-	"deepseek_vl":              {typ: "deepseek_vl"},
-	"ernie4_5_vl":              {typ: "ernie4_5_vl_moe"},
-	"gemma3":                   {typ: "gemma3"},
-	"gemma3_pan_scan":          {typ: "gemma3", kw: Kwargs{"do_pan_and_scan": true}},
-	"gemma3n":                  {typ: "gemma3n"},
-	"gemma4_1120":              {typ: "gemma4", tokenizer: obj{"boi_token": "<boi>", "eoi_token": "<eoi>"}},
-	"gemma4_280":               {typ: "gemma4", tokenizer: obj{"boi_token": "<boi>", "eoi_token": "<eoi>"}},
-	"glm46v_classdefault":      {typ: "glm46v"},
-	"glm4_1v":                  {typ: "glm4v"},
-	"granite_docling":          {typ: "granite_docling"},
-	"granite_docling_dir":      {typ: "idefics3", proc: obj{"image_seq_len": 64}},
-	"hunyuan_vl":               {typ: "hunyuan_vl"},
-	"idefics2":                 {typ: "idefics2"},
-	"idefics3_8b":              {typ: "idefics3"},
-	"internvl_12":              {typ: "internvl"},
-	"internvl_6":               {typ: "internvl"},
-	"janus":                    {typ: "janus"},
-	"kimi_k25":                 {typ: "kimi_k25"},
-	"lfm2_vl":                  {typ: "lfm2_vl"},
-	"llama4":                   {typ: "llama4"},
-	"llava15":                  {typ: "llava", proc: obj{"patch_size": 14, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}},
-	"llava_next":               {typ: "llava_next", proc: obj{"patch_size": 14, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}},
-	"llava_onevision":          {typ: "llava_onevision"},
-	"minicpmv4_6":              {typ: "minicpmv4_6"},
-	"minimax_m3_vl":            {typ: "minimax_m3_vl"},
-	"mistral_small_31_hf":      {typ: "mistral3", proc: obj{"patch_size": 14, "spatial_merge_size": 2}},
-	"mistral_small_31_mistral": {mistral: true, config: obj{"vision_encoder": obj{"image_size": 1540, "patch_size": 14, "spatial_merge_size": 2}}},
-	"mllama":                   {typ: "mllama"},
-	"molmo2":                   {typ: "molmo2", tokenizer: obj{"eos_token": "<|endoftext|>"}},
-	"paddleocr_vl":             {typ: "paddleocr_vl"},
-	"paligemma":                {typ: "paligemma"},
-	"perception_lm":            {typ: "perception_lm", proc: obj{"patch_size": 14}},
-	"phi4mm_36":                {typ: "phi4_multimodal"},
-	"pixtral_hf":               {typ: "pixtral"},
-	"pixtral_mistral":          {mistral: true, config: obj{"vision_encoder": obj{"image_size": 1024, "patch_size": 16}}},
-	"qwen2_5_omni":             {typ: "qwen2_5_omni"},
-	"qwen2_5_vl":               {typ: "qwen2_5_vl"},
-	"qwen2_vl":                 {typ: "qwen2_vl"},
-	"qwen2_vl_classdefault":    {typ: "qwen2_vl"},
-	"qwen2_vl_tuned":           {typ: "qwen2_vl"},
-	"qwen3_5":                  {typ: "qwen3_5"},
-	"qwen3_vl":                 {typ: "qwen3_vl"},
-	"qwen3_vl_embedding_dir":   {typ: "qwen3_vl"},
-	"smolvlm2":                 {typ: "smolvlm", proc: obj{"image_seq_len": 81}},
-	"smolvlm_512":              {typ: "smolvlm", proc: obj{"image_seq_len": 64}},
+	"aya_vision":          {typ: "aya_vision"},
+	"cohere2_vision":      {typ: "cohere2_vision"},
+	"deepseek_ocr2":       {typ: "deepseek_ocr2"},
+	"deepseek_vl":         {typ: "deepseek_vl"},
+	"ernie4_5_vl":         {typ: "ernie4_5_vl_moe"},
+	"gemma3":              {typ: "gemma3"},
+	"gemma3_pan_scan":     {typ: "gemma3", kw: Kwargs{"do_pan_and_scan": true}},
+	"gemma3n":             {typ: "gemma3n"},
+	"gemma4_1120":         {typ: "gemma4", tokenizer: obj{"boi_token": "<boi>", "eoi_token": "<eoi>"}},
+	"gemma4_280":          {typ: "gemma4", tokenizer: obj{"boi_token": "<boi>", "eoi_token": "<eoi>"}},
+	"glm46v_classdefault": {typ: "glm46v"},
+	"glm4_1v":             {typ: "glm4v"},
+	"granite_docling":     {typ: "granite_docling"},
+	"granite_docling_dir": {typ: "idefics3", proc: obj{"image_seq_len": 64}},
+	"hunyuan_vl":          {typ: "hunyuan_vl"},
+	"idefics2":            {typ: "idefics2"},
+	"idefics3_8b":         {typ: "idefics3"},
+	"internvl_12":         {typ: "internvl"},
+	"internvl_6":          {typ: "internvl"},
+	"janus":               {typ: "janus"},
+	"kimi_k25":            {typ: "kimi_k25"},
+	"lfm2_vl":             {typ: "lfm2_vl"},
+	"llama4":              {typ: "llama4"},
+	"llava15": {typ: "llava", proc: obj{"patch_size": 14, "num_additional_image_tokens": 1,
+		"vision_feature_select_strategy": "default"}},
+	"llava_next": {typ: "llava_next", proc: obj{"patch_size": 14, "num_additional_image_tokens": 1,
+		"vision_feature_select_strategy": "default"}},
+	"llava_onevision":     {typ: "llava_onevision"},
+	"minicpmv4_6":         {typ: "minicpmv4_6"},
+	"minimax_m3_vl":       {typ: "minimax_m3_vl"},
+	"mistral_small_31_hf": {typ: "mistral3", proc: obj{"patch_size": 14, "spatial_merge_size": 2}},
+	"mistral_small_31_mistral": {mistral: true, config: obj{"vision_encoder": obj{"image_size": 1540, "patch_size": 14,
+		"spatial_merge_size": 2}}},
+	"mllama":                 {typ: "mllama"},
+	"molmo2":                 {typ: "molmo2", tokenizer: obj{"eos_token": "<|endoftext|>"}},
+	"paddleocr_vl":           {typ: "paddleocr_vl"},
+	"paligemma":              {typ: "paligemma"},
+	"perception_lm":          {typ: "perception_lm", proc: obj{"patch_size": 14}},
+	"phi4mm_36":              {typ: "phi4_multimodal"},
+	"pixtral_hf":             {typ: "pixtral"},
+	"pixtral_mistral":        {mistral: true, config: obj{"vision_encoder": obj{"image_size": 1024, "patch_size": 16}}},
+	"qwen2_5_omni":           {typ: "qwen2_5_omni"},
+	"qwen2_5_vl":             {typ: "qwen2_5_vl"},
+	"qwen2_vl":               {typ: "qwen2_vl"},
+	"qwen2_vl_classdefault":  {typ: "qwen2_vl"},
+	"qwen2_vl_tuned":         {typ: "qwen2_vl"},
+	"qwen3_5":                {typ: "qwen3_5"},
+	"qwen3_vl":               {typ: "qwen3_vl"},
+	"qwen3_vl_embedding_dir": {typ: "qwen3_vl"},
+	"smolvlm2":               {typ: "smolvlm", proc: obj{"image_seq_len": 81}},
+	"smolvlm_512":            {typ: "smolvlm", proc: obj{"image_seq_len": 64}},
 }
 
 type processorFamily struct {
@@ -157,7 +160,8 @@ func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[
 	}
 	slices.Sort(names)
 	for _, c := range families() {
-		if slices.Contains(c.types, d.typ) && (c.when == nil || d.typ == "llava") || d.mistral && c.name == "pixtral_native" || d.typ == "mistral3" && c.name == "pixtral" {
+		if slices.Contains(c.types, d.typ) && (c.when == nil || d.typ == "llava") || d.mistral && c.name == "pixtral_native" ||
+			d.typ == "mistral3" && c.name == "pixtral" {
 			names = append(names, specialsOf(c)...)
 		}
 	}
@@ -203,7 +207,8 @@ type processorRow struct {
 }
 
 // eachProcessor calls do for each family with rows in a file, with its tokens and a model that knows these.
-func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []processorRow, tokens map[string]bool, m *Model, stub *stubTokens)) int {
+func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []processorRow, tokens map[string]bool,
+	m *Model, stub *stubTokens)) int {
 	var fams []processorFamily
 	golden.JSON(t, &fams, "testdata/processor_families.json.gz")
 	var all map[string][]processorRow
@@ -227,7 +232,8 @@ func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []
 // TestProcessorCounts: the processor's own expansion of "A" + placeholder + "B" for every size.
 func TestProcessorCounts(t *testing.T) {
 	rows := 0
-	families := eachProcessor(t, "processor_counts.json.gz", func(f processorFamily, recorded []processorRow, _ map[string]bool, m *Model, stub *stubTokens) {
+	families := eachProcessor(t, "processor_counts.json.gz", func(f processorFamily, recorded []processorRow,
+		_ map[string]bool, m *Model, stub *stubTokens) {
 		special := stub.special()
 		placeholder := f.Placeholder
 		if processorDirs[f.Family].mistral {
@@ -278,7 +284,8 @@ func streamIDs(stub *stubTokens, ids []uint32, special map[string]bool) string {
 // Whole prompts of the families whose golden tokenizer is one token per byte.
 func TestProcessorPrompts(t *testing.T) {
 	rows, ranges := 0, 0
-	families := eachProcessor(t, "processor_prompts.json.gz", func(f processorFamily, recorded []processorRow, tokens map[string]bool, m *Model, stub *stubTokens) {
+	families := eachProcessor(t, "processor_prompts.json.gz", func(f processorFamily, recorded []processorRow,
+		tokens map[string]bool, m *Model, stub *stubTokens) {
 		bytewise := true
 		for tok := range tokens {
 			if len([]rune(tok)) > 1 && !strings.ContainsAny(tok, "<[]") {

@@ -81,7 +81,8 @@ func (m *Model) Sample(f File, options map[string]float64) (*Clip, error) {
 			c.Indices[i] = i
 		}
 	default:
-		if c.Indices = r.sample(f, options); len(c.Indices) == 0 || len(c.Indices) > maxFrames {
+		c.Indices = r.sample(f, options)
+		if len(c.Indices) == 0 || len(c.Indices) > maxFrames {
 			return nil, undecidable("video", notSampled)
 		}
 		slices.Sort(c.Indices) // the decoder reads the file once and returns each frame once
@@ -108,7 +109,8 @@ func sampleEvenly(f File, options map[string]float64) []int {
 	if fps := option(options, "fps", -1); fps > 0 {
 		n = min(n, int(math.Floor(float64(f.Frames)/f.FPS*fps)))
 	}
-	if n = max(n, 1); n > maxFrames {
+	n = max(n, 1)
+	if n > maxFrames {
 		return nil
 	}
 	return spread(f.Frames, n, math.Trunc)

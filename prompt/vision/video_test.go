@@ -44,9 +44,10 @@ func TestSamplers(t *testing.T) {
 func qwen3(t *testing.T) *Model {
 	t.Helper()
 	m, err := Load(dir(obj{
-		"config.json":                    obj{"model_type": "qwen3_vl"},
-		"preprocessor_config.json":       obj{"patch_size": 16, "merge_size": 2, "size": obj{"shortest_edge": 65536, "longest_edge": 16777216}},
-		"video_preprocessor_config.json": obj{"video_processor_type": "Qwen3VLVideoProcessor", "patch_size": 16, "size": obj{"shortest_edge": 4096, "longest_edge": 25165824}},
+		"config.json":              obj{"model_type": "qwen3_vl"},
+		"preprocessor_config.json": obj{"patch_size": 16, "merge_size": 2, "size": obj{"shortest_edge": 65536, "longest_edge": 16777216}},
+		"video_preprocessor_config.json": obj{"video_processor_type": "Qwen3VLVideoProcessor", "patch_size": 16,
+			"size": obj{"shortest_edge": 4096, "longest_edge": 25165824}},
 	}), newStub("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"), Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,8 @@ func TestVideoUnknown(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := m.Count(Media{Modality: "video", Width: 112, Height: 84, Clip: clip}, Kwargs{"images_kwargs": map[string]any{"max_pixels": 1.0e6}}); err != nil {
+	if _, _, err := m.Count(Media{Modality: "video", Width: 112, Height: 84, Clip: clip},
+		Kwargs{"images_kwargs": map[string]any{"max_pixels": 1.0e6}}); err != nil {
 		t.Errorf("images_kwargs: %v", err)
 	}
 	if _, _, err := m.Count(Media{Modality: "video", Width: 112, Height: 84}, nil); !errors.As(err, &open) {

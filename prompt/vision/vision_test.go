@@ -89,7 +89,8 @@ func TestRefusals(t *testing.T) {
 		t.Error("200:1:", err)
 	}
 	// A medium that cannot be counted leaves the exact prefix.
-	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, "a<|image_pad|>bc<|video_pad|>d"), []Media{{Width: 56, Height: 56}, {Modality: "video", Width: 64, Height: 64}}, nil)
+	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, "a<|image_pad|>bc<|video_pad|>d"),
+		[]Media{{Width: 56, Height: 56}, {Modality: "video", Width: 64, Height: 64}}, nil)
 	var unknown *UndecidableError
 	if !errors.As(err, &unknown) || unknown.Modality != "video" || len(ids) != 1+4+2 || len(spans) != 1 {
 		t.Errorf("video: %v, %d ids, %v", err, len(ids), spans)
@@ -109,9 +110,12 @@ func TestSettings(t *testing.T) {
 		{"file", obj{"preprocessor_config.json": file}, nil, nil, 121},
 		{"server", obj{"preprocessor_config.json": file}, Kwargs{"max_pixels": 50176.0}, nil, 64},
 		{"request beats server", obj{"preprocessor_config.json": file}, Kwargs{"max_pixels": 50176.0}, Kwargs{"max_pixels": 12544.0}, 16},
-		{"images_kwargs beats bare", obj{"preprocessor_config.json": file}, Kwargs{"max_pixels": 50176.0}, Kwargs{"images_kwargs": obj{"max_pixels": 12544.0}}, 16},
-		{"request size beats the file's bounds", obj{"preprocessor_config.json": file}, nil, Kwargs{"size": obj{"shortest_edge": 3136.0, "longest_edge": 12544.0}}, 16},
-		{"server bounds beat request size", obj{"preprocessor_config.json": file}, Kwargs{"max_pixels": 50176.0, "min_pixels": 3136.0}, Kwargs{"size": obj{"shortest_edge": 3136.0, "longest_edge": 12544.0}}, 64},
+		{"images_kwargs beats bare", obj{"preprocessor_config.json": file}, Kwargs{"max_pixels": 50176.0},
+			Kwargs{"images_kwargs": obj{"max_pixels": 12544.0}}, 16},
+		{"request size beats the file's bounds", obj{"preprocessor_config.json": file}, nil,
+			Kwargs{"size": obj{"shortest_edge": 3136.0, "longest_edge": 12544.0}}, 16},
+		{"server bounds beat request size", obj{"preprocessor_config.json": file}, Kwargs{"max_pixels": 50176.0, "min_pixels": 3136.0},
+			Kwargs{"size": obj{"shortest_edge": 3136.0, "longest_edge": 12544.0}}, 64},
 		{"size in the file", obj{"preprocessor_config.json": obj{"size": obj{"shortest_edge": 3136, "longest_edge": 12544}}}, nil, nil, 16},
 		{"null counts as absent", obj{"preprocessor_config.json": obj{"max_pixels": nil, "patch_size": nil}}, nil, nil, 1225},
 		{"class defaults", obj{"preprocessor_config.json": obj{}}, nil, nil, 1225},
@@ -140,13 +144,19 @@ func TestLoadErrors(t *testing.T) {
 	}{
 		{"text model", obj{"config.json": obj{"model_type": "llama"}}, nil, nil, ""},
 		{"empty directory", obj{}, nil, nil, ""},
-		{"unknown multimodal", obj{"config.json": obj{"model_type": "newvl", "architectures": []string{"NewVL"}, "vision_config": obj{}}}, nil, &UnknownModelError{}, "newvl"},
+		{"unknown multimodal", obj{"config.json": obj{"model_type": "newvl", "architectures": []string{"NewVL"}, "vision_config": obj{}}},
+			nil, &UnknownModelError{}, "newvl"},
 		{"no processor file", obj{"config.json": obj{"model_type": "qwen2_vl"}}, qwenSpecials, &MissingError{}, "preprocessor_config.json"},
-		{"no placeholder token", obj{"config.json": obj{"model_type": "qwen2_vl"}, "preprocessor_config.json": obj{}}, nil, &MissingError{}, "<|image_pad|>"},
-		{"ids disagree", obj{"config.json": obj{"model_type": "qwen2_vl", "image_token_id": 5}, "preprocessor_config.json": obj{}}, qwenSpecials, &MissingError{}, "says 5"},
-		{"a setting of the wrong type", obj{"config.json": obj{"model_type": "qwen2_vl"}, "preprocessor_config.json": obj{"patch_size": "big"}}, qwenSpecials, &MissingError{}, "patch_size"},
-		{"a required value", obj{"config.json": obj{"model_type": "kimi_k3"}, "preprocessor_config.json": obj{}}, []string{"<|media_pad|>"}, &MissingError{}, "in_patch_limit"},
-		{"a hostile number of tiles", obj{"config.json": obj{"model_type": "internvl_chat", "force_image_size": 448, "max_dynamic_patch": 1 << 30}}, []string{"<img>", "</img>", "<IMG_CONTEXT>"}, &MissingError{}, "max_dynamic_patch"},
+		{"no placeholder token", obj{"config.json": obj{"model_type": "qwen2_vl"}, "preprocessor_config.json": obj{}}, nil,
+			&MissingError{}, "<|image_pad|>"},
+		{"ids disagree", obj{"config.json": obj{"model_type": "qwen2_vl", "image_token_id": 5}, "preprocessor_config.json": obj{}},
+			qwenSpecials, &MissingError{}, "says 5"},
+		{"a setting of the wrong type", obj{"config.json": obj{"model_type": "qwen2_vl"}, "preprocessor_config.json": obj{"patch_size": "big"}},
+			qwenSpecials, &MissingError{}, "patch_size"},
+		{"a required value", obj{"config.json": obj{"model_type": "kimi_k3"}, "preprocessor_config.json": obj{}},
+			[]string{"<|media_pad|>"}, &MissingError{}, "in_patch_limit"},
+		{"a hostile number of tiles", obj{"config.json": obj{"model_type": "internvl_chat", "force_image_size": 448,
+			"max_dynamic_patch": 1 << 30}}, []string{"<img>", "</img>", "<IMG_CONTEXT>"}, &MissingError{}, "max_dynamic_patch"},
 	} {
 		m, err := Load(dir(c.files), newStub(c.tok...), Options{})
 		if c.want == nil {
@@ -248,7 +258,8 @@ func TestExpandDecoded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, "x<image>\n<IMG_CONTEXT>y<image>z"), []Media{{Width: 10, Height: 10}, {Width: 10, Height: 10}}, nil)
+	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, "x<image>\n<IMG_CONTEXT>y<image>z"),
+		[]Media{{Width: 10, Height: 10}, {Width: 10, Height: 10}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +278,8 @@ func TestParallel(t *testing.T) {
 	for i := range 8 {
 		go func() {
 			for j := range 50 {
-				_, _, err := m.Expand(nil, prompt, []Media{{Width: 100 + 37*i, Height: 1000 - 11*j}}, Kwargs{"max_image_size": obj{"longest_edge": float64(200 + i)}})
+				_, _, err := m.Expand(nil, prompt, []Media{{Width: 100 + 37*i, Height: 1000 - 11*j}},
+					Kwargs{"max_image_size": obj{"longest_edge": float64(200 + i)}})
 				have, _, err2 := m.Expand(nil, prompt, []Media{{Width: 1280, Height: 720}}, nil)
 				if err != nil || err2 != nil || !slices.Equal(have, want) {
 					t.Error(err, err2, "or another result than alone")
@@ -336,7 +348,8 @@ func FuzzLoad(f *testing.F) {
 	}
 	tok := newStub(specials...)
 	f.Fuzz(func(t *testing.T, config, pre, proc []byte, w, h int) {
-		m, err := Load(fstest.MapFS{"config.json": {Data: config}, "preprocessor_config.json": {Data: pre}, "processor_config.json": {Data: proc}}, tok, Options{})
+		m, err := Load(fstest.MapFS{"config.json": {Data: config}, "preprocessor_config.json": {Data: pre},
+			"processor_config.json": {Data: proc}}, tok, Options{})
 		if err != nil {
 			return
 		}
@@ -382,7 +395,8 @@ func BenchmarkExpand(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var err error
-		if out, _, err = m.Expand(out[:0], prompt, media, nil); err != nil {
+		out, _, err = m.Expand(out[:0], prompt, media, nil)
+		if err != nil {
 			b.Fatal(err)
 		}
 		n += len(out)

@@ -120,7 +120,8 @@ func New(o Options) *Auditor {
 	o.Log = o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 3, 0) }))
 	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
-		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, or unattributed."}, []string{"model", "worker", "verdict"})
+		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, or unattributed."},
+		[]string{"model", "worker", "verdict"})
 	a.unattributed = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
 		Help: "Stored events that several open requests could have caused."})
 	a.namedEvents = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
@@ -283,7 +284,8 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 		departs[0].rivalEvents++
 	default:
 		x := departs[0]
-		if x.finding = x.explain(e, x.eventBlock); x.finding.Verdict == MediaName {
+		x.finding = x.explain(e, x.eventBlock)
+		if x.finding.Verdict == MediaName {
 			x.mediaNames = x.names(e)
 		}
 	}
@@ -354,7 +356,8 @@ func (a *Auditor) due(now time.Time) *request {
 	for len(a.ended) > 0 && now.Sub(a.ended[0].endedAt) >= grace {
 		x := a.ended[0]
 		a.ended[0] = nil
-		if a.ended = a.ended[1:]; a.byID[x.ID] == x {
+		a.ended = a.ended[1:]
+		if a.byID[x.ID] == x {
 			a.remove(x)
 			return x
 		}

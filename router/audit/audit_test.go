@@ -59,7 +59,8 @@ func (b *bench) expect(id string, tokens []uint32, media ...engine.Medium) {
 
 // named is expect for a request that was given a session id, which its worker names in its events, with tell.
 func (b *bench) named(id string, tokens []uint32) {
-	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Form: block.Form{Size: size},
+	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil),
+		Form:    block.Form{Size: size},
 		Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: tokens, Exact: true}})
 }
 
@@ -102,7 +103,8 @@ func TestSessionsAttribute(t *testing.T) {
 
 // store reports blocks after a parent (0: none), as a feed does: to the audit first, then to the index.
 func (b *bench) store(parent uint64, tokens []uint32, media ...engine.Medium) (last uint64) {
-	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens, Locals: locals(tokens, media)}
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens,
+		Locals: locals(tokens, media)}
 	for range e.Locals {
 		b.engineHash++
 		e.EngineHashes = append(e.EngineHashes, b.engineHash)
@@ -165,14 +167,26 @@ func TestVerdicts(t *testing.T) {
 			last := b.store(0, prompt[:32])
 			b.store(last, other[32:])
 		}, Token, Finding{Position: 40, Ours: 140, Theirs: 7}},
-		"the picture is longer there": {func(b *bench) { b.expect("r", pads, picture(20, 30, "n")); b.store(0, longer, picture(20, 40, "n")) }, Span,
+		"the picture is longer there": {func(b *bench) {
+			b.expect("r", pads, picture(20, 30, "n"))
+			b.store(0, longer, picture(20, 40, "n"))
+		}, Span,
 			Finding{Position: 20, Ours: 30, Theirs: 40}},
-		"the picture is shorter there": {func(b *bench) { b.expect("r", pads, picture(20, 30, "n")); b.store(0, shorter, picture(20, 25, "n")) }, Span,
+		"the picture is shorter there": {func(b *bench) {
+			b.expect("r", pads, picture(20, 30, "n"))
+			b.store(0, shorter, picture(20, 25, "n"))
+		}, Span,
 			Finding{Position: 20, Ours: 30, Theirs: 25}},
-		"the picture's name differs": {func(b *bench) { b.expect("r", pads, picture(20, 30, "n")); b.store(0, pads, picture(20, 30, "x")) }, MediaName, Finding{Position: 20}},
-		"a name where we have none":  {func(b *bench) { b.expect("r", pads); b.store(0, pads, picture(20, 30, "x")) }, Keys, Finding{Position: 16}},
-		"another's traffic alone":    {func(b *bench) { b.expect("r", prompt); b.store(0, ids(64, 9000)) }, Unattributed, Finding{}},
-		"another's, then its own":    {func(b *bench) { b.expect("r", prompt); b.store(0, other); b.store(0, prompt) }, Equal, Finding{}},
+		"the picture's name differs": {func(b *bench) {
+			b.expect("r", pads, picture(20, 30, "n"))
+			b.store(0, pads, picture(20, 30, "x"))
+		}, MediaName, Finding{Position: 20}},
+		"a name where we have none": {func(b *bench) {
+			b.expect("r", pads)
+			b.store(0, pads, picture(20, 30, "x"))
+		}, Keys, Finding{Position: 16}},
+		"another's traffic alone": {func(b *bench) { b.expect("r", prompt); b.store(0, ids(64, 9000)) }, Unattributed, Finding{}},
+		"another's, then its own": {func(b *bench) { b.expect("r", prompt); b.store(0, other); b.store(0, prompt) }, Equal, Finding{}},
 		"two that could be its own": {func(b *bench) {
 			b.expect("r", prompt)
 			b.store(0, other)
@@ -229,7 +243,8 @@ func TestWithoutTokens(t *testing.T) {
 	prompt := ids(64, 100)
 	b.expect("r", prompt)
 	want := locals(prompt, nil)
-	b.a.Stored(b.slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: size, EngineHashes: []uint64{1, 2, 3}, Locals: []uint64{want[0], want[1], 5}})
+	b.a.Stored(b.slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: size, EngineHashes: []uint64{1, 2, 3},
+		Locals: []uint64{want[0], want[1], 5}})
 	if got := b.verdict("r"); got != Block {
 		t.Fatalf("verdict %s, want %s", got, Block)
 	}
@@ -372,23 +387,27 @@ func TestKnownInPart(t *testing.T) {
 		want   Verdict
 		at     int
 	}{
-		"a medium that is not here":              {known: 46, hashed: 46, media: []engine.Medium{unread}, tokens: whole, want: Equal},
-		"at once":                                {known: 5, hashed: 5, media: []engine.Medium{short}, tokens: whole, want: Unattributed},
-		"a block before it that differs":         {known: 46, hashed: 46, media: []engine.Medium{unread}, tokens: differs(20), want: Token, at: 20},
-		"its beginning is there":                 {known: 46, hashed: 46, media: []engine.Medium{unread}, from: 2, tokens: whole, want: Equal},
-		"a medium without a name":                {known: 476, hashed: 46, media: []engine.Medium{unnamed}, tokens: whole, want: Equal},
-		"one, and then one that is not here":     {known: 446, hashed: 46, media: []engine.Medium{unnamed, {Modality: "audio", Offset: 446}}, tokens: whole, want: Equal},
+		"a medium that is not here": {known: 46, hashed: 46, media: []engine.Medium{unread}, tokens: whole, want: Equal},
+		"at once":                   {known: 5, hashed: 5, media: []engine.Medium{short}, tokens: whole, want: Unattributed},
+		"a block before it that differs": {known: 46, hashed: 46, media: []engine.Medium{unread}, tokens: differs(20),
+			want: Token, at: 20},
+		"its beginning is there":  {known: 46, hashed: 46, media: []engine.Medium{unread}, from: 2, tokens: whole, want: Equal},
+		"a medium without a name": {known: 476, hashed: 46, media: []engine.Medium{unnamed}, tokens: whole, want: Equal},
+		"one, and then one that is not here": {known: 446, hashed: 46, media: []engine.Medium{unnamed,
+			{Modality: "audio", Offset: 446}}, tokens: whole, want: Equal},
 		"nothing can be hashed":                  {known: 476, media: []engine.Medium{unnamed}, tokens: whole, want: Equal},
 		"nothing can be hashed, a token differs": {known: 476, media: []engine.Medium{unnamed}, tokens: differs(20), want: Token, at: 20},
 		"nothing can be hashed, nor is compared": {known: 476, media: []engine.Medium{unnamed}, noRoom: true, tokens: whole, want: Unattributed},
-		"no room for the ids":                    {known: 46, hashed: 46, media: []engine.Medium{unread}, noRoom: true, tokens: whole, want: Equal},
+		"no room for the ids": {known: 46, hashed: 46, media: []engine.Medium{unread}, noRoom: true,
+			tokens: whole, want: Equal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			if c.noRoom {
 				b.a.tokens = openTokens
 			}
-			b.a.Expect(Expectation{ID: "r", Slot: b.slot, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil), From: c.from, Form: block.Form{Size: size},
+			b.a.Expect(Expectation{ID: "r", Slot: b.slot, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil),
+				From: c.from, Form: block.Form{Size: size},
 				Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: whole[:c.known], Media: c.media}})
 			last := uint64(0)
 			if c.from > 0 {
@@ -413,7 +432,8 @@ func TestKnownInPart(t *testing.T) {
 // missing events mean nothing.
 func TestNothingHashedNothingTold(t *testing.T) {
 	b := newBench(t)
-	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Form: block.Form{Size: size}, Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: ids(64, 1)}})
+	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Form: block.Form{Size: size}, Prompts: &engine.Model{},
+		Prompt: &engine.Prompt{IDs: ids(64, 1)}})
 	if got := b.verdict("r"); got != Unattributed {
 		t.Errorf("verdict %s, want %s", got, Unattributed)
 	}
@@ -450,8 +470,10 @@ func FuzzStored(f *testing.F) {
 			}
 			exact := known == len(whole) && hashed == known
 			chain := locals(whole[:hashed], nil)
-			b.a.Expect(Expectation{ID: string(rune('a' + i)), Slot: b.slot, Locals: chain, From: rnd.IntN(len(chain) + 1), Form: block.Form{Size: size}, Prompts: &engine.Model{},
-				Prompt: &engine.Prompt{IDs: whole[:known], Exact: exact, Media: []engine.Medium{{Offset: min(46, known), Length: min(60, known-min(46, known))}}}})
+			b.a.Expect(Expectation{ID: string(rune('a' + i)), Slot: b.slot, Locals: chain, From: rnd.IntN(len(chain) + 1),
+				Form: block.Form{Size: size}, Prompts: &engine.Model{},
+				Prompt: &engine.Prompt{IDs: whole[:known], Exact: exact,
+					Media: []engine.Medium{{Offset: min(46, known), Length: min(60, known-min(46, known))}}}})
 			b.a.tokens = 0
 		}
 		for range 60 {
@@ -508,7 +530,8 @@ func TestSideBySide(t *testing.T) {
 			for i := range 100 {
 				id, prompt := fmt.Sprint(worker, "-", i), ids(64, uint32(1000*(worker*100+i)))
 				slot := slots[i%2]
-				b.a.Expect(Expectation{ID: id, Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Form: block.Form{Size: size}, Prompts: &engine.Model{},
+				b.a.Expect(Expectation{ID: id, Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil),
+					Form: block.Form{Size: size}, Prompts: &engine.Model{},
 					Prompt: &engine.Prompt{IDs: prompt, Exact: true}})
 				b.a.mu.Lock()
 				x := b.a.byID[id]
@@ -545,7 +568,8 @@ func BenchmarkExpect(b *testing.B) {
 	var open []Expectation
 	for i := range 2 * openPerSlot {
 		prompt := slices.Concat(ids(16384, 1), ids(16384, uint32(100000+i*20000)))
-		open = append(open, Expectation{ID: fmt.Sprint(i), Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Form: block.Form{Size: size},
+		open = append(open, Expectation{ID: fmt.Sprint(i), Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil),
+			Form:    block.Form{Size: size},
 			Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: prompt, Exact: true}})
 	}
 	stop := make(chan struct{})
@@ -558,7 +582,8 @@ func BenchmarkExpect(b *testing.B) {
 			default:
 			}
 			e := &open[i%len(open)]
-			a.Stored(slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Tokens: e.Prompt.IDs, Locals: e.Locals, EngineHashes: make([]uint64, len(e.Locals))})
+			a.Stored(slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Tokens: e.Prompt.IDs, Locals: e.Locals,
+				EngineHashes: make([]uint64, len(e.Locals))})
 		}
 	})
 	took := make([]time.Duration, b.N)

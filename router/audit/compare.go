@@ -50,7 +50,8 @@ func (x *request) compare(e *kvevent.Event) relation {
 	}
 	p, child := x.place(e)
 	x.continues = p >= 0 && p == x.nextPos && e.Parent == x.next
-	if x.eventBlock = p; p < 0 {
+	x.eventBlock = p
+	if p < 0 {
 		return unrelated
 	}
 	n := x.blocks(e, p)
@@ -66,7 +67,8 @@ func (x *request) compare(e *kvevent.Event) relation {
 		}
 		return unrelated
 	}
-	if x.held = x.held || n > 0 || child; x.held && (x.Prompt.Exact || n == len(e.Locals) || p >= x.known()) {
+	x.held = x.held || n > 0 || child
+	if x.held && (x.Prompt.Exact || n == len(e.Locals) || p >= x.known()) {
 		return same // the rest was generated or is not known
 	}
 	switch { // after the last hashable block, tokens can still be compared

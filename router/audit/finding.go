@@ -85,15 +85,19 @@ func (f *Finding) text() string {
 	case BlockSize:
 		return fmt.Sprintf("blocks have %d tokens, configured are %d: set block_size: %d for this worker", f.Theirs, f.Ours, f.Theirs)
 	case Token:
-		return fmt.Sprintf("first difference at token %d: ours %d, the worker's %d: is the model directory the worker's own?", f.Position, f.Ours, f.Theirs)
+		return fmt.Sprintf("first difference at token %d: ours %d, the worker's %d: is the model directory the worker's own?",
+			f.Position, f.Ours, f.Theirs)
 	case Span:
-		return fmt.Sprintf("the medium at token %d has %d tokens here and %d there: check mm_processor_kwargs and engine_version", f.Position, f.Ours, f.Theirs)
+		return fmt.Sprintf("the medium at token %d has %d tokens here and %d there: check mm_processor_kwargs and engine_version",
+			f.Position, f.Ours, f.Theirs)
 	case MediaName:
-		return fmt.Sprintf("the medium at token %d has another hash there: check engine_version, mm_hasher_algorithm and engine_model", f.Position)
+		return fmt.Sprintf("the medium at token %d has another hash there: check engine_version, mm_hasher_algorithm and engine_model",
+			f.Position)
 	case Keys:
 		return fmt.Sprintf("tokens and media are equal from token %d on, the rest of the block's key differs: salt or adapter", f.Position)
 	case Block:
-		return fmt.Sprintf("first difference in the block at token %d; with tokens (a direct source, or agent --publish tokens) it could be named", f.Position)
+		return fmt.Sprintf("first difference in the block at token %d; with tokens (a direct source, or agent --publish "+
+			"tokens) it could be named", f.Position)
 	case Nothing:
 		return "the worker has reported no block since the request came: are its KV events on, and is this its socket?"
 	}

@@ -48,7 +48,8 @@ func recordParent(of []*request, e *kvevent.Event) {
 // revealedParent reports whether an ended request revealed a parent that the index does not know yet.
 func (a *Auditor) revealedParent(x *request) bool {
 	p := &x.parent
-	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && p.at*x.Size <= x.Prompt.StablePrefix() && (x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
+	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && p.at*x.Size <= x.Prompt.StablePrefix() &&
+		(x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
 }
 
 // Found records the engine's count of a request's cached tokens, before its End; below 0: not reported.

@@ -73,7 +73,8 @@ func TestParentIsShown(t *testing.T) {
 		b := newBench(t)
 		got := 0
 		b.a.o.Parent = func(slot indexer.SlotID, engineHash uint64, leading []uint64) {
-			if got = len(leading); slot != b.slot || engineHash != old || !slices.Equal(leading, all[:got]) {
+			got = len(leading)
+			if slot != b.slot || engineHash != old || !slices.Equal(leading, all[:got]) {
 				t.Errorf("%s: %d, %d blocks", name, engineHash, got)
 			}
 		}

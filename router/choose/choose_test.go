@@ -13,31 +13,46 @@ func TestRank(t *testing.T) {
 		tokens int
 		want   []int
 	}{
-		{"longest prefix wins", []Candidate{{Slot: 0}, {Slot: 1, Exact: 500, Predicted: 500}, {Slot: 2, Exact: 100, Predicted: 100}}, 1000, []int{1, 2, 0}},
+		{"longest prefix wins", []Candidate{{Slot: 0}, {Slot: 1, Exact: 500, Predicted: 500}, {Slot: 2, Exact: 100, Predicted: 100}},
+			1000, []int{1, 2, 0}},
 		{"predicted counts like exact", []Candidate{{Slot: 0, Exact: 300, Predicted: 300}, {Slot: 1, Predicted: 400}}, 1000, []int{1, 0}},
 		{"a queue longer than the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"a picture already encoded wins", []Candidate{{Slot: 0, Encode: 1196}, {Slot: 1, Seen: 1196}}, 1300, []int{1, 0}},
 		{"requests in flight weigh", []Candidate{{Slot: 0, Inflight: 3}, {Slot: 1, Inflight: 1}}, 10, []int{1, 0}},
-		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
+		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1, Recent: 1200},
+			{Slot: 1}}, 1000, []int{1, 0}},
 		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 240, Predicted: 240, Inflight: 1}, {Slot: 1}}, 1000, []int{0, 1}},
-		{"decode steps read the context of others", []Candidate{{Slot: 0, Inflight: 2, Context: 60000}, {Slot: 1, Inflight: 2}}, 1000, []int{1, 0}},
-		{"a slow worker's prefill costs more", []Candidate{{Slot: 0, Exact: 100, Predicted: 100, Rate: 5000}, {Slot: 1, Rate: 10000}, {Slot: 2, Rate: 10000}}, 1000, []int{1, 2, 0}},
-		{"rates that differ little are equal", []Candidate{{Slot: 0, Exact: 32, Predicted: 32, Rate: 9000}, {Slot: 1, Rate: 10500}, {Slot: 2, Inflight: 1}}, 1000, []int{0, 1, 2}},
-		{"a long wait costs more than in proportion", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000, Backlog: 9000}, {Slot: 1, Backlog: 7900}}, 1000, []int{1, 0}},
-		{"of a full fleet work done twice is paid by all", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100, Inflight: 60}, {Slot: 1, Inflight: 60}}, 1000, []int{0, 1}},
+		{"decode steps read the context of others", []Candidate{{Slot: 0, Inflight: 2, Context: 60000}, {Slot: 1, Inflight: 2}},
+			1000, []int{1, 0}},
+		{"a slow worker's prefill costs more", []Candidate{{Slot: 0, Exact: 100, Predicted: 100, Rate: 5000},
+			{Slot: 1, Rate: 10000}, {Slot: 2, Rate: 10000}}, 1000, []int{1, 2, 0}},
+		{"rates that differ little are equal", []Candidate{{Slot: 0, Exact: 32, Predicted: 32, Rate: 9000},
+			{Slot: 1, Rate: 10500}, {Slot: 2, Inflight: 1}}, 1000, []int{0, 1, 2}},
+		{"a long wait costs more than in proportion", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000, Backlog: 9000},
+			{Slot: 1, Backlog: 7900}}, 1000, []int{1, 0}},
+		{"of a full fleet work done twice is paid by all", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100,
+			Inflight: 60}, {Slot: 1, Inflight: 60}}, 1000, []int{0, 1}},
 		{"equal costs: the least recent work", []Candidate{{Slot: 0, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1}, {Slot: 1, Encode: 391}}, 410, []int{0, 1}},
-		{"a full cache weighs less than a held prompt", []Candidate{{Slot: 0, Usage: 1}, {Slot: 1, Usage: 0.1}, {Slot: 2, Exact: 1900, Predicted: 1900, Usage: 1}}, 2000, []int{2, 1, 0}},
-		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}}, 1000, []int{1, 0, 2}},
+		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1},
+			{Slot: 1, Encode: 391}}, 410, []int{0, 1}},
+		{"a full cache weighs less than a held prompt", []Candidate{{Slot: 0, Usage: 1}, {Slot: 1, Usage: 0.1},
+			{Slot: 2, Exact: 1900, Predicted: 1900, Usage: 1}}, 2000, []int{2, 1, 0}},
+		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}},
+			1000, []int{1, 0, 2}},
 		{"another zone is away", []Candidate{{Slot: 0, Exact: 200, Predicted: 200, ZoneDelay: 0.05}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"a longer prefix is worth the way", []Candidate{{Slot: 0, Exact: 700, Predicted: 700, ZoneDelay: 0.05}, {Slot: 1}}, 1000, []int{0, 1}},
 		{"in time before cheap", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.001}, {Slot: 1, Inflight: 9}}, 1000, []int{1, 0}},
-		{"all late: the least late", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.2}, {Slot: 1, Inflight: 9, Late: 0.1}}, 1000, []int{1, 0}},
-		{"the GPU before the CPU", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900}, {Slot: 1, Exact: 900, Predicted: 900}}, 1000, []int{1, 0}},
+		{"all late: the least late", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.2}, {Slot: 1, Inflight: 9, Late: 0.1}},
+			1000, []int{1, 0}},
+		{"the GPU before the CPU", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900}, {Slot: 1, Exact: 900, Predicted: 900}},
+			1000, []int{1, 0}},
 		{"the CPU before computing", []Candidate{{Slot: 0}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900}}, 1000, []int{1, 0}},
-		{"a fast tier before a slow one", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 15000}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 100000}}, 1000, []int{1, 0}},
-		{"less of the GPU before more of a slow tier", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 15000}, {Slot: 1, Exact: 700, Predicted: 700}}, 1000, []int{1, 0}},
-		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1}, {Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
+		{"a fast tier before a slow one", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 15000},
+			{Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900, FetchRate: 100000}}, 1000, []int{1, 0}},
+		{"less of the GPU before more of a slow tier", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900,
+			FetchRate: 15000}, {Slot: 1, Exact: 700, Predicted: 700}}, 1000, []int{1, 0}},
+		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1},
+			{Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
 	} {
 		for i := range c.cands {
 			c.cands[i].Tokens = c.tokens
@@ -103,12 +118,14 @@ func TestLowerTiers(t *testing.T) {
 
 // TestTermsSumUp checks that the shown cost is the one used for ranking.
 func TestTermsSumUp(t *testing.T) {
-	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700, Shared: 100, Context: 1000, Usage: 0.5, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
+	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700,
+		Shared: 100, Context: 1000, Usage: 0.5, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
 	got := FleetOf(c).Cost(&c[0])
 	if want := (Terms{Prefill: 1100, Queue: 600, Tail: 289, Stall: 719.4, Requests: 256, Context: 30, Cache: 512}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if Rank(c, 2, 0); c[1].cost != got.Sum() {
+	Rank(c, 2, 0)
+	if c[1].cost != got.Sum() {
 		t.Errorf("ranked by %v, shown %v", c[1].cost, got.Sum())
 	}
 }
@@ -145,7 +162,8 @@ func TestBest(t *testing.T) {
 		}
 	}
 	c := []Candidate{{Slot: 0, Tokens: 400, Predicted: 900}, {Slot: 1, Tokens: 400, Predicted: 400, Backlog: 100}}
-	if Rank(c, 2, 0); c[0].Slot != 0 {
+	Rank(c, 2, 0)
+	if c[0].Slot != 0 {
 		t.Fatal("another one is chosen")
 	}
 	if n, why := Best(c); n != 400 || why != "" {
@@ -156,7 +174,8 @@ func TestBest(t *testing.T) {
 // TestFirstToken checks that the first token is expected after the queue and the rest of the prompt, at the worker's own rate,
 // plus the round trip.
 func TestFirstToken(t *testing.T) {
-	c := []Candidate{{Tokens: 1500, Exact: 500, Predicted: 500, Backlog: 3000, Rate: 10000, Inflight: 50}, {Tokens: 1500, Rate: 10000, ZoneDelay: 0.01}, {Tokens: 1000, Rate: 2500}}
+	c := []Candidate{{Tokens: 1500, Exact: 500, Predicted: 500, Backlog: 3000, Rate: 10000, Inflight: 50},
+		{Tokens: 1500, Rate: 10000, ZoneDelay: 0.01}, {Tokens: 1000, Rate: 2500}}
 	f := FleetOf(c)
 	for i, want := range []float64{0.4, 0.16, 0.4} {
 		if got := f.FirstToken(&c[i]); got < want*0.99 || got > want*1.01 {

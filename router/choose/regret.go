@@ -23,7 +23,8 @@ const (
 func Best(c []Candidate) (overlap int, why string) {
 	best := 0
 	for i := range c {
-		if n, most := c[i].overlap(), c[best].overlap(); n > most || n == most && best > 0 && c[i].cost < c[best].cost {
+		n, most := c[i].overlap(), c[best].overlap()
+		if n > most || n == most && best > 0 && c[i].cost < c[best].cost {
 			best = i
 		}
 	}

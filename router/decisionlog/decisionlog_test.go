@@ -43,7 +43,8 @@ func lines(t *testing.T, key []byte, all ...*Line) (text string, out []Line) {
 }
 
 func sample(id string, chain ...uint64) *Line {
-	return &Line{ID: id, Model: "m", Session: "client's own words", InputLength: 512 * len(chain), HashIDs: chain, Images: []Image{{ID: 77, Offset: 3, Tokens: 100}}}
+	return &Line{ID: id, Model: "m", Session: "client's own words", InputLength: 512 * len(chain), HashIDs: chain,
+		Images: []Image{{ID: 77, Offset: 3, Tokens: 100}}}
 }
 
 // counted returns how many lines had that result.
@@ -156,7 +157,8 @@ func TestRotation(t *testing.T) {
 	}
 	for _, e := range all {
 		info, err := e.Info()
-		if err == nil && (info.Size() > 1<<20 || e.Name() == "decisions.jsonl" && info.Mode().Perm() != 0o600) { // an old one may have gone meanwhile
+		// an old one may have gone meanwhile
+		if err == nil && (info.Size() > 1<<20 || e.Name() == "decisions.jsonl" && info.Mode().Perm() != 0o600) {
 			t.Errorf("%s: %d bytes, %v", e.Name(), info.Size(), info.Mode())
 		}
 	}

@@ -73,7 +73,8 @@ func Lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 // applyAnswer applies one answer and reports whether the set of addresses changed.
 func applyAnswer(absent map[netip.Addr]int, answer []netip.Addr) (changed bool) {
 	for a := range absent {
-		if absent[a]++; absent[a] >= missesToRemove && !slices.Contains(answer, a) {
+		absent[a]++
+		if absent[a] >= missesToRemove && !slices.Contains(answer, a) {
 			delete(absent, a)
 			changed = true
 		}

@@ -34,12 +34,14 @@ func TestDNS(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	at, got := -1, "-"
-	d := &DNS{Host: "vllm", Port: 80, Every: time.Microsecond, Log: zap.NewNop(), Lookup: func(_ context.Context, host string) ([]netip.Addr, error) {
+	d := &DNS{Host: "vllm", Port: 80, Every: time.Microsecond, Log: zap.NewNop(), Lookup: func(_ context.Context,
+		host string) ([]netip.Addr, error) {
 		if at >= 0 && got != steps[at].want {
 			t.Errorf("step %d: %q, want %q", at, got, steps[at].want)
 		}
 		got = "-"
-		if at++; at == len(steps) || host != "vllm" {
+		at++
+		if at == len(steps) || host != "vllm" {
 			cancel()
 			return nil, context.Canceled
 		}

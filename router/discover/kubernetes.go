@@ -31,7 +31,8 @@ const (
 
 // InCluster returns the API server's URL and the pod's own namespace; empty strings outside a pod.
 func InCluster() (api, namespace string) {
-	if host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"); host != "" && port != "" {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host != "" && port != "" {
 		api = "https://" + net.JoinHostPort(host, port)
 	}
 	text, _ := os.ReadFile(namespaceFile)
@@ -91,7 +92,8 @@ func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
 			return
 		}
 		if !errors.Is(err, errExpired) {
-			k.Log.Warn("cannot list or watch EndpointSlices; keeping the known workers", zap.String("namespace", k.Namespace), zap.String("selector", k.Selector), zap.Error(err))
+			k.Log.Warn("cannot list or watch EndpointSlices; keeping the known workers", zap.String("namespace", k.Namespace),
+				zap.String("selector", k.Selector), zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -129,7 +131,8 @@ func (k *Kubernetes) session(ctx context.Context, tell func(map[string]*endpoint
 	tell(list)
 	for {
 		start := time.Now()
-		if version, err = k.watch(ctx, client, version, list, tell); err != nil {
+		version, err = k.watch(ctx, client, version, list, tell)
+		if err != nil {
 			return err
 		}
 		if time.Since(start) < shortWatch {
@@ -159,7 +162,8 @@ func (k *Kubernetes) client() (*http.Client, error) {
 // get sends a request; the caller closes the body.
 func (k *Kubernetes) get(ctx context.Context, c *http.Client, query url.Values) (*http.Response, error) {
 	query.Set("labelSelector", k.Selector)
-	u := strings.TrimSuffix(k.API, "/") + "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(k.Namespace) + "/endpointslices?" + query.Encode()
+	u := strings.TrimSuffix(k.API, "/") + "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(k.Namespace) +
+		"/endpointslices?" + query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
 	if err != nil {
 		return nil, err
@@ -194,7 +198,8 @@ func (s status) err() error {
 	case http.StatusGone:
 		return errExpired
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("status %d: %.300s (want a Role with list and watch on endpointslices, bound to this ServiceAccount)", s.Code, s.Message)
+		return fmt.Errorf("status %d: %.300s (want a Role with list and watch on endpointslices, bound to this ServiceAccount)",
+			s.Code, s.Message)
 	}
 	return fmt.Errorf("status %d: %.300s", s.Code, s.Message)
 }
@@ -226,7 +231,8 @@ func (k *Kubernetes) list(ctx context.Context, c *http.Client) (map[string]*endp
 
 // watch applies events to list until the server ends the stream, and returns the version from which to continue. An expired
 // version is reported as status 200 with an event of type ERROR and code 410.
-func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, list map[string]*endpointSlice, tell func(map[string]*endpointSlice)) (string, error) {
+func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, list map[string]*endpointSlice,
+	tell func(map[string]*endpointSlice)) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+listTime)
 	defer cancel()
 	resp, err := k.get(ctx, c, url.Values{"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
@@ -245,7 +251,8 @@ func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, 
 		if err != nil {
 			return version, fmt.Errorf("watch: %w", err)
 		}
-		if version = next; changed {
+		version = next
+		if changed {
 			tell(list)
 		}
 	}

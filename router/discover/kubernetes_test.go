@@ -224,20 +224,27 @@ func TestEndpointsOf(t *testing.T) {
 		want  string
 		wrong string
 	}{
-		{"ready not given is ready", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "", nil)}}}, "=10.0.0.1:8000", ""},
-		{"called ready, and its probe fails", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{unserving}}}, "a=10.0.0.1:8000!", ""},
-		{"by number, though the slice has no ports", "8001", []*endpointSlice{{AddressType: "IPv4", Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:8001", ""},
+		{"ready not given is ready", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "", nil)}}},
+			"=10.0.0.1:8000", ""},
+		{"called ready, and its probe fails", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{unserving}}},
+			"a=10.0.0.1:8000!", ""},
+		{"by number, though the slice has no ports", "8001",
+			[]*endpointSlice{{AddressType: "IPv4", Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:8001", ""},
 		{"with a zone", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{zoned}}}, "a=10.0.0.1:8000@eu-1a", ""},
-		{"by name", "grpc", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:9000", ""},
-		{"two ports and none named", "", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "", "2 ports fit"},
+		{"by name", "grpc", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}},
+			"a=10.0.0.1:9000", ""},
+		{"two ports and none named", "", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}},
+			"", "2 ports fit"},
 		{"in two slices, ready in one", "", []*endpointSlice{
 			{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "a", &yes)}},
 			{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "a", &no)}}}, "a=10.0.0.1:8000", ""},
 		{"two families are one worker", "", []*endpointSlice{
 			{AddressType: "IPv6", Ports: single, Endpoints: []ep{one("fd00::1", "a", &yes), one("fd00::2", "b", &yes)}},
 			{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:8000 b=[fd00::2]:8000", ""},
-		{"names of hosts are left out", "", []*endpointSlice{{AddressType: "FQDN", Ports: single, Endpoints: []ep{one("a.example", "", nil)}}}, "", ""},
-		{"no address", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("nonsense", "", nil), {}}}}, "", "is not an address"},
+		{"names of hosts are left out", "", []*endpointSlice{{AddressType: "FQDN", Ports: single, Endpoints: []ep{one("a.example", "", nil)}}},
+			"", ""},
+		{"no address", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("nonsense", "", nil), {}}}},
+			"", "is not an address"},
 	} {
 		byName := map[string]*endpointSlice{}
 		for i, s := range c.list {

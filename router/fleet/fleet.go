@@ -2,8 +2,8 @@
 //
 // A worker has one Slot for each data-parallel rank; requests are sent to slots. Load is counted rather than polled: a request
 // is charged to its slot from its decision to its end (package ledger). The tokens left to prefill follow the worker's own events
-// (load.go). What workers report about their load corrects it for a while (loadreport.go). Failing workers are taken out for a time (health.go), and
-// workers that join or return get no more than their share at first (slowstart.go).
+// (load.go). What workers report about their load corrects it for a while (loadreport.go). Failing workers are taken
+// out for a time (health.go), and workers that join or return get no more than their share at first (slowstart.go).
 package fleet
 
 import (
@@ -111,7 +111,8 @@ func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join f
 func (f *Fleet) Set(workers []*Worker) {
 	f.setMu.Lock()
 	defer f.setMu.Unlock()
-	st := &state{workers: workers, byAddr: make(map[string]*Worker), byStableName: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
+	st := &state{workers: workers, byAddr: make(map[string]*Worker), byStableName: make(map[string]*Worker),
+		byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
 	models := make(map[string][]*Worker)
 	for _, w := range workers {
 		st.byStableName[w.StableName] = w

@@ -129,8 +129,11 @@ func (w *Worker) RecordCheck(failed string, final bool, now time.Time) (changed 
 		if h.failing && h.lastFailure == noConnection && now.After(h.nextTrial) { // nobody has tried it, and it accepts connections
 			h.failures, h.trialRunning, h.failing, h.changedAt = 0, false, false, now
 		}
-	} else if h.failedChecks++; h.checkFailure == "" && (final || h.failedChecks >= failuresInARow) {
-		h.checkFailure = failed
+	} else {
+		h.failedChecks++
+		if h.checkFailure == "" && (final || h.failedChecks >= failuresInARow) {
+			h.checkFailure = failed
+		}
 	}
 	w.updateOut(now)
 	return h.out.Load() != was

@@ -20,7 +20,8 @@ func TestHealth(t *testing.T) {
 		{"an answer between", "F F A F F A", "+ + + + + +"},
 		{"one trial at a time", "F F F T 1 T T", "+ + - - - -! -"},
 		{"a good trial", "F F F 1 T A F F", "+ + - - -! + + +"},
-		{"pauses of 1, 4, 16, 30 and 30 s", "F F F 1 T F 3 T 1 T F 15 T 1 T F 29 T 1 T F 29 T 1 T", "+ + - - -! - - - - -! - - - - -! - - - - -! - - - - -!"},
+		{"pauses of 1, 4, 16, 30 and 30 s", "F F F 1 T F 3 T 1 T F 15 T 1 T F 29 T 1 T F 29 T 1 T",
+			"+ + - - -! - - - - -! - - - - -! - - - - -! - - - - -!"},
 		{"a trial that is not heard of", "F F F 1 T T 1 T", "+ + - - -! - - -!"},
 		{"failures of before do not count", "F F F F F F 1 T", "+ + - - - - - -!"},
 		{"it ends what it had: full, not broken", "F F F 1 T F a 1 T A", "+ + - - -! - - - -! +"},
@@ -84,9 +85,12 @@ func TestChangesAreToldOnce(t *testing.T) {
 	for i, c := range []struct {
 		is, want bool
 	}{
-		{w.RecordCheck("refused", false, now), false}, {w.RecordCheck("refused", false, now), false}, {w.RecordCheck("refused", false, now), true},
-		{w.RecordCheck("refused", false, now), false}, {w.RecordFailure("connect", now), false}, {w.RecordFailure("connect", now), false}, {w.RecordFailure("connect", now), false},
-		{w.RecordCheck("", false, now), false}, {w.RecordSuccess(now, now), true}, {w.RecordCheck("503", true, now), true}, {w.RecordCheck("", false, now), true},
+		{w.RecordCheck("refused", false, now), false}, {w.RecordCheck("refused", false, now), false},
+		{w.RecordCheck("refused", false, now), true},
+		{w.RecordCheck("refused", false, now), false}, {w.RecordFailure("connect", now), false},
+		{w.RecordFailure("connect", now), false}, {w.RecordFailure("connect", now), false},
+		{w.RecordCheck("", false, now), false}, {w.RecordSuccess(now, now), true}, {w.RecordCheck("503", true, now), true},
+		{w.RecordCheck("", false, now), true},
 	} {
 		if c.is != c.want {
 			t.Errorf("step %d: changed %v, want %v", i, c.is, c.want)
@@ -124,10 +128,12 @@ func TestReturnedWithoutTraffic(t *testing.T) {
 		for range failuresInARow {
 			w.RecordFailure(what, now)
 		}
-		if w.RecordCheck("", false, now.Add(firstPause/2)); w.IsHealthy() {
+		w.RecordCheck("", false, now.Add(firstPause/2))
+		if w.IsHealthy() {
 			t.Errorf("%s: in before a trial was due", what)
 		}
-		if w.RecordCheck("", false, now.Add(2*firstPause)); w.IsHealthy() != in {
+		w.RecordCheck("", false, now.Add(2*firstPause))
+		if w.IsHealthy() != in {
 			t.Errorf("%s: in %t after a good check, want %t", what, w.IsHealthy(), in)
 		}
 	}

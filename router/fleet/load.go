@@ -203,7 +203,8 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 	if !slices.ContainsFunc(s.queue, func(h *Charge) bool { return h.locals != nil }) {
 		s.sample.from = since
 	}
-	if s.inflight += h.answers; b.OfReplica {
+	s.inflight += h.answers
+	if b.OfReplica {
 		s.replicaRequests += h.answers
 	}
 	if h.prefilledElsewhere {
@@ -289,7 +290,8 @@ func (s *Slot) unfinished(list []*Charge) []*Charge {
 	defer s.mu.Unlock()
 	for _, h := range s.queue {
 		if h.locals != nil && h.unreported > 0 {
-			if list = append(list, h); len(list) == cap(list) {
+			list = append(list, h)
+			if len(list) == cap(list) {
 				break
 			}
 		}
@@ -323,7 +325,8 @@ func (s *Slot) learnLoading(h *Charge, now time.Time) {
 		return
 	}
 	took := min(max(0, now.Sub(h.at).Seconds()-(h.tokens-h.adapterTokens)/s.rate), maxAdapterLoad)
-	if h.adapterTokens = 0; !s.loadMeasured {
+	h.adapterTokens = 0
+	if !s.loadMeasured {
 		s.adapterLoadTime, s.loadMeasured = took, true
 		return
 	}
@@ -376,7 +379,8 @@ func (h *Charge) Release(now time.Time) {
 	defer s.mu.Unlock()
 	s.drain(now)
 	h.released, h.remaining, h.unreported = true, 0, 0
-	if s.inflight -= h.answers; h.ofReplica {
+	s.inflight -= h.answers
+	if h.ofReplica {
 		s.replicaRequests -= h.answers
 	}
 	if h.prefilledElsewhere {

@@ -56,7 +56,8 @@ func (s *Slot) SetReport(t LoadReport, now time.Time) {
 	if now.Sub(k.periodStart) >= t.MaxAge {
 		k.maxBooked, k.periodStart = [2]int{s.inflight, k.maxBooked[0]}, now
 	}
-	k.otherRequests, k.last, k.at, k.ends = max(0, max(0, t.Running)+t.Waiting-max(k.maxBooked[0], k.maxBooked[1])), t, now, now.Add(t.ValidFor)
+	k.otherRequests, k.last, k.at, k.ends = max(0, max(0, t.Running)+t.Waiting-max(k.maxBooked[0], k.maxBooked[1])), t,
+		now, now.Add(t.ValidFor)
 	k.lost = min(k.lost, k.otherRequests)
 }
 

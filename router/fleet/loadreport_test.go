@@ -87,7 +87,8 @@ func TestToldUsage(t *testing.T) {
 
 func FuzzParseTold(f *testing.F) {
 	f.Add([]byte(`{"num_waiting_reqs": 5, "kv_cache_usage": 0.25}`))
-	for _, bad := range []string{``, `[]`, `{}`, `{"num_waiting_reqs": -1, "kv_cache_usage": 0}`, `{"num_waiting_reqs": 1, "kv_cache_usage": 1e9}`, `{"num_waiting_reqs": 1}`} {
+	for _, bad := range []string{``, `[]`, `{}`, `{"num_waiting_reqs": -1, "kv_cache_usage": 0}`,
+		`{"num_waiting_reqs": 1, "kv_cache_usage": 1e9}`, `{"num_waiting_reqs": 1}`} {
 		if got, err := ParseLoadReport([]byte(bad)); err == nil {
 			f.Errorf("%s: %+v", bad, got)
 		}

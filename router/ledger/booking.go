@@ -206,7 +206,8 @@ func (l *Ledger) count(b *Booking, by int) {
 		of = make(map[string]int)
 		l.tenants[b.Model] = of
 	}
-	if of[b.Tenant] += by; of[b.Tenant] == 0 {
+	of[b.Tenant] += by
+	if of[b.Tenant] == 0 {
 		delete(of, b.Tenant)
 	}
 }
@@ -220,7 +221,8 @@ func (l *Ledger) InFlightOf(model, tenant string) (own, tenants, all int) {
 	for _, n := range of {
 		all += n
 	}
-	if own, tenants = of[tenant], len(of); own == 0 {
+	own, tenants = of[tenant], len(of)
+	if own == 0 {
 		tenants++
 	}
 	return own, tenants, all
@@ -336,7 +338,8 @@ func (l *Ledger) Gone(id string) {
 	if b := l.open[id]; b != nil && b.stage == stageFresh {
 		first := b == l.reports.waiting
 		l.move(b, gone, l.now())
-		if l.reports.gone++; first && l.reports.gone >= fewGone {
+		l.reports.gone++
+		if first && l.reports.gone >= fewGone {
 			l.reports.waiting = &booking{Booking: Booking{At: b.At}}
 		}
 	}
@@ -392,8 +395,9 @@ func (l *Ledger) Confirm(id, addr string, source uint64) (now, moved *Booking, o
 			if b.charge != nil {
 				b.charge.Undo(at)
 			}
-			b.AdapterLoad = 0                                 // whether the new worker has the adapter is not known
-			if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
+			b.AdapterLoad = 0 // whether the new worker has the adapter is not known
+			b.From = 0
+			if w.Class != was.Slot.Worker.Class { // its blocks have other hashes
 				b.Locals = nil
 			}
 		}

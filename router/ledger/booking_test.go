@@ -136,8 +136,9 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 			id := fmt.Sprint(r.IntN(i/4 + 1))
 			switch r.IntN(10) {
 			case 0, 1, 2:
-				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*fleet.Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000), Context: r.IntN(20000),
-					Locals: make([]uint64, r.IntN(20)), From: r.IntN(10), Source: uint64(r.IntN(4))})
+				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*fleet.Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000),
+					Context: r.IntN(20000),
+					Locals:  make([]uint64, r.IntN(20)), From: r.IntN(10), Source: uint64(r.IntN(4))})
 			case 3, 4:
 				f.Confirm(id, addrs[r.IntN(2)], uint64(r.IntN(4)))
 			case 5:

@@ -47,7 +47,8 @@ func (l *Ledger) endTaken(replica string, number uint64, lost bool) *Booking {
 	if b == nil {
 		return nil
 	}
-	if delete(l.taken[replica], number); len(l.taken[replica]) == 0 {
+	delete(l.taken[replica], number)
+	if len(l.taken[replica]) == 0 {
 		delete(l.taken, replica)
 	}
 	l.takenSize.Bookings, l.takenSize.Bytes = l.takenSize.Bookings-1, l.takenSize.Bytes-b.Bytes

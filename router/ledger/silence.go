@@ -56,7 +56,8 @@ func (l *Ledger) Silent() (what Silence, since time.Time) {
 
 // gotReport notes a report.
 func (h *reportWatch) gotReport() {
-	if h.waiting, h.gone = nil, 0; h.now.Load() != nil && h.now.Load().what == NoReports {
+	h.waiting, h.gone = nil, 0
+	if h.now.Load() != nil && h.now.Load().what == NoReports {
 		h.now.Store(nil)
 	}
 }
@@ -105,7 +106,8 @@ func (l *Ledger) detectNoEnds(now time.Time) {
 		if b.Decode != nil {
 			slot = b.Decode
 		}
-		if at[slot]++; now.Sub(b.stageSince) >= longAfter {
+		at[slot]++
+		if now.Sub(b.stageSince) >= longAfter {
 			long[slot]++
 		}
 	})

@@ -138,7 +138,8 @@ func TestEndsMissing(t *testing.T) {
 	f.End("", 3)
 	f.Book("last", Booking{Slot: b.Slots[0]})
 	f.End("last", 3)
-	b.Slots[0].SetReport(fleet.LoadReport{Running: -1, Usage: -1, ValidFor: time.Hour}, c.t) // TensorRT-LLM's message, which does not report running requests
+	// TensorRT-LLM's message, which does not report running requests
+	b.Slots[0].SetReport(fleet.LoadReport{Running: -1, Usage: -1, ValidFor: time.Hour}, c.t)
 	c.t = c.t.Add(time.Second)
 	start(b, manyEnds-1, 3)
 	after(longAfter, NotSilent)

@@ -86,8 +86,9 @@ type bench struct {
 
 func newBench(t *testing.T, au func(*indexer.Index) *audit.Auditor) *bench {
 	b := &bench{t: t, ix: indexer.New(indexer.Options{}), fleet: fleet.New(nil), reg: prometheus.NewRegistry()}
-	b.Set = New(Options{Index: b.ix, Fleet: b.fleet, Audit: au(b.ix), Log: zap.NewNop(), Metrics: b.reg, Changed: func([]*fleet.Worker) { b.sets++ },
-		Forget: func(worker string) { b.gone = append(b.gone, worker) }})
+	b.Set = New(Options{Index: b.ix, Fleet: b.fleet, Audit: au(b.ix), Log: zap.NewNop(), Metrics: b.reg,
+		Changed: func([]*fleet.Worker) { b.sets++ },
+		Forget:  func(worker string) { b.gone = append(b.gone, worker) }})
 	t.Cleanup(b.Close)
 	return b
 }
@@ -197,7 +198,8 @@ func TestLifeOfAWorker(t *testing.T) {
 func TestAddressThatMoves(t *testing.T) {
 	b := newBench(t, noAudit)
 	var e publisher
-	old, other, gone, never := spec(&e, "old", "10.0.0.1:8000"), spec(&e, "new", "10.0.0.1:8000"), spec(&e, "gone", "10.0.0.1:8000"), spec(&e, "never", "10.0.0.1:8000")
+	old, other, gone, never := spec(&e, "old", "10.0.0.1:8000"), spec(&e, "new", "10.0.0.1:8000"),
+		spec(&e, "gone", "10.0.0.1:8000"), spec(&e, "never", "10.0.0.1:8000")
 	other.Model = "another"
 	b.Update(1, []Spec{old})
 	b.Update(3, []Spec{gone})

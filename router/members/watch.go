@@ -59,7 +59,8 @@ func (s *Set) logChanges(told map[*stream.Feed]loggedTrouble, now time.Time) map
 			case is.shared && !was.shared:
 				s.o.Log.Error("two workers publish the same events; correct events.zmq", append(at, zap.String("other", others[f.Feed]))...)
 			case is.dead && !was.dead:
-				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less over time", append(at, zap.String("error", st.LastError))...)
+				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less over time",
+					append(at, zap.String("error", st.LastError))...)
 			case was.dead && !is.dead:
 				s.o.Log.Info("a worker's KV events resumed", at...)
 			}
@@ -81,7 +82,8 @@ func Shared(list []Slot) map[*stream.Feed]string {
 		}
 		key := f.Feed.Stats().Stored
 		other, twice := first[key]
-		if first[key] = f; twice && key != [2]uint64{} {
+		first[key] = f
+		if twice && key != [2]uint64{} {
 			out[f.Feed], out[other.Feed] = other.Worker.Name, f.Worker.Name
 		}
 	}

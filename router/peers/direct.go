@@ -126,7 +126,8 @@ func (d *Direct) receiveAll(s grpc.ServerStream) error {
 			if name != "" || !d.claim(from, host) {
 				d.refused.Inc()
 				if !d.said.Swap(true) {
-					d.log.Warn("a message in another replica's name is refused, and its stream ended; this is said once", zap.String("host", host), zap.String("replica", from))
+					d.log.Warn("a message in another replica's name is refused, and its stream ended; this is said once",
+						zap.String("host", host), zap.String("replica", from))
 				}
 				return errOthers
 			}
@@ -285,7 +286,8 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 	if !strings.HasPrefix(at, "unix:") {
 		target = "passthrough:///" + at
 	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingEvery / 2}),
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingEvery / 2}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(maxMessageBytes+64)))
 	if err != nil {
 		return err

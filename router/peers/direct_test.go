@@ -207,7 +207,8 @@ func TestNobodySpeaksForOthers(t *testing.T) {
 	again, _ := e.voice(t, "127.0.0.1")
 	again(given("HONEST22", 2))
 	await(t, "that of its second stream too", booked(2))
-	for what, m := range map[string][]byte{"its good-bye": append(messageHead("HONEST22"), kindBye), "its state": appendState(messageHead("HONEST22"), nil, true), "the listener's name": messageHead(r.own)} {
+	for what, m := range map[string][]byte{"its good-bye": append(messageHead("HONEST22"), kindBye),
+		"its state": appendState(messageHead("HONEST22"), nil, true), "the listener's name": messageHead(r.own)} {
 		say, end := e.voice(t, "127.0.0.2")
 		say(m)
 		ends(what, end)

@@ -170,7 +170,8 @@ func (g *heldTransfers) addPiece(from string, p *piece) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.pending[p.number]
-	if one == nil || one.from != from || p.at != len(one.received) || p.total > MostHeld || p.at+len(p.bytes) > p.total || len(p.bytes) == 0 && p.total > 0 {
+	if one == nil || one.from != from || p.at != len(one.received) || p.total > MostHeld || p.at+len(p.bytes) > p.total ||
+		len(p.bytes) == 0 && p.total > 0 {
 		return
 	}
 	one.received = append(one.received, p.bytes...)
@@ -225,11 +226,15 @@ func (x *Exchange) sendHeld(ctx context.Context, lines []Line, q *heldRequest, h
 		end := min(at+pieceBytes, len(held))
 		err := x.sendOnFirst(lines, q.from, appendPiece(messageHead(x.own), &piece{q.number, at, len(held), held[at:end]}), false)
 		if err == nil {
-			if at, failed = end, 0; at == len(held) {
+			at, failed = end, 0
+			if at == len(held) {
 				return
 			}
-		} else if failed += piecePause; failed > pieceTime {
-			return
+		} else {
+			failed += piecePause
+			if failed > pieceTime {
+				return
+			}
 		}
 		time.Sleep(piecePause)
 	}

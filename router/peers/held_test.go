@@ -48,7 +48,8 @@ func TestHeldIsHandedOver(t *testing.T) {
 		}
 	}
 	h := &hall{}
-	large, other, none := h.joinHolding(t, indexer.Part{}, told('l', MostHeld+1)), h.joinHolding(t, indexer.Part{Number: 1, Of: 2}, told('o', 5)), h.join(t)
+	large, other, none := h.joinHolding(t, indexer.Part{}, told('l', MostHeld+1)),
+		h.joinHolding(t, indexer.Part{Number: 1, Of: 2}, told('o', 5)), h.join(t)
 	eventually(t, "they hear each other", known(2, large, other, none))
 	huge := h.joinHolding(t, indexer.Part{}, func(context.Context, string, int) ([]byte, error) { return nil, ErrTooLarge })
 	eventually(t, "they hear each other", known(3, large, other, none, huge))

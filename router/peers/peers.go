@@ -84,7 +84,8 @@ type Exchange struct {
 	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
 	// nil: not known. It should end early with ErrTooLarge if that is more than MostHeld bytes.
 	Held func(ctx context.Context, worker string, rank int) ([]byte, error)
-	// OnNewReplica, if set before Run, is called after another replica was first heard, in a goroutine of its own: RequestHeld may find it now.
+	// OnNewReplica, if set before Run, is called after another replica was first heard, in a goroutine of its own:
+	// RequestHeld may find it now.
 	OnNewReplica  func(ctx context.Context)
 	newReplica    atomic.Bool // a replica was first heard since the last state was sent
 	startedAt     time.Time
@@ -116,10 +117,13 @@ type entry struct {
 
 // New returns the Exchange of the replica named own. Nothing is sent until Run.
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
-	x := &Exchange{own: own, log: log, out: make(chan entry, queueEntries), seed: maphash.MakeSeed(), peers: make(map[string]*peer), startedAt: time.Now(),
-		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers), transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
+	x := &Exchange{own: own, log: log, out: make(chan entry, queueEntries), seed: maphash.MakeSeed(),
+		peers: make(map[string]*peer), startedAt: time.Now(),
+		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
+		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
-			Help: "Transfers of all that a worker holds. Requested here: taken, nobody (has it), late; by another replica: told, not held, too large, busy."}, []string{"what"}),
+			Help: "Transfers of all that a worker holds. Requested here: taken, nobody (has it), late; by another replica: " +
+				"told, not held, too large, busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
 			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
@@ -138,7 +142,10 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	}
 	metrics.MustRegister(x.entries, x.questions, x.handovers,
 		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) }),
-		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest.", func() float64 { _, ago := x.OtherReplicas(); return ago.Seconds() }),
+		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest.", func() float64 {
+			_, ago := x.OtherReplicas()
+			return ago.Seconds()
+		}),
 		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
 			if x.router == nil {
 				return 0
@@ -247,7 +254,8 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 			b = &batch{bytes: messageHead(x.own)}
 			batches[to] = b
 		}
-		if b.bytes, b.n = put(b.bytes), b.n+n; len(b.bytes) > targetBytes {
+		b.bytes, b.n = put(b.bytes), b.n+n
+		if len(b.bytes) > targetBytes {
 			x.message(lines, to, b.bytes, b.n, state)
 			*b = batch{bytes: messageHead(x.own)}
 		}
@@ -313,7 +321,8 @@ func (x *Exchange) sendOnFirst(lines []Line, to string, b []byte, state bool) (e
 			}
 			continue
 		}
-		if err = line.Send(to, b); err == nil {
+		err = line.Send(to, b)
+		if err == nil {
 			return nil
 		}
 	}
@@ -417,7 +426,8 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 		askHeld: func(q heldRequest) { q.from = name; held = &q },
 		piece:   func(p *piece) { x.transfers.addPiece(name, p) },
 		key: func(k key) {
-			if p.key = k.id; x.sawKey(name, k) {
+			p.key = k.id
+			if x.sawKey(name, k) {
 				secret = kindAskKey
 			}
 		},

@@ -84,10 +84,13 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 	var list []*fleet.Worker
 	for i := range workers {
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 8000)
-		list = append(list, fleet.NewWorker(fmt.Sprint("w", i), addr, "m", 0, func(int) indexer.SlotID { return index.Join(indexer.SlotOptions{}) }))
+		list = append(list, fleet.NewWorker(fmt.Sprint("w", i), addr, "m", 0, func(int) indexer.SlotID {
+			return index.Join(indexer.SlotOptions{})
+		}))
 	}
 	r.fleet.Set(list)
-	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+	r.router = router.New(router.Options{Models: []router.Model{{Name: "m",
+		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 		Fleet: r.fleet, Ledger: r.ledger, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders})
 	r.Start(r.router, r.router.Observe)
 	if h.prepare != nil {
@@ -182,7 +185,9 @@ func TestNothingIsBookedAfterBye(t *testing.T) {
 		t.Fatalf("%d requests, load %d", r.router.ReplicaBookings(), r.load())
 	}
 	r.Receive(appendShared(append(m, kindBye), given(2)))
-	eventually(t, "no request of the replica that left", func() bool { return r.router.ReplicaBookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0 })
+	eventually(t, "no request of the replica that left", func() bool {
+		return r.router.ReplicaBookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0
+	})
 }
 
 // TestTwoAgree checks that one replica's decision affects the other's next request: by its prediction and its work.
@@ -331,7 +336,8 @@ func TestLostRequestsStillCount(t *testing.T) {
 	a.stop()
 	<-a.done
 	eventually(t, "good-bye", func() bool { return known(0, b)() && b.router.ReplicaBookings() == 0 })
-	if before, same, fewer, none := places(), report(4), report(1), report(0); before != 3 || same != 3 || fewer != 1 || none != 0 {
+	before, same, fewer, none := places(), report(4), report(1), report(0)
+	if before != 3 || same != 3 || fewer != 1 || none != 0 {
 		t.Errorf("%d count before a report, then %d of 4, %d of 1, %d of 0", before, same, fewer, none)
 	}
 }
@@ -345,7 +351,8 @@ func TestForward(t *testing.T) {
 	if b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended}) {
 		t.Error("forwarded to nobody")
 	}
-	if InstanceOf(d.ID) != a.own || !b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Started, Addr: "10.0.0.1:8000", Source: 7, CachedTokens: -1}) {
+	if InstanceOf(d.ID) != a.own || !b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Started, Addr: "10.0.0.1:8000",
+		Source: 7, CachedTokens: -1}) {
 		t.Fatal("not forwarded to the decider")
 	}
 	eventually(t, "it moves to the worker that got it", func() bool { return a.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
@@ -420,15 +427,21 @@ func TestParts(t *testing.T) {
 // TestWire checks that all that is written is read back unchanged, and that truncated or changed messages are refused or read,
 // without exceeding their content.
 func TestWire(t *testing.T) {
-	given := &router.SharedBooking{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500, Context: 800, From: 2, EventsExpected: true, Proven: 1,
+	given := &router.SharedBooking{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500,
+		Context: 800, From: 2, EventsExpected: true, Proven: 1,
 		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
-	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200, Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
+	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200,
+		Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
 	open := []router.SharedBooking{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
-	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
-	m := appendReport(appendShared(appendShared(appendShared(appendShared(messageHead("AAAAAAAA"), given), counted), &router.SharedBooking{Kind: router.BookingEnded, Number: 5}), &router.SharedBooking{Kind: router.BookingBroken, Number: 6}), &report)
-	pairs := []router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2}, {Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
+	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512,
+		Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
+	m := appendReport(appendShared(appendShared(appendShared(appendShared(messageHead("AAAAAAAA"), given), counted),
+		&router.SharedBooking{Kind: router.BookingEnded, Number: 5}), &router.SharedBooking{Kind: router.BookingBroken, Number: 6}), &report)
+	pairs := []router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2},
+		{Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
 	m = appendState(appendState(m, open, true), pairs, true)
-	part, question, holders := indexer.Part{Number: 2, Of: 3}, holdersRequest{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
+	part, question, holders := indexer.Part{Number: 2, Of: 3}, holdersRequest{7, []uint64{1, 1 << 63}},
+		[]router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
 	tiers := []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 4}}
 	m = appendHolders(appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders), 9, tiers)
 	wonders, onePiece := heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
@@ -439,12 +452,19 @@ func TestWire(t *testing.T) {
 			return nil, err
 		}
 		got = append(got, from)
-		return got, eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {}, shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
+		return got, eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
+			shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
 			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
-			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q holdersRequest) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
+			part: func(p indexer.Part) {
+				got = append(got, p)
+			}, ask: func(q holdersRequest) {
+				got = append(got, q)
+			}, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
 			askHeld: func(q heldRequest) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
 	}
-	want := []any{"AAAAAAAA", given, counted, &router.SharedBooking{Kind: router.BookingEnded, Number: 5}, &router.SharedBooking{Kind: router.BookingBroken, Number: 6}, report, open, pairs, part, question, uint64(8), holders, uint64(9), tiers, wonders, onePiece, "bye"}
+	want := []any{"AAAAAAAA", given, counted, &router.SharedBooking{Kind: router.BookingEnded, Number: 5},
+		&router.SharedBooking{Kind: router.BookingBroken, Number: 6}, report, open, pairs, part, question, uint64(8), holders,
+		uint64(9), tiers, wonders, onePiece, "bye"}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
@@ -462,12 +482,15 @@ func TestWire(t *testing.T) {
 }
 
 func FuzzTake(f *testing.F) {
-	f.Add(appendShared(messageHead("AAAAAAAA"), &router.SharedBooking{Answers: 2, Tenant: "t", Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
+	f.Add(appendShared(messageHead("AAAAAAAA"), &router.SharedBooking{Answers: 2, Tenant: "t", Number: 7, Worker: "w1",
+		Rank: -1, Locals: []uint64{1}}))
 	f.Add(appendPiece(appendHeldRequest(messageHead("AAAAAAAA"), &heldRequest{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
-			_ = eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {}, shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
-				part: func(indexer.Part) {}, ask: func(holdersRequest) {}, holders: func(uint64, []router.Holder) {}, askHeld: func(heldRequest) {}, piece: func(*piece) {}})
+			_ = eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
+				shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
+				part: func(indexer.Part) {}, ask: func(holdersRequest) {}, holders: func(uint64, []router.Holder) {},
+				askHeld: func(heldRequest) {}, piece: func(*piece) {}})
 		}
 	})
 }

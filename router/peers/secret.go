@@ -78,7 +78,8 @@ func (x *Exchange) sawKey(name string, theirs key) (ask bool) {
 	if x.Secret.Fixed {
 		if theirs.flags&flagFixed != 0 && !x.secrets.logged {
 			x.secrets.logged = true
-			x.log.Error("another replica hashes blocks with another secret: nothing that it shares is found here, nor ours there (want one index.key_file in all replicas, or none; over NATS, the same NATS)",
+			x.log.Error("another replica hashes blocks with another secret: nothing that it shares is found here, nor ours "+
+				"there (want one index.key_file in all replicas, or none; over NATS, the same NATS)",
 				zap.String("replica", name))
 		}
 		return false

@@ -14,7 +14,8 @@ import (
 
 // A message: 'P' version | the sender's instance, 8 bytes | entry …
 //
-//	given    1 | number | worker, rank | decoder, rank | tokens | context | from | proven | flags | locals: n, u64 … | pictures: n, (key u64, alias u64, tokens) …
+//	given    1 | number | worker, rank | decoder, rank | tokens | context | from | proven | flags
+//	         | locals: n, u64 … | pictures: n, (key u64, alias u64, tokens) …
 //	over     2 | number
 //	broken   3 | number
 //	report   4 | id | phase | addr | fault | source u64 | code | flags | first byte, ns | cached+1 | prompt+1 | output
@@ -138,7 +139,8 @@ func appendHolders(b []byte, question uint64, list []router.Holder) []byte {
 	}
 	b = appendNumber(binary.AppendUvarint(append(b, kind), question), len(list))
 	for _, h := range list {
-		if b = appendNumber(appendNumber(appendText(b, h.Worker), h.Rank+1), h.Blocks); kind == kindTiers {
+		b = appendNumber(appendNumber(appendText(b, h.Worker), h.Rank+1), h.Blocks)
+		if kind == kindTiers {
 			b = appendNumber(b, h.GPU)
 		}
 	}
@@ -261,7 +263,8 @@ func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
 	list = make([]router.Holder, r.count(router.MaxHolders, 3))
 	for i := range list {
 		list[i] = router.Holder{Worker: r.text(), Rank: r.rank(), Blocks: r.number()}
-		if list[i].GPU = list[i].Blocks; kind == kindTiers {
+		list[i].GPU = list[i].Blocks
+		if kind == kindTiers {
 			list[i].GPU = r.number()
 		}
 	}
@@ -322,7 +325,8 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 				t.shared(s)
 			}
 		case kindReport:
-			if o := r.report(); !r.bad && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost || o.Phase == router.Done) {
+			if o := r.report(); !r.bad && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost ||
+				o.Phase == router.Done) {
 				t.report(o)
 			}
 		case kindState, kindPairs:
@@ -350,7 +354,8 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			}
 		case kindPiece:
 			p := &piece{number: uint64(r.number()), at: r.number(), total: r.number()}
-			if p.bytes = r.take(r.count(maxMessageBytes, 1)); !r.bad {
+			p.bytes = r.take(r.count(maxMessageBytes, 1))
+			if !r.bad {
 				t.piece(p)
 			}
 		case kindKey:

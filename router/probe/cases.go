@@ -43,7 +43,8 @@ func cases(m *engine.Model) []probeCase {
 	converse("several turns", say("user", "Hello"), say("assistant", "Hi, "+hardText), say("user", "And now?\n"))
 	if m.Family() != "" && m.Rules().TokenizesPictures {
 		converse("a picture", say("user", []any{
-			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture()}}, map[string]any{"type": "text", "text": "What is this?"}}))
+			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture()}}, map[string]any{"type": "text",
+				"text": "What is this?"}}))
 	}
 	return list
 }
@@ -58,7 +59,8 @@ func picture() string {
 // probeWorker probes a worker. It stops at the first sign that the worker does not answer.
 func (p *Prober) probeWorker(ctx context.Context, w *Worker) (found []Finding) {
 	m := w.Ours.Model()
-	if found = p.settings(ctx, w, m); slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
+	found = p.settings(ctx, w, m)
+	if slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
 		return found
 	}
 	if !m.Rules().HasTokenize {
@@ -66,7 +68,8 @@ func (p *Prober) probeWorker(ctx context.Context, w *Worker) (found []Finding) {
 	}
 	for _, c := range cases(m) {
 		f := p.compare(ctx, w, m, c)
-		if found = append(found, f); f.Verdict == Unreachable || f.Verdict == Absent {
+		found = append(found, f)
+		if f.Verdict == Unreachable || f.Verdict == Absent {
 			break
 		}
 	}
@@ -109,7 +112,8 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c prob
 	case err == nil && answer.Tokens == nil:
 		f.Verdict, f.Detail = Unreachable, "/tokenize: "+errAnswer.Error()
 	case err == nil:
-		if f.Difference = firstDifference(ours, answer.Tokens); f.Difference != nil {
+		f.Difference = firstDifference(ours, answer.Tokens)
+		if f.Difference != nil {
 			f.Verdict, f.Detail = Differs, f.Difference.String()
 		}
 	case verdict == Refused && refused != nil: // both refuse

@@ -16,7 +16,8 @@ var began = time.UnixMilli(1_800_000_000_000)
 // one returns the i-th request of an arm: 1000 tokens, 10 ms and more to the first byte; if left alone, the chosen worker held
 // 500, the used one 100 or, each tenth, 600.
 func one(arm Arm, i int) Request {
-	r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 500, Counted: i%2 == 0, FirstByte: time.Duration(10+i) * time.Millisecond, End: time.Second}
+	r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 500, Counted: i%2 == 0, FirstByte: time.Duration(10+i) * time.Millisecond,
+		End: time.Second}
 	if arm == Left {
 		r.Would = &decisionlog.Hypothetical{Cached: 500, UsedCached: 100, Encode: 50, Rate: 10000}
 		if i%10 == 0 {
@@ -27,7 +28,8 @@ func one(arm Arm, i int) Request {
 }
 
 func line(r Request, at time.Time) *decisionlog.Line {
-	l := &decisionlog.Line{Timestamp: at.UnixMilli(), Arm: string(r.Arm), Outcome: decisionlog.Ended, Status: 200, InputLength: r.Prompt, ReportedCached: -1,
+	l := &decisionlog.Line{Timestamp: at.UnixMilli(), Arm: string(r.Arm), Outcome: decisionlog.Ended, Status: 200,
+		InputLength: r.Prompt, ReportedCached: -1,
 		Worker: "a", Used: "a", Cached: r.Cached, Would: r.Would, FirstByte: r.FirstByte.Seconds() * 1e3, End: r.End.Seconds() * 1e3}
 	if !r.OK {
 		l.Status = 503
@@ -59,7 +61,8 @@ func TestLogAndTotalsAgree(t *testing.T) {
 		t.Fatal(err)
 	}
 	torn, err := ReadLog(strings.NewReader(log + log[:100] + "\n" + log))
-	if err != nil || torn.Unreadable != 1 || torn.Steered.Requests != 2*read.Steered.Requests || !strings.Contains(torn.String(), "1 lines are cut off") {
+	if err != nil || torn.Unreadable != 1 || torn.Steered.Requests != 2*read.Steered.Requests ||
+		!strings.Contains(torn.String(), "1 lines are cut off") {
 		t.Errorf("with a line that is cut off: %v, %+v", err, torn)
 	}
 	want, got := fmt.Sprintf("%+v", live.Report()), fmt.Sprintf("%+v", read)
@@ -67,11 +70,13 @@ func TestLogAndTotalsAgree(t *testing.T) {
 		t.Errorf("of the log\n%s\nof the totals\n%s", got, want)
 	}
 	// Each even request is counted by the engine, each tenth among them.
-	if s := read.Left; s.Requests != 400 || s.Failed != 200 || s.Known != 200 || s.Counted != 100 || s.Prompt != 200_000 || s.Cached != 100*500+100*100 {
+	if s := read.Left; s.Requests != 400 || s.Failed != 200 || s.Known != 200 || s.Counted != 100 || s.Prompt != 200_000 ||
+		s.Cached != 100*500+100*100 {
 		t.Errorf("%+v", s)
 	}
 	w := read.Would
-	if w.Requests != 200 || w.Better != 180 || w.Spared != 180*400 || w.Worse != 20 || w.Cost != 2000 || w.Encode != 10000 || w.Timed != 180 || math.Abs(w.Millis-180*45) > 1e-6 || w.Mean != 350 {
+	if w.Requests != 200 || w.Better != 180 || w.Spared != 180*400 || w.Worse != 20 || w.Cost != 2000 || w.Encode != 10000 ||
+		w.Timed != 180 || math.Abs(w.Millis-180*45) > 1e-6 || w.Mean != 350 {
 		t.Errorf("%+v", w)
 	}
 	if w.Uncertainty < 20 || w.Uncertainty > 22 { // 1.96 × 150 ÷ √199
@@ -91,7 +96,8 @@ func TestTooFew(t *testing.T) {
 	totals.Add(Request{Arm: Steered, OK: true, Prompt: 100, Cached: -1}, began)
 	totals.Add(Request{OK: true, Prompt: 100}, began) // without an arm
 	r := totals.Report()
-	if r.Left.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 || r.Steered.FirstByte.N != 0 {
+	if r.Left.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 ||
+		r.Steered.FirstByte.N != 0 {
 		t.Errorf("%+v", r)
 	}
 	for _, want := range []string{"enforce: 10%", "too few: 19", "too few for a mean: 19", "less          2 (11 %): 200 tokens less"} {

@@ -97,7 +97,8 @@ func (x *Savings) write(w io.Writer) {
 	}
 	fmt.Fprintf(w, ", and %+d tokens of pictures not encoded.\n", x.Encode)
 	if x.Timed > 0 {
-		fmt.Fprintf(w, "At the rates that workers have shown that is %+.1f s of prefill, %+.0f ms a request", x.Millis/1e3, x.Millis/float64(x.Timed))
+		fmt.Fprintf(w, "At the rates that workers have shown that is %+.1f s of prefill, %+.0f ms a request", x.Millis/1e3,
+			x.Millis/float64(x.Timed))
 		if x.Timed < x.Requests {
 			fmt.Fprintf(w, ", of %d requests", x.Timed)
 		}

@@ -190,7 +190,9 @@ func TestPredictionsRenewed(t *testing.T) {
 		t.Errorf("%d keys kept of a prompt that ended", n)
 	}
 	long := chainOf(7, PromptBlocks+10)
-	if p.Add(3, long, 0, p.ttl, now); p.shardOf(long).promises() != PromptBlocks+1 && p.shardOf(long).promises() != PromptBlocks || p.Leading(3, long, 0, now) != PromptBlocks {
+	p.Add(3, long, 0, p.ttl, now)
+	if p.shardOf(long).promises() != PromptBlocks+1 && p.shardOf(long).promises() != PromptBlocks ||
+		p.Leading(3, long, 0, now) != PromptBlocks {
 		t.Errorf("%d entries of a prompt longer than one may be", p.shardOf(long).promises())
 	}
 }

@@ -79,7 +79,8 @@ func (p *promisedBlocks) put(block uint64, slot uint32, until int64) (before int
 // end removes an existing promise, unless it ends later than after. It returns the promise's end.
 func (p *promisedBlocks) end(block uint64, slot uint32, after int64) (until int64) {
 	f := p.first[block]
-	if until, _ = p.among(&f, true, slot); until > after {
+	until, _ = p.among(&f, true, slot)
+	if until > after {
 		return until
 	}
 	if f.others == 0 {

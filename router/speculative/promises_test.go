@@ -52,7 +52,8 @@ func TestAllSlotsAtOnce(t *testing.T) {
 				p.expireOldest(s, last.UnixNano())
 			}
 			if n := s.promises(); n != 0 || len(s.free) != len(s.lists) {
-				t.Errorf("seed %d: %d promises are left when all batches are gone, %d of %d lists in use", seed, n, len(s.lists)-len(s.free), len(s.lists))
+				t.Errorf("seed %d: %d promises are left when all batches are gone, %d of %d lists in use", seed, n,
+					len(s.lists)-len(s.free), len(s.lists))
 			}
 		}
 		if p.size.Load() != 0 || kept == 0 {

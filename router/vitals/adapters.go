@@ -44,12 +44,14 @@ func (l *adapterPoll) ask(ctx context.Context) (next time.Duration) {
 	for what, names := range map[string][]string{"has loaded": came, "has unloaded": gone} {
 		if len(names) > 0 {
 			slices.Sort(names)
-			l.o.Log.Info("a worker "+what+" adapters", zap.String("worker", l.worker.Name), zap.Strings("adapters", names[:min(len(names), 16)]), zap.Int("count", len(names)))
+			l.o.Log.Info("a worker "+what+" adapters", zap.String("worker", l.worker.Name),
+				zap.Strings("adapters", names[:min(len(names), 16)]), zap.Int("count", len(names)))
 		}
 	}
 	if len(moved) > 0 {
 		l.reloaded.WithLabelValues(l.worker.Name).Add(float64(len(moved)))
-		l.o.Log.Warn("a worker has reloaded adapters from another path under the same name: blocks of the old adapters count until answers disprove them",
+		l.o.Log.Warn("a worker has reloaded adapters from another path under the same name: blocks of the old adapters count "+
+			"until answers disprove them",
 			zap.String("worker", l.worker.Name), zap.Strings("adapters", moved[:min(len(moved), 16)]), zap.Int("count", len(moved)))
 	}
 	return 0

@@ -61,7 +61,8 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 	for name, family := range families {
 		for _, m := range family.Metric {
 			if name == l.StartTime {
-				if t.startTime = m.GetUntyped().GetValue(); !(t.startTime > 0 && t.startTime < maxTime) {
+				t.startTime = m.GetUntyped().GetValue()
+				if !(t.startTime > 0 && t.startTime < maxTime) {
 					return loadPage{}, errUnreadable
 				}
 				continue
@@ -76,7 +77,8 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 			rank := 0
 			for _, label := range m.Label {
 				if label.GetName() == l.Rank && l.Rank != "" {
-					if rank, err = strconv.Atoi(label.GetValue()); err != nil || rank < 0 || rank >= maxRank {
+					rank, err = strconv.Atoi(label.GetValue())
+					if err != nil || rank < 0 || rank >= maxRank {
 						return loadPage{}, errUnreadable
 					}
 				}
@@ -148,7 +150,8 @@ func filterLines(l *rules.Load, page io.Reader) (kept []byte, err error) {
 		}) {
 			continue
 		}
-		if kept = append(append(kept, line...), '\n'); len(kept) > maxKept {
+		kept = append(append(kept, line...), '\n')
+		if len(kept) > maxKept {
 			return nil, errUnreadable
 		}
 	}
@@ -169,7 +172,8 @@ func sumRanks(page map[int]gauges) (all gauges) {
 			tell++
 		}
 	}
-	if all.usage /= float64(max(1, tell)); tell == 0 {
+	all.usage /= float64(max(1, tell))
+	if tell == 0 {
 		all.usage = -1
 	}
 	return all

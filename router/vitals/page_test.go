@@ -40,27 +40,32 @@ func TestPages(t *testing.T) {
 		want               map[int]gauges // nil: unreadable
 	}{
 		{"vLLM", "vllm", vllmPage, map[int]gauges{0: {3, 0, 0.25}, 1: {5, 2, 0.5}}},
-		{"an older vLLM", "vllm", "vllm:num_requests_running{model_name=\"m\"} 1\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.42\n", map[int]gauges{0: {1, 0, 0.42}}},
+		{"an older vLLM", "vllm", "vllm:num_requests_running{model_name=\"m\"} 1\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.42\n",
+			map[int]gauges{0: {1, 0, 0.42}}},
 		{"SGLang, a series a tensor-parallel rank", "sglang", `sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="0"} 4.0
 sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="1"} 4.0
 sglang:num_queue_reqs{model_name="m",tp_rank="0",priority=""} 3
 sglang:num_queue_reqs{model_name="m",tp_rank="0",priority="1"} 2
 sglang:token_usage{model_name="m",tp_rank="0"} 0.125
 `, map[int]gauges{0: {4, 3, 0.125}}},
-		{"SGLang, ranks", "sglang", "sglang:num_running_reqs{dp_rank=\"1\"} 4\nsglang:token_usage{dp_rank=\"0\"} 1\n", map[int]gauges{0: {0, 0, 1}, 1: {4, 0, -1}}},
+		{"SGLang, ranks", "sglang", "sglang:num_running_reqs{dp_rank=\"1\"} 4\nsglang:token_usage{dp_rank=\"0\"} 1\n",
+			map[int]gauges{0: {0, 0, 1}, 1: {4, 0, -1}}},
 		{"TensorRT-LLM", "trtllm", `trtllm_num_requests_running{engine_type="undefined",model_name="undefined"} 2.0
 trtllm_num_requests_waiting{engine_type="undefined",model_name="undefined"} 1.0
 trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.0625
 `, map[int]gauges{0: {2, 1, 0.0625}}},
-		{"with a time, with blanks", "vllm", "vllm:num_requests_running \t{engine=\"0\"} 2 1700000000000\nvllm:num_requests_waiting 1\n", map[int]gauges{0: {2, 1, -1}}},
-		{"the same twice: the larger", "vllm", "vllm:num_requests_running 2\nvllm:num_requests_running 7\nvllm:num_requests_running 3\n", map[int]gauges{0: {7, 0, -1}}},
+		{"with a time, with blanks", "vllm", "vllm:num_requests_running \t{engine=\"0\"} 2 1700000000000\nvllm:num_requests_waiting 1\n",
+			map[int]gauges{0: {2, 1, -1}}},
+		{"the same twice: the larger", "vllm", "vllm:num_requests_running 2\nvllm:num_requests_running 7\nvllm:num_requests_running 3\n",
+			map[int]gauges{0: {7, 0, -1}}},
 		{"nothing", "vllm", "", map[int]gauges{}},
 		{"another page", "vllm", "<html><body>hello</body></html>", map[int]gauges{}},
 		{"another engine's", "sglang", vllmPage, map[int]gauges{}},
 		{"no number", "vllm", "vllm:num_requests_running NaN\n", nil},
 		{"negative", "vllm", "vllm:num_requests_waiting -1\n", nil},
 		{"too many", "vllm", "vllm:num_requests_running 1e300\n", nil},
-		{"as many as can be", "vllm", fmt.Sprintf("vllm:num_requests_running %d\nvllm:num_requests_waiting %[1]d\n", maxCount), map[int]gauges{0: {maxCount, maxCount, -1}}},
+		{"as many as can be", "vllm", fmt.Sprintf("vllm:num_requests_running %d\nvllm:num_requests_waiting %[1]d\n", maxCount),
+			map[int]gauges{0: {maxCount, maxCount, -1}}},
 		{"one more", "vllm", fmt.Sprintf("vllm:num_requests_waiting %d\n", maxCount+1), nil},
 		{"without end", "vllm", "vllm:num_requests_running +Inf\n", nil},
 		{"more than all", "vllm", "vllm:kv_cache_usage_perc 1.5\n", nil},
@@ -130,7 +135,8 @@ func BenchmarkPage(b *testing.B) {
 	for rank := range 8 {
 		page.WriteString(strings.ReplaceAll(strings.ReplaceAll(vllmPage, `"1"`, `"x"`), `"0"`, fmt.Sprintf("%q", fmt.Sprint(rank))))
 		for i := range 1500 {
-			fmt.Fprintf(&page, `vllm:e2e_request_latency_seconds_bucket{engine="%d",le="%d.0",model_name="Qwen/Qwen2.5-VL-7B"} %d.0`+"\n", rank, i, i*i)
+			fmt.Fprintf(&page, `vllm:e2e_request_latency_seconds_bucket{engine="%d",le="%d.0",model_name="Qwen/Qwen2.5-VL-7B"} %d.0`+
+				"\n", rank, i, i*i)
 		}
 	}
 	text := strings.ReplaceAll(page.String(), `engine="x"`, `engine="8"`)

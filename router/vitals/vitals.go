@@ -65,7 +65,8 @@ type Poller struct {
 // New returns a Poller; call Watch for each worker.
 func New(o Options) *Poller {
 	once := func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }
-	n := &Poller{o: o, ownLog: o.Log.WithOptions(zap.WrapCore(once)), health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
+	n := &Poller{o: o, ownLog: o.Log.WithOptions(zap.WrapCore(once)), health: rules.NewClient(healthTime, o.As),
+		load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
 		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},
 		[]string{"worker", "what", "why"})
@@ -117,7 +118,8 @@ func (n *Poller) Collect(ch chan<- prometheus.Metric) {
 			load := s.Load(now)
 			gauge(inflightDesc, float64(load.Inflight))
 			if ours := s.Queued(now); ours == 0 || load.Rate > 0 {
-				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, ours/max(load.Rate, 1), w.Model, w.Name, strconv.Itoa(max(s.Rank, 0)))
+				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, ours/max(load.Rate, 1), w.Model, w.Name,
+					strconv.Itoa(max(s.Rank, 0)))
 			}
 			if _, usage, age, ok := s.CurrentReport(now); ok {
 				gauge(ageDesc, age.Seconds())
@@ -263,7 +265,8 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 	}
 	if failed != "" { // its last report stays until it expires
 		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
-		if l.failures++; l.failures == failuresToLog {
+		l.failures++
+		if l.failures == failuresToLog {
 			l.o.Log.Warn("worker's load cannot be read; only our own requests count",
 				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
 		}

@@ -37,7 +37,8 @@ type ward struct {
 }
 
 func newWard(t *testing.T, o Options, ranks int, answer http.HandlerFunc) *ward {
-	w := &ward{t: t, reg: prometheus.NewRegistry(), fleet: fleet.New(nil), answer: answer, models: func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "{}") }}
+	w := &ward{t: t, reg: prometheus.NewRegistry(), fleet: fleet.New(nil), answer: answer,
+		models: func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "{}") }}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		answer := w.answer
@@ -49,7 +50,8 @@ func newWard(t *testing.T, o Options, ranks int, answer http.HandlerFunc) *ward 
 		w.mu.Unlock()
 		answer(rw, r)
 	}))
-	w.worker = fleet.NewWorker("w", netip.MustParseAddrPort(server.Listener.Addr().String()), "m", ranks, func(int) indexer.SlotID { return 0 })
+	w.worker = fleet.NewWorker("w", netip.MustParseAddrPort(server.Listener.Addr().String()), "m", ranks,
+		func(int) indexer.SlotID { return 0 })
 	w.fleet.Set([]*fleet.Worker{w.worker})
 	core, log := observer.New(zap.InfoLevel)
 	o.Fleet, o.Log, o.Metrics, w.log = w.fleet, zap.New(core), w.reg, log
@@ -248,7 +250,8 @@ func TestLoad(t *testing.T) {
 			shown[f.GetName()] = append(shown[f.GetName()], m.GetGauge().GetValue())
 		}
 	}
-	if len(shown) != 4 || !slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) || len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
+	if len(shown) != 4 || !slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) ||
+		len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
 		!slices.Equal(shown["sightline_worker_requests_in_flight"], []float64{3, 7}) {
 		t.Errorf("shown: %v", shown)
 	}
@@ -275,7 +278,8 @@ func TestLoad(t *testing.T) {
 	if out := w.worker.OutReason(time.Now()); out != "" || w.said("cannot be read") == 0 {
 		t.Errorf("%q, said %v", out, w.log.All())
 	}
-	if n, err := w.reg.Gather(); err != nil || len(n) != 3 || n[0].GetName() != "sightline_worker_checks_failed_total" || n[1].GetName() != "sightline_worker_queued_prefill_seconds" ||
+	if n, err := w.reg.Gather(); err != nil || len(n) != 3 || n[0].GetName() != "sightline_worker_checks_failed_total" ||
+		n[1].GetName() != "sightline_worker_queued_prefill_seconds" ||
 		n[2].GetName() != "sightline_worker_requests_in_flight" {
 		t.Errorf("an age is left: %v, %v", n, err)
 	}
