@@ -76,6 +76,9 @@ func (d *Decoder) Forget() {
 	d.chains.forget()
 }
 
+// Restart forgets what the events of an engine's process have shown, because another runs now.
+func (d *Decoder) Restart() { d.groups, d.chains = groups{}, chains{} }
+
 func (d *Decoder) tokens(b []byte) (rest []byte, err error) {
 	d.a.Tokens, rest, err = wire.AppendTokens(d.a.Tokens[:d.f.FirstToken], b)
 	return rest, err

@@ -16,12 +16,16 @@ type groups struct {
 	// tails are blocks of the main group that are smaller than its others: the engine also reports the part of a prompt's last block
 	// that is whole in units of another group's blocks (cache_partial_block). No hit ends there in this group.
 	tails map[uint64]int // with their copies
+	// singles are blocks that came one to an event before an event had several of its size: they are tails if larger ones come.
+	singles map[uint64]int
+	sized   bool // the main group's block size is known for sure
 	// unclear: a group's needs are not known, so what is held is an upper bound.
 	unclear bool
 }
 
 const (
-	maxTails = 1 << 16
+	maxTails   = 1 << 16
+	maxSingles = 1 << 10
 	// llama4Chunk is the chunk of Llama 4's chunked attention, the only model that has it. Events do not say it; where config.json is
 	// at hand, its attention_chunk_size counts (stream.Options.Chunk).
 	llama4Chunk = 8192
@@ -61,11 +65,10 @@ func (g *groups) learn(f *wire.Fields) (n int, main, ok bool) {
 		g.known[n], g.spec[n] = true, spec
 		return n, false, true
 	}
-	if f.BlockSize < g.blockSize {
+	if f.BlockSize < g.blockSize && f.Tier() == kvevent.GPU { // a connector's blocks are of its own
 		g.addTails(f.EngineHashes)
 		return n, true, false
 	}
-	g.blockSize = f.BlockSize
 	return n, true, true
 }
 
@@ -79,6 +82,33 @@ func (g *groups) differ(spec kvevent.Spec) bool {
 	return false
 }
 
+// grow learns the main group's block size from an event that counts, and returns the blocks of earlier events that turn out to be tails.
+func (g *groups) grow(f *wire.Fields) (tails []uint64) {
+	if f.Tier() != kvevent.GPU {
+		return nil
+	}
+	if f.BlockSize > g.blockSize {
+		for h, copies := range g.singles {
+			for range copies {
+				tails = append(tails, h)
+			}
+		}
+		g.blockSize, g.singles, g.sized = f.BlockSize, nil, false
+		g.addTails(tails)
+	}
+	switch {
+	case g.sized:
+	case len(f.EngineHashes) > 1:
+		g.sized, g.singles = true, nil
+	case len(g.singles) < maxSingles:
+		if g.singles == nil {
+			g.singles = map[uint64]int{}
+		}
+		g.singles[f.EngineHashes[0]]++
+	}
+	return tails
+}
+
 // isMain reports whether a group is the main one; the first that may be becomes it.
 func (g *groups) isMain(n int, may bool) bool {
 	if g.main == 0 && may {
@@ -88,6 +118,9 @@ func (g *groups) isMain(n int, may bool) bool {
 }
 
 func (g *groups) addTails(engineHashes []uint64) {
+	if len(engineHashes) == 0 {
+		return
+	}
 	if g.tails == nil || len(g.tails)+len(engineHashes) > maxTails {
 		g.tails = map[uint64]int{}
 	}
@@ -103,6 +136,13 @@ func (g *groups) removed(f *wire.Fields) (n int, main, ok bool) {
 	main = g.main == n+1 || g.main == 0 && n == 0 && !g.known[0]
 	if !main { // the index may know a group that this decoder has not heard of yet
 		return n, false, n < kvevent.Groups && (g.known[n] || f.Tier() == kvevent.GPU)
+	}
+	for _, h := range f.EngineHashes {
+		if copies := g.singles[h]; copies > 1 {
+			g.singles[h]--
+		} else if copies == 1 {
+			delete(g.singles, h)
+		}
 	}
 	if len(g.tails) > 0 {
 		kept := f.EngineHashes[:0]

@@ -90,6 +90,9 @@ func (d *Decoder) stored(tokens []uint32) error {
 	if err != nil {
 		return err
 	}
+	if tails := d.groups.grow(f); len(tails) > 0 {
+		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, EngineHashes: tails})
+	}
 	e := d.add(kvevent.Stored)
 	e.Parent, e.HasParent, e.BlockSize, e.Lookahead = f.Parent, f.HasParent, f.BlockSize, lookahead
 	e.Locals = kvevent.Tail(d.a.Locals, first)

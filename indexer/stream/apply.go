@@ -124,7 +124,7 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 		}
 		f.notifyEvent(e)
 		if x, slot := f.o.Sink.Held(); x != nil {
-			dropped, _ := x.StoreGroup(slot, f.o.BlockSize, e)
+			dropped, _ := x.StoreGroup(slot, f.form.Size, e)
 			n.Unresolved += uint64(dropped)
 		}
 	case kvevent.GroupRemoved:
@@ -155,9 +155,8 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	if f.o.Stored != nil {
 		f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
 	}
-	if f.o.BlockSize != 0 && e.BlockSize != f.o.BlockSize {
+	if e.BlockSize != f.form.Size && !f.takeSize(e.Tier, e.BlockSize) {
 		n.OtherBlockSize += uint64(len(e.EngineHashes))
-		f.otherSize(e.BlockSize)
 		return
 	}
 	if e.Tier != kvevent.GPU && e.MediaUnknown {
@@ -167,9 +166,9 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	f.notifyEvent(e)
 	f.doubtStored(e)
 	err := f.o.Sink.Store(e)
-	f.o.BlockSize, f.lookahead = e.BlockSize, e.Lookahead // after the sink's call, which keeps readers of PendingEvents out
+	f.form = block.Form{Size: e.BlockSize, Lookahead: e.Lookahead} // after the sink's call, which keeps readers of PendingEvents out
 	if x, slot := f.o.Sink.Held(); x != nil {
-		x.SetForm(slot, block.Form{Size: e.BlockSize, Lookahead: e.Lookahead})
+		x.SetForm(slot, f.form)
 	}
 	switch {
 	case err == nil:
@@ -189,13 +188,29 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	}
 }
 
-// otherSize records an unexpected block size, and reports it once to Options.OnOtherBlockSize.
-func (f *Feed) otherSize(tokens int) {
-	changed := false
-	f.update(func(s *Stats) { changed, s.OtherSize = s.OtherSize != tokens, tokens })
-	if changed && f.o.OnOtherBlockSize != nil {
-		f.o.OnOtherBlockSize(tokens)
+// takeSize makes a block size the one of the rank, as its events have it, unless blocks of a larger one are held: then it is of parts
+// of blocks, and takeSize returns false, as it does for other blocks of a lower tier. A larger one replaces what is held.
+func (f *Feed) takeSize(tier kvevent.Tier, size int) bool {
+	if f.form.Size > 0 && tier != kvevent.GPU {
+		return false
 	}
+	if x, slot := f.o.Sink.Held(); f.form.Size > 0 && (x == nil || x.HeldBlocks(slot) > 0 || f.orphans.reported > 0) {
+		if size < f.form.Size {
+			return false
+		}
+		f.clear()
+	}
+	f.form.Size = size
+	other := 0
+	if f.o.BlockSize != 0 && size != f.o.BlockSize {
+		other = size
+	}
+	changed := false
+	f.update(func(s *Stats) { changed, s.OtherSize = s.OtherSize != other, other })
+	if changed && other != 0 && f.o.OnOtherBlockSize != nil {
+		f.o.OnOtherBlockSize(size)
+	}
+	return true
 }
 
 // reportBounds passes the bounds to the sink and the stats when they change outside of a batch.

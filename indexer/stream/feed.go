@@ -34,6 +34,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Message is one batch as a transport carries it.
@@ -71,6 +72,9 @@ type Decoder interface {
 	Decode(payload []byte) (kvevent.Batch, error)
 }
 
+// Restarter is a Decoder that learns from events what does not change while the engine runs; Restart forgets it.
+type Restarter interface{ Restart() }
+
 // Sink receives what a rank holds: IndexSink, or the bus's Publisher. All calls come from one goroutine.
 type Sink interface {
 	// Store adds an event's blocks; an error that wraps indexer.ErrUnknownParent means that their parent is not held.
@@ -94,8 +98,7 @@ type Options struct {
 	Source  Source
 	Decoder Decoder
 	Sink    Sink
-	// BlockSize is the number of tokens in a block that this rank must have; 0: as in the first event. Blocks of another size are
-	// counted and ignored: their hashes match no request of the rank's class.
+	// BlockSize is the number of tokens in a block that the rank is configured to have; 0: none is configured. What its events say is used.
 	BlockSize int
 	// Chunk is the size of the model's chunked attention in tokens, which vLLM's events do not say; 0: as the decoder assumes.
 	Chunk int
@@ -106,8 +109,8 @@ type Options struct {
 	// applied: each event, with copies resolved and other block sizes left out, and Cleared or Lost if what is held is cleared or
 	// lost.
 	OnEvent func(*kvevent.Event)
-	// OnOtherBlockSize, if set, is called in the feed's goroutine with a block size in events that differs from BlockSize, once for each
-	// new value.
+	// OnOtherBlockSize, if set, is called in the feed's goroutine with the block size of the rank's events if it is not BlockSize, once for
+	// each new value.
 	OnOtherBlockSize func(tokens int)
 	// UnknownKey, if set, is called in the feed's goroutine when an event first has a key that the decoder does not know, with
 	// that key, quoted and cut after 40 characters.
@@ -115,6 +118,8 @@ type Options struct {
 	// From is where a stream that was followed before continues, with a sink that holds what it held there. The first replay
 	// shows whether the publisher is still the same.
 	From Position
+	// Form is the form of the blocks that the sink holds there; the zero value: it holds none.
+	Form block.Form
 	// InitialEvents is what the sink at From does not show: what was in doubt, as a kvevent.Lost, and the earlier feed's PendingEvents.
 	InitialEvents []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
@@ -170,12 +175,12 @@ type Feed struct {
 	doubtSince     atomic.Int64      // doubt.since in Unix ns; 0: none
 
 	order
-	lookahead int  // of the last stored event
-	inPart    bool // the sink holds a part of all prompts: removals of blocks of other parts are expected
-	offload   offload
-	orphans   orphans
-	stems     stems
-	doubt     doubt
+	form    block.Form // of the blocks held, as the last stored event has it
+	inPart  bool       // the sink holds a part of all prompts: removals of blocks of other parts are expected
+	offload offload
+	orphans orphans
+	stems   stems
+	doubt   doubt
 }
 
 // Start runs a feed until Close.
@@ -184,7 +189,7 @@ func Start(o Options) *Feed {
 	if o.doubtTime == 0 {
 		o.doubtTime = doubtTime
 	}
-	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
+	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1), form: o.Form}
 	f.stats.Partial = true // until a batch shows otherwise
 	if p := o.From; p.Next > 0 {
 		f.started, f.next, f.partial, f.upperBound, f.stats.Partial = true, p.Next, p.Partial, p.UpperBound, p.Partial

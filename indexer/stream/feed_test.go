@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -564,17 +565,39 @@ func TestTwoEpochs(t *testing.T) {
 	}
 }
 
-// TestOtherBlockSize checks that a rank with another block size than its class is ignored.
-func TestOtherBlockSize(t *testing.T) {
-	w := newWorker(9, true)
-	f, r := start(t, w, Options{BlockSize: 16})
-	f.Up()
-	for range 20 {
-		f.Offer(w.step())
+// TestBlockSize checks that the block size is that of the events, whatever is configured: the first one's, a larger one's later, and
+// any if nothing is held. Blocks smaller than those held are ignored.
+func TestBlockSize(t *testing.T) {
+	stored := func(size int, hash uint64) kvevent.Event {
+		return kvevent.Event{Kind: kvevent.Stored, BlockSize: size, EngineHashes: []uint64{hash}, Locals: []uint64{hash}}
 	}
-	applied(t, f, "the last message", func(s Stats) bool { return s.LastSeq == 19 && s.Batches == 20 })
-	if got, _ := r.state(); len(got) > 0 || f.Stats().OtherBlockSize == 0 {
-		t.Errorf("%d blocks of the wrong size, %+v", len(got), f.Stats())
+	for _, c := range []struct {
+		name         string
+		events       []kvevent.Event
+		size, blocks int
+		ignored      uint64
+		told         []int
+	}{
+		{"as configured", []kvevent.Event{stored(16, 1), stored(16, 2)}, 16, 2, 0, nil},
+		{"others", []kvevent.Event{stored(32, 1), stored(32, 2)}, 32, 2, 0, []int{32}},
+		{"parts of blocks", []kvevent.Event{stored(32, 1), stored(16, 2)}, 32, 1, 1, []int{32}},
+		{"parts of blocks first", []kvevent.Event{stored(16, 1), stored(32, 2)}, 32, 1, 0, []int{32}},
+		{"of a lower tier", []kvevent.Event{stored(16, 1), {Kind: kvevent.Stored, Tier: kvevent.CPU, BlockSize: 64, EngineHashes: []uint64{2}, Locals: []uint64{2}}}, 16, 1, 1, nil},
+		{"after a clear", []kvevent.Event{stored(32, 1), {Kind: kvevent.Cleared}, stored(16, 2)}, 16, 1, 0, []int{32}},
+		{"after the last was removed", []kvevent.Event{stored(32, 1), {Kind: kvevent.Removed, EngineHashes: []uint64{1}}, stored(16, 2)}, 16, 1, 0, []int{32}},
+	} {
+		var told []int
+		index := indexer.New(indexer.Options{})
+		sink := Join(index, true)
+		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: plain{map[string][]kvevent.Event{"x": c.events}}, Sink: sink, BlockSize: 16,
+			OnOtherBlockSize: func(size int) { told = append(told, size) }}}
+		f.takeMessage(t.Context(), Message{Payload: []byte("x")})
+		got := index.Form(sink.Slot())
+		if s := f.Stats(); got.Size != c.size || index.HeldBlocks(sink.Slot()) != c.blocks || s.OtherBlockSize != c.ignored || !slices.Equal(told, c.told) {
+			t.Errorf("%s: blocks of %d, %d held, told %v, %+v", c.name, got.Size, index.HeldBlocks(sink.Slot()), told, s)
+		} else if other := s.OtherSize; (other != 0) != (got.Size != 16) || other != 0 && other != got.Size {
+			t.Errorf("%s: other size %d", c.name, other)
+		}
 	}
 }
 

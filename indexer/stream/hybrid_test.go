@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bufio"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -125,17 +126,17 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 			drafts = l.Header.UseEagle
 			sink := Join(index, true)
 			slot = sink.Slot()
-			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, BlockSize: size, Chunk: chunk}}
+			feed = &Feed{o: Options{Source: newWorker(0, false), Decoder: d, Sink: sink, Chunk: chunk}}
 			index.SetWithholds(slot, drafts)
 		case l.Req != nil:
 			var m indexer.Matches
-			m.Most = (len(l.Prompt) - 1) / size
 			form := index.Form(slot)
-			form.Size = size
+			form.Size = cmp.Or(form.Size, size)
+			m.Most = (len(l.Prompt) - 1) / form.Size
 			index.Match(block.Fixed().Locals(nil, l.Prompt, form, nil, block.Fixed().Root("", "")), &m)
 			n := 0
 			for _, s := range m.Slots {
-				n = min(int(s.Blocks), m.Most) * size
+				n = min(int(s.Blocks), m.Most) * form.Size
 			}
 			predicted[*l.Req], prompts[*l.Req] = n, l
 		case l.Sched != nil:
@@ -163,6 +164,8 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 			seq++
 		}
 	}
-	out.stats = feed.Stats()
+	if out.stats = feed.Stats(); out.full && out.stats.Blocks > 0 && index.Form(slot).Size != size {
+		t.Errorf("blocks of %d tokens, want %d", index.Form(slot).Size, size)
+	}
 	return out
 }

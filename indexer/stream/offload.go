@@ -74,7 +74,7 @@ func (f *Feed) storeCopies(e *kvevent.Event) (unresolved uint64) {
 		}
 		o.scratch = [2]uint64{h, l.local}
 		resolved := kvevent.Event{Kind: kvevent.Stored, Tier: e.Tier, HasParent: l.hasParent, Parent: l.parent,
-			BlockSize: int(l.blockSize), Lookahead: f.lookahead, EngineHashes: o.scratch[:1], Locals: o.scratch[1:]}
+			BlockSize: int(l.blockSize), Lookahead: f.form.Lookahead, EngineHashes: o.scratch[:1], Locals: o.scratch[1:]}
 		if f.o.Sink.Store(&resolved) != nil {
 			unresolved++
 			continue

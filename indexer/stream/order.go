@@ -131,7 +131,11 @@ func (f *Feed) afterDrop(ctx context.Context) {
 func (f *Feed) restart(epoch uint64) {
 	f.update(func(s *Stats) { s.Restarts++ })
 	f.restarted = time.Now()
+	f.upperBound = false
 	f.clearAll()
+	if d, ok := f.o.Decoder.(Restarter); ok {
+		d.Restart()
+	}
 	f.started, f.next, f.first, f.epoch, f.applied = false, 0, 0, epoch, [512]fingerprint{}
 }
 

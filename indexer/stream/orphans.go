@@ -8,7 +8,10 @@ package stream
 // all that waits below it. Of several copies of a block one is counted, so that one removal removes it: too little is better than
 // too much.
 
-import "github.com/sightline-router/sightline/indexer/kvevent"
+import (
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
 
 const maxOrphans = 1 << 18
 
@@ -120,7 +123,7 @@ func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks 
 
 // PendingEvents returns what the feed knows beyond its sink, as events: the blocks that wait for their parent. It is for a sink that locks
 // the feed out meanwhile, from a batch's first call to its Done.
-func (f *Feed) PendingEvents() []kvevent.Event { return f.orphans.events(f.o.BlockSize, f.lookahead) }
+func (f *Feed) PendingEvents() []kvevent.Event { return f.orphans.events(f.form) }
 
 // cut removes a block and all that waits below it, and returns them, parents first and each chain contiguous.
 func (o *orphans) cut(b uint32) (out []cutBlock) {
@@ -142,7 +145,7 @@ func (o *orphans) cut(b uint32) (out []cutBlock) {
 }
 
 // events returns the events that recreate these orphans from none.
-func (o *orphans) events(blockSize, lookahead int) (out []kvevent.Event) {
+func (o *orphans) events(form block.Form) (out []kvevent.Event) {
 	last := uint64(0) // the last block of a chain of one tier that may be extended
 	for b := o.oldest; b != 0; b = o.blocks[b].newer {
 		n := &o.blocks[b]
@@ -155,7 +158,7 @@ func (o *orphans) events(blockSize, lookahead int) (out []kvevent.Event) {
 		}
 		for tier := range kvevent.Tier(kvevent.Tiers) {
 			if n.tiers>>tier&1 != 0 {
-				out = append(out, kvevent.Event{Kind: kvevent.Stored, Tier: tier, HasParent: true, Parent: parent, BlockSize: blockSize, Lookahead: lookahead,
+				out = append(out, kvevent.Event{Kind: kvevent.Stored, Tier: tier, HasParent: true, Parent: parent, BlockSize: form.Size, Lookahead: form.Lookahead,
 					EngineHashes: []uint64{n.engineHash}, Locals: []uint64{n.local}})
 			}
 		}
@@ -290,7 +293,7 @@ func (f *Feed) attachOrphans(engineHashes []uint64, n *Stats) {
 			continue
 		}
 		list := f.orphans.cut(b)[1:]
-		e := kvevent.Event{Kind: kvevent.Stored, HasParent: true, BlockSize: f.o.BlockSize, Lookahead: f.lookahead}
+		e := kvevent.Event{Kind: kvevent.Stored, HasParent: true, BlockSize: f.form.Size, Lookahead: f.form.Lookahead}
 		for from, to := 0, 0; from < len(list); from = to {
 			first := list[from]
 			e.Parent, e.EngineHashes, e.Locals = first.parent, e.EngineHashes[:0], e.Locals[:0]

@@ -37,7 +37,7 @@ type Stats struct {
 	Refused        uint64 // stored events that the sink refused for another reason
 	Unresolved     uint64 // blocks named by engine hash alone whose content is not known
 	Elsewhere      uint64 // blocks of another part than the sink holds
-	OtherBlockSize uint64 // blocks of another size than Options.BlockSize; ignored
+	OtherBlockSize uint64 // blocks of a smaller size than those held; ignored
 
 	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
 	Partial bool
@@ -46,7 +46,7 @@ type Stats struct {
 	Doubtful    int       // blocks reported before an unfilled gap and not since
 	UnknownKey  string    // the first of UnknownKeys, quoted and cut after 40 characters
 	Stored      [2]uint64 // number and XXH3-64 of the last message with the engine's stamp that stored blocks; zero: none
-	OtherSize   int       // the last block size of events that was not Options.BlockSize; 0: none
+	OtherSize   int       // the block size of events, if it is not Options.BlockSize; 0: it is, or none is configured
 	Epoch       uint64
 	LastSeq     uint64
 	Connected   bool

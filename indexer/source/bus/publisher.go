@@ -159,7 +159,7 @@ func (p *Publisher) joinIndex() {
 // Options makes p the sink of a feed.
 func (p *Publisher) Options(o *stream.Options) {
 	o.Sink, o.OnLink, o.From, o.InitialEvents, o.Applied, o.OnEvent = p, p.onLink, p.from, p.beginEvents, p.applied, p.onEvent
-	o.BlockSize = cmp.Or(o.BlockSize, p.form.Size)
+	o.Form = p.form
 }
 
 // Stats returns a copy.
