@@ -24,7 +24,7 @@ type Server struct {
 	EngineVersion string `yaml:"engine_version"` // such as 0.32.0: prompt rules and image names change by release
 	EngineModel   string `yaml:"engine_model"`   // the engine's --model argument, part of vLLM's image names; default: the model's name
 	Revision      string `yaml:"revision"`       // of a Hugging Face cache: a branch, a tag or a commit; default: main
-	BlockSize     int    `yaml:"block_size"`     // tokens per KV block
+	BlockSize     int    `yaml:"block_size"`     // tokens per KV block, until events tell it
 
 	ChatTemplate        string   `yaml:"chat_template"`                // a file, the template itself, or the name of one of SGLang's; default: the directory's
 	ContentFormat       string   `yaml:"chat_template_content_format"` // auto, string or openai
@@ -80,6 +80,9 @@ type Server struct {
 	BlockHash   string `yaml:"block_hash"`
 	EnableEagle bool   `yaml:"enable_eagle"` // with Dynamo's hashes: the workers use EAGLE speculative decoding
 
+	// BlockSizeGiven: BlockSize was configured. Only code sets it.
+	BlockSizeGiven bool `yaml:"-"`
+
 	// OwnRules, which only code sets, gives the rules of an engine that RulesOf does not know.
 	OwnRules func(release string) rules.Rules `yaml:"-"`
 
@@ -100,9 +103,17 @@ func (s *Server) DefaultsOf(given func(key string) bool) {
 	if !given("engine_version") {
 		s.EngineVersion = cmp.Or(r.Release, s.EngineVersion)
 	}
-	if !given("block_size") {
+	if s.BlockSizeGiven = given("block_size"); !s.BlockSizeGiven {
 		s.BlockSize = cmp.Or(r.BlockSize, s.BlockSize)
 	}
+}
+
+// ConfiguredBlockSize returns the block size that the configuration gives; 0: none.
+func (s *Server) ConfiguredBlockSize() int {
+	if s.BlockSizeGiven {
+		return s.BlockSize
+	}
+	return 0
 }
 
 // tokenizerModes are vLLM's (0.30 to 0.33). With one beyond auto, hf, slow and mistral, vLLM encodes chats by code of its own, and they

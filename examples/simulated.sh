@@ -5,7 +5,7 @@
 #   WORKERS BLOCK_SIZE HTTP_PORT WORKER_PORT EVENTS_PORT  how many; tokens a block; clients come in; first of n ports each
 #   MODEL                                                 what clients call the model: sim-vl
 #   ENGINE METRICS_PORT                                   vllm, trtllm, or standalone with its first port of load
-#   ENGINE_BLOCK_SIZE                                     what the workers have, to see what a wrong BLOCK_SIZE does
+#   ENGINE_BLOCK_SIZE                                     what the workers have, to see what Sightline says of a wrong BLOCK_SIZE
 set -euo pipefail
 : "${MODEL:=sim-vl}" "${ENGINE:=vllm}" "${METRICS_PORT:=0}" "${ENGINE_BLOCK_SIZE:=$BLOCK_SIZE}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -80,7 +80,8 @@ echo "the same picture twice: $first tokens cached, then $second"
 other=$(curl -sf "http://$admin/workers" | grep -o '"other_block_size":[0-9]*' | head -n 1 | cut -d: -f2 || true)
 if [ -n "$other" ]; then
   for ((i = 0; i < 100; i++)); do grep -q events_block_size "$work/log" && break || sleep 0.1; done # what Sightline says of it
-  fail "BLOCK_SIZE is $BLOCK_SIZE, but the workers' events carry blocks of $other tokens"
+  grep events_block_size "$work/log" | head -n 1
+  echo "BLOCK_SIZE is $BLOCK_SIZE, but the workers' events carry blocks of $other tokens: theirs are used"
 fi
 [ "$second" -ge 64 ] || fail "the second request did not find the picture"
 if [ -n "${STAY:-}" ]; then

@@ -30,7 +30,7 @@ type Facts struct {
 	MaxModelLen  int    `json:"max_model_len,omitempty"`
 	Ranks        int    `json:"ranks,omitempty"` // data-parallel ranks
 
-	BlockSize      int    `json:"block_size,omitempty"`       // tokens per KV block, as in effect
+	BlockSize      int    `json:"block_size,omitempty"`       // tokens per KV block, as in effect; see Rules.BlocksByGroup
 	BlockSizeGiven *bool  `json:"block_size_given,omitempty"` // whether a block size was asked for; the engine may have taken another
 	Blocks         int    `json:"blocks,omitempty"`
 	PrefixCaching  *bool  `json:"prefix_caching,omitempty"`

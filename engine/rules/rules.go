@@ -39,6 +39,7 @@ type Rules struct {
 	EventsIncludeSalt    bool // likewise for cache salts
 	EventsIncludeAdapter bool // likewise for LoRA adapters
 	EventsOfOneCache     bool // of a model's several KV caches, events are of the one that sees all tokens
+	BlocksByGroup        bool // KV cache groups of one model may have blocks of different sizes; events have those of the one that sees all tokens
 	CountsCopies         bool // events report each physical copy of a block; otherwise one block may be reported more than once
 	EventsOverHTTP       bool // events are drained over HTTP (POST /kv_cache_events)
 	StoredEarly          bool // over ZeroMQ, a stored block is reported when the step that computes it begins, if another step ran before

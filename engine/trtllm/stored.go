@@ -166,17 +166,30 @@ func (d *Decoder) key(name string, start int, last *keyRun) {
 	*last = keyRun{true, h, start}
 }
 
+// wholeBlock returns the size of an event's whole blocks; 0: it does not tell. Of several blocks only the last may be a part of one.
+func wholeBlock(blocks []storedBlock) (size int) {
+	last := len(blocks) - 1
+	if last < 1 || blocks[last].tokens > blocks[0].tokens {
+		return 0
+	}
+	for i := range blocks[:last] {
+		if blocks[i].tokens != blocks[0].tokens {
+			return 0
+		}
+	}
+	return blocks[0].tokens
+}
+
 // finish turns the blocks read into events: full blocks, up to the first that is not full.
 func (d *Decoder) finish(parent uint64, hasParent bool) error {
 	blocks := d.s.blocks
 	if len(blocks) == 0 {
 		return errors.New("stored: no blocks")
 	}
-	if d.BlockSize == 0 {
-		if len(blocks) < 2 {
-			return nil
-		}
-		d.BlockSize = blocks[0].tokens
+	if size := wholeBlock(blocks); size > 0 {
+		d.BlockSize = size
+	} else if d.BlockSize == 0 {
+		return nil
 	}
 	for i := range blocks {
 		if blocks[i].tokens != d.BlockSize {

@@ -19,6 +19,7 @@ func Rules(v rules.Version) rules.Rules {
 		RefusesLocal:       true,
 		NewKeys:            func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
 		EventsIncludeMedia: since(17), EventsIncludeSalt: since(17), EventsIncludeAdapter: true, // extra keys
+		BlocksByGroup:   true,
 		CountsCopies:    true, // its block pool reports each block
 		Decoder:         func(d rules.Decoding) rules.Decoder { return &Decoder{Secret: d.Secret, Keep: d.KeepTokens} },
 		ReportsSettings: true,

@@ -170,6 +170,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	if x, slot := f.o.Sink.Held(); x != nil {
 		x.SetForm(slot, f.form)
 	}
+	f.compareSize(e.BlockSize, len(e.EngineHashes))
 	switch {
 	case err == nil:
 		f.offload.stored(e)
@@ -201,16 +202,24 @@ func (f *Feed) takeSize(tier kvevent.Tier, size int) bool {
 		f.clear()
 	}
 	f.form.Size = size
-	other := 0
-	if f.o.BlockSize != 0 && size != f.o.BlockSize {
-		other = size
+	return true
+}
+
+// compareSize reports whether the rank's block size is the configured one. A single smaller block may be a part of one.
+func (f *Feed) compareSize(size, blocks int) {
+	want := f.o.BlockSize
+	if want == 0 || size == f.comparedSize || size < want && blocks < 2 {
+		return
 	}
-	changed := false
-	f.update(func(s *Stats) { changed, s.OtherSize = s.OtherSize != other, other })
-	if changed && other != 0 && f.o.OnOtherBlockSize != nil {
+	other := size
+	if size == want {
+		other = 0
+	}
+	f.comparedSize = size
+	f.update(func(s *Stats) { s.OtherSize = other })
+	if other != 0 && f.o.OnOtherBlockSize != nil {
 		f.o.OnOtherBlockSize(size)
 	}
-	return true
 }
 
 // reportBounds passes the bounds to the sink and the stats when they change outside of a batch.

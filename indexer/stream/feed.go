@@ -175,12 +175,13 @@ type Feed struct {
 	doubtSince     atomic.Int64      // doubt.since in Unix ns; 0: none
 
 	order
-	form    block.Form // of the blocks held, as the last stored event has it
-	inPart  bool       // the sink holds a part of all prompts: removals of blocks of other parts are expected
-	offload offload
-	orphans orphans
-	stems   stems
-	doubt   doubt
+	form         block.Form // of the blocks held, as the last stored event has it
+	inPart       bool       // the sink holds a part of all prompts: removals of blocks of other parts are expected
+	comparedSize int        // with the configured one
+	offload      offload
+	orphans      orphans
+	stems        stems
+	doubt        doubt
 }
 
 // Start runs a feed until Close.

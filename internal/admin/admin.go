@@ -66,7 +66,8 @@ type Worker struct {
 	UnknownKey  string      `json:"unknown_key,omitempty"`               // the first unknown key in its events, quoted
 	SameEvents  string      `json:"same_events_as,omitempty"`            // another worker under whose name the same events arrive
 	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
-	OtherSize   int         `json:"other_block_size,omitempty"`          // the block size of its events, if it is not the configured one
+	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events
+	OtherSize   int         `json:"other_block_size,omitempty"`          // the same, if block_size is configured otherwise
 }
 
 // LoadReport is what a worker's own load report adds.

@@ -77,9 +77,13 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 		if class.decode == nil { // null
 			continue
 		}
-		if err := class.decode(&m.Classes[i]); err != nil {
+		var given map[string]any
+		if err := errors.Join(class.decode(&m.Classes[i]), class.decode(&given)); err != nil {
 			return err
 		}
+		_, size := given["block_size"]
+		_, other := given["engine"] // the model's block size is another engine's
+		m.Classes[i].BlockSizeGiven = size || m.BlockSizeGiven && !other
 	}
 	return nil
 }

@@ -121,6 +121,9 @@ func (w *worker) sources() (list []*socket) {
 	return list
 }
 
+// largestBlock returns the most tokens that a block of the worker has, as far as it is known before its events come.
+func (w *worker) largestBlock() int { return max(w.class.BlockSize, w.facts.BlockSize) }
+
 func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Client, patience time.Duration) {
 	c := &w.canary
 	c.sent, c.sockets = true, w.sources()
@@ -136,7 +139,7 @@ func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Clien
 	}
 	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
 	for try := range uint64(3) { // messages before the subscription takes effect are lost
-		body := prompt(w.facts.Served[0].ID, text(seed+try, w.class.BlockSize))
+		body := prompt(w.facts.Served[0].ID, text(seed+try, w.largestBlock()))
 		if c.first, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body); c.err != nil {
 			return
 		}

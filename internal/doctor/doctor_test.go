@@ -288,7 +288,7 @@ var mistakes = []mistake{
 		f.sim = func(_ int, c *sim.Config) { c.Topic = "kv" }
 		f.config = pairs(`replay: "A-REPLAY"`, `replay: "A-REPLAY", topic: other`)
 	}},
-	{"2 block size", "SL0101", Error, "blocks of 32 tokens by its events, configured are 16", "block_size: 32", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
+	{"2 block size", "SL0101", Warning, "blocks of 32 tokens by its events, configured are 16: its own are used", "block_size: 32", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
 	{"3 prefix caching off", "SL0102", Error, "a says that its prefix cache is off", "--enable-prefix-caching", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.NoPrefixCache = true }) }},
 	{"3 and it does not say so", "SL0102", Error, "a found 0 of", "--enable-prefix-caching", func(f *fleet) {
 		f.sim, f.proxy = only(func(c *sim.Config) { c.NoPrefixCache = true }), without("/metrics")

@@ -126,10 +126,15 @@ func (s *collected) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
 	return list
 }
 
-// sizeOf returns the configured block size of the worker that a decision chose.
+// sizeOf returns the block size of the worker that a decision chose.
 func (s *collected) sizeOf(d *router.Recent) int {
 	for _, w := range s.workers {
 		if w.Name == d.Worker {
+			for _, row := range w.of(s.rows()) {
+				if row.BlockSize > 0 {
+					return row.BlockSize
+				}
+			}
 			return w.class.BlockSize
 		}
 	}

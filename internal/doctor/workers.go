@@ -193,41 +193,42 @@ func adapters(s *collected, r *report) {
 	})
 }
 
-// blockSizes checks that block sizes are those configured (SL0101).
+// blockSizes checks that block sizes are those configured, if any are (SL0101).
 func blockSizes(s *collected, r *report) {
+	compare := func(who string, size int, from string, given int) {
+		if given != 0 && given != size {
+			r.bad(Warning, fmt.Sprintf("block_size: %d, of its model or of a class for it; or leave it out", size),
+				"%s has blocks of %d tokens by %s, configured are %d: its own are used", who, size, from, given)
+		} else {
+			r.ok("%s: %d tokens by %s", who, size, from)
+		}
+	}
 	for _, w := range s.deployed {
-		if class, ok := s.cfg.ClassOf(s.cfg.Dynamo.Worker()); ok && w.BlockSize > 0 && w.BlockSize != class.BlockSize {
-			r.bad(Error, fmt.Sprintf("block_size: %d", w.BlockSize), "Dynamo's worker %d has blocks of %d tokens by its model card, configured are %d: none of its blocks will match", w.ID, w.BlockSize, class.BlockSize)
-		} else if ok && w.BlockSize > 0 {
-			r.ok("Dynamo's worker %d: %d tokens", w.ID, w.BlockSize)
+		if class, ok := s.cfg.ClassOf(s.cfg.Dynamo.Worker()); ok && w.BlockSize > 0 {
+			compare(fmt.Sprintf("Dynamo's worker %d", w.ID), w.BlockSize, "its model card", class.ConfiguredBlockSize())
 		}
 	}
 	s.asked(r, func(w *worker) {
-		size, from := w.facts.BlockSize, "its metrics"
+		size, from := 0, "its events"
 		for _, o := range w.canary.sockets {
 			for _, f := range o.frames {
-				size, from = f.blockSize, "its events"
+				size = f.blockSize
 			}
 		}
 		for _, row := range w.of(s.rows()) {
-			if row.OtherSize > 0 {
-				size, from = row.OtherSize, "its events, as the running Sightline receives them"
+			if row.BlockSize > 0 {
+				size, from = row.BlockSize, "its events, as the running Sightline receives them"
 			}
 		}
-		switch {
-		case size == 0:
-			r.unchecked("%s does not report its block size", w.Name)
-		case size != w.class.BlockSize:
-			by := ""
-			if given := w.facts.BlockSizeGiven; given != nil && !*given {
-				by = "; its own choice, since none was given"
-			}
-			r.bad(Error, fmt.Sprintf("block_size: %d, of its model or of a class for it", size), "%s has blocks of %d tokens by %s, configured are %d%s: none of its blocks will match",
-				w.Name, size, from, w.class.BlockSize, by)
-		default:
-			r.ok("%s: %d tokens", w.Name, size)
+		if size == 0 && !w.rules.BlocksByGroup {
+			size, from = w.facts.BlockSize, "its own report"
 		}
-		if unit := w.facts.MatchUnit; unit > size && size > 0 {
+		if size == 0 {
+			r.unchecked("no event of %s has told its block size", w.Name)
+			return
+		}
+		compare(w.Name, size, from, w.class.ConfiguredBlockSize())
+		if unit := w.facts.MatchUnit; unit > size {
 			r.ok("%s hits only in multiples of %d tokens", w.Name, unit)
 		}
 	})
@@ -241,7 +242,7 @@ func prefixCaching(s *collected, r *report) {
 		switch on := w.facts.PrefixCaching; {
 		case on != nil && !*on:
 			r.bad(Error, fix, "%s says that its prefix cache is off", w.Name)
-		case w.canary.sent && w.canary.err == nil && u.Details != nil && u.Details.Cached == 0 && u.Prompt > w.class.BlockSize:
+		case w.canary.sent && w.canary.err == nil && u.Details != nil && u.Details.Cached == 0 && u.Prompt > w.largestBlock():
 			r.bad(Error, fix, "%s found 0 of %d tokens cached of a prompt that it had just computed", w.Name, u.Prompt)
 		case w.canary.sent && u.Details != nil:
 			r.ok("%s found %d of %d tokens cached", w.Name, u.Details.Cached, u.Prompt)

@@ -22,7 +22,11 @@ func (d *drafter) printFound() {
 		if c.name != "" {
 			kind += ", class " + c.name
 		}
-		fmt.Fprintf(d.out, "%s: %s %s%s, serves %s, blocks of %v tokens", w.Addr, w.Engine, w.Version, kind, m.name, c.value("block_size"))
+		size := c.value("block_size")
+		if w.BlockSize > 0 {
+			size = w.BlockSize
+		}
+		fmt.Fprintf(d.out, "%s: %s %s%s, serves %s, blocks of %v tokens", w.Addr, w.Engine, w.Version, kind, m.name, size)
 		if w.Ranks > 1 {
 			fmt.Fprintf(d.out, ", %d ranks", w.Ranks)
 		}

@@ -164,7 +164,6 @@ workers:
   classes:
   - name: v0.30.0
     engine_version: 0.30.0
-    block_size: 32
   - name: sglang
     engine: sglang
     engine_version: 0.5.23

@@ -48,6 +48,9 @@ func keysOf(w *worker, name string) []key {
 		{"block_size", "what it came to", cmp.Or(w.BlockSize, d.BlockSize), d.BlockSize},
 		{"max_model_len", "/v1/models", w.MaxModelLen, 0},
 	}
+	if r.BlocksByGroup && w.behind == nil {
+		list[3].value = d.BlockSize // its events tell
+	}
 	if w.Version == "" {
 		list[1].value = d.EngineVersion // as far as it is known
 		list[1].from = "not told: the default"

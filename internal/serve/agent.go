@@ -189,7 +189,7 @@ func (c *AgentOptions) feed(r int, drain *trtllm.Drain, secret *block.Secret) (o
 	}
 	if o.BlockSize = c.BlockSize; c.HTTP != "" {
 		if drain != nil {
-			readDrain(&o, secret, drain, r, keep)
+			readDrain(&o, secret, drain, r, c.BlockSize, keep)
 		}
 		return o, nil
 	}

@@ -15,7 +15,7 @@ import (
 const askTime = 5 * time.Second
 
 // lookupSource returns the source of a rank whose worker reports where it publishes.
-func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks, blockSize int) (*stream.Lookup, error) {
+func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks int) (*stream.Lookup, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks, blockSiz
 			return stream.ZMQ{}, err
 		}
 		if e != last && rank == 0 {
-			s.compare(addr, e, ranks, blockSize)
+			s.compare(addr, e, ranks)
 		}
 		last = e
 		return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}, nil
@@ -36,11 +36,7 @@ func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks, blockSiz
 }
 
 // compare logs where a worker's own report differs from the configuration.
-func (s *sources) compare(addr string, e rules.EventSource, ranks, blockSize int) {
-	if e.BlockSize > 0 && e.BlockSize != blockSize {
-		s.log.Error("the worker's page size is not the model's block_size: none of its blocks will match",
-			zap.String("worker", addr), zap.Int("page_size", e.BlockSize), zap.Int("block_size", blockSize))
-	}
+func (s *sources) compare(addr string, e rules.EventSource, ranks int) {
 	if e.Ranks > 1 && e.Ranks != ranks {
 		s.log.Error("the worker's data-parallel size is not its configured ranks",
 			zap.String("worker", addr), zap.Int("dp_size", e.Ranks), zap.Int("ranks", ranks))

@@ -133,13 +133,13 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	size := w.BlockSize
 	if size == 0 { // not reported
 		size = class.BlockSize
-	} else if size != class.BlockSize {
-		l.log.Warn("a Dynamo worker's block size differs from its model's configured one: none of its blocks will match",
+	} else if given := class.ConfiguredBlockSize(); given != 0 && size != given {
+		l.log.Warn("a Dynamo worker's block size is not its model's block_size; the worker's is used",
 			zap.String("worker", spec.Name), zap.Int("worker_has", size), zap.Int("configured", class.BlockSize))
 	}
 	spec.Listen = func(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 		k := dynamo.Key{Worker: w.ID, Rank: uint32(rank)}
-		o.Source, o.Decoder, o.BlockSize = l.plane.Source(k), &dynamo.Decoder{Key: k, BlockSize: size}, class.BlockSize
+		o.Source, o.Decoder, o.BlockSize = l.plane.Source(k), &dynamo.Decoder{Key: k, BlockSize: size}, class.ConfiguredBlockSize()
 		o.UnknownKey = unknownKey(l.log.With(zap.String("worker", spec.Name), zap.Int("rank", rank)))
 		return true, nil
 	}

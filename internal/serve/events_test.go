@@ -39,6 +39,12 @@ func told(t *testing.T, engine string, batches ...map[string]any) admin.Worker {
 // a ZeroMQ socket without replay, and what sightline_events_total counts.
 func toldTo(t *testing.T, log *zap.Logger, engine string, batches ...map[string]any) (_ admin.Worker, counters map[string]float64) {
 	t.Helper()
+	return toldWith(t, log, engine+", block_size: 4", batches...)
+}
+
+// toldWith does so for a model with these keys.
+func toldWith(t *testing.T, log *zap.Logger, keys string, batches ...map[string]any) (_ admin.Worker, counters map[string]float64) {
+	t.Helper()
 	metrics := prometheus.NewRegistry()
 	pub := zmq4.NewPub(t.Context())
 	defer pub.Close()
@@ -46,8 +52,8 @@ func toldTo(t *testing.T, log *zap.Logger, engine string, batches ...map[string]
 		t.Fatal(err)
 	}
 	cfg, err := config.Parse(fmt.Appendf(nil, `
-models: [{name: m, dir: models/m, engine: %s, block_size: 4}]
-workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, engine, pub.Addr()))
+models: [{name: m, dir: models/m, engine: %s}]
+workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, keys, pub.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +139,43 @@ func TestUnknownKeysAreTold(t *testing.T) {
 		want := map[string]any{"worker": "w", "rank": int64(0), "key": `"hash_version_` + strings.Repeat("x", 27) + `"`}
 		if got := lines[0].ContextMap(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: the log says %v, want %v", engine, got, want)
+		}
+	}
+}
+
+// TestBlockSizeFromEvents: a model whose layers with windows have smaller blocks than those that see all tokens (Gemma 4), told from its
+// first event on, which is of a part of a block. Its block size is the larger, whatever is configured; nothing is counted as of another
+// size or as unknown, and the log says so once if another was configured.
+func TestBlockSizeFromEvents(t *testing.T) {
+	stored := func(group, size int, kind string, hashes ...any) map[string]any {
+		tokens := make([]any, max(1, len(hashes))*size)
+		for i := range tokens {
+			tokens[i] = i
+		}
+		e := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": size,
+			"group_idx": group, "kv_cache_spec_kind": kind, "extra_keys": make([]any, len(hashes))}
+		if kind == "sliding_window" {
+			e["kv_cache_spec_sliding_window"] = 8
+		}
+		return e
+	}
+	removed := func(group int, hashes ...any) map[string]any {
+		return map[string]any{"type": "BlockRemoved", "block_hashes": hashes, "group_idx": group}
+	}
+	events := []map[string]any{
+		stored(1, 4, "full_attention", uint64(1)), stored(0, 4, "sliding_window", uint64(1)), // a prompt shorter than a block
+		stored(1, 8, "full_attention", uint64(2), uint64(4)), stored(0, 4, "sliding_window", uint64(1), uint64(2), uint64(3), uint64(4)),
+		stored(1, 4, "full_attention", uint64(5)), // a tail
+		removed(1, uint64(1)), removed(1, uint64(5)), removed(0, uint64(3)),
+	}
+	for keys, want := range map[string]int{"vllm": 0, "vllm, block_size: 8": 0, "vllm, block_size: 16": 8} {
+		core, logged := observer.New(zap.WarnLevel)
+		w, counters := toldWith(t, zap.New(core), keys, events...)
+		if w.BlockSize != 8 || w.Blocks != 2 || w.OtherSize != want || counters["other_block_size"]+counters["unknown_blocks"]+counters["unknown_parents"] > 0 {
+			t.Errorf("%s: %+v, %v", keys, w, counters)
+		}
+		if lines := logged.FilterMessageSnippet("another size").Len(); (lines == 1) != (want > 0) {
+			t.Errorf("%s: %v", keys, logged.All())
 		}
 	}
 }

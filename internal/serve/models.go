@@ -203,7 +203,7 @@ func probeOf(models []router.Model, name, addr, model, class string) (probe.Work
 		if m.Name == model {
 			c := m.Class(class)
 			return probe.Worker{Name: name, Addr: addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...),
-				Ours: c.Prompts, BlockSize: c.BlockSize, Adapters: m.Adapters}, true
+				Ours: c.Prompts, Adapters: m.Adapters}, true
 		}
 	}
 	return probe.Worker{}, false

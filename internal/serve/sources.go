@@ -29,14 +29,14 @@ const snapshotsAtOnce = 8
 // listen sets how the events of one slot come; it returns false if the worker sends none. drain is shared by all its ranks.
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
-	o.BlockSize, o.OnOtherBlockSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
+	o.BlockSize, o.OnOtherBlockSize = class.ConfiguredBlockSize(), s.otherSize(slot.Worker, class.BlockSize)
 	if p := s.prompts(wc); p != nil {
 		o.Chunk = p.Model().Chunk()
 	}
 	o.UnknownKey = unknownKey(s.log.With(zap.String("worker", slot.Worker.Name), zap.Int("rank", rank)))
 	switch {
 	case wc.Events.HTTP != "":
-		readDrain(o, s.secret, drain, rank, s.keep)
+		readDrain(o, s.secret, drain, rank, class.BlockSize, s.keep)
 	case wc.Events.ZMQ != "":
 		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
@@ -45,7 +45,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		}
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc), idleTime
-		o.Source, err = s.lookupSource(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
+		o.Source, err = s.lookupSource(slot.Worker.Addr, class.Rules(), rank, wc.Ranks)
 		s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 	case wc.Events.NATS:
 		// A message that the stream accepts while the consumer starts may not reach it (nats-server 2.15), so it is requested
@@ -58,8 +58,8 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 }
 
 // readDrain reads a rank's events from TensorRT-LLM's HTTP server.
-func readDrain(o *stream.Options, secret *block.Secret, drain *trtllm.Drain, rank int, keep bool) {
-	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Secret: secret, Rank: rank, BlockSize: o.BlockSize, Keep: keep}
+func readDrain(o *stream.Options, secret *block.Secret, drain *trtllm.Drain, rank, blockSize int, keep bool) {
+	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Secret: secret, Rank: rank, BlockSize: blockSize, Keep: keep}
 }
 
 // publisherOf returns the network from which a worker's publisher may connect: its address if the configuration names none.
@@ -118,12 +118,11 @@ func (s *sources) prompts(wc *config.Worker) *engine.LiveModel {
 	return nil
 }
 
-// otherSize returns a function that logs a worker whose block size differs from the configuration: nothing that it holds can be
-// found.
+// otherSize returns a function that logs a worker whose block size differs from the configuration.
 func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 	return func(got int) {
-		s.log.Error("a worker's events carry blocks of another size than configured; they are ignored, so none of its blocks "+
-			"will match: set block_size of its model, or give the worker a class with that block_size",
+		s.log.Warn("a worker's events have blocks of another size than block_size says; the size of its events is used: "+
+			"correct block_size of its model or class, or leave it out",
 			zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("class", w.Class),
 			zap.Int("events_block_size", got), zap.Int("configured_block_size", want))
 	}
@@ -187,6 +186,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			st := f.Feed.Stats()
 			r.SameEvents = shared[f.Feed]
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
+			r.BlockSize = ix.Form(f.ID).Size
 			r.Orphans, r.Doubtful, r.Unfilled, r.UnknownKey = st.Orphans, st.Doubtful, st.Unfilled, st.UnknownKey
 			if st.Live() {
 				r.Events = "live"

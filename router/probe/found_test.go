@@ -7,14 +7,12 @@ import (
 	"testing"
 )
 
-// TestFoundOut checks that a worker's own report is compared with its class: block size and adapters, each mistake by its key.
+// TestFoundOut checks that a worker's own report is compared with its class: adapters, each mistake by its key.
 func TestFoundOut(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answers := map[string]string{
 			"/v1/models": `{"data":[{"id":"m","root":"m","parent":null},{"id":"sql","root":"/l","parent":"m"},{"id":"poems","root":"/p","parent":"m"}]}`,
 			"/version":   `{"version":"0.32.0"}`,
-			"/metrics": "# TYPE vllm:cache_config_info gauge\n" +
-				`vllm:cache_config_info{hash_block_size="16",block_size="32",engine="0"} 1.0` + "\n",
 		}
 		if a, ok := answers[r.URL.Path]; ok {
 			_, _ = w.Write([]byte(a))
@@ -24,17 +22,17 @@ func TestFoundOut(t *testing.T) {
 	}))
 	defer s.Close()
 	p := New(Options{})
-	w := &Worker{Name: "w", Addr: strings.TrimPrefix(s.URL, "http://"), Model: "m", Names: []string{"m"}, Ours: load(t, nil), BlockSize: 16, Adapters: []string{"sql", "gone"}}
+	w := &Worker{Name: "w", Addr: strings.TrimPrefix(s.URL, "http://"), Model: "m", Names: []string{"m"}, Ours: load(t, nil), Adapters: []string{"sql", "gone"}}
 	got := ""
 	for _, f := range p.settings(t.Context(), w, w.Ours.Model()) {
 		got += f.What + ": " + f.Detail + "\n"
 	}
-	for _, want := range []string{`serves the adapter "poems"`, `no adapter called "gone"`, "block_size: configured 16, the worker reports 32"} {
+	for _, want := range []string{`serves the adapter "poems"`, `no adapter called "gone"`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("not told: %s\n%s", want, got)
 		}
 	}
-	w.BlockSize, w.Adapters = 32, []string{"sql", "poems"}
+	w.Adapters = []string{"sql", "poems"}
 	if found := p.settings(t.Context(), w, w.Ours.Model()); len(found) > 0 {
 		t.Errorf("all is as configured: %+v", found)
 	}

@@ -32,9 +32,8 @@ type Worker struct {
 	Model string   // the configured name
 	Names []string // all names that requests may use for the model, including Model
 	Ours  *engine.LiveModel
-	// BlockSize is the KV block size of its class, in tokens; 0: not checked. Adapters are the configured LoRA adapters.
-	BlockSize int
-	Adapters  []string
+	// Adapters are the configured LoRA adapters.
+	Adapters []string
 }
 
 // Verdict is the result of one comparison, in one word. A worker's verdict is its worst.

@@ -140,8 +140,8 @@ func TestUnreadIsNotEqual(t *testing.T) {
 		open string // a path that wants no key
 		want string
 	}{
-		"all":      {"", "absent: /v1/models=absent /version=absent /metrics=absent text=absent"},
-		"settings": {"/tokenize", "absent: /v1/models=absent /version=absent /metrics=absent"},
+		"all":      {"", "absent: /v1/models=absent /version=absent text=absent"},
+		"settings": {"/tokenize", "absent: /v1/models=absent /version=absent"},
 	} {
 		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == c.open {
@@ -193,7 +193,7 @@ func TestHostileWorkers(t *testing.T) {
 			_, _ = io.WriteString(w, answer)
 		}
 	}
-	const unread = "/v1/models=absent /version=absent /metrics=absent "
+	const unread = "/v1/models=absent /version=absent "
 	for _, c := range []struct {
 		what string
 		do   http.HandlerFunc

@@ -21,12 +21,12 @@ type served struct {
 const maxServed = 1024
 
 // settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
-// the engine reports its settings, --model as root; then /version gives the release and /metrics the block size. A missing
+// the engine reports its settings, --model as root; then /version gives the release. How large its blocks are is known by its events. A missing
 // endpoint, or one that wants a key, is a finding that says what was not compared. SGLang's /server_info is never asked, since it reveals keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
 	paths := []string{"/v1/models"}
 	if m.Rules().ReportsSettings {
-		paths = append(paths, "/version", "/metrics")
+		paths = append(paths, "/version")
 	}
 	for _, path := range paths {
 		answer, err := p.ask(ctx, w.Addr, path, nil)
@@ -48,8 +48,6 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 			err = compareModels(answer, w, m, wrong)
 		case "/version":
 			err = compareRelease(answer, &m.Server, wrong)
-		case "/metrics":
-			compareBlockSize(answer, w, m.Rules().CacheInfo, wrong)
 		}
 		if err != nil {
 			found = append(found, Finding{What: path, Verdict: Unreachable, Detail: err.Error()})
@@ -106,10 +104,4 @@ func compareRelease(answer []byte, s *engine.Server, wrong func(key, format stri
 		wrong("engine_version", "configured %s, the worker reports %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
 	}
 	return nil
-}
-
-func compareBlockSize(page []byte, w *Worker, gauge string, wrong func(key, format string, args ...any)) {
-	if size := rules.LabelCount(rules.Labels(page, gauge), "block_size"); w.BlockSize > 0 && size > 0 && size != w.BlockSize {
-		wrong("block_size", "configured %d, the worker reports %d: none of its blocks would match (give it a class with its block_size)", w.BlockSize, size)
-	}
 }
