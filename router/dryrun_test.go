@@ -138,3 +138,36 @@ func TestConsiderEncodesAlike(t *testing.T) {
 		t.Errorf("would be encoded by %q, again %q, and is by %q", would.Encoder, again.Encoder, got.Encoder)
 	}
 }
+
+// TestConsiderChangesNothing checks that a dry run leaves nothing behind that a decision would: counted fields, models, answers,
+// deadlines and refusals, and which answers were used last.
+func TestConsiderChangesNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	for i := range 3 {
+		w.answers.Add(fmt.Sprint("resp_", i), "10.0.0.1:8000")
+	}
+	state := func() string {
+		counted, err := w.metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(counted, w.Unserved(), w.answers.Keys(), w.opt.Ledger.Open(), w.predicted.Size(), w.choices.Load(), w.Recent(9))
+	}
+	bodies := []string{chatBody("unknown", `"hello"`), chatBody("m", picture(1, 640, 480)), `{"model":"m","kv_transfer_params":{"a":1},"messages":[]}`,
+		`{"model":"m","previous_response_id":"resp_0","input":"and then?"}`, `{"model":"m","previous_response_id":"resp_9","input":"and then?"}`}
+	for _, limit := range []int{0, 1} {
+		w.limit(limit)
+		for i, body := range bodies {
+			before := state()
+			ask := &Request{ID: fmt.Sprint(limit, i), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, FirstToken: 1}
+			w.Consider(t.Context(), ask, 9)
+			if after := state(); after != before {
+				t.Errorf("%s changed\n%s\nto\n%s", body, before, after)
+			}
+			w.Decide(t.Context(), ask)
+			if state() == before {
+				t.Errorf("%s: this test does not see a decision", body)
+			}
+		}
+	}
+}

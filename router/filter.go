@@ -121,7 +121,7 @@ func (s *serving) maxInFlightOf(slot *fleet.Slot) int {
 	return s.maxInFlight
 }
 
-// admit refuses a request for which there is no place any more, and leaves out slots that filled up since open.
+// admit refuses a request for which there is no place any more, and leaves out slots that filled up since keepAvailable.
 func (x *planner) admit() *Refusal {
 	if x.maxInFlight <= 0 || x.req.Stored != "" || !x.steers {
 		return nil
