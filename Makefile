@@ -46,7 +46,8 @@ golangci: $(CACHE)/bin/golangci-lint-$(GOLANGCI) ## golangci-lint for lint, buil
 $(CACHE)/bin/golangci-lint-$(GOLANGCI):
 	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI) && mv $(CACHE)/bin/golangci-lint $@
 
-lint: vet ## format, vet, and golangci-lint where "make golangci" has put it
+lint: vet ## format, vet, statements, names in comments, and golangci-lint where "make golangci" has put it
+	$(GO) test -run 'TestStatements|TestComments' ./docs
 	@tool=$(CACHE)/bin/golangci-lint-$(GOLANGCI); test ! -x $$tool || { echo "$$tool run"; $$tool run; }
 
 vet:

@@ -112,7 +112,7 @@ func TestEveryManifestIsUsed(t *testing.T) {
 	}
 }
 
-// labels tells whether a selector fits a set of labels.
+// selects reports whether a selector fits a set of labels.
 func selects(selector, labels gjson.Result) bool {
 	want := selector.Map()
 	have := labels.Map()

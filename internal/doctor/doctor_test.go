@@ -49,7 +49,7 @@ type fleet struct {
 	variant string // of envoy.yaml
 	page    page
 	agent   string           // the answer of its /state
-	front   http.HandlerFunc // answers at envoy.listen, over TLS with frontTLS; nil: nobody does. A nil answer of one is worker a's
+	front   http.HandlerFunc // answers at envoy.listen, over TLS if secured; nil: no server does. A nil answer of one is worker a's
 	secured bool
 	options func(o *Options, front *httptest.Server)
 }

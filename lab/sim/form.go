@@ -36,7 +36,7 @@ func (w *Worker) form() form {
 	return &wire{rules: w.rules, groups: w.cfg.Groups, wholeDigests: w.cfg.WholeDigests, adapters: w.cfg.Adapters}
 }
 
-// batch encodes what one step published: [timestamp, events, rank].
+// batchOf encodes what one step published: [timestamp, events, rank].
 func batchOf(f form, events []event, rank int, now time.Time) []byte {
 	b := msgp.AppendArrayHeader(make([]byte, 0, 256), 3)
 	b = msgp.AppendFloat64(b, float64(now.UnixNano())/1e9)

@@ -31,7 +31,7 @@ const (
 // None.
 type Value struct {
 	kind Kind
-	num  uint64 // bool, int64, float64 bits; for Undefined an undefinedReason
+	num  uint64 // bool, int64, float64 bits; for Undefined how it arose, such as undefinedName
 	str  string // string, markup; digits of a big int; for Undefined its name or message
 	ref  any    // *List, *Dict or an object
 }
@@ -222,7 +222,7 @@ func (*generator) typeName() string { return "generator" }
 
 func generate(items []Value) Value { return object(&generator{items}) }
 
-// undefinedReason (in Value.num) says how an Undefined arose, for its message.
+// How an Undefined arose, in Value.num, for its message.
 const (
 	undefinedName  = iota // str is the variable's name
 	undefinedAttr         // str is the attribute, the next byte of num the owner's kind

@@ -32,14 +32,14 @@ const (
 )
 
 type health struct {
-	out      atomic.Bool // fails || down != ""
+	out      atomic.Bool // failing || checkFailure != ""
 	mu       sync.Mutex
 	outSince time.Time // when it was last taken out
 
 	failing      bool          // out because requests failed
 	failures     int           // of requests, in a row
 	lastFailure  string        // why the last one failed
-	changedAt    time.Time     // time of the last change of fails
+	changedAt    time.Time     // time of the last change of failing
 	trialPause   time.Duration // between trials
 	nextTrial    time.Time     // when a trial may go
 	trialRunning bool          // a trial is under way

@@ -1,6 +1,6 @@
 // Package vitals polls workers for their health and load, each at its own address only.
 //
-//	health path   ─▶ Worker.Checked: after three failures in a row, or a 503, it gets no requests until the next good answer
+//	health path   ─▶ Worker.RecordCheck: after three failures in a row, or a 503, it gets no requests until the next good answer
 //	metrics page  ─▶ Slot.SetReport: other senders' requests, the KV cache's usage; valid for three periods
 //	both          ─▶ Options.ProcessRestarted: another process answers at the worker's address (life.go)
 //	/v1/models    ─▶ Worker.SetAdapters: the LoRA adapters that it has loaded (adapters.go)

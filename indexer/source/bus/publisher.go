@@ -92,7 +92,7 @@ type Publisher struct {
 	snapshotRequests *nats.Subscription
 	wake             chan struct{}
 	from             stream.Position // where the engine's stream continues
-	beginEvents      []kvevent.Event // Options.Begin of the feed
+	beginEvents      []kvevent.Event // Options.InitialEvents of the feed
 
 	// Used by the sender only, and before it starts by claim.
 	last          uint64    // the stream's number of the line's last message
