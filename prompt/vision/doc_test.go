@@ -32,13 +32,13 @@ func renderFamilies() string {
 	b.WriteString(`# Vision-language families
 
 For each family: its models, how the tokens of an image follow from the model's own directory, and the other names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
-New checkpoints of a family work without a change. For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
+For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
 		"`vision_family`" + ` to the family's name; without it such a model is exact up to the first image.
 
 A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
 		`, the processor's default. The unit of smart_resize is ` + "`patch_size` x `merge_size`" + `.
-If something that a rule needs is missing, loading fails; nothing is guessed.
+If something is missing, loading fails.
 
 `)
 	for _, f := range families() {
