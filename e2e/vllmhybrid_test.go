@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -24,72 +23,39 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// hybrid is a model with several KV cache groups, or one that drafts, as a real vLLM serves it with random weights.
+// hybrid is a model with several KV cache groups, or one that drafts, as a real vLLM serves it with random weights. Its config.json is
+// in vllm/hybrids.json.
 type hybrid struct {
-	name   string
-	config map[string]any // of config.json, beside hybridBase
-	block  int            // tokens of a block of the layers that see all tokens; 0: as --block-size says
-	blocks int            // of the cache, so few that blocks are evicted
-	args   []string
-	plain  bool   // vLLM does not read the chat template, so requests are completions
-	upper  bool   // no layer sees all tokens: the prediction is an upper bound
-	drafts bool   // vLLM withholds the last block found, which is learned from three answers
-	fails  string // why the CPU build cannot run it: the error that is expected
+	name, config string
+	block        int    // tokens of a block of the layers that see all tokens; 0: as --block-size says
+	blocks       int    // of the cache, so few that blocks are evicted
+	drafts       string // --speculative-config
+	plain        bool   // vLLM does not read the chat template, so requests are completions
+	upper        bool   // no layer sees all tokens: the prediction is an upper bound
+	withholds    bool   // vLLM withholds the last block found, which is learned from three answers
+	fails        string // why the CPU build cannot run it: the error that is expected
 }
-
-var hybridBase = map[string]any{"vocab_size": 152064, "hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 2,
-	"num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "bos_token_id": 151643,
-	"eos_token_id": 151645, "pad_token_id": 151643, "torch_dtype": "bfloat16", "tie_word_embeddings": false, "hidden_act": "silu"}
 
 const (
 	hybridBlock  = 16
 	hybridLength = 1024 // tokens of a prompt and its answer
 )
 
-var (
-	gemma3 = map[string]any{"architectures": []string{"Gemma3ForCausalLM"}, "model_type": "gemma3_text", "num_hidden_layers": 4,
-		"sliding_window": 64, "query_pre_attn_scalar": 64, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true,
-		"layer_types": []string{"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"}}
-	qwen3Next = map[string]any{"architectures": []string{"Qwen3NextForCausalLM"}, "model_type": "qwen3_next", "num_hidden_layers": 4,
-		"layer_types": []string{"linear_attention", "linear_attention", "linear_attention", "full_attention"}, "full_attention_interval": 4,
-		"num_key_value_heads": 2, "linear_num_value_heads": 1, "linear_num_key_heads": 1, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
-		"linear_conv_kernel_dim": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-		"shared_expert_intermediate_size": 64, "decoder_sparse_step": 1, "norm_topk_prob": true, "mlp_only_layers": []int{},
-		"partial_rotary_factor": 0.25}
-	llama = map[string]any{"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "num_hidden_layers": 1}
-)
-
 var hybrids = []hybrid{
-	{name: "gemma3", config: gemma3, blocks: 300},
-	{name: "gemma4", block: 32, blocks: 300, config: map[string]any{"architectures": []string{"Gemma4ForCausalLM"}, "model_type": "gemma4_text",
-		"num_hidden_layers": 3, "layer_types": []string{"sliding_attention", "sliding_attention", "full_attention"}, "sliding_window": 96,
-		"hidden_activation": "gelu_pytorch_tanh", "num_key_value_heads": 2, "num_global_key_value_heads": 1, "attention_k_eq_v": true,
-		"global_head_dim": 64, "hidden_size_per_layer_input": 0, "tie_word_embeddings": true}},
-	{name: "gpt-oss", blocks: 160, plain: true, config: map[string]any{"architectures": []string{"GptOssForCausalLM"}, "model_type": "gpt_oss", "num_hidden_layers": 2,
-		"sliding_window": 128, "layer_types": []string{"sliding_attention", "full_attention"}, "num_local_experts": 4, "num_experts_per_tok": 2}},
-	{name: "qwen3-next", config: qwen3Next, block: 48, blocks: 120},
-	{name: "lfm2", blocks: 160, config: map[string]any{"architectures": []string{"Lfm2ForCausalLM"}, "model_type": "lfm2", "num_hidden_layers": 4,
-		"layer_types": []string{"conv", "full_attention", "conv", "full_attention"}, "conv_L_cache": 3, "conv_bias": false, "conv_dim": 128,
-		"conv_dim_out": 128, "block_dim": 128, "block_ff_dim": 128, "block_multiple_of": 64, "block_ffn_dim_multiplier": 1.0,
-		"block_auto_adjust_ff_dim": false, "norm_eps": 1e-5, "tie_word_embeddings": true}},
-	{name: "llama4", blocks: 300, config: map[string]any{"architectures": []string{"Llama4ForCausalLM"}, "model_type": "llama4_text", "num_hidden_layers": 4,
-		"attention_chunk_size": 128, "no_rope_layers": []int{1, 1, 1, 0}, "num_local_experts": 4, "num_experts_per_tok": 1,
-		"layer_types":               []string{"chunked_attention", "chunked_attention", "chunked_attention", "full_attention"},
-		"interleave_moe_layer_step": 1, "moe_layers": []int{0, 1, 2, 3}, "intermediate_size_mlp": 128, "use_qk_norm": true}},
-	{name: "mistral-window", blocks: 100, upper: true, config: map[string]any{"architectures": []string{"MistralForCausalLM"}, "model_type": "mistral",
-		"num_hidden_layers": 1, "sliding_window": 64}},
-	{name: "llama-eagle", config: llama, blocks: 100, drafts: true,
-		args: []string{"--speculative-config", `{"method":"eagle","model":"eagle","num_speculative_tokens":2}`}},
-	{name: "gemma3-ngram", config: gemma3, blocks: 300,
-		args: []string{"--speculative-config", `{"method":"ngram","num_speculative_tokens":2,"prompt_lookup_max":4}`}},
-	{name: "qwen3-next-mtp", config: qwen3Next, block: 48, blocks: 120, drafts: true, fails: "'function' object is not subscriptable",
-		args: []string{"--speculative-config", `{"method":"mtp","num_speculative_tokens":1}`}},
-	{name: "granite-4-h", block: 272, blocks: 60, fails: "IndexError", config: map[string]any{
-		"architectures": []string{"GraniteMoeHybridForCausalLM"}, "model_type": "granitemoehybrid", "num_hidden_layers": 2,
-		"layer_types": []string{"mamba", "attention"}, "mamba_n_heads": 4, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 64,
-		"mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 256, "num_local_experts": 0, "num_experts_per_tok": 0,
-		"shared_intermediate_size": 128, "embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0,
-		"logits_scaling": 1.0, "position_embedding_type": "rope"}},
+	{name: "Gemma 3", config: "gemma3", blocks: 300},
+	{name: "Gemma 4", config: "gemma4", block: 32, blocks: 300},
+	{name: "GPT-OSS", config: "gpt_oss", blocks: 160, plain: true},
+	{name: "Qwen3-Next", config: "qwen3_next", block: 48, blocks: 120},
+	{name: "LFM2", config: "lfm2", blocks: 160},
+	{name: "Llama 4", config: "llama4", blocks: 300},
+	{name: "Mistral with windows alone", config: "mistral", blocks: 100, upper: true},
+	{name: "Llama with EAGLE", config: "llama", blocks: 100, withholds: true,
+		drafts: `{"method":"eagle","model":"eagle","num_speculative_tokens":2}`},
+	{name: "Gemma 3 with ngrams", config: "gemma3", blocks: 300,
+		drafts: `{"method":"ngram","num_speculative_tokens":2,"prompt_lookup_max":4}`},
+	{name: "Qwen3-Next with MTP", config: "qwen3_next", block: 48, blocks: 120, withholds: true,
+		fails: "'function' object is not subscriptable", drafts: `{"method":"mtp","num_speculative_tokens":1}`},
+	{name: "Granite 4 with Mamba 2", config: "granite", block: 272, blocks: 60, fails: "IndexError"},
 }
 
 // vllmForks starts servers of vLLM from one process that has imported it (vllm/fork.py).
@@ -142,7 +108,8 @@ func (f *vllmForks) start(t *testing.T, dir string, args ...string) *forked {
 	s := &forked{addr: freeAddr(t), log: filepath.Join(t.TempDir(), "vllm.log")}
 	port := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
 	args = append(args, "--host", "127.0.0.1", "--port", port(s.addr), "--kv-events-config",
-		fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`, port(freeAddr(t)), port(freeAddr(t))))
+		fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`,
+			port(freeAddr(t)), port(freeAddr(t))))
 	line, err := json.Marshal(map[string]any{"dir": dir, "log": s.log, "args": args})
 	if err != nil {
 		t.Fatal(err)
@@ -209,13 +176,11 @@ func (h *hybrid) write(t *testing.T, model string) {
 	if err := os.CopyFS(model, os.DirFS(modelDir)); err != nil {
 		t.Fatal(err)
 	}
-	config := maps.Clone(hybridBase)
-	maps.Copy(config, h.config)
-	text, err := json.Marshal(config)
+	configs, err := os.ReadFile("vllm/hybrids.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(model, "config.json"), text, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(model, "config.json"), []byte(gjson.GetBytes(configs, h.config).Raw), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	_ = os.Remove(filepath.Join(model, "preprocessor_config.json"))
@@ -223,18 +188,23 @@ func (h *hybrid) write(t *testing.T, model string) {
 
 func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 	begin, dir := time.Now(), t.TempDir()
-	h.write(t, filepath.Join(dir, h.name))
-	if h.drafts {
+	h.write(t, filepath.Join(dir, h.config))
+	if strings.Contains(h.drafts, `"eagle"`) {
 		h.write(t, filepath.Join(dir, "eagle"))
 	}
-	s := forks.start(t, dir, append([]string{"serve", h.name, "--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16",
-		"--block-size", fmt.Sprint(hybridBlock), "--max-model-len", fmt.Sprint(hybridLength), "--max-num-batched-tokens", "512", "--max-num-seqs", "8",
-		"--num-gpu-blocks-override", fmt.Sprint(h.blocks), "--enable-prefix-caching", "--enable-prompt-tokens-details"}, h.args...)...)
+	args := []string{"serve", h.config, "--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16",
+		"--block-size", fmt.Sprint(hybridBlock), "--max-model-len", fmt.Sprint(hybridLength), "--max-num-batched-tokens", "512",
+		"--max-num-seqs", "8", "--num-gpu-blocks-override", fmt.Sprint(h.blocks), "--enable-prefix-caching", "--enable-prompt-tokens-details"}
+	if h.drafts != "" {
+		args = append(args, "--speculative-config", h.drafts)
+	}
+	s := forks.start(t, dir, args...)
 	err := s.healthy()
 	if err == nil && h.fails != "" {
 		direct := &gateway{t: t, url: "http://" + s.addr}
+		question := []any{user(strings.Repeat("What is to be seen? ", 100))}
 		for range 3 {
-			status, _ := direct.ask([]any{user(strings.Repeat("What is to be seen? ", 100))}, map[string]any{"model": h.name, "max_tokens": 4}, nil)
+			status, _ := direct.ask(question, map[string]any{"model": h.config, "max_tokens": 4}, nil)
 			if status != http.StatusOK {
 				err = fmt.Errorf("status %d: %s", status, s.firstError())
 				break
@@ -251,16 +221,21 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 	up := time.Since(begin)
 	config := map[string]any{"log_level": "warn", "index": map[string]any{"predicted_ttl": "100ms"}, // what counts is what the index knows
 		"workers": []any{map[string]any{"name": "worker-1", "addr": s.addr, "events": map[string]any{"auto": true}}},
-		"models": []any{map[string]any{"name": h.name, "dir": filepath.Join(dir, h.name), "engine_version": version,
+		"models": []any{map[string]any{"name": h.config, "dir": filepath.Join(dir, h.config), "engine_version": version,
 			"block_size": cmp.Or(h.block, hybridBlock), "max_model_len": hybridLength}}}
-	r := &hybridRun{t: t, rng: rand.New(rand.NewPCG(7, 7)), model: h.name, block: cmp.Or(h.block, hybridBlock), plain: h.plain, upper: h.upper}
+	r := &hybridRun{t: t, rng: rand.New(rand.NewPCG(7, 7)), model: h.config, block: cmp.Or(h.block, hybridBlock)}
+	r.plain, r.upper = h.plain, h.upper
 	r.gateway = startGateway(t, config, func(o *envoy.Options) { o.TokenUsage, o.Workers = true, []string{s.addr} })
 	r.ready(1)
-	r.traffic(h.drafts)
+	r.traffic(h.withholds)
 	corrections, resyncs := r.sum("sightline_blocks_corrected_total"), r.sum("sightline_resyncs_total")
-	fmt.Printf("e2e-vllm: %s, vLLM %s: cached tokens equal %d of %d, before the last block's withholding was learned %d; %d of %d tokens cached, in %d answers; "+
-		"evictions seen %d, blocks corrected %.0f, resyncs %.0f; up after %v, done after %v\n", h.name, version, r.equal, r.equal+r.unequal, r.learning,
-		r.cached, r.prompts, r.hits, r.evictions, corrections, resyncs, up.Round(time.Second), time.Since(begin).Round(time.Second))
+	learned := ""
+	if h.withholds {
+		learned = fmt.Sprintf(" (after %d that taught that the last block is withheld)", r.learning)
+	}
+	fmt.Printf("e2e-vllm: %s, vLLM %s: cached tokens equal %d of %d%s; %d of %d tokens cached, in %d answers; evictions seen %d; "+
+		"blocks corrected %.0f, resyncs %.0f; up after %v, done after %v\n", h.name, version, r.equal, r.equal+r.unequal, learned, r.cached,
+		r.prompts, r.hits, r.evictions, corrections, resyncs, up.Round(time.Second), time.Since(begin).Round(time.Second))
 	if !h.upper && r.unequal > 0 || r.unequal*100 > r.equal*3 || corrections+resyncs > 0 {
 		t.Error("the engine and the predictions do not agree")
 	}
@@ -290,9 +265,9 @@ type hybridRun struct {
 }
 
 // traffic sends a system prompt with one question after another, then conversations that are new, go on, are sent again, or branch.
-func (r *hybridRun) traffic(drafts bool) {
+func (r *hybridRun) traffic(withholds bool) {
 	learn := 0 // answers that may be one block less than predicted
-	if drafts {
+	if withholds {
 		learn = 3
 	}
 	var systems [3]string
@@ -335,13 +310,10 @@ func (r *hybridRun) send(messages []any, learn *int) (answer string) {
 	t := r.t
 	t.Helper()
 	path, request := "/v1/chat/completions", map[string]any{"model": r.model, "max_tokens": 6, "temperature": 0}
-	if request["messages"] = messages; r.plain {
-		var prompt strings.Builder
-		for _, m := range messages {
-			fmt.Fprintln(&prompt, m)
-		}
-		delete(request, "messages")
-		path, request["prompt"] = "/v1/completions", prompt.String()
+	if r.plain {
+		path, request["prompt"] = "/v1/completions", fmt.Sprintln(messages...)
+	} else {
+		request["messages"] = messages
 	}
 	status, text := r.post(path, request, nil)
 	if status != http.StatusOK {
@@ -378,17 +350,17 @@ func (r *hybridRun) settled() {
 	for calm := 0; calm < 4; {
 		time.Sleep(25 * time.Millisecond)
 		now := row()
-		if calm++; now.Get("event_batches").Int() != last.Get("event_batches").Int() {
+		calm++
+		if now.Get("event_batches").Int() != last.Get("event_batches").Int() {
 			calm = 0
 		}
 		last = now
 	}
-	if now := last.Get("blocks_held").Int(); now < r.held {
+	held := last.Get("blocks_held").Int()
+	if held < r.held {
 		r.evictions++
-		r.held = now
-	} else {
-		r.held = now
 	}
+	r.held = held
 }
 
 // sum adds up a counter's values.
