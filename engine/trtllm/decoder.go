@@ -12,6 +12,7 @@
 //
 //	decoder.go  the envelope: numbers, gaps, windows, ranks; created, removed, updated
 //	stored.go   blocks → local hashes: one name for each item that touches a block
+//	windows.go  the second generation's layer groups with smaller windows
 //	v2.go       the second generation's keys: an item's digest among the token ids
 //	msgpack.go  the ZeroMQ form;  poll.go the drain
 //
@@ -60,17 +61,18 @@ type Decoder struct {
 	offGPU    map[uint64]kvevent.Tier // tier of each block that left the GPU
 	s         stored
 	items     itemState
-	// severalWindows: the model has layers with a smaller window, whose blocks a hit needs too. They are not followed.
+	// severalWindows: the model has layers with a smaller window, whose blocks a hit needs too. Not all of what it needs is known.
 	severalWindows bool
-	groups         wire.Groups // of the ZeroMQ form
-	unknownField   string      // the first key of the current event that no release sends (JSON form)
+	others         []kvevent.Event // of layer groups with a smaller window, since the last Cleared
+	groups         wire.Groups     // of the ZeroMQ form
+	unknownField   string          // the first key of the current event that no release sends (JSON form)
 }
 
 // scope identifies one stream of a model with several attention windows. Blocks of the largest window, which no layer outlives,
 // prove a full prefix. Among equal windows the lowest layer group is used.
 type scope struct {
-	window, group int
-	known         bool
+	window, group  int
+	grouped, known bool // grouped: it is of a layer group (V2)
 }
 
 func (s scope) better(than scope) bool {
@@ -87,6 +89,7 @@ const maxOffGPU = 1 << 20
 // A gap in the event numbers invalidates everything before it: the batch begins with a Cleared event and is Partial.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
+	d.others = kvevent.Reuse(d.others)
 	d.out, d.hash = kvevent.Batch{}, d.Secret.Key()
 	var err error
 	if len(payload) > 0 && payload[0] >= 0x80 {
@@ -97,6 +100,8 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	if err != nil {
 		return kvevent.Batch{}, fmt.Errorf("trtllm: %w", err)
 	}
+	// They come last: their places are those of the largest group's blocks, whose events may come later in the payload.
+	d.a.Events = append(d.a.Events, d.others...)
 	d.out.Events, d.out.UpperBound = d.a.Events, d.severalWindows
 	return d.out, nil
 }
@@ -161,7 +166,7 @@ func (d *Decoder) envelope(event gjson.Result) error {
 	if n, ok := whole(window); ok {
 		at.window = n
 	}
-	at.group, _ = whole(group)
+	at.group, at.grouped = whole(group)
 	if id, ok := number(id); ok {
 		d.number(id)
 	}
@@ -213,6 +218,7 @@ func (d *Decoder) number(id uint64) {
 // clear emits Cleared and resets the state.
 func (d *Decoder) clear() {
 	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Cleared})
+	d.others = d.others[:0]
 	d.forget()
 }
 
@@ -251,7 +257,7 @@ func (d *Decoder) data(data gjson.Result, at scope) error {
 		return nil
 	}
 	if !d.provesPrefix(at) {
-		return nil
+		return d.other(kind, data, at)
 	}
 	d.checkKeys(data, dataKeys)
 	switch kind {
