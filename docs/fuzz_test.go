@@ -44,7 +44,8 @@ func TestFuzz(t *testing.T) {
 		rows = append(rows, fmt.Sprintf("%s %s", r[1], r[2]))
 	}
 	if slices.Sort(rows); !slices.Equal(rows, targets) {
-		t.Fatalf("%s has not one row for each fuzz target:\nrows without a target or twice: %q\ntargets without a row: %q", fuzzTable, without(rows, targets), without(targets, rows))
+		t.Fatalf("%s has not one row for each fuzz target:\nrows without a target or twice: %q\ntargets without a row: %q",
+			fuzzTable, without(rows, targets), without(targets, rows))
 	}
 	how, only := os.Getenv("SIGHTLINE_FUZZ"), regexp.MustCompile(os.Getenv("SIGHTLINE_FUZZ_ONLY"))
 	if how == "" {
@@ -108,7 +109,9 @@ func count(t *testing.T, target string, n int) {
 		sum, rows = sum+so, rows+1
 		return fmt.Sprintf("%s %s\t%s\t%s", m[1], m[2], thousands(so), m[4])
 	})
-	rewrite(t, "reliability.md", fuzzSum, func([]string) string { return fmt.Sprintf("%s executions so far, by %d targets", thousands(sum), rows) })
+	rewrite(t, "reliability.md", fuzzSum, func([]string) string {
+		return fmt.Sprintf("%s executions so far, by %d targets", thousands(sum), rows)
+	})
 }
 
 // rewrite replaces what a pattern matches in a file.

@@ -31,7 +31,8 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-For each family: its models, how the tokens of an image follow from the model's own directory, and the other names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
+For each family: its models, how the tokens of an image follow from the model's own directory, and the
+other names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
 For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
 		"`vision_family`" + ` to the family's name; without it such a model is exact up to the first image.
 
@@ -70,10 +71,12 @@ If something is missing, loading fails.
 		b.WriteString(strings.Join(matched, ", ") + "\n")
 	}
 	b.WriteString(`
-*Not* names what is not predicted: the prompt is exact up to the first such part, since the engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` + "`max_model_len`" + `.
+*Not* names what is not predicted: the prompt is exact up to the first such part, since the
+engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` + "`max_model_len`" + `.
 Video is exact for qwen2_vl, qwen3_vl, llava_onevision and internvl_chat with vLLM from 0.31 on, if the file states its number of frames.
 
-vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared with an engine; [the others](fidelity.md#comparisons) were.
+vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. phi3_v, glm4v_9b, minicpmv,
+minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared with an engine; [the others](fidelity.md#comparisons) were.
 `)
 	return b.String()
 }
