@@ -92,6 +92,7 @@ const (
 	kindAdapter
 	kindSalt
 	kindLink
+	kindBytes
 )
 
 // Root returns the root of an adapter's blocks in a sequence with a cache salt ("" for none).
@@ -122,6 +123,9 @@ func (k *Key) Digest(digest []byte) uint64 { return k.sum(kindDigest, digest, ni
 
 // Link returns a number for the URL or path of a medium. It enters no block hash.
 func (k *Key) Link(link string) uint64 { return k.sum(kindLink, bytesOfText(link), nil, 0) }
+
+// Bytes returns a number for bytes that follow others, whose number is before. It enters no block hash.
+func (k *Key) Bytes(raw []byte, before uint64) uint64 { return k.sum(kindBytes, raw, nil, before) }
 
 // Form says how blocks are made of a prompt: of Size tokens each, with a hash that covers the Lookahead tokens after them too.
 type Form struct{ Size, Lookahead int }

@@ -1,0 +1,303 @@
+package learned
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+const (
+	openPerSlot = 128              // requests watched at once at a slot; with one more the oldest teaches nothing
+	openSteps   = 1 << 20          // of the paths of all watched requests: 24 MiB
+	longest     = 1 << 14          // blocks of a chain that is learned
+	grace       = time.Second      // from a request's end until its events count as complete: they are sent once a scheduler step
+	patience    = 10 * time.Minute // for a request whose end is never reported
+)
+
+// Outcome says what became of a watched request.
+type Outcome string
+
+// What can become of a request. Each is counted.
+const (
+	Learned      Outcome = "learned"
+	NoEvents     Outcome = "no_events"    // all of its blocks were held before, or the worker's events do not come
+	Unattributed Outcome = "unattributed" // events could be those of several requests
+	Doubtful     Outcome = "doubtful"     // the blocks do not have the length that the engine reported
+	NoRoom       Outcome = "no_room"
+)
+
+// Learner attributes the blocks that workers report to the requests that they serve, and teaches a Memory what the engines made of them.
+//
+// An event belongs to a request if it names the session that the request has and no other one, if it goes on where the request's
+// blocks end, or if the request is the only one of the slot that has no blocks yet. A request of which that is not certain teaches
+// nothing. If the engine says how many tokens prompt and answer have, the blocks must have that length; if it does not, only a session
+// is certain.
+type Learner struct {
+	o     Options
+	mu    sync.Mutex
+	slots map[indexer.SlotID][]*watched // oldest first
+	byID  map[string]*watched
+	ended []*watched // in the order of their ends
+	steps int
+}
+
+// Options configure a Learner.
+type Options struct {
+	Memory *Memory
+	// Chain appends the local hashes of the blocks up to the one that a slot holds under an engine hash: see indexer.Index.Chain.
+	Chain   func(dst []uint64, slot indexer.SlotID, engineHash uint64, most int) []uint64
+	Outcome func(Outcome) // is called once for each request; nil: none. It must not block
+	Now     func() time.Time
+}
+
+// Request is a request on its way to a slot.
+type Request struct {
+	ID      string
+	Slot    indexer.SlotID
+	Class   uint32
+	Size    int    // tokens in a block
+	Session string // that the engine's events name; "": they name none
+	Path    Path   // is copied
+}
+
+// Report is what an engine said at a request's end; -1 for what it did not say.
+type Report struct {
+	Prompt, Output int // tokens
+}
+
+type watched struct {
+	Request
+	began, ended time.Time
+	report       Report
+	chain        []uint64
+	last         uint64 // engine hash of chain's last block
+	lost         bool   // some of its blocks may be another's
+	named        bool   // every event of it has named its session
+}
+
+// NewLearner returns a Learner. Run makes it teach.
+func NewLearner(o Options) *Learner {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Outcome == nil {
+		o.Outcome = func(Outcome) {}
+	}
+	return &Learner{o: o, slots: make(map[indexer.SlotID][]*watched), byID: make(map[string]*watched)}
+}
+
+// Watch begins to watch a request.
+func (l *Learner) Watch(r *Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old := l.byID[r.ID]; old != nil {
+		l.remove(old)
+	}
+	if l.steps+len(r.Path.Steps) > openSteps {
+		l.o.Outcome(NoRoom)
+		return
+	}
+	if open := l.slots[r.Slot]; len(open) == openPerSlot {
+		l.remove(open[0])
+		l.o.Outcome(NoRoom)
+	}
+	x := &watched{Request: *r, began: l.o.Now(), report: Report{-1, -1}, named: true}
+	x.Path.Steps = slices.Clone(r.Path.Steps)
+	l.insert(x)
+}
+
+func (l *Learner) insert(x *watched) {
+	l.slots[x.Slot] = append(l.slots[x.Slot], x)
+	l.byID[x.ID] = x
+	l.steps += len(x.Path.Steps)
+}
+
+func (l *Learner) remove(x *watched) {
+	open := l.slots[x.Slot]
+	if i := slices.Index(open, x); i >= 0 {
+		l.slots[x.Slot] = slices.Delete(open, i, i+1)
+	}
+	if len(l.slots[x.Slot]) == 0 {
+		delete(l.slots, x.Slot)
+	}
+	delete(l.byID, x.ID)
+	l.steps -= len(x.Path.Steps)
+}
+
+// Move says that another slot of the same class serves a request.
+func (l *Learner) Move(id string, slot indexer.SlotID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x := l.byID[id]; x != nil && x.Slot != slot {
+		l.remove(x)
+		moved := &watched{Request: x.Request, began: x.began, report: x.report, named: true}
+		moved.Slot = slot
+		l.insert(moved)
+	}
+}
+
+// Drop ends a request that teaches nothing: it failed, or went to a slot of another class.
+func (l *Learner) Drop(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x := l.byID[id]; x != nil {
+		l.remove(x)
+	}
+}
+
+// Leave forgets a slot's requests.
+func (l *Learner) Leave(slot indexer.SlotID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.slots[slot]) > 0 {
+		l.remove(l.slots[slot][0])
+	}
+}
+
+// End says that a request was served.
+func (l *Learner) End(id string, r Report) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x := l.byID[id]; x != nil && x.ended.IsZero() {
+		x.ended, x.report = l.o.Now(), r
+		l.ended = append(l.ended, x)
+	}
+}
+
+// Stored attributes a stored event of a slot, before the index has it. It keeps nothing of e.
+func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
+	if e.Tier != kvevent.GPU || e.MediaUnknown || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
+		return
+	}
+	l.mu.Lock()
+	x := l.whose(slot, e)
+	l.mu.Unlock()
+	if x == nil {
+		return
+	}
+	var before []uint64
+	if e.HasParent && len(x.chain) == 0 { // the blocks before it were held: they are the prompt's beginning
+		before = l.o.Chain(nil, slot, e.Parent, longest)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.byID[x.ID] != x: // its end is being looked at
+	case e.BlockSize != 0 && e.BlockSize != x.Size, e.HasParent && len(x.chain)+len(before) == 0:
+		x.lost = true
+	case len(x.chain)+len(before)+len(e.Locals) <= longest:
+		x.chain = append(append(x.chain, before...), e.Locals...)
+		x.last = e.EngineHashes[len(e.EngineHashes)-1]
+	}
+}
+
+// whose returns the request that an event belongs to; nil: none, or it is not certain.
+func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
+	open := l.slots[slot]
+	sole := func(fits func(*watched) bool) (x *watched, several bool) {
+		for _, y := range open {
+			if !y.lost && fits(y) {
+				if x != nil {
+					return nil, true
+				}
+				x = y
+			}
+		}
+		return x, false
+	}
+	follows := func(y *watched) bool { return len(y.chain) > 0 && e.HasParent && y.last == e.Parent }
+	begins := func(y *watched) bool { return len(y.chain) == 0 }
+	if e.Session != "" {
+		x, several := sole(func(y *watched) bool { return y.Session == e.Session && (follows(y) || begins(y)) })
+		if several {
+			x, _ = sole(func(y *watched) bool { return y.Session == e.Session && follows(y) })
+		}
+		return x
+	}
+	x, several := sole(follows)
+	if x == nil && !several {
+		if x, several = sole(begins); several { // its blocks may be of any of them
+			for _, y := range open {
+				y.lost = y.lost || begins(y)
+			}
+		}
+	}
+	if x != nil {
+		x.named = false
+	}
+	return x
+}
+
+// Run teaches what requests became until ctx ends.
+func (l *Learner) Run(ctx context.Context) {
+	tick := time.NewTicker(grace / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			l.Settle(l.o.Now())
+		}
+	}
+}
+
+// Settle teaches what those requests became whose grace is over.
+func (l *Learner) Settle(now time.Time) {
+	for _, x := range l.due(now) {
+		outcome := x.outcome()
+		if outcome == Learned {
+			l.o.Memory.Teach(x.Class, &x.Path, x.taught())
+		}
+		l.o.Outcome(outcome)
+	}
+}
+
+// due removes and returns the requests whose events are complete, and removes those whose end was not reported.
+func (l *Learner) due(now time.Time) (list []*watched) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.ended) > 0 && now.Sub(l.ended[0].ended) >= grace {
+		if x := l.ended[0]; l.byID[x.ID] == x {
+			l.remove(x)
+			list = append(list, x)
+		}
+		l.ended = l.ended[1:]
+	}
+	for _, open := range l.slots {
+		for len(open) > 0 && now.Sub(open[0].began) > patience {
+			x := open[0]
+			open = open[1:]
+			l.remove(x)
+		}
+	}
+	return list
+}
+
+func (x *watched) outcome() Outcome {
+	switch {
+	case x.lost:
+		return Unattributed
+	case len(x.chain) == 0:
+		return NoEvents
+	case x.report.Prompt < 0:
+		if !x.named {
+			return Unattributed
+		}
+	case len(x.chain) < x.report.Prompt/x.Size, x.report.Output >= 0 && len(x.chain) > (x.report.Prompt+x.report.Output)/x.Size:
+		return Doubtful
+	}
+	return Learned
+}
+
+func (x *watched) taught() Taught {
+	t := Taught{Chain: x.chain, Prompt: -1}
+	if x.report.Prompt >= 0 {
+		t.Prompt, t.Tokens = x.report.Prompt/x.Size, x.report.Prompt
+	}
+	return t
+}

@@ -1,0 +1,299 @@
+package learned
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"maps"
+	"slices"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+const (
+	mediaBytes = 4 << 10 // of what is no text, hashed at once
+	maxSteps   = 1 << 13 // of a path: 4 MiB of text; a longer request has a path of its beginning
+)
+
+// Path is the beginning of a request, step by step. Two paths have their first n steps in common exactly if the requests begin alike up
+// to there: the same model, the same parameters that can change a prompt, and the same text and media in the same messages.
+type Path struct {
+	Steps []Step
+}
+
+// Step ends with some bytes of a request. Its number is of everything up to there.
+type Step struct {
+	Number [2]uint64
+	Bytes  int32 // of the request's content since the step before
+	Answer bool  // a message of the model begins with the step
+}
+
+// Head is what a prompt depends on and the body does not say.
+type Head struct {
+	Endpoint       string // of the API, such as /v1/chat/completions
+	Model, Adapter string
+	Tenant         string // "": tenants are not told apart
+}
+
+// Hasher makes the paths of one deployment: without its secret nobody can find two requests with one path. It is safe for
+// concurrent use.
+type Hasher struct{ keys [2]*block.Key }
+
+// NewHasher derives a hasher from the deployment's secret.
+func NewHasher(secret []byte) *Hasher {
+	h := new(Hasher)
+	for i, info := range []string{"sightline path 1", "sightline path 2"} {
+		own, err := hkdf.Key(sha256.New, secret, nil, info, block.SecretBytes)
+		if err != nil {
+			panic(err) // only for a length beyond 8160
+		}
+		h.keys[i] = block.NewKey(own)
+	}
+	return h
+}
+
+// What a step's last bytes are.
+const (
+	kindText  = 'x' // of a text that goes on
+	kindEnd   = 'e' // the end of a text
+	kindMedia = 'm'
+	kindHead  = 'h'
+	kindRole  = 'r'
+)
+
+// noEffect are parameters that change what an engine generates or how it answers, and no prompt. An unknown parameter counts as one that
+// does: requests that differ in it share nothing.
+var noEffect = func() map[string]bool {
+	set := map[string]bool{}
+	for _, key := range []string{
+		"temperature", "top_p", "top_k", "min_p", "n", "best_of", "seed", "stop", "stop_token_ids", "stop_sequences", "max_tokens",
+		"max_completion_tokens", "max_output_tokens", "min_tokens", "stream", "stream_options", "user", "metadata", "store", "logprobs",
+		"top_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "logit_bias", "ignore_eos",
+		"session_id", "request_id", "priority", "service_tier", "safety_identifier", "prompt_cache_key", "use_beam_search",
+		"skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "return_token_ids", "background",
+		"previous_response_id",
+	} {
+		set[key] = true
+	}
+	return set
+}()
+
+// contentKeys are the fields that are read part by part, in the order in which engines put them into a prompt.
+var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"}
+
+// Read sets p to the path of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s.
+func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
+	w := walk{h: h, s: s, p: p}
+	p.Steps = p.Steps[:0]
+	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
+		w.put([]byte(text))
+	}
+	w.fields(req.Fields, func(key string) bool { return noEffect[key] || slices.Contains(contentKeys, key) })
+	w.step(kindHead)
+	for _, key := range contentKeys {
+		if v, ok := req.Fields[key]; ok {
+			w.put([]byte(key))
+			w.value(v)
+		}
+	}
+	w.messages(req.Messages)
+}
+
+// walk makes one path.
+type walk struct {
+	h      *Hasher
+	s      *body.Skeleton
+	p      *Path
+	at     [2]uint64
+	bytes  int
+	answer bool
+	mark   [1]byte
+	part   [mediaBytes]byte // of a chunk that is in two pieces of the body
+}
+
+// put adds bytes to the number of the next step.
+func (w *walk) put(raw []byte) {
+	for i, k := range w.h.keys {
+		w.at[i] = k.Bytes(raw, w.at[i])
+	}
+	w.bytes += len(raw)
+}
+
+// step ends a step.
+func (w *walk) step(kind byte) {
+	w.end(kind)
+	if len(w.p.Steps) < maxSteps {
+		w.p.Steps = append(w.p.Steps, Step{Number: w.at, Bytes: int32(min(w.bytes, 1<<30)), Answer: w.answer})
+	}
+	w.bytes, w.answer = 0, false
+}
+
+// end marks the end of something, so that what follows is not taken for its continuation.
+func (w *walk) end(kind byte) {
+	w.mark[0] = kind
+	for i, k := range w.h.keys {
+		w.at[i] = k.Bytes(w.mark[:], w.at[i])
+	}
+}
+
+func (w *walk) fields(fields map[string]gjson.Result, skip func(key string) bool) {
+	if len(fields) == 0 {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if !skip(key) {
+			w.put([]byte(key))
+			w.raw(fields[key])
+		}
+	}
+}
+
+// raw adds a value's JSON text, of which long strings are in pieces of the body.
+func (w *walk) raw(v gjson.Result) {
+	if v.Type != gjson.String {
+		w.put([]byte(w.s.Full(v)))
+		return
+	}
+	w.chunks(w.s.Raw(v), func(bool) int { return mediaBytes })
+}
+
+// text adds the steps of a text. They are short where texts part most often, at the beginning.
+func (w *walk) text(v gjson.Result) {
+	at := 0
+	w.chunks(w.s.Raw(v), func(ended bool) (size int) {
+		if ended {
+			w.step(kindText)
+		}
+		switch {
+		case at < 64:
+			size = 8
+		case at < 512:
+			size = 32
+		case at < 4096:
+			size = 128
+		default:
+			size = 512
+		}
+		at += size
+		return size
+	})
+	w.step(kindEnd)
+}
+
+// ids adds the steps of a list of token ids: 16 each.
+func (w *walk) ids(list gjson.Result) {
+	n := 0
+	list.ForEach(func(_, id gjson.Result) bool {
+		if w.put([]byte(id.Raw)); n%16 == 15 {
+			w.step(kindText)
+		}
+		n++
+		return len(w.p.Steps) < maxSteps
+	})
+	w.step(kindEnd)
+}
+
+// chunks adds bytes in chunks, whatever the pieces that they come in. next returns the size of the next one; ended: one has ended.
+func (w *walk) chunks(pieces [][]byte, next func(ended bool) (size int)) {
+	have, size := 0, next(false) // of the chunk, in part
+	for _, p := range pieces {
+		if have > 0 {
+			n := copy(w.part[have:size], p)
+			if have, p = have+n, p[n:]; have < size {
+				continue
+			}
+			w.put(w.part[:size])
+			have, size = 0, next(true)
+		}
+		for len(p) >= size {
+			w.put(p[:size])
+			p, size = p[size:], next(true)
+		}
+		have = copy(w.part[:size], p)
+	}
+	w.put(w.part[:have])
+}
+
+// value adds the steps of a field that holds a text, or a list of texts, token ids, messages or content parts.
+func (w *walk) value(v gjson.Result) {
+	switch first := v.Get("0"); {
+	case v.Type == gjson.String:
+		w.text(v)
+		return
+	case first.Type == gjson.Number:
+		w.ids(v)
+		return
+	case first.Type == gjson.String:
+		v.ForEach(func(_, item gjson.Result) bool {
+			w.text(item)
+			return len(w.p.Steps) < maxSteps
+		})
+		return
+	case first.IsObject() && first.Get("role").Exists():
+		if list, err := w.s.Messages(v); err == nil {
+			w.messages(list)
+			return
+		}
+		w.raw(v)
+	case first.IsObject():
+		if list, err := w.s.Parts(v); err == nil {
+			w.parts(list)
+			return
+		}
+		w.raw(v)
+	default:
+		w.raw(v)
+	}
+	w.step(kindMedia)
+}
+
+func (w *walk) messages(list []body.Message) {
+	for i := range list {
+		w.message(&list[i])
+	}
+}
+
+func (w *walk) parts(list []body.Part) {
+	for i := range list {
+		w.content(&list[i])
+	}
+}
+
+func (w *walk) message(m *body.Message) {
+	w.answer = m.Role == "assistant"
+	w.put([]byte(m.Role))
+	w.fields(m.Fields, func(string) bool { return false })
+	w.end(kindRole)
+	switch m.Kind {
+	case body.Text:
+		w.text(m.Content)
+	case body.List:
+		w.parts(m.Parts)
+	default:
+		w.raw(m.Content)
+		w.step(kindMedia)
+	}
+}
+
+// content adds a content part: a text as one that stands alone, anything else as one step. A client's name for a medium (uuid) does not
+// count: it is removed on the way to the engine.
+func (w *walk) content(p *body.Part) {
+	if text, ok := p.Fields["text"]; ok && len(p.Fields) == 1 && text.Type == gjson.String {
+		w.text(text)
+		return
+	}
+	if !p.Raw.IsObject() {
+		w.raw(p.Raw)
+	} else {
+		w.put([]byte(p.Type))
+		for _, key := range slices.Sorted(maps.Keys(p.Fields)) {
+			if key != "uuid" {
+				w.put([]byte(key))
+				w.raw(p.Fields[key])
+			}
+		}
+	}
+	w.step(kindMedia)
+}
