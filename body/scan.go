@@ -321,20 +321,23 @@ func (s *Skeleton) Full(v gjson.Result) string {
 	if i == len(s.lits) || s.lits[i].at >= end {
 		return v.Raw
 	}
-	size := len(v.Raw)
-	for j := i; j < len(s.lits) && s.lits[j].at < end; j++ {
-		size += s.lits[j].Len
+	out := bytes.Join(s.AppendPieces(nil, v), nil)
+	return unsafe.String(unsafe.SliceData(out), len(out))
+}
+
+// AppendPieces appends a value's JSON text to dst, with its long literals back in place, in slices of the skeleton and of the body.
+func (s *Skeleton) AppendPieces(dst [][]byte, v gjson.Result) [][]byte {
+	at := s.offset(v.Raw)
+	if at < 0 {
+		return append(dst, []byte(v.Raw))
 	}
-	out := make([]byte, 0, size)
-	for ; i < len(s.lits) && s.lits[i].at < end; i++ {
-		out = append(out, s.text[at:s.lits[i].at+1]...)
-		for _, p := range s.Pieces(s.lits[i]) {
-			out = append(out, p...)
-		}
+	end := at + len(v.Raw)
+	for i := s.firstAt(at); i < len(s.lits) && s.lits[i].at < end; i++ {
+		dst = append(dst, s.text[at:s.lits[i].at+1])
+		dst = append(dst, s.Pieces(s.lits[i])...)
 		at = s.lits[i].at + 1
 	}
-	out = append(out, s.text[at:end]...)
-	return unsafe.String(unsafe.SliceData(out), len(out))
+	return append(dst, s.text[at:end])
 }
 
 // Outline writes a value's JSON text to out, with each long literal reduced to its length and at most its first 4 KiB: enough to

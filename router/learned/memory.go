@@ -41,16 +41,34 @@ type node struct {
 	end        [2]uint64 // the last step's number
 	steps      []uint16  // low bits of each step's number
 	own        []uint64  // the node's chain: the first from blocks of the parent's, and these
+	ending     *ending   // nil: no path ended here
 	from       int32
-	common     int32 // blocks of the chain that all paths through the node have; -1 while no second one has passed
-	prompt     int32 // blocks of the chain that are of a prompt which ended here; -1: none did
-	tokens     int32 // of that prompt
+	common     int32 // blocks of the chain that all paths have which part here; -1 while all go on alike
 	children   int32
 }
 
-const nodeBytes = 192 // with its entry in nodes
+// ending is what is known of the request whose path is a node's.
+type ending struct {
+	own    []uint64 // its chain: the first from blocks of the node's, and these
+	from   int32
+	prompt int32 // blocks of the chain that are the prompt's; the others are the answer's
+	tokens int32 // of the prompt
+}
 
-func (n *node) bytes() int { return nodeBytes + 2*len(n.steps) + 8*len(n.own) }
+const (
+	nodeBytes   = 176 // with its entry in nodes
+	endingBytes = 48
+)
+
+func (n *node) bytes() int {
+	size := nodeBytes + 2*len(n.steps) + 8*len(n.own)
+	if n.ending != nil {
+		size += endingBytes + 8*len(n.ending.own)
+	}
+	return size
+}
+
+func (e *ending) length() int { return int(e.from) + len(e.own) }
 
 // length returns how many blocks the node's chain has.
 func (n *node) length() int { return int(n.from) + len(n.own) }
@@ -103,16 +121,18 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 			break
 		}
 		if equal < len(n.steps) {
-			m.estimate(n, equal, last.certain(p.Steps[at:]), out)
+			out.Blocks, out.Learned = last.certain(p.Steps[at:], out.Blocks)
+			n.estimate(equal, out)
 			m.use(n)
 			return
 		}
 		last, at = n, at+equal
 	}
-	out.Learned = last.certain(p.Steps[at:])
-	out.Blocks = last.chain(out.Blocks, out.Learned)
-	if at == len(p.Steps) {
-		out.Tokens, out.Estimate = int(last.tokens), last.prompt < 0
+	out.Blocks, out.Learned = last.certain(p.Steps[at:], out.Blocks)
+	if e := last.ending; at == len(p.Steps) && e != nil {
+		out.Tokens = int(e.tokens)
+	} else {
+		out.Estimate = at == len(p.Steps)
 	}
 	m.use(last)
 }
@@ -134,36 +154,36 @@ func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
 
 func low(s Step) uint16 { return uint16(s.Number[1]) }
 
-// certain returns how many blocks of the node's chain a path has that goes on with some steps behind the node.
-func (n *node) certain(rest []Step) int {
+// certain appends to dst the blocks that a path has which goes on with some steps behind the node, and returns how many.
+func (n *node) certain(rest []Step, dst []uint64) ([]uint64, int) {
+	e, blocks := n.ending, max(int(n.common), 0)
 	switch {
-	case len(rest) == 0 && n.prompt >= 0:
-		return int(n.prompt)
-	case n.common >= 0:
-		return int(n.common)
-	case n.prompt < 0:
-		return 0
+	case e == nil || n.common >= 0 && len(rest) > 0:
+		return n.chain(dst, blocks), blocks
+	case len(rest) == 0:
+		blocks = int(e.prompt)
 	case rest[0].Answer:
-		return n.length() // the answer is in the prompt that follows it
+		blocks = e.length() // the answer is in the prompt that follows it
+	default:
+		blocks = max(int(e.prompt)-1, 0) // what asks for an answer, at the prompt's end, is not in one that goes on without
 	}
-	return max(int(n.prompt)-1, 0) // what asks for an answer, at the prompt's end, is not in one that goes on without
+	dst = n.chain(dst, min(blocks, int(e.from)))
+	return append(dst, e.own[:max(0, blocks-int(e.from))]...), blocks
 }
 
-// estimate sets out for a path that leaves the node after some of its steps, and has certain blocks of what is before it.
-func (m *Memory) estimate(n *node, equal, certain int, out *Prompt) {
-	reach := int(max(n.common, n.prompt))
-	if n.prompt < 0 && n.common < 0 {
-		reach = n.length()
-	}
+// estimate replaces the certain blocks of out by those of the node, if a path that leaves it after some of its steps probably has more.
+func (n *node) estimate(equal int, out *Prompt) {
 	out.Estimate = true
-	likely := int(n.from) + max(0, reach-int(n.from))*equal/len(n.steps)
-	if likely <= certain {
-		out.Blocks = n.parent.chain(out.Blocks, certain)
-		out.Learned = certain
-		return
+	reach := n.length()
+	if n.common >= 0 {
+		reach = int(n.common)
+	} else if n.ending != nil {
+		reach = int(n.ending.prompt)
 	}
-	out.Blocks = n.chain(out.Blocks, likely)
-	out.Learned = min(certain, int(n.from))
+	if likely := int(n.from) + max(0, reach-int(n.from))*equal/len(n.steps); likely > len(out.Blocks) {
+		out.Blocks = n.chain(out.Blocks[:0], likely)
+		out.Learned = min(out.Learned, int(n.from))
+	}
 }
 
 // chain appends the first blocks of the node's chain to dst.
@@ -197,7 +217,7 @@ func (m *Memory) Teach(class uint32, p *Path, t Taught) {
 	m.stats.Taught++
 	last := m.roots[class]
 	if last == nil {
-		last = &node{common: -1, prompt: -1}
+		last = &node{common: -1}
 		m.roots[class] = last
 	}
 	same := 0 // leading blocks of last's chain that the prompt has
@@ -207,14 +227,13 @@ func (m *Memory) Teach(class uint32, p *Path, t Taught) {
 			return // another path has the edge: one in 65,536
 		}
 		if n == nil {
+			m.part(last, same)
 			n, equal = m.add(last, p.Steps[at:], same, t.Chain), len(p.Steps)-at
-		} else if equal < len(n.steps) {
+		} else if m.lower(last, same); equal < len(n.steps) {
 			n = m.split(n, equal, p.Steps[at+equal-1].Number)
 		}
 		same = n.shared(t.Chain, same)
-		if last, at = n, at+equal; at < len(p.Steps) {
-			m.agree(last, same)
-		}
+		last, at = n, at+equal
 	}
 	m.endAt(last, same, t)
 	m.use(last)
@@ -223,22 +242,32 @@ func (m *Memory) Teach(class uint32, p *Path, t Taught) {
 
 // shared returns how many leading blocks of the node's chain a prompt has that has the first before of the parent's.
 func (n *node) shared(chain []uint64, before int) int {
-	same := int(n.from)
-	if before < same {
+	from := int(n.from)
+	if before < from {
 		return before
 	}
-	for same < min(n.length(), len(chain)) && n.own[same-int(n.from)] == chain[same] {
-		same++
-	}
-	return same
+	return from + common(n.own, chain[min(from, len(chain)):])
 }
 
-// agree records that another path through the node has the first same blocks of its chain.
-func (m *Memory) agree(n *node, same int) {
-	if n.common < 0 || same < int(n.common) {
-		if n.common >= 0 {
-			m.stats.Lowered++
-		}
+// common returns how many leading blocks are the same.
+func common(a, b []uint64) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// part records that a path with the first same blocks of the node's chain parts here from the others, or ends here.
+func (m *Memory) part(n *node, same int) {
+	if m.lower(n, same); n.common < 0 && (n.children > 0 || n.ending != nil) {
+		n.common = int32(same)
+	}
+}
+
+// lower records that a path has only the first same blocks of the node's chain.
+func (m *Memory) lower(n *node, same int) {
+	if same < int(n.common) {
+		m.stats.Lowered++
 		n.common = int32(same)
 	}
 }
@@ -246,7 +275,7 @@ func (m *Memory) agree(n *node, same int) {
 // add adds steps as a leaf behind a node of whose chain the prompt has the first same blocks.
 func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node {
 	n := &node{parent: parent, end: steps[len(steps)-1].Number, steps: make([]uint16, len(steps)), from: int32(same),
-		own: append([]uint64(nil), chain[same:]...), common: -1, prompt: -1}
+		own: append([]uint64(nil), chain[same:]...), common: -1}
 	for i := range steps {
 		n.steps[i] = low(steps[i])
 	}
@@ -263,8 +292,8 @@ func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node
 // chain.
 func (m *Memory) split(n *node, steps int, number [2]uint64) *node {
 	m.stats.Bytes -= n.bytes()
-	head := &node{parent: n.parent, end: number, steps: append([]uint16(nil), n.steps[:steps]...), own: n.own, from: n.from,
-		common: -1, prompt: -1, children: 1}
+	head := &node{parent: n.parent, end: number, steps: append([]uint16(nil), n.steps[:steps]...), own: n.own, from: n.from, common: -1,
+		children: 1}
 	n.parent, n.steps, n.from, n.own = head, append([]uint16(nil), n.steps[steps:]...), int32(head.length()), nil
 	m.nodes[edge{head.parent, head.steps[0]}] = head
 	m.nodes[edge{head, n.steps[0]}] = n
@@ -275,21 +304,33 @@ func (m *Memory) split(n *node, steps int, number [2]uint64) *node {
 
 // endAt records that a path ended at a node, of whose chain its prompt has the first same blocks.
 func (m *Memory) endAt(n *node, same int, t Taught) {
-	if n.prompt >= 0 && same < min(int(n.prompt), t.Prompt) {
-		m.stats.Lowered++
-		n.prompt = int32(same) // the same request became two prompts, such as by a date in the template
+	e := ending{prompt: int32(t.Prompt), tokens: int32(t.Tokens)}
+	if old := n.ending; old != nil {
+		agreed := same // with the earlier request
+		if from := int(old.from); same >= from {
+			agreed = from + common(old.own, t.Chain[min(from, len(t.Chain)):])
+		}
+		if e.prompt = min(old.prompt, int32(agreed)); agreed < min(int(old.prompt), t.Prompt) {
+			m.stats.Lowered++ // the same request became two prompts, such as by a date in the template
+		}
+	}
+	if e.prompt < 0 {
 		return
 	}
-	if n.children == 0 || same == n.length() { // the newest answer is the likeliest to be continued
-		m.stats.Bytes -= n.bytes()
-		n.own = append(n.own[:0:0], t.Chain[min(int(n.from), len(t.Chain)):]...)
-		n.from = int32(min(int(n.from), len(t.Chain)))
-		m.stats.Bytes += n.bytes()
-		same = len(t.Chain)
+	if n.children > 0 {
+		m.part(n, same)
 	}
-	if t.Prompt >= 0 {
-		n.prompt, n.tokens = int32(min(t.Prompt, same)), int32(t.Tokens)
+	m.stats.Bytes -= n.bytes()
+	if n.children == 0 {
+		n.from = int32(min(int(n.from), same))
+		n.own = append([]uint64(nil), t.Chain[n.from:]...)
+		e.from = int32(len(t.Chain))
+	} else { // others rely on the node's chain
+		e.from = int32(min(same, n.length()))
+		e.own = append([]uint64(nil), t.Chain[e.from:]...)
 	}
+	n.ending = &e
+	m.stats.Bytes += n.bytes()
 }
 
 // use moves a leaf to the end of the ring.
@@ -342,7 +383,7 @@ func (m *Memory) drop(n *node) {
 			return
 		}
 		parent.link(before)
-		if parent.prompt >= 0 {
+		if parent.ending != nil {
 			return
 		}
 		n = parent

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"maps"
 	"slices"
+	"unsafe"
 
 	"github.com/tidwall/gjson"
 
@@ -88,13 +89,13 @@ func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
 	w := walk{h: h, s: s, p: p}
 	p.Steps = p.Steps[:0]
 	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
-		w.put([]byte(text))
+		w.put(bytesOf(text))
 	}
 	w.fields(req.Fields, func(key string) bool { return noEffect[key] || slices.Contains(contentKeys, key) })
 	w.step(kindHead)
 	for _, key := range contentKeys {
 		if v, ok := req.Fields[key]; ok {
-			w.put([]byte(key))
+			w.put(bytesOf(key))
 			w.value(v)
 		}
 	}
@@ -110,6 +111,7 @@ type walk struct {
 	bytes  int
 	answer bool
 	mark   [1]byte
+	pieces [][]byte
 	part   [mediaBytes]byte // of a chunk that is in two pieces of the body
 }
 
@@ -144,19 +146,16 @@ func (w *walk) fields(fields map[string]gjson.Result, skip func(key string) bool
 	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if !skip(key) {
-			w.put([]byte(key))
+			w.put(bytesOf(key))
 			w.raw(fields[key])
 		}
 	}
 }
 
-// raw adds a value's JSON text, of which long strings are in pieces of the body.
+// raw adds a value's JSON text.
 func (w *walk) raw(v gjson.Result) {
-	if v.Type != gjson.String {
-		w.put([]byte(w.s.Full(v)))
-		return
-	}
-	w.chunks(w.s.Raw(v), func(bool) int { return mediaBytes })
+	w.pieces = w.s.AppendPieces(w.pieces[:0], v)
+	w.chunks(w.pieces, func(bool) int { return mediaBytes })
 }
 
 // text adds the steps of a text. They are short where texts part most often, at the beginning.
@@ -186,7 +185,7 @@ func (w *walk) text(v gjson.Result) {
 func (w *walk) ids(list gjson.Result) {
 	n := 0
 	list.ForEach(func(_, id gjson.Result) bool {
-		if w.put([]byte(id.Raw)); n%16 == 15 {
+		if w.put(bytesOf(id.Raw)); n%16 == 15 {
 			w.step(kindText)
 		}
 		n++
@@ -263,7 +262,7 @@ func (w *walk) parts(list []body.Part) {
 
 func (w *walk) message(m *body.Message) {
 	w.answer = m.Role == "assistant"
-	w.put([]byte(m.Role))
+	w.put(bytesOf(m.Role))
 	w.fields(m.Fields, func(string) bool { return false })
 	w.end(kindRole)
 	switch m.Kind {
@@ -287,13 +286,15 @@ func (w *walk) content(p *body.Part) {
 	if !p.Raw.IsObject() {
 		w.raw(p.Raw)
 	} else {
-		w.put([]byte(p.Type))
+		w.put(bytesOf(p.Type))
 		for _, key := range slices.Sorted(maps.Keys(p.Fields)) {
 			if key != "uuid" {
-				w.put([]byte(key))
+				w.put(bytesOf(key))
 				w.raw(p.Fields[key])
 			}
 		}
 	}
 	w.step(kindMedia)
 }
+
+func bytesOf(text string) []byte { return unsafe.Slice(unsafe.StringData(text), len(text)) }

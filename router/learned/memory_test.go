@@ -1,0 +1,252 @@
+package learned
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// request is a request of a made-up engine, part by part. Each part becomes some tokens; what asks for an answer is behind the last part.
+type request struct {
+	parts []int // numbers of parts; a negative one is an answer
+}
+
+const tail = -1 << 20 // a token
+
+// tokensOf are the tokens of a part: 3 to 90.
+func tokensOf(part int) (list []int) {
+	rng := rand.New(rand.NewPCG(uint64(part), 5))
+	for i := range 3 + rng.IntN(88) {
+		list = append(list, part<<8|i)
+	}
+	return list
+}
+
+func (r request) prompt() (tokens []int) {
+	for _, p := range r.parts {
+		tokens = append(tokens, tokensOf(p)...)
+	}
+	return append(tokens, tail, tail+1)
+}
+
+// chain are the blocks of some tokens.
+func chainOf(tokens []int) (chain []uint64) {
+	for at := 0; at+16 <= len(tokens); at += 16 {
+		h := uint64(7)
+		for _, t := range tokens[at : at+16] {
+			h = h*0x9E3779B97F4A7C15 + uint64(t)
+		}
+		chain = append(chain, h)
+	}
+	return chain
+}
+
+func (r request) path() *Path {
+	p, number := new(Path), [2]uint64{1, 2}
+	for _, part := range r.parts {
+		for step := range 1 + len(tokensOf(part))/12 {
+			rng := rand.New(rand.NewPCG(number[0]^uint64(part), number[1]+uint64(step)))
+			number = [2]uint64{rng.Uint64(), rng.Uint64()}
+			p.Steps = append(p.Steps, Step{Number: number, Answer: step == 0 && part < 0})
+		}
+	}
+	return p
+}
+
+func (r request) teach(m *Memory, answer []int) {
+	tokens := r.prompt()
+	m.Teach(1, r.path(), Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)})
+}
+
+// TestMemory teaches random conversations, and compares what is recalled of others with what the engine makes of them.
+func TestMemory(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	m := NewMemory(1 << 30)
+	var known []request
+	certain, exact, repeats, estimates, cold := 0, 0, 0, 0, 0
+	for range 20_000 {
+		var r request
+		if len(known) > 0 && rng.IntN(4) > 0 {
+			from := known[rng.IntN(len(known))].parts
+			r.parts = append(r.parts, from[:1+rng.IntN(len(from))]...)
+		} else {
+			r.parts = []int{1 + rng.IntN(5)}
+		}
+		for range rng.IntN(3) {
+			r.parts = append(r.parts, 1+rng.IntN(1<<16))
+		}
+		chain := chainOf(r.prompt())
+		var p Prompt
+		m.Recall(1, r.path(), &p)
+		switch {
+		case p.Learned > len(p.Blocks) || !p.Estimate && p.Learned < len(p.Blocks):
+			t.Fatalf("%+v", p)
+		case p.Estimate:
+			estimates++
+			if n := common(p.Blocks, chain); n < p.Learned {
+				t.Fatalf("%v: of %d learned blocks %d are right", r, p.Learned, n)
+			}
+		case p.Learned == 0:
+			cold++
+		default:
+			certain++
+			if n := common(p.Blocks, chain); n < p.Learned-1 { // the last one may have been of what asked for an answer
+				t.Fatalf("%v: of %d learned blocks %d are right", r, p.Learned, n)
+			} else if n == p.Learned {
+				exact++
+			}
+			if slices.ContainsFunc(known, func(k request) bool { return slices.Equal(k.parts, r.parts) }) {
+				if repeats++; p.Learned != len(chain) || p.Tokens != len(r.prompt()) {
+					t.Fatalf("%v was seen: %d of %d blocks, %d of %d tokens", r, p.Learned, len(chain), p.Tokens, len(r.prompt()))
+				}
+			}
+		}
+		if len(known) < 400 || rng.IntN(20) == 0 {
+			r.teach(m, nil)
+			known = append(known, r)
+		}
+	}
+	check(t, m)
+	t.Logf("%d certain, of which %d right to the block and %d repeats; %d estimates, %d unknown; %+v", certain, exact, repeats, estimates, cold, m.Stats())
+	if certain < 1000 || repeats < 100 || exact < certain*99/100 {
+		t.Error("want nearly all of them right")
+	}
+}
+
+// The answer is in the prompt that goes on with it.
+func TestAnswer(t *testing.T) {
+	m, first := NewMemory(1<<20), request{[]int{1, 2}}
+	answer := tokensOf(-3)
+	tokens := append(append(tokensOf(1), tokensOf(2)...), tail, tail+1)
+	m.Teach(1, first.path(), Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)})
+	var p Prompt
+	if m.Recall(1, request{[]int{1, 2, -3, 4}}.path(), &p); p.Learned != (len(tokens)+len(answer))/16 || p.Estimate {
+		t.Errorf("%d blocks behind an answer, want %d", p.Learned, (len(tokens)+len(answer))/16)
+	}
+	if m.Recall(1, request{[]int{1, 2, 4}}.path(), &p); p.Learned > len(tokens)/16-1 {
+		t.Errorf("%d blocks without it, want %d", p.Learned, len(tokens)/16-1)
+	}
+	if m.Recall(2, first.path(), &p); p.Learned != 0 || len(p.Blocks) != 0 {
+		t.Errorf("%+v for another class of engines", p)
+	}
+}
+
+// A prompt with a part that differs from time to time, such as the date in a template, is believed as far as it stays.
+func TestUnsteady(t *testing.T) {
+	m, r := NewMemory(1<<20), request{[]int{1, 2}}
+	a := chainOf(append(append(tokensOf(1), 999), tokensOf(2)...))
+	b := chainOf(append(append(tokensOf(1), 998), tokensOf(2)...))
+	var p Prompt
+	for i, chain := range [][]uint64{a, b, a} {
+		m.Teach(1, r.path(), Taught{Chain: chain, Prompt: len(chain)})
+		if m.Recall(1, r.path(), &p); i > 0 && p.Learned != common(a, b) {
+			t.Errorf("%d blocks are believed, want %d", p.Learned, common(a, b))
+		}
+	}
+	if m.Stats().Lowered != 1 {
+		t.Errorf("%+v", m.Stats())
+	}
+}
+
+// A memory stays within its bytes, and what is used stays.
+func TestForget(t *testing.T) {
+	const most = 200 << 10
+	rng, m := rand.New(rand.NewPCG(6, 7)), NewMemory(most)
+	hot := request{[]int{1, 2, 3}}
+	hot.teach(m, nil)
+	var p Prompt
+	for i := range 5000 {
+		request{[]int{1 + rng.IntN(9), 10 + rng.IntN(90), 100 + i}}.teach(m, nil)
+		if s := m.Stats(); s.Bytes > most {
+			t.Fatalf("%d bytes", s.Bytes)
+		}
+		if m.Recall(1, hot.path(), &p); p.Learned != len(chainOf(hot.prompt())) {
+			t.Fatalf("after %d others: %+v", i, p)
+		}
+	}
+	check(t, m)
+	if s := m.Stats(); s.Forgotten == 0 || s.Bytes < most/2 {
+		t.Errorf("%+v", s)
+	}
+	m.Clear()
+	if m.Recall(1, hot.path(), &p); p.Learned != 0 || m.Stats().Bytes != 0 {
+		t.Errorf("%+v after Clear, %+v", p, m.Stats())
+	}
+}
+
+// check compares what a memory counts with what it has.
+func check(t *testing.T, m *Memory) {
+	t.Helper()
+	bytes, leaves := 0, 0
+	children := map[*node]int32{}
+	for at, n := range m.nodes {
+		if bytes += n.bytes(); at.from != n.parent || at.step != n.steps[0] {
+			t.Fatal("a node is not where its parent finds it")
+		}
+		if children[n.parent]++; n.children == 0 {
+			leaves++
+		}
+		if int(n.from) > n.parent.length() || int(n.common) > n.length() || n.ending != nil && int(n.ending.from) > n.length() {
+			t.Fatalf("%+v behind a chain of %d", n, n.parent.length())
+		}
+	}
+	for n, have := range children {
+		if n.children != have {
+			t.Fatalf("%d children, counted %d", have, n.children)
+		}
+	}
+	ring := 0
+	for n := m.ring.next; n != &m.ring; n = n.next {
+		if ring++; n.children > 0 {
+			t.Fatal("in the ring with children")
+		}
+	}
+	if s := m.stats; s.Bytes != bytes || s.Nodes != len(m.nodes) || ring != leaves {
+		t.Errorf("%+v, but %d bytes, %d nodes, %d leaves of which %d are in the ring", s, bytes, len(m.nodes), leaves, ring)
+	}
+}
+
+func TestMemoryIsShared(t *testing.T) {
+	m := NewMemory(100 << 10)
+	var all sync.WaitGroup
+	for g := range 4 {
+		all.Go(func() {
+			rng, p := rand.New(rand.NewPCG(uint64(g), 1)), Prompt{}
+			for range 2000 {
+				r := request{[]int{1 + rng.IntN(3), 10 + rng.IntN(30), 100 + rng.IntN(500)}}
+				if m.Recall(1, r.path(), &p); rng.IntN(2) == 0 {
+					r.teach(m, nil)
+				}
+			}
+		})
+	}
+	all.Wait()
+	check(t, m)
+}
+
+// A conversation of 10,000 tokens takes at most 6 KB.
+func TestBytes(t *testing.T) {
+	m, h := NewMemory(1<<30), NewHasher(nil)
+	const conversations, turns = 50, 8
+	for c := range conversations {
+		body := `{"model":"m","messages":[`
+		for turn := range turns {
+			if turn > 0 {
+				body += ","
+			}
+			body += fmt.Sprintf(`{"role":"user","content":%q}`, fmt.Sprint(c, turn, system[:10_000*4/turns-10]))
+		}
+		chain := make([]uint64, 10_000/16)
+		for i := range chain {
+			chain[i] = rand.Uint64()
+		}
+		m.Teach(1, &Path{pathOf(t, h, Head{}, body+"]}")}, Taught{Chain: chain, Prompt: len(chain), Tokens: 10_000})
+	}
+	if each := m.Stats().Bytes / conversations; each > 6<<10 {
+		t.Errorf("%d bytes for a conversation, want at most 6 KB", each)
+	} else {
+		t.Logf("%d bytes for a conversation", each)
+	}
+}

@@ -1,0 +1,148 @@
+package learned
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/body"
+)
+
+func pathOf(t testing.TB, h *Hasher, head Head, text string, frames ...int) []Step {
+	t.Helper()
+	var pieces [][]byte
+	for _, n := range frames {
+		if n = min(n, len(text)); n > 0 {
+			pieces, text = append(pieces, []byte(text[:n])), text[n:]
+		}
+	}
+	pieces = append(pieces, []byte(text))
+	var s body.Skeleton
+	var req body.Request
+	if err := body.Read(pieces, &s, &req); err != nil {
+		t.Fatal(err)
+	}
+	var p Path
+	h.Read(&p, head, &s, &req)
+	return p.Steps
+}
+
+func shared(a, b []Step) (n int) {
+	for n < min(len(a), len(b)) && a[n].Number == b[n].Number {
+		n++
+	}
+	return n
+}
+
+var system = strings.Repeat("You are a helpful assistant that knows routers. ", 200)
+
+func chat(parts ...string) string {
+	return `{"model":"m","messages":[{"role":"system","content":"` + system + `"},{"role":"user","content":[` + strings.Join(parts, ",") + `]}]}`
+}
+
+func text(s string) string  { return fmt.Sprintf(`{"type":"text","text":%q}`, s) }
+func image(s string) string { return fmt.Sprintf(`{"type":"image_url","image_url":{"url":%q}}`, s) }
+
+func TestPath(t *testing.T) {
+	h := NewHasher([]byte("a secret"))
+	picture := "data:image/png;base64," + strings.Repeat("iVBORw0KGgo", 4000)
+	whole := pathOf(t, h, Head{}, chat(text("What is this?"), image(picture)))
+
+	t.Run("frames", func(t *testing.T) { // however Envoy cuts the body
+		rng := rand.New(rand.NewPCG(1, 2))
+		for range 200 {
+			var frames []int
+			for range rng.IntN(20) {
+				frames = append(frames, 1+rng.IntN(9000))
+			}
+			if got := pathOf(t, h, Head{}, chat(text("What is this?"), image(picture)), frames...); !slices.Equal(got, whole) {
+				t.Fatalf("in frames of %v the path is another one", frames)
+			}
+		}
+	})
+	// What is in common with another request, in steps; -1: everything.
+	first := shared(whole, pathOf(t, h, Head{}, chat(text("Another question"))))
+	if first < 10 || first >= len(whole)-1 {
+		t.Fatalf("%d of %d steps of a system prompt are shared", first, len(whole))
+	}
+	for _, c := range []struct {
+		name string
+		head Head
+		text string
+		want int
+	}{
+		{"the same", Head{}, chat(text("What is this?"), image(picture)), -1},
+		{"sampling", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"temperature":0.3,"stream":true,"max_tokens":7,"model"`, 1), -1},
+		{"a client's name for the image", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `{"type"`, `{"uuid":"mine","type"`, 1)), -1},
+		{"another image", Head{}, chat(text("What is this?"), image(picture+"x")), len(whole) - 1},
+		{"the image's detail", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `"url":`, `"detail":"low","url":`, 1)), len(whole) - 1},
+		{"another question", Head{}, chat(text("Another question"), image(picture)), first},
+		{"another role", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `"user"`, `"tool"`, 1), first},
+		{"a salt", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"cache_salt":"s","model"`, 1), 0},
+		{"tools", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"tools":[{"type":"function"}],"model"`, 1), 0},
+		{"an unknown parameter", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"new":1,"model"`, 1), 0},
+		{"an adapter", Head{Adapter: "a"}, chat(text("What is this?"), image(picture)), 0},
+		{"a tenant", Head{Tenant: "a"}, chat(text("What is this?"), image(picture)), 0},
+		{"another endpoint", Head{Endpoint: "/v1/completions"}, chat(text("What is this?"), image(picture)), 0},
+	} {
+		got := pathOf(t, h, c.head, c.text)
+		if c.want < 0 && !slices.Equal(got, whole) || c.want >= 0 && shared(whole, got) != c.want {
+			t.Errorf("%s: %d of %d steps shared, want %d", c.name, shared(whole, got), len(whole), c.want)
+		}
+	}
+	if shared(whole, pathOf(t, NewHasher([]byte("another secret")), Head{}, chat(text("What is this?"), image(picture)))) != 0 {
+		t.Error("another deployment has the same paths")
+	}
+}
+
+// A longer conversation has the path of the shorter one and goes on, in every API.
+func TestPathGrows(t *testing.T) {
+	h := NewHasher(nil)
+	for name, c := range map[string][2]string{
+		"chat": {`{"model":"m","messages":[{"role":"user","content":"Hello"}]}`,
+			`{"model":"m","messages":[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi"},{"role":"user","content":"And?"}]}`},
+		"one part is a text": {`{"model":"m","messages":[{"role":"user","content":"Hello"}]}`,
+			`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"Hello"}]},{"role":"assistant","content":"Hi"}]}`},
+		"responses": {`{"model":"m","instructions":"Be brief","input":[{"role":"user","content":"Hello"}]}`,
+			`{"model":"m","instructions":"Be brief","input":[{"role":"user","content":"Hello"},{"role":"assistant","content":"Hi"},{"role":"user","content":"And?"}]}`},
+		"anthropic": {`{"model":"m","system":[{"type":"text","text":"Be brief"}],"messages":[{"role":"user","content":"Hello"}]}`,
+			`{"model":"m","system":[{"type":"text","text":"Be brief"}],"messages":[{"role":"user","content":"Hello"},{"role":"assistant","content":[{"type":"text","text":"Hi"}]},{"role":"user","content":"And?"}]}`},
+	} {
+		short, long := pathOf(t, h, Head{}, c[0]), pathOf(t, h, Head{}, c[1])
+		if shared(short, long) != len(short) || len(long) <= len(short) || !long[len(short)].Answer {
+			t.Errorf("%s: %d of %d steps shared, then %+v", name, shared(short, long), len(short), long[len(short):])
+		}
+	}
+	ids := func(n int) string {
+		return `{"model":"m","prompt":[` + strings.TrimSuffix(strings.Repeat("151644,", n), ",") + `]}`
+	}
+	if n := shared(pathOf(t, h, Head{}, ids(40)), pathOf(t, h, Head{}, ids(100))); n != 3 {
+		t.Errorf("token ids: %d steps shared, want the head and two of 16 ids", n)
+	}
+}
+
+func BenchmarkPath(b *testing.B) {
+	h := NewHasher([]byte("a secret"))
+	for name, raw := range map[string]string{
+		"32 KB chat":   chat(text(strings.Repeat("What is in this picture? ", 900))),
+		"3.7 MB image": chat(text("What is this?"), image("data:image/png;base64,"+strings.Repeat("iVBORw0KGgoA", 310000))),
+		"200 messages": `{"model":"m","messages":[` + strings.TrimSuffix(strings.Repeat(`{"role":"user","content":"And then?"},`, 200), ",") + `]}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			var s body.Skeleton
+			var req body.Request
+			if err := body.Read([][]byte{[]byte(raw)}, &s, &req); err != nil {
+				b.Fatal(err)
+			}
+			var p Path
+			b.ReportAllocs()
+			b.SetBytes(int64(len(raw)))
+			for b.Loop() {
+				h.Read(&p, Head{}, &s, &req)
+			}
+			b.ReportMetric(float64(len(p.Steps)), "steps")
+		})
+	}
+}
