@@ -268,11 +268,9 @@ func (l *Learner) due(now time.Time) (list []*watched) {
 		}
 		l.ended = l.ended[1:]
 	}
-	for _, open := range l.slots {
-		for len(open) > 0 && now.Sub(open[0].began) > patience {
-			x := open[0]
-			open = open[1:]
-			l.remove(x)
+	for slot := range l.slots {
+		for len(l.slots[slot]) > 0 && now.Sub(l.slots[slot][0].began) > patience {
+			l.remove(l.slots[slot][0])
 		}
 	}
 	return list

@@ -1,0 +1,228 @@
+package learned
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// engine is a slot whose events a test makes up. Its block hashes are the local ones and one more.
+type engine struct {
+	t        *testing.T
+	l        *Learner
+	m        *Memory
+	index    *indexer.Index
+	slot     indexer.SlotID
+	now      time.Time
+	outcomes map[Outcome]int
+}
+
+func newEngine(t *testing.T) *engine {
+	e := &engine{t: t, m: NewMemory(1 << 20), index: indexer.New(indexer.Options{}), now: time.Unix(1, 0), outcomes: map[Outcome]int{}}
+	e.slot = e.index.Join(indexer.SlotOptions{})
+	e.l = NewLearner(Options{Memory: e.m, Chain: e.index.Chain, Now: func() time.Time { return e.now }, Outcome: func(o Outcome) { e.outcomes[o]++ }})
+	return e
+}
+
+func (e *engine) watch(id, session string, r request) {
+	e.l.Watch(&Request{ID: id, Slot: e.slot, Class: 1, Size: 16, Session: session, Path: *r.path()})
+}
+
+// stores makes the slot store blocks from one on of some tokens.
+func (e *engine) stores(session string, tokens []int, from, to int) {
+	e.t.Helper()
+	chain := chainOf(tokens)
+	to = min(to, len(chain))
+	ev := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: session, Locals: chain[from:to]}
+	for _, h := range ev.Locals {
+		ev.EngineHashes = append(ev.EngineHashes, h+1)
+	}
+	if from > 0 {
+		ev.HasParent, ev.Parent = true, chain[from-1]+1
+	}
+	e.l.Stored(e.slot, &ev)
+	if err := e.index.Store(e.slot, ev.Tier, ev.Parent, ev.HasParent, ev.EngineHashes, ev.Locals); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *engine) end(id string, prompt, output int) {
+	e.l.End(id, Report{prompt, output})
+	e.now = e.now.Add(2 * grace)
+	e.l.Settle(e.now)
+}
+
+func (e *engine) knows(r request) int {
+	var p Prompt
+	e.m.Recall(1, r.path(), &p)
+	return p.Learned
+}
+
+// TestWhose: what an event teaches, and whom.
+func TestWhose(t *testing.T) {
+	a, b := request{[]int{1, 2, 11, 12}}, request{[]int{3, 4, 13, 14}}
+	const all = 1 << 20
+	for name, c := range map[string]struct {
+		do   func(e *engine)
+		a, b bool // are learned
+		want map[Outcome]int
+	}{
+		"one after another": {func(e *engine) {
+			e.watch("a", "", a)
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			e.watch("b", "", b)
+			e.stores("", b.prompt(), 0, all)
+			e.end("b", len(b.prompt()), 1)
+		}, true, true, map[Outcome]int{Learned: 2}},
+		"at once, with sessions": {func(e *engine) {
+			e.watch("a", "s1", a)
+			e.watch("b", "s2", b)
+			e.stores("s2", b.prompt(), 0, 3)
+			e.stores("s1", a.prompt(), 0, all)
+			e.stores("s2", b.prompt(), 3, all)
+			e.end("a", len(a.prompt()), 1)
+			e.end("b", len(b.prompt()), 1)
+		}, true, true, map[Outcome]int{Learned: 2}},
+		"at once, with one session": {func(e *engine) {
+			e.watch("a", "s", a)
+			e.watch("b", "s", b)
+			e.stores("s", b.prompt(), 0, all)
+			e.stores("s", a.prompt(), 0, all)
+			e.end("a", -1, -1)
+			e.end("b", -1, -1)
+		}, false, false, map[Outcome]int{NoEvents: 2}},
+		"at once, without sessions": {func(e *engine) {
+			e.watch("a", "", a)
+			e.watch("b", "", b)
+			e.stores("", b.prompt(), 0, all)
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			e.end("b", len(b.prompt()), 1)
+		}, false, false, map[Outcome]int{Unattributed: 2}},
+		"the second begins when the first has begun": {func(e *engine) {
+			e.watch("a", "", a)
+			e.stores("", a.prompt(), 0, 2)
+			e.watch("b", "", b)
+			e.stores("", b.prompt(), 0, 2)
+			e.stores("", a.prompt(), 2, all)
+			e.stores("", b.prompt(), 2, all)
+			e.end("a", len(a.prompt()), 1)
+			e.end("b", len(b.prompt()), 1)
+		}, true, true, map[Outcome]int{Learned: 2}},
+		"traffic that is not ours": {func(e *engine) {
+			e.watch("a", "", a)
+			e.stores("", b.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+		}, false, false, map[Outcome]int{Doubtful: 1}},
+		"a session that is not ours": {func(e *engine) {
+			e.watch("a", "s1", a)
+			e.stores("s7", b.prompt(), 0, all)
+			e.stores("s1", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+		}, true, false, map[Outcome]int{Learned: 1}},
+		"no count, and no session": {func(e *engine) {
+			e.watch("a", "", a)
+			e.stores("", a.prompt(), 0, all)
+			e.end("a", -1, -1)
+		}, false, false, map[Outcome]int{Unattributed: 1}},
+		"too few blocks": {func(e *engine) {
+			e.watch("a", "s", a)
+			e.stores("s", a.prompt(), 0, 2)
+			e.end("a", len(a.prompt()), 1)
+		}, false, false, map[Outcome]int{Doubtful: 1}},
+		"a parent that nobody knows": {func(e *engine) {
+			e.watch("a", "s", a)
+			ev := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", HasParent: true, Parent: 77, EngineHashes: []uint64{1}, Locals: []uint64{2}}
+			e.l.Stored(e.slot, &ev)
+			e.end("a", 20, 1)
+		}, false, false, map[Outcome]int{Unattributed: 1}},
+		"blocks of another size": {func(e *engine) {
+			e.watch("a", "s", a)
+			e.l.Stored(e.slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 32, Session: "s", EngineHashes: []uint64{1}, Locals: []uint64{2}})
+			e.end("a", 40, 1)
+		}, false, false, map[Outcome]int{Unattributed: 1}},
+		"another slot's": {func(e *engine) {
+			e.watch("a", "s", a)
+			e.l.Stored(e.slot+1, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", EngineHashes: []uint64{1}, Locals: []uint64{2}})
+			e.end("a", 20, 1)
+		}, false, false, map[Outcome]int{NoEvents: 1}},
+		"it failed": {func(e *engine) {
+			e.watch("a", "s", a)
+			e.stores("s", a.prompt(), 0, all)
+			e.l.Drop("a")
+			e.end("a", len(a.prompt()), 1)
+		}, false, false, map[Outcome]int{}},
+		"moved, with what the first slot had stored": {func(e *engine) {
+			e.watch("a", "s", a)
+			e.stores("s", a.prompt(), 0, 2)
+			e.l.Move("a", e.slot+1)
+			e.stores("s", a.prompt(), 2, all)
+			e.end("a", len(a.prompt()), 1)
+		}, false, false, map[Outcome]int{NoEvents: 1}},
+		"its slot left": {func(e *engine) {
+			e.watch("a", "s", a)
+			e.l.Leave(e.slot)
+			e.end("a", len(a.prompt()), 1)
+		}, false, false, map[Outcome]int{}},
+		"behind blocks that were held": {func(e *engine) {
+			e.stores("x", a.prompt(), 0, 3)
+			e.watch("a", "s", a)
+			e.stores("s", a.prompt(), 3, all)
+			e.end("a", len(a.prompt()), 1)
+		}, true, false, map[Outcome]int{Learned: 1}},
+		"all of its blocks were held": {func(e *engine) {
+			e.stores("x", a.prompt(), 0, all)
+			e.watch("a", "s", a)
+			e.end("a", len(a.prompt()), 1)
+		}, false, false, map[Outcome]int{NoEvents: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t)
+			c.do(e)
+			for i, r := range []request{a, b} {
+				want := 0
+				if i == 0 && c.a || i == 1 && c.b {
+					want = len(chainOf(r.prompt()))
+				}
+				if got := e.knows(r); got != want {
+					t.Errorf("request %d: %d blocks learned, want %d", i, got, want)
+				}
+			}
+			if !maps.Equal(e.outcomes, c.want) {
+				t.Errorf("outcomes %v, want %v", e.outcomes, c.want)
+			}
+			if len(e.l.byID)+len(e.l.slots)+e.l.steps+len(e.l.ended) != 0 {
+				t.Errorf("left: %d requests, %d slots, %d steps, %d ended", len(e.l.byID), len(e.l.slots), e.l.steps, len(e.l.ended))
+			}
+		})
+	}
+}
+
+// Requests whose end is never reported, and more than a slot or the memory of their paths has room for.
+func TestWatchIsBounded(t *testing.T) {
+	e := newEngine(t)
+	r := request{[]int{1, 2}}
+	for i := range openPerSlot + 10 {
+		e.watch(string(rune('a'+i)), "", r)
+	}
+	if n := len(e.l.slots[e.slot]); n != openPerSlot || e.outcomes[NoRoom] != 10 {
+		t.Errorf("%d requests are watched, %v", n, e.outcomes)
+	}
+	e.now = e.now.Add(patience + time.Second)
+	e.l.Settle(e.now)
+	if len(e.l.byID)+e.l.steps != 0 {
+		t.Errorf("%d requests, %d steps are left", len(e.l.byID), e.l.steps)
+	}
+	long := Path{Steps: slices.Repeat([]Step{{}}, maxSteps)}
+	for i := range openSteps/maxSteps + 5 {
+		e.l.Watch(&Request{ID: string(rune('a' + i)), Slot: indexer.SlotID(i), Path: long})
+	}
+	if e.l.steps > openSteps || e.outcomes[NoRoom] != 15 {
+		t.Errorf("%d steps, %v", e.l.steps, e.outcomes)
+	}
+}
