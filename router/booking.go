@@ -87,17 +87,26 @@ type classPrompt struct {
 	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
 	unread                          bool
 	engineTokens                    int
-	answers                         int // decoded at the same time
+	answers                         int       // decoded at the same time
+	own                             int       // of locals, those that were computed
+	tokens                          int       // of the prompt, maybe estimated
+	estimate                        bool      // what is predicted to be cached is one
+	watching                        *watching // nil: nothing is learned from it
 }
 
 // classPromptOf copies what a class's workers read, to keep it beyond the decision.
 func (x *planner) classPromptOf(class int) classPrompt {
-	rd, keys := x.reading(class), &x.mem.blocks[class]
-	both := slices.Concat(keys.locals, keys.chain)
+	rd, keys, learns := x.reading(class), &x.mem.blocks[class], x.learns(class)
+	certain := len(keys.locals)
+	if learns && keys.recalled.used {
+		certain = max(keys.own, keys.recalled.Learned)
+	}
+	both := slices.Concat(keys.locals[:certain], keys.chain[:certain])
 	return classPrompt{class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading],
-		prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
+		prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
-		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices)))}
+		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
+		tokens: x.tokens(class), estimate: learns && keys.recalled.Estimate, watching: x.watchingOf(class)}
 }
 
 // book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, pictures that it will have seen, its
@@ -126,9 +135,7 @@ func (r *Router) book(x *planner) {
 	r.encodeQueues.book(x.encodings, x.now)
 	r.recordPredictions(b, &st, &a, x.now)
 	r.openBooking(x, b, work)
-	if !a.unread {
-		r.registerExpectation(b, &a, x.out.ID, x.session)
-	}
+	r.registerExpectation(b, &a, x.out.ID, x.session)
 }
 
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
@@ -137,22 +144,21 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.unit*size
-	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
+	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
 	b.lowerBound, b.upperBound = r.opt.Index.Partial(id), r.opt.Index.UpperBound(id) || a.prompts.Model().UpperBound() || a.mayBypassCache
 	if !st.doubtful { // else no event will tell what it stores
-		b.provenBlocks = st.exact / size
+		b.provenBlocks = min(st.exact/size, len(b.locals))
 	}
-	cached := st.expectedHit(b.promptTokens, size)
+	cached := st.expectedHit(a.tokens, size)
 	b.cachedTokens = cached
-	if a.multiplePrompts {
+	if a.multiplePrompts || a.estimate {
 		b.cachedTokens = -1 // the report is about another prompt or all (vLLM: the last to end; SGLang: the sum)
 	}
 	answers := a.answers
 	if limit := r.serving.Load().maxInFlightOf(st.slot); limit > 0 { // a worker runs no more at a time: the others wait for these
 		answers = min(answers, limit)
 	}
-	work := ledger.Booking{Tokens: b.promptTokens - cached + st.encode, Fetch: st.offloaded, Context: answers * b.promptTokens,
-		Answers: answers}
+	work := ledger.Booking{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens, Answers: answers}
 	if a.prompt.Exact && !r.inOtherPart(b.locals) { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}
@@ -239,20 +245,25 @@ func (x *planner) setSession(class int) {
 	named := x.mem.blocks[class].class.sessions
 	if !x.steers {
 		named = slices.ContainsFunc(x.model.classes, func(c servedClass) bool { return c.sessions })
-	} else if x.reading(class).err != nil {
+	} else if x.reading(class).err != nil && !x.learns(class) {
 		return
 	}
 	x.session = sessionOf(x.mem.req.Fields, x.req.Session)
-	if x.session == "" && x.opt.Audit != nil && named && x.chosen.Worker.Instance == "" {
+	if x.session == "" && (x.opt.Audit != nil || x.learning != nil) && named && x.chosen.Worker.Instance == "" {
 		x.session, x.out.Session = x.out.ID, x.out.ID
 	}
 }
 
-// registerExpectation tells the audit what the slot should store. A prompt of another part of the index is audited by that part's replica.
+// registerExpectation tells the audit, or who learns, what the slot will store. A prompt of another part of the index is audited by
+// that part's replica.
 func (r *Router) registerExpectation(b *bookingRecord, a *classPrompt, id, session string) {
 	if r.inOtherPart(b.locals) {
 		return
 	}
+	r.watch(id, b.slot, session, a.watching)
+	if a.unread {
+		return
+	}
 	r.opt.Audit.Expect(audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session,
-		Locals: b.locals, From: b.provenBlocks, Form: a.form, Prompts: a.prompts.Model(), Prompt: a.prompt})
+		Locals: b.locals[:a.own], From: min(b.provenBlocks, a.own), Form: a.form, Prompts: a.prompts.Model(), Prompt: a.prompt})
 }

@@ -34,6 +34,8 @@ type blocks struct {
 	form          block.Form
 	hasWorkers    bool // there are such slots among those that may get the request
 	locals, chain []uint64
+	own           int // of locals that were computed: the others are recalled
+	recalled      recalled
 	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
@@ -60,9 +62,11 @@ func (x *planner) choose() {
 	if x.steers || x.editsAgree() {
 		x.addEdits(rd.edits)
 	}
-	x.out.PromptTokens = len(rd.prompt.IDs)
+	if x.out.PromptTokens = len(rd.prompt.IDs); x.learns(class) {
+		x.out.PromptTokens = max(x.out.PromptTokens, x.mem.blocks[class].recalled.Tokens)
+	}
 	// An engine always computes the last token, so a prompt that is wholly cached loses its last block (vLLM).
-	most := max(0, x.out.PromptTokens-1) / size * size
+	most := max(0, x.tokens(class)-1) / size * size
 	x.out.CachedTokens, x.out.OffloadedTokens = min(best.Predicted, most), min(best.Offloaded, most)
 	x.out.MatchedBlocks = x.out.CachedTokens / size
 	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginTokens {
@@ -72,7 +76,7 @@ func (x *planner) choose() {
 	x.nameTargets()
 	x.out.Source, x.out.Encoder = x.pullSource(best), x.encoder(rd.prompt, best)
 	keys := &x.mem.blocks[class]
-	x.explain(best, rd, !keys.fromReplica && x.inOtherPart(keys.locals))
+	x.explain(best, rd, keys, !keys.fromReplica && x.inOtherPart(keys.locals))
 	x.setSession(class)
 }
 
@@ -111,8 +115,8 @@ func (x *planner) addCandidates(class int) {
 	if !keys.hasWorkers || rd.refused() {
 		return
 	}
-	tokens := len(rd.prompt.IDs)
-	if rd.err != nil {
+	tokens := x.tokens(class)
+	if rd.err != nil && tokens == 0 {
 		tokens = s.longest
 	}
 	looked := rd.reuse != prompt.Recomputed
@@ -141,7 +145,8 @@ func (x *planner) addCandidates(class int) {
 		if promised <= int(s.overlapOf(x.slots[c.Slot]).held) {
 			promised = c.Exact // these blocks have come, and do not make a hit
 		}
-		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
+		c.Exact, c.Predicted = c.Exact*size, max(promised*size, x.onItsWay(x.slots[c.Slot], class))
+		c.Shared = c.Predicted - c.Exact
 	}
 	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
 	x.moveEncoding(s.candidates[from:])
@@ -203,11 +208,12 @@ func (x *planner) hashPrompt(class int) {
 	p, keys := x.reading(class).prompt, &x.mem.blocks[class]
 	keys.locals, keys.chain = keys.locals[:0], keys.chain[:0]
 	if same := x.sameBlocks(class); same != nil {
-		keys.locals, keys.chain = append(keys.locals, same.locals...), append(keys.chain, same.chain...)
-		return
+		keys.locals = append(keys.locals, same.locals[:same.own]...)
+	} else {
+		keys.locals = p.Locals(keys.locals, keys.form, x.adapter)
 	}
-	keys.locals = p.Locals(keys.locals, keys.form, x.adapter)
-	keys.chain = p.BlockKey().Chain(keys.chain, keys.locals)
+	x.recall(class)
+	keys.chain = x.opt.Secret.Key().Chain(keys.chain, keys.locals)
 }
 
 // sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.
@@ -367,7 +373,7 @@ func (x *planner) targetFrontends(t Target) {
 }
 
 // explain sets Reason and Why: what the decision is based on, and what keeps it from a better reason or from being certain.
-func (x *planner) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
+func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, elsewhere bool) {
 	d := &x.out
 	_, doubt := indexAge(x.chosen, x.now)
 	switch {
@@ -375,6 +381,10 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
 		d.Reason, d.Why = Predicted, doubt
 	case best.Predicted > best.Exact:
 		d.Reason, d.Why = Predicted, unconfirmed
+	case best.Exact > keys.own*keys.form.Size:
+		if d.Reason = Learned; keys.recalled.Estimate {
+			d.Reason = Predicted
+		}
 	case best.Exact > 0:
 		d.Reason = Exact
 	case best.Seen > 0:
@@ -402,5 +412,8 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
 	}
 	if !rd.prompt.Exact {
 		d.Why = rd.prompt.Why
+	}
+	if keys.recalled.used && best.Predicted > keys.own*keys.form.Size {
+		d.Why = keys.recalled.why()
 	}
 }

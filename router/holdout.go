@@ -151,9 +151,7 @@ func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.classPrompts != nil {
 		a := &b.unsteered.classPrompts[st.class]
 		r.recordPredictions(b, st, a, now)
-		if !a.unread {
-			r.registerExpectation(b, a, id, b.unsteered.session)
-		}
+		r.registerExpectation(b, a, id, b.unsteered.session)
 	}
 	b.unsteered.classPrompts = nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 )
 
@@ -37,7 +38,11 @@ type metrics struct {
 	roleMissing      *prometheus.CounterVec // by model and role
 	deadlines        *prometheus.CounterVec // by model and outcome
 	shed             *prometheus.CounterVec // by model and why
+	learnedRequests  *prometheus.CounterVec // by outcome
 }
+
+// learned counts a request that was watched.
+func (m *metrics) learned(o learned.Outcome) { m.learnedRequests.WithLabelValues(string(o)).Inc() }
 
 func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -68,6 +73,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		roleMissing:      vec("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
 		deadlines:        vec("slo_decisions_total", "Requests with a deadline (x-slo-ttft-ms): in time if some worker should meet it, else late.", "model", "outcome"),
 		shed:             newShed(),
+		learnedRequests: vec("learned_requests_total", "Ended requests that no rule reads to the end of their prompts, by what their workers' events taught: learned, no_events (all blocks were held before, or events do not come), "+
+			"unattributed (events could be those of several requests), doubtful (the blocks do not have the length that the engine reported), no_room.", "outcome"),
 		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
 	if reg == nil {
@@ -79,7 +86,10 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	counter := func(name, help string, get func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
-	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, r.opt.Report,
+	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, m.learnedRequests, r.opt.Report,
+		gauge("learned_bytes", "Bytes of what is remembered about requests that no rule reads to the end of their prompts.", func() float64 { return float64(r.learning.stats().Bytes) }),
+		gauge("learned_beginnings", "Beginnings of requests that are remembered.", func() float64 { return float64(r.learning.stats().Nodes) }),
+		counter("learned_forgotten_total", "Beginnings of requests that were forgotten for lack of room.", func() uint64 { return r.learning.stats().Forgotten }),
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Ledger.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired),
 		gauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.", func() (n float64) {

@@ -72,8 +72,10 @@ func (r *Router) confirm(o Outcome) bool {
 		at := r.opt.Now()
 		made = r.predicted.Add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, b.locals, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
+		r.Learner().Move(o.ID, now.Slot.ID)
 	} else { // its blocks have other hashes: nothing to predict or compare
 		r.opt.Audit.End(o.ID, false)
+		r.Learner().Drop(o.ID)
 	}
 	r.predicted.Withdraw(b.promise.Swap(made), b.chain)
 	r.adapters.withdraw(moved.Slot, b.newAdapter)
@@ -117,6 +119,7 @@ func (r *Router) publish(e *end) {
 	r.reportEnd(e)
 	r.learnMisses(e)
 	r.learnWithheld(e)
+	r.taught(&e.o)
 	r.opt.Audit.Found(e.o.ID, e.found)
 	r.opt.Audit.End(e.o.ID, e.o.Code == http.StatusOK)
 }

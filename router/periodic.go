@@ -12,6 +12,9 @@ import (
 // Run performs the periodic work until ctx ends: it expires bookings that never ended, frees places that no worker uses, and
 // logs what Envoy does not report.
 func (r *Router) Run(ctx context.Context) {
+	if r.learning != nil {
+		go r.learning.learner.Run(ctx)
+	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	said := ""

@@ -11,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/speculative"
 )
 
@@ -84,12 +85,16 @@ type scratch struct {
 	decoders     []choose.Candidate // ranked, if others prefill
 	eased        []*fleet.Slot
 	encoders     []*fleet.Slot // healthy ones
+	path         learned.Path  // of the request, if pathRead
+	pathRead     bool
+	pathChain    []uint64
 }
 
 func (s *scratch) release() {
 	s.body.Release()
 	s.req = body.Request{}
 	clear(s.readings)
+	s.path.Steps, s.pathRead, s.pathChain = s.path.Steps[:0], false, s.pathChain[:0]
 	clear(s.eased[:cap(s.eased)])
 	clear(s.encoders[:cap(s.encoders)])
 }

@@ -147,6 +147,7 @@ func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter stri
 // engines agree, so that any worker can read the result. theirs: the mistake is the client's, and the engine will report it.
 func (x *planner) unreadable() (why string, theirs bool) {
 	var first *reading
+	learns := false
 	for i := range x.mem.readings {
 		rd := &x.mem.readings[i]
 		switch {
@@ -157,6 +158,10 @@ func (x *planner) unreadable() (why string, theirs bool) {
 		case first == nil:
 			first = rd
 		}
+		learns = learns || x.learning != nil && !rd.refused()
+	}
+	if learns { // by some
+		return "", false
 	}
 	if x.editsAgree() {
 		x.addEdits(first.edits)

@@ -47,6 +47,7 @@ type Reason string
 // The reasons, best first. Every decision is counted under exactly one of them.
 const (
 	Exact     Reason = "exact"     // a worker's own events say that it holds a prefix
+	Learned   Reason = "learned"   // a worker's events say that it holds what events showed an engine to make of requests that began alike
 	Predicted Reason = "predicted" // we routed the prefix there, its events do not confirm it yet
 	Affinity  Reason = "affinity"  // the worker has seen this media; its encoder cache is warm
 	Load      Reason = "load"      // no worker holds anything, or the request could not be read

@@ -90,6 +90,7 @@ type Options struct {
 	UnsteeredShare float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
 	Report         *report.Totals // sums up how requests end, by arm; nil: the router makes its own
 	Index          *indexer.Index
+	LearnedBytes   int                   // of what is remembered about requests that no rule reads to their end; 0: nothing is
 	Audit          *audit.Auditor        // nil: predictions are not compared with what workers store
 	PredictedTTL   time.Duration         // how long a routed prompt counts as held before events confirm it
 	Decisions      *decisionlog.Log      // nil: none
@@ -142,6 +143,7 @@ type state struct {
 	answers      *lru.Cache[string, string] // worker by id of an answer, see responseaffinity.go
 	seed         maphash.Seed               // for Decision.Begins
 	lanes        *lanes
+	learning     *learning
 }
 
 // serving is the configuration that a decision uses from begin to end, even if Serve is called meanwhile. It is immutable.
@@ -189,6 +191,7 @@ func New(opt Options) *Router {
 	r.answers, _ = lru.New[string, string](maxAnswers)                   // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
 	opt.Ledger.OnExpired(r.expired)
+	r.learning = newLearning(&r.opt, r.metrics.learned)
 	r.scratch.New = func() any { return new(scratch) }
 	r.Serve(opt.Models, opt.MaxInFlight, opt.PredictedTTL)
 	return r

@@ -220,7 +220,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
 	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided,
-		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit,
+		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, LearnedBytes: 64 << 20, Audit: r.audit,
 		Decisions: decisions, Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL,
 		MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
 		Log: s.log, Metrics: r.metrics,
@@ -264,7 +264,7 @@ func (r *running) startTracing(version string) (*trace.Tracer, error) {
 
 // members returns the options with the parts that are told of each worker that comes or goes.
 func (r *running) members() members.Options {
-	return members.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Log: r.log, Metrics: r.metrics,
+	return members.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Learner: r.router.Learner(), Log: r.log, Metrics: r.metrics,
 		Changed: func(now []*fleet.Worker) {
 			r.probe.Set(probed(r.now.Load().models, now))
 			r.roster.Set(endpoints(now))

@@ -36,6 +36,8 @@ const (
 // blocks end, or if the request is the only one of the slot that has no blocks yet. A request of which that is not certain teaches
 // nothing. If the engine says how many tokens prompt and answer have, the blocks must have that length; if it does not, only a session
 // is certain.
+//
+// It is safe for concurrent use; a nil Learner does nothing.
 type Learner struct {
 	o     Options
 	mu    sync.Mutex
@@ -48,6 +50,7 @@ type Learner struct {
 // Options configure a Learner.
 type Options struct {
 	Memory *Memory
+	Sizes  *Sizes
 	// Chain appends the local hashes of the blocks up to the one that a slot holds under an engine hash: see indexer.Index.Chain.
 	Chain   func(dst []uint64, slot indexer.SlotID, engineHash uint64, most int) []uint64
 	Outcome func(Outcome) // is called once for each request; nil: none. It must not block
@@ -84,6 +87,9 @@ func NewLearner(o Options) *Learner {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Sizes == nil {
+		o.Sizes = new(Sizes)
+	}
 	if o.Outcome == nil {
 		o.Outcome = func(Outcome) {}
 	}
@@ -92,6 +98,9 @@ func NewLearner(o Options) *Learner {
 
 // Watch begins to watch a request.
 func (l *Learner) Watch(r *Request) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old := l.byID[r.ID]; old != nil {
@@ -130,6 +139,9 @@ func (l *Learner) remove(x *watched) {
 
 // Move says that another slot of the same class serves a request.
 func (l *Learner) Move(id string, slot indexer.SlotID) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x := l.byID[id]; x != nil && x.Slot != slot {
@@ -142,6 +154,9 @@ func (l *Learner) Move(id string, slot indexer.SlotID) {
 
 // Drop ends a request that teaches nothing: it failed, or went to a slot of another class.
 func (l *Learner) Drop(id string) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x := l.byID[id]; x != nil {
@@ -151,6 +166,9 @@ func (l *Learner) Drop(id string) {
 
 // Leave forgets a slot's requests.
 func (l *Learner) Leave(slot indexer.SlotID) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.slots[slot]) > 0 {
@@ -160,6 +178,9 @@ func (l *Learner) Leave(slot indexer.SlotID) {
 
 // End says that a request was served.
 func (l *Learner) End(id string, r Report) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if x := l.byID[id]; x != nil && x.ended.IsZero() {
@@ -170,7 +191,7 @@ func (l *Learner) End(id string, r Report) {
 
 // Stored attributes a stored event of a slot, before the index has it. It keeps nothing of e.
 func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
-	if e.Tier != kvevent.GPU || e.MediaUnknown || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
+	if l == nil || e.Tier != kvevent.GPU || e.MediaUnknown || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
 		return
 	}
 	l.mu.Lock()
@@ -252,6 +273,9 @@ func (l *Learner) Settle(now time.Time) {
 		outcome := x.outcome()
 		if outcome == Learned {
 			l.o.Memory.Teach(x.Class, &x.Path, x.taught())
+		}
+		if x.report.Prompt >= 0 {
+			l.o.Sizes.Learn(x.Class, &x.Path, x.report.Prompt)
 		}
 		l.o.Outcome(outcome)
 	}

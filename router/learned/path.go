@@ -29,6 +29,7 @@ type Step struct {
 	Number [2]uint64
 	Bytes  int32 // of the request's content since the step before
 	Answer bool  // a message of the model begins with the step
+	Media  bool  // the step is a content part that is no text
 }
 
 // Head is what a prompt depends on and the body does not say.
@@ -127,7 +128,7 @@ func (w *walk) put(raw []byte) {
 func (w *walk) step(kind byte) {
 	w.end(kind)
 	if len(w.p.Steps) < maxSteps {
-		w.p.Steps = append(w.p.Steps, Step{Number: w.at, Bytes: int32(min(w.bytes, 1<<30)), Answer: w.answer})
+		w.p.Steps = append(w.p.Steps, Step{Number: w.at, Bytes: int32(min(w.bytes, 1<<30)), Answer: w.answer, Media: kind == kindMedia})
 	}
 	w.bytes, w.answer = 0, false
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/internal/testkit/golden"
+	"github.com/sightline-router/sightline/lab/golden"
 )
 
 // worker replays what one recorded worker was sent and reported, without a file of its model: no tokenizer, no template.

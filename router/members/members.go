@@ -31,6 +31,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
 )
 
 // Spec is a worker as its finder reports it.
@@ -64,7 +65,8 @@ type Spec struct {
 type Options struct {
 	Index   *indexer.Index
 	Fleet   *fleet.Fleet
-	Audit   *audit.Auditor // nil: none
+	Audit   *audit.Auditor   // nil: none
+	Learner *learned.Learner // nil: none
 	Log     *zap.Logger
 	Metrics prometheus.Registerer
 	// Linger returns how long the index keeps the slot ID of a worker that left from being reused, so that predictions under it,
@@ -211,7 +213,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	m.worker.SetExpectedRates(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
-		o := stream.Options{Sink: m.sinks[r], Stored: s.auditSink(slot.ID)}
+		o := stream.Options{Sink: m.sinks[r], Stored: s.storedSink(slot.ID)}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)
@@ -231,12 +233,15 @@ func (s *Set) join(finder int, spec Spec) error {
 	return nil
 }
 
-// auditSink returns a function that passes a slot's stored events to the audit.
-func (s *Set) auditSink(h indexer.SlotID) func(*kvevent.Event) {
-	if s.o.Audit == nil {
+// storedSink returns a function that passes a slot's stored events to the audit, and to who learns from them.
+func (s *Set) storedSink(h indexer.SlotID) func(*kvevent.Event) {
+	if s.o.Audit == nil && s.o.Learner == nil {
 		return nil
 	}
-	return func(e *kvevent.Event) { s.o.Audit.Stored(h, e) }
+	return func(e *kvevent.Event) {
+		s.o.Audit.Stored(h, e)
+		s.o.Learner.Stored(h, e)
+	}
 }
 
 // publish sets the fleet's workers to those that are ready. The caller holds mu.
@@ -268,6 +273,7 @@ func (s *Set) leave(m *member) {
 			sink.Leave()
 		}
 		s.o.Audit.Leave(m.worker.Slots[i].ID)
+		s.o.Learner.Leave(m.worker.Slots[i].ID)
 	}
 }
 

@@ -1,0 +1,225 @@
+package router
+
+import (
+	"hash/fnv"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
+)
+
+// A prompt that no rule reads to its end is looked up by what the workers' events showed engines to make of requests that began alike
+// (package learned). Only such requests are remembered.
+//
+//	recall: a request's path ─▶ blocks, looked up in the index like computed ones
+//	watch, at the booking ─▶ Stored, from the feeds ─▶ the request's end: its blocks are remembered
+
+// learning is what is learned about requests; nil: nothing is.
+type learning struct {
+	memory  *learned.Memory
+	learner *learned.Learner
+	sizes   *learned.Sizes
+	// sent are the paths of requests on their way, as predictions of blocks are: so that the second of two siblings follows the first.
+	sent   *predictions
+	secret *block.Secret
+
+	mu     sync.Mutex
+	key    uint64 // ID of the key that hasher was made under
+	hasher *learned.Hasher
+}
+
+func newLearning(o *Options, outcome func(learned.Outcome)) *learning {
+	if o.LearnedBytes == 0 {
+		return nil
+	}
+	l := &learning{memory: learned.NewMemory(o.LearnedBytes), sizes: new(learned.Sizes), sent: newPredictions(o.PredictedTTL, pathSteps), secret: o.Secret}
+	l.learner = learned.NewLearner(learned.Options{Memory: l.memory, Sizes: l.sizes, Chain: o.Index.Chain, Outcome: outcome, Now: o.Now})
+	return l
+}
+
+const pathSteps = predBlocks / 8 // of all requests on their way
+
+// paths returns the hasher. If the deployment's secret was replaced, all that was learned under the other is forgotten.
+func (l *learning) paths() *learned.Hasher {
+	key := l.secret.Key().ID
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hasher == nil || l.key != key {
+		if l.hasher != nil {
+			l.memory.Clear()
+		}
+		l.key, l.hasher = key, learned.NewHasher(l.bytes())
+	}
+	return l.hasher
+}
+
+// tokens returns how many tokens a class's prompt has, at least as far as it is known or estimated.
+func (x *planner) tokens(class int) int {
+	n := len(x.reading(class).prompt.IDs)
+	if r := &x.mem.blocks[class].recalled; x.learns(class) {
+		n = max(n, r.tokens)
+	}
+	return n
+}
+
+// recalled is what is remembered of a request, for the workers of one class.
+type recalled struct {
+	learned.Prompt
+	used   bool // its blocks are looked up: they are more than the computed ones
+	class  uint32
+	tokens int // of the prompt; an estimate if Tokens is 0
+}
+
+// learns reports whether a request is remembered for a class: no rule reads it to its end.
+func (x *planner) learns(class int) bool {
+	rd := x.reading(class)
+	return x.learning != nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts && !rd.refused() && (rd.err != nil || !rd.prompt.Exact)
+}
+
+// recall replaces a class's blocks by remembered ones if these are more.
+func (x *planner) recall(class int) {
+	keys := &x.mem.blocks[class]
+	keys.own, keys.recalled.used = len(keys.locals), false
+	if !x.learns(class) || x.inOtherPart(keys.locals) {
+		return
+	}
+	if !x.mem.pathRead {
+		x.mem.pathRead = true
+		x.learning.paths().Read(&x.mem.path, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter, Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
+	}
+	r := &keys.recalled
+	r.class = learnedClass(x.model.Name, keys.class.Name, keys.form)
+	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
+	r.tokens = max(r.Tokens, len(r.Blocks)*keys.form.Size+1)
+	if r.Tokens == 0 {
+		r.tokens = max(r.tokens, x.learning.sizes.Estimate(r.class, &x.mem.path), len(x.reading(class).prompt.IDs))
+	}
+	if len(r.Blocks) > len(keys.locals) {
+		r.used = true
+		keys.locals = append(keys.locals[:0], r.Blocks...)
+	}
+}
+
+// learnedClass returns the number of a class of workers with blocks of one form, the same in all replicas.
+func learnedClass(model, class string, form block.Form) uint32 {
+	h := fnv.New32a()
+	for _, text := range []string{model, class, strconv.Itoa(form.Size), strconv.Itoa(form.Lookahead)} {
+		_, _ = io.WriteString(h, text+"\x00")
+	}
+	return h.Sum32()
+}
+
+// pathChain returns the numbers of a path's steps, under which it is predicted.
+func (x *planner) pathChain() []uint64 {
+	if len(x.mem.pathChain) == 0 {
+		for i := range x.mem.path.Steps {
+			x.mem.pathChain = append(x.mem.pathChain, x.mem.path.Steps[i].Number[0])
+		}
+	}
+	return x.mem.pathChain
+}
+
+// onItsWay returns how many tokens a slot will probably hold of a request that is remembered for its class, since it was sent one that
+// begins alike.
+func (x *planner) onItsWay(slot *fleet.Slot, class int) int {
+	if !x.learns(class) || len(x.mem.path.Steps) == 0 {
+		return 0
+	}
+	steps, bytes, all := x.learning.sent.leading(uint32(slot.ID), x.pathChain(), 0, x.now), 0, 0
+	for i := range x.mem.path.Steps {
+		n := int(x.mem.path.Steps[i].Bytes)
+		if x.mem.path.Steps[i].Media {
+			n = mediumBytes
+		}
+		if all += n; i < steps {
+			bytes += n
+		}
+	}
+	size := x.mem.blocks[class].form.Size
+	return x.mem.blocks[class].recalled.tokens * bytes / max(1, all) / size * size
+}
+
+const mediumBytes = 4 * unknownPicture // a medium counts as much as so many bytes of text
+
+// watch begins to watch a request that is remembered, on its way to a slot.
+func (r *Router) watch(id string, slot *fleet.Slot, session string, w *watching) {
+	if w == nil {
+		return
+	}
+	r.learning.learner.Watch(&learned.Request{ID: id, Slot: slot.ID, Class: w.class, Size: w.size, Session: session, Path: w.path})
+	r.learning.sent.add(uint32(slot.ID), w.chain, 0, LongestPrediction(r.serving.Load().predictedTTL), r.opt.Now())
+}
+
+// watching is a request that will be watched.
+type watching struct {
+	class uint32
+	size  int
+	path  learned.Path
+	chain []uint64
+}
+
+// watchingOf returns what is to be watched of a request at a slot of a class; nil: nothing.
+func (x *planner) watchingOf(class int) *watching {
+	if !x.learns(class) || len(x.mem.path.Steps) == 0 {
+		return nil
+	}
+	keys := &x.mem.blocks[class]
+	return &watching{keys.recalled.class, keys.form.Size, learned.Path{Steps: append([]learned.Step(nil), x.mem.path.Steps...)}, append([]uint64(nil), x.pathChain()...)}
+}
+
+// taught ends the watch of a request.
+func (r *Router) taught(o *Outcome) {
+	if o.Code != http.StatusOK {
+		r.Learner().Drop(o.ID)
+		return
+	}
+	report := learned.Report{Prompt: o.PromptTokens, Output: o.OutputTokens}
+	if report.Output == 0 {
+		report.Output = -1
+	}
+	r.Learner().End(o.ID, report)
+}
+
+// Learner returns what the workers' stored events are to be told to; nil: nothing is learned.
+func (r *Router) Learner() *learned.Learner {
+	if r.learning == nil {
+		return nil
+	}
+	return r.learning.learner
+}
+
+// Values of Decision.Why.
+const (
+	learnedWhy  = "learned from the workers' events: no rule reads the prompt to its end"
+	estimateWhy = "an estimate by requests that begin alike: no rule reads the prompt to its end"
+)
+
+// why says what a decision by memory is based on.
+func (c *recalled) why() string {
+	if c.Estimate {
+		return estimateWhy
+	}
+	return learnedWhy
+}
+
+// bytes returns what the secret is now.
+func (l *learning) bytes() []byte {
+	if l.secret == nil {
+		return nil // as block.Fixed
+	}
+	b := l.secret.Bytes()
+	return b[:]
+}
+
+// stats returns what is remembered.
+func (l *learning) stats() learned.Stats {
+	if l == nil {
+		return learned.Stats{}
+	}
+	return l.memory.Stats()
+}
