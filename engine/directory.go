@@ -123,6 +123,9 @@ const maxFiles = 4096
 // inspect finds the directory and lists the files that a model is read from. A dangling link and a Git LFS pointer are errors: the
 // loaders would treat the first as a file that the model does not have.
 func inspect(dir string, s Server) (st dirState) {
+	if dir == "" {
+		return st
+	}
 	at, err := repository(dir, s)
 	if err == nil {
 		st.dir = at

@@ -49,7 +49,8 @@ func (m *Model) Chunk() int {
 	return m.chunk
 }
 
-// Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file and what
+// Load reads a model directory: a plain one, or a Hugging Face cache; "" is none, and gives a model that reads no request. s must have
+// passed Check. The error names the file and what
 // is wrong with it. Use LoadLive to follow changes of the files.
 func Load(name, dir string, s Server, media *Media) (*Model, error) {
 	st := inspect(dir, s)
@@ -63,7 +64,7 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	m := &Model{Name: name, Server: s, Media: media, first: first}
-	if !st.has("config.json", "params.json") {
+	if st.dir != "" && !st.has("config.json", "params.json") {
 		m.warnings = append(m.warnings, st.dir+" has no config.json: treated as a text-only model")
 	}
 	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
@@ -73,7 +74,10 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		return nil, err
 	}
 	m.rules = s.Rules()
-	m.upperBound, m.chunk = m.rules.EventsOfOneCache && severalCaches(os.DirFS(st.dir)), attentionChunk(os.DirFS(st.dir))
+	if st.dir != "" {
+		files := os.DirFS(st.dir)
+		m.upperBound, m.chunk = m.rules.EventsOfOneCache && severalCaches(files), attentionChunk(files)
+	}
 	zone, err := time.LoadLocation(s.TimeZone)
 	if err != nil {
 		return nil, err
@@ -89,7 +93,7 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		opt.ExcludeToolsOnNone, opt.TokenizerMode = s.ExcludeToolsOnNone, s.TokenizerMode
 		opt.EffortMap, opt.DisabledEffort = string(s.ReasoningEffortMap), s.DisabledThinkingEffort
 	}
-	if fault := st.pointer(); fault != nil {
+	if fault := st.pointer(); fault != nil || st.dir == "" {
 		m.prompt = prompt.Unloadable(opt, fault)
 	} else if m.prompt, err = prompt.Load(st.dir, opt); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)

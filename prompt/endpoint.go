@@ -65,8 +65,8 @@ const (
 // Read makes the draft of a request. The error is a *Refused or an *Unpredicted, or ErrTime once ctx has ended. The end of ctx also
 // ends the draft's Expand.
 func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*Draft, error) {
-	if m.opaque == ErrFiles {
-		return nil, ErrFiles
+	if m.opaque == ErrFiles || m.opaque == ErrNoFiles {
+		return nil, m.opaque
 	}
 	d := &Draft{done: ctx.Done()}
 	if !m.opt.Dialect.OtherAPIs && endpoint != ChatEndpoint && endpoint != CompletionsEndpoint {

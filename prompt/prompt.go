@@ -89,6 +89,7 @@ var (
 	ErrTruncation    = &Unpredicted{"truncated prompt, of an engine's release whose rule for it is not known"}
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
 	ErrFiles         = &Unpredicted{"model whose directory does not load"}
+	ErrNoFiles       = &Unpredicted{"model without a directory"}
 	ErrTemplate      = &Unpredicted{"chat template that does not compile here"}
 	ErrEncoder       = &Unpredicted{"model whose chats the engine encodes by code of its own, without a chat template"}
 	ErrClass         = &Unpredicted{"model whose tokenizer_class builds another tokenizer than tokenizer.json says"}
@@ -164,10 +165,14 @@ func Load(dir string, opt Options) (*Model, error) {
 	return m, nil
 }
 
-// Unloadable returns the model of a directory that does not load: it reads no request.
+// Unloadable returns the model of a directory that does not load, or, with a nil fault, of none: it reads no request.
 func Unloadable(opt Options, fault error) *Model {
 	opt.Like = nil
-	return &Model{opt: opt, tok: tokenizer.Empty(), opaque: ErrFiles, fault: fault, visErr: fault}
+	m := &Model{opt: opt, tok: tokenizer.Empty(), opaque: ErrNoFiles, fault: fault, visErr: ErrNoFiles}
+	if fault != nil {
+		m.opaque, m.visErr = ErrFiles, fault
+	}
+	return m
 }
 
 // Fault returns what in the directory does not load; nil if all of it does.
@@ -236,7 +241,9 @@ func (m *Model) Warnings() (w []string) {
 	}
 	switch {
 	case m.opaque == ErrFiles:
-		return []string{ErrFiles.Error() + ", so its requests are routed by load: " + m.fault.Error()}
+		return []string{ErrFiles.Error() + ", so its requests are routed by what workers' events teach: " + m.fault.Error()}
+	case m.opaque == ErrNoFiles:
+		return []string{ErrNoFiles.Error() + ": its requests are routed by what workers' events teach, from the second of a kind on"}
 	case m.fault != nil:
 		w = append(w, m.opaque.Error()+", so its chats are routed by load: "+m.fault.Error())
 	case m.opaque != nil:

@@ -95,9 +95,8 @@ func (x *planner) recall(class int) {
 	r := &keys.recalled
 	r.class = learnedClass(x.model.Name, keys.class.Name, keys.form)
 	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
-	r.tokens = max(r.Tokens, len(r.Blocks)*keys.form.Size+1)
-	if r.Tokens == 0 {
-		r.tokens = max(r.tokens, x.learning.sizes.Estimate(r.class, &x.mem.path), len(x.reading(class).prompt.IDs))
+	if r.tokens = r.Tokens; r.tokens == 0 {
+		r.tokens = max(len(r.Blocks)*keys.form.Size+1, x.learning.sizes.Estimate(r.class, &x.mem.path), len(x.reading(class).prompt.IDs))
 	}
 	if len(r.Blocks) > len(keys.locals) {
 		r.used = true
@@ -127,15 +126,12 @@ func (x *planner) pathChain() []uint64 {
 // onItsWay returns how many tokens a slot will probably hold of a request that is remembered for its class, since it was sent one that
 // begins alike.
 func (x *planner) onItsWay(slot *fleet.Slot, class int) int {
-	if !x.learns(class) || len(x.mem.path.Steps) == 0 {
+	if !x.learns(class) || len(x.mem.path.Steps) == 0 || len(x.mem.blocks[class].locals) > 0 {
 		return 0
 	}
 	steps, bytes, all := x.learning.sent.leading(uint32(slot.ID), x.pathChain(), 0, x.now), 0, 0
 	for i := range x.mem.path.Steps {
-		n := int(x.mem.path.Steps[i].Bytes)
-		if x.mem.path.Steps[i].Media {
-			n = mediumBytes
-		}
+		n := int(x.mem.path.Steps[i].Weight())
 		if all += n; i < steps {
 			bytes += n
 		}
@@ -143,8 +139,6 @@ func (x *planner) onItsWay(slot *fleet.Slot, class int) int {
 	size := x.mem.blocks[class].form.Size
 	return x.mem.blocks[class].recalled.tokens * bytes / max(1, all) / size * size
 }
-
-const mediumBytes = 4 * unknownPicture // a medium counts as much as so many bytes of text
 
 // watch begins to watch a request that is remembered, on its way to a slot.
 func (r *Router) watch(id string, slot *fleet.Slot, session string, w *watching) {

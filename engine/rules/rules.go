@@ -95,7 +95,7 @@ type Load struct {
 
 // Decoding holds the options of a Decoder.
 type Decoding struct {
-	KeepTokens bool            // stored events carry tokens, media names and session ids, for audit and learning
+	KeepTokens bool            // stored events carry tokens and media names, for the audit
 	Standalone bool            // events come from a worker of NVIDIA's standalone router example
 	Pad        func(id uint64) // if set, called with the pads in stored events (Keys.SawPad)
 	Secret     *block.Secret   // keys the blocks' hashes

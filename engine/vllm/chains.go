@@ -3,6 +3,7 @@ package vllm
 import (
 	"encoding/binary"
 	"slices"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 
@@ -180,8 +181,8 @@ func (d *Decoder) extend(before uint64, ids, locals []uint64, tokens []uint32) b
 		c.blocks, c.kept = map[uint64]chainBlock{}, map[uint64]keptBlock{}
 	}
 	e := d.addStored(before, ids[from:], locals[from:len(ids)])
-	if d.Keep {
-		e.Tokens, e.Session = tokens[from*c.unit:len(ids)*c.unit], string(d.f.Session)
+	if e.Session = unsafe.String(unsafe.SliceData(d.f.Session), len(d.f.Session)); d.Keep {
+		e.Tokens = tokens[from*c.unit : len(ids)*c.unit]
 	}
 	for i := from; i < len(ids); i++ {
 		c.use(before)

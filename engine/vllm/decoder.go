@@ -24,7 +24,7 @@ import (
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory, and
 // learns from stored events which KV cache groups the model has.
 type Decoder struct {
-	// Keep makes stored events carry tokens, media names and the session id, for audit and learning.
+	// Keep makes stored events carry tokens and media names, for the audit.
 	Keep bool
 	// Secret keys the blocks' hashes.
 	Secret *block.Secret

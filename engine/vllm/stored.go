@@ -5,6 +5,7 @@ package vllm
 import (
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
@@ -98,8 +99,9 @@ func (d *Decoder) stored(tokens []uint32) error {
 	e.Locals = kvevent.Tail(d.a.Locals, first)
 	e.MediaUnknown = f.ExtraKeys == nil
 	e.LoRA = d.h.loraName
+	e.Session = unsafe.String(unsafe.SliceData(f.Session), len(f.Session)) // as long as the payload
 	if d.Keep {
-		e.Tokens, e.Session = tokens, string(f.Session)
+		e.Tokens = tokens
 		e.Media = kvevent.Tail(d.a.Media, firstMention)
 	} else {
 		d.a.Tokens = d.a.Tokens[:f.FirstToken]

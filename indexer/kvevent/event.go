@@ -122,10 +122,11 @@ type Event struct {
 	Group int  // the group's number (GroupStored, GroupRemoved)
 	Spec  Spec // what the group needs for a hit (GroupStored)
 
-	// For audit and learning; empty unless the decoder keeps them.
-	Tokens  []uint32   // BlockSize for each engine hash
-	Media   []MediaRef // which media touch which block, in prompt order
-	Session string     // the client's session id, if the engine sends it
+	Session string // the client's session id, if the engine sends it
+
+	// For the audit; empty unless the decoder keeps them.
+	Tokens []uint32   // BlockSize for each engine hash
+	Media  []MediaRef // which media touch which block, in prompt order
 }
 
 // Spec is what a KV cache group needs of a prefix before the engine continues from it.

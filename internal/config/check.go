@@ -375,9 +375,6 @@ func (c *Config) checkModels(bad report) {
 		if m.Name == "" {
 			bad(path+".name", "missing")
 		}
-		if m.Dir == "" {
-			bad(path+".dir", "missing (want the model's directory: tokenizer, template, configs; no weights)")
-		}
 		m.EngineModel = cmp.Or(m.EngineModel, m.Name)
 		for key, list := range map[string][]string{"aliases": m.Aliases, "adapters": m.Adapters} {
 			if at := slices.Index(list, ""); at >= 0 {

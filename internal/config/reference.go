@@ -250,7 +250,7 @@ func eachScalar(n ast.Node, path string, f func(n ast.Node, path string) ast.Nod
 func (c *Config) Files() []string { return append([]string{c.File}, c.refs.Files...) }
 
 func absolute(place, path string) string {
-	if filepath.IsAbs(path) {
+	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
 	return filepath.Join(place, path)

@@ -78,6 +78,8 @@ type watched struct {
 	report       Report
 	chain        []uint64
 	last         uint64 // engine hash of chain's last block
+	prefill      int    // blocks of chain before one that came alone, as those of an answer do
+	decodes      bool   // one has come
 	lost         bool   // some of its blocks may be another's
 	named        bool   // every event of it has named its session
 }
@@ -211,7 +213,13 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	case e.BlockSize != 0 && e.BlockSize != x.Size, e.HasParent && len(x.chain)+len(before) == 0:
 		x.lost = true
 	case len(x.chain)+len(before)+len(e.Locals) <= longest:
-		x.chain = append(append(x.chain, before...), e.Locals...)
+		x.chain = append(x.chain, before...)
+		if x.decodes = x.decodes || len(x.chain) > 0 && len(e.Locals) == 1; x.decodes {
+			x.prefill = max(x.prefill, len(before))
+		} else {
+			x.prefill = len(x.chain) + len(e.Locals)
+		}
+		x.chain = append(x.chain, e.Locals...)
 		x.last = e.EngineHashes[len(e.EngineHashes)-1]
 	}
 }
@@ -230,7 +238,7 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		}
 		return x, false
 	}
-	follows := func(y *watched) bool { return len(y.chain) > 0 && e.HasParent && y.last == e.Parent }
+	follows := func(y *watched) bool { return len(y.chain) > 0 && e.HasParent && y.last == e.Parent && !y.complete() }
 	begins := func(y *watched) bool { return len(y.chain) == 0 }
 	if e.Session != "" {
 		x, several := sole(func(y *watched) bool { return y.Session == e.Session && (follows(y) || begins(y)) })
@@ -240,6 +248,12 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		return x
 	}
 	x, several := sole(follows)
+	for _, y := range open {
+		if x != nil && y != x && begins(y) && y.extends(x) { // its prompt may have all that x has
+			x.lost, y.lost = true, true
+			return nil
+		}
+	}
 	if x == nil && !several {
 		if x, several = sole(begins); several { // its blocks may be of any of them
 			for _, y := range open {
@@ -251,6 +265,17 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		x.named = false
 	}
 	return x
+}
+
+// complete reports whether a request has ended with all the blocks that it can have.
+func (x *watched) complete() bool {
+	return x.report.Prompt >= 0 && x.report.Output >= 0 && len(x.chain) >= (x.report.Prompt+x.report.Output)/x.Size
+}
+
+// extends reports whether a request begins with all of another one.
+func (x *watched) extends(y *watched) bool {
+	n := len(y.Path.Steps)
+	return n > 0 && n <= len(x.Path.Steps) && x.Path.Steps[n-1].Number == y.Path.Steps[n-1].Number
 }
 
 // Run teaches what requests became until ctx ends.
@@ -317,7 +342,7 @@ func (x *watched) outcome() Outcome {
 }
 
 func (x *watched) taught() Taught {
-	t := Taught{Chain: x.chain, Prompt: -1}
+	t := Taught{Chain: x.chain, Prompt: x.prefill}
 	if x.report.Prompt >= 0 {
 		t.Prompt, t.Tokens = x.report.Prompt/x.Size, x.report.Prompt
 	}

@@ -44,6 +44,7 @@ type node struct {
 	ending     *ending   // nil: no path ended here
 	from       int32
 	common     int32 // blocks of the chain that all paths have which part here; -1 while all go on alike
+	weight     int32 // of the steps
 	children   int32
 }
 
@@ -122,7 +123,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 		}
 		if equal < len(n.steps) {
 			out.Blocks, out.Learned = last.certain(p.Steps[at:], out.Blocks)
-			n.estimate(equal, out)
+			n.estimate(weigh(p.Steps[at:at+equal]), out)
 			m.use(n)
 			return
 		}
@@ -171,8 +172,8 @@ func (n *node) certain(rest []Step, dst []uint64) ([]uint64, int) {
 	return append(dst, e.own[:max(0, blocks-int(e.from))]...), blocks
 }
 
-// estimate replaces the certain blocks of out by those of the node, if a path that leaves it after some of its steps probably has more.
-func (n *node) estimate(equal int, out *Prompt) {
+// estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.
+func (n *node) estimate(weight int32, out *Prompt) {
 	out.Estimate = true
 	reach := n.length()
 	if n.common >= 0 {
@@ -180,7 +181,7 @@ func (n *node) estimate(equal int, out *Prompt) {
 	} else if n.ending != nil {
 		reach = int(n.ending.prompt)
 	}
-	if likely := int(n.from) + max(0, reach-int(n.from))*equal/len(n.steps); likely > len(out.Blocks) {
+	if likely := int(n.from) + int(float64(max(0, reach-int(n.from)))*float64(weight)/float64(max(n.weight, weight, 1))); likely > len(out.Blocks) {
 		out.Blocks = n.chain(out.Blocks[:0], likely)
 		out.Learned = min(out.Learned, int(n.from))
 	}
@@ -230,7 +231,7 @@ func (m *Memory) Teach(class uint32, p *Path, t Taught) {
 			m.part(last, same)
 			n, equal = m.add(last, p.Steps[at:], same, t.Chain), len(p.Steps)-at
 		} else if m.lower(last, same); equal < len(n.steps) {
-			n = m.split(n, equal, p.Steps[at+equal-1].Number)
+			n = m.split(n, p.Steps[at:at+equal])
 		}
 		same = n.shared(t.Chain, same)
 		last, at = n, at+equal
@@ -275,7 +276,7 @@ func (m *Memory) lower(n *node, same int) {
 // add adds steps as a leaf behind a node of whose chain the prompt has the first same blocks.
 func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node {
 	n := &node{parent: parent, end: steps[len(steps)-1].Number, steps: make([]uint16, len(steps)), from: int32(same),
-		own: append([]uint64(nil), chain[same:]...), common: -1}
+		own: append([]uint64(nil), chain[same:]...), common: -1, weight: weigh(steps)}
 	for i := range steps {
 		n.steps[i] = low(steps[i])
 	}
@@ -288,13 +289,13 @@ func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node
 	return n
 }
 
-// split makes the first steps of a node, of which the last has a number, a node of their own, which is the other's parent and has its
-// chain.
-func (m *Memory) split(n *node, steps int, number [2]uint64) *node {
+// split makes the first steps of a node, which are a path's, a node of their own: the other's parent, with its chain.
+func (m *Memory) split(n *node, steps []Step) *node {
 	m.stats.Bytes -= n.bytes()
-	head := &node{parent: n.parent, end: number, steps: append([]uint16(nil), n.steps[:steps]...), own: n.own, from: n.from, common: -1,
-		children: 1}
-	n.parent, n.steps, n.from, n.own = head, append([]uint16(nil), n.steps[steps:]...), int32(head.length()), nil
+	head := &node{parent: n.parent, end: steps[len(steps)-1].Number, steps: append([]uint16(nil), n.steps[:len(steps)]...), own: n.own, from: n.from,
+		common: -1, weight: weigh(steps), children: 1}
+	n.parent, n.steps, n.from, n.own = head, append([]uint16(nil), n.steps[len(steps):]...), int32(head.length()), nil
+	n.weight = max(0, n.weight-head.weight)
 	m.nodes[edge{head.parent, head.steps[0]}] = head
 	m.nodes[edge{head, n.steps[0]}] = n
 	m.stats.Nodes++

@@ -32,6 +32,24 @@ type Step struct {
 	Media  bool  // the step is a content part that is no text
 }
 
+// mediumWeight is the weight of a medium, in bytes of text: about 1,000 tokens.
+const mediumWeight = 4000
+
+// Weight returns about how much of a prompt the step is, in bytes of text.
+func (s *Step) Weight() int32 {
+	if s.Media {
+		return mediumWeight
+	}
+	return s.Bytes
+}
+
+func weigh(steps []Step) (sum int32) {
+	for i := range steps {
+		sum += min(steps[i].Weight(), 1<<30-sum)
+	}
+	return sum
+}
+
 // Head is what a prompt depends on and the body does not say.
 type Head struct {
 	Endpoint       string // of the API, such as /v1/chat/completions

@@ -44,8 +44,9 @@ import (
 // the key of the locals (package block). The engine's next message and the checksum of its last one (stream.Position) are
 // those after the events, so that another agent can continue from here.
 //
-// An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 … A stored event adds: block size, and from bit 24
-// on the lookahead, varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter | session | media. A snapshot is such a message
+// An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 … A stored event adds: block size, from bit 24 on the
+// lookahead, and bit 40 if there is a session, varint | parent u64, if any | locals u64 … | session, if any, and in mode Tokens:
+// tokens u32 … | adapter | media. A snapshot is such a message
 // with a clear, the events that rebuild what the worker holds, and stream.Feed's Rest. An event of a further KV cache group adds:
 // group varint, and if stored: need (1 byte) | window varint | block size varint.
 const (
@@ -65,6 +66,7 @@ const (
 	eventTokens = 0x80
 
 	lookaheadShift = 24
+	withSession    = 1 << 40
 )
 
 // errOtherKey: two processes have different secrets.
@@ -135,11 +137,18 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 	default:
 		return b
 	}
-	b = binary.AppendUvarint(b, uint64(e.BlockSize)|uint64(e.Lookahead)<<lookaheadShift)
+	form := uint64(e.BlockSize) | uint64(e.Lookahead)<<lookaheadShift
+	if e.Session != "" {
+		form |= withSession
+	}
+	b = binary.AppendUvarint(b, form)
 	if e.HasParent {
 		b = binary.LittleEndian.AppendUint64(b, e.Parent)
 	}
 	b = appendWords(b, e.Locals)
+	if e.Session != "" {
+		b = appendText(b, e.Session)
+	}
 	if !tokens {
 		return b
 	}
@@ -147,7 +156,6 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 		b = binary.LittleEndian.AppendUint32(b, t)
 	}
 	b = appendText(b, e.LoRA)
-	b = appendText(b, e.Session)
 	b = binary.AppendUvarint(b, uint64(len(e.Media)))
 	for _, m := range e.Media {
 		b = binary.AppendUvarint(b, uint64(m.Block))
@@ -300,7 +308,7 @@ func (d *Decoder) event(r *reader) {
 	e.EngineHashes = d.takeWords(r, n)
 	if e.Kind == kvevent.Stored && r.err == nil {
 		form := r.varint()
-		size, lookahead := form&(1<<lookaheadShift-1), form>>lookaheadShift
+		size, lookahead := form&(1<<lookaheadShift-1), form&^withSession>>lookaheadShift
 		if n == 0 || size == 0 || size > 1<<20 || lookahead > block.MaxLookahead {
 			r.err = fmt.Errorf("%d blocks of %d tokens, lookahead %d", n, size, lookahead)
 			return
@@ -309,7 +317,9 @@ func (d *Decoder) event(r *reader) {
 		if e.HasParent {
 			e.Parent = r.word()
 		}
-		e.Locals = d.takeWords(r, n)
+		if e.Locals = d.takeWords(r, n); form&withSession != 0 {
+			e.Session = string(r.text())
+		}
 		if head&eventTokens != 0 {
 			d.tokensMode(r, &e, n)
 		}
@@ -361,7 +371,7 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event, blocks int) {
 	}
 	r.b = r.b[n*4:]
 	e.Tokens = kvevent.Tail(d.tokens, start)
-	e.LoRA, e.Session = string(r.text()), string(r.text())
+	e.LoRA = string(r.text())
 	first := len(d.media)
 	for range r.count(4) {
 		m := kvevent.MediaRef{Block: int(min(r.varint(), math.MaxInt32)), Offset: int(r.signed()), Paired: r.byte() == 1, Name: r.text()}

@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/lab"
+)
+
+// A model of which Sightline has no file: no tokenizer, no template, no rule for its images. From the second sighting on its requests are
+// routed by what the workers hold, and the cached tokens are known.
+func TestLearnsWithoutFiles(t *testing.T) {
+	l := startLab(t, func(o *lab.Options) {
+		o.Config = func(keys map[string]any) { keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false }
+		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
+	})
+	taught := func() int { return int(metric(t, l, "sightline_learned_requests_total", `"learned"`)) }
+	message := func(role string, content any) any { return map[string]any{"role": role, "content": content} }
+	learn := func(messages ...any) result {
+		t.Helper()
+		before := taught()
+		r := post(t, l, map[string]any{"messages": messages}, nil)
+		if r.status != 200 {
+			t.Fatalf("%d %s", r.status, r.body)
+		}
+		eventually(t, "the request is learned", func() bool {
+			for _, o := range []string{"unattributed", "doubtful", "no_room"} {
+				if n := metric(t, l, "sightline_learned_requests_total", `"`+o+`"`); n > 0 {
+					t.Fatalf("%v requests are %s", n, o)
+				}
+			}
+			return taught() > before
+		})
+		return r
+	}
+	// expect sends a request whose hits must be learned and right.
+	expect := func(what string, worker int, messages ...any) {
+		t.Helper()
+		r := post(t, l, map[string]any{"messages": messages}, nil)
+		d := lastDecision(t, l)
+		if r.status != 200 || r.cached == 0 || d.Get("reason").Str != "learned" || int(d.Get("cached_tokens").Int()) != r.cached || worker >= 0 && r.worker != worker {
+			t.Errorf("%s: at worker %d, want %d: %d tokens cached, predicted %d, %s (%s)", what, r.worker, worker, r.cached, d.Get("cached_tokens").Int(),
+				d.Get("reason").Str, d.Get("why").Str)
+		}
+	}
+	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(71))}}, map[string]any{"type": "text", "text": "What is this?"}}
+	first := learn(message("user", picture))
+	if d := lastDecision(t, l); d.Get("reason").Str != "load" {
+		t.Errorf("a first sighting is decided by %s", d.Get("reason").Str)
+	}
+	expect("the same request", first.worker, message("user", picture))
+	conversation := []any{message("user", picture), message("assistant", gjson.Get(first.body, "choices.0.message.content").Str), message("user", "Which colours do they have?")}
+	second := learn(conversation...)
+	if second.worker != first.worker || second.cached == 0 {
+		t.Errorf("the conversation went on at worker %d with %d tokens cached, want worker %d", second.worker, second.cached, first.worker)
+	}
+	expect("the conversation's second turn again", first.worker, conversation...)
+
+	system := message("system", words(rand.New(rand.NewPCG(5, 5)), 300))
+	for i := range 2 {
+		learn(system, message("user", fmt.Sprintf("%d is a number. Which one?", i)))
+	}
+	expect("a shared beginning, the third time", -1, system, message("user", "And what do you know of whales?"))
+	for _, question := range []string{"Xylophones are instruments?", "Zebras?", "Quiet, please."} {
+		expect("again, with other questions", -1, system, message("user", question))
+	}
+	if n := metric(t, l, "sightline_cached_tokens_reported_total", `"fewer"`) + metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); n != 0 {
+		all, _ := lab.Get("http://" + l.Admin + "/decisions?n=20")
+		t.Errorf("%v predictions were wrong: %s", n, all)
+	}
+}
