@@ -215,7 +215,6 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://a:1\", key_file: DIR/short}}", "media.relay.key_file: DIR/short holds 31 bytes (want 32 or more"},
 		// Models.
 		{"name: m", "name: \"\"", "models[0].name: missing"},
-		{"dir: DIR/model", "aliases: [x]", "models[0].dir: missing"},
 		{"DIR/model", "DIR/gone", "models[0].dir: "},
 		{goodModel, "  aliases: [\"\"]\n", "models[0].aliases[0]: empty"},
 		{goodModel, "  aliases: [m]\n", `models[0]: the name "m" is also one of models[0]`},

@@ -34,7 +34,7 @@ func TestWire(t *testing.T) {
 		in     []kvevent.Event
 		out    []kvevent.Event
 	}{
-		{"blocks", false, append(events, audit), append(events, kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}})},
+		{"blocks", false, append(events, audit), append(events, kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Session: "s-1"})},
 		{"tokens", true, append(events, audit), append(events, audit)},
 	} {
 		flags := byte(flagPartial | flagUpperBound)
