@@ -245,7 +245,7 @@ func (m *Model) Warnings() (w []string) {
 	case m.opaque == ErrNoFiles:
 		return []string{ErrNoFiles.Error() + ": its requests are routed by what workers' events teach, from the second of a kind on"}
 	case m.fault != nil:
-		w = append(w, m.opaque.Error()+", so its chats are routed by load: "+m.fault.Error())
+		w = append(w, m.opaque.Error()+", so its chats are routed by what workers' events teach: "+m.fault.Error())
 	case m.opaque != nil:
 		w = append(w, m.opaque.Error())
 	case m.plain == nil && m.conversation == nil:

@@ -11,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/learned"
+	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // A prompt that no rule reads to its end is looked up by what the workers' events showed engines to make of requests that began alike
@@ -25,7 +26,7 @@ type learning struct {
 	learner *learned.Learner
 	sizes   *learned.Sizes
 	// sent are the paths of requests on their way, as predictions of blocks are: so that the second of two siblings follows the first.
-	sent   *predictions
+	sent   *speculative.Index
 	secret *block.Secret
 
 	mu     sync.Mutex
@@ -37,12 +38,12 @@ func newLearning(o *Options, outcome func(learned.Outcome)) *learning {
 	if o.LearnedBytes == 0 {
 		return nil
 	}
-	l := &learning{memory: learned.NewMemory(o.LearnedBytes), sizes: new(learned.Sizes), sent: newPredictions(o.PredictedTTL, pathSteps), secret: o.Secret}
+	l := &learning{memory: learned.NewMemory(o.LearnedBytes), sizes: new(learned.Sizes), sent: speculative.New(o.PredictedTTL, pathSteps), secret: o.Secret}
 	l.learner = learned.NewLearner(learned.Options{Memory: l.memory, Sizes: l.sizes, Chain: o.Index.Chain, Outcome: outcome, Now: o.Now})
 	return l
 }
 
-const pathSteps = predBlocks / 8 // of all requests on their way
+const pathSteps = 1 << 18 // of all requests on their way
 
 // paths returns the hasher. If the deployment's secret was replaced, all that was learned under the other is forgotten.
 func (l *learning) paths() *learned.Hasher {
@@ -129,7 +130,7 @@ func (x *planner) onItsWay(slot *fleet.Slot, class int) int {
 	if !x.learns(class) || len(x.mem.path.Steps) == 0 || len(x.mem.blocks[class].locals) > 0 {
 		return 0
 	}
-	steps, bytes, all := x.learning.sent.leading(uint32(slot.ID), x.pathChain(), 0, x.now), 0, 0
+	steps, bytes, all := x.learning.sent.Leading(uint32(slot.ID), x.pathChain(), 0, x.now), 0, 0
 	for i := range x.mem.path.Steps {
 		n := int(x.mem.path.Steps[i].Weight())
 		if all += n; i < steps {
@@ -146,7 +147,7 @@ func (r *Router) watch(id string, slot *fleet.Slot, session string, w *watching)
 		return
 	}
 	r.learning.learner.Watch(&learned.Request{ID: id, Slot: slot.ID, Class: w.class, Size: w.size, Session: session, Path: w.path})
-	r.learning.sent.add(uint32(slot.ID), w.chain, 0, LongestPrediction(r.serving.Load().predictedTTL), r.opt.Now())
+	r.learning.sent.Add(uint32(slot.ID), w.chain, 0, speculative.Longest(r.serving.Load().predictedTTL), r.opt.Now())
 }
 
 // watching is a request that will be watched.

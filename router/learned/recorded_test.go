@@ -28,6 +28,7 @@ type worker struct {
 	hasher   *Hasher
 	now      time.Time
 	size     int
+	chunk    int
 	outcomes map[Outcome]int
 	path     Path
 }
@@ -88,6 +89,9 @@ func (w *worker) event(payload []byte) {
 		case kvevent.Cleared:
 			_ = w.index.Clear(w.slot)
 		case kvevent.GroupStored:
+			if e.Spec.Need == kvevent.NeedChunk && w.chunk > 0 {
+				e.Spec.Window = w.chunk
+			}
 			_, _ = w.index.StoreGroup(w.slot, w.size, e)
 		case kvevent.GroupRemoved:
 			_, _ = w.index.RemoveGroup(w.slot, e.Group, e.EngineHashes)
@@ -175,9 +179,9 @@ func TestConformanceLearnedHybrids(t *testing.T) {
 				}
 				w = newWorker(t, size)
 				for _, g := range l.Header.Groups {
-					w.decoder.Chunk = max(w.decoder.Chunk, g.Chunk)
+					w.chunk = max(w.chunk, g.Chunk)
 				}
-				w.index.Withholds(w.slot, l.Header.UseEagle)
+				w.index.SetWithholds(w.slot, l.Header.UseEagle)
 			case l.Req != nil:
 				var ids []uint32
 				_ = json.Unmarshal(l.Prompt, &ids)
