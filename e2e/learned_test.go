@@ -15,7 +15,9 @@ import (
 // routed by what the workers hold, and the cached tokens are known.
 func TestLearnsWithoutFiles(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
-		o.Config = func(keys map[string]any) { keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false }
+		o.Config = func(keys map[string]any) {
+			keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false
+		}
 		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
 	})
 	taught := func() int { return int(metric(t, l, "sightline_learned_requests_total", `"learned"`)) }
@@ -42,18 +44,22 @@ func TestLearnsWithoutFiles(t *testing.T) {
 		t.Helper()
 		r := post(t, l, map[string]any{"messages": messages}, nil)
 		d := lastDecision(t, l)
-		if r.status != 200 || r.cached == 0 || d.Get("reason").Str != "learned" || int(d.Get("cached_tokens").Int()) != r.cached || worker >= 0 && r.worker != worker {
-			t.Errorf("%s: at worker %d, want %d: %d tokens cached, predicted %d, %s (%s)", what, r.worker, worker, r.cached, d.Get("cached_tokens").Int(),
+		if r.status != 200 || r.cached == 0 || d.Get("reason").Str != "learned" || int(d.Get("cached_tokens").Int()) != r.cached ||
+			worker >= 0 && r.worker != worker {
+			t.Errorf("%s: at worker %d, want %d: %d tokens cached, predicted %d, %s (%s)", what, r.worker, worker, r.cached,
+				d.Get("cached_tokens").Int(),
 				d.Get("reason").Str, d.Get("why").Str)
 		}
 	}
-	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(71))}}, map[string]any{"type": "text", "text": "What is this?"}}
+	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(71))}},
+		map[string]any{"type": "text", "text": "What is this?"}}
 	first := learn(message("user", picture))
 	if d := lastDecision(t, l); d.Get("reason").Str != "load" {
 		t.Errorf("a first sighting is decided by %s", d.Get("reason").Str)
 	}
 	expect("the same request", first.worker, message("user", picture))
-	conversation := []any{message("user", picture), message("assistant", gjson.Get(first.body, "choices.0.message.content").Str), message("user", "Which colours do they have?")}
+	conversation := []any{message("user", picture), message("assistant", gjson.Get(first.body, "choices.0.message.content").Str),
+		message("user", "Which colours do they have?")}
 	second := learn(conversation...)
 	if second.worker != first.worker || second.cached == 0 {
 		t.Errorf("the conversation went on at worker %d with %d tokens cached, want worker %d", second.worker, second.cached, first.worker)
@@ -68,7 +74,8 @@ func TestLearnsWithoutFiles(t *testing.T) {
 	for _, question := range []string{"Xylophones are instruments?", "Zebras?", "Quiet, please."} {
 		expect("again, with other questions", -1, system, message("user", question))
 	}
-	if n := metric(t, l, "sightline_cached_tokens_reported_total", `"fewer"`) + metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); n != 0 {
+	if n := metric(t, l, "sightline_cached_tokens_reported_total", `"fewer"`) +
+		metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); n != 0 {
 		all, _ := lab.Get("http://" + l.Admin + "/decisions?n=20")
 		t.Errorf("%v predictions were wrong: %s", n, all)
 	}

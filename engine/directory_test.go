@@ -136,7 +136,8 @@ func TestDirectories(t *testing.T) {
 				t.Fatalf("fault %v, want %q", fault, c.fault)
 			}
 			if c.fault != "" {
-				if w := strings.Join(m.Warnings(), "\n"); !strings.Contains(w, c.fault) || !strings.Contains(w, "requests are routed by what workers' events teach") && !strings.Contains(w, "chats are routed by") {
+				if w := strings.Join(m.Warnings(), "\n"); !strings.Contains(w, c.fault) ||
+					!strings.Contains(w, "requests are routed by what workers' events teach") && !strings.Contains(w, "chats are routed by") {
 					t.Errorf("warnings %q", w)
 				}
 				return

@@ -89,7 +89,8 @@ func (r *reader) addr(key, addr string, needIP bool) hostPort {
 func viewOf(o Options) (*view, error) {
 	v := &view{Options: o, TooLarge: o.BodyLimit + 1, MaxConnections: o.HeapLimit >> 16, Paths: strings.Join(steering.Endpoints, "|"),
 		Odd: strings.ReplaceAll(steering.Odd, `\`, `\\`), Headers: steering.Headers,
-		Reasons: []string{"exact", "learned", "predicted", "affinity", "load"}, Sums: []string{"matched_blocks", "prompt_tokens", "cached_tokens"}}
+		Reasons: []string{"exact", "learned", "predicted", "affinity", "load"}, Sums: []string{"matched_blocks",
+			"prompt_tokens", "cached_tokens"}}
 	r := &reader{}
 	v.Command = "sightline envoy"
 	if o.variant != "" && o.variant != variants[0].Name {

@@ -38,7 +38,8 @@ func newLearning(o *Options, outcome func(learned.Outcome)) *learning {
 	if o.LearnedBytes == 0 {
 		return nil
 	}
-	l := &learning{memory: learned.NewMemory(o.LearnedBytes), sizes: new(learned.Sizes), sent: speculative.New(o.PredictedTTL, pathSteps), secret: o.Secret}
+	l := &learning{memory: learned.NewMemory(o.LearnedBytes), sizes: new(learned.Sizes),
+		sent: speculative.New(o.PredictedTTL, pathSteps), secret: o.Secret}
 	l.learner = learned.NewLearner(learned.Options{Memory: l.memory, Sizes: l.sizes, Chain: o.Index.Chain, Outcome: outcome, Now: o.Now})
 	return l
 }
@@ -91,12 +92,14 @@ func (x *planner) recall(class int) {
 	}
 	if !x.mem.pathRead {
 		x.mem.pathRead = true
-		x.learning.paths().Read(&x.mem.path, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter, Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
+		x.learning.paths().Read(&x.mem.path, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter,
+			Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
 	}
 	r := &keys.recalled
 	r.class = learnedClass(x.model.Name, keys.class.Name, keys.form)
 	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
-	if r.tokens = r.Tokens; r.tokens == 0 {
+	r.tokens = r.Tokens
+	if r.tokens == 0 {
 		r.tokens = max(len(r.Blocks)*keys.form.Size+1, x.learning.sizes.Estimate(r.class, &x.mem.path), len(x.reading(class).prompt.IDs))
 	}
 	if len(r.Blocks) > len(keys.locals) {
@@ -133,7 +136,8 @@ func (x *planner) onItsWay(slot *fleet.Slot, class int) int {
 	steps, bytes, all := x.learning.sent.Leading(uint32(slot.ID), x.pathChain(), 0, x.now), 0, 0
 	for i := range x.mem.path.Steps {
 		n := int(x.mem.path.Steps[i].Weight())
-		if all += n; i < steps {
+		all += n
+		if i < steps {
 			bytes += n
 		}
 	}
@@ -164,7 +168,8 @@ func (x *planner) watchingOf(class int) *watching {
 		return nil
 	}
 	keys := &x.mem.blocks[class]
-	return &watching{keys.recalled.class, keys.form.Size, learned.Path{Steps: append([]learned.Step(nil), x.mem.path.Steps...)}, append([]uint64(nil), x.pathChain()...)}
+	return &watching{keys.recalled.class, keys.form.Size, learned.Path{Steps: append([]learned.Step(nil), x.mem.path.Steps...)},
+		append([]uint64(nil), x.pathChain()...)}
 }
 
 // taught ends the watch of a request.

@@ -214,7 +214,8 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 		x.lost = true
 	case len(x.chain)+len(before)+len(e.Locals) <= longest:
 		x.chain = append(x.chain, before...)
-		if x.decodes = x.decodes || len(x.chain) > 0 && len(e.Locals) == 1; x.decodes {
+		x.decodes = x.decodes || len(x.chain) > 0 && len(e.Locals) == 1
+		if x.decodes {
 			x.prefill = max(x.prefill, len(before))
 		} else {
 			x.prefill = len(x.chain) + len(e.Locals)
@@ -255,7 +256,8 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		}
 	}
 	if x == nil && !several {
-		if x, several = sole(begins); several { // its blocks may be of any of them
+		x, several = sole(begins)
+		if several { // its blocks may be of any of them
 			for _, y := range open {
 				y.lost = y.lost || begins(y)
 			}

@@ -24,7 +24,9 @@ type engine struct {
 func newEngine(t *testing.T) *engine {
 	e := &engine{t: t, m: NewMemory(1 << 20), index: indexer.New(indexer.Options{}), now: time.Unix(1, 0), outcomes: map[Outcome]int{}}
 	e.slot = e.index.Join(indexer.SlotOptions{})
-	e.l = NewLearner(Options{Memory: e.m, Chain: e.index.Chain, Now: func() time.Time { return e.now }, Outcome: func(o Outcome) { e.outcomes[o]++ }})
+	e.l = NewLearner(Options{Memory: e.m, Chain: e.index.Chain, Now: func() time.Time {
+		return e.now
+	}, Outcome: func(o Outcome) { e.outcomes[o]++ }})
 	return e
 }
 
@@ -137,7 +139,8 @@ func TestWhose(t *testing.T) {
 		}, false, false, map[Outcome]int{Doubtful: 1}},
 		"a parent that nobody knows": {func(e *engine) {
 			e.watch("a", "s", a)
-			ev := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", HasParent: true, Parent: 77, EngineHashes: []uint64{1}, Locals: []uint64{2}}
+			ev := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", HasParent: true, Parent: 77,
+				EngineHashes: []uint64{1}, Locals: []uint64{2}}
 			e.l.Stored(e.slot, &ev)
 			e.end("a", 20, 1)
 		}, false, false, map[Outcome]int{Unattributed: 1}},

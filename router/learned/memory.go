@@ -140,7 +140,8 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 
 // follow finds the node that begins with the first of some steps behind another, and how many of its steps are these; 0: there is none.
 func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
-	if n = m.nodes[edge{from, low(steps[0])}]; n == nil {
+	n = m.nodes[edge{from, low(steps[0])}]
+	if n == nil {
 		return nil, 0
 	}
 	most := min(len(n.steps), len(steps))
@@ -181,7 +182,8 @@ func (n *node) estimate(weight int32, out *Prompt) {
 	} else if n.ending != nil {
 		reach = int(n.ending.prompt)
 	}
-	if likely := int(n.from) + int(float64(max(0, reach-int(n.from)))*float64(weight)/float64(max(n.weight, weight, 1))); likely > len(out.Blocks) {
+	if likely := int(n.from) + int(float64(max(0, reach-int(n.from)))*float64(weight)/float64(max(n.weight, weight,
+		1))); likely > len(out.Blocks) {
 		out.Blocks = n.chain(out.Blocks[:0], likely)
 		out.Learned = min(out.Learned, int(n.from))
 	}
@@ -230,8 +232,11 @@ func (m *Memory) Teach(class uint32, p *Path, t Taught) {
 		if n == nil {
 			m.part(last, same)
 			n, equal = m.add(last, p.Steps[at:], same, t.Chain), len(p.Steps)-at
-		} else if m.lower(last, same); equal < len(n.steps) {
-			n = m.split(n, p.Steps[at:at+equal])
+		} else {
+			m.lower(last, same)
+			if equal < len(n.steps) {
+				n = m.split(n, p.Steps[at:at+equal])
+			}
 		}
 		same = n.shared(t.Chain, same)
 		last, at = n, at+equal
@@ -260,7 +265,8 @@ func common(a, b []uint64) (n int) {
 
 // part records that a path with the first same blocks of the node's chain parts here from the others, or ends here.
 func (m *Memory) part(n *node, same int) {
-	if m.lower(n, same); n.common < 0 && (n.children > 0 || n.ending != nil) {
+	m.lower(n, same)
+	if n.common < 0 && (n.children > 0 || n.ending != nil) {
 		n.common = int32(same)
 	}
 }
@@ -281,7 +287,8 @@ func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node
 		n.steps[i] = low(steps[i])
 	}
 	m.nodes[edge{parent, n.steps[0]}] = n
-	if parent.children++; parent.prev != nil {
+	parent.children++
+	if parent.prev != nil {
 		parent.unlink()
 	}
 	m.stats.Nodes++
@@ -292,7 +299,8 @@ func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node
 // split makes the first steps of a node, which are a path's, a node of their own: the other's parent, with its chain.
 func (m *Memory) split(n *node, steps []Step) *node {
 	m.stats.Bytes -= n.bytes()
-	head := &node{parent: n.parent, end: steps[len(steps)-1].Number, steps: append([]uint16(nil), n.steps[:len(steps)]...), own: n.own, from: n.from,
+	head := &node{parent: n.parent, end: steps[len(steps)-1].Number, steps: append([]uint16(nil), n.steps[:len(steps)]...),
+		own: n.own, from: n.from,
 		common: -1, weight: weigh(steps), children: 1}
 	n.parent, n.steps, n.from, n.own = head, append([]uint16(nil), n.steps[len(steps):]...), int32(head.length()), nil
 	n.weight = max(0, n.weight-head.weight)
@@ -311,7 +319,8 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 		if from := int(old.from); same >= from {
 			agreed = from + common(old.own, t.Chain[min(from, len(t.Chain)):])
 		}
-		if e.prompt = min(old.prompt, int32(agreed)); agreed < min(int(old.prompt), t.Prompt) {
+		e.prompt = min(old.prompt, int32(agreed))
+		if agreed < min(int(old.prompt), t.Prompt) {
 			m.stats.Lowered++ // the same request became two prompts, such as by a date in the template
 		}
 	}
@@ -380,7 +389,8 @@ func (m *Memory) drop(n *node) {
 		m.stats.Bytes -= n.bytes()
 		m.stats.Forgotten++
 		n.unlink()
-		if parent.children--; parent.children > 0 || parent.parent == nil {
+		parent.children--
+		if parent.children > 0 || parent.parent == nil {
 			return
 		}
 		parent.link(before)

@@ -98,7 +98,8 @@ func TestMemory(t *testing.T) {
 				exact++
 			}
 			if slices.ContainsFunc(known, func(k request) bool { return slices.Equal(k.parts, r.parts) }) {
-				if repeats++; p.Learned != len(chain) || p.Tokens != len(r.prompt()) {
+				repeats++
+				if p.Learned != len(chain) || p.Tokens != len(r.prompt()) {
 					t.Fatalf("%v was seen: %d of %d blocks, %d of %d tokens", r, p.Learned, len(chain), p.Tokens, len(r.prompt()))
 				}
 			}
@@ -109,7 +110,8 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	check(t, m)
-	t.Logf("%d certain, of which %d right to the block and %d repeats; %d estimates, %d unknown; %+v", certain, exact, repeats, estimates, cold, m.Stats())
+	t.Logf("%d certain, of which %d right to the block and %d repeats; %d estimates, %d unknown; %+v", certain, exact,
+		repeats, estimates, cold, m.Stats())
 	if certain < 1000 || repeats < 100 || exact < certain*99/100 {
 		t.Error("want nearly all of them right")
 	}
@@ -122,13 +124,16 @@ func TestAnswer(t *testing.T) {
 	tokens := append(append(tokensOf(1), tokensOf(2)...), tail, tail+1)
 	m.Teach(1, first.path(), Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)})
 	var p Prompt
-	if m.Recall(1, request{[]int{1, 2, -3, 4}}.path(), &p); p.Learned != (len(tokens)+len(answer))/16 || p.Estimate {
+	m.Recall(1, request{[]int{1, 2, -3, 4}}.path(), &p)
+	if p.Learned != (len(tokens)+len(answer))/16 || p.Estimate {
 		t.Errorf("%d blocks behind an answer, want %d", p.Learned, (len(tokens)+len(answer))/16)
 	}
-	if m.Recall(1, request{[]int{1, 2, 4}}.path(), &p); p.Learned > len(tokens)/16-1 {
+	m.Recall(1, request{[]int{1, 2, 4}}.path(), &p)
+	if p.Learned > len(tokens)/16-1 {
 		t.Errorf("%d blocks without it, want %d", p.Learned, len(tokens)/16-1)
 	}
-	if m.Recall(2, first.path(), &p); p.Learned != 0 || len(p.Blocks) != 0 {
+	m.Recall(2, first.path(), &p)
+	if p.Learned != 0 || len(p.Blocks) != 0 {
 		t.Errorf("%+v for another class of engines", p)
 	}
 }
@@ -141,7 +146,8 @@ func TestUnsteady(t *testing.T) {
 	var p Prompt
 	for i, chain := range [][]uint64{a, b, a} {
 		m.Teach(1, r.path(), Taught{Chain: chain, Prompt: len(chain)})
-		if m.Recall(1, r.path(), &p); i > 0 && p.Learned != common(a, b) {
+		m.Recall(1, r.path(), &p)
+		if i > 0 && p.Learned != common(a, b) {
 			t.Errorf("%d blocks are believed, want %d", p.Learned, common(a, b))
 		}
 	}
@@ -162,7 +168,8 @@ func TestForget(t *testing.T) {
 		if s := m.Stats(); s.Bytes > most {
 			t.Fatalf("%d bytes", s.Bytes)
 		}
-		if m.Recall(1, hot.path(), &p); p.Learned != len(chainOf(hot.prompt())) {
+		m.Recall(1, hot.path(), &p)
+		if p.Learned != len(chainOf(hot.prompt())) {
 			t.Fatalf("after %d others: %+v", i, p)
 		}
 	}
@@ -171,7 +178,8 @@ func TestForget(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	m.Clear()
-	if m.Recall(1, hot.path(), &p); p.Learned != 0 || m.Stats().Bytes != 0 {
+	m.Recall(1, hot.path(), &p)
+	if p.Learned != 0 || m.Stats().Bytes != 0 {
 		t.Errorf("%+v after Clear, %+v", p, m.Stats())
 	}
 }
@@ -182,10 +190,12 @@ func check(t *testing.T, m *Memory) {
 	bytes, leaves := 0, 0
 	children := map[*node]int32{}
 	for at, n := range m.nodes {
-		if bytes += n.bytes(); at.from != n.parent || at.step != n.steps[0] {
+		bytes += n.bytes()
+		if at.from != n.parent || at.step != n.steps[0] {
 			t.Fatal("a node is not where its parent finds it")
 		}
-		if children[n.parent]++; n.children == 0 {
+		children[n.parent]++
+		if n.children == 0 {
 			leaves++
 		}
 		if int(n.from) > n.parent.length() || int(n.common) > n.length() || n.ending != nil && int(n.ending.from) > n.length() {
@@ -199,7 +209,8 @@ func check(t *testing.T, m *Memory) {
 	}
 	ring := 0
 	for n := m.ring.next; n != &m.ring; n = n.next {
-		if ring++; n.children > 0 {
+		ring++
+		if n.children > 0 {
 			t.Fatal("in the ring with children")
 		}
 	}
@@ -216,7 +227,8 @@ func TestMemoryIsShared(t *testing.T) {
 			rng, p := rand.New(rand.NewPCG(uint64(g), 1)), Prompt{}
 			for range 2000 {
 				r := request{[]int{1 + rng.IntN(3), 10 + rng.IntN(30), 100 + rng.IntN(500)}}
-				if m.Recall(1, r.path(), &p); rng.IntN(2) == 0 {
+				m.Recall(1, r.path(), &p)
+				if rng.IntN(2) == 0 {
 					r.teach(m, nil)
 				}
 			}

@@ -204,7 +204,8 @@ func (w *walk) text(v gjson.Result) {
 func (w *walk) ids(list gjson.Result) {
 	n := 0
 	list.ForEach(func(_, id gjson.Result) bool {
-		if w.put(bytesOf(id.Raw)); n%16 == 15 {
+		w.put(bytesOf(id.Raw))
+		if n%16 == 15 {
 			w.step(kindText)
 		}
 		n++
@@ -219,7 +220,8 @@ func (w *walk) chunks(pieces [][]byte, next func(ended bool) (size int)) {
 	for _, p := range pieces {
 		if have > 0 {
 			n := copy(w.part[have:size], p)
-			if have, p = have+n, p[n:]; have < size {
+			have, p = have+n, p[n:]
+			if have < size {
 				continue
 			}
 			w.put(w.part[:size])

@@ -14,7 +14,8 @@ func pathOf(t testing.TB, h *Hasher, head Head, text string, frames ...int) []St
 	t.Helper()
 	var pieces [][]byte
 	for _, n := range frames {
-		if n = min(n, len(text)); n > 0 {
+		n = min(n, len(text))
+		if n > 0 {
 			pieces, text = append(pieces, []byte(text[:n])), text[n:]
 		}
 	}
@@ -39,7 +40,8 @@ func shared(a, b []Step) (n int) {
 var system = strings.Repeat("You are a helpful assistant that knows routers. ", 200)
 
 func chat(parts ...string) string {
-	return `{"model":"m","messages":[{"role":"system","content":"` + system + `"},{"role":"user","content":[` + strings.Join(parts, ",") + `]}]}`
+	return `{"model":"m","messages":[{"role":"system","content":"` + system + `"},{"role":"user","content":[` +
+		strings.Join(parts, ",") + `]}]}`
 }
 
 func text(s string) string  { return fmt.Sprintf(`{"type":"text","text":%q}`, s) }
@@ -74,14 +76,18 @@ func TestPath(t *testing.T) {
 		want int
 	}{
 		{"the same", Head{}, chat(text("What is this?"), image(picture)), -1},
-		{"sampling", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"temperature":0.3,"stream":true,"max_tokens":7,"model"`, 1), -1},
-		{"a client's name for the image", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `{"type"`, `{"uuid":"mine","type"`, 1)), -1},
+		{"sampling", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`,
+			`{"temperature":0.3,"stream":true,"max_tokens":7,"model"`, 1), -1},
+		{"a client's name for the image", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `{"type"`,
+			`{"uuid":"mine","type"`, 1)), -1},
 		{"another image", Head{}, chat(text("What is this?"), image(picture+"x")), len(whole) - 1},
-		{"the image's detail", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `"url":`, `"detail":"low","url":`, 1)), len(whole) - 1},
+		{"the image's detail", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `"url":`, `"detail":"low","url":`, 1)),
+			len(whole) - 1},
 		{"another question", Head{}, chat(text("Another question"), image(picture)), first},
 		{"another role", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `"user"`, `"tool"`, 1), first},
 		{"a salt", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"cache_salt":"s","model"`, 1), 0},
-		{"tools", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"tools":[{"type":"function"}],"model"`, 1), 0},
+		{"tools", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`,
+			`{"tools":[{"type":"function"}],"model"`, 1), 0},
 		{"an unknown parameter", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"new":1,"model"`, 1), 0},
 		{"an adapter", Head{Adapter: "a"}, chat(text("What is this?"), image(picture)), 0},
 		{"a tenant", Head{Tenant: "a"}, chat(text("What is this?"), image(picture)), 0},
@@ -128,7 +134,8 @@ func BenchmarkPath(b *testing.B) {
 	for name, raw := range map[string]string{
 		"32 KB chat":   chat(text(strings.Repeat("What is in this picture? ", 900))),
 		"3.7 MB image": chat(text("What is this?"), image("data:image/png;base64,"+strings.Repeat("iVBORw0KGgoA", 310000))),
-		"200 messages": `{"model":"m","messages":[` + strings.TrimSuffix(strings.Repeat(`{"role":"user","content":"And then?"},`, 200), ",") + `]}`,
+		"200 messages": `{"model":"m","messages":[` + strings.TrimSuffix(strings.Repeat(`{"role":"user","content":"And then?"},`,
+			200), ",") + `]}`,
 	} {
 		b.Run(name, func(b *testing.B) {
 			var s body.Skeleton

@@ -34,10 +34,13 @@ type worker struct {
 }
 
 func newWorker(t *testing.T, size int) *worker {
-	w := &worker{t: t, index: indexer.New(indexer.Options{}), decoder: &vllm.Decoder{Keep: true}, memory: NewMemory(64 << 20), hasher: NewHasher(nil),
-		now: time.Unix(1, 0), size: size, outcomes: map[Outcome]int{}}
+	w := &worker{t: t, index: indexer.New(indexer.Options{}), decoder: &vllm.Decoder{Keep: true}, memory: NewMemory(64 << 20),
+		hasher: NewHasher(nil),
+		now:    time.Unix(1, 0), size: size, outcomes: map[Outcome]int{}}
 	w.slot = w.index.Join(indexer.SlotOptions{CountCopies: true})
-	w.learner = NewLearner(Options{Memory: w.memory, Chain: w.index.Chain, Now: func() time.Time { return w.now }, Outcome: func(o Outcome) { w.outcomes[o]++ }})
+	w.learner = NewLearner(Options{Memory: w.memory, Chain: w.index.Chain, Now: func() time.Time {
+		return w.now
+	}, Outcome: func(o Outcome) { w.outcomes[o]++ }})
 	return w
 }
 
@@ -115,7 +118,8 @@ func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached in
 	case predicted == 0:
 		c.missed++
 	case certain < predicted:
-		if c.estimates++; predicted > cached {
+		c.estimates++
+		if predicted > cached {
 			c.estimatesAbove++
 		}
 	default:
@@ -212,7 +216,8 @@ func TestConformanceLearnedHybrids(t *testing.T) {
 
 func (c *tally) sum(o tally) {
 	c.learned, c.equal, c.within, c.above = c.learned+o.learned, c.equal+o.equal, c.within+o.within, c.above+o.above
-	c.estimates, c.estimatesAbove, c.cold, c.missed = c.estimates+o.estimates, c.estimatesAbove+o.estimatesAbove, c.cold+o.cold, c.missed+o.missed
+	c.estimates, c.estimatesAbove, c.cold, c.missed = c.estimates+o.estimates, c.estimatesAbove+o.estimatesAbove,
+		c.cold+o.cold, c.missed+o.missed
 }
 
 // TestConformanceLearnedSequences: recordings of a real vLLM's chats with images.

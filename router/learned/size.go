@@ -55,7 +55,8 @@ func (s *Sizes) Learn(class uint32, p *Path, tokens int) {
 		if len(s.byClass) == maxClasses {
 			return
 		}
-		if of = (&sizes{usualPerByte, usualPerMedium}); s.byClass == nil {
+		of = (&sizes{usualPerByte, usualPerMedium})
+		if s.byClass == nil {
 			s.byClass = make(map[uint32]*sizes)
 		}
 		s.byClass[class] = of
