@@ -236,7 +236,8 @@ func (h *hybrid) run(t *testing.T, forks *vllmForks, version string) {
 	fmt.Printf("e2e-vllm: %s, vLLM %s: cached tokens equal %d of %d%s; %d of %d tokens cached, in %d answers; evictions seen %d; "+
 		"blocks corrected %.0f, resyncs %.0f; up after %v, done after %v\n", h.name, version, r.equal, r.equal+r.unequal, learned, r.cached,
 		r.prompts, r.hits, r.evictions, corrections, resyncs, up.Round(time.Second), time.Since(begin).Round(time.Second))
-	if !h.upper && r.unequal > 0 || r.unequal*100 > r.equal*3 || corrections+resyncs > 0 {
+	// Without a layer that sees all tokens, events do not tell prompts that end with a block from those that end behind it.
+	if !h.upper && r.unequal > 0 || r.tooHigh > 0 || r.unequal > r.equal/8 || corrections+resyncs > 0 {
 		t.Error("the engine and the predictions do not agree")
 	}
 	if r.hits < 15 || r.evictions == 0 {
@@ -258,6 +259,7 @@ type hybridRun struct {
 	plain, upper             bool
 	block                    int
 	equal, unequal, learning int
+	tooHigh                  int // of the unequal
 	hits                     int // answers with cached tokens
 	cached, prompts          int64
 	evictions                int // requests after which the worker held less
@@ -332,6 +334,9 @@ func (r *hybridRun) send(messages []any, learn *int) (answer string) {
 		r.learning++
 	default:
 		r.unequal++
+		if predicted > cached {
+			r.tooHigh++
+		}
 		t.Logf("request %d: cached tokens: predicted %d (upper bound: %v), vLLM's %d of %d", r.equal+r.unequal+r.learning, predicted,
 			d.Get("upper_bound").Bool(), cached, u.Get("prompt_tokens").Int())
 	}
