@@ -74,7 +74,7 @@ func readTokenizerJSON(b []byte, class Class, prefixSpace bool) (*Tokenizer, err
 // vision-language model was seen to use. Its text says what to do; callers prefix the file's name.
 func unsupported(kind string) error {
 	return fmt.Errorf("%q is not supported: byte-pair encoding is, with the parts that docs/fidelity.md lists; "+
-		"leave the model out of the configuration, and its requests are routed by load", kind)
+		"the model's prompts are learned from its workers' events instead", kind)
 }
 
 // sections holds an object's values as raw text by key, without nulls. A tokenizer.json is one small description and two long

@@ -518,7 +518,7 @@ func TestUnsupportedKinds(t *testing.T) {
 	} {
 		_, err := LoadFS(files("tokenizer.json", file))
 		for _, want := range []string{"tokenizer.json: ", `"` + kind + `" is not supported`, "docs/fidelity.md",
-			"leave the model out of the configuration"} {
+			"learned from its workers' events"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: error %v, want %q in it", kind, err, want)
 			}
