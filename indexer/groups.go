@@ -341,6 +341,22 @@ func (s *slot) clearGroups() {
 	}
 }
 
+// ForgetGroups forgets what the further groups of a slot are, and what they hold: the engine's process is another, which may have been started
+// otherwise.
+func (x *Index) ForgetGroups(id SlotID) {
+	s, err := x.lockSlot(id)
+	if err != nil {
+		return
+	}
+	defer s.mu.Unlock()
+	s.clearGroups()
+	if g := s.groups; g != nil {
+		g.kinds, g.blockSize, g.unclear = nil, 0, false
+		g.view = groupView{version: g.view.version + 1, withhold: g.view.withhold}
+		s.publish()
+	}
+}
+
 // anchor records the places of blocks that are smaller than Store's. What a group keeps is runs of blocks that end where one of
 // Store's blocks ends, so the neighbours in the event tell the place. A place is known for longer than the block is held, since that
 // may be stored again. There may be so many places in all.

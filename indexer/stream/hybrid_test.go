@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tinylib/msgp/msgp"
+
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/lab/golden"
@@ -168,4 +170,40 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 		t.Errorf("blocks of %d tokens, want %d", index.Form(slot).Size, size)
 	}
 	return out
+}
+
+// TestOtherProcess: a process that was started otherwise, at the address of one before, is followed as if it were the first.
+func TestOtherProcess(t *testing.T) {
+	stored := func(group, size, window int, kind string, hashes ...any) map[string]any {
+		tokens := make([]any, len(hashes)*size)
+		for i := range tokens {
+			tokens[i] = i
+		}
+		e := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": size,
+			"group_idx": group, "kv_cache_spec_kind": kind, "extra_keys": make([]any, len(hashes))}
+		if window > 0 {
+			e["kv_cache_spec_sliding_window"] = window
+		}
+		return e
+	}
+	index := indexer.New(indexer.Options{})
+	sink := Join(index, true)
+	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}}
+	for _, c := range []struct {
+		size, window int
+		kind         string
+		upper        bool
+	}{{8, 5, "sliding_window", false}, {4, 9, "sliding_window", false}, {4, 9, "a new kind", true}, {4, 5, "sliding_window", false}} {
+		full, group := stored(1, c.size, 0, "full_attention", 1, 2), stored(0, 4, c.window, c.kind, 1, 2)
+		payload, err := msgp.AppendIntf(nil, []any{1.5, []any{full, group}, 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.takeMessage(t.Context(), Message{Payload: payload})
+		s := f.Stats()
+		if index.Form(sink.Slot()).Size != c.size || index.HeldBlocks(sink.Slot()) != 2 || index.UpperBound(sink.Slot()) != c.upper || s.OtherBlockSize+s.Bad > 0 {
+			t.Errorf("%+v: blocks of %d, %d held, an upper bound %v, %+v", c, index.Form(sink.Slot()).Size, index.HeldBlocks(sink.Slot()), index.UpperBound(sink.Slot()), s)
+		}
+		f.restart(0)
+	}
 }

@@ -132,6 +132,9 @@ func (f *Feed) restart(epoch uint64) {
 	f.update(func(s *Stats) { s.Restarts++ })
 	f.restarted = time.Now()
 	f.upperBound = false
+	if x, slot := f.o.Sink.Held(); x != nil {
+		x.ForgetGroups(slot)
+	}
 	f.clearAll()
 	if d, ok := f.o.Decoder.(Restarter); ok {
 		d.Restart()
