@@ -60,7 +60,7 @@ func fifth(string) rules.Rules {
 		NewKeys: func(rules.KeysOptions) (rules.Keys, error) {
 			return rules.Keys{Name: func(m *rules.Medium) { m.Name, m.Named = fmt.Sprint(m.Bytes), true }}, nil
 		},
-		Decoder: func(rules.Decoding) rules.Decoder { return fifthDecoder{} },
+		Decoder: func(rules.Decoding) kvevent.Decoder { return fifthDecoder{} },
 		FindEvents: func(ctx context.Context, client *http.Client, addr, host string, rank int) (e rules.EventSource, err error) {
 			err = rules.GetJSON(ctx, client, addr, "/events", "fifth 1.0", &e)
 			return e, err

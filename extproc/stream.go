@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 )
@@ -404,19 +404,14 @@ func (s *Server) complain(what, cure string) {
 	s.log.Error("ext_proc: "+cure, zap.String("seen", what))
 }
 
-// recoverPanic is deferred around code that reads hostile input: it counts and logs a panic and stops it. Only runtime errors are
-// shown, since another panic's value might quote a prompt.
+// recoverPanic is deferred around code that reads hostile input: it counts and logs a panic and stops it.
 func (s *Server) recoverPanic(where string) {
 	p := recover()
 	if p == nil {
 		return
 	}
 	s.metrics.errors.WithLabelValues("panic in " + where).Inc()
-	text := fmt.Sprintf("%T", p)
-	if e, ok := p.(runtime.Error); ok {
-		text = e.Error()
-	}
-	s.log.Error("panic in "+where+"; the request goes on without a choice", zap.String("panic", text),
+	s.log.Error("panic in "+where+"; the request goes on without a choice", zap.String("panic", guard.Fault(p)),
 		zap.ByteString("stack", debug.Stack()))
 }
 

@@ -1,12 +1,12 @@
 package router
 
 import (
-	"fmt"
-	"runtime"
 	"runtime/debug"
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // A plan is carried out in one of three ways, by its policy. Each makes the choice and books it at once, so that two decisions do not
@@ -103,11 +103,6 @@ func (r *Router) logged(d *Decision, took time.Duration) {
 		zap.String("why", d.Why), zap.Int("prompt_tokens", d.PromptTokens), zap.Int("cached_tokens", d.CachedTokens), zap.Duration("took", took))
 }
 
-// logPanic logs a panic in a decision. Only runtime errors are quoted, since another panic's value might quote a prompt.
 func (r *Router) logPanic(p any) {
-	text := fmt.Sprintf("%T", p)
-	if e, ok := p.(runtime.Error); ok {
-		text = e.Error()
-	}
-	r.opt.Log.Error("panic in a decision", zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
+	r.opt.Log.Error("panic in a decision", zap.String("panic", guard.Fault(p)), zap.ByteString("stack", debug.Stack()))
 }

@@ -46,7 +46,7 @@ type Rules struct {
 	PublishesLoad        bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
 
 	// Decoder returns a decoder of events as they come over ZeroMQ.
-	Decoder func(Decoding) Decoder
+	Decoder func(Decoding) kvevent.Decoder
 	// FindEvents asks a server at addr (host:port) where one of its ranks publishes, and returns endpoints that can be dialled on
 	// host; nil: servers do not tell. A server that publishes nothing is an ErrNoEvents.
 	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
@@ -99,11 +99,6 @@ type Decoding struct {
 	Standalone bool            // events come from a worker of NVIDIA's standalone router example
 	Pad        func(id uint64) // if set, called with the pads in stored events (Keys.SawPad)
 	Secret     *block.Secret   // keys the blocks' hashes
-}
-
-// Decoder decodes one payload of events into their normal form (it is a stream.Decoder).
-type Decoder interface {
-	Decode(payload []byte) (kvevent.Batch, error)
 }
 
 // EventSource is where one rank of a server publishes its events.

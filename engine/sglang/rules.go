@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
 // Rules returns the rules of SGLang 0.5.0 to 0.5.23. Its page size is 1 unless the attention backend forces another.
@@ -19,7 +20,7 @@ func Rules(v rules.Version) rules.Rules {
 		EventsIncludeMedia:  true, EventsIncludeSalt: v.AtLeast(0, 5, 20), EventsIncludeAdapter: v.AtLeast(0, 5, 22),
 		// UnifiedRadixCache reports its full component (0.5.23, unified_tree_core.py); a match also needs the window or state.
 		EventsOfOneCache: true,
-		Decoder: func(d rules.Decoding) rules.Decoder {
+		Decoder: func(d rules.Decoding) kvevent.Decoder {
 			return &Decoder{Secret: d.Secret, Keep: d.KeepTokens, Pad: d.Pad}
 		},
 		FindEvents:  findEvents,

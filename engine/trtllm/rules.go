@@ -2,6 +2,7 @@ package trtllm
 
 import (
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
 // Rules returns the rules of TensorRT-LLM (trtllm-serve) 1.0 to 1.3.
@@ -16,7 +17,7 @@ func Rules(v rules.Version) rules.Rules {
 		// (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The HTTP drain gets them after the prefill.
 		StoredEarly:    v.AtLeast(1, 3, 0),
 		EventsOverHTTP: true, PublishesLoad: true,
-		Decoder: func(d rules.Decoding) rules.Decoder {
+		Decoder: func(d rules.Decoding) kvevent.Decoder {
 			return &Decoder{Secret: d.Secret, Keep: d.KeepTokens, Standalone: d.Standalone}
 		},
 		Owner: "tensorrt_llm", Describe: describe,

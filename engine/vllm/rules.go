@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
 // Rules returns the rules of vLLM 0.10 to 0.33.
@@ -21,7 +22,7 @@ func Rules(v rules.Version) rules.Rules {
 		EventsIncludeMedia: since(17), EventsIncludeSalt: since(17), EventsIncludeAdapter: true, // extra keys
 		BlocksByGroup:   true,
 		CountsCopies:    true, // its block pool reports each block
-		Decoder:         func(d rules.Decoding) rules.Decoder { return &Decoder{Secret: d.Secret, Keep: d.KeepTokens} },
+		Decoder:         func(d rules.Decoding) kvevent.Decoder { return &Decoder{Secret: d.Secret, Keep: d.KeepTokens} },
 		ReportsSettings: true,
 		Owner:           "vllm", CacheInfo: cacheInfo, Describe: describe,
 		Flags: rules.Flags{

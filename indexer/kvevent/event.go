@@ -13,6 +13,11 @@ import (
 	"strings"
 )
 
+// Decoder decodes one payload of events. Each engine's package has one, and package bus for its own format.
+type Decoder interface {
+	Decode(payload []byte) (Batch, error)
+}
+
 // Kind is what happened.
 type Kind uint8
 

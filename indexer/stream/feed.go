@@ -34,6 +34,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -67,12 +68,7 @@ type Source interface {
 	Replay(ctx context.Context, from uint64, each func(Message) error) error
 }
 
-// Decoder turns a payload into events. An engine's package has one, and package bus for its own format.
-type Decoder interface {
-	Decode(payload []byte) (kvevent.Batch, error)
-}
-
-// Restarter is a Decoder that learns from events what does not change while the engine runs; Restart forgets it.
+// Restarter is a decoder that learns from events what does not change while the engine runs; Restart forgets it.
 type Restarter interface{ Restart() }
 
 // Sink receives what a rank holds: IndexSink, or the bus's Publisher. All calls come from one goroutine.
@@ -96,7 +92,7 @@ type Sink interface {
 // Options configure a Feed.
 type Options struct {
 	Source  Source
-	Decoder Decoder
+	Decoder kvevent.Decoder
 	Sink    Sink
 	// BlockSize is the number of tokens in a block that the rank is configured to have; 0: none is configured. What its events say is used.
 	BlockSize int
@@ -211,7 +207,8 @@ func Start(o Options) *Feed {
 
 // listen runs the source, and restarts it after a panic. Any other error is final.
 func (f *Feed) listen(ctx context.Context) {
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	pause := retry.Backoff{First: firstRetry, Longest: lastRetry}
+	for {
 		err := guard.Call(func() error { return f.o.Source.Run(ctx, f) })
 		if ctx.Err() != nil {
 			return
@@ -220,10 +217,7 @@ func (f *Feed) listen(ctx context.Context) {
 		if !isPanic(err) {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(jitter(wait)):
-		}
+		pause.Wait(ctx)
 	}
 }
 

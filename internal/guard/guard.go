@@ -19,14 +19,14 @@ func (p *Panic) Error() string { return p.text }
 func Call(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &Panic{fmt.Sprintf("panic: %s at %s", fault(v), place())}
+			err = &Panic{fmt.Sprintf("panic: %s at %s", Fault(v), place())}
 		}
 	}()
 	return f()
 }
 
-// fault returns the runtime's own text. Other values may contain input, so only their type is named.
-func fault(v any) string {
+// Fault says what a recovered value is: the runtime's own text. Other values may contain input, so only their type is named.
+func Fault(v any) string {
 	if e, ok := v.(runtime.Error); ok {
 		return strings.TrimPrefix(e.Error(), "runtime error: ")
 	}

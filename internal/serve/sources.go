@@ -12,6 +12,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/indexer/stream"
@@ -72,7 +73,7 @@ func publisherOf(wc *config.Worker, addr netip.AddrPort) netip.Prefix {
 }
 
 // readSockets reads a rank's events from its ZeroMQ sockets.
-func readSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int, d stream.Decoder) (err error) {
+func readSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int, d kvevent.Decoder) (err error) {
 	host := ""
 	if e.Bind {
 		host = "0.0.0.0"
@@ -96,7 +97,7 @@ const idleTime = 10 * time.Second
 
 // decoder returns the decoder of what a worker publishes. Pad tokens of pictures in events are passed to the model, which learns
 // from them how SGLang's workers name pictures.
-func (s *sources) decoder(wc *config.Worker) stream.Decoder {
+func (s *sources) decoder(wc *config.Worker) kvevent.Decoder {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	d := rules.Decoding{Secret: s.secret, KeepTokens: s.keep, Standalone: wc.Events.Load != ""}
 	d.Pad = func(pad uint64) {

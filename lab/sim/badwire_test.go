@@ -17,6 +17,7 @@ import (
 	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/lab/vllmid"
@@ -266,7 +267,7 @@ func (r *rig) wire(rank int, onEvents, onReplay faults) stream.ZMQ {
 	return stream.ZMQ{Endpoint: events.endpoint(), ReplayEndpoint: replay.endpoint()}
 }
 
-func (r *rig) decoder() stream.Decoder {
+func (r *rig) decoder() kvevent.Decoder {
 	switch r.cfg.Engine {
 	case SGLang:
 		return new(sglang.Decoder)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // Where a pod finds the credentials for its API server.
@@ -71,11 +72,11 @@ func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
 	if first <= 0 {
 		first = 500 * time.Millisecond
 	}
-	wait := first
+	pause := retry.Backoff{First: first, Longest: 64 * first}
 	var last []Endpoint
 	known, said := false, ""
 	tell := func(list map[string]*endpointSlice) {
-		wait = first
+		pause.Reset()
 		now, err := endpointsOf(list, k.Port)
 		if err != nil && err.Error() != said {
 			said = err.Error()
@@ -95,11 +96,7 @@ func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
 			k.Log.Warn("cannot list or watch EndpointSlices; keeping the known workers", zap.String("namespace", k.Namespace),
 				zap.String("selector", k.Selector), zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait/2 + rand.N(wait)):
-		}
-		wait = min(2*wait, 64*first)
+		pause.Wait(ctx)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -458,6 +458,7 @@ var errFenced = errors.New("a newer agent publishes for this worker")
 
 // deliver publishes a message, retrying until the stream has it. It ends early with ctx, or with errFenced.
 func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
+	pause := retry.Backoff{First: retryPause}
 	for {
 		before := p.lastUncertain
 		err := p.attempt(ctx, m)
@@ -475,10 +476,8 @@ func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 		if !before {
 			p.o.Log.Warn("events cannot be published; keeping them and retrying", zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.Wait(ctx) {
 			return ctx.Err()
-		case <-time.After(retryPause/2 + rand.N(retryPause)):
 		}
 	}
 }

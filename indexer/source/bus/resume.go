@@ -20,7 +20,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +33,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 const (
@@ -43,6 +43,7 @@ const (
 
 // begin retries until it succeeds or ctx ends.
 func (p *Publisher) begin(ctx context.Context) error {
+	pause := retry.Backoff{First: retryPause}
 	for told := ""; ; {
 		attempt, cancel := context.WithTimeout(ctx, beginTime)
 		fresh, err := p.claim(attempt)
@@ -57,10 +58,8 @@ func (p *Publisher) begin(ctx context.Context) error {
 			told = err.Error()
 			p.o.Log.Warn("the agents' stream cannot be used yet; it is tried again", zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.Wait(ctx) {
 			return ctx.Err()
-		case <-time.After(retryPause/2 + rand.N(retryPause)):
 		}
 	}
 }

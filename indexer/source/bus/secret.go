@@ -5,13 +5,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -67,6 +67,7 @@ type SharedSecret struct {
 // AwaitSecret waits until routers have written the secret, or ctx ends.
 func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger) (*SharedSecret, error) {
 	js, err := jetstream.New(conn)
+	pause := retry.Backoff{First: retryPause}
 	for told := ""; err == nil; {
 		secret, failed := shareSecret(ctx, js, p, StreamOptions{}, nil)
 		if failed == nil {
@@ -78,10 +79,8 @@ func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger
 			told = failed.Error()
 			log.Warn("cannot hash blocks yet; it is tried again", zap.Error(failed))
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.Wait(ctx) {
 			return nil, ctx.Err()
-		case <-time.After(retryPause/2 + rand.N(retryPause)):
 		}
 	}
 	return nil, err

@@ -7,11 +7,11 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // Message is one published batch. On the wire: topic | seq (8 bytes, big endian) | payload.
@@ -60,7 +60,7 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	if err != nil {
 		return err
 	}
-	wait := minWait
+	pause := retry.Backoff{First: minWait, Longest: maxWait}
 	for {
 		began := time.Now()
 		err := guard.Call(func() error { return once(ctx, network, address, each) }) // a message that panics costs its connection
@@ -71,14 +71,11 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 			s.Down(err)
 		}
 		if time.Since(began) > maxWait {
-			wait = minWait
+			pause.Reset()
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.Wait(ctx) {
 			return ctx.Err()
-		case <-time.After(wait/2 + rand.N(wait)): // jitter, so that not all connections are made at once
 		}
-		wait = min(2*wait, maxWait)
 	}
 }
 

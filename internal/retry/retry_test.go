@@ -1,0 +1,40 @@
+package retry
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := Backoff{First: 100 * time.Millisecond, Longest: time.Second}
+		for i, want := range []time.Duration{100, 200, 400, 800, 1000, 1000, 100, 200} {
+			want *= time.Millisecond
+			if i == 6 {
+				b.Reset()
+			}
+			begin := time.Now()
+			if !b.Wait(t.Context()) {
+				t.Fatal("the context has not ended")
+			}
+			if took := time.Since(begin); took < want/2 || took >= want*3/2 {
+				t.Errorf("pause %d: %v, want %v, give or take a half", i, took, want)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if b.Wait(ctx) {
+			t.Error("the pause went on after its context")
+		}
+		same := Backoff{First: time.Second}
+		for range 3 {
+			begin := time.Now()
+			same.Wait(t.Context())
+			if time.Since(begin) >= 3*time.Second/2 {
+				t.Error("a pause without Longest has grown")
+			}
+		}
+	})
+}
