@@ -27,6 +27,7 @@ type sightline struct {
 	alive   int
 	pool    *pool // nil: workers encode their own pictures
 	lower   tiers
+	groups  groupsKnown
 	next    int
 }
 
@@ -48,7 +49,7 @@ func newSightline(v *View) Rule {
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
 	s.fleet = fleet.New(now)
 	for i := range v.Loads {
-		s.index.Join(indexer.SlotOptions{})
+		s.index.Join(indexer.SlotOptions{CountCopies: v.sim.setup.Engine.Groups != nil})
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8000)
 		w := fleet.NewWorker(fmt.Sprint(i), addr, modelName, 0, func(int) indexer.SlotID { return slotOf(i) })
 		if n := v.sim.setup.Prefill; n > 0 {
@@ -151,10 +152,17 @@ func (s *sightline) Ended(v *View, r *run, failed bool) {
 func (s *sightline) Heard(v *View, worker int, out []change) {
 	s.now = v.Now
 	for _, c := range out {
-		s.apply(v, slotOf(worker), c)
+		if c.group == 0 {
+			s.apply(v, slotOf(worker), c)
+		}
+	}
+	for _, c := range out { // the full group's blocks come first, as decoders have it
+		if c.group > 0 {
+			s.applyGroup(v, slotOf(worker), c)
+		}
 	}
 	for _, c := range out {
-		if c.stored {
+		if c.stored && c.group == 0 {
 			s.workers[worker].Slots[0].Progress(func(locals []uint64) int {
 				s.index.Match(locals, &s.matches)
 				for _, m := range s.matches.Slots {

@@ -55,7 +55,7 @@ func Play(w io.Writer, o Options) error {
 		return fmt.Errorf("scenario: %w", err)
 	}
 	name := func(r Rival) string { return r.Name }
-	if _, err := named(slices.Concat(tierRules(), pairRules()), o.Rules, name); err != nil {
+	if _, err := named(slices.Concat(tierRules(), pairRules(), hybridRules()), o.Rules, name); err != nil {
 		return fmt.Errorf("rule: %w", err)
 	}
 	var all []Played

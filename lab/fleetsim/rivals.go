@@ -489,7 +489,7 @@ func (w *worker) alone(r *run) float64 {
 
 // behind is the same if another worker prefills for it.
 func (w *worker) behind(first *worker, r *run) float64 {
-	hit := w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
+	hit := w.hits(r)
 	chunk := float64(min(w.Budget, w.outstanding())) // its share of a step in which it prefills itself
 	return first.alone(r) + w.Handover + w.Fetch*float64(r.input-hit) + (w.loading(r)+w.Prefill*chunk+w.step(1))/w.speed
 }

@@ -73,6 +73,10 @@ func Scenarios() []Scenario {
 			About: "chats; sixteen LoRA adapters, of which a worker holds four, 0.3 s to load one"},
 		{Name: "lower tiers", Capacity: 12.7, Traffic: talk, Change: offloads,
 			About: "chats; a quarter of the room on the GPUs and ten times that in lower tiers, in units of 256 tokens: four workers fetch 190,000 tokens a second, four 5,000"},
+		{Name: "chats windows", Capacity: 26, Traffic: talk, Change: windows, About: "chats; workers with sliding windows, of which they keep what vLLM keeps"},
+		{Name: "images windows", Capacity: 33, Traffic: pictures, Change: windows, About: "images; workers with sliding windows"},
+		{Name: "chats states", Capacity: 26, Traffic: talk, Change: states, About: "chats; workers with recurrent states, of which they keep what vLLM keeps"},
+		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states, About: "images; workers with recurrent states"},
 		{Name: "bursts", Capacity: 27, Traffic: func(rate float64) []*Request { return inBursts(images(1, 3*rate, seconds/3, 0)) },
 			About: "images; all come within 2 s of every 6 s"},
 		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) { s.Speeds = []float64{0.5, 1} }, About: "images; two workers, one of half the speed"},
@@ -117,6 +121,8 @@ func (s *Scenario) rules() []Rival {
 		return pairRules()
 	case setup.Engine.Lower > 0:
 		return tierRules()
+	case setup.Engine.Groups != nil:
+		return hybridRules()
 	}
 	return Rules()
 }

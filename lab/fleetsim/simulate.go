@@ -225,7 +225,7 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 		if i < setup.Failing {
 			w.fails = refusing
 		}
-		w.lower = newLower(&setup, i)
+		w.lower, w.hybrid = newLower(&setup, i), newHybrid(&setup.Engine, w)
 		s.workers = append(s.workers, w)
 	}
 	for i := range max(1, setup.Replicas) {
@@ -384,11 +384,11 @@ func (s *sim) queueAt(w *worker, r *run) {
 
 // lost returns how many more tokens of a prompt the best worker holds than the chosen one.
 func (s *sim) lost(r *run, prefills int, alive []int) int {
-	most, held := (r.input-1)/s.setup.Engine.BlockSize, 0
+	held := 0
 	for _, w := range alive {
-		held = max(held, s.workers[w].cache.hits(r.blocks, most))
+		held = max(held, s.workers[w].hits(r))
 	}
-	return max(0, held-s.workers[prefills].cache.hits(r.blocks, most)) * s.setup.Engine.BlockSize
+	return max(0, held-s.workers[prefills].hits(r))
 }
 
 // work starts a worker's next step if it is idle.
@@ -434,7 +434,7 @@ func (s *sim) fetch(w *worker) {
 			w.store(r, r.there)
 			w.running = append(w.running, r)
 			if r.lent != nil {
-				s.workers[r.first].cache.release(r.lent.held)
+				s.workers[r.first].release(r.lent)
 			}
 			s.tell(w)
 			s.work(w)
@@ -464,8 +464,8 @@ func (s *sim) tell(w *worker) {
 				return
 			}
 			for _, c := range out {
-				if c.lower {
-					continue // these rules count only what the GPU holds
+				if c.lower || c.remains || c.group > 0 {
+					continue // these rules count only what the GPU holds, in the full group, the first
 				}
 				if !c.stored {
 					v.held.set(c.block, w.id, false)

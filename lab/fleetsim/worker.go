@@ -1,6 +1,10 @@
 package fleetsim
 
-import "time"
+import (
+	"time"
+
+	"github.com/sightline-router/sightline/lab/vllmcache"
+)
 
 // Engine describes one simulated engine on one GPU: sizes, and the cost of a step.
 type Engine struct {
@@ -22,6 +26,9 @@ type Engine struct {
 	Handover float64 // seconds for the second request per answer, if another worker prefills
 	Fetch    float64 // seconds to transfer the KV blocks of a token from one worker to another
 
+	Groups    []vllmcache.Group // KV cache groups of a hybrid model; nil: full attention alone
+	Retention int               // see vllmcache.Options
+
 	Lower int // blocks of the lower tier; 0: there is none
 	Unit  int // blocks that it returns at once
 }
@@ -41,7 +48,8 @@ type worker struct {
 	speed    float64 // a step takes 1/speed of Engine's time
 	fails    failure
 	cache    *blocks
-	lower    *lower // nil: it has none
+	lower    *lower  // nil: it has none
+	hybrid   *hybrid // in place of cache; nil: there is one group
 	encoder  *recent
 	adapters *recent
 	waiting  []*run
@@ -85,6 +93,7 @@ type run struct {
 	lends    bool          // it is such a run
 	encoded  time.Duration // when other workers have encoded its pictures; 0: it encodes them itself
 	booked   any           // used by the rule
+	hybrid   *hybridRun    // its blocks in a hybrid worker's cache
 	calls    calls
 }
 
@@ -102,6 +111,10 @@ type change struct {
 	from   int // stored: run.chain[from:to]
 	to     int
 	block  int32 // removed
+
+	group   int     // of a hybrid worker
+	kept    []int32 // stored, of another group than the full one: the numbers of the blocks
+	remains bool    // removed: the worker has another copy
 }
 
 // outstanding returns the true work before a new request: tokens of prompts still to compute, including pictures.
@@ -109,8 +122,8 @@ func (w *worker) outstanding() (tokens int) {
 	for _, list := range [][]*run{w.running, w.waiting} {
 		for _, r := range list {
 			left := r.input - r.computed
-			if r.held == nil { // not yet admitted
-				left -= w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
+			if r.held == nil && r.hybrid == nil { // not yet admitted
+				left -= w.hits(r)
 			}
 			tokens += max(0, left)
 		}
@@ -119,26 +132,40 @@ func (w *worker) outstanding() (tokens int) {
 }
 
 // use returns the share of the KV cache that runs hold.
-func (w *worker) use() float64 { return 1 - float64(w.cache.unused)/float64(w.Blocks) }
+func (w *worker) use() float64 {
+	if w.hybrid != nil {
+		return w.hybrid.Usage()
+	}
+	return 1 - float64(w.cache.unused)/float64(w.Blocks)
+}
 
 // schedule begins a step and returns how long it takes; 0: there is nothing to do.
 func (w *worker) schedule() time.Duration {
 	budget, cost := w.Budget, 0.0
+	if w.hybrid != nil {
+		w.hybrid.BeginStep()
+	}
 	for _, r := range w.running {
 		if r.computed == r.input {
-			r.chunk = 1
+			r.chunk = w.advance(r, 1)
 			budget--
 			cost += w.Decode + w.Context*float64(r.input+r.made)
 		}
 	}
 	for _, r := range w.running {
 		if r.computed < r.input {
+			r.chunk = w.advance(r, min(budget, r.input-r.computed))
 			cost += w.take(r, &budget)
 		}
 	}
 	for len(w.waiting) > 0 && len(w.running) < w.MaxSeqs && budget > 0 {
 		r := w.waiting[0]
-		hit, ok := w.cache.admit(r, w.BlockSize, &w.out)
+		hit, ok := 0, false
+		if w.hybrid != nil {
+			hit, ok = w.admitHybrid(r, budget)
+		} else if hit, ok = w.cache.admit(r, w.BlockSize, &w.out); ok {
+			r.chunk = min(budget, r.input-hit)
+		}
 		if !ok {
 			break
 		}
@@ -148,7 +175,10 @@ func (w *worker) schedule() time.Duration {
 			cost += w.Load
 			w.loads++
 		}
-		if r.there, _ = w.found(r); r.lent != nil {
+		if r.there = hit; w.lower != nil {
+			r.there, _ = w.found(r)
+		}
+		if r.lent != nil {
 			r.there = r.input - 1
 		} else {
 			r.cached = r.there
@@ -168,9 +198,8 @@ func (w *worker) schedule() time.Duration {
 	return inSeconds(seconds)
 }
 
-// take gives a prefilling run its share of the step.
+// take gives a prefilling run its share of the step, r.chunk.
 func (w *worker) take(r *run, budget *int) (cost float64) {
-	r.chunk = min(*budget, r.input-r.computed)
 	*budget -= r.chunk
 	w.prefill += r.chunk
 	to := r.computed + r.chunk
@@ -188,7 +217,7 @@ func (w *worker) take(r *run, budget *int) (cost float64) {
 // store puts the full blocks up to a token into the cache.
 func (w *worker) store(r *run, to int) {
 	full := min(to/w.BlockSize, len(r.blocks))
-	if full <= r.stored {
+	if full <= r.stored || w.hybrid != nil { // which has stored them
 		return
 	}
 	from := r.stored
@@ -217,7 +246,7 @@ func (w *worker) finish() (began, ended []*run) {
 		w.store(r, r.input+r.made-1)
 		if r.made >= r.output {
 			if ended = append(ended, r); !r.lends {
-				w.cache.release(r.held)
+				w.release(r)
 			}
 			continue
 		}

@@ -5,7 +5,14 @@ package vllmcache
 
 // Find returns how much of a request's prompt, at most so many tokens, can be taken from the cache.
 func (c *Cache[H, C]) Find(r *Request[H], most int) *Hit {
-	hit := &Hit{Tokens: most, rows: make([][]int32, len(c.o.Groups))}
+	return c.find(r, most, make([][]int32, len(c.o.Groups)))
+}
+
+// Found returns how many tokens Find would find.
+func (c *Cache[H, C]) Found(r *Request[H], most int) int { return c.find(r, most, nil).Tokens }
+
+func (c *Cache[H, C]) find(r *Request[H], most int, rows [][]int32) *Hit {
+	hit := &Hit{Tokens: most, rows: rows}
 	once, lengths, longest := make([]bool, len(c.specs)), make([]int, len(c.specs)), 0
 	for {
 		length := hit.Tokens
@@ -46,83 +53,57 @@ func (c *Cache[H, C]) end(r *Request[H], size, n int) (h H, ok bool) {
 	return h, false
 }
 
-// cached returns the oldest copies of the n-th block, which all groups of a spec must hold.
-func (c *Cache[H, C]) cached(r *Request[H], spec []int, n int) []int32 {
+// cached reports whether all groups of a spec hold the n-th block.
+func (c *Cache[H, C]) cached(r *Request[H], spec []int, n int) bool {
 	h, ok := c.end(r, c.o.Groups[spec[0]].BlockSize, n)
-	if !ok {
-		return nil
+	for i := 0; ok && i < len(spec); i++ {
+		ok = c.held[Key[H]{spec[i], h}] != nil
 	}
-	var ids []int32
-	for _, g := range spec {
-		held := c.held[Key[H]{g, h}]
-		if held == nil {
-			return nil
-		}
-		ids = append(ids, held.Blocks[0])
-	}
-	return ids
+	return ok
 }
 
-// findIn returns the longest prefix, up to most tokens, that the groups of a spec accept, and puts its blocks into their rows.
+// findIn returns the longest prefix, up to most tokens, that the groups of a spec accept, and puts the blocks that they need, the
+// oldest copies, into their rows, if there are rows.
 func (c *Cache[H, C]) findIn(r *Request[H], spec []int, most int, rows [][]int32) (tokens int) {
 	g := c.o.Groups[spec[0]]
-	size, n := g.BlockSize, 0
-	found := make([][]int32, most/size) // by block, then by group of the spec; nil: the null block
+	size, n, from := g.BlockSize, 0, 0 // blocks [from, n) are needed
+	most /= size
 	switch g.Kind {
 	case Full:
-		for n < len(found) {
-			if found[n] = c.cached(r, spec, n+1); found[n] == nil {
-				break
-			}
+		for n < most && c.cached(r, spec, n+1) {
 			n++
 		}
-		for n*size%c.align != 0 {
-			n--
-		}
+		n -= n * size % c.align / size
 	case Chunk:
-		for n = most / g.Window * g.Window / size; n < len(found); n++ {
-			if found[n] = c.cached(r, spec, n+1); found[n] == nil {
-				break
-			}
+		from = most * size / g.Window * g.Window / size
+		for n = from; n < most && c.cached(r, spec, n+1); {
+			n++
 		}
 	case State:
-		for n = len(found); n > 0; n-- {
-			if n*size%c.align == 0 {
-				if found[n-1] = c.cached(r, spec, n); found[n-1] != nil {
-					break
-				}
-			}
-		}
-	case Window:
-		need, row := ceil(g.Window-1, size), 0
-		i := len(found) - 1
-		for ; i >= 0; i-- {
-			ids := c.cached(r, spec, i+1)
-			if ids == nil {
-				row = 0
-				continue
-			}
-			if row == 0 && (i+1)*size%c.align != 0 {
-				continue
-			}
-			found[i] = ids
-			if row++; row >= need {
-				break
-			}
-		}
-		if n = row; i >= 0 {
-			n = i + row
-		}
-		for n*size%c.align != 0 {
+		for n = most; n > 0 && (n*size%c.align != 0 || !c.cached(r, spec, n)); {
 			n--
 		}
-	}
-	for k, group := range spec {
-		rows[group] = make([]int32, n)
-		for i, ids := range found[:n] {
-			if ids != nil {
-				rows[group][i] = ids[k]
+		from = max(0, n-1)
+	case Window:
+		need, row := ceil(g.Window-1, size), 0
+		for from = most; from > 0 && row < need; from-- {
+			if !c.cached(r, spec, from) {
+				row = 0
+			} else if row > 0 || from*size%c.align == 0 {
+				row++
 			}
+		}
+		n = from + row
+		n -= n * size % c.align / size
+	}
+	for _, group := range spec {
+		if rows == nil {
+			break
+		}
+		rows[group] = make([]int32, n)
+		for i := from; i < n; i++ {
+			h, _ := c.end(r, size, i+1)
+			rows[group][i] = c.held[Key[H]{group, h}].Blocks[0]
 		}
 	}
 	return n * size
