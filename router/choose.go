@@ -142,8 +142,11 @@ func (x *planner) addCandidates(class int) {
 	}
 	for i := range s.candidates[from:] {
 		c, promised := &s.candidates[from+i], s.reach.Blocks(i)
-		if promised <= int(s.overlapOf(x.slots[c.Slot]).held) {
+		if its := s.overlapOf(x.slots[c.Slot]); promised <= int(its.held) {
 			promised = c.Exact // these blocks have come, and do not make a hit
+			if !c.Doubtful {
+				c.Unkept = int(its.held-its.blocks) * size
+			}
 		}
 		c.Exact, c.Predicted = c.Exact*size, max(promised*size, x.onItsWay(x.slots[c.Slot], class))
 		c.Shared = c.Predicted - c.Exact

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -45,6 +46,35 @@ func TestHybridWorker(t *testing.T) {
 		if got := w.index.HeldBlocks(w.slots[1].ID); got != held {
 			t.Errorf("%d blocks of %d", got, held)
 		}
+	}
+}
+
+// TestJunction: where no worker can resume within a prompt, it goes to the one that holds it in the group that sees all tokens: that
+// one's engine then keeps what the next prompt with the same beginning needs. Once a worker can resume there, the other's copy is
+// worth nothing.
+func TestJunction(t *testing.T) {
+	w := newWorld(t, 4)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+	w.stores(2, body)
+	spec := kvevent.Spec{Need: kvevent.NeedLast, BlockSize: 16}
+	if _, err := w.index.StoreGroup(w.slots[2].ID, 16, &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: spec}); err != nil {
+		t.Fatal(err)
+	}
+	chosen := func() string {
+		d := w.decide(body)
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 500})
+		return d.Targets[0].Worker
+	}
+	for range 8 {
+		if got := chosen(); got != "w2" {
+			t.Fatalf("%s was chosen", got)
+		}
+		w.now = w.now.Add(time.Minute)
+	}
+	w.stores(1, body)
+	w.now = w.now.Add(time.Minute)
+	if got := chosen(); got != "w1" {
+		t.Errorf("%s was chosen, where w1 can resume", got)
 	}
 }
 

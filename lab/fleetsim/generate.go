@@ -136,6 +136,29 @@ func reused(seed uint64, rate, seconds float64) []*Request {
 	return m.trace
 }
 
+// documents generates questions about documents, each asked about some five times within a minute; a third continue.
+func documents(seed uint64, rate, seconds float64) []*Request {
+	m := newGenerator(seed, rate)
+	var last []uint64
+	for m.at < seconds {
+		var r *Request
+		for turn := 0; turn == 0 || turn < 4 && m.Float64() < 0.35; turn++ {
+			if r = m.turn(r, 8); turn == 0 {
+				r.add(Segment{1, 120}, false)
+				d := m.id()
+				if len(last) > 0 && m.Float64() < 0.8 {
+					d = last[m.IntN(len(last))]
+				} else {
+					last = append(last, d)[max(0, len(last)-99):]
+				}
+				r.add(Segment{d, 1000 + int(mix(d, 5)%6000)}, false)
+			}
+			m.say(r, m.about(40, 0.6), m.about(150, 0.6))
+		}
+	}
+	return m.trace
+}
+
 // siblings generates groups of sixteen simultaneous requests with one new prompt of 8,000 tokens.
 func siblings(seed uint64, rate, seconds float64) []*Request {
 	m := newGenerator(seed, rate)

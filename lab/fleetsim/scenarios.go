@@ -38,6 +38,7 @@ const (
 func Scenarios() []Scenario {
 	pictures := func(rate float64) []*Request { return images(1, rate, seconds, 0) }
 	hot := func(rate float64) []*Request { return images(1, rate, seconds, 0.3) }
+	reports := func(rate float64) []*Request { return documents(1, rate, seconds) }
 	talk := func(rate float64) []*Request { return chats.traffic(1, rate, seconds) }
 	work := func(rate float64) []*Request { return agents.traffic(1, rate, 100) }
 	list := []Scenario{
@@ -74,9 +75,9 @@ func Scenarios() []Scenario {
 		{Name: "lower tiers", Capacity: 12.7, Traffic: talk, Change: offloads,
 			About: "chats; a quarter of the room on the GPUs and ten times that in lower tiers, in units of 256 tokens: four workers fetch 190,000 tokens a second, four 5,000"},
 		{Name: "chats windows", Capacity: 26, Traffic: talk, Change: windows, About: "chats; workers with sliding windows, of which they keep what vLLM keeps"},
-		{Name: "images windows", Capacity: 33, Traffic: pictures, Change: windows, About: "images; workers with sliding windows"},
-		{Name: "chats states", Capacity: 26, Traffic: talk, Change: states, About: "chats; workers with recurrent states, of which they keep what vLLM keeps"},
-		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states, About: "images; workers with recurrent states"},
+		{Name: "documents windows", Capacity: 17, Traffic: reports, Change: windows, About: "questions about documents, each asked about some five times; workers with sliding windows"},
+		{Name: "documents states", Capacity: 18, Traffic: reports, Change: states, About: "the same; workers with recurrent states"},
+		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states, About: "images; workers with recurrent states, of which they keep what vLLM keeps"},
 		{Name: "bursts", Capacity: 27, Traffic: func(rate float64) []*Request { return inBursts(images(1, 3*rate, seconds/3, 0)) },
 			About: "images; all come within 2 s of every 6 s"},
 		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) { s.Speeds = []float64{0.5, 1} }, About: "images; two workers, one of half the speed"},

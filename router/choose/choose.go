@@ -5,6 +5,7 @@
 //	cost  = slowness × (wait + wait² ÷ tailTokens + stalled × work × (1 + 1.5 × tokens queued ÷ tailTokens)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
 //	        + full × KV cache in use + cost of fetching + cost of work elsewhere + distance
+//	        + junctionWorth × tokens whose end another worker would keep, and this one would not
 //
 //	stalled = stallShare × requests in flight × tokens queued ÷ overloadTokens (1 at least), at most maxStall + tokens queued ÷ stallStep
 //
@@ -36,6 +37,10 @@ const (
 	handoverCost = 128   // cost of handing a prompt from one worker to another: two requests instead of one, some 10 ms
 	defaultRate  = 10000 // tokens prefilled a second if no worker's rate is known
 
+	// junctionWorth is what it is worth, per token, that the next prompt with the same beginning resumes at its end: the prefill, and the
+	// delay of others that comes with it.
+	junctionWorth = 1.5
+
 	fetchPerToken = 0.06 // cost of each token whose KV blocks are fetched: 128 KB of an 8 B model at 25 GB/s
 	tierWaitCost  = 64   // cost of waiting for the worker's own lower tiers: a step of its other requests
 )
@@ -49,6 +54,7 @@ type Candidate struct {
 	Predicted    int     // leading tokens held or predicted; ≥ Exact
 	Offloaded    int     // the part of Exact, after what its GPU has, to fetch from its lower tiers, in whole units
 	FetchRate    float64 // tokens fetched from lower tiers a second; 0: not known
+	Unkept       int     // tokens after Predicted that a hybrid model's worker holds in full attention alone; with this prompt it keeps their end
 	Pulled       int     // tokens after Predicted that another worker holds; fetched from there if that is cheaper
 	Encode       int     // picture tokens after the cached prefix that it would have to encode
 	EncodedApart int     // picture tokens after the cached prefix that an encode worker encodes
@@ -82,11 +88,12 @@ type Terms struct {
 	// Elsewhere is the cost of others: the encode workers; for a prefill worker the transfer and the decode worker.
 	Elsewhere float64 `json:"elsewhere"`
 	Distance  float64 `json:"distance"` // to another zone
+	Junction  float64 `json:"junction"` // another worker would keep more of the prompt's beginning for the next one (Fleet.kept)
 }
 
 // Sum returns the cost.
 func (t Terms) Sum() float64 {
-	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Fetch + t.Elsewhere + t.Distance
+	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Fetch + t.Elsewhere + t.Distance + t.Junction
 }
 
 // Term is one part of a cost, with its displayed name.
@@ -98,12 +105,15 @@ type Term struct {
 // Named returns the terms, always in this order.
 func (t Terms) Named() []Term {
 	return []Term{{"prefill", t.Prefill}, {"queue", t.Queue}, {"long wait", t.Tail}, {"stall", t.Stall}, {"requests", t.Requests}, {"context", t.Context},
-		{"cache", t.Cache}, {"fetch", t.Fetch}, {"elsewhere", t.Elsewhere}, {"distance", t.Distance}}
+		{"cache", t.Cache}, {"fetch", t.Fetch}, {"elsewhere", t.Elsewhere}, {"distance", t.Distance}, {"junction", t.Junction}}
 }
 
 // Fleet is what the cost needs to know of all candidates.
 type Fleet struct {
 	Rate float64 // mean of the known rates
+
+	overlap int // the longest Predicted
+	most    int // the most that any candidate would keep
 }
 
 // FleetOf summarizes all candidates of a decision.
@@ -116,8 +126,19 @@ func FleetOf(c []Candidate) (f Fleet) {
 		}
 	}
 	f.Rate /= float64(max(1, known))
+	for i := range c {
+		f.overlap = max(f.overlap, c[i].Predicted)
+	}
+	for i := range c {
+		f.most = max(f.most, f.kept(&c[i]))
+	}
 	return f
 }
+
+// kept returns how many leading tokens, beyond those at which some worker can resume already, a candidate's engine would make the next
+// prompt with the same beginning resume at. vLLM 0.32 and 0.33 keep windows and states where a prompt ends, and where it parts from
+// one that the worker has in full attention: the first worker that computes it after another one is the first that has it.
+func (f Fleet) kept(c *Candidate) int { return min(c.Unkept, max(0, c.Predicted+c.Unkept-f.overlap)) }
 
 // rate returns how many tokens a second is worth.
 func (f Fleet) rate() float64 {
@@ -183,6 +204,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 
 		Elsewhere: c.Elsewhere,
 		Distance:  c.ZoneDelay * f.rate(),
+		Junction:  junctionWorth * float64(f.most-f.kept(c)),
 	}
 }
 
@@ -198,7 +220,7 @@ func Encoding(tokens int, waiting float64) float64 { return handoverCost + waiti
 func (c *Candidate) Decoding() Candidate {
 	d := *c
 	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted-c.Offloaded))
-	d.Tokens, d.Offloaded, d.Pulled, d.Encode, d.EncodedApart, d.First = 0, 0, 0, 0, 0, false
+	d.Tokens, d.Offloaded, d.Unkept, d.Pulled, d.Encode, d.EncodedApart, d.First = 0, 0, 0, 0, 0, 0, false
 	return d
 }
 
