@@ -39,7 +39,8 @@ func newHybrid(e *Engine, w *worker) *hybrid {
 		one := change{group: v.Group, stored: v.Stored, block: v.Hash}
 		if !v.Stored {
 			one.remains = c.Held()[vllmcache.Key[int32]{Group: v.Group, Hash: v.Hash}] != nil
-		} else if one.run, one.from, one.to = v.Request.Owner.(*run), v.From/e.BlockSize, v.To/e.BlockSize; v.Group > 0 {
+		} else {
+			one.run, one.from, one.to = v.Request.Owner.(*run), v.From/e.BlockSize, v.To/e.BlockSize
 			for _, i := range v.Kept {
 				one.kept = append(one.kept, one.run.blocks[(i+1)*v.Size/e.BlockSize-1])
 			}
