@@ -22,12 +22,12 @@ func TestHybridWorkers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, groups string
-		size, blocks int // size: of the full group's blocks
+		blocks       int
 	}{
-		{"window", "window:16:64,full:16", 16, 150},
-		{"state", "state:32,state:32,full:32", 32, 80},
-		{"chunk", "chunk:16:128,full:16", 16, 150},
-		{"windows of smaller blocks", "window:16:96,window:16:96,full:32", 32, 150},
+		{"window", "window:16:64,full:16", 150},
+		{"state", "state:32,state:32,full:32", 80},
+		{"chunk", "chunk:16:128,full:16", 150},
+		{"windows of smaller blocks", "window:16:96,window:16:96,full:32", 150},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +52,6 @@ func TestHybridWorkers(t *testing.T) {
 				o.Workers, o.Blocks = 2, c.blocks
 				o.Sim = func(_ int, s *sim.Config) { s.Groups = groups }
 				o.Config = func(keys map[string]any) {
-					keys["models"].([]any)[0].(map[string]any)["block_size"] = c.size
 					keys["index"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
 				}
 			})
