@@ -88,7 +88,8 @@ func (s *Skeleton) Scan(body [][]byte) error {
 				for _, c := range seg {
 					switch c {
 					case '{', '[':
-						if depth++; depth > maxDepth {
+						depth++
+						if depth > maxDepth {
 							return ErrDepth
 						}
 					case '}', ']':

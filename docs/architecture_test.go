@@ -121,7 +121,8 @@ func arrow(t *testing.T, list []*row, from int, pkg, path string) {
 // TestNames looks up the files and folders of ours that the pages name.
 func TestNames(t *testing.T) {
 	top := regexp.MustCompile("^(" + strings.Join(folders(t), "|") + ")/[a-z0-9_/.-]+$")
-	for _, page := range strings.Fields("../README ../CONTRIBUTING architecture bounds configuration cockpit envoy families fidelity numbers operations") {
+	for _, page := range strings.Fields("../README ../CONTRIBUTING architecture bounds configuration cockpit envoy " +
+		"families fidelity numbers operations") {
 		page += ".md"
 		text, err := os.ReadFile(page)
 		if err != nil {

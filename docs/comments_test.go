@@ -70,7 +70,8 @@ func TestComments(t *testing.T) {
 		for _, group := range file.Comments {
 			for _, comment := range group.List {
 				for _, bad := range tree.unresolved(folder, comment.Text) {
-					t.Errorf("%s: the comment names %s, which is nowhere in this module (docs/comments_test.go lists other projects' names)", files.Position(comment.Pos()), bad)
+					t.Errorf("%s: the comment names %s, which is nowhere in this module (docs/comments_test.go lists other projects' names)",
+						files.Position(comment.Pos()), bad)
 				}
 			}
 		}

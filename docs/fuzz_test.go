@@ -43,7 +43,8 @@ func TestFuzz(t *testing.T) {
 	for _, r := range fuzzRow.FindAllSubmatch(page, -1) {
 		rows = append(rows, fmt.Sprintf("%s %s", r[1], r[2]))
 	}
-	if slices.Sort(rows); !slices.Equal(rows, targets) {
+	slices.Sort(rows)
+	if !slices.Equal(rows, targets) {
 		t.Fatalf("%s has not one row for each fuzz target:\nrows without a target or twice: %q\ntargets without a row: %q",
 			fuzzTable, without(rows, targets), without(targets, rows))
 	}
@@ -76,7 +77,8 @@ func TestFuzz(t *testing.T) {
 			}
 			built = dir
 		}
-		run := exec.Command(binary, "-test.run=^$", "-test.fuzz=^"+name+"$", "-test.fuzztime="+how, "-test.fuzzminimizetime=20x", "-test.parallel=1",
+		run := exec.Command(binary, "-test.run=^$", "-test.fuzz=^"+name+"$", "-test.fuzztime="+how, "-test.fuzzminimizetime=20x",
+			"-test.parallel=1",
 			"-test.fuzzcachedir="+filepath.Join(strings.TrimSpace(string(cache)), "fuzz", module, dir))
 		run.Dir = filepath.Join(root, dir)
 		out, err := run.CombinedOutput()

@@ -17,18 +17,13 @@ const columns = 140 // of a line of Go, a tab counting as one
 
 // unwrapped lists the folders and files that these rules do not hold yet: take out what you have wrapped.
 var unwrapped = strings.Fields(`
-	indexer/ engine/vllm/ lab/sim/ lab/vllmcache/ docs/
-	body/scan.go e2e/examples_test.go e2e/memory_test.go e2e/vllmhybrid_test.go engine/directory.go engine/model.go
-	engine/rules/rules.go engine/server.go engine/trtllm/decoder.go engine/trtllm/stored.go internal/admin/admin.go
-	internal/admin/live_test.go internal/config/check.go internal/config/decode.go internal/doctor/canary.go
-	internal/doctor/doctor_test.go internal/doctor/tokens.go internal/doctor/workers.go internal/draft/advice.go
-	internal/draft/draft_test.go internal/draft/group.go internal/serve/agent.go internal/serve/check_test.go
-	internal/serve/dynamo.go internal/serve/events_test.go internal/serve/models.go internal/serve/serve.go
-	internal/serve/sources.go lab/fleetsim/generate.go lab/fleetsim/ours.go lab/fleetsim/play.go lab/fleetsim/rivals.go
-	lab/fleetsim/scenarios.go lab/fleetsim/simulate.go lab/fleetsim/worker.go prompt/endpoint.go prompt/prompt.go
-	router/choose.go router/choose/choose.go router/decisionlog/decisionlog.go router/holdout.go
-	router/members/members.go router/metrics.go router/plan.go router/probe/found_test.go router/probe/probe.go
-	router/probe/probe_test.go router/probe/settings.go router/router.go`)
+	engine/model.go engine/trtllm/decoder.go engine/vllm/chains.go engine/vllm/stored.go
+	indexer/kvevent/event.go indexer/stream/apply.go indexer/stream/hybrid_test.go
+	indexer/stream/stats.go internal/admin/admin.go internal/admin/live_test.go internal/doctor/doctor_test.go
+	internal/serve/models.go internal/serve/serve.go internal/serve/sources.go lab/fleetsim/generate.go
+	lab/fleetsim/ours.go lab/fleetsim/play.go lab/fleetsim/rivals.go lab/fleetsim/scenarios.go lab/fleetsim/simulate.go
+	lab/fleetsim/worker.go lab/vllmcache/find.go router/choose.go router/choose/choose.go
+	router/decisionlog/decisionlog.go`)
 
 // TestStatements: no line of Go has more than 140 columns, apart from those with a raw string, a struct tag or a string that has no
 // blank to be cut at; and what stands before the condition of an if is a := with one value, such as err := f() or v, ok := m[k], in

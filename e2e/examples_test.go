@@ -39,9 +39,11 @@ func TestExampleNamesWrongBlockSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("bash", filepath.Join("..", "examples", "vllm-mm-routing", "run.sh"))
-	cmd.Env = append(os.Environ(), "SIGHTLINE="+filepath.Join(filepath.Dir(bin), "sightline"), "ENVOY="+binary(t), "ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine")
+	cmd.Env = append(os.Environ(), "SIGHTLINE="+filepath.Join(filepath.Dir(bin), "sightline"), "ENVOY="+binary(t),
+		"ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine")
 	out, err := cmd.CombinedOutput()
-	for _, want := range []string{"BLOCK_SIZE is 16, but the workers' events carry blocks of 32 tokens", `"events_block_size":32`, "the same picture twice: 0 tokens cached, then"} {
+	for _, want := range []string{"BLOCK_SIZE is 16, but the workers' events carry blocks of 32 tokens",
+		`"events_block_size":32`, "the same picture twice: 0 tokens cached, then"} {
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%v, without %q:\n%s", err, want, out)
 		}
@@ -118,7 +120,8 @@ func TestScenariosByName(t *testing.T) {
 					ok = ok && r.cached == (r.prompt-1)/block*block && r.worker == before.worker
 				}
 				if !ok {
-					t.Errorf("request %d: status %d, worker %d after %d, %d of %d tokens cached, %d before; %s", i+1, r.status, r.worker, before.worker, r.cached, r.prompt, before.prompt, lastDecision(t, lab).Raw)
+					t.Errorf("request %d: status %d, worker %d after %d, %d of %d tokens cached, %d before; %s", i+1, r.status,
+						r.worker, before.worker, r.cached, r.prompt, before.prompt, lastDecision(t, lab).Raw)
 				}
 				before = r
 				settled(t, lab)

@@ -152,7 +152,8 @@ func (v *victim) begin(ctx context.Context, duplex bool, path string, headers ..
 	if err != nil {
 		return nil
 	}
-	first := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}}}
+	first := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
+		RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}}}
 	if duplex {
 		first.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: modev3.ProcessingMode_FULL_DUPLEX_STREAMED}
 	}
@@ -178,7 +179,8 @@ func (v *victim) ask(path, body string, headers ...string) bool {
 	if answer, err := stream.Recv(); err != nil || answer.GetImmediateResponse() != nil {
 		return err == nil
 	}
-	_ = stream.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}})
+	_ = stream.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}})
 	_, err := stream.Recv()
 	return err == nil || errors.Is(err, io.EOF) // no body was asked for
 }
@@ -421,7 +423,8 @@ func startBus(t *testing.T) (url string) {
 func (v *victim) manyHeld(n, size int, pieces bool, headers ...string) {
 	ctx, cancel := context.WithCancel(v.t.Context())
 	defer cancel()
-	piece := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(hostilebody.Prose.Build(size, "")[:size])}}}
+	piece := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: []byte(hostilebody.Prose.Build(size, "")[:size])}}}
 	for range n {
 		v.counts(size)
 		stream := v.begin(ctx, pieces, "/v1/chat/completions", headers...)

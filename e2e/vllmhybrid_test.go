@@ -88,7 +88,8 @@ func startForks(t *testing.T, bin string) *vllmForks {
 	})
 	f := &vllmForks{in: in, out: bufio.NewReader(out)}
 	for line := ""; line != "ready\n"; {
-		if line, err = f.out.ReadString('\n'); err != nil {
+		line, err = f.out.ReadString('\n')
+		if err != nil {
 			t.Fatalf("vllm/fork.py: %v\n%s", err, log.String())
 		}
 	}

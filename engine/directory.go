@@ -65,7 +65,8 @@ func snapshot(repo, revision string) (string, error) {
 	ref, err := readBounded(filepath.Join(repo, "refs", want), 4096)
 	switch {
 	case err == nil:
-		if commit = strings.TrimSpace(string(ref)); !filepath.IsLocal(commit) {
+		commit = strings.TrimSpace(string(ref))
+		if !filepath.IsLocal(commit) {
 			return "", fmt.Errorf("model directory: %s holds no commit", filepath.Join(repo, "refs", want))
 		}
 	case revision == "":
@@ -132,7 +133,8 @@ func inspect(dir string, s Server) (st dirState) {
 		err = st.list()
 	}
 	if file := s.templateFile(""); err == nil && file != "" {
-		if err = st.add(file, file); err != nil {
+		err = st.add(file, file)
+		if err != nil {
 			st.key = "chat_template"
 		}
 	}

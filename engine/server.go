@@ -26,7 +26,8 @@ type Server struct {
 	Revision      string `yaml:"revision"`       // of a Hugging Face cache: a branch, a tag or a commit; default: main
 	BlockSize     int    `yaml:"block_size"`     // tokens per KV block, until events tell it
 
-	ChatTemplate        string   `yaml:"chat_template"`                // a file, the template itself, or the name of one of SGLang's; default: the directory's
+	// a file, the template itself, or the name of one of SGLang's; default: the directory's
+	ChatTemplate        string   `yaml:"chat_template"`
 	ContentFormat       string   `yaml:"chat_template_content_format"` // auto, string or openai
 	InterleaveMM        bool     `yaml:"interleave_mm_strings"`
 	VisionFamily        string   `yaml:"vision_family"` // of docs/families.md, for a fine-tune whose files name none; default: detected
@@ -103,7 +104,8 @@ func (s *Server) DefaultsOf(given func(key string) bool) {
 	if !given("engine_version") {
 		s.EngineVersion = cmp.Or(r.Release, s.EngineVersion)
 	}
-	if s.BlockSizeGiven = given("block_size"); !s.BlockSizeGiven {
+	s.BlockSizeGiven = given("block_size")
+	if !s.BlockSizeGiven {
 		s.BlockSize = cmp.Or(r.BlockSize, s.BlockSize)
 	}
 }
@@ -161,7 +163,8 @@ func (s *Server) checkEngine(f *faults) {
 	r := s.Rules()
 	_, err := rules.ParseVersion(s.EngineVersion)
 	f.when(err != nil, "engine_version", "%v", err)
-	f.when(s.EnableEagle && !s.Dynamo(), "enable_eagle", "true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
+	f.when(s.EnableEagle && !s.Dynamo(), "enable_eagle",
+		"true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
 	f.when(s.Fingerprint != "" && !r.HasProcessor, "processor_fingerprint", "only SGLang has one (want engine: sglang)")
 	f.when(s.Speculative != "" && !r.HasProcessor, "speculative_algorithm", "only SGLang has one (want engine: sglang)")
 	f.when(s.MediaNames == "injected" && err == nil && !r.TakesUUID, "media_names",
@@ -173,13 +176,16 @@ func (s *Server) checkEngine(f *faults) {
 func (s *Server) checkValues(f *faults) {
 	digits, hashed := strings.CutPrefix(s.Fingerprint, "sha256:")
 	isHash := hashed && len(digits) == 64 && strings.Trim(digits, "0123456789abcdef") == ""
-	f.when(s.Fingerprint != "" && !isHash, "processor_fingerprint", "%q is none (want sha256: and 64 hex digits, as Sightline logs it)", s.Fingerprint)
+	f.when(s.Fingerprint != "" && !isHash, "processor_fingerprint", "%q is none (want sha256: and 64 hex digits, as Sightline logs it)",
+		s.Fingerprint)
 	f.when(s.BlockSize < 1 || s.BlockSize > 1<<16, "block_size", "%d is out of range (want 1 to 65536, such as 16)", s.BlockSize)
 	f.when(s.AllowedLocalMediaPath != "" && !strings.HasPrefix(s.AllowedLocalMediaPath, "/"), "allowed_local_media_path",
 		"%q is relative (want the engine's --allowed-local-media-path, such as /srv/media)", s.AllowedLocalMediaPath)
-	f.when(s.MaxFileSizeMB < 1 || s.MaxFileSizeMB > 4096, "max_file_size_mb", "%d is out of range (want 1 to 4096, such as 50)", s.MaxFileSizeMB)
+	f.when(s.MaxFileSizeMB < 1 || s.MaxFileSizeMB > 4096, "max_file_size_mb", "%d is out of range (want 1 to 4096, such as 50)",
+		s.MaxFileSizeMB)
 	f.when(s.MaxModelLen < 0, "max_model_len", "%d is negative (want the engine's limit in tokens, or 0: not checked)", s.MaxModelLen)
-	f.when(s.MMProcessorCacheGB < 0, "mm_processor_cache_gb", "%g is negative (want the engine's flag, or 0 for no cache)", s.MMProcessorCacheGB)
+	f.when(s.MMProcessorCacheGB < 0, "mm_processor_cache_gb", "%g is negative (want the engine's flag, or 0 for no cache)",
+		s.MMProcessorCacheGB)
 	for i, host := range s.AllowedMediaDomains {
 		f.when(host == "" || strings.ContainsAny(host, "/@ "), fmt.Sprintf("allowed_media_domains[%d]", i),
 			"%q is not a host (want a bare name, such as images.example.com)", host)

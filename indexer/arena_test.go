@@ -7,7 +7,8 @@ import "testing"
 func TestReadyWithinTheLimit(t *testing.T) {
 	const limit = 6
 	m := &memory{limit: limit, preparing: true}
-	if m.prepare(firstChunks); len(m.ready) != firstChunks || m.preparing {
+	m.prepare(firstChunks)
+	if len(m.ready) != firstChunks || m.preparing {
 		t.Fatalf("%d chunks ready, want %d", len(m.ready), firstChunks)
 	}
 	m.preparing = true // keeps the goroutine from touching more
@@ -19,7 +20,8 @@ func TestReadyWithinTheLimit(t *testing.T) {
 			t.Errorf("chunk %d: %v, %d bytes resident", n, ok, resident)
 		}
 	}
-	if m.prepare(aheadChunks); len(m.ready) > 0 || m.grow() {
+	m.prepare(aheadChunks)
+	if len(m.ready) > 0 || m.grow() {
 		t.Errorf("%d chunks ready beyond the limit", len(m.ready))
 	}
 	release(m.freshChunk()) // it is in no list

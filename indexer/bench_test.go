@@ -188,7 +188,8 @@ func BenchmarkMatchHotFront(b *testing.B) {
 		if len(m.Slots) != workers {
 			b.Fatal(len(m.Slots))
 		}
-		if n++; n%window == 0 {
+		n++
+		if n%window == 0 {
 			slices.Sort(walls[:])
 			p50, p99 = append(p50, walls[window/2]), append(p99, walls[window*99/100])
 		}
@@ -222,7 +223,8 @@ func BenchmarkDecode(b *testing.B) {
 			b.Fatal("store")
 		}
 		last[p] = one[0]
-		if i++; i == 4<<20 {
+		i++
+		if i == 4<<20 {
 			b.StopTimer()
 			x.Clear(id)
 			i = 0

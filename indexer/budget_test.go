@@ -41,10 +41,12 @@ func TestBudget(t *testing.T) {
 			}
 		}
 		total += length
-		if x.Match(hot, &m); m.Longest != length {
+		x.Match(hot, &m)
+		if m.Longest != length {
 			t.Fatalf("round %d: the prompt in use has %d of %d blocks left", round, m.Longest, length)
 		}
-		if x.Match(prompt(1000+round/2), &m); len(m.Slots) > 1 || m.Longest > length {
+		x.Match(prompt(1000+round/2), &m)
+		if len(m.Slots) > 1 || m.Longest > length {
 			t.Fatalf("round %d: %+v", round, m.Slots)
 		}
 		if round%1000 == 0 {

@@ -165,7 +165,8 @@ func TestReused(t *testing.T) {
 			var m Matches
 			for !done.Load() {
 				for _, c := range chains {
-					if x.Match(c[2], &m); m.Longest > length {
+					x.Match(c[2], &m)
+					if m.Longest > length {
 						t.Errorf("reader %d: %d blocks, and %d are all that was ever stored", r, m.Longest, length)
 						return
 					}
@@ -311,7 +312,8 @@ func TestErrors(t *testing.T) {
 		t.Errorf("%d blocks after refused calls", n)
 	}
 	var m Matches
-	if x.Match(nil, &m); len(m.Slots) != 0 || m.Longest != 0 {
+	x.Match(nil, &m)
+	if len(m.Slots) != 0 || m.Longest != 0 {
 		t.Errorf("%+v for no blocks", m)
 	}
 	x.Match([]uint64{1, 2, 3}, &m)

@@ -185,7 +185,8 @@ func (s *slot) unhold(page uint32, blocks uint16) {
 
 // settled records that n blocks are no longer in doubt.
 func (s *slot) settled(n int) {
-	if s.doubtful -= n; s.doubtful == 0 {
+	s.doubtful -= n
+	if s.doubtful == 0 {
 		s.sure = nil
 	}
 }

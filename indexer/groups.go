@@ -341,8 +341,8 @@ func (s *slot) clearGroups() {
 	}
 }
 
-// ForgetGroups forgets what the further groups of a slot are, and what they hold: the engine's process is another, which may have been started
-// otherwise.
+// ForgetGroups forgets what the further groups of a slot are, and what they hold: the engine's process is another,
+// which may have been started otherwise.
 func (x *Index) ForgetGroups(id SlotID) {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -391,7 +391,9 @@ func (g *groups) anchor(s *slot, engineHashes []uint64, most int) {
 			g.anchors, g.before = map[uint64][]anchor{}, map[uint64]*[maxRatio - 1]uint64{}
 		}
 		at := engineHashes[next]
-		if g.places >= most || len(g.anchors[h]) == maxPlaces || slices.ContainsFunc(g.anchors[h], func(a anchor) bool { return a.engineHash == at }) {
+		if g.places >= most || len(g.anchors[h]) == maxPlaces || slices.ContainsFunc(g.anchors[h], func(a anchor) bool {
+			return a.engineHash == at
+		}) {
 			continue
 		}
 		list := g.before[at]

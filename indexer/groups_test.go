@@ -232,7 +232,8 @@ func playHybrid(t *testing.T, rng *rand.Rand, specs []kvevent.Spec, size int, dr
 			}
 			if y != nil {
 				m := Matches{Most: m.Most}
-				if y.Match(p[0], &m); blocksFor(&m, copied) != want {
+				y.Match(p[0], &m)
+				if blocksFor(&m, copied) != want {
 					t.Fatalf("step %d: %d blocks by the listing, want %d of %d", step, blocksFor(&m, copied), want, len(p[0]))
 				}
 			}
@@ -406,7 +407,8 @@ func TestGroupsWithoutMemory(t *testing.T) {
 		e := kvevent.Event{Kind: kvevent.GroupStored, EngineHashes: doc[8:16], Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: 16}}
 		_, _ = x.StoreGroup(id, 16, &e)
 		var m Matches
-		if x.Match(doc, &m); blocksFor(&m, id) > 0 {
+		x.Match(doc, &m)
+		if blocksFor(&m, id) > 0 {
 			found++
 		}
 	}
@@ -460,7 +462,8 @@ func TestGroupsWithinBudget(t *testing.T) {
 	}
 	for range 1000 { // half of them beside a block that tells their place
 		for i := range small {
-			if small[i] = 7; i%2 == 0 {
+			small[i] = 7
+			if i%2 == 0 {
 				sent++
 				small[i] = pathOf(3, uint64(sent))
 			}
@@ -481,7 +484,8 @@ func TestGroupsWithinBudget(t *testing.T) {
 		t.Errorf("%d of another worker's dropped", n)
 	}
 	var m Matches
-	if x.Match(doc, &m); blocksFor(&m, honest) != len(doc) {
+	x.Match(doc, &m)
+	if blocksFor(&m, honest) != len(doc) {
 		t.Errorf("%d blocks of another worker found", blocksFor(&m, honest))
 	}
 	heap := func() int64 {
@@ -523,7 +527,8 @@ func TestUnclearGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if store(16); x.UpperBound(id) || blocksIn(x, id, doc) != 8 {
+	store(16)
+	if x.UpperBound(id) || blocksIn(x, id, doc) != 8 {
 		t.Errorf("an upper bound %t, %d blocks", x.UpperBound(id), blocksIn(x, id, doc))
 	}
 	store(8) // a group with blocks of two sizes

@@ -74,7 +74,8 @@ func (m *Matches) beginHybrids(mem *memory, nd *node, n int) {
 			}
 			count++
 		}
-		if list = next; list == 0 {
+		list = next
+		if list == 0 {
 			break
 		}
 	}
@@ -110,7 +111,8 @@ func (m *Matches) addHybrids(mem *memory, nd *node, at int) {
 				k++
 			}
 		}
-		if list = next; list == 0 {
+		list = next
+		if list == 0 {
 			break
 		}
 	}
@@ -208,7 +210,8 @@ func (v *groupView) longest(words []uint64, at, most int, runs *[maxKinds]int32)
 			if best > 0 {
 				return best, at + end
 			}
-			if best = at + end; !v.withhold {
+			best = at + end
+			if !v.withhold {
 				return best, 0
 			}
 			ends &^= 1 << (length - 1)

@@ -30,17 +30,20 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 		}
 		if s.lastKnown && s.lastHash == parent {
 			at = s.lastRef
-		} else if at = s.find(parent, mix(parent, x.seed)); at == noRef && x.part.Of > 1 {
-			elsewhere = true
-		} else if at == noRef {
-			partial := s.partial.Load()
-			s.mu.Unlock()
-			if partial {
-				x.budget.dropped.Add(int64(len(engineHashes)))
-				return nil
+		} else {
+			at = s.find(parent, mix(parent, x.seed))
+			if at == noRef && x.part.Of > 1 {
+				elsewhere = true
+			} else if at == noRef {
+				partial := s.partial.Load()
+				s.mu.Unlock()
+				if partial {
+					x.budget.dropped.Add(int64(len(engineHashes)))
+					return nil
+				}
+				return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; ask the worker for a replay from 0)",
+					ErrUnknownParent, parent, id)
 			}
-			return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; ask the worker for a replay from 0)",
-				ErrUnknownParent, parent, id)
 		}
 	}
 	if elsewhere {
@@ -102,7 +105,8 @@ func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 			}
 		}
 	}
-	if s.lastKnown = n == len(engineHashes); s.lastKnown {
+	s.lastKnown = n == len(engineHashes)
+	if s.lastKnown {
 		s.lastHash, s.lastRef = engineHashes[n-1], s.refs[n-1]
 	}
 	return n
@@ -112,7 +116,8 @@ func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 func (s *slot) keysFor(engineHashes []uint64) {
 	for i, engineHash := range engineHashes {
 		key := mix(engineHash, s.x.seed)
-		if s.keys[i] = key; s.table.dir != nil {
+		s.keys[i] = key
+		if s.table.dir != nil {
 			prefetch(s.table.lineOf(key), 1)
 		}
 	}

@@ -43,12 +43,14 @@ type Match struct {
 //
 // With concurrent changes, each node is seen as it is at one moment during the call.
 func (x *Index) Match(locals []uint64, m *Matches) {
-	if m.Slots, m.GPU, m.Reduced, m.Longest = m.Slots[:0], m.GPU[:0], m.Reduced[:0], 0; len(locals) == 0 {
+	m.Slots, m.GPU, m.Reduced, m.Longest = m.Slots[:0], m.GPU[:0], m.Reduced[:0], 0
+	if len(locals) == 0 {
 		return
 	}
 	prefetch(unsafe.Pointer(&locals[0]), lines(locals))
 	m.index = x
-	if m.limit = len(locals); m.Most > 0 {
+	m.limit = len(locals)
+	if m.Most > 0 {
 		m.limit = min(m.limit, m.Most)
 	}
 	for !m.walk(x, locals) {
@@ -101,7 +103,8 @@ func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 		}
 		parent, offset, at = nd.id, n, at+n
 		last := sh
-		if sh = next; !locked {
+		sh = next
+		if !locked {
 			if !last.follow(sh) {
 				return false
 			}
@@ -116,7 +119,8 @@ func (m *Matches) walk(x *Index, locals []uint64) (whole bool) {
 func (m *Matches) count(sh *shard, nd *node, at, n int) (alive bool) {
 	switch {
 	case at > 0:
-		if m.add(sh.mem, nd, at, n); len(m.hybrids) > 0 {
+		m.add(sh.mem, nd, at, n)
+		if len(m.hybrids) > 0 {
 			m.addHybrids(sh.mem, nd, at)
 		}
 	case m.Held || m.index.hybrids.Load() == 0:
@@ -145,12 +149,14 @@ func (m *Matches) begin(mem *memory, nd *node, n int) {
 			}
 		}
 		count += k
-		if list = next; list == 0 {
+		list = next
+		if list == 0 {
 			break
 		}
 	}
 	rows = rows[:count]
-	if m.Slots, m.Longest = rows, int(longest); all&offGPU != 0 {
+	m.Slots, m.Longest = rows, int(longest)
+	if all&offGPU != 0 {
 		m.below(mem, nd, 0, n)
 	}
 }
@@ -177,8 +183,10 @@ func (m *Matches) add(mem *memory, nd *node, at, n int) {
 				k++
 			}
 		}
-		if list = next; list == 0 || k == len(rows) {
-			if m.Longest = int(longest); all&offGPU != 0 {
+		list = next
+		if list == 0 || k == len(rows) {
+			m.Longest = int(longest)
+			if all&offGPU != 0 {
 				m.below(mem, nd, at, n)
 			}
 			return
@@ -199,7 +207,8 @@ func (m *Matches) below(mem *memory, nd *node, at, n int) {
 				m.GPU = append(m.GPU, Match{res.slot(), uint32(at + gpu)})
 			}
 		}
-		if list = next; list == 0 {
+		list = next
+		if list == 0 {
 			return
 		}
 	}

@@ -87,7 +87,8 @@ func (n *naiveSlot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 			unknown++
 			continue
 		}
-		if name.held[tier]--; name.held[tier] == 0 {
+		name.held[tier]--
+		if name.held[tier] == 0 {
 			n.paths[name.path][tier]--
 		}
 		if name.held == [Tiers]int{} {
@@ -101,7 +102,8 @@ func (n *naiveSlot) drop(locals []uint64, from int) (dropped int) {
 	path := uint64(frontPath)
 	paths := map[uint64]bool{}
 	for i, l := range locals {
-		if path = pathOf(path, l); i >= from {
+		path = pathOf(path, l)
+		if i >= from {
 			paths[path] = true
 		}
 	}
@@ -281,7 +283,8 @@ func (s *script) join() {
 		s.fail("Join gave %d twice", id)
 	}
 	s.note("join %d counting %v", id, counting)
-	s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveBlock{}, paths: map[uint64]*[Tiers]int{}, parents: map[uint64]uint64{}}
+	s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveBlock{}, paths: map[uint64]*[Tiers]int{},
+		parents: map[uint64]uint64{}}
 	s.live = append(s.live, id)
 }
 
@@ -384,7 +387,8 @@ func (s *script) step() {
 		if from > 0 {
 			parent = s.names(doc, from-1, from, s.kind())[0]
 		}
-		s.note("store %d %v doc %d [%d:%d) parent %x engine hashes %x", id, tier, len(doc), from, to, parent, engineHashes[:min(4, len(engineHashes))])
+		s.note("store %d %v doc %d [%d:%d) parent %x engine hashes %x", id, tier, len(doc), from, to, parent,
+			engineHashes[:min(4, len(engineHashes))])
 		got := s.x.Store(id, tier, parent, from > 0, engineHashes, doc[from:to])
 		want := n.store(tier, parent, from > 0, engineHashes, doc[from:to])
 		if (got == nil) != (want == nil) {

@@ -171,8 +171,10 @@ func (r *runs) growList(nd *node, p place) bool {
 	old, oldPages, next := r.mem.residenciesOf(nd, p.list)
 	n, split := 1, 0
 	if p.list != 0 {
-		if n = 2 * int(r.mem.residencyList(p.list).units); n > maxListUnits {
-			if n, split = maxListUnits, len(old)/2; next == 0 && p.i == len(old) {
+		n = 2 * int(r.mem.residencyList(p.list).units)
+		if n > maxListUnits {
+			n, split = maxListUnits, len(old)/2
+			if next == 0 && p.i == len(old) {
 				n, split = 1, len(old)
 			}
 		}
@@ -214,7 +216,8 @@ func (r *runs) dropResidency(nd *node, o owner) {
 		return
 	}
 	l := r.mem.residencyList(p.list)
-	if l.count--; l.count == 0 {
+	l.count--
+	if l.count == 0 {
 		if p.before == 0 {
 			nd.list = next
 		} else {

@@ -31,7 +31,8 @@ func ParsePart(text string) (p Part, err error) {
 	}
 	number, of, ok := strings.Cut(text, "/")
 	if ok {
-		if p.Number, err = strconv.Atoi(number); err == nil {
+		p.Number, err = strconv.Atoi(number)
+		if err == nil {
 			p.Of, err = strconv.Atoi(of)
 		}
 	}

@@ -35,7 +35,8 @@ func TestPart(t *testing.T) {
 		x, slot, used := fill(Part{i + 1, 2})
 		n := x.HeldBlocks(slot)
 		t.Logf("part %d of 2: %d of %d blocks, %d of %d bytes: 1/%.2f", i+1, n, all, used, whole, float64(whole)/float64(used))
-		if sum += n; used > whole*3/5 {
+		sum += n
+		if used > whole*3/5 {
 			t.Errorf("part %d takes %d of %d bytes", i+1, used, whole)
 		}
 	}

@@ -77,7 +77,8 @@ type removed struct{ low, leading int }
 
 // add records that the block at an offset was removed from a front.
 func (r *removed) add(f front, offset int) {
-	if r.low = min(r.low, offset); offset < f.leading() {
+	r.low = min(r.low, offset)
+	if offset < f.leading() {
 		r.leading++
 	}
 }
@@ -100,7 +101,8 @@ func (m *memory) residencyFrom(o owner, first uint32) residency {
 	var held, gpu front
 	for at := first; at != noPage; {
 		all, onGPU, base, next := m.heldAt(at)
-		if held, gpu = held.page(base, all), gpu.page(base, onGPU); held&beyond != 0 {
+		held, gpu = held.page(base, all), gpu.page(base, onGPU)
+		if held&beyond != 0 {
 			return newResidency(o, held, gpu) // later blocks can enter a front only when held is computed again
 		}
 		at = next

@@ -34,7 +34,8 @@ func (r *runs) alloc(n int) uint32 {
 		at = r.next
 		r.next += uint32(n)
 	default:
-		if at = r.cut(n); at != 0 {
+		at = r.cut(n)
+		if at != 0 {
 			break
 		}
 		slab, ok := r.mem.slab()

@@ -187,7 +187,8 @@ func (x *Index) childGone(id uint32) {
 		sh := x.shardOfNode(id)
 		sh.lock.Lock()
 		nd, parent := sh.node(id), uint32(root)
-		if nd.childCount--; nd.childCount == 0 {
+		nd.childCount--
+		if nd.childCount == 0 {
 			nd.maxChildOffset = 0
 			parent = sh.trim(id)
 		}
@@ -224,7 +225,8 @@ func (sh *shard) append(id uint32, locals []uint64) int {
 		return 0
 	}
 	if !sh.growRun(id, nodeWords+have+n) {
-		if n = min(n, sh.node(id).capacity()*unitWords-nodeWords-have); n == 0 {
+		n = min(n, sh.node(id).capacity()*unitWords-nodeWords-have)
+		if n == 0 {
 			return 0
 		}
 	}
@@ -280,11 +282,13 @@ func (sh *shard) trim(id uint32) (parent uint32) {
 			if res.held()&beyond != 0 {
 				end = sh.mem.lastHeld(pages[i])
 			}
-			if top = max(top, end); top >= length {
+			top = max(top, end)
+			if top >= length {
 				return root
 			}
 		}
-		if at = next; at == 0 {
+		at = next
+		if at == 0 {
 			break
 		}
 	}

@@ -75,7 +75,8 @@ func TestSnapshot(t *testing.T) {
 					got1 = m.Slots[i]
 				}
 				want1, gpu := n.match(doc)
-				if want1.Slot = to; got1 != want1 || m.OnGPU(got1) != gpu {
+				want1.Slot = to
+				if got1 != want1 || m.OnGPU(got1) != gpu {
 					t.Fatalf("seed %d: loaded %+v, %d on the GPU, model %+v, %d", seed, got1, m.OnGPU(got1), want1, gpu)
 				}
 			}

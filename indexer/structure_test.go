@@ -27,10 +27,12 @@ func (sh *shard) audit(x *Index, children map[uint32]int) error {
 		if nd.id != id {
 			return fmt.Errorf("node %d lies in run %#x of node %d", id, run, nd.id)
 		}
-		if runs[run] = nd.capacity(); units(nodeWords+nd.length()) > nd.capacity() || nd.length() == 0 {
+		runs[run] = nd.capacity()
+		if units(nodeWords+nd.length()) > nd.capacity() || nd.length() == 0 {
 			return fmt.Errorf("node %d: %d blocks in %d units", id, nd.length(), nd.capacity())
 		}
-		if children[nd.parent]++; nd.parent != root {
+		children[nd.parent]++
+		if nd.parent != root {
 			p := x.shardOfNode(nd.parent).node(nd.parent)
 			if p.id != nd.parent || nd.parentOffset > p.maxChildOffset || int(nd.parentOffset) > p.length() {
 				return fmt.Errorf("node %d hangs at %d of node %d", id, nd.parentOffset, nd.parent)
@@ -48,7 +50,8 @@ func (sh *shard) audit(x *Index, children map[uint32]int) error {
 		for at := nd.list; ; {
 			residencies, _, next := sh.mem.residenciesOf(nd, at)
 			for _, res := range residencies {
-				if residents++; int(res.owner()) <= last {
+				residents++
+				if int(res.owner()) <= last {
 					return fmt.Errorf("node %d: owner %d behind owner %d", id, res.owner(), last)
 				}
 				last = int(res.owner())
@@ -56,7 +59,8 @@ func (sh *shard) audit(x *Index, children map[uint32]int) error {
 			if at != 0 {
 				runs[at] = int(sh.mem.residencyList(at).units)
 			}
-			if at = next; at == 0 {
+			at = next
+			if at == 0 {
 				break
 			}
 		}
@@ -196,11 +200,13 @@ func TestOneShard(t *testing.T) {
 			if n, err := x.Remove(id, GPU, old[len(system):]); n != 0 || err != nil {
 				t.Fatalf("prompt %d: %d unknown, %v", i-live, n, err)
 			}
-			if x.Match(prompt(i-live), &m); m.Longest != len(system) {
+			x.Match(prompt(i-live), &m)
+			if m.Longest != len(system) {
 				t.Fatalf("prompt %d removed, %d blocks left", i-live, m.Longest)
 			}
 		}
-		if x.Match(p, &m); m.Longest != len(p) {
+		x.Match(p, &m)
+		if m.Longest != len(p) {
 			t.Fatalf("prompt %d: %d of %d blocks", i, m.Longest, len(p))
 		}
 		if i%2000 == 0 {

@@ -21,7 +21,8 @@ func TestMatch(t *testing.T) {
 			if k >= 8 {
 				mark = hi
 			}
-			if got, want := mark>>(8*(k%8)+7)&1 == 1, l.tags[k] == tag; got != want {
+			got, want := mark>>(8*(k%8)+7)&1 == 1, l.tags[k] == tag
+			if got != want {
 				t.Fatalf("tags %v, tag %d: slot %d marked %v", l.tags, tag, k, got)
 			}
 		}
@@ -59,8 +60,11 @@ func TestTable(t *testing.T) {
 					t.Fatalf("reference %d not found", ref)
 				}
 				delete(live, ref)
-			} else if live[ref] = true; !tab.insert(key(ref), ref, keysOf) {
-				t.Fatal("no memory")
+			} else {
+				live[ref] = true
+				if !tab.insert(key(ref), ref, keysOf) {
+					t.Fatal("no memory")
+				}
 			}
 		}
 		n := 0

@@ -24,7 +24,8 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 			want, got = w.extendChain(node, off, near, engineHashes, locals, done)
 		}
 		if want == 0 {
-			if node, want, got = w.branch(node, off, engineHashes, locals, done); node == root {
+			node, want, got = w.branch(node, off, engineHashes, locals, done)
+			if node == root {
 				return done
 			}
 			off = 0
@@ -54,8 +55,11 @@ func (w *writer) extendChain(id uint32, off int, near uint32, engineHashes, loca
 	}
 	if want == 0 {
 		nd.addChild(off)
-	} else if got = w.hold(id, off, near, engineHashes[done:done+want], done); got < want {
-		parent = sh.trim(id)
+	} else {
+		got = w.hold(id, off, near, engineHashes[done:done+want], done)
+		if got < want {
+			parent = sh.trim(id)
+		}
 	}
 	sh.lock.Unlock()
 	w.x.childGone(parent)
@@ -76,13 +80,15 @@ func (w *writer) branch(node uint32, off int, engineHashes, locals []uint64, don
 		want = common(sh.mem.locals(run, sh.mem.node(run).length()), rest)
 	} else {
 		want = min(len(rest), maxNodeBlocks)
-		if run = sh.newNode(key, node, off, rest[:want]); run != 0 {
+		run = sh.newNode(key, node, off, rest[:want])
+		if run != 0 {
 			parent = root
 		}
 	}
 	if run != 0 {
 		child = sh.mem.node(run).id
-		if got = w.hold(child, 0, noPage, engineHashes[done:done+want], done); got < want {
+		got = w.hold(child, 0, noPage, engineHashes[done:done+want], done)
+		if got < want {
 			freed = sh.trim(child)
 		}
 	}
@@ -98,7 +104,8 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 	nd := sh.node(id)
 	res, head := sh.mem.residencyOf(nd, blocksOf(w.id))
 	if res == nil {
-		if res, head = sh.runs.addResidency(nd, blocksOf(w.id)); res == nil {
+		res, head = sh.runs.addResidency(nd, blocksOf(w.id))
+		if res == nil {
 			return 0
 		}
 	}
@@ -109,7 +116,8 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 		k := min(pageBlocks-bit, len(engineHashes)-n)
 		page, before := sh.mem.seek(*head, near, base)
 		if page == noPage {
-			if page = w.newPage(id, base, before, head); page == noPage {
+			page = w.newPage(id, base, before, head)
+			if page == noPage {
 				break
 			}
 			w.fillFree(page, bit, engineHashes[n:n+k], first+n)
@@ -198,7 +206,8 @@ func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, 
 		last, id = id, pg.next
 	}
 	if free == noPage {
-		if free = w.newPage(mem.page(page).node, int(base), last, head); free == noPage {
+		free = w.newPage(mem.page(page).node, int(base), last, head)
+		if free == noPage {
 			return false
 		}
 	}
@@ -233,7 +242,8 @@ func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint3
 func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 	at := near
 	if at == noPage || int(m.page(at).base) > base {
-		if at = head; at == noPage || int(m.page(at).base) > base {
+		at = head
+		if at == noPage || int(m.page(at).base) > base {
 			return noPage, noPage
 		}
 	}

@@ -110,7 +110,8 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 func (m *Model) common(endpoint string, req *body.Request, d *Draft) error {
 	if v := req.Fields["cache_salt"]; v.Type != gjson.Null {
 		var ok bool
-		if d.Salt, ok = req.Body.String(v); !ok {
+		d.Salt, ok = req.Body.String(v)
+		if !ok {
 			return Refuse("cache_salt is not a string")
 		}
 	}
@@ -149,7 +150,8 @@ func (m *Model) mediaKwargs(req *body.Request, d *Draft) error {
 		return nil
 	}
 	var err error
-	if d.kwargs, err = vision.ParseKwargs([]byte(d.MMKwargs)); err != nil {
+	d.kwargs, err = vision.ParseKwargs([]byte(d.MMKwargs))
+	if err != nil {
 		return Refuse("mm_processor_kwargs cannot be read")
 	}
 	return nil

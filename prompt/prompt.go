@@ -156,7 +156,8 @@ func Load(dir string, opt Options) (*Model, error) {
 	}
 	var server vision.Kwargs
 	if opt.ProcessorKwargs != "" {
-		if server, err = vision.ParseKwargs([]byte(opt.ProcessorKwargs)); err != nil {
+		server, err = vision.ParseKwargs([]byte(opt.ProcessorKwargs))
+		if err != nil {
 			return nil, &KeyError{"mm_processor_kwargs", err}
 		}
 	}
@@ -227,7 +228,8 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 		})
 		return err
 	}
-	if m.mistral, err = mistral.Load(files); err != nil {
+	m.mistral, err = mistral.Load(files)
+	if err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	m.tok = m.mistral.Text()

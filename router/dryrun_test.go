@@ -153,7 +153,8 @@ func TestConsiderChangesNothing(t *testing.T) {
 		}
 		return fmt.Sprint(counted, w.Unserved(), w.answers.Keys(), w.opt.Ledger.Open(), w.predicted.Size(), w.choices.Load(), w.Recent(9))
 	}
-	bodies := []string{chatBody("unknown", `"hello"`), chatBody("m", picture(1, 640, 480)), `{"model":"m","kv_transfer_params":{"a":1},"messages":[]}`,
+	bodies := []string{chatBody("unknown", `"hello"`), chatBody("m", picture(1, 640, 480)),
+		`{"model":"m","kv_transfer_params":{"a":1},"messages":[]}`,
 		`{"model":"m","previous_response_id":"resp_0","input":"and then?"}`, `{"model":"m","previous_response_id":"resp_9","input":"and then?"}`}
 	for _, limit := range []int{0, 1} {
 		w.limit(limit)

@@ -18,7 +18,8 @@ import (
 // with what the decision knew about that worker, so that load, predictions and the audit follow what really happens. The choice
 // is kept for the report.
 //
-//	decide ─▶ estimates of all workers, kept ── Started, at an address ─▶ placeBooking: the booking is that worker's ─▶ recordUnsteered: predictions, pictures, audit
+//	decide ─▶ estimates of all workers, kept ── Started, at an address ─▶ placeBooking: the booking is that worker's
+//	─▶ recordUnsteered: predictions, pictures, audit
 //
 // The split is by conversation. It is the same in all replicas and after a restart, and a larger share of steered requests keeps
 // those that were steered before.

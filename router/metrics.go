@@ -13,20 +13,21 @@ import (
 
 // metrics are the router's own counters. Labels hold configured names and fixed words, never client text.
 type metrics struct {
-	totals           totals
-	decisions        *prometheus.CounterVec // by model and reason (with refused)
-	stepsDown        *prometheus.CounterVec // by what kept the decision from being exact
-	decisionSeconds  prometheus.Histogram
-	prompt           *prometheus.CounterVec // tokens by model
-	cached           *prometheus.CounterVec // tokens predicted to be cached, by model and reason
-	offloaded        *prometheus.CounterVec // the part of cached in lower tiers, by model
-	held             *prometheus.CounterVec // tokens held by the worker that held most, by model
-	regret           *prometheus.CounterVec // the part of held that the chosen worker lacked, by model and why it was chosen
-	regretSeconds    *prometheus.CounterVec // the same in seconds
-	enginePrompt     *prometheus.CounterVec // prompt tokens of the answers counted in engineCached, by the engines' count
-	engineCached     *prometheus.CounterVec // cached tokens by the engines' count
-	outcomes         *prometheus.CounterVec // by worker and status class
-	cachedComparison *prometheus.CounterVec // the engine's count of cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
+	totals          totals
+	decisions       *prometheus.CounterVec // by model and reason (with refused)
+	stepsDown       *prometheus.CounterVec // by what kept the decision from being exact
+	decisionSeconds prometheus.Histogram
+	prompt          *prometheus.CounterVec // tokens by model
+	cached          *prometheus.CounterVec // tokens predicted to be cached, by model and reason
+	offloaded       *prometheus.CounterVec // the part of cached in lower tiers, by model
+	held            *prometheus.CounterVec // tokens held by the worker that held most, by model
+	regret          *prometheus.CounterVec // the part of held that the chosen worker lacked, by model and why it was chosen
+	regretSeconds   *prometheus.CounterVec // the same in seconds
+	enginePrompt    *prometheus.CounterVec // prompt tokens of the answers counted in engineCached, by the engines' count
+	engineCached    *prometheus.CounterVec // cached tokens by the engines' count
+	outcomes        *prometheus.CounterVec // by worker and status class
+	// the engine's count of cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
+	cachedComparison *prometheus.CounterVec
 	promptComparison *prometheus.CounterVec // the engine's count of prompt tokens against ours: equal, differs
 	removed          *prometheus.CounterVec // fields removed from bodies, by the table's name
 	storedAnswers    *prometheus.CounterVec // by what: learned, found, unknown
@@ -51,31 +52,48 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	m := &metrics{
 		decisions: vec("decisions_total", "Decisions by how exact they were; refused: the client got an error at once.", "model", "reason"),
 		stepsDown: vec("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
-		decisionSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, once the body is complete.",
+		decisionSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds",
+			Help:    "Time to decide, once the body is complete.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
-		prompt:           vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
-		cached:           vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
-		offloaded:        vec("predicted_offloaded_tokens_total", "Predicted cached tokens that the chosen worker has to fetch from a lower tier.", "model"),
-		held:             vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
-		regret:           vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by reason.", "model", "why"),
-		regretSeconds:    vec("regret_seconds_total", "Time to prefill regret_tokens, at each chosen worker's measured rate.", "model", "why"),
-		enginePrompt:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of answers that reported cached tokens; needs envoy.token_usage.", "model"),
-		engineCached:     vec("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
-		outcomes:         vec("outcomes_total", "Ended requests by their last worker and status class; other: no known worker.", "worker", "code"),
-		cachedComparison: vec("cached_tokens_reported_total", "Answers by the engine's count of cached tokens against the prediction.", "model", "verdict"),
-		promptComparison: vec("prompt_tokens_reported_total", "Answers by the engine's count of prompt tokens against ours, where that was exact.", "model", "verdict"),
-		removed:          vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
-		storedAnswers:    vec("stored_answers_total", "Answers of /v1/responses that were recorded; requests that refer to one: found, unknown.", "what"),
-		movedRequests:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
-		uncorrected:      prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "corrections_refused_total", Help: "Corrections of the index that were refused because their client had caused too many."}),
-		correctedBlocks:  prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
-		failures:         vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
-		roleMissing:      vec("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
-		deadlines:        vec("slo_decisions_total", "Requests with a deadline (x-slo-ttft-ms): in time if some worker should meet it, else late.", "model", "outcome"),
-		shed:             newShed(),
-		learnedRequests: vec("learned_requests_total", "Ended requests that no rule reads to the end of their prompts, by what their workers' events taught: learned, no_events (all blocks were held before, or events do not come), "+
-			"unattributed (events could be those of several requests), doubtful (the blocks do not have the length that the engine reported), no_room.", "outcome"),
-		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
+		prompt: vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
+		cached: vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
+		offloaded: vec("predicted_offloaded_tokens_total",
+			"Predicted cached tokens that the chosen worker has to fetch from a lower tier.", "model"),
+		held: vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
+		regret: vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by reason.",
+			"model", "why"),
+		regretSeconds: vec("regret_seconds_total", "Time to prefill regret_tokens, at each chosen worker's measured rate.", "model", "why"),
+		enginePrompt: vec("engine_prompt_tokens_total",
+			"Prompt tokens, as the engine counted, of answers that reported cached tokens; needs envoy.token_usage.", "model"),
+		engineCached: vec("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
+		outcomes: vec("outcomes_total", "Ended requests by their last worker and status class; other: no known worker.",
+			"worker", "code"),
+		cachedComparison: vec("cached_tokens_reported_total", "Answers by the engine's count of cached tokens against the prediction.",
+			"model", "verdict"),
+		promptComparison: vec("prompt_tokens_reported_total",
+			"Answers by the engine's count of prompt tokens against ours, where that was exact.", "model", "verdict"),
+		removed: vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
+		storedAnswers: vec("stored_answers_total",
+			"Answers of /v1/responses that were recorded; requests that refer to one: found, unknown.", "what"),
+		movedRequests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total",
+			Help: "Requests that Envoy sent to another worker than the first choice."}),
+		uncorrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "corrections_refused_total",
+			Help: "Corrections of the index that were refused because their client had caused too many."}),
+		correctedBlocks: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total",
+			Help: "Blocks taken out of the index because an engine did not find them cached."}),
+		failures: vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.",
+			"worker", "what"),
+		roleMissing: vec("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
+		deadlines: vec("slo_decisions_total", "Requests with a deadline (x-slo-ttft-ms): in time if some worker should meet it, else late.",
+			"model", "outcome"),
+		shed: newShed(),
+		learnedRequests: vec("learned_requests_total",
+			"Ended requests that no rule reads to the end of their prompts, by what their workers' events taught: learned, "+
+				"no_events (all blocks were held before, or events do not come), "+
+				"unattributed (events could be those of several requests), doubtful (the blocks do not have the length that the "+
+				"engine reported), no_room.", "outcome"),
+		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total",
+			Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
 	if reg == nil {
 		return m
@@ -84,12 +102,19 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
 	counter := func(name, help string, get func() uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help},
+			func() float64 { return float64(get()) })
 	}
-	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison, m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures, m.roleMissing, m.deadlines, m.shed, m.learnedRequests, r.opt.Report,
-		gauge("learned_bytes", "Bytes of what is remembered about requests that no rule reads to the end of their prompts.", func() float64 { return float64(r.learning.stats().Bytes) }),
+	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded,
+		m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison,
+		m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures,
+		m.roleMissing, m.deadlines, m.shed, m.learnedRequests, r.opt.Report,
+		gauge("learned_bytes", "Bytes of what is remembered about requests that no rule reads to the end of their prompts.",
+			func() float64 { return float64(r.learning.stats().Bytes) }),
 		gauge("learned_beginnings", "Beginnings of requests that are remembered.", func() float64 { return float64(r.learning.stats().Nodes) }),
-		counter("learned_forgotten_total", "Beginnings of requests that were forgotten for lack of room.", func() uint64 { return r.learning.stats().Forgotten }),
+		counter("learned_forgotten_total", "Beginnings of requests that were forgotten for lack of room.", func() uint64 {
+			return r.learning.stats().Forgotten
+		}),
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Ledger.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired),
 		gauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.", func() (n float64) {
@@ -101,11 +126,17 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			return n
 		}),
 		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(ledger.NoReports)),
-		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.", r.silenceGauge(ledger.NoEnds)),
-		gauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 { return float64(len(r.Unserved())) }),
-		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 { return float64(r.predicted.Size()) }),
+		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.",
+			r.silenceGauge(ledger.NoEnds)),
+		gauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 {
+			return float64(len(r.Unserved()))
+		}),
+		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 {
+			return float64(r.predicted.Size())
+		}),
 		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.Dropped),
-		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.", func() float64 { return float64(r.lanes.queued()) }),
+		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.",
+			func() float64 { return float64(r.lanes.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
 	return m
 }

@@ -103,7 +103,8 @@ func (s *scratch) release() {
 func (r *Router) newPlanner(req *Request, ways *policies, leftShare float64, mem *scratch) *planner {
 	x := &planner{state: &r.state, serving: r.serving.Load(), policies: ways, leftShare: leftShare, req: req, mem: mem}
 	x.now, x.out.ID, x.out.Reason = r.opt.Now(), req.ID, Load
-	if x.follow(&ways.steered); leftShare >= 1 {
+	x.follow(&ways.steered)
+	if leftShare >= 1 {
 		x.follow(&ways.left)
 	}
 	return x
@@ -245,7 +246,8 @@ func (x *planner) clean() (unread error, refusal *Refusal) {
 		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
 	}
 	var err error
-	if x.cleanEdits, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.removed); err != nil {
+	x.cleanEdits, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.removed)
+	if err != nil {
 		refusal = &Refusal{Status: http.StatusBadRequest, Message: err.Error()}
 		var refused *body.Refused
 		if errors.As(err, &refused) {

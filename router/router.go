@@ -90,13 +90,14 @@ type Options struct {
 	UnsteeredShare float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
 	Report         *report.Totals // sums up how requests end, by arm; nil: the router makes its own
 	Index          *indexer.Index
-	LearnedBytes   int                   // of what is remembered about requests that no rule reads to their end; 0: nothing is
-	Audit          *audit.Auditor        // nil: predictions are not compared with what workers store
-	PredictedTTL   time.Duration         // how long a routed prompt counts as held before events confirm it
-	Decisions      *decisionlog.Log      // nil: none
-	Log            *zap.Logger           // nil: silent
-	NoRoom         func(what string)     // called when something was evicted or refused for lack of room: "answers", "pictures seen", …; nil: nobody
-	Metrics        prometheus.Registerer // nil: none
+	LearnedBytes   int              // of what is remembered about requests that no rule reads to their end; 0: nothing is
+	Audit          *audit.Auditor   // nil: predictions are not compared with what workers store
+	PredictedTTL   time.Duration    // how long a routed prompt counts as held before events confirm it
+	Decisions      *decisionlog.Log // nil: none
+	Log            *zap.Logger      // nil: silent
+	// called when something was evicted or refused for lack of room: "answers", "pictures seen", …; nil: nobody
+	NoRoom  func(what string)
+	Metrics prometheus.Registerer // nil: none
 	// Decided and Ended, if set, are called after each decision, and at each request's end with its model. They must not block.
 	Decided func(d *Decision, took time.Duration)
 	Ended   func(model string, o *Outcome, took time.Duration)
@@ -176,9 +177,12 @@ func New(opt Options) *Router {
 	}
 	lines := opt.Log
 	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
-	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
+	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0)
+	}))
 	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom),
-		encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)}, seed: maphash.MakeSeed(), lanes: newLanes()},
+		encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
+		seed: maphash.MakeSeed(), lanes: newLanes()},
 		recent: newRecent(), waiters: newWaiters(), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
 	if r.opt.Report == nil {

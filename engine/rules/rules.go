@@ -39,11 +39,12 @@ type Rules struct {
 	EventsIncludeSalt    bool // likewise for cache salts
 	EventsIncludeAdapter bool // likewise for LoRA adapters
 	EventsOfOneCache     bool // of a model's several KV caches, events are of the one that sees all tokens
-	BlocksByGroup        bool // KV cache groups of one model may have blocks of different sizes; events have those of the one that sees all tokens
-	CountsCopies         bool // events report each physical copy of a block; otherwise one block may be reported more than once
-	EventsOverHTTP       bool // events are drained over HTTP (POST /kv_cache_events)
-	StoredEarly          bool // over ZeroMQ, a stored block is reported when the step that computes it begins, if another step ran before
-	PublishesLoad        bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
+	// KV cache groups of one model may have blocks of different sizes; events have those of the one that sees all tokens
+	BlocksByGroup  bool
+	CountsCopies   bool // events report each physical copy of a block; otherwise one block may be reported more than once
+	EventsOverHTTP bool // events are drained over HTTP (POST /kv_cache_events)
+	StoredEarly    bool // over ZeroMQ, a stored block is reported when the step that computes it begins, if another step ran before
+	PublishesLoad  bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
 
 	// Decoder returns a decoder of events as they come over ZeroMQ.
 	Decoder func(Decoding) kvevent.Decoder
@@ -85,8 +86,9 @@ type Load struct {
 	Running, Waiting string   // requests
 	Usage            []string // share of the KV cache in use, 0 to 1: the current name, then earlier ones
 	Rank             string   // the label that holds the data-parallel rank; "": none
-	Adapters         string   // the gauge whose labels name the LoRA adapters of running and waiting requests and the most it holds at once; its value is a timestamp
-	StartTime        string   // the start time of the server's process in Unix seconds; "": not reported
+	// the gauge whose labels name the LoRA adapters of running and waiting requests and the most it holds at once; its value is a timestamp
+	Adapters  string
+	StartTime string // the start time of the server's process in Unix seconds; "": not reported
 	// MaxAge is the age that the gauges may have while the engine works. KeepsLastValue means that they may stay unchanged for longer when it
 	// is idle: gauges that report requests and do not change are not believed after MaxAge.
 	MaxAge         time.Duration

@@ -38,7 +38,8 @@ func (d *Decoder) stored(blocks gjson.Result, parent uint64, hasParent bool) (er
 	}
 	d.begin()
 	blocks.ForEach(func(_, v gjson.Result) bool {
-		if err = d.storedBlock(v); err != nil {
+		err = d.storedBlock(v)
+		if err != nil {
 			err = fmt.Errorf("stored: block %d: %w", len(d.s.blocks), err)
 		}
 		return err == nil
@@ -69,7 +70,8 @@ func (d *Decoder) storedBlock(v gjson.Result) (err error) {
 		case "cache_level":
 			b.level, _ = whole(v)
 		case "mm_keys":
-			if b.keyed = v.IsArray(); b.keyed {
+			b.keyed = v.IsArray()
+			if b.keyed {
 				err = d.readKeys(v)
 			}
 		case "cache_salt":

@@ -61,7 +61,8 @@ func (w *loneWorker) take(events ...any) kvevent.Batch {
 			}
 		case kvevent.GroupRemoved:
 			for _, h := range e.EngineHashes {
-				if w.group[h]--; w.group[h] == 0 {
+				w.group[h]--
+				if w.group[h] == 0 {
 					delete(w.group, h)
 				}
 			}
@@ -121,18 +122,22 @@ func TestChainsPlace(t *testing.T) {
 	if b := w.take(w.store(prompt, 0, 6, 2, 4, 6)); w.d.chains.unit != 0 || b.UpperBound {
 		t.Error("a few tokens do not show that there is no main group")
 	}
-	w.take(object{"type", "BlockRemoved", "block_hashes", list{hashAfter(prompt[:2]), hashAfter(prompt[:4]), hashAfter(prompt[:6])}, "medium", "GPU", "group_idx", 0})
+	w.take(object{"type", "BlockRemoved", "block_hashes", list{hashAfter(prompt[:2]), hashAfter(prompt[:4]), hashAfter(prompt[:6])},
+		"medium", "GPU", "group_idx", 0})
 	if b := w.take(w.store(prompt, 0, 20, 14, 16, 18, 20)); !b.UpperBound || places(w) != "7:7 8:8 9:9 10:10 " {
 		t.Errorf("the end: %s", places(w))
 	}
-	if w.take(w.store(prompt, 20, 30, 26, 28)); places(w) != "7:7 8:8 9:9 10:10 13:14 14:15 " {
+	w.take(w.store(prompt, 20, 30, 26, 28))
+	if places(w) != "7:7 8:8 9:9 10:10 13:14 14:15 " {
 		t.Errorf("a prompt that ends with its last block: %s", places(w))
 	}
 	// The answer's block continues after the last kept one, so that one was placed too far.
-	if w.take(w.store(prompt, 28, 30)); places(w) != "7:7 8:8 9:9 10:10 13:13 14:14 " {
+	w.take(w.store(prompt, 28, 30))
+	if places(w) != "7:7 8:8 9:9 10:10 13:13 14:14 " {
 		t.Errorf("moved: %s", places(w))
 	}
-	if w.take(w.store(prompt, 20, 30, 24, 26)); places(w) != "7:7 8:8 9:9 10:10 12:12 13:13 14:14 " {
+	w.take(w.store(prompt, 20, 30, 24, 26))
+	if places(w) != "7:7 8:8 9:9 10:10 12:12 13:13 14:14 " {
 		t.Errorf("one of them is known: %s", places(w))
 	}
 	if b := w.take(w.store(prompt, 28, 36, 32)); b.Unplaced != 0 || places(w) != "7:7 8:8 9:9 10:10 12:12 13:13 14:14 16:18 " {
@@ -142,7 +147,8 @@ func TestChainsPlace(t *testing.T) {
 	w = newLoneWorker(t, true)
 	w.take(w.store(prompt, 0, 16))
 	w.take(w.store(prompt, 16, 24))
-	if w.take(w.store(prompt, 24, 30, 30)); places(w) != "15:15 " || w.d.chains.open != 0 {
+	w.take(w.store(prompt, 24, 30, 30))
+	if places(w) != "15:15 " || w.d.chains.open != 0 {
 		t.Errorf("a prompt in three steps: %s", places(w))
 	}
 	if b := w.take(w.store(prompt, 6, 20, 20)); b.Unplaced != 1 {
@@ -153,7 +159,8 @@ func TestChainsPlace(t *testing.T) {
 	}
 	// A main group after all.
 	full := append(mapStored(list{uint64(7)}, nil, list{1, 2}), "group_idx", 1, "kv_cache_spec_kind", "full_attention")
-	if w.take(full); len(w.held) != 1 || w.d.chains.unit != 0 {
+	w.take(full)
+	if len(w.held) != 1 || w.d.chains.unit != 0 {
 		t.Errorf("%d held beside the main group's block", len(w.held)-1)
 	}
 }

@@ -58,7 +58,8 @@ type facts struct {
 }
 
 // mediaSettings are contract.py's SETTINGS.
-var mediaSettings = []string{"", `{"image_mode":null}`, `{"image_mode":"RGBA"}`, `{"image_mode":"L"}`, `{"rgba_background_color":[0,128,255]}`}
+var mediaSettings = []string{"", `{"image_mode":null}`, `{"image_mode":"RGBA"}`, `{"image_mode":"L"}`,
+	`{"rgba_background_color":[0,128,255]}`}
 
 const contractModel = "org/model"
 
@@ -114,7 +115,8 @@ func itemOf(t *testing.T, file []byte) name.Item {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return name.Item{Modality: "image", Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent, Turned: i.Orientation > 1, Pictures: 1}
+	return name.Item{Modality: "image", Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
+		Turned: i.Orientation > 1, Pictures: 1}
 }
 
 // TestContractPictures: the names of pictures of all modes, under all ways of loading them, are those of each release.
@@ -169,7 +171,8 @@ func documented(t *testing.T) (archs []string) {
 
 // TestContractModels: each family's own item modality, and the names of its pictures. A name that is not computed here may be any.
 func TestContractModels(t *testing.T) {
-	notAsked := []string{"LlavaForConditionalGeneration"} // it chooses its processor by the configuration: LLaVA's or Pixtral's, both the common one
+	// it chooses its processor by the configuration: LLaVA's or Pixtral's, both the common one
+	notAsked := []string{"LlavaForConditionalGeneration"}
 	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
 		i := slices.IndexFunc(f.Pictures, func(p struct {
 			Picture, File, Kept, SHA256, SHA512 string
@@ -206,7 +209,8 @@ func TestContractModels(t *testing.T) {
 				it := itemOf(t, file)
 				it.Pictures = i%3 + 1
 				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: mmhash.File(file), Inline: true}
-				if keys.Name(&medium); !medium.Named {
+				keys.Name(&medium)
+				if !medium.Named {
 					open++
 				} else if medium.Name != want {
 					t.Errorf("%s, %d pictures: %s, want %s (it takes %v)", arch, it.Pictures, medium.Name, want, m.Modalities)
@@ -341,7 +345,8 @@ func TestContractTokenizers(t *testing.T) {
 		for _, c := range f.Tokenizers.Cases {
 			var kind, class string
 			want := slices.Clone(f.Tokenizers.Own)
-			if json.Unmarshal(c[0], &kind) != nil || json.Unmarshal(c[1], &class) != nil || string(c[2]) != "0" && json.Unmarshal(c[2], &want) != nil {
+			if json.Unmarshal(c[0], &kind) != nil || json.Unmarshal(c[1], &class) != nil || string(c[2]) != "0" &&
+				json.Unmarshal(c[2], &want) != nil {
 				continue // transformers does not load it
 			}
 			dir := t.TempDir()

@@ -147,20 +147,24 @@ func TestForms(t *testing.T) {
 			want: &kvevent.Event{Locals: locals(block.Root{}, four), MediaUnknown: true}},
 		{name: "16-byte digests", event: mapStored(list{make([]byte, 16), append(make([]byte, 15), 7)}, []byte("0123456789abcdef"), tokens,
 			append(full, "extra_keys", list{nil, nil})...),
-			want: &kvevent.Event{EngineHashes: []uint64{0, 7}, HasParent: true, Parent: kvevent.FoldDigest([]byte("89abcdef")), Locals: locals(block.Root{}, four)}},
+			want: &kvevent.Event{EngineHashes: []uint64{0, 7}, HasParent: true, Parent: kvevent.FoldDigest([]byte("89abcdef")),
+				Locals: locals(block.Root{}, four)}},
 		{name: "adapter by number only (before 0.14)", event: list{"BlockStored", hashes, nil, tokens, 2, 3, "GPU"},
 			want: &kvevent.Event{Locals: locals(block.Fixed().Root("lora_id 3", ""), four), LoRA: "lora_id 3", MediaUnknown: true}},
 		{name: "adapter, media and salt",
 			event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens, "block_size", 2,
-				"lora_id", 1, "medium", "GPU", "lora_name", "sql", "extra_keys", list{list{"sql", list{"aa", 1}, list{"bb", 1}, "tenant-a"}, list{"sql", list{"bb", -1}}}},
+				"lora_id", 1, "medium", "GPU", "lora_name", "sql", "extra_keys",
+				list{list{"sql", list{"aa", 1}, list{"bb", 1}, "tenant-a"}, list{"sql", list{"bb", -1}}}},
 			want: &kvevent.Event{LoRA: "sql", Locals: locals(block.Fixed().Root("sql", salt), four, []uint64{aa, bb}, []uint64{bb})}},
 		{name: "salt that looks like a name", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{hex64}, nil}),
 			want: &kvevent.Event{Locals: locals(block.Fixed().Root("", hex64), four)}},
-		{name: "prompt embeddings", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{[]byte("0123456789abcdef0123456789abcdef")}, nil}),
+		{name: "prompt embeddings", event: mapStored(hashes, nil, tokens, "extra_keys",
+			list{list{[]byte("0123456789abcdef0123456789abcdef")}, nil}),
 			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{block.Fixed().Digest([]byte("0123456789abcdef0123456789abcdef"))})}},
 		{name: "bare names of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil, list{list{hex64}, list{"my-uuid"}}},
 			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{block.Fixed().Name(hex64)}, []uint64{block.Fixed().Name("my-uuid")})}},
-		{name: "bare name and salt of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil, list{list{"my-uuid", "tenant-a"}, nil}},
+		{name: "bare name and salt of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil,
+			list{list{"my-uuid", "tenant-a"}, nil}},
 			want: &kvevent.Event{Locals: locals(block.Fixed().Root("", salt), four, []uint64{block.Fixed().Name("my-uuid")})}},
 		{name: "a key of a form to come", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{list{"mm", "aa", 3}}, nil}),
 			want: &kvevent.Event{Locals: locals(block.Root{}, four, []uint64{rawHash(list{"mm", "aa", 3})})}},
@@ -169,19 +173,26 @@ func TestForms(t *testing.T) {
 		{name: "keys in another order, unknown fields", event: object{"lookahead_token_ids", nil, "extra_keys", list{nil, nil}, "block_size", 2,
 			"token_ids", tokens, "block_hashes", hashes, "parent_block_hash", uint64(9), "new", object{"a", list{}}, "type", "BlockStored"},
 			want: &kvevent.Event{HasParent: true, Parent: 9, Locals: locals(block.Root{}, four)}},
-		{name: "offload tier, self-describing", event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens,
-			"block_size", 2, "lora_id", nil, "medium", "cpu", "lora_name", nil, "group_idx", 0, "kv_cache_spec_kind", "full_attention", "locality", "LOCAL"},
+		{name: "offload tier, self-describing", event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash",
+			nil, "token_ids", tokens,
+			"block_size", 2, "lora_id", nil, "medium", "cpu", "lora_name", nil, "group_idx", 0, "kv_cache_spec_kind",
+			"full_attention", "locality", "LOCAL"},
 			want: &kvevent.Event{Tier: kvevent.CPU, Locals: locals(block.Root{}, four), MediaUnknown: true}},
 		{name: "a store shared by workers", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "locality", "REMOTE"),
 			want: &kvevent.Event{Tier: kvevent.Remote, Locals: locals(block.Root{}, four)}},
-		{name: "full attention in the last group", event: mapStored(hashes, uint64(9), tokens, "group_idx", 6, "kv_cache_spec_kind", "full_attention", "extra_keys", list{nil, nil}),
+		{name: "full attention in the last group", event: mapStored(hashes, uint64(9), tokens, "group_idx", 6,
+			"kv_cache_spec_kind", "full_attention", "extra_keys", list{nil, nil}),
 			want: &kvevent.Event{HasParent: true, Parent: 9, Locals: locals(block.Root{}, four)}},
-		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 8),
+		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind",
+			"sliding_window", "kv_cache_spec_sliding_window", 8),
 			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, Window: 8, BlockSize: 2}}},
 		{name: "chunks", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 1, "kv_cache_spec_kind", "chunked_local_attention"),
-			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedChunk, Window: llama4Chunk, BlockSize: 2}, EngineHashes: []uint64{1}}},
-		{name: "a window of an unknown size", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"),
-			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, BlockSize: 2}, EngineHashes: []uint64{1}}},
+			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedChunk,
+				Window: llama4Chunk, BlockSize: 2}, EngineHashes: []uint64{1}}},
+		{name: "a window of an unknown size", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 1,
+			"kv_cache_spec_kind", "sliding_window"),
+			want: &kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedWindow, BlockSize: 2},
+				EngineHashes: []uint64{1}}},
 		{name: "a group of an unknown kind", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 1, "kv_cache_spec_kind", "new")},
 		{name: "no kind, group 1", event: mapStored(hashes, nil, tokens, "group_idx", 1, "extra_keys", list{nil, nil})},
 	} {
@@ -206,7 +217,8 @@ func TestForms(t *testing.T) {
 		if again, _ := d.Decode(batchOf()); batch.UpperBound != unclear[c.name] || again.UpperBound != batch.UpperBound {
 			t.Errorf("%s: an upper bound: %v, and then %v", c.name, batch.UpperBound, again.UpperBound)
 		}
-		if key := map[string]string{"a key of a form to come": "extra_keys of another form", "a salt apart": "cache_salt", "keys in another order, unknown fields": "new"}[c.name]; batch.UnknownKey != key {
+		if key := map[string]string{"a key of a form to come": "extra_keys of another form", "a salt apart": "cache_salt",
+			"keys in another order, unknown fields": "new"}[c.name]; batch.UnknownKey != key {
 			t.Errorf("%s: unknown key %q, want %q", c.name, batch.UnknownKey, key)
 		}
 		if batch.Unknown+batch.Bad > 0 {
@@ -241,7 +253,8 @@ func TestPlaceholdersAndGroups(t *testing.T) {
 			t.Errorf("%s: engine hash %x", e.Kind, e.EngineHashes[0])
 		}
 	}
-	if want := []string{"stored gpu", "copied cpu", "removed gpu", "group stored gpu", "group removed gpu", "group removed gpu"}; !reflect.DeepEqual(got, want) {
+	if want := []string{"stored gpu", "copied cpu", "removed gpu", "group stored gpu", "group removed gpu",
+		"group removed gpu"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -279,7 +292,8 @@ func TestBadEvents(t *testing.T) {
 		t.Errorf("%d events, want %d", len(batch.Events), len(bad)+2)
 	}
 	for i, e := range batch.Events {
-		if e.Kind != kvevent.Stored || len(e.EngineHashes) != 1 || e.EngineHashes[0] != 1 || e.Locals[0] != locals(block.Root{}, []uint32{1, 2})[0] {
+		if e.Kind != kvevent.Stored || len(e.EngineHashes) != 1 || e.EngineHashes[0] != 1 ||
+			e.Locals[0] != locals(block.Root{}, []uint32{1, 2})[0] {
 			t.Errorf("event %d: %+v", i, e)
 		}
 	}

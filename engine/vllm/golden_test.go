@@ -94,7 +94,8 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 				continue
 			}
 			size := recorded.BlockSize(w.worker)
-			if e.Tier != kvevent.GPU || e.MediaUnknown || e.BlockSize != size || len(e.Tokens) != size*len(e.EngineHashes) || len(e.Locals) != len(e.EngineHashes) {
+			if e.Tier != kvevent.GPU || e.MediaUnknown || e.BlockSize != size || len(e.Tokens) != size*len(e.EngineHashes) ||
+				len(e.Locals) != len(e.EngineHashes) {
 				t.Fatalf("tier %s, block size %d, %d tokens, %d locals", e.Tier, e.BlockSize, len(e.Tokens), len(e.Locals))
 			}
 			n := node{parent: e.Parent, hasParent: e.HasParent}

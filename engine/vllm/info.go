@@ -30,7 +30,8 @@ func FetchEventSource(ctx context.Context, client *http.Client, addr, host strin
 	}
 	s, ok := ranks[strconv.Itoa(rank)]
 	if !ok && len(ranks) > 0 {
-		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)", len(ranks), rank)
+		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)",
+			len(ranks), rank)
 	}
 	return s.on(host)
 }
@@ -45,7 +46,8 @@ func (s EventSource) on(host string) (_ EventSource, err error) {
 	if !s.Enabled || s.Publisher != "zmq" {
 		return s, rules.ErrNoEvents
 	}
-	if s.Pub, err = onHost(host, s.Pub); err == nil && s.Replay != "" {
+	s.Pub, err = onHost(host, s.Pub)
+	if err == nil && s.Replay != "" {
 		s.Replay, err = onHost(host, s.Replay)
 	}
 	return s, err
@@ -78,7 +80,8 @@ func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Fa
 		if errors.Is(err, rules.ErrNoEvents) {
 			continue
 		}
-		if publishes = true; err != nil {
+		publishes = true
+		if err != nil {
 			f.Lacks("events", err)
 			return
 		}

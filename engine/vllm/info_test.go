@@ -36,7 +36,8 @@ func TestAsk(t *testing.T) {
 		}))
 		got, err := FetchEventSource(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", c.rank)
 		s.Close()
-		if (err != nil) != c.mustFail || errors.Is(err, rules.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
+		if (err != nil) != c.mustFail || errors.Is(err, rules.ErrNoEvents) != c.noEvents || err != nil &&
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)
 		} else if err == nil && (got.Pub != c.pub || got.Replay != c.replay) {
 			t.Errorf("%s: %+v", name, got)

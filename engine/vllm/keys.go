@@ -71,7 +71,8 @@ func (d *Decoder) hash(tokens []uint32, blocks, lookahead int) error {
 				keys = keys[1:]
 			} else {
 				var err error
-				if root, keys, err = d.blockKeys(i, keys); err != nil {
+				root, keys, err = d.blockKeys(i, keys)
+				if err != nil {
 					return fmt.Errorf("extra_keys of block %d: %w", i, err)
 				}
 				names = h.names
@@ -116,11 +117,13 @@ func (d *Decoder) blockKeys(index int, b []byte) (root uint64, rest []byte, err 
 			b = after
 			h.names = append(h.names, h.key.Digest(digest))
 		case msgp.ArrayType:
-			if b, err = d.pair(index, b); err != nil {
+			b, err = d.pair(index, b)
+			if err != nil {
 				return root, b, err
 			}
 		default:
-			if b, err = d.unknownKey(b); err != nil {
+			b, err = d.unknownKey(b)
+			if err != nil {
 				return root, b, err
 			}
 		}

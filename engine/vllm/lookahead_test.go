@@ -29,7 +29,8 @@ func TestLookahead(t *testing.T) {
 		{"too many tokens", list{nil, nil, nil}, list{make(list, 65), make(list, 65), make(list, 65)}, 0, true},
 		{"no lists", list{nil, nil, nil}, 7, 0, true},
 	} {
-		e := mapStored(list{uint64(1), uint64(2), uint64(3)}, nil, tokens, "extra_keys", c.keys, "group_idx", 0, "kv_cache_spec_kind", "full_attention",
+		e := mapStored(list{uint64(1), uint64(2), uint64(3)}, nil, tokens, "extra_keys", c.keys, "group_idx", 0,
+			"kv_cache_spec_kind", "full_attention",
 			"lookahead_token_ids", c.lookahead)
 		d := Decoder{Keep: true}
 		b, err := d.Decode(batchOf(e))

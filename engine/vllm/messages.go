@@ -144,7 +144,8 @@ func withoutBilling(items []prompt.Item) []prompt.Item {
 	var out []prompt.Item
 	for _, it := range items {
 		if isBilling(it) {
-			if _, it.Text, _ = strings.Cut(it.Text, "\n"); it.Text == "" {
+			_, it.Text, _ = strings.Cut(it.Text, "\n")
+			if it.Text == "" {
 				continue
 			}
 		}
@@ -208,7 +209,8 @@ func arguments(args template.Value) (template.Value, error) {
 		text := args.Text()
 		var err error
 		args, err = template.FromJSON(text)
-		if err = prompt.Unread(text, err); err != nil {
+		err = prompt.Unread(text, err)
+		if err != nil {
 			return template.None, err
 		}
 	}

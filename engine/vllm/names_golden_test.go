@@ -77,7 +77,8 @@ func TestConformanceNames(t *testing.T) {
 					for _, q := range inner.Array() {
 						if q.Get("request").Exists() {
 							lines = append(lines, fmt.Appendf(nil, `{"id":%q,"worker":%q,"status":%d,"request":%s,"mm":%s}`,
-								fmt.Sprintf("%s#%d", c.Get("id").String(), i), c.Get("worker").String(), q.Get("status").Int(), q.Get("request").Raw, cmp.Or(q.Get("mm").Raw, "null")))
+								fmt.Sprintf("%s#%d", c.Get("id").String(), i), c.Get("worker").String(), q.Get("status").Int(),
+								q.Get("request").Raw, cmp.Or(q.Get("mm").Raw, "null")))
 						}
 					}
 				}

@@ -53,7 +53,8 @@ func TestVLLM(t *testing.T) {
 		file, _ := base64.StdEncoding.DecodeString(c.file)
 		for _, g := range c.gens {
 			v := &Names{Generation: g, Algorithm: c.alg, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}
-			r, err := v.Recipe(name.Item{Mode: c.mode, Bytes: int64(len(file)), UUID: c.uuid, HasUUID: c.uuid != "", ProcessorKwargs: readFields(t, c.kwargs)})
+			r, err := v.Recipe(name.Item{Mode: c.mode, Bytes: int64(len(file)), UUID: c.uuid, HasUUID: c.uuid != "",
+				ProcessorKwargs: readFields(t, c.kwargs)})
 			if got := r.Of(file); err != nil || got != c.want {
 				t.Errorf("%v %s %v uuid %q kwargs %s: %s %v, want %s", g, c.mode, c.alg, c.uuid, c.kwargs, got, err, c.want)
 			}
@@ -100,7 +101,9 @@ func TestVLLMRules(t *testing.T) {
 		t.Error("a uuid stays verbatim although the server has media options")
 	}
 	noConversion := readFields(t, `{"image":{"image_mode":null}}`)
-	if a, b := nameOf(Names{Generation: H4, Model: "m", MediaIO: noConversion}, name.Item{}), nameOf(Names{Generation: H4, Model: "m"}, name.Item{Mode: "RGB"}); a != b {
+	a, b := nameOf(Names{Generation: H4, Model: "m", MediaIO: noConversion}, name.Item{}),
+		nameOf(Names{Generation: H4, Model: "m"}, name.Item{Mode: "RGB"})
+	if a != b {
 		t.Errorf("image_mode null: %s, want the plain form %s", a, b)
 	}
 	for _, v := range []Names{{Generation: H1}, {Generation: H4}, {Generation: H6}} {
@@ -108,7 +111,8 @@ func TestVLLMRules(t *testing.T) {
 			t.Errorf("%v: %v", v.Generation, err)
 		}
 	}
-	if _, err := v.Recipe(name.Item{ProcessorKwargs: readFields(t, `{"n":123456789012345678901234567890}`)}); !errors.Is(err, name.ErrNotComputable) {
+	if _, err := v.Recipe(name.Item{ProcessorKwargs: readFields(t, `{"n":123456789012345678901234567890}`)}); !errors.Is(err,
+		name.ErrNotComputable) {
 		t.Errorf("huge integer: %v", err)
 	}
 }
@@ -141,7 +145,8 @@ func TestRecipeKey(t *testing.T) {
 	seen := map[[32]byte]string{}
 	for what, it := range map[string]name.Item{
 		"plain": {Mode: "RGB", Bytes: 9}, "size": {Mode: "RGB", Bytes: 10}, "mode": {Mode: "L", Bytes: 9},
-		"kwargs": {Mode: "RGB", Bytes: 9, ProcessorKwargs: readFields(t, `{"a":1}`)}, "float": {Mode: "RGB", Bytes: 9, ProcessorKwargs: readFields(t, `{"a":1.0}`)},
+		"kwargs": {Mode: "RGB", Bytes: 9, ProcessorKwargs: readFields(t, `{"a":1}`)}, "float": {Mode: "RGB", Bytes: 9,
+			ProcessorKwargs: readFields(t, `{"a":1.0}`)},
 	} {
 		r, err := v.Recipe(it)
 		if err != nil {
@@ -155,7 +160,8 @@ func TestRecipeKey(t *testing.T) {
 }
 
 func FuzzNames(f *testing.F) {
-	for _, s := range []string{`{}`, `null`, `{"a":{"b":[1,2.5,null,true,"x"]},"a":3}`, `{"a":1e999}`, `[1]`, `{"a":` + "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["} {
+	for _, s := range []string{`{}`, `null`, `{"a":{"b":[1,2.5,null,true,"x"]},"a":3}`, `{"a":1e999}`, `[1]`,
+		`{"a":` + "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["} {
 		f.Add([]byte(s))
 	}
 	v := &Names{Generation: H6, Model: "m"}

@@ -13,7 +13,8 @@ import (
 // This file reads content parts as vLLM does (0.32, renderers/chat_utils.py).
 
 // partFields are the fields of vLLM's part types; templates get all other fields unchanged.
-var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
+var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil",
+	"image_url", "input_audio", "name",
 	"prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url"}
 
 // part reads one content part: a text, or a medium. ok is false if the part does not reach the prompt.
@@ -26,7 +27,8 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 		return it, false, prompt.Refuse("content part is neither text nor an object")
 	}
 	if r.OpenAI {
-		if it.Extras, err = extras(r, p); err != nil {
+		it.Extras, err = extras(r, p)
+		if err != nil {
 			return it, false, err
 		}
 	}

@@ -50,7 +50,8 @@ func videoIO(merged, request name.Fields) name.Fields {
 func (v *Names) VideoOptions(request name.Fields) (options map[string]float64, ok bool) {
 	options = map[string]float64{}
 	for _, f := range v.mediaIO(name.Item{Modality: "video", MediaIO: request}) {
-		if options[f.Key], ok = f.Value.Number(); !ok {
+		options[f.Key], ok = f.Value.Number()
+		if !ok {
 			return nil, false
 		}
 	}

@@ -4,7 +4,8 @@ package stream
 // such as after a restart, or was disconnected for longer, receives only what is stored from then on. Another router has received
 // the rest:
 //
-//	replay ─▶ begins later ─▶ Backfill.Ask ─▶ another's Feed.Held, at its message n ─▶ replay from n: the same message? ─▶ that, then the rest
+//	replay ─▶ begins later ─▶ Backfill.Ask ─▶ another's Feed.Held, at its message n ─▶ replay from n: the same message?
+//	─▶ that, then the rest
 //
 // Nothing is lost between the two, since the worker's own messages continue from the other router's position. A snapshot of
 // another incarnation is not used, since the worker's message n is then a different one.

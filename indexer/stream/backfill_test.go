@@ -90,39 +90,42 @@ func TestBackfill(t *testing.T) {
 				r, fails := newRecorder(), c.fails
 				var two *Feed
 				s := &second{w, make(chan struct{})}
-				two = Start(Options{Decoder: &vllm.Decoder{}, Sink: r, Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
-					if fails--; fails >= 0 {
-						for range c.serves {
+				two = Start(Options{Decoder: &vllm.Decoder{}, Sink: r,
+					Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
+						fails--
+						if fails >= 0 {
+							for range c.serves {
+								m := w.step()
+								one.Offer(m)
+								two.Offer(m)
+							}
+							return at, all, false, errors.New("too busy")
+						}
+						if c.silent {
+							return at, all, false, nil
+						}
+						h, err := one.Held(ctx, math.MaxInt)
+						if err != nil {
+							t.Error(err)
+						}
+						for range c.during {
 							m := w.step()
 							one.Offer(m)
 							two.Offer(m)
 						}
-						return at, all, false, errors.New("too busy")
-					}
-					if c.silent {
-						return at, all, false, nil
-					}
-					h, err := one.Held(ctx, math.MaxInt)
-					if err != nil {
-						t.Error(err)
-					}
-					for range c.during {
-						m := w.step()
-						one.Offer(m)
-						two.Offer(m)
-					}
-					if c.restarts {
-						w.restart()
-						for range 10 {
-							two.Offer(w.step())
+						if c.restarts {
+							w.restart()
+							for range 10 {
+								two.Offer(w.step())
+							}
 						}
-					}
-					all = h.batch()
-					if at = h.At; c.spoil != nil {
-						c.spoil(&at, &all)
-					}
-					return at, all, true, nil
-				}}})
+						all = h.batch()
+						at = h.At
+						if c.spoil != nil {
+							c.spoil(&at, &all)
+						}
+						return at, all, true, nil
+					}}})
 				<-s.ready
 				two.Up()
 				if c.partial {
@@ -179,13 +182,14 @@ func joined(t *testing.T, o indexer.Options, there bool) *together {
 	applied(t, b.one, "all", func(s Stats) bool { return s.LastSeq == 99 })
 	w.keep = 20
 	s := &second{w, make(chan struct{})}
-	b.two = Start(Options{Decoder: &vllm.Decoder{}, Sink: b.r, Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
-		h, err := b.one.Held(ctx, math.MaxInt)
-		if err != nil || !b.there.Load() {
-			return at, all, false, nil
-		}
-		return h.At, h.batch(), true, nil
-	}}})
+	b.two = Start(Options{Decoder: &vllm.Decoder{}, Sink: b.r,
+		Source: &Backfill{Source: s, Ask: func(ctx context.Context) (at Position, all kvevent.Batch, ok bool, err error) {
+			h, err := b.one.Held(ctx, math.MaxInt)
+			if err != nil || !b.there.Load() {
+				return at, all, false, nil
+			}
+			return h.At, h.batch(), true, nil
+		}}})
 	t.Cleanup(b.two.Close)
 	<-s.ready
 	b.two.Up()
@@ -208,7 +212,8 @@ func TestAskOthersLater(t *testing.T) {
 	b.steps(30, b.one, b.two)
 	applied(t, b.two, "what comes live", func(s Stats) bool { return s.LastSeq == 129 })
 	before, partial := b.r.state()
-	if b.two.AskOthers(t.Context()); !partial || b.two.Stats().Backfilled > 0 {
+	b.two.AskOthers(t.Context())
+	if !partial || b.two.Stats().Backfilled > 0 {
 		t.Fatalf("partial %v: %+v", partial, b.two.Stats())
 	}
 	if after, _ := b.r.state(); !maps.Equal(before, after) {

@@ -186,7 +186,8 @@ func TestRest(t *testing.T) {
 	f := Start(Options{Source: &byHand{feed: make(chan *Feed, 1)}, Sink: sink, From: Position{Next: 9, Partial: true}, InitialEvents: rest,
 		BlockSize: size, OnEvent: func(e *kvevent.Event) { told = append(told, *e) }})
 	was, is := w.feed.Stats(), f.Stats()
-	if is.Doubtful != was.Doubtful || was.Doubtful != 4 || is.Orphans != was.Orphans || was.Orphans != 5 || f.Doubt(time.Now()) == 0 || doubted == nil {
+	if is.Doubtful != was.Doubtful || was.Doubtful != 4 || is.Orphans != was.Orphans || was.Orphans != 5 ||
+		f.Doubt(time.Now()) == 0 || doubted == nil {
 		t.Errorf("%d blocks in doubt and %d that wait, want %d and %d", is.Doubtful, is.Orphans, was.Doubtful, was.Orphans)
 	}
 	again := knows(b.index, sink.Slot(), f)

@@ -196,7 +196,8 @@ func Start(o Options) *Feed {
 	for i := range o.InitialEvents {
 		f.applyEvent(&o.InitialEvents[i], &Stats{})
 	}
-	if f.o.OnEvent = o.OnEvent; len(o.InitialEvents) > 0 {
+	f.o.OnEvent = o.OnEvent
+	if len(o.InitialEvents) > 0 {
 		f.reportBounds()
 	}
 	f.updateStale()
@@ -326,7 +327,8 @@ const unreadableAfter = 3
 func (f *Feed) noteReadable(why string) {
 	f.mu.Lock()
 	was := f.stats.Unreadable
-	if f.unreadInRow++; why == "" {
+	f.unreadInRow++
+	if why == "" {
 		f.unreadInRow, f.stats.Unreadable = 0, ""
 	} else if f.unreadInRow >= unreadableAfter && was == "" {
 		f.stats.Unreadable = why
@@ -411,7 +413,8 @@ func (f *Feed) applyQueue(ctx context.Context) {
 				default:
 					more = false
 				}
-				if next = f.nextCheck(next); more && next > 0 {
+				next = f.nextCheck(next)
+				if more && next > 0 {
 					check.Reset(next)
 				}
 			}

@@ -57,10 +57,12 @@ next:
 	for _, h := range engineHashes {
 		for k := range r.held {
 			if k.tier == tier && k.engineHash == h {
-				if r.held[k]--; r.held[k] == 0 {
+				r.held[k]--
+				if r.held[k] == 0 {
 					delete(r.held, k)
 				}
-				if r.known[h]--; r.known[h] == 0 {
+				r.known[h]--
+				if r.known[h] == 0 {
 					delete(r.known, h)
 				}
 				continue next
@@ -173,7 +175,8 @@ func (w *worker) change(b []byte) []byte {
 		i := w.rng.IntN(len(w.chains))
 		c := w.chains[i]
 		h := c[len(c)-1]
-		if w.chains[i] = c[:len(c)-1]; len(c) == 1 {
+		w.chains[i] = c[:len(c)-1]
+		if len(c) == 1 {
 			w.chains = append(w.chains[:i], w.chains[i+1:]...)
 		}
 		for k := range w.truth {
@@ -276,7 +279,8 @@ func settle(t *testing.T, w *worker, r *recorder, f *Feed) {
 		w.mu.Lock()
 		truth := maps.Clone(w.truth)
 		w.mu.Unlock()
-		if got, partial = r.state(); maps.Equal(got, truth) && !partial {
+		got, partial = r.state()
+		if maps.Equal(got, truth) && !partial {
 			return
 		}
 	}
@@ -582,11 +586,14 @@ func TestBlockSize(t *testing.T) {
 		{"others", []kvevent.Event{stored(32, 1), stored(32, 2)}, 32, 2, 0, []int{32}},
 		{"parts of blocks", []kvevent.Event{stored(32, 1), stored(16, 2)}, 32, 1, 1, []int{32}},
 		{"a part of a block", []kvevent.Event{stored(8, 1)}, 8, 1, 0, nil},
-		{"two smaller ones", []kvevent.Event{{Kind: kvevent.Stored, BlockSize: 8, EngineHashes: []uint64{1, 2}, Locals: []uint64{1, 2}}}, 8, 2, 0, []int{8}},
+		{"two smaller ones", []kvevent.Event{{Kind: kvevent.Stored, BlockSize: 8, EngineHashes: []uint64{1, 2}, Locals: []uint64{1, 2}}},
+			8, 2, 0, []int{8}},
 		{"parts of blocks first", []kvevent.Event{stored(16, 1), stored(32, 2)}, 32, 1, 0, []int{32}},
-		{"of a lower tier", []kvevent.Event{stored(16, 1), {Kind: kvevent.Stored, Tier: kvevent.CPU, BlockSize: 64, EngineHashes: []uint64{2}, Locals: []uint64{2}}}, 16, 1, 1, nil},
+		{"of a lower tier", []kvevent.Event{stored(16, 1), {Kind: kvevent.Stored, Tier: kvevent.CPU, BlockSize: 64,
+			EngineHashes: []uint64{2}, Locals: []uint64{2}}}, 16, 1, 1, nil},
 		{"after a clear", []kvevent.Event{stored(32, 1), {Kind: kvevent.Cleared}, stored(16, 2)}, 16, 1, 0, []int{32}},
-		{"after the last was removed", []kvevent.Event{stored(32, 1), {Kind: kvevent.Removed, EngineHashes: []uint64{1}}, stored(16, 2)}, 16, 1, 0, []int{32}},
+		{"after the last was removed", []kvevent.Event{stored(32, 1), {Kind: kvevent.Removed, EngineHashes: []uint64{1}},
+			stored(16, 2)}, 16, 1, 0, []int{32}},
 	} {
 		var told []int
 		index := indexer.New(indexer.Options{})
@@ -595,7 +602,8 @@ func TestBlockSize(t *testing.T) {
 			OnOtherBlockSize: func(size int) { told = append(told, size) }}}
 		f.takeMessage(t.Context(), Message{Payload: []byte("x")})
 		got := index.Form(sink.Slot())
-		if s := f.Stats(); got.Size != c.size || index.HeldBlocks(sink.Slot()) != c.blocks || s.OtherBlockSize != c.ignored || !slices.Equal(told, c.told) {
+		if s := f.Stats(); got.Size != c.size || index.HeldBlocks(sink.Slot()) != c.blocks || s.OtherBlockSize != c.ignored ||
+			!slices.Equal(told, c.told) {
 			t.Errorf("%s: blocks of %d, %d held, told %v, %+v", c.name, got.Size, index.HeldBlocks(sink.Slot()), told, s)
 		} else if want := append([]int{0}, told...)[len(told)]; s.OtherSize != want && (got.Size != 16 || s.OtherSize != 0) {
 			t.Errorf("%s: other size %d", c.name, s.OtherSize)

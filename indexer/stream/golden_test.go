@@ -61,7 +61,8 @@ func checkFound(t *testing.T, set *recorded.Set) {
 				locals := s.Locals(worker, p)
 				var m indexer.Matches
 				index.Match(locals, &m)
-				if prompts++; m.Longest == len(locals) {
+				prompts++
+				if m.Longest == len(locals) {
 					found++
 				} else {
 					missed = append(missed, fmt.Sprintf("%s: %d of %d blocks", s.ID, m.Longest, len(locals)))

@@ -51,7 +51,8 @@ func (o *offload) removed(e *kvevent.Event) {
 	}
 	for _, h := range e.EngineHashes {
 		if l, ok := o.blocks[h]; ok {
-			if l.copies--; l.copies == 0 {
+			l.copies--
+			if l.copies == 0 {
 				delete(o.blocks, h)
 			} else {
 				o.blocks[h] = l

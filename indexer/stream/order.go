@@ -195,7 +195,8 @@ func (f *Feed) resync(ctx context.Context) {
 	f.reportBounds()
 	answered := f.catchUp(ctx)
 	if !answered && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
-		if f.contentSuspect = false; f.doubt.since.IsZero() {
+		f.contentSuspect = false
+		if f.doubt.since.IsZero() {
 			f.clearAll()
 		}
 		answered = true

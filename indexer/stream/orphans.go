@@ -158,11 +158,13 @@ func (o *orphans) events(form block.Form) (out []kvevent.Event) {
 		}
 		for tier := range kvevent.Tier(kvevent.Tiers) {
 			if n.tiers>>tier&1 != 0 {
-				out = append(out, kvevent.Event{Kind: kvevent.Stored, Tier: tier, HasParent: true, Parent: parent, BlockSize: form.Size, Lookahead: form.Lookahead,
+				out = append(out, kvevent.Event{Kind: kvevent.Stored, Tier: tier, HasParent: true, Parent: parent,
+					BlockSize: form.Size, Lookahead: form.Lookahead,
 					EngineHashes: []uint64{n.engineHash}, Locals: []uint64{n.local}})
 			}
 		}
-		if last = 0; alone {
+		last = 0
+		if alone {
 			last = n.engineHash
 		}
 	}
@@ -217,7 +219,8 @@ func (o *orphans) release(b uint32) {
 	}
 	delete(o.byHash, n.engineHash)
 	*n = orphan{next: o.free}
-	if o.free = b; len(o.byHash) == 0 {
+	o.free = b
+	if len(o.byHash) == 0 {
 		o.clear() // returns the memory
 	}
 }
@@ -238,7 +241,8 @@ func (o *orphans) makeRoot(b uint32) {
 // link puts a block below another.
 func (o *orphans) link(b, parent uint32) {
 	n, p := &o.blocks[b], &o.blocks[parent]
-	if n.parent, n.next = parent, p.child; n.next != 0 {
+	n.parent, n.next = parent, p.child
+	if n.next != 0 {
 		o.blocks[n.next].prev = b
 	}
 	p.child = b
@@ -261,7 +265,8 @@ func (o *orphans) unlink(b uint32) {
 // queue makes a block the last one reported.
 func (o *orphans) queue(b uint32) {
 	n := &o.blocks[b]
-	if n.older, n.newer = o.newest, 0; o.newest != 0 {
+	n.older, n.newer = o.newest, 0
+	if o.newest != 0 {
 		o.blocks[o.newest].newer = b
 	} else {
 		o.oldest = b
@@ -301,7 +306,8 @@ func (f *Feed) attachOrphans(engineHashes []uint64, n *Stats) {
 				e.EngineHashes, e.Locals = append(e.EngineHashes, list[to].engineHash), append(e.Locals, list[to].local)
 			}
 			for tier := range kvevent.Tier(kvevent.Tiers) {
-				if e.Tier = tier; first.tiers>>tier&1 == 0 {
+				e.Tier = tier
+				if first.tiers>>tier&1 == 0 {
 					continue
 				}
 				if f.o.Sink.Store(&e) == nil {

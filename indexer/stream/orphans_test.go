@@ -302,7 +302,8 @@ func TestOrphansBounded(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	w.learn(front)
-	if a, b := w.matched(old), w.matched(young); a != 1 || b != 4 {
+	a, b := w.matched(old), w.matched(young)
+	if a != 1 || b != 4 {
 		t.Errorf("%d blocks of the older prompt, %d of the younger, want 1 and 4", a, b)
 	}
 	// The bookkeeping stays complete: all of it can be dropped.
@@ -393,7 +394,8 @@ func TestStemsAreBounded(t *testing.T) {
 	for i := range e.EngineHashes {
 		e.EngineHashes[i] = uint64(i)
 	}
-	if o.stored(&e); len(o.blocks) != maxLineage {
+	o.stored(&e)
+	if len(o.blocks) != maxLineage {
 		t.Errorf("%d blocks are remembered", len(o.blocks))
 	}
 }

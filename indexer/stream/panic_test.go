@@ -56,7 +56,8 @@ func TestPanicsAreStopped(t *testing.T) {
 	src, r, d := &fragile{worker: w}, newRecorder(), &brittle{times: 1}
 	stored := 0
 	f := Start(Options{Source: src, Decoder: d, Sink: r, Stored: func(*kvevent.Event) {
-		if stored++; stored == 3 {
+		stored++
+		if stored == 3 {
 			panic(errors.New("an audit's fault"))
 		}
 	}})

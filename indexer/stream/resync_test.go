@@ -18,7 +18,8 @@ func TestResync(t *testing.T) {
 		f.Offer(w.step())
 	}
 	settle(t, w, r, f)
-	if err := r.Store(&kvevent.Event{Kind: kvevent.Stored, EngineHashes: []uint64{1}, Locals: []uint64{2}}); err != nil { // a block that is not there
+	// a block that is not there
+	if err := r.Store(&kvevent.Event{Kind: kvevent.Stored, EngineHashes: []uint64{1}, Locals: []uint64{2}}); err != nil {
 		t.Fatal(err)
 	}
 	w.failing.Store(true)

@@ -88,7 +88,8 @@ func (s *stems) cut(engineHashes []uint64) (gone []uint64) {
 			if !ok {
 				break
 			}
-			if m.behind--; m.behind > 0 {
+			m.behind--
+			if m.behind > 0 {
 				s.made[h] = m
 				break
 			}
@@ -156,7 +157,8 @@ func (f *Feed) storeStem(l Stem) {
 	} else {
 		// Known made blocks are stored again: a request may have taken some out of the index (Index.Drop).
 		f.o.Sink.Remove(kvevent.GPU, list[:blocks-1])
-		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: f.form.Size, Lookahead: f.form.Lookahead, EngineHashes: list, Locals: l.Locals[:blocks]}
+		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: f.form.Size, Lookahead: f.form.Lookahead, EngineHashes: list,
+			Locals: l.Locals[:blocks]}
 		if err := f.o.Sink.Store(&e); err == nil {
 			n.Stems++
 			f.attachOrphans(list[blocks-1:], &n)

@@ -39,7 +39,8 @@ func TestUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := forms{make(chan *Feed, 1)}
 		links := []bool{}
-		f := Start(Options{Source: src, Decoder: src, Sink: Join(indexer.New(indexer.Options{}), true), OnLink: func(_ *Feed, up bool) { links = append(links, up) }})
+		f := Start(Options{Source: src, Decoder: src, Sink: Join(indexer.New(indexer.Options{}), true),
+			OnLink: func(_ *Feed, up bool) { links = append(links, up) }})
 		defer f.Close()
 		<-src.feed
 		seq := uint64(0)

@@ -106,7 +106,8 @@ func TestOverZMQ(t *testing.T) {
 	}
 	last := step[len(step)-1]
 	var m indexer.Matches
-	index.Match(block.Fixed().Locals(nil, last.Prompts[0].Tokens, block.Form{Size: 16}, last.Prompts[0].Spans, block.Fixed().Root("", last.Salt)), &m)
+	index.Match(block.Fixed().Locals(nil, last.Prompts[0].Tokens, block.Form{Size: 16}, last.Prompts[0].Spans,
+		block.Fixed().Root("", last.Salt)), &m)
 	if want := len(last.Prompts[0].Tokens) / 16; m.Longest != want {
 		t.Errorf("the last prompt has %d blocks in the index, want %d", m.Longest, want)
 	}

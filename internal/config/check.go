@@ -51,7 +51,8 @@ func (c *Config) check() error {
 	}
 	for i, p := range c.PassUnread {
 		if !strings.HasPrefix(p, "/") || steering.Canonical(p) != p || strings.ContainsAny(p, "?# ") || steering.IsEndpoint(p) {
-			bad(fmt.Sprintf("pass_unread[%d]", i), "%q is not a path that can pass (want one such as /v1/embeddings, and none of %s)", p, strings.Join(steering.Endpoints, ", "))
+			bad(fmt.Sprintf("pass_unread[%d]", i), "%q is not a path that can pass (want one such as /v1/embeddings, and none of %s)",
+				p, strings.Join(steering.Endpoints, ", "))
 		}
 	}
 	bad.oneOf("mode", c.Mode, "observe or enforce", observe, enforce)
@@ -59,7 +60,8 @@ func (c *Config) check() error {
 		bad("enforce", "%v, but mode is observe: nothing is steered (want mode: enforce, or leave this out)", c.Enforce)
 	}
 	if left, _ := c.LeftAlone(); left > 0 && c.Dynamo.Plane != "" {
-		bad("mode", "with dynamo every request must be steered: its front ends in direct mode answer 400 where no worker is named (want enforce, at 100%%)")
+		bad("mode",
+			"with dynamo every request must be steered: its front ends in direct mode answer 400 where no worker is named (want enforce, at 100%%)")
 	}
 	if c.AuditText && !c.Audit {
 		bad("audit_text", "true, but audit is false: there is nothing to show (want audit: true, or leave it out)")
@@ -89,7 +91,8 @@ func (c *Config) checkListeners(bad report) {
 	}
 	const least = 16
 	if n := len(c.AdminToken); n > 0 && n < least || strings.ContainsFunc(c.AdminToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		bad("admin_token", "%d bytes, not shown here (want %d or more, all of them ASCII without spaces, as openssl rand -hex 32 gives)", n, least)
+		bad("admin_token", "%d bytes, not shown here (want %d or more, all of them ASCII without spaces, as openssl rand -hex 32 gives)",
+			n, least)
 	}
 	type listener struct{ key, addr string }
 	for _, process := range [][]listener{
@@ -189,7 +192,8 @@ func (c *Config) checkRanges(bad report) {
 		}
 	}
 	for key, header := range map[string]*string{"fair_share.header": &c.Fair.Header, "fair_share.priority": &c.Fair.Priority} {
-		if *header = strings.ToLower(*header); *header == "" {
+		*header = strings.ToLower(*header)
+		if *header == "" {
 			continue
 		}
 		if !isHeader(*header) {
@@ -208,7 +212,8 @@ func (c *Config) checkRanges(bad report) {
 	}
 	inRange(bad, "media.relay.ttl", c.Media.Relay.TTL, time.Second, 24*time.Hour)
 	if c.Hold < 0 || c.Hold > c.Envoy.MessageTimeout/2 {
-		bad("hold", "%s is more than Envoy waits for (want at most half of envoy.message_timeout, %s, or 0s for not at all)", c.Hold, c.Envoy.MessageTimeout/2)
+		bad("hold", "%s is more than Envoy waits for (want at most half of envoy.message_timeout, %s, or 0s for not at all)",
+			c.Hold, c.Envoy.MessageTimeout/2)
 	}
 	if c.MaxInFlight < 0 {
 		bad("max_in_flight", "%d is not a number of requests (want 1 or more, or 0 for no limit)", c.MaxInFlight)
@@ -418,12 +423,14 @@ func (c *Config) checkEnvoy(bad report) {
 	}
 	for i, at := range c.Replicas.Addresses {
 		if _, _, err := net.SplitHostPort(at); err != nil && !strings.HasPrefix(at, "unix:/") {
-			bad(fmt.Sprintf("replicas.addresses[%d]", i), "%q is not where another Sightline listens (want ip:port or name:port, such as sightline-replicas:9002, or unix:/path)", at)
+			bad(fmt.Sprintf("replicas.addresses[%d]", i),
+				"%q is not where another Sightline listens (want ip:port or name:port, such as sightline-replicas:9002, or unix:/path)", at)
 		}
 	}
 	for i, at := range c.Envoy.Sightlines {
 		if _, err := netip.ParseAddrPort(at); err != nil && !strings.HasPrefix(at, "unix:/") || slices.Contains(c.Envoy.Sightlines[:i], at) {
-			bad(fmt.Sprintf("envoy.sightlines[%d]", i), "%q is not where Envoy finds another Sightline (want ip:port, such as 10.0.0.2:9002, or unix:/path)", at)
+			bad(fmt.Sprintf("envoy.sightlines[%d]", i),
+				"%q is not where Envoy finds another Sightline (want ip:port, such as 10.0.0.2:9002, or unix:/path)", at)
 		}
 	}
 	for i, p := range c.Envoy.Pools {

@@ -128,7 +128,8 @@ func decode(data []byte, v any, refs *references) error {
 	}
 	root := file.Docs[0].Body
 	if refs != nil {
-		if root, err = refs.resolve(root); err != nil {
+		root, err = refs.resolve(root)
+		if err != nil {
 			return err
 		}
 	}
@@ -196,7 +197,8 @@ func checkKeys(tree any, t reflect.Type, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	v := reflect.New(t).Interface()
-	if err = yaml.UnmarshalWithOptions(text, v, times); err == nil {
+	err = yaml.UnmarshalWithOptions(text, v, times)
+	if err == nil {
 		return nil
 	}
 	if own, ok := v.(yaml.BytesUnmarshaler); ok { // its own error says what is expected

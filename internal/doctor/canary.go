@@ -107,7 +107,8 @@ func (w *worker) sources() (list []*socket) {
 		for rank := range max(1, w.Ranks) {
 			one := &socket{rank: rank, ours: true}
 			var err error
-			if one.Pub, err = zmq.Address(e.ZMQ, "", rank); err == nil && e.Replay != "" {
+			one.Pub, err = zmq.Address(e.ZMQ, "", rank)
+			if err == nil && e.Replay != "" {
 				one.Replay, err = zmq.Address(e.Replay, "", rank)
 			}
 			one.Topic, one.err = e.Topic, err
@@ -140,10 +141,12 @@ func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Clien
 	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
 	for try := range uint64(3) { // messages before the subscription takes effect are lost
 		body := prompt(w.facts.Served[0].ID, text(seed+try, w.largestBlock()))
-		if c.first, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body); c.err != nil {
+		c.first, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body)
+		if c.err != nil {
 			return
 		}
-		if c.second, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body); c.err != nil {
+		c.second, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body)
+		if c.err != nil {
 			return
 		}
 		if wait(ctx, patience/3, c.heard) || len(c.sockets) == 0 {
@@ -209,7 +212,8 @@ func (o *socket) listen(ctx context.Context, r rules.Rules) {
 		Malformed: func(form string) { o.mu.Lock(); o.unread = form; o.mu.Unlock() }}
 	err := sub.Run(ctx, func(m zmq.Message) {
 		batch, err := d.Decode(m.Payload)
-		if err = cmp.Or(err, batch.Unread); err != nil {
+		err = cmp.Or(err, batch.Unread)
+		if err != nil {
 			o.mu.Lock()
 			o.unread = err.Error()
 			o.mu.Unlock()
@@ -221,7 +225,8 @@ func (o *socket) listen(ctx context.Context, r rules.Rules) {
 			if e.Kind != kvevent.Stored || len(e.EngineHashes) == 0 {
 				continue
 			}
-			if f.blockSize = e.BlockSize; !e.HasParent && len(e.Tokens) >= e.BlockSize && f.begins == "" && e.LoRA == "" {
+			f.blockSize = e.BlockSize
+			if !e.HasParent && len(e.Tokens) >= e.BlockSize && f.begins == "" && e.LoRA == "" {
 				f.begins, f.hash = fmt.Sprint(e.Tokens[:e.BlockSize]), e.EngineHashes[0]
 			}
 		}

@@ -37,7 +37,8 @@ func (s *collected) compared(r *report, fix string, meant func(what string) bool
 					r.bad(Error, fix, "%s, %s%s %s", w.Name, f.What, at, f.Detail)
 				case probe.Refused:
 					if f.What == aPicture {
-						r.bad(Warning, "--limit-mm-per-prompt: the same at all workers, with room for the images that clients send", "%s, %s: refused, %s", w.Name, f.What, f.Detail)
+						r.bad(Warning, "--limit-mm-per-prompt: the same at all workers, with room for the images that clients send",
+							"%s, %s: refused, %s", w.Name, f.What, f.Detail)
 						continue
 					}
 					fallthrough
@@ -64,7 +65,8 @@ func (s *collected) differs(what string) bool {
 
 // tokenizers checks that plain text becomes the same tokens here and at the workers (SL0202).
 func tokenizers(s *collected, r *report) {
-	s.compared(r, "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)", func(what string) bool { return what == plainText })
+	s.compared(r, "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)",
+		func(what string) bool { return what == plainText })
 	s.asked(r, func(w *worker) {
 		if theirs := w.facts.Revision; theirs != "" && theirs != w.class.Revision {
 			r.bad(Warning, "revision: "+theirs, "%s has revision %s, configured is %q", w.Name, theirs, w.class.Revision)
@@ -85,9 +87,10 @@ func templates(s *collected, r *report) {
 		r.unchecked("plain text differs already (SL0202)")
 		return
 	}
-	s.compared(r, "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started", func(what string) bool {
-		return slices.Contains([]string{"one turn", "system and user", "several turns"}, what)
-	})
+	s.compared(r, "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started",
+		func(what string) bool {
+			return slices.Contains([]string{"one turn", "system and user", "several turns"}, what)
+		})
 }
 
 // pictures checks that pictures become the same tokens and names here and at the workers (SL0204).
@@ -146,7 +149,8 @@ func shortPrompts(s *collected, r *report) {
 	read, short, size := 0, 0, 0
 	for _, d := range s.decisions() {
 		if n := s.sizeOf(&d); d.PromptTokens > 0 && n > 0 {
-			if read++; d.PromptTokens < n {
+			read++
+			if d.PromptTokens < n {
 				short, size = short+1, n
 			}
 		}
@@ -195,7 +199,8 @@ func hits(s *collected, r *report) {
 				fewer++
 			}
 		}
-		if begun[d.Begins]++; d.Begins != 0 && begun[d.Begins] == 2 && d.PromptTokens >= size {
+		begun[d.Begins]++
+		if d.Begins != 0 && begun[d.Begins] == 2 && d.PromptTokens >= size {
 			blind += 2
 		} else if d.Begins != 0 && begun[d.Begins] > 2 && d.PromptTokens >= size {
 			blind++
@@ -215,9 +220,11 @@ func hits(s *collected, r *report) {
 	case asked+unknown == 0:
 		r.unchecked("the running Sightline has decided nothing yet")
 	case 2*unknown > asked+unknown:
-		r.bad(Warning, "aliases of the intended model (SL0103 lists the names)", "wrong name: %d of the last %d requests name a model that no worker serves", unknown, asked+unknown)
+		r.bad(Warning, "aliases of the intended model (SL0103 lists the names)",
+			"wrong name: %d of the last %d requests name a model that no worker serves", unknown, asked+unknown)
 	case len(other) > 0:
-		r.bad(Error, "see SL0201, SL0202 and SL0204, or block_size", "different tokens: %s stored another prompt than predicted: %s", other[0].Worker, other[0].Says)
+		r.bad(Error, "see SL0201, SL0202 and SL0204, or block_size", "different tokens: %s stored another prompt than predicted: %s",
+			other[0].Worker, other[0].Says)
 	case s.differs(plainText) || s.differs("one turn"):
 		r.bad(Error, "see SL0201 and SL0202", "different tokens: workers do not read prompts as Sightline does")
 	case asked < 4 || 10*found >= asked && 2*fewer <= found: // 10 percent
@@ -225,14 +232,16 @@ func hits(s *collected, r *report) {
 	case behind > 0:
 		r.bad(Error, "see SL0303", "events late: %d event streams are behind, so the workers' contents are not known", behind)
 	case 2*more > told && told > 0:
-		r.bad(Error, "see SL0301, SL0303 and SL0304", "events late or lost: engines found more than was predicted in %d of %d answers", more, told)
+		r.bad(Error, "see SL0301, SL0303 and SL0304", "events late or lost: engines found more than was predicted in %d of %d answers",
+			more, told)
 	case 2*short > asked:
 		r.bad(Warning, "see SL0203", "%d of %d prompts are shorter than a block", short, asked)
 	case full != "" || 2*fewer > max(found, 1):
 		r.bad(Warning, "give workers a larger KV cache (--gpu-memory-utilization, offloading), or more workers",
 			"evicted: engines found less than was predicted in %d of %d answers; worker with a full KV cache: %q", fewer, told, full)
 	case 2*blind > asked:
-		r.bad(Warning, "put varying parts (dates, ids, names) after the common parts of prompts; a smaller --block-size, where the model allows it",
+		r.bad(Warning,
+			"put varying parts (dates, ids, names) after the common parts of prompts; a smaller --block-size, where the model allows it",
 			"shared prefix shorter than a block: %d of %d prompts begin alike, and differ before the first block ends", blind, asked)
 	case 50*found >= asked: // 2 percent, and no cause was found
 		r.ok("%d of the last %d requests had a hit", found, asked)

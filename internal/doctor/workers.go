@@ -118,7 +118,8 @@ func answers(s *collected, r *report) {
 	}
 	for _, row := range s.rows() {
 		if row.Health != "" {
-			r.bad(Warning, "see its log; it gets requests again once it answers", "the running Sightline sends %s no requests: %s", row.Name, row.Health)
+			r.bad(Warning, "see its log; it gets requests again once it answers", "the running Sightline sends %s no requests: %s",
+				row.Name, row.Health)
 		}
 	}
 	s.asked(r, func(*worker) {})
@@ -131,15 +132,18 @@ func engines(s *collected, r *report) {
 		f, c := &w.facts, &w.class
 		switch {
 		case f.FrontEnd:
-			r.bad(Error, "name it under dynamo.frontends, and its workers by dynamo: {plane: …, discovery: …}", "%s is a front end of NVIDIA Dynamo, no worker", w.Name)
+			r.bad(Error, "name it under dynamo.frontends, and its workers by dynamo: {plane: …, discovery: …}",
+				"%s is a front end of NVIDIA Dynamo, no worker", w.Name)
 		case f.Engine == "":
-			r.bad(Error, "give addr the engine's own port, not that of a proxy before it", "%s: owned_by of /v1/models is %q, not a known engine", w.Name, f.Owner)
+			r.bad(Error, "give addr the engine's own port, not that of a proxy before it",
+				"%s: owned_by of /v1/models is %q, not a known engine", w.Name, f.Owner)
 		case f.Engine != c.Engine:
 			r.bad(Error, "engine: "+f.Engine, "%s is %s, configured is %s", w.Name, f.Engine, c.Engine)
 		case f.Version == "":
 			r.unchecked("%s does not report its release", w.Name)
 		case f.Version != c.EngineVersion:
-			r.bad(Warning, "engine_version: "+f.Version+", of its model or of a class for it", "%s is %s %s, configured is %s", w.Name, f.Engine, f.Version, c.EngineVersion)
+			r.bad(Warning, "engine_version: "+f.Version+", of its model or of a class for it", "%s is %s %s, configured is %s",
+				w.Name, f.Engine, f.Version, c.EngineVersion)
 		default:
 			r.ok("%s: %s %s", w.Name, f.Engine, f.Version)
 		}
@@ -176,7 +180,8 @@ func names(s *collected, r *report) {
 		}
 	}
 	if len(strange) > 0 {
-		r.bad(Warning, fmt.Sprintf("aliases: [%q] of the intended model, or adapters", strange[0]), "requests name models that no worker serves: %q", strange[:min(len(strange), 8)])
+		r.bad(Warning, fmt.Sprintf("aliases: [%q] of the intended model, or adapters", strange[0]),
+			"requests name models that no worker serves: %q", strange[:min(len(strange), 8)])
 	}
 }
 
@@ -236,7 +241,8 @@ func blockSizes(s *collected, r *report) {
 
 // prefixCaching checks that prefix caching is on (SL0102).
 func prefixCaching(s *collected, r *report) {
-	const fix = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache (SGLang), with enable_block_reuse (TensorRT-LLM)"
+	const fix = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
+		"(SGLang), with enable_block_reuse (TensorRT-LLM)"
 	s.asked(r, func(w *worker) {
 		u := w.canary.second
 		switch on := w.facts.PrefixCaching; {
@@ -283,12 +289,16 @@ func roles(s *collected, r *report) {
 		prefill, encode := of["prefill"], of["encode"]
 		switch {
 		case well == 0:
-			r.bad(Error, "start a worker of it; if there is one, correct model of its entry, or the finder's group", "%s: no worker gets requests", m.Name)
+			r.bad(Error, "start a worker of it; if there is one, correct model of its entry, or the finder's group",
+				"%s: no worker gets requests", m.Name)
 		case well == prefill+encode:
-			r.bad(Error, "start workers with role: decode or without a role (Dynamo: of dynamo.component); those with role: prefill (Dynamo: of prefill_component) compute no answers",
+			r.bad(Error,
+				"start workers with role: decode or without a role (Dynamo: of dynamo.component); those with role: prefill "+
+					"(Dynamo: of prefill_component) compute no answers",
 				"%s: %d workers prefill, %d encode, none decodes", m.Name, prefill, encode)
 		case prefill == 0 && of["decode"] > 0:
-			r.bad(Warning, "start workers with role: prefill; if all are to do whole requests, leave role out", "%s: %d workers have the role decode, none prefills for them: they do it themselves", m.Name, of["decode"])
+			r.bad(Warning, "start workers with role: prefill; if all are to do whole requests, leave role out",
+				"%s: %d workers have the role decode, none prefills for them: they do it themselves", m.Name, of["decode"])
 		default:
 			r.ok("%s: %d worker-ranks, %d of them prefill", m.Name, well, prefill)
 		}

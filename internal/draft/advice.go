@@ -58,7 +58,9 @@ func (d *drafter) advise() {
 			*list = append(*list, "  "+w.Addr+": "+fmt.Sprintf(format, args...))
 		}
 		if w.behind != nil {
-			w.behind.advise(func(format string, args ...any) { note(&do, format, args...) }, func(format string, args ...any) { note(&unknown, format, args...) })
+			w.behind.advise(func(format string, args ...any) {
+				note(&do, format, args...)
+			}, func(format string, args ...any) { note(&unknown, format, args...) })
 			return
 		}
 		r := engine.RulesOf(w.Engine, w.Version)
@@ -85,7 +87,8 @@ func (d *drafter) advise() {
 			note(&do, "every token is a block, which costs memory and time in the router: %s", flags.Blocks)
 		}
 		if w.Publishes == nil && !r.EventsOverHTTP {
-			note(&do, "%s %s does not say where it publishes KV events. If it was started with them, give events: {zmq: \"tcp://%s:PORT\"}; else: %s",
+			note(&do,
+				"%s %s does not say where it publishes KV events. If it was started with them, give events: {zmq: \"tcp://%s:PORT\"}; else: %s",
 				w.Engine, w.Version, w.Host(), flags.Events)
 		}
 		if r.EventsOverHTTP {

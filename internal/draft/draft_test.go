@@ -61,7 +61,8 @@ func run(t *testing.T, o Options, fleet ...*sim.Worker) (text, said string, err 
 	err = Run(t.Context(), o, &say)
 	written, _ := os.ReadFile(filepath.Join(o.Out, configFile))
 	for line := range strings.Lines(string(written)) {
-		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) != "" {
+		line, _, _ = strings.Cut(line, "#")
+		if strings.TrimSpace(line) != "" {
 			text += strings.TrimRight(line, " \n") + "\n"
 		}
 	}
@@ -88,7 +89,8 @@ func TestKeyAndTLS(t *testing.T) {
 	defer front.Close()
 	dir := t.TempDir()
 	ca, key, wrong := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key"), filepath.Join(dir, "wrong")
-	for file, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), key: []byte("secret\n"), wrong: []byte("x")} {
+	for file, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}),
+		key: []byte("secret\n"), wrong: []byte("x")} {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +106,8 @@ func TestKeyAndTLS(t *testing.T) {
 	} {
 		o := Options{Workers: []string{front.Listener.Addr().String()}, ModelDir: []string{modelDir}, Access: c.access, Canary: true}
 		text, _, err := run(t, o)
-		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || strings.Contains(fmt.Sprint(text, err), "secret") {
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) ||
+			strings.Contains(fmt.Sprint(text, err), "secret") {
 			t.Errorf("%+v: %v", c.access, err)
 		}
 		if want := "worker_access:\n  ca: " + ca + "\n  api_key_file: " + key + "\n"; err == nil && !strings.HasPrefix(text, want) {
@@ -126,7 +129,8 @@ func TestFleets(t *testing.T) {
 		says     []string
 		saysNone []string
 	}{
-		"vLLM": {fleet: []sim.Config{vllm, {Model: "o/m", ServedName: "m", Adapters: []sim.Adapter{{Name: "sql", Path: "/l"}}, Ranks: 2}}, canary: true,
+		"vLLM": {fleet: []sim.Config{vllm, {Model: "o/m", ServedName: "m", Adapters: []sim.Adapter{{Name: "sql", Path: "/l"}}, Ranks: 2}},
+			canary: true,
 			want: `models:
 - name: m
   adapters: [sql]
@@ -142,7 +146,8 @@ workers:
   events: {auto: true}
 envoy:
   token_usage: true
-`, says: []string{"W0: vllm 0.32.0, simulated, serves m, blocks of 16 tokens, KV events at PUB0"}, saysNone: []string{"switch on", "Not learnt"}},
+`, says: []string{"W0: vllm 0.32.0, simulated, serves m, blocks of 16 tokens, KV events at PUB0"},
+			saysNone: []string{"switch on", "Not learnt"}},
 		"without flags": {fleet: []sim.Config{{Model: "m", Bare: true}}, canary: true,
 			want: `models:
 - name: m
@@ -151,8 +156,10 @@ envoy:
   max_model_len: 65520
 workers:
 - addr: W0
-`, says: []string{"W0: KV events are off", `--kv-events-config '{"enable_kv_cache_events":true`, "--enable-prompt-tokens-details", ", no KV events"}},
-		"two classes and another engine": {fleet: []sim.Config{{Model: "o/m", ServedName: "m", Version: "0.30.0", BlockSize: 32, MaxModelLen: 9000},
+`, says: []string{"W0: KV events are off", `--kv-events-config '{"enable_kv_cache_events":true`,
+				"--enable-prompt-tokens-details", ", no KV events"}},
+		"two classes and another engine": {fleet: []sim.Config{{Model: "o/m", ServedName: "m", Version: "0.30.0",
+			BlockSize: 32, MaxModelLen: 9000},
 			{Model: "o/m", ServedName: "m", MaxModelLen: 9000}, {Model: "o/m", ServedName: "m", MaxModelLen: 9000},
 			{Engine: sim.SGLang, Model: "o/m", ServedName: "m", MaxModelLen: 9000}},
 			want: `models:
@@ -250,7 +257,8 @@ workers:
 				c.dirs = []string{modelDir}
 			}
 			text, said, err := run(t, Options{ModelDir: c.dirs, Canary: c.canary}, fleet...)
-			if text = strings.ReplaceAll(text, dir, "DIR"); err != nil || text != c.want {
+			text = strings.ReplaceAll(text, dir, "DIR")
+			if err != nil || text != c.want {
 				t.Errorf("%v\n%s\nwant\n%s", err, text, c.want)
 			}
 			for _, s := range append(c.says, "sightline serve -c") {
@@ -315,7 +323,8 @@ func TestCalibrate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := sim.New(sim.Config{Model: "m", MaxModelLen: 8000, Prompt: p, Speed: 1, Time: sim.TimeModel{Prefill: 250 * time.Microsecond, Encode: 100 * time.Millisecond}})
+	w, err := sim.New(sim.Config{Model: "m", MaxModelLen: 8000, Prompt: p, Speed: 1,
+		Time: sim.TimeModel{Prefill: 250 * time.Microsecond, Encode: 100 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +335,8 @@ func TestCalibrate(t *testing.T) {
 	if _, after, ok := strings.Cut(text, "  prefill_rate: "); ok {
 		_, err = fmt.Sscan(after, &rate)
 	}
-	if err != nil || rate < 100 || rate > 8000 || !strings.Contains(said, "measuring W0: a short text") || !strings.Contains(said, "encoding it costs") {
+	if err != nil || rate < 100 || rate > 8000 || !strings.Contains(said, "measuring W0: a short text") ||
+		!strings.Contains(said, "encoding it costs") {
 		t.Errorf("rate %d, %v\n%s\n%s", rate, err, said, text)
 	}
 }
@@ -334,7 +344,8 @@ func TestCalibrate(t *testing.T) {
 // TestFiles: where a model's files are searched, in order, and the error if they are not found.
 func TestFiles(t *testing.T) {
 	dir, _ := filepath.Abs(modelDir)
-	w, local, gone := start(t, sim.Config{Model: "o/m", ServedName: "m"}), start(t, sim.Config{Model: dir}), start(t, sim.Config{Model: "/no/such/model"})
+	w, local, gone := start(t, sim.Config{Model: "o/m", ServedName: "m"}), start(t, sim.Config{Model: dir}),
+		start(t, sim.Config{Model: "/no/such/model"})
 	cache := t.TempDir()
 	snapshot := filepath.Join(cache, "hub", "models--o--m", "snapshots", "c0ffee")
 	if err := os.CopyFS(snapshot, os.DirFS(modelDir)); err != nil {
@@ -365,7 +376,8 @@ func TestFiles(t *testing.T) {
 		"nowhere":               {w, nil, "", "HF_ENDPOINT is not set"},
 	} {
 		text, _, err := run(t, Options{Getenv: func(key string) string { return c.env[key] }}, c.worker)
-		if c.want == "" && (err != nil || !strings.Contains(text, c.dir)) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || text != "") {
+		if c.want == "" && (err != nil || !strings.Contains(text, c.dir)) || c.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.want) || text != "") {
 			t.Errorf("%s: %v\n%s", name, err, text)
 		}
 	}

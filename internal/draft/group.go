@@ -63,7 +63,8 @@ func keysOf(w *worker, name string) []key {
 		template = ""
 	}
 	if w.behind != nil {
-		list = append(list, key{"block_hash", "Dynamo's events carry its own hashes", "dynamo", ""}, key{"enable_eagle", "its model card", w.behind.Cards[0].Eagle, false})
+		list = append(list, key{"block_hash", "Dynamo's events carry its own hashes", "dynamo", ""},
+			key{"enable_eagle", "its model card", w.behind.Cards[0].Eagle, false})
 	}
 	return append(list, key{"speculative_algorithm", "its argument", speculative, ""}, key{"chat_template", "its argument", template, ""})
 }
@@ -101,7 +102,8 @@ func group(workers []*worker) (models []*model, err error) {
 		for _, c := range m.classes {
 			for _, w := range c.workers {
 				if other := of[w.group]; w.group != nil && other != nil && other != c {
-					return nil, fmt.Errorf("the pods of %s were not all started alike (want a selector for each kind): %s%s", w.group.Selector, classKey(other.keys), classKey(c.keys))
+					return nil, fmt.Errorf("the pods of %s were not all started alike (want a selector for each kind): %s%s",
+						w.group.Selector, classKey(other.keys), classKey(c.keys))
 				}
 				of[w.group] = c
 			}
@@ -109,7 +111,8 @@ func group(workers []*worker) (models []*model, err error) {
 		slices.SortStableFunc(m.classes, func(a, b *class) int { return len(b.workers) - len(a.workers) })
 		used := map[string]bool{}
 		for i, c := range m.classes[1:] {
-			if c.name = c.called(m.classes[0]); used[c.name] || c.name == "" {
+			c.name = c.called(m.classes[0])
+			if used[c.name] || c.name == "" {
 				c.name = fmt.Sprint("class-", i+2)
 			}
 			used[c.name] = true
@@ -135,7 +138,8 @@ func modelOf(models *[]*model, w *worker) (*model, error) {
 	for _, other := range *models {
 		if slices.ContainsFunc(names, func(n string) bool { return n == other.name || slices.Contains(other.aliases, n) }) {
 			if m != nil {
-				return nil, fmt.Errorf("worker %s: it serves names of two models, %q and %q (want each name on workers of one model)", w.Addr, m.name, other.name)
+				return nil, fmt.Errorf("worker %s: it serves names of two models, %q and %q (want each name on workers of one model)",
+					w.Addr, m.name, other.name)
 			}
 			m = other
 		}

@@ -145,7 +145,8 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.
 	if c.Ranks == 0 {
 		po.Rank = -1
 	}
-	if po.File = c.State; po.File != "" && r > 0 {
+	po.File = c.State
+	if po.File != "" && r > 0 {
 		po.File += fmt.Sprint(".", r)
 	}
 	if c.Metrics != "" && c.HTTP == "" { // it is not known what was missed of a drained queue
@@ -187,7 +188,8 @@ func (c *AgentOptions) feed(r int, drain *trtllm.Drain, secret *block.Secret) (o
 	if err != nil {
 		return o, err
 	}
-	if o.BlockSize = c.BlockSize; c.HTTP != "" {
+	o.BlockSize = c.BlockSize
+	if c.HTTP != "" {
 		if drain != nil {
 			readDrain(&o, secret, drain, r, c.BlockSize, keep)
 		}

@@ -83,7 +83,8 @@ func check(t *testing.T, dir, text string) error {
 	cfg, err := config.Load(file)
 	if err == nil {
 		var s *Server
-		if s, err = Load(cfg); err == nil {
+		s, err = Load(cfg)
+		if err == nil {
 			s.Close()
 		}
 	}
@@ -103,12 +104,15 @@ func TestCheckGood(t *testing.T) {
 		"SGLang's form of a class":   own(goodModel + "  classes: [{name: s, engine: sglang, chat_template: vicuna_v1.1}]\n"),
 		"a form that is not written": plain("  engine: sglang\n  chat_template: devstral\n"),
 		"a template's own text":      own("  chat_template: \"{{ messages[0].content }}\"\n"),
-		"a template of lines":        own("  chat_template: |\n    {% for m in messages %}\n    {{ m.content }}/{{ m.role }}\n    {% endfor %}\n"),
+		"a template of lines": own("  chat_template: |\n    {% for m in messages %}\n    {{ m.content }}/{{ m.role " +
+			"}}\n    {% endfor %}\n"),
 		"a template's file":          own("  chat_template: t.jinja\n"),
 		"a template's file, by path": own("  chat_template: DIR/t.jinja\n"),
 		"TLS":                        goodConfig + "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/other.pem}\n",
-		"access":                     goodConfig + "admin_tls: {cert: DIR/ours.pem, key: DIR/ours.key}\nworker_access: {ca: DIR/other.pem, api_key_file: DIR/api-key}\n",
-		"relay":                      goodConfig + "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", key_file: DIR/secret}}\n",
+		"access": goodConfig +
+			"admin_tls: {cert: DIR/ours.pem, key: DIR/ours.key}\nworker_access: {ca: DIR/other.pem, api_key_file: DIR/api-key}\n",
+		"relay": goodConfig +
+			"media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", key_file: DIR/secret}}\n",
 		"NATS":                       goodConfig + "nats: {listen: \"127.0.0.1:4222\", dir: DIR/streams}\n",
 		"two servers of NATS":        goodConfig + "nats: {url: \"nats://10.0.0.4:4222,nats://10.0.0.5:4222\"}\n",
 		"ports chosen by the system": strings.Replace(goodConfig, ":9002", ":0", 1) + "admin: \"127.0.0.1:0\"\n",
@@ -117,7 +121,8 @@ func TestCheckGood(t *testing.T) {
 		"decision log":               goodConfig + "decision_log: {file: DIR/decisions.jsonl, max_bytes: 1MiB, keep: 1, key_file: DIR/secret}\n",
 		"all limits low":             goodConfig + "body_limit: 1MiB\nindex: {max_bytes: 16MiB, predicted_ttl: 1s}\n",
 		"networks":                   goodConfig + "envoy: {worker_networks: [\"10.0.0.0/8:8000-8010\"]}\n",
-		"a name for all of its addresses": strings.Replace(goodConfig, `{name: a, addr: "10.0.0.5:8000", events: {zmq: "tcp://10.0.0.5:5557", replay: "tcp://10.0.0.5:5558"}}`,
+		"a name for all of its addresses": strings.Replace(goodConfig,
+			`{name: a, addr: "10.0.0.5:8000", events: {zmq: "tcp://10.0.0.5:5557", replay: "tcp://10.0.0.5:5558"}}`,
 			`{addr: "vllm:8000", events: {zmq: "tcp://{ip}:5557", replay: "tcp://{ip}:5558"}}`, 1),
 	} {
 		if err := check(t, dir, text); err != nil {
@@ -175,7 +180,8 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "nats: {listen: \"0.0.0.0:4222\"}", `nats.listen: "0.0.0.0:4222" is open to the network`},
 		{"", "nats: {listen: \":4222\"}", `nats.listen: ":4222" is open to the network`},
 		{"", "nats: {listen: \"127.0.0.1:4222\", config: DIR/empty}", "nats.config: DIR/empty allows clients without credentials"},
-		{"", "envoy: {sightlines: [\"10.0.0.2:9002\", \"sightline:9002\"]}", `envoy.sightlines[1]: "sightline:9002" is not where Envoy finds another`},
+		{"", "envoy: {sightlines: [\"10.0.0.2:9002\", \"sightline:9002\"]}",
+			`envoy.sightlines[1]: "sightline:9002" is not where Envoy finds another`},
 		{"", "nats: {listen: \"4222\"}", `nats.listen: "4222" is not where to listen`},
 		{"", "nats: {listen: \"127.0.0.1:9002\"}", `nats.listen: "127.0.0.1:9002" is also listen`},
 		{"", "nats: {url: \"nats://10.0.0.4:4222\", dir: DIR}", "nats.dir: given without listen"},
@@ -212,7 +218,8 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://a:1\", ttl: 1000h}}", "media.relay.ttl: 1000h0m0s is out of range"},
 		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://a:1\", max_bytes: 0}}", "media.relay.max_bytes: 0 is out of range"},
 		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://a:1\", key_file: DIR/gone}}", "media.relay.key_file: "},
-		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://a:1\", key_file: DIR/short}}", "media.relay.key_file: DIR/short holds 31 bytes (want 32 or more"},
+		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://a:1\", key_file: DIR/short}}",
+			"media.relay.key_file: DIR/short holds 31 bytes (want 32 or more"},
 		// Models.
 		{"name: m", "name: \"\"", "models[0].name: missing"},
 		{"DIR/model", "DIR/gone", "models[0].dir: "},
@@ -240,7 +247,8 @@ func TestCheckMistakes(t *testing.T) {
 		{goodModel, "  engine: sglang\n  mm_hasher_algorithm: sha256\n", "models[0].mm_hasher_algorithm: only vLLM has it"},
 		{goodModel, "  engine: sglang\n  tokenizer_mode: mistral\n", "models[0].tokenizer_mode: only vLLM has it"},
 		{goodModel, "  engine: trtllm\n  trust_request_mm_kwargs: true\n", "models[0].trust_request_mm_kwargs: only vLLM has it"},
-		{goodModel, "  classes: [{name: s, engine: sglang, interleave_mm_strings: true}]\n", "models[0].classes[0].interleave_mm_strings: only vLLM has it"},
+		{goodModel, "  classes: [{name: s, engine: sglang, interleave_mm_strings: true}]\n",
+			"models[0].classes[0].interleave_mm_strings: only vLLM has it"},
 		{goodModel, "  allowed_media_domains: [\"\"]\n", `models[0].allowed_media_domains[0]: ""`},
 		{goodModel, "  allowed_local_media_path: srv\n", "models[0].allowed_local_media_path: "},
 		{goodModel, "  time_zone: Mars/Base\n", "models[0].time_zone: "},
@@ -259,7 +267,8 @@ func TestCheckMistakes(t *testing.T) {
 		{"ranks: 2", "ranks: -1", "workers[1].ranks: "},
 		{"ranks: 2", "events: {replay: \"tcp://10.0.0.6:5558\"}", "workers[1].events.replay: given without zmq"},
 		{"ranks: 2", "events: {topic: kv}", "workers[1].events.topic: given without zmq"},
-		{"ranks: 2", "events: {zmq: \"tcp://10.0.0.6:5557\", nats: true}, model: m", "workers[1].events.nats: given together with zmq (want one source of a worker's events)"},
+		{"ranks: 2", "events: {zmq: \"tcp://10.0.0.6:5557\", nats: true}, model: m",
+			"workers[1].events.nats: given together with zmq (want one source of a worker's events)"},
 		{"ranks: 2", "events: {zmq: \"tcp://10.0.0.6:5557\", auto: true}, model: m", "workers[1].events.auto: given together with zmq"},
 		{"ranks: 2", "events: {nats: true}", "workers[1].events.nats: true, but nats.url and nats.listen are both empty"},
 		{"ranks: 2", "events: {zmq: \"10.0.0.6:5557\"}", "workers[1].events.zmq: "},
@@ -267,16 +276,21 @@ func TestCheckMistakes(t *testing.T) {
 		{"ranks: 2", "events: {zmq: \"tcp://*:5557\"}", "workers[1].events.zmq: "},
 		{"ranks: 2", "ranks: 2, events: {zmq: \"tcp://10.0.0.6:65535\"}", "workers[1].events.zmq: "},
 		{"ranks: 2", "events: {zmq: \"tcp://10.0.0.5:5557\"}", "workers[1].events.zmq: tcp://10.0.0.5:5557 is also workers[0].events.zmq"},
-		{"ranks: 2", "ranks: 2, events: {zmq: \"tcp://10.0.0.5:5556\"}", "workers[1].events.zmq: tcp://10.0.0.5:5557 is also workers[0].events.zmq"},
+		{"ranks: 2", "ranks: 2, events: {zmq: \"tcp://10.0.0.5:5556\"}",
+			"workers[1].events.zmq: tcp://10.0.0.5:5557 is also workers[0].events.zmq"},
 		{"ranks: 2", "events: {zmq: \"tcp://10.0.0.5:5558\"}", "workers[1].events.zmq: tcp://10.0.0.5:5558 is also workers[0].events.replay"},
 		{"ranks: 2", "events: {bind: true}", "workers[1].events.bind: "},
 		{"ranks: 2", "events: {http: \"http://10.0.0.6:8000\"}", "workers[1].events.http: "},
 		// Found workers.
-		{"", "kubernetes: {workers: [{namespace: a, service: v, events: {zmq: \"tcp://10.0.0.1:5557\"}}], api: \"https://1.2.3.4\"}", "kubernetes.workers[0].events.zmq: "},
+		{"", "kubernetes: {workers: [{namespace: a, service: v, events: {zmq: \"tcp://10.0.0.1:5557\"}}], api: \"https://1.2.3.4\"}",
+			"kubernetes.workers[0].events.zmq: "},
 		{"", "kubernetes: {api: \"https://1.2.3.4\"}", "kubernetes.workers: none given"},
-		{"", "kubernetes: {api: \"https://1.2.3.4\", workers: [{namespace: a, service: v}], ca_file: DIR/gone, token_file: DIR/text}", "kubernetes.ca_file: "},
-		{"", "kubernetes: {api: \"https://1.2.3.4\", workers: [{namespace: a, service: v}], ca_file: DIR/text, token_file: DIR/text}", "kubernetes.ca_file: ca: DIR/text holds no certificate"},
-		{"", "kubernetes: {api: \"https://1.2.3.4\", workers: [{namespace: a, service: v}], ca_file: DIR/ours.pem, token_file: DIR/gone}", "kubernetes.token_file: "},
+		{"", "kubernetes: {api: \"https://1.2.3.4\", workers: [{namespace: a, service: v}], ca_file: DIR/gone, token_file: DIR/text}",
+			"kubernetes.ca_file: "},
+		{"", "kubernetes: {api: \"https://1.2.3.4\", workers: [{namespace: a, service: v}], ca_file: DIR/text, token_file: DIR/text}",
+			"kubernetes.ca_file: ca: DIR/text holds no certificate"},
+		{"", "kubernetes: {api: \"https://1.2.3.4\", workers: [{namespace: a, service: v}], ca_file: DIR/ours.pem, token_file: DIR/gone}",
+			"kubernetes.token_file: "},
 		{"", "dynamo: {engine_port: 8000}", "dynamo.plane: missing"},
 		{"", "standalone: {workers: 2}", "standalone.host: missing"},
 		// Envoy.
@@ -292,11 +306,14 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "worker_access: {api_key_file: DIR/gone}", "worker_access: open DIR/gone"},
 		{"", "listen_token_file: DIR/gone", "envoy.sightline_token_file: missing"},
 		{"", "listen_token_file: DIR/gone\nenvoy: {sightline_token_file: /t}", "listen_token_file: open DIR/gone"},
-		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", tls: {cert: DIR/ours.pem, key: DIR/ours.key}}}", "media.relay.tls: given, but workers"},
-		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"https://a:9904\", key_file: DIR/secret, tls: {cert: DIR/ours.pem, key: DIR/ours.key}}}", "media.relay.ca: want it"},
+		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", tls: {cert: DIR/ours.pem, key: DIR/ours.key}}}",
+			"media.relay.tls: given, but workers"},
+		{"", "media: {relay: {listen: \"127.0.0.1:9904\", url: \"https://a:9904\", key_file: DIR/secret, tls: {cert: " +
+			"DIR/ours.pem, key: DIR/ours.key}}}", "media.relay.ca: want it"},
 		{"", "envoy: {worker_tls: {cert: a.pem, key: a.key}}", "envoy.worker_tls.ca: missing"},
 		{"", "envoy: {worker_tls: {ca: ca.pem, cert: a.pem}}", "envoy.worker_tls: cert and key"},
-		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/ours.pem}\nenvoy: {sightline_tls: {ca: /ca.pem}}", "envoy.sightline_tls.cert: missing"},
+		{"", "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/ours.pem}\nenvoy: {sightline_tls: {ca: /ca.pem}}",
+			"envoy.sightline_tls.cert: missing"},
 	} {
 		text := goodConfig + c.to + "\n"
 		if c.from != "" {

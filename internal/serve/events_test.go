@@ -58,7 +58,8 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, keys, pub
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil), Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
+	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil),
+		Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,8 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, keys, pub
 }
 
 func storedEvent(kind string) map[string]any {
-	e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(71)}, "parent_block_hash": nil, "token_ids": []any{1, 2, 3, 4}, "block_size": 4}
+	e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(71)}, "parent_block_hash": nil,
+		"token_ids": []any{1, 2, 3, 4}, "block_size": 4}
 	if kind != "" {
 		e["group_idx"], e["kv_cache_spec_kind"], e["extra_keys"] = 0, kind, []any{nil}
 	}
@@ -113,7 +115,8 @@ func TestCopiesByEngine(t *testing.T) {
 // TestGroupKinds checks every kind of KV group of vLLM 0.22 to 0.33: those whose blocks are a prompt's whole prefix count.
 func TestGroupKinds(t *testing.T) {
 	for kind, want := range map[string]int{"full_attention": 1, "mla_attention": 1, "sink_full_attention": 1,
-		"sliding_window": 0, "sliding_window_mla": 0, "mamba": 0, "chunked_local_attention": 0, "encoder_only_attention": 0, "cross_attention": 0, "unknown": 0} {
+		"sliding_window": 0, "sliding_window_mla": 0, "mamba": 0, "chunked_local_attention": 0, "encoder_only_attention": 0,
+		"cross_attention": 0, "unknown": 0} {
 		for _, engine := range []string{"vllm", "trtllm"} {
 			// A worker of states alone is indexed by the prompts that its events tell (package engine/vllm, chains.go).
 			told, chained := told(t, engine, storedEvent(kind)), engine == "vllm" && kind == "mamba"
@@ -171,7 +174,8 @@ func TestBlockSizeFromEvents(t *testing.T) {
 	for keys, want := range map[string]int{"vllm": 0, "vllm, block_size: 8": 0, "vllm, block_size: 16": 8} {
 		core, logged := observer.New(zap.WarnLevel)
 		w, counters := toldWith(t, zap.New(core), keys, events...)
-		if w.BlockSize != 8 || w.Blocks != 2 || w.OtherSize != want || counters["other_block_size"]+counters["unknown_blocks"]+counters["unknown_parents"] > 0 {
+		if w.BlockSize != 8 || w.Blocks != 2 || w.OtherSize != want || counters["other_block_size"]+counters["unknown_blocks"]+
+			counters["unknown_parents"] > 0 {
 			t.Errorf("%s: %+v, %v", keys, w, counters)
 		}
 		if lines := logged.FilterMessageSnippet("another size").Len(); (lines == 1) != (want > 0) {

@@ -292,7 +292,8 @@ func startNATS(t testing.TB) *natsServer {
 func (s *natsServer) start() {
 	s.TB.Helper()
 	var err error
-	s.Server, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: s.port, JetStream: true, StoreDir: s.dir, NoSigs: true, NoLog: true})
+	s.Server, err = server.NewServer(&server.Options{Host: "127.0.0.1", Port: s.port, JetStream: true, StoreDir: s.dir,
+		NoSigs: true, NoLog: true})
 	if err != nil {
 		s.TB.Fatal(err)
 	}

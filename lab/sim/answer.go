@@ -70,7 +70,8 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 	if j.chat {
 		kind = "chatcmpl-"
 	}
-	if j.id = kind + r.Header.Get("X-Request-Id"); j.id == kind {
+	j.id = kind + r.Header.Get("X-Request-Id")
+	if j.id == kind {
 		j.id = fmt.Sprintf("%s%d", kind, w.ids.Add(1))
 	}
 	prompts, err := w.cfg.Prompt(ctx, r.URL.Path, raw)
@@ -104,7 +105,8 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 			return nil, errNoPrompt
 		}
 		if len(p.Tokens)+limit > w.cfg.MaxModelLen {
-			return nil, &Refusal{Message: fmt.Sprintf("Input length (%d) exceeds model's maximum context length (%d).", len(p.Tokens), w.cfg.MaxModelLen)}
+			return nil, &Refusal{Message: fmt.Sprintf("Input length (%d) exceeds model's maximum context length (%d).",
+				len(p.Tokens), w.cfg.MaxModelLen)}
 		}
 		s := &sequence{
 			ctx: ctx, index: i, size: w.engines[0].pool.Unit(), scope: scope, adapter: adapter,

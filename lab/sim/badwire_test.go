@@ -205,7 +205,8 @@ type badPath struct {
 func startRig(t *testing.T, engine string, seed uint64, ranks int) *rig {
 	name, version, _ := strings.Cut(engine, " ")
 	r := &rig{T: t, rng: rand.New(rand.NewPCG(seed, 3)), index: indexer.New(indexer.Options{}),
-		cfg: Config{Engine: Engine(name), Version: version, Ranks: ranks, Model: "test-vl", Prompt: wordPrompt, BlockSize: 4, Blocks: 48, Time: TimeModel{Decode: 100 * time.Microsecond}, Speed: 1}}
+		cfg: Config{Engine: Engine(name), Version: version, Ranks: ranks, Model: "test-vl", Prompt: wordPrompt, BlockSize: 4,
+			Blocks: 48, Time: TimeModel{Decode: 100 * time.Microsecond}, Speed: 1}}
 	r.restart()
 	t.Cleanup(func() { r.w.Close() })
 	return r
@@ -335,7 +336,8 @@ func (r *rig) traffic(between func(request int)) {
 	for _, p := range r.wires {
 		p.healed.Store(true)
 		p.mu.Lock()
-		done.lose, done.double, done.swap, done.halve, done.cut = done.lose+p.done.lose, done.double+p.done.double, done.swap+p.done.swap, done.halve+p.done.halve, done.cut+p.done.cut
+		done.lose, done.double, done.swap, done.halve, done.cut = done.lose+p.done.lose, done.double+p.done.double,
+			done.swap+p.done.swap, done.halve+p.done.halve, done.cut+p.done.cut
 		p.mu.Unlock()
 	}
 	if min(done.lose, done.double, done.swap, done.halve, done.cut) == 0 {
@@ -372,7 +374,8 @@ func (r *rig) same(rank int, h indexer.SlotID) {
 	r.Helper()
 	why := ""
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if why = r.unlike(rank, h); why == "" {
+		why = r.unlike(rank, h)
+		if why == "" {
 			return
 		}
 	}
@@ -432,8 +435,8 @@ func (r *rig) unlike(rank int, h indexer.SlotID) string {
 	return ""
 }
 
-// truth lists for each block that the rank holds the local hashes from its prompt's first block to it, and its engine hash. What a block's event
-// says goes through the engine's own form and decoder once more, on a good wire.
+// truth lists for each block that the rank holds the local hashes from its prompt's first block to it, and its engine
+// hash. What a block's event says goes through the engine's own form and decoder once more, on a good wire.
 func (r *rig) truth(rank int) (chains [][]uint64, ends []uint64) {
 	r.Helper()
 	e := r.w.engines[rank]

@@ -31,7 +31,8 @@ func newPool(o vllmcache.Options) (*pool, error) {
 	c.Tell = p.tell
 	c.Content = func(r *request, from, to int) *content {
 		s := r.Owner.(*sequence)
-		return &content{hash: s.endsWith(to), parent: s.endsWith(from), tokens: append([]uint32(nil), s.tokens[from:to]...), keys: vllmid.Keys(from, to, s.items, s.scope)}
+		return &content{hash: s.endsWith(to), parent: s.endsWith(from), tokens: append([]uint32(nil), s.tokens[from:to]...),
+			keys: vllmid.Keys(from, to, s.items, s.scope)}
 	}
 	return p, nil
 }
@@ -42,7 +43,8 @@ func (p *pool) tell(e vllmcache.Event[vllmid.Digest]) {
 		return
 	}
 	s := e.Request.Owner.(*sequence)
-	told := event{kind: stored, group: e.Group, size: e.Size, parent: s.endsWith(e.From), tokens: s.tokens[e.From:e.To], adapter: s.adapter, session: s.session,
+	told := event{kind: stored, group: e.Group, size: e.Size, parent: s.endsWith(e.From), tokens: s.tokens[e.From:e.To],
+		adapter: s.adapter, session: s.session,
 		items: s.items, at: e.From}
 	if e.From == 0 {
 		told.salt = s.scope.Salt

@@ -86,12 +86,14 @@ func startDeciding(b testing.TB, workers []*publishing, o indexer.Options, agent
 	for i, p := range workers {
 		name := fmt.Sprint("w", i)
 		var sink *stream.IndexSink
-		known = append(known, fleet.NewWorker(name, netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 20000+i)), "m", 0, func(int) indexer.SlotID {
-			sink = stream.Join(x, true)
-			return sink.Slot()
-		}))
+		known = append(known, fleet.NewWorker(name, netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 20000+i)), "m", 0,
+			func(int) indexer.SlotID {
+				sink = stream.Join(x, true)
+				return sink.Slot()
+			}))
 		d.slots = append(d.slots, sink.Slot())
-		o := stream.Options{Source: stream.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}}
+		o := stream.Options{Source: stream.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" +
+			p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}}
 		if agents {
 			agent, err := bus.NewPublisher(b.Context(), bus.PublisherOptions{NATS: conn, Worker: name, Rank: -1, CountCopies: true})
 			if err != nil {

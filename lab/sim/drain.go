@@ -55,7 +55,8 @@ func (d *drain) publish(events []event) {
 					keys = append(keys, map[string]any{"type": "mm_key", "hash": it.Identifier, "start_offset": at})
 				}
 			}
-			b := map[string]any{"type": "stored_block", "block_hash": h.Uint64(), "tokens": tokens, "cache_level": 0, "priority": 35, "mm_keys": keys}
+			b := map[string]any{"type": "stored_block", "block_hash": h.Uint64(), "tokens": tokens, "cache_level": 0,
+				"priority": 35, "mm_keys": keys}
 			if e.salt != "" {
 				b["cache_salt"] = e.salt
 			}

@@ -46,7 +46,8 @@ func startPublishing(b testing.TB, id uint64, steps int) *publishing {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := &publisher{form: &wire{rules: rules, groups: []vllmcache.Group{{Kind: vllmcache.Full, BlockSize: 16}}}, topics: true, steps: steps, pub: pubs[0], back: backs[0]}
+	p := &publisher{form: &wire{rules: rules, groups: []vllmcache.Group{{Kind: vllmcache.Full, BlockSize: 16}}},
+		topics: true, steps: steps, pub: pubs[0], back: backs[0]}
 	p.start()
 	b.Cleanup(p.stop)
 	return &publishing{publisher: p, id: id}
@@ -84,12 +85,14 @@ func BenchmarkFleetEvents(b *testing.B) {
 	}
 	admin := free.Addr().String()
 	_ = free.Close()
-	config := fmt.Sprintf("listen: unix:%s/s\nadmin: %s\nlog_level: error\nprobe: false\nmodels: [{name: m, dir: %s}]\nworkers:\n", dir, admin, model)
+	config := fmt.Sprintf("listen: unix:%s/s\nadmin: %s\nlog_level: error\nprobe: false\nmodels: [{name: m, dir: %s}]\nworkers:\n",
+		dir, admin, model)
 	var workers []*publishing
 	for i := range fleetWorkers {
 		p := startPublishing(b, uint64(i), 1000)
 		workers = append(workers, p)
-		config += fmt.Sprintf("- {addr: \"127.0.0.1:%d\", events: {zmq: \"tcp://%s\", replay: \"tcp://%s\"}}\n", 20000+i, p.pub.Addr(), p.back.Addr())
+		config += fmt.Sprintf("- {addr: \"127.0.0.1:%d\", events: {zmq: \"tcp://%s\", replay: \"tcp://%s\"}}\n", 20000+i,
+			p.pub.Addr(), p.back.Addr())
 	}
 	file := filepath.Join(dir, "sightline.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -124,7 +127,9 @@ func BenchmarkFleetEvents(b *testing.B) {
 		for _, p := range workers {
 			want += float64(p.block)
 		}
-		within(b, time.Minute, "all blocks in the index", func() bool { return metricSum(b, admin, "sightline_events_total", `what="blocks"`) >= want })
+		within(b, time.Minute, "all blocks in the index", func() bool {
+			return metricSum(b, admin, "sightline_events_total", `what="blocks"`) >= want
+		})
 		b.ReportMetric((metricSum(b, admin, "process_cpu_seconds_total", "")-before)/took.Seconds(), "cores")
 		b.ReportMetric(float64(blocks)/took.Seconds(), "blocks/s")
 		b.ReportMetric(metricSum(b, admin, "sightline_events_total", `what="dropped"`), "dropped")
@@ -141,7 +146,8 @@ func BenchmarkResync(b *testing.B) {
 	for b.Loop() {
 		x := indexer.New(indexer.Options{})
 		sink := stream.Join(x, true)
-		f := stream.Start(stream.Options{Source: stream.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}, Sink: sink})
+		f := stream.Start(stream.Options{Source: stream.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(),
+			ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}, Sink: sink})
 		within(b, time.Minute, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == blocks })
 		f.Close()
 	}

@@ -164,7 +164,8 @@ func (f sglangForm) event(b []byte, e *event) []byte {
 	if f.old {
 		return array(b, "BlockStored", numbers(e.hashes, true), number64(e.parent, true), ids, f.blockSize, id)
 	}
-	return fields{"type", "BlockStored", "block_hashes", numbers(e.hashes, true), "parent_block_hash", number64(e.parent, true), "token_ids", ids,
+	return fields{"type", "BlockStored", "block_hashes", numbers(e.hashes, true), "parent_block_hash",
+		number64(e.parent, true), "token_ids", ids,
 		"block_size", f.blockSize, "lora_id", id, "medium", "GPU", "cache_salt", salt, "lora_name", adapter}.append(b)
 }
 
@@ -202,7 +203,8 @@ func (f trtllmForm) event(b []byte, e *event) []byte {
 		}
 		switch {
 		case first && f.standalone:
-			keys[len(keys)-1] = append(list, map[string]any{"mm_hash": hex64(it.Identifier), "offsets": []any{[]any{it.Offset - e.at, it.Offset + it.Length - e.at}}})
+			keys[len(keys)-1] = append(list, map[string]any{"mm_hash": hex64(it.Identifier),
+				"offsets": []any{[]any{it.Offset - e.at, it.Offset + it.Length - e.at}}})
 		case first:
 			keys[len(keys)-1] = append(list, map[string]any{"type": "mm_key", "hash": it.Identifier, "start_offset": at})
 		}
@@ -213,7 +215,8 @@ func (f trtllmForm) event(b []byte, e *event) []byte {
 				keys[i] = []any{}
 			}
 		}
-		return fields{"type", "BlockStored", "block_hashes", numbers(e.hashes, true), "parent_block_hash", number64(e.parent, true), "token_ids", ids,
+		return fields{"type", "BlockStored", "block_hashes", numbers(e.hashes, true), "parent_block_hash",
+			number64(e.parent, true), "token_ids", ids,
 			"block_size", f.blockSize, "lora_id", nil, "medium", "GPU", "mm_keys", keys}.append(b)
 	}
 	var infos, parent any = absent{}, absent{}

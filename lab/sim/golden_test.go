@@ -165,7 +165,8 @@ func (p *player) request(t *testing.T, s *step) (how string) {
 		return fmt.Sprintf("status %d, recorded %d: %s", status, s.Status, reply)
 	}
 	if status != 200 {
-		if message, recorded := gjson.Get(reply, "error.message").Str, p.error(s); recorded != "" && message != recorded {
+		message, recorded := gjson.Get(reply, "error.message").Str, p.error(s)
+		if recorded != "" && message != recorded {
 			return fmt.Sprintf("error %q, recorded %q", message, recorded)
 		}
 		return ""
@@ -340,7 +341,8 @@ func TestConformanceGolden(t *testing.T) {
 // Two requests that meet in one step share their blocks: stored once, a hit for the second.
 func TestMeetInOneStep(t *testing.T) {
 	w := start(t, Config{BlockSize: 4, Blocks: 64})
-	if status, body := call(t, w, "POST", "/v1/completions", `{"prompt":["a b c d e f g h i","a b c d e f g h i","a b c d e f g h j"],"max_tokens":1}`); status != 200 {
+	if status, body := call(t, w, "POST", "/v1/completions",
+		`{"prompt":["a b c d e f g h i","a b c d e f g h i","a b c d e f g h j"],"max_tokens":1}`); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
 	if s := w.Stats(); s.Batches != 1 || s.CachedTokens != 16 || s.Blocks != 2 {

@@ -224,7 +224,8 @@ func (w *Worker) loadAdapter(rw http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	refuse(rw, &Refusal{Status: http.StatusNotFound, Type: "NotFoundError", Message: fmt.Sprintf("The lora adapter '%s' cannot be found.", name)})
+	refuse(rw, &Refusal{Status: http.StatusNotFound, Type: "NotFoundError",
+		Message: fmt.Sprintf("The lora adapter '%s' cannot be found.", name)})
 }
 
 // serverInfo is SGLang's: its arguments, keys in clear among them, and where events are. Before 0.5.22 only the arguments say so.
@@ -234,7 +235,8 @@ func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
 		"chat_template": nil, "speculative_algorithm": nil, "version": w.cfg.Version, "kv_events_config": nil, "internal_states": []any{}}
 	if p := w.engines[0].pub.(*publisher); !w.cfg.Bare {
 		pub, replay := p.pub.port(), p.back.port()
-		info["kv_events_config"] = fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":%q}`, pub, replay, w.cfg.Topic)
+		info["kv_events_config"] = fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":%q}`,
+			pub, replay, w.cfg.Topic)
 		if w.cfg.Version != oldSGLang {
 			info["kv_events"] = map[string]any{
 				"publisher": "zmq", "topic": w.cfg.Topic, "endpoint_port_base": pub, "replay_endpoint_port_base": replay,

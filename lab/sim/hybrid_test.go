@@ -76,7 +76,8 @@ func playHybrids(t *testing.T, files []string) {
 
 // overlapDelays says how many steps pass before each request that arrives while others run: it is not in the recordings, and was found
 // by trying. Other recordings allow none.
-var overlapDelays = map[string][]int{"gemma3-w64-evict": {0, 3, 8, 1}, "gemma3-w64-dense-tight": {0, 2, 8, 0}, "gptoss-w128-evict": {0, 11}, "lfm2-evict": {0, 8},
+var overlapDelays = map[string][]int{"gemma3-w64-evict": {0, 3, 8, 1}, "gemma3-w64-dense-tight": {0, 2, 8, 0},
+	"gptoss-w128-evict": {0, 11}, "lfm2-evict": {0, 8},
 	"llama4-c128-evict": {0, 11}, "s32-swa-only": {0, 11}, "s32-two-windows-mamba": {0, 0, 11}}
 
 func playHybrid(t *testing.T, recording []byte, delays []int) {
@@ -144,7 +145,8 @@ func playHybrid(t *testing.T, recording []byte, delays []int) {
 				delays = delays[1:]
 			}
 			answer := outputs[string(*l.Req)]
-			s := &sequence{ctx: context.Background(), size: e.pool.Unit(), max: len(answer), arrived: time.Now(), out: make(chan output, len(answer)+1),
+			s := &sequence{ctx: context.Background(), size: e.pool.Unit(), max: len(answer), arrived: time.Now(),
+				out:    make(chan output, len(answer)+1),
 				tokens: slices.Clone(l.Prompt), answer: func(i int) uint32 { return uint32(answer[i]) }, request: request{Prompt: len(l.Prompt)}}
 			seqs[string(*l.Req)] = s
 			e.submit(s)
@@ -229,7 +231,8 @@ func sameEvent(got, want map[string]any, known map[uint64]uint64) (how string) {
 		delete(got, field)
 		delete(want, field)
 	}
-	if a, b := fmt.Sprint(got), fmt.Sprint(want); a != b {
+	a, b := fmt.Sprint(got), fmt.Sprint(want)
+	if a != b {
 		return "other fields"
 	}
 	return ""

@@ -147,7 +147,8 @@ func (w *Worker) load(ctx context.Context, link string) ([]byte, error) {
 	if len(link) >= 5 && strings.EqualFold(link[:5], "data:") {
 		spec, data, _ := strings.Cut(link, ",")
 		if !strings.HasSuffix(spec, ";base64") {
-			return nil, &Refusal{Status: http.StatusNotImplemented, Type: "NotImplementedError", Message: "Only base64 data URLs are supported for now."}
+			return nil, &Refusal{Status: http.StatusNotImplemented, Type: "NotImplementedError",
+				Message: "Only base64 data URLs are supported for now."}
 		}
 		if strings.ContainsAny(data, "\r\n") { // Go's decoder would skip them
 			return nil, &Refusal{Message: "Non-base64 digit found"}
@@ -170,7 +171,8 @@ func (w *Worker) load(ctx context.Context, link string) ([]byte, error) {
 	if errors.Is(err, errNotLoopback) {
 		return nil, &Refusal{Message: "The URL must be from one of the allowed domains: ['127.0.0.1']."}
 	}
-	unfetched := &Refusal{Status: http.StatusUnprocessableEntity, Type: "UnprocessableEntityError", Param: "image_url", Message: "Failed to fetch media from URL"}
+	unfetched := &Refusal{Status: http.StatusUnprocessableEntity, Type: "UnprocessableEntityError", Param: "image_url",
+		Message: "Failed to fetch media from URL"}
 	if err != nil {
 		return nil, unfetched
 	}
@@ -197,5 +199,6 @@ func loopbackClient() *http.Client {
 		}
 		return nil
 	}}
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4, IdleConnTimeout: 5 * time.Second}}
+	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext,
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: 5 * time.Second}}
 }

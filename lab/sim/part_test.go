@@ -30,7 +30,8 @@ func TestParts(t *testing.T) {
 			body := fmt.Appendf(nil, `{"model":"m","messages":[{"role":"system","content":"app %d: %s"},{"role":"user","content":"%s"}]}`,
 				front, words(40, "boat"), words(60*(turn+1), "sail"))
 			e, from := all.stored(t, uint64(front), body), len(prompt.hashes)
-			if prompt = e; from > 0 {
+			prompt = e
+			if from > 0 {
 				e.parent = e.hashes[from-1]
 			}
 			e.hashes, e.keys, e.tokens = e.hashes[from:], e.keys[from:], e.tokens[from*16:]
@@ -61,7 +62,8 @@ func TestParts(t *testing.T) {
 		for _, h := range halves {
 			first, before := h.decide(body), ""
 			if first.Reason == router.Exact {
-				if exact++; first.Targets[0].Worker != holder || first.CachedTokens < first.PromptTokens/2 {
+				exact++
+				if first.Targets[0].Worker != holder || first.CachedTokens < first.PromptTokens/2 {
 					t.Errorf("front %d: %+v, held by %s", i, first, holder)
 				}
 				continue

@@ -103,7 +103,8 @@ func (p *proxy) connect(peer net.Conn) {
 			return
 		}
 		if msg[0]&flagCommand == 0 && !p.healed.Load() {
-			if msg = p.spoil(peer, msg, frame, body); msg == nil {
+			msg = p.spoil(peer, msg, frame, body)
+			if msg == nil {
 				return
 			}
 			if held == nil && p.chance(p.swap, &p.done.swap) {

@@ -68,7 +68,8 @@ func (p *publisher) publish(events []event) {
 	defer p.mu.Unlock()
 	seq := p.next
 	p.next++
-	if p.recent = append(p.recent, batch{seq, payload}); len(p.recent) > p.steps {
+	p.recent = append(p.recent, batch{seq, payload})
+	if len(p.recent) > p.steps {
 		p.recent = p.recent[1:]
 	}
 	p.send(zmtpMessage([]byte(p.topic), binary.BigEndian.AppendUint64(nil, seq), payload))
@@ -171,11 +172,13 @@ func (p *publisher) answer(s *peer, topic, seq, payload []byte) error {
 // there are only events.
 func listenRanks(events, replay string, ranks int) (pubs, backs []*listener, err error) {
 	for range 32 { // with port 0, the ports behind the first may be taken
-		if pubs, err = listenRun(events, ranks, zmq4.Pub); err == nil {
+		pubs, err = listenRun(events, ranks, zmq4.Pub)
+		if err == nil {
 			if replay == "" {
 				return pubs, make([]*listener, ranks), nil
 			}
-			if backs, err = listenRun(replay, ranks, zmq4.Router); err == nil {
+			backs, err = listenRun(replay, ranks, zmq4.Router)
+			if err == nil {
 				return pubs, backs, nil
 			}
 			closeAll(pubs)

@@ -1,5 +1,5 @@
-// Package sim is a simulated worker, of vLLM unless told otherwise (form.go): the OpenAI-compatible server, the prefix cache, the encoder cache, the
-// scheduler's timing and the KV events of one engine process, without a model.
+// Package sim is a simulated worker, of vLLM unless told otherwise (form.go): the OpenAI-compatible server, the prefix
+// cache, the encoder cache, the scheduler's timing and the KV events of one engine process, without a model.
 //
 // What a router can see of a worker is faithful, and recordings of real workers judge it: block hashes and image names
 // (package vllmid), which blocks are hit, stored, removed and in what order, the event frames byte for byte, usage. What
@@ -251,7 +251,8 @@ func New(cfg Config) (*Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("simulated worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, rules: rules, namer: namer, words: map[uint32]string{}, fetcher: loopbackClient(), processor: newLRU(4096), began: time.Now()}
+	w := &Worker{cfg: cfg, rules: rules, namer: namer, words: map[uint32]string{}, fetcher: loopbackClient(),
+		processor: newLRU(4096), began: time.Now()}
 	for _, word := range cfg.Words {
 		w.words[word.ID] = word.Text
 	}
@@ -259,7 +260,8 @@ func New(cfg Config) (*Worker, error) {
 	for i, a := range cfg.Adapters {
 		w.loaded[i].Store(!a.Later)
 	}
-	if w.http, err = net.Listen("tcp", cfg.Listen); err != nil {
+	w.http, err = net.Listen("tcp", cfg.Listen)
+	if err != nil {
 		return nil, fmt.Errorf("simulated worker: %w", err)
 	}
 	for r := range cfg.Ranks {
@@ -268,7 +270,8 @@ func New(cfg Config) (*Worker, error) {
 			pub:  &drain{rank: r, ranks: cfg.Ranks, blockSize: cfg.BlockSize, blocks: cfg.Blocks},
 			wake: make(chan struct{}, 1), encoder: newLRU(cfg.EncoderTokens),
 		}
-		e.pool, err = newPool(vllmcache.Options{Groups: cfg.Groups, Blocks: cfg.Blocks, Retention: cfg.Retention, Step: cfg.StepTokens, Once: cfg.Engine != VLLM})
+		e.pool, err = newPool(vllmcache.Options{Groups: cfg.Groups, Blocks: cfg.Blocks, Retention: cfg.Retention,
+			Step: cfg.StepTokens, Once: cfg.Engine != VLLM})
 		if err != nil {
 			_ = w.http.Close()
 			return nil, fmt.Errorf("simulated worker: %w", err)
@@ -296,7 +299,8 @@ func (w *Worker) listenEvents() error {
 	}
 	var loads []*listener
 	if w.cfg.Engine == Standalone {
-		if loads, err = listenRun(w.cfg.Load, w.cfg.Ranks, zmq4.Pub); err != nil {
+		loads, err = listenRun(w.cfg.Load, w.cfg.Ranks, zmq4.Pub)
+		if err != nil {
 			closeAll(pubs)
 			return err
 		}

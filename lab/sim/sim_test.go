@@ -129,18 +129,23 @@ func chat(text string, more string) string {
 }
 
 func TestAnswerForms(t *testing.T) {
-	w := start(t, Config{BlockSize: 4, Blocks: 64, Adapters: []Adapter{{Name: "tuned", Path: "/adapters/tuned"}, {Name: "later", Path: "/adapters/later", Later: true}}})
-	status, body := call(t, w, "POST", "/v1/chat/completions", chat(words(10, "a"), `,"max_tokens":3,"return_token_ids":true`), "X-Request-Id", "r1")
+	w := start(t, Config{BlockSize: 4, Blocks: 64, Adapters: []Adapter{{Name: "tuned", Path: "/adapters/tuned"},
+		{Name: "later", Path: "/adapters/later", Later: true}}})
+	status, body := call(t, w, "POST", "/v1/chat/completions", chat(words(10, "a"), `,"max_tokens":3,"return_token_ids":true`),
+		"X-Request-Id", "r1")
 	r := gjson.Parse(body)
-	if status != 200 || r.Get("id").Str != "chatcmpl-r1" || r.Get("object").Str != "chat.completion" || r.Get("choices.0.finish_reason").Str != "length" ||
+	if status != 200 || r.Get("id").Str != "chatcmpl-r1" || r.Get("object").Str != "chat.completion" ||
+		r.Get("choices.0.finish_reason").Str != "length" ||
 		len(r.Get("prompt_token_ids").Array()) != 10 || len(r.Get("choices.0.token_ids").Array()) != 3 ||
-		r.Get("usage.prompt_tokens").Int() != 10 || r.Get("usage.total_tokens").Int() != 13 || r.Get("usage.prompt_tokens_details.cached_tokens").Int() != 0 {
+		r.Get("usage.prompt_tokens").Int() != 10 || r.Get("usage.total_tokens").Int() != 13 ||
+		r.Get("usage.prompt_tokens_details.cached_tokens").Int() != 0 {
 		t.Errorf("chat: %d %s", status, body)
 	}
 	answer := r.Get("choices.0.message.content").Str
 
 	// The same, streamed: same text, its two full blocks are now cached, usage in the last chunk.
-	status, body = call(t, w, "POST", "/v1/chat/completions", chat(words(10, "a"), `,"max_tokens":3,"stream":true,"stream_options":{"include_usage":true}`))
+	status, body = call(t, w, "POST", "/v1/chat/completions",
+		chat(words(10, "a"), `,"max_tokens":3,"stream":true,"stream_options":{"include_usage":true}`))
 	var text string
 	chunks := sse(t, body)
 	for _, c := range chunks {
@@ -148,18 +153,21 @@ func TestAnswerForms(t *testing.T) {
 	}
 	last := chunks[len(chunks)-1]
 	if status != 200 || text != answer || chunks[0].Get("choices.0.delta.role").Str != "assistant" || len(chunks) != 1+3+1 ||
-		chunks[3].Get("choices.0.finish_reason").Str != "length" || last.Get("choices.#").Int() != 0 || last.Get("usage.prompt_tokens_details.cached_tokens").Int() != 8 {
+		chunks[3].Get("choices.0.finish_reason").Str != "length" || last.Get("choices.#").Int() != 0 ||
+		last.Get("usage.prompt_tokens_details.cached_tokens").Int() != 8 {
 		t.Errorf("stream: %d %s", status, body)
 	}
 
 	// Two prompts in one completion request.
 	status, body = call(t, w, "POST", "/v1/completions", `{"model":"tuned","prompt":["x1 x2 x3 x4 x5","y1 y2"],"max_tokens":2}`)
 	r = gjson.Parse(body)
-	if status != 200 || r.Get("choices.#").Int() != 2 || r.Get("choices.1.text").Str == "" || r.Get("usage.prompt_tokens").Int() != 7 || r.Get("usage.completion_tokens").Int() != 4 || r.Get("model").Str != "tuned" {
+	if status != 200 || r.Get("choices.#").Int() != 2 || r.Get("choices.1.text").Str == "" ||
+		r.Get("usage.prompt_tokens").Int() != 7 || r.Get("usage.completion_tokens").Int() != 4 || r.Get("model").Str != "tuned" {
 		t.Errorf("completions: %d %s", status, body)
 	}
 	_, body = call(t, w, "POST", "/v1/completions", `{"prompt":"x1 x2 x3 x4 x5","max_tokens":2,"stream":true}`)
-	if chunks = sse(t, body); len(chunks) != 2 || chunks[0].Get("choices.0.text").Str == "" {
+	chunks = sse(t, body)
+	if len(chunks) != 2 || chunks[0].Get("choices.0.text").Str == "" {
 		t.Errorf("completions, streamed: %s", body)
 	}
 	_, body = call(t, w, "POST", "/tokenize", `{"prompt":"x1 x2 x3"}`)
@@ -167,13 +175,17 @@ func TestAnswerForms(t *testing.T) {
 		t.Errorf("tokenize: %s", body)
 	}
 	_, body = call(t, w, "GET", "/v1/models", "")
-	if r = gjson.Parse(body); r.Get("data.0.root").Str != "test-vl" || r.Get("data.0.parent").Type != gjson.Null || r.Get("data.1.parent").Str != "test-vl" || r.Get("data.1.root").Str != "/adapters/tuned" {
+	r = gjson.Parse(body)
+	if r.Get("data.0.root").Str != "test-vl" || r.Get("data.0.parent").Type != gjson.Null ||
+		r.Get("data.1.parent").Str != "test-vl" || r.Get("data.1.root").Str != "/adapters/tuned" {
 		t.Errorf("models: %s", body)
 	}
-	if _, body = call(t, w, "GET", "/version", ""); gjson.Get(body, "version").Str != "0.32.0" {
+	_, body = call(t, w, "GET", "/version", "")
+	if gjson.Get(body, "version").Str != "0.32.0" {
 		t.Errorf("version: %s", body)
 	}
-	if status, _ = call(t, w, "GET", "/health", ""); status != 200 {
+	status, _ = call(t, w, "GET", "/health", "")
+	if status != 200 {
 		t.Errorf("health: %d", status)
 	}
 	_, body = call(t, w, "GET", "/metrics", "")
@@ -275,10 +287,12 @@ func TestImages(t *testing.T) {
 		status, body := call(t, w, "POST", "/v1/chat/completions", c.body)
 		s := w.Stats()
 		if status != c.status || s.ImagesEncoded != c.encoded || s.CachedTokens != c.cached {
-			t.Errorf("step %d: %d, %d images encoded, %d tokens cached, want %d, %d, %d; %s", i, status, s.ImagesEncoded, s.CachedTokens, c.status, c.encoded, c.cached, body)
+			t.Errorf("step %d: %d, %d images encoded, %d tokens cached, want %d, %d, %d; %s", i, status, s.ImagesEncoded,
+				s.CachedTokens, c.status, c.encoded, c.cached, body)
 		}
 	}
-	if _, body := call(t, w, "GET", "/metrics", ""); !strings.Contains(body, `vllm:mm_cache_queries_total{engine="0",model_name="test-vl"} 5`) ||
+	if _, body := call(t, w, "GET", "/metrics", ""); !strings.Contains(body,
+		`vllm:mm_cache_queries_total{engine="0",model_name="test-vl"} 5`) ||
 		!strings.Contains(body, `vllm:mm_cache_hits_total{engine="0",model_name="test-vl"} 2`) {
 		t.Errorf("processor cache not counted:\n%s", body)
 	}
@@ -290,7 +304,8 @@ func TestDisconnect(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range 2 { // one runs, one waits
-		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions", strings.NewReader(chat("a b c d e", `,"max_tokens":4000,"stream":true`)))
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions",
+			strings.NewReader(chat("a b c d e", `,"max_tokens":4000,"stream":true`)))
 		go func() {
 			if resp, err := http.DefaultClient.Do(req); err == nil {
 				_, _ = io.Copy(io.Discard, resp.Body)
@@ -330,7 +345,8 @@ func TestPreemption(t *testing.T) {
 }
 
 func TestTimeModel(t *testing.T) {
-	w := start(t, Config{BlockSize: 4, Blocks: 64, Speed: 2, Time: TimeModel{Encode: 100 * time.Millisecond, Prefill: 4 * time.Millisecond, Decode: 2 * time.Millisecond}})
+	w := start(t, Config{BlockSize: 4, Blocks: 64, Speed: 2, Time: TimeModel{Encode: 100 * time.Millisecond,
+		Prefill: 4 * time.Millisecond, Decode: 2 * time.Millisecond}})
 	took := func(body string) time.Duration {
 		t0 := time.Now()
 		if status, answer := call(t, w, "POST", "/v1/chat/completions", body); status != 200 {
@@ -359,7 +375,8 @@ func TestHeadersComeFirst(t *testing.T) {
 		if !stream {
 			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 		}
-		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions", strings.NewReader(chat("a b", fmt.Sprintf(`,"stream":%v`, stream))))
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions",
+			strings.NewReader(chat("a b", fmt.Sprintf(`,"stream":%v`, stream))))
 		resp, err := http.DefaultClient.Do(req)
 		if stream && (err != nil || resp.StatusCode != 200) || !stream && err == nil {
 			t.Errorf("stream %v: %v, %v", stream, resp, err)
@@ -374,13 +391,15 @@ func TestHeadersComeFirst(t *testing.T) {
 // Each engine tells its load under its own names, and a slower worker is slower from the next step on.
 func TestLoadMetrics(t *testing.T) {
 	for engine, c := range map[Engine]struct{ path, running, waiting, usage string }{
-		VLLM: {"/metrics", `vllm:num_requests_running{engine="0",model_name="test-vl"} 1`, `vllm:num_requests_waiting{engine="0",model_name="test-vl"} 1`,
+		VLLM: {"/metrics", `vllm:num_requests_running{engine="0",model_name="test-vl"} 1`,
+			`vllm:num_requests_waiting{engine="0",model_name="test-vl"} 1`,
 			`vllm:kv_cache_usage_perc{engine="0",model_name="test-vl"} 0.25`},
 		SGLang: {"/metrics", `sglang:num_running_reqs{engine_type="unified",model_name="test-vl",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 1`,
 			`sglang:num_queue_reqs{engine_type="unified",model_name="test-vl",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 1`,
 			`sglang:token_usage{engine_type="unified",model_name="test-vl",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 0.25`},
 		TRTLLMZMQ: {"/prometheus/metrics", `trtllm_num_requests_running{engine_type="trtllm",model_name="test-vl"} 1`,
-			`trtllm_num_requests_waiting{engine_type="trtllm",model_name="test-vl"} 1`, `trtllm_kv_cache_utilization{engine_type="trtllm",model_name="test-vl"} 0.25`},
+			`trtllm_num_requests_waiting{engine_type="trtllm",model_name="test-vl"} 1`,
+			`trtllm_kv_cache_utilization{engine_type="trtllm",model_name="test-vl"} 0.25`},
 	} {
 		w := start(t, Config{Engine: engine, BlockSize: 4, Blocks: 9, MaxSeqs: 1, Speed: 1, Time: TimeModel{Prefill: time.Second}})
 		if status, body := call(t, w, "POST", "/sim/slow?by=3600", ""); status != 200 {
@@ -388,7 +407,8 @@ func TestLoadMetrics(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 {
-			req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions", strings.NewReader(chat(words(8, "w"), `,"stream":true`)))
+			req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions",
+				strings.NewReader(chat(words(8, "w"), `,"stream":true`)))
 			if resp, err := http.DefaultClient.Do(req); err != nil {
 				t.Fatal(err)
 			} else {

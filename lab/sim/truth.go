@@ -119,7 +119,8 @@ type histogram struct {
 	count   int
 }
 
-var ttftBounds = [...]float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
+var ttftBounds = [...]float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10,
+	20, 40, 80, 160, 640, 2560}
 
 func (h *histogram) observe(seconds float64) {
 	h.sum += seconds
@@ -167,9 +168,10 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %.2f\n", float64(w.began.UnixMilli())/1000)
 	fmt.Fprintf(&b, "# TYPE vllm:cache_config_info gauge\n")
 	for _, e := range w.engines {
-		fmt.Fprintf(&b, `vllm:cache_config_info{_block_size_resolved="True",block_size="%d",cache_dtype="auto",enable_prefix_caching="%s",engine="%d",`+
-			`kv_offloading_size="None",mamba_block_size="None",mamba_cache_mode="none",num_gpu_blocks="%d",num_gpu_blocks_override="None",`+
-			`prefix_caching_hash_algo="%s",prefix_match_unit="None",user_specified_block_size="True"} 1.0`+"\n",
+		fmt.Fprintf(&b,
+			`vllm:cache_config_info{_block_size_resolved="True",block_size="%d",cache_dtype="auto",enable_prefix_caching="%s",engine="%d",`+
+				`kv_offloading_size="None",mamba_block_size="None",mamba_cache_mode="none",num_gpu_blocks="%d",num_gpu_blocks_override="None",`+
+				`prefix_caching_hash_algo="%s",prefix_match_unit="None",user_specified_block_size="True"} 1.0`+"\n",
 			w.cfg.BlockSize, map[bool]string{true: "False", false: "True"}[w.cfg.NoPrefixCache], e.rank, w.cfg.Blocks, w.cfg.HashAlgo)
 	}
 	fmt.Fprintf(&b, "# TYPE vllm:time_to_first_token_seconds histogram\n")
@@ -182,7 +184,8 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(&b, "vllm:time_to_first_token_seconds_bucket{%s,le=\"%g\"} %d\n", labels, bound, h.buckets[i])
 		}
 		fmt.Fprintf(&b, "vllm:time_to_first_token_seconds_bucket{%s,le=\"+Inf\"} %d\n", labels, h.count)
-		fmt.Fprintf(&b, "vllm:time_to_first_token_seconds_sum{%s} %g\nvllm:time_to_first_token_seconds_count{%s} %d\n", labels, h.sum, labels, h.count)
+		fmt.Fprintf(&b, "vllm:time_to_first_token_seconds_sum{%s} %g\nvllm:time_to_first_token_seconds_count{%s} %d\n",
+			labels, h.sum, labels, h.count)
 	}
 	writeMetrics(rw, b.String())
 }
@@ -203,7 +206,8 @@ func (w *Worker) sglangMetrics(rw http.ResponseWriter, _ *http.Request) {
 		if len(w.engines) > 1 {
 			labels = fmt.Sprintf(`dp_rank="%d",`, e.rank) + labels
 		}
-		fmt.Fprintf(&b, "sglang:num_running_reqs{%s} %d\nsglang:num_queue_reqs{%s} %d\nsglang:token_usage{%s} %g\n", labels, running, labels, waiting, labels, usage)
+		fmt.Fprintf(&b, "sglang:num_running_reqs{%s} %d\nsglang:num_queue_reqs{%s} %d\nsglang:token_usage{%s} %g\n", labels,
+			running, labels, waiting, labels, usage)
 	}
 	writeMetrics(rw, b.String())
 }
@@ -217,6 +221,7 @@ func (w *Worker) trtllmMetrics(rw http.ResponseWriter, _ *http.Request) {
 		e.mu.Unlock()
 	}
 	labels := fmt.Sprintf(`engine_type="trtllm",model_name=%q`, w.cfg.ServedName)
-	writeMetrics(rw, fmt.Sprintf("trtllm_num_requests_running{%s} %d\ntrtllm_num_requests_waiting{%s} %d\ntrtllm_kv_cache_utilization{%s} %g\n",
-		labels, s.Running, labels, s.Waiting, labels, usage))
+	writeMetrics(rw,
+		fmt.Sprintf("trtllm_num_requests_running{%s} %d\ntrtllm_num_requests_waiting{%s} %d\ntrtllm_kv_cache_utilization{%s} %g\n",
+			labels, s.Running, labels, s.Waiting, labels, usage))
 }

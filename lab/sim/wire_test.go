@@ -196,7 +196,8 @@ func TestEventsTellTheTruth(t *testing.T) {
 						}
 					case "BlockRemoved":
 						for _, h := range e.hashes() {
-							if index[h]--; index[h] < 0 {
+							index[h]--
+							if index[h] < 0 {
 								t.Errorf("%d removed once too often", h)
 							}
 						}

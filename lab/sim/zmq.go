@@ -149,7 +149,8 @@ func (p *peer) receive() ([][]byte, error) {
 		if len(frames) == 8 {
 			return nil, errFrameTooLong
 		}
-		if frames = append(frames, body); flags&flagMore != 0 {
+		frames = append(frames, body)
+		if flags&flagMore != 0 {
 			continue
 		}
 		if len(frames) == 1 && len(body) > 0 && body[0] <= 1 { // ZMTP 3.0's form of a subscription
@@ -160,13 +161,15 @@ func (p *peer) receive() ([][]byte, error) {
 }
 
 func (p *peer) frame() (flags byte, body []byte, err error) {
-	if flags, err = p.in.ReadByte(); err != nil {
+	flags, err = p.in.ReadByte()
+	if err != nil {
 		return 0, nil, err
 	}
 	var size uint64
 	if flags&flagLong != 0 {
 		var b [8]byte
-		if _, err = io.ReadFull(p.in, b[:]); err != nil {
+		_, err = io.ReadFull(p.in, b[:])
+		if err != nil {
 			return 0, nil, err
 		}
 		size = binary.BigEndian.Uint64(b[:])

@@ -211,7 +211,8 @@ func (c *Cache[H, C]) keeps(g *Group, r *Request[H], i int) bool {
 	}
 	segment := c.o.Retention
 	if segment == Dense {
-		if segment = c.align; g.Kind == State {
+		segment = c.align
+		if g.Kind == State {
 			return true
 		}
 	}

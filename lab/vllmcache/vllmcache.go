@@ -48,7 +48,8 @@ func ParseGroups(text string) (groups []Group, err error) {
 			return nil, fmt.Errorf("group %q: want full:BLOCK, state:BLOCK, window:BLOCK:TOKENS or chunk:BLOCK:TOKENS", one)
 		}
 		for i, to := range []*int{&g.BlockSize, &g.Window}[:want-1] {
-			if *to, err = strconv.Atoi(part[i+1]); err != nil || *to < 1 {
+			*to, err = strconv.Atoi(part[i+1])
+			if err != nil || *to < 1 {
 				return nil, fmt.Errorf("group %q: %q is no number of tokens", one, part[i+1])
 			}
 		}
@@ -295,7 +296,8 @@ func (c *Cache[H, C]) giveBack(ids []int32) {
 			continue
 		}
 		b := &c.blocks[i]
-		if b.users--; b.users > 0 {
+		b.users--
+		if b.users > 0 {
 			continue
 		}
 		if len(b.keys) == 0 {

@@ -72,7 +72,8 @@ If something is missing, loading fails.
 	}
 	b.WriteString(`
 *Not* names what is not predicted: the prompt is exact up to the first such part, since the
-engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` + "`max_model_len`" + `.
+engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` +
+		"`max_model_len`" + `.
 Video is exact for qwen2_vl, qwen3_vl, llava_onevision and internvl_chat with vLLM from 0.31 on, if the file states its number of frames.
 
 vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. phi3_v, glm4v_9b, minicpmv,

@@ -180,7 +180,8 @@ func (s *Set) admit(finder int, f Spec, say zapcore.Level) bool {
 		s.o.Log.Log(say, "worker rejected", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
 		return false
 	}
-	s.o.Log.Info("worker joined", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Int("ranks", f.Ranks), zap.Bool("ready", f.Ready))
+	s.o.Log.Info("worker joined", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Int("ranks", f.Ranks),
+		zap.Bool("ready", f.Ready))
 	return true
 }
 
@@ -209,7 +210,8 @@ func (s *Set) join(finder int, spec Spec) error {
 		return sink.Slot()
 	})
 	m.worker.StableName = known
-	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.ZoneDelay, m.worker.MaxInFlight = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.ZoneDelay, spec.MaxInFlight
+	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.ZoneDelay,
+		m.worker.MaxInFlight = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.ZoneDelay, spec.MaxInFlight
 	m.worker.SetExpectedRates(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot

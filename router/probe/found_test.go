@@ -22,7 +22,8 @@ func TestFoundOut(t *testing.T) {
 	}))
 	defer s.Close()
 	p := New(Options{})
-	w := &Worker{Name: "w", Addr: strings.TrimPrefix(s.URL, "http://"), Model: "m", Names: []string{"m"}, Ours: load(t, nil), Adapters: []string{"sql", "gone"}}
+	w := &Worker{Name: "w", Addr: strings.TrimPrefix(s.URL, "http://"), Model: "m", Names: []string{"m"}, Ours: load(t, nil),
+		Adapters: []string{"sql", "gone"}}
 	got := ""
 	for _, f := range p.settings(t.Context(), w, w.Ours.Model()) {
 		got += f.What + ": " + f.Detail + "\n"

@@ -16,8 +16,10 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 // FuzzAnswers checks that, whatever a worker answers to a probe, the findings are limited in number and length, and nothing
 // panics.
 func FuzzAnswers(f *testing.F) {
-	f.Add(`{"data":[{"id":"m","root":"m","max_model_len":9},{"id":"a","parent":"m"}]}`, `{"version":"0.32.0"}`, "vllm:cache_config_info{block_size=\"32\"} 1\n", `{"tokens":[1,2,3]}`)
-	f.Add(`{"data":[`+strings.TrimSuffix(strings.Repeat(`{"id":"m","parent":"x"},`, 2000), ",")+`]}`, `{"version":"v"}`, "", `{"tokens":[4294967296]}`)
+	f.Add(`{"data":[{"id":"m","root":"m","max_model_len":9},{"id":"a","parent":"m"}]}`, `{"version":"0.32.0"}`,
+		"vllm:cache_config_info{block_size=\"32\"} 1\n", `{"tokens":[1,2,3]}`)
+	f.Add(`{"data":[`+strings.TrimSuffix(strings.Repeat(`{"id":"m","parent":"x"},`, 2000), ",")+`]}`, `{"version":"v"}`,
+		"", `{"tokens":[4294967296]}`)
 	f.Add(`[]`, `7`, "vllm:cache_config_info{block_size=\"", `{"tokens":null}`)
 	m := load(f, nil)
 	f.Fuzz(func(t *testing.T, models, version, page, tokens string) {

@@ -253,17 +253,22 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 		p.opt.Log.Info("worker probed", zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("verdict", string(r.Verdict)))
 	}
 	for _, f := range found {
-		said := slices.ContainsFunc(old.Findings, func(o Finding) bool { return o.What == f.What && o.Verdict == f.Verdict && o.Detail == f.Detail })
+		said := slices.ContainsFunc(old.Findings, func(o Finding) bool {
+			return o.What == f.What && o.Verdict == f.Verdict && o.Detail == f.Detail
+		})
 		if !said && f.Verdict == Absent && strings.HasSuffix(f.Detail, rules.KeyHint) && (len(old.Findings) == 0 || f.What == "/v1/models") {
-			p.opt.Log.Warn("a worker cannot be compared with the configuration", zap.String("worker", w.Name), zap.String("what", f.What), zap.String("detail", f.Detail))
+			p.opt.Log.Warn("a worker cannot be compared with the configuration", zap.String("worker", w.Name),
+				zap.String("what", f.What), zap.String("detail", f.Detail))
 			continue
 		}
 		if said || f.Verdict != Differs && f.Verdict != Configuration && f.Verdict != Refused {
 			continue
 		}
-		fields := []zap.Field{zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("what", f.What), zap.String("verdict", string(f.Verdict)), zap.String("detail", f.Detail)}
+		fields := []zap.Field{zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("what", f.What),
+			zap.String("verdict", string(f.Verdict)), zap.String("detail", f.Detail)}
 		if d := f.Difference; d != nil {
-			fields = append(fields, zap.Int("position", d.Position), zap.Int64("ours", d.Ours), zap.Int64("theirs", d.Theirs), zap.Int("our_length", d.OurLen), zap.Int("their_length", d.TheirsLen))
+			fields = append(fields, zap.Int("position", d.Position), zap.Int64("ours", d.Ours), zap.Int64("theirs", d.Theirs),
+				zap.Int("our_length", d.OurLen), zap.Int("their_length", d.TheirsLen))
 		}
 		p.opt.Log.Warn("a worker tokenizes prompts, or is configured, differently than expected", fields...)
 	}

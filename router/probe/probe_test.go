@@ -108,7 +108,9 @@ func TestDifferences(t *testing.T) {
 	}{
 		{"another token", func(ids []uint32) []uint32 { ids[3] = 7; return ids }, func(n int) Difference { return Difference{3, 0, 7, n, n} }},
 		{"one more", func(ids []uint32) []uint32 { return append(ids, 9) }, func(n int) Difference { return Difference{n, -1, 9, n, n + 1} }},
-		{"one less", func(ids []uint32) []uint32 { return ids[:len(ids)-1] }, func(n int) Difference { return Difference{n - 1, 0, -1, n, n - 1} }},
+		{"one less", func(ids []uint32) []uint32 {
+			return ids[:len(ids)-1]
+		}, func(n int) Difference { return Difference{n - 1, 0, -1, n, n - 1} }},
 	} {
 		r := probed(t, worker(t, sim.Config{}, c.edit).Addr(), m)
 		if r.Verdict != Differs || len(r.Findings) != 5 {
@@ -219,7 +221,8 @@ func TestHostileWorkers(t *testing.T) {
 			}
 		}, "unreachable: /v1/models=unreachable"},
 		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unreachable: /v1/models=unreachable"},
-		{"no tokens", tokenize(`{"tokens":[]}`), "differs: " + unread + "text=differs one turn=differs system and user=differs several turns=differs a picture=differs"},
+		{"no tokens", tokenize(`{"tokens":[]}`), "differs: " + unread +
+			"text=differs one turn=differs system and user=differs several turns=differs a picture=differs"},
 	} {
 		s := httptest.NewServer(c.do)
 		if r := probed(t, s.Listener.Addr().String(), m); brief(r) != c.want {
@@ -236,7 +239,8 @@ func TestHostileWorkers(t *testing.T) {
 func TestBudget(t *testing.T) {
 	hung := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer hung.Close()
-	p := New(Options{Workers: []Worker{{Name: "w", Addr: hung.Listener.Addr().String(), Model: "m", Ours: load(t, nil)}}, Budget: 50 * time.Millisecond})
+	p := New(Options{Workers: []Worker{{Name: "w", Addr: hung.Listener.Addr().String(), Model: "m", Ours: load(t, nil)}},
+		Budget: 50 * time.Millisecond})
 	if open := p.round(t.Context(), true); !open || p.Results()[0].Verdict != Unreachable {
 		t.Errorf("%+v", p.Results()[0])
 	}
@@ -291,7 +295,8 @@ func TestRun(t *testing.T) {
 	defer late.Close()
 	m := load(t, nil)
 	reg := prometheus.NewRegistry()
-	p := New(Options{Workers: []Worker{{Name: "good", Addr: good.Addr(), Model: "m", Ours: m}, {Name: "late", Addr: late.Listener.Addr().String(), Model: "m", Ours: m}},
+	p := New(Options{Workers: []Worker{{Name: "good", Addr: good.Addr(), Model: "m", Ours: m},
+		{Name: "late", Addr: late.Listener.Addr().String(), Model: "m", Ours: m}},
 		Retry: time.Millisecond, Metrics: reg})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

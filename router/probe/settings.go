@@ -21,8 +21,9 @@ type served struct {
 const maxServed = 1024
 
 // settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
-// the engine reports its settings, --model as root; then /version gives the release. How large its blocks are is known by its events. A missing
-// endpoint, or one that wants a key, is a finding that says what was not compared. SGLang's /server_info is never asked, since it reveals keys.
+// the engine reports its settings, --model as root; then /version gives the release. How large its blocks are is known
+// by its events. A missing endpoint, or one that wants a key, is a finding that says what was not compared. SGLang's
+// /server_info is never asked, since it reveals keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
 	paths := []string{"/v1/models"}
 	if m.Rules().ReportsSettings {
@@ -35,7 +36,8 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 			if f.Verdict == Refused { // of a question about its settings, this is no answer
 				f.Verdict = Absent
 			}
-			if found = append(found, f); f.Verdict == Unreachable && path == "/v1/models" {
+			found = append(found, f)
+			if f.Verdict == Unreachable && path == "/v1/models" {
 				return found
 			}
 			continue
@@ -101,7 +103,8 @@ func compareRelease(answer []byte, s *engine.Server, wrong func(key, format stri
 	}
 	ours, _ := rules.ParseVersion(s.EngineVersion)
 	if theirs, err := rules.ParseVersion(release.Version); err != nil || theirs != ours {
-		wrong("engine_version", "configured %s, the worker reports %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
+		wrong("engine_version", "configured %s, the worker reports %.100q (give it a class with its engine_version)",
+			s.EngineVersion, release.Version)
 	}
 	return nil
 }

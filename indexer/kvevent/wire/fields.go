@@ -78,7 +78,8 @@ func (f *Fields) findType(whole []byte) error {
 	n, b, err := msgp.ReadMapHeaderBytes(whole)
 	for i := uint32(0); i < n && err == nil; i++ {
 		var key []byte
-		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
+		key, b, err = msgp.ReadMapKeyZC(b)
+		if err != nil {
 			break
 		}
 		if string(key) == "type" {
@@ -98,7 +99,8 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, tokens func([]byte) (
 	if n == 0 {
 		return b, errors.New("empty array")
 	}
-	if b, err = f.readType(b); err != nil {
+	b, err = f.readType(b)
+	if err != nil {
 		return b, fmt.Errorf("tag: %w", err)
 	}
 	if !f.known {
@@ -113,7 +115,8 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, tokens func([]byte) (
 		order = removedOrder
 	}
 	for i := range f.Elements - 1 {
-		if b, err = f.readField(order[min(i, len(order)-1)], b, a, tokens); err != nil {
+		b, err = f.readField(order[min(i, len(order)-1)], b, a, tokens)
+		if err != nil {
 			return b, fmt.Errorf("field %d: %w", i+1, err)
 		}
 	}
@@ -182,7 +185,8 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 		f.ExtraKeys, rest, err = Raw(b)
 	case "group_idx":
 		var sent bool
-		if f.Group, sent, rest, err = ReadInt(b); !sent {
+		f.Group, sent, rest, err = ReadInt(b)
+		if !sent {
 			f.Group = -1
 		}
 	case "kv_cache_spec_kind":
@@ -279,7 +283,8 @@ func (f *Fields) Cover(tokens int) error {
 func (f *Fields) Adapter(last string) (name string) {
 	switch {
 	case len(f.LoRA) > 0:
-		if name = last; string(f.LoRA) != last {
+		name = last
+		if string(f.LoRA) != last {
 			name = string(f.LoRA)
 		}
 	case f.HasLoRAID:

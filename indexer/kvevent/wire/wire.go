@@ -60,7 +60,8 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 		return batch, fmt.Errorf("batch: want an array of 2 or 3, got %d", n)
 	}
 	first := b
-	if b, err = msgp.Skip(b); err != nil {
+	b, err = msgp.Skip(b)
+	if err != nil {
 		return batch, fmt.Errorf("batch time: %w", err)
 	}
 	events := b
@@ -88,7 +89,8 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 			batch.Bad++
 			bad = cmp.Or(bad, err)
 			var cut error
-			if rest, cut = msgp.Skip(b); cut != nil {
+			rest, cut = msgp.Skip(b)
+			if cut != nil {
 				return kvevent.Batch{}, fmt.Errorf("event %d of %d: %w", i+1, count, err)
 			}
 		case !f.known:
@@ -101,7 +103,8 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 		b = rest
 	}
 	if n > 2 {
-		if _, err = msgp.Skip(b); err != nil {
+		_, err = msgp.Skip(b)
+		if err != nil {
 			return kvevent.Batch{}, fmt.Errorf("batch rank: %w", err)
 		}
 	}
@@ -271,10 +274,12 @@ func Map(b []byte, each func(key, b []byte) (rest []byte, err error)) ([]byte, e
 	}
 	for range n {
 		var key []byte
-		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
+		key, b, err = msgp.ReadMapKeyZC(b)
+		if err != nil {
 			return b, err
 		}
-		if b, err = each(key, b); err != nil {
+		b, err = each(key, b)
+		if err != nil {
 			return b, fmt.Errorf("%.40q: %w", key, err)
 		}
 	}

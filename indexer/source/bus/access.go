@@ -38,7 +38,8 @@ func (a Access) Given() bool { a.URL = ""; return a != Access{} }
 // without URL.
 func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)) {
 	var ways []string
-	for _, w := range []struct{ key, given string }{{"credentials", a.Credentials}, {"nkey", a.NKey}, {"user", a.User}, {"token_file", a.TokenFile}} {
+	for _, w := range []struct{ key, given string }{{"credentials", a.Credentials}, {"nkey", a.NKey}, {"user", a.User},
+		{"token_file", a.TokenFile}} {
 		if w.given != "" {
 			ways = append(ways, w.key)
 		}
@@ -65,7 +66,8 @@ func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)
 // checkURL checks a list of servers, with or without a scheme, as the NATS client accepts it.
 func (a *Access) checkURL(bad func(key, format string, args ...any)) {
 	for text := range strings.SplitSeq(a.URL, ",") {
-		if text = strings.TrimSpace(text); !strings.Contains(text, "://") {
+		text = strings.TrimSpace(text)
+		if !strings.Contains(text, "://") {
 			text = "nats://" + text
 		}
 		u, err := url.Parse(text)
@@ -194,6 +196,7 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 
 // isRefusal reports whether a server rejected a user, or a user's subject.
 func isRefusal(err error) bool {
-	return errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
+	return errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrAuthorization) ||
+		errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
 		errors.Is(err, nats.ErrAccountAuthExpired)
 }

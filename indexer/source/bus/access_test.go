@@ -116,9 +116,11 @@ func TestAccess(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return string(creds), fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {%s: %s, %s: %s}", ot, system, accountKey, at, system, st)
+			return string(creds), fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {%s: %s, %s: %s}",
+				ot, system, accountKey, at, system, st)
 		}},
-		"certificate": {Access{TLSCA: filepath.Join(dir, "cert.pem"), TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem"),
+		"certificate": {Access{TLSCA: filepath.Join(dir, "cert.pem"), TLSCert: filepath.Join(dir, "cert.pem"),
+			TLSKey:    filepath.Join(dir, "key.pem"),
 			TokenFile: file}, func() (string, string) {
 			selfSigned(t, dir)
 			return "a-word", fmt.Sprintf("authorization {token: a-word}\ntls {cert_file: %[1]q, key_file: %[2]q, ca_file: %[1]q, verify: true}",
@@ -146,7 +148,9 @@ func TestAccess(t *testing.T) {
 			secret, conf = c.secret()
 			if name != "certificate" {
 				writeFile(t, file, old)
-				until(t, "the log to say that the server is away", func() bool { return seen.FilterMessageSnippet("cannot connect to NATS").Len() == 1 })
+				until(t, "the log to say that the server is away", func() bool {
+					return seen.FilterMessageSnippet("cannot connect to NATS").Len() == 1
+				})
 			}
 			_, _ = secured(t, conf, port)
 			if name != "certificate" {
@@ -175,7 +179,8 @@ func TestRefusedFromTheStart(t *testing.T) {
 	_, port := secured(t, "authorization {token: right}", 0)
 	core, seen := observer.New(zapcore.DebugLevel)
 	var refused atomic.Int64
-	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TokenFile: file}.Connect(ConnectOptions{Log: zap.New(core), Refused: func() { refused.Add(1) }})
+	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TokenFile: file}.Connect(ConnectOptions{Log: zap.New(core),
+		Refused: func() { refused.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +197,8 @@ func TestTLSIsAMust(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "token"), "word")
 	_, port := secured(t, "authorization {token: word}", 0)
 	core, seen := observer.New(zapcore.DebugLevel)
-	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TLSCA: filepath.Join(dir, "cert.pem"), TokenFile: filepath.Join(dir, "token")}.
+	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TLSCA: filepath.Join(dir, "cert.pem"),
+		TokenFile: filepath.Join(dir, "token")}.
 		Connect(ConnectOptions{Log: zap.New(core)})
 	if err != nil {
 		t.Fatal(err)

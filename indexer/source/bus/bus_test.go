@@ -154,7 +154,8 @@ type router struct {
 }
 
 func listen(t testing.TB, nc *nats.Conn) *router {
-	r := &router{t: t, index: indexer.New(indexer.Options{}), feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}, done: make(chan struct{})}
+	r := &router{t: t, index: indexer.New(indexer.Options{}), feeds: map[string]*stream.Feed{},
+		slots: map[string]indexer.SlotID{}, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	r.listener = &Listener{NATS: nc, watch: 50 * time.Millisecond}
@@ -175,7 +176,8 @@ func listen(t testing.TB, nc *nats.Conn) *router {
 func (r *router) follow(worker string) {
 	sink := stream.Join(r.index, true)
 	r.slots[worker] = sink.Slot()
-	r.feeds[worker] = stream.Start(stream.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink, Idle: 10 * time.Second})
+	r.feeds[worker] = stream.Start(stream.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink,
+		Idle: 10 * time.Second})
 }
 
 func until(t testing.TB, head string, ok func() bool) {

@@ -69,7 +69,8 @@ type streamEnd struct {
 }
 
 func (l *rankLine) end(ctx context.Context) (e streamEnd, err error) {
-	if e.stream, err = l.js.Stream(ctx, l.prefix.Stream()); err != nil {
+	e.stream, err = l.js.Stream(ctx, l.prefix.Stream())
+	if err != nil {
 		return e, err
 	}
 	e.made = e.stream.CachedInfo().Created.UnixNano()
@@ -78,10 +79,12 @@ func (l *rankLine) end(ctx context.Context) (e streamEnd, err error) {
 		e.message, err = nil, nil
 	}
 	if e.message != nil {
-		if e.head, e.unreadable = readMessage(e.message.Data); isForwarded(e.message.Header, 1) {
+		e.head, e.unreadable = readMessage(e.message.Data)
+		if isForwarded(e.message.Header, 1) {
 			e.unreadable = errForwarded
 			marks := e.message.Header[jetstream.SequenceHeader] // the server's own is the last
-			if e.message.Sequence, err = strconv.ParseUint(marks[len(marks)-1], 10, 64); err != nil {
+			e.message.Sequence, err = strconv.ParseUint(marks[len(marks)-1], 10, 64)
+			if err != nil {
 				return e, err
 			}
 		}
@@ -89,7 +92,8 @@ func (l *rankLine) end(ctx context.Context) (e streamEnd, err error) {
 	return e, err
 }
 
-var errNoReadPermission = errors.New("NATS permits reading only the last message of one worker: these are the credentials of that worker's agent, not the router's (docs/agents.md)")
+var errNoReadPermission = errors.New("NATS permits reading only the last message of one worker: these are the " +
+	"credentials of that worker's agent, not the router's (docs/agents.md)")
 
 // mayReadByNumber checks with a request that has no answer. The server reports a refusal before it answers the following ping.
 func (l *rankLine) mayReadByNumber(ctx context.Context) error {
@@ -186,7 +190,8 @@ func (l *rankLine) save(ctx context.Context, t snapshotTag, message []byte) erro
 		if err := put(t.part(t.Parts), b); err != nil {
 			return err
 		}
-		if t.Parts++; t.Parts > maxParts {
+		t.Parts++
+		if t.Parts > maxParts {
 			return fmt.Errorf("a snapshot of %d bytes is too large", len(message))
 		}
 	}
@@ -271,7 +276,8 @@ func (l *rankLine) messages(ctx context.Context, from uint64, some bool, each fu
 					return err
 				}
 			}
-			if next = h.seq + 1; h.seq >= from {
+			next = h.seq + 1
+			if h.seq >= from {
 				if err := each(stream.Message{Epoch: e.epoch, Seq: h.seq, Payload: m.Data()}); err != nil {
 					return err
 				}

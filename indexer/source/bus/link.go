@@ -46,7 +46,8 @@ func StartLink(o LinkOptions) (*Link, error) {
 	c := ConnectOptions{Name: "sightline", Inbox: o.Prefix.RouterInbox(), Log: o.Log, Refused: o.Refused}
 	var err error
 	if o.Listen != "" {
-		if l.server, err = o.Server.start(o.Stream, o.Log); err != nil {
+		l.server, err = o.Server.start(o.Stream, o.Log)
+		if err != nil {
 			return nil, err
 		}
 		c.server = l.server

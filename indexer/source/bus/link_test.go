@@ -30,14 +30,16 @@ func TestLink(t *testing.T) {
 	h.give(payloads...)
 	hears := func(l *Link) {
 		t.Helper()
-		r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}}
+		r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*stream.Feed{},
+			slots: map[string]indexer.SlotID{}}
 		r.follow("w")
 		defer r.feeds["w"].Close()
 		r.same("w", payloads, prompts)
 	}
 	hears(l)
 	l.Close()
-	if l, err = StartLink(o); err != nil {
+	l, err = StartLink(o)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()

@@ -192,7 +192,8 @@ type source struct {
 // Run implements stream.Source.
 func (s *source) Run(ctx context.Context, f *stream.Feed) error {
 	w := &followedFeed{Feed: f, ended: make(chan struct{})}
-	for before := s.l.register(s.suffix, w); before != nil; before = s.l.register(s.suffix, w) { // a reload starts the new feed before the old one has ended
+	// a reload starts the new feed before the old one has ended
+	for before := s.l.register(s.suffix, w); before != nil; before = s.l.register(s.suffix, w) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -217,7 +218,8 @@ func (l *Listener) register(suffix string, w *followedFeed) (before *followedFee
 	if l.feeds == nil {
 		l.feeds = map[string]*followedFeed{}
 	}
-	if before = l.feeds[suffix]; before == nil {
+	before = l.feeds[suffix]
+	if before == nil {
 		l.feeds[suffix] = w
 	}
 	return before

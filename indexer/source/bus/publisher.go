@@ -143,7 +143,8 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if p.stats.Resumed {
 		p.saved = time.Now()
 	} // else the first message gets a snapshot: an agent killed before it would leave nothing to continue from
-	if p.snapshotRequests, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.queueSnapshotRequest); err != nil {
+	p.snapshotRequests, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.queueSnapshotRequest)
+	if err != nil {
 		return nil, err
 	}
 	p.sending, p.cancel = context.WithCancel(context.Background())
@@ -186,7 +187,8 @@ func (p *Publisher) add(e *kvevent.Event) {
 	if p.fenced || p.dropped {
 		return
 	}
-	if p.events = appendEvent(p.events, e, p.o.Tokens); len(p.events) > maxQueued {
+	p.events = appendEvent(p.events, e, p.o.Tokens)
+	if len(p.events) > maxQueued {
 		p.drop()
 	}
 }
@@ -267,7 +269,8 @@ func (p *Publisher) Done(partial, upperBound bool) {
 func (p *Publisher) onLink(f *stream.Feed, up bool) {
 	p.mu.Lock()
 	p.feed = f
-	if p.up = up; up {
+	p.up = up
+	if up {
 		p.connections++
 	}
 	links := p.connections
@@ -431,7 +434,8 @@ func (p *Publisher) takeMessage(leaving bool) (m *outgoing, s *snapshot) {
 		p.seq++
 	}
 	m = &outgoing{head: p.head, payload: append(p.head.append(make([]byte, 0, headBytes+len(p.events))), p.events...)}
-	if p.events = p.events[:0]; cap(p.events) > maxQueued/4 {
+	p.events = p.events[:0]
+	if cap(p.events) > maxQueued/4 {
 		p.events = nil
 	}
 	p.seq++
@@ -503,7 +507,8 @@ func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 		case e.unreadable != nil && e.message.Sequence > p.last: // not from an agent
 			p.last = e.message.Sequence
 		case e.unreadable == nil && e.agent == p.agent && e.message.Sequence >= p.last:
-			if p.last = e.message.Sequence; e.seq == m.seq {
+			p.last = e.message.Sequence
+			if e.seq == m.seq {
 				p.published(m)
 				return nil
 			}
@@ -511,7 +516,8 @@ func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 			return errFenced
 		}
 	}
-	ack, err := p.rankLine.js.PublishMsg(ctx, &nats.Msg{Subject: p.rankLine.subject(), Data: m.payload}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	ack, err := p.rankLine.js.PublishMsg(ctx, &nats.Msg{Subject: p.rankLine.subject(), Data: m.payload},
+		jetstream.WithExpectLastSequencePerSubject(p.last))
 	if err == nil {
 		p.last = ack.Sequence
 		p.published(m)

@@ -73,7 +73,8 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	// A new line's epoch is the creation time of the stream plus its number of messages: lines of an older stream, and earlier
 	// lines in this one, have smaller epochs.
 	p.streamCreated, p.head, p.last = e.made, head{epoch: uint64(e.made) + e.stream.CachedInfo().State.LastSeq}, 0
-	if fresh = e.message == nil || e.unreadable != nil; !fresh {
+	fresh = e.message == nil || e.unreadable != nil
+	if !fresh {
 		p.head = e.head
 		p.seq++
 	}
@@ -82,7 +83,8 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	}
 	p.head.agent, p.head.key = randomNumber(), p.o.Secret.Key().ID
 	p.flags |= flagAway
-	ack, err := p.rankLine.js.PublishMsg(ctx, &nats.Msg{Subject: p.rankLine.subject(), Data: p.head.append(nil)}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	ack, err := p.rankLine.js.PublishMsg(ctx, &nats.Msg{Subject: p.rankLine.subject(), Data: p.head.append(nil)},
+		jetstream.WithExpectLastSequencePerSubject(p.last))
 	if err != nil {
 		return false, err
 	}
@@ -127,13 +129,15 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	p.dropped = fresh || t.Made != p.streamCreated || t.Epoch != p.epoch // routers must read a snapshot
 	if !p.dropped {
 		if err := p.catchUp(ctx, t); err != nil {
-			p.o.Log.Warn("cannot read what the previous agent published after its snapshot; routers must read a new snapshot, and events that the engine does not replay are lost", zap.Error(err))
+			p.o.Log.Warn("cannot read what the previous agent published after its snapshot; routers must read a new snapshot, "+
+				"and events that the engine does not replay are lost", zap.Error(err))
 			p.dropped = true
 		}
 	}
 	p.from = stream.Position{Next: p.next, Sum: p.sum, Partial: p.flags&flagPartial != 0, UpperBound: p.flags&flagUpperBound != 0}
 	p.flags |= flagAway
-	p.o.Log.Info("continuing from the previous agent's state, if the engine process is still the same", zap.Int("blocks", p.index.HeldBlocks(p.slot)),
+	p.o.Log.Info("continuing from the previous agent's state, if the engine process is still the same",
+		zap.Int("blocks", p.index.HeldBlocks(p.slot)),
 		zap.Uint64("engine_message", p.next))
 	return nil
 }
@@ -200,7 +204,8 @@ func (p *Publisher) restore(b []byte) error {
 			case kvevent.Lost:
 				keep(*e)
 			case kvevent.Removed:
-				if _, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes); len(p.beginEvents) > 0 {
+				_, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes)
+				if len(p.beginEvents) > 0 {
 					keep(*e)
 				}
 			case kvevent.GroupStored:
@@ -212,7 +217,8 @@ func (p *Publisher) restore(b []byte) error {
 				p.beginEvents = nil
 			}
 		}
-		if events = nil; batch.More != nil {
+		events = nil
+		if batch.More != nil {
 			events = batch.More()
 		}
 	}
@@ -223,11 +229,13 @@ func (p *Publisher) restore(b []byte) error {
 
 // loadNewest returns the newer of the snapshots in NATS and in the file, ignoring unreadable ones.
 func (p *Publisher) loadNewest(ctx context.Context) (t snapshotTag, message []byte, err error) {
-	if t, err = p.rankLine.tag(ctx); err != nil {
+	t, err = p.rankLine.tag(ctx)
+	if err != nil {
 		return t, nil, err
 	}
 	if t.Parts > 0 {
-		if message, err = p.rankLine.snapshot(ctx, t, maxSnapshot); err != nil {
+		message, err = p.rankLine.snapshot(ctx, t, maxSnapshot)
+		if err != nil {
 			p.o.Log.Warn("the snapshot cannot be read", zap.Error(err))
 			message = nil
 		}
@@ -261,7 +269,8 @@ func saveFile(file string, t snapshotTag, message []byte) error {
 	}
 	defer os.Remove(part.Name()) // after a failure
 	_, err = part.Write(b)
-	if err = errors.Join(err, part.Sync(), part.Close()); err != nil {
+	err = errors.Join(err, part.Sync(), part.Close())
+	if err != nil {
 		return err
 	}
 	return os.Rename(part.Name(), file)

@@ -42,20 +42,25 @@ func TestAgentRestarts(t *testing.T) {
 		{name: "ended, nothing came meanwhile", kept: 20, resumed: true, keeps: true},
 		{name: "killed behind its first message's snapshot", kept: 20, killed: true, missed: 15, every: time.Hour, resumed: true, keeps: true},
 		{name: "killed after a snapshot", kept: 20, killed: true, missed: 15, every: 200 * time.Millisecond, resumed: true},
-		{name: "killed behind a snapshot, and the engine keeps nothing of that", kept: 1, killed: true, every: time.Hour, asked: true, resumed: true, keeps: true},
+		{name: "killed behind a snapshot, and the engine keeps nothing of that", kept: 1, killed: true, every: time.Hour,
+			asked: true, resumed: true, keeps: true},
 		{name: "away for longer than the engine keeps", kept: 5, missed: 15, resumed: true, partial: true},
 		{name: "the engine restarted", kept: 20, restart: true, resumed: true},
-		{name: "the engine restarted, and its metrics say so", kept: 20, restart: true, lives: [2]func(context.Context) string{life("a"), life("b")}},
+		{name: "the engine restarted, and its metrics say so", kept: 20, restart: true,
+			lives: [2]func(context.Context) string{life("a"), life("b")}},
 		{name: "no replay", missed: 15, partial: true},
-		{name: "no replay, nothing came, and it is the same engine", lives: [2]func(context.Context) string{life("a"), life("a")}, resumed: true, keeps: true},
-		{name: "no replay, something came", missed: 1, lives: [2]func(context.Context) string{life("a"), life("a")}, resumed: true, partial: true},
-		{name: "the store is lost, the file is there", kept: 20, missed: 15, file: true, resumed: true, lose: func(t *testing.T, js jetstream.JetStream) {
-			for _, name := range []string{DefaultPrefix.State(), DefaultPrefix.Stream()} {
-				if err := js.DeleteStream(t.Context(), name); err != nil {
-					t.Error(err)
+		{name: "no replay, nothing came, and it is the same engine", lives: [2]func(context.Context) string{life("a"), life("a")},
+			resumed: true, keeps: true},
+		{name: "no replay, something came", missed: 1, lives: [2]func(context.Context) string{life("a"), life("a")},
+			resumed: true, partial: true},
+		{name: "the store is lost, the file is there", kept: 20, missed: 15, file: true, resumed: true,
+			lose: func(t *testing.T, js jetstream.JetStream) {
+				for _, name := range []string{DefaultPrefix.State(), DefaultPrefix.Stream()} {
+					if err := js.DeleteStream(t.Context(), name); err != nil {
+						t.Error(err)
+					}
 				}
-			}
-		}},
+			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -265,7 +270,8 @@ func TestSnapshotIsBounded(t *testing.T) {
 	if err != nil || written.Parts != 4 {
 		t.Fatalf("%+v, %v", written, err)
 	}
-	for most, want := range map[int]string{len(given): "", len(given) - 1: "a snapshot of more than 1572870 bytes", partBytes: "a snapshot of more than 524288 bytes"} {
+	for most, want := range map[int]string{len(given): "", len(given) - 1: "a snapshot of more than 1572870 bytes",
+		partBytes: "a snapshot of more than 524288 bytes"} {
 		got, err := l.snapshot(t.Context(), written, most)
 		if want == "" && (err != nil || len(got) != len(given)) || want != "" && (err == nil || err.Error() != want || got != nil) {
 			t.Errorf("at most %d: %d bytes, %v", most, len(got), err)

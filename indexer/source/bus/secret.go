@@ -24,23 +24,28 @@ const secretName = "sightline-block-hash-secret"
 const agentSecretEvery = 5 * time.Second
 
 // shareSecret returns the deployment's secret. If no router has written one yet, own becomes it; an agent has none, and own is nil.
-func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, own *block.Secret) (secret [block.SecretBytes]byte, err error) {
+func shareSecret(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions,
+	own *block.Secret) (secret [block.SecretBytes]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
 	fail := func(err error) ([block.SecretBytes]byte, error) {
-		return secret, fmt.Errorf("the secret of the block hashes, in stream %s: %w (if NATS has users: run `sightline credentials` again, and reload the server)", p.Keys(), err)
+		return secret,
+			fmt.Errorf("the secret of the block hashes, in stream %s: %w (if NATS has users: run `sightline credentials` again, "+
+				"and reload the server)", p.Keys(), err)
 	}
 	for range 2 {
 		s, err := js.Stream(ctx, p.Keys())
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound) && own != nil:
 			b := own.Bytes()
-			c := jetstream.StreamConfig{Name: p.Keys(), Subjects: []string{p.key()}, Metadata: map[string]string{secretName: base64.StdEncoding.EncodeToString(b[:])},
-				MaxMsgs: 1, MaxBytes: 1 << 10, MaxMsgSize: 1, Replicas: max(o.Replicas, 1)}
+			c := jetstream.StreamConfig{Name: p.Keys(), Subjects: []string{p.key()},
+				Metadata: map[string]string{secretName: base64.StdEncoding.EncodeToString(b[:])},
+				MaxMsgs:  1, MaxBytes: 1 << 10, MaxMsgSize: 1, Replicas: max(o.Replicas, 1)}
 			if o.Memory {
 				c.Storage = jetstream.MemoryStorage
 			}
-			if _, err := js.CreateStream(ctx, c); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another router created it first
+			// another router created it first
+			if _, err := js.CreateStream(ctx, c); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
 				return fail(err)
 			}
 			continue

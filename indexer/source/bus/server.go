@@ -78,19 +78,23 @@ func (s *Server) options() (*server.Options, error) {
 	o := &server.Options{}
 	if s.Config != "" {
 		var err error
-		if o, err = server.ProcessConfigFile(s.Config); err != nil {
+		o, err = server.ProcessConfigFile(s.Config)
+		if err != nil {
 			return nil, fmt.Errorf("nats.config: %w", err)
 		}
 	}
 	host, p, err := net.SplitHostPort(s.Listen)
 	port, bad := strconv.Atoi(p)
-	if err = errors.Join(err, bad); err != nil || port < 0 {
+	err = errors.Join(err, bad)
+	if err != nil || port < 0 {
 		return nil, fmt.Errorf("nats.listen: %q is not where to listen (want host:port)", s.Listen)
 	}
 	users := len(o.Users)+len(o.Nkeys)+len(o.TrustedOperators) > 0 || o.Username != "" || o.Authorization != "" || o.AuthCallout != nil
 	switch {
 	case s.Config != "" && (!users || o.NoAuthUser != ""):
-		return nil, fmt.Errorf("nats.config: %s allows clients without credentials (want users and no no_auth_user: `sightline credentials` writes such a file)", s.Config)
+		return nil,
+			fmt.Errorf("nats.config: %s allows clients without credentials (want users and no no_auth_user: `sightline "+
+				"credentials` writes such a file)", s.Config)
 	case !users && !isLoopback(host):
 		return nil, fmt.Errorf("nats.listen: %q is open to the network, and any client may publish events for any worker or delete the stream: "+
 			"want a loopback address, or credentials: run `sightline credentials DIR -c FILE`, then set nats.config: DIR/users.conf and "+
@@ -128,7 +132,8 @@ func checkDir(dir string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is a file (want a folder)", dir)
 	case info.Mode()&0o002 != 0, owner != os.Geteuid() && owner != 0:
-		return fmt.Errorf("%s belongs to another user, or all may write to it (mode %v, user %d): want a folder of ours, mode 0700", dir, info.Mode(), owner)
+		return fmt.Errorf("%s belongs to another user, or all may write to it (mode %v, user %d): want a folder of ours, mode 0700",
+			dir, info.Mode(), owner)
 	}
 	return nil
 }
@@ -144,7 +149,8 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	}
 	e := &embedded{done: make(chan struct{})}
 	if o.StoreDir == "" {
-		if e.tempDir, err = os.MkdirTemp("", "sightline-nats-"); err != nil {
+		e.tempDir, err = os.MkdirTemp("", "sightline-nats-")
+		if err != nil {
 			return nil, fmt.Errorf("nats.dir: %w", err)
 		}
 		o.StoreDir = e.tempDir
@@ -162,7 +168,8 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	}
 	last := "not ready in time" // or why the previous try failed
 	for end := time.Now().Add(serverStart); ; {
-		if e.Server, err = server.NewServer(o.Clone()); err != nil {
+		e.Server, err = server.NewServer(o.Clone())
+		if err != nil {
 			e.close()
 			return nil, fmt.Errorf("nats: %w", err)
 		}

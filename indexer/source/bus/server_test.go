@@ -37,15 +37,17 @@ func TestServerRefuses(t *testing.T) {
 		server Server
 		want   string
 	}{
-		"open to all":             {Server{Listen: "0.0.0.0:0"}, "open to the network"},
-		"no address":              {Server{Listen: ":0"}, "`sightline credentials DIR -c FILE`"},
-		"a name":                  {Server{Listen: "example.com:0"}, "open to the network"},
-		"IPv6":                    {Server{Listen: "[::]:0"}, "open to the network"},
-		"a file without users":    {Server{Listen: "127.0.0.1:0", Config: conf("max_payload: 1MB")}, "allows clients without credentials"},
-		"who comes is a user":     {Server{Listen: "127.0.0.1:0", Config: conf(users + "\nno_auth_user: u")}, "allows clients without credentials"},
-		"no configuration":        {Server{Listen: "127.0.0.1:0", Config: conf("{")}, "nats.config: "},
-		"not there":               {Server{Listen: "127.0.0.1:0", Config: filepath.Join(dir, "none")}, "nats.config: "},
-		"a folder open to all":    {Server{Listen: "127.0.0.1:0", Dir: open}, "nats.dir: " + open + " belongs to another user, or all may write to it"},
+		"open to all":          {Server{Listen: "0.0.0.0:0"}, "open to the network"},
+		"no address":           {Server{Listen: ":0"}, "`sightline credentials DIR -c FILE`"},
+		"a name":               {Server{Listen: "example.com:0"}, "open to the network"},
+		"IPv6":                 {Server{Listen: "[::]:0"}, "open to the network"},
+		"a file without users": {Server{Listen: "127.0.0.1:0", Config: conf("max_payload: 1MB")}, "allows clients without credentials"},
+		"who comes is a user": {Server{Listen: "127.0.0.1:0", Config: conf(users + "\nno_auth_user: u")},
+			"allows clients without credentials"},
+		"no configuration": {Server{Listen: "127.0.0.1:0", Config: conf("{")}, "nats.config: "},
+		"not there":        {Server{Listen: "127.0.0.1:0", Config: filepath.Join(dir, "none")}, "nats.config: "},
+		"a folder open to all": {Server{Listen: "127.0.0.1:0", Dir: open}, "nats.dir: " + open +
+			" belongs to another user, or all may write to it"},
 		"an open folder in it":    {Server{Listen: "127.0.0.1:0", Dir: foreign}, "nats.dir: " + foreign + "/jetstream belongs"},
 		"a file where one is due": {Server{Listen: "127.0.0.1:0", Dir: conf(users)}, "is a file (want a folder)"},
 	} {
@@ -91,8 +93,10 @@ func TestServersTLS(t *testing.T) {
 	selfSigned(t, dir)
 	cert, token := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "token")
 	writeFile(t, token, "word")
-	writeFile(t, filepath.Join(dir, "nats.conf"), fmt.Sprintf("authorization {token: word}\ntls {cert_file: %q, key_file: %q}", cert, filepath.Join(dir, "key.pem")))
-	l, err := StartLink(LinkOptions{Access: Access{TokenFile: token}, Log: zap.NewNop(), Server: Server{Listen: "127.0.0.1:0", Config: filepath.Join(dir, "nats.conf")}})
+	writeFile(t, filepath.Join(dir, "nats.conf"), fmt.Sprintf("authorization {token: word}\ntls {cert_file: %q, key_file: %q}",
+		cert, filepath.Join(dir, "key.pem")))
+	l, err := StartLink(LinkOptions{Access: Access{TokenFile: token}, Log: zap.NewNop(),
+		Server: Server{Listen: "127.0.0.1:0", Config: filepath.Join(dir, "nats.conf")}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,8 @@ const ensureTime = 5 * time.Second // for one attempt
 func ensureStreams(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
-	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"}, MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge}
+	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"},
+		MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge}
 	states := jetstream.StreamConfig{Name: p.State(), Subjects: []string{p.states() + ">"}, MaxMsgsPerSubject: 1}
 	for _, c := range []jetstream.StreamConfig{events, states} {
 		c.MaxMsgSize = maxMessage

@@ -27,7 +27,8 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(), Subjects: []string{"sightline.kv.>"}, MaxBytes: 5 << 20,
+	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(),
+		Subjects: []string{"sightline.kv.>"}, MaxBytes: 5 << 20,
 		MaxAge: time.Hour, MaxMsgSize: 1 << 20, Compression: jetstream.S2Compression}) // a server would let others change all of these
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,8 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	payloads, prompts := recording(t)
 	h, _ := agent(t, conn, "w")
 	h.give(payloads...)
-	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}}
+	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*stream.Feed{},
+		slots: map[string]indexer.SlotID{}}
 	r.follow("w")
 	defer r.feeds["w"].Close()
 	r.same("w", payloads, prompts)
@@ -49,7 +51,8 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := now.Config; got.MaxBytes != want.MaxBytes || got.MaxAge != want.MaxAge || got.MaxMsgSize != want.MaxMsgSize || got.Compression != want.Compression {
+	if got := now.Config; got.MaxBytes != want.MaxBytes || got.MaxAge != want.MaxAge || got.MaxMsgSize != want.MaxMsgSize ||
+		got.Compression != want.Compression {
 		t.Errorf("the stream is now %+v, its operator had made it %+v", got, want)
 	}
 }
@@ -59,7 +62,8 @@ func TestOperatorsLimitsStay(t *testing.T) {
 func TestLargeMessagesAreRefused(t *testing.T) {
 	payloads, prompts := recording(t)
 	for name, limit := range map[string]int32{"our stream": maxMessage, "another's": -1} {
-		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, MaxPayload: 8 << 20, JetStream: true, StoreDir: t.TempDir()})
+		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, MaxPayload: 8 << 20,
+			JetStream: true, StoreDir: t.TempDir()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +76,8 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 		}
 		if limit < 0 {
 			for stream, subjects := range map[string]string{DefaultPrefix.Stream(): "sightline.kv.>", DefaultPrefix.State(): "sightline.state.>"} {
-				if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{subjects}, AllowDirect: true}); err != nil {
+				if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream, Subjects: []string{subjects},
+					AllowDirect: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -118,7 +123,8 @@ func TestStreamAsConfigured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := made.CachedInfo().Config; c.Storage != jetstream.MemoryStorage || c.MaxBytes != 7<<20 || c.MaxAge != time.Hour || c.Compression != jetstream.S2Compression || c.Replicas != 1 {
+	if c := made.CachedInfo().Config; c.Storage != jetstream.MemoryStorage || c.MaxBytes != 7<<20 || c.MaxAge != time.Hour ||
+		c.Compression != jetstream.S2Compression || c.Replicas != 1 {
 		t.Errorf("made with %+v", c)
 	}
 }
@@ -148,7 +154,8 @@ func TestLostStream(t *testing.T) {
 			}
 			if by == "an operator" {
 				until(t, "there is a stream", func() bool { // the agent creates one too, and while both do the server may refuse one of them
-					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(), Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20})
+					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(),
+						Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20})
 					return err == nil || strings.Contains(err.Error(), "in use")
 				})
 			}
@@ -170,7 +177,8 @@ func TestPortIsTaken(t *testing.T) {
 	var c net.Conn
 	for try := 0; c == nil; try++ { // from a port that no other connection of this machine is given
 		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 10000 + rand.N(20000)}}
-		if c, err = from.Dial("tcp", far.Addr().String()); err != nil && try > 100 {
+		c, err = from.Dial("tcp", far.Addr().String())
+		if err != nil && try > 100 {
 			t.Fatal(err)
 		}
 	}
@@ -197,7 +205,8 @@ func TestPortIsTaken(t *testing.T) {
 	if err := <-started; err != nil {
 		t.Error(err)
 	}
-	if _, err := StartLink(LinkOptions{Server: Server{Listen: far.Addr().String(), Dir: t.TempDir()}, Log: zap.NewNop()}); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := StartLink(LinkOptions{Server: Server{Listen: far.Addr().String(), Dir: t.TempDir()}, Log: zap.NewNop()}); err == nil ||
+		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("of a port that stays taken it says: %v", err)
 	}
 }

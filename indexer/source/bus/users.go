@@ -50,7 +50,8 @@ func WriteUsers(dir string, p Prefix, workers []string) (made []string, err erro
 		}
 	}
 	for _, name := range names {
-		if made, err = makeSeed(dir, name, made); err != nil {
+		made, err = makeSeed(dir, name, made)
+		if err != nil {
 			return made, err
 		}
 	}
@@ -103,7 +104,8 @@ func makeSeed(dir, name string, made []string) ([]string, error) {
 	key, err := nkeys.CreateUser()
 	if err == nil {
 		var seed []byte
-		if seed, err = key.Seed(); err == nil {
+		seed, err = key.Seed()
+		if err == nil {
 			_, err = f.Write(append(seed, '\n'))
 		}
 	}

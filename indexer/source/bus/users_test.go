@@ -105,7 +105,8 @@ func (g *guarded) as(t *testing.T, worker, seed string) (*nats.Conn, *atomic.Int
 
 // follows returns a router's view of a worker.
 func (g *guarded) follows(t *testing.T, worker string) *router {
-	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &g.Listener, feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}}
+	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &g.Listener, feeds: map[string]*stream.Feed{},
+		slots: map[string]indexer.SlotID{}}
 	r.follow(worker)
 	t.Cleanup(r.feeds[worker].Close)
 	return r
@@ -137,15 +138,17 @@ func testPermissions(t *testing.T, g guarded) {
 
 	asRouter, refusedRouter := g.as(t, "", routerSeed)
 	before := ofB.feeds["b"].Stats()
-	younger := (&head{key: block.Fixed().ID, epoch: uint64(time.Now().Add(time.Hour).UnixNano())}).append(nil) // it would end all that the router knows of b
+	// it would end all that the router knows of b
+	younger := (&head{key: block.Fixed().ID, epoch: uint64(time.Now().Add(time.Hour).UnixNano())}).append(nil)
 	for _, who := range []struct {
 		name    string
 		conn    *nats.Conn
 		refused *atomic.Int64
 	}{{"agent a", agentA, refusedA}, {"a router", asRouter, refusedRouter}} {
-		for what, subject := range map[string]string{"events of b": "sightline.kv.b.0", "a snapshot of b": "sightline.state.b.0.tag", "a heartbeat of b": "sightline.beat.b.0",
-			"deleting": "$JS.API.STREAM.DELETE.SIGHTLINE_KV",
-			"changing": "$JS.API.STREAM.UPDATE.SIGHTLINE_KV", "purging": "$JS.API.STREAM.PURGE.SIGHTLINE_KV",
+		for what, subject := range map[string]string{"events of b": "sightline.kv.b.0", "a snapshot of b": "sightline.state.b.0.tag",
+			"a heartbeat of b": "sightline.beat.b.0",
+			"deleting":         "$JS.API.STREAM.DELETE.SIGHTLINE_KV",
+			"changing":         "$JS.API.STREAM.UPDATE.SIGHTLINE_KV", "purging": "$JS.API.STREAM.PURGE.SIGHTLINE_KV",
 			"deleting a message": "$JS.API.STREAM.MSG.DELETE.SIGHTLINE_KV", "another stream": "$JS.API.STREAM.CREATE.MINE",
 			"an answer for b": "sightline.inbox.router.x", "answering for b": "< sightline.ask.b.0", "hearing answers": "< sightline.inbox.>",
 			"hearing events": "< sightline.kv.>"} {
@@ -156,7 +159,8 @@ func testPermissions(t *testing.T, g guarded) {
 			} else {
 				err = who.conn.Publish(subject, younger)
 			}
-			if err = errors.Join(err, who.conn.Flush()); err != nil { // the server's refusals come before its answer to this
+			err = errors.Join(err, who.conn.Flush())
+			if err != nil { // the server's refusals come before its answer to this
 				t.Fatal(err)
 			}
 			until(t, who.name+": a refusal of "+what, func() bool { return who.refused.Load() > before })
@@ -214,7 +218,8 @@ func testPermissions(t *testing.T, g guarded) {
 		t.Errorf("another's message was heard: %+v, before %+v", st, before)
 	}
 
-	for name, stranger := range map[string]Access{"without credentials": {URL: g.url}, "with a seed of its own": {URL: g.url, NKey: strangersSeed(t)}} {
+	for name, stranger := range map[string]Access{"without credentials": {URL: g.url},
+		"with a seed of its own": {URL: g.url, NKey: strangersSeed(t)}} {
 		list, err := stranger.Options()
 		if err != nil {
 			t.Fatal(err)
@@ -282,7 +287,8 @@ func TestTakeOverByCredentials(t *testing.T) {
 				for i, p := range prompts {
 					var is, engine indexer.Matches
 					r.index.Match(p, &is)
-					if first.index.Match(p, &engine); is.Longest > engine.Longest {
+					first.index.Match(p, &engine)
+					if is.Longest > engine.Longest {
 						t.Errorf("prompt %d: %d blocks known, the engine has %d", i, is.Longest, engine.Longest)
 					}
 				}
@@ -356,7 +362,8 @@ func TestUsersChange(t *testing.T) {
 func TestWriteUsers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	made, err := WriteUsers(dir, "blue", []string{"10.0.0.5:8000", "any", AnyWorker})
-	if want := []string{"router.nk", "agent-10=2E0=2E0=2E5=3A8000.nk", "agent-any.nk", "agents.nk", "users.conf"}; err != nil || !slices.Equal(made, want) {
+	if want := []string{"router.nk", "agent-10=2E0=2E0=2E5=3A8000.nk", "agent-any.nk", "agents.nk", "users.conf"}; err != nil ||
+		!slices.Equal(made, want) {
 		t.Fatalf("%v, %v", made, err)
 	}
 	for _, name := range made[:4] {
@@ -368,7 +375,8 @@ func TestWriteUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made, err = WriteUsers(dir, "blue", []string{"any"}); err != nil || len(made) != 1 {
+	made, err = WriteUsers(dir, "blue", []string{"any"})
+	if err != nil || len(made) != 1 {
 		t.Errorf("again: %v, %v", made, err)
 	}
 	if again, _ := os.ReadFile(filepath.Join(dir, "users.conf")); string(again) != string(first) || aSeed.Match(first) {
@@ -451,8 +459,10 @@ func testForgedSubjects(t *testing.T, g guarded) {
 		if _, err := agentA.Request("sightline.kv.a.0", own, 10*time.Second); err != nil {
 			t.Fatal(err)
 		}
-		for _, request := range []string{"$JS.API.STREAM.INFO.SIGHTLINE_KV", "$JS.API.STREAM.INFO.SIGHTLINE_KEY", "$JS.API.DIRECT.GET.SIGHTLINE_KV.sightline.kv.a.0"} {
-			for _, to := range []string{"sightline.beat.b.0", "sightline.peer.INSTANCE", "sightline.ask.b.0", "sightline.state.b.0.tag", "sightline.key"} {
+		for _, request := range []string{"$JS.API.STREAM.INFO.SIGHTLINE_KV", "$JS.API.STREAM.INFO.SIGHTLINE_KEY",
+			"$JS.API.DIRECT.GET.SIGHTLINE_KV.sightline.kv.a.0"} {
+			for _, to := range []string{"sightline.beat.b.0", "sightline.peer.INSTANCE", "sightline.ask.b.0",
+				"sightline.state.b.0.tag", "sightline.key"} {
 				if err := agentA.PublishRequest(request, to, nil); err != nil {
 					t.Fatal(err)
 				}
@@ -559,7 +569,8 @@ func TestSharedSecret(t *testing.T) {
 		(&SharedSecret{second, js(conn), "", zap.NewNop()}).Changed(ctx)
 		replaced <- ctx.Err() == nil
 	}()
-	for _, subject := range []string{"$JS.API.STREAM.CREATE.SIGHTLINE_KEY", "$JS.API.STREAM.UPDATE.SIGHTLINE_KEY", "$JS.API.STREAM.DELETE.SIGHTLINE_KEY", "sightline.key"} {
+	for _, subject := range []string{"$JS.API.STREAM.CREATE.SIGHTLINE_KEY", "$JS.API.STREAM.UPDATE.SIGHTLINE_KEY",
+		"$JS.API.STREAM.DELETE.SIGHTLINE_KEY", "sightline.key"} {
 		before := refused.Load()
 		if err := errors.Join(conn.Publish(subject, nil), conn.Flush()); err != nil {
 			t.Fatal(err)

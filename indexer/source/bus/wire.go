@@ -70,7 +70,8 @@ const (
 )
 
 // errOtherKey: two processes have different secrets.
-var errOtherKey = errors.New("another secret (agents and replicas need the same: index.key_file, and --key-file, in all of them or in none)")
+var errOtherKey = errors.New("another secret (agents and replicas need the same: index.key_file, and --key-file, in " +
+	"all of them or in none)")
 
 var errShort = errors.New("message ends in the middle of a value")
 
@@ -100,7 +101,9 @@ func readMessage(b []byte) (h head, err error) {
 
 func readHead(b []byte) (h head, err error) {
 	if len(b) < 2 || b[0] != magic || b[1] < oldestVersion || b[1] > version {
-		return h, fmt.Errorf("bus message begins with % x, want %x version %d (agents and routers have to be of releases with the same version: update them together)", b[:min(2, len(b))], magic, version)
+		return h,
+			fmt.Errorf("bus message begins with % x, want %x version %d (agents and routers have to be of releases with the "+
+				"same version: update them together)", b[:min(2, len(b))], magic, version)
 	}
 	if len(b) < headBytes {
 		return h, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
@@ -174,7 +177,8 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 func appendBlocks(b []byte, blocks []indexer.Block, groups []kvevent.Event, form block.Form, most int) []byte {
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
 	for e := range indexer.Events(blocks) {
-		if e.BlockSize, e.Lookahead = form.Size, form.Lookahead; len(b) > most {
+		e.BlockSize, e.Lookahead = form.Size, form.Lookahead
+		if len(b) > most {
 			break
 		}
 		b = appendEvent(b, &e, false)
@@ -255,7 +259,8 @@ const (
 // Decode reads one message. The batch is valid until the next call, and its names as long as b. Nothing is allocated once the
 // memory has grown, except for a message of more than eventsAtOnce events or wordsAtOnce hashes, and the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
-	if cap(d.words) > 2*wordsAtOnce || cap(d.tokens) > wordsAtOnce || cap(d.media) > wordsAtOnce/8 { // free the memory of an unusually large message
+	// free the memory of an unusually large message
+	if cap(d.words) > 2*wordsAtOnce || cap(d.tokens) > wordsAtOnce || cap(d.media) > wordsAtOnce/8 {
 		*d = Decoder{Secret: d.Secret}
 	}
 	h, err := readHead(b)
@@ -272,7 +277,8 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	if first := *r; len(r.b) > 0 && r.err == nil { // check the rest: of a message with an error nothing is applied
 		most, count := max(maxEvents, len(b)/minEventBytes), len(d.events)
 		for rest := (&Decoder{check: true}); len(r.b) > 0 && r.err == nil; count += len(rest.events) {
-			if rest.some(r); count+len(rest.events) > most {
+			rest.some(r)
+			if count+len(rest.events) > most {
 				r.err = fmt.Errorf("more than %d events in %d bytes", most, len(b))
 			}
 		}
@@ -288,7 +294,8 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 // some decodes the next events.
 func (d *Decoder) some(r *reader) {
 	d.events, d.tokens, d.media = d.events[:0], d.tokens[:0], d.media[:0]
-	if d.words = d.words[:0]; !d.check {
+	d.words = d.words[:0]
+	if !d.check {
 		d.words = slices.Grow(d.words, min(len(r.b)/8, wordsAtOnce))
 	}
 	for len(r.b) > 0 && r.err == nil && len(d.events) < eventsAtOnce && len(d.words) < wordsAtOnce && len(d.tokens) < 2*wordsAtOnce {
@@ -317,7 +324,8 @@ func (d *Decoder) event(r *reader) {
 		if e.HasParent {
 			e.Parent = r.word()
 		}
-		if e.Locals = d.takeWords(r, n); form&withSession != 0 {
+		e.Locals = d.takeWords(r, n)
+		if form&withSession != 0 {
 			e.Session = string(r.text())
 		}
 		if head&eventTokens != 0 {
@@ -332,7 +340,8 @@ func (d *Decoder) event(r *reader) {
 
 // group reads what an event of a further KV cache group says beside its hashes.
 func (d *Decoder) group(r *reader, e *kvevent.Event) {
-	if e.Group = int(min(r.varint(), math.MaxInt32)); e.Kind == kvevent.GroupRemoved {
+	e.Group = int(min(r.varint(), math.MaxInt32))
+	if e.Kind == kvevent.GroupRemoved {
 		return
 	}
 	e.Spec = kvevent.Spec{Need: kvevent.Need(r.byte()), Window: int(min(r.varint(), math.MaxInt32)), BlockSize: int(min(r.varint(), 1<<20))}

@@ -23,10 +23,12 @@ func TestWire(t *testing.T) {
 	events := []kvevent.Event{
 		{Kind: kvevent.Cleared},
 		{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1, 1 << 63}, Locals: []uint64{3, 4}},
-		{Kind: kvevent.Stored, Tier: kvevent.Disk, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, EngineHashes: []uint64{5}, Locals: []uint64{6}},
+		{Kind: kvevent.Stored, Tier: kvevent.Disk, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16,
+			EngineHashes: []uint64{5}, Locals: []uint64{6}},
 		{Kind: kvevent.Removed, Tier: kvevent.Remote, EngineHashes: []uint64{1, 2, 3}},
 	}
-	audit := kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
+	audit := kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2},
+		Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
 		Session: "s-1", Media: []kvevent.MediaRef{{Block: 0, Offset: -3, Paired: true, Name: []byte("aa")}, {Name: []byte("")}}}
 	for _, c := range []struct {
 		name   string
@@ -34,7 +36,8 @@ func TestWire(t *testing.T) {
 		in     []kvevent.Event
 		out    []kvevent.Event
 	}{
-		{"blocks", false, append(events, audit), append(events, kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Session: "s-1"})},
+		{"blocks", false, append(events, audit), append(events, kvevent.Event{Kind: kvevent.Stored, BlockSize: 2,
+			EngineHashes: []uint64{1}, Locals: []uint64{2}, Session: "s-1"})},
 		{"tokens", true, append(events, audit), append(events, audit)},
 	} {
 		flags := byte(flagPartial | flagUpperBound)
@@ -80,7 +83,8 @@ func TestWire(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	b := (&head{key: block.Fixed().ID, epoch: 1, seq: 2}).append(nil)
-	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
+	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2,
+		EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
 		LoRA: "a", Media: []kvevent.MediaRef{{Name: []byte("n")}}}, true)
 	f.Add(appendEvent(b, &kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{4}}, false))
 	f.Add(append(b, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
@@ -103,7 +107,8 @@ func FuzzDecode(f *testing.F) {
 
 // Names become parts of subjects that NATS takes, each another.
 func TestTokens(t *testing.T) {
-	for worker, want := range map[string]string{"worker-1": "worker-1", "10.0.0.5:8000": "10=2E0=2E0=2E5=3A8000", "a b.c*>": "a=20b=2Ec=2A=3E", "ä": "=C3=A4", "x=2E": "x=3D2E"} {
+	for worker, want := range map[string]string{"worker-1": "worker-1", "10.0.0.5:8000": "10=2E0=2E0=2E5=3A8000",
+		"a b.c*>": "a=20b=2Ec=2A=3E", "ä": "=C3=A4", "x=2E": "x=3D2E"} {
 		if got := subjectSuffix(worker, 7); got != want+".7" {
 			t.Errorf("%q is %q, want %q", worker, got, want)
 		}
@@ -177,13 +182,16 @@ func TestOtherKey(t *testing.T) {
 // TestHeldMessage checks that all that a worker holds is read back unchanged, and that another message is refused.
 func TestHeldMessage(t *testing.T) {
 	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, UpperBound: true}, Form: block.Form{Size: 16, Lookahead: 1}, Blocks: []indexer.Block{
-		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{2}}}}
+		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0,
+			Copies: [indexer.Tiers]uint8{2}}}}
 	at, all, err := ReadHeld(AppendHeld(nil, nil, &h, math.MaxInt), nil)
 	if err != nil || at != h.At || all.Stands || all.Partial || !all.UpperBound {
 		t.Fatalf("%+v %+v %v", at, all, err)
 	}
-	want := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Lookahead: 1, HasParent: true, Parent: 2, EngineHashes: []uint64{4}, Locals: []uint64{3}}
-	if n := len(all.Events); n != 4 || all.Events[0].Kind != kvevent.Cleared || !reflect.DeepEqual(all.Events[2], want) || !reflect.DeepEqual(all.Events[3], want) {
+	want := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Lookahead: 1, HasParent: true, Parent: 2,
+		EngineHashes: []uint64{4}, Locals: []uint64{3}}
+	if n := len(all.Events); n != 4 || all.Events[0].Kind != kvevent.Cleared || !reflect.DeepEqual(all.Events[2], want) ||
+		!reflect.DeepEqual(all.Events[3], want) {
 		t.Errorf("%+v", all.Events)
 	}
 	for i := range headBytes + 2 { // up to the clear
@@ -194,7 +202,8 @@ func TestHeldMessage(t *testing.T) {
 	for len(h.Blocks) < 1000 { // each an event of its own
 		h.Blocks = append(h.Blocks, indexer.Block{Local: 5, EngineHash: uint64(len(h.Blocks)), Parent: -1, Copies: [indexer.Tiers]uint8{1}})
 	}
-	if n, all := len(AppendHeld(nil, nil, &h, 500)), len(AppendHeld(nil, nil, &h, math.MaxInt)); n <= 500 || n > 600 || all < 1000*HeldBlockBytes {
+	if n, all := len(AppendHeld(nil, nil, &h, 500)), len(AppendHeld(nil, nil, &h, math.MaxInt)); n <= 500 || n > 600 ||
+		all < 1000*HeldBlockBytes {
 		t.Errorf("%d bytes of %d, want few more than 500", n, all)
 	}
 	h.At.Partial = true // there was no memory for the rest

@@ -80,7 +80,8 @@ func TestBindFrom(t *testing.T) {
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
 	refused := make(chan netip.Addr, 1)
-	got := collect(t, &Sub{Endpoint: fmt.Sprint("tcp://*:", port), Bind: true, From: netip.MustParsePrefix("127.0.0.1/32"), Refused: func(a netip.Addr) { refused <- a }})
+	got := collect(t, &Sub{Endpoint: fmt.Sprint("tcp://*:", port), Bind: true, From: netip.MustParsePrefix("127.0.0.1/32"),
+		Refused: func(a netip.Addr) { refused <- a }})
 	from := func(local, to string) net.Conn {
 		t.Helper()
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}

@@ -58,7 +58,8 @@ func Replay(ctx context.Context, endpoint string, from uint64, each func(Message
 		if len(m.Payload) == 0 || m.Seq == math.MaxUint64 {
 			return nil
 		}
-		if size += len(m.Payload); size > maxReplayBytes {
+		size += len(m.Payload)
+		if size > maxReplayBytes {
 			return errTooLong
 		}
 		if err := each(m); err != nil {

@@ -163,7 +163,8 @@ func TestSubscribe(t *testing.T) {
 	up.Wait()
 	down.Wait()
 	malformed.Wait()
-	for _, want := range []string{"messages of 3 frames with 9 bytes before the payload (want", "messages of 1 frame (want", "no big-endian sequence number"} {
+	for _, want := range []string{"messages of 3 frames with 9 bytes before the payload (want", "messages of 1 frame (want",
+		"no big-endian sequence number"} {
 		if form := <-forms; !strings.Contains(form, want) {
 			t.Errorf("%q, want %q", form, want)
 		}
@@ -328,14 +329,16 @@ func TestReplayGivesUp(t *testing.T) {
 		p.read()
 		p.read()
 		for i := uint64(0); ; i++ {
-			if p.message(string(be(i)), "x"); i > 1000 {
+			p.message(string(be(i)), "x")
+			if i > 1000 {
 				return
 			}
 		}
 	})
 	n := 0
 	err := Replay(deadline(t), endless, 0, func(m Message) error {
-		if n++; n == 10 {
+		n++
+		if n == 10 {
 			return io.ErrClosedPipe
 		}
 		return nil
@@ -453,7 +456,8 @@ func TestConformanceLibzmq(t *testing.T) {
 	stop := start("one")
 	defer func() { stop() }()
 	var connects atomic.Int32
-	s := &Sub{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), Topic: "kv@", pingEvery: 100 * time.Millisecond, Up: func() { connects.Add(1) }}
+	s := &Sub{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), Topic: "kv@", pingEvery: 100 * time.Millisecond,
+		Up: func() { connects.Add(1) }}
 	got := collect(t, s)
 	await := func(suffix string) uint64 {
 		for end := time.After(15 * time.Second); ; {
@@ -513,7 +517,8 @@ func BenchmarkSub(b *testing.B) {
 		b.ReportAllocs()
 		b.SetBytes(int64(len(payload)))
 		s.Run(ctx, func(Message) {
-			if n++; n >= b.N {
+			n++
+			if n >= b.N {
 				cancel()
 			}
 		})
