@@ -41,6 +41,9 @@ type Model struct {
 // only the one that sees all tokens. A nil model does not.
 func (m *Model) UpperBound() bool { return m != nil && m.upperBound }
 
+// WhyUpperBound says what UpperBound means, of a worker.
+const WhyUpperBound = "its engine reports only the KV cache that sees all tokens, and the model's config.json has layers with others"
+
 // Chunk returns the tokens of a chunk of the model's chunked attention; 0: it has none, or the model is nil.
 func (m *Model) Chunk() int {
 	if m == nil {
@@ -77,6 +80,9 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 	if st.dir != "" {
 		files := os.DirFS(st.dir)
 		m.upperBound, m.chunk = m.rules.EventsOfOneCache && severalCaches(files), attentionChunk(files)
+	}
+	if m.upperBound {
+		m.warnings = append(m.warnings, "config.json has layers that do not see all tokens, and the engine reports only the KV cache of those that do: predicted hits are an upper bound")
 	}
 	zone, err := time.LoadLocation(s.TimeZone)
 	if err != nil {

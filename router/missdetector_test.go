@@ -1,12 +1,15 @@
 package router
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"
@@ -86,27 +90,62 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 	}
 }
 
-// TestUpperBound checks that, if a hit needs more than the events say, finding less does not mean a wrong
-// index, and that the decision says so.
+// TestUpperBound checks that, if a hit needs more than the events say, finding less does not mean a wrong index, and that the decision
+// says so: by what a decoder says, by groups that the index does not follow, and by a model of which SGLang reports one cache only.
 func TestUpperBound(t *testing.T) {
-	w := newWorld(t, 1)
-	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
-	w.index.Mark(w.slots[0].ID, false, true)
-	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
-	w.stores(0, body)
-	held := w.index.HeldBlocks(w.slots[0].ID)
-	for range 2 * missesForResync {
-		d := w.decide(body)
-		if d.Reason != Exact || !d.UpperBound || d.Why != "an upper bound: the events do not say all that a hit needs" {
-			t.Fatalf("%+v", d)
-		}
-		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
-	}
-	if n := w.index.HeldBlocks(w.slots[0].ID); n != held {
-		t.Errorf("%d blocks known of %d", n, held)
-	}
-	if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "fewer_than_bound" {
-		t.Errorf("counted as %s", got)
+	for name, begin := range map[string]func(w *world){
+		"events": func(w *world) { w.index.Mark(w.slots[0].ID, false, true) },
+		"groups": func(w *world) {
+			for size := range 2 {
+				e := kvevent.Event{Kind: kvevent.GroupStored, Group: 1, Spec: kvevent.Spec{Need: kvevent.NeedLast, BlockSize: size + 1}}
+				if _, err := w.index.StoreGroup(w.slots[0].ID, 16, &e); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"model": func(w *world) {
+			dir := unzipped(t, shippedModel)
+			file := filepath.Join(dir, "config.json")
+			config, err := os.ReadFile(file)
+			windows := bytes.Replace(config, []byte("{"), []byte(`{"sliding_window": 1024,`), 1)
+			if err != nil || bytes.Equal(windows, config) || os.WriteFile(file, windows, 0o644) != nil {
+				t.Fatal(err)
+			}
+			media, err := engine.NewMedia(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(media.Close)
+			s := engine.DefaultServer()
+			s.Engine, s.EngineVersion = "sglang", "0.5.23"
+			w.opt.Models[0].Prompts, err = engine.LoadLive("m", dir, s, media)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.limit(0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+			begin(w)
+			body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+			w.stores(0, body)
+			held := w.index.HeldBlocks(w.slots[0].ID)
+			for range 2 * missesForResync {
+				d := w.decide(body)
+				if d.Reason != Exact || !d.UpperBound || d.Why != "an upper bound: the events do not say all that a hit needs" {
+					t.Fatalf("%+v", d)
+				}
+				w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 16})
+			}
+			if n := w.index.HeldBlocks(w.slots[0].ID); n != held || held == 0 {
+				t.Errorf("%d blocks known of %d", n, held)
+			}
+			if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "fewer_than_bound" {
+				t.Errorf("counted as %s", got)
+			}
+		})
 	}
 }
 

@@ -102,7 +102,9 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	}
 	// They come last: their places are those of the largest group's blocks, whose events may come later in the payload.
 	d.a.Events = append(d.a.Events, d.others...)
-	d.out.Events, d.out.UpperBound = d.a.Events, d.severalWindows
+	if d.out.Events = d.a.Events; d.severalWindows {
+		d.out.UpperBound, d.out.UpperBoundWhy = true, "its events do not tell all that layers with smaller attention windows need"
+	}
 	return d.out, nil
 }
 

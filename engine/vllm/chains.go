@@ -111,7 +111,7 @@ func (d *Decoder) chain(tokens []uint32, spec kvevent.Spec) error {
 		d.unplaced += uint64(n - most)
 		at, hashes = at+n-most, hashes[n-most:]
 	}
-	d.groups.unclear = d.groups.unclear || !certain && n > 0
+	d.groups.doubt(!certain && n > 0, assumedPlaces)
 	end := at + len(hashes)
 	open := blocks > 1 && (end < blocks || n == 0)
 	switch {

@@ -57,7 +57,8 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 		d.Forget()
 		return batch, fmt.Errorf("vllm: %w", err)
 	}
-	batch.Events, batch.UpperBound, batch.Unplaced = d.a.Events, d.groups.unclear, d.unplaced
+	batch.Events, batch.Unplaced = d.a.Events, d.unplaced
+	batch.UpperBound, batch.UpperBoundWhy = d.groups.unclear != "", d.groups.unclear
 	return batch, nil
 }
 
@@ -71,10 +72,7 @@ func (d *Decoder) decode(payload []byte) (kvevent.Batch, error) {
 }
 
 // Forget is for a caller that has dropped, or doubts, what earlier events brought.
-func (d *Decoder) Forget() {
-	clear(d.groups.tails)
-	d.chains.forget()
-}
+func (d *Decoder) Forget() { d.chains.forget() }
 
 // Restart forgets what the events of an engine's process have shown, because another runs now.
 func (d *Decoder) Restart() { d.groups, d.chains = groups{}, chains{} }
@@ -106,6 +104,7 @@ func (d *Decoder) emit() error {
 		}
 	case kvevent.Cleared:
 		d.addOthers()
+		clear(d.groups.tails)
 		d.Forget()
 		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Cleared})
 	}

@@ -19,8 +19,27 @@ type groups struct {
 	// singles are blocks that came one to an event before an event had several of its size: they are tails if larger ones come.
 	singles map[uint64]int
 	sized   bool // the main group's block size is known for sure
-	// unclear: a group's needs are not known, so what is held is an upper bound.
-	unclear bool
+	// unclear says why what is held is an upper bound of what a hit finds; "": it is not.
+	unclear string
+}
+
+// What makes hits an upper bound.
+const (
+	unknownNeeds  = "this release of vLLM does not say what its KV cache groups need (0.22 and later do)"
+	unknownWindow = "a sliding window of unknown size"
+	unknownKind   = "a KV cache group of an unknown kind"
+	manyGroups    = "more KV cache groups than are followed"
+	severalSizes  = "a KV cache group has blocks of several sizes (prefix_match_unit), whose places events do not tell"
+	offGPU        = "blocks of KV cache groups with windows or states are also kept outside of the GPU"
+	assumedPlaces = "no KV cache group sees all tokens, and events do not tell all places of the others' blocks"
+	severalKinds  = "no KV cache group sees all tokens, and the others are of several kinds"
+)
+
+// doubt records why what is held is an upper bound, if it is.
+func (g *groups) doubt(is bool, why string) {
+	if is && g.unclear == "" {
+		g.unclear = why
+	}
 }
 
 const (
@@ -38,28 +57,28 @@ func (g *groups) learn(f *wire.Fields) (n int, main, ok bool) {
 	switch string(f.SpecKind) {
 	case "full_attention", "mla_attention", "sink_full_attention":
 	case "": // before 0.22: group 0 sees all tokens; what others need is not known
-		g.unclear = g.unclear || n > 0
+		g.doubt(n > 0, unknownNeeds)
 		ok = n == 0
 		return n, g.isMain(n, ok), ok
 	case "sliding_window", "sliding_window_mla":
 		spec.Need, spec.Window = kvevent.NeedWindow, f.Window
-		g.unclear = g.unclear || f.Window <= 0
+		g.doubt(f.Window <= 0, unknownWindow)
 	case "chunked_local_attention":
 		spec.Need, spec.Window = kvevent.NeedChunk, llama4Chunk
 	case "mamba":
 		spec.Need = kvevent.NeedLast
 	default:
-		g.unclear = true
+		g.doubt(true, unknownKind)
 		return n, false, false
 	}
 	if n >= kvevent.Groups {
-		g.unclear = true
+		g.doubt(true, manyGroups)
 		return n, false, false
 	}
 	main = g.isMain(n, spec.Need == kvevent.NeedAll)
 	if !main {
 		if g.known[n] && f.BlockSize < g.spec[n].BlockSize { // a part of a block, which has no place
-			g.unclear = true
+			g.doubt(true, severalSizes)
 			return n, false, false
 		}
 		g.known[n], g.spec[n] = true, spec

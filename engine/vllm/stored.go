@@ -22,7 +22,7 @@ func (d *Decoder) add(kind kvevent.Kind) *kvevent.Event {
 // first in the batch: they tell the places of the others' blocks.
 func (d *Decoder) addOther(kind kvevent.Kind, group int) {
 	if d.f.Tier() != kvevent.GPU {
-		d.groups.unclear = true
+		d.groups.doubt(true, offGPU)
 		return
 	}
 	e := kvevent.Event{Kind: kind, Group: group, EngineHashes: d.f.EngineHashes}
@@ -39,7 +39,7 @@ func (d *Decoder) storedOther(tokens []uint32, n int) (err error) {
 		d.lone = spec.BlockSize
 	}
 	if d.chains.unit > 0 && d.f.Tier() == kvevent.GPU {
-		d.groups.unclear = d.groups.unclear || d.groups.differ(spec)
+		d.groups.doubt(d.groups.differ(spec), severalKinds)
 		err = d.chain(tokens, spec)
 	}
 	if !d.Keep || d.chains.unit == 0 {
@@ -62,8 +62,8 @@ func (d *Decoder) stored(tokens []uint32) error {
 	if len(tokens) == 0 { // a connector's placeholder: it has only the hash
 		if n := max(f.Group, 0); blocks > 0 && (d.groups.main == 0 && n == 0 || d.groups.main == n+1) {
 			d.add(kvevent.Copied)
-		} else if blocks > 0 {
-			d.groups.unclear = true
+		} else {
+			d.groups.doubt(blocks > 0, offGPU)
 		}
 		return nil
 	}

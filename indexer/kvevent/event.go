@@ -170,6 +170,8 @@ type Batch struct {
 	// UpperBound: a hit needs more than what the events say, so the blocks are an upper bound of it: KV cache groups of an unknown
 	// kind.
 	UpperBound bool
+	// UpperBoundWhy says why; an agent's batches do not.
+	UpperBoundWhy string
 	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
 	Away   bool
 	Events []Event

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -87,6 +88,9 @@ func (f *Feed) apply(m Message) error {
 			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
 		}
 		s.Orphans, s.Doubtful = f.orphans.reported, doubtful
+		if f.upperBound && s.UpperBound == "" {
+			s.UpperBound = cmp.Or(batch.UpperBoundWhy, "its events do not say all that a hit needs")
+		}
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.isPartial(), batch.Away
 	})
 	f.noteReadable(unread)

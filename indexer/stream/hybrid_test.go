@@ -169,6 +169,9 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 	if out.stats = feed.Stats(); out.full && out.stats.Blocks > 0 && index.Form(slot).Size != size {
 		t.Errorf("blocks of %d tokens, want %d", index.Form(slot).Size, size)
 	}
+	if index.UpperBound(slot) != (out.stats.UpperBound != "") {
+		t.Errorf("an upper bound %t, because %q", index.UpperBound(slot), out.stats.UpperBound)
+	}
 	return out
 }
 

@@ -42,6 +42,7 @@ type Stats struct {
 	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
 	Partial bool
 
+	UpperBound  string    // why hits need more than the events say (kvevent.Batch.UpperBound); "": they do not
 	Orphans     int       // blocks that wait for their parent
 	Doubtful    int       // blocks reported before an unfilled gap and not since
 	UnknownKey  string    // the first of UnknownKeys, quoted and cut after 40 characters

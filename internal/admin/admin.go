@@ -49,7 +49,8 @@ type Worker struct {
 	Class       string      `json:"class,omitempty"`
 	Rank        int         `json:"rank"` // -1: none
 	Blocks      int         `json:"blocks_held"`
-	Partial     bool        `json:"partial"` // some of its blocks are not known here
+	Partial     bool        `json:"partial"`               // some of its blocks are not known here
+	UpperBound  string      `json:"upper_bound,omitempty"` // why a hit may find less than the blocks that it holds; "": it will not
 	Inflight    int         `json:"in_flight"`
 	Backlog     float64     `json:"backlog_tokens"`
 	Told        *LoadReport `json:"told,omitempty"`         // nil: no current load report

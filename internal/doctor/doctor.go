@@ -95,6 +95,7 @@ var checks = []struct {
 	{"SL0305", "events of offloaded blocks carry the blocks' tokens", offloaded},
 	{"SL0306", "storage media of events are known", media},
 	{"SL0309", "events are read whole: no unknown keys, nothing lost", eventStreams},
+	{"SL0310", "events say all that a hit needs", bounds},
 	{"SL0302", "workers give equal blocks the same hash", hashes},
 	{"SL0307", "workers' clocks agree with ours", clocks},
 	{"SL0401", "Envoy takes bodies as large as Sightline does", bodies},

@@ -433,6 +433,9 @@ var mistakes = []mistake{
 	}},
 	{"31 as heard here", "SL0309", Error, "a: its events cannot be read: ", "docs/engines.md", otherForm},
 	{"31 events of another form are not missing", "SL0301", OK, "events came that cannot be read (SL0309)", "", otherForm},
+	{"31 hits are an upper bound", "SL0310", Warning, "a, rank 0: a predicted hit is an upper bound: a KV cache group of an unknown kind", "docs/engines.md", func(f *fleet) {
+		f.page.workers[0].UpperBound = "a KV cache group of an unknown kind"
+	}},
 	{"32 Sightline is gone, and Envoy answers", "SL0505", Error, "and no Sightline at 127.0.0.1:11 nor at admin", "start it", func(f *fleet) {
 		f.front, f.options = http.NotFound, func(o *Options, _ *httptest.Server) { o.Admin = "" }
 	}},

@@ -140,6 +140,24 @@ func number(endpoint string) (n int) {
 	return n
 }
 
+// bounds names workers whose predicted hits are upper bounds, and why (SL0310).
+func bounds(s *collected, r *report) {
+	if s.running == nil {
+		r.unchecked("no running Sightline was asked")
+	}
+	for _, row := range s.rows() {
+		if row.UpperBound != "" {
+			r.bad(Warning, "docs/engines.md#several-kv-cache-groups says when events suffice; hits may be fewer than predicted, and correct nothing",
+				"%s, rank %d: a predicted hit is an upper bound: %s", row.Name, max(row.Rank, 0), row.UpperBound)
+		} else if row.Events == "live" {
+			r.ok("%s, rank %d: its events say all", row.Name, max(row.Rank, 0))
+		}
+	}
+	if r.Verdict == "" {
+		r.unchecked("no worker's events are live")
+	}
+}
+
 // oneSocketEach finds workers that send the same event messages, time stamps included, because they share a socket (SL0308).
 func oneSocketEach(s *collected, r *report) {
 	whose := map[[32]byte]string{}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router"
@@ -186,6 +187,20 @@ func (w *modelWatch) report(model string) func(*engine.Model, error) {
 		logModel(w.log, now)
 		w.changed()
 	}
+}
+
+// workers returns the workers for the admin page.
+func (r *running) workers() []admin.Worker {
+	rows, models := r.sources.rows(r.index), r.now.Load().models
+	for i := range rows {
+		w := &rows[i]
+		for _, m := range models {
+			if m.Name == w.Model && w.UpperBound == "" && m.Class(w.Class).Prompts.Model().UpperBound() {
+				w.UpperBound = engine.WhyUpperBound
+			}
+		}
+	}
+	return rows
 }
 
 // probed returns the workers for the prober.

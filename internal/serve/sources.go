@@ -188,6 +188,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			r.SameEvents = shared[f.Feed]
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
 			r.BlockSize = ix.Form(f.ID).Size
+			if r.UpperBound = st.UpperBound; r.UpperBound == "" && ix.UpperBound(f.ID) {
+				r.UpperBound = "its KV cache groups are of forms that are not followed"
+			}
 			r.Orphans, r.Doubtful, r.Unfilled, r.UnknownKey = st.Orphans, st.Doubtful, st.Unfilled, st.UnknownKey
 			if st.Live() {
 				r.Events = "live"
