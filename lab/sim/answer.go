@@ -216,7 +216,7 @@ func (w *Worker) usageOf(j *job, cached, generated []int) *usage {
 		u.PromptTokens += s.Prompt
 		u.CompletionTokens += generated[i]
 		u.Details.CachedTokens += cached[i]
-		created += s.Prompt/s.size*s.size - cached[i]
+		created += w.engines[0].pool.Kept(s.Prompt) - cached[i]
 		for _, m := range j.prompts[i].Media {
 			if u.Details.MultimodalTokens == nil {
 				u.Details.MultimodalTokens = map[string]int{}

@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/lab/golden"
+	"github.com/sightline-router/sightline/lab/vllmcache"
 	"github.com/sightline-router/sightline/lab/vllmid"
 )
 
@@ -78,6 +79,9 @@ func play(t *testing.T, recorded gjson.Result) *player {
 		HashAlgo: vllmid.Algo(recorded.Get("block_hash_algo").Str), HashSeed: recorded.Get("none_hash_seed").Str,
 		WholeDigests: recorded.Get("block_hash_on_wire").Str == "bytes",
 		Prompt:       func(context.Context, string, []byte) ([]Prompt, error) { return []Prompt{p.prompt}, nil },
+	}
+	if strings.Contains(recorded.Get("flags").Raw, `"gemma3"`) {
+		cfg.Groups, _ = vllmcache.ParseGroups(strings.Repeat("window:16:1024,", 6) + "full:16") // as its events show
 	}
 	flags := recorded.Get("flags").Array()
 	for i, f := range flags {
@@ -276,9 +280,6 @@ func TestConformanceGolden(t *testing.T) {
 	workers := gjson.ParseBytes(golden.Read(t, dir, "workers.json"))
 	for _, kind := range []string{"seq", "evict", "dp", "restart"} {
 		for _, f := range golden.Files(t, dir, "sequences", "*."+kind+".jsonl") {
-			if strings.Contains(f, "gemma3") { // hybrid attention: several groups, which the simulator does not have
-				continue
-			}
 			for line := range bytes.Lines(golden.Read(t, f)) {
 				playSequence(t, line, workers)
 			}
@@ -288,9 +289,6 @@ func TestConformanceGolden(t *testing.T) {
 	for _, f := range golden.Files(t, dir, "cases", "*.jsonl") {
 		name := strings.TrimSuffix(filepath.Base(f), ".jsonl")
 		recorded := workers.Get(strings.ReplaceAll(name, ".", `\.`))
-		if strings.Contains(name, "gemma3") {
-			continue
-		}
 		p := play(t, recorded)
 		for line := range bytes.Lines(golden.Read(t, f)) {
 			var s step

@@ -199,6 +199,17 @@ func gcd(a, b int) int {
 // Unit is how many tokens a hash covers after the one before.
 func (c *Cache[H, C]) Unit() int { return c.unit }
 
+// Kept is how many tokens of a prompt all groups keep once it is computed (estimate_cached_tokens): windows and states keep the end at
+// which a repetition resumes, and that computes a token.
+func (c *Cache[H, C]) Kept(prompt int) int {
+	for _, g := range c.o.Groups {
+		if (g.Kind == Window || g.Kind == State) && c.o.Retention != Dense {
+			return (prompt - 1) / c.align * c.align
+		}
+	}
+	return prompt / c.align * c.align
+}
+
 // Free is the number of free blocks.
 func (c *Cache[H, C]) Free() int { return c.free }
 
