@@ -160,7 +160,7 @@ func nothingReported(st *stream.Stats) string {
 	case st.Batches == 0:
 		return "it is connected and has never sent an event: are its KV events on, is events.topic the start of theirs, is this its socket?"
 	case st.Blocks == 0:
-		return "its events come and store no block that counts: is its prefix cache on, and is its block size the configured one?"
+		return "its events come and store no block that counts: is its prefix cache on?"
 	}
 	return "it has reported blocks before: is its prefix cache still on, and does another process answer at its address?"
 }

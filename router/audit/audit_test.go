@@ -235,6 +235,19 @@ func TestBlockSizeIsNamed(t *testing.T) {
 	if f := b.a.Findings()[0]; f.Ours != size || f.Theirs != 32 {
 		t.Errorf("finding %+v, want ours 16, theirs 32", f)
 	}
+
+	// Its events have shown the form of its blocks since: the request was decided before, and says nothing.
+	for _, form := range []block.Form{{Size: 32}, {Size: size, Lookahead: 1}} {
+		b := newBench(t)
+		prompt := ids(64, 100)
+		b.expect("r", prompt)
+		b.a.Stored(b.slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: form.Size, Lookahead: form.Lookahead,
+			EngineHashes: []uint64{1, 2}, Locals: []uint64{1, 2}})
+		b.ix.SetForm(b.slot, form)
+		if got := b.verdict("r"); got != Unattributed {
+			t.Errorf("%+v: verdict %s, want %s", form, got, Unattributed)
+		}
+	}
 }
 
 // TestWithoutTokens compares by block, as over NATS without tokens: the finding names the block, not the token.

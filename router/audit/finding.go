@@ -14,7 +14,7 @@ type Verdict string
 // The verdicts. All but Equal and Unattributed have a Finding with details.
 const (
 	Equal        Verdict = "equal"        // the worker stored what was predicted
-	BlockSize    Verdict = "block_size"   // its blocks have another size than configured
+	BlockSize    Verdict = "block_size"   // its blocks have another size than its others
 	Token        Verdict = "token"        // a token differs
 	Span         Verdict = "span"         // a medium has another number of tokens
 	MediaName    Verdict = "media_name"   // tokens are equal, a medium's name differs
@@ -83,7 +83,7 @@ func (a *Auditor) count(x *request, v Verdict) {
 func (f *Finding) text() string {
 	switch f.Verdict {
 	case BlockSize:
-		return fmt.Sprintf("blocks have %d tokens, configured are %d: set block_size: %d for this worker", f.Theirs, f.Ours, f.Theirs)
+		return fmt.Sprintf("blocks have %d tokens, the others of this worker %d: they are not kept", f.Theirs, f.Ours)
 	case Token:
 		return fmt.Sprintf("first difference at token %d: ours %d, the worker's %d: is the model directory the worker's own?",
 			f.Position, f.Ours, f.Theirs)
