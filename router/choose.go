@@ -62,7 +62,8 @@ func (x *planner) choose() {
 	if x.steers || x.editsAgree() {
 		x.addEdits(rd.edits)
 	}
-	if x.out.PromptTokens = len(rd.prompt.IDs); x.learns(class) {
+	x.out.PromptTokens = len(rd.prompt.IDs)
+	if x.learns(class) {
 		x.out.PromptTokens = max(x.out.PromptTokens, x.mem.blocks[class].recalled.Tokens)
 	}
 	// An engine always computes the last token, so a prompt that is wholly cached loses its last block (vLLM).
@@ -131,7 +132,8 @@ func (x *planner) addCandidates(class int) {
 		c.Tokens, c.AdapterLoad = tokens, x.adapters.loadCost(slot, x.adapter, x.model.MaxLoRAs)
 		var gpu int
 		c.Exact, gpu, c.Doubtful = x.proven(slot, class)
-		if c.Offloaded = (c.Exact - gpu) * size; c.Offloaded > 0 {
+		c.Offloaded = (c.Exact - gpu) * size
+		if c.Offloaded > 0 {
 			c.FetchRate = slot.FetchRate()
 		}
 		s.reach.Add(uint32(slot.ID), c.Exact)
@@ -179,7 +181,8 @@ func (x *planner) candidate(i int) choose.Candidate {
 		load.Backlog += othersPrefill * float64(load.OtherSenders)
 		load.Inflight, load.OtherSenders, load.Context = 0, 0, 0
 	}
-	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.OtherSenders + discountOthers(load.OtherSenders),
+	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.OtherSenders +
+		discountOthers(load.OtherSenders),
 		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage,
 		ZoneDelay: slot.Worker.ZoneDelay.Seconds()}
 }
@@ -317,7 +320,8 @@ func (x *planner) applyDeadline() {
 	f, outcome := choose.FleetOf(x.mem.candidates), "late"
 	for i := range x.mem.candidates {
 		c := &x.mem.candidates[i]
-		if c.Late = max(0, f.FirstToken(c)-x.req.FirstToken.Seconds()); c.Late == 0 {
+		c.Late = max(0, f.FirstToken(c)-x.req.FirstToken.Seconds())
+		if c.Late == 0 {
 			outcome = "in time"
 		}
 	}
@@ -385,7 +389,8 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, els
 	case best.Predicted > best.Exact:
 		d.Reason, d.Why = Predicted, unconfirmed
 	case best.Exact > keys.own*keys.form.Size:
-		if d.Reason = Learned; keys.recalled.Estimate {
+		d.Reason = Learned
+		if keys.recalled.Estimate {
 			d.Reason = Predicted
 		}
 	case best.Exact > 0:
@@ -403,11 +408,13 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, els
 	if rd.reuse == prompt.Recomputed {
 		d.Why = "the engine bypasses its cache for this request"
 	}
-	if d.Partial = x.opt.Index.Partial(x.chosen.ID); d.Partial && d.Why == "" {
+	d.Partial = x.opt.Index.Partial(x.chosen.ID)
+	if d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
 	prompts := x.model.prompts[x.mem.blocks[x.classOf(x.chosen)].class.reading].Model()
-	if d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID) || prompts.UpperBound(); d.UpperBound && d.CachedTokens > 0 {
+	d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID) || prompts.UpperBound()
+	if d.UpperBound && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the events do not say all that a hit needs"
 	}
 	if rd.reuse == prompt.Perhaps && d.CachedTokens > 0 {

@@ -22,7 +22,9 @@ import (
 func watched(t *testing.T) (*livePage, *[]Worker, *httptest.Server) {
 	workers := &[]Worker{{Name: "<gpu>", Rank: -1, Events: "live", Rate: 10_000}}
 	c := newLivePage(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
-		Ready: func() (string, error) { return "", nil }, Configuration: func() string { return "" }, Workers: func() []Worker { return *workers }})
+		Ready: func() (string, error) {
+			return "", nil
+		}, Configuration: func() string { return "" }, Workers: func() []Worker { return *workers }})
 	srv := httptest.NewServer(http.HandlerFunc(c.events))
 	t.Cleanup(srv.Close)
 	return c, workers, srv
@@ -76,7 +78,8 @@ func TestEvents(t *testing.T) {
 			t.Fatal("who has left is still written to")
 		}
 	}
-	if c.step(now.Add(2 * time.Second)); c.sent != nil {
+	c.step(now.Add(2 * time.Second))
+	if c.sent != nil {
 		t.Error("it is rendered for nobody")
 	}
 }
@@ -130,11 +133,13 @@ func TestHistory(t *testing.T) {
 		}
 		h.add(sum, rows, first)
 	}
-	if len(h.minutes) != seconds || len(h.hour) != tens || len(h.sparks) != sparks || len(h.spark(&rows[0])) == 0 || h.spark(&rows[sparks]) != "" {
+	if len(h.minutes) != seconds || len(h.hour) != tens || len(h.sparks) != sparks || len(h.spark(&rows[0])) == 0 ||
+		h.spark(&rows[sparks]) != "" {
 		t.Errorf("%d, %d, %d kept", len(h.minutes), len(h.hour), len(h.sparks))
 	}
 	last, ten := h.minutes[seconds-1], h.hour[tens-1]
-	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 || ten.Tail != 3 || ten.Most != 2*sparks-1 {
+	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 ||
+		ten.Tail != 3 || ten.Most != 2*sparks-1 {
 		t.Errorf("a second: %+v, ten: %+v", last, ten)
 	}
 	for n, want := range map[int]string{1: "the last 30 s", 90: "the last 90 s", seconds: "the last 5 min"} {
@@ -162,13 +167,17 @@ func TestSaved(t *testing.T) {
 		want saved
 	}{
 		{router.Totals{}, 0, saved{"–", "no requests yet", "–", "GPU-hours", "no requests yet"}},
-		{router.Totals{Prompt: 1000, Cached: 250}, 0, saved{"25 %", "250 of 1000, predicted; no engine has reported its count", "–", "GPU-hours", "no worker has shown yet how fast it prefills"}},
+		{router.Totals{Prompt: 1000, Cached: 250}, 0, saved{"25 %", "250 of 1000, predicted; no engine has reported its count",
+			"–", "GPU-hours", "no worker has shown yet how fast it prefills"}},
 		{router.Totals{Prompt: 1, EnginePrompt: 144_000_000, EngineCached: 72_000_000}, 10_000,
-			saved{"50 %", "72.0 M of 144.0 M, as the engines counted", "2", "GPU-hours", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+			saved{"50 %", "72.0 M of 144.0 M, as the engines counted", "2", "GPU-hours",
+				"an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
 		{router.Totals{EnginePrompt: 40_000, EngineCached: 20_000}, 10_000,
-			saved{"50 %", "20 k of 40 k, as the engines counted", "2", "GPU-seconds", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+			saved{"50 %", "20 k of 40 k, as the engines counted", "2", "GPU-seconds",
+				"an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
 		{router.Totals{EnginePrompt: 3_000_000, EngineCached: 1_500_000}, 10_000,
-			saved{"50 %", "1.5 M of 3.0 M, as the engines counted", "150", "GPU-seconds", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+			saved{"50 %", "1.5 M of 3.0 M, as the engines counted", "150", "GPU-seconds",
+				"an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
 	} {
 		if got := savedOf(c.t, c.rate); got != c.want {
 			t.Errorf("%+v at %v: %+v, want %+v", c.t, c.rate, got, c.want)
@@ -182,12 +191,14 @@ func TestEveryCostHasAColour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	terms := choose.Terms{Prefill: 1, Queue: 1, Tail: 1, Stall: 1, Requests: 1, Context: 1, Cache: 1, Fetch: 1, Elsewhere: 1, Distance: 1, Junction: 1}
+	terms := choose.Terms{Prefill: 1, Queue: 1, Tail: 1, Stall: 1, Requests: 1, Context: 1, Cache: 1, Fetch: 1,
+		Elsewhere: 1, Distance: 1, Junction: 1}
 	of := func(t choose.Terms) router.Considered {
 		return router.Considered{Candidate: decisionlog.Candidate{Terms: t}}
 	}
 	some := []router.Considered{of(choose.Terms{Queue: 1}), of(choose.Terms{Prefill: 1})}
-	if few := newDecided(Explained{Recent: router.Recent{Ranked: some}}).Legend; len(few) != 2 || few[0].Class != "c1" || few[1].Class != "c2" {
+	if few := newDecided(Explained{Recent: router.Recent{Ranked: some}}).Legend; len(few) != 2 || few[0].Class != "c1" ||
+		few[1].Class != "c2" {
 		t.Errorf("of two costs that somebody has: %+v", few)
 	}
 	legend := newDecided(Explained{Recent: router.Recent{Ranked: []router.Considered{of(terms)}}}).Legend

@@ -70,8 +70,9 @@ type conversationShape struct {
 }
 
 var (
-	chats  = conversationShape{systems: 4, system: 600, turns: 15, again: 0.8, think: 8, say: 250, answer: 180}
-	agents = conversationShape{systems: 5, system: 7000, turns: 40, again: 0.92, think: 2, say: 600, answer: 120} // long instructions, short steps
+	chats = conversationShape{systems: 4, system: 600, turns: 15, again: 0.8, think: 8, say: 250, answer: 180}
+	// long instructions, short steps
+	agents = conversationShape{systems: 5, system: 7000, turns: 40, again: 0.92, think: 2, say: 600, answer: 120}
 )
 
 func (k conversationShape) traffic(seed uint64, rate, seconds float64) []*Request {
@@ -143,7 +144,8 @@ func documents(seed uint64, rate, seconds float64) []*Request {
 	for m.at < seconds {
 		var r *Request
 		for turn := 0; turn == 0 || turn < 4 && m.Float64() < 0.35; turn++ {
-			if r = m.turn(r, 8); turn == 0 {
+			r = m.turn(r, 8)
+			if turn == 0 {
 				r.add(Segment{1, 120}, false)
 				d := m.id()
 				if len(last) > 0 && m.Float64() < 0.8 {

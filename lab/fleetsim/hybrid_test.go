@@ -11,7 +11,8 @@ func TestHybridWorkers(t *testing.T) {
 	rules := slices.DeleteFunc(hybridRules(), func(r Rival) bool { return r.Name != "sightline" && r.Name != "full group alone" })
 	sc := scenario(t, "documents states")
 	p := sc.compare(0.7, rules)
-	if mean, tail := p.best(meanOf), p.best(tailOf); mean > 0.97 || tail > 0.9 {
+	mean, tail := p.best(meanOf), p.best(tailOf)
+	if mean > 0.97 || tail > 0.9 {
 		t.Errorf("mean %.3f, p99 %.3f of the full group's", mean, tail)
 	}
 	if s := p.row("sightline"); s.Hits < 0.75*s.Possible {

@@ -72,7 +72,9 @@ func newSightline(v *View) Rule {
 		share = func(told *router.SharedBooking) { s.share(v, own, told) }
 		s.cut(v, own)
 	}
-	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Unit: v.sim.setup.Engine.Unit * v.Size, Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
+	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(),
+		MaxLoRAs: v.sim.setup.Engine.Adapters, Unit: v.sim.setup.Engine.Unit * v.Size,
+		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
 		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
@@ -92,7 +94,8 @@ func (s *sightline) ask(v *View) {
 		return
 	}
 	for i, w := range v.sim.workers {
-		s.workers[i].Slots[0].SetReport(fleet.LoadReport{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(), MaxAge: loadOld, ValidFor: loadLasts}, time.Unix(1_000_000, 0).Add(s.now))
+		s.workers[i].Slots[0].SetReport(fleet.LoadReport{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(),
+			MaxAge: loadOld, ValidFor: loadLasts}, time.Unix(1_000_000, 0).Add(s.now))
 	}
 	v.sim.after(loadEvery, func() { s.ask(v) })
 }
@@ -116,7 +119,8 @@ func (s *sightline) Pick(v *View, r *run) int {
 	s.ids = p.IDs
 	d := s.router.Place(fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName), p)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
-	if r.booked = d; s.pool != nil {
+	r.booked = d
+	if s.pool != nil {
 		s.pool.take(v, r, d.Encoder)
 	}
 	if named := d.Targets[0].Prefill; named != "" {
@@ -181,7 +185,8 @@ func (s *sightline) apply(v *View, slot indexer.SlotID, c change) {
 	s.hashes = s.hashes[:0]
 	tier := indexer.GPU
 	if c.lower {
-		if tier = indexer.CPU; s.lower == unheard {
+		tier = indexer.CPU
+		if s.lower == unheard {
 			return
 		}
 	}

@@ -124,7 +124,8 @@ func (s *Scenario) compare(load float64, rules []Rival) Played {
 // write writes a table: times in milliseconds, shares in percent.
 func (p *Played) write(w io.Writer) {
 	fmt.Fprintf(w, "%s at %.0f %%: %s\n", p.Scenario.Name, 100*p.Load, p.Scenario.About)
-	fmt.Fprintf(w, "  %-17s %8s %8s %8s %8s %9s %7s %6s %6s %6s %6s %6s", "TTFT, ms", "mean", "p50", "p90", "p99", "end", "req/s", "hits", "of", "regret", "skew", "failed")
+	fmt.Fprintf(w, "  %-17s %8s %8s %8s %8s %9s %7s %6s %6s %6s %6s %6s", "TTFT, ms", "mean", "p50", "p90", "p99", "end",
+		"req/s", "hits", "of", "regret", "skew", "failed")
 	var kinds []class
 	for c := range classes {
 		if p.Rows[0].Classes[c].N > 0 {
@@ -133,7 +134,8 @@ func (p *Played) write(w io.Writer) {
 		}
 	}
 	for _, r := range p.Rows {
-		fmt.Fprintf(w, "\n  %-17s %8d %8d %8d %8d %9d %7.1f %6.1f %6.1f %6.1f %6.2f %6d", r.Rule, ms(r.Mean), ms(r.TTFT.P50), ms(r.TTFT.P90), ms(r.TTFT.P99), ms(r.E2E), r.Rate,
+		fmt.Fprintf(w, "\n  %-17s %8d %8d %8d %8d %9d %7.1f %6.1f %6.1f %6.1f %6.2f %6d", r.Rule, ms(r.Mean), ms(r.TTFT.P50),
+			ms(r.TTFT.P90), ms(r.TTFT.P99), ms(r.E2E), r.Rate,
 			100*r.Hits, 100*r.Possible, 100*r.Regret, r.Skew, r.Failed)
 		for _, c := range kinds {
 			q := r.Classes[c]

@@ -21,9 +21,12 @@ type Rival struct {
 // Rules lists the router of this repository first, then the others, and the oracle last.
 func Rules() []Rival {
 	return []Rival{{"sightline", newSightline},
-		{"round robin", roundRobin}, {"least request", leastRequest}, {"power of two", powerOfTwo}, {"prefix hash", prefixHash}, {"session sticky", sessionSticky},
-		{"Dynamo linear", dynamoLinear}, {"Dynamo lmetric", dynamoLmetric}, {"llm-d 3:2:2", llmdScorers}, {"llm-d filter", llmdFilter}, {"SGLang", sglangCacheAware},
-		{"vLLM kv_aware", vllmKVAware}, {"vLLM smetric", vllmSmetric}, {"AIBrix prefix", aibrixPrefix}, {"AIBrix tokens", aibrixTokens}, {"production-stack", productionStack},
+		{"round robin", roundRobin}, {"least request", leastRequest}, {"power of two", powerOfTwo}, {"prefix hash", prefixHash},
+		{"session sticky", sessionSticky},
+		{"Dynamo linear", dynamoLinear}, {"Dynamo lmetric", dynamoLmetric}, {"llm-d 3:2:2", llmdScorers},
+		{"llm-d filter", llmdFilter}, {"SGLang", sglangCacheAware},
+		{"vLLM kv_aware", vllmKVAware}, {"vLLM smetric", vllmSmetric}, {"AIBrix prefix", aibrixPrefix},
+		{"AIBrix tokens", aibrixTokens}, {"production-stack", productionStack},
 		{"oracle", oracle},
 	}
 }
@@ -42,7 +45,8 @@ func (v *View) cheapest(among []int, cost func(w int) float64) int {
 		case c < least:
 			best, least, ties = w, c, 1
 		case c == least:
-			if ties++; v.rand.IntN(ties) == 0 {
+			ties++
+			if v.rand.IntN(ties) == 0 {
 				best = w
 			}
 		}
@@ -170,7 +174,8 @@ func (d *dynamoRule) Pick(v *View, r *run) int {
 				more++
 			}
 		}
-		return d.cost(dynamoInput{request: math.Ceil(float64(r.input) / size), prefill: float64(v.Loads[w].Prefill+r.input) / size, device: float64(hits[w]) / size,
+		return d.cost(dynamoInput{request: math.Ceil(float64(r.input) / size), prefill: float64(v.Loads[w].Prefill+r.input) / size,
+			device: float64(hits[w]) / size,
 			decode: float64(d.active[w].blocks + more), requests: float64(v.Loads[w].Inflight)})
 	})
 	for _, b := range prompt {
@@ -406,7 +411,8 @@ func (s *smetric) Began(v *View, r *run) {
 	if len(of.last) == 64 {
 		of.last = of.last[1:]
 	}
-	if of.last = append(of.last, cost/took.Seconds()); len(of.last) >= 8 {
+	of.last = append(of.last, cost/took.Seconds())
+	if len(of.last) >= 8 {
 		sorted := slices.Sorted(slices.Values(of.last))
 		of.rate = sorted[int(math.Round(0.9*float64(len(sorted)-1)))]
 	}

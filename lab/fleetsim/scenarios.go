@@ -47,11 +47,13 @@ func Scenarios() []Scenario {
 		{Name: "agents", Capacity: 3.7, Traffic: work, About: "long common instructions, many short steps"},
 
 		{Name: "herd", Capacity: 51, Traffic: func(rate float64) []*Request { return herd(1, rate, 60) },
-			About: "single requests under one system prompt (sglang #21199: round robin 627 ms, cache_aware 1,617 ms; Dynamo #737: one of eight gets all)"},
+			About: "single requests under one system prompt (sglang #21199: round robin 627 ms, cache_aware 1,617 ms; Dynamo " +
+				"#737: one of eight gets all)"},
 		{Name: "short prompts", Capacity: 108, Traffic: func(rate float64) []*Request { return shorts(1, rate, 60) },
 			About: "most of them shorter than a block (Infera #107: 12 of 12 to one worker)"},
-		{Name: "paced agents", Workers: 2, Capacity: 1, Until: time.Hour, Loads: []float64{1}, Traffic: func(float64) []*Request { return paced(1, 448) },
-			About: "one request at a time, nothing in flight at any decision (Infera #103: 448 to one of two workers, 0 to the other)"},
+		{Name: "paced agents", Workers: 2, Capacity: 1, Until: time.Hour, Loads: []float64{1},
+			Traffic: func(float64) []*Request { return paced(1, 448) },
+			About:   "one request at a time, nothing in flight at any decision (Infera #103: 448 to one of two workers, 0 to the other)"},
 		{Name: "replicas", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.Replicas = 16 },
 			About: "images; sixteen routers that do not see each other (Dynamo #589: all choose the same worker between two reports)"},
 		{Name: "scrape outage", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.ScrapedTo = 30 * time.Second },
@@ -66,25 +68,38 @@ func Scenarios() []Scenario {
 			About: "chats; two of the eight workers come after a minute (llm-d #669: they stay idle)"},
 		{Name: "hot image", Capacity: 44, Traffic: hot, About: "images; a third about one picture (GAIE #2823: one worker gets all of them)"},
 
-		{Name: "failing worker", Capacity: 29, Traffic: pictures, Change: func(s *Setup) { s.Failing = 1 }, About: "images; one worker answers 503 at once"},
+		{Name: "failing worker", Capacity: 29, Traffic: pictures, Change: func(s *Setup) {
+			s.Failing = 1
+		}, About: "images; one worker answers 503 at once"},
 		{Name: "no events", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.NoEvents = true }, About: "images; no events at all"},
 		{Name: "no reports", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.NoReports = true },
 			About: "images; no access log: Sightline learns no beginning and no end of requests, other routers see both"},
 		{Name: "adapters", Capacity: 16, Traffic: func(rate float64) []*Request { return adapted(1, chats.traffic(1, rate, seconds), 16) },
 			About: "chats; sixteen LoRA adapters, of which a worker holds four, 0.3 s to load one"},
 		{Name: "lower tiers", Capacity: 12.7, Traffic: talk, Change: offloads,
-			About: "chats; a quarter of the room on the GPUs and ten times that in lower tiers, in units of 256 tokens: four workers fetch 190,000 tokens a second, four 5,000"},
-		{Name: "chats windows", Capacity: 26, Traffic: talk, Change: windows, About: "chats; workers with sliding windows, of which they keep what vLLM keeps"},
-		{Name: "documents windows", Capacity: 17, Traffic: reports, Change: windows, About: "questions about documents, each asked about some five times; workers with sliding windows"},
+			About: "chats; a quarter of the room on the GPUs and ten times that in lower tiers, in units of 256 tokens: four " +
+				"workers fetch 190,000 tokens a second, four 5,000"},
+		{Name: "chats windows", Capacity: 26, Traffic: talk, Change: windows,
+			About: "chats; workers with sliding windows, of which they keep what vLLM keeps"},
+		{Name: "documents windows", Capacity: 17, Traffic: reports, Change: windows,
+			About: "questions about documents, each asked about some five times; workers with sliding windows"},
 		{Name: "documents states", Capacity: 18, Traffic: reports, Change: states, About: "the same; workers with recurrent states"},
-		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states, About: "images; workers with recurrent states, of which they keep what vLLM keeps"},
+		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states,
+			About: "images; workers with recurrent states, of which they keep what vLLM keeps"},
 		{Name: "bursts", Capacity: 27, Traffic: func(rate float64) []*Request { return inBursts(images(1, 3*rate, seconds/3, 0)) },
 			About: "images; all come within 2 s of every 6 s"},
-		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) { s.Speeds = []float64{0.5, 1} }, About: "images; two workers, one of half the speed"},
-		{Name: "unequal 16", Workers: 16, Capacity: 31, Traffic: func(rate float64) []*Request { return images(1, rate, 100, 0) }, Change: speeds(0.4, 1.6), About: "images; sixteen workers of 0.4 to 1.6 times the speed"},
-		{Name: "saturated images", Capacity: 33, Loads: saturated, Traffic: pictures, About: "images; three times round robin's capacity: requests per second"},
-		{Name: "saturated agents", Capacity: 3.7, Loads: saturated, Traffic: work, About: "agents; three times round robin's capacity: requests per second"},
-		{Name: "thousand workers", Workers: 1000, Until: 5 * time.Second, Capacity: 33 * 125, Loads: []float64{0.7}, Traffic: func(rate float64) []*Request { return images(1, rate, 5, 0) }, About: "images; 5 s of them"},
+		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) {
+			s.Speeds = []float64{0.5, 1}
+		}, About: "images; two workers, one of half the speed"},
+		{Name: "unequal 16", Workers: 16, Capacity: 31, Traffic: func(rate float64) []*Request {
+			return images(1, rate, 100, 0)
+		}, Change: speeds(0.4, 1.6), About: "images; sixteen workers of 0.4 to 1.6 times the speed"},
+		{Name: "saturated images", Capacity: 33, Loads: saturated, Traffic: pictures,
+			About: "images; three times round robin's capacity: requests per second"},
+		{Name: "saturated agents", Capacity: 3.7, Loads: saturated, Traffic: work,
+			About: "agents; three times round robin's capacity: requests per second"},
+		{Name: "thousand workers", Workers: 1000, Until: 5 * time.Second, Capacity: 33 * 125, Loads: []float64{0.7},
+			Traffic: func(rate float64) []*Request { return images(1, rate, 5, 0) }, About: "images; 5 s of them"},
 	}
 	list = append(list, withPrefillWorkers(list)...)
 	for i := range list {
@@ -94,19 +109,21 @@ func Scenarios() []Scenario {
 	return list
 }
 
-// withPrefillWorkers returns those scenarios with four workers that prefill for the four others, under the rules that choose such pairs. Their
-// capacities are those of pairs in turn.
+// withPrefillWorkers returns those scenarios with four workers that prefill for the four others, under the rules that
+// choose such pairs. Their capacities are those of pairs in turn.
 func withPrefillWorkers(list []Scenario) (pairs []Scenario) {
 	for _, p := range []struct {
 		name     string
 		capacity float64
-	}{{"chats", 7}, {"images", 17}, {"agents", 1.33}, {"herd", 27}, {"short prompts", 71}, {"siblings", 1.4}, {"hot image", 24}, {"bursts", 15}, {"slow worker", 8.2}, {"scale-up", 7},
+	}{{"chats", 7}, {"images", 17}, {"agents", 1.33}, {"herd", 27}, {"short prompts", 71}, {"siblings", 1.4},
+		{"hot image", 24}, {"bursts", 15}, {"slow worker", 8.2}, {"scale-up", 7},
 		{"replicas", 15}, {"scrape outage", 17}, {"event loss", 17}, {"no events", 17}, {"no reports", 17}, {"adapters", 3.6}} {
 		s := list[slices.IndexFunc(list, func(s Scenario) bool { return s.Name == p.name })]
 		change := s.Change
 		s.Name, s.Capacity, s.About = p.name+" 4+4", p.capacity, s.About+"; four workers prefill for four"
 		s.Change = func(setup *Setup) {
-			if setup.Prefill = 4; change != nil {
+			setup.Prefill = 4
+			if change != nil {
 				change(setup)
 			}
 		}

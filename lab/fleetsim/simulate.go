@@ -105,7 +105,8 @@ func newHolders(workers, blocks int) holders {
 
 func (h *holders) set(block int32, worker int, holds bool) {
 	word, bit := &h.bits[int(block)*h.words+worker/64], uint64(1)<<(worker%64)
-	if *word &^= bit; holds {
+	*word &^= bit
+	if holds {
 		*word |= bit
 	}
 }
@@ -215,10 +216,12 @@ type Result struct {
 // Run replays a trace under a rule. It calls rule once for each replica's view.
 func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	n := len(trace.Requests)
-	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n), setup: setup, trace: trace}, left: n,
+	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n),
+		setup: setup, trace: trace}, left: n,
 		rand: rand.New(rand.NewPCG(setup.Seed, 1)), seen: make([]bool, len(trace.chain))}
 	for i := range setup.Workers {
-		w := &worker{Engine: setup.Engine, id: i, speed: 1, cache: newBlocks(setup.Engine.Blocks), encoder: newRecent(setup.Engine.Encoder), adapters: newRecent(setup.Engine.Adapters)}
+		w := &worker{Engine: setup.Engine, id: i, speed: 1, cache: newBlocks(setup.Engine.Blocks),
+			encoder: newRecent(setup.Engine.Encoder), adapters: newRecent(setup.Engine.Adapters)}
 		if i < len(setup.Speeds) {
 			w.speed = setup.Speeds[i]
 		}
@@ -321,7 +324,8 @@ func (s *sim) arrive(req *Request) {
 	first.Prefill += uncached
 	l.Tokens += r.input
 	l.Context += r.input
-	served := Served{Req: req, Worker: r.worker, First: r.first, At: s.now, Possible: possible * s.setup.Engine.BlockSize, Lost: s.lost(r, prefills, v.Alive)}
+	served := Served{Req: req, Worker: r.worker, First: r.first, At: s.now, Possible: possible * s.setup.Engine.BlockSize,
+		Lost: s.lost(r, prefills, v.Alive)}
 	end := func(failed bool) {
 		s.after(s.setup.Delays.Report, func() {
 			v.Now = s.now

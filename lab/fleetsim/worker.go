@@ -163,8 +163,11 @@ func (w *worker) schedule() time.Duration {
 		hit, ok := 0, false
 		if w.hybrid != nil {
 			hit, ok = w.admitHybrid(r, budget)
-		} else if hit, ok = w.cache.admit(r, w.BlockSize, &w.out); ok {
-			r.chunk = min(budget, r.input-hit)
+		} else {
+			hit, ok = w.cache.admit(r, w.BlockSize, &w.out)
+			if ok {
+				r.chunk = min(budget, r.input-hit)
+			}
 		}
 		if !ok {
 			break
@@ -175,7 +178,8 @@ func (w *worker) schedule() time.Duration {
 			cost += w.Load
 			w.loads++
 		}
-		if r.there = hit; w.lower != nil {
+		r.there = hit
+		if w.lower != nil {
 			r.there, _ = w.found(r)
 		}
 		if r.lent != nil {
@@ -235,17 +239,20 @@ func (w *worker) finish() (began, ended []*run) {
 	for _, r := range w.running {
 		if r.computed < r.input {
 			r.computed += r.chunk
-			if r.chunk = 0; r.computed < r.input {
+			r.chunk = 0
+			if r.computed < r.input {
 				keep = append(keep, r)
 				continue
 			}
 		}
-		if r.made++; r.made == 1 {
+		r.made++
+		if r.made == 1 {
 			began = append(began, r)
 		}
 		w.store(r, r.input+r.made-1)
 		if r.made >= r.output {
-			if ended = append(ended, r); !r.lends {
+			ended = append(ended, r)
+			if !r.lends {
 				w.release(r)
 			}
 			continue
@@ -366,7 +373,8 @@ func (b *blocks) name(c, block int32) {
 func (b *blocks) release(held []int32) {
 	for i := len(held) - 1; i >= 0; i-- {
 		c := &b.cells[held[i]]
-		if c.users--; c.users == 0 {
+		c.users--
+		if c.users == 0 {
 			b.push(held[i])
 		}
 	}

@@ -28,7 +28,8 @@ func (c *Cache[H, C]) find(r *Request[H], most int, rows [][]int32) *Hit {
 		if length >= hit.Tokens {
 			break
 		}
-		if hit.Tokens = length; len(c.specs) == 2 && c.o.Groups[c.specs[0][0]].Kind == Full {
+		hit.Tokens = length
+		if len(c.specs) == 2 && c.o.Groups[c.specs[0][0]].Kind == Full {
 			break // the engine takes the second group's word
 		}
 	}

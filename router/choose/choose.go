@@ -47,14 +47,15 @@ const (
 
 // Candidate is one slot as the decision sees it.
 type Candidate struct {
-	Slot         int     // the caller's index
-	First        bool    // ranks before all others: its worker gets a trial
-	Tokens       int     // length of the prompt, which may differ by class
-	Exact        int     // leading tokens held by its events; they count as proof unless Doubtful
-	Predicted    int     // leading tokens held or predicted; ≥ Exact
-	Offloaded    int     // the part of Exact, after what its GPU has, to fetch from its lower tiers, in whole units
-	FetchRate    float64 // tokens fetched from lower tiers a second; 0: not known
-	Unkept       int     // tokens after Predicted that a hybrid model's worker holds in full attention alone; with this prompt it keeps their end
+	Slot      int     // the caller's index
+	First     bool    // ranks before all others: its worker gets a trial
+	Tokens    int     // length of the prompt, which may differ by class
+	Exact     int     // leading tokens held by its events; they count as proof unless Doubtful
+	Predicted int     // leading tokens held or predicted; ≥ Exact
+	Offloaded int     // the part of Exact, after what its GPU has, to fetch from its lower tiers, in whole units
+	FetchRate float64 // tokens fetched from lower tiers a second; 0: not known
+	// tokens after Predicted that a hybrid model's worker holds in full attention alone; with this prompt it keeps their end
+	Unkept       int
 	Pulled       int     // tokens after Predicted that another worker holds; fetched from there if that is cheaper
 	Encode       int     // picture tokens after the cached prefix that it would have to encode
 	EncodedApart int     // picture tokens after the cached prefix that an encode worker encodes
@@ -104,7 +105,8 @@ type Term struct {
 
 // Named returns the terms, always in this order.
 func (t Terms) Named() []Term {
-	return []Term{{"prefill", t.Prefill}, {"queue", t.Queue}, {"long wait", t.Tail}, {"stall", t.Stall}, {"requests", t.Requests}, {"context", t.Context},
+	return []Term{{"prefill", t.Prefill}, {"queue", t.Queue}, {"long wait", t.Tail}, {"stall", t.Stall},
+		{"requests", t.Requests}, {"context", t.Context},
 		{"cache", t.Cache}, {"fetch", t.Fetch}, {"elsewhere", t.Elsewhere}, {"distance", t.Distance}, {"junction", t.Junction}}
 }
 
@@ -229,7 +231,8 @@ func (c *Candidate) Decoding() Candidate {
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
-		if c[i].cost = f.Cost(&c[i]).Sum() + latePerSecond*c[i].Late; c[i].First {
+		c[i].cost = f.Cost(&c[i]).Sum() + latePerSecond*c[i].Late
+		if c[i].First {
 			c[i].cost = math.Inf(-1)
 		}
 	}

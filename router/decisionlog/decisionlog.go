@@ -80,10 +80,11 @@ type Line struct {
 
 // Hypothetical compares the choice for a request that was left alone with the worker that Envoy used, both as known at the decision.
 type Hypothetical struct {
-	Cached     int     `json:"cached_tokens"`      // leading tokens of the prompt that the chosen worker held
-	UsedCached int     `json:"used_cached_tokens"` // leading tokens of the prompt that the used worker held
-	Encode     int     `json:"encode_tokens"`      // picture tokens that the used worker had to encode beyond those of the chosen one; may be negative
-	Rate       float64 `json:"rate"`               // tokens that the used worker prefills a second, else the mean of all; 0: not known
+	Cached     int `json:"cached_tokens"`      // leading tokens of the prompt that the chosen worker held
+	UsedCached int `json:"used_cached_tokens"` // leading tokens of the prompt that the used worker held
+	// picture tokens that the used worker had to encode beyond those of the chosen one; may be negative
+	Encode int     `json:"encode_tokens"`
+	Rate   float64 `json:"rate"` // tokens that the used worker prefills a second, else the mean of all; 0: not known
 }
 
 // Tokens returns the cached tokens that the choice would have gained; negative: lost.
@@ -171,7 +172,8 @@ func newLog(o Options) *Log {
 		key = make([]byte, 32)
 		_, _ = rand.Read(key) // never fails
 	}
-	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(o.MaxBytes >> 20), MaxBackups: max(1, o.Keep)}, mac: hmac.New(sha256.New, key), log: o.Log,
+	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(o.MaxBytes >> 20), MaxBackups: max(1, o.Keep)},
+		mac: hmac.New(sha256.New, key), log: o.Log,
 		queue: make(chan *Line, queueLines), stop: make(chan struct{}),
 		lines: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "decision_log_lines_total",
 			Help: "Lines of the decision log, by outcome."}, []string{"what"})}
@@ -239,7 +241,8 @@ func (l *Log) write(line *Line) {
 	case !failed && l.failing:
 		l.log.Info("the decision log is written again")
 	}
-	if l.failing = err != nil; l.failing {
+	l.failing = err != nil
+	if l.failing {
 		l.lines.WithLabelValues("failed").Inc()
 	} else {
 		l.lines.WithLabelValues("written").Inc()
