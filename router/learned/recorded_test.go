@@ -141,10 +141,19 @@ func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached in
 	}
 }
 
-// TestConformanceHybrids: recordings of vLLM with several KV cache groups.
-func TestConformanceLearnedHybrids(t *testing.T) {
+// TestRecordedHybrids: recordings of vLLM with several KV cache groups, read without tokenizer and template. What is called learned
+// equals the engine's count, or nearly always.
+func TestRecordedHybrids(t *testing.T) {
+	checkHybrids(t, golden.Files(t, "../../indexer/stream/testdata/hybrid/*.jsonl.gz"))
+}
+
+func TestConformanceHybrids(t *testing.T) {
+	checkHybrids(t, golden.Files(t, golden.Dir(t, "vllm_hybrid", "*.jsonl.gz")))
+}
+
+func checkHybrids(t *testing.T, files []string) {
 	all := tally{}
-	for _, file := range golden.Files(t, golden.Dir(t, "vllm_hybrid", "*.jsonl.gz")) {
+	for _, file := range files {
 		var c tally
 		w := (*worker)(nil)
 		type request struct{ predicted, certain, prompt int }
@@ -212,6 +221,9 @@ func TestConformanceLearnedHybrids(t *testing.T) {
 		all.sum(c)
 	}
 	t.Logf("%+v", all)
+	if all.learned < 100 || 100*all.equal < 97*all.learned || 100*all.above > all.learned {
+		t.Errorf("%d learned predictions, of which %d are equal and %d more than a block too high", all.learned, all.equal, all.above)
+	}
 }
 
 func (c *tally) sum(o tally) {
@@ -220,8 +232,9 @@ func (c *tally) sum(o tally) {
 		c.cold+o.cold, c.missed+o.missed
 }
 
-// TestConformanceLearnedSequences: recordings of a real vLLM's chats with images.
-func TestConformanceLearnedSequences(t *testing.T) {
+// TestConformanceSequences: recordings of a real vLLM's chats with images. Five predictions are too high because of what no test of this
+// package plays: three resets and restarts that events tell late, data-parallel ranks, and a client's name of an image.
+func TestConformanceSequences(t *testing.T) {
 	all := tally{}
 	for _, file := range golden.Files(t, golden.Dir(t, "vllm", "sequences", "*.jsonl")) {
 		type step struct {
@@ -268,4 +281,7 @@ func TestConformanceLearnedSequences(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", all)
+	if all.equal < 20 || all.above > 5 {
+		t.Errorf("%d learned predictions, of which %d are equal and %d more than a block too high", all.learned, all.equal, all.above)
+	}
 }
