@@ -71,9 +71,11 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		m.warnings = append(m.warnings, st.dir+" has no config.json: treated as a text-only model")
 	}
 	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
-		m.warnings = append(m.warnings, "allowed_local_media_path "+path+" is not a directory here: prompts are exact up to their first local file (mount the workers' directory here)")
+		m.warnings = append(m.warnings, "allowed_local_media_path "+path+
+			" is not a directory here: prompts are exact up to their first local file (mount the workers' directory here)")
 	}
-	if _, err = rules.ParseVersion(s.EngineVersion); err != nil {
+	_, err = rules.ParseVersion(s.EngineVersion)
+	if err != nil {
 		return nil, err
 	}
 	m.rules = s.Rules()
@@ -82,7 +84,9 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		m.upperBound, m.chunk = m.rules.EventsOfOneCache && severalCaches(files), attentionChunk(files)
 	}
 	if m.upperBound {
-		m.warnings = append(m.warnings, "config.json has layers that do not see all tokens, and the engine reports only the KV cache of those that do: predicted hits are an upper bound")
+		m.warnings = append(m.warnings,
+			"config.json has layers that do not see all tokens, and the engine reports only the KV cache of those that do: "+
+				"predicted hits are an upper bound")
 	}
 	zone, err := time.LoadLocation(s.TimeZone)
 	if err != nil {
@@ -101,10 +105,14 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 	}
 	if fault := st.pointer(); fault != nil || st.dir == "" {
 		m.prompt = prompt.Unloadable(opt, fault)
-	} else if m.prompt, err = prompt.Load(st.dir, opt); err != nil {
-		return nil, fmt.Errorf("model %s: %w", name, err)
+	} else {
+		m.prompt, err = prompt.Load(st.dir, opt)
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", name, err)
+		}
 	}
-	if m.keys, err = media.keysOf(m); err != nil {
+	m.keys, err = media.keysOf(m)
+	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	return m, nil
@@ -173,7 +181,8 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	if err != nil {
 		return out, err
 	}
-	if out.Reuse = draft.Reuse; m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
+	out.Reuse = draft.Reuse
+	if m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
 		out.Reuse = prompt.Perhaps // how Dynamo's front ends read the fields is not known
 	}
 	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
@@ -221,7 +230,8 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 		return p, err
 	}
 	p.IDs, p.Exact, p.Why = e.IDs, e.Exact, e.Why
-	if e.Why == prompt.ErrTime.Reason || e.Why == prompt.ErrLong.Reason && e.IDs == nil { // the places of the media are not known; they still count for affinity
+	// the places of the media are not known; they still count for affinity
+	if e.Why == prompt.ErrTime.Reason || e.Why == prompt.ErrLong.Reason && e.IDs == nil {
 		p.Media = slices.DeleteFunc(found, func(md Medium) bool { return md.Key == 0 })
 	}
 	for _, s := range e.Spans {

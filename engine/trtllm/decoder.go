@@ -102,7 +102,8 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	}
 	// They come last: their places are those of the largest group's blocks, whose events may come later in the payload.
 	d.a.Events = append(d.a.Events, d.others...)
-	if d.out.Events = d.a.Events; d.severalWindows {
+	d.out.Events = d.a.Events
+	if d.severalWindows {
 		d.out.UpperBound, d.out.UpperBoundWhy = true, "its events do not tell all that layers with smaller attention windows need"
 	}
 	return d.out, nil
@@ -177,7 +178,8 @@ func (d *Decoder) envelope(event gjson.Result) error {
 
 // The keys that releases send in an event's data and in an mm_key.
 var (
-	dataKeys  = []string{"type", "num_blocks_per_cache_level", "parent_hash", "blocks", "block_hashes", "block_hash", "cache_level", "priority"}
+	dataKeys = []string{"type", "num_blocks_per_cache_level", "parent_hash", "blocks", "block_hashes", "block_hash",
+		"cache_level", "priority"}
 	mediaKeys = []string{"type", "hash", "start_offset", "uuid"}
 )
 

@@ -181,7 +181,8 @@ func (d *Decoder) extend(before uint64, ids, locals []uint64, tokens []uint32) b
 		c.blocks, c.kept = map[uint64]chainBlock{}, map[uint64]keptBlock{}
 	}
 	e := d.addStored(before, ids[from:], locals[from:len(ids)])
-	if e.Session = unsafe.String(unsafe.SliceData(d.f.Session), len(d.f.Session)); d.Keep {
+	e.Session = unsafe.String(unsafe.SliceData(d.f.Session), len(d.f.Session))
+	if d.Keep {
 		e.Tokens = tokens[from*c.unit : len(ids)*c.unit]
 	}
 	for i := from; i < len(ids); i++ {
@@ -220,13 +221,17 @@ func (d *Decoder) keep(before uint64, ids, locals, hashes []uint64, at int, cert
 		b := c.blocks[id]
 		if was == id {
 			store(i)
-		} else if b.uses++; !certain {
-			b.assumed = h
+		} else {
+			b.uses++
+			if !certain {
+				b.assumed = h
+			}
 		}
 		if certain {
 			b.assumed = 0
 		}
-		if c.blocks[id] = b; was != id {
+		c.blocks[id] = b
+		if was != id {
 			d.release(was)
 		}
 	}
@@ -264,7 +269,8 @@ func (d *Decoder) unkeep(hashes []uint64) {
 		if !ok {
 			continue
 		}
-		if k.copies--; k.copies > 0 {
+		k.copies--
+		if k.copies > 0 {
 			c.kept[h] = k
 			continue
 		}
@@ -303,7 +309,8 @@ func (c *chains) use(id uint64) {
 func (d *Decoder) release(id uint64) {
 	for id != 0 {
 		b := d.chains.blocks[id]
-		if b.uses--; b.uses > 0 {
+		b.uses--
+		if b.uses > 0 {
 			d.chains.blocks[id] = b
 			return
 		}

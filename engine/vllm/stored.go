@@ -122,7 +122,8 @@ func (d *Decoder) lookahead(tokens int) (n int, err error) {
 	}
 	end := f.FirstToken + tokens
 	for i := 0; i < blocks && err == nil; i++ {
-		if d.a.Tokens, b, err = wire.AppendTokens(d.a.Tokens[:end], b); err != nil {
+		d.a.Tokens, b, err = wire.AppendTokens(d.a.Tokens[:end], b)
+		if err != nil {
 			break
 		}
 		own := d.a.Tokens[end:]

@@ -196,7 +196,8 @@ func (b *Batch) CountKey(key string) {
 	if key == "" {
 		return
 	}
-	if b.UnknownKeys++; b.UnknownKeys == 1 {
+	b.UnknownKeys++
+	if b.UnknownKeys == 1 {
 		b.UnknownKey = key
 	}
 }

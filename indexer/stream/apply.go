@@ -56,12 +56,14 @@ func (f *Feed) apply(m Message) error {
 		for i := range events {
 			f.applyEvent(&events[i], &n)
 		}
-		if events = nil; batch.More != nil {
+		events = nil
+		if batch.More != nil {
 			events = batch.More()
 			n.Events += uint64(len(events))
 		}
 	}
-	if f.publisherPartial = batch.Stands && batch.Partial; !batch.Stands {
+	f.publisherPartial = batch.Stands && batch.Partial
+	if !batch.Stands {
 		f.partial = f.partial || batch.Partial
 	}
 	f.upperBound = f.upperBound || batch.UpperBound

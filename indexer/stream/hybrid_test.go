@@ -83,7 +83,8 @@ func checkHybrid(t *testing.T, file string) {
 	t.Logf("%d requests, %d equal, %d too high (%d not called an upper bound), %d too low; "+
 		"unknown blocks %d, parents %d, other size %d, bad %d, partial %v",
 		got.requests, got.equal, got.high, got.exactHigh, got.low, s.UnknownBlocks, s.UnknownParents, s.OtherBlockSize, s.Bad, s.Partial)
-	if got.exactHigh > 0 || s.OtherBlockSize+s.UnknownBlocks+s.UnknownParents+s.Bad > 0 || 100*float64(got.equal) < want*float64(got.requests) {
+	if got.exactHigh > 0 || s.OtherBlockSize+s.UnknownBlocks+s.UnknownParents+s.Bad > 0 ||
+		100*float64(got.equal) < want*float64(got.requests) {
 		t.Errorf("want %.0f %% equal, and nothing unknown", want)
 	}
 }
@@ -119,7 +120,8 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 		case l.Header != nil:
 			d, chunk := &vllm.Decoder{}, 0
 			for _, g := range l.Header.Groups {
-				if chunk = max(chunk, g.Chunk); strings.HasSuffix(g.Kind, "full_attention") || g.Kind == "mla_attention" {
+				chunk = max(chunk, g.Chunk)
+				if strings.HasSuffix(g.Kind, "full_attention") || g.Kind == "mla_attention" {
 					size, out.full = max(size, g.BlockSize), true
 				} else if !out.full {
 					size = g.BlockSize
@@ -166,7 +168,8 @@ func playHybrid(t *testing.T, file string, lost func(number int) bool) (out hybr
 			seq++
 		}
 	}
-	if out.stats = feed.Stats(); out.full && out.stats.Blocks > 0 && index.Form(slot).Size != size {
+	out.stats = feed.Stats()
+	if out.full && out.stats.Blocks > 0 && index.Form(slot).Size != size {
 		t.Errorf("blocks of %d tokens, want %d", index.Form(slot).Size, size)
 	}
 	if index.UpperBound(slot) != (out.stats.UpperBound != "") {
@@ -204,8 +207,10 @@ func TestOtherProcess(t *testing.T) {
 		}
 		f.takeMessage(t.Context(), Message{Payload: payload})
 		s := f.Stats()
-		if index.Form(sink.Slot()).Size != c.size || index.HeldBlocks(sink.Slot()) != 2 || index.UpperBound(sink.Slot()) != c.upper || s.OtherBlockSize+s.Bad > 0 {
-			t.Errorf("%+v: blocks of %d, %d held, an upper bound %v, %+v", c, index.Form(sink.Slot()).Size, index.HeldBlocks(sink.Slot()), index.UpperBound(sink.Slot()), s)
+		if index.Form(sink.Slot()).Size != c.size || index.HeldBlocks(sink.Slot()) != 2 || index.UpperBound(sink.Slot()) != c.upper ||
+			s.OtherBlockSize+s.Bad > 0 {
+			t.Errorf("%+v: blocks of %d, %d held, an upper bound %v, %+v", c, index.Form(sink.Slot()).Size,
+				index.HeldBlocks(sink.Slot()), index.UpperBound(sink.Slot()), s)
 		}
 		f.restart(0)
 	}

@@ -83,8 +83,10 @@ func (s *Stats) add(n *Stats) {
 // Counters returns the counters by their names in metrics.
 func (s *Stats) Counters() map[string]uint64 {
 	return map[string]uint64{
-		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad, "unknown_keys": s.UnknownKeys, "gaps": s.Gaps, "restarts": s.Restarts,
-		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "backfilled": s.Backfilled, "decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
+		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad,
+		"unknown_keys": s.UnknownKeys, "gaps": s.Gaps, "restarts": s.Restarts,
+		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "backfilled": s.Backfilled,
+		"decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
 		"replay_errors": s.ReplayErrors, "unknown_parents": s.UnknownParents, "unknown_blocks": s.UnknownBlocks,
 		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize, "elsewhere": s.Elsewhere,
 		"orphans_attached": s.OrphansAttached, "orphans_dropped": s.OrphansDropped, "parents_shown": s.Stems, "parents_dropped": s.StemsDropped,

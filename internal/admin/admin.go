@@ -101,11 +101,12 @@ type State struct {
 	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
 	Hosts         func() []fetch.HostState
 	Gatherer      prometheus.Gatherer
-	Probe         *probe.Prober                          // nil: none
-	Audit         *audit.Auditor                         // nil: none
-	Report        func() report.Report                   // nil: none
-	Others        func() (others int, ago time.Duration) // number of replicas that share with this one, and for how long one of them has been silent; nil: none
-	NoRoom        func(what string)                      // is called for each refused client: "pages" that watch, "asked" about requests
+	Probe         *probe.Prober        // nil: none
+	Audit         *audit.Auditor       // nil: none
+	Report        func() report.Report // nil: none
+	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
+	Others func() (others int, ago time.Duration)
+	NoRoom func(what string) // is called for each refused client: "pages" that watch, "asked" about requests
 
 	querySlots chan struct{} // one slot for each body being asked about
 }
@@ -153,7 +154,8 @@ const longestProfile = time.Minute
 
 // profile registers the pages for the Go tool pprof.
 func profile(mux *http.ServeMux) {
-	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
+	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile,
+		"symbol": pprof.Symbol, "trace": pprof.Trace} {
 		mux.HandleFunc("GET /debug/pprof/"+path, func(w http.ResponseWriter, r *http.Request) {
 			if seconds, err := strconv.ParseFloat(r.FormValue("seconds"), 64); err == nil && !(seconds <= longestProfile.Seconds()) {
 				http.Error(w, fmt.Sprintf("seconds=%v: want at most %v", seconds, longestProfile.Seconds()), http.StatusBadRequest)

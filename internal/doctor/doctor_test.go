@@ -87,7 +87,8 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func well() *fleet {
 	f := &fleet{}
 	for i, name := range []string{"a", "b"} {
-		f.page.workers = append(f.page.workers, admin.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1), Model: lab.ModelName, Rank: -1, Events: "live", Told: &admin.LoadReport{}})
+		f.page.workers = append(f.page.workers, admin.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1),
+			Model: lab.ModelName, Rank: -1, Events: "live", Told: &admin.LoadReport{}})
 	}
 	for range 8 {
 		f.page.decisions = append(f.page.decisions, decided(func(*router.Recent) {}))
@@ -97,7 +98,8 @@ func well() *fleet {
 
 // decided returns a typical decision, modified by change.
 func decided(change func(d *router.Recent)) router.Recent {
-	d := router.Recent{Model: lab.ModelName, Worker: "a", Addr: "10.0.0.5:8000", Used: "10.0.0.5:8000", Reason: router.Exact, PromptTokens: 160, CachedTokens: 144, Reported: 144, Code: 200}
+	d := router.Recent{Model: lab.ModelName, Worker: "a", Addr: "10.0.0.5:8000", Used: "10.0.0.5:8000", Reason: router.Exact,
+		PromptTokens: 160, CachedTokens: 144, Reported: 144, Code: 200}
 	change(&d)
 	return d
 }
@@ -189,7 +191,8 @@ func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
 		listen = front.Listener.Addr().String()
 	}
 	words = append(words, "FRONT", listen)
-	o := Options{Config: filepath.Join(dir, "sightline.yaml"), Envoy: filepath.Join(dir, "envoy.yaml"), Canary: true, Patience: 2 * time.Second}
+	o := Options{Config: filepath.Join(dir, "sightline.yaml"), Envoy: filepath.Join(dir, "envoy.yaml"), Canary: true,
+		Patience: 2 * time.Second}
 	text := strings.NewReplacer(words...).Replace(edited(t, yamlText, f.config))
 	put(t, o.Config, text)
 	if cfg, err := config.Load(o.Config); err == nil {
@@ -271,7 +274,8 @@ func edited(t *testing.T, text string, pairs []string) string {
 }
 
 // twoFamilies has Envoy resolve the workers' names to IPv6, if they have both.
-var twoFamilies = pairs("type: STATIC\n    lb_policy: ROUND_ROBIN", "type: STRICT_DNS\n    lb_policy: ROUND_ROBIN", `- endpoint: { address: { socket_address: { address: "127.0.0.1"`,
+var twoFamilies = pairs("type: STATIC\n    lb_policy: ROUND_ROBIN", "type: STRICT_DNS\n    lb_policy: ROUND_ROBIN",
+	`- endpoint: { address: { socket_address: { address: "127.0.0.1"`,
 	`- endpoint: { address: { socket_address: { address: "localhost"`)
 
 type mistake struct {
@@ -283,51 +287,81 @@ type mistake struct {
 
 // mistakes are those made in the field, most frequent first; some occur in several forms.
 var mistakes = []mistake{
-	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher":"zmq"`, func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
+	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher":"zmq"`, func(f *fleet) {
+		f.sim = only(func(c *sim.Config) { c.Bare = true })
+	}},
 	{"1 other topic", "SL0301", Error, `its topic is "kv", subscribed to is "other"`, "--kv-events-config", func(f *fleet) {
 		f.sim = func(_ int, c *sim.Config) { c.Topic = "kv" }
 		f.config = pairs(`replay: "A-REPLAY"`, `replay: "A-REPLAY", topic: other`)
 	}},
-	{"2 block size", "SL0101", Warning, "blocks of 32 tokens by its events, configured are 16: its own are used", "block_size: 32", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
-	{"3 prefix caching off", "SL0102", Error, "a says that its prefix cache is off", "--enable-prefix-caching", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.NoPrefixCache = true }) }},
+	{"2 block size", "SL0101", Warning, "blocks of 32 tokens by its events, configured are 16: its own are used",
+		"block_size: 32", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
+	{"3 prefix caching off", "SL0102", Error, "a says that its prefix cache is off", "--enable-prefix-caching",
+		func(f *fleet) { f.sim = only(func(c *sim.Config) { c.NoPrefixCache = true }) }},
 	{"3 and it does not say so", "SL0102", Error, "a found 0 of", "--enable-prefix-caching", func(f *fleet) {
 		f.sim, f.proxy = only(func(c *sim.Config) { c.NoPrefixCache = true }), without("/metrics")
 	}},
-	{"4 chat template", "SL0201", Error, "a, one turn: first difference at token ", "chat_template", func(f *fleet) { f.sim = only(reads("/v1/chat/completions", first)) }},
-	{"5 tokenizer", "SL0202", Error, "a, text: first difference at token 0, ours ", "of the same commit", func(f *fleet) { f.sim = only(reads("/v1/completions", first)) }},
-	{"6 served name", "SL0103", Error, `a: the worker serves no model called "sim-vl"`, "--served-model-name sim-vl", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.ServedName = "other" }) }},
+	{"4 chat template", "SL0201", Error, "a, one turn: first difference at token ", "chat_template", func(f *fleet) {
+		f.sim = only(reads("/v1/chat/completions", first))
+	}},
+	{"5 tokenizer", "SL0202", Error, "a, text: first difference at token 0, ours ", "of the same commit", func(f *fleet) {
+		f.sim = only(reads("/v1/completions", first))
+	}},
+	{"6 served name", "SL0103", Error, `a: the worker serves no model called "sim-vl"`, "--served-model-name sim-vl",
+		func(f *fleet) { f.sim = only(func(c *sim.Config) { c.ServedName = "other" }) }},
 	{"6 --model", "SL0103", Error, `a: configured "sim-vl", the worker reports "org/sim-vl"`, "engine_model: org/sim-vl", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) { c.Model, c.ServedName = "org/sim-vl", lab.ModelName })
 	}},
-	{"6 requests for others", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
-		f.page.decisions = append(f.page.decisions, router.Recent{Asked: "gpt-5", Reason: router.Load})
+	{"6 requests for others", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`,
+		`aliases: ["gpt-5"]`, func(f *fleet) {
+			f.page.decisions = append(f.page.decisions, router.Recent{Asked: "gpt-5", Reason: router.Load})
+		}},
+	{"6 requests for others, an hour ago", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`,
+		`aliases: ["gpt-5"]`, func(f *fleet) {
+			f.page.unserved = []string{"gpt-5"}
+		}},
+	{"7 hash seed", "SL0302", Warning, "a and b give the same block different hashes", "PYTHONHASHSEED=0", func(f *fleet) {
+		f.sim = only(func(c *sim.Config) { c.HashSeed = "7" })
 	}},
-	{"6 requests for others, an hour ago", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
-		f.page.unserved = []string{"gpt-5"}
+	{"7 hash algorithm", "SL0302", Warning, "a hashes with sha256, b with sha256_cbor", "--prefix-caching-hash-algo",
+		func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashAlgo = vllmid.SHA256 }) }},
+	{"8 event socket refuses", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:", "publish at tcp://*:PORT (not at localhost)",
+		func(f *fleet) { f.up = func(w []*sim.Worker) { w[0].StopEvents() } }},
+	{"8 wrong port", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:9: ", `events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) {
+		f.config = pairs("A-EVENTS", "tcp://127.0.0.1:9")
 	}},
-	{"7 hash seed", "SL0302", Warning, "a and b give the same block different hashes", "PYTHONHASHSEED=0", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashSeed = "7" }) }},
-	{"7 hash algorithm", "SL0302", Warning, "a hashes with sha256, b with sha256_cbor", "--prefix-caching-hash-algo", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashAlgo = vllmid.SHA256 }) }},
-	{"8 event socket refuses", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:", "publish at tcp://*:PORT (not at localhost)", func(f *fleet) { f.up = func(w []*sim.Worker) { w[0].StopEvents() } }},
-	{"8 wrong port", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:9: ", `events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://127.0.0.1:9") }},
-	{"8 ranks", "SL0303", Error, "a has 2 data-parallel ranks, configured are 0", "ranks: 2", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Ranks = 2 }) }},
-	{"8 a Service's name, without its headless pods", "SL0303", Error, "a, rank 0: tcp://vllm.invalid:5557: ", `events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://vllm.invalid:5557") }},
-	{"8 not heard", "SL0303", Error, "the running Sightline does not hear it: refused", "SL0602", func(f *fleet) { f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", "refused" }},
-	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs(`, replay: "A-REPLAY"`, "") }},
-	{"9 replay among the event ports", "SL0304", Error, "overlap: each rank takes its port plus its number", "events at 5557 and replay at 5657", func(f *fleet) {
-		f.config = pairs(`{zmq: "A-EVENTS", replay: "A-REPLAY"}`, "{auto: true}", `addr: "A:"`, `addr: "A:", ranks: 2`)
-		const rank = `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:3000%d","replay_endpoint":"tcp://*:3000%d"}`
-		f.proxy = says("/kv_event_sources", fmt.Sprintf(`{"0":`+rank+`,"1":`+rank+`}`, 1, 2, 2, 3))
+	{"8 ranks", "SL0303", Error, "a has 2 data-parallel ranks, configured are 0", "ranks: 2", func(f *fleet) {
+		f.sim = only(func(c *sim.Config) { c.Ranks = 2 })
 	}},
-	{"10 offload without payload", "SL0305", Warning, "7 offloaded blocks were reported without their tokens", `"self_describing_kv_events": true`, func(f *fleet) {
-		f.page.metrics += `sightline_events_total{worker="a",rank="0",what="unresolved"} 7` + "\n"
+	{"8 a Service's name, without its headless pods", "SL0303", Error, "a, rank 0: tcp://vllm.invalid:5557: ",
+		`events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://vllm.invalid:5557") }},
+	{"8 not heard", "SL0303", Error, "the running Sightline does not hear it: refused", "SL0602", func(f *fleet) {
+		f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", "refused"
 	}},
-	{"11 medium", "SL0306", Warning, "a reports blocks in HYPERRAM, an unknown medium", "a newer Sightline", func(f *fleet) { f.page.workers[0].UnknownKey = `"medium HYPERRAM"` }},
-	{"12 short prompts", "SL0203", Warning, "8 of the last 8 prompts are shorter than a block of 16 tokens", "engines cache whole blocks", func(f *fleet) { f.decide(func(d *router.Recent) { d.PromptTokens = 12 }) }},
-	{"13 image settings", "SL0204", Error, "a, a picture: first difference at token ", "mm_processor_kwargs", func(f *fleet) { f.sim = only(reads("", shorterPictures)) }},
+	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) {
+		f.config = pairs(`, replay: "A-REPLAY"`, "")
+	}},
+	{"9 replay among the event ports", "SL0304", Error, "overlap: each rank takes its port plus its number",
+		"events at 5557 and replay at 5657", func(f *fleet) {
+			f.config = pairs(`{zmq: "A-EVENTS", replay: "A-REPLAY"}`, "{auto: true}", `addr: "A:"`, `addr: "A:", ranks: 2`)
+			const rank = `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:3000%d","replay_endpoint":"tcp://*:3000%d"}`
+			f.proxy = says("/kv_event_sources", fmt.Sprintf(`{"0":`+rank+`,"1":`+rank+`}`, 1, 2, 2, 3))
+		}},
+	{"10 offload without payload", "SL0305", Warning, "7 offloaded blocks were reported without their tokens",
+		`"self_describing_kv_events": true`, func(f *fleet) {
+			f.page.metrics += `sightline_events_total{worker="a",rank="0",what="unresolved"} 7` + "\n"
+		}},
+	{"11 medium", "SL0306", Warning, "a reports blocks in HYPERRAM, an unknown medium", "a newer Sightline",
+		func(f *fleet) { f.page.workers[0].UnknownKey = `"medium HYPERRAM"` }},
+	{"12 short prompts", "SL0203", Warning, "8 of the last 8 prompts are shorter than a block of 16 tokens",
+		"engines cache whole blocks", func(f *fleet) { f.decide(func(d *router.Recent) { d.PromptTokens = 12 }) }},
+	{"13 image settings", "SL0204", Error, "a, a picture: first difference at token ", "mm_processor_kwargs",
+		func(f *fleet) { f.sim = only(reads("", shorterPictures)) }},
 	{"13 image names", "SL0204", Error, "a: the medium at token 5 has another name there", "mm_hasher_algorithm", func(f *fleet) {
 		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.MediaName, Says: "the medium at token 5 has another name there"}}
 	}},
-	{"14 cached tokens not told", "SL0104", Warning, "a: the usage in its answers does not report cached tokens", "--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
+	{"14 cached tokens not told", "SL0104", Warning, "a: the usage in its answers does not report cached tokens",
+		"--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
 	{"13 no images allowed", "SL0204", Warning, "a, a picture: refused, /tokenize: status 400", "--limit-mm-per-prompt", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) {
 			own := c.Prompt
@@ -342,17 +376,27 @@ var mistakes = []mistake{
 	{"13 names by uuid of a release without", "SL0501", Error, "injected needs vLLM 0.11 or later", "correct the keys", func(f *fleet) {
 		f.config = pairs("engine_version: 0.32.0", "engine_version: 0.10.2, media_names: injected")
 	}},
-	{"13 the client's uuid", "SL0501", Error, "client_uuid: no longer a key", "correct the keys", func(f *fleet) { f.config = pairs("block_size: 16", "block_size: 16, client_uuid: trust") }},
+	{"13 the client's uuid", "SL0501", Error, "client_uuid: no longer a key", "correct the keys", func(f *fleet) {
+		f.config = pairs("block_size: 16", "block_size: 16, client_uuid: trust")
+	}},
 	{"15 Envoy's body limit", "SL0401", Error, "bodies above it are answered with 413", "", func(f *fleet) { f.envoy = limits("32768") }},
 	{"16 gRPC message", "SL0402", Error, "answers of more than 4194304 bytes fail", "max_receive_message_length", func(f *fleet) {
 		f.envoy = pairs("envoy_grpc: { cluster_name: sightline }", "envoy_grpc: { cluster_name: sightline, max_receive_message_length: 4194304 }")
 	}},
-	{"17 message_timeout", "SL0403", Error, "200ms", "message_timeout: 2s", func(f *fleet) { f.envoy = pairs("message_timeout: 2s", "message_timeout: 0.2s") }},
-	{"17 without end", "SL0403", Warning, "16m40s", "message_timeout: 2s", func(f *fleet) { f.envoy = pairs("message_timeout: 2s", "message_timeout: 1000s") }},
-	{"18 fails closed", "SL0404", Warning, "false", "failure_mode_allow: true", func(f *fleet) { f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false") }},
-	{"18 fails open, and a refused connection is a 500", "SL0404", Error, "healthy_panic_threshold: { value: 0 }", "take both over", func(f *fleet) {
-		f.variant, f.envoy = "full_duplex", pairs("common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "common_lb_config: {}")
+	{"17 message_timeout", "SL0403", Error, "200ms", "message_timeout: 2s", func(f *fleet) {
+		f.envoy = pairs("message_timeout: 2s", "message_timeout: 0.2s")
 	}},
+	{"17 without end", "SL0403", Warning, "16m40s", "message_timeout: 2s", func(f *fleet) {
+		f.envoy = pairs("message_timeout: 2s", "message_timeout: 1000s")
+	}},
+	{"18 fails closed", "SL0404", Warning, "false", "failure_mode_allow: true", func(f *fleet) {
+		f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false")
+	}},
+	{"18 fails open, and a refused connection is a 500", "SL0404", Error, "healthy_panic_threshold: { value: 0 }",
+		"take both over", func(f *fleet) {
+			f.variant, f.envoy = "full_duplex", pairs("common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }",
+				"common_lb_config: {}")
+		}},
 	{"19 two full duplex", "SL0405", Warning, "a second ext_proc with FULL_DUPLEX_STREAMED", "request_body_mode: BUFFERED", func(f *fleet) {
 		f.variant, f.envoy = "full_duplex", pairs("          http_filters:\n", `          http_filters:
           - name: other
@@ -362,80 +406,115 @@ var mistakes = []mistake{
               processing_mode: { request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }
 `)
 	}},
-	{"18 names of two families: without Sightline", "SL0404", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) { f.envoy = twoFamilies }},
-	{"28 names of two families: no choice is followed", "SL0408", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) { f.envoy = twoFamilies }},
-	{"20 idle connections", "SL0410", Warning, "keep_alive at ", "idle_timeout: 4s", func(f *fleet) { f.envoy = pairs("idle_timeout: 4s", "idle_timeout: 60s") }},
-	{"20 circuit breakers", "SL0406", Warning, "max_requests 1024", "raise them", func(f *fleet) { f.envoy = pairs("max_requests: 65536", "max_requests: 1024") }},
-	{"20 retries", "SL0406", Warning, "max_retries 3", "raise them", func(f *fleet) { f.envoy = pairs("max_retries: 1024", "max_retries: 3") }},
+	{"18 names of two families: without Sightline", "SL0404", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) {
+		f.envoy = twoFamilies
+	}},
+	{"28 names of two families: no choice is followed", "SL0408", Error, "dns_family at ", "V4_PREFERRED", func(f *fleet) {
+		f.envoy = twoFamilies
+	}},
+	{"20 idle connections", "SL0410", Warning, "keep_alive at ", "idle_timeout: 4s", func(f *fleet) {
+		f.envoy = pairs("idle_timeout: 4s", "idle_timeout: 60s")
+	}},
+	{"20 circuit breakers", "SL0406", Warning, "max_requests 1024", "raise them", func(f *fleet) {
+		f.envoy = pairs("max_requests: 65536", "max_requests: 1024")
+	}},
+	{"20 retries", "SL0406", Warning, "max_retries 3", "raise them", func(f *fleet) {
+		f.envoy = pairs("max_retries: 1024", "max_retries: 3")
+	}},
 	{"21 steering headers", "SL0407", Error, "accepted from clients: x-target-worker*", "early_header_mutation_extensions", func(f *fleet) {
 		f.envoy = pairs("prefix: x-target-worker }", "prefix: x-other }")
 	}},
-	{"21 any address is dialled", "SL0407", Warning, "any_address at ", "envoy.worker_networks", func(f *fleet) { f.envoy = pairs("envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC") }},
+	{"21 any address is dialled", "SL0407", Warning, "any_address at ", "envoy.worker_networks", func(f *fleet) {
+		f.envoy = pairs("envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC")
+	}},
 	{"22 replicas", "SL0504", Error, "agents publish to one of 2", "nats: {url: …}", func(f *fleet) {
 		f.config = pairs(`envoy: {`, "nats: {listen: \"127.0.0.1:0\"}\nenvoy: {sightlines: [\"10.0.0.1:9002\", \"10.0.0.2:9002\"], ")
 	}},
-	{"22 events that one alone may drain", "SL0504", Error, "takes its events away from the other 1 Sightlines", "an agent beside the worker", func(f *fleet) {
-		f.sim = func(_ int, c *sim.Config) { c.Engine, c.Version = sim.TRTLLM, "1.3.0" }
-		f.config = pairs(`envoy: {`, `envoy: {sightlines: ["10.0.0.1:9002", "10.0.0.2:9002"], `, "engine_version: 0.32.0, engine_model: sim-vl", "engine: trtllm, engine_version: 1.3.0",
-			`{zmq: "A-EVENTS", replay: "A-REPLAY"}`, `{http: "http://A:"}`, `{zmq: "B-EVENTS", replay: "B-REPLAY"}`, `{http: "http://B:"}`)
+	{"22 events that one alone may drain", "SL0504", Error, "takes its events away from the other 1 Sightlines",
+		"an agent beside the worker", func(f *fleet) {
+			f.sim = func(_ int, c *sim.Config) { c.Engine, c.Version = sim.TRTLLM, "1.3.0" }
+			f.config = pairs(`envoy: {`, `envoy: {sightlines: ["10.0.0.1:9002", "10.0.0.2:9002"], `,
+				"engine_version: 0.32.0, engine_model: sim-vl", "engine: trtllm, engine_version: 1.3.0",
+				`{zmq: "A-EVENTS", replay: "A-REPLAY"}`, `{http: "http://A:"}`, `{zmq: "B-EVENTS", replay: "B-REPLAY"}`, `{http: "http://B:"}`)
+		}},
+	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, 0 encode, none decodes", "dynamo.component",
+		func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "prefill" }},
+	{"23 prefill and encode alone", "SL0105", Error, "sim-vl: 1 workers prefill, 1 encode, none decodes", "role: decode",
+		func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "encode" }},
+	{"23 peers one by one: none prefills", "SL0105", Warning, "sim-vl: 1 workers have the role decode, none prefills",
+		"role: prefill", func(f *fleet) {
+			f.page.workers[0].Role, f.page.workers[1].Role, f.page.workers[0].Health = "prefill", "decode", "refused"
+		}},
+	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) {
+		f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused"
 	}},
-	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, 0 encode, none decodes", "dynamo.component", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "prefill" }},
-	{"23 prefill and encode alone", "SL0105", Error, "sim-vl: 1 workers prefill, 1 encode, none decodes", "role: decode", func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "encode" }},
-	{"23 peers one by one: none prefills", "SL0105", Warning, "sim-vl: 1 workers have the role decode, none prefills", "role: prefill", func(f *fleet) {
-		f.page.workers[0].Role, f.page.workers[1].Role, f.page.workers[0].Health = "prefill", "decode", "refused"
+	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) {
+		f.proxy = without("/metrics")
 	}},
-	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
-	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) { f.proxy = without("/metrics") }},
-	{"24 ranks that the worker has not", "SL0106", Warning, "a: ranks is 4, and only 1 of them report their load", "ranks: 1 of this worker (leave it out for one)", func(f *fleet) {
-		f.config = pairs("name: a,", "name: a, ranks: 4,")
-		one := f.page.workers[0]
-		one.Told = nil
-		for rank := 1; rank < 4; rank++ {
-			one.Rank = rank
-			f.page.workers = append(f.page.workers, one)
-		}
-		f.page.workers[0].Rank = 0
+	{"24 ranks that the worker has not", "SL0106", Warning, "a: ranks is 4, and only 1 of them report their load",
+		"ranks: 1 of this worker (leave it out for one)", func(f *fleet) {
+			f.config = pairs("name: a,", "name: a, ranks: 4,")
+			one := f.page.workers[0]
+			one.Told = nil
+			for rank := 1; rank < 4; rank++ {
+				one.Rank = rank
+				f.page.workers = append(f.page.workers, one)
+			}
+			f.page.workers[0].Rank = 0
+		}},
+	{"24 stale", "SL0106", Warning, "the running Sightline has no current one", "let Sightline fetch", func(f *fleet) {
+		f.page.workers[0].Told = nil
 	}},
-	{"24 stale", "SL0106", Warning, "the running Sightline has no current one", "let Sightline fetch", func(f *fleet) { f.page.workers[0].Told = nil }},
-	{"24 everything wants a key", "SL0109", Error, "the worker wants a key, or another one: worker_access.api_key_file", "api_key_file: FILE", func(f *fleet) {
-		f.proxy = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusUnauthorized); return true }
-	}},
+	{"24 everything wants a key", "SL0109", Error, "the worker wants a key, or another one: worker_access.api_key_file",
+		"api_key_file: FILE", func(f *fleet) {
+			f.proxy = func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusUnauthorized); return true }
+		}},
 	{"24 the worker speaks TLS", "SL0109", Error, "it speaks TLS: worker_access.ca", "worker_access: {ca: FILE}", func(f *fleet) {
 		f.tls, f.proxy = true, func(http.ResponseWriter, *http.Request) bool { return false }
 	}},
-	{"25 guesses in the place of events", "SL0502", Warning, "a: no events are configured", "events: {auto: true}", func(f *fleet) { f.config = pairs(`, events: {zmq: "A-EVENTS", replay: "A-REPLAY"}`, "") }},
-	{"25 match limit", "SL0502", Warning, "configured 1024, the worker reports ", "max_model_len", func(f *fleet) { f.config = pairs("block_size: 16", "block_size: 16, max_model_len: 1024") }},
+	{"25 guesses in the place of events", "SL0502", Warning, "a: no events are configured", "events: {auto: true}",
+		func(f *fleet) { f.config = pairs(`, events: {zmq: "A-EVENTS", replay: "A-REPLAY"}`, "") }},
+	{"25 match limit", "SL0502", Warning, "configured 1024, the worker reports ", "max_model_len", func(f *fleet) {
+		f.config = pairs("block_size: 16", "block_size: 16, max_model_len: 1024")
+	}},
 	{"26 plain front end", "SL0107", Error, "a is a front end of NVIDIA Dynamo", "dynamo.frontends", func(f *fleet) {
 		f.proxy = says("/v1/models", `{"object":"list","data":[{"id":"sim-vl","object":"model","owned_by":"nvidia"}]}`)
 	}},
-	{"26 another release", "SL0107", Warning, "a is vllm 0.30.0, configured is 0.32.0", "engine_version: 0.30.0", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Version = "0.30.0" }) }},
+	{"26 another release", "SL0107", Warning, "a is vllm 0.30.0, configured is 0.32.0", "engine_version: 0.30.0",
+		func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Version = "0.30.0" }) }},
 	{"27 adapters", "SL0108", Warning, `a: the worker serves the adapter "cats"`, "load the same ones on all", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) { c.Adapters = []sim.Adapter{{Name: "cats", Path: "/cats"}} })
 	}},
-	{"28 picks not obeyed", "SL0408", Error, "8 of the last 8 requests went elsewhere than chosen, such as 10.0.0.9:8000 instead of", "x-target-worker", func(f *fleet) { f.decide(func(d *router.Recent) { d.Used = "10.0.0.9:8000" }) }},
+	{"28 picks not obeyed", "SL0408", Error, "8 of the last 8 requests went elsewhere than chosen, such as 10.0.0.9:8000 instead of",
+		"x-target-worker", func(f *fleet) { f.decide(func(d *router.Recent) { d.Used = "10.0.0.9:8000" }) }},
 	{"28 the cluster reads another header", "SL0408", Error, "http_header_name: x-target-worker", "read it from there", func(f *fleet) {
 		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-envoy-original-dst-host }")
 	}},
-	{"29 clocks", "SL0307", Warning, "a: its events' timestamps are -5m", "NTP", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Skew = 5 * time.Minute }) }},
+	{"29 clocks", "SL0307", Warning, "a: its events' timestamps are -5m", "NTP", func(f *fleet) {
+		f.sim = only(func(c *sim.Config) { c.Skew = 5 * time.Minute })
+	}},
 	{"30 one size for another", "SL0503", Warning, "workers' caches have 800000 blocks", "index: {max_bytes: 21MiB}", func(f *fleet) {
 		f.sim = func(_ int, c *sim.Config) { c.Blocks = 400000 }
 		f.config = pairs(`admin: ""`, "admin: \"\"\nindex: {max_bytes: 16MiB}")
 	}},
 
-	{"31 events of another form", "SL0309", Error, "a, rank 0: the running Sightline cannot read its events: messages of 1 frame", "docs/engines.md", func(f *fleet) {
-		f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", "messages of 1 frame"
-	}},
-	{"31 as an agent hears", "SL0309", Error, "of worker a, rank 0: the engine's events cannot be read: messages of 1 frame", "docs/engines.md", func(f *fleet) {
-		f.agent = `{"worker":"a","ranks":[{"rank":0,"heard":{"Unreadable":"messages of 1 frame"}}]}`
-	}},
+	{"31 events of another form", "SL0309", Error, "a, rank 0: the running Sightline cannot read its events: messages of 1 frame",
+		"docs/engines.md", func(f *fleet) {
+			f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", "messages of 1 frame"
+		}},
+	{"31 as an agent hears", "SL0309", Error, "of worker a, rank 0: the engine's events cannot be read: messages of 1 frame",
+		"docs/engines.md", func(f *fleet) {
+			f.agent = `{"worker":"a","ranks":[{"rank":0,"heard":{"Unreadable":"messages of 1 frame"}}]}`
+		}},
 	{"31 on Dynamo's plane", "SL0309", Error, "3 messages of Dynamo's event plane cannot be read", "docs/engines.md", func(f *fleet) {
 		f.page.metrics += "sightline_dynamo_events_unreadable_total{component=\"c\"} 3\n"
 	}},
 	{"31 as heard here", "SL0309", Error, "a: its events cannot be read: ", "docs/engines.md", otherForm},
 	{"31 events of another form are not missing", "SL0301", OK, "events came that cannot be read (SL0309)", "", otherForm},
-	{"31 hits are an upper bound", "SL0310", Warning, "a, rank 0: a predicted hit is an upper bound: a KV cache group of an unknown kind", "docs/engines.md", func(f *fleet) {
-		f.page.workers[0].UpperBound = "a KV cache group of an unknown kind"
-	}},
+	{"31 hits are an upper bound", "SL0310", Warning, "a, rank 0: a predicted hit is an upper bound: a KV cache group of an unknown kind",
+		"docs/engines.md", func(f *fleet) {
+			f.page.workers[0].UpperBound = "a KV cache group of an unknown kind"
+		}},
 	{"32 Sightline is gone, and Envoy answers", "SL0505", Error, "and no Sightline at 127.0.0.1:11 nor at admin", "start it", func(f *fleet) {
 		f.front, f.options = http.NotFound, func(o *Options, _ *httptest.Server) { o.Admin = "" }
 	}},
@@ -445,12 +524,15 @@ var mistakes = []mistake{
 	{"32 only its port for Envoy is frozen", "SL0505", Error, "takes connections and does not answer", "start it again", func(f *fleet) {
 		f.config = pairs(`listen: "127.0.0.1:11" # not`, `listen: "`+mute()+`" # not`)
 	}},
-	{"32 what answers at admin is another program", "SL0505", Error, "does not answer as Sightline does", "admin must be Sightline's own port", func(f *fleet) {
-		f.front = http.NotFound
-		f.config = pairs(`admin: ""`, `admin: "FRONT"`)
-		f.options = func(o *Options, _ *httptest.Server) { o.Admin = "" }
+	{"32 what answers at admin is another program", "SL0505", Error, "does not answer as Sightline does",
+		"admin must be Sightline's own port", func(f *fleet) {
+			f.front = http.NotFound
+			f.config = pairs(`admin: ""`, `admin: "FRONT"`)
+			f.options = func(o *Options, _ *httptest.Server) { o.Admin = "" }
+		}},
+	{"33 Envoy's listener speaks TLS", "SL0408", Unchecked, "give --url https://NAME:PORT", "", func(f *fleet) {
+		f.front, f.secured, f.page.decisions = http.NotFound, true, nil
 	}},
-	{"33 Envoy's listener speaks TLS", "SL0408", Unchecked, "give --url https://NAME:PORT", "", func(f *fleet) { f.front, f.secured, f.page.decisions = http.NotFound, true, nil }},
 	{"33 a certificate of a private authority", "SL0408", Unchecked, "give --ca FILE", "", func(f *fleet) {
 		f.page.decisions = nil
 		f.front, f.secured, f.options = http.NotFound, true, func(o *Options, front *httptest.Server) { o.URL = front.URL }
@@ -459,27 +541,33 @@ var mistakes = []mistake{
 		f.page.decisions = nil
 		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
 	}},
-	{"33 Envoy has no route for the host", "SL0408", Unchecked, "give --host NAME", "", func(f *fleet) { f.front, f.page.decisions = http.NotFound, nil }},
+	{"33 Envoy has no route for the host", "SL0408", Unchecked, "give --host NAME", "", func(f *fleet) {
+		f.front, f.page.decisions = http.NotFound, nil
+	}},
 	{"33 Envoy redirects", "SL0408", Unchecked, `to "https://llm.example.com/": give --url`, "", func(f *fleet) {
 		f.page.decisions = nil
 		f.front = func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://llm.example.com/", http.StatusMovedPermanently)
 		}
 	}},
-	{"33 Envoy wants a token, and requests show where it sends them", "SL0408", OK, "8 of the last 8 requests went to the chosen worker", "", func(f *fleet) {
-		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
-	}},
+	{"33 Envoy wants a token, and requests show where it sends them", "SL0408", OK,
+		"8 of the last 8 requests went to the chosen worker", "", func(f *fleet) {
+			f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+		}},
 	{"33 Envoy refuses", "SL0408", Error, "the canary through Envoy at 127.0.0.1:", "its routes", func(f *fleet) {
 		f.front = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
 	}},
-	{"33 TLS, token and host are given", "SL0408", Error, "Envoy answered the canary without asking Sightline", "sightline envoy --for", func(f *fleet) { // it is let in
-		f.front, f.secured = http.NotFound, true
-		f.options = func(o *Options, front *httptest.Server) {
-			o.URL, o.Header, o.Host = strings.Replace(front.URL, "127.0.0.1", "localhost", 1), []string{"authorization: Bearer secret"}, "llm.example.com"
-			o.CA = filepath.Join(filepath.Dir(o.Config), "ca.pem")
-			_ = os.WriteFile(o.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), 0o600)
-		}
-	}},
+	// it is let in
+	{"33 TLS, token and host are given", "SL0408", Error, "Envoy answered the canary without asking Sightline",
+		"sightline envoy --for", func(f *fleet) {
+			f.front, f.secured = http.NotFound, true
+			f.options = func(o *Options, front *httptest.Server) {
+				o.URL, o.Header, o.Host = strings.Replace(front.URL, "127.0.0.1", "localhost", 1), []string{"authorization: Bearer secret"},
+					"llm.example.com"
+				o.CA = filepath.Join(filepath.Dir(o.Config), "ca.pem")
+				_ = os.WriteFile(o.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), 0o600)
+			}
+		}},
 	{"34 the audit: another token", "SL0201", Error, "a, as requests show (token): first difference", "chat_template", audited(audit.Token)},
 	{"34 the audit: another block", "SL0201", Error, "a, as requests show (block): first difference", "chat_template", audited(audit.Block)},
 	{"34 the audit: another key", "SL0201", Error, "a, as requests show (keys): first difference", "adapters", audited(audit.Keys)},
@@ -495,27 +583,45 @@ var mistakes = []mistake{
 		f.page.decisions = append(f.page.decisions, f.page.decisions[1:]...)
 	}},
 	{"35 a mapped port is heard", "SL0303", OK, "a, rank 0: tcp://127.0.0.1:", "", func(f *fleet) {
-		f.proxy = says("/kv_event_sources", `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:30001","replay_endpoint":"tcp://*:30002"}}`)
+		f.proxy = says("/kv_event_sources",
+			`{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:30001","replay_endpoint":"tcp://*:30002"}}`)
 	}},
 	{"36 Envoy does not wait long enough", "SL0403", Error, "9 requests went on undecided and uncleaned", "message_timeout: 2s", tooLate},
 	{"36 the access log is not to blame", "SL0409", Unchecked, "SL0403", "", tooLate},
 
-	{"a worker that refuses", "SL0109", Error, "connection refused", "start it, or correct addr", func(f *fleet) { f.config = pairs(`"A:"`, `"127.0.0.1:9"`) }},
-	{"one socket for two", "SL0308", Error, "a and b: the same events come under both names", "each worker's own socket", func(f *fleet) { f.config = pairs("B-EVENTS", "tcp://localhost:A-PORT") }},
-	{"one socket for two, in the file", "SL0501", Error, "is also", "correct the keys", func(f *fleet) { f.config = pairs("B-EVENTS", "A-EVENTS") }},
-	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events of a and of b", "each worker's own socket", func(f *fleet) { f.page.workers[0].SameEvents = "b" }},
-	{"unknown keys", "SL0309", Warning, `b: events carry the unknown key "hash_version"`, "a newer Sightline", func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
+	{"a worker that refuses", "SL0109", Error, "connection refused", "start it, or correct addr", func(f *fleet) {
+		f.config = pairs(`"A:"`, `"127.0.0.1:9"`)
+	}},
+	{"one socket for two", "SL0308", Error, "a and b: the same events come under both names", "each worker's own socket",
+		func(f *fleet) { f.config = pairs("B-EVENTS", "tcp://localhost:A-PORT") }},
+	{"one socket for two, in the file", "SL0501", Error, "is also", "correct the keys", func(f *fleet) {
+		f.config = pairs("B-EVENTS", "A-EVENTS")
+	}},
+	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events of a and of b",
+		"each worker's own socket", func(f *fleet) { f.page.workers[0].SameEvents = "b" }},
+	{"unknown keys", "SL0309", Warning, `b: events carry the unknown key "hash_version"`, "a newer Sightline",
+		func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
 	{"events lost", "SL0309", Warning, "b: 3 times lost events", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
-	{"no ends", "SL0409", Error, "not their ends", "connection manager", func(f *fleet) { f.page.metrics += "sightline_access_log_ends_missing 1\n" }},
-	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) { f.page.metrics += "sightline_access_log_silent 1\n" }},
-	{"Envoy does not wait", "SL0410", Error, "observability_mode at ", "does not wait for the choice", func(f *fleet) { f.envoy = pairs("failure_mode_allow: true", "observability_mode: true") }},
+	{"no ends", "SL0409", Error, "not their ends", "connection manager", func(f *fleet) {
+		f.page.metrics += "sightline_access_log_ends_missing 1\n"
+	}},
+	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) {
+		f.page.metrics += "sightline_access_log_silent 1\n"
+	}},
+	{"Envoy does not wait", "SL0410", Error, "observability_mode at ", "does not wait for the choice", func(f *fleet) {
+		f.envoy = pairs("failure_mode_allow: true", "observability_mode: true")
+	}},
 	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},
-	{"an agent", "SL0602", Error, "of worker a, rank 0: NATS cannot be reached", "--nats", func(f *fleet) { f.agent = `{"worker":"a","ranks":[{"rank":0,"not_ready":"NATS cannot be reached"}]}` }},
+	{"an agent", "SL0602", Error, "of worker a, rank 0: NATS cannot be reached", "--nats", func(f *fleet) {
+		f.agent = `{"worker":"a","ranks":[{"rank":0,"not_ready":"NATS cannot be reached"}]}`
+	}},
 	{"no agent", "SL0602", Error, "b: no agent publishes its events: waiting", "sightline agent --worker b", func(f *fleet) {
 		f.config = pairs(`{zmq: "B-EVENTS", replay: "B-REPLAY"}`, "{nats: true}", `admin: ""`, "admin: \"\"\nnats: {listen: \"127.0.0.1:0\"}")
 		f.page.workers[1].Events = "waiting"
 	}},
-	{"no NATS", "SL0601", Error, "no server could be reached", "nats.url", func(f *fleet) { f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://127.0.0.1:9\"}") }},
+	{"no NATS", "SL0601", Error, "no server could be reached", "nats.url", func(f *fleet) {
+		f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://127.0.0.1:9\"}")
+	}},
 	{"a model's files", "SL0501", Error, "models[0].dir: ", "copy those files again", func(f *fleet) {
 		f.config = pairs("dir: DIR", "dir: BROKEN")
 	}},
@@ -524,11 +630,18 @@ var mistakes = []mistake{
 	{"0 hits: other tokens", "SL0205", Error, "different tokens: a stored another prompt", "SL0201", noHits(func(f *fleet) {
 		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.Token, Says: "first difference at token 3"}}
 	})},
-	{"0 hits: events late", "SL0205", Error, "events late: 1 event streams are behind", "SL0303", noHits(func(f *fleet) { f.page.workers[0].Events = "catching up" })},
-	{"0 hits: events lost", "SL0205", Error, "engines found more than was predicted in 8 of 8", "SL0304", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 144 }) })},
-	{"0 hits: wrong name", "SL0205", Warning, "wrong name: 8 of the last 8", "aliases", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Asked, d.PromptTokens = "x", 0 }) })},
-	{"0 hits: evicted", "SL0205", Warning, "evicted: engines found less than was predicted in 8 of 8", "larger KV cache", func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0 }) }},
-	{"0 hits: prefix below a block", "SL0205", Warning, "shared prefix shorter than a block: 8 of 8", "put varying parts", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Begins = 7 }) })},
+	{"0 hits: events late", "SL0205", Error, "events late: 1 event streams are behind", "SL0303", noHits(func(f *fleet) {
+		f.page.workers[0].Events = "catching up"
+	})},
+	{"0 hits: events lost", "SL0205", Error, "engines found more than was predicted in 8 of 8", "SL0304",
+		noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 144 }) })},
+	{"0 hits: wrong name", "SL0205", Warning, "wrong name: 8 of the last 8", "aliases", noHits(func(f *fleet) {
+		f.decide(func(d *router.Recent) { d.Asked, d.PromptTokens = "x", 0 })
+	})},
+	{"0 hits: evicted", "SL0205", Warning, "evicted: engines found less than was predicted in 8 of 8", "larger KV cache",
+		func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0 }) }},
+	{"0 hits: prefix below a block", "SL0205", Warning, "shared prefix shorter than a block: 8 of 8", "put varying parts",
+		noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Begins = 7 }) })},
 	{"0 hits: nothing shared", "SL0205", Warning, "no shared prefix: 0 of the last 8", "after the common ones", noHits(func(*fleet) {})},
 }
 
@@ -564,7 +677,8 @@ func audited(v audit.Verdict) func(f *fleet) {
 }
 
 func tooLate(f *fleet) {
-	f.page.metrics += "sightline_access_log_silent 1\nsightline_decisions_total 20\nsightline_extproc_errors_total{what=\"decided too late\"} 9\n"
+	f.page.metrics += "sightline_access_log_silent 1\nsightline_decisions_total " +
+		"20\nsightline_extproc_errors_total{what=\"decided too late\"} 9\n"
 }
 
 // only changes worker a.
@@ -627,7 +741,8 @@ func noHits(plant func(f *fleet)) func(f *fleet) {
 }
 
 func limits(bytes string) []string {
-	return pairs("per_connection_buffer_limit_bytes: 67108864", "per_connection_buffer_limit_bytes: "+bytes, "request_body_buffer_limit: 67108864", "request_body_buffer_limit: "+bytes)
+	return pairs("per_connection_buffer_limit_bytes: 67108864", "per_connection_buffer_limit_bytes: "+bytes,
+		"request_body_buffer_limit: 67108864", "request_body_buffer_limit: "+bytes)
 }
 
 // TestMistakes: each mistake, planted alone, is found under its code with a fix, and changes the exit status. All thirty are
@@ -657,7 +772,8 @@ func TestMistakes(t *testing.T) {
 				}
 				return
 			}
-			if r.Verdict != m.verdict || !strings.Contains(says, m.evidence) || !strings.Contains(r.Fix, m.fix) || r.Fix == "" || r.Link != "docs/doctor.md#"+strings.ToLower(m.code) {
+			if r.Verdict != m.verdict || !strings.Contains(says, m.evidence) || !strings.Contains(r.Fix, m.fix) || r.Fix == "" ||
+				r.Link != "docs/doctor.md#"+strings.ToLower(m.code) {
 				t.Errorf("%+v\nwant %s, %q, fix %q", r, m.verdict, m.evidence, m.fix)
 			}
 			if status := Status(list); status == 0 || m.verdict == Error && status != 1 {
@@ -675,18 +791,21 @@ func TestForms(t *testing.T) {
 	list := f.examine(t, func(given *Options) { given.Pre, given.Canary, o = true, false, *given; o.Pre, o.Canary = true, false })
 	for _, r := range list {
 		wrong := r.Code == "SL0404"
-		if static := r.Category == "envoy" || r.Category == "sightline"; wrong != (r.Verdict == Warning) || !static && r.Verdict != Unchecked && r.Code != "SL0602" {
+		if static := r.Category == "envoy" || r.Category == "sightline"; wrong != (r.Verdict == Warning) || !static &&
+			r.Verdict != Unchecked && r.Code != "SL0602" {
 			t.Errorf("%+v", r)
 		}
 	}
 	out := &bytes.Buffer{}
 	o.Out, o.JSON = out, true
-	if status, err := Run(t.Context(), o); status != 2 || err != nil || !json.Valid(out.Bytes()) || !strings.Contains(out.String(), `"fix":"failure_mode_allow: true`) {
+	if status, err := Run(t.Context(), o); status != 2 || err != nil || !json.Valid(out.Bytes()) ||
+		!strings.Contains(out.String(), `"fix":"failure_mode_allow: true`) {
 		t.Errorf("%d, %v: %s", status, err, out)
 	}
 	out.Reset()
 	o.JSON = false
-	if _, err := Run(t.Context(), o); err != nil || !strings.Contains(out.String(), "- SL0109 SL0107 SL0103 SL0108 SL0101 SL0102 SL0104 SL0105 SL0106 (not checked: --pre looks at files alone)\n") {
+	if _, err := Run(t.Context(), o); err != nil || !strings.Contains(out.String(),
+		"- SL0109 SL0107 SL0103 SL0108 SL0101 SL0102 SL0104 SL0105 SL0106 (not checked: --pre looks at files alone)\n") {
 		t.Errorf("what was not looked at for one reason takes one line: %v\n%s", err, out)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -695,7 +814,8 @@ func TestForms(t *testing.T) {
 	if status, err := Run(ctx, o); status != 0 || err != nil || !strings.Contains(changed.String(), "\x1b[33m‼\x1b[0m SL0404") {
 		t.Errorf("%d, %v: %s", status, err, changed)
 	}
-	if news := changed.String()[changed.first:]; strings.Count(news, "\n") != 1 || !strings.Contains(news, "was warning: requests go on while Sightline is down") {
+	if news := changed.String()[changed.first:]; strings.Count(news, "\n") != 1 ||
+		!strings.Contains(news, "was warning: requests go on while Sightline is down") {
 		t.Errorf("after the mistake was mended:\n%s", news)
 	}
 }

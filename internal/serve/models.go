@@ -39,7 +39,8 @@ func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Log
 		}
 		logModel(log, live.Model())
 		log.Debug("model directory read", zap.String("model", mc.Name), zap.Duration("took", time.Since(start)))
-		m := router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, MaxLoRAs: mc.MaxLoRAs, FetchKV: mc.FetchKV, Unit: mc.OffloadUnit, Prompts: live}
+		m := router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, MaxLoRAs: mc.MaxLoRAs, FetchKV: mc.FetchKV,
+			Unit: mc.OffloadUnit, Prompts: live}
 		if err := loadClasses(&m, mc, media); err != nil {
 			return nil, fmt.Errorf("models[%d].%w", i, err)
 		}
@@ -97,7 +98,8 @@ func (s *state) model(mc config.Model) (m router.Model, found bool) {
 		return m, false
 	}
 	named := func(c config.Model) config.Model {
-		c.Aliases, c.Adapters, c.MaxLoRAs, c.FetchKV, c.PrefillRate, c.OffloadRate = mc.Aliases, mc.Adapters, mc.MaxLoRAs, mc.FetchKV, mc.PrefillRate, mc.OffloadRate
+		c.Aliases, c.Adapters, c.MaxLoRAs, c.FetchKV, c.PrefillRate, c.OffloadRate = mc.Aliases, mc.Adapters, mc.MaxLoRAs,
+			mc.FetchKV, mc.PrefillRate, mc.OffloadRate
 		return c
 	}
 	at := slices.IndexFunc(s.cfg.Models, func(c config.Model) bool { return reflect.DeepEqual(named(c), mc) })
@@ -162,7 +164,8 @@ func (w *modelWatch) set(ctx context.Context, models []router.Model) {
 	w.watched = map[*engine.LiveModel]context.CancelFunc{}
 	for _, m := range models {
 		for _, live := range liveModelsOf(m) {
-			if w.watched[live] = old[live]; old[live] == nil {
+			w.watched[live] = old[live]
+			if old[live] == nil {
 				var one context.Context
 				one, w.watched[live] = context.WithCancel(ctx)
 				go live.Watch(one, lookEvery, w.report(m.Name))

@@ -68,7 +68,8 @@ func Load(cfg config.Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if media.Secret, err = newSecret(&cfg); err != nil {
+	media.Secret, err = newSecret(&cfg)
+	if err != nil {
 		media.Close()
 		return nil, err
 	}
@@ -151,7 +152,8 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, decisions)
-	if r.sources, err = startSources(ctx, s.media.Secret, &s.now, r.poller, r.peers, r.members()); err != nil {
+	r.sources, err = startSources(ctx, s.media.Secret, &s.now, r.poller, r.peers, r.members())
+	if err != nil {
 		return err
 	}
 	defer r.sources.close()
@@ -213,14 +215,16 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		r.probe = probe.New(probe.Options{As: s.as, Log: s.log, Metrics: r.metrics})
 		go r.probe.Run(ctx)
 	}
-	r.poller = vitals.New(vitals.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
+	r.poller = vitals.New(vitals.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet,
+		Log: s.log, Metrics: r.metrics,
 		ProcessRestarted: func(w *fleet.Worker, was time.Time) { r.sources.set.ProcessRestarted(w, was) }})
 	left, mode := s.cfg.LeftAlone()
 	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
 	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided,
-		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, LearnedBytes: 64 << 20, Audit: r.audit,
+		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
+		LearnedBytes: 64 << 20, Audit: r.audit,
 		Decisions: decisions, Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL,
 		MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
 		Log: s.log, Metrics: r.metrics,
@@ -241,7 +245,8 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 	if err != nil {
 		return nil, err
 	}
-	l, err := decisionlog.Open(decisionlog.Options{File: c.File, MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Key: key, Log: s.log, Metrics: metrics})
+	l, err := decisionlog.Open(decisionlog.Options{File: c.File, MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Key: key,
+		Log: s.log, Metrics: metrics})
 	if err != nil {
 		return nil, fmt.Errorf("decision_log.file: %w", err)
 	}
@@ -330,13 +335,15 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	}
 	at, _ := lis.Addr().(*net.TCPAddr)
 	lis = boundWeb(lis, r.noRoom, "connections to admin")
-	if lis, err = r.cfg.AdminTLS.Over(lis, r.log); err != nil {
+	lis, err = r.cfg.AdminTLS.Over(lis, r.log)
+	if err != nil {
 		return nil, fmt.Errorf("admin_tls: %w", err)
 	}
 	web.Handler = admin.Handler(ctx, admin.State{
 		Access:      admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version:     version, Reload: reloads.reload, Configuration: reloads.status, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
+		Version:     version, Reload: reloads.reload, Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
+		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

@@ -41,7 +41,8 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	case wc.Events.ZMQ != "":
 		slot.EarlyEvents = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
-		if err = readSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc)); wc.Events.Replay != "" {
+		err = readSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc))
+		if wc.Events.Replay != "" {
 			s.peers.backfill(o, s.secret, slot.Worker.StableName, slot.Rank, s.log)
 		}
 	case wc.Events.Auto:
@@ -79,12 +80,14 @@ func readSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int
 		host = "0.0.0.0"
 	}
 	z := stream.ZMQ{Topic: e.Topic, Bind: e.Bind, From: from}
-	if z.Endpoint, err = zmq.Address(e.ZMQ, host, rank); err != nil {
+	z.Endpoint, err = zmq.Address(e.ZMQ, host, rank)
+	if err != nil {
 		return fmt.Errorf("zmq: %w", err)
 	}
 	if e.Replay != "" {
 		o.Idle = idleTime
-		if z.ReplayEndpoint, err = zmq.Address(e.Replay, "", rank); err != nil {
+		z.ReplayEndpoint, err = zmq.Address(e.Replay, "", rank)
+		if err != nil {
 			return fmt.Errorf("replay: %w", err)
 		}
 	}
@@ -173,7 +176,8 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	for _, f := range list {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
-			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.OutReason(now), Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate}
+			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.OutReason(now),
+			Events: "none", Role: f.Worker.Role.String(), Rate: load.Rate}
 		if f.EventAge != nil {
 			r.EventAge = f.EventAge(now).Seconds()
 		}
@@ -188,7 +192,8 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			r.SameEvents = shared[f.Feed]
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
 			r.BlockSize = ix.Form(f.ID).Size
-			if r.UpperBound = st.UpperBound; r.UpperBound == "" && ix.UpperBound(f.ID) {
+			r.UpperBound = st.UpperBound
+			if r.UpperBound == "" && ix.UpperBound(f.ID) {
 				r.UpperBound = "its KV cache groups are of forms that are not followed"
 			}
 			r.Orphans, r.Doubtful, r.Unfilled, r.UnknownKey = st.Orphans, st.Doubtful, st.Unfilled, st.UnknownKey
