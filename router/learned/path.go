@@ -225,7 +225,7 @@ func (w *walk) chunks(pieces [][]byte, next func(ended bool) (size int)) {
 				continue
 			}
 			w.put(w.part[:size])
-			have, size = 0, next(true)
+			size = next(true)
 		}
 		for len(p) >= size {
 			w.put(p[:size])
