@@ -56,7 +56,7 @@ var bounds = []bound{
 		"router/learned TestForget: most, Forgotten", "router/learned.Memory.nodes router/learned.Memory.roots"},
 	{"requests watched to be learned, of a slot; steps of all their paths", "{router/learned.openPerSlot}; {router/learned.openSteps}",
 		"not learned", "learned_requests_total no_room", "router/learned TestWatchIsBounded: openPerSlot, NoRoom",
-		"router/learned.Learner.slots router/learned.Learner.byID router/learned.Learner.ended"},
+		"router/learned.Learner.slots router/learned.Learner.named router/learned.Learner.byID router/learned.Learner.ended"},
 	{"classes of workers whose prompts' sizes are learned", "{router/learned.maxClasses}", "the usual size",
 		"– the configuration names fewer", "router/learned TestSizes: maxClasses, byClass", "router/learned.Sizes.byClass"},
 	{"predicted blocks; of one prompt", "{router/speculative.Blocks}; {router/speculative.PromptBlocks}", "oldest end early",

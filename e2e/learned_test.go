@@ -74,6 +74,13 @@ func TestLearnsWithoutFiles(t *testing.T) {
 	for _, question := range []string{"Xylophones are instruments?", "Zebras?", "Quiet, please."} {
 		expect("again, with other questions", -1, system, message("user", question))
 	}
+	// The second of two siblings follows the first before anything is learned.
+	for i := range uint64(4) {
+		url := dataURL(photo(80 + i))
+		if a, b := ask(t, l, "What is this?", url), ask(t, l, "And what is that?", url); a.worker != b.worker {
+			t.Errorf("an image that is on its way to worker %d goes to worker %d too", a.worker, b.worker)
+		}
+	}
 	if n := metric(t, l, "sightline_cached_tokens_reported_total", `"fewer"`) +
 		metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); n != 0 {
 		all, _ := lab.Get("http://" + l.Admin + "/decisions?n=20")

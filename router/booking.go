@@ -13,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/router/speculative"
@@ -87,18 +88,18 @@ type classPrompt struct {
 	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
 	unread                          bool
 	engineTokens                    int
-	answers                         int       // decoded at the same time
-	own                             int       // of locals, those that were computed
-	tokens                          int       // of the prompt, maybe estimated
-	estimate                        bool      // what is predicted to be cached is one
-	watching                        *watching // nil: nothing is learned from it
+	answers                         int              // decoded at the same time
+	own                             int              // of locals, those that were computed
+	tokens                          int              // of the prompt, maybe estimated
+	estimate                        bool             // what is predicted to be cached is one
+	watching                        *learned.Request // nil: nothing is learned from it
 }
 
 // classPromptOf copies what a class's workers read, to keep it beyond the decision.
 func (x *planner) classPromptOf(class int) classPrompt {
-	rd, keys, learns := x.reading(class), &x.mem.blocks[class], x.learns(class)
+	rd, keys := x.reading(class), &x.mem.blocks[class]
 	certain := len(keys.locals)
-	if learns && keys.recalled.used {
+	if keys.recalled.used {
 		certain = max(keys.own, keys.recalled.Learned)
 	}
 	both := slices.Concat(keys.locals[:certain], keys.chain[:certain])
@@ -106,7 +107,7 @@ func (x *planner) classPromptOf(class int) classPrompt {
 		prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
-		tokens: x.tokens(class), estimate: learns && keys.recalled.Estimate, watching: x.watchingOf(class)}
+		tokens: x.tokens(class), estimate: keys.recalled.Estimate, watching: x.watchingOf(class)}
 }
 
 // book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, pictures that it will have seen, its

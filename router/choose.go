@@ -62,10 +62,7 @@ func (x *planner) choose() {
 	if x.steers || x.editsAgree() {
 		x.addEdits(rd.edits)
 	}
-	x.out.PromptTokens = len(rd.prompt.IDs)
-	if x.learns(class) {
-		x.out.PromptTokens = max(x.out.PromptTokens, x.mem.blocks[class].recalled.Tokens)
-	}
+	x.out.PromptTokens = max(len(rd.prompt.IDs), x.mem.blocks[class].recalled.Tokens)
 	// An engine always computes the last token, so a prompt that is wholly cached loses its last block (vLLM).
 	most := max(0, x.tokens(class)-1) / size * size
 	x.out.CachedTokens, x.out.OffloadedTokens = min(best.Predicted, most), min(best.Offloaded, most)
@@ -139,19 +136,25 @@ func (x *planner) addCandidates(class int) {
 		s.reach.Add(uint32(slot.ID), c.Exact)
 		s.candidates = append(s.candidates, c)
 	}
-	if looked {
+	onItsWay := len(keys.locals) == 0 && keys.recalled.class != 0
+	switch {
+	case onItsWay:
+		x.extendOnItsWay(&s.reach)
+	case looked:
 		x.predicted.Extend(keys.chain, &s.reach, x.now)
 	}
 	for i := range s.candidates[from:] {
 		c, promised := &s.candidates[from+i], s.reach.Blocks(i)
+		if onItsWay {
+			promised = x.blocksOfSteps(class, promised)
+		}
 		if its := s.overlapOf(x.slots[c.Slot]); promised <= int(its.held) {
 			promised = c.Exact // these blocks have come, and do not make a hit
 			if !c.Doubtful {
 				c.Unkept = int(its.held-its.blocks) * size
 			}
 		}
-		c.Exact, c.Predicted = c.Exact*size, max(promised*size, x.onItsWay(x.slots[c.Slot], class))
-		c.Shared = c.Predicted - c.Exact
+		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
 	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
 	x.moveEncoding(s.candidates[from:])
@@ -423,7 +426,7 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, els
 	if !rd.prompt.Exact {
 		d.Why = rd.prompt.Why
 	}
-	if keys.recalled.used && best.Predicted > keys.own*keys.form.Size {
+	if keys.recalled.class != 0 && best.Predicted > keys.own*keys.form.Size {
 		d.Why = keys.recalled.why()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"hash/fnv"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -62,19 +63,15 @@ func (l *learning) paths() *learned.Hasher {
 
 // tokens returns how many tokens a class's prompt has, at least as far as it is known or estimated.
 func (x *planner) tokens(class int) int {
-	n := len(x.reading(class).prompt.IDs)
-	if r := &x.mem.blocks[class].recalled; x.learns(class) {
-		n = max(n, r.tokens)
-	}
-	return n
+	return max(len(x.reading(class).prompt.IDs), x.mem.blocks[class].recalled.tokens)
 }
 
 // recalled is what is remembered of a request, for the workers of one class.
 type recalled struct {
 	learned.Prompt
-	used   bool // its blocks are looked up: they are more than the computed ones
-	class  uint32
-	tokens int // of the prompt; an estimate if Tokens is 0
+	used   bool   // its blocks are looked up: they are more than the computed ones
+	class  uint32 // number of the class; 0: nothing is remembered for it
+	tokens int    // of the prompt; an estimate if Tokens is 0
 }
 
 // learns reports whether a request is remembered for a class: no rule reads it to its end.
@@ -86,16 +83,15 @@ func (x *planner) learns(class int) bool {
 // recall replaces a class's blocks by remembered ones if these are more.
 func (x *planner) recall(class int) {
 	keys := &x.mem.blocks[class]
-	keys.own, keys.recalled.used = len(keys.locals), false
+	r := &keys.recalled
+	keys.own = len(keys.locals)
 	if !x.learns(class) || x.inOtherPart(keys.locals) {
 		return
 	}
-	if !x.mem.pathRead {
-		x.mem.pathRead = true
+	if len(x.mem.path.Steps) == 0 {
 		x.learning.paths().Read(&x.mem.path, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter,
 			Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
 	}
-	r := &keys.recalled
 	r.class = learnedClass(x.model.Name, keys.class.Name, keys.form)
 	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
 	r.tokens = r.Tokens
@@ -106,6 +102,7 @@ func (x *planner) recall(class int) {
 		r.used = true
 		keys.locals = append(keys.locals[:0], r.Blocks...)
 	}
+	r.Estimate = r.Estimate || len(keys.locals) == 0 // at most something alike is on its way
 }
 
 // learnedClass returns the number of a class of workers with blocks of one form, the same in all replicas.
@@ -114,62 +111,61 @@ func learnedClass(model, class string, form block.Form) uint32 {
 	for _, text := range []string{model, class, strconv.Itoa(form.Size), strconv.Itoa(form.Lookahead)} {
 		_, _ = io.WriteString(h, text+"\x00")
 	}
-	return h.Sum32()
+	return h.Sum32() | 1
 }
 
-// pathChain returns the numbers of a path's steps, under which it is predicted.
-func (x *planner) pathChain() []uint64 {
-	if len(x.mem.pathChain) == 0 {
-		for i := range x.mem.path.Steps {
-			x.mem.pathChain = append(x.mem.pathChain, x.mem.path.Steps[i].Number[0])
-		}
+// extendOnItsWay extends the reach of slots, of which nothing is known, by the steps of the request's path that they were sent in other
+// requests.
+func (x *planner) extendOnItsWay(reach *speculative.Reaches) {
+	s := x.mem
+	if len(s.pathChain) == 0 {
+		s.pathChain = appendChain(s.pathChain, &s.path)
 	}
-	return x.mem.pathChain
+	x.learning.sent.Extend(s.pathChain, reach, x.now)
 }
 
-// onItsWay returns how many tokens a slot will probably hold of a request that is remembered for its class, since it was sent one that
-// begins alike.
-func (x *planner) onItsWay(slot *fleet.Slot, class int) int {
-	if !x.learns(class) || len(x.mem.path.Steps) == 0 || len(x.mem.blocks[class].locals) > 0 {
+// blocksOfSteps returns about how many blocks of a class the first steps of the request's path are.
+func (x *planner) blocksOfSteps(class, steps int) int {
+	if steps == 0 {
 		return 0
 	}
-	steps, bytes, all := x.learning.sent.Leading(uint32(slot.ID), x.pathChain(), 0, x.now), 0, 0
+	sent, all := 0, 0
 	for i := range x.mem.path.Steps {
 		n := int(x.mem.path.Steps[i].Weight())
 		all += n
 		if i < steps {
-			bytes += n
+			sent += n
 		}
 	}
-	size := x.mem.blocks[class].form.Size
-	return x.mem.blocks[class].recalled.tokens * bytes / max(1, all) / size * size
+	keys := &x.mem.blocks[class]
+	return keys.recalled.tokens * sent / max(1, all) / keys.form.Size
 }
 
-// watch begins to watch a request that is remembered, on its way to a slot.
-func (r *Router) watch(id string, slot *fleet.Slot, session string, w *watching) {
-	if w == nil {
+// appendChain appends the numbers of a path's steps, under which it is predicted.
+func appendChain(dst []uint64, p *learned.Path) []uint64 {
+	for i := range p.Steps {
+		dst = append(dst, p.Steps[i].Number[0])
+	}
+	return dst
+}
+
+// watch begins to watch a request that is remembered, on its way to a slot; nil: it is not.
+func (r *Router) watch(id string, slot *fleet.Slot, session string, q *learned.Request) {
+	if q == nil {
 		return
 	}
-	r.learning.learner.Watch(&learned.Request{ID: id, Slot: slot.ID, Class: w.class, Size: w.size, Session: session, Path: w.path})
-	r.learning.sent.Add(uint32(slot.ID), w.chain, 0, speculative.Longest(r.serving.Load().predictedTTL), r.opt.Now())
-}
-
-// watching is a request that will be watched.
-type watching struct {
-	class uint32
-	size  int
-	path  learned.Path
-	chain []uint64
+	q.ID, q.Slot, q.Session = id, slot.ID, session
+	r.learning.sent.Add(uint32(slot.ID), appendChain(nil, &q.Path), 0, speculative.Longest(r.serving.Load().predictedTTL), r.opt.Now())
+	r.learning.learner.Watch(q)
 }
 
 // watchingOf returns what is to be watched of a request at a slot of a class; nil: nothing.
-func (x *planner) watchingOf(class int) *watching {
-	if !x.learns(class) || len(x.mem.path.Steps) == 0 {
+func (x *planner) watchingOf(class int) *learned.Request {
+	keys := &x.mem.blocks[class]
+	if keys.recalled.class == 0 {
 		return nil
 	}
-	keys := &x.mem.blocks[class]
-	return &watching{keys.recalled.class, keys.form.Size, learned.Path{Steps: append([]learned.Step(nil), x.mem.path.Steps...)},
-		append([]uint64(nil), x.pathChain()...)}
+	return &learned.Request{Class: keys.recalled.class, Size: keys.form.Size, Path: learned.Path{Steps: slices.Clone(x.mem.path.Steps)}}
 }
 
 // taught ends the watch of a request.

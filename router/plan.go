@@ -85,16 +85,15 @@ type scratch struct {
 	decoders     []choose.Candidate // ranked, if others prefill
 	eased        []*fleet.Slot
 	encoders     []*fleet.Slot // healthy ones
-	path         learned.Path  // of the request, if pathRead
-	pathRead     bool
-	pathChain    []uint64
+	path         learned.Path  // of the request, if it is remembered
+	pathChain    []uint64      // the numbers of its steps, if they were looked up
 }
 
 func (s *scratch) release() {
 	s.body.Release()
 	s.req = body.Request{}
 	clear(s.readings)
-	s.path.Steps, s.pathRead, s.pathChain = s.path.Steps[:0], false, s.pathChain[:0]
+	s.path.Steps, s.pathChain = s.path.Steps[:0], s.pathChain[:0]
 	clear(s.eased[:cap(s.eased)])
 	clear(s.encoders[:cap(s.encoders)])
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
 )
 
 // A class is the set of workers of a model that key their cache alike: one release, one set of flags, one block size. A model
@@ -236,7 +237,9 @@ func (s *scratch) beginBlocks(m *servedModel) {
 func (s *scratch) addBlocks(class *servedClass, form block.Form) {
 	n := len(s.blocks)
 	s.blocks = slices.Grow(s.blocks, 1)[:n+1]
-	s.blocks[n].class, s.blocks[n].form, s.blocks[n].hasWorkers = class, form, false
+	b := &s.blocks[n]
+	b.class, b.form, b.hasWorkers = class, form, false
+	b.recalled = recalled{Prompt: learned.Prompt{Blocks: b.recalled.Blocks[:0]}}
 }
 
 // expectForm gives a class's own entry a form, unless it has one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
@@ -42,9 +43,12 @@ type Learner struct {
 	o     Options
 	mu    sync.Mutex
 	slots map[indexer.SlotID][]*watched // oldest first
+	named map[indexer.SlotID]bool       // slots whose events name sessions: one without is not of a request that has one
 	byID  map[string]*watched
 	ended []*watched // in the order of their ends
 	steps int
+
+	watching atomic.Int64 // number of requests: events cost nothing while there are none
 }
 
 // Options configure a Learner.
@@ -52,8 +56,9 @@ type Options struct {
 	Memory *Memory
 	Sizes  *Sizes
 	// Chain appends the local hashes of the blocks up to the one that a slot holds under an engine hash: see indexer.Index.Chain.
-	Chain   func(dst []uint64, slot indexer.SlotID, engineHash uint64, most int) []uint64
-	Outcome func(Outcome) // is called once for each request; nil: none. It must not block
+	Chain func(dst []uint64, slot indexer.SlotID, engineHash uint64, most int) []uint64
+	// Outcome, if set, is called for each request that was served, and for each that found no room. It must not block.
+	Outcome func(Outcome)
 	Now     func() time.Time
 }
 
@@ -64,7 +69,7 @@ type Request struct {
 	Class   uint32
 	Size    int    // tokens in a block
 	Session string // that the engine's events name; "": they name none
-	Path    Path   // is copied
+	Path    Path
 }
 
 // Report is what an engine said at a request's end; -1 for what it did not say.
@@ -95,10 +100,11 @@ func NewLearner(o Options) *Learner {
 	if o.Outcome == nil {
 		o.Outcome = func(Outcome) {}
 	}
-	return &Learner{o: o, slots: make(map[indexer.SlotID][]*watched), byID: make(map[string]*watched)}
+	return &Learner{o: o, slots: make(map[indexer.SlotID][]*watched), named: make(map[indexer.SlotID]bool),
+		byID: make(map[string]*watched)}
 }
 
-// Watch begins to watch a request.
+// Watch begins to watch a request, which must not change any more.
 func (l *Learner) Watch(r *Request) {
 	if l == nil {
 		return
@@ -117,7 +123,6 @@ func (l *Learner) Watch(r *Request) {
 		l.o.Outcome(NoRoom)
 	}
 	x := &watched{Request: *r, began: l.o.Now(), report: Report{-1, -1}, named: true}
-	x.Path.Steps = slices.Clone(r.Path.Steps)
 	l.insert(x)
 }
 
@@ -125,6 +130,7 @@ func (l *Learner) insert(x *watched) {
 	l.slots[x.Slot] = append(l.slots[x.Slot], x)
 	l.byID[x.ID] = x
 	l.steps += len(x.Path.Steps)
+	l.watching.Add(1)
 }
 
 func (l *Learner) remove(x *watched) {
@@ -137,6 +143,7 @@ func (l *Learner) remove(x *watched) {
 	}
 	delete(l.byID, x.ID)
 	l.steps -= len(x.Path.Steps)
+	l.watching.Add(-1)
 }
 
 // Move says that another slot of the same class serves a request.
@@ -176,6 +183,7 @@ func (l *Learner) Leave(slot indexer.SlotID) {
 	for len(l.slots[slot]) > 0 {
 		l.remove(l.slots[slot][0])
 	}
+	delete(l.named, slot)
 }
 
 // End says that a request was served.
@@ -193,7 +201,8 @@ func (l *Learner) End(id string, r Report) {
 
 // Stored attributes a stored event of a slot, before the index has it. It keeps nothing of e.
 func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
-	if l == nil || e.Tier != kvevent.GPU || e.MediaUnknown || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
+	if l == nil || l.watching.Load() == 0 || e.Tier != kvevent.GPU || e.MediaUnknown || len(e.Locals) == 0 ||
+		len(e.EngineHashes) != len(e.Locals) {
 		return
 	}
 	l.mu.Lock()
@@ -230,7 +239,7 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 	open := l.slots[slot]
 	sole := func(fits func(*watched) bool) (x *watched, several bool) {
 		for _, y := range open {
-			if !y.lost && fits(y) {
+			if !y.lost && (y.Session == "" || y.Session == e.Session || !l.named[slot]) && fits(y) {
 				if x != nil {
 					return nil, true
 				}
@@ -246,6 +255,9 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		if several {
 			x, _ = sole(func(y *watched) bool { return y.Session == e.Session && follows(y) })
 		}
+		if x != nil {
+			l.named[slot] = true
+		}
 		return x
 	}
 	x, several := sole(follows)
@@ -259,7 +271,7 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		x, several = sole(begins)
 		if several { // its blocks may be of any of them
 			for _, y := range open {
-				y.lost = y.lost || begins(y)
+				y.lost = y.lost || begins(y) && (y.Session == "" || !l.named[slot])
 			}
 		}
 	}

@@ -121,6 +121,15 @@ func TestWhose(t *testing.T) {
 			e.stores("", b.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{Doubtful: 1}},
+		"traffic without a session, where events name them": {func(e *engine) {
+			e.watch("a", "s1", a)
+			e.stores("s1", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+			e.watch("b", "s2", b)
+			e.stores("", request{[]int{5, 6, 15, 16}}.prompt(), 0, all)
+			e.stores("s2", b.prompt(), 0, all)
+			e.end("b", len(b.prompt()), 1)
+		}, true, true, map[Outcome]int{Learned: 2}},
 		"a session that is not ours": {func(e *engine) {
 			e.watch("a", "s1", a)
 			e.stores("s7", b.prompt(), 0, all)
