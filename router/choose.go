@@ -426,7 +426,4 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, els
 	if !rd.prompt.Exact {
 		d.Why = rd.prompt.Why
 	}
-	if keys.recalled.class != 0 && best.Predicted > keys.own*keys.form.Size {
-		d.Why = keys.recalled.why()
-	}
 }

@@ -189,20 +189,6 @@ func (r *Router) Learner() *learned.Learner {
 	return r.learning.learner
 }
 
-// Values of Decision.Why.
-const (
-	learnedWhy  = "learned from the workers' events: no rule reads the prompt to its end"
-	estimateWhy = "an estimate by requests that begin alike: no rule reads the prompt to its end"
-)
-
-// why says what a decision by memory is based on.
-func (c *recalled) why() string {
-	if c.Estimate {
-		return estimateWhy
-	}
-	return learnedWhy
-}
-
 // bytes returns what the secret is now.
 func (l *learning) bytes() []byte {
 	if l.secret == nil {
