@@ -240,8 +240,8 @@ func TestRelay(t *testing.T) {
 					t.Errorf("%s: status %d, want %d", name, resp.StatusCode, c.code)
 				}
 			}
-			if metric(t, l, "sightline_relay", "served") < 3 || metric(t, l, "sightline_relay", "pictures") != 2 {
-				t.Errorf("served %v, pictures %v", metric(t, l, "sightline_relay", "served"), metric(t, l, "sightline_relay", "pictures"))
+			if metric(t, l, "sightline_relay", "served") < 3 || metric(t, l, "sightline_relay_images", "") != 2 {
+				t.Errorf("served %v, pictures %v", metric(t, l, "sightline_relay", "served"), metric(t, l, "sightline_relay_images", ""))
 			}
 		})
 	}

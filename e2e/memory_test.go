@@ -215,7 +215,7 @@ func held(pid int, name string) float64 {
 
 // indexed notes how large the index is.
 func (v *victim) indexed() {
-	v.index = max(v.index, metricOf(v.t, v.admin, "sightline_index{", `"bytes"`)/(1<<20))
+	v.index = max(v.index, metricOf(v.t, v.admin, "sightline_index_bytes ", "")/(1<<20))
 }
 
 // chats are n bodies of a size, of hostile shapes in turn.

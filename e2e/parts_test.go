@@ -72,7 +72,7 @@ func TestPartsAreOne(t *testing.T) {
 	}
 	blocks := func() (n float64) {
 		for _, r := range s.replicas {
-			n += metricOf(t, r.admin, "sightline_index{", `"blocks"`)
+			n += metricOf(t, r.admin, "sightline_index_blocks ", "")
 		}
 		return n
 	}
@@ -80,7 +80,7 @@ func TestPartsAreOne(t *testing.T) {
 	stored := 0.0
 	eventually(t, "both have heard all", func() bool {
 		stored = blocks() / 2
-		return stored == metricOf(t, one.admin, "sightline_index{", `"blocks"`)
+		return stored == metricOf(t, one.admin, "sightline_index_blocks ", "")
 	})
 	none()
 	part(one, "1/1")
@@ -104,7 +104,7 @@ func TestPartsAreOne(t *testing.T) {
 		t.Error("want 97 % but for late ones, and questions that are answered")
 	}
 	for _, r := range []*standing{one, two} {
-		if n := metricOf(t, r.admin, "sightline_index{", `"blocks"`) / all; n < 0.35 || n > 0.65 {
+		if n := metricOf(t, r.admin, "sightline_index_blocks ", "") / all; n < 0.35 || n > 0.65 {
 			t.Errorf("%s holds %.2f of the blocks, want about half (TestPart of package indexer: in half of the bytes)", r.name, n)
 		}
 	}

@@ -60,7 +60,7 @@ func TestSourceOfBlocks(t *testing.T) {
 		t.Errorf("nobody has it yet: KV blocks from %q", first.source)
 	}
 	eventually(t, "the index has what the worker has", func() bool {
-		return metric(t, l, "sightline_index", `what="blocks"`) == float64(len(l.Sims[first.worker].Blocks()))
+		return metric(t, l, "sightline_index_blocks", "") == float64(len(l.Sims[first.worker].Blocks()))
 	})
 	// Requests that do not end fill the worker that has the prompt, until the other one gets one.
 	for n := 0; ; n++ {

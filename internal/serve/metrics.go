@@ -7,49 +7,70 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// stateMetrics collects the counters of the index, the relay and the picture fetcher.
+// stateMetrics collects the gauges and counters of the index, the relay and the image fetcher.
 type stateMetrics struct {
 	index *indexer.Index
 	media *engine.Media
 
-	held, lost, relay, relayed, fetched *prometheus.Desc
+	slots, partial, blocks, resident, used *prometheus.Desc // of the index
+	relayed, images                        *prometheus.Desc // of the relay: bytes, images
+	lost, relayTotal, fetched              *prometheus.Desc // counters
+
+	// oldIndex and oldRelay are the gauges under the names of the previous release, which mix units. The next release drops them.
+	oldIndex, oldRelay *prometheus.Desc
 }
 
 func newStateMetrics(index *indexer.Index, media *engine.Media) *stateMetrics {
-	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("sightline_"+name, help, []string{"what"}, nil)
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("sightline_"+name, help, labels, nil)
 	}
-	return &stateMetrics{index, media,
-		desc("index", "What the index holds: slots, partial_slots (known in part), blocks summed over them, bytes."),
-		desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored)."),
-		desc("relay", "What the relay holds: bytes, pictures."),
-		desc("relay_total", "The relay's images, by outcome."),
-		desc("fetch_total", "Images requested by URL, by outcome."),
+	return &stateMetrics{index: index, media: media,
+		slots:      desc("index_slots", "Workers' data-parallel ranks that the index knows blocks of."),
+		partial:    desc("index_partial_slots", "Ranks of which the index knows only a part of the blocks."),
+		blocks:     desc("index_blocks", "Blocks in the index, summed over ranks."),
+		resident:   desc("index_bytes", "Memory that the index occupies, in bytes."),
+		used:       desc("index_used_bytes", "Memory of the index that holds blocks, in bytes."),
+		relayed:    desc("relay_bytes", "Images that the relay holds, in bytes."),
+		images:     desc("relay_images", "Images that the relay holds."),
+		lost:       desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored).", "what"),
+		relayTotal: desc("relay_total", "The relay's images, by outcome.", "what"),
+		fetched:    desc("fetch_total", "Images requested by URL, by outcome.", "what"),
+		oldIndex:   desc("index", "Deprecated: index_slots, index_partial_slots, index_blocks, index_bytes and index_used_bytes.", "what"),
+		oldRelay:   desc("relay", "Deprecated: relay_bytes and relay_images.", "what"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *stateMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.held, m.lost, m.relay, m.relayed, m.fetched} {
+	for _, d := range []*prometheus.Desc{m.slots, m.partial, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal,
+		m.fetched, m.oldIndex, m.oldRelay} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *stateMetrics) Collect(ch chan<- prometheus.Metric) {
-	show := func(desc *prometheus.Desc, kind prometheus.ValueType, values map[string]float64) {
+	gauge := func(desc, old *prometheus.Desc, what string, n float64) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, n)
+		ch <- prometheus.MustNewConstMetric(old, prometheus.GaugeValue, n, what)
+	}
+	count := func(desc *prometheus.Desc, values map[string]float64) {
 		for what, n := range values {
-			ch <- prometheus.MustNewConstMetric(desc, kind, n, what)
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, n, what)
 		}
 	}
 	s := m.index.Stats()
-	show(m.held, prometheus.GaugeValue, map[string]float64{"slots": float64(s.Slots), "partial_slots": float64(s.Partial),
-		"blocks": float64(s.Blocks), "bytes": float64(s.Resident), "bytes_used": float64(s.Used)})
-	show(m.lost, prometheus.CounterValue, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
+	gauge(m.slots, m.oldIndex, "slots", float64(s.Slots))
+	gauge(m.partial, m.oldIndex, "partial_slots", float64(s.Partial))
+	gauge(m.blocks, m.oldIndex, "blocks", float64(s.Blocks))
+	gauge(m.resident, m.oldIndex, "bytes", float64(s.Resident))
+	gauge(m.used, m.oldIndex, "bytes_used", float64(s.Used))
+	count(m.lost, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
 	if m.media.Relay != nil {
 		r := m.media.Relay.Stats()
-		show(m.relay, prometheus.GaugeValue, map[string]float64{"bytes": float64(r.Bytes), "pictures": float64(r.Pictures)})
-		show(m.relayed, prometheus.CounterValue, map[string]float64{"offered": float64(r.Offered), "full": float64(r.Full),
+		gauge(m.relayed, m.oldRelay, "bytes", float64(r.Bytes))
+		gauge(m.images, m.oldRelay, "pictures", float64(r.Pictures))
+		count(m.relayTotal, map[string]float64{"offered": float64(r.Offered), "full": float64(r.Full),
 			"served": float64(r.Served), "passed": float64(r.Passed), "expired": float64(r.Expired), "gone": float64(r.Gone),
 			"forbidden": float64(r.Forbidden)})
 	}
@@ -58,5 +79,5 @@ func (m *stateMetrics) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range f.Failed {
 		counts[kind.String()] = float64(n)
 	}
-	show(m.fetched, prometheus.CounterValue, counts)
+	count(m.fetched, counts)
 }
