@@ -33,7 +33,6 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -47,6 +46,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
 )
@@ -179,12 +179,10 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		decide:  decide,
-		observe: observe,
-		opt:     opt,
-		log: opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
-			return zapcore.NewSamplerWithOptions(c, sampledPeriod, 1, 0)
-		})),
+		decide:      decide,
+		observe:     observe,
+		opt:         opt,
+		log:         repeat.Once(opt.Log, sampledPeriod),
 		metrics:     m,
 		outcomes:    newOutcomeFilter(maxSeenOutcomes),
 		inFlight:    fair.Shared(bodiesAtOnce*int64(opt.MaxBody), 0),

@@ -225,7 +225,7 @@ func TestPage(t *testing.T) {
 				stranger := "gpt-5-" + name
 				d.askFor(t, stranger)
 				until(t, ctx, "the unserved name shows",
-					fmt.Sprintf(`[...document.querySelectorAll('#now .note')].some(e => e.textContent.includes('“%s”'))`, stranger))
+					fmt.Sprintf(`[...document.querySelectorAll('#problems .note')].some(e => e.textContent.includes('"%s"'))`, stranger))
 				before := eval[string](t, ctx, newest)
 				run(t, ctx, chromedp.Evaluate(`window.same = true`, nil))
 				d.ask(t)

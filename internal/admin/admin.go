@@ -9,6 +9,7 @@
 //	/audit       the last requests that were not stored as predicted, as JSON
 //	/report      what steering brings: requests steered and requests left alone, as JSON
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
+//	/problems    what keeps requests from answers or hits right now, as JSON: code, since when, what to do
 //	/unserved    model names that requests of the last hour asked for and nobody serves, as JSON
 //	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
 //	/reload      POST reads the configuration again, and says what of it needs a restart
@@ -104,6 +105,7 @@ type State struct {
 	Probe         *probe.Prober        // nil: none
 	Audit         *audit.Auditor       // nil: none
 	Report        func() report.Report // nil: none
+	DecisionLog   func() string        // why the decision log is not written; "": it is. nil: there is none
 	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
 	Others func() (others int, ago time.Duration)
 	NoRoom func(what string) // is called for each refused client: "pages" that watch, "asked" about requests
@@ -119,6 +121,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	go page.run(ctx)
 	mux.HandleFunc("GET /{$}", page.show)
 	mux.HandleFunc("GET /events", page.events)
+	mux.HandleFunc("GET /problems", page.showProblems)
 	for name, kind := range assets {
 		mux.HandleFunc("GET /"+name, asset(name, kind))
 	}

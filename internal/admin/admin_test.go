@@ -81,8 +81,8 @@ func TestPages(t *testing.T) {
 	page := get("GET", "/", 200)
 	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>",
 		`<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load",
-		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;",
-		"models that nobody serves: “&lt;b&gt;none&lt;/b&gt;”", "shared with 2 other Sightlines, all heard within 0.4 s"} {
+		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
+		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]", "shared with 2 other Sightlines, all heard within 0.4 s"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -24,7 +24,7 @@ const (
 )
 
 // sections are the parts of the page that are sent when they change, by the names of template and element.
-var sections = []string{"now", "plots", "fleet", "decisions", "checks", "hour"}
+var sections = []string{"problems", "now", "plots", "fleet", "decisions", "checks", "hour"}
 
 // livePage takes a sample every second and, while somebody watches, renders the page's sections once for all watchers.
 type livePage struct {
@@ -33,12 +33,13 @@ type livePage struct {
 
 	mu       sync.Mutex
 	history  history
+	since    sinceWhen
 	sent     map[string]string // the sections as last rendered
 	watching []chan []byte     // in the order in which they came
 }
 
 func newLivePage(s State) *livePage {
-	return &livePage{state: s, page: template.Must(template.ParseFS(files, "page.html"))}
+	return &livePage{state: s, since: sinceWhen{}, page: template.Must(template.ParseFS(files, "page.html"))}
 }
 
 // run samples until ctx ends.
@@ -61,11 +62,12 @@ func (c *livePage) step(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.history.add(totals, rows, first)
+	problems := c.problems(now, rows)
 	if len(c.watching) == 0 {
 		c.sent = nil
 		return
 	}
-	news := c.changedSections()
+	news := c.changedSections(problems)
 	if len(news) == 0 {
 		return
 	}
@@ -82,8 +84,8 @@ func (c *livePage) step(now time.Time) {
 }
 
 // changedSections renders the sections and returns those that have changed.
-func (c *livePage) changedSections() map[string]string {
-	v := c.view("", "")
+func (c *livePage) changedSections(problems []Problem) map[string]string {
+	v := c.view(problems, "", "")
 	if c.sent == nil {
 		c.sent = make(map[string]string)
 	}
@@ -109,7 +111,7 @@ func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 		c.state.NoRoom("pages")
 	}
 	if c.sent == nil {
-		c.changedSections()
+		c.changedSections(c.problems(time.Now(), c.state.Workers()))
 	}
 	all, _ := json.Marshal(c.sent)
 	mine := make(chan []byte, 2)
@@ -144,7 +146,7 @@ func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 func (c *livePage) show(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	c.mu.Lock()
-	v := c.view(query.Get("worker"), query.Get("image"))
+	v := c.view(c.problems(time.Now(), c.state.Workers()), query.Get("worker"), query.Get("image"))
 	c.mu.Unlock()
 	if id := query.Get("id"); id != "" {
 		d, ok := c.state.Router.Decision(id)

@@ -57,8 +57,8 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("the stream ended: %v", lines.Err())
 		return nil
 	}
-	if all := next(); len(all) < len(sections)-1 || !strings.Contains(all["fleet"], "&lt;gpu&gt;") {
-		t.Errorf("at first %d sections (the checks may be empty): %v", len(all), all["fleet"])
+	if all := next(); len(all) < len(sections)-2 || !strings.Contains(all["fleet"], "&lt;gpu&gt;") {
+		t.Errorf("at first %d sections (problems and checks may be empty): %v", len(all), all["fleet"])
 	}
 	(*workers)[0].Inflight = 7
 	c.step(now.Add(time.Second))

@@ -10,7 +10,6 @@ import (
 
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 )
 
@@ -20,13 +19,9 @@ type view struct {
 	Title    string // the worker, image or decision of the page; "": the page of everything
 	Worker   bool   // it is a worker's page
 	Decision *decided
-	NotReady string
-	// Configuration is what is wrong with the configuration as last read, or what needs a restart; "": nothing.
-	Configuration string
-	Others        string   // the other replicas; "": it shares with none
-	Silent        string   // what Envoy does not report, and for how long; "": it reports everything
-	Unserved      []string // requested model names that no worker serves
-	Report        string   // the effect of steering, as text; "" while all requests are steered
+	Problems []Problem
+	Others   string // the other replicas; "": it shares with none
+	Report   string // the effect of steering, as text; "" while all requests are steered
 
 	Saved            saved
 	First, FirstTail string // time to the first byte
@@ -43,7 +38,7 @@ type view struct {
 	Decisions     []decision
 	Shown         int // the most decisions listed
 	Probes        []probed
-	Findings      []audit.Finding
+	Findings      []Cause
 	Hosts         []fetch.HostState
 }
 
@@ -80,21 +75,14 @@ type share struct {
 const shown, shownOf = 25, 100
 
 // view collects the page's data, or that of one worker or image if it is named.
-func (c *livePage) view(worker, image string) *view {
+func (c *livePage) view(problems []Problem, worker, image string) *view {
 	s := &c.state
-	v := &view{Version: s.Version, Configuration: s.Configuration(), Shown: shown}
-	if _, err := s.Ready(); err != nil {
-		v.NotReady = err.Error()
-	}
+	v := &view{Version: s.Version, Problems: problems, Shown: shown}
 	if s.Report != nil {
 		if r := s.Report(); r.Left.Requests > 0 || r.Mode != "100%" {
 			v.Report = r.String()
 		}
 	}
-	if what, since := s.Router.Silent(); what != "" {
-		v.Silent = fmt.Sprintf("For %s: %s", rough(time.Since(since)), what)
-	}
-	v.Unserved = s.Router.Unserved()
 	if s.Others != nil {
 		v.Others = "no other Sightline heard"
 		if n, ago := s.Others(); n > 0 {
@@ -195,7 +183,7 @@ func (v *view) checks(s *State, worker string) {
 			}
 		}
 	}
-	v.Findings = slices.DeleteFunc(s.Audit.Findings(), func(f audit.Finding) bool { return worker != "" && f.Worker != worker })
+	v.Findings = slices.DeleteFunc(Causes(s.Audit.Findings(), time.Time{}), func(c Cause) bool { return worker != "" && c.Worker != worker })
 	v.Findings = v.Findings[:min(len(v.Findings), 10)]
 	if s.Hosts != nil && worker == "" {
 		v.Hosts = s.Hosts()

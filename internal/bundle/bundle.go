@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options, out io.Writer) (err error) {
 	take("config.yaml", func() ([]byte, error) { return b.configuration(o.Config) })
 	admin, envoy := cmp.Or(o.Admin, b.cfg.AdminURL()), cmp.Or(o.Envoy, b.envoyAdmin())
 	take("version.json", func() ([]byte, error) { return json.Marshal(buildinfo.Read()) })
-	for _, page := range []string{"workers", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
+	for _, page := range []string{"workers", "problems", "probes", "audit", "decisions?n=200", "unserved", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
 		take("sightline/"+path, func() ([]byte, error) {
 			text, err := get(ctx, admin, page, b.token)

@@ -112,21 +112,66 @@ var checks = []struct {
 	{"SL0503", "the index has room for what the workers' caches hold", room},
 	{"SL0504", "several Sightlines do not compete for what only one may use", replicas},
 	{"SL0505", "the running Sightline is ready", ready},
+	{"SL0506", "requests are sent where Sightline chooses", asks},
+	{"SL0507", "the decision log is written", asks},
 	{"SL0601", "NATS is reachable and its streams exist", reachNATS},
 	{"SL0602", "agents receive their engines' events and publish them", agents},
 }
 
 // report is a check's result under construction.
-type report struct{ Result }
+type report struct {
+	Result
+	bads int // how many of Evidence are findings; they come first
+}
 
-// bad records a finding and its fix. The fix of the worst finding is kept.
+// bad records a finding and its fix. The fix of the worst finding is kept, and that finding is the first.
 func (r *report) bad(v Verdict, fix, format string, args ...any) {
+	at := r.bads
 	if r.Verdict != Error && (v == Error || r.Verdict != Warning) {
 		r.Verdict, r.Fix = v, fix
-		r.Evidence = slices.Insert(r.Evidence, 0, fmt.Sprintf(format, args...))
+		at = 0
+	}
+	r.Evidence = slices.Insert(r.Evidence, at, fmt.Sprintf(format, args...))
+	r.bads++
+}
+
+// ofSightline records the problems of a code that the running Sightline tells of, except for those that the doctor has looked for
+// itself a moment ago.
+func (s *collected) ofSightline(r *report) {
+	if s.running == nil {
 		return
 	}
-	r.Evidence = append(r.Evidence, fmt.Sprintf(format, args...))
+	for _, p := range s.running.problems {
+		if p.Code != r.Code || p.From == "probe" || p.From == "access log" || p.Code == "SL0502" || p.Code == "SL0105" {
+			continue
+		}
+		says := fmt.Sprintf("%s, as the running Sightline sees it since %s", p.What, p.Since.Local().Format(time.DateTime))
+		switch p.Severity {
+		case "error":
+			r.bad(Error, p.Fix, "%s", says)
+		case "warning":
+			r.bad(Warning, p.Fix, "%s", says)
+		default:
+			r.ok("%s", says)
+		}
+	}
+}
+
+// counted makes equal lines one, with their number.
+func counted(lines []string) (out []string) {
+	count := map[string]int{}
+	for _, line := range lines {
+		count[line]++
+		if count[line] == 1 {
+			out = append(out, line)
+		}
+	}
+	for i, line := range out {
+		if count[line] > 1 {
+			out[i] += fmt.Sprintf(" (%d times)", count[line])
+		}
+	}
+	return out
 }
 
 // ok records something that was checked and is well.
@@ -156,12 +201,14 @@ func Examine(ctx context.Context, o Options) []Result {
 	s := collect(ctx, o)
 	list := make([]Result, 0, len(checks))
 	for _, c := range checks {
-		r := report{Result{Code: c.code, Category: categories[c.code[2:4]], Title: c.title}}
+		r := report{Result: Result{Code: c.code, Category: categories[c.code[2:4]], Title: c.title}}
 		if s.configErr != nil && c.code != "SL0501" {
 			r.unchecked("the configuration is not good (SL0501)")
 		} else {
+			s.ofSightline(&r)
 			c.look(s, &r)
 		}
+		r.Evidence = counted(r.Evidence)
 		if r.Verdict == "" {
 			r.Verdict = Unchecked
 		}

@@ -61,6 +61,8 @@ type page struct {
 	findings  []audit.Finding
 	decisions []router.Recent
 	unserved  []string
+	disk      string
+	mode      string
 	metrics   string
 }
 
@@ -76,8 +78,11 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(p.findings)
 	case "/decisions":
 		_ = json.NewEncoder(w).Encode(p.decisions)
-	case "/unserved":
-		_ = json.NewEncoder(w).Encode(p.unserved)
+	case "/problems":
+		now := time.Now()
+		facts := admin.Facts{Now: now, NotReady: p.notReady, Workers: p.workers, Unserved: p.unserved, Findings: p.findings, Mode: p.mode,
+			DecisionLog: p.disk}
+		_ = json.NewEncoder(w).Encode(facts.Problems())
 	case "/metrics":
 		fmt.Fprint(w, p.metrics)
 	}
@@ -312,11 +317,8 @@ var mistakes = []mistake{
 	{"6 --model", "SL0103", Error, `a: configured "sim-vl", the worker reports "org/sim-vl"`, "engine_model: org/sim-vl", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) { c.Model, c.ServedName = "org/sim-vl", lab.ModelName })
 	}},
-	{"6 requests for others", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`,
-		`aliases: ["gpt-5"]`, func(f *fleet) {
-			f.page.decisions = append(f.page.decisions, router.Recent{Asked: "gpt-5", Reason: router.Load})
-		}},
-	{"6 requests for others, an hour ago", "SL0103", Warning, `requests name models that no worker serves: ["gpt-5"]`,
+	{"6 requests for others", "SL0103", Warning,
+		`requests of the last hour name models that no worker serves: ["gpt-5"]`,
 		`aliases: ["gpt-5"]`, func(f *fleet) {
 			f.page.unserved = []string{"gpt-5"}
 		}},
@@ -335,7 +337,7 @@ var mistakes = []mistake{
 	}},
 	{"8 a Service's name, without its headless pods", "SL0303", Error, "a, rank 0: tcp://vllm.invalid:5557: ",
 		`events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://vllm.invalid:5557") }},
-	{"8 not heard", "SL0303", Error, "the running Sightline does not hear it: refused", "SL0602", func(f *fleet) {
+	{"8 not heard", "SL0303", Error, "a: no connection to the KV events: refused", "SL0602", func(f *fleet) {
 		f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", "refused"
 	}},
 	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) {
@@ -351,15 +353,16 @@ var mistakes = []mistake{
 		`"self_describing_kv_events": true`, func(f *fleet) {
 			f.page.metrics += `sightline_events_total{worker="a",rank="0",what="unresolved"} 7` + "\n"
 		}},
-	{"11 medium", "SL0306", Warning, "a reports blocks in HYPERRAM, an unknown medium", "a newer Sightline",
+	{"11 medium", "SL0306", Warning, "a: blocks in an unknown storage medium: HYPERRAM", "a newer Sightline",
 		func(f *fleet) { f.page.workers[0].UnknownKey = `"medium HYPERRAM"` }},
 	{"12 short prompts", "SL0203", Warning, "8 of the last 8 prompts are shorter than a block of 16 tokens",
 		"engines cache whole blocks", func(f *fleet) { f.decide(func(d *router.Recent) { d.PromptTokens = 12 }) }},
 	{"13 image settings", "SL0204", Error, "a, a picture: first difference at token ", "mm_processor_kwargs",
 		func(f *fleet) { f.sim = only(reads("", shorterPictures)) }},
-	{"13 image names", "SL0204", Error, "a: the medium at token 5 has another name there", "mm_hasher_algorithm", func(f *fleet) {
-		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.MediaName, Says: "the medium at token 5 has another name there"}}
-	}},
+	{"13 image names", "SL0204", Error, "a: requests are stored otherwise than predicted (media_name): the medium at token 5 has",
+		"mm_hasher_algorithm", func(f *fleet) {
+			f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.MediaName, Says: "the medium at token 5 has another name there"}}
+		}},
 	{"14 cached tokens not told", "SL0104", Warning, "a: the usage in its answers does not report cached tokens",
 		"--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
 	{"13 no images allowed", "SL0204", Warning, "a, a picture: refused, /tokenize: status 400", "--limit-mm-per-prompt", func(f *fleet) {
@@ -498,7 +501,7 @@ var mistakes = []mistake{
 		f.config = pairs(`admin: ""`, "admin: \"\"\nindex: {max_bytes: 16MiB}")
 	}},
 
-	{"31 events of another form", "SL0309", Error, "a, rank 0: the running Sightline cannot read its events: messages of 1 frame",
+	{"31 events of another form", "SL0309", Error, "a: events that cannot be read: messages of 1 frame",
 		"docs/engines.md", func(f *fleet) {
 			f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", "messages of 1 frame"
 		}},
@@ -568,10 +571,16 @@ var mistakes = []mistake{
 				_ = os.WriteFile(o.CA, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), 0o600)
 			}
 		}},
-	{"34 the audit: another token", "SL0201", Error, "a, as requests show (token): first difference", "chat_template", audited(audit.Token)},
-	{"34 the audit: another block", "SL0201", Error, "a, as requests show (block): first difference", "chat_template", audited(audit.Block)},
-	{"34 the audit: another key", "SL0201", Error, "a, as requests show (keys): first difference", "adapters", audited(audit.Keys)},
-	{"34 the audit: nothing came", "SL0301", Warning, "a, as a request showed: first difference", "SL0309", audited(audit.Nothing)},
+	{"34 the audit: another token", "SL0201", Error,
+		"a: requests are stored otherwise than predicted (token): first difference at token 3, as the running", "chat_template",
+		audited(audit.Token)},
+	{"34 the audit: another block", "SL0201", Error,
+		"a: requests are stored otherwise than predicted (block): first difference", "chat_template",
+		audited(audit.Block)},
+	{"34 the audit: another key", "SL0201", Error, "a: requests are stored otherwise than predicted (keys): first difference", "adapters",
+		audited(audit.Keys)},
+	{"34 the audit: nothing came", "SL0301", Warning, "a: requests are stored otherwise than predicted (nothing): first difference", "SL0309",
+		audited(audit.Nothing)},
 	{"34 the audit, in spite of hits", "SL0205", Error, "different tokens: a stored another prompt", "SL0201", audited(audit.Token)},
 	{"34 the audit, long ago", "SL0201", OK, "a: 3 texts", "", func(f *fleet) {
 		audited(audit.Token)(f)
@@ -597,11 +606,12 @@ var mistakes = []mistake{
 	{"one socket for two, in the file", "SL0501", Error, "is also", "correct the keys", func(f *fleet) {
 		f.config = pairs("B-EVENTS", "A-EVENTS")
 	}},
-	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events of a and of b",
+	{"one socket for two, as heard", "SL0308", Error, "a: the same events as another worker: b",
 		"each worker's own socket", func(f *fleet) { f.page.workers[0].SameEvents = "b" }},
-	{"unknown keys", "SL0309", Warning, `b: events carry the unknown key "hash_version"`, "a newer Sightline",
+	{"unknown keys", "SL0309", Warning, `b: events with an unknown key: "hash_version"`, "a newer Sightline",
 		func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
-	{"events lost", "SL0309", Warning, "b: 3 times lost events", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
+	{"events lost", "SL0309", Warning, "b: lost events could not be replayed from anywhere: 3 times", "replay",
+		func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
 	{"no ends", "SL0409", Error, "not their ends", "connection manager", func(f *fleet) {
 		f.page.metrics += "sightline_access_log_ends_missing 1\n"
 	}},
@@ -612,6 +622,14 @@ var mistakes = []mistake{
 		f.envoy = pairs("failure_mode_allow: true", "observability_mode: true")
 	}},
 	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},
+	{"37 requests go anywhere", "SL0506", OK, "mode is observe", "", func(f *fleet) { f.page.mode = "observe" }},
+	{"37 the disk is full", "SL0507", Error, "no space left on device", "room on its disk",
+		func(f *fleet) { f.page.disk = "no space left on device" }},
+	{"37 one cause, sixty requests", "SL0301", Warning, "not connected (60 requests), as the running", "SL0303", func(f *fleet) {
+		for range 60 {
+			f.page.findings = append(f.page.findings, audit.Finding{At: time.Now(), Worker: "a", Verdict: audit.Nothing, Says: "not connected"})
+		}
+	}},
 	{"an agent", "SL0602", Error, "of worker a, rank 0: NATS cannot be reached", "--nats", func(f *fleet) {
 		f.agent = `{"worker":"a","ranks":[{"rank":0,"not_ready":"NATS cannot be reached"}]}`
 	}},

@@ -7,14 +7,10 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/admin"
-	"github.com/sightline-router/sightline/router/audit"
 )
 
 // published checks that workers publish KV events (SL0301).
 func published(s *collected, r *report) {
-	for _, f := range s.audited(audit.Nothing) {
-		r.bad(Warning, "see SL0303, SL0309 and the worker's event flags", "%s, as a request showed: %s", f.Worker, f.Says)
-	}
 	const fix = `start the worker with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'`
 	s.asked(r, func(w *worker) {
 		c := &w.canary
@@ -78,10 +74,7 @@ func sockets(s *collected, r *report) {
 			r.bad(Error, fmt.Sprintf("ranks: %d", ranks), "%s has %d data-parallel ranks, configured are %d", w.Name, ranks, w.Ranks)
 		}
 		for _, row := range w.of(s.rows()) {
-			if row.Events == "waiting" {
-				r.bad(Error, "see the connection's error in the log; events.nats needs the agent, SL0602",
-					"%s, rank %d: the running Sightline does not hear it: %s", w.Name, max(row.Rank, 0), row.EventsError)
-			} else if row.Events == "live" {
+			if row.Events == "live" {
 				r.ok("%s, rank %d: the running Sightline hears it", w.Name, max(row.Rank, 0))
 			}
 		}
@@ -172,12 +165,6 @@ func oneSocketEach(s *collected, r *report) {
 			}
 		}
 	}
-	for _, row := range s.rows() {
-		if row.SameEvents != "" {
-			r.bad(Error, "events: {zmq: …} of each worker's own socket", "the running Sightline hears the same events of %s and of %s",
-				row.Name, row.SameEvents)
-		}
-	}
 	s.canaries(r, func(w *worker, c *canary) {
 		if c.heard() {
 			r.ok("%s: events of its own", w.Name)
@@ -185,8 +172,8 @@ func oneSocketEach(s *collected, r *report) {
 	})
 }
 
-// counted returns how many events of a kind the running Sightline and the agents have counted.
-func (s *collected) counted(what string, heard func(*agent) uint64) (n float64, asked bool) {
+// tally returns how many events of a kind the running Sightline and the agents have counted.
+func (s *collected) tally(what string, heard func(*agent) uint64) (n float64, asked bool) {
 	n = s.count("sightline_events_total", "what="+what)
 	for i := range s.agents {
 		n += float64(heard(&s.agents[i]))
@@ -196,7 +183,7 @@ func (s *collected) counted(what string, heard func(*agent) uint64) (n float64, 
 
 // offloaded checks that events of offloaded blocks carry the blocks' tokens (SL0305).
 func offloaded(s *collected, r *report) {
-	n, asked := s.counted("unresolved", func(a *agent) (n uint64) {
+	n, asked := s.tally("unresolved", func(a *agent) (n uint64) {
 		for _, one := range a.state.Ranks {
 			n += one.Heard.Unresolved
 		}
@@ -215,18 +202,9 @@ func offloaded(s *collected, r *report) {
 
 // media checks that the storage media named in events are known (SL0306).
 func media(s *collected, r *report) {
-	unknown := 0
-	for _, row := range s.rows() {
-		if name, ok := strings.CutPrefix(row.UnknownKey, `"medium `); ok {
-			unknown++
-			r.bad(Warning, "use a newer Sightline, or report it to the maintainers: the medium counts as a shared store, the lowest tier",
-				"%s reports blocks in %s, an unknown medium", row.Name, strings.TrimSuffix(name, `"`))
-		}
-	}
-	switch {
-	case s.running == nil:
+	if s.running == nil {
 		r.unchecked("%s", s.notFoundReason)
-	case unknown == 0:
+	} else if r.Verdict == "" {
 		r.ok("all media so far are known")
 	}
 }
@@ -250,18 +228,6 @@ func eventStreams(s *collected, r *report) {
 	if s.running == nil {
 		r.unchecked("%s", s.notFoundReason)
 		return
-	}
-	for _, row := range s.rows() {
-		switch {
-		case row.Events == "unreadable":
-			r.bad(Error, fix, "%s, rank %d: the running Sightline cannot read its events: %s", row.Name, max(row.Rank, 0), row.EventsError)
-		case row.UnknownKey != "" && !strings.HasPrefix(row.UnknownKey, `"medium `):
-			r.bad(Warning, "use a newer Sightline: the engine's events have keys that this one does not know",
-				"%s: events carry the unknown key %s", row.Name, row.UnknownKey)
-		case row.Unfilled > 0:
-			r.bad(Warning, "events: {replay: …}, or an agent beside the worker",
-				"%s: %d times lost events could not be replayed from anywhere", row.Name, row.Unfilled)
-		}
 	}
 	if n := s.count("sightline_dynamo_events_unreadable_total"); n > 0 {
 		r.bad(Error, fix, "%g messages of Dynamo's event plane cannot be read; the log names where the first came from", n)

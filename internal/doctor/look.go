@@ -92,7 +92,7 @@ type running struct {
 	findings  []audit.Finding
 	decisions []router.Recent
 	metrics   map[string]*dto.MetricFamily
-	unserved  []string
+	problems  []admin.Problem
 }
 
 // agent is what an agent reports of itself.
@@ -345,7 +345,7 @@ func (s *collected) askSightline(ctx context.Context) (*running, string) {
 			return nil, err.Error()
 		}
 	}
-	_ = s.get(ctx, "/unserved", &r.unserved) // 0.1.0 does not have it
+	_ = s.get(ctx, "/problems", &r.problems) // releases before 0.3 do not have it
 	return r, ""
 }
 

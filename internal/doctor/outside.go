@@ -305,9 +305,21 @@ func ready(s *collected, r *report) {
 	case s.running == nil:
 		r.unchecked("%s", s.notFoundReason)
 	case s.running.notReady != "":
-		r.bad(Error, "see what it waits for: an event stream, or worker discovery", "%s", s.running.notReady)
+		if r.Verdict == "" {
+			r.bad(Error, "see what it waits for: an event stream, or worker discovery", "%s", s.running.notReady)
+		}
 	default:
 		r.ok("%d worker-ranks", len(s.rows()))
+	}
+}
+
+// asks is of what only the running Sightline knows: its problems are there already.
+func asks(s *collected, r *report) {
+	switch {
+	case s.running == nil:
+		r.unchecked("%s", s.notFoundReason)
+	case r.Verdict == "":
+		r.ok("the running Sightline says so")
 	}
 }
 

@@ -9,6 +9,9 @@ import (
 // marks are the symbols and colours (SGR) of verdicts.
 var marks = map[Verdict]struct{ mark, color string }{OK: {"√", "32"}, Warning: {"‼", "33"}, Error: {"×", "31"}, Unchecked: {"-", "2"}}
 
+// maxLines is how many findings of a check are printed; the worst come first.
+const maxLines = 12
+
 // print writes all results as JSON or as text by category, where a result without findings takes one line.
 func (o *Options) print(list []Result) error {
 	if o.JSON {
@@ -75,8 +78,11 @@ func (o *Options) printOne(r Result, before string) (err error) {
 	if r.Verdict == OK || r.Verdict == Unchecked {
 		return err
 	}
-	for _, e := range r.Evidence {
+	for _, e := range r.Evidence[:min(len(r.Evidence), maxLines)] {
 		fmt.Fprintf(o.Out, "    %s\n", e)
+	}
+	if more := len(r.Evidence) - maxLines; more > 0 {
+		fmt.Fprintf(o.Out, "    … and %d more lines (--json has them)\n", more)
 	}
 	if r.Fix != "" {
 		_, err = fmt.Fprintf(o.Out, "    fix: %s\n    see %s\n", r.Fix, r.Link)

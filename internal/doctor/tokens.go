@@ -76,13 +76,6 @@ func tokenizers(s *collected, r *report) {
 
 // templates checks that conversations become the same tokens here and at the workers (SL0201).
 func templates(s *collected, r *report) {
-	for _, f := range s.audited(audit.Token, audit.Keys, audit.Block) {
-		fix := "the worker's own model files, chat_template, its content format and arguments; see SL0202 and \"sightline explain\""
-		if f.Verdict == audit.Keys {
-			fix = "adapters, cache_salt and media_names: as the worker reads them"
-		}
-		r.bad(Error, fix, "%s, as requests show (%s): %s", f.Worker, f.Verdict, f.Says)
-	}
 	if s.differs(plainText) {
 		r.unchecked("plain text differs already (SL0202)")
 		return
@@ -96,9 +89,6 @@ func templates(s *collected, r *report) {
 // pictures checks that pictures become the same tokens and names here and at the workers (SL0204).
 func pictures(s *collected, r *report) {
 	const fix = "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the worker was started"
-	for _, f := range s.audited(audit.Span, audit.MediaName) {
-		r.bad(Error, fix, "%s: %s", f.Worker, f.Says)
-	}
 	if s.differs("one turn") || s.differs(plainText) {
 		r.unchecked("texts differ already (SL0201, SL0202)")
 		return

@@ -116,12 +116,6 @@ func answers(s *collected, r *report) {
 	case s.frontends != nil:
 		r.ok("%d workers behind Dynamo's front ends", len(s.deployed))
 	}
-	for _, row := range s.rows() {
-		if row.Health != "" {
-			r.bad(Warning, "see its log; it gets requests again once it answers", "the running Sightline sends %s no requests: %s",
-				row.Name, row.Health)
-		}
-	}
 	s.asked(r, func(*worker) {})
 }
 
@@ -170,19 +164,6 @@ func names(s *collected, r *report) {
 			r.ok("%s serves %s", w.Name, w.facts.Served[0].ID)
 		}
 	})
-	var strange []string
-	if s.running != nil {
-		strange = s.running.unserved // covers an hour; the last decisions may cover a minute
-	}
-	for _, d := range s.decisions() {
-		if d.Asked != "" && !slices.Contains(strange, d.Asked) {
-			strange = append(strange, d.Asked)
-		}
-	}
-	if len(strange) > 0 {
-		r.bad(Warning, fmt.Sprintf("aliases: [%q] of the intended model, or adapters", strange[0]),
-			"requests name models that no worker serves: %q", strange[:min(len(strange), 8)])
-	}
 }
 
 // adapters checks that all workers of a model have the same adapters (SL0108).

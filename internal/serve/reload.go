@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
@@ -217,7 +218,7 @@ func (x *reloader) reportResult(restart []string, err error) {
 	}
 	x.problem = ""
 	if len(restart) > 0 {
-		x.problem = "needs a restart: " + strings.Join(restart, ", ")
+		x.problem = admin.NeedsRestart + strings.Join(restart, ", ")
 	}
 	x.success.Set(1)
 	x.at.SetToCurrentTime()

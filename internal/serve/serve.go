@@ -181,7 +181,7 @@ func (s *Server) Run(stopped context.Context) error {
 	defer r.peers.close()
 	reloads := newReloader(serving, r, envoy)
 	defer func() { stop(); <-reloads.ended; reloads.mu.Lock() }() // no reload is running, and none will start
-	page, err := r.serveAdmin(serving, build.Version, reloads)
+	page, err := r.serveAdmin(serving, build.Version, reloads, decisions)
 	if err != nil {
 		return err
 	}
@@ -324,7 +324,8 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 }
 
 // serveAdmin serves the admin page, if configured. The caller must close the server.
-func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloader) (*http.Server, error) {
+func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloader,
+	decisions *decisionlog.Log) (*http.Server, error) {
 	web := newWeb()
 	if r.cfg.Admin == "" {
 		return web, nil
@@ -343,7 +344,8 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		Access:      admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
 		Version:     version, Reload: reloads.reload, Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
-		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
+		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, DecisionLog: decisions.Failing,
+		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

@@ -26,11 +26,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -39,6 +39,7 @@ const (
 	openTokens  = 2 << 20          // token ids kept for all requests; beyond, the comparison is by block
 	openBlocks  = 1 << 20          // blocks of all requests; beyond, requests end unattributed at once
 	grace       = time.Second      // from a request's end to its verdict: events are sent once a scheduler step
+	logEvery    = 10 * time.Minute // between two lines about the same verdict of a worker
 	patience    = 10 * time.Minute // limit for a request whose end is never reported
 )
 
@@ -117,7 +118,7 @@ func New(o Options) *Auditor {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	o.Log = o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 3, 0) }))
+	o.Log = repeat.Once(o.Log, logEvery)
 	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
 		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, or unattributed."},

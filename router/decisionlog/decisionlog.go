@@ -12,6 +12,7 @@
 package decisionlog
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -22,6 +23,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -143,6 +145,7 @@ type Log struct {
 	lines *prometheus.CounterVec // by what: written, dropped, failed
 
 	failing bool // the last line was not written
+	failed  atomic.Pointer[string]
 	torn    bool // the file ends within a line
 }
 
@@ -198,6 +201,18 @@ func (l *Log) Add(line *Line) {
 	}
 }
 
+// Failing returns why lines are not written now; "": they are.
+func (l *Log) Failing() string {
+	switch {
+	case l == nil:
+	case l.failed.Load() != nil:
+		return *cmp.Or(l.failed.Load(), new(string)) // it may have been written meanwhile
+	case len(l.queue) == cap(l.queue):
+		return "the disk takes lines more slowly than they come"
+	}
+	return ""
+}
+
 // Close writes the queued lines and closes the file. Lines added later are lost.
 func (l *Log) Close() error {
 	if l == nil {
@@ -243,8 +258,11 @@ func (l *Log) write(line *Line) {
 	}
 	l.failing = err != nil
 	if l.failing {
+		why := err.Error()
+		l.failed.Store(&why)
 		l.lines.WithLabelValues("failed").Inc()
 	} else {
+		l.failed.Store(nil)
 		l.lines.WithLabelValues("written").Inc()
 	}
 }

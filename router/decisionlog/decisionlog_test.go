@@ -188,6 +188,9 @@ func TestFullDisk(t *testing.T) {
 	if n := counted(t, reg, "failed"); n != 10 || said.Len() != 1 {
 		t.Errorf("%v failures counted, %d lines in the log", n, said.Len())
 	}
+	if why := l.Failing(); !strings.Contains(why, "no space left") {
+		t.Errorf("failing: %q", why)
+	}
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
 	if err := l.out.Close(); err != nil {
 		t.Fatal(err)
@@ -200,6 +203,9 @@ func TestFullDisk(t *testing.T) {
 	if err != nil || bytes.Count(b, []byte("\n")) != 3 || b[0] != '\n' || said.Len() != 2 {
 		t.Errorf("%q, %v: want a line's end for what was written in part, and two lines; said %d times", b, err, said.Len())
 	}
+	if why := l.Failing(); why != "" {
+		t.Errorf("failing after a line was written: %q", why)
+	}
 }
 
 // TestQueueIsBounded checks that a writer that hangs costs lines, never time.
@@ -211,6 +217,9 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 	if n := counted(t, reg, "dropped"); n != 7 || len(l.queue) != queueLines {
 		t.Errorf("%v dropped, %d wait", n, len(l.queue))
+	}
+	if why := l.Failing(); why == "" {
+		t.Error("a full queue is no failure")
 	}
 	var none *Log
 	none.Add(&Line{})

@@ -24,10 +24,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -64,8 +64,7 @@ type Poller struct {
 
 // New returns a Poller; call Watch for each worker.
 func New(o Options) *Poller {
-	once := func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }
-	n := &Poller{o: o, ownLog: o.Log.WithOptions(zap.WrapCore(once)), health: rules.NewClient(healthTime, o.As),
+	n := &Poller{o: o, ownLog: repeat.Once(o.Log, time.Minute), health: rules.NewClient(healthTime, o.As),
 		load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
 		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},

@@ -1,0 +1,379 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/probe"
+)
+
+// Problem is something that keeps requests from answers or from cache hits right now.
+type Problem struct {
+	Code     string    `json:"code"`     // a section of docs/doctor.md, such as SL0109
+	Severity string    `json:"severity"` // error, warning, or note: intended, and still good to know
+	What     string    `json:"what"`
+	Workers  []string  `json:"workers,omitempty"` // those that it is about
+	Since    time.Time `json:"since"`             // when it was first seen; seconds old at least
+	Fix      string    `json:"fix"`
+	Link     string    `json:"link"`
+	From     string    `json:"from"` // what showed it: workers, events, audit, probe, requests, access log, configuration
+
+	kind    string        // what it is about, whoever has it
+	after   time.Duration // it is a problem only after so long
+	details []string      // one for each worker
+}
+
+// Clock is when it began, as the page shows it.
+func (p Problem) Clock() string { return p.Since.Local().Format("15:04:05") }
+
+// Ago is how long it has been there, as the page shows it.
+func (p Problem) Ago() string { return rough(time.Since(p.Since)) }
+
+// The severities, worst first.
+var severities = []string{"error", "warning", "note"}
+
+const (
+	docs = "https://github.com/sightline-router/sightline/blob/main/docs/doctor.md#"
+	// auditAge is how long a finding of the audit counts: what it was about may have been mended since.
+	auditAge = 15 * time.Minute
+	// lateEvents is from when on late events take from the choice what they would show.
+	lateEvents = 10 * time.Second
+	named      = 3 // workers that a sentence names
+)
+
+// Facts is what problems are found in.
+type Facts struct {
+	Now           time.Time
+	NotReady      string // "": it is ready
+	Configuration string // "": it is as the file says
+	Workers       []Worker
+	Silent        string // what Envoy's access log lacks; "": nothing
+	SilentSince   time.Time
+	Unserved      []string
+	Findings      []audit.Finding // newest first
+	Probes        []probe.Result
+	Mode          string // as in /report: observe, 10%, 100%
+	DecisionLog   string // why it is not written; "": it is, or there is none
+}
+
+// problemList collects problems; those of several workers become one.
+type problemList []*Problem
+
+// add adds a problem, or a worker to it. what follows the workers' names, if worker is not "".
+func (l *problemList) add(p Problem, worker, detail string) {
+	at := slices.IndexFunc(*l, func(o *Problem) bool { return o.kind == p.kind && o.Code == p.Code && worker != "" })
+	if at < 0 {
+		*l = append(*l, &p)
+		at = len(*l) - 1
+	}
+	one := (*l)[at]
+	if worker != "" && !slices.Contains(one.Workers, worker) {
+		one.Workers, one.details = append(one.Workers, worker), append(one.details, detail)
+	}
+}
+
+// Problems returns what is wrong, worst first. Since is that of the fact if it tells it, else now.
+func (f *Facts) Problems() []Problem {
+	var l problemList
+	if f.NotReady != "" {
+		l.add(Problem{Code: "SL0505", Severity: "error", kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
+			Fix: "see what it waits for: an event stream, or worker discovery"}, "", "")
+	}
+	if restart := strings.HasPrefix(f.Configuration, NeedsRestart); restart {
+		l.add(Problem{Code: "SL0501", Severity: "warning", kind: "restart", From: "configuration", What: "the configuration " + f.Configuration,
+			Fix: "restart it when it suits; until then it works with the old values of these keys"}, "", "")
+	} else if f.Configuration != "" {
+		l.add(Problem{Code: "SL0501", Severity: "error", kind: "configuration", From: "configuration", What: f.Configuration,
+			Fix: "correct the keys that are named; the file is read again as soon as it changes"}, "", "")
+	}
+	if f.Silent != "" {
+		l.add(Problem{Code: "SL0409", Severity: "error", kind: "silent", From: "access log", What: f.Silent, Since: f.SilentSince,
+			Fix: "the access loggers that \"sightline envoy\" prints, to all Sightlines"}, "", "")
+	}
+	if len(f.Unserved) > 0 {
+		names := fmt.Sprintf("%q", f.Unserved[:min(len(f.Unserved), 8)])
+		if more := len(f.Unserved) - 8; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		l.add(Problem{Code: "SL0103", Severity: "warning", kind: "unserved", From: "requests",
+			What: "requests of the last hour name models that no worker serves: " + names,
+			Fix:  fmt.Sprintf("aliases: [%q] of the intended model, or adapters", f.Unserved[0])}, "", "")
+	}
+	f.ofWorkers(&l)
+	f.ofAudit(&l)
+	f.ofProbes(&l)
+	if f.DecisionLog != "" {
+		l.add(Problem{Code: "SL0507", Severity: "error", kind: "decision log", From: "decision log",
+			What: "the decision log cannot be written, its lines are dropped: " + f.DecisionLog,
+			Fix:  "room on its disk, or decision_log: {file: …} where there is some"}, "", "")
+	}
+	if f.Mode == "observe" {
+		l.add(Problem{Code: "SL0506", Severity: "note", kind: "mode", From: "configuration",
+			What: "mode is observe: Sightline decides, and Envoy's own balancing sends requests elsewhere",
+			Fix:  "enforce: 10%, then 100%, once /report shows a gain"}, "", "")
+	}
+	out := make([]Problem, len(l))
+	for i, p := range l {
+		if len(p.Workers) > 0 {
+			p.What = p.sentence(f.Workers)
+		}
+		if p.Since.IsZero() {
+			p.Since = f.Now
+		}
+		p.Link = docs + strings.ToLower(p.Code)
+		out[i] = *p
+	}
+	slices.SortStableFunc(out, func(a, b Problem) int {
+		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
+	})
+	return out
+}
+
+// sentence says what its workers have in common, and what a few of them say of it.
+func (p *Problem) sentence(all []Worker) string {
+	text := strings.Join(p.Workers[:min(len(p.Workers), named)], ", ")
+	if more := len(p.Workers) - named; more > 0 {
+		known := map[string]bool{}
+		for i := range all {
+			known[all[i].Name] = true
+		}
+		text = fmt.Sprintf("%d of %d workers (%s and %d more)", len(p.Workers), max(len(known), len(p.Workers)), text, more)
+	}
+	text += ": " + p.What
+	var says []string
+	for _, d := range p.details {
+		if d != "" && !slices.Contains(says, d) {
+			says = append(says, d)
+		}
+	}
+	if len(says) > 0 {
+		text += ": " + strings.Join(says[:min(len(says), named)], "; ")
+	}
+	return text
+}
+
+// ofWorkers adds what the workers' rows show.
+func (f *Facts) ofWorkers(l *problemList) {
+	well, served := map[string]int{}, map[string]int{}
+	for i := range f.Workers {
+		w := &f.Workers[i]
+		served[w.Model]++
+		if w.Health == "" && w.Events != "not ready" {
+			well[w.Model]++
+		}
+		one := func(code, severity, kind, what, detail, fix string, after time.Duration) {
+			l.add(Problem{Code: code, Severity: severity, kind: kind, What: what, Fix: fix, From: "events", after: after}, w.Name, detail)
+		}
+		if w.Health != "" {
+			l.add(Problem{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
+				Fix: "see its log; it gets requests again once it answers"}, w.Name, outReason(w.Health))
+			continue // its events fail for the same reason
+		}
+		switch w.Events {
+		case "waiting":
+			one("SL0303", "error", "waiting", "no connection to the KV events", w.EventsError,
+				"publish at tcp://*:PORT (not at localhost), open the port, name the pod's address; events.nats needs the agent (SL0602)",
+				5*time.Second)
+		case "unreadable":
+			one("SL0309", "error", "unreadable", "events that cannot be read", w.EventsError,
+				"start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its socket", 0)
+		case "catching up":
+			one("SL0303", "warning", "catching up", "not all of the cache's contents are known yet", w.EventsError,
+				"see its log: a replay that does not end, or an agent without a connection", time.Minute)
+		case "none":
+			one("SL0502", "warning", "none", "no KV events: the cache's contents are guessed from the requests sent there", "",
+				"events: {auto: true} of its group, or {zmq: …, replay: …}", 0)
+		case "not ready":
+			one("SL0109", "warning", "not ready", "not ready, as the finder tells", "", "see its readiness probe", time.Minute)
+		default:
+			if w.EventAge >= lateEvents.Seconds() {
+				one("SL0303", "warning", "late", "no events for long: the cache's contents are doubtful", "",
+					"see the network to its event socket, and whether its process is stopped", 0)
+			}
+		}
+		switch medium, ok := strings.CutPrefix(w.UnknownKey, `"medium `); {
+		case ok:
+			one("SL0306", "warning", "medium", "blocks in an unknown storage medium", strings.TrimSuffix(medium, `"`),
+				"a newer Sightline: until then the medium counts as a shared store, the lowest tier", 0)
+		case w.UnknownKey != "":
+			one("SL0309", "warning", "key", "events with an unknown key", w.UnknownKey,
+				"a newer Sightline: the engine's events have keys that this one does not know", 0)
+		}
+		if w.Unfilled > 0 {
+			one("SL0309", "warning", "lost", "lost events could not be replayed from anywhere", fmt.Sprint(w.Unfilled, " times"),
+				"events: {replay: …}, or an agent beside the worker", 0)
+		}
+		if w.SameEvents != "" {
+			one("SL0308", "error", "same", "the same events as another worker", w.SameEvents,
+				"events: {zmq: …} of each worker's own socket", 0)
+		}
+		if w.OtherSize > 0 {
+			one("SL0101", "warning", "size", "blocks of another size than block_size", fmt.Sprint(w.OtherSize, " tokens"),
+				"block_size: its own, of its model or of a class for it; or leave it out", 0)
+		}
+	}
+	for model, n := range served {
+		if well[model] == 0 && n > 0 {
+			l.add(Problem{Code: "SL0105", Severity: "error", kind: "nobody " + model, From: "workers",
+				What: fmt.Sprintf("%s: no worker gets requests, of %d", model, n), Fix: "see why they are out: SL0109"}, "", "")
+		}
+	}
+}
+
+// outReason drops the part of a health reason that changes by the second.
+func outReason(why string) string {
+	if at := strings.Index(why, "; next trial request in "); at >= 0 {
+		why = why[:at]
+	}
+	return strings.TrimPrefix(why, "out: ")
+}
+
+// auditCauses are where a verdict of the audit leads.
+var auditCauses = map[audit.Verdict]struct{ code, severity, fix string }{
+	audit.Nothing: {"SL0301", "warning", "see SL0303, SL0309 and the worker's event flags"},
+	audit.Token: {"SL0201", "error", "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
+		"\"sightline explain --against\""},
+	audit.Block: {"SL0201", "error", "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
+		"\"sightline explain --against\""},
+	audit.Keys: {"SL0201", "error", "adapters, cache_salt and media_names: as the worker reads them"},
+	audit.Span: {"SL0204", "error", "mm_processor_kwargs, media_io_kwargs and engine_version: as the worker was started"},
+	audit.MediaName: {"SL0204", "error", "mm_hasher_algorithm, engine_model, media_io_kwargs and engine_version: as the worker was " +
+		"started"},
+	audit.BlockSize: {"SL0101", "error", "start the worker with one block size; other blocks are not kept"},
+}
+
+// ofAudit adds the requests that were stored otherwise than predicted, by verdict.
+func (f *Facts) ofAudit(l *problemList) {
+	for _, c := range Causes(f.Findings, f.Now.Add(-auditAge)) {
+		cause, ok := auditCauses[c.Verdict]
+		if !ok {
+			continue
+		}
+		l.add(Problem{Code: cause.code, Severity: cause.severity, kind: "audit " + string(c.Verdict), From: "audit", Fix: cause.fix,
+			Since: c.First, What: fmt.Sprintf("requests are stored otherwise than predicted (%s)", c.Verdict)}, c.Worker, c.text())
+	}
+}
+
+// Cause is what several findings of the audit have in common: the worker and the verdict.
+type Cause struct {
+	audit.Finding           // the newest
+	Count         int       `json:"count"`
+	First         time.Time `json:"first"`
+}
+
+func (c *Cause) text() string {
+	if c.Count > 1 {
+		return fmt.Sprintf("%s (%d requests)", c.Says, c.Count)
+	}
+	return c.Says
+}
+
+// Causes returns the causes of findings since a time, those of the newest findings first.
+func Causes(findings []audit.Finding, since time.Time) (list []Cause) {
+	for _, f := range findings {
+		if !f.At.IsZero() && f.At.Before(since) {
+			continue
+		}
+		at := slices.IndexFunc(list, func(c Cause) bool { return c.Worker == f.Worker && c.Model == f.Model && c.Verdict == f.Verdict })
+		if at < 0 {
+			list = append(list, Cause{Finding: f})
+			at = len(list) - 1
+		}
+		list[at].Count++
+		list[at].First = f.At
+	}
+	return list
+}
+
+// ofProbes adds what a worker says of itself and that is not as configured.
+func (f *Facts) ofProbes(l *problemList) {
+	for _, r := range f.Probes {
+		for _, found := range r.Findings {
+			if found.Verdict != probe.Differs && found.Verdict != probe.Configuration {
+				continue
+			}
+			code, fix := "SL0201", "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started"
+			switch found.What {
+			case "name", "engine_model":
+				code, fix = "SL0103", "--served-model-name of the worker, or name and engine_model of its model"
+			case "adapters":
+				code, fix = "SL0108", "adapters: as every worker of the model lists them; load the same ones on all"
+			case "max_model_len":
+				code, fix = "SL0502", "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known"
+			case "text":
+				code, fix = "SL0202", "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)"
+			case "a picture":
+				code, fix = "SL0204", auditCauses[audit.Span].fix
+			}
+			detail := found.Detail
+			if d := found.Difference; d != nil {
+				detail = fmt.Sprintf("first difference at token %d, ours %d, the worker's %d", d.Position, d.Ours, d.Theirs)
+			}
+			l.add(Problem{Code: code, Severity: "error", kind: "probe " + found.What, From: "probe", Since: r.At, Fix: fix,
+				What: fmt.Sprintf("not as configured (%s)", found.What)}, r.Worker, detail)
+		}
+	}
+}
+
+// NeedsRestart begins what State.Configuration returns if nothing is wrong with it.
+const NeedsRestart = "needs a restart: "
+
+// sinceWhen keeps since when problems are there, from one look to the next.
+type sinceWhen map[string]time.Time
+
+// take returns the problems that have been there for long enough, with the time when each was first seen.
+func (s sinceWhen) take(now time.Time, list []Problem) []Problem {
+	there := make(map[string]bool, len(list))
+	out := list[:0]
+	for _, p := range list {
+		key := p.Code + " " + p.kind
+		there[key] = true
+		if first, ok := s[key]; !ok {
+			s[key] = p.Since
+		} else if first.Before(p.Since) {
+			p.Since = first
+		}
+		if now.Sub(p.Since) >= p.after {
+			out = append(out, p)
+		}
+	}
+	for key := range s {
+		if !there[key] {
+			delete(s, key)
+		}
+	}
+	return out
+}
+
+// problems returns what is wrong now.
+func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
+	s := &c.state
+	f := Facts{Now: now, Configuration: s.Configuration(), Workers: workers, Unserved: s.Router.Unserved(), Findings: s.Audit.Findings()}
+	if s.Probe != nil {
+		f.Probes = s.Probe.Results()
+	}
+	if _, err := s.Ready(); err != nil {
+		f.NotReady = err.Error()
+	}
+	f.Silent, f.SilentSince = s.Router.Silent()
+	if s.Report != nil {
+		f.Mode = s.Report().Mode
+	}
+	if s.DecisionLog != nil {
+		f.DecisionLog = s.DecisionLog()
+	}
+	return c.since.take(now, f.Problems())
+}
+
+func (c *livePage) showProblems(w http.ResponseWriter, _ *http.Request) {
+	workers := c.state.Workers()
+	c.mu.Lock()
+	list := c.problems(time.Now(), workers)
+	c.mu.Unlock()
+	answer(w, append([]Problem{}, list...))
+}

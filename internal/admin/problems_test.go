@@ -1,0 +1,127 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/probe"
+)
+
+// TestProblems: each fact is a problem under its code, worst first; those of many workers are one; without facts there is none.
+func TestProblems(t *testing.T) {
+	now := time.Now()
+	well := Worker{Name: "gpu-1", Model: "m", Events: "live"}
+	if list := (&Facts{Now: now, Mode: "100%", Workers: []Worker{well}}).Problems(); len(list) != 0 {
+		t.Errorf("of a fleet that is well: %+v", list)
+	}
+	var many []Worker
+	for _, name := range strings.Fields("a b c d e") {
+		many = append(many, Worker{Name: name, Model: "m", Health: "out: 3 failures in a row, the last: refused; next trial request in 7s"})
+	}
+	var findings []audit.Finding
+	for range 60 {
+		findings = append(findings, audit.Finding{At: now.Add(-time.Minute), Worker: "gpu-1", Verdict: audit.Nothing, Says: "no block"})
+	}
+	worker := func(change func(w *Worker)) Facts {
+		w := well
+		change(&w)
+		return Facts{Workers: []Worker{w, {Name: "gpu-2", Model: "m", Events: "live"}}}
+	}
+	for _, c := range []struct {
+		facts                Facts
+		code, severity, what string
+	}{
+		{Facts{NotReady: "no workers yet"}, "SL0505", "error", "Sightline is not ready: no workers yet"},
+		{Facts{Configuration: "the configuration is invalid: models: none"}, "SL0501", "error", "models: none"},
+		{Facts{Configuration: NeedsRestart + "listen"}, "SL0501", "warning", "needs a restart: listen"},
+		{Facts{Silent: "no ends", SilentSince: now.Add(-time.Hour)}, "SL0409", "error", "no ends"},
+		{Facts{Unserved: []string{"gpt-5"}}, "SL0103", "warning", `["gpt-5"]`},
+		{Facts{Mode: "observe"}, "SL0506", "note", "mode is observe"},
+		{Facts{DecisionLog: "no space left on device"}, "SL0507", "error", "no space left"},
+		{Facts{Workers: append(many, well)}, "SL0109", "warning",
+			"5 of 6 workers (a, b, c and 2 more): no requests are sent there: 3 failures in a row, the last: refused"},
+		{Facts{Workers: many}, "SL0105", "error", "m: no worker gets requests, of 5"},
+		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", "refused" }), "SL0303", "error",
+			"gpu-1: no connection to the KV events: refused"},
+		{worker(func(w *Worker) { w.Events = "unreadable" }), "SL0309", "error", "cannot be read"},
+		{worker(func(w *Worker) { w.Events = "none" }), "SL0502", "warning", "guessed"},
+		{worker(func(w *Worker) { w.Events = "catching up" }), "SL0303", "warning", "not all"},
+		{worker(func(w *Worker) { w.Events = "not ready" }), "SL0109", "warning", "not ready"},
+		{worker(func(w *Worker) { w.EventAge = 11 }), "SL0303", "warning", "no events for long"},
+		{worker(func(w *Worker) { w.UnknownKey = `"medium HYPERRAM"` }), "SL0306", "warning", ": HYPERRAM"},
+		{worker(func(w *Worker) { w.UnknownKey = `"x"` }), "SL0309", "warning", `: "x"`},
+		{worker(func(w *Worker) { w.Unfilled = 2 }), "SL0309", "warning", "2 times"},
+		{worker(func(w *Worker) { w.SameEvents = "gpu-2" }), "SL0308", "error",
+			"gpu-1: the same events as another worker: gpu-2"},
+		{worker(func(w *Worker) { w.OtherSize = 32 }), "SL0101", "warning", "32 tokens"},
+		{Facts{Findings: findings}, "SL0301", "warning",
+			"gpu-1: requests are stored otherwise than predicted (nothing): no block (60 requests)"},
+		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: "text", Verdict: probe.Differs,
+			Difference: &probe.Difference{Position: 7}}}}}}, "SL0202", "error",
+			"first difference at token 7"},
+	} {
+		c.facts.Now = now
+		list := c.facts.Problems()
+		at := slices.IndexFunc(list, func(p Problem) bool { return p.Code == c.code })
+		if at < 0 {
+			t.Errorf("%s is missing: %+v", c.code, list)
+			continue
+		}
+		p := list[at]
+		if p.Severity != c.severity || !strings.Contains(p.What, c.what) || p.Fix == "" || p.Since.IsZero() ||
+			!strings.HasSuffix(p.Link, "/docs/doctor.md#"+strings.ToLower(p.Code)) {
+			t.Errorf("%+v\nwant %s, %q", p, c.severity, c.what)
+		}
+	}
+}
+
+// TestProblemsSince: a problem keeps its time while it is there, whatever else changes about it; what is usual for a moment counts
+// only after a while; what has ended begins anew. The page begins with the list, and /problems answers with it.
+func TestProblemsSince(t *testing.T) {
+	workers := []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "live"}, {Name: "gpu-b", Model: "m", Rank: -1, Events: "catching up"}}
+	c := newLivePage(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
+		Ready: func() (string, error) { return "", nil }, Configuration: func() string { return "" }, Workers: func() []Worker { return workers },
+		Gatherer: prometheus.NewRegistry()})
+	began := time.Now().Add(-10 * time.Minute)
+	if list := c.problems(began, workers); len(list) != 0 {
+		t.Errorf("a worker that has just come: %+v", list)
+	}
+	workers[0].Health = "out: health check: refused"
+	c.problems(began.Add(time.Second), workers)
+	workers[0].Health = "out: health check: timeout"
+	list := c.problems(began.Add(2*time.Minute), workers)
+	if len(list) != 2 || !list[0].Since.Equal(began.Add(time.Second)) || list[1].Code != "SL0303" || !list[1].Since.Equal(began) {
+		t.Errorf("after two minutes: %+v", list)
+	}
+	w := httptest.NewRecorder()
+	c.showProblems(w, nil)
+	var told []Problem
+	if err := json.Unmarshal(w.Body.Bytes(), &told); err != nil || len(told) != 2 || !told[0].Since.Equal(began.Add(time.Second)) {
+		t.Errorf("/problems: %v %s", err, w.Body)
+	}
+	w = httptest.NewRecorder()
+	c.show(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	page := w.Body.String()
+	if banner, now := strings.Index(page, "SL0109"), strings.Index(page, `id="now"`); banner < 0 || banner > now {
+		t.Errorf("the page does not begin with its problems: %d, %d", banner, now)
+	}
+	workers[0].Health, workers[1].Events = "", "live"
+	if list := c.problems(began.Add(3*time.Minute), workers); len(list) != 0 || len(c.since) != 0 {
+		t.Errorf("all is well again: %+v, %v kept", list, c.since)
+	}
+	workers[0].Health = "out: health check: refused"
+	if list := c.problems(began.Add(4*time.Minute), workers); len(list) != 1 || !list[0].Since.Equal(began.Add(4*time.Minute)) {
+		t.Errorf("it is out again: %+v", list)
+	}
+}
