@@ -13,7 +13,7 @@ import (
 // becomes the part's uuid. A picture that cannot be changed (the relay is full, or the request uses another API's form) stays as it
 // is. Afterwards m holds what the engine will see.
 func (q *mediaReader) handOver(md *Medium, m *rules.Medium) {
-	if md.Modality != "image" || m.Scheme != "data" && m.Scheme != "http" {
+	if m.Scheme != "data" && m.Scheme != "http" {
 		return
 	}
 	ours := m.Scheme == "data" // true: the worker reads the very bytes that we have read

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Names that cannot be computed (a processor's own hash, frames of a video) are learned: the router's audit reads them from the
+// Names that cannot be computed (a processor's own hash) are learned: the router's audit reads them from the
 // events of the worker that served the medium. A name is used after two sightings that agree, and dropped when one disagrees.
 // Learned names serve lookups only and are never sent to a worker.
 

@@ -15,7 +15,7 @@ func TestLearn(t *testing.T) {
 	m := &Model{Name: "m", Media: &Media{learned: newLearnedNames(), NoRoom: func(string) {
 		full++
 	}}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
-	md := &Medium{Modality: "video", nameKey: 7}
+	md := &Medium{Modality: "image", nameKey: 7}
 	l := m.Media.learned
 	for i, step := range []struct {
 		name  string

@@ -45,14 +45,12 @@ type localFiles struct {
 	known  *lru.Cache[localFile, localResult]
 }
 
-// localFile identifies one state of a file and how it was read.
+// localFile identifies one state of a file.
 type localFile struct {
 	path     string // links resolved
 	dev, ino uint64
 	size     int64
 	changed  int64 // Unix nanoseconds
-	modality string
-	embeds   bool // see facts
 }
 
 // localResult is the result of reading a file. Errors that the engine would give are cached too.
@@ -118,14 +116,14 @@ func (m *Model) local(ctx context.Context, c fair.Client, rawURL string, md *Med
 		return src, inexactNoFile, nil
 	}
 	path = strings.Clone(filepath.Clean(path)) // look may outlive the request
-	l, ok := inBackground(ctx, c, &m.Media.locals, m.Media.panicked, func() localResult { return m.lookUpFile(c, path, md.Modality) })
+	l, ok := inBackground(ctx, c, &m.Media.locals, m.Media.panicked, func() localResult { return m.lookUpFile(c, path) })
 	if !ok {
 		return src, inexactSlowFile, nil
 	}
 	md.Facts = l.facts
 	return mmhash.FromLoader(func() []byte { // called only if a name is not cached
 		b, _ := inBackground(ctx, c, &m.Media.locals, m.Media.panicked, func() []byte {
-			if f, now := m.open(path, l.file.modality); f != nil && now.file == l.file {
+			if f, now := m.open(path); f != nil && now.file == l.file {
 				defer f.Close()
 				return contents(f, now.file.size)
 			} else if f != nil {
@@ -138,8 +136,8 @@ func (m *Model) local(ctx context.Context, c fair.Client, rawURL string, md *Med
 }
 
 // lookUpFile opens a file and reads it unless this state of it is cached. Names are computed while the bytes are in memory.
-func (m *Model) lookUpFile(c fair.Client, path, modality string) localResult {
-	f, l := m.open(path, modality)
+func (m *Model) lookUpFile(c fair.Client, path string) localResult {
+	f, l := m.open(path)
 	if f == nil {
 		return l
 	}
@@ -152,12 +150,12 @@ func (m *Model) lookUpFile(c fair.Client, path, modality string) localResult {
 		l.why = inexactNoFile
 		return l
 	}
-	l.facts, l.err = m.facts(mmhash.File(bytes), modality)
+	l.facts, l.err = mmhash.Identify(mmhash.File(bytes))
 	if l.err == nil {
 		m.Media.nameAhead(c, l.facts, bytes)
 	}
 	after, err := f.Stat()
-	if now := m.fileOf(l.file.path, after, modality); err == nil && now == l.file && time.Since(after.ModTime()) > fileSettleTime {
+	if now := fileOf(l.file.path, after); err == nil && now == l.file && time.Since(after.ModTime()) > fileSettleTime {
 		m.Media.locals.known.Add(l.file, l)
 	}
 	return l
@@ -165,7 +163,7 @@ func (m *Model) lookUpFile(c fair.Client, path, modality string) localResult {
 
 // open opens a regular file. It resolves symbolic links before it compares paths and opens the file relative to the directory, so
 // that a link swapped in between cannot lead outside. If f is nil, l says why.
-func (m *Model) open(path, modality string) (f *os.File, l localResult) {
+func (m *Model) open(path string) (f *os.File, l localResult) {
 	root, err := filepath.EvalSymlinks(m.Server.AllowedLocalMediaPath)
 	if err != nil {
 		return nil, localResult{why: inexactNoFile}
@@ -201,11 +199,11 @@ func (m *Model) open(path, modality string) (f *os.File, l localResult) {
 		f.Close()
 		return nil, localResult{why: inexactLargeFile}
 	}
-	return f, localResult{file: m.fileOf(real, info, modality)}
+	return f, localResult{file: fileOf(real, info)}
 }
 
-func (m *Model) fileOf(path string, info os.FileInfo, modality string) localFile {
-	file := localFile{path: path, modality: modality, embeds: m.rules.TakesEmbeddingFiles}
+func fileOf(path string, info os.FileInfo) localFile {
+	file := localFile{path: path}
 	if info != nil {
 		file.size, file.changed = info.Size(), info.ModTime().UnixNano()
 		if s, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -19,7 +19,6 @@ import (
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/mmhash/relay"
-	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 // Media is shared by all models: the cache of pictures' names, and the fetcher of pictures by URL. Safe for concurrent use.
@@ -129,8 +128,8 @@ func (x *Media) Fetched() fetch.Stats {
 
 // nameAhead computes the names of a picture that a client named in all models, in one pass over its bytes.
 func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
-	if f.IsVideo() || f.Tokens > 0 || f.Format == mmhash.Stream {
-		return // a video's names depend on the frames that a request takes; those of embeddings are learned
+	if f.Width == 0 {
+		return // of a format that is not read
 	}
 	x.mu.Lock()
 	all := slices.Collect(maps.Values(x.keys))
@@ -179,7 +178,7 @@ func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
 	if s.BlockHash == "dynamo" {
 		rule.ImageToken, rule.Pads = m.prompt.ImageToken()
 	}
-	behind := dynamo.Keys(*k, rule)
+	behind := dynamo.Keys(rule)
 	return &behind, nil
 }
 
@@ -188,17 +187,16 @@ type Medium struct {
 	Modality       string
 	Offset, Length int // tokens
 	Facts          mmhash.Facts
-	HasFacts       bool         // Facts are filled in
-	Name           string       // the name in the engine's events
-	HasName        bool         // Name is set (vLLM accepts even "" as a uuid)
-	Key            uint64       // Name as it enters block hashes; without a name, an identity of our own
-	Alias          uint64       // of the URL it came by, or of its content; 0: none
-	Fetched        bool         // the engine fetches it itself, and its host may give it another picture than us
-	edits          []body.Edit  // that hand it over to the worker (see handOver)
-	namePending    bool         // its name is being computed in the background
-	nameKey        uint64       // key for learning its name; 0: the name cannot be learned
-	learned        bool         // Name was learned from events
-	clip           *vision.Clip // the frames that the engine takes of a video, if known
+	HasFacts       bool        // Facts are filled in
+	Name           string      // the name in the engine's events
+	HasName        bool        // Name is set (vLLM accepts even "" as a uuid)
+	Key            uint64      // Name as it enters block hashes; without a name, an identity of our own
+	Alias          uint64      // of the URL it came by, or of its content; 0: none
+	Fetched        bool        // the engine fetches it itself, and its host may give it another picture than us
+	edits          []body.Edit // that hand it over to the worker (see handOver)
+	namePending    bool        // its name is being computed in the background
+	nameKey        uint64      // key for learning its name; 0: the name cannot be learned
+	learned        bool        // Name was learned from events
 }
 
 // firstSeen caches the first picture under each name, for servers that trust clients' uuids: the engine keeps that picture's

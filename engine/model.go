@@ -95,7 +95,7 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 	opt := prompt.Options{
 		Dialect: m.rules.Dialect, TemplateFile: s.ChatTemplate,
 		VisionFamily: s.VisionFamily, ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
-		MMEmbeds: s.EnableMMEmbeds, TrustMMKwargs: s.TrustMMKwargs, TrustChatTemplate: s.TrustChatTemplate,
+		TrustMMKwargs: s.TrustMMKwargs, TrustChatTemplate: s.TrustChatTemplate,
 		AutoToolChoice: s.AutoToolChoice, MaxModelLen: s.MaxModelLen, Location: zone, Now: s.Clock, Like: same,
 	}
 	if m.rules.VLLMKeys {

@@ -12,9 +12,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
@@ -27,7 +25,8 @@ const (
 	inexactFetchFailed = "image could not be fetched"
 	inexactForbidden   = "image URL points where we do not fetch"
 	inexactFormat      = "image format is not read"
-	inexactEmbeds      = "embeddings in a form that is not read"
+	inexactEmbeds      = "embeddings in the place of an image"
+	inexactOther       = "media other than images"
 	inexactUUID        = "a uuid that is a list or an object"
 	inexactPanic       = "media that could not be read: an internal error"
 	inexactTime        = "no time left to read all pictures"
@@ -35,7 +34,7 @@ const (
 	inexactUnnamed     = "media name not computable"
 )
 
-// mediaReader resolves the media of one request: identify (source.go), sample, handOver (handover.go), name.
+// mediaReader resolves the media of one request: identify (source.go), handOver (handover.go), name.
 type mediaReader struct {
 	*Model
 	endpoint, adapter string
@@ -104,7 +103,11 @@ func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.Medium) (md Me
 // read resolves one medium. If it cannot be known, why is the reason.
 func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
 	m := rules.Medium{Item: q.options, Client: q.client, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
-	md.Modality, m.Modality = in.Modality, in.Modality
+	md.Modality = in.Modality
+	if in.Modality != "image" {
+		why, err = q.other(&md, &m)
+		return md, why, err
+	}
 	byClient := in.HasUUID && q.Server.TrustUUID
 	if byClient {
 		if in.OpaqueUUID {
@@ -116,14 +119,14 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 		return md, "", q.fromUUID(&md, &m)
 	}
 	why, err = q.identify(ctx, &md, &m)
-	if why != "" || err != nil {
+	if err != nil || why != "" && why != inexactFormat {
 		return md, why, err
 	}
-	md.HasFacts = true
-	if err := q.sample(&md, &m.Item); err != nil {
-		return md, "", err
-	}
 	q.handOver(&md, &m)
+	if why != "" { // the bytes are known, and nothing about them
+		return md, why, nil
+	}
+	md.HasFacts = true
 	md.Fetched = m.Scheme == "http" && len(md.edits) == 0
 	return md, "", q.name(&md, &m, byClient)
 }
@@ -139,28 +142,6 @@ func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 		return &Refused{Status: 400, Reason: "media without data, under a uuid that the engine has not seen"}
 	}
 	md.HasFacts = true
-	return nil
-}
-
-// sample determines which frames of a video the engine will take; both its tokens and its name depend on them. If that is not
-// known, the prompt is exact up to the video.
-func (q *mediaReader) sample(md *Medium, item *name.Item) error {
-	if md.Modality != "video" || !md.Facts.IsVideo() || q.keys.VideoOptions == nil {
-		return nil
-	}
-	size := int64(md.Facts.Width) * int64(md.Facts.Height)
-	if size > header.MaxPixels {
-		return &Refused{Status: 400, Reason: "video of more pixels than the engine decodes"}
-	}
-	options, ok := q.keys.VideoOptions(item.MediaIO)
-	if !ok {
-		return nil
-	}
-	md.clip = q.prompt.Sample(vision.File{Frames: md.Facts.Frames, FPS: md.Facts.FPS, List: md.Facts.Format == mmhash.FrameList}, options)
-	if c := md.clip; c != nil {
-		item.Video = &name.Video{Frames: c.Frames, FPS: c.FPS, Duration: c.Duration, Loader: c.Loader, Indices: c.Indices,
-			All: c.All, Pixels: size}
-	}
 	return nil
 }
 
@@ -237,8 +218,7 @@ func sizes(found []Medium, turn bool) []vision.Media {
 			out[i].Width, out[i].Height = 448, 448
 			continue
 		}
-		out[i].Width, out[i].Height, out[i].Clip = md.Facts.Width, md.Facts.Height, md.clip
-		out[i].Tokens = md.Facts.Tokens
+		out[i].Width, out[i].Height = md.Facts.Width, md.Facts.Height
 		if turn {
 			out[i].Width, out[i].Height = md.Facts.Turned()
 			out[i].Turned = md.Facts.Orientation >= 5 && md.Facts.Orientation <= 8

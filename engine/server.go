@@ -39,7 +39,6 @@ type Server struct {
 	TrustChatTemplate   bool     `yaml:"trust_request_chat_template"`
 	AutoToolChoice      bool     `yaml:"enable_auto_tool_choice"`
 	ExcludeToolsOnNone  bool     `yaml:"exclude_tools_when_tool_choice_none"`
-	EnableMMEmbeds      bool     `yaml:"enable_mm_embeds"` // requests may carry embeddings instead of pictures
 	TowerLoRA           bool     `yaml:"enable_tower_connector_lora"`
 	MMProcessorCacheGB  float64  `yaml:"mm_processor_cache_gb"` // 0: the engine keeps no processed media
 	MaxModelLen         int      `yaml:"max_model_len"`         // 0: not checked

@@ -12,15 +12,15 @@ import (
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/fetch"
+	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/prompt"
 )
 
 // A medium's bytes are in the body, behind a URL, or in a local file.
 
-// isRemote reports whether a medium's bytes are not in the body.
+// isRemote reports whether a picture's bytes are not in the body. Media of other kinds are not read.
 func isRemote(s *body.Skeleton, in *prompt.Medium) bool {
-	scheme := schemeOf(in.Raw(s))
-	return scheme == "http" || scheme == "file" || scheme == "" && in.Modality == "image"
+	return in.Modality == "image" && schemeOf(in.Raw(s)) != "data"
 }
 
 // schemeOf tells data, http and file URLs from everything else by their first characters.
@@ -42,10 +42,9 @@ func schemeOf(pieces [][]byte) string {
 	return ""
 }
 
-// identify locates a medium's bytes and fills in its facts. If they cannot be known, why is the reason.
+// identify locates a picture's bytes and fills in its facts. If they cannot be known, why is the reason.
 func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium) (why string, err error) {
-	pieces := m.In.Raw(q.body)
-	isPath := m.Scheme == "" && md.Modality == "image" && q.rules.TakesPaths
+	isPath := m.Scheme == "" && q.rules.TakesPaths
 	switch {
 	case m.Scheme == "http" || m.Scheme == "file" || isPath:
 		link, ok := q.body.String(m.In.Source)
@@ -57,15 +56,9 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 		} else {
 			m.Source, why, err = q.local(ctx, q.client, link, md)
 		}
-	case m.Scheme == "data" && md.Modality == "video":
-		m.Source = mmhash.VideoURL(pieces)
-		md.Facts, err = q.facts(m.Source, md.Modality)
 	case m.Scheme == "data":
-		m.Source = mmhash.DataURL(pieces)
-		md.Facts, err = q.facts(m.Source, md.Modality)
-	case md.Modality == "audio", md.Modality == "image_embeds", md.Modality == "audio_embeds":
-		m.Source = mmhash.Base64(pieces)
-		md.Facts, err = q.facts(m.Source, md.Modality)
+		m.Source = mmhash.DataURL(m.In.Raw(q.body))
+		md.Facts, err = mmhash.Identify(m.Source)
 	default:
 		err = &Refused{Status: 400, Reason: "media is neither a data URL nor an http or file URL"}
 	}
@@ -80,44 +73,57 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 		}
 		return why, err
 	}
-	if err != nil && (md.Modality == "image" || errors.As(err, new(*mmhash.Refusal))) {
-		if status := mmhash.Status(err); status != 0 {
-			return "", &Refused{Status: status, Reason: "media that the engine cannot read"}
-		}
-		why = inexactFormat
-	}
 	md.Key = q.hashKey.Name(md.Facts.ID.String())
-	if why == "" && strings.HasSuffix(md.Modality, "_embeds") && md.Facts.Tokens == 0 {
-		why = inexactEmbeds
+	switch {
+	case err != nil:
+		return q.unread(err, "media that the engine cannot read")
+	case md.Facts.Width == 0:
+		return inexactFormat, nil
 	}
-	return why, nil
+	return "", nil
 }
 
-// facts reads a medium's bytes. Some engines accept files of embeddings in place of pictures.
-func (m *Model) facts(src mmhash.Source, modality string) (mmhash.Facts, error) {
-	switch modality {
-	case "video":
-		return mmhash.IdentifyVideo(src)
-	case "image_embeds":
-		return mmhash.IdentifyEmbeddings(src)
+// unread returns why a file that is no picture of a known format ends the exact part of the prompt, or the engine's refusal of it.
+func (m *Model) unread(err error, reason string) (why string, _ error) {
+	switch status := mmhash.Status(err); {
+	case status == 0:
+		return inexactFormat, nil
+	case m.rules.TakesEmbeddingFiles && header.KindOf(err) == header.NotAnImage:
+		return inexactEmbeds, nil
+	default:
+		return "", &Refused{Status: status, Reason: reason}
 	}
-	f, err := mmhash.Identify(src)
-	if err != nil && modality == "image" && m.rules.TakesEmbeddingFiles {
-		if embeds, bad := mmhash.IdentifyEmbeddings(src); bad == nil {
-			return embeds, nil
-		}
+}
+
+// other reads a medium that is no picture: no rule counts it, so it needs no more than an identity for affinity.
+func (q *mediaReader) other(md *Medium, m *rules.Medium) (why string, err error) {
+	pieces := m.In.Raw(q.body)
+	md.Key = q.hashKey.Name(mmhash.TextID(pieces).String())
+	switch link, _ := q.body.String(m.In.Source); {
+	case m.Scheme == "http":
+		err = q.allows(link)
+	case m.Scheme == "file" && q.Server.AllowedLocalMediaPath == "" && q.rules.RefusesLocal:
+		err = errNoLocal
 	}
-	return f, err
+	return inexactOther, err
+}
+
+// allows returns the engine's refusal of a URL outside of allowed_media_domains.
+func (m *Model) allows(link string) error {
+	if len(m.Server.AllowedMediaDomains) == 0 {
+		return nil
+	}
+	if u, err := url.Parse(link); err != nil || !slices.Contains(m.Server.AllowedMediaDomains, u.Hostname()) {
+		return &Refused{Status: 400, Reason: "media URL outside of allowed_media_domains"}
+	}
+	return nil
 }
 
 // fetch identifies a picture by its URL, within the caller's budget. If why is set (the reason it failed), md.Facts are those of
 // the picture that the URL showed last, if any.
 func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Medium) (src mmhash.Source, why string, err error) {
-	if len(m.Server.AllowedMediaDomains) > 0 {
-		u, err := url.Parse(link)
-		if err != nil || !slices.Contains(m.Server.AllowedMediaDomains, u.Hostname()) {
-			return src, "", &Refused{Status: 400, Reason: "media URL outside of allowed_media_domains"}
-		}
+	if err := m.allows(link); err != nil {
+		return src, "", err
 	}
 	md.Alias = m.Media.Secret.Key().Link(link)
 	fetcher := m.Media.fetch
@@ -127,13 +133,9 @@ func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Mediu
 	if alias, ok := fetcher.Alias(link); ok {
 		md.Alias = alias
 	}
-	unreadable := &Refused{Status: 400, Reason: "media URL whose picture cannot be read"}
 	md.Facts, err = fetcher.Get(ctx, c, link)
 	if err == nil {
 		f := md.Facts
-		if md.Modality == "image" && (f.IsVideo() || f.Format == mmhash.Stream || f.Tokens > 0 && !m.rules.TakesEmbeddingFiles) {
-			return src, "", unreadable
-		}
 		return mmhash.FromLoader(func() []byte { file, _ := fetcher.Bytes(f.ID); return file }), "", nil
 	}
 	md.Facts, _ = fetcher.Last(link)
@@ -146,10 +148,9 @@ func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Mediu
 		return src, inexactBudget, nil
 	case e.Kind == fetch.Refused:
 		return src, inexactForbidden, nil
-	case e.Kind == fetch.NotAnImage && md.Modality == "image" && mmhash.Status(err) == 0:
-		return src, inexactFormat, nil
-	case e.Kind == fetch.NotAnImage && md.Modality == "image":
-		return src, "", unreadable
+	case e.Kind == fetch.NotAnImage:
+		why, err = m.unread(err, "media URL whose picture cannot be read")
+		return src, why, err
 	case e.Kind == fetch.Status && e.Status >= 400 && e.Status < 500:
 		return src, "", &Refused{Status: 422, Reason: "media URL that its host refuses"}
 	}

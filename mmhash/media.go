@@ -6,8 +6,8 @@
 // The names that engines use (package name) hash the bytes in the middle of a longer input, so the
 // first time that a class sees a picture costs a second pass, for all classes at once (Store.Names).
 //
-// Errors: a *Refusal if an engine refuses the data URL, a *header.Error, clip.Error or tensor.ErrFormat if the bytes are available
-// but not of the right kind; Status returns vLLM's answer.
+// Errors: a *Refusal if an engine refuses the data URL, a *header.Error if the bytes are available but are
+// no picture that is read here; Status returns vLLM's answer.
 package mmhash
 
 import (
@@ -17,7 +17,6 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"github.com/sightline-router/sightline/mmhash/clip"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
@@ -31,23 +30,14 @@ func (id ContentID) String() string { return hex.EncodeToString(id[:]) }
 type Facts struct {
 	ID            ContentID
 	Bytes         int64 // of the encoded file
-	Width, Height int   // pixels, Pillow's Image.size after open (before EXIF rotation; a TIFF is already rotated)
+	Width, Height int   // pixels, Pillow's Image.size after open (before EXIF rotation)
 	Mode          string
 	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that apply it
 	Transparent   bool  // one colour of an RGB picture is transparent
 	Format        string
-	Frames        int     // of a video; otherwise 0
-	FPS           float64 // of a video file; otherwise 0
-	Tokens        int     // of a file of embeddings; otherwise 0
 }
 
-// FrameList is the Format of a video that came as a sequence of JPEG pictures.
-const FrameList = "jpeg_sequence"
-
-// IsVideo reports whether the facts are those of a video with a known number of frames.
-func (f Facts) IsVideo() bool { return f.FPS > 0 || f.Format == FrameList }
-
-// Pixels returns how many pixels an image, or a frame of a video, has.
+// Pixels returns how many pixels an image has.
 func (f Facts) Pixels() int64 { return int64(f.Width) * int64(f.Height) }
 
 // Turned returns width and height after EXIF rotation: what vLLM sees. SGLang's Qwen-VL path and TensorRT-LLM do not rotate.
@@ -58,6 +48,16 @@ func (f Facts) Turned() (w, h int) {
 func (f *Facts) set(i header.Info) {
 	f.Width, f.Height, f.Mode, f.Orientation, f.Format = i.Width, i.Height, i.Mode, i.Orientation, i.Format
 	f.Transparent = i.Transparent
+}
+
+// TextID identifies a medium that is not read by the text that a request has for it, in pieces: its data or its URL.
+func TextID(pieces [][]byte) (id ContentID) {
+	h := blake3.New()
+	for _, p := range pieces {
+		h.Write(p)
+	}
+	h.Sum(id[:0])
+	return id
 }
 
 // Refusal reports a data URL that vLLM answers with an error. Status is the HTTP status (vLLM 0.32.0).
@@ -86,7 +86,6 @@ type scratch struct {
 	hash *blake3.Hasher
 	n    int64 // bytes so far
 	head *header.Reader
-	clip clip.Reader
 }
 
 var scratches = sync.Pool{New: func() any { return &scratch{hash: blake3.New(), head: header.New()} }}
@@ -94,30 +93,17 @@ var scratches = sync.Pool{New: func() any { return &scratch{hash: blake3.New(), 
 func (s *scratch) begin() {
 	s.hash.Reset()
 	s.head.Reset()
-	s.clip.Reset()
 	s.n = 0
 }
 
-// took counts and digests a piece.
-func (s *scratch) took(p []byte) {
+// take reads a piece of a picture.
+func (s *scratch) take(p []byte) {
+	s.head.Write(p)
 	s.n += int64(len(p))
 	_, _ = s.hash.Write(p) // never fails
 }
 
-// take reads a piece of a picture.
-func (s *scratch) take(p []byte) bool {
-	s.head.Write(p)
-	s.took(p)
-	return true
-}
-
-// headOnly is a scratch on a further pass, which only the header reader needs.
-type headOnly scratch
-
-func (s *headOnly) take(p []byte) bool { s.head.Write(p); return !s.head.Done() }
-
-// Identify reads a picture once (a TIFF up to three times) and allocates nothing. A *Refusal means that the bytes were not
-// available; a *header.Error that they are not a readable picture, in which case ID and Bytes are set nevertheless.
+// Identify reads a picture once and allocates nothing. A *Refusal means that the bytes were not available; a *header.Error that they are not a readable picture, in which case ID and Bytes are set nevertheless.
 func Identify(src Source) (Facts, error) {
 	s := scratches.Get().(*scratch)
 	f, err := s.identify(src)
@@ -132,11 +118,6 @@ func (s *scratch) identify(src Source) (f Facts, err error) {
 	}
 	s.hash.Sum(f.ID[:0])
 	f.Bytes = s.n
-	for s.head.Again() {
-		if err := src.stream(&s.dec, (*headOnly)(s)); err != nil {
-			return f, err
-		}
-	}
 	info, err := s.head.Finish()
 	f.set(info)
 	return f, err

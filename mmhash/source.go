@@ -3,7 +3,6 @@ package mmhash
 import (
 	"bytes"
 	std "encoding/base64"
-	"errors"
 
 	"github.com/segmentio/asm/base64"
 )
@@ -20,16 +19,11 @@ type form uint8
 
 const (
 	formFile form = iota
-	formBase64
 	formDataURL
-	formText // of a data URL, as it is after the comma
 )
 
 // DataURL returns the source of a JSON string literal's content (between the quotes, with its escapes) that begins with data:.
 func DataURL(pieces [][]byte) Source { return Source{pieces: pieces, form: formDataURL} }
-
-// Base64 returns the source of a JSON string literal's content that is only base64 (input_audio, Anthropic's source.data).
-func Base64(pieces [][]byte) Source { return Source{pieces: pieces, form: formBase64} }
 
 // File returns the source of the given bytes.
 func File(pieces ...[]byte) Source { return Source{pieces: pieces, form: formFile} }
@@ -45,8 +39,8 @@ func (s Source) loaded() Source {
 	return File(s.load())
 }
 
-// sink receives decoded bytes in pieces; false = enough.
-type sink interface{ take(p []byte) bool }
+// sink receives decoded bytes in pieces.
+type sink interface{ take(p []byte) }
 
 var (
 	errNoComma  = &Refusal{400, "no comma behind the media type"}
@@ -57,8 +51,6 @@ var (
 	errPadding  = &Refusal{400, "not strict base64: wrong padding at its end"}
 	errExcess   = &Refusal{400, "not strict base64: data behind the padding"}
 	errEscape   = &Refusal{400, "broken JSON escape"}
-
-	errEnough = errors.New("the sink wants no more") // never leaves this file
 )
 
 // Decode returns the file's bytes, a copy unless the Source is one piece of a file. size is the size that Identify returned.
@@ -77,7 +69,7 @@ func (s Source) Decode(size int64) ([]byte, error) {
 // copier is a sink that collects everything.
 type copier []byte
 
-func (c *copier) take(p []byte) bool { *c = append(*c, p...); return true }
+func (c *copier) take(p []byte) { *c = append(*c, p...) }
 
 // stream writes the file's bytes to w in pieces of at most outSize bytes.
 func (s Source) stream(d *decoder, w sink) error {
@@ -85,30 +77,19 @@ func (s Source) stream(d *decoder, w sink) error {
 		for _, p := range s.loaded().pieces {
 			for len(p) > 0 {
 				k := min(len(p), outSize)
-				if !w.take(p[:k]) {
-					return nil
-				}
+				w.take(p[:k])
 				p = p[k:]
 			}
 		}
 		return nil
 	}
-	i, from := 0, 0
-	if s.form != formBase64 {
-		var err error
-		i, from, err = dataPrefix(s.pieces)
-		if err != nil {
-			return err
-		}
-	}
-	if s.form == formText {
-		return s.text(i, from, w)
+	i, from, err := dataPrefix(s.pieces)
+	if err != nil {
+		return err
 	}
 	d.reset()
 	for ; i < len(s.pieces); i++ {
-		if err := d.feed(s.pieces[i][from:], w); err == errEnough {
-			return nil
-		} else if err != nil {
+		if err := d.feed(s.pieces[i][from:], w); err != nil {
 			return err
 		}
 		from = 0
@@ -116,34 +97,23 @@ func (s Source) stream(d *decoder, w sink) error {
 	return d.finish(w)
 }
 
-// text writes the text after the comma, without JSON's escapes.
-func (s Source) text(i, from int, w sink) error {
+// Unescape passes the text of a JSON string literal's raw content, in pieces, to write, which must not fail. An escaped non-ASCII
+// character becomes 0xFF: no data URL contains one.
+func Unescape(pieces [][]byte, write func(run []byte) (int, error)) error {
 	var esc escape
-	for ; i < len(s.pieces); i++ {
-		for p := s.pieces[i][from:]; len(p) > 0; {
+	for _, p := range pieces {
+		for len(p) > 0 {
 			var run []byte
 			var err error
 			run, p, err = esc.cut(p)
 			if err != nil {
 				return err
 			}
-			w.take(run)
+			_, _ = write(run)
 		}
-		from = 0
 	}
 	return esc.end()
 }
-
-// Unescape passes the text of a JSON string literal's raw content, in pieces, to write, which must not fail. An escaped non-ASCII
-// character becomes 0xFF: no data URL contains one.
-func Unescape(pieces [][]byte, write func(run []byte) (int, error)) error {
-	return Source{pieces: pieces}.text(0, 0, writer(write))
-}
-
-// writer is a sink that passes everything on.
-type writer func(run []byte) (int, error)
-
-func (w writer) take(run []byte) bool { _, _ = w(run); return true }
 
 // dataPrefix reads up to the first comma as vLLM does: "data:" in any case, and ";base64" in lower case at the end. It returns the
 // position after the comma.
@@ -327,9 +297,7 @@ func (d *decoder) unescape(p []byte, w sink) error {
 func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
 	for len(p) > 0 {
 		if d.n > outSize-3 {
-			if !w.take(d.out[:d.n]) {
-				return nil, errEnough
-			}
+			w.take(d.out[:d.n])
 			d.n = 0
 		}
 		if k := min(len(p)&^3, (outSize-d.n)/3*4); k > 0 && d.q == 0 && !d.ended {

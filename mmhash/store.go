@@ -90,10 +90,9 @@ type multiDigest struct {
 	n       int64
 }
 
-func (d *multiDigest) take(p []byte) bool {
+func (d *multiDigest) take(p []byte) {
 	d.n += int64(len(p))
 	for _, n := range d.digests {
 		n.Write(p)
 	}
-	return true
 }

@@ -37,7 +37,6 @@ type Options struct {
 	VisionFamily       string  // of docs/families.md, for a directory that names none; default: detected
 	ProcessorKwargs    string  // --mm-processor-kwargs, JSON
 	TemplateKwargs     string  // --default-chat-template-kwargs, JSON
-	MMEmbeds           bool    // --enable-mm-embeds
 	TrustMMKwargs      bool    // --trust-request-mm-kwargs
 	TrustChatTemplate  bool    // --trust-request-chat-template
 	AutoToolChoice     bool    // --enable-auto-tool-choice
@@ -276,15 +275,6 @@ func (m *Model) Config() (modelType string, architectures []string) { return m.m
 
 // Facts returns what the engines do for the model's family.
 func (m *Model) Facts() vision.Facts { return m.facts }
-
-// Sample returns the frames that the engine takes of a video, nil if that is not known.
-func (m *Model) Sample(f vision.File, options map[string]float64) *vision.Clip {
-	if m.visErr != nil || m.vision == nil {
-		return nil
-	}
-	c, _ := m.vision.Sample(f, options) // Expand reports the reason
-	return c
-}
 
 // ImageToken returns the id at a picture's positions in the engine's token stream; false if the model has none.
 func (m *Model) ImageToken() (uint32, bool) {

@@ -141,7 +141,6 @@ var refusals = []struct{ name, endpoint, body string }{
 	{"image_url without url", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`},
 	{"image_url a string", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]}`},
 	{"input_image without detail", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`},
-	{"embeddings", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_embeds","image_embeds":"QUJD"}]}]}`},
 	{"tool call without function", ChatEndpoint, `{"messages":[{"role":"assistant","tool_calls":[{}]}]}`},
 	{"kwargs not trusted", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":{"a":1}}`},
 	{"truncate -2", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"truncate_prompt_tokens":-2}`},

@@ -11,10 +11,9 @@ import (
 // behind two URLs has two names, unless it carries a uuid of the marked form, which the front end passes on to vLLM: with
 // media_names: injected that is the content id's first 16 digits.
 
-// Keys returns how an engine's workers behind Dynamo key blocks; own are the engine's own Keys. rule is the block hash, of which
-// size and seed are still to be set.
-func Keys(own rules.Keys, rule block.Dynamo) rules.Keys {
-	return rules.Keys{VideoOptions: own.VideoOptions, Name: nameMedium, Salt: salt, UUID: UUID,
+// Keys returns how workers behind Dynamo key blocks. rule is the block hash, of which size and seed are still to be set.
+func Keys(rule block.Dynamo) rules.Keys {
+	return rules.Keys{Name: nameMedium, Salt: salt, UUID: UUID,
 		Locals: func(dst []uint64, p *rules.Prompt) []uint64 {
 			spans := make([]block.Span, 0, len(p.Media))
 			for _, md := range p.Media {
@@ -27,13 +26,8 @@ func Keys(own rules.Keys, rule block.Dynamo) rules.Keys {
 }
 
 // nameMedium sets the name by which Dynamo's events call a picture, if they do.
-//
-// A video has none: a publisher that knows the video's token substitutes pads by rules of its own (a run for each object, and names
-// again where they do not fit), one that does not know it appends names to the block, and nothing here tells which it is. So the
-// matched part of a prompt ends before its first video.
 func nameMedium(m *rules.Medium) {
 	switch {
-	case m.Modality != "image":
 	case m.HasUUID:
 		m.Key, m.Named = UUIDKey(m.UUID)
 		if m.Named { // any other uuid leaves no trace in the hashes

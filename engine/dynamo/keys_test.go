@@ -1,7 +1,6 @@
 package dynamo
 
 import (
-	"cmp"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -35,12 +34,10 @@ func TestMediaNames(t *testing.T) {
 		"an injected uuid":       {rules.Medium{Item: name.Item{HasUUID: true, UUID: marked}}, marked, 0x1234000000000000, true},
 		"a uuid of another form": {rules.Medium{Item: name.Item{HasUUID: true, UUID: "cat"}}, "", 0, false},
 		"a digest of an engine":  {rules.Medium{Item: name.Item{HasUUID: true, UUID: uuidMark + "1234567812345678"}}, "", 0, false},
-		"a video's URL":          {rules.Medium{Item: name.Item{Modality: "video"}}, "", 0, false},
-		"a video's uuid":         {rules.Medium{Item: name.Item{Modality: "video", HasUUID: true, UUID: marked}}, "", 0, false},
 		"the relay's URL":        {rules.Medium{Edited: true}, "", 0, false},
 	} {
 		md := c.md
-		md.Modality, md.In, md.Body, md.Scheme = cmp.Or(md.Modality, "image"), in, &skeleton, "http"
+		md.In, md.Body, md.Scheme = in, &skeleton, "http"
 		nameMedium(&md)
 		if md.Name != c.name || md.Key != c.key || md.Named != c.named {
 			t.Errorf("%s: %q %x %v, want %q %x %v", what, md.Name, md.Key, md.Named, c.name, c.key, c.named)

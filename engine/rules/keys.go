@@ -22,9 +22,6 @@ type Keys struct {
 	InEvents func(name string) string
 	// Learns says which names are learned from events.
 	Learns Learning
-	// VideoOptions returns the loader options in force for a request's videos, given its media_io_kwargs; ok is false if one is no
-	// number. nil: which frames are sampled is not known.
-	VideoOptions func(request name.Fields) (options map[string]float64, ok bool)
 	// Locals appends the local hashes of a prompt's blocks to dst.
 	Locals func(dst []uint64, p *Prompt) []uint64
 	// Salt returns the cache salt in effect for a request, where ours is the one read from its body; nil: ours.

@@ -40,7 +40,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 // pictureOf reads a content part. ok is false if it has options whose effect on the name is not known.
 func pictureOf(m *rules.Medium, store *mmhash.Store) (pic Picture, ok bool) {
 	url := m.In.Part.Get("image_url")
-	if m.Modality != "image" || !m.In.Part.IsObject() || !url.Exists() {
+	if !m.In.Part.IsObject() || !url.Exists() {
 		return pic, false
 	}
 	ok = true

@@ -52,7 +52,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	}
 	k.Name = func(m *rules.Medium) {
 		n, ok := server.With(m.MediaIO)
-		if !ok || m.Modality != "image" {
+		if !ok {
 			return
 		}
 		pic := pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}

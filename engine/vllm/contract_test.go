@@ -109,13 +109,12 @@ func readFacts(t *testing.T, file string) *facts {
 func itemOf(t *testing.T, file []byte) name.Item {
 	t.Helper()
 	r := header.New()
-	for r.Write(file); r.Again(); r.Write(file) {
-	}
+	r.Write(file)
 	i, err := r.Finish()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return name.Item{Modality: "image", Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
+	return name.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
 		Turned: i.Orientation > 1, Pictures: 1}
 }
 
@@ -137,6 +136,9 @@ func TestContractPictures(t *testing.T) {
 			t.Errorf("%d pictures", len(f.Pictures))
 		}
 		for _, p := range f.Pictures {
+			if strings.HasPrefix(p.Picture, "bmp ") || strings.HasPrefix(p.Picture, "tiff ") {
+				continue // not read here, and learned
+			}
 			file, err := base64.StdEncoding.DecodeString(p.File)
 			if err != nil {
 				t.Fatal(err)

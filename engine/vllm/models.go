@@ -75,7 +75,7 @@ func (v *Names) twice(r name.Recipe, it name.Item) (name.Recipe, error) {
 // chunk returns how a picture is named in a model that takes only vision chunks (Kimi-K2.5): by its decoded pixels. ok is false for a
 // picture that vLLM converts or rotates first, and for requests with options.
 func (v *Names) chunk(it name.Item) (f pixels.Form, ok bool) {
-	if !v.chunks || v.Generation < H6 || it.Modality != "image" || it.HasUUID || it.Mode != "RGB" || it.Transparent || it.Turned ||
+	if !v.chunks || v.Generation < H6 || it.HasUUID || it.Mode != "RGB" || it.Transparent || it.Turned ||
 		len(it.ProcessorKwargs) > 0 || len(it.MediaIO) > 0 || len(v.MediaIO) > 0 {
 		return f, false
 	}

@@ -84,7 +84,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		}
 	}
 	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []name.Recipe) {
-		it := name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
+		it := name.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
 		if form, ok := n.chunk(it); ok {
 			o.Pixels.Want(pixels.Picture{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
 			return nil
@@ -99,9 +99,6 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 			}
 		}
 		return list
-	}
-	if v.AtLeast(0, 31, 0) { // for earlier releases, which frames it samples was not checked
-		k.VideoOptions = n.VideoOptions
 	}
 	return k, nil
 }
@@ -126,15 +123,9 @@ func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err err
 // Recipe returns how to compute the identifier that vLLM puts into its events. The server's --mm-processor-kwargs never enter it.
 // Since 0.31 a server refuses a request with kwargs unless it runs with --trust-request-mm-kwargs; that is not checked here.
 func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
-	if it.Modality == "" {
-		it.Modality = "image"
-	}
-	if v.chunks && (it.Modality == "image" || it.Modality == "video") {
-		it.Modality = "vision_chunk"
-	}
 	media, kwargs := v.mediaIO(it), it.ProcessorKwargs
 	if v.Generation >= H5 {
-		kwargs = scoped(kwargs, it.Modality)
+		kwargs = v.scoped(kwargs)
 	}
 	if it.HasUUID && len(kwargs) == 0 && (v.Generation < H5 || len(media) == 0) {
 		return v.twice(name.Recipe{Algorithm: v.Algorithm, Ready: true, Known: it.UUID}, it)
@@ -143,14 +134,12 @@ func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 		return name.Recipe{}, notComputable(what)
 	}
 	w := writer{framed: v.Generation >= H6}
-	for _, f := range v.order(it.Modality, media, kwargs) {
+	for _, f := range v.order(media, kwargs) {
 		switch {
 		case f.Value.Kind != place:
 			w.field(f.Key, f.Value)
 		case it.HasUUID:
 			w.field(f.Key, name.TextOf(it.UUID))
-		case it.Modality == "video":
-			w.video(f.Key, it)
 		default:
 			w.item(f.Key, it, v.ioConfig(it, media))
 		}
@@ -173,13 +162,11 @@ func notComputable(why string) error { return fmt.Errorf("%w: %s", name.ErrNotCo
 // unreadable returns why an item's name does not follow from its file's bytes; "" if it does.
 func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
 	switch {
-	case it.Modality == "video" && !it.HasUUID && !v.readsVideo(it):
-		return "vLLM hashes decoded frames"
-	case it.Modality == "vision_chunk" && it.HasUUID: // with options, which are then those of all modalities
+	case v.chunks && it.HasUUID: // with options, which are then those of all modalities
 		return "options of a model that takes vision chunks"
-	case it.Modality != "image" && it.Modality != "video": // audio, and vision chunks: see chunk
-		return "vLLM hashes decoded " + it.Modality
-	case v.Generation >= H4 && it.Modality == "image" && it.Mode == "" && !it.HasUUID:
+	case v.chunks: // see chunk
+		return "vLLM hashes the pixels of vision chunks"
+	case v.Generation >= H4 && it.Mode == "" && !it.HasUUID:
 		return "Pillow's mode of the file is not known"
 	case v.Generation < H2:
 		return "vLLM before 0.13 hashes pixels"
@@ -193,8 +180,8 @@ func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
 const place = name.Kind(0xFF)
 
 // order returns the hash's fields in the release's order.
-func (v *Names) order(modality string, media, kwargs name.Fields) name.Fields {
-	item, model := name.Field{Key: modality, Value: name.Value{Kind: place}}, name.Field{Key: "model_id", Value: name.TextOf(v.Model)}
+func (v *Names) order(media, kwargs name.Fields) name.Fields {
+	item, model := name.Field{Key: "image", Value: name.Value{Kind: place}}, name.Field{Key: "model_id", Value: name.TextOf(v.Model)}
 	if v.Generation == H2 {
 		return append(name.Fields{model, item}, kwargs...)
 	}
@@ -203,7 +190,7 @@ func (v *Names) order(modality string, media, kwargs name.Fields) name.Fields {
 		all = append(all, kwargs...)
 	} else {
 		if len(media) > 0 {
-			own := name.Fields{{Key: modality, Value: name.ObjectOf(media)}}
+			own := name.Fields{{Key: "image", Value: name.ObjectOf(media)}}
 			all = append(all, name.Field{Key: "media_io_kwargs", Value: name.ObjectOf(own)})
 		}
 		if len(kwargs) > 0 {
@@ -214,36 +201,30 @@ func (v *Names) order(modality string, media, kwargs name.Fields) name.Fields {
 	return all
 }
 
-// mediaIO returns the options in force for the item's modality: the server's, overridden by the request's.
+// mediaIO returns the options in force: the server's, overridden by the request's.
 func (v *Names) mediaIO(it name.Item) name.Fields {
-	out := slices.Clone(v.MediaIO.Object(it.Modality))
-	own := it.MediaIO.Object(it.Modality)
-	for _, f := range own {
-		out = out.Set(f)
+	modality := "image"
+	if v.chunks {
+		modality = "vision_chunk"
 	}
-	if it.Modality == "video" {
-		out = videoIO(out, own)
+	out := slices.Clone(v.MediaIO.Object(modality))
+	for _, f := range it.MediaIO.Object(modality) {
+		out = out.Set(f)
 	}
 	return out
 }
 
 // scoped drops the options of other modalities.
-func scoped(kwargs name.Fields, modality string) name.Fields {
-	var others []string
-	switch modality {
-	case "image":
-		others = []string{"videos_kwargs", "audio_kwargs"}
-	case "video":
-		others = []string{"images_kwargs", "audio_kwargs"}
-	case "audio":
-		others = []string{"images_kwargs", "videos_kwargs"}
+func (v *Names) scoped(kwargs name.Fields) name.Fields {
+	if v.chunks {
+		return kwargs
 	}
-	return slices.DeleteFunc(slices.Clone(kwargs), func(f name.Field) bool { return slices.Contains(others, f.Key) })
+	return slices.DeleteFunc(slices.Clone(kwargs), func(f name.Field) bool { return f.Key == "videos_kwargs" || f.Key == "audio_kwargs" })
 }
 
 // ioConfig describes how a file that is not in the wanted mode was converted; nil if it was not converted.
 func (v *Names) ioConfig(it name.Item, media name.Fields) name.Fields {
-	if v.Generation < H4 || it.Modality != "image" {
+	if v.Generation < H4 || v.chunks {
 		return nil
 	}
 	mode := name.TextOf("RGB")

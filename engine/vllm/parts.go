@@ -116,9 +116,6 @@ func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, 
 		}
 		modality, v = "image", p.Fields["image_url"]
 	case "image_embeds", "audio_embeds":
-		if !r.Options().MMEmbeds {
-			return nil, prompt.Refuse("embeddings as input, without --enable-mm-embeds")
-		}
 		modality, inner = strings.Clone(key), key // or several tensors by name
 	case "image_pil":
 		return named(r, p, key, v, uuid), nil

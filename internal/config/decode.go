@@ -230,6 +230,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 var removed = map[string]string{
 	"client_uuid": "vLLM serves the features of the first picture seen under a uuid, so a client's never reaches a worker " +
 		"(leave the key out)",
+	"enable_mm_embeds": "requests with embeddings go to a worker whatever its flag, which refuses them itself (leave the key out)",
 }
 
 // unknown describes an unknown key and suggests the nearest one.

@@ -87,17 +87,11 @@ func (f *Fetcher) ask(ctx context.Context, t target, old *entry) (*http.Response
 	return resp, nil
 }
 
-// take identifies the body and fills in the entry: a picture, a video, embeddings, or audio that is identified by its bytes alone.
+// take identifies the body and fills in the entry. A picture of a format that is not read is identified by its bytes alone.
 func (f *Fetcher) take(c fair.Client, t target, e *entry, body []byte) error {
 	facts, bad := mmhash.Identify(mmhash.File(body))
-	if bad != nil {
-		if video, err := mmhash.IdentifyVideo(mmhash.File(body)); err == nil {
-			facts, bad = video, nil
-		} else if embeds, err := mmhash.IdentifyEmbeddings(mmhash.File(body)); err == nil {
-			facts, bad = embeds, nil
-		} else if header.KindOf(bad) == header.NotAnImage && mmhash.IsStream(body) {
-			facts.Format, bad = mmhash.Stream, nil
-		}
+	if header.KindOf(bad) == header.Unsupported {
+		bad = nil
 	}
 	e.facts = facts
 	switch {

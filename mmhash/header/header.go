@@ -7,14 +7,16 @@
 // 13.0.0; see header_test.go).
 //
 // Width and Height are Image.size after open. Orientation is what ImageOps.exif_transpose would apply: EXIF first, XMP if EXIF has
-// none. Pillow itself rotates a TIFF on load, so a TIFF is reported rotated, with Orientation 1.
+// none. PNG, JPEG, GIF and WebP are read; the other formats of Pillow are recognized and have no facts.
 package header
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 )
 
 // MaxPixels is the size of the largest picture that Pillow opens (Image.MAX_IMAGE_PIXELS × 2), which is also vLLM's own limit
@@ -29,9 +31,9 @@ const (
 
 // Info holds the facts in the header of an image file.
 type Info struct {
-	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP, AVIF, BMP, DIB, TIFF
-	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …; "" if its releases differ
-	Width, Height int    // pixels, before any EXIF rotation (TIFF: after)
+	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP
+	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16
+	Width, Height int    // pixels, before any EXIF rotation
 	Orientation   uint8  // EXIF 1 to 8; 1 if the file has none or an invalid one
 	Transparent   bool   // Pillow names a transparent colour of an RGB picture (a PNG's tRNS)
 }
@@ -110,16 +112,11 @@ type Reader struct {
 
 	exif, xmp []byte // raw metadata blocks, used by Finish
 	exifSeen  bool   // also when the block was too large to keep
-	untold    bool   // the mode is not known, everything else is
-
-	places places
 
 	jpeg jpegState
 	png  pngState
 	gif  gifState
 	webp webpState
-	bmp  bmpState
-	tiff tiffState
 }
 
 // New returns a Reader for one file.
@@ -190,7 +187,7 @@ func (r *Reader) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Done reports whether no further byte of this pass can change the result.
+// Done reports whether no further byte can change the result.
 func (r *Reader) Done() bool { return r.done }
 
 // Finish returns the facts, or an *Error. Call it after the last byte.
@@ -203,7 +200,7 @@ func (r *Reader) Finish() (Info, error) {
 		return Info{}, r.err
 	}
 	i := &r.info
-	if i.Mode == "" && !r.untold || i.Width <= 0 || i.Height <= 0 {
+	if i.Mode == "" || i.Width <= 0 || i.Height <= 0 {
 		return Info{}, &Error{Malformed, i.Format, fmt.Sprintf("size %d×%d, mode %q", i.Width, i.Height, i.Mode)}
 	}
 	if i.Width > MaxPixels || i.Height > MaxPixels || i.Width*i.Height > MaxPixels {
@@ -232,11 +229,6 @@ func (r *Reader) end() {
 			return
 		}
 		pngDone(r) // only a decoder can tell whether the pixels are complete
-	case "BMP", "DIB":
-		r.done = r.info.Mode == "P"
-		if !r.done { // a short palette is not a ramp of greys
-			r.fail(Truncated, "ends in its header")
-		}
 	default:
 		r.fail(Truncated, "ends in its header")
 	}
@@ -286,18 +278,6 @@ func sniff(r *Reader, b []byte) {
 		(string(b[12:16]) == "VP8 " || string(b[12:16]) == "VP8L" || string(b[12:16]) == "VP8X"):
 		r.info.Format = "WEBP"
 		r.next(12, webpRIFF)
-	case has("BM"):
-		r.info.Format = "BMP"
-		r.next(18, bmpFile)
-	case dibType(b):
-		r.info.Format = "DIB"
-		r.next(4, dibHead)
-	case string(b[4:8]) == "ftyp" && avifBrand(b[8:12]):
-		r.info.Format = "AVIF"
-		r.next(8, avifBox)
-	case has("MM\x00\x2a"), has("II\x2a\x00"), has("MM\x2a\x00"), has("II\x00\x2a"), has("MM\x00\x2b"), has("II\x2b\x00"):
-		r.info.Format = "TIFF"
-		r.next(8, tiffHead)
 	default:
 		if f := otherFormat(b); f != "" {
 			r.info.Format = f
@@ -323,6 +303,9 @@ func otherFormat(b []byte) string {
 		{0, "\x01\xda", "SGI"}, {0, "BLP1", "BLP"}, {0, "BLP2", "BLP"},
 		{0, "DanM", "MSP"}, {0, "LinS", "MSP"}, {0, "#define", "XBM"}, {0, "/* XPM", "XPM"}, {0, "Image type:", "IM"},
 		{0, "SIMPLE", "FITS"}, {0, "\x59\xa6\x6a\x95", "SUN"}, {0, "\x80\xe8\x00\x00", "PIXAR"}, {0, "FTEX", "FTEX"},
+		{0, "BM", "BMP"}, {4, "ftypavif", "AVIF"}, {4, "ftypavis", "AVIF"}, {4, "ftypmif1", "AVIF"}, {4, "ftypmsf1", "AVIF"},
+		{0, "MM\x00\x2a", "TIFF"}, {0, "II\x2a\x00", "TIFF"}, {0, "MM\x2a\x00", "TIFF"}, {0, "II\x00\x2a", "TIFF"},
+		{0, "MM\x00\x2b", "TIFF"}, {0, "II\x2b\x00", "TIFF"},
 		{4, "\x11\xaf", "FLI"}, {4, "\x12\xaf", "FLI"}, {0, "\xb1\x68\xde\x3a", "DCX"},
 	} {
 		if string(b[f.at:f.at+len(f.magic)]) == f.magic {
@@ -332,6 +315,8 @@ func otherFormat(b []byte) string {
 	switch {
 	case b[0] == 'P' && b[1] >= '1' && b[1] <= '6':
 		return "PPM"
+	case slices.Contains([]uint32{12, 40, 52, 56, 64, 108, 124}, binary.LittleEndian.Uint32(b)): // the size of its header
+		return "DIB"
 	case b[0] == 10 && bytes.IndexByte([]byte{0, 2, 3, 5}, b[1]) >= 0:
 		return "PCX"
 	case b[1] <= 1 && bytes.IndexByte([]byte{1, 2, 3, 9, 10, 11}, b[2]) >= 0 && int(b[12])+int(b[13]) > 0 && int(b[14])+int(b[15]) > 0:

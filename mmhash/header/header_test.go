@@ -36,16 +36,12 @@ func corpus(t testing.TB) []row {
 // read runs a file through a Reader in pieces of at most n bytes.
 func read(r *Reader, b []byte, n int) (Info, error) {
 	r.Reset()
-	for {
-		for p := b; len(p) > 0; {
-			k := min(n, len(p))
-			r.Write(p[:k])
-			p = p[k:]
-		}
-		if !r.Again() {
-			return r.Finish()
-		}
+	for p := b; len(p) > 0; {
+		k := min(n, len(p))
+		r.Write(p[:k])
+		p = p[k:]
 	}
+	return r.Finish()
 }
 
 // TestPillow: a file that Pillow opens and loads gives the same facts; one that Pillow refuses to open is an error here too, and no
@@ -56,8 +52,8 @@ func TestPillow(t *testing.T) {
 	for _, c := range corpus(t) {
 		got, err := read(r, c.B64, 1<<20)
 		_, damaged, _ := strings.Cut(c.Name, "~")
-		if damaged != "" && (strings.HasPrefix(c.Name, "tif") || strings.HasPrefix(c.Name, "webp_anim")) {
-			counts["damaged TIFF or animated WebP, not compared"]++ // Pillow keeps the intact part; we refuse it or do not see the damage
+		if damaged != "" && strings.HasPrefix(c.Name, "webp_anim") {
+			counts["damaged animated WebP, not compared"]++ // we do not see the damage
 			continue
 		}
 		switch {
@@ -71,7 +67,7 @@ func TestPillow(t *testing.T) {
 		case c.Refused != "":
 			counts["refused"]++
 			// Pillow reads beyond the facts
-			deeper := strings.HasPrefix(c.Name, "avif") || strings.HasPrefix(c.Name, "j") || strings.HasPrefix(c.Name, "webp_exif_anim")
+			deeper := strings.HasPrefix(c.Name, "j") || strings.HasPrefix(c.Name, "webp_exif_anim")
 			if err == nil && !(damaged != "" && deeper) {
 				t.Errorf("%s: read as %+v, Pillow refuses: %s", c.Name, got, c.Refused)
 			}
@@ -87,9 +83,6 @@ func TestPillow(t *testing.T) {
 			want := Info{c.Format, c.Mode, c.Size[0], c.Size[1], c.Orientation, got.Transparent} // engine/vllm TestContractPictures has the last
 			if want.Format == "MPO" {
 				want.Format = "JPEG"
-			}
-			if got.Mode == "" && (c.Mode == "L" && c.Format == "AVIF" || c.Mode == "YCbCr" && c.Format == "TIFF") {
-				want.Mode = "" // RGB before Pillow 12.3 and 13
 			}
 			if got != want {
 				t.Errorf("%s: %+v, Pillow: %+v", c.Name, got, want)
@@ -218,8 +211,7 @@ func FuzzReader(f *testing.F) {
 		if whole != cut || KindOf(err) != KindOf(err2) {
 			t.Fatalf("whole %+v %v, in pieces %+v %v", whole, err, cut, err2)
 		}
-		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels || whole.Mode == "" &&
-			whole.Format != "AVIF" && whole.Format != "TIFF" || whole.Orientation < 1 || whole.Orientation > 8) {
+		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels || whole.Mode == "" || whole.Orientation < 1 || whole.Orientation > 8) {
 			t.Fatalf("accepted %+v", whole)
 		}
 		if cap(r.buf) > 2*maxMeta+2*len(b) {
@@ -232,44 +224,13 @@ func BenchmarkReader(b *testing.B) {
 	r := New()
 	for _, c := range corpus(b) {
 		switch c.Name {
-		case "png_RGB", "jpg_RGB", "gif_P", "webp_RGB", "bmp_RGB", "tiff_RGB":
+		case "png_RGB", "jpg_RGB", "gif_P", "webp_RGB":
 			b.Run(c.Format, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					read(r, c.B64, 1<<16)
 				}
 			})
-		}
-	}
-}
-
-// TestHostileHEIF: tables that claim more than they contain cost only what they contain.
-func TestHostileHEIF(t *testing.T) {
-	box := func(kind string, body ...string) string {
-		b := strings.Join(body, "")
-		return string(binary.BigEndian.AppendUint32(nil, uint32(len(b)+8))) + kind + b
-	}
-	const full, primary, av01, grid = "\x00\x00\x00\x00", "\x00\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x01\x00\x00av01\x00",
-		"\x02\x00\x00\x00\x00\x01\x00\x00grid\x00"
-	many := func(s string, n int) string { return strings.Repeat(s, n) }
-	for name, parts := range map[string][]string{
-		"pieces of no bytes": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)),
-			box("iloc", "\x00\x00\x00\x00\x00\x00\xff\xff", many("\x00\x01\x00\x00\xff\xff", 65535))},
-		"tiles by the hundredweight": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", grid)),
-			box("iloc", "\x00\x00\x00\x00\x44\x00\x00\x01\x00\x01\x00\x00\x00\x01\x00\x00\x00\x10\x00\x00\x00\x10"),
-			box("iref", full, many(box("dimg", "\x00\x01\xff\xff", many("\x00\x02", 65535)), 7), box("auxl", "\x00\x03\x00\x01\x00\x02"))},
-		"properties without end": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)),
-			box("iprp", box("ipco", box("ispe", full+full+full)), box("ipma", full, "\xff\xff\xff\xff",
-				many("\x00\x01\xff"+many("\x01", 255), 3900)))},
-		"items without end": {box("pitm", primary), box("iinf", full, "\xff\xff", many(box("infe", av01), 30000))},
-	} {
-		file := []byte(box("ftyp", "avif\x00\x00\x00\x00avif") + box("meta", append([]string{full}, parts...)...))
-		if n := testing.AllocsPerRun(1, func() {
-			if got, err := read(New(), file, 1<<16); err == nil {
-				t.Errorf("%s: %+v", name, got)
-			}
-		}); n > 50_000 {
-			t.Errorf("%s: %v allocations for %d bytes", name, n, len(file))
 		}
 	}
 }

@@ -18,33 +18,20 @@ import (
 // value. It can only be learned from the engine's events.
 var ErrNotComputable = errors.New("name is not computable from the file's bytes")
 
-// Item is one picture, or video, of one request.
+// Item is one picture of one request.
 type Item struct {
-	Modality string // "image" if empty
-	Mode     string // Pillow's mode, such as RGB; "" if unknown
-	Bytes    int64  // size of the file
+	Mode  string // Pillow's mode, such as RGB; "" if unknown
+	Bytes int64  // size of the file
 
 	Transparent bool // one colour of the RGB picture is transparent (a PNG's tRNS)
 	Turned      bool // its EXIF orientation is not 1
 	Pictures    int  // of the request
-
-	Video *Video // of a video whose sampled frames are known
 
 	UUID    string // Python's str() of the part's uuid
 	HasUUID bool
 
 	ProcessorKwargs Fields // the request's mm_processor_kwargs
 	MediaIO         Fields // the request's media_io_kwargs
-}
-
-// Video says which frames of a video a loader takes.
-type Video struct {
-	Frames        int // of the file
-	FPS, Duration float64
-	Loader        string // the engine's name of it, such as opencv
-	Indices       []int  // of the frames taken
-	All           bool   // Indices are all frames, and the model's own processor may sample again
-	Pixels        int64  // of one frame
 }
 
 // Algorithm is the hash function of a Recipe.

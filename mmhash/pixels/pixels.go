@@ -89,9 +89,6 @@ func decode(file []byte, lim limits) (*RGB, error) {
 func inspect(file []byte) (header.Info, header.Colours, error) {
 	r := header.New()
 	r.Write(file)
-	for r.Again() {
-		r.Write(file)
-	}
 	info, err := r.Finish()
 	return info, r.Colours(), err
 }

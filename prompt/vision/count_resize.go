@@ -48,7 +48,6 @@ func (k smartResize) bind(s *settings) counter {
 			long = s.small(k.longSide, 1, 1<<20)
 		}
 	}
-	frames := max(k.frames, 1)
 	return func(w, h, _ int) (grid, error) {
 		var cols, rows int
 		var err error
@@ -57,7 +56,7 @@ func (k smartResize) bind(s *settings) counter {
 		} else if long > 0 {
 			cols, rows, err = fitLongSide(w, h, f, long)
 		} else {
-			cols, rows, err = k.resize(w, h, f, lo, hi, frames, frames)
+			cols, rows, err = k.resize(w, h, f, lo, hi)
 		}
 		if err != nil {
 			return grid{}, err
@@ -112,8 +111,7 @@ func asIs(w, h, f int) (cols, rows int, err error) {
 	return w / f, h / f, nil
 }
 
-// resize resizes several frames together; counted is the number of frames in the bound of the area.
-func (k smartResize) resize(w, h, f, lo, hi, frames, counted int) (cols, rows int, err error) {
+func (k smartResize) resize(w, h, f, lo, hi int) (cols, rows int, err error) {
 	W, H, F := float64(w), float64(h), float64(f)
 	switch k.grow {
 	case growBoth:
@@ -132,9 +130,9 @@ func (k smartResize) resize(w, h, f, lo, hi, frames, counted int) (cols, rows in
 	if max(H, W)/min(H, W) > maxRatio {
 		return 0, 0, refused(400, "aspect ratio of %d x %d pixels is above %d", w, h, maxRatio)
 	}
-	T := float64(frames)
+	T := float64(max(k.frames, 1))
 	hb, wb := math.RoundToEven(H/F)*F, math.RoundToEven(W/F)*F
-	switch area := float64(float64(counted)*hb) * wb; {
+	switch area := float64(T*hb) * wb; {
 	case area > float64(hi):
 		beta := math.Sqrt(float64(T*H) * W / float64(hi))
 		hb, wb = math.Floor(H/beta/F)*F, math.Floor(W/beta/F)*F

@@ -61,7 +61,7 @@ If something is missing, loading fails.
 		}
 		var open []string
 		for i, e := range []*entry{f.image, f.video, f.audio} {
-			if e != nil && e.undecidable != "" {
+			if e != nil && e.count == nil {
 				open = append(open, []string{"images", "video", "audio"}[i])
 			}
 		}
@@ -71,10 +71,7 @@ If something is missing, loading fails.
 		b.WriteString(strings.Join(matched, ", ") + "\n")
 	}
 	b.WriteString(`
-*Not* names what is not predicted: the prompt is exact up to the first such part, since the
-engine samples frames or resamples sound by rules that are not implemented here, or an image's budget depends on other images and ` +
-		"`max_model_len`" + `.
-Video is exact for qwen2_vl, qwen3_vl, llava_onevision and internvl_chat with vLLM from 0.31 on, if the file states its number of frames.
+*Not* names what no rule counts: a request is read exactly up to the first such part, and [learned](fidelity.md#learned) from there on.
 
 vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. phi3_v, glm4v_9b, minicpmv,
 minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared with an engine; [the others](fidelity.md#comparisons) were.
@@ -171,8 +168,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: twice in the table, without a title, an image rule or a match", f.name)
 		}
 		seen[f.name] = true
-		if f.image.undecidable == "" && (f.image.count == nil || f.image.id == "" || f.image.target == "" &&
-			f.image.prefix == "" && f.name != "blip2") {
+		if f.image.count != nil && (f.image.id == "" || f.image.target == "" && f.image.prefix == "" && f.name != "blip2") {
 			t.Errorf("%s: image entry without a count, an id or a target", f.name)
 		}
 		for _, e := range []*entry{f.image, f.video, f.audio} {

@@ -51,6 +51,9 @@ func refused(status int, format string, a ...any) error {
 	return &RefusedError{Status: status, Reason: fmt.Sprintf(format, a...)}
 }
 
+// notCounted is the reason of media that no rule counts: the engine samples a video's frames, resamples sound, or shares a budget.
+const notCounted = "no rule for the tokens that it becomes"
+
 func undecidable(modality, format string, a ...any) error {
 	return &UndecidableError{Modality: modality, Reason: fmt.Sprintf(format, a...)}
 }

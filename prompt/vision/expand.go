@@ -138,8 +138,8 @@ func (m *Model) queue(media []Media) (*queues, error) {
 		it := &item{rule: r, index: i, k: counts[r]}
 		counts[r]++
 		if r.target == "" {
-			if r.undecidable != "" {
-				return nil, undecidable(r.modality, "%s", r.undecidable)
+			if r.count == nil {
+				return nil, undecidable(r.modality, notCounted)
 			}
 			q.inserted = append(q.inserted, it)
 			continue

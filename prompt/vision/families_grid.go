@@ -32,8 +32,7 @@ var qwenFamilies = []family{
 		names:      qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize,
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
-			frames: pairFrames{patch: "=14"}, loader: "Qwen2VLVideoProcessor"},
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
 		outOfVocab: true,
 		facts:      Facts{PlaceholdersFirst: true},
 	},
@@ -46,8 +45,7 @@ var qwenFamilies = []family{
 		names:      qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize,
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
-			frames: pairFrames{timed: true, patch: "=16"}, loader: "Qwen3VLVideoProcessor", arrange: timedPairs},
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
 		outOfVocab: true,
 		facts: Facts{PlaceholdersFirst: true, ProcessorClass: "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor",
 			WrapperClass: "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor"},
@@ -60,9 +58,8 @@ var qwenFamilies = []family{
 		processors: []string{"Qwen2_5OmniProcessor"},
 		names:      omniNames("<|IMAGE|>", "<|VIDEO|>", "<|AUDIO|>"),
 		image:      &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
-		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>", undecidable: noFrames},
-		audio: &entry{target: "{audio}", id: "{audio}", put: "Audio {k}: <|audio_bos|>{audio}<|audio_eos|>",
-			undecidable: noLength},
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
+		audio:      &entry{target: "{audio}", id: "{audio}", put: "Audio {k}: <|audio_bos|>{audio}<|audio_eos|>"},
 	},
 	{
 		name: "qwen3_omni", title: "Qwen3-Omni",
@@ -71,8 +68,8 @@ var qwenFamilies = []family{
 		processors: []string{"Qwen3OmniMoeProcessor"},
 		names:      omniNames("<|image_pad|>", "<|video_pad|>", "<|audio_pad|>"),
 		image:      &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
-		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>", undecidable: noFrames},
-		audio:      &entry{target: "{audio}", id: "{audio}", put: "<|audio_start|>{audio}<|audio_end|>", undecidable: noLength},
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
+		audio:      &entry{target: "{audio}", id: "{audio}", put: "<|audio_start|>{audio}<|audio_end|>"},
 	},
 }
 
@@ -90,7 +87,7 @@ var gridFamilies = []family{
 		processors: []string{"Glm4vProcessor", "Glm46VProcessor", "GlmOcrProcessor", "Glm4vImageProcessor", "Glm46VImageProcessor"},
 		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
 		image:      &entry{target: "{image}", id: "{image}", count: glmResize, put: "<|begin_of_image|>{image}<|end_of_image|>"},
-		video:      &entry{target: "<|begin_of_video|><|video|><|end_of_video|>", undecidable: noTimes},
+		video:      &entry{target: "<|begin_of_video|><|video|><|end_of_video|>"},
 	},
 	{
 		name: "glm4v_9b", title: "GLM-4V-9B, CogAgent-9B",
@@ -117,8 +114,7 @@ var gridFamilies = []family{
 			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "image.spatial_conv_size", "=2"},
 				min: value{"=3136"}, max: value{"=4842768"}, sizeOnly: "Ernie4_5_VLMoe"},
 			put: "<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>"},
-		video: &entry{target: "<|video@placeholder|>", put: "<|VIDEO_START|><|video@placeholder|><|VIDEO_END|>",
-			undecidable: noFrames},
+		video: &entry{target: "<|video@placeholder|>", put: "<|VIDEO_START|><|video@placeholder|><|VIDEO_END|>"},
 	},
 	{
 		name: "paddleocr_vl", title: "PaddleOCR-VL",
@@ -141,7 +137,7 @@ var gridFamilies = []family{
 			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
 				min: value{"=3136"}, max: value{"=1003520"}, grow: growEach, unclamped: true},
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "<|video_pad|>", put: "<|vision_start|><|video_pad|><|vision_end|>", undecidable: noFrames},
+		video: &entry{target: "<|video_pad|>", put: "<|vision_start|><|video_pad|><|vision_end|>"},
 	},
 	{
 		name: "exaone4_5", title: "EXAONE 4.5",
@@ -149,7 +145,7 @@ var gridFamilies = []family{
 		types: []string{"exaone4_5"},
 		names: qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<vision>{image}</vision>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<vision>{video}</vision>", undecidable: noFrames},
+		video: &entry{target: "{video}", id: "{video}", put: "<vision>{video}</vision>"},
 	},
 	{
 		name: "dots_ocr", title: "dots.ocr",
@@ -202,14 +198,14 @@ var gridFamilies = []family{
 		processors: []string{"Kimi_K25Processor", "Kimi_K25ImageProcessor", "KimiK25Processor"},
 		names:      kimiNames,
 		image:      kimiEntry("=16384", "=512"),
-		video:      &entry{target: "<|kimi_k25_video_placeholder|>", undecidable: noTimes},
+		video:      &entry{target: "<|kimi_k25_video_placeholder|>"},
 	},
 	{
 		name: "kimi_k3", title: "Kimi-K3",
 		archs: []string{"KimiK3ForConditionalGeneration"}, types: []string{"kimi_k3"}, processors: []string{"KimiK3Processor"},
 		names: kimiNames,
 		image: kimiEntry(), // no defaults: the limits must be in the files
-		video: &entry{target: "<|kimi_k25_video_placeholder|>", undecidable: noTimes},
+		video: &entry{target: "<|kimi_k25_video_placeholder|>"},
 		facts: Facts{PlaceholdersTouch: true},
 	},
 	{
@@ -271,8 +267,8 @@ var gridFamilies = []family{
 				pool:   value{"image.pooling_kernel_size", "config.vision_config.pooling_kernel_size", "=3"},
 				budget: value{"kw.max_soft_tokens", "image.max_soft_tokens", "config.vision_config.default_output_length", "=280"}},
 			layout: layout{begin: "{boi}", end: "{eoi}"}, put: "<image_soft_token>"},
-		video: &entry{target: "<|video|>", undecidable: noTimes},
-		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>", undecidable: noLength},
+		video: &entry{target: "<|video|>"},
+		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>"},
 	},
 }
 

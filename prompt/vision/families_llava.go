@@ -45,9 +45,7 @@ var llavaFamilies = []family{
 				extra:    value{"=0"}},
 				pinpoints: value{"image.image_grid_pinpoints", "config.image_grid_pinpoints"},
 				aspect:    value{"processor.vision_aspect_ratio", "config.vision_aspect_ratio", "=anyres_max_9"}}},
-		video: &entry{target: "{video}", id: "{video}", put: "<video>", loader: "LlavaOnevisionVideoProcessor",
-			frames: pooledFrames{size: value{"config.vision_config.image_size"}, patch: value{"config.vision_config.patch_size"},
-				stride: value{"config.spatial_pool_stride", "=2"}}},
+		video: &entry{target: "{video}", id: "{video}", put: "<video>"},
 	},
 	{
 		name: "granite4_vision", title: "Granite 4 Vision",

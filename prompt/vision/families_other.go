@@ -30,7 +30,7 @@ var otherFamilies = []family{
 		},
 		image: &entry{target: "<|image_{k}|>", id: "{image}",
 			count: phi4{size: value{"=448"}, patch: value{"=14"}, crops: value{"image.dynamic_hd", "=36"}}},
-		audio: &entry{target: "<|audio_{k}|>", id: "{audio}", undecidable: noLength},
+		audio: &entry{target: "<|audio_{k}|>", id: "{audio}"},
 		facts: Facts{Conversation: "phi-4-mm"},
 	},
 	{
@@ -40,7 +40,7 @@ var otherFamilies = []family{
 		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "vision_config.image_token_id image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
 			count: phi4{size: value{"image.size.height", "=448"}, patch: value{"image.patch_size", "=14"}, crops: value{"image.dynamic_hd", "=36"}}},
-		audio: &entry{target: "<|audio|>", undecidable: noLength},
+		audio: &entry{target: "<|audio|>"},
 	},
 	{
 		name: "deepseek_vl_v2", title: "DeepSeek-VL2",
@@ -87,7 +87,7 @@ var otherFamilies = []family{
 			count: perceptionLM{tile: value{"image.tile_size", "=448"}, max: value{"image.max_num_tiles", "=36"},
 				patch: value{"processor.patch_size", "config.vision_config.patch_size"}, pool: value{"processor.pooling_ratio", "=2"},
 				mode: value{"image.vision_input_type", "=thumb+tile"}}},
-		video: &entry{target: "<|video|>", undecidable: noFrames},
+		video: &entry{target: "<|video|>"},
 	},
 	{
 		name: "molmo", title: "Molmo",
@@ -110,7 +110,7 @@ var otherFamilies = []family{
 				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}, whole: true},
 			layout:  layout{need: []string{"<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>"}},
 			arrange: molmo2Rows},
-		video: &entry{target: "<|video|>", undecidable: noTimes},
+		video: &entry{target: "<|video|>"},
 		prepareIDs: func(m *Model, ids []uint32) []uint32 {
 			bos, ok := m.bos()
 			if !ok || len(ids) > 0 && ids[0] == bos {

@@ -73,25 +73,13 @@ type entry struct {
 	prefix   string
 
 	id      string // the token at the embedding positions
-	count   kind
+	count   kind   // nil: what the medium becomes is not computed, and the prompt is known up to it
 	layout  layout
 	arrange func(*builder, grid) // instead of the layout's own order
 
 	// put is what vLLM inserts into "string" content; {k} as above. "-" means that nothing is inserted.
 	put string
-
-	frames clipKind // counts a video's frames, instead of count
-	loader string   // transformers' video processor for the type, if the directory names none
-
-	undecidable string // why the tokens cannot be computed, if so
 }
-
-// Reasons why video and audio cannot be counted from a request.
-const (
-	noFrames = "the engine's frame sampling is not in the request"
-	noTimes  = "each frame carries its time, which needs the sampled frames"
-	noLength = "the clip's length after resampling is not in the request"
-)
 
 // kind is a count rule before its settings are known. bind reads them; errors go to s.err.
 type kind interface{ bind(s *settings) counter }
@@ -106,8 +94,7 @@ type grid struct {
 	tile       int // tokens of one tile
 	mainCols   int // for layouts that break the main run into rows
 
-	bare   bool  // omit the layout's begin
-	frames []int // of a video, as shown to the model
+	bare bool // omit the layout's begin
 }
 
 // table is the list of families that a directory is matched against.

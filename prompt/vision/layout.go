@@ -31,12 +31,6 @@ type layout struct {
 	need                        []string // tokens that must exist in the vocabulary
 }
 
-// cuts reports whether the layout has more than one run.
-func (l layout) cuts() bool {
-	l.begin, l.end = "", ""
-	return l.all() != ""
-}
-
 // arrange writes one replacement.
 func (l *layout) arrange(b *builder, g grid) {
 	if !g.bare {
@@ -103,7 +97,6 @@ type builder struct {
 	runs      []int  // the length of each run in it
 
 	rule *rule // of the item being written
-	clip *Clip // if it is a video
 
 	pending             []byte // text not yet tokenized
 	afterRun            bool   // pending follows a run
@@ -127,15 +120,8 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 	}
 	s := m.settings.with(kw)
 	for i, r := range m.rules {
-		if r.count == nil && r.frames == nil {
-			continue
-		}
 		b.rules[i] = r.entry.bind(s)
-		switch err := b.rules[i].err; {
-		case err == nil:
-		case r.frames != nil:
-			b.rules[i].err = undecidable(r.modality, "%v", err)
-		default: // the server's own settings were read at load, so the request is at fault
+		if err := b.rules[i].err; err != nil { // the server's own settings were read at load, so the request is at fault
 			b.rules[i].err = refused(400, "mm_processor_kwargs: %v", err)
 		}
 	}
@@ -150,14 +136,11 @@ func (b *builder) item(media Media, k int) error {
 		return refused(400, "the model takes no %s", modality)
 	}
 	r := b.m.rules[i]
-	if r.undecidable != "" {
-		return undecidable(modality, "%s", r.undecidable)
+	if r.count == nil {
+		return undecidable(modality, notCounted)
 	}
 	if b.rules[i].err != nil {
 		return b.rules[i].err
-	}
-	if media.Tokens > 0 && (r.entry.arrange != nil || r.layout.cuts()) {
-		return undecidable(modality, "embeddings in a layout of rows or tiles")
 	}
 	g, err := b.measure(media, b.rules[i])
 	if err != nil {
@@ -168,7 +151,7 @@ func (b *builder) item(media Media, k int) error {
 		return &UndecidableError{Modality: modality, Reason: fmt.Sprintf("the media of one prompt give more than %d tokens",
 			b.m.most), TooMany: true}
 	}
-	b.rule, b.clip, b.k, b.err, b.afterRun = r, media.Clip, k, nil, false
+	b.rule, b.k, b.err, b.afterRun = r, k, nil, false
 	b.pending = b.pending[:0]
 	if r.entry.arrange != nil {
 		r.entry.arrange(b, g)
@@ -185,22 +168,12 @@ func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	switch {
 	case media.Modality == "audio":
 		return r.count(0, 0, b.items)
-	case media.Tokens > MaxTokens:
-		return grid{}, undecidable("image", "%d embeddings, more than %d", media.Tokens, MaxTokens)
-	case media.Tokens > 0:
-		return grid{main: media.Tokens}, nil
-	case r.frames != nil && media.Clip == nil:
-		return grid{}, undecidable("video", "the file does not tell its frames")
 	case w <= 0 || h <= 0:
 		return grid{}, refused(400, "picture of %d x %d pixels", w, h)
 	case w > maxSide || h > maxSide || float64(w)*float64(h) > maxPixels:
 		return grid{}, refused(400, "picture of %d x %d pixels is larger than an engine decodes", w, h)
 	}
-	if r.frames != nil {
-		g, err = r.frames(w, h, media.Clip)
-	} else {
-		g, err = r.count(w, h, b.items)
-	}
+	g, err = r.count(w, h, b.items)
 	if err != nil {
 		return grid{}, err
 	}
@@ -215,7 +188,7 @@ func (b *builder) size(media []Media) (n int) {
 	for i := range media {
 		modality := orImage(media[i].Modality)
 		at := slices.IndexFunc(b.m.rules, func(r *rule) bool { return r.modality == modality })
-		if at < 0 || b.rules[at].err != nil || b.m.rules[at].undecidable != "" {
+		if at < 0 || b.rules[at].err != nil || b.m.rules[at].count == nil {
 			return n
 		}
 		g, err := b.measure(media[i], b.rules[at])
@@ -288,19 +261,6 @@ func (b *builder) text(s string) {
 		b.pending = strconv.AppendInt(b.pending, int64(n), 10)
 		s = s[i+3:]
 	}
-}
-
-// seconds writes the time of a pair of frames, as Python's .1f does, and the bracket that opens it. Times are not cached.
-func (b *builder) seconds(t float64) {
-	b.flush()
-	text := append(strconv.AppendFloat([]byte{'<'}, t, 'f', 1, 64), " seconds>"...)
-	if b.condensed {
-		b.str = append(b.str, text...)
-	} else {
-		b.out = b.m.tok.EncodeText(b.out, string(text))
-	}
-	b.afterRun = false
-	b.text("<|vision_start|>")
 }
 
 // maxLiterals bounds the cache of the layouts' texts.

@@ -105,13 +105,13 @@ func (m *Model) lacks(format string, a ...any) error {
 
 func readSettings(dir fs.FS, opts Options) (*settings, error) {
 	s := &settings{reading: opts.Reading}
-	var pre, proc, video map[string]any
+	var pre, proc map[string]any
 	for _, f := range []struct {
 		name string
 		into *map[string]any
 	}{
 		{"config.json", &s.config}, {"preprocessor_config.json", &pre},
-		{"processor_config.json", &proc}, {"tokenizer_config.json", &s.tokenizer}, {"video_preprocessor_config.json", &video},
+		{"processor_config.json", &proc}, {"tokenizer_config.json", &s.tokenizer},
 	} {
 		if err := jsonread.File(dir, f.name, f.into); err != nil {
 			return nil, err
@@ -137,12 +137,6 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 	if nested, ok := proc["image_processor"].(map[string]any); ok {
 		// transformers 5: this replaces preprocessor_config.json entirely; missing keys take class defaults.
 		s.image = nested
-	}
-	s.ownVideo, s.video = video, video
-	if nested, ok := proc["video_processor"].(map[string]any); ok {
-		s.video = nested
-	} else if video == nil {
-		s.video = pre
 	}
 	s.hasFile = s.image != nil
 	s.kw = map[string]any{}
@@ -227,8 +221,8 @@ func (m *Model) resolveNames() error {
 
 // requires reports whether a modality that can be counted uses a name.
 func (f *family) requires(key string) bool {
-	for _, e := range []*entry{f.image, f.audio} { // without a token for videos the model takes no videos
-		if e == nil || e.undecidable != "" {
+	for _, e := range []*entry{f.image, f.audio} {
+		if e == nil || e.count == nil {
 			continue
 		}
 		texts := e.target + e.targetHF + e.prefix + e.id + e.layout.all()
@@ -271,25 +265,18 @@ type rule struct {
 	id       uint32
 	idText   string
 	bound
-
-	sample      sampler // videos
-	undecidable string  // why the modality cannot be counted with this directory, if so
 }
 
-// bound is a rule with its settings read: either count or frames, or neither if nothing is counted.
+// bound is a rule with its settings read.
 type bound struct {
-	count  counter
-	frames clipCounter // videos
-	err    error       // from reading the settings
+	count counter // nil: the modality is not counted
+	err   error   // from reading the settings
 }
 
 func (e *entry) bind(s *settings) (b bound) {
 	own := *s
 	own.err = nil
-	switch {
-	case e.frames != nil:
-		b.frames = e.frames.bindClip(&own)
-	case e.count != nil:
+	if e.count != nil {
 		b.count = e.count.bind(&own)
 	}
 	b.err = own.err
@@ -297,7 +284,7 @@ func (e *entry) bind(s *settings) (b bound) {
 }
 
 func (m *Model) compile(modality string, e *entry) (*rule, error) {
-	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target, undecidable: e.undecidable}
+	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target}
 	if m.ReadsText() && e.targetHF != "" {
 		r.target = e.targetHF
 	}
@@ -313,9 +300,7 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	if e.id != "" {
 		r.idText = m.fill(e.id)
 		id, ok := m.tok.ID(r.idText)
-		if !ok && e.frames != nil {
-			r.undecidable = "the tokenizer has no token for videos"
-		} else if !ok && e.undecidable == "" {
+		if !ok && e.count != nil {
 			return nil, m.lacks("token %s of the %s placeholder is not in the tokenizer", r.idText, modality)
 		}
 		r.id, r.hasID = id, ok
@@ -325,32 +310,11 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 			return nil, m.lacks("token %s of the %s layout is not in the tokenizer", m.fill(need), modality)
 		}
 	}
-	if e.frames != nil {
-		m.bindVideo(r)
-		return r, nil
-	}
 	r.bound = e.bind(m.settings)
 	if r.err != nil {
 		return nil, m.lacks("%v", r.err)
 	}
 	return r, nil
-}
-
-// bindVideo reads the settings of a video rule. A missing setting makes videos undecidable, not the model.
-func (m *Model) bindVideo(r *rule) {
-	sample, known := m.settings.sampler(r.entry.loader)
-	switch {
-	case r.undecidable != "":
-	case m.ReadsText():
-		r.undecidable = noFrames
-	case !known:
-		r.undecidable = notSampled
-	default:
-		r.sample, r.bound = sample, r.entry.bind(m.settings)
-		if r.err != nil {
-			r.undecidable, r.bound = r.err.Error(), bound{}
-		}
-	}
 }
 
 var nameRef = regexp.MustCompile(`\{[a-z_]{2,}\}`)

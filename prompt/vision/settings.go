@@ -31,7 +31,6 @@ func ParseKwargs(raw []byte) (Kwargs, error) {
 //	processor.KEY  kwargs, then the top level of processor_config.json
 //	config.KEY     config.json (thinker_config's for omni models)
 //	kw.KEY         kwargs only
-//	video.KEY      the video processor's own file; kwVideo.KEY: kwargs, overridden by videos_kwargs
 //	=LITERAL       the engine's class default
 //
 // KEY may be dotted. A JSON null counts as absent. A class default of the image processor applies only if there is a processor file
@@ -42,10 +41,7 @@ type value []string
 type settings struct {
 	reading   Reading
 	kw        map[string]any
-	kwVideo   map[string]any
 	image     map[string]any
-	video     map[string]any
-	ownVideo  map[string]any // video_preprocessor_config.json
 	processor map[string]any
 	config    map[string]any
 	tokenizer map[string]any
@@ -59,10 +55,6 @@ func (s *settings) with(kw Kwargs) *settings {
 	c.kw = make(map[string]any, len(s.kw)+len(kw))
 	maps.Copy(c.kw, s.kw)
 	maps.Copy(c.kw, kw)
-	c.kwVideo = maps.Clone(c.kw)
-	if nested, ok := c.kw["videos_kwargs"].(map[string]any); ok {
-		maps.Copy(c.kwVideo, nested)
-	}
 	// images_kwargs is the processors' own grouping; it overrides a bare setting.
 	if nested, ok := c.kw["images_kwargs"].(map[string]any); ok {
 		maps.Copy(c.kw, nested)
@@ -121,10 +113,6 @@ func (s *settings) scope(name string) [2]map[string]any {
 	switch name {
 	case "kw":
 		return [2]map[string]any{s.kw}
-	case "kwVideo":
-		return [2]map[string]any{s.kwVideo}
-	case "video":
-		return [2]map[string]any{s.video}
 	case "image":
 		return [2]map[string]any{s.kw, s.image}
 	case "processor":

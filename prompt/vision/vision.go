@@ -57,9 +57,6 @@ type Media struct {
 	// does, SGLang and TensorRT-LLM do not).
 	Width, Height int
 	Turned        bool // width and height were swapped for EXIF
-
-	Tokens int   // number of embeddings, for embeddings in place of a picture
-	Clip   *Clip // for a video, see Model.Sample; nil if its frames are not known
 }
 
 // Span is the place of one medium's replacement in the expanded prompt. It covers the whole replacement (wrapper, separator and
