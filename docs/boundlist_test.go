@@ -210,13 +210,13 @@ var bounds = []bound{
 // unbounded are the fields that need no row, by the reason.
 var unbounded = map[string]string{
 	"of one request, whose body is bounded": `body.Message.Fields body.Part.Fields body.Request.Fields prompt.Reader.count prompt/template.Dict.index
-		mmhash/header.heifMeta.alpha mmhash/header.heifMeta.items mmhash/header.tiffState.tags mmhash/tensor.machine.memo router/probe.probeCase.body`,
+		router/probe.probeCase.body`,
 	"of one message, which is bounded": "indexer/source/zmq.conn.parts",
 	"of a model's files, read at its load": `prompt.directory.special prompt/mistral.tekkenHead.Audio prompt/mistral.tekkenHead.Image prompt/mistral.tekkenHead.Multimodal
 		prompt/template.Template.asked prompt/template.names.asked prompt/template.names.known prompt/tokenizer.Tokenizer.byID prompt/tokenizer.Tokenizer.byText
 		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.Model.names prompt/vision.family.factsOf
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.needles.ends prompt/vision.needles.next prompt/vision.settings.config prompt/vision.settings.image
-		prompt/vision.settings.kw prompt/vision.settings.kwVideo prompt/vision.settings.ownVideo prompt/vision.settings.processor prompt/vision.settings.tokenizer prompt/vision.settings.video`,
+		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys mmhash/fetch.Config.Signing router.serving.names internal/alias.alias.names internal/serve.modelWatch.watched
 		internal/serve.sources.followers`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds

@@ -35,7 +35,7 @@ func TestMediaLadder(t *testing.T) {
 		}
 		o.Config = func(keys map[string]any) {
 			m := keys["models"].([]any)[0].(map[string]any)
-			m["allowed_local_media_path"], m["enable_mm_embeds"] = dir, true
+			m["allowed_local_media_path"] = dir
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "20s",
 				"signing": map[string]any{"127.0.0.1": []string{"sig"}}}
 			keys["probe"] = false

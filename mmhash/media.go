@@ -103,7 +103,8 @@ func (s *scratch) take(p []byte) {
 	_, _ = s.hash.Write(p) // never fails
 }
 
-// Identify reads a picture once and allocates nothing. A *Refusal means that the bytes were not available; a *header.Error that they are not a readable picture, in which case ID and Bytes are set nevertheless.
+// Identify reads a picture once and allocates nothing. A *Refusal means that the bytes were not available; a *header.Error that
+// they are not a readable picture, in which case ID and Bytes are set nevertheless.
 func Identify(src Source) (Facts, error) {
 	s := scratches.Get().(*scratch)
 	f, err := s.identify(src)

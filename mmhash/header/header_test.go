@@ -211,7 +211,8 @@ func FuzzReader(f *testing.F) {
 		if whole != cut || KindOf(err) != KindOf(err2) {
 			t.Fatalf("whole %+v %v, in pieces %+v %v", whole, err, cut, err2)
 		}
-		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels || whole.Mode == "" || whole.Orientation < 1 || whole.Orientation > 8) {
+		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels ||
+			whole.Mode == "" || whole.Orientation < 1 || whole.Orientation > 8) {
 			t.Fatalf("accepted %+v", whole)
 		}
 		if cap(r.buf) > 2*maxMeta+2*len(b) {
