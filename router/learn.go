@@ -41,7 +41,8 @@ func newLearning(o *Options, outcome func(learned.Outcome)) *learning {
 	}
 	l := &learning{memory: learned.NewMemory(o.LearnedBytes), sizes: new(learned.Sizes),
 		sent: speculative.New(o.PredictedTTL, pathSteps), secret: o.Secret}
-	l.learner = learned.NewLearner(learned.Options{Memory: l.memory, Sizes: l.sizes, Chain: o.Index.Chain, Outcome: outcome, Now: o.Now})
+	l.learner = learned.NewLearner(learned.Options{Memory: l.memory, Sizes: l.sizes, Chain: o.Index.Chain, Outcome: outcome, Now: o.Now,
+		Share: l.share(o.ShareLearned)})
 	return l
 }
 
@@ -55,6 +56,7 @@ func (l *learning) paths() *learned.Hasher {
 	if l.hasher == nil || l.key != key {
 		if l.hasher != nil {
 			l.memory.Clear()
+			l.learner.Clear()
 		}
 		l.key, l.hasher = key, learned.NewHasher(l.bytes())
 	}

@@ -60,6 +60,7 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/router/speculative"
@@ -108,6 +109,8 @@ type Options struct {
 	Resync func(*fleet.Slot)
 	// Share, if set, is called with each booking that other replicas are told of. It must not block.
 	Share func(*SharedBooking)
+	// ShareLearned, if set, is called with what a request taught under the secret's key of that ID. It must not block, nor keep it.
+	ShareLearned func(key uint64, l *learned.Lesson)
 	// AskHolders, if set, asks the replica that holds another part of the index who holds leading blocks of a prompt of that
 	// part. It returns false if none answered in time.
 	AskHolders func(ctx context.Context, locals []uint64) ([]Holder, bool)

@@ -16,6 +16,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/peers"
 )
 
@@ -45,6 +46,7 @@ func (s *Server) replicas() *replicas {
 type hooks struct {
 	instance      string
 	share         func(*router.SharedBooking)
+	shareLearned  func(uint64, *learned.Lesson)
 	askHolders    func(context.Context, []uint64) ([]router.Holder, bool)
 	forward       func(string, router.Outcome) bool
 	otherReplicas func() (others int, ago time.Duration)
@@ -55,7 +57,7 @@ func (p *replicas) hooks() (h hooks) {
 	if p == nil {
 		return h
 	}
-	h = hooks{instance: p.own, share: p.Share, askHolders: p.AskHolders, forward: p.Forward, otherReplicas: p.OtherReplicas}
+	h = hooks{instance: p.own, share: p.Share, shareLearned: p.ShareLearned, askHolders: p.AskHolders, forward: p.Forward, otherReplicas: p.OtherReplicas}
 	if p.direct != nil {
 		h.services = p.direct.Register
 	}
@@ -124,8 +126,27 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		return nil
 	}
 	p.Start(r.router, srv.Reported)
-	p.Secret = peers.Secret{Secret: r.media.Secret, Fixed: r.cfg.Index.KeyFile != "" || r.cfg.NATS.Given(), Replaced: r.sources.rehash}
-	p.Held, p.OnNewReplica = r.sources.held, r.sources.askOthers
+	again := make(chan struct{}, 1) // ask for what others remember
+	ask := func() {
+		select {
+		case again <- struct{}{}:
+		default:
+		}
+	}
+	p.Secret = peers.Secret{Secret: r.media.Secret, Fixed: r.cfg.Index.KeyFile != "" || r.cfg.NATS.Given(), Replaced: func() {
+		ask()
+		r.sources.rehash()
+	}}
+	p.Held = func(ctx context.Context, worker string, rank int) ([]byte, error) {
+		if worker == "" {
+			return r.router.LearnedSnapshot(peers.MostHeld), nil
+		}
+		return r.sources.held(ctx, worker, rank)
+	}
+	p.OnNewReplica = func(ctx context.Context) {
+		ask()
+		r.sources.askOthers(ctx)
+	}
 	access, err := r.cfg.Replicas.Access.Open(r.log)
 	if err != nil {
 		return fmt.Errorf("replicas: %w", err)
@@ -156,11 +177,29 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 			})
 			all.Go(func() { p.direct.Run(streams, r.cfg.Replicas.All(r.cfg.Envoy.Sightlines), access) })
 		}
+		all.Go(func() { p.learn(ctx, r, again) })
 		p.Run(ctx, lines...)
 		end()
 		all.Wait()
 	}()
 	return nil
+}
+
+// learn asks the other replicas for all that requests taught, now and whenever again says so, until ctx ends.
+func (p *replicas) learn(ctx context.Context, r *running, again <-chan struct{}) {
+	for {
+		bytes, err := r.router.TakeLearned(func() ([]byte, error) { return p.RequestLearned(ctx) })
+		if err != nil && ctx.Err() == nil {
+			r.log.Warn("cannot take over what another replica remembers of requests; learning again", zap.Error(err))
+		} else if bytes > 0 {
+			r.log.Info("took over what another replica remembers of requests", zap.Int("bytes", bytes))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		}
+	}
 }
 
 // close says good-bye to the other replicas.

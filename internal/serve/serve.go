@@ -225,7 +225,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided,
 		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
 		LearnedBytes: 64 << 20, Audit: r.audit,
-		Decisions: decisions, Share: with.share, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL,
+		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL,
 		MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
 		Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {

@@ -14,10 +14,12 @@ import (
 const (
 	openPerSlot = 128              // requests watched at once at a slot; with one more the oldest teaches nothing
 	openSteps   = 1 << 20          // of the paths of all watched requests: 24 MiB
-	longest     = 1 << 14          // blocks of a chain that is learned
 	grace       = time.Second      // from a request's end until its events count as complete: they are sent once a scheduler step
 	patience    = 10 * time.Minute // for a request whose end is never reported
 )
+
+// MaxBlocks limits the blocks of a chain that is learned.
+const MaxBlocks = 1 << 14
 
 // Outcome says what became of a watched request.
 type Outcome string
@@ -59,7 +61,9 @@ type Options struct {
 	Chain func(dst []uint64, slot indexer.SlotID, engineHash uint64, most int) []uint64
 	// Outcome, if set, is called for each request that was served, and for each that found no room. It must not block.
 	Outcome func(Outcome)
-	Now     func() time.Time
+	// Share, if set, is called with what the memory did not know, for other replicas. It must not block, nor keep it.
+	Share func(*Lesson)
+	Now   func() time.Time
 }
 
 // Request is a request on its way to a slot.
@@ -186,6 +190,15 @@ func (l *Learner) Leave(slot indexer.SlotID) {
 	delete(l.named, slot)
 }
 
+// Clear forgets all requests: they do not mean anything any more, since paths are made under another secret.
+func (l *Learner) Clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range l.byID {
+		l.remove(x)
+	}
+}
+
 // End says that a request was served.
 func (l *Learner) End(id string, r Report) {
 	if l == nil {
@@ -213,7 +226,7 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	}
 	var before []uint64
 	if e.HasParent && len(x.chain) == 0 { // the blocks before it were held: they are the prompt's beginning
-		before = l.o.Chain(nil, slot, e.Parent, longest)
+		before = l.o.Chain(nil, slot, e.Parent, MaxBlocks)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,7 +234,7 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	case l.byID[x.ID] != x: // its end is being looked at
 	case e.BlockSize != 0 && e.BlockSize != x.Size, e.HasParent && len(x.chain)+len(before) == 0:
 		x.lost = true
-	case len(x.chain)+len(before)+len(e.Locals) <= longest:
+	case len(x.chain)+len(before)+len(e.Locals) <= MaxBlocks:
 		x.chain = append(x.chain, before...)
 		x.decodes = x.decodes || len(x.chain) > 0 && len(e.Locals) == 1
 		if x.decodes {
@@ -311,7 +324,10 @@ func (l *Learner) Settle(now time.Time) {
 	for _, x := range l.due(now) {
 		outcome := x.outcome()
 		if outcome == Learned {
-			l.o.Memory.Teach(x.Class, &x.Path, x.taught())
+			lesson := Lesson{x.Class, x.Path, x.taught()}
+			if l.o.Memory.Teach(&lesson) && l.o.Share != nil {
+				l.o.Share(&lesson)
+			}
 		}
 		if x.report.Prompt >= 0 {
 			l.o.Sizes.Learn(x.Class, &x.Path, x.report.Prompt)

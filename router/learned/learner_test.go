@@ -230,8 +230,8 @@ func TestWatchIsBounded(t *testing.T) {
 	if len(e.l.byID)+e.l.steps != 0 {
 		t.Errorf("%d requests, %d steps are left", len(e.l.byID), e.l.steps)
 	}
-	long := Path{Steps: slices.Repeat([]Step{{}}, maxSteps)}
-	for i := range openSteps/maxSteps + 5 {
+	long := Path{Steps: slices.Repeat([]Step{{}}, MaxSteps)}
+	for i := range openSteps/MaxSteps + 5 {
 		e.l.Watch(&Request{ID: string(rune('a' + i)), Slot: indexer.SlotID(i), Path: long})
 	}
 	if e.l.steps > openSteps || e.outcomes[NoRoom] != 15 {

@@ -1,6 +1,10 @@
 package learned
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // Memory remembers which blocks the engines made of the beginnings of requests. It is a tree of paths; a node is where a request ended
 // or where two requests parted. Of each node it knows the leading blocks of all prompts that begin so:
@@ -18,7 +22,14 @@ type Memory struct {
 	roots map[uint32]*node // by class
 	ring  node             // of all leaves by their last use, the oldest at next
 	stats Stats
+
+	changes  uint64 // of what is remembered
+	awaiting bool   // a snapshot comes
+	waiting  []Lesson
+	steps    int // and blocks, of those that wait
 }
+
+const mostWaiting = 1 << 19 // steps and blocks of the lessons that wait for a snapshot: 12 MiB
 
 // Stats are what a memory holds and has done.
 type Stats struct {
@@ -26,6 +37,7 @@ type Stats struct {
 	Taught       uint64 // requests
 	Forgotten    uint64 // nodes that were dropped for lack of room
 	Lowered      uint64 // times that a later prompt had fewer blocks than were learned
+	NoRoom       uint64 // requests that taught nothing: too many waited for a snapshot, or were of other classes
 }
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
@@ -88,6 +100,27 @@ func (m *Memory) Clear() {
 	m.nodes, m.roots = make(map[edge]*node), make(map[uint32]*node)
 	m.ring.prev, m.ring.next = &m.ring, &m.ring
 	m.stats.Nodes, m.stats.Bytes = 0, 0
+	m.waiting, m.steps = nil, 0
+}
+
+// Await keeps what is taught until Resume, so that the memory is still empty when a snapshot is loaded. If it is not empty, Await does
+// nothing and returns false.
+func (m *Memory) Await() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.awaiting = len(m.nodes) == 0
+	return m.awaiting
+}
+
+// Resume ends Await.
+func (m *Memory) Resume() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.awaiting = false
+	for i := range m.waiting {
+		m.teach(&m.waiting[i])
+	}
+	m.waiting, m.steps = nil, 0
 }
 
 // Stats returns what the memory holds and has done.
@@ -202,6 +235,13 @@ func (n *node) chain(dst []uint64, blocks int) []uint64 {
 	return dst
 }
 
+// Lesson is what one request taught.
+type Lesson struct {
+	Class  uint32 // of engines
+	Path   Path
+	Taught Taught
+}
+
 // Taught is a prompt that an engine made of a request.
 type Taught struct {
 	Chain  []uint64 // local hashes of its leading blocks, and of the answer's behind them
@@ -209,25 +249,59 @@ type Taught struct {
 	Tokens int      // of the prompt
 }
 
-// Teach records what an engine of a class made of a request. It keeps neither p nor t.
-func (m *Memory) Teach(class uint32, p *Path, t Taught) {
-	if len(p.Steps) == 0 || len(t.Chain) == 0 {
-		return
+// Teach records what an engine made of a request, and reports whether that says more than was remembered. It keeps nothing of l.
+func (m *Memory) Teach(l *Lesson) (news bool) {
+	if len(l.Path.Steps) == 0 || len(l.Taught.Chain) == 0 {
+		return false
 	}
-	t.Prompt = min(t.Prompt, len(t.Chain))
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.awaiting {
+		return m.teach(l)
+	}
+	size := len(l.Path.Steps) + len(l.Taught.Chain)
+	if m.steps+size > mostWaiting {
+		m.stats.NoRoom++
+		return false
+	}
+	m.steps += size
+	wait := *l
+	wait.Path.Steps, wait.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
+	m.waiting = append(m.waiting, wait)
+	return true
+}
+
+// root returns the node before all paths of a class; nil: there are too many classes.
+func (m *Memory) root(class uint32) *node {
+	n := m.roots[class]
+	if n != nil {
+		return n
+	}
+	if len(m.roots) == maxClasses {
+		maps.DeleteFunc(m.roots, func(_ uint32, n *node) bool { return n.children == 0 })
+	}
+	if len(m.roots) == maxClasses {
+		return nil
+	}
+	n = &node{common: -1}
+	m.roots[class] = n
+	return n
+}
+
+func (m *Memory) teach(l *Lesson) (news bool) {
+	p, t, before := &l.Path, l.Taught, m.changes
+	t.Prompt = min(t.Prompt, len(t.Chain))
 	m.stats.Taught++
-	last := m.roots[class]
+	last := m.root(l.Class)
 	if last == nil {
-		last = &node{common: -1}
-		m.roots[class] = last
+		m.stats.NoRoom++
+		return false
 	}
 	same := 0 // leading blocks of last's chain that the prompt has
 	for at := 0; at < len(p.Steps); {
 		n, equal := m.follow(last, p.Steps[at:])
 		if n != nil && equal == 0 {
-			return // another path has the edge: one in 65,536
+			return false // another path has the edge: one in 65,536
 		}
 		if n == nil {
 			m.part(last, same)
@@ -244,6 +318,7 @@ func (m *Memory) Teach(class uint32, p *Path, t Taught) {
 	m.endAt(last, same, t)
 	m.use(last)
 	m.forget(last)
+	return m.changes != before
 }
 
 // shared returns how many leading blocks of the node's chain a prompt has that has the first before of the parent's.
@@ -268,6 +343,7 @@ func (m *Memory) part(n *node, same int) {
 	m.lower(n, same)
 	if n.common < 0 && (n.children > 0 || n.ending != nil) {
 		n.common = int32(same)
+		m.changes++
 	}
 }
 
@@ -275,6 +351,7 @@ func (m *Memory) part(n *node, same int) {
 func (m *Memory) lower(n *node, same int) {
 	if same < int(n.common) {
 		m.stats.Lowered++
+		m.changes++
 		n.common = int32(same)
 	}
 }
@@ -288,6 +365,7 @@ func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node
 	}
 	m.nodes[edge{parent, n.steps[0]}] = n
 	parent.children++
+	m.changes++
 	if parent.prev != nil {
 		parent.unlink()
 	}
@@ -307,6 +385,7 @@ func (m *Memory) split(n *node, steps []Step) *node {
 	m.nodes[edge{head.parent, head.steps[0]}] = head
 	m.nodes[edge{head, n.steps[0]}] = n
 	m.stats.Nodes++
+	m.changes++
 	m.stats.Bytes += n.bytes() + head.bytes()
 	return head
 }
@@ -329,6 +408,10 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 	}
 	if n.children > 0 {
 		m.part(n, same)
+	}
+	if old := n.ending; old == nil || old.prompt != e.prompt || old.tokens != e.tokens || old.length() != len(t.Chain) ||
+		same < int(old.from) || common(old.own, t.Chain[old.from:]) < len(old.own) {
+		m.changes++
 	}
 	m.stats.Bytes -= n.bytes()
 	if n.children == 0 {

@@ -15,8 +15,10 @@ import (
 
 const (
 	mediaBytes = 4 << 10 // of what is no text, hashed at once
-	maxSteps   = 1 << 13 // of a path: 4 MiB of text; a longer request has a path of its beginning
 )
+
+// MaxSteps limits the steps of a path: 4 MiB of text. A longer request has a path of its beginning.
+const MaxSteps = 1 << 13
 
 // Path is the beginning of a request, step by step. Two paths have their first n steps in common exactly if the requests begin alike up
 // to there: the same model, the same parameters that can change a prompt, and the same text and media in the same messages.
@@ -145,7 +147,7 @@ func (w *walk) put(raw []byte) {
 // step ends a step.
 func (w *walk) step(kind byte) {
 	w.end(kind)
-	if len(w.p.Steps) < maxSteps {
+	if len(w.p.Steps) < MaxSteps {
 		w.p.Steps = append(w.p.Steps, Step{Number: w.at, Bytes: int32(min(w.bytes, 1<<30)), Answer: w.answer, Media: kind == kindMedia})
 	}
 	w.bytes, w.answer = 0, false
@@ -209,7 +211,7 @@ func (w *walk) ids(list gjson.Result) {
 			w.step(kindText)
 		}
 		n++
-		return len(w.p.Steps) < maxSteps
+		return len(w.p.Steps) < MaxSteps
 	})
 	w.step(kindEnd)
 }
@@ -248,7 +250,7 @@ func (w *walk) value(v gjson.Result) {
 	case first.Type == gjson.String:
 		v.ForEach(func(_, item gjson.Result) bool {
 			w.text(item)
-			return len(w.p.Steps) < maxSteps
+			return len(w.p.Steps) < MaxSteps
 		})
 		return
 	case first.IsObject() && first.Get("role").Exists():

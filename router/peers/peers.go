@@ -14,6 +14,7 @@
 //	holders.go questions during a decision to a replica that holds another part of the index
 //	secret.go  one secret of the block hashes for all
 //	held.go    questions for all that a worker holds, if the worker cannot replay it any more
+//	lessons.go what requests taught, and questions for all of it
 package peers
 
 import (
@@ -32,6 +33,7 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/learned"
 )
 
 const (
@@ -44,6 +46,11 @@ const (
 	maxStreams   = 1024 // Envoy's log streams at one replica that others track
 
 	anothersName = "another's name"
+
+	lessonsSent    = "lessons sent"
+	lessonsDropped = "lessons dropped"
+	lessonsTaken   = "lessons taken"
+	lessonsRefused = "lessons refused"
 )
 
 // Line carries messages between replicas.
@@ -81,8 +88,11 @@ type Exchange struct {
 	lines         atomic.Pointer[[]Line] // nil: Run has not begun
 	holderQueries holderQueries
 
+	lessons     chan []byte // that wait to be sent
+	lessonBytes atomic.Int64
+
 	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
-	// nil: not known. It should end early with ErrTooLarge if that is more than MostHeld bytes.
+	// nil: not known. A worker without a name stands for all that requests taught. It should end early with ErrTooLarge if that is more than MostHeld bytes.
 	Held func(ctx context.Context, worker string, rank int) ([]byte, error)
 	// OnNewReplica, if set before Run, is called after another replica was first heard, in a goroutine of its own:
 	// RequestHeld may find it now.
@@ -103,9 +113,12 @@ type Exchange struct {
 
 type peer struct {
 	lastHeard time.Time
-	part      indexer.Part        // part of the index that it says it holds
-	key       uint64              // ID of its key
-	streams   map[uint64]struct{} // Envoy's access log streams there, by our number for them
+	part      indexer.Part // part of the index that it says it holds
+	key       uint64       // ID of its key
+	lessons   lessonAllowance
+
+	readsLessons bool
+	streams      map[uint64]struct{} // Envoy's access log streams there, by our number for them
 }
 
 // entry is one thing to send: a booking to all, or a report to the replica that decided.
@@ -119,16 +132,19 @@ type entry struct {
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	x := &Exchange{own: own, log: log, out: make(chan entry, queueEntries), seed: maphash.MakeSeed(),
 		peers: make(map[string]*peer), startedAt: time.Now(),
+		lessons:      make(chan []byte, maxLessonsQueued),
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
 			Help: "Transfers of all that a worker holds. Requested here: taken, nobody (has it), late; by another replica: " +
 				"told, not held, too large, busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection; lessons are what requests taught, " +
+				"refused: of another secret, or too many."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
 			Help: "Questions to other index shards, by outcome; nobody: no replica of the shard is reached."}, []string{"what"})}
-	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken"} {
+	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken",
+		lessonsSent, lessonsDropped, lessonsTaken, lessonsRefused} {
 		x.entries.WithLabelValues(what)
 	}
 	for _, what := range []string{"answered", "late", "nobody"} {
@@ -214,6 +230,7 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	answers.Go(func() { x.answerHeldRequests(ctx, lines) })
 	came := make(chan struct{}, 1)
 	answers.Go(func() { x.watchNewReplicas(ctx, came) })
+	answers.Go(func() { x.sendLessons(ctx, lines) })
 	x.send(lines, true)
 	for {
 		select {
@@ -412,6 +429,8 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 	err = eachEntry(entries, &entryHandlers{
 		shared: func(s *router.SharedBooking) { count.Inc(); x.router.ApplyShared(name, s) },
 		state:  func(open []router.SharedBooking) { x.router.Reconcile(name, open) },
+		reads:  func() { p.readsLessons = true },
+		lesson: func(key uint64, l *learned.Lesson, bytes int) { x.takeLesson(p, key, l, bytes) },
 		report: func(o router.Outcome) {
 			if o.Phase == router.Lost || InstanceOf(o.ID) == x.own {
 				o.Source = x.streamNumber(name, p, &o)

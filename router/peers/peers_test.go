@@ -21,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 )
 
@@ -32,6 +33,7 @@ type hall struct {
 	deaf    atomic.Bool                     // it accepts messages, but nobody receives them
 	less    atomic.Pointer[replica]         // receives nothing
 	prepare func(*replica)                  // if set, called before a replica runs
+	secret  *block.Secret                   // of routers that join from now on, and not to be replaced; nil: the fixed one
 	also    func(to string, message []byte) // if set, receives everything
 }
 
@@ -91,7 +93,15 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 	r.fleet.Set(list)
 	r.router = router.New(router.Options{Models: []router.Model{{Name: "m",
 		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
-		Fleet: r.fleet, Ledger: r.ledger, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders})
+		Fleet: r.fleet, Ledger: r.ledger, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders,
+		LearnedBytes: 1 << 20, ShareLearned: r.ShareLearned, Secret: h.secret})
+	r.Exchange.Secret = Secret{Secret: h.secret, Fixed: true}
+	r.Held = func(_ context.Context, worker string, _ int) ([]byte, error) {
+		if worker == "" {
+			return r.router.LearnedSnapshot(MostHeld), nil
+		}
+		return nil, nil
+	}
 	r.Start(r.router, r.router.Observe)
 	if h.prepare != nil {
 		h.prepare(r)
@@ -445,7 +455,7 @@ func TestWire(t *testing.T) {
 	tiers := []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 4}}
 	m = appendHolders(appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders), 9, tiers)
 	wonders, onePiece := heldRequest{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
-	m = append(appendPiece(appendHeldRequest(m, &wonders), onePiece), kindBye)
+	m = append(appendLesson(appendPiece(appendHeldRequest(m, &wonders), onePiece), 1<<63, lessonOf(3)), kindBye)
 	read := func(m []byte) (got []any, err error) {
 		from, entries, err := sender(m)
 		if err != nil {
@@ -454,7 +464,8 @@ func TestWire(t *testing.T) {
 		got = append(got, from)
 		return got, eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
 			shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
-			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
+			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") }, reads: func() {},
+			lesson: func(key uint64, l *learned.Lesson, bytes int) { got = append(got, key, l) },
 			part: func(p indexer.Part) {
 				got = append(got, p)
 			}, ask: func(q holdersRequest) {
@@ -464,7 +475,7 @@ func TestWire(t *testing.T) {
 	}
 	want := []any{"AAAAAAAA", given, counted, &router.SharedBooking{Kind: router.BookingEnded, Number: 5},
 		&router.SharedBooking{Kind: router.BookingBroken, Number: 6}, report, open, pairs, part, question, uint64(8), holders,
-		uint64(9), tiers, wonders, onePiece, "bye"}
+		uint64(9), tiers, wonders, onePiece, uint64(1 << 63), lessonOf(3), "bye"}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
@@ -484,11 +495,13 @@ func TestWire(t *testing.T) {
 func FuzzTake(f *testing.F) {
 	f.Add(appendShared(messageHead("AAAAAAAA"), &router.SharedBooking{Answers: 2, Tenant: "t", Number: 7, Worker: "w1",
 		Rank: -1, Locals: []uint64{1}}))
+	f.Add(appendLesson(messageHead("AAAAAAAA"), 5, lessonOf(2)))
 	f.Add(appendPiece(appendHeldRequest(messageHead("AAAAAAAA"), &heldRequest{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
 			_ = eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
 				shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
+				reads: func() {}, lesson: func(uint64, *learned.Lesson, int) {},
 				part: func(indexer.Part) {}, ask: func(holdersRequest) {}, holders: func(uint64, []router.Holder) {},
 				askHeld: func(heldRequest) {}, piece: func(*piece) {}})
 		}

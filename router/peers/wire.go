@@ -10,6 +10,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/learned"
 )
 
 // A message: 'P' version | the sender's instance, 8 bytes | entry …
@@ -31,6 +32,8 @@ import (
 //	askHeld 13 | question | worker, rank; a message of its own, unknown to 0.1.0
 //	key     15 | ID of the sender's key, 8 bytes | flags | age in ms: behind a state; unknown to 0.1.0
 //	askKey  16; secret 17 | 32 bytes: a message of its own, unknown to 0.1.0
+//	lesson  18 | ID of the key, 8 bytes | class u32 | prompt+1 | tokens | steps: n, (number, 16 bytes | flags | bytes) … | locals: n, u64 …:
+//	           unknown to 0.1.0
 //	piece   14 | question | offset | size of the answer | n, bytes: of the answer, also a message of its own
 //
 // Numbers are varints; a rank is sent plus one; a text is preceded by its length. A message is only about the sender's own data,
@@ -45,6 +48,7 @@ const (
 	maxText         = 255
 	maxNumber       = 1 << 40
 	maxMedia        = 64
+	maxStepBytes    = 1 << 30
 	maxOpen         = 1 << 14 // bookings in a state; with more open ones it is only a heartbeat
 
 	kindGiven   = 1
@@ -64,10 +68,14 @@ const (
 	kindKey     = 15
 	kindAskKey  = 16
 	kindSecret  = 17
+	kindLesson  = 18
 
 	flagTold     = 1
 	flagAnswered = 1
 	flagWhole    = 1 // of a state: it has all open bookings
+	flagReads    = 2 // of a state: its sender reads lessons
+	flagAnswer   = 1 // of a step
+	flagMedia    = 2
 )
 
 var errMalformed = errors.New("a message that cannot be read")
@@ -156,10 +164,28 @@ func appendPiece(b []byte, p *piece) []byte {
 	return append(appendNumber(b, len(p.bytes)), p.bytes...)
 }
 
+func appendLesson(b []byte, key uint64, l *learned.Lesson) []byte {
+	b = binary.LittleEndian.AppendUint64(append(b, kindLesson), key)
+	b = binary.LittleEndian.AppendUint32(b, l.Class)
+	b = appendNumber(appendNumber(appendNumber(b, l.Taught.Prompt+1), l.Taught.Tokens), len(l.Path.Steps))
+	for i := range l.Path.Steps {
+		s, flags := &l.Path.Steps[i], byte(0)
+		if s.Answer {
+			flags |= flagAnswer
+		}
+		if s.Media {
+			flags |= flagMedia
+		}
+		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.Number[0]), s.Number[1])
+		b = appendNumber(append(b, flags), int(s.Bytes))
+	}
+	return appendLocals(b, l.Taught.Chain)
+}
+
 func appendState(b []byte, open []router.SharedBooking, whole bool) []byte {
-	flags := byte(0)
+	flags := byte(flagReads)
 	if whole {
-		flags = flagWhole
+		flags |= flagWhole
 	}
 	kind := byte(kindState)
 	if slices.ContainsFunc(open, func(s router.SharedBooking) bool { return s.Answers > 1 || s.Decoder != "" }) {
@@ -271,8 +297,24 @@ func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
 	return question, list
 }
 
-func (r *reader) state(kind byte) (open []router.SharedBooking, whole bool) {
-	whole = r.byte()&flagWhole != 0
+func (r *reader) lesson() (key uint64, l *learned.Lesson) {
+	l = new(learned.Lesson)
+	key, l.Class = r.word(), binary.LittleEndian.Uint32(r.take(4))
+	l.Taught.Prompt, l.Taught.Tokens = r.number()-1, r.number()
+	l.Path.Steps = make([]learned.Step, r.count(learned.MaxSteps, 18))
+	for i := range l.Path.Steps {
+		s := &l.Path.Steps[i]
+		s.Number = [2]uint64{r.word(), r.word()}
+		flags, bytes := r.byte(), r.number()
+		s.Answer, s.Media, s.Bytes = flags&flagAnswer != 0, flags&flagMedia != 0, int32(min(bytes, maxStepBytes))
+	}
+	l.Taught.Chain = r.locals()
+	r.bad = r.bad || l.Taught.Prompt > len(l.Taught.Chain) || l.Taught.Tokens > learned.MaxTokens
+	return key, l
+}
+
+func (r *reader) state(kind byte) (open []router.SharedBooking, flags byte) {
+	flags = r.byte()
 	open = make([]router.SharedBooking, r.count(maxOpen, 5))
 	for i := range open {
 		open[i] = router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(), Context: r.number()}
@@ -280,7 +322,7 @@ func (r *reader) state(kind byte) (open []router.SharedBooking, whole bool) {
 			open[i].Answers, open[i].Decoder, open[i].DecoderRank = r.number(), r.text(), r.rank()
 		}
 	}
-	return open, whole
+	return open, flags
 }
 
 func (r *reader) report() (o router.Outcome) {
@@ -330,7 +372,11 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 				t.report(o)
 			}
 		case kindState, kindPairs:
-			if open, whole := r.state(kind); !r.bad && whole {
+			open, flags := r.state(kind)
+			if !r.bad && flags&flagReads != 0 {
+				t.reads()
+			}
+			if !r.bad && flags&flagWhole != 0 {
 				t.state(open)
 			}
 		case kindBye:
@@ -358,6 +404,11 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			if !r.bad {
 				t.piece(p)
 			}
+		case kindLesson:
+			before := len(r.b)
+			if key, l := r.lesson(); !r.bad {
+				t.lesson(key, l, before-len(r.b))
+			}
 		case kindKey:
 			if k := (key{r.word(), r.byte(), time.Duration(r.number()) * time.Millisecond}); !r.bad {
 				t.key(k)
@@ -383,7 +434,9 @@ type entryHandlers struct {
 	shared func(*router.SharedBooking)
 	report func(router.Outcome)
 	state  func([]router.SharedBooking)
+	reads  func()
 	bye    func()
+	lesson func(key uint64, l *learned.Lesson, bytes int)
 
 	part    func(indexer.Part)
 	ask     func(holdersRequest)

@@ -1,0 +1,202 @@
+package learned
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// conversations teaches a memory random conversations, and returns them in the order of their last use.
+func conversations(m *Memory, n int) (known []request) {
+	rng := rand.New(rand.NewPCG(8, 9))
+	for i := range n {
+		r := request{[]int{1 + rng.IntN(5), 10 + rng.IntN(20), 100 + rng.IntN(50), 1000 + i}}
+		if len(known) > 0 && rng.IntN(3) == 0 {
+			r.parts = append(slices.Clone(known[rng.IntN(len(known))].parts), -1-i, 1000+i)
+		}
+		r.teach(m, tokensOf(-2-i))
+		known = append(known, r)
+	}
+	return known
+}
+
+// A replica that loads another one's snapshot recalls the same, goes on learning, and forgets in the same order.
+func TestSnapshot(t *testing.T) {
+	a, b := NewMemory(1<<30), NewMemory(1<<30)
+	known := conversations(a, 1000)
+	if err := b.Load(a.Snapshot(1 << 30)); err != nil {
+		t.Fatal(err)
+	}
+	check(t, b)
+	if x, y := a.Stats(), b.Stats(); x.Nodes != y.Nodes || x.Bytes != y.Bytes {
+		t.Errorf("%+v became %+v", x, y)
+	}
+	for _, r := range known {
+		for _, of := range []request{r, {r.parts[:len(r.parts)-1]}, {append(slices.Clone(r.parts), 7)}} {
+			var p, q Prompt
+			a.Recall(1, of.path(), &p)
+			b.Recall(1, of.path(), &q)
+			if !slices.Equal(p.Blocks, q.Blocks) || p.Learned != q.Learned || p.Tokens != q.Tokens || p.Estimate != q.Estimate {
+				t.Fatalf("%v: %+v became %+v", of, p, q)
+			}
+		}
+	}
+	if b.Load(a.Snapshot(1<<30)) == nil {
+		t.Error("a second one was loaded")
+	}
+	conversations(b, 1100)
+	check(t, b)
+
+	// What does not fit is what was not used for longest.
+	a, b = NewMemory(1<<30), NewMemory(100<<10)
+	known = conversations(a, 1000)
+	for _, most := range []int{1 << 30, 50 << 10, 0} {
+		message := a.Snapshot(most)
+		if len(message) > most {
+			t.Errorf("%d bytes, want at most %d", len(message), most)
+		}
+		b.Clear()
+		if err := b.Load(message); err != nil {
+			t.Fatal(err)
+		}
+		check(t, b)
+		var p Prompt
+		b.Recall(1, known[0].path(), &p)
+		if p.Tokens != 0 {
+			t.Error("the oldest has come")
+		}
+		newest := known[len(known)-1]
+		b.Recall(1, newest.path(), &p)
+		if most > 0 && (p.Tokens != len(newest.prompt()) || b.Stats().Nodes < 100) {
+			t.Errorf("of the newest came %+v, %+v", p, b.Stats())
+		}
+		conversations(b, 500)
+		check(t, b)
+	}
+}
+
+// A snapshot that is cut off, changed or made up is refused or does no harm.
+func TestSnapshotIsChecked(t *testing.T) {
+	a := NewMemory(1 << 30)
+	known := conversations(a, 40)
+	good, rng := a.Snapshot(1<<30), rand.New(rand.NewPCG(1, 1))
+	refused := 0
+	try := func(bad []byte) {
+		m := NewMemory(1 << 20)
+		if m.Load(bad) != nil {
+			refused++
+			if m.Stats() != (Stats{}) {
+				t.Fatalf("a refused one left %+v", m.Stats())
+			}
+		}
+		check(t, m)
+		var p Prompt
+		for _, r := range known {
+			m.Recall(1, r.path(), &p)
+			r.teach(m, nil)
+		}
+		check(t, m)
+	}
+	for range 400 {
+		bad := slices.Clone(good)
+		for range 1 + rng.IntN(3) {
+			bad[rng.IntN(len(bad))] = byte(rng.Uint32())
+		}
+		try(bad)
+		try(bad[:rng.IntN(len(bad))])
+	}
+	for _, bad := range [][]byte{{0}, {1}, {255, 255, 255, 255, 255, 255, 255, 255, 255, 1}, {0, 1, 0, 0, 0, 255, 255, 127}} {
+		before := refused
+		try(bad)
+		if refused == before {
+			t.Errorf("%v was loaded", bad)
+		}
+	}
+	if refused < 400 {
+		t.Errorf("%d are refused", refused)
+	}
+	var many []byte
+	for class := range byte(255) {
+		for more := range byte(5) {
+			many = append(append(many, 0, class, more, 0, 0, 1, 9, 9), make([]byte, 16+5)...)
+		}
+	}
+	if err := NewMemory(1 << 20).Load(many); err == nil {
+		t.Error("1275 classes were loaded")
+	}
+}
+
+// What is taught while a snapshot is awaited is there behind it.
+func TestAwait(t *testing.T) {
+	a, b := NewMemory(1<<20), NewMemory(1<<20)
+	old, fresh := request{[]int{1, 2}}, request{[]int{1, 3}}
+	old.teach(a, nil)
+	if !b.Await() {
+		t.Fatal("an empty memory does not await")
+	}
+	fresh.teach(b, nil)
+	if s := b.Stats(); s.Nodes != 0 {
+		t.Errorf("%+v while a snapshot is awaited", s)
+	}
+	if err := b.Load(a.Snapshot(1 << 20)); err != nil {
+		t.Fatal(err)
+	}
+	b.Resume()
+	var p Prompt
+	for _, r := range []request{old, fresh} {
+		if b.Recall(1, r.path(), &p); p.Tokens != len(r.prompt()) {
+			t.Errorf("%v: %+v", r, p)
+		}
+	}
+	if b.Await() {
+		t.Error("a memory that is not empty awaits")
+	}
+	b.Clear()
+	b.Await()
+	for range mostWaiting / MaxSteps {
+		b.Teach(&Lesson{1, Path{make([]Step, MaxSteps)}, Taught{Chain: []uint64{1}}})
+	}
+	if s := b.Stats(); s.NoRoom != 1 || b.steps > mostWaiting {
+		t.Errorf("%d steps and blocks wait, %+v", b.steps, s)
+	}
+	b.Clear()
+	b.Resume()
+	if s := b.Stats(); s.Nodes != 0 || b.steps != 0 {
+		t.Errorf("%+v after Clear", s)
+	}
+}
+
+// Only what says more is told to other replicas, and classes that nobody has do not add up.
+func TestNews(t *testing.T) {
+	m := NewMemory(1 << 20)
+	teach := func(class uint32, parts ...int) bool {
+		r := request{parts}
+		tokens := r.prompt()
+		return m.Teach(&Lesson{class, *r.path(), Taught{Chain: chainOf(tokens), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
+	}
+	for i, c := range []struct {
+		want  bool
+		parts []int
+	}{{true, []int{1, 2, 3}}, {false, []int{1, 2, 3}}, {true, []int{1, 2, 4}}, {false, []int{1, 2, 3}}, {true, []int{1, 2}},
+		{false, []int{1, 2, 4}}, {false, []int{1, 2}}, {true, []int{1, 2, 3, -4, 5}}} {
+		if got := teach(1, c.parts...); got != c.want {
+			t.Errorf("%d: %v is news: %v", i, c.parts, got)
+		}
+	}
+	taught := 0
+	for class := range uint32(2 * maxClasses) {
+		if teach(class+5, 1, 2) {
+			taught++
+		}
+	}
+	if s := m.Stats(); len(m.roots) != maxClasses || taught != maxClasses-1 || s.NoRoom != maxClasses+1 {
+		t.Errorf("%d classes, %d taught, %+v", len(m.roots), taught, s)
+	}
+	m = NewMemory(20 << 10) // others are forgotten, and their classes with them
+	for class := range uint32(3 * maxClasses) {
+		if !teach(class, 1, 2) {
+			t.Fatalf("class %d has no room", class)
+		}
+	}
+	check(t, m)
+}

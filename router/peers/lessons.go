@@ -1,0 +1,128 @@
+package peers
+
+import (
+	"context"
+	"time"
+
+	"github.com/sightline-router/sightline/router/learned"
+)
+
+// What a request taught (package learned) is sent to the replicas that have the same secret, a little at a time. A replica that starts
+// asks another one for all that it remembers, as for what a worker holds (held.go); the worker has no name then.
+//
+//	learned.Learner ─ ShareLearned ─▶ queue ─ sendLessons, every 100 ms ─▶ the others' Receive ─▶ ApplyLearned
+//
+// Replicas of 0.1.0 cannot read lessons: one is sent them only if its states say that it can.
+const (
+	lessonPause       = 100 * time.Millisecond // between two sendings
+	lessonsAtOnce     = 2 * targetBytes        // bytes of a sending: 5 MiB a second
+	maxLessonsQueued  = 256                    // further ones are dropped
+	maxLessonBytes    = 8 << 20                // of those that are queued
+	lessonsPerPeer    = 8 << 20                // bytes a second that are taken of one replica, more than it sends
+	memoryAskAttempts = 3                      // another replica may be busy
+)
+
+// lessonAllowance is what has been taken of one replica.
+type lessonAllowance struct {
+	since time.Time
+	bytes int
+}
+
+// spend reports whether some more bytes may be taken.
+func (a *lessonAllowance) spend(bytes int, now time.Time) bool {
+	if now.Sub(a.since) >= time.Second {
+		a.since, a.bytes = now, 0
+	}
+	a.bytes += bytes
+	return a.bytes <= lessonsPerPeer
+}
+
+// ShareLearned implements router.Options.ShareLearned.
+func (x *Exchange) ShareLearned(key uint64, l *learned.Lesson) {
+	if x.peerCount.Load() == 0 { // replicas that join later ask for all
+		return
+	}
+	b := appendLesson(nil, key, l)
+	if x.lessonBytes.Add(int64(len(b))) <= maxLessonBytes {
+		select {
+		case x.lessons <- b:
+			return
+		default:
+		}
+	}
+	x.lessonBytes.Add(-int64(len(b)))
+	x.entries.WithLabelValues(lessonsDropped).Inc()
+}
+
+// sendLessons sends the queued lessons until ctx ends.
+func (x *Exchange) sendLessons(ctx context.Context, lines []Line) {
+	tick := time.NewTicker(lessonPause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for sent := 0; sent < lessonsAtOnce && len(x.lessons) > 0; {
+			b, n := messageHead(x.own), 0
+			for len(b) < targetBytes && len(x.lessons) > 0 {
+				one := <-x.lessons
+				b, n = append(b, one...), n+1
+				x.lessonBytes.Add(-int64(len(one)))
+			}
+			sent += len(b)
+			x.sendLesson(lines, b, n)
+		}
+	}
+}
+
+// sendLesson sends a message with n lessons to those that can read it.
+func (x *Exchange) sendLesson(lines []Line, b []byte, n int) {
+	x.mu.Lock()
+	all, to := true, []string{}
+	for name, p := range x.peers {
+		if p.readsLessons {
+			to = append(to, name)
+		} else {
+			all = false
+		}
+	}
+	x.mu.Unlock()
+	what := lessonsSent
+	if len(to) == 0 {
+		what = lessonsDropped
+	} else if all {
+		to = []string{""}
+	}
+	for _, name := range to {
+		if x.sendOnFirst(lines, name, b, false) != nil {
+			what = lessonsDropped
+		}
+	}
+	x.entries.WithLabelValues(what).Add(float64(n))
+}
+
+// takeLesson takes another replica's lesson. x.mu is held.
+func (x *Exchange) takeLesson(p *peer, key uint64, l *learned.Lesson, bytes int) {
+	what := lessonsTaken
+	if !p.lessons.spend(bytes, time.Now()) || !x.router.ApplyLearned(key, l) {
+		what = lessonsRefused
+	}
+	x.entries.WithLabelValues(what).Inc()
+}
+
+// RequestLearned asks the other replicas for all that they remember of requests; nil: none has it.
+func (x *Exchange) RequestLearned(ctx context.Context) (b []byte, err error) {
+	for try := range memoryAskAttempts {
+		b, err = x.RequestHeld(ctx, "", -1)
+		if b != nil || ctx.Err() != nil || x.peerCount.Load() == 0 || try == memoryAskAttempts-1 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return b, err
+}

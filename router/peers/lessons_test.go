@@ -1,0 +1,158 @@
+package peers
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/router/learned"
+)
+
+// lessonOf is what a made-up request of some steps taught.
+func lessonOf(steps int) *learned.Lesson {
+	l := &learned.Lesson{Class: 5, Taught: learned.Taught{Chain: []uint64{uint64(steps), 2, 1 << 63}, Prompt: 2, Tokens: 40}}
+	for i := range steps {
+		l.Path.Steps = append(l.Path.Steps, learned.Step{Number: [2]uint64{uint64(steps), 1<<63 | uint64(i)}, Bytes: int32(i), Answer: i == 1, Media: i == 2})
+	}
+	return l
+}
+
+func (r *replica) lessons(what string) int { return int(testutil.ToFloat64(r.entries.WithLabelValues(what))) }
+
+// What a request taught reaches the replicas that have the same secret and can read it; one that comes later asks for all of it.
+func TestLessonsTravel(t *testing.T) {
+	const old = "OLDOLD00"
+	var mu sync.Mutex
+	broadcast, toOld := 0, 0
+	h := &hall{secret: block.NewSecret(), also: func(to string, m []byte) {
+		if len(m) > headBytes && m[headBytes] == kindLesson {
+			mu.Lock()
+			defer mu.Unlock()
+			if to == "" {
+				broadcast++
+			} else if to == old {
+				toOld++
+			}
+		}
+	}}
+	a, b := h.join(t), h.join(t)
+	shared := h.secret
+	h.secret = block.NewSecret()
+	foreign := h.join(t)
+	h.secret = shared
+	eventually(t, "they hear each other", known(2, a, b, foreign))
+	key := shared.Key().ID
+	teach := func(steps int) {
+		if l := lessonOf(steps); a.router.ApplyLearned(key, l) {
+			a.ShareLearned(key, l)
+		}
+	}
+	knows := func(r *replica) []byte { return r.router.LearnedSnapshot(MostHeld) }
+	empty := 8 // the key
+	teach(3)
+	eventually(t, "it is told", func() bool { return bytes.Equal(knows(b), knows(a)) && len(knows(a)) > empty })
+	eventually(t, "one with another secret refuses it", func() bool { return foreign.lessons(lessonsRefused) == 1 })
+	if len(knows(foreign)) != empty || b.lessons(lessonsTaken) != 1 || a.lessons(lessonsSent) != 1 || broadcast == 0 {
+		t.Errorf("another secret: %d bytes; %d taken, %d sent, %d messages to all", len(knows(foreign)), b.lessons(lessonsTaken),
+			a.lessons(lessonsSent), broadcast)
+	}
+	foreign.ShareLearned(foreign.Exchange.Secret.Key().ID, lessonOf(4))
+	eventually(t, "nor is what it teaches taken", func() bool { return a.lessons(lessonsRefused) == 1 && b.lessons(lessonsRefused) == 1 })
+
+	// A release that cannot read lessons gets none.
+	before := broadcast
+	state := append(messageHead(old), kindState, flagWhole, 0)
+	a.Receive(state)
+	teach(5)
+	eventually(t, "it is told beside an old replica", func() bool { a.Receive(state); return bytes.Equal(knows(b), knows(a)) })
+	mu.Lock()
+	if broadcast != before || toOld != 0 {
+		t.Errorf("%d messages to all and %d to the old replica", broadcast-before, toOld)
+	}
+	mu.Unlock()
+
+	late := h.join(t)
+	eventually(t, "it hears them", known(3, late))
+	eventually(t, "it knows their keys", func() bool { return len(late.samePartReplicas()) == 2 })
+	during := lessonOf(7)
+	n, err := late.router.TakeLearned(func() ([]byte, error) {
+		late.router.ApplyLearned(key, during)
+		return late.RequestLearned(t.Context())
+	})
+	a.router.ApplyLearned(key, during)
+	if err != nil || n == 0 || !bytes.Equal(knows(late), knows(a)) {
+		t.Errorf("a late replica got %d bytes, %v", n, err)
+	}
+	if n, err := late.router.TakeLearned(func() ([]byte, error) { t.Error("it asks again"); return nil, nil }); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+	other := h.join(t)
+	if n, err := other.router.TakeLearned(func() ([]byte, error) { return knows(foreign), nil }); n != 0 || err == nil {
+		t.Errorf("%d bytes of another secret were taken: %v", n, err)
+	}
+	if n, err := other.router.TakeLearned(func() ([]byte, error) { return append(knows(a), 9, 9, 9), nil }); n != 0 || err == nil {
+		t.Errorf("%d bytes of a snapshot that is none were taken: %v", n, err)
+	}
+	if len(knows(other)) != empty {
+		t.Error("something of them is remembered")
+	}
+}
+
+// Lessons are bounded where they are sent and where they are taken.
+func TestLessonsAreBounded(t *testing.T) {
+	h := &hall{secret: block.NewSecret()}
+	a, b := h.join(t), h.join(t)
+	eventually(t, "they hear each other", known(1, a, b))
+	key := h.secret.Key().ID
+	large := lessonOf(learned.MaxSteps)
+	large.Taught.Chain = slices.Repeat([]uint64{1}, learned.MaxBlocks)
+	size := len(appendLesson(nil, key, large))
+	if size > maxMessageBytes-targetBytes-headBytes {
+		t.Errorf("a lesson of %d bytes does not fit into a message", size)
+	}
+	h.away.Store(true)
+	const all = 2 * maxLessonsQueued
+	for range all {
+		a.ShareLearned(key, lessonOf(2))
+	}
+	for range all {
+		a.ShareLearned(key, large)
+	}
+	if n := a.lessonBytes.Load(); n > maxLessonBytes || a.lessons(lessonsDropped) < all {
+		t.Errorf("%d bytes wait, %d lessons were dropped", n, a.lessons(lessonsDropped))
+	}
+	eventually(t, "the others are dropped too", func() bool { return a.lessons(lessonsDropped) == 2*all && a.lessonBytes.Load() == 0 })
+	h.away.Store(false)
+	message := appendLesson(messageHead(a.own), key, large)
+	for began := time.Now(); b.lessons(lessonsRefused) == 0; b.Receive(message) {
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("%d lessons of %d bytes were taken", b.lessons(lessonsTaken), size)
+		}
+	}
+	if n := b.lessons(lessonsTaken); n*size > 3*lessonsPerPeer {
+		t.Errorf("%d lessons of %d bytes were taken", n, size)
+	}
+}
+
+// What cannot be a lesson is refused, with the rest of its message.
+func TestLessonsAreChecked(t *testing.T) {
+	for name, change := range map[string]func(*learned.Lesson){
+		"more of the prompt than there is": func(l *learned.Lesson) { l.Taught.Prompt = 4 },
+		"a prompt without an end":          func(l *learned.Lesson) { l.Taught.Tokens = learned.MaxTokens + 1 },
+		"too many steps":                   func(l *learned.Lesson) { *l = *lessonOf(learned.MaxSteps + 1) },
+		"too many blocks":                  func(l *learned.Lesson) { l.Taught.Chain = make([]uint64, learned.MaxBlocks+1) },
+	} {
+		h := &hall{secret: block.NewSecret()}
+		r, l := h.join(t), lessonOf(3)
+		change(l)
+		r.Receive(appendLesson(append(messageHead("AAAAAAAA"), kindState, flagWhole|flagReads, 0), h.secret.Key().ID, l))
+		if n := r.lessons("unread"); n != 1 || r.lessons(lessonsTaken) != 0 || len(r.router.LearnedSnapshot(MostHeld)) != 8 {
+			t.Errorf("%s: %d unread, %d taken", name, n, r.lessons(lessonsTaken))
+		}
+	}
+}
