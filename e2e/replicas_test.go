@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"regexp"
@@ -13,9 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/envoytest"
+	"github.com/sightline-router/sightline/router/peers"
 )
 
 // Two Sightlines share what they decide, behind one Envoy, which logs to both, and behind two, each of which logs to whichever its
@@ -183,4 +188,89 @@ func (s *stand) beforeTwo() {
 		return new(net.Dialer).DialContext(ctx, network, addrs[turn.Add(1)%2])
 	}
 	eventually(s.t, "Envoy finds both", s.whole)
+}
+
+// Two Sightlines that have no file of the model share what requests taught: a conversation that began at one is known to the other, and
+// to one that was killed and started again.
+func TestReplicasLearnTogether(t *testing.T) {
+	t.Parallel()
+	const talks = 11 // odd, since Envoy asks them in turn
+	s := startStand(t, 2, 0, 2, 0, map[string]any{"drain": "0s", "probe": false, "replicas": true,
+		"models": []any{map[string]any{"name": lab.ModelName}}})
+	all := make([][]any, talks)
+	first := make([]attempt, talks)
+	message := func(role, content string) any { return map[string]any{"role": role, "content": content} }
+	ask := func(talk int) attempt {
+		t.Helper()
+		body, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 4, "messages": all[talk]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := s.send(string(body), false, time.Minute)
+		if r.failed() || !r.decided {
+			t.Fatalf("status %d, %v: %.200s", r.status, r.err, r.body)
+		}
+		return r
+	}
+	learnedAt := func(r *standing) float64 {
+		return metricOf(t, r.admin, "sightline_learned_requests_total", `"learned"`)
+	}
+	remembered := func(r *standing) float64 { return metricOf(t, r.admin, "sightline_learned_beginnings", "") }
+	one, two := s.replicas[0], s.replicas[1]
+	greetings := 0
+	greet := func() attempt {
+		greetings++
+		return s.send(fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":"%d is %s"}]}`, lab.ModelName, greetings,
+			words(rand.New(rand.NewPCG(uint64(greetings), 32)), 40)), false, time.Minute)
+	}
+	taken := func(r *standing) float64 {
+		return metricOf(t, r.admin, "sightline_peer_entries_total", `"lessons taken"`)
+	}
+	eventually(t, "Envoy asks both, and they teach each other", func() bool { // once they have one secret
+		greet()
+		return taken(one) > 0 && taken(two) > 0
+	})
+	time.Sleep(1500 * time.Millisecond) // until the greetings are learned
+	before := learnedAt(one) + learnedAt(two)
+	for i := range all {
+		all[i] = []any{message("user", words(rand.New(rand.NewPCG(uint64(i), 31)), 100))}
+		first[i] = ask(i)
+		all[i] = append(all[i], message("assistant", gjson.GetBytes(first[i].body, "choices.0.message.content").Str), message("user", "Why?"))
+	}
+	eventually(t, "both know all", func() bool {
+		return learnedAt(one)+learnedAt(two) >= before+talks && remembered(one) == remembered(two)
+	})
+	decider := func(r attempt) string { return peers.InstanceOf(r.header.Get("x-sightline-id")) }
+	// expect sends all conversations and returns how many were decided by another one than from. All must be learned.
+	expect := func(what string, others func(talk int, decider string) bool) {
+		t.Helper()
+		n := 0
+		for try := 0; n < 3 && try < 10; try++ {
+			for i := range all {
+				r := ask(i)
+				if worker, reason := r.header.Get("x-sightline-worker"), r.header.Get("x-sightline-reason"); reason != "learned" ||
+					worker != first[i].header.Get("x-sightline-worker") {
+					t.Errorf("%s: conversation %d began at %s, and went on at %s: %s", what, i, first[i].header.Get("x-sightline-worker"),
+						worker, reason)
+				}
+				if others(i, decider(r)) {
+					n++
+				}
+			}
+		}
+		if n < 3 {
+			t.Errorf("%s: %d decisions", what, n)
+		}
+	}
+	expect("decided by the other one", func(talk int, by string) bool { return by != decider(first[talk]) })
+	were := map[string]bool{}
+	for range 20 {
+		were[decider(greet())] = true
+	}
+	one.stop()
+	one.start(t)
+	eventually(t, "it is back, and knows what the other one does", func() bool {
+		return s.whole() && remembered(one) > 0 && remembered(one) == remembered(two)
+	})
+	expect("decided by one that started again", func(_ int, by string) bool { return !were[by] })
 }

@@ -57,7 +57,8 @@ func (p *replicas) hooks() (h hooks) {
 	if p == nil {
 		return h
 	}
-	h = hooks{instance: p.own, share: p.Share, shareLearned: p.ShareLearned, askHolders: p.AskHolders, forward: p.Forward, otherReplicas: p.OtherReplicas}
+	h = hooks{instance: p.own, share: p.Share, shareLearned: p.ShareLearned, askHolders: p.AskHolders, forward: p.Forward,
+		otherReplicas: p.OtherReplicas}
 	if p.direct != nil {
 		h.services = p.direct.Register
 	}

@@ -225,8 +225,9 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.router = router.New(router.Options{NoRoom: r.noRoom, Secret: s.media.Secret, UnsteeredShare: left, Decided: others.Decided,
 		Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index,
 		LearnedBytes: 64 << 20, Audit: r.audit,
-		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned, AskHolders: with.askHolders, PredictedTTL: s.cfg.Index.PredictedTTL,
-		MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
+		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned, AskHolders: with.askHolders,
+		PredictedTTL: s.cfg.Index.PredictedTTL,
+		MaxInFlight:  s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
 		Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")

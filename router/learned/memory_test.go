@@ -57,7 +57,8 @@ func (r request) path() *Path {
 
 func (r request) teach(m *Memory, answer []int) {
 	tokens := r.prompt()
-	m.Teach(&Lesson{1, *r.path(), Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
+	m.Teach(&Lesson{1, *r.path(),
+		Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
 }
 
 // TestMemory teaches random conversations, and compares what is recalled of others with what the engine makes of them.
@@ -122,7 +123,8 @@ func TestAnswer(t *testing.T) {
 	m, first := NewMemory(1<<20), request{[]int{1, 2}}
 	answer := tokensOf(-3)
 	tokens := append(append(tokensOf(1), tokensOf(2)...), tail, tail+1)
-	m.Teach(&Lesson{1, *first.path(), Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
+	m.Teach(&Lesson{1, *first.path(),
+		Taught{Chain: chainOf(append(slices.Clone(tokens), answer...)), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
 	var p Prompt
 	m.Recall(1, request{[]int{1, 2, -3, 4}}.path(), &p)
 	if p.Learned != (len(tokens)+len(answer))/16 || p.Estimate {
@@ -145,7 +147,8 @@ func TestUnsteady(t *testing.T) {
 	b := chainOf(append(append(tokensOf(1), 998), tokensOf(2)...))
 	var p Prompt
 	for i, chain := range [][]uint64{a, b, a} {
-		m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: len(chain)}})
+		m.Teach(&Lesson{1, *r.path(),
+			Taught{Chain: chain, Prompt: len(chain)}})
 		m.Recall(1, r.path(), &p)
 		if i > 0 && p.Learned != common(a, b) {
 			t.Errorf("%d blocks are believed, want %d", p.Learned, common(a, b))

@@ -101,7 +101,8 @@ func (m *Memory) Load(snapshot []byte) error {
 	}
 	m.nodes, m.roots = fresh.nodes, fresh.roots
 	m.stats.Nodes, m.stats.Bytes = fresh.stats.Nodes, fresh.stats.Bytes
-	if oldest, newest := fresh.ring.next, fresh.ring.prev; oldest != &fresh.ring {
+	oldest, newest := fresh.ring.next, fresh.ring.prev
+	if oldest != &fresh.ring {
 		m.ring.next, oldest.prev = oldest, &m.ring
 		m.ring.prev, newest.next = newest, &m.ring
 	}
@@ -117,13 +118,14 @@ func (m *Memory) load(snapshot []byte) error {
 	var list []place
 	for len(r.b) > 0 && m.stats.Bytes < m.most {
 		at := place{node: &node{}}
-		switch number := r.number(len(list)); number {
-		case 0:
+		number := r.number(len(list))
+		if number == 0 {
 			class := binary.LittleEndian.Uint32(r.take(4))
-			if at.parent = m.root(class); at.parent == nil {
+			at.parent = m.root(class)
+			if at.parent == nil {
 				return fmt.Errorf("%w: it has more than %d classes", errSnapshot, maxClasses)
 			}
-		default:
+		} else {
 			at.parent, at.depth = list[number-1].node, list[number-1].depth
 		}
 		r.node(at.node)

@@ -144,7 +144,8 @@ func TestAwait(t *testing.T) {
 	b.Resume()
 	var p Prompt
 	for _, r := range []request{old, fresh} {
-		if b.Recall(1, r.path(), &p); p.Tokens != len(r.prompt()) {
+		b.Recall(1, r.path(), &p)
+		if p.Tokens != len(r.prompt()) {
 			t.Errorf("%v: %+v", r, p)
 		}
 	}

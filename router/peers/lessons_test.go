@@ -17,12 +17,15 @@ import (
 func lessonOf(steps int) *learned.Lesson {
 	l := &learned.Lesson{Class: 5, Taught: learned.Taught{Chain: []uint64{uint64(steps), 2, 1 << 63}, Prompt: 2, Tokens: 40}}
 	for i := range steps {
-		l.Path.Steps = append(l.Path.Steps, learned.Step{Number: [2]uint64{uint64(steps), 1<<63 | uint64(i)}, Bytes: int32(i), Answer: i == 1, Media: i == 2})
+		l.Path.Steps = append(l.Path.Steps, learned.Step{Number: [2]uint64{uint64(steps), 1<<63 | uint64(i)}, Bytes: int32(i),
+			Answer: i == 1, Media: i == 2})
 	}
 	return l
 }
 
-func (r *replica) lessons(what string) int { return int(testutil.ToFloat64(r.entries.WithLabelValues(what))) }
+func (r *replica) lessons(what string) int {
+	return int(testutil.ToFloat64(r.entries.WithLabelValues(what)))
+}
 
 // What a request taught reaches the replicas that have the same secret and can read it; one that comes later asks for all of it.
 func TestLessonsTravel(t *testing.T) {

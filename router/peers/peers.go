@@ -92,7 +92,8 @@ type Exchange struct {
 	lessonBytes atomic.Int64
 
 	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
-	// nil: not known. A worker without a name stands for all that requests taught. It should end early with ErrTooLarge if that is more than MostHeld bytes.
+	// nil: not known. A worker without a name stands for all that requests taught. It should end early with ErrTooLarge if that is
+	// more than MostHeld bytes.
 	Held func(ctx context.Context, worker string, rank int) ([]byte, error)
 	// OnNewReplica, if set before Run, is called after another replica was first heard, in a goroutine of its own:
 	// RequestHeld may find it now.
@@ -136,11 +137,12 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
-			Help: "Transfers of all that a worker holds. Requested here: taken, nobody (has it), late; by another replica: " +
+			Help: "Transfers of all that a worker holds, or that requests taught. Requested here: taken, nobody (has it), late; " +
+				"by another replica: " +
 				"told, not held, too large, busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection; lessons are what requests taught, " +
-				"refused: of another secret, or too many."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection. Lessons are what requests " +
+				"taught; refused: of another secret, or too many."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
 			Help: "Questions to other index shards, by outcome; nobody: no replica of the shard is reached."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken",
