@@ -198,6 +198,10 @@ bench-fleet: ## Sightline, round robin and least request before two real vLLM (1
 	SIGHTLINE_BENCH_FLEET=1 SIGHTLINE_BENCH_WORKERS=$(WORKERS) MODEL_DIR=$(abspath $(MODEL_DIR)) SIGHTLINE_VLLM=$(if $(VLLM),$(CACHE)/vllm-$(VLLM)) \
 	  $(GO) test -count=1 -timeout 40m -v -run '^TestBenchFleet$$' ./e2e
 
+.PHONY: bench-gpu
+bench-gpu: ## the same before real vLLM servers with random weights on this machine's GPUs (installs vLLM from pip, 10 GB): VLLM=0.32.0 SERVERS=2 SCALE=4
+	e2e/vllm/gpu.sh $(CACHE)/vllm-gpu-$(VLLM) $(VLLM) examples/models/qwen2.5-vl env SIGHTLINE_BENCH_SCALE=$(or $(SCALE),4) $(MAKE) bench-fleet
+
 bench-restart: ## what decisions know after a restart of Sightline, or of an agent, by how events come (four minutes)
 	SIGHTLINE_BENCH_RESTART=1 $(GO) test -count=1 -timeout 10m -v -run '^TestBenchRestart$$' ./e2e
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,13 +30,23 @@ import (
 // (hits), of them computed. Times to the first token are printed too; where workers, Envoy and clients share a few
 // cores, they show how these get in each other's way more than what is spared.
 
-// benchClients talk at once, each of benchTalks conversations a turn has benchTurns answers.
-const (
-	benchClients = 6
-	benchTalks   = 12
-	benchTurns   = 4
-	benchRounds  = 2
+// benchClients talk at once, each of benchTalks conversations a turn has benchTurns answers. SIGHTLINE_BENCH_SCALE multiplies clients
+// and conversations, for workers with GPUs.
+var (
+	benchScale   = max(1, number(os.Getenv("SIGHTLINE_BENCH_SCALE")))
+	benchClients = 6 * benchScale
+	benchTalks   = 12 * benchScale
 )
+
+const (
+	benchTurns  = 4
+	benchRounds = 2
+)
+
+func number(s string) int {
+	n, _ := strconv.Atoi(s)
+	return n
+}
 
 // fleetWay is one way through Envoy, and what came of it.
 type fleetWay struct {
