@@ -66,9 +66,14 @@ unit: | $(ENGINES) ## tests of all rooms, no Envoy needed
 manifests: ## examples/kubernetes and examples/helm by the CRD schemas, CEL rules and types of an API server (a module of its own)
 	cd e2e/manifests && $(GO) test -count=1 ./...
 
+AXE := $(CACHE)/axe-core-4.14.1
+# Where npm cannot be had, the page is tested without it, and the output says so.
+$(AXE):
+	-@mkdir -p $@.part && cd $@.part && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz && mv package $@ && rm -rf $@.part
+
 .PHONY: page
-page: build ## the admin page in a real browser (needs chromium), in three sizes, light and dark; UPDATE=1 writes docs/page.png
-	cd e2e/page && SIGHTLINE_LAB=$(CURDIR)/$(LAB) $(GO) test -count=1 -timeout 10m . $(if $(UPDATE),-args -update)
+page: build $(AXE) ## the admin page in a real browser (needs chromium), in three sizes, light and dark, of 1, 48 and 200 workers; UPDATE=1 writes docs/page.png
+	cd e2e/page && SIGHTLINE_AXE=$(AXE)/axe.min.js SIGHTLINE_LAB=$(CURDIR)/$(LAB) $(GO) test -count=1 -timeout 10m . $(if $(UPDATE),-args -update)
 
 CLIENTS := $(CACHE)/clients-1
 $(CLIENTS):

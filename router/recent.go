@@ -49,6 +49,7 @@ type Recent struct {
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
 	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not reported
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
+	ImageTokens  []int         `json:"image_tokens,omitempty"`
 	Images       []string      `json:"images,omitempty"` // one number for each picture or other medium, stable within this process
 	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing compared (yet)
 
@@ -110,6 +111,7 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 		media := x.reading(x.classOf(x.chosen)).prompt.Media
 		for i := range media[:min(len(media), shownMedia)] {
 			if md := &media[i]; md.Key != 0 {
+				e.ImageTokens = append(e.ImageTokens, md.Length)
 				e.Images = append(e.Images, fmt.Sprintf("%08x", uint32((md.Key^x.opt.Seed)*0x9E3779B97F4A7C15>>32)))
 			}
 		}

@@ -1,6 +1,7 @@
 // Package admin serves the operator's view: a page, metrics, and the same facts as JSON.
 //
-//	/            a page, updated live by /events: overall state, workers, decisions; ?worker=, ?image=, ?id= of a decision
+//	/            a page, updated live by /events: problems, workers, decisions; ?worker=, ?image=, ?id= of a decision;
+//	             ?filter= failed, inexact, slow or differing, and ?q= a part of an id, a model or a worker, choose decisions
 //	/metrics     Prometheus
 //	/healthz     200 while the process lives; /readyz: 200 once it knows what the workers hold, or has waited for that long enough
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
@@ -92,6 +93,9 @@ type State struct {
 	Access      Access
 	QueryLimits QueryLimits
 	Version     string
+	Instance    string                         // of this process, among several Sightlines
+	Began       time.Time                      // when it started; zero: not told
+	Reloaded    func() time.Time               // when the configuration was last taken up; nil: not told
 	Ready       func() (how string, err error) // how it became ready; an error until then
 	Router      *router.Router
 	Workers     func() []Worker

@@ -79,7 +79,7 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>",
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", "25 % of its KV cache in use", "3 in flight (2 of them not ours, told 700ms ago)",
 		`<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load",
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
 		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]", "shared with 2 other Sightlines, all heard within 0.4 s"} {

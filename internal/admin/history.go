@@ -16,8 +16,7 @@ import (
 const (
 	seconds, tens = 300, 360
 	perTen        = 10
-	sparks        = 256 // slots whose requests in flight are recorded for a minute
-	sparkSeconds  = 60
+	maxMarks      = 64 // events shown in the plots
 	narrowest     = 30 // minimum width of a plot in samples; while its ring fills it widens with it
 )
 
@@ -33,7 +32,36 @@ type history struct {
 	minutes, hour []sample // oldest first
 	ten           []sample // the samples of the current ten seconds
 	before        router.Totals
-	sparks        map[string][]uint16 // by slot, oldest first
+	reloaded      time.Time
+	marks         []event         // oldest first
+	out           map[string]bool // workers that got no requests at the last sample
+}
+
+// event is something that the plots mark.
+type event struct {
+	at   time.Time
+	what string
+}
+
+// note marks workers that went out or came back since the last sample, and a configuration taken up at a time.
+func (h *history) note(now time.Time, rows []Worker, reloaded time.Time) {
+	mark := func(at time.Time, what string) { h.marks = appendBounded(h.marks, event{at, what}, maxMarks) }
+	if !reloaded.IsZero() && reloaded.After(h.reloaded) {
+		if !h.reloaded.IsZero() {
+			mark(reloaded, "configuration applied")
+		}
+		h.reloaded = reloaded
+	}
+	out := make(map[string]bool)
+	for i := range rows {
+		r := &rows[i]
+		was, known := h.out[r.Name]
+		out[r.Name] = r.Health != "" || out[r.Name]
+		if known && was != out[r.Name] {
+			mark(now, r.Name+map[bool]string{true: " is out", false: " is back"}[out[r.Name]])
+		}
+	}
+	h.out = out
 }
 
 // add records a second's sample.
@@ -43,24 +71,17 @@ func (h *history) add(now router.Totals, rows []Worker, first []time.Duration) {
 	if len(first) > 0 {
 		s.Median, s.Tail = quantile(first, 0.5).Seconds(), quantile(first, 0.95).Seconds()
 	}
-	seen := make(map[string][]uint16, min(len(rows), sparks))
 	for i := range rows {
 		r := &rows[i]
 		s.Mean += float64(r.Inflight) / float64(len(rows))
 		s.Most, s.Age = max(s.Most, float64(r.Inflight)), max(s.Age, r.EventAge)
-		if len(seen) < sparks {
-			seen[slotName(r)] = appendBounded(h.sparks[slotName(r)], uint16(min(r.Inflight, math.MaxUint16)), sparkSeconds)
-		}
 	}
-	h.sparks = seen
 	h.minutes = appendBounded(h.minutes, s, seconds)
 	h.ten = append(h.ten, s)
 	if len(h.ten) == perTen {
 		h.hour, h.ten = appendBounded(h.hour, merged(h.ten), tens), h.ten[:0]
 	}
 }
-
-func slotName(r *Worker) string { return r.Name + "\n" + strconv.Itoa(r.Rank) }
 
 // appendBounded appends one and drops the oldest if the ring is full.
 func appendBounded[T any](ring []T, one T, most int) []T {
@@ -91,20 +112,32 @@ func quantile(list []time.Duration, q float64) time.Duration {
 
 // plot is a plot of the page.
 type plot struct {
-	Title, Top, Span string
-	Series           []series
+	Title, Top string
+	Seconds    int    // that it covers, up to now
+	From, Mid  string // its axis, as time before now
+	Series     []series
+	Marks      []mark
 }
+
+// mark is an event at its place in a plot.
+type mark struct{ X, What string }
 
 type series struct {
 	Name, Class, D, Last string
 	of                   func(*sample) float64
 }
 
-// plots returns the plots of a ring, whose samples cover step seconds each.
-func plots(ring []sample, step float64) []plot {
+// plots returns the plots of a ring, whose samples cover step seconds each, up to now.
+func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 	most := max(narrowest, len(ring))
 	share := func(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) } // NaN if whole is 0
-	span := "the last " + rough(time.Duration(most)*time.Duration(step)*time.Second)
+	span := time.Duration(most) * time.Duration(step) * time.Second
+	var marks []mark
+	for _, e := range events {
+		if ago := now.Sub(e.at); ago < span {
+			marks = append(marks, mark{fmt.Sprintf("%.1f", 300*(1-ago.Seconds()/span.Seconds())), e.what + " " + rough(ago) + " ago"})
+		}
+	}
 	list := []plot{
 		{Title: "Prompt tokens cached, %", Top: "100", Series: []series{
 			{Name: "predicted", of: func(s *sample) float64 { return share(s.Cached, s.Prompt) }},
@@ -123,7 +156,7 @@ func plots(ring []sample, step float64) []plot {
 	}
 	for i := range list {
 		p, top := &list[i], 0.0
-		p.Span = span
+		p.Seconds, p.From, p.Mid, p.Marks = int(span.Seconds()), rough(span), rough(span/2), marks
 		if p.Top != "" {
 			top = 100
 		}
@@ -168,17 +201,6 @@ func line(values []float64, most int, width, foot, height, top float64) string {
 		down = true
 	}
 	return d.String()
-}
-
-// spark returns the path of a slot's last minute.
-func (h *history) spark(r *Worker) string {
-	kept := h.sparks[slotName(r)]
-	values, top := make([]float64, len(kept)), 4.0
-	for i, n := range kept {
-		values[i] = float64(n)
-		top = max(top, values[i])
-	}
-	return line(values, sparkSeconds, 60, 19, 18, top)
 }
 
 // formatShort formats a number with about three digits.

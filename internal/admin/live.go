@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"html/template"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -62,6 +63,11 @@ func (c *livePage) step(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.history.add(totals, rows, first)
+	reloaded := time.Time{}
+	if c.state.Reloaded != nil {
+		reloaded = c.state.Reloaded()
+	}
+	c.history.note(now, rows, reloaded)
 	problems := c.problems(now, rows)
 	if len(c.watching) == 0 {
 		c.sent = nil
@@ -85,7 +91,7 @@ func (c *livePage) step(now time.Time) {
 
 // changedSections renders the sections and returns those that have changed.
 func (c *livePage) changedSections(problems []Problem) map[string]string {
-	v := c.view(problems, "", "")
+	v := c.view(problems, url.Values{})
 	if c.sent == nil {
 		c.sent = make(map[string]string)
 	}
@@ -146,7 +152,7 @@ func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 func (c *livePage) show(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	c.mu.Lock()
-	v := c.view(c.problems(time.Now(), c.state.Workers()), query.Get("worker"), query.Get("image"))
+	v := c.view(c.problems(time.Now(), c.state.Workers()), query)
 	c.mu.Unlock()
 	if id := query.Get("id"); id != "" {
 		d, ok := c.state.Router.Decision(id)

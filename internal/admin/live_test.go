@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,7 +64,7 @@ func TestEvents(t *testing.T) {
 	(*workers)[0].Inflight = 7
 	c.step(now.Add(time.Second))
 	news := next()
-	if !strings.Contains(news["fleet"], ">7<") || news["decisions"] != "" {
+	if !strings.Contains(news["fleet"], "7 in flight") || news["decisions"] != "" {
 		t.Errorf("after a change: %v", news)
 	}
 	resp.Body.Close()
@@ -120,7 +121,7 @@ func TestWatchersAreBounded(t *testing.T) {
 // TestHistory: the history is bounded, sums up ten seconds, and shows unknown values as gaps.
 func TestHistory(t *testing.T) {
 	var h history
-	rows := make([]Worker, 2*sparks)
+	rows := make([]Worker, 500)
 	for i := range rows {
 		rows[i] = Worker{Name: fmt.Sprint("w", i), Inflight: i, EventAge: float64(i)}
 	}
@@ -133,24 +134,33 @@ func TestHistory(t *testing.T) {
 		}
 		h.add(sum, rows, first)
 	}
-	if len(h.minutes) != seconds || len(h.hour) != tens || len(h.sparks) != sparks || len(h.spark(&rows[0])) == 0 ||
-		h.spark(&rows[sparks]) != "" {
-		t.Errorf("%d, %d, %d kept", len(h.minutes), len(h.hour), len(h.sparks))
+	if len(h.minutes) != seconds || len(h.hour) != tens {
+		t.Errorf("%d, %d kept", len(h.minutes), len(h.hour))
 	}
 	last, ten := h.minutes[seconds-1], h.hour[tens-1]
 	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 ||
-		ten.Tail != 3 || ten.Most != 2*sparks-1 {
+		ten.Tail != 3 || ten.Most != 499 {
 		t.Errorf("a second: %+v, ten: %+v", last, ten)
 	}
-	for n, want := range map[int]string{1: "the last 30 s", 90: "the last 90 s", seconds: "the last 5 min"} {
-		if got := plots(h.minutes[:n], 1)[0].Span; got != want {
-			t.Errorf("%d seconds: %q, want %q", n, got, want)
+	now := time.Now()
+	for n, want := range map[int]string{1: "30 s, 15 s", 90: "90 s, 45 s", seconds: "5 min, 2 min"} {
+		if p := plots(h.minutes[:n], 1, nil, now)[0]; p.From+", "+p.Mid != want {
+			t.Errorf("%d seconds: %q, %q, want %q", n, p.From, p.Mid, want)
 		}
 	}
-	if got := plots(h.hour, perTen)[0].Span; got != "the last 60 min" {
+	if got := plots(h.hour, perTen, nil, now)[0].From; got != "60 min" {
 		t.Error(got)
 	}
-	list := plots(h.minutes, 1)
+	for i := range 3 * maxMarks { // it goes out and comes back, and the configuration is read again
+		rows[0].Health = []string{"", "out"}[i%2]
+		h.note(now.Add(-time.Minute), rows, now.Add(time.Duration(i-1000)*time.Second))
+	}
+	marks := plots(h.minutes, 1, h.marks, now)[0].Marks
+	if len(h.marks) != maxMarks || !slices.Contains(marks, mark{"240.0", "w0 is out 60 s ago"}) ||
+		!slices.Contains(marks, mark{"240.0", "w0 is back 60 s ago"}) || !strings.HasPrefix(h.marks[0].what, "configuration applied") {
+		t.Errorf("%d marks, shown: %v", len(h.marks), marks)
+	}
+	list := plots(h.minutes, 1, nil, now)
 	if s := list[0].Series; s[0].Last != "50" || s[1].Last != "–" || s[1].D != "" {
 		t.Errorf("cached: %+v", s)
 	}

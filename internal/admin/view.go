@@ -1,27 +1,33 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 )
 
 // view is the page's data.
 type view struct {
-	Version  string
-	Title    string // the worker, image or decision of the page; "": the page of everything
-	Worker   bool   // it is a worker's page
-	Decision *decided
-	Problems []Problem
-	Others   string // the other replicas; "": it shares with none
-	Report   string // the effect of steering, as text; "" while all requests are steered
+	Version, Instance, Mode string
+	Since                   string // its start, and how long ago that was
+	Title                   string // the worker, image or decision of the page; "": the page of everything
+	Worker                  bool   // it is a worker's page
+	Image                   *picture
+	Decision                *decided
+	Problems                []Problem
+	Others                  string // the other replicas; "": it shares with none
+	Report                  string // the effect of steering, as text; "" while all requests are steered
 
 	Saved            saved
 	First, FirstTail string // time to the first byte
@@ -29,14 +35,16 @@ type view struct {
 	Live, Slots      int
 	Inflight         int
 	Reasons          []share
-	Kept             int // decisions that are kept
-	Told             int // of them, those whose worker has reported its cached tokens
-	AsTold           int // of those, the ones predicted correctly
+	Kept             int    // decisions that are kept
+	Window           string // what those cover
+	Told             int    // of them, those whose worker has reported its cached tokens
+	AsTold           int    // of those, the ones predicted correctly
 
 	Minutes, Hour []plot
-	Rows          []row
+	Rows          []*row
 	Decisions     []decision
-	Shown         int // the most decisions listed
+	Filter, Find  string // what they are chosen by
+	Shown         int    // the most decisions listed
 	Probes        []probed
 	Findings      []Cause
 	Hosts         []fetch.HostState
@@ -45,12 +53,34 @@ type view struct {
 // Refetch reports whether the page shows a part, which is not updated live.
 func (v *view) Refetch() bool { return v.Title != "" }
 
+// Many reports whether there are so many workers that each gets only a line.
+func (v *view) Many() bool { return len(v.Rows) > fewWorkers }
+
+// Filters are the choices of decisions.
+func (v *view) Filters() []string { return []string{"failed", "inexact", "slow", "differing"} }
+
+// fewWorkers is the most that are shown with all that is known of them.
+const fewWorkers = 16
+
 // saved is what caches have saved since the start.
 type saved struct{ Share, Of, Hours, Unit, How string }
 
+// row is a worker: Bad is 0 if it is well, 1 if something is doubtful, 2 if it is not used for what it holds, 3 if it gets nothing.
 type row struct {
 	Worker
-	Spark string
+	Bad        int
+	Hits       string // share of the prompt tokens cached, of the kept decisions
+	HitShare   int
+	Load, Late int // lengths, of 100
+}
+
+// LateFrom is where the bar of late events begins.
+func (r *row) LateFrom() int { return 100 - r.Late }
+
+// picture is what is known of an image by the kept decisions.
+type picture struct {
+	Tokens, Requests, Saved int
+	Holders                 []string // workers that were sent it, the latest first
 }
 
 type decision struct {
@@ -74,14 +104,21 @@ type share struct {
 // shown is the most decisions that the page lists, and shownOf the most on the page of a worker or an image, which has little else.
 const shown, shownOf = 25, 100
 
-// view collects the page's data, or that of one worker or image if it is named.
-func (c *livePage) view(problems []Problem, worker, image string) *view {
+// view collects the page's data, or that of the worker or image that the query names.
+func (c *livePage) view(problems []Problem, query url.Values) *view {
 	s := &c.state
-	v := &view{Version: s.Version, Problems: problems, Shown: shown}
+	now := time.Now()
+	worker, image := query.Get("worker"), query.Get("image")
+	v := &view{Version: s.Version, Instance: s.Instance, Problems: problems, Shown: shown, Filter: query.Get("filter"), Find: query.Get("q")}
 	if s.Report != nil {
-		if r := s.Report(); r.Left.Requests > 0 || r.Mode != "100%" {
+		r := s.Report()
+		if r.Left.Requests > 0 || r.Mode != "100%" {
 			v.Report = r.String()
 		}
+		v.Mode = r.Mode
+	}
+	if !s.Began.IsZero() {
+		v.Since = s.Began.Local().Format("2 Jan 15:04") + " (" + rough(now.Sub(s.Began)) + ")"
 	}
 	if s.Others != nil {
 		v.Others = "no other Sightline heard"
@@ -89,20 +126,25 @@ func (c *livePage) view(problems []Problem, worker, image string) *view {
 			v.Others = fmt.Sprintf("shared with %d other Sightlines, all heard within %.1f s", n, math.Ceil(ago.Seconds()*10)/10)
 		}
 	}
-	c.fleet(v)
 	all := s.Router.Recent(1024)
 	v.Kept = len(all)
+	if len(all) > 0 {
+		v.Window = rough(now.Sub(all[len(all)-1].At))
+	}
+	c.fleet(v, all)
 	v.judge(all)
 	of := all
 	switch {
 	case worker != "":
 		v.Title, v.Worker, v.Shown = "worker "+worker, true, shownOf
-		v.Rows = slices.DeleteFunc(v.Rows, func(r row) bool { return r.Name != worker })
+		v.Rows = slices.DeleteFunc(v.Rows, func(r *row) bool { return r.Name != worker })
 		of = slices.DeleteFunc(all, func(d router.Recent) bool { return d.Worker != worker })
 	case image != "":
 		v.Title, v.Shown = "image "+image, shownOf
 		of = slices.DeleteFunc(all, func(d router.Recent) bool { return !slices.Contains(d.Images, image) })
+		v.Image = c.picture(image, of)
 	}
+	of = chosen(of, v.Filter, v.Find)
 	of = of[:min(len(of), v.Shown)]
 	for i := range of {
 		v.Decisions = append(v.Decisions, newDecision(&of[i]))
@@ -110,17 +152,92 @@ func (c *livePage) view(problems []Problem, worker, image string) *view {
 	if image == "" {
 		v.checks(s, worker)
 	}
-	v.Minutes, v.Hour = plots(c.history.minutes, 1), plots(c.history.hour, perTen)
+	v.Minutes, v.Hour = plots(c.history.minutes, 1, c.history.marks, now), plots(c.history.hour, perTen, c.history.marks, now)
 	return v
 }
 
-// fleet fills in what is known of the workers, and what they saved.
-func (c *livePage) fleet(v *view) {
-	rate, known := 0.0, 0
+// chosen returns the decisions of a filter whose id, model or worker has a word in it.
+func chosen(all []router.Recent, filter, word string) []router.Recent {
+	slow := time.Duration(0)
+	if first := firstBytes(all, time.Time{}); len(first) > 0 {
+		slow = quantile(first, 0.95)
+	}
+	word = strings.ToLower(word)
+	return slices.DeleteFunc(slices.Clone(all), func(d router.Recent) bool {
+		is := true
+		switch filter {
+		case "failed":
+			is = d.Code >= 400 || d.Reason == router.RefusedByUs
+		case "inexact":
+			is = d.Reason != router.Exact
+		case "slow":
+			is = d.FirstByte > 0 && d.FirstByte >= slow
+		case "differing":
+			is = d.Audit != "" && d.Audit != audit.Equal && d.Audit != audit.Unattributed || told(&d) && !asTold(&d)
+		}
+		return !is || word != "" && !strings.Contains(strings.ToLower(d.ID+" "+d.Model+" "+d.Worker+" "+d.Used+" "+d.Asked), word)
+	})
+}
+
+// picture sums up the decisions of one image. A worker encodes it once, unless it forgets it meanwhile.
+func (c *livePage) picture(image string, of []router.Recent) *picture {
+	p := &picture{}
+	names := map[string]string{}
 	for _, w := range c.state.Workers() {
-		v.Rows = append(v.Rows, row{w, c.history.spark(&w)})
+		names[w.Addr] = w.Name
+	}
+	for i := range of {
+		d := &of[i]
+		if at := slices.Index(d.Images, image); at < len(d.ImageTokens) {
+			p.Tokens = d.ImageTokens[at]
+		}
+		if d.Used == "" || d.Code >= 400 {
+			continue
+		}
+		p.Requests++
+		name := cmp.Or(names[d.Used], d.Used)
+		if slices.Contains(p.Holders, name) {
+			p.Saved++
+		} else {
+			p.Holders = append(p.Holders, name)
+		}
+	}
+	return p
+}
+
+// fleet fills in what is known of the workers, the worst first, and what they saved.
+func (c *livePage) fleet(v *view, all []router.Recent) {
+	rate, known := 0.0, 0
+	type sum struct{ cached, prompt int }
+	hits := map[string]sum{}
+	for i := range all {
+		d := &all[i]
+		one := hits[d.Worker]
+		cached := d.CachedTokens
+		if told(d) {
+			cached = d.Reported
+		}
+		hits[d.Worker] = sum{one.cached + cached, one.prompt + d.PromptTokens}
+	}
+	most := 4
+	for _, w := range c.state.Workers() {
+		r := row{Worker: w, Hits: "–", HitShare: -1, Late: int(min(100, 100*w.EventAge/60))}
+		if h := hits[w.Name]; h.prompt > 0 {
+			r.HitShare = 100 * h.cached / h.prompt
+			r.Hits = fmt.Sprintf("%d %%", r.HitShare)
+		}
+		switch {
+		case w.Health != "":
+			r.Bad = 3
+		case w.Events != "live":
+			r.Bad = 2
+		case w.EventAge >= lateEvents.Seconds() || w.Doubtful > 0 || w.OtherSize > 0 || w.SameEvents != "" || w.UnknownKey != "":
+			r.Bad = 1
+		}
+		v.Rows = append(v.Rows, &r)
 		v.Slots++
 		v.Inflight += w.Inflight
+		most = max(most, w.Inflight)
 		if w.Health == "" && (w.Events == "live" || w.Events == "none") {
 			v.Live++
 		}
@@ -129,6 +246,10 @@ func (c *livePage) fleet(v *view) {
 			known++
 		}
 	}
+	for i := range v.Rows {
+		v.Rows[i].Load = 100 * v.Rows[i].Inflight / most
+	}
+	slices.SortStableFunc(v.Rows, func(a, b *row) int { return b.Bad - a.Bad })
 	v.Saved = savedOf(c.state.Router.Totals(), rate/float64(max(1, known)))
 }
 
@@ -195,10 +316,9 @@ func (v *view) judge(all []router.Recent) {
 	count := map[router.Reason]int{}
 	for _, d := range all {
 		count[d.Reason]++
-		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
+		if told(&d) {
 			v.Told++
-			more, fewer := d.Reported > d.CachedTokens, d.Reported < d.CachedTokens
-			if !more && !fewer || d.Partial && more || d.UpperBound && fewer { // as predicted, or within the prediction's bound
+			if asTold(&d) {
 				v.AsTold++
 			}
 		}
@@ -214,6 +334,16 @@ func (v *view) judge(all []router.Recent) {
 	} else {
 		v.First = "–"
 	}
+}
+
+// told reports whether the chosen worker has counted the cached tokens of a request.
+func told(d *router.Recent) bool {
+	return d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr
+}
+
+// asTold reports whether a count is as predicted, or within the prediction's bound.
+func asTold(d *router.Recent) bool {
+	return d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens || d.UpperBound && d.Reported < d.CachedTokens
 }
 
 // firstBytes returns the times to the first byte of decisions since a time.
@@ -241,10 +371,12 @@ func rough(d time.Duration) string {
 	switch {
 	case d < 100*time.Second:
 		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
+	case d < 100*time.Minute:
 		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
 	}
-	return fmt.Sprintf("%.0f h", d.Hours())
+	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
 }
 
 func newDecision(d *router.Recent) decision {

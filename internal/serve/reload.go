@@ -47,6 +47,7 @@ type reloader struct {
 
 	toldMu   sync.Mutex
 	problem  string
+	applied  time.Time
 	success  prometheus.Gauge
 	at       prometheus.Gauge
 	reloads  *prometheus.CounterVec
@@ -71,6 +72,7 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	r.metrics.MustRegister(x.success, x.at, x.reloads, x.restarts)
 	x.success.Set(1)
 	x.at.SetToCurrentTime()
+	x.applied = time.Now()
 	for _, result := range []string{"success", "failure"} {
 		x.reloads.WithLabelValues(result)
 	}
@@ -222,6 +224,7 @@ func (x *reloader) reportResult(restart []string, err error) {
 	}
 	x.success.Set(1)
 	x.at.SetToCurrentTime()
+	x.applied = time.Now()
 	x.reloads.WithLabelValues("success").Inc()
 	x.restarts.Reset()
 	for _, key := range restart {
@@ -230,6 +233,13 @@ func (x *reloader) reportResult(restart []string, err error) {
 	now := x.now.Load()
 	x.log.Info("configuration applied", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)),
 		zap.Strings("needs_restart", restart))
+}
+
+// lastSuccess returns when the configuration was last taken up.
+func (x *reloader) lastSuccess() time.Time {
+	x.toldMu.Lock()
+	defer x.toldMu.Unlock()
+	return x.applied
 }
 
 // status returns what is wrong with the configuration as last read, or which keys need a restart; "": nothing.

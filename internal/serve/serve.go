@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -341,10 +342,11 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	if err != nil {
 		return nil, fmt.Errorf("admin_tls: %w", err)
 	}
+	name, _ := os.Hostname()
 	web.Handler = admin.Handler(ctx, admin.State{
 		Access:      admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version:     version, Reload: reloads.reload, Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
+		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload, Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
 		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, DecisionLog: decisions.Failing,
 		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
