@@ -77,7 +77,8 @@ func TestFleetPages(t *testing.T) {
 					if shown := eval[bool](t, ctx, `(document.querySelector('.problems')?.getBoundingClientRect().top ?? 1e9) < 150`); shown != broken {
 						t.Errorf("problems at the top: %v", shown)
 					}
-					for _, part := range []string{".strip b", ".strip .say", "#decisions td[data-l=status]", "#decisions td[data-l='first byte']", "#filter", "#q", "#pause"} {
+					for _, part := range []string{".strip b", ".strip .say", "#decisions td[data-l=status]", "#decisions td[data-l='first byte']",
+						"#filter", "#q", "#pause"} {
 						if !eval[bool](t, ctx, fmt.Sprintf(`document.querySelector(%q)?.offsetWidth > 0`, part)) {
 							t.Errorf("%s is not visible", part)
 						}
@@ -103,18 +104,24 @@ func TestFleetPages(t *testing.T) {
 func use(t *testing.T, ctx context.Context, broken bool) {
 	t.Helper()
 	type step struct{ what, do, until string }
+	set := func(field, value, event string) string {
+		return fmt.Sprintf(`%s.value = %q; %s.dispatchEvent(new Event(%q))`, field, value, field, event)
+	}
+	count := func(what string, n int) string {
+		return fmt.Sprintf(`document.querySelectorAll(%q).length === %d`, what, n)
+	}
 	steps := []step{
-		{"a worker is found", `find.value = 'gpu-117:'; find.dispatchEvent(new Event('input'))`, `document.querySelectorAll('.strip:not([hidden])').length === 1`},
-		{"all are there again", `find.value = ''; find.dispatchEvent(new Event('input'))`, `document.querySelectorAll('.strip:not([hidden])').length === 200`},
-		{"they are sorted", `sort.value = 'load'; sort.dispatchEvent(new Event('change'))`, `document.querySelector('.strip').dataset.load === '22'`},
-		{"a value is under the pointer",
-			`(() => { const s = document.querySelectorAll('figure svg')[3], r = s.getBoundingClientRect(); s.dispatchEvent(new PointerEvent('pointermove', { bubbles: true, clientX: r.right - 1, clientY: r.top + 9 })) })()`,
+		{"a worker is found", set("find", "gpu-117:", "input"), count(".strip:not([hidden])", 1)},
+		{"all are there again", set("find", "", "input"), count(".strip:not([hidden])", 200)},
+		{"they are sorted", set("sort", "load", "change"), `document.querySelector('.strip').dataset.load === '22'`},
+		{"a value is under the pointer", `(() => { const s = document.querySelectorAll('figure svg')[3], r = s.getBoundingClientRect();
+			s.dispatchEvent(new PointerEvent('pointermove', { bubbles: true, clientX: r.right - 1, clientY: r.top + 9 })) })()`,
 			`/^\d+ s ago: [\d.]+, [\d.]+/.test(document.querySelectorAll('.axis')[3].textContent)`},
-		{"decisions are searched", `q.value = 'request-042'; q.dispatchEvent(new Event('change'))`, `document.querySelectorAll('#decisions td[data-l=ago]').length === 1`},
-		{"all decisions are there again", `q.value = ''; q.dispatchEvent(new Event('change'))`, `document.querySelectorAll('#decisions td[data-l=ago]').length === 25`},
+		{"decisions are searched", set("q", "request-042", "change"), count("#decisions td[data-l=ago]", 1)},
+		{"all decisions are there again", set("q", "", "change"), count("#decisions td[data-l=ago]", 25)},
 	}
 	if broken {
-		steps = append(steps, step{"failed ones are chosen", `filter.value = 'failed'; filter.dispatchEvent(new Event('change'))`,
+		steps = append(steps, step{"failed ones are chosen", set("filter", "failed", "change"),
 			`[...document.querySelectorAll('#decisions td[data-l=status]')].every(e => e.textContent === '503')`})
 	}
 	for _, s := range steps {
@@ -129,8 +136,8 @@ func serious(t *testing.T, ctx context.Context, axe string) {
 	run(t, ctx, chromedp.Evaluate(axe+"; true", nil))
 	var said string
 	run(t, ctx, chromedp.Evaluate(`axe.run().then(r => r.violations.filter(v => v.impact === 'serious' || v.impact === 'critical')
-		.map(v => v.id + ' at ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 120) + ' ' + (n.any[0]?.message ?? '')).join(' | ')).join('; '))`, &said,
-		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+		.map(v => v.id + ' at ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 120) + ' ' + (n.any[0]?.message ?? '')).join(' | ')).join('; '))`,
+		&said, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
 	if said != "" {
 		t.Errorf("axe: %s", said)
 	}

@@ -234,7 +234,8 @@ func TestPage(t *testing.T) {
 				if !eval[bool](t, ctx, `window.same === true`) {
 					t.Error("the page was loaded again")
 				}
-				if !eval[bool](t, ctx, `[...document.querySelectorAll('#fleet .strip')].every(e => /the last event (.* ago|within a second)$/.test(e.innerText))`) {
+				if !eval[bool](t, ctx, `[...document.querySelectorAll('#fleet .strip')]
+					.every(e => /the last event (.* ago|within a second)$/.test(e.innerText))`) {
 					t.Error("last events: ", eval[string](t, ctx, `document.querySelector('#fleet').innerText`))
 				}
 				look(t, ctx, name+"-page")

@@ -346,7 +346,8 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	web.Handler = admin.Handler(ctx, admin.State{
 		Access:      admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		QueryLimits: admin.QueryLimits{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload, Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
+		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload,
+		Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
 		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, DecisionLog: decisions.Failing,
 		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
