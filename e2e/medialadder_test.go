@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -30,6 +31,17 @@ func TestMediaLadder(t *testing.T) {
 		o.Prompts = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
 			if strings.HasPrefix(gjson.GetBytes(body, "user").Str, "blind") { // the worker does not look at its media
 				return []sim.Prompt{{Tokens: []uint32{1, 2, 3}}}, nil
+			}
+			if unread := []byte("data:unread/"); bytes.Contains(body, unread) { // by Sightline: it becomes as much as a photo does
+				video := bytes.Contains(body, []byte(`"video_url"`))
+				from := bytes.Index(body, unread)
+				to := from + bytes.IndexByte(body[from:], '"')
+				body = slices.Concat(body[:from], []byte(dataURL(photo(90))), body[to:])
+				ps, err := inner(ctx, path, bytes.ReplaceAll(body, []byte("video_url"), []byte("image_url")))
+				if err == nil && video {
+					ps[0].Media[0].Modality = "video"
+				}
+				return ps, err
 			}
 			return inner(ctx, path, body)
 		}
@@ -99,11 +111,38 @@ func TestMediaLadder(t *testing.T) {
 		h.Get("failures").Int() != 5 || metric(t, l, "sightline_fetch_total", "circuit open") != 1 {
 		t.Errorf("a host that failed five times: %s, %v", hosts, err)
 	}
-	npy := append([]byte("\x93NUMPY\x01\x00\x3b\x00{'descr': '<f4', 'fortran_order': False, 'shape': (21, 2), }\n"), make([]byte, 21*2*4)...)
-	embeds := map[string]any{"type": "image_embeds", "image_embeds": base64.StdEncoding.EncodeToString(npy)}
+	embeds := map[string]any{"type": "image_embeds", "image_embeds": "AAAA"}
 	one, _ := blind(embeds)
-	if two, d := blind(embeds); two.worker != one.worker || d.Get("why").Str != "media name not computable" || d.Get("reason").Str == "load" {
+	if two, d := blind(embeds); two.worker != one.worker || d.Get("why").Str != "media other than images" || d.Get("reason").Str == "load" {
 		t.Errorf("embeddings: workers %d and %d, %s", one.worker, two.worker, d.Raw)
+	}
+	// Exact up to a medium that is not read, and from the second sighting on by memory behind it.
+	unread := func(text string) string {
+		return "data:unread/x;base64," + base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	for what, part := range map[string]func(url string) any{
+		"video": func(url string) any {
+			return map[string]any{"type": "video_url", "video_url": map[string]any{"url": url}}
+		},
+		"AVIF image": func(url string) any { return picturePart(url, nil) },
+	} {
+		send := func(i int) (result, gjson.Result) {
+			file := unread(fmt.Sprintf("\x00\x00\x00\x20ftypavif, %s number %d", what, i))
+			r := post(t, l, request("unread", "What is it?", part(file)), nil)
+			return r, lastDecision(t, l)
+		}
+		before := metric(t, l, "sightline_learned_requests_total", `"learned"`)
+		first, _ := send(1)
+		eventually(t, "it is learned", func() bool { return metric(t, l, "sightline_learned_requests_total", `"learned"`) > before })
+		again, d := send(1)
+		if again.worker != first.worker || d.Get("reason").Str != "learned" || int(d.Get("cached_tokens").Int()) != again.cached ||
+			again.cached < 380 {
+			t.Errorf("a %s again: status %d, worker %d (first %d), %d tokens cached: %s", what, again.status, again.worker, first.worker,
+				again.cached, d.Raw)
+		}
+		if other, d := send(2); other.status != 200 || other.cached > 100 || d.Get("cached_tokens").Int() > int64(other.cached) {
+			t.Errorf("another %s: status %d, %d tokens cached: %s", what, other.status, other.cached, d.Raw)
+		}
 	}
 	for what, part := range map[string]any{
 		"a uuid and no data": map[string]any{"type": "image_url", "image_url": nil, "uuid": "theirs"},
