@@ -1,6 +1,6 @@
-// Package fakekube is as much of a Kubernetes API server as a watcher of EndpointSlices sees, for tests: list and watch
-// over TLS with a bearer token, resource versions, bookmarks, and versions that expire, told as the real one does (status
-// 200, then an ERROR event with code 410 inside; seen with kube-apiserver 1.36).
+// Package fakekube is as much of a Kubernetes API server as a watcher of EndpointSlices, InferencePools and pods sees, for tests: list
+// and watch over TLS with a bearer token, selectors of labels and names, resource versions, bookmarks, and versions that expire,
+// told as the real one does (status 200, then an ERROR event with code 410 inside; seen with kube-apiserver 1.36).
 package fakekube
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -28,14 +29,14 @@ type Pod struct {
 type Server struct {
 	URL, CAFile, TokenFile string
 
-	http  *httptest.Server
-	path  string // of the one namespace that may be read
-	token string
+	http      *httptest.Server
+	namespace string // the one that may be read
+	token     string
 
 	mu      sync.Mutex
 	version int
-	oldest  int // versions below are expired
-	slices  map[string]map[string]any
+	oldest  int                                  // versions below are expired
+	objects map[string]map[string]map[string]any // by path of the kind, and name
 	events  []event
 	wake    chan struct{} // closed at each change
 	cut     chan struct{} // closed to break watches off
@@ -44,16 +45,28 @@ type Server struct {
 	refused int           // requests with a wrong token or path
 }
 
+// event is a change of one object; was is nil for a new one, now for one that is gone.
 type event struct {
-	version int
-	line    []byte
+	version  int
+	path     string
+	was, now map[string]any
 }
+
+// The kinds of objects that are served, as the ends of their paths.
+const (
+	Slices  = "/apis/discovery.k8s.io/v1/namespaces/%s/endpointslices"
+	Pools   = "/apis/inference.networking.k8s.io/v1/namespaces/%s/inferencepools"
+	Imports = "/apis/inference.networking.x-k8s.io/v1alpha1/namespaces/%s/inferencepoolimports"
+	Pods    = "/api/v1/namespaces/%s/pods"
+)
 
 // Start runs a server for one namespace; dir takes its files.
 func Start(dir, namespace string) (*Server, error) {
-	s := &Server{path: "/apis/discovery.k8s.io/v1/namespaces/" + namespace + "/endpointslices", token: "secret-token",
-		version: 100, oldest: 100,
-		slices: map[string]map[string]any{}, wake: make(chan struct{}), cut: make(chan struct{})}
+	s := &Server{namespace: namespace, token: "secret-token", version: 100, oldest: 100, objects: map[string]map[string]map[string]any{},
+		wake: make(chan struct{}), cut: make(chan struct{})}
+	for _, kind := range []string{Slices, Pools, Imports, Pods} {
+		s.objects[fmt.Sprintf(kind, namespace)] = map[string]map[string]any{}
+	}
 	s.http = httptest.NewUnstartedServer(s)
 	s.http.EnableHTTP2 = true
 	s.http.StartTLS()
@@ -83,32 +96,71 @@ func (s *Server) Put(name, service string, port int, pods ...Pod) {
 	if len(pods) > 0 && strings.Contains(pods[0].IP, ":") {
 		family = "IPv6"
 	}
+	s.Set(Slices, name, map[string]string{"kubernetes.io/service-name": service}, map[string]any{"addressType": family, "endpoints": eps,
+		"ports": []any{map[string]any{"name": "http", "port": port, "protocol": "TCP"}}})
+}
+
+// PutPool writes an InferencePool.
+func (s *Server) PutPool(name string, matchLabels map[string]string, ports ...int) {
+	var numbers []any
+	for _, p := range ports {
+		numbers = append(numbers, map[string]any{"number": p})
+	}
+	s.Set(Pools, name, nil, map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": matchLabels}, "targetPorts": numbers}})
+}
+
+// PutPod writes a Pod.
+func (s *Server) PutPod(p Pod, labels, annotations map[string]string) {
+	ready := map[bool]string{true: "True", false: "False"}[p.Ready]
+	rest := map[string]any{"status": map[string]any{"phase": "Running", "podIP": p.IP, "conditions": []any{
+		map[string]any{"type": "Initialized", "status": "True"}, map[string]any{"type": "Ready", "status": ready}}}}
+	meta := map[string]any{"annotations": annotations}
+	if p.Terminating {
+		meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+	}
+	rest["metadata"] = meta
+	s.Set(Pods, p.Name, labels, rest)
+}
+
+// Set writes an object of a kind.
+func (s *Server) Set(kind, name string, labels map[string]string, o map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	kind := "MODIFIED"
-	if s.slices[name] == nil {
-		kind = "ADDED"
+	meta, _ := o["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
 	}
-	s.slices[name] = map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"kubernetes.io/service-name": service}},
-		"addressType": family, "endpoints": eps, "ports": []any{map[string]any{"name": "http", "port": port, "protocol": "TCP"}}}
-	s.tell(kind, s.slices[name])
+	meta["name"], meta["labels"] = name, labels
+	o["metadata"] = meta
+	path := fmt.Sprintf(kind, s.namespace)
+	was := s.objects[path][name]
+	s.objects[path][name] = o
+	s.tell(path, was, o)
 }
 
 // Delete takes a slice away.
-func (s *Server) Delete(name string) {
+func (s *Server) Delete(name string) { s.Remove(Slices, name) }
+
+// Remove takes an object of a kind away.
+func (s *Server) Remove(kind, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	gone := s.slices[name]
-	delete(s.slices, name)
-	s.tell("DELETED", gone)
+	path := fmt.Sprintf(kind, s.namespace)
+	gone := s.objects[path][name]
+	delete(s.objects[path], name)
+	s.tell(path, gone, nil)
 }
 
 // tell makes a new version with one event.
-func (s *Server) tell(kind string, slice map[string]any) {
+func (s *Server) tell(path string, was, now map[string]any) {
 	s.version++
-	slice["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
-	line, _ := json.Marshal(map[string]any{"type": kind, "object": slice})
-	s.events = append(s.events, event{s.version, line})
+	for _, o := range []map[string]any{now, was} {
+		if o != nil {
+			o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version)
+			break
+		}
+	}
+	s.events = append(s.events, event{s.version, path, was, now})
 	s.awake()
 }
 
@@ -154,7 +206,7 @@ func (s *Server) SetToken(token string, inFile bool) error {
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	allowed := r.Method == http.MethodGet && r.URL.Path == s.path && r.Header.Get("Authorization") == "Bearer "+s.token
+	allowed := r.Method == http.MethodGet && s.objects[r.URL.Path] != nil && r.Header.Get("Authorization") == "Bearer "+s.token
 	if !allowed {
 		s.refused++
 	}
@@ -172,21 +224,51 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.lists++
 	items := []any{}
-	for _, sl := range s.slices {
-		if s.selected(sl, q.Get("labelSelector")) {
-			items = append(items, sl)
+	for _, o := range s.objects[r.URL.Path] {
+		if selected(o, q) {
+			items = append(items, o)
 		}
 	}
-	text, _ := json.Marshal(map[string]any{"kind": "EndpointSliceList",
+	text, _ := json.Marshal(map[string]any{"kind": "List",
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
 	s.mu.Unlock()
 	_, _ = w.Write(text)
 }
 
-func (s *Server) selected(slice map[string]any, selector string) bool {
-	key, value, _ := strings.Cut(selector, "=")
-	labels := slice["metadata"].(map[string]any)["labels"].(map[string]any)
-	return selector == "" || labels[key] == value
+// selected reports whether an object is there and fits a query's selectors.
+func selected(o map[string]any, q url.Values) bool {
+	if o == nil {
+		return false
+	}
+	meta := o["metadata"].(map[string]any)
+	labels, _ := meta["labels"].(map[string]string)
+	for term := range strings.SplitSeq(q.Get("labelSelector"), ",") {
+		if key, value, _ := strings.Cut(term, "="); term != "" && labels[key] != value {
+			return false
+		}
+	}
+	name, given := strings.CutPrefix(q.Get("fieldSelector"), "metadata.name=")
+	return !given || meta["name"] == name
+}
+
+// line is an event as a watch with these selectors is told of it; nil: it concerns only others. An object whose labels fit no longer
+// is told as deleted.
+func (e *event) line(path string, q url.Values) []byte {
+	was, now := selected(e.was, q), selected(e.now, q)
+	kind, o := "MODIFIED", e.now
+	switch {
+	case e.path != path || !was && !now:
+		return nil
+	case !was:
+		kind = "ADDED"
+	case !now:
+		kind = "DELETED"
+		if o == nil {
+			o = e.was
+		}
+	}
+	text, _ := json.Marshal(map[string]any{"type": kind, "object": o})
+	return text
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
@@ -198,7 +280,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	w.WriteHeader(http.StatusOK)
 	if q.Get("allowWatchBookmarks") != "" {
-		fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"kind":"EndpointSlice","metadata":{"resourceVersion":"%d"}}}`+"\n", at)
+		fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"kind":"Object","metadata":{"resourceVersion":"%d"}}}`+"\n", at)
 	}
 	for {
 		s.mu.Lock()
@@ -206,7 +288,10 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
 		var due [][]byte
 		for _, e := range s.events {
 			if e.version > at {
-				due, at = append(due, e.line), e.version
+				at = e.version
+				if line := e.line(r.URL.Path, q); line != nil {
+					due = append(due, line)
+				}
 			}
 		}
 		s.mu.Unlock()

@@ -97,20 +97,20 @@ func watch(t testing.TB, before func(*fakekube.Server)) *watcher {
 	return w
 }
 
-func pod(n int, ready bool) fakekube.Pod {
+func podIn(n int, ready bool) fakekube.Pod {
 	return fakekube.Pod{Name: fmt.Sprint("p", n), IP: fmt.Sprint("10.0.0.", n), Ready: ready}
 }
 
 // TestPodsComeAndGo runs a fleet's life: pods come, become ready, unready, terminate, and go; other Services are ignored.
 func TestPodsComeAndGo(t *testing.T) {
 	w := watch(t, func(api *fakekube.Server) {
-		api.Put("vllm-a", "vllm", 8000, pod(1, true), pod(2, false))
+		api.Put("vllm-a", "vllm", 8000, podIn(1, true), podIn(2, false))
 		api.Put("other", "redis", 6379, fakekube.Pod{Name: "r", IP: "10.0.9.9", Ready: true})
 	})
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000!")
-	w.api.Put("vllm-a", "vllm", 8000, pod(1, true), pod(2, true))
+	w.api.Put("vllm-a", "vllm", 8000, podIn(1, true), podIn(2, true))
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000")
-	w.api.Put("vllm-b", "vllm", 8000, pod(3, true))
+	w.api.Put("vllm-b", "vllm", 8000, podIn(3, true))
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000 p3=10.0.0.3:8000")
 	// with publishNotReadyAddresses a terminating pod is still reported ready
 	w.api.Put("vllm-b", "vllm", 8000, fakekube.Pod{Name: "p3", IP: "10.0.0.3", Ready: true, Terminating: true})
@@ -127,7 +127,7 @@ func TestPodsComeAndGo(t *testing.T) {
 // TestExpiredWatch checks that an expired watch, which comes as status 200 with an ERROR event, is followed by another list, with
 // what happened meanwhile.
 func TestExpiredWatch(t *testing.T) {
-	w := watch(t, func(api *fakekube.Server) { api.Put("a", "vllm", 8000, pod(1, true)) })
+	w := watch(t, func(api *fakekube.Server) { api.Put("a", "vllm", 8000, podIn(1, true)) })
 	w.want(t, "p1=10.0.0.1:8000")
 	eventually(t, "a watch", func() bool { _, n, _ := w.api.Count(); return n == 1 })
 	w.api.Expire()
@@ -135,7 +135,7 @@ func TestExpiredWatch(t *testing.T) {
 	if _, told := w.state(); told != 1 {
 		t.Errorf("told %d times, but nothing changed", told)
 	}
-	w.api.Put("a", "vllm", 8000, pod(1, true), pod(2, true))
+	w.api.Put("a", "vllm", 8000, podIn(1, true), podIn(2, true))
 	w.want(t, "p1=10.0.0.1:8000 p2=10.0.0.2:8000")
 	if n := w.log.FilterMessageSnippet("cannot list or watch").Len(); n != 0 {
 		t.Errorf("an expired version is no failure, but %d warnings", n)
@@ -145,13 +145,13 @@ func TestExpiredWatch(t *testing.T) {
 // TestFailures checks that workers stay and later changes arrive after a broken connection, a server that ends watches at once,
 // and a refused token.
 func TestFailures(t *testing.T) {
-	w := watch(t, func(api *fakekube.Server) { api.Put("a", "vllm", 8000, pod(1, true)) })
+	w := watch(t, func(api *fakekube.Server) { api.Put("a", "vllm", 8000, podIn(1, true)) })
 	w.want(t, "p1=10.0.0.1:8000")
 	for i := range 3 {
 		eventually(t, "a watch", func() bool { _, n, _ := w.api.Count(); return n > i })
 		w.api.Cut()
 	}
-	w.api.Put("a", "vllm", 8000, pod(2, true))
+	w.api.Put("a", "vllm", 8000, podIn(2, true))
 	w.want(t, "p2=10.0.0.2:8000")
 
 	if err := w.api.SetToken("another", false); err != nil {
@@ -171,7 +171,7 @@ func TestFailures(t *testing.T) {
 	if err := w.api.SetToken("another", true); err != nil { // rotated: the file is read again
 		t.Fatal(err)
 	}
-	w.api.Put("a", "vllm", 8000, pod(3, true))
+	w.api.Put("a", "vllm", 8000, podIn(3, true))
 	w.want(t, "p3=10.0.0.3:8000")
 }
 
@@ -183,7 +183,7 @@ func TestWrongCertificate(t *testing.T) {
 	}
 	defer ours.Close()
 	k := &Kubernetes{API: ours.URL, CAFile: "testdata/another-ca.crt", TokenFile: ours.TokenFile, Namespace: "llm", Log: zap.NewNop()}
-	err = k.session(t.Context(), func(map[string]*endpointSlice) { t.Error("it was believed") })
+	err = session(t.Context(), k.server(), k.resource(), func(map[string]*endpointSlice) { t.Error("it was believed") })
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("%v, want a complaint about the certificate", err)
 	}
@@ -266,7 +266,7 @@ func FuzzApply(f *testing.F) {
 	f.Add([]byte(`{"type":"DELETED","object":null}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		list := map[string]*endpointSlice{}
-		if _, _, err := apply(line, list); err != nil {
+		if _, _, err := apply(line, "endpointslices", list); err != nil {
 			return
 		}
 		got, _ := endpointsOf(list, "")

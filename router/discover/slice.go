@@ -2,19 +2,77 @@ package discover
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
+	"time"
+
+	"go.uber.org/zap"
 )
+
+// Kubernetes follows the EndpointSlices that match a label selector, in one namespace. It needs only the verbs list and watch on
+// endpointslices of discovery.k8s.io.
+type Kubernetes struct {
+	API       string // such as https://10.96.0.1:443; plain http (kubectl proxy) gets no token
+	CAFile    string // the server's certificate authority
+	TokenFile string // read again for each request: tokens of pods live an hour
+	Namespace string
+	Selector  string // such as kubernetes.io/service-name=vllm
+	Port      string // name or number; "": the only one
+	Log       *zap.Logger
+	Retry     time.Duration // first wait after a failure, doubled up to 64 times that; 0: 500 ms
+}
+
+func (k *Kubernetes) server() *server { return &server{k.API, k.CAFile, k.TokenFile, k.Log, k.Retry} }
+
+func (k *Kubernetes) resource() resource {
+	return resource{group: "discovery.k8s.io", version: "v1", namespace: k.Namespace, kind: "endpointslices",
+		query: url.Values{"labelSelector": {k.Selector}}}
+}
+
+// Follow calls found with the whole set after each change, until ctx ends.
+func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
+	told := &reporter{found: found, log: k.Log.With(zap.String("selector", k.Selector))}
+	follow(ctx, k.server(), k.resource(), func(list map[string]*endpointSlice) {
+		told.report(endpointsOf(list, k.Port))
+	})
+}
+
+// List returns the current endpoints.
+func (k *Kubernetes) List(ctx context.Context) ([]Endpoint, error) {
+	slices, err := list[endpointSlice](ctx, k.server(), k.resource())
+	if err != nil {
+		return nil, err
+	}
+	return endpointsOf(slices, k.Port)
+}
+
+// reporter calls found with a set that differs from the one before, and logs a new reason why an endpoint is left out.
+type reporter struct {
+	found func([]Endpoint)
+	log   *zap.Logger
+	known bool
+	last  []Endpoint
+	said  string
+}
+
+func (r *reporter) report(now []Endpoint, err error) {
+	if err != nil && err.Error() != r.said {
+		r.said = err.Error()
+		r.log.Warn("not every endpoint can be used", zap.Error(err))
+	}
+	if !r.known || !slices.Equal(now, r.last) {
+		r.known, r.last = true, now
+		r.found(now)
+	}
+}
 
 // endpointSlice is the part of a discovery.k8s.io/v1 EndpointSlice that is used.
 type endpointSlice struct {
-	Metadata struct {
-		Name            string
-		ResourceVersion string
-		Labels          map[string]string
-	}
+	Metadata    metadata
 	AddressType string // IPv4, IPv6; FQDN is ignored
 	Endpoints   []struct {
 		Addresses  []string // interchangeable; consumers take the first
@@ -27,6 +85,8 @@ type endpointSlice struct {
 		Port *int
 	}
 }
+
+func (s *endpointSlice) meta() *metadata { return &s.Metadata }
 
 // endpointsOf merges slices into one set, by address. port is a number, used as is, or the name of a port of the slices, or "" if
 // they have only one. While the control plane moves an address, it may be in several slices: ready in one is ready. A pod with an
@@ -72,6 +132,11 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 			out = append(out, ep)
 		}
 	}
+	return sorted(out, wrong)
+}
+
+// sorted sorts endpoints by name and address, and cuts them off at maxEndpoints.
+func sorted(out []Endpoint, wrong error) ([]Endpoint, error) {
 	slices.SortFunc(out, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.Addr.Compare(b.Addr)) })
 	if len(out) > maxEndpoints {
 		wrong = fmt.Errorf("%d endpoints, only %d are used (narrow the selector)", len(out), maxEndpoints)

@@ -9,11 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -40,17 +40,46 @@ func InCluster() (api, namespace string) {
 	return api, strings.TrimSpace(string(text))
 }
 
-// Kubernetes follows the EndpointSlices that match a label selector, in one namespace. It needs only the verbs list and watch on
-// endpointslices of discovery.k8s.io.
-type Kubernetes struct {
-	API       string // such as https://10.96.0.1:443; plain http (kubectl proxy) gets no token
-	CAFile    string // the server's certificate authority
-	TokenFile string // read again for each request: tokens of pods live an hour
-	Namespace string
-	Selector  string // such as kubernetes.io/service-name=vllm
-	Port      string // name or number; "": the only one
-	Log       *zap.Logger
-	Retry     time.Duration // first wait after a failure, doubled up to 64 times that; 0: 500 ms
+// server is an API server, and how it is asked.
+type server struct {
+	api, caFile, tokenFile string
+	log                    *zap.Logger
+	retry                  time.Duration // first wait after a failure; 0: 500 ms
+}
+
+// resource is the objects of one kind in one namespace, or some of them.
+type resource struct {
+	group, version, namespace, kind string     // kind in the plural: endpointslices; group "" for Kubernetes' own v1
+	query                           url.Values // labelSelector, fieldSelector
+}
+
+func (r *resource) path() string {
+	root := "/apis/" + r.group + "/"
+	if r.group == "" {
+		root = "/api/"
+	}
+	return root + r.version + "/namespaces/" + url.PathEscape(r.namespace) + "/" + r.kind
+}
+
+// String names the resource as a Role does.
+func (r *resource) String() string {
+	if r.group == "" {
+		return r.kind
+	}
+	return r.kind + "." + r.group
+}
+
+// metadata is the part of an object's metadata that is used.
+type metadata struct {
+	Name, ResourceVersion                string
+	CreationTimestamp, DeletionTimestamp string
+	Labels, Annotations                  map[string]string
+}
+
+// object is a kind of objects.
+type object[T any] interface {
+	*T
+	meta() *metadata
 }
 
 const (
@@ -66,69 +95,55 @@ const (
 // errExpired means that the server no longer knows the version from which a watch was to continue.
 var errExpired = errors.New("the watch's resource version has expired")
 
-// Follow calls found with the whole set after each change, until ctx ends.
-func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
-	first := k.Retry
+// follow calls tell with all objects by name after each change, until ctx ends. The map is valid during the call.
+func follow[T any, P object[T]](ctx context.Context, s *server, r resource, tell func(map[string]P)) {
+	first := s.retry
 	if first <= 0 {
 		first = 500 * time.Millisecond
 	}
 	pause := retry.Backoff{First: first, Longest: 64 * first}
-	var last []Endpoint
-	known, said := false, ""
-	tell := func(list map[string]*endpointSlice) {
-		pause.Reset()
-		now, err := endpointsOf(list, k.Port)
-		if err != nil && err.Error() != said {
-			said = err.Error()
-			k.Log.Warn("not every endpoint can be used", zap.String("selector", k.Selector), zap.Error(err))
-		}
-		if !known || !slices.Equal(now, last) {
-			known, last = true, now
-			found(now)
-		}
-	}
 	for ctx.Err() == nil {
-		err := k.session(ctx, tell)
+		err := session(ctx, s, r, func(list map[string]P) {
+			pause.Reset()
+			tell(list)
+		})
 		if ctx.Err() != nil {
 			return
 		}
 		if !errors.Is(err, errExpired) {
-			k.Log.Warn("cannot list or watch EndpointSlices; keeping the known workers", zap.String("namespace", k.Namespace),
-				zap.String("selector", k.Selector), zap.Error(err))
+			s.log.Warn("cannot list or watch "+r.String()+"; keeping the known workers", zap.String("namespace", r.namespace),
+				zap.String("selector", r.query.Encode()), zap.Error(err))
 		}
 		pause.Wait(ctx)
 	}
 }
 
-// List returns the current endpoints.
-func (k *Kubernetes) List(ctx context.Context) ([]Endpoint, error) {
-	client, err := k.client()
+// list returns the current objects by name.
+func list[T any, P object[T]](ctx context.Context, s *server, r resource) (map[string]P, error) {
+	client, err := s.client()
 	if err != nil {
 		return nil, err
 	}
 	defer client.CloseIdleConnections()
-	list, _, err := k.list(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	return endpointsOf(list, k.Port)
+	all, _, err := listWith[T, P](ctx, s, client, r)
+	return all, err
 }
 
 // session lists, then watches until something fails.
-func (k *Kubernetes) session(ctx context.Context, tell func(map[string]*endpointSlice)) error {
-	client, err := k.client() // a new one each time: the authority's file may change
+func session[T any, P object[T]](ctx context.Context, s *server, r resource, tell func(map[string]P)) error {
+	client, err := s.client() // a new one each time: the authority's file may change
 	if err != nil {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	list, version, err := k.list(ctx, client)
+	all, version, err := listWith[T, P](ctx, s, client, r)
 	if err != nil {
 		return err
 	}
-	tell(list)
+	tell(all)
 	for {
 		start := time.Now()
-		version, err = k.watch(ctx, client, version, list, tell)
+		version, err = watchFrom(ctx, s, client, r, version, all, tell)
 		if err != nil {
 			return err
 		}
@@ -138,18 +153,18 @@ func (k *Kubernetes) session(ctx context.Context, tell func(map[string]*endpoint
 	}
 }
 
-func (k *Kubernetes) client() (*http.Client, error) {
+func (s *server) client() (*http.Client, error) {
 	t := &http.Transport{ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: listTime,
 		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		HTTP2:       &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}} // a silent watch may be a dead one
-	if strings.HasPrefix(k.API, "https:") {
-		text, err := os.ReadFile(k.CAFile)
+	if strings.HasPrefix(s.api, "https:") {
+		text, err := os.ReadFile(s.caFile)
 		if err != nil {
 			return nil, fmt.Errorf("certificate authority: %w", err)
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("certificate authority: %s holds no PEM certificate", k.CAFile)
+			return nil, fmt.Errorf("certificate authority: %s holds no PEM certificate", s.caFile)
 		}
 		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
@@ -157,17 +172,16 @@ func (k *Kubernetes) client() (*http.Client, error) {
 }
 
 // get sends a request; the caller closes the body.
-func (k *Kubernetes) get(ctx context.Context, c *http.Client, query url.Values) (*http.Response, error) {
-	query.Set("labelSelector", k.Selector)
-	u := strings.TrimSuffix(k.API, "/") + "/apis/discovery.k8s.io/v1/namespaces/" + url.PathEscape(k.Namespace) +
-		"/endpointslices?" + query.Encode()
+func (s *server) get(ctx context.Context, c *http.Client, r resource, query url.Values) (*http.Response, error) {
+	maps.Copy(query, r.query)
+	u := strings.TrimSuffix(s.api, "/") + r.path() + "?" + query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u, nil)
 	if err != nil {
 		return nil, err
 	}
 	req.Header.Set("Accept", "application/json")
 	if req.URL.Scheme == "https" {
-		token, err := os.ReadFile(k.TokenFile)
+		token, err := os.ReadFile(s.tokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("token: %w", err)
 		}
@@ -178,10 +192,10 @@ func (k *Kubernetes) get(ctx context.Context, c *http.Client, query url.Values) 
 		return resp, err
 	}
 	defer resp.Body.Close()
-	var s status
-	_ = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&s)
-	s.Code = resp.StatusCode
-	return nil, s.err()
+	var told status
+	_ = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&told)
+	told.Code = resp.StatusCode
+	return nil, told.err(r.String())
 }
 
 // status is the API server's error object.
@@ -190,49 +204,51 @@ type status struct {
 	Message string
 }
 
-func (s status) err() error {
+func (s status) err(what string) error {
 	switch s.Code {
 	case http.StatusGone:
 		return errExpired
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("status %d: %.300s (want a Role with list and watch on endpointslices, bound to this ServiceAccount)",
-			s.Code, s.Message)
+		return fmt.Errorf("status %d: %.300s (want a Role with list and watch on %s, bound to this ServiceAccount)",
+			s.Code, s.Message, what)
+	case http.StatusNotFound:
+		return fmt.Errorf("status %d: %.300s (is the definition of %s installed?)", s.Code, s.Message, what)
 	}
 	return fmt.Errorf("status %d: %.300s", s.Code, s.Message)
 }
 
-// list returns all slices by name, and the version from which a watch continues.
-func (k *Kubernetes) list(ctx context.Context, c *http.Client) (map[string]*endpointSlice, string, error) {
+// listWith returns all objects by name, and the version from which a watch continues.
+func listWith[T any, P object[T]](ctx context.Context, s *server, c *http.Client, r resource) (map[string]P, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	resp, err := k.get(ctx, c, url.Values{})
+	resp, err := s.get(ctx, c, r, url.Values{})
 	if err != nil {
 		return nil, "", fmt.Errorf("list: %w", err)
 	}
 	defer resp.Body.Close()
 	var page struct {
 		Metadata struct{ ResourceVersion string }
-		Items    []*endpointSlice
+		Items    []P
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxListBytes)).Decode(&page); err != nil {
 		return nil, "", fmt.Errorf("list: %w", err)
 	}
-	byName := make(map[string]*endpointSlice, len(page.Items))
-	for _, s := range page.Items {
-		if s != nil {
-			byName[s.Metadata.Name] = s
+	byName := make(map[string]P, len(page.Items))
+	for _, o := range page.Items {
+		if o != nil {
+			byName[o.meta().Name] = o
 		}
 	}
 	return byName, page.Metadata.ResourceVersion, nil
 }
 
-// watch applies events to list until the server ends the stream, and returns the version from which to continue. An expired
+// watchFrom applies events to list until the server ends the stream, and returns the version from which to continue. An expired
 // version is reported as status 200 with an event of type ERROR and code 410.
-func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, list map[string]*endpointSlice,
-	tell func(map[string]*endpointSlice)) (string, error) {
+func watchFrom[T any, P object[T]](ctx context.Context, s *server, c *http.Client, r resource, version string, list map[string]P,
+	tell func(map[string]P)) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+listTime)
 	defer cancel()
-	resp, err := k.get(ctx, c, url.Values{"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
+	resp, err := s.get(ctx, c, r, url.Values{"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
 		"timeoutSeconds": {fmt.Sprint(int(watchTime.Seconds()))}})
 	if err != nil {
 		return version, fmt.Errorf("watch: %w", err)
@@ -244,7 +260,7 @@ func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, 
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		next, changed, err := apply(lines.Bytes(), list)
+		next, changed, err := apply(lines.Bytes(), r.String(), list)
 		if err != nil {
 			return version, fmt.Errorf("watch: %w", err)
 		}
@@ -260,7 +276,7 @@ func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, 
 }
 
 // apply applies one watch event.
-func apply(line []byte, list map[string]*endpointSlice) (version string, changed bool, err error) {
+func apply[T any, P object[T]](line []byte, what string, list map[string]P) (version string, changed bool, err error) {
 	var e struct {
 		Type   string
 		Object json.RawMessage
@@ -273,22 +289,22 @@ func apply(line []byte, list map[string]*endpointSlice) (version string, changed
 		if err := json.Unmarshal(e.Object, &s); err != nil {
 			return "", false, err
 		}
-		return "", false, s.err()
+		return "", false, s.err(what)
 	}
-	var s endpointSlice
-	if err := json.Unmarshal(e.Object, &s); err != nil {
+	o := P(new(T))
+	if err := json.Unmarshal(e.Object, o); err != nil {
 		return "", false, err
 	}
 	switch e.Type {
 	case "ADDED", "MODIFIED":
-		list[s.Metadata.Name] = &s
+		list[o.meta().Name] = o
 		changed = true
 	case "DELETED":
-		delete(list, s.Metadata.Name)
+		delete(list, o.meta().Name)
 		changed = true
 	case "BOOKMARK":
 	default:
 		return "", false, fmt.Errorf("an event of type %.20q (want ADDED, MODIFIED, DELETED, BOOKMARK or ERROR)", e.Type)
 	}
-	return s.Metadata.ResourceVersion, changed, nil
+	return o.meta().ResourceVersion, changed, nil
 }
