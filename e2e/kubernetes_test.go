@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -180,4 +181,82 @@ func TestKubernetesWorkers(t *testing.T) {
 	if first.Stats().Requests != at {
 		t.Error("Envoy's fallback got a request that was held")
 	}
+}
+
+// An InferencePool is all that is configured: its pods say what they serve and where they publish, and conversations stay where they
+// are held, by what events teach. Pods come, change labels and go; the pool's ports change.
+func TestInferencePool(t *testing.T) {
+	t.Parallel()
+	api, err := fakekube.Start(t.TempDir(), "llm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(api.Close)
+	ports := podPorts(t)
+	var httpPort int
+	fmt.Sscan(ports[0], &httpPort)
+	labels, other := map[string]string{"app": "vllm"}, map[string]string{"app": "old"}
+	pods := []*pod{startPod(t, 11, ports), startPod(t, 12, ports), startPod(t, 13, ports)}
+	put := func(p *pod, labels map[string]string) { api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil) }
+	g := startGateway(t, map[string]any{"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile,
+		"pool": "chat", "namespace": "llm"}}, func(o *envoy.Options) {
+		o.Workers = []string{pods[0].Addr()}
+		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.1.0/24"), FirstPort: httpPort, LastPort: httpPort}}
+	})
+	wantFleet := func(want string) {
+		t.Helper()
+		now := ""
+		defer func() {
+			if t.Failed() {
+				t.Logf("now %q", now)
+			}
+		}()
+		eventually(t, want, func() bool {
+			words := strings.Fields(strings.ReplaceAll(g.fleet(), "not ready", "not-ready"))
+			slices.Sort(words)
+			now = strings.Join(words, " ")
+			return now == want
+		})
+	}
+	wantFleet("") // there is no pool yet
+	for _, p := range pods {
+		put(p, labels)
+	}
+	api.PutPool("chat", labels, httpPort)
+	wantFleet("vllm-11:live vllm-12:live vllm-13:live")
+	g.ready(3)
+	ask := func(topic string) (cached int64, at *pod) {
+		t.Helper()
+		before := []int{pods[0].Stats().Requests, pods[1].Stats().Requests, pods[2].Stats().Requests}
+		status, page := g.ask([]any{user(strings.Repeat(topic+" ", 200))}, map[string]any{"model": "sim-vl"}, nil)
+		if status != http.StatusOK {
+			t.Fatalf("status %d: %s", status, page)
+		}
+		for i, p := range pods {
+			if p.Stats().Requests > before[i] {
+				at = p
+			}
+		}
+		return gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int(), at
+	}
+	for _, topic := range []string{"alpha", "beta", "gamma", "delta"} {
+		_, first := ask(topic)
+		eventually(t, topic+" is held where it was", func() bool {
+			cached, at := ask(topic)
+			return cached > 0 && at == first
+		})
+	}
+	put(pods[1], other) // its labels fit no longer
+	wantFleet("vllm-11:live vllm-13:live")
+	put(pods[1], labels)
+	wantFleet("vllm-11:live vllm-12:live vllm-13:live")
+	api.Remove(fakekube.Pods, pods[2].name)
+	wantFleet("vllm-11:live vllm-12:live")
+	api.PutPool("chat", labels, httpPort, httpPort+1) // nobody answers at the second
+	wantFleet("vllm-11-rank-0:live vllm-12-rank-0:live")
+	if status, page := g.ask([]any{user("hello")}, map[string]any{"model": "sim-vl"}, nil); status != http.StatusOK {
+		t.Errorf("status %d: %s", status, page)
+	}
+	api.Remove(fakekube.Pools, "chat")
+	wantFleet("")
 }

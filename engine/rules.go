@@ -2,6 +2,7 @@ package engine
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/engine/sglang"
@@ -19,6 +20,15 @@ func ByOwner(owner string) string {
 		return ""
 	}
 	return names[i]
+}
+
+// ByLabel returns an engine's name by the label engine-type of its pod, such as trtllm-serve; "": unknown.
+func ByLabel(label string) string {
+	name := strings.TrimSuffix(strings.ToLower(label), "-serve")
+	if !slices.Contains(names, name) {
+		return ""
+	}
+	return name
 }
 
 // RulesOf returns the rules of an engine's release. It is the only place that switches on engines' names. A release that does not

@@ -150,6 +150,7 @@ const (
 	readBuffer     = 256 << 10        // fewer read calls; 32 KB is the default
 	maxStreams     = 65536            // the same as the circuit breaker in our envoy.yaml
 	maxConnections = 4096             // or a quarter of the process's files
+	maxProbes      = 64               // on a connection to the health service alone
 	connectionTime = 10 * time.Second // for the handshake
 	idleTime       = 15 * time.Minute // without a stream
 	stackedIdle    = 128              // goroutines that wait for streams; beyond, each stream starts one
@@ -217,7 +218,8 @@ func (s *Server) Ready() {
 }
 
 func (s *Server) setReadiness(to healthpb.HealthCheckResponse_ServingStatus) {
-	for _, name := range []string{extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "readiness"} {
+	// The last is what the light picker of the Inference Extension is asked for by its manifests.
+	for _, name := range []string{extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "readiness", "inference-extension"} {
 		s.health.SetServingStatus(name, to)
 	}
 }
@@ -290,6 +292,17 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		return nil
 	}
 	return err
+}
+
+// ServeHealth answers health checks alone, in plain text, until Serve's drain is over: probes cannot speak the TLS of its listener.
+func (s *Server) ServeHealth(lis net.Listener) error {
+	g := grpc.NewServer(grpc.ConnectionTimeout(connectionTime), grpc.MaxConcurrentStreams(maxProbes), grpc.MaxRecvMsgSize(headroom))
+	healthpb.RegisterHealthServer(g, s.health)
+	go func() {
+		<-s.stopping
+		g.Stop()
+	}()
+	return g.Serve(lis)
 }
 
 // Stopping returns a channel that is closed when the drain is over: streams that never end by themselves must end then.

@@ -33,6 +33,7 @@ type cli struct {
 var moved = []string{"bench", "demo", "epp-conformance", "replay", "sim", "worker-sim"}
 
 func main() {
+	os.Args = append(os.Args[:1], asPicker(os.Args[1:])...)
 	if len(os.Args) > 1 && slices.Contains(moved, os.Args[1]) {
 		fmt.Fprintf(os.Stderr, "sightline: sightline %[1]s is now sightline-lab %[1]s\n", os.Args[1])
 		os.Exit(1)

@@ -40,6 +40,7 @@ type Facts struct {
 
 	Publishes    *bool         `json:"publishes,omitempty"`     // it publishes KV events over ZeroMQ
 	Events       []EventSource `json:"events,omitempty"`        // its event sockets by rank
+	FindsEvents  bool          `json:"finds_events,omitempty"`  // it answers where it publishes (Rules.FindEvents)
 	CountsCached *bool         `json:"counts_cached,omitempty"` // usage reports the cached tokens
 
 	Requests *int      `json:"requests,omitempty"` // running and waiting

@@ -26,6 +26,8 @@ type Config struct {
 	Admin  string `yaml:"admin"`  // metrics and state over HTTP: host:port; "" for none
 	// AdminToken protects the admin page where it is reachable beyond loopback, and its POSTs.
 	AdminToken string `yaml:"admin_token" reload:"live"`
+	// GRPCHealth is where the health service alone is served, in plain text, for probes that speak no TLS: host:port; "" for none.
+	GRPCHealth string `yaml:"grpc_health"`
 	LogLevel   string `yaml:"log_level" reload:"live"` // debug, info, warn or error
 	BodyLimit  Size   `yaml:"body_limit"`              // the largest request body, such as 64MiB
 	// BodyTimeout is how long a request body may take to arrive; then the client gets 408.

@@ -56,8 +56,11 @@ func (c *workersCheck) kubernetes() {
 	if k.API != "" && webURL(k.API) == nil {
 		c.bad("kubernetes.api", "%q is not an API server (want one such as https://10.96.0.1:443)", k.API)
 	}
-	if len(k.Workers) == 0 && (k.API != "" || k.CAFile != "" || k.TokenFile != "") {
-		c.bad("kubernetes.workers", "none given (want a list of groups such as {service: vllm, port: http})")
+	if k.Pool == "" && k.Namespace != "" {
+		c.bad("kubernetes.namespace", "%q, but no pool is named (want kubernetes.pool; groups have a namespace of their own)", k.Namespace)
+	}
+	if len(k.Workers) == 0 && k.Pool == "" && (k.API != "" || k.CAFile != "" || k.TokenFile != "") {
+		c.bad("kubernetes.workers", "none given (want a list of groups such as {service: vllm, port: http}, or kubernetes.pool)")
 	}
 	for i := range k.Workers {
 		g := &k.Workers[i]

@@ -26,7 +26,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/calibrate"
 	"github.com/sightline-router/sightline/internal/secure"
@@ -132,7 +131,6 @@ func (o *Options) absolute() (err error) {
 type worker struct {
 	rules.Facts
 	group  *Group      // nil: given by its address
-	auto   bool        // it reports where it publishes
 	behind *deployment // of Dynamo: stands for all its workers
 }
 
@@ -194,10 +192,6 @@ func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 		return fmt.Errorf("worker %s: %s", w.Addr, w.Unknown[len(w.Unknown)-1].Why)
 	case len(w.Served) == 0:
 		return fmt.Errorf("worker %s: it serves no model that can be named", w.Addr)
-	}
-	if find := engine.RulesOf(w.Engine, w.Version).FindEvents; find != nil {
-		_, err := find(ctx, d.client, w.Addr, w.Host(), 0)
-		w.auto = err == nil
 	}
 	if d.Canary {
 		if err := survey.Canary(ctx, rules.NewClient(answerTime, d.as), &w.Facts); err != nil {

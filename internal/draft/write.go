@@ -177,7 +177,7 @@ func eventsOf(w *worker) (keys yaml.MapSlice, from string) {
 		return endpoint
 	}
 	switch {
-	case w.auto:
+	case w.FindsEvents:
 		return yaml.MapSlice{{Key: "auto", Value: true}}, "it says where it publishes"
 	case len(w.Events) > 0:
 		keys = yaml.MapSlice{{Key: "zmq", Value: here(w.Events[0].Pub)}}

@@ -11,12 +11,17 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -94,15 +99,22 @@ func (h *fileCache[T]) get() T {
 	return h.now
 }
 
+// SelfSigned as a Listener's Cert makes a new certificate at each start, signed by nobody: for gateways that want TLS and verify
+// nothing, as those of Gateway API's Inference Extension do with endpoint pickers.
+const SelfSigned = "self-signed"
+
 // Listener names PEM files. Off without Cert.
 type Listener struct {
-	Cert     string `yaml:"cert"`      // relative to the working directory
+	Cert     string `yaml:"cert"`      // relative to the working directory; or SelfSigned
 	Key      string `yaml:"key"`       //
 	ClientCA string `yaml:"client_ca"` // if set, only clients with a certificate signed by it are accepted
 }
 
 // Check returns an error for an incomplete combination of keys.
 func (l *Listener) Check() error {
+	if l.Cert == SelfSigned && l.Key+l.ClientCA == "" {
+		return nil
+	}
 	if (l.Cert == "") != (l.Key == "") || l.ClientCA != "" && l.Cert == "" {
 		return errors.New("cert and key must both be given (client_ca may be, with them)")
 	}
@@ -114,6 +126,11 @@ func (l *Listener) Check() error {
 func (l *Listener) Config(log *zap.Logger, protocols ...string) (*tls.Config, error) {
 	if l.Cert == "" {
 		return nil, nil
+	}
+	if l.Cert == SelfSigned {
+		pair, err := selfSigned()
+		return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, SessionTicketsDisabled: true,
+			Certificates: []tls.Certificate{pair}}, err
 	}
 	files, err := openCached(log, func(texts [][]byte) (*tls.Config, error) {
 		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, SessionTicketsDisabled: true}
@@ -137,6 +154,20 @@ func (l *Listener) Config(log *zap.Logger, protocols ...string) (*tls.Config, er
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, SessionTicketsDisabled: true,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.get(), nil }}, nil
+}
+
+// selfSigned makes a certificate that is good for ten years.
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	now := time.Now()
+	cert := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "sightline"},
+		DNSNames: []string{"sightline"}, NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(10, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
 // Over wraps an HTTP/1.1 listener in TLS, if that is on.

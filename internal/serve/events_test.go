@@ -58,7 +58,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, keys, pub
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil),
+	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil),
 		Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)

@@ -42,6 +42,8 @@ type reloader struct {
 	ended chan struct{}  // closed when run has returned
 
 	mu    sync.Mutex        // held during a reload
+	base  config.Config     // what is served, without the models of a pool
+	pool  []config.Model    // those
 	files []string          // the configuration file, and those that its values refer to
 	seen  [sha256.Size]byte // sum of files when they were last read
 
@@ -77,7 +79,7 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 		x.reloads.WithLabelValues(result)
 	}
 	x.watch.set(ctx, r.now.Load().models)
-	x.files, x.seen = r.cfg.Files(), r.read
+	x.files, x.seen, x.base = r.cfg.Files(), r.read, r.cfg
 	if x.cfg.File != "" { // before the start is reported: an unhandled SIGHUP ends the process
 		x.asked = make(chan os.Signal, 1)
 		signal.Notify(x.asked, syscall.SIGHUP)
@@ -89,14 +91,15 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	return x
 }
 
-// run reloads on a signal or when files have changed, until its context ends.
+// run reloads on a signal, when files have changed, or when the workers of a pool serve other models, until its context ends.
 func (x *reloader) run() {
-	if x.asked == nil {
-		return
+	var look <-chan time.Time
+	if x.asked != nil {
+		defer signal.Stop(x.asked)
+		tick := time.NewTicker(filesEvery)
+		defer tick.Stop()
+		look = tick.C
 	}
-	defer signal.Stop(x.asked)
-	tick := time.NewTicker(filesEvery)
-	defer tick.Stop()
 	x.mu.Lock()
 	last := x.seen
 	x.mu.Unlock()
@@ -104,10 +107,13 @@ func (x *reloader) run() {
 		select {
 		case <-x.ctx.Done():
 			return
+		case found := <-x.sources.models:
+			found.done <- x.servePool(found.models)
+			continue
 		case <-x.asked:
 			_, _ = x.reload()
 			continue
-		case <-tick.C:
+		case <-look:
 		}
 		x.mu.Lock()
 		now := sumOf(x.files)
@@ -157,6 +163,9 @@ func (x *reloader) reload() (said string, err error) {
 	var restart []string
 	if err == nil {
 		restart, err = x.take(next)
+		if err == nil {
+			x.base = next
+		}
 	}
 	if sockets.Exhausted(err) {
 		x.seen = [sha256.Size]byte{} // run tries again soon
@@ -169,6 +178,44 @@ func (x *reloader) reload() (said string, err error) {
 	return x.status(), nil
 }
 
+// servePool serves the models of a pool's workers beside those of the file.
+func (x *reloader) servePool(models []config.Model) poolServed {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	before := x.pool
+	x.pool = models
+	if _, err := x.take(x.base); err != nil {
+		x.pool = before
+		return poolServed{err: err}
+	}
+	_, renamed := withPool(x.base.Models, models)
+	if names := modelsNames(models); !slices.Equal(names, modelsNames(before)) {
+		x.log.Info("the pool's workers serve", zap.Strings("models", names))
+	}
+	return poolServed{renamed: renamed}
+}
+
+func modelsNames(models []config.Model) (names []string) {
+	for _, m := range models {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// withPool adds a pool's models to those of the file, which count where both have a name: renamed says as what such a model is served.
+func withPool(file, pool []config.Model) (all []config.Model, renamed map[string]string) {
+	all, renamed = slices.Clone(file), map[string]string{}
+	for _, m := range pool {
+		at := slices.IndexFunc(file, func(f config.Model) bool { return sharesName(&f, &m) })
+		if at < 0 {
+			all = append(all, m)
+			continue
+		}
+		renamed[m.Name] = file[at].Name
+	}
+	return all, renamed
+}
+
 // take applies a configuration, except for the keys that it returns, which need a restart.
 func (x *reloader) take(next config.Config) (restart []string, err error) {
 	live, restart, err := x.cfg.Follow(next)
@@ -178,6 +225,7 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	if err := live.CheckServe(); err != nil {
 		return nil, err
 	}
+	live.Models, _ = withPool(live.Models, x.pool)
 	level, err := zapcore.ParseLevel(live.LogLevel)
 	if err != nil {
 		return nil, err

@@ -51,6 +51,10 @@ type Server struct {
 	read    [sha256.Size]byte     // sum of the files that cfg was read from
 	metrics *prometheus.Registry
 	noRoom  func(what string) // counts refusals and evictions for lack of room
+
+	// Fit must be set before Run if an InferencePool is followed.
+	Fit     Fit
+	Ignored []string // flags that have no effect, to be logged at the start
 }
 
 // Load checks a configuration and reads all files that it names; an error says what is wrong. The caller must Close the Server.
@@ -143,6 +147,9 @@ type running struct {
 // stopped.
 func (s *Server) Run(stopped context.Context) error {
 	defer s.log.Sync()
+	for _, flag := range s.Ignored {
+		s.log.Warn("a flag has no effect", zap.String("flag", flag))
+	}
 	capMemory(s.log)
 	ctx, end := context.WithCancel(context.WithoutCancel(stopped))
 	defer end()
@@ -153,7 +160,7 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, decisions)
-	r.sources, err = startSources(ctx, s.media.Secret, &s.now, r.poller, r.peers, r.members())
+	r.sources, err = startSources(ctx, s.media.Secret, &s.now, r.poller, r.peers, s.Fit, r.members())
 	if err != nil {
 		return err
 	}
@@ -320,9 +327,30 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	if _, err := r.gate.look(time.Now()); err == nil { // before the first health check
 		srv.Ready()
 	}
+	if err := r.serveHealth(ctx, srv); err != nil {
+		lis.Close()
+		return nil, err
+	}
 	go func() { r.done <- srv.Serve(ctx, lis) }()
 	go r.gate.await(ctx, r.log, srv.Ready)
 	return srv, nil
+}
+
+// serveHealth serves the health service alone, in plain text, if configured.
+func (r *running) serveHealth(ctx context.Context, srv *extproc.Server) error {
+	if r.cfg.GRPCHealth == "" {
+		return nil
+	}
+	lis, err := net.Listen("tcp", r.cfg.GRPCHealth)
+	if err != nil {
+		return fmt.Errorf("grpc_health: %w", err)
+	}
+	go func() {
+		if err := srv.ServeHealth(boundWeb(lis, r.noRoom, "connections to grpc_health")); err != nil {
+			r.done <- fmt.Errorf("grpc_health: %w", err)
+		}
+	}()
+	return nil
 }
 
 // serveAdmin serves the admin page, if configured. The caller must close the server.

@@ -3,6 +3,7 @@ package serve
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -41,7 +42,9 @@ type sources struct {
 	as      *secure.Client // TLS settings and key for workers, or nil
 	peers   *replicas      // to ask for what a worker cannot replay any more; nil: none
 	set     *members.Set
-	longest atomic.Int64 // longest lifetime of a prediction so far, in ns
+	fit     Fit             // of a pool's workers
+	models  chan poolModels // to be served
+	longest atomic.Int64    // longest lifetime of a prediction so far, in ns
 
 	mu        sync.Mutex
 	followers []*runningFinder
@@ -75,10 +78,10 @@ type runningFinder struct {
 // startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
 // must close the sources.
 func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], nurse *vitals.Poller, peers *replicas,
-	o members.Options) (s *sources, err error) {
+	fit Fit, o members.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
 	s = &sources{secret: secret, now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil,
-		turns: make(chan struct{}, snapshotsAtOnce)}
+		turns: make(chan struct{}, snapshotsAtOnce), fit: fit, models: make(chan poolModels)}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.as, err = cfg.WorkerAccess.Open(o.Log)
 	if err != nil {
@@ -169,10 +172,18 @@ func (s *sources) start(f *runningFinder) {
 	ctx, stop := context.WithCancel(s.ctx)
 	s.numbers++
 	f.number, f.stop = s.numbers, stop
+	pool, _ := f.finder.(*poolFinder)
+	if pool != nil {
+		pool.connect(s.fit, s.as, s.servePool)
+	}
 	tell := func() {
 		specs := make([]members.Spec, len(f.found))
 		for i, e := range f.found {
-			specs[i] = s.spec(&f.worker, e)
+			like := f.worker
+			if pool != nil {
+				like, _ = pool.worker(e)
+			}
+			specs[i] = s.spec(&like, e)
 		}
 		s.update(f, specs)
 	}
@@ -250,7 +261,45 @@ func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*runningFinder, 
 		f.Log = log
 		list = append(list, &runningFinder{key: looks, worker: g.Worker, finder: &f})
 	}
+	if k := &cfg.Kubernetes; k.Pool != "" {
+		p := discover.Pool{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
+			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(k.Namespace, namespace), Name: k.Pool}
+		if p.API == "" || p.Namespace == "" {
+			return nil, errors.New("kubernetes.pool: this is not a pod with a ServiceAccount's token " +
+				"(give kubernetes.api, ca_file, token_file and namespace)")
+		}
+		looks := fmt.Sprintf("%+v", p)
+		p.Log = log
+		list = append(list, &runningFinder{key: looks, finder: &poolFinder{Pool: p}})
+	}
 	return list, nil
+}
+
+// poolModels asks the reloader to serve the models of a pool's workers.
+type poolModels struct {
+	models []config.Model
+	done   chan<- poolServed
+}
+
+type poolServed struct {
+	renamed map[string]string // names of models in the configuration's file, by those of the pool's
+	err     error
+}
+
+// servePool has a pool's models served.
+func (s *sources) servePool(ctx context.Context, models []config.Model) (map[string]string, error) {
+	done := make(chan poolServed, 1)
+	select {
+	case s.models <- poolModels{models, done}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case served := <-done:
+		return served.renamed, served.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // spec returns the Spec of the worker at an endpoint, with its configuration.

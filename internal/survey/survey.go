@@ -69,22 +69,31 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		f.Requests = &n
 	}
 	r.Describe(ctx, client, page, f)
+	release(ctx, client, f)
+	if find := engine.RulesOf(f.Engine, f.Version).FindEvents; find != nil {
+		_, err := find(ctx, client, f.Addr, f.Host(), 0)
+		f.FindsEvents = err == nil
+	}
+	return nil
+}
+
+// release asks for the engine's release, if it has not been told yet.
+func release(ctx context.Context, client *http.Client, f *rules.Facts) {
 	if f.Version != "" {
-		return nil
+		return
 	}
 	var release struct {
 		Version string `json:"version"`
 	}
 	if err := rules.GetJSON(ctx, client, f.Addr, "/version", "every release", &release); err != nil {
 		f.Lacks("version", err)
-		return nil
+		return
 	}
 	if _, err := rules.ParseVersion(release.Version); err != nil {
 		f.Lacks("version", errors.New("/version names no release such as 0.32.0"))
-		return nil
+		return
 	}
 	f.Version = rules.CleanText(release.Version)
-	return nil
 }
 
 // models reads /v1/models. Its root is the engine's --model only for vLLM; SGLang's is the served name (its arguments contain the

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/router/discover"
+)
+
+// pickerFlags are the flags of an endpoint picker, with the names and defaults that gateways' charts and KServe give one
+// (llm-d-router, pkg/epp/server/options.go; Gateway API Inference Extension, pkg/lwepp/server/options.go).
+type pickerFlags struct {
+	Pool           string `aliases:"pool-name" placeholder:"NAME" help:"Be the endpoint picker of this InferencePool; no configuration file is needed: its pods are asked what they serve. The flags below are those of other pickers."`
+	Namespace      string `aliases:"pool-namespace" placeholder:"NAME" help:"The pool's namespace; default: $NAMESPACE, else the pod's own."`
+	GRPCPort       int    `name:"grpc-port" placeholder:"PORT" help:"With --pool: port of ext_proc; default: 9002."`
+	GRPCHealthPort int    `name:"grpc-health-port" placeholder:"PORT" help:"With --pool: port of the health service in plain text; default: 9003."`
+	MetricsPort    int    `name:"metrics-port" placeholder:"PORT" help:"With --pool: port of metrics and the admin page; default: 9090."`
+	SecureServing  *bool  `name:"secure-serving" help:"With --pool: TLS at the port of ext_proc; default: true, as gateways expect."`
+	CertPath       string `name:"cert-path" type:"existingdir" placeholder:"DIR" help:"With --pool: folder of tls.crt and tls.key; default: a certificate that is made at the start."`
+	PoolGroup      string `name:"pool-group" hidden:"" default:"inference.networking.k8s.io"`
+
+	// What other pickers know, and Sightline has nothing to do with.
+	ConfigFile          string `name:"config-file" hidden:""`
+	ConfigText          string `name:"config-text" hidden:""`
+	LeaderElection      bool   `name:"ha-enable-leader-election" hidden:""`
+	MetricsEndpointAuth bool   `name:"metrics-endpoint-auth" hidden:""`
+	MetricsScheme       string `name:"model-server-metrics-scheme" hidden:""`
+	Tracing             bool   `name:"tracing" hidden:""`
+	Pprof               bool   `name:"enable-pprof" hidden:""`
+	HealthChecking      bool   `name:"health-checking" hidden:""`
+	CertReload          bool   `name:"enable-cert-reload" hidden:""`
+	ZapEncoder          string `name:"zap-encoder" hidden:""`
+	ZapLevel            string `name:"zap-log-level" hidden:""`
+	Verbosity           string `name:"v" short:"v" hidden:""`
+}
+
+// ignored lists those flags of other pickers that have no effect here, and why, if somebody would expect one.
+func (f *pickerFlags) ignored() (list []string) {
+	for why, given := range map[string]bool{
+		"--config-file: plugins of another picker; Sightline has none":                                                       f.ConfigFile+f.ConfigText != "",
+		"--ha-enable-leader-election: every replica decides":                                                                 f.LeaderElection,
+		"--metrics-endpoint-auth: metrics are open to whoever reaches their port, the page needs admin_token":                f.MetricsEndpointAuth,
+		"--model-server-metrics-scheme=" + f.MetricsScheme + ": worker_access of a configuration has workers asked over TLS": f.MetricsScheme == "https",
+		"--tracing: tracing.endpoint of a configuration says where spans go":                                                 f.Tracing,
+	} {
+		if given {
+			list = append(list, why)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// apply sets the keys that the flags stand for. file: the configuration came from one, and keeps what no flag says.
+func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
+	if f.Pool == "" {
+		given := f.Namespace + f.CertPath
+		if given != "" || f.GRPCPort+f.GRPCHealthPort+f.MetricsPort != 0 || f.SecureServing != nil {
+			return fmt.Errorf("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving and --cert-path belong to --pool, which is not given")
+		}
+		return nil
+	}
+	if f.PoolGroup != discover.PoolGroup {
+		return fmt.Errorf("--pool-group %s: not supported (want %s, whose version is v1)", f.PoolGroup, discover.PoolGroup)
+	}
+	cfg.Kubernetes.Pool = f.Pool
+	cfg.Kubernetes.Namespace = cmp.Or(f.Namespace, cfg.Kubernetes.Namespace, os.Getenv("NAMESPACE"))
+	for _, port := range []struct {
+		flag    string
+		given   int
+		usual   int
+		address *string
+	}{{"--grpc-port", f.GRPCPort, 9002, &cfg.Listen}, {"--grpc-health-port", f.GRPCHealthPort, 9003, &cfg.GRPCHealth},
+		{"--metrics-port", f.MetricsPort, 9090, &cfg.Admin}} {
+		if port.given < 0 || port.given > 65535 {
+			return fmt.Errorf("%s %d: not a port (want 1 to 65535)", port.flag, port.given)
+		}
+		if port.given != 0 || !file {
+			*port.address = fmt.Sprintf("0.0.0.0:%d", cmp.Or(port.given, port.usual))
+		}
+	}
+	if !file || cfg.Route.Mode == "" {
+		cfg.Route.Mode = "epp"
+	}
+	switch secured := f.SecureServing; {
+	case secured != nil && !*secured && f.CertPath != "":
+		return fmt.Errorf("--cert-path %s, but --secure-serving=false (want one of them)", f.CertPath)
+	case secured != nil && !*secured:
+		cfg.TLS = secure.Listener{}
+	case f.CertPath != "":
+		cfg.TLS = secure.Listener{Cert: filepath.Join(f.CertPath, "tls.crt"), Key: filepath.Join(f.CertPath, "tls.key")}
+	case cfg.TLS.Cert == "" && (!file || secured != nil):
+		cfg.TLS = secure.Listener{Cert: secure.SelfSigned}
+	}
+	return nil
+}
+
+// asPicker returns the arguments with serve before them if they are those of an endpoint picker, which has no subcommands: so an image of
+// Sightline takes the place of another picker's in a chart. Empty arguments, which KServe's templates leave, are dropped.
+func asPicker(args []string) []string {
+	args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "" })
+	named := func(a string) bool { return a == "--pool-name" || strings.HasPrefix(a, "--pool-name=") }
+	if len(args) > 0 && strings.HasPrefix(args[0], "-") && slices.ContainsFunc(args, named) {
+		return append([]string{"serve"}, args...)
+	}
+	return args
+}
