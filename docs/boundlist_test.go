@@ -219,16 +219,18 @@ var bounds = []bound{
 var unbounded = map[string]string{
 	"of one request, whose body is bounded": `body.Message.Fields body.Part.Fields body.Request.Fields prompt.Reader.count prompt/template.Dict.index
 		router/probe.probeCase.body`,
-	"of one message, which is bounded": "indexer/source/zmq.conn.parts",
+	"of one message, which is bounded": "indexer/source/zmq.conn.parts router/discover.metadata.Annotations router/discover.metadata.Labels",
 	"of a model's files, read at its load": `prompt.directory.special prompt/mistral.tekkenHead.Audio prompt/mistral.tekkenHead.Image prompt/mistral.tekkenHead.Multimodal
 		prompt/template.Template.asked prompt/template.names.asked prompt/template.names.known prompt/tokenizer.Tokenizer.byID prompt/tokenizer.Tokenizer.byText
 		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.Model.names prompt/vision.family.factsOf
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.needles.ends prompt/vision.needles.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys mmhash/fetch.Config.Signing router.serving.names internal/alias.alias.names internal/serve.modelWatch.watched
+		internal/serve.poolServed.renamed internal/serve.poolModels.done router/discover.poolFollower.ports
 		internal/serve.sources.followers`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
-		indexer.Index.vacant indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
+		indexer.Index.vacant internal/serve.poolFinder.known internal/serve.poolFinder.workers router/discover.poolFollower.pods
+		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
 		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/members.Set.members router/members.Set.excluded router/probe.Prober.known`,
 	"as many as requests that are under way":     "prompt/tokenizer.Cache.pending",
 	"as many as words of ours":                   "internal/admin.livePage.sent mmhash/fetch.Stats.Failed router/report.Totals.arms",

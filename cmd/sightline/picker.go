@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,11 +11,10 @@ import (
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/router/discover"
 )
 
-// pickerFlags are the flags of an endpoint picker, with the names and defaults that gateways' charts and KServe give one
-// (llm-d-router, pkg/epp/server/options.go; Gateway API Inference Extension, pkg/lwepp/server/options.go).
+// pickerFlags are the flags of an endpoint picker, with the names and defaults that charts know (pkg/epp/server of llm-d's router,
+// pkg/lwepp/server of Gateway API's Inference Extension).
 type pickerFlags struct {
 	Pool           string `aliases:"pool-name" placeholder:"NAME" help:"Be the endpoint picker of this InferencePool; no configuration file is needed: its pods are asked what they serve. The flags below are those of other pickers."`
 	Namespace      string `aliases:"pool-namespace" placeholder:"NAME" help:"The pool's namespace; default: $NAMESPACE, else the pod's own."`
@@ -40,14 +40,17 @@ type pickerFlags struct {
 	Verbosity           string `name:"v" short:"v" hidden:""`
 }
 
+// poolGroup is the only API group of pools that is followed.
+const poolGroup = "inference.networking.k8s.io"
+
 // ignored lists those flags of other pickers that have no effect here, and why, if somebody would expect one.
 func (f *pickerFlags) ignored() (list []string) {
 	for why, given := range map[string]bool{
-		"--config-file: plugins of another picker; Sightline has none":                                                       f.ConfigFile+f.ConfigText != "",
-		"--ha-enable-leader-election: every replica decides":                                                                 f.LeaderElection,
-		"--metrics-endpoint-auth: metrics are open to whoever reaches their port, the page needs admin_token":                f.MetricsEndpointAuth,
-		"--model-server-metrics-scheme=" + f.MetricsScheme + ": worker_access of a configuration has workers asked over TLS": f.MetricsScheme == "https",
-		"--tracing: tracing.endpoint of a configuration says where spans go":                                                 f.Tracing,
+		"--config-file: plugins of another picker; Sightline has none":                               f.ConfigFile+f.ConfigText != "",
+		"--ha-enable-leader-election: every replica decides":                                         f.LeaderElection,
+		"--metrics-endpoint-auth: metrics are open in the network; the page needs admin_token":       f.MetricsEndpointAuth,
+		"--model-server-metrics-scheme: worker_access of a configuration has workers asked over TLS": f.MetricsScheme == "https",
+		"--tracing: tracing.endpoint of a configuration says where spans go":                         f.Tracing,
 	} {
 		if given {
 			list = append(list, why)
@@ -62,12 +65,13 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if f.Pool == "" {
 		given := f.Namespace + f.CertPath
 		if given != "" || f.GRPCPort+f.GRPCHealthPort+f.MetricsPort != 0 || f.SecureServing != nil {
-			return fmt.Errorf("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving and --cert-path belong to --pool, which is not given")
+			return errors.New("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving and --cert-path " +
+				"belong to --pool, which is not given")
 		}
 		return nil
 	}
-	if f.PoolGroup != discover.PoolGroup {
-		return fmt.Errorf("--pool-group %s: not supported (want %s, whose version is v1)", f.PoolGroup, discover.PoolGroup)
+	if f.PoolGroup != poolGroup {
+		return fmt.Errorf("--pool-group %s: not supported (want %s, whose version is v1)", f.PoolGroup, poolGroup)
 	}
 	cfg.Kubernetes.Pool = f.Pool
 	cfg.Kubernetes.Namespace = cmp.Or(f.Namespace, cfg.Kubernetes.Namespace, os.Getenv("NAMESPACE"))

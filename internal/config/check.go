@@ -96,7 +96,8 @@ func (c *Config) checkListeners(bad report) {
 	}
 	type listener struct{ key, addr string }
 	for _, process := range [][]listener{
-		{{"listen", c.Listen}, {"admin", c.Admin}, {"grpc_health", c.GRPCHealth}, {"nats.listen", c.NATS.Listen}, {"media.relay.listen", c.Media.Relay.Listen}},
+		{{"listen", c.Listen}, {"admin", c.Admin}, {"grpc_health", c.GRPCHealth}, {"nats.listen", c.NATS.Listen},
+			{"media.relay.listen", c.Media.Relay.Listen}},
 		{{"envoy.listen", c.Envoy.Listen}, {"envoy.admin", c.Envoy.Admin}},
 	} {
 		for i, l := range process {

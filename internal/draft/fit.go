@@ -63,7 +63,8 @@ func (d *drafter) localFiles(m *model) {
 		m.dir, m.dirFrom = path, "the workers' own path"
 		return
 	}
-	if m.dir = d.cached(path); m.dir != "" {
+	m.dir = d.cached(path)
+	if m.dir != "" {
 		m.dirFrom = "Hugging Face's cache"
 		m.follow()
 	}

@@ -183,8 +183,8 @@ func (p *poolFinder) answer(r answered) {
 	}
 	if r.err != nil {
 		a.next = time.Now().Add(askAgain)
-		a.tell(p.Log, r.Endpoint, fmt.Errorf("it gets no requests, because it does not say what it serves: %w (want an answer of GET /v1/models, "+
-			"with worker_access if it needs a key, or the annotation sightline/model at its pod)", r.err))
+		a.tell(p.Log, r.Endpoint, fmt.Errorf("it gets no requests, because it does not say what it serves: %w (want an answer of "+
+			"GET /v1/models, with worker_access if it needs a key, or the annotation sightline/model at its pod)", r.err))
 		return
 	}
 	if r.facts.Engine == "" {
@@ -268,7 +268,8 @@ func withoutWorkers(models, before []config.Model) []config.Model {
 // sharesName reports whether two models have a name in common.
 func sharesName(a, b *config.Model) bool {
 	names := slices.Concat([]string{a.Name}, a.Aliases, a.Adapters)
-	return slices.ContainsFunc(slices.Concat([]string{b.Name}, b.Aliases, b.Adapters), func(n string) bool { return slices.Contains(names, n) })
+	shared := func(n string) bool { return slices.Contains(names, n) }
+	return slices.ContainsFunc(slices.Concat([]string{b.Name}, b.Aliases, b.Adapters), shared)
 }
 
 func (p *poolFinder) keep(workers []config.Worker, renamed map[string]string) {
@@ -301,7 +302,8 @@ func (p *poolFinder) worker(e discover.Endpoint) (w config.Worker, known bool) {
 		}
 		addr, err := zmq.Address(strings.ReplaceAll(endpoint, "{ip}", host), host, e.Pod.Port)
 		if err != nil {
-			p.Log.Warn("an annotation of a pod names no event socket (want one such as tcp://{ip}:5557)", zap.String("worker", e.Name), zap.Error(err))
+			p.Log.Warn("an annotation of a pod names no event socket (want one such as tcp://{ip}:5557)",
+				zap.String("worker", e.Name), zap.Error(err))
 		}
 		return addr
 	}

@@ -1,4 +1,4 @@
-// Package fakekube is as much of a Kubernetes API server as a watcher of EndpointSlices, InferencePools and pods sees, for tests: list
+// Package fakekube is as much of a Kubernetes API server as a watcher of EndpointSlices, pools and pods sees, for tests: list
 // and watch over TLS with a bearer token, selectors of labels and names, resource versions, bookmarks, and versions that expire,
 // told as the real one does (status 200, then an ERROR event with code 410 inside; seen with kube-apiserver 1.36).
 package fakekube
@@ -106,7 +106,8 @@ func (s *Server) PutPool(name string, matchLabels map[string]string, ports ...in
 	for _, p := range ports {
 		numbers = append(numbers, map[string]any{"number": p})
 	}
-	s.Set(Pools, name, nil, map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": matchLabels}, "targetPorts": numbers}})
+	selector := map[string]any{"matchLabels": matchLabels}
+	s.Set(Pools, name, nil, map[string]any{"spec": map[string]any{"selector": selector, "targetPorts": numbers}})
 }
 
 // PutPod writes a Pod.

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// PoolGroup is the API group of InferencePools.
+// PoolGroup is the API group of Gateway API's Inference Extension.
 const PoolGroup = "inference.networking.k8s.io"
 
 // Pool follows an InferencePool of Gateway API's Inference Extension (v1) and the pods that it selects. It needs the verbs list and
@@ -56,7 +56,8 @@ func (p *pod) meta() *metadata { return &p.Metadata }
 
 type condition struct{ Type, Status string }
 
-// poolImport is the part of an InferencePoolImport that is used. It names no pods: those are in the clusters that export the pool.
+// poolImport is the part of an imported pool (kind inferencepoolimports) that is used. It names no pods: those are in the clusters
+// that export the pool.
 type poolImport struct {
 	Metadata metadata
 	Status   struct {

@@ -155,7 +155,8 @@ func TestPoolEndpoints(t *testing.T) {
 		p.Metadata.Annotations = map[string]string{"sightline/model": "m", "sightline/events": "tcp://{ip}:5557",
 			"sightline/replay": "tcp://{ip}:5558", "sightline/topic": "kv"}
 	}), []int{8000})
-	if want := (Pod{0, "sglang", "m", "tcp://{ip}:5557", "tcp://{ip}:5558", "kv"}); len(said) != 1 || said[0].Pod != want || said[0].Role != "decode" {
+	want := Pod{0, "sglang", "m", "tcp://{ip}:5557", "tcp://{ip}:5558", "kv"}
+	if len(said) != 1 || said[0].Pod != want || said[0].Role != "decode" {
 		t.Errorf("%+v, want %+v", said, want)
 	}
 }
