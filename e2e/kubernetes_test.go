@@ -197,7 +197,9 @@ func TestInferencePool(t *testing.T) {
 	fmt.Sscan(ports[0], &httpPort)
 	labels, other := map[string]string{"app": "vllm"}, map[string]string{"app": "old"}
 	pods := []*pod{startPod(t, 11, ports), startPod(t, 12, ports), startPod(t, 13, ports)}
-	put := func(p *pod, labels map[string]string) { api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil) }
+	put := func(p *pod, labels map[string]string) {
+		api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil)
+	}
 	g := startGateway(t, map[string]any{"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile,
 		"pool": "chat", "namespace": "llm"}}, func(o *envoy.Options) {
 		o.Workers = []string{pods[0].Addr()}
