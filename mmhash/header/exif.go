@@ -3,56 +3,17 @@ package header
 import (
 	"bytes"
 	"encoding/binary"
-	"math"
 )
 
 // Orientation as ImageOps.exif_transpose reads it: tag 274 of the first directory, else the first tiff:Orientation of an XMP
-// packet. The value may have any numeric type; values other than 2 to 8 have no effect.
+// packet. Values other than 2 to 8 have no effect.
 
 const tagOrientation = 274
 
 // unitSize is the size of one value of each TIFF field type; 0 = unknown type, whose field is skipped.
 var unitSize = [...]int{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8}
 
-// number reads the first value of a field's data as an integer; ok is false for text, raw bytes and fractions.
-func number(typ uint16, d []byte, o binary.ByteOrder) (v int64, ok bool) {
-	if int(typ) >= len(unitSize) || unitSize[typ] == 0 || len(d) < unitSize[typ] {
-		return 0, false
-	}
-	whole := func(f float64) (int64, bool) { return int64(f), f == math.Trunc(f) && math.Abs(f) < 1<<53 }
-	switch typ {
-	case 3:
-		return int64(o.Uint16(d)), true
-	case 4, 13:
-		return int64(o.Uint32(d)), true
-	case 5:
-		n, q := int64(o.Uint32(d)), int64(o.Uint32(d[4:]))
-		return ratio(n, q)
-	case 6:
-		return int64(int8(d[0])), true
-	case 8:
-		return int64(int16(o.Uint16(d))), true
-	case 9:
-		return int64(int32(o.Uint32(d))), true
-	case 10:
-		return ratio(int64(int32(o.Uint32(d))), int64(int32(o.Uint32(d[4:]))))
-	case 11:
-		return whole(float64(math.Float32frombits(o.Uint32(d))))
-	case 12:
-		return whole(math.Float64frombits(o.Uint64(d)))
-	case 16:
-		v = int64(o.Uint64(d))
-		return v, v >= 0
-	}
-	return 0, false
-}
-
-func ratio(n, q int64) (int64, bool) {
-	if q == 0 || n%q != 0 {
-		return 0, false
-	}
-	return n / q, true
-}
+const typeShort = 3
 
 // tiffOrder returns the byte order of a TIFF header, nil if it is not one. Pillow also accepts a byte-swapped 42.
 func tiffOrder(b []byte) binary.ByteOrder {
@@ -65,7 +26,8 @@ func tiffOrder(b []byte) binary.ByteOrder {
 	return nil
 }
 
-// exifOrientation finds the tag in an EXIF block. found says that the tag exists, even if its value is invalid.
+// exifOrientation finds the tag in an EXIF block. found says that the tag exists, even if its value
+// is invalid. Pillow reads values of all numeric types; one that is not a SHORT, as the standard wants, gives 0.
 func exifOrientation(b []byte) (v uint8, found bool) {
 	for range 2 {
 		b = bytes.TrimPrefix(b, []byte("Exif\x00\x00"))
@@ -113,16 +75,18 @@ func exifOrientation(b []byte) (v uint8, found bool) {
 				continue
 			}
 		}
-		if tag == tagOrientation {
-			n, _ := number(typ, d, o)
-			return turn(n), true
+		switch {
+		case tag == tagOrientation && typ == typeShort:
+			return turn(o.Uint16(d)), true
+		case tag == tagOrientation:
+			return 0, true
 		}
 	}
 	return 1, false
 }
 
 // turn returns n if it is a valid orientation other than 1, else 1.
-func turn(n int64) uint8 {
+func turn(n uint16) uint8 {
 	if n >= 2 && n <= 8 {
 		return uint8(n)
 	}
@@ -148,7 +112,7 @@ func (r *Reader) orientation() uint8 {
 			rest = bytes.TrimPrefix(x, []byte(">"))
 		}
 		if len(rest) < len(x) && len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
-			return turn(int64(rest[0] - '0'))
+			return turn(uint16(rest[0] - '0'))
 		}
 	}
 }

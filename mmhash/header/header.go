@@ -206,8 +206,9 @@ func (r *Reader) Finish() (Info, error) {
 	if i.Width > MaxPixels || i.Height > MaxPixels || i.Width*i.Height > MaxPixels {
 		return Info{}, &Error{TooManyPixels, i.Format, fmt.Sprintf("%d×%d, at most %d pixels", i.Width, i.Height, MaxPixels)}
 	}
+	i.Orientation = r.orientation()
 	if i.Orientation == 0 {
-		i.Orientation = r.orientation()
+		return Info{}, &Error{Unsupported, i.Format, "an EXIF orientation that is no SHORT"}
 	}
 	return *i, nil
 }
@@ -228,7 +229,7 @@ func (r *Reader) end() {
 			r.fail(Truncated, "ends before its pixels")
 			return
 		}
-		pngDone(r) // only a decoder can tell whether the pixels are complete
+		r.done = true // only a decoder can tell whether the pixels are complete
 	default:
 		r.fail(Truncated, "ends in its header")
 	}

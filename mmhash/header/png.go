@@ -2,16 +2,13 @@ package header
 
 import (
 	"bytes"
-	"compress/zlib"
 	"encoding/binary"
-	"encoding/hex"
 	"hash/crc32"
-	"io"
 	"slices"
 )
 
-// A PNG is a chain of chunks. IHDR gives size and mode. EXIF may be in eXIf, in a text chunk or (ImageMagick) as hex text, before
-// or after the pixels: Pillow reads to the end before it answers, so the chain is followed to IEND.
+// A PNG is a chain of chunks. IHDR gives size and mode. EXIF may be in eXIf or in a text chunk, before or after the pixels: Pillow reads
+// to the end before it answers, so the chain is followed to IEND. EXIF as hex text (older ImageMagick) and compressed XMP are not read.
 
 type pngState struct {
 	length   uint32
@@ -20,9 +17,7 @@ type pngState struct {
 	summing  bool // skipped bytes count for the checksum
 	sum      uint32
 	actl     bool
-	animated bool   // acTL with frames, and no second one
-	rawExif  []byte // "Raw profile type exif", decompressed at the end: of several the last one counts
-	packed   struct{ exif, xmp bool }
+	animated bool // acTL with frames, and no second one
 }
 
 // pngModes is Pillow's mode by colour type and bit depth.
@@ -41,7 +36,7 @@ func pngChunk(r *Reader, b []byte) {
 	p.id = [4]byte(b[4:])
 	if slices.ContainsFunc(p.id[:], func(c byte) bool { return !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') }) {
 		if p.data { // Pillow reads no further; the picture is valid
-			pngDone(r)
+			r.done = true
 		} else {
 			r.fail(Malformed, "broken chunk")
 		}
@@ -62,13 +57,13 @@ func pngChunk(r *Reader, b []byte) {
 			r.fail(Truncated, "no pixels")
 			return
 		}
-		pngDone(r)
+		r.done = true
 		return
 	case "acTL":
 		want = 8
 	case "fcTL":
 		if p.data && p.animated { // the second frame: Pillow has loaded the first
-			pngDone(r)
+			r.done = true
 			return
 		}
 	case "tRNS":
@@ -148,7 +143,7 @@ func pngBody(r *Reader, b []byte) {
 	}
 }
 
-// pngText reads a text chunk: key, NUL, and a value that zTXt and some iTXt compress.
+// pngText reads a text chunk: key, NUL, and a value.
 func pngText(r *Reader, b []byte) {
 	key, v, _ := bytes.Cut(b, []byte{0})
 	kind := string(r.png.id[:])
@@ -157,74 +152,21 @@ func pngText(r *Reader, b []byte) {
 		r.exifSeen = true
 		r.exif = append(r.exif[:0], v...)
 	case k == "Raw profile type exif" && kind != "iTXt":
-		if kind == "zTXt" {
-			if len(v) < 1 {
-				return
-			}
-			if v[0] != 0 {
-				r.fail(Malformed, "unknown compression of zTXt")
-				return
-			}
-			v = v[1:]
-		}
-		r.png.rawExif, r.png.packed.exif = append(r.png.rawExif[:0], v...), kind == "zTXt"
+		r.fail(Unsupported, "EXIF as hex text")
 	case k == "XML:com.adobe.xmp" && kind == "iTXt":
 		if len(v) < 2 {
 			return
 		}
-		packed, method := v[0], v[1]
-		_, v, _ = bytes.Cut(v[2:], []byte{0}) // language
-		_, v, ok := bytes.Cut(v, []byte{0})   // translated key
-		if !ok || packed != 0 && method != 0 {
+		if v[0] != 0 {
+			r.fail(Unsupported, "compressed XMP")
 			return
 		}
-		r.xmp, r.png.packed.xmp = append(r.xmp[:0], v...), packed != 0
+		_, v, _ = bytes.Cut(v[2:], []byte{0}) // language
+		_, v, ok := bytes.Cut(v, []byte{0})   // translated key
+		if ok {
+			r.xmp = append(r.xmp[:0], v...)
+		}
 	case k == "XML:com.adobe.xmp":
-		r.xmp, r.png.packed.xmp = append(r.xmp[:0], v...), false
+		r.xmp = append(r.xmp[:0], v...)
 	}
-}
-
-// inflate decompresses at most maxMeta bytes; nil for invalid data, as in Pillow.
-func inflate(b []byte) []byte {
-	z, err := zlib.NewReader(bytes.NewReader(b))
-	if err != nil {
-		return nil
-	}
-	v, err := io.ReadAll(io.LimitReader(z, maxMeta))
-	if err != nil {
-		return nil
-	}
-	return v
-}
-
-// unhexProfile reads "\nexif\n<length>\n<hex lines>".
-func unhexProfile(b []byte) []byte {
-	lines := bytes.SplitN(b, []byte("\n"), 4)
-	if len(lines) < 4 {
-		return nil
-	}
-	text := bytes.Join(bytes.Fields(lines[3]), nil)
-	out := make([]byte, hex.DecodedLen(len(text)))
-	if _, err := hex.Decode(out, text); err != nil {
-		return nil
-	}
-	return out
-}
-
-// pngDone determines the EXIF block once the chain is complete.
-func pngDone(r *Reader) {
-	p := &r.png
-	r.done = true
-	if p.packed.xmp {
-		r.xmp = inflate(r.xmp)
-	}
-	if r.exifSeen || len(p.rawExif) == 0 {
-		return
-	}
-	v := p.rawExif
-	if p.packed.exif {
-		v = inflate(v)
-	}
-	v = unhexProfile(v)
-	r.exif, r.exifSeen = append(r.exif[:0], v...), len(v) > 0
 }
