@@ -312,7 +312,7 @@ func (f *Facts) ofProbes(l *problemList) {
 			}
 			detail := found.Detail
 			if d := found.Difference; d != nil {
-				detail = fmt.Sprintf("first difference at token %d, ours %d, the worker's %d", d.Position, d.Ours, d.Theirs)
+				detail = "first difference " + d.String()
 			}
 			l.add(Problem{Code: code, Severity: "error", kind: "probe " + found.What, From: "probe", Since: r.At, Fix: fix,
 				What: fmt.Sprintf("not as configured (%s)", found.What)}, r.Worker, detail)

@@ -309,7 +309,7 @@ var mistakes = []mistake{
 	{"4 chat template", "SL0201", Error, "a, one turn: first difference at token ", "chat_template", func(f *fleet) {
 		f.sim = only(reads("/v1/chat/completions", first))
 	}},
-	{"5 tokenizer", "SL0202", Error, "a, text: first difference at token 0, ours ", "of the same commit", func(f *fleet) {
+	{"5 tokenizer", "SL0202", Error, "a, text: first difference at token 0: ours ", "of the same commit", func(f *fleet) {
 		f.sim = only(reads("/v1/completions", first))
 	}},
 	{"6 served name", "SL0103", Error, `a: the worker serves no model called "sim-vl"`, "--served-model-name sim-vl",

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -32,9 +31,11 @@ func (s *collected) compared(r *report, fix string, meant func(what string) bool
 					wrong++
 					at := ""
 					if d := f.Difference; d != nil {
-						at = fmt.Sprintf(": first difference at token %d, ours %d, the worker's %d", d.Position, d.Ours, d.Theirs)
+						at = ": first difference " + d.String()
+					} else {
+						at = " " + f.Detail
 					}
-					r.bad(Error, fix, "%s, %s%s %s", w.Name, f.What, at, f.Detail)
+					r.bad(Error, fix, "%s, %s%s", w.Name, f.What, at)
 				case probe.Refused:
 					if f.What == aPicture {
 						r.bad(Warning, "--limit-mm-per-prompt: the same at all workers, with room for the images that clients send",

@@ -3,6 +3,7 @@
 // yields an error in the output.
 //
 //	explain.go  options, requests read   model.go  the model that they name   request.go  the stages   print.go  for people
+//	against.go  explain --against: a request beside what a worker makes of it
 //	index.go    explain --index                  live.go   explain --admin: where a running Sightline sends a request, and why
 package explain
 
@@ -44,9 +45,10 @@ type Options struct {
 	Worker string `help:"With --index: the worker's name."`
 	Rank   int    `help:"With --index: the worker's data-parallel rank."`
 
-	Admin string `xor:"from" placeholder:"URL" help:"Ask a running Sightline where it would send the requests, and why: its admin address, such as http://127.0.0.1:9903."`
-	ID    string `help:"With --admin: show a past decision by its id, and its outcome."`
-	Token string `env:"SIGHTLINE_ADMIN_TOKEN" help:"With --admin or --index: the running Sightline's admin_token."`
+	Admin   string `xor:"from" placeholder:"URL" help:"Ask a running Sightline where it would send the requests, and why: its admin address, such as http://127.0.0.1:9903."`
+	Against string `placeholder:"URL" help:"Compare, with --config or --model-dir, what is read here with what a worker makes of the request: its own address, such as http://10.0.0.5:8000. Prints the first difference, and where to look."`
+	ID      string `help:"With --admin: show a past decision by its id, and its outcome."`
+	Token   string `env:"SIGHTLINE_ADMIN_TOKEN" help:"With --admin or --index: the running Sightline's admin_token."`
 }
 
 // Run writes the stages' results for the requests, or the contents of an index, to standard output.
@@ -91,6 +93,10 @@ func Run(ctx context.Context, o Options) error {
 func (o *Options) explainer(ctx context.Context, out io.Writer) (func(request []byte) error, error) {
 	if o.Admin != "" {
 		return func(request []byte) error { return o.showRoute(ctx, out, request) }, nil
+	}
+	if o.Against != "" {
+		compare, err := o.against(out)
+		return func(request []byte) error { return compare(ctx, request) }, err
 	}
 	m, err := o.model()
 	return func(request []byte) error {

@@ -114,6 +114,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c prob
 	case err == nil:
 		f.Difference = firstDifference(ours, answer.Tokens)
 		if f.Difference != nil {
+			f.Difference.texts(m.Text)
 			f.Verdict, f.Detail = Differs, f.Difference.String()
 		}
 	case verdict == Refused && refused != nil: // both refuse
@@ -165,12 +166,23 @@ func firstDifference(ours, theirs []uint32) *Difference {
 	return d
 }
 
+// texts fills in the texts of the two tokens.
+func (d *Difference) texts(of func(id uint32) string) {
+	if d.Ours >= 0 {
+		d.OurText = of(uint32(d.Ours))
+	}
+	if d.Theirs >= 0 {
+		d.TheirText = of(uint32(d.Theirs))
+	}
+}
+
 func (d *Difference) String() string {
-	id := func(v int64) string {
-		if v < 0 {
+	token := func(id int64, text string) string {
+		if id < 0 {
 			return "the end"
 		}
-		return fmt.Sprint(v)
+		return fmt.Sprintf("%d %q", id, text)
 	}
-	return fmt.Sprintf("at token %d: ours %s, the worker's %s; %d and %d tokens", d.Position, id(d.Ours), id(d.Theirs), d.OurLen, d.TheirsLen)
+	return fmt.Sprintf("at token %d: ours %s, the worker's %s; %d and %d tokens", d.Position, token(d.Ours, d.OurText),
+		token(d.Theirs, d.TheirText), d.OurLen, d.TheirsLen)
 }

@@ -67,6 +67,9 @@ type Difference struct {
 	Theirs    int64 `json:"theirs"`
 	OurLen    int   `json:"our_length"`
 	TheirsLen int   `json:"their_length"`
+	// The texts of the two tokens; "": the list has ended.
+	OurText   string `json:"our_text,omitempty"`
+	TheirText string `json:"their_text,omitempty"`
 }
 
 // Result is what is known about one worker.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -106,11 +107,17 @@ func TestDifferences(t *testing.T) {
 		edit func([]uint32) []uint32
 		want func(ours int) Difference
 	}{
-		{"another token", func(ids []uint32) []uint32 { ids[3] = 7; return ids }, func(n int) Difference { return Difference{3, 0, 7, n, n} }},
-		{"one more", func(ids []uint32) []uint32 { return append(ids, 9) }, func(n int) Difference { return Difference{n, -1, 9, n, n + 1} }},
+		{"another token", func(ids []uint32) []uint32 { ids[3] = 7; return ids }, func(n int) Difference {
+			return Difference{Position: 3, Theirs: 7, OurLen: n, TheirsLen: n}
+		}},
+		{"one more", func(ids []uint32) []uint32 { return append(ids, 9) }, func(n int) Difference {
+			return Difference{Position: n, Ours: -1, Theirs: 9, OurLen: n, TheirsLen: n + 1}
+		}},
 		{"one less", func(ids []uint32) []uint32 {
 			return ids[:len(ids)-1]
-		}, func(n int) Difference { return Difference{n - 1, 0, -1, n, n - 1} }},
+		}, func(n int) Difference {
+			return Difference{Position: n - 1, Theirs: -1, OurLen: n, TheirsLen: n - 1}
+		}},
 	} {
 		r := probed(t, worker(t, sim.Config{}, c.edit).Addr(), m)
 		if r.Verdict != Differs || len(r.Findings) != 5 {
@@ -125,6 +132,10 @@ func TestDifferences(t *testing.T) {
 			want := c.want(len(ours))
 			if want.Ours == 0 {
 				want.Ours = int64(ours[want.Position])
+			}
+			want.texts(m.Model().Text)
+			if want.Ours >= 0 && want.OurText == "" || !strings.Contains(f.Detail, strconv.Quote(want.TheirText)) && want.Theirs >= 0 {
+				t.Errorf("%s: the texts are missing: %s", c.what, f.Detail)
 			}
 			if f.Difference == nil || *f.Difference != want || f.Detail == "" {
 				t.Errorf("%s, %s: %+v, want %+v", c.what, f.What, f.Difference, want)

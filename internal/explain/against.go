@@ -1,0 +1,295 @@
+package explain
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/steering"
+)
+
+// against compares requests, as read here, with what a worker makes of them. It asks, in this order:
+//
+//	/v1/…/render   tokens and names of media (vLLM with --enable-scale-out)
+//	/tokenize      tokens; for an engine that takes only text there, of the text that our template made
+//	the request    for one token of answer, with return_token_ids: tokens, or at least their number
+type against struct {
+	*model
+	addr   string
+	client *http.Client
+	out    io.Writer
+}
+
+// theirs is what the worker makes of a request.
+type theirs struct {
+	asked  string // the path that told it
+	tokens []uint32
+	count  int      // of tokens, if that is all that is known
+	names  []string // of media; nil: not told
+	text   bool     // it was given the text that our template made
+}
+
+const maxTheirs = 64 << 20
+
+// against returns a function that compares one request.
+func (o *Options) against(out io.Writer) (func(ctx context.Context, request []byte) error, error) {
+	u, err := url.Parse(o.Against)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("--against %q: want a worker's own address, such as http://10.0.0.5:8000", o.Against)
+	}
+	m, err := o.model()
+	if err != nil {
+		return nil, err
+	}
+	a := &against{model: m, addr: u.Host, client: rules.NewClient(patience, nil), out: out}
+	if o.Config != "" {
+		cfg, err := config.Load(o.Config)
+		if err != nil {
+			return nil, err
+		}
+		as, err := cfg.WorkerAccess.Open(zap.NewNop())
+		if err != nil {
+			return nil, fmt.Errorf("worker_access: %w", err)
+		}
+		a.client = rules.NewClient(patience, as)
+	}
+	return a.compare, nil
+}
+
+func (a *against) compare(ctx context.Context, line []byte) error {
+	_, endpoint, request := unwrap(line)
+	ours := a.explain(ctx, line)
+	say := func(key, format string, args ...any) {
+		fmt.Fprintf(a.out, "%-9s %s\n", key, fmt.Sprintf(format, args...))
+	}
+	fmt.Fprintf(a.out, "── %s against %s\n", cmp.Or(ours.ID, "request"), a.addr)
+	if ours.Error != "" {
+		say("error", "%s", ours.Error)
+		return errDiffers
+	}
+	if !ours.Exact {
+		say("ours", "ends after %d tokens: %s", len(ours.TokenIDs), ours.Why)
+	}
+	t, err := a.ask(ctx, endpoint, request, &ours)
+	if err != nil {
+		return fmt.Errorf("--against: %w", err)
+	}
+	say("asked", "%s", t.asked)
+	fix := a.judge(ctx, say, &ours, t)
+	if fix == "" {
+		say("result", "equal, as far as it was told")
+		_, err = fmt.Fprintln(a.out)
+		return err
+	}
+	say("look at", "%s", fix)
+	fmt.Fprintln(a.out)
+	return errDiffers
+}
+
+var errDiffers = errors.New("the worker reads the request otherwise, as printed")
+
+// judge prints where the two sides differ, and returns which part to look at; "": they do not.
+func (a *against) judge(ctx context.Context, say func(key, format string, args ...any), ours *explained, t *theirs) string {
+	if t.tokens == nil {
+		say("tokens", "ours %d, the worker's %d; it does not tell which", len(ours.TokenIDs), t.count)
+		if t.count == len(ours.TokenIDs) || !ours.Exact {
+			return ""
+		}
+		return "chat_template and dir: as the worker's; with a picture, mm_processor_kwargs and engine_version"
+	}
+	at := 0
+	for at < min(len(ours.TokenIDs), len(t.tokens)) && ours.TokenIDs[at] == t.tokens[at] {
+		at++
+	}
+	say("tokens", "ours %d, the worker's %d", len(ours.TokenIDs), len(t.tokens))
+	if at == len(ours.TokenIDs) && (at == len(t.tokens) || !ours.Exact) {
+		return a.judgeNames(say, ours, t)
+	}
+	from := max(0, at-4)
+	say("differ", "first at token %d", at)
+	say("ours", "%s", a.text(ours.TokenIDs, from, at))
+	say("worker's", "%s", a.text(t.tokens, from, at))
+	for _, md := range ours.MM {
+		if at < md.Offset || at > md.Offset+md.Length || md.Length == 0 {
+			continue
+		}
+		return fmt.Sprintf("the %s at token %d has %d tokens here and another number there: mm_processor_kwargs, engine_version, and the "+
+			"preprocessor's file in dir", md.Modality, md.Offset, md.Length)
+	}
+	if t.text || a.sameText(ctx, ours, at) {
+		if t.text {
+			return "the tokenizer: dir must have the worker's own files, of the same revision"
+		}
+		return "the template: chat_template, chat_template_content_format and default_chat_template_kwargs, as the worker was started; " +
+			"the worker reads our text as we do"
+	}
+	return "the tokenizer: dir must have the worker's own files, of the same revision; it reads our template's text otherwise"
+}
+
+// judgeNames compares the names of media.
+func (a *against) judgeNames(say func(key, format string, args ...any), ours *explained, t *theirs) string {
+	for i, md := range ours.MM {
+		switch {
+		case t.names == nil:
+			say("names", "the worker does not tell the names of media; /audit of a running Sightline does")
+			return ""
+		case i >= len(t.names):
+			return fmt.Sprintf("the images: %d here, %d there", len(ours.MM), len(t.names))
+		case md.Name != t.names[i]:
+			say("differ", "the name of the %s at token %d: ours %s, the worker's %s", md.Modality, md.Offset, md.Name, t.names[i])
+			return "the name: mm_hasher_algorithm, engine_model, media_io_kwargs and engine_version, as the worker was started"
+		}
+	}
+	return ""
+}
+
+// sameText reports whether the worker makes our tokens of our template's text, up to past where the two sides differ. Text ends for
+// this purpose at the first medium.
+func (a *against) sameText(ctx context.Context, ours *explained, at int) bool {
+	var answer struct {
+		Tokens []uint32 `json:"tokens"`
+	}
+	ask, err := json.Marshal(map[string]any{"prompt": ours.Rendered, "add_special_tokens": false})
+	if err != nil || a.post(ctx, "/tokenize", ask, &answer) != nil {
+		return false
+	}
+	n := min(at+1, len(ours.TokenIDs))
+	return len(answer.Tokens) >= n && slices.Equal(answer.Tokens[:n], ours.TokenIDs[:n])
+}
+
+// text writes the tokens around a place, with their text; the one that differs is marked.
+func (a *against) text(ids []uint32, from, at int) string {
+	var b strings.Builder
+	for i := from; i < min(len(ids), at+4); i++ {
+		mark := ""
+		if i == at {
+			mark = "» "
+		}
+		fmt.Fprintf(&b, "%s%d %q  ", mark, ids[i], a.Text(ids[i]))
+	}
+	if at >= len(ids) {
+		b.WriteString("» the end")
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// ask asks the worker for its tokens, in the first way that it has.
+func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours *explained) (*theirs, error) {
+	var rendered struct {
+		Tokens   []uint32 `json:"token_ids"`
+		Features struct {
+			Hashes map[string][]string `json:"mm_hashes"`
+			Places map[string][]struct {
+				Offset int `json:"offset"`
+			} `json:"mm_placeholders"`
+		} `json:"features"`
+	}
+	path := endpoint + "/render"
+	failed := a.post(ctx, path, request, &rendered)
+	if failed == nil && rendered.Tokens != nil {
+		t := &theirs{asked: path, tokens: rendered.Tokens, names: []string{}}
+		at := map[string]int{}
+		for _, md := range ours.MM { // by their order in the prompt
+			if list := rendered.Features.Hashes[md.Modality]; at[md.Modality] < len(list) {
+				t.names = append(t.names, list[at[md.Modality]])
+				at[md.Modality]++
+			}
+		}
+		return t, nil
+	}
+	var tokens struct {
+		Tokens []uint32 `json:"tokens"`
+	}
+	r := a.Rules()
+	ask, text := request, false
+	if endpoint == steering.Chat && !r.TokenizesChats {
+		text = true
+		var err error
+		ask, err = json.Marshal(map[string]any{"prompt": ours.Rendered, "add_special_tokens": false})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if r.HasTokenize && (len(ours.MM) == 0 || r.TokenizesPictures) && (endpoint == steering.Chat || endpoint == steering.Completions) {
+		failed = a.post(ctx, "/tokenize", ask, &tokens)
+		if failed == nil && tokens.Tokens != nil {
+			return &theirs{asked: "/tokenize", tokens: tokens.Tokens, text: text}, nil
+		}
+	}
+	var whole map[string]any
+	if err := json.Unmarshal(request, &whole); err != nil {
+		return nil, err
+	}
+	for key, v := range map[string]any{"max_tokens": 1, "stream": false, "return_token_ids": true} {
+		whole[key] = v
+	}
+	delete(whole, "max_completion_tokens")
+	delete(whole, "stream_options")
+	ask, err := json.Marshal(whole)
+	if err != nil {
+		return nil, err
+	}
+	var answered struct {
+		Tokens  []uint32 `json:"prompt_token_ids"`
+		Choices []struct {
+			Tokens []uint32 `json:"prompt_token_ids"`
+		} `json:"choices"`
+		Usage struct {
+			Prompt int `json:"prompt_tokens"`
+		} `json:"usage"`
+	}
+	if err := a.post(ctx, endpoint, ask, &answered); err != nil {
+		return nil, err
+	}
+	t := &theirs{asked: endpoint + ", for one token of answer", tokens: answered.Tokens, count: answered.Usage.Prompt}
+	if t.tokens == nil && len(answered.Choices) > 0 {
+		t.tokens = answered.Choices[0].Tokens
+	}
+	if t.tokens == nil && t.count == 0 {
+		return nil, errors.Join(fmt.Errorf("%s answers neither with the prompt's tokens nor with their number: is it a worker?", a.addr), failed)
+	}
+	return t, nil
+}
+
+// post asks the worker. An error quotes the worker's own message, as the request is the user's own.
+func (a *against) post(ctx context.Context, path string, request []byte, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.addr+path, bytes.NewReader(request))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := a.client.Do(req)
+	if err == nil {
+		defer res.Body.Close()
+	}
+	if (err != nil || res.StatusCode == http.StatusBadRequest) && rules.SpeaksTLS(ctx, a.addr, err) {
+		return rules.ErrTLS
+	}
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxTheirs))
+	switch {
+	case err != nil:
+		return err
+	case rules.WantsKey(res.StatusCode):
+		return fmt.Errorf("POST %s: status %d: %s", path, res.StatusCode, rules.KeyHint)
+	case res.StatusCode != http.StatusOK:
+		return fmt.Errorf("POST %s: status %d: %s", path, res.StatusCode, strings.TrimSpace(string(text[:min(len(text), 300)])))
+	case json.Unmarshal(text, into) != nil:
+		return fmt.Errorf("POST %s: want JSON, got %.60q: is it a worker's own port?", path, text)
+	}
+	return nil
+}
