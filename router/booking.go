@@ -93,6 +93,10 @@ type classPrompt struct {
 	tokens                          int              // of the prompt, maybe estimated
 	estimate                        bool             // what is predicted to be cached is one
 	watching                        *learned.Request // nil: nothing is learned from it
+	model                           *engine.Model    // that reads the prompt
+	computed                        *engine.Prompt   // by rules that have stepped aside; nil: none has
+	computedLocals                  []uint64         // its blocks
+	shaped, keyed                   bool             // see audit.Expectation
 }
 
 // classPromptOf copies what a class's workers read, to keep it beyond the decision.
@@ -103,7 +107,12 @@ func (x *planner) classPromptOf(class int) classPrompt {
 		certain = max(keys.own, keys.recalled.Learned)
 	}
 	both := slices.Concat(keys.locals[:certain], keys.chain[:certain])
-	return classPrompt{class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading],
+	var computed []uint64
+	if rd.computed != nil {
+		computed = rd.computed.Locals(nil, keys.form, x.adapter)
+	}
+	return classPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped(), keyed: x.keyed(rd),
+		class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading],
 		prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
@@ -146,7 +155,8 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
-	b.lowerBound, b.upperBound = r.opt.Index.Partial(id), r.opt.Index.UpperBound(id) || a.prompts.Model().UpperBound() || a.mayBypassCache
+	b.lowerBound = r.opt.Index.Partial(id) || a.computed != nil && st.predicted <= a.own*size
+	b.upperBound = r.opt.Index.UpperBound(id) || a.prompts.Model().UpperBound() || a.mayBypassCache
 	if !st.doubtful { // else no event will tell what it stores
 		b.provenBlocks = min(st.exact/size, len(b.locals))
 	}
@@ -224,6 +234,9 @@ func (r *Router) unseePictures(slot *fleet.Slot, media []SharedMedium) {
 // openBooking books a plan's work, on no slot yet if the request is left alone.
 func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) {
 	work.Source, work.Note = x.req.Source, b
+	if r.opt.Audit != nil {
+		r.opt.Audit.Borrowed(sessionOf(x.mem.req.Fields, x.req.Session))
+	}
 	if r.opt.Fair {
 		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
 	}
@@ -265,6 +278,17 @@ func (r *Router) registerExpectation(b *bookingRecord, a *classPrompt, id, sessi
 	if a.unread {
 		return
 	}
-	r.opt.Audit.Expect(audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session,
-		Locals: b.locals[:a.own], From: min(b.provenBlocks, a.own), Form: a.form, Prompts: a.prompts.Model(), Prompt: a.prompt})
+	e := audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session,
+		Locals: b.locals[:a.own], From: min(b.provenBlocks, a.own), Form: a.form, Prompts: a.model, Prompt: a.prompt,
+		Shaped: a.shaped, Keyed: a.keyed}
+	if a.computed != nil {
+		e.Shadow, e.Locals, e.Prompt, e.From = true, a.computedLocals, a.computed, 0
+		for e.From < min(b.provenBlocks, len(e.Locals)) && e.Locals[e.From] == b.locals[e.From] {
+			e.From++
+		}
+	}
+	if !a.multiplePrompts { // else an event may be about another of them
+		e.Class = a.class.judged
+	}
+	r.opt.Audit.Expect(e)
 }

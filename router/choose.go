@@ -9,6 +9,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -36,6 +37,9 @@ type blocks struct {
 	locals, chain []uint64
 	own           int // of locals that were computed: the others are recalled
 	recalled      recalled
+	standing      *audit.Standing // of the rules that compute its prompts
+	aside         audit.Rules     // those that have stepped aside for its workers
+	cut           reading         // without what these compute, if computed is set
 	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
@@ -63,6 +67,9 @@ func (x *planner) choose() {
 		x.addEdits(rd.edits)
 	}
 	x.out.PromptTokens = max(len(rd.prompt.IDs), x.mem.blocks[class].recalled.Tokens)
+	if n := x.mem.blocks[class].recalled.Tokens; rd.computed != nil && n > 0 {
+		x.out.PromptTokens = n
+	}
 	// An engine always computes the last token, so a prompt that is wholly cached loses its last block (vLLM).
 	most := max(0, x.tokens(class)-1) / size * size
 	x.out.CachedTokens, x.out.OffloadedTokens = min(best.Predicted, most), min(best.Offloaded, most)
@@ -103,7 +110,11 @@ func (x *planner) nameTargets() {
 }
 
 func (x *planner) reading(class int) *reading {
-	return &x.mem.readings[x.mem.blocks[class].class.reading]
+	keys := &x.mem.blocks[class]
+	if keys.cut.computed != nil {
+		return &keys.cut
+	}
+	return &x.mem.readings[keys.class.reading]
 }
 
 // addCandidates looks a class's prompt up in the index and adds the class's slots as candidates. A class whose engine will refuse
@@ -411,7 +422,7 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, els
 	if rd.reuse == prompt.Recomputed {
 		d.Why = "the engine bypasses its cache for this request"
 	}
-	d.Partial = x.opt.Index.Partial(x.chosen.ID)
+	d.Partial = x.opt.Index.Partial(x.chosen.ID) || rd.computed != nil && best.Exact <= keys.own*keys.form.Size
 	if d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}

@@ -51,6 +51,7 @@ func (r *state) Part() indexer.Part { return r.opt.Index.Part() }
 // part than our index. It runs before the admission lock is taken, so that no decision waits for another's answer.
 func (x *planner) hashAndAskHolders(ctx context.Context) {
 	for class := range x.mem.blocks {
+		x.stepAside(class)
 		keys, rd := &x.mem.blocks[class], x.reading(class)
 		if !keys.hasWorkers || rd.refused() {
 			continue

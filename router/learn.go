@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -65,7 +67,11 @@ func (l *learning) paths() *learned.Hasher {
 
 // tokens returns how many tokens a class's prompt has, at least as far as it is known or estimated.
 func (x *planner) tokens(class int) int {
-	return max(len(x.reading(class).prompt.IDs), x.mem.blocks[class].recalled.tokens)
+	rd, recalled := x.reading(class), &x.mem.blocks[class].recalled
+	if rd.computed != nil && recalled.Tokens > 0 {
+		return recalled.Tokens
+	}
+	return max(len(rd.prompt.IDs), recalled.tokens)
 }
 
 // recalled is what is remembered of a request, for the workers of one class.
@@ -73,6 +79,7 @@ type recalled struct {
 	learned.Prompt
 	used   bool   // its blocks are looked up: they are more than the computed ones
 	class  uint32 // number of the class; 0: nothing is remembered for it
+	teach  uint32 // number of the class that the request teaches; 0: none
 	tokens int    // of the prompt; an estimate if Tokens is 0
 }
 
@@ -82,19 +89,64 @@ func (x *planner) learns(class int) bool {
 	return x.learning != nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts && !rd.refused() && (rd.err != nil || !rd.prompt.Exact)
 }
 
+// teaches reports whether a request is remembered although rules read it to its end: events have not proved them yet. If they contradict
+// them, its next sighting is known.
+func (x *planner) teaches(class int) bool {
+	rd := x.reading(class)
+	return x.learning != nil && rd.err == nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts &&
+		x.mem.blocks[class].standing.Doubtful(rd.prompt, x.shaped(), x.keyed(rd))
+}
+
+// stepAside takes from a class's reading what rules compute that have stepped aside for its workers.
+func (x *planner) stepAside(class int) {
+	keys := &x.mem.blocks[class]
+	rd := &x.mem.readings[keys.class.reading]
+	if keys.aside == 0 || !keys.hasWorkers || rd.err != nil {
+		return
+	}
+	from, why := keys.standing.Cut(keys.aside, rd.prompt, x.shaped(), x.keyed(rd))
+	if from > len(rd.prompt.IDs) {
+		return
+	}
+	cut := *rd.prompt // its ids and media remain, as estimates of what the prompt costs
+	cut.HashableIDs, cut.Exact, cut.Why = min(cut.HashableIDs, from), false, why
+	keys.cut = *rd
+	keys.cut.prompt, keys.cut.computed, keys.cut.engineTokens = &cut, rd.prompt, 0
+}
+
+// shapingFields are parameters by which a request changes how its prompt is made, and which few requests have.
+var shapingFields = []string{"truncate_prompt_tokens", "truncation", "truncation_side", "chat_template", "chat_template_kwargs",
+	"mm_processor_kwargs", "media_io_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens", "documents", "suffix"}
+
+// shaped reports whether the request has parameters that shape its prompt.
+func (x *planner) shaped() bool {
+	return slices.ContainsFunc(shapingFields, func(key string) bool {
+		v := x.mem.req.Fields[key]
+		return v.Exists() && v.Type != gjson.Null
+	})
+}
+
+// keyed reports whether a salt or an adapter is in the keys of the request's blocks.
+func (x *planner) keyed(rd *reading) bool { return rd.prompt.Salt != "" || x.adapter != "" }
+
 // recall replaces a class's blocks by remembered ones if these are more.
 func (x *planner) recall(class int) {
 	keys := &x.mem.blocks[class]
 	r := &keys.recalled
 	keys.own = len(keys.locals)
-	if !x.learns(class) || x.inOtherPart(keys.locals) {
+	learns := x.learns(class)
+	if !learns && !x.teaches(class) || x.inOtherPart(keys.locals) {
 		return
 	}
 	if len(x.mem.path.Steps) == 0 {
 		x.learning.paths().Read(&x.mem.path, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter,
 			Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
 	}
-	r.class = learnedClass(x.model.Name, keys.class.Name, keys.form)
+	r.teach = learnedClass(x.model.Name, keys.class.Name, keys.form)
+	if !learns {
+		return
+	}
+	r.class = r.teach
 	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
 	r.tokens = r.Tokens
 	if r.tokens == 0 {
@@ -164,10 +216,10 @@ func (r *Router) watch(id string, slot *fleet.Slot, session string, q *learned.R
 // watchingOf returns what is to be watched of a request at a slot of a class; nil: nothing.
 func (x *planner) watchingOf(class int) *learned.Request {
 	keys := &x.mem.blocks[class]
-	if keys.recalled.class == 0 {
+	if keys.recalled.teach == 0 {
 		return nil
 	}
-	return &learned.Request{Class: keys.recalled.class, Size: keys.form.Size, Path: learned.Path{Steps: slices.Clone(x.mem.path.Steps)}}
+	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Path: learned.Path{Steps: slices.Clone(x.mem.path.Steps)}}
 }
 
 // taught ends the watch of a request.

@@ -93,6 +93,9 @@ func (s *scratch) release() {
 	s.body.Release()
 	s.req = body.Request{}
 	clear(s.readings)
+	for i := range s.blocks {
+		s.blocks[i].cut = reading{}
+	}
 	s.path.Steps, s.pathChain = s.path.Steps[:0], s.pathChain[:0]
 	clear(s.eased[:cap(s.eased)])
 	clear(s.encoders[:cap(s.encoders)])

@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/learned"
 )
@@ -57,7 +58,8 @@ type servedClass struct {
 	Class
 	reading  int // index of its reading
 	rules    rules.Rules
-	sessions bool // its workers' events name the session that we give a request
+	sessions bool         // its workers' events name the session that we give a request
+	judged   *audit.Class // what is known of the rules that compute its prompts
 }
 
 func newServedModel(m *Model) *servedModel {
@@ -68,7 +70,7 @@ func newServedModel(m *Model) *servedModel {
 			at, s.prompts = len(s.prompts), append(s.prompts, c.Prompts)
 		}
 		server := c.Prompts.Server()
-		s.classes = append(s.classes, servedClass{c, at, server.Rules(), namesSessions(server)})
+		s.classes = append(s.classes, servedClass{Class: c, reading: at, rules: server.Rules(), sessions: namesSessions(server)})
 	}
 	return s
 }
@@ -82,7 +84,9 @@ func (m *servedModel) classOf(w *fleet.Worker) int {
 type reading struct {
 	needed          bool // workers of its classes exist
 	edits           []body.Edit
+	model           *engine.Model  // that reads it
 	prompt          *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
+	computed        *engine.Prompt // as prompt, by the rules that have stepped aside; nil: none has
 	multiplePrompts bool           // there are several prompts
 	reuse           prompt.Reuse
 	engineTokens    int // prompt tokens that the engine will report; 0: not known
@@ -124,7 +128,7 @@ func (x *planner) read(ctx context.Context) {
 
 func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter string, req *body.Request) {
 	prompts, err := m.Read(ctx, path, adapter, req)
-	rd.edits = prompts.Edits
+	rd.model, rd.edits = m, prompts.Edits
 	if err != nil {
 		rd.err, rd.prompt = err, &engine.Prompt{Why: err.Error()}
 		return
@@ -212,7 +216,7 @@ func (x *planner) markNeededClasses() {
 			if class := x.model.classOf(slot.Worker); pass == 0 {
 				s.expectForm(class, form)
 			} else {
-				s.setClass(slot.ID, s.blocksOf(class, form))
+				s.setClass(slot.ID, s.blocksOf(class, form, s.blocks[class].standing.Aside(slot.Worker.Name)))
 			}
 		}
 	}
@@ -229,16 +233,16 @@ func (x *planner) classOf(slot *fleet.Slot) int { return int(x.mem.classes[slot.
 func (s *scratch) beginBlocks(m *servedModel) {
 	s.blocks = s.blocks[:0]
 	for i := range m.classes {
-		s.addBlocks(&m.classes[i], block.Form{})
+		s.addBlocks(&m.classes[i], block.Form{}, m.classes[i].judged.Standing(), 0)
 	}
 }
 
 // addBlocks adds an entry, with the memory of an earlier decision.
-func (s *scratch) addBlocks(class *servedClass, form block.Form) {
+func (s *scratch) addBlocks(class *servedClass, form block.Form, standing *audit.Standing, aside audit.Rules) {
 	n := len(s.blocks)
 	s.blocks = slices.Grow(s.blocks, 1)[:n+1]
 	b := &s.blocks[n]
-	b.class, b.form, b.hasWorkers = class, form, false
+	b.class, b.form, b.hasWorkers, b.standing, b.aside, b.cut.computed = class, form, false, standing, aside, nil
 	b.recalled = recalled{Prompt: learned.Prompt{Blocks: b.recalled.Blocks[:0]}}
 }
 
@@ -249,21 +253,22 @@ func (s *scratch) expectForm(class int, form block.Form) {
 	}
 }
 
-// blocksOf returns the entry of a class's slots with blocks of a form; those that have stored nothing are expected to be like the others.
-func (s *scratch) blocksOf(class int, form block.Form) int {
+// blocksOf returns the entry of a class's slots with blocks of a form, for which the same rules have stepped aside; those that have stored
+// nothing are expected to have blocks like the others.
+func (s *scratch) blocksOf(class int, form block.Form, aside audit.Rules) int {
 	own := &s.blocks[class]
 	if own.form == (block.Form{}) {
 		own.form.Size = own.class.BlockSize
 	}
-	if form == own.form || form == (block.Form{}) {
-		return class
+	if form == (block.Form{}) {
+		form = own.form
 	}
 	for i := range s.blocks {
-		if s.blocks[i].class == own.class && s.blocks[i].form == form {
+		if b := &s.blocks[i]; b.class == own.class && b.form == form && b.aside == aside {
 			return i
 		}
 	}
-	s.addBlocks(own.class, form)
+	s.addBlocks(own.class, form, own.standing, aside)
 	return len(s.blocks) - 1
 }
 

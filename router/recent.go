@@ -151,6 +151,9 @@ func (r *Router) Audited(id string, v audit.Verdict) {
 	defer r.recent.mu.Unlock()
 	if e, ok := r.recent.last.Peek(id); ok {
 		e.Audit = v
+		if e.Reason == Exact && v.Differs() {
+			e.Reason = Predicted
+		}
 	}
 }
 

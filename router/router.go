@@ -202,14 +202,21 @@ func New(opt Options) *Router {
 	return r
 }
 
-// Serve replaces the models and limits, each as in Options, for decisions that begin from now on.
+// Serve replaces the models and limits, each as in Options, for decisions that begin from now on. Rules that had stepped aside are in use
+// again.
 func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Duration) {
 	now := &serving{names: make(map[string]servedName), maxInFlight: maxInFlight, predictedTTL: predictedTTL}
 	if len(models) == 1 {
 		now.onlyModel = models[0].Name
 	}
+	var classes []audit.ClassName
+	var served []*servedClass
 	for i := range models {
 		m := newServedModel(&models[i])
+		for k := range m.classes {
+			c := &m.classes[k]
+			classes, served = append(classes, audit.ClassName{Model: m.Name, Class: c.Name, Prompts: c.Prompts}), append(served, c)
+		}
 		now.names[m.Name] = servedName{model: m}
 		// Start at 0: an alert sees no increase in a counter that first appears as 1.
 		r.metrics.decisions.WithLabelValues(m.Name, string(RefusedByUs))
@@ -220,6 +227,9 @@ func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Durati
 		for _, n := range m.Adapters {
 			now.names[n] = servedName{model: m, adapter: n}
 		}
+	}
+	for i, judged := range r.opt.Audit.Serve(classes) {
+		served[i].judged = judged
 	}
 	r.serving.Store(now)
 }

@@ -32,7 +32,8 @@ func (x *planner) preparePrompt(p *engine.Prompt) {
 	}
 	x.markNeededClasses()
 	for i := range x.mem.readings {
-		x.mem.readings[i] = reading{needed: x.mem.readings[i].needed, prompt: p, engineTokens: len(p.IDs)}
+		x.mem.readings[i] = reading{needed: x.mem.readings[i].needed, model: x.model.prompts[i].Model(), prompt: p,
+			engineTokens: len(p.IDs)}
 	}
 	x.hashAndAskHolders(context.Background())
 	if len(x.slots) == 0 {

@@ -13,6 +13,7 @@
 //	audit.go    Auditor: open requests and their end
 //	compare.go  one request against one event
 //	parent.go   what a request reveals about blocks stored before the router's start
+//	rules.go    what verdicts say of the rules by which prompts are computed
 //	finding.go  findings for people
 package audit
 
@@ -41,6 +42,7 @@ const (
 	grace       = time.Second      // from a request's end to its verdict: events are sent once a scheduler step
 	logEvery    = 10 * time.Minute // between two lines about the same verdict of a worker
 	patience    = 10 * time.Minute // limit for a request whose end is never reported
+	maxHeld     = 1 << 14          // blocks before a request's first event that are compared
 )
 
 // Options configure an Auditor.
@@ -67,14 +69,15 @@ type Options struct {
 // A decision waits for Expect, so the lock that Expect takes is held only briefly: mu guards the lists of requests, and nothing
 // is compared or looked up under it. A request's comparison state is guarded by its slot's comparing, which is taken before mu.
 type Auditor struct {
-	o      Options
-	mu     sync.Mutex
-	slots  map[indexer.SlotID]*slot
-	byID   map[string]*request
-	ended  []*request // waiting for their verdicts, in the order of their ends; some may have been removed already
-	tokens int        // kept for all open requests
-	blocks int
-	recent []Finding // oldest first
+	o       Options
+	mu      sync.Mutex
+	slots   map[indexer.SlotID]*slot
+	byID    map[string]*request
+	ended   []*request // waiting for their verdicts, in the order of their ends; some may have been removed already
+	tokens  int        // kept for all open requests
+	blocks  int
+	recent  []Finding // oldest first
+	classes []*Class  // whose rules are judged
 
 	judgeMu sync.Mutex // held by judge; guards matches
 	matches indexer.Matches
@@ -108,6 +111,11 @@ type Expectation struct {
 	block.Form
 	Prompts *engine.Model
 	Prompt  *engine.Prompt
+
+	Class  *Class // whose rules computed the prompt; nil: the request says nothing about them
+	Shadow bool   // nothing was predicted by the prompt, since a rule has stepped aside: its verdict is only about the rules
+	Shaped bool   // the client's parameters shape the prompt
+	Keyed  bool   // it has a salt or an adapter
 }
 
 // New returns an Auditor. Run makes it give verdicts.
@@ -195,7 +203,7 @@ func (a *Auditor) Move(id string, h indexer.SlotID, worker string) {
 	if x := a.byID[id]; x != nil {
 		a.remove(x)
 		// Start over: what the first slot reported does not count for the other.
-		moved := &request{Expectation: x.Expectation, beganAt: x.beganAt, ids: x.ids, nextPos: -1, found: -1}
+		moved := &request{Expectation: x.Expectation, beganAt: x.beganAt, ids: x.ids, nextPos: -1, found: -1, borrowed: x.borrowed}
 		moved.Worker, moved.From = worker, 0
 		a.assign(moved, h)
 	}
@@ -216,10 +224,27 @@ func (a *Auditor) Leave(slot indexer.SlotID) {
 	}
 }
 
-// Forget removes a worker's verdicts from the metrics.
+// Forget removes a worker's verdicts from the metrics, and what its requests say of rules.
 func (a *Auditor) Forget(worker string) {
-	if a != nil {
-		a.verdicts.DeletePartialMatch(prometheus.Labels{"worker": worker})
+	if a == nil {
+		return
+	}
+	a.verdicts.DeletePartialMatch(prometheus.Labels{"worker": worker})
+	for _, c := range a.judged() {
+		c.forget(worker)
+	}
+}
+
+// Borrowed says that a request's client chose its session itself. If it is another open request's, events that name it are certain to be
+// of neither.
+func (a *Auditor) Borrowed(session string) {
+	if a == nil || session == "" {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if x := a.byID[session]; x != nil {
+		x.borrowed = true
 	}
 }
 
@@ -254,14 +279,18 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	s.compareMu.Lock()
 	defer s.compareMu.Unlock()
 	defer func() { clear(s.compared); clear(s.afterUnknownParent) }() // they refer to prompts
-	if a.begin(s, h, e.Session) {
+	if x := a.begin(s, h, e.Session); x != nil {
 		s.namesSessions = true
 		a.namedEvents.Inc()
+		a.followHeld(x, e)
 	}
 	var departs []*request
 	own := false
 	s.afterUnknownParent = s.afterUnknownParent[:0]
 	for _, x := range s.compared {
+		if x.judged {
+			continue
+		}
 		switch x.compare(e) {
 		case same:
 			own = true
@@ -285,7 +314,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 		departs[0].rivalEvents++
 	default:
 		x := departs[0]
-		x.finding = x.explain(e, x.eventBlock)
+		x.finding, x.certain = x.explain(e, x.eventBlock), !x.guessed && e.Session != "" && e.Session == x.ID && x.Session == x.ID
 		if x.finding.Verdict == MediaName {
 			x.mediaNames = x.names(e)
 		}
@@ -307,13 +336,37 @@ func (a *Auditor) slotWithRequests(h indexer.SlotID) *slot {
 	return s
 }
 
-// begin lists the requests to compare an event with, and reports whether the event names one of them.
-func (a *Auditor) begin(s *slot, h indexer.SlotID, session string) (named bool) {
+// begin lists the requests to compare an event with, and returns the one that the event names; nil: none.
+func (a *Auditor) begin(s *slot, h indexer.SlotID, session string) *request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.compared = append(s.compared[:0], s.open...)
-	x := a.byID[session]
-	return x != nil && x.Slot == h && x.Session == x.ID
+	if x := a.byID[session]; x != nil && x.Slot == h && x.Session == x.ID {
+		return x
+	}
+	return nil
+}
+
+// followHeld finds the place of a request's first event if it begins after blocks that the slot held before: they are the beginning of
+// the prompt, and may differ from what was computed.
+func (a *Auditor) followHeld(x *request, e *kvevent.Event) {
+	if x.judged || x.nextPos >= 0 || !e.HasParent || x.finding != nil || slices.Index(x.Locals, e.Locals[0]) > 0 {
+		return
+	}
+	held := a.o.Index.Chain(nil, x.Slot, e.Parent, maxHeld)
+	n := 0
+	for n < min(len(held), len(x.Locals)) && held[n] == x.Locals[n] {
+		n++
+	}
+	switch {
+	case len(held) == 0:
+	case n == len(held):
+		x.next, x.nextPos, x.guessed = e.Parent, n, a.o.Index.Partial(x.Slot)
+	case n < len(x.Locals):
+		x.finding, x.certain = &Finding{Verdict: Block, Position: n * x.Size}, !a.o.Index.Partial(x.Slot)
+	default:
+		x.held = true
+	}
 }
 
 // Run gives verdicts until ctx ends.
@@ -337,6 +390,7 @@ func (a *Auditor) judge(now time.Time) {
 	for x := a.due(now); x != nil; x = a.due(now) {
 		v, shown := a.verdictOf(x)
 		a.verdict(x, v)
+		a.judgeRules(x, v)
 		if shown {
 			a.o.Parent(x.Slot, x.parent.engineHash, x.Locals[:x.parent.at])
 		}
@@ -371,6 +425,7 @@ func (a *Auditor) due(now time.Time) *request {
 func (a *Auditor) verdictOf(x *request) (_ Verdict, shown bool) {
 	x.slot.compareMu.Lock()
 	defer x.slot.compareMu.Unlock()
+	x.judged = true
 	if x.held || a.holds(x) {
 		return Equal, a.revealedParent(x)
 	}

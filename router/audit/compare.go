@@ -25,6 +25,10 @@ type request struct {
 	held        bool // all its blocks were reported, if only for a moment
 	otherSize   int  // block size of an event whose blocks are of another form
 	finding     *Finding
+	guessed     bool        // where its first event belongs is only probable: what is held before may have been found out (parent.go)
+	certain     bool        // the event of finding is this request's: it names its session
+	judged      bool        // its verdict is given
+	borrowed    bool        // another request has its session. Guarded by Auditor.mu until the end
 	mediaNames  []mediaName // the request's media as named by the event of finding
 	rivalEvents int         // further events that departed from the request: which one is its own is not known
 }

@@ -24,6 +24,11 @@ const (
 	Unattributed Verdict = "unattributed" // not all blocks came, and no event can be attributed to the request
 )
 
+// Differs reports whether the worker stored another prompt than was computed.
+func (v Verdict) Differs() bool {
+	return v == Token || v == Span || v == MediaName || v == Keys || v == Block
+}
+
 // Finding is a request that was not stored as predicted. It holds numbers: no picture, no picture's name, and no text except,
 // with Options.Text, that of two tokens.
 type Finding struct {
@@ -43,7 +48,7 @@ type Finding struct {
 
 const maxFindings = 64
 
-// verdict counts a request's verdict and keeps a Finding if something is wrong.
+// verdict counts a request's verdict and keeps a Finding if something is wrong. If nothing was predicted, it only completes the finding.
 func (a *Auditor) verdict(x *request, v Verdict) {
 	a.count(x, v)
 	if v == Equal || v == Unattributed {
@@ -55,6 +60,9 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	}
 	f.At, f.ID, f.Model, f.Worker = a.o.Now(), x.ID, x.Model, x.Worker
 	f.Says = f.text()
+	if x.Shadow {
+		return
+	}
 	if v == Nothing && a.o.Why != nil {
 		if why := a.o.Why(x.Slot); why != "" {
 			f.Says = "the worker has reported no block since the request came: " + why
@@ -74,6 +82,9 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 }
 
 func (a *Auditor) count(x *request, v Verdict) {
+	if x.Shadow {
+		return
+	}
 	a.verdicts.WithLabelValues(x.Model, x.Worker, string(v)).Inc()
 	if a.o.Verdict != nil {
 		a.o.Verdict(x.ID, v)

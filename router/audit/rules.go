@@ -1,0 +1,509 @@
+package audit
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine"
+)
+
+// A rule by which prompts are computed steps aside when events contradict it: what it would compute is learned instead (package
+// learned), until so many later requests agree with it again or the model is loaded anew. Meanwhile the rule is computed for the audit
+// alone.
+//
+// A contradiction is certain if the event names the session that we gave to this request alone, or if two requests of a worker
+// contradict one after another without a request between them that agrees. A worker's contradiction puts a rule out for that worker.
+// It also puts it out for the others of its class, except those whose requests have agreed so far: then the worker may be another than
+// configured. It puts the rule out for all of them if a second worker contradicts, or if the worker itself agreed before.
+//
+// No evidence is what follows an image that the engine fetched itself, whose host may have given it another one, and what an engine's
+// event says of a session that a client chose.
+
+// Rule is a part of what is computed.
+type Rule uint8
+
+// The rules.
+const (
+	RuleText       Rule = iota // template and tokenizer: of all requests
+	RuleParameters             // of requests that shape their prompts by parameters of their own
+	RuleKeys                   // of requests with a salt or an adapter
+	RuleImages                 // tokens and names, from the first image on
+	RuleAudio
+	RuleVideo
+	ruleCount
+)
+
+var ruleNames = [ruleCount]string{"text", "parameters", "keys", "images", "audio", "video"}
+
+func (r Rule) String() string { return ruleNames[r] }
+
+// Rules is a set of rules.
+type Rules uint8
+
+// Has reports whether a rule is in the set.
+func (s Rules) Has(r Rule) bool { return s&(1<<r) != 0 }
+
+// ruleOf returns the rule for media of a modality.
+func ruleOf(modality string) Rule {
+	switch {
+	case strings.HasPrefix(modality, "audio"):
+		return RuleAudio
+	case strings.HasPrefix(modality, "video"):
+		return RuleVideo
+	}
+	return RuleImages
+}
+
+// proof is how many requests must agree with a rule, one after another, for it to be back. A rule that is wrong for one request in ten
+// passes 32 of them by chance in 3 of 100 attempts; each time that it is contradicted again, twice as many are needed.
+const (
+	proof    = 32
+	maxProof = 1 << 14
+)
+
+// Class is what is known of the rules for one class of a model's workers. It is safe for concurrent use; a nil Class knows nothing.
+type Class struct {
+	a           *Auditor
+	model, name string
+	live        *engine.LiveModel
+	now         atomic.Pointer[Standing]
+
+	mu     sync.Mutex
+	of     *engine.Model // to which rules applies: a model that is loaded anew begins anew
+	rules  [ruleCount]ruleState
+	unsaid []func() // log lines, to be written without mu
+}
+
+type ruleState struct {
+	agreed  int  // requests that agreed, up to proof
+	out     bool // for workers that have not contradicted, except those that are spared
+	row     int  // agreements since, of workers for which it is out although they have not contradicted
+	need    int  // so many bring it back for them; 0: it has always been in use
+	workers map[string]*workerRule
+	aside   Aside // about the first contradiction; zero: it is in use everywhere
+}
+
+type workerRule struct {
+	agreed       bool // since its last contradiction
+	suspect      bool // its last request contradicted, perhaps
+	contradicted bool
+	spared       bool
+	row, need    int // agreements since it contradicted, and how many bring the rule back; 0: it never has
+}
+
+// Standing says which rules have stepped aside for a class. It does not change.
+type Standing struct {
+	of       *engine.Model
+	rest     Rules            // for workers that are not in byWorker
+	byWorker map[string]Rules // for those that a rule distinguishes
+	Unproven Rules            // rules with which fewer requests than proof have agreed
+	why      [ruleCount]string
+}
+
+// Aside is a rule that has stepped aside.
+type Aside struct {
+	Model   string    `json:"model"`
+	Class   string    `json:"class,omitempty"`
+	Rule    string    `json:"rule"`
+	Since   time.Time `json:"since"`
+	Workers []string  `json:"workers"` // that have contradicted it
+	All     bool      `json:"all"`     // it has stepped aside for the class's other workers too, except those that have always agreed
+	First   Finding   `json:"first"`   // the first contradiction
+	Agreed  int       `json:"agreed"`  // later requests of such a worker that agreed, one after another
+	Needed  int       `json:"needed"`  // so many bring it back
+}
+
+// Text says it in a sentence.
+func (s *Aside) Text() string {
+	return "the rule for " + s.Rule + " has stepped aside, since " + s.First.Worker + " contradicts it: " + s.First.Says
+}
+
+// ClassName names a class of a model's workers.
+type ClassName struct {
+	Model, Class string
+	Prompts      *engine.LiveModel
+}
+
+// Serve replaces the classes whose rules are judged. All rules are in use again.
+func (a *Auditor) Serve(names []ClassName) []*Class {
+	if a == nil {
+		return make([]*Class, len(names))
+	}
+	list := make([]*Class, 0, len(names))
+	for _, n := range names {
+		c := &Class{a: a, model: n.Model, name: n.Class, live: n.Prompts}
+		c.reset(n.Prompts.Model())
+		list = append(list, c)
+	}
+	a.mu.Lock()
+	a.classes = list
+	a.mu.Unlock()
+	return list
+}
+
+// reset begins anew, for another model of the same files. The caller holds mu, or is the only one.
+func (c *Class) reset(m *engine.Model) {
+	c.of = m
+	for i := range c.rules {
+		c.rules[i] = ruleState{workers: make(map[string]*workerRule)}
+	}
+	c.publish()
+}
+
+// Standing returns which rules have stepped aside. It is never nil.
+func (c *Class) Standing() *Standing {
+	if c == nil {
+		return new(Standing)
+	}
+	s := c.now.Load()
+	if s.of == c.live.Model() {
+		return s
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.follow()
+	return c.now.Load()
+}
+
+// follow begins anew if the model was loaded anew. The caller holds mu.
+func (c *Class) follow() {
+	if m := c.live.Model(); m != c.of {
+		c.reset(m)
+	}
+}
+
+// Aside returns the rules that have stepped aside for a worker.
+func (s *Standing) Aside(worker string) Rules {
+	if rules, ok := s.byWorker[worker]; ok {
+		return rules
+	}
+	return s.rest
+}
+
+// Cut returns from which token on a prompt is not computed any more if some rules have stepped aside, and why; math.MaxInt: none of them
+// is about it.
+func (s *Standing) Cut(aside Rules, p *engine.Prompt, shaped, keyed bool) (from int, why string) {
+	from = math.MaxInt
+	for r := range ruleCount {
+		if at := startOf(r, p, shaped, keyed); aside.Has(r) && at < from {
+			from, why = at, s.why[r]
+		}
+	}
+	return from, why
+}
+
+// Doubtful reports whether a prompt is computed by a rule that is not proven yet.
+func (s *Standing) Doubtful(p *engine.Prompt, shaped, keyed bool) bool {
+	for r := range ruleCount {
+		if s.Unproven.Has(r) && startOf(r, p, shaped, keyed) < math.MaxInt {
+			return true
+		}
+	}
+	return false
+}
+
+// startOf returns from which token on a prompt depends on a rule; math.MaxInt: it does not.
+func startOf(r Rule, p *engine.Prompt, shaped, keyed bool) int {
+	switch {
+	case r == RuleText, r == RuleParameters && shaped, r == RuleKeys && keyed:
+		return 0
+	case r >= RuleImages:
+		for i := range p.Media {
+			if p.Media[i].Length > 0 && ruleOf(p.Media[i].Modality) == r {
+				return p.Media[i].Offset
+			}
+		}
+	}
+	return math.MaxInt
+}
+
+// contradicted returns the rule that a request's finding is about. ok is false if the finding is no evidence against a rule.
+func (x *request) contradicted(f *Finding) (r Rule, ok bool) {
+	var medium *engine.Medium
+	end := f.Position // of what may differ
+	switch f.Verdict {
+	case Token, Span, MediaName:
+	case Keys, Block:
+		end += x.Size - 1
+	default:
+		return 0, false
+	}
+	for i := range x.Prompt.Media {
+		if md := &x.Prompt.Media[i]; medium == nil && md.Offset <= end && md.Offset+md.Length >= f.Position {
+			medium = md
+		}
+	}
+	from := end
+	if medium != nil {
+		from = medium.Offset
+	}
+	if x.Prompt.StablePrefix() <= from || x.borrowed {
+		return 0, false
+	}
+	switch {
+	case x.Shaped:
+		return RuleParameters, true
+	case medium != nil:
+		return ruleOf(medium.Modality), true
+	case f.Verdict == Keys && x.Keyed:
+		return RuleKeys, true
+	}
+	return RuleText, true
+}
+
+// judgeRules takes a request's verdict as evidence for or against rules.
+func (a *Auditor) judgeRules(x *request, v Verdict) {
+	c := x.Class
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	c.follow()
+	if x.Prompts != c.of {
+		return // it was read before the model was loaded anew
+	}
+	if v == Equal {
+		for r := range ruleCount {
+			if x.proves(r) {
+				c.agree(r, x.Worker)
+			}
+		}
+		return
+	}
+	if x.finding == nil || x.finding.Verdict != v || !x.certain && a.o.Index.Partial(x.Slot) { // its blocks may be held and not known
+		return
+	}
+	if r, ok := x.contradicted(x.finding); ok {
+		c.contradict(r, x, *x.finding)
+	}
+}
+
+// unlock releases mu, and then writes the log lines that are due.
+func (c *Class) unlock() {
+	lines := c.unsaid
+	c.unsaid = nil
+	c.mu.Unlock()
+	for _, say := range lines {
+		say()
+	}
+}
+
+// proves reports whether a request that was stored as computed depends on a rule within its whole blocks.
+func (x *request) proves(r Rule) bool {
+	if r < RuleImages {
+		return len(x.Locals) > 0 && startOf(r, x.Prompt, x.Shaped, x.Keyed) == 0
+	}
+	return slices.ContainsFunc(x.Prompt.Media, func(md engine.Medium) bool {
+		return ruleOf(md.Modality) == r && md.Length > 0 && md.Offset+md.Length <= len(x.Locals)*x.Size
+	})
+}
+
+func (s *ruleState) worker(name string) *workerRule {
+	w := s.workers[name]
+	if w == nil {
+		w = new(workerRule)
+		s.workers[name] = w
+	}
+	return w
+}
+
+// contradict notes that a request of a worker contradicts a rule. The caller holds mu.
+func (c *Class) contradict(r Rule, x *request, f Finding) {
+	s := &c.rules[r]
+	w := s.worker(x.Worker)
+	agreed, second := w.agreed, false
+	for _, other := range s.workers {
+		second = second || other != w && (other.contradicted || other.suspect)
+	}
+	w.row = 0
+	if w.contradicted {
+		return
+	}
+	if !x.certain && !w.suspect && !second {
+		w.suspect = true
+		return
+	}
+	w.agreed, w.contradicted, w.need = false, true, moreProof(w.need)
+	everyone := second || agreed
+	if everyone || !s.out {
+		if !s.out {
+			s.need = moreProof(s.need)
+		}
+		s.out, s.row = true, 0
+		for _, other := range s.workers {
+			other.spared = other.agreed && !everyone
+		}
+	}
+	if s.aside.Rule == "" {
+		s.aside = Aside{Model: c.model, Class: c.name, Rule: r.String(), Since: f.At, First: f}
+		c.unsaid = append(c.unsaid, func() {
+			c.a.o.Log.Warn("a rule steps aside: "+r.String(), zap.String("model", c.model), zap.String("class", c.name),
+				zap.String("worker", f.Worker), zap.String("id", f.ID), zap.String("what", f.Says))
+		})
+	}
+	c.publish()
+}
+
+// moreProof returns how many requests must agree the next time.
+func moreProof(last int) int { return min(max(proof, 2*last), maxProof) }
+
+// agree notes that a request of a worker agrees with a rule. The caller holds mu.
+func (c *Class) agree(r Rule, worker string) {
+	s := &c.rules[r]
+	w := s.worker(worker)
+	w.suspect, w.agreed = false, true
+	if s.agreed < proof {
+		s.agreed++
+		if s.agreed == proof {
+			defer c.publish()
+		}
+	}
+	switch {
+	case w.contradicted:
+		w.row++
+		if w.row < w.need {
+			return
+		}
+		w.contradicted = false
+		c.settle(s)
+	case s.out && !w.spared:
+		s.row++
+		if s.row < s.need {
+			return
+		}
+		s.out = false // others' requests agree: it is the workers that have contradicted
+		c.settle(s)
+	}
+}
+
+// settle ends the stepping aside if no worker contradicts any more. The caller holds mu.
+func (c *Class) settle(s *ruleState) {
+	for _, w := range s.workers {
+		if w.contradicted {
+			c.publish()
+			return
+		}
+	}
+	s.out = false
+	rule := s.aside.Rule
+	c.unsaid = append(c.unsaid, func() {
+		c.a.o.Log.Info("a rule is in use again: "+rule, zap.String("model", c.model), zap.String("class", c.name))
+	})
+	s.aside = Aside{}
+	c.publish()
+}
+
+// publish makes what has changed known to decisions. The caller holds mu.
+func (c *Class) publish() {
+	out := &Standing{of: c.of, byWorker: make(map[string]Rules)}
+	for r := range ruleCount {
+		s := &c.rules[r]
+		if s.agreed < proof {
+			out.Unproven |= 1 << r
+		}
+		if s.aside.Rule == "" {
+			continue
+		}
+		out.why[r] = "events contradict the rule for " + s.aside.Rule + ": " + string(s.aside.First.Verdict)
+		if s.out {
+			out.rest |= 1 << r
+		}
+		for name := range s.workers {
+			out.byWorker[name] = 0
+		}
+	}
+	for name := range out.byWorker {
+		for r := range ruleCount {
+			s := &c.rules[r]
+			w := s.workers[name]
+			if w == nil && s.out || w != nil && (w.contradicted || s.out && !w.spared) {
+				out.byWorker[name] |= 1 << r
+			}
+		}
+	}
+	c.now.Store(out)
+}
+
+// forget removes a worker: its contradictions count no longer.
+func (c *Class) forget(worker string) {
+	c.mu.Lock()
+	defer c.unlock()
+	for r := range c.rules {
+		s := &c.rules[r]
+		w := s.workers[worker]
+		delete(s.workers, worker)
+		if w != nil && w.contradicted {
+			c.settle(s)
+		}
+	}
+}
+
+func (a *Auditor) judged() []*Class {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.classes
+}
+
+// Aside returns the rules that have stepped aside, by model, class and rule.
+func (a *Auditor) Aside() (list []Aside) {
+	if a == nil {
+		return nil
+	}
+	for _, c := range a.judged() {
+		c.mu.Lock()
+		c.follow()
+		for r := range c.rules {
+			s := &c.rules[r]
+			if s.aside.Rule == "" {
+				continue
+			}
+			one := s.aside
+			one.All = s.out
+			for _, name := range slices.Sorted(maps.Keys(s.workers)) {
+				if w := s.workers[name]; w.contradicted {
+					if one.Needed == 0 || w.need-w.row < one.Needed-one.Agreed {
+						one.Agreed, one.Needed = w.row, w.need
+					}
+					one.Workers = append(one.Workers, name)
+				}
+			}
+			list = append(list, one)
+		}
+		c.mu.Unlock()
+	}
+	slices.SortFunc(list, func(x, y Aside) int {
+		return cmp.Or(strings.Compare(x.Model, y.Model), strings.Compare(x.Class, y.Class), strings.Compare(x.Rule, y.Rule))
+	})
+	return list
+}
+
+// asideMetric is the gauge of rules that have stepped aside.
+type asideMetric struct {
+	a *Auditor
+	d *prometheus.Desc
+}
+
+func (m asideMetric) Describe(ch chan<- *prometheus.Desc) { ch <- m.d }
+
+func (m asideMetric) Collect(ch chan<- prometheus.Metric) {
+	count := make(map[[2]string]int)
+	for _, c := range m.a.judged() {
+		count[[2]string{c.model, c.name}] = 0
+	}
+	for _, s := range m.a.Aside() {
+		count[[2]string{s.Model, s.Class}]++
+	}
+	for of, n := range count {
+		ch <- prometheus.MustNewConstMetric(m.d, prometheus.GaugeValue, float64(n), of[0], of[1])
+	}
+}
