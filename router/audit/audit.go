@@ -224,14 +224,20 @@ func (a *Auditor) Leave(slot indexer.SlotID) {
 	}
 }
 
-// Forget removes a worker's verdicts from the metrics, and what its requests say of rules.
-func (a *Auditor) Forget(worker string) {
+// WorkerLeft removes what a worker's requests said of rules.
+func (a *Auditor) WorkerLeft(worker string) {
 	if a == nil {
 		return
 	}
-	a.verdicts.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	for _, c := range a.judged() {
 		c.forget(worker)
+	}
+}
+
+// Forget removes a worker's verdicts from the metrics.
+func (a *Auditor) Forget(worker string) {
+	if a != nil {
+		a.verdicts.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	}
 }
 
@@ -279,10 +285,11 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	s.compareMu.Lock()
 	defer s.compareMu.Unlock()
 	defer func() { clear(s.compared); clear(s.afterUnknownParent) }() // they refer to prompts
-	if x := a.begin(s, h, e.Session); x != nil {
+	named := a.begin(s, h, e.Session)
+	if named != nil {
 		s.namesSessions = true
 		a.namedEvents.Inc()
-		a.followHeld(x, e)
+		a.followHeld(named, e)
 	}
 	var departs []*request
 	own := false
@@ -291,7 +298,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 		if x.judged {
 			continue
 		}
-		switch x.compare(e) {
+		switch x.compare(e, x == named) {
 		case same:
 			own = true
 			if x.followsUnknown(e) {
@@ -314,7 +321,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 		departs[0].rivalEvents++
 	default:
 		x := departs[0]
-		x.finding, x.certain = x.explain(e, x.eventBlock), !x.guessed && e.Session != "" && e.Session == x.ID && x.Session == x.ID
+		x.finding, x.certain = x.explain(e, x.eventBlock), x == named && !x.guessed
 		if x.finding.Verdict == MediaName {
 			x.mediaNames = x.names(e)
 		}

@@ -45,9 +45,9 @@ const (
 // requests with the same template.
 const minAgreement = 16
 
-// compare returns how an event relates to a request, and follows the request's blocks. It judges only the known part of the
+// compare returns how an event, which may name the request, relates to it, and follows its blocks. It judges only the known part of the
 // prompt: if the prompt is exact only in part, the worker's events continue after it with media and text that cannot be compared.
-func (x *request) compare(e *kvevent.Event) relation {
+func (x *request) compare(e *kvevent.Event, named bool) relation {
 	if e.BlockSize != x.Size || e.Lookahead != x.Lookahead {
 		x.otherSize = e.BlockSize
 		return unrelated
@@ -59,6 +59,7 @@ func (x *request) compare(e *kvevent.Event) relation {
 		return unrelated
 	}
 	n := x.blocks(e, p)
+	its := child || named && !e.HasParent // whatever the event's tokens are
 	if n > 0 {
 		x.next, x.nextPos = e.EngineHashes[n-1], p+n
 	}
@@ -66,7 +67,7 @@ func (x *request) compare(e *kvevent.Event) relation {
 		switch {
 		case n == len(e.Locals):
 			return same
-		case n > 0, child, x.agree(e, p) >= minAgreement:
+		case n > 0, its, x.agree(e, p) >= minAgreement:
 			return diverged
 		}
 		return unrelated
@@ -76,7 +77,7 @@ func (x *request) compare(e *kvevent.Event) relation {
 		return same // the rest was generated or is not known
 	}
 	switch { // after the last hashable block, tokens can still be compared
-	case n == 0 && !child && x.agree(e, p) < minAgreement:
+	case n == 0 && !its && x.agree(e, p) < minAgreement:
 		return unrelated
 	case !x.agrees(e, p):
 		return diverged

@@ -277,6 +277,7 @@ func (s *Set) leave(m *member) {
 		s.o.Audit.Leave(m.worker.Slots[i].ID)
 		s.o.Learner.Leave(m.worker.Slots[i].ID)
 	}
+	s.o.Audit.WorkerLeft(m.worker.Name)
 }
 
 // forget drops the counters of a name, unless a worker has it again.
