@@ -232,6 +232,9 @@ var unbounded = map[string]string{
 		indexer.Index.vacant internal/serve.poolFinder.known internal/serve.poolFinder.workers router/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
 		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/members.Set.members router/members.Set.excluded router/probe.Prober.known`,
+	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
+		"router/audit.Standing.byWorker",
+	"one line for each rule, written at once":    "router/audit.Class.unsaid",
 	"as many as requests that are under way":     "prompt/tokenizer.Cache.pending",
 	"as many as words of ours":                   "internal/admin.livePage.sent mmhash/fetch.Stats.Failed router/report.Totals.arms",
 	"a pool, which a garbage collection empties": "prompt/template.Template.states router.Router.scratch",

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -42,18 +43,21 @@ func TestAuditIsEqual(t *testing.T) {
 	}
 }
 
-// A setting that is not the worker's is named by its effect: the picture has another number of tokens there.
+// A setting that is not the worker's is named by its effect: the picture has another number of tokens there. The rule steps aside: what has
+// been seen twice is known to the token nevertheless, the product says so everywhere, and a reload brings the rule back.
 func TestAuditNamesTheDifference(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {
-			keys["probe"] = false
+			keys["probe"], keys["admin_token"] = false, "a-token-of-tests"
 			keys["models"].([]any)[0].(map[string]any)["mm_processor_kwargs"] = map[string]any{"max_pixels": 64 * 28 * 28}
 		}
 	})
-	if got := ask(t, l, strings.Repeat("What is it, and what stands behind it? ", 8), dataURL(photo(801))); got.status != 200 {
+	question := strings.Repeat("What is it, and what stands behind it? ", 8)
+	if got := ask(t, l, question, dataURL(photo(801))); got.status != 200 {
 		t.Fatalf("%+v", got)
 	}
+	contradicts := lastDecision(t, l)
 	var f gjson.Result
 	if err := lab.WaitFor(t.Context(), "a finding", func() bool {
 		text, err := lab.Get("http://" + l.Admin + "/audit")
@@ -68,4 +72,49 @@ func TestAuditNamesTheDifference(t *testing.T) {
 	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), f.Get("says").Str[:20]) {
 		t.Errorf("the page does not say it: %v", err)
 	}
+
+	taught := func() float64 { return metric(t, l, "sightline_learned_requests_total", `"learned"`) }
+	aside := func() float64 { return metric(t, l, "sightline_rules_aside", "") }
+	eventually(t, "the rule steps aside, and the request is learned", func() bool { return aside() == 1 && taught() == 1 })
+	// again asks what was asked before: all of it is known, by what events taught.
+	again := func(photo []byte) {
+		t.Helper()
+		got := ask(t, l, question, dataURL(photo))
+		d := lastDecision(t, l)
+		if got.cached < 300 || d.Get("reason").Str != "learned" || int(d.Get("cached_tokens").Int()) != got.cached ||
+			d.Get("why").Str != "events contradict the rule for images: span" {
+			t.Errorf("%+v; decided %s", got, d.Raw)
+		}
+	}
+	again(photo(801))
+	ask(t, l, question, dataURL(photo(802)))
+	eventually(t, "the next image is learned", func() bool { return taught() >= 2 })
+	again(photo(802))
+	quiet(t, l)
+	plain := func() result {
+		return post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": question}}}, nil)
+	}
+	plain()
+	awaitExact(t, l, 0, plain().cached)
+	text := plain()
+	if d := lastDecision(t, l); d.Get("reason").Str != "exact" || d.Get("why").Str != "" || int(d.Get("cached_tokens").Int()) != text.cached {
+		t.Errorf("a text: %+v; decided %s", text, d.Raw)
+	}
+	for path, want := range map[string]string{
+		"/workers": `"rule":"images"`,
+		"/":        "the rule for images has stepped aside",
+		"/explain?id=" + contradicts.Get("id").Str: `"rule":"images"`,
+	} {
+		if text, err := lab.Get("http://" + l.Admin + path); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s does not say %s: %v %.500s", path, want, err, text)
+		}
+	}
+	if bad := metric(t, l, "sightline_cached_tokens_reported_total", `"fewer"`) +
+		metric(t, l, "sightline_cached_tokens_reported_total", `"more"`); bad > 0 {
+		t.Errorf("%v predictions were wrong", bad)
+	}
+	if problem := reload(t, http.DefaultClient, l); problem != "" {
+		t.Fatal(problem)
+	}
+	eventually(t, "the rule is back", func() bool { return aside() == 0 })
 }

@@ -47,7 +47,8 @@ func TestCountersAreCounters(t *testing.T) {
 		"sightline_learned_beginnings", "sightline_learned_bytes", "sightline_orphan_blocks",
 		"sightline_peer_age_seconds", "sightline_peer_requests", "sightline_peers", "sightline_predictions", "sightline_ready",
 		"sightline_relay", "sightline_relay_bytes", "sightline_relay_images",
-		"sightline_requests_open", "sightline_requests_waiting_to_be_read", "sightline_unserved_models",
+		"sightline_requests_open", "sightline_requests_waiting_to_be_read", "sightline_rules_aside",
+		"sightline_unserved_models",
 		"sightline_worker_kv_cache_usage",
 		"sightline_worker_load_age_seconds", "sightline_worker_partial", "sightline_worker_queued_prefill_seconds",
 		"sightline_worker_requests_in_flight", "sightline_workers", "sightline_workers_out"}; !slices.Equal(gauges, want) {

@@ -71,6 +71,8 @@ type Worker struct {
 	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
 	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events
 	OtherSize   int         `json:"other_block_size,omitempty"`          // the same, if block_size is configured otherwise
+	// RulesAside are the rules for reading prompts that have stepped aside for it, since events contradict them.
+	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
 }
 
 // LoadReport is what a worker's own load report adds.

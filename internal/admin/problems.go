@@ -212,6 +212,12 @@ func (f *Facts) ofWorkers(l *problemList) {
 			one("SL0308", "error", "same", "the same events as another worker", w.SameEvents,
 				"events: {zmq: …} of each worker's own socket", 0)
 		}
+		for k := range w.RulesAside {
+			aside := &w.RulesAside[k]
+			l.add(Problem{Code: "SL0206", Severity: "warning", kind: "rule " + aside.Model + aside.Class + aside.Rule, From: "audit", Since: aside.Since,
+				What: "the rule for " + aside.Rule + " has stepped aside, and such prompts are learned", Fix: ruleFix(aside.Rule)}, w.Name,
+				aside.First.Worker+" contradicts it: "+aside.First.Says)
+		}
 		if w.OtherSize > 0 {
 			one("SL0101", "warning", "size", "blocks of another size than block_size", fmt.Sprint(w.OtherSize, " tokens"),
 				"block_size: its own, of its model or of a class for it; or leave it out", 0)
@@ -223,6 +229,18 @@ func (f *Facts) ofWorkers(l *problemList) {
 				What: fmt.Sprintf("%s: no worker gets requests, of %d", model, n), Fix: "see why they are out: SL0109"}, "", "")
 		}
 	}
+}
+
+// ruleFix says what to do about a rule that has stepped aside.
+func ruleFix(rule string) string {
+	settings := "what SL0204 names"
+	switch rule {
+	case audit.RuleText.String(), audit.RuleParameters.String():
+		settings = "what SL0201 and SL0202 name"
+	case audit.RuleKeys.String():
+		settings = "adapters and cache_salt"
+	}
+	return settings + ": as the worker has it, then reload; if it is, the rule is wrong for this model or release: report the first difference"
 }
 
 // outReason drops the part of a health reason that changes by the second.

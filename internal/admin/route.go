@@ -66,6 +66,8 @@ type Explained struct {
 	Margin  float64        `json:"margin"` // cost of the second candidate above the first's, tokens
 	Refused string         `json:"refused,omitempty"`
 	Finding *audit.Finding `json:"finding,omitempty"` // if the worker stored something else
+	// RulesAside are the rules that have stepped aside, as far as they keep the decision from being exact, or by its contradiction.
+	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
 }
 
 // readQuery reads a body as a client would send it to Envoy: ?path= is its path there, ?pool= the pool of its route. The caller must
@@ -210,6 +212,11 @@ func (s *State) explained(d router.Recent) Explained {
 		if f.ID == d.ID {
 			e.Finding = &f
 			break
+		}
+	}
+	for _, one := range s.Audit.Aside() {
+		if one.Model == d.Model && (one.Why() == d.Why || one.First.ID == d.ID) {
+			e.RulesAside = append(e.RulesAside, one)
 		}
 	}
 	return e

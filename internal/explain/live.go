@@ -60,6 +60,9 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	}
 	line("goes to", "%s", cmp.Or(place(e.Worker, e.Rank), "nobody"))
 	line("reason", "%s%s", e.Reason, joinNonEmpty("; ", e.Why))
+	for i := range e.RulesAside {
+		line("rule", "%s", e.RulesAside[i].Text())
+	}
 	if e.PromptTokens > 0 {
 		line("prompt", "%d tokens, %d of them predicted to be cached there; %d is the most that any worker holds%s",
 			e.PromptTokens, e.CachedTokens,

@@ -197,6 +197,7 @@ func (r *running) workers() []admin.Worker {
 	rows, models := r.sources.rows(r.index), r.now.Load().models
 	for i := range rows {
 		w := &rows[i]
+		w.RulesAside = r.audit.AsideFor(w.Model, w.Class, w.Name)
 		for _, m := range models {
 			if m.Name == w.Model && w.UpperBound == "" && m.Class(w.Class).Prompts.Model().UpperBound() {
 				w.UpperBound = engine.WhyUpperBound

@@ -42,7 +42,6 @@ const (
 	grace       = time.Second      // from a request's end to its verdict: events are sent once a scheduler step
 	logEvery    = 10 * time.Minute // between two lines about the same verdict of a worker
 	patience    = 10 * time.Minute // limit for a request whose end is never reported
-	maxHeld     = 1 << 14          // blocks before a request's first event that are compared
 )
 
 // Options configure an Auditor.
@@ -138,7 +137,9 @@ func New(o Options) *Auditor {
 	a.learnedNames = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
 		Help: "Media hashes learned from events because they cannot be computed."})
 	if o.Metrics != nil {
-		o.Metrics.MustRegister(a.verdicts, a.unattributed, a.namedEvents, a.learnedNames)
+		o.Metrics.MustRegister(a.verdicts, a.unattributed, a.namedEvents, a.learnedNames, asideMetric{a,
+			prometheus.NewDesc("sightline_rules_aside", "Rules for reading prompts that have stepped aside since workers' events contradict them.",
+				[]string{"model", "class"}, nil)})
 	}
 	return a
 }
@@ -289,7 +290,10 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	if named != nil {
 		s.namesSessions = true
 		a.namedEvents.Inc()
-		a.followHeld(named, e)
+	}
+	before := &heldBefore{index: a.o.Index, slot: h, e: e}
+	if named != nil {
+		named.follow(before)
 	}
 	var departs []*request
 	own := false
@@ -298,7 +302,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 		if x.judged {
 			continue
 		}
-		switch x.compare(e, x == named) {
+		switch x.compare(e, x == named, before) {
 		case same:
 			own = true
 			if x.followsUnknown(e) {
@@ -352,28 +356,6 @@ func (a *Auditor) begin(s *slot, h indexer.SlotID, session string) *request {
 		return x
 	}
 	return nil
-}
-
-// followHeld finds the place of a request's first event if it begins after blocks that the slot held before: they are the beginning of
-// the prompt, and may differ from what was computed.
-func (a *Auditor) followHeld(x *request, e *kvevent.Event) {
-	if x.judged || x.nextPos >= 0 || !e.HasParent || x.finding != nil || slices.Index(x.Locals, e.Locals[0]) > 0 {
-		return
-	}
-	held := a.o.Index.Chain(nil, x.Slot, e.Parent, maxHeld)
-	n := 0
-	for n < min(len(held), len(x.Locals)) && held[n] == x.Locals[n] {
-		n++
-	}
-	switch {
-	case len(held) == 0:
-	case n == len(held):
-		x.next, x.nextPos, x.guessed = e.Parent, n, a.o.Index.Partial(x.Slot)
-	case n < len(x.Locals):
-		x.finding, x.certain = &Finding{Verdict: Block, Position: n * x.Size}, !a.o.Index.Partial(x.Slot)
-	default:
-		x.held = true
-	}
 }
 
 // Run gives verdicts until ctx ends.

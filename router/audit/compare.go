@@ -47,12 +47,12 @@ const minAgreement = 16
 
 // compare returns how an event, which may name the request, relates to it, and follows its blocks. It judges only the known part of the
 // prompt: if the prompt is exact only in part, the worker's events continue after it with media and text that cannot be compared.
-func (x *request) compare(e *kvevent.Event, named bool) relation {
+func (x *request) compare(e *kvevent.Event, named bool, before *heldBefore) relation {
 	if e.BlockSize != x.Size || e.Lookahead != x.Lookahead {
 		x.otherSize = e.BlockSize
 		return unrelated
 	}
-	p, child := x.place(e)
+	p, child := x.place(e, before)
 	x.continues = p >= 0 && p == x.nextPos && e.Parent == x.next
 	x.eventBlock = p
 	if p < 0 {
@@ -92,20 +92,24 @@ func (x *request) known() int { return max(len(x.Locals), (len(x.ids)+x.Size-1)/
 
 // place returns the index of the request's block that an event's first block stands for, -1: none; child means that the event's
 // parent is a block of the request.
-func (x *request) place(e *kvevent.Event) (at int, child bool) {
+func (x *request) place(e *kvevent.Event, before *heldBefore) (at int, child bool) {
 	switch {
 	case !e.HasParent:
 		return 0, false
 	case x.nextPos >= 0 && e.Parent == x.next:
 		return x.nextPos, true
 	}
-	if at := slices.Index(x.Locals, e.Locals[0]); at > 0 {
-		return at, false
+	at = slices.Index(x.Locals, e.Locals[0])
+	if at <= 0 && x.nextPos < 0 && x.From > 0 {
+		at = x.From // its parent may be the prefix that was there
 	}
-	if x.nextPos < 0 && x.From > 0 {
-		return x.From, false // its parent may be the prefix that was there
+	if at <= 0 {
+		return -1, false
 	}
-	return -1, false
+	if held := before.locals(); len(held) > 0 && !slices.Equal(held, x.Locals[:at]) {
+		return -1, false // a prompt that begins otherwise
+	}
+	return at, false
 }
 
 // blocks returns how many leading blocks of an event are the request's.

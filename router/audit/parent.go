@@ -3,6 +3,7 @@ package audit
 import (
 	"slices"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
@@ -15,6 +16,47 @@ import (
 // before that place itself, and its count of cached tokens, if reported, ends there too. One error remains possible with traffic
 // that bypasses us: a request with the same end at the same place after another beginning, while a request of ours is open that
 // found its whole prompt cached. Its blocks would be taken for ours until the engine's count disproves them.
+
+// heldBefore are the blocks before an event's first one, if the index knows them.
+type heldBefore struct {
+	index  *indexer.Index
+	slot   indexer.SlotID
+	e      *kvevent.Event
+	looked bool
+	blocks []uint64
+}
+
+const maxHeld = 1 << 14 // blocks
+
+// locals returns them; none: the event begins a prompt, or they are not known.
+func (h *heldBefore) locals() []uint64 {
+	if !h.looked && h.e.HasParent {
+		h.blocks = h.index.Chain(nil, h.slot, h.e.Parent, maxHeld)
+	}
+	h.looked = true
+	return h.blocks
+}
+
+// follow finds the place of a request's first event, which names it, if it begins after blocks that the slot held before. They are the
+// beginning of the prompt, and may differ from what was computed.
+func (x *request) follow(before *heldBefore) {
+	if x.judged || x.nextPos >= 0 || x.finding != nil || len(before.locals()) == 0 {
+		return
+	}
+	held, n := before.locals(), 0
+	for n < min(len(held), len(x.Locals)) && held[n] == x.Locals[n] {
+		n++
+	}
+	x.guessed = before.index.Partial(x.Slot)
+	switch {
+	case n == len(held):
+		x.next, x.nextPos = before.e.Parent, n
+	case n < len(x.Locals):
+		x.finding, x.certain = &Finding{Verdict: Block, Position: n * x.Size}, !x.guessed
+	default:
+		x.held = true
+	}
+}
 
 // parent is what a request's stored blocks revealed.
 type parent struct {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -124,7 +125,13 @@ type Aside struct {
 
 // Text says it in a sentence.
 func (s *Aside) Text() string {
-	return "the rule for " + s.Rule + " has stepped aside, since " + s.First.Worker + " contradicts it: " + s.First.Says
+	return fmt.Sprintf("the rule for %s has stepped aside, since %s contradicts it: %s; it is back after %d requests that agree (%d so far)",
+		s.Rule, s.First.Worker, s.First.Says, s.Needed, s.Agreed)
+}
+
+// Why is the reason of decisions that are not exact for it, one of a fixed set.
+func (s *Aside) Why() string {
+	return "events contradict the rule for " + s.Rule + ": " + string(s.First.Verdict)
 }
 
 // ClassName names a class of a model's workers.
@@ -414,7 +421,7 @@ func (c *Class) publish() {
 		if s.aside.Rule == "" {
 			continue
 		}
-		out.why[r] = "events contradict the rule for " + s.aside.Rule + ": " + string(s.aside.First.Verdict)
+		out.why[r] = s.aside.Why()
 		if s.out {
 			out.rest |= 1 << r
 		}
@@ -460,30 +467,56 @@ func (a *Auditor) Aside() (list []Aside) {
 		return nil
 	}
 	for _, c := range a.judged() {
-		c.mu.Lock()
-		c.follow()
-		for r := range c.rules {
-			s := &c.rules[r]
-			if s.aside.Rule == "" {
+		list = append(list, c.asides()...)
+	}
+	slices.SortStableFunc(list, func(x, y Aside) int {
+		return cmp.Or(strings.Compare(x.Model, y.Model), strings.Compare(x.Class, y.Class))
+	})
+	return list
+}
+
+// AsideFor returns the rules that have stepped aside for a worker of a class.
+func (a *Auditor) AsideFor(model, class, worker string) (list []Aside) {
+	if a == nil {
+		return nil
+	}
+	for _, c := range a.judged() {
+		if c.model != model || c.name != class {
+			continue
+		}
+		rules := c.Standing().Aside(worker)
+		for _, one := range c.asides() {
+			if rules.Has(Rule(slices.Index(ruleNames[:], one.Rule))) {
+				list = append(list, one)
+			}
+		}
+	}
+	return list
+}
+
+func (c *Class) asides() (list []Aside) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.follow()
+	for r := range c.rules {
+		s := &c.rules[r]
+		if s.aside.Rule == "" {
+			continue
+		}
+		one := s.aside
+		one.All = s.out
+		for _, name := range slices.Sorted(maps.Keys(s.workers)) {
+			w := s.workers[name]
+			if !w.contradicted {
 				continue
 			}
-			one := s.aside
-			one.All = s.out
-			for _, name := range slices.Sorted(maps.Keys(s.workers)) {
-				if w := s.workers[name]; w.contradicted {
-					if one.Needed == 0 || w.need-w.row < one.Needed-one.Agreed {
-						one.Agreed, one.Needed = w.row, w.need
-					}
-					one.Workers = append(one.Workers, name)
-				}
+			if one.Needed == 0 || w.need-w.row < one.Needed-one.Agreed {
+				one.Agreed, one.Needed = w.row, w.need
 			}
-			list = append(list, one)
+			one.Workers = append(one.Workers, name)
 		}
-		c.mu.Unlock()
+		list = append(list, one)
 	}
-	slices.SortFunc(list, func(x, y Aside) int {
-		return cmp.Or(strings.Compare(x.Model, y.Model), strings.Compare(x.Class, y.Class), strings.Compare(x.Rule, y.Rule))
-	})
 	return list
 }
 
