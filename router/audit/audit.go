@@ -428,7 +428,9 @@ func (a *Auditor) verdictOfDifference(x *request) Verdict {
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
 		return BlockSize
 	case x.finding != nil && x.rivalEvents == 0:
-		a.learnedNames.Add(float64(x.learn(x.mediaNames)))
+		n := x.learn(x.mediaNames)
+		a.learnedNames.Add(float64(n))
+		x.nameLearned = n > 0
 		return x.finding.Verdict
 	case x.slot.events.Load() == x.eventsBefore && len(x.Locals) > 0:
 		return Nothing

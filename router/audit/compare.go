@@ -28,6 +28,7 @@ type request struct {
 	guessed     bool        // where its first event belongs is only probable: what is held before may have been found out (parent.go)
 	certain     bool        // the event of finding is this request's: it names its session
 	judged      bool        // its verdict is given
+	nameLearned bool        // the name that differs is learned by itself
 	borrowed    bool        // another request has its session. Guarded by Auditor.mu until the end
 	mediaNames  []mediaName // the request's media as named by the event of finding
 	rivalEvents int         // further events that departed from the request: which one is its own is not known
