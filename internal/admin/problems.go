@@ -214,7 +214,8 @@ func (f *Facts) ofWorkers(l *problemList) {
 		}
 		for k := range w.RulesAside {
 			aside := &w.RulesAside[k]
-			l.add(Problem{Code: "SL0206", Severity: "warning", kind: "rule " + aside.Model + aside.Class + aside.Rule, From: "audit", Since: aside.Since,
+			l.add(Problem{Code: "SL0206", Severity: "warning", From: "audit", Since: aside.Since,
+				kind: "rule " + strings.Join([]string{aside.Model, aside.Class, aside.Rule}, "\x00"),
 				What: "the rule for " + aside.Rule + " has stepped aside, and such prompts are learned", Fix: ruleFix(aside.Rule)}, w.Name,
 				aside.First.Worker+" contradicts it: "+aside.First.Says)
 		}
@@ -240,7 +241,8 @@ func ruleFix(rule string) string {
 	case audit.RuleKeys.String():
 		settings = "adapters and cache_salt"
 	}
-	return settings + ": as the worker has it, then reload; if it is, the rule is wrong for this model or release: report the first difference"
+	return settings + ": as the worker has it, then reload. If it is so already, the rule is wrong for this model or release: " +
+		"report the first difference"
 }
 
 // outReason drops the part of a health reason that changes by the second.

@@ -52,6 +52,10 @@ func TestProblems(t *testing.T) {
 		{Facts{Workers: append(many, well)}, "SL0109", "warning",
 			"5 of 6 workers (a, b, c and 2 more): no requests are sent there: 3 failures in a row, the last: refused"},
 		{Facts{Workers: many}, "SL0105", "error", "m: no worker gets requests, of 5"},
+		{worker(func(w *Worker) {
+			w.RulesAside = []audit.Aside{{Model: "m", Rule: "images", First: audit.Finding{Worker: "gpu-3", Says: "the medium at token 5"}}}
+		}), "SL0206", "warning",
+			"gpu-1: the rule for images has stepped aside, and such prompts are learned: gpu-3 contradicts it: the medium at token 5"},
 		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", "refused" }), "SL0303", "error",
 			"gpu-1: no connection to the KV events: refused"},
 		{worker(func(w *Worker) { w.Events = "unreadable" }), "SL0309", "error", "cannot be read"},

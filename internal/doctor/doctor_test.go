@@ -582,7 +582,8 @@ var mistakes = []mistake{
 	{"34 the audit: nothing came", "SL0301", Warning, "a: requests are stored otherwise than predicted (nothing): first difference", "SL0309",
 		audited(audit.Nothing)},
 	{"34 the audit, in spite of hits", "SL0205", Error, "different tokens: a stored another prompt", "SL0201", audited(audit.Token)},
-	{"a rule stepped aside", "SL0206", Warning, "b: the rule for images has stepped aside, and such prompts are learned: a contradicts it: the medium at token 5",
+	{"a rule stepped aside", "SL0206", Warning,
+		"b: the rule for images has stepped aside, and such prompts are learned: a contradicts it: the medium at token 5",
 		"SL0204", func(f *fleet) {
 			f.page.workers[1].RulesAside = []audit.Aside{{Rule: "images", First: audit.Finding{Worker: "a", Says: "the medium at token 5"}}}
 		}},
