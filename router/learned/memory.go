@@ -166,7 +166,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 	if e := last.ending; at == len(p.Steps) && e != nil {
 		out.Tokens = int(e.tokens)
 	} else {
-		out.Estimate = at == len(p.Steps)
+		out.Estimate = weigh(p.Steps[at:]) == 0 // its end is that of a longer one's beginning: the last block may not be whole
 	}
 	m.use(last)
 }

@@ -1,6 +1,7 @@
 package learned
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -49,7 +50,7 @@ func (r request) path() *Path {
 		for step := range 1 + len(tokensOf(part))/12 {
 			rng := rand.New(rand.NewPCG(number[0]^uint64(part), number[1]+uint64(step)))
 			number = [2]uint64{rng.Uint64(), rng.Uint64()}
-			p.Steps = append(p.Steps, Step{Number: number, Answer: step == 0 && part < 0})
+			p.Steps = append(p.Steps, Step{Number: number, Bytes: 48, Answer: step == 0 && part < 0})
 		}
 	}
 	return p
@@ -263,5 +264,33 @@ func TestBytes(t *testing.T) {
 		t.Errorf("%d bytes for a conversation, want at most 6 KB", each)
 	} else {
 		t.Logf("%d bytes for a conversation", each)
+	}
+}
+
+// A prompt of token ids that ends where longer ones parted has all of their common blocks, but the engine computes its last token: how
+// many of them it finds is not certain.
+func TestEndsWithinAnother(t *testing.T) {
+	m, h := NewMemory(1<<20), NewHasher(nil)
+	body := func(n, last int) string {
+		ids := make([]int, n+1)
+		for i := range ids {
+			ids[i] = i + 7
+		}
+		ids[n] = last
+		text, _ := json.Marshal(map[string]any{"model": "m", "prompt": ids[:n+min(1, last)]})
+		return string(text)
+	}
+	chain := []uint64{1, 2, 3}
+	for _, last := range []int{901, 902} {
+		m.Teach(&Lesson{1, Path{pathOf(t, h, Head{}, body(48, last))}, Taught{Chain: chain, Prompt: 3, Tokens: 49}})
+	}
+	var p Prompt
+	m.Recall(1, &Path{pathOf(t, h, Head{}, body(48, 0))}, &p)
+	if len(p.Blocks) != 3 || !p.Estimate {
+		t.Errorf("48 of 49 token ids: %+v, want three blocks as an estimate", p)
+	}
+	m.Recall(1, &Path{pathOf(t, h, Head{}, body(48, 903))}, &p)
+	if p.Learned != 3 || p.Estimate {
+		t.Errorf("49 other token ids: %+v, want three certain blocks", p)
 	}
 }

@@ -143,7 +143,7 @@ func (c *tally) add(t *testing.T, id string, size, predicted, certain, cached in
 }
 
 // TestRecordedHybrids: recordings of vLLM with several KV cache groups, read without tokenizer and template. What is called learned
-// equals the engine's count, or nearly always.
+// equals the engine's count, or nearly always; it is never more than a block above it.
 func TestRecordedHybrids(t *testing.T) {
 	checkHybrids(t, golden.Files(t, "../../indexer/stream/testdata/hybrid/*.jsonl.gz"))
 }
@@ -222,7 +222,7 @@ func checkHybrids(t *testing.T, files []string) {
 		all.sum(c)
 	}
 	t.Logf("%+v", all)
-	if all.learned < 100 || 100*all.equal < 97*all.learned || 100*all.above > all.learned {
+	if all.learned < 100 || 100*all.equal < 98*all.learned || all.above > 0 {
 		t.Errorf("%d learned predictions, of which %d are equal and %d more than a block too high", all.learned, all.equal, all.above)
 	}
 }
@@ -233,8 +233,8 @@ func (c *tally) sum(o tally) {
 		c.cold+o.cold, c.missed+o.missed
 }
 
-// TestConformanceSequences: recordings of a real vLLM's chats with images. Five predictions are too high because of what no test of this
-// package plays: three resets and restarts that events tell late, data-parallel ranks, and a client's name of an image.
+// TestConformanceSequences: recordings of a real vLLM's chats with images. A restart and a reset are told at once, as a feed and the next
+// event tell them. Not played are data-parallel ranks, which are slots of their own, and clients' names of images, which Sightline removes.
 func TestConformanceSequences(t *testing.T) {
 	all := tally{}
 	for _, file := range golden.Files(t, golden.Dir(t, "vllm", "sequences", "*.jsonl")) {
@@ -255,11 +255,20 @@ func TestConformanceSequences(t *testing.T) {
 			ID    string
 			Steps []step
 		}](t, file) {
+			if strings.Contains(seq.ID, "-dp") || strings.Contains(seq.ID, "uuid") {
+				t.Log(seq.ID, "is not played")
+				continue
+			}
 			w, c := newWorker(t, 16), tally{}
 			for i, s := range seq.Steps {
 				id := seq.ID + "/" + string(rune('a'+i%26))
 				ok := s.Op == "request" && s.Status == 200 && s.Usage.Details.Cached != nil
 				predicted, certain := 0, 0
+				if s.Op == "restart" || s.Op == "reset_prefix_cache" {
+					if err := w.index.Clear(w.slot); err != nil {
+						t.Fatal(err)
+					}
+				}
 				if s.Op == "request" {
 					predicted, certain = w.request(id, s.Endpoint, string(s.Request))
 				}
@@ -282,7 +291,7 @@ func TestConformanceSequences(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", all)
-	if all.equal < 20 || all.above > 5 {
+	if all.learned < 15 || 100*all.equal < 98*all.learned || all.above > 0 {
 		t.Errorf("%d learned predictions, of which %d are equal and %d more than a block too high", all.learned, all.equal, all.above)
 	}
 }
