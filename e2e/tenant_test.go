@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 )
@@ -81,6 +82,65 @@ func TestTenants(t *testing.T) {
 		if d := lastDecision(t, l); d.Get("cached_tokens").Int() != int64(c.cached) || d.Get("reported_cached_tokens").Int() != int64(c.cached) {
 			t.Errorf("%s: predicted otherwise: %s", c.who, d)
 		}
+	}
+}
+
+// What one tenant's requests teach is not known to another one's, though they ask the same, of a model that has no files.
+func TestTenantsTeachThemselves(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	salts := map[string]bool{}
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers = 1
+		o.Config = func(keys map[string]any) {
+			keys["tenants"], keys["probe"] = map[string]any{"header": "X-Tenant"}, false
+			keys["models"] = []any{map[string]any{"name": lab.ModelName}}
+		}
+		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
+		o.Sim = func(_ int, c *sim.Config) {
+			read := c.Prompt
+			c.Prompt = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+				mu.Lock()
+				salts[gjson.GetBytes(body, "cache_salt").Str] = true
+				mu.Unlock()
+				return read(ctx, path, body)
+			}
+		}
+	})
+	taught := 0.0
+	for i, c := range []struct {
+		who, own string
+		learned  bool
+		cached   bool
+	}{{"ann", "", false, false}, {"ann", "", true, true}, {"bob", "", false, false}, {"bob", "", true, true},
+		{"bob", "ann", true, true}, // his own salt, as always
+		{"", "", false, false}, {"ann", "", true, true}} {
+		body := map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{
+			map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(5))}},
+			map[string]any{"type": "text", "text": strings.Repeat("What is in this picture? ", 30)}}}}}
+		if c.own != "" {
+			body["cache_salt"] = c.own
+		}
+		header := http.Header{}
+		if c.who != "" {
+			header.Set("X-Tenant", c.who)
+		}
+		r := post(t, l, body, header)
+		d := lastDecision(t, l)
+		known := int(d.Get("cached_tokens").Int())
+		if r.status != http.StatusOK || (d.Get("reason").Str == "learned") != c.learned || (known > 0) != c.learned ||
+			(r.cached > 0) != c.cached || c.learned && known != r.cached {
+			t.Errorf("%d, %q with salt %q: %d, %d cached, predicted %s", i, c.who, c.own, r.status, r.cached, d)
+		}
+		if !c.cached {
+			taught++
+			eventually(t, "it is learned", func() bool { return metric(t, l, "sightline_learned_requests_total", `"learned"`) == taught })
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(salts) != 3 {
+		t.Errorf("%d salts reached the worker, want one for each tenant and none for nobody", len(salts))
 	}
 }
 

@@ -83,6 +83,12 @@ type recalled struct {
 	tokens int    // of the prompt; an estimate if Tokens is 0
 }
 
+// agrees reports whether the remembered blocks begin with those that rules computed, as far as both go.
+func (r *recalled) agrees(computed []uint64) bool {
+	n := min(len(r.Blocks), len(computed))
+	return slices.Equal(r.Blocks[:n], computed[:n])
+}
+
 // learns reports whether a request is remembered for a class: no rule reads it to its end.
 func (x *planner) learns(class int) bool {
 	rd := x.reading(class)
@@ -151,6 +157,9 @@ func (x *planner) recall(class int) {
 	r.tokens = r.Tokens
 	if r.tokens == 0 {
 		r.tokens = max(len(r.Blocks)*keys.form.Size+1, x.learning.sizes.Estimate(r.class, &x.mem.path), len(x.reading(class).prompt.IDs))
+	}
+	if !r.agrees(keys.locals) { // such as a URL that shows another picture now
+		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	if len(r.Blocks) > len(keys.locals) {
 		r.used = true

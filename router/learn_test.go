@@ -19,3 +19,16 @@ func TestRecalledIsOfOneRequest(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// What is remembered under a URL is not used for a request whose picture, as it was fetched, makes other blocks.
+func TestRecalledAgreesWithRules(t *testing.T) {
+	r := &recalled{Prompt: learned.Prompt{Blocks: []uint64{1, 2, 3}}}
+	for _, c := range []struct {
+		computed []uint64
+		want     bool
+	}{{nil, true}, {[]uint64{1, 2}, true}, {[]uint64{1, 2, 3, 4}, true}, {[]uint64{1, 9}, false}, {[]uint64{9}, false}} {
+		if got := r.agrees(c.computed); got != c.want {
+			t.Errorf("%v beside computed %v: %v", r.Blocks, c.computed, got)
+		}
+	}
+}

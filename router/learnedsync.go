@@ -59,8 +59,8 @@ func (r *Router) LearnedSnapshot(most int) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, key), l.memory.Snapshot(most-8)...)
 }
 
-// TakeLearned asks for another replica's LearnedSnapshot and remembers it, unless something is remembered already. What is learned
-// meanwhile is added behind it. It returns the snapshot's size; 0: there is none.
+// TakeLearned asks for another replica's LearnedSnapshot and remembers it, unless something is remembered already, and what is learned
+// meanwhile behind it. It returns the snapshot's size; 0: there is none.
 func (r *Router) TakeLearned(ask func() ([]byte, error)) (bytes int, err error) {
 	l := r.learning
 	if l == nil {

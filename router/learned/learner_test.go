@@ -163,6 +163,38 @@ func TestWhose(t *testing.T) {
 			e.l.Stored(e.slot+1, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", EngineHashes: []uint64{1}, Locals: []uint64{2}})
 			e.end("a", 20, 1)
 		}, false, false, map[Outcome]int{NoEvents: 1}},
+		"a worker that tells of another one's request": {func(e *engine) {
+			e.watch("a", "s1", a)
+			other := e.index.Join(indexer.SlotOptions{})
+			lie := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s1", Locals: chainOf(b.prompt())}
+			lie.EngineHashes = slices.Clone(lie.Locals)
+			e.l.Stored(other, &lie)
+			e.stores("s1", a.prompt(), 0, all)
+			e.end("a", len(a.prompt()), 1)
+		}, true, false, map[Outcome]int{Learned: 1}},
+		"a worker that tells of another prompt": {func(e *engine) { // b is what it was
+			e.watch("b", "s2", b)
+			e.stores("s2", b.prompt(), 0, all)
+			e.end("b", len(b.prompt()), 1)
+			e.watch("a", "s1", a)
+			e.stores("s1", request{[]int{5}}.prompt(), 0, 1)
+			e.stores("s2", a.prompt(), 0, 3)
+			e.end("a", len(a.prompt()), 1)
+		}, false, true, map[Outcome]int{Learned: 1, Doubtful: 1}},
+		"a worker that tells of more blocks than a prompt has": {func(e *engine) {
+			e.watch("a", "s1", a)
+			lie := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s1", Locals: make([]uint64, MaxBlocks+1)}
+			lie.EngineHashes = make([]uint64, MaxBlocks+1)
+			e.l.Stored(e.slot, &lie)
+			for range 3 {
+				lie.Locals, lie.EngineHashes = lie.Locals[:MaxBlocks-5], lie.EngineHashes[:MaxBlocks-5]
+				e.l.Stored(e.slot, &lie)
+			}
+			if x := e.l.byID["a"]; len(x.chain) > MaxBlocks {
+				e.t.Errorf("%d blocks are kept", len(x.chain))
+			}
+			e.end("a", len(a.prompt()), 1)
+		}, false, false, map[Outcome]int{Doubtful: 1}},
 		"it failed": {func(e *engine) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, all)

@@ -24,12 +24,12 @@ type Memory struct {
 	stats Stats
 
 	changes  uint64 // of what is remembered
-	awaiting bool   // a snapshot comes
-	waiting  []Lesson
-	steps    int // and blocks, of those that wait
+	awaiting bool   // a snapshot may come
+	since    []Lesson
+	steps    int // and blocks, of those since then
 }
 
-const mostWaiting = 1 << 19 // steps and blocks of the lessons that wait for a snapshot: 12 MiB
+const mostAwaiting = 1 << 19 // steps and blocks of the lessons that are kept while a snapshot is awaited: 12 MiB; with more it is not
 
 // Stats are what a memory holds and has done.
 type Stats struct {
@@ -37,7 +37,7 @@ type Stats struct {
 	Taught       uint64 // requests
 	Forgotten    uint64 // nodes that were dropped for lack of room
 	Lowered      uint64 // times that a later prompt had fewer blocks than were learned
-	NoRoom       uint64 // requests that taught nothing: too many waited for a snapshot, or were of other classes
+	NoRoom       uint64 // requests that taught nothing: they were of too many classes
 }
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
@@ -100,11 +100,11 @@ func (m *Memory) Clear() {
 	m.nodes, m.roots = make(map[edge]*node), make(map[uint32]*node)
 	m.ring.prev, m.ring.next = &m.ring, &m.ring
 	m.stats.Nodes, m.stats.Bytes = 0, 0
-	m.waiting, m.steps = nil, 0
+	m.since, m.steps = nil, 0
 }
 
-// Await keeps what is taught until Resume, so that the memory is still empty when a snapshot is loaded. If it is not empty, Await does
-// nothing and returns false.
+// Await keeps what is taught from now on until Resume, so that it can be taught again behind a snapshot. If the memory is not empty,
+// Await does nothing and returns false.
 func (m *Memory) Await() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,11 +116,7 @@ func (m *Memory) Await() bool {
 func (m *Memory) Resume() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.awaiting = false
-	for i := range m.waiting {
-		m.teach(&m.waiting[i])
-	}
-	m.waiting, m.steps = nil, 0
+	m.awaiting, m.since, m.steps = false, nil, 0
 }
 
 // Stats returns what the memory holds and has done.
@@ -256,19 +252,17 @@ func (m *Memory) Teach(l *Lesson) (news bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.awaiting {
-		return m.teach(l)
+	m.stats.Taught++
+	if m.awaiting {
+		m.steps += len(l.Path.Steps) + len(l.Taught.Chain)
+		again := *l
+		again.Path.Steps, again.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
+		m.since = append(m.since, again)
+		if m.steps > mostAwaiting {
+			m.awaiting, m.since, m.steps = false, nil, 0
+		}
 	}
-	size := len(l.Path.Steps) + len(l.Taught.Chain)
-	if m.steps+size > mostWaiting {
-		m.stats.NoRoom++
-		return false
-	}
-	m.steps += size
-	wait := *l
-	wait.Path.Steps, wait.Taught.Chain = slices.Clone(l.Path.Steps), slices.Clone(l.Taught.Chain)
-	m.waiting = append(m.waiting, wait)
-	return true
+	return m.teach(l)
 }
 
 // root returns the node before all paths of a class; nil: there are too many classes.
@@ -291,7 +285,6 @@ func (m *Memory) root(class uint32) *node {
 func (m *Memory) teach(l *Lesson) (news bool) {
 	p, t, before := &l.Path, l.Taught, m.changes
 	t.Prompt = min(t.Prompt, len(t.Chain))
-	m.stats.Taught++
 	last := m.root(l.Class)
 	if last == nil {
 		m.stats.NoRoom++

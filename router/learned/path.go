@@ -83,6 +83,7 @@ const (
 	kindMedia = 'm'
 	kindHead  = 'h'
 	kindRole  = 'r'
+	kindIDs   = 'i' // of nothing yet: token ids follow
 )
 
 // noEffect are parameters that change what an engine generates or how it answers, and no prompt. An unknown parameter counts as one that
@@ -95,7 +96,6 @@ var noEffect = func() map[string]bool {
 		"top_logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "logit_bias", "ignore_eos",
 		"session_id", "request_id", "priority", "service_tier", "safety_identifier", "prompt_cache_key", "use_beam_search",
 		"skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "return_token_ids", "background",
-		"previous_response_id",
 	} {
 		set[key] = true
 	}
@@ -153,11 +153,11 @@ func (w *walk) step(kind byte) {
 	w.bytes, w.answer = 0, false
 }
 
-// end marks the end of something, so that what follows is not taken for its continuation.
+// end marks the end of something, so that what follows is not taken for its continuation, nor a byte of the request for the mark.
 func (w *walk) end(kind byte) {
 	w.mark[0] = kind
 	for i, k := range w.h.keys {
-		w.at[i] = k.Bytes(w.mark[:], w.at[i])
+		w.at[i] = k.Bytes(w.mark[:], ^w.at[i])
 	}
 }
 
@@ -204,6 +204,7 @@ func (w *walk) text(v gjson.Result) {
 
 // ids adds the steps of a list of token ids: 16 each.
 func (w *walk) ids(list gjson.Result) {
+	w.end(kindIDs)
 	n := 0
 	list.ForEach(func(_, id gjson.Result) bool {
 		w.put(bytesOf(id.Raw))

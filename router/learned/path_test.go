@@ -153,3 +153,38 @@ func BenchmarkPath(b *testing.B) {
 		})
 	}
 }
+
+// Requests that are made to look like another one, whose prompts differ, share nothing with it behind the point where they differ.
+func TestPathsDoNotMeet(t *testing.T) {
+	h := NewHasher([]byte("a secret"))
+	user := func(fields string) string { return `{"model":"m","messages":[{"role":"user",` + fields + `}]}` }
+	for _, c := range []struct {
+		name, one, other string
+		most             int // steps in common
+	}{
+		{"a token id, and its digits as a text", `{"model":"m","prompt":[123]}`, `{"model":"m","prompt":"123"}`, 1},
+		{"token ids, and texts of their digits", `{"model":"m","prompt":[1,2]}`, `{"model":"m","prompt":["1","2"]}`, 1},
+		{"a parameter with the name of a mark", user(`"content":"12345678 and so on"`), user(`"r":12345678,"x":1,"content":"12345678 and so on"`), 1},
+		{"parameters in the place of a text", user(`"content":"12345678"`), user(`"r":12345678,"content":""`), 1},
+		{"a part's name in the place of a parameter's", user(`"content":[{"type":"1","k":2},{"type":"3"}]`), user(`"k":2,"m":3,"r":1,"content":[]`), 1},
+		{"two parts, and one", user(`"content":[{"type":"text","text":"ab"},{"type":"text","text":"c"}]`), user(`"content":"abc"`), 1},
+		{"two messages, and one", user(`"content":"a"},{"role":"user","content":"b"`), user(`"content":"auserb"`), 1},
+		{"a parameter's value, and another parameter", `{"model":"m","a":"xb","prompt":"p"}`, `{"model":"m","a":"x","b":"","prompt":"p"}`, 0},
+		{"a long value, and another parameter", `{"model":"m","a":"` + strings.Repeat("y", mediaBytes-2) + `","prompt":"p"}`,
+			`{"model":"m","a":"` + strings.Repeat("y", mediaBytes-2) + `","b":"","prompt":"p"}`, 0},
+		{"the answer that a request goes on from", `{"model":"m","previous_response_id":"r1","input":"Go on."}`,
+			`{"model":"m","previous_response_id":"r2","input":"Go on."}`, 0},
+		{"a role in the place of a text's end", user(`"content":"a"},{"role":"e","content":"b"`), user(`"content":"ae"},{"role":"","content":"b"`), 1},
+	} {
+		a, b := pathOf(t, h, Head{}, c.one), pathOf(t, h, Head{}, c.other)
+		if n := shared(a, b); n > c.most || a[len(a)-1].Number == b[len(b)-1].Number {
+			t.Errorf("%s: %d steps in common, want at most %d; ends %v, %v", c.name, n, c.most, a[len(a)-1].Number, b[len(b)-1].Number)
+		}
+	}
+	for _, heads := range [][2]Head{{{Model: "ab"}, {Model: "a", Adapter: "b"}}, {{Adapter: "t"}, {Tenant: "t"}},
+		{{Tenant: "a"}, {Tenant: "b"}}} {
+		if n := shared(pathOf(t, h, heads[0], chat(text("Hello"))), pathOf(t, h, heads[1], chat(text("Hello")))); n > 0 {
+			t.Errorf("%+v and %+v have %d steps in common", heads[0], heads[1], n)
+		}
+	}
+}

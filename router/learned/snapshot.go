@@ -88,7 +88,8 @@ func (m *Memory) copy(most int) (list []node, parents []int, classes map[*node]u
 	return list, parents, classes
 }
 
-// Load fills an empty memory with a snapshot, as far as it has room. A snapshot that is not one changes nothing.
+// Load replaces what is remembered by a snapshot, as far as it has room, and by what was taught since Await. A snapshot that is not one
+// changes nothing.
 func (m *Memory) Load(snapshot []byte) error {
 	fresh := NewMemory(m.most)
 	if err := fresh.load(snapshot); err != nil {
@@ -96,15 +97,19 @@ func (m *Memory) Load(snapshot []byte) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.nodes) > 0 {
-		return errors.New("a memory that is not empty")
+	if !m.awaiting {
+		return errors.New("too much was learned before the snapshot came")
 	}
 	m.nodes, m.roots = fresh.nodes, fresh.roots
 	m.stats.Nodes, m.stats.Bytes = fresh.stats.Nodes, fresh.stats.Bytes
 	oldest, newest := fresh.ring.next, fresh.ring.prev
+	m.ring.prev, m.ring.next = &m.ring, &m.ring
 	if oldest != &fresh.ring {
 		m.ring.next, oldest.prev = oldest, &m.ring
 		m.ring.prev, newest.next = newest, &m.ring
+	}
+	for i := range m.since {
+		m.teach(&m.since[i])
 	}
 	return nil
 }
