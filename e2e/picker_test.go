@@ -97,3 +97,36 @@ func TestEndpointPicker(t *testing.T) {
 		return r.err == nil && r.status == 200 && r.id() == "" && slices.Contains(all[1:], r.Worker)
 	})
 }
+
+// A gateway whose pool is a cluster that takes one address from the header, as Envoy AI Gateway makes it: the first list is no address,
+// and shows Sightline to name one from then on.
+func TestPickerOfOneAddress(t *testing.T) {
+	w := startEdited(t, 2, func(o *envoy.Options) { o.FullDuplex = true }, func(printed string) string {
+		for _, edit := range [][2]string{
+			{"{ key: x-sightline-mode, value: sightline }", "{ key: x-sightline-mode, value: epp }"},
+			{"request_trailer_mode: SEND, response_header_mode: SKIP }",
+				"request_trailer_mode: SEND, response_header_mode: SEND, response_body_mode: FULL_DUPLEX_STREAMED, response_trailer_mode: SEND }"},
+			{"http_header_name: x-target-worker }", "http_header_name: x-gateway-destination-endpoint }"},
+			{"{ name: x-target-worker, present_match: true }", "{ name: x-gateway-destination-endpoint, present_match: true }"},
+			{"route: { cluster: workers, timeout: 0s }", "route: { cluster: workers_picked, timeout: 0s }"},
+			{"name: x-sightline-id, present_match", "name: x-nobody, present_match"},
+		} {
+			if !strings.Contains(printed, edit[0]) {
+				t.Fatalf("the printed configuration has no %q", edit[0])
+			}
+			printed = strings.ReplaceAll(printed, edit[0], edit[1])
+		}
+		return withPatience(t, printed)
+	})
+	w.runSightline(extproc.Options{})
+	all := w.addrs()
+	if r := w.post(chat(script{Targets: all}), nil); r.status != 503 {
+		t.Fatalf("a list of addresses: %v, status %d from %q: this Envoy takes it", r.err, r.status, r.Worker)
+	}
+	for i := range all {
+		targets := []string{all[i], all[1-i]}
+		if r := w.post(chat(script{Targets: targets}), nil); r.err != nil || r.status != 200 || r.Worker != all[i] {
+			t.Errorf("%v, status %d from %q, want %s", r.err, r.status, r.Worker, all[i])
+		}
+	}
+}

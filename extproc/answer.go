@@ -130,7 +130,7 @@ func (t *streamSettings) steer(d router.Decision) mutation {
 		m.set(t.secondHeader(), second.Addr)
 	}
 	if t.Mode != Sightline {
-		m.set(HeaderEndpoint, ranked(d))
+		m.set(HeaderEndpoint, t.ranked(d))
 	}
 	rank, behind, instance, prefill, prefiller := number(first.Rank), "", "", "", first.Prefill
 	if first.Instance != "" {
@@ -158,8 +158,12 @@ func number(rank int) string {
 	return strconv.Itoa(rank)
 }
 
-// ranked lists the targets as load balancers with fallbacks read them: ip:port,ip:port, best first.
-func ranked(d router.Decision) string {
+// ranked lists the targets as load balancers with fallbacks read them: ip:port,ip:port, best first; or the best alone, for one that takes
+// one address.
+func (t *streamSettings) ranked(d router.Decision) string {
+	if t.one && len(d.Targets) > 0 {
+		return d.Targets[0].Addr
+	}
 	var b strings.Builder
 	for i, t := range d.Targets {
 		if i > 0 {
@@ -198,7 +202,7 @@ func (t *streamSettings) metadata(d router.Decision) members {
 	}
 	all := make(members, 0, 512)
 	if len(d.Targets) > 0 {
-		endpoints := ranked(d)
+		endpoints := t.ranked(d)
 		m.text("endpoint", d.Targets[0].Addr)
 		m.text("endpoints", endpoints)
 		m.text("worker", d.Targets[0].Worker)

@@ -292,3 +292,46 @@ func TestFullDuplex(t *testing.T) {
 	}
 	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
 }
+
+// TestOneAddress checks that only the first choice is named if the route says so, and from the first list on that a gateway could not
+// use: it answers 503 itself, without an endpoint that served. A list that has worked is not doubted again.
+func TestOneAddress(t *testing.T) {
+	const all, best = "10.0.0.1:8000,10.0.0.2:8000,[2001:db8::3]:8000", "10.0.0.1:8000"
+	r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
+	ask := func(status, served string) string {
+		t.Helper()
+		l := r.open(t)
+		l.ask(headersMsg(&buffered, false, chat()...))
+		a := l.ask(bodyMsg(`{}`, true))
+		back := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
+			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte(status)}}}}}}
+		if served != "" {
+			back.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+				spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue(served)}}}}
+		}
+		l.ask(back)
+		named := told(a.GetRequestBody().GetResponse().GetHeaderMutation())[HeaderEndpoint]
+		if lb := a.GetDynamicMetadata().GetFields()[spaceLB].GetStructValue().GetFields()[HeaderEndpoint].GetStringValue(); lb != named {
+			t.Errorf("%q in the metadata, %q in the header", lb, named)
+		}
+		return named
+	}
+	for i, c := range []struct{ status, served, want string }{{"503", "", all}, {"200", "", best}, {"503", "", best}} {
+		if got := ask(c.status, c.served); got != c.want {
+			t.Errorf("request %d names %q, want %q", i, got, c.want)
+		}
+	}
+	if n := r.logs.FilterMessageSnippet("one address").Len(); n != 1 {
+		t.Errorf("%d warnings, want one", n)
+	}
+	r = newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
+	for i, c := range []struct{ status, served string }{{"503", best}, {"503", ""}, {"200", ""}} { // the first is a worker's own
+		if got := ask(c.status, c.served); got != all {
+			t.Errorf("where lists work, request %d names %q", i, got)
+		}
+	}
+	r = newRig(t, within, Options{Route: Route{Mode: EndpointPicker, OneAddress: true}})
+	if got := ask("200", ""); got != best {
+		t.Errorf("with one_address: %q", got)
+	}
+}

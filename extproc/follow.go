@@ -91,6 +91,28 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 		c.served, c.servedKnown = canonical(served), true
 		c.started()
 	}
+	c.judgeList()
+}
+
+// Whether a gateway of the endpoint-picker protocol takes a list of endpoints.
+const (
+	listsUnknown int32 = iota
+	listsWork
+	listsFail
+)
+
+// judgeList learns from the first answer to a request with a list of endpoints. An Envoy that takes one address has no upstream for a list,
+// and answers 503 itself, without an endpoint that served. From then on one address is named; a list that has worked is not doubted again.
+func (c *call) judgeList() {
+	if !c.strict || !c.listed || c.code == 0 {
+		return
+	}
+	if c.code != http.StatusServiceUnavailable || c.servedKnown {
+		c.lists.CompareAndSwap(listsUnknown, listsWork)
+	} else if c.lists.CompareAndSwap(listsUnknown, listsFail) {
+		c.log.Warn("the gateway had no upstream for the first list of endpoints: from now on one address is named, so a worker that cannot be " +
+			"reached is not replaced by the second choice. Set route.one_address for a gateway that takes one address")
+	}
 }
 
 // started reports that the worker that serves the request, as far as known, has it.

@@ -48,6 +48,9 @@ type Route struct {
 	Header string
 	// Path is a prefix that the route removes before a worker sees the request (x-sightline-path), such as /qwen.
 	Path string
+	// OneAddress names only the first choice in the endpoint-picker protocol, for data planes that take one address (ORIGINAL_DST by a
+	// header, as Envoy AI Gateway's): to them a list is no address. Without it the first list that fails shows it.
+	OneAddress bool
 }
 
 // Names of a route's settings in gRPC metadata.
@@ -76,6 +79,7 @@ type streamSettings struct {
 	duplex         bool     // request bodies are streamed through us and must be returned
 	answers        bool     // Envoy sends response bodies without being asked
 	duplexResponse bool     // response bodies must be returned
+	one            bool     // only one address may be named
 	foreign        []string // steering headers of the client that we never set; none behind our own envoy.yaml
 }
 
@@ -103,6 +107,7 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 	t.duplex = pc.GetRequestBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
 	t.answers = pc.GetResponseBodyMode() != modev3.ProcessingMode_NONE
 	t.duplexResponse = pc.GetResponseBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+	t.one = t.OneAddress || s.lists.Load() == listsFail
 	t.foreign = t.steered(first.GetRequestHeaders().GetHeaders().GetHeaders())
 	if t.Mode == Sightline {
 		return t

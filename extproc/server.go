@@ -121,6 +121,7 @@ type Server struct {
 	metrics  *metrics
 	outcomes *outcomeFilter
 	sources  atomic.Uint64 // number of connections so far
+	lists    atomic.Int32  // whether gateways take a list of endpoints: listsUnknown, listsWork or listsFail
 
 	// inFlight is the bytes of bodies in memory, maxInFlight its limit: beyond it requests are answered with 503, so that a burst
 	// of large uploads cannot exhaust memory; no client can take all of it. What gRPC has received of an incomplete message does not

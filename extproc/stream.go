@@ -144,6 +144,7 @@ type call struct {
 	requestEnded  bool // Envoy has sent the whole request
 	code          int  // status of the response, once it has begun
 	decided       bool // a decision was sent
+	listed        bool // with several endpoints
 	wantsAnswerID bool // the response's id is still to be learned (responses.go)
 	served        string
 	servedKnown   bool   // the response named the worker that served it, so its status is the worker's
@@ -367,6 +368,7 @@ func (c *call) answer(d router.Decision, form any) bool {
 	c.decided = true
 	if len(d.Targets) > 0 {
 		c.served = d.Targets[0].Addr
+		c.listed = len(d.Targets) > 1 && !c.one
 	}
 	if !c.send(form) || c.stream.Context().Err() != nil {
 		c.observeSafely(outcome(d.ID, router.Ended))

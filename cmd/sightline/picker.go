@@ -23,6 +23,7 @@ type pickerFlags struct {
 	MetricsPort    int    `name:"metrics-port" placeholder:"PORT" help:"With --pool: port of metrics and the admin page; default: 9090."`
 	SecureServing  *bool  `name:"secure-serving" help:"With --pool: TLS at the port of ext_proc; default: true, as gateways expect."`
 	CertPath       string `name:"cert-path" type:"existingdir" placeholder:"DIR" help:"With --pool: folder of tls.crt and tls.key; default: a certificate that is made at the start."`
+	OneAddress     bool   `name:"one-address" help:"With --pool: name one address, for gateways that take one (Envoy AI Gateway)."`
 	PoolGroup      string `name:"pool-group" hidden:"" default:"inference.networking.k8s.io"`
 
 	// What other pickers know, and Sightline has nothing to do with.
@@ -64,9 +65,9 @@ func (f *pickerFlags) ignored() (list []string) {
 func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if f.Pool == "" {
 		given := f.Namespace + f.CertPath
-		if given != "" || f.GRPCPort+f.GRPCHealthPort+f.MetricsPort != 0 || f.SecureServing != nil {
-			return errors.New("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving and --cert-path " +
-				"belong to --pool, which is not given")
+		if given != "" || f.OneAddress || f.GRPCPort+f.GRPCHealthPort+f.MetricsPort != 0 || f.SecureServing != nil {
+			return errors.New("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving, --cert-path and " +
+				"--one-address belong to --pool, which is not given")
 		}
 		return nil
 	}
@@ -92,6 +93,7 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if !file || cfg.Route.Mode == "" {
 		cfg.Route.Mode = "epp"
 	}
+	cfg.Route.OneAddress = cfg.Route.OneAddress || f.OneAddress
 	switch secured := f.SecureServing; {
 	case secured != nil && !*secured && f.CertPath != "":
 		return fmt.Errorf("--cert-path %s, but --secure-serving=false (want one of them)", f.CertPath)

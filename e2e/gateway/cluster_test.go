@@ -2,6 +2,7 @@
 // makes of them. run.sh beside this file (make e2e-gateway) builds the programs and starts these tests in a network
 // namespace of their own.
 //
+//	pool_test.go          an InferencePool and its pods, two replicas of Sightline
 //	discovery_test.go     EndpointSlices by the production RBAC: pods come, are not ready, terminate, go; versions expire
 //	manifests_test.go     every folder applied as it is
 //	envoygateway_test.go  the folder envoy-gateway served by a real Envoy Gateway
@@ -241,8 +242,8 @@ func production(t *testing.T) string {
 	return strings.NewReplacer("dir: /models/hub", "dir: "+dir, "admin: 0.0.0.0:", "admin: 127.0.0.1:").Replace(string(text))
 }
 
-// startSightline runs the production configuration with the ServiceAccount's token.
-func (c *cluster) startSightline() *process {
+// account writes the files of the ServiceAccount where a pod has them.
+func (c *cluster) account() {
 	c.Helper()
 	ca, err := os.ReadFile(c.dir + "/certs/apiserver.crt")
 	if err == nil {
@@ -257,6 +258,12 @@ func (c *cluster) startSightline() *process {
 			c.Fatal(err)
 		}
 	}
+}
+
+// startSightline runs the production configuration with the ServiceAccount's token.
+func (c *cluster) startSightline() *process {
+	c.Helper()
+	c.account()
 	return run(c.T, []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=27443"},
 		os.Getenv("SIGHTLINE"), "serve", "-c", c.write("sightline.yaml", production(c.T)))
 }

@@ -5,6 +5,8 @@ type Route struct {
 	Mode   string `yaml:"mode"`   // sightline or epp; "": both
 	Pool   string `yaml:"pool"`   // only workers of this model; "": of the model that the body names
 	Header string `yaml:"header"` // the header that carries the choice; "": x-target-worker
+	// OneAddress names only the first choice in the endpoint-picker protocol, for gateways that take one address.
+	OneAddress bool `yaml:"one_address"`
 }
 
 // Pool ties a model to Envoy routes; at least one condition must be given.
