@@ -1,0 +1,100 @@
+package router
+
+import (
+	"encoding/base64"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// Media that are not read: a prompt is exact up to the first, and from the second sighting on by what the worker's events have taught.
+// Another medium of the same kind, with the same texts, has no more than the exact part.
+func TestUnreadMedia(t *testing.T) {
+	media, err := engine.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	live, err := engine.LoadLive("m", shippedModel, engine.DefaultServer(), media)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := func(kind, url string) string { return fmt.Sprintf(`{"type":%q,%q:{"url":%q}}`, kind, kind, url) }
+	data := func(begin string, i int) string {
+		return "data:x/x;base64," + base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s and what follows, of number %d", begin, i))
+	}
+	const avif = "\x00\x00\x00\x20ftypavif"
+	for name, medium := range map[string]func(i int) string{
+		"a video":          func(i int) string { return part("video_url", data("\x00\x00\x00\x18ftypmp42", i)) },
+		"frames":           func(i int) string { return part("video_url", fmt.Sprintf("data:video/jpeg;base64,AAAA,AAA%d", i)) },
+		"a video's URL":    func(i int) string { return part("video_url", fmt.Sprintf("https://example.com/%d.mp4", i)) },
+		"an AVIF image":    func(i int) string { return part("image_url", data(avif, i)) },
+		"a TIFF image":     func(i int) string { return part("image_url", data("II*\x00\x08\x00\x00\x00", i)) },
+		"a BMP image":      func(i int) string { return part("image_url", data("BM", i)) },
+		"image embeddings": func(i int) string { return fmt.Sprintf(`{"type":"image_embeds","image_embeds":"AAAAAAA%d"}`, i) },
+		"a read image before it": func(i int) string {
+			return part("image_url", "data:image/png;base64,"+base64.StdEncoding.EncodeToString(png(7, 640, 480))) + "," + part("image_url", data(avif, i))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			o := w.opt
+			o.Models, o.LearnedBytes, o.Metrics = []Model{{Name: "m", Prompts: live}}, 1<<20, nil
+			w.Router = New(o)
+			chat := func(i int) string {
+				return fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},`+
+					`{"role":"user","content":[{"type":"text","text":"What is it?"},%s]}]}`, text(200, 3), medium(i))
+			}
+			var skeleton body.Skeleton
+			var req body.Request
+			if err := body.Read([][]byte{[]byte(chat(1))}, &skeleton, &req); err != nil {
+				t.Fatal(err)
+			}
+			ps, err := live.Model().Read(t.Context(), "/v1/chat/completions", "", &req)
+			if err != nil || ps.List[0].Exact {
+				t.Fatalf("read by a rule, or not at all: %v", err)
+			}
+			size := live.Model().Server.BlockSize
+			known := ps.List[0].Locals(nil, block.Form{Size: size}, "")
+			if len(known) < 12 {
+				t.Fatalf("%d blocks are known before it", len(known))
+			}
+			locals := known // what the engine makes of it: these blocks, and others for the medium and what follows
+			for i := range 30 {
+				locals = append(locals[:len(locals):len(locals)], uint64(1000+i))
+			}
+			hashes := block.Fixed().Chain(nil, locals)
+			first := w.decide(chat(1))
+			if len(first.Targets) == 0 {
+				t.Fatalf("no target: %s (%s)", first.Reason, first.Why)
+			}
+			for _, slot := range w.slots {
+				if slot.Worker.Addr == first.Targets[0].Addr {
+					w.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: size, Locals: locals,
+						EngineHashes: hashes})
+					if err := w.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			w.Observe(Outcome{ID: first.ID, Phase: Ended, Addr: first.Targets[0].Addr, Code: 200, CachedTokens: 0,
+				PromptTokens: len(locals)*size + 3, OutputTokens: 1})
+			w.now = w.now.Add(time.Minute) // what was on its way is forgotten
+			w.Learner().Settle(w.now)
+			again := w.decide(chat(1))
+			if again.Reason != Learned || again.CachedTokens != len(locals)*size || again.Targets[0].Addr != first.Targets[0].Addr {
+				t.Errorf("second sighting: %s, %d tokens, want %d at the same worker (%s)", again.Reason, again.CachedTokens,
+					len(locals)*size, again.Why)
+			}
+			other := w.decide(chat(2))
+			if other.Reason == Learned || other.CachedTokens > len(known)*size {
+				t.Errorf("another medium: %s, %d tokens, the exact part has %d", other.Reason, other.CachedTokens, len(known)*size)
+			}
+		})
+	}
+}
