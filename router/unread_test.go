@@ -38,7 +38,8 @@ func TestUnreadMedia(t *testing.T) {
 		"a BMP image":      func(i int) string { return part("image_url", data("BM", i)) },
 		"image embeddings": func(i int) string { return fmt.Sprintf(`{"type":"image_embeds","image_embeds":"AAAAAAA%d"}`, i) },
 		"a read image before it": func(i int) string {
-			return part("image_url", "data:image/png;base64,"+base64.StdEncoding.EncodeToString(png(7, 640, 480))) + "," + part("image_url", data(avif, i))
+			first := part("image_url", "data:image/png;base64,"+base64.StdEncoding.EncodeToString(png(7, 640, 480)))
+			return first + "," + part("image_url", data(avif, i))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
