@@ -104,6 +104,8 @@ var bounds = []bound{
 		"refused; another closed", "– agents connect again", "internal/sockets TestLimit: most, l.held()", ""},
 	{"clients that watch the page", "{internal/admin.maxWatchers}", "oldest ends", "no_room_total pages",
 		"internal/admin TestWatchersAreBounded: maxWatchers, pages", "internal/admin.livePage.watching"},
+	{"the report by minute and model", "{router/report.maxParts}", "the earliest are dropped", "– the total has them",
+		"router/report TestRange: maxParts", "router/report.Totals.parts"},
 	{"the page's history",
 		"{internal/admin.seconds} samples of a second, {internal/admin.tens} of ten, {internal/admin.maxMarks} events",
 		"the oldest are dropped", "– they keep the last ones", "internal/admin TestHistory: seconds, tens, maxMarks",
@@ -236,7 +238,7 @@ var unbounded = map[string]string{
 		"router/audit.Standing.byWorker",
 	"one line for each rule, written at once":    "router/audit.Class.unsaid",
 	"as many as requests that are under way":     "prompt/tokenizer.Cache.pending",
-	"as many as words of ours":                   "internal/admin.livePage.sent mmhash/fetch.Stats.Failed router/report.Totals.arms",
+	"as many as words of ours":                   "internal/admin.livePage.sent mmhash/fetch.Stats.Failed router/report.period.arms",
 	"a pool, which a garbage collection empties": "prompt/template.Template.states router.Router.scratch",
 	"the last 64": "router/audit.Auditor.recent",
 	"one, as other replicas' questions are answered one after another, and asked so": "indexer/stream.Feed.heldWaiting " +

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
@@ -20,13 +22,19 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// The way of docs/rollout.md, with workers and a real Envoy that stay: observe, a tenth steered, all steered, a changed file and a
-// restart between them. Conversations show a picture each, and ask about it again; each step has new ones.
+// The way of docs/rollout.md, with workers and a real Envoy that stay: observe, a tenth steered, all steered, and a changed file
+// between them, which the same process takes up. Conversations show a picture each, and ask about it again; each step has new ones.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	const conversations, turns = 40, 3
 	var file map[string]any
-	l := startLab(t, func(o *lab.Options) { o.Config = func(keys map[string]any) { file = maps.Clone(keys) } })
+	log := filepath.Join(t.TempDir(), "decisions.jsonl")
+	l := startLab(t, func(o *lab.Options) {
+		o.Config = func(keys map[string]any) {
+			keys["decision_log"] = map[string]any{"file": log}
+			file = maps.Clone(keys)
+		}
+	})
 	for n, step := range []struct {
 		name  string
 		keys  map[string]any
@@ -49,28 +57,19 @@ func TestRollout(t *testing.T) {
 		}},
 	} {
 		t.Run(step.name, func(t *testing.T) {
-			log := filepath.Join(t.TempDir(), "decisions.jsonl")
 			keys := maps.Clone(file)
 			maps.Copy(keys, step.keys)
-			keys["decision_log"] = map[string]any{"file": log}
-			l.KillSightline()
-			eventually(t, "Envoy sees that Sightline is away", func() bool { // so that it must see, without delay, that it is back
-				stats, err := lab.Get("http://" + l.EnvoyAdmin + "/stats?filter=cluster.sightline.membership_healthy")
-				return err == nil && strings.Contains(string(stats), ": 0")
-			})
 			text, err := yaml.Marshal(keys)
 			if err == nil {
 				err = os.WriteFile(l.ConfigFile(), text, 0o600)
 			}
-			if err == nil {
-				err = l.StartSightline()
-			}
-			if err == nil {
-				err = l.WaitReady(t.Context())
-			}
 			if err != nil {
 				t.Fatal(err)
 			}
+			mode := fmt.Sprint(cmp.Or(step.keys["mode"], step.keys["enforce"], any("100%")))
+			eventually(t, "the file is taken up", func() bool { return told(t, l).Mode == mode })
+			began := time.Now()
+			before := told(t, l)
 			var photos []string
 			for c := range conversations {
 				photos = append(photos, dataURL(photo(uint64(n*conversations+c))))
@@ -89,13 +88,18 @@ func TestRollout(t *testing.T) {
 					}
 				}
 				eventually(t, "all ends are known", func() bool {
-					return told(t, l).Left.Requests+told(t, l).Steered.Requests == conversations*(turn+1)
+					now := told(t, l)
+					return now.Left.Requests+now.Steered.Requests-before.Left.Requests-before.Steered.Requests == conversations*(turn+1)
 				})
 			}
 			if len(served) != len(l.Sims) {
 				t.Errorf("requests by worker: %v", served)
 			}
-			r := told(t, l)
+			var r report.Report
+			eventually(t, "the log has all lines", func() bool {
+				text, err := exec.Command(l.Self(), "report", "--json", "--since", began.Format(time.RFC3339Nano), log).Output()
+				return err == nil && json.Unmarshal(text, &r) == nil && r.Left.Requests+r.Steered.Requests == conversations*turns
+			})
 			if r.Left.Failed+r.Steered.Failed > 0 || r.Left.Counted+r.Steered.Counted != conversations*turns {
 				t.Errorf("%+v", r)
 			}
@@ -107,17 +111,18 @@ func TestRollout(t *testing.T) {
 					t.Errorf("the doctor says %+v", r)
 				}
 			}
-			var ofLog report.Report
-			eventually(t, "the log has all lines", func() bool {
-				text, err := exec.Command(l.Self(), "report", "--json", log).Output()
-				return err == nil && json.Unmarshal(text, &ofLog) == nil && ofLog.Left.Requests+ofLog.Steered.Requests == conversations*turns
-			})
-			if ofLog.Would != r.Would || ofLog.Left.Cached != r.Left.Cached || ofLog.Steered.Prompt != r.Steered.Prompt {
-				t.Errorf("of the log\n%+v\nof the page\n%+v", ofLog, r)
+			var all report.Report
+			text, err = exec.Command(l.Self(), "report", "--json", log).Output()
+			if err == nil {
+				err = json.Unmarshal(text, &all)
 			}
-			text, err = exec.Command(l.Self(), "report", "--admin", l.Admin).Output()
-			if err != nil {
-				t.Fatal(err)
+			if now := told(t, l); err != nil || all.Would != now.Would || all.Left.Cached != now.Left.Cached ||
+				all.Steered.Prompt != now.Steered.Prompt {
+				t.Errorf("%v, of the log\n%+v\nof the page\n%+v", err, all, now)
+			}
+			text, err = exec.Command(l.Self(), "report", "--admin", l.Admin, "--since", "1h", "--model", lab.ModelName).Output()
+			if err != nil || strings.Contains(string(text), "Nothing to report") {
+				t.Errorf("%v: %s", err, text)
 			}
 			t.Logf("%s", text)
 		})

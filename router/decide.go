@@ -7,7 +7,7 @@ import "context"
 // has the cleaning edits whatever happens after.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.opt.Ledger.Expire()
-	x := r.newPlanner(req, &r.live, r.opt.UnsteeredShare, r.scratch.Get().(*scratch))
+	x := r.newPlanner(req, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	r.decide(ctx, x)
 	took := r.decided(x)
 	if r.opt.Decided != nil {

@@ -176,8 +176,8 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 
 // reportEnd adds an ended request to the report.
 func (r *Router) reportEnd(e *end) {
-	q := report.Request{Arm: e.arm, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens, Counted: e.o.CachedTokens >= 0,
-		FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
+	q := report.Request{Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
+		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
 	if e.would != nil && !q.Counted {
 		q.Cached = e.would.UsedCached
 	} else if e.known && e.at.Slot == e.slot && !q.Counted {

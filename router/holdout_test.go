@@ -18,7 +18,7 @@ import (
 // newLeft is newWorld with a share of conversations that are left alone.
 func newLeft(t *testing.T, workers int, share float64) *world {
 	w := newWorld(t, workers)
-	w.opt.UnsteeredShare = share
+	w.Steer(share)
 	return w
 }
 

@@ -44,6 +44,7 @@ package router
 import (
 	"context"
 	"hash/maphash"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,7 @@ type Router struct {
 	lastShared   atomic.Uint64 // number of the last booking that other replicas were told of
 	replicas     sync.Mutex    // held while a message of another replica is applied
 	partAnswered atomic.Bool   // the last question to a replica of another part was answered
+	unsteered    atomic.Uint64 // bits of the share of conversations that are left alone
 	scratch      sync.Pool
 }
 
@@ -198,9 +200,15 @@ func New(opt Options) *Router {
 	opt.Ledger.OnExpired(r.expired)
 	r.learning = newLearning(&r.opt, r.metrics.learned)
 	r.scratch.New = func() any { return new(scratch) }
+	r.Steer(opt.UnsteeredShare)
 	r.Serve(opt.Models, opt.MaxInFlight, opt.PredictedTTL)
 	return r
 }
+
+// Steer changes the share of the conversations that are left to Envoy's own balancing, for decisions that begin from now on.
+func (r *Router) Steer(unsteeredShare float64) { r.unsteered.Store(math.Float64bits(unsteeredShare)) }
+
+func (r *Router) unsteeredShare() float64 { return math.Float64frombits(r.unsteered.Load()) }
 
 // Serve replaces the models and limits, each as in Options, for decisions that begin from now on. Rules that had stepped aside are in use
 // again.

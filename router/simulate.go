@@ -10,7 +10,7 @@ import (
 // targets.
 func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 	r.opt.Ledger.Expire()
-	x := r.newPlanner(&Request{ID: id}, &r.live, r.opt.UnsteeredShare, r.scratch.Get().(*scratch))
+	x := r.newPlanner(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	x.mem.req.Model = model
 	x.preparePrompt(p)
 	r.conclude(x)

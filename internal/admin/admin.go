@@ -8,7 +8,7 @@
 //	/explain    ?id=…: a decision with its candidates, their costs and its outcome; POST a request: where it would go now
 //	/v1/route   POST a request: the worker that it should be sent to (route.go)
 //	/audit       the last requests that were not stored as predicted, as JSON
-//	/report      what steering brings: requests steered and requests left alone, as JSON
+//	/report      what steering brings: requests steered and requests left alone, as JSON; of ?since= and ?until= (RFC 3339), ?model=
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
 //	/problems    what keeps requests from answers or hits right now, as JSON: code, since when, what to do
 //	/unserved    model names that requests of the last hour asked for and nobody serves, as JSON
@@ -108,10 +108,10 @@ type State struct {
 	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
 	Hosts         func() []fetch.HostState
 	Gatherer      prometheus.Gatherer
-	Probe         *probe.Prober        // nil: none
-	Audit         *audit.Auditor       // nil: none
-	Report        func() report.Report // nil: none
-	DecisionLog   func() string        // why the decision log is not written; "": it is. nil: there is none
+	Probe         *probe.Prober                    // nil: none
+	Audit         *audit.Auditor                   // nil: none
+	Report        func(report.Range) report.Report // nil: none
+	DecisionLog   func() string                    // why the decision log is not written; "": it is. nil: there is none
 	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
 	Others func() (others int, ago time.Duration)
 	NoRoom func(what string) // is called for each refused client: "pages" that watch, "asked" about requests
@@ -141,7 +141,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("GET /unserved", func(w http.ResponseWriter, _ *http.Request) { answer(w, append([]string{}, s.Router.Unserved()...)) })
 	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
 	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
-	mux.HandleFunc("GET /report", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Report()) })
+	mux.HandleFunc("GET /report", s.report)
 	mux.HandleFunc("GET /index", s.index)
 	mux.HandleFunc("GET /explain", s.explainDecision)
 	mux.HandleFunc("POST /explain", s.explainRequest)
@@ -174,6 +174,23 @@ func profile(mux *http.ServeMux) {
 			h(w, r)
 		})
 	}
+}
+
+func (s *State) report(w http.ResponseWriter, r *http.Request) {
+	of := report.Range{Model: r.FormValue("model")}
+	for key, to := range map[string]*time.Time{"since": &of.Since, "until": &of.Until} {
+		text := r.FormValue(key)
+		if text == "" {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			http.Error(w, key+": want a time such as 2026-11-21T08:00:00Z", http.StatusBadRequest)
+			return
+		}
+		*to = at
+	}
+	answer(w, s.Report(of))
 }
 
 func (s *State) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // Problem is something that keeps requests from answers or from cache hits right now.
@@ -382,7 +383,7 @@ func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	}
 	f.Silent, f.SilentSince = s.Router.Silent()
 	if s.Report != nil {
-		f.Mode = s.Report().Mode
+		f.Mode = s.Report(report.Range{}).Mode
 	}
 	if s.DecisionLog != nil {
 		f.DecisionLog = s.DecisionLog()

@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // view is the page's data.
@@ -111,7 +112,7 @@ func (c *livePage) view(problems []Problem, query url.Values) *view {
 	worker, image := query.Get("worker"), query.Get("image")
 	v := &view{Version: s.Version, Instance: s.Instance, Problems: problems, Shown: shown, Filter: query.Get("filter"), Find: query.Get("q")}
 	if s.Report != nil {
-		r := s.Report()
+		r := s.Report(report.Range{})
 		if r.Left.Requests > 0 || r.Mode != "100%" {
 			v.Report = r.String()
 		}

@@ -37,9 +37,9 @@ type Config struct {
 	OnUnread   string   `yaml:"on_unread"`
 	PassUnread []string `yaml:"pass_unread"`
 	// Mode is enforce or observe. With observe, everything is decided and counted, but Envoy is told nothing of it.
-	Mode string `yaml:"mode"`
+	Mode string `yaml:"mode" reload:"live"`
 	// Enforce is the share of conversations that are steered; the others are treated as with observe.
-	Enforce Percent `yaml:"enforce"`
+	Enforce Percent `yaml:"enforce" reload:"live"`
 	Route   Route   `yaml:"route"`
 	Tenants Tenants `yaml:"tenants"`
 	// TLS is for the listener at Listen, AdminTLS for the one at Admin.

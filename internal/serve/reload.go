@@ -244,6 +244,9 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	x.level.SetLevel(level)
 	x.now.Store(&state{live, models})
 	x.router.Serve(models, live.MaxInFlight, live.Index.PredictedTTL) // before there are workers of new models
+	left, mode := live.LeftAlone()
+	x.router.Steer(left)
+	x.report.SetMode(mode)
 	x.envoy.SetModels(modelNames(live))
 	x.watch.set(x.ctx, models)
 	x.sources.follow(finders)

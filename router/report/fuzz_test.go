@@ -11,7 +11,7 @@ func FuzzReadLog(f *testing.F) {
 		`{"timestamp":1,"arm":"left","outcome":"ended","status":500,"input_length":-1,"would":{"cached":-3}}`)
 	f.Add(`{"timestamp":9e18,"arm":"left","outcome":"ended","input_length":9223372036854775807}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := ReadLog(strings.NewReader(text))
+		r, err := ReadLog(strings.NewReader(text), Range{})
 		if out := r.String(); err == nil && out == "" {
 			t.Fatal("an empty report")
 		}

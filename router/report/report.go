@@ -5,10 +5,12 @@
 //
 // For both arms it reports how many prompt tokens were cached and how soon answers came. For requests left alone it also reports
 // what the choice would have gained for each: what the chosen worker held at the decision, less what the used one held. That does
-// not forecast a steered fleet, whose workers hold other things. Totals count from the start and take a few KB.
+// not forecast a steered fleet, whose workers hold other things. Totals count from the start, and the last days by minute and model.
 package report
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -31,6 +33,7 @@ const (
 // Request is an ended request.
 type Request struct {
 	Arm       Arm
+	Model     string
 	OK        bool // the answer's status is below 400
 	Prompt    int  // tokens; 0: not read
 	Cached    int  // cached tokens of Prompt; -1: not known
@@ -45,8 +48,8 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 	if l.Arm == "" || l.Outcome != decisionlog.Ended {
 		return r, false
 	}
-	r = Request{Arm: Arm(l.Arm), OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached, Counted: l.ReportedCached >= 0,
-		FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
+	r = Request{Arm: Arm(l.Arm), Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
+		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
 	switch {
 	case r.Counted:
 	case l.Would != nil:
@@ -116,13 +119,43 @@ type Savings struct {
 
 // Totals sums requests up. It is safe for concurrent use.
 type Totals struct {
-	mode  string
 	mu    sync.Mutex
-	since time.Time
-	until time.Time
-	arms  map[Arm]*sums
-	would Savings
-	sum2  float64 // sum of the squares of tokens spared
+	mode  string
+	all   *period
+	parts map[part]*period // of the last minutes in which requests were decided
+}
+
+// part is a minute of a model.
+type part struct {
+	minute int64
+	model  string
+}
+
+// maxParts bounds the parts, of some 2 KB each; beyond, the earliest are dropped.
+const maxParts = 4096
+
+// Range selects requests by when they were decided, to the minute, and by their model; zero values select all.
+type Range struct {
+	Since, Until time.Time
+	Model        string
+}
+
+func (r *Range) has(p part) bool {
+	begins := time.Unix(60*p.minute, 0)
+	return (r.Model == "" || r.Model == p.model) && (r.Since.IsZero() || begins.Add(time.Minute).After(r.Since)) &&
+		(r.Until.IsZero() || begins.Before(r.Until))
+}
+
+// period sums up the requests of one.
+type period struct {
+	since, until time.Time
+	arms         map[Arm]*sums
+	would        Savings
+	sum2         float64 // sum of the squares of tokens spared
+}
+
+func newPeriod(since time.Time) *period {
+	return &period{since: since, arms: map[Arm]*sums{Steered: {}, Left: {}}}
 }
 
 type sums struct {
@@ -132,17 +165,44 @@ type sums struct {
 
 // New returns empty totals. mode and since are for the report; a zero since becomes the time of the first request.
 func New(mode string, since time.Time) *Totals {
-	return &Totals{mode: mode, since: since, arms: map[Arm]*sums{Steered: {}, Left: {}}}
+	return &Totals{mode: mode, all: newPeriod(since), parts: map[part]*period{}}
+}
+
+// SetMode changes the mode that the report names.
+func (t *Totals) SetMode(mode string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mode = mode
 }
 
 // Add counts a request that was decided at a time. One without an arm is not counted.
 func (t *Totals) Add(r Request, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.arms[r.Arm]
-	if s == nil {
+	if t.all.arms[r.Arm] == nil {
 		return
 	}
+	t.all.add(&r, at)
+	key := part{at.Unix() / 60, r.Model}
+	if t.parts[key] == nil {
+		if len(t.parts) >= maxParts {
+			t.dropEarliest()
+		}
+		t.parts[key] = newPeriod(time.Time{})
+	}
+	t.parts[key].add(&r, at)
+}
+
+// dropEarliest drops an eighth of the parts, so that it is seldom called.
+func (t *Totals) dropEarliest() {
+	keys := slices.SortedFunc(maps.Keys(t.parts), func(a, b part) int { return cmp.Compare(a.minute, b.minute) })
+	for _, key := range keys[:len(keys)/8] {
+		delete(t.parts, key)
+	}
+}
+
+func (t *period) add(r *Request, at time.Time) {
+	s := t.arms[r.Arm]
 	if t.since.IsZero() || at.Before(t.since) {
 		t.since = at
 	}
@@ -189,10 +249,49 @@ func (w *Savings) add(one *decisionlog.Hypothetical, prompt int) {
 }
 
 // Report returns the totals up to now.
-func (t *Totals) Report() Report {
+func (t *Totals) Report() Report { return t.Of(Range{}) }
+
+// Of returns the totals of a range, as far as it is kept by minute.
+func (t *Totals) Of(r Range) Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := Report{Mode: t.mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(), Left: t.arms[Left].side(), Would: t.would}
+	if r == (Range{}) {
+		return t.all.report(t.mode)
+	}
+	sum := newPeriod(r.Since)
+	for key, p := range t.parts {
+		if r.has(key) {
+			sum.merge(p)
+		}
+	}
+	return sum.report(t.mode)
+}
+
+func (t *period) merge(o *period) {
+	if t.since.IsZero() || o.since.Before(t.since) {
+		t.since = o.since
+	}
+	if o.until.After(t.until) {
+		t.until = o.until
+	}
+	for arm, s := range t.arms {
+		s.merge(o.arms[arm])
+	}
+	w, v := &t.would, &o.would
+	w.Requests, w.Prompt, w.Better, w.Spared = w.Requests+v.Requests, w.Prompt+v.Prompt, w.Better+v.Better, w.Spared+v.Spared
+	w.Worse, w.Cost, w.Encode, w.Timed, w.Millis = w.Worse+v.Worse, w.Cost+v.Cost, w.Encode+v.Encode, w.Timed+v.Timed, w.Millis+v.Millis
+	t.sum2 += o.sum2
+}
+
+func (s *sums) merge(o *sums) {
+	s.Requests, s.Failed, s.Known, s.Counted = s.Requests+o.Requests, s.Failed+o.Failed, s.Known+o.Known, s.Counted+o.Counted
+	s.Prompt, s.Cached = s.Prompt+o.Prompt, s.Cached+o.Cached
+	s.first.merge(&o.first)
+	s.end.merge(&o.end)
+}
+
+func (t *period) report(mode string) Report {
+	r := Report{Mode: mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(), Left: t.arms[Left].side(), Would: t.would}
 	if n := float64(r.Would.Requests); n > 0 {
 		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n
 		if r.Would.Requests >= fewForMean {
@@ -211,7 +310,7 @@ func (s *sums) side() Side {
 // times counts durations in buckets, each ending at the fourth root of two times the previous one.
 type times struct {
 	n       int
-	buckets [96]int
+	buckets [96]uint32
 }
 
 const firstBucket = 0.25 // ms
@@ -223,6 +322,13 @@ func (h *times) add(d time.Duration) {
 	h.n++
 	at := math.Round(4 * math.Log2(d.Seconds()*1e3/firstBucket))
 	h.buckets[int(min(max(0, at), float64(len(h.buckets)-1)))]++
+}
+
+func (h *times) merge(o *times) {
+	h.n += o.n
+	for i, n := range o.buckets {
+		h.buckets[i] += n
+	}
 }
 
 func (h *times) quantiles() Times {
@@ -238,7 +344,7 @@ func (h *times) quantiles() Times {
 
 func (h *times) at(share float64) float64 {
 	left := int(math.Ceil(share * float64(h.n)))
-	i := slices.IndexFunc(h.buckets[:], func(n int) bool { left -= n; return left <= 0 })
+	i := slices.IndexFunc(h.buckets[:], func(n uint32) bool { left -= int(n); return left <= 0 })
 	return math.Round(10*firstBucket*math.Exp2(float64(i)/4)) / 10
 }
 

@@ -56,11 +56,11 @@ func TestLogAndTotalsAgree(t *testing.T) {
 		}
 	}
 	log += `{"outcome":"refused","status":429}` + "\n\n" + `{"arm":"left","outcome":"expired"}` + "\n"
-	read, err := ReadLog(strings.NewReader(log))
+	read, err := ReadLog(strings.NewReader(log), Range{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	torn, err := ReadLog(strings.NewReader(log + log[:100] + "\n" + log))
+	torn, err := ReadLog(strings.NewReader(log+log[:100]+"\n"+log), Range{})
 	if err != nil || torn.Unreadable != 1 || torn.Steered.Requests != 2*read.Steered.Requests ||
 		!strings.Contains(torn.String(), "1 lines are cut off") {
 		t.Errorf("with a line that is cut off: %v, %+v", err, torn)
@@ -105,7 +105,53 @@ func TestTooFew(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if _, err := ReadLog(strings.NewReader("no json\n")); err == nil || !strings.HasPrefix(err.Error(), "line 1: ") {
+	if _, err := ReadLog(strings.NewReader("no json\n"), Range{}); err == nil || !strings.HasPrefix(err.Error(), "line 1: ") {
 		t.Errorf("%v, want one that names the line", err)
+	}
+}
+
+// TestRange: the totals of a range of time and of a model, kept by minute, equal those of the log's lines; the parts have a bound.
+func TestRange(t *testing.T) {
+	live, log := New("observe", time.Time{}), ""
+	for i := range 300 {
+		r := one([]Arm{Steered, Left}[i%2], i)
+		r.Model = []string{"a", "b"}[i%3%2]
+		at := began.Truncate(time.Minute).Add(time.Duration(i) * time.Second)
+		l := line(r, at)
+		l.Model = r.Model
+		text, err := json.Marshal(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log += string(text) + "\n"
+		if r.Would != nil && !r.Counted {
+			r.Cached = r.Would.UsedCached
+		}
+		live.Add(r, at)
+	}
+	live.SetMode("10%")
+	from := began.Truncate(time.Minute)
+	for _, of := range []Range{{}, {Model: "a"}, {Since: from.Add(2 * time.Minute)},
+		{Since: from.Add(time.Minute), Until: from.Add(3 * time.Minute), Model: "b"},
+		{Until: from}} {
+		read, err := ReadLog(strings.NewReader(log), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := live.Of(of)
+		if got.Mode != "10%" {
+			t.Errorf("mode %q", got.Mode)
+		}
+		got.Mode, got.Since, read.Since, got.Until, read.Until = "", time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		got.Would.Millis, read.Would.Millis = math.Round(got.Would.Millis), math.Round(read.Would.Millis)
+		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", read) {
+			t.Errorf("%+v\nof the totals\n%+v\nof the log\n%+v", of, got, read)
+		}
+	}
+	for i := range 2 * maxParts {
+		live.Add(one(Left, i), began.Add(time.Duration(i)*time.Minute))
+	}
+	if len(live.parts) > maxParts || live.Report().Left.Requests != 150+2*maxParts {
+		t.Errorf("%d parts, %d requests", len(live.parts), live.Report().Left.Requests)
 	}
 }

@@ -18,7 +18,7 @@ const maxLine = 4 << 20
 
 // ReadLog sums up the lines of a decision log, or of several concatenated ones. Lines that are cut off (a full disk, a killed process)
 // are counted and left out. It is an error if no line can be read, or one is too long.
-func ReadLog(r io.Reader) (Report, error) {
+func ReadLog(r io.Reader, of Range) (Report, error) {
 	t := New("", time.Time{})
 	scan := bufio.NewScanner(r)
 	scan.Buffer(nil, maxLine)
@@ -35,8 +35,12 @@ func ReadLog(r io.Reader) (Report, error) {
 			continue
 		}
 		readable++
+		at := time.UnixMilli(l.Timestamp)
+		if !of.Since.IsZero() && at.Before(of.Since) || !of.Until.IsZero() && !at.Before(of.Until) || of.Model != "" && of.Model != l.Model {
+			continue
+		}
 		if one, ok := Of(&l); ok {
-			t.Add(one, time.UnixMilli(l.Timestamp))
+			t.all.add(&one, at)
 		}
 	}
 	if err := scan.Err(); err != nil {
