@@ -88,7 +88,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			"model", "outcome"),
 		shed: newShed(),
 		learnedRequests: vec("learned_requests_total",
-			"Ended requests that no rule reads to the end of their prompts, by what their workers' events taught: learned, "+
+			"Ended requests that no rule reads to the end of their prompts, or only rules that events have not proved yet, by what their "+
+				"workers' events taught: learned, "+
 				"no_events (all blocks were held before, or events do not come), "+
 				"unattributed (events could be those of several requests), doubtful (the blocks do not have the length that the "+
 				"engine reported), no_room.", "outcome"),

@@ -65,10 +65,13 @@ func ruleOf(modality string) Rule {
 }
 
 // proof is how many requests must agree with a rule, one after another, for it to be back. A rule that is wrong for one request in ten
-// passes 32 of them by chance in 3 of 100 attempts; each time that it is contradicted again, twice as many are needed.
+// passes 32 of them by chance in 3 of 100 attempts; each time that it is contradicted again, twice as many are needed. Once forgiven times
+// as many have agreed, it begins with 32 again: a template with today's date differs at midnight.
 const (
-	proof    = 32
-	maxProof = 1 << 14
+	proof      = 32
+	maxProof   = 1 << 14
+	forgiven   = 16
+	mostTaught = 1024 // requests that are learned beside a rule that is not proven: where no events come it never is
 )
 
 // Class is what is known of the rules for one class of a model's workers. It is safe for concurrent use; a nil Class knows nothing.
@@ -82,12 +85,13 @@ type Class struct {
 	of     *engine.Model // to which rules applies: a model that is loaded anew begins anew
 	rules  [ruleCount]ruleState
 	unsaid []func() // log lines, to be written without mu
+	taught atomic.Int64
 }
 
 type ruleState struct {
 	agreed  int  // requests that agreed, up to proof
 	out     bool // for workers that have not contradicted, except those that are spared
-	row     int  // agreements since, of workers for which it is out although they have not contradicted
+	row     int  // agreements since, while it is out of workers that have not contradicted
 	need    int  // so many bring it back for them; 0: it has always been in use
 	workers map[string]*workerRule
 	aside   Aside // about the first contradiction; zero: it is in use everywhere
@@ -106,7 +110,8 @@ type Standing struct {
 	of       *engine.Model
 	rest     Rules            // for workers that are not in byWorker
 	byWorker map[string]Rules // for those that a rule distinguishes
-	Unproven Rules            // rules with which fewer requests than proof have agreed
+	unproven Rules            // rules with which fewer requests than proof have agreed
+	taught   *atomic.Int64    // requests that were learned for it
 	why      [ruleCount]string
 }
 
@@ -160,6 +165,7 @@ func (a *Auditor) Serve(names []ClassName) []*Class {
 // reset begins anew, for another model of the same files. The caller holds mu, or is the only one.
 func (c *Class) reset(m *engine.Model) {
 	c.of = m
+	c.taught.Store(0)
 	for i := range c.rules {
 		c.rules[i] = ruleState{workers: make(map[string]*workerRule)}
 	}
@@ -208,11 +214,12 @@ func (s *Standing) Cut(aside Rules, p *engine.Prompt, shaped, keyed bool) (from 
 	return from, why
 }
 
-// Doubtful reports whether a prompt is computed by a rule that is not proven yet.
+// Doubtful reports whether a prompt is computed by a rule that is not proven yet, and is to be learned too: if it is contradicted, its next
+// sighting is known.
 func (s *Standing) Doubtful(p *engine.Prompt, shaped, keyed bool) bool {
 	for r := range ruleCount {
-		if s.Unproven.Has(r) && startOf(r, p, shaped, keyed) < math.MaxInt {
-			return true
+		if s.unproven.Has(r) && startOf(r, p, shaped, keyed) < math.MaxInt {
+			return s.taught.Add(1) <= mostTaught
 		}
 	}
 	return false
@@ -375,20 +382,23 @@ func (c *Class) agree(r Rule, worker string) {
 			defer c.publish()
 		}
 	}
+	w.row++
 	switch {
-	case w.contradicted:
-		w.row++
-		if w.row < w.need {
-			return
-		}
-		w.contradicted = false
+	case !w.contradicted && w.row >= forgiven*w.need:
+		w.need = 0
+	case w.contradicted && w.row >= w.need:
+		w.contradicted, w.row = false, 0
 		c.settle(s)
-	case s.out && !w.spared:
-		s.row++
-		if s.row < s.need {
-			return
-		}
-		s.out = false // others' requests agree: it is the workers that have contradicted
+	}
+	if w.contradicted || s.out && w.spared {
+		return
+	}
+	s.row++
+	switch {
+	case !s.out && s.row >= forgiven*s.need:
+		s.need = 0
+	case s.out && s.row >= s.need: // others' requests agree: it is the workers that have contradicted
+		s.out, s.row = false, 0
 		c.settle(s)
 	}
 }
@@ -401,7 +411,7 @@ func (c *Class) settle(s *ruleState) {
 			return
 		}
 	}
-	s.out = false
+	s.out, s.row = false, 0
 	rule := s.aside.Rule
 	c.unsaid = append(c.unsaid, func() {
 		c.a.o.Log.Info("a rule is in use again: "+rule, zap.String("model", c.model), zap.String("class", c.name))
@@ -412,11 +422,11 @@ func (c *Class) settle(s *ruleState) {
 
 // publish makes what has changed known to decisions. The caller holds mu.
 func (c *Class) publish() {
-	out := &Standing{of: c.of, byWorker: make(map[string]Rules)}
+	out := &Standing{of: c.of, byWorker: make(map[string]Rules), taught: &c.taught}
 	for r := range ruleCount {
 		s := &c.rules[r]
 		if s.agreed < proof {
-			out.Unproven |= 1 << r
+			out.unproven |= 1 << r
 		}
 		if s.aside.Rule == "" {
 			continue

@@ -126,6 +126,8 @@ func TestEvidence(t *testing.T) {
 			{worker: "a", named: true, stores: "token"}}, "a text, d text"},
 		"two workers, of which one agreed": {[]one{{worker: "b", named: true}, {worker: "c"}, {worker: "a", named: true, stores: "token"},
 			{worker: "b", named: true, stores: "token"}}, everyText},
+		"two workers that never agreed": {[]one{{worker: "b"}, {worker: "c"}, {worker: "a", named: true, stores: "token"},
+			{worker: "d", named: true, stores: "token"}}, everyText},
 		"a worker that agreed itself": {[]one{{worker: "b"}, {worker: "a"}, {worker: "a", named: true, stores: "span"}}, everyImage},
 		"an image's host": {[]one{{worker: "a", named: true, stores: "name", change: fetched},
 			{worker: "a", named: true, stores: "span", change: fetched}}, ""},
@@ -202,6 +204,38 @@ func TestRuleIsBack(t *testing.T) {
 	}
 	b.class = b.a.Serve([]ClassName{{Model: "m", Prompts: engine.NewUnloaded(engine.Server{})}})[0]
 	check("a reload", "")
+
+	contradict("a")
+	agree("a", proof)
+	check("all agreed, after the reload", "")
+	agree("a", forgiven*proof)
+	contradict("a")
+	agree("a", proof)
+	check("as many as the first time, since many have agreed in between", "")
+}
+
+// TestDoubtful: requests are learned beside a rule until it is proven, and not for ever.
+func TestDoubtful(t *testing.T) {
+	b := newJudges(t)
+	text := &engine.Prompt{IDs: ids(64, 1), Exact: true}
+	image := &engine.Prompt{IDs: ids(64, 1), Exact: true, Media: []engine.Medium{picture(16, 16, "n")}}
+	doubtful := func(p *engine.Prompt) bool { return b.class.Standing().Doubtful(p, false, false) }
+	for range proof {
+		if !doubtful(text) {
+			t.Fatal("of a rule that no request has proved")
+		}
+		b.request(one{worker: "a"})
+	}
+	if doubtful(text) || doubtful(image) {
+		t.Error("of rules that are proven")
+	}
+	b = newJudges(t)
+	for range mostTaught {
+		_ = doubtful(text)
+	}
+	if doubtful(text) {
+		t.Errorf("%d requests are learned where nothing proves a rule", mostTaught)
+	}
 }
 
 // TestHeldBeginning: the first event of a request begins after blocks that were held before. They are the beginning of its prompt, and not
