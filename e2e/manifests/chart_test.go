@@ -13,6 +13,8 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
 	"sigs.k8s.io/yaml"
 )
 
@@ -139,23 +141,36 @@ func TestChartIsTheBase(t *testing.T) {
 // Each value does what it says, under another name than the chart's.
 func TestChartValues(t *testing.T) {
 	o, err := render(t, "second", `
-image: {repository: r/s, tag: v9, pullSecrets: [{name: mine}]}
+image: {repository: r/s, tag: v9, pullPolicy: Always}
+imagePullSecrets: [{name: mine}]
 replicas: 3
 autoscaling: {enabled: false}
-network: {enabled: true, workerPorts: [8123], moreEgress: [{to: [{podSelector: {matchLabels: {app: nats}}}], ports: [{port: 4222}]}]}
+networkPolicy: {enabled: true, workerPorts: [8123], moreEgress: [{to: [{podSelector: {matchLabels: {app: nats}}}], ports: [{port: 4222}]}]}
 config: {listen: "0.0.0.0:1234", admin: "0.0.0.0:4321", log_level: debug}
 models: {volume: {persistentVolumeClaim: null, hostPath: {path: /data}}}
 secret: keys
 podAnnotations: {a/b: c}
 nodeSelector: {disk: fast}
 tolerations: [{key: gpu, operator: Exists}]
+podDisruptionBudget: {maxUnavailable: 25%}
+serviceAccount: {name: theirs, annotations: {iam/role: reader}}
+extraArgs: [--one-more]
+extraEnv: [{name: HF_HUB_CACHE, value: /models/hub}]
+extraVolumes: [{name: scratch, emptyDir: {}}]
+extraVolumeMounts: [{name: scratch, mountPath: /scratch}]
+podLabels: {team: chat}
+podSecurityContext: {runAsUser: 1000, runAsNonRoot: true}
+topologySpreadConstraints: [{maxSkew: 2, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]
+priorityClassName: high
 `)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := fmt.Sprint(o)
 	for _, want := range []string{"image:r/s:v9", "replicas:3", "port:8123", "port:4222", "port:1234", "containerPort:4321", "path:/data",
-		"secretName:keys", "mountPath:/secrets", "a/b:c", "disk:fast", "key:gpu", "log_level: debug", "name:mine"} {
+		"secretName:keys", "mountPath:/secrets", "a/b:c", "disk:fast", "key:gpu", "log_level: debug", "name:mine", "imagePullPolicy:Always", "maxUnavailable:25%",
+		"serviceAccountName:theirs", "iam/role:reader", "--one-more", "HF_HUB_CACHE", "mountPath:/scratch", "team:chat", "runAsUser:1000",
+		"topologyKey:zone", "priorityClassName:high"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %s in %v", want, all)
 		}
@@ -169,14 +184,58 @@ tolerations: [{key: gpu, operator: Exists}]
 		t.Errorf("%v: a changed configuration starts no new pods", err)
 	}
 	for values, want := range map[string]string{
-		"replica: 3":                  "replica",
-		"config: {listen: nowhere}":   "listen",
-		"image: {repository: ''}":     "repository",
-		"network: {workerPorts: [a]}": "workerPorts",
-		"autoscaling: {cpu: 200}":     "cpu",
+		"replica: 3":                            "replica",
+		"config: {listen: nowhere}":             "listen",
+		"image: {repository: ''}":               "repository",
+		"network: {enabled: false}":             "network",
+		"networkPolicy: {workerPorts: [a]}":     "workerPorts",
+		"image: {digest: sha256:abc}":           "digest",
+		"pool: {name: Chat}":                    "name",
+		"podAnnotations: {a: 1}":                "podAnnotations",
+		"serviceMonitor: {interval: sometimes}": "interval",
+		"extraVolumeMounts: [{name: scratch}]":  "mountPath",
+		"autoscaling: {cpu: 200}":               "cpu",
 	} {
 		if _, err := render(t, "x", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", values, err, want)
+		}
+	}
+}
+
+// With a pool the chart needs neither configuration nor models, and asks the API server for pods.
+func TestChartOfAPool(t *testing.T) {
+	o, err := render(t, "picker", "pool: {name: chat, oneAddress: true}\nimage: {digest: \"sha256:"+strings.Repeat("ab", 32)+"\"}\nextraArgs: [--cert-path=/tls]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := at(o["Deployment/picker"], "spec", "template", "spec")
+	container := at(spec, "containers").([]any)[0]
+	want := []any{"serve", "--pool=chat", "--namespace=llm", "--grpc-port=9002", "--metrics-port=9903", "--one-address", "--cert-path=/tls"}
+	if got := at(container, "args"); !reflect.DeepEqual(got, want) {
+		t.Errorf("args %v, want %v", got, want)
+	}
+	if image := fmt.Sprint(at(container, "image")); !strings.Contains(image, "sightline@sha256:abab") {
+		t.Errorf("image %s", image)
+	}
+	if o["ConfigMap/picker"] != nil || at(spec, "volumes") != nil && len(at(spec, "volumes").([]any)) > 0 {
+		t.Errorf("a configuration or volumes: %v", o)
+	}
+	rules := fmt.Sprint(at(o["Role/picker"], "rules"))
+	for _, kind := range []string{"inferencepools", "pods"} {
+		if !strings.Contains(rules, kind) {
+			t.Errorf("the Role lacks %s: %s", kind, rules)
+		}
+	}
+	if strings.Contains(rules, "endpointslices") {
+		t.Errorf("the Role may do more than is needed: %s", rules)
+	}
+}
+
+// Helm's own lint, as `helm lint --strict` runs it, has nothing against the chart.
+func TestChartLint(t *testing.T) {
+	for _, m := range lint.All("../../examples/helm", map[string]any{}, "llm", true).Messages {
+		if m.Severity >= support.WarningSev {
+			t.Errorf("%v", m)
 		}
 	}
 }

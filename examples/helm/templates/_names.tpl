@@ -10,3 +10,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "port" -}}
 {{- last (splitList ":" (required (printf "config.%s is needed, as host:port" .key) .addr)) -}}
 {{- end }}
+
+{{- define "account" -}}
+{{ .Values.serviceAccount.name | default .Release.Name }}
+{{- end }}
