@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +49,30 @@ func TestEndpointPickerConformance(t *testing.T) {
 	}
 	if len(results) != 28 {
 		t.Errorf("%d cases, want 28", len(results))
+	}
+	// The same as a report; and what it says of a picker that names no endpoint.
+	for name, o := range map[string]Options{"Passed: 28": {Route: Route{Mode: EndpointPicker}}, "Skipped: 7": {Route: Route{Mode: Sightline}}} {
+		file, said := filepath.Join(t.TempDir(), "report.yaml"), &strings.Builder{}
+		at := newRig(t, within, o).conn.Target()
+		of := eppcheck.Implementation{Organization: "o", Project: "p", URL: "u", Version: "v1", Contact: []string{"c"}}
+		err := eppcheck.Report(t.Context(),
+			eppcheck.Options{Addr: at, Model: "m", Timeout: time.Second, Report: file, Implementation: of}, said)
+		text, _ := os.ReadFile(file)
+		for _, want := range []string{name, "kind: ConformanceReport", "GatewayAPIInferenceExtensionVersion: v1.", "  organization: o\n",
+			"name: EPP"} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%v: no %q in\n%s", err, want, text)
+			}
+		}
+		failed, told := strings.Contains(name, "Skipped"), strings.Contains(said.String(), "checks (Destination Endpoint)")
+		if failed != (err != nil) || failed != told {
+			t.Errorf("%s: %v\n%s", name, err, said)
+		}
+	}
+	for _, r := range results {
+		if section, demands := r.Clause(); section == "" || demands == "" {
+			t.Errorf("%s: it says nothing of the protocol", r.Name)
+		}
 	}
 	// The protocol need not be configured: a full-duplex body or a hint is enough.
 	r = newRig(t, within, Options{})

@@ -2,7 +2,6 @@ package eppcheck
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -186,7 +185,7 @@ func (x *exchange) within(picked []netip.AddrPort, ok func(netip.AddrPort) bool)
 func inSubset(form func(string) any) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
 		if len(k.known) == 0 {
-			return errors.New("not asked: the first case has told no endpoint")
+			return errNotAsked
 		}
 		for _, one := range slices.Backward(k.known) {
 			named := form(one.String())

@@ -39,6 +39,8 @@ type Options struct {
 	TLS     bool          `help:"Over TLS, without verifying the certificate."`
 	Model   string        `default:"m" help:"The model that requests name."`
 	Timeout time.Duration `default:"5s" help:"How long to wait for one answer."`
+	Report  string        `placeholder:"FILE" help:"Also write the results as a ConformanceReport of Gateway API's Inference Extension."`
+	Implementation
 }
 
 // Result is one case's outcome.
@@ -46,6 +48,12 @@ type Result struct {
 	Name string
 	Err  error // nil: passed
 }
+
+// errNotAsked is the error of a case that needs an endpoint, where the picker has named none.
+var errNotAsked = errors.New("not asked: the first case has told no endpoint")
+
+// Skipped reports whether the case could not be asked.
+func (r *Result) Skipped() bool { return errors.Is(r.Err, errNotAsked) }
 
 // Run runs all cases in order. An error means that the picker cannot be asked at all.
 func Run(ctx context.Context, o Options) ([]Result, error) {
@@ -82,7 +90,14 @@ func Report(ctx context.Context, o Options, out io.Writer) error {
 			continue
 		}
 		failed++
-		fmt.Fprintf(out, "FAIL %2d  %s: %v\n", i+1, r.Name, r.Err)
+		section, demands := r.Clause()
+		fmt.Fprintf(out, "FAIL %2d  %s: %v\n         checks (%s): %s\n", i+1, r.Name, r.Err, section, demands)
+	}
+	if o.Report != "" {
+		if err := write(o.Report, results, o.Implementation, time.Now()); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "written: %s\n", o.Report)
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d cases failed", failed, len(results))
