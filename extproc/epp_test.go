@@ -51,7 +51,8 @@ func TestEndpointPickerConformance(t *testing.T) {
 		t.Errorf("%d cases, want 28", len(results))
 	}
 	// The same as a report; and what it says of a picker that names no endpoint.
-	for name, o := range map[string]Options{"Passed: 28": {Route: Route{Mode: EndpointPicker}}, "Skipped: 7": {Route: Route{Mode: Sightline}}} {
+	for name, mode := range map[string]Mode{"Passed: 28": EndpointPicker, "Skipped: 7": Sightline} {
+		o := Options{Route: Route{Mode: mode}}
 		file, said := filepath.Join(t.TempDir(), "report.yaml"), &strings.Builder{}
 		at := newRig(t, within, o).conn.Target()
 		of := eppcheck.Implementation{Organization: "o", Project: "p", URL: "u", Version: "v1", Contact: []string{"c"}}
