@@ -38,17 +38,37 @@ func TestModelsThatDoNotLoad(t *testing.T) {
 		}
 		return out
 	}
+	cache := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(cache, "hub", "models--o--m", "snapshots"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	var models, workers []any
 	var addrs []string
-	for name, at := range map[string]string{
-		"good":      good,
-		"template":  dir(map[string]string{"chat_template.jinja": "{% include 'other' %}"}),
-		"tokenizer": dir(map[string]string{"tokenizer.json": "{"}),
-	} {
+	const noFiles, noTemplate = "model whose directory does not load", "chat template that does not load here"
+	all := map[string]struct {
+		keys map[string]any
+		why  string
+	}{
+		"good":          {map[string]any{"dir": good}, "no block held"},
+		"template":      {map[string]any{"dir": dir(map[string]string{"chat_template.jinja": "{% include 'other' %}"})}, noTemplate},
+		"half of one":   {map[string]any{"dir": dir(map[string]string{"chat_template.jinja": "{{ messages"})}, noTemplate},
+		"its own":       {map[string]any{"dir": good, "chat_template": "/none/of/this.jinja"}, noTemplate},
+		"tokenizer":     {map[string]any{"dir": dir(map[string]string{"tokenizer.json": "{"})}, noFiles},
+		"configuration": {map[string]any{"dir": dir(map[string]string{"config.json": "{"})}, noFiles},
+		"pictures":      {map[string]any{"dir": dir(map[string]string{"preprocessor_config.json": "{",
+			"chat_template.jinja": "{{ messages[0].content }}"})}, "no block held"},
+		"gone":          {map[string]any{"dir": "/none/of/this"}, noFiles},
+		"empty":         {map[string]any{"dir": t.TempDir()}, noFiles},
+		"a file":        {map[string]any{"dir": filepath.Join(good, "config.json")}, noFiles},
+		"cache":         {map[string]any{"dir": cache, "engine_model": "o/other"}, noFiles},
+		"of a class":    {map[string]any{"dir": good, "classes": []any{map[string]any{"name": "b", "dir": "/none/of/this"}}}, "no block held"},
+	}
+	for name, m := range all {
 		s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.Header().Set("x-served", name) }))
 		t.Cleanup(s.Close)
 		addrs = append(addrs, strings.TrimPrefix(s.URL, "http://"))
-		models = append(models, map[string]any{"name": name, "dir": at})
+		m.keys["name"] = name
+		models = append(models, m.keys)
 		workers = append(workers, map[string]any{"addr": addrs[len(addrs)-1], "model": name})
 	}
 	w := start(t, 0, func(o *envoy.Options) { o.Workers = addrs })
@@ -59,11 +79,10 @@ func TestModelsThatDoNotLoad(t *testing.T) {
 		return gjson.ParseBytes(must(lab.Get("http://" + admin + "/decisions?n=1"))).Get("0")
 	}
 	const hello = `"messages":[{"role":"user","content":"hello"}]}`
-	for name, why := range map[string]string{"good": "no block held", "template": "chat template that does not compile here",
-		"tokenizer": "model whose directory does not load"} {
+	for name, m := range all {
 		r := w.send(w.client, "POST", "/v1/chat/completions", `{"model":"`+name+`",`+hello, nil)
-		if d := last(); r.status != 200 || r.header.Get("x-served") != name || d.Get("why").Str != why ||
-			(d.Get("prompt_tokens").Int() > 0) != (name == "good") {
+		if d := last(); r.status != 200 || r.header.Get("x-served") != name || d.Get("why").Str != m.why ||
+			(d.Get("prompt_tokens").Int() > 0) != (m.why == "no block held") {
 			t.Errorf("%s: status %d from %s, decided %s", name, r.status, r.header.Get("x-served"), d.Raw)
 		}
 	}

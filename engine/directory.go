@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/sightline-router/sightline/prompt"
 )
 
 // A model directory is what an engine would load, without the weights: a plain directory, or a Hugging Face cache
@@ -102,7 +100,6 @@ type dirState struct {
 	dir   string
 	files []fileState
 	err   string // why it cannot be read
-	key   string // the Server's key at fault; "": the directory itself
 }
 
 type fileState struct {
@@ -121,8 +118,8 @@ func (s *dirState) equal(t *dirState) bool {
 // maxFiles bounds the entries of a model directory that one look reads.
 const maxFiles = 4096
 
-// inspect finds the directory and lists the files that a model is read from. A dangling link and a Git LFS pointer are errors: the
-// loaders would treat the first as a file that the model does not have.
+// inspect finds the directory and lists the files that a model is read from. A dangling link is an error: the loaders would treat it
+// as a file that the model does not have.
 func inspect(dir string, s Server) (st dirState) {
 	if dir == "" {
 		return st
@@ -133,10 +130,7 @@ func inspect(dir string, s Server) (st dirState) {
 		err = st.list()
 	}
 	if file := s.templateFile(""); err == nil && file != "" {
-		err = st.add(file, file)
-		if err != nil {
-			st.key = "chat_template"
-		}
+		_ = st.add(file, file) // the loader reports one that is missing, which costs only the chats
 	}
 	if err != nil {
 		st.err = err.Error()
@@ -209,15 +203,12 @@ const lfsMagic = "version https://git-lfs"
 // IsLFSPointer reports whether a file's content is such a pointer.
 func IsLFSPointer(content []byte) bool { return bytes.HasPrefix(content, []byte(lfsMagic)) }
 
-// check returns why the directory cannot be read: an error of inspect.
-func (st *dirState) check() error {
-	if st.key != "" {
-		return &prompt.KeyError{Key: st.key, Err: errors.New(st.err)}
-	}
+// fault returns why the directory cannot be read; nil if it can.
+func (st *dirState) fault() error {
 	if st.err != "" {
 		return errors.New(st.err)
 	}
-	return nil
+	return st.pointer()
 }
 
 // pointer returns an error that names a file that is a Git LFS pointer; nil if there is none. A pointer is shorter than 1,024 bytes.

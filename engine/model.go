@@ -52,9 +52,9 @@ func (m *Model) Chunk() int {
 	return m.chunk
 }
 
-// Load reads a model directory: a plain one, or a Hugging Face cache; "" is none, and gives a model that reads no request. s must have
-// passed Check. The error names the file and what
-// is wrong with it. Use LoadLive to follow changes of the files.
+// Load reads a model directory: a plain one, or a Hugging Face cache; "" is none. s must have passed Check; an error is about one of its
+// values. A directory that does not load is none: Fault names the file and what is wrong with it, and the model reads no request, or no
+// chat. Use LoadLive to follow changes of the files.
 func Load(name, dir string, s Server, media *Media) (*Model, error) {
 	st := inspect(dir, s)
 	return load(name, &st, s, media, newFirstSeen(), nil)
@@ -62,20 +62,16 @@ func Load(name, dir string, s Server, media *Media) (*Model, error) {
 
 // load reads the directory. If same is not nil it must come from the same files, and its tokenizer is reused.
 func load(name string, st *dirState, s Server, media *Media, first *firstSeen, same *prompt.Model) (*Model, error) {
-	err := st.check()
-	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", name, err)
-	}
+	fault := st.fault()
 	m := &Model{Name: name, Server: s, Media: media, first: first}
-	if st.dir != "" && !st.has("config.json", "params.json") {
+	if st.dir != "" && fault == nil && !st.has("config.json", "params.json") {
 		m.warnings = append(m.warnings, st.dir+" has no config.json: treated as a text-only model")
 	}
 	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
 		m.warnings = append(m.warnings, "allowed_local_media_path "+path+
 			" is not a directory here: prompts are exact up to their first local file (mount the workers' directory here)")
 	}
-	_, err = rules.ParseVersion(s.EngineVersion)
-	if err != nil {
+	if _, err := rules.ParseVersion(s.EngineVersion); err != nil {
 		return nil, err
 	}
 	m.rules = s.Rules()
@@ -103,7 +99,7 @@ func load(name string, st *dirState, s Server, media *Media, first *firstSeen, s
 		opt.ExcludeToolsOnNone, opt.TokenizerMode = s.ExcludeToolsOnNone, s.TokenizerMode
 		opt.EffortMap, opt.DisabledEffort = string(s.ReasoningEffortMap), s.DisabledThinkingEffort
 	}
-	if fault := st.pointer(); fault != nil || st.dir == "" {
+	if fault != nil || st.dir == "" {
 		m.prompt = prompt.Unloadable(opt, fault)
 	} else {
 		m.prompt, err = prompt.Load(st.dir, opt)
@@ -123,7 +119,7 @@ func (m *Model) Warnings() []string {
 	return append(m.warnings[:len(m.warnings):len(m.warnings)], m.prompt.Warnings()...)
 }
 
-// Fault returns what in the model's directory does not load; nil if all of it does. Requests that need it are routed by load.
+// Fault returns what of the model's files does not load; nil if all of it does. Requests that need it are learned.
 func (m *Model) Fault() error { return m.prompt.Fault() }
 
 // Rules returns the rules of the model's engine and release.

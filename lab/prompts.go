@@ -36,6 +36,9 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 		return nil, err
 	}
 	m, err := engine.Load(engineModel, dir, s, media)
+	if err == nil {
+		err = m.Fault()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@
 package prompt
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -89,7 +90,7 @@ var (
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
 	ErrFiles         = &Unpredicted{"model whose directory does not load"}
 	ErrNoFiles       = &Unpredicted{"model without a directory"}
-	ErrTemplate      = &Unpredicted{"chat template that does not compile here"}
+	ErrTemplate      = &Unpredicted{"chat template that does not load here"}
 	ErrEncoder       = &Unpredicted{"model whose chats the engine encodes by code of its own, without a chat template"}
 	ErrClass         = &Unpredicted{"model whose tokenizer_class builds another tokenizer than tokenizer.json says"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
@@ -107,7 +108,7 @@ type Model struct {
 	tools        *chatTemplate
 	conversation Conversation  // writes chats without a template; nil: templates are rendered
 	opaque       error         // why no chat request can be read, whatever the template; nil: they can. ErrFiles: no request can
-	fault        error         // what in the directory does not load, if opaque is ErrTemplate or ErrFiles
+	fault        error         // what of the files does not load
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
 	archs        []string      // of config.json
@@ -123,9 +124,10 @@ type chatTemplate struct {
 	openai bool
 }
 
-// Load reads a model directory. It fails only for a server's flag (*KeyError) and an incomplete Dialect. Files of the directory that
-// do not load cost the requests that need them, and Fault names them: without a tokenizer no request can be read, without a template
-// that compiles no chat. Without any template, or with an unknown vision family, Warnings says so: plain text is still exact.
+// Load reads a model directory. It fails only for a server's flag (*KeyError) and an incomplete Dialect. Files that do not load cost the
+// requests that need them, and Fault names them: without a tokenizer no request can be read, without a template that compiles no chat,
+// without a processor's settings no medium. Without any template, or with an unknown vision family, Warnings says so: plain text is
+// still exact.
 func Load(dir string, opt Options) (*Model, error) {
 	if !opt.Dialect.complete() {
 		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools " +
@@ -162,6 +164,11 @@ func Load(dir string, opt Options) (*Model, error) {
 	}
 	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Reading: opt.Dialect.Reading,
 		Family: opt.VisionFamily, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
+	var missing *vision.MissingError
+	var unknown *vision.UnknownModelError
+	if m.visErr != nil && !errors.As(m.visErr, &missing) && !errors.As(m.visErr, &unknown) {
+		m.fault = cmp.Or(m.fault, m.visErr)
+	}
 	return m, nil
 }
 
@@ -175,7 +182,7 @@ func Unloadable(opt Options, fault error) *Model {
 	return m
 }
 
-// Fault returns what in the directory does not load; nil if all of it does.
+// Fault returns what of the files does not load; nil if all of it does.
 func (m *Model) Fault() error { return m.fault }
 
 // loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
@@ -245,7 +252,7 @@ func (m *Model) Warnings() (w []string) {
 		return []string{ErrFiles.Error() + ", so its requests are routed by what workers' events teach: " + m.fault.Error()}
 	case m.opaque == ErrNoFiles:
 		return []string{ErrNoFiles.Error() + ": its requests are routed by what workers' events teach, from the second of a kind on"}
-	case m.fault != nil:
+	case m.opaque == ErrTemplate:
 		w = append(w, m.opaque.Error()+", so its chats are routed by what workers' events teach: "+m.fault.Error())
 	case m.opaque != nil:
 		w = append(w, m.opaque.Error())

@@ -17,14 +17,13 @@ type KeyError struct {
 func (e *KeyError) Error() string { return e.Key + ": " + e.Err.Error() }
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// loadTemplates selects the templates that the server will use, and compiles them. One of the directory that does not compile, or a
-// given one that only this package cannot compile, leaves the chats unread: opaque and fault say so.
+// loadTemplates selects the templates that the server will use, and compiles them. One of a file that does not load, or a given text
+// that only this package cannot compile, leaves the chats unread: opaque and fault say so.
 func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	own, err = m.templatesOf(own, dir)
-	if err != nil {
-		return err
+	if err == nil {
+		m.plain, err = m.compile(own.plain, template.Limits{})
 	}
-	m.plain, err = m.compile(own.plain, template.Limits{})
 	if err == nil {
 		m.tools = m.plain
 		if own.tools != own.plain {
@@ -32,8 +31,10 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 		}
 	}
 	var syntax *template.SyntaxError
+	given := m.opt.TemplateFile
+	written := given != "" && m.opt.Dialect.TemplateFile(given, "") == "" // in the configuration, not in a file
 	switch {
-	case err != nil && m.opt.TemplateFile != "" && !(errors.As(err, &syntax) && syntax.Unsupported):
+	case err != nil && written && !(errors.As(err, &syntax) && syntax.Unsupported):
 		return &KeyError{"chat_template", err}
 	case err != nil && (m.opaque != nil || m.conversation != nil):
 		m.plain, m.tools = nil, nil // not rendered anyway
@@ -66,9 +67,9 @@ func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 	case given != "":
 		text, err := m.templateText()
 		if err != nil {
-			return own, &KeyError{"chat_template", err}
+			err = &KeyError{"chat_template", err}
 		}
-		return templates{plain: text, tools: text}, nil
+		return templates{plain: text, tools: text}, err
 	case dialect.TokenizersTemplate:
 		own.plain = own.tokenizer
 	case own.missing() && dialect.Fallback != nil:

@@ -85,6 +85,7 @@ func check(t *testing.T, dir, text string) error {
 		var s *Server
 		s, err = Load(cfg)
 		if err == nil {
+			err = s.Faults()
 			s.Close()
 		}
 	}

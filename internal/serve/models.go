@@ -23,8 +23,8 @@ import (
 // lookEvery is the interval of checking model directories for changes.
 const lookEvery = 3 * time.Second
 
-// loadModels reads the model directories, reusing models that now (nil: none) has already read with the same settings. A
-// directory that is not there is an error; what keeps a model from being exact, files that do not load included, is logged.
+// loadModels reads the model directories, reusing models that now (nil: none) has already read with the same settings. What keeps a
+// model from being exact, files that do not load or are not there included, is logged. An error is about a flag.
 func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Logger) ([]router.Model, error) {
 	var out []router.Model
 	for i, mc := range cfg.Models {
@@ -122,14 +122,20 @@ func liveModelsOf(m router.Model) []*engine.LiveModel {
 	return out
 }
 
-// Faults returns what in the model directories does not load, joined; nil if all of it does.
+// Faults returns which of the models' files do not load, each with its key, joined; nil if all of them do. They stop no Server.
 func (s *Server) Faults() error {
 	var all []error
 	for i, m := range s.now.Load().models {
-		for _, live := range liveModelsOf(m) {
-			if fault := live.Model().Fault(); fault != nil {
-				all = append(all, fmt.Errorf("models[%d].dir: %w", i, fault))
+		path, seen := fmt.Sprintf("models[%d]", i), []*engine.LiveModel{}
+		add := func(path string, live *engine.LiveModel) {
+			if fault := live.Model().Fault(); fault != nil && !slices.Contains(seen, live) {
+				all = append(all, atKey(path, fault))
 			}
+			seen = append(seen, live)
+		}
+		add(path, m.Prompts)
+		for j, c := range m.Classes {
+			add(fmt.Sprintf("%s.classes[%d]", path, j), c.Prompts)
 		}
 	}
 	return errors.Join(all...)
