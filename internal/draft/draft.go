@@ -1,10 +1,12 @@
-// Package draft writes a first configuration from what running workers report: `sightline init`.
+// Package draft makes a first configuration from what running workers report: `sightline init` writes it, `sightline serve --worker`
+// serves it as it is.
 //
 //	addresses ─ survey ─▶ facts ─ group.go ─▶ models, with a class for each way in which their workers were started
 //	                              dynamo.go ─▶ or the one model of an NVIDIA Dynamo deployment, of its discovery folder and front ends
 //	                               files.go ─▶ each model's directory: given, the workers' own, a cache's, or fetched from a hub
 //	                               write.go ─▶ sightline.yaml, checked as `sightline serve --check` does, and envoy.yaml
 //	                              advice.go ─▶ what was found, and what should be enabled at the workers
+//	                             follow.go ─▶ instead of files: configurations for `serve`, as workers come to answer
 //
 // It overwrites nothing without Force, and writes nothing that does not pass the check.
 package draft
@@ -15,11 +17,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,6 +28,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/calibrate"
+	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/survey"
 	"github.com/sightline-router/sightline/router/discover"
@@ -47,6 +48,8 @@ type Options struct {
 	Canary    bool                // make each worker compute two tokens, to see whether it counts cached ones
 	Getenv    func(string) string // nil: os.Getenv
 	Access    secure.Peer         // how workers are asked: a key, TLS; written as worker_access
+	// Listen and Admin are written as the keys of these names; "": the defaults. For a configuration without a file.
+	Listen, Admin string
 }
 
 // Group is the pods behind the EndpointSlices that a label selector selects. Empty fields mean the values of the pod that this runs
@@ -67,6 +70,19 @@ type drafter struct {
 	as     *secure.Client // of Access
 	client *http.Client
 	models []*model
+	// fileless: the configuration is no file, and names no files of models. See Follow.
+	fileless bool
+}
+
+func newDrafter(o Options, say io.Writer) (*drafter, error) {
+	if err := o.absolute(); err != nil {
+		return nil, err
+	}
+	as, err := o.Access.Open(zap.NewNop())
+	if err != nil {
+		return nil, err
+	}
+	return &drafter{Options: o, out: say, as: as, client: rules.NewClient(askTime, as)}, nil
 }
 
 // Run asks the workers, writes sightline.yaml and envoy.yaml into Out, and prints what it found to say.
@@ -74,14 +90,10 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	if err := o.absolute(); err != nil {
-		return err
-	}
-	as, err := o.Access.Open(zap.NewNop())
+	d, err := newDrafter(o, say)
 	if err != nil {
 		return err
 	}
-	d := &drafter{Options: o, out: say, as: as, client: rules.NewClient(askTime, as)}
 	for _, name := range []string{configFile, envoyFile} {
 		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil && !o.Force {
 			return fmt.Errorf("%s is there already (give --force to overwrite it, or another --out)", filepath.Join(o.Out, name))
@@ -100,7 +112,7 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 			return err
 		}
 	}
-	d.printFound()
+	d.printFound(all)
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return err
 	}
@@ -113,7 +125,8 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if err := d.write(); err != nil {
 		return err
 	}
-	d.advise()
+	d.advise(all)
+	d.printNext()
 	return nil
 }
 
@@ -132,23 +145,19 @@ type worker struct {
 	rules.Facts
 	group  *Group      // nil: given by its address
 	behind *deployment // of Dynamo: stands for all its workers
+	// answered: for Follow
+	answered bool
 }
 
-// ask finds out what each worker is, sixteen in parallel. If one cannot be asked, that is an error, because a configuration without
-// it would be incomplete.
+// ask finds out what each worker is. If one cannot be asked, that is an error, because a configuration without it would be incomplete.
 func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 	if d.Dynamo != "" {
 		w, err := d.deployed(ctx)
 		return []*worker{w}, err
 	}
-	for i, addr := range d.Workers {
-		switch host, port, err := net.SplitHostPort(addr); {
-		case err != nil || host == "" || port == "" || strings.ContainsRune(host, '/'):
-			return nil, fmt.Errorf("--worker %s: no address of a worker (want host:port, such as 10.0.0.5:8000)", addr)
-		case slices.Contains(d.Workers[:i], addr):
-			return nil, fmt.Errorf("--worker %s is given twice", addr)
-		}
-		list = append(list, &worker{Facts: rules.Facts{Addr: addr}})
+	list, err = d.listed()
+	if err != nil {
+		return nil, err
 	}
 	for i := range d.Groups {
 		g := &d.Groups[i]
@@ -166,6 +175,36 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 	if len(list) == 0 || len(list) > maxWorkers {
 		return nil, fmt.Errorf("%d workers (want --worker host:port or --kubernetes SELECTOR for 1 to %d)", len(list), maxWorkers)
 	}
+	return list, errors.Join(d.askAll(ctx, list)...)
+}
+
+// listed returns the workers that are given by address.
+func (d *drafter) listed() (list []*worker, err error) {
+	known := map[string]bool{}
+	for _, addr := range d.Workers {
+		if strings.Contains(addr, "://") {
+			return nil, fmt.Errorf("--worker %s: a URL (want host:port, such as 10.0.0.5:8000; for https also --ca FILE)", addr)
+		}
+		ip, name, port, err := config.SplitAddr(addr)
+		if err != nil {
+			return nil, fmt.Errorf("--worker %s: no address of a worker (want host:port, such as 10.0.0.5:8000)", addr)
+		}
+		if name != "" && d.fileless {
+			return nil, fmt.Errorf("--worker %s: a name, whose addresses may change (want ip:port, such as 127.0.0.1:8000, or a "+
+				"configuration: workers[].addr, with envoy.worker_networks)", addr)
+		}
+		at := fmt.Sprint(ip, strings.ToLower(name), port)
+		if known[at] {
+			return nil, fmt.Errorf("--worker %s is given twice", addr)
+		}
+		known[at] = true
+		list = append(list, &worker{Facts: rules.Facts{Addr: addr}})
+	}
+	return list, nil
+}
+
+// askAll asks these workers, sixteen in parallel, and returns the error of each.
+func (d *drafter) askAll(ctx context.Context, list []*worker) []error {
 	slots, failed := make(chan struct{}, 16), make([]error, len(list))
 	var all sync.WaitGroup
 	for i, w := range list {
@@ -176,22 +215,34 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 		})
 	}
 	all.Wait()
-	return list, errors.Join(failed...)
+	return failed
 }
+
+// wrongWorker is the error of a server that has answered and cannot be used as it is.
+type wrongWorker struct{ error }
 
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	w.Facts, err = survey.Ask(ctx, d.client, w.Addr)
+	var status *rules.StatusError
 	if err != nil {
-		return fmt.Errorf("worker %s could not be identified: %w (%s)", w.Addr, err, flagFor(err))
+		wrong := errors.Is(err, rules.ErrTLS) || errors.As(err, &status) && rules.WantsKey(status.Status)
+		err = fmt.Errorf("worker %s could not be identified: %w (%s)", w.Addr, err, flagFor(err))
+		if wrong {
+			err = wrongWorker{err}
+		}
+		return err
 	}
 	switch {
+	case w.FrontEnd && d.fileless:
+		return wrongWorker{fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder "+
+			"(want a configuration: sightline init --dynamo DIR, its DYN_FILE_KV)", w.Addr)}
 	case w.FrontEnd:
 		return fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder "+
 			"(give --dynamo DIR, its DYN_FILE_KV)", w.Addr)
 	case w.Engine == "":
-		return fmt.Errorf("worker %s: %s", w.Addr, w.Unknown[len(w.Unknown)-1].Why)
+		return wrongWorker{fmt.Errorf("worker %s: %s", w.Addr, w.Unknown[len(w.Unknown)-1].Why)}
 	case len(w.Served) == 0:
-		return fmt.Errorf("worker %s: it serves no model that can be named", w.Addr)
+		return wrongWorker{fmt.Errorf("worker %s: it serves no model that can be named", w.Addr)}
 	}
 	if d.Canary {
 		if err := survey.Canary(ctx, rules.NewClient(answerTime, d.as), &w.Facts); err != nil {

@@ -42,6 +42,8 @@ func (f *file) line(indent, name string, value any, from string) {
 func (d *drafter) yaml() []byte {
 	f := &file{}
 	f.WriteString("# Drafted by `sightline init` from what the workers reported. All keys: docs/configuration.md.\n")
+	f.given("", "listen", d.Listen)
+	f.given("", "admin", d.Admin)
 	if a := d.Access; a.CA+a.APIKeyFile != "" {
 		f.WriteString("worker_access:\n")
 		f.given("  ", "ca", a.CA)
@@ -56,7 +58,9 @@ func (d *drafter) yaml() []byte {
 		if len(m.adapters) > 0 {
 			f.line("  ", "adapters", m.adapters, "/v1/models")
 		}
-		f.line("  ", "dir", m.dir, m.dirFrom)
+		if m.dir != "" {
+			f.line("  ", "dir", m.dir, m.dirFrom)
+		}
 		own := map[string]any{}
 		for _, k := range m.classes[0].keys {
 			own[k.name] = k.value
@@ -127,9 +131,9 @@ func (d *drafter) workers(f *file) {
 			}
 		})
 	}
-	counts := false
+	counts, tls := d.fileless, d.Access.CA != ""
 	d.each(func(_ *model, _ *class, w *worker) { counts = counts || w.CountsCached != nil && *w.CountsCached })
-	if len(networks) > 0 || counts {
+	if len(networks) > 0 || counts || tls {
 		f.WriteString("envoy:\n")
 	}
 	if len(networks) > 0 {
@@ -137,6 +141,9 @@ func (d *drafter) workers(f *file) {
 	}
 	if counts {
 		f.line("  ", "token_usage", true, "answers count cached tokens: predictions are checked against them. Needs Envoy 1.40")
+	}
+	if tls {
+		f.line("  ", "worker_tls", yaml.MapSlice{{Key: "ca", Value: d.Access.CA}}, "the workers speak TLS to Envoy too")
 	}
 }
 

@@ -32,20 +32,11 @@ func EnvoyYAML(cfg config.Config, variants, release string) ([]byte, error) {
 	return envoy.Generate(o)
 }
 
-// PrintEnvoy writes EnvoyYAML for a configuration file ("": the shipped example's values), and to warn what the release cannot
-// do.
-func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
-	cfg := config.Default()
-	if file != "" {
-		var err error
-		cfg, err = config.Load(file)
-		if err != nil {
-			return err
-		}
-	}
+// PrintEnvoy writes EnvoyYAML for a configuration, and to warn what the release cannot do.
+func PrintEnvoy(cfg config.Config, variants, release string, out, warn io.Writer) error {
 	text, err := EnvoyYAML(cfg, variants, release)
 	if err != nil {
-		return in(file, err)
+		return in(cfg.File, err)
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "# Left out") {
@@ -64,25 +55,17 @@ func in(file string, err error) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration file ("": the shipped example's values) and
-// what in it will not work. With apply it prints from's configuration with all that it lacks added, and writes what is still
+// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration and what in it will not work. With apply it prints from's configuration with all that it lacks added, and writes what is still
 // wrong to warn. It reports whether nothing is wrong, or left wrong, except for notes. clusters are those of the workers; none:
 // see fit.Want.
-func FitEnvoy(ctx context.Context, file, variants, release, from string, clusters []string, apply bool, out,
+func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from string, clusters []string, apply bool, out,
 	warn io.Writer) (fits bool, err error) {
-	cfg := config.Default()
-	if file != "" {
-		cfg, err = config.Load(file)
-		if err != nil {
-			return false, err
-		}
-	}
 	want, err := EnvoyWant(cfg)
 	if err == nil && variants != "" {
 		err = want.Apply(variants)
 	}
 	if err != nil {
-		return false, in(file, err)
+		return false, in(cfg.File, err)
 	}
 	want.Version, want.Clusters = release, clusters
 	b, err := fit.Load(ctx, from)
@@ -91,7 +74,7 @@ func FitEnvoy(ctx context.Context, file, variants, release, from string, cluster
 	}
 	pieces, err := fit.Missing(b, want)
 	if err != nil {
-		return false, in(file, err)
+		return false, in(cfg.File, err)
 	}
 	if apply {
 		for _, f := range fit.Check(b, want) {

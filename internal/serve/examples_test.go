@@ -46,7 +46,11 @@ func TestPrintedMessages(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := PrintEnvoy(file, "", "", io.Discard, io.Discard); err == nil || !strings.HasPrefix(err.Error(), file+key) {
+		cfg, err := config.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := PrintEnvoy(cfg, "", "", io.Discard, io.Discard); err == nil || !strings.HasPrefix(err.Error(), file+key) {
 			t.Errorf("%v, want one that begins with %s%s", err, file, key)
 		}
 	}
@@ -79,7 +83,7 @@ func TestApplyAsks(t *testing.T) {
 		want     string
 	}{{nil, true, "want --cluster"}, {nil, false, ""}, {[]string{"a"}, true, ""}} {
 		var out, warn bytes.Buffer
-		_, err := FitEnvoy(t.Context(), "", "", "", file, c.clusters, c.apply, &out, &warn)
+		_, err := FitEnvoy(t.Context(), config.Default(), "", "", file, c.clusters, c.apply, &out, &warn)
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0) || c.want == "" && err != nil {
 			t.Errorf("%+v: %v\n%s", c, err, &out)
 		}

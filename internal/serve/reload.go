@@ -31,8 +31,8 @@ type state struct {
 	models []router.Model
 }
 
-// reloader applies a changed configuration while requests go on: on SIGHUP, on POST /reload, and when its files have changed and
-// are no longer being written. An invalid configuration changes nothing.
+// reloader applies a changed configuration while requests go on: on SIGHUP, on POST /reload, when its files have changed and are no
+// longer being written, and when one comes from Server.Later. An invalid configuration changes nothing.
 type reloader struct {
 	*running
 	ctx   context.Context
@@ -91,7 +91,8 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	return x
 }
 
-// run reloads on a signal, when files have changed, or when the workers of a pool serve other models, until its context ends.
+// run reloads on a signal, when files have changed, when the workers of a pool serve other models, or when another configuration comes
+// in place of a file, until its context ends.
 func (x *reloader) run() {
 	var look <-chan time.Time
 	if x.asked != nil {
@@ -110,6 +111,9 @@ func (x *reloader) run() {
 		case found := <-x.sources.models:
 			found.done <- x.servePool(found.models)
 			continue
+		case next := <-x.Later:
+			x.follow(next)
+			continue
 		case <-x.asked:
 			_, _ = x.reload()
 			continue
@@ -124,6 +128,17 @@ func (x *reloader) run() {
 		}
 		last = now
 	}
+}
+
+// follow applies a configuration that comes in place of a file.
+func (x *reloader) follow(next config.Config) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	restart, err := x.take(next)
+	if err == nil {
+		x.base = next
+	}
+	x.reportResult(restart, err)
 }
 
 // sumOf returns a checksum of files, following symbolic links.
@@ -151,7 +166,7 @@ func (x *reloader) reload() (said string, err error) {
 	defer x.mu.Unlock()
 	switch {
 	case x.cfg.File == "":
-		return "", errors.New("the configuration came from no file")
+		return "", errors.New("the configuration came from no file (workers given by --worker are asked again without this)")
 	case x.ctx.Err() != nil:
 		return "", x.ctx.Err()
 	}

@@ -55,6 +55,8 @@ type Server struct {
 	// Fit must be set before Run if an InferencePool is followed.
 	Fit     Fit
 	Ignored []string // flags that have no effect, to be logged at the start
+	// Later, if set before Run, is a source of further configurations, in place of a file.
+	Later <-chan config.Config
 }
 
 // Load checks a configuration and reads all files that it names; an error says what is wrong. The caller must Close the Server.

@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
+)
+
+// From running workers and nothing else: `sightline serve --worker`, and Envoy with what `sightline envoy --worker` prints. A
+// conversation with an image goes back to its worker at its second sighting. A worker that answers later is taken in, and one without
+// KV events is told the flag.
+func TestServeWorkers(t *testing.T) {
+	t.Parallel()
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := simulated(t, sim.Config{Model: lab.ModelName, Prompt: p}), simulated(t, sim.Config{Model: lab.ModelName, Prompt: p})
+	silent, late := simulated(t, sim.Config{Model: lab.ModelName, Prompt: p, Bare: true}), freeAddr(t)
+	l := &lab.Lab{Admin: freeAddr(t)}
+	listen, clients, envoyAdmin := freeAddr(t), freeAddr(t), freeAddr(t)
+	l.URL = "http://" + clients
+	flags := []string{"--listen", listen}
+	for _, addr := range []string{a.Addr(), late, b.Addr(), silent.Addr()} {
+		flags = append(flags, "--worker", addr)
+	}
+	printed, err := exec.Command(bin, append([]string{"envoy"}, flags...)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := behindPrinted(t, l, string(printed), listen, 2, clients, envoyAdmin, bin, append([]string{"serve", "--admin", l.Admin}, flags...)...)
+	for _, want := range []string{"worker " + late + " could not be identified", "left out, and asked again every 5s",
+		silent.Addr() + ": KV events are off", "--kv-events-config", "Envoy's configuration: sightline envoy --worker " + a.Addr()} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+
+	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}},
+		map[string]any{"type": "text", "text": "What is this?"}}
+	send := func() (worker string, r result) {
+		r = post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": picture}}}, nil)
+		quiet(t, l)
+		if r.status != 200 {
+			t.Fatalf("%+v", r)
+		}
+		return lastDecision(t, l).Get("worker").Str, r
+	}
+	first, _ := send()
+	for first == silent.Addr() { // what it made of the request is not known
+		picture[1] = map[string]any{"type": "text", "text": picture[1].(map[string]any)["text"].(string) + " And why?"}
+		first, _ = send()
+	}
+	eventually(t, "the request is learned", func() bool { return metric(t, l, "sightline_learned_requests_total", `"learned"`) > 0 })
+	worker, r := send()
+	if d := lastDecision(t, l); worker != first || d.Get("reason").Str != "learned" || r.cached < 380 || int(d.Get("cached_tokens").Int()) != r.cached {
+		t.Errorf("at %s with %d tokens cached, the first was at %s: %s", worker, r.cached, first, d.Raw)
+	}
+
+	there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: simulated(t, sim.Config{Model: lab.ModelName, Prompt: p}).Addr()})
+	front := &http.Server{Addr: late, Handler: there}
+	go func() { _ = front.ListenAndServe() }()
+	t.Cleanup(func() { _ = front.Close() })
+	eventually(t, "the worker that answers late is taken in", func() bool {
+		return strings.Contains(said.String(), late+": vllm 0.32.0")
+	})
+	eventually(t, "it hears the late worker", func() bool {
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
+		return err == nil && strings.Count(string(rows), `"events":"live"`) == 3 && strings.Contains(string(rows), late)
+	})
+	if worker, _ := send(); worker != first {
+		t.Errorf("with the late worker the conversation goes to %s, not to %s", worker, first)
+	}
+}
