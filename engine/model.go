@@ -122,6 +122,22 @@ func (m *Model) Warnings() []string {
 // Fault returns what of the model's files does not load; nil if all of it does. Requests that need it are learned.
 func (m *Model) Fault() error { return m.prompt.Fault() }
 
+// ReadBy says whether requests are read by rule or by memory, and why.
+func (m *Model) ReadBy() string {
+	which, why := m.prompt.Unread()
+	if which == "all requests" {
+		return "all requests by memory: " + why
+	}
+	by := "by rule"
+	if family := m.Family(); family != "" {
+		by += ", family " + family
+	}
+	if which != "" {
+		by += "; " + which + " by memory: " + why
+	}
+	return by
+}
+
 // Rules returns the rules of the model's engine and release.
 func (m *Model) Rules() *rules.Rules { return &m.rules }
 

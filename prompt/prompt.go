@@ -269,6 +269,26 @@ func (m *Model) Warnings() (w []string) {
 	return append(w, m.vision.Warnings()...)
 }
 
+// Unread returns which requests no rule reads, of the most common ones, and why; "": all are read.
+func (m *Model) Unread() (which, why string) {
+	switch {
+	case m.opaque == ErrFiles || m.opaque == ErrNoFiles:
+		which, why = "all requests", m.opaque.Error()
+	case m.mistral != nil: // chats are read
+	case m.opaque != nil:
+		which, why = "chats", m.opaque.Error()
+	case m.plain == nil && m.conversation == nil:
+		which, why = "chats", ErrNoTemplate.Error()
+	}
+	switch {
+	case which != "" && m.fault != nil:
+		return which, why + ": " + m.fault.Error()
+	case which == "" && m.visErr != nil:
+		return "media", m.visErr.Error()
+	}
+	return which, why
+}
+
 // Family returns the vision family's name, "" for a text model.
 func (m *Model) Family() string {
 	if m.vision == nil {

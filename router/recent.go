@@ -36,7 +36,8 @@ type Recent struct {
 	Rank         int           `json:"rank"` // -1: none
 	Reason       Reason        `json:"reason"`
 	Why          string        `json:"why,omitempty"`
-	Asked        string        `json:"asked,omitempty"` // unknown model name, see Decision
+	Memory       bool          `json:"memory,omitempty"` // no rule reads the prompt to its end, as Why says: it is looked up as events taught
+	Asked        string        `json:"asked,omitempty"`  // unknown model name, see Decision
 	PromptTokens int           `json:"prompt_tokens"`
 	CachedTokens int           `json:"cached_tokens"`          // predicted
 	HeldTokens   int           `json:"held_tokens"`            // the most that any worker held
@@ -117,6 +118,7 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 		}
 	}
 	if x.chosen != nil {
+		e.Memory = !x.unread && x.mem.blocks[x.classOf(x.chosen)].recalled.class != 0
 		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), choose.Ties(x.mem.candidates), x.considered()
 	}
 	if d.WouldBe.Worker != "" {

@@ -83,6 +83,7 @@ var checks = []struct {
 	{"SL0104", "answers count cached tokens", countsCached},
 	{"SL0105", "every model and role has a worker that gets requests", roles},
 	{"SL0106", "workers report their load", loads},
+	{"SL0206", "it is known what every class of workers is read by", readings},
 	{"SL0202", "plain text has the same tokens in Sightline and at the worker", tokenizers},
 	{"SL0201", "conversations have the same tokens in Sightline and at the worker", templates},
 	{"SL0204", "pictures have the same tokens and hashes in Sightline and at the worker", pictures},

@@ -45,12 +45,12 @@ const (
 
 // collected is the collected state.
 type collected struct {
-	o         Options
-	began     time.Time
-	cfg       config.Config
-	configErr error
-	// what in the model directories does not load; their requests are routed by load
-	modelFaults error
+	o           Options
+	began       time.Time
+	cfg         config.Config
+	configErr   error
+	modelFaults error          // what of the models' files does not load
+	readings    []string       // by class of workers
 	as          *secure.Client // TLS and token settings towards workers, or nil
 	workers     []*worker
 	frontends   []*worker       // of Dynamo; they are not workers
@@ -125,7 +125,7 @@ func collect(ctx context.Context, o Options) *collected {
 	if err != nil {
 		return s
 	}
-	s.modelFaults = loaded.Faults()
+	s.modelFaults, s.readings = loaded.Faults(), loaded.Readings()
 	if o.Pre {
 		s.lookAtEnvoy(ctx)
 		s.notFoundReason = "--pre looks at files alone"

@@ -64,6 +64,14 @@ func (s *collected) differs(what string) bool {
 	})
 }
 
+// readings says of each class of workers whether its requests are read by rule or by memory, and why (SL0206). Neither is a mistake;
+// files that do not load are one (SL0501).
+func readings(s *collected, r *report) {
+	for _, says := range s.readings {
+		r.ok("%s", says)
+	}
+}
+
 // tokenizers checks that plain text becomes the same tokens here and at the workers (SL0202).
 func tokenizers(s *collected, r *report) {
 	s.compared(r, "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)",

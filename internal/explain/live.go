@@ -63,6 +63,11 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 	for i := range e.RulesAside {
 		line("rule", "%s", e.RulesAside[i].Text())
 	}
+	if e.Memory {
+		line("read", "by memory behind what rules can read: %s", cmp.Or(e.Why, "not exact"))
+	} else if e.PromptTokens > 0 {
+		line("read", "by rule")
+	}
 	if e.PromptTokens > 0 {
 		line("prompt", "%d tokens, %d of them predicted to be cached there; %d is the most that any worker holds%s",
 			e.PromptTokens, e.CachedTokens,

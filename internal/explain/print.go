@@ -17,6 +17,10 @@ func (o *Options) show(w io.Writer, e explained) {
 		return
 	}
 	fmt.Fprintf(w, "── %s\n", cmp.Or(e.ID, "request"))
+	if e.memory && e.Error != "" {
+		fmt.Fprintf(w, "read      by memory: %s\n\n", e.Error)
+		return
+	}
 	if e.Error != "" {
 		fmt.Fprintf(w, "error     %s\n\n", e.Error)
 		return
@@ -32,9 +36,9 @@ func (o *Options) show(w io.Writer, e explained) {
 		fmt.Fprintf(w, "block %-3d local %s  chained %s\n", i, e.LocalHashes[i], e.BlockHashes[i])
 	}
 	if e.Exact {
-		fmt.Fprintf(w, "exact     yes\n\n")
+		fmt.Fprintf(w, "exact     yes\nread      by rule\n\n")
 	} else {
-		fmt.Fprintf(w, "exact     no: %s\n\n", e.Why)
+		fmt.Fprintf(w, "exact     no: %s\nread      by memory behind these %d tokens\n\n", e.Why, len(e.TokenIDs))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/prompt"
 )
 
 // explained is one line of --jsonl. Other programs read it: keep the names.
@@ -25,6 +27,8 @@ type explained struct {
 	Why         string    `json:"why"`
 	Error       string    `json:"error,omitempty"`
 	Prompts     []reading `json:"prompts,omitempty"` // all prompts of a request with several
+
+	memory bool // no rule reads it
 }
 
 // reading is the result for one prompt.
@@ -52,6 +56,7 @@ func (m *model) explain(ctx context.Context, line []byte) explained {
 	if err := m.stages(ctx, &e, endpoint, request); err != nil {
 		e.Error = err.Error()
 		e.Why = e.Error
+		e.memory = errors.As(err, new(*prompt.Unpredicted))
 	}
 	return e
 }

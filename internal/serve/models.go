@@ -122,6 +122,17 @@ func liveModelsOf(m router.Model) []*engine.LiveModel {
 	return out
 }
 
+// Readings says of each class of workers how their requests are read: by rule or by memory, and why.
+func (s *Server) Readings() (list []string) {
+	for _, m := range s.now.Load().models {
+		list = append(list, m.Name+": "+m.Prompts.Model().ReadBy())
+		for _, c := range m.Classes {
+			list = append(list, m.Name+", class "+c.Name+": "+c.Prompts.Model().ReadBy())
+		}
+	}
+	return list
+}
+
 // Faults returns which of the models' files do not load, each with its key, joined; nil if all of them do. They stop no Server.
 func (s *Server) Faults() error {
 	var all []error
