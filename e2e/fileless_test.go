@@ -38,7 +38,8 @@ func TestServeWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := behindPrinted(t, l, string(printed), listen, 2, clients, envoyAdmin, bin, append([]string{"serve", "--admin", l.Admin}, flags...)...)
+	said := behindPrinted(t, l, string(printed), listen, 2, clients, envoyAdmin, bin,
+		append([]string{"serve", "--admin", l.Admin}, flags...)...)
 	for _, want := range []string{"worker " + late + " could not be identified", "left out, and asked again every 5s",
 		silent.Addr() + ": KV events are off", "--kv-events-config", "Envoy's configuration: sightline envoy --worker " + a.Addr()} {
 		if !strings.Contains(said.String(), want) {
@@ -63,11 +64,13 @@ func TestServeWorkers(t *testing.T) {
 	}
 	eventually(t, "the request is learned", func() bool { return metric(t, l, "sightline_learned_requests_total", `"learned"`) > 0 })
 	worker, r := send()
-	if d := lastDecision(t, l); worker != first || d.Get("reason").Str != "learned" || r.cached < 380 || int(d.Get("cached_tokens").Int()) != r.cached {
+	if d := lastDecision(t, l); worker != first || d.Get("reason").Str != "learned" || !d.Get("memory").Bool() || r.cached < 380 ||
+		int(d.Get("cached_tokens").Int()) != r.cached {
 		t.Errorf("at %s with %d tokens cached, the first was at %s: %s", worker, r.cached, first, d.Raw)
 	}
 
-	there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: simulated(t, sim.Config{Model: lab.ModelName, Prompt: p}).Addr()})
+	c := simulated(t, sim.Config{Model: lab.ModelName, Prompt: p})
+	there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: c.Addr()})
 	front := &http.Server{Addr: late, Handler: there}
 	go func() { _ = front.ListenAndServe() }()
 	t.Cleanup(func() { _ = front.Close() })

@@ -26,7 +26,8 @@ type fleetFlags struct {
 func (f *fleetFlags) options(admin string) (draft.Options, error) {
 	switch {
 	case f.Config != "" && len(f.Worker) > 0:
-		return draft.Options{}, errors.New("-c and --worker are both given (want --worker for each running worker, or a configuration that lists them)")
+		return draft.Options{}, errors.New("-c and --worker are both given (want --worker for each running worker, or a configuration " +
+			"that lists them)")
 	case len(f.Worker) == 0 && f.Listen+f.APIKeyFile+f.CA+admin != "":
 		return draft.Options{}, errors.New("--listen, --admin, --api-key-file and --ca belong to --worker (a configuration has keys for them)")
 	}

@@ -588,6 +588,21 @@ var mistakes = []mistake{
 			f.page.workers[1].RulesAside = []audit.Aside{{Rule: "images", First: audit.Finding{Worker: "a", Says: "the medium at token 5"}}}
 		}},
 	{"no rule stepped aside", "SL0206", OK, "the running Sightline says so", "", func(*fleet) {}},
+	{"35 by rule", "SL0206", OK, "sim-vl: by rule, family qwen2_vl", "", func(*fleet) {}},
+	{"35 no directory", "SL0206", OK, "sim-vl: all requests by memory: model without a directory", "", func(f *fleet) {
+		f.config = pairs("dir: DIR, ", "")
+	}},
+	{"35 a class whose tokenizer does not load", "SL0206", OK,
+		"sim-vl, class b: all requests by memory: model whose directory does not load: ", "", func(f *fleet) {
+			f.config = pairs("block_size: 16", "block_size: 16, classes: [{name: b, dir: BROKEN}]")
+		}},
+	{"35 a template that is gone", "SL0206", OK,
+		"sim-vl: by rule, family qwen2_vl; chats by memory: chat template that does not load here", "", func(f *fleet) {
+			f.config = pairs("block_size: 16", "block_size: 16, chat_template: /none/of/this")
+		}},
+	{"35 a directory that is gone", "SL0501", Error, "models[0].dir: ", "git lfs pull", func(f *fleet) {
+		f.config = pairs("dir: DIR", "dir: /none/of/this")
+	}},
 	{"34 the audit, long ago", "SL0201", OK, "a: 3 texts", "", func(f *fleet) {
 		audited(audit.Token)(f)
 		f.page.findings[0].At = time.Now().Add(-2 * time.Hour)

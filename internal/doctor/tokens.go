@@ -64,12 +64,13 @@ func (s *collected) differs(what string) bool {
 	})
 }
 
-// readings says of each class of workers whether its requests are read by rule or by memory, and why (SL0206). Neither is a mistake;
-// files that do not load are one (SL0501).
+// readings says of each class of workers whether its requests are read by rule or by memory, and why, and whether a rule has stepped
+// aside (SL0206). Files that do not load are a mistake of the configuration (SL0501).
 func readings(s *collected, r *report) {
 	for _, says := range s.readings {
 		r.ok("%s", says)
 	}
+	asks(s, r)
 }
 
 // tokenizers checks that plain text becomes the same tokens here and at the workers (SL0202).

@@ -65,7 +65,8 @@ func (s *collected) found(what ...string) (list map[string][]probe.Finding) {
 
 func configuration(s *collected, r *report) {
 	if s.modelFaults != nil {
-		r.bad(Error, "copy those files again from where the workers have them (git lfs pull, if one is a pointer)", "%v", s.modelFaults)
+		r.bad(Error, "copy those files again from where the workers have them (git lfs pull, if one is a pointer); until then their "+
+			"requests are learned", "%v", s.modelFaults)
 		return
 	}
 	if s.configErr == nil {

@@ -55,9 +55,9 @@ func in(file string, err error) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration and what in it will not work. With apply it prints from's configuration with all that it lacks added, and writes what is still
-// wrong to warn. It reports whether nothing is wrong, or left wrong, except for notes. clusters are those of the workers; none:
-// see fit.Want.
+// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration and what in it will not work. With apply it prints
+// from's configuration with all that it lacks added, and writes what is still wrong to warn. It reports whether nothing is wrong, or
+// left wrong, except for notes. clusters are those of the workers; none: see fit.Want.
 func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from string, clusters []string, apply bool, out,
 	warn io.Writer) (fits bool, err error) {
 	want, err := EnvoyWant(cfg)
