@@ -137,19 +137,38 @@ func (s *Server) Readings() (list []string) {
 func (s *Server) Faults() error {
 	var all []error
 	for i, m := range s.now.Load().models {
-		path, seen := fmt.Sprintf("models[%d]", i), []*engine.LiveModel{}
-		add := func(path string, live *engine.LiveModel) {
-			if fault := live.Model().Fault(); fault != nil && !slices.Contains(seen, live) {
-				all = append(all, atKey(path, fault))
-			}
-			seen = append(seen, live)
-		}
-		add(path, m.Prompts)
-		for j, c := range m.Classes {
-			add(fmt.Sprintf("%s.classes[%d]", path, j), c.Prompts)
-		}
+		all = append(all, faultsOf(&m, fmt.Sprintf("models[%d]", i)))
 	}
 	return errors.Join(all...)
+}
+
+// faultsOf returns which of a model's files do not load; path is its key.
+func faultsOf(m *router.Model, path string) error {
+	var all []error
+	seen := []*engine.LiveModel{}
+	add := func(path string, live *engine.LiveModel) {
+		if fault := live.Model().Fault(); fault != nil && !slices.Contains(seen, live) {
+			all = append(all, atKey(path, fault))
+		}
+		seen = append(seen, live)
+	}
+	add(path, m.Prompts)
+	for i, c := range m.Classes {
+		add(fmt.Sprintf("%s.classes[%d]", path, i), c.Prompts)
+	}
+	return errors.Join(all...)
+}
+
+// newFault returns which files do not load of a model that was read by others: those are better.
+func newFault(models, before []router.Model) error {
+	for i, m := range models {
+		at := slices.IndexFunc(before, func(b router.Model) bool { return b.Name == m.Name })
+		fault := faultsOf(&m, fmt.Sprintf("models[%d]", i))
+		if at >= 0 && fault != nil && faultsOf(&before[at], "") == nil {
+			return fault
+		}
+	}
+	return nil
 }
 
 func logModel(log *zap.Logger, m *engine.Model) {

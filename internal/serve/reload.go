@@ -250,6 +250,9 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 		return nil, live.Hide(err)
 	}
 	models, err := loadModels(live, x.now.Load(), x.media, x.log)
+	if err == nil {
+		err = newFault(models, x.now.Load().models)
+	}
 	if err != nil {
 		return nil, live.Hide(err)
 	}
