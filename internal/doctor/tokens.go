@@ -67,10 +67,10 @@ func (s *collected) differs(what string) bool {
 // readings says of each class of workers whether its requests are read by rule or by memory, and why, and whether a rule has stepped
 // aside (SL0206). Files that do not load are a mistake of the configuration (SL0501).
 func readings(s *collected, r *report) {
+	asks(s, r)
 	for _, says := range s.readings {
 		r.ok("%s", says)
 	}
-	asks(s, r)
 }
 
 // tokenizers checks that plain text becomes the same tokens here and at the workers (SL0202).
