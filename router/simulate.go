@@ -2,17 +2,31 @@ package router
 
 import (
 	"context"
+	"errors"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/router/learned"
 )
 
 // Place decides and books a prompt that has been read already: for simulations, which have no bodies. An unknown model gets no
 // targets.
 func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
+	return r.place(id, model, reading{prompt: p, engineTokens: len(p.IDs)}, nil)
+}
+
+// PlaceUnread is Place for a request that no rule reads and of which only the path is known.
+func (r *Router) PlaceUnread(id, model string, path []learned.Step) Decision {
+	return r.place(id, model, reading{prompt: new(engine.Prompt), err: errNoRule}, path)
+}
+
+var errNoRule = errors.New("no rule reads it")
+
+func (r *Router) place(id, model string, rd reading, path []learned.Step) Decision {
 	r.opt.Ledger.Expire()
 	x := r.newPlanner(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	x.mem.req.Model = model
-	x.preparePrompt(p)
+	x.mem.path.Steps = append(x.mem.path.Steps[:0], path...)
+	x.preparePrompt(rd)
 	r.conclude(x)
 	r.decided(x)
 	x.mem.release()
@@ -21,7 +35,7 @@ func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 }
 
 // preparePrompt does what prepare does, for a prompt that has been read.
-func (x *planner) preparePrompt(p *engine.Prompt) {
+func (x *planner) preparePrompt(rd reading) {
 	if why := x.findModel(); why != "" {
 		x.out.Why = why
 		return
@@ -32,8 +46,8 @@ func (x *planner) preparePrompt(p *engine.Prompt) {
 	}
 	x.markNeededClasses()
 	for i := range x.mem.readings {
-		x.mem.readings[i] = reading{needed: x.mem.readings[i].needed, model: x.model.prompts[i].Model(), prompt: p,
-			engineTokens: len(p.IDs)}
+		rd.needed, rd.model = x.mem.readings[i].needed, x.model.prompts[i].Model()
+		x.mem.readings[i] = rd
 	}
 	x.hashAndAskHolders(context.Background())
 	if len(x.slots) == 0 {

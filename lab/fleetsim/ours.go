@@ -29,6 +29,7 @@ type sightline struct {
 	lower   tiers
 	groups  groupsKnown
 	next    int
+	unread  bool // requests are known by what was learned alone
 }
 
 // adapters returns the adapter names that traffic uses.
@@ -44,8 +45,11 @@ const maxAdapters = 16
 const modelName = "simulated"
 
 // newSightline returns a rule that runs this repository's router.
-func newSightline(v *View) Rule {
-	s := &sightline{index: indexer.New(indexer.Options{})}
+func newSightline(v *View) Rule { return newRouter(v, 0) }
+
+// newRouter returns it with a memory of so many bytes; 0: it reads every prompt, else none.
+func newRouter(v *View, memory int) Rule {
+	s := &sightline{index: indexer.New(indexer.Options{}), unread: memory > 0}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
 	s.fleet = fleet.New(now)
 	for i := range v.Loads {
@@ -74,8 +78,10 @@ func newSightline(v *View) Rule {
 	}
 	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(),
 		MaxLoRAs: v.sim.setup.Engine.Adapters, Unit: v.sim.setup.Engine.Unit * v.Size,
-		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
-		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})
+		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size,
+			SessionIDs: true})}},
+		LearnedBytes: memory, Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second),
+		Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
 }
@@ -115,9 +121,7 @@ func (s *sightline) Pick(v *View, r *run) int {
 		s.alive = len(in)
 	}
 	s.next++
-	p := r.req.read(s.ids[:0])
-	s.ids = p.IDs
-	d := s.router.Place(fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName), p)
+	d := s.place(r)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
 	r.booked = d
 	if s.pool != nil {
@@ -145,7 +149,8 @@ func (s *sightline) Ended(v *View, r *run, failed bool) {
 	}
 	s.now = v.Now
 	d := r.booked.(router.Decision)
-	o := router.Outcome{ID: d.ID, Phase: router.Ended, Addr: d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1}
+	o := router.Outcome{ID: d.ID, Phase: router.Ended, Addr: d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1,
+		PromptTokens: r.input, OutputTokens: r.output}
 	if failed {
 		o.Code = 503
 	}
@@ -202,5 +207,6 @@ func (s *sightline) apply(v *View, slot indexer.SlotID, c change) {
 	for _, b := range c.run.blocks[c.from:c.to] {
 		s.hashes = append(s.hashes, v.sim.trace.chain[b])
 	}
+	s.teach(v, slot, c, parent)
 	_ = s.index.Store(slot, tier, parent, has, s.hashes, c.run.req.locals[c.from:c.to])
 }

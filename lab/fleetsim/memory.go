@@ -1,0 +1,82 @@
+package fleetsim
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/learned"
+)
+
+// byMemory returns the router without a rule for any prompt: it knows what workers' events taught of requests that began alike.
+func byMemory(v *View) Rule { return newRouter(v, 64<<20) }
+
+// place decides a request.
+func (s *sightline) place(r *run) router.Decision {
+	id, model := fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName)
+	if s.unread {
+		s.router.Learner().Settle(time.Unix(1_000_000, 0).Add(s.now))
+		return s.router.PlaceUnread(id, model, r.req.path())
+	}
+	p := r.req.read(s.ids[:0])
+	s.ids = p.IDs
+	return s.router.Place(id, model, p)
+}
+
+// teach tells the router whose blocks a slot stores.
+func (s *sightline) teach(v *View, slot indexer.SlotID, c change, parent uint64) {
+	d, decided := c.run.booked.(router.Decision)
+	if s.unread && decided && !c.lower {
+		s.router.Learner().Stored(slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: v.Size, Session: d.ID, HasParent: c.from > 0,
+			Parent: parent, EngineHashes: s.hashes, Locals: c.run.req.locals[c.from:c.to]})
+	}
+}
+
+// bytesPerToken is of English text.
+const bytesPerToken = 4
+
+// path returns the request's path as package learned makes it of a body: a picture is a step, a text has several.
+func (r *Request) path() (steps []learned.Step) {
+	answers := make(map[uint64]bool)
+	for p := r.Prev; p != nil; p = p.Prev {
+		answers[p.Answer.ID] = true
+	}
+	at, number := 0, [2]uint64{r.Adapter, 1}
+	images := r.Images
+	for _, s := range r.Prompt {
+		step := func(bytes int) learned.Step {
+			number = [2]uint64{mix(mix(number[0], s.ID), uint64(bytes)), mix(mix(number[1], uint64(bytes)), s.ID)}
+			return learned.Step{Number: number, Bytes: int32(bytes)}
+		}
+		if len(images) > 0 && images[0].Offset == at {
+			images = images[1:]
+			one := step(0)
+			one.Media = true
+			steps = append(steps, one)
+		} else {
+			first := len(steps)
+			for done, all := 0, s.Tokens*bytesPerToken; done < all; {
+				size := 512
+				switch {
+				case done < 64:
+					size = 8
+				case done < 512:
+					size = 32
+				case done < 4096:
+					size = 128
+				}
+				size = min(size, all-done)
+				done += size
+				steps = append(steps, step(size))
+			}
+			if len(steps) > first {
+				steps[first].Answer = answers[s.ID]
+			}
+		}
+		at += s.Tokens
+	}
+	return steps[:min(len(steps), learned.MaxSteps)]
+}

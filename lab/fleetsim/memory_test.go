@@ -1,0 +1,35 @@
+package fleetsim
+
+import (
+	"os"
+	"testing"
+)
+
+// TestByMemory: without a rule for any prompt, the mean time to the first token is nearly that of exact reading: what is lost is the first
+// sighting, and with pictures that nobody knows who has encoded them. SIGHTLINE_SIM_TRACE=mooncake_conversation.jsonl.gz plays all.
+func TestByMemory(t *testing.T) {
+	limits, list := map[string]float64{"chats": 1.03, "images": 1.35}, Scenarios()
+	if file := os.Getenv("SIGHTLINE_SIM_TRACE"); file != "" {
+		trace, err := readScenario(file, 8, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, limits["agents"], limits["hot image"], limits["mooncake"] = append(list, trace), 1.05, 1.35, 1.1
+	}
+	for i := range list {
+		sc := &list[i]
+		most, wanted := limits[sc.Name]
+		if !wanted {
+			continue
+		}
+		trace := sc.at(0.7)
+		_, exact := sc.run(trace, Rival{"sightline", newSightline})
+		_, learned := sc.run(trace, Rival{"by memory", byMemory})
+		ratio := float64(learned.Mean) / float64(exact.Mean)
+		t.Logf("%s: %v by memory, %v by reading: %.3f; p99 %v, %v; hits %.3f, %.3f", sc.Name, learned.Mean, exact.Mean, ratio,
+			learned.TTFT.P99, exact.TTFT.P99, learned.Hits, exact.Hits)
+		if ratio > most {
+			t.Errorf("%s: want at most %v", sc.Name, most)
+		}
+	}
+}
