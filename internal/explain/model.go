@@ -40,7 +40,6 @@ func (o *Options) model() (*model, error) {
 	if err != nil {
 		return nil, err
 	}
-	media.DecodeInline = true
 	m, err := engine.Load(mc.Name, mc.Dir, mc.Server, media)
 	if err != nil {
 		return nil, err
