@@ -1,11 +1,13 @@
 package explain
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
@@ -36,5 +38,24 @@ func TestTable(t *testing.T) {
 	}
 	if strings.Contains(got, "queue") || strings.Contains(got, "tiers") {
 		t.Error(got)
+	}
+}
+
+// A decision that is not exact since a rule has stepped aside names the rule, and why.
+func TestRuleAside(t *testing.T) {
+	var e admin.Explained
+	e.ID, e.RulesAside = "d", []audit.Aside{{Rule: "images", Needed: 32, Agreed: 3,
+		First: audit.Finding{Worker: "gpu-1", Says: "the medium at token 15 has 54 tokens here and 391 there"}}}
+	text, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := (&Options{}).showExplained(&out, text); err != nil {
+		t.Fatal(err)
+	}
+	if want := "rule        the rule for images has stepped aside, since gpu-1 contradicts it: the medium at token 15 has 54 tokens here " +
+		"and 391 there; it is back after 32 requests that agree (3 so far)\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("%s\nlacks %q", out.String(), want)
 	}
 }
