@@ -78,6 +78,7 @@ type poolFollower struct {
 
 	mu       sync.Mutex
 	told     reporter
+	once     sync.Once // what has no effect is named
 	selector string
 	ports    []int
 	pods     map[string]*pod // nil: not listed yet
@@ -121,6 +122,7 @@ func (f *poolFollower) changed(ctx context.Context, pool *inferencePool) {
 		selector = append(selector, key+"="+pool.Spec.Selector.MatchLabels[key])
 	}
 	f.watchPods(ctx, strings.Join(selector, ","))
+	f.once.Do(func() { f.running.Go(func() { f.nameUnfollowed(ctx) }) })
 }
 
 // explainAbsence logs that there is no such pool, or that it is imported. That this may not be asked, or that the kind is not defined,
@@ -140,6 +142,31 @@ func (f *poolFollower) explainAbsence(ctx context.Context) {
 	}
 	f.server.log.Warn("this InferencePool is imported: its pods are in the clusters that export it, and their own endpoint picker chooses "+
 		"there. Run Sightline in those clusters", zap.String("namespace", f.Namespace), zap.Strings("exported_by", clusters))
+}
+
+// poolPolicy is the part of an InferenceObjective or InferenceModelRewrite that is used.
+type poolPolicy struct {
+	Metadata metadata
+	Spec     struct{ PoolRef struct{ Name string } }
+}
+
+func (p *poolPolicy) meta() *metadata { return &p.Metadata }
+
+// nameUnfollowed logs, once, which objects of llm-d's are for this pool and have no effect here. That they may not be listed, or that the
+// kinds are not defined, is no failure.
+func (f *poolFollower) nameUnfollowed(ctx context.Context) {
+	for kind, instead := range map[string]string{
+		"inferenceobjectives":    "priorities are shared out by max_in_flight and fair_share of a configuration",
+		"inferencemodelrewrites": "a model has the names that its workers serve (vLLM: --served-model-name), and aliases of a configuration",
+	} {
+		r := resource{group: "llm-d.ai", version: "v1alpha2", namespace: f.Namespace, kind: kind}
+		found, _ := list[poolPolicy](ctx, f.server, r)
+		maps.DeleteFunc(found, func(_ string, p *poolPolicy) bool { return p.Spec.PoolRef.Name != f.Name })
+		if len(found) > 0 {
+			f.server.log.Warn("objects for this pool have no effect", zap.Stringer("kind", &r),
+				zap.Strings("names", slices.Sorted(maps.Keys(found))), zap.String("instead", instead))
+		}
+	}
 }
 
 // watchPods follows the pods with these labels instead of others; "": none.

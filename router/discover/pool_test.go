@@ -121,6 +121,21 @@ func TestPoolImport(t *testing.T) {
 	})
 }
 
+// TestPoolPolicies checks that objects which are for this pool and have no effect are named, and others are not.
+func TestPoolPolicies(t *testing.T) {
+	w := watchPool(t)
+	w.want(t, "")
+	of := func(pool string) map[string]any { return map[string]any{"spec": map[string]any{"poolRef": map[string]any{"name": pool}}} }
+	w.api.Set(fakekube.Goals, "urgent", nil, of("chat"))
+	w.api.Set(fakekube.Goals, "theirs", nil, of("another"))
+	w.api.Set(fakekube.Renames, "renamed", nil, of("another"))
+	w.api.PutPool("chat", vllmPods, 8000)
+	eventually(t, "the objective is named", func() bool { return w.log.FilterMessageSnippet("have no effect").Len() == 1 })
+	if said := w.log.FilterMessageSnippet("have no effect").All()[0].ContextMap(); fmt.Sprint(said["names"]) != "[urgent]" {
+		t.Errorf("%v", said)
+	}
+}
+
 func TestPoolEndpoints(t *testing.T) {
 	one := func(change func(*pod)) map[string]*pod {
 		p := &pod{Metadata: metadata{Name: "a", Labels: map[string]string{}, Annotations: map[string]string{}}}
