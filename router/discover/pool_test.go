@@ -125,7 +125,9 @@ func TestPoolImport(t *testing.T) {
 func TestPoolPolicies(t *testing.T) {
 	w := watchPool(t)
 	w.want(t, "")
-	of := func(pool string) map[string]any { return map[string]any{"spec": map[string]any{"poolRef": map[string]any{"name": pool}}} }
+	of := func(pool string) map[string]any {
+		return map[string]any{"spec": map[string]any{"poolRef": map[string]any{"name": pool}}}
+	}
 	w.api.Set(fakekube.Goals, "urgent", nil, of("chat"))
 	w.api.Set(fakekube.Goals, "theirs", nil, of("another"))
 	w.api.Set(fakekube.Renames, "renamed", nil, of("another"))
