@@ -144,7 +144,7 @@ func (f *poolFollower) explainAbsence(ctx context.Context) {
 		"there. Run Sightline in those clusters", zap.String("namespace", f.Namespace), zap.Strings("exported_by", clusters))
 }
 
-// poolPolicy is the part of an InferenceObjective or InferenceModelRewrite that is used.
+// poolPolicy is the part of an objective or a rewrite (inferenceobjectives, inferencemodelrewrites) that is used.
 type poolPolicy struct {
 	Metadata metadata
 	Spec     struct{ PoolRef struct{ Name string } }
