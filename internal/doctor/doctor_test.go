@@ -830,7 +830,7 @@ func TestForms(t *testing.T) {
 	list := f.examine(t, func(given *Options) { given.Pre, given.Canary, o = true, false, *given; o.Pre, o.Canary = true, false })
 	for _, r := range list {
 		wrong := r.Code == "SL0404"
-		if static := r.Category == "envoy" || r.Category == "sightline"; wrong != (r.Verdict == Warning) || !static &&
+		if static := r.Category == "envoy" || r.Category == "sightline" || r.Code == "SL0206"; wrong != (r.Verdict == Warning) || !static &&
 			r.Verdict != Unchecked && r.Code != "SL0602" {
 			t.Errorf("%+v", r)
 		}
