@@ -7,6 +7,7 @@
 package fleet
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
@@ -35,8 +36,9 @@ type Worker struct {
 	health        health
 	adapters      atomic.Pointer[map[string]string] // as listed last, path by name
 	loaded        atomic.Pointer[loadedAdapters]
-	present       atomic.Bool  // in the fleet
-	newcomerUntil atomic.Int64 // Unix ns until which it is a newcomer
+	present       atomic.Bool          // in the fleet
+	newcomerUntil atomic.Int64         // Unix ns until which it is a newcomer
+	pace          atomic.Pointer[pace] // of its model's workers in the fleet; its own until it is in one
 }
 
 // ReachedAt reports whether a request that went to addr may have gone to this worker.
@@ -73,6 +75,7 @@ type Fleet struct {
 	now   func() time.Time
 	state atomic.Pointer[state]
 	setMu sync.Mutex
+	paces map[string]*pace // by model, under setMu
 }
 
 type state struct {
@@ -89,7 +92,7 @@ func New(now func() time.Time) *Fleet {
 	if now == nil {
 		now = time.Now
 	}
-	f := &Fleet{now: now}
+	f := &Fleet{now: now, paces: make(map[string]*pace)}
 	f.state.Store(&state{})
 	return f
 }
@@ -97,8 +100,9 @@ func New(now func() time.Time) *Fleet {
 // NewWorker returns a worker with ranks data-parallel ranks (0: none). join returns the index slot of each rank.
 func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join func(rank int) indexer.SlotID) *Worker {
 	w := &Worker{Name: name, StableName: name, Addr: addr.String(), Model: model}
+	w.pace.Store(&pace{})
 	for r := range max(1, ranks) {
-		s := &Slot{Worker: w, Rank: r, ID: join(r), load: load{rate: defaultRate}}
+		s := &Slot{Worker: w, Rank: r, ID: join(r), load: load{expectedRate: defaultRate}}
 		if ranks == 0 {
 			s.Rank = -1
 		}
@@ -113,13 +117,16 @@ func (f *Fleet) Set(workers []*Worker) {
 	defer f.setMu.Unlock()
 	st := &state{workers: workers, byAddr: make(map[string]*Worker), byStableName: make(map[string]*Worker),
 		byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
-	models := make(map[string][]*Worker)
+	models, paces := make(map[string][]*Worker), make(map[string]*pace)
 	for _, w := range workers {
 		st.byStableName[w.StableName] = w
 		if w.Instance == "" {
 			st.byAddr[w.Addr] = w
 		}
 		models[w.Model] = append(models[w.Model], w)
+		if paces[w.Model] == nil {
+			paces[w.Model] = cmp.Or(f.paces[w.Model], &pace{})
+		}
 	}
 	for _, w := range workers {
 		if all := models[w.Model]; all[0] == w {
@@ -127,10 +134,12 @@ func (f *Fleet) Set(workers []*Worker) {
 			st.slots = append(st.slots, st.byModel[w.Model]...)
 		}
 	}
+	f.paces = paces
 	now := f.now()
 	stays := make(map[*Worker]bool, len(workers))
 	for _, w := range workers {
 		stays[w] = true
+		w.pace.Store(paces[w.Model])
 		if !w.present.Swap(true) {
 			w.becomeNewcomer(now)
 		}

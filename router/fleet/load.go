@@ -17,15 +17,14 @@ import (
 // means that the blocks of the previous one are computed (Slot.EarlyEvents). Response headers give neither: those of a streamed answer
 // come before the prefill, others after the last token. See docs/choice.md.
 const (
-	defaultRate     = 10000           // tokens a second, assumed until events show the rate
-	recentHalfLife  = time.Minute     // half-life of booked work in Load.Recent
-	trustPeriod     = 2 * time.Second // for how long after an event a slot is assumed to go on at its rate, if its events come
-	maxLookups      = 8               // oldest prefills that are looked up after an event: engines prefill in order of arrival
-	minSampleTokens = 4096            // minimum tokens of one sample of the rate
-	maxSampleTime   = 5 * time.Second // maximum duration of one sample
-	maxAdapterLoad  = 30.             // seconds, limit of the measured time to load an adapter
-	minFetched      = 1024            // tokens: fetching fewer does not show the rate
-	minFetchTime    = 1e-3            // seconds, lower limit of the measured time to fetch
+	defaultRate    = 10000           // tokens a second, assumed until events show the rate
+	recentHalfLife = time.Minute     // half-life of booked work in Load.Recent
+	trustPeriod    = 2 * time.Second // for how long after an event a slot is assumed to go on at its rate, if its events come
+	maxLookups     = 8               // oldest prefills that are looked up after an event: engines prefill in order of arrival
+	minRateTokens  = 4096            // tokens prefilled from which a model's rate is known
+	maxAdapterLoad = 30.             // seconds, limit of the measured time to load an adapter
+	minFetched     = 1024            // tokens: fetching fewer does not show the rate
+	minFetchTime   = 1e-3            // seconds, lower limit of the measured time to fetch
 )
 
 // Load is a slot's state at one moment.
@@ -56,18 +55,14 @@ type load struct {
 	recent             float64   // at the time since
 	since              time.Time // time of backlog and recent
 	unheard            time.Duration
-	rate               float64
-	rateMeasured       bool // rate was measured
-	sample             struct {
-		from   time.Time
-		tokens float64
-		took   time.Duration
-	}
-	adapterLoadTime float64 // seconds
-	loadMeasured    bool    // loading was measured
-	fetchPerToken   float64 // seconds for each token from a lower tier; 0: not known
-	fetchMeasured   bool    // fetch was measured
-	report          reportState
+	expectedRate       float64   // until the model's is measured
+	stepBegan          time.Time // at the latest event, or when the first prompt was sent after it
+	slowness           slowness
+	adapterLoadTime    float64 // seconds
+	loadMeasured       bool    // loading was measured
+	fetchPerToken      float64 // seconds for each token from a lower tier; 0: not known
+	fetchMeasured      bool    // fetch was measured
+	report             reportState
 }
 
 // Work is what a request asks of a slot.
@@ -117,10 +112,18 @@ func (s *Slot) Load(now time.Time) Load {
 			l.Lost = k.lost
 		}
 	}
-	if s.rateMeasured {
-		l.Rate = s.rate
+	if rate, measured := s.rate(now); measured {
+		l.Rate = rate
 	}
 	return l
+}
+
+// rate returns the tokens that the slot prefills a second, and whether it was measured.
+func (s *Slot) rate(now time.Time) (rate float64, measured bool) {
+	if rate := s.Worker.pace.Load().rate(); rate > 0 {
+		return rate / s.slowness.factor(s.inflight == 0, now), true
+	}
+	return s.expectedRate, false
 }
 
 // SetExpectedRates sets the rates in tokens a second at which the slots prefill and fetch from lower tiers until events show them. It is
@@ -128,7 +131,7 @@ func (s *Slot) Load(now time.Time) Load {
 func (w *Worker) SetExpectedRates(rate, fetch int) {
 	for _, s := range w.Slots {
 		if rate > 0 {
-			s.rate = float64(rate)
+			s.expectedRate = float64(rate)
 		}
 		if fetch > 0 {
 			s.fetchPerToken = 1 / float64(fetch)
@@ -158,7 +161,8 @@ func (s *Slot) drain(now time.Time) {
 		d = min(d, trustPeriod-s.unheard)
 		s.unheard += d
 	}
-	done, ended := s.rate*d.Seconds(), false
+	rate, _ := s.rate(now)
+	done, ended := rate*d.Seconds(), false
 	for _, h := range s.queue {
 		if done <= 0 {
 			break
@@ -201,7 +205,7 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 		s.unheard, h.adapterTokens, h.unqueued = 0, float64(b.AdapterLoad), b.Pull == 0
 	}
 	if !slices.ContainsFunc(s.queue, func(h *Charge) bool { return h.locals != nil }) {
-		s.sample.from = since
+		s.stepBegan = since
 	}
 	s.inflight += h.answers
 	if b.OfReplica {
@@ -228,7 +232,7 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 // prompt that waits for blocks from a lower tier is overtaken by later ones, and does not show the rate either.
 func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	var list [maxLookups]*Charge
-	asked := s.unfinished(list[:0])
+	asked := s.unfinished(list[:0], now)
 	if len(asked) == 0 {
 		return
 	}
@@ -268,13 +272,15 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 			h.unreported = 0
 		}
 	}
+	took := now.Sub(s.stepBegan).Seconds()
+	s.stepBegan = now
 	if done == 0 {
 		return
 	}
-	if !fetches {
-		s.learnRate(done, now)
+	if !fetches && took > 0 && done >= 1 {
+		work := done + decodeTokens*float64(s.inflight) + contextTokens*s.context
+		s.slowness.add(s.Worker.pace.Load().compare(done, work, took), done, now)
 	}
-	s.sample.from = now
 	s.unheard = 0
 	for _, h := range s.queue {
 		if h.locals != nil {
@@ -284,8 +290,8 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	s.dropFinished()
 }
 
-// unfinished appends the oldest charges on which events will report more.
-func (s *Slot) unfinished(list []*Charge) []*Charge {
+// unfinished appends the oldest charges on which events will report more. If there are none, the next step begins now.
+func (s *Slot) unfinished(list []*Charge, now time.Time) []*Charge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.queue {
@@ -296,35 +302,21 @@ func (s *Slot) unfinished(list []*Charge) []*Charge {
 			}
 		}
 	}
+	if len(list) == 0 {
+		s.stepBegan = now
+	}
 	return list
-}
-
-// learnRate records tokens prefilled since the previous event. The rate is an EWMA of tokens ÷ time, weight 0.1 for each sample.
-func (s *Slot) learnRate(tokens float64, now time.Time) {
-	p := &s.sample
-	p.tokens += tokens
-	p.took += now.Sub(p.from)
-	p.from = now
-	if p.tokens < minSampleTokens && p.took < maxSampleTime || p.took <= 0 {
-		return
-	}
-	seen := p.tokens / p.took.Seconds()
-	p.tokens, p.took = 0, 0
-	if !s.rateMeasured {
-		s.rate, s.rateMeasured = seen, true
-		return
-	}
-	s.rate += 0.1 * (seen - s.rate)
 }
 
 // learnLoading records the time that a request took to prefill beyond its tokens' own time, if its adapter was assumed not to be
 // loaded and nothing was queued before it. Cases in which the adapter was loaded after all count too, so the result is the
 // expected cost of loading. EWMA, weight 0.2.
 func (s *Slot) learnLoading(h *Charge, now time.Time) {
-	if h.adapterTokens == 0 || !s.rateMeasured {
+	rate, measured := s.rate(now)
+	if h.adapterTokens == 0 || !measured {
 		return
 	}
-	took := min(max(0, now.Sub(h.at).Seconds()-(h.tokens-h.adapterTokens)/s.rate), maxAdapterLoad)
+	took := min(max(0, now.Sub(h.at).Seconds()-(h.tokens-h.adapterTokens)/rate), maxAdapterLoad)
 	h.adapterTokens = 0
 	if !s.loadMeasured {
 		s.adapterLoadTime, s.loadMeasured = took, true
@@ -337,10 +329,11 @@ func (s *Slot) learnLoading(h *Charge, now time.Time) {
 // tier and nothing was queued before it. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for
 // others' steps, looks like slowness.
 func (s *Slot) learnFetching(h *Charge, now time.Time) {
-	if h.fetches < minFetched || !h.unqueued || h.adapterTokens > 0 || !s.rateMeasured {
+	rate, measured := s.rate(now)
+	if h.fetches < minFetched || !h.unqueued || h.adapterTokens > 0 || !measured {
 		return
 	}
-	each := max(minFetchTime, now.Sub(h.at).Seconds()-h.tokens/s.rate) / h.fetches
+	each := max(minFetchTime, now.Sub(h.at).Seconds()-h.tokens/rate) / h.fetches
 	if !s.fetchMeasured {
 		s.fetchPerToken, s.fetchMeasured = each, true
 		return
@@ -369,7 +362,8 @@ func (s *Slot) AdapterLoadTokens() int {
 	if !s.loadMeasured {
 		return 0
 	}
-	return max(1, int(s.adapterLoadTime*s.rate))
+	rate, _ := s.rate(s.since)
+	return max(1, int(s.adapterLoadTime*rate))
 }
 
 // Release returns the places and the remaining tokens. It must be called once.

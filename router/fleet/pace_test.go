@@ -1,0 +1,96 @@
+package fleet
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+)
+
+// steps are workers of one model, of which each step takes 10 ms and 0.1 ms a token, times the worker's slowness.
+type steps struct {
+	c       *clock
+	f       *requests
+	workers []*Worker
+	done    stored
+}
+
+func newSteps(n int) *steps {
+	s := &steps{c: &clock{time.Unix(1000, 0)}, done: stored{}}
+	s.f = newRequests(s.c.now)
+	for i := range n {
+		w := NewWorker(fmt.Sprint(i), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(1+i)), "m", 0, func(int) indexer.SlotID { return 0 })
+		w.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
+		s.workers = append(s.workers, w)
+	}
+	New(s.c.now).Set(s.workers)
+	return s
+}
+
+// step has a worker prefill a prompt in one step.
+func (s *steps) step(worker, tokens int, slow float64) {
+	slot, id := s.workers[worker].Slots[0], uint64(len(s.done)+1)
+	s.f.Book("x", slot, Work{Tokens: tokens, Locals: promptOf(id, tokens/16)})
+	s.c.t = s.c.t.Add(time.Duration(slow * (0.01 + 0.0001*float64(tokens)) * float64(time.Second)))
+	s.done[id] = tokens / 16
+	slot.Progress(s.done.held, s.c.t)
+	s.f.End("x")
+}
+
+func (s *steps) rate(worker int) float64 { return s.workers[worker].Slots[0].Load(s.c.t).Rate }
+
+// TestRateIsTheWorkers checks that a worker with small prompts, whose steps consist mostly of their fixed cost, and one that shows
+// nothing are as fast as the others.
+func TestRateIsTheWorkers(t *testing.T) {
+	s := newSteps(4)
+	for range 30 {
+		s.step(0, 160, 1)
+		for range 3 {
+			s.step(1, 1600, 1)
+			s.step(2, 160, 1)
+			s.step(2, 1600, 1)
+		}
+	}
+	for i := range s.workers {
+		if r := s.rate(i) / s.rate(1); s.rate(i) == 0 || math.Abs(r-1) > 0.1 {
+			t.Errorf("worker %d: %v tokens a second, %.2f of another's", i, s.rate(i), r)
+		}
+	}
+}
+
+// TestSlownessIsFound checks that a worker of half the speed is found within 5 s, that one which was slow for its first three prompts
+// is as fast as the others after three more, and that an idle one counts as such when it is to be tried, a slow one more rarely.
+func TestSlownessIsFound(t *testing.T) {
+	s := newSteps(6)
+	slow := []float64{1, 2, 15, 1, 1, 1}
+	for i := range 30 {
+		if i == 3 {
+			if r := s.rate(2) / s.rate(0); r > 0.7 {
+				t.Errorf("after three slow steps it shows %.2f of another's rate", r)
+			}
+			slow[2] = 1
+		}
+		for w := range s.workers {
+			s.step(w, 1600, slow[w])
+		}
+		if i == 5 {
+			if r := s.rate(2) / s.rate(0); r < 0.8 {
+				t.Errorf("after three steps that were as fast as others' it shows %.2f of their rate", r)
+			}
+		}
+	}
+	if r := s.rate(1) / s.rate(0); math.Abs(r-0.5) > 0.1 {
+		t.Errorf("the worker of half the speed shows %.2f of another's rate", r)
+	}
+	s.c.t = s.c.t.Add(5 * time.Second)
+	if r := s.rate(1) / s.rate(0); r > 0.7 {
+		t.Errorf("after 5 s it is tried: %.2f", r)
+	}
+	s.c.t = s.c.t.Add(20 * time.Second)
+	if r := s.rate(1) / s.rate(0); r < 0.9 {
+		t.Errorf("after 25 s without a request it is not tried: %.2f", r)
+	}
+}
