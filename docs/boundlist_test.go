@@ -79,6 +79,8 @@ var bounds = []bound{
 		"no_room_total answers", "router TestMemoryOfAnswersAndPicturesIsBounded: maxAnswers, answers", "router.state.answers"},
 	{"clients whose last good worker is remembered", "{router.maxServedClients}", "least recent forgotten",
 		"– they keep the last ones", "router TestOneWorkerRefuses: maxServedClients, lastServed.Len()", "router.Router.lastServed"},
+	{"beginnings whose requests are counted", "{router.maxFronts}", "least recent forgotten",
+		"– they keep the last ones", "router TestFronts: maxFronts, f.of.Len()", "router.fronts.of"},
 	{"images with workers that saw them; that encoded them for others", "{router.maxSeen} each", "least used forgotten",
 		"no_room_total pictures seen, no_room_total pictures encoded",
 		"router TestMemoryOfAnswersAndPicturesIsBounded: maxSeen, pictures encoded", "router.encodeQueues.lastEncoder router.sightings.media"},

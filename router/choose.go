@@ -40,6 +40,7 @@ type blocks struct {
 	standing      *audit.Standing // of the rules that compute its prompts
 	aside         audit.Rules     // those that have stepped aside for its workers
 	cut           reading         // without what these compute, if computed is set
+	front         uint64          // chain hash of the last block that some slot holds; 0: none
 	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
@@ -167,10 +168,37 @@ func (x *planner) addCandidates(class int) {
 		}
 		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
+	x.addFront(keys, s.candidates[from:])
 	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
 	x.moveEncoding(s.candidates[from:])
 	x.recordEstimates(class, x.slots, s.candidates[from:]...)
 	x.matchExcluded(class, looked)
+}
+
+// addFront tells a class's candidates how many requests of the next second should begin with the longest part that any of them holds.
+func (x *planner) addFront(keys *blocks, cands []choose.Candidate) {
+	longest := 0
+	for i := range cands {
+		longest = max(longest, cands[i].Predicted/keys.form.Size)
+	}
+	keys.front = 0
+	if longest == 0 || longest > len(keys.chain) {
+		return
+	}
+	keys.front = keys.chain[longest-1]
+	again := float64(x.fronts.expected(keys.front, x.now))
+	for i := range cands {
+		cands[i].Again = again
+	}
+}
+
+// countFronts counts the request.
+func (x *planner) countFronts() {
+	for i := range x.mem.blocks {
+		if front := x.mem.blocks[i].front; front != 0 {
+			x.fronts.add(front, x.now)
+		}
+	}
 }
 
 // proven returns how many leading blocks of the prompt matched last a slot holds by its events, how many of them are on its GPU,
@@ -188,39 +216,19 @@ func (x *planner) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful
 func (x *planner) candidate(i int) choose.Candidate {
 	slot := x.slots[i]
 	load := slot.Load(x.now)
-	if !load.ReportsUsage {
-		load.Usage = -1 // filled in by fillMissingUsage
-	}
 	if slot.Worker.Role == fleet.Prefill { // requests waiting there are prefilled there and decoded elsewhere
 		load.Backlog += othersPrefill * float64(load.OtherSenders)
 		load.Inflight, load.OtherSenders, load.Context = 0, 0, 0
 	}
 	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.OtherSenders +
 		discountOthers(load.OtherSenders),
-		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage,
+		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent,
 		ZoneDelay: slot.Worker.ZoneDelay.Seconds()}
 }
 
 // discountOthers discounts the number of other senders' requests: 50 count as 14. The number is seconds old, and routers that all follow
 // it would herd, so it steers requests away from workers with others' work without making much of how much there is.
 func discountOthers(others int) int { return int(2 * math.Sqrt(float64(others))) }
-
-// fillMissingUsage sets the KV cache usage of candidates that do not report it (any more) to the mean of the others, so that not
-// reporting neither attracts nor repels requests.
-func fillMissingUsage(cands []choose.Candidate) {
-	sum, tell := 0.0, 0
-	for i := range cands {
-		if u := cands[i].Usage; u >= 0 {
-			sum += u
-			tell++
-		}
-	}
-	for i := range cands {
-		if cands[i].Usage < 0 {
-			cands[i].Usage = sum / float64(max(1, tell))
-		}
-	}
-}
 
 // hashPrompt computes the blocks that a class looks up, or copies them from an earlier class with the same ones: two releases read most
 // requests alike.
@@ -318,7 +326,6 @@ func (x *planner) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []cho
 
 // rank orders the candidates.
 func (x *planner) rank() {
-	fillMissingUsage(x.mem.candidates)
 	x.addPullSources()
 	x.addDecoders()
 	x.applyDeadline()

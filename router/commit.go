@@ -23,6 +23,7 @@ func (r *Router) commitSteered(x *planner) {
 	}
 	r.learnPart(x)
 	if x.finish(r.choices.Add(1)) {
+		x.countFronts()
 		r.book(x)
 	}
 }
@@ -31,6 +32,7 @@ func (r *Router) commitSteered(x *planner) {
 func (r *Router) commitLeft(x *planner) {
 	r.learnPart(x)
 	if x.finish(r.choices.Add(1)) {
+		x.countFronts()
 		r.bookUnsteered(x)
 	}
 }

@@ -325,7 +325,7 @@ func TestEncodingApartCosts(t *testing.T) {
 	own := choose.Candidate{Tokens: 1000, Encode: 1000, Inflight: 20}
 	apart := choose.Candidate{Tokens: 1000, EncodedApart: 1000, Inflight: 20, Elsewhere: choose.Encoding(1000, 0)}
 	a, b := f.Cost(&own), f.Cost(&apart)
-	if a.Stall != 2*b.Stall || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
+	if a.Delay != 2*b.Delay || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
 		t.Errorf("own %+v, apart %+v", a, b)
 	}
 }

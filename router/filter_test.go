@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -289,19 +288,5 @@ func TestOthersRequests(t *testing.T) {
 	}
 	if d := w.decide(chatBody("m", `"x"`)); d.Refuse == nil {
 		t.Errorf("full: %+v", d)
-	}
-}
-
-// TestUsageNotTold checks that a worker that does not report its KV cache usage is neither preferred nor avoided for it.
-func TestUsageNotTold(t *testing.T) {
-	cands := []choose.Candidate{{Usage: 0.2}, {Usage: -1}, {Usage: 0.6}}
-	fillMissingUsage(cands)
-	if cands[1].Usage != 0.4 || cands[0].Usage != 0.2 {
-		t.Errorf("%+v", cands)
-	}
-	cands = []choose.Candidate{{Usage: -1}, {Usage: -1}}
-	fillMissingUsage(cands)
-	if cands[0].Usage != 0 || cands[1].Usage != 0 {
-		t.Errorf("%+v", cands)
 	}
 }

@@ -28,6 +28,7 @@
 //	indexshard.go      prompts that another replica's index holds
 //	responseaffinity.go, session.go, dprank.go   requests that name an answer, a session, a rank
 //	staleness.go       how far a worker's events can be trusted
+//	fronts.go          beginnings that are asked about often
 //	sightings.go, router/speculative             images seen and prompts sent, until events confirm them
 //	regret.go          cached tokens that the choice gave up
 //
@@ -144,6 +145,7 @@ type state struct {
 	opt          Options
 	predicted    *speculative.Index
 	sightings    *sightings
+	fronts       *fronts
 	encodeQueues *encodeQueues
 	adapters     *adapters
 	answers      *lru.Cache[string, string] // worker by id of an answer, see responseaffinity.go
@@ -183,7 +185,7 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
 	opt.Log = repeat.Once(opt.Log, time.Minute)
-	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom),
+	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom), fronts: newFronts(),
 		encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
 		seed: maphash.MakeSeed(), lanes: newLanes()},
 		recent: newRecent(), waiters: newWaiters(), unsampledLog: lines}

@@ -201,7 +201,7 @@ func TestEveryCostHasAColour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	terms := choose.Terms{Prefill: 1, Queue: 1, Tail: 1, Stall: 1, Requests: 1, Context: 1, Cache: 1, Fetch: 1,
+	terms := choose.Terms{Prefill: 1, Queue: 1, Delay: 1, Requests: 1, Context: 1, Fetch: 1,
 		Elsewhere: 1, Distance: 1, Junction: 1}
 	of := func(t choose.Terms) router.Considered {
 		return router.Considered{Candidate: decisionlog.Candidate{Terms: t}}

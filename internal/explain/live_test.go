@@ -18,16 +18,16 @@ func TestTable(t *testing.T) {
 	e.Considered = 3
 	e.Ranked = []router.Considered{
 		{Candidate: decisionlog.Candidate{Worker: "a", Rank: -1, Exact: 80, Predicted: 80, Cost: 9, Terms: choose.Terms{Prefill: 9}}},
-		{Candidate: decisionlog.Candidate{Worker: "b", Rank: 1, Cost: 150, Terms: choose.Terms{Prefill: 89, Tail: 61}}, Doubtful: true},
+		{Candidate: decisionlog.Candidate{Worker: "b", Rank: 1, Cost: 150, Terms: choose.Terms{Prefill: 89, Delay: 61}}, Doubtful: true},
 		{Candidate: decisionlog.Candidate{Worker: "c", Rank: -1}, Out: "full"},
 	}
 	var out strings.Builder
 	table(&out, &e)
 	want := `
 3 candidates, in tokens; cost is the sum of the columns after it:
-    worker  holds  predicted  cost  prefill  long wait
-         a     80         80     9        9          0
-  b rank 1      0          0   150       89         61  its events are late
+    worker  holds  predicted  cost  prefill  others' delay
+         a     80         80     9        9              0
+  b rank 1      0          0   150       89             61  its events are late
          c      0          0  full
 `
 	got := out.String()

@@ -1,16 +1,13 @@
 package choose
 
-import "math"
-
 // Why a candidate that holds more of the prompt than the chosen one was not chosen. The set is closed, for use as metric labels.
 const (
 	Trial    = "trial"    // the chosen one's worker gets a trial
 	Doubtful = "doubtful" // its events have not come for long
-	Equal    = "equal"    // costs differ by equalWithin at most, and recent work or the draw decided
+	Equal    = "equal"    // costs count as equal, and recent work or the draw decided
 	Slower   = "slower"   // at the chosen one's rate it would have cost no more
 	Queue    = "queue"    // its queue is longer
 	Requests = "requests" // it has more in flight
-	Cache    = "cache"    // its KV cache is fuller
 	Encode   = "encode"   // it would have to encode pictures
 	Tier     = "tier"     // it would have to fetch from a lower tier
 	Distance = "distance" // it is in a more distant zone
@@ -36,12 +33,9 @@ func Best(c []Candidate) (overlap int, why string) {
 
 // Ties counts the candidates besides the first whose cost counts as equal to the least, after Rank.
 func Ties(c []Candidate) (n int) {
-	least := math.Inf(1)
-	for i := range c {
-		least = min(least, c[i].cost)
-	}
+	equal := equalTo(c)
 	for i := range c[1:] {
-		if c[1+i].cost <= least+equalWithin {
+		if c[1+i].cost <= equal {
 			n++
 		}
 	}
@@ -54,6 +48,8 @@ func (c *Candidate) overlap() int { return min(c.Predicted, c.Tokens) }
 func (f Fleet) why(c, chosen *Candidate) string {
 	asFast := *c
 	asFast.Rate = chosen.Rate
+	ours, theirs := f.Cost(&asFast), f.Cost(chosen)
+	equal := equalTo([]Candidate{*chosen})
 	switch {
 	case chosen.First:
 		return Trial
@@ -61,24 +57,17 @@ func (f Fleet) why(c, chosen *Candidate) string {
 		return Doubtful
 	case c.Late > chosen.Late:
 		return Late
-	case c.cost <= chosen.cost+equalWithin:
+	case c.cost <= equal:
 		return Equal
-	case f.Cost(&asFast).Sum() <= chosen.cost+equalWithin:
+	case ours.Sum() <= equal:
 		return Slower
 	}
-	ours, theirs := f.Cost(&asFast), f.Cost(chosen)
 	why, most := Other, 0.0
 	for _, t := range [...]struct {
 		name string
 		more float64
-	}{
-		{Queue, ours.Queue + ours.Tail - theirs.Queue - theirs.Tail},
-		{Requests, ours.Requests + ours.Context + ours.Stall - theirs.Requests - theirs.Context - theirs.Stall},
-		{Distance, ours.Distance - theirs.Distance},
-		{Cache, ours.Cache - theirs.Cache},
-		{Encode, ours.Prefill - theirs.Prefill},
-		{Tier, ours.Fetch - theirs.Fetch},
-	} {
+	}{{Queue, ours.Queue - theirs.Queue}, {Requests, ours.Requests + ours.Context + ours.Delay - theirs.Requests - theirs.Context - theirs.Delay},
+		{Distance, ours.Distance - theirs.Distance}, {Encode, ours.Prefill - theirs.Prefill}, {Tier, ours.Fetch - theirs.Fetch}} {
 		if t.more > most {
 			why, most = t.name, t.more
 		}

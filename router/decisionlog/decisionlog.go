@@ -282,8 +282,8 @@ func (l *Log) pseudonymize(line *Line) {
 	}
 	for i := range line.Ranked {
 		c := &line.Ranked[i]
-		for _, n := range []*float64{&c.Backlog, &c.Rate, &c.Cost, &c.Terms.Prefill, &c.Terms.Queue, &c.Terms.Tail, &c.Terms.Stall,
-			&c.Terms.Requests, &c.Terms.Context, &c.Terms.Cache, &c.Terms.Fetch, &c.Terms.Elsewhere, &c.Terms.Distance, &c.Terms.Junction} {
+		for _, n := range []*float64{&c.Backlog, &c.Rate, &c.Cost, &c.Terms.Prefill, &c.Terms.Queue, &c.Terms.Delay,
+			&c.Terms.Requests, &c.Terms.Context, &c.Terms.Fetch, &c.Terms.Elsewhere, &c.Terms.Distance, &c.Terms.Junction} {
 			*n = math.Round(10**n) / 10
 		}
 	}

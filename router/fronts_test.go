@@ -1,0 +1,66 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/router/choose"
+)
+
+// TestFronts checks that requests count for the next quarter second, for no longer, and that a beginning that nobody asks about any more
+// is forgotten.
+func TestFronts(t *testing.T) {
+	f, now := newFronts(), time.Unix(1000, 0)
+	for range 5 {
+		f.add(7, now)
+	}
+	for after, want := range map[time.Duration]int{0: 0, 240 * time.Millisecond: 0, 250 * time.Millisecond: 16, 500 * time.Millisecond: 0} {
+		if got := f.expected(7, now.Add(after)); got != want {
+			t.Errorf("%v later %d requests are expected in a second, want %d", after, got, want)
+		}
+	}
+	for i := range uint64(maxFronts + 10) {
+		f.add(100+i, now)
+	}
+	if n := f.of.Len(); n != maxFronts {
+		t.Errorf("%d beginnings, want %d at most", n, maxFronts)
+	}
+}
+
+// TestHotFrontIsCopied: of many requests with one beginning some go to a second worker, before its holder has as long a queue as it
+// takes to compute it again; when there are few, none does.
+func TestHotFrontIsCopied(t *testing.T) {
+	for each, want := range map[time.Duration]bool{12 * time.Millisecond: true, 400 * time.Millisecond: false} {
+		w := newWorld(t, 2)
+		front := text(3000, 5)
+		w.stores(0, chatBody("m", fmt.Sprintf("%q", front)))
+		copied, most, under := false, 0.0, []Decision(nil)
+		for i := range 60 {
+			d := w.decide(chatBody("m", fmt.Sprintf("%q", front+text(20, uint64(100+i)))))
+			copied = copied || d.Targets[0].Worker != "w0"
+			if !copied {
+				most = max(most, w.slots[0].Load(w.now).Backlog)
+			}
+			under = append(under, d)
+			if len(under) > 4 {
+				d, under = under[0], under[1:]
+				w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1})
+			}
+			w.now = w.now.Add(each)
+		}
+		if copied != want || most > 3000 {
+			t.Errorf("one each %v: copied %v, want %v; %v tokens queued", each, copied, want, most)
+		}
+	}
+	c := []choose.Candidate{{Slot: 0, Tokens: 6200, Predicted: 6000, Inflight: 30}, {Slot: 1, Tokens: 6200}}
+	if choose.Rank(c, 1, 0)[0].Slot != 0 {
+		t.Error("a beginning that is asked about once is computed twice")
+	}
+	for i := range c {
+		c[i].Again = 20
+	}
+	if choose.Rank(c, 1, 0)[0].Slot != 1 {
+		t.Error("a beginning of twenty requests a second stays with a worker that has thirty in flight")
+	}
+}
