@@ -242,3 +242,75 @@ func adapted(seed uint64, trace []*Request, n int) []*Request {
 	}
 	return trace
 }
+
+// trending generates chats, of which three of five begin with the same 6,000 tokens: others every 20 s.
+func trending(seed uint64, rate, seconds float64) []*Request {
+	m := newGenerator(seed, rate)
+	for m.at < seconds {
+		hot := m.Float64() < 0.6
+		var r *Request
+		for turn := 0; turn == 0 || turn < 15 && m.Float64() < 0.5; turn++ {
+			r = m.turn(r, 8)
+			switch {
+			case turn > 0:
+			case hot:
+				r.add(Segment{1e6 + uint64(m.at/20), 6000}, false)
+			default:
+				r.add(Segment{uint64(1 + m.IntN(4)), 600}, false)
+			}
+			m.say(r, m.about(250, 1), m.about(180, 0.6))
+		}
+	}
+	return m.trace
+}
+
+// withDocuments generates chats, of which one of twenty begins with a document of its own of 30,000 to 60,000 tokens.
+func withDocuments(seed uint64, rate, seconds float64) []*Request {
+	m := newGenerator(seed, rate)
+	for m.at < seconds {
+		document := m.Float64() < 0.05
+		var r *Request
+		for turn := 0; turn == 0 || turn < 15 && m.Float64() < 0.8; turn++ {
+			r = m.turn(r, 8)
+			if turn == 0 {
+				r.add(Segment{uint64(1 + m.IntN(4)), 600}, false)
+				if document {
+					r.add(Segment{m.id(), 30000 + m.IntN(30000)}, false)
+				}
+			}
+			m.say(r, m.about(250, 1), m.about(180, 0.6))
+		}
+	}
+	return m.trace
+}
+
+// screenshots generates agents that send one more picture of 1,200 tokens with each turn.
+func screenshots(seed uint64, rate, seconds float64) []*Request {
+	m := newGenerator(seed, rate)
+	for m.at < seconds {
+		var r *Request
+		for turn := 0; turn == 0 || turn < 25 && m.Float64() < 0.9; turn++ {
+			r = m.turn(r, 3)
+			if turn == 0 {
+				r.add(Segment{1, 2000}, false)
+			}
+			r.add(Segment{m.id(), 1200}, true)
+			m.say(r, m.about(60, 0.6), m.about(80, 0.5))
+		}
+	}
+	return m.trace
+}
+
+// passages generates single questions about five passages of 400 tokens each, some of which are found often; the best stands first.
+func passages(seed uint64, rate, seconds float64) []*Request {
+	m := newGenerator(seed, rate)
+	for m.at < seconds {
+		r := m.turn(nil, 0)
+		r.add(Segment{1, 300}, false)
+		for range 5 {
+			r.add(Segment{1e7 + uint64(m.zipf(2000, 1.3)), 400}, false)
+		}
+		m.say(r, m.about(40, 0.6), m.about(150, 0.6))
+	}
+	return m.trace
+}

@@ -101,7 +101,7 @@ func named[T any](list []T, names []string, name func(T) string) (some []T, err 
 
 // compare plays a load under each rule, in parallel on all processors.
 func (s *Scenario) compare(load float64, rules []Rival) Played {
-	trace := s.at(load)
+	trace := s.at(load, 1)
 	p := Played{s, load, make([]Row, len(rules))}
 	var all sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))

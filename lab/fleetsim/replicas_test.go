@@ -9,7 +9,7 @@ func TestReplicasThatShare(t *testing.T) {
 		t.Skip("some seconds of simulation")
 	}
 	sc := scenario(t, "images")
-	trace := sc.at(0.7)
+	trace := sc.at(0.7, 1)
 	play := func(replicas int, how Sharing) Summary {
 		setup := sc.setup()
 		setup.Replicas, setup.Sharing = replicas, how

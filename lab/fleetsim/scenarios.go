@@ -15,7 +15,7 @@ type Scenario struct {
 	About    string
 	Workers  int
 	Capacity float64
-	Traffic  func(rate float64) []*Request
+	Traffic  func(seed uint64, rate float64) []*Request
 	Change   func(*Setup)  // nil: a fleet without faults
 	Until    time.Duration // later requests are not counted
 	Loads    []float64     // to play it at; nil: all that are asked for
@@ -36,29 +36,29 @@ const (
 
 // Scenarios lists those that need no trace. Ten are complaints of users of other routers, with what was seen there.
 func Scenarios() []Scenario {
-	pictures := func(rate float64) []*Request { return images(1, rate, seconds, 0) }
-	hot := func(rate float64) []*Request { return images(1, rate, seconds, 0.3) }
-	reports := func(rate float64) []*Request { return documents(1, rate, seconds) }
-	talk := func(rate float64) []*Request { return chats.traffic(1, rate, seconds) }
-	work := func(rate float64) []*Request { return agents.traffic(1, rate, 100) }
+	pictures := func(seed uint64, rate float64) []*Request { return images(seed, rate, seconds, 0) }
+	hot := func(seed uint64, rate float64) []*Request { return images(seed, rate, seconds, 0.3) }
+	reports := func(seed uint64, rate float64) []*Request { return documents(seed, rate, seconds) }
+	talk := func(seed uint64, rate float64) []*Request { return chats.traffic(seed, rate, seconds) }
+	work := func(seed uint64, rate float64) []*Request { return agents.traffic(seed, rate, 100) }
 	list := []Scenario{
 		{Name: "chats", Capacity: 26, Traffic: talk, About: "conversations under four system prompts"},
 		{Name: "images", Capacity: 33, Traffic: pictures, About: "questions about pictures, some of them asked about often"},
 		{Name: "agents", Capacity: 3.7, Traffic: work, About: "long common instructions, many short steps"},
 
-		{Name: "herd", Capacity: 51, Traffic: func(rate float64) []*Request { return herd(1, rate, 60) },
+		{Name: "herd", Capacity: 51, Traffic: func(seed uint64, rate float64) []*Request { return herd(seed, rate, 60) },
 			About: "single requests under one system prompt (sglang #21199: round robin 627 ms, cache_aware 1,617 ms; Dynamo " +
 				"#737: one of eight gets all)"},
-		{Name: "short prompts", Capacity: 108, Traffic: func(rate float64) []*Request { return shorts(1, rate, 60) },
+		{Name: "short prompts", Capacity: 108, Traffic: func(seed uint64, rate float64) []*Request { return shorts(seed, rate, 60) },
 			About: "most of them shorter than a block (Infera #107: 12 of 12 to one worker)"},
 		{Name: "paced agents", Workers: 2, Capacity: 1, Until: time.Hour, Loads: []float64{1},
-			Traffic: func(float64) []*Request { return paced(1, 448) },
+			Traffic: func(seed uint64, _ float64) []*Request { return paced(seed, 448) },
 			About:   "one request at a time, nothing in flight at any decision (Infera #103: 448 to one of two workers, 0 to the other)"},
 		{Name: "replicas", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.Replicas = 16 },
 			About: "images; sixteen routers that do not see each other (Dynamo #589: all choose the same worker between two reports)"},
 		{Name: "scrape outage", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.ScrapedTo = 30 * time.Second },
 			About: "images; no worker's metrics after 30 s (llm-d: older than 200 ms counts as full, which stops all)"},
-		{Name: "siblings", Capacity: 1.1, Traffic: func(rate float64) []*Request { return siblings(1, rate, seconds) },
+		{Name: "siblings", Capacity: 1.1, Traffic: func(seed uint64, rate float64) []*Request { return siblings(seed, rate, seconds) },
 			About: "sixteen at once with one new prompt of 8,000 tokens (llm-d #2515: one worker takes all; Dynamo: all compute it)"},
 		{Name: "event loss", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.Lossy = 0.1 },
 			About: "images; a tenth of the event messages is lost (sglang #39822: 337 of 1,958 decisions blind)"},
@@ -74,7 +74,9 @@ func Scenarios() []Scenario {
 		{Name: "no events", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.NoEvents = true }, About: "images; no events at all"},
 		{Name: "no reports", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.NoReports = true },
 			About: "images; no access log: Sightline learns no beginning and no end of requests, other routers see both"},
-		{Name: "adapters", Capacity: 16, Traffic: func(rate float64) []*Request { return adapted(1, chats.traffic(1, rate, seconds), 16) },
+		{Name: "adapters", Capacity: 16, Traffic: func(seed uint64, rate float64) []*Request {
+			return adapted(seed, chats.traffic(seed, rate, seconds), 16)
+		},
 			About: "chats; sixteen LoRA adapters, of which a worker holds four, 0.3 s to load one"},
 		{Name: "lower tiers", Capacity: 12.7, Traffic: talk, Change: offloads,
 			About: "chats; a quarter of the room on the GPUs and ten times that in lower tiers, in units of 256 tokens: four " +
@@ -86,20 +88,42 @@ func Scenarios() []Scenario {
 		{Name: "documents states", Capacity: 18, Traffic: reports, Change: states, About: "the same; workers with recurrent states"},
 		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states,
 			About: "images; workers with recurrent states, of which they keep what vLLM keeps"},
-		{Name: "bursts", Capacity: 27, Traffic: func(rate float64) []*Request { return inBursts(images(1, 3*rate, seconds/3, 0)) },
+		{Name: "bursts", Capacity: 27, Traffic: func(seed uint64, rate float64) []*Request { return inBursts(images(seed, 3*rate, seconds/3, 0)) },
 			About: "images; all come within 2 s of every 6 s"},
 		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) {
 			s.Speeds = []float64{0.5, 1}
 		}, About: "images; two workers, one of half the speed"},
-		{Name: "unequal 16", Workers: 16, Capacity: 31, Traffic: func(rate float64) []*Request {
-			return images(1, rate, 100, 0)
+		{Name: "unequal 16", Workers: 16, Capacity: 31, Traffic: func(seed uint64, rate float64) []*Request {
+			return images(seed, rate, 100, 0)
 		}, Change: speeds(0.4, 1.6), About: "images; sixteen workers of 0.4 to 1.6 times the speed"},
 		{Name: "saturated images", Capacity: 33, Loads: saturated, Traffic: pictures,
 			About: "images; three times round robin's capacity: requests per second"},
 		{Name: "saturated agents", Capacity: 3.7, Loads: saturated, Traffic: work,
 			About: "agents; three times round robin's capacity: requests per second"},
+		{Name: "saturated chats", Capacity: 26, Loads: saturated, Traffic: talk,
+			About: "chats; three times round robin's capacity: requests per second"},
+
+		{Name: "hot prefix", Capacity: 47, Traffic: func(seed uint64, rate float64) []*Request { return trending(seed, rate, seconds) },
+			About: "chats; three of five begin with the same 6,000 tokens, which others replace every 20 s"},
+		{Name: "documents among chats", Capacity: 3.3, Traffic: func(seed uint64, rate float64) []*Request {
+			return withDocuments(seed, rate, seconds)
+		}, About: "chats; one of twenty begins with a document of 30,000 to 60,000 tokens"},
+		{Name: "screenshots", Capacity: 4.9, Traffic: func(seed uint64, rate float64) []*Request { return screenshots(seed, rate, 100) },
+			About: "agents that send one more picture a turn"},
+		{Name: "passages", Capacity: 52, Traffic: func(seed uint64, rate float64) []*Request { return passages(seed, rate, seconds) },
+			About: "questions with five passages of 400 tokens each, some of which are found often, the best first"},
+
+		{Name: "chats 3B", Capacity: 50, Traffic: talk, Change: on(smallModel), About: "chats on a machine like one with a 3 B model"},
+		{Name: "hot image 3B", Capacity: 98, Traffic: hot, Change: on(smallModel), About: "hot image on a machine like one with a 3 B model"},
+		{Name: "chats 70B", Capacity: 21, Traffic: talk, Change: on(largeModel), About: "chats on a machine like one with a 70 B model"},
+		{Name: "images 70B", Capacity: 25, Traffic: pictures, Change: on(largeModel),
+			About: "images on a machine like one with a 70 B model"},
+		{Name: "chats 14B", Capacity: 6.6, Traffic: talk, Change: on(smallGPU),
+			About: "chats on a machine like a small GPU with a 14 B model; held out"},
+		{Name: "images 30B", Capacity: 43, Traffic: pictures, Change: on(experts),
+			About: "images on a machine like one with a 30 B mixture of experts; held out"},
 		{Name: "thousand workers", Workers: 1000, Until: 5 * time.Second, Capacity: 33 * 125, Loads: []float64{0.7},
-			Traffic: func(rate float64) []*Request { return images(1, rate, 5, 0) }, About: "images; 5 s of them"},
+			Traffic: func(seed uint64, rate float64) []*Request { return images(seed, rate, 5, 0) }, About: "images; 5 s of them"},
 	}
 	list = append(list, withPrefillWorkers(list)...)
 	for i := range list {
@@ -145,6 +169,11 @@ func (s *Scenario) rules() []Rival {
 	return Rules()
 }
 
+// on runs a scenario on another machine.
+func on(machine func(*Engine)) func(*Setup) {
+	return func(s *Setup) { machine(&s.Engine) }
+}
+
 // offloads gives workers a lower tier: half of them host memory, the others a store behind a slow network.
 func offloads(s *Setup) {
 	s.Engine.Blocks /= 4
@@ -171,8 +200,8 @@ func (s *Scenario) setup() Setup {
 }
 
 // at generates the traffic of a load.
-func (s *Scenario) at(load float64) *Trace {
-	return prepare(s.Traffic(load*s.Capacity), defaultEngine().BlockSize)
+func (s *Scenario) at(load float64, seed uint64) *Trace {
+	return prepare(s.Traffic(seed, load*s.Capacity), defaultEngine().BlockSize)
 }
 
 // run plays a scenario's traffic under a rule.
@@ -187,7 +216,7 @@ func (s *Scenario) findCapacity() (float64, error) {
 	mean := func(rate float64) time.Duration {
 		rules := s.rules()
 		turns := slices.IndexFunc(rules, func(r Rival) bool { return r.Name == "round robin" })
-		_, sum := s.run(prepare(s.Traffic(rate), defaultEngine().BlockSize), rules[turns])
+		_, sum := s.run(prepare(s.Traffic(1, rate), defaultEngine().BlockSize), rules[turns])
 		return sum.Mean
 	}
 	low := 1.0 / 16

@@ -248,7 +248,7 @@ func readScenario(path string, workers int, others []Scenario) (Scenario, error)
 		name = "trace " + name
 	}
 	s := Scenario{Name: name, About: "the first requests of " + filepath.Base(path), Workers: workers, Until: time.Hour,
-		Traffic: func(speed float64) []*Request {
+		Traffic: func(_ uint64, speed float64) []*Request {
 			trace, _ := read(speed) // it was read successfully before
 			return trace
 		}}

@@ -41,6 +41,27 @@ func defaultEngine() Engine {
 		Handover: 5e-3, Fetch: 5.2e-6} // 128 KB per token at 25 GB/s
 }
 
+// Other machines, rough guesses like defaultEngine. smallGPU and experts are held out: nothing is tuned on them.
+func smallModel(e *Engine) {
+	e.Blocks, e.Step, e.Prefill, e.Pair = 50000, 4e-3, 25e-6, 0.4e-9
+	e.Decode, e.Context, e.Encode = 20e-6, 15e-9, 40e-6
+}
+
+func largeModel(e *Engine) {
+	e.Blocks, e.Step, e.Prefill, e.Pair = 40000, 22e-3, 180e-6, 1.5e-9
+	e.Decode, e.Context, e.Encode = 120e-6, 60e-9, 30e-6
+}
+
+func smallGPU(e *Engine) {
+	e.Blocks, e.Budget, e.Step, e.Prefill, e.Pair = 6000, 2048, 32e-3, 260e-6, 3e-9
+	e.Decode, e.Context, e.Encode = 80e-6, 90e-9, 150e-6
+}
+
+func experts(e *Engine) {
+	e.Blocks, e.Budget, e.Step, e.Prefill, e.Pair = 50000, 16384, 12e-3, 45e-6, 0.8e-9
+	e.Decode, e.Context, e.Encode = 150e-6, 50e-9, 50e-6
+}
+
 // worker is one simulated engine.
 type worker struct {
 	Engine
