@@ -185,8 +185,8 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
 	opt.Log = repeat.Once(opt.Log, time.Minute)
-	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom), fronts: newFronts(),
-		encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
+	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom),
+		fronts: newFronts(), encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
 		seed: maphash.MakeSeed(), lanes: newLanes()},
 		recent: newRecent(), waiters: newWaiters(), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)

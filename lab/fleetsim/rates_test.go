@@ -79,7 +79,9 @@ func TestWarmingWorker(t *testing.T) {
 		}
 	}
 	setup := Setup{Workers: 4, Engine: defaultEngine(), Delays: defaultDelays(), Speeds: []float64{1, 1, 1, 1. / 15}}
-	res := Run(setup, prepare(m.trace, setup.Engine.BlockSize), func(v *View) Rule { return &warming{sightline: newSightline(v).(*sightline)} })
+	res := Run(setup, prepare(m.trace, setup.Engine.BlockSize), func(v *View) Rule {
+		return &warming{sightline: newSightline(v).(*sightline)}
+	})
 	const slowest = 15 * 200 * time.Millisecond
 	its := 0
 	for _, s := range res.Served {

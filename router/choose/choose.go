@@ -31,7 +31,7 @@ type Candidate struct {
 	Predicted    int     // leading tokens held or predicted; ≥ Exact
 	Offloaded    int     // the part of Exact, after what its GPU has, to fetch from its lower tiers, in whole units
 	FetchRate    float64 // tokens fetched from lower tiers a second; 0: not known
-	Unkept       int     // tokens after Predicted that a hybrid model's worker holds in full attention alone; with this prompt it keeps their end
+	Unkept       int     // tokens after Predicted that it holds in full attention alone; this prompt makes a hybrid keep their end
 	Pulled       int     // tokens after Predicted that another worker holds; fetched from there if that is cheaper
 	Encode       int     // picture tokens after the cached prefix that it would have to encode
 	EncodedApart int     // picture tokens after the cached prefix that an encode worker encodes
@@ -159,7 +159,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 	rate, slow := f.rates(c)
 	queue, left, fetches := f.workAhead(c, rate, slow)
 	inflight := float64(c.Inflight)
-	if more := min(f.overlap, c.Tokens) - c.Predicted; more > 0 { // a copy for the next second's requests, too, of which each holder has its share
+	if more := min(f.overlap, c.Tokens) - c.Predicted; more > 0 { // a copy is for its share of the next second's requests, too
 		left -= float64(more) * (1 - 1/(1+c.Again/(f.holders+1)))
 	}
 	return Terms{Prefill: slow * left, Queue: slow * queue, Delay: slow * left * ((1+decodeShare*inflight)*(1+queue/queueScale) - 1),

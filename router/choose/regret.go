@@ -66,7 +66,8 @@ func (f Fleet) why(c, chosen *Candidate) string {
 	for _, t := range [...]struct {
 		name string
 		more float64
-	}{{Queue, ours.Queue - theirs.Queue}, {Requests, ours.Requests + ours.Context + ours.Delay - theirs.Requests - theirs.Context - theirs.Delay},
+	}{{Queue, ours.Queue - theirs.Queue},
+		{Requests, ours.Requests + ours.Context + ours.Delay - theirs.Requests - theirs.Context - theirs.Delay},
 		{Distance, ours.Distance - theirs.Distance}, {Encode, ours.Prefill - theirs.Prefill}, {Tier, ours.Fetch - theirs.Fetch}} {
 		if t.more > most {
 			why, most = t.name, t.more

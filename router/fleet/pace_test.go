@@ -22,7 +22,8 @@ func newSteps(n int) *steps {
 	s := &steps{c: &clock{time.Unix(1000, 0)}, done: stored{}}
 	s.f = newRequests(s.c.now)
 	for i := range n {
-		w := NewWorker(fmt.Sprint(i), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(1+i)), "m", 0, func(int) indexer.SlotID { return 0 })
+		addr := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(1+i))
+		w := NewWorker(fmt.Sprint(i), addr, "m", 0, func(int) indexer.SlotID { return 0 })
 		w.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
 		s.workers = append(s.workers, w)
 	}
