@@ -22,7 +22,7 @@ func TestByMemory(t *testing.T) {
 		if !wanted {
 			continue
 		}
-		trace := sc.at(0.7)
+		trace := sc.at(0.7, 1)
 		_, exact := sc.run(trace, Rival{"sightline", newSightline})
 		_, learned := sc.run(trace, Rival{"by memory", byMemory})
 		ratio := float64(learned.Mean) / float64(exact.Mean)

@@ -88,7 +88,9 @@ func Scenarios() []Scenario {
 		{Name: "documents states", Capacity: 18, Traffic: reports, Change: states, About: "the same; workers with recurrent states"},
 		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states,
 			About: "images; workers with recurrent states, of which they keep what vLLM keeps"},
-		{Name: "bursts", Capacity: 27, Traffic: func(seed uint64, rate float64) []*Request { return inBursts(images(seed, 3*rate, seconds/3, 0)) },
+		{Name: "bursts", Capacity: 27, Traffic: func(seed uint64, rate float64) []*Request {
+			return inBursts(images(seed, 3*rate, seconds/3, 0))
+		},
 			About: "images; all come within 2 s of every 6 s"},
 		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) {
 			s.Speeds = []float64{0.5, 1}
