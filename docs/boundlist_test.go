@@ -230,7 +230,7 @@ var unbounded = map[string]string{
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant internal/serve.poolFinder.known internal/serve.poolFinder.workers router/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
-		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/members.Set.members router/members.Set.excluded router/probe.Prober.known`,
+		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/fleet.Fleet.paces router/members.Set.members router/members.Set.excluded router/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
 		"router/audit.Standing.byWorker",
 	"one line for each rule, written at once":    "router/audit.Class.unsaid",
