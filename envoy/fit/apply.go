@@ -75,26 +75,38 @@ func Apply(b Bootstrap, pieces []Piece) ([]byte, error) {
 		return nil, errors.New("a running Envoy's configuration cannot be written back: give its envoy.yaml")
 	}
 	v := b.file
-	// From the end, so that a piece added before an element does not move the places of later ones.
-	ordered := slices.Clone(pieces)
-	slices.SortStableFunc(ordered, func(x, y Piece) int { return boolean(x.before >= 0) - boolean(y.before >= 0) })
-	for _, p := range ordered {
-		if p.How == "set" {
-			v = set(v, p.at, p.value)
-			continue
+	for _, p := range inOrder(pieces) {
+		var err error
+		v, err = applied(v, p)
+		if err != nil {
+			return nil, err
 		}
-		there, _ := get(v, p.at)
-		list, ok := there.([]any)
-		if !ok && there != nil {
-			return nil, fmt.Errorf("%s is not a list", p.Where)
-		}
-		at := len(list)
-		if p.before >= 0 {
-			at = min(p.before, at)
-		}
-		v = set(v, p.at, slices.Insert(slices.Clone(list), at, p.value))
 	}
 	return yaml.MarshalWithOptions(v, yaml.IndentSequence(false))
+}
+
+// applied returns a copy of a file with a piece in it.
+func applied(v any, p Piece) (any, error) {
+	if p.How == "set" {
+		return set(v, p.at, p.value), nil
+	}
+	there, _ := get(v, p.at)
+	list, ok := there.([]any)
+	if !ok && there != nil {
+		return nil, fmt.Errorf("%s is not a list", p.Where)
+	}
+	at := len(list)
+	if p.before >= 0 {
+		at = min(p.before, at)
+	}
+	return set(v, p.at, slices.Insert(slices.Clone(list), at, p.value)), nil
+}
+
+// inOrder sorts pieces from the end, so that one added before an element does not move the places of later ones.
+func inOrder(pieces []Piece) []Piece {
+	ordered := slices.Clone(pieces)
+	slices.SortStableFunc(ordered, func(x, y Piece) int { return boolean(x.before >= 0) - boolean(y.before >= 0) })
+	return ordered
 }
 
 func boolean(b bool) int {

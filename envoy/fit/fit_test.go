@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -108,6 +109,27 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 	out, err := Apply(b, pieces)
 	if err != nil {
 		t.Fatal(err)
+	}
+	commented := "# ours\n" + strings.ReplaceAll(user, "  listeners:\n", "  # where clients come in\n  listeners: # all of them\n")
+	{
+		edited, kept, err := Edit(read(t, commented), pieces)
+		if err != nil || !kept {
+			t.Fatalf("comments are lost: %v, %v\n%s", kept, err, edited)
+		}
+		if !strings.Contains(string(edited), "# where clients come in\n  listeners: # all of them\n") {
+			t.Error("a comment is lost")
+		}
+		again := read(t, string(edited))
+		again.Envoy = release
+		if lacks := must(Missing(again, w)); len(lacks) > 0 {
+			t.Errorf("still lacks %v", lacks)
+		}
+		if back, were := Remove(edited); !were || string(back) != commented {
+			t.Errorf("%v, removed:\n%s", were, back)
+		}
+		if diff := Diff("envoy.yaml", edited); !patches(t, commented, diff, string(edited)) {
+			t.Errorf("not a diff:\n%s", diff)
+		}
 	}
 	at := -1
 	for _, name := range filters {
@@ -619,4 +641,33 @@ func TestAliasesThatGrow(t *testing.T) {
 	if _, err := Read([]byte(text)); err == nil || !strings.Contains(err.Error(), "aliases") {
 		t.Error(err)
 	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// patches reports whether the tool patch makes one text of the other by a diff.
+func patches(t *testing.T, before, diff, after string) bool {
+	t.Helper()
+	bin, err := exec.LookPath("patch")
+	if err != nil {
+		t.Log("patch is not installed: the diff is not tried")
+		return strings.HasPrefix(diff, "--- envoy.yaml\n+++ envoy.yaml\n@@ ")
+	}
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, file)
+	cmd.Stdin = strings.NewReader(diff)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Logf("%s", out)
+		return false
+	}
+	got, err := os.ReadFile(file)
+	return err == nil && string(got) == after
 }

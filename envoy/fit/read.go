@@ -43,7 +43,8 @@ const (
 type Bootstrap struct {
 	Envoy string // the running release, such as 1.40.0; "" if a file does not say
 
-	file      any // an envoy.yaml as written, for Apply; nil for a dump
+	text      []byte // of that file
+	file      any    // an envoy.yaml as written, for Apply; nil for a dump
 	listeners []placed[*listenerv3.Listener]
 	clusters  []placed[*clusterv3.Cluster]
 	routes    map[string]placed[*routev3.RouteConfiguration] // from RDS
@@ -220,7 +221,7 @@ func Read(text []byte) (b Bootstrap, err error) {
 	if err := relaxed.Unmarshal(js, &boot); err != nil {
 		return b, fmt.Errorf("no Envoy configuration: %w", err)
 	}
-	b.file = file
+	b.file, b.text = file, bytes.Clone(text)
 	b.addStatic(&boot)
 	return b, b.usable()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -55,11 +56,15 @@ func in(file string, err error) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration and what in it will not work. With apply it prints
-// from's configuration with all that it lacks added, and writes what is still wrong to warn. It reports whether nothing is wrong, or
-// left wrong, except for notes. clusters are those of the workers; none: see fit.Want.
-func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from string, clusters []string, apply bool, out,
+// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration and what in it will not work. With change "apply" it
+// prints from's configuration with all that it lacks added, and writes what is still wrong to warn; with "diff" only the difference;
+// with "remove" from's configuration without what apply had added. It reports whether nothing is wrong, or left wrong, except for
+// notes. clusters are those of the workers; none: see fit.Want.
+func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from string, clusters []string, change string, out,
 	warn io.Writer) (fits bool, err error) {
+	if change == "remove" {
+		return true, removePieces(from, out)
+	}
 	want, err := EnvoyWant(cfg)
 	if err == nil && variants != "" {
 		err = want.Apply(variants)
@@ -76,29 +81,57 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 	if err != nil {
 		return false, in(cfg.File, err)
 	}
-	if apply {
-		for _, f := range fit.Check(b, want) {
+	if change != "" {
+		before := fit.Check(b, want)
+		for _, f := range before {
 			if f.Name == "which_clusters" && f.Severity == fit.Error {
 				return false, fmt.Errorf("%s: %s (want --cluster with the workers' clusters among them: nothing of another service may be changed)",
 					from, f.Got)
 			}
 		}
-		text, err := fit.Apply(b, pieces)
+		text, kept, err := fit.Edit(b, pieces)
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", from, err)
 		}
-		if _, err := out.Write(text); err != nil {
+		show := string(text)
+		if change == "diff" && kept {
+			show = fit.Diff(from, text)
+		}
+		if _, err := io.WriteString(out, show); err != nil {
 			return false, err
 		}
 		b, err = fit.Read(text)
 		if err != nil {
 			return false, fmt.Errorf("%s with the pieces in it: %w", from, err)
 		}
+		yours := 0
+		for _, f := range fit.Check(b, want) {
+			yours += map[bool]int{true: 1}[f.Severity != fit.Note]
+		}
+		fmt.Fprintf(warn, "%d findings: %d applied, %d yours\n", len(pieces)+yours, len(pieces), yours)
+		if !kept {
+			fmt.Fprintln(warn, "the file's form does not let single lines be added: it is printed anew, without its comments, "+
+				"and --remove cannot undo it")
+		}
 		out, pieces = warn, nil
 	}
 	findings := fit.Check(b, want)
 	wrong := slices.ContainsFunc(findings, func(f fit.Finding) bool { return f.Severity != fit.Note })
 	return !wrong && len(pieces) == 0, fit.Print(out, findings, pieces)
+}
+
+// removePieces prints a file without what --apply has added to it.
+func removePieces(from string, out io.Writer) error {
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("--remove: %w (want the envoy.yaml that --apply has printed)", err)
+	}
+	text, were := fit.Remove(text)
+	if !were {
+		return fmt.Errorf("%s: no line of --apply is in it", from)
+	}
+	_, err = out.Write(text)
+	return err
 }
 
 // EnvoyWant returns what Envoy must have for a configuration.

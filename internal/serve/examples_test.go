@@ -83,7 +83,7 @@ func TestApplyAsks(t *testing.T) {
 		want     string
 	}{{nil, true, "want --cluster"}, {nil, false, ""}, {[]string{"a"}, true, ""}} {
 		var out, warn bytes.Buffer
-		_, err := FitEnvoy(t.Context(), config.Default(), "", "", file, c.clusters, c.apply, &out, &warn)
+		_, err := FitEnvoy(t.Context(), config.Default(), "", "", file, c.clusters, map[bool]string{true: "apply"}[c.apply], &out, &warn)
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || out.Len() > 0) || c.want == "" && err != nil {
 			t.Errorf("%+v: %v\n%s", c, err, &out)
 		}
