@@ -158,7 +158,7 @@ func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 		return
 	}
 	m.ID, m.Mode, m.Bytes, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, len(md.edits) > 0
-	m.Transparent = md.Facts.Transparent
+	m.Transparent, m.Turned = md.Facts.Transparent, md.Facts.Orientation > 1
 	q.keys.Name(m)
 	switch md.Name, md.HasName = m.Name, m.Named; {
 	case !m.Named:

@@ -112,7 +112,8 @@ func itemOf(t *testing.T, file []byte) name.Item {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return name.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent}
+	return name.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
+		Turned: i.Orientation > 1}
 }
 
 // TestContractPictures: the names of pictures of all modes, under all ways of loading them, are those of each release.

@@ -51,7 +51,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		}
 	}
 	k.Ahead = func(f mmhash.Facts) (list []name.Recipe) {
-		it := name.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent}
+		it := name.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
 		if r, err := n.Recipe(it); err == nil {
 			list = append(list, r)
 		}

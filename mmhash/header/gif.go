@@ -6,8 +6,7 @@ import "encoding/binary"
 // header of the first picture is read.
 
 type gifState struct {
-	size   int  // bytes of the first picture's palette
-	colour bool // the palette in force is no grey ramp
+	size int // bytes to come: of the palette, or of a graphic control
 }
 
 // greyRamp reports whether each palette entry is the grey of its index.
@@ -27,7 +26,7 @@ func gifScreen(r *Reader, b []byte) {
 		return
 	}
 	r.next(3<<(b[10]&7+1), func(r *Reader, b []byte) {
-		r.gif.colour = !greyRamp(b)
+		r.palette = append(r.palette, b...)
 		r.next(1, gifBlock)
 	})
 }
@@ -38,12 +37,36 @@ func gifBlock(r *Reader, b []byte) {
 	case ';':
 		r.fail(Truncated, "no picture")
 	case '!':
-		r.skipTo(1, 1, gifData) // behind its label
+		r.next(1, gifLabel)
 	case ',':
 		r.next(9, gifImage)
 	default:
 		r.next(1, gifBlock)
 	}
+}
+
+// gifLabel reads an extension's label.
+func gifLabel(r *Reader, b []byte) {
+	if b[0] == 0xF9 {
+		r.next(1, gifControl)
+		return
+	}
+	r.next(1, gifData)
+}
+
+// gifControl reads the length of a graphic control, and requests the transparent index.
+func gifControl(r *Reader, b []byte) {
+	r.gif.size = int(b[0])
+	if r.gif.size < 4 {
+		gifData(r, b)
+		return
+	}
+	r.next(4, func(r *Reader, b []byte) {
+		if b[0]&1 != 0 {
+			r.alpha = append(r.alpha[:0], b[3])
+		}
+		r.skipTo(int64(r.gif.size-4), 1, gifData)
+	})
 }
 
 // gifData skips sub-blocks: each is a length byte and that many bytes, up to a length of 0.
@@ -69,11 +92,11 @@ func gifImage(r *Reader, b []byte) {
 // gifFirst reads the first frame's own palette, if any, and the code size.
 func gifFirst(r *Reader, b []byte) {
 	if r.gif.size > 0 {
-		r.gif.colour = !greyRamp(b[:r.gif.size])
+		r.palette = append(r.palette[:0], b[:r.gif.size]...)
 	}
-	r.info.Mode = "L"
-	if r.gif.colour {
-		r.info.Mode = "P"
+	r.info.Mode = "P"
+	if greyRamp(r.palette) {
+		r.info.Mode = "L"
 	}
 	r.done = true
 }

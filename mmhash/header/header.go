@@ -108,6 +108,8 @@ type Reader struct {
 	magic [16]byte
 	first [16]byte // magic number, written again to the format's own parser
 
+	palette, alpha []byte // see Colours
+
 	exif, xmp []byte // raw metadata blocks, used by Finish
 	exifSeen  bool   // also when the block was too large to keep
 
@@ -128,7 +130,7 @@ func (r *Reader) Reset() {
 		}
 		return b[:0]
 	}
-	*r = Reader{buf: kept(r.buf), exif: kept(r.exif), xmp: kept(r.xmp)}
+	*r = Reader{buf: kept(r.buf), exif: kept(r.exif), xmp: kept(r.xmp), palette: r.palette[:0], alpha: r.alpha[:0]}
 	r.next(len(r.magic), sniff)
 }
 
@@ -232,6 +234,15 @@ func (r *Reader) end() {
 		r.fail(Truncated, "ends in its header")
 	}
 }
+
+// Colours is what a file declares about its colours before its first pixels.
+type Colours struct {
+	Palette []byte // of a GIF's first picture: three bytes a colour
+	Alpha   []byte // PNG: the first tRNS, at most 256 bytes; GIF: the transparent index, if there is one
+}
+
+// Colours returns what decoding a PNG or a GIF needs besides its pixels. It is valid until Reset.
+func (r *Reader) Colours() Colours { return Colours{r.palette, r.alpha} }
 
 func (r *Reader) next(need int, do step)               { r.need, r.do = need, do }
 func (r *Reader) skipTo(skip int64, need int, do step) { r.skip, r.need, r.do = skip, need, do }

@@ -72,6 +72,9 @@ func pngChunk(r *Reader, b []byte) {
 			return
 		}
 		r.info.Transparent = r.info.Transparent || r.info.Mode == "RGB"
+		if !p.data {
+			want = min(int(p.length), 256)
+		}
 	case "eXIf", "iTXt", "tEXt", "zTXt":
 		if p.length <= maxMeta {
 			want = int(p.length)
@@ -128,6 +131,10 @@ func pngBody(r *Reader, b []byte) {
 		n := binary.BigEndian.Uint32(b)
 		p.animated = !p.actl && n > 0 && n <= 0x80000000 // a second one invalidates both
 		p.actl = p.actl || p.animated
+	case "tRNS":
+		if len(r.alpha) == 0 {
+			r.alpha = append(r.alpha, b...)
+		}
 	case "eXIf":
 		r.exifSeen = true
 		r.exif = append(r.exif[:0], b...)

@@ -24,6 +24,7 @@ type Item struct {
 	Bytes int64  // size of the file
 
 	Transparent bool // one colour of the RGB picture is transparent (a PNG's tRNS)
+	Turned      bool // its EXIF orientation is not 1
 
 	UUID    string // Python's str() of the part's uuid
 	HasUUID bool
