@@ -154,7 +154,8 @@ bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does 
 bench-media: | $(PYTHON) ## what pictures cost, over gRPC, in a real Envoy, on one core and beside Pillow; fails where a goal is missed, unless it says that this is on purpose: four minutes
 	@code=0; export SIGHTLINE_YARDSTICK=60s SIGHTLINE_PYTHON=$(PYTHON)/bin/python; \
 	$(GO) test -count=1 -timeout 10m -v -run '^TestMediaYardstick$$' ./e2e || code=1; \
-	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./mmhash || code=1; exit $$code
+	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./mmhash || code=1; \
+	$(GO) test -run '^$$' -bench JPEG ./mmhash/pixels || code=1; exit $$code
 
 MISTRAL := $(CACHE)/mistral-common-1.13.1
 

@@ -247,7 +247,7 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// A worker that takes no data URLs gets their pictures by the relay, and what it makes of them is learned.
+// A worker that takes no data URLs gets their pictures by the relay, and holds them under its engine's own name.
 func TestRelayToTensorRTLLM(t *testing.T) {
 	var got received
 	listen := freeAddr(t)
@@ -264,7 +264,7 @@ func TestRelayToTensorRTLLM(t *testing.T) {
 		}
 	})
 	url, n := pngURL(110), 0
-	eventually(t, "the picture is found again", func() bool {
+	eventually(t, "the picture is found again", func() bool { // its pixels are decoded beside the requests
 		n++
 		user := fmt.Sprint("trt-", n)
 		r := post(t, l, request(user, "A question long enough for a block of thirty-two tokens behind its picture, so that it is found again",
@@ -274,7 +274,7 @@ func TestRelayToTensorRTLLM(t *testing.T) {
 		}
 		d := lastDecision(t, l)
 		settled(t, l)
-		return r.cached > 250 && int(d.Get("cached_tokens").Int()) == r.cached && d.Get("reason").Str == "learned"
+		return r.cached > 250 && int(d.Get("cached_tokens").Int()) == r.cached && d.Get("reason").Str == "exact"
 	})
 	if metric(t, l, "sightline_relay", "served") < 1 {
 		t.Error("no worker came to the relay")

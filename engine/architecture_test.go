@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -83,6 +85,7 @@ func loadAs(t *testing.T, dir string, set func(*Server)) *Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(media.Close)
+	media.DecodeInline = true
 	s := DefaultServer()
 	set(&s)
 	if err := s.Check(); err != nil {
@@ -185,13 +188,69 @@ func TestNamesByArchitecture(t *testing.T) {
 		}
 		return list
 	}
+	tokens, id := withTokens(t, "<|media_pad|>", "<|media_begin|>", "<|media_content|>", "<|media_end|>")
+	kimi := derived(t, map[string]any{"tokenizer.json": tokens,
+		"config.json": map[string]any{"architectures": []string{"KimiK25ForConditionalGeneration"}, "model_type": "kimi_k25",
+			"media_placeholder_token_id": id,
+			"vision_config":              map[string]any{"patch_size": 14, "merge_kernel_size": []int{2, 2}}},
+		"preprocessor_config.json": map[string]any{"media_proc_cfg": map[string]any{"patch_size": 14, "merge_kernel_size": 2,
+			"in_patch_limit": 16384, "patch_limit_on_one_side": 512}},
+		"chat_template.jinja": "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% else " +
+			"%}<|media_begin|>image<|media_content|><|media_pad|><|media_end|>{% endif %}{% endfor %}{% endfor %}"})
 	qwen := derived(t, nil)
+	usual := names(qwen, "0.32.0", plain)[0]
+	chunk := names(kimi, "0.32.0", plain)
+	if len(chunk) != 1 || chunk[0] == usual || len(chunk[0]) != 64 {
+		t.Errorf("Kimi-K2.5: %v, as an image %s", chunk, usual)
+	}
+	if old := names(kimi, "0.30.0", plain); len(old) != 1 || old[0] != inexactUnnamed {
+		t.Errorf("Kimi-K2.5 in 0.30: %v, want %s", old, inexactUnnamed)
+	}
 	half := clear(plain)
 	if before, since := names(qwen, "0.32.0", half), names(qwen, "0.33.0", half); before[0] == since[0] {
 		t.Errorf("RGB with a transparent colour: %v in 0.32 and in 0.33", before)
 	}
 	if before, since := names(qwen, "0.32.0", plain), names(qwen, "0.33.0", plain); !slices.Equal(before, since) {
 		t.Errorf("RGB: %v in 0.32, %v in 0.33", before, since)
+	}
+}
+
+// TestNamesInABatch: a name that depends on how many images a prompt has is each conversation's own in a body of several.
+func TestNamesInABatch(t *testing.T) {
+	tokens, _ := withTokens(t, "<image>")
+	res := [][]int{{384, 384}, {384, 768}, {768, 384}}
+	dir := derived(t, map[string]any{"tokenizer.json": tokens, "preprocessor_config.json": nil,
+		"config.json": map[string]any{"architectures": []string{"DeepseekVLV2ForCausalLM"}, "model_type": "deepseek_vl_v2",
+			"candidate_resolutions": res,
+			"vision_config":         map[string]any{"patch_size": 14, "image_size": 384}, "projector_config": map[string]any{"downsample_ratio": 2}},
+		"processor_config.json": map[string]any{"candidate_resolutions": res, "downsample_ratio": 2, "patch_size": 14, "image_token": "<image>",
+			"processor_class": "DeepseekVLV2Processor"},
+		"chat_template.jinja": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"})
+	m := loadAs(t, dir, func(s *Server) { s.EngineVersion, s.EngineModel = "0.33.0", "deepseek-ai/deepseek-vl2" })
+	names := func(path, text string) (all [][]string) {
+		ps, err := readAll(t, m, path, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range ps.List {
+			var list []string
+			for _, md := range p.Media {
+				list = append(list, md.Name)
+			}
+			all = append(all, list)
+		}
+		return all
+	}
+	one := askFor(square(t), square(t))
+	alone := names(chatPath, one)[0]
+	if three := names(chatPath, askFor(square(t), square(t), square(t)))[0]; len(alone) != 2 || len(alone[0]) != 64 || three[0] == alone[0] {
+		t.Fatalf("two images: %v, three: %v; want other names for three", alone, three)
+	}
+	conversation := gjson.Get(one, "messages").Raw
+	for i, list := range names("/v1/chat/completions/batch", `{"model":"m","messages":[`+conversation+`,`+conversation+`]}`) {
+		if !slices.Equal(list, alone) {
+			t.Errorf("conversation %d of the batch: %v, alone %v", i, list, alone)
+		}
 	}
 }
 

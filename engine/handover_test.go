@@ -174,11 +174,8 @@ func TestRelayed(t *testing.T) {
 		if got := strings.HasPrefix(link, srv.URL+"/r/"+id+"?"); got != c.want {
 			t.Errorf("%s: the worker gets %.200s", c.name, body)
 		}
-		if uuid := part.Get("uuid").Str; (uuid == id) != (c.names == "injected") {
-			t.Errorf("%s: uuid %q", c.name, uuid)
-		}
-		if len(p.Media) > 0 && (p.Media[0].Name == id) != (c.names == "injected") {
-			t.Errorf("%s: name %q", c.name, p.Media[0].Name)
+		if uuid := part.Get("uuid").Str; (uuid == id) != (c.names == "injected") || (p.Media[0].Name == id) != (c.names == "injected") {
+			t.Errorf("%s: uuid %q, name %q", c.name, uuid, p.Media[0].Name)
 		}
 		if !c.want {
 			continue

@@ -111,6 +111,23 @@ func TestEmbeddings(t *testing.T) {
 			t.Errorf("exact %v (%s), sure %d, %+v", p.Exact, p.Why, p.HashableIDs, p.Media)
 		}
 	}
+	// TensorRT-LLM: a file of embeddings in place of a picture, by URL, file URL or path.
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x.pt")
+	if err := os.WriteFile(file, []byte("PK\x03\x04 a file of torch.save"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	host := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	defer host.Close()
+	m = loadShipped(t, func(s *Server, _ *Media) {
+		s.Engine, s.EngineVersion, s.BlockSize, s.AllowedLocalMediaPath = "trtllm", "1.2.0", 32, dir
+	})
+	for _, url := range []string{host.URL + "/x.pt", "file://" + file, file} {
+		p, _ := read(t, m, chatPath, ask(url, ""))
+		if p.Exact || len(p.Media) != 1 || p.HashableIDs == 0 || p.HashableIDs != p.Media[0].Offset || p.Why != inexactEmbeds {
+			t.Errorf("%s: exact %v (%s), sure %d, %+v", url, p.Exact, p.Why, p.HashableIDs, p.Media)
+		}
+	}
 }
 
 // TestUnreadFormats: a picture that the engine may open and no header reader knows has the same identity by data URL and by http, causes

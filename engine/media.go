@@ -17,16 +17,19 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
 // Media is shared by all models: the cache of pictures' names, and the fetcher of pictures by URL. Safe for concurrent use.
 type Media struct {
-	store *mmhash.Store
-	fetch *fetch.Fetcher // nil: URLs are never fetched
+	store  *mmhash.Store
+	pixels *pixels.Names
+	fetch  *fetch.Fetcher // nil: URLs are never fetched
 	// budget is the total time a request waits for pictures that are not in its body; 0: no limit.
-	budget atomic.Int64 // ns
-	locals localFiles
+	budget  atomic.Int64 // ns
+	locals  localFiles
+	learned *learnedNames
 	// Secret, if set before requests come, keys the hashes of blocks and of what enters them.
 	Secret *block.Secret
 
@@ -42,8 +45,11 @@ type Media struct {
 	Panicked func(where string, err error)
 
 	// NoRoom, if set before models are loaded, is called with the name of a bounded store when an entry does not fit or is evicted:
-	// "picture names", "local files", and those of fetch.Config. It must return at once.
+	// "picture names", "pictures to decode", "learned names", "local files", and those of fetch.Config. It must return at once.
 	NoRoom func(what string)
+
+	// DecodeInline makes pixel digests part of the request instead of a background task. explain sets it, serve never does.
+	DecodeInline bool
 
 	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also pictures that came in a
 	// body.
@@ -56,13 +62,14 @@ const knownNames = 1 << 18
 
 // NewMedia makes the shared part. With a nil c nothing is ever fetched. The caller must Close it.
 func NewMedia(c *fetch.Config) (*Media, error) {
-	m := &Media{keys: make(map[string]*rules.Keys)}
+	m := &Media{learned: newLearnedNames(), keys: make(map[string]*rules.Keys)}
 	m.locals = newLocalFiles(func() { m.noRoom("local files") })
 	var err error
 	m.store, err = mmhash.NewStore(knownNames, func() { m.noRoom("picture names") })
 	if err != nil {
 		return nil, err
 	}
+	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }, func() { m.noRoom("pictures to decode") })
 	if c == nil {
 		return m, nil
 	}
@@ -100,6 +107,7 @@ func (x *Media) Close() {
 	if x.fetch != nil {
 		x.fetch.Close()
 	}
+	x.pixels.Close()
 }
 
 // Hosts lists the hosts of picture URLs that failed recently.
@@ -118,8 +126,8 @@ func (x *Media) Fetched() fetch.Stats {
 	return x.fetch.Stats()
 }
 
-// nameAhead computes the names of a picture in all models, in one pass over its bytes.
-func (x *Media) nameAhead(_ fair.Client, f mmhash.Facts, file []byte) {
+// nameAhead computes the names of a picture that a client named in all models, in one pass over its bytes.
+func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
 	if f.Width == 0 {
 		return // of a format that is not read
 	}
@@ -129,7 +137,7 @@ func (x *Media) nameAhead(_ fair.Client, f mmhash.Facts, file []byte) {
 	var recipes []name.Recipe
 	for _, k := range all {
 		if k.Ahead != nil {
-			recipes = append(recipes, k.Ahead(f)...)
+			recipes = append(recipes, k.Ahead(c, f, file)...)
 		}
 	}
 	_, _ = x.store.Names(mmhash.File(file), f.ID, f.Bytes, recipes...)
@@ -143,7 +151,7 @@ func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
 		Class:       facts.ProcessorClass, Wrapper: facts.WrapperClass}
 	o.ModelType, o.Architectures = m.prompt.Config()
 	id := fmt.Sprintf("%q %q %q %+v", m.Name, s.Engine, s.EngineVersion, o)
-	o.Store = x.store
+	o.Store, o.Pixels = x.store, x.pixels
 	o.Found = func(fingerprint string) {
 		if x.Pinned != nil {
 			x.Pinned(m.Name, fingerprint)
@@ -186,6 +194,9 @@ type Medium struct {
 	Alias          uint64      // of the URL it came by, or of its content; 0: none
 	Fetched        bool        // the engine fetches it itself, and its host may give it another picture than us
 	edits          []body.Edit // that hand it over to the worker (see handOver)
+	namePending    bool        // its name is being computed in the background
+	nameKey        uint64      // key for learning its name; 0: the name cannot be learned
+	learned        bool        // Name was learned from events
 }
 
 // firstSeen caches the first picture under each name, for servers that trust clients' uuids: the engine keeps that picture's

@@ -262,7 +262,7 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 		if !md.HasName {
 			p.HashableIDs = md.Offset
 			if p.Exact {
-				p.Exact, p.Why = false, inexactUnnamed
+				p.Exact, p.Why = false, md.unnamed()
 			}
 			break
 		}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -29,6 +30,7 @@ const (
 	inexactUUID        = "a uuid that is a list or an object"
 	inexactPanic       = "media that could not be read: an internal error"
 	inexactTime        = "no time left to read all pictures"
+	inexactLater       = "media name not computed yet: pixels are decoded beside the requests"
 	inexactUnnamed     = "media name not computable"
 )
 
@@ -56,6 +58,12 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	q.options.MediaIO, err = name.ParseFields([]byte(q.draft.MediaIOKwargs))
 	if err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "media_io_kwargs cannot be read"}
+	}
+	q.options.Pictures = 0 // of this prompt; a body may have several
+	for i := range list {
+		if list[i].Modality == "image" {
+			q.options.Pictures++
+		}
 	}
 	found = make([]Medium, len(list))
 	whys, errs := make([]string, len(list)), make([]error, len(list))
@@ -94,7 +102,7 @@ func (q *mediaReader) readGuarded(ctx context.Context, in *prompt.Medium) (md Me
 
 // read resolves one medium. If it cannot be known, why is the reason.
 func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
-	m := rules.Medium{Item: q.options, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body))}
+	m := rules.Medium{Item: q.options, Client: q.client, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
 	md.Modality = in.Modality
 	if in.Modality != "image" {
 		why, err = q.other(&md, &m)
@@ -137,9 +145,20 @@ func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 	return nil
 }
 
-// name sets the name by which events call the medium.
+// name sets the name by which events call the medium, computed or learned.
 func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
+	from := ""
+	if md.Fetched { // what is learned of it holds for its URL alone
+		from = strconv.FormatUint(md.Alias, 16)
+	}
 	q.callByName(md, m)
+	md.namePending = m.Later
+	if !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.HasName) {
+		md.nameKey = q.nameKey(md, q.draft.MMKwargs, q.draft.MediaIOKwargs, from)
+		if learned, known := q.Media.learned.name(md.nameKey); known {
+			md.Name, md.HasName, md.learned, md.Key = learned, true, true, q.key(learned)
+		}
+	}
 	if q.Server.TowerLoRA && q.adapter == "" && md.HasName && md.Name == "" {
 		return &Refused{Status: 500, Reason: "an empty uuid, with --enable-tower-connector-lora"}
 	}
@@ -157,7 +176,7 @@ func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 	if q.keys.Name == nil {
 		return
 	}
-	m.ID, m.Mode, m.Bytes, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, len(md.edits) > 0
+	m.ID, m.Mode, m.Bytes, m.Pixels, m.Edited = md.Facts.ID, md.Facts.Mode, md.Facts.Bytes, md.Facts.Pixels(), len(md.edits) > 0
 	m.Transparent, m.Turned = md.Facts.Transparent, md.Facts.Orientation > 1
 	q.keys.Name(m)
 	switch md.Name, md.HasName = m.Name, m.Named; {
@@ -175,7 +194,18 @@ func (q *mediaReader) key(name string) uint64 {
 	if q.Server.TowerLoRA && q.adapter != "" {
 		name = q.adapter + ":" + name
 	}
+	if q.keys.InEvents != nil {
+		name = q.keys.InEvents(name)
+	}
 	return q.hashKey.Name(name)
+}
+
+// unnamed returns the reason why a medium has no name.
+func (md *Medium) unnamed() string {
+	if md.namePending {
+		return inexactLater
+	}
+	return inexactUnnamed
 }
 
 // sizes converts the media for the placeholder rules.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/body"
@@ -17,14 +16,10 @@ import (
 // Prompts is how simulated workers read requests.
 type Prompts func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error)
 
-// trtllmMedium is at a medium's places in TensorRT-LLM's prompts: an id beyond the vocabulary, which differs from model to model.
-const trtllmMedium = 1 << 20
-
 // patience is how long a simulated worker waits for an image.
 const patience = 10 * time.Second
 
-// NewPrompts reads requests with the product's own prompt stage; TensorRT-LLM's requests with media, for which it has no rule, as vLLM does
-// with other ids at the media. What a worker calls an image it computes by itself
+// NewPrompts reads requests with the product's own prompt stage. What a worker calls an image it computes by itself
 // (package sim), so that a mistake in our names would show.
 func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize int) (Prompts, error) {
 	s := engine.DefaultServer()
@@ -47,14 +42,6 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 	if err != nil {
 		return nil, err
 	}
-	pictures := m // reads requests with media
-	if s.Engine == "trtllm" {
-		s.Engine, s.EngineVersion = "vllm", "0.32.0"
-		pictures, err = engine.Load(engineModel, dir, s, media)
-		if err != nil {
-			return nil, err
-		}
-	}
 	return func(ctx context.Context, path string, skeleton []byte) ([]sim.Prompt, error) {
 		var sk body.Skeleton
 		var req body.Request
@@ -64,9 +51,6 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		ps, err := m.Read(ctx, path, "", &req)
-		if err == nil && pictures != m && slices.ContainsFunc(ps.List, func(p engine.Prompt) bool { return !p.Exact }) {
-			ps, err = pictures.Read(ctx, path, "", &req)
-		}
 		if refused, ok := errors.AsType[*engine.Refused](err); ok {
 			return nil, &sim.Refusal{Status: refused.Status, Type: "BadRequestError", Message: refused.Reason}
 		}
@@ -81,9 +65,6 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 			sp := sim.Prompt{Tokens: p.IDs}
 			for _, md := range p.Media {
 				sp.Media = append(sp.Media, sim.Media{Modality: md.Modality, Offset: md.Offset, Length: md.Length})
-				for i := md.Offset; i < md.Offset+md.Length && pictures != m; i++ {
-					sp.Tokens[i] = trtllmMedium
-				}
 			}
 			out = append(out, sp)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/lab/golden"
 	. "github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -246,4 +247,50 @@ func TestConformanceSGLangText(t *testing.T) {
 		n++
 	}
 	t.Logf("sglang text server: %d chats equal", n)
+}
+
+// TestConformanceFallbacks: our versions of vLLM's fallback templates render the same as its files.
+func TestConformanceFallbacks(t *testing.T) {
+	models := golden.Models(t)
+	chats := [][][2]string{
+		{{"user", "Hi"}}, {{"system", "S"}, {"user", "Hi"}}, {{"user", "a"}, {"assistant", "b"}, {"user", " c\n"}},
+		{{"user", "a"}, {"assistant", "b"}}, {{"system", "S"}, {"user", "a"}, {"assistant", "b"}}, {{"user", "a"}, {"user", "b"}},
+		{{"assistant", "b"}}}
+	n := 0
+	for file, modelType := range map[string]string{"template_basic": "paligemma", "template_blip2": "blip-2", "template_chatml": "minicpmv",
+		"template_deepseek_ocr": "deepseek_ocr", "template_deepseek_vl2": "deepseek_vl_v2"} {
+		theirs, err := template.Compile(string(golden.Read(t, models, "vllm-templates", file+".jinja")), template.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, err := template.Compile(of("vllm").Fallback(modelType, "x"), template.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ours.ContentFormat() != theirs.ContentFormat() {
+			t.Errorf("%s: content as %v, theirs as %v", file, ours.ContentFormat(), theirs.ContentFormat())
+		}
+		for _, c := range chats {
+			for _, generate := range []bool{false, true} {
+				var list []template.Value
+				for _, m := range c {
+					d := template.NewDict(2)
+					d.Set("role", template.String(m[0]))
+					d.Set("content", template.String(m[1]))
+					list = append(list, d.Value())
+				}
+				var vars template.Vars
+				vars.Set("bos_token", template.String("<s>"))
+				vars.Set("eos_token", template.String("</s>"))
+				call := template.Chat{Messages: template.NewList(list...), AddGenerationPrompt: generate, Vars: vars}
+				got, errOurs := ours.Apply(nil, &call)
+				want, errTheirs := theirs.Apply(nil, &call)
+				if (errOurs == nil) != (errTheirs == nil) || errOurs == nil && string(got) != string(want) {
+					t.Errorf("%s %v: %q %v\ntheirs %q %v", file, c, got, errOurs, want, errTheirs)
+				}
+				n++
+			}
+		}
+	}
+	t.Logf("%d renderings", n)
 }

@@ -44,11 +44,12 @@ type Dialect struct {
 	ContinuesBehind    bool           // a text to be continued is tokenized alone and appended to the rendered prompt
 	RotatesEXIF        bool           // pictures are rotated by their EXIF orientation before their tokens are counted
 	DecodesIDs         bool           // the processor gets the prompt's ids decoded, not the prompt
-	LearnsMedia        bool           // a prompt is read up to its first medium: how the engine reads and names media is learned from events
 	Reading            vision.Reading // how media are inserted into a prompt
 
 	// Format returns the form in which a template expects a message's content.
 	Format func(*template.Template) template.Format
+	// Fallback returns the template for a model type whose directory dir has none, "" for none.
+	Fallback func(modelType, dir string) string
 	// Class returns what the engine makes of a tokenizer.json, by config.json's model_type and the tokenizer class; nil: nothing else.
 	Class func(modelType, class string) tokenizer.Class
 	// FileText converts the text of a --chat-template file to a template; nil: the text as it is.

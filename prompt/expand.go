@@ -31,11 +31,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	case m.mistral != nil:
 		e, err = m.expandMistral(d, p, sizes)
 	case len(p.Media) > 0 && m.visErr != nil:
-		e = Expanded{Why: "media that are not read by a rule"}
-		var unknown *vision.UnknownModelError
-		if !errors.As(m.visErr, &unknown) || !unknown.Rewrites {
-			e.IDs = m.encodeBefore(d, p)
-		}
+		e = Expanded{IDs: m.encodeBefore(d, p), Why: "media of a model whose vision rule is not known"}
 		_ = e.truncate(d) // keeps nothing, and no media are known
 	case len(p.Media) > 0 && m.vision.ReadsText():
 		e, err = m.expandText(d, p, sizes)

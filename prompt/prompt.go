@@ -94,7 +94,6 @@ var (
 	ErrEncoder       = &Unpredicted{"model whose chats the engine encodes by code of its own, without a chat template"}
 	ErrClass         = &Unpredicted{"model whose tokenizer_class builds another tokenizer than tokenizer.json says"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
-	errMedia         = &Unpredicted{"media are learned from events, for all models of this engine"}
 )
 
 // Model reads requests for one model. Immutable after Load, safe for concurrent use.
@@ -169,9 +168,6 @@ func Load(dir string, opt Options) (*Model, error) {
 	var unknown *vision.UnknownModelError
 	if m.visErr != nil && !errors.As(m.visErr, &missing) && !errors.As(m.visErr, &unknown) {
 		m.fault = cmp.Or(m.fault, m.visErr)
-	}
-	if m.visErr == nil && opt.Dialect.LearnsMedia && m.vision.Multimodal() {
-		m.visErr = errMedia
 	}
 	return m, nil
 }

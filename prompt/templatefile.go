@@ -72,6 +72,9 @@ func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 		return templates{plain: text, tools: text}, err
 	case dialect.TokenizersTemplate:
 		own.plain = own.tokenizer
+	case own.missing() && dialect.Fallback != nil:
+		text := dialect.Fallback(m.modelType, dir)
+		return templates{plain: text, tools: text}, nil
 	}
 	return own, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 // Turn is one message of any API, before the engine's rules convert it for the template.
@@ -74,6 +75,9 @@ func (m *Model) reader(body *body.Skeleton, t *chatTemplate) *Reader {
 
 // Options returns the server's options.
 func (r *Reader) Options() *Options { return &r.m.opt }
+
+// Facts returns what the engines do for the model's family.
+func (r *Reader) Facts() vision.Facts { return r.m.facts }
 
 // Mentions reports whether the template's source contains a text.
 func (r *Reader) Mentions(text string) bool { return r.t.Mentions(text) }

@@ -54,7 +54,7 @@ func TestBoundBeforeWork(t *testing.T) {
 		{"pictures, bounded by the model", pictures, "vllm", 100_000, 100_000, "the engine will answer with an error"},
 		{"pictures", pictures, "vllm", 0, 1 << 21, "prompt of more than 2097152 tokens"},
 		{"pictures, sglang", pictures, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
-		{"pictures, trtllm", pictures, "trtllm", 100_000, 100_000, "media that are not read by a rule"},
+		{"pictures, trtllm", pictures, "trtllm", 100_000, 100_000, "the engine will answer with an error"},
 		{"text, bounded by the model", text, "vllm", 100_000, 100_000, "the engine will answer with an error"},
 		{"text", text, "vllm", 0, 1 << 21, "prompt of more than 2097152 tokens"},
 		{"text, sglang", text, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},

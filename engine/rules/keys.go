@@ -2,9 +2,11 @@ package rules
 
 import (
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -13,9 +15,13 @@ import (
 type Keys struct {
 	// Name computes the name by which events call a medium, and fills in its results.
 	Name func(m *Medium)
-	// Ahead returns the recipes of the names of a picture that was fetched. The names of all classes are then computed in one pass,
-	// before a request needs them.
-	Ahead func(f mmhash.Facts) []name.Recipe
+	// Ahead returns the recipes of the names of a picture that was fetched for a client. The names of all classes are then computed in
+	// one pass, before a request needs them.
+	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []name.Recipe
+	// InEvents returns the part of a name that every form of the engine's events has; nil: all of it.
+	InEvents func(name string) string
+	// Learns says which names are learned from events.
+	Learns Learning
 	// Locals appends the local hashes of a prompt's blocks to dst.
 	Locals func(dst []uint64, p *Prompt) []uint64
 	// Salt returns the cache salt in effect for a request, where ours is the one read from its body; nil: ours.
@@ -25,6 +31,17 @@ type Keys struct {
 	// SawPad takes a pad value from an event. Pads reveal the fingerprint of the workers' image processor.
 	SawPad func(pad uint64)
 }
+
+// Learning says which names are learned from events; see engine.Model.Learn.
+type Learning uint8
+
+// LearnsMissing learns the names that cannot be computed, from the events that tell them as they enter block hashes. LearnsAll is
+// for releases whose naming rule is not known for sure: a learned name replaces a computed one.
+const (
+	LearnsNone Learning = iota
+	LearnsMissing
+	LearnsAll
+)
 
 // KeysOptions are what Keys depend on besides the release.
 type KeysOptions struct {
@@ -39,7 +56,8 @@ type KeysOptions struct {
 	Class         string   // Python class of the engine's processor, "" if names do not follow from the file, and
 	Wrapper       string   // of the model's (vision.Facts)
 
-	Store *mmhash.Store // cache of computed names
+	Store  *mmhash.Store // cache of computed names
+	Pixels *pixels.Names // names that require decoding
 	// Found is called with a fingerprint that events have revealed. It must return at once.
 	Found func(fingerprint string)
 }
@@ -47,16 +65,20 @@ type KeysOptions struct {
 // Medium is a medium to be named: inputs first, results below.
 type Medium struct {
 	name.Item
+	Client fair.Client // who sent it
 	ID     mmhash.ContentID
+	Pixels int64
 	Source mmhash.Source // its bytes; may be empty, and then only a cached name can be found
 	In     *prompt.Medium
 	Body   *body.Skeleton // the body that In belongs to
 	Scheme string         // of its URL: data, http, file, or ""
 	Edited bool           // the worker gets it under a URL of ours
+	Inline bool           // names that require decoding are computed at once, not in the background
 
 	// Results.
 	Name  string
 	Named bool
+	Later bool   // the name is being computed in the background
 	Key   uint64 // as it enters block hashes; 0: block.Key.Name of Name
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -27,7 +28,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 		return k
 	}
 	k.SawPad = f.Saw
-	k.Ahead = func(mmhash.Facts) []name.Recipe { return []name.Recipe{FileDigest()} }
+	k.Ahead = func(fair.Client, mmhash.Facts, []byte) []name.Recipe { return []name.Recipe{FileDigest()} }
 	k.Name = func(m *rules.Medium) {
 		if pic, ok := pictureOf(m, o.Store); ok {
 			m.Name, m.Named = f.Name(pic)

@@ -3,22 +3,25 @@ package trtllm
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 // Dialect returns how TensorRT-LLM reads requests (1.3, serve/chat_utils.py and inputs/utils.py). This was read in its source and
 // not compared with a running server.
 func Dialect() prompt.Dialect {
 	return prompt.Dialect{
-		PromptFlags: true, Documents: true, IDsField: "prompt_token_ids",
-		Harmony: true, TokenizersTemplate: true, LearnsMedia: true,
-		Format: (*template.Template).TensorRTFormat,
-		Part:   part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
+		PromptFlags: true, Documents: true, MediaIOKwargs: true, IDsField: "prompt_token_ids",
+		Harmony: true, TokenizersTemplate: true,
+		Reading: vision.Reading{Processor: true, OutOfVocab: true},
+		Format:  (*template.Template).TensorRTFormat,
+		Part:    part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
 	}
 }
 
@@ -64,13 +67,8 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 		d.Set("content", template.String(prompt.JoinText(items, "\n")))
 	case r.OpenAI:
 		d.Set("content", r.Parts(items))
-	default: // where the placeholders go is not known here, and nothing is read behind the first medium
-		for _, it := range items {
-			if it.Medium != nil {
-				r.Take(it.Medium)
-			}
-		}
-		d.Set("content", template.String(prompt.JoinText(items, "\n")))
+	default:
+		d.Set("content", template.String(oneString(r, items)))
 	}
 	m := t.Message
 	if m == nil {
@@ -98,6 +96,36 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 		}
 	}
 	return d.Value(), nil
+}
+
+// oneString adds the placeholders that the user has not typed to the joined texts.
+func oneString(r *prompt.Reader, items []prompt.Item) string {
+	text := prompt.JoinText(items, "\n")
+	var placeholders []string
+	for _, it := range items {
+		if it.Medium == nil {
+			continue
+		}
+		if p, ok := r.Placeholder(it.Medium.Modality, r.Take(it.Medium)); ok {
+			placeholders = append(placeholders, p)
+		}
+	}
+	typed := vision.CountEach(text, placeholders)
+	parts := slices.DeleteFunc(placeholders, func(p string) bool {
+		typed[p]--
+		return typed[p] >= 0
+	})
+	if len(parts) == 0 {
+		return text
+	}
+	sep := "\n"
+	if r.Facts().PlaceholdersTouch {
+		sep = ""
+	}
+	if r.Facts().PlaceholdersFirst {
+		return strings.Join(append(parts, text), sep)
+	}
+	return strings.Join(append([]string{text}, parts...), sep)
 }
 
 // arguments converts a call's arguments to an object; text that is not JSON stays text.

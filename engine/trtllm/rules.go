@@ -11,6 +11,7 @@ func Rules(v rules.Version) rules.Rules {
 		Release:    "1.3.0",
 		Dialect:    Dialect(),
 		TakesPaths: true, TakesEmbeddingFiles: true,
+		NewKeys:            func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
 		EventsIncludeMedia: v.AtLeast(1, 2, 0), EventsIncludeSalt: v.AtLeast(1, 2, 0), EventsIncludeAdapter: true,
 		// The V2 manager commits a batch's blocks when the batch is launched, and flushes them with the results of the previous one
 		// (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The HTTP drain gets them after the prefill.
@@ -27,3 +28,7 @@ func Rules(v rules.Version) rules.Rules {
 		Health: health, Load: load,
 	}
 }
+
+// NamesOf returns how a release names pictures. The tagged form appeared in some release candidate of 1.3; which one is not known,
+// so all of 1.3 count as tagged. For an earlier candidate the configuration must say 1.2.
+func NamesOf(v rules.Version) Names { return Names{Tagged: v.AtLeast(1, 3, 0)} }

@@ -251,12 +251,3 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 	d.anyStored = true
 	d.a.Events = append(d.a.Events, e)
 }
-
-// inEvents returns the first 64 bits of a digest: the workers of NVIDIA's standalone example send no more (block_mm_infos, an integer
-// mm_hash), and one reading serves all forms of events. Another image with the same 64 bits as a given one takes 2^64 digests.
-func inEvents(name string) string {
-	if len(name) == 64 {
-		return name[:16]
-	}
-	return name
-}

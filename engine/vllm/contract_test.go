@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
@@ -29,8 +30,8 @@ type facts struct {
 	VLLM, Transformers, Pillow string
 
 	Pictures []struct {
-		Picture, File, SHA256, SHA512 string
-		Names                         []string // by mediaSettings
+		Picture, File, Kept, SHA256, SHA512 string
+		Names                               []string // by mediaSettings
 	}
 	Models map[string]struct {
 		Unread     string
@@ -39,6 +40,7 @@ type facts struct {
 	}
 	Encoders   struct{ Modes, Renderers map[string]string }
 	Formats    []struct{ Template, Format string }
+	Fallbacks  map[string][]string
 	Flags      map[string][]string
 	Tokenizers struct {
 		JSON   string `json:"tokenizer.json"`
@@ -113,20 +115,21 @@ func itemOf(t *testing.T, file []byte) name.Item {
 		t.Fatal(err)
 	}
 	return name.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
-		Turned: i.Orientation > 1}
+		Turned: i.Orientation > 1, Pictures: 1}
 }
 
 // TestContractPictures: the names of pictures of all modes, under all ways of loading them, are those of each release.
 func TestContractPictures(t *testing.T) {
 	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
-		check := func(label, algorithm, mediaIO string, file []byte, want string) {
+		check := func(label, algorithm, mediaIO string, archs []string, file []byte, want string) {
 			n, err := NewNames(v, contractModel, algorithm, mediaIO)
 			if err != nil {
 				t.Fatal(err)
 			}
+			n.of(v, archs)
 			r, err := n.Recipe(itemOf(t, file))
 			if got := r.Of(file); err != nil || got != want {
-				t.Errorf("%s, %s %s: %s %v, want %s", label, algorithm, mediaIO, got, err, want)
+				t.Errorf("%s, %s %s %v: %s %v, want %s", label, algorithm, mediaIO, archs, got, err, want)
 			}
 		}
 		if len(f.Pictures) < 30 {
@@ -145,10 +148,11 @@ func TestContractPictures(t *testing.T) {
 				if setting != "" {
 					mediaIO = `{"image":` + setting + `}`
 				}
-				check(p.Picture, "", mediaIO, file, p.Names[i])
+				check(p.Picture, "", mediaIO, nil, file, p.Names[i])
 			}
-			check(p.Picture, "sha256", "", file, p.SHA256)
-			check(p.Picture, "sha512", "", file, p.SHA512)
+			check(p.Picture, "sha256", "", nil, file, p.SHA256)
+			check(p.Picture, "sha512", "", nil, file, p.SHA512)
+			check(p.Picture, "", "", []string{"KimiK3ForConditionalGeneration"}, file, p.Kept)
 		}
 	})
 }
@@ -173,8 +177,8 @@ func TestContractModels(t *testing.T) {
 	notAsked := []string{"LlavaForConditionalGeneration"}
 	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
 		i := slices.IndexFunc(f.Pictures, func(p struct {
-			Picture, File, SHA256, SHA512 string
-			Names                         []string
+			Picture, File, Kept, SHA256, SHA512 string
+			Names                               []string
 		}) bool {
 			return p.Picture == "png RGB"
 		})
@@ -186,6 +190,8 @@ func TestContractModels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		px := pixels.NewNames(store, func(err error) { t.Error(err) }, func() {})
+		defer px.Close()
 		asked, open := 0, 0
 		for _, arch := range documented(t) {
 			m, served := f.Models[arch]
@@ -197,22 +203,23 @@ func TestContractModels(t *testing.T) {
 				continue
 			}
 			asked++
-			keys, err := newKeys(v, rules.KeysOptions{Model: contractModel, Architectures: []string{arch}, Store: store})
+			keys, err := newKeys(v, rules.KeysOptions{Model: contractModel, Architectures: []string{arch}, Store: store, Pixels: px})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for i, want := range m.Names {
 				it := itemOf(t, file)
-				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: mmhash.File(file)}
+				it.Pictures = i%3 + 1
+				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: mmhash.File(file), Inline: true}
 				keys.Name(&medium)
 				if !medium.Named {
 					open++
 				} else if medium.Name != want {
-					t.Errorf("%s, %d pictures: %s, want %s (it takes %v)", arch, i%3+1, medium.Name, want, m.Modalities)
+					t.Errorf("%s, %d pictures: %s, want %s (it takes %v)", arch, it.Pictures, medium.Name, want, m.Modalities)
 				}
 			}
 		}
-		if asked < 15 || open > 0 {
+		if asked < 50 || open > 6 {
 			t.Errorf("%d architectures asked, %d names not computed", asked, open)
 		}
 		t.Logf("%d architectures, %d names not computed", asked, open)
@@ -262,6 +269,38 @@ func TestContractFormats(t *testing.T) {
 			}
 			if got := d.Format(tpl); got.String() != c.Format {
 				t.Errorf("%s: %s, want %s", c.Template, got, c.Format)
+			}
+		}
+	})
+}
+
+// TestContractFallbacks: the templates for directories that have none.
+func TestContractFallbacks(t *testing.T) {
+	var talk []template.Value
+	for i, text := range []string{"hi", "yo", "bye"} {
+		role := []string{"user", "assistant"}[i%2]
+		talk = append(talk, template.NewDict(2).Set("role", template.String(role)).Set("content", template.String(text)).Value())
+	}
+	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
+		for kind, want := range f.Fallbacks {
+			source := fallbackTemplate(kind, "org/name")
+			if source == "" {
+				t.Errorf("%s: vLLM has a template for it", kind)
+				continue
+			}
+			tpl, err := template.Compile(source, template.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, text := range want {
+				var vars template.Vars
+				vars.Set("messages", template.NewList(talk[:i+1]...))
+				vars.Set("bos_token", template.String("<s>"))
+				vars.Set("eos_token", template.String("</s>"))
+				vars.Set("add_generation_prompt", template.Bool(i != 1))
+				if got, err := tpl.Render(nil, vars); err != nil || string(got) != text {
+					t.Errorf("%s: %q %v, want %q", kind, got, err, text)
+				}
 			}
 		}
 	})
@@ -361,7 +400,7 @@ const flagsWithoutEffect = `
 allow_credentials allow_deprecated_quantization allow_missing_mm_embeddings allowed_headers allowed_methods allowed_origins api_key
 code_revision cohere_format cohere_is_reasoning_model config_format convert data_parallel_supervisor_port
 disable_access_log_for_endpoints disable_cascade_attn disable_fastapi_docs disable_sliding_window disable_uvicorn_access_log
-dp_supervisor_probe_failure_threshold dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dtype enable_cumem_allocator enable_mm_embeds
+dp_supervisor_probe_failure_threshold dp_supervisor_probe_interval_s dp_supervisor_probe_timeout_s dtype enable_cumem_allocator
 enable_flash_late_interaction enable_force_include_usage enable_log_deltas enable_log_outputs enable_nccl_comm_suspend
 enable_offline_docs enable_per_request_metrics enable_prompt_embeds enable_prompt_tokens_details enable_request_id_headers
 enable_return_routed_experts enable_scale_out enable_server_load_tracking enable_sleep_mode enable_ssl_refresh

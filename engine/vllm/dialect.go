@@ -16,7 +16,7 @@ func Dialect(v rules.Version) prompt.Dialect {
 		Cut: prompt.CutUnknown, AnswerCounts: !since(32), BoundsAnswer: true, NeedsToolParser: true,
 		Harmony: true, Mistral: true, RotatesEXIF: true,
 		DisablesThinking: since(31),
-		Format:           (*template.Template).ContentFormat, Conversation: conversation,
+		Format:           (*template.Template).ContentFormat, Fallback: fallbackTemplate, Conversation: conversation,
 		Part: part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
 	}
 	if since(30) {

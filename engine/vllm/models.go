@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
@@ -30,6 +32,90 @@ func conversation(_ string, m prompt.Directory) (prompt.Conversation, error) {
 		return nil, prompt.ErrEncoder
 	}
 	return nil, nil
+}
+
+// twice returns what an architecture's names are hashed with once more since 0.33 (its _get_mm_hashes): the names of DeepSeek-VL2 and
+// H2OVL say whether pictures are cropped, which depends on their number.
+func (v *Names) twice(r name.Recipe, it name.Item) (name.Recipe, error) {
+	w, key, value := writer{framed: true}, "", false
+	switch v.twiceBy {
+	case "cropping":
+		key, value = v.twiceBy, it.Pictures <= 2
+	case "use_msac":
+		if it.Pictures <= 1 { // then the processor's own setting decides
+			return name.Recipe{}, notComputable("vLLM hashes a setting of the model's processor")
+		}
+		key = v.twiceBy
+	default:
+		return r, nil
+	}
+	hashed := 2 * r.Algorithm.New().Size()
+	if r.Ready {
+		hashed = len(r.Known)
+	}
+	if key < "mm_hash" {
+		w.field(key, name.BoolOf(value))
+	}
+	w.frame("mm_hash")
+	w.b = append(w.b, tagLeaf)
+	w.length(hashed)
+	before := w.b
+	w.b = nil
+	if key > "mm_hash" {
+		w.field(key, name.BoolOf(value))
+	}
+	if r.Ready {
+		r.Known = name.Recipe{Algorithm: v.Algorithm, Before: before, After: w.b}.Of([]byte(r.Known))
+		return r, nil
+	}
+	r.Again = &[2][]byte{before, w.b}
+	return r, nil
+}
+
+// chunk returns how a picture is named in a model that takes only vision chunks (Kimi-K2.5): by its decoded pixels. ok is false for a
+// picture that vLLM converts or rotates first, and for requests with options.
+func (v *Names) chunk(it name.Item) (f pixels.Form, ok bool) {
+	if !v.chunks || v.Generation < H6 || it.HasUUID || it.Mode != "RGB" || it.Transparent || it.Turned ||
+		len(it.ProcessorKwargs) > 0 || len(it.MediaIO) > 0 || len(v.MediaIO) > 0 {
+		return f, false
+	}
+	h := v.Algorithm.New()
+	h.Write([]byte(v.Model))
+	h.Sum(f.Key[:0:32])
+	copy(f.Key[:], "vLLM chunk")
+	f.Of = v.chunkOf
+	return f, true
+}
+
+// chunkOf hashes {"type": "image", "image": pixels, "uuid": None} (multimodal/hasher.py).
+func (v *Names) chunkOf(p *pixels.RGB) string {
+	w := writer{framed: true}
+	object := func(key string, fields int) {
+		w.frame(key)
+		w.b = append(w.b, tagObject)
+		w.length(fields)
+	}
+	w.field("model_id", name.TextOf(v.Model))
+	object("vision_chunk", 3)
+	w.field("type", name.TextOf("image"))
+	w.frame("image")
+	w.b = append(w.b, tagLeaf)
+	object("image", 2)
+	w.field("mode", name.TextOf("RGB"))
+	w.frame("data")
+	w.b = append(w.b, tagLeaf)
+	object("ndarray", 3)
+	w.field("dtype", name.TextOf("|u1"))
+	w.field("shape", name.IntsOf([]int{p.H, p.W, 3}))
+	w.frame("data")
+	w.file(int64(3 * p.W * p.H))
+	r := name.Recipe{Algorithm: v.Algorithm, Before: w.b}
+	w.b = nil
+	w.field("uuid", name.Value{Kind: name.Null})
+	r.After = w.b
+	d := r.Start()
+	d.Write(p.Pix)
+	return d.Name()
 }
 
 // fileTypes are the model types for which transformers (5.17 to 5.20, models/auto/tokenization_auto.py) uses a tokenizer.json as it is,

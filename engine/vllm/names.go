@@ -7,8 +7,10 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
 // Generation is one form of vLLM's image hash (mm_hash). Which release has which form was checked against the wheels 0.10.2 to
@@ -32,7 +34,30 @@ type Names struct {
 	Model      string      // --model verbatim ("root" in GET /v1/models), not the served name
 	MediaIO    name.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
 
-	composes bool // RGB files with a transparent colour are converted too (0.33)
+	composes  bool   // RGB files with a transparent colour are converted too (0.33)
+	chunks    bool   // the model takes pictures only as vision chunks
+	keepsMode bool   // files keep their mode, which the hash does not say
+	twiceBy   string // see twice
+}
+
+// of sets what differs by architecture.
+func (v *Names) of(release rules.Version, archs []string) {
+	if len(archs) == 0 {
+		return
+	}
+	switch archs[0] {
+	case "KimiK25ForConditionalGeneration":
+		v.chunks = true
+	case "KimiK3ForConditionalGeneration":
+		v.keepsMode = true
+	case "DeepseekVLV2ForCausalLM":
+		v.twiceBy = "cropping"
+	case "H2OVLChatModel":
+		v.twiceBy = "use_msac"
+	}
+	if !release.AtLeast(0, 33, 0) {
+		v.twiceBy = ""
+	}
 }
 
 // newKeys returns how workers of a release name media.
@@ -41,7 +66,15 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	if err != nil {
 		return k, err
 	}
+	n.of(v, o.Architectures)
+	k.Learns = rules.LearnsMissing
 	k.Name = func(m *rules.Medium) {
+		if f, ok := n.chunk(m.Item); ok {
+			pic := pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
+			m.Name, m.Later = o.Pixels.Name(pic, f, m.Inline)
+			m.Named = m.Name != ""
+			return
+		}
 		r, err := n.Recipe(m.Item)
 		if err != nil {
 			return
@@ -50,10 +83,20 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 			m.Name, m.Named = names[0], true
 		}
 	}
-	k.Ahead = func(f mmhash.Facts) (list []name.Recipe) {
+	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []name.Recipe) {
 		it := name.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
-		if r, err := n.Recipe(it); err == nil {
-			list = append(list, r)
+		if form, ok := n.chunk(it); ok {
+			o.Pixels.Want(pixels.Picture{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
+			return nil
+		}
+		counts := []int{1}
+		if n.twiceBy != "" { // the name depends on how many pictures the request will have, which is not known
+			counts = []int{1, 3}
+		}
+		for _, it.Pictures = range counts {
+			if r, err := n.Recipe(it); err == nil {
+				list = append(list, r)
+			}
 		}
 		return list
 	}
@@ -82,10 +125,10 @@ func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err err
 func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 	media, kwargs := v.mediaIO(it), it.ProcessorKwargs
 	if v.Generation >= H5 {
-		kwargs = scoped(kwargs)
+		kwargs = v.scoped(kwargs)
 	}
 	if it.HasUUID && len(kwargs) == 0 && (v.Generation < H5 || len(media) == 0) {
-		return name.Recipe{Algorithm: v.Algorithm, Ready: true, Known: it.UUID}, nil
+		return v.twice(name.Recipe{Algorithm: v.Algorithm, Ready: true, Known: it.UUID}, it)
 	}
 	if what := v.unreadable(&it, kwargs); what != "" {
 		return name.Recipe{}, notComputable(what)
@@ -108,7 +151,10 @@ func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 	if it.HasUUID {
 		r.Known, r.Ready = r.Of(nil), true
 	}
-	return r, w.err
+	if w.err != nil {
+		return r, w.err
+	}
+	return v.twice(r, it)
 }
 
 func notComputable(why string) error { return fmt.Errorf("%w: %s", name.ErrNotComputable, why) }
@@ -116,6 +162,10 @@ func notComputable(why string) error { return fmt.Errorf("%w: %s", name.ErrNotCo
 // unreadable returns why an item's name does not follow from its file's bytes; "" if it does.
 func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
 	switch {
+	case v.chunks && it.HasUUID: // with options, which are then those of all modalities
+		return "options of a model that takes vision chunks"
+	case v.chunks: // see chunk
+		return "vLLM hashes the pixels of vision chunks"
 	case v.Generation >= H4 && it.Mode == "" && !it.HasUUID:
 		return "Pillow's mode of the file is not known"
 	case v.Generation < H2:
@@ -153,24 +203,34 @@ func (v *Names) order(media, kwargs name.Fields) name.Fields {
 
 // mediaIO returns the options in force: the server's, overridden by the request's.
 func (v *Names) mediaIO(it name.Item) name.Fields {
-	out := slices.Clone(v.MediaIO.Object("image"))
-	for _, f := range it.MediaIO.Object("image") {
+	modality := "image"
+	if v.chunks {
+		modality = "vision_chunk"
+	}
+	out := slices.Clone(v.MediaIO.Object(modality))
+	for _, f := range it.MediaIO.Object(modality) {
 		out = out.Set(f)
 	}
 	return out
 }
 
 // scoped drops the options of other modalities.
-func scoped(kwargs name.Fields) name.Fields {
+func (v *Names) scoped(kwargs name.Fields) name.Fields {
+	if v.chunks {
+		return kwargs
+	}
 	return slices.DeleteFunc(slices.Clone(kwargs), func(f name.Field) bool { return f.Key == "videos_kwargs" || f.Key == "audio_kwargs" })
 }
 
 // ioConfig describes how a file that is not in the wanted mode was converted; nil if it was not converted.
 func (v *Names) ioConfig(it name.Item, media name.Fields) name.Fields {
-	if v.Generation < H4 {
+	if v.Generation < H4 || v.chunks {
 		return nil
 	}
 	mode := name.TextOf("RGB")
+	if v.keepsMode {
+		mode = name.Value{Kind: name.Null}
+	}
 	if m, ok := media.Get("image_mode"); ok {
 		mode = m
 	}

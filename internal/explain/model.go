@@ -40,6 +40,7 @@ func (o *Options) model() (*model, error) {
 	if err != nil {
 		return nil, err
 	}
+	media.DecodeInline = true
 	m, err := engine.Load(mc.Name, mc.Dir, mc.Server, media)
 	if err != nil {
 		return nil, err

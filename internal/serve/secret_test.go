@@ -36,8 +36,8 @@ func TestKeyFile(t *testing.T) {
 	}{
 		{sim.VLLM, 16, "engine: vllm", zmq, salt, picture},
 		{sim.SGLang, 16, "engine: sglang, engine_version: 0.5.23", zmq, salt, ""}, // knows an image's name only after its events
-		{sim.TRTLLM, 32, trtllm, "http: 'http://WORKER'", salt, ""},               // its images are learned
-		{sim.TRTLLMZMQ, 32, trtllm, zmq, "", ""},                                  // tells no salt
+		{sim.TRTLLM, 32, trtllm, "http: 'http://WORKER'", salt, picture},
+		{sim.TRTLLMZMQ, 32, trtllm, zmq, "", picture}, // tells no salt
 	} {
 		t.Run(string(c.engine), func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +71,7 @@ workers: [{name: w, addr: 'WORKER', events: {%s}}]`, keyFile, c.size, c.model, c
 				if resp.StatusCode != http.StatusOK {
 					t.Fatalf("the worker: status %d", resp.StatusCode)
 				}
-				r.wait("not found", func() bool {
+				r.wait("not found", func() bool { // an image of TensorRT-LLM has its name after the first request
 					_, said := r.ask("POST", "/v1/route", body)
 					return gjson.Get(said, "reason").Str == "exact" && int(gjson.Get(said, "cached_tokens").Int()) == w.Stats().Blocks*c.size
 				})

@@ -25,6 +25,7 @@ type Item struct {
 
 	Transparent bool // one colour of the RGB picture is transparent (a PNG's tRNS)
 	Turned      bool // its EXIF orientation is not 1
+	Pictures    int  // of the request
 
 	UUID    string // Python's str() of the part's uuid
 	HasUUID bool
@@ -61,13 +62,20 @@ type Recipe struct {
 
 	Algorithm     Algorithm
 	Before, After []byte // around the file's bytes
+
+	// Again, if not nil, holds the texts around the hash of a second pass, in hex, whose hash is the name.
+	Again *[2][]byte
 }
 
 // Key identifies the recipe: equal keys give equal names for equal bytes. It resists collisions by crafted request fields.
 func (r Recipe) Key() (key [32]byte) {
 	h := blake3.New()
 	var n [8]byte
-	for _, p := range [...][]byte{{byte(r.Algorithm)}, r.Before, r.After, []byte(r.Known)} {
+	parts := append(make([][]byte, 0, 6), []byte{byte(r.Algorithm)}, r.Before, r.After, []byte(r.Known))
+	if r.Again != nil {
+		parts = append(parts, r.Again[:]...)
+	}
+	for _, p := range parts {
 		binary.LittleEndian.PutUint64(n[:], uint64(len(p)))
 		h.Write(n[:])
 		h.Write(p)
@@ -98,7 +106,15 @@ func (d *Digest) Name() string {
 		return d.r.Known
 	}
 	d.h.Write(d.r.After)
-	return hex.EncodeToString(d.h.Sum(nil))
+	n := hex.EncodeToString(d.h.Sum(nil))
+	if d.r.Again == nil {
+		return n
+	}
+	h := d.r.Algorithm.New()
+	for _, p := range [...][]byte{d.r.Again[0], []byte(n), d.r.Again[1]} {
+		h.Write(p)
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // Of computes the name of a file in memory.

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Rules that resize a picture to a multiple of a unit and make one token of each unit (Qwen-VL, GLM, Pixtral, Gemma 4).
+// Rules that resize a picture to a multiple of a unit and make one token of each unit (Qwen-VL and its many descendants, Kimi,
+// Pixtral, Gemma 4).
 
 // round is Python's round: half to even.
 func round(x float64) int { return int(math.RoundToEven(x)) }
@@ -15,11 +16,23 @@ func round(x float64) int { return int(math.RoundToEven(x)) }
 type smartResize struct {
 	patch, merge value
 	// min and max pixels: from a bare setting or from size.shortest_edge and longest_edge, see bounds.
-	min, max value
-	frames   int    // an image counts as this many video frames (GLM: 2), 0 = 1
-	grows    bool   // sides shorter than one unit are scaled up together, truncating (GLM)
-	sizeOnly string // image processors with this prefix ignore min_pixels and max_pixels and read only size; "" = none
+	min, max  value
+	frames    int // an image counts as this many video frames (GLM: 2), 0 = 1
+	grow      growRule
+	unclamped bool   // sides may round down to 0 when shrinking (Keye)
+	sizeOnly  string // image processors with this prefix ignore min_pixels and max_pixels and read only size; "" = none
+	extra     int    // HunYuan: one token per row and this many at the end; 0 = none
+	longSide  value  // MiniMax M3: a limit of the long side instead of the area
 }
+
+// growRule says how sides shorter than one unit are enlarged.
+type growRule int
+
+const (
+	growNone growRule = iota
+	growBoth          // GLM: scale both up, truncating
+	growEach          // PaddleOCR, Keye: one after the other, rounding
+)
 
 const maxRatio = 200
 
@@ -29,11 +42,19 @@ func (k smartResize) bind(s *settings) counter {
 	sizeOnly := k.sizeOnly != "" && (class == "" && s.image["auto_map"] == nil || strings.HasPrefix(class, k.sizeOnly))
 	lo, hi := bounds(s, "shortest_edge", "min_pixels", sizeOnly, k.min), bounds(s, "longest_edge", "max_pixels", sizeOnly, k.max)
 	resizes := s.bool(doResize)
-	return func(w, h int) (grid, error) {
+	long := 0
+	if k.longSide != nil {
+		if v, _ := s.find(k.longSide); v != nil {
+			long = s.small(k.longSide, 1, 1<<20)
+		}
+	}
+	return func(w, h, _ int) (grid, error) {
 		var cols, rows int
 		var err error
 		if !resizes {
 			cols, rows, err = asIs(w, h, f)
+		} else if long > 0 {
+			cols, rows, err = fitLongSide(w, h, f, long)
 		} else {
 			cols, rows, err = k.resize(w, h, f, lo, hi)
 		}
@@ -44,10 +65,13 @@ func (k smartResize) bind(s *settings) counter {
 		if n > MaxTokens {
 			return grid{}, undecidable("image", "%d x %d pixels give %.0f tokens", w, h, n)
 		}
+		if k.extra > 0 {
+			return grid{main: rows*(cols+1) + k.extra, mainCols: cols}, nil
+		}
 		if rows*cols == 0 {
 			return grid{}, refused(400, "picture of %d x %d pixels shrinks to nothing", w, h)
 		}
-		return grid{main: rows * cols}, nil
+		return grid{main: rows * cols, mainCols: cols}, nil
 	}
 }
 
@@ -89,9 +113,19 @@ func asIs(w, h, f int) (cols, rows int, err error) {
 
 func (k smartResize) resize(w, h, f, lo, hi int) (cols, rows int, err error) {
 	W, H, F := float64(w), float64(h), float64(f)
-	if k.grows && (h < f || w < f) {
-		s := max(F/H, F/W)
-		H, W = math.Trunc(H*s), math.Trunc(W*s)
+	switch k.grow {
+	case growBoth:
+		if h < f || w < f {
+			s := max(F/H, F/W)
+			H, W = math.Trunc(H*s), math.Trunc(W*s)
+		}
+	case growEach:
+		if H < F {
+			W, H = math.RoundToEven(W*F/H), F
+		}
+		if W < F {
+			H, W = math.RoundToEven(H*F/W), F
+		}
 	}
 	if max(H, W)/min(H, W) > maxRatio {
 		return 0, 0, refused(400, "aspect ratio of %d x %d pixels is above %d", w, h, maxRatio)
@@ -101,10 +135,36 @@ func (k smartResize) resize(w, h, f, lo, hi int) (cols, rows int, err error) {
 	switch area := float64(T*hb) * wb; {
 	case area > float64(hi):
 		beta := math.Sqrt(float64(T*H) * W / float64(hi))
-		hb, wb = max(F, math.Floor(H/beta/F)*F), max(F, math.Floor(W/beta/F)*F)
+		hb, wb = math.Floor(H/beta/F)*F, math.Floor(W/beta/F)*F
+		if !k.unclamped {
+			hb, wb = max(F, hb), max(F, wb)
+		}
 	case area < float64(lo):
 		beta := math.Sqrt(float64(lo) / (float64(T*H) * W))
 		hb, wb = math.Ceil(H*beta/F)*F, math.Ceil(W*beta/F)*F
+	}
+	return int(wb) / f, int(hb) / f, nil
+}
+
+// fitLongSide is MiniMax M3's rule for files with max_long_side_pixel.
+func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
+	const minShort, maxArea = 112, 12_845_056
+	W, H, F := float64(w), float64(h), float64(f)
+	if max(W, H)/min(W, H) > maxRatio {
+		return 0, 0, refused(400, "aspect ratio of %d x %d pixels is above %d", w, h, maxRatio)
+	}
+	long, short := max(W, H), min(W, H)
+	if long > float64(limit) {
+		beta := float64(limit) / long
+		H, W = H*beta, W*beta
+	} else if short < minShort {
+		beta := minShort / short
+		H, W = H*beta, W*beta
+	}
+	hb := max(F, math.RoundToEven(H/F)*F)
+	wb := max(F, math.RoundToEven(W/F)*F)
+	if hb*wb > maxArea {
+		return 0, 0, refused(400, "picture of %d x %d pixels is above %d pixels after resizing", w, h, maxArea)
 	}
 	return int(wb) / f, int(hb) / f, nil
 }
@@ -113,11 +173,17 @@ func (k smartResize) resize(w, h, f, lo, hi int) (cols, rows int, err error) {
 type fitLongest struct {
 	edge, patch, merge value
 	nearest            bool // mistral-common rounds, the Hugging Face processor truncates
+	drops              bool // LightOnOCR's own processor drops a remainder smaller than a merged patch, vLLM counts it
 }
 
 func (k fitLongest) bind(s *settings) counter {
-	edge, patch := s.int(k.edge), s.int(k.patch)*s.small(k.merge, 1, 1<<10)
-	return func(w, h int) (grid, error) {
+	edge, patch, merge, rest := s.int(k.edge), s.int(k.patch), s.small(k.merge, 1, 1<<10), 1
+	if k.drops && s.reading.Processor {
+		rest = merge
+	} else {
+		patch *= merge
+	}
+	return func(w, h, _ int) (grid, error) {
 		W, H := float64(w), float64(h)
 		if r := max(W/float64(edge), H/float64(edge)); r > 1 {
 			if k.nearest {
@@ -127,11 +193,52 @@ func (k fitLongest) bind(s *settings) counter {
 			}
 		}
 		// A side of 0 yields no patch, and the processor fails.
-		cols, rows := (w-1)/patch+1, (h-1)/patch+1
+		cols, rows := ((w-1)/patch+1)/rest, ((h-1)/patch+1)/rest
 		if w < 1 || h < 1 || cols*rows == 0 {
 			return grid{}, refused(400, "a side of the picture shrinks to nothing")
 		}
 		return grid{rows: rows, cols: 1, tile: cols}, nil
+	}
+}
+
+// kimiVL shrinks by the number of patches, then pads up (Kimi-VL).
+type kimiVL struct{ patch, merge, limit value }
+
+func (k kimiVL) bind(s *settings) counter {
+	patch, merge, limit := s.int(k.patch), s.small(k.merge, 1, 1<<10), s.int(k.limit)
+	return func(w, h, _ int) (grid, error) {
+		if n := (w / patch) * (h / patch); n > limit {
+			scale := math.Sqrt(float64(limit) / float64(n))
+			w, h = int(float64(w)*scale), int(float64(h)*scale)
+		}
+		unit := patch * merge
+		return grid{main: ((w + unit - 1) / unit) * ((h + unit - 1) / unit)}, nil
+	}
+}
+
+// kimiK25 bounds the patches in total and on each side, then pads up.
+type kimiK25 struct{ patch, merge, limit, side, fixed value }
+
+func (k kimiK25) bind(s *settings) counter {
+	patch, merge := s.small(k.patch, 1, 1<<16), s.small(k.merge, 1, 1<<10)
+	limit, side := s.int(k.limit), s.small(k.side, 1, 1<<20)
+	if v, _ := s.find(k.fixed); v != nil {
+		n := s.int(k.fixed)
+		return always(n)
+	}
+	resizes := s.bool(doResize)
+	return func(w, h, _ int) (grid, error) {
+		if !resizes {
+			cols, rows, err := asIs(w, h, patch)
+			return grid{main: cols * rows / (merge * merge)}, err
+		}
+		ph, pw := max(1, float64(h/patch)), max(1, float64(w/patch))
+		longest := float64(side * patch)
+		scale := min(1, math.Sqrt(float64(limit)/(ph*pw)), longest/float64(h), longest/float64(w))
+		nh := min(max(1, int(float64(h)*scale)), side*patch)
+		nw := min(max(1, int(float64(w)*scale)), side*patch)
+		unit := patch * merge
+		return grid{main: ((nw + unit - 1) / unit) * ((nh + unit - 1) / unit)}, nil
 	}
 }
 
@@ -146,7 +253,7 @@ func (k softBudget) bind(s *settings) counter {
 		s.fail("%s: want 70, 140, 280, 560 or 1120, have %d", k.budget, budget)
 	}
 	hf := s.reading.Processor
-	return func(w, h int) (grid, error) {
+	return func(w, h, _ int) (grid, error) {
 		unit := patch * pool
 		W, H, U, P := float64(w), float64(h), float64(unit), float64(patch)
 		patches := float64(budget * pool * pool)

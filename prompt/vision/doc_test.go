@@ -31,18 +31,15 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-A prompt with images is exact at its first sight for these families, which are served most and were compared with a running engine or
-with the processor that it runs ([comparisons](fidelity.md#comparisons)). Chats of all other models are exact up to the first medium and
-[learned](fidelity.md#learned) from there on.
-
 For each family: its models, how the tokens of an image follow from the model's own directory, and the
 other names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
-For a fine-tune with a ` + "`model_type`" + ` of its own set ` + "`vision_family`" + ` to the family's name.
+For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
+		"`vision_family`" + ` to the family's name; without it such a model is exact up to the first image.
 
 A setting is read from the first of these that has it: the request's ` + "`mm_processor_kwargs`" +
 		`, the server's (repeat them in the configuration), ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" +
 		`, the processor's default. The unit of smart_resize is ` + "`patch_size` x `merge_size`" + `.
-If something is missing, images are learned.
+If something is missing, loading fails.
 
 `)
 	for _, f := range families() {
@@ -56,7 +53,9 @@ If something is missing, images are learned.
 			matched[i] = "`" + matched[i] + "`"
 		}
 		fmt.Fprintf(&b, "- **%s** (%s): ", f.name, f.title)
-		fmt.Fprintf(&b, "%s. ", ruleOf(f.image.count))
+		if rule := ruleOf(f.image.count); rule != "" {
+			fmt.Fprintf(&b, "%s. ", rule)
+		}
 		if f.note != "" {
 			fmt.Fprintf(&b, "*%s.* ", f.note)
 		}
@@ -72,9 +71,10 @@ If something is missing, images are learned.
 		b.WriteString(strings.Join(matched, ", ") + "\n")
 	}
 	b.WriteString(`
-*Not* names what no rule counts: a request is read exactly up to the first such part, and learned from there on.
+*Not* names what no rule counts: a request is read exactly up to the first such part, and [learned](fidelity.md#learned) from there on.
 
-vLLM rotates an image by its EXIF orientation before counting; SGLang does not.
+vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. phi3_v, glm4v_9b, minicpmv,
+minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared with an engine; [the others](fidelity.md#comparisons) were.
 `)
 	return b.String()
 }
@@ -84,18 +84,65 @@ func ruleOf(k kind) string {
 	switch k := k.(type) {
 	case llama4:
 		return "best fitting canvas, up to " + k.max.key() + " tiles"
+	case molmo:
+		return "overview and up to " + k.max.key() + " overlapping crops"
+	case perceptionLM:
+		return "covering canvas, up to " + k.max.key() + " tiles"
+	case fixed:
+		return "always " + k.n.key()
 	case square:
 		return "square of " + k.size.key()
+	case anyres:
+		return "overview and unpadded canvas of " + k.pinpoints.key()
 	case panScan:
 		return "always " + k.tokens.key() + "; pan and scan by " + k.on.key()
+	case phi3:
+		return "up to " + k.crops.key() + " crops of 336 px"
+	case phi4:
+		return "up to " + k.crops.key() + " crops, padding left out"
+	case splitLongest:
+		return "longest edge " + k.edge.key() + " cut by " + k.tile.key()
+	case slicesLog:
+		return "slices of " + k.res.key() + ", up to " + k.max.key()
+	case minicpm46:
+		return "slices of " + k.res.key() + ", each at its own size"
+	case step3:
+		return "windows of 504 px"
 	case smartResize:
+		if unit := k.patch.key() + " x " + k.merge.key(); unit != "`patch_size` x `merge_size`" {
+			return "smart_resize, unit " + unit
+		}
 		return "smart_resize"
 	case fitLongest:
 		return "longest edge " + k.edge.key()
+	case kimiVL:
+		return "patch limit " + k.limit.key() + ", padded up"
+	case kimiK25:
+		return "patch limits " + k.limit.key() + " and " + k.side.key()
 	case softBudget:
 		return "token budget " + k.budget.key()
 	case tiles:
-		return "closest grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
+		how := "closest"
+		if k.choose != nil {
+			how = "best"
+		}
+		return how + " grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
+	case deepseekOCR:
+		return "overview and closest grid of tiles"
+	case deepseekVL2:
+		return "canvas of " + k.candidates.key()
+	case lfm2:
+		return "whole up to " + k.maxTokens.key() + " tokens, else closest grid of " + k.tile.key() + " px tiles"
+	case graniteDocling:
+		return "closest grid of " + k.size.key() + " px tiles"
+	case idefics2:
+		return "always " + k.seqLen.key() + ", 5 times with splitting"
+	case largestQuery:
+		return "largest of " + k.table.key()
+	case msac:
+		return ruleOf(k.tiles)
+	case nil:
+		return ""
 	}
 	panic(fmt.Sprintf("%T: no text for docs/families.md", k))
 }
@@ -121,14 +168,14 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: twice in the table, without a title, an image rule or a match", f.name)
 		}
 		seen[f.name] = true
-		if f.image.count == nil || f.image.id == "" || f.image.target == "" {
+		if f.image.count != nil && (f.image.id == "" || f.image.target == "" && f.image.prefix == "" && f.name != "blip2") {
 			t.Errorf("%s: image entry without a count, an id or a target", f.name)
 		}
 		for _, e := range []*entry{f.image, f.video, f.audio} {
 			if e == nil {
 				continue
 			}
-			for _, s := range append([]string{e.target, e.id, e.put}, texts(e.layout)...) {
+			for _, s := range append([]string{e.target, e.targetHF, e.prefix, e.id, e.put}, texts(e.layout)...) {
 				for _, ref := range nameRef.FindAllString(s, -1) {
 					if _, ok := f.names[ref[1:len(ref)-1]]; !ok {
 						t.Errorf("%s: %q names no token of the family", f.name, ref)

@@ -3,16 +3,16 @@ package vision
 import "fmt"
 
 // UnknownModelError means that a directory holds a multimodal model that the table does not have. Its prompts cannot be predicted
-// past the first medium, and with Rewrites no prompt with media can be predicted at all.
+// past the first medium.
 type UnknownModelError struct {
 	ModelType    string // config.json model_type, may be ""
 	Architecture string // first of config.json architectures, may be ""
-	Rewrites     bool   // the engine changes a prompt with media from its first token on
 }
 
 func (e *UnknownModelError) Error() string {
-	return fmt.Sprintf("no rule for the media of model_type %q, architecture %q: what workers' events teach is used from the first medium "+
-		"on (docs/families.md lists the families with a rule; for a fine-tune of one set vision_family)", e.ModelType, e.Architecture)
+	return fmt.Sprintf("multimodal model of unknown type: model_type %q, architecture %q (docs/families.md lists the "+
+		"known ones; where it is a fine-tune of one, vision_family names that)",
+		e.ModelType, e.Architecture)
 }
 
 // MissingError means that the directory lacks something that the family's rule needs. The model must not be treated as exact.

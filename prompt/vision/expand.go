@@ -22,7 +22,10 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 	if len(media) == 0 {
 		return append(dst, ids...), nil, nil
 	}
-	b, err := m.builder(kw)
+	if m.fam.prepareIDs != nil {
+		ids = m.fam.prepareIDs(m, ids)
+	}
+	b, err := m.builder(kw, images(media))
 	if err != nil {
 		return dst, nil, err
 	}
@@ -35,15 +38,19 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 	spans = make([]Span, 0, len(media))
 	put := func(it *item) error {
 		start := len(b.out)
-		if err := b.item(media[it.index]); err != nil {
+		if err := b.item(media[it.index], it.k); err != nil {
 			b.out = b.out[:start]
 			return err
 		}
 		spans = append(spans, Span{it.index, start - base, len(b.out) - start})
 		return nil
 	}
+	rest, err := m.insert(b, ids, items.inserted, put)
+	if err != nil {
+		return dst, nil, err
+	}
 	plain := func(part []uint32) { b.out = append(b.out, part...) }
-	rest, err := place(items, ids, func(it *item) []uint32 { return it.rule.targets }, plain, put)
+	rest, err = place(items, rest, func(it *item) []uint32 { return it.targetIDs(m) }, plain, put)
 	var unknown *UndecidableError
 	switch {
 	case errors.As(err, &unknown):
@@ -58,6 +65,24 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		b.out = m.mergeNewlines(b.out, base, spans)
 	}
 	return b.out, spans, nil
+}
+
+// insert writes the media of a family without placeholders after the prompt's beginning, and returns the remaining ids.
+func (m *Model) insert(b *builder, ids []uint32, items []*item, put func(*item) error) ([]uint32, error) {
+	if len(items) == 0 {
+		return ids, nil
+	}
+	p := items[0].rule.prefix
+	if len(ids) < len(p) || !slices.Equal(ids[:len(p)], p) {
+		return nil, refused(500, "the prompt does not start with %q, behind which the pictures go", m.tok.DecodeText(p))
+	}
+	b.out = append(b.out, p...)
+	for _, it := range items {
+		if err := put(it); err != nil {
+			return nil, err
+		}
+	}
+	return ids[len(p):], nil
 }
 
 // exactPrefix finishes a prompt that ends at a medium that cannot be counted.
@@ -76,29 +101,57 @@ func (m *Model) exactPrefix(out []uint32, base int, spans []Span) []uint32 {
 type item struct {
 	rule  *rule
 	index int // in the media slice
+	k     int // number within its modality, from 0
+	ids   []uint32
+}
+
+func (it *item) targetIDs(m *Model) []uint32 {
+	if it.ids == nil {
+		it.ids = it.rule.targets
+		if it.ids == nil {
+			it.ids = m.tok.EncodeText(nil, it.targetText())
+		}
+	}
+	return it.ids
+}
+
+func (it *item) targetText() string {
+	return numbered(it.rule.target, it.k+1)
 }
 
 // queues holds the waiting media, one queue for each distinct placeholder.
 type queues struct {
-	waiting [][]*item
-	left    int
+	waiting  [][]*item
+	left     int
+	inserted []*item // of a family that inserts instead of replacing
 }
 
 func (m *Model) queue(media []Media) (*queues, error) {
 	q := &queues{}
 	byText := map[string]int{}
+	counts := map[*rule]int{}
 	for i, md := range media {
 		r := m.rule(md.Modality)
 		if r == nil {
 			return nil, refused(400, "the model takes no %s", orImage(md.Modality))
 		}
-		at, ok := byText[r.target]
+		it := &item{rule: r, index: i, k: counts[r]}
+		counts[r]++
+		if r.target == "" {
+			if r.count == nil {
+				return nil, undecidable(r.modality, notCounted)
+			}
+			q.inserted = append(q.inserted, it)
+			continue
+		}
+		text := it.targetText()
+		at, ok := byText[text]
 		if !ok {
 			at = len(q.waiting)
-			byText[r.target] = at
+			byText[text] = at
 			q.waiting = append(q.waiting, nil)
 		}
-		q.waiting[at] = append(q.waiting[at], &item{rule: r, index: i})
+		q.waiting[at] = append(q.waiting[at], it)
 		q.left++
 	}
 	return q, nil
@@ -139,14 +192,25 @@ func place[E byte | uint32](q *queues, text []E, target func(*item) []E, plain f
 	return text[from:], nil
 }
 
+// images counts the pictures of a request, on which some rules depend.
+func images(media []Media) int {
+	n := 0
+	for _, md := range media {
+		if orImage(md.Modality) == "image" {
+			n++
+		}
+	}
+	return n
+}
+
 // expandDecoded is vLLM's second way, used if a placeholder is not found among the ids (because its text merged with its neighbours
 // during tokenization): decode the prompt, replace in the text, encode again.
 func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]uint32, []Span, error) {
-	c, _, err := m.condense(m.tok.DecodeText(ids), media, kw, func(it *item) string { return m.tok.DecodeText(it.rule.targets) })
+	c, _, err := m.condense(m.tok.DecodeText(ids), media, kw, func(it *item) string { return m.tok.DecodeText(it.targetIDs(m)) })
 	if err != nil {
 		return dst, nil, err
 	}
-	return c.encode(m, dst)
+	return c.encode(m, dst, m.fam.viaPieces)
 }
 
 // mergeNewlines is vLLM's pass over Gemma 3 prompts: the vocabulary has tokens for 1 to 4 newlines, and two that become adjacent at

@@ -27,7 +27,7 @@ func (c *condensedText) plain(m *Model, s string) {
 
 func (c *condensedText) item(b *builder, md Media, it *item) error {
 	b.str, b.runs = b.str[:0], b.runs[:0]
-	if err := b.item(md); err != nil {
+	if err := b.item(md, it.k); err != nil {
 		return err
 	}
 	*c = append(*c, piece{text: string(b.str), item: it, runs: slices.Clone(b.runs), first: -1})
@@ -47,10 +47,17 @@ func (c condensedText) String() string {
 	return b.String()
 }
 
-// encode tokenizes the text, stretches the runs and appends the result to dst.
-func (c condensedText) encode(m *Model, dst []uint32) ([]uint32, []Span, error) {
-	text := c.String()
-	ids := m.tok.EncodeText(make([]uint32, 0, min(len(text)/3, m.most)+16), text)
+// encode tokenizes the text, all at once or piece by piece, stretches the runs and appends the result to dst.
+func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32, []Span, error) {
+	var ids []uint32
+	if separately {
+		for i := range c {
+			ids = m.tok.EncodeText(ids, c[i].text)
+		}
+	} else {
+		text := c.String()
+		ids = m.tok.EncodeText(make([]uint32, 0, min(len(text)/3, m.most)+16), text)
+	}
 	base, size := len(dst), len(ids)
 	for i := range c {
 		for _, n := range c[i].runs {
@@ -127,25 +134,41 @@ func (m *Model) countEmbeds(text string) (n int) {
 }
 
 // ExpandText expands the placeholders of a rendered prompt and tokenizes it, as the engine does: in the text for engines that run
-// the Hugging Face processor (SGLang), on the ids for vLLM. See Expand.
+// the Hugging Face processor (SGLang, TensorRT-LLM), on the ids for vLLM. See Expand.
 func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) ([]uint32, []Span, error) {
 	if m.fam == nil || !m.ReadsText() {
 		return m.Expand(dst, m.tok.EncodeText(nil, text), media, kw)
 	}
-	if len(media) == 0 { // SGLang calls the processor only for requests with media
-		return m.tok.EncodeText(dst, text), nil, nil
+	// SGLang and TensorRT-LLM call the processor only for requests with media.
+	if m.fam.prepareText != nil && (len(media) > 0 || m.settings.reading.Always) {
+		text = m.fam.prepareText(m, text)
 	}
-	c, rest, err := m.condense(text, media, kw, func(it *item) string { return it.rule.target })
+	if len(media) == 0 {
+		if m.settings.reading.Always && m.placeholderIn(text, "") {
+			return dst, nil, refused(400, "a placeholder in the text, but no media")
+		}
+		return m.embedIDs(m.tok.EncodeText(dst, text), len(dst)), nil, nil
+	}
+	c, rest, err := m.condense(text, media, kw, (*item).targetText)
 	if err != nil {
 		return dst, nil, err
 	}
 	for _, r := range m.rules {
 		given := slices.ContainsFunc(media, func(md Media) bool { return orImage(md.Modality) == r.modality })
-		if given && strings.Contains(rest, r.target) { // the processors count them; vLLM does not
+		if given && m.placeholderIn(rest, r.modality) {
 			return dst, nil, refused(400, "more placeholders in the text than media")
 		}
 	}
-	return c.encode(m, dst)
+	if m.fam.finishText != nil {
+		// The family edits text across the seams, so spans are those of the runs alone.
+		c = c.edited(m)
+	}
+	base := len(dst)
+	out, spans, err := c.encode(m, dst, false)
+	if err != nil {
+		return dst, nil, err
+	}
+	return m.embedIDs(out, base), spans, nil
 }
 
 // condense puts the replacements of media into a text. target returns the text that an item replaces. rest is the prompt's own text
@@ -155,12 +178,17 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 	if err != nil {
 		return nil, "", err
 	}
-	b, err := m.builder(kw)
+	b, err := m.builder(kw, images(media))
 	if err != nil {
 		return nil, "", err
 	}
 	b.condensed = true
 	put := func(it *item) error { return c.item(b, media[it.index], it) }
+	for _, it := range q.inserted {
+		if err := put(it); err != nil {
+			return nil, "", err
+		}
+	}
 	plain := func(part []byte) { // place passes parts of the text, not copies
 		from := len(text) - cap(part)
 		c.plain(m, text[from:from+len(part)])
@@ -179,4 +207,56 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 	rest = text[len(text)-len(left):]
 	c.plain(m, rest)
 	return c, rest, nil
+}
+
+// placeholderIn reports whether a text holds a placeholder of a modality ("": of any). The processors count them and refuse a
+// mismatch; vLLM does not.
+func (m *Model) placeholderIn(text, modality string) bool {
+	for _, r := range m.rules {
+		if (modality == "" || r.modality == modality) && len(r.targets) > 0 && strings.Contains(text, r.target) {
+			return true
+		}
+	}
+	return false
+}
+
+// edited applies the family's finishText to the whole text and splits it into pieces again. A picture's piece then consists of its
+// runs only.
+func (c condensedText) edited(m *Model) condensedText {
+	rest := m.fam.finishText(m, c.String())
+	var out condensedText
+	for _, p := range c {
+		if p.item == nil {
+			continue
+		}
+		id := p.item.rule.idText
+		start := strings.Index(rest, id)
+		if start < 0 {
+			break
+		}
+		end := start
+		for range p.runs {
+			if i := strings.Index(rest[end:], id); i >= 0 {
+				end += i + len(id)
+			}
+		}
+		out.plain(m, rest[:start])
+		out = append(out, piece{text: rest[start:end], item: p.item, runs: p.runs, first: -1})
+		rest = rest[end:]
+	}
+	out.plain(m, rest)
+	return out
+}
+
+// embedIDs replaces every media id from offset base on by the id above the vocabulary, if there is one (Reading.OutOfVocab).
+func (m *Model) embedIDs(out []uint32, base int) []uint32 {
+	if m.outOfVocab == 0 {
+		return out
+	}
+	for i, id := range out[base:] {
+		if m.isEmbed(id) {
+			out[base+i] = m.outOfVocab
+		}
+	}
+	return out
 }

@@ -32,7 +32,9 @@ var qwenFamilies = []family{
 		names:      qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize,
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
+		outOfVocab: true,
+		facts:      Facts{PlaceholdersFirst: true},
 	},
 	{
 		name: "qwen3_vl", title: "Qwen3-VL, Qwen3.5, Qwen3.6 and later",
@@ -43,10 +45,11 @@ var qwenFamilies = []family{
 		names:      qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize,
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
-		facts: Facts{ProcessorClass: "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor",
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>"},
+		outOfVocab: true,
+		facts: Facts{PlaceholdersFirst: true, ProcessorClass: "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor",
 			WrapperClass: "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor"},
-		factsOf: map[string]Facts{"qwen3_5": {}, "qwen3_5_moe": {}},
+		factsOf: map[string]Facts{"qwen3_5": {PlaceholdersTouch: true}, "qwen3_5_moe": {}},
 	},
 	{
 		name: "qwen2_5_omni", title: "Qwen2.5-Omni",
@@ -72,7 +75,7 @@ var qwenFamilies = []family{
 
 var glmResize = smartResize{
 	patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
-	min: value{"=12544"}, max: value{"=11760000"}, frames: 2, grows: true, sizeOnly: "Glm",
+	min: value{"=12544"}, max: value{"=11760000"}, frames: 2, grow: growBoth, sizeOnly: "Glm",
 }
 
 var gridFamilies = []family{
@@ -85,6 +88,125 @@ var gridFamilies = []family{
 		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
 		image:      &entry{target: "{image}", id: "{image}", count: glmResize, put: "<|begin_of_image|>{image}<|end_of_image|>"},
 		video:      &entry{target: "<|begin_of_video|><|video|><|end_of_video|>"},
+	},
+	{
+		name: "glm4v_9b", title: "GLM-4V-9B, CogAgent-9B",
+		archs: []string{"GLM4VForCausalLM", "ChatGLMModel", "ChatGLMForConditionalGeneration"},
+		types: []string{"chatglm"},
+		when:  func(s *settings) bool { return s.config["vision_config"] != nil },
+		names: map[string]name{
+			"boi": {text: "<|begin_of_image|>", id: "boi_token_id"},
+			"pad": {text: "<|endoftext|>", id: "pad_token_id"},
+			"eoi": {text: "<|end_of_image|>", id: "eoi_token_id"},
+		},
+		image: &entry{target: "{boi}{pad}{eoi}", id: "{pad}",
+			count: square{size: value{"config.vision_config.image_size"}, patch: value{"config.vision_config.patch_size"},
+				pool: value{"=2"}},
+			layout: layout{begin: "{boi}", end: "{eoi}"}},
+	},
+	{
+		name: "ernie4_5_vl", title: "ERNIE-4.5-VL",
+		archs:      []string{"Ernie4_5_VLMoeForConditionalGeneration"},
+		types:      []string{"ernie4_5_vl_moe", "ernie4_5_vl", "ernie4_5_moe_vl"},
+		processors: []string{"Ernie4_5_VLMoeProcessor", "Ernie4_5_VLProcessor", "Ernie4_5_VLMoeImageProcessor"},
+		names:      map[string]name{"image": {text: "<|IMAGE_PLACEHOLDER|>", id: "im_patch_id image_token_id"}},
+		image: &entry{target: "<|image@placeholder|>", targetHF: "{image}", id: "{image}",
+			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "image.spatial_conv_size", "=2"},
+				min: value{"=3136"}, max: value{"=4842768"}, sizeOnly: "Ernie4_5_VLMoe"},
+			put: "<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>"},
+		video: &entry{target: "<|video@placeholder|>", put: "<|VIDEO_START|><|video@placeholder|><|VIDEO_END|>"},
+	},
+	{
+		name: "paddleocr_vl", title: "PaddleOCR-VL",
+		archs:      []string{"PaddleOCRVLForConditionalGeneration"},
+		types:      []string{"paddleocr_vl"},
+		processors: []string{"PaddleOCRVLProcessor", "PaddleOCRVLImageProcessor"},
+		names:      map[string]name{"image": {attr: "image_token", text: "<|IMAGE_PLACEHOLDER|>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
+				min: value{"=147456"}, max: value{"=2359296"}, grow: growEach},
+			put: "<|IMAGE_START|>{image}<|IMAGE_END|>"},
+		facts: Facts{Conversation: "paddle-ocr"},
+	},
+	{
+		name: "keye", title: "Keye-VL, Keye-VL 1.5",
+		archs: []string{"KeyeForConditionalGeneration", "KeyeVL1_5ForConditionalGeneration"},
+		types: []string{"Keye", "keye", "KeyeVL1_5", "keye_vl1_5"},
+		names: map[string]name{"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
+				min: value{"=3136"}, max: value{"=1003520"}, grow: growEach, unclamped: true},
+			put: "<|vision_start|>{image}<|vision_end|>"},
+		video: &entry{target: "<|video_pad|>", put: "<|vision_start|><|video_pad|><|vision_end|>"},
+	},
+	{
+		name: "exaone4_5", title: "EXAONE 4.5",
+		archs: []string{"Exaone4_5_ForConditionalGeneration"},
+		types: []string{"exaone4_5"},
+		names: qwenNames,
+		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<vision>{image}</vision>"},
+		video: &entry{target: "{video}", id: "{video}", put: "<vision>{video}</vision>"},
+	},
+	{
+		name: "dots_ocr", title: "dots.ocr",
+		archs: []string{"DotsOCRForCausalLM"},
+		types: []string{"dots_ocr"},
+		names: map[string]name{"image": {attr: "image_token", text: "<|imgpad|>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|img|>{image}<|endofimg|>"},
+	},
+	{
+		name: "hunyuan_vl", title: "HunYuan-VL, HunyuanOCR",
+		archs:      []string{"HunYuanVLForConditionalGeneration", "HunyuanVLForConditionalGeneration"},
+		types:      []string{"hunyuan_vl"},
+		processors: []string{"HunYuanVLProcessor", "HunYuanVLImageProcessor"},
+		names:      map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: smartResize{patch: value{"image.patch_size", "=16"}, merge: value{"image.merge_size", "=2"},
+				min: value{"=262144"}, max: value{"=4194304"}, extra: 2},
+			put: "-"},
+	},
+	{
+		name: "minimax_m3_vl", title: "MiniMax-M3-VL",
+		archs:      []string{"MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForConditionalGeneration"},
+		types:      []string{"minimax_m3_vl", "minimax_m3"},
+		processors: []string{"MiniMaxM3VLProcessor", "MiniMaxM3VLImageProcessor"},
+		names: map[string]name{
+			"image": {text: "]<]image[>[", id: "image_token_id image_token_index"},
+			"start": {text: "]<]start of image[>["},
+			"end":   {text: "]<]end of image[>["},
+		},
+		image: &entry{target: "{image}", id: "{image}",
+			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
+				min: value{"=3136"}, max: value{"=451584"}, longSide: value{"image.max_long_side_pixel"}},
+			layout: layout{begin: "{start}", end: "{end}"}},
+	},
+	{
+		name: "kimi_vl", title: "Kimi-VL",
+		archs: []string{"KimiVLForConditionalGeneration"},
+		types: []string{"kimi_vl"},
+		names: map[string]name{"image": {text: "<|media_pad|>", id: "media_placeholder_token_id", loose: true}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: kimiVL{patch: value{"image.patch_size", "config.vision_config.patch_size"},
+				merge: value{"image.merge_kernel_size", "config.vision_config.merge_kernel_size"},
+				limit: value{"image.in_token_limit", "=4096"}},
+			put: "<|media_start|>image<|media_content|>{image}<|media_end|>"},
+	},
+	{
+		name: "kimi_k25", title: "Kimi-K2.5, Kimi-K2.6",
+		archs:      []string{"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"},
+		types:      []string{"kimi_k25"},
+		processors: []string{"Kimi_K25Processor", "Kimi_K25ImageProcessor", "KimiK25Processor"},
+		names:      kimiNames,
+		image:      kimiEntry("=16384", "=512"),
+		video:      &entry{target: "<|kimi_k25_video_placeholder|>"},
+	},
+	{
+		name: "kimi_k3", title: "Kimi-K3",
+		archs: []string{"KimiK3ForConditionalGeneration"}, types: []string{"kimi_k3"}, processors: []string{"KimiK3Processor"},
+		names: kimiNames,
+		image: kimiEntry(), // no defaults: the limits must be in the files
+		video: &entry{target: "<|kimi_k25_video_placeholder|>"},
+		facts: Facts{PlaceholdersTouch: true},
 	},
 	{
 		name: "pixtral", title: "Pixtral and Mistral Small 3.1 on, Hugging Face files",
@@ -105,6 +227,16 @@ var gridFamilies = []family{
 				patch: value{"processor.patch_size", "config.vision_config.patch_size", "=16"},
 				merge: value{"processor.spatial_merge_size", "config.spatial_merge_size", "=1"}},
 			layout: layout{rowSep: "{break}", end: "{last}"}, put: "-"},
+	},
+	{
+		name: "lighton_ocr", title: "LightOnOCR",
+		archs: []string{"LightOnOCRForConditionalGeneration", "LightOnOcrForConditionalGeneration"},
+		types: []string{"lighton_ocr"}, processors: []string{"LightOnOcrProcessor"}, priority: 2,
+		names: map[string]name{"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id image_token_index"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: fitLongest{edge: value{"image.size.longest_edge", "config.vision_config.image_size"},
+				patch: value{"config.vision_config.patch_size", "processor.patch_size"},
+				merge: value{"config.spatial_merge_size", "processor.spatial_merge_size", "=1"}, drops: true}, put: "-"},
 	},
 	{
 		name: "pixtral_native", title: "Pixtral and Mistral with vision, params.json and tekken.json",
@@ -138,4 +270,20 @@ var gridFamilies = []family{
 		video: &entry{target: "<|video|>"},
 		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>"},
 	},
+}
+
+var kimiNames = map[string]name{"image": {text: "<|media_pad|>", id: "media_placeholder_token_id image_token_id", loose: true}}
+
+// kimiEntry uses the class defaults for the patch limits.
+func kimiEntry(defaults ...string) *entry {
+	k := kimiK25{patch: value{"image.patch_size", "image.media_proc_cfg.patch_size", "=14"},
+		merge: value{"image.merge_size", "image.merge_kernel_size", "image.media_proc_cfg.merge_kernel_size", "=2"},
+		limit: value{"image.max_patches", "image.media_proc_cfg.in_patch_limit"},
+		side:  value{"image.size.max_height", "image.media_proc_cfg.patch_limit_on_one_side"},
+		fixed: value{"image.media_proc_cfg.fixed_output_tokens"}}
+	if len(defaults) == 2 {
+		k.limit, k.side = append(k.limit, defaults[0]), append(k.side, defaults[1])
+	}
+	return &entry{target: "{image}", id: "{image}", count: k,
+		put: "<|media_begin|>image<|media_content|>{image}<|media_end|>"}
 }

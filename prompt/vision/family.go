@@ -24,10 +24,18 @@ type family struct {
 
 	image, video, audio *entry
 
+	// outOfVocab: see Reading.
+	outOfVocab bool
 	// newlineMerge is Gemma's pass over the expanded ids (vLLM).
 	newlineMerge bool
 	// accepts checks a request's kwargs where vLLM is stricter than the rule.
 	accepts func(*Model, Kwargs) error
+	// prepareIDs changes the prompt before vLLM searches for placeholders.
+	prepareIDs func(*Model, []uint32) []uint32
+	// prepareText is what the Hugging Face processor does to the text before it puts the replacements in, finishText after.
+	prepareText, finishText func(*Model, string) string
+	// viaPieces: when vLLM expands in the text, it encodes text and replacements one by one instead of all at once.
+	viaPieces bool
 
 	facts   Facts            // of all its model types
 	factsOf map[string]Facts // except for these
@@ -37,6 +45,9 @@ type family struct {
 
 // Facts are what engines do for a model type besides the tokens of its media.
 type Facts struct {
+	// PlaceholdersFirst: missing placeholders are put before a string content, not after it. PlaceholdersTouch: with nothing
+	// between them and the text, instead of a new line (TensorRT-LLM 1.3, serve/chat_utils.py and inputs/utils.py).
+	PlaceholdersFirst, PlaceholdersTouch bool
 	// Conversation is the named format that replaces the chat template, "" for none (SGLang 0.5.23, parser/conversation.py).
 	Conversation string
 	// ProcessorClass and WrapperClass are the Python classes that enter pictures' names, besides the bytes of their files; "" if
@@ -45,37 +56,45 @@ type Facts struct {
 }
 
 // name says where a token's text comes from: an attribute of the tokenizer or processor files, else a fixed text. The id in
-// config.json must agree.
+// config.json must agree, unless the engine ignores it.
 type name struct {
 	attr string // key in processor_config.json and tokenizer_config.json
 	text string // the usual string
 	id   string // keys in config.json holding the id, separated by spaces
+	// loose: the engine uses the tokenizer's id whatever config.json says.
+	loose bool
 }
 
 // entry is one modality of a family.
 type entry struct {
-	target string // the placeholder in the prompt
+	// target is the placeholder in the prompt; {k} is the item's number from 1. "" means that the tokens are inserted after prefix.
+	target   string
+	targetHF string // if the Hugging Face processor uses another one
+	prefix   string
 
-	id     string // the token at the embedding positions
-	count  kind   // nil: what the medium becomes is not computed, and the prompt is known up to it
-	layout layout
+	id      string // the token at the embedding positions
+	count   kind   // nil: what the medium becomes is not computed, and the prompt is known up to it
+	layout  layout
+	arrange func(*builder, grid) // instead of the layout's own order
 
-	// put is what vLLM inserts into "string" content; {k} is the item's number from 1. "-" means that nothing is inserted.
+	// put is what vLLM inserts into "string" content; {k} as above. "-" means that nothing is inserted.
 	put string
 }
 
 // kind is a count rule before its settings are known. bind reads them; errors go to s.err.
 type kind interface{ bind(s *settings) counter }
 
-// counter turns a picture's size into a grid.
-type counter func(width, height int) (grid, error)
+// counter turns a picture's size into a grid. items is the number of pictures in the request.
+type counter func(width, height, items int) (grid, error)
 
 // grid is the result of a count rule. Families without tiles use main only.
 type grid struct {
-	main       int   // tokens of the main run: the picture, its thumbnail or overview
-	rows, cols int   // of tiles; 0 = none
-	tile       int   // tokens of one tile
-	frames     []int // of a video, as shown to the model
+	main       int // tokens of the main run: the picture, its thumbnail or overview
+	rows, cols int // of tiles; 0 = none
+	tile       int // tokens of one tile
+	mainCols   int // for layouts that break the main run into rows
+
+	bare bool // omit the layout's begin
 }
 
 // table is the list of families that a directory is matched against.
@@ -84,7 +103,7 @@ type table []*family
 // families returns the table, in the order of docs/families.md.
 func families() table {
 	var all table
-	for _, part := range [][]family{qwenFamilies, gridFamilies, tileFamilies, llavaFamilies} {
+	for _, part := range [][]family{qwenFamilies, gridFamilies, tileFamilies, llavaFamilies, otherFamilies} {
 		for i := range part {
 			all = append(all, &part[i])
 		}
@@ -125,8 +144,7 @@ func (t table) named(name string) (*family, error) {
 		}
 		known[i] = f.name
 	}
-	return nil, fmt.Errorf("%q is not known (want one of %s; without the key the media of other models are learned from events)", name,
-		strings.Join(known, ", "))
+	return nil, fmt.Errorf("%q is not known (want one of %s)", name, strings.Join(known, ", "))
 }
 
 // match returns the family of a directory by what its files say, nil if there is none.

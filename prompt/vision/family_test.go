@@ -13,10 +13,9 @@ func TestOneEntryMakesAFamily(t *testing.T) {
 	with := append(families(), &family{
 		name: "unicorn_vl", title: "Unicorn-VL", archs: []string{"UnicornForConditionalGeneration"}, types: []string{"unicorn_vl"},
 		names: map[string]name{"image": {text: "<unicorn>", id: "image_token_id"}},
-		image: &entry{target: "{image}", id: "{image}", count: square{size: value{"image.size"}, patch: value{"image.patch_size"},
-			strategy: value{"=full"}, extra: value{"=0"}},
+		image: &entry{target: "{image}", id: "{image}", count: square{size: value{"image.size"}, patch: value{"image.patch_size"}},
 			layout: layout{begin: "<horn>", end: "</horn>"}, put: "{image}\n"},
-		facts: Facts{Conversation: "chatml"},
+		facts: Facts{PlaceholdersFirst: true, Conversation: "chatml"},
 	})
 	files := dir(obj{"config.json": obj{"model_type": "unicorn_vl"}, "preprocessor_config.json": obj{"size": 28, "patch_size": 14}})
 	tok := newStub("<unicorn>", "<horn>", "</horn>")
@@ -35,7 +34,7 @@ func TestOneEntryMakesAFamily(t *testing.T) {
 			t.Errorf("placeholder %q of %s", text, m.Family())
 		}
 	}
-	if f := with.facts("unicorn_vl", ""); f.Conversation != "chatml" {
+	if f := with.facts("unicorn_vl", ""); !f.PlaceholdersFirst || f.Conversation != "chatml" {
 		t.Errorf("facts %+v", f)
 	}
 	var unknown *UnknownModelError

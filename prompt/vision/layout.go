@@ -13,13 +13,13 @@ import (
 //	main, if mainFirst
 //	tiles: for each row, for each tile: tileBegin run tileEnd,
 //	       tileSep between the tiles of a row, rowEnd after each row,
-//	       rowSep between rows
+//	       rowSep between rows, rowsEnd after the last
 //	between, if there were tiles and a main run follows
 //	main, if not mainFirst
 //	end
 //
-// where main is mainBegin run mainEnd. The usual case has only begin, a main run and end. {r} is the tile's row from 1, other {names}
-// are the family's. Adjacent texts are tokenized as one.
+// where main is mainBegin run mainEnd. The usual case has only begin, a main run and end. {r}, {c} and {i} are the tile's row,
+// column and number from 1, {k} the picture's number from 0, other {names} the family's. Adjacent texts are tokenized as one.
 type layout struct {
 	begin, end                  string
 	mainFirst                   bool
@@ -27,13 +27,15 @@ type layout struct {
 	tiledBegin                  string // before everything but begin, if there are tiles
 	between                     string
 	tileBegin, tileEnd, tileSep string
-	rowEnd, rowSep              string
+	rowEnd, rowSep, rowsEnd     string
 	need                        []string // tokens that must exist in the vocabulary
 }
 
 // arrange writes one replacement.
 func (l *layout) arrange(b *builder, g grid) {
-	b.text(l.begin)
+	if !g.bare {
+		b.text(l.begin)
+	}
 	tiled := g.rows > 0 && g.cols > 0
 	if tiled {
 		b.text(l.tiledBegin)
@@ -59,7 +61,7 @@ func (l *layout) arrange(b *builder, g grid) {
 			if c > 1 {
 				b.text(l.tileSep)
 			}
-			b.row = r
+			b.row, b.col, b.tileNo = r, c, (r-1)*g.cols+c
 			b.text(l.tileBegin)
 			b.run(g.tile)
 			b.text(l.tileEnd)
@@ -68,6 +70,9 @@ func (l *layout) arrange(b *builder, g grid) {
 		if b.err != nil {
 			return
 		}
+	}
+	if tiled {
+		b.text(l.rowsEnd)
 	}
 	if !l.mainFirst {
 		if tiled && g.main > 0 {
@@ -82,6 +87,7 @@ func (l *layout) arrange(b *builder, g grid) {
 type builder struct {
 	m     *Model
 	rules []bound // by m.rules
+	items int     // media in the request
 
 	written int // embedding tokens of the request so far
 
@@ -92,15 +98,15 @@ type builder struct {
 
 	rule *rule // of the item being written
 
-	pending  []byte // text not yet tokenized
-	afterRun bool   // pending follows a run
-	row      int
-	err      error
+	pending             []byte // text not yet tokenized
+	afterRun            bool   // pending follows a run
+	k, row, col, tileNo int
+	err                 error
 }
 
 // builder returns the builder for one request, with the counts for its kwargs.
-func (m *Model) builder(kw Kwargs) (*builder, error) {
-	b := &builder{m: m, rules: make([]bound, len(m.rules))}
+func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
+	b := &builder{m: m, items: items, rules: make([]bound, len(m.rules))}
 	for i, r := range m.rules {
 		b.rules[i] = r.bound
 	}
@@ -122,8 +128,8 @@ func (m *Model) builder(kw Kwargs) (*builder, error) {
 	return b, nil
 }
 
-// item writes the replacement of one medium.
-func (b *builder) item(media Media) error {
+// item writes the replacement of one medium; k is its number from 0 within its modality.
+func (b *builder) item(media Media, k int) error {
 	modality := orImage(media.Modality)
 	i := slices.IndexFunc(b.m.rules, func(r *rule) bool { return r.modality == modality })
 	if i < 0 {
@@ -145,9 +151,13 @@ func (b *builder) item(media Media) error {
 		return &UndecidableError{Modality: modality, Reason: fmt.Sprintf("the media of one prompt give more than %d tokens",
 			b.m.most), TooMany: true}
 	}
-	b.rule, b.err, b.afterRun = r, nil, false
+	b.rule, b.k, b.err, b.afterRun = r, k, nil, false
 	b.pending = b.pending[:0]
-	r.layout.arrange(b, g)
+	if r.entry.arrange != nil {
+		r.entry.arrange(b, g)
+	} else {
+		r.layout.arrange(b, g)
+	}
 	b.flush()
 	return b.err
 }
@@ -156,12 +166,14 @@ func (b *builder) item(media Media) error {
 func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	w, h := media.Width, media.Height
 	switch {
+	case media.Modality == "audio":
+		return r.count(0, 0, b.items)
 	case w <= 0 || h <= 0:
 		return grid{}, refused(400, "picture of %d x %d pixels", w, h)
 	case w > maxSide || h > maxSide || float64(w)*float64(h) > maxPixels:
 		return grid{}, refused(400, "picture of %d x %d pixels is larger than an engine decodes", w, h)
 	}
-	g, err = r.count(w, h)
+	g, err = r.count(w, h, b.items)
 	if err != nil {
 		return grid{}, err
 	}
@@ -226,7 +238,7 @@ func appendRun(dst []uint32, id uint32, n int) []uint32 {
 	return dst
 }
 
-// text writes a piece of the layout and fills in {r}.
+// text writes a piece of the layout and fills in its {…}.
 func (b *builder) text(s string) {
 	for {
 		i := strings.IndexByte(s, '{')
@@ -235,7 +247,18 @@ func (b *builder) text(s string) {
 			return
 		}
 		b.pending = append(b.pending, s[:i]...)
-		b.pending = strconv.AppendInt(b.pending, int64(b.row), 10)
+		n := 0
+		switch s[i+1] {
+		case 'r':
+			n = b.row
+		case 'c':
+			n = b.col
+		case 'i':
+			n = b.tileNo
+		case 'k':
+			n = b.k
+		}
+		b.pending = strconv.AppendInt(b.pending, int64(n), 10)
 		s = s[i+3:]
 	}
 }

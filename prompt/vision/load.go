@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"maps"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/sightline-router/sightline/body/jsonread"
@@ -62,11 +61,6 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	return m, nil
 }
 
-// rewritten lists architectures whose prompts the engines change before the first medium if there is one: its tokens go to the front, or
-// BOS does, or the text is decoded, edited and encoded again (vLLM 0.32, SGLang 0.5.23).
-var rewritten = []string{"Blip2ForConditionalGeneration", "MllamaForConditionalGeneration", "MolmoForCausalLM",
-	"Molmo2ForConditionalGeneration", "PaliGemmaForConditionalGeneration", "Phi3VForCausalLM"}
-
 // unknownModel returns the error for a directory that no family matches, nil for a text model.
 func unknownModel(s *settings) error {
 	if !looksMultimodal(s) {
@@ -77,7 +71,6 @@ func unknownModel(s *settings) error {
 	if arch := list(s.config["architectures"]); len(arch) > 0 {
 		e.Architecture = arch[0]
 	}
-	e.Rewrites = slices.Contains(rewritten, e.Architecture)
 	return e
 }
 
@@ -91,6 +84,13 @@ func (m *Model) bindIDs() error {
 			}
 			m.newlines[i] = id
 		}
+	}
+	if m.fam.outOfVocab && m.settings.reading.OutOfVocab {
+		vocab := m.settings.int(value{"config.vocab_size", "config.text_config.vocab_size"})
+		if m.settings.err != nil {
+			return m.lacks("%v", m.settings.err)
+		}
+		m.outOfVocab = uint32(vocab + 1)
 	}
 	return nil
 }
@@ -209,17 +209,28 @@ func (m *Model) resolveNames() error {
 			}
 		case !ok:
 			return m.lacks("token %s: not in the tokenizer, and config.json has no %s", text, n.id)
-		case hasCfg && cfgID != id:
+		case hasCfg && cfgID != id && !n.loose:
 			return m.lacks("token %s: the tokenizer says %d, config.json (%s) says %d", text, id, n.id, cfgID)
+		case hasCfg && cfgID != id:
+			m.warn("token %s: the tokenizer says %d, config.json (%s) says %d; the engine takes the tokenizer's", text, id, n.id, cfgID)
 		}
 		m.names[key] = text
 	}
 	return nil
 }
 
-// requires reports whether a picture's tokens need a name: without a token for another modality the model only lacks that.
+// requires reports whether a modality that can be counted uses a name.
 func (f *family) requires(key string) bool {
-	return strings.Contains(f.image.target+f.image.id+f.image.layout.all(), "{"+key+"}")
+	for _, e := range []*entry{f.image, f.audio} {
+		if e == nil || e.count == nil {
+			continue
+		}
+		texts := e.target + e.targetHF + e.prefix + e.id + e.layout.all()
+		if e.arrange != nil || strings.Contains(texts, "{"+key+"}") {
+			return true
+		}
+	}
+	return f.finishText != nil
 }
 
 func tokenText(v any) string {
@@ -247,8 +258,9 @@ type rule struct {
 	modality string
 	entry    *entry
 	layout   layout
-	target   string
-	targets  []uint32 // target, tokenized
+	target   string // text form, {k} still in it
+	targets  []uint32
+	prefix   []uint32 // inserting families
 	hasID    bool
 	id       uint32
 	idText   string
@@ -273,9 +285,18 @@ func (e *entry) bind(s *settings) (b bound) {
 
 func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target}
+	if m.ReadsText() && e.targetHF != "" {
+		r.target = e.targetHF
+	}
 	r.layout.each(m.fill)
 	r.target = m.fill(r.target)
-	r.targets = m.tok.EncodeText(nil, r.target)
+	if r.target != "" && !strings.Contains(r.target, "{k}") {
+		r.targets = m.tok.EncodeText(nil, r.target)
+	}
+	addsBOS, said := m.settings.tokenizer["add_bos_token"].(bool)
+	if e.prefix != "" && (e.prefix != "{bos}" || addsBOS || !said) {
+		r.prefix = m.tok.EncodeText(nil, m.fill(e.prefix))
+	}
 	if e.id != "" {
 		r.idText = m.fill(e.id)
 		id, ok := m.tok.ID(r.idText)
@@ -308,7 +329,7 @@ func (m *Model) fill(s string) string {
 
 func (l *layout) each(f func(string) string) {
 	for _, p := range []*string{&l.begin, &l.end, &l.mainBegin, &l.mainEnd, &l.tiledBegin, &l.between,
-		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep} {
+		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep, &l.rowsEnd} {
 		*p = f(*p)
 	}
 }

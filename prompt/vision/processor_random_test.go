@@ -41,7 +41,7 @@ func TestProcessorRandom(t *testing.T) {
 			files["preprocessor_config.json"] = obj{"patch_size": 1, "max_patches": 1} // ignored because of the nested one
 			files["processor_config.json"] = merged(r.Pk, obj{"image_processor": image})
 		}
-		m, err := Load(dir(files), stub, Options{Reading: sglang})
+		m, err := Load(dir(files), stub, Options{Reading: transformers})
 		var ids []uint32
 		if err == nil {
 			ids, _, err = m.ExpandText(nil, r.Text, pictures(r.Sizes), r.Kw)

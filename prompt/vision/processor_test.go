@@ -19,20 +19,45 @@ var processorDirs = map[string]struct {
 	kw              Kwargs
 	mistral         bool
 }{
+	"aya_vision":          {typ: "aya_vision"},
+	"cohere2_vision":      {typ: "cohere2_vision"},
+	"deepseek_ocr2":       {typ: "deepseek_ocr2"},
+	"deepseek_vl":         {typ: "deepseek_vl"},
+	"ernie4_5_vl":         {typ: "ernie4_5_vl_moe"},
 	"gemma3":              {typ: "gemma3"},
 	"gemma3_pan_scan":     {typ: "gemma3", kw: Kwargs{"do_pan_and_scan": true}},
+	"gemma3n":             {typ: "gemma3n"},
 	"gemma4_1120":         {typ: "gemma4", tokenizer: obj{"boi_token": "<boi>", "eoi_token": "<eoi>"}},
 	"gemma4_280":          {typ: "gemma4", tokenizer: obj{"boi_token": "<boi>", "eoi_token": "<eoi>"}},
 	"glm46v_classdefault": {typ: "glm46v"},
 	"glm4_1v":             {typ: "glm4v"},
+	"granite_docling":     {typ: "granite_docling"},
+	"granite_docling_dir": {typ: "idefics3", proc: obj{"image_seq_len": 64}},
+	"hunyuan_vl":          {typ: "hunyuan_vl"},
+	"idefics2":            {typ: "idefics2"},
+	"idefics3_8b":         {typ: "idefics3"},
 	"internvl_12":         {typ: "internvl"},
 	"internvl_6":          {typ: "internvl"},
+	"janus":               {typ: "janus"},
+	"kimi_k25":            {typ: "kimi_k25"},
+	"lfm2_vl":             {typ: "lfm2_vl"},
 	"llama4":              {typ: "llama4"},
 	"llava15": {typ: "llava", proc: obj{"patch_size": 14, "num_additional_image_tokens": 1,
 		"vision_feature_select_strategy": "default"}},
+	"llava_next": {typ: "llava_next", proc: obj{"patch_size": 14, "num_additional_image_tokens": 1,
+		"vision_feature_select_strategy": "default"}},
+	"llava_onevision":     {typ: "llava_onevision"},
+	"minicpmv4_6":         {typ: "minicpmv4_6"},
+	"minimax_m3_vl":       {typ: "minimax_m3_vl"},
 	"mistral_small_31_hf": {typ: "mistral3", proc: obj{"patch_size": 14, "spatial_merge_size": 2}},
 	"mistral_small_31_mistral": {mistral: true, config: obj{"vision_encoder": obj{"image_size": 1540, "patch_size": 14,
 		"spatial_merge_size": 2}}},
+	"mllama":                 {typ: "mllama"},
+	"molmo2":                 {typ: "molmo2", tokenizer: obj{"eos_token": "<|endoftext|>"}},
+	"paddleocr_vl":           {typ: "paddleocr_vl"},
+	"paligemma":              {typ: "paligemma"},
+	"perception_lm":          {typ: "perception_lm", proc: obj{"patch_size": 14}},
+	"phi4mm_36":              {typ: "phi4_multimodal"},
 	"pixtral_hf":             {typ: "pixtral"},
 	"pixtral_mistral":        {mistral: true, config: obj{"vision_encoder": obj{"image_size": 1024, "patch_size": 16}}},
 	"qwen2_5_omni":           {typ: "qwen2_5_omni"},
@@ -43,6 +68,8 @@ var processorDirs = map[string]struct {
 	"qwen3_5":                {typ: "qwen3_5"},
 	"qwen3_vl":               {typ: "qwen3_vl"},
 	"qwen3_vl_embedding_dir": {typ: "qwen3_vl"},
+	"smolvlm2":               {typ: "smolvlm", proc: obj{"image_seq_len": 81}},
+	"smolvlm_512":            {typ: "smolvlm", proc: obj{"image_seq_len": 64}},
 }
 
 type processorFamily struct {
@@ -196,7 +223,7 @@ func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []
 				tokens[token] = true
 			}
 		}
-		m, stub := loadProcessor(t, f, sglang, tokens)
+		m, stub := loadProcessor(t, f, transformers, tokens)
 		do(f, all[f.Family], tokens, m, stub)
 	}
 	return len(all)

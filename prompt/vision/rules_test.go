@@ -25,6 +25,13 @@ var ruleDirs = map[string]struct {
 		pre: obj{"size": obj{"shortest_edge": 65536, "longest_edge": 16777216}, "patch_size": 16}},
 	"glm4_1v":             {config: obj{"model_type": "glm4v"}, pre: obj{"size": obj{"shortest_edge": 12544, "longest_edge": 9633792}}},
 	"glm46v_classdefault": {config: obj{"model_type": "glm46v"}, pre: obj{}},
+	"ernie4_5_vl":         {config: obj{"model_type": "ernie4_5_vl_moe"}, pre: obj{"min_pixels": 3136, "max_pixels": 28 * 28 * 6177}},
+	"paddleocr_vl": {config: obj{"model_type": "paddleocr_vl"},
+		pre: obj{"size": obj{"min_pixels": 28 * 28 * 130, "max_pixels": 28 * 28 * 1280}}},
+	"kimi_vl": {config: obj{"model_type": "kimi_vl", "media_placeholder_token_id": 163605},
+		pre: obj{"patch_size": 14, "merge_kernel_size": []int{2, 2}, "in_token_limit": 4096}},
+	"kimi_k25": {config: obj{"model_type": "kimi_k25"}, pre: obj{"media_proc_cfg": obj{"in_patch_limit": 16384, "patch_limit_on_one_side": 512,
+		"patch_size": 14, "merge_kernel_size": 2, "fixed_output_tokens": nil}}},
 	"pixtral_hf": {config: obj{"model_type": "llava", "vision_config": obj{"model_type": "pixtral"}},
 		pre: obj{"size": obj{"longest_edge": 1024}, "patch_size": obj{"height": 16, "width": 16}}},
 	"mistral_small_31_hf": {config: obj{"model_type": "mistral3", "spatial_merge_size": 2},
@@ -39,15 +46,73 @@ var ruleDirs = map[string]struct {
 		"max_dynamic_patch": 12, "vision_config": obj{"patch_size": 14}}},
 	"internvl_6": {config: obj{"model_type": "internvl_chat", "force_image_size": 448, "use_thumbnail": true,
 		"max_dynamic_patch": 6, "min_dynamic_patch": 1}},
+	"nemotron_nano_vl_v2": {config: obj{"model_type": "NemotronH_Nano_VL_V2", "force_image_size": 512, "patch_size": 16,
+		"downsample_ratio": 0.5}, pre: obj{"max_num_tiles": 12, "use_thumbnail": true}},
 	"llava15": {config: obj{"model_type": "llava", "vision_config": obj{"image_size": 336, "patch_size": 14}},
 		pre: obj{"crop_size": obj{"height": 336, "width": 336}}},
+	"llava_next": {config: obj{"model_type": "llava_next", "vision_config": obj{"image_size": 336, "patch_size": 14}},
+		pre: obj{"image_grid_pinpoints": nextPinpoints}},
+	"llava_onevision": {config: obj{"model_type": "llava_onevision", "vision_config": obj{"image_size": 384, "patch_size": 14}},
+		pre: obj{"image_grid_pinpoints": onePinpoints()}},
 	"gemma3": {config: obj{"model_type": "gemma3"}, pre: obj{"image_seq_length": 256}, specials: newlineTokens},
 	"gemma3_pan_scan": {config: obj{"model_type": "gemma3"}, pre: obj{"image_seq_length": 256}, kw: Kwargs{"do_pan_and_scan": true},
 		specials: append([]string{"Here is the original image ", " and here are some crops to help you see better ", " "}, newlineTokens...)},
-	"llama4": {config: obj{"model_type": "llama4"}, pre: obj{"max_patches": 16}},
+	"llama4":   {config: obj{"model_type": "llama4"}, pre: obj{"max_patches": 16}},
+	"phi3v_c4": {config: obj{"model_type": "phi3_v"}, pre: obj{"num_crops": 4}},
+	"phi3v_c16": {config: obj{"model_type": "phi3_v"}, pre: obj{"num_crops": 4},
+		kw: Kwargs{"num_crops": 16.0}},
+	"phi4mm_36": {config: obj{"model_type": "phi4mm"}, pre: obj{"dynamic_hd": 36}},
+	"glm4v_9b":  {config: obj{"model_type": "chatglm", "vision_config": obj{"image_size": 1120, "patch_size": 14}}},
+	"minicpmv26": {config: obj{"model_type": "minicpmv", "version": 2.6, "query_num": 64},
+		pre:      obj{"max_slice_nums": 9, "scale_resolution": 448, "image_feature_size": 64},
+		specials: []string{"<image_id>", "</image_id>"}},
+	"deepseek_vl2": {config: obj{"model_type": "deepseek_vl_v2", "vision_config": obj{"patch_size": 14}},
+		proc: obj{"candidate_resolutions": vl2Candidates(), "downsample_ratio": 2, "patch_size": 14}},
+	"deepseek_ocr": {config: obj{"model_type": "deepseek_vl_v2", "architectures": []string{"DeepseekOCRForCausalLM"}}},
+	"idefics3_8b": {config: obj{"model_type": "idefics3"}, pre: obj{"size": obj{"longest_edge": 1456},
+		"max_image_size": obj{"longest_edge": 364}}, proc: obj{"image_seq_len": 169},
+		specials: rowColTokens(12)},
+	"smolvlm2": {config: obj{"model_type": "smolvlm"}, pre: obj{"size": obj{"longest_edge": 1536},
+		"max_image_size": obj{"longest_edge": 384}}, proc: obj{"image_seq_len": 81},
+		specials: rowColTokens(12)},
+	"smolvlm_512": {config: obj{"model_type": "smolvlm"}, pre: obj{"size": obj{"longest_edge": 2048},
+		"max_image_size": obj{"longest_edge": 512}}, proc: obj{"image_seq_len": 64},
+		specials: rowColTokens(12)},
+	"molmo": {config: obj{"model_type": "molmo"}, pre: obj{"base_image_input_size": []int{336, 336},
+		"image_patch_size": 14, "max_crops": 12, "overlap_margins": []int{4, 4}}},
+	"step3":          {config: obj{"model_type": "step3_vl"}, pre: obj{}},
+	"cohere2_vision": {config: obj{"model_type": "cohere2_vision"}, pre: obj{"size": obj{"height": 512, "width": 512}, "max_patches": 12}},
 }
 
 var newlineTokens = []string{"\n", "\n\n", "\n\n\n", "\n\n\n\n"}
+
+var nextPinpoints = [][]int{{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}}
+
+func onePinpoints() (out [][]int) {
+	for h := 1; h <= 6; h++ {
+		for w := 1; w <= 6; w++ {
+			out = append(out, []int{384 * h, 384 * w})
+		}
+	}
+	return out
+}
+
+func vl2Candidates() (out [][]int) {
+	for _, p := range [][2]int{{1, 1}, {1, 2}, {2, 1}, {1, 3}, {3, 1}, {2, 2}, {1, 4}, {4, 1}, {1, 5}, {5, 1}, {2, 3}, {3, 2},
+		{1, 6}, {6, 1}, {1, 7}, {7, 1}, {2, 4}, {4, 2}, {1, 8}, {8, 1}, {1, 9}, {3, 3}, {9, 1}} {
+		out = append(out, []int{384 * p[0], 384 * p[1]})
+	}
+	return out
+}
+
+func rowColTokens(n int) (out []string) {
+	for r := 1; r <= n; r++ {
+		for c := 1; c <= n; c++ {
+			out = append(out, "<row_"+string(rune('0'+r))+"_col_"+string(rune('0'+c))+">")
+		}
+	}
+	return append(out, "\n", "\n\n")
+}
 
 func loadRule(t testing.TB, rule string, reading Reading) (*Model, Kwargs) {
 	t.Helper()

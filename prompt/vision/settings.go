@@ -236,3 +236,34 @@ func (s *settings) text(v value) string {
 	s.fail("%s: want a string, have %v", place, found)
 	return ""
 }
+
+// pairs reads a list of [a, b] integers, at most 1024 of them.
+func (s *settings) pairs(v value) [][2]int {
+	found, place := s.find(v)
+	if found == nil {
+		s.missing(v)
+		return nil
+	}
+	list, ok := found.([]any)
+	if !ok || len(list) == 0 || len(list) > 1024 {
+		s.fail("%s: want a list of up to 1024 [height, width] pairs, have %T", place, found)
+		return nil
+	}
+	out := make([][2]int, len(list))
+	for i, e := range list {
+		p, ok := e.([]any)
+		if !ok || len(p) != 2 {
+			s.fail("%s[%d]: want a pair of integers, have %v", place, i, e)
+			return nil
+		}
+		for j := range p {
+			f, ok := number(p[j])
+			if !ok || f < 1 || f > 1<<20 || f != math.Trunc(f) {
+				s.fail("%s[%d]: want integers from 1 to 2^20, have %v", place, i, e)
+				return nil
+			}
+			out[i][j] = int(f)
+		}
+	}
+	return out
+}

@@ -91,8 +91,10 @@ type obj = map[string]any
 
 // The engines' Readings.
 var (
-	vllm   = Reading{}
-	sglang = Reading{Processor: true}
+	vllm         = Reading{}
+	sglang       = Reading{Processor: true}
+	trtllm       = Reading{Processor: true, OutOfVocab: true}
+	transformers = Reading{Processor: true, Always: true}
 )
 
 // specialsOf lists the tokens that a family's entry may ask for.

@@ -9,9 +9,6 @@
 // and the layout of the tokens around it. A new checkpoint of a known family works from its directory alone. A wrong count would
 // silently make every block after the picture miss, so nothing is guessed.
 //
-// The table has the families that are served most and whose prompts were compared with a running engine or with the processor that it
-// runs. A prompt of any other family is exact up to its first medium.
-//
 // Sources of the rules: vLLM 0.32.0, transformers 5.19 and 5.23, mistral-common 1.13.
 package vision
 
@@ -33,8 +30,12 @@ type Tokens interface {
 // Reading is how an engine inserts media into a prompt. The zero value replaces placeholders among the token ids, with vLLM's own
 // rules where they differ from the Hugging Face processor's.
 type Reading struct {
-	// Processor: the Hugging Face processor replaces placeholders in the text, before tokenization (SGLang).
+	// Processor: the Hugging Face processor replaces placeholders in the text, before tokenization (SGLang, TensorRT-LLM).
 	Processor bool
+	// Always: the processor also reads prompts without media (transformers itself; the engines then skip it).
+	Always bool
+	// OutOfVocab: the embedding positions hold vocab_size + 1, in the families that say so (TensorRT-LLM).
+	OutOfVocab bool
 }
 
 // Options say how the server was started, as far as the tokens of media depend on it.
@@ -81,7 +82,8 @@ type Model struct {
 	rules    []*rule // one per modality that the family knows
 	names    map[string]string
 
-	newlines [4]uint32
+	outOfVocab uint32 // id at the embedding positions, see Reading; 0: the rule's own
+	newlines   [4]uint32
 
 	literals *literals
 	most     int // bound of the tokens of a prompt's media; see With
@@ -119,13 +121,14 @@ func (m *Model) Multimodal() bool { return m.fam != nil }
 func (m *Model) Warnings() []string { return m.warnings }
 
 // Count returns the tokens of one medium: embed is the number of embedding positions, total the length of the whole replacement.
-// The error is a *RefusedError if the engine refuses the medium and an *UndecidableError if the count cannot be known.
+// The error is a *RefusedError if the engine refuses the medium and an *UndecidableError if the count cannot be known. If the count
+// depends on the other pictures of a request, this one is counted as if it were the only one.
 func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
-	b, err := m.builder(kw)
+	b, err := m.builder(kw, 1)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := b.item(media); err != nil {
+	if err := b.item(media, 0); err != nil {
 		return 0, 0, err
 	}
 	for _, id := range b.out {
@@ -142,6 +145,9 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 	r := m.rule(modality)
 	if r == nil || !r.hasID {
 		return 0, false
+	}
+	if m.outOfVocab != 0 {
+		return m.outOfVocab, true
 	}
 	return r.id, true
 }

@@ -153,8 +153,8 @@ func TestLoadErrors(t *testing.T) {
 			qwenSpecials, &MissingError{}, "says 5"},
 		{"a setting of the wrong type", obj{"config.json": obj{"model_type": "qwen2_vl"}, "preprocessor_config.json": obj{"patch_size": "big"}},
 			qwenSpecials, &MissingError{}, "patch_size"},
-		{"a required value", obj{"config.json": obj{"model_type": "internvl_chat"}}, []string{"<img>", "</img>", "<IMG_CONTEXT>"},
-			&MissingError{}, "force_image_size"},
+		{"a required value", obj{"config.json": obj{"model_type": "kimi_k3"}, "preprocessor_config.json": obj{}},
+			[]string{"<|media_pad|>"}, &MissingError{}, "in_patch_limit"},
 		{"a hostile number of tiles", obj{"config.json": obj{"model_type": "internvl_chat", "force_image_size": 448,
 			"max_dynamic_patch": 1 << 30}}, []string{"<img>", "</img>", "<IMG_CONTEXT>"}, &MissingError{}, "max_dynamic_patch"},
 	} {
@@ -172,19 +172,30 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := Load(fstest.MapFS{"config.json": {Data: []byte("[")}}, newStub(), Options{}); err == nil {
 		t.Error("broken JSON is read")
 	}
-	var unknown *UnknownModelError
-	for arch, rewrites := range map[string]bool{"NewVL": false, "MolmoForCausalLM": true} {
-		_, err := Load(dir(obj{"config.json": obj{"architectures": []string{arch}, "vision_config": obj{}}}), newStub(), Options{})
-		if !errors.As(err, &unknown) || unknown.Rewrites != rewrites {
-			t.Errorf("%s: %+v, want Rewrites %v", arch, err, rewrites)
-		}
+	// The kimi tokenizer overrides its config.
+	m, _ := loadRule(t, "kimi_vl", vllm)
+	if len(m.Warnings()) != 1 {
+		t.Errorf("warnings %v, want one about the id", m.Warnings())
+	}
+}
+
+// TestTensorRTIDs: TensorRT-LLM puts an id above the vocabulary at Qwen's media positions.
+func TestTensorRTIDs(t *testing.T) {
+	m, tok := qwen(t, Options{Reading: trtllm})
+	ids, spans, err := m.ExpandText(nil, "a<|vision_start|><|image_pad|><|vision_end|>", []Media{{Width: 56, Height: 56}}, nil)
+	want := []uint32{'a', tok.ids["<|vision_start|>"], 152065, 152065, 152065, 152065, tok.ids["<|vision_end|>"]}
+	if err != nil || !slices.Equal(ids, want) || !slices.Equal(spans, []Span{{0, 2, 4}}) {
+		t.Errorf("want %v, have %v %v %v", want, ids, spans, err)
+	}
+	if id, ok := m.EmbedID("image"); !ok || id != 152065 {
+		t.Errorf("embed id %d", id)
 	}
 }
 
 // TestLeftOverPlaceholders: the Hugging Face processors count placeholders, vLLM uses the first ones.
 func TestLeftOverPlaceholders(t *testing.T) {
 	text := "<|image_pad|><|image_pad|>"
-	for reading, want := range map[Reading]bool{vllm: true, sglang: false} {
+	for reading, want := range map[Reading]bool{vllm: true, sglang: false, trtllm: false, transformers: false} {
 		m, _ := qwen(t, Options{Reading: reading})
 		_, _, err := m.ExpandText(nil, text, []Media{{Width: 56, Height: 56}}, nil)
 		var refusal *RefusedError
@@ -204,11 +215,14 @@ func TestPlaceholder(t *testing.T) {
 		{"qwen2_vl", "image", 1, "<|vision_start|><|image_pad|><|vision_end|>", true},
 		{"qwen2_vl", "video", 1, "<|vision_start|><|video_pad|><|vision_end|>", true},
 		{"qwen2_vl", "audio", 1, "", false},
-		{"qwen3_vl", "", 3, "<|vision_start|><|image_pad|><|vision_end|>", true},
+		{"phi3v_c4", "image", 2, "<|image_2|>", true},
+		{"kimi_vl", "", 1, "<|media_start|>image<|media_content|><|media_pad|><|media_end|>", true},
+		{"minicpmv26", "image", 3, "(<image>./</image>)", true},
 		{"gemma3", "image", 1, "<start_of_image>", true},
 		{"internvl_12", "image", 1, "<image>", true},
-		{"glm4_1v", "image", 1, "<|begin_of_image|><|image|><|end_of_image|>", true},
+		{"glm4v_9b", "image", 1, "<|begin_of_image|><|endoftext|><|end_of_image|>", true},
 		{"pixtral_hf", "image", 1, "", false},
+		{"molmo", "image", 1, "", false},
 		{"llama4", "image", 1, "<|image|>", true},
 	} {
 		m, _ := loadRule(t, c.rule, vllm)
@@ -257,15 +271,15 @@ func TestExpandDecoded(t *testing.T) {
 
 // TestParallel: a Model is shared by all requests.
 func TestParallel(t *testing.T) {
-	m, _ := loadRule(t, "qwen2_vl", vllm)
-	prompt := m.tok.EncodeText(nil, "a<|image_pad|>b")
+	m, _ := loadRule(t, "idefics3_8b", vllm)
+	prompt := m.tok.EncodeText(nil, "a<image>b")
 	want, _, _ := m.Expand(nil, prompt, []Media{{Width: 1280, Height: 720}}, nil)
 	done := make(chan bool)
 	for i := range 8 {
 		go func() {
 			for j := range 50 {
 				_, _, err := m.Expand(nil, prompt, []Media{{Width: 100 + 37*i, Height: 1000 - 11*j}},
-					Kwargs{"max_pixels": float64(100000 + 1000*i)})
+					Kwargs{"max_image_size": obj{"longest_edge": float64(200 + i)}})
 				have, _, err2 := m.Expand(nil, prompt, []Media{{Width: 1280, Height: 720}}, nil)
 				if err != nil || err2 != nil || !slices.Equal(have, want) {
 					t.Error(err, err2, "or another result than alone")
@@ -287,7 +301,7 @@ func FuzzExpand(f *testing.F) {
 	}
 	slices.Sort(rules)
 	for i := range rules {
-		f.Add(byte(i), 640, 480, 100, 1000, "a <image><|image_pad|><image>\n<|image_1|>", `{"max_pixels": 50176, "num_crops": 3}`, byte(i%2))
+		f.Add(byte(i), 640, 480, 100, 1000, "a <image><|image_pad|><image>\n<|image_1|>", `{"max_pixels": 50176, "num_crops": 3}`, byte(i%4))
 	}
 	type key struct {
 		rule    string
@@ -295,7 +309,7 @@ func FuzzExpand(f *testing.F) {
 	}
 	models := map[key]*Model{} // fuzzing runs one input at a time in a process
 	f.Fuzz(func(t *testing.T, rule byte, w1, h1, w2, h2 int, text, kwargs string, engine byte) {
-		k := key{rules[int(rule)%len(rules)], []Reading{vllm, sglang}[engine%2]}
+		k := key{rules[int(rule)%len(rules)], []Reading{vllm, sglang, trtllm, transformers}[engine%4]}
 		m := models[k]
 		if m == nil {
 			m, _ = loadRule(t, k.rule, k.reading)
@@ -391,8 +405,8 @@ func BenchmarkExpand(b *testing.B) {
 }
 
 func BenchmarkExpandTiles(b *testing.B) {
-	m, _ := loadRule(b, "llama4", vllm)
-	prompt := m.tok.EncodeText(nil, strings.Repeat("some words of text ", 400)+"<|image|>")
+	m, _ := loadRule(b, "idefics3_8b", vllm)
+	prompt := m.tok.EncodeText(nil, strings.Repeat("some words of text ", 400)+"<image>")
 	media := []Media{{Width: 1280, Height: 720}}
 	var out []uint32
 	b.ReportAllocs()

@@ -260,7 +260,7 @@ func (x *request) contradicted(f *Finding) (r Rule, ok bool) {
 	if medium != nil {
 		from = medium.Offset
 	}
-	if x.Prompt.StablePrefix() <= from || x.borrowed {
+	if x.Prompt.StablePrefix() <= from || x.borrowed || x.nameLearned {
 		return 0, false
 	}
 	switch {

@@ -1,0 +1,310 @@
+package vision
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Families whose prompt needs more than a placeholder and a layout: numbered placeholders, prompts that are tokenized again, two
+// token grids.
+
+var phiNames = map[string]name{"image": {text: "<|image|>"}}
+
+var otherFamilies = []family{
+	{
+		name: "phi3_v", title: "Phi-3 Vision, Phi-3.5 Vision",
+		archs: []string{"Phi3VForCausalLM"}, types: []string{"phi3_v"}, processors: []string{"Phi3VProcessor", "Phi3VImageProcessor"},
+		names: phiNames,
+		image: &entry{target: "<|image_{k}|>", id: "{image}",
+			count: phi3{value{"image.num_crops", "=4"}}},
+		prepareIDs: phi3Pieces,
+	},
+	{
+		name: "phi4mm", title: "Phi-4-multimodal (original repository)",
+		archs: []string{"Phi4MMForCausalLM"}, types: []string{"phi4mm"}, processors: []string{"Phi4MMProcessor"},
+		names: map[string]name{
+			"image": {text: "<|endoftext10|>"},
+			"audio": {text: "<|endoftext11|>"},
+		},
+		image: &entry{target: "<|image_{k}|>", id: "{image}",
+			count: phi4{size: value{"=448"}, patch: value{"=14"}, crops: value{"image.dynamic_hd", "=36"}}},
+		audio: &entry{target: "<|audio_{k}|>", id: "{audio}"},
+		facts: Facts{Conversation: "phi-4-mm"},
+	},
+	{
+		name: "phi4_multimodal", title: "Phi-4-multimodal (transformers)",
+		archs: []string{"Phi4MultimodalForCausalLM"}, types: []string{"phi4_multimodal"},
+		processors: []string{"Phi4MultimodalProcessor", "Phi4MultimodalImageProcessor"},
+		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "vision_config.image_token_id image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: phi4{size: value{"image.size.height", "=448"}, patch: value{"image.patch_size", "=14"}, crops: value{"image.dynamic_hd", "=36"}}},
+		audio: &entry{target: "<|audio|>"},
+	},
+	{
+		name: "deepseek_vl_v2", title: "DeepSeek-VL2",
+		archs: []string{"DeepseekVLV2ForCausalLM"}, types: []string{"deepseek_vl_v2"}, processors: []string{"DeepseekVLV2Processor"},
+		names: map[string]name{"image": {attr: "image_token", text: "<image>"}},
+		when:  func(s *settings) bool { return !deepseekOCRArch(s) },
+		image: &entry{target: "{image}", id: "{image}",
+			count: deepseekVL2{candidates: value{"processor.candidate_resolutions", "image.candidate_resolutions", "config.candidate_resolutions"},
+				size:  value{"config.vision_config.image_size", "=384"},
+				patch: value{"processor.patch_size", "image.patch_size", "config.vision_config.patch_size", "=14"},
+				ratio: value{"processor.downsample_ratio", "image.downsample_ratio", "=2"}}},
+		facts: Facts{Conversation: "deepseek-vl2"},
+	},
+	{
+		name: "deepseek_ocr", title: "DeepSeek-OCR",
+		archs: []string{"DeepseekOCRForCausalLM"}, types: []string{"deepseek_ocr", "DeepseekOCR", "deepseek_vl_v2"},
+		processors: []string{"DeepseekOCRProcessor"},
+		when:       func(s *settings) bool { return s.config["model_type"] != "deepseek_vl_v2" || deepseekOCRArch(s) },
+		names:      map[string]name{"image": {attr: "image_token", text: "<image>"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: deepseekOCR{size: value{"=640"}, base: value{"=1024"}, patch: value{"=16"}, ratio: value{"=4"},
+				min: value{"=2"}, max: value{"=6"}, newlines: true}},
+		factsOf: map[string]Facts{"deepseek_vl_v2": {Conversation: "deepseek-vl2"}},
+		note:    "fixed to the engine's Gundam mode, as in vLLM",
+	},
+	{
+		name: "deepseek_ocr2", title: "DeepSeek-OCR 2",
+		archs: []string{"DeepseekOCR2ForCausalLM", "DeepseekOcr2ForConditionalGeneration"}, types: []string{"deepseek_ocr2", "deepseek_ocr_2"},
+		processors: []string{"DeepseekOcr2Processor", "DeepseekOcr2ImageProcessor"},
+		names:      map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: deepseekOCR{size: value{"processor.tile_size", "image.tile_size", "=768"},
+				base:  value{"processor.size.height", "image.size.height", "=1024"},
+				patch: value{"processor.patch_size", "=16"}, ratio: value{"processor.downsample_ratio", "=4"},
+				min: value{"processor.min_patches", "=2"}, max: value{"processor.max_patches", "=6"},
+				crop: value{"processor.crop_to_patches", "=true"}}},
+	},
+	{
+		name: "perception_lm", title: "Perception LM",
+		archs: []string{"PerceptionLMForConditionalGeneration"}, types: []string{"perception_lm"},
+		processors: []string{"PerceptionLMProcessor", "PerceptionLMImageProcessor"},
+		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}",
+			count: perceptionLM{tile: value{"image.tile_size", "=448"}, max: value{"image.max_num_tiles", "=36"},
+				patch: value{"processor.patch_size", "config.vision_config.patch_size"}, pool: value{"processor.pooling_ratio", "=2"},
+				mode: value{"image.vision_input_type", "=thumb+tile"}}},
+		video: &entry{target: "<|video|>"},
+	},
+	{
+		name: "molmo", title: "Molmo",
+		archs: []string{"MolmoForCausalLM"}, types: []string{"molmo"}, processors: []string{"MolmoProcessor", "MolmoImageProcessor"},
+		names: map[string]name{"image": {text: "<im_patch>"}, "eos": {text: "<|endoftext|>"}},
+		image: &entry{prefix: "{eos}", id: "{image}",
+			count: molmo{base: value{"image.base_image_input_size", "=336"}, patch: value{"image.image_patch_size", "=14"}, pool: value{"=2"},
+				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=12"}},
+			layout:  layout{begin: "<im_start>", end: "<im_end>", need: []string{"<im_start>", "<im_end>", "<im_col>"}},
+			arrange: func(b *builder, g grid) { molmoRows(b, g, "<im_start>", "<im_col>", "<im_col>") }, put: "-"},
+		prepareIDs: molmoAgain,
+	},
+	{
+		name: "molmo2", title: "Molmo 2",
+		archs: []string{"Molmo2ForConditionalGeneration"}, types: []string{"molmo2"}, processors: []string{"Molmo2Processor",
+			"Molmo2ImageProcessor"},
+		names: map[string]name{"image": {attr: "image_token", text: "<|image|>"}, "patch": {text: "<im_patch>", id: "image_patch_id"}},
+		image: &entry{target: "{image}", id: "{patch}",
+			count: molmo{base: value{"image.size.height", "=378"}, patch: value{"image.patch_size", "=14"}, pool: value{"image.pooling_size", "=2"},
+				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}, whole: true},
+			layout:  layout{need: []string{"<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>"}},
+			arrange: molmo2Rows},
+		video: &entry{target: "<|video|>"},
+		prepareIDs: func(m *Model, ids []uint32) []uint32 {
+			bos, ok := m.bos()
+			if !ok || len(ids) > 0 && ids[0] == bos {
+				return ids
+			}
+			return append([]uint32{bos}, ids...)
+		},
+		prepareText: func(m *Model, text string) string {
+			if bos := m.bosText(); !strings.HasPrefix(text, bos) {
+				return bos + text
+			}
+			return text
+		},
+	},
+}
+
+func deepseekOCRArch(s *settings) bool {
+	return slices.Contains(list(s.config["architectures"]), "DeepseekOCRForCausalLM")
+}
+
+// molmoRows writes Molmo's overview and its crops: two grids, row by row.
+func molmoRows(b *builder, g grid, overview, overviewCol, col string) {
+	part := func(begin, end string, rows, cols int) {
+		b.text(begin)
+		for range rows {
+			b.run(cols)
+			b.text(end)
+		}
+		b.text("<im_end>")
+	}
+	part(overview, overviewCol, g.main/g.mainCols, g.mainCols)
+	part("<im_start>", col, g.rows, g.tile)
+}
+
+func molmo2Rows(b *builder, g grid) {
+	s := *b.m.settings // a copy, because reading may record an error
+	use := func(key string, def bool) bool {
+		if v, _ := s.find(value{"processor." + key}); v == nil {
+			return def
+		}
+		return s.bool(value{"processor." + key})
+	}
+	col, overviewCol, start := "", "", "<im_start>"
+	if use("image_use_col_tokens", true) {
+		col = "<im_col>"
+	}
+	if use("use_single_crop_col_tokens", col != "") {
+		overviewCol = "<im_col>"
+	}
+	if use("use_single_crop_start_token", true) {
+		start = "<low_res_im_start>"
+	}
+	molmoRows(b, g, start, overviewCol, col)
+}
+
+// bosText is the tokenizer's BOS token, or its EOS token where it has none.
+func (m *Model) bosText() string {
+	for _, key := range []string{"bos_token", "eos_token"} {
+		if t := tokenText(m.settings.tokenizer[key]); t != "" {
+			return t
+		}
+	}
+	return "<|endoftext|>"
+}
+
+func (m *Model) bos() (uint32, bool) { return m.tok.ID(m.bosText()) }
+
+// leadingBOS puts the BOS token in front of a text that has none, after pictures at its start (Llama 3.2 Vision).
+func leadingBOS(m *Model, text, image string) string {
+	bos := cmp.Or(tokenText(m.settings.tokenizer["bos_token"]), "<|begin_of_text|>")
+	if strings.Contains(text, bos) {
+		return text
+	}
+	rest := text
+	for strings.HasPrefix(rest, image) {
+		rest = rest[len(image):]
+	}
+	return text[:len(text)-len(rest)] + bos + rest
+}
+
+// molmoAgain: vLLM decodes the prompt and lets the processor encode it after a space, with the EOS token in front.
+func molmoAgain(m *Model, ids []uint32) []uint32 {
+	eos, _ := m.tok.ID(m.names["eos"])
+	return m.tok.EncodeText([]uint32{eos}, " "+m.tok.DecodeText(ids))
+}
+
+// phi3Pieces: vLLM decodes the prompt, drops a space after each special token, and encodes the text between the placeholders piece
+// by piece.
+func phi3Pieces(m *Model, ids []uint32) []uint32 {
+	bos, hasBOS := m.tok.ID("<s>")
+	if hasBOS && len(ids) > 0 && ids[0] == bos {
+		ids = ids[1:]
+	}
+	text := m.tok.DecodeText(ids)
+	for _, special := range []string{"<s>", "</s>", "<unk>", "<|endoftext|>", "<|assistant|>", "<|system|>", "<|end|>", "<|user|>",
+		"<|placeholder1|>", "<|placeholder2|>", "<|placeholder3|>", "<|placeholder4|>"} {
+		text = strings.ReplaceAll(text, special+" ", special)
+	}
+	var out []uint32
+	if hasBOS && m.addsBOS() {
+		out = append(out, bos)
+	}
+	for text != "" {
+		start, end := numberedMarker(text)
+		out = m.tok.EncodeText(out, text[:start])
+		out = m.tok.EncodeText(out, text[start:end])
+		text = text[end:]
+	}
+	return slices.Clip(out)
+}
+
+func (m *Model) addsBOS() bool {
+	b, _ := m.settings.tokenizer["add_bos_token"].(bool)
+	return b
+}
+
+// numberedMarker finds <|image_N|>. Both results are len(text) if there is none.
+func numberedMarker(text string) (start, end int) {
+	const open = "<|image_"
+	for from := 0; ; {
+		i := strings.Index(text[from:], open)
+		if i < 0 {
+			return len(text), len(text)
+		}
+		start = from + i
+		end = start + len(open)
+		for end < len(text) && text[end] >= '0' && text[end] <= '9' {
+			end++
+		}
+		if end > start+len(open) && strings.HasPrefix(text[end:], "|>") {
+			return start, end + 2
+		}
+		from = start + len(open)
+	}
+}
+
+// numbered replaces {k}.
+func numbered(target string, k int) string {
+	if !strings.Contains(target, "{k}") {
+		return target
+	}
+	return strings.ReplaceAll(target, "{k}", strconv.Itoa(k))
+}
+
+// idefics2 is one run, or five with splitting enabled.
+type idefics2 struct{ seqLen, split value }
+
+func (k idefics2) bind(s *settings) counter {
+	n := s.small(k.seqLen, 1, 1<<16)
+	split := s.bool(k.split)
+	return func(_, _, _ int) (grid, error) {
+		g := grid{main: n}
+		if split {
+			g = grid{main: n, rows: 1, cols: 4, tile: n}
+		}
+		return g, nil
+	}
+}
+
+// idefics2Text merges the fake tokens of neighbours and puts a space between a closing one and text.
+func idefics2Text(m *Model, text string) string {
+	fake := m.names["fake"]
+	text = strings.ReplaceAll(text, fake+fake, fake)
+	var b strings.Builder
+	for {
+		i := strings.Index(text, fake)
+		if i < 0 {
+			b.WriteString(text)
+			return b.String()
+		}
+		i += len(fake)
+		b.WriteString(text[:i])
+		text = text[i:]
+		if text != "" && text[0] != '<' && !strings.ContainsAny(text[:1], " \t\n\r\f\v") {
+			b.WriteByte(' ')
+		}
+	}
+}
+
+// largestQuery takes the largest entry of a table (Aria).
+type largestQuery struct{ table value }
+
+func (k largestQuery) bind(s *settings) counter {
+	found, place := s.find(k.table)
+	n := 0
+	if t, ok := found.(map[string]any); ok {
+		for _, v := range t {
+			if f, ok := number(v); ok && f > float64(n) && f <= MaxTokens {
+				n = int(f)
+			}
+		}
+	}
+	if n == 0 {
+		s.fail("%s%s: want a table of numbers", k.table, strings.TrimPrefix(place, k.table.String()))
+	}
+	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
+}
