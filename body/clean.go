@@ -11,10 +11,10 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body/jsonread"
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
-// Clean removes the fields that a client must not set (package steering has the table). It finds each of them, wherever a body may
+// Clean removes the fields that a client must not set (package denied has the table). It finds each of them, wherever a body may
 // hold it, and returns the edits that remove it. It needs no model and does not interpret prompts, so it works on every body that
 // is JSON; a body that is not JSON, or too large to be scanned, is judged by its bytes.
 //
@@ -60,7 +60,7 @@ func Clean(pieces [][]byte, s *Skeleton, bad error, salt *string, removed func(f
 		return nil, err
 	}
 	c := cleaner{body: s, in: jsonread.New(s.JSON()), salt: salt, removed: removed}
-	c.value(steering.InBody)
+	c.value(denied.InBody)
 	if err := c.in.Err(); err != nil && c.refused == nil {
 		c.refused = refuse("%v", ErrJSON)
 	}
@@ -81,15 +81,15 @@ type cleaner struct {
 }
 
 // value reads the next value, which belongs to this scope.
-func (c *cleaner) value(scope steering.Scope) {
+func (c *cleaner) value(scope denied.Scope) {
 	switch first := c.in.Peek(); {
-	case first == '{' && scope == steering.InList:
-		c.object(steering.InMessage)
-	case first == '{' && scope == steering.InContent:
-		c.object(steering.InPart)
-	case first == '{' && scope != steering.Nowhere:
+	case first == '{' && scope == denied.InList:
+		c.object(denied.InMessage)
+	case first == '{' && scope == denied.InContent:
+		c.object(denied.InPart)
+	case first == '{' && scope != denied.Nowhere:
 		c.object(scope)
-	case first == '[' && (scope == steering.InList || scope == steering.InContent):
+	case first == '[' && (scope == denied.InList || scope == denied.InContent):
 		c.in.List(func() { c.value(scope) })
 	default:
 		c.in.Skip()
@@ -98,9 +98,9 @@ func (c *cleaner) value(scope steering.Scope) {
 
 // object removes the pairs of one object. A removed pair takes the comma before it along or, if no pair before it is kept, the one
 // after it.
-func (c *cleaner) object(scope steering.Scope) {
+func (c *cleaner) object(scope denied.Scope) {
 	var part partContent
-	own := scope == steering.InBody && c.salt != nil // a cache_salt in this object is replaced
+	own := scope == denied.InBody && c.salt != nil // a cache_salt in this object is replaced
 	begin := c.in.Offset() + 1
 	kept := false        // a pair before this one is kept
 	lead, last := -1, -1 // start of a removed run at the front; end of the pair before
@@ -111,7 +111,7 @@ func (c *cleaner) object(scope steering.Scope) {
 		isNull := c.in.Peek() == 'n'
 		f := scope.Field(key)
 		if own && key == saltKey {
-			f = &steering.Field{Name: saltKey}
+			f = &denied.Field{Name: saltKey}
 		}
 		if f != nil {
 			part.named = part.named || key == "uuid" && !isNull
@@ -130,7 +130,7 @@ func (c *cleaner) object(scope steering.Scope) {
 				lead = -1
 			}
 			c.value(scope.Below(key))
-			if scope == steering.InPart {
+			if scope == denied.InPart {
 				part.add(key, isNull)
 			}
 			kept = true
@@ -230,7 +230,7 @@ func (k *keyFinder) find(p []byte) bool {
 				k.text = append(k.text, c)
 			}
 		case c == ':' && k.closed:
-			if k.odd || steering.FieldOf(string(k.text)) != nil {
+			if k.odd || denied.FieldOf(string(k.text)) != nil {
 				return true
 			}
 			k.closed = false

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"unicode/utf16"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // places are the marks where a pair can be inserted into a body: ‹x at the front of an object, x› at its end.
-var places = map[string]steering.Scope{"B": steering.InBody, "A": steering.InArgs, "P": steering.InPart,
-	"M": steering.InMedia, "N": steering.InExtra}
+var places = map[string]denied.Scope{"B": denied.InBody, "A": denied.InArgs, "P": denied.InPart,
+	"M": denied.InMedia, "N": denied.InExtra}
 
 var longURL = "data:image/png;base64," + strings.Repeat("QUJD", 700)
 
@@ -115,14 +115,14 @@ func TestCleanSalt(t *testing.T) {
 // TestClean: each field of the table, in each shape and place, once and twice, first and last, plain and escaped: the result is the
 // body without it, byte for byte.
 func TestClean(t *testing.T) {
-	fields := map[string]steering.Scope{}
-	for _, f := range steering.Fields {
+	fields := map[string]denied.Scope{}
+	for _, f := range denied.Fields {
 		if !f.Prefix {
 			fields[f.Name] = f.In
 		}
 	}
 	for _, k := range []string{"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key"} {
-		fields[k] = steering.InBody | steering.InArgs
+		fields[k] = denied.InBody | denied.InArgs
 	}
 	for field, in := range fields {
 		t.Run(field, func(t *testing.T) {
@@ -324,7 +324,7 @@ func FuzzClean(f *testing.F) {
 		var s Skeleton
 		if err := s.Scan(pieces); err != nil {
 			if tree, ok := asPython(skeleton); ok && judgeUnread(pieces, err) == nil {
-				look(t, tree, int(steering.InBody))
+				look(t, tree, int(denied.InBody))
 			}
 			return
 		}
@@ -344,7 +344,7 @@ func FuzzClean(f *testing.F) {
 			t.Fatalf("%q still has %v (%v)", out, more, err)
 		}
 		if tree, ok := asPython([]byte(out)); ok {
-			look(t, tree, int(steering.InBody))
+			look(t, tree, int(denied.InBody))
 		}
 	})
 }
@@ -385,22 +385,22 @@ func asPython(body []byte) (tree any, ok bool) {
 
 // look applies Clean's rule to a parsed body; in: the scope, or -1 if names count everywhere.
 func look(t *testing.T, v any, in int) {
-	scope := steering.Scope(max(in, 0))
+	scope := denied.Scope(max(in, 0))
 	switch v := v.(type) {
 	case []any:
 		for _, e := range v {
-			if in < 0 || scope == steering.InList || scope == steering.InContent {
+			if in < 0 || scope == denied.InList || scope == denied.InContent {
 				look(t, e, in)
 			}
 		}
 	case map[string]any:
-		if scope == steering.InList {
-			scope = steering.InMessage
-		} else if scope == steering.InContent {
-			scope = steering.InPart
+		if scope == denied.InList {
+			scope = denied.InMessage
+		} else if scope == denied.InContent {
+			scope = denied.InPart
 		}
 		for k, e := range v {
-			if f := steering.FieldOf(k); f != nil && (in < 0 || f.In&scope != 0) {
+			if f := denied.FieldOf(k); f != nil && (in < 0 || f.In&scope != 0) {
 				t.Fatalf("%q is still there", k)
 			}
 			below := int(scope.Below(k))

@@ -115,11 +115,11 @@ var bounds = []bound{
 	{"bodies at `/explain`, `/v1/route`", "{internal/admin.maxQueries}, of `body_limit`", "503; 413", "no_room_total asked",
 		"internal/admin TestAskingIsBounded: maxQueries, asked", "internal/admin.State.querySlots"},
 	{"a worker's answer about health; load",
-		"5 s; 2 s, {router/vitals.maxPage B}, {router/vitals.maxKept B} of relevant lines of {router/vitals.maxLine B}",
-		"a failure; load expires", "worker_checks_failed_total unreadable", "router/vitals TestPages: maxPage, maxKept, maxLine",
-		"router/vitals.loadPage.ranks"},
-	{"requests that a worker reports", "{router/vitals.maxCount} running and as many waiting, per rank", "ignored",
-		"worker_checks_failed_total unreadable", "router/vitals TestPages: maxCount", ""},
+		"5 s; 2 s, {router/health.maxPage B}, {router/health.maxKept B} of relevant lines of {router/health.maxLine B}",
+		"a failure; load expires", "worker_checks_failed_total unreadable", "router/health TestPages: maxPage, maxKept, maxLine",
+		"router/health.loadPage.ranks"},
+	{"requests that a worker reports", "{router/health.maxCount} running and as many waiting, per rank", "ignored",
+		"worker_checks_failed_total unreadable", "router/health TestPages: maxCount", ""},
 	{"other replicas", "{router/peers.maxPeers}", "ignored", "peer_entries_total too many replicas",
 		"router/peers TestPeersAreBounded: maxPeers, too many replicas", "router/peers.Exchange.peers"},
 	{"names of other replicas on streams", "{router/peers.maxPeers}", "the stream ends", "peer_entries_total another's name",
@@ -235,7 +235,7 @@ var unbounded = map[string]string{
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant internal/serve.poolFinder.known internal/serve.poolFinder.workers router/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
-		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/fleet.Fleet.paces router/members.Set.members router/members.Set.excluded router/probe.Prober.known`,
+		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/fleet.Fleet.paces router/registry.Set.members router/registry.Set.excluded router/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
 		"router/audit.Standing.byWorker",
 	"one line for each rule, written at once":    "router/audit.Class.unsaid",

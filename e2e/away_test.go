@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // With Sightline killed, and with one that is stopped and answers nothing, Envoy itself takes from clients the headers that
@@ -34,7 +34,7 @@ func TestSightlineAway(t *testing.T) {
 			})
 			const theirs = "127.0.0.1:9" // where nobody listens, so who is steered there gets no answer
 			header := http.Header{}
-			for _, h := range steering.Headers {
+			for _, h := range denied.Headers {
 				if h.Prefix {
 					h.Name += "anything"
 				}
@@ -52,7 +52,7 @@ func TestSightlineAway(t *testing.T) {
 				t.Helper()
 				for k, v := range r.Headers {
 					k = strings.ToLower(k)
-					steers := slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && slices.Contains(v, theirs)
+					steers := slices.ContainsFunc(denied.Headers, func(h denied.Header) bool { return h.Match(k) }) && slices.Contains(v, theirs)
 					if steers || k == "x-tenant" {
 						t.Errorf("%s: the worker saw %s: %q", how, k, v)
 					}

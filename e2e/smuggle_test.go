@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/lab/smuggle"
 )
 
@@ -47,7 +47,7 @@ func TestNothingIsSmuggledThroughEnvoy(t *testing.T) {
 			defer c.close()
 			for i := range next {
 				q := smuggle.Hostile(rand.New(rand.NewPCG(2, uint64(i))))
-				h := steering.Headers[i%len(steering.Headers)]
+				h := denied.Headers[i%len(denied.Headers)]
 				status, answer := c.post(strings.TrimPrefix(w.url, "http://"), q, h.Name)
 				var said struct {
 					Read    bool

@@ -20,7 +20,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 func TestPickIsObeyed(t *testing.T) {
@@ -61,7 +61,7 @@ func TestClientCannotSteer(t *testing.T) {
 		{"X-Request-Id", "___prefill_addr_" + bait + "___decode_addr_" + bait + "_1"},
 		{"X-Sightline-Id", "FORGED"}, {"X-Sightline-Mode", "gateway"}, {"X-Route-Reason", "exact"},
 	}
-	for _, h := range steering.Headers {
+	for _, h := range denied.Headers {
 		name := http.CanonicalHeaderKey(h.Name)
 		if h.Prefix {
 			name += "Anything"
@@ -109,7 +109,7 @@ func TestClientCannotSteer(t *testing.T) {
 		}
 		for k, v := range r.Headers {
 			k = strings.ToLower(k)
-			steers := slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && k != "x-envoy-attempt-count" &&
+			steers := slices.ContainsFunc(denied.Headers, func(h denied.Header) bool { return h.Match(k) }) && k != "x-envoy-attempt-count" &&
 				!(k == "x-request-id" && !strings.Contains(v[0], bait)) // one of Envoy's
 			ours := picked && len(v) == 1 && (k == "x-target-worker-2" && v[0] == target || k == "x-route-reason" &&
 				v[0] == "load" || k == "x-sightline-id")

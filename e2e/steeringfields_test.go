@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // Every field of the table of what clients must not say, in every API that has a place for it, through a real Envoy: the
@@ -53,8 +53,8 @@ func TestEverySteeringField(t *testing.T) {
 		{"/v1/chat/completions/batch", `{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"messages":[[{"role":"user","content":[` +
 			part + `]}],[{"role":"user","content":"x"},{"role":"user","content":[` + part + `]}]]}`},
 	}
-	places := map[string]steering.Scope{"inBody": steering.InBody, "inArgs": steering.InArgs, "inExtra": steering.InExtra,
-		"inPart": steering.InPart, "inMedia": steering.InMedia}
+	places := map[string]denied.Scope{"inBody": denied.InBody, "inArgs": denied.InArgs, "inExtra": denied.InExtra,
+		"inPart": denied.InPart, "inMedia": denied.InMedia}
 	plain := func(shape string) string {
 		for place := range places {
 			shape = strings.ReplaceAll(shape, "@"+place+"@", "")
@@ -65,7 +65,7 @@ func TestEverySteeringField(t *testing.T) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, 8)
 	sent := 0
-	for _, entry := range steering.Fields {
+	for _, entry := range denied.Fields {
 		field := entry.Name
 		if entry.Prefix {
 			field += "host"

@@ -18,7 +18,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // worker is a stub engine: it says what reached it, or streams.
@@ -44,7 +44,7 @@ type echo struct {
 	Length  int
 	SHA256  string
 	Body    string // the first 4 KB
-	// Steered are the fields of package steering's table that an engine would find anywhere in the body.
+	// Steered are the fields of package denied's table that an engine would find anywhere in the body.
 	Steered []string
 }
 
@@ -169,7 +169,7 @@ func steered(r *http.Request, body []byte) (names []string) {
 	}
 	path = strings.TrimSuffix(path, "\n") // Starlette's $
 	path = strings.TrimSuffix(slashes.ReplaceAllString(path, "/"), "/")
-	if !slices.Contains(steering.Endpoints, path) {
+	if !slices.Contains(denied.Endpoints, path) {
 		return nil
 	}
 	var tree any
@@ -185,7 +185,7 @@ func steered(r *http.Request, body []byte) (names []string) {
 			}
 		case map[string]any:
 			for k, e := range v {
-				if steering.FieldOf(k) != nil {
+				if denied.FieldOf(k) != nil {
 					names = append(names, k)
 				}
 				look(e)

@@ -15,8 +15,8 @@ import (
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/fetch"
-	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
@@ -134,7 +134,7 @@ func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
 	x.mu.Lock()
 	all := slices.Collect(maps.Values(x.keys))
 	x.mu.Unlock()
-	var recipes []name.Recipe
+	var recipes []enginehash.Recipe
 	for _, k := range all {
 		if k.Ahead != nil {
 			recipes = append(recipes, k.Ahead(c, f, file)...)

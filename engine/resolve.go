@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
@@ -41,7 +41,7 @@ type mediaReader struct {
 	client            fair.Client
 	body              *body.Skeleton
 	draft             *prompt.Draft
-	options           name.Item // common to all media of the request
+	options           enginehash.Item // common to all media of the request
 	hashKey           *block.Key
 }
 
@@ -51,11 +51,11 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	if len(list) == 0 {
 		return nil, "", nil
 	}
-	q.options.ProcessorKwargs, err = name.ParseFields([]byte(q.draft.MMKwargs))
+	q.options.ProcessorKwargs, err = enginehash.ParseFields([]byte(q.draft.MMKwargs))
 	if err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "mm_processor_kwargs cannot be read"}
 	}
-	q.options.MediaIO, err = name.ParseFields([]byte(q.draft.MediaIOKwargs))
+	q.options.MediaIO, err = enginehash.ParseFields([]byte(q.draft.MediaIOKwargs))
 	if err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "media_io_kwargs cannot be read"}
 	}

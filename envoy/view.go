@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // view is the template's data: the options, parsed and completed.
@@ -28,7 +28,7 @@ type view struct {
 	TooLarge                int    // the smallest length above BodyLimit
 	Passed                  string // paths whose bodies may pass unread, if others may not
 	Paths, Odd              string // regular expressions: endpoints that take a prompt, and paths that may be other spellings of them
-	Headers                 []steering.Header
+	Headers                 []denied.Header
 	Reasons                 []string
 	Sums                    []string // numbers of a decision that are summed, by model and worker
 	WorkerTLS, SightlineTLS *tlsView
@@ -87,8 +87,8 @@ func (r *reader) addr(key, addr string, needIP bool) hostPort {
 }
 
 func viewOf(o Options) (*view, error) {
-	v := &view{Options: o, TooLarge: o.BodyLimit + 1, MaxConnections: o.HeapLimit >> 16, Paths: strings.Join(steering.Endpoints, "|"),
-		Odd: strings.ReplaceAll(steering.Odd, `\`, `\\`), Headers: steering.Headers,
+	v := &view{Options: o, TooLarge: o.BodyLimit + 1, MaxConnections: o.HeapLimit >> 16, Paths: strings.Join(denied.Endpoints, "|"),
+		Odd: strings.ReplaceAll(denied.Odd, `\`, `\\`), Headers: denied.Headers,
 		Reasons: []string{"exact", "learned", "predicted", "affinity", "load"}, Sums: []string{"matched_blocks",
 			"prompt_tokens", "cached_tokens"}}
 	r := &reader{}

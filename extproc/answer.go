@@ -13,7 +13,7 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// The headers that steer a request. Envoy must remove them, and all others of package steering's table, from client requests
+// The headers that steer a request. Envoy must remove them, and all others of package denied's table, from client requests
 // (early header mutation in our envoy.yaml). If a gateway does not, the answers below still replace or remove every one of them.
 const (
 	HeaderWorker = "x-target-worker"      // ip:port that Envoy dials

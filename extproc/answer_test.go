@@ -12,7 +12,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/report"
 )
@@ -57,7 +57,7 @@ func TestMetadata(t *testing.T) {
 	} {
 		at := &streamSettings{Route: Route{Mode: mode, Header: HeaderWorker}}
 		for phase, a := range map[string]encoded{"body": at.bodyAnswer(d), "headers": at.headersAnswer(d),
-			"refusal": at.refusal(steering.Chat, router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
+			"refusal": at.refusal(denied.Chat, router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
 			want := want
 			if phase == "refusal" {
 				want = map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "refused", "matched_blocks": 0.,
@@ -157,7 +157,7 @@ func TestRefusal(t *testing.T) {
 		{0, 503, "server_error", true}, {200, 503, "server_error", true},
 	} {
 		r := decoded(t,
-			ours.refusal(steering.Chat,
+			ours.refusal(denied.Chat,
 				router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}})).GetImmediateResponse()
 		if int(r.GetStatus().GetCode()) != c.want {
 			t.Errorf("%d: status %d, want %d", c.status, r.GetStatus().GetCode(), c.want)
@@ -181,7 +181,7 @@ func TestRefusalOfMessages(t *testing.T) {
 		400: "invalid_request_error", 403: "permission_error", 404: "not_found_error", 408: "timeout_error", 413: "request_too_large",
 		415: "invalid_request_error", 429: "rate_limit_error", 500: "api_error", 503: "overloaded_error",
 	} {
-		for _, path := range []string{steering.Messages, steering.Messages + "/count_tokens"} {
+		for _, path := range []string{denied.Messages, denied.Messages + "/count_tokens"} {
 			d := router.Decision{Refuse: &router.Refusal{Status: status, Message: "why"}}
 			r := decoded(t, ours.refusal(path, d)).GetImmediateResponse()
 			want := `{"type":"error","error":{"type":"` + kind + `","message":"why"}}`

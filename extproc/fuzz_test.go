@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -182,7 +182,7 @@ func FuzzGate(f *testing.F) {
 		}
 		plain, _, _ := strings.Cut(asked, "?")
 		if p, err := url.PathUnescape(plain); err == nil && method == "POST" && !end && verdict == notOurs &&
-			steering.IsEndpoint(path.Clean(strings.TrimSpace(p))) {
+			denied.IsEndpoint(path.Clean(strings.TrimSpace(p))) {
 			t.Fatalf("%q is not ours: %s", asked, reason)
 		}
 		if verdict != readable {

@@ -9,7 +9,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -82,7 +82,7 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool, tenant string) head {
 			h.method = v
 		case ":path":
 			p, _, _ := strings.Cut(v, "?")
-			h.path = steering.Canonical(p)
+			h.path = denied.Canonical(p)
 		case "content-type":
 			h.notJSON = h.notJSON || !isJSON(v) // of several headers some engines take the first, others the last
 		case "content-encoding":
@@ -112,7 +112,7 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool, tenant string) head {
 // judge applies the gate. The reason is a metric label; empty for readable.
 func (h *head) judge(maxBody int, tenants *Tenants) (g gate, reason string) {
 	switch {
-	case !steering.IsEndpoint(h.path):
+	case !denied.IsEndpoint(h.path):
 		return notOurs, "path"
 	case h.method != "POST":
 		return notOurs, "method"

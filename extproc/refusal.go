@@ -9,7 +9,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -32,7 +32,7 @@ func (t *streamSettings) refusal(path string, d router.Decision) encoded {
 // errorBody returns a refusal as the API of a path writes its errors: Anthropic's below /v1/messages, as vLLM 0.32's
 // anthropic/api_router.py does, otherwise OpenAI's. Both SDKs show the message of their own form, and the whole body of any other.
 func errorBody(path string, code int, message string) any {
-	if path == steering.Messages || strings.HasPrefix(path, steering.Messages+"/") {
+	if path == denied.Messages || strings.HasPrefix(path, denied.Messages+"/") {
 		return anthropicError{Type: "error", Error: anthropicDetail{Type: anthropicType(code), Message: message}}
 	}
 	return openAIError{openAIDetail{Message: message, Type: openAIType(code)}}

@@ -8,7 +8,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -39,7 +39,7 @@ var sendBodyAndAnswer = encode(&extprocv3.ProcessingResponse{
 
 // stored returns the id in /v1/responses/ID and in paths below it; empty for other paths.
 func (h *head) stored() string {
-	rest, ok := strings.CutPrefix(h.path, steering.Responses+"/")
+	rest, ok := strings.CutPrefix(h.path, denied.Responses+"/")
 	id, _, _ := strings.Cut(rest, "/")
 	if !ok || len(id) > maxResponseID {
 		return ""
@@ -51,7 +51,7 @@ func (h *head) stored() string {
 // vLLM 0.32 reads a request at /v1/responses/render.
 func (h *head) cancels() bool {
 	id := h.stored()
-	return id != "" && h.path == steering.Responses+"/"+id+"/cancel"
+	return id != "" && h.path == denied.Responses+"/"+id+"/cancel"
 }
 
 // learnAnswerID looks for the id in the next piece of a response, and reports it with the worker that served the response.

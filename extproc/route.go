@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // Mode selects the headers that tell Envoy where a request goes.
@@ -122,7 +122,7 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 	return t
 }
 
-// steered lists the names of client headers that are in package steering's table and that no answer sets or removes by itself. A
+// steered lists the names of client headers that are in package denied's table and that no answer sets or removes by itself. A
 // request id stays if it cannot hold an address: most gateways create one themselves.
 func (t *streamSettings) steered(hs []*corev3.HeaderValue) (names []string) {
 	own := []string{HeaderID, HeaderReason, HeaderEndpoint, HeaderSubset, t.Header, t.secondHeader()}
@@ -132,8 +132,8 @@ func (t *streamSettings) steered(hs []*corev3.HeaderValue) (names []string) {
 			continue
 		}
 		answered := slices.Contains(own, name) || slices.Contains(choiceHeaders, name) || name == "x-request-id" && isToken(value(kv))
-		listed := func(h steering.Header) bool { return h.Match(name) }
-		if !answered && slices.ContainsFunc(steering.Headers, listed) && !slices.Contains(names, name) {
+		listed := func(h denied.Header) bool { return h.Match(name) }
+		if !answered && slices.ContainsFunc(denied.Headers, listed) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

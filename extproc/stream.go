@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/internal/guard"
-	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -74,7 +74,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	}
 
 	c.in.Reset() // the headers are processed, and the body may take long to arrive
-	c.wantsAnswerID = c.head.path == steering.Responses && verdict == readable && (c.answers || !c.duplex)
+	c.wantsAnswerID = c.head.path == denied.Responses && verdict == readable && (c.answers || !c.duplex)
 	goOn := false
 	switch {
 	case c.head.stored() != "":

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -257,7 +257,7 @@ func TestForeignHeadersAreRemoved(t *testing.T) {
 		for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
 			kv := []string{":method", "POST", ":path", path, "content-type", "application/json", "x-mine", "1", "x-request-id",
 				"___prefill_addr_10.0.0.9:1___decode_addr_10.0.0.9:2_1"}
-			for _, h := range steering.Headers {
+			for _, h := range denied.Headers {
 				if h.Prefix && h.Name != "x-target-worker" && h.Name != "x-gateway-destination-endpoint" {
 					kv = append(kv, h.Name+"foreign", "10.0.0.9:1")
 				} else if h.Name != "x-request-id" {

@@ -5,7 +5,7 @@ import (
 	"encoding/hex"
 	"slices"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // Tenants names a header, set by Envoy or a filter before ours, with the tenant of a request. Each tenant's requests get a
@@ -17,7 +17,7 @@ type Tenants struct {
 
 // saltedEndpoints lists the endpoints whose requests take a cache_salt (vLLM 0.32, the protocol.py of each below vllm/entrypoints/openai).
 // Anthropic's has no such field, and vLLM ignores it there.
-var saltedEndpoints = []string{steering.Chat, steering.Completions, steering.Responses}
+var saltedEndpoints = []string{denied.Chat, denied.Completions, denied.Responses}
 
 // judge returns why a request cannot get its tenant's salt, as a key of refusals; "" if it can.
 func (t *Tenants) judge(h *head) string {

@@ -14,8 +14,8 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/header"
-	"github.com/sightline-router/sightline/mmhash/name"
 )
 
 // TestDifferentialVLLMImages: random image files of every kind that Pillow writes, intact and damaged, through vLLM's own loader
@@ -80,7 +80,7 @@ func TestDifferentialVLLMImages(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r, err := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
+				r, err := v.Recipe(enginehash.Item{Mode: f.Mode, Bytes: f.Bytes})
 				if err != nil || r.Of(w.File) != want {
 					t.Errorf("%s %s: named %s (%v), vLLM: %s", w.Name, alg, r.Of(w.File), err, want)
 				}

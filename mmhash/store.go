@@ -6,7 +6,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
 // Store caches pictures' names: content id and recipe → name. Bounded; safe for concurrent use. A name costs about 300 bytes.
@@ -44,7 +44,7 @@ func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
 // Names returns the names of one picture, in the recipes' order. Names that are not cached are computed together in one pass over
 // the source, and cached. id and size must be the source's (Identify). If the source's bytes were evicted from a cache, that is an
 // error.
-func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Recipe) ([]string, error) {
+func (s *Store) Names(src Source, id ContentID, size int64, recipes ...enginehash.Recipe) ([]string, error) {
 	names := make([]string, len(recipes))
 	var todo multiDigest
 	var at []int
@@ -86,7 +86,7 @@ var errGone = errors.New("the picture's bytes are not here any more")
 
 // multiDigest feeds several digests in one pass.
 type multiDigest struct {
-	digests []*name.Digest
+	digests []*enginehash.Digest
 	n       int64
 }
 

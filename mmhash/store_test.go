@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
 func TestStore(t *testing.T) {
@@ -22,7 +22,7 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recipes := []name.Recipe{{Before: []byte("model")}, {Algorithm: name.SHA256, After: []byte("model")}, {}}
+	recipes := []enginehash.Recipe{{Before: []byte("model")}, {Algorithm: enginehash.SHA256, After: []byte("model")}, {}}
 	want := []string{recipes[0].Of(file), recipes[1].Of(file), "f531b9e47004fccda30d996ca0bf046cd4f94241ab04843cb055cbc72bec0810"}
 	if got, err := s.Names(src, f.ID, f.Bytes, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
 		t.Fatal(got, err)
@@ -66,7 +66,7 @@ func BenchmarkNames(b *testing.B) {
 	pieces, size := body720p(false)
 	s, _ := NewStore(100, func() {})
 	f, _ := Identify(DataURL(pieces))
-	r := name.Recipe{Before: []byte("model"), After: []byte("image")}
+	r := enginehash.Recipe{Before: []byte("model"), After: []byte("image")}
 	b.Run("first", func(b *testing.B) {
 		b.SetBytes(size)
 		b.ReportAllocs()

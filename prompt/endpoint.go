@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -55,11 +55,11 @@ type DraftPrompt struct {
 
 // Endpoints that are read for at least one engine.
 const (
-	ChatEndpoint        = steering.Chat
-	CompletionsEndpoint = steering.Completions
-	BatchEndpoint       = steering.Batch
-	ResponsesEndpoint   = steering.Responses
-	MessagesEndpoint    = steering.Messages
+	ChatEndpoint        = denied.Chat
+	CompletionsEndpoint = denied.Completions
+	BatchEndpoint       = denied.Batch
+	ResponsesEndpoint   = denied.Responses
+	MessagesEndpoint    = denied.Messages
 )
 
 // Read makes the draft of a request. The error is a *Refused or an *Unpredicted, or ErrTime once ctx has ended. The end of ctx also

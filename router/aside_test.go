@@ -32,7 +32,7 @@ import (
 	"github.com/sightline-router/sightline/lab/sim"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/registry"
 )
 
 // simPrompts reads requests as the workers do, loaded once.
@@ -82,7 +82,7 @@ func newRuled(t *testing.T, n int, breaks func(*engine.Server), worker func(i in
 	runs.Go(func() { r.au.Run(ctx) })
 	runs.Go(func() { r.Learner().Run(ctx) })
 	t.Cleanup(func() { cancel(); runs.Wait() })
-	set := members.New(members.Options{Index: index, Fleet: f, Audit: r.au, Learner: r.Learner(), Log: zap.NewNop(), Metrics: reg,
+	set := registry.New(registry.Options{Index: index, Fleet: f, Audit: r.au, Learner: r.Learner(), Log: zap.NewNop(), Metrics: reg,
 		Changed: func([]*fleet.Worker) {}})
 	t.Cleanup(set.Close)
 	for i := range n {
@@ -99,7 +99,7 @@ func newRuled(t *testing.T, n int, breaks func(*engine.Server), worker func(i in
 		w.Start()
 		t.Cleanup(w.Close)
 		r.workers[w.Addr()] = w
-		if err := set.Add(0, members.Spec{ID: i, Name: fmt.Sprint("w", i), Addr: netip.MustParseAddrPort(w.Addr()), Ready: true, Model: "m",
+		if err := set.Add(0, registry.Spec{ID: i, Name: fmt.Sprint("w", i), Addr: netip.MustParseAddrPort(w.Addr()), Ready: true, Model: "m",
 			CountsCopies: true, Listen: func(_ *fleet.Slot, _ int, o *stream.Options) (bool, error) {
 				o.BlockSize = 16
 				o.Source = stream.ZMQ{Endpoint: w.EventsAddr(), ReplayEndpoint: w.ReplayAddr()}

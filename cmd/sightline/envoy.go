@@ -7,7 +7,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/draft"
+	"github.com/sightline-router/sightline/internal/generate"
 	"github.com/sightline-router/sightline/internal/serve"
 )
 
@@ -35,7 +35,7 @@ func (c *envoyCmd) configuration() (config.Config, error) {
 	case err != nil:
 		return config.Config{}, err
 	case len(c.Worker) > 0:
-		return draft.Envoy(o)
+		return generate.Envoy(o)
 	case c.Config != "":
 		return config.Load(c.Config)
 	}

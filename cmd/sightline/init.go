@@ -7,7 +7,7 @@ import (
 
 	"github.com/sightline-router/sightline/internal/calibrate"
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/draft"
+	"github.com/sightline-router/sightline/internal/generate"
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
@@ -40,12 +40,12 @@ func (c *initCmd) Run(ctx context.Context) error {
 	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Calibrate || c.Canary):
 		return errors.New("--dynamo goes with none of --kubernetes, --calibrate and --canary (its workers answer no HTTP of their own)")
 	}
-	o := draft.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force,
+	o := generate.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force,
 		Canary: c.Canary, Calibrate: c.Calibrate, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
 	for _, selector := range c.Kubernetes {
-		o.Groups = append(o.Groups, draft.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
+		o.Groups = append(o.Groups, generate.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
 	}
-	return draft.Run(ctx, o, os.Stdout)
+	return generate.Run(ctx, o, os.Stdout)
 }
 
 type calibrateCmd struct {

@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/draft"
+	"github.com/sightline-router/sightline/internal/generate"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/serve"
 )
@@ -23,15 +23,15 @@ type fleetFlags struct {
 }
 
 // options returns what to ask the workers by; admin is where the page is, "" for the default.
-func (f *fleetFlags) options(admin string) (draft.Options, error) {
+func (f *fleetFlags) options(admin string) (generate.Options, error) {
 	switch {
 	case f.Config != "" && len(f.Worker) > 0:
-		return draft.Options{}, errors.New("-c and --worker are both given (want --worker for each running worker, or a configuration " +
+		return generate.Options{}, errors.New("-c and --worker are both given (want --worker for each running worker, or a configuration " +
 			"that lists them)")
 	case len(f.Worker) == 0 && f.Listen+f.APIKeyFile+f.CA+admin != "":
-		return draft.Options{}, errors.New("--listen, --admin, --api-key-file and --ca belong to --worker (a configuration has keys for them)")
+		return generate.Options{}, errors.New("--listen, --admin, --api-key-file and --ca belong to --worker (a configuration has keys for them)")
 	}
-	return draft.Options{Workers: f.Worker, Listen: f.Listen, Admin: admin, Access: secure.Peer{CA: f.CA, APIKeyFile: f.APIKeyFile}}, nil
+	return generate.Options{Workers: f.Worker, Listen: f.Listen, Admin: admin, Access: secure.Peer{CA: f.CA, APIKeyFile: f.APIKeyFile}}, nil
 }
 
 type serveCmd struct {
@@ -81,7 +81,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 		fmt.Printf("%s: %d models, %d workers: valid\n", from, len(cfg.Models), len(cfg.Workers))
 		return nil
 	}
-	s.Fit, s.Ignored, s.Later = draft.Fit, c.ignored(), later
+	s.Fit, s.Ignored, s.Later = generate.Fit, c.ignored(), later
 	return cfg.Hide(s.Run(ctx))
 }
 
@@ -94,9 +94,9 @@ func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config
 	case len(c.Worker) > 0 && c.Pool != "":
 		return cfg, nil, errors.New("--worker and --pool are both given (want one of them: the pool's pods are its workers)")
 	case len(c.Worker) > 0 && (c.PrintConfig || c.Check):
-		cfg, err = draft.Ask(ctx, o, os.Stderr)
+		cfg, err = generate.Ask(ctx, o, os.Stderr)
 	case len(c.Worker) > 0:
-		cfg, later, err = draft.Follow(ctx, o, say)
+		cfg, later, err = generate.Follow(ctx, o, say)
 	case c.Config != "":
 		cfg, err = config.Load(c.Config)
 	case c.Pool != "":

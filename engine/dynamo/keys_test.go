@@ -8,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -31,9 +31,9 @@ func TestMediaNames(t *testing.T) {
 		named bool
 	}{
 		"the URL":                {rules.Medium{}, "6b57e9c2a91759a6", 0x6b57e9c2a91759a6, true},
-		"an injected uuid":       {rules.Medium{Item: name.Item{HasUUID: true, UUID: marked}}, marked, 0x1234000000000000, true},
-		"a uuid of another form": {rules.Medium{Item: name.Item{HasUUID: true, UUID: "cat"}}, "", 0, false},
-		"a digest of an engine":  {rules.Medium{Item: name.Item{HasUUID: true, UUID: uuidMark + "1234567812345678"}}, "", 0, false},
+		"an injected uuid":       {rules.Medium{Item: enginehash.Item{HasUUID: true, UUID: marked}}, marked, 0x1234000000000000, true},
+		"a uuid of another form": {rules.Medium{Item: enginehash.Item{HasUUID: true, UUID: "cat"}}, "", 0, false},
+		"a digest of an engine":  {rules.Medium{Item: enginehash.Item{HasUUID: true, UUID: uuidMark + "1234567812345678"}}, "", 0, false},
 		"the relay's URL":        {rules.Medium{Edited: true}, "", 0, false},
 	} {
 		md := c.md

@@ -5,7 +5,7 @@ import (
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -17,7 +17,7 @@ type Keys struct {
 	Name func(m *Medium)
 	// Ahead returns the recipes of the names of a picture that was fetched for a client. The names of all classes are then computed in
 	// one pass, before a request needs them.
-	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []name.Recipe
+	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe
 	// InEvents returns the part of a name that every form of the engine's events has; nil: all of it.
 	InEvents func(name string) string
 	// Learns says which names are learned from events.
@@ -64,7 +64,7 @@ type KeysOptions struct {
 
 // Medium is a medium to be named: inputs first, results below.
 type Medium struct {
-	name.Item
+	enginehash.Item
 	Client fair.Client // who sent it
 	ID     mmhash.ContentID
 	Pixels int64

@@ -7,11 +7,11 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/internal/fair"
-	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
 // A request to SGLang is keyed by its token ids, with each picture's pads in place of the placeholders (package block, Locals64). A
@@ -28,7 +28,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 		return k
 	}
 	k.SawPad = f.Saw
-	k.Ahead = func(fair.Client, mmhash.Facts, []byte) []name.Recipe { return []name.Recipe{FileDigest()} }
+	k.Ahead = func(fair.Client, mmhash.Facts, []byte) []enginehash.Recipe { return []enginehash.Recipe{FileDigest()} }
 	k.Name = func(m *rules.Medium) {
 		if pic, ok := pictureOf(m, o.Store); ok {
 			m.Name, m.Named = f.Name(pic)
@@ -46,7 +46,7 @@ func pictureOf(m *rules.Medium, store *mmhash.Store) (pic Picture, ok bool) {
 	ok = true
 	url.ForEach(func(k, v gjson.Result) bool {
 		switch {
-		case v.Type == gjson.Null || k.Str == "url" || steering.InMedia.Field(k.Str) != nil: // the steering fields never reach a worker
+		case v.Type == gjson.Null || k.Str == "url" || denied.InMedia.Field(k.Str) != nil: // the steering fields never reach a worker
 		case k.Str == "detail" && v.Type == gjson.String:
 			pic.Detail, ok = m.Body.String(v)
 		default:

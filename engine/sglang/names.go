@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
 // SGLang names pictures by numbers: a 64-bit item hash, and derived from it the pads that replace the picture's token ids. For
@@ -19,7 +19,7 @@ import (
 
 // FileDigest returns the recipe of SGLang's content digest: SHA-256 of the file, in hex. Item hashes need no other pass over the
 // bytes, whatever the fingerprint.
-func FileDigest() name.Recipe { return name.Recipe{Algorithm: name.SHA256} }
+func FileDigest() enginehash.Recipe { return enginehash.Recipe{Algorithm: enginehash.SHA256} }
 
 // Item returns the item hash of a picture from its content digest, for workers with this fingerprint ("sha256:" and 64 hex digits).
 // A detail other than "" and "auto" is hashed as an option. Takes a few µs.

@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
@@ -28,25 +28,25 @@ type Names struct {
 }
 
 // With applies the media_io_kwargs of a server or a request. ok is false if they ask for something that is not modelled.
-func (n Names) With(mediaIO name.Fields) (Names, bool) {
+func (n Names) With(mediaIO enginehash.Fields) (Names, bool) {
 	v, ok := mediaIO.Object("image").Get("format")
 	if !ok {
 		return n, true
 	}
 	n.PIL = string(v.Raw) == "pil"
-	return n, v.Kind == name.String && (n.PIL || string(v.Raw) == "pt")
+	return n, v.Kind == enginehash.String && (n.PIL || string(v.Raw) == "pt")
 }
 
 // newKeys returns how workers of a release name media. Names come from decoded pixels, so a picture has no name when it is first
 // seen: that request is routed by affinity, and the next one finds the name.
 func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
-	io, err := name.ParseFields([]byte(o.MediaIO))
+	io, err := enginehash.ParseFields([]byte(o.MediaIO))
 	if err != nil {
 		return k, err
 	}
 	server, _ := NamesOf(v).With(io)
 	k.Learns, k.InEvents = rules.LearnsAll, inEvents
-	k.Ahead = func(c fair.Client, f mmhash.Facts, file []byte) []name.Recipe {
+	k.Ahead = func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe {
 		o.Pixels.Want(pixels.Picture{Client: c, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
 		return nil
 	}

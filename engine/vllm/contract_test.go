@@ -17,8 +17,8 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/header"
-	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
@@ -106,7 +106,7 @@ func readFacts(t *testing.T, file string) *facts {
 }
 
 // itemOf reads a picture as a request's reader does.
-func itemOf(t *testing.T, file []byte) name.Item {
+func itemOf(t *testing.T, file []byte) enginehash.Item {
 	t.Helper()
 	r := header.New()
 	r.Write(file)
@@ -114,7 +114,7 @@ func itemOf(t *testing.T, file []byte) name.Item {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return name.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
+	return enginehash.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
 		Turned: i.Orientation > 1, Pictures: 1}
 }
 

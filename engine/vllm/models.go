@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
@@ -36,14 +36,14 @@ func conversation(_ string, m prompt.Directory) (prompt.Conversation, error) {
 
 // twice returns what an architecture's names are hashed with once more since 0.33 (its _get_mm_hashes): the names of DeepSeek-VL2 and
 // H2OVL say whether pictures are cropped, which depends on their number.
-func (v *Names) twice(r name.Recipe, it name.Item) (name.Recipe, error) {
+func (v *Names) twice(r enginehash.Recipe, it enginehash.Item) (enginehash.Recipe, error) {
 	w, key, value := writer{framed: true}, "", false
 	switch v.twiceBy {
 	case "cropping":
 		key, value = v.twiceBy, it.Pictures <= 2
 	case "use_msac":
 		if it.Pictures <= 1 { // then the processor's own setting decides
-			return name.Recipe{}, notComputable("vLLM hashes a setting of the model's processor")
+			return enginehash.Recipe{}, notComputable("vLLM hashes a setting of the model's processor")
 		}
 		key = v.twiceBy
 	default:
@@ -54,7 +54,7 @@ func (v *Names) twice(r name.Recipe, it name.Item) (name.Recipe, error) {
 		hashed = len(r.Known)
 	}
 	if key < "mm_hash" {
-		w.field(key, name.BoolOf(value))
+		w.field(key, enginehash.BoolOf(value))
 	}
 	w.frame("mm_hash")
 	w.b = append(w.b, tagLeaf)
@@ -62,10 +62,10 @@ func (v *Names) twice(r name.Recipe, it name.Item) (name.Recipe, error) {
 	before := w.b
 	w.b = nil
 	if key > "mm_hash" {
-		w.field(key, name.BoolOf(value))
+		w.field(key, enginehash.BoolOf(value))
 	}
 	if r.Ready {
-		r.Known = name.Recipe{Algorithm: v.Algorithm, Before: before, After: w.b}.Of([]byte(r.Known))
+		r.Known = enginehash.Recipe{Algorithm: v.Algorithm, Before: before, After: w.b}.Of([]byte(r.Known))
 		return r, nil
 	}
 	r.Again = &[2][]byte{before, w.b}
@@ -74,7 +74,7 @@ func (v *Names) twice(r name.Recipe, it name.Item) (name.Recipe, error) {
 
 // chunk returns how a picture is named in a model that takes only vision chunks (Kimi-K2.5): by its decoded pixels. ok is false for a
 // picture that vLLM converts or rotates first, and for requests with options.
-func (v *Names) chunk(it name.Item) (f pixels.Form, ok bool) {
+func (v *Names) chunk(it enginehash.Item) (f pixels.Form, ok bool) {
 	if !v.chunks || v.Generation < H6 || it.HasUUID || it.Mode != "RGB" || it.Transparent || it.Turned ||
 		len(it.ProcessorKwargs) > 0 || len(it.MediaIO) > 0 || len(v.MediaIO) > 0 {
 		return f, false
@@ -95,23 +95,23 @@ func (v *Names) chunkOf(p *pixels.RGB) string {
 		w.b = append(w.b, tagObject)
 		w.length(fields)
 	}
-	w.field("model_id", name.TextOf(v.Model))
+	w.field("model_id", enginehash.TextOf(v.Model))
 	object("vision_chunk", 3)
-	w.field("type", name.TextOf("image"))
+	w.field("type", enginehash.TextOf("image"))
 	w.frame("image")
 	w.b = append(w.b, tagLeaf)
 	object("image", 2)
-	w.field("mode", name.TextOf("RGB"))
+	w.field("mode", enginehash.TextOf("RGB"))
 	w.frame("data")
 	w.b = append(w.b, tagLeaf)
 	object("ndarray", 3)
-	w.field("dtype", name.TextOf("|u1"))
-	w.field("shape", name.IntsOf([]int{p.H, p.W, 3}))
+	w.field("dtype", enginehash.TextOf("|u1"))
+	w.field("shape", enginehash.IntsOf([]int{p.H, p.W, 3}))
 	w.frame("data")
 	w.file(int64(3 * p.W * p.H))
-	r := name.Recipe{Algorithm: v.Algorithm, Before: w.b}
+	r := enginehash.Recipe{Algorithm: v.Algorithm, Before: w.b}
 	w.b = nil
-	w.field("uuid", name.Value{Kind: name.Null})
+	w.field("uuid", enginehash.Value{Kind: enginehash.Null})
 	r.After = w.b
 	d := r.Start()
 	d.Write(p.Pix)

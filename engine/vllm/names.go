@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/fair"
 	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
@@ -30,9 +30,9 @@ const (
 // Names computes the names of media in one class of workers. All fields come from the server's command line.
 type Names struct {
 	Generation Generation
-	Algorithm  name.Algorithm
-	Model      string      // --model verbatim ("root" in GET /v1/models), not the served name
-	MediaIO    name.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
+	Algorithm  enginehash.Algorithm
+	Model      string            // --model verbatim ("root" in GET /v1/models), not the served name
+	MediaIO    enginehash.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
 
 	composes  bool   // RGB files with a transparent colour are converted too (0.33)
 	chunks    bool   // the model takes pictures only as vision chunks
@@ -83,8 +83,8 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 			m.Name, m.Named = names[0], true
 		}
 	}
-	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []name.Recipe) {
-		it := name.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
+	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []enginehash.Recipe) {
+		it := enginehash.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
 		if form, ok := n.chunk(it); ok {
 			o.Pixels.Want(pixels.Picture{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
 			return nil
@@ -110,28 +110,28 @@ func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err err
 	switch hasher {
 	case "", "blake3":
 	case "sha256":
-		n.Algorithm = name.SHA256
+		n.Algorithm = enginehash.SHA256
 	case "sha512":
-		n.Algorithm = name.SHA512
+		n.Algorithm = enginehash.SHA512
 	default:
 		return nil, fmt.Errorf("mm hasher algorithm %q: want blake3, sha256 or sha512", hasher)
 	}
-	n.MediaIO, err = name.ParseFields([]byte(mediaIO))
+	n.MediaIO, err = enginehash.ParseFields([]byte(mediaIO))
 	return n, err
 }
 
 // Recipe returns how to compute the identifier that vLLM puts into its events. The server's --mm-processor-kwargs never enter it.
 // Since 0.31 a server refuses a request with kwargs unless it runs with --trust-request-mm-kwargs; that is not checked here.
-func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
+func (v *Names) Recipe(it enginehash.Item) (enginehash.Recipe, error) {
 	media, kwargs := v.mediaIO(it), it.ProcessorKwargs
 	if v.Generation >= H5 {
 		kwargs = v.scoped(kwargs)
 	}
 	if it.HasUUID && len(kwargs) == 0 && (v.Generation < H5 || len(media) == 0) {
-		return v.twice(name.Recipe{Algorithm: v.Algorithm, Ready: true, Known: it.UUID}, it)
+		return v.twice(enginehash.Recipe{Algorithm: v.Algorithm, Ready: true, Known: it.UUID}, it)
 	}
 	if what := v.unreadable(&it, kwargs); what != "" {
-		return name.Recipe{}, notComputable(what)
+		return enginehash.Recipe{}, notComputable(what)
 	}
 	w := writer{framed: v.Generation >= H6}
 	for _, f := range v.order(media, kwargs) {
@@ -139,12 +139,12 @@ func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 		case f.Value.Kind != place:
 			w.field(f.Key, f.Value)
 		case it.HasUUID:
-			w.field(f.Key, name.TextOf(it.UUID))
+			w.field(f.Key, enginehash.TextOf(it.UUID))
 		default:
 			w.item(f.Key, it, v.ioConfig(it, media))
 		}
 	}
-	r := name.Recipe{Algorithm: v.Algorithm, Before: w.b}
+	r := enginehash.Recipe{Algorithm: v.Algorithm, Before: w.b}
 	if w.cut > 0 {
 		r.Before, r.After = w.b[:w.cut:w.cut], w.b[w.cut:]
 	}
@@ -157,10 +157,10 @@ func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
 	return v.twice(r, it)
 }
 
-func notComputable(why string) error { return fmt.Errorf("%w: %s", name.ErrNotComputable, why) }
+func notComputable(why string) error { return fmt.Errorf("%w: %s", enginehash.ErrNotComputable, why) }
 
 // unreadable returns why an item's name does not follow from its file's bytes; "" if it does.
-func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
+func (v *Names) unreadable(it *enginehash.Item, kwargs enginehash.Fields) string {
 	switch {
 	case v.chunks && it.HasUUID: // with options, which are then those of all modalities
 		return "options of a model that takes vision chunks"
@@ -177,32 +177,33 @@ func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
 }
 
 // place marks the field that holds the medium itself.
-const place = name.Kind(0xFF)
+const place = enginehash.Kind(0xFF)
 
 // order returns the hash's fields in the release's order.
-func (v *Names) order(media, kwargs name.Fields) name.Fields {
-	item, model := name.Field{Key: "image", Value: name.Value{Kind: place}}, name.Field{Key: "model_id", Value: name.TextOf(v.Model)}
+func (v *Names) order(media, kwargs enginehash.Fields) enginehash.Fields {
+	item, model := enginehash.Field{Key: "image", Value: enginehash.Value{Kind: place}},
+		enginehash.Field{Key: "model_id", Value: enginehash.TextOf(v.Model)}
 	if v.Generation == H2 {
-		return append(name.Fields{model, item}, kwargs...)
+		return append(enginehash.Fields{model, item}, kwargs...)
 	}
-	all := name.Fields{item, model}
+	all := enginehash.Fields{item, model}
 	if v.Generation <= H4 {
 		all = append(all, kwargs...)
 	} else {
 		if len(media) > 0 {
-			own := name.Fields{{Key: "image", Value: name.ObjectOf(media)}}
-			all = append(all, name.Field{Key: "media_io_kwargs", Value: name.ObjectOf(own)})
+			own := enginehash.Fields{{Key: "image", Value: enginehash.ObjectOf(media)}}
+			all = append(all, enginehash.Field{Key: "media_io_kwargs", Value: enginehash.ObjectOf(own)})
 		}
 		if len(kwargs) > 0 {
-			all = append(all, name.Field{Key: "mm_processor_kwargs", Value: name.ObjectOf(kwargs)})
+			all = append(all, enginehash.Field{Key: "mm_processor_kwargs", Value: enginehash.ObjectOf(kwargs)})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b name.Field) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(all, func(a, b enginehash.Field) int { return strings.Compare(a.Key, b.Key) })
 	return all
 }
 
 // mediaIO returns the options in force: the server's, overridden by the request's.
-func (v *Names) mediaIO(it name.Item) name.Fields {
+func (v *Names) mediaIO(it enginehash.Item) enginehash.Fields {
 	modality := "image"
 	if v.chunks {
 		modality = "vision_chunk"
@@ -215,34 +216,36 @@ func (v *Names) mediaIO(it name.Item) name.Fields {
 }
 
 // scoped drops the options of other modalities.
-func (v *Names) scoped(kwargs name.Fields) name.Fields {
+func (v *Names) scoped(kwargs enginehash.Fields) enginehash.Fields {
 	if v.chunks {
 		return kwargs
 	}
-	return slices.DeleteFunc(slices.Clone(kwargs), func(f name.Field) bool { return f.Key == "videos_kwargs" || f.Key == "audio_kwargs" })
+	return slices.DeleteFunc(slices.Clone(kwargs), func(f enginehash.Field) bool {
+		return f.Key == "videos_kwargs" || f.Key == "audio_kwargs"
+	})
 }
 
 // ioConfig describes how a file that is not in the wanted mode was converted; nil if it was not converted.
-func (v *Names) ioConfig(it name.Item, media name.Fields) name.Fields {
+func (v *Names) ioConfig(it enginehash.Item, media enginehash.Fields) enginehash.Fields {
 	if v.Generation < H4 || v.chunks {
 		return nil
 	}
-	mode := name.TextOf("RGB")
+	mode := enginehash.TextOf("RGB")
 	if v.keepsMode {
-		mode = name.Value{Kind: name.Null}
+		mode = enginehash.Value{Kind: enginehash.Null}
 	}
 	if m, ok := media.Get("image_mode"); ok {
 		mode = m
 	}
 	wanted := string(mode.Raw)
-	if mode.Kind != name.String || wanted == it.Mode && !(v.composes && it.Transparent && wanted == "RGB") {
+	if mode.Kind != enginehash.String || wanted == it.Mode && !(v.composes && it.Transparent && wanted == "RGB") {
 		return nil
 	}
-	white := name.IntsOf([]int{255, 255, 255})
+	white := enginehash.IntsOf([]int{255, 255, 255})
 	if c, ok := media.Get("rgba_background_color"); ok {
 		white = c
 	}
-	return name.Fields{{Key: "image_mode", Value: mode}, {Key: "rgba_background_color", Value: white}}
+	return enginehash.Fields{{Key: "image_mode", Value: mode}, {Key: "rgba_background_color", Value: white}}
 }
 
 // writer builds the input of the hash. Up to H5 a field is its dotted path followed by its value's bytes; since H6 paths are
@@ -275,7 +278,7 @@ func (w *writer) file(n int64) {
 }
 
 // item writes the picture itself, plain or with its conversion.
-func (w *writer) item(key string, it name.Item, config name.Fields) {
+func (w *writer) item(key string, it enginehash.Item, config enginehash.Fields) {
 	switch {
 	case w.framed:
 		w.frame(key)
@@ -284,31 +287,31 @@ func (w *writer) item(key string, it name.Item, config name.Fields) {
 		if config != nil {
 			w.b = append(w.b, tagObject)
 			w.length(2)
-			w.field("io_config", name.ObjectOf(config))
+			w.field("io_config", enginehash.ObjectOf(config))
 			w.frame("data")
 		}
 	case config == nil:
 		w.b = append(append(w.b, key...), "image"...)
 	default:
 		w.b = append(w.b, key...)
-		w.field(key+".io_config", name.ObjectOf(config))
+		w.field(key+".io_config", enginehash.ObjectOf(config))
 		w.b = append(append(w.b, key...), ".data"...)
 	}
 	w.file(it.Bytes)
 }
 
-func (w *writer) field(key string, v name.Value) {
+func (w *writer) field(key string, v enginehash.Value) {
 	if w.framed {
 		w.frame(key)
 		w.value(v)
 		return
 	}
 	switch v.Kind {
-	case name.List:
+	case enginehash.List:
 		for i, e := range v.List {
 			w.field(fmt.Sprintf("%s.%d", key, i), e)
 		}
-	case name.Object:
+	case enginehash.Object:
 		for _, f := range v.Fields {
 			w.field(key+"."+f.Key, f.Value)
 		}
@@ -317,17 +320,17 @@ func (w *writer) field(key string, v name.Value) {
 	}
 }
 
-func (w *writer) value(v name.Value) {
+func (w *writer) value(v enginehash.Value) {
 	switch v.Kind {
-	case name.Null:
+	case enginehash.Null:
 		w.b = append(w.b, tagNull)
-	case name.List:
+	case enginehash.List:
 		w.b = append(w.b, tagList)
 		w.length(len(v.List))
 		for _, e := range v.List {
 			w.value(e)
 		}
-	case name.Object:
+	case enginehash.Object:
 		w.b = append(w.b, tagObject)
 		w.length(len(v.Fields))
 		for _, f := range v.Fields {
@@ -340,9 +343,9 @@ func (w *writer) value(v name.Value) {
 }
 
 // leaf returns a scalar's bytes: strings as UTF-8, numbers as NumPy scalars (int64, float64, bool).
-func (w *writer) leaf(v name.Value) []byte {
-	if v.Kind == name.Huge {
-		w.err = fmt.Errorf("%w: integer %s beyond 64 bits", name.ErrNotComputable, v.Raw)
+func (w *writer) leaf(v enginehash.Value) []byte {
+	if v.Kind == enginehash.Huge {
+		w.err = fmt.Errorf("%w: integer %s beyond 64 bits", enginehash.ErrNotComputable, v.Raw)
 	}
 	return v.Raw
 }

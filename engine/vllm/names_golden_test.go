@@ -12,8 +12,8 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/lab/golden"
+	"github.com/sightline-router/sightline/mmhash/enginehash"
 	"github.com/sightline-router/sightline/mmhash/header"
-	"github.com/sightline-router/sightline/mmhash/name"
 )
 
 // namesOf reads how a recorded worker was started.
@@ -110,7 +110,7 @@ func TestConformanceNames(t *testing.T) {
 			continue
 		}
 		for i, p := range parts {
-			var it name.Item
+			var it enginehash.Item
 			var file []byte
 			if f := fileOf(p); f != "" {
 				file = golden.Read(t, root, "images", f)
@@ -129,8 +129,8 @@ func TestConformanceNames(t *testing.T) {
 			if uuid := p.Get("uuid"); uuid.Type != gjson.Null {
 				it.UUID, it.HasUUID = uuid.String(), true
 			}
-			it.ProcessorKwargs, _ = name.ParseFields([]byte(req.Get("mm_processor_kwargs").Raw))
-			it.MediaIO, _ = name.ParseFields([]byte(req.Get("media_io_kwargs").Raw))
+			it.ProcessorKwargs, _ = enginehash.ParseFields([]byte(req.Get("mm_processor_kwargs").Raw))
+			it.MediaIO, _ = enginehash.ParseFields([]byte(req.Get("media_io_kwargs").Raw))
 			r, err := v.Recipe(it)
 			if err != nil {
 				t.Errorf("%s: %v", c.Get("id"), err)

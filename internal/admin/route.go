@@ -11,8 +11,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/internal/guard"
-	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 )
@@ -74,9 +74,9 @@ type Explained struct {
 // call done. If ok is false, the client has already got an error.
 func (s *State) readQuery(w http.ResponseWriter, r *http.Request) (_ *router.Request, done func(), ok bool) {
 	query := r.URL.Query() // the body is not a form, whatever its content type
-	path := steering.Canonical(cmp.Or(query.Get("path"), steering.Chat))
-	if !steering.IsEndpoint(path) {
-		http.Error(w, "path is not an endpoint that takes a prompt (want one such as "+steering.Chat+")", http.StatusBadRequest)
+	path := denied.Canonical(cmp.Or(query.Get("path"), denied.Chat))
+	if !denied.IsEndpoint(path) {
+		http.Error(w, "path is not an endpoint that takes a prompt (want one such as "+denied.Chat+")", http.StatusBadRequest)
 		return nil, nil, false
 	}
 	select {

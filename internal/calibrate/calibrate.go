@@ -27,8 +27,8 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/inspect"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/internal/survey"
 )
 
 const (
@@ -123,7 +123,7 @@ func Fleet(ctx context.Context, cfg *config.Config, o Options, say io.Writer) er
 			continue
 		}
 		done[of] = true
-		f, err := survey.Ask(ctx, client, w.Addr)
+		f, err := inspect.Ask(ctx, client, w.Addr)
 		if err != nil {
 			return fmt.Errorf("worker %s: %w", w.Addr, err)
 		}
@@ -159,7 +159,7 @@ type counts struct{ prompt, tokens int }
 // twice sends the same content twice and returns what the second request was spared. If responses do not count cached tokens, it
 // assumes that all tokens were spared.
 func (m *meter) twice(content any) (c counts, took time.Duration, err error) {
-	var u [2]survey.Usage
+	var u [2]inspect.Usage
 	var took2 [2]time.Duration
 	for i := range u {
 		began := m.now()
@@ -186,13 +186,13 @@ func (m *meter) twice(content any) (c counts, took time.Duration, err error) {
 	return c, took, nil
 }
 
-func (m *meter) ask(content any) (survey.Usage, error) {
+func (m *meter) ask(content any) (inspect.Usage, error) {
 	body, err := json.Marshal(map[string]any{"model": m.facts.Served[0].ID, "max_tokens": 1,
 		"messages": []any{map[string]any{"role": "user", "content": content}}})
 	if err != nil {
-		return survey.Usage{}, err
+		return inspect.Usage{}, err
 	}
-	return survey.Post(m.ctx, m.client, m.facts.Addr, "/v1/chat/completions", body)
+	return inspect.Post(m.ctx, m.client, m.facts.Addr, "/v1/chat/completions", body)
 }
 
 // text returns n random words.

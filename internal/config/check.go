@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/alias"
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // report records an invalid value: the path of its key, then the value and what is expected.
@@ -50,9 +50,9 @@ func (c *Config) check() error {
 		bad("pass_unread", "given, but on_unread is route: all paths pass (want on_unread: refuse, or leave it out)")
 	}
 	for i, p := range c.PassUnread {
-		if !strings.HasPrefix(p, "/") || steering.Canonical(p) != p || strings.ContainsAny(p, "?# ") || steering.IsEndpoint(p) {
+		if !strings.HasPrefix(p, "/") || denied.Canonical(p) != p || strings.ContainsAny(p, "?# ") || denied.IsEndpoint(p) {
 			bad(fmt.Sprintf("pass_unread[%d]", i), "%q is not a path that can pass (want one such as /v1/embeddings, and none of %s)",
-				p, strings.Join(steering.Endpoints, ", "))
+				p, strings.Join(denied.Endpoints, ", "))
 		}
 	}
 	bad.oneOf("mode", c.Mode, "observe or enforce", observe, enforce)
@@ -365,7 +365,7 @@ const removedEarly = "%q is removed from requests by Envoy before anything reads
 
 // steers returns who reads a header that Envoy removes from clients' requests; "": it removes no such header.
 func steers(name string) (reader string) {
-	for _, h := range steering.Headers {
+	for _, h := range denied.Headers {
 		if h.Match(name) {
 			return h.Reader
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
-	"github.com/sightline-router/sightline/internal/survey"
+	"github.com/sightline-router/sightline/internal/inspect"
 )
 
 // The canary is a prompt of some four blocks that was never sent before, answered with one token. Each worker gets it twice while
@@ -38,7 +38,7 @@ import (
 type canary struct {
 	sent          bool
 	err           error
-	first, second survey.Usage
+	first, second inspect.Usage
 	sockets       []*socket
 }
 
@@ -71,7 +71,7 @@ type envoyCanary struct {
 	asked         bool
 	unasked       string // why it could not be sent, or was not let in
 	err           error
-	first, second survey.Usage
+	first, second inspect.Usage
 	steered       error // a response to a request with forged headers that differs from the one without them
 	passed        int   // size of the largest body that was accepted, in bytes
 	failed        int   // size of the smallest that was not; 0: none
@@ -141,11 +141,11 @@ func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Clien
 	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
 	for try := range uint64(3) { // messages before the subscription takes effect are lost
 		body := prompt(w.facts.Served[0].ID, text(seed+try, w.largestBlock()))
-		c.first, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body)
+		c.first, c.err = inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
 		if c.err != nil {
 			return
 		}
-		c.second, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body)
+		c.second, c.err = inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
 		if c.err != nil {
 			return
 		}
@@ -412,9 +412,9 @@ func (c *client) send(ctx context.Context, body []byte, more http.Header) ([]byt
 }
 
 // usage sends a completion and returns its answer's usage.
-func (c *client) usage(ctx context.Context, body []byte) (survey.Usage, error) {
+func (c *client) usage(ctx context.Context, body []byte) (inspect.Usage, error) {
 	var said struct {
-		Usage survey.Usage `json:"usage"`
+		Usage inspect.Usage `json:"usage"`
 	}
 	answer, err := c.send(ctx, body, nil)
 	if err == nil && (json.Unmarshal(answer, &said) != nil || said.Usage.Prompt < 1) {

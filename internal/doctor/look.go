@@ -24,14 +24,14 @@ import (
 
 	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/envoy/fit"
+	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/inspect"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/serve"
-	"github.com/sightline-router/sightline/internal/survey"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/discover"
@@ -58,8 +58,8 @@ type collected struct {
 	deployErr   error
 	probes      []probe.Result // of the running Sightline, or made here
 
-	envoy        []fit.Finding
-	missingParts []fit.Piece
+	envoy        []check.Finding
+	missingParts []check.Piece
 	envoyErr     error
 	envoyAsked   bool // it was given, or answers
 	through      envoyCanary
@@ -141,7 +141,7 @@ func collect(ctx context.Context, o Options) *collected {
 	s.lookAtLife(ctx)
 	s.list(ctx)
 	s.lookAtDynamo(ctx, client)
-	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
+	s.each(func(w *worker) { w.facts, w.err = inspect.Ask(ctx, client, w.Addr) })
 	s.lookAtTokens(ctx, loaded)
 	if o.Canary {
 		s.sendCanaries(ctx)
@@ -199,7 +199,7 @@ func (s *collected) lookAtDynamo(ctx context.Context, client *http.Client) {
 	}
 	for _, at := range c.Frontends {
 		w := &worker{Worker: config.Worker{Name: "front end " + at, Addr: at, Model: c.Model}}
-		w.facts, w.err = survey.Ask(ctx, client, at)
+		w.facts, w.err = inspect.Ask(ctx, client, at)
 		s.frontends = append(s.frontends, w)
 	}
 	s.deployed, s.deployErr = dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component,
@@ -294,7 +294,7 @@ func (s *collected) lookAtEnvoy(ctx context.Context) {
 		return
 	}
 	s.envoyAsked = true
-	b, err := fit.Load(ctx, from)
+	b, err := check.Load(ctx, from)
 	if err != nil {
 		s.envoyErr = err
 		return
@@ -313,8 +313,8 @@ func (s *collected) lookAtEnvoy(ctx context.Context) {
 			want.Workers = append(want.Workers, row.Addr)
 		}
 	}
-	s.envoy = fit.Check(b, want)
-	s.missingParts, s.envoyErr = fit.Missing(b, want)
+	s.envoy = check.Run(b, want)
+	s.missingParts, s.envoyErr = check.Missing(b, want)
 }
 
 // answersAt reports whether something listens at host:port.

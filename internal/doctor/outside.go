@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sightline-router/sightline/envoy/fit"
+	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/config"
 	arms "github.com/sightline-router/sightline/router/report"
@@ -28,7 +28,7 @@ var codes = map[string]string{
 	"access_log": "SL0409", "access_log_id": "SL0409", "access_log_late": "SL0409", "access_log_ends": "SL0409",
 }
 
-func codeOf(f fit.Finding) string {
+func codeOf(f check.Finding) string {
 	if code, ok := codes[f.Name]; ok {
 		return code
 	}
@@ -52,9 +52,9 @@ func ofEnvoy(code string) func(*collected, *report) {
 			}
 			says := fmt.Sprintf("%s at %s: %s (want %s)", f.Name, f.Where, f.Got, f.Want)
 			switch f.Severity {
-			case fit.Error:
+			case check.Error:
 				r.bad(Error, f.Fix, "%s", says)
-			case fit.Warning:
+			case check.Warning:
 				r.bad(Warning, f.Fix, "%s", says)
 			default:
 				r.ok("%s", says)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // against compares requests, as read here, with what a worker makes of them. It asks, in this order:
@@ -214,7 +214,7 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 	}
 	r := a.Rules()
 	ask, text := request, false
-	if endpoint == steering.Chat && !r.TokenizesChats {
+	if endpoint == denied.Chat && !r.TokenizesChats {
 		text = true
 		var err error
 		ask, err = json.Marshal(map[string]any{"prompt": ours.Rendered, "add_special_tokens": false})
@@ -222,7 +222,7 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 			return nil, err
 		}
 	}
-	if r.HasTokenize && (len(ours.MM) == 0 || r.TokenizesPictures) && (endpoint == steering.Chat || endpoint == steering.Completions) {
+	if r.HasTokenize && (len(ours.MM) == 0 || r.TokenizesPictures) && (endpoint == denied.Chat || endpoint == denied.Completions) {
 		failed = a.post(ctx, "/tokenize", ask, &tokens)
 		if failed == nil && tokens.Tokens != nil {
 			return &theirs{asked: "/tokenize", tokens: tokens.Tokens, text: text}, nil

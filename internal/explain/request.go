@@ -11,7 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -67,12 +67,12 @@ func unwrap(line []byte) (id, endpoint string, request []byte) {
 		Endpoint string          `json:"endpoint"`
 		Request  json.RawMessage `json:"request"`
 	}
-	endpoint = steering.Chat
+	endpoint = denied.Chat
 	if json.Unmarshal(line, &env) == nil && len(env.Request) > 0 {
 		return env.ID, cmp.Or(env.Endpoint, endpoint), env.Request
 	}
 	if bytes.Contains(line, []byte(`"prompt"`)) && !bytes.Contains(line, []byte(`"messages"`)) {
-		endpoint = steering.Completions
+		endpoint = denied.Completions
 	}
 	return "", endpoint, line
 }

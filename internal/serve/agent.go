@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/router/vitals"
+	"github.com/sightline-router/sightline/router/health"
 )
 
 // AgentOptions are the flags of `sightline agent`: whose events are published where. Rank r is at a socket's port + r.
@@ -150,7 +150,7 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, secret *block.
 		po.File += fmt.Sprint(".", r)
 	}
 	if c.Metrics != "" && c.HTTP == "" { // it is not known what was missed of a drained queue
-		po.ProcessID = vitals.ProcessStart(c.Metrics)
+		po.ProcessID = health.ProcessStart(c.Metrics)
 	}
 	p, err := bus.NewPublisher(ctx, po)
 	if err != nil {

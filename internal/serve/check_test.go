@@ -75,8 +75,8 @@ func write(t *testing.T, path string, text []byte) {
 	}
 }
 
-// check returns the result of `sightline serve --check` for a configuration.
-func check(t *testing.T, dir, text string) error {
+// checked returns the result of `sightline serve --check` for a configuration.
+func checked(t *testing.T, dir, text string) error {
 	t.Helper()
 	file := filepath.Join(dir, "sightline.yaml")
 	write(t, file, []byte(strings.ReplaceAll(text, "DIR", dir)))
@@ -126,7 +126,7 @@ func TestCheckGood(t *testing.T) {
 			`{name: a, addr: "10.0.0.5:8000", events: {zmq: "tcp://10.0.0.5:5557", replay: "tcp://10.0.0.5:5558"}}`,
 			`{addr: "vllm:8000", events: {zmq: "tcp://{ip}:5557", replay: "tcp://{ip}:5558"}}`, 1),
 	} {
-		if err := check(t, dir, text); err != nil {
+		if err := checked(t, dir, text); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -324,7 +324,7 @@ func TestCheckMistakes(t *testing.T) {
 			t.Fatalf("%q is not there", c.from)
 		}
 		want := strings.ReplaceAll(c.want, "DIR", dir)
-		if err := check(t, dir, text); err == nil || !strings.Contains(err.Error(), want) {
+		if err := checked(t, dir, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q\n got %v\nwant %s", c.to, err, want)
 		}
 	}
@@ -338,7 +338,7 @@ func TestCheckNothing(t *testing.T) {
 		"models: [{name: m, dir: DIR/model}]\n":              "workers: none given",
 		"models: [{name: m, dir: DIR/model}]\nworkers: []\n": "workers: none given",
 	} {
-		if err := check(t, dir, text); err == nil || !strings.Contains(err.Error(), want) {
+		if err := checked(t, dir, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}

@@ -17,7 +17,7 @@ func TestWriteCredentials(t *testing.T) {
 	text := strings.Replace(goodConfig, "DIR", dir, -1) + `- {name: gpu, addr: 10.0.0.9:8000, events: {nats: true}}
 nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf, nkey: " + dir + "/keys/router.nk}\n"
 	write(t, file, []byte(text))
-	if err := check(t, dir, text); err == nil || !strings.Contains(err.Error(), "nats.config: open ") {
+	if err := checked(t, dir, text); err == nil || !strings.Contains(err.Error(), "nats.config: open ") {
 		t.Errorf("without the files: %v", err)
 	}
 	var out strings.Builder
@@ -34,7 +34,7 @@ nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf
 	if err != nil || !strings.Contains(string(users), `"blue.kv.gpu.*"`) {
 		t.Errorf("%v: %s", err, users)
 	}
-	if err := check(t, dir, text); err != nil {
+	if err := checked(t, dir, text); err != nil {
 		t.Error(err)
 	}
 }

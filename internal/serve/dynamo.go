@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/registry"
 )
 
 // dynamoLink connects the members to one component of an NVIDIA Dynamo deployment. A worker is identified by its instance id,
@@ -97,7 +97,7 @@ func (l *dynamoLink) found(workers []dynamo.Worker) {
 func (l *dynamoLink) tell() {
 	l.runningFinder.mu.Lock()
 	defer l.runningFinder.mu.Unlock()
-	specs := make([]members.Spec, len(l.workers))
+	specs := make([]registry.Spec, len(l.workers))
 	for i, w := range l.workers {
 		specs[i] = l.spec(w)
 	}
@@ -105,7 +105,7 @@ func (l *dynamoLink) tell() {
 }
 
 // spec returns the Spec of a worker.
-func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
+func (l *dynamoLink) spec(w dynamo.Worker) registry.Spec {
 	cfg := &l.now.Load().cfg
 	c := &cfg.Dynamo
 	class, _ := cfg.ClassOf(&config.Worker{Model: c.Model, Class: c.Class})
@@ -114,7 +114,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 		dynamo.Worker
 		feedSettings
 	}
-	spec := members.Spec{ID: worker{w, feedSettingsOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
+	spec := registry.Spec{ID: worker{w, feedSettingsOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
 		Rate: class.PrefillRate, OffloadRate: class.OffloadRate}
 	if w.Ranks == 1 {
 		spec.Ranks = 0

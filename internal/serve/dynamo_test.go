@@ -17,7 +17,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/registry"
 )
 
 // TestDynamoDeployment follows a deployment's workers: found in the folder, heard over the plane, reached through a front end;
@@ -57,7 +57,7 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 		t.Fatal(err)
 	}
 	ix, fl := indexer.New(indexer.Options{}), fleet.New(nil)
-	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, nil, members.Options{Index: ix, Fleet: fl, Log: zap.NewNop(),
+	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, nil, registry.Options{Index: ix, Fleet: fl, Log: zap.NewNop(),
 		Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/envoy/fit"
+	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -73,40 +73,40 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 		return false, in(cfg.File, err)
 	}
 	want.Version, want.Clusters = release, clusters
-	b, err := fit.Load(ctx, from)
+	b, err := check.Load(ctx, from)
 	if err != nil {
 		return false, err
 	}
-	pieces, err := fit.Missing(b, want)
+	pieces, err := check.Missing(b, want)
 	if err != nil {
 		return false, in(cfg.File, err)
 	}
 	if change != "" {
-		before := fit.Check(b, want)
+		before := check.Run(b, want)
 		for _, f := range before {
-			if f.Name == "which_clusters" && f.Severity == fit.Error {
+			if f.Name == "which_clusters" && f.Severity == check.Error {
 				return false, fmt.Errorf("%s: %s (want --cluster with the workers' clusters among them: nothing of another service may be changed)",
 					from, f.Got)
 			}
 		}
-		text, kept, err := fit.Edit(b, pieces)
+		text, kept, err := check.Edit(b, pieces)
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", from, err)
 		}
 		show := string(text)
 		if change == "diff" && kept {
-			show = fit.Diff(from, text)
+			show = check.Diff(from, text)
 		}
 		if _, err := io.WriteString(out, show); err != nil {
 			return false, err
 		}
-		b, err = fit.Read(text)
+		b, err = check.Read(text)
 		if err != nil {
 			return false, fmt.Errorf("%s with the pieces in it: %w", from, err)
 		}
 		yours := 0
-		for _, f := range fit.Check(b, want) {
-			yours += map[bool]int{true: 1}[f.Severity != fit.Note]
+		for _, f := range check.Run(b, want) {
+			yours += map[bool]int{true: 1}[f.Severity != check.Note]
 		}
 		fmt.Fprintf(warn, "%d findings: %d applied, %d yours\n", len(pieces)+yours, len(pieces), yours)
 		if !kept {
@@ -115,9 +115,9 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 		}
 		out, pieces = warn, nil
 	}
-	findings := fit.Check(b, want)
-	wrong := slices.ContainsFunc(findings, func(f fit.Finding) bool { return f.Severity != fit.Note })
-	return !wrong && len(pieces) == 0, fit.Print(out, findings, pieces)
+	findings := check.Run(b, want)
+	wrong := slices.ContainsFunc(findings, func(f check.Finding) bool { return f.Severity != check.Note })
+	return !wrong && len(pieces) == 0, check.Print(out, findings, pieces)
 }
 
 // removePieces prints a file without what --apply has added to it.
@@ -126,7 +126,7 @@ func removePieces(from string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--remove: %w (want the envoy.yaml that --apply has printed)", err)
 	}
-	text, were := fit.Remove(text)
+	text, were := check.Remove(text)
 	if !were {
 		return fmt.Errorf("%s: no line of --apply is in it", from)
 	}
@@ -135,12 +135,12 @@ func removePieces(from string, out io.Writer) error {
 }
 
 // EnvoyWant returns what Envoy must have for a configuration.
-func EnvoyWant(cfg config.Config) (fit.Want, error) {
+func EnvoyWant(cfg config.Config) (check.Want, error) {
 	o, err := envoyOptions(cfg)
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) == 0 {
 		o.Workers = nil // they are found at run time
 	}
-	return fit.Want{Options: o, Header: cfg.Route.Header, Resolve: addressesOf}, err
+	return check.Want{Options: o, Header: cfg.Route.Header, Resolve: addressesOf}, err
 }
 
 // addressesOf returns the addresses that Sightline uses of a name; none if it does not resolve here.

@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/registry"
 )
 
 // served returns a configuration whose models are not loaded.
@@ -58,7 +58,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, keys, pub
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil),
+	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, nil, registry.Options{Index: ix, Fleet: fleet.New(nil),
 		Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)

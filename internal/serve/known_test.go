@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/registry"
 )
 
 // Replicas use the same name for a worker behind a DNS name, even if they found the addresses in different orders or knew others before.
@@ -30,14 +30,14 @@ workers: [{name: gpu, addr: "gpu.example:8000"}]`))
 	}
 	found := func(steps ...[]discover.Endpoint) *fleet.Fleet {
 		fl, now := fleet.New(nil), served(config.Config{Models: cfg.Models})
-		s, err := startSources(t.Context(), nil, now, nil, nil, nil, members.Options{Index: indexer.New(indexer.Options{}),
+		s, err := startSources(t.Context(), nil, now, nil, nil, nil, registry.Options{Index: indexer.New(indexer.Options{}),
 			Fleet: fl, Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.close)
 		for _, now := range steps {
-			var specs []members.Spec
+			var specs []registry.Spec
 			for _, e := range now {
 				spec := s.spec(&cfg.Workers[0], e)
 				spec.WhileMember = nil // no other replica is running

@@ -18,8 +18,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/inspect"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/internal/survey"
 	"github.com/sightline-router/sightline/router/discover"
 )
 
@@ -146,7 +146,7 @@ func (p *poolFinder) ask(ctx context.Context, running *sync.WaitGroup) {
 		running.Go(func() {
 			r := answered{Endpoint: e}
 			r.err = guard.Call(func() (err error) {
-				r.facts, err = survey.Ask(ctx, p.client, e.Addr.String())
+				r.facts, err = inspect.Ask(ctx, p.client, e.Addr.String())
 				return err
 			})
 			select {

@@ -17,7 +17,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/registry"
 )
 
 // publisher is a worker that is connected (up) or refuses connections (down), and replays when the test lets it.
@@ -48,7 +48,7 @@ func (p *publisher) Replay(ctx context.Context, _ uint64, _ func(stream.Message)
 // started returns a gate over one finder's workers, by name.
 func started(t *testing.T, workers map[string]*publisher) *readyGate {
 	s := &sources{followers: []*runningFinder{{number: 1}}}
-	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(),
+	s.set = registry.New(registry.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(),
 		Metrics: prometheus.NewRegistry(),
 		Changed: func([]*fleet.Worker) {}})
 	t.Cleanup(s.set.Close)
@@ -56,9 +56,9 @@ func started(t *testing.T, workers map[string]*publisher) *readyGate {
 	if _, err := g.look(g.began); err == nil {
 		t.Fatal("ready before any worker was found")
 	}
-	var found []members.Spec
+	var found []registry.Spec
 	for name, p := range workers {
-		spec := members.Spec{ID: name, Name: name, Ready: true, Model: "m",
+		spec := registry.Spec{ID: name, Name: name, Ready: true, Model: "m",
 			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(found))}), 8000)}
 		spec.Listen = func(_ *fleet.Slot, _ int, o *stream.Options) (bool, error) {
 			o.Source, o.Decoder = p, &vllm.Decoder{}

@@ -34,10 +34,10 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/health"
 	"github.com/sightline-router/sightline/router/probe"
+	"github.com/sightline-router/sightline/router/registry"
 	"github.com/sightline-router/sightline/router/report"
-	"github.com/sightline-router/sightline/router/vitals"
 )
 
 // Server is a configuration with all its files loaded, not yet started.
@@ -135,7 +135,7 @@ type running struct {
 	fleet   *fleet.Fleet
 	audit   *audit.Auditor // nil: off
 	probe   *probe.Prober  // nil: off
-	poller  *vitals.Poller
+	poller  *health.Poller
 	router  *router.Router
 	report  *report.Totals
 	roster  *extproc.Roster
@@ -225,7 +225,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		r.probe = probe.New(probe.Options{As: s.as, Log: s.log, Metrics: r.metrics})
 		go r.probe.Run(ctx)
 	}
-	r.poller = vitals.New(vitals.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet,
+	r.poller = health.New(health.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet,
 		Log: s.log, Metrics: r.metrics,
 		ProcessRestarted: func(w *fleet.Worker, was time.Time) { r.sources.set.ProcessRestarted(w, was) }})
 	left, mode := s.cfg.LeftAlone()
@@ -279,8 +279,8 @@ func (r *running) startTracing(version string) (*trace.Tracer, error) {
 }
 
 // members returns the options with the parts that are told of each worker that comes or goes.
-func (r *running) members() members.Options {
-	return members.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Learner: r.router.Learner(), Log: r.log, Metrics: r.metrics,
+func (r *running) members() registry.Options {
+	return registry.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Learner: r.router.Learner(), Log: r.log, Metrics: r.metrics,
 		Changed: func(now []*fleet.Worker) {
 			r.probe.Set(probed(r.now.Load().models, now))
 			r.roster.Set(endpoints(now))

@@ -20,7 +20,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/registry"
 )
 
 // snapshotsAtOnce limits the agents' snapshots in memory: 256 MiB each at most, 32 MB for 2 M blocks. A thousand ranks that all
@@ -172,7 +172,7 @@ func nothingReported(st *stream.Stats) string {
 func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	now := time.Now()
 	list := s.set.Slots()
-	shared := members.Shared(list)
+	shared := registry.Shared(list)
 	for _, f := range list {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,

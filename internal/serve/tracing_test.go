@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // received counts the received spans.
@@ -103,10 +103,10 @@ workers: [{name: a, addr: "127.0.0.1:9"}]
 	for i := range n {
 		name := fmt.Sprint("flood-", i)
 		for path, body := range map[string]string{
-			"/v1/" + name:                  `{}`,
-			steering.Chat:                  fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"hi"}],%[1]q:1}`, name),
-			steering.Chat + "?" + name:     fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"hi"}],"user":%q}`, name),
-			steering.Chat + "?bad=" + name: strings.Repeat(" ", i) + "no JSON",
+			"/v1/" + name:                `{}`,
+			denied.Chat:                  fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"hi"}],%[1]q:1}`, name),
+			denied.Chat + "?" + name:     fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"hi"}],"user":%q}`, name),
+			denied.Chat + "?bad=" + name: strings.Repeat(" ", i) + "no JSON",
 		} {
 			at.ask(t, body, ":path", path, "x-session-id", name, "x-tenant", name, "x-request-id", name, "user-agent", name, ":authority", name)
 		}

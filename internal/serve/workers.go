@@ -23,9 +23,9 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/health"
+	"github.com/sightline-router/sightline/router/registry"
 	"github.com/sightline-router/sightline/router/speculative"
-	"github.com/sightline-router/sightline/router/vitals"
 )
 
 // sources know who the workers are, and for each slot how its events come: workers of the configuration, and those that finders
@@ -38,10 +38,10 @@ type sources struct {
 	nats    *bus.Link              // nil: none is used
 	refused *prometheus.CounterVec // by purpose of the NATS connection
 	turns   chan struct{}          // limits the agents' snapshots in memory
-	poller  *vitals.Poller
+	poller  *health.Poller
 	as      *secure.Client // TLS settings and key for workers, or nil
 	peers   *replicas      // to ask for what a worker cannot replay any more; nil: none
-	set     *members.Set
+	set     *registry.Set
 	fit     Fit             // of a pool's workers
 	models  chan poolModels // to be served
 	longest atomic.Int64    // longest lifetime of a prediction so far, in ns
@@ -77,8 +77,8 @@ type runningFinder struct {
 
 // startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
 // must close the sources.
-func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], nurse *vitals.Poller, peers *replicas,
-	fit Fit, o members.Options) (s *sources, err error) {
+func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], nurse *health.Poller, peers *replicas,
+	fit Fit, o registry.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
 	s = &sources{secret: secret, now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil,
 		turns: make(chan struct{}, snapshotsAtOnce), fit: fit, models: make(chan poolModels)}
@@ -88,7 +88,7 @@ func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
 	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
-	s.set = members.New(o)
+	s.set = registry.New(o)
 	refused, err := natsRefused(o.Metrics)
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (s *sources) start(f *runningFinder) {
 		pool.connect(s.fit, s.as, s.servePool)
 	}
 	tell := func() {
-		specs := make([]members.Spec, len(f.found))
+		specs := make([]registry.Spec, len(f.found))
 		for i, e := range f.found {
 			like := f.worker
 			if pool != nil {
@@ -225,7 +225,7 @@ func natsRefused(metrics prometheus.Registerer) (*prometheus.CounterVec, error) 
 }
 
 // configured returns the workers that are configured by address.
-func (s *sources) configured(cfg *config.Config) (list []members.Spec) {
+func (s *sources) configured(cfg *config.Config) (list []registry.Spec) {
 	for i := range cfg.Workers {
 		wc := &cfg.Workers[i]
 		if addr, host, _, _ := config.SplitAddr(wc.Addr); host == "" { // else a finder follows the name
@@ -303,7 +303,7 @@ func (s *sources) servePool(ctx context.Context, models []config.Model) (map[str
 }
 
 // spec returns the Spec of the worker at an endpoint, with its configuration.
-func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
+func (s *sources) spec(like *config.Worker, e discover.Endpoint) registry.Spec {
 	wc, host := *like, e.Addr.Addr().String()
 	if e.Addr.Addr().Is6() {
 		host = "[" + host + "]"
@@ -326,7 +326,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		config.Worker
 		feedSettings
 	}
-	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, feedSettingsOf(&class)}, Name: wc.Name,
+	spec := registry.Spec{ID: worker{e.Addr, e.Name, role, away, *like, feedSettingsOf(&class)}, Name: wc.Name,
 		StableName: known, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
 		Role: role, ZoneDelay: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate,
 		OffloadRate: class.OffloadRate, CountsCopies: class.Rules().CountsCopies,
@@ -357,7 +357,7 @@ func feedSettingsOf(c *config.Class) feedSettings {
 }
 
 // update sets the workers of one finder to what it found.
-func (s *sources) update(f *runningFinder, found []members.Spec) {
+func (s *sources) update(f *runningFinder, found []registry.Spec) {
 	s.set.Update(f.number, found)
 	f.reported.Store(true)
 }

@@ -23,7 +23,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -151,9 +151,9 @@ func attributes(path string, d *router.Decision) []attribute.KeyValue {
 	out := []attribute.KeyValue{attribute.String("sightline.id", d.ID), attribute.String("sightline.reason", string(d.Reason))}
 	operation := ""
 	switch path {
-	case steering.Chat, steering.Batch, steering.Responses, steering.Messages:
+	case denied.Chat, denied.Batch, denied.Responses, denied.Messages:
 		operation = "chat"
-	case steering.Completions:
+	case denied.Completions:
 		operation = "text_completion"
 	}
 	worker := ""

@@ -86,7 +86,7 @@ func newRouter(v *View, memory int) Rule {
 	return s
 }
 
-// How workers are asked: the configuration's default, and the values of router/vitals and engine/vllm.
+// How workers are asked: the configuration's default, and the values of router/health and engine/vllm.
 const (
 	loadEvery = time.Second
 	loadOld   = 2 * time.Second // at most

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 // doors are the keys behind which the table has places.
@@ -26,7 +26,7 @@ func Hostile(r *rand.Rand) Request {
 		q.Encoding = h.pick("gzip", "identity", "Identity", "br", "identity, gzip", "x", "gzip;q=0")
 	}
 	var b strings.Builder
-	h.object(&b, steering.InBody, 0)
+	h.object(&b, denied.InBody, 0)
 	text := b.String()
 	for h.one(5) {
 		text = h.spoilt(text)
@@ -55,7 +55,7 @@ func (h hostile) space() string {
 }
 
 func (h hostile) path() string {
-	p := steering.Endpoints[h.IntN(len(steering.Endpoints))]
+	p := denied.Endpoints[h.IntN(len(denied.Endpoints))]
 	if !h.one(4) {
 		return p
 	}
@@ -98,12 +98,12 @@ func (h hostile) contentType() string {
 }
 
 // key is a name that steers there, or opens a place, or neither.
-func (h hostile) key(scope steering.Scope) string {
+func (h hostile) key(scope denied.Scope) string {
 	switch n := h.IntN(10); {
 	case n < 5:
-		f := &steering.Fields[h.IntN(len(steering.Fields))]
+		f := &denied.Fields[h.IntN(len(denied.Fields))]
 		for try := 0; f.In&scope == 0 && try < 20; try++ {
-			f = &steering.Fields[h.IntN(len(steering.Fields))]
+			f = &denied.Fields[h.IntN(len(denied.Fields))]
 		}
 		if f.Prefix {
 			return f.Name + h.pick("host", "port", "", "_", "room")
@@ -111,7 +111,7 @@ func (h hostile) key(scope steering.Scope) string {
 		return f.Name
 	case n < 9:
 		key := doors[h.IntN(len(doors))]
-		for try := 0; scope.Below(key) == steering.Nowhere && try < 20; try++ {
+		for try := 0; scope.Below(key) == denied.Nowhere && try < 20; try++ {
 			key = doors[h.IntN(len(doors))]
 		}
 		return key
@@ -143,7 +143,7 @@ func (h hostile) word(b *strings.Builder, s string) {
 	b.WriteByte('"')
 }
 
-func (h hostile) object(b *strings.Builder, scope steering.Scope, depth int) {
+func (h hostile) object(b *strings.Builder, scope denied.Scope, depth int) {
 	b.WriteString(h.space() + "{")
 	for i, n := 0, h.IntN(5); i < n; i++ {
 		if i > 0 {
@@ -158,9 +158,9 @@ func (h hostile) object(b *strings.Builder, scope steering.Scope, depth int) {
 	b.WriteString(h.space() + "}" + h.space())
 }
 
-func (h hostile) value(b *strings.Builder, scope steering.Scope, depth int) {
-	list := scope == steering.InList || scope == steering.InContent
-	within := map[steering.Scope]steering.Scope{steering.InList: steering.InMessage, steering.InContent: steering.InPart}
+func (h hostile) value(b *strings.Builder, scope denied.Scope, depth int) {
+	list := scope == denied.InList || scope == denied.InContent
+	within := map[denied.Scope]denied.Scope{denied.InList: denied.InMessage, denied.InContent: denied.InPart}
 	switch {
 	case depth > 6:
 		b.WriteString("1")
@@ -177,7 +177,7 @@ func (h hostile) value(b *strings.Builder, scope steering.Scope, depth int) {
 			}
 		}
 		b.WriteString("]")
-	case scope != steering.Nowhere && !h.one(6):
+	case scope != denied.Nowhere && !h.one(6):
 		if in := within[scope]; in != 0 {
 			scope = in
 		}
@@ -191,7 +191,7 @@ func (h hostile) value(b *strings.Builder, scope steering.Scope, depth int) {
 	case h.one(3):
 		h.word(b, h.pick("hi", "data:image/png;base64,AAAA", "", `","rid":"x`, `{"rid":1}`, "user"))
 	case h.one(3):
-		h.object(b, steering.InBody, depth+1)
+		h.object(b, denied.InBody, depth+1)
 	default:
 		b.WriteString(h.pick("null", "true", "1", "[]", "{}", `""`, "false"))
 	}

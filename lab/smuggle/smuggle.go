@@ -1,5 +1,5 @@
 // Package smuggle makes random hostile requests and asks what the engines' servers read in them: Starlette's routes, and the
-// bodies by json.loads, orjson and msgspec, in a Python process (engine.py). A field of package steering's table, in a place
+// bodies by json.loads, orjson and msgspec, in a Python process (engine.py). A field of package denied's table, in a place
 // where the table has it, that such a reader finds behind our gate and cleaner was smuggled.
 //
 // The reader here is another than the cleaner's: it has the table alone in common with it. Of a key that stands twice it looks
@@ -17,7 +17,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/internal/denied"
 )
 
 //go:embed engine.py
@@ -47,28 +47,28 @@ func Command(t testing.TB, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// table is package steering's, as engine.py wants it.
+// table is package denied's, as engine.py wants it.
 func table(t testing.TB) string {
 	type field struct {
 		Name   string
 		Prefix bool
-		In     steering.Scope
+		In     denied.Scope
 	}
 	var fields []field
-	for _, f := range steering.Fields {
+	for _, f := range denied.Fields {
 		fields = append(fields, field{f.Name, f.Prefix, f.In})
 	}
-	within := map[steering.Scope]map[string]steering.Scope{}
-	for scope := steering.InBody; scope != 0; scope <<= 1 {
-		within[scope] = map[string]steering.Scope{}
+	within := map[denied.Scope]map[string]denied.Scope{}
+	for scope := denied.InBody; scope != 0; scope <<= 1 {
+		within[scope] = map[string]denied.Scope{}
 		for _, key := range doors {
-			if below := scope.Below(key); below != steering.Nowhere {
+			if below := scope.Below(key); below != denied.Nowhere {
 				within[scope][key] = below
 			}
 		}
 	}
-	text, err := json.Marshal(map[string]any{"fields": fields, "within": within, "paths": steering.Endpoints, "list": steering.InList,
-		"content": steering.InContent, "message": steering.InMessage, "part": steering.InPart, "body": steering.InBody})
+	text, err := json.Marshal(map[string]any{"fields": fields, "within": within, "paths": denied.Endpoints, "list": denied.InList,
+		"content": denied.InContent, "message": denied.InMessage, "part": denied.InPart, "body": denied.InBody})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ type Names struct {
 
 // Form is one way of naming a picture.
 type Form struct {
-	Key [32]byte          // distinguishes forms from each other and from every name.Recipe's key
+	Key [32]byte          // distinguishes forms from each other and from every enginehash.Recipe's key
 	Of  func(*RGB) string // of the decoded picture
 }
 

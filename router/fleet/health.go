@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A worker's health follows from the ends of its requests and from health checks (package vitals). A worker that fails fast has
+// A worker's health follows from the ends of its requests and from health checks (package health). A worker that fails fast has
 // no queue and keeps its overlap, so by load and overlap it would get more and more requests.
 //
 //	requests:  in ── failuresInARow ──▶ out ── pause ──▶ trial: one request ──▶ in

@@ -1,0 +1,135 @@
+package generate
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/sightline-router/sightline/engine"
+)
+
+// printFound prints what each of these workers is, one line each.
+func (d *drafter) printFound(these func(*worker) bool) {
+	d.each(func(m *model, c *class, w *worker) {
+		if !these(w) {
+			return
+		}
+		if w.behind != nil {
+			w.behind.found(d.out)
+			return
+		}
+		kind := ""
+		if w.Simulated {
+			kind = ", simulated"
+		}
+		if c.name != "" {
+			kind += ", class " + c.name
+		}
+		size := c.value("block_size")
+		if w.BlockSize > 0 {
+			size = w.BlockSize
+		}
+		fmt.Fprintf(d.out, "%s: %s %s%s, serves %s, blocks of %v tokens", w.Addr, w.Engine, w.Version, kind, m.name, size)
+		if w.Ranks > 1 {
+			fmt.Fprintf(d.out, ", %d ranks", w.Ranks)
+		}
+		events, _ := eventsOf(w)
+		switch {
+		case len(w.Events) > 0:
+			fmt.Fprintf(d.out, ", KV events at %s", w.Events[0].Pub)
+		case len(events) == 0:
+			fmt.Fprint(d.out, ", no KV events")
+		}
+		fmt.Fprintln(d.out)
+	})
+}
+
+func (c *class) value(name string) any {
+	for _, k := range c.keys {
+		if k.name == name {
+			return k.value
+		}
+	}
+	return nil
+}
+
+// all selects every worker.
+func all(*worker) bool { return true }
+
+// advise prints what should be enabled at these workers, and for a file what could not be found out.
+func (d *drafter) advise(these func(*worker) bool) {
+	var do, unknown []string
+	d.each(func(m *model, c *class, w *worker) {
+		if !these(w) {
+			return
+		}
+		note := func(list *[]string, format string, args ...any) {
+			*list = append(*list, "  "+w.Addr+": "+fmt.Sprintf(format, args...))
+		}
+		if w.behind != nil {
+			w.behind.advise(func(format string, args ...any) {
+				note(&do, format, args...)
+			}, func(format string, args ...any) { note(&unknown, format, args...) })
+			return
+		}
+		r := engine.RulesOf(w.Engine, w.Version)
+		flags := r.Flags
+		off := func(told *bool) bool { return told != nil && !*told }
+		if off(w.Publishes) {
+			note(&do, "KV events are off, so its contents are only guessed: %s", flags.Events)
+		} else if len(w.Events) > 0 && w.Events[0].Replay == "" {
+			note(&do, "its events have no replay socket, so a lost one stays lost: replay_endpoint in %s", flags.Events)
+		}
+		if off(w.PrefixCaching) {
+			note(&do, "prefix caching is off, so routing gains nothing: %s", flags.Caching)
+		}
+		if off(w.CountsCached) {
+			note(&do, "answers do not report cached tokens, so predictions are not checked: %s", flags.Counts)
+		}
+		if file := w.ChatTemplate; file != "" && c.value("chat_template") == "" && m.dir != "" {
+			note(&do, "it has its own chat template, %s: put a copy of that file here and name it as chat_template", file)
+		}
+		if flags.Metrics != "" && w.Requests == nil {
+			note(&do, "it does not report its load: %s", flags.Metrics)
+		}
+		if flags.Blocks != "" && c.value("block_size") == 1 {
+			note(&do, "every token is a block, which costs memory and time in the router: %s", flags.Blocks)
+		}
+		if w.Publishes == nil && !r.EventsOverHTTP {
+			where := ""
+			if d.fileless {
+				where = " in a configuration (--print-config prints one to begin with)"
+			}
+			note(&do,
+				"%s %s does not say where it publishes KV events. If it was started with them, give events: {zmq: \"tcp://%s:PORT\"}%s; else: %s",
+				w.Engine, w.Version, w.Host(), where, flags.Events)
+		}
+		if r.EventsOverHTTP {
+			note(&do, "its KV events are drained over HTTP, by this router alone. They need %s", flags.Events)
+		}
+		if w.CountsCached == nil && flags.Counts != "" {
+			note(&unknown, "whether answers report cached tokens (--canary tests it with two tokens; %s)", flags.Counts)
+		}
+		for _, u := range w.Unknown {
+			note(&unknown, "%s: %s", u.What, u.Why)
+		}
+	})
+	if d.fileless {
+		unknown = nil // of what is not known here, nothing is needed
+	}
+	for _, part := range []struct {
+		head string
+		list []string
+	}{{"To switch on at the workers:", do}, {"Not learnt:", unknown}} {
+		if len(part.list) > 0 {
+			fmt.Fprintf(d.out, "%s\n%s\n", part.head, strings.Join(part.list, "\n"))
+		}
+	}
+}
+
+// printNext prints the commands that run what was written.
+func (d *drafter) printNext() {
+	config := filepath.Join(d.Out, configFile)
+	fmt.Fprintf(d.out, "Written and checked: %s, %s. Next:\n  sightline serve -c %s\n  envoy -c %s\n",
+		config, filepath.Join(d.Out, envoyFile), config, filepath.Join(d.Out, envoyFile))
+}

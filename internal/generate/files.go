@@ -1,0 +1,111 @@
+package generate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sightline-router/sightline/internal/hub"
+)
+
+// files finds a model's directory: the given one; the workers' own path, if it exists here; the repository in Hugging Face's cache;
+// or a hub's, fetched at one commit into the output directory.
+func (d *drafter) files(ctx context.Context, m *model) (err error) {
+	for _, given := range d.ModelDir {
+		name, dir, named := strings.Cut(given, "=")
+		if !named {
+			name, dir = m.name, given
+		}
+		if name == m.name && (named || len(d.models) == 1) {
+			m.dirFrom = "as given"
+			if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+				return fmt.Errorf("--model-dir %s is not a directory on this machine (want one with config.json, tokenizer.json "+
+					"and the like; weights are not needed)", dir)
+			}
+			m.dir, err = filepath.Abs(dir)
+			return err
+		}
+	}
+	path := ""
+	for _, c := range m.classes {
+		for _, w := range c.workers {
+			path = cmp.Or(path, w.EngineModel)
+		}
+	}
+	if filepath.IsAbs(path) {
+		if isModel(path) {
+			m.dir, m.dirFrom = path, "the workers' own path"
+			return nil
+		}
+		return fmt.Errorf("its workers load it from %s, which is not here (give --model-dir with a copy of its files without the weights)", path)
+	}
+	repo := cmp.Or(path, m.name) // TensorRT-LLM reports no path
+	m.dir = d.cached(repo)
+	if m.dir != "" {
+		m.dirFrom = "Hugging Face's cache"
+		m.follow()
+		return nil
+	}
+	return d.fetch(ctx, m, repo)
+}
+
+// isModel reports whether a directory holds a model.
+func isModel(dir string) bool {
+	for _, name := range []string{"config.json", "tokenizer.json", "params.json"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().IsRegular() {
+			return true
+		}
+	}
+	return false
+}
+
+// cached finds a repository's folder in a cache, from where its revision is followed.
+func (d *drafter) cached(repo string) string {
+	folder := "models--" + strings.ReplaceAll(repo, "/", "--")
+	if !filepath.IsLocal(folder) || strings.ContainsRune(folder, filepath.Separator) {
+		return ""
+	}
+	for _, cache := range []string{d.Getenv("HF_HUB_CACHE"), d.Getenv("HUGGINGFACE_HUB_CACHE"), filepath.Join(hub.Home(d.Getenv), "hub")} {
+		if at := filepath.Join(cache, folder); filepath.IsAbs(at) {
+			if entries, err := os.ReadDir(filepath.Join(at, "snapshots")); err == nil && len(entries) > 0 {
+				return at
+			}
+		}
+	}
+	return ""
+}
+
+// follow sets the revision of a cache's folder to the one with which the workers were started; without one it is main.
+func (m *model) follow() {
+	if m.revision != "" && filepath.IsLocal(m.revision) {
+		m.classes[0].keys = append(m.classes[0].keys, key{"revision", "the workers' argument", m.revision, ""})
+	}
+}
+
+// fetch downloads the small files from a hub, unless they were downloaded before.
+func (d *drafter) fetch(ctx context.Context, m *model, repo string) error {
+	folder := strings.ReplaceAll(repo, "/", "--")
+	if folder == "" || strings.HasPrefix(folder, ".") || strings.ContainsRune(folder, filepath.Separator) {
+		return fmt.Errorf("%q is not a repository's name (give --model-dir)", repo)
+	}
+	at := filepath.Join(d.Out, "models", folder)
+	m.dir = filepath.Join("models", folder)
+	if isModel(at) {
+		m.dirFrom = "fetched before"
+		return nil
+	}
+	h, err := hub.FromEnvironment(d.Getenv)
+	if err != nil {
+		return fmt.Errorf("its files are in no cache here: %w", err)
+	}
+	commit, err := h.Fetch(ctx, repo, m.revision, at)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("%s is there, and holds no model (remove it)", at)
+	}
+	m.dirFrom = "fetched at commit " + commit
+	return err
+}

@@ -1,0 +1,198 @@
+// Package inspect asks one worker what it is: engine, release, models, block size, event sockets.
+//
+//	GET /v1/models  ─▶ whose server it is (owned_by), the names it serves, --model if the engine reports it
+//	GET /version    ─▶ the release
+//	GET its metrics ─▶ the KV cache's settings (vLLM), requests in flight
+//	engine-specific requests (rules.Describe) ─▶ event sockets, arguments
+//
+// No request changes anything at the worker, except Canary's, which makes it compute one token. What could not be learned is
+// listed. The worker is not trusted: each answer is bounded, in time by the given client (rules.NewClient: no proxies, no
+// redirects), and in size here.
+package inspect
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/router/health"
+)
+
+const (
+	maxPage   = 16 << 20 // vLLM's metrics have some 200 KB per data-parallel rank
+	maxServed = 1024
+	maxAnswer = 1 << 20
+)
+
+// dynamoOwner is the owned_by of NVIDIA Dynamo's front end (lib/llm/src/http/service/openai.rs).
+const dynamoOwner = "nvidia"
+
+// simulatedServer is the Server header of this project's own simulated workers.
+const simulatedServer = "sightline-simulated"
+
+// Ask asks the worker at addr (host:port). An error means that it returned no list of models, so that only its address is known.
+func Ask(ctx context.Context, client *http.Client, addr string) (f rules.Facts, err error) {
+	f.Addr = addr
+	err = guard.Call(func() error { return ask(ctx, client, &f) })
+	return f, err
+}
+
+func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
+	if err := models(ctx, client, f); err != nil {
+		return err
+	}
+	f.FrontEnd = f.Owner == dynamoOwner
+	if f.FrontEnd {
+		f.Lacks("engine", errors.New("it is a front end of NVIDIA Dynamo: its workers have no HTTP to be asked by"))
+		return nil
+	}
+	f.Engine = engine.ByOwner(f.Owner)
+	if f.Engine == "" {
+		f.Lacks("engine", fmt.Errorf("owned_by of /v1/models is %.100q, which is none of vLLM's, SGLang's and TensorRT-LLM's", f.Owner))
+		return nil
+	}
+	r := engine.RulesOf(f.Engine, "")
+	page, _, err := rules.Get(ctx, client, f.Addr, r.Load.Path, "every engine with metrics switched on", maxPage)
+	if err != nil {
+		page = nil
+		f.Lacks("requests", err)
+	} else if n, ok := health.Requests(&r.Load, page); ok {
+		f.Requests = &n
+	}
+	r.Describe(ctx, client, page, f)
+	release(ctx, client, f)
+	if find := engine.RulesOf(f.Engine, f.Version).FindEvents; find != nil {
+		_, err := find(ctx, client, f.Addr, f.Host(), 0)
+		f.FindsEvents = err == nil
+	}
+	return nil
+}
+
+// release asks for the engine's release, if it has not been told yet.
+func release(ctx context.Context, client *http.Client, f *rules.Facts) {
+	if f.Version != "" {
+		return
+	}
+	var release struct {
+		Version string `json:"version"`
+	}
+	if err := rules.GetJSON(ctx, client, f.Addr, "/version", "every release", &release); err != nil {
+		f.Lacks("version", err)
+		return
+	}
+	if _, err := rules.ParseVersion(release.Version); err != nil {
+		f.Lacks("version", errors.New("/version names no release such as 0.32.0"))
+		return
+	}
+	f.Version = rules.CleanText(release.Version)
+}
+
+// models reads /v1/models. Its root is the engine's --model only for vLLM; SGLang's is the served name (its arguments contain the
+// other), and TensorRT-LLM has none.
+func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
+	body, header, err := rules.Get(ctx, client, f.Addr, "/v1/models", "every engine", maxAnswer)
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Data []struct {
+			ID     string `json:"id"`
+			Owner  string `json:"owned_by"`
+			Root   string `json:"root"`
+			Parent string `json:"parent"`
+			MaxLen int    `json:"max_model_len"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(body, &list) != nil {
+		return errors.New("GET /v1/models: want JSON as an OpenAI-style server writes it")
+	}
+	if len(list.Data) == 0 {
+		return errors.New("GET /v1/models: it serves no model (yet)")
+	}
+	f.Owner, f.Simulated = rules.CleanText(list.Data[0].Owner), header.Get("Server") == simulatedServer
+	for _, m := range list.Data[:min(len(list.Data), maxServed)] {
+		one := rules.Served{ID: rules.CleanText(m.ID), Root: rules.CleanText(m.Root), Parent: rules.CleanText(m.Parent),
+			MaxLen: rules.CleanCount(m.MaxLen)}
+		if one.ID == "" {
+			f.Lacks("served", errors.New("a model's name is empty, longer than a kilobyte or not printable"))
+			continue
+		}
+		f.Served = append(f.Served, one)
+		if one.Parent == "" {
+			f.MaxModelLen = cmp.Or(f.MaxModelLen, one.MaxLen)
+		}
+	}
+	if len(f.Served) > 0 && engine.RulesOf(engine.ByOwner(f.Owner), "").ReportsSettings {
+		f.EngineModel = f.Served[0].Root
+	}
+	return nil
+}
+
+// Canary makes the worker compute a token of the same short text, twice, and records whether responses count the cached tokens:
+// some engines omit a 0.
+func Canary(ctx context.Context, client *http.Client, f *rules.Facts) error {
+	if len(f.Served) == 0 {
+		return errors.New("it serves no model")
+	}
+	text := strings.Repeat("one two three four ", min(1024, max(16, f.BlockSize)))
+	body, err := json.Marshal(map[string]any{"model": f.Served[0].ID, "prompt": text, "max_tokens": 1})
+	if err != nil {
+		return err
+	}
+	counts := false
+	for range 2 {
+		u, err := Post(ctx, client, f.Addr, "/v1/completions", body)
+		if err != nil {
+			return err
+		}
+		counts = counts || u.Details != nil
+	}
+	if counts || f.CountsCached == nil { // another of several ranks may have answered: a known no stays, as does a yes
+		f.CountsCached = &counts
+	}
+	return nil
+}
+
+// Usage is a response's token usage; Details is nil if the server was not told to count cached tokens.
+type Usage struct {
+	Prompt  int `json:"prompt_tokens"`
+	Details *struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// Post sends a request and returns its response's usage.
+func Post(ctx context.Context, client *http.Client, addr, path string, body []byte) (Usage, error) {
+	var answer struct {
+		Usage Usage `json:"usage"`
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+path, bytes.NewReader(body))
+	if err != nil {
+		return answer.Usage, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		return answer.Usage, err
+	}
+	defer res.Body.Close()
+	if rules.WantsKey(res.StatusCode) {
+		return answer.Usage, fmt.Errorf("POST %s: status %d: %s", path, res.StatusCode, rules.KeyHint)
+	}
+	if res.StatusCode != http.StatusOK {
+		return answer.Usage, fmt.Errorf("POST %s: status %d (want 200)", path, res.StatusCode)
+	}
+	if json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&answer) != nil || answer.Usage.Prompt < 1 {
+		return answer.Usage, fmt.Errorf("POST %s: want an answer with its usage", path)
+	}
+	return answer.Usage, nil
+}

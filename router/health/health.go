@@ -1,0 +1,366 @@
+// Package health polls workers for their health and load, each at its own address only.
+//
+//	health path   ─▶ Worker.RecordCheck: after three failures in a row, or a 503, it gets no requests until the next good answer
+//	metrics page  ─▶ Slot.SetReport: other senders' requests, the KV cache's usage; valid for three periods
+//	both          ─▶ Options.ProcessRestarted: another process answers at the worker's address (life.go)
+//	/v1/models    ─▶ Worker.SetAdapters: the LoRA adapters that it has loaded (adapters.go)
+//
+// The engine defines the paths, the gauges' names, and how old values may be (rules.Rules). A worker without them is asked once a
+// minute, in case another one has taken its place, and is not penalized. Answers are hostile: reading is limited in size and
+// time, and an answer is used as a whole or not at all (page.go).
+package health
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/repeat"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/internal/sockets"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+const (
+	healthTime    = 5 * time.Second // SGLang answers after one second at the earliest
+	loadTime      = 2 * time.Second
+	validPeriods  = 3           // for which a worker's load is valid
+	retryPause    = time.Second // until a worker that failed its health check is asked again
+	missingPause  = time.Minute // until a worker without the endpoint is asked again
+	failuresToLog = 3           // failures in a row after which the missing load is logged
+)
+
+// Options configure a Poller: how often workers are asked; 0: never.
+type Options struct {
+	Health, Load time.Duration
+	As           *secure.Client // TLS settings and key for workers, or nil
+	Log          *zap.Logger
+	Metrics      prometheus.Registerer
+	Fleet        *fleet.Fleet // whose workers the metrics are about
+	// ProcessRestarted, if set, is called when a worker's process is not the one that ran at the given time. It must not block.
+	ProcessRestarted func(w *fleet.Worker, was time.Time)
+}
+
+// Poller polls workers. It is safe for concurrent use.
+type Poller struct {
+	o            Options
+	health, load *http.Client
+	failed       *prometheus.CounterVec
+	reloaded     *prometheus.CounterVec
+	ownLog       *zap.Logger // logs each message once a minute
+}
+
+// New returns a Poller; call Watch for each worker.
+func New(o Options) *Poller {
+	n := &Poller{o: o, ownLog: repeat.Once(o.Log, time.Minute), health: rules.NewClient(healthTime, o.As),
+		load: rules.NewClient(loadTime, o.As)}
+	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
+		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},
+		[]string{"worker", "what", "why"})
+	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
+		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
+	o.Metrics.MustRegister(n.failed, n.reloaded, n)
+	return n
+}
+
+// Forget drops a worker's counters.
+func (n *Poller) Forget(worker string) {
+	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
+	n.reloaded.DeleteLabelValues(worker)
+}
+
+var (
+	ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
+		"Age of the reported load that counts for each worker.", []string{"worker", "rank"}, nil)
+	adaptersDesc = prometheus.NewDesc("sightline_worker_adapters",
+		"LoRA adapters that each worker lists.", []string{"worker"}, nil)
+	usageDesc = prometheus.NewDesc("sightline_worker_kv_cache_usage",
+		"Share of the KV cache in use that each worker reported, 0 to 1.", []string{"worker", "rank"}, nil)
+	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
+		"Requests in flight at each worker, including other senders' requests that it reported.", []string{"worker", "rank"}, nil)
+	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
+		"Time that each worker needs to prefill what waits there, at its measured rate.", []string{"model", "worker", "rank"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (n *Poller) Describe(ch chan<- *prometheus.Desc) {
+	ch <- ageDesc
+	ch <- usageDesc
+	ch <- adaptersDesc
+	ch <- inflightDesc
+	ch <- queuedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (n *Poller) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	for _, w := range n.o.Fleet.Workers() {
+		if listed := w.Adapters(); len(listed) > 0 {
+			ch <- prometheus.MustNewConstMetric(adaptersDesc, prometheus.GaugeValue, float64(len(listed)), w.Name)
+		}
+		for _, s := range w.Slots {
+			gauge := func(desc *prometheus.Desc, v float64) {
+				ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, w.Name, strconv.Itoa(max(s.Rank, 0)))
+			}
+			load := s.Load(now)
+			gauge(inflightDesc, float64(load.Inflight))
+			if ours := s.Queued(now); ours == 0 || load.Rate > 0 {
+				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, ours/max(load.Rate, 1), w.Model, w.Name,
+					strconv.Itoa(max(s.Rank, 0)))
+			}
+			if _, usage, age, ok := s.CurrentReport(now); ok {
+				gauge(ageDesc, age.Seconds())
+				if usage >= 0 {
+					gauge(usageDesc, usage)
+				}
+			}
+		}
+	}
+}
+
+// Watch asks a worker for its health and, with load, for its load, until ctx ends. It does not ask while the worker is not in the
+// fleet. A nil Poller asks nobody.
+func (n *Poller) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load bool) {
+	if n == nil {
+		return
+	}
+	var both sync.WaitGroup
+	one := &processState{}
+	if n.o.Health > 0 && r.Health != "" {
+		c := &healthPoll{Poller: n, worker: w, path: r.Health, life: one}
+		both.Go(func() { poll(ctx, w, n.o.Health, c.ask) })
+		a := &adapterPoll{Poller: n, worker: w}
+		both.Go(func() { poll(ctx, w, adapterPeriod*n.o.Health, a.ask) })
+	}
+	if n.o.Load > 0 && load && r.Load.Path != "" {
+		l := &loadPoll{Poller: n, worker: w, load: r.Load, last: make([]rankReport, len(w.Slots)), life: one}
+		both.Go(func() { poll(ctx, w, n.o.Load, l.ask) })
+	}
+	both.Wait()
+}
+
+// poll calls ask periodically, with jitter, until ctx ends; ask may return another time until the next call.
+func poll(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(context.Context) time.Duration) {
+	for wait := rand.N(min(every, retryPause)); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = every
+		if w.Present() {
+			if other := ask(ctx); other > 0 {
+				wait = other
+			}
+		}
+		wait = wait*9/10 + rand.N(wait/5+1)
+	}
+}
+
+// healthPoll are the health checks of one worker.
+type healthPoll struct {
+	*Poller
+	worker     *fleet.Worker
+	path       string
+	noEndpoint bool // it has no health endpoint; logged already
+	life       *processState
+}
+
+func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
+	w, asked := c.worker, time.Now()
+	status, err := get(ctx, c.health, "http://"+w.Addr+c.path, nil)
+	failed, said := "", c.noEndpoint
+	if sockets.Exhausted(err) { // it says nothing about the worker
+		c.failed.WithLabelValues(w.Name, "health", ownLimit).Inc()
+		c.exhausted(w, err)
+		return min(retryPause, c.o.Health)
+	}
+	switch c.noEndpoint = false; {
+	case ctx.Err() != nil:
+		return 0
+	case err != nil:
+		failed = failureReason(ctx, w.Addr, err)
+	case status >= 500 && status != http.StatusNotImplemented:
+		failed = strconv.Itoa(status)
+	case status < 200 || status > 299: // it answers, but has no health endpoint for us
+		if !said {
+			c.o.Log.Info("worker has no health endpoint; only requests show its health",
+				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status), hint(ctx, w.Addr, status))
+		}
+		c.noEndpoint, next = true, missingPause
+	}
+	if err == nil || failed == refused {
+		c.processRestarted(w, c.life.answered(failed == refused, asked))
+	}
+	if failed != "" {
+		c.failed.WithLabelValues(w.Name, "health", failed).Inc()
+		next = min(retryPause, c.o.Health)
+	}
+	changed := w.RecordCheck(failed, status == http.StatusServiceUnavailable, time.Now())
+	switch at := []zap.Field{zap.String("worker", w.Name), zap.String("addr", w.Addr), zap.String("path", c.path)}; {
+	case changed && failed != "":
+		c.o.Log.Warn("worker failed its health checks and gets no requests", append(at, zap.String("why", failed))...)
+	case changed:
+		c.o.Log.Info("worker is healthy again", at...)
+	}
+	return next
+}
+
+// loadPoll are the load queries of one worker.
+type loadPoll struct {
+	*Poller
+	worker      *fleet.Worker
+	load        rules.Load
+	last        []rankReport // by slot
+	failures    int          // in a row
+	reportsNone bool
+	life        *processState
+}
+
+// rankReport is what a rank reported, and since when it is unchanged.
+type rankReport struct {
+	gauges
+	since time.Time
+}
+
+func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
+	w := l.worker
+	var page loadPage
+	asked := time.Now()
+	status, err := get(ctx, l.Poller.load, "http://"+w.Addr+l.load.Path, func(body io.Reader) (err error) {
+		page, err = parsePage(&l.load, body)
+		return err
+	})
+	failed := ""
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case sockets.Exhausted(err):
+		l.failed.WithLabelValues(w.Name, "load", ownLimit).Inc()
+		l.exhausted(w, err)
+		return 0
+	case err != nil:
+		failed = failureReason(ctx, w.Addr, err)
+	case status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests:
+		failed = strconv.Itoa(status)
+	case status != http.StatusOK || len(page.ranks) == 0:
+		if !l.reportsNone {
+			l.o.Log.Info("worker does not report its load; other senders' requests are unknown",
+				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status), hint(ctx, w.Addr, status))
+		}
+		l.reportsNone, next = true, missingPause
+	}
+	if failed != "" { // its last report stays until it expires
+		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
+		l.failures++
+		if l.failures == failuresToLog {
+			l.o.Log.Warn("worker's load cannot be read; only our own requests count",
+				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
+		}
+		return 0
+	}
+	if l.failures >= failuresToLog {
+		l.o.Log.Info("worker's load is read again", zap.String("worker", w.Name))
+	}
+	l.failures, l.reportsNone = 0, next > 0
+	l.processRestarted(w, l.life.startReported(page.startTime, asked))
+	w.SetLoadedAdapters(page.usedAdapters, page.adapterCapacity)
+	l.applyLoad(page.ranks, asked, time.Now())
+	return next
+}
+
+// applyLoad gives each slot its rank's report, or the sum of all ranks to the slot of a worker without ranks.
+func (l *loadPoll) applyLoad(page map[int]gauges, asked, now time.Time) {
+	for i, s := range l.worker.Slots {
+		g, ok := page[s.Rank]
+		if s.Rank < 0 {
+			g, ok = sumRanks(page), len(page) > 0
+		}
+		if last := &l.last[i]; g != last.gauges {
+			*last = rankReport{g, now}
+		} else if l.load.KeepsLastValue && g.running+g.waiting > 0 && now.Sub(last.since) > l.load.MaxAge {
+			ok = false
+		}
+		var t fleet.LoadReport
+		if ok {
+			t = fleet.LoadReport{Running: g.running, Waiting: g.waiting, Usage: g.usage, MaxAge: l.load.MaxAge + now.Sub(asked),
+				ValidFor: validPeriods * max(l.o.Load, retryPause)}
+		}
+		s.SetReport(t, now)
+	}
+}
+
+// errUnreadable is an answer that no engine gives. It does not quote it.
+var errUnreadable = errors.New("an answer that is not in the engine's format")
+
+// get requests a page. body, if set, reads an answer with status 200.
+func get(ctx context.Context, client *http.Client, url string, body func(io.Reader) error) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode > 599 { // not a status, so it must not become a label
+		return 0, errUnreadable
+	}
+	if body != nil && resp.StatusCode == http.StatusOK {
+		err = guard.Call(func() error { return body(resp.Body) })
+	}
+	return resp.StatusCode, err
+}
+
+// refused means that nobody listens at the address.
+const refused = "refused"
+
+// hint says what to do about an answer other than 200, where that is known.
+func hint(ctx context.Context, addr string, status int) zap.Field {
+	switch {
+	case rules.WantsKey(status):
+		return zap.String("hint", rules.KeyHint)
+	case status == http.StatusBadRequest && rules.SpeaksTLS(ctx, addr, nil):
+		return zap.String("hint", rules.ErrTLS.Error())
+	}
+	return zap.Skip()
+}
+
+// ownLimit means that this process could not open a connection.
+const ownLimit = "own limit"
+
+// exhausted logs once a minute that workers cannot be asked.
+func (n *Poller) exhausted(w *fleet.Worker, err error) {
+	n.ownLog.Error("workers cannot be asked for health and load: this process may open no more files or connections; what is known of "+
+		"workers stays (raise its limit, ulimit -n)", zap.String("worker", w.Name), zap.Error(err))
+}
+
+// failureReason returns what went wrong in a word or two.
+func failureReason(ctx context.Context, addr string, err error) string {
+	var timeout net.Error
+	var panicked *guard.Panic
+	switch {
+	case errors.Is(err, errUnreadable), errors.As(err, &panicked):
+		return "unreadable"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return refused
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	case rules.SpeaksTLS(ctx, addr, err):
+		return "speaks TLS"
+	}
+	return "broken"
+}

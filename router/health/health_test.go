@@ -1,0 +1,320 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// ward is one worker that is polled, with handlers that a test changes.
+type ward struct {
+	t      *testing.T
+	nurse  *Poller
+	fleet  *fleet.Fleet
+	worker *fleet.Worker
+	reg    *prometheus.Registry
+	log    *observer.ObservedLogs
+	asked  atomic.Int32
+	mu     sync.Mutex
+	answer http.HandlerFunc
+	models http.HandlerFunc // to /v1/models
+}
+
+func newWard(t *testing.T, o Options, ranks int, answer http.HandlerFunc) *ward {
+	w := &ward{t: t, reg: prometheus.NewRegistry(), fleet: fleet.New(nil), answer: answer,
+		models: func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "{}") }}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		answer := w.answer
+		if r.URL.Path == "/v1/models" {
+			answer = w.models
+		} else {
+			w.asked.Add(1)
+		}
+		w.mu.Unlock()
+		answer(rw, r)
+	}))
+	w.worker = fleet.NewWorker("w", netip.MustParseAddrPort(server.Listener.Addr().String()), "m", ranks,
+		func(int) indexer.SlotID { return 0 })
+	w.fleet.Set([]*fleet.Worker{w.worker})
+	core, log := observer.New(zap.InfoLevel)
+	o.Fleet, o.Log, o.Metrics, w.log = w.fleet, zap.New(core), w.reg, log
+	w.nurse = New(o)
+	w.nurse.health.Timeout, w.nurse.load.Timeout = time.Second/2, time.Second/2 // a loaded machine may be late, but not three times in a row
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		w.nurse.Watch(ctx, w.worker, engine.RulesOf("vllm", "0.32.0"), true)
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return w
+}
+
+func (w *ward) answers(a http.HandlerFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer = a
+}
+
+func (w *ward) until(what string, ok func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("never: %s; out %q, load %+v", what, w.worker.OutReason(time.Now()), w.worker.Slots[0].Load(time.Now()))
+		}
+	}
+}
+
+// hears waits until the worker was polled so many more times, and all but the last were answered.
+func (w *ward) hears(n int32) {
+	w.t.Helper()
+	from := w.asked.Load()
+	w.until("it is asked again", func() bool { return w.asked.Load() >= from+n })
+}
+
+func (w *ward) failures(why string) (n float64) {
+	all, err := w.reg.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if f.GetName() == "sightline_worker_checks_failed_total" && l.GetName() == "why" && l.GetValue() == why {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
+}
+
+func (w *ward) said(text string) (n int) { return w.log.FilterMessageSnippet(text).Len() }
+
+func status(code int) http.HandlerFunc {
+	return func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(code) }
+}
+
+func breakOff(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+func page(text string) http.HandlerFunc {
+	return func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(text)) }
+}
+
+var often = Options{Health: 2 * time.Millisecond}
+
+// TestHealth checks that a worker, however it fails its checks, is out after three in a row and in with the next good one, and
+// that each is logged once.
+func TestHealth(t *testing.T) {
+	for why, fail := range map[string]http.HandlerFunc{
+		"500":        status(500),
+		"503":        status(503),
+		"unreadable": status(799), // not a status
+		"timeout":    hang,
+		"broken":     breakOff,
+	} {
+		t.Run(why, func(t *testing.T) {
+			t.Parallel()
+			w := newWard(t, often, 0, status(200))
+			w.hears(3)
+			if out := w.worker.OutReason(time.Now()); out != "" {
+				t.Fatalf("well, and %s", out)
+			}
+			w.answers(fail)
+			w.until("out", func() bool { return strings.Contains(w.worker.OutReason(time.Now()), why) })
+			w.hears(4)
+			w.answers(status(204))
+			w.until("in", func() bool { return w.worker.OutReason(time.Now()) == "" && w.said("healthy again") > 0 }) // logged after it takes effect
+			if w.said("failed its health checks") != 1 || w.said("healthy again") != 1 || w.failures(why) < 3 {
+				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
+			}
+			w.nurse.Forget("w")
+			if n := w.failures(why); n != 0 {
+				t.Errorf("%v failures of a worker that is forgotten", n)
+			}
+		})
+	}
+}
+
+// TestNotAvailable checks that a worker that says that it is not available gets nothing from then on.
+func TestNotAvailable(t *testing.T) {
+	w := newWard(t, Options{Health: time.Minute}, 0, status(503))
+	w.until("out", func() bool { return w.worker.OutReason(time.Now()) != "" })
+	if n := w.asked.Load(); n != 1 {
+		t.Errorf("out after %d words, want one", n)
+	}
+}
+
+// TestNotThere checks a refused connection.
+func TestNotThere(t *testing.T) {
+	w := newWard(t, often, 0, status(200))
+	lost := fleet.NewWorker("lost", netip.MustParseAddrPort("127.0.0.1:1"), "m", 0, func(int) indexer.SlotID { return 0 })
+	w.fleet.Set([]*fleet.Worker{w.worker, lost})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go w.nurse.Watch(ctx, lost, engine.RulesOf("sglang", ""), false)
+	w.until("out", func() bool { return strings.Contains(lost.OutReason(time.Now()), "refused") })
+}
+
+// TestHasNone checks that a worker without the path, or with one for others only, is healthy, and that this is logged once. The
+// same for its load.
+func TestHasNone(t *testing.T) {
+	for _, code := range []int{404, 405, 401, 403, 501, 307} {
+		w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(code))
+		w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
+		if out := w.worker.OutReason(time.Now()); out != "" || w.asked.Load() != 2 || w.failures(fmt.Sprint(code)) != 0 {
+			t.Errorf("%d: %q, asked %d times", code, out, w.asked.Load())
+		}
+	}
+}
+
+// TestNotAsked checks that a worker that is not ready is not polled, and that nothing is polled if both are off.
+func TestNotAsked(t *testing.T) {
+	off := newWard(t, Options{}, 0, status(503))
+	away := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(200))
+	away.hears(2)
+	away.fleet.Set(nil)
+	away.until("nothing is under way", func() bool {
+		n := away.asked.Load()
+		time.Sleep(20 * time.Millisecond)
+		return away.asked.Load() == n
+	})
+	away.fleet.Set([]*fleet.Worker{away.worker})
+	away.hears(2)
+	if n := off.asked.Load(); n != 0 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// TestNoRedirects checks that redirects are not followed.
+func TestNoRedirects(t *testing.T) {
+	var elsewhere atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, func(rw http.ResponseWriter, r *http.Request) {
+		http.Redirect(rw, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	})
+	w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
+	if n := elsewhere.Load(); n != 0 {
+		t.Errorf("%d questions went elsewhere", n)
+	}
+}
+
+func inflight(s *fleet.Slot) (n int, usage float64) {
+	l := s.Load(time.Now())
+	return l.Inflight, l.Usage
+}
+
+// TestLoad checks that a worker's report counts for its ranks, that our own requests count once, that the report expires, and
+// that it excludes nobody.
+func TestLoad(t *testing.T) {
+	w := newWard(t, Options{Load: 5 * time.Millisecond}, 2, page(vllmPage))
+	slots := w.worker.Slots
+	w.until("told", func() bool {
+		a, b := slots[0].Load(time.Now()), slots[1].Load(time.Now())
+		return a.Inflight == 3 && a.OtherSenders == 3 && a.Usage == 0.25 && a.ReportsUsage && b.Inflight == 7 && b.Usage == 0.5
+	})
+	slots[0].Charge(fleet.Work{}, time.Now(), time.Now())
+	w.until("ours is among them", func() bool { n, _ := inflight(slots[0]); return n == 3 })
+	told, err := w.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string][]float64{}
+	for _, f := range told {
+		for _, m := range f.Metric {
+			shown[f.GetName()] = append(shown[f.GetName()], m.GetGauge().GetValue())
+		}
+	}
+	if len(shown) != 4 || !slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) ||
+		len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
+		!slices.Equal(shown["sightline_worker_requests_in_flight"], []float64{3, 7}) {
+		t.Errorf("shown: %v", shown)
+	}
+	for why, a := range map[string]http.HandlerFunc{
+		"unreadable": page("vllm:num_requests_running NaN\n"), "500": status(500), "429": status(429), "broken": breakOff,
+		"timeout": func(rw http.ResponseWriter, r *http.Request) { // a page without end
+			for r.Context().Err() == nil {
+				_, _ = rw.Write([]byte("x 1\n"))
+				rw.(http.Flusher).Flush()
+				time.Sleep(time.Millisecond)
+			}
+		},
+	} {
+		w.answers(page(vllmPage))
+		w.until("told", func() bool { n, _ := inflight(slots[1]); return n == 7 })
+		w.answers(a)
+		w.until(why, func() bool { return w.failures(why) > 0 })
+	}
+	w.until("it is not believed any more", func() bool {
+		n, usage := inflight(slots[0])
+		other, _ := inflight(slots[1])
+		return n == 1 && usage == 0 && other == 0
+	})
+	if out := w.worker.OutReason(time.Now()); out != "" || w.said("cannot be read") == 0 {
+		t.Errorf("%q, said %v", out, w.log.All())
+	}
+	if n, err := w.reg.Gather(); err != nil || len(n) != 3 || n[0].GetName() != "sightline_worker_checks_failed_total" ||
+		n[1].GetName() != "sightline_worker_queued_prefill_seconds" ||
+		n[2].GetName() != "sightline_worker_requests_in_flight" {
+		t.Errorf("an age is left: %v, %v", n, err)
+	}
+}
+
+// TestLoadOfAllRanks checks that a worker without configured ranks, but with several of its own, gets the sum of all.
+func TestLoadOfAllRanks(t *testing.T) {
+	w := newWard(t, Options{Load: time.Millisecond}, 0, page(vllmPage))
+	w.until("told", func() bool { n, usage := inflight(w.worker.Slots[0]); return n == 10 && usage == 0.375 })
+}
+
+// TestStandingGauges checks that gauges that do not change while requests run are not taken for other senders' requests for ever,
+// and that an idle worker's zeros stay valid.
+func TestStandingGauges(t *testing.T) {
+	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+	l := &loadPoll{Poller: &Poller{o: Options{Load: time.Second}}, worker: w, load: *loadOf("sglang"), last: make([]rankReport, 1)}
+	now := time.Unix(1000, 0)
+	for i, c := range []struct {
+		told   gauges
+		pass   time.Duration
+		others int
+		tells  bool
+	}{
+		{gauges{8, 1, 0.5}, 0, 9, true},
+		{gauges{8, 1, 0.5}, 5 * time.Second, 9, true},
+		{gauges{8, 1, 0.5}, time.Second, 0, false},
+		{gauges{8, 1, 0.5}, time.Second, 0, false},
+		{gauges{8, 1, 0.25}, time.Second, 9, true},
+		{gauges{0, 0, 0}, time.Second, 0, true},
+		{gauges{0, 0, 0}, time.Hour, 0, true},
+	} {
+		now = now.Add(c.pass)
+		l.applyLoad(map[int]gauges{0: c.told}, now, now)
+		if got := w.Slots[0].Load(now); got.OtherSenders != c.others || got.ReportsUsage != c.tells {
+			t.Errorf("step %d: %+v, want %d others, told %v", i, got, c.others, c.tells)
+		}
+	}
+}
