@@ -121,7 +121,7 @@ func TestAlmostCompatiblePublishers(t *testing.T) {
 	at := slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == "SL0309" })
 	says := strings.Join(checks[at].Evidence, "\n")
 	for _, form := range forms {
-		if named := strings.Contains(says, form.name+", rank 0: "); named != (form.says != "") || !strings.Contains(says, form.says) {
+		if named := strings.Contains(says, form.name+": "); named != (form.says != "") || !strings.Contains(says, form.says) {
 			t.Errorf("%s: %s", form.name, says)
 		}
 	}

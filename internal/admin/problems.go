@@ -23,6 +23,8 @@ type Problem struct {
 	Fix      string    `json:"fix"`
 	Link     string    `json:"link"`
 	From     string    `json:"from"` // what showed it: workers, events, audit, probe, requests, access log, configuration
+	// Details are what each of Workers shows, in their order, if What does not say all of it.
+	Details []string `json:"details,omitempty"`
 
 	kind    string        // what it is about, whoever has it
 	after   time.Duration // it is a problem only after so long
@@ -121,7 +123,11 @@ func (f *Facts) Problems() []Problem {
 	out := make([]Problem, len(l))
 	for i, p := range l {
 		if len(p.Workers) > 0 {
-			p.What = p.sentence(f.Workers)
+			what, whole := p.sentence(f.Workers)
+			p.What = what
+			if !whole {
+				p.Details = p.details
+			}
 		}
 		if p.Since.IsZero() {
 			p.Since = f.Now
@@ -135,9 +141,9 @@ func (f *Facts) Problems() []Problem {
 	return out
 }
 
-// sentence says what its workers have in common, and what a few of them say of it.
-func (p *Problem) sentence(all []Worker) string {
-	text := strings.Join(p.Workers[:min(len(p.Workers), named)], ", ")
+// sentence says what its workers have in common, and what a few of them show; whole reports whether that is all that they show.
+func (p *Problem) sentence(all []Worker) (text string, whole bool) {
+	text = strings.Join(p.Workers[:min(len(p.Workers), named)], ", ")
 	if more := len(p.Workers) - named; more > 0 {
 		known := map[string]bool{}
 		for i := range all {
@@ -155,7 +161,7 @@ func (p *Problem) sentence(all []Worker) string {
 	if len(says) > 0 {
 		text += ": " + strings.Join(says[:min(len(says), named)], "; ")
 	}
-	return text
+	return text, len(says) <= 1
 }
 
 // ofWorkers adds what the workers' rows show.

@@ -65,7 +65,7 @@ type piece struct {
 // has it. The error says that an answer was incomplete or ctx ended.
 func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (held []byte, err error) {
 	what := "nobody"
-	defer func() { x.handovers.WithLabelValues(what).Inc() }()
+	defer func() { x.countHandover(worker, what) }()
 	select {
 	case x.transferSlots <- struct{}{}:
 		defer func() { <-x.transferSlots }()
@@ -186,12 +186,23 @@ func (g *heldTransfers) addPiece(from string, p *piece) {
 	one.arrived <- more // does not block: nobody else sends on it
 }
 
+// ofLearned is before the outcome of a transfer of what requests taught; then no worker is named.
+const ofLearned = "learned "
+
+// countHandover counts a transfer by its outcome.
+func (x *Exchange) countHandover(worker, what string) {
+	if worker == "" {
+		what = ofLearned + what
+	}
+	x.handovers.WithLabelValues(what).Inc()
+}
+
 // queueHeldRequest queues another replica's question.
 func (x *Exchange) queueHeldRequest(lines []Line, q heldRequest) {
 	select {
 	case x.heldRequests <- q:
 	default:
-		x.handovers.WithLabelValues("busy").Inc()
+		x.countHandover(q.worker, "busy")
 		_ = x.sendOnFirst(lines, q.from, appendPiece(messageHead(x.own), &piece{number: q.number}), false)
 	}
 }
@@ -214,7 +225,7 @@ func (x *Exchange) answerHeldRequests(ctx context.Context, lines []Line) {
 			} else if held == nil {
 				what = "not held"
 			}
-			x.handovers.WithLabelValues(what).Inc()
+			x.countHandover(q.worker, what)
 			x.sendHeld(ctx, lines, &q, held)
 		}
 	}

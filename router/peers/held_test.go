@@ -82,7 +82,7 @@ func TestHeldIsNotWaitedFor(t *testing.T) {
 		t.Errorf("of one that says nothing: %v %v after %v", got, err, time.Since(began))
 	}
 	for range maxHeldQueued + 2 { // one is being answered
-		mute.queueHeldRequest([]Line{h}, heldRequest{from: alone.own})
+		mute.queueHeldRequest([]Line{h}, heldRequest{from: alone.own, worker: "w1"})
 	}
 	if n := testutil.ToFloat64(mute.handovers.WithLabelValues("busy")); n < 1 {
 		t.Errorf("%v turned away", n)
