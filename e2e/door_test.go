@@ -95,7 +95,7 @@ func TestUnreadStreamKeepsNoPlace(t *testing.T) {
 	body := chatOf(1000, 1)
 	eventually(t, "requests are decided", func() bool { return w.post(body, nil).id() != "" })
 	stream := strings.Replace(body, "{", `{"stream":true,`, 1)
-	for range 2 * limit { // those that find no place, beside requests that are ending, are refused
+	eventually(t, "they take all places", func() bool { // one more, as long as another client finds a place
 		conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 		if err != nil {
 			t.Fatal(err)
@@ -105,8 +105,8 @@ func TestUnreadStreamKeepsNoPlace(t *testing.T) {
 		fmt.Fprintf(conn,
 			"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Large: 1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 			len(stream), stream)
-	}
-	eventually(t, "they take all places", func() bool { return w.post(body, nil).status == http.StatusTooManyRequests })
+		return w.post(body, nil).status == http.StatusTooManyRequests
+	})
 	for begin := time.Now(); w.post(body, nil).status != http.StatusOK; time.Sleep(200 * time.Millisecond) {
 		if time.Since(begin) > 45*time.Second {
 			t.Fatal("others have no place after 45 s")
