@@ -387,8 +387,8 @@ func TestGroupsAreBounded(t *testing.T) {
 
 // TestGroupsWithoutMemory stores groups of blocks in an index whose memory is used up: lookups find less, and all of it is freed.
 func TestGroupsWithoutMemory(t *testing.T) {
-	x := New(Options{})
-	x.mem.limit = minChunks // without the budget, which would evict
+	x := New(Options{MaxBytes: 1}) // the least that an index works with
+	x.budget.limited = false       // nothing is evicted
 	doc, id := make([]uint64, 64), x.Join(SlotOptions{})
 	prompts := 0
 	for ; !x.Partial(id) && prompts < 1<<20; prompts++ {
