@@ -2,6 +2,7 @@ package router
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,8 @@ type bookingRecord struct {
 	arm       report.Arm
 	line      *decisionlog.Line // nil: none is written
 	unsteered *unsteeredRequest // nil: it was steered
+
+	moves sync.Mutex // one report at a time says where the request is: predictions and media move with it
 
 	// Where it is booked first: the chosen slot or, for a request that was left alone, the slot that got it.
 	slot             *fleet.Slot

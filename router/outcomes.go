@@ -57,6 +57,8 @@ func (r *Router) confirm(o Outcome) bool {
 		return ok
 	}
 	b := now.Note.(*bookingRecord)
+	b.moves.Lock()
+	defer b.moves.Unlock()
 	if moved.Slot == nil { // it was left alone, and now has a worker
 		r.recordUnsteered(b, o.ID, r.opt.Now())
 		r.share(b, now)
@@ -162,7 +164,10 @@ func (r *Router) settlePredictions(e *end) {
 	if !e.ok() {
 		r.predicted.Withdraw(e.promise.Load(), e.chain)
 		if e.at.Slot != nil {
-			r.unseePictures(e.at.Slot, e.newMedia)
+			e.moves.Lock()
+			media := e.newMedia
+			e.moves.Unlock()
+			r.unseePictures(e.at.Slot, media)
 			r.adapters.withdraw(e.at.Slot, e.newAdapter)
 		}
 	} else if e.at.Decode != nil {
