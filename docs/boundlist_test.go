@@ -74,7 +74,8 @@ var bounds = []bound{
 		"router/audit.Auditor.byID router/audit.Auditor.ended router/audit.slot.afterUnknownParent router/audit.slot.open"},
 	{"bookings; their block hashes", "{router/ledger.maxBookings}; {router/ledger.maxBookingBytes B}", "oldest expire",
 		"bookings_expired_total", "router/ledger TestBookingsBounded: maxBookings, maxBookingBytes, f.Expired()",
-		"router/ledger.Ledger.open router/ledger.Ledger.queue router/ledger.Ledger.tenants"},
+		"router/ledger.Ledger.open router/ledger.Ledger.queue router/ledger.Ledger.tenants " +
+			"router.bookingRecord.locals router.bookingRecord.media router.bookingRecord.newMedia"},
 	{"answers of `/v1/responses` whose worker is remembered", "{router.maxAnswers}", "least used forgotten",
 		"no_room_total answers", "router TestMemoryOfAnswersAndPicturesIsBounded: maxAnswers, answers", "router.state.answers"},
 	{"clients whose last good worker is remembered", "{router.maxServedClients}", "least recent forgotten",
