@@ -45,16 +45,17 @@ type Request struct {
 
 // Of converts a line of a decision log. ok is false if it has no arm or its end was not reported.
 func Of(l *decisionlog.Line) (r Request, ok bool) {
-	if l.Arm == "" || l.Outcome != decisionlog.Ended {
+	arm := Arm(l.Arm)
+	if arm != Steered && arm != Left || l.Outcome != decisionlog.Ended {
 		return r, false
 	}
-	r = Request{Arm: Arm(l.Arm), Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
+	r = Request{Arm: arm, Model: l.Model, OK: isOK(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached,
 		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
 	switch {
 	case r.Counted:
 	case l.Would != nil:
 		r.Cached = l.Would.UsedCached
-	case r.Arm == Steered && l.Used == l.Worker:
+	case arm == Steered && l.Used == l.Worker:
 		r.Cached = l.Cached
 	}
 	return r, true
