@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -85,31 +86,46 @@ func SpeaksTLS(ctx context.Context, addr string, err error) bool {
 	return err == nil || errors.As(err, &alert)
 }
 
-// Get returns the body of the 200 response of the server at addr (host:port) for a path. A body above limit bytes is an error.
-// since names the releases that serve the path, for the error, such as vLLM 0.31 or later.
-func Get(ctx context.Context, client *http.Client, addr, path, since string, limit int64) ([]byte, http.Header, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+// Ask sends a request to the server at addr (host:port), a POST of JSON if it has a body, else a GET. status is 0 if no response came,
+// and then the error is ErrTLS if the server speaks TLS. A response's body above limit bytes is an error.
+func Ask(ctx context.Context, client *http.Client, addr, path string, request []byte, limit int64) (status int, header http.Header,
+	body []byte, err error) {
+	method := http.MethodGet
+	if request != nil {
+		method = http.MethodPost
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+path, bytes.NewReader(request))
 	if err != nil {
-		return nil, nil, err
+		return 0, nil, nil, err
+	}
+	if request != nil {
+		req.Header.Set("Content-Type", "application/json")
 	}
 	res, err := client.Do(req)
 	if err == nil {
 		defer res.Body.Close()
 	}
 	if (err != nil || res.StatusCode == http.StatusBadRequest) && SpeaksTLS(ctx, addr, err) {
-		return nil, nil, ErrTLS
+		return 0, nil, nil, ErrTLS
 	}
 	if err != nil {
-		return nil, nil, err
+		return 0, nil, nil, err
 	}
-	if res.StatusCode != http.StatusOK {
-		return nil, nil, &StatusError{path, res.StatusCode, since}
-	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	body, err = io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err == nil && int64(len(body)) > limit {
-		err = fmt.Errorf("GET %s: more than %d bytes", path, limit)
+		err = fmt.Errorf("%s %s: more than %d bytes", method, path, limit)
 	}
-	return body, res.Header, err
+	return res.StatusCode, res.Header, body, err
+}
+
+// Get returns the body of the 200 response to a GET. since names the releases that serve the path, for the error, such as vLLM 0.31
+// or later.
+func Get(ctx context.Context, client *http.Client, addr, path, since string, limit int64) ([]byte, http.Header, error) {
+	status, header, body, err := Ask(ctx, client, addr, path, nil, limit)
+	if status != 0 && status != http.StatusOK {
+		return nil, nil, &StatusError{path, status, since}
+	}
+	return body, header, err
 }
 
 // GetJSON decodes the JSON that Get returns, up to 4 MiB. Errors quote nothing of the response, because a server's settings may

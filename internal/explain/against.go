@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,7 +15,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/denied"
 )
 
@@ -53,57 +51,51 @@ func (o *Options) against(out io.Writer) (func(ctx context.Context, request []by
 	if err != nil {
 		return nil, err
 	}
-	a := &against{model: m, addr: u.Host, client: rules.NewClient(patience, nil), out: out}
-	if o.Config != "" {
-		cfg, err := config.Load(o.Config)
-		if err != nil {
-			return nil, err
-		}
-		as, err := cfg.WorkerAccess.Open(zap.NewNop())
-		if err != nil {
-			return nil, fmt.Errorf("worker_access: %w", err)
-		}
-		a.client = rules.NewClient(patience, as)
+	as, err := m.cfg.WorkerAccess.Open(zap.NewNop())
+	if err != nil {
+		return nil, fmt.Errorf("worker_access: %w", err)
 	}
+	a := &against{model: m, addr: u.Host, client: rules.NewClient(patience, as), out: out}
 	return a.compare, nil
 }
 
 func (a *against) compare(ctx context.Context, line []byte) error {
 	_, endpoint, request := unwrap(line)
 	ours := a.explain(ctx, line)
-	say := func(key, format string, args ...any) {
-		fmt.Fprintf(a.out, "%-9s %s\n", key, fmt.Sprintf(format, args...))
-	}
 	fmt.Fprintf(a.out, "── %s against %s\n", cmp.Or(ours.ID, "request"), a.addr)
 	if ours.Error != "" {
-		say("error", "%s", ours.Error)
+		a.say("error", "%s", ours.Error)
 		return errDiffers
 	}
 	if !ours.Exact {
-		say("ours", "ends after %d tokens: %s", len(ours.TokenIDs), ours.Why)
+		a.say("ours", "ends after %d tokens: %s", len(ours.TokenIDs), ours.Why)
 	}
 	t, err := a.ask(ctx, endpoint, request, &ours)
 	if err != nil {
 		return fmt.Errorf("--against: %w", err)
 	}
-	say("asked", "%s", t.asked)
-	fix := a.judge(ctx, say, &ours, t)
+	a.say("asked", "%s", t.asked)
+	fix := a.judge(ctx, &ours, t)
 	if fix == "" {
-		say("result", "equal, as far as it was told")
+		a.say("result", "equal, as far as it was told")
 		_, err = fmt.Fprintln(a.out)
 		return err
 	}
-	say("look at", "%s", fix)
+	a.say("look at", "%s", fix)
 	fmt.Fprintln(a.out)
 	return errDiffers
+}
+
+func (a *against) say(key, format string, args ...any) {
+	fmt.Fprintf(a.out, "%-9s %s\n", key, fmt.Sprintf(format, args...))
 }
 
 var errDiffers = errors.New("the worker reads the request otherwise, as printed")
 
 // judge prints where the two sides differ, and returns which part to look at; "": they do not.
-func (a *against) judge(ctx context.Context, say func(key, format string, args ...any), ours *explained, t *theirs) string {
+func (a *against) judge(ctx context.Context, ours *explained, t *theirs) string {
 	if t.tokens == nil {
-		say("tokens", "ours %d, the worker's %d; it does not tell which", len(ours.TokenIDs), t.count)
+		a.say("tokens", "ours %d, the worker's %d; it does not tell which", len(ours.TokenIDs), t.count)
 		if t.count == len(ours.TokenIDs) || !ours.Exact {
 			return ""
 		}
@@ -113,14 +105,14 @@ func (a *against) judge(ctx context.Context, say func(key, format string, args .
 	for at < min(len(ours.TokenIDs), len(t.tokens)) && ours.TokenIDs[at] == t.tokens[at] {
 		at++
 	}
-	say("tokens", "ours %d, the worker's %d", len(ours.TokenIDs), len(t.tokens))
+	a.say("tokens", "ours %d, the worker's %d", len(ours.TokenIDs), len(t.tokens))
 	if at == len(ours.TokenIDs) && (at == len(t.tokens) || !ours.Exact) {
-		return a.judgeNames(say, ours, t)
+		return a.judgeNames(ours, t)
 	}
 	from := max(0, at-4)
-	say("differ", "first at token %d", at)
-	say("ours", "%s", a.text(ours.TokenIDs, from, at))
-	say("worker's", "%s", a.text(t.tokens, from, at))
+	a.say("differ", "first at token %d", at)
+	a.say("ours", "%s", a.text(ours.TokenIDs, from, at))
+	a.say("worker's", "%s", a.text(t.tokens, from, at))
 	for _, md := range ours.MM {
 		if at < md.Offset || at > md.Offset+md.Length || md.Length == 0 {
 			continue
@@ -128,27 +120,28 @@ func (a *against) judge(ctx context.Context, say func(key, format string, args .
 		return fmt.Sprintf("the %s at token %d has %d tokens here and another number there: mm_processor_kwargs, engine_version, and the "+
 			"preprocessor's file in dir", md.Modality, md.Offset, md.Length)
 	}
-	if t.text || a.sameText(ctx, ours, at) {
-		if t.text {
-			return "the tokenizer: dir must have the worker's own files, of the same revision"
-		}
+	const tokenizer = "the tokenizer: dir must have the worker's own files, of the same revision"
+	switch {
+	case t.text:
+		return tokenizer
+	case a.sameText(ctx, ours, at):
 		return "the template: chat_template, chat_template_content_format and default_chat_template_kwargs, as the worker was started; " +
 			"the worker reads our text as we do"
 	}
-	return "the tokenizer: dir must have the worker's own files, of the same revision; it reads our template's text otherwise"
+	return tokenizer + "; it reads our template's text otherwise"
 }
 
 // judgeNames compares the names of media.
-func (a *against) judgeNames(say func(key, format string, args ...any), ours *explained, t *theirs) string {
+func (a *against) judgeNames(ours *explained, t *theirs) string {
 	for i, md := range ours.MM {
 		switch {
 		case t.names == nil:
-			say("names", "the worker does not tell the names of media; /audit of a running Sightline does")
+			a.say("names", "the worker does not tell the names of media; /audit of a running Sightline does")
 			return ""
 		case i >= len(t.names):
 			return fmt.Sprintf("the images: %d here, %d there", len(ours.MM), len(t.names))
 		case md.Name != t.names[i]:
-			say("differ", "the name of the %s at token %d: ours %s, the worker's %s", md.Modality, md.Offset, md.Name, t.names[i])
+			a.say("differ", "the name of the %s at token %d: ours %s, the worker's %s", md.Modality, md.Offset, md.Name, t.names[i])
 			return "the name: mm_hasher_algorithm, engine_model, media_io_kwargs and engine_version, as the worker was started"
 		}
 	}
@@ -161,12 +154,17 @@ func (a *against) sameText(ctx context.Context, ours *explained, at int) bool {
 	var answer struct {
 		Tokens []uint32 `json:"tokens"`
 	}
-	ask, err := json.Marshal(map[string]any{"prompt": ours.Rendered, "add_special_tokens": false})
-	if err != nil || a.post(ctx, "/tokenize", ask, &answer) != nil {
+	if a.post(ctx, "/tokenize", asText(ours), &answer) != nil {
 		return false
 	}
 	n := min(at+1, len(ours.TokenIDs))
 	return len(answer.Tokens) >= n && slices.Equal(answer.Tokens[:n], ours.TokenIDs[:n])
+}
+
+// asText returns the request to /tokenize for the text that our template made.
+func asText(ours *explained) []byte {
+	ask, _ := json.Marshal(map[string]any{"prompt": ours.Rendered, "add_special_tokens": false}) // a string always marshals
+	return ask
 }
 
 // text writes the tokens around a place, with their text; the one that differs is marked.
@@ -191,9 +189,6 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 		Tokens   []uint32 `json:"token_ids"`
 		Features struct {
 			Hashes map[string][]string `json:"mm_hashes"`
-			Places map[string][]struct {
-				Offset int `json:"offset"`
-			} `json:"mm_placeholders"`
 		} `json:"features"`
 	}
 	path := endpoint + "/render"
@@ -213,14 +208,9 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 		Tokens []uint32 `json:"tokens"`
 	}
 	r := a.Rules()
-	ask, text := request, false
-	if endpoint == denied.Chat && !r.TokenizesChats {
-		text = true
-		var err error
-		ask, err = json.Marshal(map[string]any{"prompt": ours.Rendered, "add_special_tokens": false})
-		if err != nil {
-			return nil, err
-		}
+	ask, text := request, endpoint == denied.Chat && !r.TokenizesChats
+	if text {
+		ask = asText(ours)
 	}
 	if r.HasTokenize && (len(ours.MM) == 0 || r.TokenizesPictures) && (endpoint == denied.Chat || endpoint == denied.Completions) {
 		failed = a.post(ctx, "/tokenize", ask, &tokens)
@@ -265,29 +255,14 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 
 // post asks the worker. An error quotes the worker's own message, as the request is the user's own.
 func (a *against) post(ctx context.Context, path string, request []byte, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+a.addr+path, bytes.NewReader(request))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	res, err := a.client.Do(req)
-	if err == nil {
-		defer res.Body.Close()
-	}
-	if (err != nil || res.StatusCode == http.StatusBadRequest) && rules.SpeaksTLS(ctx, a.addr, err) {
-		return rules.ErrTLS
-	}
-	if err != nil {
-		return err
-	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxTheirs))
+	status, _, text, err := rules.Ask(ctx, a.client, a.addr, path, request, maxTheirs)
 	switch {
+	case rules.WantsKey(status):
+		return fmt.Errorf("POST %s: status %d: %s", path, status, rules.KeyHint)
+	case status != 0 && status != http.StatusOK:
+		return fmt.Errorf("POST %s: status %d: %s", path, status, strings.TrimSpace(string(text[:min(len(text), 300)])))
 	case err != nil:
 		return err
-	case rules.WantsKey(res.StatusCode):
-		return fmt.Errorf("POST %s: status %d: %s", path, res.StatusCode, rules.KeyHint)
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("POST %s: status %d: %s", path, res.StatusCode, strings.TrimSpace(string(text[:min(len(text), 300)])))
 	case json.Unmarshal(text, into) != nil:
 		return fmt.Errorf("POST %s: want JSON, got %.60q: is it a worker's own port?", path, text)
 	}

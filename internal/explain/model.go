@@ -18,25 +18,26 @@ import (
 type model struct {
 	*engine.Model
 	adapters []string
+	cfg      config.Config // what names it; the default for a directory
 }
 
 // model loads the model that the options name, and prints to standard error what keeps it from being exact.
 func (o *Options) model() (*model, error) {
-	mc, mediaConfig, err := o.named()
+	mc, cfg, err := o.named()
 	if err != nil {
 		return nil, err
 	}
 	if err := o.change(&mc); err != nil {
 		return nil, err
 	}
-	mediaConfig.Allow = append(mediaConfig.Allow, o.MediaAllow...)
+	cfg.Media.Allow = append(cfg.Media.Allow, o.MediaAllow...)
 	for _, a := range o.MediaAllow {
 		if _, err := netip.ParsePrefix(a); err != nil {
 			return nil, fmt.Errorf("--media-allow %q is not a network (want one such as 10.0.0.0/8)", a)
 		}
 	}
-	mediaConfig.Budget = patience
-	media, err := serve.NewMedia(mediaConfig)
+	cfg.Media.Budget = patience
+	media, err := serve.NewMedia(cfg.Media)
 	if err != nil {
 		return nil, err
 	}
@@ -48,22 +49,22 @@ func (o *Options) model() (*model, error) {
 	for _, w := range m.Warnings() {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", mc.Name, w)
 	}
-	return &model{m, mc.Adapters}, nil
+	return &model{m, mc.Adapters, cfg}, nil
 }
 
-// named returns the settings of the model from a configuration or a directory.
-func (o *Options) named() (config.Model, config.Media, error) {
+// named returns the settings of the model from a configuration, which it returns as well, or from a directory.
+func (o *Options) named() (config.Model, config.Config, error) {
 	if o.Config == "" {
 		mc := config.Model{Name: filepath.Base(o.ModelDir), Dir: o.ModelDir, Server: engine.DefaultServer()}
 		mc.TrustMMKwargs, mc.TrustUUID = true, true
 		if o.ModelDir == "" {
-			return mc, config.Media{}, errors.New("give --model-dir DIR, or --config FILE with --model NAME")
+			return mc, config.Config{}, errors.New("give --model-dir DIR, or --config FILE with --model NAME")
 		}
-		return mc, config.Default().Media, nil
+		return mc, config.Default(), nil
 	}
 	cfg, err := config.Load(o.Config)
 	if err != nil {
-		return config.Model{}, cfg.Media, err
+		return config.Model{}, cfg, err
 	}
 	for _, mc := range cfg.Models {
 		if mc.Name != o.Model && (o.Model != "" || len(cfg.Models) > 1) {
@@ -71,12 +72,12 @@ func (o *Options) named() (config.Model, config.Media, error) {
 		}
 		class, ok := mc.Class(o.Class)
 		if !ok {
-			return mc, cfg.Media, fmt.Errorf("--class %q is not a class of model %q", o.Class, mc.Name)
+			return mc, cfg, fmt.Errorf("--class %q is not a class of model %q", o.Class, mc.Name)
 		}
 		mc.Dir, mc.Server = class.Dir, class.Server
-		return mc, cfg.Media, nil
+		return mc, cfg, nil
 	}
-	return config.Model{}, cfg.Media, fmt.Errorf("--model %q is none of the %d models in %s", o.Model, len(cfg.Models), o.Config)
+	return config.Model{}, cfg, fmt.Errorf("--model %q is none of the %d models in %s", o.Model, len(cfg.Models), o.Config)
 }
 
 // change sets the model's keys that the options give.

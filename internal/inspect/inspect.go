@@ -11,13 +11,11 @@
 package inspect
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
@@ -175,23 +173,15 @@ func Post(ctx context.Context, client *http.Client, addr, path string, body []by
 	var answer struct {
 		Usage Usage `json:"usage"`
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+path, bytes.NewReader(body))
-	if err != nil {
+	status, _, text, err := rules.Ask(ctx, client, addr, path, body, maxAnswer)
+	switch {
+	case rules.WantsKey(status):
+		return answer.Usage, fmt.Errorf("POST %s: status %d: %s", path, status, rules.KeyHint)
+	case status != 0 && status != http.StatusOK:
+		return answer.Usage, fmt.Errorf("POST %s: status %d (want 200)", path, status)
+	case err != nil:
 		return answer.Usage, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	res, err := client.Do(req)
-	if err != nil {
-		return answer.Usage, err
-	}
-	defer res.Body.Close()
-	if rules.WantsKey(res.StatusCode) {
-		return answer.Usage, fmt.Errorf("POST %s: status %d: %s", path, res.StatusCode, rules.KeyHint)
-	}
-	if res.StatusCode != http.StatusOK {
-		return answer.Usage, fmt.Errorf("POST %s: status %d (want 200)", path, res.StatusCode)
-	}
-	if json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&answer) != nil || answer.Usage.Prompt < 1 {
+	case json.Unmarshal(text, &answer) != nil || answer.Usage.Prompt < 1:
 		return answer.Usage, fmt.Errorf("POST %s: want an answer with its usage", path)
 	}
 	return answer.Usage, nil

@@ -1,12 +1,10 @@
 package probe
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -34,35 +32,11 @@ var errAnswer = errors.New("an answer that is not in the engine's format")
 
 // ask sends a GET, or a POST if body is set, and returns the answer of status 200.
 func (p *Prober) ask(ctx context.Context, addr, path string, body []byte) ([]byte, error) {
-	method := http.MethodGet
-	if body != nil {
-		method = http.MethodPost
+	status, _, data, err := rules.Ask(ctx, p.client, addr, path, body, maxAnswer)
+	if status != 0 && status != http.StatusOK {
+		return nil, statusError(status)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := p.client.Do(req)
-	if err == nil {
-		defer resp.Body.Close()
-	}
-	if (err != nil || resp.StatusCode == http.StatusBadRequest) && rules.SpeaksTLS(ctx, addr, err) {
-		return nil, rules.ErrTLS
-	}
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode != http.StatusOK:
-		return nil, statusError(resp.StatusCode)
-	case len(data) > maxAnswer:
-		return nil, errAnswer
-	}
-	return data, nil
+	return data, err
 }
 
 func decode(answer []byte, v any) error {
