@@ -56,10 +56,10 @@ func in(file string, err error) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for a configuration and what in it will not work. With change "apply" it
+// FitEnvoy prints what the Envoy at from (see check.Load) lacks for a configuration and what in it will not work. With change "apply" it
 // prints from's configuration with all that it lacks added, and writes what is still wrong to warn; with "diff" only the difference;
 // with "remove" from's configuration without what apply had added. It reports whether nothing is wrong, or left wrong, except for
-// notes. clusters are those of the workers; none: see fit.Want.
+// notes. clusters are those of the workers; none: see check.Want.
 func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from string, clusters []string, change string, out,
 	warn io.Writer) (fits bool, err error) {
 	if change == "remove" {
@@ -81,9 +81,10 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 	if err != nil {
 		return false, in(cfg.File, err)
 	}
+	findings := check.Run(b, want)
+	serious := func(f check.Finding) bool { return f.Severity != check.Note }
 	if change != "" {
-		before := check.Run(b, want)
-		for _, f := range before {
+		for _, f := range findings {
 			if f.Name == "which_clusters" && f.Severity == check.Error {
 				return false, fmt.Errorf("%s: %s (want --cluster with the workers' clusters among them: nothing of another service may be changed)",
 					from, f.Got)
@@ -104,9 +105,10 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 		if err != nil {
 			return false, fmt.Errorf("%s with the pieces in it: %w", from, err)
 		}
+		findings = check.Run(b, want)
 		yours := 0
-		for _, f := range check.Run(b, want) {
-			yours += map[bool]int{true: 1}[f.Severity != check.Note]
+		for _, f := range findings {
+			yours += map[bool]int{true: 1}[serious(f)]
 		}
 		fmt.Fprintf(warn, "%d findings: %d applied, %d yours\n", len(pieces)+yours, len(pieces), yours)
 		if !kept {
@@ -115,9 +117,7 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 		}
 		out, pieces = warn, nil
 	}
-	findings := check.Run(b, want)
-	wrong := slices.ContainsFunc(findings, func(f check.Finding) bool { return f.Severity != check.Note })
-	return !wrong && len(pieces) == 0, check.Print(out, findings, pieces)
+	return len(pieces) == 0 && !slices.ContainsFunc(findings, serious), check.Print(out, findings, pieces)
 }
 
 // removePieces prints a file without what --apply has added to it.
