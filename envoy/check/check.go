@@ -35,7 +35,7 @@ import (
 )
 
 // Want is what Envoy must fit: Sightline's address, limits and time, as for envoy.Generate. Workers and Pools are optional; with
-// them, Check verifies that Envoy knows each worker. OverrideHost and Listen are ignored.
+// them, Run verifies that Envoy knows each worker. OverrideHost and Listen are ignored.
 type Want struct {
 	envoy.Options
 	// Clusters are the workers' clusters. Empty: those that contain Workers' addresses, or else the one that a POST to an endpoint
@@ -321,8 +321,8 @@ func takes(m *routev3.RouteMatch, at string) (conditions []string, may bool) {
 	case *routev3.RouteMatch_PathSeparatedPrefix:
 		may = same(at, p.PathSeparatedPrefix) || begins(p.PathSeparatedPrefix+"/")
 	case *routev3.RouteMatch_SafeRegex:
-		re, err := regexp.Compile(`^(?:` + p.SafeRegex.GetRegex() + `)$`)
-		may = err == nil && re.MatchString(at)
+		re := whole(p.SafeRegex.GetRegex())
+		may = re != nil && re.MatchString(at)
 	}
 	for _, h := range m.GetHeaders() {
 		if exact := h.GetStringMatch().GetExact(); h.GetName() == ":method" && exact != "" && !h.GetInvertMatch() {

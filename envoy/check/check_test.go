@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -605,6 +606,8 @@ func FuzzRead(f *testing.F) {
 		f.Add(text)
 	}
 	f.Add([]byte(user))
+	f.Add([]byte(strings.Replace(user, "            typed_config: {", "            typed_config: # the last\n              {", 1)))
+	f.Add([]byte(strings.Replace(string(must(os.ReadFile("../override_host.yaml"))), "|content-[a-z]+", `|\\Qx`, 1)))
 	for _, text := range []string{"", "{}", "- a", "a: *b", "a: &a [*a, *a]", "static_resources: 3",
 		"static_resources: { listeners: [{}], clusters: [{}] }",
 		`{"configs":[{"@type":"type.googleapis.com/envoy.admin.v3.ListenersConfigDump","dynamic_listeners":[{"name":"x"},{}]}]}`} {
@@ -628,7 +631,24 @@ func FuzzRead(f *testing.F) {
 		if _, err := Read(out); err != nil {
 			t.Errorf("%v:\n%s", err, out)
 		}
+		edited, kept, err := Edit(b, pieces)
+		if back, _ := Remove(edited); err == nil && kept && !bytes.Contains(text, []byte("--apply:")) && !bytes.Equal(back, text) {
+			t.Errorf("removed from\n%s\nis\n%s\nwant\n%s", edited, back, text)
+		}
 	})
+}
+
+// TestEditFlow: pieces within a part in flow style replace the member around it, with all of its lines, and are removed again.
+func TestEditFlow(t *testing.T) {
+	const routes = "              - match: { prefix: / }\n                route: { cluster: vllm }\n"
+	for _, comment := range []string{"", "            # the only one\n", "              # the only one\n", "# the only one\n"} {
+		text := strings.Replace(user, routes, comment+"              - { match: { prefix: / }, route: { cluster: vllm } }\n", 1)
+		b := read(t, text)
+		edited, kept, err := Edit(b, must(Missing(b, Want{Options: envoy.Default()})))
+		if back, _ := Remove(edited); err != nil || !kept || string(back) != text {
+			t.Errorf("%q: %v, %v, removed:\n%s\nfrom\n%s", comment, kept, err, back, edited)
+		}
+	}
 }
 
 // TestAliasesThatGrow: aliases that multiply are refused before they are expanded.

@@ -302,21 +302,16 @@ func (e *editor) replace(root ast.Node, p Piece) ([]byte, error) {
 	if strings.TrimLeft(first[:at.Column-1], " ") != "" { // "- key:", which cannot be a comment
 		return nil, errFlow
 	}
-	end := at.Line
-	for end < e.end(at.Line, at.Column, false) {
-		line := e.lines[end]
-		indent := len(line) - len(strings.TrimLeft(line, " ")) + 1
-		if strings.TrimSpace(line) != "" && (indent < at.Column || indent == at.Column && !strings.HasPrefix(strings.TrimSpace(line), "- ")) {
-			break
-		}
-		end++
+	end := e.end(at.Line, at.Column, true) // a list may be in the member's own column
+	if strings.TrimSpace(e.lines[end-1]) == marksEnd && e.marked(at.Line-1) {
+		end-- // of the piece that the member is the last of
 	}
 	var was []string
 	for _, line := range e.lines[at.Line-1 : end] {
 		was = append(was, marksWas+line)
 	}
 	e.lines = slices.Replace(e.lines, at.Line-1, end)
-	return e.putWith(at.Line-1, at.Column, object(last(p.at), p.value), was)
+	return e.put(at.Line-1, at.Column, object(last(p.at), p.value), was...)
 }
 
 // marked reports whether what is put behind so many lines is within a piece.
@@ -328,12 +323,8 @@ func (e *editor) marked(after int) (inside bool) {
 	return inside
 }
 
-func (e *editor) put(after, column int, v any) ([]byte, error) {
-	return e.putWith(after, column, v, nil)
-}
-
-// putWith puts a value behind so many lines, in a column, and lines of comment before it.
-func (e *editor) putWith(after, column int, v any, was []string) ([]byte, error) {
+// put puts a value behind so many lines, in a column, and lines of comment before it.
+func (e *editor) put(after, column int, v any, was ...string) ([]byte, error) {
 	text, err := yaml.MarshalWithOptions(v, yaml.IndentSequence(false))
 	if err != nil {
 		return nil, err

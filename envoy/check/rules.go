@@ -224,18 +224,18 @@ func (c *checker) modes(m *extprocv3.ProcessingMode, at path) {
 	}
 }
 
+// whole compiles an expression that a whole text must match, as in Envoy; nil: there is none, or it is not valid.
+func whole(text string) *regexp.Regexp {
+	re, err := regexp.Compile(`^(?:` + text + `)$`)
+	if err != nil || text == "" {
+		return nil
+	}
+	return re
+}
+
 // mutations checks what Sightline may set. The rules apply to its own responses too.
 func (c *checker) mutations(m *mutationv3.HeaderMutationRules, at path) {
-	full := func(re string) *regexp.Regexp { return regexp.MustCompile(`^(?:` + re + `)$`) }
-	var allow, forbid *regexp.Regexp
-	for _, p := range []struct {
-		text string
-		re   **regexp.Regexp
-	}{{m.GetAllowExpression().GetRegex(), &allow}, {m.GetDisallowExpression().GetRegex(), &forbid}} {
-		if _, err := regexp.Compile(p.text); p.text != "" && err == nil {
-			*p.re = full(p.text)
-		}
-	}
+	allow, forbid := whole(m.GetAllowExpression().GetRegex()), whole(m.GetDisallowExpression().GetRegex())
 	var lost []string
 	for _, h := range []string{c.want.Header, "x-sightline-id", "x-route-reason", "x-data-parallel-rank",
 		"x-prefiller-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port", "content-length", "content-type", "retry-after"} {
@@ -468,7 +468,6 @@ func (c *checker) tenant(s *site, routes *routev3.RouteConfiguration) {
 
 // log checks the access logs to Sightline, from which it knows how requests ended and each worker's load.
 func (c *checker) log(s *site) {
-	ends, begins := false, false
 	read := func(list []*accesslogv3.AccessLog, at path) (found bool) {
 		for i, l := range list {
 			a, ok := as[*alsv3.HttpGrpcAccessLogConfig](l.GetTypedConfig())
@@ -489,9 +488,8 @@ func (c *checker) log(s *site) {
 		}
 		return found
 	}
-	ends = read(s.hcm.GetAccessLog(), s.at.to("access_log"))
 	const why = "Sightline knows each worker's load and health by it."
-	if !ends {
+	if !read(s.hcm.GetAccessLog(), s.at.to("access_log")) {
 		c.find("access_log", s.at.to("access_log"), "none to Sightline")
 		c.logs("log of ends", "How requests ended. "+why, s.at.to("access_log"), genManager.to("access_log"))
 	}
@@ -509,8 +507,7 @@ func (c *checker) log(s *site) {
 			c.find("access_log_ends", at.to("upstream_log", i, "filter"), "only what failed")
 		}
 	}
-	begins = read(r.GetUpstreamLog(), at.to("upstream_log"))
-	if !begins {
+	if !read(r.GetUpstreamLog(), at.to("upstream_log")) {
 		c.logs("log of begins", "Which worker has a request, and which attempts failed. "+why, at.to("upstream_log"),
 			genRouter.to("upstream_log"))
 	}
