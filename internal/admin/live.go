@@ -68,12 +68,12 @@ func (c *livePage) step(now time.Time) {
 		reloaded = c.state.Reloaded()
 	}
 	c.history.note(now, rows, reloaded)
-	problems := c.problems(now, rows)
 	if len(c.watching) == 0 {
+		c.problems(now, rows) // keeps since when they are there
 		c.sent = nil
 		return
 	}
-	news := c.changedSections(problems)
+	news := c.changedSections(now, rows)
 	if len(news) == 0 {
 		return
 	}
@@ -90,8 +90,8 @@ func (c *livePage) step(now time.Time) {
 }
 
 // changedSections renders the sections and returns those that have changed.
-func (c *livePage) changedSections(problems []Problem) map[string]string {
-	v := c.view(problems, url.Values{})
+func (c *livePage) changedSections(now time.Time, workers []Worker) map[string]string {
+	v := c.view(now, workers, url.Values{})
 	if c.sent == nil {
 		c.sent = make(map[string]string)
 	}
@@ -117,7 +117,7 @@ func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 		c.state.NoRoom("pages")
 	}
 	if c.sent == nil {
-		c.changedSections(c.problems(time.Now(), c.state.Workers()))
+		c.changedSections(time.Now(), c.state.Workers())
 	}
 	all, _ := json.Marshal(c.sent)
 	mine := make(chan []byte, 2)
@@ -150,9 +150,9 @@ func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 
 // show serves the page: all of it, or the part about one worker, image or decision.
 func (c *livePage) show(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
+	query, workers := r.URL.Query(), c.state.Workers()
 	c.mu.Lock()
-	v := c.view(c.problems(time.Now(), c.state.Workers()), query)
+	v := c.view(time.Now(), workers, query)
 	c.mu.Unlock()
 	if id := query.Get("id"); id != "" {
 		d, ok := c.state.Router.Decision(id)

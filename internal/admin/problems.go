@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,6 +30,17 @@ type Problem struct {
 	kind    string        // what it is about, whoever has it
 	after   time.Duration // it is a problem only after so long
 	details []string      // one for each worker
+}
+
+// Lines are what it says: one line if all its workers show the same, else one for each worker.
+func (p *Problem) Lines() (lines []string) {
+	if len(p.Details) != len(p.Workers) || len(p.Details) == 0 {
+		return []string{p.What}
+	}
+	for i, worker := range p.Workers {
+		lines = append(lines, worker+": "+p.Details[i])
+	}
+	return lines
 }
 
 // Clock is when it began, as the page shows it.
@@ -231,10 +243,10 @@ func (f *Facts) ofWorkers(l *problemList) {
 				"block_size: its own, of its model or of a class for it; or leave it out", 0)
 		}
 	}
-	for model, n := range served {
-		if well[model] == 0 && n > 0 {
+	for _, model := range slices.Sorted(maps.Keys(served)) {
+		if well[model] == 0 {
 			l.add(Problem{Code: "SL0105", Severity: "error", kind: "nobody " + model, From: "workers",
-				What: fmt.Sprintf("%s: no worker gets requests, of %d", model, n), Fix: "see why they are out: SL0109"}, "", "")
+				What: fmt.Sprintf("%s: no worker gets requests, of %d", model, served[model]), Fix: "see why they are out: SL0109"}, "", "")
 		}
 	}
 }

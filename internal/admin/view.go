@@ -106,11 +106,11 @@ type share struct {
 const shown, shownOf = 25, 100
 
 // view collects the page's data, or that of the worker or image that the query names.
-func (c *livePage) view(problems []Problem, query url.Values) *view {
+func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view {
 	s := &c.state
-	now := time.Now()
 	worker, image := query.Get("worker"), query.Get("image")
-	v := &view{Version: s.Version, Instance: s.Instance, Problems: problems, Shown: shown, Filter: query.Get("filter"), Find: query.Get("q")}
+	v := &view{Version: s.Version, Instance: s.Instance, Problems: c.problems(now, workers), Shown: shown, Filter: query.Get("filter"),
+		Find: query.Get("q")}
 	if s.Report != nil {
 		r := s.Report(report.Range{})
 		if r.Left.Requests > 0 || r.Mode != "100%" {
@@ -132,7 +132,7 @@ func (c *livePage) view(problems []Problem, query url.Values) *view {
 	if len(all) > 0 {
 		v.Window = rough(now.Sub(all[len(all)-1].At))
 	}
-	c.fleet(v, all)
+	c.fleet(v, workers, all)
 	v.judge(all)
 	of := all
 	switch {
@@ -143,7 +143,7 @@ func (c *livePage) view(problems []Problem, query url.Values) *view {
 	case image != "":
 		v.Title, v.Shown = "image "+image, shownOf
 		of = slices.DeleteFunc(all, func(d router.Recent) bool { return !slices.Contains(d.Images, image) })
-		v.Image = c.picture(image, of)
+		v.Image = newPicture(image, workers, of)
 	}
 	of = chosen(of, v.Filter, v.Find)
 	of = of[:min(len(of), v.Shown)]
@@ -180,11 +180,11 @@ func chosen(all []router.Recent, filter, word string) []router.Recent {
 	})
 }
 
-// picture sums up the decisions of one image. A worker encodes it once, unless it forgets it meanwhile.
-func (c *livePage) picture(image string, of []router.Recent) *picture {
+// newPicture sums up the decisions of one image. A worker encodes it once, unless it forgets it meanwhile.
+func newPicture(image string, workers []Worker, of []router.Recent) *picture {
 	p := &picture{}
 	names := map[string]string{}
-	for _, w := range c.state.Workers() {
+	for _, w := range workers {
 		names[w.Addr] = w.Name
 	}
 	for i := range of {
@@ -207,7 +207,7 @@ func (c *livePage) picture(image string, of []router.Recent) *picture {
 }
 
 // fleet fills in what is known of the workers, the worst first, and what they saved.
-func (c *livePage) fleet(v *view, all []router.Recent) {
+func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
 	rate, known := 0.0, 0
 	type sum struct{ cached, prompt int }
 	hits := map[string]sum{}
@@ -221,7 +221,7 @@ func (c *livePage) fleet(v *view, all []router.Recent) {
 		hits[d.Worker] = sum{one.cached + cached, one.prompt + d.PromptTokens}
 	}
 	most := 4
-	for _, w := range c.state.Workers() {
+	for _, w := range workers {
 		r := row{Worker: w, Hits: "–", HitShare: -1, Late: int(min(100, 100*w.EventAge/60))}
 		if h := hits[w.Name]; h.prompt > 0 {
 			r.HitShare = 100 * h.cached / h.prompt

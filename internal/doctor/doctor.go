@@ -19,8 +19,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/sightline-router/sightline/internal/admin"
 )
 
 // Options are the flags of `sightline doctor`: what is looked at.
@@ -148,7 +146,7 @@ func (s *collected) ofSightline(r *report) {
 		if p.Code != r.Code || p.From == "probe" || p.From == "access log" || p.Code == "SL0502" || p.Code == "SL0105" {
 			continue
 		}
-		for _, what := range each(p) {
+		for _, what := range p.Lines() {
 			says := fmt.Sprintf("%s, as the running Sightline sees it since %s", what, p.Since.Local().Format(time.DateTime))
 			switch p.Severity {
 			case "error":
@@ -160,17 +158,6 @@ func (s *collected) ofSightline(r *report) {
 			}
 		}
 	}
-}
-
-// each returns a problem's lines: one if all its workers show the same, else one for each worker.
-func each(p admin.Problem) (lines []string) {
-	if len(p.Details) != len(p.Workers) || len(p.Details) == 0 {
-		return []string{p.What}
-	}
-	for i, worker := range p.Workers {
-		lines = append(lines, worker+": "+p.Details[i])
-	}
-	return lines
 }
 
 // counted makes equal lines one, with their number.
