@@ -50,6 +50,8 @@ func (r Rule) String() string { return ruleNames[r] }
 // Rules is a set of rules.
 type Rules uint8
 
+const every = ^Rules(0)
+
 // Has reports whether a rule is in the set.
 func (s Rules) Has(r Rule) bool { return s&(1<<r) != 0 }
 
@@ -89,20 +91,43 @@ type Class struct {
 }
 
 type ruleState struct {
-	agreed  int  // requests that agreed, up to proof
-	out     bool // for workers that have not contradicted, except those that are spared
-	row     int  // agreements since, while it is out of workers that have not contradicted
-	need    int  // so many bring it back for them; 0: it has always been in use
+	use         // for workers that have not contradicted, except those that are spared
+	agreed  int // requests that agreed, up to proof
 	workers map[string]*workerRule
 	aside   Aside // about the first contradiction; zero: it is in use everywhere
 }
 
 type workerRule struct {
-	agreed       bool // since its last contradiction
-	suspect      bool // its last request contradicted, perhaps
-	contradicted bool
-	spared       bool
-	row, need    int // agreements since it contradicted, and how many bring the rule back; 0: it never has
+	use          // out: it has contradicted
+	agreed  bool // since its last contradiction
+	suspect bool // its last request contradicted, perhaps
+	spared  bool
+}
+
+// use says whether a rule is in use for some workers.
+type use struct {
+	out       bool
+	row, need int // agreements in its present state, and how many bring it back; 0: it has always been in use, or was forgiven
+}
+
+// end puts the rule out, unless it is. The next time twice as many must agree.
+func (u *use) end() {
+	if !u.out {
+		u.out, u.row, u.need = true, 0, min(max(proof, 2*u.need), maxProof)
+	}
+}
+
+// agree notes that a request agrees, and reports whether that brings the rule back.
+func (u *use) agree() (back bool) {
+	u.row++
+	switch {
+	case u.out && u.row >= u.need:
+		u.out, u.row = false, 0
+		return true
+	case !u.out && u.row >= forgiven*u.need:
+		u.need = 0
+	}
+	return false
 }
 
 // Standing says which rules have stepped aside for a class. It does not change.
@@ -337,23 +362,22 @@ func (c *Class) contradict(r Rule, x *request, f Finding) {
 	w := s.worker(x.Worker)
 	agreed, second := w.agreed, false
 	for _, other := range s.workers {
-		second = second || other != w && (other.contradicted || other.suspect)
+		second = second || other != w && (other.out || other.suspect)
 	}
 	w.row = 0
-	if w.contradicted {
+	if w.out {
 		return
 	}
 	if !x.certain && !w.suspect && !second {
 		w.suspect = true
 		return
 	}
-	w.agreed, w.contradicted, w.need = false, true, moreProof(w.need)
+	w.agreed = false
+	w.end()
 	everyone := second || agreed
 	if everyone || !s.out {
-		if !s.out {
-			s.need = moreProof(s.need)
-		}
-		s.out, s.row = true, 0
+		s.end()
+		s.row = 0
 		for _, other := range s.workers {
 			other.spared = other.agreed && !everyone
 		}
@@ -368,9 +392,6 @@ func (c *Class) contradict(r Rule, x *request, f Finding) {
 	c.publish()
 }
 
-// moreProof returns how many requests must agree the next time.
-func moreProof(last int) int { return min(max(proof, 2*last), maxProof) }
-
 // agree notes that a request of a worker agrees with a rule. The caller holds mu.
 func (c *Class) agree(r Rule, worker string) {
 	s := &c.rules[r]
@@ -382,23 +403,13 @@ func (c *Class) agree(r Rule, worker string) {
 			defer c.publish()
 		}
 	}
-	w.row++
-	switch {
-	case !w.contradicted && w.row >= forgiven*w.need:
-		w.need = 0
-	case w.contradicted && w.row >= w.need:
-		w.contradicted, w.row = false, 0
+	if w.agree() {
 		c.settle(s)
 	}
-	if w.contradicted || s.out && w.spared {
+	if w.out || s.out && w.spared {
 		return
 	}
-	s.row++
-	switch {
-	case !s.out && s.row >= forgiven*s.need:
-		s.need = 0
-	case s.out && s.row >= s.need: // others' requests agree: it is the workers that have contradicted
-		s.out, s.row = false, 0
+	if s.agree() { // others' requests agree: it is the workers that have contradicted
 		c.settle(s)
 	}
 }
@@ -406,7 +417,7 @@ func (c *Class) agree(r Rule, worker string) {
 // settle ends the stepping aside if no worker contradicts any more. The caller holds mu.
 func (c *Class) settle(s *ruleState) {
 	for _, w := range s.workers {
-		if w.contradicted {
+		if w.out {
 			c.publish()
 			return
 		}
@@ -443,7 +454,7 @@ func (c *Class) publish() {
 		for r := range ruleCount {
 			s := &c.rules[r]
 			w := s.workers[name]
-			if w == nil && s.out || w != nil && (w.contradicted || s.out && !w.spared) {
+			if w == nil && s.out || w != nil && (w.out || s.out && !w.spared) {
 				out.byWorker[name] |= 1 << r
 			}
 		}
@@ -459,7 +470,7 @@ func (c *Class) forget(worker string) {
 		s := &c.rules[r]
 		w := s.workers[worker]
 		delete(s.workers, worker)
-		if w != nil && w.contradicted {
+		if w != nil && w.out {
 			c.settle(s)
 		}
 	}
@@ -477,7 +488,7 @@ func (a *Auditor) Aside() (list []Aside) {
 		return nil
 	}
 	for _, c := range a.judged() {
-		list = append(list, c.asides()...)
+		list = append(list, c.asides(every)...)
 	}
 	slices.SortStableFunc(list, func(x, y Aside) int {
 		return cmp.Or(strings.Compare(x.Model, y.Model), strings.Compare(x.Class, y.Class))
@@ -491,33 +502,28 @@ func (a *Auditor) AsideFor(model, class, worker string) (list []Aside) {
 		return nil
 	}
 	for _, c := range a.judged() {
-		if c.model != model || c.name != class {
-			continue
-		}
-		rules := c.Standing().Aside(worker)
-		for _, one := range c.asides() {
-			if rules.Has(Rule(slices.Index(ruleNames[:], one.Rule))) {
-				list = append(list, one)
-			}
+		if c.model == model && c.name == class {
+			list = append(list, c.asides(c.Standing().Aside(worker))...)
 		}
 	}
 	return list
 }
 
-func (c *Class) asides() (list []Aside) {
+// asides returns those of some rules that have stepped aside.
+func (c *Class) asides(of Rules) (list []Aside) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.follow()
 	for r := range c.rules {
 		s := &c.rules[r]
-		if s.aside.Rule == "" {
+		if s.aside.Rule == "" || !of.Has(Rule(r)) {
 			continue
 		}
 		one := s.aside
 		one.All = s.out
 		for _, name := range slices.Sorted(maps.Keys(s.workers)) {
 			w := s.workers[name]
-			if !w.contradicted {
+			if !w.out {
 				continue
 			}
 			if one.Needed == 0 || w.need-w.row < one.Needed-one.Agreed {
@@ -539,14 +545,7 @@ type asideMetric struct {
 func (m asideMetric) Describe(ch chan<- *prometheus.Desc) { ch <- m.d }
 
 func (m asideMetric) Collect(ch chan<- prometheus.Metric) {
-	count := make(map[[2]string]int)
 	for _, c := range m.a.judged() {
-		count[[2]string{c.model, c.name}] = 0
-	}
-	for _, s := range m.a.Aside() {
-		count[[2]string{s.Model, s.Class}]++
-	}
-	for of, n := range count {
-		ch <- prometheus.MustNewConstMetric(m.d, prometheus.GaugeValue, float64(n), of[0], of[1])
+		ch <- prometheus.MustNewConstMetric(m.d, prometheus.GaugeValue, float64(len(c.asides(every))), c.model, c.name)
 	}
 }
