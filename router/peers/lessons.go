@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/router/learned"
 )
 
@@ -114,15 +115,11 @@ func (x *Exchange) takeLesson(p *peer, key uint64, l *learned.Lesson, bytes int)
 
 // RequestLearned asks the other replicas for all that they remember of requests; nil: none has it.
 func (x *Exchange) RequestLearned(ctx context.Context) (b []byte, err error) {
-	for try := range memoryAskAttempts {
+	pause := retry.Backoff{First: time.Second}
+	for try := 1; ; try++ {
 		b, err = x.RequestHeld(ctx, "", -1)
-		if b != nil || ctx.Err() != nil || x.peerCount.Load() == 0 || try == memoryAskAttempts-1 {
-			break
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
+		if b != nil || try == memoryAskAttempts || x.peerCount.Load() == 0 || !pause.Wait(ctx) {
+			return b, err
 		}
 	}
-	return b, err
 }
