@@ -3,7 +3,6 @@ package router
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
@@ -20,8 +19,8 @@ import (
 	"github.com/sightline-router/sightline/router/speculative"
 )
 
-// bookingRecord is what a booking records about its decision. Several reports of one request may be observed concurrently: except for
-// promise, it does not change once slot is set.
+// bookingRecord is what a booking records about its decision. Several reports of one request may be observed concurrently: once slot is
+// set, only what moves guards changes.
 type bookingRecord struct {
 	model     string
 	client    fair.Client
@@ -29,7 +28,9 @@ type bookingRecord struct {
 	line      *decisionlog.Line // nil: none is written
 	unsteered *unsteeredRequest // nil: it was steered
 
-	moves sync.Mutex // one report at a time says where the request is: predictions and media move with it
+	moves           sync.Mutex // held while predictions and pictures move with the request
+	promise         *speculative.Promise
+	media, newMedia []SharedMedium // pictures that the slot will have seen, for other replicas; those of all that it had not seen before
 
 	// Where it is booked first: the chosen slot or, for a request that was left alone, the slot that got it.
 	slot             *fleet.Slot
@@ -39,20 +40,17 @@ type bookingRecord struct {
 	promptTokens     int      // of the prompt; 0: not read
 	blockSize        int      // tokens in a block
 	provenBlocks     int      // blocks that events proved at the decision
-	promise          atomic.Pointer[speculative.Promise]
-	cachedTokens     int            // tokens predicted to be cached on slot; -1: cannot be compared with an answer
-	common           int            // tokens of the prompt that no image host can make differ at the engine
-	offloadedTokens  int            // of cached, the tokens in lower tiers
-	offloadUnit      int            // tokens that the lower tiers return at once
-	lowerBound       bool           // cached is a lower bound
-	upperBound       bool           // cached is an upper bound
-	stale            bool           // the slot's events had not come for long: only the engine's own count corrects the index
-	engineTokens     int            // prompt tokens that the engine will report; 0: not known
-	shareNumber      uint64         // number of the booking for other replicas; 0: they are not told
-	media            []SharedMedium // for other replicas: pictures that the slot will have seen
-	newMedia         []SharedMedium // those that it had not seen before
-	newAdapter       string         // the adapter that the slot loads for it; "": none
-	zeroMeansUnknown bool           // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
+	cachedTokens     int      // tokens predicted to be cached on slot; -1: cannot be compared with an answer
+	common           int      // tokens of the prompt that no image host can make differ at the engine
+	offloadedTokens  int      // of cached, the tokens in lower tiers
+	offloadUnit      int      // tokens that the lower tiers return at once
+	lowerBound       bool     // cached is a lower bound
+	upperBound       bool     // cached is an upper bound
+	stale            bool     // the slot's events had not come for long: only the engine's own count corrects the index
+	engineTokens     int      // prompt tokens that the engine will report; 0: not known
+	shareNumber      uint64   // number of the booking for other replicas; 0: they are not told
+	newAdapter       string   // the adapter that the slot loads for it; "": none
+	zeroMeansUnknown bool     // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }
 
 // slotEstimate is what a decision knew about a slot and the prompt, in tokens.
@@ -85,7 +83,6 @@ type classPrompt struct {
 	class                           *servedClass
 	form                            block.Form
 	unit                            int // blocks that the lower tiers return at once
-	prompts                         *engine.LiveModel
 	prompt                          *engine.Prompt
 	locals, chain                   []uint64
 	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
@@ -115,8 +112,7 @@ func (x *planner) classPromptOf(class int) classPrompt {
 		computed = rd.computed.Locals(nil, keys.form, x.adapter)
 	}
 	return classPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped(), keyed: x.keyed(rd),
-		class: keys.class, form: keys.form, unit: keys.unit(), prompts: x.model.prompts[keys.class.reading],
-		prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
+		class: keys.class, form: keys.form, unit: keys.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
 		tokens: x.tokens(class), estimate: keys.recalled.Estimate, watching: x.watchingOf(class)}
@@ -159,7 +155,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
 	b.lowerBound = r.opt.Index.Partial(id) || a.computed != nil && st.predicted <= a.own*size
-	b.upperBound = r.opt.Index.UpperBound(id) || a.prompts.Model().UpperBound() || a.mayBypassCache
+	b.upperBound = r.opt.Index.UpperBound(id) || a.model.UpperBound() || a.mayBypassCache
 	if !st.doubtful { // else no event will tell what it stores
 		b.provenBlocks = min(st.exact/size, len(b.locals))
 	}
@@ -181,7 +177,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 
 // recordPredictions records which blocks the slot will hold and which pictures it will have seen.
 func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classPrompt, now time.Time) {
-	b.promise.Store(r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now))
+	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now)
 	for i := range a.prompt.Media[:min(len(a.prompt.Media), maxMedia)] {
 		md := &a.prompt.Media[i]
 		tokens := md.Length

@@ -79,7 +79,8 @@ func (r *Router) confirm(o Outcome) bool {
 		r.opt.Audit.End(o.ID, false)
 		r.Learner().Drop(o.ID)
 	}
-	r.predicted.Withdraw(b.promise.Swap(made), b.chain)
+	r.predicted.Withdraw(b.promise, b.chain)
+	b.promise = made
 	r.adapters.withdraw(moved.Slot, b.newAdapter)
 	r.unseePictures(moved.Slot, b.newMedia)
 	for _, m := range b.newMedia {
@@ -162,12 +163,11 @@ func (r *Router) expired(at *ledger.Booking) {
 // nothing.
 func (r *Router) settlePredictions(e *end) {
 	if !e.ok() {
-		r.predicted.Withdraw(e.promise.Load(), e.chain)
+		e.moves.Lock()
+		defer e.moves.Unlock()
+		r.predicted.Withdraw(e.promise, e.chain)
 		if e.at.Slot != nil {
-			e.moves.Lock()
-			media := e.newMedia
-			e.moves.Unlock()
-			r.unseePictures(e.at.Slot, media)
+			r.unseePictures(e.at.Slot, e.newMedia)
 			r.adapters.withdraw(e.at.Slot, e.newAdapter)
 		}
 	} else if e.at.Decode != nil {
