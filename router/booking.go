@@ -109,9 +109,9 @@ func (x *planner) classPromptOf(class int) classPrompt {
 	both := slices.Concat(keys.locals[:certain], keys.chain[:certain])
 	var computed []uint64
 	if rd.computed != nil {
-		computed = rd.computed.Locals(nil, keys.form, x.adapter)
+		computed = slices.Clone(keys.computed)
 	}
-	return classPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped(), keyed: x.keyed(rd),
+	return classPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped, keyed: x.keyed(rd),
 		class: keys.class, form: keys.form, unit: keys.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),

@@ -39,7 +39,8 @@ type blocks struct {
 	recalled      recalled
 	standing      *audit.Standing // of the rules that compute its prompts
 	aside         audit.Rules     // those that have stepped aside for its workers
-	cut           reading         // without what these compute, if computed is set
+	cut           reading         // without what these compute, if its computed is set
+	computed      []uint64        // then the blocks with it
 	front         uint64          // chain hash of the last block that some slot holds; 0: none
 	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU

@@ -50,6 +50,7 @@ func (r *state) Part() indexer.Part { return r.opt.Index.Part() }
 // hashAndAskHolders hashes the prompt for each class that may get it, and asks who holds it if it belongs to another
 // part than our index. It runs before the admission lock is taken, so that no decision waits for another's answer.
 func (x *planner) hashAndAskHolders(ctx context.Context) {
+	x.shaped = shaped(&x.mem.req)
 	for class := range x.mem.blocks {
 		x.stepAside(class)
 		keys, rd := &x.mem.blocks[class], x.reading(class)

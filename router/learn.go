@@ -10,6 +10,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -100,7 +101,7 @@ func (x *planner) learns(class int) bool {
 func (x *planner) teaches(class int) bool {
 	rd := x.reading(class)
 	return x.learning != nil && rd.err == nil && rd.reuse != prompt.Recomputed && !rd.multiplePrompts &&
-		x.mem.blocks[class].standing.Doubtful(rd.prompt, x.shaped(), x.keyed(rd))
+		x.mem.blocks[class].standing.Doubtful(rd.prompt, x.shaped, x.keyed(rd))
 }
 
 // stepAside takes from a class's reading what rules compute that have stepped aside for its workers.
@@ -110,7 +111,7 @@ func (x *planner) stepAside(class int) {
 	if keys.aside == 0 || !keys.hasWorkers || rd.err != nil {
 		return
 	}
-	from, why := keys.standing.Cut(keys.aside, rd.prompt, x.shaped(), x.keyed(rd))
+	from, why := keys.standing.Cut(keys.aside, rd.prompt, x.shaped, x.keyed(rd))
 	if from > len(rd.prompt.IDs) {
 		return
 	}
@@ -118,16 +119,17 @@ func (x *planner) stepAside(class int) {
 	cut.HashableIDs, cut.Exact, cut.Why = min(cut.HashableIDs, from), false, why
 	keys.cut = *rd
 	keys.cut.prompt, keys.cut.computed, keys.cut.engineTokens = &cut, rd.prompt, 0
+	keys.computed = rd.prompt.Locals(keys.computed[:0], keys.form, x.adapter)
 }
 
 // shapingFields are parameters by which a request changes how its prompt is made, and which few requests have.
 var shapingFields = []string{"truncate_prompt_tokens", "truncation", "truncation_side", "chat_template", "chat_template_kwargs",
 	"mm_processor_kwargs", "media_io_kwargs", "add_generation_prompt", "continue_final_message", "add_special_tokens", "documents", "suffix"}
 
-// shaped reports whether the request has parameters that shape its prompt.
-func (x *planner) shaped() bool {
+// shaped reports whether a request has parameters that shape its prompt.
+func shaped(req *body.Request) bool {
 	return slices.ContainsFunc(shapingFields, func(key string) bool {
-		v := x.mem.req.Fields[key]
+		v := req.Fields[key]
 		return v.Exists() && v.Type != gjson.Null
 	})
 }

@@ -66,6 +66,7 @@ type planner struct {
 	weight     int         // how much
 	leftShare  float64     // share of the conversations that are left alone
 	booked     bool        // its commit has booked it
+	shaped     bool        // parameters of the request shape its prompt
 }
 
 // scratch is the memory of one decision, reused.
