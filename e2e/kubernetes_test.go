@@ -22,15 +22,6 @@ type pod struct {
 	name, ip string
 }
 
-// podPorts finds HTTP, event and replay ports that are free on the addresses 127.0.1.1 to 127.0.1.n.
-func podPorts(t *testing.T) (ports [3]string) {
-	for i := range ports {
-		_, port, _ := strings.Cut(freeAddr(t), ":")
-		ports[i] = port
-	}
-	return ports
-}
-
 func startPod(t *testing.T, n int, ports [3]string) *pod {
 	t.Helper()
 	p, err := prompts()
@@ -48,17 +39,34 @@ func startPod(t *testing.T, n int, ports [3]string) *pod {
 	return x
 }
 
-// Sightline as it runs in a cluster: pods found by the API server, a fleet that grows and shrinks while requests run.
-func TestKubernetesWorkers(t *testing.T) {
-	t.Parallel()
+// startCluster starts an API server, and finds HTTP, event and replay ports that are free on the addresses 127.0.1.1 to 127.0.1.n.
+func startCluster(t *testing.T) (api *fakekube.Server, ports [3]string, httpPort int) {
+	t.Helper()
 	api, err := fakekube.Start(t.TempDir(), "llm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(api.Close)
-	ports := podPorts(t)
-	var httpPort int
+	for i := range ports {
+		_, port, _ := strings.Cut(freeAddr(t), ":")
+		ports[i] = port
+	}
 	fmt.Sscan(ports[0], &httpPort)
+	return api, ports, httpPort
+}
+
+// dials has Envoy dial all pods; without Sightline's answer, this one.
+func dials(one *pod, httpPort int) func(*envoy.Options) {
+	return func(o *envoy.Options) {
+		o.Workers = []string{one.Addr()}
+		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.1.0/24"), FirstPort: httpPort, LastPort: httpPort}}
+	}
+}
+
+// Sightline as it runs in a cluster: pods found by the API server, a fleet that grows and shrinks while requests run.
+func TestKubernetesWorkers(t *testing.T) {
+	t.Parallel()
+	api, ports, httpPort := startCluster(t)
 	list := func(change func(name string, p *fakekube.Pod), pods ...*pod) {
 		var all []fakekube.Pod
 		for _, p := range pods {
@@ -84,10 +92,7 @@ func TestKubernetesWorkers(t *testing.T) {
 			map[string]any{"namespace": "llm", "service": "vllm", "port": "http",
 				"events": map[string]any{"zmq": "tcp://{ip}:" + ports[1], "replay": "tcp://{ip}:" + ports[2]}},
 		}},
-	}, func(o *envoy.Options) {
-		o.Workers = []string{first.Addr()}
-		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.1.0/24"), FirstPort: httpPort, LastPort: httpPort}}
-	})
+	}, dials(first, httpPort))
 	wantFleet := func(want string) {
 		t.Helper()
 		eventually(t, want, func() bool { return g.fleet() == want })
@@ -187,24 +192,14 @@ func TestKubernetesWorkers(t *testing.T) {
 // are held, by what events teach. Pods come, change labels and go; the pool's ports change.
 func TestInferencePool(t *testing.T) {
 	t.Parallel()
-	api, err := fakekube.Start(t.TempDir(), "llm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(api.Close)
-	ports := podPorts(t)
-	var httpPort int
-	fmt.Sscan(ports[0], &httpPort)
+	api, ports, httpPort := startCluster(t)
 	labels, other := map[string]string{"app": "vllm"}, map[string]string{"app": "old"}
 	pods := []*pod{startPod(t, 11, ports), startPod(t, 12, ports), startPod(t, 13, ports)}
 	put := func(p *pod, labels map[string]string) {
 		api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil)
 	}
 	g := startGateway(t, map[string]any{"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile,
-		"pool": "chat", "namespace": "llm"}}, func(o *envoy.Options) {
-		o.Workers = []string{pods[0].Addr()}
-		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.1.0/24"), FirstPort: httpPort, LastPort: httpPort}}
-	})
+		"pool": "chat", "namespace": "llm"}}, dials(pods[0], httpPort))
 	wantFleet := func(want string) {
 		t.Helper()
 		now := ""

@@ -75,26 +75,35 @@ func (w *watcher) want(t testing.TB, set string) {
 	eventually(t, set, func() bool { now, told := w.state(); return told > 0 && now == set })
 }
 
-func watch(t testing.TB, before func(*fakekube.Server)) *watcher {
+type finder interface {
+	Follow(context.Context, func([]Endpoint))
+}
+
+// follows starts an API server and follows a finder that asks it.
+func follows(t testing.TB, of func(*fakekube.Server, *zap.Logger) finder) *watcher {
 	t.Helper()
 	api, err := fakekube.Start(t.TempDir(), "llm")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if before != nil {
-		before(api)
-	}
 	core, seen := observer.New(zap.InfoLevel)
 	w := &watcher{api: api, log: seen}
-	k := &Kubernetes{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm", Selector: "kubernetes.io/service-name=vllm",
-		Log: zap.New(core), Retry: 5 * time.Millisecond}
+	finder := of(api, zap.New(core))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); k.Follow(ctx, w.found) }()
-	var once sync.Once
-	w.stop = func() { once.Do(func() { cancel(); <-done }) }
+	go func() { defer close(done); finder.Follow(ctx, w.found) }()
+	w.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(func() { w.stop(); api.Close() })
 	return w
+}
+
+func watch(t testing.TB, before func(*fakekube.Server)) *watcher {
+	t.Helper()
+	return follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
+		before(api)
+		return &Kubernetes{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm",
+			Selector: "kubernetes.io/service-name=vllm", Log: log, Retry: 5 * time.Millisecond}
+	})
 }
 
 func podIn(n int, ready bool) fakekube.Pod {

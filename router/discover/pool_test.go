@@ -1,15 +1,12 @@
 package discover
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sightline-router/sightline/lab/fakekube"
 )
@@ -17,21 +14,10 @@ import (
 // watchPool follows the pool "chat" of a new API server.
 func watchPool(t *testing.T) *watcher {
 	t.Helper()
-	api, err := fakekube.Start(t.TempDir(), "llm")
-	if err != nil {
-		t.Fatal(err)
-	}
-	core, seen := observer.New(zap.InfoLevel)
-	w := &watcher{api: api, log: seen}
-	p := &Pool{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm", Name: "chat", Log: zap.New(core),
-		Retry: 5 * time.Millisecond}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); p.Follow(ctx, w.found) }()
-	var once sync.Once
-	w.stop = func() { once.Do(func() { cancel(); <-done }) }
-	t.Cleanup(func() { w.stop(); api.Close() })
-	return w
+	return follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
+		return &Pool{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm", Name: "chat", Log: log,
+			Retry: 5 * time.Millisecond}
+	})
 }
 
 func ready(n int) fakekube.Pod { return podIn(n, true) }
