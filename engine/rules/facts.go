@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -69,6 +71,22 @@ func (f *Facts) Lacks(what string, err error) {
 		why = "GET " + status.Path + " wants a key (worker_access.api_key_file)"
 	}
 	f.Unknown = append(f.Unknown, Unknown{what, why})
+}
+
+// Differs reports whether a server's later answer describes it otherwise. An answer that merely lacks more does not: a busy server leaves
+// queries unanswered. Neither does its load.
+func (f *Facts) Differs(later *Facts) bool {
+	a, b := *f, *later
+	a.Requests, a.Unknown, b.Requests, b.Unknown = nil, nil, nil, nil
+	lost := func(u Unknown) bool {
+		return !slices.ContainsFunc(f.Unknown, func(old Unknown) bool { return old.What == u.What })
+	}
+	same := reflect.DeepEqual(a.Served, b.Served) && (b.Version == "" || b.Version == a.Version)
+	on := b.Publishes == nil || *b.Publishes
+	if same && (slices.ContainsFunc(later.Unknown, lost) || on && a.FindsEvents && !b.FindsEvents) {
+		return false
+	}
+	return !reflect.DeepEqual(a, b)
 }
 
 // Host returns the host at which the server's sockets can be dialled.

@@ -14,8 +14,10 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// againEvery is the interval of asking workers that have not answered, or had no KV events.
-const againEvery = 5 * time.Second
+const (
+	againEvery = 5 * time.Second // until the next round of asking workers that have not answered, or had no KV events
+	allEvery   = 6               // rounds until all are asked: one may have been started anew with other arguments
+)
 
 // Ask returns the configuration of the workers given by address, without any file. A worker that cannot be asked is an error.
 func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, err error) {
@@ -32,9 +34,9 @@ func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, err 
 	return cfg, err
 }
 
-// Follow is Ask for a server: it returns as soon as one worker has answered. The others are asked again, until ctx ends, and so are
-// those without KV events, since they may be started again with them; each further configuration has all that have answered so far. A
-// worker that stops answering stays: the server sees to its health. If all have answered and none can be used, that is an error.
+// Follow is Ask for a server: it returns as soon as one worker has answered. All are asked again, until ctx ends, since they
+// may be started again otherwise: every 30 seconds, and every 5 those that have not answered or have no KV events. Each further
+// configuration has all that have answered so far. A worker that stops answering stays: the server sees to its health. If all have answered and none can be used, that is an error.
 func Follow(ctx context.Context, o Options, say io.Writer) (first config.Config, next <-chan config.Config, err error) {
 	d, list, err := fileless(o, say)
 	if err != nil {
@@ -113,7 +115,9 @@ type follower struct {
 	list  []*worker
 	told  []string // by worker, the last error that was printed
 	every time.Duration
-	text  string // the last configuration's
+
+	rounds int
+	text   string // the last configuration's
 }
 
 // first asks until a worker has answered.
@@ -158,12 +162,13 @@ func lacking(w *worker) bool {
 	return !w.answered || len(events) == 0
 }
 
-// round asks the workers that lack something, prints what is new of them, and returns a configuration if it has changed. An error says
-// that all have answered, and none can be used.
+// round asks the workers that lack something, or all, prints what is new of them, and returns a configuration if it has changed. An error
+// says that all have answered, and none can be used.
 func (f *follower) round(ctx context.Context) (cfg config.Config, changed bool, err error) {
+	f.rounds++
 	asked, at := []*worker{}, []int{}
 	for i, w := range f.list {
-		if lacking(w) {
+		if f.rounds%allEvery == 0 || lacking(w) {
 			asked, at = append(asked, &worker{Facts: rules.Facts{Addr: w.Addr}}), append(at, i)
 		}
 	}
@@ -176,9 +181,10 @@ func (f *follower) round(ctx context.Context) (cfg config.Config, changed bool, 
 		old, now := f.list[one], asked[i]
 		now.answered = err == nil
 		switch {
-		case now.answered && (!old.answered || !lacking(now)):
+		case old.answered && (!now.answered || !old.Differs(&now.Facts)):
+		case now.answered:
 			f.list[one] = now
-		case !now.answered && !old.answered:
+		default:
 			f.tell(one, err)
 		}
 	}

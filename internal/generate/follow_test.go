@@ -87,8 +87,8 @@ func (d *door) set(w *sim.Worker) {
 	d.behind = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.Addr()})
 }
 
-// TestFollow: the first worker that answers is enough to begin; the others come when they answer, and one that is started again with KV
-// events is heard from then on.
+// TestFollow: the first worker that answers is enough to begin; the others come when they answer, and one that is started again, with KV
+// events or another model, is served as it is then.
 func TestFollow(t *testing.T) {
 	a, b := new(door), new(door)
 	doorA, doorB := httptest.NewServer(a), httptest.NewServer(b)
@@ -125,6 +125,11 @@ func TestFollow(t *testing.T) {
 	b.set(start(t, sim.Config{Model: "m"}))
 	step("the second, with events", true, 2, "KV events at", "off")
 	step("all is known", false, 2, "", "m")
+	b.set(start(t, sim.Config{Model: "other"}))
+	for f.rounds%allEvery != allEvery-1 {
+		step("it is not asked yet", false, 2, "", "other")
+	}
+	step("the second, with another model", true, 2, "serves other", "serves m")
 }
 
 // TestFollowRefuses: what no waiting mends is an error, and a server that stops ends the wait.
