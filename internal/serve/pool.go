@@ -23,7 +23,7 @@ import (
 	"github.com/sightline-router/sightline/router/discover"
 )
 
-// Fit turns workers' answers into models, and into a configuration of each worker; it is draft.Fit. An error is about a worker that
+// Fit turns workers' answers into models, and into a configuration of each worker; it is generate.Fit. An error is about a worker that
 // was left out.
 type Fit func([]rules.Facts) ([]config.Model, []config.Worker, error)
 
@@ -94,21 +94,21 @@ func (p *poolFinder) Follow(ctx context.Context, found func([]discover.Endpoint)
 	})
 	tick := time.NewTicker(askAgain / 4)
 	defer tick.Stop()
-	listed := false
+	due := false // something has changed since the last report
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-sets:
-			listed = true
+			due = true
 			p.set(now)
 		case a := <-p.answers:
-			p.answer(a)
+			due = p.answer(a) || due
 		case <-tick.C:
 		}
 		p.ask(ctx, &running)
-		if listed && p.complete() {
-			p.report(ctx, found)
+		if due && p.complete() {
+			due = !p.report(ctx, found)
 		}
 	}
 }
@@ -157,14 +157,20 @@ func (p *poolFinder) ask(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// answer takes an endpoint's answer. What its pod says of itself completes it, or stands for it if there is none.
-func (p *poolFinder) answer(r answered) {
+// answer takes an endpoint's answer, and reports whether it says anything new. What its pod says of itself completes it, or stands for it
+// if there is none.
+func (p *poolFinder) answer(r answered) (fresh bool) {
 	p.asking--
 	a := p.of(r.Endpoint)
 	if a == nil { // it is gone
-		return
+		return false
 	}
+	fresh = !a.tried
 	a.under, a.tried, a.next = false, true, time.Now().Add(askEvery)
+	if r.err != nil && a.ok { // what it said before counts; its health is seen to elsewhere
+		a.next = time.Now().Add(askAgain)
+		return fresh
+	}
 	label := engine.ByLabel(r.Pod.Engine)
 	if r.err == nil && r.facts.FrontEnd {
 		r.err = errors.New("it is a front end of NVIDIA Dynamo, whose workers are behind it (want the section dynamo of a configuration)")
@@ -185,13 +191,16 @@ func (p *poolFinder) answer(r answered) {
 		a.next = time.Now().Add(askAgain)
 		a.tell(p.Log, r.Endpoint, fmt.Errorf("it gets no requests, because it does not say what it serves: %w (want an answer of "+
 			"GET /v1/models, with worker_access if it needs a key, or the annotation sightline/model at its pod)", r.err))
-		return
+		return fresh
 	}
 	if r.facts.Engine == "" {
 		r.facts.Engine = label
 	}
-	r.facts.Requests, r.facts.Unknown = nil, nil // they change, and nothing here depends on them
+	if a.ok && !a.facts.Differs(&r.facts) {
+		return fresh
+	}
 	a.facts, a.ok = r.facts, true
+	return true
 }
 
 // tell logs what is wrong with an endpoint, once.
@@ -204,20 +213,11 @@ func (a *asked) tell(log *zap.Logger, e discover.Endpoint, err error) {
 
 // complete reports whether all ready endpoints have been asked once, so that the first report has all of them.
 func (p *poolFinder) complete() bool {
-	if p.workersKnown() {
-		return true
-	}
-	return !slices.ContainsFunc(p.endpoints, func(e discover.Endpoint) bool { return e.Ready && !p.of(e).tried })
+	return p.fitted != nil || !slices.ContainsFunc(p.endpoints, func(e discover.Endpoint) bool { return e.Ready && !p.of(e).tried })
 }
 
-func (p *poolFinder) workersKnown() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.workers != nil
-}
-
-// report has new models served, and reports the endpoints of which it is known what they are.
-func (p *poolFinder) report(ctx context.Context, found func([]discover.Endpoint)) {
+// report has new models served, and reports the endpoints of which it is known what they are; false: it must be tried again.
+func (p *poolFinder) report(ctx context.Context, found func([]discover.Endpoint)) bool {
 	facts := []rules.Facts{}
 	for _, e := range p.endpoints {
 		if a := p.of(e); a.ok {
@@ -230,7 +230,7 @@ func (p *poolFinder) report(ctx context.Context, found func([]discover.Endpoint)
 		renamed, err := p.serve(ctx, models)
 		if err != nil {
 			p.tell(fmt.Errorf("the models of the pool's workers cannot be served: %w", err))
-			return
+			return false
 		}
 		p.models, p.fitted = models, facts
 		p.keep(workers, renamed)
@@ -243,6 +243,7 @@ func (p *poolFinder) report(ctx context.Context, found func([]discover.Endpoint)
 		}
 	}
 	found(usable)
+	return true
 }
 
 func (p *poolFinder) tell(err error) {

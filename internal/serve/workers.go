@@ -77,10 +77,10 @@ type runningFinder struct {
 
 // startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
 // must close the sources.
-func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], nurse *health.Poller, peers *replicas,
+func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], poller *health.Poller, peers *replicas,
 	fit Fit, o registry.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
-	s = &sources{secret: secret, now: now, poller: nurse, peers: peers, log: o.Log, keep: o.Audit != nil,
+	s = &sources{secret: secret, now: now, poller: poller, peers: peers, log: o.Log, keep: o.Audit != nil,
 		turns: make(chan struct{}, snapshotsAtOnce), fit: fit, models: make(chan poolModels)}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.as, err = cfg.WorkerAccess.Open(o.Log)
