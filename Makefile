@@ -65,7 +65,8 @@ unit: | $(ENGINES) ## tests of all rooms, no Envoy needed
 
 manifests: ## examples/kubernetes and examples/helm by the CRD schemas, CEL rules and types of an API server (a module of its own)
 	cd e2e/manifests && $(GO) test -count=1 ./...
-	@test -n "$$SIGHTLINE_CRDS" || echo "manifests: InferencePool, AI Gateway, KServe: NOT VALIDATED (SIGHTLINE_CRDS names no folder with their crd_*.yaml)"
+	@for group in inference.networking.k8s.io aigateway.envoyproxy.io serving.kserve.io; do \
+	  grep -qs "group: $$group$$" "$$SIGHTLINE_CRDS"/crd_*.yaml || echo "manifests: kinds of $$group: NOT VALIDATED (SIGHTLINE_CRDS names no folder with their crd_*.yaml)"; done
 	@test -n "$$SIGHTLINE_LLMD" || echo "manifests: examples/llm-d: NOT RENDERED (SIGHTLINE_LLMD names no folder of llm-d-router's charts)"
 
 AXE := $(CACHE)/axe-core-4.14.1

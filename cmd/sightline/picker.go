@@ -11,7 +11,6 @@ import (
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
-	"github.com/sightline-router/sightline/router/discover"
 )
 
 // pickerFlags are the flags of an endpoint picker, with the names and defaults that charts know (pkg/epp/server of llm-d's router,
@@ -42,6 +41,9 @@ type pickerFlags struct {
 	Verbosity           string `name:"v" short:"v" hidden:""`
 }
 
+// poolGroup is the only API group of pools that is followed.
+const poolGroup = "inference.networking.k8s.io"
+
 // ignored lists those flags of other pickers that have no effect here, and why, if somebody would expect one.
 func (f *pickerFlags) ignored() (list []string) {
 	for why, given := range map[string]bool{
@@ -69,8 +71,8 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 		}
 		return nil
 	}
-	if f.PoolGroup != discover.PoolGroup {
-		return fmt.Errorf("--pool-group %s: not supported (want %s, whose version is v1)", f.PoolGroup, discover.PoolGroup)
+	if f.PoolGroup != poolGroup {
+		return fmt.Errorf("--pool-group %s: not supported (want %s, whose version is v1)", f.PoolGroup, poolGroup)
 	}
 	cfg.Kubernetes.Pool = f.Pool
 	cfg.Kubernetes.Namespace = cmp.Or(f.Namespace, cfg.Kubernetes.Namespace, os.Getenv("NAMESPACE"))

@@ -9,7 +9,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/router/discover"
 )
 
 // TestPickerFlags: a command line of another endpoint picker, as its charts write it, makes the configuration that it stands for.
@@ -64,7 +63,7 @@ func TestPickerFlags(t *testing.T) {
 	// With a file, its keys stay where no flag is given.
 	cfg := config.Default()
 	cfg.Admin = "127.0.0.1:1"
-	f := pickerFlags{Pool: "chat", GRPCPort: 9012, PoolGroup: discover.PoolGroup}
+	f := pickerFlags{Pool: "chat", GRPCPort: 9012, PoolGroup: poolGroup}
 	err := f.apply(&cfg, true)
 	if err != nil || cfg.Admin != "127.0.0.1:1" || cfg.Listen != "0.0.0.0:9012" || cfg.GRPCHealth != "" || cfg.TLS.Cert != "" {
 		t.Errorf("%v: %+v", err, cfg)

@@ -34,9 +34,10 @@ func Ask(ctx context.Context, o Options, say io.Writer) (cfg config.Config, err 
 	return cfg, err
 }
 
-// Follow is Ask for a server: it returns as soon as one worker has answered. All are asked again, until ctx ends, since they
-// may be started again otherwise: every 30 seconds, and every 5 those that have not answered or have no KV events. Each further
-// configuration has all that have answered so far. A worker that stops answering stays: the server sees to its health. If all have answered and none can be used, that is an error.
+// Follow is Ask for a server: it returns as soon as one worker has answered. All are asked again, until ctx ends, since they may be
+// started again otherwise: every 30 seconds, and every 5 those that have not answered or have no KV events. Each further configuration has
+// all that have answered so far. A worker that stops answering stays: the server sees to its health. If all have answered and none can be
+// used, that is an error.
 func Follow(ctx context.Context, o Options, say io.Writer) (first config.Config, next <-chan config.Config, err error) {
 	d, list, err := fileless(o, say)
 	if err != nil {
