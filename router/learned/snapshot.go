@@ -58,19 +58,21 @@ func appendChain(b []byte, from int32, own []uint64) []byte {
 }
 
 // copy returns the memory's nodes, each behind its parent, and the parents' numbers; -1: a class. What a node's slices hold never
-// changes, so the lock is held for a copy of the nodes alone: some ten milliseconds for a full memory of 64 MiB.
+// changes, so the lock is held for a copy of the nodes alone: 30 to 80 ms for a full memory of 64 MiB on a busy machine.
 func (m *Memory) copy(most int) (list []node, parents []int, classes map[*node]uint32) {
+	nodes := m.Stats().Nodes
+	list, parents = make([]node, 0, nodes), make([]int, 0, nodes)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	classes = make(map[*node]uint32, len(m.roots))
 	for class, root := range m.roots {
 		classes[root] = class
 	}
-	number := make(map[*node]int, len(m.nodes))
+	number := make(map[*node]int) // of those with children: a leaf is met once
 	var above []*node
 	for leaf, bytes := m.ring.prev, 0; leaf != &m.ring && bytes < 2*most; leaf = leaf.prev {
-		above = above[:0]
-		for n := leaf; n.parent != nil; n = n.parent {
+		above = append(above[:0], leaf)
+		for n := leaf.parent; n.parent != nil; n = n.parent {
 			if _, has := number[n]; has {
 				break
 			}
@@ -81,7 +83,9 @@ func (m *Memory) copy(most int) (list []node, parents []int, classes map[*node]u
 			if n.parent.parent != nil {
 				parent = number[n.parent]
 			}
-			number[n] = len(list)
+			if n.children > 0 {
+				number[n] = len(list)
+			}
 			list, parents, bytes = append(list, *n), append(parents, parent), bytes+n.bytes()
 		}
 	}
