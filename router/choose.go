@@ -434,8 +434,7 @@ func (x *planner) explain(best *choose.Candidate, rd *reading, keys *blocks, els
 	if d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
-	prompts := x.model.prompts[x.mem.blocks[x.classOf(x.chosen)].class.reading].Model()
-	d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID) || prompts.UpperBound()
+	d.UpperBound = x.opt.Index.UpperBound(x.chosen.ID) || rd.model.UpperBound()
 	if d.UpperBound && d.CachedTokens > 0 {
 		d.Why = "an upper bound: the events do not say all that a hit needs"
 	}
