@@ -30,27 +30,37 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 			return err
 		}
 	}
-	path := ""
+	path, found := d.local(m)
+	if found {
+		return nil
+	}
+	if filepath.IsAbs(path) {
+		return fmt.Errorf("its workers load it from %s, which is not here (give --model-dir with a copy of its files without the weights)", path)
+	}
+	return d.fetch(ctx, m, path)
+}
+
+// local finds a model's directory on this machine: the workers' own path, or the repository in Hugging Face's cache. It returns what the
+// workers load the model by.
+func (d *drafter) local(m *model) (path string, found bool) {
 	for _, c := range m.classes {
 		for _, w := range c.workers {
 			path = cmp.Or(path, w.EngineModel)
 		}
 	}
+	path = cmp.Or(path, m.name) // TensorRT-LLM reports no path
 	if filepath.IsAbs(path) {
 		if isModel(path) {
 			m.dir, m.dirFrom = path, "the workers' own path"
-			return nil
 		}
-		return fmt.Errorf("its workers load it from %s, which is not here (give --model-dir with a copy of its files without the weights)", path)
+		return path, m.dir != ""
 	}
-	repo := cmp.Or(path, m.name) // TensorRT-LLM reports no path
-	m.dir = d.cached(repo)
+	m.dir = d.cached(path)
 	if m.dir != "" {
 		m.dirFrom = "Hugging Face's cache"
 		m.follow()
-		return nil
 	}
-	return d.fetch(ctx, m, repo)
+	return path, m.dir != ""
 }
 
 // isModel reports whether a directory holds a model.

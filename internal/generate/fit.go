@@ -26,7 +26,7 @@ func Fit(facts []rules.Facts) (models []config.Model, workers []config.Worker, w
 		d.models, wrong = groupMost(list)
 	}
 	for _, m := range d.models {
-		d.localFiles(m)
+		d.local(m)
 	}
 	cfg, err := config.Parse(d.yaml())
 	if err != nil {
@@ -47,25 +47,4 @@ func groupMost(list []*worker) (models []*model, wrong error) {
 		fit, models = append(fit, w), now
 	}
 	return models, wrong
-}
-
-// localFiles finds a model's directory on this machine.
-func (d *drafter) localFiles(m *model) {
-	path := m.name
-	for _, c := range m.classes {
-		for _, w := range c.workers {
-			if w.EngineModel != "" {
-				path = w.EngineModel
-			}
-		}
-	}
-	if isModel(path) {
-		m.dir, m.dirFrom = path, "the workers' own path"
-		return
-	}
-	m.dir = d.cached(path)
-	if m.dir != "" {
-		m.dirFrom = "Hugging Face's cache"
-		m.follow()
-	}
 }

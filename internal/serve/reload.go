@@ -135,9 +135,6 @@ func (x *reloader) follow(next config.Config) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	restart, err := x.take(next)
-	if err == nil {
-		x.base = next
-	}
 	x.reportResult(restart, err)
 }
 
@@ -178,9 +175,6 @@ func (x *reloader) reload() (said string, err error) {
 	var restart []string
 	if err == nil {
 		restart, err = x.take(next)
-		if err == nil {
-			x.base = next
-		}
 	}
 	if sockets.Exhausted(err) {
 		x.seen = [sha256.Size]byte{} // run tries again soon
@@ -269,6 +263,7 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	x.watch.set(x.ctx, models)
 	x.sources.follow(finders)
 	x.probe.Set(probed(models, x.fleet.Workers()))
+	x.base = next
 	return restart, nil
 }
 
