@@ -43,7 +43,8 @@ type Want struct {
 	Clusters []string
 	// Header is the header with the choice (route.header of Sightline's configuration); "": x-target-worker.
 	Header string
-	// Resolve returns the addresses that Sightline uses of a name; nil: names are compared as they are written.
+	// Resolve returns the addresses that Sightline uses of a name, and is called again for each use; nil: names are compared as they
+	// are written.
 	Resolve func(host string) []netip.Addr
 }
 
@@ -104,7 +105,6 @@ func Print(out io.Writer, findings []Finding, pieces []Piece) error {
 type checker struct {
 	Bootstrap
 	want     Want
-	resolved map[string][]netip.Addr // answers of Want.Resolve
 	findings []Finding
 	wishes   []wish
 }
@@ -190,7 +190,10 @@ func look(b Bootstrap, w Want) *checker {
 		w.Options.Sightline = envoy.Default().Sightline
 	}
 	w.Header = cmp.Or(strings.ToLower(w.Header), "x-target-worker")
-	c := &checker{Bootstrap: b, want: w, resolved: map[string][]netip.Addr{}}
+	if w.Resolve == nil {
+		w.Resolve = func(string) []netip.Addr { return nil }
+	}
+	c := &checker{Bootstrap: b, want: w}
 	c.version()
 	if !c.identify() {
 		return c

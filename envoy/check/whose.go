@@ -130,23 +130,11 @@ func (c *checker) ips(addrs []string) (out []string) {
 			out = append(out, a)
 			continue
 		}
-		for _, ip := range c.resolve(host) {
+		for _, ip := range c.want.Resolve(host) {
 			out = append(out, net.JoinHostPort(ip.String(), port))
 		}
 	}
 	return out
-}
-
-// maxResolved limits the names that are looked up.
-const maxResolved = 256
-
-func (c *checker) resolve(host string) []netip.Addr {
-	known, ok := c.resolved[host]
-	if !ok && c.want.Resolve != nil && len(c.resolved) < maxResolved {
-		known = c.want.Resolve(host)
-		c.resolved[host] = known
-	}
-	return known
 }
 
 // portOfWorkers reports whether a cluster has an endpoint with the port of a worker.

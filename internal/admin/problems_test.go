@@ -9,12 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
-	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/probe"
 )
 
@@ -93,10 +88,9 @@ func TestProblems(t *testing.T) {
 // TestProblemsSince: a problem keeps its time while it is there, whatever else changes about it; what is usual for a moment counts
 // only after a while; what has ended begins anew. The page begins with the list, and /problems answers with it.
 func TestProblemsSince(t *testing.T) {
-	workers := []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "live"}, {Name: "gpu-b", Model: "m", Rank: -1, Events: "catching up"}}
-	c := newLivePage(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
-		Ready: func() (string, error) { return "", nil }, Configuration: func() string { return "" }, Workers: func() []Worker { return workers },
-		Gatherer: prometheus.NewRegistry()})
+	c, rows, _ := watched(t)
+	*rows = []Worker{{Name: "gpu-a", Model: "m", Rank: -1, Events: "live"}, {Name: "gpu-b", Model: "m", Rank: -1, Events: "catching up"}}
+	workers := *rows
 	began := time.Now().Add(-10 * time.Minute)
 	if list := c.problems(began, workers); len(list) != 0 {
 		t.Errorf("a worker that has just come: %+v", list)

@@ -140,18 +140,27 @@ func EnvoyWant(cfg config.Config) (check.Want, error) {
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) == 0 {
 		o.Workers = nil // they are found at run time
 	}
-	return check.Want{Options: o, Header: cfg.Route.Header, Resolve: addressesOf}, err
+	return check.Want{Options: o, Header: cfg.Route.Header, Resolve: resolver()}, err
 }
 
-// addressesOf returns the addresses that Sightline uses of a name; none if it does not resolve here.
-func addressesOf(host string) []netip.Addr {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	addrs, err := discover.Lookup(ctx, host)
-	if err != nil {
-		return nil
+// maxResolved limits the names of an Envoy's configuration that are looked up.
+const maxResolved = 256
+
+// resolver returns a function that returns the addresses that Sightline uses of a name, none if it does not resolve here. It looks
+// each name up once.
+func resolver() func(host string) []netip.Addr {
+	known := map[string][]netip.Addr{}
+	return func(host string) []netip.Addr {
+		addrs, ok := known[host]
+		if ok || len(known) >= maxResolved {
+			return addrs
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		addrs, _ = discover.Lookup(ctx, host)
+		known[host] = addrs
+		return addrs
 	}
-	return addrs
 }
 
 // envoyOptions returns the options for a configuration, with the shipped example's workers if it names none.
