@@ -272,15 +272,16 @@ func outReason(why string) string {
 	return strings.TrimPrefix(why, "out: ")
 }
 
+const ownFiles = "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
+	"\"sightline explain --against\""
+
 // auditCauses are where a verdict of the audit leads.
 var auditCauses = map[audit.Verdict]struct{ code, severity, fix string }{
 	audit.Nothing: {"SL0301", "warning", "see SL0303, SL0309 and the worker's event flags"},
-	audit.Token: {"SL0201", "error", "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
-		"\"sightline explain --against\""},
-	audit.Block: {"SL0201", "error", "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
-		"\"sightline explain --against\""},
-	audit.Keys: {"SL0201", "error", "adapters, cache_salt and media_names: as the worker reads them"},
-	audit.Span: {"SL0204", "error", "mm_processor_kwargs, media_io_kwargs and engine_version: as the worker was started"},
+	audit.Token:   {"SL0201", "error", ownFiles},
+	audit.Block:   {"SL0201", "error", ownFiles},
+	audit.Keys:    {"SL0201", "error", "adapters, cache_salt and media_names: as the worker reads them"},
+	audit.Span:    {"SL0204", "error", "mm_processor_kwargs, media_io_kwargs and engine_version: as the worker was started"},
 	audit.MediaName: {"SL0204", "error", "mm_hasher_algorithm, engine_model, media_io_kwargs and engine_version: as the worker was " +
 		"started"},
 	audit.BlockSize: {"SL0101", "error", "start the worker with one block size; other blocks are not kept"},
@@ -336,27 +337,35 @@ func (f *Facts) ofProbes(l *problemList) {
 			if found.Verdict != probe.Differs && found.Verdict != probe.Configuration {
 				continue
 			}
-			code, fix := "SL0201", "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started"
-			switch found.What {
-			case "name", "engine_model":
-				code, fix = "SL0103", "--served-model-name of the worker, or name and engine_model of its model"
-			case "adapters":
-				code, fix = "SL0108", "adapters: as every worker of the model lists them; load the same ones on all"
-			case "max_model_len":
-				code, fix = "SL0502", "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known"
-			case "text":
-				code, fix = "SL0202", "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)"
-			case "a picture":
-				code, fix = "SL0204", auditCauses[audit.Span].fix
-			}
+			code, severity, fix := OfProbe(found.What)
 			detail := found.Detail
 			if d := found.Difference; d != nil {
 				detail = "first difference " + d.String()
 			}
-			l.add(Problem{Code: code, Severity: "error", kind: "probe " + found.What, From: "probe", Since: r.At, Fix: fix,
+			l.add(Problem{Code: code, Severity: severity, kind: "probe " + found.What, From: "probe", Since: r.At, Fix: fix,
 				What: fmt.Sprintf("not as configured (%s)", found.What)}, r.Worker, detail)
 		}
 	}
+}
+
+// OfProbe returns where a subject of the probe leads if a worker differs in it.
+func OfProbe(what string) (code, severity, fix string) {
+	switch what {
+	case "name", "engine_model":
+		return "SL0103", "error", "--served-model-name of the worker, or name and engine_model of its model"
+	case "engine_version":
+		return "SL0107", "warning", "engine_version: the worker's, of its model or of a class for it"
+	case "adapters":
+		return "SL0108", "warning", "adapters: as every worker of the model lists them; load the same ones on all"
+	case "max_model_len":
+		return "SL0502", "warning", "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known"
+	case "text":
+		return "SL0202", "error", "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)"
+	case "a picture":
+		return "SL0204", "error", "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the " +
+			"worker was started"
+	}
+	return "SL0201", "error", "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started"
 }
 
 // NeedsRestart begins what State.Configuration returns if nothing is wrong with it.

@@ -69,6 +69,8 @@ func TestProblems(t *testing.T) {
 		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: "text", Verdict: probe.Differs,
 			Difference: &probe.Difference{Position: 7}}}}}}, "SL0202", "error",
 			"first difference at token 7"},
+		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: "engine_version", Verdict: probe.Configuration,
+			Detail: "configured 0.32.0"}}}}}, "SL0107", "warning", "gpu-1: not as configured (engine_version): configured 0.32.0"},
 	} {
 		c.facts.Now = now
 		list := c.facts.Problems()
@@ -81,6 +83,26 @@ func TestProblems(t *testing.T) {
 		if p.Severity != c.severity || !strings.Contains(p.What, c.what) || p.Fix == "" || p.Since.IsZero() ||
 			!strings.HasSuffix(p.Link, "/docs/doctor.md#"+strings.ToLower(p.Code)) {
 			t.Errorf("%+v\nwant %s, %q", p, c.severity, c.what)
+		}
+	}
+}
+
+// TestProblemsOrder: problems that are equally bad keep their order from one look to the next.
+func TestProblemsOrder(t *testing.T) {
+	f := Facts{Now: time.Now()}
+	for _, model := range strings.Fields("a b c d e f g h") {
+		f.Workers = append(f.Workers, Worker{Name: "gpu-" + model, Model: model, Health: "out"})
+	}
+	says := func() (list []string) {
+		for _, p := range f.Problems() {
+			list = append(list, p.What)
+		}
+		return list
+	}
+	first := says()
+	for range 10 {
+		if again := says(); !slices.Equal(again, first) {
+			t.Fatalf("%q, before %q", again, first)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	arms "github.com/sightline-router/sightline/router/report"
 )
@@ -203,9 +204,10 @@ func feeds(s *collected, r *report) {
 			r.ok("%s: fed by %s", w.Name, from)
 		}
 	}
+	_, _, fix := admin.OfProbe("max_model_len")
 	for _, list := range s.found("max_model_len") {
 		for _, f := range list {
-			r.bad(Warning, "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known", "%s", f.Detail)
+			r.bad(Warning, fix, "%s", f.Detail)
 		}
 	}
 	for _, row := range s.rows() {

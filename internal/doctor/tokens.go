@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
@@ -16,7 +17,7 @@ const (
 )
 
 // compared reports what the probe found for the conversations selected by meant.
-func (s *collected) compared(r *report, fix string, meant func(what string) bool) {
+func (s *collected) compared(r *report, meant func(what string) bool) {
 	s.asked(r, func(w *worker) {
 		seen, wrong := 0, 0
 		for _, p := range s.probes {
@@ -29,6 +30,7 @@ func (s *collected) compared(r *report, fix string, meant func(what string) bool
 					seen++
 				case probe.Differs:
 					wrong++
+					_, _, fix := admin.OfProbe(f.What)
 					at := ""
 					if d := f.Difference; d != nil {
 						at = ": first difference " + d.String()
@@ -75,8 +77,7 @@ func readings(s *collected, r *report) {
 
 // tokenizers checks that plain text becomes the same tokens here and at the workers (SL0202).
 func tokenizers(s *collected, r *report) {
-	s.compared(r, "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)",
-		func(what string) bool { return what == plainText })
+	s.compared(r, func(what string) bool { return what == plainText })
 	s.asked(r, func(w *worker) {
 		if theirs := w.facts.Revision; theirs != "" && theirs != w.class.Revision {
 			r.bad(Warning, "revision: "+theirs, "%s has revision %s, configured is %q", w.Name, theirs, w.class.Revision)
@@ -90,20 +91,18 @@ func templates(s *collected, r *report) {
 		r.unchecked("plain text differs already (SL0202)")
 		return
 	}
-	s.compared(r, "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started",
-		func(what string) bool {
-			return slices.Contains([]string{"one turn", "system and user", "several turns"}, what)
-		})
+	s.compared(r, func(what string) bool {
+		return slices.Contains([]string{"one turn", "system and user", "several turns"}, what)
+	})
 }
 
 // pictures checks that pictures become the same tokens and names here and at the workers (SL0204).
 func pictures(s *collected, r *report) {
-	const fix = "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the worker was started"
 	if s.differs("one turn") || s.differs(plainText) {
 		r.unchecked("texts differ already (SL0201, SL0202)")
 		return
 	}
-	s.compared(r, fix, func(what string) bool { return what == aPicture })
+	s.compared(r, func(what string) bool { return what == aPicture })
 }
 
 // decisions returns the last decisions of the running Sightline.

@@ -170,9 +170,10 @@ func names(s *collected, r *report) {
 // adapters checks that all workers of a model have the same adapters (SL0108).
 func adapters(s *collected, r *report) {
 	found := s.found("adapters")
+	_, _, fix := admin.OfProbe("adapters")
 	s.asked(r, func(w *worker) {
 		for _, f := range found[w.Name] {
-			r.bad(Warning, "adapters: as every worker of the model lists them; load the same ones on all", "%s: %s", w.Name, f.Detail)
+			r.bad(Warning, fix, "%s: %s", w.Name, f.Detail)
 		}
 		if len(found[w.Name]) == 0 {
 			r.ok("%s", w.Name)

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -86,6 +87,15 @@ func lacking(f *rules.Facts) (what []string) {
 	}
 	slices.Sort(what)
 	return what
+}
+
+// TestPostTLS: a worker that is asked in plain text and speaks TLS is named so.
+func TestPostTLS(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	defer srv.Close()
+	if _, err := Post(t.Context(), rules.NewClient(10*time.Second, nil), srv.Listener.Addr().String(), "/", []byte("{}")); !errors.Is(err, rules.ErrTLS) {
+		t.Errorf("%v, want %v", err, rules.ErrTLS)
+	}
 }
 
 // TestHostile: whatever listens there, requests to it are bounded, and its answers are quoted nowhere.
