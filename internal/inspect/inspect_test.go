@@ -93,7 +93,8 @@ func lacking(f *rules.Facts) (what []string) {
 func TestPostTLS(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	defer srv.Close()
-	if _, err := Post(t.Context(), rules.NewClient(10*time.Second, nil), srv.Listener.Addr().String(), "/", []byte("{}")); !errors.Is(err, rules.ErrTLS) {
+	if _, err := Post(t.Context(), rules.NewClient(10*time.Second, nil), srv.Listener.Addr().String(), "/",
+		[]byte("{}")); !errors.Is(err, rules.ErrTLS) {
 		t.Errorf("%v, want %v", err, rules.ErrTLS)
 	}
 }
