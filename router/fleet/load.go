@@ -37,8 +37,6 @@ type Load struct {
 	Context       float64 // prompt tokens of the requests in flight, which each decode step reads
 	Recent        float64 // tokens booked, weighted by half for each minute of age
 	Rate          float64 // tokens prefilled a second, measured by events; 0: not known yet
-	Usage         float64 // share of the KV cache in use, 0 to 1; 0 if the worker does not report it
-	ReportsUsage  bool    // it reports its usage
 }
 
 // Places returns how many places of max_in_flight are taken: other senders' requests count against their own limits.
@@ -106,7 +104,7 @@ func (s *Slot) Load(now time.Time) Load {
 	s.drain(now)
 	l := Load{Inflight: s.inflight, OtherReplicas: s.replicaRequests, Backlog: s.backlog, Context: s.context, Recent: s.recent}
 	if k := &s.report; now.Before(k.ends) {
-		l.OtherSenders, l.Usage, l.ReportsUsage = k.otherRequests, max(0, k.last.Usage), k.last.Usage >= 0
+		l.OtherSenders = k.otherRequests
 		l.Inflight += k.otherRequests
 		if now.Before(k.lostEnds) {
 			l.Lost = k.lost

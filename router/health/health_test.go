@@ -225,8 +225,9 @@ func TestNoRedirects(t *testing.T) {
 }
 
 func inflight(s *fleet.Slot) (n int, usage float64) {
-	l := s.Load(time.Now())
-	return l.Inflight, l.Usage
+	now := time.Now()
+	_, usage, _, _ = s.CurrentReport(now)
+	return s.Load(now).Inflight, max(0, usage)
 }
 
 // TestLoad checks that a worker's report counts for its ranks, that our own requests count once, that the report expires, and
@@ -235,8 +236,9 @@ func TestLoad(t *testing.T) {
 	w := newWard(t, Options{Load: 5 * time.Millisecond}, 2, page(vllmPage))
 	slots := w.worker.Slots
 	w.until("told", func() bool {
-		a, b := slots[0].Load(time.Now()), slots[1].Load(time.Now())
-		return a.Inflight == 3 && a.OtherSenders == 3 && a.Usage == 0.25 && a.ReportsUsage && b.Inflight == 7 && b.Usage == 0.5
+		a, usage := inflight(slots[0])
+		b, other := inflight(slots[1])
+		return a == 3 && slots[0].Load(time.Now()).OtherSenders == 3 && usage == 0.25 && b == 7 && other == 0.5
 	})
 	slots[0].Charge(fleet.Work{}, time.Now(), time.Now())
 	w.until("ours is among them", func() bool { n, _ := inflight(slots[0]); return n == 3 })
@@ -313,8 +315,10 @@ func TestStandingGauges(t *testing.T) {
 	} {
 		now = now.Add(c.pass)
 		l.applyLoad(map[int]gauges{0: c.told}, now, now)
-		if got := w.Slots[0].Load(now); got.OtherSenders != c.others || got.ReportsUsage != c.tells {
-			t.Errorf("step %d: %+v, want %d others, told %v", i, got, c.others, c.tells)
+		got := w.Slots[0].Load(now)
+		_, usage, _, ok := w.Slots[0].CurrentReport(now)
+		if got.OtherSenders != c.others || (ok && usage >= 0) != c.tells {
+			t.Errorf("step %d: %+v, usage %v, want %d others, told %v", i, got, usage, c.others, c.tells)
 		}
 	}
 }
