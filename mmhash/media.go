@@ -3,7 +3,7 @@
 // With it come the facts that prompt layout and engine names need (Facts), read from the file's header.
 //
 // Identify makes one pass over the body's own pieces: base64, digest and header together, 48 KB at a time, without a decoded copy.
-// The names that engines use (package name) hash the bytes in the middle of a longer input, so the
+// The names that engines use (package enginehash) hash the bytes in the middle of a longer input, so the
 // first time that a class sees a picture costs a second pass, for all classes at once (Store.Names).
 //
 // Errors: a *Refusal if an engine refuses the data URL, a *header.Error if the bytes are available but are
@@ -34,7 +34,6 @@ type Facts struct {
 	Mode          string
 	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that apply it
 	Transparent   bool  // one colour of an RGB picture is transparent
-	Format        string
 }
 
 // Pixels returns how many pixels an image has.
@@ -46,8 +45,7 @@ func (f Facts) Turned() (w, h int) {
 }
 
 func (f *Facts) set(i header.Info) {
-	f.Width, f.Height, f.Mode, f.Orientation, f.Format = i.Width, i.Height, i.Mode, i.Orientation, i.Format
-	f.Transparent = i.Transparent
+	f.Width, f.Height, f.Mode, f.Orientation, f.Transparent = i.Width, i.Height, i.Mode, i.Orientation, i.Transparent
 }
 
 // TextID identifies a medium that is not read by the text that a request has for it, in pieces: its data or its URL.

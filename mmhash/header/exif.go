@@ -18,7 +18,7 @@ const typeShort = 3
 // tiffOrder returns the byte order of a TIFF header, nil if it is not one. Pillow also accepts a byte-swapped 42.
 func tiffOrder(b []byte) binary.ByteOrder {
 	switch string(b[:4]) {
-	case "II\x2a\x00", "II\x00\x2a", "II\x2b\x00":
+	case "II\x2a\x00", "II\x00\x2a":
 		return binary.LittleEndian
 	case "MM\x00\x2a", "MM\x2a\x00", "MM\x00\x2b":
 		return binary.BigEndian
@@ -39,7 +39,7 @@ func exifOrientation(b []byte) (v uint8, found bool) {
 		return 1, true
 	}
 	o := tiffOrder(b)
-	if o == nil || b[2] == 43 {
+	if o == nil {
 		return 1, true // Pillow raises here and reads no further
 	}
 	at := uint64(o.Uint32(b[4:]))

@@ -102,11 +102,9 @@ type Reader struct {
 	need  int    // size of the next window
 	skip  int64  // bytes to skip before it
 	seek  bool   // skip everything before the next 0xFF (JPEG)
-	off   int64  // file offset of the next byte
 	buf   []byte // an incomplete window; the memory is kept between files
 	steps int
-	magic [16]byte
-	first [16]byte // magic number, written again to the format's own parser
+	magic [16]byte // the first bytes, written again to the format's own parser
 
 	palette, alpha []byte // see Colours
 
@@ -134,7 +132,7 @@ func (r *Reader) Reset() {
 	r.next(len(r.magic), sniff)
 }
 
-// Write reads the next bytes of the file; it never fails. After Done it only counts them.
+// Write reads the next bytes of the file; it never fails. It ignores those that cannot change the result any more.
 func (r *Reader) Write(p []byte) (int, error) {
 	n := len(p)
 	for !r.done {
@@ -148,7 +146,6 @@ func (r *Reader) Write(p []byte) (int, error) {
 				r.png.sum = crc32.Update(r.png.sum, crc32.IEEETable, p[:k])
 			}
 			r.skip -= k
-			r.off += k
 			p = p[k:]
 			continue
 		case r.seek:
@@ -157,10 +154,8 @@ func (r *Reader) Write(p []byte) (int, error) {
 			}
 			k := bytes.IndexByte(p, 0xFF)
 			if k < 0 {
-				r.off += int64(len(p))
 				return n, nil
 			}
-			r.off += int64(k + 1)
 			p, r.seek = p[k+1:], false
 			continue
 		}
@@ -176,7 +171,6 @@ func (r *Reader) Write(p []byte) (int, error) {
 			}
 			window, r.buf = r.buf, r.buf[:0]
 		}
-		r.off += int64(len(window))
 		r.steps++
 		if r.steps > maxSteps {
 			r.tooLong()
@@ -186,9 +180,6 @@ func (r *Reader) Write(p []byte) (int, error) {
 	}
 	return n, nil
 }
-
-// Done reports whether no further byte can change the result.
-func (r *Reader) Done() bool { return r.done }
 
 // Finish returns the facts, or an *Error. Call it after the last byte.
 func (r *Reader) Finish() (Info, error) {
@@ -264,7 +255,6 @@ func sniff(r *Reader, b []byte) {
 	copy(r.magic[:], b)
 	b = r.magic[:]
 	has := func(s string) bool { return string(b[:len(s)]) == s }
-	r.off = 0
 	switch {
 	case has("\x89PNG\r\n\x1a\n"):
 		r.info.Format = "PNG"
@@ -288,8 +278,7 @@ func sniff(r *Reader, b []byte) {
 		}
 		return
 	}
-	r.first = r.magic
-	r.Write(r.first[:])
+	r.Write(b)
 }
 
 // otherFormat names the format of a file that Pillow may open and this package does not read.
