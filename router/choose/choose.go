@@ -10,7 +10,10 @@
 // measurements. Time is linear in the candidates; nothing is allocated.
 package choose
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 const (
 	decodeShare   = 0.15 // delay of a decoding request by a prefill, as a share of its time: most of it waits anyway; 0.1 to 0.25 do as well
@@ -19,7 +22,8 @@ const (
 	perContext    = 0.03 // the same for each context token that its decode steps read
 	fetchPerToken = 0.06 // fetching a token's KV blocks: 128 KB of an 8 B model at 25 GB/s
 
-	defaultRate = 10000 // tokens prefilled a second if no worker's rate is known: the unit of all of this
+	defaultRate = 10000             // tokens prefilled a second if no worker's rate is known: the unit of all of this
+	tie         = 0.75 * perRequest // costs that differ by less are equal
 )
 
 // Candidate is one slot as the decision sees it.
@@ -116,13 +120,10 @@ func (f Fleet) kept(c *Candidate) int { return min(c.Unkept, max(0, c.Predicted+
 
 // rates returns how many tokens a second is worth, and how much slower a candidate is.
 func (f Fleet) rates(c *Candidate) (rate, slow float64) {
-	switch {
-	case f.Rate <= 0:
-		return defaultRate, 1
-	case c.Rate <= 0:
-		return f.Rate, 1
+	if f.Rate > 0 && c.Rate > 0 {
+		return f.Rate, f.Rate / c.Rate
 	}
-	return f.Rate, f.Rate / c.Rate
+	return cmp.Or(f.Rate, defaultRate), 1
 }
 
 // FirstToken returns in how many seconds a candidate is expected to answer: its queue, the prompt's rest and the work elsewhere.
@@ -183,9 +184,8 @@ func (c *Candidate) Decoding() Candidate {
 	return d
 }
 
-// Rank moves the best n candidates to the front, best first, and returns them. Costs that differ by less than a request in flight
-// are equal: then the one with the least recent work comes first, then draw decides, so that routers which do not see each other
-// choose differently. draw should be random.
+// Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs (tie) the one with the least
+// recent work comes first, then draw decides, so that routers which do not see each other choose differently. draw should be random.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
@@ -213,7 +213,7 @@ func equalTo(c []Candidate) float64 {
 	for i := range c {
 		least = min(least, c[i].cost)
 	}
-	return least + 0.75*perRequest
+	return least + tie
 }
 
 // tieLess orders candidates of equal cost: by recent work, then by draw.

@@ -49,7 +49,7 @@ func (f Fleet) why(c, chosen *Candidate) string {
 	asFast := *c
 	asFast.Rate = chosen.Rate
 	ours, theirs := f.Cost(&asFast), f.Cost(chosen)
-	equal := equalTo([]Candidate{*chosen})
+	equal := chosen.cost + tie
 	switch {
 	case chosen.First:
 		return Trial
