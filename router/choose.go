@@ -182,7 +182,6 @@ func (x *planner) addFront(keys *blocks, cands []choose.Candidate) {
 	for i := range cands {
 		longest = max(longest, cands[i].Predicted/keys.form.Size)
 	}
-	keys.front = 0
 	if longest == 0 || longest > len(keys.chain) {
 		return
 	}
@@ -193,10 +192,12 @@ func (x *planner) addFront(keys *blocks, cands []choose.Candidate) {
 	}
 }
 
-// countFronts counts the request.
+// countFronts counts the request, once where workers of several classes hold the same.
 func (x *planner) countFronts() {
-	for i := range x.mem.blocks {
-		if front := x.mem.blocks[i].front; front != 0 {
+	all := x.mem.blocks
+	for i := range all {
+		front := all[i].front
+		if front != 0 && !slices.ContainsFunc(all[:i], func(b blocks) bool { return b.front == front }) {
 			x.fronts.add(front, x.now)
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // TestFronts checks that requests count for the next quarter second, for no longer, and that a beginning that nobody asks about any more
@@ -25,6 +27,26 @@ func TestFronts(t *testing.T) {
 	}
 	if n := f.of.Len(); n != maxFronts {
 		t.Errorf("%d beginnings, want %d at most", n, maxFronts)
+	}
+}
+
+// TestFrontsCountARequestOnce checks that a request counts once although workers of two classes hold its beginning, and not for what an
+// earlier one began with at a class that has no workers any more.
+func TestFrontsCountARequestOnce(t *testing.T) {
+	w := newClassWorld(t, map[string]func(*engine.Server){"like": func(s *engine.Server) { s.EngineVersion = "0.31.0" }})
+	long := chatBody("m", fmt.Sprintf("%q", text(1000, 5)))
+	w.stores("", long, 1<<20)
+	w.stores("like", long, 1<<20)
+	w.decide(long)
+	w.opt.Fleet.Set([]*fleet.Worker{w.slot[""].Worker})
+	w.decide(chatBody("m", fmt.Sprintf("%q", text(1000, 6))))
+	for _, one := range w.fronts.of.Values() {
+		if one.came != 1 {
+			t.Errorf("%d requests, want one for each beginning", one.came)
+		}
+	}
+	if w.fronts.of.Len() == 0 {
+		t.Error("no beginning is counted")
 	}
 }
 

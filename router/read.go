@@ -242,7 +242,7 @@ func (s *scratch) addBlocks(class *servedClass, form block.Form, standing *audit
 	n := len(s.blocks)
 	s.blocks = slices.Grow(s.blocks, 1)[:n+1]
 	b := &s.blocks[n]
-	b.class, b.form, b.hasWorkers, b.standing, b.aside, b.cut.computed = class, form, false, standing, aside, nil
+	b.class, b.form, b.hasWorkers, b.standing, b.aside, b.cut.computed, b.front = class, form, false, standing, aside, nil, 0
 	b.recalled = recalled{Prompt: learned.Prompt{Blocks: b.recalled.Blocks[:0]}}
 }
 
