@@ -20,6 +20,15 @@ func newGenerator(seed uint64, rate float64) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 99)), rate: rate}
 }
 
+// generate makes traffic for so many seconds; one adds a conversation, or some requests that come together.
+func generate(seed uint64, rate, seconds float64, one func(m *generator)) []*Request {
+	m := newGenerator(seed, rate)
+	for m.at < seconds {
+		one(m)
+	}
+	return m.trace
+}
+
 func (m *generator) id() uint64 { m.ids++; return mix(m.ids, 7) }
 
 // arrival returns the next arrival of a Poisson process.
@@ -36,6 +45,15 @@ func (m *generator) about(median, sigma float64) int {
 // zipf draws a number below n, smaller ones more often.
 func (m *generator) zipf(n int, s float64) int {
 	return int(rand.NewZipf(m.Rand, s, 1, uint64(n-1)).Uint64())
+}
+
+// converse makes the requests of a conversation: at most so many turns, each further one with a probability and after a while.
+func (m *generator) converse(turns int, again, think float64, each func(r *Request, first bool)) {
+	var r *Request
+	for turn := 0; turn == 0 || turn < turns && m.Float64() < again; turn++ {
+		r = m.turn(r, think)
+		each(r, turn == 0)
+	}
 }
 
 // turn returns a request that continues another one.
@@ -76,29 +94,22 @@ var (
 )
 
 func (k conversationShape) traffic(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		system := Segment{uint64(1 + m.IntN(k.systems)), k.system}
-		var r *Request
-		for turn := 0; turn == 0 || turn < k.turns && m.Float64() < k.again; turn++ {
-			r = m.turn(r, k.think)
-			if turn == 0 {
+		m.converse(k.turns, k.again, k.think, func(r *Request, first bool) {
+			if first {
 				r.add(system, false)
 			}
 			m.say(r, m.about(k.say, 1), m.about(k.answer, 0.6))
-		}
-	}
-	return m.trace
+		})
+	})
 }
 
 // images generates questions about pictures, some of which are asked about often; a third continue for a turn or two.
 func images(seed uint64, rate, seconds, hot float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
-		var r *Request
-		for turn := 0; turn == 0 || turn < 4 && m.Float64() < 0.35; turn++ {
-			r = m.turn(r, 8)
-			if turn == 0 {
+	return generate(seed, rate, seconds, func(m *generator) {
+		m.converse(4, 0.35, 8, func(r *Request, first bool) {
+			if first {
 				r.add(Segment{1, 120}, false)
 				for range 1 + m.IntN(2) {
 					p := m.zipf(3000, 1.1)
@@ -109,17 +120,15 @@ func images(seed uint64, rate, seconds, hot float64) []*Request {
 				}
 			}
 			m.say(r, m.about(40, 0.6), m.about(120, 0.6))
-		}
-	}
-	return m.trace
+		})
+	})
 }
 
 // reused generates questions about a picture or two, half of which are among the last hundred. The text before them always differs,
 // so no worker holds their blocks.
 func reused(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
 	var last []uint64
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		r := m.turn(nil, 0)
 		r.add(Segment{m.id(), 40}, false)
 		for range 1 + m.IntN(2) {
@@ -133,19 +142,15 @@ func reused(seed uint64, rate, seconds float64) []*Request {
 			r.add(Segment{p, 400 + int(mix(p, 5)%1600)}, true)
 		}
 		m.say(r, m.about(40, 0.6), m.about(120, 0.6))
-	}
-	return m.trace
+	})
 }
 
 // documents generates questions about documents, each asked about some five times within a minute; a third continue.
 func documents(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
 	var last []uint64
-	for m.at < seconds {
-		var r *Request
-		for turn := 0; turn == 0 || turn < 4 && m.Float64() < 0.35; turn++ {
-			r = m.turn(r, 8)
-			if turn == 0 {
+	return generate(seed, rate, seconds, func(m *generator) {
+		m.converse(4, 0.35, 8, func(r *Request, first bool) {
+			if first {
 				r.add(Segment{1, 120}, false)
 				d := m.id()
 				if len(last) > 0 && m.Float64() < 0.8 {
@@ -156,15 +161,13 @@ func documents(seed uint64, rate, seconds float64) []*Request {
 				r.add(Segment{d, 1000 + int(mix(d, 5)%6000)}, false)
 			}
 			m.say(r, m.about(40, 0.6), m.about(150, 0.6))
-		}
-	}
-	return m.trace
+		})
+	})
 }
 
 // siblings generates groups of sixteen simultaneous requests with one new prompt of 8,000 tokens.
 func siblings(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		at, prompt := m.arrival(), Segment{m.id(), 8000}
 		for i := range 16 {
 			r := &Request{At: at + time.Duration(i)*time.Millisecond, Session: m.id()}
@@ -172,33 +175,28 @@ func siblings(seed uint64, rate, seconds float64) []*Request {
 			r.Answer = Segment{m.id(), m.about(200, 0.5)}
 			m.trace = append(m.trace, r)
 		}
-	}
-	return m.trace
+	})
 }
 
 // shorts generates prompts shorter than a block among chats.
 func shorts(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		r := m.turn(nil, 0)
 		if m.Float64() < 0.7 {
 			m.say(r, 4+m.IntN(11), m.about(150, 0.8))
-			continue
+			return
 		}
 		m.say(r, m.about(1500, 0.8), m.about(150, 0.8))
-	}
-	return m.trace
+	})
 }
 
 // herd generates single requests under one system prompt, a quarter of their tokens (sglang #21199: 26 %).
 func herd(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		r := m.turn(nil, 0)
 		r.add(Segment{1, 600}, false)
 		m.say(r, m.about(1500, 0.5), m.about(150, 0.6))
-	}
-	return m.trace
+	})
 }
 
 // paced generates requests that each wait for the previous one, like those of a single agent: at each decision nothing is in
@@ -245,72 +243,56 @@ func adapted(seed uint64, trace []*Request, n int) []*Request {
 
 // trending generates chats, of which three of five begin with the same 6,000 tokens: others every 20 s.
 func trending(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		hot := m.Float64() < 0.6
-		var r *Request
-		for turn := 0; turn == 0 || turn < 15 && m.Float64() < 0.5; turn++ {
-			r = m.turn(r, 8)
-			switch {
-			case turn > 0:
-			case hot:
+		m.converse(15, 0.5, 8, func(r *Request, first bool) {
+			if first && hot {
 				r.add(Segment{1e6 + uint64(m.at/20), 6000}, false)
-			default:
+			} else if first {
 				r.add(Segment{uint64(1 + m.IntN(4)), 600}, false)
 			}
 			m.say(r, m.about(250, 1), m.about(180, 0.6))
-		}
-	}
-	return m.trace
+		})
+	})
 }
 
 // withDocuments generates chats, of which one of twenty begins with a document of its own of 30,000 to 60,000 tokens.
 func withDocuments(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		document := m.Float64() < 0.05
-		var r *Request
-		for turn := 0; turn == 0 || turn < 15 && m.Float64() < 0.8; turn++ {
-			r = m.turn(r, 8)
-			if turn == 0 {
+		m.converse(15, 0.8, 8, func(r *Request, first bool) {
+			if first {
 				r.add(Segment{uint64(1 + m.IntN(4)), 600}, false)
 				if document {
 					r.add(Segment{m.id(), 30000 + m.IntN(30000)}, false)
 				}
 			}
 			m.say(r, m.about(250, 1), m.about(180, 0.6))
-		}
-	}
-	return m.trace
+		})
+	})
 }
 
 // screenshots generates agents that send one more picture of 1,200 tokens with each turn.
 func screenshots(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
-		var r *Request
-		for turn := 0; turn == 0 || turn < 25 && m.Float64() < 0.9; turn++ {
-			r = m.turn(r, 3)
-			if turn == 0 {
+	return generate(seed, rate, seconds, func(m *generator) {
+		m.converse(25, 0.9, 3, func(r *Request, first bool) {
+			if first {
 				r.add(Segment{1, 2000}, false)
 			}
 			r.add(Segment{m.id(), 1200}, true)
 			m.say(r, m.about(60, 0.6), m.about(80, 0.5))
-		}
-	}
-	return m.trace
+		})
+	})
 }
 
 // passages generates single questions about five passages of 400 tokens each, some of which are found often; the best stands first.
 func passages(seed uint64, rate, seconds float64) []*Request {
-	m := newGenerator(seed, rate)
-	for m.at < seconds {
+	return generate(seed, rate, seconds, func(m *generator) {
 		r := m.turn(nil, 0)
 		r.add(Segment{1, 300}, false)
 		for range 5 {
 			r.add(Segment{1e7 + uint64(m.zipf(2000, 1.3)), 400}, false)
 		}
 		m.say(r, m.about(40, 0.6), m.about(150, 0.6))
-	}
-	return m.trace
+	})
 }
