@@ -124,13 +124,17 @@ func (d *Decoder) chain(tokens []uint32, spec kvevent.Spec) error {
 		d.unplaced += uint64(len(hashes))
 		return nil
 	}
+	was := c.open
+	if open {
+		c.open = ids[end-1]
+		c.use(c.open)
+	}
 	d.keep(before, ids, locals, hashes, at, certain)
-	if was := c.open; open || f.HasParent && was == before {
+	switch {
+	case open:
+		d.release(was)
+	case f.HasParent && was == before:
 		c.open = 0
-		if open {
-			c.open = ids[end-1]
-			c.use(c.open)
-		}
 		d.release(was)
 	}
 	d.addGone()
@@ -203,6 +207,7 @@ func (d *Decoder) addStored(before uint64, engineHashes, locals []uint64) *kveve
 // keep records one more copy of kept blocks, the first of which is the event's block at.
 func (d *Decoder) keep(before uint64, ids, locals, hashes []uint64, at int, certain bool) {
 	c, from := &d.chains, 0
+	var left []uint64 // places of those that were elsewhere; others may come there, so they are released at the end
 	store := func(to int) { // those since the last one that was there already
 		if from < to {
 			if at+from > 0 {
@@ -231,11 +236,15 @@ func (d *Decoder) keep(before uint64, ids, locals, hashes []uint64, at int, cert
 			b.assumed = 0
 		}
 		c.blocks[id] = b
-		if was != id {
-			d.release(was)
+		if was != id && was != 0 {
+			c.settle(was, h)
+			left = append(left, was)
 		}
 	}
 	store(len(hashes))
+	for _, id := range left {
+		d.release(id)
+	}
 }
 
 // moveBack moves an assumed run, the last block of which is given, one block towards the prompt's beginning.
@@ -275,10 +284,7 @@ func (d *Decoder) unkeep(hashes []uint64) {
 			continue
 		}
 		delete(c.kept, h)
-		if b := c.blocks[k.at]; b.assumed == h {
-			b.assumed = 0
-			c.blocks[k.at] = b
-		}
+		c.settle(k.at, h)
 		d.gone = append(d.gone, h)
 		d.release(k.at)
 	}
@@ -295,6 +301,14 @@ func (d *Decoder) unchain() {
 	}
 	d.chains = chains{}
 	d.addGone()
+}
+
+// settle records that a kept block is not assumed to be at a place any more.
+func (c *chains) settle(id, hash uint64) {
+	if b, ok := c.blocks[id]; ok && b.assumed == hash {
+		b.assumed = 0
+		c.blocks[id] = b
+	}
 }
 
 func (c *chains) use(id uint64) {

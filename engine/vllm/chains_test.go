@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -166,9 +167,13 @@ func TestChainsPlace(t *testing.T) {
 }
 
 // TestChainsAtRandom stores prompts that share beginnings and removes kept blocks at random: the events of the reported group are
-// consistent, and nothing is left at the end.
+// consistent, and nothing is left at the end. The first five seeds move kept blocks to places that others of the same event leave.
 func TestChainsAtRandom(t *testing.T) {
-	for seed := range uint64(40) {
+	seeds := []uint64{848, 2188, 3006, 3116, 3534}
+	for seed := range uint64(100) {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		w := newLoneWorker(t, seed%2 == 1)
 		most := 1 + 2*int(1-seed%2)
@@ -203,14 +208,14 @@ func TestChainsAtRandom(t *testing.T) {
 				w.take(w.store(prompt, from, to, kept...))
 				from = to
 			}
-			for h := range w.group {
+			for _, h := range slices.Sorted(maps.Keys(w.group)) {
 				if rng.IntN(4) == 0 {
 					w.take(object{"type", "BlockRemoved", "block_hashes", list{h}, "medium", "GPU", "group_idx", 0})
 				}
 			}
 		}
-		for h, n := range w.group {
-			for range n {
+		for _, h := range slices.Sorted(maps.Keys(w.group)) {
+			for range w.group[h] {
 				w.take(object{"type", "BlockRemoved", "block_hashes", list{h}, "medium", "GPU", "group_idx", 0})
 			}
 		}
