@@ -3,6 +3,8 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +47,73 @@ func TestInit(t *testing.T) {
 		if worker, r := seen(other); worker != first || r.cached < 380 {
 			t.Errorf("%s: at %s with %d tokens cached, the first was at %s", other, worker, r.cached, first)
 		}
+	}
+}
+
+// TestFilesOnly: what the init container of examples/kubernetes/files runs fetches what base's configuration lacks. Without a hub it
+// ends well, with a message, and the files come with the next start.
+func TestFilesOnly(t *testing.T) {
+	t.Parallel()
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const args = "init, --files-only, /etc/sightline/sightline.yaml, --optional"
+	manifest, err := os.ReadFile("../examples/kubernetes/files/kustomization.yaml")
+	if err != nil || !strings.Contains(string(manifest), "args: ["+args+"]") {
+		t.Fatalf("%v: its args are not %s", err, args)
+	}
+	text, err := os.ReadFile("../examples/kubernetes/base/sightline.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "sightline.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), "dir: /models", "dir: "+dir+"/models")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hub := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch name := filepath.Base(r.URL.Path); {
+		case r.Header.Get("Authorization") != "Bearer hf_x":
+			rw.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/api/models/Qwen/Qwen2.5-VL-7B-Instruct/revision/main":
+			var files []string
+			list, _ := os.ReadDir(modelDir)
+			for _, f := range list {
+				files = append(files, fmt.Sprintf(`{"rfilename":%q}`, f.Name()))
+			}
+			fmt.Fprintf(rw, `{"sha":%q,"siblings":[%s]}`, strings.Repeat("0a", 20), strings.Join(files, ","))
+		default:
+			http.ServeFile(rw, r, filepath.Join(modelDir, name))
+		}
+	}))
+	defer hub.Close()
+	run := func(endpoint, args string) (string, error) {
+		c := exec.Command(bin, strings.Split(strings.Replace(args, "/etc/sightline", dir, 1), ", ")...)
+		c.Env = append(os.Environ(), "HF_ENDPOINT="+endpoint, "HF_TOKEN=hf_x")
+		said, err := c.CombinedOutput()
+		return string(said), err
+	}
+	if said, err := run("http://127.0.0.1:9", args); err != nil || !strings.Contains(said, "does not answer") ||
+		!strings.Contains(said, "are learned") {
+		t.Errorf("without a hub: %v\n%s", err, said)
+	}
+	if said, err := run("http://127.0.0.1:9", strings.TrimSuffix(args, ", --optional")); err == nil {
+		t.Errorf("without a hub, and not optional:\n%s", said)
+	}
+	for _, want := range []string{"fetched Qwen/Qwen2.5-VL-7B-Instruct, commit 0a0a", "there already"} {
+		if said, err := run(hub.URL, args); err != nil || !strings.Contains(said, want) {
+			t.Errorf("%v\n%s\nwant %s", err, said, want)
+		}
+	}
+	request := filepath.Join(dir, "request.json")
+	body := `{"model": "Qwen/Qwen2.5-VL-7B-Instruct", "messages": [{"role": "user", "content": "Hello"}]}`
+	if err := os.WriteFile(request, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said, err := run("", "explain, -c, /etc/sightline/sightline.yaml, "+request)
+	if err != nil || !strings.Contains(said, "<|im_start|>user") {
+		t.Errorf("the request is not read: %v\n%s", err, said)
 	}
 }
 

@@ -138,6 +138,12 @@ func inspect(dir string, s Server) (st dirState) {
 	return st
 }
 
+// HasFiles reports whether there are files of a model in a directory of any of these forms.
+func HasFiles(dir string, s Server) bool {
+	st := inspect(dir, s)
+	return st.err == "" && len(st.files) > 0
+}
+
 func (st *dirState) list() error {
 	for _, sub := range []string{"", "additional_chat_templates"} {
 		d, err := os.Open(filepath.Join(st.dir, sub))

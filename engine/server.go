@@ -23,7 +23,7 @@ type Server struct {
 	Engine        string `yaml:"engine"`         // vllm, sglang or trtllm
 	EngineVersion string `yaml:"engine_version"` // such as 0.32.0: prompt rules and image names change by release
 	EngineModel   string `yaml:"engine_model"`   // the engine's --model argument, part of vLLM's image names; default: the model's name
-	Revision      string `yaml:"revision"`       // of a Hugging Face cache: a branch, a tag or a commit; default: main
+	Revision      string `yaml:"revision"`       // of a Hugging Face cache or a hub: a branch, a tag or a commit; default: main
 	BlockSize     int    `yaml:"block_size"`     // tokens per KV block, until events tell it
 
 	// a file, the template itself, or the name of one of SGLang's; default: the directory's

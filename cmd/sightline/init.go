@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/sightline-router/sightline/internal/calibrate"
@@ -24,6 +25,8 @@ type initCmd struct {
 	Calibrate  bool     `help:"Measure how fast an idle worker of each class prefills, and the cost of an image; prints what it sends. Busy workers are not measured without --force."`
 	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"File with the key that workers started with --api-key want."`
 	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the authority of the workers' certificates."`
+	FilesOnly  string   `type:"existingfile" placeholder:"FILE" help:"Instead: fetch the files that this configuration's models lack into their dir, from the hub of $HF_ENDPOINT. No worker is asked."`
+	Optional   bool     `help:"With --files-only: exit with 0 though some could not be had. Requests of such a model are learned."`
 	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers report cached tokens."`
 }
 
@@ -35,6 +38,10 @@ func (c *initCmd) Help() string {
 
 func (c *initCmd) Run(ctx context.Context) error {
 	switch {
+	case c.FilesOnly != "":
+		return c.files(ctx)
+	case c.Optional:
+		return errors.New("--optional belongs to --files-only, which is not given")
 	case len(c.Kubernetes) == 0 && (c.KubePort+c.KubeAPI != "" || c.Namespace != "" && c.Dynamo == ""):
 		return errors.New("--namespace, --kube-port and --kube-api belong to --kubernetes, which is not given")
 	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Calibrate || c.Canary):
@@ -46,6 +53,22 @@ func (c *initCmd) Run(ctx context.Context) error {
 		o.Groups = append(o.Groups, generate.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
 	}
 	return generate.Run(ctx, o, os.Stdout)
+}
+
+func (c *initCmd) files(ctx context.Context) error {
+	if len(c.Worker)+len(c.Kubernetes)+len(c.ModelDir) > 0 || c.Dynamo != "" || c.Calibrate || c.Canary {
+		return errors.New("--files-only goes with --optional alone")
+	}
+	cfg, err := config.Load(c.FilesOnly)
+	if err != nil {
+		return err
+	}
+	err = generate.Missing(ctx, &cfg, os.Getenv, os.Stdout)
+	if err != nil && c.Optional {
+		fmt.Printf("%v\nrequests of these models are learned (--optional)\n", err)
+		return nil
+	}
+	return err
 }
 
 type calibrateCmd struct {

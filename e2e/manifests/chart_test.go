@@ -190,6 +190,7 @@ priorityClassName: high
 		"network: {enabled: false}":             "network",
 		"networkPolicy: {workerPorts: [a]}":     "workerPorts",
 		"image: {digest: sha256:abc}":           "digest",
+		"models: {hub: nowhere}":                "hub",
 		"pool: {name: Chat}":                    "name",
 		"podAnnotations: {a: 1}":                "podAnnotations",
 		"serviceMonitor: {interval: sometimes}": "interval",
@@ -228,6 +229,43 @@ func TestChartOfAPool(t *testing.T) {
 	}
 	if strings.Contains(rules, "endpointslices") {
 		t.Errorf("the Role may do more than is needed: %s", rules)
+	}
+}
+
+// TestChartFetchesFiles: with a hub, the chart does what examples/kubernetes/files does.
+func TestChartFetchesFiles(t *testing.T) {
+	o, err := render(t, "sightline", "image: {tag: v1}\nmodels: {hub: 'https://hub.example', tokenSecret: hub}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path.Join(base, "../files/kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k struct{ Patches []struct{ Patch string } }
+	var patch any
+	if err := yaml.Unmarshal(text, &k); err != nil || len(k.Patches) != 1 {
+		t.Fatalf("%v: %d patches", err, len(k.Patches))
+	}
+	if err := yaml.Unmarshal([]byte(k.Patches[0].Patch), &patch); err != nil {
+		t.Fatal(err)
+	}
+	spec := at(o["Deployment/sightline"], "spec", "template", "spec")
+	want := at(patch, "spec", "template", "spec", "initContainers").([]any)[0].(map[string]any)
+	want["image"] = "registry.example/sightline:v1"
+	delete(at(want["env"].([]any)[1], "valueFrom", "secretKeyRef").(map[string]any), "optional")
+	if got := at(spec, "initContainers"); !reflect.DeepEqual(got, []any{any(want)}) {
+		a, _ := yaml.Marshal(got)
+		b, _ := yaml.Marshal(want)
+		t.Errorf("is\n%s\nwant\n%s", a, b)
+	}
+	if volumes := fmt.Sprint(at(spec, "volumes")); !strings.Contains(volumes, "emptyDir:map[sizeLimit:1Gi]") ||
+		strings.Contains(volumes, "persistentVolumeClaim") {
+		t.Errorf("volumes %s", volumes)
+	}
+	if o, err = render(t, "picker", "models: {hub: 'https://hub.example'}\npool: {name: chat}"); err != nil ||
+		at(o["Deployment/picker"], "spec", "template", "spec", "initContainers") != nil {
+		t.Errorf("%v: a pool needs no files: %v", err, o)
 	}
 }
 

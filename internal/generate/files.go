@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/hub"
 )
 
@@ -63,6 +66,52 @@ func (d *drafter) local(m *model) (path string, found bool) {
 	return path, m.dir != ""
 }
 
+// Missing fetches the files of a configuration's models and classes that are not in their dir, at revision, and says what it did. One
+// that cannot be had does not stop the others.
+func Missing(ctx context.Context, cfg *config.Config, getenv func(string) string, say io.Writer) error {
+	var failed []error
+	from := map[string]string{} // what a directory was filled with
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		own, _ := m.Class("")
+		for _, class := range append([]config.Class{own}, m.Classes...) {
+			repo := class.EngineModel
+			if repo == "" || filepath.IsAbs(repo) {
+				repo = m.Name
+			}
+			what := repo + " at " + cmp.Or(class.Revision, "main")
+			switch before, twice := from[class.Dir]; {
+			case class.Dir == "" || before == what:
+			case twice:
+				failed = append(failed, fmt.Errorf("%s: %s, and %s (want a dir for each)", class.Dir, before, what))
+			case engine.HasFiles(class.Dir, class.Server):
+				fmt.Fprintf(say, "%s: there already\n", class.Dir)
+			default:
+				from[class.Dir] = what
+				commit, err := download(ctx, getenv, repo, class.Revision, class.Dir)
+				if err != nil {
+					failed = append(failed, fmt.Errorf("model %s: %w", m.Name, err))
+					continue
+				}
+				fmt.Fprintf(say, "%s: fetched %s, commit %s\n", class.Dir, repo, commit)
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func download(ctx context.Context, getenv func(string) string, repo, revision, dir string) (commit string, err error) {
+	h, err := hub.FromEnvironment(getenv)
+	if err != nil {
+		return "", fmt.Errorf("its files are not on this machine: %w", err)
+	}
+	commit, err = h.Fetch(ctx, repo, revision, dir)
+	if errors.Is(err, os.ErrExist) {
+		err = fmt.Errorf("%s is there, and holds no model (want its files there, or remove it)", dir)
+	}
+	return commit, err
+}
+
 // isModel reports whether a directory holds a model.
 func isModel(dir string) bool {
 	for _, name := range []string{"config.json", "tokenizer.json", "params.json"} {
@@ -108,14 +157,7 @@ func (d *drafter) fetch(ctx context.Context, m *model, repo string) error {
 		m.dirFrom = "fetched before"
 		return nil
 	}
-	h, err := hub.FromEnvironment(d.Getenv)
-	if err != nil {
-		return fmt.Errorf("its files are in no cache here: %w", err)
-	}
-	commit, err := h.Fetch(ctx, repo, m.revision, at)
-	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("%s is there, and holds no model (remove it)", at)
-	}
+	commit, err := download(ctx, d.Getenv, repo, m.revision, at)
 	m.dirFrom = "fetched at commit " + commit
 	return err
 }

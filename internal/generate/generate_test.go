@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/fakekube"
@@ -351,19 +352,7 @@ func TestFiles(t *testing.T) {
 	if err := os.CopyFS(snapshot, os.DirFS(modelDir)); err != nil {
 		t.Fatal(err)
 	}
-	hub := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/api/") {
-			list, _ := os.ReadDir(modelDir)
-			var files []string
-			for _, f := range list {
-				files = append(files, fmt.Sprintf(`{"rfilename":%q}`, f.Name()))
-			}
-			fmt.Fprintf(rw, `{"sha":"0123456789abcdef0123456789abcdef01234567","siblings":[%s]}`, strings.Join(files, ","))
-			return
-		}
-		http.ServeFile(rw, r, filepath.Join(modelDir, filepath.Base(r.URL.Path)))
-	}))
-	defer hub.Close()
+	hub := localHub(t)
 	for name, c := range map[string]struct {
 		worker    *sim.Worker
 		env       map[string]string
@@ -380,6 +369,73 @@ func TestFiles(t *testing.T) {
 			(err == nil || !strings.Contains(err.Error(), c.want) || text != "") {
 			t.Errorf("%s: %v\n%s", name, err, text)
 		}
+	}
+}
+
+// localHub is a hub with the test's model under every name.
+func localHub(t *testing.T) *httptest.Server {
+	hub := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/api/models/no/") {
+			http.NotFound(rw, r)
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			list, _ := os.ReadDir(modelDir)
+			var files []string
+			for _, f := range list {
+				files = append(files, fmt.Sprintf(`{"rfilename":%q}`, f.Name()))
+			}
+			fmt.Fprintf(rw, `{"sha":"0123456789abcdef0123456789abcdef01234567","siblings":[%s]}`, strings.Join(files, ","))
+			return
+		}
+		http.ServeFile(rw, r, filepath.Join(modelDir, filepath.Base(r.URL.Path)))
+	}))
+	t.Cleanup(hub.Close)
+	return hub
+}
+
+// TestMissing: what a configuration's models lack is fetched once, a class's too; what is there stays, and one failure stops no other.
+func TestMissing(t *testing.T) {
+	hub, dir := localHub(t), t.TempDir()
+	here, _ := filepath.Abs(modelDir)
+	file := filepath.Join(dir, configFile)
+	text := `models:
+- {name: a, dir: models/a, engine_version: 0.32.0, engine_model: o/a, revision: v1, classes: [{name: new, revision: v2}, {name: c, dir: models/c}]}
+- {name: gone, dir: models/gone, engine_version: 0.32.0, engine_model: no/no}
+- {name: here, dir: ` + here + `, engine_version: 0.32.0}
+- {name: o/learned, engine_version: 0.32.0}
+- {name: o/b, dir: models/b, engine_version: 0.32.0, engine_model: /their/path}
+workers: [{model: a, addr: "127.0.0.1:1"}]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := &strings.Builder{}
+	env := map[string]string{"HF_ENDPOINT": hub.URL, "HOME": "/nowhere"}
+	err = Missing(t.Context(), &cfg, func(key string) string { return env[key] }, said)
+	for _, want := range []string{"o/a at v1, and o/a at v2 (want a dir for each)", "model gone: no/no at main: status 404"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nwant %s", err, want)
+		}
+	}
+	for _, want := range []string{"models/a: fetched o/a", "models/c: fetched o/a", "models/b: fetched o/b", here + ": there already"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("%s\nwant %s", said, want)
+		}
+	}
+	left, _ := os.ReadDir(filepath.Join(dir, "models"))
+	if len(left) != 3 || !isModel(filepath.Join(dir, "models", "a")) {
+		t.Errorf("left behind: %v", left)
+	}
+	hub.Close()
+	said.Reset()
+	err = Missing(t.Context(), &cfg, func(key string) string { return env[key] }, said)
+	if err == nil || strings.Count(said.String(), "there already") != 5 || strings.Contains(said.String(), "fetched") {
+		t.Errorf("a second run: %v\n%s", err, said)
 	}
 }
 

@@ -14,3 +14,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "account" -}}
 {{ .Values.serviceAccount.name | default .Release.Name }}
 {{- end }}
+
+{{- define "image" -}}
+{{- $tag := printf ":%s" (.Values.image.tag | default .Chart.AppVersion) }}
+{{- printf "%s%s" .Values.image.repository (empty .Values.image.digest | ternary $tag (printf "@%s" .Values.image.digest)) | quote }}
+{{- end }}
