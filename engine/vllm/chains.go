@@ -207,7 +207,7 @@ func (d *Decoder) addStored(before uint64, engineHashes, locals []uint64) *kveve
 // keep records one more copy of kept blocks, the first of which is the event's block at.
 func (d *Decoder) keep(before uint64, ids, locals, hashes []uint64, at int, certain bool) {
 	c, from := &d.chains, 0
-	var left []uint64 // places of those that were elsewhere; others may come there, so they are released at the end
+	var left []uint64       // places of those that were elsewhere; others may come there, so they are released at the end
 	store := func(to int) { // those since the last one that was there already
 		if from < to {
 			if at+from > 0 {
