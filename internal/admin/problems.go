@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 	"github.com/sightline-router/sightline/router/report"
@@ -75,6 +76,13 @@ type Facts struct {
 	Mode          string // as in /report: observe, 10%, 100%
 	DecisionLog   string // why it is not written; "": it is, or there is none
 }
+
+// otherProgram is what to do about a worker that answers otherwise than one does.
+const otherProgram = "addr: the port of its OpenAI-style API, in HTTP/1.1, not that of a proxy, of its events or of another program; " +
+	"worker_access: {api_key_file: FILE} if it wants a key, {ca: FILE} (and envoy.worker_tls) if it speaks TLS"
+
+// EventsNotAsked begins Worker.EventsError if the worker was asked over HTTP where its events are, and did not say.
+const EventsNotAsked = "it cannot be asked where its events are: "
 
 // problemList collects problems; those of several workers become one.
 type problemList []*Problem
@@ -178,7 +186,10 @@ func (p *Problem) sentence(all []Worker) (text string, whole bool) {
 
 // ofWorkers adds what the workers' rows show.
 func (f *Facts) ofWorkers(l *problemList) {
-	well, served := map[string]int{}, map[string]int{}
+	well, served, unasked := map[string]int{}, map[string]int{}, map[string]string{}
+	for i := range f.Probes {
+		unasked[f.Probes[i].Worker] = f.Probes[i].NotAsked()
+	}
 	for i := range f.Workers {
 		w := &f.Workers[i]
 		served[w.Model]++
@@ -189,12 +200,29 @@ func (f *Facts) ofWorkers(l *problemList) {
 			l.add(Problem{Code: code, Severity: severity, kind: kind, What: what, Fix: fix, From: "events", after: after}, w.Name, detail)
 		}
 		if w.Health != "" {
-			l.add(Problem{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
-				Fix: "see its log; it gets requests again once it answers"}, w.Name, outReason(w.Health))
+			p := Problem{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
+				Fix: "see its log; it gets requests again once it answers"}
+			if why := outReason(w.Health); strings.Contains(why, "speaks") || strings.Contains(why, "HTML") {
+				p.kind, p.Fix = "out, another program", otherProgram
+			}
+			l.add(p, w.Name, outReason(w.Health))
 			continue // its events fail for the same reason
+		}
+		why := unasked[w.Name]
+		if why != "" {
+			l.add(Problem{Code: "SL0109", Severity: "warning", kind: "not asked", From: "probe", What: "it cannot be asked what it serves",
+				Fix: otherProgram, after: 2 * time.Second}, w.Name, why)
 		}
 		switch w.Events {
 		case "waiting":
+			if why != "" && strings.HasPrefix(w.EventsError, EventsNotAsked) {
+				break // for the same reason
+			}
+			if strings.Contains(w.EventsError, rules.ErrNoEvents.Error()) {
+				one("SL0301", "error", "no events", rules.ErrNoEvents.Error(), "", `--kv-events-config '{"enable_kv_cache_events": true, `+
+					`"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}'`, 0)
+				break
+			}
 			one("SL0303", "error", "waiting", "no connection to the KV events", w.EventsError,
 				"publish at tcp://*:PORT (not at localhost), open the port, name the pod's address; events.nats needs the agent (SL0602)",
 				5*time.Second)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 )
@@ -53,6 +54,12 @@ func TestProblems(t *testing.T) {
 			"gpu-1: the rule for images has stepped aside, and such prompts are learned: gpu-3 contradicts it: the medium at token 5"},
 		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", "refused" }), "SL0303", "error",
 			"gpu-1: no connection to the KV events: refused"},
+		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", rules.ErrNoEvents.Error() }), "SL0301", "error",
+			"gpu-1: the worker publishes no KV events"},
+		{worker(func(w *Worker) { w.Health = "out: health check: speaks HTTP/2 alone" }), "SL0109", "warning", "speaks HTTP/2 alone"},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "waiting", EventsError: EventsNotAsked + "status 401"}},
+			Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Asked, Verdict: probe.Absent,
+				Detail: "not compared: status 401"}}}}}, "SL0109", "warning", "gpu-1: it cannot be asked what it serves: status 401"},
 		{worker(func(w *Worker) { w.Events = "unreadable" }), "SL0309", "error", "cannot be read"},
 		{worker(func(w *Worker) { w.Events = "none" }), "SL0502", "warning", "guessed"},
 		{worker(func(w *Worker) { w.Events = "catching up" }), "SL0303", "warning", "not all"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -86,6 +87,10 @@ func accessFix(err error, otherwise string) string {
 	switch {
 	case errors.Is(err, rules.ErrTLS):
 		return "worker_access: {ca: FILE}, the PEM file of the authority of the workers' certificates"
+	case errors.Is(err, rules.ErrHTTP2):
+		return "start it with HTTP/1.1, which Envoy speaks to workers too"
+	case errors.Is(err, rules.ErrNoHTTP), errors.As(err, &status) && (status.Page || status.Status == http.StatusNotFound):
+		return "addr: the engine's own port, of its OpenAI-style API"
 	case errors.As(err, &status) && rules.WantsKey(status.Status):
 		return "worker_access: {api_key_file: FILE}, which holds what the worker was started with as --api-key"
 	}

@@ -2,6 +2,8 @@ package serve
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/admin"
 )
 
 // askTime limits one query to a worker.
@@ -24,6 +27,9 @@ func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks int) (*st
 	var last rules.EventSource
 	return &stream.Lookup{Find: func(ctx context.Context) (stream.ZMQ, error) {
 		e, err := r.FindEvents(ctx, client, addr, host, rank)
+		if err != nil && !errors.Is(err, rules.ErrNoEvents) {
+			err = fmt.Errorf("%s%w", admin.EventsNotAsked, err)
+		}
 		if err != nil {
 			return stream.ZMQ{}, err
 		}

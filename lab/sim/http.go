@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -70,9 +69,9 @@ func (w *Worker) routes() http.Handler {
 	mux.HandleFunc("GET /sim/blocks", func(rw http.ResponseWriter, _ *http.Request) { answerJSON(rw, w.Blocks()) })
 	mux.HandleFunc("GET /sim/stats", func(rw http.ResponseWriter, _ *http.Request) { answerJSON(rw, w.Stats()) })
 	mux.HandleFunc("POST /sim/fault", func(rw http.ResponseWriter, r *http.Request) {
-		fault := Fault(slices.Index(faultNames, r.FormValue("mode")))
-		if fault < 0 {
-			http.Error(rw, "mode: want one of "+strings.Join(faultNames, ", "), http.StatusBadRequest)
+		fault, err := ParseFault(r.FormValue("mode"))
+		if err != nil {
+			http.Error(rw, "mode: "+err.Error(), http.StatusBadRequest)
 			return
 		}
 		if r.FormValue("deaf") != "" {
@@ -97,8 +96,9 @@ func (w *Worker) withFaults(next http.Handler) http.Handler {
 		rw.Header().Set("Server", "sightline-simulated")
 		fault := Fault(w.fault.Load())
 		generates := r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/")
-		if generates {
-			w.asked.Add(1)
+		if generates && w.asked.Add(1) == int64(w.cfg.FaultAfter)+1 && w.cfg.FaultAfter > 0 {
+			w.SetFault(w.cfg.Fault)
+			fault = w.cfg.Fault
 		}
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/sim/"), !generates && fault&Deaf == 0:
@@ -107,6 +107,11 @@ func (w *Worker) withFaults(next http.Handler) http.Handler {
 			return
 		case fault&^Deaf == Unauthorized:
 			refuse(rw, &Refusal{Status: http.StatusUnauthorized, Message: "Unauthorized"})
+			return
+		case fault&^Deaf == ErrorPage:
+			rw.Header().Set("Content-Type", "text/html")
+			rw.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(rw, "<html><body><h1>502 Bad Gateway</h1></body></html>")
 			return
 		case fault&^Deaf == Hang:
 			_, _ = io.Copy(io.Discard, r.Body) // a disconnect shows only once the body is read

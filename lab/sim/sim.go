@@ -17,7 +17,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,6 +91,11 @@ type Config struct {
 	Listen, Events, Replay string
 	// Load is where a Standalone worker publishes its load (127.0.0.1:0).
 	Load string
+	// Speaks is what the HTTP port speaks: http (the default), tls or http2 alone.
+	Speaks string
+	// Fault is how the worker fails (SetFault), once it has been asked to generate FaultAfter times.
+	Fault      Fault
+	FaultAfter int
 	// Topic is the first frame of every batch (empty, as in vLLM).
 	Topic string
 	// BufferSteps is how many batches replay can give back (10000).
@@ -156,11 +163,21 @@ const (
 	Hang                    // no answer until the client goes
 	DieAfterFirstByte       // the connection breaks after an answer's first bytes
 	Unauthorized            // 401 at once, as behind another API key
+	ErrorPage               // 502 with a page of HTML, as of a proxy before it
 
 	Deaf Fault = 1 << 8
 )
 
-var faultNames = []string{"healthy", "refuse", "hang", "die-after-first-byte", "unauthorized"}
+var faultNames = []string{"healthy", "refuse", "hang", "die-after-first-byte", "unauthorized", "error-page"}
+
+// ParseFault returns the fault of a name.
+func ParseFault(name string) (Fault, error) {
+	i := slices.Index(faultNames, name)
+	if i < 0 {
+		return 0, fmt.Errorf("%q is no fault (want one of %s)", name, strings.Join(faultNames, ", "))
+	}
+	return Fault(i), nil
+}
 
 // Worker is one simulated worker. Its methods may be called from any goroutine.
 type Worker struct {
@@ -214,6 +231,7 @@ func New(cfg Config) (*Worker, error) {
 	setDefault(&cfg.Listen, "127.0.0.1:0")
 	setDefault(&cfg.Events, "127.0.0.1:0")
 	setDefault(&cfg.Load, "127.0.0.1:0")
+	setDefault(&cfg.Speaks, PlainHTTP)
 	if cfg.Engine == Standalone {
 		cfg.Replay = ""
 	} else {
@@ -285,6 +303,13 @@ func New(cfg Config) (*Worker, error) {
 	}
 	// Idle connections end after uvicorn's five seconds, so that a proxy in front must cope with it here too.
 	w.server = &http.Server{Handler: w.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Second}
+	if cfg.FaultAfter == 0 {
+		w.SetFault(cfg.Fault)
+	}
+	if err := w.speak(); err != nil {
+		_ = w.http.Close()
+		return nil, err
+	}
 	return w, nil
 }
 

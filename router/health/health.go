@@ -13,6 +13,7 @@ package health
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -305,6 +306,9 @@ func (l *loadPoll) applyLoad(page map[int]gauges, asked, now time.Time) {
 // errUnreadable is an answer that no engine gives. It does not quote it.
 var errUnreadable = errors.New("an answer that is not in the engine's format")
 
+// errPage is a 5xx answer with a page of HTML.
+var errPage = errors.New("a page of HTML")
+
 // get requests a page. body, if set, reads an answer with status 200.
 func get(ctx context.Context, client *http.Client, url string, body func(io.Reader) error) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -318,6 +322,9 @@ func get(ctx context.Context, client *http.Client, url string, body func(io.Read
 	defer resp.Body.Close()
 	if resp.StatusCode > 599 { // not a status, so it must not become a label
 		return 0, errUnreadable
+	}
+	if resp.StatusCode >= 500 && rules.IsPage(resp.Header) {
+		return resp.StatusCode, fmt.Errorf("%d with %w", resp.StatusCode, errPage)
 	}
 	if body != nil && resp.StatusCode == http.StatusOK {
 		err = guard.Call(func() error { return body(resp.Body) })
@@ -355,12 +362,20 @@ func failureReason(ctx context.Context, addr string, err error) string {
 	switch {
 	case errors.Is(err, errUnreadable), errors.As(err, &panicked):
 		return "unreadable"
+	case errors.Is(err, errPage):
+		return err.Error()
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return refused
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return "timeout"
-	case rules.SpeaksTLS(ctx, addr, err):
+	}
+	switch rules.Instead(ctx, addr, err) {
+	case rules.ErrTLS:
 		return "speaks TLS"
+	case rules.ErrHTTP2:
+		return "speaks HTTP/2 alone"
+	case rules.ErrNoHTTP:
+		return "speaks no HTTP"
 	}
 	return "broken"
 }

@@ -32,7 +32,10 @@ var errAnswer = errors.New("an answer that is not in the engine's format")
 
 // ask sends a GET, or a POST if body is set, and returns the answer of status 200.
 func (p *Prober) ask(ctx context.Context, addr, path string, body []byte) ([]byte, error) {
-	status, _, data, err := rules.Ask(ctx, p.client, addr, path, body, maxAnswer)
+	status, header, data, err := rules.Ask(ctx, p.client, addr, path, body, maxAnswer)
+	if status/100 != 3 && rules.IsPage(header) {
+		return nil, fmt.Errorf("status %d with %s", status, rules.PageHint)
+	}
 	if status != 0 && status != http.StatusOK {
 		return nil, statusError(status)
 	}

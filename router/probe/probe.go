@@ -60,6 +60,19 @@ type Finding struct {
 	Difference *Difference `json:"difference,omitempty"` // for Differs
 }
 
+// Asked is What of a worker's own list of models: if it is not answered, nothing is known of what it serves.
+const Asked = "/v1/models"
+
+// NotAsked returns why a worker could not be asked what it serves; "": it could, or has not been yet.
+func (r *Result) NotAsked() string {
+	for _, f := range r.Findings {
+		if f.What == Asked && (f.Verdict == Absent || f.Verdict == Unreachable) {
+			return strings.TrimPrefix(f.Detail, "not compared: ")
+		}
+	}
+	return ""
+}
+
 // Difference is where two token lists diverge.
 type Difference struct {
 	Position  int   `json:"position"` // of the first token that differs
@@ -215,7 +228,7 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	p.mu.Lock()
 	asked := slices.Clone(p.known)
 	if !all {
-		asked = slices.DeleteFunc(asked, func(s *probedWorker) bool { return s.result.Verdict != Unreachable })
+		asked = slices.DeleteFunc(asked, func(s *probedWorker) bool { return !s.result.open() })
 	}
 	p.mu.Unlock()
 	for _, s := range asked {
@@ -233,8 +246,11 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 		})
 	}
 	wg.Wait()
-	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.Verdict == Unreachable })
+	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.open() })
 }
+
+// open reports whether the worker is to be probed again.
+func (r *Result) open() bool { return r.Verdict == Unreachable || r.NotAsked() != "" }
 
 // storeResult stores a result and logs what is new in it.
 func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Finding) {
@@ -259,9 +275,8 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 		said := slices.ContainsFunc(old.Findings, func(o Finding) bool {
 			return o.What == f.What && o.Verdict == f.Verdict && o.Detail == f.Detail
 		})
-		if !said && f.Verdict == Absent && strings.HasSuffix(f.Detail, rules.KeyHint) && (len(old.Findings) == 0 || f.What == "/v1/models") {
-			p.opt.Log.Warn("a worker cannot be compared with the configuration", zap.String("worker", w.Name),
-				zap.String("what", f.What), zap.String("detail", f.Detail))
+		if !said && f.What == Asked && (f.Verdict == Absent || f.Verdict == Unreachable) {
+			p.opt.Log.Warn("a worker cannot be asked what it serves", zap.String("worker", w.Name), zap.String("detail", f.Detail))
 			continue
 		}
 		if said || f.Verdict != Differs && f.Verdict != Configuration && f.Verdict != Refused {

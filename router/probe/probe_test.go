@@ -165,7 +165,8 @@ func TestUnreadIsNotEqual(t *testing.T) {
 		}))
 		defer front.Close()
 		r := probed(t, front.Listener.Addr().String(), m)
-		if got := brief(r); got != c.want || !strings.HasPrefix(r.Findings[0].Detail, "not compared: status 401: the worker wants a key") {
+		if got := brief(r); got != c.want ||
+			!strings.HasPrefix(r.Findings[0].Detail, "not compared: GET /v1/models: status 401: the worker wants a key") {
 			t.Errorf("%s: %s\n%+v", name, got, r.Findings)
 		}
 	}

@@ -32,7 +32,7 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 	for _, path := range paths {
 		answer, err := p.ask(ctx, w.Addr, path, nil)
 		if err != nil {
-			f := Finding{What: path, Verdict: verdictOf(err), Detail: "not compared: " + err.Error()}
+			f := Finding{What: path, Verdict: verdictOf(err), Detail: fmt.Sprintf("not compared: GET %s: %v", path, err)}
 			if f.Verdict == Refused { // of a question about its settings, this is no answer
 				f.Verdict = Absent
 			}

@@ -46,7 +46,11 @@ func (s *Set) logChanges(told map[*stream.Feed]loggedTrouble, now time.Time) map
 		}
 		was := told[f.Feed]
 		st := f.Feed.Stats()
-		is := loggedTrouble{f.Feed.Age(now) >= deadAfter && st.Unreadable == "", others[f.Feed] != "", st.Unreadable != "", was.since}
+		age, never := f.Feed.Age(now), st.Batches == 0 && !st.Connected
+		if never && st.LastError == "" {
+			age -= deadAfter // its first attempt goes on
+		}
+		is := loggedTrouble{age >= deadAfter && st.Unreadable == "", others[f.Feed] != "", st.Unreadable != "", was.since}
 		changed := is != was
 		if at := []zap.Field{zap.String("worker", f.Worker.Name), zap.Int("rank", max(f.Rank, 0))}; changed && now.Sub(was.since) >= logInterval {
 			is.since = now
@@ -58,6 +62,9 @@ func (s *Set) logChanges(told map[*stream.Feed]loggedTrouble, now time.Time) map
 				s.o.Log.Info("a worker's KV events can be read again", at...)
 			case is.shared && !was.shared:
 				s.o.Log.Error("two workers publish the same events; correct events.zmq", append(at, zap.String("other", others[f.Feed]))...)
+			case is.dead && !was.dead && never:
+				s.o.Log.Warn("no connection to a worker's KV events: nothing is known of what it holds",
+					append(at, zap.String("error", st.LastError))...)
 			case is.dead && !was.dead:
 				s.o.Log.Warn("a worker's KV events stopped; its known blocks count for less over time",
 					append(at, zap.String("error", st.LastError))...)
