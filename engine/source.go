@@ -108,6 +108,9 @@ func (q *mediaReader) other(md *Medium, m *rules.Medium) (why string, err error)
 	return inexactOther, err
 }
 
+// Pixels returns how many pixels an inline picture has; 0: they are not known.
+func Pixels(text [][]byte) int { return mmhash.Pixels(text) }
+
 // allows returns the engine's refusal of a URL outside of allowed_media_domains.
 func (m *Model) allows(link string) error {
 	if len(m.Server.AllowedMediaDomains) == 0 {

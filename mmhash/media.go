@@ -121,3 +121,37 @@ func (s *scratch) identify(src Source) (f Facts, err error) {
 	f.set(info)
 	return f, err
 }
+
+// pixelsWithin limits the base64 text in which Pixels looks for a picture's size. A JPEG's comes behind its metadata.
+const pixelsWithin = 256 << 10
+
+// Pixels returns how many pixels a picture in base64 has, with or without a data URL's beginning; 0: they are not known. It reads no more
+// than it needs.
+func Pixels(pieces [][]byte) int {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	s.begin()
+	s.dec.reset()
+	i, from, err := dataPrefix(pieces)
+	if err == errNoComma || err == errLongType {
+		i, from, err = 0, 0, nil
+	}
+	if err != nil {
+		return 0
+	}
+	for left := pixelsWithin; i < len(pieces) && left > 0; i, from = i+1, 0 {
+		for p := pieces[i][from:]; len(p) > 0 && left > 0; {
+			n := min(len(p), 4<<10)
+			if s.dec.feed(p[:n], s) != nil {
+				return 0
+			}
+			s.head.Write(s.dec.out[:s.dec.n])
+			s.dec.n = 0
+			if n, known := s.head.Pixels(); known {
+				return n
+			}
+			p, left = p[n:], left-n
+		}
+	}
+	return 0
+}

@@ -85,6 +85,7 @@ type classPrompt struct {
 	unit                            int // blocks that the lower tiers return at once
 	prompt                          *engine.Prompt
 	locals, chain                   []uint64
+	pictures                        []placedMedium
 	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
 	unread                          bool
 	engineTokens                    int
@@ -113,6 +114,7 @@ func (x *planner) classPromptOf(class int) classPrompt {
 	}
 	return classPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped, keyed: x.keyed(rd),
 		class: keys.class, form: keys.form, unit: keys.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
+		pictures:        slices.Clone(keys.pictures),
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
 		tokens: x.tokens(class), estimate: keys.recalled.Estimate, watching: x.watchingOf(class)}
@@ -161,7 +163,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	}
 	cached := st.expectedHit(a.tokens, size)
 	b.cachedTokens = cached
-	if a.multiplePrompts || a.estimate {
+	if a.multiplePrompts || a.estimate || st.predicted > len(b.locals)*size {
 		b.cachedTokens = -1 // the report is about another prompt or all (vLLM: the last to end; SGLang: the sum)
 	}
 	answers := a.answers
@@ -178,21 +180,16 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 // recordPredictions records which blocks the slot will hold and which pictures it will have seen.
 func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classPrompt, now time.Time) {
 	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now)
-	for i := range a.prompt.Media[:min(len(a.prompt.Media), maxMedia)] {
-		md := &a.prompt.Media[i]
-		tokens := md.Length
-		switch {
-		case tokens == 0:
-			tokens = unknownPicture
-		case md.Offset+md.Length <= st.predicted:
-			continue // its blocks are held: it is not encoded
+	for i := range a.pictures {
+		md := &a.pictures[i]
+		if md.end > 0 && md.end <= st.predicted { // its blocks are held: it is not encoded
+			continue
 		}
-		m := SharedMedium{md.Key, md.Alias, tokens}
-		if r.sawPicture(b.slot, m) {
-			b.newMedia = append(b.newMedia, m)
+		if r.sawPicture(b.slot, md.SharedMedium) {
+			b.newMedia = append(b.newMedia, md.SharedMedium)
 		}
 		if r.opt.Share != nil {
-			b.media = append(b.media, m)
+			b.media = append(b.media, md.SharedMedium)
 		}
 	}
 }

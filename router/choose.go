@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
@@ -41,6 +40,7 @@ type blocks struct {
 	aside         audit.Rules     // those that have stepped aside for its workers
 	cut           reading         // without what these compute, if its computed is set
 	computed      []uint64        // then the blocks with it
+	pictures      []placedMedium  // of the prompt
 	front         uint64          // chain hash of the last block that some slot holds; 0: none
 	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
@@ -149,17 +149,14 @@ func (x *planner) addCandidates(class int) {
 		s.reach.Add(uint32(slot.ID), c.Exact)
 		s.candidates = append(s.candidates, c)
 	}
-	onItsWay := len(keys.locals) == 0 && keys.recalled.class != 0
-	switch {
-	case onItsWay:
-		x.extendOnItsWay(&s.reach)
-	case looked:
+	if looked {
 		x.predicted.Extend(keys.chain, &s.reach, x.now)
 	}
+	onItsWay := x.onItsWay(class)
 	for i := range s.candidates[from:] {
 		c, promised := &s.candidates[from+i], s.reach.Blocks(i)
-		if onItsWay {
-			promised = x.blocksOfSteps(class, promised)
+		if onItsWay != nil {
+			promised = max(promised, int(keys.recalled.tokensOf(s.path.Steps, 0, onItsWay.Blocks(i)))/size)
 		}
 		if its := s.overlapOf(x.slots[c.Slot]); promised <= int(its.held) {
 			promised = c.Exact // these blocks have come, and do not make a hit
@@ -170,7 +167,7 @@ func (x *planner) addCandidates(class int) {
 		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
 	x.addFront(keys, s.candidates[from:])
-	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
+	x.addPictures(keys.pictures, x.slots, s.candidates[from:])
 	x.moveEncoding(s.candidates[from:])
 	x.recordEstimates(class, x.slots, s.candidates[from:]...)
 	x.matchExcluded(class, looked)
@@ -244,6 +241,7 @@ func (x *planner) hashPrompt(class int) {
 	}
 	x.recall(class)
 	keys.chain = x.opt.Secret.Key().Chain(keys.chain, keys.locals)
+	x.listPictures(class)
 }
 
 // sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.
@@ -301,26 +299,48 @@ func (s *scratch) overlapOf(slot *fleet.Slot) overlap {
 	return s.overlap[slot.ID]
 }
 
-// addPictures counts, for each candidate (an index into slots), the picture tokens after its cached prefix: to encode, or in its
-// encoder cache.
-func (x *planner) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []choose.Candidate) {
+// placedMedium is a picture or another medium of a prompt.
+type placedMedium struct {
+	SharedMedium     // what its encoding costs
+	offset, end  int // tokens of the prompt; end is 0 if its place is not known
+}
+
+// listPictures lists a class's pictures, after what is known of its prompt.
+func (x *planner) listPictures(class int) {
+	keys, p := &x.mem.blocks[class], x.reading(class).prompt
+	keys.pictures = keys.pictures[:0]
 	for i := range p.Media[:min(len(p.Media), maxMedia)] {
 		md := &p.Media[i]
+		one := placedMedium{SharedMedium{md.Key, md.Alias, md.Length}, md.Offset, md.Offset + md.Length}
+		if md.Length == 0 {
+			one.Tokens, one.end = unknownPicture, 0
+		}
+		keys.pictures = append(keys.pictures, one)
+	}
+	if keys.recalled.class != 0 {
+		x.recallPictures(keys)
+	}
+}
+
+// addPictures counts, for each candidate (an index into slots), the picture tokens after its cached prefix: to encode, or in its
+// encoder cache.
+func (x *planner) addPictures(pictures []placedMedium, slots []*fleet.Slot, cands []choose.Candidate) {
+	for i := range pictures {
+		md := &pictures[i]
 		by := x.sightings.slotsOf(md.Key)
 		if by == (seenBy{}) && md.Alias != 0 {
 			by = x.sightings.slotsOf(md.Alias)
 		}
 		for j := range cands {
 			c := &cands[j]
-			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // the encoding of these tokens is in Backlog too
+			// the encoding of these tokens is in Backlog too
+			c.Shared += max(0, min(c.Predicted, md.end)-max(c.Exact, md.offset))
 			switch {
-			case md.Length == 0 && !by.holds(slots[c.Slot]):
-				c.Encode += unknownPicture
-			case md.Length > 0 && md.Offset+md.Length <= c.Predicted:
+			case md.end > 0 && md.end <= c.Predicted:
 			case by.holds(slots[c.Slot]):
-				c.Seen += max(md.Length, 1)
+				c.Seen += md.Tokens
 			default:
-				c.Encode += md.Length // all of it, even if a single token is missing
+				c.Encode += md.Tokens // all of it, even if a single token is missing
 			}
 		}
 	}

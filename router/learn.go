@@ -82,6 +82,8 @@ type recalled struct {
 	class  uint32 // number of the class; 0: nothing is remembered for it
 	teach  uint32 // number of the class that the request teaches; 0: none
 	tokens int    // of the prompt; an estimate if Tokens is 0
+	size   learned.Size
+	known  float64 // tokens of the first Steps of the path, for one that size expects
 }
 
 // agrees reports whether the remembered blocks begin with those that rules computed, as far as both go.
@@ -156,18 +158,26 @@ func (x *planner) recall(class int) {
 	}
 	r.class = r.teach
 	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
-	r.tokens = r.Tokens
-	if r.tokens == 0 {
-		r.tokens = max(len(r.Blocks)*keys.form.Size+1, x.learning.sizes.Estimate(r.class, &x.mem.path), len(x.reading(class).prompt.IDs))
-	}
 	if !r.agrees(keys.locals) { // such as a URL that shows another picture now
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
+	}
+	p, path, known := x.reading(class).prompt, &x.mem.path, 0
+	if r.Learned > 0 {
+		known = r.Learned*keys.form.Size + keys.form.Size/2
+	}
+	if cut := len(p.Media) - 1; cut >= 0 && cut < len(path.Media) && p.Media[cut].Length == 0 && len(p.IDs) > known {
+		known, r.Steps = len(p.IDs), path.Media[cut].Step
+	}
+	r.size = x.learning.sizes.Of(r.class)
+	r.known = float64(known) / max(1, r.size.Tokens(path.Steps[:r.Steps]))
+	r.tokens = r.Tokens
+	if r.tokens == 0 {
+		r.tokens = max(len(r.Blocks)*keys.form.Size+1, int(r.tokensOf(path.Steps, 0, len(path.Steps))), len(p.IDs))
 	}
 	if len(r.Blocks) > len(keys.locals) {
 		r.used = true
 		keys.locals = append(keys.locals[:0], r.Blocks...)
 	}
-	r.Estimate = r.Estimate || len(keys.locals) == 0 // at most something alike is on its way
 }
 
 // learnedClass returns the number of a class of workers with blocks of one form, the same in all replicas.
@@ -179,31 +189,50 @@ func learnedClass(model, class string, form block.Form) uint32 {
 	return h.Sum32() | 1
 }
 
-// extendOnItsWay extends the reach of slots, of which nothing is known, by the steps of the request's path that they were sent in other
-// requests.
-func (x *planner) extendOnItsWay(reach *speculative.Reaches) {
-	s := x.mem
+// onItsWay returns how many steps of the request's path the last candidates were sent lately in other requests; nil: nothing more than what
+// is remembered of it.
+func (x *planner) onItsWay(class int) *speculative.Reaches {
+	s, r := x.mem, &x.mem.blocks[class].recalled
+	if r.class == 0 || r.Steps >= len(s.path.Steps) {
+		return nil
+	}
+	s.sent.Reset()
+	for _, slot := range x.slots {
+		if x.classOf(slot) == class {
+			s.sent.Add(uint32(slot.ID), 0)
+		}
+	}
 	if len(s.pathChain) == 0 {
 		s.pathChain = appendChain(s.pathChain, &s.path)
 	}
-	x.learning.sent.Extend(s.pathChain, reach, x.now)
+	x.learning.sent.Extend(s.pathChain, &s.sent, x.now)
+	return &s.sent
 }
 
-// blocksOfSteps returns about how many blocks of a class the first steps of the request's path are.
-func (x *planner) blocksOfSteps(class, steps int) int {
-	if steps == 0 {
-		return 0
-	}
-	sent, all := 0, 0
-	for i := range x.mem.path.Steps {
-		n := int(x.mem.path.Steps[i].Weight())
-		all += n
-		if i < steps {
-			sent += n
+// tokensOf returns about how many tokens some steps of the request's path are.
+func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
+	known := max(from, min(r.Steps, to))
+	return r.known*r.size.Tokens(steps[from:known]) + r.size.Tokens(steps[known:to])
+}
+
+// recallPictures adds the pictures that no rule reads, which are known by their part of the body, and estimates their places.
+func (x *planner) recallPictures(keys *blocks) {
+	r, path, end, next := &keys.recalled, &x.mem.path, 0.0, 0
+	for i, md := range path.Media[:min(len(path.Media), maxMedia)] {
+		if i == len(keys.pictures) {
+			keys.pictures = append(keys.pictures, placedMedium{})
+		}
+		begin := end + r.tokensOf(path.Steps, next, md.Step)
+		next = md.Step + 1
+		end = begin + r.tokensOf(path.Steps, md.Step, next)
+		one := &keys.pictures[i]
+		if one.Key|one.Alias == 0 {
+			one.Key = md.ID
+		}
+		if one.end == 0 {
+			one.Tokens, one.offset, one.end = int(end-begin), int(begin), int(end)
 		}
 	}
-	keys := &x.mem.blocks[class]
-	return keys.recalled.tokens * sent / max(1, all) / keys.form.Size
 }
 
 // appendChain appends the numbers of a path's steps, under which it is predicted.

@@ -38,7 +38,7 @@ func (x *planner) matchExcluded(class int, looked bool) {
 			tokens := blocks * x.mem.blocks[class].form.Size
 			if !x.steers { // Envoy may use it nevertheless
 				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
-				x.addPictures(x.reading(class).prompt, x.known, c)
+				x.addPictures(x.mem.blocks[class].pictures, x.known, c)
 				x.recordEstimates(class, x.known, c...)
 			}
 			if tokens > x.mem.bestExcluded.tokens {

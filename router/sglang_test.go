@@ -1,9 +1,11 @@
 package router
 
 import (
+	"cmp"
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -12,10 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/lab/golden"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -49,6 +55,107 @@ func unzipped(t *testing.T, from string) string {
 		}
 	}
 	return dir
+}
+
+// TestConformanceSGLangMemory runs the recorded requests of real SGLang servers through a router that has no file of their models: what is
+// called learned is what the server had.
+func TestConformanceSGLangMemory(t *testing.T) {
+	recordings := golden.Dir(t, "sglang")
+	learned, equal := 0, 0
+	for _, file := range []string{"server_text.json.gz", "server_qwen3vl.json.gz"} {
+		media, err := engine.NewMedia(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer media.Close()
+		s := engine.DefaultServer()
+		s.Engine, s.EngineVersion, s.BlockSize = "sglang", "0.5.23", 16
+		live, err := engine.LoadLive("m", "", s, media)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, 1)
+		o := w.opt
+		o.Models, o.LearnedBytes, o.Metrics = []Model{{Name: "m", Prompts: live}}, 1<<20, nil
+		w.Router = New(o)
+		slot, d := w.slots[0].ID, sglang.Decoder{}
+		for _, st := range gjson.GetBytes(golden.Read(t, filepath.Join(recordings, file)), "steps").Array() {
+			body := map[string]any{"model": "m"}
+			prompt, output, cached := st.Get("usage.prompt_tokens"), st.Get("usage.completion_tokens"), st.Get("response.meta_info.cached_tokens")
+			path := "/v1/chat/completions"
+			switch ids := st.Get("request.input_ids"); {
+			case ids.Exists(): // the same prompt in the API that Envoy sees
+				path, body["prompt"] = "/v1/completions", json.RawMessage(ids.Raw)
+				prompt, output = st.Get("response.meta_info.prompt_tokens"), st.Get("response.meta_info.completion_tokens")
+			case st.Get("messages").Exists():
+				body["messages"] = json.RawMessage(withFiles(t, filepath.Dir(recordings), st.Get("messages").Raw))
+			default:
+				body["messages"] = json.RawMessage(st.Get("request.messages").Raw)
+				prompt, output = st.Get("response.usage.prompt_tokens"), st.Get("response.usage.completion_tokens")
+			}
+			for _, more := range []string{"extra", "request"} {
+				for key, v := range st.Get(more).Map() {
+					if key != "input_ids" && key != "sampling_params" && key != "model" && key != "messages" {
+						body[key] = json.RawMessage(v.Raw)
+					}
+				}
+			}
+			if h := st.Get("http"); !prompt.Exists() || h.Exists() && h.Type != gjson.Null && h.Int() != 200 {
+				continue
+			}
+			text, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.ids++
+			got := w.Decide(t.Context(), &Request{ID: fmt.Sprint(w.ids), Path: path, Body: [][]byte{text}})
+			before := w.index.HeldBlocks(slot)
+			for _, e := range st.Get("events").Array() {
+				payload, err := base64.StdEncoding.DecodeString(cmp.Or(e.Get("payload").String(), e.Get("frames.2").String()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := d.Decode(payload)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range b.Events {
+					e := &b.Events[i]
+					if e.Kind == kvevent.Removed {
+						_, err = w.index.Remove(slot, e.Tier, e.EngineHashes)
+					} else {
+						w.Learner().Stored(slot, e)
+						err = w.index.Store(slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			w.Observe(Outcome{ID: fmt.Sprint(w.ids), Phase: Ended, Addr: w.slots[0].Worker.Addr, Code: 200, CachedTokens: -1,
+				PromptTokens: int(prompt.Int()), OutputTokens: int(output.Int())})
+			w.now = w.now.Add(3 * time.Minute)
+			w.Learner().Settle(w.now)
+			want := int(cached.Int())
+			if !cached.Exists() { // a server without --enable-cache-report: what it did not store
+				all := int(prompt.Int()+output.Int()-1) / 16
+				want = min(all-(w.index.HeldBlocks(slot)-before), int(prompt.Int()-1)/16) * 16
+			}
+			if got.Reason != Learned {
+				continue
+			}
+			learned++
+			if got.CachedTokens == want {
+				equal++
+			} else {
+				t.Logf("%s: %s: %d tokens, the server had %d", file, st.Get("step"), got.CachedTokens, want)
+			}
+		}
+	}
+	t.Logf("conformance: sglang by memory: %d of %d learned predictions equal", equal, learned)
+	if learned < 2 || equal < learned {
+		t.Errorf("%d of %d learned predictions equal, want all, and two at least: what was sent again", equal, learned)
+	}
 }
 
 // TestConformanceSGLangDecisions runs a real SGLang server's chats with pictures and its events through the whole router. The

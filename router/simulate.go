@@ -15,17 +15,19 @@ func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 }
 
 // PlaceUnread is Place for a request that no rule reads and of which only the path is known.
-func (r *Router) PlaceUnread(id, model string, path []learned.Step) Decision {
+func (r *Router) PlaceUnread(id, model string, path *learned.Path) Decision {
 	return r.place(id, model, reading{prompt: new(engine.Prompt), err: errNoRule}, path)
 }
 
 var errNoRule = errors.New("no rule reads it")
 
-func (r *Router) place(id, model string, rd reading, path []learned.Step) Decision {
+func (r *Router) place(id, model string, rd reading, path *learned.Path) Decision {
 	r.opt.Ledger.Expire()
 	x := r.newPlanner(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	x.mem.req.Model = model
-	x.mem.path.Steps = append(x.mem.path.Steps[:0], path...)
+	if path != nil {
+		x.mem.path.Steps, x.mem.path.Media = append(x.mem.path.Steps[:0], path.Steps...), append(x.mem.path.Media[:0], path.Media...)
+	}
 	x.preparePrompt(rd)
 	r.conclude(x)
 	r.decided(x)

@@ -99,3 +99,71 @@ func TestUnreadMedia(t *testing.T) {
 		})
 	}
 }
+
+// What no rule reads is encoded once: a medium is known again behind other texts, and a request that goes on like another one follows it,
+// even if only their common beginning is remembered.
+func TestUnreadMediaOnTheirWay(t *testing.T) {
+	w := newWorld(t, 4)
+	o := w.opt
+	media, err := engine.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	live, err := engine.LoadLive("m", "", engine.DefaultServer(), media) // no model's files
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Models, o.LearnedBytes, o.Metrics = []Model{{Name: "m", Prompts: live}}, 1<<20, nil
+	w.Router = New(o)
+	ask := func(system uint64, images ...int) Decision {
+		parts := ""
+		for _, i := range images {
+			parts += fmt.Sprintf(`{"type":"image_url","image_url":{"url":"https://example.com/%d.png"}},`, i)
+		}
+		return w.decide(fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":[%s`+
+			`{"type":"text","text":%q}]}]}`, text(100, system), parts, text(8, uint64(w.ids))))
+	}
+	served := func(d Decision, blocks int) { // locals of the system prompt, and of the rest
+		locals := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+		for i := len(locals); i < blocks; i++ {
+			locals = append(locals, uint64(1000*w.ids+i))
+		}
+		hashes := block.Fixed().Chain(nil, locals)
+		for _, slot := range w.slots {
+			if slot.Worker.Addr == d.Targets[0].Addr {
+				w.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals,
+					EngineHashes: hashes})
+				if err := w.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, PromptTokens: blocks*16 + 3, OutputTokens: 1})
+		w.now = w.now.Add(3 * time.Minute) // what was on its way is forgotten
+		w.Learner().Settle(w.now)
+	}
+	end := func(d Decision) { w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200}) }
+	first := ask(1, 1)
+	end(first)
+	for i := range 5 {
+		d := ask(uint64(10+i), 1)
+		if d.Reason != Affinity || d.Targets[0].Addr != first.Targets[0].Addr {
+			t.Errorf("behind another text: %s to %s, want the worker that encodes the image, %s", d.Reason, d.Targets[0].Addr, first.Targets[0].Addr)
+		}
+		end(d)
+	}
+	w.now = w.now.Add(time.Minute)
+	w.Learner().Settle(w.now)
+	for range 3 {
+		served(ask(7), 20)
+	}
+	if d := ask(7); d.Reason != Learned || d.CachedTokens < 12*16 {
+		t.Errorf("the system prompt: %s, %d tokens", d.Reason, d.CachedTokens)
+	}
+	one, two := ask(7, 3), ask(7, 3)
+	if two.Targets[0].Addr != one.Targets[0].Addr || two.Reason != Predicted || two.CachedTokens < 400 {
+		t.Errorf("a sibling: %s to %s, %d tokens cached; the first went to %s", two.Reason, two.Targets[0].Addr, two.CachedTokens,
+			one.Targets[0].Addr)
+	}
+}

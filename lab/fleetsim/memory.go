@@ -35,29 +35,32 @@ func (s *sightline) teach(v *View, slot indexer.SlotID, c change, parent uint64)
 	}
 }
 
-// bytesPerToken is of English text.
-const bytesPerToken = 4
+// Of English text, and of images as Qwen3-VL counts them.
+const (
+	bytesPerToken  = 4
+	pixelsPerToken = 32 * 32
+)
 
 // path returns the request's path as package learned makes it of a body: a picture is a step, a text has several.
-func (r *Request) path() (steps []learned.Step) {
+func (r *Request) path() *learned.Path {
 	answers := make(map[uint64]bool)
 	for p := r.Prev; p != nil; p = p.Prev {
 		answers[p.Answer.ID] = true
 	}
 	at, number := 0, [2]uint64{r.Adapter, 1}
-	images := r.Images
+	images, p := r.Images, new(learned.Path)
 	for _, s := range r.Prompt {
 		step := func(bytes int) learned.Step {
 			number = [2]uint64{mix(mix(number[0], s.ID), uint64(bytes)), mix(mix(number[1], uint64(bytes)), s.ID)}
 			return learned.Step{Number: number, Bytes: int32(bytes)}
 		}
 		if len(images) > 0 && images[0].Offset == at {
-			images = images[1:]
-			one := step(0)
+			one := step(s.Tokens * pixelsPerToken)
 			one.Media = true
-			steps = append(steps, one)
+			p.Media = append(p.Media, learned.Medium{ID: images[0].ID, Step: len(p.Steps)})
+			p.Steps, images = append(p.Steps, one), images[1:]
 		} else {
-			first := len(steps)
+			first := len(p.Steps)
 			for done, all := 0, s.Tokens*bytesPerToken; done < all; {
 				size := 512
 				switch {
@@ -70,13 +73,14 @@ func (r *Request) path() (steps []learned.Step) {
 				}
 				size = min(size, all-done)
 				done += size
-				steps = append(steps, step(size))
+				p.Steps = append(p.Steps, step(size))
 			}
-			if len(steps) > first {
-				steps[first].Answer = answers[s.ID]
+			if len(p.Steps) > first {
+				p.Steps[first].Answer = answers[s.ID]
 			}
 		}
 		at += s.Tokens
 	}
-	return steps[:min(len(steps), learned.MaxSteps)]
+	p.Steps = p.Steps[:min(len(p.Steps), learned.MaxSteps)]
+	return p
 }

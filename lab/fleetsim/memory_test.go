@@ -6,15 +6,15 @@ import (
 )
 
 // TestByMemory: without a rule for any prompt, the mean time to the first token is nearly that of exact reading: what is lost is the first
-// sighting, and with pictures that nobody knows who has encoded them. SIGHTLINE_SIM_TRACE=mooncake_conversation.jsonl.gz plays all.
+// sighting. SIGHTLINE_SIM_TRACE=mooncake_conversation.jsonl.gz plays all.
 func TestByMemory(t *testing.T) {
-	limits, list := map[string]float64{"chats": 1.05, "images": 1.35}, Scenarios()
+	limits, list := map[string]float64{"chats": 1.03, "images": 1.03}, Scenarios()
 	if file := os.Getenv("SIGHTLINE_SIM_TRACE"); file != "" {
 		trace, err := readScenario(file, 8, list)
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, limits["agents"], limits["hot image"], limits["mooncake"] = append(list, trace), 1.05, 1.35, 1.1
+		list, limits["agents"], limits["hot image"], limits["mooncake"] = append(list, trace), 1.05, 1.03, 1.1
 	}
 	for i := range list {
 		sc := &list[i]

@@ -204,6 +204,15 @@ func (r *Reader) Finish() (Info, error) {
 	return *i, nil
 }
 
+// Pixels returns how many pixels the picture has, as soon as that is known; 0 if it will never be.
+func (r *Reader) Pixels() (n int, known bool) {
+	w, h := r.info.Width, r.info.Height
+	if r.err != nil || w < 0 || h < 0 || w > MaxPixels || h > MaxPixels || w*h > MaxPixels {
+		return 0, true
+	}
+	return w * h, w*h > 0
+}
+
 // end decides the result for a file that ended while its parser still waits.
 func (r *Reader) end() {
 	switch r.info.Format {

@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// engine is a slot whose events a test makes up. Its block hashes are the local ones and one more.
-type engine struct {
+// told is a slot whose events a test makes up. Its block hashes are the local ones and one more.
+type told struct {
 	t        *testing.T
 	l        *Learner
 	m        *Memory
@@ -21,8 +21,8 @@ type engine struct {
 	outcomes map[Outcome]int
 }
 
-func newEngine(t *testing.T) *engine {
-	e := &engine{t: t, m: NewMemory(1 << 20), index: indexer.New(indexer.Options{}), now: time.Unix(1, 0), outcomes: map[Outcome]int{}}
+func newEngine(t *testing.T) *told {
+	e := &told{t: t, m: NewMemory(1 << 20), index: indexer.New(indexer.Options{}), now: time.Unix(1, 0), outcomes: map[Outcome]int{}}
 	e.slot = e.index.Join(indexer.SlotOptions{})
 	e.l = NewLearner(Options{Memory: e.m, Chain: e.index.Chain, Now: func() time.Time {
 		return e.now
@@ -30,12 +30,12 @@ func newEngine(t *testing.T) *engine {
 	return e
 }
 
-func (e *engine) watch(id, session string, r request) {
+func (e *told) watch(id, session string, r request) {
 	e.l.Watch(&Request{ID: id, Slot: e.slot, Class: 1, Size: 16, Session: session, Path: *r.path()})
 }
 
 // stores makes the slot store blocks from one on of some tokens.
-func (e *engine) stores(session string, tokens []int, from, to int) {
+func (e *told) stores(session string, tokens []int, from, to int) {
 	e.t.Helper()
 	chain := chainOf(tokens)
 	to = min(to, len(chain))
@@ -52,13 +52,13 @@ func (e *engine) stores(session string, tokens []int, from, to int) {
 	}
 }
 
-func (e *engine) end(id string, prompt, output int) {
+func (e *told) end(id string, prompt, output int) {
 	e.l.End(id, Report{prompt, output})
 	e.now = e.now.Add(2 * grace)
 	e.l.Settle(e.now)
 }
 
-func (e *engine) knows(r request) int {
+func (e *told) knows(r request) int {
 	var p Prompt
 	e.m.Recall(1, r.path(), &p)
 	return p.Learned
@@ -69,11 +69,11 @@ func TestWhose(t *testing.T) {
 	a, b := request{[]int{1, 2, 11, 12}}, request{[]int{3, 4, 13, 14}}
 	const all = 1 << 20
 	for name, c := range map[string]struct {
-		do   func(e *engine)
+		do   func(e *told)
 		a, b bool // are learned
 		want map[Outcome]int
 	}{
-		"one after another": {func(e *engine) {
+		"one after another": {func(e *told) {
 			e.watch("a", "", a)
 			e.stores("", a.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
@@ -81,7 +81,7 @@ func TestWhose(t *testing.T) {
 			e.stores("", b.prompt(), 0, all)
 			e.end("b", len(b.prompt()), 1)
 		}, true, true, map[Outcome]int{Learned: 2}},
-		"at once, with sessions": {func(e *engine) {
+		"at once, with sessions": {func(e *told) {
 			e.watch("a", "s1", a)
 			e.watch("b", "s2", b)
 			e.stores("s2", b.prompt(), 0, 3)
@@ -90,7 +90,7 @@ func TestWhose(t *testing.T) {
 			e.end("a", len(a.prompt()), 1)
 			e.end("b", len(b.prompt()), 1)
 		}, true, true, map[Outcome]int{Learned: 2}},
-		"at once, with one session": {func(e *engine) {
+		"at once, with one session": {func(e *told) {
 			e.watch("a", "s", a)
 			e.watch("b", "s", b)
 			e.stores("s", b.prompt(), 0, all)
@@ -98,7 +98,7 @@ func TestWhose(t *testing.T) {
 			e.end("a", -1, -1)
 			e.end("b", -1, -1)
 		}, false, false, map[Outcome]int{NoEvents: 2}},
-		"at once, without sessions": {func(e *engine) {
+		"at once, without sessions": {func(e *told) {
 			e.watch("a", "", a)
 			e.watch("b", "", b)
 			e.stores("", b.prompt(), 0, all)
@@ -106,7 +106,7 @@ func TestWhose(t *testing.T) {
 			e.end("a", len(a.prompt()), 1)
 			e.end("b", len(b.prompt()), 1)
 		}, false, false, map[Outcome]int{Unattributed: 2}},
-		"the second begins when the first has begun": {func(e *engine) {
+		"the second begins when the first has begun": {func(e *told) {
 			e.watch("a", "", a)
 			e.stores("", a.prompt(), 0, 2)
 			e.watch("b", "", b)
@@ -116,12 +116,12 @@ func TestWhose(t *testing.T) {
 			e.end("a", len(a.prompt()), 1)
 			e.end("b", len(b.prompt()), 1)
 		}, true, true, map[Outcome]int{Learned: 2}},
-		"traffic that is not ours": {func(e *engine) {
+		"traffic that is not ours": {func(e *told) {
 			e.watch("a", "", a)
 			e.stores("", b.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{Doubtful: 1}},
-		"traffic without a session, where events name them": {func(e *engine) {
+		"traffic without a session, where events name them": {func(e *told) {
 			e.watch("a", "s1", a)
 			e.stores("s1", a.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
@@ -130,40 +130,40 @@ func TestWhose(t *testing.T) {
 			e.stores("s2", b.prompt(), 0, all)
 			e.end("b", len(b.prompt()), 1)
 		}, true, true, map[Outcome]int{Learned: 2}},
-		"a session that is not ours": {func(e *engine) {
+		"a session that is not ours": {func(e *told) {
 			e.watch("a", "s1", a)
 			e.stores("s7", b.prompt(), 0, all)
 			e.stores("s1", a.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
 		}, true, false, map[Outcome]int{Learned: 1}},
-		"no count, and no session": {func(e *engine) {
+		"no count, and no session": {func(e *told) {
 			e.watch("a", "", a)
 			e.stores("", a.prompt(), 0, all)
 			e.end("a", -1, -1)
 		}, false, false, map[Outcome]int{Unattributed: 1}},
-		"too few blocks": {func(e *engine) {
+		"too few blocks": {func(e *told) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, 2)
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{Doubtful: 1}},
-		"a parent that nobody knows": {func(e *engine) {
+		"a parent that nobody knows": {func(e *told) {
 			e.watch("a", "s", a)
 			ev := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", HasParent: true, Parent: 77,
 				EngineHashes: []uint64{1}, Locals: []uint64{2}}
 			e.l.Stored(e.slot, &ev)
 			e.end("a", 20, 1)
 		}, false, false, map[Outcome]int{Unattributed: 1}},
-		"blocks of another size": {func(e *engine) {
+		"blocks of another size": {func(e *told) {
 			e.watch("a", "s", a)
 			e.l.Stored(e.slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 32, Session: "s", EngineHashes: []uint64{1}, Locals: []uint64{2}})
 			e.end("a", 40, 1)
 		}, false, false, map[Outcome]int{Unattributed: 1}},
-		"another slot's": {func(e *engine) {
+		"another slot's": {func(e *told) {
 			e.watch("a", "s", a)
 			e.l.Stored(e.slot+1, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s", EngineHashes: []uint64{1}, Locals: []uint64{2}})
 			e.end("a", 20, 1)
 		}, false, false, map[Outcome]int{NoEvents: 1}},
-		"a worker that tells of another one's request": {func(e *engine) {
+		"a worker that tells of another one's request": {func(e *told) {
 			e.watch("a", "s1", a)
 			other := e.index.Join(indexer.SlotOptions{})
 			lie := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s1", Locals: chainOf(b.prompt())}
@@ -172,7 +172,7 @@ func TestWhose(t *testing.T) {
 			e.stores("s1", a.prompt(), 0, all)
 			e.end("a", len(a.prompt()), 1)
 		}, true, false, map[Outcome]int{Learned: 1}},
-		"a worker that tells of another prompt": {func(e *engine) { // b is what it was
+		"a worker that tells of another prompt": {func(e *told) { // b is what it was
 			e.watch("b", "s2", b)
 			e.stores("s2", b.prompt(), 0, all)
 			e.end("b", len(b.prompt()), 1)
@@ -181,7 +181,7 @@ func TestWhose(t *testing.T) {
 			e.stores("s2", a.prompt(), 0, 3)
 			e.end("a", len(a.prompt()), 1)
 		}, false, true, map[Outcome]int{Learned: 1, Doubtful: 1}},
-		"a worker that tells of more blocks than a prompt has": {func(e *engine) {
+		"a worker that tells of more blocks than a prompt has": {func(e *told) {
 			e.watch("a", "s1", a)
 			lie := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Session: "s1", Locals: make([]uint64, MaxBlocks+1)}
 			lie.EngineHashes = make([]uint64, MaxBlocks+1)
@@ -195,31 +195,31 @@ func TestWhose(t *testing.T) {
 			}
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{Doubtful: 1}},
-		"it failed": {func(e *engine) {
+		"it failed": {func(e *told) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, all)
 			e.l.Drop("a")
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{}},
-		"moved, with what the first slot had stored": {func(e *engine) {
+		"moved, with what the first slot had stored": {func(e *told) {
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 0, 2)
 			e.l.Move("a", e.slot+1)
 			e.stores("s", a.prompt(), 2, all)
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{NoEvents: 1}},
-		"its slot left": {func(e *engine) {
+		"its slot left": {func(e *told) {
 			e.watch("a", "s", a)
 			e.l.Leave(e.slot)
 			e.end("a", len(a.prompt()), 1)
 		}, false, false, map[Outcome]int{}},
-		"behind blocks that were held": {func(e *engine) {
+		"behind blocks that were held": {func(e *told) {
 			e.stores("x", a.prompt(), 0, 3)
 			e.watch("a", "s", a)
 			e.stores("s", a.prompt(), 3, all)
 			e.end("a", len(a.prompt()), 1)
 		}, true, false, map[Outcome]int{Learned: 1}},
-		"all of its blocks were held": {func(e *engine) {
+		"all of its blocks were held": {func(e *told) {
 			e.stores("x", a.prompt(), 0, all)
 			e.watch("a", "s", a)
 			e.end("a", len(a.prompt()), 1)

@@ -130,6 +130,7 @@ func (m *Memory) Stats() Stats {
 type Prompt struct {
 	Blocks  []uint64 // local hashes of its leading blocks
 	Learned int      // how many of them are certain
+	Steps   int      // of the request's path, whose beginning those are
 	Tokens  int      // of the prompt, if this very request was seen before; else 0
 	// Estimate: the request goes on for some time as another one did, so that more than Learned may be in its prompt, and Blocks is an
 	// estimate.
@@ -152,6 +153,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 		}
 		if equal < len(n.steps) {
 			out.Blocks, out.Learned = last.certain(p.Steps[at:], out.Blocks)
+			out.Steps = at
 			n.estimate(weigh(p.Steps[at:at+equal]), out)
 			m.use(n)
 			return
@@ -159,6 +161,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 		last, at = n, at+equal
 	}
 	out.Blocks, out.Learned = last.certain(p.Steps[at:], out.Blocks)
+	out.Steps = at
 	if e := last.ending; at == len(p.Steps) && e != nil {
 		out.Tokens = int(e.tokens)
 	} else {

@@ -258,7 +258,7 @@ func TestBytes(t *testing.T) {
 		for i := range chain {
 			chain[i] = rand.Uint64()
 		}
-		m.Teach(&Lesson{1, Path{pathOf(t, h, Head{}, body+"]}")}, Taught{Chain: chain, Prompt: len(chain), Tokens: 10_000}})
+		m.Teach(&Lesson{1, Path{Steps: pathOf(t, h, Head{}, body+"]}")}, Taught{Chain: chain, Prompt: len(chain), Tokens: 10_000}})
 	}
 	if each := m.Stats().Bytes / conversations; each > 6<<10 {
 		t.Errorf("%d bytes for a conversation, want at most 6 KB", each)
@@ -282,14 +282,14 @@ func TestEndsWithinAnother(t *testing.T) {
 	}
 	chain := []uint64{1, 2, 3}
 	for _, last := range []int{901, 902} {
-		m.Teach(&Lesson{1, Path{pathOf(t, h, Head{}, body(48, last))}, Taught{Chain: chain, Prompt: 3, Tokens: 49}})
+		m.Teach(&Lesson{1, Path{Steps: pathOf(t, h, Head{}, body(48, last))}, Taught{Chain: chain, Prompt: 3, Tokens: 49}})
 	}
 	var p Prompt
-	m.Recall(1, &Path{pathOf(t, h, Head{}, body(48, 0))}, &p)
+	m.Recall(1, &Path{Steps: pathOf(t, h, Head{}, body(48, 0))}, &p)
 	if len(p.Blocks) != 3 || !p.Estimate {
 		t.Errorf("48 of 49 token ids: %+v, want three blocks as an estimate", p)
 	}
-	m.Recall(1, &Path{pathOf(t, h, Head{}, body(48, 903))}, &p)
+	m.Recall(1, &Path{Steps: pathOf(t, h, Head{}, body(48, 903))}, &p)
 	if p.Learned != 3 || p.Estimate {
 		t.Errorf("49 other token ids: %+v, want three certain blocks", p)
 	}

@@ -3,19 +3,20 @@ package learned
 import (
 	"crypto/hkdf"
 	"crypto/sha256"
+	"encoding/binary"
 	"maps"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-const (
-	mediaBytes = 4 << 10 // of what is no text, hashed at once
-)
+const mediaBytes = 4 << 10 // of what is no text, hashed at once
 
 // MaxSteps limits the steps of a path: 4 MiB of text. A longer request has a path of its beginning.
 const MaxSteps = 1 << 13
@@ -24,25 +25,38 @@ const MaxSteps = 1 << 13
 // to there: the same model, the same parameters that can change a prompt, and the same text and media in the same messages.
 type Path struct {
 	Steps []Step
+	Media []Medium // in the order of the steps
+}
+
+// Medium is a content part that is no text.
+type Medium struct {
+	ID   uint64 // of the part alone: equal wherever it stands
+	Step int    // index in Steps
 }
 
 // Step ends with some bytes of a request. Its number is of everything up to there.
 type Step struct {
 	Number [2]uint64
-	Bytes  int32 // of the request's content since the step before
+	Bytes  int32 // of the request's content since the step before; of a medium its pixels, 0 if they are not known
 	Answer bool  // a message of the model begins with the step
-	Media  bool  // the step is a content part that is no text
+	Media  bool  // the step is one of Path.Media
 }
 
-// mediumWeight is the weight of a medium, in bytes of text: about 1,000 tokens.
-const mediumWeight = 4000
+// Weights of media, in bytes of text.
+const (
+	mediumWeight   = 4000 // about 1,000 tokens
+	pixelsPerBytes = 196  // a token for each 28×28 pixels
+)
 
 // Weight returns about how much of a prompt the step is, in bytes of text.
 func (s *Step) Weight() int32 {
-	if s.Media {
+	switch {
+	case !s.Media:
+		return s.Bytes
+	case s.Bytes == 0:
 		return mediumWeight
 	}
-	return s.Bytes
+	return max(1, s.Bytes/pixelsPerBytes)
 }
 
 func weigh(steps []Step) (sum int32) {
@@ -81,6 +95,7 @@ const (
 	kindText  = 'x' // of a text that goes on
 	kindEnd   = 'e' // the end of a text
 	kindMedia = 'm'
+	kindOther = 'o' // of neither
 	kindHead  = 'h'
 	kindRole  = 'r'
 	kindIDs   = 'i' // of nothing yet: token ids follow
@@ -108,7 +123,7 @@ var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"
 // Read sets p to the path of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s.
 func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
 	w := walk{h: h, s: s, p: p}
-	p.Steps = p.Steps[:0]
+	p.Steps, p.Media = p.Steps[:0], p.Media[:0]
 	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
 		w.put(bytesOf(text))
 	}
@@ -134,6 +149,7 @@ type walk struct {
 	mark   [1]byte
 	pieces [][]byte
 	part   [mediaBytes]byte // of a chunk that is in two pieces of the body
+	number [8]byte
 }
 
 // put adds bytes to the number of the next step.
@@ -269,7 +285,7 @@ func (w *walk) value(v gjson.Result) {
 	default:
 		w.raw(v)
 	}
-	w.step(kindMedia)
+	w.step(kindOther)
 }
 
 func (w *walk) messages(list []body.Message) {
@@ -296,29 +312,72 @@ func (w *walk) message(m *body.Message) {
 		w.parts(m.Parts)
 	default:
 		w.raw(m.Content)
-		w.step(kindMedia)
+		w.step(kindOther)
 	}
 }
 
-// content adds a content part: a text as one that stands alone, anything else as one step. A client's name for a medium (uuid) does not
-// count: it is removed on the way to the engine.
+// content adds a content part: its fields, of which a text ends it like one that stands alone. A client's name for a medium (uuid) does
+// not count: it is removed on the way to the engine.
 func (w *walk) content(p *body.Part) {
-	if text, ok := p.Fields["text"]; ok && len(p.Fields) == 1 && text.Type == gjson.String {
+	if !p.Raw.IsObject() {
+		w.raw(p.Raw)
+		w.step(kindOther)
+		return
+	}
+	text := p.Fields["text"]
+	ends := text.Type == gjson.String
+	if !ends || len(p.Fields) > 1 {
+		before := w.at
+		w.at = [2]uint64{}
+		w.put(bytesOf(p.Type))
+		w.fields(p.Fields, func(key string) bool { return key == "uuid" || ends && key == "text" })
+		own := w.at
+		w.at = before
+		for _, n := range own {
+			w.put(binary.LittleEndian.AppendUint64(w.number[:0], n))
+		}
+		if !ends && isMedium(p.Type) {
+			if len(w.p.Steps) < MaxSteps {
+				w.p.Media = append(w.p.Media, Medium{own[0], len(w.p.Steps)})
+			}
+			w.bytes = w.pixels(p)
+			w.step(kindMedia)
+			return
+		}
+		w.end(kindOther)
+	}
+	if ends {
 		w.text(text)
 		return
 	}
-	if !p.Raw.IsObject() {
-		w.raw(p.Raw)
-	} else {
-		w.put(bytesOf(p.Type))
-		for _, key := range slices.Sorted(maps.Keys(p.Fields)) {
-			if key != "uuid" {
-				w.put(bytesOf(key))
-				w.raw(p.Fields[key])
+	w.step(kindOther)
+}
+
+// pixels returns how many pixels the picture has that a part brings with it; 0: it has none.
+func (w *walk) pixels(p *body.Part) int {
+	if !strings.Contains(p.Type, "image") {
+		return 0
+	}
+	for _, v := range p.Fields {
+		for _, v := range []gjson.Result{v, body.Last(v, "url"), body.Last(v, "data")} {
+			if v.Type == gjson.String {
+				if n := engine.Pixels(w.s.Raw(v)); n > 0 {
+					return n
+				}
 			}
 		}
 	}
-	w.step(kindMedia)
+	return 0
+}
+
+// isMedium reports whether parts of a type hold a medium, such as image_url, input_audio and document.
+func isMedium(kind string) bool {
+	for _, one := range []string{"image", "video", "audio", "file", "document"} {
+		if strings.Contains(kind, one) {
+			return true
+		}
+	}
+	return false
 }
 
 func bytesOf(text string) []byte { return unsafe.Slice(unsafe.StringData(text), len(text)) }

@@ -1,7 +1,11 @@
 package learned
 
 import (
+	"bytes"
+	"encoding/base64"
 	"fmt"
+	"image"
+	"image/png"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -44,13 +48,13 @@ func chat(parts ...string) string {
 		strings.Join(parts, ",") + `]}]}`
 }
 
-func text(s string) string  { return fmt.Sprintf(`{"type":"text","text":%q}`, s) }
-func image(s string) string { return fmt.Sprintf(`{"type":"image_url","image_url":{"url":%q}}`, s) }
+func text(s string) string     { return fmt.Sprintf(`{"type":"text","text":%q}`, s) }
+func imageURL(s string) string { return fmt.Sprintf(`{"type":"image_url","image_url":{"url":%q}}`, s) }
 
 func TestPath(t *testing.T) {
 	h := NewHasher([]byte("a secret"))
 	picture := "data:image/png;base64," + strings.Repeat("iVBORw0KGgo", 4000)
-	whole := pathOf(t, h, Head{}, chat(text("What is this?"), image(picture)))
+	whole := pathOf(t, h, Head{}, chat(text("What is this?"), imageURL(picture)))
 
 	t.Run("frames", func(t *testing.T) { // however Envoy cuts the body
 		rng := rand.New(rand.NewPCG(1, 2))
@@ -59,7 +63,7 @@ func TestPath(t *testing.T) {
 			for range rng.IntN(20) {
 				frames = append(frames, 1+rng.IntN(9000))
 			}
-			if got := pathOf(t, h, Head{}, chat(text("What is this?"), image(picture)), frames...); !slices.Equal(got, whole) {
+			if got := pathOf(t, h, Head{}, chat(text("What is this?"), imageURL(picture)), frames...); !slices.Equal(got, whole) {
 				t.Fatalf("in frames of %v the path is another one", frames)
 			}
 		}
@@ -75,31 +79,76 @@ func TestPath(t *testing.T) {
 		text string
 		want int
 	}{
-		{"the same", Head{}, chat(text("What is this?"), image(picture)), -1},
-		{"sampling", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`,
+		{"the same", Head{}, chat(text("What is this?"), imageURL(picture)), -1},
+		{"sampling", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`,
 			`{"temperature":0.3,"stream":true,"max_tokens":7,"model"`, 1), -1},
-		{"a client's name for the image", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `{"type"`,
+		{"a client's name for the image", Head{}, chat(text("What is this?"), strings.Replace(imageURL(picture), `{"type"`,
 			`{"uuid":"mine","type"`, 1)), -1},
-		{"another image", Head{}, chat(text("What is this?"), image(picture+"x")), len(whole) - 1},
-		{"the image's detail", Head{}, chat(text("What is this?"), strings.Replace(image(picture), `"url":`, `"detail":"low","url":`, 1)),
+		{"another image", Head{}, chat(text("What is this?"), imageURL(picture+"x")), len(whole) - 1},
+		{"the image's detail", Head{}, chat(text("What is this?"), strings.Replace(imageURL(picture), `"url":`, `"detail":"low","url":`, 1)),
 			len(whole) - 1},
-		{"another question", Head{}, chat(text("Another question"), image(picture)), first},
-		{"another role", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `"user"`, `"tool"`, 1), first},
-		{"a salt", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"cache_salt":"s","model"`, 1), 0},
-		{"tools", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`,
+		{"another question", Head{}, chat(text("Another question"), imageURL(picture)), first},
+		{"another role", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `"user"`, `"tool"`, 1), first},
+		{"a salt", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`, `{"cache_salt":"s","model"`, 1), 0},
+		{"tools", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`,
 			`{"tools":[{"type":"function"}],"model"`, 1), 0},
-		{"an unknown parameter", Head{}, strings.Replace(chat(text("What is this?"), image(picture)), `{"model"`, `{"new":1,"model"`, 1), 0},
-		{"an adapter", Head{Adapter: "a"}, chat(text("What is this?"), image(picture)), 0},
-		{"a tenant", Head{Tenant: "a"}, chat(text("What is this?"), image(picture)), 0},
-		{"another endpoint", Head{Endpoint: "/v1/completions"}, chat(text("What is this?"), image(picture)), 0},
+		{"an unknown parameter", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`, `{"new":1,"model"`, 1), 0},
+		{"an adapter", Head{Adapter: "a"}, chat(text("What is this?"), imageURL(picture)), 0},
+		{"a tenant", Head{Tenant: "a"}, chat(text("What is this?"), imageURL(picture)), 0},
+		{"another endpoint", Head{Endpoint: "/v1/completions"}, chat(text("What is this?"), imageURL(picture)), 0},
 	} {
 		got := pathOf(t, h, c.head, c.text)
 		if c.want < 0 && !slices.Equal(got, whole) || c.want >= 0 && shared(whole, got) != c.want {
 			t.Errorf("%s: %d of %d steps shared, want %d", c.name, shared(whole, got), len(whole), c.want)
 		}
 	}
-	if shared(whole, pathOf(t, NewHasher([]byte("another secret")), Head{}, chat(text("What is this?"), image(picture)))) != 0 {
+	if shared(whole, pathOf(t, NewHasher([]byte("another secret")), Head{}, chat(text("What is this?"), imageURL(picture)))) != 0 {
 		t.Error("another deployment has the same paths")
+	}
+}
+
+// A medium has its identity wherever it stands, and an inline image its size. A text with further fields is a text.
+func TestPathMedia(t *testing.T) {
+	h := NewHasher([]byte("a secret"))
+	read := func(raw string) Path {
+		var s body.Skeleton
+		var req body.Request
+		if err := body.Read([][]byte{[]byte(raw)}, &s, &req); err != nil {
+			t.Fatal(err)
+		}
+		var p Path
+		h.Read(&p, Head{}, &s, &req)
+		for _, m := range p.Media {
+			if !p.Steps[m.Step].Media {
+				t.Errorf("step %d is not marked", m.Step)
+			}
+		}
+		return p
+	}
+	var file bytes.Buffer
+	if err := png.Encode(&file, image.NewGray(image.Rect(0, 0, 640, 480))); err != nil {
+		t.Fatal(err)
+	}
+	inline := base64.StdEncoding.EncodeToString(file.Bytes())
+	url, picture := imageURL("https://example.com/1.png"), imageURL("data:image/png;base64,"+inline)
+	anthropic := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + inline + `"}}`
+	cached := `{"type":"text","text":"And this?","cache_control":{"type":"ephemeral"}}`
+	a, b := read(chat(url, text("What is this?"), picture, anthropic)), read(chat(text("Another question"), picture, cached, url))
+	if len(a.Media) != 3 || len(b.Media) != 2 {
+		t.Fatalf("%d and %d media", len(a.Media), len(b.Media))
+	}
+	if a.Media[0].ID != b.Media[1].ID || a.Media[1].ID != b.Media[0].ID || a.Media[0].ID == a.Media[1].ID {
+		t.Errorf("%+v, %+v", a.Media, b.Media)
+	}
+	for i, want := range []int32{0, 640 * 480, 640 * 480} {
+		if n := a.Steps[a.Media[i].Step].Bytes; n != want {
+			t.Errorf("medium %d has %d pixels, want %d", i, n, want)
+		}
+	}
+	shorter := strings.Replace(cached, "this?", "that?", 1)
+	if n := shared(read(chat(cached)).Steps, read(chat(shorter)).Steps); n != shared(read(chat(text("And this?"))).Steps,
+		read(chat(text("And that?"))).Steps) {
+		t.Errorf("%d steps shared of texts with a further field", n)
 	}
 }
 
@@ -133,7 +182,7 @@ func BenchmarkPath(b *testing.B) {
 	h := NewHasher([]byte("a secret"))
 	for name, raw := range map[string]string{
 		"32 KB chat":   chat(text(strings.Repeat("What is in this picture? ", 900))),
-		"3.7 MB image": chat(text("What is this?"), image("data:image/png;base64,"+strings.Repeat("iVBORw0KGgoA", 310000))),
+		"3.7 MB image": chat(text("What is this?"), imageURL("data:image/png;base64,"+strings.Repeat("iVBORw0KGgoA", 310000))),
 		"200 messages": `{"model":"m","messages":[` + strings.TrimSuffix(strings.Repeat(`{"role":"user","content":"And then?"},`,
 			200), ",") + `]}`,
 	} {

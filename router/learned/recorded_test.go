@@ -56,7 +56,7 @@ func (w *worker) request(id, endpoint, text string) (predicted, certain int) {
 	w.hasher.Read(&w.path, Head{Endpoint: endpoint, Model: req.Model}, &s, &req)
 	var p Prompt
 	w.memory.Recall(1, &w.path, &p)
-	w.learner.Watch(&Request{ID: id, Slot: w.slot, Class: 1, Size: w.size, Path: Path{slices.Clone(w.path.Steps)}})
+	w.learner.Watch(&Request{ID: id, Slot: w.slot, Class: 1, Size: w.size, Path: Path{Steps: slices.Clone(w.path.Steps)}})
 	if len(p.Blocks) == 0 {
 		return 0, 0
 	}

@@ -6,48 +6,65 @@ import "sync"
 // serves the cost of a choice, and is no hit.
 type Sizes struct {
 	mu      sync.Mutex
-	byClass map[uint32]*sizes
+	byClass map[uint32]*Size
 }
 
-type sizes struct {
-	perByte   float64 // tokens of a byte of text
-	perMedium float64 // tokens of a medium
+// Size is how many tokens the engines of a class make of what is in a request.
+type Size struct {
+	PerByte   float64 // of text
+	PerMedium float64 // of a medium, if its pixels are not known
+	PerImage  float64 // of an image, if they are, and
+	PerPixel  float64 // for each million of them
 }
 
 const (
 	usualPerByte   = 0.25
-	usualPerMedium = 1000 // about 1280×720 pixels for most families
-	newShare       = 0.1  // of the newest request in an estimate
+	usualPerMedium = 1000            // about 1280×720 pixels for most families
+	usualPerPixel  = 1e6 / (28 * 28) // of a million
+	newShare       = 0.1             // of the newest request in an estimate
 	maxClasses     = 1 << 10
 )
 
-// content returns a path's bytes of text and its media.
-func (p *Path) content() (text, media int) {
-	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Media {
-			media++
-		} else {
-			text += int(s.Bytes)
+var usual = Size{PerByte: usualPerByte, PerMedium: usualPerMedium, PerPixel: usualPerPixel}
+
+// Tokens returns how many tokens some steps probably are.
+func (s Size) Tokens(steps []Step) (n float64) {
+	for i := range steps {
+		switch bytes := float64(steps[i].Bytes); {
+		case !steps[i].Media:
+			n += s.PerByte * bytes
+		case bytes == 0:
+			n += s.PerMedium
+		default:
+			n += max(1, s.PerImage+s.PerPixel*bytes/1e6)
 		}
 	}
-	return text, media
+	return n
 }
 
-// Estimate returns how many tokens the engines of a class probably make of a path.
-func (s *Sizes) Estimate(class uint32, p *Path) int {
-	text, media := p.content()
+// Of returns what was learned of a class.
+func (s *Sizes) Of(class uint32) Size {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := sizes{usualPerByte, usualPerMedium}
 	if known := s.byClass[class]; known != nil {
-		of = *known
+		return *known
 	}
-	return int(of.perByte*float64(text) + of.perMedium*float64(media))
+	return usual
 }
 
 // Learn takes over how many tokens a prompt had.
 func (s *Sizes) Learn(class uint32, p *Path, tokens int) {
-	text, media := p.content()
+	text, others, images, pixels := 0., 0., 0., 0.
+	for i := range p.Steps {
+		switch bytes := float64(p.Steps[i].Bytes); {
+		case !p.Steps[i].Media:
+			text += bytes
+		case bytes == 0:
+			others++
+		default:
+			images, pixels = images+1, pixels+bytes/1e6
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.byClass[class]
@@ -55,16 +72,23 @@ func (s *Sizes) Learn(class uint32, p *Path, tokens int) {
 		if len(s.byClass) == maxClasses {
 			return
 		}
-		of = (&sizes{usualPerByte, usualPerMedium})
+		of = new(Size)
+		*of = usual
 		if s.byClass == nil {
-			s.byClass = make(map[uint32]*sizes)
+			s.byClass = make(map[uint32]*Size)
 		}
 		s.byClass[class] = of
 	}
-	if media == 0 && text > 0 {
-		of.perByte += newShare * (float64(tokens)/float64(text) - of.perByte)
-	} else if media > 0 {
-		each := (float64(tokens) - of.perByte*float64(text)) / float64(media)
-		of.perMedium += newShare * (max(each, 1) - of.perMedium)
+	wrong := float64(tokens) - of.Tokens(p.Steps)
+	switch {
+	case images > 0: // a step towards the nearest numbers that would have been right
+		share := wrong / (images*images + pixels*pixels + others*others)
+		of.PerImage += newShare * share * images
+		of.PerPixel += newShare * share * pixels
+		of.PerMedium = max(1, of.PerMedium+newShare*share*others)
+	case others > 0:
+		of.PerMedium = max(1, of.PerMedium+newShare*wrong/others)
+	case text > 0:
+		of.PerByte += newShare * wrong / text
 	}
 }

@@ -4,24 +4,33 @@ import "testing"
 
 func TestSizes(t *testing.T) {
 	text := &Path{Steps: []Step{{Bytes: 1000}}}
-	image := &Path{Steps: []Step{{Bytes: 100}, {Bytes: 40_000, Media: true}}}
+	image := func(pixels int32) *Path { return &Path{Steps: []Step{{Bytes: 100}, {Bytes: pixels, Media: true}}} }
+	const url, small, large = 0, 640 * 480, 1920 * 1080
 	s := new(Sizes)
-	if n := s.Estimate(1, image); n < 900 || n > 1100 {
-		t.Errorf("%d tokens of an image of which nothing is known", n)
+	within := func(what string, class uint32, p *Path, low, high int) {
+		t.Helper()
+		if n := int(s.Of(class).Tokens(p.Steps)); n < low || n > high {
+			t.Errorf("%s: %d tokens, want %d to %d", what, n, low, high)
+		}
 	}
-	for range 100 {
-		s.Learn(1, text, 400)
-		s.Learn(1, image, 300)
+	within("an image of which nothing is known", 1, image(url), 900, 1100)
+	within("a small one", 1, image(small), 400, 450)
+	for range 300 { // 1: a token for each 32×32 pixels, and 3 tokens for 10 bytes of text; 2: 256 tokens for any image
+		s.Learn(1, text, 300)
+		s.Learn(1, image(url), 530)
+		s.Learn(1, image(small), 30+small/1024)
+		s.Learn(1, image(large), 30+large/1024)
+		s.Learn(2, image(small), 25+256)
+		s.Learn(2, image(large), 25+256)
 	}
-	if n := s.Estimate(1, text); n < 395 || n > 405 {
-		t.Errorf("%d tokens of a text, want 400", n)
-	}
-	if n := s.Estimate(1, image); n < 290 || n > 310 {
-		t.Errorf("%d tokens of an image, want 300", n)
-	}
-	if n := s.Estimate(2, text); n != 250 {
-		t.Errorf("%d tokens for another class", n)
-	}
+	within("a text", 1, text, 295, 305)
+	within("an image whose size is not known", 1, image(url), 520, 540)
+	within("a small image", 1, image(small), 310, 350)
+	within("a large one", 1, image(large), 2000, 2100)
+	within("two of a size that was not seen", 1, &Path{Steps: append(image(1024*768).Steps, image(1024*768).Steps...)}, 1500, 1700)
+	within("a small image where all are alike", 2, image(small), 250, 310)
+	within("a large one", 2, image(large), 250, 310)
+	within("a text of another class", 3, text, 250, 250)
 	for class := range uint32(2 * maxClasses) {
 		s.Learn(class, text, 10)
 	}
