@@ -33,16 +33,16 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	streams := counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request.")
 	bodyBytes := counter("extproc_body_bytes_total", "Request body bytes read.")
 	m := &metrics{
-		gates: counter("extproc_gate_total", "Requests by their headers: readable, unreadable (refused), not ours (passed).",
+		gates: counter("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours (passed).",
 			"verdict", "why"),
 		answers: counter("extproc_answers_total",
 			"Answers to Envoy by the decision's reason.", "reason"),
 		errors: counter("extproc_errors_total",
-			"Streams that ended without a decision, by cause; decided too late: after envoy.message_timeout.",
+			"Streams that ended without a decision, by cause; decided too late: Envoy had forwarded the request after envoy.message_timeout.",
 			"what"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "sightline", Name: "extproc_decision_seconds",
-			Help:    "Time from the body's end to the answer.",
+			Help:    "Time from the end of the body to the sending of the answer.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2},
 		}),
 		entries: counter("access_log_entries_total", "Entries of Envoy's access log, by outcome.", "kind"),

@@ -33,7 +33,7 @@ const (
 
 func newShed() *prometheus.CounterVec {
 	shed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_shed_total",
-		Help: "Requests answered 429 at max_in_flight."},
+		Help: "Requests answered 429 because workers are at max_in_flight, by reason."},
 		[]string{"model", "why"})
 	return shed
 }

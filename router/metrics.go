@@ -50,7 +50,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		decisions: vec("decisions_total", "Decisions by how exact they were; refused: an error at once.", "model", "reason"),
+		decisions: vec("decisions_total", "Decisions by how exact they were; refused: the client got an error at once.", "model", "reason"),
 		stepsDown: vec("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
 		decisionSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds",
 			Help:    "Time to decide, once the body is complete.",
@@ -58,40 +58,43 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		prompt: vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
 		cached: vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
 		offloaded: vec("predicted_offloaded_tokens_total",
-			"Predicted cached tokens to be fetched from a lower tier.", "model"),
-		held: vec("held_tokens_total", "Prompt tokens that the best holder held.", "model"),
-		regret: vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not.",
+			"Predicted cached tokens that the chosen worker has to fetch from a lower tier.", "model"),
+		held: vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
+		regret: vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by reason.",
 			"model", "why"),
-		regretSeconds: vec("regret_seconds_total", "Time to prefill regret_tokens, at the chosen workers' rates.", "model", "why"),
+		regretSeconds: vec("regret_seconds_total", "Time to prefill regret_tokens, at each chosen worker's measured rate.", "model", "why"),
 		enginePrompt: vec("engine_prompt_tokens_total",
-			"Prompt tokens of answers that reported cached tokens; needs envoy.token_usage.", "model"),
+			"Prompt tokens, as the engine counted, of answers that reported cached tokens; needs envoy.token_usage.", "model"),
 		engineCached: vec("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
-		outcomes: vec("outcomes_total", "Ended requests by worker and status class; other: no known worker.",
+		outcomes: vec("outcomes_total", "Ended requests by their last worker and status class; other: no known worker.",
 			"worker", "code"),
-		cachedComparison: vec("cached_tokens_reported_total", "Answers by the engine's cached tokens against the prediction.",
+		cachedComparison: vec("cached_tokens_reported_total", "Answers by the engine's count of cached tokens against the prediction.",
 			"model", "verdict"),
 		promptComparison: vec("prompt_tokens_reported_total",
-			"Answers by the engine's prompt tokens against ours, where exact.", "model", "verdict"),
-		removed: vec("removed_fields_total", "Forbidden fields removed from bodies.", "field"),
+			"Answers by the engine's count of prompt tokens against ours, where that was exact.", "model", "verdict"),
+		removed: vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
 		storedAnswers: vec("stored_answers_total",
-			"Recorded answers of /v1/responses; requests that refer to one: found, unknown.", "what"),
+			"Answers of /v1/responses that were recorded; requests that refer to one: found, unknown.", "what"),
 		movedRequests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total",
 			Help: "Requests that Envoy sent to another worker than the first choice."}),
 		uncorrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "corrections_refused_total",
-			Help: "Corrections of the index refused because their client caused too many."}),
+			Help: "Corrections of the index that were refused because their client had caused too many."}),
 		correctedBlocks: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total",
-			Help: "Blocks removed from the index since an engine did not find them cached."}),
-		failures: vec("worker_failures_total", "Failed requests: connect, reset, protocol, timeout, or the status.",
+			Help: "Blocks taken out of the index because an engine did not find them cached."}),
+		failures: vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.",
 			"worker", "what"),
 		roleMissing: vec("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
-		deadlines: vec("slo_decisions_total", "Requests with a deadline (x-slo-ttft-ms): in time if a worker should meet it.",
+		deadlines: vec("slo_decisions_total", "Requests with a deadline (x-slo-ttft-ms): in time if some worker should meet it, else late.",
 			"model", "outcome"),
 		shed: newShed(),
 		learnedRequests: vec("learned_requests_total",
-			"Ended requests that no proved rule reads to the end, by what events taught: learned, no_events (or all blocks were held), "+
-				"unattributed (several requests may be meant), doubtful (not the length that the engine reported), no_room.", "outcome"),
+			"Ended requests that no rule reads to the end of their prompts, or only rules that events have not proved yet, by what their "+
+				"workers' events taught: learned, "+
+				"no_events (all blocks were held before, or events do not come), "+
+				"unattributed (events could be those of several requests), doubtful (the blocks do not have the length that the "+
+				"engine reported), no_room.", "outcome"),
 		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total",
-			Help: "Access log entries without an open decision: another replica's, or expired."}),
+			Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
 	if reg == nil {
 		return m
@@ -107,15 +110,15 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison,
 		m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures,
 		m.roleMissing, m.deadlines, m.shed, m.learnedRequests, r.opt.Report,
-		gauge("learned_bytes", "Bytes of the memory of requests that no rule reads to the end.",
+		gauge("learned_bytes", "Bytes of what is remembered about requests that no rule reads to the end of their prompts.",
 			func() float64 { return float64(r.learning.stats().Bytes) }),
-		gauge("learned_beginnings", "Remembered beginnings of requests.", func() float64 { return float64(r.learning.stats().Nodes) }),
-		counter("learned_forgotten_total", "Beginnings forgotten for lack of room.", func() uint64 {
+		gauge("learned_beginnings", "Beginnings of requests that are remembered.", func() float64 { return float64(r.learning.stats().Nodes) }),
+		counter("learned_forgotten_total", "Beginnings of requests that were forgotten for lack of room.", func() uint64 {
 			return r.learning.stats().Forgotten
 		}),
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Ledger.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired),
-		gauge("workers_out", "Workers that get only trial requests, or none, because they fail.", func() (n float64) {
+		gauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
 				if w.OutReason(r.opt.Now()) != "" {
 					n++
@@ -123,17 +126,17 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return n
 		}),
-		gauge("access_log_silent", "1 while Envoy's access log reports none of the decided requests.", r.silenceGauge(ledger.NoReports)),
-		gauge("access_log_ends_missing", "1 while Envoy's access log reports no ends of requests.",
+		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(ledger.NoReports)),
+		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.",
 			r.silenceGauge(ledger.NoEnds)),
-		gauge("unserved_models", "Requested model names that no worker serves.", func() float64 {
+		gauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 {
 			return float64(len(r.Unserved()))
 		}),
-		gauge("predictions", "Predicted blocks that events have not confirmed.", func() float64 {
+		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 {
 			return float64(r.predicted.Size())
 		}),
-		counter("predictions_dropped_total", "Predicted blocks dropped for lack of room.", r.predicted.Dropped),
-		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because too many bytes are being read.",
+		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.Dropped),
+		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.",
 			func() float64 { return float64(r.lanes.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
 	return m

@@ -72,7 +72,7 @@ const (
 func newWaiters() *waiters {
 	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0)}
 	h.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
-		Help: "Requests that waited for a worker or a place of max_in_flight."},
+		Help: "Requests that waited for a worker, or for a place of max_in_flight, by outcome."},
 		[]string{"outcome"})
 	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull, heldPlace, heldNoPlace, heldCrowd} {
 		h.total.WithLabelValues(outcome)

@@ -67,6 +67,6 @@ func (i Info) String() string {
 
 // Metric returns sightline_build_info, always 1.
 func (i Info) Metric() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sightline_build_info", Help: "What this binary was built from.",
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sightline_build_info", Help: "What this binary was built from; always 1.",
 		ConstLabels: prometheus.Labels{"version": i.Version, "commit": i.Commit, "goversion": i.Go}}, func() float64 { return 1 })
 }

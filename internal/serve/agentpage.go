@@ -117,17 +117,17 @@ var agentMetrics = []struct {
 	kind       prometheus.ValueType
 	value      func(*rankState) float64
 }{
-	{"published_messages_total", "Messages acknowledged.", prometheus.CounterValue,
+	{"published_messages_total", "Messages that the stream has acknowledged.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.Messages) }},
-	{"published_bytes_total", "Bytes acknowledged.", prometheus.CounterValue,
+	{"published_bytes_total", "Bytes that the stream has acknowledged.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.Bytes) }},
-	{"publish_failures_total", "Attempts to publish that failed.", prometheus.CounterValue,
+	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.Failed) }},
-	{"publish_refused_total", "1 once a newer agent has replaced this one.", prometheus.CounterValue,
+	{"publish_refused_total", "1 once a newer agent publishes for this worker: this one has stopped.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.Refused) }},
-	{"dropped_total", "Times that too many events waited: routers read a snapshot instead.",
+	{"dropped_total", "Times that too many events waited, and routers had to read a snapshot instead.",
 		prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
-	{"unanswered_total", "Snapshot requests dropped because too many waited.", prometheus.CounterValue,
+	{"unanswered_total", "Snapshot requests of routers dropped because too many waited.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
 	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 {
 		return float64(s.Published.Pending)
@@ -135,17 +135,17 @@ var agentMetrics = []struct {
 	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 {
 		return number(s.Published.Connected)
 	}},
-	{"nats_refused_total", "Times that NATS rejected the credentials or denied a subject.", prometheus.CounterValue,
+	{"nats_refused_total", "Times that NATS rejected the agent's credentials or denied it a subject.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Refused) }},
 	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue, func(s *rankState) float64 {
 		return number(s.Heard.Connected)
 	}},
-	{"ready", "1 while NATS has all events.", prometheus.GaugeValue, func(s *rankState) float64 {
+	{"ready", "1 while NATS has everything that the engine reported.", prometheus.GaugeValue, func(s *rankState) float64 {
 		return number(s.NotReady == "")
 	}},
 	{"resumed", "1 if this agent continued from an earlier one's state.", prometheus.GaugeValue,
 		func(s *rankState) float64 { return number(s.Published.Resumed) }},
-	{"stream_age_seconds", "How long the engine's stream has not been live.", prometheus.GaugeValue,
+	{"stream_age_seconds", "How long the engine's event stream has not been live.", prometheus.GaugeValue,
 		func(s *rankState) float64 { return s.Age }},
 	{"blocks", "Blocks that the worker holds.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Blocks) }},
 	{"snapshots_total", "Snapshots written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Snapshots) }},

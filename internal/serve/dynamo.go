@@ -61,8 +61,8 @@ func (s *sources) startDynamo(metrics prometheus.Registerer, component string) e
 			ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(now()) }))
 	}
 	err := errors.Join(
-		count("dynamo_events_unreadable_total", "Messages of Dynamo's plane that cannot be read.", l.plane.Unreadable),
-		count("dynamo_events_refused_total", "Messages of Dynamo's plane dropped because too many workers are unknown.",
+		count("dynamo_events_unreadable_total", "Messages of Dynamo's event plane that cannot be read.", l.plane.Unreadable),
+		count("dynamo_events_refused_total", "Messages of Dynamo's event plane dropped because too many workers are unknown to discovery.",
 			l.plane.Refused))
 	if err != nil {
 		return err

@@ -25,11 +25,11 @@ func newStateMetrics(index *indexer.Index, media *engine.Media) *stateMetrics {
 		return prometheus.NewDesc("sightline_"+name, help, labels, nil)
 	}
 	return &stateMetrics{index: index, media: media,
-		slots:      desc("index_slots", "Data-parallel ranks that the index knows."),
-		partial:    desc("index_partial_slots", "Ranks whose blocks are known only in part."),
+		slots:      desc("index_slots", "Workers' data-parallel ranks that the index knows blocks of."),
+		partial:    desc("index_partial_slots", "Ranks of which the index knows only a part of the blocks."),
 		blocks:     desc("index_blocks", "Blocks in the index, summed over ranks."),
 		resident:   desc("index_bytes", "Memory that the index occupies, in bytes."),
-		used:       desc("index_used_bytes", "Index memory that holds blocks, in bytes."),
+		used:       desc("index_used_bytes", "Memory of the index that holds blocks, in bytes."),
 		relayed:    desc("relay_bytes", "Images that the relay holds, in bytes."),
 		images:     desc("relay_images", "Images that the relay holds."),
 		lost:       desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored).", "what"),

@@ -66,10 +66,10 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	}
 	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.probe.Again),
 		success: prometheus.NewGauge(gauge("reload_success", "1 unless the last reload of the configuration failed.")),
-		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "Unix time of the last successful load.")),
+		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "Unix time of the last successful load of the configuration.")),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "config_reloads_total",
 			Help: "Reloads of the configuration, by outcome."}, []string{"result"}),
-		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key whose new value needs a restart."),
+		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key whose new value takes effect only after a restart."),
 			[]string{"key"})}
 	r.metrics.MustRegister(x.success, x.at, x.reloads, x.restarts)
 	x.success.Set(1)

@@ -93,7 +93,7 @@ func Load(cfg config.Config) (*Server, error) {
 	panics := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "media_panics_total",
 		Help: "Panics while reading media, by place in the code."}, []string{"where"})
 	full := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "no_room_total",
-		Help: "Times that an entry did not fit or evicted another, by kind (docs/bounds.md)."}, []string{"what"})
+		Help: "Times that an entry did not fit or evicted another, by kind; docs/bounds.md has the bounds."}, []string{"what"})
 	metrics.MustRegister(panics, full)
 	noRoom := func(what string) { full.WithLabelValues(what).Inc() }
 	media.NoRoom = noRoom

@@ -219,7 +219,7 @@ func (s *sources) unreported() (silent, all int) {
 // natsRefused returns a counter of refusals by NATS servers.
 func natsRefused(metrics prometheus.Registerer) (*prometheus.CounterVec, error) {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "nats_refused_total",
-		Help: "Times that NATS rejected credentials or denied a subject, by use."}, []string{"of"})
+		Help: "Times that a NATS server rejected credentials or denied a subject, by its use."}, []string{"of"})
 	v.WithLabelValues("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
 	return v, metrics.Register(v)
 }

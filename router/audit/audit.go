@@ -131,14 +131,14 @@ func New(o Options) *Auditor {
 		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, or unattributed."},
 		[]string{"model", "worker", "verdict"})
 	a.unattributed = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
-		Help: "Stored events that several requests could have caused."})
+		Help: "Stored events that several open requests could have caused."})
 	a.namedEvents = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
-		Help: "Stored events with the session id of an open request."})
+		Help: "Stored events that carried the session id that Sightline gave to an open request."})
 	a.learnedNames = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
-		Help: "Media hashes learned from events."})
+		Help: "Media hashes learned from events because they cannot be computed."})
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(a.verdicts, a.unattributed, a.namedEvents, a.learnedNames, asideMetric{a,
-			prometheus.NewDesc("sightline_rules_aside", "Rules that have stepped aside since events contradict them.",
+			prometheus.NewDesc("sightline_rules_aside", "Rules for reading prompts that have stepped aside since workers' events contradict them.",
 				[]string{"model", "class"}, nil)})
 	}
 	return a

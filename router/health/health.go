@@ -68,10 +68,10 @@ func New(o Options) *Poller {
 	n := &Poller{o: o, ownLog: repeat.Once(o.Log, time.Minute), health: rules.NewClient(healthTime, o.As),
 		load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Failed health and load queries, by cause; own limit: Sightline's."},
+		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},
 		[]string{"worker", "what", "why"})
 	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
-		Help: "LoRA adapters reloaded from another path under the same name."}, []string{"worker"})
+		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
 	o.Metrics.MustRegister(n.failed, n.reloaded, n)
 	return n
 }
@@ -84,15 +84,15 @@ func (n *Poller) Forget(worker string) {
 
 var (
 	ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
-		"Age of the reported load.", []string{"worker", "rank"}, nil)
+		"Age of the reported load that counts for each worker.", []string{"worker", "rank"}, nil)
 	adaptersDesc = prometheus.NewDesc("sightline_worker_adapters",
-		"LoRA adapters that a worker lists.", []string{"worker"}, nil)
+		"LoRA adapters that each worker lists.", []string{"worker"}, nil)
 	usageDesc = prometheus.NewDesc("sightline_worker_kv_cache_usage",
-		"Share of the KV cache in use, 0 to 1.", []string{"worker", "rank"}, nil)
+		"Share of the KV cache in use that each worker reported, 0 to 1.", []string{"worker", "rank"}, nil)
 	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
-		"Requests in flight, including reported ones of other senders.", []string{"worker", "rank"}, nil)
+		"Requests in flight at each worker, including other senders' requests that it reported.", []string{"worker", "rank"}, nil)
 	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
-		"Time to prefill what waits there, at the measured rate.", []string{"model", "worker", "rank"}, nil)
+		"Time that each worker needs to prefill what waits there, at its measured rate.", []string{"model", "worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.

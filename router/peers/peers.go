@@ -137,14 +137,14 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
-			Help: "Transfers of what a worker holds, or (learned …) requests taught. Requested here: taken, nobody (has it), late; " +
-				"by another replica: told, not held, too large, busy."},
+			Help: "Transfers of all that a worker holds, or that requests taught. Requested here: taken, nobody (has it), late; " +
+				"by another replica: told, not held, too large, busy. What requests taught has \"learned \" before it."},
 			[]string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection; lessons: what requests taught; " +
-				"refused: another key, or too many."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection. Lessons are what requests " +
+				"taught; refused: of a replica with another key, or too many."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
-			Help: "Questions to other index shards, by outcome; nobody: no replica is reached."}, []string{"what"})}
+			Help: "Questions to other index shards, by outcome; nobody: no replica of the shard is reached."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken",
 		lessonsSent, lessonsDropped, lessonsTaken, lessonsRefused} {
 		x.entries.WithLabelValues(what)
@@ -161,7 +161,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	}
 	metrics.MustRegister(x.entries, x.questions, x.handovers,
 		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) }),
-		gauge("peer_age_seconds", "Time since the last message of the most silent replica.", func() float64 {
+		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest.", func() float64 {
 			_, ago := x.OtherReplicas()
 			return ago.Seconds()
 		}),

@@ -134,7 +134,7 @@ func New(opt Options) *Prober {
 	}
 	p := &Prober{opt: opt, client: rules.NewClient(requestTimeout, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
-		Help: "Comparisons of a worker's tokens and settings with ours."}, []string{"worker", "verdict"})
+		Help: "Comparisons of a worker's tokens and settings with Sightline's, by verdict."}, []string{"worker", "verdict"})
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(p.total)
 	}

@@ -62,18 +62,18 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 }
 
 var (
-	eventsDesc = prometheus.NewDesc("sightline_events_total", "KV events by outcome, as docs/signals.md lists them.",
+	eventsDesc = prometheus.NewDesc("sightline_events_total", "Each worker's KV events by outcome, as docs/signals.md lists them.",
 		[]string{"worker", "rank", "what"}, nil)
-	ageDesc = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long a worker's event stream has not been live.",
+	ageDesc = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV event stream has not been live.",
 		[]string{"worker", "rank"}, nil)
 
-	orphansDesc = prometheus.NewDesc("sightline_orphan_blocks", "Blocks whose parent is not known yet.",
+	orphansDesc = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker reported whose parent is not known yet.",
 		[]string{"worker", "rank"}, nil)
 	doubtfulDesc = prometheus.NewDesc("sightline_doubtful_blocks",
-		"Blocks that a worker reported before messages were lost, and not since.", []string{"worker", "rank"}, nil)
+		"Blocks that each worker reported before messages were lost, and not since.", []string{"worker", "rank"}, nil)
 	sharedDesc = prometheus.NewDesc("sightline_event_socket_shared",
-		"1 while another worker's name brings the same KV events.", []string{"worker", "rank"}, nil)
-	partialDesc = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known.",
+		"1 while the same KV events come under the name of another worker too.", []string{"worker", "rank"}, nil)
+	partialDesc = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known of it.",
 		[]string{"worker", "rank"}, nil)
 )
 

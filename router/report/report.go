@@ -352,12 +352,12 @@ func (h *times) at(share float64) float64 {
 // The metrics: the values of the report that are worth a graph.
 var (
 	requestsDesc = prometheus.NewDesc("sightline_trial_requests_total",
-		"Ended requests by arm: steered, or left to Envoy.", []string{"arm"}, nil)
+		"Ended requests by arm: steered, or left to Envoy's own load balancing.", []string{"arm"}, nil)
 	promptDesc = prometheus.NewDesc("sightline_trial_prompt_tokens_total",
-		"Prompt tokens of answered requests whose cached tokens are known.", []string{"arm"}, nil)
-	cachedDesc = prometheus.NewDesc("sightline_trial_cached_tokens_total", "Cached tokens of answered requests.", []string{"arm"}, nil)
+		"Prompt tokens of answered requests whose cached tokens are known, by arm.", []string{"arm"}, nil)
+	cachedDesc = prometheus.NewDesc("sightline_trial_cached_tokens_total", "Cached tokens of answered requests, by arm.", []string{"arm"}, nil)
 	wouldDesc  = prometheus.NewDesc("sightline_trial_would_tokens_total",
-		"Tokens that only the chosen worker held (spared), or only the used one (cost).", []string{"what"}, nil)
+		"Unsteered requests: tokens that only the chosen worker held (spared), or only the used one (cost).", []string{"what"}, nil)
 )
 
 // Describe implements prometheus.Collector.
