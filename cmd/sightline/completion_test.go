@@ -12,24 +12,45 @@ import (
 	"github.com/sightline-router/sightline/internal/program"
 )
 
+// printed returns what a command prints.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	parser, err := program.Parser("sightline", description, &cli{}, kong.Writers(&out, &out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, err := parser.Parse(args)
+	if err == nil {
+		err = ctx.Run()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// TestManPage: every command and flag has its place in the man page, and none that is hidden; groff, where there is one, has no complaint.
+func TestManPage(t *testing.T) {
+	page := printed(t, "man")
+	for _, want := range []string{".TH SIGHTLINE 1", "\n.SS serve [flags]\nRun the router", "\n.B \\-c, \\-\\-config=", "\n.SS config schema",
+		`\-\-worker=HOST:PORT`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if groff, err := exec.LookPath("groff"); err == nil {
+		c := exec.Command(groff, "-man", "-ww", "-z", "-Tutf8")
+		c.Stdin = strings.NewReader(page)
+		if said, err := c.CombinedOutput(); err != nil || len(said) > 0 {
+			t.Errorf("groff: %v\n%s", err, said)
+		}
+	}
+}
+
 // TestCompletion: bash offers the binary's commands, subcommands and flags, and file names where no word applies.
 func TestCompletion(t *testing.T) {
-	script := func(shell string) string {
-		t.Helper()
-		var out bytes.Buffer
-		parser, err := program.Parser("sightline", description, &cli{}, kong.Writers(&out, &out))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, err := parser.Parse([]string{"completion", shell})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := ctx.Run(); err != nil {
-			t.Fatal(err)
-		}
-		return out.String()
-	}
+	script := func(shell string) string { return printed(t, "completion", shell) }
 	bash := script("bash")
 	for _, c := range []struct{ line, want, not string }{
 		{"sightline ", "serve doctor completion", "worker-sim demo --version"},

@@ -19,6 +19,7 @@ import (
 // Commands are the commands that both programs have. A program's own struct of commands embeds them.
 type Commands struct {
 	Completion completionCmd `cmd:"" help:"Print the shell completion script for the commands and flags."`
+	Man        manCmd        `cmd:"" help:"Print the man page of all commands and flags."`
 	Version    versionCmd    `cmd:"" help:"Print the version, and what this binary was built from."`
 
 	ShowVersion kong.VersionFlag `name:"version" help:"Print the version and exit."`
