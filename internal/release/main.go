@@ -1,5 +1,6 @@
 // Command release makes the files of a release from the commit that HEAD names: for each platform an archive and a bill of
-// materials (CycloneDX 1.6), and SHA256SUMS of them all.
+// materials (CycloneDX 1.6); an image of all Linux platforms and the Helm chart, as a registry takes them; a Homebrew formula; and
+// SHA256SUMS of them all.
 //
 // It builds in its own clone, in which it sets the release's tag: the go command then writes version and commit into the binary,
 // and uncommitted files cannot get in. Paths, times and users of the machine are left out, so every build of the same commit with
@@ -8,6 +9,7 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
 	"debug/buildinfo"
@@ -16,11 +18,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,93 +33,177 @@ import (
 // binaries are the commands that an archive contains.
 var binaries = []string{"sightline", "sightline-lab"}
 
-// beside lists what an archive contains besides the binaries.
+// beside lists what an archive contains besides the binaries and their man pages.
 var beside = []string{"LICENSE", "NOTICE", "README.md", "CHANGELOG.md",
 	"examples/systemd/sightline.service", "examples/systemd/sightline-agent@.service", "examples/systemd/sightline.yaml"}
+
+const (
+	platforms  = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64"
+	repository = "ghcr.io/sightline-router/sightline" // of the image; the chart is at …/charts/sightline
+)
 
 var semver = regexp.MustCompile(`^\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
 func main() {
-	version := flag.String("version", "", "the release's version, such as 0.1.0-rc.1")
-	out := flag.String("out", "bin/release", "folder of the results, emptied first")
-	arch := flag.String("arch", "amd64,arm64", "processors, for Linux")
+	r := release{}
+	flag.StringVar(&r.version, "version", "", "the release's version, such as 0.1.0-rc.1")
+	flag.StringVar(&r.out, "out", "bin/release", "folder of the results, emptied first")
+	flag.StringVar(&r.image, "image", repository, "where the image will be, for the chart")
+	of := flag.String("platforms", platforms, "systems and processors")
 	flag.Parse()
-	if err := release(*version, *out, strings.Split(*arch, ",")); err != nil {
+	r.platforms = strings.Split(*of, ",")
+	if err := r.make(); err != nil {
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func release(version, out string, archs []string) error {
-	if !semver.MatchString(version) {
-		return fmt.Errorf("version %q: want one such as 0.1.0-rc.1", version)
+// release is what is made of one commit.
+type release struct {
+	version, out, image string
+	platforms           []string // such as linux/amd64
+
+	src    string // its own clone
+	commit string
+	at     time.Time         // the commit's
+	sums   map[string]string // of the files in out, by name
+}
+
+func (r *release) make() error {
+	if !semver.MatchString(r.version) {
+		return fmt.Errorf("version %q: want one such as 0.1.0-rc.1", r.version)
 	}
 	work, err := os.MkdirTemp("", "sightline-release")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	src := filepath.Join(work, "src")
+	if err := errors.Join(r.clone(filepath.Join(work, "src")), os.RemoveAll(r.out), os.MkdirAll(r.out, 0o755)); err != nil {
+		return err
+	}
+	r.sums = map[string]string{}
+	pages, err := r.manPages(filepath.Join(work, "here"))
+	if err != nil {
+		return err
+	}
+	var images []platformImage
+	for _, platform := range r.platforms {
+		system, arch, _ := strings.Cut(platform, "/")
+		bin := filepath.Join(work, system+"-"+arch)
+		built, err := r.build(bin, "GOOS="+system, "GOARCH="+arch)
+		if err != nil {
+			return err
+		}
+		bill, err := materials(built)
+		if err != nil {
+			return err
+		}
+		files, err := r.archive(bin, pages)
+		if err != nil {
+			return err
+		}
+		name := "sightline-" + r.version + "-" + system + "-" + arch
+		packed, err := r.pack(name+"/", files)
+		if err := errors.Join(err, r.write(name+".tar.gz", packed), r.write(name+".cdx.json", bill)); err != nil {
+			return err
+		}
+		if system == "linux" {
+			images = append(images, platformImage{arch, bin})
+		}
+	}
+	if err := errors.Join(r.writeImage(images), r.writeChart(), r.writeFormula()); err != nil {
+		return err
+	}
+	var list strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(r.sums)) {
+		fmt.Fprintf(&list, "%s  %s\n", r.sums[name], name)
+	}
+	fmt.Print(list.String())
+	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(list.String()), 0o644)
+}
+
+// clone makes the clone, and reads the commit that it is of.
+func (r *release) clone(to string) error {
+	r.src = to
 	// The lightweight tag exists only in the clone; -f in case the repository has it already.
-	for _, args := range [][]string{{"clone", "-q", "--shared", ".", src}, {"-C", src, "tag", "-f", "v" + version}} {
+	for _, args := range [][]string{{"clone", "-q", "--shared", ".", to}, {"-C", to, "tag", "-f", "v" + r.version}} {
 		if _, err := run("", nil, "git", args...); err != nil {
 			return err
 		}
 	}
-	stamp, err := run(src, nil, "git", "log", "-1", "--format=%ct")
+	said, err := run(to, nil, "git", "log", "-1", "--format=%H %ct")
 	if err != nil {
 		return err
 	}
-	seconds, err := strconv.ParseInt(strings.TrimSpace(stamp), 10, 64)
-	if err != nil {
-		return err
+	commit, stamp, _ := strings.Cut(strings.TrimSpace(said), " ")
+	seconds, err := strconv.ParseInt(stamp, 10, 64)
+	r.commit, r.at = commit, time.Unix(seconds, 0).UTC()
+	return err
+}
+
+// build builds the binaries into a folder, and returns what the go command wrote into them.
+func (r *release) build(bin string, target ...string) (built []*buildinfo.BuildInfo, err error) {
+	env := append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	if _, err := run(r.src, append(env, target...), "go", "build", "-trimpath", "-buildvcs=true", "-ldflags", "-s -w -buildid=", "-o", bin+"/",
+		"./cmd/..."); err != nil {
+		return nil, err
 	}
-	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
-		return err
-	}
-	var sums strings.Builder
-	for _, arch := range archs {
-		bin := filepath.Join(work, arch)
-		env := append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0",
-			"GOEXPERIMENT=", "GOWORK=off")
-		if _, err := run(src, env, "go", "build", "-trimpath", "-buildvcs=true", "-ldflags", "-s -w -buildid=", "-o", bin+"/",
-			"./cmd/..."); err != nil {
-			return err
-		}
-		var built []*buildinfo.BuildInfo
-		for _, name := range binaries {
-			b, err := buildinfo.ReadFile(filepath.Join(bin, name))
-			if err != nil {
-				return err
-			}
-			if b.Main.Version != "v"+version {
-				return fmt.Errorf("the go command wrote version %s into %s, want v%s", b.Main.Version, name, version)
-			}
-			built = append(built, b)
-		}
-		name := "sightline-" + version + "-linux-" + arch
-		archive, bill := filepath.Join(out, name+".tar.gz"), filepath.Join(out, name+".cdx.json")
-		if err := pack(archive, name, src, bin, time.Unix(seconds, 0)); err != nil {
-			return err
-		}
-		text, err := materials(built)
+	for _, name := range binaries {
+		b, err := buildinfo.ReadFile(filepath.Join(bin, name))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := os.WriteFile(bill, text, 0o644); err != nil {
-			return err
+		if b.Main.Version != "v"+r.version {
+			return nil, fmt.Errorf("the go command wrote version %s into %s, want v%s", b.Main.Version, name, r.version)
 		}
-		for _, f := range []string{archive, bill} {
-			data, err := os.ReadFile(f)
-			if err != nil {
-				return err
-			}
-			sum := sha256.Sum256(data)
-			fmt.Fprintf(&sums, "%s  %s\n", hex.EncodeToString(sum[:]), filepath.Base(f))
-		}
+		built = append(built, b)
 	}
-	fmt.Print(sums.String())
-	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644)
+	return built, nil
+}
+
+// manPages returns the man pages, which the binaries print; they are built for this machine into bin.
+func (r *release) manPages(bin string) (pages []file, err error) {
+	if _, err := r.build(bin, "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH); err != nil {
+		return nil, err
+	}
+	for _, name := range binaries {
+		page, err := run("", nil, filepath.Join(bin, name), "man")
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, file{name + ".1", []byte(page), 0o644})
+	}
+	return pages, nil
+}
+
+// archive returns the files of a platform's archive.
+func (r *release) archive(bin string, pages []file) (files []file, err error) {
+	for _, name := range binaries {
+		f, err := read(filepath.Join(bin, name), 0o755)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	for _, name := range beside {
+		f, err := read(filepath.Join(r.src, name), 0o644)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return append(files, pages...), nil
+}
+
+// write writes a file of the release.
+func (r *release) write(name string, data []byte) error {
+	r.sums[name] = hexSum(data)
+	return os.WriteFile(filepath.Join(r.out, name), data, 0o644)
+}
+
+func hexSum(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 func run(dir string, env []string, name string, args ...string) (string, error) {
@@ -129,41 +216,49 @@ func run(dir string, env []string, name string, args ...string) (string, error) 
 	return string(out), nil
 }
 
-// pack writes the archive. Its files are in a folder of its name, owned by root, with the commit's time.
-func pack(archive, folder, src, bin string, at time.Time) (err error) {
-	f, err := os.Create(archive)
+// file is one of an archive. A name that ends in a slash is a folder's.
+type file struct {
+	name string
+	data []byte
+	mode int64
+}
+
+func read(path string, mode int64) (file, error) {
+	data, err := os.ReadFile(path)
+	return file{filepath.Base(path), data, mode}, err
+}
+
+// pack returns a tar.gz of files below a folder, owned by root, with the commit's time.
+func (r *release) pack(folder string, files []file) ([]byte, error) {
+	packed, err := r.tar(folder, files)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	zip, err := gzip.NewWriterLevel(f, gzip.BestCompression)
+	var out bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	w := tar.NewWriter(zip)
-	add := func(path string, mode int64) error {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
+	_, err = zip.Write(packed)
+	return out.Bytes(), errors.Join(err, zip.Close())
+}
+
+func (r *release) tar(folder string, files []file) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		h := &tar.Header{Name: folder + f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: r.at, Format: tar.FormatUSTAR}
+		if strings.HasSuffix(f.name, "/") {
+			h.Typeflag, h.Uid, h.Gid = tar.TypeDir, user, user
 		}
-		h := &tar.Header{Name: folder + "/" + filepath.Base(path), Mode: mode, Size: int64(len(data)), ModTime: at, Format: tar.FormatUSTAR}
 		if err := w.WriteHeader(h); err != nil {
-			return err
+			return nil, err
 		}
-		_, err = io.Copy(w, strings.NewReader(string(data)))
-		return err
-	}
-	for _, name := range binaries {
-		if err := add(filepath.Join(bin, name), 0o755); err != nil {
-			return err
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
 		}
 	}
-	for _, name := range beside {
-		if err := add(filepath.Join(src, name), 0o644); err != nil {
-			return err
-		}
-	}
-	return errors.Join(w.Close(), zip.Close())
+	return out.Bytes(), w.Close()
 }
 
 type component struct {

@@ -2,23 +2,29 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
 )
 
-// TestRelease builds a release as for users. It runs by `make release-test`, because it builds the program three times.
+// TestRelease builds a release as for users, and again from nothing, where nothing else is the same. It runs by `make release-test`,
+// because it builds the program nine times.
 func TestRelease(t *testing.T) {
 	if os.Getenv("SIGHTLINE_RELEASE") == "" {
 		t.Skip("make release-test builds a release")
@@ -26,14 +32,11 @@ func TestRelease(t *testing.T) {
 	const version = "0.0.1-test.1"
 	t.Chdir("../..")
 	out := filepath.Join(t.TempDir(), "out")
-	if err := release(version, out, []string{"amd64", "arm64"}); err != nil {
+	r := release{version: version, out: out, image: repository, platforms: strings.Split(platforms, ",")}
+	if err := r.make(); err != nil {
 		t.Fatal(err)
 	}
-	sums, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if said := command(t, out, nil, "sha256sum", "-c", "SHA256SUMS"); strings.Count(said, ": OK") != 4 {
+	if said := command(t, out, nil, "sha256sum", "-c", "SHA256SUMS"); strings.Count(said, ": OK") != 2*4+4 {
 		t.Errorf("checksums: %s", said)
 	}
 	commit := strings.TrimSpace(command(t, "", nil, "git", "rev-parse", "HEAD"))
@@ -43,12 +46,16 @@ func TestRelease(t *testing.T) {
 	for _, f := range beside {
 		want = append(want, filepath.Base(f))
 	}
+	for _, name := range binaries {
+		want = append(want, name+".1")
+		check(t, filepath.Join(files.dir, name), "v"+version, commit)
+	}
 	slices.Sort(want)
 	if !slices.Equal(files.names, want) {
 		t.Errorf("the archive has %q, want %q", files.names, want)
 	}
-	for _, name := range binaries {
-		check(t, filepath.Join(files.dir, name), "v"+version, commit)
+	if page, err := os.ReadFile(filepath.Join(files.dir, "sightline.1")); err != nil || !bytes.Contains(page, []byte(".SS serve")) {
+		t.Errorf("the man page: %v\n%.200s", err, page)
 	}
 
 	text, err := os.ReadFile(filepath.Join(out, "sightline-"+version+"-linux-arm64.cdx.json"))
@@ -66,13 +73,107 @@ func TestRelease(t *testing.T) {
 	if !slices.ContainsFunc(bill.Components, func(c component) bool { return c.Name == "google.golang.org/grpc" && c.Version != "" }) {
 		t.Errorf("%d components without gRPC", len(bill.Components))
 	}
+	pushed(t, out, version, commit)
+	chart := unpack(t, filepath.Join(out, "sightline-"+version+".tgz"))
+	described, err := os.ReadFile(filepath.Join(chart.dir, "Chart.yaml"))
+	if err != nil || !bytes.Contains(described, []byte("\nversion: "+version+"\nappVersion: "+version+"\n")) {
+		t.Errorf("%v: the chart is\n%s", err, described)
+	}
+	formula(t, out)
 
-	again := filepath.Join(t.TempDir(), "again")
-	if err := release(version, again, []string{"amd64", "arm64"}); err != nil {
+	// Another folder, user's home, build cache, zone and file mode. The test's own environment stays as it is.
+	for name, value := range map[string]string{"GOCACHE": t.TempDir(), "TMPDIR": t.TempDir(), "TZ": "Asia/Tokyo", "HOME": t.TempDir(),
+		"GOMODCACHE": strings.TrimSpace(command(t, "", nil, "go", "env", "GOMODCACHE"))} {
+		t.Setenv(name, value)
+	}
+	defer syscall.Umask(syscall.Umask(0o077))
+	again := release{version: version, out: filepath.Join(t.TempDir(), "again"), image: repository, platforms: []string{"linux/amd64", "linux/arm64"}}
+	if err := again.make(); err != nil {
 		t.Fatal(err)
 	}
-	if second, err := os.ReadFile(filepath.Join(again, "SHA256SUMS")); err != nil || string(second) != string(sums) {
-		t.Errorf("%v: built again, the same commit gives\n%s, not\n%s", err, second, sums)
+	for name, sum := range again.sums {
+		if name != "sightline.rb" && r.sums[name] != sum {
+			t.Errorf("built again, %s has another checksum", name)
+		}
+	}
+	if len(again.sums) != 2*2+4 {
+		t.Errorf("built again, a release of %d files", len(again.sums))
+	}
+}
+
+// pushed pushes the image to a registry, and reads from there what a node would run.
+func pushed(t *testing.T, out, version, commit string) {
+	t.Helper()
+	crane := filepath.Join(t.TempDir(), "crane")
+	command(t, "", []string{"GOBIN=" + filepath.Dir(crane)}, "go", "install", "github.com/google/go-containerregistry/cmd/crane@v0.22.1")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	listener.Close()
+	registry := exec.Command(crane, "registry", "serve", "--address", addr)
+	if err := registry.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Wait()
+	defer registry.Process.Kill()
+	folder, name := t.TempDir(), addr+"/sightline:"+version
+	command(t, "", nil, "tar", "xf", filepath.Join(out, "sightline-"+version+"-image.tar"), "-C", folder)
+	command(t, "", nil, crane, "push", folder, name)
+	digest, err := os.ReadFile(filepath.Join(out, "image-digest.txt"))
+	if err != nil || command(t, "", nil, crane, "digest", name) != string(digest) {
+		t.Errorf("%v: the registry has another digest than image-digest.txt says", err)
+	}
+	command(t, "", nil, crane, "validate", "--remote", name)
+	for _, arch := range []string{"amd64", "arm64"} {
+		var config struct {
+			Architecture string
+			Config       struct {
+				User       string
+				Entrypoint []string
+			}
+		}
+		platform := "linux/" + arch
+		if err := json.Unmarshal([]byte(command(t, "", nil, crane, "config", "--platform", platform, name)), &config); err != nil ||
+			config.Architecture != arch || config.Config.User != "65532" || !slices.Equal(config.Config.Entrypoint, []string{"/sightline"}) {
+			t.Errorf("%v: of %s the image says %+v", err, platform, config)
+		}
+		root := t.TempDir()
+		command(t, "", nil, crane, "export", "--platform", platform, name, filepath.Join(root, "image.tar"))
+		command(t, root, nil, "tar", "xf", "image.tar", "--no-same-owner")
+		if runtime.GOARCH == arch {
+			check(t, filepath.Join(root, "sightline"), "v"+version, commit)
+		}
+		if roots, err := os.ReadFile(filepath.Join(root, "etc/ssl/certs/ca-certificates.crt")); err != nil ||
+			!x509.NewCertPool().AppendCertsFromPEM(roots) || bytes.Count(roots, []byte("BEGIN")) < 100 {
+			t.Errorf("%v: the image has %d certificates", err, bytes.Count(roots, []byte("BEGIN")))
+		}
+		if said := command(t, root, nil, "tar", "--numeric-owner", "-tf", "image.tar", "-v", "run/sightline"); !strings.Contains(said, " 65532/65532 ") {
+			t.Errorf("the folder of sockets: %s", said)
+		}
+	}
+}
+
+// formula checks the Homebrew formula: it is Ruby, where there is one, and names each archive with its checksum.
+func formula(t *testing.T, out string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(out, "sightline.rb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ruby, err := exec.LookPath("ruby"); err == nil {
+		command(t, out, nil, ruby, "-c", "sightline.rb")
+	}
+	archives, err := filepath.Glob(filepath.Join(out, "*.tar.gz"))
+	if err != nil || len(archives) != 4 {
+		t.Fatalf("%v: archives %q", err, archives)
+	}
+	for _, a := range archives {
+		data, err := os.ReadFile(a)
+		if err != nil || !bytes.Contains(text, []byte("/"+filepath.Base(a)+"\"\n      sha256 \""+hexSum(data)+`"`)) {
+			t.Errorf("%v: the formula lacks %s, or its checksum:\n%s", err, filepath.Base(a), text)
+		}
 	}
 }
 
