@@ -19,13 +19,13 @@ build: ## the binaries, bin/sightline and bin/sightline-lab
 	$(GO) build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
 
 .PHONY: release image
-release: ## archives, bills of materials and checksums of what is committed, in bin/release: make release V=0.1.0
+release: ## all files of a release of what is committed, in bin/release, ready for the workflow to publish: make release V=0.1.0, IMAGE= where its image will be
 	@test -n "$(V)" || { echo "usage: make release V=0.1.0"; exit 2; }
-	$(GO) run ./internal/release -version $(V)
+	$(GO) run ./internal/release -version $(V) $(if $(IMAGE),-image $(IMAGE))
 
 .PHONY: release-test
-release-test: ## a release of what is committed, built twice and compared; go install by version through a file proxy (two minutes)
-	SIGHTLINE_RELEASE=1 $(GO) test -count=1 -v -run 'TestRelease|TestGoInstall' ./internal/release
+release-test: ## a release of what is committed, built twice, the second time from nothing, and compared; its image pushed to a registry and read back; go install through a file proxy (ten minutes)
+	SIGHTLINE_RELEASE=1 $(GO) test -count=1 -timeout 40m -v -run 'TestRelease|TestGoInstall' ./internal/release
 
 image: ## the container image sightline:$V (V=dev), with Docker
 	docker build -t sightline:$(or $(V),dev) --build-arg VERSION=$(V) --build-arg REVISION=$$(git rev-parse HEAD) .
@@ -46,8 +46,9 @@ golangci: $(CACHE)/bin/golangci-lint-$(GOLANGCI) ## golangci-lint for lint, buil
 $(CACHE)/bin/golangci-lint-$(GOLANGCI):
 	GOBIN=$(CACHE)/bin $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI) && mv $(CACHE)/bin/golangci-lint $@
 
-lint: vet ## format, vet, statements, names in comments, and golangci-lint where "make golangci" has put it
+lint: vet ## format, vet, statements, names in comments, the workflows, and golangci-lint where "make golangci" has put it
 	$(GO) test -run 'TestStatements|TestComments' ./docs
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 	@tool=$(CACHE)/bin/golangci-lint-$(GOLANGCI); test ! -x $$tool || { echo "$$tool run"; $$tool run; }
 
 vet:
