@@ -185,6 +185,7 @@ var users = []struct{ files, test, name, by string }{
 	{"examples/kubernetes/*/*.yaml", "e2e/manifests/manifests_test.go", "TestManifests", `"../../examples/kubernetes/*/*.yaml"`},
 	{"examples/helm/*.*", "e2e/manifests/chart_test.go", "TestChartIsTheBase", `"../../examples/helm"`},
 	{"examples/llm-d/values.yaml", "e2e/manifests/llmd_test.go", "TestLLMDValues", `"../../examples/llm-d/values.yaml"`},
+	{"examples/prometheus/keda.yaml", "e2e/manifests/manifests_test.go", "TestAutoscaling", `"../../examples/prometheus/keda.yaml"`},
 	{"examples/helm/templates/*.yaml", "e2e/manifests/chart_test.go", "TestChartValues", `"../../examples/helm"`},
 	{"e2e/vllm/hybrids.json", "e2e/vllmhybrid_test.go", "TestRealVLLMHybrids", `"vllm/hybrids.json"`},
 	{"internal/config/schema.json", "internal/config/schema_test.go", "TestSchema", `os.WriteFile("schema.json"`},

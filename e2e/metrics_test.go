@@ -80,8 +80,11 @@ func TestAliases(t *testing.T) {
 		"llm_d_epp_request_cached_tokens_sum": float64(second.cached), "llm_d_epp_request_output_tokens_sum": 4,
 		"dynamo_component_router_kv_hit_rate_count": 2,
 		"inference_objective_request_total":         2, "inference_pool_ready_pods": 1, "llm_d_epp_request_running": 0,
-		"llm_d_epp_scheduler_attempts_total": 2,
-		"dynamo_frontend_requests_total":     2, "dynamo_frontend_inflight_requests": 0,
+		"llm_d_epp_scheduler_attempts_total": 2, "llm_d_epp_disagg_decision_total": 2, "llm_d_epp_info": 1,
+		"llm_d_epp_encoder_cache_queries_total": 2, "llm_d_epp_encoder_cache_hits_total": 1,
+		"llm_d_epp_request_size_bytes_count": 2, "llm_d_epp_request_streaming_tpot_seconds_count": 0,
+		"llm_d_epp_request_processing_duration_seconds_count": 2,
+		"dynamo_frontend_requests_total":                      2, "dynamo_frontend_inflight_requests": 0,
 	} {
 		if got := metric(t, l, name, ""); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)

@@ -79,6 +79,7 @@ func (x *planner) choose() {
 	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginTokens {
 		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginTokens]uint32(rd.prompt.IDs)))
 	}
+	x.out.Pictures, x.out.PicturesHeld = len(x.mem.blocks[class].pictures), best.PicturesHeld
 	x.recordRegret(best, most)
 	x.nameTargets()
 	x.out.Source, x.out.Encoder = x.pullSource(best), x.encoder(rd.prompt, best)
@@ -100,6 +101,9 @@ func (x *planner) chooseByLoad() {
 // nameTargets names the targets, if Envoy is to follow the choice; else the worker that the request would have got, and for an Envoy
 // that cannot pick the targets that a request of unknown content would get.
 func (x *planner) nameTargets() {
+	if x.model != nil {
+		x.out.Engine = x.model.classes[x.model.classOf(x.chosen.Worker)].Prompts.Server().Engine
+	}
 	if x.steers {
 		x.setTargets()
 		x.rankInBody()
@@ -337,7 +341,9 @@ func (x *planner) addPictures(pictures []placedMedium, slots []*fleet.Slot, cand
 			c.Shared += max(0, min(c.Predicted, md.end)-max(c.Exact, md.offset))
 			switch {
 			case md.end > 0 && md.end <= c.Predicted:
+				c.PicturesHeld++
 			case by.holds(slots[c.Slot]):
+				c.PicturesHeld++
 				c.Seen += md.Tokens
 			default:
 				c.Encode += md.Tokens // all of it, even if a single token is missing

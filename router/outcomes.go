@@ -117,6 +117,7 @@ func (r *Router) publish(e *end) {
 	r.noteHealth(e)
 	r.metrics.ended(e)
 	if r.opt.Ended != nil {
+		e.o.Streamed = e.streams
 		r.opt.Ended(e.model, &e.o, e.took)
 	}
 	r.reportEnd(e)

@@ -84,6 +84,10 @@ type Decision struct {
 	// Asked is the model name of a request whose model is unknown: the client's words, cleaned and cut by shown, for people only.
 	// It must not become a metric label.
 	Asked         string
+	Engine        string // the chosen worker's: vllm, sglang or trtllm; "": no worker is chosen
+	BodyBytes     int
+	Pictures      int // of the prompt, at most 64; PicturesHeld need not be encoded by Targets[0], whose caches have them
+	PicturesHeld  int
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]
 	MatchedBlocks int
@@ -159,5 +163,6 @@ type Outcome struct {
 	CachedTokens int
 	// PromptTokens is the engine's own count, like CachedTokens.
 	PromptTokens int
-	OutputTokens int // likewise; 0 if not reported
+	OutputTokens int  // likewise; 0 if not reported
+	Streamed     bool // the request asked for its tokens as they come; filled in by the router
 }

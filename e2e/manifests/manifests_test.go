@@ -5,6 +5,7 @@
 //	Gateway API and Envoy Gateway   github.com/envoyproxy/gateway (it embeds both)
 //	Istio                           istio.io/api
 //	the chart of examples/helm      helm.sh/helm, which renders it
+//	KEDA                            github.com/kedacore/keda, of which only a file is read
 //	InferencePool, AI Gateway, KServe   no Go module has them: a folder with crd_*.yaml, named by SIGHTLINE_CRDS
 package manifests
 
@@ -12,6 +13,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -50,6 +52,41 @@ func committed(t *testing.T) map[string][][]byte {
 		}
 	}
 	return out
+}
+
+// TestAutoscaling: the KEDA example is what KEDA's definition wants; a wrong key is refused. examples/kubernetes has the autoscaler of
+// Sightline itself, which TestManifests validates.
+func TestAutoscaling(t *testing.T) {
+	const keda = "github.com/kedacore/keda/v2@v2.21.0"
+	said, err := exec.Command("go", "mod", "download", "-json", keda).Output()
+	var module struct{ Dir string }
+	if err := errors.Join(err, json.Unmarshal(said, &module)); err != nil {
+		t.Fatalf("%s: %v\n%s", keda, err, said)
+	}
+	s := &schemas{custom: map[string]*custom{}}
+	for _, file := range []string{filepath.Join(module.Dir, "config/crd/bases/keda.sh_scaledobjects.yaml"), "../../examples/prometheus/keda.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs, err := documents(text)
+		if err != nil || len(docs) != 1 {
+			t.Fatalf("%s: %d documents, %v", file, len(docs), err)
+		}
+		if err := s.define(docs[0]); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(file, "crd") {
+			continue
+		}
+		if err := s.validate(docs[0]); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		wrong := bytes.Replace(docs[0], []byte(`"maxReplicaCount"`), []byte(`"maxReplicas"`), 1)
+		if err := s.validate(wrong); err == nil || !strings.Contains(err.Error(), "maxReplicas") {
+			t.Errorf("a wrong key: %v", err)
+		}
+	}
 }
 
 func TestManifests(t *testing.T) {

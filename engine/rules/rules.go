@@ -89,6 +89,8 @@ type Load struct {
 	// the gauge whose labels name the LoRA adapters of running and waiting requests and the most it holds at once; its value is a timestamp
 	Adapters  string
 	StartTime string // the start time of the server's process in Unix seconds; "": not reported
+	// counters of media that were looked up in its cache of processed media, and of those found; "": not reported
+	MediaQueries, MediaHits string
 	// MaxAge is the age that the gauges may have while the engine works. KeepsLastValue means that they may stay unchanged for longer when it
 	// is idle: gauges that report requests and do not change are not believed after MaxAge.
 	MaxAge         time.Duration

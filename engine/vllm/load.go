@@ -18,6 +18,7 @@ const health = "/health"
 
 var load = rules.Load{Path: "/metrics", Running: "vllm:num_requests_running", Waiting: "vllm:num_requests_waiting",
 	Usage: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, Rank: "engine",
+	MediaQueries: "vllm:mm_cache_queries_total", MediaHits: "vllm:mm_cache_hits_total",
 	Adapters: "vllm:lora_requests_info", StartTime: "process_start_time_seconds", MaxAge: 2 * time.Second}
 
 // cacheInfo is a gauge per rank whose labels are the cache's settings.

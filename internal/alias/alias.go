@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -34,6 +35,7 @@ type alias struct {
 	ended   func(o *router.Outcome, took time.Duration) (float64, bool)
 	pool    func(p *pool) (float64, bool)
 	queues  bool // a gauge for each worker of a pool
+	build   bool // a gauge that is 1
 }
 
 // both returns the names for llm-d and for gateway-api, which differ by subsystem.
@@ -54,6 +56,7 @@ var (
 		60, 120, 180, 240, 300, 360, 480, 600, 900,
 		1200, 1800, 2700, 3600}
 	shares = prometheus.LinearBuckets(0, 0.05, 21)
+	sizes  = prometheus.ExponentialBuckets(64, 2, 25)
 )
 
 func counted(n int, o *router.Outcome) (float64, bool) {
@@ -72,6 +75,10 @@ var aliases = []alias{
 	{names: both("request_error_total", "objective_request_error_total"), help: "Ended requests without an answer, or with an error.",
 		labels: append(slices.Clip(models), "error_code"),
 		ended:  func(o *router.Outcome, _ time.Duration) (float64, bool) { return 1, failed(o) }},
+	{names: both("request_size_bytes", "objective_request_sizes"), help: "Bytes of the bodies of decided requests.", labels: models, buckets: sizes,
+		decided: func(d *router.Decision, _ time.Duration) (float64, bool) {
+			return float64(d.BodyBytes), d.BodyBytes > 0
+		}},
 	{names: map[string]string{"dynamo": "dynamo_frontend_requests_total"}, help: "Ended requests; status is success or error.",
 		labels: append(slices.Clip(models), "status"),
 		ended:  func(*router.Outcome, time.Duration) (float64, bool) { return 1, true }},
@@ -91,6 +98,13 @@ var aliases = []alias{
 		ended: func(o *router.Outcome, took time.Duration) (float64, bool) {
 			return took.Seconds() / float64(max(1, o.OutputTokens)), o.Code == http.StatusOK && o.OutputTokens > 0
 		}},
+	{names: map[string]string{"llm-d": "llm_d_epp_request_streaming_tpot_seconds"},
+		help: "From the first byte to the answer's end, for each generated token after the first, of requests that stream.", labels: models,
+		buckets: []float64{0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 2},
+		ended: func(o *router.Outcome, took time.Duration) (float64, bool) {
+			return max(0, (took-o.FirstByte).Seconds()) / float64(max(1, o.OutputTokens-1)),
+				o.Streamed && o.Code == http.StatusOK && o.FirstByte > 0 && o.OutputTokens > 1
+		}},
 	{names: names("request_input_tokens", "objective_input_tokens", "frontend_input_sequence_tokens"),
 		help: "Prompt tokens, as the engine counted.", labels: models, buckets: tokens,
 		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return counted(o.PromptTokens, o) }},
@@ -103,6 +117,21 @@ var aliases = []alias{
 	{names: both("scheduler_e2e_duration_seconds", "extension_scheduler_e2e_duration_seconds"), help: "Time to decide.",
 		buckets: []float64{1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1},
 		decided: func(_ *router.Decision, took time.Duration) (float64, bool) { return took.Seconds(), true }},
+	{names: map[string]string{"llm-d": "llm_d_epp_request_processing_duration_seconds"},
+		help:    "Time to decide once the body is complete, with the time that the request waited for a worker or a place.",
+		buckets: []float64{0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5, 1, 2.5, 5, 10},
+		decided: func(_ *router.Decision, took time.Duration) (float64, bool) { return took.Seconds(), true }},
+	{names: map[string]string{"llm-d": "llm_d_epp_disagg_decision_total"}, help: "Decisions by the stages that other workers take.",
+		labels:  []string{"model_name", "decision_type"},
+		decided: func(d *router.Decision, _ time.Duration) (float64, bool) { return 1, len(d.Targets) > 0 }},
+	{names: map[string]string{"llm-d": "llm_d_epp_encoder_cache_queries_total"}, help: "Pictures of requests that were read.",
+		labels:  []string{"modality"},
+		decided: func(d *router.Decision, _ time.Duration) (float64, bool) { return float64(d.Pictures), d.Pictures > 0 }},
+	{names: map[string]string{"llm-d": "llm_d_epp_encoder_cache_hits_total"},
+		help: "Of these, pictures that the chosen worker is predicted to have in its encoder cache or KV cache.", labels: []string{"pod", "modality"},
+		decided: func(d *router.Decision, _ time.Duration) (float64, bool) {
+			return float64(d.PicturesHeld), d.Pictures > 0
+		}},
 	{names: map[string]string{"dynamo": "dynamo_router_overhead_total_ms"}, help: "Milliseconds to decide.",
 		buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),
 		decided: func(_ *router.Decision, took time.Duration) (float64, bool) { return 1e3 * took.Seconds(), true }},
@@ -138,6 +167,7 @@ var aliases = []alias{
 	{names: map[string]string{"llm-d": "llm_d_epp_std_dev_running_requests"},
 		help: "Standard deviation of the running requests that workers report.", labels: []string{"name"},
 		pool: func(p *pool) (float64, bool) { return deviation(p.running) }},
+	{names: both("info", "extension_info"), help: "What this binary was built from; always 1.", labels: []string{"commit", "build_ref"}, build: true},
 	{names: map[string]string{"llm-d": "llm_d_epp_per_endpoint_queue_size"}, help: "Waiting requests that each worker reports.",
 		labels: []string{"name", "model_server_endpoint"}, queues: true},
 	{names: map[string]string{"gateway-api": "inference_pool_per_pod_queue_size"},
@@ -172,6 +202,11 @@ func New(reg prometheus.Registerer, of []string, fl *fleet.Fleet) (set Set) {
 			case name == "" || !slices.Contains(of, by):
 			case a.pool != nil || a.queues:
 				now.gauges = append(now.gauges, gauge{a, labels, prometheus.NewDesc(name, a.help, labels, nil)})
+			case a.build:
+				vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: a.help}, labels)
+				reg.MustRegister(vec)
+				is := buildinfo.Read()
+				vec.WithLabelValues(is.Commit, is.Version).Set(1)
 			case a.buckets == nil:
 				vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: a.help}, labels)
 				reg.MustRegister(vec)
@@ -191,47 +226,66 @@ func New(reg prometheus.Registerer, of []string, fl *fleet.Fleet) (set Set) {
 
 // Decided counts a decision that took this long.
 func (set Set) Decided(d *router.Decision, took time.Duration) {
-	status := "success"
-	if len(d.Targets) == 0 {
-		status = "failure"
+	is := said{model: d.Model, status: "success", stages: "decode-only"}
+	switch {
+	case len(d.Targets) == 0:
+		is.status = "failure"
+	case d.Targets[0].Prefill != "" && d.Encoder != "":
+		is.stages = "encode-prefill-decode"
+	case d.Targets[0].Prefill != "":
+		is.stages = "prefill-decode"
+	case d.Encoder != "":
+		is.stages = "encode-decode"
+	}
+	if len(d.Targets) > 0 {
+		is.pod = d.Targets[0].Worker
 	}
 	for _, a := range set {
 		if a.decided == nil {
 			continue
 		}
 		if n, ok := a.decided(d, took); ok {
-			a.add(n, values(a.labels, d.Model, "", status)...)
+			a.add(n, is.values(a.labels)...)
 		}
 	}
 }
 
 // Ended counts the end of a request for a model, this long after its decision.
 func (set Set) Ended(model string, o *router.Outcome, took time.Duration) {
-	status := "success"
+	is := said{model: model, status: "success", code: strconv.Itoa(o.Code)}
 	if failed(o) {
-		status = "error"
+		is.status = "error"
 	}
 	for _, a := range set {
 		if a.ended == nil {
 			continue
 		}
 		if n, ok := a.ended(o, took); ok {
-			a.add(n, values(a.labels, model, strconv.Itoa(o.Code), status)...)
+			a.add(n, is.values(a.labels)...)
 		}
 	}
 }
 
-// values returns the values of labels: all but two are the model or its pool.
-func values(labels []string, model, code, status string) []string {
+// said are the values of labels.
+type said struct{ model, code, status, pod, stages string }
+
+// values returns the values of some labels: those that are not listed here are the model or its pool.
+func (is *said) values(labels []string) []string {
 	list := make([]string, len(labels))
 	for i, l := range labels {
 		switch l {
 		case "error_code":
-			list[i] = code
+			list[i] = is.code
 		case "status":
-			list[i] = status
+			list[i] = is.status
+		case "pod":
+			list[i] = is.pod
+		case "decision_type":
+			list[i] = is.stages
+		case "modality":
+			list[i] = "image" // a learned video counts as one
 		default:
-			list[i] = model
+			list[i] = is.model
 		}
 	}
 	return list

@@ -69,6 +69,13 @@ func TestNames(t *testing.T) {
 llm_d_epp_request_total model_name=m target_model_name=m 1
 llm_d_epp_request_error_total error_code=503 model_name=m target_model_name=m 1
 llm_d_epp_request_duration_seconds model_name=m target_model_name=m 2
+llm_d_epp_request_size_bytes model_name=m target_model_name=m 5000
+llm_d_epp_request_streaming_tpot_seconds model_name=m target_model_name=m 0.5
+llm_d_epp_request_processing_duration_seconds 0.001
+llm_d_epp_disagg_decision_total decision_type=encode-prefill-decode model_name=m 1
+llm_d_epp_encoder_cache_queries_total modality=image 3
+llm_d_epp_encoder_cache_hits_total modality=image pod=w 2
+llm_d_epp_info build_ref=(devel) commit= 1
 llm_d_epp_request_ttft_seconds model_name=m target_model_name=m 0.5
 llm_d_epp_request_ntpot_seconds model_name=m target_model_name=m 0.5
 llm_d_epp_request_input_tokens model_name=m target_model_name=m 100
@@ -90,6 +97,8 @@ llm_d_epp_per_endpoint_queue_size model_server_endpoint=b name=m 2`, "gateway-ap
 inference_objective_request_total model_name=m target_model_name=m 1
 inference_objective_request_error_total error_code=503 model_name=m target_model_name=m 1
 inference_objective_request_duration_seconds model_name=m target_model_name=m 2
+inference_objective_request_sizes model_name=m target_model_name=m 5000
+inference_extension_info build_ref=(devel) commit= 1
 inference_objective_request_ttft_seconds model_name=m target_model_name=m 0.5
 inference_objective_normalized_time_per_output_token_seconds model_name=m target_model_name=m 0.5
 inference_objective_input_tokens model_name=m target_model_name=m 100
@@ -118,8 +127,9 @@ dynamo_component_router_kv_hit_rate model=m 0.5`}
 	for _, of := range append(slices.Clone(Of), strings.Join(Of, " "), "dynamo dynamo", "") {
 		reg := prometheus.NewRegistry()
 		set := New(reg, strings.Fields(of), fl)
-		set.Decided(&router.Decision{Model: "m", Targets: []router.Target{{}}, PromptTokens: 96, CachedTokens: 48}, time.Millisecond)
-		set.Ended("m", &router.Outcome{Code: 200, FirstByte: time.Second / 2, PromptTokens: 100, CachedTokens: 48, OutputTokens: 4},
+		set.Decided(&router.Decision{Model: "m", Targets: []router.Target{{Worker: "w", Prefill: "10.0.0.1:1"}},
+			Encoder: "10.0.0.2:1", BodyBytes: 5000, Pictures: 3, PicturesHeld: 2, PromptTokens: 96, CachedTokens: 48}, time.Millisecond)
+		set.Ended("m", &router.Outcome{Code: 200, FirstByte: time.Second / 2, PromptTokens: 100, CachedTokens: 48, OutputTokens: 4, Streamed: true},
 			2*time.Second)
 		set.Ended("m", &router.Outcome{Code: 503, CachedTokens: -1}, time.Second)
 		got, lines := shows(t, reg), ""

@@ -50,7 +50,7 @@ func (p *pools) Collect(ch chan<- prometheus.Metric) {
 					ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, q.waiting, one.model, q.worker)
 				}
 			} else if n, ok := g.pool(one); ok {
-				ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, n, values(g.labels, one.model, "", "")...)
+				ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, n, (&said{model: one.model}).values(g.labels)...)
 			}
 		}
 	}

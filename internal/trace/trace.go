@@ -161,14 +161,15 @@ func attributes(path string, d *router.Decision) []attribute.KeyValue {
 		worker = d.Targets[0].Worker
 	}
 	for _, a := range []attribute.KeyValue{attribute.String("gen_ai.operation.name", operation),
-		attribute.String("gen_ai.request.model", d.Model),
+		attribute.String("gen_ai.request.model", d.Model), attribute.String("gen_ai.provider.name", d.Engine),
 		attribute.String("sightline.worker", worker), attribute.String("sightline.why", d.Why)} {
 		if a.Value.AsString() != "" {
 			out = append(out, a)
 		}
 	}
 	if d.PromptTokens > 0 {
-		out = append(out, attribute.Int("gen_ai.usage.input_tokens", d.PromptTokens), attribute.Int("sightline.cached_tokens", d.CachedTokens))
+		out = append(out, attribute.Int("gen_ai.usage.input_tokens", d.PromptTokens),
+			attribute.Int("gen_ai.usage.cache_read.input_tokens", d.CachedTokens), attribute.Int("sightline.cached_tokens", d.CachedTokens))
 	}
 	return out
 }

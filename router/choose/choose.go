@@ -41,6 +41,7 @@ type Candidate struct {
 	EncodedApart int     // picture tokens after the cached prefix that an encode worker encodes
 	AdapterLoad  int     // tokens that it could prefill while it loads the prompt's adapter
 	Seen         int     // picture tokens after the cached prefix that its encoder cache should have
+	PicturesHeld int     // pictures that it need not encode
 	Inflight     int     // requests
 	Backlog      float64 // tokens queued
 	Context      float64 // prompt tokens of the requests in flight

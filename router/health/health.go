@@ -60,7 +60,9 @@ type Poller struct {
 	health, load *http.Client
 	failed       *prometheus.CounterVec
 	reloaded     *prometheus.CounterVec
-	ownLog       *zap.Logger // logs each message once a minute
+	// of the workers' caches of processed media
+	mediaQueries, mediaHits *prometheus.CounterVec
+	ownLog                  *zap.Logger // logs each message once a minute
 }
 
 // New returns a Poller; call Watch for each worker.
@@ -72,7 +74,11 @@ func New(o Options) *Poller {
 		[]string{"worker", "what", "why"})
 	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
 		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
-	o.Metrics.MustRegister(n.failed, n.reloaded, n)
+	n.mediaQueries = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_media_cache_queries_total",
+		Help: "Media that each worker looked up in its cache of processed media."}, []string{"worker"})
+	n.mediaHits = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_media_cache_hits_total",
+		Help: "Of these, media that it found."}, []string{"worker"})
+	o.Metrics.MustRegister(n.failed, n.reloaded, n.mediaQueries, n.mediaHits, n)
 	return n
 }
 
@@ -80,6 +86,8 @@ func New(o Options) *Poller {
 func (n *Poller) Forget(worker string) {
 	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	n.reloaded.DeleteLabelValues(worker)
+	n.mediaQueries.DeleteLabelValues(worker)
+	n.mediaHits.DeleteLabelValues(worker)
 }
 
 var (
@@ -228,6 +236,8 @@ type loadPoll struct {
 	failures    int          // in a row
 	reportsNone bool
 	life        *processState
+	// the last page's counters
+	mediaQueried, mediaFound float64
 }
 
 // rankReport is what a rank reported, and since when it is unchanged.
@@ -279,7 +289,20 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 	l.processRestarted(w, l.life.startReported(page.startTime, asked))
 	w.SetLoadedAdapters(page.usedAdapters, page.adapterCapacity)
 	l.applyLoad(page.ranks, asked, time.Now())
+	l.countMedia(page.mediaQueries, page.mediaHits)
 	return next
+}
+
+// countMedia counts what was added to a worker's counters since the last page. Smaller ones are a new process's.
+func (l *loadPoll) countMedia(queries, hits float64) {
+	if queries < l.mediaQueried {
+		l.mediaQueried, l.mediaFound = 0, 0
+	}
+	if queries > l.mediaQueried {
+		l.mediaQueries.WithLabelValues(l.worker.Name).Add(queries - l.mediaQueried)
+		l.mediaHits.WithLabelValues(l.worker.Name).Add(max(0, hits-l.mediaFound))
+	}
+	l.mediaQueried, l.mediaFound = queries, hits
 }
 
 // applyLoad gives each slot its rank's report, or the sum of all ranks to the slot of a worker without ranks.

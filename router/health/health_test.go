@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -249,14 +250,25 @@ func TestLoad(t *testing.T) {
 	shown := map[string][]float64{}
 	for _, f := range told {
 		for _, m := range f.Metric {
-			shown[f.GetName()] = append(shown[f.GetName()], m.GetGauge().GetValue())
+			shown[f.GetName()] = append(shown[f.GetName()], m.GetGauge().GetValue()+m.GetCounter().GetValue())
 		}
 	}
-	if len(shown) != 4 || !slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) ||
+	if len(shown) != 6 || !slices.Equal(shown["sightline_worker_media_cache_queries_total"], []float64{30}) ||
+		!slices.Equal(shown["sightline_worker_media_cache_hits_total"], []float64{12}) || !slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) ||
 		len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
 		!slices.Equal(shown["sightline_worker_requests_in_flight"], []float64{3, 7}) {
 		t.Errorf("shown: %v", shown)
 	}
+	media := func(queries, hits float64) func() bool {
+		return func() bool {
+			return testutil.ToFloat64(w.nurse.mediaQueries.WithLabelValues(w.worker.Name)) == queries &&
+				testutil.ToFloat64(w.nurse.mediaHits.WithLabelValues(w.worker.Name)) == hits
+		}
+	}
+	w.answers(page("vllm:num_requests_running 1\nvllm:mm_cache_queries_total 34\nvllm:mm_cache_hits_total 15\n"))
+	w.until("more media were looked up", media(34, 15))
+	w.answers(page("vllm:num_requests_running 1\nvllm:mm_cache_queries_total 2\nvllm:mm_cache_hits_total 1\n"))
+	w.until("the media of a new process", media(36, 16))
 	for why, a := range map[string]http.HandlerFunc{
 		"unreadable": page("vllm:num_requests_running NaN\n"), "500": status(500), "429": status(429), "broken": breakOff,
 		"timeout": func(rw http.ResponseWriter, r *http.Request) { // a page without end
@@ -280,10 +292,14 @@ func TestLoad(t *testing.T) {
 	if out := w.worker.OutReason(time.Now()); out != "" || w.said("cannot be read") == 0 {
 		t.Errorf("%q, said %v", out, w.log.All())
 	}
-	if n, err := w.reg.Gather(); err != nil || len(n) != 3 || n[0].GetName() != "sightline_worker_checks_failed_total" ||
-		n[1].GetName() != "sightline_worker_queued_prefill_seconds" ||
-		n[2].GetName() != "sightline_worker_requests_in_flight" {
-		t.Errorf("an age is left: %v, %v", n, err)
+	told, err = w.reg.Gather()
+	var left []string
+	for _, f := range told {
+		left = append(left, strings.TrimPrefix(f.GetName(), "sightline_worker_"))
+	}
+	if err != nil || !slices.Equal(left, []string{"checks_failed_total", "media_cache_hits_total", "media_cache_queries_total",
+		"queued_prefill_seconds", "requests_in_flight"}) {
+		t.Errorf("an age is left: %v, %v", left, err)
 	}
 }
 

@@ -40,6 +40,8 @@ type loadPage struct {
 	// usedAdapters are the adapters of requests that run or wait, room how many adapters it has loaded at once; 0: not reported.
 	usedAdapters    []string
 	adapterCapacity int
+	// of all ranks, since the process started
+	mediaQueries, mediaHits float64
 }
 
 // parsePage parses the gauges of a page, by rank; those without a rank are rank 0's. Among several series of a rank (tensor-parallel
@@ -83,11 +85,22 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 					}
 				}
 			}
+			v := m.GetUntyped().GetValue()
+			if name == l.MediaQueries || name == l.MediaHits {
+				switch {
+				case !(v >= 0 && v <= maxTime):
+					return loadPage{}, errUnreadable
+				case name == l.MediaQueries:
+					t.mediaQueries += v
+				default:
+					t.mediaHits += v
+				}
+				continue
+			}
 			g, known := t.ranks[rank]
 			if !known {
 				g.usage = -1
 			}
-			v := m.GetUntyped().GetValue()
 			switch name {
 			case l.Running, l.Waiting:
 				if !(v >= 0 && v <= maxCount) {
@@ -139,7 +152,7 @@ func Requests(l *rules.Load, page []byte) (n int, ok bool) {
 
 // filterLines returns the lines of a page with the wanted gauges.
 func filterLines(l *rules.Load, page io.Reader) (kept []byte, err error) {
-	names := append([]string{l.Running, l.Waiting, l.StartTime, l.Adapters}, l.Usage...)
+	names := append([]string{l.Running, l.Waiting, l.StartTime, l.Adapters, l.MediaQueries, l.MediaHits}, l.Usage...)
 	rest := &io.LimitedReader{R: page, N: maxPage}
 	sc := bufio.NewScanner(rest)
 	sc.Buffer(make([]byte, 0, 16<<10), maxLine)

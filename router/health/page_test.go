@@ -31,6 +31,12 @@ vllm:num_requests_waiting_by_reason{engine="1",model_name="a",reason="capacity"}
 vllm:kv_cache_usage_perc{engine="0",model_name="a"} 0.25
 vllm:kv_cache_usage_perc{engine="1",model_name="a"} 0.5
 vllm:gpu_cache_usage_perc{engine="1",model_name="a"} 0.75
+# TYPE vllm:mm_cache_queries_total counter
+vllm:mm_cache_queries_total{engine="0",model_name="a"} 20.0
+vllm:mm_cache_queries_total{engine="1",model_name="a"} 10.0
+vllm:mm_cache_queries_created{engine="1",model_name="a"} 1.7e+09
+vllm:mm_cache_hits_total{engine="0",model_name="a"} 12.0
+vllm:mm_cache_hits_total{engine="1",model_name="a"} 0.0
 vllm:request_prompt_tokens_bucket{engine="0",le="+Inf",model_name="a"} 7.0
 `
 
