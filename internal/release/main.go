@@ -240,7 +240,8 @@ func (r *release) pack(folder string, files []file) ([]byte, error) {
 		return nil, err
 	}
 	_, err = zip.Write(packed)
-	return out.Bytes(), errors.Join(err, zip.Close())
+	err = errors.Join(err, zip.Close())
+	return out.Bytes(), err
 }
 
 func (r *release) tar(folder string, files []file) ([]byte, error) {
@@ -258,7 +259,8 @@ func (r *release) tar(folder string, files []file) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return out.Bytes(), w.Close()
+	err := w.Close()
+	return out.Bytes(), err
 }
 
 type component struct {

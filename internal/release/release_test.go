@@ -101,6 +101,22 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// TestPack: an archive is whole, with a folder's owner.
+func TestPack(t *testing.T) {
+	packed, err := (&release{}).pack("x/", []file{{"a", []byte("text"), 0o644}, {"run/", nil, 0o755}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(t.TempDir(), "x.tar.gz")
+	if err := os.WriteFile(at, packed, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if said := command(t, "", nil, "tar", "--numeric-owner", "-tvf", at); !strings.Contains(said, " 65532/65532 ") ||
+		!strings.Contains(said, " 0/0 ") {
+		t.Errorf("the archive has %s", said)
+	}
+}
+
 // pushed pushes the image to a registry, and reads from there what a node would run.
 func pushed(t *testing.T, out, version, commit string) {
 	t.Helper()
