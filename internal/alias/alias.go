@@ -75,7 +75,8 @@ var aliases = []alias{
 	{names: both("request_error_total", "objective_request_error_total"), help: "Ended requests without an answer, or with an error.",
 		labels: append(slices.Clip(models), "error_code"),
 		ended:  func(o *router.Outcome, _ time.Duration) (float64, bool) { return 1, failed(o) }},
-	{names: both("request_size_bytes", "objective_request_sizes"), help: "Bytes of the bodies of decided requests.", labels: models, buckets: sizes,
+	{names: both("request_size_bytes", "objective_request_sizes"), help: "Bytes of the bodies of decided requests.", labels: models,
+		buckets: sizes,
 		decided: func(d *router.Decision, _ time.Duration) (float64, bool) {
 			return float64(d.BodyBytes), d.BodyBytes > 0
 		}},
@@ -128,7 +129,8 @@ var aliases = []alias{
 		labels:  []string{"modality"},
 		decided: func(d *router.Decision, _ time.Duration) (float64, bool) { return float64(d.Pictures), d.Pictures > 0 }},
 	{names: map[string]string{"llm-d": "llm_d_epp_encoder_cache_hits_total"},
-		help: "Of these, pictures that the chosen worker is predicted to have in its encoder cache or KV cache.", labels: []string{"pod", "modality"},
+		help:   "Of these, pictures that the chosen worker is predicted to have in its encoder cache or KV cache.",
+		labels: []string{"pod", "modality"},
 		decided: func(d *router.Decision, _ time.Duration) (float64, bool) {
 			return float64(d.PicturesHeld), d.Pictures > 0
 		}},
@@ -167,7 +169,8 @@ var aliases = []alias{
 	{names: map[string]string{"llm-d": "llm_d_epp_std_dev_running_requests"},
 		help: "Standard deviation of the running requests that workers report.", labels: []string{"name"},
 		pool: func(p *pool) (float64, bool) { return deviation(p.running) }},
-	{names: both("info", "extension_info"), help: "What this binary was built from; always 1.", labels: []string{"commit", "build_ref"}, build: true},
+	{names: both("info", "extension_info"), help: "What this binary was built from; always 1.",
+		labels: []string{"commit", "build_ref"}, build: true},
 	{names: map[string]string{"llm-d": "llm_d_epp_per_endpoint_queue_size"}, help: "Waiting requests that each worker reports.",
 		labels: []string{"name", "model_server_endpoint"}, queues: true},
 	{names: map[string]string{"gateway-api": "inference_pool_per_pod_queue_size"},

@@ -87,7 +87,8 @@ func TestRelease(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	defer syscall.Umask(syscall.Umask(0o077))
-	again := release{version: version, out: filepath.Join(t.TempDir(), "again"), image: repository, platforms: []string{"linux/amd64", "linux/arm64"}}
+	again := release{version: version, out: filepath.Join(t.TempDir(), "again"), image: repository,
+		platforms: []string{"linux/amd64", "linux/arm64"}}
 	if err := again.make(); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,8 @@ func pushed(t *testing.T, out, version, commit string) {
 			!x509.NewCertPool().AppendCertsFromPEM(roots) || bytes.Count(roots, []byte("BEGIN")) < 100 {
 			t.Errorf("%v: the image has %d certificates", err, bytes.Count(roots, []byte("BEGIN")))
 		}
-		if said := command(t, root, nil, "tar", "--numeric-owner", "-tf", "image.tar", "-v", "run/sightline"); !strings.Contains(said, " 65532/65532 ") {
+		said := command(t, root, nil, "tar", "--numeric-owner", "-tf", "image.tar", "-v", "run/sightline")
+		if !strings.Contains(said, " 65532/65532 ") {
 			t.Errorf("the folder of sockets: %s", said)
 		}
 	}

@@ -254,7 +254,8 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	if len(shown) != 6 || !slices.Equal(shown["sightline_worker_media_cache_queries_total"], []float64{30}) ||
-		!slices.Equal(shown["sightline_worker_media_cache_hits_total"], []float64{12}) || !slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) ||
+		!slices.Equal(shown["sightline_worker_media_cache_hits_total"], []float64{12}) ||
+		!slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) ||
 		len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
 		!slices.Equal(shown["sightline_worker_requests_in_flight"], []float64{3, 7}) {
 		t.Errorf("shown: %v", shown)
