@@ -18,7 +18,9 @@ var errNoPrompt = errors.New("the request holds no prompt")
 
 // job is one HTTP request in work: its sequences, and what its answer needs.
 type job struct {
+	path      string
 	chat      bool
+	tool      string // the function that it must call
 	id, model string
 	created   int64
 	returnIDs bool
@@ -28,7 +30,7 @@ type job struct {
 	out       chan output
 }
 
-// generate serves /v1/chat/completions, /v1/completions and /v1/messages.
+// generate serves /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages.
 func (w *Worker) generate(rw http.ResponseWriter, r *http.Request) {
 	raw, body, adapter, err := w.readBody(rw, r)
 	if err != nil {
@@ -52,6 +54,10 @@ func (w *Worker) generate(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e.submit(j.seqs...)
+	if j.path == responsesPath || j.path == messagesPath {
+		w.answerOther(ctx, rw, j, body.Get("stream").Bool())
+		return
+	}
 	write := w.writeWhole
 	if body.Get("stream").Bool() {
 		write = w.writeStream
@@ -62,6 +68,7 @@ func (w *Worker) generate(rw http.ResponseWriter, r *http.Request) {
 // job reads the request's options and makes its sequences.
 func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjson.Result, adapter int) (*job, error) {
 	j := &job{
+		path: r.URL.Path, tool: toolDemanded(body),
 		chat: strings.HasSuffix(r.URL.Path, "/chat/completions"), model: w.cfg.ServedName, created: time.Now().Unix(),
 		returnIDs: body.Get("return_token_ids").Bool(),
 		usage:     body.Get("stream_options.include_usage").Bool(),
@@ -86,7 +93,7 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 		return nil, err
 	}
 	limit := w.cfg.MaxTokens
-	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
+	for _, key := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
 		if v := body.Get(key); v.Type == gjson.Number {
 			limit = int(v.Int())
 		}
@@ -190,8 +197,18 @@ type (
 		TokenIDs       []uint32 `json:"token_ids,omitempty"`
 	}
 	message struct {
-		Role    string `json:"role,omitempty"`
-		Content string `json:"content"`
+		Role      string     `json:"role,omitempty"`
+		Content   string     `json:"content"`
+		ToolCalls []toolCall `json:"tool_calls,omitempty"`
+	}
+	toolCall struct {
+		Index    int    `json:"index"`
+		ID       string `json:"id"`
+		Type     string `json:"type"`
+		Function struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
 	}
 	usage struct {
 		PromptTokens     int           `json:"prompt_tokens"`
@@ -251,8 +268,15 @@ func (j *job) collect(ctx context.Context, each func(output) error) (cached, gen
 	return cached, generated, true
 }
 
-// finishReason is always the length: filler never ends by itself.
-var finishReason = "length"
+// A text always ends by its length: filler never ends by itself.
+var finishReason, calls = "length", "tool_calls"
+
+// call returns the message of a call of the tool that was demanded.
+func (j *job) call(text string) *message {
+	c := toolCall{ID: "call_" + j.id, Type: "function"}
+	c.Function.Name, c.Function.Arguments = j.tool, arguments(text)
+	return &message{Role: "assistant", ToolCalls: []toolCall{c}}
+}
 
 func (w *Worker) writeWhole(ctx context.Context, rw http.ResponseWriter, j *job) {
 	texts, ids := make([]strings.Builder, len(j.seqs)), make([][]uint32, len(j.seqs))
@@ -269,7 +293,10 @@ func (w *Worker) writeWhole(ctx context.Context, rw http.ResponseWriter, j *job)
 		text := texts[i].String()
 		ch := choice{Index: i, FinishReason: &finishReason}
 		if j.chat {
-			c.Object, ch.Message = "chat.completion", &message{"assistant", text}
+			c.Object, ch.Message = "chat.completion", &message{Role: "assistant", Content: text}
+			if j.tool != "" {
+				ch.Message, ch.FinishReason = j.call(text), &calls
+			}
 		} else {
 			ch.Text = &text
 		}
@@ -283,8 +310,13 @@ func (w *Worker) writeWhole(ctx context.Context, rw http.ResponseWriter, j *job)
 		}
 		c.Choices = append(c.Choices, ch)
 	}
-	rw.Header().Set("Content-Type", "application/json")
 	b, _ := json.Marshal(c)
+	w.writeBody(rw, b)
+}
+
+// writeBody writes a whole answer.
+func (w *Worker) writeBody(rw http.ResponseWriter, b []byte) {
+	rw.Header().Set("Content-Type", "application/json")
 	if Fault(w.fault.Load()) == DieAfterFirstByte {
 		_, _ = rw.Write(b[:len(b)/2])
 		_ = http.NewResponseController(rw).Flush()
@@ -320,8 +352,17 @@ func (w *Worker) writeStream(ctx context.Context, rw http.ResponseWriter, j *job
 		}
 		return nil
 	}
+	texts := make([]strings.Builder, len(j.seqs)) // of a call, which is sent as a whole
 	cached, generated, ok := j.collect(ctx, func(o output) error {
 		ch := choice{Index: o.index}
+		if j.chat && j.tool != "" {
+			texts[o.index].WriteString(w.text(o.token))
+			if !o.last {
+				return nil
+			}
+			ch.Delta, ch.FinishReason = j.call(texts[o.index].String()), &calls
+			return send(nil, nil, ch)
+		}
 		var promptIDs []uint32
 		if j.returnIDs && o.n == 1 {
 			promptIDs = j.prompts[o.index].Tokens

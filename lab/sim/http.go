@@ -29,7 +29,8 @@ func (w *Worker) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", w.generate)
 	mux.HandleFunc("POST /v1/completions", w.generate)
-	mux.HandleFunc("POST /v1/messages", w.generate) // answered in the form of completions
+	mux.HandleFunc("POST "+responsesPath, w.generate)
+	mux.HandleFunc("POST "+messagesPath, w.generate)
 	mux.HandleFunc("POST /tokenize", w.tokenize)
 	mux.HandleFunc("GET /v1/models", w.models)
 	mux.HandleFunc("POST /v1/load_lora_adapter", w.loadAdapter) // with VLLM_ALLOW_RUNTIME_LORA_UPDATING

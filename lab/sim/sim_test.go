@@ -547,3 +547,60 @@ func BenchmarkRequest8k(b *testing.B) {
 	}
 	b.ReportMetric(512*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 }
+
+// TestOtherAPIs: /v1/responses and /v1/messages are answered in their own forms, whole and as streams, with a call where a tool is
+// demanded; and a fault that begins after a number of requests.
+func TestOtherAPIs(t *testing.T) {
+	w := start(t, Config{BlockSize: 4, Blocks: 64, Fault: Refuse, FaultAfter: 9})
+	ask := func(path, more string) string {
+		t.Helper()
+		status, body := call(t, w, "POST", path, chat("a b c d e", `,"max_tokens":3,"max_output_tokens":3`+more))
+		if status != 200 {
+			t.Fatalf("%s: %d %s", path, status, body)
+		}
+		return body
+	}
+	const tools = `,"tools":[{"type":"function","name":"look","function":{"name":"look"}}],"tool_choice":`
+	responses, messages := gjson.Parse(ask(responsesPath, "")), gjson.Parse(ask(messagesPath, ""))
+	if responses.Get("output.0.content.0.text").Str == "" || responses.Get("usage.input_tokens").Int() != 5 ||
+		responses.Get("output.0.content.0.text").Str != messages.Get("content.0.text").Str || messages.Get("usage.input_tokens").Int() != 5 ||
+		messages.Get("stop_reason").Str != "max_tokens" {
+		t.Errorf("%s\n%s", responses, messages)
+	}
+	for body, want := range map[string]string{
+		ask(responsesPath, `,"stream":true`): "response.created response.in_progress response.output_item.added response.content_part.added " +
+			strings.Repeat("response.output_text.delta ", 3) +
+			"response.output_text.done response.content_part.done response.output_item.done response.completed ",
+		ask(messagesPath, `,"stream":true`): "message_start content_block_start " + strings.Repeat("content_block_delta ", 3) +
+			"content_block_stop message_delta message_stop ",
+		ask(responsesPath, `,"stream":true`+tools+`"required"`): "response.created response.in_progress response.output_item.added " +
+			"response.function_call_arguments.delta response.function_call_arguments.done response.output_item.done response.completed ",
+	} {
+		got := ""
+		for line := range strings.Lines(body) {
+			if data, ok := strings.CutPrefix(line, "data: "); ok {
+				got += gjson.Get(data, "type").Str + " "
+			}
+		}
+		if got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+	if r := gjson.Parse(ask(messagesPath, tools+`{"type":"any"}`)); r.Get("content.0.name").Str != "look" ||
+		r.Get("content.0.input.text").Str == "" || r.Get("stop_reason").Str != "tool_use" {
+		t.Errorf("%s", r)
+	}
+	named := tools + `{"type":"function","function":{"name":"look"}}`
+	if r := gjson.Parse(ask("/v1/chat/completions", named)); r.Get("choices.0.message.tool_calls.0.function.name").Str != "look" ||
+		r.Get("choices.0.finish_reason").Str != "tool_calls" {
+		t.Errorf("%s", r)
+	}
+	if chunks := sse(t, ask("/v1/chat/completions", named+`,"stream":true`)); len(chunks) != 1 ||
+		chunks[0].Get("choices.0.delta.tool_calls.0.function.arguments").Str == "" {
+		t.Errorf("%v", chunks)
+	}
+	ask("/v1/chat/completions", "")
+	if status, _ := call(t, w, "POST", responsesPath, chat("a", "")); status != 503 {
+		t.Errorf("the tenth request: %d, want 503", status)
+	}
+}
