@@ -259,6 +259,12 @@ func (x *planner) clean() (unread error, refusal *Refusal) {
 		}
 		return unread, refusal
 	}
+	if x.opt.AskUsage && unread == nil {
+		if e, ok := body.AskUsage(x.req.Path, &x.mem.req); ok {
+			x.addEdits([]body.Edit{e})
+			x.cleanEdits = x.out.Edits
+		}
+	}
 	x.out.Edits, x.cleaned = x.cleanEdits, true
 	x.applyHead()
 	return unread, nil

@@ -89,6 +89,7 @@ type Options struct {
 	MaxInFlight    int            // open requests at which a slot gets no more; 0: no limit
 	Hold           time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
 	Fair           bool           // share the last free places by Request.Tenant and Priority
+	AskUsage       bool           // ask for the token usage at the end of streams that do not say whether they want it
 	RefuseUnread   bool           // refuse a body that is too large to be read, whatever it holds
 	UnsteeredShare float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
 	Report         *report.Totals // sums up how requests end, by arm; nil: the router makes its own

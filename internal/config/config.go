@@ -289,6 +289,9 @@ type Envoy struct {
 	Sightlines []string `yaml:"sightlines"`
 	// TokenUsage makes Envoy read the engine's token counts from responses, so that predictions are compared with them. Needs 1.40.
 	TokenUsage bool `yaml:"token_usage"`
+	// AskUsage adds stream_options.include_usage to streamed completions and chats that do not say whether they want it. OpenAI's API has
+	// clients expect the chunk without choices that then ends the stream.
+	AskUsage bool `yaml:"ask_usage" reload:"no"`
 	// DebugHeaders makes Envoy add the decision's id and reason, and the worker, to responses.
 	DebugHeaders bool `yaml:"debug_headers"`
 	// Pools map routes to models; without them all workers are one pool.

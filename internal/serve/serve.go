@@ -238,7 +238,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		Decisions: decisions, Share: with.share, ShareLearned: with.shareLearned, AskHolders: with.askHolders,
 		PredictedTTL: s.cfg.Index.PredictedTTL,
 		MaxInFlight:  s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(),
-		Log: s.log, Metrics: r.metrics,
+		AskUsage: s.cfg.Envoy.AskUsage, Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
 		}})
