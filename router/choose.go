@@ -168,7 +168,7 @@ func (x *planner) addCandidates(class int) {
 				c.Unkept = int(its.held-its.blocks) * size
 			}
 		}
-		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
+		c.Exact, c.Predicted = c.Exact*size, promised*size
 	}
 	x.addFront(keys, s.candidates[from:])
 	x.addPictures(keys.pictures, x.slots, s.candidates[from:])
@@ -187,7 +187,7 @@ func (x *planner) addFront(keys *blocks, cands []choose.Candidate) {
 		return
 	}
 	keys.front = keys.chain[longest-1]
-	again := float64(x.fronts.expected(keys.front, x.now))
+	again := x.fronts.expected(keys.front, x.now)
 	for i := range cands {
 		cands[i].Again = again
 	}
@@ -337,8 +337,6 @@ func (x *planner) addPictures(pictures []placedMedium, slots []*fleet.Slot, cand
 		}
 		for j := range cands {
 			c := &cands[j]
-			// the encoding of these tokens is in Backlog too
-			c.Shared += max(0, min(c.Predicted, md.end)-max(c.Exact, md.offset))
 			switch {
 			case md.end > 0 && md.end <= c.Predicted:
 				c.PicturesHeld++

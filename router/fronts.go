@@ -1,38 +1,44 @@
 package router
 
 import (
+	"math"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// fronts count the requests of each quarter second by the longest beginning that a worker holds. One that several requests of the
-// previous quarter had is worth a second copy before its holder has a queue (choose.Candidate.Again); a single request foretells
-// nothing. Prompts that come all at once, as those of one program, are within one quarter, and make no copies.
+// fronts count requests by the longest beginning that a worker holds. As many as came lately are expected again
+// (choose.Candidate.Again), so a beginning that becomes hot is copied before its holder has a queue, and no more once it is not asked
+// about. A single request foretells nothing. Prompts that come all at once, as those of one program, are within one quarter second,
+// which counts once it is over.
 type fronts struct {
 	mu sync.Mutex
 	of *simplelru.LRU[uint64, front] // by the chain hash of its last block
 }
 
 type front struct {
-	quarter      int64 // quarters of a second since 1970
-	came, before int   // requests in it, and in the one before
+	quarter int64   // quarters of a second since 1970
+	came    int     // requests in it
+	before  float64 // those of earlier quarters that still count
 }
 
-const maxFronts = 4096
+const (
+	maxFronts     = 4096
+	frontHalfLife = 40 // quarters
+)
 
 func newFronts() *fronts {
 	of, _ := simplelru.NewLRU[uint64, front](maxFronts, nil) // fails only for a size below 1
 	return &fronts{of: of}
 }
 
-// expected returns how many requests of the next second should begin like this, after those of the previous quarter.
-func (f *fronts) expected(key uint64, now time.Time) int {
+// expected returns how many requests should begin like this.
+func (f *fronts) expected(key uint64, now time.Time) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	one, _ := f.of.Peek(key)
-	return 4 * max(0, one.at(now).before-1)
+	return max(0, one.at(now).before-1)
 }
 
 // add counts a request.
@@ -47,12 +53,9 @@ func (f *fronts) add(key uint64, now time.Time) {
 
 // at returns the counts as of another time.
 func (o front) at(now time.Time) front {
-	switch quarter := now.UnixMilli() / 250; quarter - o.quarter {
-	case 0:
+	quarter := now.UnixMilli() / 250
+	if quarter == o.quarter {
 		return o
-	case 1:
-		return front{quarter: quarter, before: o.came}
-	default:
-		return front{quarter: quarter}
 	}
+	return front{quarter: quarter, before: (o.before + float64(o.came)) * math.Exp2(-float64(quarter-o.quarter)/frontHalfLife)}
 }

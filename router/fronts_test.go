@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -10,17 +11,22 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// TestFronts checks that requests count for the next quarter second, for no longer, and that a beginning that nobody asks about any more
-// is forgotten.
+// TestFronts checks that as many requests are expected as came lately, fewer the longer ago, that those of the present quarter second do
+// not count yet, and that the beginnings asked about long ago are forgotten first.
 func TestFronts(t *testing.T) {
 	f, now := newFronts(), time.Unix(1000, 0)
 	for range 5 {
 		f.add(7, now)
 	}
-	for after, want := range map[time.Duration]int{0: 0, 240 * time.Millisecond: 0, 250 * time.Millisecond: 16, 500 * time.Millisecond: 0} {
-		if got := f.expected(7, now.Add(after)); got != want {
-			t.Errorf("%v later %d requests are expected in a second, want %d", after, got, want)
+	for after, want := range map[time.Duration]float64{0: 0, 240 * time.Millisecond: 0, 250 * time.Millisecond: 3.9,
+		10 * time.Second: 1.5, time.Minute: 0} {
+		if got := f.expected(7, now.Add(after)); math.Abs(got-want) > 0.05 {
+			t.Errorf("%v later %.2f requests are expected, want %v", after, got, want)
 		}
+	}
+	f.add(7, now.Add(250*time.Millisecond))
+	if got := f.expected(7, now.Add(500*time.Millisecond)); got < 4.5 {
+		t.Errorf("of six requests in two quarters of a second only %.1f count", got)
 	}
 	for i := range uint64(maxFronts + 10) {
 		f.add(100+i, now)
@@ -53,7 +59,7 @@ func TestFrontsCountARequestOnce(t *testing.T) {
 // TestHotFrontIsCopied: of many requests with one beginning some go to a second worker, before its holder has as long a queue as it
 // takes to compute it again; when there are few, none does.
 func TestHotFrontIsCopied(t *testing.T) {
-	for each, want := range map[time.Duration]bool{12 * time.Millisecond: true, 400 * time.Millisecond: false} {
+	for each, want := range map[time.Duration]bool{12 * time.Millisecond: true, 4 * time.Second: false} {
 		w := newWorld(t, 2)
 		front := text(3000, 5)
 		w.stores(0, chatBody("m", fmt.Sprintf("%q", front)))

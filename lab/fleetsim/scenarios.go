@@ -195,6 +195,9 @@ func speeds(from, to float64) func(*Setup) {
 // setup returns the scenario's fleet.
 func (s *Scenario) setup() Setup {
 	setup := Setup{Workers: s.Workers, Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1}
+	if len(s.Loads) == 1 && s.Loads[0] == saturated[0] { // only what is served until then counts
+		setup.Stop = s.Until
+	}
 	if s.Change != nil {
 		s.Change(&setup)
 	}

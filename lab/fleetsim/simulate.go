@@ -30,7 +30,8 @@ type Setup struct {
 	ScrapedTo time.Duration // from then on scraping fails for all workers; 0: it never does
 	NoReports bool          // this repository's router gets nothing from Envoy; other routers are proxies and see ends themselves
 	JoinAt    time.Duration
-	Joining   int // the last ones of Workers join at JoinAt
+	Joining   int           // the last ones of Workers join at JoinAt
+	Stop      time.Duration // then the run ends; 0: when all is served
 	Seed      uint64
 	Lower     []float64 // seconds per token from the lower tier, by worker; missing: Engine.Fetch
 
@@ -255,6 +256,9 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	for len(s.queue) > 0 && s.left > 0 {
 		e := s.queue.pop()
 		s.now = e.at
+		if setup.Stop != 0 && s.now >= setup.Stop {
+			break
+		}
 		e.do()
 	}
 	s.result.Took = s.now

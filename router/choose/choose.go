@@ -1,7 +1,7 @@
 // Package choose ranks the candidates of a decision by cost, in tokens of an average worker's prefill; 10,000 are about a second.
 //
 //	work  = tokens to prefill + picture tokens to encode + cost of loading an adapter
-//	cost  = slowness × ((1 + decodeShare × requests in flight) × (1 + tokens queued ÷ queueScale) × work + tokens queued
+//	cost  = slowness × ((1 + decodeShare × (1 + requests in flight)) × (1 + tokens queued ÷ queueScale) × work + tokens queued
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
 //	        + cost of fetching + cost of work elsewhere + distance + tokens whose end another worker would keep, and this one would not
 //
@@ -49,7 +49,6 @@ type Candidate struct {
 	Again        float64 // requests of the next second that should begin with the longest Predicted
 	Recent       float64 // tokens given to it recently
 	Doubtful     bool    // its events have not come for long
-	Shared       int     // the part of Backlog that earlier requests in flight spend on this prompt's own prefix
 	Late         float64 // seconds by which it misses the client's time for the first token; 0: in time
 	ZoneDelay    float64 // seconds of additional round trip from Envoy, compared with a worker in Envoy's zone
 	Elsewhere    float64 // cost of others' work for it, in tokens: encoding, the transfer, and the load of the decode worker
@@ -135,10 +134,9 @@ func (f Fleet) FirstToken(c *Candidate) float64 {
 }
 
 // workAhead returns the tokens queued before the prompt, those of it to compute, and the cost of fetching the rest. If fetching from
-// a lower tier is not cheaper than computing, the tokens there count as not held. Backlog caused by requests in flight with this same
-// prefix (Shared) is subtracted: elsewhere that work would have to be done again.
+// a lower tier is not cheaper than computing, the tokens there count as not held.
 func (f Fleet) workAhead(c *Candidate, rate, slow float64) (queue, left, fetches float64) {
-	queue, left = max(0, c.Backlog-float64(c.Shared)), float64(c.Tokens-min(c.Tokens, c.Predicted)+c.Encode+c.AdapterLoad)
+	queue, left = c.Backlog, float64(c.work())
 	if c.Pulls() {
 		left, fetches = left-float64(c.Pulled), Fetch(c.Pulled)
 	}
@@ -153,6 +151,9 @@ func (f Fleet) workAhead(c *Candidate, rate, slow float64) (queue, left, fetches
 	return queue, left, fetches + below
 }
 
+// work returns the tokens to prefill and to encode, if nothing is fetched.
+func (c *Candidate) work() int { return c.Tokens - min(c.Tokens, c.Predicted) + c.Encode + c.AdapterLoad }
+
 // Pulls reports whether the candidate is to fetch what another worker holds, because that is cheaper than computing it.
 func (c *Candidate) Pulls() bool { return float64(c.Pulled) > Fetch(c.Pulled) }
 
@@ -164,7 +165,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 	if more := min(f.overlap, c.Tokens) - c.Predicted; more > 0 { // a copy is for its share of the next second's requests, too
 		left -= float64(more) * (1 - 1/(1+c.Again/(f.holders+1)))
 	}
-	return Terms{Prefill: slow * left, Queue: slow * queue, Delay: slow * left * ((1+decodeShare*inflight)*(1+queue/queueScale) - 1),
+	return Terms{Prefill: slow * left, Queue: slow * queue, Delay: slow * left * ((1+decodeShare*(1+inflight))*(1+queue/queueScale) - 1),
 		Requests: slow * perRequest * inflight, Context: slow * perContext * c.Context, Fetch: fetches,
 		Elsewhere: c.Elsewhere, Distance: c.ZoneDelay * rate, Junction: float64(f.most - f.kept(c))}
 }
@@ -186,7 +187,8 @@ func (c *Candidate) Decoding() Candidate {
 }
 
 // Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs (tie) the one with the least
-// recent work comes first, then draw decides, so that routers which do not see each other choose differently. draw should be random.
+// work for the prompt comes first, if that differs too: it waits as long for work in progress. Then the one with the least recent work,
+// then draw decides, so that routers which do not see each other choose differently. draw should be random.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
@@ -217,8 +219,11 @@ func equalTo(c []Candidate) float64 {
 	return least + tie
 }
 
-// tieLess orders candidates of equal cost: by recent work, then by draw.
+// tieLess orders candidates of equal cost.
 func tieLess(a, b *Candidate, draw uint64) bool {
+	if more := float64(a.work() - b.work()); math.Abs(more) > tie {
+		return more < 0
+	}
 	if a.Recent != b.Recent {
 		return a.Recent < b.Recent
 	}

@@ -31,7 +31,7 @@ func TestRank(t *testing.T) {
 		{"of a full fleet work done twice is paid by all", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100,
 			Inflight: 60}, {Slot: 1, Inflight: 60}}, 1000, []int{0, 1}},
 		{"equal costs: the least recent work", []Candidate{{Slot: 0, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1},
+		{"work in progress is waited for rather than done twice", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Inflight: 1, Recent: 800},
 			{Slot: 1, Encode: 391}}, 410, []int{0, 1}},
 		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}},
 			1000, []int{1, 0, 2}},
@@ -114,11 +114,11 @@ func TestLowerTiers(t *testing.T) {
 
 // TestTermsSumUp checks that the shown cost is the one used for ranking.
 func TestTermsSumUp(t *testing.T) {
-	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700,
-		Shared: 100, Context: 1000, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
+	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 600,
+		Context: 1000, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
 	got := FleetOf(c).Cost(&c[0])
 	got.Delay = math.Round(10*got.Delay) / 10
-	if want := (Terms{Prefill: 1100, Queue: 600, Delay: 871.2, Requests: 256, Context: 30}); got != want {
+	if want := (Terms{Prefill: 1100, Queue: 600, Delay: 1056, Requests: 256, Context: 30}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	Rank(c, 2, 0)
