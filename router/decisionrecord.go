@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
@@ -27,7 +26,7 @@ func (x *planner) newLogLine(b *bookingRecord) *decisionlog.Line {
 		return l
 	}
 	l.Worker, l.Rank = x.chosen.Worker.Name, x.chosen.Rank
-	l.Considered, l.Ties = len(x.mem.candidates), choose.Ties(x.mem.candidates)
+	l.Considered, l.Ties = len(x.mem.candidates), ties(x.mem.candidates)
 	for _, c := range x.considered() {
 		l.Ranked = append(l.Ranked, c.Candidate)
 	}

@@ -32,7 +32,7 @@ func (x *planner) addDecoders() {
 			prefill++
 		default:
 			only = only || w.Role == fleet.Decode
-			s.decoders = append(s.decoders, c.Decoding())
+			s.decoders = append(s.decoders, decoding(c))
 		}
 	}
 	if prefill == 0 {
@@ -69,4 +69,12 @@ func (x *planner) setPairTargets() {
 		t.Addr, t.Rank = x.slots[d.Slot].Worker.Addr, x.slots[d.Slot].Rank
 		x.out.Targets = append(x.out.Targets, t)
 	}
+}
+
+// decoding returns the candidate as one that decodes what another prefills: it fetches what its GPU lacks, and still loads the adapter.
+func decoding(c *choose.Candidate) choose.Candidate {
+	d := *c
+	d.Elsewhere = choose.Fetch(c.Tokens - min(c.Tokens, c.Predicted-c.Offloaded))
+	d.Tokens, d.Offloaded, d.Unkept, d.Pulled, d.Encode, d.EncodedApart, d.First = 0, 0, 0, 0, 0, 0, false
+	return d
 }

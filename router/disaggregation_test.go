@@ -318,12 +318,20 @@ func TestEncodersShareTheQueue(t *testing.T) {
 	}
 }
 
+// TestDecodingCosts checks that one that decodes gets all from who prefills that its GPU lacks, and computes nothing.
+func TestDecodingCosts(t *testing.T) {
+	d := decoding(&choose.Candidate{Tokens: 5000, Backlog: 3000, Inflight: 3, Rate: 10000, Exact: 4000, Predicted: 4000, Offloaded: 4000})
+	if got := (choose.Fleet{}).Cost(&d); d.Elsewhere != choose.Fetch(5000) || got.Prefill != 0 || got.Fetch != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
 // TestEncodingApartCosts checks that, with encode workers, overlap decides and not pictures to encode: encoding takes time of the
 // request, but none of the worker's.
 func TestEncodingApartCosts(t *testing.T) {
 	f := choose.Fleet{}
 	own := choose.Candidate{Tokens: 1000, Encode: 1000, Inflight: 20}
-	apart := choose.Candidate{Tokens: 1000, EncodedApart: 1000, Inflight: 20, Elsewhere: choose.Encoding(1000, 0)}
+	apart := choose.Candidate{Tokens: 1000, EncodedApart: 1000, Inflight: 20, Elsewhere: choose.Fetch(0) + 1000}
 	a, b := f.Cost(&own), f.Cost(&apart)
 	if a.Delay != 2*b.Delay || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
 		t.Errorf("own %+v, apart %+v", a, b)

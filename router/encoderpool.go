@@ -138,7 +138,7 @@ func (x *planner) moveEncoding(cands []choose.Candidate) {
 	for i := range cands {
 		if c := &cands[i]; c.Encode > 0 {
 			c.EncodedApart, c.Encode = c.Encode, 0
-			c.Elsewhere = choose.Encoding(c.EncodedApart, waiting)
+			c.Elsewhere = choose.Fetch(0) + waiting + float64(c.EncodedApart) // time of the request, but none of the candidate's own
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/sightline-router/sightline/router/audit"
-	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/report"
 )
 
@@ -119,7 +118,7 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 	}
 	if x.chosen != nil {
 		e.Memory = !x.unread && x.mem.blocks[x.classOf(x.chosen)].recalled.class != 0
-		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), choose.Ties(x.mem.candidates), x.considered()
+		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), ties(x.mem.candidates), x.considered()
 	}
 	if d.WouldBe.Worker != "" {
 		e.Worker, e.Addr, e.Rank = d.WouldBe.Worker, d.WouldBe.Addr, d.WouldBe.Rank

@@ -15,7 +15,7 @@ import (
 func TestRegret(t *testing.T) {
 	for why, keep := range map[string]func(w *world){
 		"": func(*world) {},
-		choose.Queue: func(w *world) {
+		hasQueue: func(w *world) {
 			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 		},
 		isFull: func(w *world) {
@@ -27,18 +27,18 @@ func TestRegret(t *testing.T) {
 				w.slots[0].Worker.RecordFailure("reset", w.now)
 			}
 		},
-		choose.Trial: func(w *world) {
+		forTrial: func(w *world) {
 			for range 3 {
 				w.slots[1].Worker.RecordFailure("reset", w.now)
 			}
 			w.now = w.now.Add(2 * time.Second)
 		},
-		choose.Distance: func(w *world) { w.slots[0].Worker.ZoneDelay = time.Second },
-		choose.Late: func(w *world) {
+		isDistant: func(w *world) { w.slots[0].Worker.ZoneDelay = time.Second },
+		isLate: func(w *world) {
 			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 3000})
 			w.firstToken = 150 * time.Millisecond
 		},
-		choose.Doubtful: func(w *world) {
+		isDoubtful: func(w *world) {
 			w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
 			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 		},
@@ -114,5 +114,37 @@ func TestEngineTokens(t *testing.T) {
 	got := w.counted(t, "sightline_engine_prompt_tokens_total") + w.counted(t, "sightline_engine_cached_tokens_total")
 	if strings.TrimSpace(got) != "m=3000 m=1200" {
 		t.Error(got)
+	}
+}
+
+// TestMostHeld checks the reason why the candidate that holds most was not chosen.
+func TestMostHeld(t *testing.T) {
+	for want, c := range map[string][]choose.Candidate{
+		"":         {{Predicted: 500}, {Predicted: 400}},
+		forTrial:   {{First: true}, {Predicted: 500}},
+		isDoubtful: {{}, {Predicted: 500, Doubtful: true, Backlog: 5000}},
+		isEqual:    {{Predicted: 480}, {Predicted: 500, Recent: 100}},
+		isSlower:   {{Rate: 10000}, {Predicted: 500, Rate: 2000}, {Rate: 10000}},
+		hasQueue:   {{Inflight: 1}, {Predicted: 500, Backlog: 5000, Inflight: 3}},
+		hasMore:    {{}, {Predicted: 500, Inflight: 20, Context: 9000, Backlog: 1000}},
+		encodes:    {{Predicted: 480, Seen: 1000}, {Predicted: 500, Encode: 1000}},
+		fetches:    {{Predicted: 400}, {Predicted: 500, Offloaded: 500, FetchRate: 12000}},
+	} {
+		for i := range c {
+			c[i].Slot, c[i].Tokens = i, 1000
+		}
+		choose.Rank(c, 3, 0)
+		overlap, why := mostHeld(c)
+		if c[0].Slot != 0 || why != want || overlap != 500 {
+			t.Errorf("%q: slot %d is chosen, the best holds %d, not chosen for %q", want, c[0].Slot, overlap, why)
+		}
+	}
+	c := []choose.Candidate{{Slot: 0, Tokens: 400, Predicted: 900}, {Slot: 1, Tokens: 400, Predicted: 400, Backlog: 100}}
+	choose.Rank(c, 2, 0)
+	if c[0].Slot != 0 {
+		t.Fatal("another one is chosen")
+	}
+	if n, why := mostHeld(c); n != 400 || why != "" {
+		t.Errorf("of 400 tokens %d are held, and another one was better for %q", n, why)
 	}
 }

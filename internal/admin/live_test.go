@@ -212,8 +212,8 @@ func TestEveryCostHasAColour(t *testing.T) {
 		t.Errorf("of two costs that somebody has: %+v", few)
 	}
 	legend := newDecided(Explained{Recent: router.Recent{Ranked: []router.Considered{of(terms)}}}).Legend
-	if len(legend) != len(terms.Named()) {
-		t.Fatalf("%d of %d costs", len(legend), len(terms.Named()))
+	if len(legend) != len(Terms(terms)) {
+		t.Fatalf("%d of %d costs", len(legend), len(Terms(terms)))
 	}
 	for _, b := range legend {
 		if strings.Count(string(css), "--"+b.Class+":") != 2 || !strings.Contains(string(css), "."+b.Class+" {") {

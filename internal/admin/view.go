@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/probe"
 	"github.com/sightline-router/sightline/router/report"
 )
@@ -415,14 +416,14 @@ func newDecided(e Explained) *decided {
 	}
 	counts := make(map[string]bool) // terms that some candidate has
 	for _, c := range e.Ranked {
-		for _, t := range c.Terms.Named() {
+		for _, t := range Terms(c.Terms) {
 			counts[t.Name] = counts[t.Name] || t.Tokens > 0
 		}
 	}
 	for _, c := range e.Ranked {
 		at := 0.0
 		one := candidate{Considered: c}
-		for i, t := range c.Terms.Named() {
+		for i, t := range Terms(c.Terms) {
 			if !counts[t.Name] {
 				continue
 			}
@@ -435,4 +436,16 @@ func newDecided(e Explained) *decided {
 		d.Candidates = append(d.Candidates, one)
 	}
 	return d
+}
+
+// Term is one part of a candidate's cost, with its displayed name.
+type Term struct {
+	Name   string
+	Tokens float64
+}
+
+// Terms returns the terms of a cost, always in this order.
+func Terms(t choose.Terms) []Term {
+	return []Term{{"prefill", t.Prefill}, {"queue", t.Queue}, {"others' delay", t.Delay}, {"requests", t.Requests}, {"context", t.Context},
+		{"fetch", t.Fetch}, {"elsewhere", t.Elsewhere}, {"distance", t.Distance}, {"junction", t.Junction}}
 }

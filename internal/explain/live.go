@@ -93,7 +93,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 func table(w io.Writer, e *admin.Explained) {
 	fmt.Fprintf(w, "\n%d candidates, in tokens; cost is the sum of the columns after it:\n", e.Considered)
 	rows := [][]string{{"worker", "holds", "in lower tiers", "predicted", "to encode", "in flight", "queued", "tokens/s", "cost"}}
-	for _, t := range (choose.Terms{}).Named() {
+	for _, t := range admin.Terms(choose.Terms{}) {
 		rows[0] = append(rows[0], t.Name)
 	}
 	number := func(n float64) string { return fmt.Sprintf("%.0f", n) }
@@ -106,7 +106,7 @@ func table(w io.Writer, e *admin.Explained) {
 			row = append(row, "", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has had its share"}[c.Out])
 		} else {
 			row = append(row, number(c.Rate), number(c.Cost))
-			for _, t := range c.Terms.Named() {
+			for _, t := range admin.Terms(c.Terms) {
 				row = append(row, number(t.Tokens))
 			}
 			row = append(row, note(c))

@@ -22,8 +22,10 @@ const (
 	perContext    = 0.03 // the same for each context token that its decode steps read
 	fetchPerToken = 0.06 // fetching a token's KV blocks: 128 KB of an 8 B model at 25 GB/s
 
-	defaultRate = 10000             // tokens prefilled a second if no worker's rate is known: the unit of all of this
-	tie         = 0.75 * perRequest // costs that differ by less are equal
+	defaultRate = 10000 // tokens prefilled a second if no worker's rate is known: the unit of all of this
+
+	// Tie is the difference below which costs are equal.
+	Tie = 0.75 * perRequest
 )
 
 // Candidate is one slot as the decision sees it.
@@ -53,7 +55,7 @@ type Candidate struct {
 	ZoneDelay    float64 // seconds of additional round trip from Envoy, compared with a worker in Envoy's zone
 	Elsewhere    float64 // cost of others' work for it, in tokens: encoding, the transfer, and the load of the decode worker
 
-	cost float64
+	Cost float64 // set by Rank
 }
 
 // Terms is a candidate's cost, term by term, in tokens.
@@ -72,18 +74,6 @@ type Terms struct {
 // Sum returns the cost.
 func (t Terms) Sum() float64 {
 	return t.Prefill + t.Queue + t.Delay + t.Requests + t.Context + t.Fetch + t.Elsewhere + t.Distance + t.Junction
-}
-
-// Term is one part of a cost, with its displayed name.
-type Term struct {
-	Name   string
-	Tokens float64
-}
-
-// Named returns the terms, always in this order.
-func (t Terms) Named() []Term {
-	return []Term{{"prefill", t.Prefill}, {"queue", t.Queue}, {"others' delay", t.Delay}, {"requests", t.Requests}, {"context", t.Context},
-		{"fetch", t.Fetch}, {"elsewhere", t.Elsewhere}, {"distance", t.Distance}, {"junction", t.Junction}}
 }
 
 // Fleet is what the cost needs to know of all candidates.
@@ -152,7 +142,9 @@ func (f Fleet) workAhead(c *Candidate, rate, slow float64) (queue, left, fetches
 }
 
 // work returns the tokens to prefill and to encode, if nothing is fetched.
-func (c *Candidate) work() int { return c.Tokens - min(c.Tokens, c.Predicted) + c.Encode + c.AdapterLoad }
+func (c *Candidate) work() int {
+	return c.Tokens - min(c.Tokens, c.Predicted) + c.Encode + c.AdapterLoad
+}
 
 // Pulls reports whether the candidate is to fetch what another worker holds, because that is cheaper than computing it.
 func (c *Candidate) Pulls() bool { return float64(c.Pulled) > Fetch(c.Pulled) }
@@ -173,35 +165,22 @@ func (f Fleet) Cost(c *Candidate) Terms {
 // Fetch returns the cost of fetching the KV blocks of so many tokens from another worker, which takes two requests instead of one.
 func Fetch(tokens int) float64 { return 2*perRequest + fetchPerToken*float64(tokens) }
 
-// Encoding returns the cost of having picture tokens encoded by another worker with so many queued. It takes time, but none of
-// the candidate's own.
-func Encoding(tokens int, waiting float64) float64 { return 2*perRequest + waiting + float64(tokens) }
-
-// Decoding returns the candidate as one that decodes what another prefills: it fetches what its GPU lacks, and still loads the
-// adapter.
-func (c *Candidate) Decoding() Candidate {
-	d := *c
-	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted-c.Offloaded))
-	d.Tokens, d.Offloaded, d.Unkept, d.Pulled, d.Encode, d.EncodedApart, d.First = 0, 0, 0, 0, 0, 0, false
-	return d
-}
-
-// Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs (tie) the one with the least
+// Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs (Tie) the one with the least
 // work for the prompt comes first, if that differs too: it waits as long for work in progress. Then the one with the least recent work,
 // then draw decides, so that routers which do not see each other choose differently. draw should be random.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
-		c[i].cost = f.Cost(&c[i]).Sum() + 1e9*c[i].Late // those in time before all others
+		c[i].Cost = f.Cost(&c[i]).Sum() + 1e9*c[i].Late // those in time before all others
 		if c[i].First {
-			c[i].cost = math.Inf(-1)
+			c[i].Cost = math.Inf(-1)
 		}
 	}
 	n = min(n, len(c))
 	for i := range n {
-		equal, best := equalTo(c[i:]), -1
+		equal, best := Least(c[i:])+Tie, -1
 		for j := i; j < len(c); j++ {
-			if c[j].cost <= equal && (best < 0 || tieLess(&c[j], &c[best], draw>>i)) {
+			if c[j].Cost <= equal && (best < 0 || tieLess(&c[j], &c[best], draw>>i)) {
 				best = j
 			}
 		}
@@ -210,18 +189,18 @@ func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	return c[:n]
 }
 
-// equalTo returns the most that counts as equal to the least cost.
-func equalTo(c []Candidate) float64 {
+// Least returns the least cost, after Rank.
+func Least(c []Candidate) float64 {
 	least := math.Inf(1)
 	for i := range c {
-		least = min(least, c[i].cost)
+		least = min(least, c[i].Cost)
 	}
-	return least + tie
+	return least
 }
 
 // tieLess orders candidates of equal cost.
 func tieLess(a, b *Candidate, draw uint64) bool {
-	if more := float64(a.work() - b.work()); math.Abs(more) > tie {
+	if more := float64(a.work() - b.work()); math.Abs(more) > Tie {
 		return more < 0
 	}
 	if a.Recent != b.Recent {
