@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/router/ledger"
 )
 
@@ -15,15 +16,8 @@ func (r *Router) Run(ctx context.Context) {
 	if r.learning != nil {
 		go r.learning.learner.Run(ctx)
 	}
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
 	said := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range retry.Every(ctx, time.Second) {
 		r.opt.Ledger.Expire()
 		r.opt.Ledger.FreeAnswered()
 		what, since := r.Silent()

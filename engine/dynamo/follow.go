@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // followEvery is the interval at which a discovery folder is read. A reading costs about 0.1 ms per record.
@@ -27,8 +29,6 @@ type Follower struct {
 
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	tick := time.NewTicker(followEvery)
-	defer tick.Stop()
 	defer f.wait.Wait()
 	f.connections = map[string]context.CancelFunc{}
 	var last []Worker
@@ -47,10 +47,8 @@ func (f *Follower) Run(ctx context.Context) {
 				f.Found(d.Workers)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, followEvery) {
 			return
-		case <-tick.C:
 		}
 	}
 }

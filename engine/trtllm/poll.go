@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 )
@@ -82,7 +82,7 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 	if d.seq > 0 { // the previous poll panicked, and what it had drained is lost
 		d.seq++
 	}
-	pause, retry, up := minPause, minRetry, false
+	pause, up, failures := minPause, false, retry.Backoff{First: minRetry, Longest: maxRetry}
 	for ctx.Err() == nil {
 		var err error
 		if cap(buf) > maxKeptBuffer {
@@ -93,7 +93,8 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 			return
 		}
 		if err == nil && !up {
-			up, retry = true, minRetry
+			up = true
+			failures.Reset()
 			for _, f := range feeds {
 				f.Up()
 			}
@@ -109,20 +110,17 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 		} else {
 			pause = min(2*pause, maxPause)
 		}
-		wait := pause
-		if sockets.Exhausted(err) { // nothing was drained, so nothing is lost
-			wait = minRetry
-		} else if err != nil {
+		switch {
+		case err == nil:
+			retry.Sleep(ctx, pause)
+		case sockets.Exhausted(err): // nothing was drained, so nothing is lost
+			retry.Sleep(ctx, minRetry)
+		default:
 			up = false
 			for _, f := range feeds {
 				f.Down(err)
 			}
-			wait = retry/2 + rand.N(retry)
-			retry = min(2*retry, maxRetry)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
+			failures.Wait(ctx)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -188,10 +189,8 @@ func (b *Backfill) replayOthers(ctx context.Context, _ uint64, each func(Message
 		if reached || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, backfillPause) {
 			return ctx.Err()
-		case <-time.After(backfillPause):
 		}
 	}
 	return errNoOther

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // Lookup is a Source that asks the worker for its sockets until it answers, and then follows them. While they cannot be reached
@@ -28,6 +29,7 @@ func (a *Lookup) Run(ctx context.Context, f *Feed) error {
 	if a.every == 0 {
 		a.every = lookupEvery
 	}
+	pause := retry.Backoff{First: a.every}
 	for {
 		z, err := a.Find(ctx)
 		if err == nil {
@@ -43,10 +45,8 @@ func (a *Lookup) Run(ctx context.Context, f *Feed) error {
 			continue
 		}
 		f.Down(err)
-		select {
-		case <-ctx.Done():
+		if !pause.Wait(ctx) {
 			return nil
-		case <-time.After(jitter(a.every)):
 		}
 	}
 }

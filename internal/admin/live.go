@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 //go:embed page.html page.css page.js icon.svg
@@ -45,15 +47,8 @@ func newLivePage(s State) *livePage {
 
 // run samples until ctx ends.
 func (c *livePage) run(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			c.step(time.Now())
-		}
+	for range retry.Every(ctx, time.Second) {
+		c.step(time.Now())
 	}
 }
 

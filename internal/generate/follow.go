@@ -12,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 const (
@@ -131,14 +132,14 @@ func (f *follower) first(ctx context.Context) (config.Config, error) {
 		if err != nil || changed {
 			return cfg, err
 		}
-		f.rest(ctx)
+		retry.Sleep(ctx, f.every)
 	}
 }
 
 // follow sends further configurations until ctx ends.
 func (f *follower) follow(ctx context.Context, later chan<- config.Config) {
 	for ctx.Err() == nil {
-		f.rest(ctx)
+		retry.Sleep(ctx, f.every)
 		cfg, changed, err := f.round(ctx)
 		if err != nil || !changed {
 			continue
@@ -147,13 +148,6 @@ func (f *follower) follow(ctx context.Context, later chan<- config.Config) {
 		case later <- cfg:
 		case <-ctx.Done():
 		}
-	}
-}
-
-func (f *follower) rest(ctx context.Context) {
-	select {
-	case <-time.After(f.every):
-	case <-ctx.Done():
 	}
 }
 

@@ -1,11 +1,40 @@
-// Package retry waits between the attempts of something that failed.
+// Package retry waits: between the attempts of something that failed, and between the rounds of periodic work.
 package retry
 
 import (
 	"context"
+	"iter"
 	"math/rand/v2"
 	"time"
 )
+
+// Sleep waits for d. It returns false if ctx ends before.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// Every yields the time after each period, until ctx ends. A round that takes longer than a period delays the next one.
+func Every(ctx context.Context, period time.Duration) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		tick := time.NewTicker(period)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				if !yield(now) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // Backoff is the pause before the next attempt: First, then twice as long each time up to Longest. Not safe for concurrent use.
 type Backoff struct {
@@ -18,12 +47,7 @@ type Backoff struct {
 func (b *Backoff) Wait(ctx context.Context) bool {
 	pause := max(b.next, b.First)
 	b.next = min(2*pause, max(b.First, b.Longest))
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(pause/2 + rand.N(pause)):
-		return true
-	}
+	return Sleep(ctx, pause/2+rand.N(pause))
 }
 
 // Reset makes the next pause the first one again.

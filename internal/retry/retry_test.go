@@ -38,3 +38,30 @@ func TestBackoff(t *testing.T) {
 		}
 	})
 }
+
+// TestEvery: rounds come once a period until the context ends or the loop is left.
+func TestEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began, rounds := time.Now(), 0
+		for now := range Every(ctx, time.Second) {
+			rounds++
+			if want := time.Duration(rounds) * time.Second; now.Sub(began) != want {
+				t.Errorf("round %d after %v, want %v", rounds, now.Sub(began), want)
+			}
+			if rounds == 3 {
+				cancel()
+			}
+		}
+		if rounds != 3 {
+			t.Errorf("%d rounds, want 3: none after the context's end", rounds)
+		}
+		if Sleep(ctx, time.Second) {
+			t.Error("slept although the context has ended")
+		}
+		for range Every(t.Context(), time.Second) {
+			break // and no ticker is left behind, which synctest would report
+		}
+	})
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/health"
 )
@@ -219,15 +220,8 @@ const watchEvery = time.Second
 
 // watch logs changes of a rank's connection to its engine, until ctx ends.
 func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
 	var before stream.Stats
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range retry.Every(ctx, watchEvery) {
 		now := f.Stats()
 		switch live := now.Live(); {
 		case live && !before.Live():

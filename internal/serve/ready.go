@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // readyGate keeps Envoy from sending requests to a router that has just started and does not know yet what the workers hold: it would
@@ -103,18 +105,14 @@ func (g *readyGate) Collect(ch chan<- prometheus.Metric) {
 
 // await calls open when the gate opens.
 func (g *readyGate) await(ctx context.Context, log *zap.Logger, open func()) {
-	tick := time.NewTicker(gateEvery)
-	defer tick.Stop()
 	for {
 		if how, err := g.look(time.Now()); err == nil {
 			log.Info("ready", zap.String("why", how), zap.Duration("after", time.Since(g.began)))
 			open()
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, gateEvery) {
 			return
-		case <-tick.C:
 		}
 	}
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/repeat"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -360,15 +361,8 @@ func (a *Auditor) begin(s *slot, h indexer.SlotID, session string) *request {
 
 // Run gives verdicts until ctx ends.
 func (a *Auditor) Run(ctx context.Context) {
-	tick := time.NewTicker(grace / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			a.judge(a.o.Now())
-		}
+	for range retry.Every(ctx, grace/4) {
+		a.judge(a.o.Now())
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // DNS follows the addresses behind a name, such as a compose service or a headless Service. If a name has IPv4 and IPv6
@@ -36,8 +38,6 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 	if lookup == nil {
 		lookup = Lookup
 	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	absent := make(map[netip.Addr]int) // answers since an address was last seen
 	said := ""
 	for ctx.Err() == nil {
@@ -57,10 +57,7 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 				found(d.endpoints(absent))
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
-		}
+		retry.Sleep(ctx, every)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 const (
@@ -307,15 +308,8 @@ func (x *watched) extends(y *watched) bool {
 
 // Run teaches what requests became until ctx ends.
 func (l *Learner) Run(ctx context.Context) {
-	tick := time.NewTicker(grace / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			l.Settle(l.o.Now())
-		}
+	for range retry.Every(ctx, grace/4) {
+		l.Settle(l.o.Now())
 	}
 }
 

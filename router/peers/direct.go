@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -24,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
@@ -204,8 +204,6 @@ func (d *Direct) Run(ctx context.Context, addresses []string, as *secure.Client)
 	var all sync.WaitGroup
 	defer all.Wait()
 	dialled := make(map[string]context.CancelFunc)
-	tick := time.NewTicker(resolveInterval)
-	defer tick.Stop()
 	for {
 		now := d.resolve(ctx, addresses)
 		for _, at := range now {
@@ -221,13 +219,11 @@ func (d *Direct) Run(ctx context.Context, addresses []string, as *secure.Client)
 				delete(dialled, at)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, resolveInterval) {
 			for _, stop := range dialled {
 				stop()
 			}
 			return
-		case <-tick.C:
 		}
 	}
 }
@@ -256,7 +252,7 @@ func (d *Direct) resolve(ctx context.Context, addresses []string) (found []strin
 
 // keepStream holds a stream to an address and reopens it whenever it breaks.
 func (d *Direct) keepStream(ctx context.Context, at string, as *secure.Client) {
-	said := ""
+	said, pause := "", retry.Backoff{First: 750 * time.Millisecond}
 	for ctx.Err() == nil {
 		err := d.session(ctx, at, as)
 		if err == nil {
@@ -266,10 +262,7 @@ func (d *Direct) keepStream(ctx context.Context, at string, as *secure.Client) {
 			said = what
 			d.log.Info("cannot open a stream to another replica; retrying", zap.String("at", at), zap.String("why", what))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second/2 + rand.N(time.Second/2)):
-		}
+		pause.Wait(ctx)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // A replica that joins a worker late, when the worker cannot replay everything any more, asks the other replicas for all that the
@@ -74,10 +76,8 @@ func (x *Exchange) RequestHeld(ctx context.Context, worker string, rank int) (he
 		return nil, ctx.Err()
 	}
 	for len(x.samePartReplicas()) == 0 && time.Since(x.startedAt) < discoveryTime {
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, discoveryPoll) {
 			return nil, ctx.Err()
-		case <-time.After(discoveryPoll):
 		}
 	}
 	lines := x.lines.Load()

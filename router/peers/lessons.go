@@ -57,14 +57,7 @@ func (x *Exchange) ShareLearned(key uint64, l *learned.Lesson) {
 
 // sendLessons sends the queued lessons until ctx ends.
 func (x *Exchange) sendLessons(ctx context.Context, lines []Line) {
-	tick := time.NewTicker(lessonPause)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range retry.Every(ctx, lessonPause) {
 		for sent := 0; sent < lessonsAtOnce && len(x.lessons) > 0; {
 			b, n := messageHead(x.own), 0
 			for len(b) < targetBytes && len(x.lessons) > 0 {

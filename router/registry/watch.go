@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 const (
@@ -23,16 +24,9 @@ type loggedTrouble struct {
 
 // Watch logs events that do not come, and events that come under two workers' names, until ctx ends.
 func (s *Set) Watch(ctx context.Context) {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
 	told := map[*stream.Feed]loggedTrouble{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			told = s.logChanges(told, now)
-		}
+	for now := range retry.Every(ctx, watchEvery) {
+		told = s.logChanges(told, now)
 	}
 }
 

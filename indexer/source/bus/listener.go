@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -64,6 +64,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = beats.Unsubscribe() }()
+	pause := retry.Backoff{First: listenRetry}
 	for ctx.Err() == nil {
 		err := l.follow(ctx, js)
 		if err == nil || ctx.Err() != nil {
@@ -72,10 +73,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		if l.Log != nil {
 			l.Log.Warn("cannot read the agents' stream; retrying", zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(listenRetry/2 + rand.N(listenRetry)): // jitter, so that routers do not all try at once
-		}
+		pause.Wait(ctx)
 	}
 	return ctx.Err()
 }
@@ -231,18 +229,11 @@ const agentSilence = 3 * heartbeat
 // watch takes the feed down when nothing has come from the agent for too long, and up again when it is heard.
 func (s *source) watch(ctx context.Context, f *followedFeed) {
 	silence := cmp.Or(s.l.silence, agentSilence)
-	tick := time.NewTicker(silence / 3)
-	defer tick.Stop()
 	began := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for now := range retry.Every(ctx, silence/3) {
 		st := f.Stats()
 		heard := max(began.UnixNano(), f.lastHeartbeat.Load(), st.LastMessage.UnixNano())
-		switch silent := time.Since(time.Unix(0, heard)) > silence; {
+		switch silent := now.Sub(time.Unix(0, heard)) > silence; {
 		case silent && st.Connected:
 			f.Down(errors.New("nothing has come from the agent for too long"))
 		case !silent && !st.Connected:

@@ -300,10 +300,8 @@ func (p *Publisher) checkProcess(f *stream.Feed, links int) {
 		if life != "" || over {
 			return
 		}
-		select {
-		case <-p.sending.Done():
+		if !retry.Sleep(p.sending, heartbeat) {
 			return
-		case <-time.After(heartbeat):
 		}
 	}
 }

@@ -93,14 +93,7 @@ func AwaitSecret(ctx context.Context, conn *nats.Conn, p Prefix, log *zap.Logger
 
 // Changed returns when the routers' secret is another one, or ctx has ended.
 func (s *SharedSecret) Changed(ctx context.Context) {
-	tick := time.NewTicker(agentSecretEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range retry.Every(ctx, agentSecretEvery) {
 		if secret, err := shareSecret(ctx, s.js, s.prefix, StreamOptions{}, nil); err == nil && secret != s.Bytes() {
 			s.log.Warn("the secret of the block hashes was replaced; beginning anew")
 			return

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // maxMessage limits one message, all frames together. vLLM's largest batches are a few MB.
@@ -289,21 +291,14 @@ func (c *conn) ping(ctx context.Context, every time.Duration) {
 	if c.minor == 0 {
 		return
 	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	for now := range retry.Every(ctx, every) {
+		silent := now.Sub(time.Unix(0, c.lastRead.Load()))
+		if silent > 3*every {
+			c.Close()
 			return
-		case now := <-tick.C:
-			silent := now.Sub(time.Unix(0, c.lastRead.Load()))
-			if silent > 3*every {
-				c.Close()
-				return
-			}
-			if silent > every/2 {
-				_ = c.send(flagCommand, []byte("\x04PING\x00\x00")) // if the connection is broken, the reader sees it
-			}
+		}
+		if silent > every/2 {
+			_ = c.send(flagCommand, []byte("\x04PING\x00\x00")) // if the connection is broken, the reader sees it
 		}
 	}
 }
