@@ -119,18 +119,67 @@ func TestPairs(t *testing.T) {
 			c.before(w)
 		}
 		d := w.decide(c.body)
-		got := d.Why
-		if d.Refuse != nil {
-			got = fmt.Sprint(d.Refuse.Status)
-		} else if len(d.Targets) > 0 {
-			first := d.Targets[0]
-			got = w.opt.Fleet.ByAddr(first.Addr).Name
-			if first.Prefill != "" {
-				got += "←" + w.opt.Fleet.ByAddr(first.Prefill).Name
-			}
-		}
+		got := chosenPair(w, &d)
 		if got != c.want {
 			t.Errorf("%s: %s, want %s (%+v)", c.name, got, c.want, d)
+		}
+		if missing := w.labels(t, "sightline_role_missing_total", 1); missing != c.missing {
+			t.Errorf("%s: missing %q, want %q", c.name, missing, c.missing)
+		}
+	}
+}
+
+// chosenPair names the workers of a decision: who decodes, and who prefills for it.
+func chosenPair(w *world, d *Decision) string {
+	switch {
+	case d.Refuse != nil:
+		return fmt.Sprint(d.Refuse.Status)
+	case len(d.Targets) == 0:
+		return d.Why
+	case d.Targets[0].Prefill == "":
+		return w.opt.Fleet.ByAddr(d.Targets[0].Addr).Name
+	}
+	return w.opt.Fleet.ByAddr(d.Targets[0].Addr).Name + "←" + w.opt.Fleet.ByAddr(d.Targets[0].Prefill).Name
+}
+
+// TestPairsOfOneRevision: while a rollout runs, a pair and the workers that it is retried at are of one revision, whatever is cached or
+// idle elsewhere. Where no revision has both roles, the workers that decode prefill too.
+func TestPairsOfOneRevision(t *testing.T) {
+	long := chatBody("m", fmt.Sprintf("%q", text(3000, 7)))
+	for _, c := range []struct {
+		name, roles, revisions string
+		busy, holds            int // workers; -1: none
+		want                   string
+		targets                int
+		missing                string
+	}{
+		{"the new one's decode worker is idle", "pdd", "oon", 1, -1, "w1←w0", 1, ""},
+		{"the new one's prefill worker holds the prompt", "ppd", "ono", -1, 1, "w2←w0", 1, ""},
+		{"both are whole", "ppdd", "onon", 2, -1, "w3←w1", 1, ""},
+		{"the one whose prefill worker holds the prompt", "ppdd", "onon", -1, 0, "w2←w0", 1, ""},
+		{"no revision is whole", "pd", "on", -1, -1, "w1", 1, "prefill"},
+		{"no rollout", "pdd", "ooo", 1, -1, "w2←w0", 2, ""},
+		{"without labels", "pdd", "", 1, -1, "w2←w0", 2, ""},
+	} {
+		w := newWorld(t, len(c.roles))
+		for i, r := range c.revisions {
+			w.slots[i].Worker.Revision = string(r)
+		}
+		w.asRoles(c.roles)
+		for i, role := range c.roles {
+			if role == 'd' {
+				w.load(i, 1)
+			}
+		}
+		if c.busy >= 0 {
+			w.fill(c.busy)
+		}
+		if c.holds >= 0 {
+			w.stores(c.holds, long)
+		}
+		d := w.decide(long)
+		if got := chosenPair(w, &d); got != c.want || len(d.Targets) != c.targets {
+			t.Errorf("%s: %s of %d, want %s of %d (%+v)", c.name, got, len(d.Targets), c.want, c.targets, d)
 		}
 		if missing := w.labels(t, "sightline_role_missing_total", 1); missing != c.missing {
 			t.Errorf("%s: missing %q, want %q", c.name, missing, c.missing)
@@ -358,6 +407,10 @@ func TestSource(t *testing.T) {
 		if least := float64(d.PromptTokens) / 2; fetch != (booked < least) || fetch != (told.Ranked[0].Terms.Fetch > 0) ||
 			fetch != (told.Ranked[0].Terms.Prefill < least) {
 			t.Errorf("%v tokens booked of %d, cost %+v", booked, d.PromptTokens, told.Ranked[0].Terms)
+		}
+		w.slots[1].Worker.Revision = "new"
+		if d := w.decide(body); d.Source != "" {
+			t.Errorf("blocks of another revision are fetched from %s", d.Source)
 		}
 		w = newWorld(t, 2) // if the holder has a longer queue, the other worker is chosen, since it can fetch
 		models = w.opt.Models

@@ -204,9 +204,13 @@ func (x *planner) addPullSources() {
 			s.topHolder = topHolder{x.slots[c.Slot].Worker, c.Exact}
 		}
 	}
+	from := s.topHolder.worker
+	if from == nil {
+		return
+	}
 	for i := range s.candidates {
 		c := &s.candidates[i]
-		if w := x.slots[c.Slot].Worker; w != s.topHolder.worker && w.Instance == "" {
+		if w := x.slots[c.Slot].Worker; w != from && w.Instance == "" && w.Revision == from.Revision {
 			c.Pulled = max(0, min(s.topHolder.tokens, c.Tokens)-c.Predicted)
 		}
 	}

@@ -21,8 +21,11 @@ type Endpoint struct {
 	Ready bool
 	// Role is the label llm-d.ai/role, which an EndpointSlice copies from its Service; "": none.
 	Role string
-	Zone string // the node's, from the EndpointSlice or the pod's label; "": not known
-	Pod  Pod    // of an InferencePool
+	// Revision is the label disaggregatedset.x-k8s.io/revision of the pod, or that an EndpointSlice copies from its Service; "": none. Pods of
+	// one revision of prefill and decode workers have the same.
+	Revision string
+	Zone     string // the node's, from the EndpointSlice or the pod's label; "": not known
+	Pod      Pod    // of an InferencePool
 }
 
 // Pod is what a pod of an InferencePool says of itself. Empty fields are not said.
@@ -34,6 +37,8 @@ type Pod struct {
 	Replay string // annotation sightline/replay: its replay socket
 	Topic  string // annotation sightline/topic
 }
+
+const revisionLabel = "disaggregatedset.x-k8s.io/revision"
 
 // maxEndpoints limits one finder's set, far above any fleet behind one router.
 const maxEndpoints = 4096

@@ -230,7 +230,7 @@ func poolEndpoints(pods map[string]*pod, ports []int) (out []Endpoint, wrong err
 				continue
 			}
 			e := Endpoint{Name: m.Name, Addr: netip.AddrPortFrom(ip.Unmap(), uint16(port)), Ready: ready,
-				Role: m.Labels["llm-d.ai/role"], Zone: m.Labels["topology.kubernetes.io/zone"],
+				Role: m.Labels["llm-d.ai/role"], Revision: m.Labels[revisionLabel], Zone: m.Labels["topology.kubernetes.io/zone"],
 				Pod: Pod{Port: i, Engine: cmp.Or(m.Labels["llm-d.ai/engine-type"], m.Labels[PoolGroup+"/engine-type"]),
 					Model: m.Annotations["sightline/model"], Events: m.Annotations["sightline/events"],
 					Replay: m.Annotations["sightline/replay"], Topic: m.Annotations["sightline/topic"]}}

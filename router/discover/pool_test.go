@@ -154,12 +154,13 @@ func TestPoolEndpoints(t *testing.T) {
 		}
 	}
 	said, _ := poolEndpoints(one(func(p *pod) {
-		p.Metadata.Labels = map[string]string{"llm-d.ai/role": "decode", "inference.networking.k8s.io/engine-type": "sglang"}
+		p.Metadata.Labels = map[string]string{"llm-d.ai/role": "decode", "disaggregatedset.x-k8s.io/revision": "r2",
+			"inference.networking.k8s.io/engine-type": "sglang"}
 		p.Metadata.Annotations = map[string]string{"sightline/model": "m", "sightline/events": "tcp://{ip}:5557",
 			"sightline/replay": "tcp://{ip}:5558", "sightline/topic": "kv"}
 	}), []int{8000})
 	want := Pod{0, "sglang", "m", "tcp://{ip}:5557", "tcp://{ip}:5558", "kv"}
-	if len(said) != 1 || said[0].Pod != want || said[0].Role != "decode" {
+	if len(said) != 1 || said[0].Pod != want || said[0].Role != "decode" || said[0].Revision != "r2" {
 		t.Errorf("%+v, want %+v", said, want)
 	}
 }

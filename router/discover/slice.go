@@ -116,7 +116,8 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 				wrong = fmt.Errorf("EndpointSlice %s: %q is not an address", s.Metadata.Name, e.Addresses[0])
 				continue
 			}
-			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"], Zone: e.Zone}
+			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"],
+				Revision: s.Metadata.Labels[revisionLabel], Zone: e.Zone}
 			ep.Ready = boolOr(e.Conditions.Ready, true) && boolOr(e.Conditions.Serving, true) && !boolOr(e.Conditions.Terminating, false)
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				ep.Name = e.TargetRef.Name

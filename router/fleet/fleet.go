@@ -30,6 +30,7 @@ type Worker struct {
 	Instance    string
 	Frontends   []string
 	Role        Role
+	Revision    string        // of the deployment; workers of several revisions make no pair. "": not known
 	MaxInFlight int           // requests that each slot may have; 0: the router's limit
 	ZoneDelay   time.Duration // additional round-trip time from Envoy, compared with a worker in Envoy's zone
 

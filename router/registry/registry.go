@@ -48,10 +48,11 @@ type Spec struct {
 	Rate         int  // tokens prefilled a second, assumed until events show the rate; 0: the fleet's default
 	OffloadRate  int  // tokens fetched from lower tiers a second, assumed until events show the rate; 0: not known
 	CountsCopies bool // its events report each physical copy of a block
-	// Instance, Frontends and Role as in fleet.Worker; with an Instance, Addr is not its own.
+	// Instance, Frontends, Role and Revision as in fleet.Worker; with an Instance, Addr is not its own.
 	Instance    string
 	Frontends   []string
 	Role        fleet.Role
+	Revision    string
 	ZoneDelay   time.Duration // as in fleet.Worker
 	MaxInFlight int           // fleet.Worker.MaxInFlight
 	// Listen sets how the events of one rank (from 0) come: Source, Decoder and whatever else o needs. It returns false if the
@@ -212,6 +213,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	m.worker.StableName = known
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.ZoneDelay,
 		m.worker.MaxInFlight = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.ZoneDelay, spec.MaxInFlight
+	m.worker.Revision = spec.Revision
 	m.worker.SetExpectedRates(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
