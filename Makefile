@@ -87,6 +87,12 @@ $(CLIENTS):
 e2e: $(CLIENTS) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai and anthropic clients
 	SIGHTLINE_CLIENTS=$(CLIENTS)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -parallel 4 -timeout 20m ./e2e/...
 
+MORE_CLIENTS := $(CACHE)/moreclients-1
+.PHONY: clients
+clients: ## LangChain, LiteLLM, Node's openai and anthropic, promptfoo, guidellm and aiperf drive a real Envoy (fetched once, 2 GB; what cannot be had is named)
+	@e2e/clients/setup.sh $(MORE_CLIENTS)
+	SIGHTLINE_MORE_CLIENTS=$(MORE_CLIENTS) $(GO) test $(POISON) -count=1 -timeout 30m -v -run '^TestMoreClients$$' ./e2e
+
 .PHONY: smuggle
 N ?= 10000000
 THROUGH ?= 100000
