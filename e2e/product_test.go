@@ -58,7 +58,10 @@ var laboratory = sync.OnceValues(func() (string, error) {
 
 func build(dir, name string) (string, error) {
 	bin := filepath.Join(dir, name)
-	args := []string{"build", "-tags", "poison", "-o", bin}
+	args := []string{"build", "-o", bin}
+	if os.Getenv("SIGHTLINE_YARDSTICK") == "" { // what is measured is what users run
+		args = append(args, "-tags", "poison")
+	}
 	if underRace() {
 		args = append(args, "-race")
 	}

@@ -112,7 +112,44 @@ type yardstick struct {
 
 type way struct {
 	name, url string
+	pid       int // of its server
 	took      []time.Duration
+	cpu       time.Duration // of its server, while it took
+}
+
+// cpuTime is what a process has used of the cores so far.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, after, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(after)
+	if err != nil || len(fields) < 13 {
+		t.Fatalf("CPU time of process %d: %v", pid, err)
+	}
+	return time.Duration(number(fields[11])+number(fields[12])) * 10 * time.Millisecond
+}
+
+// lighter compares three sizes of requests with a server that does nothing: the time through Envoy, and the CPU time of the server.
+func (y *yardstick) lighter(plain, nothing, us *way) {
+	for _, size := range []struct {
+		name     string
+		bodies   []string
+		turns, n int
+		most     float64
+	}{
+		{"4 KB of chat", []string{chatOf(4<<10, 20), chatOf(4<<10, 21), chatOf(4<<10, 22)}, 40, 50, 1.15},
+		{"a picture of 362 KB", []string{pictureOf(362<<10, 0), pictureOf(362<<10, 1), pictureOf(362<<10, 2)}, 40, 25, 1.15},
+		{"a picture of 3.7 MB", []string{pictureOf(3700<<10, 0), pictureOf(3700<<10, 1)}, 20, 12, 1.3},
+	} {
+		y.t.Logf("%s, one at a time: %s", size.name, y.turns(size.bodies, size.turns, size.n, plain, nothing, us))
+		p := func(w *way) float64 { return ms(quantile(w.took, .5)) }
+		limit(y.t, "  p50, times that of nothing", p(us)/p(nothing), size.most)
+		y.t.Logf("    … of what is added to plain alone: %.2f", (p(us)-p(plain))/(p(nothing)-p(plain)))
+		each := func(w *way) float64 { return w.cpu.Seconds() / float64(len(w.took)) * 1000 }
+		y.t.Logf("    CPU of the server, s per 1,000: %.3f; nothing %.3f", each(us), each(nothing))
+		if size.name != "4 KB of chat" {
+			limit(y.t, "  CPU of the server, times that of nothing", each(us)/each(nothing), 1.5)
+		}
+	}
 }
 
 // sinkhole is a worker that reads whatever it gets, and answers with nothing.
@@ -144,9 +181,9 @@ func TestYardstick(t *testing.T) {
 	for _, name := range []string{"nothing", "picks", "tells"} {
 		w := startAsPrinted(t, 0, before)
 		w.forkYardstick(name, sink)
-		y.ways = append(y.ways, &way{name: name, url: w.url + "/v1/chat/completions"})
+		y.ways = append(y.ways, &way{name: name, url: w.url + "/v1/chat/completions", pid: w.pid})
 	}
-	y.ways = append(y.ways, &way{name: "ours", url: ours.url + "/v1/chat/completions"})
+	y.ways = append(y.ways, &way{name: "ours", url: ours.url + "/v1/chat/completions", pid: ours.pid})
 	var small, large []string
 	for i := range 16 {
 		small = append(small, chatOf(4<<10, i))
@@ -169,6 +206,7 @@ func TestYardstick(t *testing.T) {
 	}
 	limit(t, "p50 over nothing, ms", at[4]-at[1], .25)
 	limit(t, "p99 over nothing, ms", ms(quantile(us.took, .99)-quantile(nothing.took, .99)), 1)
+	y.lighter(plain, nothing, us)
 	t.Logf("15 MB body, one at a time: %s", y.turns(large, 12, 6, plain, nothing, us))
 	limit(t, "p50, times that of nothing", float64(quantile(us.took, .5))/float64(quantile(nothing.took, .5)), 1.25)
 	y.load(64, under, small)
@@ -179,17 +217,24 @@ func TestYardstick(t *testing.T) {
 // turns sends the bodies n times a turn, the ways in turn, so that the machine's other work hits all alike.
 func (y *yardstick) turns(bodies []string, turns, n int, ways ...*way) string {
 	for _, w := range ways {
-		w.took = nil
+		w.took, w.cpu = nil, 0
 	}
 	for turn := range turns {
 		for i := range ways {
 			w := ways[(turn+i)%len(ways)]
+			was := time.Duration(0)
+			if w.pid != 0 {
+				was = cpuTime(y.t, w.pid)
+			}
 			for j := range n {
 				begin := time.Now()
 				if err := y.send(w.url, bodies[j%len(bodies)]); err != nil {
 					y.t.Fatal(w.name, err)
 				}
 				w.took = append(w.took, time.Since(begin))
+			}
+			if w.pid != 0 {
+				w.cpu += cpuTime(y.t, w.pid) - was
 			}
 		}
 	}

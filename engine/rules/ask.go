@@ -24,15 +24,26 @@ const (
 	maxAnswer  = 4 << 20
 	maxHeaders = 64 << 10
 	dialTime   = 3 * time.Second
+	keptTime   = 4 * time.Second // uvicorn closes an idle connection after 5 s
 )
 
 // NewClient returns a client that connects only to the address it is given: no proxy, no redirects. Answers are requested
 // uncompressed, each over its own connection. limit bounds one request including its answer's body. as holds the TLS and token
 // settings towards workers; nil: plain text, no key.
 func NewClient(limit time.Duration, as *secure.Client) *http.Client {
+	return newClient(limit, as, 0)
+}
+
+// NewPollingClient is NewClient that asks again over the same connection within keptTime. A new connection is half the CPU time of a
+// query.
+func NewPollingClient(limit time.Duration, as *secure.Client) *http.Client {
+	return newClient(limit, as, keptTime)
+}
+
+func newClient(limit time.Duration, as *secure.Client, kept time.Duration) *http.Client {
 	return &http.Client{
 		Transport: as.Transport(&http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext,
-			DisableCompression: true, DisableKeepAlives: true,
+			DisableCompression: true, DisableKeepAlives: kept == 0, IdleConnTimeout: kept, MaxIdleConnsPerHost: 1,
 			MaxResponseHeaderBytes: maxHeaders}),
 		Timeout:       limit,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -36,6 +36,33 @@ func Every(ctx context.Context, period time.Duration) iter.Seq[time.Time] {
 	}
 }
 
+// Bell wakes a periodic loop that sleeps while there is nothing to do: make(Bell, 1).
+type Bell chan struct{}
+
+// Ring has the loop go round once more.
+func (b Bell) Ring() {
+	select {
+	case b <- struct{}{}:
+	default:
+	}
+}
+
+// Every yields a period after it was rung, until ctx ends.
+func (b Bell) Every(ctx context.Context, period time.Duration) iter.Seq[struct{}] {
+	return func(yield func(struct{}) bool) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-b:
+			}
+			if !Sleep(ctx, period) || !yield(struct{}{}) {
+				return
+			}
+		}
+	}
+}
+
 // Backoff is the pause before the next attempt: First, then twice as long each time up to Longest. Not safe for concurrent use.
 type Backoff struct {
 	First, Longest time.Duration // Longest may be 0: First each time

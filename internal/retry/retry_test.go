@@ -65,3 +65,33 @@ func TestEvery(t *testing.T) {
 		}
 	})
 }
+
+// TestBell: a loop goes round only when it was rung, and ends with ctx.
+func TestBell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		bell, rounds := make(Bell, 1), 0
+		ended := make(chan struct{})
+		go func() {
+			for range bell.Every(ctx, time.Second) {
+				rounds++
+				if rounds == 1 {
+					bell.Ring()
+				}
+			}
+			close(ended)
+		}()
+		time.Sleep(time.Hour)
+		if rounds != 0 {
+			t.Errorf("%d rounds without a ring", rounds)
+		}
+		bell.Ring()
+		bell.Ring()
+		time.Sleep(time.Hour)
+		if rounds != 3 && rounds != 2 { // the second ring may find the first taken
+			t.Errorf("%d rounds", rounds)
+		}
+		cancel()
+		<-ended
+	})
+}

@@ -79,6 +79,8 @@ type Auditor struct {
 	recent  []Finding // oldest first
 	classes []*Class  // whose rules are judged
 
+	watching retry.Bell // rung when requests are open
+
 	judgeMu sync.Mutex // held by judge; guards matches
 	matches indexer.Matches
 
@@ -127,7 +129,7 @@ func New(o Options) *Auditor {
 		o.Log = zap.NewNop()
 	}
 	o.Log = repeat.Once(o.Log, logEvery)
-	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request)}
+	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
 		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, or unattributed."},
 		[]string{"model", "worker", "verdict"})
@@ -184,6 +186,7 @@ func (a *Auditor) assign(x *request, h indexer.SlotID) {
 	a.byID[x.ID] = x
 	a.tokens += cap(x.ids)
 	a.blocks += len(x.Locals)
+	a.watching.Ring()
 }
 
 func (a *Auditor) remove(x *request) {
@@ -361,13 +364,15 @@ func (a *Auditor) begin(s *slot, h indexer.SlotID, session string) *request {
 
 // Run gives verdicts until ctx ends.
 func (a *Auditor) Run(ctx context.Context) {
-	for range retry.Every(ctx, grace/4) {
-		a.judge(a.o.Now())
+	for range a.watching.Every(ctx, grace/4) {
+		if a.judge(a.o.Now()) {
+			a.watching.Ring()
+		}
 	}
 }
 
-// judge ends the requests whose grace is over.
-func (a *Auditor) judge(now time.Time) {
+// judge ends the requests whose grace is over, and reports whether there are others.
+func (a *Auditor) judge(now time.Time) (more bool) {
 	a.judgeMu.Lock()
 	defer a.judgeMu.Unlock()
 	for x := a.due(now); x != nil; x = a.due(now) {
@@ -385,6 +390,7 @@ func (a *Auditor) judge(now time.Time) {
 			a.remove(s.open[0])
 		}
 	}
+	return len(a.byID)+len(a.ended) > 0
 }
 
 // due removes and returns the next request whose verdict is due; nil: none.

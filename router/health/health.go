@@ -68,7 +68,7 @@ type Poller struct {
 // New returns a Poller; call Watch for each worker.
 func New(o Options) *Poller {
 	n := &Poller{o: o, ownLog: repeat.Once(o.Log, time.Minute), health: rules.NewClient(healthTime, o.As),
-		load: rules.NewClient(loadTime, o.As)}
+		load: rules.NewPollingClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
 		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},
 		[]string{"worker", "what", "why"})

@@ -339,3 +339,34 @@ func TestStandingGauges(t *testing.T) {
 		}
 	}
 }
+
+// TestLoadKeepsItsConnection: the load is asked over one connection, health over a new one each time.
+func TestLoadKeepsItsConnection(t *testing.T) {
+	var mu sync.Mutex
+	from := map[string]map[string]int{} // path, sender's address
+	w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if from[r.URL.Path] == nil {
+			from[r.URL.Path] = map[string]int{}
+		}
+		from[r.URL.Path][r.RemoteAddr]++
+		if r.URL.Path == "/metrics" {
+			fmt.Fprintln(rw, `vllm:num_requests_running{engine="0"} 0`)
+		}
+	})
+	w.until("both were asked often", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		n := 0
+		for _, times := range from["/metrics"] {
+			n += times
+		}
+		return n > 20 && len(from["/health"]) > 5
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if len(from["/metrics"]) > 1 {
+		t.Errorf("%d connections for the load", len(from["/metrics"]))
+	}
+}

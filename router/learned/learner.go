@@ -52,6 +52,7 @@ type Learner struct {
 	steps int
 
 	watching atomic.Int64 // number of requests: events cost nothing while there are none
+	begun    retry.Bell   // rung when there are some
 }
 
 // Options configure a Learner.
@@ -106,7 +107,7 @@ func NewLearner(o Options) *Learner {
 		o.Outcome = func(Outcome) {}
 	}
 	return &Learner{o: o, slots: make(map[indexer.SlotID][]*watched), named: make(map[indexer.SlotID]bool),
-		byID: make(map[string]*watched)}
+		byID: make(map[string]*watched), begun: make(retry.Bell, 1)}
 }
 
 // Watch begins to watch a request, which must not change any more.
@@ -136,6 +137,7 @@ func (l *Learner) insert(x *watched) {
 	l.byID[x.ID] = x
 	l.steps += len(x.Path.Steps)
 	l.watching.Add(1)
+	l.begun.Ring()
 }
 
 func (l *Learner) remove(x *watched) {
@@ -308,8 +310,11 @@ func (x *watched) extends(y *watched) bool {
 
 // Run teaches what requests became until ctx ends.
 func (l *Learner) Run(ctx context.Context) {
-	for range retry.Every(ctx, grace/4) {
+	for range l.begun.Every(ctx, grace/4) {
 		l.Settle(l.o.Now())
+		if l.watching.Load() > 0 {
+			l.begun.Ring()
+		}
 	}
 }
 
