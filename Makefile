@@ -163,7 +163,7 @@ bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does 
 
 bench-media: | $(PYTHON) ## what pictures cost, over gRPC, in a real Envoy, on one core and beside Pillow; fails where a goal is missed, unless it says that this is on purpose: four minutes
 	@code=0; export SIGHTLINE_YARDSTICK=60s SIGHTLINE_PYTHON=$(PYTHON)/bin/python; \
-	$(GO) test -count=1 -timeout 10m -v -run '^TestMediaYardstick$$' ./e2e || code=1; \
+	$(GO) test -count=1 -timeout 10m -v -run '^(TestMediaYardstick|TestLadder)$$' ./e2e || code=1; \
 	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./mmhash || code=1; \
 	$(GO) test -run '^$$' -bench JPEG ./mmhash/pixels || code=1; exit $$code
 
@@ -216,6 +216,17 @@ bench-fleet: ## Sightline, round robin and least request before two real vLLM (1
 .PHONY: bench-gpu
 bench-gpu: ## the same before real vLLM servers with random weights on this machine's GPUs (installs vLLM from pip, 10 GB): VLLM=0.32.0 SERVERS=2 SCALE=4
 	e2e/vllm/gpu.sh $(CACHE)/vllm-gpu-$(VLLM) $(VLLM) examples/models/qwen2.5-vl env SIGHTLINE_BENCH_SCALE=$(or $(SCALE),4) $(MAKE) bench-fleet
+
+# Routers of others, each in an environment of its own. One that cannot be had is left out, and the output says so.
+RIVALS := $(CACHE)/rivals
+.PHONY: bench-rivals
+$(RIVALS)/smg-1.13.0 $(RIVALS)/vllm-router-0.1.17 $(RIVALS)/litellm-1.108.7:
+	@echo "bench-rivals: fetching $(@F) (once)"; rm -rf $@.part; python3 -m venv $@.part && \
+	$@.part/bin/python -m pip install -q --disable-pip-version-check "$(subst litellm==,litellm[proxy]==,$(subst -1,==1,$(subst router-0,router==0,$(@F))))" && mv $@.part $@ || echo "bench-rivals: $(@F) CANNOT BE HAD"
+
+bench-rivals: | $(RIVALS)/smg-1.13.0 $(RIVALS)/vllm-router-0.1.17 $(RIVALS)/litellm-1.108.7 ## smg, vllm-router, litellm, Envoy and what EPP= names beside Sightline, each before simulated workers of its own, one schedule for all; writes docs/compare.md (ten minutes); ONLY=smg, SECONDS=30
+	ONLY=$(ONLY) EPP=$(abspath $(EPP)) DOC=$(if $(ONLY),,1) SIGHTLINE_BENCH_SECONDS=$(or $(SECONDS),30) SIGHTLINE_YARDSTICK=1s SIGHTLINE_BENCH_RIVALS=$(RIVALS) \
+	  $(GO) test -count=1 -timeout 60m -v -run '^TestBenchRivals$$' ./e2e
 
 bench-restart: ## what decisions know after a restart of Sightline, or of an agent, by how events come (four minutes)
 	SIGHTLINE_BENCH_RESTART=1 $(GO) test -count=1 -timeout 10m -v -run '^TestBenchRestart$$' ./e2e

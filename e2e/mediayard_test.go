@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/jpeg"
 	"image/png"
 	"io"
 	"math/rand/v2"
@@ -340,4 +341,78 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 	if opened := now[0] - was[0]; opened != sent {
 		t.Errorf("%d streams for %d requests", opened, sent)
 	}
+}
+
+// TestLadder: four 720p pictures a request, more and more requests a second, until the decision breaks: what one Sightline takes on two
+// cores that a client who plays Envoy shares with it. Nothing is rendered and no pixel decoded, so bytes decide.
+func TestLadder(t *testing.T) {
+	if os.Getenv("SIGHTLINE_YARDSTICK") == "" {
+		t.Skip("a measurement: make bench-media")
+	}
+	sink := sinkhole(t)
+	w := start(t, 0, func(o *envoy.Options) { o.Workers, o.Sightline = []string{sink}, freeAddr(t) })
+	w.runProduct(map[string]any{"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}},
+		"workers": []any{map[string]any{"addr": sink}}})
+	p := w.peer()
+	for _, kind := range []string{"JPEG", "PNG"} {
+		var bodies [][]byte
+		for i := range 6 {
+			var urls []string
+			for j := range 4 {
+				if kind == "JPEG" {
+					urls = append(urls, dataURL(photo720(uint64(4*i+j))))
+				} else {
+					urls = append(urls, "data:image/png;base64,"+base64.StdEncoding.EncodeToString(noise720(4*i+j)))
+				}
+			}
+			bodies = append(bodies, chatWith(i, urls...))
+		}
+		t.Logf("four 720p %ss, %.2f MB a request:", kind, float64(len(bodies[0]))/1e6)
+		for _, rate := range []float64{9, 18, 35, 70, 100, 140, 200, 280, 400, 560, 800, 1100} {
+			const long = 3 * time.Second
+			took, sent := make(chan time.Duration, 8192), 0
+			var all sync.WaitGroup
+			under := make(chan struct{}, 512)
+			was, began := cpuTime(t, w.pid), time.Now()
+			for ; time.Since(began) < long; sent++ {
+				due := began.Add(time.Duration(float64(sent) / rate * float64(time.Second)))
+				time.Sleep(time.Until(due))
+				body := bodies[sent%len(bodies)]
+				under <- struct{}{}
+				all.Go(func() {
+					if _, err := p.decide(body); err == nil {
+						took <- time.Since(due)
+					}
+					<-under
+				})
+			}
+			all.Wait()
+			wall := time.Since(began)
+			close(took)
+			var times []time.Duration
+			for d := range took {
+				times = append(times, d)
+			}
+			if len(times) == 0 {
+				t.Fatal("no decision")
+			}
+			t.Logf("  %.0f/s: decided %.0f/s, p50 %.1f, p99 %.1f ms, CPU %.2f cores, %d failed", rate, float64(len(times))/wall.Seconds(),
+				ms(quantile(times, .5)), ms(quantile(times, .99)), (cpuTime(t, w.pid)-was).Seconds()/wall.Seconds(), sent-len(times))
+			if float64(len(times))/wall.Seconds() < .9*rate {
+				break
+			}
+		}
+	}
+}
+
+// photo720 is a 1280×720 JPEG of about 200 KB.
+func photo720(seed uint64) []byte {
+	r := rand.New(rand.NewPCG(seed, 9))
+	img := image.NewRGBA(image.Rect(0, 0, 1280, 720))
+	for i := range img.Pix {
+		img.Pix[i] = uint8(i/5120) + uint8(r.IntN(24))
+	}
+	var b bytes.Buffer
+	_ = jpeg.Encode(&b, img, &jpeg.Options{Quality: 60})
+	return b.Bytes()
 }

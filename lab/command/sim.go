@@ -17,14 +17,14 @@ type simCmd struct {
 	Trace      string    `type:"existingfile" help:"A trace to run as well, gzipped or not: one JSON object per line in Mooncake's format. The scenario is named after the file."`
 	Workers    int       `default:"16" help:"Workers that serve the trace."`
 	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots to this file, as one page."`
-	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces to this file and run nothing."`
+	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces that is called so (images.jsonl.gz, documents.jsonl.gz, …) to this file and run nothing."`
 	Goals      bool      `help:"Run the scenarios of docs/choice.md's goals instead and report which goals are met; fails if one is not."`
 }
 
 func (c *simCmd) Run() error {
 	signal.Reset(os.Interrupt, syscall.SIGTERM) // there is nothing to clean up: exit at once
 	if c.WriteTrace != "" {
-		return toFile(c.WriteTrace, fleetsim.WritePictures)
+		return toFile(c.WriteTrace, func(w io.Writer) error { return fleetsim.WriteTrace(w, c.WriteTrace) })
 	}
 	play := func(page io.Writer) error {
 		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads,

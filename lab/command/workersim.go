@@ -25,6 +25,7 @@ type workerSimCmd struct {
 	Replay        string   `default:"127.0.0.1:5657" help:"ZeroMQ replay address of rank 0."`
 	BlockSize     int      `default:"16" help:"Tokens per KV block."`
 	Blocks        int      `default:"4096" help:"Blocks in the cache."`
+	StepTokens    int      `default:"8192" help:"Most tokens that a step computes, of prompts and answers together (vLLM's --max-num-batched-tokens): longer prompts come in chunks. 0: no limit."`
 	Groups        string   `help:"KV cache groups of a hybrid model, such as full:16,window:16:1024: kind (full, window, chunk, state), tokens of a block, of the window or chunk. Default: full attention alone."`
 	Retention     int      `default:"0" help:"vLLM's --prefix-cache-retention-interval; -1: windows and states keep everything."`
 	Ranks         int      `default:"1" help:"Data-parallel ranks."`
@@ -69,5 +70,5 @@ func (c *workerSimCmd) Run(ctx context.Context) error {
 		Listen:  c.Listen, Events: c.Events, Replay: c.Replay, Load: c.Load, Fingerprint: c.Fingerprint,
 		Speaks: c.Speaks, Adapters: adapters, Bare: c.NoEvents, NoPrefixCache: c.NoPrefixCache, HashSeed: c.HashSeed,
 		Fault: fault, FaultAfter: c.FaultAfter,
-		Groups: groups, Retention: c.Retention, BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
+		Groups: groups, Retention: c.Retention, StepTokens: c.StepTokens, BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
 }

@@ -296,3 +296,74 @@ func passages(seed uint64, rate, seconds float64) []*Request {
 		m.say(r, m.about(40, 0.6), m.about(150, 0.6))
 	})
 }
+
+// pages generates questions about documents of 2 to 12 pages, each a picture; of ten documents, seven are among the last hundred.
+func pages(seed uint64, rate, seconds float64) []*Request {
+	var last []uint64
+	return generate(seed, rate, seconds, func(m *generator) {
+		m.converse(4, 0.4, 12, func(r *Request, first bool) {
+			if first {
+				r.add(Segment{1, 150}, false)
+				d := m.id()
+				if len(last) > 0 && m.Float64() < 0.7 {
+					d = last[m.IntN(len(last))]
+				} else {
+					last = append(last, d)[max(0, len(last)-99):]
+				}
+				for page := range 2 + mix(d, 5)%11 {
+					r.add(Segment{mix(d, page+100), 1000 + int(mix(d, page+200)%1000)}, true)
+				}
+			}
+			m.say(r, m.about(40, 0.6), m.about(150, 0.6))
+		})
+	})
+}
+
+// catalogue generates single questions of twelve kinds about pictures of 2,000 articles, popular ones more often. In half of the requests
+// the question stands before the picture.
+func catalogue(seed uint64, rate, seconds float64) []*Request {
+	return generate(seed, rate, seconds, func(m *generator) {
+		r := m.turn(nil, 0)
+		r.add(Segment{1, 300}, false)
+		article, kind := uint64(m.zipf(2000, 1.1)), m.IntN(12)
+		question := Segment{1e4 + uint64(kind), 40 + 5*kind}
+		before := kind%2 == 0
+		if before {
+			r.add(question, false)
+		}
+		r.add(Segment{1e9 + article, 300 + int(mix(article, 5)%700)}, true)
+		if !before {
+			r.add(question, false)
+		}
+		r.Answer = Segment{m.id(), m.about(60, 0.4)}
+	})
+}
+
+// frames generates questions about clips, of which 8, 16 or 32 frames are pictures of 260 tokens; six of ten are among the last sixty. A
+// fifth of the conversations watch: each turn adds four frames.
+func frames(seed uint64, rate, seconds float64) []*Request {
+	var last []uint64
+	return generate(seed, rate, seconds, func(m *generator) {
+		clip, watch := m.id(), m.Float64() < 0.2
+		if !watch && len(last) > 0 && m.Float64() < 0.6 {
+			clip = last[m.IntN(len(last))]
+		} else {
+			last = append(last, clip)[max(0, len(last)-59):]
+		}
+		n := uint64(0)
+		m.converse(6, 0.5, 6, func(r *Request, first bool) {
+			more := uint64(0)
+			if first {
+				r.add(Segment{1, 120}, false)
+				more = 8 << (mix(clip, 5) % 3)
+			} else if watch {
+				more = 4
+			}
+			for range more {
+				r.add(Segment{mix(clip, 100+n), 260}, true)
+				n++
+			}
+			m.say(r, m.about(30, 0.6), m.about(100, 0.6))
+		})
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -24,7 +25,8 @@ import (
 // Sightline's decision log has this form too; lines of it whose prompt was not read are skipped. Lines may be in any order.
 // timestamp is in milliseconds from any moment; hash_ids has one id for each 512 tokens of the input, the last perhaps for fewer:
 // equal ids mean equal tokens after equal tokens. The ids of images, sessions and adapters are numbers or strings; images, session
-// and adapter are optional.
+// and adapter are optional. Generated traces also have the ids and tokens of the text around images, for those who send requests: it
+// is not read here.
 const (
 	perHash   = 512     // tokens
 	maxLine   = 1 << 20 // bytes
@@ -170,13 +172,30 @@ func (l *traceLine) request(n int, ends map[uint64]int) *Request {
 	return r
 }
 
-// WritePictures writes the trace of examples/traces, gzipped: 10,000 questions about pictures, from a fixed seed.
-func WritePictures(w io.Writer) error {
+// traces are those of examples/traces, by the names of their files: what is drawn, from the seed 2026, and how many requests are kept.
+var traces = map[string]struct {
+	draw func() []*Request
+	most int
+}{
+	"images":      {func() []*Request { return images(2026, 23, 320, 0.05) }, 10000},
+	"documents":   {func() []*Request { return pages(2026, 4, 600) }, 2000},
+	"screenshots": {func() []*Request { return screenshots(2026, 0.5, 1200) }, 2000},
+	"catalogue":   {func() []*Request { return catalogue(2026, 20, 120) }, 2000},
+	"video":       {func() []*Request { return frames(2026, 3, 600) }, 2000},
+}
+
+// WriteTrace writes the trace of examples/traces that has a file's name, gzipped.
+func WriteTrace(w io.Writer, file string) error {
+	t, ok := traces[strings.TrimSuffix(filepath.Base(file), ".jsonl.gz")]
+	if !ok {
+		return fmt.Errorf("no trace is called %q (want %s, each with .jsonl.gz)", filepath.Base(file),
+			strings.Join(slices.Sorted(maps.Keys(traces)), ", "))
+	}
 	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
-	if err := writeTrace(z, images(2026, 23, 320, 0.05), 10000); err != nil {
+	if err := writeTrace(z, t.draw(), t.most); err != nil {
 		return err
 	}
 	return z.Close()
@@ -194,7 +213,7 @@ func writeTrace(w io.Writer, requests []*Request, most int) error {
 	}
 	requests = slices.Clone(requests)
 	slices.SortStableFunc(requests, func(a, b *Request) int { return int(at[a] - at[b]) })
-	numbers, sessions := make(map[uint64]uint64), make(map[uint64]uint64)
+	numbers, sessions, texts := make(map[uint64]uint64), make(map[uint64]uint64), make(map[uint64]uint64)
 	number := func(of map[uint64]uint64, x uint64) uint64 {
 		if _, ok := of[x]; !ok {
 			of[x] = uint64(len(of)) + 1
@@ -209,6 +228,7 @@ func writeTrace(w io.Writer, requests []*Request, most int) error {
 			OutputLength int              `json:"output_length"`
 			HashIDs      []uint64         `json:"hash_ids"`
 			Images       []map[string]any `json:"images,omitempty"`
+			Text         [][2]uint64      `json:"text"` // what stands around the images: ids and tokens
 			Session      uint64           `json:"session"`
 		}{Timestamp: at[r].Milliseconds(), InputLength: r.Input(), OutputLength: r.Answer.Tokens, Session: number(sessions, r.Session)}
 		chain, ids := uint64(1), r.read(nil).IDs
@@ -220,6 +240,15 @@ func writeTrace(w io.Writer, requests []*Request, most int) error {
 		}
 		for _, m := range r.Images {
 			line.Images = append(line.Images, map[string]any{"id": m.ID, "offset": m.Offset, "tokens": m.Tokens})
+		}
+		images, at := r.Images, 0
+		for _, s := range r.Prompt {
+			if len(images) > 0 && images[0].Offset == at {
+				images = images[1:]
+			} else {
+				line.Text = append(line.Text, [2]uint64{number(texts, s.ID), uint64(s.Tokens)})
+			}
+			at += s.Tokens
 		}
 		text, err := json.Marshal(line)
 		if err != nil {

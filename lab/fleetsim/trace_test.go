@@ -3,13 +3,20 @@ package fleetsim
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/base64"
+	"image"
+	_ "image/png"
 	"io"
+	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
@@ -97,45 +104,54 @@ func TestBadTraces(t *testing.T) {
 	}
 }
 
-// TestPicturesAreAsWritten: the trace in examples/traces equals its generator's output; only its content is compared, since Go's
+// TestTracesAreAsWritten: the traces in examples/traces equal their generators' output; only their content is compared, since Go's
 // gzip may change.
-func TestPicturesAreAsWritten(t *testing.T) {
-	var made bytes.Buffer
-	if err := WritePictures(&made); err != nil {
-		t.Fatal(err)
-	}
-	kept, err := os.ReadFile("../../examples/traces/images.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text [2][]byte
-	for i, z := range [][]byte{kept, made.Bytes()} {
-		r, err := gzip.NewReader(bytes.NewReader(z))
+func TestTracesAreAsWritten(t *testing.T) {
+	for name, of := range traces {
+		file := "../../examples/traces/" + name + ".jsonl.gz"
+		var made bytes.Buffer
+		if err := WriteTrace(&made, file); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text[i], err = io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
+		var text [2][]byte
+		for i, z := range [][]byte{kept, made.Bytes()} {
+			r, err := gzip.NewReader(bytes.NewReader(z))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text[i], err = io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(text[0], text[1]) || len(kept) > 1e6 || bytes.Count(text[0], []byte("\n")) != of.most {
+			t.Errorf("%s: %d bytes with %d lines, want under 1 MB with the %d that sightline-lab sim --write-trace writes",
+				name, len(kept), bytes.Count(text[0], []byte("\n")), of.most)
+		}
+		trace, err := ReadTrace(bytes.NewReader(kept), 1, 1e6)
+		if err != nil || len(trace) != of.most {
+			t.Fatal(name, len(trace), err)
+		}
+		pictures, known, seen := 0, 0, map[uint64]bool{}
+		for _, r := range trace {
+			for _, m := range r.Images {
+				pictures++
+				if seen[m.ID] {
+					known++
+				}
+				seen[m.ID] = true
+			}
+		}
+		if pictures < of.most || known < pictures/3 {
+			t.Errorf("%s: %d pictures, %d of them again, in %d requests", name, pictures, known, of.most)
 		}
 	}
-	if !bytes.Equal(text[0], text[1]) || len(kept) > 1e6 || bytes.Count(text[0], []byte("\n")) != 10000 {
-		t.Errorf("%d bytes with %d lines, want under 1 MB with the 10,000 that sightline-lab sim --write-trace writes",
-			len(kept), bytes.Count(text[0], []byte("\n")))
-	}
-	trace, err := ReadTrace(bytes.NewReader(kept), 1, 1e6)
-	if err != nil || len(trace) != 10000 {
-		t.Fatal(len(trace), err)
-	}
-	pictures, further := 0, 0
-	for _, r := range trace {
-		pictures += len(r.Images)
-		if r.History > 0 {
-			further++
-		}
-	}
-	if pictures < 10000 || further < 1000 {
-		t.Errorf("%d pictures and %d further turns in 10,000 requests", pictures, further)
+	if err := WriteTrace(io.Discard, "nope.jsonl.gz"); err == nil {
+		t.Error("an unknown trace is written")
 	}
 }
 
@@ -170,5 +186,59 @@ func TestDecisionLogIsATrace(t *testing.T) {
 		a.Images[0] != b.Images[0] || a.Adapter == 0 ||
 		a.blocks[31] != b.blocks[31] || a.blocks[32] == b.blocks[32] {
 		t.Errorf("%+v %+v", a, b)
+	}
+}
+
+// TestLoader: examples/traces/load.py writes what aiperf and guidellm read: the trace's times and lengths, words and pictures of about
+// the trace's tokens, the same for the same ids.
+func TestLoader(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 here")
+	}
+	for name, tool := range map[string]string{"images": "aiperf", "video": "aiperf", "catalogue": "guidellm"} {
+		file := "../../examples/traces/" + name + ".jsonl.gz"
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		trace, err := ReadTrace(bytes.NewReader(text), 1, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(python, "../../examples/traces/load.py", file, "--to", tool, "-n", "8").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens, pictures := 0, map[string]bool{}
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		for _, line := range lines {
+			l := gjson.Parse(line)
+			for _, part := range l.Get("messages.0.content").Array() {
+				tokens += len(strings.Fields(part.Get("text").Str))
+				if url := part.Get("image_url.url").Str; url != "" {
+					pictures[url] = true
+					png, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(url, "data:image/png;base64,"))
+					size, _, err := image.DecodeConfig(bytes.NewReader(png))
+					if err != nil {
+						t.Fatal(name, err)
+					}
+					tokens += size.Width / 28 * size.Height / 28
+				}
+			}
+			if l.Get("output_length").Int()+l.Get("output_tokens_count").Int() == 0 || !l.Get("timestamp").Exists() && !l.Get("relative_timestamp").Exists() {
+				t.Errorf("%s for %s: %.200s", name, tool, line)
+			}
+		}
+		want, ids := 0, map[uint64]bool{}
+		for _, r := range trace {
+			want += r.Input()
+			for _, m := range r.Images {
+				ids[m.ID] = true
+			}
+		}
+		if len(lines) != 8 || math.Abs(float64(tokens)/float64(want)-1) > .03 || len(pictures) != len(ids) {
+			t.Errorf("%s for %s: %d lines, %d tokens (the trace %d), %d pictures (%d)", name, tool, len(lines), tokens, want, len(pictures), len(ids))
+		}
 	}
 }
