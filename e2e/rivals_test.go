@@ -67,7 +67,7 @@ var rivals = []*rival{
 			"--backend", "vllm", "--policy", "cache_aware", "--worker-urls"}
 		return r.pip("smg-1.13.0", "smg", nil, append(args, r.urls()...)...)
 	}},
-	{name: "vllm-router 0.1.17, kv_aware", flags: "`--policy kv_aware`, event and replay source of each worker, block size, `VLLM_ROUTER_TOKENIZER`",
+	{name: "vllm-router 0.1.17, kv_aware", flags: "`--policy kv_aware`, event and replay sources, block size, `VLLM_ROUTER_TOKENIZER`",
 		start: func(r *rivalRun) error {
 			args := append(r.vllmRouter("kv_aware"), "--kv-event-block-size", "16", "--kv-event-model", lab.ModelName)
 			for _, w := range r.workers {
@@ -153,8 +153,9 @@ func (r *rivalRun) sightline() error {
 	for _, w := range r.workers {
 		workers = append(workers, map[string]any{"addr": w.Addr(), "events": map[string]any{"auto": true}})
 	}
-	file, err := r.write("sightline.yaml", map[string]any{"listen": "unix:" + filepath.Join(r.dir, "s"), "admin": freeAddr(r.t), "log_level": "warn",
-		"media": map[string]any{"allow": []string{"127.0.0.0/8"}}, "workers": workers,
+	file, err := r.write("sightline.yaml", map[string]any{"listen": "unix:" + filepath.Join(r.dir, "s"), "admin": freeAddr(r.t),
+		"log_level": "warn",
+		"media":     map[string]any{"allow": []string{"127.0.0.0/8"}}, "workers": workers,
 		"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(r.t, modelDir)}},
 		"envoy":  map[string]any{"listen": r.addr, "admin": freeAddr(r.t)}})
 	if err != nil {
@@ -177,12 +178,14 @@ func (r *rivalRun) litellm() error {
 		models = append(models, map[string]any{"model_name": lab.ModelName, "litellm_params": map[string]any{
 			"model": "hosted_vllm/" + lab.ModelName, "api_base": url + "/v1", "api_key": "none"}})
 	}
-	file, err := r.write("litellm.yaml", map[string]any{"model_list": models, "router_settings": map[string]any{"routing_strategy": "simple-shuffle"}})
+	file, err := r.write("litellm.yaml", map[string]any{"model_list": models,
+		"router_settings": map[string]any{"routing_strategy": "simple-shuffle"}})
 	if err != nil {
 		return err
 	}
 	r.key = "sk-" + rand.Text() // it does not start without one
-	return r.pip("litellm-1.108.7", "litellm", []string{"LITELLM_MASTER_KEY=" + r.key, "LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_LOG=ERROR"},
+	env := []string{"LITELLM_MASTER_KEY=" + r.key, "LITELLM_LOCAL_MODEL_COST_MAP=True", "LITELLM_LOG=ERROR"}
+	return r.pip("litellm-1.108.7", "litellm", env,
 		"--config", file, "--host", "127.0.0.1", "--port", port(r.addr), "--num_workers", "1", "--telemetry", "False")
 }
 
@@ -201,7 +204,8 @@ func (r *rivalRun) picker() error {
 		return err
 	}
 	plugins := []any{map[string]any{"type": "file-discovery", "name": "file-discovery", "parameters": map[string]any{"path": found}}}
-	for _, name := range []string{"queue-scorer", "kv-cache-utilization-scorer", "prefix-cache-scorer", "metrics-data-source", "core-metrics-extractor"} {
+	for _, name := range []string{"queue-scorer", "kv-cache-utilization-scorer", "prefix-cache-scorer", "metrics-data-source",
+		"core-metrics-extractor"} {
 		plugins = append(plugins, map[string]any{"type": name})
 	}
 	weigh := func(name string, weight int) any { return map[string]any{"pluginRef": name, "weight": weight} }
@@ -214,7 +218,8 @@ func (r *rivalRun) picker() error {
 		return err
 	}
 	listen := freeAddr(r.t)
-	err = r.run([]string{"ENDPOINTS=" + found}, epp, "--config-file", file, "--grpc-port", port(listen), "--grpc-health-port", port(freeAddr(r.t)),
+	err = r.run([]string{"ENDPOINTS=" + found}, epp, "--config-file", file, "--grpc-port", port(listen),
+		"--grpc-health-port", port(freeAddr(r.t)),
 		"--metrics-port", port(freeAddr(r.t)), "--secure-serving=false", "--pool-name", "sim", "--metrics-endpoint-auth=false", "--tracing=false")
 	return err2(err, r.envoy("", listen))
 }
@@ -262,8 +267,9 @@ func (r *rivalRun) envoy(policy, picker string) error {
 		"match": map[string]any{"prefix": "/"}, "route": map[string]any{"cluster": "workers", "timeout": "0s"}}}}}
 	manager := typed("envoy.filters.network.http_connection_manager", "filters.network.http_connection_manager.v3.HttpConnectionManager",
 		map[string]any{"stat_prefix": "in", "route_config": map[string]any{"virtual_hosts": hosts}, "http_filters": filters})
-	file, err := r.write("envoy.yaml", map[string]any{"static_resources": map[string]any{"clusters": append(clusters, workers), "listeners": []any{
-		map[string]any{"name": "in", "address": socket(r.addr), "filter_chains": []any{map[string]any{"filters": []any{manager}}}}}}})
+	listener := map[string]any{"name": "in", "address": socket(r.addr), "filter_chains": []any{map[string]any{"filters": []any{manager}}}}
+	file, err := r.write("envoy.yaml", map[string]any{"static_resources": map[string]any{"clusters": append(clusters, workers),
+		"listeners": []any{listener}}})
 	return err2(err, r.run(nil, binary(r.t), "-c", file, "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"))
 }
 
@@ -370,10 +376,11 @@ func TestBenchRivals(t *testing.T) {
 		runs = append(runs, r)
 	}
 	runs = slices.DeleteFunc(runs, func(r *rivalRun) bool {
-		hello := &rivalRequest{body: []byte(fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":2,"messages":[{"role":"user","content":"hello"}]}`, lab.ModelName))}
+		hello := &rivalRequest{body: []byte(`{"model":"` + lab.ModelName + `","stream":true,"messages":[{"role":"user","content":"hello"}]}`)}
 		var h rivalHit
 		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
-			if h = r.ask(http.DefaultClient, time.Now(), hello); h.err == nil {
+			h = r.ask(http.DefaultClient, time.Now(), hello)
+			if h.err == nil {
 				return false
 			}
 		}
@@ -404,7 +411,8 @@ func TestBenchRivals(t *testing.T) {
 }
 
 // playRivals plays one schedule with all routers at once.
-func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, draw func(*rivalTraffic, float64), load float64) (rate float64, rows map[*rivalRun]rivalRow) {
+func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, draw func(*rivalTraffic, float64), load float64) (
+	rate float64, rows map[*rivalRun]rivalRow) {
 	g, rate := drawRivals(seed+uint64(time.Now().Unix())<<16, shots, draw, load)
 	rows = map[*rivalRun]rivalRow{}
 	var all sync.WaitGroup
@@ -423,7 +431,8 @@ func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, dra
 	}
 	began := time.Now().Add(time.Second)
 	for r := range was {
-		client := &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 3 * time.Second}}
+		client := &http.Client{Timeout: 5 * time.Minute,
+			Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 3 * time.Second}}
 		for i := range g.list {
 			all.Go(func() {
 				time.Sleep(time.Until(began.Add(g.list[i].at)))
@@ -463,9 +472,9 @@ func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, dra
 
 // rivalTable writes the table's head and returns what adds a cell to it.
 func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, load float64, rate float64, rows map[*rivalRun]rivalRow) {
-	fmt.Fprintf(text, "Measured by `make bench-rivals`, %s, %d cores shared with other work (load %s): %d simulated vLLM workers for each router, "+
-		"%d times slower than a large GPU, prefill in chunks of 8,192 tokens; one open-loop schedule for all at the same moment, %.0f s a cell, of which "+
-		"the first %d are not counted. Load is the work under round robin. The others' times are ratios to Sightline's; "+
+	fmt.Fprintf(text, "Measured by `make bench-rivals`, %s, %d cores shared with other work (load %s): %d simulated vLLM workers for "+
+		"each router, %d times slower than a large GPU, prefill in chunks of 8,192 tokens; one open-loop schedule for all at the same moment, "+
+		"%.0f s a cell, of which the first %d are not counted. Load is the work under round robin. The others' times are ratios to Sightline's; "+
 		"**below 1** is faster.\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), loadAverage(), rivalFleet,
 		rivalSlow, rivalSeconds, rivalWarm)
 	text.WriteString("First token, mean/p99/cached: in milliseconds and percent of the prompts.\n\n| workload |")
@@ -512,7 +521,7 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 
 // rivalCosts writes what each router is started with and what it takes.
 func rivalCosts(text *strings.Builder, runs []*rivalRun) {
-	text.WriteString("\n| router, with its Envoy | started with | CPU ms a request | MiB |\n|---|---|---|---|\n")
+	text.WriteString("\n| router, with its Envoy | started with | CPU ms a request, idle work too | MiB, most |\n|---|---|---|---|\n")
 	for _, r := range runs {
 		fmt.Fprintf(text, "| %s | %s | %.1f | %.0f |\n", r.name, r.flags, r.cpu/float64(max(1, r.cells)), r.mib)
 	}

@@ -49,7 +49,10 @@ const (
 )
 
 // rivalSeconds is how long requests of a cell arrive, the first rivalWarm of which are not counted.
-var rivalSeconds, rivalWarm = float64(max(8, number(os.Getenv("SIGHTLINE_BENCH_SECONDS")))), max(8, number(os.Getenv("SIGHTLINE_BENCH_SECONDS"))) / 4
+var (
+	rivalSeconds = float64(max(8, number(os.Getenv("SIGHTLINE_BENCH_SECONDS"))))
+	rivalWarm    = int(rivalSeconds) / 4
+)
 
 // rivalWorkloads are drawn with requests per second.
 var rivalWorkloads = []struct {
@@ -102,7 +105,8 @@ func (g *rivalTraffic) turns(at float64, n int, system piece, answer int, say fu
 		for _, p := range say(turn) {
 			pieces, roles = append(pieces, p), append(roles, "user")
 		}
-		g.list = append(g.list, rivalRequest{at: time.Duration(at * float64(time.Second)), pieces: slices.Clone(pieces), roles: slices.Clone(roles)})
+		g.list = append(g.list, rivalRequest{at: time.Duration(at * float64(time.Second)), pieces: slices.Clone(pieces),
+			roles: slices.Clone(roles)})
 		pieces, roles = append(pieces, g.own(answer)), append(roles, "assistant")
 		at += rivalThink/2 + g.ExpFloat64()*rivalThink/2
 	}

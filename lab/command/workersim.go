@@ -70,5 +70,6 @@ func (c *workerSimCmd) Run(ctx context.Context) error {
 		Listen:  c.Listen, Events: c.Events, Replay: c.Replay, Load: c.Load, Fingerprint: c.Fingerprint,
 		Speaks: c.Speaks, Adapters: adapters, Bare: c.NoEvents, NoPrefixCache: c.NoPrefixCache, HashSeed: c.HashSeed,
 		Fault: fault, FaultAfter: c.FaultAfter,
-		Groups: groups, Retention: c.Retention, StepTokens: c.StepTokens, BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
+		Groups: groups, Retention: c.Retention, StepTokens: c.StepTokens,
+		BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
 }

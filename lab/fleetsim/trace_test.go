@@ -226,7 +226,8 @@ func TestLoader(t *testing.T) {
 					tokens += size.Width / 28 * size.Height / 28
 				}
 			}
-			if l.Get("output_length").Int()+l.Get("output_tokens_count").Int() == 0 || !l.Get("timestamp").Exists() && !l.Get("relative_timestamp").Exists() {
+			if l.Get("output_length").Int()+l.Get("output_tokens_count").Int() == 0 ||
+				!l.Get("timestamp").Exists() && !l.Get("relative_timestamp").Exists() {
 				t.Errorf("%s for %s: %.200s", name, tool, line)
 			}
 		}
@@ -238,7 +239,8 @@ func TestLoader(t *testing.T) {
 			}
 		}
 		if len(lines) != 8 || math.Abs(float64(tokens)/float64(want)-1) > .03 || len(pictures) != len(ids) {
-			t.Errorf("%s for %s: %d lines, %d tokens (the trace %d), %d pictures (%d)", name, tool, len(lines), tokens, want, len(pictures), len(ids))
+			t.Errorf("%s for %s: %d lines, %d tokens (the trace %d), %d pictures (%d)",
+				name, tool, len(lines), tokens, want, len(pictures), len(ids))
 		}
 	}
 }
