@@ -1,8 +1,10 @@
 package extproc
 
 import (
+	"context"
 	"sync"
-	"time"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // largeBody is the size in bytes from which Envoy is asked to wait longer: message_timeout covers copying the body here and back, and
@@ -16,19 +18,10 @@ func (c *call) askForTime() (stop func()) {
 	if c.opt.EnvoyMayWait <= 0 || c.opt.EnvoyWaits <= 0 || c.head.contentLength >= 0 && c.head.contentLength < largeBody {
 		return func() {}
 	}
+	ctx, over := context.WithCancel(c.stream.Context())
 	var ended sync.WaitGroup
-	over := make(chan struct{})
 	ended.Go(func() {
-		tick := time.NewTicker(c.opt.EnvoyWaits / 8)
-		defer tick.Stop()
-		for {
-			select {
-			case <-over:
-				return
-			case <-c.stream.Context().Done():
-				return
-			case <-tick.C:
-			}
+		for range retry.Every(ctx, c.opt.EnvoyWaits/8) {
 			c.sendMu.Lock()
 			err := c.stream.SendMsg(c.moreTime)
 			c.sendMu.Unlock()
@@ -38,7 +31,7 @@ func (c *call) askForTime() (stop func()) {
 		}
 	})
 	return sync.OnceFunc(func() {
-		close(over)
+		over()
 		ended.Wait()
 	})
 }

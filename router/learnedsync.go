@@ -13,8 +13,6 @@ import (
 //	Options.ShareLearned ─▶ another replica ─▶ ApplyLearned
 //	LearnedSnapshot ─▶ another replica ─▶ TakeLearned
 
-var errOtherSecret = errors.New("what another replica remembers was learned under another secret")
-
 // share returns a function that tells other replicas of a lesson; nil: there are none.
 func (l *learning) share(tell func(uint64, *learned.Lesson)) func(*learned.Lesson) {
 	if tell == nil {
@@ -76,7 +74,7 @@ func (r *Router) TakeLearned(ask func() ([]byte, error)) (bytes int, err error) 
 		return 0, err
 	}
 	if !l.has(binary.LittleEndian.Uint64(b)) {
-		return 0, errOtherSecret
+		return 0, errors.New("what another replica remembers was learned under another secret")
 	}
 	b = b[8:]
 	if err := l.memory.Load(b); err != nil {

@@ -16,10 +16,8 @@ func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 
 // PlaceUnread is Place for a request that no rule reads and of which only the path is known.
 func (r *Router) PlaceUnread(id, model string, path *learned.Path) Decision {
-	return r.place(id, model, reading{prompt: new(engine.Prompt), err: errNoRule}, path)
+	return r.place(id, model, reading{prompt: new(engine.Prompt), err: errors.New("no rule reads it")}, path)
 }
-
-var errNoRule = errors.New("no rule reads it")
 
 func (r *Router) place(id, model string, rd reading, path *learned.Path) Decision {
 	r.opt.Ledger.Expire()

@@ -27,6 +27,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/internal/inspect"
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // The canary is a prompt of some four blocks that was never sent before, answered with one token. Each worker gets it twice while
@@ -188,10 +189,8 @@ func wait(ctx context.Context, patience time.Duration, cond func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for !cond() {
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 5*time.Millisecond) {
 			return false
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	return true

@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/retry"
 )
 
 // Options are the flags of `sightline doctor`: what is looked at.
@@ -243,12 +245,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 	if err := o.print(list); err != nil || o.Watch <= 0 {
 		return Status(list), err
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return Status(list), nil
-		case <-time.After(o.Watch):
-		}
+	for retry.Sleep(ctx, o.Watch) {
 		before := maps.Collect(func(yield func(string, Verdict) bool) {
 			for _, r := range list {
 				if !yield(r.Code, r.Verdict) {
@@ -258,7 +255,7 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 		})
 		now := Examine(ctx, o)
 		if ctx.Err() != nil {
-			return Status(list), nil
+			break
 		}
 		list = now
 		for _, r := range list {
@@ -270,4 +267,5 @@ func Run(ctx context.Context, o Options) (status int, err error) {
 			}
 		}
 	}
+	return Status(list), nil
 }

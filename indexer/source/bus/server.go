@@ -2,6 +2,7 @@ package bus
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/sockets"
 )
 
@@ -38,8 +40,8 @@ const pollReady = 50 * time.Millisecond
 // embedded is a server in this process.
 type embedded struct {
 	*server.Server
-	tempDir string // a temporary directory
-	done    chan struct{}
+	tempDir string             // a temporary directory
+	stop    context.CancelFunc // ends watch
 	watch   sync.WaitGroup
 }
 
@@ -47,7 +49,7 @@ func (e *embedded) close() {
 	if e == nil {
 		return
 	}
-	close(e.done)
+	e.stop()
 	e.watch.Wait()
 	if e.Server != nil {
 		e.Shutdown()
@@ -147,16 +149,19 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{done: make(chan struct{})}
+	ctx, stop := context.WithCancel(context.Background())
+	e := &embedded{stop: stop}
 	if o.StoreDir == "" {
 		e.tempDir, err = os.MkdirTemp("", "sightline-nats-")
-		if err != nil {
-			return nil, fmt.Errorf("nats.dir: %w", err)
-		}
 		o.StoreDir = e.tempDir
-	} else if err := os.MkdirAll(o.StoreDir, 0o700); err != nil {
-		return nil, fmt.Errorf("nats.dir: %w", err)
-	} else if err := checkDir(filepath.Join(o.StoreDir, server.JetStreamStoreDir)); err != nil {
+	} else {
+		err = os.MkdirAll(o.StoreDir, 0o700)
+		if err == nil {
+			err = checkDir(filepath.Join(o.StoreDir, server.JetStreamStoreDir))
+		}
+	}
+	if err != nil {
+		e.close()
 		return nil, fmt.Errorf("nats.dir: %w", err)
 	}
 	room := 2 * cmp.Or(stream.MaxBytes, keptEvents)
@@ -180,7 +185,7 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 		for why == "" {
 			if e.ReadyForConnections(pollReady) {
 				if s.Config != "" {
-					e.watch.Go(func() { s.reload(e, o, log.log) })
+					e.watch.Go(func() { s.reload(ctx, e, o, log.log) })
 				}
 				return e, nil
 			}
@@ -207,7 +212,7 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 const reloadEvery = 2 * time.Second
 
 // reload applies a changed Config: new users are admitted, and users that were removed are disconnected.
-func (s *Server) reload(e *embedded, began *server.Options, log *zap.Logger) {
+func (s *Server) reload(ctx context.Context, e *embedded, began *server.Options, log *zap.Logger) {
 	changed := func() (at time.Time) {
 		if info, err := os.Stat(s.Config); err == nil {
 			at = info.ModTime()
@@ -215,14 +220,7 @@ func (s *Server) reload(e *embedded, began *server.Options, log *zap.Logger) {
 		return at
 	}
 	last := changed()
-	tick := time.NewTicker(reloadEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-e.done:
-			return
-		case <-tick.C:
-		}
+	for range retry.Every(ctx, reloadEvery) {
 		now := changed()
 		if now.Equal(last) || now.IsZero() {
 			continue
