@@ -89,6 +89,7 @@ func newRouter(v *View, memory int) Rule {
 // How workers are asked: the configuration's default, and the values of router/health and engine/vllm.
 const (
 	loadEvery = time.Second
+	loadSoon  = loadEvery / 4   // while workers have others' requests
 	loadOld   = 2 * time.Second // at most
 	loadLasts = 3 * loadEvery
 )
@@ -99,11 +100,16 @@ func (s *sightline) ask(v *View) {
 	if until := v.sim.setup.ScrapedTo; until != 0 && s.now > until {
 		return
 	}
+	now, next := time.Unix(1_000_000, 0).Add(s.now), loadEvery
 	for i, w := range v.sim.workers {
-		s.workers[i].Slots[0].SetReport(fleet.LoadReport{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(),
-			MaxAge: loadOld, ValidFor: loadLasts}, time.Unix(1_000_000, 0).Add(s.now))
+		slot := s.workers[i].Slots[0]
+		slot.SetReport(fleet.LoadReport{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(), MaxAge: loadOld,
+			ValidFor: loadLasts}, now)
+		if slot.Load(now).OtherSenders > 0 {
+			next = loadSoon
+		}
 	}
-	v.sim.after(loadEvery, func() { s.ask(v) })
+	v.sim.after(next, func() { s.ask(v) })
 }
 
 func slotOf(w int) indexer.SlotID { return indexer.SlotID(w) }

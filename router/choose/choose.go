@@ -126,7 +126,7 @@ func (f Fleet) FirstToken(c *Candidate) float64 {
 // workAhead returns the tokens queued before the prompt, those of it to compute, and the cost of fetching the rest. If fetching from
 // a lower tier is not cheaper than computing, the tokens there count as not held.
 func (f Fleet) workAhead(c *Candidate, rate, slow float64) (queue, left, fetches float64) {
-	queue, left = c.Backlog, float64(c.work())
+	queue, left = c.Backlog, float64(c.Tokens-min(c.Tokens, c.Predicted)+c.Encode+c.AdapterLoad)
 	if c.Pulls() {
 		left, fetches = left-float64(c.Pulled), Fetch(c.Pulled)
 	}
@@ -165,9 +165,9 @@ func (f Fleet) Cost(c *Candidate) Terms {
 // Fetch returns the cost of fetching the KV blocks of so many tokens from another worker, which takes two requests instead of one.
 func Fetch(tokens int) float64 { return 2*perRequest + fetchPerToken*float64(tokens) }
 
-// Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs (Tie) the one with the least
-// work for the prompt comes first, if that differs too: it waits as long for work in progress. Then the one with the least recent work,
-// then draw decides, so that routers which do not see each other choose differently. draw should be random.
+// Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs (Tie) one that is
+// computing the prompt's beginning comes first, then the one with the least recent work, then draw decides, so that routers which do
+// not see each other choose differently. draw should be random.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
@@ -200,8 +200,8 @@ func Least(c []Candidate) float64 {
 
 // tieLess orders candidates of equal cost.
 func tieLess(a, b *Candidate, draw uint64) bool {
-	if more := float64(a.work() - b.work()); math.Abs(more) > Tie {
-		return more < 0
+	if more := float64(a.Predicted - a.Exact - (b.Predicted - b.Exact)); math.Abs(more) > Tie {
+		return more > 0
 	}
 	if a.Recent != b.Recent {
 		return a.Recent < b.Recent

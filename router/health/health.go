@@ -11,6 +11,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -37,10 +39,11 @@ import (
 const (
 	healthTime    = 5 * time.Second // SGLang answers after one second at the earliest
 	loadTime      = 2 * time.Second
-	validPeriods  = 3           // for which a worker's load is valid
-	retryPause    = time.Second // until a worker that failed its health check is asked again
-	missingPause  = time.Minute // until a worker without the endpoint is asked again
-	failuresToLog = 3           // failures in a row after which the missing load is logged
+	validPeriods  = 3                      // for which a worker's load is valid
+	retryPause    = time.Second            // until a worker that failed its health check is asked again
+	closeLoad     = 250 * time.Millisecond // least time until the load of a worker with others' requests is read again
+	missingPause  = time.Minute            // until a worker without the endpoint is asked again
+	failuresToLog = 3                      // failures in a row after which the missing load is logged
 )
 
 // Options configure a Poller: how often workers are asked; 0: never.
@@ -290,7 +293,17 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 	w.SetLoadedAdapters(page.usedAdapters, page.adapterCapacity)
 	l.applyLoad(page.ranks, asked, time.Now())
 	l.countMedia(page.mediaQueries, page.mediaHits)
-	return next
+	return cmp.Or(next, l.sooner(time.Now()))
+}
+
+// sooner returns when to ask a worker again that has others' requests; 0: after Options.Load. Routers that tell each other nothing see
+// each other there alone: at a quarter of a second instead of one, requests of sixteen such routers wait 13 % less, of four 4 %. A page
+// costs a vLLM some 3 ms, so a hundredth of a core for each router. One router reads a thousand pages a second at most.
+func (l *loadPoll) sooner(now time.Time) time.Duration {
+	if !slices.ContainsFunc(l.worker.Slots, func(s *fleet.Slot) bool { return s.Load(now).OtherSenders > 0 }) {
+		return 0
+	}
+	return min(l.o.Load, max(l.o.Load/4, closeLoad, time.Duration(len(l.o.Fleet.Workers()))*time.Millisecond))
 }
 
 // countMedia counts what was added to a worker's counters since the last page. Smaller ones are a new process's.

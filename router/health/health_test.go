@@ -310,6 +310,27 @@ func TestLoadOfAllRanks(t *testing.T) {
 	w.until("told", func() bool { n, usage := inflight(w.worker.Slots[0]); return n == 10 && usage == 0.375 })
 }
 
+// TestOthersAreFollowedClosely checks that a worker's load is read four times as often while it has requests of other senders, less so in
+// a large fleet, and never more often than four times a second for that.
+func TestOthersAreFollowedClosely(t *testing.T) {
+	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+	now := time.Unix(1000, 0)
+	for _, c := range []struct {
+		every          time.Duration
+		running, fleet int
+		want           time.Duration
+	}{{time.Second, 3, 1, 250 * time.Millisecond}, {time.Second, 0, 1, 0}, {4 * time.Second, 3, 1, time.Second},
+		{100 * time.Millisecond, 3, 1, 100 * time.Millisecond}, {time.Second, 3, 600, 600 * time.Millisecond}} {
+		f := fleet.New(time.Now)
+		f.Set(slices.Repeat([]*fleet.Worker{w}, c.fleet))
+		l := &loadPoll{Poller: &Poller{o: Options{Load: c.every, Fleet: f}}, worker: w, load: *loadOf("vllm"), last: make([]rankReport, 1)}
+		l.applyLoad(map[int]gauges{0: {c.running, 0, 0.5}}, now, now)
+		if got := l.sooner(now); got != c.want {
+			t.Errorf("%+v: asked again after %v", c, got)
+		}
+	}
+}
+
 // TestStandingGauges checks that gauges that do not change while requests run are not taken for other senders' requests for ever,
 // and that an idle worker's zeros stay valid.
 func TestStandingGauges(t *testing.T) {
