@@ -32,7 +32,7 @@ func TestEqualRates(t *testing.T) {
 		trace.Requests = slices.DeleteFunc(slices.Clone(trace.Requests), func(r *Request) bool { return r.Prev != nil || r.At > 40*time.Second })
 		Run(setup, trace, func(v *View) Rule { return &ratesSeen{newSightline(v).(*sightline), after, read} })
 	}
-	for _, name := range []string{"chats 3B", "hot image"} {
+	for _, name := range []string{"chats 3B", "hot image", "agents"} {
 		most, n := 0.0, 0
 		play(name, 10*time.Second, func(rates []float64) { most, n = max(most, slices.Max(rates)/slices.Min(rates)), n+1 })
 		if n < 100 || !(most <= 1.1) {

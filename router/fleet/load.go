@@ -241,7 +241,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	done, last, fetches := 0.0, 0, s.prefilledElsewhere > 0
+	done, before, last, fetches := 0.0, 0.0, 0, s.prefilledElsewhere > 0
 	for i, h := range asked {
 		if h.released {
 			continue
@@ -254,6 +254,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		missing := float64(len(h.locals)-computed) / float64(len(h.locals)-h.from)
 		if rest := min(h.unreported, h.tokens*missing); rest < h.unreported {
 			done += h.unreported - rest
+			before += (h.unreported - rest) * max(0, h.context/float64(h.answers)-(h.unreported+rest)/2)
 			h.unreported = rest
 		}
 		if h.unreported == 0 {
@@ -276,7 +277,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		return
 	}
 	if !fetches && took > 0 && done >= 1 {
-		work := done + decodeTokens*float64(s.inflight) + contextTokens*s.context
+		work := done + attention*before + decodeTokens*float64(s.inflight) + contextTokens*s.context
 		s.slowness.add(s.Worker.pace.Load().compare(done, work, took), done, now)
 	}
 	s.unheard = 0

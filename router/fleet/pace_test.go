@@ -32,11 +32,15 @@ func newSteps(n int) *steps {
 }
 
 // step has a worker prefill a prompt in one step.
-func (s *steps) step(worker, tokens int, slow float64) {
+func (s *steps) step(worker, tokens int, slow float64) { s.stepAfter(worker, 0, tokens, slow) }
+
+// stepAfter has it prefill the rest of a prompt, of which it holds so many tokens.
+func (s *steps) stepAfter(worker, held, tokens int, slow float64) {
 	slot, id := s.workers[worker].Slots[0], uint64(len(s.done)+1)
-	s.f.Book("x", slot, Work{Tokens: tokens, Locals: promptOf(id, tokens/16)})
-	s.c.t = s.c.t.Add(time.Duration(slow * (0.01 + 0.0001*float64(tokens)) * float64(time.Second)))
-	s.done[id] = tokens / 16
+	s.f.Book("x", slot, Work{Tokens: tokens, Context: held + tokens, Locals: promptOf(id, (held+tokens)/16), From: held / 16})
+	attention := 1 + float64(held+tokens/2)/80000
+	s.c.t = s.c.t.Add(time.Duration(slow * (0.01 + 0.0001*attention*float64(tokens)) * float64(time.Second)))
+	s.done[id] = (held + tokens) / 16
 	slot.Progress(s.done.held, s.c.t)
 	s.f.End("x")
 }
@@ -59,6 +63,20 @@ func TestRateIsTheWorkers(t *testing.T) {
 		if r := s.rate(i) / s.rate(1); s.rate(i) == 0 || math.Abs(r-1) > 0.1 {
 			t.Errorf("worker %d: %v tokens a second, %.2f of another's", i, s.rate(i), r)
 		}
+	}
+}
+
+// TestLongPromptsAreNoSlowness checks that a worker whose prompts are long, so that each token costs more, is as fast as the others.
+func TestLongPromptsAreNoSlowness(t *testing.T) {
+	s := newSteps(4)
+	for range 30 {
+		s.stepAfter(0, 40000, 1600, 1)
+		for w := range 3 {
+			s.stepAfter(1+w, 1600, 1600, 1)
+		}
+	}
+	if r := s.rate(0) / s.rate(1); math.Abs(r-1) > 0.05 {
+		t.Errorf("it shows %.2f of another's rate", r)
 	}
 }
 
