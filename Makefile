@@ -89,7 +89,7 @@ e2e: $(CLIENTS) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sock
 
 MORE_CLIENTS := $(CACHE)/moreclients-1
 .PHONY: clients
-clients: ## LangChain, LiteLLM, Node's openai and anthropic, promptfoo, guidellm and aiperf drive a real Envoy (fetched once, 2 GB; what cannot be had is named)
+clients: ## LangChain, LiteLLM and Node's openai and anthropic drive a real Envoy (fetched once, 0.5 GB; what cannot be had is named)
 	@e2e/clients/setup.sh $(MORE_CLIENTS)
 	SIGHTLINE_MORE_CLIENTS=$(MORE_CLIENTS) $(GO) test $(POISON) -count=1 -timeout 30m -v -run '^TestMoreClients$$' ./e2e
 

@@ -19,6 +19,3 @@ node() { # NAME PACKAGE…: node_modules
 
 python langchain openai==3.54.0 anthropic==2.14.0 langchain-openai==1.7.4 langchain-anthropic==1.7.10 litellm==1.110.2
 node node openai@7.57.0 @anthropic-ai/sdk@1.14.0
-node promptfoo promptfoo@0.123.1
-python guidellm guidellm==0.8.1
-python aiperf aiperf==0.13.0
