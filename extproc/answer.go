@@ -30,9 +30,10 @@ const (
 	HeaderEncoder   = "x-encoder-hosts-ports"
 	HeaderSource    = "x-kv-cache-source-host-port"
 
-	HeaderID      = "x-sightline-id" // joins decision and access log
-	HeaderSession = "x-session-id"   // read by vLLM, whose events name the request by it
-	MetadataSpace = "sightline"      // namespace of the dynamic metadata
+	HeaderPod     = "x-inference-pod" // of a response, as llm-d's simulator names it
+	HeaderID      = "x-sightline-id"  // joins decision and access log
+	HeaderSession = "x-session-id"    // read by vLLM, whose events name the request by it
+	MetadataSpace = "sightline"       // namespace of the dynamic metadata
 )
 
 // refused replaces the reason in metrics and metadata for requests that we answered instead of a worker.

@@ -320,6 +320,26 @@ func TestFullDuplex(t *testing.T) {
 	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Taken() == 0 })
 }
 
+// TestNamedPod: a response names the pod that served it, also after a retry, if that is asked for and the gateway says who served.
+func TestNamedPod(t *testing.T) {
+	for _, c := range []struct {
+		asked        bool
+		served, want string
+	}{{true, "10.0.0.2:8000", "b"}, {true, "", ""}, {true, "10.0.0.9:8000", ""}, {false, "10.0.0.1:8000", ""}} {
+		r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker, NamePod: c.asked}})
+		l := r.open(t)
+		l.ask(headersMsg(&buffered, false, chat()...))
+		l.ask(bodyMsg(`{}`, true))
+		a := l.ask(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
+			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}},
+			MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+				spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue(c.served)}}}}})
+		if got := told(a.GetResponseHeaders().GetResponse().GetHeaderMutation())[HeaderPod]; got != c.want || a.GetResponseHeaders() == nil {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}
+
 // TestOneAddress checks that only the first choice is named if the route says so, and from the first list on that a gateway could not
 // use: it answers 503 itself, without an endpoint that served. A list that has worked is not doubted again.
 func TestOneAddress(t *testing.T) {

@@ -48,7 +48,7 @@ func (c *call) relayRest() {
 			ok = c.send(requestTrailers)
 		case *extprocv3.ProcessingRequest_ResponseHeaders:
 			c.responded(m.ResponseHeaders)
-			ok = c.send(responseHeaders)
+			ok = c.send(c.namedPod())
 			c.wantsAnswerID = c.wantsAnswerID && c.code == http.StatusOK
 		case *extprocv3.ProcessingRequest_ResponseBody:
 			c.learnAnswerID(m.ResponseBody)
@@ -113,6 +113,18 @@ func (c *call) judgeList() {
 		c.log.Warn("the gateway had no upstream for the first list of endpoints: from now on one address is named, so a worker that cannot be " +
 			"reached is not replaced by the second choice. Set route.one_address for a gateway that takes one address")
 	}
+}
+
+// namedPod answers the response's headers: with the name of the pod that served it, if that is asked for and known.
+func (c *call) namedPod() encoded {
+	for _, t := range c.targets {
+		if c.servedKnown && t.Addr == c.served {
+			m := make(mutation, 0, 64)
+			m.set(HeaderPod, t.Worker)
+			return decisionAnswer(fieldAnswerHeaders, m, nil)
+		}
+	}
+	return responseHeaders
 }
 
 // started reports that the worker that serves the request, as far as known, has it.

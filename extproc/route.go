@@ -51,6 +51,7 @@ type Route struct {
 	// OneAddress names only the first choice in the endpoint-picker protocol, for data planes that take one address (ORIGINAL_DST by a
 	// header, as Envoy AI Gateway's): to them a list is no address. Without it the first list that fails shows it.
 	OneAddress bool
+	NamePod    bool // the response has the name of the pod that served it, in the endpoint-picker protocol
 }
 
 // Names of a route's settings in gRPC metadata.

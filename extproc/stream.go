@@ -140,12 +140,13 @@ type call struct {
 	bodyHere bool
 	bodyLate bool // the client was answered: the body took too long
 
-	answerSent    bool // an answer was sent, so the stream's end lets nothing pass unread
-	requestEnded  bool // Envoy has sent the whole request
-	code          int  // status of the response, once it has begun
-	decided       bool // a decision was sent
-	listed        bool // with several endpoints
-	wantsAnswerID bool // the response's id is still to be learned (responses.go)
+	answerSent    bool            // an answer was sent, so the stream's end lets nothing pass unread
+	requestEnded  bool            // Envoy has sent the whole request
+	code          int             // status of the response, once it has begun
+	decided       bool            // a decision was sent
+	listed        bool            // with several endpoints
+	targets       []router.Target // of the decision, if the response is to name the pod
+	wantsAnswerID bool            // the response's id is still to be learned (responses.go)
 	served        string
 	servedKnown   bool   // the response named the worker that served it, so its status is the worker's
 	responseBegin []byte // beginning of the response, while wantsAnswerID
@@ -369,6 +370,9 @@ func (c *call) answer(d router.Decision, form any) bool {
 	if len(d.Targets) > 0 {
 		c.served = d.Targets[0].Addr
 		c.listed = len(d.Targets) > 1 && !c.one
+		if c.NamePod && c.strict && d.Targets[0].Prefill == "" {
+			c.targets = d.Targets
+		}
 	}
 	if !c.send(form) || c.stream.Context().Err() != nil {
 		c.observeSafely(outcome(d.ID, router.Ended))

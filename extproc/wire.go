@@ -13,6 +13,7 @@ import (
 // Field numbers of ProcessingResponse and its nested messages.
 const (
 	fieldHeadersResponse = 1 // ProcessingResponse.request_headers, a HeadersResponse
+	fieldAnswerHeaders   = 2 // ProcessingResponse.response_headers, a HeadersResponse
 	fieldBodyResponse    = 3 // ProcessingResponse.request_body, a BodyResponse
 	fieldAnswerResponse  = 4 // ProcessingResponse.response_body, a BodyResponse
 	fieldMetadata        = 8 // ProcessingResponse.dynamic_metadata, a Struct

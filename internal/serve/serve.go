@@ -316,7 +316,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 		EnvoyMayWait: envoy.LongestWait(r.cfg.Envoy.MessageTimeout, int(r.cfg.BodyLimit)), Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route: extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header,
-			OneAddress: r.cfg.Route.OneAddress},
+			OneAddress: r.cfg.Route.OneAddress, NamePod: r.cfg.Envoy.DebugHeaders},
 		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority},
 		Models: modelNames(r.cfg), Services: with.services, TLS: under, Admit: admit, Roster: r.roster, NoRoom: r.noRoom, Log: r.log,
 		Metrics: r.metrics})
