@@ -53,7 +53,7 @@ type Literal struct {
 }
 
 // Skeleton is a scanned body. Its long literals are in the body's memory and must not outlive it. Its text is its own, newly
-// allocated by each Scan, so a short string read from it stays valid for as long as somebody keeps it. Keeping such a string beyond
+// allocated by each Scan, so a short string read from it stays valid for as long as it is kept. Keeping such a string beyond
 // the request keeps the whole text alive, so clone it instead. Between Scan and Release a Skeleton is read-only and may be read by
 // any number of goroutines.
 type Skeleton struct {

@@ -48,7 +48,7 @@ func (f Fair) parse(hs []*corev3.HeaderValue) (tenant string, priority int) {
 // client's own wherever Envoy is not told otherwise.
 const keyClient = "x-sightline-client"
 
-// ipv6Client is the length of the prefix of an IPv6 address that counts as one client: whoever has one address has 2^64.
+// ipv6Client is the length of the prefix of an IPv6 address that counts as one client: a host that has one address has 2^64.
 const ipv6Client = 64
 
 // client returns whose request this is: its tenant's, else its address's; 0 if Envoy tells neither.

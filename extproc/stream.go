@@ -421,5 +421,5 @@ func (s *Server) recoverPanic(where string) {
 		zap.ByteString("stack", debug.Stack()))
 }
 
-// newID returns a decision id: 26 letters and digits with 128 random bits, so that nobody can guess the id of another's request.
+// newID returns a decision id: 26 letters and digits with 128 random bits, so that no client can guess the id of another's request.
 func newID() string { return rand.Text() }

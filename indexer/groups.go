@@ -64,7 +64,7 @@ const (
 // groupView is what a lookup needs to know about a slot's groups. It does not change once it is published.
 type groupView struct {
 	version  uint32 // of the runs of bits
-	align    int32  // a hit is a multiple of so many blocks
+	align    int32  // a hit is a multiple of this number of blocks
 	count    int32  // of kinds
 	words    int32  // of a run of bits for 64 blocks
 	withhold bool   // the engine withholds the last block found
@@ -359,7 +359,7 @@ func (x *Index) ForgetGroups(id SlotID) {
 
 // anchor records the places of blocks that are smaller than Store's. What a group keeps is runs of blocks that end where one of
 // Store's blocks ends, so the neighbours in the event tell the place. A place is known for longer than the block is held, since that
-// may be stored again. There may be so many places in all.
+// may be stored again. most limits the places in all.
 func (g *groups) anchor(s *slot, engineHashes []uint64, most int) {
 	ratio := 1
 	for i := range g.kinds {

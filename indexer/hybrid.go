@@ -228,7 +228,7 @@ func first(n int) uint64 {
 	return 1<<uint(max(0, n)) - 1
 }
 
-// multiples returns after which of the 64 blocks that follow at blocks of the prompt a multiple of so many ends.
+// multiples returns after which of the 64 blocks behind the first at blocks of the prompt a multiple of the given number ends.
 func multiples(at, of int) (ends uint64) {
 	for b := of - 1 - at%of; b < 64; b += of {
 		ends |= 1 << b
@@ -236,7 +236,7 @@ func multiples(at, of int) (ends uint64) {
 	return ends
 }
 
-// needed returns how many blocks in a row a group must hold at the end of a prefix of so many of Store's blocks.
+// needed returns how many blocks in a row a group must hold at the end of a prefix of the given number of Store's blocks.
 func (k *kindView) needed(blocks int) int32 {
 	end := int32(blocks) * int32(k.ratio)
 	if k.need == kvevent.NeedChunk {

@@ -96,7 +96,7 @@ func (m *Model) templateText() (string, error) {
 // call's arguments are compared with each other.
 const maxOwnTemplate = 64 << 10
 
-// ownLimits bound a template that comes with a request: whoever sends it is not who runs the server.
+// ownLimits bound a template that comes with a request: its sender does not run the server.
 var ownLimits = template.Limits{Steps: 1_000_000, OutputBytes: OwnTemplateBytes / 4, MadeBytes: OwnTemplateBytes}
 
 func (m *Model) compile(source string, limits template.Limits) (*chatTemplate, error) {

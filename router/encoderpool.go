@@ -63,7 +63,7 @@ type encoding struct {
 	work    time.Duration
 }
 
-// assign returns which of the slots is to encode a picture of so many tokens, after what is planned already.
+// assign returns which of the slots is to encode a picture with this number of tokens, after what is planned already.
 func (e *encodeQueues) assign(picture uint64, tokens int, among []*fleet.Slot, now time.Time, planned []encoding) encoding {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 // A share is the number of requests in flight that hold a place, divided by the number of tenants that have any. A tenant that
 // has all of them is above its share.
 const (
-	keptForUrgent = 4  // one in so many places
+	keptForUrgent = 4  // one place in four
 	keptForFew    = 10 // likewise
 )
 

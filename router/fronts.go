@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// fronts count requests by the longest beginning that a worker holds. As many as came lately are expected again
+// fronts count requests by the longest beginning that a worker holds. As many as came recently are expected again
 // (choose.Candidate.Again), so a beginning that becomes hot is copied before its holder has a queue, and no more once it is not asked
 // about. A single request foretells nothing. Prompts that come all at once, as those of one program, are within one quarter second,
 // which counts once it is over.

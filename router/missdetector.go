@@ -20,7 +20,7 @@ const (
 )
 
 // What one client's requests can do is limited, since it may know how to make an engine find less: the answers that correct the index,
-// and the resyncs for which nobody else's answers speak.
+// and the resyncs for which no other client's answers speak.
 const (
 	correctionsOfOne = 16 // answers of one client within missWindow
 	resyncsOfOneRest = time.Hour

@@ -41,7 +41,7 @@ type Recent struct {
 	CachedTokens int           `json:"cached_tokens"`          // predicted
 	HeldTokens   int           `json:"held_tokens"`            // the most that any worker held
 	Regret       string        `json:"regret,omitempty"`       // why the worker that held most was not chosen
-	Begins       uint32        `json:"begins,omitempty"`       // equal for prompts that begin alike and were held by nobody, see Decision
+	Begins       uint32        `json:"begins,omitempty"`       // equal for prompts that begin alike and were held by no worker, see Decision
 	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
 	UpperBound   bool          `json:"upper_bound,omitempty"`  // the prediction is an upper bound
 	Took         time.Duration `json:"took_ns"`                // to decide

@@ -8,13 +8,13 @@ import (
 // Regret is the cached tokens that a decision gives up: the longest overlap of any worker that may get the request, less that of
 // the chosen one. Of a prompt's tokens
 //
-//	asked = novel (held by nobody) + lost (held by another worker only) + cached (held by the chosen one)
+//	asked = novel (held by no worker) + lost (held by another worker only) + cached (held by the chosen one)
 //
 // regret is the second part, because of what follows. The set is closed, for use as metric labels.
 const (
 	isOut      = "out"      // the worker that holds it cannot be chosen now: it is failing
 	isFull     = "full"     // it has as many requests as it may
-	isNew      = "new"      // it has joined lately, and has had its share
+	isNew      = "new"      // it joined recently, and has had its share
 	forTrial   = "trial"    // the chosen one's worker gets a trial
 	isDoubtful = "doubtful" // its events have not come for long
 	isEqual    = "equal"    // costs count as equal, and other work or the draw decided

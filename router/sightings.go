@@ -8,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// sightings record which slots lately encoded a medium. A slot's encoder cache should still have it until the slot has been given
+// sightings record which slots recently encoded a medium. A slot's encoder cache should still have it until the slot has been given
 // as many tokens of other media as the cache has room for. The last eight slots of each medium are kept, by pointer and not by
 // slot ID, which is reused after a worker leaves. About 260 bytes a medium; beyond maxSeen the least recently used are evicted,
 // and with them slots that have left.
@@ -44,7 +44,7 @@ func (s *sightings) slotsOf(name uint64) seenBy {
 	return slots
 }
 
-// add records that a slot encodes a medium of so many tokens, or finds it in its cache: then it returns false.
+// add records that a slot encodes a medium of this number of tokens, or finds it in its cache: then it returns false.
 func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) (isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// unserved records model names that requests asked for and nobody serves: the first maxUnserved of the last hour, as shown
+// unserved records model names that requests asked for and no worker serves: the first maxUnserved of the last hour, as shown
 // returns them.
 type unserved struct {
 	mu        sync.Mutex
@@ -31,7 +31,7 @@ func (u *unserved) add(name string, now time.Time) {
 	}
 }
 
-// names drops names that were not asked for lately, and returns the others.
+// names drops names that were not asked for recently, and returns the others.
 func (u *unserved) names(now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -39,5 +39,5 @@ func (u *unserved) names(now time.Time) []string {
 	return slices.Sorted(maps.Keys(u.lastAsked))
 }
 
-// Unserved returns the model names that requests of the last hour asked for and nobody serves; 64 may stand for more.
+// Unserved returns the model names that requests of the last hour asked for and no worker serves; 64 may stand for more.
 func (r *Router) Unserved() []string { return r.unserved.names(r.opt.Now()) }

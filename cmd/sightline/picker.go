@@ -44,7 +44,7 @@ type pickerFlags struct {
 // poolGroup is the only API group of pools that is followed.
 const poolGroup = "inference.networking.k8s.io"
 
-// ignored lists those flags of other pickers that have no effect here, and why, if somebody would expect one.
+// ignored lists those flags of other pickers that have no effect here, and why, if an operator would expect one.
 func (f *pickerFlags) ignored() (list []string) {
 	for why, given := range map[string]bool{
 		"--config-file: plugins of another picker; Sightline has none":                               f.ConfigFile+f.ConfigText != "",

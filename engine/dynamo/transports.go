@@ -33,7 +33,7 @@ func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 }
 
 // SubscribeNATS subscribes to the NATS plane: the endpoint's subject, and the component's. It uses core NATS, so messages published
-// while nobody listens are lost. It returns when the connection is closed.
+// while nothing listens are lost. It returns when the connection is closed.
 func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	component := "namespace." + segment(s.Namespace) + ".component." + segment(s.Component)
 	for _, subject := range []string{component + ".endpoint." + segment(s.Endpoint) + "." + topic, component + "." + topic} {

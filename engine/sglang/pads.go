@@ -34,7 +34,7 @@ type Picture struct {
 const (
 	recentPictures = 64
 	// retryPad is the least time between two searches for a pad that the fingerprint does not explain: the picture may have been
-	// routed by somebody else, or the workers may have been upgraded. One search costs about a millisecond per picture.
+	// routed by another router, or the workers may have been upgraded. One search costs about a millisecond per picture.
 	retryPad = time.Second
 )
 

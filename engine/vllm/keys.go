@@ -43,7 +43,7 @@ func (h *hasher) nameHash(name []byte) uint64 {
 }
 
 // hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Key.Locals, with the event's names in
-// place of a request's spans. Of so many blocks, the last ones have engine hashes and extra keys in the event; the others are hashed
+// place of a request's spans. Of these blocks, the last ones have engine hashes and extra keys in the event; the others are hashed
 // without extra keys. tokens end with the lookahead of the last block.
 func (d *Decoder) hash(tokens []uint32, blocks, lookahead int) error {
 	f, h := &d.f, &d.h

@@ -314,7 +314,7 @@ func (e *editor) replace(root ast.Node, p Piece) ([]byte, error) {
 	return e.put(at.Line-1, at.Column, object(last(p.at), p.value), was...)
 }
 
-// marked reports whether what is put behind so many lines is within a piece.
+// marked reports whether what is put behind the first after lines is within a piece.
 func (e *editor) marked(after int) (inside bool) {
 	for _, line := range e.lines[:after] {
 		bare := strings.TrimSpace(line)
@@ -323,7 +323,7 @@ func (e *editor) marked(after int) (inside bool) {
 	return inside
 }
 
-// put puts a value behind so many lines, in a column, and lines of comment before it.
+// put puts a value behind the first after lines, in a column, and lines of comment before it.
 func (e *editor) put(after, column int, v any, was ...string) ([]byte, error) {
 	text, err := yaml.MarshalWithOptions(v, yaml.IndentSequence(false))
 	if err != nil {

@@ -9,7 +9,7 @@ package stream
 //	removes it            removes it like any block
 //
 // If most of what events name had to be stored again, everything was gone: the rest is dropped. So is what nothing has settled
-// after doubtTime, or when a resync finds nobody to ask.
+// after doubtTime, or when a resync finds no source that can replay.
 
 import (
 	"time"

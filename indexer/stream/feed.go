@@ -64,7 +64,7 @@ type Source interface {
 	// connection is lost.
 	Run(ctx context.Context, f *Feed) error
 	// Replay calls each, in order, for the messages from number from on that the publisher still has, or for one message that
-	// begins with Cleared and so has everything. errors.ErrUnsupported: there is nobody to ask.
+	// begins with Cleared and so has everything. errors.ErrUnsupported: nothing can replay.
 	Replay(ctx context.Context, from uint64, each func(Message) error) error
 }
 
@@ -266,7 +266,7 @@ func (f *Feed) Offer(m Message) {
 }
 
 // Resync is for a caller that found that the index is wrong about this worker: the feed requests a replay from 0. What is known
-// stays until the answer comes, or is cleared at once if there is nobody to ask. Resync does not block.
+// stays until the answer comes, or is cleared at once if nothing can replay. Resync does not block.
 func (f *Feed) Resync() {
 	f.mu.Lock()
 	f.resyncWanted = true
@@ -275,7 +275,7 @@ func (f *Feed) Resync() {
 }
 
 // ProcessRestarted is for a caller that found that the engine's process is not the one that ran at the given time. Unless the feed has
-// noticed a restart since, it requests a replay, and clears what is known if there is nobody to ask. ProcessRestarted does not block.
+// noticed a restart since, it requests a replay, and clears what is known if nothing can replay. ProcessRestarted does not block.
 func (f *Feed) ProcessRestarted(was time.Time) {
 	f.mu.Lock()
 	f.restartedAfter = was

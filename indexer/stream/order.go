@@ -194,7 +194,7 @@ func (f *Feed) resync(ctx context.Context) {
 	f.partial, f.contentSuspect, f.replayOwed, f.backoff, f.notBefore = true, true, true, 0, time.Time{}
 	f.reportBounds()
 	answered := f.catchUp(ctx)
-	if !answered && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
+	if !answered && f.backoff == 0 { // unsupported: nothing can replay, now or later
 		f.contentSuspect = false
 		if f.doubt.since.IsZero() {
 			f.clearAll()

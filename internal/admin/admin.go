@@ -11,8 +11,8 @@
 //	/report      what steering brings: requests steered and requests left alone, as JSON; of ?since= and ?until= (RFC 3339), ?model=
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
 //	/problems    what keeps requests from answers or hits right now, as JSON: code, since when, what to do
-//	/unserved    model names that requests of the last hour asked for and nobody serves, as JSON
-//	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
+//	/unserved    model names that requests of the last hour asked for and no worker serves, as JSON
+//	/hosts       hosts of image URLs that failed recently, and whether they are left alone for now
 //	/reload      POST reads the configuration again, and says what of it needs a restart
 //	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
 //	/debug/pprof/ for the Go tool pprof

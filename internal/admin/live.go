@@ -29,7 +29,7 @@ const (
 // sections are the parts of the page that are sent when they change, by the names of template and element.
 var sections = []string{"problems", "now", "plots", "fleet", "decisions", "checks", "hour"}
 
-// livePage takes a sample every second and, while somebody watches, renders the page's sections once for all watchers.
+// livePage takes a sample every second and, while a browser watches, renders the page's sections once for all watchers.
 type livePage struct {
 	state State
 	page  *template.Template
@@ -106,7 +106,7 @@ func (c *livePage) changedSections(now time.Time, workers []Worker) map[string]s
 // events streams the page's changes as server-sent events.
 func (c *livePage) events(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
-	if len(c.watching) >= maxWatchers { // the oldest stream ends, so that nobody who comes is locked out
+	if len(c.watching) >= maxWatchers { // the oldest stream ends, so that no newcomer is locked out
 		close(c.watching[0])
 		c.watching = slices.Delete(c.watching, 0, 1)
 		c.state.NoRoom("pages")

@@ -55,7 +55,7 @@ type view struct {
 // Refetch reports whether the page shows a part, which is not updated live.
 func (v *view) Refetch() bool { return v.Title != "" }
 
-// Many reports whether there are so many workers that each gets only a line.
+// Many reports whether there are too many workers to give each more than a line.
 func (v *view) Many() bool { return len(v.Rows) > fewWorkers }
 
 // Filters are the choices of decisions.
@@ -280,7 +280,7 @@ func savedOf(t router.Totals, rate float64) saved {
 	return s
 }
 
-// rounded writes a number with so many digits, or more before the point, and without an exponent.
+// rounded writes a number with the given number of digits, or more before the point, and without an exponent.
 func rounded(v float64, digits int) string {
 	if v >= math.Pow10(digits)-0.5 {
 		return strconv.FormatFloat(v, 'f', 0, 64)

@@ -24,7 +24,7 @@ type life struct {
 	here     bool     // that is on this machine
 	answered []string // addresses of envoy.sightlines, or listen, that answer
 	silent   []string // those that take connections and say nothing, and the admin port
-	refused  []string // those where nobody listens
+	refused  []string // those where nothing listens
 	// What Envoy knows of its connections to Sightline: how many it has, how many of them are healthy. 0: it was not asked.
 	hosts, healthy int
 }

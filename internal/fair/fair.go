@@ -9,7 +9,7 @@ import (
 )
 
 // Client identifies the sender of requests; 0: not known. It is a hash, so that no client's text is kept, and its seed is drawn
-// at the start, so that nobody can choose one that equals another's.
+// at the start, so that no client can choose one that equals another's.
 type Client uint64
 
 var seed = maphash.MakeSeed()
@@ -30,7 +30,7 @@ const shareOfFree = 3
 // Room is a number of bytes or places. Requests that find no room may wait. The next turn is that of the client that has been
 // given least since it began to wait (start-time fair queueing, Goyal, Vin and Cheng 1996): clients that always wait get equal
 // amounts, whatever the number and size of their requests, and one that asks seldom waits for hardly more than one turn of
-// another's. Nothing overtakes the request whose turn it is, so large ones are not starved. Where nobody waits, taking and giving
+// another's. Nothing overtakes the request whose turn it is, so large ones are not starved. Where no request waits, taking and giving
 // cost a mutex, and in a shared Room a map's entry. The search for the next turn is linear in the number of requests that wait.
 // Safe for concurrent use.
 type Room struct {

@@ -99,7 +99,7 @@ func (h *fileCache[T]) get() T {
 	return h.now
 }
 
-// SelfSigned as a Listener's Cert makes a new certificate at each start, signed by nobody: for gateways that want TLS and verify
+// SelfSigned as a Listener's Cert makes a new certificate at each start, which no authority signs: for gateways that want TLS and verify
 // nothing, as those of Gateway API's Inference Extension do with endpoint pickers.
 const SelfSigned = "self-signed"
 

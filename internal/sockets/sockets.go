@@ -35,7 +35,7 @@ func Share(part, most int) int {
 }
 
 // Listener is a net.Listener that holds at most a number of connections. Beyond it a new connection is accepted and another one is
-// closed, so that nobody is locked out by idle ones: of the address with the most connections the one that has been silent longest,
+// closed, so that idle ones lock no client out: of the address with the most connections the one that has been silent longest,
 // and one that was given to Keep only if all were.
 type Listener struct {
 	net.Listener

@@ -17,14 +17,14 @@
 //
 // The index keeps 64 bits of a block and compares nothing else, so two prompts with one hash are one prompt to it, across tenants.
 // Before, F was XXH3-64 with a public seed: a second preimage of a block took 20 s of CPU. A secret seed would not have helped,
-// because XXH3 is no MAC: for inputs of 17 to 240 bytes it adds products (a ^ s1) × (b ^ s2), and whoever makes one factor 0 may
+// because XXH3 is no MAC: for inputs of 17 to 240 bytes it adds products (a ^ s1) × (b ^ s2), and an attacker who makes one factor 0 may
 // choose the other freely; the secrets s1 and s2 depend on the seed by an addition only.
 //
 // So all hashes depend on a secret of the deployment, 32 bytes, in two steps (Carter and Wegman):
 //
 //   - NH of UMAC and VMAC with words of 64 bits: the sum, modulo 2^128, of (m[2i] + k[2i]) × (m[2i+1] + k[2i+1]). Two given
-//     inputs have one sum with a probability of at most 2^-63 over the choice of k: that is proven, and holds for whoever does not
-//     know k, whatever he computes.
+//     inputs have one sum with a probability of at most 2^-63 over the choice of k: that is proven, and holds for any
+//     attacker who does not know k.
 //   - SipHash-1-3 of the 16 bytes of that sum, under another part of the secret. It is a pseudorandom function: hashes, which agents
 //     and replicas exchange, tell nothing of the keys.
 //

@@ -29,7 +29,7 @@ func NewSecret() *Secret {
 	return s
 }
 
-// Set replaces the secret, and reports whether it was another one. Whoever holds hashes has to make them anew.
+// Set replaces the secret, and reports whether it was another one. Hashes made under the old one have to be computed anew.
 func (s *Secret) Set(b [SecretBytes]byte) (changed bool) {
 	before := s.now.Swap(&secretKey{*NewKey(b[:]), b})
 	return before != nil && before.secret != b

@@ -267,7 +267,7 @@ func (l *Log) write(line *Line) {
 	}
 }
 
-// pseudonymize replaces values by their pseudonyms, and rounds numbers whose last digits nobody needs.
+// pseudonymize replaces values by their pseudonyms, and rounds numbers whose last digits are of no use.
 func (l *Log) pseudonymize(line *Line) {
 	line.Version = formatVersion
 	for k, chain := range line.HashIDs {
@@ -312,7 +312,7 @@ func (l *Log) pseudonym(kind byte, text string, numbers ...uint64) uint64 {
 	return binary.BigEndian.Uint64(l.mac.Sum(nil)) >> 11
 }
 
-// Spans returns Line.HashIDs for a prompt of so many tokens: for each span the chain hash of the last whole block up to its end.
+// Spans returns Line.HashIDs for a prompt of this length in tokens: for each span the chain hash of the last whole block up to its end.
 func Spans(chain []uint64, blockSize, tokens int) []uint64 {
 	out := make([]uint64, (tokens+SpanTokens-1)/SpanTokens)
 	for k := range out {

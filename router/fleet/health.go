@@ -19,7 +19,7 @@ import (
 // below 400 ends both rows of failures. A 4xx (with 429) or a client that disconnects is the client's doing and changes nothing,
 // except a 401, 403 or 404 that this worker alone gives (router/lonerefusal.go).
 // A full worker that answers some requests with 503 and completes others stays in, or is soon tried again. If all are full, too
-// few are in, and then nobody is out (panicShare). A good check does not vouch for requests: a worker that fails those returns
+// few are in, and then none is out (panicShare). A good check does not vouch for requests: a worker that fails those returns
 // only by a trial, unless it refused connections and had no request since. There are no trials while checks fail, and one at once when
 // they are good again.
 const (
@@ -28,7 +28,7 @@ const (
 	firstPause     = time.Second
 	longestPause   = 30 * time.Second
 	forgetAfter    = time.Minute // a worker that was well for this long starts with the first pause again
-	panicShare     = 4           // if fewer than one in so many are in, the fault is not the workers'
+	panicShare     = 4           // if fewer than one in four are in, the fault is not the workers'
 )
 
 type health struct {
@@ -126,7 +126,7 @@ func (w *Worker) RecordCheck(failed string, final bool, now time.Time) (changed 
 			h.trialPause, h.nextTrial, h.trialRunning = firstPause, now, false
 		}
 		h.failedChecks, h.checkFailure = 0, ""
-		if h.failing && h.lastFailure == noConnection && now.After(h.nextTrial) { // nobody has tried it, and it accepts connections
+		if h.failing && h.lastFailure == noConnection && now.After(h.nextTrial) { // no request has tried it, and it accepts connections
 			h.failures, h.trialRunning, h.failing, h.changedAt = 0, false, false, now
 		}
 	} else {

@@ -63,7 +63,7 @@ type slowness struct {
 	at              time.Time // of the last sample
 }
 
-// add adds a sample of so many tokens.
+// add adds a sample, weighted by its tokens.
 func (s *slowness) add(ratio, tokens float64, now time.Time) {
 	weight := min(1, tokens/fullSample)
 	keep := min(s.fade(now), (maxSamples-weight)/max(1, s.n))

@@ -24,7 +24,7 @@ func (w *Worker) becomeNewcomer(now time.Time) {
 func (w *Worker) isNew(now time.Time) bool { return now.UnixNano() < w.newcomerUntil.Load() }
 
 // WithoutNewcomers leaves out the newcomers that have at least as many requests in flight as the mean of the others,
-// and at least minLoad. If all are new, as at the router's start, nobody is left out. It costs an atomic read for each
+// and at least minLoad. If all are new, as at the router's start, none is left out. It costs an atomic read for each
 // slot and, while there are newcomers, reads the load of all. It may use into for the result.
 func WithoutNewcomers(slots, into []*Slot, now time.Time) []*Slot {
 	settled, inflight := 0, 0

@@ -13,12 +13,12 @@ import (
 
 // processState is what is known about the process behind a worker's address. A new process shows by its start time, which must be later
 // than any reported before: two processes behind one address, whose answers alternate, count as one. If no start time is
-// reported, it shows by the address: nobody listened there for a while, and now somebody does.
+// reported, it shows by the address: nothing listened there for a while, and now something does.
 type processState struct {
 	mu          sync.Mutex
 	startTime   float64   // the latest reported start time, Unix seconds; 0: none
 	lastSame    time.Time // when the process was last known to be the same
-	unreachable bool      // nobody has listened since
+	unreachable bool      // nothing has listened since
 }
 
 // startReported applies a reported start time, and returns since when the process may be another; zero: it is the same, as far as known.

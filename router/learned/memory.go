@@ -86,7 +86,7 @@ func (e *ending) length() int { return int(e.from) + len(e.own) }
 // length returns how many blocks the node's chain has.
 func (n *node) length() int { return int(n.from) + len(n.own) }
 
-// NewMemory returns an empty memory of at most so many bytes.
+// NewMemory returns an empty memory that takes at most the given number of bytes.
 func NewMemory(most int) *Memory {
 	m := &Memory{most: most}
 	m.Clear()

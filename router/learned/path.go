@@ -73,7 +73,7 @@ type Head struct {
 	Tenant         string // "": tenants are not told apart
 }
 
-// Hasher makes the paths of one deployment: without its secret nobody can find two requests with one path. It is safe for
+// Hasher makes the paths of one deployment: without its secret no client can find two requests with one path. It is safe for
 // concurrent use.
 type Hasher struct{ keys [2]*block.Key }
 

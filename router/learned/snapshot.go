@@ -19,7 +19,7 @@ const MaxTokens = 1 << 28
 
 var errSnapshot = errors.New("a snapshot that cannot be read")
 
-// Snapshot returns what the memory remembers in at most so many bytes.
+// Snapshot returns what the memory remembers, in at most the given number of bytes.
 func (m *Memory) Snapshot(most int) []byte {
 	list, parents, classes := m.copy(most)
 	b := []byte{}

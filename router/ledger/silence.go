@@ -25,7 +25,7 @@ const (
 
 const (
 	reportTimeout = 5 * time.Second // a report comes 20 ms after the fact
-	fewGone       = 3               // from so many on, streams that end right after their decisions are no clients that left
+	fewGone       = 3               // from this number on, streams that end right after their decisions are not clients that left
 
 	endsAfter = 30 * time.Second // a request that began this long ago is included in what its worker reports
 	fewEnds   = 3                // answered, or above twice what the workers report: one client that reads slowly is not a missing log

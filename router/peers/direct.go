@@ -36,7 +36,7 @@ import (
 //
 // The listener decides who may send: Direct uses its certificates and tokens as well. A stream speaks for one replica, which its
 // first message names, and a replica's name belongs to the host whose stream said it first, as long as that has one (claim). So
-// nobody who may connect can speak for a replica on another host. Replicas may share a certificate, so it says nothing of the name.
+// no client that may connect can speak for a replica on another host. Replicas may share a certificate, so it says nothing of the name.
 type Direct struct {
 	own     string
 	take    func([]byte)

@@ -183,7 +183,7 @@ func (g *heldTransfers) addPiece(from string, p *piece) {
 	case <-one.arrived: // drop the signal of the previous piece, not yet received
 	default:
 	}
-	one.arrived <- more // does not block: nobody else sends on it
+	one.arrived <- more // does not block: nothing else sends on it
 }
 
 // ofLearned is before the outcome of a transfer of what requests taught; then no worker is named.

@@ -127,7 +127,7 @@ func (r *Reaches) Reset() { r.all = r.all[:0] }
 // Blocks returns the reach of the slot that was added as the ith.
 func (r *Reaches) Blocks(i int) int { return int(r.all[i].blocks) }
 
-// Add adds a slot that holds so many leading blocks.
+// Add adds a slot by the number of leading blocks that it holds.
 func (r *Reaches) Add(slot uint32, blocks int) {
 	for int(slot) >= len(r.indexOf) {
 		r.indexOf = append(r.indexOf, 0)

@@ -269,7 +269,7 @@ func (f *Fields) MixGroup() {
 	}
 }
 
-// Cover returns an error if the blocks of a stored event are not exactly so many tokens.
+// Cover returns an error if the blocks of a stored event do not have exactly this number of tokens.
 func (f *Fields) Cover(tokens int) error {
 	blocks, size := len(f.EngineHashes), f.BlockSize
 	if size <= 0 || blocks == 0 || tokens%size != 0 || tokens/size != blocks {

@@ -146,7 +146,7 @@ func (l *rankLine) state(ctx context.Context, name string) ([]byte, error) {
 
 var errForwarded = errors.New("a message that the NATS server republished on a client's request")
 
-// isForwarded detects a message that was read from a stream by somebody who had the answer sent to a subject to which he may not
+// isForwarded detects a message that a client read from a stream and had sent to a subject to which it may not
 // publish: a server does not check permissions for that, and marks the answer (nats-server 2.15). marks is how many marks a
 // message has anyway.
 func isForwarded(h nats.Header, marks int) bool { return len(h[jetstream.StreamHeader]) > marks }

@@ -323,7 +323,7 @@ func (p *Publisher) signal() {
 
 // queueSnapshotRequest keeps a router's request until there is a snapshot.
 func (p *Publisher) queueSnapshotRequest(m *nats.Msg) {
-	if m.Reply == "" || len(m.Header) > 0 { // not a router's: an answer of the NATS server's, sent here on somebody's request
+	if m.Reply == "" || len(m.Header) > 0 { // not a router's: an answer of the NATS server's, sent here on a client's request
 		return
 	}
 	p.mu.Lock()
@@ -484,7 +484,7 @@ func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
 	}
 }
 
-// attempt publishes once, on the condition that nobody else has published since. After a failure it first checks what the stream
+// attempt publishes once, on the condition that no other agent has published since. After a failure it first checks what the stream
 // has: the message may have arrived without its confirmation.
 func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)

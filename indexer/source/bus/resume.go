@@ -8,7 +8,7 @@ package bus
 // 0.3 ms each over loopback (BenchmarkTakeOver), for at most catchUpTime. If that fails, routers read a snapshot, and what the
 // engine does not report again is lost. Otherwise the agent starts empty, and routers forget.
 //
-// It uses no consumer for that: whoever may create one can speak for others (WriteUsers). It requests messages by number, which a
+// It uses no consumer for that: a client that may create one can speak for others (WriteUsers). It requests messages by number, which a
 // server permits for the whole stream or not at all, so WriteUsers permits it only to agents that may publish for every worker.
 // The server does not answer the requests of others: an agent first checks whether it may, so that it need not wait.
 
@@ -93,7 +93,7 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	return fresh, nil
 }
 
-// randomNumber returns a number that nobody can guess.
+// randomNumber returns a number that no client can guess.
 func randomNumber() uint64 {
 	var b [8]byte
 	_, _ = cryptorand.Read(b[:]) // it never fails
