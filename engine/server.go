@@ -24,7 +24,7 @@ type Server struct {
 	EngineVersion string `yaml:"engine_version"` // such as 0.32.0: prompt rules and image names change by release
 	EngineModel   string `yaml:"engine_model"`   // the engine's --model argument, part of vLLM's image names; default: the model's name
 	Revision      string `yaml:"revision"`       // of a Hugging Face cache or a hub: a branch, a tag or a commit; default: main
-	BlockSize     int    `yaml:"block_size"`     // tokens per KV block, until events tell it
+	BlockSize     int    `yaml:"block_size"`     // tokens per KV block, until events show it
 
 	// a file, the template itself, or the name of one of SGLang's; default: the directory's
 	ChatTemplate        string   `yaml:"chat_template"`

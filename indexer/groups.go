@@ -358,7 +358,7 @@ func (x *Index) ForgetGroups(id SlotID) {
 }
 
 // anchor records the places of blocks that are smaller than Store's. What a group keeps is runs of blocks that end where one of
-// Store's blocks ends, so the neighbours in the event tell the place. A place is known for longer than the block is held, since that
+// Store's blocks ends, so the neighbours in the event give the place. A place is known for longer than the block is held, since that
 // may be stored again. most limits the places in all.
 func (g *groups) anchor(s *slot, engineHashes []uint64, most int) {
 	ratio := 1
@@ -608,7 +608,7 @@ func (s *slot) appendGroupEvents(out []kvevent.Event, group int, spec kvevent.Sp
 		return 0
 	}
 	var byCopies [maxGroupCopies][]uint64
-	var placed []uint64 // those that must be beside the block that tells their place
+	var placed []uint64 // those that must be beside the block that gives their place
 	for h, v := range g.held {
 		copies := int(v >> (4 * group) & maxGroupCopies)
 		if _, small := g.anchors[h]; small && copies > 0 {

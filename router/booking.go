@@ -48,7 +48,7 @@ type bookingRecord struct {
 	upperBound       bool     // cached is an upper bound
 	stale            bool     // the slot's events had not come for long: only the engine's own count corrects the index
 	engineTokens     int      // prompt tokens that the engine will report; 0: not known
-	shareNumber      uint64   // number of the booking for other replicas; 0: they are not told
+	shareNumber      uint64   // number of the booking for other replicas; 0: they do not hear of it
 	streams          bool     // the request asks for its tokens as they come
 	newAdapter       string   // the adapter that the slot loads for it; "": none
 	zeroMeansUnknown bool     // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
@@ -159,7 +159,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
 	b.lowerBound = r.opt.Index.Partial(id) || a.computed != nil && st.predicted <= a.own*size
 	b.upperBound = r.opt.Index.UpperBound(id) || a.model.UpperBound() || a.mayBypassCache
-	if !st.doubtful { // else no event will tell what it stores
+	if !st.doubtful { // else no event will show what it stores
 		b.provenBlocks = min(st.exact/size, len(b.locals))
 	}
 	cached := st.expectedHit(a.tokens, size)
@@ -265,7 +265,7 @@ func (x *planner) setSession(class int) {
 	}
 }
 
-// registerExpectation tells the audit, or who learns, what the slot will store. A prompt of another part of the index is audited by
+// registerExpectation tells the audit, or the learner, what the slot will store. A prompt of another part of the index is audited by
 // that part's replica.
 func (r *Router) registerExpectation(b *bookingRecord, a *classPrompt, id, session string) {
 	if r.inOtherPart(b.locals) {

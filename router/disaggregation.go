@@ -83,7 +83,7 @@ func (x *planner) rankDecoders() map[string]float64 {
 	return costs
 }
 
-// setPairTargets makes the decode workers the targets, in the order of their ranking, and names who prefills for them. A worker
+// setPairTargets makes the decode workers the targets, in the order of their ranking, and names the worker that prefills for them. A worker
 // behind front ends is named in the request, for retries too: then the targets are its front ends, and the workers stay the same.
 func (x *planner) setPairTargets() {
 	w := x.chosen.Worker

@@ -36,7 +36,7 @@ type encodeQueues struct {
 const encodeRate = 10000 // picture tokens a second, as for prefill with unknown rate
 
 func newEncodeQueues(full func(what string)) *encodeQueues {
-	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](maxSeen, nil) // who encoded a picture last; fails only for a size below 1
+	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](maxSeen, nil) // the slot that encoded a picture last; fails only for a size below 1
 	return &encodeQueues{busyUntil: make(map[*fleet.Slot]time.Time), lastEncoder: last, onNoRoom: full}
 }
 
@@ -143,7 +143,7 @@ func (x *planner) moveEncoding(cands []choose.Candidate) {
 	}
 }
 
-// encoder returns who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate itself.
+// encoder returns the workers that encode the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate itself.
 func (x *planner) encoder(p *engine.Prompt, best *choose.Candidate) string {
 	if best.EncodedApart == 0 {
 		x.tally.noEncode = best.Encode > 0 && x.steers && len(x.opt.Fleet.Encoders(x.model.Name)) > 0

@@ -14,9 +14,9 @@ import (
 )
 
 // A request that is left alone (mode observe, or beyond the share of mode enforce) is decided like any other, but Envoy is told
-// nothing and picks by its own balancing. It is booked at no slot until the access log tells who got it. Then it is booked there,
-// with what the decision knew about that worker, so that load, predictions and the audit follow what really happens. The choice
-// is kept for the report.
+// nothing and picks by its own balancing. It is booked at no slot until the access log reports the worker that got it. Then it is
+// booked there, with what the decision knew about that worker, so that load, predictions and the audit follow what really happens.
+// The choice is kept for the report.
 //
 //	decide ─▶ estimates of all workers, kept ── Started, at an address ─▶ placeBooking: the booking is that worker's
 //	─▶ recordUnsteered: predictions, pictures, audit

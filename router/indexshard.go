@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// A router whose index holds a part of all prompts asks the replica of another part who holds a prompt of that part. The answer
+// A router whose index holds a part of all prompts asks the replica of another part which workers hold a prompt of that part. The answer
 // replaces a lookup in its own index; without an answer the prompt is decided by predictions and load.
 //
 //	read ─▶ hashAndAskHolders: hashes, Options.AskHolders ─▶ (in turn) choose: match
@@ -20,10 +20,10 @@ type Holder struct {
 	Blocks, GPU int
 }
 
-// MaxHolders limits the holders that are told of one prompt.
+// MaxHolders limits the holders that are reported for one prompt.
 const MaxHolders = 1 << 13
 
-// Holders answers another replica's question: who holds leading blocks of a prompt, by our own index.
+// Holders answers another replica's question: which workers hold leading blocks of a prompt, by our own index.
 func (r *Router) Holders(locals []uint64) (list []Holder) {
 	var m indexer.Matches
 	r.opt.Index.Match(locals, &m)
@@ -47,7 +47,7 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 // Part returns the share of all prompts that the index holds.
 func (r *state) Part() indexer.Part { return r.opt.Index.Part() }
 
-// hashAndAskHolders hashes the prompt for each class that may get it, and asks who holds it if it belongs to another
+// hashAndAskHolders hashes the prompt for each class that may get it, and asks which workers hold it if it belongs to another
 // part than our index. It runs before the admission lock is taken, so that no decision waits for another's answer.
 func (x *planner) hashAndAskHolders(ctx context.Context) {
 	x.shaped = shaped(&x.mem.req)
@@ -75,7 +75,7 @@ func (x *planner) hashAndAskHolders(ctx context.Context) {
 	}
 }
 
-// inOtherPart reports whether a prompt belongs to another part than the index holds. No events will tell of it then.
+// inOtherPart reports whether a prompt belongs to another part than the index holds. No events will show it then.
 func (r *state) inOtherPart(locals []uint64) bool {
 	return len(locals) > 0 && !r.Part().Holds(locals[0])
 }

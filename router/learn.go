@@ -275,7 +275,7 @@ func (r *Router) taught(o *Outcome) {
 	r.Learner().End(o.ID, report)
 }
 
-// Learner returns what the workers' stored events are to be told to; nil: nothing is learned.
+// Learner returns the receiver of the workers' stored events; nil: nothing is learned.
 func (r *Router) Learner() *learned.Learner {
 	if r.learning == nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 // A fleet that is being replaced or started has no worker for some moments. With Options.Hold a request, once its model is known,
-// waits that long for one. If none comes, or too many wait already, the client is told to retry.
+// waits that long for one. If none comes, or too many wait already, the client is asked to retry.
 
 const (
 	maxHeld         = 1024                  // waiting at once; their bodies count towards the limit of buffered bytes

@@ -45,7 +45,7 @@ type tally struct {
 	deadline                string   // label of metrics.deadlines; "": the client gave none
 	shed                    string   // label of metrics.shed; "": it was not
 	noPrefill, noEncode     bool     // no worker of that role was available
-	askedPart, partAnswered bool     // another replica was asked who holds the prompt, and answered
+	askedPart, partAnswered bool     // another replica was asked for the prompt's holders, and answered
 	fewerRetries            bool     // candidates were left out because they need other body edits
 	unreadWhy               string   // a warning: why the request is routed by load
 }

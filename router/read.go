@@ -33,7 +33,7 @@ import (
 type Class struct {
 	Name      string            // as in fleet.Worker.Class
 	Prompts   *engine.LiveModel // may be the model's, or another class's
-	BlockSize int               // until events tell it; may differ from that of Prompts
+	BlockSize int               // until events show it; may differ from that of Prompts
 	Unit      int               // as in Model
 }
 

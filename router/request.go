@@ -30,7 +30,7 @@ type Request struct {
 	Session string
 	// FirstToken is the time within which the client wants its first token; 0: not given. It only orders workers.
 	FirstToken time.Duration
-	// Client is who sent it, by what it cannot choose itself, such as its address; 0: not known.
+	// Client identifies the sender by what it cannot choose itself, such as its address; 0: not known.
 	Client fair.Client
 	// Tenant and Priority are taken from a trusted header, if Options.Fair is set.
 	Tenant   string

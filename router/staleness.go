@@ -46,7 +46,7 @@ func trustedBlocks(blocks int, age time.Duration) (n int, doubtful bool) {
 	return int(float64(blocks) * float64(unknownAfter-age) / float64(unknownAfter-doubtAfter)), true
 }
 
-// sendsEvents reports whether a slot's events will tell what it stores.
+// sendsEvents reports whether a slot's events will show what it stores.
 func sendsEvents(slot *fleet.Slot, now time.Time) bool {
 	if slot.EventAge == nil {
 		return false

@@ -37,7 +37,7 @@ import (
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory, and
 // keeps state between payloads: event numbers, windows, the tiers of blocks.
 type Decoder struct {
-	// BlockSize is the engine's tokens_per_block, until an event with two blocks or more tells it; 0: not known before. Events do not
+	// BlockSize is the engine's tokens_per_block, until an event with two blocks or more shows it; 0: not known before. Events do not
 	// carry it, and a tail block may be shorter.
 	BlockSize int
 	// Rank is the attention data-parallel rank to read. Events without a rank belong to rank 0.

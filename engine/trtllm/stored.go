@@ -168,7 +168,7 @@ func (d *Decoder) key(name string, start int, last *keyRun) {
 	*last = keyRun{true, h, start}
 }
 
-// wholeBlock returns the size of an event's whole blocks; 0: it does not tell. Of several blocks only the last may be a part of one.
+// wholeBlock returns the size of an event's whole blocks; 0: it does not show it. Of several blocks only the last may be a part of one.
 func wholeBlock(blocks []storedBlock) (size int) {
 	last := len(blocks) - 1
 	if last < 1 || blocks[last].tokens > blocks[0].tokens {

@@ -19,7 +19,7 @@ func (d *Decoder) add(kind kvevent.Kind) *kvevent.Event {
 }
 
 // addOther records an event of another group than the main one. Whichever comes first in a message, the main group's events come
-// first in the batch: they tell the places of the others' blocks.
+// first in the batch: they give the places of the others' blocks.
 func (d *Decoder) addOther(kind kvevent.Kind, group int) {
 	if d.f.Tier() != kvevent.GPU {
 		d.groups.doubt(true, offGPU)

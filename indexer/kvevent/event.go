@@ -181,7 +181,7 @@ type Batch struct {
 	// What the decoder skipped: events of an unknown type, events that could not be read, and gaps in the engine's own event
 	// numbers (TensorRT-LLM), for which it adds a Cleared event and sets Partial.
 	Unknown, Bad, Gaps uint64
-	// Unplaced counts blocks of further KV cache groups whose place in their prompts the events do not tell.
+	// Unplaced counts blocks of further KV cache groups whose place in their prompts the events do not give.
 	Unplaced uint64
 	// UnknownKeys counts events with a key, or an element at an array's end, that the decoder does not know: its content may
 	// change what a block's hash covers. UnknownKey is the first of them; it may point into the payload.

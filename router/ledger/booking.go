@@ -55,7 +55,7 @@ type Booking struct {
 	Answers     int            // decoded at once (n); 0: one
 	Locals      []uint64       // the prompt's blocks, by which events report its prefill; nil: they cannot
 	From        int            // how many of Locals are held or predicted already
-	Decode      *fleet.Slot    // who decodes, if another slot
+	Decode      *fleet.Slot    // the slot that decodes, if another one
 	Note        any            // the router's own data, returned at the end
 	Bytes       int            // memory that Note keeps
 	Source      uint64         // the Envoy connection that reported on it last; 0: not known, so its end is not noticed

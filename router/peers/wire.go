@@ -332,7 +332,7 @@ func (r *reader) report() (o router.Outcome) {
 	return o
 }
 
-// sender returns who a message is from.
+// sender returns the replica that sent a message.
 func sender(message []byte) (from string, entries []byte, err error) {
 	if len(message) < headBytes || len(message) > maxMessageBytes || message[0] != magic {
 		return "", nil, fmt.Errorf("%w: %d bytes", errMalformed, len(message))

@@ -237,7 +237,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	return nil
 }
 
-// storedSink returns a function that passes a slot's stored events to the audit, and to who learns from them.
+// storedSink returns a function that passes a slot's stored events to the audit and to the learner.
 func (s *Set) storedSink(h indexer.SlotID) func(*kvevent.Event) {
 	if s.o.Audit == nil && s.o.Learner == nil {
 		return nil

@@ -30,7 +30,7 @@ func (s *Set) Watch(ctx context.Context) {
 	}
 }
 
-// logChanges logs what has changed since told, and returns the new state.
+// logChanges logs what has changed since the state told, and returns the new one.
 func (s *Set) logChanges(told map[*stream.Feed]loggedTrouble, now time.Time) map[*stream.Feed]loggedTrouble {
 	list := s.Slots()
 	others, all := Shared(list), make(map[*stream.Feed]loggedTrouble, len(list))

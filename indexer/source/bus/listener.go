@@ -138,7 +138,7 @@ type followedFeed struct {
 	beats uint64 // number of its agent's last heartbeat
 }
 
-// sawLine records who publishes the line.
+// sawLine records the agent that publishes the line.
 func (f *followedFeed) sawLine(h *head) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
