@@ -204,7 +204,7 @@ func formatOfType(modelType, family string) string {
 	switch modelType {
 	case "multi_modality":
 		return "janus-pro"
-	case "deepseek-ocr", "unlimited-ocr", "whisper":
+	case "deepseek-ocr", "unlimited-ocr", "whisper", "minicpmv", "minicpmo":
 		return modelType
 	case "moss_vl":
 		return "moss-vl"

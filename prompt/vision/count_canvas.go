@@ -90,11 +90,10 @@ func leastUpscaled(candidates [][2]int, w, h, size int) (cols, rows int) {
 	return best[0], best[1]
 }
 
-// molmo tiles with overlapping crops. The margins are subtracted from the picture before the canvas is chosen, in float32. Overview
+// molmo (Molmo 2) tiles with overlapping crops. The margins are subtracted from the picture before the canvas is chosen, in float32. Overview
 // and tiles are both laid out row by row.
 type molmo struct {
 	base, patch, pool, margins, max value
-	whole                           bool // Molmo 2 pools the whole canvas, Molmo each crop's part
 }
 
 func (k molmo) bind(s *settings) counter {
@@ -121,13 +120,7 @@ func (k molmo) bind(s *settings) counter {
 	candidates := grids(1, limit) // (rows, columns) here
 	up := func(n int) int { return (n + pool - 1) / pool }
 	axis := func(n int) int {
-		if k.whole {
-			return up(n*window + left + right)
-		}
-		if n == 1 {
-			return up(crop)
-		}
-		return up(window+left) + (n-2)*up(window) + up(window+right)
+		return up(n*window + left + right)
 	}
 	margin := (left + right) * patch
 	return func(w, h, _ int) (grid, error) {

@@ -4,33 +4,6 @@ import "math"
 
 // Rules that only one line of models uses.
 
-// phi3 scales to a multiple of 336 px along the longer side (Phi-3 Vision).
-type phi3 struct{ crops value }
-
-func (k phi3) bind(s *settings) counter {
-	crops := s.small(k.crops, 1, maxTiles)
-	return func(w, h, _ int) (grid, error) {
-		swap := w < h
-		if swap {
-			w, h = h, w
-		}
-		ratio := float64(w) / float64(h)
-		scale := 1.0
-		for scale*math.Ceil(scale/ratio) <= float64(crops) {
-			scale++
-		}
-		scale--
-		nw := int(scale * 336)
-		nh := int(float64(nw) / ratio)
-		nh = (nh + 335) / 336 * 336
-		if swap {
-			nw, nh = nh, nw
-		}
-		gw, gh := nw/336, nh/336
-		return grid{main: (gw*gh+1)*144 + 1 + (gh+1)*12}, nil
-	}
-}
-
 // phi4 pads to a grid of 448 px crops and omits the padding (Phi-4 multimodal).
 type phi4 struct{ size, patch, crops value }
 
@@ -105,18 +78,6 @@ func (k splitLongest) bind(s *settings) counter {
 }
 
 func even(n int) int { return n + n%2 }
-
-// slicesLog cuts by area and log aspect ratio (MiniCPM-V).
-type slicesLog struct{ res, max, tokens value }
-
-func (k slicesLog) bind(s *settings) counter {
-	res, most, n := s.small(k.res, 1, 1<<16), s.small(k.max, 1, maxTiles), s.small(k.tokens, 1, 1<<16)
-	return func(w, h, _ int) (grid, error) {
-		g := grid{main: n, tile: n}
-		g.rows, g.cols = slice(w, h, res, most, false)
-		return g, nil
-	}
-}
 
 // slice returns the grid, or 0, 0 for none. Among equal errors the first number of columns wins, with tall the most rows.
 func slice(w, h, res, most int, tall bool) (rows, cols int) {

@@ -16,13 +16,12 @@ func round(x float64) int { return int(math.RoundToEven(x)) }
 type smartResize struct {
 	patch, merge value
 	// min and max pixels: from a bare setting or from size.shortest_edge and longest_edge, see bounds.
-	min, max  value
-	frames    int // an image counts as this many video frames (GLM: 2), 0 = 1
-	grow      growRule
-	unclamped bool   // sides may round down to 0 when shrinking (Keye)
-	sizeOnly  string // image processors with this prefix ignore min_pixels and max_pixels and read only size; "" = none
-	extra     int    // HunYuan: one token per row and this many at the end; 0 = none
-	longSide  value  // MiniMax M3: a limit of the long side instead of the area
+	min, max value
+	frames   int // an image counts as this many video frames (GLM: 2), 0 = 1
+	grow     growRule
+	sizeOnly string // image processors with this prefix ignore min_pixels and max_pixels and read only size; "" = none
+	extra    int    // HunYuan: one token per row and this many at the end; 0 = none
+	longSide value  // MiniMax M3: a limit of the long side instead of the area
 }
 
 // growRule says how sides shorter than one unit are enlarged.
@@ -31,7 +30,7 @@ type growRule int
 const (
 	growNone growRule = iota
 	growBoth          // GLM: scale both up, truncating
-	growEach          // PaddleOCR, Keye: one after the other, rounding
+	growEach          // PaddleOCR: one after the other, rounding
 )
 
 const maxRatio = 200
@@ -136,9 +135,7 @@ func (k smartResize) resize(w, h, f, lo, hi int) (cols, rows int, err error) {
 	case area > float64(hi):
 		beta := math.Sqrt(float64(T*H) * W / float64(hi))
 		hb, wb = math.Floor(H/beta/F)*F, math.Floor(W/beta/F)*F
-		if !k.unclamped {
-			hb, wb = max(F, hb), max(F, wb)
-		}
+		hb, wb = max(F, hb), max(F, wb)
 	case area < float64(lo):
 		beta := math.Sqrt(float64(lo) / (float64(T*H) * W))
 		hb, wb = math.Ceil(H*beta/F)*F, math.Ceil(W*beta/F)*F
@@ -198,21 +195,6 @@ func (k fitLongest) bind(s *settings) counter {
 			return grid{}, refused(400, "a side of the picture shrinks to nothing")
 		}
 		return grid{rows: rows, cols: 1, tile: cols}, nil
-	}
-}
-
-// kimiVL shrinks by the number of patches, then pads up (Kimi-VL).
-type kimiVL struct{ patch, merge, limit value }
-
-func (k kimiVL) bind(s *settings) counter {
-	patch, merge, limit := s.int(k.patch), s.small(k.merge, 1, 1<<10), s.int(k.limit)
-	return func(w, h, _ int) (grid, error) {
-		if n := (w / patch) * (h / patch); n > limit {
-			scale := math.Sqrt(float64(limit) / float64(n))
-			w, h = int(float64(w)*scale), int(float64(h)*scale)
-		}
-		unit := patch * merge
-		return grid{main: ((w + unit - 1) / unit) * ((h + unit - 1) / unit)}, nil
 	}
 }
 

@@ -73,8 +73,7 @@ If something is missing, loading fails.
 	b.WriteString(`
 *Not* names what no rule counts: a request is read exactly up to the first such part, and [learned](fidelity.md#learned) from there on.
 
-vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. phi3_v, glm4v_9b, minicpmv,
-minicpmv2_5, kimi_vl, molmo and keye follow the published rules of their repositories and were not compared with an engine; [the others](fidelity.md#comparisons) were.
+vLLM rotates an image by its EXIF orientation before counting; SGLang and TensorRT-LLM do not. [Comparisons](fidelity.md#comparisons) back these rules.
 `)
 	return b.String()
 }
@@ -96,14 +95,10 @@ func ruleOf(k kind) string {
 		return "overview and unpadded canvas of " + k.pinpoints.key()
 	case panScan:
 		return "always " + k.tokens.key() + "; pan and scan by " + k.on.key()
-	case phi3:
-		return "up to " + k.crops.key() + " crops of 336 px"
 	case phi4:
 		return "up to " + k.crops.key() + " crops, padding left out"
 	case splitLongest:
 		return "longest edge " + k.edge.key() + " cut by " + k.tile.key()
-	case slicesLog:
-		return "slices of " + k.res.key() + ", up to " + k.max.key()
 	case minicpm46:
 		return "slices of " + k.res.key() + ", each at its own size"
 	case step3:
@@ -115,8 +110,6 @@ func ruleOf(k kind) string {
 		return "smart_resize"
 	case fitLongest:
 		return "longest edge " + k.edge.key()
-	case kimiVL:
-		return "patch limit " + k.limit.key() + ", padded up"
 	case kimiK25:
 		return "patch limits " + k.limit.key() + " and " + k.side.key()
 	case softBudget:

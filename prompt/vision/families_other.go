@@ -7,20 +7,9 @@ import (
 	"strings"
 )
 
-// Families whose prompt needs more than a placeholder and a layout: numbered placeholders, prompts that are tokenized again, two
-// token grids.
-
-var phiNames = map[string]name{"image": {text: "<|image|>"}}
+// Families whose prompt needs more than a placeholder and a layout: numbered placeholders, two token grids.
 
 var otherFamilies = []family{
-	{
-		name: "phi3_v", title: "Phi-3 Vision, Phi-3.5 Vision",
-		archs: []string{"Phi3VForCausalLM"}, types: []string{"phi3_v"}, processors: []string{"Phi3VProcessor", "Phi3VImageProcessor"},
-		names: phiNames,
-		image: &entry{target: "<|image_{k}|>", id: "{image}",
-			count: phi3{value{"image.num_crops", "=4"}}},
-		prepareIDs: phi3Pieces,
-	},
 	{
 		name: "phi4mm", title: "Phi-4-multimodal (original repository)",
 		archs: []string{"Phi4MMForCausalLM"}, types: []string{"phi4mm"}, processors: []string{"Phi4MMProcessor"},
@@ -90,24 +79,13 @@ var otherFamilies = []family{
 		video: &entry{target: "<|video|>"},
 	},
 	{
-		name: "molmo", title: "Molmo",
-		archs: []string{"MolmoForCausalLM"}, types: []string{"molmo"}, processors: []string{"MolmoProcessor", "MolmoImageProcessor"},
-		names: map[string]name{"image": {text: "<im_patch>"}, "eos": {text: "<|endoftext|>"}},
-		image: &entry{prefix: "{eos}", id: "{image}",
-			count: molmo{base: value{"image.base_image_input_size", "=336"}, patch: value{"image.image_patch_size", "=14"}, pool: value{"=2"},
-				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=12"}},
-			layout:  layout{begin: "<im_start>", end: "<im_end>", need: []string{"<im_start>", "<im_end>", "<im_col>"}},
-			arrange: func(b *builder, g grid) { molmoRows(b, g, "<im_start>", "<im_col>", "<im_col>") }, put: "-"},
-		prepareIDs: molmoAgain,
-	},
-	{
 		name: "molmo2", title: "Molmo 2",
 		archs: []string{"Molmo2ForConditionalGeneration"}, types: []string{"molmo2"}, processors: []string{"Molmo2Processor",
 			"Molmo2ImageProcessor"},
 		names: map[string]name{"image": {attr: "image_token", text: "<|image|>"}, "patch": {text: "<im_patch>", id: "image_patch_id"}},
 		image: &entry{target: "{image}", id: "{patch}",
 			count: molmo{base: value{"image.size.height", "=378"}, patch: value{"image.patch_size", "=14"}, pool: value{"image.pooling_size", "=2"},
-				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}, whole: true},
+				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}},
 			layout:  layout{need: []string{"<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>"}},
 			arrange: molmo2Rows},
 		video: &entry{target: "<|video|>"},
@@ -189,62 +167,6 @@ func leadingBOS(m *Model, text, image string) string {
 		rest = rest[len(image):]
 	}
 	return text[:len(text)-len(rest)] + bos + rest
-}
-
-// molmoAgain: vLLM decodes the prompt and lets the processor encode it after a space, with the EOS token in front.
-func molmoAgain(m *Model, ids []uint32) []uint32 {
-	eos, _ := m.tok.ID(m.names["eos"])
-	return m.tok.EncodeText([]uint32{eos}, " "+m.tok.DecodeText(ids))
-}
-
-// phi3Pieces: vLLM decodes the prompt, drops a space after each special token, and encodes the text between the placeholders piece
-// by piece.
-func phi3Pieces(m *Model, ids []uint32) []uint32 {
-	bos, hasBOS := m.tok.ID("<s>")
-	if hasBOS && len(ids) > 0 && ids[0] == bos {
-		ids = ids[1:]
-	}
-	text := m.tok.DecodeText(ids)
-	for _, special := range []string{"<s>", "</s>", "<unk>", "<|endoftext|>", "<|assistant|>", "<|system|>", "<|end|>", "<|user|>",
-		"<|placeholder1|>", "<|placeholder2|>", "<|placeholder3|>", "<|placeholder4|>"} {
-		text = strings.ReplaceAll(text, special+" ", special)
-	}
-	var out []uint32
-	if hasBOS && m.addsBOS() {
-		out = append(out, bos)
-	}
-	for text != "" {
-		start, end := numberedMarker(text)
-		out = m.tok.EncodeText(out, text[:start])
-		out = m.tok.EncodeText(out, text[start:end])
-		text = text[end:]
-	}
-	return slices.Clip(out)
-}
-
-func (m *Model) addsBOS() bool {
-	b, _ := m.settings.tokenizer["add_bos_token"].(bool)
-	return b
-}
-
-// numberedMarker finds <|image_N|>. Both results are len(text) if there is none.
-func numberedMarker(text string) (start, end int) {
-	const open = "<|image_"
-	for from := 0; ; {
-		i := strings.Index(text[from:], open)
-		if i < 0 {
-			return len(text), len(text)
-		}
-		start = from + i
-		end = start + len(open)
-		for end < len(text) && text[end] >= '0' && text[end] <= '9' {
-			end++
-		}
-		if end > start+len(open) && strings.HasPrefix(text[end:], "|>") {
-			return start, end + 2
-		}
-		from = start + len(open)
-	}
 }
 
 // numbered replaces {k}.

@@ -230,27 +230,6 @@ var tileFamilies = []family{
 			layout: layout{begin: "{start}", tileBegin: "<|img_row_{r}_col_{c}|>", between: "{thumb}", end: "{end}"}},
 	},
 	{
-		name: "minicpmv", title: "MiniCPM-V 2.6 to 4.5, MiniCPM-o",
-		archs: []string{"MiniCPMV", "MiniCPMO"}, types: []string{"minicpmv", "minicpmo"},
-		names:     minicpmNames,
-		image:     minicpmEntry("<image_id>{k}</image_id>"),
-		video:     &entry{target: "(<video>./</video>)"},
-		audio:     &entry{target: "(<audio>./</audio>)"},
-		viaPieces: true, outOfVocab: true,
-		facts:   Facts{Conversation: "minicpmv"},
-		factsOf: map[string]Facts{"minicpmo": {Conversation: "minicpmo"}},
-	},
-	{
-		name: "minicpmv2_5", title: "MiniCPM-Llama3-V 2.5",
-		archs: []string{"MiniCPMV"}, types: []string{"minicpmv"}, priority: 1,
-		when: func(s *settings) bool {
-			v := s.text(value{"config.version", "image.version"})
-			return v == "2.5" || v == "2.0" || v == "2" || v == "" && s.config["hidden_size"] != nil
-		},
-		names: minicpmNames, image: minicpm25Entry(), viaPieces: true, outOfVocab: true,
-		facts: Facts{Conversation: "minicpmv"},
-	},
-	{
 		name: "minicpmv4_6", title: "MiniCPM-V 4.6",
 		archs: []string{"MiniCPMV4_6ForConditionalGeneration"}, types: []string{"minicpmv4_6"},
 		processors: []string{"MiniCPMV4_6Processor", "MiniCPMV4_6ImageProcessor"},
@@ -284,24 +263,6 @@ var tileFamilies = []family{
 				need: []string{"<patch_start>", "<patch_end>", "<patch_newline>", "<im_start>", "<im_end>"}}},
 		note: "an image whose long side is 728 px is whole in SGLang, cut in vLLM 0.32",
 	},
-}
-
-var minicpmNames = map[string]name{"image": {attr: "unk", text: "<unk>"}}
-
-func minicpmEntry(begin string) *entry {
-	return &entry{target: "(<image>./</image>)", id: "{image}",
-		count: slicesLog{res: value{"image.scale_resolution", "config.slice_config.scale_resolution", "=448"},
-			max:    value{"image.max_slice_nums", "config.slice_config.max_slice_nums", "=9"},
-			tokens: value{"image.image_feature_size", "config.query_num"}},
-		layout: layout{begin: begin, mainFirst: true, mainBegin: "<image>", mainEnd: "</image>",
-			tileBegin: "<slice>", tileEnd: "</slice>", rowSep: "\n", need: []string{"<image>", "</image>", "<slice>", "</slice>"}}}
-}
-
-// minicpm25Entry: 2.5 puts all slices between one pair of slice tokens.
-func minicpm25Entry() *entry {
-	e := minicpmEntry("")
-	e.layout.between, e.layout.tileBegin, e.layout.tileEnd, e.layout.rowsEnd = "<slice>", "<image>", "</image>", "</slice>"
-	return e
 }
 
 // internAccepts: vLLM 0.32 passes a request's settings to both the picture's and the video's processor, which accept few names.

@@ -13,7 +13,7 @@ import (
 //	main, if mainFirst
 //	tiles: for each row, for each tile: tileBegin run tileEnd,
 //	       tileSep between the tiles of a row, rowEnd after each row,
-//	       rowSep between rows, rowsEnd after the last
+//	       rowSep between rows
 //	between, if there were tiles and a main run follows
 //	main, if not mainFirst
 //	end
@@ -27,7 +27,7 @@ type layout struct {
 	tiledBegin                  string // before everything but begin, if there are tiles
 	between                     string
 	tileBegin, tileEnd, tileSep string
-	rowEnd, rowSep, rowsEnd     string
+	rowEnd, rowSep              string
 	need                        []string // tokens that must exist in the vocabulary
 }
 
@@ -70,9 +70,6 @@ func (l *layout) arrange(b *builder, g grid) {
 		if b.err != nil {
 			return
 		}
-	}
-	if tiled {
-		b.text(l.rowsEnd)
 	}
 	if !l.mainFirst {
 		if tiled && g.main > 0 {

@@ -329,7 +329,7 @@ func (m *Model) fill(s string) string {
 
 func (l *layout) each(f func(string) string) {
 	for _, p := range []*string{&l.begin, &l.end, &l.mainBegin, &l.mainEnd, &l.tiledBegin, &l.between,
-		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep, &l.rowsEnd} {
+		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep} {
 		*p = f(*p)
 	}
 }

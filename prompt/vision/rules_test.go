@@ -28,9 +28,7 @@ var ruleDirs = map[string]struct {
 	"ernie4_5_vl":         {config: obj{"model_type": "ernie4_5_vl_moe"}, pre: obj{"min_pixels": 3136, "max_pixels": 28 * 28 * 6177}},
 	"paddleocr_vl": {config: obj{"model_type": "paddleocr_vl"},
 		pre: obj{"size": obj{"min_pixels": 28 * 28 * 130, "max_pixels": 28 * 28 * 1280}}},
-	"kimi_vl": {config: obj{"model_type": "kimi_vl", "media_placeholder_token_id": 163605},
-		pre: obj{"patch_size": 14, "merge_kernel_size": []int{2, 2}, "in_token_limit": 4096}},
-	"kimi_k25": {config: obj{"model_type": "kimi_k25"}, pre: obj{"media_proc_cfg": obj{"in_patch_limit": 16384, "patch_limit_on_one_side": 512,
+	"kimi_k25": {config: obj{"model_type": "kimi_k25", "media_placeholder_token_id": 163605}, pre: obj{"media_proc_cfg": obj{"in_patch_limit": 16384, "patch_limit_on_one_side": 512,
 		"patch_size": 14, "merge_kernel_size": 2, "fixed_output_tokens": nil}}},
 	"pixtral_hf": {config: obj{"model_type": "llava", "vision_config": obj{"model_type": "pixtral"}},
 		pre: obj{"size": obj{"longest_edge": 1024}, "patch_size": obj{"height": 16, "width": 16}}},
@@ -57,15 +55,8 @@ var ruleDirs = map[string]struct {
 	"gemma3": {config: obj{"model_type": "gemma3"}, pre: obj{"image_seq_length": 256}, specials: newlineTokens},
 	"gemma3_pan_scan": {config: obj{"model_type": "gemma3"}, pre: obj{"image_seq_length": 256}, kw: Kwargs{"do_pan_and_scan": true},
 		specials: append([]string{"Here is the original image ", " and here are some crops to help you see better ", " "}, newlineTokens...)},
-	"llama4":   {config: obj{"model_type": "llama4"}, pre: obj{"max_patches": 16}},
-	"phi3v_c4": {config: obj{"model_type": "phi3_v"}, pre: obj{"num_crops": 4}},
-	"phi3v_c16": {config: obj{"model_type": "phi3_v"}, pre: obj{"num_crops": 4},
-		kw: Kwargs{"num_crops": 16.0}},
+	"llama4":    {config: obj{"model_type": "llama4"}, pre: obj{"max_patches": 16}},
 	"phi4mm_36": {config: obj{"model_type": "phi4mm"}, pre: obj{"dynamic_hd": 36}},
-	"glm4v_9b":  {config: obj{"model_type": "chatglm", "vision_config": obj{"image_size": 1120, "patch_size": 14}}},
-	"minicpmv26": {config: obj{"model_type": "minicpmv", "version": 2.6, "query_num": 64},
-		pre:      obj{"max_slice_nums": 9, "scale_resolution": 448, "image_feature_size": 64},
-		specials: []string{"<image_id>", "</image_id>"}},
 	"deepseek_vl2": {config: obj{"model_type": "deepseek_vl_v2", "vision_config": obj{"patch_size": 14}},
 		proc: obj{"candidate_resolutions": vl2Candidates(), "downsample_ratio": 2, "patch_size": 14}},
 	"deepseek_ocr": {config: obj{"model_type": "deepseek_vl_v2", "architectures": []string{"DeepseekOCRForCausalLM"}}},
@@ -78,8 +69,6 @@ var ruleDirs = map[string]struct {
 	"smolvlm_512": {config: obj{"model_type": "smolvlm"}, pre: obj{"size": obj{"longest_edge": 2048},
 		"max_image_size": obj{"longest_edge": 512}}, proc: obj{"image_seq_len": 64},
 		specials: rowColTokens(12)},
-	"molmo": {config: obj{"model_type": "molmo"}, pre: obj{"base_image_input_size": []int{336, 336},
-		"image_patch_size": 14, "max_crops": 12, "overlap_margins": []int{4, 4}}},
 	"step3":          {config: obj{"model_type": "step3_vl"}, pre: obj{}},
 	"cohere2_vision": {config: obj{"model_type": "cohere2_vision"}, pre: obj{"size": obj{"height": 512, "width": 512}, "max_patches": 12}},
 }
@@ -152,8 +141,13 @@ func TestCounts(t *testing.T) {
 		Reject       string
 	}
 	golden.JSON(t, &rows, "testdata/image_tokens.json.gz")
-	models := map[string]*Model{}
+	models, learned := map[string]*Model{}, 0
 	for _, r := range rows {
+		switch r.Rule {
+		case "phi3v_c4", "phi3v_c16", "kimi_vl", "glm4v_9b", "minicpmv26", "molmo": // by formula, never compared with a processor
+			learned++
+			continue
+		}
 		m := models[r.Rule]
 		if m == nil {
 			m, _ = loadRule(t, r.Rule, vllm)
@@ -173,5 +167,5 @@ func TestCounts(t *testing.T) {
 			t.Errorf("%s %dx%d: want %d embeds of %d tokens, have %d of %d, %v", r.Rule, r.W, r.H, r.Embed, r.Total, embed, total, err)
 		}
 	}
-	t.Logf("%d rows of %d rules", len(rows), len(models))
+	t.Logf("%d rows of %d rules; %d of families without a rule, which are learned", len(rows)-learned, len(models), learned)
 }
