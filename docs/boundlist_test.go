@@ -200,8 +200,6 @@ var bounds = []bound{
 		"engine TestLocalOnce: maxOpenFiles, inexactSlowFile", ""},
 	{"local files remembered", "{engine.maxKnownFiles}", "least used evicted", "no_room_total local files",
 		"engine TestLocalOnce: maxKnownFiles, local files", "engine.localFiles.known"},
-	{"media hashes learned from events", "{engine.maxLearnedNames}", "least used evicted", "no_room_total learned names",
-		"engine TestLearn: maxLearnedNames, full", "engine.learnedNames.names"},
 	{"images' hashes", "{engine.knownNames}", "least used evicted", "no_room_total picture names",
 		"mmhash TestStoreIsBounded: NewStore(100, full.Load()", "mmhash.Store.names"},
 	{"image bytes; image URLs; their hosts", "32 MiB; 100,000; {mmhash/fetch.maxHosts}", "least used evicted",

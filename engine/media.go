@@ -27,9 +27,8 @@ type Media struct {
 	pixels *pixels.Names
 	fetch  *fetch.Fetcher // nil: URLs are never fetched
 	// budget is the total time a request waits for pictures that are not in its body; 0: no limit.
-	budget  atomic.Int64 // ns
-	locals  localFiles
-	learned *learnedNames
+	budget atomic.Int64 // ns
+	locals localFiles
 	// Secret, if set before requests come, keys the hashes of blocks and of what enters them.
 	Secret *block.Secret
 
@@ -45,7 +44,7 @@ type Media struct {
 	Panicked func(where string, err error)
 
 	// NoRoom, if set before models are loaded, is called with the name of a bounded store when an entry does not fit or is evicted:
-	// "picture names", "pictures to decode", "learned names", "local files", and those of fetch.Config. It must return at once.
+	// "picture names", "pictures to decode", "local files", and those of fetch.Config. It must return at once.
 	NoRoom func(what string)
 
 	// DecodeInline makes pixel digests part of the request instead of a background task. explain sets it, serve never does.
@@ -62,7 +61,7 @@ const knownNames = 1 << 18
 
 // NewMedia makes the shared part. With a nil c nothing is ever fetched. The caller must Close it.
 func NewMedia(c *fetch.Config) (*Media, error) {
-	m := &Media{learned: newLearnedNames(), keys: make(map[string]*rules.Keys)}
+	m := &Media{keys: make(map[string]*rules.Keys)}
 	m.locals = newLocalFiles(func() { m.noRoom("local files") })
 	var err error
 	m.store, err = mmhash.NewStore(knownNames, func() { m.noRoom("picture names") })
@@ -195,8 +194,6 @@ type Medium struct {
 	Fetched        bool        // the engine fetches it itself, and its host may give it another picture than us
 	edits          []body.Edit // that hand it over to the worker (see handOver)
 	namePending    bool        // its name is being computed in the background
-	nameKey        uint64      // key for learning its name; 0: the name cannot be learned
-	learned        bool        // Name was learned from events
 }
 
 // firstSeen caches the first picture under each name, for servers that trust clients' uuids: the engine keeps that picture's

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -145,20 +144,10 @@ func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 	return nil
 }
 
-// name sets the name by which events call the medium, computed or learned.
+// name sets the name by which events call the medium.
 func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
-	from := ""
-	if md.Fetched { // what is learned of it holds for its URL alone
-		from = strconv.FormatUint(md.Alias, 16)
-	}
 	q.callByName(md, m)
 	md.namePending = m.Later
-	if !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.HasName) {
-		md.nameKey = q.nameKey(md, q.draft.MMKwargs, q.draft.MediaIOKwargs, from)
-		if learned, known := q.Media.learned.name(md.nameKey); known {
-			md.Name, md.HasName, md.learned, md.Key = learned, true, true, q.key(learned)
-		}
-	}
 	if q.Server.TowerLoRA && q.adapter == "" && md.HasName && md.Name == "" {
 		return &Refused{Status: 500, Reason: "an empty uuid, with --enable-tower-connector-lora"}
 	}

@@ -20,8 +20,6 @@ type Keys struct {
 	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe
 	// InEvents returns the part of a name that every form of the engine's events has; nil: all of it.
 	InEvents func(name string) string
-	// Learns says which names are learned from events.
-	Learns Learning
 	// Locals appends the local hashes of a prompt's blocks to dst.
 	Locals func(dst []uint64, p *Prompt) []uint64
 	// Salt returns the cache salt in effect for a request, where ours is the one read from its body; nil: ours.
@@ -31,17 +29,6 @@ type Keys struct {
 	// SawPad takes a pad value from an event. Pads reveal the fingerprint of the workers' image processor.
 	SawPad func(pad uint64)
 }
-
-// Learning says which names are learned from events; see engine.Model.Learn.
-type Learning uint8
-
-// LearnsMissing learns the names that cannot be computed, from the events that tell them as they enter block hashes. LearnsAll is
-// for releases whose naming rule is not known for sure: a learned name replaces a computed one.
-const (
-	LearnsNone Learning = iota
-	LearnsMissing
-	LearnsAll
-)
 
 // KeysOptions are what Keys depend on besides the release.
 type KeysOptions struct {

@@ -45,7 +45,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		return k, err
 	}
 	server, _ := NamesOf(v).With(io)
-	k.Learns, k.InEvents = rules.LearnsAll, inEvents
+	k.InEvents = inEvents
 	k.Ahead = func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe {
 		o.Pixels.Want(pixels.Picture{Client: c, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
 		return nil

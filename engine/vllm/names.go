@@ -67,7 +67,6 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		return k, err
 	}
 	n.of(v, o.Architectures)
-	k.Learns = rules.LearnsMissing
 	k.Name = func(m *rules.Medium) {
 		if f, ok := n.chunk(m.Item); ok {
 			pic := pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}

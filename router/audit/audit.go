@@ -86,7 +86,6 @@ type Auditor struct {
 
 	verdicts     *prometheus.CounterVec
 	unattributed prometheus.Counter
-	learnedNames prometheus.Counter
 	namedEvents  prometheus.Counter
 }
 
@@ -137,10 +136,8 @@ func New(o Options) *Auditor {
 		Help: "Stored events that several open requests could have caused."})
 	a.namedEvents = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
 		Help: "Stored events that carried the session id that Sightline gave to an open request."})
-	a.learnedNames = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
-		Help: "Media hashes learned from events because they cannot be computed."})
 	if o.Metrics != nil {
-		o.Metrics.MustRegister(a.verdicts, a.unattributed, a.namedEvents, a.learnedNames, asideMetric{a,
+		o.Metrics.MustRegister(a.verdicts, a.unattributed, a.namedEvents, asideMetric{a,
 			prometheus.NewDesc("sightline_rules_aside", "Rules for reading prompts that have stepped aside since workers' events contradict them.",
 				[]string{"model", "class"}, nil)})
 	}
@@ -313,7 +310,6 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 				s.afterUnknownParent = append(s.afterUnknownParent, x)
 			}
 			x.parent.doubtful = x.parent.doubtful || !e.HasParent
-			a.learnedNames.Add(float64(x.learn(x.names(e))))
 		case diverged:
 			if x.Session == e.Session || e.Session == "" && !(s.namesSessions && x.Session == x.ID) {
 				departs = append(departs, x)
@@ -330,9 +326,6 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	default:
 		x := departs[0]
 		x.finding, x.certain = x.explain(e, x.eventBlock), x == named && !x.guessed
-		if x.finding.Verdict == MediaName {
-			x.mediaNames = x.names(e)
-		}
 	}
 }
 
@@ -428,9 +421,6 @@ func (a *Auditor) verdictOfDifference(x *request) Verdict {
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
 		return BlockSize
 	case x.finding != nil && x.rivalEvents == 0:
-		n := x.learn(x.mediaNames)
-		a.learnedNames.Add(float64(n))
-		x.nameLearned = n > 0
 		return x.finding.Verdict
 	case x.slot.events.Load() == x.eventsBefore && len(x.Locals) > 0:
 		return Nothing

@@ -25,13 +25,11 @@ type request struct {
 	held        bool // all its blocks were reported, if only for a moment
 	otherSize   int  // block size of an event whose blocks are of another form
 	finding     *Finding
-	guessed     bool        // where its first event belongs is only probable: what is held before may have been found out (parent.go)
-	certain     bool        // the event of finding is this request's: it names its session
-	judged      bool        // its verdict is given
-	nameLearned bool        // the name that differs is learned by itself
-	borrowed    bool        // another request has its session. Guarded by Auditor.mu until the end
-	mediaNames  []mediaName // the request's media as named by the event of finding
-	rivalEvents int         // further events that departed from the request: which one is its own is not known
+	guessed     bool // where its first event belongs is only probable: what is held before may have been found out (parent.go)
+	certain     bool // the event of finding is this request's: it names its session
+	judged      bool // its verdict is given
+	borrowed    bool // another request has its session. Guarded by Auditor.mu until the end
+	rivalEvents int  // further events that departed from the request: which one is its own is not known
 }
 
 type relation uint8
@@ -188,38 +186,4 @@ func (x *request) mediumAt(m *kvevent.MediaRef, p int) (found *engine.Medium) {
 		}
 	}
 	return found
-}
-
-// mediaName is an event's name for a medium of a request.
-type mediaName struct {
-	medium *engine.Medium
-	name   string
-}
-
-// learn passes on names that cannot be computed, or are computed by a doubtful rule. It returns how many.
-func (x *request) learn(names []mediaName) (n int) {
-	for _, t := range names {
-		if x.Prompts.Learn(t.medium, t.name) {
-			n++
-		}
-	}
-	return n
-}
-
-// names returns an event's names for the request's media, if its tokens are the request's.
-func (x *request) names(e *kvevent.Event) (out []mediaName) {
-	p := x.eventBlock
-	if len(e.Media) == 0 || p*x.Size >= len(x.ids) || !x.agrees(e, p) {
-		return nil
-	}
-	var last *engine.Medium
-	for i := range e.Media {
-		md := x.mediumAt(&e.Media[i], p)
-		if md == nil || md == last {
-			continue
-		}
-		last = md
-		out = append(out, mediaName{md, string(e.Media[i].Name)})
-	}
-	return out
 }

@@ -285,7 +285,7 @@ func (x *request) contradicted(f *Finding) (r Rule, ok bool) {
 	if medium != nil {
 		from = medium.Offset
 	}
-	if x.Prompt.StablePrefix() <= from || x.borrowed || x.nameLearned {
+	if x.Prompt.StablePrefix() <= from || x.borrowed {
 		return 0, false
 	}
 	switch {
