@@ -72,7 +72,9 @@ func TestFormsByModel(t *testing.T) {
 		err                    error
 	}{
 		{"internvl_chat", "/m", "", true, nil}, {"whisper", "/m", "", false, ErrConversation}, {"llava", "/m/llava-1.5-7b-hf", "", false, nil},
-		{"minicpmv4_6", "/m/MiniCPM-V-4.6", "", false, nil}, {"minicpmv", "/m", "", true, nil}, {"minicpmo", "/m", "", true, nil}, {"qwen2_5_vl", "/m/qwen", "", false, nil}, {"gpt_oss", "/m", "", false, nil},
+		{"minicpmv4_6", "/m/MiniCPM-V-4.6", "", false, nil},
+		{"minicpmv", "/m", "", true, nil}, {"minicpmo", "/m", "", true, nil},
+		{"qwen2_5_vl", "/m/qwen", "", false, nil}, {"gpt_oss", "/m", "", false, nil},
 		{"qwen2_5_vl", "/m", "qwen2-vl", true, nil}, {"internvl_chat", "/m", "own.jinja", false, nil},
 		{"qwen2_5_vl", "/m", "own.json", false, ErrConversation},
 	} {

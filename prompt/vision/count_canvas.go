@@ -90,8 +90,8 @@ func leastUpscaled(candidates [][2]int, w, h, size int) (cols, rows int) {
 	return best[0], best[1]
 }
 
-// molmo (Molmo 2) tiles with overlapping crops. The margins are subtracted from the picture before the canvas is chosen, in float32. Overview
-// and tiles are both laid out row by row.
+// molmo (Molmo 2) tiles with overlapping crops. The margins are subtracted from the picture before the canvas is chosen, in float32.
+// Overview and tiles are both laid out row by row.
 type molmo struct {
 	base, patch, pool, margins, max value
 }
