@@ -394,6 +394,7 @@ func TestBenchRivals(t *testing.T) {
 	var text strings.Builder
 	table := rivalTable(&text, runs)
 	for i, w := range rivalWorkloads {
+		fmt.Printf("bench-rivals: %s: %s\n", w.name, w.about)
 		loads := []float64{.6, 1}
 		if w.name == "short prompts" {
 			loads = []float64{0}
@@ -475,8 +476,9 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 	fmt.Fprintf(text, "Measured by `make bench-rivals`, %s, %d cores shared with other work (load %s): %d simulated vLLM workers for "+
 		"each router, %d times slower than a large GPU, prefill in chunks of 8,192 tokens; one open-loop schedule for all at the same moment, "+
 		"%.0f s a cell, of which the first %d are not counted. Load is the work under round robin. The others' times are ratios to Sightline's; "+
-		"**below 1** is faster.\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), loadAverage(), rivalFleet,
-		rivalSlow, rivalSeconds, rivalWarm)
+		"**below 1** is faster. "+
+		"The workloads are those of `e2e/rivaltraffic_test.go`.\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), loadAverage(),
+		rivalFleet, rivalSlow, rivalSeconds, rivalWarm)
 	text.WriteString("First token, mean/p99/cached: in milliseconds and percent of the prompts.\n\n| workload |")
 	for _, r := range runs {
 		fmt.Fprintf(text, " %s |", r.name)
