@@ -9,7 +9,6 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.opt.Ledger.Expire()
 	x := r.newPlanner(req, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	r.decide(ctx, x)
-	x.out.BodyBytes = x.size
 	took := r.decided(x)
 	if r.opt.Decided != nil {
 		r.opt.Decided(&x.out, took)

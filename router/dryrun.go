@@ -24,7 +24,6 @@ type Considered struct {
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
 	x := r.newPlanner(req, &r.dry, 0, new(scratch))
 	r.decide(ctx, x)
-	x.out.BodyBytes = x.size
 	if x.chosen != nil { // only the best few are ranked: list all by cost, after the chosen one
 		f := choose.FleetOf(x.mem.candidates)
 		slices.SortStableFunc(x.mem.candidates[1:], func(a, b choose.Candidate) int { return cmp.Compare(f.Cost(&a).Sum(), f.Cost(&b).Sum()) })

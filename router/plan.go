@@ -58,7 +58,6 @@ type planner struct {
 	plan
 	req        *Request
 	mem        *scratch
-	size       int         // bytes of the body
 	cleanEdits []body.Edit // edits that remove what a client must not say
 	cleaned    bool        // the body is safe to pass on with out.Edits, whatever happens
 	opened     bool        // known and slots are set
@@ -187,7 +186,7 @@ func (x *planner) prepareBody(ctx context.Context) {
 		x.refuse(refusal)
 		return
 	}
-	lane, busy := x.lanes.laneFor(&x.mem.req, x.size)
+	lane, busy := x.lanes.laneFor(&x.mem.req, x.out.BodyBytes)
 	need, weight := memoryFor(&x.mem.req)
 	if !lane.tryAcquire(x.req.Client, weight) && !x.awaitLane(ctx, lane, weight) {
 		x.routeByLoad(busy)
@@ -225,7 +224,7 @@ func (x *planner) awaitLane(ctx context.Context, lane *lane, weight int) bool {
 	}
 	x.mem.body, x.mem.req = body.Skeleton{}, body.Request{}
 	ok := lane.acquire(ctx, x.req.Client, weight)
-	defer x.lanes.scan(x.req.Client, x.size)()
+	defer x.lanes.scan(x.req.Client, x.out.BodyBytes)()
 	_ = body.Read(x.req.Body, &x.mem.body, &x.mem.req) // gave no error before
 	x.applyHead()
 	return ok
@@ -242,9 +241,9 @@ func (x *planner) applyHead() {
 // clean removes what a client must not say from the body. unread is the reason if the rest of the body cannot be read.
 func (x *planner) clean() (unread error, refusal *Refusal) {
 	for _, piece := range x.req.Body {
-		x.size += len(piece)
+		x.out.BodyBytes += len(piece)
 	}
-	defer x.lanes.scan(x.req.Client, x.size)()
+	defer x.lanes.scan(x.req.Client, x.out.BodyBytes)()
 	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
 	if x.opt.RefuseUnread && errors.Is(unread, body.ErrLarge) {
 		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
@@ -344,7 +343,7 @@ func (x *planner) restart() {
 		x.refuse(&Refusal{Status: http.StatusBadRequest, Message: why})
 		return
 	}
-	x.out = Decision{ID: x.out.ID, Arm: x.out.Arm, Model: x.out.Model, Edits: x.out.Edits}
+	x.out = Decision{ID: x.out.ID, Arm: x.out.Arm, Model: x.out.Model, Edits: x.out.Edits, BodyBytes: x.out.BodyBytes}
 	x.plan = plan{policy: x.policy, out: x.out, now: x.now, servedName: x.servedName, tally: x.tally}
 	x.opened = false
 	x.routeByLoad(why)

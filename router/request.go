@@ -85,8 +85,8 @@ type Decision struct {
 	// It must not become a metric label.
 	Asked         string
 	Engine        string // the chosen worker's: vllm, sglang or trtllm; "": no worker is chosen
-	BodyBytes     int
-	Pictures      int // of the prompt, at most 64; PicturesHeld need not be encoded by Targets[0], whose caches have them
+	BodyBytes     int    // of the body, all messages together
+	Pictures      int    // of the prompt, at most 64; PicturesHeld need not be encoded by Targets[0], whose caches have them
 	PicturesHeld  int
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]

@@ -63,7 +63,7 @@ func in(file string, err error) error {
 func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from string, clusters []string, change string, out,
 	warn io.Writer) (fits bool, err error) {
 	if change == "remove" {
-		return true, removePieces(from, out)
+		return true, removePieces(from, out, warn)
 	}
 	want, err := EnvoyWant(cfg)
 	if err == nil && variants != "" {
@@ -120,15 +120,15 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 	return len(pieces) == 0 && !slices.ContainsFunc(findings, serious), check.Print(out, findings, pieces)
 }
 
-// removePieces prints a file without what --apply has added to it.
-func removePieces(from string, out io.Writer) error {
+// removePieces prints a file without what --apply has added to it. A file without such lines is printed as it is.
+func removePieces(from string, out, warn io.Writer) error {
 	text, err := os.ReadFile(from)
 	if err != nil {
 		return fmt.Errorf("--remove: %w (want the envoy.yaml that --apply has printed)", err)
 	}
 	text, were := check.Remove(text)
 	if !were {
-		return fmt.Errorf("%s: no line of --apply is in it", from)
+		fmt.Fprintf(warn, "%s: no line of --apply is in it; it is printed as it is\n", from)
 	}
 	_, err = out.Write(text)
 	return err

@@ -91,6 +91,11 @@ func TestApplyAsks(t *testing.T) {
 			t.Errorf("%+v:\n%s", c, &out)
 		}
 	}
+	var out, warn bytes.Buffer
+	fits, err := FitEnvoy(t.Context(), config.Default(), "", "", file, nil, "remove", &out, &warn)
+	if err != nil || !fits || out.String() != own || !strings.Contains(warn.String(), "no line of --apply") {
+		t.Errorf("--remove without a line of --apply: %v, %v, %s\n%s", fits, err, &warn, &out)
+	}
 }
 
 // TestTenantStays: the tenant's header is removed by every printed form, whatever it is called.
