@@ -80,7 +80,7 @@ func TestTraces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			decision := router.Decision{Model: "m", Reason: router.Load, Why: "no events", PromptTokens: 100, CachedTokens: 64,
+			decision := router.Decision{Model: "m", Engine: "vllm", Reason: router.Load, Why: "no events", PromptTokens: 100, CachedTokens: 64,
 				Targets: []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}}}
 			r := newRig(t, always(decision), Options{Traced: tracer.Decided})
 			ctx := t.Context()
@@ -134,6 +134,7 @@ func TestTraces(t *testing.T) {
 			}
 			requests, _ := r.seen()
 			want := map[string]any{"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.usage.input_tokens": int64(100),
+				"gen_ai.provider.name": "vllm", "gen_ai.usage.cache_read.input_tokens": int64(64),
 				"sightline.id": requests[0].ID, "sightline.worker": "a", "sightline.reason": string(router.Load), "sightline.why": "no events",
 				"sightline.cached_tokens": int64(64), "sightline.considered": int64(2), "sightline.ties": int64(0), "sightline.margin": int64(0)}
 			if !maps.Equal(seen, want) {

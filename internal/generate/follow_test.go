@@ -116,9 +116,9 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	step("nobody", false, 0, "status 503", "")
-	step("nobody, again", false, 0, "", "503") // said once
+	step("nobody, again", false, 0, "", "status 503") // said once
 	a.set(start(t, sim.Config{Model: "m"}))
-	step("the first", true, 1, "serves m", "503")
+	step("the first", true, 1, "serves m", "status 503")
 	b.set(start(t, sim.Config{Model: "m", Bare: true}))
 	step("the second, without events", true, 2, doorB.Listener.Addr().String()+": KV events are off", doorA.Listener.Addr().String())
 	step("the second, again", false, 2, "", "off")
