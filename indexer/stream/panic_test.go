@@ -17,12 +17,12 @@ import (
 // brittle is a decoder that panics at one payload, so many times.
 type brittle struct {
 	vllm.Decoder
-	at    []byte
+	at    atomic.Pointer[[]byte]
 	times int
 }
 
 func (b *brittle) Decode(payload []byte) (kvevent.Batch, error) {
-	if b.times > 0 && bytes.Equal(payload, b.at) {
+	if at := b.at.Load(); at != nil && b.times > 0 && bytes.Equal(payload, *at) {
 		b.times--
 		_ = payload[len(payload)]
 	}
@@ -71,7 +71,8 @@ func TestPanicsAreStopped(t *testing.T) {
 	for i := range 40 {
 		m := w.step()
 		if i == 20 {
-			d.at = bytes.Clone(m.Payload)
+			at := bytes.Clone(m.Payload)
+			d.at.Store(&at)
 		}
 		drained(f) // before d.at is read
 		f.Offer(m)
@@ -89,7 +90,8 @@ func TestPoisonIsSkipped(t *testing.T) {
 	w.noClear = true
 	r, d := newRecorder(), &brittle{times: 1 << 30}
 	m := w.step()
-	d.at = bytes.Clone(m.Payload)
+	at := bytes.Clone(m.Payload)
+	d.at.Store(&at)
 	f := Start(Options{Source: w, Decoder: d, Sink: r})
 	t.Cleanup(f.Close)
 	<-w.ready
