@@ -141,11 +141,6 @@ func (f Fleet) workAhead(c *Candidate, rate, slow float64) (queue, left, fetches
 	return queue, left, fetches + below
 }
 
-// work returns the tokens to prefill and to encode, if nothing is fetched.
-func (c *Candidate) work() int {
-	return c.Tokens - min(c.Tokens, c.Predicted) + c.Encode + c.AdapterLoad
-}
-
 // Pulls reports whether the candidate is to fetch what another worker holds, because that is cheaper than computing it.
 func (c *Candidate) Pulls() bool { return float64(c.Pulled) > Fetch(c.Pulled) }
 
