@@ -177,7 +177,7 @@ func (x *planner) addCandidates(class int) {
 	x.matchExcluded(class, looked)
 }
 
-// addFront tells a class's candidates how many requests of the next second should begin with the longest part that any of them holds.
+// addFront tells a class's candidates how many requests are expected that begin with the longest part that any of them holds.
 func (x *planner) addFront(keys *blocks, cands []choose.Candidate) {
 	longest := 0
 	for i := range cands {

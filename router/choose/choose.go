@@ -48,7 +48,7 @@ type Candidate struct {
 	Backlog      float64 // tokens queued
 	Context      float64 // prompt tokens of the requests in flight
 	Rate         float64 // tokens prefilled a second; 0: not known
-	Again        float64 // requests of the next second that should begin with the longest Predicted
+	Again        float64 // requests expected soon that begin with the longest Predicted of all
 	Recent       float64 // tokens given to it recently
 	Doubtful     bool    // its events have not come for long
 	Late         float64 // seconds by which it misses the client's time for the first token; 0: in time
@@ -149,7 +149,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 	rate, slow := f.rates(c)
 	queue, left, fetches := f.workAhead(c, rate, slow)
 	inflight := float64(c.Inflight)
-	if more := min(f.overlap, c.Tokens) - c.Predicted; more > 0 { // a copy is for its share of the next second's requests, too
+	if more := min(f.overlap, c.Tokens) - c.Predicted; more > 0 { // a copy is for its share of the requests expected, too
 		left -= float64(more) * (1 - 1/(1+c.Again/(f.holders+1)))
 	}
 	return Terms{Prefill: slow * left, Queue: slow * queue, Delay: slow * left * ((1+decodeShare*(1+inflight))*(1+queue/queueScale) - 1),
