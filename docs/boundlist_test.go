@@ -229,10 +229,10 @@ var unbounded = map[string]string{
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.needles.ends prompt/vision.needles.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys mmhash/fetch.Config.Signing router.serving.names internal/alias.alias.names internal/serve.modelWatch.watched
-		internal/serve.poolServed.renamed internal/serve.poolModels.done router/discover.poolFollower.ports
+		internal/serve.servedModels.renamed internal/serve.toldModels.done router/discover.poolFollower.ports
 		internal/serve.sources.followers`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
-		indexer.Index.vacant internal/serve.poolFinder.known internal/serve.poolFinder.workers router/discover.poolFollower.pods
+		indexer.Index.vacant internal/serve.askingFinder.known internal/serve.askingFinder.workers router/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
 		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/fleet.Fleet.paces router/registry.Set.members router/registry.Set.excluded router/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +

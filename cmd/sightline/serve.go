@@ -49,10 +49,8 @@ func (c *serveCmd) Help() string {
 }
 
 func (c *serveCmd) Run(ctx context.Context) error {
-	cfg, later, err := c.configuration(ctx, os.Stdout)
+	cfg, given, err := c.configuration(ctx, os.Stdout)
 	switch {
-	case errors.Is(err, context.Canceled):
-		return nil
 	case err != nil:
 		return err
 	case c.PrintConfig:
@@ -81,12 +79,12 @@ func (c *serveCmd) Run(ctx context.Context) error {
 		fmt.Printf("%s: %d models, %d workers: valid\n", from, len(cfg.Models), len(cfg.Workers))
 		return nil
 	}
-	s.Fit, s.Ignored, s.Later = generate.Fit, c.ignored(), later
+	s.Fit, s.Ignored, s.Given = generate.Fit, c.ignored(), given
 	return cfg.Hide(s.Run(ctx))
 }
 
-// configuration returns the one of the file, of the pool, or of the workers that answer, and with the last what comes to it later.
-func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config.Config, later <-chan config.Config, err error) {
+// configuration returns the one of the file or of the pool, or the workers that are given instead.
+func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config.Config, given *serve.Asking, err error) {
 	o, err := c.options(c.Admin)
 	switch {
 	case err != nil:
@@ -96,7 +94,7 @@ func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config
 	case len(c.Worker) > 0 && (c.PrintConfig || c.Check):
 		cfg, err = generate.Ask(ctx, o, os.Stderr)
 	case len(c.Worker) > 0:
-		cfg, later, err = generate.Follow(ctx, o, say)
+		cfg, given, err = generate.Given(o, say)
 	case c.Config != "":
 		cfg, err = config.Load(c.Config)
 	case c.Pool != "":
@@ -107,5 +105,5 @@ func (c *serveCmd) configuration(ctx context.Context, say io.Writer) (cfg config
 	if err == nil {
 		err = c.apply(&cfg, c.Config != "")
 	}
-	return cfg, later, err
+	return cfg, given, err
 }

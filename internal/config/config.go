@@ -81,8 +81,9 @@ type Config struct {
 	Standalone Standalone `yaml:"standalone" reload:"live"`
 	Envoy      Envoy      `yaml:"envoy" reload:"live"`
 
-	File string     `yaml:"-"` // path of the file; "": none
-	refs references // the references in values
+	File  string     `yaml:"-"` // path of the file; "": none
+	Asked bool       `yaml:"-"` // workers given by address are asked for what they serve, besides those that are configured
+	refs  references // the references in values
 }
 
 // Replicas are all Sightlines of a fleet, including this one, by the addresses of their listeners.

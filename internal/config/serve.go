@@ -18,10 +18,11 @@ import (
 func (c *Config) CheckServe() error {
 	var errs []error
 	bad := report(func(path, format string, args ...any) { errs = append(errs, fmt.Errorf(path+": "+format, args...)) })
-	if len(c.Models) == 0 && c.Kubernetes.Pool == "" {
+	asked := c.Asked || c.Kubernetes.Pool != ""
+	if len(c.Models) == 0 && !asked {
 		bad("models", "none given (want the name and the directory of each model that workers serve)")
 	}
-	if len(c.Workers)+len(c.Kubernetes.Workers) == 0 && c.Dynamo.Plane == "" && c.Kubernetes.Pool == "" {
+	if len(c.Workers)+len(c.Kubernetes.Workers) == 0 && c.Dynamo.Plane == "" && !asked {
 		bad("workers", "none given (want workers, or one of kubernetes, dynamo and standalone, which find them)")
 	}
 	c.checkFiles(bad)

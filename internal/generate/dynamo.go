@@ -83,7 +83,8 @@ func (d *drafter) deployed(ctx context.Context) (*worker, error) {
 		f, err := inspect.Ask(ctx, d.client, addr)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("front end %s: %w (%s)", addr, err, flagFor(err))
+			hint, _ := flagFor(err)
+			return nil, fmt.Errorf("front end %s: %w (%s)", addr, err, hint)
 		case !f.FrontEnd:
 			return nil, fmt.Errorf("front end %s: owned_by of its /v1/models is %q (want a front end of NVIDIA Dynamo)", addr, f.Owner)
 		case !slices.ContainsFunc(f.Served, func(s rules.Served) bool { return s.ID == c.Model }):

@@ -6,7 +6,7 @@
 //	                               files.go ─▶ each model's directory: given, the workers' own, a cache's, or fetched from a hub
 //	                               write.go ─▶ sightline.yaml, checked as `sightline serve --check` does, and envoy.yaml
 //	                              advice.go ─▶ what was found, and what should be enabled at the workers
-//	                             follow.go ─▶ instead of files: configurations for `serve`, as workers come to answer
+//	                              given.go ─▶ instead of files: what `serve` needs to ask the workers itself
 //
 // It overwrites nothing without Force, and writes nothing that does not pass the check.
 package generate
@@ -70,7 +70,7 @@ type drafter struct {
 	as     *secure.Client // of Access
 	client *http.Client
 	models []*model
-	// fileless: the configuration is no file, and names no files of models. See Follow.
+	// fileless: the configuration is no file, and names no files of models. See Given.
 	fileless bool
 }
 
@@ -145,8 +145,6 @@ type worker struct {
 	rules.Facts
 	group  *Group      // nil: given by its address
 	behind *deployment // of Dynamo: stands for all its workers
-	// answered: for Follow
-	answered bool
 }
 
 // ask finds out what each worker is. If one cannot be asked, that is an error, because a configuration without it would be incomplete.
@@ -218,50 +216,44 @@ func (d *drafter) askAll(ctx context.Context, list []*worker) []error {
 	return failed
 }
 
-// wrongWorker is the error of a server that has answered and cannot be used as it is.
-type wrongWorker struct{ error }
-
 func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	w.Facts, err = inspect.Ask(ctx, d.client, w.Addr)
-	var status *rules.StatusError
-	if err != nil {
-		wrong := errors.Is(err, rules.ErrTLS) || errors.As(err, &status) && rules.WantsKey(status.Status)
-		err = fmt.Errorf("worker %s could not be identified: %w (%s)", w.Addr, err, flagFor(err))
-		if wrong {
-			err = wrongWorker{err}
-		}
-		return err
-	}
-	switch {
-	case w.FrontEnd && d.fileless:
-		return wrongWorker{fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder "+
-			"(want a configuration: sightline init --dynamo DIR, its DYN_FILE_KV)", w.Addr)}
-	case w.FrontEnd:
-		return fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder "+
-			"(give --dynamo DIR, its DYN_FILE_KV)", w.Addr)
-	case w.Engine == "":
-		return wrongWorker{fmt.Errorf("worker %s: %s", w.Addr, w.Unknown[len(w.Unknown)-1].Why)}
-	case len(w.Served) == 0:
-		return wrongWorker{fmt.Errorf("worker %s: it serves no model that can be named", w.Addr)}
-	}
-	if d.Canary {
+	err = usable(&w.Facts, err)
+	if err == nil && d.Canary {
 		if err := inspect.Canary(ctx, rules.NewClient(answerTime, d.as), &w.Facts); err != nil {
 			w.Lacks("counts_cached", err)
 		}
 	}
-	return nil
+	return err
 }
 
-// flagFor returns what to do about a server that could not be asked.
-func flagFor(err error) string {
+// usable returns why a worker that was asked cannot be used, and what to do.
+func usable(f *rules.Facts, err error) error {
+	if err != nil {
+		hint, lasting := flagFor(err)
+		err = fmt.Errorf("worker %s could not be identified: %w (%s)", f.Addr, err, hint)
+		if lasting {
+			err = inspect.Unusable(err)
+		}
+		return err
+	}
+	err = inspect.Usable(f, false)
+	if err != nil {
+		err = fmt.Errorf("worker %s: %w", f.Addr, err)
+	}
+	return err
+}
+
+// flagFor returns what to do about a server that could not be asked, and whether nothing else helps.
+func flagFor(err error) (hint string, lasting bool) {
 	var status *rules.StatusError
 	switch {
 	case errors.Is(err, rules.ErrTLS):
-		return "here: --ca FILE"
+		return "here: --ca FILE", true
 	case errors.As(err, &status) && rules.WantsKey(status.Status):
-		return "here: --api-key-file FILE, which holds what it was started with as --api-key"
+		return "here: --api-key-file FILE, which holds what it was started with as --api-key", true
 	}
-	return "is it up, and is that the port of its OpenAI-style API?"
+	return "is it up, and is that the port of its OpenAI-style API?", false
 }
 
 // calibrate measures the first worker of each class.

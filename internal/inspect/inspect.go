@@ -44,6 +44,36 @@ func Ask(ctx context.Context, client *http.Client, addr string) (f rules.Facts, 
 	return f, err
 }
 
+// UnusableError is about a server that has answered, and that no waiting makes a worker that can be used.
+type UnusableError struct{ error }
+
+func (e *UnusableError) Unwrap() error { return e.error }
+
+// Unusable makes an error one about a server that no waiting makes usable.
+func Unusable(err error) error { return &UnusableError{err} }
+
+// Usable returns why a server that answered cannot be used as a worker; nil: it can. anyEngine: of an engine that is not known too.
+func Usable(f *rules.Facts, anyEngine bool) error {
+	why := ""
+	switch {
+	case f.FrontEnd:
+		why = "it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder (want a configuration with the section " +
+			"dynamo: sightline init --dynamo DIR, its DYN_FILE_KV)"
+	case f.Engine == "" && !anyEngine:
+		why = f.Unknown[len(f.Unknown)-1].Why
+	case len(f.Served) == 0:
+		why = "it serves no model that can be named"
+	default:
+		return nil
+	}
+	return Unusable(errors.New(why))
+}
+
+// HasEvents reports whether a worker has KV events that can be received, as far as it says.
+func HasEvents(f *rules.Facts) bool {
+	return f.FindsEvents || len(f.Events) > 0 || engine.RulesOf(f.Engine, f.Version).EventsOverHTTP
+}
+
 func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 	if err := models(ctx, client, f); err != nil {
 		return err

@@ -57,7 +57,7 @@ dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discover
 		t.Fatal(err)
 	}
 	ix, fl := indexer.New(indexer.Options{}), fleet.New(nil)
-	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, nil, registry.Options{Index: ix, Fleet: fl, Log: zap.NewNop(),
+	s, err := startSources(t.Context(), served(cfg), registry.Options{Index: ix, Fleet: fl, Log: zap.NewNop(),
 		Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)

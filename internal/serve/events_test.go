@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
@@ -23,10 +23,10 @@ import (
 )
 
 // served returns a configuration whose models are not loaded.
-func served(cfg config.Config) *atomic.Pointer[state] {
-	now := new(atomic.Pointer[state])
-	now.Store(&state{cfg: cfg})
-	return now
+func served(cfg config.Config) *running {
+	r := &running{Server: &Server{log: zap.NewNop(), media: &engine.Media{}}}
+	r.now.Store(&state{cfg: cfg})
+	return r
 }
 
 // told is toldTo without the log and the counters.
@@ -58,7 +58,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, keys, pub
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	s, err := startSources(t.Context(), nil, served(cfg), nil, nil, nil, registry.Options{Index: ix, Fleet: fleet.New(nil),
+	s, err := startSources(t.Context(), served(cfg), registry.Options{Index: ix, Fleet: fleet.New(nil),
 		Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ workers: [{name: gpu, addr: "gpu.example:8000"}]`))
 	}
 	found := func(steps ...[]discover.Endpoint) *fleet.Fleet {
 		fl, now := fleet.New(nil), served(config.Config{Models: cfg.Models})
-		s, err := startSources(t.Context(), nil, now, nil, nil, nil, registry.Options{Index: indexer.New(indexer.Options{}),
+		s, err := startSources(t.Context(), now, registry.Options{Index: indexer.New(indexer.Options{}),
 			Fleet: fl, Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 		if err != nil {
 			t.Fatal(err)

@@ -140,7 +140,7 @@ func TestPublisherOf(t *testing.T) {
 // TestSnapshotsShareTurns checks that all ranks whose agents send snapshots share the turns.
 func TestSnapshotsShareTurns(t *testing.T) {
 	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1),
-		now: served(config.Config{Models: []config.Model{{Name: "m"}}})}
+		now: &served(config.Config{Models: []config.Model{{Name: "m"}}}).now}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 	var o stream.Options
 	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil ||

@@ -32,7 +32,7 @@ type state struct {
 }
 
 // reloader applies a changed configuration while requests go on: on SIGHUP, on POST /reload, when its files have changed and are no
-// longer being written, and when one comes from Server.Later. An invalid configuration changes nothing.
+// longer being written, and when workers that are asked serve other models. An invalid configuration changes nothing.
 type reloader struct {
 	*running
 	ctx   context.Context
@@ -42,8 +42,8 @@ type reloader struct {
 	ended chan struct{}  // closed when run has returned
 
 	mu    sync.Mutex        // held during a reload
-	base  config.Config     // what is served, without the models of a pool
-	pool  []config.Model    // those
+	base  config.Config     // what is served, without the models of workers that are asked
+	told  []config.Model    // those
 	files []string          // the configuration file, and those that its values refer to
 	seen  [sha256.Size]byte // sum of files when they were last read
 
@@ -91,8 +91,7 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	return x
 }
 
-// run reloads on a signal, when files have changed, when the workers of a pool serve other models, or when another configuration comes
-// in place of a file, until its context ends.
+// run reloads on a signal, when files have changed, or when workers that are asked serve other models, until its context ends.
 func (x *reloader) run() {
 	var look <-chan time.Time
 	if x.asked != nil {
@@ -109,10 +108,7 @@ func (x *reloader) run() {
 		case <-x.ctx.Done():
 			return
 		case found := <-x.sources.models:
-			found.done <- x.servePool(found.models)
-			continue
-		case next := <-x.Later:
-			x.follow(next)
+			found.done <- x.serveAsked(found.models)
 			continue
 		case <-x.asked:
 			_, _ = x.reload()
@@ -128,14 +124,6 @@ func (x *reloader) run() {
 		}
 		last = now
 	}
-}
-
-// follow applies a configuration that comes in place of a file.
-func (x *reloader) follow(next config.Config) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	restart, err := x.take(next)
-	x.reportResult(restart, err)
 }
 
 // sumOf returns a checksum of files, following symbolic links.
@@ -187,21 +175,21 @@ func (x *reloader) reload() (said string, err error) {
 	return x.status(), nil
 }
 
-// servePool serves the models of a pool's workers beside those of the file.
-func (x *reloader) servePool(models []config.Model) poolServed {
+// serveAsked serves the models of workers that are asked beside those of the file.
+func (x *reloader) serveAsked(models []config.Model) servedModels {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	before := x.pool
-	x.pool = models
+	before := x.told
+	x.told = models
 	if _, err := x.take(x.base); err != nil {
-		x.pool = before
-		return poolServed{err: err}
+		x.told = before
+		return servedModels{err: err}
 	}
-	_, renamed := withPool(x.base.Models, models)
+	_, renamed := withTold(x.base.Models, models)
 	if names := modelsNames(models); !slices.Equal(names, modelsNames(before)) {
-		x.log.Info("the pool's workers serve", zap.Strings("models", names))
+		x.log.Info("the workers serve", zap.Strings("models", names))
 	}
-	return poolServed{renamed: renamed}
+	return servedModels{renamed: renamed}
 }
 
 func modelsNames(models []config.Model) (names []string) {
@@ -211,10 +199,11 @@ func modelsNames(models []config.Model) (names []string) {
 	return names
 }
 
-// withPool adds a pool's models to those of the file, which count where both have a name: renamed says as what such a model is served.
-func withPool(file, pool []config.Model) (all []config.Model, renamed map[string]string) {
+// withTold adds the models that workers tell of to those of the file, which count where both have a name: renamed says as what such a
+// model is served.
+func withTold(file, told []config.Model) (all []config.Model, renamed map[string]string) {
 	all, renamed = slices.Clone(file), map[string]string{}
-	for _, m := range pool {
+	for _, m := range told {
 		at := slices.IndexFunc(file, func(f config.Model) bool { return sharesName(&f, &m) })
 		if at < 0 {
 			all = append(all, m)
@@ -234,12 +223,12 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	if err := live.CheckServe(); err != nil {
 		return nil, err
 	}
-	live.Models, _ = withPool(live.Models, x.pool)
+	live.Models, _ = withTold(live.Models, x.told)
 	level, err := zapcore.ParseLevel(live.LogLevel)
 	if err != nil {
 		return nil, err
 	}
-	finders, err := wantedFinders(&live, x.log)
+	finders, err := x.wantedFinders(&live)
 	if err != nil {
 		return nil, live.Hide(err)
 	}

@@ -54,9 +54,8 @@ type Server struct {
 
 	// Fit must be set before Run if an InferencePool is followed.
 	Fit     Fit
+	Given   *Asking  // workers to ask, besides those of the configuration; nil: none
 	Ignored []string // flags that have no effect, to be logged at the start
-	// Later, if set before Run, is a source of further configurations, in place of a file.
-	Later <-chan config.Config
 }
 
 // Load checks a configuration and reads all files that it names; an error says what is wrong. The caller must Close the Server.
@@ -68,7 +67,7 @@ func Load(cfg config.Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := wantedFinders(&cfg, log); err != nil {
+	if _, err := (&Server{log: log}).wantedFinders(&cfg); err != nil {
 		return nil, err
 	}
 	media, err := NewMedia(cfg.Media)
@@ -162,7 +161,7 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, decisions)
-	r.sources, err = startSources(ctx, s.media.Secret, &s.now, r.poller, r.peers, s.Fit, r.members())
+	r.sources, err = startSources(ctx, r, r.members())
 	if err != nil {
 		return err
 	}

@@ -42,8 +42,8 @@ type sources struct {
 	as      *secure.Client // TLS settings and key for workers, or nil
 	peers   *replicas      // to ask for what a worker cannot replay any more; nil: none
 	set     *registry.Set
-	fit     Fit             // of a pool's workers
-	models  chan poolModels // to be served
+	models  chan toldModels // to be served
+	end     func(error)     // ends the server
 	longest atomic.Int64    // longest lifetime of a prediction so far, in ns
 
 	mu        sync.Mutex
@@ -75,13 +75,18 @@ type runningFinder struct {
 	gone   bool
 }
 
-// startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller
-// must close the sources.
-func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer[state], poller *health.Poller, peers *replicas,
-	fit Fit, o registry.Options) (s *sources, err error) {
-	cfg := &now.Load().cfg
-	s = &sources{secret: secret, now: now, poller: poller, peers: peers, log: o.Log, keep: o.Audit != nil,
-		turns: make(chan struct{}, snapshotsAtOnce), fit: fit, models: make(chan poolModels)}
+// startSources adds the workers of a configuration and starts its finders. o has the parts that are told of workers. The caller must
+// close the sources.
+func startSources(ctx context.Context, r *running, o registry.Options) (s *sources, err error) {
+	cfg, secret := &r.now.Load().cfg, r.media.Secret
+	s = &sources{secret: secret, now: &r.now, poller: r.poller, peers: r.peers, log: o.Log, keep: o.Audit != nil,
+		turns: make(chan struct{}, snapshotsAtOnce), models: make(chan toldModels)}
+	s.end = func(err error) {
+		select {
+		case r.done <- err:
+		default: // it ends already
+		}
+	}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.as, err = cfg.WorkerAccess.Open(o.Log)
 	if err != nil {
@@ -103,7 +108,7 @@ func startSources(ctx context.Context, secret *block.Secret, now *atomic.Pointer
 			return nil, err
 		}
 	}
-	wanted, err := wantedFinders(cfg, s.log)
+	wanted, err := r.wantedFinders(cfg)
 	components := dynamoComponents(&cfg.Dynamo)
 	for _, spec := range s.configured(cfg) {
 		if err == nil {
@@ -172,16 +177,16 @@ func (s *sources) start(f *runningFinder) {
 	ctx, stop := context.WithCancel(s.ctx)
 	s.numbers++
 	f.number, f.stop = s.numbers, stop
-	pool, _ := f.finder.(*poolFinder)
-	if pool != nil {
-		pool.connect(s.fit, s.as, s.servePool)
+	asking, _ := f.finder.(*askingFinder)
+	if asking != nil {
+		asking.connect(s.as, s.serveAsked, s.end)
 	}
 	tell := func() {
 		specs := make([]registry.Spec, len(f.found))
 		for i, e := range f.found {
 			like := f.worker
-			if pool != nil {
-				like, _ = pool.worker(e)
+			if asking != nil {
+				like, _ = asking.worker(e)
 			}
 			specs[i] = s.spec(&like, e)
 		}
@@ -236,7 +241,11 @@ func (s *sources) configured(cfg *config.Config) (list []registry.Spec) {
 }
 
 // wantedFinders returns the finders of a configuration, not started yet.
-func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*runningFinder, err error) {
+func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err error) {
+	log := s.log
+	if s.Given != nil {
+		list = append(list, &runningFinder{key: "given", finder: &askingFinder{Asking: s.Given, log: log}})
+	}
 	for i := range cfg.Workers {
 		wc := &cfg.Workers[i]
 		_, host, port, err := config.SplitAddr(wc.Addr)
@@ -270,27 +279,27 @@ func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*runningFinder, 
 		}
 		looks := fmt.Sprintf("%+v", p)
 		p.Log = log
-		list = append(list, &runningFinder{key: looks, finder: &poolFinder{Pool: p}})
+		list = append(list, &runningFinder{key: looks, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
 	}
 	return list, nil
 }
 
-// poolModels asks the reloader to serve the models of a pool's workers.
-type poolModels struct {
+// toldModels asks the reloader to serve the models that workers tell of.
+type toldModels struct {
 	models []config.Model
-	done   chan<- poolServed
+	done   chan<- servedModels
 }
 
-type poolServed struct {
-	renamed map[string]string // names of models in the configuration's file, by those of the pool's
+type servedModels struct {
+	renamed map[string]string // names of models in the configuration's file, by those that the workers tell
 	err     error
 }
 
-// servePool has a pool's models served.
-func (s *sources) servePool(ctx context.Context, models []config.Model) (map[string]string, error) {
-	done := make(chan poolServed, 1)
+// serveAsked has the models of asked workers served.
+func (s *sources) serveAsked(ctx context.Context, models []config.Model) (map[string]string, error) {
+	done := make(chan servedModels, 1)
 	select {
-	case s.models <- poolModels{models, done}:
+	case s.models <- toldModels{models, done}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -2,10 +2,13 @@ package generate
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/serve"
+	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 )
 
@@ -87,6 +91,40 @@ func (d *door) set(w *sim.Worker) {
 	d.behind = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: w.Addr()})
 }
 
+// printed is what a server has printed since the last step.
+type printed struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (p *printed) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *printed) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// serveGiven serves given workers, which are asked every few milliseconds, and returns how that ends.
+func serveGiven(ctx context.Context, o Options, said io.Writer) error {
+	cfg, given, err := Given(o, said)
+	if err != nil {
+		return err
+	}
+	given.Again, given.Every, cfg.LogLevel, cfg.Drain = 20*time.Millisecond, 100*time.Millisecond, "error", time.Millisecond
+	s, err := serve.Load(cfg)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	s.Given = given
+	return s.Run(ctx)
+}
+
 // TestFollow: the first worker that answers is enough to begin; the others come when they answer, and one that is started again, with KV
 // events or another model, is served as it is then.
 func TestFollow(t *testing.T) {
@@ -94,42 +132,47 @@ func TestFollow(t *testing.T) {
 	doorA, doorB := httptest.NewServer(a), httptest.NewServer(b)
 	t.Cleanup(doorA.Close)
 	t.Cleanup(doorB.Close)
-	var said strings.Builder
-	d, list, err := fileless(Options{Workers: []string{doorA.Listener.Addr().String(), doorB.Listener.Addr().String()}}, &said)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &follower{drafter: d, list: list, told: make([]string, len(list)), every: time.Millisecond}
-	step := func(what string, changes bool, workers int, says, saysNot string) {
+	atA, atB := doorA.Listener.Addr().String(), doorB.Listener.Addr().String()
+	said, page := new(printed), freeAddr(t)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		ended <- serveGiven(ctx, Options{Workers: []string{atA, atB}, Listen: "127.0.0.1:0", Admin: page}, said)
+	}()
+	step := func(what string, workers int, says, saysNot string) {
 		t.Helper()
-		said.Reset()
-		cfg, changed, err := f.round(t.Context())
-		heard := 0
-		for _, w := range cfg.Workers {
-			if w.Events.Auto {
-				heard++
+		rows := ""
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			text, _ := lab.Get("http://" + page + "/workers")
+			rows = string(text)
+			if slices.IndexFunc(strings.Split(says, " and "), func(one string) bool { return !strings.Contains(said.String(), one) }) < 0 &&
+				strings.Count(rows, `"name"`) == workers {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %s\n%s", what, said, rows)
 			}
 		}
-		if err != nil || changed != changes || changed && (len(cfg.Workers) != workers || heard == 0) || !strings.Contains(said.String(), says) ||
-			saysNot != "" && strings.Contains(said.String(), saysNot) {
-			t.Errorf("%s: changed %v, %+v, %v\n%s", what, changed, cfg.Workers, err, &said)
+		if saysNot != "" && strings.Contains(said.String(), saysNot) {
+			t.Errorf("%s: %s", what, said)
 		}
+		said.mu.Lock()
+		said.text.Reset()
+		said.mu.Unlock()
 	}
-	step("nobody", false, 0, "status 503", "")
-	step("nobody, again", false, 0, "", "status 503") // said once
+	step("nobody", 0, atA+" could not and "+atB+" could not", "")
 	a.set(start(t, sim.Config{Model: "m"}))
-	step("the first", true, 1, "serves m", "status 503")
+	step("the first", 1, "serves m", "status 503") // that was said once
 	b.set(start(t, sim.Config{Model: "m", Bare: true}))
-	step("the second, without events", true, 2, doorB.Listener.Addr().String()+": KV events are off", doorA.Listener.Addr().String())
-	step("the second, again", false, 2, "", "off")
+	step("the second, without events", 2, atB+": KV events are off", atA)
 	b.set(start(t, sim.Config{Model: "m"}))
-	step("the second, with events", true, 2, "KV events at", "off")
-	step("all is known", false, 2, "", "m")
+	step("the second, with events", 2, "KV events at", "off")
 	b.set(start(t, sim.Config{Model: "other"}))
-	for f.rounds%allEvery != allEvery-1 {
-		step("it is not asked yet", false, 2, "", "other")
+	step("the second, with another model", 2, "serves other", "serves m")
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
-	step("the second, with another model", true, 2, "serves other", "serves m")
 }
 
 // TestFollowRefuses: what no waiting mends is an error, and a server that stops ends the wait.
@@ -153,15 +196,25 @@ func TestFollowRefuses(t *testing.T) {
 		"a name":      {[]string{"localhost:8000"}, "a name, whose addresses may change (want ip:port"},
 		"twice":       {[]string{"10.0.0.5:8000", "10.0.0.5:08000"}, "is given twice"},
 	} {
-		_, _, err := Follow(t.Context(), Options{Workers: c.workers}, &strings.Builder{})
+		err := serveGiven(t.Context(), Options{Workers: c.workers, Listen: "127.0.0.1:0", Admin: freeAddr(t)}, new(printed))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v (want %q)", name, err, c.want)
 		}
 	}
 	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer stop()
-	var said strings.Builder
-	if _, _, err := Follow(ctx, Options{Workers: []string{"127.0.0.1:1", at(locked)}}, &said); err == nil || ctx.Err() == nil {
-		t.Errorf("%v before it was stopped: 127.0.0.1:1 may come to answer\n%s", err, &said)
+	said, o := new(printed), Options{Workers: []string{"127.0.0.1:1", at(locked)}, Listen: "127.0.0.1:0", Admin: freeAddr(t)}
+	if err := serveGiven(ctx, o, said); err != nil || ctx.Err() == nil {
+		t.Errorf("%v before it was stopped: 127.0.0.1:1 may come to answer\n%s", err, said)
 	}
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	return lis.Addr().String()
 }
