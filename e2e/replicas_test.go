@@ -191,7 +191,7 @@ func (s *stand) beforeTwo() {
 }
 
 // Two Sightlines that have no file of the model share what requests taught: a conversation that began at one is known to the other, and
-// to one that was killed and started again.
+// to one that was killed and started again. A request follows one that begins alike and that the other has just decided.
 func TestReplicasLearnTogether(t *testing.T) {
 	t.Parallel()
 	const talks = 11 // odd, since Envoy asks them in turn
@@ -263,6 +263,32 @@ func TestReplicasLearnTogether(t *testing.T) {
 		}
 	}
 	expect("decided by the other one", func(talk int, by string) bool { return by != decider(first[talk]) })
+	// The second of two requests that begin alike follows the first, which the other one has just decided.
+	bookings := func(r *standing) float64 { return metricOf(t, r.admin, "sightline_peer_entries_total", `"taken"`) }
+	pairs := 0
+	for i := 0; pairs < 6 && i < 40; i++ {
+		begin := message("system", words(rand.New(rand.NewPCG(uint64(i), 33)), 300))
+		siblings := [2]attempt{}
+		heard := bookings(one) + bookings(two)
+		for j := range siblings {
+			body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 1, "messages": []any{begin,
+				message("user", fmt.Sprintf("%d is a number?", j))}})
+			siblings[j] = s.send(string(body), false, time.Minute)
+			eventually(t, "the other one hears of it", func() bool { return bookings(one)+bookings(two) >= heard+float64(2*j+2) })
+		}
+		first, second := siblings[0], siblings[1]
+		if decider(first) == decider(second) {
+			greet() // so that the other one is asked next
+			continue
+		}
+		pairs++
+		if a, b := first.header.Get("x-sightline-worker"), second.header.Get("x-sightline-worker"); a != b {
+			t.Errorf("the first of two siblings went to %s, the second to %s: %s", a, b, second.header.Get("x-sightline-reason"))
+		}
+	}
+	if pairs < 6 {
+		t.Errorf("%d pairs of siblings were decided by both", pairs)
+	}
 	were := map[string]bool{}
 	for range 20 {
 		were[decider(greet())] = true

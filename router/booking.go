@@ -30,13 +30,15 @@ type bookingRecord struct {
 
 	moves           sync.Mutex // held while predictions and pictures move with the request
 	promise         *speculative.Promise
-	media, newMedia []SharedMedium // pictures that the slot will have seen, for other replicas; those of all that it had not seen before
+	sent            *speculative.Promise // of path
+	media, newMedia []SharedMedium       // pictures that the slot will have seen, for other replicas; those of all that it had not seen before
 
 	// Where it is booked first: the chosen slot or, for a request that was left alone, the slot that got it.
 	slot             *fleet.Slot
 	storesAtDecision uint64   // stored events of the slot that the index had at the decision
 	exact            bool     // the slot's events prove what is predicted
 	locals, chain    []uint64 // the prompt's blocks
+	path             []uint64 // of a request that is remembered: the numbers of its path's steps
 	promptTokens     int      // of the prompt; 0: not read
 	blockSize        int      // tokens in a block
 	provenBlocks     int      // blocks that events proved at the decision
@@ -181,6 +183,10 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 // recordPredictions records which blocks the slot will hold and which pictures it will have seen.
 func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classPrompt, now time.Time) {
 	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now)
+	if a.watching != nil {
+		b.path = appendChain(nil, &a.watching.Path)
+		b.sent = r.predictPath(b.slot, b.path, now)
+	}
 	for i := range a.pictures {
 		md := &a.pictures[i]
 		if md.end > 0 && md.end <= st.predicted { // its blocks are held: it is not encoded
@@ -237,7 +243,7 @@ func (r *Router) openBooking(x *planner, b *bookingRecord, work ledger.Booking) 
 	if r.opt.Fair {
 		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
 	}
-	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)) + 24*len(b.newMedia)
+	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain)+len(b.path)) + 24*len(b.newMedia)
 	x.booked, b.streams = true, x.mem.req.Fields["stream"].Bool()
 	if r.opt.Decisions != nil {
 		b.line = x.newLogLine(b)

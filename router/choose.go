@@ -160,7 +160,10 @@ func (x *planner) addCandidates(class int) {
 	for i := range s.candidates[from:] {
 		c, promised := &s.candidates[from+i], s.reach.Blocks(i)
 		if onItsWay != nil {
-			promised = max(promised, int(keys.recalled.tokensOf(s.path.Steps, 0, onItsWay.Blocks(i)))/size)
+			estimate := int(keys.recalled.tokensOf(s.path.Steps, 0, onItsWay.Blocks(i))) / size
+			if estimate > promised+1 { // it is not exact to the block
+				promised = estimate
+			}
 		}
 		if its := s.overlapOf(x.slots[c.Slot]); promised <= int(its.held) {
 			promised = c.Exact // these blocks have come, and do not make a hit

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -162,8 +163,8 @@ func (x *planner) recall(class int) {
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	p, path, known := x.reading(class).prompt, &x.mem.path, 0
-	if r.Learned > 0 {
-		known = r.Learned*keys.form.Size + keys.form.Size/2
+	if r.Asked > 0 {
+		known = r.Asked*keys.form.Size + keys.form.Size/2
 	}
 	if cut := len(p.Media) - 1; cut >= 0 && cut < len(path.Media) && p.Media[cut].Length == 0 && len(p.IDs) > known {
 		known, r.Steps = len(p.IDs), path.Media[cut].Step
@@ -249,8 +250,22 @@ func (r *Router) watch(id string, slot *fleet.Slot, session string, q *learned.R
 		return
 	}
 	q.ID, q.Slot, q.Session = id, slot.ID, session
-	r.learning.sent.Add(uint32(slot.ID), appendChain(nil, &q.Path), 0, speculative.Longest(r.serving.Load().predictedTTL), r.opt.Now())
 	r.learning.learner.Watch(q)
+}
+
+// predictPath predicts that a slot will have what a path's steps become.
+func (r *Router) predictPath(slot *fleet.Slot, path []uint64, now time.Time) *speculative.Promise {
+	if r.learning == nil {
+		return nil
+	}
+	return r.learning.sent.Add(uint32(slot.ID), path, 0, speculative.Longest(r.serving.Load().predictedTTL), now)
+}
+
+// withdraw withdraws what predictPath predicted, as of a request that its worker refused.
+func (l *learning) withdraw(made *speculative.Promise, path []uint64) {
+	if l != nil {
+		l.sent.Withdraw(made, path)
+	}
 }
 
 // watchingOf returns what is to be watched of a request at a slot of a class; nil: nothing.

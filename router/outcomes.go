@@ -69,9 +69,9 @@ func (r *Router) confirm(o Outcome) bool {
 		r.share(b, now)
 		return true
 	}
+	at := r.opt.Now()
 	var made *speculative.Promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
-		at := r.opt.Now()
 		made = r.predicted.Add(uint32(now.Slot.ID), b.chain, 0, r.predictionTTL(now.Slot, b.locals, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
 		r.Learner().Move(o.ID, now.Slot.ID)
@@ -80,7 +80,8 @@ func (r *Router) confirm(o Outcome) bool {
 		r.Learner().Drop(o.ID)
 	}
 	r.predicted.Withdraw(b.promise, b.chain)
-	b.promise = made
+	r.learning.withdraw(b.sent, b.path)
+	b.promise, b.sent = made, r.predictPath(now.Slot, b.path, at)
 	r.adapters.withdraw(moved.Slot, b.newAdapter)
 	r.unseePictures(moved.Slot, b.newMedia)
 	for _, m := range b.newMedia {
@@ -167,6 +168,7 @@ func (r *Router) settlePredictions(e *end) {
 		e.moves.Lock()
 		defer e.moves.Unlock()
 		r.predicted.Withdraw(e.promise, e.chain)
+		r.learning.withdraw(e.sent, e.path)
 		if e.at.Slot != nil {
 			r.unseePictures(e.at.Slot, e.newMedia)
 			r.adapters.withdraw(e.at.Slot, e.newAdapter)

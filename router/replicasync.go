@@ -40,6 +40,7 @@ type SharedBooking struct {
 	EventsExpected  bool     // events will tell of its prefill
 	Proven          int      // blocks that events proved
 	Locals          []uint64 // the prompt's blocks
+	Path            []uint64 // of a request that is remembered: the numbers of its path's steps
 	Media           []SharedMedium
 }
 
@@ -59,7 +60,7 @@ func (r *Router) share(b *bookingRecord, at *ledger.Booking) {
 		return
 	}
 	s := &SharedBooking{Number: b.shareNumber, Worker: at.Slot.Worker.StableName, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch,
-		Pull: at.Pull, Context: at.Context, Media: b.media}
+		Pull: at.Pull, Context: at.Context, Path: b.path, Media: b.media}
 	s.setDecoder(at)
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant
@@ -120,6 +121,8 @@ func (r *Router) OpenBookings(most int) (list []SharedBooking, ok bool) {
 type replicaBooking struct {
 	promise *speculative.Promise
 	chain   []uint64
+	sent    *speculative.Promise // of path
+	path    []uint64
 	media   []SharedMedium // pictures that its slot had not seen before
 }
 
@@ -149,6 +152,7 @@ func (r *Router) endShared(replica string, number uint64, void, lost bool) {
 	}
 	if note := b.Note.(*replicaBooking); void {
 		r.predicted.Withdraw(note.promise, note.chain)
+		r.learning.withdraw(note.sent, note.path)
 		r.unseePictures(b.Slot, note.media)
 	} else if b.Decode != nil {
 		r.predictDecoded(b.Decode, note.chain)
@@ -165,13 +169,13 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 		r.opt.NoRoom("replicas' requests")
 		return
 	}
-	if taken.Bytes/blockBytes+len(s.Locals) > maxReplicaBlocks {
+	if taken.Bytes/blockBytes+len(s.Locals)+len(s.Path) > maxReplicaBlocks {
 		r.opt.NoRoom("replicas' blocks")
-		s.Locals = nil
+		s.Locals, s.Path = nil, nil
 	}
-	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals)}
+	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), path: s.Path}
 	b := ledger.Booking{Slot: slot, Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices),
-		Model: s.Model, Tenant: s.Tenant, Counted: s.Model != "", Note: note, Bytes: len(s.Locals) * blockBytes}
+		Model: s.Model, Tenant: s.Tenant, Counted: s.Model != "", Note: note, Bytes: (len(s.Locals) + len(s.Path)) * blockBytes}
 	if s.EventsExpected && s.From < len(s.Locals) {
 		b.Locals, b.From = s.Locals, s.From
 	}
@@ -181,6 +185,7 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 	if len(s.Locals) > 0 {
 		note.promise = r.predicted.Add(uint32(slot.ID), note.chain, min(s.Proven, len(s.Locals)), r.predictionTTL(slot, s.Locals, now), now)
 	}
+	note.sent = r.predictPath(slot, note.path, now)
 	for _, m := range s.Media {
 		if r.sawPicture(slot, m) {
 			note.media = append(note.media, m)

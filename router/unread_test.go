@@ -104,18 +104,7 @@ func TestUnreadMedia(t *testing.T) {
 // even if only their common beginning is remembered.
 func TestUnreadMediaOnTheirWay(t *testing.T) {
 	w := newWorld(t, 4)
-	o := w.opt
-	media, err := engine.NewMedia(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer media.Close()
-	live, err := engine.LoadLive("m", "", engine.DefaultServer(), media) // no model's files
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.Models, o.LearnedBytes, o.Metrics = []Model{{Name: "m", Prompts: live}}, 1<<20, nil
-	w.Router = New(o)
+	w.withoutFiles(nil)
 	ask := func(system uint64, images ...int) Decision {
 		parts := ""
 		for _, i := range images {
@@ -165,5 +154,78 @@ func TestUnreadMediaOnTheirWay(t *testing.T) {
 	if two.Targets[0].Addr != one.Targets[0].Addr || two.Reason != Predicted || two.CachedTokens < 400 {
 		t.Errorf("a sibling: %s to %s, %d tokens cached; the first went to %s", two.Reason, two.Targets[0].Addr, two.CachedTokens,
 			one.Targets[0].Addr)
+	}
+}
+
+// withoutFiles makes the router one of a model without files, which shares what it books by share.
+func (w *world) withoutFiles(share func(*SharedBooking)) {
+	w.t.Helper()
+	media, err := engine.NewMedia(nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(media.Close)
+	live, err := engine.LoadLive("m", "", engine.DefaultServer(), media)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	o := w.opt
+	o.Models, o.LearnedBytes, o.Metrics, o.Share = []Model{{Name: "m", Prompts: live}}, 1<<20, nil, share
+	w.Router = New(o)
+}
+
+// Two requests that begin alike and of which nothing is known go to one worker, whichever replica decides each; unless the first was
+// refused there, or went elsewhere.
+func TestUnreadSiblingsOfReplicas(t *testing.T) {
+	for name, then := range map[string]func(w *world, first Decision) (follows string){
+		"on its way": func(_ *world, first Decision) string { return first.Targets[0].Addr },
+		"served": func(w *world, first Decision) string {
+			w.Observe(Outcome{ID: first.ID, Phase: Ended, Addr: first.Targets[0].Addr, Code: 200, PromptTokens: -1, CachedTokens: -1})
+			return first.Targets[0].Addr
+		},
+		"refused": func(w *world, first Decision) string {
+			w.Observe(Outcome{ID: first.ID, Phase: Ended, Addr: first.Targets[0].Addr, Code: 503, PromptTokens: -1, CachedTokens: -1})
+			return ""
+		},
+		"moved": func(w *world, first Decision) string {
+			other := w.slots[0].Worker.Addr
+			if other == first.Targets[0].Addr {
+				other = w.slots[1].Worker.Addr
+			}
+			w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: other})
+			return other
+		},
+	} {
+		for _, replicas := range []int{1, 2} {
+			t.Run(fmt.Sprint(name, " ", replicas), func(t *testing.T) {
+				one := newWorld(t, 4)
+				two := one
+				if replicas == 1 {
+					one.withoutFiles(nil)
+				} else {
+					two = newWorld(t, 4)
+					two.withoutFiles(nil)
+					one.withoutFiles(func(s *SharedBooking) { two.ApplyShared("one", s) })
+				}
+				for i := range 12 {
+					chat := func(question string) string {
+						return fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":%q}]}`,
+							text(400, uint64(i)), question)
+					}
+					first := one.decide(chat("What?"))
+					follows := then(one, first)
+					second := two.decide(chat("Why?"))
+					if follows == "" && second.CachedTokens > 0 || follows != "" && (second.Targets[0].Addr != follows ||
+						second.Reason != Predicted || second.CachedTokens < 400) {
+						t.Errorf("pair %d: the second went to %s, %s with %d tokens; want %q", i, second.Targets[0].Addr, second.Reason,
+							second.CachedTokens, follows)
+					}
+					for _, d := range []Decision{first, second} { // of one of them each knows
+						one.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, PromptTokens: -1, CachedTokens: -1})
+						two.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, PromptTokens: -1, CachedTokens: -1})
+					}
+				}
+			})
+		}
 	}
 }

@@ -131,6 +131,7 @@ type Prompt struct {
 	Blocks  []uint64 // local hashes of its leading blocks
 	Learned int      // how many of them are certain
 	Steps   int      // of the request's path, whose beginning those are
+	Asked   int      // of Learned, those that these steps became; the others are of an answer that follows them
 	Tokens  int      // of the prompt, if this very request was seen before; else 0
 	// Estimate: the request goes on for some time as another one did, so that more than Learned may be in its prompt, and Blocks is an
 	// estimate.
@@ -152,16 +153,14 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 			break
 		}
 		if equal < len(n.steps) {
-			out.Blocks, out.Learned = last.certain(p.Steps[at:], out.Blocks)
-			out.Steps = at
+			last.certain(p.Steps, at, out)
 			n.estimate(weigh(p.Steps[at:at+equal]), out)
 			m.use(n)
 			return
 		}
 		last, at = n, at+equal
 	}
-	out.Blocks, out.Learned = last.certain(p.Steps[at:], out.Blocks)
-	out.Steps = at
+	last.certain(p.Steps, at, out)
 	if e := last.ending; at == len(p.Steps) && e != nil {
 		out.Tokens = int(e.tokens)
 	} else {
@@ -188,12 +187,15 @@ func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
 
 func low(s Step) uint16 { return uint16(s.Number[1]) }
 
-// certain appends to dst the blocks that a path has which goes on with some steps behind the node, and returns how many.
-func (n *node) certain(rest []Step, dst []uint64) ([]uint64, int) {
-	e, blocks := n.ending, max(int(n.common), 0)
+// certain sets out to the blocks of a path whose first steps end at the node.
+func (n *node) certain(steps []Step, at int, out *Prompt) {
+	e, blocks, rest := n.ending, max(int(n.common), 0), steps[at:]
+	out.Steps = at
+	if e == nil || n.common >= 0 && len(rest) > 0 {
+		out.Blocks, out.Learned, out.Asked = n.chain(out.Blocks, blocks), blocks, blocks
+		return
+	}
 	switch {
-	case e == nil || n.common >= 0 && len(rest) > 0:
-		return n.chain(dst, blocks), blocks
 	case len(rest) == 0:
 		blocks = int(e.prompt)
 	case rest[0].Answer:
@@ -201,8 +203,8 @@ func (n *node) certain(rest []Step, dst []uint64) ([]uint64, int) {
 	default:
 		blocks = max(int(e.prompt)-1, 0) // what asks for an answer, at the prompt's end, is not in one that goes on without
 	}
-	dst = n.chain(dst, min(blocks, int(e.from)))
-	return append(dst, e.own[:max(0, blocks-int(e.from))]...), blocks
+	out.Blocks = append(n.chain(out.Blocks, min(blocks, int(e.from))), e.own[:max(0, blocks-int(e.from))]...)
+	out.Learned, out.Asked = blocks, min(blocks, int(e.prompt))
 }
 
 // estimate replaces the certain blocks of out by those of the node, if a path that leaves it after steps of some weight probably has more.
@@ -217,7 +219,7 @@ func (n *node) estimate(weight int32, out *Prompt) {
 	if likely := int(n.from) + int(float64(max(0, reach-int(n.from)))*float64(weight)/float64(max(n.weight, weight,
 		1))); likely > len(out.Blocks) {
 		out.Blocks = n.chain(out.Blocks[:0], likely)
-		out.Learned = min(out.Learned, int(n.from))
+		out.Learned, out.Asked = min(out.Learned, int(n.from)), min(out.Asked, int(n.from))
 	}
 }
 

@@ -2,7 +2,9 @@ package peers
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
 )
 
@@ -103,6 +106,53 @@ func TestLessonsTravel(t *testing.T) {
 	}
 	if len(knows(other)) != empty {
 		t.Error("something of them is remembered")
+	}
+}
+
+// A request of which nothing is known follows another one that begins alike and that another replica has just sent, unless one of the
+// replicas cannot read paths; what cannot be a path is refused.
+func TestPathsTravel(t *testing.T) {
+	const old = "OLDOLD00"
+	h := &hall{secret: block.NewSecret()}
+	a, b := h.join(t), h.join(t)
+	eventually(t, "they hear each other", known(1, a, b))
+	ask := func(r *replica, begin, question int) router.Decision {
+		return r.router.Decide(t.Context(), &router.Request{ID: r.own + Instance(), Path: "/v1/chat/completions", Body: [][]byte{
+			fmt.Appendf(nil, `{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":"Number %d?"}]}`,
+				strings.Repeat(fmt.Sprintf("This is beginning %d. ", begin), 200), question)}})
+	}
+	pairs := func(what string, n int) (followed int) {
+		t.Helper()
+		for i := range n {
+			taken, begin := b.lessons("taken"), 100*len(what)+i
+			first := ask(a, begin, 1)
+			eventually(t, what+": the booking is told", func() bool { return b.lessons("taken") > taken })
+			if second := ask(b, begin, 2); second.Reason == router.Predicted && second.Targets[0] == first.Targets[0] {
+				followed++
+			}
+		}
+		return followed
+	}
+	eventually(t, "they read paths", func() bool { return a.allReadPaths() && b.allReadPaths() })
+	if n := pairs("two replicas", 10); n != 10 {
+		t.Errorf("%d of 10 follow the first to its worker", n)
+	}
+	a.Receive(appendState(messageHead(old), nil, true))
+	a.Receive(append(messageHead(old), kindState, flagWhole|flagReads, 0)) // an older release took its place
+	if n := pairs("beside an old one", 3); n > 0 {
+		t.Errorf("%d paths were sent although a replica cannot read them", n)
+	}
+	unread := b.lessons("unread")
+	long := &router.SharedBooking{Number: 1, Worker: "w1", Rank: -1, DecoderRank: -1, Path: make([]uint64, learned.MaxSteps)}
+	bookings := b.router.ReplicaBookings()
+	b.Receive(appendShared(messageHead("HOSTILE1"), long, true))
+	if n := b.router.ReplicaBookings(); n != bookings+1 || b.lessons("unread") != unread {
+		t.Errorf("the longest path: %d bookings more", n-bookings)
+	}
+	m := appendLocals(append(messageHead("HOSTILE2"), kindPath), make([]uint64, learned.MaxSteps+1))
+	b.Receive(appendShared(m, long, false))
+	if n := b.router.ReplicaBookings(); n != bookings+1 || b.lessons("unread") != unread+1 {
+		t.Errorf("a path that is too long: %d bookings more, %d unread", n-bookings-1, b.lessons("unread")-unread)
 	}
 }
 

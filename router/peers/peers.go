@@ -119,6 +119,7 @@ type peer struct {
 	lessons   lessonAllowance
 
 	readsLessons bool
+	readsPaths   bool
 	streams      map[uint64]struct{} // Envoy's access log streams there, by our number for them
 }
 
@@ -267,7 +268,7 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 		bytes []byte
 		n     int
 	}
-	batches := map[string]*batch{}
+	batches, paths := map[string]*batch{}, x.allReadPaths()
 	add := func(to string, n int, put func([]byte) []byte) {
 		b := batches[to]
 		if b == nil {
@@ -283,7 +284,7 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 	one := func(e entry) {
 		add(e.to, 1, func(b []byte) []byte {
 			if e.shared != nil {
-				return appendShared(b, e.shared)
+				return appendShared(b, e.shared, paths)
 			}
 			return appendReport(b, &e.report)
 		})
@@ -318,6 +319,18 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 			x.message(lines, to, b.bytes, b.n, state)
 		}
 	}
+}
+
+// allReadPaths reports whether all replicas can read the paths of bookings. Those of 0.1.0 cannot, nor what follows them in a message.
+func (x *Exchange) allReadPaths() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.peers {
+		if !p.readsPaths {
+			return false
+		}
+	}
+	return true
 }
 
 func (x *Exchange) message(lines []Line, to string, b []byte, n int, state bool) {
@@ -432,7 +445,7 @@ func (x *Exchange) handleEntries(name string, entries []byte) (question *holders
 	err = eachEntry(entries, &entryHandlers{
 		shared: func(s *router.SharedBooking) { count.Inc(); x.router.ApplyShared(name, s) },
 		state:  func(open []router.SharedBooking) { x.router.Reconcile(name, open) },
-		reads:  func() { p.readsLessons = true },
+		reads:  func(lessons, paths bool) { p.readsLessons, p.readsPaths = lessons, paths },
 		lesson: func(key uint64, l *learned.Lesson, bytes int) { x.takeLesson(p, key, l, bytes) },
 		report: func(o router.Outcome) {
 			if o.Phase == router.Lost || InstanceOf(o.ID) == x.own {

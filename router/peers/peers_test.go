@@ -91,8 +91,16 @@ func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *repli
 		}))
 	}
 	r.fleet.Set(list)
-	r.router = router.New(router.Options{Models: []router.Model{{Name: "m",
-		Prompts: engine.NewUnloaded(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+	media, err := engine.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(media.Close)
+	prompts, err := engine.LoadLive("m", "", engine.DefaultServer(), media) // without files
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: prompts}},
 		Fleet: r.fleet, Ledger: r.ledger, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders,
 		LearnedBytes: 1 << 20, ShareLearned: r.ShareLearned, Secret: h.secret})
 	r.Exchange.Secret = Secret{Secret: h.secret, Fixed: true}
@@ -189,12 +197,12 @@ func TestNothingIsBookedAfterBye(t *testing.T) {
 	given := func(n uint64) *router.SharedBooking {
 		return &router.SharedBooking{Kind: router.BookingOpened, Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1 << 30, Context: 1}
 	}
-	m := appendShared(messageHead("HOSTILE1"), given(1))
+	m := appendShared(messageHead("HOSTILE1"), given(1), true)
 	r.Receive(m)
 	if r.router.ReplicaBookings() != 1 || r.load() != 1 {
 		t.Fatalf("%d requests, load %d", r.router.ReplicaBookings(), r.load())
 	}
-	r.Receive(appendShared(append(m, kindBye), given(2)))
+	r.Receive(appendShared(append(m, kindBye), given(2), true))
 	eventually(t, "no request of the replica that left", func() bool {
 		return r.router.ReplicaBookings() == 0 && r.load() == 0 && r.peerCount.Load() == 0
 	})
@@ -444,9 +452,12 @@ func TestWire(t *testing.T) {
 		Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
 	open := []router.SharedBooking{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
 	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512,
-		Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
-	m := appendReport(appendShared(appendShared(appendShared(appendShared(messageHead("AAAAAAAA"), given), counted),
-		&router.SharedBooking{Kind: router.BookingEnded, Number: 5}), &router.SharedBooking{Kind: router.BookingBroken, Number: 6}), &report)
+		Model: "m", Tenant: "t", Locals: []uint64{}, Path: []uint64{1, 1 << 63}, Media: []router.SharedMedium{}}
+	m := messageHead("AAAAAAAA")
+	for _, s := range []*router.SharedBooking{given, counted, {Kind: router.BookingEnded, Number: 5}, {Kind: router.BookingBroken, Number: 6}} {
+		m = appendShared(m, s, true)
+	}
+	m = appendReport(m, &report)
 	pairs := []router.SharedBooking{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2},
 		{Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
 	m = appendState(appendState(m, open, true), pairs, true)
@@ -464,7 +475,8 @@ func TestWire(t *testing.T) {
 		got = append(got, from)
 		return got, eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
 			shared: func(s *router.SharedBooking) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
-			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") }, reads: func() {},
+			state: func(open []router.SharedBooking) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
+			reads:  func(bool, bool) {},
 			lesson: func(key uint64, l *learned.Lesson, bytes int) { got = append(got, key, l) },
 			part: func(p indexer.Part) {
 				got = append(got, p)
@@ -494,14 +506,14 @@ func TestWire(t *testing.T) {
 
 func FuzzTake(f *testing.F) {
 	f.Add(appendShared(messageHead("AAAAAAAA"), &router.SharedBooking{Answers: 2, Tenant: "t", Number: 7, Worker: "w1",
-		Rank: -1, Locals: []uint64{1}}))
+		Rank: -1, Locals: []uint64{1}, Path: []uint64{2}}, true))
 	f.Add(appendLesson(messageHead("AAAAAAAA"), 5, lessonOf(2)))
 	f.Add(appendPiece(appendHeldRequest(messageHead("AAAAAAAA"), &heldRequest{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
 			_ = eachEntry(entries, &entryHandlers{key: func(key) {}, askKey: func() {}, secret: func([block.SecretBytes]byte) {},
 				shared: func(*router.SharedBooking) {}, report: func(router.Outcome) {}, state: func([]router.SharedBooking) {}, bye: func() {},
-				reads: func() {}, lesson: func(uint64, *learned.Lesson, int) {},
+				reads: func(bool, bool) {}, lesson: func(uint64, *learned.Lesson, int) {},
 				part: func(indexer.Part) {}, ask: func(holdersRequest) {}, holders: func(uint64, []router.Holder) {},
 				askHeld: func(heldRequest) {}, piece: func(*piece) {}})
 		}

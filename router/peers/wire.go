@@ -34,6 +34,7 @@ import (
 //	askKey  16; secret 17 | 32 bytes: a message of its own, unknown to 0.1.0
 //	lesson  18 | ID of the key, 8 bytes | class u32 | prompt+1 | tokens | steps: n, (number, 16 bytes | flags | bytes) … | locals: n, u64 …:
 //	           unknown to 0.1.0
+//	path    19 | steps: n, u64 …: of the given behind it; sent only if the states of all replicas say that they read it
 //	piece   14 | question | offset | size of the answer | n, bytes: of the answer, also a message of its own
 //
 // Numbers are varints; a rank is sent plus one; a text is preceded by its length. A message is only about the sender's own data,
@@ -69,11 +70,13 @@ const (
 	kindAskKey  = 16
 	kindSecret  = 17
 	kindLesson  = 18
+	kindPath    = 19
 
 	flagTold     = 1
 	flagAnswered = 1
 	flagWhole    = 1 // of a state: it has all open bookings
 	flagReads    = 2 // of a state: its sender reads lessons
+	flagPaths    = 4 // of a state: its sender reads paths
 	flagAnswer   = 1 // of a step
 	flagMedia    = 2
 )
@@ -89,12 +92,16 @@ func appendText(b []byte, s string) []byte {
 
 func appendNumber(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(max(0, n))) }
 
-func appendShared(b []byte, s *router.SharedBooking) []byte {
+// appendShared appends what happened to a booking; paths: with its path.
+func appendShared(b []byte, s *router.SharedBooking, paths bool) []byte {
 	switch s.Kind {
 	case router.BookingEnded:
 		return binary.AppendUvarint(append(b, kindOver), s.Number)
 	case router.BookingBroken:
 		return binary.AppendUvarint(append(b, kindBroken), s.Number)
+	}
+	if paths && len(s.Path) > 0 {
+		b = appendLocals(append(b, kindPath), s.Path[:min(len(s.Path), learned.MaxSteps)])
 	}
 	if s.Answers > 1 || s.Fetch+s.Pull > 0 || s.Model != "" {
 		b = appendNumber(appendNumber(appendNumber(append(b, kindCounted), s.Answers), s.Fetch), s.Pull)
@@ -183,7 +190,7 @@ func appendLesson(b []byte, key uint64, l *learned.Lesson) []byte {
 }
 
 func appendState(b []byte, open []router.SharedBooking, whole bool) []byte {
-	flags := byte(flagReads)
+	flags := byte(flagReads | flagPaths)
 	if whole {
 		flags |= flagWhole
 	}
@@ -262,7 +269,7 @@ func (r *reader) booking() *router.SharedBooking {
 	s := &router.SharedBooking{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
 		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
 	s.EventsExpected = r.byte()&flagTold != 0
-	s.Locals = r.locals()
+	s.Locals = r.words(router.MaxSharedBlocks)
 	s.Media = make([]router.SharedMedium, r.count(maxMedia, 17))
 	for i := range s.Media {
 		s.Media[i] = router.SharedMedium{Key: r.word(), Alias: r.word(), Tokens: r.number()}
@@ -270,8 +277,8 @@ func (r *reader) booking() *router.SharedBooking {
 	return s
 }
 
-func (r *reader) locals() []uint64 {
-	list := make([]uint64, r.count(router.MaxSharedBlocks, 8))
+func (r *reader) words(most int) []uint64 {
+	list := make([]uint64, r.count(most, 8))
 	for i := range list {
 		list[i] = r.word()
 	}
@@ -308,7 +315,7 @@ func (r *reader) lesson() (key uint64, l *learned.Lesson) {
 		flags, bytes := r.byte(), r.number()
 		s.Answer, s.Media, s.Bytes = flags&flagAnswer != 0, flags&flagMedia != 0, int32(min(bytes, maxStepBytes))
 	}
-	l.Taught.Chain = r.locals()
+	l.Taught.Chain = r.words(router.MaxSharedBlocks)
 	r.bad = r.bad || l.Taught.Prompt > len(l.Taught.Chain) || l.Taught.Tokens > learned.MaxTokens
 	return key, l
 }
@@ -345,7 +352,7 @@ func sender(message []byte) (from string, entries []byte, err error) {
 
 // eachEntry calls t's functions for the entries of a message, up to the first that cannot be read.
 func eachEntry(entries []byte, t *entryHandlers) error {
-	r := &reader{b: entries}
+	r, path := &reader{b: entries}, []uint64(nil)
 	for len(r.b) > 0 {
 		switch kind := r.byte(); kind {
 		case kindGiven, kindCounted:
@@ -355,9 +362,12 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			}
 			s := r.booking()
 			s.Answers, s.Fetch, s.Pull, s.Model, s.Tenant = more.Answers, more.Fetch, more.Pull, more.Model, more.Tenant
+			s.Path, path = path, nil
 			if !r.bad && s.Number != 0 {
 				t.shared(s)
 			}
+		case kindPath:
+			path = r.words(learned.MaxSteps)
 		case kindOver, kindBroken:
 			s := &router.SharedBooking{Kind: router.BookingEnded, Number: uint64(r.number())}
 			if kind == kindBroken {
@@ -373,8 +383,8 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 			}
 		case kindState, kindPairs:
 			open, flags := r.state(kind)
-			if !r.bad && flags&flagReads != 0 {
-				t.reads()
+			if !r.bad {
+				t.reads(flags&flagReads != 0, flags&flagPaths != 0)
 			}
 			if !r.bad && flags&flagWhole != 0 {
 				t.state(open)
@@ -387,7 +397,7 @@ func eachEntry(entries []byte, t *entryHandlers) error {
 				t.part(p)
 			}
 		case kindAsk:
-			if q := (holdersRequest{uint64(r.number()), r.locals()}); !r.bad {
+			if q := (holdersRequest{uint64(r.number()), r.words(router.MaxSharedBlocks)}); !r.bad {
 				t.ask(q)
 			}
 		case kindHolders, kindTiers:
@@ -434,7 +444,7 @@ type entryHandlers struct {
 	shared func(*router.SharedBooking)
 	report func(router.Outcome)
 	state  func([]router.SharedBooking)
-	reads  func()
+	reads  func(lessons, paths bool)
 	bye    func()
 	lesson func(key uint64, l *learned.Lesson, bytes int)
 
