@@ -191,7 +191,8 @@ func TestNobodySpeaksForOthers(t *testing.T) {
 	e.listen(t, "127.0.0.1:0")
 	t.Cleanup(e.srv.Stop)
 	given := func(name string, n uint64) []byte {
-		return appendShared(messageHead(name), &router.SharedBooking{Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1, Context: 1}, true)
+		return appendShared(messageHead(name), &router.SharedBooking{Number: n, Worker: "w1", Rank: -1, DecoderRank: -1, Tokens: 1,
+			Context: 1}, true)
 	}
 	refused, booked := 0, func(n int) func() bool { return func() bool { return r.router.ReplicaBookings() == n } }
 	ends := func(what string, end func() error) {

@@ -454,7 +454,8 @@ func TestWire(t *testing.T) {
 	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512,
 		Model: "m", Tenant: "t", Locals: []uint64{}, Path: []uint64{1, 1 << 63}, Media: []router.SharedMedium{}}
 	m := messageHead("AAAAAAAA")
-	for _, s := range []*router.SharedBooking{given, counted, {Kind: router.BookingEnded, Number: 5}, {Kind: router.BookingBroken, Number: 6}} {
+	for _, s := range []*router.SharedBooking{given, counted, {Kind: router.BookingEnded, Number: 5},
+		{Kind: router.BookingBroken, Number: 6}} {
 		m = appendShared(m, s, true)
 	}
 	m = appendReport(m, &report)
