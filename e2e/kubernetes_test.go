@@ -1,13 +1,16 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -256,4 +259,82 @@ func TestInferencePool(t *testing.T) {
 	}
 	api.Remove(fakekube.Pools, "chat")
 	wantFleet("")
+}
+
+// TestPoolPolicies: the objects of a pool decide. InferenceModelRewrites name another model, in the body that the worker gets;
+// InferenceObjectives say who gets the last places. A client chooses among the objectives and gains nothing else.
+func TestPoolPolicies(t *testing.T) {
+	t.Parallel()
+	api, ports, httpPort := startCluster(t)
+	labels := map[string]string{"app": "vllm"}
+	p := startPod(t, 21, ports)
+	of := func(rest map[string]any) map[string]any {
+		rest["poolRef"] = map[string]any{"name": "chat"}
+		return map[string]any{"spec": rest}
+	}
+	api.PutPod(fakekube.Pod{Name: p.name, IP: p.ip, Ready: true}, labels, nil)
+	api.PutPool("chat", labels, httpPort)
+	api.Set(fakekube.Renames, "fast", nil, of(map[string]any{"rules": []any{map[string]any{
+		"matches": []any{map[string]any{"model": map[string]any{"value": "fast"}}},
+		"targets": []any{map[string]any{"modelRewrite": "sim-vl", "weight": 1}}}}}))
+	api.Set(fakekube.Goals, "urgent", nil, of(map[string]any{"priority": 10}))
+	api.Set(fakekube.Goals, "idle", nil, of(map[string]any{"priority": -1}))
+	g := startGateway(t, map[string]any{"max_in_flight": 10, "kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile,
+		"token_file": api.TokenFile, "pool": "chat", "namespace": "llm"}}, dials(p, httpPort))
+	eventually(t, "the pod", func() bool { return g.fleet() == p.name+":live" })
+	g.ready(1)
+	long := []any{user(strings.Repeat("alpha ", 200))}
+	eventually(t, "the renamed model is served", func() bool {
+		status, _ := g.ask(long, map[string]any{"model": "fast"}, nil)
+		return status == http.StatusOK
+	})
+	eventually(t, "both names share what is cached", func() bool {
+		_, page := g.ask(long, map[string]any{"model": "fast"}, nil)
+		last := gjson.Get(g.page("/decisions?n=1"), "0")
+		return gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int() > 0 && last.Get("model").Str == "sim-vl" &&
+			last.Get("cached_tokens").Int() == gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int()
+	})
+	if status, page := g.ask(long, map[string]any{"model": "slow"}, nil); status != http.StatusNotFound {
+		t.Errorf("a name without a rewrite: %d, %s", status, page)
+	}
+
+	p.SetFault(sim.Hang)
+	var held sync.WaitGroup
+	ctx, release := context.WithCancel(t.Context())
+	defer held.Wait()
+	defer release()
+	asks := func(header string, objectives []string) *http.Request {
+		body := fmt.Sprintf(`{"model":"sim-vl","messages":[{"role":"user","content":"%s"}]}`, header)
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.url+"/v1/chat/completions", strings.NewReader(body))
+		req.Header = http.Header{"Content-Type": {"application/json"}, header: objectives}
+		return req
+	}
+	inFlight := 0
+	hold := func(objectives ...string) { // a request that stays in flight
+		t.Helper()
+		inFlight++
+		held.Go(func() { do(http.DefaultClient, asks("X-Gateway-Inference-Objective", objectives)) })
+		eventually(t, fmt.Sprint(inFlight, " in flight"), func() bool {
+			return metricOf(t, g.admin, "sightline_worker_requests_in_flight", "") == float64(inFlight)
+		})
+	}
+	refused := func(what string, objectives ...string) {
+		t.Helper()
+		for _, header := range []string{"X-Gateway-Inference-Objective", "X-Llm-D-Inference-Objective"} {
+			if r := do(&http.Client{Timeout: 5 * time.Second}, asks(header, objectives)); r.status != http.StatusTooManyRequests {
+				t.Errorf("%s: %+v", what, r)
+			}
+		}
+	}
+	for range 8 {
+		hold()
+	}
+	refused("the last quarter, to one below 0", "idle")
+	hold()
+	refused("the last tenth, to one without an objective")
+	refused("the last tenth, to one with an unknown objective", "mine")
+	refused("the last tenth, to one that names two", "urgent", "idle")
+	hold("urgent")
+	release()
+	held.Wait()
 }

@@ -43,6 +43,16 @@ func (f Fair) parse(hs []*corev3.HeaderValue) (tenant string, priority int) {
 	return tenant[:min(len(tenant), maxTenant)], priority
 }
 
+// namedObjectives returns the objectives (Options.Objective) that a request names, under the header's present name and its former one.
+func namedObjectives(hs []*corev3.HeaderValue) (names []string) {
+	for _, h := range hs {
+		if key := h.GetKey(); key == "x-llm-d-inference-objective" || key == "x-gateway-inference-objective" {
+			names = append(names, value(h))
+		}
+	}
+	return names
+}
+
 // keyClient is the gRPC metadata in which Envoy tells a client's address (grpc_service.initial_metadata of the filter, with
 // %DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%). A client cannot set metadata. x-forwarded-for is not read, since it is the
 // client's own wherever Envoy is not told otherwise.

@@ -86,10 +86,13 @@ type Options struct {
 	// for the paths of Pass. Envoy must fail closed too (failure_mode_allow: false), since it does not ask while we are down.
 	RefuseUnread bool
 	Pass         []string
-	Route        Route       // defaults for what a stream's metadata does not set
-	Tenants      Tenants     // the tenant of a request
-	Fair         Fair        // headers for sharing out the last free places
-	TLS          *tls.Config // nil: plain text
+	Route        Route   // defaults for what a stream's metadata does not set
+	Tenants      Tenants // the tenant of a request
+	Fair         Fair    // headers for sharing out the last free places
+	// Objective, if set, returns the priority of a request whose headers name these objectives, and whether requests of a higher
+	// priority than 0 are known (router.Request). Fair.Priority replaces it.
+	Objective func(named []string) (priority int, urgent bool)
+	TLS       *tls.Config // nil: plain text
 	// Admit reports whether a caller with this authorization header ("": none) is admitted; nil: everybody is. Health checks need
 	// no authorization.
 	Admit func(authorization string) bool

@@ -50,6 +50,9 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream(), s.opt.Tenants.Header)
 	c.tenant, c.priority = s.opt.Fair.parse(headers.GetHeaders().GetHeaders())
+	if s.opt.Objective != nil && s.opt.Fair.Priority == "" {
+		c.priority, c.urgent = s.opt.Objective(namedObjectives(headers.GetHeaders().GetHeaders()))
+	}
 	c.sender = c.client(stream.Context())
 	if header := s.opt.Tenants.Header; header != "" {
 		c.foreign = append(c.foreign, header) // its value must not reach the worker
@@ -129,6 +132,7 @@ type call struct {
 	head     head
 	id       string // of the decision
 	tenant   string // see Options.Fair
+	urgent   bool   // see Options.Objective
 	priority int
 	sender   fair.Client
 	opened   time.Time
@@ -325,7 +329,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	d := c.decideSafely(ctx, &router.Request{
 		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
 		Only: c.only, Session: c.head.session, FirstToken: c.head.firstToken, Client: c.sender, Tenant: c.tenant,
-		Priority: c.priority, Salt: c.opt.Tenants.salt(&c.head), Body: body,
+		Priority: c.priority, UrgentExist: c.urgent, Salt: c.opt.Tenants.salt(&c.head), Body: body,
 	})
 	if c.opt.Traced != nil {
 		c.traced = &traced{began: arrived, took: time.Since(arrived)}

@@ -17,6 +17,9 @@ import (
 //	over a tenth     refused           let in                  let in
 //	any              refused           with at most its share  let in
 //
+// Without Fair the priority of a pool's objectives counts alike: of the last tenth no request of priority 0 gets a place if there are
+// objectives above 0.
+//
 // A share is the number of requests in flight that hold a place, divided by the number of tenants that have any. A tenant that
 // has all of them is above its share.
 const (
@@ -49,7 +52,7 @@ func (x *planner) refuseFull() *Refusal {
 
 // refuseUnfair refuses a request that would take a place kept for others.
 func (x *planner) refuseUnfair() *Refusal {
-	if !x.opt.Fair || x.req.Priority > 0 {
+	if x.req.Priority > 0 || x.req.Priority == 0 && !x.opt.Fair && !x.req.UrgentExist {
 		return nil
 	}
 	places, free := 0, 0
@@ -60,11 +63,14 @@ func (x *planner) refuseUnfair() *Refusal {
 			free += max(0, x.maxInFlightOf(s)-load.Places())
 		}
 	}
-	mine, tenants, all := x.opt.Ledger.InFlightOf(x.out.Model, x.req.Tenant)
-	switch {
-	case x.req.Priority < 0 && free*keptForUrgent <= places:
+	if x.req.Priority < 0 && free*keptForUrgent <= places || !x.opt.Fair && x.req.UrgentExist && free*keptForFew <= places {
 		return x.refuseShed(shedPriority, "few places are free, and the request is not urgent")
-	case free*keptForFew <= places && mine > 0 && (mine == all || mine*tenants > all):
+	}
+	if !x.opt.Fair {
+		return nil
+	}
+	mine, tenants, all := x.opt.Ledger.InFlightOf(x.out.Model, x.req.Tenant)
+	if free*keptForFew <= places && mine > 0 && (mine == all || mine*tenants > all) {
 		return x.refuseShed(shedShare, "few places are free, and other tenants use fewer")
 	}
 	return nil

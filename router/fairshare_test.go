@@ -6,6 +6,40 @@ import (
 	"testing"
 )
 
+// TestUrgentPlaces: without fair shares, objectives alone keep the last tenth of places for those above 0, and the last quarter from
+// those below; without any above 0 the last tenth is for all.
+func TestUrgentPlaces(t *testing.T) {
+	w := newWorld(t, 2)
+	w.limit(10)
+	n := 0
+	fill := func(priority int, urgent bool, want int) {
+		t.Helper()
+		got := 0
+		for range 30 {
+			n++
+			d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("r", n), Path: "/v1/chat/completions", Priority: priority, UrgentExist: urgent,
+				Body: [][]byte{[]byte(chatBody("m", fmt.Sprintf("%q", text(20, uint64(n)))))}})
+			if d.Refuse == nil {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("priority %d: %d of 30 let in, want %d", priority, got, want)
+		}
+	}
+	fill(-1, true, 15)
+	fill(0, true, 3)
+	fill(1, true, 2)
+	for i := range n {
+		w.opt.Ledger.End(fmt.Sprint("r", i+1), 0)
+	}
+	fill(-1, false, 15)
+	fill(0, false, 5)
+	if got, want := w.counted(t, "sightline_requests_shed_total"), "m,full=53 m,priority=57 "; got != want {
+		t.Errorf("shed %q, want %q", got, want)
+	}
+}
+
 // TestFewPlacesAreShared checks that of twenty places the last two go to tenants with few requests, the last five to no request
 // of low priority, and any of them to an urgent one.
 func TestFewPlacesAreShared(t *testing.T) {

@@ -59,6 +59,7 @@ type planner struct {
 	req        *Request
 	mem        *scratch
 	cleanEdits []body.Edit // edits that remove what a client must not say
+	renamed    string      // the model's name that the edits put into the body; "": they leave the client's
 	cleaned    bool        // the body is safe to pass on with out.Edits, whatever happens
 	opened     bool        // known and slots are set
 	lane       *lane       // where it has room to be read; nil: none taken
@@ -230,8 +231,9 @@ func (x *planner) awaitLane(ctx context.Context, lane *lane, weight int) bool {
 	return ok
 }
 
-// applyHead adds what the request's headers say to what is read of its body: its client, and the salt that is put into it.
+// applyHead adds what is not said by the body to what is read of it: the client, the salt that is put into it, and the model's new name.
 func (x *planner) applyHead() {
+	x.mem.req.Model = cmp.Or(x.renamed, x.mem.req.Model)
 	x.mem.req.Client = x.req.Client
 	if x.req.Salt != nil {
 		x.mem.req.SetSalt(*x.req.Salt)
@@ -264,9 +266,24 @@ func (x *planner) clean() (unread error, refusal *Refusal) {
 			x.cleanEdits = x.out.Edits
 		}
 	}
+	if x.opt.Rewrite != nil && unread == nil && x.mem.req.Model != "" {
+		x.rename()
+	}
 	x.out.Edits, x.cleaned = x.cleanEdits, true
 	x.applyHead()
 	return unread, nil
+}
+
+// rename has the request ask for another model, if Options.Rewrite says so. The conversation's hash is not that of a request left alone.
+func (x *planner) rename() {
+	name := x.opt.Rewrite(x.mem.req.Model, func() float64 { return unitInterval(x.conversationHash() ^ 0x7265_6e61_6d65) })
+	if name == x.mem.req.Model {
+		return
+	}
+	if edits := body.Rename(&x.mem.req, name); edits != nil {
+		x.addEdits(edits)
+		x.cleanEdits, x.renamed = x.out.Edits, name
+	}
 }
 
 func (x *planner) removed(field string) { x.tally.removed = append(x.tally.removed, field) }

@@ -32,9 +32,11 @@ type Request struct {
 	FirstToken time.Duration
 	// Client identifies the sender by what it cannot choose itself, such as its address; 0: not known.
 	Client fair.Client
-	// Tenant and Priority are taken from a trusted header, if Options.Fair is set.
+	// Tenant and Priority are taken from a trusted header, if Options.Fair is set; Priority also from the objectives of a pool.
 	Tenant   string
 	Priority int
+	// UrgentExist: there are requests with a priority above 0, for which the last places are kept without Options.Fair too.
+	UrgentExist bool
 	// Salt, if not nil, replaces the body's cache_salt: ASCII letters and digits; "" for none.
 	Salt *string
 	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps no reference to it.

@@ -82,14 +82,17 @@ type Model struct {
 
 // Options configure a Router.
 type Options struct {
-	Models         []Model
-	Fleet          *fleet.Fleet
-	Ledger         *ledger.Ledger // of requests to Fleet; nil: the router makes its own
-	Secret         *block.Secret  // of the hashes that replicas share; nil: block.Fixed
-	MaxInFlight    int            // open requests at which a slot gets no more; 0: no limit
-	Hold           time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
-	Fair           bool           // share the last free places by Request.Tenant and Priority
-	AskUsage       bool           // ask for the token usage at the end of streams that do not say whether they want it
+	Models      []Model
+	Fleet       *fleet.Fleet
+	Ledger      *ledger.Ledger // of requests to Fleet; nil: the router makes its own
+	Secret      *block.Secret  // of the hashes that replicas share; nil: block.Fixed
+	MaxInFlight int            // open requests at which a slot gets no more; 0: no limit
+	Hold        time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
+	Fair        bool           // share the last free places by Request.Tenant and Priority
+	AskUsage    bool           // ask for the token usage at the end of streams that do not say whether they want it
+	// Rewrite, if set, returns the name that a request for a model gets instead. share returns a number from 0 to below 1 that is the same
+	// for all requests of a conversation.
+	Rewrite        func(model string, share func() float64) string
 	RefuseUnread   bool           // refuse a body that is too large to be read, whatever it holds
 	UnsteeredShare float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
 	Report         *report.Totals // sums up how requests end, by arm; nil: the router makes its own

@@ -24,6 +24,7 @@ type pickerFlags struct {
 	SecureServing  *bool  `name:"secure-serving" help:"With --pool: TLS at the port of ext_proc; default: true, as gateways expect."`
 	CertPath       string `name:"cert-path" type:"existingdir" placeholder:"DIR" help:"With --pool: folder of tls.crt and tls.key; default: a certificate that is made at the start."`
 	OneAddress     bool   `name:"one-address" help:"With --pool: name one address, for gateways that take one (Envoy AI Gateway)."`
+	MaxInFlight    int    `name:"max-in-flight" placeholder:"N" help:"With --pool: requests that a worker gets at once; the last places go by the priority of InferenceObjectives."`
 	PoolGroup      string `name:"pool-group" hidden:"" default:"inference.networking.k8s.io"`
 
 	// What other pickers know, and Sightline has nothing to do with.
@@ -65,9 +66,9 @@ func (f *pickerFlags) ignored() (list []string) {
 func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	if f.Pool == "" {
 		given := f.Namespace + f.CertPath
-		if given != "" || f.OneAddress || f.GRPCPort+f.GRPCHealthPort+f.MetricsPort != 0 || f.SecureServing != nil {
-			return errors.New("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving, --cert-path and " +
-				"--one-address belong to --pool, which is not given")
+		if given != "" || f.OneAddress || f.GRPCPort+f.GRPCHealthPort+f.MetricsPort+f.MaxInFlight != 0 || f.SecureServing != nil {
+			return errors.New("--namespace, --grpc-port, --grpc-health-port, --metrics-port, --secure-serving, --cert-path, " +
+				"--one-address and --max-in-flight belong to --pool, which is not given")
 		}
 		return nil
 	}
@@ -92,6 +93,9 @@ func (f *pickerFlags) apply(cfg *config.Config, file bool) error {
 	}
 	if !file || cfg.Route.Mode == "" {
 		cfg.Route.Mode = "epp"
+	}
+	if f.MaxInFlight != 0 {
+		cfg.MaxInFlight = f.MaxInFlight
 	}
 	cfg.Route.OneAddress = cfg.Route.OneAddress || f.OneAddress
 	switch secured := f.SecureServing; {

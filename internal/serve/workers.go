@@ -45,6 +45,9 @@ type sources struct {
 	models  chan toldModels // to be served
 	end     func(error)     // ends the server
 	longest atomic.Int64    // longest lifetime of a prediction so far, in ns
+	// what the objects of the followed pool say; nil: nothing, or no pool is followed
+	policies  atomic.Pointer[discover.Policies]
+	unlimited sync.Once // that priorities need a limit of requests in flight is logged
 
 	mu        sync.Mutex
 	followers []*runningFinder
@@ -65,6 +68,7 @@ type runningFinder struct {
 	number   int
 	key      string // what it looks for, as a key; "": a Dynamo component
 	finder   finder
+	pool     *discover.Pool // that it follows; nil: none
 	stop     context.CancelFunc
 	repeat   func() // reports the last findings again
 	reported atomic.Bool
@@ -157,6 +161,9 @@ func (s *sources) follow(wanted []*runningFinder) {
 		f.stop()
 		f.mu.Lock() // waits for a report that is under way
 		f.gone = true
+		if f.pool != nil {
+			s.policies.Store(nil)
+		}
 		f.mu.Unlock()
 		gone = append(gone, f.number)
 	}
@@ -180,6 +187,22 @@ func (s *sources) start(f *runningFinder) {
 	asking, _ := f.finder.(*askingFinder)
 	if asking != nil {
 		asking.connect(s.as, s.serveAsked, s.end)
+	}
+	if f.pool != nil {
+		f.pool.Policies = func(p *discover.Policies) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.gone {
+				return
+			}
+			s.policies.Store(p)
+			if p.Ranks() && s.now.Load().cfg.MaxInFlight == 0 {
+				s.unlimited.Do(func() {
+					s.log.Warn("priorities of InferenceObjectives have no effect without a limit of requests in flight: set max_in_flight " +
+						"(--max-in-flight with --pool)")
+				})
+			}
+		}
 	}
 	tell := func() {
 		specs := make([]registry.Spec, len(f.found))
@@ -279,7 +302,7 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 		}
 		looks := fmt.Sprintf("%+v", p)
 		p.Log = log
-		list = append(list, &runningFinder{key: looks, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
+		list = append(list, &runningFinder{key: looks, pool: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
 	}
 	return list, nil
 }

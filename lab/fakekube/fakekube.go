@@ -54,19 +54,20 @@ type event struct {
 
 // The kinds of objects that are served, as the ends of their paths.
 const (
-	Slices  = "/apis/discovery.k8s.io/v1/namespaces/%s/endpointslices"
-	Pools   = "/apis/inference.networking.k8s.io/v1/namespaces/%s/inferencepools"
-	Imports = "/apis/inference.networking.x-k8s.io/v1alpha1/namespaces/%s/inferencepoolimports"
-	Pods    = "/api/v1/namespaces/%s/pods"
-	Goals   = "/apis/llm-d.ai/v1alpha2/namespaces/%s/inferenceobjectives"
-	Renames = "/apis/llm-d.ai/v1alpha2/namespaces/%s/inferencemodelrewrites"
+	Slices   = "/apis/discovery.k8s.io/v1/namespaces/%s/endpointslices"
+	Pools    = "/apis/inference.networking.k8s.io/v1/namespaces/%s/inferencepools"
+	Imports  = "/apis/inference.networking.x-k8s.io/v1alpha1/namespaces/%s/inferencepoolimports"
+	Pods     = "/api/v1/namespaces/%s/pods"
+	Goals    = "/apis/llm-d.ai/v1alpha2/namespaces/%s/inferenceobjectives"
+	OldGoals = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/%s/inferenceobjectives"
+	Renames  = "/apis/llm-d.ai/v1alpha2/namespaces/%s/inferencemodelrewrites"
 )
 
 // Start runs a server for one namespace; dir takes its files.
 func Start(dir, namespace string) (*Server, error) {
 	s := &Server{namespace: namespace, token: "secret-token", version: 100, oldest: 100, objects: map[string]map[string]map[string]any{},
 		wake: make(chan struct{}), cut: make(chan struct{})}
-	for _, kind := range []string{Slices, Pools, Imports, Pods, Goals, Renames} {
+	for _, kind := range []string{Slices, Pools, Imports, Pods, Goals, OldGoals, Renames} {
 		s.objects[fmt.Sprintf(kind, namespace)] = map[string]map[string]any{}
 	}
 	s.http = httptest.NewUnstartedServer(s)

@@ -51,6 +51,7 @@ type server struct {
 type resource struct {
 	group, version, namespace, kind string     // kind in the plural: endpointslices; group "" for Kubernetes' own v1
 	query                           url.Values // labelSelector, fieldSelector
+	optional                        bool       // that it is not defined, or may not be read, is no failure: it has no objects
 }
 
 func (r *resource) path() string {
@@ -92,8 +93,11 @@ const (
 	maxEvent     = 4 << 20
 )
 
-// errExpired means that the server no longer knows the version from which a watch was to continue.
-var errExpired = errors.New("the watch's resource version has expired")
+var (
+	errExpired   = errors.New("the watch's resource version has expired") // the server no longer knows it
+	errUndefined = errors.New("is its definition installed?")
+	errDenied    = errors.New("want a Role with list and watch on it, bound to this ServiceAccount")
+)
 
 // follow calls tell with all objects by name after each change, until ctx ends. The map is valid during the call.
 func follow[T any, P object[T]](ctx context.Context, s *server, r resource, tell func(map[string]P)) {
@@ -101,7 +105,8 @@ func follow[T any, P object[T]](ctx context.Context, s *server, r resource, tell
 	if first <= 0 {
 		first = 500 * time.Millisecond
 	}
-	pause := retry.Backoff{First: first, Longest: 64 * first}
+	pause, absent := retry.Backoff{First: first, Longest: 64 * first}, retry.Backoff{First: 64 * first, Longest: 64 * first}
+	said := false // that it may not be read
 	for ctx.Err() == nil {
 		err := session(ctx, s, r, func(list map[string]P) {
 			pause.Reset()
@@ -109,6 +114,14 @@ func follow[T any, P object[T]](ctx context.Context, s *server, r resource, tell
 		})
 		if ctx.Err() != nil {
 			return
+		}
+		if r.optional && (errors.Is(err, errUndefined) || errors.Is(err, errDenied)) {
+			if !said && errors.Is(err, errDenied) {
+				said = true
+				s.log.Info("no "+r.String()+" are followed", zap.String("namespace", r.namespace), zap.Error(err))
+			}
+			absent.Wait(ctx)
+			continue
 		}
 		if !errors.Is(err, errExpired) {
 			s.log.Warn("cannot list or watch "+r.String()+"; keeping the known workers", zap.String("namespace", r.namespace),
@@ -209,10 +222,9 @@ func (s status) err(what string) error {
 	case http.StatusGone:
 		return errExpired
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("status %d: %.300s (want a Role with list and watch on %s, bound to this ServiceAccount)",
-			s.Code, s.Message, what)
+		return fmt.Errorf("%s: status %d: %.300s (%w)", what, s.Code, s.Message, errDenied)
 	case http.StatusNotFound:
-		return fmt.Errorf("status %d: %.300s (is the definition of %s installed?)", s.Code, s.Message, what)
+		return fmt.Errorf("%s: status %d: %.300s (%w)", what, s.Code, s.Message, errUndefined)
 	}
 	return fmt.Errorf("status %d: %.300s", s.Code, s.Message)
 }

@@ -20,7 +20,8 @@ import (
 const PoolGroup = "inference.networking.k8s.io"
 
 // Pool follows an InferencePool of Gateway API's Inference Extension (v1) and the pods that it selects. It needs the verbs list and
-// watch on inferencepools of inference.networking.k8s.io and on pods.
+// watch on inferencepools of inference.networking.k8s.io and on pods; and for Policies on inferenceobjectives and inferencemodelrewrites
+// of policyGroups.
 //
 // Each of the pool's targetPorts is an endpoint of each pod, unless the pod's annotation active-ports leaves it out. A pod that is
 // not ready, or is terminating, is reported as an endpoint that is not ready.
@@ -28,7 +29,8 @@ type Pool struct {
 	API, CAFile, TokenFile string // as in Kubernetes
 	Namespace, Name        string
 	Log                    *zap.Logger
-	Retry                  time.Duration // as in Kubernetes
+	Retry                  time.Duration   // as in Kubernetes
+	Policies               func(*Policies) // is told what the pool's objects say of its requests, after each change; nil: not followed
 }
 
 // inferencePool is the part of an InferencePool that is used.
@@ -78,7 +80,6 @@ type poolFollower struct {
 
 	mu       sync.Mutex
 	told     reporter
-	once     sync.Once // what has no effect is named
 	selector string
 	ports    []int
 	pods     map[string]*pod // nil: not listed yet
@@ -93,6 +94,9 @@ func (p *Pool) Follow(ctx context.Context, found func([]Endpoint)) {
 	f := &poolFollower{Pool: p, server: &server{p.API, p.CAFile, p.TokenFile, log, p.Retry}, told: reporter{found: found, log: log}}
 	defer f.running.Wait()
 	defer f.watchPods(ctx, "")
+	if f.Policies != nil {
+		f.followPolicies(ctx)
+	}
 	r := resource{group: PoolGroup, version: "v1", namespace: p.Namespace, kind: "inferencepools",
 		query: url.Values{"fieldSelector": {"metadata.name=" + p.Name}}}
 	follow(ctx, f.server, r, func(list map[string]*inferencePool) { f.changed(ctx, list[p.Name]) })
@@ -122,7 +126,6 @@ func (f *poolFollower) changed(ctx context.Context, pool *inferencePool) {
 		selector = append(selector, key+"="+pool.Spec.Selector.MatchLabels[key])
 	}
 	f.watchPods(ctx, strings.Join(selector, ","))
-	f.once.Do(func() { f.running.Go(func() { f.nameUnfollowed(ctx) }) })
 }
 
 // explainAbsence logs that there is no such pool, or that it is imported. That this may not be asked, or that the kind is not defined,
@@ -142,31 +145,6 @@ func (f *poolFollower) explainAbsence(ctx context.Context) {
 	}
 	f.server.log.Warn("this InferencePool is imported: its pods are in the clusters that export it, and their own endpoint picker chooses "+
 		"there. Run Sightline in those clusters", zap.String("namespace", f.Namespace), zap.Strings("exported_by", clusters))
-}
-
-// poolPolicy is the part of an objective or a rewrite (inferenceobjectives, inferencemodelrewrites) that is used.
-type poolPolicy struct {
-	Metadata metadata
-	Spec     struct{ PoolRef struct{ Name string } }
-}
-
-func (p *poolPolicy) meta() *metadata { return &p.Metadata }
-
-// nameUnfollowed logs, once, which objects of llm-d's are for this pool and have no effect here. That they may not be listed, or that the
-// kinds are not defined, is no failure.
-func (f *poolFollower) nameUnfollowed(ctx context.Context) {
-	for kind, instead := range map[string]string{
-		"inferenceobjectives":    "priorities are shared out by max_in_flight and fair_share of a configuration",
-		"inferencemodelrewrites": "a model has the names that its workers serve (vLLM: --served-model-name), and aliases of a configuration",
-	} {
-		r := resource{group: "llm-d.ai", version: "v1alpha2", namespace: f.Namespace, kind: kind}
-		found, _ := list[poolPolicy](ctx, f.server, r)
-		maps.DeleteFunc(found, func(_ string, p *poolPolicy) bool { return p.Spec.PoolRef.Name != f.Name })
-		if len(found) > 0 {
-			f.server.log.Warn("objects for this pool have no effect", zap.Stringer("kind", &r),
-				zap.Strings("names", slices.Sorted(maps.Keys(found))), zap.String("instead", instead))
-		}
-	}
 }
 
 // watchPods follows the pods with these labels instead of others; "": none.

@@ -1,8 +1,10 @@
 package discover
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,20 +109,83 @@ func TestPoolImport(t *testing.T) {
 	})
 }
 
-// TestPoolPolicies checks that objects which are for this pool and have no effect are named, and others are not.
+// TestPoolPolicies: objectives and rewrites of this pool are followed in both groups, those of another pool are not, and that a kind is
+// not defined or may not be read is no failure.
 func TestPoolPolicies(t *testing.T) {
-	w := watchPool(t)
+	var now atomic.Pointer[Policies]
+	w := follows(t, func(api *fakekube.Server, log *zap.Logger) finder {
+		return &Pool{API: api.URL, CAFile: api.CAFile, TokenFile: api.TokenFile, Namespace: "llm", Name: "chat", Log: log,
+			Retry: 5 * time.Millisecond, Policies: now.Store}
+	})
 	w.want(t, "")
-	of := func(pool string) map[string]any {
-		return map[string]any{"spec": map[string]any{"poolRef": map[string]any{"name": pool}}}
+	of := func(pool string, rest map[string]any) map[string]any {
+		rest["poolRef"] = map[string]any{"name": pool}
+		return map[string]any{"spec": rest}
 	}
-	w.api.Set(fakekube.Goals, "urgent", nil, of("chat"))
-	w.api.Set(fakekube.Goals, "theirs", nil, of("another"))
-	w.api.Set(fakekube.Renames, "renamed", nil, of("another"))
-	w.api.PutPool("chat", vllmPods, 8000)
-	eventually(t, "the objective is named", func() bool { return w.log.FilterMessageSnippet("have no effect").Len() == 1 })
-	if said := w.log.FilterMessageSnippet("have no effect").All()[0].ContextMap(); fmt.Sprint(said["names"]) != "[urgent]" {
-		t.Errorf("%v", said)
+	rule := func(model, to string) map[string]any {
+		r := map[string]any{"targets": []any{map[string]any{"modelRewrite": to}}}
+		if model != "" {
+			r["matches"] = []any{map[string]any{"model": map[string]any{"value": model}}}
+		}
+		return r
+	}
+	zero := func() float64 { return 0 }
+	shows := func(named ...string) string {
+		priority, urgent := now.Load().Priority(named)
+		return fmt.Sprintf("%d %t %s %s", priority, urgent, now.Load().Rewrite("m", zero), now.Load().Rewrite("other", zero))
+	}
+	want := func(want string, named ...string) {
+		t.Helper()
+		eventually(t, want, func() bool { return shows(named...) == want })
+	}
+	want("0 false m other", "urgent")
+	w.api.Set(fakekube.Goals, "urgent", nil, of("chat", map[string]any{"priority": 5}))
+	w.api.Set(fakekube.Goals, "idle", nil, of("chat", map[string]any{"priority": -5}))
+	w.api.Set(fakekube.Goals, "theirs", nil, of("another", map[string]any{"priority": 9}))
+	w.api.Set(fakekube.OldGoals, "urgent", nil, of("chat", map[string]any{"priority": -9})) // the other group's counts
+	w.api.Set(fakekube.OldGoals, "old", nil, of("chat", map[string]any{"priority": 2}))
+	want("5 true m other", "urgent")
+	want("2 true m other", "old")
+	want("0 true m other", "theirs")
+	want("-5 true m other", "urgent", "idle") // two headers: the lower one
+	want("0 true m other", "urgent", "unknown")
+	w.api.Set(fakekube.Renames, "b", nil, of("chat", map[string]any{"rules": []any{rule("", "any"), rule("m", "late")}}))
+	want("0 true late any")
+	w.api.Set(fakekube.Renames, "a", nil, of("chat", map[string]any{"rules": []any{rule("m", "first"), rule("m", "second")}}))
+	want("0 true first any") // as old as b, and before it by name
+	w.api.Remove(fakekube.Renames, "a")
+	w.api.Remove(fakekube.Renames, "b")
+	w.api.Remove(fakekube.Goals, "urgent")
+	w.api.Remove(fakekube.OldGoals, "urgent")
+	w.api.Remove(fakekube.OldGoals, "old")
+	want("0 false m other")
+	eventually(t, "the kind that may not be read is named", func() bool { // the fake server has no rewrites of the older group
+		return w.log.FilterMessageSnippet("no inferencemodelrewrites.inference.networking.x-k8s.io are followed").Len() == 1
+	})
+}
+
+// TestWeightedRewrites: names share requests by weight, or equally, and the same share gives the same name.
+func TestWeightedRewrites(t *testing.T) {
+	for _, c := range []struct{ what, targets, want string }{
+		{"weights", `[{"modelRewrite":"a","weight":1},{"modelRewrite":"b","weight":3}]`, "abbb"},
+		{"none has one", `[{"modelRewrite":"a"},{"modelRewrite":"b"}]`, "aabb"},
+		{"some have none", `[{"modelRewrite":"a"},{"modelRewrite":"b","weight":3}]`, "bbbb"},
+		{"no targets", `[]`, "mmmm"},
+	} {
+		var o policy
+		if err := json.Unmarshal([]byte(`{"spec":{"rules":[{"targets":`+c.targets+`}]}}`), &o); err != nil {
+			t.Fatal(err)
+		}
+		p, got := policiesOf(nil, []map[string]*policy{{"o": &o}}), ""
+		for _, share := range []float64{0, 0.3, 0.6, 0.999} {
+			got += p.Rewrite("m", func() float64 { return share })
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+	if none := (*Policies)(nil); none.Rewrite("m", nil) != "m" {
+		t.Error("without objects a name is changed")
 	}
 }
 
