@@ -68,7 +68,7 @@ type runningFinder struct {
 	number   int
 	key      string // what it looks for, as a key; "": a Dynamo component
 	finder   finder
-	pool     *discover.Pool // that it follows; nil: none
+	policies *discover.Pool // whose policies count; nil: none
 	stop     context.CancelFunc
 	repeat   func() // reports the last findings again
 	reported atomic.Bool
@@ -161,7 +161,7 @@ func (s *sources) follow(wanted []*runningFinder) {
 		f.stop()
 		f.mu.Lock() // waits for a report that is under way
 		f.gone = true
-		if f.pool != nil {
+		if f.policies != nil {
 			s.policies.Store(nil)
 		}
 		f.mu.Unlock()
@@ -188,8 +188,8 @@ func (s *sources) start(f *runningFinder) {
 	if asking != nil {
 		asking.connect(s.as, s.serveAsked, s.end)
 	}
-	if f.pool != nil {
-		f.pool.Policies = func(p *discover.Policies) {
+	if f.policies != nil {
+		f.policies.Policies = func(p *discover.Policies) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if f.gone {
@@ -302,7 +302,7 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 		}
 		looks := fmt.Sprintf("%+v", p)
 		p.Log = log
-		list = append(list, &runningFinder{key: looks, pool: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
+		list = append(list, &runningFinder{key: looks, policies: &p, finder: &askingFinder{Asking: ofPool(&p, s.Fit), log: log}})
 	}
 	return list, nil
 }
