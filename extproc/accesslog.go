@@ -87,6 +87,7 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	case kind == accessv3.AccessLogType_DownstreamEnd:
 		o.Phase, o.Code = router.Ended, code
 		o.Answered = e.GetResponse().GetResponseCodeDetails() == "via_upstream"
+		o.Cut = brokeOff(common.GetResponseFlags())
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()
 		readUsage(common.GetMetadata(), &o)
 	}
@@ -144,6 +145,12 @@ func faultOf(f *accessv3.ResponseFlags) string {
 		return "timeout"
 	}
 	return ""
+}
+
+// brokeOff reports whether the client or the upstream ended a request before its answer was whole.
+func brokeOff(f *accessv3.ResponseFlags) bool {
+	return f.GetDownstreamConnectionTermination() || f.GetDownstreamRemoteReset() ||
+		f.GetUpstreamConnectionTermination() || f.GetUpstreamRemoteReset()
 }
 
 // entrySafely processes an entry; a panic costs only that entry.

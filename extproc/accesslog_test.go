@@ -74,6 +74,14 @@ func TestAccessLog(t *testing.T) {
 		o.OutputTokens = tokens
 		return o
 	}
+	cut := func(o router.Outcome) router.Outcome {
+		o.Cut = true
+		return o
+	}
+	with := func(e *accessv3.HTTPAccessLogEntry, flags *accessv3.ResponseFlags) *accessv3.HTTPAccessLogEntry {
+		e.CommonProperties.ResponseFlags = flags
+		return e
+	}
 	failed := func(fault string) router.Outcome {
 		return router.Outcome{ID: "A", Phase: router.Failed, Addr: "10.0.0.1:8000", Fault: fault, Source: 1, CachedTokens: -1, PromptTokens: -1}
 	}
@@ -117,6 +125,12 @@ func TestAccessLog(t *testing.T) {
 		{"breaks off, told late", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ended, "A", worker, 200),
 			flagged("A", &accessv3.ResponseFlags{UpstreamConnectionTermination: true})},
 			[]router.Outcome{started(one), over(one, 200, -1, -1), failed("reset")}},
+		{"the client leaves in the middle of the answer", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0),
+			with(entry(ended, "A", worker, 200), &accessv3.ResponseFlags{DownstreamConnectionTermination: true})},
+			[]router.Outcome{started(one), cut(over(one, 200, -1, -1))}},
+		{"the worker breaks off", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0),
+			with(entry(ended, "A", worker, 200), &accessv3.ResponseFlags{UpstreamRemoteReset: true})},
+			[]router.Outcome{started(one), cut(over(one, 200, -1, -1))}},
 		{"the client leaves, the pool is full",
 			[]*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{DownstreamConnectionTermination: true}),
 				flagged("A", &accessv3.ResponseFlags{UpstreamOverflow: true})}, nil},

@@ -27,6 +27,7 @@ func (c *call) relayRest() {
 		if c.strict && c.decided && (c.code != 0 || c.answers) {
 			o := outcome(c.id, router.Ended)
 			o.Code, o.Answered, o.FirstByte = c.code, c.servedKnown, c.firstByte
+			o.Cut = c.answers && !c.responseEnded
 			c.report(o)
 		}
 	}()
@@ -47,10 +48,12 @@ func (c *call) relayRest() {
 			c.requestEnded = true
 			ok = c.send(requestTrailers)
 		case *extprocv3.ProcessingRequest_ResponseHeaders:
+			c.responseEnded = m.ResponseHeaders.GetEndOfStream()
 			c.responded(m.ResponseHeaders)
 			ok = c.send(c.namedPod())
 			c.wantsAnswerID = c.wantsAnswerID && c.code == http.StatusOK
 		case *extprocv3.ProcessingRequest_ResponseBody:
+			c.responseEnded = m.ResponseBody.GetEndOfStream()
 			c.learnAnswerID(m.ResponseBody)
 			if !c.duplexResponse {
 				ok = c.send(responseBody)
@@ -59,6 +62,7 @@ func (c *call) relayRest() {
 			body := mem.BufferSlice{mem.SliceBuffer(m.ResponseBody.GetBody())}
 			ok = c.returnBody(fieldAnswerResponse, body, m.ResponseBody.GetEndOfStream())
 		case *extprocv3.ProcessingRequest_ResponseTrailers:
+			c.responseEnded = true
 			ok = c.send(responseTrailers)
 		default:
 			c.complain("unexpected message", "Envoy sent a second set of request headers on one stream")

@@ -146,6 +146,7 @@ type call struct {
 
 	answerSent    bool            // an answer was sent, so the stream's end lets nothing pass unread
 	requestEnded  bool            // Envoy has sent the whole request
+	responseEnded bool            // Envoy has sent the whole response
 	code          int             // status of the response, once it has begun
 	decided       bool            // a decision was sent
 	listed        bool            // with several endpoints

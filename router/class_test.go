@@ -168,6 +168,9 @@ func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
 	go au.Run(t.Context())
 	var last Decision
 	for i, move := range []bool{true, false} {
+		gone := w.decide(chatBody("m", fmt.Sprintf("%q", text(200, uint64(10+i))))) // its client leaves before the first token
+		w.Observe(Outcome{ID: gone.ID, Phase: Started, Addr: gone.Targets[0].Addr})
+		w.Observe(Outcome{ID: gone.ID, Phase: Ended, Code: 200, Cut: true})
 		last = w.decide(chatBody("m", fmt.Sprintf("%q", text(200, uint64(i)))))
 		to := last.Targets[0].Addr
 		if move {

@@ -126,7 +126,7 @@ func (r *Router) publish(e *end) {
 	r.learnWithheld(e)
 	r.taught(&e.o)
 	r.opt.Audit.Found(e.o.ID, e.found)
-	r.opt.Audit.End(e.o.ID, e.o.Code == http.StatusOK)
+	r.opt.Audit.End(e.o.ID, e.o.Code == http.StatusOK && !e.o.Cut)
 }
 
 // ended ends a request as Envoy reports it.

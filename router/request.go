@@ -152,6 +152,8 @@ type Outcome struct {
 	Code  int    // HTTP status, Ended and Done only; 0: none sent
 	// Answered: Code is the worker's own, not one that Envoy generated.
 	Answered bool
+	// Cut: the answer began and did not reach its end, since the client left or a connection broke. The worker may have computed nothing.
+	Cut bool
 	// Fault is why an attempt Failed: connect, reset, protocol or timeout.
 	Fault string
 	// Source is the access log connection that reported this (with Lost: the one that has ended, or a log stream over it); 0: the

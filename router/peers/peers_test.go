@@ -449,7 +449,7 @@ func TestWire(t *testing.T) {
 		Context: 800, From: 2, EventsExpected: true, Proven: 1,
 		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
 	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200,
-		Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
+		Answered: true, Cut: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
 	open := []router.SharedBooking{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
 	counted := &router.SharedBooking{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512,
 		Model: "m", Tenant: "t", Locals: []uint64{}, Path: []uint64{1, 1 << 63}, Media: []router.SharedMedium{}}

@@ -74,6 +74,7 @@ const (
 
 	flagTold     = 1
 	flagAnswered = 1
+	flagCut      = 2
 	flagWhole    = 1 // of a state: it has all open bookings
 	flagReads    = 2 // of a state: its sender reads lessons
 	flagPaths    = 4 // of a state: its sender reads paths
@@ -217,6 +218,9 @@ func appendReport(b []byte, o *router.Outcome) []byte {
 	if o.Answered {
 		flags = flagAnswered
 	}
+	if o.Cut {
+		flags |= flagCut
+	}
 	b = append(appendNumber(b, o.Code), flags)
 	for _, n := range []int{int(o.FirstByte), o.CachedTokens + 1, o.PromptTokens + 1, o.OutputTokens} {
 		b = appendNumber(b, n)
@@ -334,7 +338,8 @@ func (r *reader) state(kind byte) (open []router.SharedBooking, flags byte) {
 
 func (r *reader) report() (o router.Outcome) {
 	o.ID, o.Phase, o.Addr, o.Fault, o.Source, o.Code = r.text(), router.Phase(r.byte()), r.text(), r.text(), r.word(), r.number()
-	o.Answered = r.byte()&flagAnswered != 0
+	flags := r.byte()
+	o.Answered, o.Cut = flags&flagAnswered != 0, flags&flagCut != 0
 	o.FirstByte, o.CachedTokens, o.PromptTokens, o.OutputTokens = time.Duration(r.number()), r.number()-1, r.number()-1, r.number()
 	return o
 }
