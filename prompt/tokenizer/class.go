@@ -15,8 +15,6 @@ const (
 	LlamaClass       // SentencePiece
 )
 
-const qwen2Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-
 // rebuild returns the pre-tokenizers that a class puts in place of the file's. unlike means that it builds a tokenizer that is not
 // modelled here.
 func (c Class) rebuild(steps []preSpec, prefixSpace bool) (own []preSpec, unlike bool) {
@@ -25,7 +23,7 @@ func (c Class) rebuild(steps []preSpec, prefixSpace bool) (own []preSpec, unlike
 	case GPT2Class:
 		return []preSpec{{Type: "ByteLevel", AddPrefixSpace: &prefixSpace}}, false
 	case Qwen2Class:
-		return steps, len(steps) != 2 || steps[0].Pattern.Regex == nil || *steps[0].Pattern.Regex != qwen2Pattern || !isByteLevel(steps[1])
+		return steps, len(steps) != 2 || steps[0].Pattern.Regex == nil || *steps[0].Pattern.Regex != patternQwen || !isByteLevel(steps[1])
 	case LlamaClass:
 		return steps, slices.ContainsFunc(steps, isByteLevel)
 	}

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -42,29 +41,27 @@ func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
 // decoder transforms the list of the tokens' texts; a chain of decoders ends with one text.
 type decoder func(tokens []string) []string
 
-// newDecoders builds the decoder section of a tokenizer.json; nil if there is none.
-func newDecoders(raw []byte) ([]decoder, error) {
-	var c struct {
-		Type           string
-		Decoders       []json.RawMessage
-		Pattern        patternSpec
-		Content        string
-		Start, Stop    int
-		Replacement    string
-		PrependScheme  string `json:"prepend_scheme"`
-		AddPrefixSpace *bool  `json:"add_prefix_space"`
-	}
-	if len(raw) == 0 || string(raw) == "null" {
+// decoderSpec is the decoder section of a tokenizer.json; nil: there is none.
+type decoderSpec struct {
+	Type           string
+	Decoders       []*decoderSpec
+	Pattern        patternSpec
+	Content        string
+	Start, Stop    int
+	Replacement    string
+	PrependScheme  string `json:"prepend_scheme"`
+	AddPrefixSpace *bool  `json:"add_prefix_space"`
+}
+
+func (c *decoderSpec) build() ([]decoder, error) {
+	if c == nil {
 		return nil, nil
-	}
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return nil, err
 	}
 	switch c.Type {
 	case "Sequence":
 		all := []decoder{}
-		for i, r := range c.Decoders {
-			d, err := newDecoders(r)
+		for i, one := range c.Decoders {
+			d, err := one.build()
 			if err != nil {
 				return nil, fmt.Errorf("decoders[%d]: %w", i, err)
 			}

@@ -30,25 +30,26 @@ func readTokenizerJSON(b []byte, class Class, prefixSpace bool) (*Tokenizer, err
 	if class == GPT2Class {
 		delete(parts, "normalizer")
 	}
-	t.normalize, err = newNormalizers(parts["normalizer"])
+	var normalizer *normalizerSpec
+	var pre preSpec
+	var post *postSpec
+	var decoder *decoderSpec
+	var added []AddedToken
+	if err := parts.read(map[string]any{"normalizer": &normalizer, "pre_tokenizer": &pre, "post_processor": &post, "decoder": &decoder,
+		"added_tokens": &added}); err != nil {
+		return nil, err
+	}
+	t.normalize, err = normalizer.build()
 	if err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	t.decoders, err = newDecoders(parts["decoder"])
+	t.decoders, err = decoder.build()
 	if err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
 	}
-	t.post, err = newTemplate(parts["post_processor"])
+	t.post, err = post.build()
 	if err != nil {
 		return nil, fmt.Errorf("post_processor: %w", err)
-	}
-	var pre preSpec
-	if err := parts.read("pre_tokenizer", &pre); err != nil {
-		return nil, err
-	}
-	var added []AddedToken
-	if err := parts.read("added_tokens", &added); err != nil {
-		return nil, err
 	}
 	steps, unlike := class.rebuild(pre.flat(nil), prefixSpace)
 	t.unlike = unlike
@@ -81,13 +82,15 @@ func unsupported(kind string) error {
 // lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
 type sections map[string][]byte
 
-// read decodes a section into v, which stays unchanged if there is none.
-func (s sections) read(name string, v any) error {
-	if s[name] == nil {
-		return nil
-	}
-	if err := json.Unmarshal(s[name], v); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+// read decodes sections by name. What belongs to one that is missing stays unchanged.
+func (s sections) read(into map[string]any) error {
+	for name, v := range into {
+		if s[name] == nil {
+			continue
+		}
+		if err := json.Unmarshal(s[name], v); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	return nil
 }
@@ -170,13 +173,11 @@ func (t *Tokenizer) readModel(b []byte, raw bool) error {
 		FuseUnk, ByteFallback, IgnoreMerges bool
 		Dropout                             *float64
 	}
-	for name, into := range map[string]any{
+	if err := parts.read(map[string]any{
 		"type": &c.Type, "unk_token": &c.UnkToken, "continuing_subword_prefix": &c.Prefix, "end_of_word_suffix": &c.Suffix,
 		"fuse_unk": &c.FuseUnk, "byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges, "dropout": &c.Dropout,
-	} {
-		if err := parts.read(name, into); err != nil {
-			return err
-		}
+	}); err != nil {
+		return err
 	}
 	switch {
 	case slices.Contains([]string{"Unigram", "WordPiece", "WordLevel"}, c.Type):

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"unicode/utf8"
 
@@ -38,28 +37,26 @@ func (p patternSpec) compile() (pattern, error) {
 	return nil, fmt.Errorf("pattern: want String or Regex")
 }
 
-// newNormalizers builds the normalizer section of a tokenizer.json; the list is empty if there is no such section.
-func newNormalizers(raw []byte) (normalizers, error) {
-	var c struct {
-		Type        string
-		Normalizers []json.RawMessage
-		Prepend     string
-		Content     string
-		Pattern     patternSpec
-		StripLeft   bool `json:"strip_left"`
-		StripRight  bool `json:"strip_right"`
-	}
-	if len(raw) == 0 || string(raw) == "null" {
+// normalizerSpec is the normalizer section of a tokenizer.json; nil: there is none.
+type normalizerSpec struct {
+	Type        string
+	Normalizers []*normalizerSpec
+	Prepend     string
+	Content     string
+	Pattern     patternSpec
+	StripLeft   bool `json:"strip_left"`
+	StripRight  bool `json:"strip_right"`
+}
+
+func (c *normalizerSpec) build() (normalizers, error) {
+	if c == nil {
 		return nil, nil
-	}
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return nil, err
 	}
 	switch c.Type {
 	case "Sequence":
 		var seq normalizers
-		for i, r := range c.Normalizers {
-			inner, err := newNormalizers(r)
+		for i, one := range c.Normalizers {
+			inner, err := one.build()
 			if err != nil {
 				return nil, fmt.Errorf("normalizers[%d]: %w", i, err)
 			}

@@ -19,29 +19,27 @@ func (p *tokenPair) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &[]any{&p.text, &p.id})
 }
 
-// newTemplate builds the post_processor section of a tokenizer.json.
-func newTemplate(raw []byte) (t template, err error) {
-	var c struct {
-		Type       string
-		Processors []json.RawMessage
-		Sep, Cls   *tokenPair
-		Single     []struct {
-			SpecialToken *struct{ ID string }
-			Sequence     *struct{ ID string }
-		}
-		SpecialTokens map[string]struct{ IDs []uint32 } `json:"special_tokens"`
+// postSpec is the post_processor section of a tokenizer.json; nil: there is none.
+type postSpec struct {
+	Type       string
+	Processors []*postSpec
+	Sep, Cls   *tokenPair
+	Single     []struct {
+		SpecialToken *struct{ ID string }
+		Sequence     *struct{ ID string }
 	}
-	if len(raw) == 0 || string(raw) == "null" {
+	SpecialTokens map[string]struct{ IDs []uint32 } `json:"special_tokens"`
+}
+
+func (c *postSpec) build() (t template, err error) {
+	if c == nil {
 		return t, nil
-	}
-	if err := json.Unmarshal(raw, &c); err != nil {
-		return t, err
 	}
 	switch c.Type {
 	case "ByteLevel": // moves offsets only
 	case "Sequence":
-		for i, r := range c.Processors {
-			inner, err := newTemplate(r)
+		for i, one := range c.Processors {
+			inner, err := one.build()
 			if err != nil {
 				return t, fmt.Errorf("processors[%d]: %w", i, err)
 			}

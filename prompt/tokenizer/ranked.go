@@ -30,14 +30,15 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 		SpecialsLen uint32 `json:"default_num_special_tokens"`
 		Version     string
 	}
-	if err := parts.read("config", &config); err != nil {
+	var listed []tekkenSpecial
+	if err := parts.read(map[string]any{"config": &config, "special_tokens": &listed}); err != nil {
 		return nil, err
 	}
 	n, total := config.SpecialsLen, config.Vocabulary
 	if n >= total || total > maxID {
 		return nil, fmt.Errorf("config: default_vocab_size %d and default_num_special_tokens %d do not fit", total, n)
 	}
-	specials, err := tekkenSpecials(parts, n, config.Version)
+	specials, err := tekkenSpecials(listed, n, config.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -61,24 +62,22 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 	return t, t.finish()
 }
 
+type tekkenSpecial struct {
+	Rank uint32
+	Text string `json:"token_str"`
+}
+
 // tekkenSpecials returns the names of the n special tokens, which older versions do not list.
-func tekkenSpecials(parts sections, n uint32, version string) ([]string, error) {
-	var listed []struct {
-		Rank uint32
-		Text string `json:"token_str"`
-	}
+func tekkenSpecials(listed []tekkenSpecial, n uint32, version string) ([]string, error) {
 	names := make([]string, n)
 	for i := range names {
 		names[i] = fmt.Sprintf("<SPECIAL_%d>", i)
 	}
-	if parts["special_tokens"] == nil {
+	if listed == nil {
 		if !slices.Contains([]string{"v1", "v2", "v3", "v7"}, version) {
 			return nil, fmt.Errorf("special_tokens: missing, and version %q has no usual ones", version)
 		}
 		copy(names, oldTekkenSpecials)
-	}
-	if err := parts.read("special_tokens", &listed); err != nil {
-		return nil, err
 	}
 	for _, s := range listed {
 		if s.Rank >= n {

@@ -94,14 +94,16 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	strip := 0
+	strip, bar := 0, lowerBar
 	if p.dummyPrefix {
 		t.normalize, strip = append(t.normalize, prepend(lowerBar)), 1
 	}
 	t.normalize, t.words = append(t.normalize, replace{literalPattern(" "), []byte(lowerBar)}), stages{}
-	t.decoders, err = newDecoders(fmt.Appendf(nil, `{"type":"Sequence","decoders":[
-		{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},
-		{"type":"Strip","content":" ","start":%d,"stop":0}]}`, strip))
+	decoder := decoderSpec{Type: "Sequence", Decoders: []*decoderSpec{
+		{Type: "Replace", Pattern: patternSpec{String: &bar}, Content: " "},
+		{Type: "ByteFallback"}, {Type: "Fuse"}, {Type: "Strip", Content: " ", Start: strip},
+	}}
+	t.decoders, err = decoder.build()
 	if err != nil {
 		return nil, err
 	}
