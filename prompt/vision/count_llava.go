@@ -21,11 +21,9 @@ func (k fixed) bind(s *settings) counter {
 	return always(n)
 }
 
-// square is (size/patch)²/pool² for every picture, after a square resize or crop, plus the tokens that the encoder's strategy
-// keeps.
+// square is (size/patch)² for every picture, after a square resize or crop, plus the tokens that the encoder's strategy keeps.
 type square struct {
 	size, patch value
-	pool        value // nil = 1
 	rate        value // nil = 1; a fraction such as "4/8"
 	// strategy and extra: "default" drops one token, the class token if the encoder has one; "full" keeps all. nil: neither.
 	strategy, extra value
@@ -39,9 +37,6 @@ func (k square) bind(s *settings) counter {
 
 func (k square) side(s *settings) int {
 	side := s.small(k.size, 1, 1<<16) / s.small(k.patch, 1, 1<<16)
-	if k.pool != nil {
-		side /= s.small(k.pool, 1, 64)
-	}
 	if k.rate != nil {
 		text := s.text(k.rate)
 		over, under, _ := strings.Cut(text, "/")

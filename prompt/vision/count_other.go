@@ -79,8 +79,8 @@ func (k splitLongest) bind(s *settings) counter {
 
 func even(n int) int { return n + n%2 }
 
-// slice returns the grid, or 0, 0 for none. Among equal errors the first number of columns wins, with tall the most rows.
-func slice(w, h, res, most int, tall bool) (rows, cols int) {
+// slice returns the grid, or 0, 0 for none. Among equal errors the most rows win.
+func slice(w, h, res, most int) (rows, cols int) {
 	ratio := log(float64(w) / float64(h))
 	n := int(min(math.Ceil(float64(w)*float64(h)/float64(res*res)), float64(most)))
 	if n <= 1 {
@@ -92,16 +92,13 @@ func slice(w, h, res, most int, tall bool) (rows, cols int) {
 		if m == 1 || m > most {
 			continue
 		}
-		for a := 1; a <= m; a++ {
-			if m%a != 0 {
+		for r := 1; r <= m; r++ {
+			if m%r != 0 {
 				continue
 			}
-			r, c := m/a, a
-			if tall {
-				r, c = a, m/a
-			}
+			c := m / r
 			e := math.Abs(ratio - log(float64(c)/float64(r)))
-			if e < least || tall && e == least && r > rows {
+			if e < least || e == least && r > rows {
 				rows, cols, least = r, c, e
 			}
 		}
@@ -133,7 +130,7 @@ func (k minicpm46) bind(s *settings) counter {
 	return func(w, h, _ int) (grid, error) {
 		g := grid{bare: bare}
 		if sliced {
-			g.rows, g.cols = slice(w, h, res, most, true)
+			g.rows, g.cols = slice(w, h, res, most)
 		}
 		bw, bh := fit(float64(w), float64(h), g.rows == 0)
 		g.main = (bw / patch) * (bh / patch) / divisor

@@ -65,12 +65,12 @@ func (k smartResize) bind(s *settings) counter {
 			return grid{}, undecidable("image", "%d x %d pixels give %.0f tokens", w, h, n)
 		}
 		if k.extra > 0 {
-			return grid{main: rows*(cols+1) + k.extra, mainCols: cols}, nil
+			return grid{main: rows*(cols+1) + k.extra}, nil
 		}
 		if rows*cols == 0 {
 			return grid{}, refused(400, "picture of %d x %d pixels shrinks to nothing", w, h)
 		}
-		return grid{main: rows * cols, mainCols: cols}, nil
+		return grid{main: rows * cols}, nil
 	}
 }
 

@@ -109,20 +109,7 @@ func deepseekOCRArch(s *settings) bool {
 	return slices.Contains(list(s.config["architectures"]), "DeepseekOCRForCausalLM")
 }
 
-// molmoRows writes Molmo's overview and its crops: two grids, row by row.
-func molmoRows(b *builder, g grid, overview, overviewCol, col string) {
-	part := func(begin, end string, rows, cols int) {
-		b.text(begin)
-		for range rows {
-			b.run(cols)
-			b.text(end)
-		}
-		b.text("<im_end>")
-	}
-	part(overview, overviewCol, g.main/g.mainCols, g.mainCols)
-	part("<im_start>", col, g.rows, g.tile)
-}
-
+// molmo2Rows writes Molmo 2's overview and its crops: two grids, row by row.
 func molmo2Rows(b *builder, g grid) {
 	s := *b.m.settings // a copy, because reading may record an error
 	use := func(key string, def bool) bool {
@@ -141,7 +128,16 @@ func molmo2Rows(b *builder, g grid) {
 	if use("use_single_crop_start_token", true) {
 		start = "<low_res_im_start>"
 	}
-	molmoRows(b, g, start, overviewCol, col)
+	part := func(begin, end string, rows, cols int) {
+		b.text(begin)
+		for range rows {
+			b.run(cols)
+			b.text(end)
+		}
+		b.text("<im_end>")
+	}
+	part(start, overviewCol, g.main/g.mainCols, g.mainCols)
+	part("<im_start>", col, g.rows, g.tile)
 }
 
 // bosText is the tokenizer's BOS token, or its EOS token where it has none.

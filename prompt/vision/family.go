@@ -92,7 +92,7 @@ type grid struct {
 	main       int // tokens of the main run: the picture, its thumbnail or overview
 	rows, cols int // of tiles; 0 = none
 	tile       int // tokens of one tile
-	mainCols   int // for layouts that break the main run into rows
+	mainCols   int // for arrange functions that break the main run into rows
 
 	bare bool // omit the layout's begin
 }
