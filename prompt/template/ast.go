@@ -27,8 +27,8 @@ func (l *list) kids() []node { return l.items }
 type (
 	nameNode struct {
 		pos
-		name string
-		ctx  nameCtx
+		name   string
+		stored bool // assigned to, or a parameter; otherwise read
 	}
 	constNode struct {
 		pos
@@ -96,14 +96,6 @@ type (
 		name string
 		val  node
 	}
-)
-
-type nameCtx uint8
-
-const (
-	ctxLoad nameCtx = iota
-	ctxStore
-	ctxParam
 )
 
 // Statements. shadowed is explained in names.go.

@@ -218,7 +218,7 @@ func accesses(n node, variable, key string) bool {
 		return ok && member.name == attr && accesses(member.expr, base, "")
 	}
 	name, ok := n.(*nameNode)
-	return ok && name.ctx == ctxLoad && name.name == variable
+	return ok && !name.stored && name.name == variable
 }
 
 func accessesAny(n node, variables []string, key string) bool {

@@ -215,27 +215,18 @@ func mapFilter(s *state, v Value, a *callArgs) Value {
 		}
 		return generate(items)
 	}
-	var attribute, def Value
-	for _, k := range a.kw {
-		switch k.name {
-		case "attribute":
-			attribute = k.val
-		case "default":
-			def = k.val
-		default:
-			raise("Unexpected keyword argument %s", quotePython(k.name))
-		}
-	}
-	if !attribute.valid() {
-		raise("map requires a filter argument")
-	}
-	g := newGetter(attribute, false)
-	g.def = def
+	return mapAttribute.invoke(s, NewList(items...), a)
+}
+
+var mapAttribute = def("map", "attribute default?", func(s *state, v Value, a []Value) Value {
+	g := newGetter(a[0], false)
+	g.def = a[1]
+	items := v.Items()
 	for i := range items {
 		items[i] = g.get(s, items[i])
 	}
 	return generate(items)
-}
+})
 
 // selectFilter makes select, reject and their attr forms: by the truth or a test of an element or of its attribute.
 func selectFilter(want, byAttr bool) func(*state, Value, *callArgs) Value {

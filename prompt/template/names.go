@@ -152,18 +152,10 @@ func reads(ns []node, name string) (found bool) {
 	walk(func(n node) bool {
 		nn, ok := n.(*nameNode)
 		if ok && nn.name == name {
-			found = nn.ctx == ctxLoad
+			found = !nn.stored
 			return false
 		}
 		return true
 	}, ns...)
 	return found
-}
-
-// stores reports whether an assignment below n sets a name.
-func stores(n node, name string) bool {
-	return !walk(func(n node) bool {
-		nn, ok := n.(*nameNode)
-		return !ok || nn.name != name || nn.ctx != ctxStore
-	}, n)
 }

@@ -197,8 +197,10 @@ func (p *parser) statement() node {
 
 func (p *parser) forStatement(line pos) node {
 	n := &forNode{pos: line, target: p.target(false)}
-	if stores(n.target, "loop") {
-		p.fail("Can't assign to special loop variable in for-loop target")
+	for _, name := range all[*nameNode]([]node{n.target}) {
+		if name.name == "loop" {
+			p.fail("Can't assign to special loop variable in for-loop target")
+		}
 	}
 	p.expect(tokName, "in")
 	n.iter = p.tuple(false, false)
@@ -269,7 +271,6 @@ func (p *parser) signature(s *macroBody) {
 		if param.name == "caller" || slices.ContainsFunc(s.params, func(other *nameNode) bool { return other.name == param.name }) {
 			p.fail("a parameter named %s twice, or like the call block's body", param.name)
 		}
-		param.ctx = ctxParam
 		if p.skipOp("=") {
 			s.defaults = append(s.defaults, p.expr(true))
 		} else if len(s.defaults) > 0 {
@@ -288,7 +289,7 @@ func (p *parser) storeName() *nameNode {
 	if constants[t.text].valid() {
 		p.fail("can't assign to '%s'", t.text)
 	}
-	return &nameNode{pos(t.line), t.text, ctxStore}
+	return &nameNode{pos(t.line), t.text, true}
 }
 
 // target reads an assignment's target: a name, a tuple of targets, or (for set) a namespace's attribute.

@@ -145,7 +145,7 @@ func (p *parser) primary() node {
 		if t.text == "cycler" || t.text == "joiner" || t.text == "lipsum" {
 			p.unsupported("%s()", t.text)
 		}
-		return &nameNode{line, t.text, ctxLoad}
+		return &nameNode{line, t.text, false}
 	case tokString:
 		text := p.next().text
 		for p.cur().kind == tokString {

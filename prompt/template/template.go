@@ -13,6 +13,7 @@
 package template
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -88,18 +89,8 @@ func Compile(src string, opts Options) (t *Template, err error) {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.Steps <= 0 {
-		l.Steps = 5_000_000
-	}
-	if l.Depth <= 0 {
-		l.Depth = 200
-	}
-	if l.OutputBytes <= 0 {
-		l.OutputBytes = 64 << 20
-	}
-	if l.MadeBytes <= 0 {
-		l.MadeBytes = 4 * l.OutputBytes
-	}
+	l.Steps, l.Depth, l.OutputBytes = cmp.Or(l.Steps, 5_000_000), cmp.Or(l.Depth, 200), cmp.Or(l.OutputBytes, 64<<20)
+	l.MadeBytes = cmp.Or(l.MadeBytes, 4*l.OutputBytes)
 	return l
 }
 
