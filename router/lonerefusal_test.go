@@ -50,7 +50,7 @@ func TestOneWorkerRefuses(t *testing.T) {
 				w.answered(good, chatBody("m", fmt.Sprintf("%q", text(300, uint64(i)))), refusing)
 			}
 			for _, slot := range w.slots {
-				why := slot.Worker.OutReason(w.opt.Now())
+				why := slot.Worker.OutReason(w.opt.Now()).String()
 				if out := slot.Worker.Name == first; out != strings.Contains(why,
 					fmt.Sprintf("status %d to clients whom another worker answers", code)) {
 					t.Errorf("%s: %q", slot.Worker.Name, why)
@@ -64,7 +64,7 @@ func TestOneWorkerRefuses(t *testing.T) {
 		w.answered(bad, chatBody("m", fmt.Sprintf("%q", text(300, uint64(100+i)))), func(string) int { return 401 })
 	}
 	for _, slot := range w.slots {
-		if why := slot.Worker.OutReason(w.opt.Now()); why != "" {
+		if why := slot.Worker.OutReason(w.opt.Now()).String(); why != "" {
 			t.Errorf("%s: %q, though only one client is refused, by all workers", slot.Worker.Name, why)
 		}
 	}

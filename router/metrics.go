@@ -120,7 +120,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired),
 		gauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
-				if w.OutReason(r.opt.Now()) != "" {
+				if !w.IsHealthy() {
 					n++
 				}
 			}

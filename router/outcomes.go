@@ -271,6 +271,6 @@ func (r *Router) countFailure(w *fleet.Worker, label, what string) {
 	r.metrics.failures.WithLabelValues(w.Name, label).Inc()
 	if now := r.opt.Now(); w.RecordFailure(what, now) {
 		r.opt.Log.Warn("worker "+w.Name+" is failing; it gets only trial requests until one succeeds", zap.String("addr", w.Addr),
-			zap.String("why", w.OutReason(now)))
+			zap.Stringer("why", w.OutReason(now)))
 	}
 }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -19,6 +20,9 @@ import (
 
 // ErrNoEvents means that the worker publishes no events: it was started without --kv-events-config, or not over TCP.
 var ErrNoEvents = errors.New("the worker publishes no KV events (start it with --kv-events-config)")
+
+// ErrNotAsked means that the worker was asked over HTTP where its events are, and did not say.
+var ErrNotAsked = errors.New("it cannot be asked where its events are")
 
 const (
 	maxAnswer  = 4 << 20
@@ -50,47 +54,32 @@ func newClient(limit time.Duration, as *secure.Client, kept time.Duration) *http
 	}
 }
 
-// StatusError reports a response with a status other than 200.
+// StatusError reports a response with a status other than 200, or a page of HTML, which no engine answers with.
 type StatusError struct {
-	Path   string
+	Query  string // such as GET /v1/models
 	Status int
-	Since  string // which releases serve the path, such as vLLM 0.31 or later
-	Page   bool   // of HTML, which no engine answers with
+	Since  string // which releases serve the path, such as vLLM 0.31 or later; "": not said
+	Page   bool
+	Text   string // how the answer begins; Error does not quote it
 }
 
 func (e *StatusError) Error() string {
 	switch {
 	case e.Page:
-		return fmt.Sprintf("GET %s: status %d with %s", e.Path, e.Status, PageHint)
+		return fmt.Sprintf("%s: status %d with %s", e.Query, e.Status, PageHint)
 	case WantsKey(e.Status):
-		return fmt.Sprintf("GET %s: status %d: %s", e.Path, e.Status, KeyHint)
+		return fmt.Sprintf("%s: status %d: %s", e.Query, e.Status, KeyHint)
+	case e.Since == "":
+		return fmt.Sprintf("%s: status %d (want 200)", e.Query, e.Status)
 	}
-	return fmt.Sprintf("GET %s: status %d (want 200; %s has it)", e.Path, e.Status, e.Since)
+	return fmt.Sprintf("%s: status %d (want 200; %s has it)", e.Query, e.Status, e.Since)
 }
 
-// PageHint says what a page of HTML means.
-const PageHint = "a page of HTML: a proxy or another program answers in the worker's place"
-
-// KeyHint says what to do about a worker that wants a key.
-const KeyHint = "the worker wants a key, or another one: worker_access.api_key_file"
-
-// WantsKey reports whether a status means that a key is missing or is not the right one.
-func WantsKey(status int) bool {
-	return status == http.StatusUnauthorized || status == http.StatusForbidden
-}
-
-// What a server that was asked in plain HTTP/1.1 speaks instead.
-var (
-	ErrTLS    = errors.New("it speaks TLS: worker_access.ca, the PEM file of its certificate's authority")
-	ErrHTTP2  = errors.New("it speaks HTTP/2 alone: start it with HTTP/1.1")
-	ErrNoHTTP = errors.New("it speaks no HTTP: addr is the port of its API, not of its events")
-)
-
-// Instead returns ErrTLS, ErrHTTP2 or ErrNoHTTP if a request to addr failed with err because that is what the server speaks; else nil.
+// Instead returns TLS, HTTP2 or NoHTTP if a request to addr failed with err because that is what the server speaks; else nil.
 func Instead(ctx context.Context, addr string, err error) error {
 	switch {
 	case SpeaksTLS(ctx, addr, err):
-		return ErrTLS
+		return TLS
 	case err == nil || isSilent(err):
 		return nil
 	}
@@ -116,9 +105,9 @@ func greeted(ctx context.Context, addr string) error {
 	n, _ := io.ReadFull(c, frame[:])
 	switch {
 	case n == len(frame) && frame[0] == 0 && frame[3] == 4:
-		return ErrHTTP2
+		return HTTP2
 	case n > 0 && !bytes.HasPrefix([]byte("HTTP/"), frame[:min(n, 5)]):
-		return ErrNoHTTP
+		return NoHTTP
 	}
 	return nil
 }
@@ -191,9 +180,15 @@ func IsPage(header http.Header) bool {
 // Get returns the body of the 200 response to a GET. since names the releases that serve the path, for the error, such as vLLM 0.31
 // or later.
 func Get(ctx context.Context, client *http.Client, addr, path, since string, limit int64) ([]byte, http.Header, error) {
-	status, header, body, err := Ask(ctx, client, addr, path, nil, limit)
-	if page := IsPage(header); status != 0 && (status != http.StatusOK || page) {
-		return nil, nil, &StatusError{path, status, since, page}
+	return query(ctx, client, addr, path, since, nil, limit)
+}
+
+func query(ctx context.Context, client *http.Client, addr, path, since string, request []byte, limit int64) ([]byte, http.Header, error) {
+	status, header, body, err := Ask(ctx, client, addr, path, request, limit)
+	page := IsPage(header)
+	if status != 0 && (status != http.StatusOK || page) {
+		method := map[bool]string{true: "GET ", false: "POST "}[request == nil]
+		return nil, nil, &StatusError{method + path, status, since, page, strings.TrimSpace(string(body[:min(len(body), 300)]))}
 	}
 	return body, header, err
 }
@@ -206,4 +201,69 @@ func GetJSON(ctx context.Context, client *http.Client, addr, path, since string,
 		err = fmt.Errorf("GET %s: want a JSON object of less than 4 MiB", path)
 	}
 	return err
+}
+
+// PostJSON sends JSON and decodes that of the 200 response.
+func PostJSON(ctx context.Context, client *http.Client, addr, path string, request []byte, limit int64, into any) error {
+	body, _, err := query(ctx, client, addr, path, "", request, limit)
+	if err == nil && json.Unmarshal(body, into) != nil {
+		err = fmt.Errorf("POST %s: %w", path, Unreadable)
+	}
+	return err
+}
+
+const maxServed = 1024
+
+// Models reads a server's /v1/models into its facts. Its root is the engine's --model only for vLLM; SGLang's is the served name (its
+// arguments contain the other), and TensorRT-LLM has none.
+func Models(ctx context.Context, client *http.Client, f *Facts) error {
+	var list struct {
+		Data []struct {
+			Served
+			Owner string `json:"owned_by"`
+		}
+	}
+	body, header, err := Get(ctx, client, f.Addr, "/v1/models", "every engine", maxAnswer)
+	switch {
+	case err != nil:
+		return err
+	case json.Unmarshal(body, &list) != nil:
+		return fmt.Errorf("GET /v1/models: %w (want JSON as an OpenAI-style server writes it)", Unreadable)
+	case len(list.Data) == 0:
+		return errors.New("GET /v1/models: it serves no model (yet)")
+	}
+	f.Owner, f.Simulated = CleanText(list.Data[0].Owner), header.Get("Server") == simulatedServer
+	for _, m := range list.Data[:min(len(list.Data), maxServed)] {
+		one := Served{CleanText(m.ID), CleanText(m.Root), CleanText(m.Parent), CleanCount(m.MaxLen)}
+		if one.ID == "" {
+			f.Lacks("served", errors.New("a model's name is empty, longer than a kilobyte or not printable"))
+			continue
+		}
+		f.Served = append(f.Served, one)
+		if one.Parent == "" {
+			f.MaxModelLen = cmp.Or(f.MaxModelLen, one.MaxLen)
+		}
+	}
+	return nil
+}
+
+// simulatedServer is the Server header of this project's own simulated workers.
+const simulatedServer = "sightline-simulated"
+
+// ErrNoRelease means that a server's /version cannot be understood.
+var ErrNoRelease = errors.New("/version names no release such as 0.32.0")
+
+// Release reads a server's /version into its facts.
+func Release(ctx context.Context, client *http.Client, f *Facts) error {
+	var release struct {
+		Version string `json:"version"`
+	}
+	if err := GetJSON(ctx, client, f.Addr, "/version", "every release", &release); err != nil {
+		return err
+	}
+	if _, err := ParseVersion(release.Version); err != nil {
+		return fmt.Errorf("%w, but %.100q", ErrNoRelease, release.Version)
+	}
+	f.Version = CleanText(release.Version)
+	return nil
 }

@@ -65,10 +65,9 @@ type Unknown struct {
 
 // Lacks records that a fact could not be learned. A 401 or 403 means that the server wants a key.
 func (f *Facts) Lacks(what string, err error) {
-	var status *StatusError
 	why := err.Error()
-	if errors.As(err, &status) && WantsKey(status.Status) {
-		why = "GET " + status.Path + " wants a key (worker_access.api_key_file)"
+	if status, is := errors.AsType[*StatusError](err); is && WantsKey(status.Status) {
+		why = status.Query + " wants a key (worker_access.api_key_file)"
 	}
 	f.Unknown = append(f.Unknown, Unknown{what, why})
 }

@@ -300,7 +300,7 @@ func (f *Feed) Up() {
 // Down is called by the source when it has lost its connection, with the reason. A panic is counted as one.
 func (f *Feed) Down(err error) {
 	f.update(func(s *Stats) {
-		s.Connected = false
+		s.Connected, s.Lost = false, err
 		if err != nil {
 			s.LastError = err.Error()
 		}

@@ -57,6 +57,7 @@ type Stats struct {
 	Away        bool      // the publisher (an agent) has no connection to its engine
 	LastMessage time.Time // when the last message was received
 	LastError   string
+	Lost        error `json:"-"` // why the source lost its connection last, or has none; nil: it has one
 }
 
 // add adds the counters that one batch changes.

@@ -39,6 +39,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/probe"
 	"github.com/sightline-router/sightline/router/report"
 )
@@ -56,7 +57,7 @@ type Worker struct {
 	Inflight    int         `json:"in_flight"`
 	Backlog     float64     `json:"backlog_tokens"`
 	Told        *LoadReport `json:"told,omitempty"`         // nil: no current load report
-	Health      string      `json:"health,omitempty"`       // why it gets only trial requests; "": it is healthy
+	Health      *fleet.Out  `json:"health,omitempty"`       // why it gets only trial requests; nil: it is healthy
 	Events      string      `json:"events"`                 // live, unreadable, catching up, waiting, not ready, none
 	EventsError string      `json:"events_error,omitempty"` // the last error, while they are not live
 	Batches     uint64      `json:"event_batches"`
@@ -71,6 +72,7 @@ type Worker struct {
 	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
 	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events
 	OtherSize   int         `json:"other_block_size,omitempty"`          // the same, if block_size is configured otherwise
+	EventsErr   error       `json:"-"`                                   // the error itself, if there is one
 	// RulesAside are the rules for reading prompts that have stepped aside for it, since events contradict them.
 	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
 }
@@ -103,8 +105,8 @@ type State struct {
 	Workers     func() []Worker
 	Resync      func(worker string) int         // restarts a worker's feeds, and returns how many
 	Reload      func() (said string, err error) // reads the configuration again; after an error the old one stays
-	// Configuration returns what is wrong with the configuration as last read, or what needs a restart; "": nothing.
-	Configuration func() string
+	// Configuration returns what is wrong with the configuration as last read ("": nothing), or which of its keys need a restart.
+	Configuration func() (problem string, restart []string)
 	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 if it has none
 	Hosts         func() []fetch.HostState
 	Gatherer      prometheus.Gatherer

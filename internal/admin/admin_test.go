@@ -38,7 +38,7 @@ func TestPages(t *testing.T) {
 			return "a-token-of-tests"
 		}, Loopback: true}, QueryLimits: QueryLimits{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt,
 		Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
-		Reload: func() (string, error) { return "", broken }, Configuration: func() string { return "<bad>" },
+		Reload: func() (string, error) { return "", broken }, Configuration: func() (string, []string) { return "<bad>", nil },
 		Workers: func() []Worker {
 			used := 0.25
 			return []Worker{

@@ -31,7 +31,7 @@ func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 			if broken {
 				switch i {
 				case size - 1:
-					w.Health = "out: health check: connection refused"
+					w.Health = &fleet.Out{Why: "health check: connection refused"}
 				case size - 2:
 					w.Events, w.EventsError = "waiting", "dial tcp 10.0.0.9:5557: connection refused"
 				case size - 3, size - 4, size - 5, size - 6:
@@ -54,10 +54,10 @@ func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 	reg := prometheus.NewRegistry()
 	s := State{Access: Access{Loopback: true}, Version: "v0.3.0", Instance: "sightline-0", Began: began, Gatherer: reg,
 		Router: router.New(router.Options{Fleet: fl, Index: indexer.New(indexer.Options{}), Metrics: reg}), Workers: rows,
-		Ready: func() (string, error) { return "", nil }, Configuration: func() string { return "" }, NoRoom: func(string) {}}
+		Ready: func() (string, error) { return "", nil }, Configuration: func() (string, []string) { return "", nil }, NoRoom: func(string) {}}
 	if broken {
 		s.Audit = audit.New(audit.Options{})
-		s.Configuration = func() string { return NeedsRestart + "listen" }
+		s.Configuration = func() (string, []string) { return "", []string{"listen"} }
 		s.DecisionLog = func() string { return "write /var/log/decisions.jsonl: no space left on device" }
 	}
 	for i := range 200 {

@@ -56,7 +56,7 @@ func (h *history) note(now time.Time, rows []Worker, reloaded time.Time) {
 	for i := range rows {
 		r := &rows[i]
 		was, known := h.out[r.Name]
-		out[r.Name] = r.Health != "" || out[r.Name]
+		out[r.Name] = r.Health != nil || out[r.Name]
 		if known && was != out[r.Name] {
 			mark(now, r.Name+map[bool]string{true: " is out", false: " is back"}[out[r.Name]])
 		}

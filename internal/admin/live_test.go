@@ -25,7 +25,7 @@ func watched(t *testing.T) (*livePage, *[]Worker, *httptest.Server) {
 	c := newLivePage(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
 		Ready: func() (string, error) {
 			return "", nil
-		}, Configuration: func() string { return "" }, Workers: func() []Worker { return *workers }})
+		}, Configuration: func() (string, []string) { return "", nil }, Workers: func() []Worker { return *workers }})
 	srv := httptest.NewServer(http.HandlerFunc(c.events))
 	t.Cleanup(srv.Close)
 	return c, workers, srv
@@ -152,7 +152,7 @@ func TestHistory(t *testing.T) {
 		t.Error(got)
 	}
 	for i := range 3 * maxMarks { // it goes out and comes back, and the configuration is read again
-		rows[0].Health = []string{"", "out"}[i%2]
+		rows[0].Health = []*fleet.Out{nil, {}}[i%2]
 		h.note(now.Add(-time.Minute), rows, now.Add(time.Duration(i-1000)*time.Second))
 	}
 	marks := plots(h.minutes, 1, h.marks, now)[0].Marks

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -65,8 +66,9 @@ const (
 // Facts is what problems are found in.
 type Facts struct {
 	Now           time.Time
-	NotReady      string // "": it is ready
-	Configuration string // "": it is as the file says
+	NotReady      string   // "": it is ready
+	Configuration string   // "": it is as the file says
+	Restart       []string // or but for these keys
 	Workers       []Worker
 	Silent        string // what Envoy's access log lacks; "": nothing
 	SilentSince   time.Time
@@ -76,13 +78,6 @@ type Facts struct {
 	Mode          string // as in /report: observe, 10%, 100%
 	DecisionLog   string // why it is not written; "": it is, or there is none
 }
-
-// otherProgram is what to do about a worker that answers otherwise than one does.
-const otherProgram = "addr: the port of its OpenAI-style API, in HTTP/1.1, not that of a proxy, of its events or of another program; " +
-	"worker_access: {api_key_file: FILE} if it wants a key, {ca: FILE} (and envoy.worker_tls) if it speaks TLS"
-
-// EventsNotAsked begins Worker.EventsError if the worker was asked over HTTP where its events are, and did not say.
-const EventsNotAsked = "it cannot be asked where its events are: "
 
 // problemList collects problems; those of several workers become one.
 type problemList []*Problem
@@ -107,10 +102,12 @@ func (f *Facts) Problems() []Problem {
 		l.add(Problem{Code: "SL0505", Severity: "error", kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
 			Fix: "see what it waits for: an event stream, or worker discovery"}, "", "")
 	}
-	if restart := strings.HasPrefix(f.Configuration, NeedsRestart); restart {
-		l.add(Problem{Code: "SL0501", Severity: "warning", kind: "restart", From: "configuration", What: "the configuration " + f.Configuration,
-			Fix: "restart it when it suits; until then it works with the old values of these keys"}, "", "")
-	} else if f.Configuration != "" {
+	if len(f.Restart) > 0 {
+		l.add(Problem{Code: "SL0501", Severity: "warning", kind: "restart", From: "configuration",
+			What: "the configuration needs a restart: " + strings.Join(f.Restart, ", "),
+			Fix:  "restart it when it suits; until then it works with the old values of these keys"}, "", "")
+	}
+	if f.Configuration != "" {
 		l.add(Problem{Code: "SL0501", Severity: "error", kind: "configuration", From: "configuration", What: f.Configuration,
 			Fix: "correct the keys that are named; the file is read again as soon as it changes"}, "", "")
 	}
@@ -186,39 +183,40 @@ func (p *Problem) sentence(all []Worker) (text string, whole bool) {
 
 // ofWorkers adds what the workers' rows show.
 func (f *Facts) ofWorkers(l *problemList) {
-	well, served, unasked := map[string]int{}, map[string]int{}, map[string]string{}
+	well, served, unasked := map[string]int{}, map[string]int{}, map[string]*probe.Finding{}
 	for i := range f.Probes {
 		unasked[f.Probes[i].Worker] = f.Probes[i].NotAsked()
 	}
 	for i := range f.Workers {
 		w := &f.Workers[i]
 		served[w.Model]++
-		if w.Health == "" && w.Events != "not ready" {
+		if w.Health == nil && w.Events != "not ready" {
 			well[w.Model]++
 		}
 		one := func(code, severity, kind, what, detail, fix string, after time.Duration) {
 			l.add(Problem{Code: code, Severity: severity, kind: kind, What: what, Fix: fix, From: "events", after: after}, w.Name, detail)
 		}
-		if w.Health != "" {
+		if w.Health != nil {
 			p := Problem{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
 				Fix: "see its log; it gets requests again once it answers"}
-			if why := outReason(w.Health); strings.Contains(why, "speaks") || strings.Contains(why, "HTML") {
-				p.kind, p.Fix = "out, another program", otherProgram
+			if fix := w.Health.Fault.Fix(); fix != "" {
+				p.kind, p.Fix = "out "+string(w.Health.Fault), fix
 			}
-			l.add(p, w.Name, outReason(w.Health))
+			l.add(p, w.Name, w.Health.Why)
 			continue // its events fail for the same reason
 		}
-		why := unasked[w.Name]
-		if why != "" {
-			l.add(Problem{Code: "SL0109", Severity: "warning", kind: "not asked", From: "probe", What: "it cannot be asked what it serves",
-				Fix: otherProgram, after: 2 * time.Second}, w.Name, why)
+		found := unasked[w.Name]
+		if found != nil {
+			l.add(Problem{Code: "SL0109", Severity: "warning", kind: "not asked " + string(found.Fault), From: "probe",
+				What: "it cannot be asked what it serves", Fix: cmp.Or(found.Fault.Fix(), "see its log, and the network to its addr"),
+				after: 2 * time.Second}, w.Name, found.Detail)
 		}
 		switch w.Events {
 		case "waiting":
-			if why != "" && strings.HasPrefix(w.EventsError, EventsNotAsked) {
+			if found != nil && errors.Is(w.EventsErr, rules.ErrNotAsked) {
 				break // for the same reason
 			}
-			if strings.Contains(w.EventsError, rules.ErrNoEvents.Error()) {
+			if errors.Is(w.EventsErr, rules.ErrNoEvents) {
 				one("SL0301", "error", "no events", rules.ErrNoEvents.Error(), "", `--kv-events-config '{"enable_kv_cache_events": true, `+
 					`"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}'`, 0)
 				break
@@ -290,14 +288,6 @@ func ruleFix(rule string) string {
 	}
 	return settings + ": as the worker has it, then reload. If it is so already, the rule is wrong for this model or release: " +
 		"report the first difference"
-}
-
-// outReason drops the part of a health reason that changes by the second.
-func outReason(why string) string {
-	if at := strings.Index(why, "; next trial request in "); at >= 0 {
-		why = why[:at]
-	}
-	return strings.TrimPrefix(why, "out: ")
 }
 
 const ownFiles = "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
@@ -396,9 +386,6 @@ func OfProbe(what string) (code, severity, fix string) {
 	return "SL0201", "error", "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started"
 }
 
-// NeedsRestart begins what State.Configuration returns if nothing is wrong with it.
-const NeedsRestart = "needs a restart: "
-
 // sinceWhen keeps since when problems are there, from one look to the next.
 type sinceWhen map[string]time.Time
 
@@ -429,7 +416,8 @@ func (s sinceWhen) take(now time.Time, list []Problem) []Problem {
 // problems returns what is wrong now.
 func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	s := &c.state
-	f := Facts{Now: now, Configuration: s.Configuration(), Workers: workers, Unserved: s.Router.Unserved(), Findings: s.Audit.Findings()}
+	f := Facts{Now: now, Workers: workers, Unserved: s.Router.Unserved(), Findings: s.Audit.Findings()}
+	f.Configuration, f.Restart = s.Configuration()
 	if s.Probe != nil {
 		f.Probes = s.Probe.Results()
 	}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/probe"
 )
 
@@ -23,7 +25,7 @@ func TestProblems(t *testing.T) {
 	}
 	var many []Worker
 	for _, name := range strings.Fields("a b c d e") {
-		many = append(many, Worker{Name: name, Model: "m", Health: "out: 3 failures in a row, the last: refused; next trial request in 7s"})
+		many = append(many, Worker{Name: name, Model: "m", Health: &fleet.Out{Why: "3 failures in a row, the last: refused", Trial: "next trial request in 7s"}})
 	}
 	var findings []audit.Finding
 	for range 60 {
@@ -40,7 +42,7 @@ func TestProblems(t *testing.T) {
 	}{
 		{Facts{NotReady: "no workers yet"}, "SL0505", "error", "Sightline is not ready: no workers yet"},
 		{Facts{Configuration: "the configuration is invalid: models: none"}, "SL0501", "error", "models: none"},
-		{Facts{Configuration: NeedsRestart + "listen"}, "SL0501", "warning", "needs a restart: listen"},
+		{Facts{Restart: []string{"listen"}}, "SL0501", "warning", "needs a restart: listen"},
 		{Facts{Silent: "no ends", SilentSince: now.Add(-time.Hour)}, "SL0409", "error", "no ends"},
 		{Facts{Unserved: []string{"gpt-5"}}, "SL0103", "warning", `["gpt-5"]`},
 		{Facts{Mode: "observe"}, "SL0506", "note", "mode is observe"},
@@ -54,12 +56,12 @@ func TestProblems(t *testing.T) {
 			"gpu-1: the rule for images has stepped aside, and such prompts are learned: gpu-3 contradicts it: the medium at token 5"},
 		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", "refused" }), "SL0303", "error",
 			"gpu-1: no connection to the KV events: refused"},
-		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", rules.ErrNoEvents.Error() }), "SL0301", "error",
+		{worker(func(w *Worker) { w.Events, w.EventsErr = "waiting", fmt.Errorf("asked: %w", rules.ErrNoEvents) }), "SL0301", "error",
 			"gpu-1: the worker publishes no KV events"},
-		{worker(func(w *Worker) { w.Health = "out: health check: speaks HTTP/2 alone" }), "SL0109", "warning", "speaks HTTP/2 alone"},
-		{Facts{Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "waiting", EventsError: EventsNotAsked + "status 401"}},
+		{worker(func(w *Worker) { w.Health = &fleet.Out{Fault: rules.HTTP2, Why: "health check: speaks HTTP/2 alone"} }), "SL0109", "warning", "speaks HTTP/2 alone"},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "waiting", EventsErr: fmt.Errorf("%w: status 401", rules.ErrNotAsked)}},
 			Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Asked, Verdict: probe.Absent,
-				Detail: "not compared: status 401"}}}}}, "SL0109", "warning", "gpu-1: it cannot be asked what it serves: status 401"},
+				Fault: rules.Key, Detail: "status 401"}}}}}, "SL0109", "warning", "gpu-1: it cannot be asked what it serves: status 401"},
 		{worker(func(w *Worker) { w.Events = "unreadable" }), "SL0309", "error", "cannot be read"},
 		{worker(func(w *Worker) { w.Events = "none" }), "SL0502", "warning", "guessed"},
 		{worker(func(w *Worker) { w.Events = "catching up" }), "SL0303", "warning", "not all"},
@@ -98,7 +100,7 @@ func TestProblems(t *testing.T) {
 func TestProblemsOrder(t *testing.T) {
 	f := Facts{Now: time.Now()}
 	for _, model := range strings.Fields("a b c d e f g h") {
-		f.Workers = append(f.Workers, Worker{Name: "gpu-" + model, Model: model, Health: "out"})
+		f.Workers = append(f.Workers, Worker{Name: "gpu-" + model, Model: model, Health: new(fleet.Out)})
 	}
 	says := func() (list []string) {
 		for _, p := range f.Problems() {
@@ -124,9 +126,9 @@ func TestProblemsSince(t *testing.T) {
 	if list := c.problems(began, workers); len(list) != 0 {
 		t.Errorf("a worker that has just come: %+v", list)
 	}
-	workers[0].Health = "out: health check: refused"
+	workers[0].Health = &fleet.Out{Fault: rules.Refused}
 	c.problems(began.Add(time.Second), workers)
-	workers[0].Health = "out: health check: timeout"
+	workers[0].Health = &fleet.Out{Fault: rules.Timeout}
 	list := c.problems(began.Add(2*time.Minute), workers)
 	if len(list) != 2 || !list[0].Since.Equal(began.Add(time.Second)) || list[1].Code != "SL0303" || !list[1].Since.Equal(began) {
 		t.Errorf("after two minutes: %+v", list)
@@ -143,11 +145,11 @@ func TestProblemsSince(t *testing.T) {
 	if banner, now := strings.Index(page, "SL0109"), strings.Index(page, `id="now"`); banner < 0 || banner > now {
 		t.Errorf("the page does not begin with its problems: %d, %d", banner, now)
 	}
-	workers[0].Health, workers[1].Events = "", "live"
+	workers[0].Health, workers[1].Events = nil, "live"
 	if list := c.problems(began.Add(3*time.Minute), workers); len(list) != 0 || len(c.since) != 0 {
 		t.Errorf("all is well again: %+v, %v kept", list, c.since)
 	}
-	workers[0].Health = "out: health check: refused"
+	workers[0].Health = &fleet.Out{Fault: rules.Refused}
 	if list := c.problems(began.Add(4*time.Minute), workers); len(list) != 1 || !list[0].Since.Equal(began.Add(4*time.Minute)) {
 		t.Errorf("it is out again: %+v", list)
 	}

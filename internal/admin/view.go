@@ -229,7 +229,7 @@ func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
 			r.Hits = fmt.Sprintf("%d %%", r.HitShare)
 		}
 		switch {
-		case w.Health != "":
+		case w.Health != nil:
 			r.Bad = 3
 		case w.Events != "live":
 			r.Bad = 2
@@ -240,7 +240,7 @@ func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
 		v.Slots++
 		v.Inflight += w.Inflight
 		most = max(most, w.Inflight)
-		if w.Health == "" && (w.Events == "live" || w.Events == "none") {
+		if w.Health == nil && (w.Events == "live" || w.Events == "none") {
 			v.Live++
 		}
 		if w.Rate > 0 {

@@ -68,7 +68,7 @@ func (p *pools) look(now time.Time) (list []*pool) {
 			one = &pool{model: w.Model}
 			at[w.Model], list = one, append(list, one)
 		}
-		if w.OutReason(now) == "" {
+		if w.IsHealthy() {
 			one.ready++
 		}
 		var running, waiting float64

@@ -30,6 +30,7 @@ import (
 	"github.com/sightline-router/sightline/lab/vllmid"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
+	workers "github.com/sightline-router/sightline/router/fleet"
 	arms "github.com/sightline-router/sightline/router/report"
 )
 
@@ -365,7 +366,7 @@ var mistakes = []mistake{
 		}},
 	{"14 cached tokens not told", "SL0104", Warning, "a: the usage in its answers does not report cached tokens",
 		"--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
-	{"13 no images allowed", "SL0204", Warning, "a, a picture: refused, /tokenize: status 400", "--limit-mm-per-prompt", func(f *fleet) {
+	{"13 no images allowed", "SL0204", Warning, "a, a picture: refused, POST /tokenize: status 400", "--limit-mm-per-prompt", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) {
 			own := c.Prompt
 			c.Prompt = func(ctx context.Context, at string, body []byte) ([]sim.Prompt, error) {
@@ -446,10 +447,10 @@ var mistakes = []mistake{
 		func(f *fleet) { f.page.workers[0].Role, f.page.workers[1].Role = "prefill", "encode" }},
 	{"23 peers one by one: none prefills", "SL0105", Warning, "sim-vl: 1 workers have the role decode, none prefills",
 		"role: prefill", func(f *fleet) {
-			f.page.workers[0].Role, f.page.workers[1].Role, f.page.workers[0].Health = "prefill", "decode", "refused"
+			f.page.workers[0].Role, f.page.workers[1].Role, f.page.workers[0].Health = "prefill", "decode", new(workers.Out)
 		}},
 	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) {
-		f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused"
+		f.page.workers[0].Health, f.page.workers[1].Health = new(workers.Out), new(workers.Out)
 	}},
 	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) {
 		f.proxy = without("/metrics")

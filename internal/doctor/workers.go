@@ -1,10 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -81,34 +81,18 @@ func configuration(s *collected, r *report) {
 	r.bad(Error, fix, "%v", s.configErr)
 }
 
-// accessFix returns what gives access to a worker that answered with err; otherwise for one that does not answer.
-func accessFix(err error, otherwise string) string {
-	var status *rules.StatusError
-	switch {
-	case errors.Is(err, rules.ErrTLS):
-		return "worker_access: {ca: FILE}, the PEM file of the authority of the workers' certificates"
-	case errors.Is(err, rules.ErrHTTP2):
-		return "start it with HTTP/1.1, which Envoy speaks to workers too"
-	case errors.Is(err, rules.ErrNoHTTP), errors.As(err, &status) && (status.Page || status.Status == http.StatusNotFound):
-		return "addr: the engine's own port, of its OpenAI-style API"
-	case errors.As(err, &status) && rules.WantsKey(status.Status):
-		return "worker_access: {api_key_file: FILE}, which holds what the worker was started with as --api-key"
-	}
-	return otherwise
-}
-
 func answers(s *collected, r *report) {
 	for _, w := range s.workers {
 		if w.err != nil {
 			fix := fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr)
-			r.bad(Error, accessFix(w.err, fix), "%s at %s: %v", w.Name, w.Addr, w.err)
+			r.bad(Error, cmp.Or(rules.FaultOf(w.err).Fix(), fix), "%s at %s: %v", w.Name, w.Addr, w.err)
 		} else {
 			r.ok("%s at %s: %s %s", w.Name, w.Addr, w.facts.Engine, w.facts.Version)
 		}
 	}
 	for _, w := range s.frontends {
 		if w.err != nil {
-			r.bad(Error, accessFix(w.err, "start it, or correct dynamo.frontends"), "%s: %v", w.Name, w.err)
+			r.bad(Error, cmp.Or(rules.FaultOf(w.err).Fix(), "start it, or correct dynamo.frontends"), "%s: %v", w.Name, w.err)
 		} else {
 			r.ok("%s", w.Name)
 		}
@@ -269,7 +253,7 @@ func roles(s *collected, r *report) {
 	for _, m := range s.cfg.Models {
 		well, of := 0, map[string]int{}
 		for _, row := range s.rows() {
-			if row.Model == m.Name && row.Health == "" && row.Events != "not ready" {
+			if row.Model == m.Name && row.Health == nil && row.Events != "not ready" {
 				well++
 				of[row.Role]++
 			}
@@ -307,7 +291,7 @@ func loads(s *collected, r *report) {
 		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key, or give worker_access: {api_key_file: …} " +
 			"(SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
 		stale := func(rows []admin.Worker) bool {
-			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Told == nil && row.Health == "" })
+			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Told == nil && row.Health == nil })
 		}
 		switch {
 		case w.facts.Requests == nil && at >= 0:

@@ -255,16 +255,15 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 
 // post asks the worker. An error quotes the worker's own message, as the request is the user's own.
 func (a *against) post(ctx context.Context, path string, request []byte, into any) error {
-	status, _, text, err := rules.Ask(ctx, a.client, a.addr, path, request, maxTheirs)
+	err := rules.PostJSON(ctx, a.client, a.addr, path, request, maxTheirs, into)
+	status, is := errors.AsType[*rules.StatusError](err)
 	switch {
-	case rules.WantsKey(status):
-		return fmt.Errorf("POST %s: status %d: %s", path, status, rules.KeyHint)
-	case status != 0 && status != http.StatusOK:
-		return fmt.Errorf("POST %s: status %d: %s", path, status, strings.TrimSpace(string(text[:min(len(text), 300)])))
-	case err != nil:
-		return err
-	case json.Unmarshal(text, into) != nil:
-		return fmt.Errorf("POST %s: want JSON, got %.60q: is it a worker's own port?", path, text)
+	case is && rules.WantsKey(status.Status):
+		return fmt.Errorf("POST %s: status %d: %s", path, status.Status, rules.KeyHint)
+	case is && status.Status != http.StatusOK:
+		return fmt.Errorf("POST %s: status %d: %s", path, status.Status, status.Text)
+	case is || errors.Is(err, rules.Unreadable):
+		return fmt.Errorf("%w: is it a worker's own port?", err)
 	}
-	return nil
+	return err
 }

@@ -246,11 +246,10 @@ func usable(f *rules.Facts, err error) error {
 
 // flagFor returns what to do about a server that could not be asked, and whether nothing else helps.
 func flagFor(err error) (hint string, lasting bool) {
-	var status *rules.StatusError
-	switch {
-	case errors.Is(err, rules.ErrTLS):
+	switch rules.FaultOf(err) {
+	case rules.TLS:
 		return "here: --ca FILE", true
-	case errors.As(err, &status) && rules.WantsKey(status.Status):
+	case rules.Key:
 		return "here: --api-key-file FILE, which holds what it was started with as --api-key", true
 	}
 	return "is it up, and is that the port of its OpenAI-style API?", false

@@ -11,7 +11,6 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,15 +26,11 @@ import (
 
 const (
 	maxPage   = 16 << 20 // vLLM's metrics have some 200 KB per data-parallel rank
-	maxServed = 1024
 	maxAnswer = 1 << 20
 )
 
 // dynamoOwner is the owned_by of NVIDIA Dynamo's front end (lib/llm/src/http/service/openai.rs).
 const dynamoOwner = "nvidia"
-
-// simulatedServer is the Server header of this project's own simulated workers.
-const simulatedServer = "sightline-simulated"
 
 // Ask asks the worker at addr (host:port). An error means that it returned no list of models, so that only its address is known.
 func Ask(ctx context.Context, client *http.Client, addr string) (f rules.Facts, err error) {
@@ -75,7 +70,7 @@ func HasEvents(f *rules.Facts) bool {
 }
 
 func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
-	if err := models(ctx, client, f); err != nil {
+	if err := rules.Models(ctx, client, f); err != nil {
 		return err
 	}
 	f.FrontEnd = f.Owner == dynamoOwner
@@ -89,6 +84,9 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		return nil
 	}
 	r := engine.RulesOf(f.Engine, "")
+	if len(f.Served) > 0 && r.ReportsSettings {
+		f.EngineModel = f.Served[0].Root
+	}
 	page, _, err := rules.Get(ctx, client, f.Addr, r.Load.Path, "every engine with metrics switched on", maxPage)
 	if err != nil {
 		page = nil
@@ -97,70 +95,14 @@ func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
 		f.Requests = &n
 	}
 	r.Describe(ctx, client, page, f)
-	release(ctx, client, f)
+	if f.Version == "" {
+		if err := rules.Release(ctx, client, f); err != nil {
+			f.Lacks("version", err)
+		}
+	}
 	if find := engine.RulesOf(f.Engine, f.Version).FindEvents; find != nil {
 		_, err := find(ctx, client, f.Addr, f.Host(), 0)
 		f.FindsEvents = err == nil
-	}
-	return nil
-}
-
-// release asks for the engine's release, if it has not been told yet.
-func release(ctx context.Context, client *http.Client, f *rules.Facts) {
-	if f.Version != "" {
-		return
-	}
-	var release struct {
-		Version string `json:"version"`
-	}
-	if err := rules.GetJSON(ctx, client, f.Addr, "/version", "every release", &release); err != nil {
-		f.Lacks("version", err)
-		return
-	}
-	if _, err := rules.ParseVersion(release.Version); err != nil {
-		f.Lacks("version", errors.New("/version names no release such as 0.32.0"))
-		return
-	}
-	f.Version = rules.CleanText(release.Version)
-}
-
-// models reads /v1/models. Its root is the engine's --model only for vLLM; SGLang's is the served name (its arguments contain the
-// other), and TensorRT-LLM has none.
-func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
-	body, header, err := rules.Get(ctx, client, f.Addr, "/v1/models", "every engine", maxAnswer)
-	if err != nil {
-		return err
-	}
-	var list struct {
-		Data []struct {
-			ID     string `json:"id"`
-			Owner  string `json:"owned_by"`
-			Root   string `json:"root"`
-			Parent string `json:"parent"`
-			MaxLen int    `json:"max_model_len"`
-		} `json:"data"`
-	}
-	if json.Unmarshal(body, &list) != nil {
-		return errors.New("GET /v1/models: want JSON as an OpenAI-style server writes it")
-	}
-	if len(list.Data) == 0 {
-		return errors.New("GET /v1/models: it serves no model (yet)")
-	}
-	f.Owner, f.Simulated = rules.CleanText(list.Data[0].Owner), header.Get("Server") == simulatedServer
-	for _, m := range list.Data[:min(len(list.Data), maxServed)] {
-		one := rules.Served{ID: rules.CleanText(m.ID), Root: rules.CleanText(m.Root), Parent: rules.CleanText(m.Parent),
-			MaxLen: rules.CleanCount(m.MaxLen)}
-		if one.ID == "" {
-			f.Lacks("served", errors.New("a model's name is empty, longer than a kilobyte or not printable"))
-			continue
-		}
-		f.Served = append(f.Served, one)
-		if one.Parent == "" {
-			f.MaxModelLen = cmp.Or(f.MaxModelLen, one.MaxLen)
-		}
-	}
-	if len(f.Served) > 0 && engine.RulesOf(engine.ByOwner(f.Owner), "").ReportsSettings {
-		f.EngineModel = f.Served[0].Root
 	}
 	return nil
 }
@@ -203,16 +145,9 @@ func Post(ctx context.Context, client *http.Client, addr, path string, body []by
 	var answer struct {
 		Usage Usage `json:"usage"`
 	}
-	status, _, text, err := rules.Ask(ctx, client, addr, path, body, maxAnswer)
-	switch {
-	case rules.WantsKey(status):
-		return answer.Usage, fmt.Errorf("POST %s: status %d: %s", path, status, rules.KeyHint)
-	case status != 0 && status != http.StatusOK:
-		return answer.Usage, fmt.Errorf("POST %s: status %d (want 200)", path, status)
-	case err != nil:
-		return answer.Usage, err
-	case json.Unmarshal(text, &answer) != nil || answer.Usage.Prompt < 1:
-		return answer.Usage, fmt.Errorf("POST %s: want an answer with its usage", path)
+	err := rules.PostJSON(ctx, client, addr, path, body, maxAnswer, &answer)
+	if err == nil && answer.Usage.Prompt < 1 {
+		err = fmt.Errorf("POST %s: want an answer with its usage", path)
 	}
-	return answer.Usage, nil
+	return answer.Usage, err
 }

@@ -94,8 +94,8 @@ func TestPostTLS(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	defer srv.Close()
 	if _, err := Post(t.Context(), rules.NewClient(10*time.Second, nil), srv.Listener.Addr().String(), "/",
-		[]byte("{}")); !errors.Is(err, rules.ErrTLS) {
-		t.Errorf("%v, want %v", err, rules.ErrTLS)
+		[]byte("{}")); !errors.Is(err, rules.TLS) {
+		t.Errorf("%v, want %v", err, rules.TLS)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/stream"
-	"github.com/sightline-router/sightline/internal/admin"
 )
 
 // askTime limits one query to a worker.
@@ -28,7 +27,7 @@ func (s *sources) lookupSource(addr string, r rules.Rules, rank, ranks int) (*st
 	return &stream.Lookup{Find: func(ctx context.Context) (stream.ZMQ, error) {
 		e, err := r.FindEvents(ctx, client, addr, host, rank)
 		if err != nil && !errors.Is(err, rules.ErrNoEvents) {
-			err = fmt.Errorf("%s%w", admin.EventsNotAsked, err)
+			err = fmt.Errorf("%w: %w", rules.ErrNotAsked, err)
 		}
 		if err != nil {
 			return stream.ZMQ{}, err

@@ -19,7 +19,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
@@ -49,6 +48,7 @@ type reloader struct {
 
 	toldMu   sync.Mutex
 	problem  string
+	restart  []string // keys whose new value needs one
 	applied  time.Time
 	success  prometheus.Gauge
 	at       prometheus.Gauge
@@ -172,7 +172,10 @@ func (x *reloader) reload() (said string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return x.status(), nil
+	if len(restart) > 0 {
+		said = "needs a restart: " + strings.Join(restart, ", ")
+	}
+	return said, nil
 }
 
 // serveAsked serves the models of workers that are asked beside those of the file.
@@ -271,10 +274,7 @@ func (x *reloader) reportResult(restart []string, err error) {
 		x.log.Error(what, zap.Error(err))
 		return
 	}
-	x.problem = ""
-	if len(restart) > 0 {
-		x.problem = admin.NeedsRestart + strings.Join(restart, ", ")
-	}
+	x.problem, x.restart = "", restart
 	x.success.Set(1)
 	x.at.SetToCurrentTime()
 	x.applied = time.Now()
@@ -295,9 +295,9 @@ func (x *reloader) lastSuccess() time.Time {
 	return x.applied
 }
 
-// status returns what is wrong with the configuration as last read, or which keys need a restart; "": nothing.
-func (x *reloader) status() string {
+// status returns what is wrong with the configuration as last read ("": nothing), or which keys need a restart.
+func (x *reloader) status() (problem string, restart []string) {
 	x.toldMu.Lock()
 	defer x.toldMu.Unlock()
-	return x.problem
+	return x.problem, x.restart
 }

@@ -203,7 +203,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 				r.Events = "catching up"
 			}
 			if r.Events != "live" {
-				r.EventsError = st.LastError
+				r.EventsError, r.EventsErr = st.LastError, st.Lost
 			}
 			if st.Away {
 				r.EventsError = "its agent has no connection to the engine, or cannot read its events: see the agent's log and /state"

@@ -1,10 +1,13 @@
 package fleet
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // A worker's health follows from the ends of its requests and from health checks (package health). A worker that fails fast has
@@ -44,8 +47,8 @@ type health struct {
 	nextTrial    time.Time     // when a trial may go
 	trialRunning bool          // a trial is under way
 
-	failedChecks int    // checks that failed, in a row
-	checkFailure string // out because of checks: the reason that put it out
+	failedChecks int         // checks that failed, in a row
+	checkFailure rules.Fault // out because of checks: the reason that put it out
 }
 
 // RecordFailure records that a request to the worker failed, with a one-word reason. It reports whether that takes the worker out.
@@ -114,9 +117,9 @@ func (w *Worker) RecordSuccess(decided, now time.Time) bool {
 	return !h.out.Load()
 }
 
-// RecordCheck records the result of a health check: "" for a good answer, else a one-word reason. final: the worker itself says that
+// RecordCheck records the result of a health check: "" for a good answer, else what is wrong. final: the worker itself says that
 // it is not available, so one check is enough. It reports whether that takes the worker out or brings it back.
-func (w *Worker) RecordCheck(failed string, final bool, now time.Time) (changed bool) {
+func (w *Worker) RecordCheck(failed rules.Fault, final bool, now time.Time) (changed bool) {
 	h := &w.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,23 +173,50 @@ func (h *health) trialDue(now time.Time) bool {
 	return h.failing && h.failedChecks == 0 && !now.Before(h.nextTrial)
 }
 
-// OutReason returns why the worker is out and until when; "" if it is in.
-func (w *Worker) OutReason(now time.Time) string {
+// Out says why a worker gets no requests, or trial requests alone.
+type Out struct {
+	Fault rules.Fault // of its health check; "": requests failed
+	Why   string
+	Trial string // when a request may try it
+}
+
+// OutReason returns why the worker is out; nil if it is in.
+func (w *Worker) OutReason(now time.Time) *Out {
 	h := &w.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	row := fmt.Sprintf("out: %d failures in a row, the last: %s; ", h.failures, h.lastFailure)
+	row := fmt.Sprintf("%d failures in a row, the last: %s", h.failures, h.lastFailure)
 	switch {
 	case h.checkFailure != "":
-		return "out: health check: " + h.checkFailure
+		return &Out{Fault: h.checkFailure, Why: "health check: " + string(h.checkFailure)}
 	case !h.failing:
-		return ""
+		return nil
 	case h.trialRunning:
-		return row + "being tried"
+		return &Out{Why: row, Trial: "being tried"}
 	case h.failedChecks > 0:
-		return row + "no trial request while its health check fails"
+		return &Out{Why: row, Trial: "no trial request while its health check fails"}
 	}
-	return row + fmt.Sprintf("next trial request in %v", max(0, h.nextTrial.Sub(now)).Round(time.Second))
+	return &Out{Why: row, Trial: fmt.Sprintf("next trial request in %v", max(0, h.nextTrial.Sub(now)).Round(time.Second))}
+}
+
+// String returns all of it in a line; "" if the worker is in.
+func (o *Out) String() string {
+	switch {
+	case o == nil:
+		return ""
+	case o.Trial == "":
+		return "out: " + o.Why
+	}
+	return "out: " + o.Why + "; " + o.Trial
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (o *Out) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler: the line becomes Why.
+func (o *Out) UnmarshalText(line []byte) error {
+	o.Why = string(bytes.TrimPrefix(line, []byte("out: ")))
+	return nil
 }
 
 // IsHealthy reports whether the worker is in.

@@ -68,7 +68,7 @@ func TestHealth(t *testing.T) {
 				now = now.Add(time.Duration(n) * time.Second)
 			}
 			is := "+"
-			if w.OutReason(now) != "" {
+			if w.OutReason(now).String() != "" {
 				is = "-"
 			}
 			got = append(got, is+tried)

@@ -27,17 +27,17 @@ type adapterPoll struct {
 }
 
 func (l *adapterPoll) ask(ctx context.Context) (next time.Duration) {
-	var answer struct{ Data []rules.Served }
-	if err := rules.GetJSON(ctx, l.health, l.worker.Addr, "/v1/models", "every engine", &answer); err != nil {
-		if status := (*rules.StatusError)(nil); errors.As(err, &status) && status.Status < http.StatusInternalServerError {
+	f := rules.Facts{Addr: l.worker.Addr}
+	if err := rules.Models(ctx, l.health, &f); err != nil {
+		if status, is := errors.AsType[*rules.StatusError](err); is && status.Status < http.StatusInternalServerError {
 			return missingPause
 		}
 		return 0
 	}
 	listed := make(map[string]string)
-	for _, m := range answer.Data[:min(len(answer.Data), maxAdapters)] {
-		if name := rules.CleanText(m.ID); m.Parent != "" && name != "" {
-			listed[name] = rules.CleanText(m.Root)
+	for _, m := range f.Served {
+		if m.Parent != "" {
+			listed[m.ID] = m.Root
 		}
 	}
 	came, gone, moved := l.worker.SetAdapters(listed)

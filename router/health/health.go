@@ -13,16 +13,12 @@ package health
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -193,7 +189,7 @@ type healthPoll struct {
 func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
 	w, asked := c.worker, time.Now()
 	status, err := get(ctx, c.health, "http://"+w.Addr+c.path, nil)
-	failed, said := "", c.noEndpoint
+	failed, said := rules.Fault(""), c.noEndpoint
 	if sockets.Exhausted(err) { // it says nothing about the worker
 		c.failed.WithLabelValues(w.Name, "health", ownLimit).Inc()
 		c.exhausted(w, err)
@@ -203,9 +199,9 @@ func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
 	case ctx.Err() != nil:
 		return 0
 	case err != nil:
-		failed = failureReason(ctx, w.Addr, err)
+		failed = faultOf(ctx, w.Addr, err)
 	case status >= 500 && status != http.StatusNotImplemented:
-		failed = strconv.Itoa(status)
+		failed = rules.Fault(strconv.Itoa(status))
 	case status < 200 || status > 299: // it answers, but has no health endpoint for us
 		if !said {
 			c.o.Log.Info("worker has no health endpoint; only requests show its health",
@@ -213,17 +209,17 @@ func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
 		}
 		c.noEndpoint, next = true, missingPause
 	}
-	if err == nil || failed == refused {
-		c.processRestarted(w, c.life.answered(failed == refused, asked))
+	if err == nil || failed == rules.Refused {
+		c.processRestarted(w, c.life.answered(failed == rules.Refused, asked))
 	}
 	if failed != "" {
-		c.failed.WithLabelValues(w.Name, "health", failed).Inc()
+		c.failed.WithLabelValues(w.Name, "health", string(failed)).Inc()
 		next = min(retryPause, c.o.Health)
 	}
 	changed := w.RecordCheck(failed, status == http.StatusServiceUnavailable, time.Now())
 	switch at := []zap.Field{zap.String("worker", w.Name), zap.String("addr", w.Addr), zap.String("path", c.path)}; {
 	case changed && failed != "":
-		c.o.Log.Warn("worker failed its health checks and gets no requests", append(at, zap.String("why", failed))...)
+		c.o.Log.Warn("worker failed its health checks and gets no requests", append(at, zap.String("why", string(failed)), zap.Int("status", status))...)
 	case changed:
 		c.o.Log.Info("worker is healthy again", at...)
 	}
@@ -257,7 +253,7 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 		page, err = parsePage(&l.load, body)
 		return err
 	})
-	failed := ""
+	failed := rules.Fault("")
 	switch {
 	case ctx.Err() != nil:
 		return 0
@@ -266,9 +262,9 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 		l.exhausted(w, err)
 		return 0
 	case err != nil:
-		failed = failureReason(ctx, w.Addr, err)
+		failed = faultOf(ctx, w.Addr, err)
 	case status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests:
-		failed = strconv.Itoa(status)
+		failed = rules.Fault(strconv.Itoa(status))
 	case status != http.StatusOK || len(page.ranks) == 0:
 		if !l.reportsNone {
 			l.o.Log.Info("worker does not report its load; other senders' requests are unknown",
@@ -277,11 +273,11 @@ func (l *loadPoll) ask(ctx context.Context) (next time.Duration) {
 		l.reportsNone, next = true, missingPause
 	}
 	if failed != "" { // its last report stays until it expires
-		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
+		l.failed.WithLabelValues(w.Name, "load", string(failed)).Inc()
 		l.failures++
 		if l.failures == failuresToLog {
 			l.o.Log.Warn("worker's load cannot be read; only our own requests count",
-				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
+				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", string(failed)))
 		}
 		return 0
 	}
@@ -339,12 +335,6 @@ func (l *loadPoll) applyLoad(page map[int]gauges, asked, now time.Time) {
 	}
 }
 
-// errUnreadable is an answer that no engine gives. It does not quote it.
-var errUnreadable = errors.New("an answer that is not in the engine's format")
-
-// errPage is a 5xx answer with a page of HTML.
-var errPage = errors.New("a page of HTML")
-
 // get requests a page. body, if set, reads an answer with status 200.
 func get(ctx context.Context, client *http.Client, url string, body func(io.Reader) error) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -357,10 +347,10 @@ func get(ctx context.Context, client *http.Client, url string, body func(io.Read
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode > 599 { // not a status, so it must not become a label
-		return 0, errUnreadable
+		return 0, rules.Unreadable
 	}
 	if resp.StatusCode >= 500 && rules.IsPage(resp.Header) {
-		return resp.StatusCode, fmt.Errorf("%d with %w", resp.StatusCode, errPage)
+		return resp.StatusCode, rules.Page
 	}
 	if body != nil && resp.StatusCode == http.StatusOK {
 		err = guard.Call(func() error { return body(resp.Body) })
@@ -368,16 +358,13 @@ func get(ctx context.Context, client *http.Client, url string, body func(io.Read
 	return resp.StatusCode, err
 }
 
-// refused means that nobody listens at the address.
-const refused = "refused"
-
 // hint says what to do about an answer other than 200, where that is known.
 func hint(ctx context.Context, addr string, status int) zap.Field {
 	switch {
 	case rules.WantsKey(status):
 		return zap.String("hint", rules.KeyHint)
 	case status == http.StatusBadRequest && rules.SpeaksTLS(ctx, addr, nil):
-		return zap.String("hint", rules.ErrTLS.Error())
+		return zap.String("hint", rules.TLS.Error())
 	}
 	return zap.Skip()
 }
@@ -391,27 +378,11 @@ func (n *Poller) exhausted(w *fleet.Worker, err error) {
 		"workers stays (raise its limit, ulimit -n)", zap.String("worker", w.Name), zap.Error(err))
 }
 
-// failureReason returns what went wrong in a word or two.
-func failureReason(ctx context.Context, addr string, err error) string {
-	var timeout net.Error
-	var panicked *guard.Panic
-	switch {
-	case errors.Is(err, errUnreadable), errors.As(err, &panicked):
-		return "unreadable"
-	case errors.Is(err, errPage):
-		return err.Error()
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return refused
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return "timeout"
+// faultOf returns what kind of failure an error is, if need be by asking what the server speaks.
+func faultOf(ctx context.Context, addr string, err error) rules.Fault {
+	fault := rules.FaultOf(err)
+	if other := rules.Instead(ctx, addr, err); fault == rules.Broken && other != nil {
+		fault = rules.FaultOf(other)
 	}
-	switch rules.Instead(ctx, addr, err) {
-	case rules.ErrTLS:
-		return "speaks TLS"
-	case rules.ErrHTTP2:
-		return "speaks HTTP/2 alone"
-	case rules.ErrNoHTTP:
-		return "speaks no HTTP"
-	}
-	return "broken"
+	return fault
 }

@@ -83,7 +83,7 @@ func (w *ward) until(what string, ok func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			w.t.Fatalf("never: %s; out %q, load %+v", what, w.worker.OutReason(time.Now()), w.worker.Slots[0].Load(time.Now()))
+			w.t.Fatalf("never: %s; out %q, load %+v", what, w.worker.OutReason(time.Now()).String(), w.worker.Slots[0].Load(time.Now()))
 		}
 	}
 }
@@ -142,14 +142,14 @@ func TestHealth(t *testing.T) {
 			t.Parallel()
 			w := newWard(t, often, 0, status(200))
 			w.hears(3)
-			if out := w.worker.OutReason(time.Now()); out != "" {
+			if out := w.worker.OutReason(time.Now()).String(); out != "" {
 				t.Fatalf("well, and %s", out)
 			}
 			w.answers(fail)
-			w.until("out", func() bool { return strings.Contains(w.worker.OutReason(time.Now()), why) })
+			w.until("out", func() bool { return strings.Contains(w.worker.OutReason(time.Now()).String(), why) })
 			w.hears(4)
 			w.answers(status(204))
-			w.until("in", func() bool { return w.worker.OutReason(time.Now()) == "" && w.said("healthy again") > 0 }) // logged after it takes effect
+			w.until("in", func() bool { return w.worker.OutReason(time.Now()).String() == "" && w.said("healthy again") > 0 }) // logged after it takes effect
 			if w.said("failed its health checks") != 1 || w.said("healthy again") != 1 || w.failures(why) < 3 {
 				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
 			}
@@ -164,7 +164,7 @@ func TestHealth(t *testing.T) {
 // TestNotAvailable checks that a worker that says that it is not available gets nothing from then on.
 func TestNotAvailable(t *testing.T) {
 	w := newWard(t, Options{Health: time.Minute}, 0, status(503))
-	w.until("out", func() bool { return w.worker.OutReason(time.Now()) != "" })
+	w.until("out", func() bool { return w.worker.OutReason(time.Now()).String() != "" })
 	if n := w.asked.Load(); n != 1 {
 		t.Errorf("out after %d words, want one", n)
 	}
@@ -178,7 +178,7 @@ func TestNotThere(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go w.nurse.Watch(ctx, lost, engine.RulesOf("sglang", ""), false)
-	w.until("out", func() bool { return strings.Contains(lost.OutReason(time.Now()), "refused") })
+	w.until("out", func() bool { return strings.Contains(lost.OutReason(time.Now()).String(), "refused") })
 }
 
 // TestHasNone checks that a worker without the path, or with one for others only, is healthy, and that this is logged once. The
@@ -187,7 +187,7 @@ func TestHasNone(t *testing.T) {
 	for _, code := range []int{404, 405, 401, 403, 501, 307} {
 		w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(code))
 		w.until("said", func() bool { return w.said("has no health endpoint") == 1 && w.said("does not report its load") == 1 })
-		if out := w.worker.OutReason(time.Now()); out != "" || w.asked.Load() != 2 || w.failures(fmt.Sprint(code)) != 0 {
+		if out := w.worker.OutReason(time.Now()).String(); out != "" || w.asked.Load() != 2 || w.failures(fmt.Sprint(code)) != 0 {
 			t.Errorf("%d: %q, asked %d times", code, out, w.asked.Load())
 		}
 	}
@@ -290,7 +290,7 @@ func TestLoad(t *testing.T) {
 		other, _ := inflight(slots[1])
 		return n == 1 && usage == 0 && other == 0
 	})
-	if out := w.worker.OutReason(time.Now()); out != "" || w.said("cannot be read") == 0 {
+	if out := w.worker.OutReason(time.Now()).String(); out != "" || w.said("cannot be read") == 0 {
 		t.Errorf("%q, said %v", out, w.log.All())
 	}
 	told, err = w.reg.Gather()

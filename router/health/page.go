@@ -55,7 +55,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(kept))
 	if err != nil {
-		return loadPage{}, errUnreadable
+		return loadPage{}, rules.Unreadable
 	}
 	t.ranks = make(map[int]gauges)
 	set := 0.0 // time of using
@@ -65,7 +65,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 			if name == l.StartTime {
 				t.startTime = m.GetUntyped().GetValue()
 				if !(t.startTime > 0 && t.startTime < maxTime) {
-					return loadPage{}, errUnreadable
+					return loadPage{}, rules.Unreadable
 				}
 				continue
 			}
@@ -81,7 +81,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 				if label.GetName() == l.Rank && l.Rank != "" {
 					rank, err = strconv.Atoi(label.GetValue())
 					if err != nil || rank < 0 || rank >= maxRank {
-						return loadPage{}, errUnreadable
+						return loadPage{}, rules.Unreadable
 					}
 				}
 			}
@@ -89,7 +89,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 			if name == l.MediaQueries || name == l.MediaHits {
 				switch {
 				case !(v >= 0 && v <= maxTime):
-					return loadPage{}, errUnreadable
+					return loadPage{}, rules.Unreadable
 				case name == l.MediaQueries:
 					t.mediaQueries += v
 				default:
@@ -104,7 +104,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 			switch name {
 			case l.Running, l.Waiting:
 				if !(v >= 0 && v <= maxCount) {
-					return loadPage{}, errUnreadable
+					return loadPage{}, rules.Unreadable
 				}
 				if name == l.Running {
 					g.running = max(g.running, int(v))
@@ -113,7 +113,7 @@ func parsePage(l *rules.Load, page io.Reader) (t loadPage, err error) {
 				}
 			default:
 				if !(v >= 0 && v <= 1) {
-					return loadPage{}, errUnreadable
+					return loadPage{}, rules.Unreadable
 				}
 				if name == l.Usage[usage] {
 					g.usage = max(g.usage, v)
@@ -165,11 +165,11 @@ func filterLines(l *rules.Load, page io.Reader) (kept []byte, err error) {
 		}
 		kept = append(append(kept, line...), '\n')
 		if len(kept) > maxKept {
-			return nil, errUnreadable
+			return nil, rules.Unreadable
 		}
 	}
 	if sc.Err() == bufio.ErrTooLong || rest.N == 0 {
-		return nil, errUnreadable
+		return nil, rules.Unreadable
 	}
 	return kept, sc.Err()
 }

@@ -42,11 +42,11 @@ func TestTLSIsNamed(t *testing.T) {
 		if err == nil {
 			t.Fatal("it answered")
 		}
-		if got := failureReason(t.Context(), lis.Addr().String(), err); got != c.want {
+		if got := faultOf(t.Context(), lis.Addr().String(), err); string(got) != c.want {
 			t.Errorf("%s: %q after %v", name, got, err)
 		}
 	}
-	if f := hint(t.Context(), with.Listener.Addr().String(), http.StatusBadRequest); f.String != rules.ErrTLS.Error() {
+	if f := hint(t.Context(), with.Listener.Addr().String(), http.StatusBadRequest); f.String != rules.TLS.Error() {
 		t.Errorf("%+v", f)
 	}
 	if f := hint(t.Context(), "127.0.0.1:1", http.StatusUnauthorized); f.String != rules.KeyHint {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // hardText is text on which tokenizers and templates often differ: joined letters, wide and right-to-left scripts, emoji of several
@@ -101,16 +102,13 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c prob
 	var answer struct {
 		Tokens []uint32 `json:"tokens"`
 	}
-	reply, err := p.ask(ctx, w.Addr, "/tokenize", body)
-	if err == nil {
-		err = decode(reply, &answer)
-	}
+	err = rules.PostJSON(ctx, p.client, w.Addr, "/tokenize", body, maxAnswer, &answer)
 	verdict := verdictOf(err)
 	switch {
 	case err == nil && refused != nil:
 		f.Verdict, f.Detail = Refused, "the worker accepts what Sightline expects it to refuse: "+refused.Error()
 	case err == nil && answer.Tokens == nil:
-		f.Verdict, f.Detail = Unreachable, "/tokenize: "+errAnswer.Error()
+		f.Verdict, f.Detail = Unreachable, "/tokenize: "+rules.Unreadable.Error()
 	case err == nil:
 		f.Difference = firstDifference(ours, answer.Tokens)
 		if f.Difference != nil {
@@ -119,7 +117,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c prob
 		}
 	case verdict == Refused && refused != nil: // both refuse
 	default:
-		f.Verdict, f.Detail = verdict, "/tokenize: "+err.Error()
+		f.Verdict, f.Fault, f.Detail = verdict, rules.FaultOf(err), err.Error()
 	}
 	return f
 }

@@ -12,7 +12,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -58,19 +57,24 @@ type Finding struct {
 	Verdict    Verdict     `json:"verdict"`
 	Detail     string      `json:"detail,omitempty"`
 	Difference *Difference `json:"difference,omitempty"` // for Differs
+	Fault      rules.Fault `json:"fault,omitempty"`      // why the worker could not be asked
 }
 
 // Asked is What of a worker's own list of models: if it is not answered, nothing is known of what it serves.
 const Asked = "/v1/models"
 
-// NotAsked returns why a worker could not be asked what it serves; "": it could, or has not been yet.
-func (r *Result) NotAsked() string {
-	for _, f := range r.Findings {
-		if f.What == Asked && (f.Verdict == Absent || f.Verdict == Unreachable) {
-			return strings.TrimPrefix(f.Detail, "not compared: ")
+// NotAsked returns the finding that a worker could not be asked what it serves; nil: it could, or has not been yet.
+func (r *Result) NotAsked() *Finding {
+	for i := range r.Findings {
+		if r.Findings[i].notAsked() {
+			return &r.Findings[i]
 		}
 	}
-	return ""
+	return nil
+}
+
+func (f *Finding) notAsked() bool {
+	return f.What == Asked && (f.Verdict == Absent || f.Verdict == Unreachable)
 }
 
 // Difference is where two token lists diverge.
@@ -250,7 +254,7 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 }
 
 // open reports whether the worker is to be probed again.
-func (r *Result) open() bool { return r.Verdict == Unreachable || r.NotAsked() != "" }
+func (r *Result) open() bool { return r.Verdict == Unreachable || r.NotAsked() != nil }
 
 // storeResult stores a result and logs what is new in it.
 func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Finding) {
@@ -275,7 +279,7 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 		said := slices.ContainsFunc(old.Findings, func(o Finding) bool {
 			return o.What == f.What && o.Verdict == f.Verdict && o.Detail == f.Detail
 		})
-		if !said && f.What == Asked && (f.Verdict == Absent || f.Verdict == Unreachable) {
+		if !said && f.notAsked() {
 			p.opt.Log.Warn("a worker cannot be asked what it serves", zap.String("worker", w.Name), zap.String("detail", f.Detail))
 			continue
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/lab"
 	"github.com/sightline-router/sightline/lab/sim"
 )
@@ -166,7 +167,7 @@ func TestUnreadIsNotEqual(t *testing.T) {
 		defer front.Close()
 		r := probed(t, front.Listener.Addr().String(), m)
 		if got := brief(r); got != c.want ||
-			!strings.HasPrefix(r.Findings[0].Detail, "not compared: GET /v1/models: status 401: the worker wants a key") {
+			!strings.HasPrefix(r.Findings[0].Detail, "GET /v1/models: status 401: the worker wants a key") || r.Findings[0].Fault != rules.Key {
 			t.Errorf("%s: %s\n%+v", name, got, r.Findings)
 		}
 	}
