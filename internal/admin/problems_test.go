@@ -25,7 +25,8 @@ func TestProblems(t *testing.T) {
 	}
 	var many []Worker
 	for _, name := range strings.Fields("a b c d e") {
-		many = append(many, Worker{Name: name, Model: "m", Health: &fleet.Out{Why: "3 failures in a row, the last: refused", Trial: "next trial request in 7s"}})
+		many = append(many, Worker{Name: name, Model: "m",
+			Health: &fleet.Out{Why: "3 failures in a row, the last: refused", Trial: "next trial request in 7s"}})
 	}
 	var findings []audit.Finding
 	for range 60 {
@@ -58,7 +59,8 @@ func TestProblems(t *testing.T) {
 			"gpu-1: no connection to the KV events: refused"},
 		{worker(func(w *Worker) { w.Events, w.EventsErr = "waiting", fmt.Errorf("asked: %w", rules.ErrNoEvents) }), "SL0301", "error",
 			"gpu-1: the worker publishes no KV events"},
-		{worker(func(w *Worker) { w.Health = &fleet.Out{Fault: rules.HTTP2, Why: "health check: speaks HTTP/2 alone"} }), "SL0109", "warning", "speaks HTTP/2 alone"},
+		{worker(func(w *Worker) { w.Health = &fleet.Out{Fault: rules.HTTP2, Why: "health check: speaks HTTP/2 alone"} }), "SL0109", "warning",
+			"speaks HTTP/2 alone"},
 		{Facts{Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "waiting", EventsErr: fmt.Errorf("%w: status 401", rules.ErrNotAsked)}},
 			Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Asked, Verdict: probe.Absent,
 				Fault: rules.Key, Detail: "status 401"}}}}}, "SL0109", "warning", "gpu-1: it cannot be asked what it serves: status 401"},

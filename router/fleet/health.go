@@ -210,10 +210,10 @@ func (o *Out) String() string {
 	return "out: " + o.Why + "; " + o.Trial
 }
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText writes the line.
 func (o *Out) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler: the line becomes Why.
+// UnmarshalText makes the line Why.
 func (o *Out) UnmarshalText(line []byte) error {
 	o.Why = string(bytes.TrimPrefix(line, []byte("out: ")))
 	return nil

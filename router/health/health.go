@@ -219,7 +219,8 @@ func (c *healthPoll) ask(ctx context.Context) (next time.Duration) {
 	changed := w.RecordCheck(failed, status == http.StatusServiceUnavailable, time.Now())
 	switch at := []zap.Field{zap.String("worker", w.Name), zap.String("addr", w.Addr), zap.String("path", c.path)}; {
 	case changed && failed != "":
-		c.o.Log.Warn("worker failed its health checks and gets no requests", append(at, zap.String("why", string(failed)), zap.Int("status", status))...)
+		c.o.Log.Warn("worker failed its health checks and gets no requests",
+			append(at, zap.String("why", string(failed)), zap.Int("status", status))...)
 	case changed:
 		c.o.Log.Info("worker is healthy again", at...)
 	}

@@ -149,7 +149,7 @@ func TestHealth(t *testing.T) {
 			w.until("out", func() bool { return strings.Contains(w.worker.OutReason(time.Now()).String(), why) })
 			w.hears(4)
 			w.answers(status(204))
-			w.until("in", func() bool { return w.worker.OutReason(time.Now()).String() == "" && w.said("healthy again") > 0 }) // logged after it takes effect
+			w.until("in", func() bool { return w.worker.OutReason(time.Now()) == nil && w.said("healthy again") > 0 }) // logged after it takes effect
 			if w.said("failed its health checks") != 1 || w.said("healthy again") != 1 || w.failures(why) < 3 {
 				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
 			}
@@ -164,7 +164,7 @@ func TestHealth(t *testing.T) {
 // TestNotAvailable checks that a worker that says that it is not available gets nothing from then on.
 func TestNotAvailable(t *testing.T) {
 	w := newWard(t, Options{Health: time.Minute}, 0, status(503))
-	w.until("out", func() bool { return w.worker.OutReason(time.Now()).String() != "" })
+	w.until("out", func() bool { return w.worker.OutReason(time.Now()) != nil })
 	if n := w.asked.Load(); n != 1 {
 		t.Errorf("out after %d words, want one", n)
 	}
