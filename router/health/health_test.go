@@ -149,7 +149,7 @@ func TestHealth(t *testing.T) {
 			w.until("out", func() bool { return strings.Contains(w.worker.OutReason(time.Now()).String(), why) })
 			w.hears(4)
 			w.answers(status(204))
-			w.until("in", func() bool { return w.worker.OutReason(time.Now()) == nil && w.said("healthy again") > 0 }) // logged after it takes effect
+			w.until("in", func() bool { return w.worker.OutReason(time.Now()) == nil && w.said("healthy again") > 0 }) // logged last
 			if w.said("failed its health checks") != 1 || w.said("healthy again") != 1 || w.failures(why) < 3 {
 				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
 			}
