@@ -119,6 +119,9 @@ func (c *call) judgeList() {
 	}
 }
 
+// TakesOne reports whether a gateway was found to take one address by its answer to a list.
+func (s *Server) TakesOne() bool { return s.lists.Load() == listsFail }
+
 // namedPod answers the response's headers: with the name of the pod that served it, if that is asked for and known.
 func (c *call) namedPod() encoded {
 	for _, t := range c.targets {

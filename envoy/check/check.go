@@ -43,6 +43,8 @@ type Want struct {
 	Clusters []string
 	// Header is the header with the choice (route.header of Sightline's configuration); "": x-target-worker.
 	Header string
+	// Picker: choices are also written as in the endpoint-picker protocol. OneAddress: as one address (route.one_address).
+	Picker, OneAddress bool
 	// Resolve returns the addresses that Sightline uses of a name, and is called again for each use; nil: names are compared as they
 	// are written.
 	Resolve func(host string) []netip.Addr

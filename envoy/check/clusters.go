@@ -19,6 +19,9 @@ import (
 
 // Checks of the clusters: those of workers, and Sightline's.
 
+// pickerHeader has a picker's choice in the endpoint-picker protocol.
+const pickerHeader = "x-gateway-destination-endpoint"
+
 const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 // reads reports whether a cluster follows Sightline's choice, and the header by which it dials any address ("": none).
@@ -42,10 +45,11 @@ func (c *checker) reads(name string) (header string, reads bool) {
 			header = "x-envoy-original-dst-host"
 		}
 		header = strings.ToLower(header)
-		return header, header == c.want.Header || header == c.want.Header+"-2" || o.GetMetadataKey().GetKey() == "sightline"
+		picked := c.want.Picker && header == pickerHeader
+		return header, picked || header == c.want.Header || header == c.want.Header+"-2" || o.GetMetadataKey().GetKey() == "sightline"
 	}
 	for _, source := range c.override(there.of).GetOverrideHostSources() {
-		reads = reads || strings.EqualFold(source.GetHeader(), c.want.Header) || source.GetHeader() == "x-gateway-destination-endpoint"
+		reads = reads || strings.EqualFold(source.GetHeader(), c.want.Header) || source.GetHeader() == pickerHeader
 		key := source.GetMetadata()
 		reads = reads || key.GetKey() == "sightline" || key.GetKey() == "envoy.lb"
 	}
@@ -87,6 +91,9 @@ func (c *checker) worker(name string, unread bool) {
 			"A worker that Sightline names is taken, if it is one of this cluster; else the cluster balances as before. No "+
 				"other address is dialled.",
 			at.to("load_balancing_policy"), genWorkers.to("load_balancing_policy"), fallback(of))
+	}
+	if c.want.Picker && !c.want.OneAddress && header == pickerHeader {
+		c.find("one_address", at.to("original_dst_lb_config", "http_header_name"), header)
 	}
 	if header != "" {
 		c.allowed(name, header, there)

@@ -113,6 +113,7 @@ type State struct {
 	Probe         *probe.Prober                    // nil: none
 	Audit         *audit.Auditor                   // nil: none
 	Report        func(report.Range) report.Report // nil: none
+	TakesOne      func() bool                      // a gateway takes one address, and no configuration says so
 	DecisionLog   func() string                    // why the decision log is not written; "": it is. nil: there is none
 	// number of replicas that share with this one, and for how long one of them has been silent; nil: none
 	Others func() (others int, ago time.Duration)

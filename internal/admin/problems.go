@@ -76,6 +76,7 @@ type Facts struct {
 	Findings      []audit.Finding // newest first
 	Probes        []probe.Result
 	Mode          string // as in /report: observe, 10%, 100%
+	TakesOne      bool   // a gateway has refused a list of addresses
 	DecisionLog   string // why it is not written; "": it is, or there is none
 }
 
@@ -131,6 +132,11 @@ func (f *Facts) Problems() []Problem {
 		l.add(Problem{Code: "SL0507", Severity: "error", kind: "decision log", From: "decision log",
 			What: "the decision log cannot be written, its lines are dropped: " + f.DecisionLog,
 			Fix:  "room on its disk, or decision_log: {file: …} where there is some"}, "", "")
+	}
+	if f.TakesOne {
+		l.add(Problem{Code: "SL0408", Severity: "warning", kind: "one address", From: "requests",
+			What: "the gateway took no list of workers and failed the first request: since then one address is named",
+			Fix:  "route: {one_address: true}, or serve --pool --one-address, so that no request fails after the next start"}, "", "")
 	}
 	if f.Mode == "observe" {
 		l.add(Problem{Code: "SL0506", Severity: "note", kind: "mode", From: "configuration",
@@ -428,6 +434,7 @@ func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	if s.Report != nil {
 		f.Mode = s.Report(report.Range{}).Mode
 	}
+	f.TakesOne = s.TakesOne != nil && s.TakesOne()
 	if s.DecisionLog != nil {
 		f.DecisionLog = s.DecisionLog()
 	}

@@ -47,6 +47,7 @@ func TestProblems(t *testing.T) {
 		{Facts{Silent: "no ends", SilentSince: now.Add(-time.Hour)}, "SL0409", "error", "no ends"},
 		{Facts{Unserved: []string{"gpt-5"}}, "SL0103", "warning", `["gpt-5"]`},
 		{Facts{Mode: "observe"}, "SL0506", "note", "mode is observe"},
+		{Facts{TakesOne: true}, "SL0408", "warning", "took no list of workers"},
 		{Facts{DecisionLog: "no space left on device"}, "SL0507", "error", "no space left"},
 		{Facts{Workers: append(many, well)}, "SL0109", "warning",
 			"5 of 6 workers (a, b, c and 2 more): no requests are sent there: 3 failures in a row, the last: refused"},

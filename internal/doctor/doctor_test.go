@@ -494,6 +494,10 @@ var mistakes = []mistake{
 	{"28 the cluster reads another header", "SL0408", Error, "http_header_name: x-target-worker", "read it from there", func(f *fleet) {
 		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-envoy-original-dst-host }")
 	}},
+	{"28 the gateway takes one address", "SL0408", Warning, "one_address at ", "--one-address", func(f *fleet) {
+		f.config = pairs("models:", "route: {mode: epp}\nmodels:")
+		f.envoy = pairs("http_header_name: x-target-worker }", "http_header_name: x-gateway-destination-endpoint }")
+	}},
 	{"29 clocks", "SL0307", Warning, "a: its events' timestamps are -5m", "NTP", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) { c.Skew = 5 * time.Minute })
 	}},

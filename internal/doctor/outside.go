@@ -24,7 +24,7 @@ var codes = map[string]string{
 	"circuit_breakers": "SL0406", "retries": "SL0406",
 	"steering_headers": "SL0407", "any_address": "SL0407",
 	"choice_not_read": "SL0408", "cluster_type": "SL0408", "worker_unknown": "SL0408", "mutation_rules": "SL0408",
-	"header_removed": "SL0408", "metadata": "SL0408", "route_cache": "SL0408",
+	"header_removed": "SL0408", "metadata": "SL0408", "route_cache": "SL0408", "one_address": "SL0408",
 	"dns_family": "SL0404 SL0408", "no_healthy_worker": "SL0404",
 	"access_log": "SL0409", "access_log_id": "SL0409", "access_log_late": "SL0409", "access_log_ends": "SL0409",
 }

@@ -383,7 +383,8 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		Version:     version, Instance: name, Began: r.gate.began, Reloaded: reloads.lastSuccess, Reload: reloads.reload,
 		Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
 		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Of, DecisionLog: decisions.Failing,
-		NoRoom: r.noRoom, Others: r.peers.hooks().otherReplicas,
+		TakesOne: reloads.envoy.TakesOne,
+		NoRoom:   r.noRoom, Others: r.peers.hooks().otherReplicas,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
