@@ -64,10 +64,16 @@ $(ENGINES):
 unit: | $(ENGINES) ## tests of all rooms, no Envoy needed
 	SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) $$($(GO) list ./... | grep -v /e2e)
 
-manifests: ## examples/kubernetes and examples/helm by the CRD schemas, CEL rules and types of an API server (a module of its own)
+# The number in the folder's name changes with the versions in the script. Your own folder of crd_*.yaml may stand in its place.
+export SIGHTLINE_CRDS ?= $(CACHE)/crds-1
+.PHONY: crds
+crds: ## the CRDs of InferencePool, Envoy AI Gateway and KServe, for manifests and e2e-gateway, from their Go modules (once, 5 MB)
+	@e2e/manifests/crds.sh $(CACHE)/crds-1
+
+manifests: crds ## examples/kubernetes and examples/helm by the CRD schemas, CEL rules and types of an API server (a module of its own)
 	cd e2e/manifests && $(GO) test -count=1 ./...
 	@for group in inference.networking.k8s.io aigateway.envoyproxy.io serving.kserve.io; do \
-	  grep -qs "group: $$group$$" "$$SIGHTLINE_CRDS"/crd_*.yaml || echo "manifests: kinds of $$group: NOT VALIDATED (SIGHTLINE_CRDS names no folder with their crd_*.yaml)"; done
+	  grep -qs "group: $$group$$" "$$SIGHTLINE_CRDS"/crd_*.yaml || echo "manifests: kinds of $$group: NOT VALIDATED ($$SIGHTLINE_CRDS has no crd_*.yaml of them)"; done
 	@test -n "$$SIGHTLINE_LLMD" || echo "manifests: examples/llm-d: NOT RENDERED (SIGHTLINE_LLMD names no folder of llm-d-router's charts)"
 
 AXE := $(CACHE)/axe-core-4.14.1
@@ -110,7 +116,7 @@ signals: ## rules and dashboard, asked of a real Prometheus behind a real Envoy;
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh
 
-e2e-gateway: ## the manifests on a real kube-apiserver and Envoy Gateway, built once into .cache (15 minutes); Linux, root; ONLY=regexp
+e2e-gateway: crds ## the manifests on a real kube-apiserver and Envoy Gateway, built once into .cache (15 minutes); Linux, root; ONLY=regexp
 	@e2e/gateway/run.sh
 
 VLLM     ?= 0.32.0

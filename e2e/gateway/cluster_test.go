@@ -174,9 +174,10 @@ func (c *cluster) crds() (pools bool) {
 	c.Helper()
 	dir := os.Getenv("GATEWAY_CRDS")
 	c.kubectl("apply", "--server-side", "-f", dir+"/gatewayapi-crds.yaml", "-f", dir+"/generated", "-f", os.Getenv("ISTIO_CRDS"))
-	if more := os.Getenv("SIGHTLINE_CRDS"); more != "" {
-		c.kubectl("apply", "--server-side", "-f", more+"/crd_inferencepools.yaml")
-		pools = true
+	more, _ := filepath.Glob(os.Getenv("SIGHTLINE_CRDS") + "/crd_inference*.yaml")
+	for _, file := range more {
+		c.kubectl("apply", "--server-side", "-f", file)
+		pools = pools || filepath.Base(file) == "crd_inferencepools.yaml"
 	}
 	c.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
 	return pools
