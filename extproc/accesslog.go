@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Envoy's access log reports the further life of a decided request, within 20 ms (buffer_flush_interval of envoy.yaml):
+// Envoy's access log reports the further life of a decided request, within 100 ms (buffer_flush_interval of envoy.yaml):
 //
 //	UpstreamPoolReady   a connection to worker X is ready, the request goes there   → Started; again after a retry
 //	UpstreamEnd         the request is over at worker X: with flags, it failed there → Failed; else it was answered → Done

@@ -96,7 +96,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"access_log": {Warning, "an http_grpc access log to it",
 		"add the logs that \"sightline envoy --for\" prints: Sightline knows each worker's load and health by it"},
 	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
-	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
+	"access_log_late": {Warning, "0.1s", "buffer_flush_interval: 0.1s: an ended request counts as its worker's load until then"},
 	"access_log_ends": {Warning, "each UpstreamEnd", "the filter of upstream_log as \"sightline envoy\" prints it: otherwise a worker " +
 		"counts as busy with an answer that its client has not read yet"},
 

@@ -259,7 +259,7 @@ func TestMistakes(t *testing.T) {
 		{"access_log_ends", "log_type_filter: { types: [UpstreamPoolReady, UpstreamEnd] }", "response_flag_filter: {}",
 			"upstream_log[0].filter", "only what failed"},
 		{"stream_flush_timeout", "stream_flush_timeout: 60s", "drain_timeout: 5s", "typed_config.stream_flush_timeout", "1h0m0s"},
-		{"access_log_late", "buffer_flush_interval: 0.02s", "buffer_size_bytes: 1000", "common_config.buffer_flush_interval", "1s"},
+		{"access_log_late", "buffer_flush_interval: 0.1s", "buffer_size_bytes: 1000", "common_config.buffer_flush_interval", "1s"},
 		{"access_log",
 			"          - name: envoy.access_loggers.http_grpc\n            filter: { header_filter: { header: { name: " +
 				"x-sightline-id, present_match: true } } }\n            typed_config:\n                  \"@type\": " +

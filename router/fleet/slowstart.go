@@ -9,7 +9,7 @@ import "time"
 // a proxy that answers one check with 503 should not cost the worker its cache hits.
 //
 // minLoad is the number of requests in flight below which no newcomer is left out: they may have ended already, since Envoy
-// reports an end some 20 ms later.
+// reports an end up to 100 ms later.
 const (
 	newcomerTime = 10 * time.Second
 	restartTime  = 5 * time.Second

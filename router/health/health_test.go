@@ -331,6 +331,34 @@ func TestOthersAreFollowedClosely(t *testing.T) {
 	}
 }
 
+// TestIdleWorkersAreReadHalfAsOften checks that a worker's load is read half as often once it has had no request for ten seconds, and that
+// its report stays valid until then.
+func TestIdleWorkersAreReadHalfAsOften(t *testing.T) {
+	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+	l := &loadPoll{Poller: &Poller{o: Options{Load: time.Second}}, worker: w, load: *loadOf("vllm"), last: make([]rankReport, 1)}
+	now := time.Unix(1000, 0)
+	for i, c := range []struct {
+		told gauges
+		pass time.Duration
+		want time.Duration
+	}{
+		{gauges{1, 0, 0.5}, time.Minute, 0},
+		{gauges{0, 0, 0.25}, time.Second, 0},
+		{gauges{0, 0, 0.25}, 9 * time.Second, 0},
+		{gauges{0, 0, 0.25}, time.Second, 2 * time.Second},
+		{gauges{0, 0, 0}, time.Second, 0}, // it had one meanwhile
+	} {
+		now = now.Add(c.pass)
+		l.applyLoad(map[int]gauges{0: c.told}, now, now)
+		if got := l.later(now); got != c.want {
+			t.Errorf("step %d: asked again after %v, want %v", i, got, c.want)
+		}
+		if _, _, _, ok := w.Slots[0].CurrentReport(now.Add(c.want * 11 / 10)); !ok {
+			t.Errorf("step %d: the report is not valid until then", i)
+		}
+	}
+}
+
 // TestStandingGauges checks that gauges that do not change while requests run are not taken for other senders' requests for ever,
 // and that an idle worker's zeros stay valid.
 func TestStandingGauges(t *testing.T) {

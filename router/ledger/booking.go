@@ -36,7 +36,7 @@ import (
 
 const (
 	unconfirmedTTL    = fleet.Unconfirmed // Envoy may be slow to connect
-	vanished          = time.Second       // a report comes 20 ms after the fact
+	vanished          = time.Second       // a report comes up to 100 ms after the fact
 	longestGeneration = 30 * time.Minute  // the longest generation that is assumed
 	orphanTTL         = 3 * time.Second   // an Envoy that has only lost its connection is back within a second
 	maxBookings       = 1 << 17

@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	reportTimeout = 5 * time.Second // a report comes 20 ms after the fact
+	reportTimeout = 5 * time.Second // a report comes up to 100 ms after the fact
 	fewGone       = 3               // from this number on, streams that end right after their decisions are not clients that left
 
 	endsAfter = 30 * time.Second // a request that began this long ago is included in what its worker reports
