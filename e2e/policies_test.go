@@ -63,6 +63,7 @@ func TestPolicies(t *testing.T) {
 	if at := l.Sims[0].Stats().Requests; at != 6 {
 		t.Errorf("%d of 6 requests in the own zone", at)
 	}
+	eventually(t, "Envoy has reported their ends", func() bool { return inFlight(t, l.Admin) == 0 })
 	// Twenty-one places, held by one tenant as far as it may.
 	held := 0
 	for range 30 {
