@@ -141,19 +141,17 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 		all = append(all, st...)
 	}
 	t.words = all
-	if !raw {
-		return nil
-	}
-	last := all[len(all)-1].(byteLevel)
 	switch {
-	case last.prefixSpace:
-	case len(all) == 1 && last.scan != nil:
-		t.words = scanWords{last.scan}
-	case len(all) == 4 && last.scan == nil && isDeepSeek(steps):
+	case raw && len(all) == 3 && isDeepSeek(steps):
 		t.words = scanWords{newDeepSeekScanner()}
-	case len(all) == 2 && last.scan == nil:
-		if s, ok := all[0].(split); ok {
-			if scan, ok := s.pattern.(*scanner); ok && (s.how == isolated || s.how == removed && s.invert) {
+	case raw && len(all) == 1:
+		switch only := all[0].(type) {
+		case byteLevel:
+			if !only.prefixSpace {
+				t.words = scanWords{only.scan}
+			}
+		case split:
+			if scan, ok := only.pattern.(*scanner); ok && (only.how == isolated || only.how == removed && only.invert) {
 				t.words = scanWords{scan}
 			}
 		}

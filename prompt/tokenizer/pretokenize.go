@@ -158,10 +158,6 @@ type byteLevel struct {
 }
 
 func (p byteLevel) cut(s *scratch, in, out *words) {
-	if p.raw && !p.prefixSpace && p.scan == nil {
-		out.b, out.list = in.b, append(out.list, in.list...)
-		return
-	}
 	text := s.buffer(len(in.b))
 	for _, w := range in.list {
 		word := in.b[w.start:w.end]
@@ -251,7 +247,7 @@ func (c preSpec) flat(out []preSpec) []preSpec {
 	return out
 }
 
-// stage builds one pre-tokenizer. With raw, the model works on bytes instead of the byte-level alphabet.
+// stage builds one pre-tokenizer, of no, one or two steps. With raw, the model works on bytes instead of the byte-level alphabet.
 func (c preSpec) stage(raw bool) ([]stage, error) {
 	class := func(flags uint32) pattern {
 		cl := classes()
@@ -272,6 +268,8 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		b := byteLevel{prefixSpace: c.AddPrefixSpace == nil || *c.AddPrefixSpace, raw: raw}
 		if c.UseRegex == nil || *c.UseRegex {
 			b.scan = newScanner(patternGPT2)
+		} else if raw && !b.prefixSpace {
+			return nil, nil // the words stay as they are
 		}
 		return []stage{b}, nil
 	case "Metaspace":

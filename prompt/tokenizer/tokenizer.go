@@ -1,6 +1,7 @@
 // Package tokenizer converts text to the token ids of an engine's own tokenizer, and back, for all byte-pair files. A token of
-// prose costs some 20 ns, a byte of any other text at most three times as much as one of prose, without allocation. Load refuses
-// what it does not support, with the file and the reason; Encode returns no errors, see Options for where it ends early.
+// prose costs some 20 ns, a byte of another script or of a repetition at most three times as much as one of prose, a byte in a
+// megabyte of random letters without a space 30 to 90 times, all without allocation. Load refuses what it does not support, with the
+// file and the reason; Encode returns no errors, see Options for where it ends early.
 //
 // A text passes five steps, each in its own file: added tokens are cut out (added.go), the text between them is normalized
 // (normalize.go) and cut into words (pretokenize.go; scan.go and deepseek.go for the patterns of served models, regex.go for
