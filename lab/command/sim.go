@@ -18,6 +18,7 @@ type simCmd struct {
 	Workers    int       `default:"16" help:"Workers that serve the trace."`
 	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots to this file, as one page."`
 	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces that is called so (images.jsonl.gz, documents.jsonl.gz, …) to this file and run nothing."`
+	Seed       uint64    `default:"1" help:"Seed of the traffic."`
 	Goals      bool      `help:"Run the scenarios of docs/choice.md's goals instead and report which goals are met; fails if one is not."`
 }
 
@@ -28,7 +29,7 @@ func (c *simCmd) Run() error {
 	}
 	play := func(page io.Writer) error {
 		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads,
-			Trace: c.Trace, Workers: c.Workers, HTML: page, Goals: c.Goals})
+			Trace: c.Trace, Workers: c.Workers, HTML: page, Seed: c.Seed, Goals: c.Goals})
 	}
 	if c.HTML == "" {
 		return play(nil)

@@ -119,7 +119,7 @@ func TestReplicasDoNotHerd(t *testing.T) {
 	}
 }
 
-// TestDeterministic: equal seeds give equal runs, and equal pages, which load nothing from elsewhere.
+// TestDeterministic: equal seeds give equal runs, and equal pages, which load nothing from elsewhere; another seed gives another run.
 func TestDeterministic(t *testing.T) {
 	var tables, pages [2]bytes.Buffer
 	for i := range tables {
@@ -138,6 +138,16 @@ func TestDeterministic(t *testing.T) {
 	}
 	if tables[0].String() != tables[1].String() || strings.Count(tables[0].String(), "\n") != 2*(len(Rules())+3) {
 		t.Errorf("two runs differ, or rules are missing:\n%s%s", &tables[0], &tables[1])
+	}
+	for i := range tables {
+		tables[i].Reset()
+		o := Options{Scenarios: []string{"siblings"}, Rules: []string{"round robin"}, Loads: []float64{0.4}, Seed: uint64(i) + 1}
+		if err := Play(&tables[i], o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tables[0].String() == tables[1].String() {
+		t.Errorf("another seed gives the same traffic:\n%s", &tables[0])
 	}
 }
 

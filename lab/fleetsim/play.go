@@ -19,6 +19,7 @@ type Options struct {
 	Trace     string    // the file of a trace to play in addition; "": none
 	Workers   int       // workers that serve the trace
 	HTML      io.Writer // receives the page; nil: none
+	Seed      uint64    // of the traffic
 	Goals     bool      // play the goals' scenarios instead of Scenarios, Rules and Loads, and report which are reached
 }
 
@@ -46,6 +47,9 @@ func Play(w io.Writer, o Options) error {
 			return err
 		}
 		scenarios = append(scenarios, trace)
+	}
+	for i := range scenarios {
+		scenarios[i].seed = max(1, o.Seed)
 	}
 	if o.Goals {
 		return playGoals(w, scenarios, o)
@@ -101,7 +105,7 @@ func named[T any](list []T, names []string, name func(T) string) (some []T, err 
 
 // compare plays a load under each rule, in parallel on all processors.
 func (s *Scenario) compare(load float64, rules []Rival) Played {
-	trace := s.at(load, 1)
+	trace := s.at(load, s.seed)
 	p := Played{s, load, make([]Row, len(rules))}
 	var all sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))

@@ -19,6 +19,7 @@ type Scenario struct {
 	Change   func(*Setup)  // nil: a fleet without faults
 	Until    time.Duration // later requests are not counted
 	Loads    []float64     // to play it at; nil: all that are asked for
+	seed     uint64
 }
 
 // Loads are those at which every scenario is played unless it has its own.
@@ -131,6 +132,7 @@ func Scenarios() []Scenario {
 	for i := range list {
 		list[i].Until = cmp.Or(list[i].Until, seconds*time.Second)
 		list[i].Workers = cmp.Or(list[i].Workers, 8)
+		list[i].seed = 1
 	}
 	return list
 }
