@@ -38,6 +38,7 @@ func (w *world) story(outcomes []router.Outcome) string {
 }
 
 func TestOutcomesComeBack(t *testing.T) {
+	t.Parallel()
 	w := start(t, 3, nil)
 	s := w.runSightline(extproc.Options{})
 	a, b := w.workers[0], w.workers[1]

@@ -65,6 +65,7 @@ func leave(t *testing.T, l *lab.Lab, question string) {
 // A setting that is not the worker's is named by its effect: the picture has another number of tokens there. The rule steps aside: what has
 // been seen twice is known to the token nevertheless, the product says so everywhere, and a reload brings the rule back.
 func TestAuditNamesTheDifference(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {

@@ -13,6 +13,7 @@ import (
 // A prompt that is known only up to a picture goes on in its worker's events, far behind what is known of it: the picture's
 // blocks, then each block that the answer fills. The audit compares what it can and says nothing of the rest.
 func TestAuditOfPromptsKnownInPart(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {

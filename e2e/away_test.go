@@ -168,6 +168,7 @@ func applyVariant(t *testing.T, o *envoy.Options, name string) {
 // Where bodies must not pass unread, those for paths that Sightline does not read get 403, but for those that the operator
 // lets through; in whatever spelling.
 func TestUnreadPaths(t *testing.T) {
+	t.Parallel()
 	w := start(t, 1, func(o *envoy.Options) { o.FailClosed, o.Pass = true, []string{"/v1/embeddings"} })
 	w.runProduct(map[string]any{"on_unread": "refuse", "pass_unread": []string{"/v1/embeddings"},
 		"models":  []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},

@@ -15,6 +15,7 @@ import (
 
 // With envoy.debug_headers an answer names its decision, and a client cannot say so itself; what is not decided names none.
 func TestDebugHeaders(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Debug = true })
 	for body, reasons := range map[string]string{
 		`{"model":"` + lab.ModelName + `","max_tokens":1,"messages":[{"role":"user","content":"hello"}]}`: "exact predicted affinity load",

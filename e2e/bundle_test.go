@@ -17,6 +17,7 @@ import (
 // What a client sends is in no page of a running Sightline's or Envoy's that a bundle takes: not its words, keys, pictures' URLs,
 // session or salt.
 func TestBundle(t *testing.T) {
+	t.Parallel()
 	const token = "a-planted-token-of-this-test"
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1

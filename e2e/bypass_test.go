@@ -17,6 +17,7 @@ import (
 // Whatever form a request has, an engine behind Envoy finds nothing in it that clients must not say, or does not get it.
 // The stub worker reads as leniently as engines' servers do (steered). In each variant that needs nothing further.
 func TestNoFormBypassesTheCleaning(t *testing.T) {
+	t.Parallel()
 	for _, name := range append(envoy.VariantNames(), "1.36") {
 		t.Run(name, func(t *testing.T) {
 			switch name {

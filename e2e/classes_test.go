@@ -21,6 +21,7 @@ import (
 // In the middle of a rolling upgrade, with servers of two block sizes: four workers of one model, each of its own class,
 // each with its own names for a picture or its own blocks. Every prediction is what the worker then reports.
 func TestWorkerClasses(t *testing.T) {
+	t.Parallel()
 	kinds := []struct {
 		class, version string
 		block          int
@@ -117,6 +118,7 @@ func TestWorkerClasses(t *testing.T) {
 // The classes of a model read one request side by side. With several pictures in it as base64, in Anthropic's form, each
 // worker stores what was predicted of it: no picture was taken for another.
 func TestClassesReadOneRequest(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 2
 		o.Sim = func(i int, c *sim.Config) { c.Version = []string{"0.32.0", "0.30.0"}[i] }

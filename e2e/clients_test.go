@@ -13,6 +13,7 @@ import (
 // the list of models, and Sightline's own errors as each client reads them. Predicted hits are those that the clients are told. `make
 // e2e` installs them; other ways to run the tests give their interpreter by SIGHTLINE_CLIENTS.
 func TestClients(t *testing.T) {
+	t.Parallel()
 	python := os.Getenv("SIGHTLINE_CLIENTS")
 	if python == "" {
 		t.Skip("SIGHTLINE_CLIENTS names no Python with the packages openai and anthropic; make e2e does")

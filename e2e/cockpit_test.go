@@ -16,6 +16,7 @@ import (
 
 // Envoy's counters move as the requests do: by model, reason, worker and outcome.
 func TestCockpit(t *testing.T) {
+	t.Parallel()
 	w := start(t, 2, nil)
 	w.runSightline(extproc.Options{})
 	a, b := w.workers[0], w.workers[1]

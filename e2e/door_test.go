@@ -122,6 +122,7 @@ func TestUnreadStreamKeepsNoPlace(t *testing.T) {
 
 // With one place, a client that asks one after another is never refused: a place is free once its answer is read.
 func TestOnePlaceOneClient(t *testing.T) {
+	t.Parallel()
 	w := start(t, 1, nil)
 	w.limited(t, 1)
 	body := chatOf(1000, 1)
@@ -135,6 +136,7 @@ func TestOnePlaceOneClient(t *testing.T) {
 
 // A request that makes its worker break the connection, having been read, reaches no other worker; one that could not be sent does.
 func TestRequestOfDeathIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	for _, variant := range envoy.VariantNames()[:2] {
 		t.Run(variant, func(t *testing.T) {
 			w := start(t, 3, func(o *envoy.Options) {
@@ -167,6 +169,7 @@ func TestRequestOfDeathIsNotRepeated(t *testing.T) {
 
 // HTTP/1.0 is answered; a POST that asks for an upgrade is refused at once on every path, and a WebSocket reaches its worker.
 func TestOldAndUpgradingRequests(t *testing.T) {
+	t.Parallel()
 	w := start(t, 1, nil)
 	w.runSightline(extproc.Options{})
 	ask := func(head, body string) (*http.Response, error) {
@@ -225,6 +228,7 @@ func (b *withheld) Read(p []byte) (int, error) {
 // Clients that send large bodies and withhold their last byte do not fill Envoy's memory: their requests are ended, and others are
 // served meanwhile.
 func TestWithheldBodiesAreEnded(t *testing.T) {
+	t.Parallel()
 	const clients, size = 12, 60 << 20
 	for _, version := range []string{"HTTP/1", "HTTP/2"} {
 		t.Run(version, func(t *testing.T) {

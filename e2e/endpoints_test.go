@@ -139,6 +139,7 @@ func conversation(base, path, kind string) (worker string, err error) {
 }
 
 func TestListOfModels(t *testing.T) {
+	t.Parallel()
 	own := func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, `{"data":[{"id":"own"}]}`) }
 	names := func(w *world, path string) (out []string) {
 		r := w.send(w.client, "GET", path, "", nil)
@@ -173,6 +174,7 @@ func TestListOfModels(t *testing.T) {
 // An engine alone knows its answers: what names one goes to the worker that gave it, also where the id came as the first
 // event of a stream that has not ended.
 func TestStoredAnswersGoHome(t *testing.T) {
+	t.Parallel()
 	t.Run("buffered", func(t *testing.T) { storedAnswers(t, false) })
 	t.Run("full duplex", func(t *testing.T) { storedAnswers(t, true) })
 }

@@ -102,6 +102,7 @@ func TestOtherEngines(t *testing.T) {
 // A TensorRT-LLM whose rule for pictures' names is not the one of the release that is configured: two requests are not
 // stored as predicted, and then the name is known as the engine has it.
 func TestNamesAreLearned(t *testing.T) {
+	t.Parallel()
 	l := startEngines(t, sim.TRTLLM, 32, func(o *lab.Options) {
 		o.Workers = 1
 		o.Sim = func(_ int, c *sim.Config) { c.BlockSize = 32 }

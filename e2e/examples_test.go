@@ -13,6 +13,7 @@ import (
 
 // The examples that replace others run as their users run them.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	bin, err := laboratory() // and sightline beside it
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +35,7 @@ func TestExamples(t *testing.T) {
 
 // A BLOCK_SIZE that is not the engine's is named, with both sizes, by the example and in Sightline's log, and the engine's is used.
 func TestExampleNamesWrongBlockSize(t *testing.T) {
+	t.Parallel()
 	bin, err := laboratory() // and sightline beside it
 	if err != nil {
 		t.Fatal(err)
@@ -54,6 +56,7 @@ func TestExampleNamesWrongBlockSize(t *testing.T) {
 // what must come out: each request's cached tokens. A picture of 640 by 480 is 391 tokens; what comes before it is less than
 // a block.
 func TestScenariosByName(t *testing.T) {
+	t.Parallel()
 	const block = 32
 	lab := startEngines(t, sim.Standalone, block, func(o *lab.Options) {
 		o.Workers = 2

@@ -17,6 +17,7 @@ import (
 // Before a request is sent, explain and the routing call say where it goes and why; Envoy then sends it there; and afterwards
 // explain says what became of it. A routing call that books is a request like Envoy's, until its end is told.
 func TestExplainRunning(t *testing.T) {
+	t.Parallel()
 	const token = "a-token-of-this-test"
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 2

@@ -136,6 +136,7 @@ func (f *teller) want(prompt int, reason string, cached int64) {
 
 // SGLang tells of a block that it has already once more, and of its removal once: nothing is believed of it then.
 func TestSGLangLeavesNoGhosts(t *testing.T) {
+	t.Parallel()
 	f := tell(t, "127.0.0.1", map[string]any{"engine": "sglang", "dir": qwen3(t)}, map[string]any{})
 	f.publish(stored(1, 0, 4, nil), stored(2, 0, 4, nil))
 	f.publish(stored(1, 0, 4, nil))
@@ -151,6 +152,7 @@ func TestSGLangLeavesNoGhosts(t *testing.T) {
 // A worker that seems known wholly names a parent that it never told of: it is asked for all of it, again and later each time while no
 // answer can be read, keeps what it is known for meanwhile, and is known wholly once it has answered.
 func TestUnknownParentIsAskedFor(t *testing.T) {
+	t.Parallel()
 	router := zmq4.NewRouter(t.Context())
 	defer router.Close()
 	if err := router.Listen("tcp://127.0.0.1:0"); err != nil {
@@ -213,6 +215,7 @@ func TestUnknownParentIsAskedFor(t *testing.T) {
 
 // A publisher that connects to us is heard from its worker's own address alone, over IPv6 as over IPv4.
 func TestBoundHearsItsWorkerAlone(t *testing.T) {
+	t.Parallel()
 	for worker, stranger := range map[string]string{"127.0.0.1": "::1", "::1": "127.0.0.1"} {
 		t.Run(worker, func(t *testing.T) {
 			_, port, _ := net.SplitHostPort(freeAddr(t))

@@ -173,6 +173,7 @@ func TestFailingWorkerDrawsNothing(t *testing.T) {
 
 // With all of them failing everyone is still asked: a router that knows no better must not be the outage.
 func TestAllWorkersFail(t *testing.T) {
+	t.Parallel()
 	w := start(t, 2, nil)
 	admin := w.serveBefore(nil)
 	for _, x := range w.workers {
@@ -306,6 +307,7 @@ func TestEndsAreNotTold(t *testing.T) {
 
 // A worker whose /health says that it is not available gets nothing new at once, ends what it has, and is back when it is well.
 func TestWorkerDrains(t *testing.T) {
+	t.Parallel()
 	w := start(t, 3, nil)
 	admin := w.serveBefore(map[string]any{"health_every": "100ms"})
 	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })

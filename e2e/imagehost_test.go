@@ -15,6 +15,7 @@ import (
 // An image host gives the engine another picture than Sightline, again and again, behind a text and a picture that others use: what
 // the engine then does not find, and what its events call that picture, changes nothing for others.
 func TestImageHostThatDeceives(t *testing.T) {
+	t.Parallel()
 	for engine, block := range map[sim.Engine]int{sim.VLLM: 16, sim.TRTLLM: 32} {
 		t.Run(string(engine), func(t *testing.T) {
 			change := func(o *lab.Options) {

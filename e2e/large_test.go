@@ -13,6 +13,7 @@ import (
 // TestLargeBodiesAreCleaned: bodies of 60 MB, whose copying alone takes longer than message_timeout, reach workers without what clients
 // must not say.
 func TestLargeBodiesAreCleaned(t *testing.T) {
+	t.Parallel()
 	const waits = 200 * time.Millisecond
 	w := startEdited(t, 2, func(o *envoy.Options) { o.MessageTimeout = waits }, func(printed string) string {
 		return strings.Replace(printed, "- timeout: 1s\n      interval: 1s\n      unhealthy_interval",

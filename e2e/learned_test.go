@@ -14,6 +14,7 @@ import (
 // A model of which Sightline has no file: no tokenizer, no template, no rule for its images. From the second sighting on its requests are
 // routed by what the workers hold, and the cached tokens are known.
 func TestLearnsWithoutFiles(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
 			keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false

@@ -23,6 +23,7 @@ func sendFor(c *http.Client, url, body string, d time.Duration) {
 // Clients that leave at any moment, many just while the decision is on its way to Envoy, which then reports nothing: their requests
 // soon no longer count as in flight.
 func TestClientsThatLeave(t *testing.T) {
+	t.Parallel()
 	w := startAsPrinted(t, 2, nil)
 	admin := freeAddr(t)
 	w.runProduct(map[string]any{"admin": admin, "models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},

@@ -101,6 +101,7 @@ func names(w *sim.Worker) map[string]bool {
 
 // Injected: workers hold a picture under its content id, and we predict what they report.
 func TestInjectedNames(t *testing.T) {
+	t.Parallel()
 	var got received
 	l := startLab(t, func(o *lab.Options) {
 		got.watch(o)
@@ -170,6 +171,7 @@ func replica(t *testing.T, addr, keyFile string) {
 // With the relay the image host sees one download, whoever asks and as often as they ask; workers load from Sightline,
 // from the process that holds the picture ("injected false") or through another replica ("injected true").
 func TestRelay(t *testing.T) {
+	t.Parallel()
 	for _, inject := range []bool{false, true} {
 		t.Run(fmt.Sprint("injected ", inject), func(t *testing.T) {
 			var got received
@@ -249,6 +251,7 @@ func TestRelay(t *testing.T) {
 
 // A worker that takes no data URLs gets their pictures by the relay, and holds them under its engine's own name.
 func TestRelayToTensorRTLLM(t *testing.T) {
+	t.Parallel()
 	var got received
 	listen := freeAddr(t)
 	l := startEngines(t, sim.TRTLLM, 32, func(o *lab.Options) {

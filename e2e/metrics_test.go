@@ -14,6 +14,7 @@ import (
 
 // What a running Sightline exports: what only grows is a counter and is named so, and nothing else is.
 func TestCountersAreCounters(t *testing.T) {
+	t.Parallel()
 	listen := freeAddr(t)
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
@@ -61,6 +62,7 @@ func TestCountersAreCounters(t *testing.T) {
 
 // Other routers' names tell the same as ours, and an OpenMetrics scrape names a decision.
 func TestAliases(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {
@@ -115,6 +117,7 @@ func TestAliases(t *testing.T) {
 
 // After a retry the answer is counted for the worker that gave it, and none for the one that is dead.
 func TestOutcomesAfterARetry(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	url := dataURL(photo(62))
 	first := ask(t, l, "What is this?", url)

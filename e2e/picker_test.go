@@ -46,6 +46,7 @@ func asPool(t *testing.T, printed string) string {
 
 // The endpoint-picker protocol through a real Envoy.
 func TestEndpointPicker(t *testing.T) {
+	t.Parallel()
 	w := startEdited(t, 3, func(o *envoy.Options) {
 		o.FullDuplex, o.OverrideHost = true, true
 	}, func(printed string) string { return asPool(t, printed) })

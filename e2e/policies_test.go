@@ -16,6 +16,7 @@ import (
 // Behind a real Envoy: workers of the own zone come before one that is 200 ms away, until the client wants its first token sooner than
 // they can give it; and of few free places who has most gets none.
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	const each = 10
 	l := startLab(t, func(o *lab.Options) {
 		o.Sim = func(_ int, c *sim.Config) { c.MaxSeqs = 64 }

@@ -14,6 +14,7 @@ import (
 
 // At start each worker is asked for its tokens; Envoy then reports the engine's own count of each prompt.
 func TestWorkersAreProbed(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	var rows []gjson.Result
 	if err := lab.WaitFor(t.Context(), "a probe of all workers", func() bool {

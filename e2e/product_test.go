@@ -252,6 +252,7 @@ func pictureHost(t *testing.T, files map[string][]byte) string {
 
 // One picture, however it comes, goes where it is; what we predict is what the worker then reports.
 func TestSamePicture(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	a, b := photo(1), photo(2)
 	host := pictureHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b})
@@ -285,6 +286,7 @@ func awaitExact(t testing.TB, l *lab.Lab, worker, tokens int) {
 
 // Two requests with one new picture, the second before the first has been answered.
 func TestNewPictureTwiceAtOnce(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Speed = 1 })
 	url := dataURL(photo(3))
 	var got [2]result
@@ -303,6 +305,7 @@ func TestNewPictureTwiceAtOnce(t *testing.T) {
 
 // What a client sends under our header names, or as a picture's uuid, has no effect.
 func TestClientSteersNothing(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	mine, theirs := photo(4), photo(5)
 	first := ask(t, l, "What is this?", dataURL(mine))
@@ -414,6 +417,7 @@ func hundredASecond(t *testing.T, l *lab.Lab) (sent *atomic.Int64, end func()) {
 
 // A worker dies: requests that had no first byte yet are answered by others; streams that had begun are cut, and counted.
 func TestWorkerKilled(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Speed = 0.5 })
 	var victim int
 	type stream struct {
@@ -497,6 +501,7 @@ func TestWorkerKilled(t *testing.T) {
 
 // Whatever a client sends, it gets an answer from a worker, Sightline lives on, and says by a counter why it did not do better.
 func TestGarbageBodies(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	img := base64.StdEncoding.EncodeToString(photo(7))
 	chat := func(content string) string {
@@ -546,6 +551,7 @@ func TestGarbageBodies(t *testing.T) {
 
 // A worker with data-parallel ranks: the rank that holds a picture gets it again.
 func TestRanks(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers, o.Ranks = 2, 2
 		o.Config = func(keys map[string]any) { // the first says itself where its ranks publish
@@ -572,6 +578,7 @@ func TestRanks(t *testing.T) {
 
 // A worker that starts anew has lost its cache: nothing is predicted there any more.
 func TestWorkerRestarted(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
 	url := dataURL(photo(30))
 	first := ask(t, l, "What is this?", url)

@@ -89,6 +89,7 @@ func counts(replies []reply) (decided, undecided int) {
 
 // Sightline dies and comes back, twice by SIGKILL and once gracefully, under 100 requests a second: none fails.
 func TestSightlineDiesUnderLoad(t *testing.T) {
+	t.Parallel()
 	w := start(t, 3, nil)
 	kill := w.forkSightline()
 	w.waitDecided()
@@ -132,6 +133,7 @@ func hadBeenSent(r reply) bool {
 
 // A worker dies under load: requests that it has are not repeated, all others are answered elsewhere.
 func TestWorkerDiesUnderLoad(t *testing.T) {
+	t.Parallel()
 	w := start(t, 3, nil)
 	w.runSightline(extproc.Options{})
 	addrs := w.addrs()
@@ -183,6 +185,7 @@ func closed(ch chan struct{}) bool {
 }
 
 func TestRetryGoesToTheSecondChoice(t *testing.T) {
+	t.Parallel()
 	w := start(t, 4, nil)
 	w.runSightline(extproc.Options{})
 	a, b := w.workers[0], w.workers[1]
@@ -211,6 +214,7 @@ func TestRetryGoesToTheSecondChoice(t *testing.T) {
 
 // A stream that breaks after its first byte is not sent again, and the client sees that it broke.
 func TestCutStreamIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	w := start(t, 2, nil)
 	s := w.runSightline(extproc.Options{})
 	r := w.post(chat(script{Targets: []string{w.workers[0].addr, w.workers[1].addr}}), http.Header{"X-Hang-Up": {"1"}})

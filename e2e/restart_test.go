@@ -149,6 +149,7 @@ func TestStartBesideAFullWorker(t *testing.T) {
 // A worker that was started anew and has nobody who could replay its events: what it held before is forgotten before it says anything,
 // since its page tells that it is another.
 func TestWorkerReborn(t *testing.T) {
+	t.Parallel()
 	var c sim.Config
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1

@@ -12,6 +12,7 @@ import (
 // A request for its prompt's log probabilities is computed whole, and Sightline says so beforehand; what its worker holds is
 // known as before.
 func TestPromptLogprobsForgetNothing(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	url := dataURL(photo(51))
 	first := ask(t, l, "What is this?", url)

@@ -77,6 +77,7 @@ func startSidecar(t *testing.T, worker string) *sidecar {
 // Two workers that prefill, one that decodes, four that encode, behind a real Envoy: what headers name is a configured worker's
 // address, never a client's, until the last worker that prefills is gone.
 func TestRoles(t *testing.T) {
+	t.Parallel()
 	fronts := make([]*sidecar, 3) // prefill, prefill, decode
 	var encoders []string
 	var mu sync.Mutex

@@ -22,6 +22,7 @@ import (
 // Random hostile requests through a real Envoy, Sightline and uvicorn with Starlette's routes: what the server reads has
 // nothing in it that clients must not say, in no header either. SIGHTLINE_SMUGGLE_ENVOY is how many (make smuggle THROUGH=…).
 func TestNothingIsSmuggledThroughEnvoy(t *testing.T) {
+	t.Parallel()
 	n := 500
 	if more, err := strconv.Atoi(os.Getenv("SIGHTLINE_SMUGGLE_ENVOY")); err == nil {
 		n = more

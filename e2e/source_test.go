@@ -17,6 +17,7 @@ import (
 // With fetch_kv a worker that lacks a prompt is told, through a real Envoy, which one has it: the worker that was asked before. That one
 // is told nothing, and a client's word reaches neither.
 func TestSourceOfBlocks(t *testing.T) {
+	t.Parallel()
 	type asked struct {
 		worker int
 		source []string

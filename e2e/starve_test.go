@@ -99,6 +99,7 @@ func TestIdleBodiesBlindNobody(t *testing.T) {
 
 // A body that does not come in time is answered by Sightline, also while Envoy still collects it.
 func TestBodyThatNeverComes(t *testing.T) {
+	t.Parallel()
 	for variant, change := range map[string]func(*envoy.Options){"buffered": nil, "full_duplex": func(o *envoy.Options) {
 		o.FullDuplex = true
 	}} {

@@ -48,6 +48,7 @@ func TestPickIsObeyed(t *testing.T) {
 // No header or trailer that a client sends has an effect on where its request goes, or reaches a worker under a name that
 // steers, in whatever form it is written, with Sightline there, not there, too slow, and dying.
 func TestClientCannotSteer(t *testing.T) {
+	t.Parallel()
 	w := startAsPrinted(t, 2, nil)
 	target := w.workers[0].addr
 	bait := startWorker(t).addr // no worker of Envoy's: nothing may ever reach it
@@ -200,6 +201,7 @@ func TestClientCannotSteer(t *testing.T) {
 // no value (ends of lines) is an error of the protocol for Envoy, among the headers or behind the body, with Sightline up
 // and down: no such request reaches a worker whole.
 func TestMalformedHTTP2SteersNothing(t *testing.T) {
+	t.Parallel()
 	w := start(t, 1, nil)
 	bait := w.workers[0].addr
 	names := []string{"x-target-worker", "x-target-worker-2", "x-sightline-id", "x-sightline-mode", "x-route-reason",

@@ -19,6 +19,7 @@ import (
 // Every field of the table of what clients must not say, in every API that has a place for it, through a real Envoy: the
 // worker gets the body as it would have been without, byte for byte, and the field is counted.
 func TestEverySteeringField(t *testing.T) {
+	t.Parallel()
 	w := start(t, 1, nil)
 	admin := freeAddr(t)
 	w.runProduct(map[string]any{"admin": admin, "models": []any{map[string]any{"name": "known", "dir": absolute(t, modelDir)}},

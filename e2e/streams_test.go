@@ -61,6 +61,7 @@ func TestDeadStreams(t *testing.T) {
 // An agent ends, with a word and without, and another begins: the router keeps what it knew, hears what came meanwhile, and the
 // agent's page says how it stands.
 func TestAgentRestarts(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
 	urls := []string{onWorker(t, l, 1, 700)}
 	agent := func(path string) (string, bool) {

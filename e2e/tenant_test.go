@@ -146,6 +146,7 @@ func TestTenantsTeachThemselves(t *testing.T) {
 
 // Where a tenant is required, and where it could not be kept apart, a client gets an answer of ours.
 func TestTenantRequired(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) { keys["tenants"] = map[string]any{"header": "x-tenant", "required": true} }

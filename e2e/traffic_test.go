@@ -15,6 +15,7 @@ import (
 )
 
 func TestBodiesArriveWhole(t *testing.T) {
+	t.Parallel()
 	w := start(t, 2, nil)
 	w.runSightline(extproc.Options{})
 	target := w.workers[1].addr
@@ -103,6 +104,7 @@ func TestGarbage(t *testing.T) {
 
 // What is no inference streams through: the worker has the first byte while the client is still writing.
 func TestOtherPathsAreNotBuffered(t *testing.T) {
+	t.Parallel()
 	const limit = 8 << 20
 	w := start(t, 1, func(o *envoy.Options) { o.BodyLimit = limit })
 	w.runSightline(extproc.Options{MaxBody: limit})
@@ -187,6 +189,7 @@ func TestAnswersStream(t *testing.T) {
 }
 
 func TestEditedBody(t *testing.T) {
+	t.Parallel()
 	w := start(t, 2, nil)
 	w.runSightline(extproc.Options{})
 	target := w.workers[1].addr

@@ -13,6 +13,7 @@ import (
 
 // The binary takes every form of configuration that the generator prints, without a warning.
 func TestEnvoyTakesTheConfiguration(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*envoy.Options){
 		"default":            func(*envoy.Options) {},
 		"unix socket":        func(o *envoy.Options) { o.Sightline = "unix:/run/sightline/sightline.sock" },

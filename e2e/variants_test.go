@@ -21,6 +21,7 @@ import (
 
 // Every variant obeys the choice, goes on to the second one when the first is dead, and serves without Sightline.
 func TestVariantsServe(t *testing.T) {
+	t.Parallel()
 	for _, name := range envoy.VariantNames() {
 		t.Run(name, func(t *testing.T) {
 			if name == "models" || name == "tls" || name == "ipv6" || name == "eds" || name == "fail_closed" {
@@ -65,6 +66,7 @@ func TestVariantsServe(t *testing.T) {
 // Of two Sightlines each decides, the other one goes on when one ends, and each hears of every request that was decided, so also of its
 // own: Envoy's log stream of a thread would go to one of them alone.
 func TestTwoSightlines(t *testing.T) {
+	t.Parallel()
 	w := start(t, 2, func(o *envoy.Options) { o.Sightline += "," + freeAddr(t) })
 	both := strings.Split(w.sightline, ",")
 	var s [2]*sightline
@@ -203,6 +205,7 @@ func TestWorkersByEDS(t *testing.T) {
 // tells of go through. A Sightline that another CA signed is not asked; of one that wants another token there is no
 // decision.
 func TestMutualTLS(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	good, other := certs.NewCA(t, dir, "good"), certs.NewCA(t, dir, "other")
 	mine, known, stranger := good.Sign(t, "envoy", time.Hour), good.Sign(t, "sightline", time.Hour), other.Sign(t, "stranger", time.Hour)
