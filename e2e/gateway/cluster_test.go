@@ -5,6 +5,7 @@
 //	pool_test.go          an InferencePool and its pods, two replicas of Sightline
 //	discovery_test.go     EndpointSlices by the production RBAC: pods come, are not ready, terminate, go; versions expire
 //	manifests_test.go     every folder applied as it is
+//	helm_test.go          the chart of 0.1.0 installed, upgraded, rolled back and uninstalled by the real Helm
 //	envoygateway_test.go  the folder envoy-gateway served by a real Envoy Gateway
 //	standalone_test.go    the same without Kubernetes, from files
 //	translate_test.go     the same translated by egctl, in a real Envoy

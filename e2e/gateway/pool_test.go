@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -59,7 +60,7 @@ func TestInferencePool(t *testing.T) {
 		verb, resource string
 		want           bool
 	}{{"watch", "pods", true}, {"list", "inferencepools.inference.networking.k8s.io", true}, {"get", "pods", false},
-		{"list", "secrets", false}, {"delete", "pods", false}, {"create", "pods", false}} {
+		{"watch", "inferenceobjectives.inference.networking.x-k8s.io", true}, {"list", "secrets", false}, {"delete", "pods", false}, {"create", "pods", false}} {
 		out, _ := c.try("", "auth", "can-i", r.verb, r.resource, "-n", "llm", "--as=system:serviceaccount:llm:sightline")
 		if got := strings.HasSuffix(strings.TrimSpace(out), "yes"); got != r.want {
 			t.Errorf("%s %s: %q, want %t", r.verb, r.resource, out, r.want)
@@ -114,6 +115,26 @@ func TestInferencePool(t *testing.T) {
 	} else {
 		t.Logf("routed by cache %v after the pods were there", took)
 	}
+
+	// The pool's objects decide too: a name that no worker serves, rewritten.
+	for _, object := range []string{
+		`{"kind":"InferenceObjective","metadata":{"name":"urgent","namespace":"llm"},"spec":{"priority":10,"poolRef":{"name":"vllm"}}}`,
+		`{"kind":"InferenceModelRewrite","metadata":{"name":"fast","namespace":"llm"},"spec":{"poolRef":{"name":"vllm"},"rules":[
+			{"matches":[{"model":{"value":"fast"}}],"targets":[{"modelRewrite":"` + model + `"}]}]}}`} {
+		whole := strings.Replace(object, "{", `{"apiVersion":"inference.networking.x-k8s.io/v1alpha2",`, 1)
+		if out, err := c.try(whole, "apply", "--validate=strict", "-f", "-"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	eventually(t, "the model is renamed", func() bool {
+		resp, err := http.Post(url+"/v1/chat/completions", "application/json",
+			strings.NewReader(`{"model":"fast","max_tokens":1,"messages":[{"role":"user","content":"hello"}]}`))
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 
 	// avoided waits until a pod gets none of many requests, all of which are answered.
 	avoided := func(what string, pod int) {

@@ -42,6 +42,13 @@ if [ ! -x "$bin/egctl" ] || [ ! -x "$bin/envoy-gateway" ]; then
   GOBIN=$bin go install -trimpath -ldflags '-s -w' "github.com/envoyproxy/gateway/cmd/"{egctl,envoy-gateway}"@$envoygateway"
 fi
 PATH=$bin:$PATH
+helm=$(cd ../manifests && go list -m -f '{{.Version}}' helm.sh/helm/v3)
+bin=$tools/helm-$helm
+if [ ! -x "$bin/helm" ]; then
+  echo "e2e-gateway: building Helm $helm (two minutes)"
+  GOBIN=$bin go install -trimpath -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@$helm"
+fi
+PATH=$bin:$PATH
 crds() { (cd ../manifests && go mod download "$1" && go list -m -f '{{.Dir}}' "$1"); }
 GATEWAY_CRDS=$(crds github.com/envoyproxy/gateway)/charts/gateway-helm/charts/crds/crds
 ISTIO_CRDS=$(crds istio.io/api)/kubernetes/customresourcedefinitions.gen.yaml
@@ -53,10 +60,23 @@ trap 'rm -rf "$work"; [ -z "${certs:-}" ] || rmdir /certs' EXIT
 go test -c -o "$work/gateway.test" .
 ENVOY=$("$work/sightline" envoy --which)
 export PATH GATEWAY_CRDS ISTIO_CRDS ENVOY SIGHTLINE=$work/sightline SIGHTLINE_GATEWAY=1
+cloud() {
+  while read -r line; do echo "e2e-gateway: NOT RUN, needs a cluster with nodes or a cloud: $line"; done <<'LIST'
+pods of the Deployment: image pull, probes by a kubelet, rollout, eviction, the PodDisruptionBudget at a drain
+the HorizontalPodAutoscaler and KEDA, which need metrics of running pods
+NetworkPolicies, which a network plugin enforces
+addresses of Gateways and Services of type LoadBalancer
+Envoy AI Gateway's and KServe's controllers; Istio's control plane (their manifests are validated)
+llm-d's charts and guides with GPUs
+a ServiceMonitor's scraping by the Prometheus operator
+LIST
+}
 unshare --net --mount --pid --fork --kill-child --mount-proc bash -c '
   set -e
   ip link set lo up
   for n in 11 12 13 20; do ip addr add 10.0.0.$n/32 dev lo; done
   mount -t tmpfs none "$(readlink -f /var/run)"
   mount -t tmpfs none /certs
-  exec "$0" -test.v -test.timeout 15m -test.run "${ONLY:-.}"' "$work/gateway.test"
+  exec "$0" -test.v -test.timeout 15m -test.run "${ONLY:-.}"' "$work/gateway.test" || code=$?
+cloud
+exit ${code:-0}
