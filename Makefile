@@ -95,8 +95,8 @@ e2e: $(CLIENTS) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sock
 
 MORE_CLIENTS := $(CACHE)/moreclients-1
 .PHONY: clients
-clients: ## LangChain, LiteLLM and Node's openai and anthropic drive a real Envoy (fetched once, 0.5 GB; what cannot be had is named)
-	@e2e/clients/setup.sh $(MORE_CLIENTS)
+clients: ## LangChain, LiteLLM, Node's openai and anthropic, aiperf and promptfoo drive a real Envoy (fetched once, 2.3 GB; what cannot be had is named); GUIDELLM=1 adds guidellm (6 GB)
+	@GUIDELLM=$(GUIDELLM) e2e/clients/setup.sh $(MORE_CLIENTS)
 	SIGHTLINE_MORE_CLIENTS=$(MORE_CLIENTS) $(GO) test $(POISON) -count=1 -timeout 30m -v -run '^TestMoreClients$$' ./e2e
 
 .PHONY: smuggle

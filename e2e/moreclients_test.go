@@ -28,6 +28,9 @@ func TestMoreClients(t *testing.T) {
 		{"langchain", python, python, "langchain.py", 12},
 		{"litellm", python, python, "litellm_.py", 9},
 		{"node", filepath.Join(root, "node/node_modules/openai"), "node", "node.mjs", 15},
+		{"aiperf", filepath.Join(root, "aiperf/bin/aiperf"), "sh", "aiperf.sh", 12},
+		{"guidellm", filepath.Join(root, "guidellm/bin/guidellm"), "sh", "guidellm.sh", 12},
+		{"promptfoo", filepath.Join(root, "promptfoo/npm/node_modules/.bin/promptfoo"), "sh", "promptfoo.sh", 6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := os.Stat(c.needs); err != nil {
@@ -42,7 +45,7 @@ func TestMoreClients(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, c.program, "clients/"+c.script, l.URL, lab.ModelName, "../examples/picture.png")
-			cmd.Env = append(os.Environ(), "CLIENTS="+filepath.Join(root, "node"))
+			cmd.Env = append(os.Environ(), "CLIENTS="+root)
 			if said, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, said[max(0, len(said)-4000):])
 			}

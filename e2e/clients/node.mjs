@@ -3,7 +3,7 @@ import assert from 'node:assert'
 import {readFileSync} from 'node:fs'
 import {createRequire} from 'node:module'
 
-const have = createRequire(process.env.CLIENTS + '/')
+const have = createRequire(process.env.CLIENTS + '/node/')
 const OpenAI = have('openai').default
 const Anthropic = have('@anthropic-ai/sdk').default
 const [url, model, picture] = process.argv.slice(2)
