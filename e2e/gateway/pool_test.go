@@ -60,7 +60,8 @@ func TestInferencePool(t *testing.T) {
 		verb, resource string
 		want           bool
 	}{{"watch", "pods", true}, {"list", "inferencepools.inference.networking.k8s.io", true}, {"get", "pods", false},
-		{"watch", "inferenceobjectives.inference.networking.x-k8s.io", true}, {"list", "secrets", false}, {"delete", "pods", false}, {"create", "pods", false}} {
+		{"watch", "inferenceobjectives.inference.networking.x-k8s.io", true},
+		{"list", "secrets", false}, {"delete", "pods", false}, {"create", "pods", false}} {
 		out, _ := c.try("", "auth", "can-i", r.verb, r.resource, "-n", "llm", "--as=system:serviceaccount:llm:sightline")
 		if got := strings.HasSuffix(strings.TrimSpace(out), "yes"); got != r.want {
 			t.Errorf("%s %s: %q, want %t", r.verb, r.resource, out, r.want)
