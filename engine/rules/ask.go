@@ -94,22 +94,40 @@ func isSilent(err error) bool {
 
 // greeted returns what the server at addr speaks by its answer to HTTP/2's preface: a SETTINGS frame (RFC 9113, 3.4), or nothing of HTTP.
 func greeted(ctx context.Context, addr string) error {
-	c, err := (&net.Dialer{Timeout: dialTime}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(dialTime))
-	frame := [9]byte{3: 4}
-	_, _ = c.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame[:]...))
-	n, _ := io.ReadFull(c, frame[:])
+	frame, _ := Greet(ctx, addr, dialTime)
 	switch {
-	case n == len(frame) && frame[0] == 0 && frame[3] == 4:
+	case len(frame) == 9 && frame[0] == 0 && frame[3] == 4:
 		return HTTP2
-	case n > 0 && !bytes.HasPrefix([]byte("HTTP/"), frame[:min(n, 5)]):
+	case len(frame) > 0 && !bytes.HasPrefix([]byte("HTTP/"), frame[:min(len(frame), 5)]):
 		return NoHTTP
 	}
 	return nil
+}
+
+// Greet connects to host:port or unix:/path, says what an HTTP/2 client says first, and returns the first nine bytes of the answer. A
+// server of HTTP/1 or TLS answers too, with a refusal: no key or certificate is needed to see that a process lives. The kernel accepts
+// connections for a process that is stopped.
+func Greet(ctx context.Context, addr string, limit time.Duration) (answer []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	network := "tcp"
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		network, addr = "unix", path
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	end, _ := ctx.Deadline()
+	_ = c.SetDeadline(end)
+	frame := [9]byte{3: 4} // empty settings
+	_, _ = c.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frame[:]...))
+	n, err := io.ReadFull(c, frame[:])
+	if n > 0 {
+		err = nil
+	}
+	return frame[:n], err
 }
 
 // SpeaksTLS reports whether a request in plain text failed because the server at addr speaks TLS: such servers reset the connection,

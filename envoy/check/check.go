@@ -59,9 +59,9 @@ const (
 
 // Finding is something in the configuration that will not work with Sightline. Names are stable; docs/envoy.md lists them.
 type Finding struct {
-	Name, Severity string
-	Where          string // the place in the file, in yq's syntax
-	Got, Want, Fix string
+	Name, Code, Severity string // Code: the doctor's, such as SL0410; a finding may have two, separated by a blank
+	Where                string // the place in the file, in yq's syntax
+	Got, Want, Fix       string
 }
 
 // Piece is something to add to the configuration.

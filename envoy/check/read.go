@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +58,19 @@ type Bootstrap struct {
 type endpoint struct {
 	addr   string
 	failed bool // its health check
+	out    bool // Envoy does not use it
+}
+
+// Endpoints returns how many endpoints a running Envoy has of a cluster or at these addresses, and how many of them it uses.
+func (b *Bootstrap) Endpoints(cluster string, addrs []string) (all, used int) {
+	for name, list := range b.live {
+		for _, e := range list {
+			if name == cluster || slices.Contains(addrs, e.addr) {
+				all, used = all+1, used+boolean(!e.out)
+			}
+		}
+	}
+	return all, used
 }
 
 // placed is a part of the configuration with the path where it was found.
@@ -142,7 +156,12 @@ func Load(ctx context.Context, from string) (b Bootstrap, err error) {
 			for _, h := range cluster.GetHostStatuses() {
 				if s := h.GetAddress().GetSocketAddress(); s != nil {
 					addr := net.JoinHostPort(s.GetAddress(), strconv.Itoa(int(s.GetPortValue())))
-					list = append(list, endpoint{addr, h.GetHealthStatus().GetFailedActiveHealthCheck()})
+					health, _ := proto.Clone(h.GetHealthStatus()).(*adminv3.HostHealthStatus)
+					failed := health.GetFailedActiveHealthCheck()
+					if health.GetEdsHealthStatus() == corev3.HealthStatus_HEALTHY {
+						health.EdsHealthStatus = corev3.HealthStatus_UNKNOWN
+					}
+					list = append(list, endpoint{addr, failed, proto.Size(health) > 0})
 				}
 			}
 			b.live[cluster.GetName()] = list

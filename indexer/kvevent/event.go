@@ -191,6 +191,15 @@ type Batch struct {
 	Unread error
 }
 
+// MediumKey begins the unknown key that stands for a storage medium that is not known.
+const MediumKey = "medium "
+
+// UnknownMedium returns the medium that an unknown key stands for, as a feed quotes the key; false: it is a key.
+func UnknownMedium(quoted string) (medium string, is bool) {
+	medium, is = strings.CutPrefix(quoted, `"`+MediumKey)
+	return strings.TrimSuffix(medium, `"`), is
+}
+
 // CountKey counts an event with a key that the decoder does not know; "" is not a key.
 func (b *Batch) CountKey(key string) {
 	if key == "" {

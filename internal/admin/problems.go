@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 	"github.com/sightline-router/sightline/router/report"
@@ -101,7 +102,7 @@ func (f *Facts) Problems() []Problem {
 	var l problemList
 	if f.NotReady != "" {
 		l.add(Problem{Code: "SL0505", Severity: "error", kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
-			Fix: "see what it waits for: an event stream, or worker discovery"}, "", "")
+			Fix: FixNotReady}, "", "")
 	}
 	if len(f.Restart) > 0 {
 		l.add(Problem{Code: "SL0501", Severity: "warning", kind: "restart", From: "configuration",
@@ -114,7 +115,7 @@ func (f *Facts) Problems() []Problem {
 	}
 	if f.Silent != "" {
 		l.add(Problem{Code: "SL0409", Severity: "error", kind: "silent", From: "access log", What: f.Silent, Since: f.SilentSince,
-			Fix: "the access loggers that \"sightline envoy\" prints, to all Sightlines"}, "", "")
+			Fix: FixAccessLog}, "", "")
 	}
 	if len(f.Unserved) > 0 {
 		names := fmt.Sprintf("%q", f.Unserved[:min(len(f.Unserved), 8)])
@@ -187,6 +188,63 @@ func (p *Problem) sentence(all []Worker) (text string, whole bool) {
 	return text, len(says) <= 1
 }
 
+// sign is a problem that a worker's row may show.
+type sign struct {
+	Problem
+	shows func(w *Worker) (detail string, is bool)
+}
+
+func newSign(code, severity, kind string, shows func(*Worker) (string, bool), what, fix string, after time.Duration) sign {
+	return sign{Problem{Code: code, Severity: severity, kind: kind, What: what, Fix: fix, From: "events", after: after}, shows}
+}
+
+// inState is shown by a worker whose events are in a state, with the error.
+func inState(state string) func(*Worker) (string, bool) {
+	return func(w *Worker) (string, bool) { return w.EventsError, w.Events == state }
+}
+
+// silent reports whether a worker has said that it publishes no events.
+func (w *Worker) silent() bool { return errors.Is(w.EventsErr, rules.ErrNoEvents) }
+
+var signs = []sign{
+	newSign("SL0301", "error", "no events", func(w *Worker) (string, bool) { return "", w.Events == "waiting" && w.silent() },
+		rules.ErrNoEvents.Error(), `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", `+
+			`"replay_endpoint": "tcp://*:5657"}'`, 0),
+	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError, w.Events == "waiting" && !w.silent() },
+		"no connection to the KV events", "publish at tcp://*:PORT (not at localhost), open the port, name the pod's address; events.nats "+
+			"needs the agent (SL0602)", 5*time.Second),
+	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", FixUnreadable, 0),
+	newSign("SL0303", "warning", "catching up", inState("catching up"), "not all of the cache's contents are known yet",
+		"see its log: a replay that does not end, or an agent without a connection", time.Minute),
+	newSign("SL0502", "warning", "none", inState("none"), "no KV events: the cache's contents are guessed from the requests sent there",
+		"events: {auto: true} of its group, or {zmq: …, replay: …}", 0),
+	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, as the finder tells", "see its readiness probe", time.Minute),
+	newSign("SL0303", "warning", "late", func(w *Worker) (string, bool) {
+		return "", w.Events == "live" && w.EventAge >= lateEvents.Seconds()
+	}, "no events for long: the cache's contents are doubtful", "see the network to its event socket, and whether its process is stopped", 0),
+	newSign("SL0306", "warning", "medium", func(w *Worker) (string, bool) { return kvevent.UnknownMedium(w.UnknownKey) },
+		"blocks in an unknown storage medium", "a newer Sightline: until then the medium counts as a shared store, the lowest tier", 0),
+	newSign("SL0309", "warning", "key", func(w *Worker) (string, bool) {
+		_, medium := kvevent.UnknownMedium(w.UnknownKey)
+		return w.UnknownKey, w.UnknownKey != "" && !medium
+	}, "events with an unknown key", "a newer Sightline: the engine's events have keys that this one does not know", 0),
+	newSign("SL0309", "warning", "lost", func(w *Worker) (string, bool) { return fmt.Sprint(w.Unfilled, " times"), w.Unfilled > 0 },
+		"lost events could not be replayed from anywhere", "events: {replay: …}, or an agent beside the worker", 0),
+	newSign("SL0308", "error", "same", func(w *Worker) (string, bool) { return w.SameEvents, w.SameEvents != "" },
+		"the same events as another worker", FixShared, 0),
+	newSign("SL0101", "warning", "size", func(w *Worker) (string, bool) { return fmt.Sprint(w.OtherSize, " tokens"), w.OtherSize > 0 },
+		"blocks of another size than block_size", "block_size: its own, of its model or of a class for it; or leave it out", 0),
+}
+
+// What to do, where the doctor finds the same by itself.
+const (
+	FixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
+		"socket"
+	FixShared    = "events: {zmq: …} of each worker's own socket"
+	FixAccessLog = "the access loggers that \"sightline envoy\" prints, to all Sightlines"
+	FixNotReady  = "see what it waits for: an event stream, or worker discovery"
+)
+
 // ofWorkers adds what the workers' rows show.
 func (f *Facts) ofWorkers(l *problemList) {
 	well, served, unasked := map[string]int{}, map[string]int{}, map[string]*probe.Finding{}
@@ -198,9 +256,6 @@ func (f *Facts) ofWorkers(l *problemList) {
 		served[w.Model]++
 		if w.Health == nil && w.Events != "not ready" {
 			well[w.Model]++
-		}
-		one := func(code, severity, kind, what, detail, fix string, after time.Duration) {
-			l.add(Problem{Code: code, Severity: severity, kind: kind, What: what, Fix: fix, From: "events", after: after}, w.Name, detail)
 		}
 		if w.Health != nil {
 			p := Problem{Code: "SL0109", Severity: "warning", kind: "out", From: "workers", What: "no requests are sent there",
@@ -217,51 +272,12 @@ func (f *Facts) ofWorkers(l *problemList) {
 				What: "it cannot be asked what it serves", Fix: cmp.Or(found.Fault.Fix(), "see its log, and the network to its addr"),
 				after: 2 * time.Second}, w.Name, found.Detail)
 		}
-		switch w.Events {
-		case "waiting":
-			if found != nil && errors.Is(w.EventsErr, rules.ErrNotAsked) {
-				break // for the same reason
+		for k := range signs {
+			sign := &signs[k]
+			sameReason := sign.kind == "waiting" && found != nil && errors.Is(w.EventsErr, rules.ErrNotAsked)
+			if detail, shows := sign.shows(w); shows && !sameReason {
+				l.add(sign.Problem, w.Name, detail)
 			}
-			if errors.Is(w.EventsErr, rules.ErrNoEvents) {
-				one("SL0301", "error", "no events", rules.ErrNoEvents.Error(), "", `--kv-events-config '{"enable_kv_cache_events": true, `+
-					`"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}'`, 0)
-				break
-			}
-			one("SL0303", "error", "waiting", "no connection to the KV events", w.EventsError,
-				"publish at tcp://*:PORT (not at localhost), open the port, name the pod's address; events.nats needs the agent (SL0602)",
-				5*time.Second)
-		case "unreadable":
-			one("SL0309", "error", "unreadable", "events that cannot be read", w.EventsError,
-				"start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its socket", 0)
-		case "catching up":
-			one("SL0303", "warning", "catching up", "not all of the cache's contents are known yet", w.EventsError,
-				"see its log: a replay that does not end, or an agent without a connection", time.Minute)
-		case "none":
-			one("SL0502", "warning", "none", "no KV events: the cache's contents are guessed from the requests sent there", "",
-				"events: {auto: true} of its group, or {zmq: …, replay: …}", 0)
-		case "not ready":
-			one("SL0109", "warning", "not ready", "not ready, as the finder tells", "", "see its readiness probe", time.Minute)
-		default:
-			if w.EventAge >= lateEvents.Seconds() {
-				one("SL0303", "warning", "late", "no events for long: the cache's contents are doubtful", "",
-					"see the network to its event socket, and whether its process is stopped", 0)
-			}
-		}
-		switch medium, ok := strings.CutPrefix(w.UnknownKey, `"medium `); {
-		case ok:
-			one("SL0306", "warning", "medium", "blocks in an unknown storage medium", strings.TrimSuffix(medium, `"`),
-				"a newer Sightline: until then the medium counts as a shared store, the lowest tier", 0)
-		case w.UnknownKey != "":
-			one("SL0309", "warning", "key", "events with an unknown key", w.UnknownKey,
-				"a newer Sightline: the engine's events have keys that this one does not know", 0)
-		}
-		if w.Unfilled > 0 {
-			one("SL0309", "warning", "lost", "lost events could not be replayed from anywhere", fmt.Sprint(w.Unfilled, " times"),
-				"events: {replay: …}, or an agent beside the worker", 0)
-		}
-		if w.SameEvents != "" {
-			one("SL0308", "error", "same", "the same events as another worker", w.SameEvents,
-				"events: {zmq: …} of each worker's own socket", 0)
 		}
 		for k := range w.RulesAside {
 			aside := &w.RulesAside[k]
@@ -269,10 +285,6 @@ func (f *Facts) ofWorkers(l *problemList) {
 				kind: "rule " + strings.Join([]string{aside.Model, aside.Class, aside.Rule}, "\x00"),
 				What: "the rule for " + aside.Rule + " has stepped aside, and such prompts are learned", Fix: ruleFix(aside.Rule)}, w.Name,
 				aside.First.Worker+" contradicts it: "+aside.First.Says)
-		}
-		if w.OtherSize > 0 {
-			one("SL0101", "warning", "size", "blocks of another size than block_size", fmt.Sprint(w.OtherSize, " tokens"),
-				"block_size: its own, of its model or of a class for it; or leave it out", 0)
 		}
 	}
 	for _, model := range slices.Sorted(maps.Keys(served)) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/internal/admin"
 )
 
@@ -37,7 +37,10 @@ func (s *collected) lookAtLife(ctx context.Context) {
 		if u, err := url.Parse(at); err == nil {
 			l.here = admin.IsLoopback(u.Host)
 		}
-		s.askEnvoyOfSightline(ctx, at)
+		// What Envoy says of its Sightlines counts only if it checks their health.
+		if !slices.ContainsFunc(s.envoy, func(f check.Finding) bool { return f.Name == "sightline_health" }) {
+			l.hosts, l.healthy = s.envoyNow.Endpoints("sightline", s.sightlines())
+		}
 	} else if c, err := s.clientOf(cmp.Or(s.o.URL, "http://"+dialable(s.cfg.Envoy.Listen))); err == nil && answersAt(c.addr()) {
 		l.envoy, l.here = c.addr(), true
 	}
@@ -84,69 +87,18 @@ const (
 	refused  = "refused"
 )
 
-// preface is what an HTTP/2 client sends first: its magic and empty settings.
-const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-
 // greet reports whether an address answers anything, an HTTP/2 server its settings, a TLS server an alert: no key or certificate is
 // needed to see that a process lives. The kernel accepts connections for a process that is stopped.
 func greet(ctx context.Context, addr string, patience time.Duration) string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	network := "tcp"
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		network, addr = "unix", path
-	}
-	c, err := new(net.Dialer).DialContext(ctx, network, addr)
-	if err != nil {
+	_, err := rules.Greet(ctx, addr, patience)
+	dialled, failed := errors.AsType[*net.OpError](err)
+	switch {
+	case failed && dialled.Op == "dial":
 		return refused
-	}
-	defer c.Close()
-	end, _ := ctx.Deadline()
-	_ = c.SetDeadline(end)
-	_, _ = io.WriteString(c, preface)
-	if _, err := c.Read(make([]byte, 1)); isTimeout(err) {
+	case isTimeout(err):
 		return silent
 	}
 	return answered
-}
-
-// askEnvoyOfSightline asks Envoy's admin page whether it has a healthy Sightline. What it says counts only if it checks their health.
-func (s *collected) askEnvoyOfSightline(ctx context.Context, at string) {
-	for _, f := range s.envoy {
-		if f.Name == "sightline_health" {
-			return
-		}
-	}
-	var said struct {
-		Clusters []struct {
-			Name  string `json:"name"`
-			Hosts []struct {
-				Address struct {
-					Socket struct {
-						Address string `json:"address"`
-						Port    int    `json:"port_value"`
-					} `json:"socket_address"`
-				} `json:"address"`
-				Health map[string]any `json:"health_status"`
-			} `json:"host_statuses"`
-		} `json:"cluster_statuses"`
-	}
-	if getJSON(ctx, rules.NewClient(s.o.Patience, nil), strings.TrimRight(at, "/")+"/clusters?format=json", "", &said) != nil {
-		return
-	}
-	addrs := s.sightlines()
-	for _, c := range said.Clusters {
-		for _, h := range c.Hosts {
-			addr := net.JoinHostPort(h.Address.Socket.Address, fmt.Sprint(h.Address.Socket.Port))
-			if c.Name != "sightline" && !slices.Contains(addrs, addr) {
-				continue
-			}
-			s.life.hosts++
-			if eds, _ := h.Health["eds_health_status"].(string); len(h.Health) == 0 || len(h.Health) == 1 && eds == "HEALTHY" {
-				s.life.healthy++
-			}
-		}
-	}
 }
 
 // dead returns what is wrong if Envoy answers and Sightline does not, or if Sightline is frozen; "": neither is the case.

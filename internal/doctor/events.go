@@ -158,7 +158,7 @@ func oneSocketEach(s *collected, r *report) {
 		for _, o := range w.canary.sockets {
 			for _, f := range o.frames {
 				if other, ok := whose[f.payload]; ok && other != w.Name && !f.stamped.IsZero() {
-					r.bad(Error, "events: {zmq: …} of each worker's own socket", "%s and %s: the same events come under both names", other, w.Name)
+					r.bad(Error, admin.FixShared, "%s and %s: the same events come under both names", other, w.Name)
 					return
 				}
 				whose[f.payload] = w.Name
@@ -211,7 +211,7 @@ func media(s *collected, r *report) {
 
 // eventStreams checks for unknown keys and lost events (SL0309).
 func eventStreams(s *collected, r *report) {
-	const fix = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its socket"
+	const fix = admin.FixUnreadable
 	for _, w := range s.workers {
 		if why := w.canary.unread(); why != "" {
 			r.bad(Error, fix, "%s: its events cannot be read: %s", w.Name, why)

@@ -59,6 +59,7 @@ type collected struct {
 	probes      []probe.Result // of the running Sightline, or made here
 
 	envoy        []check.Finding
+	envoyNow     check.Bootstrap
 	missingParts []check.Piece
 	envoyErr     error
 	envoyAsked   bool // it was given, or answers
@@ -299,6 +300,7 @@ func (s *collected) lookAtEnvoy(ctx context.Context) {
 		s.envoyErr = err
 		return
 	}
+	s.envoyNow = b
 	want, err := serve.EnvoyWant(s.cfg)
 	if err != nil {
 		s.envoyErr = err

@@ -14,28 +14,6 @@ import (
 	arms "github.com/sightline-router/sightline/router/report"
 )
 
-// codes maps package fit's findings to codes, separated by blanks; all others go to SL0410.
-var codes = map[string]string{
-	"body_limit": "SL0401", "buffer_filter": "SL0401", "ext_authz_body": "SL0401", "connection_limit": "SL0401", "http2_window": "SL0401",
-	"grpc_message_limit": "SL0402",
-	"message_timeout":    "SL0403", "message_timeout_long": "SL0403",
-	"fail_closed": "SL0404", "fail_open": "SL0404", "sightline_health": "SL0404",
-	"two_full_duplex": "SL0405", "body_mode": "SL0405", "body_changed_behind": "SL0405",
-	"circuit_breakers": "SL0406", "retries": "SL0406",
-	"steering_headers": "SL0407", "any_address": "SL0407",
-	"choice_not_read": "SL0408", "cluster_type": "SL0408", "worker_unknown": "SL0408", "mutation_rules": "SL0408",
-	"header_removed": "SL0408", "metadata": "SL0408", "route_cache": "SL0408", "one_address": "SL0408",
-	"dns_family": "SL0404 SL0408", "no_healthy_worker": "SL0404",
-	"access_log": "SL0409", "access_log_id": "SL0409", "access_log_late": "SL0409", "access_log_ends": "SL0409",
-}
-
-func codeOf(f check.Finding) string {
-	if code, ok := codes[f.Name]; ok {
-		return code
-	}
-	return "SL0410"
-}
-
 // ofEnvoy returns a check that reports the findings of one code.
 func ofEnvoy(code string) func(*collected, *report) {
 	return func(s *collected, r *report) {
@@ -48,7 +26,7 @@ func ofEnvoy(code string) func(*collected, *report) {
 			return
 		}
 		for _, f := range s.envoy {
-			if !strings.Contains(codeOf(f), code) {
+			if !strings.Contains(f.Code, code) {
 				continue
 			}
 			says := fmt.Sprintf("%s at %s: %s (want %s)", f.Name, f.Where, f.Got, f.Want)
@@ -172,7 +150,7 @@ func accessLog(s *collected, r *report) {
 		return
 	}
 	if s.count("sightline_access_log_silent") > 0 {
-		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines",
+		r.bad(Error, admin.FixAccessLog,
 			"requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
 	} else if s.count("sightline_access_log_ends_missing") > 0 {
 		r.bad(Error, "the connection manager's access logger that \"sightline envoy\" prints, to all Sightlines",
@@ -308,7 +286,7 @@ func ready(s *collected, r *report) {
 		r.unchecked("%s", s.notFoundReason)
 	case s.running.notReady != "":
 		if r.Verdict == "" {
-			r.bad(Error, "see what it waits for: an event stream, or worker discovery", "%s", s.running.notReady)
+			r.bad(Error, admin.FixNotReady, "%s", s.running.notReady)
 		}
 	default:
 		r.ok("%d worker-ranks", len(s.rows()))

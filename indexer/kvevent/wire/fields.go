@@ -221,7 +221,7 @@ func (f *Fields) Tier() kvevent.Tier {
 	}
 	tier, known := kvevent.KnownTier(View(f.Medium))
 	if !known && f.unknownKey == "" {
-		f.NoteUnknownKey("medium " + string(f.Medium[:min(len(f.Medium), 40)]))
+		f.NoteUnknownKey(kvevent.MediumKey + string(f.Medium[:min(len(f.Medium), 40)]))
 	}
 	return tier
 }
