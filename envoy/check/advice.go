@@ -78,8 +78,9 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 		"override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
 		"have the cluster read it from there, or set route.header of Sightline's configuration: it writes the choice nowhere else, so " +
 			"choices are ignored"},
-	"one_address": {"SL0408", Warning, "route.one_address: true in Sightline's configuration", "set it (serve --pool: --one-address): this cluster " +
-		"dials one address, and to it a list is none, so the first request after each start of Sightline fails"},
+	"one_address": {"SL0408", Warning,
+		"route.one_address: true in Sightline's configuration", "set it (serve --pool: --one-address): this cluster " +
+			"dials one address, and to it a list is none, so the first request after each start of Sightline fails"},
 	"header_removed": {"SL0408", Error, "not here",
 		"remove it in an upstream header_mutation filter: here it is gone before the worker is dialled (503)"},
 	"cluster_type": {"SL0408", Error, "STATIC, STRICT_DNS or EDS", "make it STRICT_DNS, or list the workers: " +

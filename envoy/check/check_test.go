@@ -309,6 +309,8 @@ func TestMistakes(t *testing.T) {
 			"    connect_timeout: 5s\n    # The default of 1024", "clusters[1].connect_timeout", "5s"},
 		{"overload_limits", "envoy.extensions.resource_monitors.fixed_heap.v3", "mine", "overload_manager", "no limit of memory"},
 		{"admin_paths", "  allow_paths:", "  ignored:", "admin.allow_paths", "all pages"},
+		{"one_address", "=http_header_name: x-target-worker ", "http_header_name: x-gateway-destination-endpoint ",
+			"original_dst_lb_config.http_header_name", "x-gateway-destination-endpoint"},
 		{"tenant_header", "stat_prefix: ingress", "stat_prefix: in", "virtual_hosts[0].routes[1].request_headers_to_remove",
 			"x-tenant reaches workers"},
 		{"retries", "retry_on: connect-failure,refused-stream,reset-before-request", "retry_on: refused-stream",
@@ -334,7 +336,7 @@ func TestMistakes(t *testing.T) {
 		}
 		cases[c.name] = true
 		want := Want{Options: envoy.Default()}
-		want.FailClosed = c.name == "fail_open"
+		want.FailClosed, want.Picker = c.name == "fail_open", c.name == "one_address"
 		if c.name == "tenant_header" {
 			want.TenantHeader = "x-tenant"
 		}
