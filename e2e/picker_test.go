@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/envoy/check"
 	"github.com/sightline-router/sightline/extproc"
 )
 
@@ -100,7 +101,7 @@ func TestEndpointPicker(t *testing.T) {
 }
 
 // A gateway whose pool is a cluster that takes one address from the header, as Envoy AI Gateway makes it: the first list is no address,
-// and shows Sightline to name one from then on.
+// and shows Sightline to name one from then on. What doctor reads of this Envoy tells beforehand.
 func TestPickerOfOneAddress(t *testing.T) {
 	w := startEdited(t, 2, func(o *envoy.Options) { o.FullDuplex = true }, func(printed string) string {
 		for _, edit := range [][2]string{
@@ -116,6 +117,17 @@ func TestPickerOfOneAddress(t *testing.T) {
 				t.Fatalf("the printed configuration has no %q", edit[0])
 			}
 			printed = strings.ReplaceAll(printed, edit[0], edit[1])
+		}
+		b, err := check.Read([]byte(printed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, told := range []bool{false, true} {
+			found := slices.ContainsFunc(check.Run(b, check.Want{Options: envoy.Default(), Picker: true, OneAddress: told}),
+				func(f check.Finding) bool { return f.Name == "one_address" })
+			if found == told {
+				t.Errorf("route.one_address is %t, found: %t", told, found)
+			}
 		}
 		return withPatience(t, printed)
 	})
