@@ -19,7 +19,7 @@ type Memory struct {
 	mu    sync.Mutex
 	most  int
 	nodes map[edge]*node
-	roots map[uint32]*node // by class
+	roots map[uint32]*root // by class
 	ring  node             // of all leaves by their last use, the oldest at next
 	stats Stats
 
@@ -39,6 +39,17 @@ type Stats struct {
 	Lowered      uint64 // times that a later prompt had fewer blocks than were learned
 	NoRoom       uint64 // requests that taught nothing: they were of too many classes
 }
+
+// root is the node before all paths of a class.
+type root struct {
+	node
+	dropped int // answers that were not in the prompts that followed them, less those that were; within ±maxDropped
+}
+
+const (
+	maxDropped = 8
+	fewDropped = 3 // so many may be by chance: an answer's text may become other tokens
+)
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
 type edge struct {
@@ -97,7 +108,7 @@ func NewMemory(most int) *Memory {
 func (m *Memory) Clear() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.nodes, m.roots = make(map[edge]*node), make(map[uint32]*node)
+	m.nodes, m.roots = make(map[edge]*node), make(map[uint32]*root)
 	m.ring.prev, m.ring.next = &m.ring, &m.ring
 	m.stats.Nodes, m.stats.Bytes = 0, 0
 	m.since, m.steps = nil, 0
@@ -143,24 +154,25 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 	*out = Prompt{Blocks: out.Blocks[:0]}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	last, at := m.roots[class], 0
-	if last == nil {
+	root, at := m.roots[class], 0
+	if root == nil {
 		return
 	}
+	last := &root.node
 	for at < len(p.Steps) {
 		n, equal := m.follow(last, p.Steps[at:])
 		if equal == 0 {
 			break
 		}
 		if equal < len(n.steps) {
-			last.certain(p.Steps, at, out)
+			last.certain(p.Steps, at, root.dropped < fewDropped, out)
 			n.estimate(weigh(p.Steps[at:at+equal]), out)
 			m.use(n)
 			return
 		}
 		last, at = n, at+equal
 	}
-	last.certain(p.Steps, at, out)
+	last.certain(p.Steps, at, root.dropped < fewDropped, out)
 	if e := last.ending; at == len(p.Steps) && e != nil {
 		out.Tokens = int(e.tokens)
 	} else {
@@ -187,8 +199,9 @@ func (m *Memory) follow(from *node, steps []Step) (n *node, equal int) {
 
 func low(s Step) uint16 { return uint16(s.Number[1]) }
 
-// certain sets out to the blocks of a path whose first steps end at the node.
-func (n *node) certain(steps []Step, at int, out *Prompt) {
+// certain sets out to the blocks of a path whose first steps end at the node. answers: those of the class are in the prompts that follow
+// them, as they were generated. Templates of reasoning models leave out what the answer had of it.
+func (n *node) certain(steps []Step, at int, answers bool, out *Prompt) {
 	e, blocks, rest := n.ending, max(int(n.common), 0), steps[at:]
 	out.Steps = at
 	if e == nil || n.common >= 0 && len(rest) > 0 {
@@ -198,8 +211,10 @@ func (n *node) certain(steps []Step, at int, out *Prompt) {
 	switch {
 	case len(rest) == 0:
 		blocks = int(e.prompt)
+	case rest[0].Answer && answers:
+		blocks = e.length()
 	case rest[0].Answer:
-		blocks = e.length() // the answer is in the prompt that follows it
+		blocks = int(e.prompt)
 	default:
 		blocks = max(int(e.prompt)-1, 0) // what asks for an answer, at the prompt's end, is not in one that goes on without
 	}
@@ -270,33 +285,37 @@ func (m *Memory) Teach(l *Lesson) (news bool) {
 	return m.teach(l)
 }
 
-// root returns the node before all paths of a class; nil: there are too many classes.
-func (m *Memory) root(class uint32) *node {
-	n := m.roots[class]
-	if n != nil {
-		return n
+// root returns the root of a class; nil: there are too many classes.
+func (m *Memory) root(class uint32) *root {
+	r := m.roots[class]
+	if r != nil {
+		return r
 	}
 	if len(m.roots) == maxClasses {
-		maps.DeleteFunc(m.roots, func(_ uint32, n *node) bool { return n.children == 0 })
+		maps.DeleteFunc(m.roots, func(_ uint32, r *root) bool { return r.children == 0 })
 	}
 	if len(m.roots) == maxClasses {
 		return nil
 	}
-	n = &node{common: -1}
-	m.roots[class] = n
-	return n
+	r = &root{node: node{common: -1}}
+	m.roots[class] = r
+	return r
 }
 
 func (m *Memory) teach(l *Lesson) (news bool) {
 	p, t, before := &l.Path, l.Taught, m.changes
 	t.Prompt = min(t.Prompt, len(t.Chain))
-	last := m.root(l.Class)
-	if last == nil {
+	root := m.root(l.Class)
+	if root == nil {
 		m.stats.NoRoom++
 		return false
 	}
+	last := &root.node
 	same := 0 // leading blocks of last's chain that the prompt has
 	for at := 0; at < len(p.Steps); {
+		if e := last.ending; e != nil && last.children == 0 && p.Steps[at].Answer && min(t.Prompt, e.length()) > int(e.prompt) {
+			root.noteAnswer(e.shared(t.Chain, same) - int(e.prompt))
+		}
 		n, equal := m.follow(last, p.Steps[at:])
 		if n != nil && equal == 0 {
 			return false // another path has the edge: one in 65,536
@@ -317,6 +336,24 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 	m.use(last)
 	m.forget(last)
 	return m.changes != before
+}
+
+// noteAnswer notes how many blocks of an answer are in the prompt that goes on from it; less than 0: it is another prompt anyway.
+func (r *root) noteAnswer(blocks int) {
+	if blocks > 0 {
+		r.dropped = max(r.dropped-1, -maxDropped)
+	} else if blocks >= -1 {
+		r.dropped = min(r.dropped+1, maxDropped)
+	}
+}
+
+// shared returns how many leading blocks of an ending's chain another one has that has the first same of its node's.
+func (e *ending) shared(chain []uint64, same int) int {
+	from := int(e.from)
+	if same < from {
+		return same
+	}
+	return from + common(e.own, chain[min(from, len(chain)):])
 }
 
 // shared returns how many leading blocks of the node's chain a prompt has that has the first before of the parent's.
@@ -392,10 +429,7 @@ func (m *Memory) split(n *node, steps []Step) *node {
 func (m *Memory) endAt(n *node, same int, t Taught) {
 	e := ending{prompt: int32(t.Prompt), tokens: int32(t.Tokens)}
 	if old := n.ending; old != nil {
-		agreed := same // with the earlier request
-		if from := int(old.from); same >= from {
-			agreed = from + common(old.own, t.Chain[min(from, len(t.Chain)):])
-		}
+		agreed := old.shared(t.Chain, same) // with the earlier request
 		e.prompt = min(old.prompt, int32(agreed))
 		if agreed < min(int(old.prompt), t.Prompt) {
 			m.stats.Lowered++ // the same request became two prompts, such as by a date in the template

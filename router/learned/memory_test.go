@@ -141,6 +141,32 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// Where what an answer had is not in the prompts that go on, as reasoning is not, it is no longer expected there; and again where it is.
+func TestAnswerLeftOut(t *testing.T) {
+	m, kept := NewMemory(1<<20), false
+	var p Prompt
+	for i := range 40 {
+		if i == 20 {
+			kept = true
+		}
+		asked := request{[]int{1, 10 + i}}
+		answer := append(tokensOf(-100-i), tokensOf(-200-i)...)
+		asked.teach(m, answer)
+		goesOn := request{[]int{1, 10 + i, -300 - i, 60 + i}}
+		m.Recall(1, goesOn.path(), &p)
+		before := len(asked.prompt()) / 16
+		certain := i < 3 || i > 3 && i < 20 || i > 30
+		if expected := p.Learned > before; certain && expected != (i < 3 || kept) {
+			t.Errorf("conversation %d: %d blocks, its first request has %d", i, p.Learned, before)
+		}
+		tokens := goesOn.prompt()
+		if kept {
+			tokens = append(append(asked.prompt(), answer...), tokensOf(60+i)...)
+		}
+		m.Teach(&Lesson{1, *goesOn.path(), Taught{Chain: chainOf(tokens), Prompt: len(tokens) / 16, Tokens: len(tokens)}})
+	}
+}
+
 // A prompt with a part that differs from time to time, such as the date in a template, is believed as far as it stays.
 func TestUnsteady(t *testing.T) {
 	m, r := NewMemory(1<<20), request{[]int{1, 2}}

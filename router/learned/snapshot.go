@@ -66,7 +66,7 @@ func (m *Memory) copy(most int) (list []node, parents []int, classes map[*node]u
 	defer m.mu.Unlock()
 	classes = make(map[*node]uint32, len(m.roots))
 	for class, root := range m.roots {
-		classes[root] = class
+		classes[&root.node] = class
 	}
 	number := make(map[*node]int) // of those with children: a leaf is met once
 	var above []*node
@@ -130,10 +130,11 @@ func (m *Memory) load(snapshot []byte) error {
 		number := r.number(len(list))
 		if number == 0 {
 			class := binary.LittleEndian.Uint32(r.take(4))
-			at.parent = m.root(class)
-			if at.parent == nil {
+			root := m.root(class)
+			if root == nil {
 				return fmt.Errorf("%w: it has more than %d classes", errSnapshot, maxClasses)
 			}
+			at.parent = &root.node
 		} else {
 			at.parent, at.depth = list[number-1].node, list[number-1].depth
 		}
