@@ -8,7 +8,7 @@ take() { # MODULE FOLDER FILE-PREFIX NAME…
   module=$1 from=$2 prefix=$3; shift 3
   missing=
   for name; do [ -s "crd_$name.yaml" ] || missing=$name; done
-  [ -n "$missing" ] || return
+  [ -n "$missing" ] || return 0
   at=$(GOFLAGS=-mod=mod go mod download -json "$module" 2>/dev/null | sed -n 's/^\t"Dir": "\(.*\)",*$/\1/p')
   [ -n "$at" ] || { echo "crds: $module cannot be had"; return; }
   for name; do
