@@ -226,7 +226,7 @@ var unbounded = map[string]string{
 	"of a model's files, read at its load": `prompt.directory.special prompt/mistral.tekkenHead.Audio prompt/mistral.tekkenHead.Image prompt/mistral.tekkenHead.Multimodal
 		prompt/template.Template.asked prompt/template.names.asked prompt/template.names.known prompt/tokenizer.Tokenizer.byID prompt/tokenizer.Tokenizer.byText
 		prompt/tokenizer.Tokenizer.special prompt/tokenizer.bpe.long prompt/tokenizer.postSpec.SpecialTokens prompt/tokenizer.tokenizerConfig.AddedTokens prompt/vision.Model.names prompt/vision.family.factsOf
-		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.needles.ends prompt/vision.needles.next prompt/vision.settings.config prompt/vision.settings.image
+		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.multiSearch.ends prompt/vision.multiSearch.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys mmhash/fetch.Config.Signing router.serving.names internal/alias.alias.names internal/serve.modelWatch.watched
 		internal/serve.servedModels.renamed internal/serve.toldModels.done router/discover.poolFollower.ports router/discover.Policies.priorities router/discover.Policies.exact internal/serve.runningFinder.policies

@@ -165,7 +165,7 @@ func place[E byte | uint32](q *queues, text []E, target func(*item) []E, plain f
 	for i, items := range q.waiting {
 		list[i] = target(items[0])
 	}
-	n := newNeedles(list)
+	n := newMultiSearch(list)
 	from := 0
 	for at := 0; at < len(text) && q.left > 0; at++ {
 		if !n.first[byte(text[at])] {
