@@ -18,7 +18,7 @@ import (
 const (
 	HeaderWorker = "x-target-worker"      // ip:port that Envoy dials
 	HeaderSecond = "x-target-worker-2"    // where a retry goes
-	HeaderReason = "x-route-reason"       // exact, predicted, affinity or load
+	HeaderReason = "x-route-reason"       // exact, learned, predicted, affinity or load
 	HeaderRank   = "x-data-parallel-rank" // read by the front ends of vLLM and SGLang
 	// Read by NVIDIA Dynamo's front ends in direct mode.
 	HeaderInstance     = "x-dynamo-worker-instance-id"

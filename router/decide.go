@@ -2,7 +2,8 @@ package router
 
 import "context"
 
-// Decide ranks the workers for one request. It never fails: a request that cannot be read is routed by load, and Why says so.
+// Decide ranks the workers for one request. It returns no error: a request that cannot be read is routed by load, and Why
+// says so, or it is refused (Decision.Refuse).
 // When ctx ends it returns soon, with the best Reason reached so far. The body is cleaned before anything else, and the decision
 // has the cleaning edits whatever happens after.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {

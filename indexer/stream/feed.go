@@ -377,13 +377,13 @@ func (f *Feed) applyQueue(ctx context.Context) {
 			}
 		case <-f.wake:
 			f.mu.Lock()
-			doubt, reborn := f.resyncWanted, f.restartedAfter
+			resync, reborn := f.resyncWanted, f.restartedAfter
 			f.resyncWanted, f.restartedAfter = false, time.Time{}
 			f.mu.Unlock()
 			if !reborn.IsZero() {
 				f.replaceIncarnation(ctx, reborn)
 			}
-			if doubt {
+			if resync {
 				f.resync(ctx)
 				if next := f.nextCheck(f.o.Idle); next > 0 {
 					check.Reset(next)

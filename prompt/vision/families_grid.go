@@ -17,7 +17,7 @@ func omniNames(image, video, audio string) map[string]name {
 	}
 }
 
-// qwenResize is the rule with the defaults of Qwen2VLImageProcessor.
+// qwenResize is the rule with the defaults of Qwen2VLImageProcessor. Limits in a model's files win over them.
 var qwenResize = smartResize{
 	patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
 	min: value{"=3136"}, max: value{"=1003520"},

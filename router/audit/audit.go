@@ -67,7 +67,7 @@ type Options struct {
 // Auditor compares predictions with events. It is safe for concurrent use; a nil Auditor does nothing.
 //
 // A decision waits for Expect, so the lock that Expect takes is held only briefly: mu guards the lists of requests, and nothing
-// is compared or looked up under it. A request's comparison state is guarded by its slot's comparing, which is taken before mu.
+// is compared or looked up under it. A request's comparison state is guarded by its slot's compareMu, which is taken before mu.
 type Auditor struct {
 	o       Options
 	mu      sync.Mutex

@@ -23,8 +23,9 @@ import (
 //
 // A contradiction is certain if the event names the session that we gave to this request alone, or if two requests of a worker
 // contradict one after another without a request between them that agrees. A worker's contradiction puts a rule out for that worker.
-// It also puts it out for the others of its class, except those whose requests have agreed so far: then the worker may be another than
-// configured. It puts the rule out for all of them if a second worker contradicts, or if the worker itself agreed before.
+// It also puts it out for the others of its class, except those whose requests have agreed so far: if they agree and it does not, it may
+// be another engine than configured. It puts the rule out for all of them if a second worker contradicts, or if the worker itself agreed
+// before.
 //
 // No evidence is what follows an image that the engine fetched itself, whose host may have given it another one, and what an engine's
 // event says of a session that a client chose.
@@ -101,7 +102,7 @@ type workerRule struct {
 	use          // out: it has contradicted
 	agreed  bool // since its last contradiction
 	suspect bool // its last request contradicted, perhaps
-	spared  bool
+	spared  bool // it agreed before the rule stepped aside for others, and keeps it
 }
 
 // use says whether a rule is in use for some workers.

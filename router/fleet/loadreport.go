@@ -65,7 +65,8 @@ func (s *Slot) SetReport(t LoadReport, now time.Time) {
 const Unconfirmed = 30 * time.Second
 
 // Lose releases the charge of a request whose replica is gone. The worker most likely still has the request. It then counts as another
-// sender's and still takes a place of max_in_flight until the worker reports fewer, at most for Unconfirmed.
+// sender's and still takes a place of max_in_flight until the worker reports fewer, at most for Unconfirmed. Of a worker that
+// reports no load it does not count.
 func (h *Charge) Lose(now time.Time) {
 	h.Release(now)
 	s := h.slot

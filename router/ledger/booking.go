@@ -91,14 +91,14 @@ type stage int
 
 const (
 	stageFresh stage = iota
-	gone
+	stageGone
 	stageRunning
 	stageDone
 	stageOrphan
 	stageCount
 )
 
-var lifetime = [stageCount]time.Duration{stageFresh: unconfirmedTTL, gone: vanished, stageRunning: longestGeneration,
+var lifetime = [stageCount]time.Duration{stageFresh: unconfirmedTTL, stageGone: vanished, stageRunning: longestGeneration,
 	stageDone: longestGeneration, stageOrphan: orphanTTL}
 
 // Ledger is the set of open bookings. It is safe for concurrent use.
@@ -337,7 +337,7 @@ func (l *Ledger) Gone(id string) {
 	defer l.mu.Unlock()
 	if b := l.open[id]; b != nil && b.stage == stageFresh {
 		first := b == l.reports.waiting
-		l.move(b, gone, l.now())
+		l.move(b, stageGone, l.now())
 		l.reports.gone++
 		if first && l.reports.gone >= fewGone {
 			l.reports.waiting = &booking{Booking: Booking{At: b.At}}

@@ -381,7 +381,7 @@ func (x *Exchange) removePeer(name string, p *peer) {
 	for source := range p.streams {
 		x.report(router.Outcome{Phase: router.Lost, Source: source})
 	}
-	x.log.Info("a replica is gone; its requests no longer count as in flight", zap.String("replica", name))
+	x.log.Info("a replica is gone; its requests count as other senders'", zap.String("replica", name))
 }
 
 // Receive processes a message from the Line.
