@@ -176,6 +176,8 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	work := ledger.Booking{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens, Answers: answers}
 	if a.prompt.Exact && !r.inOtherPart(b.locals) { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
+	} else if a.watching != nil {
+		work.Seen, work.From = a.watching.Seen, st.predicted/size
 	}
 	return work
 }

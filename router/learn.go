@@ -274,7 +274,8 @@ func (x *planner) watchingOf(class int) *learned.Request {
 	if keys.recalled.teach == 0 {
 		return nil
 	}
-	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Path: learned.Path{Steps: slices.Clone(x.mem.path.Steps)}}
+	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Seen: &fleet.Seen{Blocks: x.tokens(class) / keys.form.Size},
+		Path: learned.Path{Steps: slices.Clone(x.mem.path.Steps)}}
 }
 
 // taught ends the watch of a request.

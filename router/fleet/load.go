@@ -3,6 +3,7 @@ package fleet
 import (
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,9 +74,26 @@ type Work struct {
 	Answers            int      // decoded at once (n); 0: one
 	Locals             []uint64 // the prompt's blocks, by which events report its prefill; nil: they cannot
 	From               int      // how many of Locals are held or predicted already
+	Seen               *Seen    // without Locals: what events show of its prompt; nil: nothing does
 	PrefilledElsewhere bool     // it is only decoded there
 	OfReplica          bool     // another replica has booked it
 }
+
+// Seen is what events have shown of a prompt whose blocks are not known beforehand. A nil Seen does nothing.
+type Seen struct {
+	Blocks int          // of the prompt, about
+	stored atomic.Int64 // how many the slot has stored, with those that it held; less than 0: it cannot be told
+}
+
+// Store says that so many blocks are stored.
+func (s *Seen) Store(blocks int) {
+	if s != nil {
+		s.stored.Store(int64(blocks))
+	}
+}
+
+// Lose says that the prompt's events cannot be told from others any more.
+func (s *Seen) Lose() { s.Store(-1) }
 
 // Charge is what one request takes of a slot: places in flight, and tokens until they are prefilled.
 type Charge struct {
@@ -83,7 +101,9 @@ type Charge struct {
 	tokens             float64
 	unreported         float64  // tokens that events have not reported yet
 	remaining          float64  // tokens estimated to be left; ≤ rest
-	locals             []uint64 // the prompt's blocks, for events; nil: none will come
+	locals             []uint64 // the prompt's blocks, for events; nil: they are not known
+	seen               *Seen    // without locals; nil: no events will come
+	blocks             int      // of the prompt
 	from               int      // blocks held at the decision
 	lastHeld           int      // blocks held at the previous message; of an EarlyEvents slot only these are computed
 	context            float64
@@ -180,9 +200,12 @@ func (s *Slot) dropFinished() {
 	s.backlog = 0
 	s.queue = slices.DeleteFunc(s.queue, func(h *Charge) bool {
 		s.backlog += h.remaining
-		return h.remaining <= 0 && (h.unreported <= 0 || h.locals == nil)
+		return h.remaining <= 0 && (h.unreported <= 0 || !h.reported())
 	})
 }
+
+// reported reports whether events show the charge's progress.
+func (h *Charge) reported() bool { return h.locals != nil || h.seen != nil }
 
 // decay returns the share of recent work that remains after a time.
 func decay(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recentHalfLife.Seconds()) }
@@ -197,12 +220,14 @@ func (s *Slot) Charge(b Work, now, since time.Time) *Charge {
 		tokens: tokens, unreported: tokens, remaining: tokens, from: b.From, lastHeld: b.From, context: float64(b.Context),
 		answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.eventsLive(now) {
-		h.locals = b.Locals
+		h.locals, h.blocks = b.Locals, len(b.Locals)
+	} else if b.Seen != nil && b.From < b.Seen.Blocks && s.eventsLive(now) {
+		h.seen, h.blocks = b.Seen, b.Seen.Blocks
 	}
 	if s.backlog == 0 {
 		s.unheard, h.adapterTokens, h.unqueued = 0, float64(b.AdapterLoad), b.Pull == 0
 	}
-	if !slices.ContainsFunc(s.queue, func(h *Charge) bool { return h.locals != nil }) {
+	if !slices.ContainsFunc(s.queue, (*Charge).reported) {
 		s.stepBegan = since
 	}
 	s.inflight += h.answers
@@ -236,26 +261,34 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	}
 	var blocks [maxLookups]int
 	for i, h := range asked {
-		blocks[i] = held(h.locals)
+		if h.seen != nil {
+			blocks[i] = int(h.seen.stored.Load())
+		} else {
+			blocks[i] = held(h.locals)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	done, before, last, fetches := 0.0, 0.0, 0, s.prefilledElsewhere > 0
+	done, before, last, began, fetches := 0.0, 0.0, 0, 0, s.prefilledElsewhere > 0
 	for i, h := range asked {
 		if h.released {
 			continue
 		}
 		fetches = fetches || h.fetches > 0
-		computed := min(blocks[i], len(h.locals))
+		if blocks[i] < 0 {
+			h.seen = nil
+			continue
+		}
+		computed := min(blocks[i], h.blocks)
 		if s.EarlyEvents {
 			computed, h.lastHeld = h.lastHeld, computed
 		}
-		missing := float64(len(h.locals)-computed) / float64(len(h.locals)-h.from)
+		missing := float64(h.blocks-computed) / float64(h.blocks-h.from)
 		if rest := min(h.unreported, h.tokens*missing); rest < h.unreported {
 			done += h.unreported - rest
 			before += (h.unreported - rest) * max(0, h.context/float64(h.answers)-(h.unreported+rest)/2)
-			h.unreported = rest
+			h.unreported, began = rest, i
 		}
 		if h.unreported == 0 {
 			last = i
@@ -264,7 +297,12 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		}
 	}
 	if s.prefilledElsewhere > 0 {
-		last = 0
+		last, began = 0, 0
+	}
+	for _, h := range asked[:began] { // one after it has begun, so that its length was less than estimated
+		if h.seen != nil && h.fetches == 0 {
+			h.unreported = 0
+		}
 	}
 	for _, h := range asked[:last] { // an event of theirs was lost
 		if h.fetches == 0 {
@@ -282,7 +320,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	}
 	s.unheard = 0
 	for _, h := range s.queue {
-		if h.locals != nil {
+		if h.reported() {
 			h.remaining = h.unreported
 		}
 	}
@@ -294,7 +332,7 @@ func (s *Slot) unfinished(list []*Charge, now time.Time) []*Charge {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.queue {
-		if h.locals != nil && h.unreported > 0 {
+		if h.reported() && h.unreported > 0 {
 			list = append(list, h)
 			if len(list) == cap(list) {
 				break

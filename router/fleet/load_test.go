@@ -65,6 +65,44 @@ func TestEventsMoveTheQueue(t *testing.T) {
 	}
 }
 
+// TestSeenMovesTheQueue checks the same for prompts whose blocks are not known beforehand: their queue shrinks and their rate is measured
+// by what events show of each, whatever their length was estimated to be; one whose events cannot be told apart drains by the rate.
+func TestSeenMovesTheQueue(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	none := func([]uint64) int { t.Fatal("there is nothing to look up"); return 0 }
+	a, b, lost := &Seen{Blocks: 625}, &Seen{Blocks: 100}, &Seen{Blocks: 50}
+	f.Book("a", s, Work{Tokens: 8000, Context: 10000, Seen: a, From: 125})
+	f.Book("b", s, Work{Tokens: 1600, Context: 1600, Seen: b})
+	f.Book("lost", s, Work{Tokens: 800, Context: 800, Seen: lost})
+	lost.Lose()
+	for _, step := range []struct {
+		a, b int
+		want float64
+	}{
+		{0, 0, 10400},
+		{375, 0, 4000 + 2400},
+		{600, 20, 1280 + 800}, // the first had fewer blocks than was estimated, since the next one has begun
+		{600, 120, 800},       // and this one more
+	} {
+		a.Store(step.a)
+		b.Store(step.b)
+		c.t = c.t.Add(100 * time.Millisecond)
+		before := s.Load(c.t).Backlog
+		s.Progress(none, c.t)
+		if l := s.Load(c.t); l.Backlog > step.want || l.Backlog < step.want-1000 {
+			t.Errorf("%+v: %v tokens queued, before %v, want %v", step, l.Backlog, before, step.want)
+		}
+	}
+	if l := s.Load(c.t); l.Rate == 0 {
+		t.Error("no rate was measured")
+	}
+	c.t = c.t.Add(time.Second)
+	if l := s.Load(c.t); l.Backlog != 0 {
+		t.Errorf("%v tokens are still queued of one whose events cannot be told apart", l.Backlog)
+	}
+}
+
 // TestEarlyBlocks checks that, for a slot that reports blocks when their step begins, a message means that the blocks of the
 // previous one are computed.
 func TestEarlyBlocks(t *testing.T) {

@@ -2,6 +2,7 @@ package learned
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/retry"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 const (
@@ -76,6 +78,7 @@ type Request struct {
 	Size    int    // tokens in a block
 	Session string // that the engine's events name; "": they name none
 	Path    Path
+	Seen    *fleet.Seen // told how many blocks of the prompt are stored
 }
 
 // Report is what an engine said at a request's end; -1 for what it did not say.
@@ -122,6 +125,7 @@ func (l *Learner) Watch(r *Request) {
 	}
 	if l.steps+len(r.Path.Steps) > openSteps {
 		l.o.Outcome(NoRoom)
+		r.Seen.Lose()
 		return
 	}
 	if open := l.slots[r.Slot]; len(open) == openPerSlot {
@@ -151,6 +155,7 @@ func (l *Learner) remove(x *watched) {
 	delete(l.byID, x.ID)
 	l.steps -= len(x.Path.Steps)
 	l.watching.Add(-1)
+	x.Seen.Lose()
 }
 
 // Move says that another slot of the same class serves a request.
@@ -164,6 +169,7 @@ func (l *Learner) Move(id string, slot indexer.SlotID) {
 		l.remove(x)
 		moved := &watched{Request: x.Request, began: x.began, report: x.report, named: true}
 		moved.Slot = slot
+		moved.Seen.Store(0)
 		l.insert(moved)
 	}
 }
@@ -236,14 +242,16 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	switch {
 	case l.byID[x.ID] != x: // its end is being looked at
 	case e.BlockSize != 0 && e.BlockSize != x.Size, e.HasParent && len(x.chain)+len(before) == 0:
-		x.lost = true
+		x.lose()
 	case len(x.chain)+len(before)+len(e.Locals) <= MaxBlocks:
 		x.chain = append(x.chain, before...)
 		x.decodes = x.decodes || len(x.chain) > 0 && len(e.Locals) == 1
 		if x.decodes {
 			x.prefill = max(x.prefill, len(before))
+			x.Seen.Store(math.MaxInt32)
 		} else {
 			x.prefill = len(x.chain) + len(e.Locals)
+			x.Seen.Store(x.prefill)
 		}
 		x.chain = append(x.chain, e.Locals...)
 		x.last = e.EngineHashes[len(e.EngineHashes)-1]
@@ -279,7 +287,8 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 	x, several := sole(follows)
 	for _, y := range open {
 		if x != nil && y != x && begins(y) && y.extends(x) { // its prompt may have all that x has
-			x.lost, y.lost = true, true
+			x.lose()
+			y.lose()
 			return nil
 		}
 	}
@@ -287,7 +296,9 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		x, several = sole(begins)
 		if several { // its blocks may be of any of them
 			for _, y := range open {
-				y.lost = y.lost || begins(y) && (y.Session == "" || !l.named[slot])
+				if begins(y) && (y.Session == "" || !l.named[slot]) {
+					y.lose()
+				}
 			}
 		}
 	}
@@ -295,6 +306,12 @@ func (l *Learner) whose(slot indexer.SlotID, e *kvevent.Event) (x *watched) {
 		x.named = false
 	}
 	return x
+}
+
+// lose notes that some of the request's blocks may be another's.
+func (x *watched) lose() {
+	x.lost = true
+	x.Seen.Lose()
 }
 
 // complete reports whether a request has ended with all the blocks that it can have.

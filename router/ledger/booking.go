@@ -55,6 +55,7 @@ type Booking struct {
 	Answers     int            // decoded at once (n); 0: one
 	Locals      []uint64       // the prompt's blocks, by which events report its prefill; nil: they cannot
 	From        int            // how many of Locals are held or predicted already
+	Seen        *fleet.Seen    // as in fleet.Work
 	Decode      *fleet.Slot    // the slot that decodes, if another one
 	Note        any            // the router's own data, returned at the end
 	Bytes       int            // memory that Note keeps
@@ -68,7 +69,7 @@ type Booking struct {
 // work is what a booking charges its slot with.
 func (b *Booking) work() fleet.Work {
 	return fleet.Work{Tokens: b.Tokens, AdapterLoad: b.AdapterLoad, Fetch: b.Fetch, Pull: b.Pull, Context: b.Context, Answers: b.Answers,
-		Locals: b.Locals, From: b.From}
+		Locals: b.Locals, From: b.From, Seen: b.Seen}
 }
 
 // decoding is what it charges the slot with that decodes.
