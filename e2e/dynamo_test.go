@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,6 +135,7 @@ func TestRealDynamo(t *testing.T) {
 			r.begin(link)
 			r.steering()
 			r.pictures("aggregated")
+			r.withoutFiles(link)
 			if plane == "zmq" {
 				r.theirs()
 			}
@@ -200,7 +202,7 @@ func (r *dynamoRun) workers(n int64) {
 	}
 }
 
-// answer is where a request went, as Dynamo tells, and what was found cached there.
+// answer is where a request went, as the workers log, and what was found cached there.
 type answer struct {
 	worker, rank   string // of the prefill
 	decode         string
@@ -211,21 +213,32 @@ type answer struct {
 // send sends one request and checks that it went to the worker and rank that were picked, and that the cached tokens are
 // those that were predicted.
 func (r *dynamoRun) send(what string, content any, header http.Header, more map[string]any) answer {
+	r.t.Helper()
+	return r.converse(what, []any{content}, header, more)
+}
+
+// converse is send with all messages of a conversation.
+func (r *dynamoRun) converse(what string, messages []any, header http.Header, more map[string]any) answer {
 	t := r.t
 	t.Helper()
-	all := map[string]any{"model": "m", "nvext": map[string]any{"extra_fields": []string{"worker_id"}}}
+	all := map[string]any{"model": "m"}
 	for k, v := range more {
 		all[k] = v
 	}
-	before := r.heard()
-	status, text := r.ask([]any{content}, all, header)
+	before, logged := r.heard(), len(r.d.log.after(0))
+	status, text := r.ask(messages, all, header)
 	d := gjson.Get(r.page("/decisions?n=1"), "0")
-	by, u := gjson.Get(text, "nvext.worker_id"), gjson.Get(text, "usage")
-	a := answer{worker: "dynamo-" + by.Get("prefill_worker_id").Raw, rank: by.Get("prefill_dp_rank").Raw,
-		decode: by.Get("decode_worker_id").Raw,
-		prompt: u.Get("prompt_tokens").Int(), cached: u.Get("prompt_tokens_details.cached_tokens").Int(), picked: d}
-	apart := by.Get("decode_worker_id").Raw != by.Get("prefill_worker_id").Raw // then the usage is the decode worker's
-	if status != http.StatusOK || a.worker != d.Get("worker").Str || !apart && a.cached != d.Get("cached_tokens").Int() {
+	u := gjson.Get(text, "usage")
+	a := answer{prompt: u.Get("prompt_tokens").Int(), cached: u.Get("prompt_tokens_details.cached_tokens").Int(), picked: d}
+	if status == http.StatusOK {
+		eventually(t, what+": a worker has logged it", func() bool {
+			a.servedBy(r.d.log.after(logged))
+			return a.decode != ""
+		})
+	}
+	apart := a.worker != "dynamo-"+a.decode // then the usage is the decode worker's
+	first := d.Get("memory").Bool() && d.Get("reason").Str != "learned"
+	if status != http.StatusOK || a.worker != d.Get("worker").Str || !apart && !first && a.cached != d.Get("cached_tokens").Int() {
 		r.wrong++
 		t.Errorf("%s: status %d, picked %s, served by %s rank %s; cached tokens predicted %d, found %d: %.200s", what,
 			status, d.Get("worker").Str, a.worker, a.rank,
@@ -238,6 +251,21 @@ func (r *dynamoRun) send(what string, content any, header http.Header, more map[
 	}
 	return a
 }
+
+// servedBy reads from the log which workers have served a request, as dynamo/worker.py writes it.
+func (a *answer) servedBy(log string) {
+	for _, served := range servedLine.FindAllStringSubmatch(log, -1) {
+		if served[1] != "decode" {
+			a.worker, a.rank = "dynamo-"+served[2], served[3]
+		}
+		if served[1] != "prefill" {
+			a.decode = served[2]
+		}
+	}
+}
+
+// Others write to the same log, even before a line's end.
+var servedLine = regexp.MustCompile(`served (\w+) (\d+) (\d+);`)
 
 // heard counts the batches of events that have come.
 func (r *dynamoRun) heard() (n int64) {
@@ -273,7 +301,7 @@ func (r *dynamoRun) steering() {
 		}
 		for _, own := range []any{nil, "no tenant"} { // Dynamo's own field for it comes first
 			r.sameAs(salted, r.send("another tenant again", user(text), nil, map[string]any{"cache_salt": own,
-				"nvext": map[string]any{"cache_salt": fmt.Sprint("tenant-", i), "extra_fields": []string{"worker_id"}}}))
+				"nvext": map[string]any{"cache_salt": fmt.Sprint("tenant-", i)}}))
 		}
 	}
 }
@@ -305,6 +333,44 @@ func (r *dynamoRun) pictures(what string) {
 			r.t.Errorf("another picture is promised %d cached tokens", strange.picked.Get("cached_tokens").Int())
 		}
 	}
+}
+
+// withoutFiles sends conversations through a second Sightline that has no file of the model: from the second turn on they go on where they
+// began, and the cached tokens are known.
+func (r *dynamoRun) withoutFiles(link map[string]any) {
+	t := r.t
+	own := &dynamoRun{t: t, d: r.d, score: r.score, pictureS: r.pictureS}
+	own.gateway = startGateway(t, map[string]any{"log_level": "warn", "probe": false, "dynamo": link,
+		"models": []any{map[string]any{"name": "m", "block_size": 16, "block_hash": "dynamo"}}},
+		func(o *envoy.Options) { o.Workers, o.TokenUsage = link["frontends"].([]string), true })
+	own.workers(4)
+	own.ready(4)
+	outcomes := func() (n float64) {
+		for _, count := range own.counted("sightline_learned_requests_total", "outcome") {
+			n += count
+		}
+		return n
+	}
+	for i := range 6 {
+		content := user(fmt.Sprintf("Tale %d. %s", i, strings.Repeat("once there was a city by the sea and ", 30)))
+		if i%2 == 1 {
+			content = user("And what is to be seen here?", dataURL(photo(uint64(9000+i))))
+		}
+		talk, first := []any{content}, answer{}
+		for turn := range 3 {
+			before := outcomes()
+			a := own.converse(fmt.Sprintf("without files: talk %d, turn %d", i, turn), talk, nil, nil)
+			if turn == 0 {
+				first = a
+			} else if own.sameAs(first, a); a.picked.Get("reason").Str != "learned" || a.cached == 0 {
+				r.wrong++
+				t.Errorf("talk %d, turn %d: %d tokens cached: %s", i, turn, a.cached, a.picked.Raw)
+			}
+			eventually(t, "it is learned", func() bool { return outcomes() > before })
+			talk = append(talk, map[string]any{"role": "assistant", "content": "\n"}, user("And then? "+strings.Repeat("Tell me more. ", 10+i)))
+		}
+	}
+	t.Logf("without files: %v", own.counted("sightline_learned_requests_total", "outcome"))
 }
 
 // theirs sends the same to Dynamo's own router, for comparison.

@@ -456,6 +456,13 @@ func (b *lockedBuffer) String() string {
 	return string(b.buf.Bytes()[max(0, b.buf.Len()-shown):])
 }
 
+// after is what was written after the first n bytes.
+func (b *lockedBuffer) after(n int) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.buf.Bytes()[n:])
+}
+
 // runProduct runs `sightline serve` at the world's address, with further keys of its configuration, until the test ends or
 // stop is called.
 func (w *world) runProduct(keys map[string]any) (stop func()) {

@@ -70,7 +70,7 @@ async def main(runtime: DistributedRuntime):
                                             chain[held - 1][2] if held else None, infos if any(infos) else None, cache_salt=salt)
             cache[rank].update(b[2] for b in new)
         found = min(held * BLOCK, (len(tokens) - 1) // BLOCK * BLOCK)
-        print("served", KIND, rank, len(tokens), found, flush=True)
+        print(f"served {KIND} {endpoint.connection_id()} {rank};", flush=True)
         yield {"token_ids": [198], "finish_reason": None if KIND == "prefill" else "stop", "index": 0,
                "disaggregated_params": {"kv_transfer_params": {}} if KIND == "prefill" else None,
                "completion_usage": {"prompt_tokens": len(tokens), "completion_tokens": 1, "total_tokens": len(tokens) + 1,
