@@ -280,6 +280,7 @@ func TestRolesDie(t *testing.T) {
 // Two Sightlines in two zones before two workers in each, with a limit of requests at each: the limit holds in sum, also while one
 // Sightline is stopped, and the workers of a zone may all die.
 func TestZonesAndLimits(t *testing.T) {
+	t.Parallel()
 	const each, workers = 8, 4
 	l := &living{chaos: &chaos{rate: 30, request: mixed(lab.ModelName)}}
 	l.stand = startStandWith(t, "", func(s *stand) {

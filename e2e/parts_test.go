@@ -20,6 +20,7 @@ import (
 // holds all finds, after a start, so that nothing of it is a prediction; each holds half. One is killed under
 // load: no request fails, and its half is decided by predictions.
 func TestPartsAreOne(t *testing.T) {
+	t.Parallel()
 	const apps, perSecond = 60, 50
 	secret := filepath.Join(t.TempDir(), "secret") // which prompts are in a half depends on it
 	if err := os.WriteFile(secret, []byte(strings.Repeat("a secret of a test", 2)), 0o600); err != nil {

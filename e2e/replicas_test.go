@@ -28,6 +28,7 @@ import (
 // other one counts its own alone. Started again, and after NATS was away, both know all once more; where they have streams of their own,
 // also without NATS, and while it is away.
 func TestReplicasAreOne(t *testing.T) {
+	t.Parallel()
 	const long = 24
 	for name, c := range map[string]struct {
 		envoys, agents int
