@@ -142,7 +142,7 @@ func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 		work := r.fillBooking(b, st, &b.unsteered.classPrompts[st.class])
 		at.Tokens, at.Fetch, at.Context, at.Locals, at.From, at.Seen = work.Tokens, work.Fetch, work.Context, work.Locals, work.From, work.Seen
 		if r.opt.Index.Stores(st.slot.ID) != st.storesAtDecision { // its events may have come already and will not come again
-			at.Locals = nil
+			at.Locals, at.Seen = nil, nil
 		}
 	}
 }
