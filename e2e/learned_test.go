@@ -21,12 +21,20 @@ func TestLearnsWithoutFiles(t *testing.T) {
 		}
 		o.Front = func(o *envoy.Options) { o.TokenUsage = true }
 	})
+	asked := 0
+	// ended waits until it is known what each request so far has taught.
+	ended := func() {
+		t.Helper()
+		eventually(t, "all requests have ended", func() bool { return int(metric(t, l, "sightline_learned_requests_total", "")) >= asked })
+	}
 	taught := func() int { return int(metric(t, l, "sightline_learned_requests_total", `"learned"`)) }
 	message := func(role string, content any) any { return map[string]any{"role": role, "content": content} }
 	learn := func(messages ...any) result {
 		t.Helper()
+		ended()
 		before := taught()
 		r := post(t, l, map[string]any{"messages": messages}, nil)
+		asked++
 		if r.status != 200 {
 			t.Fatalf("%d %s", r.status, r.body)
 		}
@@ -44,6 +52,7 @@ func TestLearnsWithoutFiles(t *testing.T) {
 	expect := func(what string, worker int, messages ...any) {
 		t.Helper()
 		r := post(t, l, map[string]any{"messages": messages}, nil)
+		asked++
 		d := lastDecision(t, l)
 		if r.status != 200 || r.cached == 0 || d.Get("reason").Str != "learned" || int(d.Get("cached_tokens").Int()) != r.cached ||
 			worker >= 0 && r.worker != worker {
@@ -78,7 +87,8 @@ func TestLearnsWithoutFiles(t *testing.T) {
 	// The second of two siblings follows the first before anything is learned.
 	for i := range uint64(4) {
 		url := dataURL(photo(80 + i))
-		if a, b := ask(t, l, "What is this?", url), ask(t, l, "And what is that?", url); a.worker != b.worker {
+		a, b := ask(t, l, "What is this?", url), ask(t, l, "And what is that?", url)
+		if a.worker != b.worker {
 			t.Errorf("an image that is on its way to worker %d goes to worker %d too", a.worker, b.worker)
 		}
 	}
