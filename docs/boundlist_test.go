@@ -17,7 +17,7 @@ var bounds = []bound{
 		"requests_waiting_to_be_read", "router testLane: maxWaiting, l.Waiting()", ""},
 	{"requests that wait for a worker (`hold`)", "{router.maxHeld}, shared", "503", "requests_held_total too many",
 		"router TestHold: maxHeld, heldFull", ""},
-	{"requests that wait 150 ms for a place of `max_in_flight`", "{router.maxAwaitingReport}, shared", "429",
+	{"requests that wait 300 ms for a place of `max_in_flight`", "{router.maxAwaitingReport}, shared", "429",
 		"requests_held_total too many for a place", "router TestAPlaceIsAwaited: maxAwaitingReport, heldCrowd", ""},
 	{"buffers for bodies outside the heap", "128 MiB", "gRPC's own pool", "– nothing is lost",
 		"extproc TestFrames: framesKept, mapped.Load()", "extproc.frames.free"},
