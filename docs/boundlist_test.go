@@ -229,7 +229,7 @@ var unbounded = map[string]string{
 		prompt/vision.family.names prompt/vision.literals.ids prompt/vision.multiSearch.ends prompt/vision.multiSearch.next prompt/vision.settings.config prompt/vision.settings.image
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys mmhash/fetch.Config.Signing router.serving.names internal/alias.alias.names internal/serve.modelWatch.watched
-		internal/serve.servedModels.renamed internal/serve.toldModels.done router/discover.poolFollower.ports router/discover.Policies.priorities router/discover.Policies.exact internal/serve.runningFinder.policies
+		internal/serve.servedModels.renamed internal/serve.reportedModels.done router/discover.poolFollower.ports router/discover.Policies.priorities router/discover.Policies.exact internal/serve.runningFinder.policies
 		internal/serve.sources.followers`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant internal/serve.askingFinder.known internal/serve.askingFinder.workers router/discover.poolFollower.pods

@@ -256,6 +256,41 @@ func TestServedEndpoint(t *testing.T) {
 	}
 }
 
+// TestAnswerThatIsCutOff: a stream that has the response's body tells whether it came whole.
+func TestAnswerThatIsCutOff(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
+		l := r.open(t)
+		first := headersMsg(&duplexed, false, chat()...)
+		first.ProtocolConfig.ResponseBodyMode = duplexed
+		for _, m := range []*extprocv3.ProcessingRequest{first, bodyMsg(`{}`, true),
+			{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{
+				Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}}},
+			{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte("{}"), EndOfStream: whole}}},
+		} {
+			if err := l.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = l.CloseSend()
+		for err := error(nil); err == nil; {
+			_, err = l.Recv()
+		}
+		ended := func() (o router.Outcome) {
+			_, outcomes := r.seen()
+			at := slices.IndexFunc(outcomes, func(o router.Outcome) bool { return o.Phase == router.Ended })
+			if at >= 0 {
+				o = outcomes[at]
+			}
+			return o
+		}
+		eventually(t, "the end", func() bool { return ended().ID != "" })
+		if o := ended(); o.Code != 200 || o.Cut == whole {
+			t.Errorf("whole %v: %+v", whole, o)
+		}
+	}
+}
+
 // TestFullDuplex checks a full-duplex body in our own mode: edits are in the returned body, and the stream ends with the request.
 func TestFullDuplex(t *testing.T) {
 	d := pick

@@ -22,7 +22,7 @@ const (
 // Envoy reports the end of a request up to 100 ms after its client has the answer. A client that then asks at once would find the place
 // still taken. So a request that finds no place looks again for awaitsReport, unless maxAwaitingReport do so already.
 const (
-	awaitsReport      = 300 * time.Millisecond
+	awaitsReport      = 300 * time.Millisecond // a report was 222 ms late on a busy machine
 	maxAwaitingReport = 64
 	reportInterval    = 10 * time.Millisecond // of looking again
 )

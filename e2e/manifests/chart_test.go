@@ -205,13 +205,15 @@ priorityClassName: high
 
 // With a pool the chart needs neither configuration nor models, and asks the API server for pods.
 func TestChartOfAPool(t *testing.T) {
-	o, err := render(t, "picker", "pool: {name: chat, oneAddress: true, maxInFlight: 64}\nimage: {digest: \"sha256:"+strings.Repeat("ab", 32)+"\"}\nextraArgs: [--cert-path=/tls]")
+	o, err := render(t, "picker", "pool: {name: chat, oneAddress: true, maxInFlight: 64}\nimage: {digest: \"sha256:"+
+		strings.Repeat("ab", 32)+"\"}\nextraArgs: [--cert-path=/tls]")
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec := at(o["Deployment/picker"], "spec", "template", "spec")
 	container := at(spec, "containers").([]any)[0]
-	want := []any{"serve", "--pool=chat", "--namespace=llm", "--grpc-port=9002", "--metrics-port=9903", "--one-address", "--max-in-flight=64", "--cert-path=/tls"}
+	want := []any{"serve", "--pool=chat", "--namespace=llm", "--grpc-port=9002", "--metrics-port=9903", "--one-address",
+		"--max-in-flight=64", "--cert-path=/tls"}
 	if got := at(container, "args"); !reflect.DeepEqual(got, want) {
 		t.Errorf("args %v, want %v", got, want)
 	}

@@ -87,8 +87,7 @@ const (
 	refused  = "refused"
 )
 
-// greet reports whether an address answers anything, an HTTP/2 server its settings, a TLS server an alert: no key or certificate is
-// needed to see that a process lives. The kernel accepts connections for a process that is stopped.
+// greet reports whether an address answers rules.Greet.
 func greet(ctx context.Context, addr string, patience time.Duration) string {
 	_, err := rules.Greet(ctx, addr, patience)
 	dialled, failed := errors.AsType[*net.OpError](err)

@@ -40,11 +40,11 @@ type reloader struct {
 	asked chan os.Signal // SIGHUP; nil: there is no file to read again
 	ended chan struct{}  // closed when run has returned
 
-	mu    sync.Mutex        // held during a reload
-	base  config.Config     // what is served, without the models of workers that are asked
-	told  []config.Model    // those
-	files []string          // the configuration file, and those that its values refer to
-	seen  [sha256.Size]byte // sum of files when they were last read
+	mu       sync.Mutex        // held during a reload
+	base     config.Config     // what is served, without the models of workers that are asked
+	reported []config.Model    // those
+	files    []string          // the configuration file, and those that its values refer to
+	seen     [sha256.Size]byte // sum of files when they were last read
 
 	toldMu   sync.Mutex
 	problem  string
@@ -182,13 +182,13 @@ func (x *reloader) reload() (said string, err error) {
 func (x *reloader) serveAsked(models []config.Model) servedModels {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	before := x.told
-	x.told = models
+	before := x.reported
+	x.reported = models
 	if _, err := x.take(x.base); err != nil {
-		x.told = before
+		x.reported = before
 		return servedModels{err: err}
 	}
-	_, renamed := withTold(x.base.Models, models)
+	_, renamed := withReported(x.base.Models, models)
 	if names := modelsNames(models); !slices.Equal(names, modelsNames(before)) {
 		x.log.Info("the workers serve", zap.Strings("models", names))
 	}
@@ -202,11 +202,11 @@ func modelsNames(models []config.Model) (names []string) {
 	return names
 }
 
-// withTold adds the models that workers tell of to those of the file, which count where both have a name: renamed says as what such a
+// withReported adds the models that workers report to those of the file, which count where both have a name: renamed says as what such a
 // model is served.
-func withTold(file, told []config.Model) (all []config.Model, renamed map[string]string) {
+func withReported(file, reported []config.Model) (all []config.Model, renamed map[string]string) {
 	all, renamed = slices.Clone(file), map[string]string{}
-	for _, m := range told {
+	for _, m := range reported {
 		at := slices.IndexFunc(file, func(f config.Model) bool { return sharesName(&f, &m) })
 		if at < 0 {
 			all = append(all, m)
@@ -226,7 +226,7 @@ func (x *reloader) take(next config.Config) (restart []string, err error) {
 	if err := live.CheckServe(); err != nil {
 		return nil, err
 	}
-	live.Models, _ = withTold(live.Models, x.told)
+	live.Models, _ = withReported(live.Models, x.reported)
 	level, err := zapcore.ParseLevel(live.LogLevel)
 	if err != nil {
 		return nil, err

@@ -42,9 +42,9 @@ type sources struct {
 	as      *secure.Client // TLS settings and key for workers, or nil
 	peers   *replicas      // to ask for what a worker cannot replay any more; nil: none
 	set     *registry.Set
-	models  chan toldModels // to be served
-	end     func(error)     // ends the server
-	longest atomic.Int64    // longest lifetime of a prediction so far, in ns
+	models  chan reportedModels // to be served
+	end     func(error)         // ends the server
+	longest atomic.Int64        // longest lifetime of a prediction so far, in ns
 	// what the objects of the followed pool say; nil: nothing, or no pool is followed
 	policies  atomic.Pointer[discover.Policies]
 	unlimited sync.Once // that priorities need a limit of requests in flight is logged
@@ -84,7 +84,7 @@ type runningFinder struct {
 func startSources(ctx context.Context, r *running, o registry.Options) (s *sources, err error) {
 	cfg, secret := &r.now.Load().cfg, r.media.Secret
 	s = &sources{secret: secret, now: &r.now, poller: r.poller, peers: r.peers, log: o.Log, keep: o.Audit != nil,
-		turns: make(chan struct{}, snapshotsAtOnce), models: make(chan toldModels)}
+		turns: make(chan struct{}, snapshotsAtOnce), models: make(chan reportedModels)}
 	s.end = func(err error) {
 		select {
 		case r.done <- err:
@@ -307,14 +307,14 @@ func (s *Server) wantedFinders(cfg *config.Config) (list []*runningFinder, err e
 	return list, nil
 }
 
-// toldModels asks the reloader to serve the models that workers tell of.
-type toldModels struct {
+// reportedModels asks the reloader to serve the models that workers report.
+type reportedModels struct {
 	models []config.Model
 	done   chan<- servedModels
 }
 
 type servedModels struct {
-	renamed map[string]string // names of models in the configuration's file, by those that the workers tell
+	renamed map[string]string // names of models in the configuration's file, by those that the workers report
 	err     error
 }
 
@@ -322,7 +322,7 @@ type servedModels struct {
 func (s *sources) serveAsked(ctx context.Context, models []config.Model) (map[string]string, error) {
 	done := make(chan servedModels, 1)
 	select {
-	case s.models <- toldModels{models, done}:
+	case s.models <- reportedModels{models, done}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -392,7 +392,10 @@ func (n *Poller) exhausted(w *fleet.Worker, err error) {
 // faultOf returns what kind of failure an error is, if need be by asking what the server speaks.
 func faultOf(ctx context.Context, addr string, err error) rules.Fault {
 	fault := rules.FaultOf(err)
-	if other := rules.Instead(ctx, addr, err); fault == rules.Broken && other != nil {
+	if fault != rules.Broken {
+		return fault
+	}
+	if other := rules.Instead(ctx, addr, err); other != nil {
 		fault = rules.FaultOf(other)
 	}
 	return fault
