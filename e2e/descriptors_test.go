@@ -131,6 +131,9 @@ func TestOutOfDescriptors(t *testing.T) {
 	if err := unix.Prlimit(l.PID(), unix.RLIMIT_NOFILE, nil, &before); err != nil {
 		t.Fatal(err)
 	}
+	for _, w := range l.Sims { // over connections that are open, queries would not fail
+		w.SetKeepAlive(false)
+	}
 	limit(3)
 	eventually(t, "queries to workers to fail", func() bool {
 		resp, err := open.Get("http://" + l.Admin + "/metrics")

@@ -25,6 +25,7 @@ import (
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -212,6 +213,45 @@ func TestYardstick(t *testing.T) {
 	y.load(64, under, small)
 	t.Logf("4 KB of chat, p50, what each part costs, in ms: to ask anybody %.3f; a worker of its own for the request, in Envoy %.3f; "+
 		"metadata, statistics and access logs, in Envoy %.3f; the decision %.3f", at[1]-at[0], at[2]-at[1], at[3]-at[2], at[4]-at[3])
+}
+
+// TestIdle measures what Sightline uses of the cores without requests, with four workers that publish events. Before its first request
+// Envoy may check Sightline's health more often.
+func TestIdle(t *testing.T) {
+	under, err := time.ParseDuration(os.Getenv("SIGHTLINE_YARDSTICK"))
+	if err != nil {
+		t.Skip("a measurement: make bench-envoy")
+	}
+	prompt, err := prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var workers []any
+	var addrs []string
+	for range 4 {
+		w, err := sim.New(sim.Config{Model: lab.ModelName, Prompt: prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Start()
+		t.Cleanup(w.Close)
+		workers, addrs = append(workers, map[string]any{"addr": w.Addr(), "events": map[string]any{"auto": true}}), append(addrs, w.Addr())
+	}
+	w := startAsPrinted(t, 0, func(o *envoy.Options) { o.Workers = addrs })
+	w.runProduct(map[string]any{"admin": freeAddr(t), "workers": workers,
+		"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}}})
+	y := &yardstick{t: t, ours: w}
+	for _, state := range []string{"before a first request", "after requests"} {
+		time.Sleep(15 * time.Second) // workers without requests are asked less often
+		was := cpuTime(t, w.pid)
+		time.Sleep(under)
+		limit(t, "CPU time when idle, "+state+", ms/s", ms(cpuTime(t, w.pid)-was)/under.Seconds(), 3)
+		for i := range 8 {
+			if err := y.send(w.url+"/v1/chat/completions", chatOf(4<<10, i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // turns sends the bodies n times a turn, the ways in turn, so that the machine's other work hits all alike.

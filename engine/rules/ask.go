@@ -47,7 +47,7 @@ func NewPollingClient(limit time.Duration, as *secure.Client) *http.Client {
 func newClient(limit time.Duration, as *secure.Client, kept time.Duration) *http.Client {
 	return &http.Client{
 		Transport: as.Transport(&http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext,
-			DisableCompression: true, DisableKeepAlives: kept == 0, IdleConnTimeout: kept, MaxIdleConnsPerHost: 1,
+			DisableCompression: true, DisableKeepAlives: kept == 0, IdleConnTimeout: kept, MaxIdleConnsPerHost: 2,
 			MaxResponseHeaderBytes: maxHeaders}),
 		Timeout:       limit,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -58,14 +58,12 @@ func (a *Lookup) follow(ctx context.Context, f *Feed, z ZMQ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- guard.Call(func() error { return z.Run(ctx, f) }) }()
-	tick := time.NewTicker(a.every)
-	defer tick.Stop()
 	for {
 		select {
 		case err := <-ended:
 			cancel()
 			return err
-		case <-tick.C:
+		case <-time.After(retry.UntilBeat(time.Now(), a.every, 0)):
 		}
 		if f.Stats().Connected {
 			continue

@@ -18,22 +18,22 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Every yields the time after each period, until ctx ends. A round that takes longer than a period delays the next one.
+// Every yields the time at each beat of period, until ctx ends. A round that takes longer than a period delays the next one.
 func Every(ctx context.Context, period time.Duration) iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
-		tick := time.NewTicker(period)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
+		for Sleep(ctx, UntilBeat(time.Now(), period, 0)) {
+			if !yield(time.Now()) {
 				return
-			case now := <-tick.C:
-				if !yield(now) {
-					return
-				}
 			}
 		}
 	}
+}
+
+// UntilBeat returns how long after now the next beat is, half a period to one and a half: beats are multiples of period on the wall
+// clock, plus phase. What a process does periodically happens on common beats, since to wake up an idle process costs more CPU time
+// than most of what it then does.
+func UntilBeat(now time.Time, period, phase time.Duration) time.Duration {
+	return now.Add(-phase).Round(period).Add(period + phase).Sub(now)
 }
 
 // Bell wakes a periodic loop that sleeps while there is nothing to do: make(Bell, 1).

@@ -2,6 +2,7 @@ package retry
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,5 +94,38 @@ func TestBell(t *testing.T) {
 		}
 		cancel()
 		<-ended
+	})
+}
+
+// TestBeat: loops of the same period come round together, whenever each began and however long a round takes.
+func TestBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var rounds sync.Map
+		var all sync.WaitGroup
+		for i := range 4 {
+			time.Sleep(time.Duration(i) * 170 * time.Millisecond)
+			all.Go(func() {
+				for now := range Every(ctx, time.Second) {
+					rounds.Store(now, true)
+					time.Sleep(time.Duration(i) * 100 * time.Millisecond)
+				}
+			})
+		}
+		all.Wait()
+		n := 0
+		rounds.Range(func(any, any) bool { n++; return true })
+		if n < 8 || n > 10 {
+			t.Errorf("four loops of a second came round at %d moments in ten seconds", n)
+		}
+		now := time.Now()
+		for range 100 {
+			now = now.Add(37 * time.Millisecond)
+			if wait := UntilBeat(now, time.Second, 300*time.Millisecond); wait <= time.Second/2 || wait > 3*time.Second/2 ||
+				now.Add(wait).Add(-300*time.Millisecond).Round(time.Second) != now.Add(wait).Add(-300*time.Millisecond).Round(0) {
+				t.Errorf("from %v to its beat: %v", now, wait)
+			}
+		}
 	})
 }

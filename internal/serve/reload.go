@@ -20,6 +20,7 @@ import (
 
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
 )
@@ -93,17 +94,17 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 
 // run reloads on a signal, when files have changed, or when workers that are asked serve other models, until its context ends.
 func (x *reloader) run() {
-	var look <-chan time.Time
 	if x.asked != nil {
 		defer signal.Stop(x.asked)
-		tick := time.NewTicker(filesEvery)
-		defer tick.Stop()
-		look = tick.C
 	}
 	x.mu.Lock()
 	last := x.seen
 	x.mu.Unlock()
 	for {
+		var look <-chan time.Time
+		if x.asked != nil {
+			look = time.After(retry.UntilBeat(time.Now(), filesEvery, 0))
+		}
 		select {
 		case <-x.ctx.Done():
 			return

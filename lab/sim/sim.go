@@ -412,6 +412,9 @@ func (w *Worker) LoadAddr() string { return "tcp://" + w.engines[0].load.pub.Add
 // Engine is whose worker is simulated.
 func (w *Worker) Engine() Engine { return w.cfg.Engine }
 
+// SetKeepAlive says whether connections stay open after an answer, as they do at first.
+func (w *Worker) SetKeepAlive(on bool) { w.server.SetKeepAlivesEnabled(on) }
+
 // SetFault makes the worker fail from now on, or heal.
 func (w *Worker) SetFault(f Fault) { w.fault.Store(int32(f)) }
 

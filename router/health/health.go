@@ -14,11 +14,13 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +29,7 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/internal/repeat"
+	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -39,6 +42,7 @@ const (
 	retryPause    = time.Second            // until a worker that failed its health check is asked again
 	closeLoad     = 250 * time.Millisecond // least time until the load of a worker with others' requests is read again
 	missingPause  = time.Minute            // until a worker without the endpoint is asked again
+	askedTogether = 8                      // workers that are asked at the same moment, which wakes us up once
 	idleTime      = 10 * time.Second       // without a change after which an idle worker's load is read half as often
 	failuresToLog = 3                      // failures in a row after which the missing load is logged
 )
@@ -57,7 +61,9 @@ type Options struct {
 // Poller polls workers. It is safe for concurrent use.
 type Poller struct {
 	o            Options
-	health, load *http.Client
+	health, load *http.Client // with the same connections
+	phase        float64      // of the first workers' beats, at random: other replicas ask at other moments
+	watched      atomic.Int64 // workers so far
 	failed       *prometheus.CounterVec
 	reloaded     *prometheus.CounterVec
 	// of the workers' caches of processed media
@@ -67,8 +73,10 @@ type Poller struct {
 
 // New returns a Poller; call Watch for each worker.
 func New(o Options) *Poller {
-	n := &Poller{o: o, ownLog: repeat.Once(o.Log, time.Minute), health: rules.NewClient(healthTime, o.As),
-		load: rules.NewPollingClient(loadTime, o.As)}
+	n := &Poller{o: o, ownLog: repeat.Once(o.Log, time.Minute), load: rules.NewPollingClient(loadTime, o.As), phase: rand.Float64()}
+	health := *n.load
+	health.Timeout = healthTime
+	n.health = &health
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
 		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},
 		[]string{"worker", "what", "why"})
@@ -146,22 +154,29 @@ func (n *Poller) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load
 		return
 	}
 	var both sync.WaitGroup
-	one := &processState{}
+	one, phase := &processState{}, n.nextPhase()
 	if n.o.Health > 0 && r.Health != "" {
 		c := &healthPoll{Poller: n, worker: w, path: r.Health, life: one}
-		both.Go(func() { poll(ctx, w, n.o.Health, c.ask) })
+		both.Go(func() { poll(ctx, w, n.o.Health, phase, c.ask) })
 		a := &adapterPoll{Poller: n, worker: w}
-		both.Go(func() { poll(ctx, w, adapterPeriod*n.o.Health, a.ask) })
+		both.Go(func() { poll(ctx, w, adapterPeriod*n.o.Health, phase, a.ask) })
 	}
 	if n.o.Load > 0 && load && r.Load.Path != "" {
 		l := &loadPoll{Poller: n, worker: w, load: r.Load, last: make([]rankReport, len(w.Slots)), life: one}
-		both.Go(func() { poll(ctx, w, n.o.Load, l.ask) })
+		both.Go(func() { poll(ctx, w, n.o.Load, phase, l.ask) })
 	}
 	both.Wait()
 }
 
-// poll calls ask periodically, with jitter, until ctx ends; ask may return another time until the next call.
-func poll(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(context.Context) time.Duration) {
+// nextPhase returns the phase of another worker's beats: eight workers are asked at the same moment, the next eight at another.
+func (n *Poller) nextPhase() float64 {
+	const golden = 0.618 // spreads any number of groups
+	_, phase := math.Modf(n.phase + golden*float64((n.watched.Add(1)-1)/askedTogether))
+	return phase
+}
+
+// poll calls ask periodically until ctx ends; ask may return another time until the next call. phase is a share of that time.
+func poll(ctx context.Context, w *fleet.Worker, every time.Duration, phase float64, ask func(context.Context) time.Duration) {
 	for wait := rand.N(min(every, retryPause)); ; {
 		select {
 		case <-ctx.Done():
@@ -174,7 +189,7 @@ func poll(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(co
 				wait = other
 			}
 		}
-		wait = wait*9/10 + rand.N(wait/5+1)
+		wait = retry.UntilBeat(time.Now(), wait, time.Duration(phase*float64(wait)))
 	}
 }
 

@@ -389,33 +389,40 @@ func TestStandingGauges(t *testing.T) {
 	}
 }
 
-// TestLoadKeepsItsConnection: the load is asked over one connection, health over a new one each time.
-func TestLoadKeepsItsConnection(t *testing.T) {
+// TestKeepsConnections: health and load are asked over connections that stay open, and over a new one where the worker closed the last.
+func TestKeepsConnections(t *testing.T) {
 	var mu sync.Mutex
-	from := map[string]map[string]int{} // path, sender's address
-	w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, func(rw http.ResponseWriter, r *http.Request) {
+	from, asked, closes := map[string]bool{}, map[string]int{}, false
+	w := newWard(t, Options{Health: 5 * time.Millisecond, Load: 5 * time.Millisecond}, 0, func(rw http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
-		if from[r.URL.Path] == nil {
-			from[r.URL.Path] = map[string]int{}
+		from[r.RemoteAddr] = true
+		asked[r.URL.Path]++
+		if closes {
+			rw.Header().Set("Connection", "close")
 		}
-		from[r.URL.Path][r.RemoteAddr]++
 		if r.URL.Path == "/metrics" {
 			fmt.Fprintln(rw, `vllm:num_requests_running{engine="0"} 0`)
 		}
 	})
-	w.until("both were asked often", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		n := 0
-		for _, times := range from["/metrics"] {
-			n += times
+	often := func(connections int) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return asked["/metrics"] > 30 && asked["/health"] > 30 && len(from) >= connections
 		}
-		return n > 20 && len(from["/health"]) > 5
-	})
+	}
+	w.until("both were asked often", often(0))
 	mu.Lock()
-	defer mu.Unlock()
-	if len(from["/metrics"]) > 1 {
-		t.Errorf("%d connections for the load", len(from["/metrics"]))
+	if len(from) > 15 { // three queries at the same moment open a third, which is closed
+		t.Errorf("%d connections for %v", len(from), asked)
+	}
+	clear(from)
+	clear(asked)
+	closes = true
+	mu.Unlock()
+	w.until("each is asked over a new connection", often(60))
+	if n := testutil.CollectAndCount(w.nurse.failed); n > 0 {
+		t.Errorf("%d kinds of failures", n)
 	}
 }
