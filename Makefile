@@ -167,7 +167,7 @@ bench: ## the numbers of the README, each beside its code
 bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does nothing, which its goals are stated against, and when idle: six minutes
 	SIGHTLINE_YARDSTICK=60s $(GO) test -count=1 -timeout 12m -v -run '^(TestYardstick|TestIdle)$$' ./e2e
 
-bench-media: | $(PYTHON) ## what pictures cost, over gRPC, in a real Envoy, on one core and beside Pillow; fails where a goal is missed, unless it says that this is on purpose: four minutes
+bench-media: | $(PYTHON) ## what images cost, over gRPC, in a real Envoy, on one core and beside Pillow; fails where a goal is missed, unless it says that this is on purpose: four minutes
 	@code=0; export SIGHTLINE_YARDSTICK=60s SIGHTLINE_PYTHON=$(PYTHON)/bin/python; \
 	$(GO) test -count=1 -timeout 10m -v -run '^(TestMediaYardstick|TestLadder)$$' ./e2e || code=1; \
 	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./mmhash || code=1; \
@@ -193,7 +193,7 @@ fuzz: ## every fuzz target for FUZZTIME each (also a count: 500x), or those whos
 $(PYTHON):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 sentencepiece==0.2.3 mistral-common==1.13.1 && mv $@.part $@
 
-differential: $(PYTHON) ## tokenizer, templates and decoded pictures against pip's tokenizers, jinja2 and Pillow, random inputs
+differential: $(PYTHON) ## tokenizer, templates and decoded images against pip's tokenizers, jinja2 and Pillow, random inputs
 	SIGHTLINE_PYTHON=$(PYTHON)/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./prompt/... ./mmhash/...
 
 differential-vllm: ## random requests and image files against vLLM's own rendering, loader and hasher (CPU build): VLLM=0.32.0
@@ -259,7 +259,7 @@ cost: ## bodies of 1 MB made to be slow, beside prose: time and memory of a deci
 	SIGHTLINE_COST=docs/reliability.md $(GO) test -count=1 -timeout 10m -v -run '^TestLinear$$' ./router
 
 .PHONY: memory
-memory: ## how much memory strangers can make Sightline use: hostile bodies, streams, pictures and events, each against a new process; TIMES=8 sends more, and each kind of body by itself; writes docs/reliability.md (a minute)
+memory: ## how much memory strangers can make Sightline use: hostile bodies, streams, images and events, each against a new process; TIMES=8 sends more, and each kind of body by itself; writes docs/reliability.md (a minute)
 	SIGHTLINE_MEMORY=docs/reliability.md SIGHTLINE_MEMORY_TIMES=$(TIMES) $(GO) test -count=1 -timeout 60m -v -run '^TestMemory$$' ./e2e
 
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy

@@ -202,7 +202,7 @@ func TestCleanForms(t *testing.T) {
 	}
 }
 
-// TestCleanRefuses: a name without a picture would ask for somebody else's.
+// TestCleanRefuses: a name without an image would ask for somebody else's.
 func TestCleanRefuses(t *testing.T) {
 	wrap := func(p string) string { return `{"messages":[{"content":[` + p + `]}]}` }
 	for _, c := range []struct {

@@ -21,7 +21,7 @@ var foreign = strings.Fields(`
 	GotOcr2ImageProcessor HybridKVCacheCoordinator ImageOps InstructRequestNormalizer LookupError MambaManager MediaConnector
 	MistralCommonBackend ModelDeploymentCard PrefillRouter PyMapping_Check RouterEvent RouterEvents RuntimeError SentencePieceProcessor
 	ServerArgs SlidingWindowManager ToTensor TypeError UnifiedRadixCache UnitaryKVCacheCoordinator ValueError WebPGetFeatures
-	BodyMutation DownstreamEnd ErrNoResponders StreamedBodyResponse Image.MAX_IMAGE_PIXELS Image.convert config.KEY video.KEY nonCachedTokens publishNotReadyAddresses
+	BodyMutation DownstreamEnd ErrNoResponders StreamedBodyResponse Image.MAX_IMAGE_PIXELS Image.convert config.KEY image.KEY video.KEY nonCachedTokens publishNotReadyAddresses
 	InferenceObjective InferenceObjectives InferenceModelRewrite InferenceModelRewrites
 	TestContract camelCase tArGeT uXXXX
 	connector_ec_common.go connector_epd_shared_storage.go filestore.go llm_d_router_metrics.go logger.go metrics.go plugin.go

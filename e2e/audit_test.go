@@ -62,7 +62,7 @@ func leave(t *testing.T, l *lab.Lab, question string) {
 	}
 }
 
-// A setting that is not the worker's is named by its effect: the picture has another number of tokens there. The rule steps aside: what has
+// A setting that is not the worker's is named by its effect: the image has another number of tokens there. The rule steps aside: what has
 // been seen twice is known to the token nevertheless, the product says so everywhere, and a reload brings the rule back.
 func TestAuditNamesTheDifference(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// A prompt that is known only up to a picture goes on in its worker's events, far behind what is known of it: the picture's
+// A prompt that is known only up to an image goes on in its worker's events, far behind what is known of it: the image's
 // blocks, then each block that the answer fills. The audit compares what it can and says nothing of the rest.
 func TestAuditOfPromptsKnownInPart(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestAuditOfPromptsKnownInPart(t *testing.T) {
 		before := map[string]any{"type": "text",
 			"text": fmt.Sprintf("Question %d: what is to be seen in the picture that follows, what stands behind it, and who is "+
 				"it that has taken it?", i)}
-		body := request(fmt.Sprint("part-", i), "Say it.", before, picturePart(url, nil))
+		body := request(fmt.Sprint("part-", i), "Say it.", before, imagePart(url, nil))
 		body["max_tokens"] = 40 // its answer fills blocks
 		if r := post(t, l, body, nil); r.status != 200 || r.prompt < 100 {
 			t.Fatalf("%s: %+v", url, r)

@@ -49,7 +49,7 @@ func TestDebugHeaders(t *testing.T) {
 	}
 }
 
-// `sightline-lab bench` on a real Envoy and on Sightline alone: no request fails, and of pictures that are asked about again the
+// `sightline-lab bench` on a real Envoy and on Sightline alone: no request fails, and of images that are asked about again the
 // engines find much cached.
 func TestBench(t *testing.T) {
 	l := startLab(t, nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/lab/envoytest"
 )
 
-// What the choice spares real engines: `make bench-fleet`. One load of conversations that begin with a picture and show
+// What the choice spares real engines: `make bench-fleet`. One load of conversations that begin with an image and show
 // another later, by several clients at once, through a real Envoy before the same workers: in turns with its own round robin,
 // its own least request, and Sightline. Each turn has its own conversations, so that no way finds what another has left.
 //
@@ -231,7 +231,7 @@ func (w *fleetWay) play(t *testing.T, model string, seed int) {
 	clients.Wait()
 }
 
-// talk holds one conversation: a system prompt that all share, a picture in the first turn and in the third.
+// talk holds one conversation: a system prompt that all share, an image in the first turn and in the third.
 func (w *fleetWay) talk(t *testing.T, model string, seed, turns int) {
 	messages := []any{map[string]any{"role": "system",
 		"content": strings.Repeat("You describe pictures to people who cannot see them, and never guess. ", 6)}}

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// What a client sends is in no page of a running Sightline's or Envoy's that a bundle takes: not its words, keys, pictures' URLs,
+// What a client sends is in no page of a running Sightline's or Envoy's that a bundle takes: not its words, keys, images' URLs,
 // session or salt.
 func TestBundle(t *testing.T) {
 	t.Parallel()

@@ -382,7 +382,7 @@ func (c *chaos) hotRestart() string {
 	return "failed or cut: on connections that the old Envoy closed at its end"
 }
 
-// drip: one request in twenty names a picture whose first bytes take three seconds to come.
+// drip: one request in twenty names an image whose first bytes take three seconds to come.
 func (c *chaos) drip() string {
 	file := photo(900)
 	host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -19,7 +19,7 @@ import (
 )
 
 // In the middle of a rolling upgrade, with servers of two block sizes: four workers of one model, each of its own class,
-// each with its own names for a picture or its own blocks. Every prediction is what the worker then reports.
+// each with its own names for an image or its own blocks. Every prediction is what the worker then reports.
 func TestWorkerClasses(t *testing.T) {
 	t.Parallel()
 	kinds := []struct {
@@ -54,8 +54,8 @@ func TestWorkerClasses(t *testing.T) {
 			return true
 		})
 	}
-	const pictures = 8
-	home := make([]int, pictures)
+	const images = 8
+	home := make([]int, images)
 	for i := range home {
 		home[i] = ask(t, l, "What is this?", dataURL(photo(uint64(100+i)))).worker
 	}
@@ -66,7 +66,7 @@ func TestWorkerClasses(t *testing.T) {
 		d := lastDecision(t, l)
 		if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 380 ||
 			d.Get("reason").Str != "exact" {
-			t.Errorf("picture %d: worker %d (first %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
+			t.Errorf("image %d: worker %d (first %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
 			continue
 		}
 		if r.cached%kinds[want].block != 0 {
@@ -107,16 +107,16 @@ func TestWorkerClasses(t *testing.T) {
 	if n := metric(t, l, "sightline_resyncs_total", `why="asked"`); n != 1 {
 		t.Errorf("%v resyncs counted", n)
 	}
-	if n := metric(t, l, "sightline_cached_tokens_reported_total", `verdict="equal"`); n < pictures {
-		t.Errorf("Envoy told of %v equal counts, want %d or more", n, pictures)
+	if n := metric(t, l, "sightline_cached_tokens_reported_total", `verdict="equal"`); n < images {
+		t.Errorf("Envoy told of %v equal counts, want %d or more", n, images)
 	}
 	if n := metric(t, l, "sightline_events_total", `what="other_block_size"`); n != 0 {
 		t.Errorf("%v blocks of a size that their class has not", n)
 	}
 }
 
-// The classes of a model read one request side by side. With several pictures in it as base64, in Anthropic's form, each
-// worker stores what was predicted of it: no picture was taken for another.
+// The classes of a model read one request side by side. With several images in it as base64, in Anthropic's form, each
+// worker stores what was predicted of it: no image was taken for another.
 func TestClassesReadOneRequest(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {

@@ -3,7 +3,7 @@ import base64, json, sys, urllib.request
 import anthropic, openai
 from openai import OpenAI
 
-url, model, picture, admin = sys.argv[1:]
+url, model, image, admin = sys.argv[1:]
 
 
 def predicted():
@@ -31,7 +31,7 @@ events = list(chat(model=model, max_tokens=4, stream=True, stream_options={"incl
 assert any(e.choices and e.choices[0].delta.content for e in events) and events[-1].usage.prompt_tokens > 0, events
 
 def look(question, more=b""):
-    data = base64.b64encode(open(picture, "rb").read() + more).decode()
+    data = base64.b64encode(open(image, "rb").read() + more).decode()
     return chat(model=model, max_tokens=4, messages=[{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + data}}, {"type": "text", "text": question}]}])
 
@@ -83,5 +83,5 @@ ask["messages"] = [{"role": "user", "content": long}]
 claude.messages.create(**ask)
 assert any(claude.messages.create(**ask) and predicted() for _ in range(6)), "no hit is predicted"
 
-print(f"openai client: chat, stream, picture ({cached} tokens cached when it comes again), 20 MB, models, tools, responses, errors; "
+print(f"openai client: chat, stream, image ({cached} tokens cached when it comes again), 20 MB, models, tools, responses, errors; "
       "anthropic client: messages, stream, tools, errors: all good")

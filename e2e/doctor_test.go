@@ -34,7 +34,7 @@ func TestNothingToWarnOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	picture := "data:image/png;base64," + base64.StdEncoding.EncodeToString(shot)
+	image := "data:image/png;base64," + base64.StdEncoding.EncodeToString(shot)
 	long := strings.Repeat("What is in the harbour of this town? ", 20)
 	say := func(content any, more map[string]any) map[string]any {
 		m := map[string]any{"model": lab.ModelName, "max_tokens": 4, "messages": []any{map[string]any{"role": "user", "content": content}}}
@@ -55,7 +55,7 @@ func TestNothingToWarnOf(t *testing.T) {
 		{"POST", "/v1/chat/completions", say(long, map[string]any{"stream": true}), 200},
 		{"POST", "/v1/chat/completions", say("hi", map[string]any{"temperature": 0.5, "user": "u"}), 200},
 		{"POST", "/v1/chat/completions",
-			say([]any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}},
+			say([]any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": image}},
 				map[string]any{"type": "text", "text": "?"}}, nil), 200},
 		{"POST", "/v1/completions", map[string]any{"model": lab.ModelName, "prompt": long, "max_tokens": 2}, 200},
 		{"POST", "/v1/completions", map[string]any{"model": lab.ModelName, "prompt": []string{long, "b"}, "max_tokens": 2}, 200},

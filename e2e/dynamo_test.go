@@ -134,7 +134,7 @@ func TestRealDynamo(t *testing.T) {
 			r := &dynamoRun{t: t, d: d, score: &total}
 			r.begin(link)
 			r.steering()
-			r.pictures("aggregated")
+			r.images("aggregated")
 			r.withoutFiles(link)
 			if plane == "zmq" {
 				r.theirs()
@@ -156,10 +156,10 @@ type score struct{ right, wrong, otherURL, otherURLs, theirs, theirsOf int }
 type dynamoRun struct {
 	*gateway
 	*score
-	t        *testing.T
-	d        *deployment
-	ends     []func() // the workers'
-	pictureS string   // URL of the picture server
+	t      *testing.T
+	d      *deployment
+	ends   []func() // the workers'
+	imageS string   // URL of the image server
 }
 
 // begin starts two workers of two ranks, two front ends, Sightline and Envoy.
@@ -172,7 +172,7 @@ func (r *dynamoRun) begin(link map[string]any) {
 		http.ServeContent(w, req, "p.jpg", time.Time{}, bytes.NewReader(photo(n)))
 	}))
 	t.Cleanup(web.Close)
-	r.pictureS = web.URL
+	r.imageS = web.URL
 	for range 2 {
 		r.ends = append(r.ends, r.d.worker("backend", "aggregated", 2))
 	}
@@ -313,24 +313,24 @@ func (r *dynamoRun) sameAs(first, now answer) {
 	}
 }
 
-// pictures: a picture behind another URL is the one that is held.
-func (r *dynamoRun) pictures(what string) {
+// images: an image behind another URL is the one that is held.
+func (r *dynamoRun) images(what string) {
 	for i := range 6 {
 		n := 100*len(what) + i
 		text := fmt.Sprintf("Picture %d, %s: what is to be seen?", i, what)
-		at := func(name string) any { return user(text, fmt.Sprintf("%s/%d/%s.jpg", r.pictureS, n, name)) }
-		first := r.send("picture at A", at("a"), nil, nil)
-		other := r.send("picture at B", at("b"), nil, nil)
+		at := func(name string) any { return user(text, fmt.Sprintf("%s/%d/%s.jpg", r.imageS, n, name)) }
+		first := r.send("image at A", at("a"), nil, nil)
+		other := r.send("image at B", at("b"), nil, nil)
 		r.sameAs(first, other)
 		r.otherURLs++
 		if other.picked.Get("cached_tokens").Int() >= photoTokens {
 			r.otherURL++
 		}
-		r.sameAs(first, r.send("picture in the body", user(text, dataURL(photo(uint64(n)))), nil, nil))
-		if strange := r.send("another picture", user(text, fmt.Sprintf("%s/%d/a.jpg", r.pictureS, n+50)), nil,
+		r.sameAs(first, r.send("image in the body", user(text, dataURL(photo(uint64(n)))), nil, nil))
+		if strange := r.send("another image", user(text, fmt.Sprintf("%s/%d/a.jpg", r.imageS, n+50)), nil,
 			nil); strange.picked.Get("cached_tokens").Int() >= photoTokens {
 			r.wrong++
-			r.t.Errorf("another picture is promised %d cached tokens", strange.picked.Get("cached_tokens").Int())
+			r.t.Errorf("another image is promised %d cached tokens", strange.picked.Get("cached_tokens").Int())
 		}
 	}
 }
@@ -339,7 +339,7 @@ func (r *dynamoRun) pictures(what string) {
 // began, and the cached tokens are known.
 func (r *dynamoRun) withoutFiles(link map[string]any) {
 	t := r.t
-	own := &dynamoRun{t: t, d: r.d, score: r.score, pictureS: r.pictureS}
+	own := &dynamoRun{t: t, d: r.d, score: r.score, imageS: r.imageS}
 	own.gateway = startGateway(t, map[string]any{"log_level": "warn", "probe": false, "dynamo": link,
 		"models": []any{map[string]any{"name": "m", "block_size": 16, "block_hash": "dynamo"}}},
 		func(o *envoy.Options) { o.Workers, o.TokenUsage = link["frontends"].([]string), true })
@@ -384,7 +384,7 @@ func (r *dynamoRun) theirs() {
 	for i := range 6 {
 		var cached int64
 		for _, name := range []string{"a", "b"} {
-			status, text := own.ask([]any{user("Theirs: what is to be seen?", fmt.Sprintf("%s/%d/%s.jpg", r.pictureS, 5000+i, name))},
+			status, text := own.ask([]any{user("Theirs: what is to be seen?", fmt.Sprintf("%s/%d/%s.jpg", r.imageS, 5000+i, name))},
 				map[string]any{"model": "m"}, nil)
 			if status != http.StatusOK {
 				r.t.Errorf("Dynamo's own router: status %d: %.200s", status, text)
@@ -438,5 +438,5 @@ func (r *dynamoRun) apart() {
 		r.wrong++
 		t.Errorf("decoded by %v, want two in turn", decoders)
 	}
-	r.pictures("apart")
+	r.images("apart")
 }

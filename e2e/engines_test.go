@@ -20,8 +20,8 @@ import (
 )
 
 // The other engines' workers, each as it tells its cache: the first worker is heard directly, the second through an agent
-// and NATS. A repeated picture goes to its holder, what is predicted is what the worker reports, and the audit finds every
-// prompt stored as predicted. Only of a prompt that begins with a picture whose name was not known yet, no block is
+// and NATS. A repeated image goes to its holder, what is predicted is what the worker reports, and the audit finds every
+// prompt stored as predicted. Only of a prompt that begins with an image whose name was not known yet, no block is
 // predicted: where its event tells no tokens to compare, as those through an agent, it is nobody's and no verdict.
 func TestOtherEngines(t *testing.T) {
 	t.Parallel()
@@ -45,12 +45,12 @@ func TestOtherEngines(t *testing.T) {
 				o.Workers, o.Ranks = 2, c.ranks
 				o.Sim = func(i int, s *sim.Config) { s.BlockSize, s.Blocks, s.Fingerprint = c.block, 1<<16/c.block, fingerprint }
 			})
-			const pictures = 4
+			const images = 4
 			url := func(i int) string { return pngURL(uint64(60 + i)) }
 			ask(t, l, "The first picture shows how pictures are named", url(100))
 			settled(t, l)
 			ask(t, l, "The first picture, again", url(100))
-			home, ranks := make([]int, pictures), map[string]bool{}
+			home, ranks := make([]int, images), map[string]bool{}
 			for i := range home {
 				ask(t, l, "Seen before it was asked for", url(i)) // TensorRT-LLM's pixels are decoded beside the requests
 				settled(t, l)
@@ -68,16 +68,16 @@ func TestOtherEngines(t *testing.T) {
 				ranks[d.Get("addr").Str+"#"+d.Get("rank").Raw] = true
 				if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 250 ||
 					d.Get("reason").Str != "exact" {
-					t.Errorf("picture %d: worker %d (held by %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
+					t.Errorf("image %d: worker %d (held by %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
 				}
 				settled(t, l)
 			}
 			if len(ranks) < max(2, c.ranks) {
-				t.Errorf("pictures on %v alone", ranks)
+				t.Errorf("images on %v alone", ranks)
 			}
-			other := ask(t, l, "And what is picture 0?", url(9)) // the same ids, another picture
+			other := ask(t, l, "And what is picture 0?", url(9)) // the same ids, another image
 			if d := lastDecision(t, l); other.cached > 64 || other.cached != int(d.Get("cached_tokens").Int()) {
-				t.Errorf("another picture: %d cached, decision %s", other.cached, d.Raw)
+				t.Errorf("another image: %d cached, decision %s", other.cached, d.Raw)
 			}
 			raw, err := lab.Get("http://" + l.Admin + "/decisions?n=100")
 			if err != nil {
@@ -93,13 +93,13 @@ func TestOtherEngines(t *testing.T) {
 			equal, open := metric(t, l, "sightline_audit_total", `verdict="equal"`), metric(t, l, "sightline_audit_total", `verdict="unattributed"`)
 			if int(equal+open) != len(all) || int(open) > unnamed {
 				findings, _ := lab.Get("http://" + l.Admin + "/audit")
-				t.Errorf("of %d requests, %d with a picture not named yet: %v equal, %v unattributed; %s", len(all), unnamed, equal, open, findings)
+				t.Errorf("of %d requests, %d with an image not named yet: %v equal, %v unattributed; %s", len(all), unnamed, equal, open, findings)
 			}
 		})
 	}
 }
 
-// A TensorRT-LLM whose rule for pictures' names is not the one of the release that is configured: two requests are not
+// A TensorRT-LLM whose rule for images' names is not the one of the release that is configured: two requests are not
 // stored as predicted, and then the name is known as the engine has it.
 func TestNamesAreLearned(t *testing.T) {
 	t.Parallel()
@@ -115,11 +115,11 @@ func TestNamesAreLearned(t *testing.T) {
 	known := false
 	for i := range 8 { // a system message of its own each, so that all of it is told
 		question := map[string]any{"type": "text", "text": "What is this?"}
-		picture := map[string]any{"type": "image_url", "image_url": map[string]any{"url": pngURL(77)}}
+		image := map[string]any{"type": "image_url", "image_url": map[string]any{"url": pngURL(77)}}
 		system := strings.Repeat(fmt.Sprint("Assistant number ", i, " answers briefly. "), 8)
 		body := func(end string) map[string]any {
 			return map[string]any{"messages": []any{map[string]any{"role": "system", "content": system},
-				map[string]any{"role": "user", "content": []any{picture, question}},
+				map[string]any{"role": "user", "content": []any{image, question}},
 				map[string]any{"role": "assistant", "content": "A picture."}, map[string]any{"role": "user", "content": end}}}
 		}
 		judged := metric(t, l, "sightline_audit_total", "")
@@ -185,7 +185,7 @@ func settled(t *testing.T, l *lab.Lab) {
 	})
 }
 
-// qwen3 is a model directory as that of the examples, but of the family whose pictures SGLang names by their bytes.
+// qwen3 is a model directory as that of the examples, but of the family whose images SGLang names by their bytes.
 func qwen3(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -27,7 +27,7 @@ func TestExamples(t *testing.T) {
 		cmd := exec.Command("bash", append([]string{filepath.Join("..", "examples", c[0], "run.sh")}, c[1:]...)...)
 		cmd.Env = append(os.Environ(), "SIGHTLINE="+filepath.Join(filepath.Dir(bin), "sightline"), "ENVOY="+binary(t))
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "the same picture twice: 0 tokens cached, then") {
+		if err != nil || !strings.Contains(string(out), "the same image twice: 0 tokens cached, then") {
 			t.Errorf("%s: %v\n%s", c[0], err, out)
 		}
 	}
@@ -45,7 +45,7 @@ func TestExampleNamesWrongBlockSize(t *testing.T) {
 		"ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine")
 	out, err := cmd.CombinedOutput()
 	for _, want := range []string{"BLOCK_SIZE is 16, but the workers' events carry blocks of 32 tokens",
-		`"events_block_size":32`, "the same picture twice: 0 tokens cached, then"} {
+		`"events_block_size":32`, "the same image twice: 0 tokens cached, then"} {
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%v, without %q:\n%s", err, want, out)
 		}
@@ -53,7 +53,7 @@ func TestExampleNamesWrongBlockSize(t *testing.T) {
 }
 
 // The scenarios that the standalone router and the router worker try by name, on the standalone example's workers, with
-// what must come out: each request's cached tokens. A picture of 640 by 480 is 391 tokens; what comes before it is less than
+// what must come out: each request's cached tokens. An image of 640 by 480 is 391 tokens; what comes before it is less than
 // a block.
 func TestScenariosByName(t *testing.T) {
 	t.Parallel()
@@ -65,16 +65,16 @@ func TestScenariosByName(t *testing.T) {
 	serial := uint64(5000)
 	fresh := func() string { serial++; return pngURL(serial) }
 	const (
-		none   = iota // less than one picture
-		one           // the first picture, and not what follows
+		none   = iota // less than one image
+		one           // the first image, and not what follows
 		shared        // all of the request before but its end
 		whole         // all full blocks
 	)
 	const turnEnd = 5 // tokens behind a user's text: its end, and the answer's beginning
 	type turn struct {
-		pictures string // letters, each a picture of the scenario
-		text     string
-		want     int
+		images string // letters, each an image of the scenario
+		text   string
+		want   int
 	}
 	text := func(word string, times int) string {
 		return word + strings.Repeat(" lighthouse "+word+" harbour", times)
@@ -104,7 +104,7 @@ func TestScenariosByName(t *testing.T) {
 			before := result{worker: -1}
 			for i, turn := range s.turns {
 				var urls []string
-				for _, letter := range turn.pictures {
+				for _, letter := range turn.images {
 					if named[letter] == "" {
 						named[letter] = fresh()
 					}

@@ -47,10 +47,10 @@ func TestServeWorkers(t *testing.T) {
 		}
 	}
 
-	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}},
+	image := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}},
 		map[string]any{"type": "text", "text": "What is this?"}}
 	send := func() (worker string, r result) {
-		r = post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": picture}}}, nil)
+		r = post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": image}}}, nil)
 		quiet(t, l)
 		if r.status != 200 {
 			t.Fatalf("%+v", r)
@@ -59,7 +59,7 @@ func TestServeWorkers(t *testing.T) {
 	}
 	first, _ := send()
 	for i := uint64(78); first == silent.Addr(); i++ { // what it made of the request is not known, so another one begins otherwise
-		picture[0] = map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(i))}}
+		image[0] = map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(i))}}
 		first, _ = send()
 	}
 	eventually(t, "the request is learned", func() bool { return metric(t, l, "sightline_learned_requests_total", `"learned"`) > 0 })

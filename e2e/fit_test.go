@@ -132,7 +132,7 @@ func (ownEnvoy) address(addr string) string {
 
 var missing = regexp.MustCompile(`(?m)^# missing: ([a-z_ 0-9]+)\.`)
 
-// Sightline comes into an Envoy that is there: the file with the pieces in it runs, a repeated picture goes to the worker that
+// Sightline comes into an Envoy that is there: the file with the pieces in it runs, a repeated image goes to the worker that
 // has it, a client's header does not, and then nothing is missing.
 func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 	t.Parallel()
@@ -252,7 +252,7 @@ func TestIntoAnEnvoyThatIsThere(t *testing.T) {
 				t.Fatalf("%+v", first)
 			}
 			awaitExact(t, l, first.worker, first.prompt)
-			parts := []any{picturePart(url, nil), map[string]any{"type": "text", "text": "And this?"}}
+			parts := []any{imagePart(url, nil), map[string]any{"type": "text", "text": "And this?"}}
 			for _, forged := range workers {
 				header := http.Header{"X-Target-Worker": {forged}, "X-Gateway-Destination-Endpoint": {forged}, "X-Envoy-Original-Dst-Host": {forged}}
 				r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": parts}}}, header)

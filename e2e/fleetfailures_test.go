@@ -18,19 +18,19 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// mixed makes chat requests: texts of their own, streamed and whole, and conversations of eight clients that begin with a
-// picture and grow.
+// mixed makes chat requests: texts of their own, streamed and whole, and conversations of eight clients that begin with an
+// image and grow.
 func mixed(model string) func(i int) (body string, stream bool) {
-	var pictures []string
+	var images []string
 	for i := range uint64(8) {
-		pictures = append(pictures, dataURL(photo(700+i)))
+		images = append(images, dataURL(photo(700+i)))
 	}
 	return func(i int) (string, bool) {
 		stream := i%2 == 0
 		var messages []any
 		if i%4 == 0 {
 			client, turns := i/4%8, i/32%6
-			messages = append(messages, user(fmt.Sprintf("Client %d: what is to be seen?", client), pictures[client]))
+			messages = append(messages, user(fmt.Sprintf("Client %d: what is to be seen?", client), images[client]))
 			for turn := range turns {
 				messages = append(messages, map[string]any{"role": "assistant", "content": fmt.Sprintf("Many things, such as number %d.", turn)},
 					user(strings.Repeat(fmt.Sprintf("Go on with part %d, please. ", turn), 8)))

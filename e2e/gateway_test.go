@@ -156,7 +156,7 @@ func (g *gateway) post(path string, request map[string]any, header http.Header) 
 	return resp.StatusCode, string(text)
 }
 
-// user is a user's message: a text, and pictures before it.
+// user is a user's message: a text, and images before it.
 func user(text string, urls ...string) any {
 	var parts []any
 	for _, u := range urls {

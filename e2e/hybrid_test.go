@@ -16,7 +16,7 @@ import (
 )
 
 // Workers of hybrid models, one heard directly, one by an agent over NATS: what is predicted of conversations, common instructions and
-// a picture is what the worker then reports, also after a restart of Sightline. The workers keep of windows and states only what vLLM
+// an image is what the worker then reports, also after a restart of Sightline. The workers keep of windows and states only what vLLM
 // keeps by default, and have room for a part of the traffic.
 func TestHybridWorkers(t *testing.T) {
 	t.Parallel()
@@ -71,7 +71,7 @@ func TestHybridWorkers(t *testing.T) {
 			before := behind()
 			heard := func() { eventually(t, "what the workers told", func() bool { return behind() == before }) }
 			rng := rand.New(rand.NewPCG(7, 7))
-			picture, text := dataURL(photo(11)), func(n int) map[string]any { return map[string]any{"type": "text", "text": words(rng, n)} }
+			image, text := dataURL(photo(11)), func(n int) map[string]any { return map[string]any{"type": "text", "text": words(rng, n)} }
 			var apps []any
 			for range 3 {
 				apps = append(apps, map[string]any{"role": "system", "content": words(rng, 90)})
@@ -105,7 +105,7 @@ func TestHybridWorkers(t *testing.T) {
 						talks[i] = []any{apps[i%3]}
 						if i%3 == 2 {
 							talks[i] = append(talks[i], map[string]any{"role": "user",
-								"content": []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}}, text(3)}},
+								"content": []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": image}}, text(3)}},
 								map[string]any{"role": "assistant", "content": "yes"})
 						}
 					}

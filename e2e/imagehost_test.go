@@ -12,8 +12,8 @@ import (
 	"github.com/sightline-router/sightline/lab/sim"
 )
 
-// An image host gives the engine another picture than Sightline, again and again, behind a text and a picture that others use: what
-// the engine then does not find, and what its events call that picture, changes nothing for others.
+// An image host gives the engine another image than Sightline, again and again, behind a text and an image that others use: what
+// the engine then does not find, and what its events call that image, changes nothing for others.
 func TestImageHostThatDeceives(t *testing.T) {
 	t.Parallel()
 	for engine, block := range map[sim.Engine]int{sim.VLLM: 16, sim.TRTLLM: 32} {
@@ -51,7 +51,7 @@ func TestImageHostThatDeceives(t *testing.T) {
 				t.Helper()
 				before := map[string]any{"type": "text", "text": text}
 				r := post(t, l,
-					map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{before, picturePart(url, nil),
+					map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{before, imagePart(url, nil),
 						map[string]any{"type": "text", "text": question}}}}}, nil)
 				if r.status != http.StatusOK {
 					t.Fatalf("%+v", r)
@@ -64,14 +64,14 @@ func TestImageHostThatDeceives(t *testing.T) {
 			ask(text, "What is it?", mine)
 			known := lastDecision(t, l)
 			deceived := 0
-			for i := range 8 { // by four pictures at the others' text, and by one that comes in each of four new prompts
-				before, picture := text, i/2
+			for i := range 8 { // by four images at the others' text, and by one that comes in each of four new prompts
+				before, image := text, i/2
 				if i%2 == 1 {
-					before, picture = fmt.Sprint(i, " is a number. ", text), 0
+					before, image = fmt.Sprint(i, " is a number. ", text), 0
 				}
 				r := ask(before,
 					fmt.Sprintf("Deceived for the %d. time, in a question of its own that is long enough to fill a block of the engine's?", i),
-					fmt.Sprint(host.URL, "/", picture, ".png"))
+					fmt.Sprint(host.URL, "/", image, ".png"))
 				if d := lastDecision(t, l); int(d.Get("cached_tokens").Int()) > r.cached+block {
 					deceived++
 				}

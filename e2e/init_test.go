@@ -17,7 +17,7 @@ import (
 	"github.com/sightline-router/sightline/lab/sim"
 )
 
-// From running workers to a picture that goes back to the worker that has it: what `sightline init` writes is served as it is, but
+// From running workers to an image that goes back to the worker that has it: what `sightline init` writes is served as it is, but
 // for the ports of this machine.
 func TestInit(t *testing.T) {
 	t.Parallel()
@@ -39,7 +39,7 @@ func TestInit(t *testing.T) {
 	if r.status != 200 || r.cached != 0 {
 		t.Fatalf("%+v", r)
 	}
-	eventually(t, "the picture's blocks", func() bool {
+	eventually(t, "the image's blocks", func() bool {
 		worker, r := seen("And what is that?")
 		return worker == first && r.cached > 380
 	})
@@ -215,7 +215,7 @@ func behindPrinted(t *testing.T, l *lab.Lab, printed, listen string, workers int
 	return said
 }
 
-// The same with real engines, as in TestRealVLLM: two workers of vLLM, asked by init, then a picture that goes back.
+// The same with real engines, as in TestRealVLLM: two workers of vLLM, asked by init, then an image that goes back.
 func TestRealVLLMInit(t *testing.T) {
 	bin := os.Getenv("SIGHTLINE_VLLM")
 	if bin == "" {
@@ -230,16 +230,16 @@ func TestRealVLLMInit(t *testing.T) {
 		addrs = append(addrs, e.addr)
 	}
 	l := initialised(t, model, addrs)
-	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}},
+	image := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}},
 		map[string]any{"type": "text", "text": "What?"}}
 	body := func() map[string]any {
-		return map[string]any{"model": tinyName, "messages": []any{map[string]any{"role": "user", "content": picture}}}
+		return map[string]any{"model": tinyName, "messages": []any{map[string]any{"role": "user", "content": image}}}
 	}
 	if r := post(t, l, body(), nil); r.status != 200 {
 		t.Fatalf("%+v", r)
 	}
 	first := lastDecision(t, l).Get("worker").Str
-	eventually(t, "the picture's blocks", func() bool {
+	eventually(t, "the image's blocks", func() bool {
 		r := post(t, l, body(), nil)
 		return r.cached > 380 && lastDecision(t, l).Get("worker").Str == first
 	})

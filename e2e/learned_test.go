@@ -61,14 +61,14 @@ func TestLearnsWithoutFiles(t *testing.T) {
 				d.Get("reason").Str, d.Get("why").Str)
 		}
 	}
-	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(71))}},
+	image := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(71))}},
 		map[string]any{"type": "text", "text": "What is this?"}}
-	first := learn(message("user", picture))
+	first := learn(message("user", image))
 	if d := lastDecision(t, l); d.Get("reason").Str != "load" {
 		t.Errorf("a first sighting is decided by %s", d.Get("reason").Str)
 	}
-	expect("the same request", first.worker, message("user", picture))
-	conversation := []any{message("user", picture), message("assistant", gjson.Get(first.body, "choices.0.message.content").Str),
+	expect("the same request", first.worker, message("user", image))
+	conversation := []any{message("user", image), message("assistant", gjson.Get(first.body, "choices.0.message.content").Str),
 		message("user", "Which colours do they have?")}
 	second := learn(conversation...)
 	if second.worker != first.worker || second.cached == 0 {

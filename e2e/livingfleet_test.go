@@ -235,12 +235,12 @@ func TestRolesDie(t *testing.T) {
 	}
 	eventually(t, "all are back", l.whole)
 	l.under("the only worker that encodes dies", 0, false, func() {
-		pictures := func(i int) string { // not seen before
+		images := func(i int) string { // not seen before
 			return fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}}]}]}`,
 				lab.ModelName, dataURL(photo(uint64(10000+i))))
 		}
 		l.mu.Lock()
-		l.also = pictures
+		l.also = images
 		l.mu.Unlock()
 		l.more(l.rate)
 		encoder.CloseClientConnections()

@@ -160,7 +160,7 @@ func TestRealSidecar(t *testing.T) {
 		return at, others
 	}
 	text := func(n int) string { return strings.Repeat(fmt.Sprintf("Story %d is about sidecars. ", n), 300) }
-	picture := func(seed uint64) map[string]any {
+	image := func(seed uint64) map[string]any {
 		return map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(seed))}}
 	}
 
@@ -178,17 +178,17 @@ func TestRealSidecar(t *testing.T) {
 		at.body.Get("kv_transfer_params").Exists() {
 		t.Errorf("the same text: %v", others)
 	}
-	// Pictures are encoded each at the place of its own, in whatever company, and by nobody else.
+	// Images are encoded each at the place of its own, in whatever company, and by nobody else.
 	home := map[string]string{}
 	for i, seeds := range [][]uint64{{500}, {501, 502}, {503, 504, 505}, {506, 501, 500}} {
 		content := []any{map[string]any{"type": "text", "text": text(10 + i)}}
 		for _, seed := range seeds {
-			content = append(content, picture(seed))
+			content = append(content, image(seed))
 		}
 		at, others := ask(content)
 		list, asked := strings.Split(at.header.Get(extproc.HeaderEncoder), ","), 0
 		if len(list) != len(seeds) {
-			t.Fatalf("%d pictures, encoders %q", len(seeds), list)
+			t.Fatalf("%d images, encoders %q", len(seeds), list)
 		}
 		for _, addr := range encode {
 			for _, got := range others[addr] {
@@ -196,14 +196,14 @@ func TestRealSidecar(t *testing.T) {
 				url := got.body.Get("messages.0.content.0.image_url.url").Str
 				place := slices.IndexFunc(seeds, func(seed uint64) bool { return dataURL(photo(seed)) == url })
 				if place < 0 || list[place] != addr || len(got.body.Get("messages.0.content").Array()) != 1 || home[url] != "" && home[url] != addr {
-					t.Errorf("%s got picture %d of %q: %d parts, before at %q", addr, place, list,
+					t.Errorf("%s got image %d of %q: %d parts, before at %q", addr, place, list,
 						len(got.body.Get("messages.0.content").Array()), home[url])
 				}
 				home[url] = addr
 			}
 		}
 		if asked != len(seeds) || len(others[at.header.Get(extproc.HeaderPrefiller)]) != 1 {
-			t.Errorf("%d pictures: %d encoded, %d prefills where it was named", len(seeds), asked,
+			t.Errorf("%d images: %d encoded, %d prefills where it was named", len(seeds), asked,
 				len(others[at.header.Get(extproc.HeaderPrefiller)]))
 		}
 	}

@@ -53,7 +53,7 @@ func contentID(t *testing.T, file []byte) string {
 	return f.ID.String()
 }
 
-// countingHost serves pictures and counts, by file name.
+// countingHost serves images and counts, by file name.
 func countingHost(t *testing.T, files map[string][]byte) (url string, count func(name string) int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -75,7 +75,7 @@ func countingHost(t *testing.T, files map[string][]byte) (url string, count func
 	}
 }
 
-func picturePart(url string, more map[string]any) map[string]any {
+func imagePart(url string, more map[string]any) map[string]any {
 	p := map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}}
 	maps.Copy(p, more)
 	return p
@@ -99,7 +99,7 @@ func names(w *sim.Worker) map[string]bool {
 	return out
 }
 
-// Injected: workers hold a picture under its content id, and we predict what they report.
+// Injected: workers hold an image under its content id, and we predict what they report.
 func TestInjectedNames(t *testing.T) {
 	t.Parallel()
 	var got received
@@ -110,12 +110,12 @@ func TestInjectedNames(t *testing.T) {
 	file := photo(21)
 	id := contentID(t, file)
 	host, _ := countingHost(t, map[string][]byte{"a.jpg": file})
-	first := post(t, l, request("inject-1", "What is this?", picturePart(dataURL(file), nil)), nil)
+	first := post(t, l, request("inject-1", "What is this?", imagePart(dataURL(file), nil)), nil)
 	awaitExact(t, l, first.worker, first.prompt)
 	if held := names(l.Sims[first.worker]); len(held) != 1 || !held[id] {
 		t.Errorf("the worker holds blocks under %v, want %s", held, id)
 	}
-	second := post(t, l, request("inject-2", "And how old is it?", picturePart(dataURL(file), map[string]any{"uuid": "of a client"})), nil)
+	second := post(t, l, request("inject-2", "And how old is it?", imagePart(dataURL(file), map[string]any{"uuid": "of a client"})), nil)
 	if d := lastDecision(t, l); second.worker != first.worker || second.cached < 380 ||
 		int(d.Get("cached_tokens").Int()) != second.cached || d.Get("reason").Str != "exact" {
 		t.Errorf("again: worker %d (first %d), %d cached, decision %s", second.worker, first.worker, second.cached, d.Raw)
@@ -127,7 +127,7 @@ func TestInjectedNames(t *testing.T) {
 		}
 	}
 	// By URL the worker fetches for itself: no name of ours, since its bytes may be others.
-	third := post(t, l, request("inject-3", "What is this?", picturePart(host+"/a.jpg", nil)), nil)
+	third := post(t, l, request("inject-3", "What is this?", imagePart(host+"/a.jpg", nil)), nil)
 	d := lastDecision(t, l)
 	if uuid := gjson.Get(got.body("inject-3"), "messages.0.content.0.uuid"); third.status != 200 || uuid.Exists() ||
 		int(d.Get("cached_tokens").Int()) != third.cached {
@@ -169,7 +169,7 @@ func replica(t *testing.T, addr, keyFile string) {
 }
 
 // With the relay the image host sees one download, whoever asks and as often as they ask; workers load from Sightline,
-// from the process that holds the picture ("injected false") or through another replica ("injected true").
+// from the process that holds the image ("injected false") or through another replica ("injected true").
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	for _, inject := range []bool{false, true} {
@@ -188,7 +188,7 @@ func TestRelay(t *testing.T) {
 			l := startLab(t, func(o *lab.Options) {
 				got.watch(o)
 				o.Config = func(keys map[string]any) {
-					keys["probe"] = false // its picture would be counted too
+					keys["probe"] = false // its image would be counted too
 					m := keys["media"].(map[string]any)
 					m["budget"] = "5s" // the machine may be busy: what is late keeps its URL
 					m["relay"] = map[string]any{"listen": listen, "url": at + "/pictures", "data_urls": true}
@@ -201,10 +201,10 @@ func TestRelay(t *testing.T) {
 			a, b := photo(22), photo(23)
 			host, downloads := countingHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b})
 			id := contentID(t, a)
-			first := post(t, l, request("relay-0", "What is this?", picturePart(host+"/a.jpg", nil)), nil)
+			first := post(t, l, request("relay-0", "What is this?", imagePart(host+"/a.jpg", nil)), nil)
 			awaitExact(t, l, first.worker, first.prompt)
 			for i, url := range []string{host + "/a.jpg", host + "/a.jpg", dataURL(a)} {
-				r := post(t, l, request(fmt.Sprint("relay-", i+1), fmt.Sprintf("Question %d?", i), picturePart(url, nil)), nil)
+				r := post(t, l, request(fmt.Sprint("relay-", i+1), fmt.Sprintf("Question %d?", i), imagePart(url, nil)), nil)
 				if d := lastDecision(t, l); r.status != 200 || r.worker != first.worker || r.cached < 380 ||
 					int(d.Get("cached_tokens").Int()) != r.cached || d.Get("reason").Str != "exact" {
 					t.Errorf("%.40s: worker %d (first %d), %d cached, decision %s", url, r.worker, first.worker, r.cached, d.Raw)
@@ -221,9 +221,9 @@ func TestRelay(t *testing.T) {
 			if held := names(l.Sims[first.worker]); len(held) != 1 || held[id] != inject {
 				t.Errorf("the worker holds blocks under %v; the content id is %s", held, id)
 			}
-			two := post(t, l, request("relay-two", "Which is nicer?", picturePart(host+"/a.jpg", nil), picturePart(host+"/b.jpg", nil)), nil)
+			two := post(t, l, request("relay-two", "Which is nicer?", imagePart(host+"/a.jpg", nil), imagePart(host+"/b.jpg", nil)), nil)
 			if d := lastDecision(t, l); two.status != 200 || int(d.Get("cached_tokens").Int()) != two.cached {
-				t.Errorf("two pictures: status %d, %d cached, decision %s", two.status, two.cached, d.Raw)
+				t.Errorf("two images: status %d, %d cached, decision %s", two.status, two.cached, d.Raw)
 			}
 			if downloads("a.jpg") != 1 || downloads("b.jpg") != 1 {
 				t.Errorf("the image host saw %d and %d downloads, want 1 each", downloads("a.jpg"), downloads("b.jpg"))
@@ -243,13 +243,13 @@ func TestRelay(t *testing.T) {
 				}
 			}
 			if metric(t, l, "sightline_relay", "served") < 3 || metric(t, l, "sightline_relay_images", "") != 2 {
-				t.Errorf("served %v, pictures %v", metric(t, l, "sightline_relay", "served"), metric(t, l, "sightline_relay_images", ""))
+				t.Errorf("served %v, images %v", metric(t, l, "sightline_relay", "served"), metric(t, l, "sightline_relay_images", ""))
 			}
 		})
 	}
 }
 
-// A worker that takes no data URLs gets their pictures by the relay, and holds them under its engine's own name.
+// A worker that takes no data URLs gets their images by the relay, and holds them under its engine's own name.
 func TestRelayToTensorRTLLM(t *testing.T) {
 	t.Parallel()
 	var got received
@@ -267,11 +267,11 @@ func TestRelayToTensorRTLLM(t *testing.T) {
 		}
 	})
 	url, n := pngURL(110), 0
-	eventually(t, "the picture is found again", func() bool { // its pixels are decoded beside the requests
+	eventually(t, "the image is found again", func() bool { // its pixels are decoded beside the requests
 		n++
 		user := fmt.Sprint("trt-", n)
 		r := post(t, l, request(user, "A question long enough for a block of thirty-two tokens behind its picture, so that it is found again",
-			picturePart(url, nil)), nil)
+			imagePart(url, nil)), nil)
 		if body := got.body(user); r.status != 200 || strings.Contains(body, "data:image") || !strings.Contains(body, "http://"+listen+"/") {
 			t.Fatalf("request %d: status %d, the worker got %.300s", n, r.status, body)
 		}
@@ -284,14 +284,14 @@ func TestRelayToTensorRTLLM(t *testing.T) {
 	}
 }
 
-// BenchmarkBodyEdit: one and four pictures of 3.7 MB through Envoy, with the body as it is and sent back.
+// BenchmarkBodyEdit: one and four images of 3.7 MB through Envoy, with the body as it is and sent back.
 func BenchmarkBodyEdit(b *testing.B) {
 	big := make([]byte, 2_775_000)
 	copy(big, "\xff\xd8\xff\xe0")
-	body := func(pictures int, field bool) []byte {
+	body := func(images int, field bool) []byte {
 		var parts []any
-		for range pictures {
-			parts = append(parts, picturePart("data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(big), nil))
+		for range images {
+			parts = append(parts, imagePart("data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(big), nil))
 		}
 		m := request("bench", "?", parts...)
 		m["model"], m["max_tokens"] = "unknown", 1
@@ -318,11 +318,11 @@ func BenchmarkBodyEdit(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, c := range []struct {
-		name     string
-		pictures int
-		field    bool
+		name   string
+		images int
+		field  bool
 	}{{"1/untouched", 1, false}, {"1/edited", 1, true}, {"4/untouched", 4, false}, {"4/edited", 4, true}} {
-		raw := body(c.pictures, c.field)
+		raw := body(c.images, c.field)
 		b.Run(c.name, func(b *testing.B) {
 			b.SetBytes(int64(len(raw)))
 			for b.Loop() {
@@ -332,13 +332,13 @@ func BenchmarkBodyEdit(b *testing.B) {
 	}
 }
 
-// BenchmarkResident: eight clients with four pictures of 3.7 MB each at once; what Sightline's process then holds, with
+// BenchmarkResident: eight clients with four images of 3.7 MB each at once; what Sightline's process then holds, with
 // bodies as they are and with every body sent back.
 func BenchmarkResident(b *testing.B) {
 	file := append(photo(30), make([]byte, 2_600_000)...)
 	var parts []any
 	for range 4 {
-		parts = append(parts, picturePart(dataURL(file), nil))
+		parts = append(parts, imagePart(dataURL(file), nil))
 	}
 	body := request("bench", "?", parts...)
 	body["model"], body["max_tokens"] = lab.ModelName, 1

@@ -79,11 +79,11 @@ func TestMediaLadder(t *testing.T) {
 		r := post(t, l, request(fmt.Sprint("blind-", n), fmt.Sprintf("Question %d?", n), parts...), nil)
 		return r, lastDecision(t, l)
 	}
-	first := post(t, l, request("first", "What is this?", picturePart(host.URL+"/a.jpg?sig=1", nil)), nil)
+	first := post(t, l, request("first", "What is this?", imagePart(host.URL+"/a.jpg?sig=1", nil)), nil)
 	awaitExact(t, l, first.worker, first.prompt)
 	for what, url := range map[string]string{"another signature": host.URL + "/a.jpg?sig=2", "a local file": "file://" +
 		dir + "/a.jpg", "a data URL": dataURL(file)} {
-		if r, d := blind(picturePart(url, nil)); r.worker != first.worker || d.Get("cached_tokens").Int() < 380 {
+		if r, d := blind(imagePart(url, nil)); r.worker != first.worker || d.Get("cached_tokens").Int() < 380 {
 			t.Errorf("%s: status %d, worker %d (first %d), decision %s", what, r.status, r.worker, first.worker, d.Raw)
 		}
 	}
@@ -93,7 +93,7 @@ func TestMediaLadder(t *testing.T) {
 		"http://[::ffff:127.0.0.2]:" + secretPort + "/x.jpg", host.URL + "/away", "http://169.254.169.254/latest", "http://168.63.129.16/x"} {
 		const why = "image URL points where we do not fetch"
 		before := down(why)
-		if _, d := blind(picturePart(url, nil)); d.Get("why").Str != why && !strings.Contains(url, "//0x") &&
+		if _, d := blind(imagePart(url, nil)); d.Get("why").Str != why && !strings.Contains(url, "//0x") &&
 			!strings.Contains(url, "//21") || d.Get("reason").Str == "exact" && d.Get("cached_tokens").Int() > 300 {
 			t.Errorf("%s: %s", url, d.Raw)
 		} else if d.Get("why").Str == why && down(why) != before+1 {
@@ -104,7 +104,7 @@ func TestMediaLadder(t *testing.T) {
 		t.Errorf("%d connections to an address that nobody allowed", k)
 	}
 	for i := range 6 { // by another name, so that the host of the other cases stays in favour
-		blind(picturePart(fmt.Sprintf("http://localhost:%s/%d/broken", port, i), nil))
+		blind(imagePart(fmt.Sprintf("http://localhost:%s/%d/broken", port, i), nil))
 	}
 	hosts, err := lab.Get("http://" + l.Admin + "/hosts")
 	if h := gjson.GetBytes(hosts, `#(host=="localhost")`); err != nil || !h.Get("open").Bool() ||
@@ -124,7 +124,7 @@ func TestMediaLadder(t *testing.T) {
 		"video": func(url string) any {
 			return map[string]any{"type": "video_url", "video_url": map[string]any{"url": url}}
 		},
-		"AVIF image": func(url string) any { return picturePart(url, nil) },
+		"AVIF image": func(url string) any { return imagePart(url, nil) },
 	} {
 		send := func(i int) (result, gjson.Result) {
 			file := unread(fmt.Sprintf("\x00\x00\x00\x20ftypavif, %s number %d", what, i))
@@ -161,7 +161,7 @@ func TestMediaLadder(t *testing.T) {
 	}
 }
 
-// TestMediaBudget: a picture that does not come in time costs its request a rung, and the next request finds it.
+// TestMediaBudget: an image that does not come in time costs its request a rung, and the next request finds it.
 func TestMediaBudget(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
@@ -179,14 +179,14 @@ func TestMediaBudget(t *testing.T) {
 		_, _ = w.Write(file)
 	}))
 	t.Cleanup(host.Close)
-	first := post(t, l, request("late-1", "What is it?", picturePart(host.URL+"/a.jpg", nil)), nil)
+	first := post(t, l, request("late-1", "What is it?", imagePart(host.URL+"/a.jpg", nil)), nil)
 	if d := lastDecision(t, l); d.Get("why").Str != "image not here within the time budget" ||
 		metric(t, l, "sightline_steps_down_total", "time budget") != 1 {
 		t.Errorf("late: %s", d.Raw)
 	}
 	close(late)
-	eventually(t, "a decision with the picture", func() bool {
-		post(t, l, request("late-2", "And now?", picturePart(host.URL+"/a.jpg", nil)), nil)
+	eventually(t, "a decision with the image", func() bool {
+		post(t, l, request("late-2", "And now?", imagePart(host.URL+"/a.jpg", nil)), nil)
 		return lastDecision(t, l).Get("prompt_tokens").Int() == int64(first.prompt)-1
 	})
 	if n := metric(t, l, "sightline_fetch_total", `"downloads"`); n != 1 {

@@ -17,14 +17,14 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// TestMediaSoak sends requests of four 3.7 MB pictures, four at a time, through a real Envoy, for SIGHTLINE_SOAK ("60s";
-// else a few): each is decided with its pictures, memory stays where the first ones took it, and no stream stays open.
+// TestMediaSoak sends requests of four 3.7 MB images, four at a time, through a real Envoy, for SIGHTLINE_SOAK ("60s";
+// else a few): each is decided with its images, memory stays where the first ones took it, and no stream stays open.
 func TestMediaSoak(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) { o.Config = func(keys map[string]any) { keys["probe"] = false } })
 	long, _ := time.ParseDuration(os.Getenv("SIGHTLINE_SOAK"))
 	var parts []any
 	for i := range 4 {
-		parts = append(parts, picturePart(dataURL(append(photo(uint64(50+i)), make([]byte, 2_700_000)...)), nil))
+		parts = append(parts, imagePart(dataURL(append(photo(uint64(50+i)), make([]byte, 2_700_000)...)), nil))
 	}
 	body := request("soak", "?", parts...)
 	body["model"], body["max_tokens"] = lab.ModelName, 1

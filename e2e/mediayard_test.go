@@ -27,9 +27,9 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// What pictures cost: `make bench-media`. First over gRPC and TCP alone, with a client that plays Envoy on the same cores,
+// What images cost: `make bench-media`. First over gRPC and TCP alone, with a client that plays Envoy on the same cores,
 // beside the two servers of the yardstick that show what carrying the bytes costs whoever decides: "nothing" (gRPC's own
-// codec) and "tells" (our server with a decision made beforehand). Then four pictures a request through a real Envoy, at
+// codec) and "tells" (our server with a decision made beforehand). Then four images a request through a real Envoy, at
 // 0.7 times the rate at which Envoy and "nothing" are at their end. Goals are stated against "nothing" of the same run
 // where it does the same work; each line says what was reached and what was asked for, and which goal is missed on purpose.
 
@@ -140,7 +140,7 @@ func noise720(seed int) []byte {
 	return b.Bytes()
 }
 
-// chatWith is a chat of 1 KB with pictures before the text.
+// chatWith is a chat of 1 KB with images before the text.
 func chatWith(seed int, urls ...string) []byte {
 	head, text, _ := strings.Cut(chatOf(1<<10, seed), `"content":`)
 	text = strings.TrimSuffix(text, "}]}")
@@ -202,7 +202,7 @@ func TestMediaYardstick(t *testing.T) {
 				if err != nil {
 					t.Fatal(r.name, err)
 				}
-				if turn > 0 { // in the first, pictures become known
+				if turn > 0 { // in the first, images become known
 					r.took = append(r.took, took)
 				}
 			}
@@ -220,7 +220,7 @@ func TestMediaYardstick(t *testing.T) {
 		{name: "told", peer: told, bodies: four}, {name: "nothing", peer: none, bodies: four}}
 	t.Logf("over gRPC, four 720p PNGs (%d bytes), eight at once, p50 in ms; peak memory in MiB:", len(four[0]))
 	for _, r := range eight {
-		r.eightAtOnce(2 * time.Second) // pictures become known
+		r.eightAtOnce(2 * time.Second) // images become known
 		r.took = nil
 	}
 	for range 2 {
@@ -343,7 +343,7 @@ func steady(t *testing.T, long time.Duration, nothing, ours *world, bodies [][]b
 	}
 }
 
-// TestLadder: four 720p pictures a request, more and more requests a second, until the decision breaks: what one Sightline takes on two
+// TestLadder: four 720p images a request, more and more requests a second, until the decision breaks: what one Sightline takes on two
 // cores that a client who plays Envoy shares with it. Nothing is rendered and no pixel decoded, so bytes decide.
 func TestLadder(t *testing.T) {
 	if os.Getenv("SIGHTLINE_YARDSTICK") == "" {

@@ -45,7 +45,7 @@ import (
 
 // How much memory strangers can make Sightline use. Each attack meets a new process, as it is built for production, with a model of each
 // engine, and comes over ext_proc itself: an Envoy before it would hold some of it back. Resident memory may at no time be more than the
-// bytes that are on their way (bodies that were begun and are not answered, pictures and events that were sent), the index, and 200 MiB.
+// bytes that are on their way (bodies that were begun and are not answered, images and events that were sent), the index, and 200 MiB.
 // Where that is not reached yet, an attack has a room of its own. make memory writes docs/reliability.md; with TIMES it sends so many
 // times as much, and each kind of hostile body by itself.
 
@@ -273,17 +273,17 @@ var attacks = []attack{
 			return "/v1/chat/completions", hostilebody.Holding(url + data + `"}}`)
 		})
 	}},
-	{"32 MB of small pictures, and of pieces, six at once", 0, "trtllm", func(v *victim, times int) {
-		chats(v, named(v.t, "pictures", "data URLs of nothing", "messages", "keys of tool arguments", "unknown keys of a picture",
-			"base64 pictures in tool results"), 12*times, 32<<20, 6)
+	{"32 MB of small images, and of pieces, six at once", 0, "trtllm", func(v *victim, times int) {
+		chats(v, named(v.t, "images", "data URLs of nothing", "messages", "keys of tool arguments", "unknown keys of an image",
+			"base64 images in tool results"), 12*times, 32<<20, 6)
 	}},
-	{"pictures of 31 M pixels in a few KB", 0, "vllm", func(v *victim, times int) {
+	{"images of 31 M pixels in a few KB", 0, "vllm", func(v *victim, times int) {
 		urls := bombs()
 		v.asks(24*times, 32, func(i int) (string, string) {
 			var parts []string
 			for k := range 8 {
 				url := urls[(i+k)%len(urls)]
-				own := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%012d", i*8+k)) // behind the picture's end
+				own := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%012d", i*8+k)) // behind the image's end
 				parts = append(parts, `{"type":"image_url","image_url":{"url":"`+strings.TrimRight(url,
 					"=")[:len(strings.TrimRight(url, "="))/4*4]+own+`"}}`)
 			}
@@ -388,7 +388,7 @@ var attacks = []attack{
 		})
 		time.Sleep(2 * time.Second)
 	}},
-	{"an image host's pictures of 8 MB, each another", 0, "vllm", func(v *victim, times int) {
+	{"an image host's images of 8 MB, each another", 0, "vllm", func(v *victim, times int) {
 		file := noise720(1)
 		file = append(file, make([]byte, 8<<20-len(file))...)
 		host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -55,7 +55,7 @@ func TestModelsThatDoNotLoad(t *testing.T) {
 		"its own":       {map[string]any{"dir": good, "chat_template": "/none/of/this.jinja"}, noTemplate},
 		"tokenizer":     {map[string]any{"dir": dir(map[string]string{"tokenizer.json": "{"})}, noFiles},
 		"configuration": {map[string]any{"dir": dir(map[string]string{"config.json": "{"})}, noFiles},
-		"pictures": {map[string]any{"dir": dir(map[string]string{"preprocessor_config.json": "{",
+		"images": {map[string]any{"dir": dir(map[string]string{"preprocessor_config.json": "{",
 			"chat_template.jinja": "{{ messages[0].content }}"})}, "no block held"},
 		"gone":       {map[string]any{"dir": "/none/of/this"}, noFiles},
 		"empty":      {map[string]any{"dir": t.TempDir()}, noFiles},

@@ -17,11 +17,11 @@ import (
 	"github.com/sightline-router/sightline/lab/sim"
 )
 
-// Nothing of one client's request is seen by another, or by an operator, once the request is over: hosts of pictures that
+// Nothing of one client's request is seen by another, or by an operator, once the request is over: hosts of images that
 // fail, names of files, sessions and answers are kept in memory of their own. The product that is tested overwrites each
 // body's memory as soon as it gives it back.
 func TestBodiesLeaveNothingBehind(t *testing.T) {
-	asked := sync.Map{} // path → true, as the pictures' host sees it
+	asked := sync.Map{} // path → true, as the images' host sees it
 	release := make(chan struct{})
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Store(r.URL.Path, true)

@@ -25,7 +25,7 @@ func TestWorkersAreProbed(t *testing.T) {
 		t.Fatal(err, rows)
 	}
 	for _, r := range rows {
-		if r.Get("verdict").Str != "equal" || r.Get(`findings.#(what=="a picture").verdict`).Str != "equal" {
+		if r.Get("verdict").Str != "equal" || r.Get(`findings.#(what=="an image").verdict`).Str != "equal" {
 			t.Errorf("%s", r.Raw)
 		}
 	}

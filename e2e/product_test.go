@@ -136,7 +136,7 @@ type result struct {
 	body                           string
 }
 
-// ask sends one chat request with pictures and a question.
+// ask sends one chat request with images and a question.
 func ask(t testing.TB, l *lab.Lab, question string, urls ...string) result {
 	t.Helper()
 	var parts []any
@@ -235,8 +235,8 @@ func metric(t testing.TB, l *lab.Lab, name, part string) (sum float64) {
 	return sum
 }
 
-// pictureHost serves pictures by name, under any directory.
-func pictureHost(t *testing.T, files map[string][]byte) string {
+// imageHost serves images by name, under any directory.
+func imageHost(t *testing.T, files map[string][]byte) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		file, ok := files[filepath.Base(r.URL.Path)]
 		if !ok {
@@ -250,12 +250,12 @@ func pictureHost(t *testing.T, files map[string][]byte) string {
 	return s.URL
 }
 
-// One picture, however it comes, goes where it is; what we predict is what the worker then reports.
-func TestSamePicture(t *testing.T) {
+// One image, however it comes, goes where it is; what we predict is what the worker then reports.
+func TestSameImage(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, nil)
 	a, b := photo(1), photo(2)
-	host := pictureHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b})
+	host := imageHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b})
 	first := ask(t, l, "What is this?", dataURL(a))
 	if first.status != 200 || first.cached != 0 {
 		t.Fatalf("%+v", first)
@@ -268,10 +268,10 @@ func TestSamePicture(t *testing.T) {
 			t.Errorf("%s: worker %d (first %d), %d cached, decision %s", name, r.worker, first.worker, r.cached, d.Raw)
 		}
 	}
-	// Another picture of the same size has the same token ids: only its name tells it apart.
+	// Another image of the same size has the same token ids: only its name tells it apart.
 	other := ask(t, l, "What is this?", dataURL(b))
 	if d := lastDecision(t, l); other.cached > 48 || int(d.Get("cached_tokens").Int()) != other.cached {
-		t.Errorf("another picture: %d tokens cached, predicted %s", other.cached, d.Get("cached_tokens").Raw)
+		t.Errorf("another image: %d tokens cached, predicted %s", other.cached, d.Get("cached_tokens").Raw)
 	}
 }
 
@@ -284,8 +284,8 @@ func awaitExact(t testing.TB, l *lab.Lab, worker, tokens int) {
 	})
 }
 
-// Two requests with one new picture, the second before the first has been answered.
-func TestNewPictureTwiceAtOnce(t *testing.T) {
+// Two requests with one new image, the second before the first has been answered.
+func TestNewImageTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Speed = 1 })
 	url := dataURL(photo(3))
@@ -303,7 +303,7 @@ func TestNewPictureTwiceAtOnce(t *testing.T) {
 	}
 }
 
-// What a client sends under our header names, or as a picture's uuid, has no effect.
+// What a client sends under our header names, or as an image's uuid, has no effect.
 func TestClientSteersNothing(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, nil)
@@ -326,7 +326,7 @@ func TestClientSteersNothing(t *testing.T) {
 		return map[string]any{"messages": []any{map[string]any{"role": "user",
 			"content": []any{p, map[string]any{"type": "text", "text": "What is this?"}}}}}
 	}
-	// Two pictures under one uuid: each is still itself.
+	// Two images under one uuid: each is still itself.
 	post(t, l, part(dataURL(theirs), "shared"), nil)
 	post(t, l, part(dataURL(mine), "shared"), nil)
 	for i, w := range l.Sims {
@@ -367,7 +367,7 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 	// Of what it decided while Envoy was about to find it again, Sightline may never hear the end: quiet would wait for it.
 	again := fmt.Appendf(nil,
 		`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`, lab.ModelName, url)
-	eventually(t, "the picture to be known again", func() bool {
+	eventually(t, "the image to be known again", func() bool {
 		raws(t, l, again, nil)
 		d := lastDecision(t, l)
 		return d.Get("reason").Str == "exact" && d.Get("cached_tokens").Int() > 380
@@ -549,7 +549,7 @@ func TestGarbageBodies(t *testing.T) {
 	}
 }
 
-// A worker with data-parallel ranks: the rank that holds a picture gets it again.
+// A worker with data-parallel ranks: the rank that holds an image gets it again.
 func TestRanks(t *testing.T) {
 	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
@@ -572,7 +572,7 @@ func TestRanks(t *testing.T) {
 		})
 	}
 	if len(seen) != 4 {
-		t.Errorf("4 pictures on %d of 4 ranks: %v", len(seen), seen)
+		t.Errorf("4 images on %d of 4 ranks: %v", len(seen), seen)
 	}
 }
 
@@ -611,7 +611,7 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{"round robin", "predicted cached tokens = the worker's own count in",
-		"Every repeated picture went to the worker that held it"} {
+		"Every repeated image went to the worker that held it"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the demo does not say %q", want)
 		}
@@ -657,7 +657,7 @@ func TestDemoStays(t *testing.T) {
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
-	// the picture's and what is before it
+	// the image's and what is before it
 	if cached := gjson.GetBytes(answer, "usage.prompt_tokens_details.cached_tokens").Int(); err != nil ||
 		res.StatusCode != 200 || cached < 500 {
 		t.Errorf("%v, status %d: %s", err, res.StatusCode, answer)

@@ -41,7 +41,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	})
 	limited := edited(func(keys map[string]any) {
 		keys["max_in_flight"] = 1000
-		for _, w := range keys["workers"].([]any) { // the reload changes all workers but the one that holds the picture
+		for _, w := range keys["workers"].([]any) { // the reload changes all workers but the one that holds the image
 			if w := w.(map[string]any); w["name"] != fmt.Sprint("worker-", first.worker+1) {
 				w["max_in_flight"] = 900
 			}

@@ -27,7 +27,7 @@ func TestPromptLogprobsForgetNothing(t *testing.T) {
 	before := held()
 	for i, fields := range []map[string]any{{"prompt_logprobs": 1}, {"echo": true}, {"prompt_logprobs": 0},
 		{"echo": true, "top_logprobs": 2, "logprobs": true}} {
-		body := request(fmt.Sprint("skips-", i), "What is this?", picturePart(url, nil))
+		body := request(fmt.Sprint("skips-", i), "What is this?", imagePart(url, nil))
 		for k, v := range fields {
 			body[k] = v
 		}

@@ -16,11 +16,11 @@ import (
 // The traffic of bench-rivals: each workload is drawn from a seed as one open-loop schedule, which all routers get at once. Answers
 // in later turns are scripted, so that no router's speed changes what follows.
 
-// piece is a part of a prompt: words, or a picture (tokens 0: its words are counted).
+// piece is a part of a prompt: words, or an image (tokens 0: its words are counted).
 type piece struct {
-	id      uint64
-	words   int
-	picture string // how the request names it; "": words
+	id    uint64
+	words int
+	image string // how the request names it; "": words
 }
 
 // rivalRequest is one request of a schedule.
@@ -35,7 +35,7 @@ type rivalRequest struct {
 type rivalTraffic struct {
 	*rand.Rand
 	salt  uint64
-	shots []string // a data URL and two URLs of each picture
+	shots []string // a data URL and two URLs of each image
 	list  []rivalRequest
 	next  uint64
 }
@@ -60,8 +60,8 @@ var rivalWorkloads = []struct {
 	draw        func(g *rivalTraffic, rate float64)
 }{
 	{"chats", "five turns of about 450 words after one of four system prompts of 1,200", (*rivalTraffic).chats},
-	{"images", "a picture of 24, as a data URL or by one of two URLs, and three questions about it", (*rivalTraffic).images},
-	{"hot image", "six in ten ask about one picture, the others send 1,500 words of their own", (*rivalTraffic).hot},
+	{"images", "an image of 24, as a data URL or by one of two URLs, and three questions about it", (*rivalTraffic).images},
+	{"hot image", "six in ten ask about one image, the others send 1,500 words of their own", (*rivalTraffic).hot},
 	{"agents", "eight steps of about 200 words after one of five instructions of 3,000", (*rivalTraffic).agents},
 	{"documents", "questions about one of the last 20 documents of 2,500 words, or a new one", (*rivalTraffic).documents},
 	{"short prompts", "40 to 120 words that nobody shares, at 4 a second: what a router adds", (*rivalTraffic).short},
@@ -84,11 +84,11 @@ func (g *rivalTraffic) text(id uint64, n int) string {
 
 func (g *rivalTraffic) own(words int) piece { g.next++; return piece{id: 1000 + g.next, words: words} }
 
-func (g *rivalTraffic) picture(n int) piece {
-	return piece{id: 1e9 + uint64(n), words: shotTokens, picture: g.shots[3*n+g.form()]}
+func (g *rivalTraffic) image(n int) piece {
+	return piece{id: 1e9 + uint64(n), words: shotTokens, image: g.shots[3*n+g.form()]}
 }
 
-// form is how a picture is named: in half of the cases as a data URL.
+// form is how an image is named: in half of the cases as a data URL.
 func (g *rivalTraffic) form() int { return [4]int{0, 0, 1, 2}[g.IntN(4)] }
 
 // arrivals calls one for each arrival of a Poisson process.
@@ -123,7 +123,7 @@ func (g *rivalTraffic) images(rate float64) {
 		shot := int(rand.NewZipf(g.Rand, 1.3, 3, rivalShots-1).Uint64())
 		g.turns(at, 3, piece{id: 1, words: 150}, 60, func(turn int) []piece {
 			if turn == 0 {
-				return []piece{g.picture(shot), g.own(60)}
+				return []piece{g.image(shot), g.own(60)}
 			}
 			return []piece{g.own(60)}
 		})
@@ -133,7 +133,7 @@ func (g *rivalTraffic) images(rate float64) {
 func (g *rivalTraffic) hot(rate float64) {
 	g.arrivals(rate, func(at float64) {
 		if g.Float64() < 0.6 {
-			g.turns(at, 1, piece{id: 1, words: 150}, 0, func(int) []piece { return []piece{g.picture(0), g.own(100 + g.IntN(300))} })
+			g.turns(at, 1, piece{id: 1, words: 150}, 0, func(int) []piece { return []piece{g.image(0), g.own(100 + g.IntN(300))} })
 		} else {
 			g.turns(at, 1, g.own(20), 0, func(int) []piece { return []piece{g.own(1000 + g.IntN(1000))} })
 		}
@@ -181,7 +181,7 @@ func (g *rivalTraffic) work() float64 {
 			path += fmt.Sprint(p.id, "/")
 			if !cache[path] {
 				total += time.Duration(p.words) * sim.DefaultTime.Prefill
-				if p.picture != "" && !cache[fmt.Sprint(p.id)] {
+				if p.image != "" && !cache[fmt.Sprint(p.id)] {
 					total += sim.DefaultTime.Encode
 				}
 			}
@@ -221,8 +221,8 @@ func (g *rivalTraffic) write(r *rivalRequest) []byte {
 	var messages []message
 	for i, p := range r.pieces {
 		part := map[string]any{"type": "text", "text": ""}
-		if p.picture != "" {
-			part = map[string]any{"type": "image_url", "image_url": map[string]string{"url": p.picture}}
+		if p.image != "" {
+			part = map[string]any{"type": "image_url", "image_url": map[string]string{"url": p.image}}
 		} else {
 			part["text"] = g.text(p.id, p.words)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// sidecar stands before a simulated worker and does what llm-d's does: it has the i-th picture encoded at the i-th worker of one header,
+// sidecar stands before a simulated worker and does what llm-d's does: it has the i-th image encoded at the i-th worker of one header,
 // has the worker that the other header names prefill, and then its own worker answers.
 type sidecar struct {
 	*httptest.Server
@@ -81,7 +81,7 @@ func TestRoles(t *testing.T) {
 	fronts := make([]*sidecar, 3) // prefill, prefill, decode
 	var encoders []string
 	var mu sync.Mutex
-	encodes := map[string]map[string]int{} // picture by URL → encoder → how often it was asked
+	encodes := map[string]map[string]int{} // image by URL → encoder → how often it was asked
 	l := startLab(t, func(o *lab.Options) {
 		o.Front = func(e *envoy.Options) { e.Workers = []string{fronts[2].addr} } // the only one that Envoy may dial
 		o.Config = func(keys map[string]any) {
@@ -154,15 +154,15 @@ func TestRoles(t *testing.T) {
 	// while its own is assumed to be busy with those of earlier requests, which depends on the ports and on the machine's speed.
 	const drained = 200 * time.Millisecond
 	// ask sends a prompt and gives what the worker that decodes is told: who prefills and who encodes.
-	ask := func(text string, pictures ...string) (prefill, encode string) {
+	ask := func(text string, images ...string) (prefill, encode string) {
 		t.Helper()
 		settled()
-		if len(pictures) > 0 {
+		if len(images) > 0 {
 			time.Sleep(drained)
 		}
 		parts := []any{map[string]any{"type": "text", "text": text}}
-		for _, picture := range pictures {
-			parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}})
+		for _, image := range images {
+			parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]any{"url": image}})
 		}
 		body, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2,
 			"messages": []any{map[string]any{"role": "user", "content": parts}}})
@@ -199,15 +199,15 @@ func TestRoles(t *testing.T) {
 	if p, e := ask(text(0)); p != "" || e != "" {
 		t.Errorf("a text that is held where it is decoded: prefill at %q, encode at %q", p, e)
 	}
-	const pictures = 4
-	var prefilled, encoded [pictures]string
-	for i := range pictures {
+	const images = 4
+	var prefilled, encoded [images]string
+	for i := range images {
 		prefilled[i], encoded[i] = ask(text(10+i), dataURL(photo(uint64(500+i))))
 		if prefilled[i] == "" || encoded[i] == "" {
-			t.Fatalf("new picture %d: prefill at %q, encode at %q", i, prefilled[i], encoded[i])
+			t.Fatalf("new image %d: prefill at %q, encode at %q", i, prefilled[i], encoded[i])
 		}
 	}
-	// The worker that prefilled the first picture goes. The other one has not seen what that one had, and names the same encoders.
+	// The worker that prefilled the first image goes. The other one has not seen what that one had, and names the same encoders.
 	gone := slices.IndexFunc(fronts, func(s *sidecar) bool { return s.addr == prefilled[0] })
 	other := fronts[1-gone].addr
 	lose := func(i int) {
@@ -217,29 +217,29 @@ func TestRoles(t *testing.T) {
 		eventually(t, "its end is noticed", func() bool { return strings.HasPrefix(rows().Get(fmt.Sprint(i, ".health")).Str, "out") })
 	}
 	lose(gone)
-	for i := range pictures {
+	for i := range images {
 		want := encoded[i]
 		if prefilled[i] == other {
 			want = "" // it has it
 		}
 		if p, e := ask(text(20+i), dataURL(photo(uint64(500+i)))); p != other || e != want {
-			t.Errorf("picture %d again: prefill at %q, want %q; encode at %q, want %q", i, p, other, e, want)
+			t.Errorf("image %d again: prefill at %q, want %q; encode at %q, want %q", i, p, other, e, want)
 		}
 	}
 	// Each of them again, behind a new one: it is encoded where it was.
-	for i := range pictures {
+	for i := range images {
 		_, e := ask(text(40+i), dataURL(photo(uint64(600+i))), dataURL(photo(uint64(500+i))))
 		if first, again, both := strings.Cut(e, ","); !both || again != encoded[i] {
-			t.Errorf("picture %d behind a new one: encode at %q and %q, want %q", i, first, again, encoded[i])
+			t.Errorf("image %d behind a new one: encode at %q and %q, want %q", i, first, again, encoded[i])
 		}
 	}
 	mu.Lock()
-	if len(encodes) != 2*pictures {
-		t.Errorf("%d pictures came to be encoded, want %d", len(encodes), 2*pictures)
+	if len(encodes) != 2*images {
+		t.Errorf("%d images came to be encoded, want %d", len(encodes), 2*images)
 	}
 	for url, at := range encodes {
 		if len(at) != 1 {
-			t.Errorf("a picture of %d bytes was encoded at %v", len(url), at)
+			t.Errorf("an image of %d bytes was encoded at %v", len(url), at)
 		}
 	}
 	mu.Unlock()

@@ -28,7 +28,7 @@ func clientAt(t *testing.T, ip string) *http.Client {
 	return &http.Client{Transport: from}
 }
 
-// flatPNG returns a picture of many pixels in few bytes, a different file for each number.
+// flatPNG returns an image of many pixels in few bytes, a different file for each number.
 func flatPNG(t *testing.T, side int) func(number int) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -44,8 +44,8 @@ func flatPNG(t *testing.T, side int) func(number int) string {
 	}
 }
 
-// TestClientsShareTheDecoder: a client that fills TensorRT-LLM's queue of pictures to decode, with pictures of many pixels, does not
-// keep another's picture from being named: Envoy tells whose request it is, whatever the clients' headers say.
+// TestClientsShareTheDecoder: a client that fills TensorRT-LLM's queue of images to decode, with images of many pixels, does not
+// keep another's image from being named: Envoy tells whose request it is, whatever the clients' headers say.
 func TestClientsShareTheDecoder(t *testing.T) {
 	t.Parallel()
 	large := flatPNG(t, 3000)
@@ -54,14 +54,14 @@ func TestClientsShareTheDecoder(t *testing.T) {
 		o.Sim = func(_ int, c *sim.Config) { c.BlockSize = 32 }
 		read := o.Prompts
 		o.Prompts = func(ctx context.Context, path string, _ []byte) ([]sim.Prompt, error) {
-			body, _ := json.Marshal(request("", "What is it?")) // no pictures, so that no event tells how the worker names them
+			body, _ := json.Marshal(request("", "What is it?")) // no images, so that no event tells how the worker names them
 			return read(ctx, path, body)
 		}
 	})
 	hostile, victim := clientAt(t, "127.0.0.2"), clientAt(t, "127.0.0.3")
-	send := func(from *http.Client, user, picture string) {
+	send := func(from *http.Client, user, url string) {
 		t.Helper()
-		body := request(user, "What is it?", picturePart(picture, nil))
+		body := request(user, "What is it?", imagePart(url, nil))
 		body["model"], body["max_tokens"] = lab.ModelName, 1
 		raw, _ := json.Marshal(body)
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, l.URL+"/v1/chat/completions", bytes.NewReader(raw))
@@ -83,12 +83,12 @@ func TestClientsShareTheDecoder(t *testing.T) {
 		all.Go(func() { send(hostile, "hostile", large(i)) })
 	}
 	all.Wait()
-	named := func(from *http.Client, user, picture string) bool {
-		send(from, user, picture)
+	named := func(from *http.Client, user, url string) bool {
+		send(from, user, url)
 		return lastDecision(t, l).Get("why").Str != "media name not computed yet: pixels are decoded beside the requests"
 	}
 	mine := pngURL(41)
-	eventually(t, "the other client's picture to be named", func() bool { return named(victim, "victim", mine) })
+	eventually(t, "the other client's image to be named", func() bool { return named(victim, "victim", mine) })
 	waiting := 0
 	for i := range 16 {
 		if !named(hostile, "hostile", large(32+i)) {
@@ -96,6 +96,6 @@ func TestClientsShareTheDecoder(t *testing.T) {
 		}
 	}
 	if waiting < 12 { // 48 of its 64 got a place; few had their turn
-		t.Errorf("only %d of 16 of the hostile client's pictures still waited when the other client's was named", waiting)
+		t.Errorf("only %d of 16 of the hostile client's images still waited when the other client's was named", waiting)
 	}
 }

@@ -95,11 +95,11 @@ func TestSignalsInPrometheus(t *testing.T) {
 		}
 		return gjson.GetBytes(raw, "data.result").Array(), nil
 	}
-	picture := dataURL(photo(71))
+	image := dataURL(photo(71))
 	n := 0
 	load := func() {
 		n++
-		ask(t, l, fmt.Sprint("What is this, for the ", n%7, "th time?"), picture)
+		ask(t, l, fmt.Sprint("What is this, for the ", n%7, "th time?"), image)
 		ask(t, l, strings.Repeat(fmt.Sprint("Something new, number ", n, ". "), 20))
 	}
 	eventually(t, "Prometheus scrapes both", func() bool {

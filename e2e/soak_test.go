@@ -20,7 +20,7 @@ import (
 	"github.com/sightline-router/sightline/lab/section"
 )
 
-// A long run (make soak D=30m) of what wears a router out: prompts and pictures that never come again, names of models, sessions and
+// A long run (make soak D=30m) of what wears a router out: prompts and images that never come again, names of models, sessions and
 // paths that clients make up, workers that come and go, an agent that is killed again and again, and strangers' bytes at every port.
 // Memory, goroutines and descriptors stay flat, and the last tenth is as fast as the first.
 func TestSoak(t *testing.T) {
@@ -35,7 +35,7 @@ func TestSoak(t *testing.T) {
 		rng := rand.New(rand.NewPCG(uint64(i), 4))
 		parts := []any{user(fmt.Sprintf("%d: %s", i, words(rng, 60)))}
 		if i%5 == 0 {
-			own := fmt.Appendf(slices.Clone(file), "%d", i) // behind the picture's end
+			own := fmt.Appendf(slices.Clone(file), "%d", i) // behind the image's end
 			parts = []any{user(fmt.Sprint(i), "data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(own))}
 		}
 		body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 4, "stream": i%2 == 0, "messages": parts})

@@ -24,11 +24,11 @@ func TestEverySteeringField(t *testing.T) {
 	admin := freeAddr(t)
 	w.runProduct(map[string]any{"admin": admin, "models": []any{map[string]any{"name": "known", "dir": absolute(t, modelDir)}},
 		"workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "known"}}})
-	var picture bytes.Buffer
-	if err := png.Encode(&picture, image.NewNRGBA(image.Rect(0, 0, 56, 56))); err != nil {
+	var file bytes.Buffer
+	if err := png.Encode(&file, image.NewNRGBA(image.Rect(0, 0, 56, 56))); err != nil {
 		t.Fatal(err)
 	}
-	url := dataURL(picture.Bytes())
+	url := dataURL(file.Bytes())
 	part := `{@inPart@"type":"image_url","image_url":{@inMedia@"url":"` + url + `"}}`
 	shapes := []struct{ path, body string }{
 		{"/v1/chat/completions",
@@ -134,7 +134,7 @@ func TestEverySteeringField(t *testing.T) {
 	}
 	t.Logf("%d requests, %d fields", sent, len(counted))
 
-	// A uuid and nothing else asks for another client's picture; JSON that only Python reads could carry any field.
+	// A uuid and nothing else asks for another client's image; JSON that only Python reads could carry any field.
 	for path, body := range map[string]string{
 		"/v1/chat/completions":       `{"model":"known","messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":"theirs"}]}]}`,
 		"/v1/chat/completions/batch": `{"model":"unknown","messages":[[{"role":"user","content":[{"type":"image_url","uu\u0069d":"theirs"}]}]]}`,

@@ -16,8 +16,8 @@ import (
 	"github.com/sightline-router/sightline/lab"
 )
 
-// onWorker asks with pictures that nobody has, from number seed on, until the given worker has one and its events have said
-// so; it gives the picture's URL.
+// onWorker asks with images that nobody has, from number seed on, until the given worker has one and its events have said
+// so; it gives the image's URL.
 func onWorker(t *testing.T, l *lab.Lab, worker int, seed uint64) string {
 	t.Helper()
 	for ; ; seed++ {
@@ -29,7 +29,7 @@ func onWorker(t *testing.T, l *lab.Lab, worker int, seed uint64) string {
 	}
 }
 
-// again is the decision on one more question about a picture.
+// again is the decision on one more question about an image.
 func again(t *testing.T, l *lab.Lab, url string) gjson.Result {
 	t.Helper()
 	if r := ask(t, l, "And now?", url); r.status != 200 {

@@ -23,7 +23,7 @@ import (
 )
 
 // The way of docs/rollout.md, with workers and a real Envoy that stay: observe, a tenth steered, all steered, and a changed file
-// between them, which the same process takes up. Conversations show a picture each, and ask about it again; each step has new ones.
+// between them, which the same process takes up. Conversations show an image each, and ask about it again; each step has new ones.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	const conversations, turns = 40, 3

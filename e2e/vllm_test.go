@@ -209,13 +209,13 @@ type realRun struct {
 	auditEqual, auditOther float64
 }
 
-// probed waits until each engine was asked for its tokens, of texts, conversations and a picture: all as ours, and its
+// probed waits until each engine was asked for its tokens, of texts, conversations and an image: all as ours, and its
 // settings as configured.
 func (r *realRun) probed(engines int) {
 	t := r.t
 	t.Helper()
 	var rows []gjson.Result
-	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) { // an engine's first picture takes it long
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) { // an engine's first image takes it long
 		text := r.page("/probes")
 		rows = gjson.Parse(text).Array()
 		if len(rows) == engines && !strings.Contains(text, `"unreachable"`) {
@@ -225,14 +225,14 @@ func (r *realRun) probed(engines int) {
 		}
 	}
 	for _, row := range rows {
-		if row.Get("verdict").Str != "equal" || !row.Get(`findings.#(what=="a picture")`).Exists() {
+		if row.Get("verdict").Str != "equal" || !row.Get(`findings.#(what=="an image")`).Exists() {
 			t.Errorf("%s", row.Raw)
 		}
 		r.probes += len(row.Get(`findings.#(verdict=="equal")#`).Array())
 	}
 }
 
-// conversations sends four conversations of four turns, a picture in the first and the third, turn by turn in turns, and
+// conversations sends four conversations of four turns, an image in the first and the third, turn by turn in turns, and
 // each request twice.
 func (r *realRun) conversations(what string, seed int) {
 	r.t.Helper()
@@ -304,7 +304,7 @@ func (r *realRun) refusals(engines []*engineProcess) {
 	long := strings.Repeat("a long text that no engine will take ", 4000)
 	for name, body := range map[string]map[string]any{
 		"too long":            {"messages": []any{user(long)}},
-		"no picture":          {"messages": []any{user(strings.Repeat("what is it? ", 40), "data:image/png;base64,AAAA")}},
+		"no image":            {"messages": []any{user(strings.Repeat("what is it? ", 40), "data:image/png;base64,AAAA")}},
 		"cut base64":          {"messages": []any{user(strings.Repeat("what is it? ", 40), dataURL(photo(1))[:2000])}},
 		"temperature":         {"messages": []any{user(strings.Repeat("what is it? ", 40))}, "temperature": -3},
 		"no tokens":           {"messages": []any{user(strings.Repeat("what is it? ", 40))}, "max_tokens": -1},

@@ -138,8 +138,8 @@ func (y *yardstick) lighter(plain, nothing, us *way) {
 		most     float64
 	}{
 		{"4 KB of chat", []string{chatOf(4<<10, 20), chatOf(4<<10, 21), chatOf(4<<10, 22)}, 40, 50, 1.15},
-		{"a picture of 362 KB", []string{pictureOf(362<<10, 0), pictureOf(362<<10, 1), pictureOf(362<<10, 2)}, 40, 25, 1.15},
-		{"a picture of 3.7 MB", []string{pictureOf(3700<<10, 0), pictureOf(3700<<10, 1)}, 20, 12, 1.3},
+		{"an image of 362 KB", []string{imageOf(362<<10, 0), imageOf(362<<10, 1), imageOf(362<<10, 2)}, 40, 25, 1.15},
+		{"an image of 3.7 MB", []string{imageOf(3700<<10, 0), imageOf(3700<<10, 1)}, 20, 12, 1.3},
 	} {
 		y.t.Logf("%s, one at a time: %s", size.name, y.turns(size.bodies, size.turns, size.n, plain, nothing, us))
 		p := func(w *way) float64 { return ms(quantile(w.took, .5)) }
@@ -190,9 +190,9 @@ func TestYardstick(t *testing.T) {
 		small = append(small, chatOf(4<<10, i))
 	}
 	for i := range 3 {
-		large = append(large, pictureOf(15<<20, i))
+		large = append(large, imageOf(15<<20, i))
 	}
-	for i, body := range slices.Concat(small, large) { // pictures become known, connections open
+	for i, body := range slices.Concat(small, large) { // images become known, connections open
 		for _, w := range y.ways {
 			if err := y.send(w.url, body); err != nil {
 				t.Fatal(i, w.name, err)
@@ -375,10 +375,10 @@ func chatOf(n, seed int) string {
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, lab.ModelName, b.String())
 }
 
-// pictureOf is a chat with a picture of about n bytes as a data URL.
-func pictureOf(n, seed int) string {
+// imageOf is a chat with an image of about n bytes as a data URL.
+func imageOf(n, seed int) string {
 	file := bytes.Clone(photo(uint64(seed)))
-	more := make([]byte, n*3/4-len(file)) // behind the picture's end, where readers do not look
+	more := make([]byte, n*3/4-len(file)) // behind the image's end, where readers do not look
 	for i := range more {
 		more[i] = byte(i*7 + i>>9 + seed)
 	}

@@ -82,7 +82,7 @@ func TestDirectories(t *testing.T) {
 		{what: "plain, a pointer", files: map[string]string{"m/config.json": "{}", "m/tokenizer.json": lfs}, dir: "m",
 			fault: "m/tokenizer.json: it is a Git LFS pointer"},
 		{what: "plain, empty", files: map[string]string{"m/README.md": ""}, dir: "m", fault: "has no file of a model"},
-		{what: "plain, settings of pictures that are no JSON", files: modelFiles("m/", "", map[string]string{}), dir: "m",
+		{what: "plain, settings of images that are no JSON", files: modelFiles("m/", "", map[string]string{}), dir: "m",
 			change: "preprocessor_config.json", fault: "preprocessor_config.json: ", media: true},
 		{what: "plain, a config that is no JSON", files: modelFiles("m/", "", map[string]string{}), change: "config.json", dir: "m",
 			fault: "config.json: "},
@@ -155,7 +155,7 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// TestRulesDoNotGrow: models of the same server share the rule for pictures' names, however often they are loaded.
+// TestRulesDoNotGrow: models of the same server share the rule for images' names, however often they are loaded.
 func TestRulesDoNotGrow(t *testing.T) {
 	media, err := NewMedia(nil)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// TestConformanceDynamoRequests compares with what the real front end of Dynamo 1.6.1 computed for chat requests with pictures as
+// TestConformanceDynamoRequests compares with what the real front end of Dynamo 1.6.1 computed for chat requests with images as
 // data URLs: names and block hashes.
 func TestConformanceDynamoRequests(t *testing.T) {
 	var cases []struct {

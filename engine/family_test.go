@@ -40,7 +40,7 @@ func TestVisionFamily(t *testing.T) {
 		}
 		return m
 	}
-	file, _ := picture(t)
+	file, _ := pngFile(t)
 	request := ask("data:image/png;base64,"+base64.StdEncoding.EncodeToString(file), "")
 	want, _ := read(t, known, chatPath, request)
 	if got, _ := read(t, load("qwen2_vl"), chatPath, request); !got.Exact || !slices.Equal(got.IDs, want.IDs) ||

@@ -26,7 +26,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// fifth is a complete engine: everything that a package below engine must define. It appends a bar to texts, names a picture by the
+// fifth is a complete engine: everything that a package below engine must define. It appends a bar to texts, names an image by the
 // size of its file, and publishes {"ids": [...], "images": [{"at":, "tokens":, "name":}]} for each prompt that it stores.
 func fifth(string) rules.Rules {
 	return rules.Rules{
@@ -47,8 +47,8 @@ func fifth(string) rules.Rules {
 					for _, it := range t.Items {
 						content += it.Text + "|"
 						if it.Medium != nil {
-							picture, _ := r.Placeholder(it.Medium.Modality, r.Take(it.Medium))
-							content += picture
+							image, _ := r.Placeholder(it.Medium.Modality, r.Take(it.Medium))
+							content += image
 						}
 					}
 					list = append(list, template.NewDict(2).Set("role", template.String(t.Role)).Set("content", template.String(content)).Value())

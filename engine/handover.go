@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// handOver changes how a worker gets a picture, if the configuration asks for it: its URL becomes the relay's, or its content id
-// becomes the part's uuid. A picture that cannot be changed (the relay is full, or the request uses another API's form) stays as it
+// handOver changes how a worker gets an image, if the configuration asks for it: its URL becomes the relay's, or its content id
+// becomes the part's uuid. An image that cannot be changed (the relay is full, or the request uses another API's form) stays as it
 // is. Afterwards m holds what the engine will see.
 func (q *mediaReader) handOver(md *Medium, m *rules.Medium) {
 	if m.Scheme != "data" && m.Scheme != "http" {
@@ -37,7 +37,7 @@ func (q *mediaReader) handOver(md *Medium, m *rules.Medium) {
 	}
 }
 
-// relay returns the URL under which the relay serves a picture. ok is false if the relay cannot serve it.
+// relay returns the URL under which the relay serves an image. ok is false if the relay cannot serve it.
 func (m *Model) relay(md *Medium, inBody bool, src mmhash.Source) (link string, ok bool) {
 	if inBody && !m.Media.RelayDataURLs {
 		return "", false

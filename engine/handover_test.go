@@ -26,7 +26,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
-func picture(t testing.TB) (file []byte, id string) {
+func pngFile(t testing.TB) (file []byte, id string) {
 	t.Helper()
 	var b bytes.Buffer
 	if err := png.Encode(&b, image.NewRGBA(image.Rect(0, 0, 128, 64))); err != nil {
@@ -85,10 +85,10 @@ func ask(url, rest string) string {
 
 const chatPath = "/v1/chat/completions"
 
-// TestInjected: with injected names, a picture is named by its content id where vLLM uses a uuid as it is, and by vLLM's hash of it
+// TestInjected: with injected names, an image is named by its content id where vLLM uses a uuid as it is, and by vLLM's hash of it
 // elsewhere.
 func TestInjected(t *testing.T) {
-	file, id := picture(t)
+	file, id := pngFile(t)
 	data := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
 	m := loadShipped(t, func(s *Server, _ *Media) { s.MediaNames = "injected" })
 	computed := loadShipped(t, func(*Server, *Media) {})
@@ -140,7 +140,7 @@ func TestInjected(t *testing.T) {
 
 // TestRelayed: with a relay the worker gets our URL, which serves our bytes; names stay, or may be injected.
 func TestRelayed(t *testing.T) {
-	file, id := picture(t)
+	file, id := pngFile(t)
 	data := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
 	defer host.Close()
@@ -202,9 +202,9 @@ func TestInjectedIsForVLLM(t *testing.T) {
 	}
 }
 
-// BenchmarkRead measures what naming and handing over cost a decision: a known picture of 2.8 MB in a data URL of 3.7 MB.
+// BenchmarkRead measures what naming and handing over cost a decision: a known image of 2.8 MB in a data URL of 3.7 MB.
 func BenchmarkRead(b *testing.B) {
-	file, _ := picture(b)
+	file, _ := pngFile(b)
 	file = append(file, make([]byte, 2_775_000-len(file))...)
 	skeleton := ask("data:image/png;base64,"+base64.StdEncoding.EncodeToString(file), "")
 	for _, how := range []string{"computed", "injected", "relayed"} {

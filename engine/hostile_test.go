@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// TestHundredPictures: half of them in the body, half on a host that sends very slowly. The first half is known, all of the rest
+// TestHundredImages: half of them in the body, half on a host that sends very slowly. The first half is known, all of the rest
 // share one budget, and no goroutine stays behind.
-func TestHundredPictures(t *testing.T) {
+func TestHundredImages(t *testing.T) {
 	var asked atomic.Int32
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
@@ -28,11 +28,11 @@ func TestHundredPictures(t *testing.T) {
 		}
 	}))
 	defer host.Close()
-	file, _ := picture(t)
+	file, _ := pngFile(t)
 	var parts []string
 	for i := range 100 {
 		url := fmt.Sprintf("%s/%d", host.URL, i)
-		if i < 50 { // a polyglot: some readers see a picture, others a web page or an archive
+		if i < 50 { // a polyglot: some readers see an image, others a web page or an archive
 			more := fmt.Sprintf("<html>%d</html>PK\x05\x06%018d", i, 0)
 			url = "data:image/png;base64," + base64.StdEncoding.EncodeToString(append(file[:len(file):len(file)], more...))
 		}
@@ -49,7 +49,7 @@ func TestHundredPictures(t *testing.T) {
 			}
 		}
 		if p.Exact || p.Why != inexactBudget || len(names) != 50 || p.HashableIDs < 50*10 {
-			t.Errorf("exact %v, %q, %d ids sure; %d pictures named", p.Exact, p.Why, p.HashableIDs, len(names))
+			t.Errorf("exact %v, %q, %d ids sure; %d images named", p.Exact, p.Why, p.HashableIDs, len(names))
 		}
 		until(t, "the host is asked", func() bool { return asked.Load() > 0 }) // downloads continue
 	})

@@ -19,11 +19,11 @@ func one(part string) string {
 	return `{"model":"m","messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"What is it?"}]}]}`
 }
 
-// TestOneMediumManyWays: a picture has the same tokens and name by data URL, http and file. A video, or sound, is not read: the prompt
+// TestOneMediumManyWays: an image has the same tokens and name by data URL, http and file. A video, or sound, is not read: the prompt
 // ends before it, and no host is asked.
 func TestOneMediumManyWays(t *testing.T) {
 	dir := t.TempDir()
-	file, _ := picture(t)
+	file, _ := pngFile(t)
 	if err := os.WriteFile(filepath.Join(dir, "x"), file, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestOneMediumManyWays(t *testing.T) {
 
 // TestLastIdentity: when the budget is spent, a URL stands for what it showed last, with any signature.
 func TestLastIdentity(t *testing.T) {
-	file, _ := picture(t)
+	file, _ := pngFile(t)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("sig") != "1" {
 			<-r.Context().Done() // until the client disconnects
@@ -111,7 +111,7 @@ func TestEmbeddings(t *testing.T) {
 			t.Errorf("exact %v (%s), sure %d, %+v", p.Exact, p.Why, p.HashableIDs, p.Media)
 		}
 	}
-	// TensorRT-LLM: a file of embeddings in place of a picture, by URL, file URL or path.
+	// TensorRT-LLM: a file of embeddings in place of an image, by URL, file URL or path.
 	dir := t.TempDir()
 	file := filepath.Join(dir, "x.pt")
 	if err := os.WriteFile(file, []byte("PK\x03\x04 a file of torch.save"), 0o600); err != nil {
@@ -130,7 +130,7 @@ func TestEmbeddings(t *testing.T) {
 	}
 }
 
-// TestUnreadFormats: a picture that the engine may open and no header reader knows has the same identity by data URL and by http, causes
+// TestUnreadFormats: an image that the engine may open and no header reader knows has the same identity by data URL and by http, causes
 // no error, and is handed over like others.
 func TestUnreadFormats(t *testing.T) {
 	files := map[string][]byte{
@@ -168,6 +168,6 @@ func TestUnreadFormats(t *testing.T) {
 		}
 	}
 	if _, err := readAll(t, m, chatPath, ask(host.URL+"/wav", "")); !errors.As(err, new(*Refused)) {
-		t.Errorf("sound as a picture: %v", err)
+		t.Errorf("sound as an image: %v", err)
 	}
 }

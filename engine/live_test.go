@@ -114,7 +114,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("rendered %q after the change", got)
 	}
 	if m := f.live.Model(); m == old || m.first != old.first || m.keys != old.keys || m.Media != old.Media {
-		t.Error("what was learned of pictures did not survive")
+		t.Error("what was learned of images did not survive")
 	}
 
 	put(template, "{% broken") // the old model stays, the error is reported once

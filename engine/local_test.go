@@ -31,7 +31,7 @@ func TestLocal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(filepath.Join(root, "a b.png"), "picture")
+	put(filepath.Join(root, "a b.png"), "image")
 	put(filepath.Join(other, "secret"), "secret")
 	put(filepath.Join(root, "large"), string(make([]byte, 1<<20+1)))
 	link(filepath.Join(other, "secret"), filepath.Join(root, "out"))
@@ -73,7 +73,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s: %q %v, want %q, refused %v", c.url, why, err, c.why, c.refused)
 		}
 		if c.why == "" && !c.refused {
-			if file, err := src.Decode(7); err != nil || string(file) != "picture" {
+			if file, err := src.Decode(7); err != nil || string(file) != "image" {
 				t.Errorf("%s: %q %v", c.url, file, err)
 			}
 		}
@@ -90,7 +90,7 @@ func TestLocal(t *testing.T) {
 	for path, want := range map[string]string{root + "/a b.png": "", root + "/a%20b.png": inexactNoFile, "a b.png": inexactNoFile} {
 		if src, why, _ := m.local(t.Context(), 0, path, new(Medium)); why != want {
 			t.Errorf("TensorRT-LLM, %s: %q", path, why)
-		} else if file, err := src.Decode(7); want == "" && (err != nil || string(file) != "picture") {
+		} else if file, err := src.Decode(7); want == "" && (err != nil || string(file) != "image") {
 			t.Errorf("TensorRT-LLM, %s: %q %v", path, file, err)
 		}
 	}

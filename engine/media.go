@@ -21,12 +21,12 @@ import (
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
-// Media is shared by all models: the cache of pictures' names, and the fetcher of pictures by URL. Safe for concurrent use.
+// Media is shared by all models: the cache of images' names, and the fetcher of images by URL. Safe for concurrent use.
 type Media struct {
 	store  *mmhash.Store
 	pixels *pixels.Names
 	fetch  *fetch.Fetcher // nil: URLs are never fetched
-	// budget is the total time a request waits for pictures that are not in its body; 0: no limit.
+	// budget is the total time a request waits for images that are not in its body; 0: no limit.
 	budget atomic.Int64 // ns
 	locals localFiles
 	// Secret, if set before requests come, keys the hashes of blocks and of what enters them.
@@ -36,7 +36,7 @@ type Media struct {
 	keys map[string]*rules.Keys // one for all models that agree in everything it depends on
 
 	// Pinned, if set before models are loaded, is called when events reveal the fingerprint by which a model's workers name
-	// pictures. It must return at once.
+	// images. It must return at once.
 	Pinned func(model, fingerprint string)
 
 	// Panicked, if set before models are loaded, is called when reading a medium panics (a bug here). The panic costs only that
@@ -44,13 +44,13 @@ type Media struct {
 	Panicked func(where string, err error)
 
 	// NoRoom, if set before models are loaded, is called with the name of a bounded store when an entry does not fit or is evicted:
-	// "picture names", "pictures to decode", "local files", and those of fetch.Config. It must return at once.
+	// "image names", "images to decode", "local files", and those of fetch.Config. It must return at once.
 	NoRoom func(what string)
 
 	// DecodeInline makes pixel digests part of the request instead of a background task. explain sets it, serve never does.
 	DecodeInline bool
 
-	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also pictures that came in a
+	// Relay, if set before requests come, serves fetched images to the workers; with RelayDataURLs also images that came in a
 	// body.
 	Relay         *relay.Relay
 	RelayDataURLs bool
@@ -109,7 +109,7 @@ func (x *Media) Close() {
 	x.pixels.Close()
 }
 
-// Hosts lists the hosts of picture URLs that failed recently.
+// Hosts lists the hosts of image URLs that failed recently.
 func (x *Media) Hosts() []fetch.HostState {
 	if x.fetch == nil {
 		return nil
@@ -125,7 +125,7 @@ func (x *Media) Fetched() fetch.Stats {
 	return x.fetch.Stats()
 }
 
-// nameAhead computes the names of a picture that a client named in all models, in one pass over its bytes.
+// nameAhead computes the names of an image that a client named in all models, in one pass over its bytes.
 func (x *Media) nameAhead(c fair.Client, f mmhash.Facts, file []byte) {
 	if f.Width == 0 {
 		return // of a format that is not read
@@ -181,7 +181,7 @@ func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
 	return &behind, nil
 }
 
-// Medium is one picture, video or audio clip of a prompt.
+// Medium is one image, video or audio clip of a prompt.
 type Medium struct {
 	Modality       string
 	Offset, Length int // tokens
@@ -191,12 +191,12 @@ type Medium struct {
 	HasName        bool        // Name is set (vLLM accepts even "" as a uuid)
 	Key            uint64      // Name as it enters block hashes; without a name, an identity of our own
 	Alias          uint64      // of the URL it came by, or of its content; 0: none
-	Fetched        bool        // the engine fetches it itself, and its host may give it another picture than us
+	Fetched        bool        // the engine fetches it itself, and its host may give it another image than us
 	edits          []body.Edit // that hand it over to the worker (see handOver)
 	namePending    bool        // its name is being computed in the background
 }
 
-// firstSeen caches the first picture under each name, for servers that trust clients' uuids: the engine keeps that picture's
+// firstSeen caches the first image under each name, for servers that trust clients' uuids: the engine keeps that image's
 // features and token count for whatever comes later under the same name (vLLM 0.32, processor cache).
 type firstSeen = lru.Cache[string, mmhash.Facts]
 

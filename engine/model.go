@@ -211,7 +211,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	return out, nil
 }
 
-// withinBudget limits the time that a request waits for pictures that are not in its body.
+// withinBudget limits the time that a request waits for images that are not in its body.
 func (x *Media) withinBudget(ctx context.Context, req *body.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
 	budget := time.Duration(x.budget.Load())
 	for i := range d.Prompts {
@@ -274,7 +274,7 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 }
 
 // eventsAmbiguous returns why events of this release are ambiguous for a prompt, "" if they are not: blocks of equal token ids but
-// different pictures, salts or adapters look the same in them. Blocks from token from on cannot be matched.
+// different images, salts or adapters look the same in them. Blocks from token from on cannot be matched.
 func (m *Model) eventsAmbiguous(p *Prompt, lora string, req *body.Request) (from int, why string) {
 	r, extra := &m.rules, req.Fields["extra_key"]
 	switch {

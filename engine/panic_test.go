@@ -9,13 +9,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
-// TestPanicCostsOneMedium: a panic over one picture only ends the exact part there; everything before it is known.
+// TestPanicCostsOneMedium: a panic over one image only ends the exact part there; everything before it is known.
 func TestPanicCostsOneMedium(t *testing.T) {
-	file, _ := picture(t)
+	file, _ := pngFile(t)
 	data := base64.StdEncoding.EncodeToString(file)
 	var told atomic.Int32
 	m := loadShipped(t, func(s *Server, x *Media) {
-		x.Relay, x.RelayDataURLs = new(relay.Relay), true // without a clock, so that it panics when it is offered a picture
+		x.Relay, x.RelayDataURLs = new(relay.Relay), true // without a clock, so that it panics when it is offered an image
 		x.Panicked = func(where string, err error) { told.Add(1) }
 	})
 	for n, media := range []string{

@@ -87,22 +87,22 @@ func (g *requests) words() string {
 
 func (g *requests) text() string { return quote(g.words()) }
 
-var pictures = map[[2]int]string{}
+var images = map[[2]int]string{}
 
-func (g *requests) picture() string {
+func (g *requests) image() string {
 	size := [2]int{1 + g.IntN(90), 1 + g.IntN(90)}
 	if g.in(4) {
 		size = [2]int{28 * (1 + g.IntN(12)), 28 * (1 + g.IntN(12))}
 	}
-	if pictures[size] == "" {
+	if images[size] == "" {
 		var b bytes.Buffer
 		_ = png.Encode(&b, image.NewGray(image.Rect(0, 0, size[0], size[1])))
-		pictures[size] = base64.StdEncoding.EncodeToString(b.Bytes())
+		images[size] = base64.StdEncoding.EncodeToString(b.Bytes())
 	}
-	return pictures[size]
+	return images[size]
 }
 
-func (g *requests) dataURL() string { return quote("data:image/png;base64," + g.picture()) }
+func (g *requests) dataURL() string { return quote("data:image/png;base64," + g.image()) }
 
 func (g *requests) part() string {
 	switch n := g.IntN(20); {
@@ -346,7 +346,7 @@ func (g *requests) anthropicBlock() string {
 	case n < 6:
 		return object{"type", `"text"`, "text", g.odd(g.text())}.String()
 	case n < 9:
-		source := object{"type", `"base64"`, "media_type", `"image/png"`, "data", quote(g.picture())}
+		source := object{"type", `"base64"`, "media_type", `"image/png"`, "data", quote(g.image())}
 		if g.in(3) {
 			source = object{"type", `"url"`, "url", g.dataURL()}
 		}
@@ -363,7 +363,7 @@ func (g *requests) anthropicBlock() string {
 		if !g.in(5) {
 			o.set("content", g.odd(g.one(g.text(), g.list(0, 3, func() string {
 				return g.one(object{"type", `"text"`, "text", g.text()}.String(), object{"type", `"image"`, "source",
-					object{"type", `"base64"`, "media_type", `"image/png"`, "data", quote(g.picture())}.String()}.String(),
+					object{"type", `"base64"`, "media_type", `"image/png"`, "data", quote(g.image())}.String()}.String(),
 					object{"type", `"tool_reference"`, "tool_name", `"f"`}.String())
 			}))))
 		}

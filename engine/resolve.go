@@ -28,7 +28,7 @@ const (
 	inexactOther       = "media other than images"
 	inexactUUID        = "a uuid that is a list or an object"
 	inexactPanic       = "media that could not be read: an internal error"
-	inexactTime        = "no time left to read all pictures"
+	inexactTime        = "no time left to read all images"
 	inexactLater       = "media name not computed yet: pixels are decoded beside the requests"
 	inexactUnnamed     = "media name not computable"
 )
@@ -58,10 +58,10 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	if err != nil {
 		return nil, "", &Refused{Status: 400, Reason: "media_io_kwargs cannot be read"}
 	}
-	q.options.Pictures = 0 // of this prompt; a body may have several
+	q.options.Images = 0 // of this prompt; a body may have several
 	for i := range list {
 		if list[i].Modality == "image" {
-			q.options.Pictures++
+			q.options.Images++
 		}
 	}
 	found = make([]Medium, len(list))
@@ -130,7 +130,7 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 	return md, "", q.name(&md, &m, byClient)
 }
 
-// fromUUID resolves a medium that is only a uuid: the engine has the picture in its cache, or answers with an error.
+// fromUUID resolves a medium that is only a uuid: the engine has the image in its cache, or answers with an error.
 func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 	ok := false
 	q.callByName(md, m)
@@ -151,7 +151,7 @@ func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
 	if q.Server.TowerLoRA && q.adapter == "" && md.HasName && md.Name == "" {
 		return &Refused{Status: 500, Reason: "an empty uuid, with --enable-tower-connector-lora"}
 	}
-	if byClient && q.Server.MMProcessorCacheGB > 0 { // under one name the engine keeps the features of the first picture
+	if byClient && q.Server.MMProcessorCacheGB > 0 { // under one name the engine keeps the features of the first image
 		if first, seen, _ := q.first.PeekOrAdd(md.Name, md.Facts); seen {
 			md.Facts = first
 		}

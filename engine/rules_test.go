@@ -57,7 +57,7 @@ func TestEnginesAreNamedOnlyHere(t *testing.T) {
 	}
 }
 
-// TestDefaultsOfEngines: if a configuration names no release, the engine's default applies, whose events tell pictures and salts
+// TestDefaultsOfEngines: if a configuration names no release, the engine's default applies, whose events tell images and salts
 // apart.
 func TestDefaultsOfEngines(t *testing.T) {
 	for name, want := range map[string]struct {

@@ -66,17 +66,17 @@ type Server struct {
 	// their request.
 	SessionIDs bool `yaml:"session_ids"`
 
-	// MediaNames selects the name under which vLLM caches a picture. "computed" is the name that the engine derives itself; bodies
+	// MediaNames selects the name under which vLLM caches an image. "computed" is the name that the engine derives itself; bodies
 	// stay untouched. "injected" is our content id, put into the request as the part's uuid. It spares the engine its own hash and
-	// needs no knowledge of its rules, but every such body is sent back to Envoy whole, and pictures in traffic that bypasses us
-	// have other names, so nothing of them is shared. Only a picture whose very bytes the worker gets from us is named (a data URL,
+	// needs no knowledge of its rules, but every such body is sent back to Envoy whole, and images in traffic that bypasses us
+	// have other names, so nothing of them is shared. Only an image whose very bytes the worker gets from us is named (a data URL,
 	// or one that the relay serves): behind any other URL the worker may read other bytes than we did, and would store them under
 	// the name.
 	MediaNames string `yaml:"media_names"`
 
 	// BlockHash selects how the workers' blocks are hashed. "sightline" is our own hash, for events that carry tokens. "dynamo" is
 	// for workers whose events come through NVIDIA Dynamo with its hashes in them; "dynamo_suffix" likewise, if its publisher was
-	// not told the picture's token id (TensorRT-LLM's in 1.6). With both, pictures have the names that Dynamo gives them.
+	// not told the image's token id (TensorRT-LLM's in 1.6). With both, images have the names that Dynamo gives them.
 	BlockHash   string `yaml:"block_hash"`
 	EnableEagle bool   `yaml:"enable_eagle"` // with Dynamo's hashes: the workers use EAGLE speculative decoding
 
@@ -236,7 +236,7 @@ func (s *Server) templateFile(dir string) string {
 	return r.Dialect.TemplateFile(s.ChatTemplate, dir)
 }
 
-// Dynamo reports whether blocks and pictures follow NVIDIA Dynamo's rules.
+// Dynamo reports whether blocks and images follow NVIDIA Dynamo's rules.
 func (s *Server) Dynamo() bool { return s.BlockHash == "dynamo" || s.BlockHash == "dynamo_suffix" }
 
 // Kwargs is a JSON object as text, "" for none. Its keys keep their order, which is part of vLLM's image names.

@@ -18,7 +18,7 @@ import (
 
 // A medium's bytes are in the body, behind a URL, or in a local file.
 
-// isRemote reports whether a picture's bytes are not in the body. Media of other kinds are not read.
+// isRemote reports whether an image's bytes are not in the body. Media of other kinds are not read.
 func isRemote(s *body.Skeleton, in *prompt.Medium) bool {
 	return in.Modality == "image" && schemeOf(in.Raw(s)) != "data"
 }
@@ -42,7 +42,7 @@ func schemeOf(pieces [][]byte) string {
 	return ""
 }
 
-// identify locates a picture's bytes and fills in its facts. If they cannot be known, why is the reason.
+// identify locates an image's bytes and fills in its facts. If they cannot be known, why is the reason.
 func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium) (why string, err error) {
 	isPath := m.Scheme == "" && q.rules.TakesPaths
 	switch {
@@ -64,7 +64,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 	}
 	if why != "" || errors.As(err, new(*Refused)) {
 		md.Key = md.Alias
-		if md.Facts.Bytes > 0 { // a worker may hold the picture that the URL showed last
+		if md.Facts.Bytes > 0 { // a worker may hold the image that the URL showed last
 			md.Key = q.hashKey.Name(md.Facts.ID.String())
 			last := *m
 			last.Source = mmhash.Source{}
@@ -83,7 +83,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 	return "", nil
 }
 
-// unread returns why a file that is no picture of a known format ends the exact part of the prompt, or the engine's refusal of it.
+// unread returns why a file that is no image of a known format ends the exact part of the prompt, or the engine's refusal of it.
 func (m *Model) unread(err error, reason string) (why string, _ error) {
 	switch status := mmhash.Status(err); {
 	case status == 0:
@@ -95,7 +95,7 @@ func (m *Model) unread(err error, reason string) (why string, _ error) {
 	}
 }
 
-// other reads a medium that is no picture: no rule counts it, so it needs no more than an identity for affinity.
+// other reads a medium that is no image: no rule counts it, so it needs no more than an identity for affinity.
 func (q *mediaReader) other(md *Medium, m *rules.Medium) (why string, err error) {
 	pieces := m.In.Raw(q.body)
 	md.Key = q.hashKey.Name(mmhash.TextID(pieces).String())
@@ -108,7 +108,7 @@ func (q *mediaReader) other(md *Medium, m *rules.Medium) (why string, err error)
 	return inexactOther, err
 }
 
-// Pixels returns how many pixels an inline picture has; 0: they are not known.
+// Pixels returns how many pixels an inline image has; 0: they are not known.
 func Pixels(text [][]byte) int { return mmhash.Pixels(text) }
 
 // allows returns the engine's refusal of a URL outside of allowed_media_domains.
@@ -122,8 +122,8 @@ func (m *Model) allows(link string) error {
 	return nil
 }
 
-// fetch identifies a picture by its URL, within the caller's budget. If why is set (the reason it failed), md.Facts are those of
-// the picture that the URL showed last, if any.
+// fetch identifies an image by its URL, within the caller's budget. If why is set (the reason it failed), md.Facts are those of
+// the image that the URL showed last, if any.
 func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Medium) (src mmhash.Source, why string, err error) {
 	if err := m.allows(link); err != nil {
 		return src, "", err
@@ -152,7 +152,7 @@ func (m *Model) fetch(ctx context.Context, c fair.Client, link string, md *Mediu
 	case e.Kind == fetch.Refused:
 		return src, inexactForbidden, nil
 	case e.Kind == fetch.NotAnImage:
-		why, err = m.unread(err, "media URL whose picture cannot be read")
+		why, err = m.unread(err, "media URL whose image cannot be read")
 		return src, why, err
 	case e.Kind == fetch.Status && e.Status >= 400 && e.Status < 500:
 		return src, "", &Refused{Status: 422, Reason: "media URL that its host refuses"}

@@ -15,7 +15,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
-// TestTRTLLMNames: a picture has no TensorRT-LLM name when it is first seen, and the exact one soon after; tools get it at once.
+// TestTRTLLMNames: an image has no TensorRT-LLM name when it is first seen, and the exact one soon after; tools get it at once.
 func TestTRTLLMNames(t *testing.T) {
 	img := image.NewGray(image.Rect(0, 0, 320, 200))
 	for i := range img.Pix {
@@ -75,7 +75,7 @@ func TestTRTLLMNames(t *testing.T) {
 				t.Errorf("%s, inline %v: exact %v (%s), name %s, want %s", c.version, inline, p.Exact, p.Why, p.Media[0].Name, want)
 			}
 			if id := p.IDs[p.Media[0].Offset]; id != 152065 && id != 151937 { // vocab_size + 1
-				t.Errorf("token id %d at the picture's place", id)
+				t.Errorf("token id %d at the image's place", id)
 			}
 			media.Close()
 		}

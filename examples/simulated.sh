@@ -1,5 +1,5 @@
 # Sourced by the run.sh of the examples: simulated workers, Sightline and Envoy on loopback, as many and at the ports that
-# the example's own variables say. Sends one conversation with a picture twice and fails unless the second time finds it
+# the example's own variables say. Sends one conversation with an image twice and fails unless the second time finds it
 # cached. STAY=1 keeps everything running until Ctrl-C.
 #
 #   WORKERS BLOCK_SIZE HTTP_PORT WORKER_PORT EVENTS_PORT  how many; tokens a block; clients come in; first of n ports each
@@ -61,10 +61,10 @@ for ((i = 0; ; i++)); do
   sleep 0.1
 done
 
-picture=$(base64 <"$here/picture.png" | tr -d "\n")
+image=$(base64 <"$here/picture.png" | tr -d "\n")
 ask() {
   curl -sf "http://127.0.0.1:$HTTP_PORT/v1/chat/completions" -H 'content-type: application/json' -d '{"model":"'"$MODEL"'","max_tokens":4,"messages":[
-    {"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'"$picture"'"}},{"type":"text","text":"What is this?"}]}]}' ||
+    {"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'"$image"'"}},{"type":"text","text":"What is this?"}]}]}' ||
     fail "a request failed"
 }
 cached() { grep -o '"cached_tokens":[0-9]*' | head -n 1 | cut -d: -f2; }
@@ -76,14 +76,14 @@ for ((i = 0; i < 200; i++)); do # Envoy tells of an end 20 ms later; until then 
   sleep 0.05
 done
 second=$(ask | cached)
-echo "the same picture twice: $first tokens cached, then $second"
+echo "the same image twice: $first tokens cached, then $second"
 other=$(curl -sf "http://$admin/workers" | grep -o '"other_block_size":[0-9]*' | head -n 1 | cut -d: -f2 || true)
 if [ -n "$other" ]; then
   for ((i = 0; i < 100; i++)); do grep -q events_block_size "$work/log" && break || sleep 0.1; done # what Sightline says of it
   grep events_block_size "$work/log" | head -n 1
   echo "BLOCK_SIZE is $BLOCK_SIZE, but the workers' events carry blocks of $other tokens: theirs are used"
 fi
-[ "$second" -ge 64 ] || fail "the second request did not find the picture"
+[ "$second" -ge 64 ] || fail "the second request did not find the image"
 if [ -n "${STAY:-}" ]; then
   echo "clients: http://127.0.0.1:$HTTP_PORT  Sightline's page: http://$admin  (Ctrl-C ends it)"
   wait "${pids[0]}"

@@ -318,7 +318,7 @@ func (l *Lab) Served(user string) int {
 	return -1
 }
 
-// Encoded counts the pictures that the workers' encoders saw.
+// Encoded counts the images that the workers' encoders saw.
 func (l *Lab) Encoded() (n int) {
 	for _, w := range l.Sims {
 		n += w.Stats().ImagesEncoded

@@ -65,7 +65,7 @@ func TestIdentifyAllocs(t *testing.T) {
 	pieces, _ := body720p(false)
 	s := scratches.New().(*scratch) // not the pool, which may drop an entry at any time
 	if n := testing.AllocsPerRun(20, func() { s.identify(DataURL(pieces)) }); n > 0 {
-		t.Errorf("%v allocations per picture", n)
+		t.Errorf("%v allocations per image", n)
 	}
 }
 

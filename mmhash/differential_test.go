@@ -21,7 +21,7 @@ import (
 // TestDifferentialVLLMImages: random image files of every kind that Pillow writes, intact and damaged, through vLLM's own loader
 // and hasher in the same run (testdata/random_images.py). A file that vLLM reads has the same mode, size and names here; one that
 // Pillow does not open is refused. A file whose pixels prove invalid only when decoded may be accepted here. Three kinds of damage
-// are not reproduced, and counted: damage after the facts (frames of an animated WebP) is accepted here; vLLM serves a picture unrotated
+// are not reproduced, and counted: damage after the facts (frames of an animated WebP) is accepted here; vLLM serves an image unrotated
 // if rotating it fails in Pillow; Pillow knows some formats that are not read here without their first bytes.
 // SIGHTLINE_VLLM is where vLLM 0.31 or later is installed; SIGHTLINE_SEED, SIGHTLINE_COUNT and SIGHTLINE_KINDS (png,rest,…) vary
 // the run.

@@ -1,13 +1,13 @@
-// Package mmhash gives every picture of a request an identity that depends on its bytes, not on where they came from. A ContentID
-// is BLAKE3 of the encoded file, so one picture behind two URLs, as a data URL, or sent again in a later turn has one identity.
+// Package mmhash gives every image of a request an identity that depends on its bytes, not on where they came from. A ContentID
+// is BLAKE3 of the encoded file, so one image behind two URLs, as a data URL, or sent again in a later turn has one identity.
 // With it come the facts that prompt layout and engine names need (Facts), read from the file's header.
 //
 // Identify makes one pass over the body's own pieces: base64, digest and header together, 48 KB at a time, without a decoded copy.
 // The names that engines use (package enginehash) hash the bytes in the middle of a longer input, so the
-// first time that a class sees a picture costs a second pass, for all classes at once (Store.Names).
+// first time that a class sees an image costs a second pass, for all classes at once (Store.Names).
 //
 // Errors: a *Refusal if an engine refuses the data URL, a *header.Error if the bytes are available but are
-// no picture that is read here; Status returns vLLM's answer.
+// no image that is read here; Status returns vLLM's answer.
 package mmhash
 
 import (
@@ -26,14 +26,14 @@ type ContentID [32]byte
 // String returns 64 hex digits.
 func (id ContentID) String() string { return hex.EncodeToString(id[:]) }
 
-// Facts is what a decision needs to know about a picture. ID and Bytes are valid even if the header could not be read.
+// Facts is what a decision needs to know about an image. ID and Bytes are valid even if the header could not be read.
 type Facts struct {
 	ID            ContentID
 	Bytes         int64 // of the encoded file
 	Width, Height int   // pixels, Pillow's Image.size after open (before EXIF rotation)
 	Mode          string
 	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that apply it
-	Transparent   bool  // one colour of an RGB picture is transparent
+	Transparent   bool  // one colour of an RGB image is transparent
 }
 
 // Pixels returns how many pixels an image has.
@@ -66,7 +66,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return "data URL: " + r.Reason }
 
-// Status returns the HTTP status with which vLLM refuses a picture for err, 0 if it may accept it.
+// Status returns the HTTP status with which vLLM refuses an image for err, 0 if it may accept it.
 func Status(err error) int {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r.Status
@@ -94,15 +94,15 @@ func (s *scratch) begin() {
 	s.n = 0
 }
 
-// take reads a piece of a picture.
+// take reads a piece of an image.
 func (s *scratch) take(p []byte) {
 	s.head.Write(p)
 	s.n += int64(len(p))
 	_, _ = s.hash.Write(p) // never fails
 }
 
-// Identify reads a picture once and allocates nothing. A *Refusal means that the bytes were not available; a *header.Error that
-// they are not a readable picture, in which case ID and Bytes are set nevertheless.
+// Identify reads an image once and allocates nothing. A *Refusal means that the bytes were not available; a *header.Error that
+// they are not a readable image, in which case ID and Bytes are set nevertheless.
 func Identify(src Source) (Facts, error) {
 	s := scratches.Get().(*scratch)
 	f, err := s.identify(src)
@@ -122,10 +122,10 @@ func (s *scratch) identify(src Source) (f Facts, err error) {
 	return f, err
 }
 
-// pixelsWithin limits the base64 text in which Pixels looks for a picture's size. A JPEG's comes behind its metadata.
+// pixelsWithin limits the base64 text in which Pixels looks for an image's size. A JPEG's comes behind its metadata.
 const pixelsWithin = 256 << 10
 
-// Pixels returns how many pixels a picture in base64 has, with or without a data URL's beginning; 0: they are not known. It reads no more
+// Pixels returns how many pixels an image in base64 has, with or without a data URL's beginning; 0: they are not known. It reads no more
 // than it needs.
 func Pixels(pieces [][]byte) int {
 	s := scratches.Get().(*scratch)

@@ -91,7 +91,7 @@ func TestStrict(t *testing.T) {
 	}
 }
 
-// TestLong: pictures larger than the decoder's window, with escapes and splits anywhere, and errors late in the text.
+// TestLong: images larger than the decoder's window, with escapes and splits anywhere, and errors late in the text.
 func TestLong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, size := range []int{outSize - 1, outSize, outSize + 1, 3*outSize + 2, 1 << 20} {

@@ -7,7 +7,7 @@ import (
 	"github.com/segmentio/asm/base64"
 )
 
-// Source refers to a picture's bytes in place: pieces of a request body (a JSON string's raw content, base64) or of a file. It
+// Source refers to an image's bytes in place: pieces of a request body (a JSON string's raw content, base64) or of a file. It
 // holds no copy and can be read repeatedly.
 type Source struct {
 	pieces [][]byte

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
-// Store caches pictures' names: content id and recipe → name. Bounded; safe for concurrent use. A name costs about 300 bytes.
+// Store caches images' names: content id and recipe → name. Bounded; safe for concurrent use. A name costs about 300 bytes.
 type Store struct {
 	names *lru.Cache[nameKey, string]
 }
@@ -31,7 +31,7 @@ func NewStore(max int, full func()) (*Store, error) {
 	return &Store{c}, nil
 }
 
-// Get returns a picture's cached name under a recipe's key.
+// Get returns an image's cached name under a recipe's key.
 func (s *Store) Get(id ContentID, recipe [32]byte) (string, bool) {
 	return s.names.Get(nameKey{id, recipe})
 }
@@ -41,7 +41,7 @@ func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
 	s.names.Add(nameKey{id, recipe}, name)
 }
 
-// Names returns the names of one picture, in the recipes' order. Names that are not cached are computed together in one pass over
+// Names returns the names of one image, in the recipes' order. Names that are not cached are computed together in one pass over
 // the source, and cached. id and size must be the source's (Identify). If the source's bytes were evicted from a cache, that is an
 // error.
 func (s *Store) Names(src Source, id ContentID, size int64, recipes ...enginehash.Recipe) ([]string, error) {
@@ -81,8 +81,8 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...enginehas
 	return names, nil
 }
 
-// errGone means that a picture's bytes are no longer in memory.
-var errGone = errors.New("the picture's bytes are not here any more")
+// errGone means that an image's bytes are no longer in memory.
+var errGone = errors.New("the image's bytes are not here any more")
 
 // multiDigest feeds several digests in one pass.
 type multiDigest struct {

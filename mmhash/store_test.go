@@ -43,7 +43,7 @@ func TestStore(t *testing.T) {
 		t.Error("and it is remembered")
 	}
 	if _, ok := s.Get(ContentID{1}, recipes[0].Key()); ok {
-		t.Error("another picture has the name")
+		t.Error("another image has the name")
 	}
 }
 

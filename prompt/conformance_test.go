@@ -16,7 +16,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// asBody returns a chat request; {"type":"image"} parts become pictures. Key order is kept below the top level.
+// asBody returns a chat request; {"type":"image"} parts become images. Key order is kept below the top level.
 func asBody(t *testing.T, messages json.RawMessage, fields map[string]json.RawMessage) string {
 	body := map[string]json.RawMessage{"messages": messages}
 	for k, v := range fields {
@@ -133,10 +133,10 @@ type sglangEvent struct {
 	Tokens []uint64 `json:"token_ids"`
 }
 
-const pad = 1_000_000 // ids from here on are pads of pictures
+const pad = 1_000_000 // ids from here on are pads of images
 
 // TestConformanceSGLangServer replays a real SGLang server's chats: as many tokens as it counted, and the token ids of its KV
-// events, except pictures.
+// events, except images.
 func TestConformanceSGLangServer(t *testing.T) {
 	recordings, models := golden.Dir(t), golden.Models(t)
 	sizes := map[string]vision.Media{}

@@ -42,7 +42,7 @@ type Dialect struct {
 	TokenizersTemplate bool           // the tokenizer's own template is used, never the processor's
 	BareTools          bool           // a template that fails on tools is tried again with only their functions
 	ContinuesBehind    bool           // a text to be continued is tokenized alone and appended to the rendered prompt
-	RotatesEXIF        bool           // pictures are rotated by their EXIF orientation before their tokens are counted
+	RotatesEXIF        bool           // images are rotated by their EXIF orientation before their tokens are counted
 	DecodesIDs         bool           // the processor gets the prompt's ids decoded, not the prompt
 	Reading            vision.Reading // how media are inserted into a prompt
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
-// stub is a fifth engine: it accepts pictures and texts in OpenAI's forms, joins texts with bars, and supports no tools.
+// stub is a fifth engine: it accepts images and texts in OpenAI's forms, joins texts with bars, and supports no tools.
 func stub() Dialect {
 	return Dialect{
 		Format: (*template.Template).ContentFormat,

@@ -88,7 +88,7 @@ func (d *Draft) whyOver() *Unpredicted {
 	return ErrTime
 }
 
-// maxTokens bounds the ids made of one prompt: twice the longest context with which models with pictures are served.
+// maxTokens bounds the ids made of one prompt: twice the longest context with which models with images are served.
 const maxTokens = 1 << 21
 
 // bound sets how many ids are made of one prompt: as many as the engine accepts, if it refuses more.

@@ -233,7 +233,7 @@ func call(id, name, arguments template.Value) template.Value {
 	return template.NewDict(3).Set("id", id).Set("function", f.Value()).Set("type", FunctionType()).Value()
 }
 
-// toolResult appends a tool's message, and its pictures as a user's message.
+// toolResult appends a tool's message, and its images as a user's message.
 func (r *Reader) toolResult(turns []Turn, p *body.Part) ([]Turn, error) {
 	var texts []string
 	var images, references []Item

@@ -11,7 +11,7 @@ import (
 )
 
 // converseMistral reads a conversation in Mistral mode: vLLM reads its parts as usual, then mistral-common makes ids of the
-// messages including the pictures (vLLM 0.32, renderers/mistral.py).
+// messages including the images (vLLM 0.32, renderers/mistral.py).
 func (m *Model) converseMistral(req *body.Request, messages []body.Message, s settings, d *Draft) error {
 	if s.kwargs != nil || s.source != "" {
 		return Refuse("a template or variables for one, in mistral mode")
@@ -53,8 +53,8 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 	return nil
 }
 
-// expandMistral is Expand in Mistral mode. The tokenizer inserts the pictures before the engine truncates, and unlike the engine it
-// ignores their EXIF orientation: if that changes the number of rows, the engine does not find the picture.
+// expandMistral is Expand in Mistral mode. The tokenizer inserts the images before the engine truncates, and unlike the engine it
+// ignores their EXIF orientation: if that changes the number of rows, the engine does not find the image.
 func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
 	e = Expanded{IDs: p.IDs, Exact: true}
 	if e.IDs == nil {
@@ -69,7 +69,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 	if len(p.Media) > 0 {
 		for _, md := range sizes {
 			if md.Turned && m.rows(md) != m.rows(vision.Media{Modality: md.Modality, Width: md.Height, Height: md.Width}) {
-				return e, &Refused{Status: 500, Reason: "picture whose EXIF orientation changes its rows, in mistral mode"}
+				return e, &Refused{Status: 500, Reason: "image whose EXIF orientation changes its rows, in mistral mode"}
 			}
 		}
 		e, err = m.expandMedia(d, e.IDs, sizes)
@@ -80,10 +80,10 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 	if e.truncate(d) == nil {
 		return e, nil
 	}
-	return e, &Refused{Status: 500, Reason: "truncate_prompt_tokens cuts a picture"}
+	return e, &Refused{Status: 500, Reason: "truncate_prompt_tokens cuts an image"}
 }
 
-// rows returns what distinguishes a picture's layout from others: its number of patches, and of all its tokens.
+// rows returns what distinguishes an image's layout from others: its number of patches, and of all its tokens.
 func (m *Model) rows(md vision.Media) (size [2]int) {
 	if m.visErr == nil {
 		size[0], size[1], _ = m.vision.Count(md, nil)

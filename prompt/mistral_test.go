@@ -36,29 +36,29 @@ func mistralDir(t testing.TB, tekken []byte) string {
 	return dir
 }
 
-// TestMistralMode: a directory that only mistral-common can read is read in Mistral mode; pictures get their rows, and their spans
+// TestMistralMode: a directory that only mistral-common can read is read in Mistral mode; images get their rows, and their spans
 // cover these.
 func TestMistralMode(t *testing.T) {
 	m := load(t, mistralDir(t, nil), Options{})
 	const rows = "[IMG][IMG][IMG][IMG_BREAK][IMG][IMG][IMG][IMG_END]" // 12x8 pixels
 	const part = `{"type":"image_url","image_url":{"url":"` + png + `"}}`
-	picture := func(w, h int) []vision.Media { return []vision.Media{{Modality: "image", Width: w, Height: h}} }
+	image := func(w, h int) []vision.Media { return []vision.Media{{Modality: "image", Width: w, Height: h}} }
 	for _, c := range []struct {
 		name, endpoint, body string
 		sizes                []vision.Media
 		want                 string
-		span                 int // where the picture starts
+		span                 int // where the image starts
 	}{
 		{"chat", ChatEndpoint, `{"messages":[{"role":"user","content":"[IMG]</s>"}]}`, nil, "<s>[INST][IMG]</s>[/INST]", 0},
 		{"tools without --enable-auto-tool-choice", ChatEndpoint,
 			`{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`, nil,
 			`<s>[AVAILABLE_TOOLS][{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}][/AVAILABLE_TOOLS][INST]a[/INST]`, 0},
-		{"picture", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},` + part + `]}]}`,
-			picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
+		{"image", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},` + part + `]}]}`,
+			image(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
 		{"batch", BatchEndpoint, `{"messages":[[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]]}`,
-			picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
-		{"picture truncated in front", ChatEndpoint, `{"truncate_prompt_tokens":11,"messages":[{"role":"user","content":[` +
-			part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "[INST]" + rows + "a[/INST]", 1},
+			image(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
+		{"image truncated in front", ChatEndpoint, `{"truncate_prompt_tokens":11,"messages":[{"role":"user","content":[` +
+			part + `,{"type":"text","text":"a"}]}]}`, image(12, 8), "[INST]" + rows + "a[/INST]", 1},
 		{"completion", CompletionsEndpoint, `{"prompt":"a[IMG]"}`, nil, "<s>a[IMG]", 0},
 		{"completion truncated behind BOS", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3}`, nil, "<s>cd", 0},
 		{"completion truncated in front, as asked", CompletionsEndpoint,
@@ -71,9 +71,9 @@ func TestMistralMode(t *testing.T) {
 			`{"truncate_prompt_tokens":3,"truncation_side":"right","messages":[{"role":"user","content":"abcd"}]}`, nil, "<s>[INST]a", 0},
 		{"chat truncated in front", ChatEndpoint,
 			`{"truncate_prompt_tokens":3,"truncation_side":"left","messages":[{"role":"user","content":"abcd"}]}`, nil, "cd[/INST]", 0},
-		{"picture, truncated at the end", ChatEndpoint,
+		{"image, truncated at the end", ChatEndpoint,
 			`{"truncate_prompt_tokens":10,"truncation_side":"right","messages":[{"role":"user","content":[` + part +
-				`,{"type":"text","text":"a"}]}]}`, picture(12, 8), "<s>[INST]" + rows, 2},
+				`,{"type":"text","text":"a"}]}]}`, image(12, 8), "<s>[INST]" + rows, 2},
 		{"completion without BOS", CompletionsEndpoint, `{"prompt":"abcd","add_special_tokens":false}`, nil, "abcd", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -92,22 +92,22 @@ func TestMistralMode(t *testing.T) {
 	}
 }
 
-// TestMistralRefusals: an EXIF orientation that changes the rows gives a 500, another one does not; a truncated picture gives a
+// TestMistralRefusals: an EXIF orientation that changes the rows gives a 500, another one does not; a truncated image gives a
 // 500.
 func TestMistralRefusals(t *testing.T) {
 	m := load(t, mistralDir(t, nil), Options{})
-	const picture = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png + `"}}]}]`
+	const image = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png + `"}}]}]`
 	for _, c := range []struct {
 		name, body string
 		size       vision.Media
 		status     int
 	}{
-		{"turned", `{` + picture + `}`, vision.Media{Width: 12, Height: 8, Turned: true}, 500},
-		{"turned and square", `{` + picture + `}`, vision.Media{Width: 8, Height: 8, Turned: true}, 0},
-		{"turned, rows as before", `{` + picture + `}`, vision.Media{Width: 7, Height: 8, Turned: true}, 0},
-		{"cut picture at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + picture + `}`,
+		{"turned", `{` + image + `}`, vision.Media{Width: 12, Height: 8, Turned: true}, 500},
+		{"turned and square", `{` + image + `}`, vision.Media{Width: 8, Height: 8, Turned: true}, 0},
+		{"turned, rows as before", `{` + image + `}`, vision.Media{Width: 7, Height: 8, Turned: true}, 0},
+		{"cut image at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + image + `}`,
 			vision.Media{Width: 12, Height: 8}, 500},
-		{"cut picture", `{"truncate_prompt_tokens":5,` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
+		{"cut image", `{"truncate_prompt_tokens":5,` + image + `}`, vision.Media{Width: 12, Height: 8}, 500},
 	} {
 		d := draft(t, m, ChatEndpoint, c.body)
 		_, err := m.Expand(d, &d.Prompts[0], []vision.Media{c.size})
@@ -136,7 +136,7 @@ func statusOf(err error) int {
 	return 0
 }
 
-// TestConformanceMistralPrompts compares chats with pictures with mistral-common's results, by Pixtral's own tokenizer.
+// TestConformanceMistralPrompts compares chats with images with mistral-common's results, by Pixtral's own tokenizer.
 // SIGHTLINE_MISTRAL_COMMON is the data directory of the Python package mistral-common 1.13.1.
 func TestConformanceMistralPrompts(t *testing.T) {
 	m := load(t, mistralDir(t, golden.Read(t, golden.MistralCommon(t, "tekken_240911.json"))), Options{})

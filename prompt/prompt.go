@@ -303,7 +303,7 @@ func (m *Model) Config() (modelType string, architectures []string) { return m.m
 // Facts returns what the engines do for the model's family.
 func (m *Model) Facts() vision.Facts { return m.facts }
 
-// ImageToken returns the id at a picture's positions in the engine's token stream; false if the model has none.
+// ImageToken returns the id at an image's positions in the engine's token stream; false if the model has none.
 func (m *Model) ImageToken() (uint32, bool) {
 	if m.vision == nil {
 		return 0, false

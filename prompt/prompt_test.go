@@ -65,13 +65,13 @@ func draft(t testing.TB, m *Model, endpoint, body string) *Draft {
 
 const png = `data:image/png;base64,QUJD`
 
-// TestAPIs: requests of other APIs give the same prompt as the equivalent chat request, including pictures.
+// TestAPIs: requests of other APIs give the same prompt as the equivalent chat request, including images.
 func TestAPIs(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})
 	image := `{"type":"image_url","image_url":{"url":"` + png + `"}}`
 	for _, c := range []struct{ name, endpoint, body, chat string }{
 		{"responses text", ResponsesEndpoint, `{"input":"Hi"}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
-		{"responses picture", ResponsesEndpoint,
+		{"responses image", ResponsesEndpoint,
 			`{"instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + png +
 				`"},{"type":"input_text","text":"What?"}]}]}`,
 			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
@@ -84,7 +84,7 @@ func TestAPIs(t *testing.T) {
 		{"responses unfinished", ResponsesEndpoint,
 			`{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"b"}]}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"continue_final_message":true,"add_generation_prompt":false}`},
-		{"messages picture", MessagesEndpoint,
+		{"messages image", MessagesEndpoint,
 			`{"max_tokens":1,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}},{"type":"text","text":"What?"}]}]}`,
 			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
 		{"messages url", MessagesEndpoint,
@@ -113,7 +113,7 @@ func TestAPIs(t *testing.T) {
 			}
 			for _, md := range got.Prompts[0].Media {
 				if url := bytes.Join(md.Raw(req.Body), nil); string(url) != png {
-					t.Errorf("picture %q", url)
+					t.Errorf("image %q", url)
 				}
 			}
 		})
@@ -316,7 +316,7 @@ func TestEngineForms(t *testing.T) {
 	}
 }
 
-// TestEmbeddingIDs: TensorRT-LLM puts an id beyond the vocabulary at a picture's positions; SGLang's pads are inserted later.
+// TestEmbeddingIDs: TensorRT-LLM puts an id beyond the vocabulary at an image's positions; SGLang's pads are inserted later.
 func TestEmbeddingIDs(t *testing.T) {
 	config, err := os.ReadFile(filepath.Join(shipped, "config.json"))
 	if err != nil {
@@ -348,7 +348,7 @@ func TestGivenIDs(t *testing.T) {
 	}
 }
 
-// TestTextModel: a text model's server refuses pictures.
+// TestTextModel: a text model's server refuses images.
 func TestTextModel(t *testing.T) {
 	dir := copyShipped(t, "preprocessor_config.json",
 		map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
@@ -362,8 +362,8 @@ func TestTextModel(t *testing.T) {
 	}
 }
 
-// conversationBody returns a chat of this many turns with prose and some pictures.
-func conversationBody(turns, words, pictures int) string {
+// conversationBody returns a chat of this many turns with prose and some images.
+func conversationBody(turns, words, images int) string {
 	var messages []map[string]any
 	for i := range turns {
 		role := [2]string{"user", "assistant"}[i%2]
@@ -372,8 +372,8 @@ func conversationBody(turns, words, pictures int) string {
 			fmt.Fprintf(&b, "%s ", [...]string{"the", "router", "keeps", "every", "block", "of", "a", "prompt", "that",
 				"workers", "hold,", "and", "counts", "tokens", "again."}[(i*7+j*j)%15])
 		}
-		if role == "user" && pictures > 0 {
-			pictures--
+		if role == "user" && images > 0 {
+			images--
 			messages = append(messages, map[string]any{"role": role, "content": []any{
 				map[string]any{"type": "image_url", "image_url": map[string]any{"url": png}}, map[string]any{"type": "text", "text": b.String()}}})
 			continue
@@ -404,7 +404,7 @@ func TestTimeIsOver(t *testing.T) {
 	long := strings.Repeat("a long last turn ", 20_000)
 	body := `{"messages":[{"role":"user","content":"Hello, who are you?"},{"role":"assistant","content":"A router."},{"role":"user","content":` + "%s" + `}]}`
 	plain := fmt.Sprintf(body, strconv.Quote(long))
-	picture := fmt.Sprintf(body, `[{"type":"image_url","image_url":{"url":"`+png+`"}},{"type":"text","text":`+strconv.Quote(long)+`}]`)
+	withImage := fmt.Sprintf(body, `[{"type":"image_url","image_url":{"url":"`+png+`"}},{"type":"text","text":`+strconv.Quote(long)+`}]`)
 	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
 		m := load(t, shipped, Options{Dialect: of(engine)})
 		if _, err := m.Read(over, ChatEndpoint, request(t, plain)); err != ErrTime {
@@ -415,7 +415,7 @@ func TestTimeIsOver(t *testing.T) {
 		for name, c := range map[string]struct {
 			body  string
 			media []vision.Media
-		}{"text": {plain, nil}, "picture": {picture, []vision.Media{{Width: 56, Height: 56}}}} {
+		}{"text": {plain, nil}, "image": {withImage, []vision.Media{{Width: 56, Height: 56}}}} {
 			ctx, end := context.WithCancel(t.Context())
 			d, err := m.Read(ctx, ChatEndpoint, request(t, c.body))
 			if err != nil {
@@ -426,7 +426,7 @@ func TestTimeIsOver(t *testing.T) {
 			if err != nil || e.Exact || e.Why != ErrTime.Reason {
 				t.Errorf("%s, %s: exact %v, %q, %v", engine, name, e.Exact, e.Why, err)
 			}
-			if n := len(e.IDs); name == "picture" && n > 0 || name == "text" && (n < 10 || n > 100 || !slices.Equal(e.IDs, all[:n])) {
+			if n := len(e.IDs); name == "image" && n > 0 || name == "text" && (n < 10 || n > 100 || !slices.Equal(e.IDs, all[:n])) {
 				t.Errorf("%s, %s: %d ids of %d, want those of the turns before the long one", engine, name, n, len(all))
 			}
 		}
@@ -580,9 +580,9 @@ func benchmarkStage(b *testing.B, skeleton string, cold bool) {
 	b.ReportMetric(float64(tokens), "tokens")
 }
 
-// BenchmarkStage8kFourPictures measures the whole stage, from body to expanded ids: 8k tokens, half of them from four 720p
-// pictures, in one growing conversation.
-func BenchmarkStage8kFourPictures(b *testing.B) {
+// BenchmarkStage8kFourImages measures the whole stage, from body to expanded ids: 8k tokens, half of them from four 720p
+// images, in one growing conversation.
+func BenchmarkStage8kFourImages(b *testing.B) {
 	body := conversationBody(12, 260, 4)
 	b.Run("first", func(b *testing.B) { benchmarkStage(b, body, true) })
 	b.Run("again", func(b *testing.B) { benchmarkStage(b, body, false) })

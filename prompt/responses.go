@@ -182,7 +182,7 @@ func (r *Reader) firstText(list gjson.Result) (string, bool) {
 	return r.Body.String(body.Last(list.Get("0"), "text"))
 }
 
-// inputParts reads the content parts of this API, where a picture's detail may be missing.
+// inputParts reads the content parts of this API, where an image's detail may be missing.
 func (r *Reader) inputParts(parts []body.Part) ([]Item, error) {
 	out := make([]Item, 0, len(parts))
 	for i := range parts {

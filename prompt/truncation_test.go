@@ -9,14 +9,14 @@ import (
 )
 
 // TestTruncationByRelease: how truncate_prompt_tokens truncates, by release (vLLM's renderers/params.py and base.py): before 0.31
-// it counts a picture's marker, since then the picture's tokens; before 0.32 max_model_len bounds the prompt and the answer
+// it counts an image's marker, since then the image's tokens; before 0.32 max_model_len bounds the prompt and the answer
 // together.
 func TestTruncationByRelease(t *testing.T) {
 	const (
 		chat = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png +
 			`"}},{"type":"text","text":"What is in this picture? Describe it."}]}]`
-		whole    = 34 // ids of the conversation; 4 of them are the picture's
-		picture  = 4
+		whole    = 34 // ids of the conversation; 4 of them are the image's
+		image    = 4
 		v30, v31 = "0.30", "0.31"
 		v32      = "0.32"
 		refused  = -1
@@ -50,7 +50,7 @@ func TestTruncationByRelease(t *testing.T) {
 			e, err = m.Expand(d, &d.Prompts[0], size)
 			if err == nil {
 				got = len(e.IDs)
-				if !e.Exact || len(e.Spans) != 1 || e.Spans[0].Length != picture {
+				if !e.Exact || len(e.Spans) != 1 || e.Spans[0].Length != image {
 					t.Errorf("%s %s: %+v", c.release, c.keys, e)
 				}
 			}

@@ -234,20 +234,20 @@ func testWaitingBodiesAreLetGo(t *testing.T) {
 // TestMemoryFor checks what requests are estimated to take: media are read where they are, texts become ids, everything else values.
 func TestMemoryFor(t *testing.T) {
 	long := strings.Repeat("a", 1<<20)
-	picture := `{"type":"image_url","image_url":{"url":"` + long + `"}}`
+	image := `{"type":"image_url","image_url":{"url":"` + long + `"}}`
 	for _, c := range []struct {
 		name, content string
 		need, weight  int // MiB
 	}{
 		{"a text", `"` + long + `"`, 15, 15},
 		{"a text part", `[{"type":"text","text":"` + long + `"}]`, 15, 15},
-		{"a picture", `[` + picture + `]`, 0, 4},
-		{"a picture of Anthropic's API", `[{"type":"image","source":{"type":"base64","data":"` + long + `"}}]`, 0, 4},
-		{"a picture in /v1/responses", `[{"role":"user","content":[{"type":"input_image","image_url":"` + long + `"}]}]`, 0, 4},
+		{"an image", `[` + image + `]`, 0, 4},
+		{"an image of Anthropic's API", `[{"type":"image","source":{"type":"base64","data":"` + long + `"}}]`, 0, 4},
+		{"an image in /v1/responses", `[{"role":"user","content":[{"type":"input_image","image_url":"` + long + `"}]}]`, 0, 4},
 		{"texts in /v1/responses", `[{"role":"user","content":[{"type":"input_text","text":"` + long +
 			`"}]},{"role":"user","content":"` + long + `"}]`, 26, 26},
-		{"a text beside a picture", `[{"type":"image_url","image_url":{"url":"data:"},"note":"` + long + `"}]`, 15, 15},
-		{"a text and pictures", `[{"type":"text","text":"` + long + `"},` + picture + `,` + picture + `]`, 15, 23},
+		{"a text beside an image", `[{"type":"image_url","image_url":{"url":"data:"},"note":"` + long + `"}]`, 15, 15},
+		{"a text and images", `[{"type":"text","text":"` + long + `"},` + image + `,` + image + `]`, 15, 23},
 		{"32 texts", `[` + strings.TrimSuffix(strings.Repeat(`{"type":"text","text":"`+long+`"},`, 32), ",") + `]`, 116, 116},
 		{"values", `[` + strings.Repeat("0,", 1<<19) + `0]`, 40, 40},
 		{"8 MB of values", `[` + strings.Repeat("0,", 4<<20-100) + `0]`, 67, 67},
@@ -299,7 +299,7 @@ func TestMuchMemory(t *testing.T) {
 		t.Errorf("10 MB of text: %d collections, want one", n)
 	}
 	for name, content := range map[string]string{"a chat": `"hello"`, "1 MB of text": `"` + text[:1<<20] + `"`,
-		"16 MB of a picture": `[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("a", 16<<20) + `"}}]`} {
+		"16 MB of an image": `[{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("a", 16<<20) + `"}}]`} {
 		if n := forced(content); n != 0 {
 			t.Errorf("%s: %d collections, want none", name, n)
 		}

@@ -28,10 +28,10 @@ type bookingRecord struct {
 	line      *decisionlog.Line // nil: none is written
 	unsteered *unsteeredRequest // nil: it was steered
 
-	moves           sync.Mutex // held while predictions and pictures move with the request
+	moves           sync.Mutex // held while predictions and images move with the request
 	promise         *speculative.Promise
 	sent            *speculative.Promise // of path
-	media, newMedia []SharedMedium       // pictures that the slot will have seen, for other replicas; those of all that it had not seen before
+	media, newMedia []SharedMedium       // images that the slot will have seen, for other replicas; those of all that it had not seen before
 
 	// Where it is booked first: the chosen slot or, for a request that was left alone, the slot that got it.
 	slot             *fleet.Slot
@@ -88,7 +88,7 @@ type classPrompt struct {
 	unit                            int // blocks that the lower tiers return at once
 	prompt                          *engine.Prompt
 	locals, chain                   []uint64
-	pictures                        []placedMedium
+	images                          []placedMedium
 	multiplePrompts, mayBypassCache bool // there are several prompts; the engine may not read its cache
 	unread                          bool
 	engineTokens                    int
@@ -117,13 +117,13 @@ func (x *planner) classPromptOf(class int) classPrompt {
 	}
 	return classPrompt{model: rd.model, computed: rd.computed, computedLocals: computed, shaped: x.shaped, keyed: x.keyed(rd),
 		class: keys.class, form: keys.form, unit: keys.unit(), prompt: rd.prompt, locals: both[:certain], chain: both[certain:],
-		pictures:        slices.Clone(keys.pictures),
+		images:          slices.Clone(keys.images),
 		multiplePrompts: rd.multiplePrompts, mayBypassCache: rd.reuse == prompt.Perhaps, unread: rd.err != nil, engineTokens: rd.engineTokens,
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), maxChoices))), own: min(keys.own, certain),
 		tokens: x.tokens(class), estimate: keys.recalled.Estimate, watching: x.watchingOf(class)}
 }
 
-// book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, pictures that it will have seen, its
+// book records the consequences of a choice that Envoy will follow: blocks that the slot will hold, images that it will have seen, its
 // additional work, and the events that the audit should expect.
 func (r *Router) book(x *planner) {
 	b := &bookingRecord{client: x.req.Client, model: x.out.Model, arm: x.out.Arm, slot: x.chosen, cachedTokens: -1}
@@ -182,19 +182,19 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	return work
 }
 
-// recordPredictions records which blocks the slot will hold and which pictures it will have seen.
+// recordPredictions records which blocks the slot will hold and which images it will have seen.
 func (r *Router) recordPredictions(b *bookingRecord, st *slotEstimate, a *classPrompt, now time.Time) {
 	b.promise = r.predicted.Add(uint32(b.slot.ID), b.chain, b.provenBlocks, r.predictionTTL(b.slot, b.locals, now), now)
 	if a.watching != nil {
 		b.path = appendChain(nil, &a.watching.Path)
 		b.sent = r.predictPath(b.slot, b.path, now)
 	}
-	for i := range a.pictures {
-		md := &a.pictures[i]
+	for i := range a.images {
+		md := &a.images[i]
 		if md.end > 0 && md.end <= st.predicted { // its blocks are held: it is not encoded
 			continue
 		}
-		if r.sawPicture(b.slot, md.SharedMedium) {
+		if r.sawImage(b.slot, md.SharedMedium) {
 			b.newMedia = append(b.newMedia, md.SharedMedium)
 		}
 		if r.opt.Share != nil {
@@ -217,8 +217,8 @@ func (r *Router) predictionTTL(slot *fleet.Slot, locals []uint64, now time.Time)
 	return min(most, ttl)
 }
 
-// sawPicture records that a slot encodes a picture, or has it in its encoder cache: then it returns false.
-func (r *Router) sawPicture(slot *fleet.Slot, m SharedMedium) (isNew bool) {
+// sawImage records that a slot encodes an image, or has it in its encoder cache: then it returns false.
+func (r *Router) sawImage(slot *fleet.Slot, m SharedMedium) (isNew bool) {
 	isNew = r.sightings.add(m.Key, slot, m.Tokens)
 	if m.Alias != 0 {
 		r.sightings.add(m.Alias, slot, 0)
@@ -226,8 +226,8 @@ func (r *Router) sawPicture(slot *fleet.Slot, m SharedMedium) (isNew bool) {
 	return isNew
 }
 
-// unseePictures withdraws what sawPicture recorded, for a request that the slot refused or never had.
-func (r *Router) unseePictures(slot *fleet.Slot, media []SharedMedium) {
+// unseeImages withdraws what sawImage recorded, for a request that the slot refused or never had.
+func (r *Router) unseeImages(slot *fleet.Slot, media []SharedMedium) {
 	for _, m := range media {
 		r.sightings.withdraw(m.Key, slot)
 		if m.Alias != 0 {

@@ -39,22 +39,22 @@ func oneWorker(t *testing.T, change func(*engine.Server)) *Router {
 	return New(Options{Models: []Model{{Name: "m", Prompts: live}}, Fleet: f, Index: index, PredictedTTL: time.Second})
 }
 
-// TestBoundBeforeWork checks that a prompt that is too long is detected before its ids are made: of a text, and of pictures whose
+// TestBoundBeforeWork checks that a prompt that is too long is detected before its ids are made: of a text, and of images whose
 // headers claim a huge size. With max_model_len the engine refuses it; without, its beginning is known.
 func TestBoundBeforeWork(t *testing.T) {
 	large := png(1, 3500, 3500) // by the header: 15,625 tokens
-	picture := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + base64.StdEncoding.EncodeToString(large) + `"}}`
-	pictures := hostilebody.Holding(strings.TrimSuffix(strings.Repeat(picture+",", 1000), ","))
+	image := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + base64.StdEncoding.EncodeToString(large) + `"}}`
+	images := hostilebody.Holding(strings.TrimSuffix(strings.Repeat(image+",", 1000), ","))
 	text := hostilebody.Saying(strings.Repeat("a b c d e f g ", 8<<20/14)) // 4 M tokens
 	for _, c := range []struct {
 		name, body, engine string
 		maxLen, most       int // ids that are made
 		why                string
 	}{
-		{"pictures, bounded by the model", pictures, "vllm", 100_000, 100_000, "the engine will answer with an error"},
-		{"pictures", pictures, "vllm", 0, 1 << 21, "prompt of more than 2097152 tokens"},
-		{"pictures, sglang", pictures, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
-		{"pictures, trtllm", pictures, "trtllm", 100_000, 100_000, "the engine will answer with an error"},
+		{"images, bounded by the model", images, "vllm", 100_000, 100_000, "the engine will answer with an error"},
+		{"images", images, "vllm", 0, 1 << 21, "prompt of more than 2097152 tokens"},
+		{"images, sglang", images, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
+		{"images, trtllm", images, "trtllm", 100_000, 100_000, "the engine will answer with an error"},
 		{"text, bounded by the model", text, "vllm", 100_000, 100_000, "the engine will answer with an error"},
 		{"text", text, "vllm", 0, 1 << 21, "prompt of more than 2097152 tokens"},
 		{"text, sglang", text, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
@@ -137,7 +137,7 @@ func TestMemoryOfPieces(t *testing.T) {
 		return strings.TrimSuffix(b.String(), ",")
 	}
 	part := `{"type":"text","text":"a",` + list(100_000, `"k%d":0,`) + `},`
-	picture := `{"type":"image_url","image_url":{"url":"data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"}},`
+	image := `{"type":"image_url","image_url":{"url":"data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"}},`
 	r := oneWorker(t, func(*engine.Server) {})
 	for _, c := range []struct {
 		name, body string
@@ -149,8 +149,8 @@ func TestMemoryOfPieces(t *testing.T) {
 		{"keys of many parts", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(part, 70), ",")), 10},
 		{"token ids", `{"model":"m","prompt":[` + list(4<<20, "%d,") + `]}`, 5},
 		{"an escaped text", hostilebody.Saying(strings.Repeat(`\u00e9`, 4<<20)), 5},
-		{"pictures of one token", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(picture, 4000), ",")),
-			68 + anew*4000/float64(4000*len(picture))},
+		{"images of one token", hostilebody.Holding(strings.TrimSuffix(strings.Repeat(image, 4000), ",")),
+			68 + anew*4000/float64(4000*len(image))},
 	} {
 		path := "/v1/chat/completions"
 		if c.name == "token ids" {

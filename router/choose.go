@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	maxRanked      = 8    // candidates that are ranked
-	maxTargets     = 3    // targets sent to Envoy
-	maxMedia       = 64   // media of a prompt that influence a choice
-	unknownPicture = 1000 // tokens assumed for a picture of unknown size: about 1280×720 for most families
-	othersPrefill  = 1000 // queued tokens assumed for another sender's request at a prefill-only worker: 500 to 2,000 work as well
+	maxRanked     = 8    // candidates that are ranked
+	maxTargets    = 3    // targets sent to Envoy
+	maxMedia      = 64   // media of a prompt that influence a choice
+	unknownImage  = 1000 // tokens assumed for an image of unknown size: about 1280×720 for most families
+	othersPrefill = 1000 // queued tokens assumed for another sender's request at a prefill-only worker: 500 to 2,000 work as well
 )
 
 // Values of Decision.Why.
@@ -40,7 +40,7 @@ type blocks struct {
 	aside         audit.Rules     // those that have stepped aside for its workers
 	cut           reading         // without what these compute, if its computed is set
 	computed      []uint64        // then the blocks with it
-	pictures      []placedMedium  // of the prompt
+	images        []placedMedium  // of the prompt
 	front         uint64          // chain hash of the last block that some slot holds; 0: none
 	fromReplica   bool            // another replica said who holds the prompt
 	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
@@ -79,7 +79,7 @@ func (x *planner) choose() {
 	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginTokens {
 		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginTokens]uint32(rd.prompt.IDs)))
 	}
-	x.out.Pictures, x.out.PicturesHeld = len(x.mem.blocks[class].pictures), best.PicturesHeld
+	x.out.Images, x.out.ImagesHeld = len(x.mem.blocks[class].images), best.ImagesHeld
 	x.recordRegret(best, most)
 	x.nameTargets()
 	x.out.Source, x.out.Encoder = x.pullSource(best), x.encoder(rd.prompt, best)
@@ -174,7 +174,7 @@ func (x *planner) addCandidates(class int) {
 		c.Exact, c.Predicted = c.Exact*size, promised*size
 	}
 	x.addFront(keys, s.candidates[from:])
-	x.addPictures(keys.pictures, x.slots, s.candidates[from:])
+	x.addImages(keys.images, x.slots, s.candidates[from:])
 	x.moveEncoding(s.candidates[from:])
 	x.recordEstimates(class, x.slots, s.candidates[from:]...)
 	x.matchExcluded(class, looked)
@@ -248,7 +248,7 @@ func (x *planner) hashPrompt(class int) {
 	}
 	x.recall(class)
 	keys.chain = x.opt.Secret.Key().Chain(keys.chain, keys.locals)
-	x.listPictures(class)
+	x.listImages(class)
 }
 
 // sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.
@@ -306,34 +306,34 @@ func (s *scratch) overlapOf(slot *fleet.Slot) overlap {
 	return s.overlap[slot.ID]
 }
 
-// placedMedium is a picture or another medium of a prompt.
+// placedMedium is an image or another medium of a prompt.
 type placedMedium struct {
 	SharedMedium     // what its encoding costs
 	offset, end  int // tokens of the prompt; end is 0 if its place is not known
 }
 
-// listPictures lists a class's pictures, after what is known of its prompt.
-func (x *planner) listPictures(class int) {
+// listImages lists a class's images, after what is known of its prompt.
+func (x *planner) listImages(class int) {
 	keys, p := &x.mem.blocks[class], x.reading(class).prompt
-	keys.pictures = keys.pictures[:0]
+	keys.images = keys.images[:0]
 	for i := range p.Media[:min(len(p.Media), maxMedia)] {
 		md := &p.Media[i]
 		one := placedMedium{SharedMedium{md.Key, md.Alias, md.Length}, md.Offset, md.Offset + md.Length}
 		if md.Length == 0 {
-			one.Tokens, one.end = unknownPicture, 0
+			one.Tokens, one.end = unknownImage, 0
 		}
-		keys.pictures = append(keys.pictures, one)
+		keys.images = append(keys.images, one)
 	}
 	if keys.recalled.class != 0 {
-		x.recallPictures(keys)
+		x.recallImages(keys)
 	}
 }
 
-// addPictures counts, for each candidate (an index into slots), the picture tokens after its cached prefix: to encode, or in its
+// addImages counts, for each candidate (an index into slots), the image tokens after its cached prefix: to encode, or in its
 // encoder cache.
-func (x *planner) addPictures(pictures []placedMedium, slots []*fleet.Slot, cands []choose.Candidate) {
-	for i := range pictures {
-		md := &pictures[i]
+func (x *planner) addImages(images []placedMedium, slots []*fleet.Slot, cands []choose.Candidate) {
+	for i := range images {
+		md := &images[i]
 		by := x.sightings.slotsOf(md.Key)
 		if by == (seenBy{}) && md.Alias != 0 {
 			by = x.sightings.slotsOf(md.Alias)
@@ -342,9 +342,9 @@ func (x *planner) addPictures(pictures []placedMedium, slots []*fleet.Slot, cand
 			c := &cands[j]
 			switch {
 			case md.end > 0 && md.end <= c.Predicted:
-				c.PicturesHeld++
+				c.ImagesHeld++
 			case by.holds(slots[c.Slot]):
-				c.PicturesHeld++
+				c.ImagesHeld++
 				c.Seen += md.Tokens
 			default:
 				c.Encode += md.Tokens // all of it, even if a single token is missing

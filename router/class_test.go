@@ -102,7 +102,7 @@ func TestClassesAreRankedTogether(t *testing.T) {
 		body string
 	}{
 		{"text", chatBody("m", fmt.Sprintf("%q", text(300, 1)))},
-		{"a picture", chatBody("m", picture(1, 640, 480))},
+		{"an image", chatBody("m", testImage(1, 640, 480))},
 	} {
 		for _, best := range []string{"", "wide", "other"} {
 			w := newClassWorld(t, map[string]func(*engine.Server){"wide": wide, "other": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})
@@ -193,7 +193,7 @@ func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
 // (vLLM 0.31 and later answer request kwargs with 400, unless told to trust them.)
 func TestOneClassRefuses(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){"old": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})
-	body := `{"model":"m","mm_processor_kwargs":{"max_pixels":50176},"messages":[{"role":"user","content":` + picture(3, 640, 480) + `}]}`
+	body := `{"model":"m","mm_processor_kwargs":{"max_pixels":50176},"messages":[{"role":"user","content":` + testImage(3, 640, 480) + `}]}`
 	for range 3 {
 		d := w.decide(body)
 		if len(d.Targets) != 1 || d.Targets[0].Worker != "w-old" || d.PromptTokens == 0 {
@@ -210,7 +210,7 @@ func TestOneClassRefuses(t *testing.T) {
 // is changed once.
 func TestEditsAreForAllTargets(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){"named": func(s *engine.Server) { s.MediaNames = "injected" }, "wide": wide})
-	body := chatBody("m", picture(4, 640, 480))
+	body := chatBody("m", testImage(4, 640, 480))
 	for _, c := range []struct {
 		class   string
 		targets int
@@ -226,7 +226,7 @@ func TestEditsAreForAllTargets(t *testing.T) {
 			t.Errorf("held by %q: %+v", c.class, d)
 		}
 	}
-	if d := w.decide(chatBody("m", `"no picture"`)); len(d.Targets) != 3 {
+	if d := w.decide(chatBody("m", `"no image"`)); len(d.Targets) != 3 {
 		t.Errorf("nothing to change: %+v", d)
 	}
 }
@@ -237,14 +237,14 @@ func TestClassesShareHashes(t *testing.T) {
 	w := newClassWorld(t, map[string]func(*engine.Server){
 		"wide": wide,
 		"like": func(s *engine.Server) { s.EngineVersion = "0.31.0" },
-		"name": func(s *engine.Server) { s.EngineVersion = "0.30.0" }, // names pictures differently
-		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name pictures
+		"name": func(s *engine.Server) { s.EngineVersion = "0.30.0" }, // names images differently
+		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name images
 	})
 	m := newServedModel(&w.model)
 	s := &scratch{readings: make([]reading, len(m.prompts))}
 	s.beginBlocks(m)
 	x := &planner{state: &w.state, mem: s, plan: plan{servedName: servedName{model: m}}}
-	if err := body.Read([][]byte{[]byte(chatBody("m", picture(1, 640, 480)))}, &s.body, &s.req); err != nil {
+	if err := body.Read([][]byte{[]byte(chatBody("m", testImage(1, 640, 480)))}, &s.body, &s.req); err != nil {
 		t.Fatal(err)
 	}
 	for i := range s.readings {
@@ -268,7 +268,7 @@ func TestClassesShareHashes(t *testing.T) {
 	}
 }
 
-// anthropic is a request to /v1/messages with pictures of these widths, each with its own pixels, as base64 in a source.
+// anthropic is a request to /v1/messages with images of these widths, each with its own pixels, as base64 in a source.
 func anthropic(seed uint64, widths ...int) string {
 	var b strings.Builder
 	b.WriteString(`{"model":"m","max_tokens":2,"messages":[{"role":"user","content":[`)
@@ -295,7 +295,7 @@ func TestClassesReadOneRequest(t *testing.T) {
 	for seed := range uint64(40) {
 		for path, body := range map[string]string{
 			"/v1/messages":         anthropic(seed*10, widths...),
-			"/v1/chat/completions": chatBody("m", picture(seed, 640, 480)),
+			"/v1/chat/completions": chatBody("m", testImage(seed, 640, 480)),
 			"/v1/completions":      fmt.Sprintf(`{"model":"m","prompt":%q}`, text(300, seed)),
 			"/v1/responses":        fmt.Sprintf(`{"model":"m","input":%q}`, text(300, seed)),
 		} {

@@ -36,7 +36,7 @@ func TestDecisionLog(t *testing.T) {
 	}
 	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 	ask("second", body("second"))
-	ask("picture", chatBody("m", picture(1, 640, 480)))
+	ask("image", chatBody("m", testImage(1, 640, 480)))
 	ask("refused", "\xff\xfe{")
 	w.now = w.now.Add(2 * time.Second)
 	w.Observe(Outcome{ID: "second", Phase: Ended, Addr: "10.0.0.3:8000", Code: 200, CachedTokens: 32, PromptTokens: 2000,
@@ -69,7 +69,7 @@ func TestDecisionLog(t *testing.T) {
 		got[l.ID] = l
 		order = append(order, fmt.Sprint(l.ID, " ", l.Outcome))
 	}
-	if want := "refused refused, second ended, first ended, picture expired, nowhere none"; strings.Join(order, ", ") != want {
+	if want := "refused refused, second ended, first ended, image expired, nowhere none"; strings.Join(order, ", ") != want {
 		t.Fatalf("%v, want %s", order, want)
 	}
 	a, c := got["first"], got["second"]
@@ -95,7 +95,7 @@ func TestDecisionLog(t *testing.T) {
 	if a.Session == "" || a.Session != c.Session {
 		t.Errorf("sessions %q, %q", a.Session, c.Session)
 	}
-	if p := got["picture"]; len(p.Images) != 1 || p.Images[0].ID == 0 || p.Images[0].Tokens < 100 || p.Images[0].Offset == 0 ||
+	if p := got["image"]; len(p.Images) != 1 || p.Images[0].ID == 0 || p.Images[0].Tokens < 100 || p.Images[0].Offset == 0 ||
 		p.End < 30_000 {
 		t.Errorf("%+v", p)
 	}

@@ -21,7 +21,7 @@ import (
 // Label values of sightline_role_missing_total. A fleet without decode workers serves nothing ("no worker known").
 const (
 	noPrefill = "prefill" // some workers only decode by configuration, but had to prefill too
-	noEncode  = "encode"  // the prefilling workers encoded the pictures too
+	noEncode  = "encode"  // the prefilling workers encoded the images too
 )
 
 // addDecoders adds the cost of the best decode worker to each candidate that only prefills, and removes candidates that cannot serve

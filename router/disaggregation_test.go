@@ -278,11 +278,11 @@ func TestPairIsRetried(t *testing.T) {
 	}
 }
 
-// TestEncoderByName checks that a picture is encoded by the same worker each time, whichever router decides, alone or among
-// others, however many pictures came in between; that only the pictures of a lost worker move; and that they return with it.
+// TestEncoderByName checks that an image is encoded by the same worker each time, whichever router decides, alone or among
+// others, however many images came in between; that only the images of a lost worker move; and that they return with it.
 func TestEncoderByName(t *testing.T) {
-	const pictures = 60
-	home := make([]string, pictures)
+	const images = 60
+	home := make([]string, images)
 	several := func(w *world, seeds ...int) []string {
 		w.now = w.now.Add(time.Second) // nothing waits any more
 		var parts []string
@@ -296,55 +296,55 @@ func TestEncoderByName(t *testing.T) {
 	for router := range 2 {
 		w := newWorld(t, 6)
 		w.asRoles("--eeee")
-		for i := range pictures {
+		for i := range images {
 			at := several(w, i)[0]
 			if at == "" || router == 1 && at != home[i] {
-				t.Errorf("picture %d: at %q, before at %q", i, at, home[i])
+				t.Errorf("image %d: at %q, before at %q", i, at, home[i])
 			}
 			home[i] = at
 			counts[at]++
 		}
 		w.fails(2)
 		moved := 0
-		for i := range pictures {
+		for i := range images {
 			if at := several(w, 1000+i, i); len(at) != 2 || at[1] == "10.0.0.3:8000" || at[1] != home[i] && home[i] != "10.0.0.3:8000" {
-				t.Errorf("picture %d with another: at %q, before at %q", i, at, home[i])
+				t.Errorf("image %d with another: at %q, before at %q", i, at, home[i])
 			} else if at[1] != home[i] {
 				moved++
 			}
 		}
 		if n := counts["10.0.0.3:8000"] / (router + 1); moved != n {
-			t.Errorf("%d pictures moved, %d were at the lost one", moved, n)
+			t.Errorf("%d images moved, %d were at the lost one", moved, n)
 		}
 		once, twice := several(w, 2000, 2001), several(w, 2000, 2002, 2000)
 		if !slices.Equal(twice, once[:1]) {
-			t.Errorf("pictures of which one is there twice: at %q, the first one before at %q", twice, once)
+			t.Errorf("images of which one is there twice: at %q, the first one before at %q", twice, once)
 		}
 	}
 	if mediaOrderCertain([]engine.Medium{{Modality: "image", Key: 1}, {Modality: "audio", Key: 2}}) {
-		t.Error("pictures and sound: which is the second one may be another matter for the sidecar")
+		t.Error("images and sound: which is the second one may be another matter for the sidecar")
 	}
 	for addr, n := range counts {
-		if len(counts) != 4 || n < pictures/4 {
-			t.Errorf("%s: %d of %d pictures", addr, n, 2*pictures)
+		if len(counts) != 4 || n < images/4 {
+			t.Errorf("%s: %d of %d images", addr, n, 2*images)
 		}
 	}
 }
 
-// TestEncodersShareTheQueue checks that of many new pictures at once none waits long at its home while another encoder is idle,
-// and that an encoder of a picture gets it again.
+// TestEncodersShareTheQueue checks that of many new images at once none waits long at its home while another encoder is idle,
+// and that an encoder of an image gets it again.
 func TestEncodersShareTheQueue(t *testing.T) {
 	w := newWorld(t, 6)
 	w.asRoles("--eeee")
 	pool, counts, at := w.opt.Fleet.Encoders("m"), map[*fleet.Slot]int{}, map[uint64]*fleet.Slot{}
 	moved := 0
-	for picture := range uint64(400) {
-		one := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, nil)
+	for image := range uint64(400) {
+		one := w.encodeQueues.assign(image*77777, 1000, pool, w.now, nil)
 		w.encodeQueues.book([]encoding{one}, w.now)
 		slot := one.slot
 		counts[slot]++
-		at[picture] = slot
-		if slot != newEncodeQueues(nil).assign(picture*77777, 1000, pool, w.now, nil).slot {
+		at[image] = slot
+		if slot != newEncodeQueues(nil).assign(image*77777, 1000, pool, w.now, nil).slot {
 			moved++
 		}
 	}
@@ -357,9 +357,9 @@ func TestEncodersShareTheQueue(t *testing.T) {
 		t.Errorf("%d of 400 are not at home", moved)
 	}
 	w.now = w.now.Add(time.Hour)
-	for picture, slot := range at {
-		if again := w.encodeQueues.assign(picture*77777, 1000, pool, w.now, nil).slot; again != slot {
-			t.Fatalf("picture %d: at %s, then at %s", picture, slot.Worker.Name, again.Worker.Name)
+	for image, slot := range at {
+		if again := w.encodeQueues.assign(image*77777, 1000, pool, w.now, nil).slot; again != slot {
+			t.Fatalf("image %d: at %s, then at %s", image, slot.Worker.Name, again.Worker.Name)
 		}
 	}
 	if n := w.encodeQueues.shortestQueue(pool[:1], w.now); n != 0 {
@@ -375,7 +375,7 @@ func TestDecodingCosts(t *testing.T) {
 	}
 }
 
-// TestEncodingApartCosts checks that, with encode workers, overlap decides and not pictures to encode: encoding takes time of the
+// TestEncodingApartCosts checks that, with encode workers, overlap decides and not images to encode: encoding takes time of the
 // request, but none of the worker's.
 func TestEncodingApartCosts(t *testing.T) {
 	f := choose.Fleet{}

@@ -13,7 +13,7 @@ import (
 // Considered is a worker, or one of its ranks, as a decision saw it. If it could not be chosen, only its overlap is known.
 type Considered struct {
 	decisionlog.Candidate
-	Encode   int    `json:"encode"`             // picture tokens that it would have to encode
+	Encode   int    `json:"encode"`             // image tokens that it would have to encode
 	Doubtful bool   `json:"doubtful,omitempty"` // its events have not come for long
 	Trial    bool   `json:"trial,omitempty"`    // it is failing, and this request is its trial
 	Out      string `json:"out,omitempty"`      // why it could not be chosen: out, full or new

@@ -95,7 +95,7 @@ func TestConsiderDecidesAlike(t *testing.T) {
 	w := newWorld(t, 5)
 	held := chatBody("m", fmt.Sprintf("%q", text(400, 1)))
 	w.stores(1, held)
-	bodies := []string{held, chatBody("m", picture(1, 640, 480)), chatBody("unknown", `"hello"`), "{", `{"model":"m"}`}
+	bodies := []string{held, chatBody("m", testImage(1, 640, 480)), chatBody("unknown", `"hello"`), "{", `{"model":"m"}`}
 	for i := range 20 {
 		bodies = append(bodies, chatBody("m", fmt.Sprintf("%q", text(300, uint64(10+i)))))
 	}
@@ -119,14 +119,14 @@ func TestConsiderDecidesAlike(t *testing.T) {
 	}
 }
 
-// TestConsiderEncodesAlike checks that a dry run names the encode workers that the decision then names, although each picture of a request
+// TestConsiderEncodesAlike checks that a dry run names the encode workers that the decision then names, although each image of a request
 // finds the ones before it in their queues.
 func TestConsiderEncodesAlike(t *testing.T) {
 	w := newWorld(t, 4)
 	w.asRoles("--ee")
 	var parts []string
 	for i := range uint64(8) {
-		one := picture(100+i, 640, 480)
+		one := testImage(100+i, 640, 480)
 		parts = append(parts, one[1:strings.Index(one, "},{")+1])
 	}
 	body := chatBody("m", "["+strings.Join(parts, ",")+"]")
@@ -153,7 +153,7 @@ func TestConsiderChangesNothing(t *testing.T) {
 		}
 		return fmt.Sprint(counted, w.Unserved(), w.answers.Keys(), w.opt.Ledger.Open(), w.predicted.Size(), w.choices.Load(), w.Recent(9))
 	}
-	bodies := []string{chatBody("unknown", `"hello"`), chatBody("m", picture(1, 640, 480)),
+	bodies := []string{chatBody("unknown", `"hello"`), chatBody("m", testImage(1, 640, 480)),
 		`{"model":"m","kv_transfer_params":{"a":1},"messages":[]}`,
 		`{"model":"m","previous_response_id":"resp_0","input":"and then?"}`, `{"model":"m","previous_response_id":"resp_9","input":"and then?"}`}
 	for _, limit := range []int{0, 1} {

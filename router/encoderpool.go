@@ -14,16 +14,16 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// If a model has workers that only encode, they encode the pictures that the chosen worker would otherwise have to encode, and
-// the request names them. Each picture has a home worker, chosen by rendezvous hashing of its name: all replicas agree on it
-// without messages or state, and if one of n workers comes or goes only every nth picture moves. Another worker gets the picture
-// only if the home has so much queued that the other would be done sooner even counting that the home must encode the picture
-// again later; it then keeps the picture while that is remembered.
+// If a model has workers that only encode, they encode the images that the chosen worker would otherwise have to encode, and
+// the request names them. Each image has a home worker, chosen by rendezvous hashing of its name: all replicas agree on it
+// without messages or state, and if one of n workers comes or goes only every nth image moves. Another worker gets the image
+// only if the home has so much queued that the other would be done sooner even counting that the home must encode the image
+// again later; it then keeps the image while that is remembered.
 //
-// llm-d's sidecar sends a request's i-th picture to the i-th address, cyclically (0.7 to 0.10, connector_epd_shared_storage.go,
-// since 0.9 connector_ec_common.go). The order is certain only if no picture occurs twice (up to 0.10 equal URLs count once, on
+// llm-d's sidecar sends a request's i-th image to the i-th address, cyclically (0.7 to 0.10, connector_epd_shared_storage.go,
+// since 0.9 connector_ec_common.go). The order is certain only if no image occurs twice (up to 0.10 equal URLs count once, on
 // its main branch each counts) and all are of one kind (a prompt may order kinds differently than the body). Otherwise the first
-// picture's worker is named for all.
+// image's worker is named for all.
 
 // encodeQueues records what was sent to encode workers. Their queues are not reported and are assumed to drain at encodeRate.
 type encodeQueues struct {
@@ -33,19 +33,19 @@ type encodeQueues struct {
 	onNoRoom    func(what string)
 }
 
-const encodeRate = 10000 // picture tokens a second, as for prefill with unknown rate
+const encodeRate = 10000 // image tokens a second, as for prefill with unknown rate
 
 func newEncodeQueues(full func(what string)) *encodeQueues {
-	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](maxSeen, nil) // the slot that encoded a picture last; fails only for a size below 1
+	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](maxSeen, nil) // the slot that encoded an image last; fails only for a size below 1
 	return &encodeQueues{busyUntil: make(map[*fleet.Slot]time.Time), lastEncoder: last, onNoRoom: full}
 }
 
-// waiting returns how long a picture would wait at a slot.
+// waiting returns how long an image would wait at a slot.
 func (e *encodeQueues) waiting(slot *fleet.Slot, now time.Time) time.Duration {
 	return max(0, e.busyUntil[slot].Sub(now))
 }
 
-// shortestQueue returns the fewest picture tokens that are queued at one of the slots.
+// shortestQueue returns the fewest image tokens that are queued at one of the slots.
 func (e *encodeQueues) shortestQueue(among []*fleet.Slot, now time.Time) float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -56,21 +56,21 @@ func (e *encodeQueues) shortestQueue(among []*fleet.Slot, now time.Time) float64
 	return least.Seconds() * encodeRate
 }
 
-// encoding is a picture that a slot is to encode, and how long that will take.
+// encoding is an image that a slot is to encode, and how long that will take.
 type encoding struct {
-	picture uint64
-	slot    *fleet.Slot
-	work    time.Duration
+	image uint64
+	slot  *fleet.Slot
+	work  time.Duration
 }
 
-// assign returns which of the slots is to encode a picture with this number of tokens, after what is planned already.
-func (e *encodeQueues) assign(picture uint64, tokens int, among []*fleet.Slot, now time.Time, planned []encoding) encoding {
+// assign returns which of the slots is to encode an image with this number of tokens, after what is planned already.
+func (e *encodeQueues) assign(image uint64, tokens int, among []*fleet.Slot, now time.Time, planned []encoding) encoding {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	home := slices.MaxFunc(among, func(a, b *fleet.Slot) int {
-		return cmp.Compare(rendezvousHash(picture, a.Worker.Addr), rendezvousHash(picture, b.Worker.Addr))
+		return cmp.Compare(rendezvousHash(image, a.Worker.Addr), rendezvousHash(image, b.Worker.Addr))
 	})
-	last, _ := e.lastEncoder.Peek(picture)
+	last, _ := e.lastEncoder.Peek(image)
 	took := time.Duration(tokens) * time.Second / encodeRate
 	best, soonest := encoding{}, time.Duration(0)
 	for i, slot := range append([]*fleet.Slot{home}, among...) {
@@ -89,7 +89,7 @@ func (e *encodeQueues) assign(picture uint64, tokens int, among []*fleet.Slot, n
 			}
 		}
 		if i == 0 || done < soonest {
-			best, soonest = encoding{picture, slot, min(own, took)}, done
+			best, soonest = encoding{image, slot, min(own, took)}, done
 		}
 	}
 	return best
@@ -109,7 +109,7 @@ func (e *encodeQueues) book(planned []encoding, now time.Time) {
 	}
 	for _, one := range planned {
 		e.busyUntil[one.slot] = now.Add(e.waiting(one.slot, now) + one.work)
-		if e.lastEncoder.Add(one.picture, one.slot) {
+		if e.lastEncoder.Add(one.image, one.slot) {
 			e.onNoRoom("pictures encoded")
 		}
 	}
@@ -157,7 +157,7 @@ func (x *planner) encoder(p *engine.Prompt, best *choose.Candidate) string {
 	for i := range media {
 		tokens := media[i].Length
 		if tokens == 0 {
-			tokens = unknownPicture
+			tokens = unknownImage
 		}
 		one := x.encodeQueues.assign(media[i].Key, tokens, x.mem.encoders, x.now, x.encodings)
 		x.encodings, homes = append(x.encodings, one), append(homes, one.slot.Worker.Addr)
@@ -175,9 +175,9 @@ func mediaOrderCertain(media []engine.Medium) bool {
 	return true
 }
 
-// rendezvousHash returns a pseudo-random number for a picture at a worker, the same in every process.
-func rendezvousHash(picture uint64, addr string) uint64 {
-	h := picture
+// rendezvousHash returns a pseudo-random number for an image at a worker, the same in every process.
+func rendezvousHash(image uint64, addr string) uint64 {
+	h := image
 	for i := range len(addr) {
 		h = (h ^ uint64(addr[i])) * 0x100000001B3
 	}

@@ -144,7 +144,7 @@ func (g *goldenSet) serveImages(t *testing.T) {
 
 var imageMark = regexp.MustCompile(`@@([^@"]+)@@`)
 
-// body puts the pictures into a recorded request and points its URLs to our image host.
+// body puts the images into a recorded request and points its URLs to our image host.
 func (g *goldenSet) body(t *testing.T, raw []byte) []byte {
 	raw = imageMark.ReplaceAllFunc(raw, func(m []byte) []byte {
 		data, err := fs.ReadFile(g.images, string(m[2:len(m)-2]))

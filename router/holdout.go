@@ -19,7 +19,7 @@ import (
 // The choice is kept for the report.
 //
 //	decide ─▶ estimates of all workers, kept ── Started, at an address ─▶ placeBooking: the booking is that worker's
-//	─▶ recordUnsteered: predictions, pictures, audit
+//	─▶ recordUnsteered: predictions, images, audit
 //
 // The split is by conversation. It is the same in all replicas and after a restart, and a larger share of steered requests keeps
 // those that were steered before.
@@ -147,7 +147,7 @@ func (r *Router) placeBooking(b *bookingRecord, at *ledger.Booking) {
 	}
 }
 
-// recordUnsteered records predictions, pictures and the audit for a request that was left alone, once its slot is known.
+// recordUnsteered records predictions, images and the audit for a request that was left alone, once its slot is known.
 func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.classPrompts != nil {
 		a := &b.unsteered.classPrompts[st.class]

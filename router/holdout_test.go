@@ -87,7 +87,7 @@ func TestLeftAlone(t *testing.T) {
 // there, and the choice follows.
 func TestChoiceFollowsWhatHappens(t *testing.T) {
 	w := newLeft(t, 3, 1)
-	body := chatBody("m", picture(3, 640, 480))
+	body := chatBody("m", testImage(3, 640, 480))
 	first := w.decide(body)
 	second := w.decide(body)
 	if second.Reason != Load || second.CachedTokens != 0 {
@@ -101,7 +101,7 @@ func TestChoiceFollowsWhatHappens(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Minute)
 	if d := w.decide(body); d.Reason != Affinity || d.WouldBe.Addr != w.slots[used].Worker.Addr {
-		t.Errorf("who has seen the picture: %+v", d)
+		t.Errorf("who has seen the image: %+v", d)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestStoredAnswersAreOfNoArm(t *testing.T) {
 func TestLeftReportsSideBySide(t *testing.T) {
 	w := newLeft(t, 3, 1)
 	w.opt.Audit = audit.New(audit.Options{Index: w.index})
-	body := chatBody("m", picture(1, 640, 480))
+	body := chatBody("m", testImage(1, 640, 480))
 	for range 50 {
 		d := w.decide(body)
 		var all sync.WaitGroup

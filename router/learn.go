@@ -159,7 +159,7 @@ func (x *planner) recall(class int) {
 	}
 	r.class = r.teach
 	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
-	if !r.agrees(keys.locals) { // such as a URL that shows another picture now
+	if !r.agrees(keys.locals) { // such as a URL that shows another image now
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
 	p, path, known := x.reading(class).prompt, &x.mem.path, 0
@@ -216,17 +216,17 @@ func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
 	return r.known*r.size.Tokens(steps[from:known]) + r.size.Tokens(steps[known:to])
 }
 
-// recallPictures adds the pictures that no rule reads, which are known by their part of the body, and estimates their places.
-func (x *planner) recallPictures(keys *blocks) {
+// recallImages adds the images that no rule reads, which are known by their part of the body, and estimates their places.
+func (x *planner) recallImages(keys *blocks) {
 	r, path, end, next := &keys.recalled, &x.mem.path, 0.0, 0
 	for i, md := range path.Media[:min(len(path.Media), maxMedia)] {
-		if i == len(keys.pictures) {
-			keys.pictures = append(keys.pictures, placedMedium{})
+		if i == len(keys.images) {
+			keys.images = append(keys.images, placedMedium{})
 		}
 		begin := end + r.tokensOf(path.Steps, next, md.Step)
 		next = md.Step + 1
 		end = begin + r.tokensOf(path.Steps, md.Step, next)
-		one := &keys.pictures[i]
+		one := &keys.images[i]
 		if one.Key|one.Alias == 0 {
 			one.Key = md.ID
 		}

@@ -20,7 +20,7 @@ func TestRecalledIsOfOneRequest(t *testing.T) {
 	}
 }
 
-// What is remembered under a URL is not used for a request whose picture, as it was fetched, makes other blocks.
+// What is remembered under a URL is not used for a request whose image, as it was fetched, makes other blocks.
 func TestRecalledAgreesWithRules(t *testing.T) {
 	r := &recalled{Prompt: learned.Prompt{Blocks: []uint64{1, 2, 3}}}
 	for _, c := range []struct {

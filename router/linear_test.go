@@ -56,8 +56,8 @@ func servers(t *testing.T) map[string]*engine.LiveModel {
 	return out
 }
 
-// pictures returns the number of pictures of a shape of n bytes, inline or by URL.
-func pictures(s hostilebody.Shape, n int) float64 {
+// images returns the number of images of a shape of n bytes, inline or by URL.
+func images(s hostilebody.Shape, n int) float64 {
 	body := s.Build(n, "")
 	return float64(strings.Count(body, "base64") + strings.Count(body, `"http://`))
 }
@@ -168,7 +168,7 @@ func TestLinear(t *testing.T) {
 				t.Run(s.Name, func(t *testing.T) {
 					took, memory := cost(s, size/64, 3)
 					for n := size / 16; n <= size; n *= 4 {
-						spare := 16 + anew*pictures(s, n)/float64(n)
+						spare := 16 + anew*images(s, n)/float64(n)
 						longer, longerMemory := cost(s, n, 1)
 						tooMuch := func() bool { return float64(longer) > grows*float64(took) || longerMemory > 2*memory+spare }
 						// The machine may be busy, or a table may have grown.
@@ -188,7 +188,7 @@ func TestLinear(t *testing.T) {
 						again, _ := cost(s, size, 2)
 						took = min(took, again)
 					}
-					pooled := anew * pictures(s, size) / float64(size)
+					pooled := anew * images(s, size) / float64(size)
 					c := row{s.Name, server, took, float64(took) / float64(plain), memory, memory / plainMemory}
 					if c.times > dearer || memory > dearer*plainMemory+pooled {
 						t.Errorf("%v and %.0f bytes of memory a byte, where prose takes %v and %.0f (%s)", took, memory, plain, plainMemory, why)

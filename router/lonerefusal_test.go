@@ -23,7 +23,7 @@ func (w *world) answered(client fair.Client, body string, status func(worker str
 // put out, which its reason names. A client to whom all workers answer so changes nothing.
 func TestOneWorkerRefuses(t *testing.T) {
 	const good, bad = fair.Client(1), fair.Client(2)
-	img := chatBody("m", picture(1, 640, 480))
+	img := chatBody("m", testImage(1, 640, 480))
 	for _, code := range []int{401, 403, 404} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			w := newWorld(t, 2)

@@ -149,7 +149,7 @@ func TestUpperBound(t *testing.T) {
 	}
 }
 
-// An image host may give a worker another picture than us. A miss of the worker then does not disprove that it holds the blocks.
+// An image host may give a worker another image than us. A miss of the worker then does not disprove that it holds the blocks.
 func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	file := png(7, 640, 480)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
@@ -182,7 +182,7 @@ func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 	for range 2 * missesForResync {
 		d := w.decide(ask(host.URL + "/a.png"))
 		if d.Reason != Exact || d.Targets[0].Worker != "w1" || words == 0 || d.CachedTokens <= words {
-			t.Fatalf("%d tokens before the picture, %+v", words, d)
+			t.Fatalf("%d tokens before the image, %+v", words, d)
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words})
 	}
@@ -194,7 +194,7 @@ func TestImageHostCannotUnmakeBlocks(t *testing.T) {
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: words - 64}) // a miss within what no image host can have changed
 	}
 	if n := w.index.HeldBlocks(w.slots[1].ID); n >= held {
-		t.Errorf("%d blocks known of %d, though the worker found less of the text before the picture", n, held)
+		t.Errorf("%d blocks known of %d, though the worker found less of the text before the image", n, held)
 	}
 }
 

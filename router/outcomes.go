@@ -83,9 +83,9 @@ func (r *Router) confirm(o Outcome) bool {
 	r.learning.withdraw(b.sent, b.path)
 	b.promise, b.sent = made, r.predictPath(now.Slot, b.path, at)
 	r.adapters.withdraw(moved.Slot, b.newAdapter)
-	r.unseePictures(moved.Slot, b.newMedia)
+	r.unseeImages(moved.Slot, b.newMedia)
 	for _, m := range b.newMedia {
-		r.sawPicture(now.Slot, m)
+		r.sawImage(now.Slot, m)
 	}
 	r.share(b, now)
 	return true
@@ -170,7 +170,7 @@ func (r *Router) settlePredictions(e *end) {
 		r.predicted.Withdraw(e.promise, e.chain)
 		r.learning.withdraw(e.sent, e.path)
 		if e.at.Slot != nil {
-			r.unseePictures(e.at.Slot, e.newMedia)
+			r.unseeImages(e.at.Slot, e.newMedia)
 			r.adapters.withdraw(e.at.Slot, e.newAdapter)
 		}
 	} else if e.at.Decode != nil {
@@ -214,7 +214,7 @@ func (r *Router) predictDecoded(slot *fleet.Slot, chain []uint64) {
 // without one a block's hash in 0.33 also covers the next tokens, which may differ after the last block found), and a block
 // evicted since the decision is reported by an event. Engines include what they fetch from lower tiers (vLLM's num_cached_tokens
 // with a connector's, SGLang's device, host and storage), in units of these: less than a unit is no proof either.
-// From the first picture on that the engine fetched itself it may have read another prompt: otherwise a client with an image host
+// From the first image on that the engine fetched itself it may have read another prompt: otherwise a client with an image host
 // could make the index forget blocks.
 func (e *end) foundLess() bool {
 	comparable := (e.exact || e.stale) && !e.upperBound && e.o.Code == http.StatusOK && e.found >= 0

@@ -119,11 +119,11 @@ func TestReportsSideBySide(t *testing.T) {
 	}
 }
 
-// TestNewWorkerHasSeenNothing checks that a worker that gets the slot ID of one that left has seen none of its pictures, and is
+// TestNewWorkerHasSeenNothing checks that a worker that gets the slot ID of one that left has seen none of its images, and is
 // not doubted because of it.
 func TestNewWorkerHasSeenNothing(t *testing.T) {
 	w := newWorld(t, 2)
-	img := chatBody("m", picture(1, 640, 480))
+	img := chatBody("m", testImage(1, 640, 480))
 	d := w.decide(img)
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: -1})
 	w.now = w.now.Add(21 * time.Second)

@@ -115,7 +115,7 @@ func (r *Router) newPlanner(req *Request, ways *policies, leftShare float64, mem
 }
 
 // prepare takes all steps of a plan but the choice. It sets out.Refuse, or the slots to choose among, of which there may be none. It may
-// wait: for a worker, for its turn to be read, for pictures, for another replica's answer.
+// wait: for a worker, for its turn to be read, for images, for another replica's answer.
 func (x *planner) prepare(ctx context.Context) {
 	switch {
 	case x.req.Stored != "":

@@ -2,6 +2,6 @@
 
 package router
 
-// anew is the memory that a request's picture may newly allocate under the race detector: sync.Pool randomly drops a quarter of
-// what is returned there, and what a picture is read with (mmhash) has 80 KiB. Up to 63 KiB were seen.
+// anew is the memory that a request's image may newly allocate under the race detector: sync.Pool randomly drops a quarter of
+// what is returned there, and what an image is read with (mmhash) has 80 KiB. Up to 63 KiB were seen.
 const anew = 128 << 10

@@ -97,7 +97,7 @@ type reading struct {
 // refused reports whether the engine will answer with an error.
 func (rd *reading) refused() bool { return errors.As(rd.err, new(*engine.Refused)) }
 
-// read makes the readings that the slots need, concurrently, since they wait for the same pictures.
+// read makes the readings that the slots need, concurrently, since they wait for the same images.
 func (x *planner) read(ctx context.Context) {
 	s := x.mem
 	x.markNeededClasses()

@@ -50,7 +50,7 @@ type Recent struct {
 	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not reported
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
 	ImageTokens  []int         `json:"image_tokens,omitempty"`
-	Images       []string      `json:"images,omitempty"` // one number for each picture or other medium, stable within this process
+	Images       []string      `json:"images,omitempty"` // one number for each image or other medium, stable within this process
 	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing compared (yet)
 
 	// About the best candidates, the chosen one first. Lists of decisions omit Ranked.

@@ -21,7 +21,7 @@ const (
 	isSlower   = "slower"   // at the chosen one's rate it would have cost no more
 	hasQueue   = "queue"    // its queue is longer
 	hasMore    = "requests" // it has more in flight
-	encodes    = "encode"   // it would have to encode pictures
+	encodes    = "encode"   // it would have to encode images
 	fetches    = "tier"     // it would have to fetch from a lower tier
 	isDistant  = "distance" // it is in a more distant zone
 	isLate     = "late"     // its first token is expected too late
@@ -49,7 +49,7 @@ func (x *planner) matchExcluded(class int, looked bool) {
 			tokens := blocks * x.mem.blocks[class].form.Size
 			if !x.steers { // Envoy may use it nevertheless
 				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
-				x.addPictures(x.mem.blocks[class].pictures, x.known, c)
+				x.addImages(x.mem.blocks[class].images, x.known, c)
 				x.recordEstimates(class, x.known, c...)
 			}
 			if tokens > x.mem.bestExcluded.tokens {

@@ -9,7 +9,7 @@ import (
 // router would. A booking carries its prompt's blocks: each replica receives the workers' events itself, and uses them to follow
 // the others' bookings like its own. Package peers is the transport.
 //
-//	booked, or moved ─▶ BookingOpened ──▶ ApplyShared: charged to the slot, predicted there, its pictures seen
+//	booked, or moved ─▶ BookingOpened ──▶ ApplyShared: charged to the slot, predicted there, its images seen
 //	ended ─▶ BookingEnded, BookingBroken ──────▶ ApplyShared: released; a broken one stored nothing
 //	all open ones, periodically ▶ Reconcile: corrects what was lost on the way
 //	a replica is gone ──────────▶ ReplicaLeft: releases all its bookings
@@ -44,7 +44,7 @@ type SharedBooking struct {
 	Media           []SharedMedium
 }
 
-// SharedMedium is a picture that a worker has seen.
+// SharedMedium is an image that a worker has seen.
 type SharedMedium struct {
 	Key, Alias uint64
 	Tokens     int
@@ -123,7 +123,7 @@ type replicaBooking struct {
 	chain   []uint64
 	sent    *speculative.Promise // of path
 	path    []uint64
-	media   []SharedMedium // pictures that its slot had not seen before
+	media   []SharedMedium // images that its slot had not seen before
 }
 
 // Limits of what other replicas may store here: 128 MiB of hashes.
@@ -153,7 +153,7 @@ func (r *Router) endShared(replica string, number uint64, void, lost bool) {
 	if note := b.Note.(*replicaBooking); void {
 		r.predicted.Withdraw(note.promise, note.chain)
 		r.learning.withdraw(note.sent, note.path)
-		r.unseePictures(b.Slot, note.media)
+		r.unseeImages(b.Slot, note.media)
 	} else if b.Decode != nil {
 		r.predictDecoded(b.Decode, note.chain)
 	}
@@ -187,7 +187,7 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 	}
 	note.sent = r.predictPath(slot, note.path, now)
 	for _, m := range s.Media {
-		if r.sawPicture(slot, m) {
+		if r.sawImage(slot, m) {
 			note.media = append(note.media, m)
 		}
 	}

@@ -88,8 +88,8 @@ type Decision struct {
 	Asked         string
 	Engine        string // the chosen worker's: vllm, sglang or trtllm; "": no worker is chosen
 	BodyBytes     int    // of the body, all messages together
-	Pictures      int    // of the prompt, at most 64; PicturesHeld need not be encoded by Targets[0], whose caches have them
-	PicturesHeld  int
+	Images        int    // of the prompt, at most 64; ImagesHeld need not be encoded by Targets[0], whose caches have them
+	ImagesHeld    int
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]
 	MatchedBlocks int
@@ -106,7 +106,7 @@ type Decision struct {
 	Partial bool
 	// UpperBound: a hit at Targets[0] needs more than its events say, so CachedTokens is an upper bound.
 	UpperBound bool
-	// Encoder, if not empty, lists the encode workers as ip:port,ip:port: one for each picture of the request, in order, or a
+	// Encoder, if not empty, lists the encode workers as ip:port,ip:port: one for each image of the request, in order, or a
 	// single one for all. Source, if not empty, is the ip:port of a worker whose KV blocks of the prompt the prefilling worker
 	// should fetch.
 	Encoder, Source string

@@ -22,9 +22,9 @@ func TestAnswersIDIsNotTheBodys(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAnswersAndPicturesIsBounded checks the limits of remembered answers and picture encoders, and that evictions are
+// TestMemoryOfAnswersAndImagesIsBounded checks the limits of remembered answers and image encoders, and that evictions are
 // counted.
-func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
+func TestMemoryOfAnswersAndImagesIsBounded(t *testing.T) {
 	w, full := newWorld(t, 1), map[string]int{}
 	w.opt.NoRoom = func(what string) { full[what]++ }
 	d := w.decide(chatBody("m", `"hi"`))
@@ -36,7 +36,7 @@ func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
 		e.book([]encoding{e.assign(i, 1, w.slots, time.Unix(1, 0), nil)}, time.Unix(1, 0))
 	}
 	if w.answers.Len() != maxAnswers || full["answers"] != 10 || e.lastEncoder.Len() != maxSeen || full["pictures encoded"] != 7 {
-		t.Errorf("%d answers and %d pictures, went: %v", w.answers.Len(), e.lastEncoder.Len(), full)
+		t.Errorf("%d answers and %d images, went: %v", w.answers.Len(), e.lastEncoder.Len(), full)
 	}
 }
 

@@ -102,7 +102,7 @@ type Options struct {
 	PredictedTTL   time.Duration    // how long a routed prompt counts as held before events confirm it
 	Decisions      *decisionlog.Log // nil: none
 	Log            *zap.Logger      // nil: silent
-	// called when something was evicted or refused for lack of room: "answers", "pictures seen", …; nil: it is not counted
+	// called when something was evicted or refused for lack of room: "answers", "images seen", …; nil: it is not counted
 	NoRoom  func(what string)
 	Metrics prometheus.Registerer // nil: none
 	// Decided and Ended, if set, are called after each decision, and at each request's end with its model. They must not block.

@@ -120,7 +120,7 @@ func chatBody(model, content string) string {
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%s}]}`, model, content)
 }
 
-func picture(seed uint64, w, h int) string {
+func testImage(seed uint64, w, h int) string {
 	return fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`,
 		base64.StdEncoding.EncodeToString(png(seed, w, h)))
 }
@@ -177,15 +177,15 @@ func TestLadder(t *testing.T) {
 		exact.Why != "" {
 		t.Errorf("after events: %+v", exact)
 	}
-	img := chatBody("m", picture(1, 640, 480))
+	img := chatBody("m", testImage(1, 640, 480))
 	seen := w.decide(img)
 	w.now = w.now.Add(time.Minute)
 	if again := w.decide(img); again.Reason != Affinity || again.Targets[0] != seen.Targets[0] {
-		t.Errorf("a picture seen a minute ago: %+v, first %+v", again, seen.Targets[0])
+		t.Errorf("an image seen a minute ago: %+v, first %+v", again, seen.Targets[0])
 	}
 }
 
-// TestAffinityByURL checks that a picture whose bytes are not available goes where its URL went before.
+// TestAffinityByURL checks that an image whose bytes are not available goes where its URL went before.
 func TestAffinityByURL(t *testing.T) {
 	w := newWorld(t, 3)
 	body := chatBody("m", `[{"type":"image_url","image_url":{"url":"http://10.0.0.1/a.png"}}]`)
@@ -338,7 +338,7 @@ func TestReportedPromptTokens(t *testing.T) {
 		{words, -1 << 20, 200, "differs 1 equal 1 "}, // not reported
 		{chatBody("nobody", `"some words"`), 5, 200, "differs 1 equal 1 "},
 		{chatBody("m", `[{"type":"image_url","image_url":{"url":"http://127.0.0.1:9/x.png"}}]`), 5, 200, "differs 1 equal 1 "},
-		{chatBody("m", picture(7, 640, 480)), 0, 200, "differs 1 equal 2 "},
+		{chatBody("m", testImage(7, 640, 480)), 0, 200, "differs 1 equal 2 "},
 	} {
 		if got := count(c.body, c.more, c.code); got != c.want {
 			t.Errorf("%.60s: %+d, status %d: counted %q, want %q", c.body, c.more, c.code, got, c.want)
@@ -380,10 +380,10 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestUUIDs checks that a uuid on a picture with data is removed from the body, and that one without data is refused.
+// TestUUIDs checks that a uuid on an image with data is removed from the body, and that one without data is refused.
 func TestUUIDs(t *testing.T) {
 	w := newWorld(t, 1)
-	img := picture(5, 64, 64)
+	img := testImage(5, 64, 64)
 	body := chatBody("m", strings.Replace(img, `"type":"image_url"`, `"type":"image_url","uuid":"someone-else's"`, 1))
 	d := w.decide(body)
 	if d.Refuse != nil || len(d.Edits) == 0 {

@@ -158,8 +158,8 @@ func TestConformanceSGLangMemory(t *testing.T) {
 	}
 }
 
-// TestConformanceSGLangDecisions runs a real SGLang server's chats with pictures and its events through the whole router. The
-// first events with a picture reveal the worker's fingerprint; from then on every request's prediction must be what the server
+// TestConformanceSGLangDecisions runs a real SGLang server's chats with images and its events through the whole router. The
+// first events with an image reveal the worker's fingerprint; from then on every request's prediction must be what the server
 // had: the full pages of its prompt less those that it stored.
 func TestConformanceSGLangDecisions(t *testing.T) {
 	golden, models := os.Getenv("SIGHTLINE_GOLDEN"), os.Getenv("SIGHTLINE_MODELS")
@@ -212,7 +212,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 	})})
 	r := New(Options{Models: []Model{{Name: "tiny", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})
 	d := sglang.Decoder{Pad: live.SawPad}
-	compared, pictures := 0, 0
+	compared, images := 0, 0
 	for _, st := range rec.Steps {
 		if st.Usage == nil || st.HTTP != nil && *st.HTTP != 200 {
 			continue
@@ -226,7 +226,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 			t.Fatal(err)
 		}
 		known := len(pinned) > 0
-		hasPicture := strings.Contains(string(st.Messages), "image_url")
+		hasImage := strings.Contains(string(st.Messages), "image_url")
 		got := r.Decide(t.Context(), &Request{ID: st.Step, Path: "/v1/chat/completions", Body: [][]byte{text}})
 		before := ix.HeldBlocks(sink.Slot())
 		for _, e := range st.Events {
@@ -240,7 +240,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 				}
 			}
 		}
-		if hasPicture && !known {
+		if hasImage && !known {
 			continue
 		}
 		stored := ix.HeldBlocks(sink.Slot()) - before
@@ -250,14 +250,14 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 				want, st.Usage.Prompt, got.Why)
 		}
 		compared++
-		if hasPicture {
-			pictures++
+		if hasImage {
+			images++
 		}
 	}
-	if len(pinned) != 1 || pictures < 20 {
-		t.Errorf("%d fingerprints found, %d requests with pictures compared", len(pinned), pictures)
+	if len(pinned) != 1 || images < 20 {
+		t.Errorf("%d fingerprints found, %d requests with images compared", len(pinned), images)
 	}
-	t.Logf("conformance: sglang: %d requests, %d with pictures, predictions equal; %s", compared, pictures, pinned)
+	t.Logf("conformance: sglang: %d requests, %d with images, predictions equal; %s", compared, images, pinned)
 }
 
 // withFiles puts data URLs in place of the recordings' file names.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# aiperf sends the first requests of a trace with pictures, twice, streamed: aiperf.sh URL MODEL IMAGE.
+# aiperf sends the first requests of a trace with images, twice, streamed: aiperf.sh URL MODEL IMAGE.
 set -e
 traces=$PWD/../examples/traces tokenizer=$PWD/../examples/models/qwen2.5-vl work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,5 @@
 #!/bin/sh
-# guidellm sends the first requests of a trace with pictures, twice, streamed: guidellm.sh URL MODEL IMAGE.
+# guidellm sends the first requests of a trace with images, twice, streamed: guidellm.sh URL MODEL IMAGE.
 set -e
 traces=$PWD/../examples/traces tokenizer=$PWD/../examples/models/qwen2.5-vl work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

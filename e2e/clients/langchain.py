@@ -3,8 +3,8 @@ import base64, sys
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
 
-url, model, picture = sys.argv[1:]
-image = "data:image/png;base64," + base64.b64encode(open(picture, "rb").read()).decode()
+url, model, file = sys.argv[1:]
+image = "data:image/png;base64," + base64.b64encode(open(file, "rb").read()).decode()
 say = [("human", [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": "What is this?"}])]
 text = [("human", "What is in the harbour of this town? " * 20)]
 openai = ChatOpenAI(model=model, base_url=url + "/v1", api_key="none", max_tokens=4, max_retries=0)

@@ -3,8 +3,8 @@ import base64, os, sys
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import litellm
 
-url, model, picture = sys.argv[1:]
-image = "data:image/png;base64," + base64.b64encode(open(picture, "rb").read()).decode()
+url, model, file = sys.argv[1:]
+image = "data:image/png;base64," + base64.b64encode(open(file, "rb").read()).decode()
 say = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": "What is this?"}]}]
 text = [{"role": "user", "content": "What is in the harbour of this town? " * 20}]
 openai = dict(model="openai/" + model, api_base=url + "/v1", api_key="none", max_tokens=4, messages=say)

@@ -6,8 +6,8 @@ import {createRequire} from 'node:module'
 const have = createRequire(process.env.CLIENTS + '/node/')
 const OpenAI = have('openai').default
 const Anthropic = have('@anthropic-ai/sdk').default
-const [url, model, picture] = process.argv.slice(2)
-const image = 'data:image/png;base64,' + readFileSync(picture).toString('base64')
+const [url, model, file] = process.argv.slice(2)
+const image = 'data:image/png;base64,' + readFileSync(file).toString('base64')
 const messages = [{role: 'user', content: [{type: 'image_url', image_url: {url: image}}, {type: 'text', text: 'What is this?'}]}]
 const text = [{role: 'user', content: 'What is in the harbour of this town? '.repeat(20)}]
 const openai = new OpenAI({baseURL: url + '/v1', apiKey: 'none', maxRetries: 0})

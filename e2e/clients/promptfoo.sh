@@ -1,5 +1,5 @@
 #!/bin/sh
-# promptfoo asks three questions about a picture, twice: promptfoo.sh URL MODEL IMAGE.
+# promptfoo asks three questions about an image, twice: promptfoo.sh URL MODEL IMAGE.
 set -e
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -97,12 +97,12 @@ func (s setup) wantDecided() {
 	})
 }
 
-// ask sends a conversation about a topic, with a picture, and gives the prompt's tokens and those found cached.
+// ask sends a conversation about a topic, with an image, and gives the prompt's tokens and those found cached.
 func (s setup) ask(topic string) (prompt, cached int64) {
 	s.Helper()
 	body, err := json.Marshal(map[string]any{"model": "sim-vl", "max_tokens": 2,
 		"messages": []any{map[string]any{"role": "user", "content": []any{
-			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture(topic)}},
+			map[string]any{"type": "image_url", "image_url": map[string]any{"url": imageURL(topic)}},
 			map[string]any{"type": "text", "text": strings.Repeat(topic+" ", 100)}}}}})
 	if err != nil {
 		s.Fatal(err)
@@ -120,8 +120,8 @@ func (s setup) ask(topic string) (prompt, cached int64) {
 	return u.Get("prompt_tokens").Int(), u.Get("prompt_tokens_details.cached_tokens").Int()
 }
 
-// picture is a PNG of its own for each topic, as a data URL.
-func picture(topic string) string {
+// imageURL is a PNG of its own for each topic, as a data URL.
+func imageURL(topic string) string {
 	img := image.NewGray(image.Rect(0, 0, 224, 224))
 	for i := range img.Pix {
 		img.Pix[i] = topic[i%len(topic)]
@@ -131,7 +131,7 @@ func picture(topic string) string {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// Each topic comes back to the worker that has it, picture and all.
+// Each topic comes back to the worker that has it, image and all.
 func (s setup) wantHits(prefix string) {
 	s.Helper()
 	for round := range 3 {

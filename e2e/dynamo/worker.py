@@ -1,7 +1,7 @@
-"""A worker on Dynamo's real runtime without an engine: it answers one token, keeps a prefix cache as vLLM would (a picture is
+"""A worker on Dynamo's real runtime without an engine: it answers one token, keeps a prefix cache as vLLM would (an image is
 so many image tokens, known by its uuid), publishes what it stores and reports what it found cached.
 
-worker.py MODEL_DIR COMPONENT aggregated|prefill|decode RANKS TOKENS_PER_PICTURE
+worker.py MODEL_DIR COMPONENT aggregated|prefill|decode RANKS TOKENS_PER_IMAGE
 """
 import asyncio
 import hashlib
@@ -11,19 +11,19 @@ import uvloop
 from dynamo.llm import KvEventPublisher, ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
 from dynamo.runtime import DistributedRuntime, dynamo_worker
 
-MODEL, COMPONENT, KIND, RANKS, PICTURE = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+MODEL, COMPONENT, KIND, RANKS, PER_IMAGE = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
 BLOCK, IMAGE = 16, 151655
 
 
 def expand(request):
-    """The prompt's tokens as the engine has them, and where which picture lies."""
+    """The prompt's tokens as the engine has them, and where which image lies."""
     names = (request.get("multi_modal_uuids") or {}).get("image_url") or (request.get("extra_args") or {}).get("mm_hashes") or []
     names = iter(str(n) for n in names)
     tokens, spans = [], []
     for t in request["token_ids"]:
         if t == IMAGE:
-            spans.append((len(tokens), len(tokens) + PICTURE, next(names, None)))
-            tokens += [IMAGE] * PICTURE
+            spans.append((len(tokens), len(tokens) + PER_IMAGE, next(names, None)))
+            tokens += [IMAGE] * PER_IMAGE
         else:
             tokens.append(t)
     return tokens, spans
@@ -39,7 +39,7 @@ def salt_of(request):
 
 
 def blocks(tokens, spans, salt):
-    """For each full block its tokens, its pictures as the event plane names them, and a hash of its own of all before."""
+    """For each full block its tokens, its images as the event plane names them, and a hash of its own of all before."""
     out, chain = [], (salt or "").encode()
     for at in range(0, len(tokens) // BLOCK * BLOCK, BLOCK):
         names = [n for a, b, n in spans if a < at + BLOCK and b > at]

@@ -52,7 +52,7 @@ func ask(t *testing.T, url, topic string, header http.Header, pad int) (status i
 }
 
 // drive sends requests through a gateway made of the folder envoy-gateway: conversations find their worker again,
-// clients do not steer, the bodies of pictures pass, and with Sightline killed every request is answered and balanced.
+// clients do not steer, the bodies of images pass, and with Sightline killed every request is answered and balanced.
 func drive(t *testing.T, url string, pods []*sim.Worker, sightline *process) {
 	t.Helper()
 	ok := func(what string, header http.Header, pad int) {

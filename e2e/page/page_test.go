@@ -35,7 +35,7 @@ import (
 
 var (
 	update = flag.Bool("update", false, "write docs/page.png")
-	shots  = flag.String("shots", "", "a folder for a picture of each page")
+	shots  = flag.String("shots", "", "a folder for an image of each page")
 )
 
 const patience = 40 * time.Second // a loaded machine's
@@ -201,7 +201,7 @@ func until(t *testing.T, ctx context.Context, what, js string) {
 const newest = `document.querySelector('#decisions td a')?.getAttribute('href')`
 
 // The page in three sizes, light and dark: nothing is cut off, nothing is complained of, nobody else is asked; a request shows
-// without a reload, in all of them; links lead from a decision to its worker, its picture and its candidates.
+// without a reload, in all of them; links lead from a decision to its worker, its image and its candidates.
 func TestPage(t *testing.T) {
 	d := start(t)
 	b := browser(t)
@@ -239,7 +239,7 @@ func TestPage(t *testing.T) {
 					t.Error("last events: ", eval[string](t, ctx, `document.querySelector('#fleet').innerText`))
 				}
 				look(t, ctx, name+"-page")
-				// From the decision to its candidates, its worker and its picture.
+				// From the decision to its candidates, its worker and its image.
 				follow(t, ctx, `#decisions td a`)
 				if n := eval[int](t, ctx, `document.querySelectorAll('#decision table tr').length`); n != 4 {
 					t.Errorf("%d rows of candidates, want 3 and a heading", n)
@@ -247,7 +247,7 @@ func TestPage(t *testing.T) {
 				look(t, ctx, name+"-decision")
 				follow(t, ctx, `#decision a[href^="/?image="]`)
 				if n := eval[int](t, ctx, `document.querySelectorAll('#decisions tr').length`); n < 3 {
-					t.Errorf("%d decisions about a picture that was asked for before", n-1)
+					t.Errorf("%d decisions about an image that was asked for before", n-1)
 				}
 				follow(t, ctx, `#decisions a[href^="/?worker="]`)
 				if !eval[bool](t, ctx, `[...document.querySelectorAll('#decisions tr td:nth-child(2) a')].every(a => a.href === location.href)`) {
@@ -272,7 +272,7 @@ func follow(t *testing.T, ctx context.Context, link string) {
 	}
 }
 
-// look sees to it that nothing stands out at the side, or is hidden behind something's edge, and takes a picture.
+// look sees to it that nothing stands out at the side, or is hidden behind something's edge, and takes an image.
 func look(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
 	if wide := eval[string](t, ctx, `[document.scrollingElement, ...document.querySelectorAll('.scroll, .card, figure, header')]
@@ -313,7 +313,7 @@ func shoot(t *testing.T, browser context.Context, d demo) {
 	}
 }
 
-// palette is of the colours that are most often in a picture.
+// palette is of the colours that are most often in an image.
 func palette(m image.Image) (p color.Palette) {
 	count := map[color.RGBA]int{}
 	for y := range m.Bounds().Dy() {

@@ -17,7 +17,7 @@ import (
 )
 
 // Captures of ai-dynamo 1.6.1 processes on loopback: two mock workers of two ranks with 64 blocks each, and a worker with
-// pictures, over the ZMQ plane (kv-events and kv_metrics) and the NATS plane (everything); the discovery folders beside them.
+// images, over the ZMQ plane (kv-events and kv_metrics) and the NATS plane (everything); the discovery folders beside them.
 type captured struct {
 	Topic   string            `json:"channel_topic"`
 	Subject string            `json:"subject"`

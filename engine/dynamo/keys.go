@@ -6,8 +6,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// How workers behind NVIDIA Dynamo (1.6) key blocks. Its front end names pictures by their URLs, XXH3-64 of the exact text or of
-// the whole data URL, and marks the name for its own events with 48 zeros; only marked names enter block hashes. So one picture
+// How workers behind NVIDIA Dynamo (1.6) key blocks. Its front end names images by their URLs, XXH3-64 of the exact text or of
+// the whole data URL, and marks the name for its own events with 48 zeros; only marked names enter block hashes. So one image
 // behind two URLs has two names, unless it carries a uuid of the marked form, which the front end passes on to vLLM: with
 // media_names: injected that is the content id's first 16 digits.
 
@@ -25,7 +25,7 @@ func Keys(rule block.Dynamo) rules.Keys {
 		}}
 }
 
-// nameMedium sets the name by which Dynamo's events call a picture, if they do.
+// nameMedium sets the name by which Dynamo's events call an image, if they do.
 func nameMedium(m *rules.Medium) {
 	switch {
 	case m.HasUUID:

@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// TestMediaNames: the name by which Dynamo's events call a picture.
+// TestMediaNames: the name by which Dynamo's events call an image.
 func TestMediaNames(t *testing.T) {
 	const url = "https://example.com/image.jpg"
 	var skeleton body.Skeleton

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// Dynamo's front end (1.6) names a picture by the XXH3-64 of its exact URL or whole data URL, as 16 hex digits. Its vLLM workers
+// Dynamo's front end (1.6) names an image by the XXH3-64 of its exact URL or whole data URL, as 16 hex digits. Its vLLM workers
 // get the name as a uuid of 64 digits, the rest zeros, and publish that; only names with this mark enter block hashes.
 
 const uuidMark = "000000000000000000000000000000000000000000000000"
@@ -28,7 +28,7 @@ func UUIDKey(uuid string) (key uint64, ok bool) {
 	return key, err == nil
 }
 
-// URLKey returns the key of a picture's URL in block hashes.
+// URLKey returns the key of an image's URL in block hashes.
 func URLKey(url string) uint64 { return xxh3.HashString(url) }
 
 // DataURLKey is URLKey for a data URL that is the raw content of a JSON string literal in pieces. It does not copy them.

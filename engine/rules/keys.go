@@ -15,7 +15,7 @@ import (
 type Keys struct {
 	// Name computes the name by which events call a medium, and fills in its results.
 	Name func(m *Medium)
-	// Ahead returns the recipes of the names of a picture that was fetched for a client. The names of all classes are then computed in
+	// Ahead returns the recipes of the names of an image that was fetched for a client. The names of all classes are then computed in
 	// one pass, before a request needs them.
 	Ahead func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe
 	// InEvents returns the part of a name that every form of the engine's events has; nil: all of it.

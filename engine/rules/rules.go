@@ -27,8 +27,8 @@ type Rules struct {
 	NumbersRanksInBody  bool           // the body's routed_dp_rank selects a data-parallel rank, not a header
 	ZeroCachedAmbiguous bool           // 0 cached tokens in a response may mean that the server was not told to count them
 	RefusesLocal        bool           // a file:// URL without allowed_local_media_path is answered with 500
-	TakesPaths          bool           // a picture's URL may be a bare path
-	TakesEmbeddingFiles bool           // a file of embeddings is accepted in place of a picture
+	TakesPaths          bool           // an image's URL may be a bare path
+	TakesEmbeddingFiles bool           // a file of embeddings is accepted in place of an image
 
 	// NewKeys returns how a class of workers names media and keys blocks.
 	NewKeys      func(KeysOptions) (Keys, error)
@@ -53,12 +53,12 @@ type Rules struct {
 	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
 
 	// What servers report when they are asked.
-	Owner             string // owned_by in /v1/models
-	CacheInfo         string // a gauge on the page of Load whose labels are the KV cache's settings, block_size among them
-	ReportsSettings   bool   // /v1/models gives --model as root, /version the release, /metrics the block size
-	HasTokenize       bool   // it has POST /tokenize
-	TokenizesChats    bool   // which takes messages too, not only text
-	TokenizesPictures bool   // and expands pictures in them
+	Owner           string // owned_by in /v1/models
+	CacheInfo       string // a gauge on the page of Load whose labels are the KV cache's settings, block_size among them
+	ReportsSettings bool   // /v1/models gives --model as root, /version the release, /metrics the block size
+	HasTokenize     bool   // it has POST /tokenize
+	TokenizesChats  bool   // which takes messages too, not only text
+	TokenizesImages bool   // and expands images in them
 
 	// Describe fills in what a server reports besides /v1/models, /version and its page of Load, which is passed in.
 	Describe func(ctx context.Context, client *http.Client, page []byte, f *Facts)

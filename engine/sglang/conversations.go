@@ -26,8 +26,8 @@ type conversationFormat struct {
 	open          string    // after the role that is to answer
 	seps          [2]string // after messages, alternating
 	trims         bool      // messages are trimmed
-	image         string    // "" if SGLang's handling of a picture is not known (MiniCPM and POINTS: code of the model's repository)
-	counted       string    // placeholder that parts may not hold more often than there are pictures
+	image         string    // "" if SGLang's handling of an image is not known (MiniCPM and POINTS: code of the model's repository)
+	counted       string    // placeholder that parts may not hold more often than there are images
 	ends          []string  // suffixes cut off in this order when the last message is continued
 	style         func(w *conversationFormat, system string, said []formatTurn) string
 }
@@ -42,7 +42,7 @@ const (
 	chatmlSystem = "<|im_start|>system\n%s"
 	janusSystem  = "You are a helpful language and vision assistant. You are able to understand the visual content that " +
 		"the user provides, and assist the user with a variety of tasks using natural language"
-	qwenPicture = "<|vision_start|><|image_pad|><|vision_end|>"
+	qwenImage = "<|vision_start|><|image_pad|><|vision_end|>"
 )
 
 func chatmlRoles() [2]string { return [2]string{"<|im_start|>user", "<|im_start|>assistant"} }
@@ -71,9 +71,9 @@ func conversationFormats() []conversationFormat {
 	return []conversationFormat{
 		named("chatml", chatml, nil),
 		named("chatml-llava", chatml, nil),
-		named("qwen2-vl", lines, func(w *conversationFormat) { w.defaultSystem, w.image = "You are a helpful assistant.", qwenPicture }),
+		named("qwen2-vl", lines, func(w *conversationFormat) { w.defaultSystem, w.image = "You are a helpful assistant.", qwenImage }),
 		named("gme-qwen2-vl", lines, func(w *conversationFormat) {
-			w.defaultSystem, w.image, w.bare, w.style, w.ends = "You are a helpful assistant.", qwenPicture+"\n", false,
+			w.defaultSystem, w.image, w.bare, w.style, w.ends = "You are a helpful assistant.", qwenImage+"\n", false,
 				embedding, []string{"<|endoftext|>", line}
 		}),
 		named("minicpmv", lines, func(w *conversationFormat) {
@@ -272,7 +272,7 @@ func (w *conversationFormat) write(r *prompt.Reader, turns []prompt.Turn, goOn b
 	return text, nil
 }
 
-// userSays returns a user's message as one text, with placeholders for its pictures.
+// userSays returns a user's message as one text, with placeholders for its images.
 func (w *conversationFormat) userSays(r *prompt.Reader, t *prompt.Turn) (string, error) {
 	if text, ok := t.SingleText(); ok {
 		return text, nil
@@ -280,17 +280,17 @@ func (w *conversationFormat) userSays(r *prompt.Reader, t *prompt.Turn) (string,
 	if t.Kind != body.List {
 		return "", prompt.Refuse("user message without content")
 	}
-	pictures := 0
+	images := 0
 	for _, it := range t.Items {
 		if it.Medium != nil && it.Medium.Modality == "image" {
-			pictures++
+			images++
 		}
 	}
 	var b strings.Builder
 	for _, it := range t.Items {
 		switch {
 		case it.Medium == nil:
-			if pictures > 16 {
+			if images > 16 {
 				b.WriteByte('\n')
 			}
 			b.WriteString(it.Text)
@@ -302,7 +302,7 @@ func (w *conversationFormat) userSays(r *prompt.Reader, t *prompt.Turn) (string,
 		}
 	}
 	text := b.String()
-	if w.counted != "" && strings.Count(text, w.counted) > pictures {
+	if w.counted != "" && strings.Count(text, w.counted) > images {
 		return "", prompt.Refuse("more placeholders typed than media given")
 	}
 	return text, nil

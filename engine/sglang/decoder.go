@@ -8,8 +8,8 @@
 //	BlockRemoved  block_hashes | medium
 //	AllBlocksCleared
 //
-// Unlike vLLM's, the token ids are those of SGLang's cache, with pads of up to 63 bits in place of a picture's tokens. Events
-// identify a picture in no other way, so blocks are hashed by their ids as sent (block.Key.Local64). An event has one page up to 0.5.17,
+// Unlike vLLM's, the token ids are those of SGLang's cache, with pads of up to 63 bits in place of an image's tokens. Events
+// identify an image in no other way, so blocks are hashed by their ids as sent (block.Key.Local64). An event has one page up to 0.5.17,
 // several consecutive ones later. With EAGLE speculation each token is sent as a pair with the next. Requests with different
 // extra_keys do not share blocks, but no release sends the key, nor an adapter before 0.5.22, nor a salt before 0.5.20: for such
 // requests the request side gives no credit. The option "format: dynamo" changes only the engine hashes.
@@ -35,7 +35,7 @@ type Decoder struct {
 	// Secret keys the blocks' hashes.
 	Secret *block.Secret
 	// Pad, if set, is called with the pads of stored events, at least once for each in a run of them. From the pads the model
-	// learns under which fingerprint a worker names pictures.
+	// learns under which fingerprint a worker names images.
 	Pad func(id uint64)
 
 	a        kvevent.Arena

@@ -221,7 +221,7 @@ func FuzzDecode(f *testing.F) {
 	eventtest.Fuzz(f, true, d.Decode)
 }
 
-// text returns a stored event of 1,024 tokens and a picture of 256, in pages of size.
+// text returns a stored event of 1,024 tokens and an image of 256, in pages of size.
 func text(t testing.TB, size int) []byte {
 	var hashes, ids []any
 	for i := range 1024 / size {

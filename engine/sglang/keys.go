@@ -14,9 +14,9 @@ import (
 	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
-// A request to SGLang is keyed by its token ids, with each picture's pads in place of the placeholders (package block, Locals64). A
-// picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; FingerprintFinder). Until events have revealed the
-// fingerprint, and for families that hash pixels, a prompt is exact up to its first picture.
+// A request to SGLang is keyed by its token ids, with each image's pads in place of the placeholders (package block, Locals64). An
+// image's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; FingerprintFinder). Until events have revealed the
+// fingerprint, and for families that hash pixels, a prompt is exact up to its first image.
 
 // newKeys returns how workers of a release key blocks.
 func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
@@ -30,15 +30,15 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
 	k.SawPad = f.Saw
 	k.Ahead = func(fair.Client, mmhash.Facts, []byte) []enginehash.Recipe { return []enginehash.Recipe{FileDigest()} }
 	k.Name = func(m *rules.Medium) {
-		if pic, ok := pictureOf(m, o.Store); ok {
+		if pic, ok := imageOf(m, o.Store); ok {
 			m.Name, m.Named = f.Name(pic)
 		}
 	}
 	return k
 }
 
-// pictureOf reads a content part. ok is false if it has options whose effect on the name is not known.
-func pictureOf(m *rules.Medium, store *mmhash.Store) (pic Picture, ok bool) {
+// imageOf reads a content part. ok is false if it has options whose effect on the name is not known.
+func imageOf(m *rules.Medium, store *mmhash.Store) (pic Image, ok bool) {
 	url := m.In.Part.Get("image_url")
 	if !m.In.Part.IsObject() || !url.Exists() {
 		return pic, false

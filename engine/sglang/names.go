@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
-// SGLang names pictures by numbers: a 64-bit item hash, and derived from it the pads that replace the picture's token ids. For
+// SGLang names images by numbers: a 64-bit item hash, and derived from it the pads that replace the image's token ids. For
 // families to which vision.Facts gives classes (Qwen3-VL; release 0.5.23) the item hash follows from the file's bytes,
 // image_url.detail, and one fingerprint of the worker's processor. Other families hash pixel features, which cannot be computed
 // here.
@@ -21,7 +21,7 @@ import (
 // bytes, whatever the fingerprint.
 func FileDigest() enginehash.Recipe { return enginehash.Recipe{Algorithm: enginehash.SHA256} }
 
-// Item returns the item hash of a picture from its content digest, for workers with this fingerprint ("sha256:" and 64 hex digits).
+// Item returns the item hash of an image from its content digest, for workers with this fingerprint ("sha256:" and 64 hex digits).
 // A detail other than "" and "auto" is hashed as an option. Takes a few µs.
 func Item(fingerprint string, content [32]byte, detail string) uint64 {
 	options := map[string]any{}
@@ -86,7 +86,7 @@ func fourPads(identity []byte) (pads [4]uint64) {
 }
 
 // Processor holds the inputs of a worker's fingerprint. Most are known from the model's config.json and the server's flags. The
-// release of transformers, the transport and where pictures are decoded are not reported, so all combinations are enumerated
+// release of transformers, the transport and where images are decoded are not reported, so all combinations are enumerated
 // (Candidates) and the first event decides between them.
 type Processor struct {
 	ModelType      string   // config.json model_type
@@ -135,7 +135,7 @@ func (p Processor) fingerprint() string {
 }
 
 // Candidates lists the fingerprints that a worker may have, for each given release of transformers and both transports, most likely
-// first. One known picture in one event decides: the right one yields the event's pads.
+// first. One known image in one event decides: the right one yields the event's pads.
 func (p Processor) Candidates(transformers []string) (out []string) {
 	for _, p.transformers = range transformers {
 		for _, p.transport = range []string{"cuda_ipc", "cpu"} {

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/lab/golden"
 )
 
-// The classes that enter SGLang's names of Qwen3-VL's pictures.
+// The classes that enter SGLang's names of Qwen3-VL's images.
 const (
 	qwenClass   = "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor"
 	qwenWrapper = "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor"
@@ -124,9 +124,9 @@ func TestConformanceItems(t *testing.T) {
 	t.Logf("conformance: %d pads, %d artifacts, %d items", len(vec.Pads), artifacts, n)
 }
 
-// TestConformanceServerPictures: the pads in the events of a real Qwen3-VL server determine one fingerprint, which holds for every
-// picture whose pages were stored, including the detail.
-func TestConformanceServerPictures(t *testing.T) {
+// TestConformanceServerImages: the pads in the events of a real Qwen3-VL server determine one fingerprint, which holds for every
+// image whose pages were stored, including the detail.
+func TestConformanceServerImages(t *testing.T) {
 	srv := gjson.ParseBytes(golden.Read(t, golden.Dir(t, "sglang", "server_qwen3vl.json.gz")))
 	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass,
 		Wrapper: qwenWrapper}
@@ -137,10 +137,10 @@ func TestConformanceServerPictures(t *testing.T) {
 			ids[id.Uint()] = true
 			pads = pads || id.Uint() >= 1_000_000
 		}
-		if !pads { // text only: the picture's pages were already stored
+		if !pads { // text only: the image's pages were already stored
 			continue
 		}
-		for _, p := range golden.Pictures(step) {
+		for _, p := range golden.Images(step) {
 			f := p.Get("image_url.file").String()
 			file, found := golden.Read(t, golden.Dir(t, "images", f)), false
 			for _, c := range proc.Candidates([]string{"5.23.0", "5.19.0"}) {
@@ -158,5 +158,5 @@ func TestConformanceServerPictures(t *testing.T) {
 	if len(pinned) != 1 {
 		t.Errorf("%d fingerprints fit, want 1", len(pinned))
 	}
-	t.Logf("conformance: %d pictures", n)
+	t.Logf("conformance: %d images", n)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// FingerprintFinder determines how the workers of one model name pictures. Events carry pads, and among all fingerprints that a worker may
-// have only its own maps a recently routed picture to the pads in an event. Safe for concurrent use.
+// FingerprintFinder determines how the workers of one model name images. Events carry pads, and among all fingerprints that a worker may
+// have only its own maps a recently routed image to the pads in an event. Safe for concurrent use.
 type FingerprintFinder struct {
 	rule       PadRule
 	candidates []string // fingerprints, most likely first
@@ -18,23 +18,23 @@ type FingerprintFinder struct {
 
 	mu     sync.Mutex
 	now    string         // the fingerprint in use; "": not known yet
-	recent []Picture      // recently routed, oldest first
-	by     map[uint64]int // first pad → candidate, for the recent pictures that were tried
+	recent []Image        // recently routed, oldest first
+	by     map[uint64]int // first pad → candidate, for the recent images that were tried
 	agreed [2]uint64      // candidate + 1 that a 30-bit pad pointed to, and that pad
 	tried  time.Time
 }
 
-// Picture holds what a picture's item hash depends on besides the fingerprint.
-type Picture struct {
+// Image holds what an image's item hash depends on besides the fingerprint.
+type Image struct {
 	Content [32]byte // SHA-256 of the file
 	Detail  string   // image_url.detail
 	tried   bool
 }
 
 const (
-	recentPictures = 64
-	// retryPad is the least time between two searches for a pad that the fingerprint does not explain: the picture may have been
-	// routed by another router, or the workers may have been upgraded. One search costs about a millisecond per picture.
+	recentImages = 64
+	// retryPad is the least time between two searches for a pad that the fingerprint does not explain: the image may have been
+	// routed by another router, or the workers may have been upgraded. One search costs about a millisecond per image.
 	retryPad = time.Second
 )
 
@@ -66,8 +66,8 @@ func NewFingerprintFinder(proc Processor, fingerprint string, v rules.Version, f
 	return f
 }
 
-// Name returns a picture's name, if the fingerprint is known, and remembers the picture.
-func (f *FingerprintFinder) Name(pic Picture) (string, bool) {
+// Name returns an image's name, if the fingerprint is known, and remembers the image.
+func (f *FingerprintFinder) Name(pic Image) (string, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := false
@@ -75,7 +75,7 @@ func (f *FingerprintFinder) Name(pic Picture) (string, bool) {
 		known = known || f.recent[i].Content == pic.Content && f.recent[i].Detail == pic.Detail
 	}
 	if !known && len(f.candidates) > 1 {
-		if len(f.recent) == recentPictures {
+		if len(f.recent) == recentImages {
 			f.recent = f.recent[:copy(f.recent, f.recent[1:])]
 		}
 		pic.Detail = strings.Clone(pic.Detail) // it points into the request
@@ -109,9 +109,9 @@ func (f *FingerprintFinder) Saw(pad uint64) {
 	}
 }
 
-// explain returns the candidate that maps a recent picture to this pad, trying the newest pictures first.
+// explain returns the candidate that maps a recent image to this pad, trying the newest images first.
 func (f *FingerprintFinder) explain(pad uint64) (candidate int, ok bool) {
-	if len(f.by) > recentPictures*len(f.candidates) {
+	if len(f.by) > recentImages*len(f.candidates) {
 		clear(f.by)
 	}
 	for i := len(f.recent) - 1; i >= 0; i-- {

@@ -18,13 +18,13 @@ func qwen3(t *testing.T, version string, found func(string)) *FingerprintFinder 
 	return NewFingerprintFinder(Processor{ModelType: "qwen3_vl", Class: qwenClass}, "", v, found)
 }
 
-// TestFingerprintIsFound: after the first pad that only one fingerprint explains, pictures have names (for narrow pads, after the
-// second). A fleet that changes its fingerprint is noticed, and pads of pictures that were not routed have no effect.
+// TestFingerprintIsFound: after the first pad that only one fingerprint explains, images have names (for narrow pads, after the
+// second). A fleet that changes its fingerprint is noticed, and pads of images that were not routed have no effect.
 func TestFingerprintIsFound(t *testing.T) {
 	for version, need := range map[string]int{"0.5.23": 1, "0.5.17": 2} {
 		var told []string
 		p := qwen3(t, version, func(f string) { told = append(told, f) })
-		pic := func(i int) Picture { return Picture{Content: sha256.Sum256([]byte(fmt.Sprint(i))), Detail: "low"} }
+		pic := func(i int) Image { return Image{Content: sha256.Sum256([]byte(fmt.Sprint(i))), Detail: "low"} }
 		item := func(f string, i int) uint64 {
 			return Item(f, pic(i).Content, "low")
 		}
@@ -33,7 +33,7 @@ func TestFingerprintIsFound(t *testing.T) {
 			if _, ok := p.Name(pic(i)); ok {
 				t.Errorf("%s: named before any event", version)
 			}
-			p.Saw(1 << 40) // of a picture that was routed by others
+			p.Saw(1 << 40) // of an image that was routed by others
 			p.Saw(Pads(item(worker, i), p.rule)[0])
 		}
 		got, ok := p.Name(pic(9))
@@ -51,14 +51,14 @@ func TestFingerprintIsFound(t *testing.T) {
 	}
 }
 
-// TestPadsAreBounded: only remembered pictures are searched, whatever the number of pictures.
+// TestPadsAreBounded: only remembered images are searched, whatever the number of images.
 func TestPadsAreBounded(t *testing.T) {
 	p := qwen3(t, "0.5.23", nil)
-	for i := range 3 * recentPictures {
-		p.Name(Picture{Content: sha256.Sum256([]byte(fmt.Sprint(i)))})
+	for i := range 3 * recentImages {
+		p.Name(Image{Content: sha256.Sum256([]byte(fmt.Sprint(i)))})
 	}
 	p.Saw(1 << 50)
-	if len(p.recent) != recentPictures || len(p.by) > recentPictures*len(p.candidates) {
-		t.Errorf("%d pictures, %d pads", len(p.recent), len(p.by))
+	if len(p.recent) != recentImages || len(p.by) > recentImages*len(p.candidates) {
+		t.Errorf("%d images, %d pads", len(p.recent), len(p.by))
 	}
 }

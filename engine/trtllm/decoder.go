@@ -42,7 +42,7 @@ type Decoder struct {
 	BlockSize int
 	// Rank is the attention data-parallel rank to read. Events without a rank belong to rank 0.
 	Rank int
-	// Standalone means that the events come from NVIDIA's standalone router example, which always names pictures.
+	// Standalone means that the events come from NVIDIA's standalone router example, which always names images.
 	Standalone bool
 	// Keep makes stored events carry tokens and media names, for audit and learning.
 	Keep bool

@@ -171,7 +171,7 @@ func TestNames(t *testing.T) {
 				block.Span{Offset: 6, Length: 2, Name: block.Fixed().Name(inEvents(b))})},
 		{"two runs of one item in a block", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}, {a, 1}}, m, 6, m, m))},
 			want([]uint32{1001, 6, 1001, 1001}, block.Span{Offset: 0, Length: 4, Name: block.Fixed().Name(inEvents(a))})},
-		{"the same picture twice in a block", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}, {a, 0}}, m, m, m, m))},
+		{"the same image twice in a block", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}, {a, 0}}, m, m, m, m))},
 			want([]uint32{1001, 1001, 1001, 1001}, block.Span{Offset: 0, Length: 2, Name: block.Fixed().Name(inEvents(a))},
 				block.Span{Offset: 2, Length: 2, Name: block.Fixed().Name(inEvents(a))})},
 		{"V2 with keys", []map[string]any{stores(nil, aBlock(1, []key{{a, 0}}, 5, a, m, m+1), aBlock(2, []key{{a, 3}, {b, 0}}, m+2, 6, b, m))},

@@ -18,7 +18,7 @@ import (
 //
 // The standalone router example of NVIDIA Dynamo sends the same maps, one event per message, with block_mm_infos in place of
 // mm_keys: null or {"mm_objects": [{"mm_hash": first 64 bits of the key's hash, "offsets": [[start, end], …]}]} for each block, and
-// no such member if there are no pictures.
+// no such member if there are no images.
 
 func (d *Decoder) msgpack(payload []byte) (err error) {
 	d.out, err = wire.Batch(payload, &d.a, &d.f, d.packedTokens, d.packed)

@@ -15,14 +15,14 @@ import (
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
-// Names computes the names of pictures in one class of workers (trtllm-serve). A name is a digest of the decoded pixels: package
+// Names computes the names of images in one class of workers (trtllm-serve). A name is a digest of the decoded pixels: package
 // pixels decodes the file, and EXIF orientation is ignored. Pixels are fed to the digest in pieces of 64 KiB, so the float tensor
-// of a 1080p picture, 25 MB, is never held in memory.
+// of a 1080p image, 25 MB, is never held in memory.
 type Names struct {
-	// Tagged: the content is framed with its type and shape (2026, late 1.3). The first mm_keys hash seen for a picture shows which
+	// Tagged: the content is framed with its type and shape (2026, late 1.3). The first mm_keys hash seen for an image shows which
 	// form a worker uses.
 	Tagged bool
-	// PIL: the picture is hashed as RGBA bytes, not as a float32 tensor (channel, row, column): media_io_kwargs {"image":
+	// PIL: the image is hashed as RGBA bytes, not as a float32 tensor (channel, row, column): media_io_kwargs {"image":
 	// {"format": "pil"}}, or the preference of some models.
 	PIL bool
 }
@@ -37,7 +37,7 @@ func (n Names) With(mediaIO enginehash.Fields) (Names, bool) {
 	return n, v.Kind == enginehash.String && (n.PIL || string(v.Raw) == "pt")
 }
 
-// newKeys returns how workers of a release name media. Names come from decoded pixels, so a picture has no name when it is first
+// newKeys returns how workers of a release name media. Names come from decoded pixels, so an image has no name when it is first
 // seen: that request is routed by affinity, and the next one finds the name.
 func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	io, err := enginehash.ParseFields([]byte(o.MediaIO))
@@ -47,7 +47,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	server, _ := NamesOf(v).With(io)
 	k.InEvents = inEvents
 	k.Ahead = func(c fair.Client, f mmhash.Facts, file []byte) []enginehash.Recipe {
-		o.Pixels.Want(pixels.Picture{Client: c, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
+		o.Pixels.Want(pixels.Image{Client: c, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, server.form())
 		return nil
 	}
 	k.Name = func(m *rules.Medium) {
@@ -55,7 +55,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 		if !ok {
 			return
 		}
-		pic := pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
+		pic := pixels.Image{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
 		m.Name, m.Later = o.Pixels.Name(pic, n.form(), m.Inline)
 		m.Named = m.Name != ""
 	}
@@ -116,7 +116,7 @@ var unit = func() (t [256]uint32) {
 	return t
 }()
 
-// writePlanes writes the picture in the layout of torchvision's ToTensor: float32, little-endian, one plane per channel.
+// writePlanes writes the image in the layout of torchvision's ToTensor: float32, little-endian, one plane per channel.
 func writePlanes(h hash.Hash, p *pixels.RGB) {
 	buf := make([]byte, 4*piece)
 	for c := range 3 {
@@ -133,7 +133,7 @@ func writePlanes(h hash.Hash, p *pixels.RGB) {
 	}
 }
 
-// writeRGBA writes the picture as RGBA.
+// writeRGBA writes the image as RGBA.
 func writeRGBA(h hash.Hash, p *pixels.RGB) {
 	buf := make([]byte, 0, 4*piece)
 	for i, n := 0, p.W*p.H; i < n; i += piece {

@@ -11,11 +11,11 @@ import (
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
-// four is the 2×2 picture of red, green, blue and (10, 20, 30). Its names were computed by the leaf functions of TensorRT-LLM, with
+// four is the 2×2 image of red, green, blue and (10, 20, 30). Its names were computed by the leaf functions of TensorRT-LLM, with
 // Pillow 13.0.0, torch 2.15.0 and blake3 1.0.11.
 var four = &pixels.RGB{W: 2, H: 2, Pix: []byte{255, 0, 0, 0, 255, 0, 0, 0, 255, 10, 20, 30}}
 
-func TestPictureNames(t *testing.T) {
+func TestImageNames(t *testing.T) {
 	for n, want := range map[Names]string{
 		{}:                        "a588f76b13a544f529979d0a9922dc0ae191bf28a4596985c2bb69174a688ccf",
 		{Tagged: true}:            "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50",
@@ -28,7 +28,7 @@ func TestPictureNames(t *testing.T) {
 	}
 }
 
-// TestPieces: a picture of more than one piece has the same digest, plane by plane, as the tensor as a whole.
+// TestPieces: an image of more than one piece has the same digest, plane by plane, as the tensor as a whole.
 func TestPieces(t *testing.T) {
 	p := &pixels.RGB{W: 250, H: 199, Pix: make([]byte, 3*250*199)}
 	var tensor []byte
@@ -70,10 +70,10 @@ func TestConformanceNames(t *testing.T) {
 			n++
 		}
 	}
-	t.Logf("conformance: %d names of %d pictures, %d not read", n, len(rows)-unread, unread)
+	t.Logf("conformance: %d names of %d images, %d not read", n, len(rows)-unread, unread)
 }
 
-// BenchmarkNames names a decoded 1080p picture: 25 MB of float tensor are hashed.
+// BenchmarkNames names a decoded 1080p image: 25 MB of float tensor are hashed.
 func BenchmarkNames(b *testing.B) {
 	p := &pixels.RGB{W: 1920, H: 1080, Pix: make([]byte, 3*1920*1080)}
 	for i := range p.Pix {

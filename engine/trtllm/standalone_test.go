@@ -14,20 +14,20 @@ import (
 
 const (
 	standaloneSize = 32
-	replaced       = 151937 // TensorRT-LLM's id at a picture's positions, Qwen2-VL-2B
+	replaced       = 151937 // TensorRT-LLM's id at an image's positions, Qwen2-VL-2B
 )
 
-// picture is a run of a prompt's tokens, relative to the event's first.
-type picture struct {
+// image is a run of a prompt's tokens, relative to the event's first.
+type image struct {
 	hash       uint64
 	start, end int
 }
 
 // standalone writes one stored event as the example's worker publishes it: [time, [event], 0].
-func standalone(engineHashes []uint64, tokens []uint32, pictures ...picture) []byte {
+func standalone(engineHashes []uint64, tokens []uint32, images ...image) []byte {
 	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 3), 1.7e9)
 	fields := uint32(4)
-	if len(pictures) > 0 {
+	if len(images) > 0 {
 		fields++
 	}
 	b = msgp.AppendMapHeader(msgp.AppendArrayHeader(b, 1), fields)
@@ -41,11 +41,11 @@ func standalone(engineHashes []uint64, tokens []uint32, pictures ...picture) []b
 		b = msgp.AppendUint64(b, uint64(id))
 	}
 	b = msgp.AppendInt(msgp.AppendString(b, "block_size"), standaloneSize)
-	if len(pictures) > 0 {
+	if len(images) > 0 {
 		b = msgp.AppendArrayHeader(msgp.AppendString(b, "block_mm_infos"), uint32(len(engineHashes)))
 		for i := range engineHashes {
-			var touching []picture
-			for _, p := range pictures {
+			var touching []image
+			for _, p := range images {
 				if (i+1)*standaloneSize > p.start && i*standaloneSize < p.end {
 					touching = append(touching, p)
 				}
@@ -65,15 +65,15 @@ func standalone(engineHashes []uint64, tokens []uint32, pictures ...picture) []b
 	return msgp.AppendInt(b, 0)
 }
 
-// storedAlone decodes one such event, and checks that a request with the same tokens and pictures has the same blocks.
-func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, pictures ...picture) *kvevent.Event {
+// storedAlone decodes one such event, and checks that a request with the same tokens and images has the same blocks.
+func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, images ...image) *kvevent.Event {
 	t.Helper()
-	batch, err := (&Decoder{Standalone: true}).Decode(standalone(engineHashes, tokens, pictures...))
+	batch, err := (&Decoder{Standalone: true}).Decode(standalone(engineHashes, tokens, images...))
 	if err != nil || len(batch.Events) != 1 || batch.Bad+batch.UnknownKeys > 0 || batch.Events[0].MediaUnknown {
 		t.Fatalf("%v %+v", err, batch)
 	}
 	var spans []block.Span
-	for _, p := range pictures {
+	for _, p := range images {
 		digest := fmt.Sprintf("%016x%048x", p.hash, 1) // the name of the request's image; the event has its first 64 bits
 		name := block.Fixed().Name(inEvents(digest))
 		spans = append(spans, block.Span{Offset: p.start, Length: p.end - p.start, Name: name})
@@ -91,8 +91,8 @@ func repeat(id uint32, n int) []uint32 { return slices.Repeat([]uint32{id}, n) }
 func TestStandalone(t *testing.T) {
 	t.Run("MM-1 hash computation", func(t *testing.T) {
 		seen := map[uint64]bool{}
-		for _, pictures := range [][]picture{nil, {{0xDEADBEEF, 0, 32}}, {{0xCAFEBABE, 0, 32}}} {
-			seen[storedAlone(t, []uint64{1}, repeat(100, 32), pictures...).Locals[0]] = true
+		for _, images := range [][]image{nil, {{0xDEADBEEF, 0, 32}}, {{0xCAFEBABE, 0, 32}}} {
+			seen[storedAlone(t, []uint64{1}, repeat(100, 32), images...).Locals[0]] = true
 		}
 		if len(seen) != 3 {
 			t.Errorf("%d different hashes, want 3", len(seen))
@@ -103,7 +103,7 @@ func TestStandalone(t *testing.T) {
 		var prompts [2][]uint64
 		var digests [2]indexer.SlotID
 		for n, hash := range []uint64{0x1111111111111111, 0x2222222222222222} {
-			e := storedAlone(t, []uint64{1, 2}, repeat(replaced, 64), picture{hash, 0, 64})
+			e := storedAlone(t, []uint64{1, 2}, repeat(replaced, 64), image{hash, 0, 64})
 			digests[n], prompts[n] = ix.Join(indexer.SlotOptions{}), slices.Clone(e.Locals)
 			if err := ix.Store(digests[n], indexer.GPU, 0, false, e.EngineHashes, e.Locals); err != nil {
 				t.Fatal(err)
@@ -114,54 +114,54 @@ func TestStandalone(t *testing.T) {
 			ix.Match(prompts[n], &m)
 			for _, h := range m.Slots {
 				if h.Slot == digests[n] != (h.Blocks == 2) || h.Slot != digests[n] && h.Blocks > 0 {
-					t.Errorf("picture %d: slot %d has %d blocks", n, h.Slot, h.Blocks)
+					t.Errorf("image %d: slot %d has %d blocks", n, h.Slot, h.Blocks)
 				}
 			}
 			if len(m.Slots) == 0 {
-				t.Errorf("picture %d: nobody has it", n)
+				t.Errorf("image %d: nobody has it", n)
 			}
 		}
 	})
 	t.Run("MM-3 consistency", func(t *testing.T) {
-		first := storedAlone(t, []uint64{1}, repeat(replaced, 32), picture{0xDEADBEEFCAFEBABE, 0, 32}).Locals[0]
+		first := storedAlone(t, []uint64{1}, repeat(replaced, 32), image{0xDEADBEEFCAFEBABE, 0, 32}).Locals[0]
 		for range 4 {
-			if again := storedAlone(t, []uint64{7}, repeat(replaced, 32), picture{0xDEADBEEFCAFEBABE, 0, 32}).Locals[0]; again != first {
+			if again := storedAlone(t, []uint64{7}, repeat(replaced, 32), image{0xDEADBEEFCAFEBABE, 0, 32}).Locals[0]; again != first {
 				t.Errorf("%x, then %x", first, again)
 			}
 		}
 	})
 	t.Run("MM-4 which blocks an offset marks", func(t *testing.T) {
 		tokens := repeat(100, 64)
-		a := storedAlone(t, []uint64{1, 2}, tokens, picture{5, 0, 8}).Locals
-		b := storedAlone(t, []uint64{1, 2}, tokens, picture{5, 9, 30}).Locals
-		c := storedAlone(t, []uint64{1, 2}, tokens, picture{5, 32, 40}).Locals
+		a := storedAlone(t, []uint64{1, 2}, tokens, image{5, 0, 8}).Locals
+		b := storedAlone(t, []uint64{1, 2}, tokens, image{5, 9, 30}).Locals
+		c := storedAlone(t, []uint64{1, 2}, tokens, image{5, 32, 40}).Locals
 		if !slices.Equal(a, b) {
 			t.Error("an offset within the same block changes its hash")
 		}
 		if a[0] == c[0] || a[1] == c[1] {
-			t.Error("a picture in another block leaves the hashes as they are")
+			t.Error("an image in another block leaves the hashes as they are")
 		}
 	})
 	t.Run("MM-5 block boundary", func(t *testing.T) {
 		plain := storedAlone(t, []uint64{1, 2, 3}, repeat(100, 96)).Locals
-		over := storedAlone(t, []uint64{1, 2, 3}, repeat(100, 96), picture{5, 20, 40}).Locals
+		over := storedAlone(t, []uint64{1, 2, 3}, repeat(100, 96), image{5, 20, 40}).Locals
 		if plain[0] == over[0] || plain[1] == over[1] || plain[2] != over[2] {
-			t.Error("a picture over a border must mark both blocks and not the next")
+			t.Error("an image over a border must mark both blocks and not the next")
 		}
 	})
 }
 
-// TestStandalonePictures: two pictures in one block keep their order (the example names both by the first); an invalid event loses
+// TestStandaloneImages: two images in one block keep their order (the example names both by the first); an invalid event loses
 // only itself.
-func TestStandalonePictures(t *testing.T) {
-	a := storedAlone(t, []uint64{1}, repeat(100, 32), picture{1, 0, 8}, picture{2, 9, 20})
-	b := storedAlone(t, []uint64{1}, repeat(100, 32), picture{2, 0, 8}, picture{1, 9, 20})
+func TestStandaloneImages(t *testing.T) {
+	a := storedAlone(t, []uint64{1}, repeat(100, 32), image{1, 0, 8}, image{2, 9, 20})
+	b := storedAlone(t, []uint64{1}, repeat(100, 32), image{2, 0, 8}, image{1, 9, 20})
 	if a.Locals[0] == b.Locals[0] {
-		t.Error("swapped pictures have one hash")
+		t.Error("swapped images have one hash")
 	}
-	bad := standalone([]uint64{1}, repeat(100, 32), picture{1, 0, 8})
+	bad := standalone([]uint64{1}, repeat(100, 32), image{1, 0, 8})
 	bad = append(bad[:len(bad)-1], 0)
-	for i := range bad { // byte by byte: never a panic, never a block without its picture
+	for i := range bad { // byte by byte: never a panic, never a block without its image
 		cut := slices.Clone(bad)
 		cut[i] ^= 0xff
 		_, _ = (&Decoder{Standalone: true}).Decode(cut)

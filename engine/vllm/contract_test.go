@@ -29,14 +29,11 @@ import (
 type facts struct {
 	VLLM, Transformers, Pillow string
 
-	Pictures []struct {
-		Picture, File, Kept, SHA256, SHA512 string
-		Names                               []string // by mediaSettings
-	}
+	Images []imageFact `json:"pictures"`
 	Models map[string]struct {
 		Unread     string
 		Modalities []string
-		Names      []string // of one, two and three pictures: with H2OVL's use_msac, then without
+		Names      []string // of one, two and three images: with H2OVL's use_msac, then without
 	}
 	Encoders   struct{ Modes, Renderers map[string]string }
 	Formats    []struct{ Template, Format string }
@@ -55,6 +52,13 @@ type facts struct {
 		Ahead         int
 		Payload       string
 	}
+}
+
+// imageFact is what a release names one image.
+type imageFact struct {
+	Label                      string `json:"picture"`
+	File, Kept, SHA256, SHA512 string
+	Names                      []string // by mediaSettings
 }
 
 // mediaSettings are contract.py's SETTINGS.
@@ -105,7 +109,7 @@ func readFacts(t *testing.T, file string) *facts {
 	return f
 }
 
-// itemOf reads a picture as a request's reader does.
+// itemOf reads an image as a request's reader does.
 func itemOf(t *testing.T, file []byte) enginehash.Item {
 	t.Helper()
 	r := header.New()
@@ -115,11 +119,11 @@ func itemOf(t *testing.T, file []byte) enginehash.Item {
 		t.Fatal(err)
 	}
 	return enginehash.Item{Mode: i.Mode, Bytes: int64(len(file)), Transparent: i.Transparent,
-		Turned: i.Orientation > 1, Pictures: 1}
+		Turned: i.Orientation > 1, Images: 1}
 }
 
-// TestContractPictures: the names of pictures of all modes, under all ways of loading them, are those of each release.
-func TestContractPictures(t *testing.T) {
+// TestContractImages: the names of images of all modes, under all ways of loading them, are those of each release.
+func TestContractImages(t *testing.T) {
 	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
 		check := func(label, algorithm, mediaIO string, archs []string, file []byte, want string) {
 			n, err := NewNames(v, contractModel, algorithm, mediaIO)
@@ -132,11 +136,11 @@ func TestContractPictures(t *testing.T) {
 				t.Errorf("%s, %s %s %v: %s %v, want %s", label, algorithm, mediaIO, archs, got, err, want)
 			}
 		}
-		if len(f.Pictures) < 30 {
-			t.Errorf("%d pictures", len(f.Pictures))
+		if len(f.Images) < 30 {
+			t.Errorf("%d images", len(f.Images))
 		}
-		for _, p := range f.Pictures {
-			if strings.HasPrefix(p.Picture, "bmp ") || strings.HasPrefix(p.Picture, "tiff ") {
+		for _, p := range f.Images {
+			if strings.HasPrefix(p.Label, "bmp ") || strings.HasPrefix(p.Label, "tiff ") {
 				continue // not read here, and learned
 			}
 			file, err := base64.StdEncoding.DecodeString(p.File)
@@ -148,11 +152,11 @@ func TestContractPictures(t *testing.T) {
 				if setting != "" {
 					mediaIO = `{"image":` + setting + `}`
 				}
-				check(p.Picture, "", mediaIO, nil, file, p.Names[i])
+				check(p.Label, "", mediaIO, nil, file, p.Names[i])
 			}
-			check(p.Picture, "sha256", "", nil, file, p.SHA256)
-			check(p.Picture, "sha512", "", nil, file, p.SHA512)
-			check(p.Picture, "", "", []string{"KimiK3ForConditionalGeneration"}, file, p.Kept)
+			check(p.Label, "sha256", "", nil, file, p.SHA256)
+			check(p.Label, "sha512", "", nil, file, p.SHA512)
+			check(p.Label, "", "", []string{"KimiK3ForConditionalGeneration"}, file, p.Kept)
 		}
 	})
 }
@@ -171,18 +175,13 @@ func documented(t *testing.T) (archs []string) {
 	return slices.Compact(archs)
 }
 
-// TestContractModels: each family's own item modality, and the names of its pictures. A name that is not computed here may be any.
+// TestContractModels: each family's own item modality, and the names of its images. A name that is not computed here may be any.
 func TestContractModels(t *testing.T) {
 	// it chooses its processor by the configuration: LLaVA's or Pixtral's, both the common one
 	notAsked := []string{"LlavaForConditionalGeneration"}
 	contracts(t, func(t *testing.T, f *facts, v rules.Version) {
-		i := slices.IndexFunc(f.Pictures, func(p struct {
-			Picture, File, Kept, SHA256, SHA512 string
-			Names                               []string
-		}) bool {
-			return p.Picture == "png RGB"
-		})
-		file, err := base64.StdEncoding.DecodeString(f.Pictures[i].File)
+		i := slices.IndexFunc(f.Images, func(p imageFact) bool { return p.Label == "png RGB" })
+		file, err := base64.StdEncoding.DecodeString(f.Images[i].File)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,13 +208,13 @@ func TestContractModels(t *testing.T) {
 			}
 			for i, want := range m.Names {
 				it := itemOf(t, file)
-				it.Pictures = i%3 + 1
+				it.Images = i%3 + 1
 				medium := rules.Medium{Item: it, ID: mmhash.ContentID{1}, Source: mmhash.File(file), Inline: true}
 				keys.Name(&medium)
 				if !medium.Named {
 					open++
 				} else if medium.Name != want {
-					t.Errorf("%s, %d pictures: %s, want %s (it takes %v)", arch, it.Pictures, medium.Name, want, m.Modalities)
+					t.Errorf("%s, %d images: %s, want %s (it takes %v)", arch, it.Images, medium.Name, want, m.Modalities)
 				}
 			}
 		}

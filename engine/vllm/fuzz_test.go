@@ -40,7 +40,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 // stream returns a worker's recorded batches.
 func stream(t testing.TB) [][]byte { return recorded.Selection(t).Payloads("qwen2.5-vl-b16") }
 
-// BenchmarkDecode reads and hashes stored events: text of 64 blocks, and a recorded stream with pictures.
+// BenchmarkDecode reads and hashes stored events: text of 64 blocks, and a recorded stream with images.
 func BenchmarkDecode(b *testing.B) {
 	run := func(b *testing.B, payloads [][]byte) {
 		var d Decoder

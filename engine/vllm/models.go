@@ -35,14 +35,14 @@ func conversation(_ string, m prompt.Directory) (prompt.Conversation, error) {
 }
 
 // twice returns what an architecture's names are hashed with once more since 0.33 (its _get_mm_hashes): the names of DeepSeek-VL2 and
-// H2OVL say whether pictures are cropped, which depends on their number.
+// H2OVL say whether images are cropped, which depends on their number.
 func (v *Names) twice(r enginehash.Recipe, it enginehash.Item) (enginehash.Recipe, error) {
 	w, key, value := writer{framed: true}, "", false
 	switch v.twiceBy {
 	case "cropping":
-		key, value = v.twiceBy, it.Pictures <= 2
+		key, value = v.twiceBy, it.Images <= 2
 	case "use_msac":
-		if it.Pictures <= 1 { // then the processor's own setting decides
+		if it.Images <= 1 { // then the processor's own setting decides
 			return enginehash.Recipe{}, notComputable("vLLM hashes a setting of the model's processor")
 		}
 		key = v.twiceBy
@@ -72,8 +72,8 @@ func (v *Names) twice(r enginehash.Recipe, it enginehash.Item) (enginehash.Recip
 	return r, nil
 }
 
-// chunk returns how a picture is named in a model that takes only vision chunks (Kimi-K2.5): by its decoded pixels. ok is false for a
-// picture that vLLM converts or rotates first, and for requests with options.
+// chunk returns how an image is named in a model that takes only vision chunks (Kimi-K2.5): by its decoded pixels. ok is false for an
+// image that vLLM converts or rotates first, and for requests with options.
 func (v *Names) chunk(it enginehash.Item) (f pixels.Form, ok bool) {
 	if !v.chunks || v.Generation < H6 || it.HasUUID || it.Mode != "RGB" || it.Transparent || it.Turned ||
 		len(it.ProcessorKwargs) > 0 || len(it.MediaIO) > 0 || len(v.MediaIO) > 0 {

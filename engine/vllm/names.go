@@ -35,7 +35,7 @@ type Names struct {
 	MediaIO    enginehash.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
 
 	composes  bool   // RGB files with a transparent colour are converted too (0.33)
-	chunks    bool   // the model takes pictures only as vision chunks
+	chunks    bool   // the model takes images only as vision chunks
 	keepsMode bool   // files keep their mode, which the hash does not say
 	twiceBy   string // see twice
 }
@@ -69,7 +69,7 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	n.of(v, o.Architectures)
 	k.Name = func(m *rules.Medium) {
 		if f, ok := n.chunk(m.Item); ok {
-			pic := pixels.Picture{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
+			pic := pixels.Image{Client: m.Client, Source: m.Source, ID: m.ID, Bytes: m.Bytes, Pixels: m.Pixels}
 			m.Name, m.Later = o.Pixels.Name(pic, f, m.Inline)
 			m.Named = m.Name != ""
 			return
@@ -85,14 +85,14 @@ func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
 	k.Ahead = func(client fair.Client, f mmhash.Facts, file []byte) (list []enginehash.Recipe) {
 		it := enginehash.Item{Mode: f.Mode, Bytes: f.Bytes, Transparent: f.Transparent, Turned: f.Orientation > 1}
 		if form, ok := n.chunk(it); ok {
-			o.Pixels.Want(pixels.Picture{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
+			o.Pixels.Want(pixels.Image{Client: client, Source: mmhash.File(file), ID: f.ID, Bytes: f.Bytes, Pixels: f.Pixels()}, form)
 			return nil
 		}
 		counts := []int{1}
-		if n.twiceBy != "" { // the name depends on how many pictures the request will have, which is not known
+		if n.twiceBy != "" { // the name depends on how many images the request will have, which is not known
 			counts = []int{1, 3}
 		}
-		for _, it.Pictures = range counts {
+		for _, it.Images = range counts {
 			if r, err := n.Recipe(it); err == nil {
 				list = append(list, r)
 			}
@@ -276,7 +276,7 @@ func (w *writer) file(n int64) {
 	w.cut = len(w.b)
 }
 
-// item writes the picture itself, plain or with its conversion.
+// item writes the image itself, plain or with its conversion.
 func (w *writer) item(key string, it enginehash.Item, config enginehash.Fields) {
 	switch {
 	case w.framed:

@@ -39,7 +39,7 @@ func namesOf(t *testing.T, w gjson.Result) (v *Names, towerLoRA bool) {
 	return v, towerLoRA
 }
 
-// fileOf returns a part's picture: base64 marker or URL of the recording's server; "" for a null part.
+// fileOf returns a part's image: base64 marker or URL of the recording's server; "" for a null part.
 func fileOf(p gjson.Result) string {
 	s := p.Get("image_url.url").String()
 	if s == "" {
@@ -104,7 +104,7 @@ func TestConformanceNames(t *testing.T) {
 			continue
 		}
 		req := c.Get("request")
-		parts := golden.Pictures(req)
+		parts := golden.Images(req)
 		if len(parts) != len(want) {
 			t.Errorf("%s: %d parts, %d names", c.Get("id"), len(parts), len(want))
 			continue
@@ -137,7 +137,7 @@ func TestConformanceNames(t *testing.T) {
 				continue
 			}
 			if got := r.Of(file); got != want[i] {
-				t.Errorf("%s: picture %d %s: %s, vLLM has %s", c.Get("id"), i, fileOf(p), got, want[i])
+				t.Errorf("%s: image %d %s: %s, vLLM has %s", c.Get("id"), i, fileOf(p), got, want[i])
 			}
 			if m := req.Get("model").String(); towerLoRA && m != v.Model {
 				if name := m + ":" + r.Of(file); c.Get("blocks").Exists() && !strings.Contains(c.Get("blocks").Raw, `"`+name+`"`) {

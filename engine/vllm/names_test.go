@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/enginehash"
 )
 
-// The pictures and digests below were made with the hasher of vLLM itself (releases of each generation), model
+// The images and digests below were made with the hasher of vLLM itself (releases of each generation), model
 // Qwen/Qwen2.5-VL-7B-Instruct.
 const (
 	rgb  = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEklEQVR42mP4z8DAAMIM/4EAAB/uBfvxq7p3AAAAAElFTkSuQmCC"

@@ -29,7 +29,7 @@ func Rules(v rules.Version) rules.Rules {
 			Events:  `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
 			Caching: "--enable-prefix-caching", Counts: "--enable-prompt-tokens-details",
 		},
-		HasTokenize: true, TokenizesChats: true, TokenizesPictures: since(17), // #34560
+		HasTokenize: true, TokenizesChats: true, TokenizesImages: since(17), // #34560
 		Health: health, Load: load,
 	}
 	if since(31) {

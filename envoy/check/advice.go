@@ -125,7 +125,7 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 	"stream_idle_timeout": {"SL0410", Warning, "3600s",
 		"stream_idle_timeout: 3600s: an engine may think for minutes before the first byte, and " +
 			"between bytes"},
-	"request_timeout": {"SL0410", Warning, "60s and more", "request_timeout: 60s or more: pictures over a slow connection take longer"},
+	"request_timeout": {"SL0410", Warning, "60s and more", "request_timeout: 60s or more: images over a slow connection take longer"},
 	"retries": {"SL0406", Warning, "connect-failure,refused-stream,reset-before-request",
 		"retry_on: connect-failure,refused-stream,reset-before-request: what a worker has read is computed again, and a request that " +
 			"crashes one worker crashes the next"},

@@ -89,7 +89,7 @@ func (c *checker) bodies(s *site, h *host) {
 		}
 		return here
 	}
-	const why = "Bodies up to Sightline's limit are buffered; Envoy's own limit is 1 MiB, less than a picture."
+	const why = "Bodies up to Sightline's limit are buffered; Envoy's own limit is 1 MiB, less than an image."
 	from := genHost.to("request_body_buffer_limit")
 	read(h.of, h.at)
 	of, place := limit, at

@@ -2,9 +2,9 @@
 """Makes requests of a trace, in the form that aiperf or guidellm reads. Needs Python alone.
 
   load.py images.jsonl.gz --to aiperf -n 500 > requests.jsonl
-  load.py images.jsonl.gz --to guidellm -n 500 --images pictures --url http://127.0.0.1:9000 > requests.jsonl
+  load.py images.jsonl.gz --to guidellm -n 500 --images images --url http://127.0.0.1:9000 > requests.jsonl
 
-Texts and pictures are drawn from their ids: equal ids give equal words and equal files."""
+Texts and images are drawn from their ids: equal ids give equal words and equal files."""
 import argparse, base64, gzip, hashlib, json, os, struct, sys, zlib
 
 WORDS = """time year people way day man thing woman life child world school state family student group country problem hand part place case
@@ -19,7 +19,7 @@ def words(name, n):
 
 
 def texts(line):
-    """The words of a prompt where no picture stands: of the trace's own text ids, else of hash ids, which tell less: equal words only
+    """The words of a prompt where no image stands: of the trace's own text ids, else of hash ids, which tell less: equal words only
     where 512 tokens are equal."""
     if "text" in line:
         for text_id, tokens in line["text"]:
@@ -36,7 +36,7 @@ def texts(line):
         at = m["offset"] + m["tokens"]
 
 
-def picture(image_id, tokens, patch, kilobytes):
+def image(image_id, tokens, patch, kilobytes):
     """A PNG that a processor with square patches makes so many tokens of, nearly, and nobody else's."""
     columns = max(2, round(tokens ** 0.5))
     rows = max(2, round(tokens / columns))
@@ -53,7 +53,7 @@ def picture(image_id, tokens, patch, kilobytes):
 
 
 def content(line, o):
-    """The parts of the one message: words and pictures as they stand in the prompt."""
+    """The parts of the one message: words and images as they stand in the prompt."""
     parts, at, images = [], 0, list(line.get("images", []))
 
     def show(upto):
@@ -66,9 +66,9 @@ def content(line, o):
                 path = os.path.join(o.images, name)
                 if not os.path.exists(path):
                     with open(path, "wb") as f:
-                        f.write(picture(m["id"], m["tokens"], o.patch, o.kilobytes))
+                        f.write(image(m["id"], m["tokens"], o.patch, o.kilobytes))
             url = f"{o.url.rstrip('/')}/{name}" if o.url else "data:image/png;base64," + base64.b64encode(
-                picture(m["id"], m["tokens"], o.patch, o.kilobytes)).decode()
+                image(m["id"], m["tokens"], o.patch, o.kilobytes)).decode()
             parts.append({"type": "image_url", "image_url": {"url": url}})
             upto = max(upto, at)
 
@@ -87,9 +87,9 @@ def main():
     p.add_argument("-n", type=int, default=1000, help="requests, the first ones (1000)")
     p.add_argument("--speed", type=float, default=1, help="arrivals come so many times faster (1)")
     p.add_argument("--patch", type=int, default=28, help="side of the square that becomes a token: 28 for Qwen2.5-VL, 32 for Qwen3-VL")
-    p.add_argument("--kilobytes", type=int, default=0, help="least size of a picture's file")
-    p.add_argument("--images", help="folder to write the pictures to; serve it with python3 -m http.server")
-    p.add_argument("--url", help="where that folder is served; without it, pictures are data URLs")
+    p.add_argument("--kilobytes", type=int, default=0, help="least size of an image's file")
+    p.add_argument("--images", help="folder to write the images to; serve it with python3 -m http.server")
+    p.add_argument("--url", help="where that folder is served; without it, images are data URLs")
     o = p.parse_args()
     if o.url and not o.images:
         p.error("--url needs --images, the folder that it serves")

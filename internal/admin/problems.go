@@ -397,7 +397,7 @@ func OfProbe(what string) (code, severity, fix string) {
 		return "SL0502", "warning", "max_model_len: the worker's, or leave it out: only the beginning of longer prompts is known"
 	case "text":
 		return "SL0202", "error", "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)"
-	case "a picture":
+	case "an image":
 		return "SL0204", "error", "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the " +
 			"worker was started"
 	}

@@ -25,7 +25,7 @@ type view struct {
 	Since                   string // its start, and how long ago that was
 	Title                   string // the worker, image or decision of the page; "": the page of everything
 	Worker                  bool   // it is a worker's page
-	Image                   *picture
+	Image                   *imagePage
 	Decision                *decided
 	Problems                []Problem
 	Others                  string // the other replicas; "": it shares with none
@@ -79,8 +79,8 @@ type row struct {
 // LateFrom is where the bar of late events begins.
 func (r *row) LateFrom() int { return 100 - r.Late }
 
-// picture is what is known of an image by the kept decisions.
-type picture struct {
+// imagePage is what is known of an image by the kept decisions.
+type imagePage struct {
 	Tokens, Requests, Saved int
 	Holders                 []string // workers that were sent it, the latest first
 }
@@ -144,7 +144,7 @@ func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view
 	case image != "":
 		v.Title, v.Shown = "image "+image, shownOf
 		of = slices.DeleteFunc(all, func(d router.Recent) bool { return !slices.Contains(d.Images, image) })
-		v.Image = newPicture(image, workers, of)
+		v.Image = newImage(image, workers, of)
 	}
 	of = chosen(of, v.Filter, v.Find)
 	of = of[:min(len(of), v.Shown)]
@@ -181,9 +181,9 @@ func chosen(all []router.Recent, filter, word string) []router.Recent {
 	})
 }
 
-// newPicture sums up the decisions of one image. A worker encodes it once, unless it forgets it meanwhile.
-func newPicture(image string, workers []Worker, of []router.Recent) *picture {
-	p := &picture{}
+// newImage sums up the decisions of one image. A worker encodes it once, unless it forgets it meanwhile.
+func newImage(image string, workers []Worker, of []router.Recent) *imagePage {
+	p := &imagePage{}
 	names := map[string]string{}
 	for _, w := range workers {
 		names[w.Addr] = w.Name

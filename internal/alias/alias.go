@@ -125,14 +125,14 @@ var aliases = []alias{
 	{names: map[string]string{"llm-d": "llm_d_epp_disagg_decision_total"}, help: "Decisions by the stages that other workers take.",
 		labels:  []string{"model_name", "decision_type"},
 		decided: func(d *router.Decision, _ time.Duration) (float64, bool) { return 1, len(d.Targets) > 0 }},
-	{names: map[string]string{"llm-d": "llm_d_epp_encoder_cache_queries_total"}, help: "Pictures of requests that were read.",
+	{names: map[string]string{"llm-d": "llm_d_epp_encoder_cache_queries_total"}, help: "Images of requests that were read.",
 		labels:  []string{"modality"},
-		decided: func(d *router.Decision, _ time.Duration) (float64, bool) { return float64(d.Pictures), d.Pictures > 0 }},
+		decided: func(d *router.Decision, _ time.Duration) (float64, bool) { return float64(d.Images), d.Images > 0 }},
 	{names: map[string]string{"llm-d": "llm_d_epp_encoder_cache_hits_total"},
-		help:   "Of these, pictures that the chosen worker is predicted to have in its encoder cache or KV cache.",
+		help:   "Of these, images that the chosen worker is predicted to have in its encoder cache or KV cache.",
 		labels: []string{"pod", "modality"},
 		decided: func(d *router.Decision, _ time.Duration) (float64, bool) {
-			return float64(d.PicturesHeld), d.Pictures > 0
+			return float64(d.ImagesHeld), d.Images > 0
 		}},
 	{names: map[string]string{"dynamo": "dynamo_router_overhead_total_ms"}, help: "Milliseconds to decide.",
 		buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),

@@ -128,7 +128,7 @@ dynamo_component_router_kv_hit_rate model=m 0.5`}
 		reg := prometheus.NewRegistry()
 		set := New(reg, strings.Fields(of), fl)
 		set.Decided(&router.Decision{Model: "m", Targets: []router.Target{{Worker: "w", Prefill: "10.0.0.1:1"}},
-			Encoder: "10.0.0.2:1", BodyBytes: 5000, Pictures: 3, PicturesHeld: 2, PromptTokens: 96,
+			Encoder: "10.0.0.2:1", BodyBytes: 5000, Images: 3, ImagesHeld: 2, PromptTokens: 96,
 			CachedTokens: 48}, time.Millisecond)
 		set.Ended("m", &router.Outcome{Code: 200, FirstByte: time.Second / 2, PromptTokens: 100, CachedTokens: 48,
 			OutputTokens: 4, Streamed: true},

@@ -84,9 +84,9 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 		return r, err
 	}
 	r.Rate = float64(spared.tokens) / took.Seconds()
-	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": noise()}},
+	withImage := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": noise()}},
 		map[string]any{"type": "text", "text": "?"}}
-	spared, took, err = m.twice(picture)
+	spared, took, err = m.twice(withImage)
 	if err != nil {
 		fmt.Fprintf(say, "%s: nothing measured of images: %v\n", f.Addr, err)
 		return r, nil

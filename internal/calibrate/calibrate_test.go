@@ -37,11 +37,11 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asked, e.max = e.asked+1, max(e.max, body.Max)
-	tokens, picture := 0, false
+	tokens, image := 0, false
 	if text, ok := body.Messages[0].Content.(string); ok {
 		tokens = 5 + len(strings.Fields(text))
 	} else {
-		tokens, picture = 1029, true
+		tokens, image = 1029, true
 		if e.noImages {
 			w.WriteHeader(http.StatusBadRequest)
 			return
@@ -52,7 +52,7 @@ func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		cached = (tokens - 1) / 16 * 16
 	} else {
 		e.seen[key] = true
-		if picture {
+		if image {
 			took += 300 * time.Millisecond
 		}
 	}

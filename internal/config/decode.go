@@ -228,7 +228,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 
 // removed maps former keys to the reason of their removal.
 var removed = map[string]string{
-	"client_uuid": "vLLM serves the features of the first picture seen under a uuid, so a client's never reaches a worker " +
+	"client_uuid": "vLLM serves the features of the first image seen under a uuid, so a client's never reaches a worker " +
 		"(leave the key out)",
 	"enable_mm_embeds": "requests with embeddings go to a worker whatever its flag, which refuses them itself (leave the key out)",
 }

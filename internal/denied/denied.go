@@ -2,7 +2,7 @@
 // it. One list serves Envoy's configuration, the gate that requests bodies, and the cleaning of bodies.
 //
 // The names are meant for routers and proxies. A client that could send them could choose a worker or a rank, make a worker take KV
-// blocks from an address, or read other clients' pictures. Each entry names the reader, its release, and where its source has the
+// blocks from an address, or read other clients' images. Each entry names the reader, its release, and where its source has the
 // name.
 //
 // Not listed are a priority in the body, cache_salt and session_id: they are part of the engines' public API and affect only the

@@ -87,7 +87,7 @@ var checks = []struct {
 	{"SL0106", "workers report their load", loads},
 	{"SL0202", "plain text has the same tokens in Sightline and at the worker", tokenizers},
 	{"SL0201", "conversations have the same tokens in Sightline and at the worker", templates},
-	{"SL0204", "pictures have the same tokens and hashes in Sightline and at the worker", pictures},
+	{"SL0204", "images have the same tokens and hashes in Sightline and at the worker", images},
 	{"SL0206", "what workers store agrees with the rules by which prompts are read", readings},
 	{"SL0203", "prompts are longer than a block", shortPrompts},
 	{"SL0205", "requests hit what was computed before", hits},

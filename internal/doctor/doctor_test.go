@@ -358,15 +358,15 @@ var mistakes = []mistake{
 		func(f *fleet) { f.page.workers[0].UnknownKey = `"medium HYPERRAM"` }},
 	{"12 short prompts", "SL0203", Warning, "8 of the last 8 prompts are shorter than a block of 16 tokens",
 		"engines cache whole blocks", func(f *fleet) { f.decide(func(d *router.Recent) { d.PromptTokens = 12 }) }},
-	{"13 image settings", "SL0204", Error, "a, a picture: first difference at token ", "mm_processor_kwargs",
-		func(f *fleet) { f.sim = only(reads("", shorterPictures)) }},
+	{"13 image settings", "SL0204", Error, "a, an image: first difference at token ", "mm_processor_kwargs",
+		func(f *fleet) { f.sim = only(reads("", shorterImages)) }},
 	{"13 image names", "SL0204", Error, "a: requests are stored otherwise than predicted (media_name): the medium at token 5 has",
 		"mm_hasher_algorithm", func(f *fleet) {
 			f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.MediaName, Says: "the medium at token 5 has another name there"}}
 		}},
 	{"14 cached tokens not told", "SL0104", Warning, "a: the usage in its answers does not report cached tokens",
 		"--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
-	{"13 no images allowed", "SL0204", Warning, "a, a picture: refused, POST /tokenize: status 400", "--limit-mm-per-prompt", func(f *fleet) {
+	{"13 no images allowed", "SL0204", Warning, "a, an image: refused, POST /tokenize: status 400", "--limit-mm-per-prompt", func(f *fleet) {
 		f.sim = only(func(c *sim.Config) {
 			own := c.Prompt
 			c.Prompt = func(ctx context.Context, at string, body []byte) ([]sim.Prompt, error) {
@@ -753,7 +753,7 @@ func reads(path string, change func(p *sim.Prompt)) func(*sim.Config) {
 
 func first(p *sim.Prompt) { p.Tokens[0]++ }
 
-func shorterPictures(p *sim.Prompt) {
+func shorterImages(p *sim.Prompt) {
 	for i := range p.Media {
 		at := p.Media[i].Offset
 		p.Tokens = slices.Delete(p.Tokens, at, at+1)

@@ -13,7 +13,7 @@ import (
 
 const (
 	plainText = "text" // the probe's name for it
-	aPicture  = "a picture"
+	aImage    = "an image"
 )
 
 // compared reports what the probe found for the conversations selected by meant.
@@ -39,7 +39,7 @@ func (s *collected) compared(r *report, meant func(what string) bool) {
 					}
 					r.bad(Error, fix, "%s, %s%s", w.Name, f.What, at)
 				case probe.Refused:
-					if f.What == aPicture {
+					if f.What == aImage {
 						r.bad(Warning, "--limit-mm-per-prompt: the same at all workers, with room for the images that clients send",
 							"%s, %s: refused, %s", w.Name, f.What, f.Detail)
 						continue
@@ -96,13 +96,13 @@ func templates(s *collected, r *report) {
 	})
 }
 
-// pictures checks that pictures become the same tokens and names here and at the workers (SL0204).
-func pictures(s *collected, r *report) {
+// images checks that images become the same tokens and names here and at the workers (SL0204).
+func images(s *collected, r *report) {
 	if s.differs("one turn") || s.differs(plainText) {
 		r.unchecked("texts differ already (SL0201, SL0202)")
 		return
 	}
-	s.compared(r, func(what string) bool { return what == aPicture })
+	s.compared(r, func(what string) bool { return what == aImage })
 }
 
 // decisions returns the last decisions of the running Sightline.

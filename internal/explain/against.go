@@ -99,7 +99,7 @@ func (a *against) judge(ctx context.Context, ours *explained, t *theirs) string 
 		if t.count == len(ours.TokenIDs) || !ours.Exact {
 			return ""
 		}
-		return "chat_template and dir: as the worker's; with a picture, mm_processor_kwargs and engine_version"
+		return "chat_template and dir: as the worker's; with an image, mm_processor_kwargs and engine_version"
 	}
 	at := 0
 	for at < min(len(ours.TokenIDs), len(t.tokens)) && ours.TokenIDs[at] == t.tokens[at] {
@@ -212,7 +212,7 @@ func (a *against) ask(ctx context.Context, endpoint string, request []byte, ours
 	if text {
 		ask = asText(ours)
 	}
-	if r.HasTokenize && (len(ours.MM) == 0 || r.TokenizesPictures) && (endpoint == denied.Chat || endpoint == denied.Completions) {
+	if r.HasTokenize && (len(ours.MM) == 0 || r.TokenizesImages) && (endpoint == denied.Chat || endpoint == denied.Completions) {
 		failed = a.post(ctx, "/tokenize", ask, &tokens)
 		if failed == nil && tokens.Tokens != nil {
 			return &theirs{asked: "/tokenize", tokens: tokens.Tokens, text: text}, nil

@@ -19,13 +19,13 @@ import (
 // TestAgainst: a request beside what a worker makes of it: the first difference with the tokens' texts, and what to look at, by each
 // way in which a worker tells.
 func TestAgainst(t *testing.T) {
-	var picture bytes.Buffer
-	if err := png.Encode(&picture, image.NewRGBA(image.Rect(0, 0, 320, 200))); err != nil {
+	var file bytes.Buffer
+	if err := png.Encode(&file, image.NewRGBA(image.Rect(0, 0, 320, 200))); err != nil {
 		t.Fatal(err)
 	}
 	text := `{"model":"sim-vl","messages":[{"role":"user","content":"Hello there, how are you?"}]}`
 	withImage := fmt.Sprintf(`{"model":"sim-vl","messages":[{"role":"user","content":[`+
-		`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is this?"}]}]}`, base64.StdEncoding.EncodeToString(picture.Bytes()))
+		`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is this?"}]}]}`, base64.StdEncoding.EncodeToString(file.Bytes()))
 	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Engine: "vllm", EngineVersion: "0.32.0", EngineModel: "sim-vl", BlockSize: 16}
 	m, err := o.model()
 	if err != nil {

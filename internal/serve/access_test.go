@@ -201,7 +201,7 @@ func (g *guarded) get(under *tls.Config, method, url, host, token string) int {
 }
 
 // TestWhoMaySpeak checks who is admitted on every listener by one configuration: Envoy with a certificate and a token, people
-// with the token, workers that fetch pictures with a certificate; and that workers are polled for health, load and by the probe
+// with the token, workers that fetch images with a certificate; and that workers are polled for health, load and by the probe
 // with our certificate and key.
 func TestWhoMaySpeak(t *testing.T) {
 	g := startGuarded(t)
@@ -248,12 +248,12 @@ func TestWhoMaySpeak(t *testing.T) {
 		t.Errorf("the page in plain text: status %d, want 400", got)
 	}
 
-	picture := "https://" + g.relay + "/none"
+	image := "https://" + g.relay + "/none"
 	for name, c := range map[string]struct {
 		under *tls.Config
 		want  int
 	}{"a worker": {mine, 403}, "without a certificate": {nobody, 0}, "another authority's": {stranger, 0}} { // 403: not signed
-		if got := g.get(c.under, "GET", picture, "", ""); got != c.want {
+		if got := g.get(c.under, "GET", image, "", ""); got != c.want {
 			t.Errorf("the relay, %s: status %d, want %d", name, got, c.want)
 		}
 	}
@@ -277,7 +277,7 @@ func TestWhoMaySpeak(t *testing.T) {
 	write(t, g.authority, text)
 	write(t, g.tokens, []byte(envoyToken+"-renewed\n"))
 	g.wait("who the old authority signed is let in no more, who the new one did is", func() bool {
-		return g.get(mine, "GET", picture, "", "") == 0 && g.get(stranger, "GET", picture, "", "") == 403
+		return g.get(mine, "GET", image, "", "") == 0 && g.get(stranger, "GET", image, "", "") == 403
 	})
 	g.wait("so at the door of Envoy", func() bool {
 		return g.call(credentials.NewTLS(mine), envoyToken+"-renewed")["health"] == codes.Unavailable &&

@@ -195,7 +195,7 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "decision_log: {file: DIR/d.jsonl, keep: 0}", "decision_log.keep: 0 is out of range"},
 		{"", "decision_log: {file: DIR/d.jsonl, key_file: DIR/short}", "decision_log.key_file: DIR/short holds 31 bytes"},
 		{"", "decision_log: {key_file: DIR/secret}", "decision_log.key_file: given without file"},
-		// Memory, pictures.
+		// Memory, images.
 		{"", "index: {max_bytes: 0}", "index.max_bytes: 0 is out of range (want 16MiB to "},
 		{"", "index: {max_bytes: 33GiB}", "index.max_bytes: 33GiB is out of range (want 16MiB to 32GiB)"},
 		{"", "index: {partition: 3/2}", `index.partition: "3/2" is not a part (want one such as 1/2`},

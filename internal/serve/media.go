@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/fetch"
 )
 
-// NewMedia returns what all models share for pictures: the fetcher with its limits, and the cache of identified pictures.
+// NewMedia returns what all models share for images: the fetcher with its limits, and the cache of identified images.
 func NewMedia(c config.Media) (*engine.Media, error) { return engine.NewMedia(fetching(c)) }
 
 func fetching(c config.Media) *fetch.Config {

@@ -69,7 +69,7 @@ func (m *stateMetrics) Collect(ch chan<- prometheus.Metric) {
 	if m.media.Relay != nil {
 		r := m.media.Relay.Stats()
 		gauge(m.relayed, m.oldRelay, "bytes", float64(r.Bytes))
-		gauge(m.images, m.oldRelay, "pictures", float64(r.Pictures))
+		gauge(m.images, m.oldRelay, "pictures", float64(r.Images))
 		count(m.relayTotal, map[string]float64{"offered": float64(r.Offered), "full": float64(r.Full),
 			"served": float64(r.Served), "passed": float64(r.Passed), "expired": float64(r.Expired), "gone": float64(r.Gone),
 			"forbidden": float64(r.Forbidden)})

@@ -14,9 +14,9 @@ import (
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
-// startRelay serves pictures to the workers, if configured. A later failure is sent to done. The caller must close the server.
+// startRelay serves images to the workers, if configured. A later failure is sent to done. The caller must close the server.
 func startRelay(c config.Relay, media *engine.Media, noRoom func(what string), log *zap.Logger, done chan<- error) (*http.Server, error) {
-	// A worker that reads too slowly is cut off; the largest picture at 10 Mbit/s fits.
+	// A worker that reads too slowly is cut off; the largest image at 10 Mbit/s fits.
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	if c.Listen == "" {
 		return web, nil

@@ -26,18 +26,18 @@ func TestKeyFile(t *testing.T) {
 	if err := png.Encode(&file, image.NewGray(image.Rect(0, 0, 320, 240))); err != nil {
 		t.Fatal(err)
 	}
-	picture := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + base64.StdEncoding.EncodeToString(file.Bytes()) + `"}},`
+	part := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + base64.StdEncoding.EncodeToString(file.Bytes()) + `"}},`
 	const salt, zmq, trtllm = `"cache_salt":"s",`, "zmq: EVENTS, replay: REPLAY", "engine: trtllm, engine_version: 1.3.0"
 	for _, c := range []struct {
 		engine        sim.Engine
 		size          int
 		model, events string
-		salt, picture string
+		salt, image   string
 	}{
-		{sim.VLLM, 16, "engine: vllm", zmq, salt, picture},
+		{sim.VLLM, 16, "engine: vllm", zmq, salt, part},
 		{sim.SGLang, 16, "engine: sglang, engine_version: 0.5.23", zmq, salt, ""}, // knows an image's name only after its events
-		{sim.TRTLLM, 32, trtllm, "http: 'http://WORKER'", salt, picture},
-		{sim.TRTLLMZMQ, 32, trtllm, zmq, "", picture}, // tells no salt
+		{sim.TRTLLM, 32, trtllm, "http: 'http://WORKER'", salt, part},
+		{sim.TRTLLMZMQ, 32, trtllm, zmq, "", part}, // tells no salt
 	} {
 		t.Run(string(c.engine), func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +46,7 @@ func TestKeyFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			body := fmt.Sprintf(`{"model":"m","max_tokens":1,%s"messages":[{"role":"user","content":[%s{"type":"text","text":%q}]}]}`,
-				c.salt, c.picture, strings.Repeat("A long story about a picture. ", 40))
+				c.salt, c.image, strings.Repeat("A long story about a picture. ", 40))
 			hashes := func(keyFile string) (list []string) {
 				w, err := sim.New(sim.Config{Engine: c.engine, Model: "m", BlockSize: c.size, Prompt: read})
 				if err != nil {

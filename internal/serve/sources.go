@@ -98,8 +98,8 @@ func readSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int
 // idleTime is the silence after which a worker that can replay is asked for its last message.
 const idleTime = 10 * time.Second
 
-// decoder returns the decoder of what a worker publishes. Pad tokens of pictures in events are passed to the model, which learns
-// from them how SGLang's workers name pictures.
+// decoder returns the decoder of what a worker publishes. Pad tokens of images in events are passed to the model, which learns
+// from them how SGLang's workers name images.
 func (s *sources) decoder(wc *config.Worker) kvevent.Decoder {
 	class, _ := s.now.Load().cfg.ClassOf(wc)
 	d := rules.Decoding{Secret: s.secret, KeepTokens: s.keep, Standalone: wc.Events.Load != ""}

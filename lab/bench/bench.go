@@ -4,7 +4,7 @@
 //
 //	fleetsim.Shape, ReadTrace ─▶ content.go: bodies ─▶ send.go: an Envoy, or extproc.go: Sightline alone ─▶ report.go
 //
-// Each round uses its own words and pictures, so that it finds nothing of other rounds in the workers' caches.
+// Each round uses its own words and images, so that it finds nothing of other rounds in the workers' caches.
 package bench
 
 import (
@@ -31,8 +31,8 @@ type Options struct {
 	Model   string   `help:"The model in requests; default: the first of /v1/models."`
 	Header  []string `sep:"none" placeholder:"NAME: VALUE" help:"A header of every request, such as 'Authorization: Bearer …'. Repeatable."`
 
-	Shape   string  `enum:"chats,images,agents" default:"images" help:"chats: turns of text; images: questions about pictures; agents: long instructions, many short steps."`
-	Reuse   float64 `default:"0.5" help:"Share of conversations that begin like another one: with the same picture or the same instructions."`
+	Shape   string  `enum:"chats,images,agents" default:"images" help:"chats: turns of text; images: questions about images; agents: long instructions, many short steps."`
+	Reuse   float64 `default:"0.5" help:"Share of conversations that begin like another one: with the same image or the same instructions."`
 	Rate    float64 `default:"2" help:"Conversations started per second."`
 	Seconds float64 `default:"30" help:"Seconds per round in which conversations are started; the round ends with the last of them, up to a minute later at human pace."`
 	Trace   string  `type:"existingfile" help:"Replay a trace in Mooncake's format instead, gzipped or not; a decision log is such a trace."`
@@ -40,7 +40,7 @@ type Options struct {
 	Most    int     `default:"10000" help:"Maximum number of requests per round."`
 	Answer  int     `default:"64" help:"Maximum number of tokens per answer; 0: as the traffic says."`
 	Clients int     `default:"64" help:"Maximum number of requests in flight."`
-	Rounds  int     `default:"1" help:"Rounds per side (with and without Sightline), alternating; each uses its own words and pictures."`
+	Rounds  int     `default:"1" help:"Rounds per side (with and without Sightline), alternating; each uses its own words and images."`
 	Seed    uint64  `help:"Seed of the traffic; default: random, so that no run hits what another left in the caches."`
 	JSON    bool    `name:"json" help:"Print one JSON object per side."`
 }

@@ -123,8 +123,8 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// TestPicturesOfBothSides: pictures are where the traffic has them, equal ones identical; both sides of a comparison are asked.
-func TestPicturesOfBothSides(t *testing.T) {
+// TestImagesOfBothSides: images are where the traffic has them, equal ones identical; both sides of a comparison are asked.
+func TestImagesOfBothSides(t *testing.T) {
 	with, without := newEngine(t), newEngine(t)
 	o := with.options()
 	o.Without, o.Shape, o.Rounds = without.URL, "images", 2
@@ -144,7 +144,7 @@ func TestPicturesOfBothSides(t *testing.T) {
 		urls[url]++
 	}
 	if len(urls) < 8 || len(urls) > len(with.bodies) {
-		t.Errorf("%d pictures in %d requests", len(urls), 2*len(with.bodies))
+		t.Errorf("%d images in %d requests", len(urls), 2*len(with.bodies))
 	}
 }
 

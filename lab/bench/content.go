@@ -28,18 +28,18 @@ var words = strings.Fields("time year people way day man thing woman life child 
 
 // writer writes a round's bodies. Equal segments become equal words, which differ between rounds.
 type writer struct {
-	model    string
-	system   bool // a conversation's first segment is a system message; unknown for a trace
-	answer   int
-	salt     uint64
-	pictures *lru.Cache[uint64, string]
-	mu       sync.Mutex
-	answers  map[*fleetsim.Request]string
+	model   string
+	system  bool // a conversation's first segment is a system message; unknown for a trace
+	answer  int
+	salt    uint64
+	images  *lru.Cache[uint64, string]
+	mu      sync.Mutex
+	answers map[*fleetsim.Request]string
 }
 
 func newWriter(model string, system bool, answer int, salt uint64) *writer {
-	pictures, _ := lru.New[uint64, string](256) // fails for a size below 1
-	return &writer{model: model, system: system, answer: answer, salt: salt, pictures: pictures, answers: make(map[*fleetsim.Request]string)}
+	images, _ := lru.New[uint64, string](256) // fails for a size below 1
+	return &writer{model: model, system: system, answer: answer, salt: salt, images: images, answers: make(map[*fleetsim.Request]string)}
 }
 
 // answered stores an answer for later turns.
@@ -80,7 +80,7 @@ func (w *writer) messages(r *fleetsim.Request) (list []any) {
 
 func message(role string, content any) any { return map[string]any{"role": role, "content": content} }
 
-// parts converts segments, the first at position at of the prompt, to text parts and the pictures among them.
+// parts converts segments, the first at position at of the prompt, to text parts and the images among them.
 func (w *writer) parts(r *fleetsim.Request, segments []fleetsim.Segment, at int) (parts []any) {
 	var text strings.Builder
 	end := func() {
@@ -97,11 +97,11 @@ func (w *writer) parts(r *fleetsim.Request, segments []fleetsim.Segment, at int)
 			}
 			n := s.Tokens - done
 			switch {
-			case len(images) > 0 && images[0].Offset <= at: // inside a picture, which is emitted where it begins
+			case len(images) > 0 && images[0].Offset <= at: // inside an image, which is emitted where it begins
 				n = min(n, images[0].Offset+images[0].Tokens-at)
 				if images[0].Offset == at {
 					end()
-					parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]string{"url": w.picture(images[0])}})
+					parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]string{"url": w.image(images[0])}})
 				}
 			case len(images) > 0:
 				n = min(n, images[0].Offset-at)
@@ -127,9 +127,9 @@ func (w *writer) text(id uint64, from, to int) string {
 	return b.String()
 }
 
-// picture returns a JPEG as a data URL, of a size for which Qwen's models use about that many tokens (28 pixels square each).
-func (w *writer) picture(m fleetsim.Image) string {
-	if url, ok := w.pictures.Get(m.ID); ok {
+// image returns a JPEG as a data URL, of a size for which Qwen's models use about that many tokens (28 pixels square each).
+func (w *writer) image(m fleetsim.Image) string {
+	if url, ok := w.images.Get(m.ID); ok {
 		return url
 	}
 	r := rand.New(rand.NewPCG(m.ID, w.salt))
@@ -143,6 +143,6 @@ func (w *writer) picture(m fleetsim.Image) string {
 	var b bytes.Buffer
 	_ = jpeg.Encode(&b, img, &jpeg.Options{Quality: 85}) // a bytes.Buffer does not fail
 	url := "data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
-	w.pictures.Add(m.ID, url)
+	w.images.Add(m.ID, url)
 	return url
 }

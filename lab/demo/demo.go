@@ -39,7 +39,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	shots := pictures(9)
+	shots := images(9)
 	host := imageHost(shots)
 	defer host.Close()
 	load := mixed(shots, host.URL)
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := judge(load, with, len(full.Sims)); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "\n%s\n", p.green("Every repeated picture went to the worker that held it, by data URL, by URL, and in later turns."))
+	fmt.Fprintf(o.Out, "\n%s\n", p.green("Every repeated image went to the worker that held it, by data URL, by URL, and in later turns."))
 	if o.Stay {
 		fmt.Fprintf(o.Out, `
 Left running (Ctrl-C ends it). Try:
@@ -96,14 +96,14 @@ Left running (Ctrl-C ends it). Try:
 	return nil
 }
 
-// again returns a request whose beginning, up to its picture, the load has sent: its first answer is a hit.
+// again returns a request whose beginning, up to its image, the load has sent: its first answer is a hit.
 func again(host string) string {
 	body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 8, "messages": []any{ // texts and numbers always marshal
-		says("system", system), user(picture(host+"/a/1.jpg"), text("What is this?"))}})
+		says("system", system), user(imagePart(host+"/a/1.jpg"), text("What is this?"))}})
 	return string(body)
 }
 
-// imageHost serves the pictures, each at two URLs: /a/0.jpg and /b/0.jpg.
+// imageHost serves the images, each at two URLs: /a/0.jpg and /b/0.jpg.
 func imageHost(shots [][]byte) *httptest.Server {
 	mux := http.NewServeMux()
 	for i, shot := range shots {
@@ -162,7 +162,7 @@ func sendTogether(ctx context.Context, l *lab.Lab, load []request, answers []ans
 	return errors.Join(errs...)
 }
 
-// judge reports whether every repeated picture went to the worker that held it and was found cached there, and whether all workers
+// judge reports whether every repeated image went to the worker that held it and was found cached there, and whether all workers
 // were used.
 func judge(load []request, got []answer, workers int) error {
 	where, busy := map[int]int{}, map[int]bool{}
@@ -170,17 +170,17 @@ func judge(load []request, got []answer, workers int) error {
 	for i, r := range load {
 		a := got[i]
 		busy[a.worker] = true
-		if r.picture < 0 {
+		if r.image < 0 {
 			continue
 		}
-		if first, seen := where[r.picture]; r.repeat && seen && a.worker != first {
-			bad = append(bad, fmt.Sprintf("request %d (%s) went to worker-%d, its picture is on worker-%d", i+1, r.what, a.worker+1, first+1))
+		if first, seen := where[r.image]; r.repeat && seen && a.worker != first {
+			bad = append(bad, fmt.Sprintf("request %d (%s) went to worker-%d, its image is on worker-%d", i+1, r.what, a.worker+1, first+1))
 		}
 		race := r.together && !load[i-1].repeat // with the first request for it: either may win
 		if r.repeat && !race && a.cached < 1000 {
 			bad = append(bad, fmt.Sprintf("request %d (%s): the worker found only %d tokens cached", i+1, r.what, a.cached))
 		}
-		where[r.picture] = a.worker
+		where[r.image] = a.worker
 	}
 	if len(busy) < workers {
 		bad = append(bad, fmt.Sprintf("%d of %d workers got requests", len(busy), workers))

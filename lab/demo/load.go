@@ -20,8 +20,8 @@ import (
 // request is one of the load's requests.
 type request struct {
 	what     string // for the table
-	picture  int    // the picture it shows, -1: none
-	repeat   bool   // the picture was sent before
+	image    int    // the image it shows, -1: none
+	repeat   bool   // the image was sent before
 	together bool   // sent 10 ms after the previous one, without waiting for its answer
 	messages []any
 }
@@ -43,8 +43,8 @@ type decision struct {
 	Prompt int    `json:"prompt_tokens"`
 }
 
-// pictures returns n different photographs of one size: 1280×720 JPEGs, from a fixed seed.
-func pictures(n int) [][]byte {
+// images returns n different photographs of one size: 1280×720 JPEGs, from a fixed seed.
+func images(n int) [][]byte {
 	out := make([][]byte, n)
 	for i := range out {
 		r := rand.New(rand.NewPCG(uint64(i), 7))
@@ -66,7 +66,7 @@ func pictures(n int) [][]byte {
 }
 
 func text(s string) any { return map[string]any{"type": "text", "text": s} }
-func picture(url string) any {
+func imagePart(url string) any {
 	return map[string]any{"type": "image_url", "image_url": map[string]string{"url": url}}
 }
 func user(parts ...any) any   { return map[string]any{"role": "user", "content": parts} }
@@ -75,42 +75,42 @@ func says(role, s string) any { return map[string]any{"role": role, "content": s
 const system = "You are the assistant of a picture archive. Answer briefly, name what you see, and say when you are not sure. " +
 	"Never guess names of people. Describe colours before shapes, and shapes before places."
 
-// mixed returns the load: text, pictures as data URLs, the same ones by URL, growing conversations; the same for every run.
+// mixed returns the load: text, images as data URLs, the same ones by URL, growing conversations; the same for every run.
 func mixed(shots [][]byte, host string) (list []request) {
 	data := func(i int) string { return "data:image/jpeg;base64," + base64.StdEncoding.EncodeToString(shots[i]) }
 	link := func(i int, where string) string { return fmt.Sprintf("%s/%s/%d.jpg", host, where, i) }
-	ask := func(i int, url, q string) []any { return []any{says("system", system), user(picture(url), text(q))} }
+	ask := func(i int, url, q string) []any { return []any{says("system", system), user(imagePart(url), text(q))} }
 	add := func(what string, pic int, repeat bool, m []any) {
-		list = append(list, request{what: what, picture: pic, repeat: repeat, messages: m})
+		list = append(list, request{what: what, image: pic, repeat: repeat, messages: m})
 	}
 	add("text", -1, false, []any{says("system", system), says("user", "What do you do?")})
 	add("text", -1, false, []any{says("system", system), says("user", "Which picture formats do you know?")})
-	// Three at once, then eight at once about the same pictures: with round robin three of the eight reach a worker with their
-	// picture.
+	// Three at once, then eight at once about the same images: with round robin three of the eight reach a worker with their
+	// image.
 	for i := range 3 {
-		add(fmt.Sprintf("new picture, %d of 3 at once", i+1), i, false, ask(i, data(i), "What is in this picture?"))
+		add(fmt.Sprintf("new image, %d of 3 at once", i+1), i, false, ask(i, data(i), "What is in this picture?"))
 		list[len(list)-1].together = i > 0
 	}
 	for n, i := range []int{1, 0, 2, 1, 2, 0, 0, 1} {
-		add(fmt.Sprintf("same picture, %d of 8 at once", n+1), i, true, ask(i, data(i), fmt.Sprintf("Is number %d a square?", n+1)))
+		add(fmt.Sprintf("same image, %d of 8 at once", n+1), i, true, ask(i, data(i), fmt.Sprintf("Is number %d a square?", n+1)))
 		list[len(list)-1].together = n > 0
 	}
 	for _, i := range []int{2, 0, 1} {
-		add("same picture, data URL", i, true, ask(i, data(i), "Which colour covers most of it?"))
+		add("same image, data URL", i, true, ask(i, data(i), "Which colour covers most of it?"))
 	}
-	add("new picture of the same size", 3, false, ask(3, data(3), "What is in this picture?"))
+	add("new image of the same size", 3, false, ask(3, data(3), "What is in this picture?"))
 	for _, i := range []int{1, 3, 0} {
-		add("same picture, by URL", i, true, ask(i, link(i, "a"), "How many rectangles are there?"))
+		add("same image, by URL", i, true, ask(i, link(i, "a"), "How many rectangles are there?"))
 	}
-	add("same picture, another URL", 1, true, ask(1, link(1, "b"), "And which one is in front?"))
+	add("same image, another URL", 1, true, ask(1, link(1, "b"), "And which one is in front?"))
 	for _, i := range []int{4, 5} {
-		add("new picture, by URL", i, false, ask(i, link(i, "a"), "What is in this picture?"))
-		add("same picture, data URL", i, true, ask(i, data(i), "What is behind the largest one?"))
+		add("new image, by URL", i, false, ask(i, link(i, "a"), "What is in this picture?"))
+		add("same image, data URL", i, true, ask(i, data(i), "What is behind the largest one?"))
 	}
-	add("new picture", 6, false, ask(6, data(6), "What is in this picture?"))
+	add("new image", 6, false, ask(6, data(6), "What is in this picture?"))
 	add("same one, 10 ms later", 6, true, ask(6, data(6), "Is it a painting?"))
 	list[len(list)-1].together = true
-	// Two conversations, their turns interleaved; each starts with a picture.
+	// Two conversations, their turns interleaved; each starts with an image.
 	talk := [][]any{ask(7, data(7), "Describe it, please."), ask(8, link(8, "a"), "Describe it, please.")}
 	for turn := range 5 {
 		for c := range talk {
@@ -125,7 +125,7 @@ func mixed(shots [][]byte, host string) (list []request) {
 		}
 	}
 	for _, i := range []int{3, 5, 2, 4} {
-		add("same picture, by URL", i, true, ask(i, link(i, "b"), "Would it fit on a postcard?"))
+		add("same image, by URL", i, true, ask(i, link(i, "b"), "Would it fit on a postcard?"))
 	}
 	return list
 }

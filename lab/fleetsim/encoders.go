@@ -11,11 +11,11 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Workers that only encode pictures. A router names one of them for each picture (x-encoder-hosts-ports). Each encodes sequentially
-// and keeps what it has encoded, up to its cache size. If another encoder is asked for a picture, or the same one after evicting
-// it, the picture is encoded again. A request is prefilled once all its pictures are encoded.
+// Workers that only encode images. A router names one of them for each image (x-encoder-hosts-ports). Each encodes sequentially
+// and keeps what it has encoded, up to its cache size. If another encoder is asked for an image, or the same one after evicting
+// it, the image is encoded again. A request is prefilled once all its images are encoded.
 
-// naming selects one of so many encoders for a picture.
+// naming selects one of so many encoders for an image.
 type naming func(v *View, m Image, of int) int
 
 // Namings that this repository's is compared with.
@@ -28,13 +28,13 @@ type pool struct {
 	away    bool // the last one is away
 	caches  []*recent
 	free    []time.Duration // when each will have finished its work
-	encoded map[uint64]int  // how often each picture was encoded
+	encoded map[uint64]int  // how often each image was encoded
 }
 
 // encoderCache is an encoder's cache size in tokens: that of vLLM's example of encoders with shared memory.
 const encoderCache = 114688
 
-// once returns the share of encoded pictures that were encoded only once.
+// once returns the share of encoded images that were encoded only once.
 func (p *pool) once() float64 {
 	n := 0
 	for _, times := range p.encoded {
@@ -72,7 +72,7 @@ func (p *pool) turn(v *View) []*fleet.Worker {
 	return p.workers
 }
 
-// take makes a request's pictures be encoded by the encoders that the router named, or that another naming selects.
+// take makes a request's images be encoded by the encoders that the router named, or that another naming selects.
 func (p *pool) take(v *View, r *run, named string) {
 	if named == "" {
 		return // the worker has them
@@ -93,12 +93,12 @@ func (p *pool) take(v *View, r *run, named string) {
 	}
 }
 
-// playEncoders judges pools whose encoders are named per picture: all present, and one away for the middle third.
+// playEncoders judges pools whose encoders are named per image: all present, and one away for the middle third.
 func playEncoders(sc Scenario, load float64, judge func(about, measured string, ok bool)) {
 	for _, hot := range []float64{0, 0.3} {
 		requests, what := reused(1, load*sc.Capacity, seconds), "half of the pictures seen before"
 		if hot > 0 {
-			requests, what = inBursts(images(1, 3*load*sc.Capacity, seconds/3, hot)), "bursts, a third about one picture"
+			requests, what = inBursts(images(1, 3*load*sc.Capacity, seconds/3, hot)), "bursts, a third about one image"
 		}
 		trace := prepare(requests, defaultEngine().BlockSize)
 		for _, n := range []int{2, 4, 8} {
@@ -113,7 +113,7 @@ func playEncoders(sc Scenario, load float64, judge func(about, measured string, 
 			once, ours := play(nil)
 			alone, named := play(byName)
 			random, other := play(drawn)
-			judge(fmt.Sprintf("%d encoders, %s: encoded once: at least 0.95 of the pictures that choice by image hash alone encodes once",
+			judge(fmt.Sprintf("%d encoders, %s: encoded once: at least 0.95 of the images that choice by image hash alone encodes once",
 				n, what), fmt.Sprintf("%.3f, %.3f (random: %.3f)", once, alone, random), once >= 0.95*alone)
 			mean, tail, means, tails := over(ours.Mean, named.Mean), over(ours.TTFT.P99, named.TTFT.P99), over(ours.Mean, other.Mean),
 				over(ours.TTFT.P99, other.TTFT.P99)
@@ -127,7 +127,7 @@ func playEncoders(sc Scenario, load float64, judge func(about, measured string, 
 			least := 0.95 * (1 - 1/float64(n))
 			once, _ = play(nil)
 			random, _ = play(drawn)
-			judge(fmt.Sprintf("%d encoders, one leaves and returns: all pictures but its own encoded once", n),
+			judge(fmt.Sprintf("%d encoders, one leaves and returns: all images but its own encoded once", n),
 				fmt.Sprintf("%.3f (random: %.3f)", once, random), once >= least)
 		}
 	}

@@ -105,7 +105,7 @@ func (k conversationShape) traffic(seed uint64, rate, seconds float64) []*Reques
 	})
 }
 
-// images generates questions about pictures, some of which are asked about often; a third continue for a turn or two.
+// images generates questions about images, some of which are asked about often; a third continue for a turn or two.
 func images(seed uint64, rate, seconds, hot float64) []*Request {
 	return generate(seed, rate, seconds, func(m *generator) {
 		m.converse(4, 0.35, 8, func(r *Request, first bool) {
@@ -124,7 +124,7 @@ func images(seed uint64, rate, seconds, hot float64) []*Request {
 	})
 }
 
-// reused generates questions about a picture or two, half of which are among the last hundred. The text before them always differs,
+// reused generates questions about an image or two, half of which are among the last hundred. The text before them always differs,
 // so no worker holds their blocks.
 func reused(seed uint64, rate, seconds float64) []*Request {
 	var last []uint64
@@ -272,7 +272,7 @@ func withDocuments(seed uint64, rate, seconds float64) []*Request {
 	})
 }
 
-// screenshots generates agents that send one more picture of 1,200 tokens with each turn.
+// screenshots generates agents that send one more image of 1,200 tokens with each turn.
 func screenshots(seed uint64, rate, seconds float64) []*Request {
 	return generate(seed, rate, seconds, func(m *generator) {
 		m.converse(25, 0.9, 3, func(r *Request, first bool) {
@@ -297,7 +297,7 @@ func passages(seed uint64, rate, seconds float64) []*Request {
 	})
 }
 
-// pages generates questions about documents of 2 to 12 pages, each a picture; of ten documents, seven are among the last hundred.
+// pages generates questions about documents of 2 to 12 pages, each an image; of ten documents, seven are among the last hundred.
 func pages(seed uint64, rate, seconds float64) []*Request {
 	var last []uint64
 	return generate(seed, rate, seconds, func(m *generator) {
@@ -319,8 +319,8 @@ func pages(seed uint64, rate, seconds float64) []*Request {
 	})
 }
 
-// catalogue generates single questions of twelve kinds about pictures of 2,000 articles, popular ones more often. In half of the requests
-// the question stands before the picture.
+// catalogue generates single questions of twelve kinds about images of 2,000 articles, popular ones more often. In half of the requests
+// the question stands before the image.
 func catalogue(seed uint64, rate, seconds float64) []*Request {
 	return generate(seed, rate, seconds, func(m *generator) {
 		r := m.turn(nil, 0)
@@ -339,7 +339,7 @@ func catalogue(seed uint64, rate, seconds float64) []*Request {
 	})
 }
 
-// frames generates questions about clips, of which 8, 16 or 32 frames are pictures of 260 tokens; six of ten are among the last sixty. A
+// frames generates questions about clips, of which 8, 16 or 32 frames are images of 260 tokens; six of ten are among the last sixty. A
 // fifth of the conversations watch: each turn adds four frames.
 func frames(seed uint64, rate, seconds float64) []*Request {
 	var last []uint64

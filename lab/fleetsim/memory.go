@@ -41,7 +41,7 @@ const (
 	pixelsPerToken = 32 * 32
 )
 
-// path returns the request's path as package learned makes it of a body: a picture is a step, a text has several.
+// path returns the request's path as package learned makes it of a body: an image is a step, a text has several.
 func (r *Request) path() *learned.Path {
 	answers := make(map[uint64]bool)
 	for p := r.Prev; p != nil; p = p.Prev {

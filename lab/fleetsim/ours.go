@@ -25,7 +25,7 @@ type sightline struct {
 	ids     []uint32
 	hashes  []uint64
 	alive   int
-	pool    *pool // nil: workers encode their own pictures
+	pool    *pool // nil: workers encode their own images
 	lower   tiers
 	groups  groupsKnown
 	next    int

@@ -37,14 +37,14 @@ const (
 
 // Scenarios lists those that need no trace. Ten are complaints of users of other routers, with what was seen there.
 func Scenarios() []Scenario {
-	pictures := func(seed uint64, rate float64) []*Request { return images(seed, rate, seconds, 0) }
+	aboutImages := func(seed uint64, rate float64) []*Request { return images(seed, rate, seconds, 0) }
 	hot := func(seed uint64, rate float64) []*Request { return images(seed, rate, seconds, 0.3) }
 	reports := func(seed uint64, rate float64) []*Request { return documents(seed, rate, seconds) }
 	talk := func(seed uint64, rate float64) []*Request { return chats.traffic(seed, rate, seconds) }
 	work := func(seed uint64, rate float64) []*Request { return agents.traffic(seed, rate, 100) }
 	list := []Scenario{
 		{Name: "chats", Capacity: 26, Traffic: talk, About: "conversations under four system prompts"},
-		{Name: "images", Capacity: 33, Traffic: pictures, About: "questions about pictures, some of them asked about often"},
+		{Name: "images", Capacity: 33, Traffic: aboutImages, About: "questions about images, some of them asked about often"},
 		{Name: "agents", Capacity: 3.7, Traffic: work, About: "long common instructions, many short steps"},
 
 		{Name: "herd", Capacity: 51, Traffic: func(seed uint64, rate float64) []*Request { return herd(seed, rate, 60) },
@@ -55,25 +55,25 @@ func Scenarios() []Scenario {
 		{Name: "paced agents", Workers: 2, Capacity: 1, Until: time.Hour, Loads: []float64{1},
 			Traffic: func(seed uint64, _ float64) []*Request { return paced(seed, 448) },
 			About:   "one request at a time, nothing in flight at any decision (Infera #103: 448 to one of two workers, 0 to the other)"},
-		{Name: "replicas", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.Replicas = 16 },
+		{Name: "replicas", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.Replicas = 16 },
 			About: "images; sixteen routers that do not see each other (Dynamo #589: all choose the same worker between two reports)"},
-		{Name: "scrape outage", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.ScrapedTo = 30 * time.Second },
+		{Name: "scrape outage", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.ScrapedTo = 30 * time.Second },
 			About: "images; no worker's metrics after 30 s (llm-d: older than 200 ms counts as full, which stops all)"},
 		{Name: "siblings", Capacity: 1.1, Traffic: func(seed uint64, rate float64) []*Request { return siblings(seed, rate, seconds) },
 			About: "sixteen at once with one new prompt of 8,000 tokens (llm-d #2515: one worker takes all; Dynamo: all compute it)"},
-		{Name: "event loss", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.Lossy = 0.1 },
+		{Name: "event loss", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.Lossy = 0.1 },
 			About: "images; a tenth of the event messages is lost (sglang #39822: 337 of 1,958 decisions blind)"},
-		{Name: "slow worker", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.Speeds = []float64{0.5} },
+		{Name: "slow worker", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.Speeds = []float64{0.5} },
 			About: "images; one worker at half speed (Lodestar: 4.4 times the mean of a rule that knows)"},
 		{Name: "scale-up", Capacity: 21, Traffic: talk, Change: func(s *Setup) { s.Joining, s.JoinAt = 2, time.Minute },
 			About: "chats; two of the eight workers come after a minute (llm-d #669: they stay idle)"},
-		{Name: "hot image", Capacity: 44, Traffic: hot, About: "images; a third about one picture (GAIE #2823: one worker gets all of them)"},
+		{Name: "hot image", Capacity: 44, Traffic: hot, About: "images; a third about one image (GAIE #2823: one worker gets all of them)"},
 
-		{Name: "failing worker", Capacity: 29, Traffic: pictures, Change: func(s *Setup) {
+		{Name: "failing worker", Capacity: 29, Traffic: aboutImages, Change: func(s *Setup) {
 			s.Failing = 1
 		}, About: "images; one worker answers 503 at once"},
-		{Name: "no events", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.NoEvents = true }, About: "images; no events at all"},
-		{Name: "no reports", Capacity: 33, Traffic: pictures, Change: func(s *Setup) { s.NoReports = true },
+		{Name: "no events", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.NoEvents = true }, About: "images; no events at all"},
+		{Name: "no reports", Capacity: 33, Traffic: aboutImages, Change: func(s *Setup) { s.NoReports = true },
 			About: "images; no access log: Sightline learns no beginning and no end of requests, other routers see both"},
 		{Name: "adapters", Capacity: 16, Traffic: func(seed uint64, rate float64) []*Request {
 			return adapted(seed, chats.traffic(seed, rate, seconds), 16)
@@ -87,19 +87,19 @@ func Scenarios() []Scenario {
 		{Name: "documents windows", Capacity: 17, Traffic: reports, Change: windows,
 			About: "questions about documents, each asked about some five times; workers with sliding windows"},
 		{Name: "documents states", Capacity: 18, Traffic: reports, Change: states, About: "the same; workers with recurrent states"},
-		{Name: "images states", Capacity: 33, Traffic: pictures, Change: states,
+		{Name: "images states", Capacity: 33, Traffic: aboutImages, Change: states,
 			About: "images; workers with recurrent states, of which they keep what vLLM keeps"},
 		{Name: "bursts", Capacity: 27, Traffic: func(seed uint64, rate float64) []*Request {
 			return inBursts(images(seed, 3*rate, seconds/3, 0))
 		},
 			About: "images; all come within 2 s of every 6 s"},
-		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) {
+		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: aboutImages, Change: func(s *Setup) {
 			s.Speeds = []float64{0.5, 1}
 		}, About: "images; two workers, one of half the speed"},
 		{Name: "unequal 16", Workers: 16, Capacity: 31, Traffic: func(seed uint64, rate float64) []*Request {
 			return images(seed, rate, 100, 0)
 		}, Change: speeds(0.4, 1.6), About: "images; sixteen workers of 0.4 to 1.6 times the speed"},
-		{Name: "saturated images", Capacity: 33, Loads: saturated, Traffic: pictures,
+		{Name: "saturated images", Capacity: 33, Loads: saturated, Traffic: aboutImages,
 			About: "images; three times round robin's capacity: requests per second"},
 		{Name: "saturated agents", Capacity: 3.7, Loads: saturated, Traffic: work,
 			About: "agents; three times round robin's capacity: requests per second"},
@@ -112,18 +112,18 @@ func Scenarios() []Scenario {
 			return withDocuments(seed, rate, seconds)
 		}, About: "chats; one of twenty begins with a document of 30,000 to 60,000 tokens"},
 		{Name: "screenshots", Capacity: 4.9, Traffic: func(seed uint64, rate float64) []*Request { return screenshots(seed, rate, 100) },
-			About: "agents that send one more picture a turn"},
+			About: "agents that send one more image a turn"},
 		{Name: "passages", Capacity: 52, Traffic: func(seed uint64, rate float64) []*Request { return passages(seed, rate, seconds) },
 			About: "questions with five passages of 400 tokens each, some of which are found often, the best first"},
 
 		{Name: "chats 3B", Capacity: 50, Traffic: talk, Change: on(smallModel), About: "chats on a machine like one with a 3 B model"},
 		{Name: "hot image 3B", Capacity: 98, Traffic: hot, Change: on(smallModel), About: "hot image on a machine like one with a 3 B model"},
 		{Name: "chats 70B", Capacity: 21, Traffic: talk, Change: on(largeModel), About: "chats on a machine like one with a 70 B model"},
-		{Name: "images 70B", Capacity: 25, Traffic: pictures, Change: on(largeModel),
+		{Name: "images 70B", Capacity: 25, Traffic: aboutImages, Change: on(largeModel),
 			About: "images on a machine like one with a 70 B model"},
 		{Name: "chats 14B", Capacity: 6.6, Traffic: talk, Change: on(smallGPU),
 			About: "chats on a machine like a small GPU with a 14 B model; held out"},
-		{Name: "images 30B", Capacity: 43, Traffic: pictures, Change: on(experts),
+		{Name: "images 30B", Capacity: 43, Traffic: aboutImages, Change: on(experts),
 			About: "images on a machine like one with a 30 B mixture of experts; held out"},
 		{Name: "thousand workers", Workers: 1000, Until: 5 * time.Second, Capacity: 33 * 125, Loads: []float64{0.7},
 			Traffic: func(seed uint64, rate float64) []*Request { return images(seed, rate, 5, 0) }, About: "images; 5 s of them"},

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// shapes are kinds of traffic by the shape of their conversations. For images, where half of the conversations begin with pictures,
+// shapes are kinds of traffic by the shape of their conversations. For images, where half of the conversations begin with images,
 // this describes only the text.
 var shapes = map[string]conversationShape{
 	"chats":  chats,
@@ -19,7 +19,7 @@ var shapes = map[string]conversationShape{
 func Shapes() []string { return slices.Sorted(maps.Keys(shapes)) }
 
 // Shape generates seconds of traffic of a shape from a seed: rate conversations per second, of which the share reuse begins like
-// another one (the same instructions; for images, the same picture), and the rest like none before.
+// another one (the same instructions; for images, the same image), and the rest like none before.
 func Shape(name string, seed uint64, rate, seconds, reuse float64) ([]*Request, error) {
 	k, ok := shapes[name]
 	if !ok {

@@ -37,7 +37,7 @@ type Setup struct {
 
 	Encoders                  int           // workers that encode for the others, under this repository's router
 	EncoderGoes, EncoderComes time.Duration // the last encoder is away between these; 0: never
-	Naming                    naming        // who encodes a picture; nil: the router's choice
+	Naming                    naming        // who encodes an image; nil: the router's choice
 
 	PredictedTTL time.Duration // of this repository's router; 0: 10 s
 }

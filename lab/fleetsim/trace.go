@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A trace has one JSON object per line, as Mooncake publishes them, gzipped or plain, with additions for pictures and adapters:
+// A trace has one JSON object per line, as Mooncake publishes them, gzipped or plain, with additions for images and adapters:
 //
 //	{"timestamp": 1250, "input_length": 1180, "output_length": 96, "hash_ids": [17, 18, 19],
 //	 "images": [{"id": "9f86d081", "offset": 120, "tokens": 1036}], "session": 4, "adapter": "sql"}

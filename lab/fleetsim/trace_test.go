@@ -25,7 +25,7 @@ const twoLines = `{"timestamp": 1000, "input_length": 1000, "output_length": 5, 
 {"timestamp": 4000, "input_length": 1030, "output_length": 7, "hash_ids": [1, 3, 4], "images": [{"id": "9f", "offset": 520, "tokens": 80}, {"id": 7, "offset": 600, "tokens": 1}], "session": "a", "adapter": 3}
 `
 
-// TestReadTrace: a trace's blocks are equal if its ids are, prompts have the recorded lengths, and pictures and adapters count.
+// TestReadTrace: a trace's blocks are equal if its ids are, prompts have the recorded lengths, and images and adapters count.
 func TestReadTrace(t *testing.T) {
 	var z bytes.Buffer
 	w := gzip.NewWriter(&z)
@@ -136,18 +136,18 @@ func TestTracesAreAsWritten(t *testing.T) {
 		if err != nil || len(trace) != of.most {
 			t.Fatal(name, len(trace), err)
 		}
-		pictures, known, seen := 0, 0, map[uint64]bool{}
+		images, known, seen := 0, 0, map[uint64]bool{}
 		for _, r := range trace {
 			for _, m := range r.Images {
-				pictures++
+				images++
 				if seen[m.ID] {
 					known++
 				}
 				seen[m.ID] = true
 			}
 		}
-		if pictures < of.most || known < pictures/3 {
-			t.Errorf("%s: %d pictures, %d of them again, in %d requests", name, pictures, known, of.most)
+		if images < of.most || known < images/3 {
+			t.Errorf("%s: %d images, %d of them again, in %d requests", name, images, known, of.most)
 		}
 	}
 	if err := WriteTrace(io.Discard, "nope.jsonl.gz"); err == nil {
@@ -155,7 +155,7 @@ func TestTracesAreAsWritten(t *testing.T) {
 	}
 }
 
-// TestDecisionLogIsATrace: the router's decision log is a valid trace, with prompts of a common beginning, a picture and a session.
+// TestDecisionLogIsATrace: the router's decision log is a valid trace, with prompts of a common beginning, an image and a session.
 func TestDecisionLogIsATrace(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
 	log, err := decisionlog.Open(decisionlog.Options{File: file, MaxBytes: 1 << 20, Keep: 1})
@@ -189,7 +189,7 @@ func TestDecisionLogIsATrace(t *testing.T) {
 	}
 }
 
-// TestLoader: examples/traces/load.py writes what aiperf and guidellm read: the trace's times and lengths, words and pictures of about
+// TestLoader: examples/traces/load.py writes what aiperf and guidellm read: the trace's times and lengths, words and images of about
 // the trace's tokens, the same for the same ids.
 func TestLoader(t *testing.T) {
 	python, err := exec.LookPath("python3")
@@ -210,14 +210,14 @@ func TestLoader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tokens, pictures := 0, map[string]bool{}
+		tokens, images := 0, map[string]bool{}
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		for _, line := range lines {
 			l := gjson.Parse(line)
 			for _, part := range l.Get("messages.0.content").Array() {
 				tokens += len(strings.Fields(part.Get("text").Str))
 				if url := part.Get("image_url.url").Str; url != "" {
-					pictures[url] = true
+					images[url] = true
 					png, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(url, "data:image/png;base64,"))
 					size, _, err := image.DecodeConfig(bytes.NewReader(png))
 					if err != nil {
@@ -238,9 +238,9 @@ func TestLoader(t *testing.T) {
 				ids[m.ID] = true
 			}
 		}
-		if len(lines) != 8 || math.Abs(float64(tokens)/float64(want)-1) > .03 || len(pictures) != len(ids) {
-			t.Errorf("%s for %s: %d lines, %d tokens (the trace %d), %d pictures (%d)",
-				name, tool, len(lines), tokens, want, len(pictures), len(ids))
+		if len(lines) != 8 || math.Abs(float64(tokens)/float64(want)-1) > .03 || len(images) != len(ids) {
+			t.Errorf("%s for %s: %d lines, %d tokens (the trace %d), %d images (%d)",
+				name, tool, len(lines), tokens, want, len(images), len(ids))
 		}
 	}
 }

@@ -41,7 +41,7 @@ type Segment struct {
 	Tokens int
 }
 
-// Image is a picture's place in a prompt; its tokens are part of a segment.
+// Image is an image's place in a prompt; its tokens are part of a segment.
 type Image struct {
 	ID             uint64
 	Offset, Tokens int
@@ -57,7 +57,7 @@ func (r *Request) Input() int {
 	return r.input
 }
 
-// add appends a segment to the prompt; image says that it is a picture's run.
+// add appends a segment to the prompt; image says that it is an image's run.
 func (r *Request) add(s Segment, image bool) {
 	if image {
 		r.Images = append(r.Images, Image{s.ID, r.Input(), s.Tokens})

@@ -20,7 +20,7 @@ type Engine struct {
 	Pair    float64 // seconds per pair of a prompt token and a token before it (attention)
 	Decode  float64 // seconds per sequence
 	Context float64 // seconds per context token of a decoding sequence
-	Encode  float64 // seconds per picture token
+	Encode  float64 // seconds per image token
 	Load    float64 // seconds to load an adapter
 
 	Handover float64 // seconds for the second request per answer, if another worker prefills
@@ -112,7 +112,7 @@ type run struct {
 	first    int           // the worker that prefills it for this one; -1: this one does
 	lent     *run          // if it was prefilled elsewhere: that run, whose blocks are held until they are fetched
 	lends    bool          // it is such a run
-	encoded  time.Duration // when other workers have encoded its pictures; 0: it encodes them itself
+	encoded  time.Duration // when other workers have encoded its images; 0: it encodes them itself
 	booked   any           // used by the rule
 	hybrid   *hybridRun    // its blocks in a hybrid worker's cache
 	calls    calls
@@ -138,7 +138,7 @@ type change struct {
 	remains bool    // removed: the worker has another copy
 }
 
-// outstanding returns the true work before a new request: tokens of prompts still to compute, including pictures.
+// outstanding returns the true work before a new request: tokens of prompts still to compute, including images.
 func (w *worker) outstanding() (tokens int) {
 	for _, list := range [][]*run{w.running, w.waiting} {
 		for _, r := range list {
@@ -422,7 +422,7 @@ func (p *sparseArray) set(i, x int32) {
 	(*p)[at][i&1023] = x
 }
 
-// recent is an LRU cache bounded by size: encoded pictures by tokens, adapters by number.
+// recent is an LRU cache bounded by size: encoded images by tokens, adapters by number.
 type recent struct {
 	room int
 	used int

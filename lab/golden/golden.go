@@ -133,8 +133,8 @@ func Tokens(rle gjson.Result) (ids []uint32) {
 	return ids
 }
 
-// Pictures are the picture parts of a request's messages or input, in order.
-func Pictures(request gjson.Result) (parts []gjson.Result) {
+// Images are the image parts of a request's messages or input, in order.
+func Images(request gjson.Result) (parts []gjson.Result) {
 	var walk func(v gjson.Result)
 	walk = func(v gjson.Result) {
 		if v.IsObject() && (v.Get("image_url").Exists() || v.Get("type").Str == "image") {

@@ -101,7 +101,7 @@ func All() []Shape {
 		{Name: "unknown keys of a part", Build: func(n int, nonce string) string {
 			return Holding(`{"type":"text","text":"` + nonce + `",` + times(n, 20, numbered(`"k%d":0`)) + `}`)
 		}},
-		{Name: "unknown keys of a picture", Build: func(n int, nonce string) string {
+		{Name: "unknown keys of an image", Build: func(n int, nonce string) string {
 			return Holding(`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + tinyPNG(1) + `"},` +
 				times(n, 20, numbered(`"`+nonce+`%d":0`)) + `}`)
 		}},
@@ -126,16 +126,16 @@ func All() []Shape {
 			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"documents":[` +
 				times(n, 20, numbered(`{"text":"%d"}`)) + `]}`
 		}},
-		{Name: "pictures", Build: func(n int, nonce string) string {
-			return Holding(`{"type":"text","text":"` + nonce + `"},` + times(n, 200, func(i int) string { return picturePart(i) }))
+		{Name: "images", Build: func(n int, nonce string) string {
+			return Holding(`{"type":"text","text":"` + nonce + `"},` + times(n, 200, func(i int) string { return imagePart(i) }))
 		}},
-		{Name: "pictures, one a message", Build: func(n int, nonce string) string {
+		{Name: "images, one a message", Build: func(n int, nonce string) string {
 			return `{"model":"m","messages":[` + times(n, 250, func(i int) string {
-				return `{"role":"user","content":[{"type":"text","text":"` + nonce + `"},` + picturePart(i) + `]}`
+				return `{"role":"user","content":[{"type":"text","text":"` + nonce + `"},` + imagePart(i) + `]}`
 			}) + `]}`
 		}},
-		{Name: "pictures and a long text", Build: func(n int, nonce string) string {
-			return Holding(times(n/2, 200, picturePart) + `,{"type":"text","text":"` + nonce + strings.Repeat("a ", n/4) + `"}`)
+		{Name: "images and a long text", Build: func(n int, nonce string) string {
+			return Holding(times(n/2, 200, imagePart) + `,{"type":"text","text":"` + nonce + strings.Repeat("a ", n/4) + `"}`)
 		}},
 		{Name: "typed placeholders", Build: repeating("<|image_pad|>")},
 		// Other APIs.
@@ -143,10 +143,10 @@ func All() []Shape {
 			long := nonce + strings.Repeat("a", n/4000)
 			return anthropic("assistant", times(n, 60, numbered(`{"type":"thinking","thinking":"`+long+`%d"}`)))
 		}},
-		{Name: "base64 pictures", Path: "/v1/messages", Build: func(n int, nonce string) string {
+		{Name: "base64 images", Path: "/v1/messages", Build: func(n int, nonce string) string {
 			return anthropic("user", times(n, 300, base64Part))
 		}},
-		{Name: "base64 pictures in tool results", Path: "/v1/messages", Build: func(n int, nonce string) string {
+		{Name: "base64 images in tool results", Path: "/v1/messages", Build: func(n int, nonce string) string {
 			return anthropic("user", times(n, 1000, func(i int) string {
 				return `{"type":"tool_result","tool_use_id":"` + nonce + `","content":[` + times(900, 0, base64Part) + `]}`
 			}))
@@ -216,7 +216,7 @@ func All() []Shape {
 			return `{"model":"m","messages":[{"role":"` + nonce + strings.Repeat("r", n) + `","content":"x"}]}`
 		}},
 		// Media.
-		{Name: "pictures' uuids", Build: func(n int, nonce string) string {
+		{Name: "images' uuids", Build: func(n int, nonce string) string {
 			return Holding(times(n, 300, numbered(`{"type":"image_url","image_url":null,"uuid":"`+nonce+strings.Repeat("u", 200)+`%d"}`)))
 		}},
 		{Name: "URLs that no rule allows", Build: func(n int, nonce string) string {
@@ -294,13 +294,13 @@ func All() []Shape {
 	}
 }
 
-// tinyPNG is the i-th of a row of different pictures, as base64.
+// tinyPNG is the i-th of a row of different images, as base64.
 func tinyPNG(i int) string {
 	pixels := string(binary.BigEndian.AppendUint32(nil, uint32(i))) + string(make([]byte, 0x74))
 	return base64.StdEncoding.EncodeToString([]byte(pngHead() + pngChunk("IDAT", pixels) + pngChunk("IEND", "")))
 }
 
-func picturePart(i int) string {
+func imagePart(i int) string {
 	return fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, tinyPNG(i))
 }
 

@@ -107,7 +107,7 @@ func number64(h vllmid.Digest, signed bool) any {
 // which has /get_server_info, without a part on events, and no topics in replays.
 const oldSGLang = "0.5.6"
 
-// SGLang: the ids in its cache, with a picture's pads in the place of its tokens.
+// SGLang: the ids in its cache, with an image's pads in the place of its tokens.
 type sglangForm struct {
 	blockSize int
 	adapters  []Adapter
@@ -169,8 +169,8 @@ func (f sglangForm) event(b []byte, e *event) []byte {
 		"block_size", f.blockSize, "lora_id", id, "medium", "GPU", "cache_salt", salt, "lora_name", adapter}.append(b)
 }
 
-// TensorRT-LLM on ZeroMQ: of a picture's tokens the first is its digest, and what follows is numbered from the vocabulary's
-// end on. The standalone example leaves the ids as they are and names the pictures of each block beside them.
+// TensorRT-LLM on ZeroMQ: of an image's tokens the first is its digest, and what follows is numbered from the vocabulary's
+// end on. The standalone example leaves the ids as they are and names the images of each block beside them.
 type trtllmForm struct {
 	blockSize  int
 	standalone bool
@@ -184,13 +184,13 @@ func (f trtllmForm) event(b []byte, e *event) []byte {
 		return fields{"type", "BlockRemoved", "block_hashes", numbers(e.hashes, !f.standalone)}.append(b)
 	}
 	var ids, keys []any
-	pictures := false
+	images := false
 	for k, t := range e.tokens {
 		if k%f.blockSize == 0 {
 			keys = append(keys, nil)
 		}
 		it, at := e.inMedium(k)
-		pictures = pictures || it != nil
+		images = images || it != nil
 		first := it != nil && (k%f.blockSize == 0 || at == 0)
 		list, _ := keys[len(keys)-1].([]any)
 		switch {
@@ -220,7 +220,7 @@ func (f trtllmForm) event(b []byte, e *event) []byte {
 			"block_size", f.blockSize, "lora_id", nil, "medium", "GPU", "mm_keys", keys}.append(b)
 	}
 	var infos, parent any = absent{}, absent{}
-	if pictures {
+	if images {
 		for i := range keys {
 			if keys[i] != nil {
 				keys[i] = map[string]any{"mm_objects": keys[i]}

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/engine/sglang"
 )
 
-// The two ways in which a picture's name is written down come to the same; so do facts published of the engines.
+// The two ways in which an image's name is written down come to the same; so do facts published of the engines.
 func TestNames(t *testing.T) {
 	img := stdimage.NewRGBA(stdimage.Rect(0, 0, 2, 2))
 	for i, c := range []color.RGBA{{255, 0, 0, 255}, {0, 255, 0, 255}, {0, 0, 255, 255}, {10, 20, 30, 255}} {

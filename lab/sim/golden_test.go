@@ -48,11 +48,11 @@ type player struct {
 	worker   *Worker
 	prompt   Prompt
 	sequence bool
-	lastName string // of the last picture
+	lastName string // of the last image
 }
 
-// spansFromTokens takes the pictures' places from the placeholder tokens, where the recording has them only from the
-// blocks that were stored: such requests hold one picture, and a hit tells nothing of it.
+// spansFromTokens takes the images' places from the placeholder tokens, where the recording has them only from the
+// blocks that were stored: such requests hold one image, and a hit tells nothing of it.
 func (p *player) spansFromTokens() {
 	const pad = 151655 // Qwen's
 	var m *Media

@@ -1,6 +1,6 @@
 package sim
 
-// What SGLang and TensorRT-LLM call a picture, written down a second time, so that a mistake in the product's own names
+// What SGLang and TensorRT-LLM call an image, written down a second time, so that a mistake in the product's own names
 // shows (package vllmid is the same for vLLM).
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// sglangItem is SGLang's item hash (0.5.23, Qwen3-VL) of a picture without options, in hex: canonical JSON of what the
-// processed picture depends on, its digest, and a hash of that with a label.
+// sglangItem is SGLang's item hash (0.5.23, Qwen3-VL) of an image without options, in hex: canonical JSON of what the
+// processed image depends on, its digest, and a hash of that with a label.
 func sglangItem(file []byte, fingerprint string) string {
 	str := func(s string) string { return `{"type":"str","value":"` + s + `"}` }
 	pair := func(key, value string) string { return "[" + str(key) + "," + value + "]" }
@@ -34,7 +34,7 @@ func sglangItem(file []byte, fingerprint string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// sglangPads are the four ids that stand in turn for a picture's tokens.
+// sglangPads are the four ids that stand in turn for an image's tokens.
 func sglangPads(item string) (pads [4]uint64) {
 	digest := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("sglang-mm-wide-pad-v1"), hex64(item)))
 	for i := range pads {

@@ -256,9 +256,9 @@ func image(url, more string) string {
 	return fmt.Sprintf(`{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"%s"},"tokens":6%s},{"type":"text","text":"see this please"}]}]}`, url, more)
 }
 
-// One picture by data URL and by http URL has one name; the encoder works once, and not at all for what is cached.
+// One image by data URL and by http URL has one name; the encoder works once, and not at all for what is cached.
 func TestImages(t *testing.T) {
-	file := []byte("not really a picture")
+	file := []byte("not really an image")
 	w := start(t, Config{BlockSize: 4, Blocks: 64})
 	server := http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/missing" {
@@ -279,7 +279,7 @@ func TestImages(t *testing.T) {
 	}{
 		{image("data:image/png;base64,bm90IHJlYWxseSBhIHBpY3R1cmU=", ""), 200, 1, 0},
 		{image(link+"/a", ""), 200, 1, 8},
-		{image("data:image/png;base64,YW5vdGhlcg==", ""), 200, 2, 8},            // another picture: no hit
+		{image("data:image/png;base64,YW5vdGhlcg==", ""), 200, 2, 8},            // another image: no hit
 		{image("data:image/png;base64,YW5vdGhlcg==", `,"uuid":"u"`), 200, 3, 8}, // the same under the client's name
 		{image("", `,"uuid":"u"`), 200, 3, 16},
 		{image(link+"/missing", ""), 422, 3, 16},

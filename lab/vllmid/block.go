@@ -66,7 +66,7 @@ type Key struct {
 
 // Keys gives the extra keys of the block of tokens [start, end), in vLLM's order; nil for none. Items must be sorted by
 // offset. An item that reaches past the block's end stops the scan, so an item that overlaps it does not count (vLLM
-// does the same; it happens with Gemma 3's adjacent pictures).
+// does the same; it happens with Gemma 3's adjacent images).
 func Keys(start, end int, items []Item, scope Scope) []Key {
 	var keys []Key
 	if scope.LoRA != "" {

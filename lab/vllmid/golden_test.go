@@ -256,7 +256,7 @@ func checkNames(c *goldenCase, w *goldenWorker, body gjson.Result, images map[st
 				raw = images[name]
 			}
 			if raw == nil {
-				return fmt.Errorf("no picture for %.80q", link)
+				return fmt.Errorf("no image for %.80q", link)
 			}
 			names = append(names, w.namer.Image(raw, kw))
 		}

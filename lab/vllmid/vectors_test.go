@@ -68,7 +68,7 @@ func TestBlockVectors(t *testing.T) {
 	}
 }
 
-// One picture twice in one block: equal identifiers are two objects, the tag "mm" is one, so its second use is a memo
+// One image twice in one block: equal identifiers are two objects, the tag "mm" is one, so its second use is a memo
 // reference. The bytes are from CPython's pickle.
 func TestPickleBytes(t *testing.T) {
 	got := pickleBlock(Digest(make([]byte, 32)), []uint32{5, 300, 70000, 4, 4}, []Key{
@@ -86,7 +86,7 @@ func TestPickleBytes(t *testing.T) {
 	bb := strings.Repeat("bb", 32)
 	d := must(NewBlockHasher(SHA256, DefaultSeed, false)).Chain(tokens, 16, []Item{{bb, 2, 4}, {bb, 7, 4}}, Scope{})[0]
 	if hex.EncodeToString([]byte(d)) != "3e44cd04d0b0b31844b8e63670a47cef3e9f6f740bc64ebd1f1f6f992645f8eb" {
-		t.Errorf("same picture twice: %x", d)
+		t.Errorf("same image twice: %x", d)
 	}
 }
 

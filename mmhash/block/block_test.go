@@ -131,13 +131,13 @@ func TestKindsAreApart(t *testing.T) {
 	}
 }
 
-// TestNamesOfABlock: two pictures swapped inside one block are two blocks.
+// TestNamesOfABlock: two images swapped inside one block are two blocks.
 func TestNamesOfABlock(t *testing.T) {
 	tokens := make([]uint32, 32)
 	ab := fixed.Locals(nil, tokens, Form{Size: 32}, []Span{{2, 5, 0xA}, {10, 5, 0xB}}, Root{})[0]
 	ba := fixed.Locals(nil, tokens, Form{Size: 32}, []Span{{2, 5, 0xB}, {10, 5, 0xA}}, Root{})[0]
 	if ab == ba || ab != fixed.Local(tokens, []uint64{0xA, 0xB}, 0) {
-		t.Error("two pictures swapped inside one block have one hash")
+		t.Error("two images swapped inside one block have one hash")
 	}
 }
 

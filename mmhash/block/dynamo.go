@@ -13,19 +13,19 @@ import (
 //
 //	local(i) = XXH3-64( u32le(token) × B ‖ u64le(name) × media touching block i, seed )
 //
-//	media   as names, sorted, after the tokens; or, if the publisher knows the picture's token id and only pictures
+//	media   as names, sorted, after the tokens; or, if the publisher knows the image's token id and only images
 //	        touch the block, in place of the tokens: the k-th run of that id becomes Pad(k-th name)
 //	salt    part of the seed, so of every block
 //	eagle   windows of one token more than the block, which overlap by one
 //
-// The names are Dynamo's 64 bits: two pictures with equal pads (30 bits of the name) are the same there, and so here.
+// The names are Dynamo's 64 bits: two images with equal pads (30 bits of the name) are the same there, and so here.
 //
 // These hashes have no secret, and cannot get one: events do not carry what they are made of. Whoever knows the seed can find
 // another block with the same hash, under another salt too (docs/security.md says what follows). Chain hashes are keyed here as well.
 type Dynamo struct {
 	Size int
 	Seed uint64 // DynamoSeed's value
-	// Pads: the publisher knows the pictures' token id, ImageToken, and replaces it by pads. Otherwise names follow the tokens.
+	// Pads: the publisher knows the images' token id, ImageToken, and replaces it by pads. Otherwise names follow the tokens.
 	Pads       bool
 	ImageToken uint32
 	Eagle      bool // the workers use EAGLE: their events contain pairs of tokens
@@ -58,7 +58,7 @@ func DynamoName(name string) uint64 {
 	return xxh3.HashString(name)
 }
 
-// Pad returns the token id that replaces a picture with this name (Dynamo 1.6 and SGLang, pad_value).
+// Pad returns the token id that replaces an image with this name (Dynamo 1.6 and SGLang, pad_value).
 func Pad(name uint64) uint32 { return 1_000_000 + uint32(name&(1<<30-1)) }
 
 // Locals appends the local hash of every full block to dst. spans must be sorted by Offset; an empty one touches nothing. It

@@ -56,7 +56,7 @@ func checkDynamo(t *testing.T, file string) (n int) {
 }
 
 // requestSpans returns the media as a request has them. ok is false if one object is in one block twice, which Dynamo's request
-// form names once; our spans are one per picture, as in the engines' events.
+// form names once; our spans are one per image, as in the engines' events.
 func (v *dynamoVector) requestSpans() (spans []Span, ok bool) {
 	if v.Requests == nil {
 		return nil, false
@@ -86,7 +86,7 @@ func (v *dynamoVector) blockSpans() (spans []Span) {
 	return spans
 }
 
-// TestDynamoPads: the runs of a picture's token become pads: the k-th run by the k-th name, surplus runs by the last one; in a
+// TestDynamoPads: the runs of an image's token become pads: the k-th run by the k-th name, surplus runs by the last one; in a
 // block with a name but without the token, the name follows the tokens.
 func TestDynamoPads(t *testing.T) {
 	const img = 151655
@@ -101,11 +101,11 @@ func TestDynamoPads(t *testing.T) {
 		want   []uint32
 		names  []uint64
 	}{
-		"one run":           {[]uint32{10, 20, img, img}, []Span{{2, 2, a}}, []uint32{10, 20, Pad(a), Pad(a)}, nil},
-		"two runs":          {[]uint32{img, 5, img, img}, []Span{{0, 1, a}, {2, 2, b}}, []uint32{Pad(a), 5, Pad(b), Pad(b)}, nil},
-		"touching pictures": {[]uint32{img, img, img, img}, []Span{{0, 2, a}, {2, 2, b}}, []uint32{Pad(a), Pad(a), Pad(a), Pad(a)}, nil},
-		"row breaks":        {[]uint32{img, 6, img, 6}, []Span{{0, 4, a}}, []uint32{Pad(a), 6, Pad(a), 6}, nil},
-		"no such token":     {[]uint32{1, 2, 3, 4}, []Span{{0, 4, b}, {3, 1, a}}, []uint32{1, 2, 3, 4}, []uint64{b, a}},
+		"one run":         {[]uint32{10, 20, img, img}, []Span{{2, 2, a}}, []uint32{10, 20, Pad(a), Pad(a)}, nil},
+		"two runs":        {[]uint32{img, 5, img, img}, []Span{{0, 1, a}, {2, 2, b}}, []uint32{Pad(a), 5, Pad(b), Pad(b)}, nil},
+		"touching images": {[]uint32{img, img, img, img}, []Span{{0, 2, a}, {2, 2, b}}, []uint32{Pad(a), Pad(a), Pad(a), Pad(a)}, nil},
+		"row breaks":      {[]uint32{img, 6, img, 6}, []Span{{0, 4, a}}, []uint32{Pad(a), 6, Pad(a), 6}, nil},
+		"no such token":   {[]uint32{1, 2, 3, 4}, []Span{{0, 4, b}, {3, 1, a}}, []uint32{1, 2, 3, 4}, []uint64{b, a}},
 	} {
 		if got, want := d.Locals(nil, c.tokens, c.spans)[0], dynamoLocal(nil, c.want, c.names, dynamoSeed); got != want {
 			t.Errorf("%s: %d, want %d", name, got, want)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// SGLang has no names besides a block's tokens. Before its prefix lookup it overwrites a picture's placeholder tokens with the
-// picture's pads, numbers of up to 63 bits derived from its identity, and its events contain these. So its blocks are hashed by
+// SGLang has no names besides a block's tokens. Before its prefix lookup it overwrites an image's placeholder tokens with the
+// image's pads, numbers of up to 63 bits derived from its identity, and its events contain these. So its blocks are hashed by
 // their ids as sent:
 //
 //	local64(i) = local(i)                                             if every id fits 32 bits: text, and pads before 0.5.23

@@ -50,7 +50,7 @@ func TestLocals64AreBlocksOfIDs(t *testing.T) {
 	}
 }
 
-// TestLocal64: text has the same hash for every engine; a picture, its place and its pads' order change it.
+// TestLocal64: text has the same hash for every engine; an image, its place and its pads' order change it.
 func TestLocal64(t *testing.T) {
 	tokens := make([]uint32, 64)
 	for _, root := range []Root{{}, fixed.Root("", "tenant-a")} {
@@ -82,7 +82,7 @@ func TestLocals64AllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkLocals64 hashes 8k tokens with two pictures, at SGLang's default page size and at the recommended one.
+// BenchmarkLocals64 hashes 8k tokens with two images, at SGLang's default page size and at the recommended one.
 func BenchmarkLocals64(b *testing.B) {
 	tokens := make([]uint32, 8192)
 	dst := make([]uint64, 0, 8192)

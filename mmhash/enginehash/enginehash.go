@@ -18,14 +18,14 @@ import (
 // value. It can only be learned from the engine's events.
 var ErrNotComputable = errors.New("name is not computable from the file's bytes")
 
-// Item is one picture of one request.
+// Item is one image of one request.
 type Item struct {
 	Mode  string // Pillow's mode, such as RGB; "" if unknown
 	Bytes int64  // size of the file
 
-	Transparent bool // one colour of the RGB picture is transparent (a PNG's tRNS)
+	Transparent bool // one colour of the RGB image is transparent (a PNG's tRNS)
 	Turned      bool // its EXIF orientation is not 1
-	Pictures    int  // of the request
+	Images      int  // of the request
 
 	UUID    string // Python's str() of the part's uuid
 	HasUUID bool

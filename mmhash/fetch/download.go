@@ -87,7 +87,7 @@ func (f *Fetcher) ask(ctx context.Context, t target, old *entry) (*http.Response
 	return resp, nil
 }
 
-// take identifies the body and fills in the entry. A picture of a format that is not read is identified by its bytes alone.
+// take identifies the body and fills in the entry. An image of a format that is not read is identified by its bytes alone.
 func (f *Fetcher) take(c fair.Client, t target, e *entry, body []byte) error {
 	facts, bad := mmhash.Identify(mmhash.File(body))
 	if header.KindOf(bad) == header.Unsupported {

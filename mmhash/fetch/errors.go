@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// Kind is why a picture has no identity.
+// Kind is why an image has no identity.
 type Kind uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 	Refused                 // by rule: scheme, domain, address, port, redirects
 	Status                  // the host answered with a status that is not 200 or 304
 	TooLarge                // more than MaxBytes
-	NotAnImage              // the bytes are not a readable picture
+	NotAnImage              // the bytes are not a readable image
 	Unreachable             // DNS, connection, TLS, a truncated body
 	Timeout                 // the download exceeded Timeout
 	Busy                    // too many downloads are queued, or too many bytes in flight
@@ -37,7 +37,7 @@ var kindNames = [kinds]string{"budget spent", "refused", "status", "too large", 
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Error is why a picture was not fetched. It contains the host and nothing else of the URL.
+// Error is why an image was not fetched. It contains the host and nothing else of the URL.
 type Error struct {
 	Kind   Kind
 	Host   string
@@ -118,7 +118,7 @@ func failure(host string, err error) *Error {
 	return e
 }
 
-// unreadable returns the error for bytes that are not a picture.
+// unreadable returns the error for bytes that are not an image.
 func unreadable(host string, err error) *Error {
 	if header.KindOf(err) == 0 {
 		err = nil

@@ -1,9 +1,9 @@
-// Package fetch identifies pictures behind http and https URLs, once for all requests that name them, and never for longer than a
+// Package fetch identifies images behind http and https URLs, once for all requests that name them, and never for longer than a
 // request may wait.
 //
 // Get answers from its cache if HTTP's rules say that the last answer is still valid. Otherwise it waits for a download up to the
 // budget, and when that is spent leaves the download running for the next request. There are two caches: a large one of what is
-// known about URLs (about 400 bytes each) and a small one of picture bytes (by content id), which other names and the relay need.
+// known about URLs (about 400 bytes each) and a small one of image bytes (by content id), which other names and the relay need.
 //
 // Connections are guarded at the dialler: it checks the address that is really dialled, at every redirect and after every DNS
 // answer (guard.go). Each host has its own limit, failure counter and circuit breaker (host.go). Errors contain the host, and never
@@ -42,7 +42,7 @@ type Config struct {
 
 	Budget       time.Duration // how long Get waits (150 ms)
 	Timeout      time.Duration // how long one download may take in total (10 s)
-	MaxBytes     int64         // of one picture (50 MiB)
+	MaxBytes     int64         // of one image (50 MiB)
 	MaxRedirects int           // (5); negative = none
 
 	PerHost       int   // concurrent downloads from one host (8)
@@ -50,7 +50,7 @@ type Config struct {
 	InFlightBytes int64 // bytes of unfinished downloads (128 MiB)
 
 	URLs      int   // URLs cached (100 000)
-	ByteCache int64 // bytes of pictures cached (32 MiB)
+	ByteCache int64 // bytes of images cached (32 MiB)
 
 	// Signing lists query parameters that sign a URL without changing what it refers to, per host: "cdn.example.com" or
 	// "*.example.com"; a parameter that ends with * is a prefix. nil = DefaultSigning.
@@ -61,7 +61,7 @@ type Config struct {
 	// their port (guard.written).
 	Proxy func(*url.URL) (*url.URL, error)
 
-	// Seen, if set, is called once for every picture downloaded, with the client that named it first, in the download's own goroutine,
+	// Seen, if set, is called once for every image downloaded, with the client that named it first, in the download's own goroutine,
 	// so that names can be computed while the bytes are in memory. bytes must not be changed or kept.
 	Seen func(c fair.Client, f mmhash.Facts, bytes []byte)
 
@@ -69,7 +69,7 @@ type Config struct {
 	// URL.
 	Panicked func(error)
 
-	// NoRoom, if set, is called when an entry is evicted for want of room: "picture URLs", "picture bytes", "picture hosts".
+	// NoRoom, if set, is called when an entry is evicted for want of room: "image URLs", "image bytes", "image hosts".
 	NoRoom func(what string)
 
 	resolver *net.Resolver
@@ -192,7 +192,7 @@ func (f *Fetcher) Close() {
 	f.idle()
 }
 
-// Get returns the identity of the picture behind rawURL, which a client named, within the budget and ctx. Errors are *Error: Budget
+// Get returns the identity of the image behind rawURL, which a client named, within the budget and ctx. Errors are *Error: Budget
 // means that the download continues for later requests; Last may return what the URL showed before. With NotAnImage the bytes arrived,
 // so ID and Bytes are set; the engine may support a format that package header does not read.
 func (f *Fetcher) Get(ctx context.Context, c fair.Client, rawURL string) (mmhash.Facts, error) {
@@ -250,7 +250,7 @@ func (f *Fetcher) Alias(rawURL string) (alias uint64, ok bool) {
 	return binary.LittleEndian.Uint64(t.key[:]), err == nil
 }
 
-// Bytes returns a picture's bytes while they are cached. They must not be changed.
+// Bytes returns an image's bytes while they are cached. They must not be changed.
 func (f *Fetcher) Bytes(id mmhash.ContentID) ([]byte, bool) { return f.bytes.get(id) }
 
 // Hosts lists the hosts that failed recently, with their counters.
@@ -311,11 +311,11 @@ func (f *Fetcher) download(t target, old *entry, fl *flight) {
 }
 
 const (
-	missingFor = 30 * time.Second // how long a refusal, a missing picture or a non-picture is cached
+	missingFor = 30 * time.Second // how long a refusal, a missing image or a non-image is cached
 	troubleFor = 3 * time.Second  // how long a host is not asked again for one URL after a failure
 )
 
-// failed returns the entry to cache for a failure: a refusal or a missing picture for some time, a failing host briefly. What was
+// failed returns the entry to cache for a failure: a refusal or a missing image for some time, a failing host briefly. What was
 // known before stays known (Last), and after a host's failure stays valid a little longer.
 func (f *Fetcher) failed(t target, old *entry, err error) *entry {
 	var e *Error

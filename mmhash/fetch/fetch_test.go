@@ -76,7 +76,7 @@ func serve(t *testing.T, h http.HandlerFunc) (base string, requests *atomic.Int3
 	return s.URL, requests
 }
 
-func picture(b []byte, header ...string) http.HandlerFunc {
+func image(b []byte, header ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for i := 0; i < len(header); i += 2 {
 			w.Header().Set(header[i], header[i+1])
@@ -116,7 +116,7 @@ func TestOnceForAll(t *testing.T) {
 	gate := make(chan struct{})
 	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		<-gate
-		picture(red, "Cache-Control", "max-age=60")(w, r)
+		image(red, "Cache-Control", "max-age=60")(w, r)
 	})
 	var seen atomic.Int32
 	f := open(t, Config{Allow: loopback, Seen: func(_ fair.Client, f mmhash.Facts, b []byte) { seen.Add(int32(len(b))) }})
@@ -145,7 +145,7 @@ func TestOnceForAll(t *testing.T) {
 
 func TestBudget(t *testing.T) {
 	gate := make(chan struct{})
-	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) { <-gate; picture(red)(w, r) })
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) { <-gate; image(red)(w, r) })
 	f := open(t, Config{Allow: loopback, Budget: time.Millisecond})
 	wantKind(t, f, base+"/a", Budget)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -199,7 +199,7 @@ func TestFreshness(t *testing.T) {
 		defer body.Store(&red)
 		c.add(61 * time.Second)
 		want(t, f, base, red) // the last known answer, which is now being checked
-		until(t, "the new picture", func() bool { facts, _ := f.Get(t.Context(), 0, base); return facts.ID == blake3.Sum256(rgba) })
+		until(t, "the new image", func() bool { facts, _ := f.Get(t.Context(), 0, base); return facts.ID == blake3.Sum256(rgba) })
 		c.add(2 * time.Hour) // too old to be used unchecked
 		body.Store(&red)
 		want(t, f, base, red)
@@ -217,7 +217,7 @@ func TestFreshness(t *testing.T) {
 		want(t, f, base, rgba)
 	})
 	t.Run("no-store keeps no bytes", func(t *testing.T) {
-		base, _ := serve(t, picture(red, "Cache-Control", "no-store"))
+		base, _ := serve(t, image(red, "Cache-Control", "no-store"))
 		f := open(t, Config{Allow: loopback})
 		want(t, f, base, red)
 		if _, ok := f.Bytes(blake3.Sum256(red)); ok {
@@ -231,7 +231,7 @@ func TestFreshness(t *testing.T) {
 				w.WriteHeader(503)
 				return
 			}
-			picture(red, "Cache-Control", "max-age=60")(w, r)
+			image(red, "Cache-Control", "max-age=60")(w, r)
 		})
 		f := open(t, Config{Allow: loopback, now: c.now})
 		want(t, f, base, red)
@@ -270,7 +270,7 @@ func (f *Fetcher) flights() (keys []key) {
 	return keys
 }
 
-// TestPresigned: with another signature the cached picture is used only if the host confirms it.
+// TestPresigned: with another signature the cached image is used only if the host confirms it.
 func TestPresigned(t *testing.T) {
 	for _, validators := range [][]string{{"ETag", `"e1"`}, {"Last-Modified", "Mon, 02 Jan 2006 15:04:05 GMT"}} {
 		var read atomic.Int32
@@ -330,9 +330,9 @@ func TestBadBodies(t *testing.T) {
 		h    http.HandlerFunc
 		want Kind
 	}{
-		"nothing":            {picture(nil), NotAnImage},
-		"html":               {picture([]byte("<html>no</html>"), "Content-Type", "image/png"), NotAnImage},
-		"cut picture":        {picture(red[:20]), NotAnImage},
+		"nothing":            {image(nil), NotAnImage},
+		"html":               {image([]byte("<html>no</html>"), "Content-Type", "image/png"), NotAnImage},
+		"cut image":          {image(red[:20]), NotAnImage},
 		"endless":            {big, TooLarge},
 		"announced too long": {raw("HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\nx"), TooLarge},
 		"shorter than said":  {raw("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nabc"), Unreachable},
@@ -384,9 +384,9 @@ func TestBadBodies(t *testing.T) {
 	})
 	want(t, open(t, Config{Allow: loopback}), base, red)
 
-	// A picture of a format that is not read is identified by its bytes; what is no picture has an identity too, also when cached.
+	// An image of a format that is not read is identified by its bytes; what is no image has an identity too, also when cached.
 	sound := []byte("RIFF\x24\x00\x00\x00WAVEfmt ")
-	base, n := serve(t, picture(sound))
+	base, n := serve(t, image(sound))
 	f := open(t, Config{Allow: loopback})
 	for range 2 {
 		facts, err := f.Get(t.Context(), 0, base)
@@ -395,7 +395,7 @@ func TestBadBodies(t *testing.T) {
 		}
 	}
 	icon := []byte("icns\x00\x00\x00\x20 and so on")
-	other, _ := serve(t, picture(icon))
+	other, _ := serve(t, image(icon))
 	if facts, err := f.Get(t.Context(), 0, other); err != nil || facts.ID != blake3.Sum256(icon) || facts.Width != 0 {
 		t.Errorf("%+v %v", facts, err)
 	}
@@ -420,7 +420,7 @@ func TestRedirects(t *testing.T) {
 		case "/away":
 			http.Redirect(w, r, "http://other.example/a.png", 302)
 		default:
-			picture(red)(w, r)
+			image(red)(w, r)
 		}
 	})
 	before := runtime.NumGoroutine()
@@ -449,7 +449,7 @@ func TestCircuit(t *testing.T) {
 			w.WriteHeader(502)
 			return
 		}
-		picture(red)(w, r)
+		image(red)(w, r)
 	})
 	c := &clock{t: time.Now()}
 	f := open(t, Config{Allow: loopback, now: c.now})
@@ -475,14 +475,14 @@ func TestCircuit(t *testing.T) {
 	}
 }
 
-// gated serves a picture once the gate is closed, and counts the waiting requests: current and maximum.
+// gated serves an image once the gate is closed, and counts the waiting requests: current and maximum.
 func gated(t *testing.T) (base string, gate chan struct{}, now, most *atomic.Int32) {
 	gate, now, most = make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
 	base, _ = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		most.Store(max(most.Load(), now.Add(1)))
 		defer now.Add(-1)
 		<-gate
-		picture(red)(w, r)
+		image(red)(w, r)
 	})
 	return base, gate, now, most
 }
@@ -524,10 +524,10 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestCaches: pictures' bytes are evicted long before the facts.
+// TestCaches: images' bytes are evicted long before the facts.
 func TestCaches(t *testing.T) {
 	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		picture(append(slices.Clone(red), r.URL.Path...), "Cache-Control", "max-age=600")(w, r)
+		image(append(slices.Clone(red), r.URL.Path...), "Cache-Control", "max-age=600")(w, r)
 	})
 	var urls, bytes, other atomic.Int64
 	full := func(what string) {
@@ -546,9 +546,9 @@ func TestCaches(t *testing.T) {
 		return kept
 	}
 	kept()
-	until(t, "a few pictures' bytes", func() bool { k := kept(); return k > 0 && k <= 10 })
+	until(t, "a few images' bytes", func() bool { k := kept(); return k > 0 && k <= 10 })
 	if n.Load() != all || bytes.Load() < all-10 || urls.Load() > 0 {
-		t.Errorf("%d downloads, of %d pictures the bytes went", n.Load(), bytes.Load())
+		t.Errorf("%d downloads, of %d images the bytes went", n.Load(), bytes.Load())
 	}
 	f = open(t, Config{Allow: loopback, URLs: 20, NoRoom: full})
 	kept()
@@ -601,7 +601,7 @@ func TestErrorsKeepSecrets(t *testing.T) {
 func TestClose(t *testing.T) {
 	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/ok" {
-			picture(red)(w, r)
+			image(red)(w, r)
 			return
 		}
 		w.Write(red[:10])
@@ -682,7 +682,7 @@ func hostOf(t *testing.T, rawURL string) string {
 // TestPanicCostsOneURL: a panic over a downloaded body fails only the requests waiting for that URL, for some time; its host, its
 // slot and everything else continue.
 func TestPanicCostsOneURL(t *testing.T) {
-	base, _ := serve(t, picture(red))
+	base, _ := serve(t, image(red))
 	var told atomic.Int32
 	var bad []byte
 	seen := 0
@@ -705,8 +705,8 @@ func TestPanicCostsOneURL(t *testing.T) {
 	}
 }
 
-// TestClientsShareDownloads: a client that names many pictures that never arrive, or pictures of which a few fill the
-// limit of bytes, keeps no other client's pictures from being here.
+// TestClientsShareDownloads: a client that names many images that never arrive, or images of which a few fill the
+// limit of bytes, keeps no other client's images from being here.
 func TestClientsShareDownloads(t *testing.T) {
 	const hostile, victim = fair.Client(1), fair.Client(2)
 	wide := make([]byte, 1<<20)
@@ -721,7 +721,7 @@ func TestClientsShareDownloads(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		default:
-			picture(red)(w, r)
+			image(red)(w, r)
 		}
 	})
 	for _, path := range []string{"drip", "wide"} {
@@ -734,7 +734,7 @@ func TestClientsShareDownloads(t *testing.T) {
 			until(t, "as many downloads as one client gets", func() bool { return f.total.Taken() >= 10 || f.inFlight.Taken() >= 10<<20 })
 			for i := range 20 {
 				u := fmt.Sprintf("%s/%d", base, i)
-				until(t, "the other client's picture", func() bool {
+				until(t, "the other client's image", func() bool {
 					facts, err := f.Get(t.Context(), victim, u)
 					return err == nil && facts.Width == 2
 				})

@@ -24,7 +24,7 @@ type entry struct {
 const staleFor = time.Hour
 
 // usable reports whether the entry may be used without waiting. A URL with another signature is checked first: the host must
-// confirm that it serves the same picture for it.
+// confirm that it serves the same image for it.
 func (e *entry) usable(now time.Time, t target) bool {
 	return now.Before(e.stale) && (!t.signed || e.full == t.full)
 }

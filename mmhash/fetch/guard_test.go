@@ -147,7 +147,7 @@ func TestRedirectAndRebinding(t *testing.T) {
 			return
 		}
 		w.Header().Set("Connection", "close") // so that the next request dials again
-		picture(red, "Cache-Control", "no-cache")(w, r)
+		image(red, "Cache-Control", "no-cache")(w, r)
 	}))
 	s.Listener.Close()
 	s.Listener = l
@@ -223,7 +223,7 @@ func TestProxyNotDialled(t *testing.T) {
 
 	proxy, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ".png") {
-			picture(red)(w, r)
+			image(red)(w, r)
 			return
 		}
 		http.Redirect(w, r, "http://"+strings.TrimPrefix(r.URL.Path, "/")+"/x", http.StatusFound)
@@ -250,7 +250,7 @@ func TestProxy(t *testing.T) {
 	proxy, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		u := r.URL.String()
 		saw.Store(&u)
-		picture(red)(w, r)
+		image(red)(w, r)
 	})
 	p, _ := url.Parse(proxy)
 	f := open(t, Config{Proxy: func(*url.URL) (*url.URL, error) { return p, nil }, resolver: deadResolver(t)})

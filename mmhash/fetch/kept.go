@@ -9,10 +9,10 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// byteCache caches pictures' bytes up to a total size and evicts the least recently used. Safe for concurrent use.
+// byteCache caches images' bytes up to a total size and evicts the least recently used. Safe for concurrent use.
 type byteCache struct {
 	capacity int64
-	onEvict  func() // is called for each picture that is evicted or does not fit at all
+	onEvict  func() // is called for each image that is evicted or does not fit at all
 
 	mu      sync.Mutex
 	room    int64 // free bytes
@@ -24,7 +24,7 @@ func newByteCache(most int64, full func()) *byteCache {
 	return &byteCache{capacity: most, onEvict: full, room: most, entries: all}
 }
 
-// weight returns what a picture counts for: its bytes and about the size of its entry.
+// weight returns what an image counts for: its bytes and about the size of its entry.
 func weight(b []byte) int64 { return int64(len(b)) + 128 }
 
 func (k *byteCache) get(id mmhash.ContentID) ([]byte, bool) {

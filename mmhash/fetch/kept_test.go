@@ -6,7 +6,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// Only as many of the least recently used pictures are evicted as must be. Adding a picture again takes no more room, and one that is
+// Only as many of the least recently used images are evicted as must be. Adding an image again takes no more room, and one that is
 // larger than the cache evicts nothing.
 func TestKept(t *testing.T) {
 	gone := 0
@@ -20,7 +20,7 @@ func TestKept(t *testing.T) {
 	k.add(id(5), make([]byte, 1000))
 	for n, want := range []bool{false, true, false, true, true, false} {
 		if _, ok := k.get(id(byte(n))); ok != want {
-			t.Errorf("picture %d is kept: %v", n, ok)
+			t.Errorf("image %d is kept: %v", n, ok)
 		}
 	}
 	if gone != 2 { // the second, and the fifth

@@ -8,7 +8,7 @@ import (
 // Stats is what a Fetcher did since it was made.
 type Stats struct {
 	Hits      uint64          // Gets answered from memory, stale ones too
-	Downloads uint64          // pictures read
+	Downloads uint64          // images read
 	Unchanged uint64          // checks that ended in 304 or an equal validator
 	Failed    map[Kind]uint64 // Gets that ended in an error
 }

@@ -19,7 +19,7 @@ func TestDamaged(t *testing.T) {
 		{"HEIC, which Pillow does not open", []byte("\x00\x00\x00\x20ftypheic\x00\x00\x00\x00"), ""},
 		{"DIB", append([]byte("\x28\x00\x00\x00\x20\x00\x00\x00\x20\x00\x00\x00\x01\x00\x18\x00"), make([]byte, 24)...), "unread"},
 		{"TGA", []byte("\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x20\x00\x20\x00\x18\x20"), "unread"},
-		{"text", []byte("a text that is not a picture at all"), ""},
+		{"text", []byte("a text that is not an image at all"), ""},
 	} {
 		got, err := read(New(), c.b, 7)
 		switch {

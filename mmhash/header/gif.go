@@ -2,8 +2,8 @@ package header
 
 import "encoding/binary"
 
-// A GIF's mode is "P", or "L" if the palette of the first picture is the grey ramp 0, 1, 2, … (or there is none). Nothing after the
-// header of the first picture is read.
+// A GIF's mode is "P", or "L" if the palette of the first image is the grey ramp 0, 1, 2, … (or there is none). Nothing after the
+// header of the first image is read.
 
 type gifState struct {
 	size int // bytes to come: of the palette, or of a graphic control
@@ -35,7 +35,7 @@ func gifScreen(r *Reader, b []byte) {
 func gifBlock(r *Reader, b []byte) {
 	switch b[0] {
 	case ';':
-		r.fail(Truncated, "no picture")
+		r.fail(Truncated, "no image")
 	case '!':
 		r.next(1, gifLabel)
 	case ',':

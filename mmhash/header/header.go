@@ -19,7 +19,7 @@ import (
 	"slices"
 )
 
-// MaxPixels is the size of the largest picture that Pillow opens (Image.MAX_IMAGE_PIXELS × 2), which is also vLLM's own limit
+// MaxPixels is the size of the largest image that Pillow opens (Image.MAX_IMAGE_PIXELS × 2), which is also vLLM's own limit
 // (VLLM_MAX_IMAGE_PIXELS).
 const MaxPixels = 178956970
 
@@ -35,7 +35,7 @@ type Info struct {
 	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16
 	Width, Height int    // pixels, before any EXIF rotation
 	Orientation   uint8  // EXIF 1 to 8; 1 if the file has none or an invalid one
-	Transparent   bool   // Pillow names a transparent colour of an RGB picture (a PNG's tRNS)
+	Transparent   bool   // Pillow names a transparent colour of an RGB image (a PNG's tRNS)
 }
 
 // Turned returns width and height as seen by an engine that applies the EXIF orientation (vLLM does, SGLang's Qwen-VL path and
@@ -62,7 +62,7 @@ var kindNames = [...]string{"", "not an image", "format not read", "truncated", 
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Error is a refusal. Engines answer such a picture with an error, except Unsupported, which they may open.
+// Error is a refusal. Engines answer such an image with an error, except Unsupported, which they may open.
 type Error struct {
 	Kind   Kind
 	Format string // "" if unknown
@@ -204,7 +204,7 @@ func (r *Reader) Finish() (Info, error) {
 	return *i, nil
 }
 
-// Pixels returns how many pixels the picture has, as soon as that is known; 0 if it will never be.
+// Pixels returns how many pixels the image has, as soon as that is known; 0 if it will never be.
 func (r *Reader) Pixels() (n int, known bool) {
 	w, h := r.info.Width, r.info.Height
 	if r.err != nil || w < 0 || h < 0 || w > MaxPixels || h > MaxPixels || w*h > MaxPixels {
@@ -237,7 +237,7 @@ func (r *Reader) end() {
 
 // Colours is what a file declares about its colours before its first pixels.
 type Colours struct {
-	Palette []byte // of a GIF's first picture: three bytes a colour
+	Palette []byte // of a GIF's first image: three bytes a colour
 	Alpha   []byte // PNG: the first tRNS, at most 256 bytes; GIF: the transparent index, if there is one
 }
 

@@ -80,7 +80,7 @@ func TestPillow(t *testing.T) {
 			counts["does not load"]++
 		default:
 			counts["equal"]++
-			want := Info{c.Format, c.Mode, c.Size[0], c.Size[1], c.Orientation, got.Transparent} // engine/vllm TestContractPictures has the last
+			want := Info{c.Format, c.Mode, c.Size[0], c.Size[1], c.Orientation, got.Transparent} // engine/vllm TestContractImages has the last
 			if want.Format == "MPO" {
 				want.Format = "JPEG"
 			}

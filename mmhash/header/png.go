@@ -35,7 +35,7 @@ func pngChunk(r *Reader, b []byte) {
 	p.length = binary.BigEndian.Uint32(b)
 	p.id = [4]byte(b[4:])
 	if slices.ContainsFunc(p.id[:], func(c byte) bool { return !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') }) {
-		if p.data { // Pillow reads no further; the picture is valid
+		if p.data { // Pillow reads no further; the image is valid
 			r.done = true
 		} else {
 			r.fail(Malformed, "broken chunk")

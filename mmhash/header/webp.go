@@ -13,7 +13,7 @@ type webpState struct {
 	animated  bool
 	alpha     bool
 	exif, xmp bool // VP8X announces the chunk; unannounced ones are ignored
-	picture   bool // a bitstream header was read
+	image     bool // a bitstream header was read
 	frame     bool // of an animation
 }
 
@@ -41,7 +41,7 @@ func webpChunk(r *Reader, b []byte) {
 	case "ANMF":
 		want = 1
 	case "ALPH":
-		if !w.picture {
+		if !w.image {
 			w.alpha = true
 		}
 	case "EXIF", "XMP ":
@@ -74,7 +74,7 @@ func webpBody(r *Reader, b []byte) {
 	le := binary.LittleEndian
 	switch string(w.id[:]) {
 	case "VP8X":
-		if !w.extended && !w.picture {
+		if !w.extended && !w.image {
 			w.extended = true
 			w.alpha, w.exif, w.xmp, w.animated = b[0]&0x10 != 0, b[0]&8 != 0, b[0]&4 != 0, b[0]&2 != 0
 			r.info.Width, r.info.Height = uint24(b[4:])+1, uint24(b[7:])+1
@@ -87,14 +87,14 @@ func webpBody(r *Reader, b []byte) {
 			r.fail(Malformed, "no VP8 key frame")
 			return
 		}
-		r.webpPicture(int(le.Uint16(b[6:])&0x3fff), int(le.Uint16(b[8:])&0x3fff), w.alpha)
+		r.webpImage(int(le.Uint16(b[6:])&0x3fff), int(le.Uint16(b[8:])&0x3fff), w.alpha)
 	case "VP8L":
 		bits := le.Uint32(b[1:])
 		if b[0] != 0x2f || bits>>29 != 0 {
 			r.fail(Malformed, "no VP8L of version 0")
 			return
 		}
-		r.webpPicture(int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1, bits>>28&1 != 0)
+		r.webpImage(int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1, bits>>28&1 != 0)
 	case "EXIF":
 		if !r.exifSeen {
 			r.exifSeen = true
@@ -108,15 +108,15 @@ func webpBody(r *Reader, b []byte) {
 	}
 }
 
-// webpPicture records the size and alpha of the current picture; only the first counts.
-func (r *Reader) webpPicture(width, height int, alpha bool) {
+// webpImage records the size and alpha of the current image; only the first counts.
+func (r *Reader) webpImage(width, height int, alpha bool) {
 	w := &r.webp
-	if w.picture || w.animated {
+	if w.image || w.animated {
 		return
 	}
-	w.picture, w.alpha = true, alpha
+	w.image, w.alpha = true, alpha
 	if w.extended && (width != r.info.Width || height != r.info.Height) {
-		r.fail(Malformed, "canvas and picture differ in size")
+		r.fail(Malformed, "canvas and image differ in size")
 		return
 	}
 	r.info.Width, r.info.Height = width, height
@@ -125,8 +125,8 @@ func (r *Reader) webpPicture(width, height int, alpha bool) {
 func webpEnd(r *Reader, _ []byte) {
 	w := &r.webp
 	r.done = true
-	if !w.picture && !w.frame {
-		r.fail(Malformed, "no picture")
+	if !w.image && !w.frame {
+		r.fail(Malformed, "no image")
 		return
 	}
 	r.info.Mode = "RGB"

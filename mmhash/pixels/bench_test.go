@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-// photo returns a 1080p picture with details like those of photographs: smooth areas, edges, fine grain.
+// photo returns a 1080p image with details like those of photographs: smooth areas, edges, fine grain.
 func photo() image.Image {
 	r := rand.New(rand.NewPCG(1, 2))
 	m := image.NewRGBA(image.Rect(0, 0, 1920, 1080))

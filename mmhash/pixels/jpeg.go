@@ -9,7 +9,7 @@ import (
 
 // JPEG as libjpeg-turbo 3.2 decodes it with its defaults: 8-bit Huffman-coded files, sequential and progressive, any sampling
 // factors that divide. A file whose data ends early, contains invalid codes, or lacks a restart marker is refused. libjpeg would
-// continue with a warning, and engines then show a picture that differs from build to build. Not supported: arithmetic coding,
+// continue with a warning, and engines then show an image that differs from build to build. Not supported: arithmetic coding,
 // lossless, 12 bits, and progressive files without their low frequencies, which libjpeg smooths.
 
 const (
@@ -33,7 +33,7 @@ type component struct {
 	id            byte
 	h, v          int // sampling factors
 	tq            byte
-	width, height int // samples of the picture, without the padding to whole blocks
+	width, height int // samples of the image, without the padding to whole blocks
 	stride        int // samples of a row, with padding
 	q             *quantTable
 	pred          int32
@@ -68,7 +68,7 @@ type jpeg struct {
 	dct, act       [4]*huffTable
 
 	out     *RGB
-	next    int // next row of the picture to write
+	next    int // next row of the image to write
 	painter painter
 }
 
@@ -111,7 +111,7 @@ func decodeJPEG(file []byte, lim limits) (*RGB, error) {
 			err = bad(header.Unsupported, "coding process SOF%d", marker-0xC0)
 		case marker == 0xDA:
 			if d.out != nil {
-				return nil, bad(header.Unsupported, "scan behind the whole picture")
+				return nil, bad(header.Unsupported, "scan behind the whole image")
 			}
 			scans++
 			if scans > maxScans {
@@ -308,7 +308,7 @@ func (d *jpeg) finish() (*RGB, error) {
 	return d.out, nil
 }
 
-// open allocates the picture and the rings.
+// open allocates the image and the rings.
 func (d *jpeg) open() {
 	d.out = newRGB(d.width, d.height)
 	for i := range d.comps {
@@ -318,7 +318,7 @@ func (d *jpeg) open() {
 	d.painter.open(d)
 }
 
-// paint writes the rows of the picture that are complete after MCU row y: all but the last group of rows, which may need the chroma
+// paint writes the rows of the image that are complete after MCU row y: all but the last group of rows, which may need the chroma
 // row below.
 func (d *jpeg) paint(y int) {
 	to := d.height

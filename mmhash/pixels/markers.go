@@ -7,7 +7,7 @@ import (
 )
 
 // The segments of a JPEG that decoding needs: tables, the frame header, scan headers. They refuse what libjpeg refuses, and check
-// the cost of a picture.
+// the cost of an image.
 
 func (d *jpeg) quantization(seg []byte) error {
 	for ; len(seg) > 0; d.tables++ {
@@ -58,7 +58,7 @@ func (d *jpeg) huffman(seg []byte) error {
 	return nil
 }
 
-// frame reads SOFn and checks the cost of the picture before anything is allocated.
+// frame reads SOFn and checks the cost of the image before anything is allocated.
 func (d *jpeg) frame(seg []byte, progressive bool, lim limits) error {
 	if d.comps != nil {
 		return bad(header.Malformed, "second frame header")

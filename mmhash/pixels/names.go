@@ -10,17 +10,17 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// Names computes names that depend on a picture's pixels, in the background, because decoding takes milliseconds: the first request
-// gets no name and triggers the computation for later ones. One picture is decoded at a time, and then nothing for as long as that
+// Names computes names that depend on an image's pixels, in the background, because decoding takes milliseconds: the first request
+// gets no name and triggers the computation for later ones. One image is decoded at a time, and then nothing for as long as that
 // took, so it takes at most half of one core. Clients take turns, each counting for the pixels to decode. 64 names and 64 MiB of files
-// may wait, of which no client gets all; a picture that does not fit is retried when it is seen again. Safe for concurrent use.
+// may wait, of which no client gets all; an image that does not fit is retried when it is seen again. Safe for concurrent use.
 type Names struct {
 	store    *mmhash.Store
 	decode   func(file []byte) (*RGB, error)
 	panicked func(error)
 	full     func()
 
-	places, bytes *fair.Room // of the pictures in known, and of their files
+	places, bytes *fair.Room // of the images in known, and of their files
 	turns         *fair.Room // one: to be decoded
 
 	mu    sync.Mutex
@@ -31,14 +31,14 @@ type Names struct {
 	running sync.WaitGroup
 }
 
-// Form is one way of naming a picture.
+// Form is one way of naming an image.
 type Form struct {
 	Key [32]byte          // distinguishes forms from each other and from every enginehash.Recipe's key
-	Of  func(*RGB) string // of the decoded picture
+	Of  func(*RGB) string // of the decoded image
 }
 
-// Picture is a picture whose name is wanted.
-type Picture struct {
+// Image is an image whose name is wanted.
+type Image struct {
 	Client fair.Client // whose request has it
 	Source mmhash.Source
 	ID     mmhash.ContentID
@@ -58,7 +58,7 @@ const (
 	maxWaitingBytes = 64 << 20
 )
 
-// NewNames stores names in store. It calls panicked when decoding panics, and full for pictures that do not fit among those that
+// NewNames stores names in store. It calls panicked when decoding panics, and full for images that do not fit among those that
 // wait. The caller must Close it.
 func NewNames(store *mmhash.Store, panicked func(error), full func()) *Names {
 	p := &Names{store: store, decode: Decode, panicked: panicked, full: full, known: map[nameRequest]bool{},
@@ -67,7 +67,7 @@ func NewNames(store *mmhash.Store, panicked func(error), full func()) *Names {
 	return p
 }
 
-// Close drops the pictures that wait and returns when the running decoding has finished.
+// Close drops the images that wait and returns when the running decoding has finished.
 func (p *Names) Close() {
 	p.mu.Lock()
 	p.stop()
@@ -75,14 +75,14 @@ func (p *Names) Close() {
 	p.running.Wait()
 }
 
-// Get returns a picture's name if it was computed. known without a name means that there is none: the picture cannot be decoded
+// Get returns an image's name if it was computed. known without a name means that there is none: the image cannot be decoded
 // exactly.
 func (p *Names) Get(id mmhash.ContentID, form Form) (n string, known bool) {
 	return p.store.Get(id, form.Key)
 }
 
-// Name returns a picture's name, "" if there is none yet. One that was not computed is queued (later), or with now computed at once.
-func (p *Names) Name(pic Picture, form Form, now bool) (n string, later bool) {
+// Name returns an image's name, "" if there is none yet. One that was not computed is queued (later), or with now computed at once.
+func (p *Names) Name(pic Image, form Form, now bool) (n string, later bool) {
 	n, known := p.Get(pic.ID, form)
 	switch {
 	case known:
@@ -96,8 +96,8 @@ func (p *Names) Name(pic Picture, form Form, now bool) (n string, later bool) {
 	return n, later
 }
 
-// Want has a picture's name computed later. It copies the file, unless the source is one in memory, and only if there is room for it.
-func (p *Names) Want(pic Picture, form Form) {
+// Want has an image's name computed later. It copies the file, unless the source is one in memory, and only if there is room for it.
+func (p *Names) Want(pic Image, form Form) {
 	if !p.reserve(pic, form) {
 		return
 	}
@@ -111,15 +111,15 @@ func (p *Names) Want(pic Picture, form Form) {
 	go p.run(pic, form, file)
 }
 
-// Now computes a picture's name synchronously, for tools.
-func (p *Names) Now(pic Picture, form Form) {
+// Now computes an image's name synchronously, for tools.
+func (p *Names) Now(pic Image, form Form) {
 	if file, err := pic.Source.Decode(pic.Bytes); err == nil && int64(len(file)) == pic.Bytes {
 		p.compute(pic.ID, form, file)
 	}
 }
 
-// reserve takes a place for a picture that has none yet. If it returns true, running counts it.
-func (p *Names) reserve(pic Picture, form Form) bool {
+// reserve takes a place for an image that has none yet. If it returns true, running counts it.
+func (p *Names) reserve(pic Image, form Form) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := nameRequest{pic.ID, form.Key, pic.Client}
@@ -140,7 +140,7 @@ func (p *Names) reserve(pic Picture, form Form) bool {
 	return true
 }
 
-func (p *Names) release(pic Picture, form Form) {
+func (p *Names) release(pic Image, form Form) {
 	p.mu.Lock()
 	delete(p.known, nameRequest{pic.ID, form.Key, pic.Client})
 	p.mu.Unlock()
@@ -148,8 +148,8 @@ func (p *Names) release(pic Picture, form Form) {
 	p.bytes.Give(pic.Client, pic.Bytes)
 }
 
-// run waits for a picture's turn and computes its name.
-func (p *Names) run(pic Picture, form Form, file []byte) {
+// run waits for an image's turn and computes its name.
+func (p *Names) run(pic Image, form Form, file []byte) {
 	defer p.running.Done()
 	if !p.turns.Take(p.ctx, pic.Client, 1, max(pic.Bytes, pic.Pixels)) {
 		p.release(pic, form)

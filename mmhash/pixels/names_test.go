@@ -30,7 +30,7 @@ func newNames(t *testing.T, decode func([]byte) (*RGB, error)) (p *Names, panics
 	return p, panics
 }
 
-// TestNamesAreBounded: a name is computed once, in the background; a picture that does not fit is not queued.
+// TestNamesAreBounded: a name is computed once, in the background; an image that does not fit is not queued.
 func TestNamesAreBounded(t *testing.T) {
 	running, free := make(chan bool), make(chan bool)
 	p, _ := newNames(t, func([]byte) (*RGB, error) { running <- true; <-free; return four, nil })
@@ -38,7 +38,7 @@ func TestNamesAreBounded(t *testing.T) {
 	p.full = func() { full++ }
 	file := []byte("file")
 	want := func(id byte, size int64) {
-		p.Want(Picture{Source: mmhash.File(file), ID: mmhash.ContentID{id}, Bytes: size}, form)
+		p.Want(Image{Source: mmhash.File(file), ID: mmhash.ContentID{id}, Bytes: size}, form)
 	}
 	want(1, 4)
 	<-running
@@ -46,13 +46,13 @@ func TestNamesAreBounded(t *testing.T) {
 	want(2, 3) // of another size than announced
 	want(2, maxWaitingBytes)
 	if len(p.known) != 1 || p.bytes.Taken() != 4 {
-		t.Errorf("%d pictures, %d bytes known, want one of 4", len(p.known), p.bytes.Taken())
+		t.Errorf("%d images, %d bytes known, want one of 4", len(p.known), p.bytes.Taken())
 	}
 	for id := range byte(maxWaiting + 10) {
 		want(id, 4)
 	}
 	if len(p.known) != maxWaiting || full != 1+10 {
-		t.Errorf("%d pictures known, want %d; %d counted", len(p.known), maxWaiting, full)
+		t.Errorf("%d images known, want %d; %d counted", len(p.known), maxWaiting, full)
 	}
 	free <- true
 	<-running // the next one
@@ -72,7 +72,7 @@ func TestNamesRest(t *testing.T) {
 		return four, nil
 	})
 	for id := range byte(2) {
-		p.Want(Picture{Source: mmhash.File([]byte("file")), ID: mmhash.ContentID{id}, Bytes: 4}, form)
+		p.Want(Image{Source: mmhash.File([]byte("file")), ID: mmhash.ContentID{id}, Bytes: 4}, form)
 	}
 	first, second := <-starts, <-starts
 	if second.Sub(first) < 40*time.Millisecond {
@@ -80,11 +80,11 @@ func TestNamesRest(t *testing.T) {
 	}
 }
 
-// TestNamesPanic: a picture whose decoding panics gets no name, affects no other, and is not tried again.
+// TestNamesPanic: an image whose decoding panics gets no name, affects no other, and is not tried again.
 func TestNamesPanic(t *testing.T) {
 	p, panics := newNames(t, func(file []byte) (*RGB, error) { file[9]++; return four, nil })
 	for id := range byte(2) {
-		p.Want(Picture{Source: mmhash.File([]byte("file")), ID: mmhash.ContentID{id}, Bytes: 4}, form)
+		p.Want(Image{Source: mmhash.File([]byte("file")), ID: mmhash.ContentID{id}, Bytes: 4}, form)
 		if err := <-panics; err == nil {
 			t.Error("a panic without an error")
 		}
@@ -94,8 +94,8 @@ func TestNamesPanic(t *testing.T) {
 	}
 }
 
-// TestNamesAreShared: a client with many pictures of many pixels neither fills the queue nor has its turn before another's picture,
-// and a picture that two clients want does not wait for the later turn.
+// TestNamesAreShared: a client with many images of many pixels neither fills the queue nor has its turn before another's image,
+// and an image that two clients want does not wait for the later turn.
 func TestNamesAreShared(t *testing.T) { synctest.Test(t, testNamesAreShared) }
 
 func testNamesAreShared(t *testing.T) {
@@ -103,7 +103,7 @@ func testNamesAreShared(t *testing.T) {
 	running, free := make(chan string), make(chan bool)
 	p, _ := newNames(t, func(file []byte) (*RGB, error) { running <- string(file); <-free; return four, nil })
 	want := func(c fair.Client, id byte, file string, pixels int64) {
-		p.Want(Picture{Client: c, Source: mmhash.File([]byte(file)), ID: mmhash.ContentID{id}, Bytes: int64(len(file)), Pixels: pixels}, form)
+		p.Want(Image{Client: c, Source: mmhash.File([]byte(file)), ID: mmhash.ContentID{id}, Bytes: int64(len(file)), Pixels: pixels}, form)
 	}
 	for id := range byte(maxWaiting) {
 		want(hostile, id, "large", 25e6)
@@ -116,7 +116,7 @@ func testNamesAreShared(t *testing.T) {
 	want(victim, shared, "wanted by both", 1e6)
 	synctest.Wait()
 	if n := len(p.known); n != maxWaiting*3/4+others+1 {
-		t.Errorf("%d pictures wait, want three quarters of %d and the other client's %d", n, maxWaiting, others+1)
+		t.Errorf("%d images wait, want three quarters of %d and the other client's %d", n, maxWaiting, others+1)
 	}
 	var order []string
 	for range others + 2 {

@@ -1,5 +1,5 @@
-// Package pixels decodes a picture to exactly the RGB bytes that Pillow gives an engine, for names that are digests of pixels. It
-// takes milliseconds per picture and must not run on the request path. One wrong bit gives another name, so a picture that cannot
+// Package pixels decodes an image to exactly the RGB bytes that Pillow gives an engine, for names that are digests of pixels. It
+// takes milliseconds per image and must not run on the request path. One wrong bit gives another name, so an image that cannot
 // be decoded exactly is refused with a *header.Error that says why; its name can still be learned from the engine's events.
 //
 // The reference is Pillow 13.0.0 with libjpeg-turbo 3.2.0 and libwebp 1.6.0. The inverse DCT, the upsampling and the colour
@@ -12,12 +12,12 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// RGB is a decoded picture: three bytes per pixel, rows from the top, without padding.
+// RGB is a decoded image: three bytes per pixel, rows from the top, without padding.
 type RGB struct {
 	W, H int
 	Pix  []byte
 
-	// Key is the colour that Pillow makes transparent when this RGB picture is converted to RGBA, nil for none: tRNS survives
+	// Key is the colour that Pillow makes transparent when this RGB image is converted to RGBA, nil for none: tRNS survives
 	// convert("RGB"). It matters for engines that hash RGBA bytes.
 	Key *[3]byte
 }
@@ -46,7 +46,7 @@ type limits struct {
 // defaultLimits is enough for a 32-megapixel progressive photograph with halved chroma.
 var defaultLimits = limits{pixels: 32 << 20, memory: 256 << 20}
 
-// Decode decodes the file's first picture. RGBA pictures are pasted on opaque white, all others are converted as by Pillow's
+// Decode decodes the file's first image. RGBAn images are pasted on opaque white, all others are converted as by Pillow's
 // convert("RGB"), which drops transparency (TensorRT-LLM's rule, and vLLM's); EXIF orientation is not obeyed. Errors are
 // *header.Error: Unsupported for what Pillow may open but this package does not decode exactly.
 //

@@ -19,25 +19,25 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// picture is one row of testdata/pictures.json.gz (made by make_pictures.py with Pillow 13.0.0): a file and the SHA-256 of Pillow's
+// sample is one row of testdata/images.json.gz (made by make_images.py with Pillow 13.0.0): a file and the SHA-256 of Pillow's
 // result.
-type picture struct {
+type sample struct {
 	Name        string
 	Size        [2]int
 	White, RGBA string
 	File        []byte
 }
 
-func pictures(t testing.TB) (ps []picture) {
+func images(t testing.TB) (ps []sample) {
 	t.Helper()
-	golden.JSON(t, &ps, "testdata/pictures.json.gz")
+	golden.JSON(t, &ps, "testdata/images.json.gz")
 	return ps
 }
 
 func sum(b []byte) string { s := sha256.Sum256(b); return hex.EncodeToString(s[:]) }
 
-// check compares a picture as RGB, RGBA pasted on white, and that as RGBA; false if the picture is not supported.
-func (w picture) check(t *testing.T) bool {
+// check compares an image as RGB, RGBA pasted on white, and that as RGBA; false if the image is not supported.
+func (w sample) check(t *testing.T) bool {
 	p, err := Decode(w.File)
 	switch {
 	case header.KindOf(err) == header.Unsupported:
@@ -55,20 +55,20 @@ func (w picture) check(t *testing.T) bool {
 	return true
 }
 
-func TestPictures(t *testing.T) {
+func TestImages(t *testing.T) {
 	unread := 0
-	ps := pictures(t)
+	ps := images(t)
 	for _, w := range ps {
 		if !w.check(t) {
 			unread++
 		}
 	}
 	if unread != 1 { // the one with arithmetic coding
-		t.Errorf("%d of %d pictures not read, want 1", unread, len(ps))
+		t.Errorf("%d of %d images not read, want 1", unread, len(ps))
 	}
 }
 
-// TestConformanceImages compares every recorded picture with Pillow 13.0.0.
+// TestConformanceImages compares every recorded image with Pillow 13.0.0.
 func TestConformanceImages(t *testing.T) {
 	for _, dir := range []string{"jpg", "png", "gif", "webp"} {
 		var plain map[string]struct {
@@ -84,7 +84,7 @@ func TestConformanceImages(t *testing.T) {
 		good := 0
 		for f, w := range plain {
 			m := more[f]
-			p := picture{Name: f, Size: m.Size, White: cmp.Or(m.One, w.RGB), File: golden.Read(t, golden.Dir(t, "images", dir, f))}
+			p := sample{Name: f, Size: m.Size, White: cmp.Or(m.One, w.RGB), File: golden.Read(t, golden.Dir(t, "images", dir, f))}
 			if p.check(t) {
 				good++
 			}
@@ -93,18 +93,18 @@ func TestConformanceImages(t *testing.T) {
 	}
 }
 
-// TestDifferentialPillow decodes random pictures of every kind here and by Pillow in the same run.
+// TestDifferentialPillow decodes random images of every kind here and by Pillow in the same run.
 func TestDifferentialPillow(t *testing.T) {
 	python := os.Getenv("SIGHTLINE_PYTHON")
 	if python == "" {
 		t.Skip("SIGHTLINE_PYTHON is not set: it names a Python that has Pillow 13.0.0")
 	}
 	seed := strconv.FormatInt(time.Now().UnixNano(), 10)
-	text, err := exec.Command(python, "-B", "testdata/random_pictures.py", seed, cmp.Or(os.Getenv("SIGHTLINE_COUNT"), "600")).Output()
+	text, err := exec.Command(python, "-B", "testdata/random_images.py", seed, cmp.Or(os.Getenv("SIGHTLINE_COUNT"), "600")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ps []picture
+	var ps []sample
 	if err := json.Unmarshal(text, &ps); err != nil {
 		t.Fatal(err)
 	}
@@ -113,18 +113,18 @@ func TestDifferentialPillow(t *testing.T) {
 			t.Errorf("%s of seed %s is not read", w.Name, seed)
 		}
 	}
-	t.Logf("%d pictures of seed %s", len(ps), seed)
+	t.Logf("%d images of seed %s", len(ps), seed)
 }
 
 // TestRefusals: a file that cannot be decoded exactly is refused with its kind, before memory is allocated for it.
 func TestRefusals(t *testing.T) {
 	files := map[string][]byte{}
-	for _, p := range pictures(t) {
+	for _, p := range images(t) {
 		files[p.Name] = p.File
 	}
 	jpg, prog, png := files["jpg/020_q30_420_65x63_b.jpg"], files["jpg/055_q50_420_65x63_p.jpg"], files["png/ct2_d16_33x17.png"]
 	if jpg == nil || prog == nil || png == nil {
-		t.Fatal("pictures missing")
+		t.Fatal("images missing")
 	}
 	edit := func(b []byte, f func(b []byte) []byte) []byte { return f(bytes.Clone(b)) }
 	sof := func(b []byte, marker byte) int { return bytes.Index(b, []byte{0xFF, marker}) }
@@ -144,7 +144,7 @@ func TestRefusals(t *testing.T) {
 		kind header.Kind
 	}{
 		{"empty", nil, defaultLimits, header.NotAnImage},
-		{"text", []byte("<html>no picture at all</html>"), defaultLimits, header.NotAnImage},
+		{"text", []byte("<html>no image at all</html>"), defaultLimits, header.NotAnImage},
 		{"cut in the data", jpg[:len(jpg)-20], defaultLimits, header.Truncated},
 		{"cut before the end marker", jpg[:len(jpg)-2], defaultLimits, header.Truncated},
 		{"progressive, cut before the end marker", prog[:len(prog)-2], defaultLimits, header.Truncated},
@@ -207,9 +207,9 @@ func sealed(b []byte) []byte {
 	return b
 }
 
-// FuzzDecode: no file makes it panic, exceed its limits, or return a picture of another size than the header's.
+// FuzzDecode: no file makes it panic, exceed its limits, or return an image of another size than the header's.
 func FuzzDecode(f *testing.F) {
-	for _, p := range pictures(f) {
+	for _, p := range images(f) {
 		if len(p.File) < 4000 {
 			f.Add(p.File)
 		}

@@ -70,11 +70,11 @@ func checkPNG(file []byte, lim limits) error {
 	if packed > 1032*int64(len(file)) { // deflate's maximum ratio
 		return &header.Error{Kind: header.Truncated, Format: "PNG", Detail: fmt.Sprintf("%d×%d pixels in %d bytes", w, h, len(file))}
 	}
-	each := int64(4) // most bytes per pixel of the library's picture
+	each := int64(4) // most bytes per pixel of the library's image
 	if depth == 16 {
 		each = 8
 	}
-	if file[28] != 0 { // interlaced: one pass in addition to the whole picture
+	if file[28] != 0 { // interlaced: one pass in addition to the whole image
 		each += each / 2
 	}
 	if need := (each + 3) * w * h; need > lim.memory {
@@ -148,7 +148,7 @@ func colours256(m *image.Paletted) (pal [256][4]byte) {
 // blend pastes one sample on white (Pillow's BLEND).
 func blend(v, alpha byte) byte { return div255(255*uint32(255-alpha) + uint32(v)*uint32(alpha)) }
 
-// onWhite pastes a picture with an alpha channel.
+// onWhite pastes an image with an alpha channel.
 func onWhite(p *RGB, img image.Image) {
 	alpha := func(int, int) byte { return 255 } // the library returns RGBA(64) if no pixel has alpha
 	switch m := img.(type) {
@@ -175,7 +175,7 @@ func single(alphas []byte) int {
 	return bytes.IndexByte(alphas, 0)
 }
 
-// key returns the transparent colour of a picture without palette, as in Pillow when the picture becomes RGBA after RGB: grey keys
+// key returns the transparent colour of an image without palette, as in Pillow when the image becomes RGBA after RGB: grey keys
 // are saturated, and those of modes 1 and I;16 apply to red only.
 func key(t []byte, mode string) *[3]byte {
 	if len(t) < 2 || mode == "RGB" && len(t) < 6 {

@@ -1,7 +1,7 @@
 package pixels
 
 // Scans of files whose coefficients come in several passes: progressive (first and refining scans of DC and AC) and
-// sequential files with a scan per component. All write into whole-picture coefficient arrays.
+// sequential files with a scan per component. All write into whole-image coefficient arrays.
 
 // scan is one SOS.
 type scan struct {

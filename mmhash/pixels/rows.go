@@ -16,7 +16,7 @@ func (p *painter) open(d *jpeg) {
 	p.column = make([]uint16, d.width+1)
 }
 
-// row writes row y of the picture.
+// row writes row y of the image.
 func (p *painter) row(d *jpeg, y int, dst []byte) {
 	n := d.width
 	for i := range d.comps {

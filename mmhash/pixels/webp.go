@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// WebP still pictures: the planes of golang.org/x/image, with libwebp's upsampling and colour conversion for lossy files.
+// WebP still images: the planes of golang.org/x/image, with libwebp's upsampling and colour conversion for lossy files.
 // Animations are not supported.
 
 func decodeWebP(file []byte, info header.Info, lim limits) (p *RGB, err error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// codeForward is open's code for a picture that another replica holds.
+// codeForward is open's code for an image that another replica holds.
 const codeForward = 0
 
 // newPeer returns a client for other replicas: no proxy, no redirects.
@@ -22,7 +22,7 @@ func newPeer(as *secure.Client) http.Client {
 }
 
 // forward forwards a request to the replica that the URL names. The signature covers the name, so only a replica can have chosen it.
-// That replica serves the picture or answers 404; it forwards nothing.
+// That replica serves the image or answers 404; it forwards nothing.
 func (r *Relay) forward(w http.ResponseWriter, q *http.Request) {
 	link := "http://" + q.URL.Query().Get("h") + "/" + path.Base(q.URL.Path) + "?" + q.URL.RawQuery
 	ask, err := http.NewRequestWithContext(q.Context(), q.Method, link, nil)

@@ -1,16 +1,16 @@
-// Package relay serves pictures that are already here to the workers, so that a worker need not download them again, and so that a
+// Package relay serves images that are already here to the workers, so that a worker need not download them again, and so that a
 // worker that reads no data URLs (TensorRT-LLM, some configurations of others) gets them nevertheless. It saves the second
 // download, not the preprocessing. The bytes are shared with the caller, not copied.
 //
 //	router ─ Offer(content id) ─▶ http://host:port/<content id>?e=<expiry>&s=<signature> ─ in the body ─▶ worker ─ GET ─▶ Relay
 //
-// A URL gives its holder access to one picture for a short time. The signature is an HMAC by a key that exists only in this
+// A URL gives its holder access to one image for a short time. The signature is an HMAC by a key that exists only in this
 // process, so URLs become invalid when it ends. With a key that several replicas share, a URL may lead to any of them: the signed
-// URL names the replica that holds the picture, and another replica fetches it from there (peer.go).
+// URL names the replica that holds the image, and another replica fetches it from there (peer.go).
 //
-// A picture is kept until a worker has fetched it as often as it was offered, or until it expires; only then may it be evicted. If
-// there is no room, Offer returns false and the part keeps its own URL. A worker that comes too late gets 410. One that fetches a
-// picture again after it was evicted (a retry on a second worker, say) gets 404, and its client an error.
+// An image is kept until a worker has fetched it as often as it was offered, or until it expires; only then may it be evicted. If
+// there is no room, Offer returns false and the part keeps its own URL. A worker that comes too late gets 410. One that fetches an
+// image again after it was evicted (a retry on a second worker, say) gets 404, and its client an error.
 package relay
 
 import (
@@ -42,7 +42,7 @@ import (
 type Config struct {
 	URL      string         // where workers reach the relay, such as http://10.0.0.2:9904; a path is kept
 	TTL      time.Duration  // how long a URL is valid (2 minutes)
-	MaxBytes int64          // of the pictures held (256 MiB)
+	MaxBytes int64          // of the images held (256 MiB)
 	Key      []byte         // shared by all replicas, 32 bytes or more; nil: a random key of this process
 	Self     string         // with Key: where the other replicas reach this one, ip:port
 	As       *secure.Client // TLS and token settings towards them, or nil
@@ -59,7 +59,7 @@ type Relay struct {
 
 	mu    sync.Mutex
 	held  map[mmhash.ContentID]*list.Element
-	order list.List // of *picture, most recently offered at the back
+	order list.List // of *image, most recently offered at the back
 	stats Stats
 }
 
@@ -70,17 +70,17 @@ type Stats struct {
 	Passed                   uint64 // forwarded to the replica that holds it
 	Expired, Gone, Forbidden uint64 // 410; 404; 403: signature missing or wrong
 	Bytes                    int64  // held now
-	Pictures                 int
+	Images                   int
 }
 
-type picture struct {
+type image struct {
 	id      mmhash.ContentID
 	file    []byte
 	expires time.Time
 	awaited int // offers that no worker has fetched yet
 }
 
-// overhead is the memory of a picture besides its bytes.
+// overhead is the memory of an image besides its bytes.
 const overhead = 512
 
 // New returns a relay. The error says what is wrong with the URL.
@@ -109,7 +109,7 @@ func New(c Config) (*Relay, error) {
 	return r, nil
 }
 
-// Offer returns a URL of a picture. It calls file for the bytes if they are not held yet; they must not be changed later. ok is
+// Offer returns a URL of an image. It calls file for the bytes if they are not held yet; they must not be changed later. ok is
 // false if file returns none or there is no room.
 func (r *Relay) Offer(id mmhash.ContentID, file func() ([]byte, bool)) (link string, ok bool) {
 	if !r.renew(id) {
@@ -134,7 +134,7 @@ func (r *Relay) sign(id mmhash.ContentID, expiry int64, home string) []byte {
 	return h.Sum(nil)
 }
 
-// renew adds an offer of a picture that is already held.
+// renew adds an offer of an image that is already held.
 func (r *Relay) renew(id mmhash.ContentID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,7 +142,7 @@ func (r *Relay) renew(id mmhash.ContentID) bool {
 	if !ok {
 		return false
 	}
-	p := e.Value.(*picture)
+	p := e.Value.(*image)
 	p.expires = r.cfg.now().Add(r.cfg.TTL)
 	p.awaited++
 	r.order.MoveToBack(e)
@@ -150,7 +150,7 @@ func (r *Relay) renew(id mmhash.ContentID) bool {
 	return true
 }
 
-// hold adds a picture, evicting old ones if necessary.
+// hold adds an image, evicting old ones if necessary.
 func (r *Relay) hold(id mmhash.ContentID, file []byte) bool {
 	if r.renew(id) { // another request was faster
 		return true
@@ -165,22 +165,22 @@ func (r *Relay) hold(id mmhash.ContentID, file []byte) bool {
 		return false
 	}
 	if _, twice := r.held[id]; !twice {
-		r.held[id] = r.order.PushBack(&picture{id: id, file: file, expires: now.Add(r.cfg.TTL), awaited: 1})
+		r.held[id] = r.order.PushBack(&image{id: id, file: file, expires: now.Add(r.cfg.TTL), awaited: 1})
 		r.stats.Bytes += need
-		r.stats.Pictures++
+		r.stats.Images++
 	}
 	r.stats.Offered++
 	return true
 }
 
-// sweepAtMost bounds the pictures that are examined to make room for one.
+// sweepAtMost bounds the images that are examined to make room for one.
 const sweepAtMost = 64
 
-// sweep evicts pictures that no worker is expected to fetch, oldest offers first: all that have expired, and as many others as
+// sweep evicts images that no worker is expected to fetch, oldest offers first: all that have expired, and as many others as
 // needed.
 func (r *Relay) sweep(now time.Time, room int64) {
 	for e, n := r.order.Front(), 0; e != nil && n < sweepAtMost; n++ {
-		p, next := e.Value.(*picture), e.Next()
+		p, next := e.Value.(*image), e.Next()
 		expired := now.After(p.expires)
 		if !expired && r.stats.Bytes <= room {
 			return
@@ -189,13 +189,13 @@ func (r *Relay) sweep(now time.Time, room int64) {
 			r.order.Remove(e)
 			delete(r.held, p.id)
 			r.stats.Bytes -= int64(len(p.file)) + overhead
-			r.stats.Pictures--
+			r.stats.Images--
 		}
 		e = next
 	}
 }
 
-// ServeHTTP answers a worker: 200 with the picture, 403 without a valid signature, 410 after the URL's expiry, 404 if the picture
+// ServeHTTP answers a worker: 200 with the image, 403 without a valid signature, 410 after the URL's expiry, 404 if the image
 // was evicted, 502 if the replica that holds it does not answer.
 func (r *Relay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
@@ -245,7 +245,7 @@ func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code in
 		return nil, id, http.StatusGone
 	}
 	e, held := r.held[id]
-	if home != r.cfg.Self { // whether it is held here or not: there the picture waits for its worker
+	if home != r.cfg.Self { // whether it is held here or not: there the image waits for its worker
 		r.stats.Passed++
 		return nil, id, codeForward
 	}
@@ -253,7 +253,7 @@ func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code in
 		r.stats.Gone++
 		return nil, id, http.StatusNotFound
 	}
-	p := e.Value.(*picture)
+	p := e.Value.(*image)
 	if q.Method == http.MethodGet {
 		p.awaited = max(0, p.awaited-1)
 		r.stats.Served++

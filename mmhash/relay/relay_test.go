@@ -63,13 +63,13 @@ func TestServes(t *testing.T) {
 		r    *Relay
 		link string
 	}{
-		"another picture's signature": {r, strings.Replace(link2, id(2).String(), id(1).String(), 1)},
-		"later expiry":                {r, strings.Replace(link, "e=1700000060", "e=1900000000", 1)},
-		"no signature":                {r, link[:strings.Index(link, "&s=")]},
-		"half a signature":            {r, link[:len(link)-20]},
-		"no query":                    {r, link[:strings.Index(link, "?")]},
-		"longer id":                   {r, strings.Replace(link, "?", "00?", 1)},
-		"another process's key":       {other, link},
+		"another image's signature": {r, strings.Replace(link2, id(2).String(), id(1).String(), 1)},
+		"later expiry":              {r, strings.Replace(link, "e=1700000060", "e=1900000000", 1)},
+		"no signature":              {r, link[:strings.Index(link, "&s=")]},
+		"half a signature":          {r, link[:len(link)-20]},
+		"no query":                  {r, link[:strings.Index(link, "?")]},
+		"longer id":                 {r, strings.Replace(link, "?", "00?", 1)},
+		"another process's key":     {other, link},
 	} {
 		if w := get(c.r, "GET", c.link); w.Code != 403 || bytes.Contains(w.Body.Bytes(), png) {
 			t.Errorf("%s: status %d", name, w.Code)
@@ -88,7 +88,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestRoom: a picture that a worker has yet to fetch is kept; fetched ones are evicted; memory is bounded.
+// TestRoom: an image that a worker has yet to fetch is kept; fetched ones are evicted; memory is bounded.
 func TestRoom(t *testing.T) {
 	file := make([]byte, 1000)
 	r, now := newRelay(t, 3*(1000+overhead))
@@ -130,7 +130,7 @@ func TestRoom(t *testing.T) {
 			t.Error("no room though all have expired")
 		}
 	}
-	if s := r.Stats(); s.Bytes > 3*(1000+overhead) || s.Pictures != 3 || len(r.held) != 3 || r.order.Len() != 3 || s.Full != 2 {
+	if s := r.Stats(); s.Bytes > 3*(1000+overhead) || s.Images != 3 || len(r.held) != 3 || r.order.Len() != 3 || s.Full != 2 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -172,12 +172,12 @@ func FuzzServe(f *testing.F) {
 		w := httptest.NewRecorder()
 		r.ServeHTTP(w, q)
 		if w.Code == 200 && !strings.Contains(target, good[3:40]) {
-			t.Fatalf("%q opens a picture", target)
+			t.Fatalf("%q opens an image", target)
 		}
 	})
 }
 
-// BenchmarkOffer measures the cost of a relayed picture for a decision.
+// BenchmarkOffer measures the cost of a relayed image for a decision.
 func BenchmarkOffer(b *testing.B) {
 	r, _ := newRelay(b, 1<<20)
 	b.ReportAllocs()
@@ -230,7 +230,7 @@ func TestReplicas(t *testing.T) {
 	if a.Stats().Served != 2 || b.Stats().Passed != 1 || b.Stats().Served != 0 {
 		t.Errorf("a %+v, b %+v", a.Stats(), b.Stats())
 	}
-	// The pictures of a replica that is gone are gone too.
+	// The images of a replica that is gone are gone too.
 	dead, _ := New(Config{URL: "http://all-replicas:9904", Key: key, Self: "127.0.0.1:1"})
 	link, _ = dead.Offer(id(3), give(png))
 	if w := get(b, "GET", link); w.Code != 502 {

@@ -36,7 +36,7 @@ def exif():
     if chance(0.3):
         e[305] = "x" * random.randint(0, 60)
     if chance(0.2):
-        e[42016] = "0" * 32  # ImageID, by which vLLM would name a picture if it were a UUID object
+        e[42016] = "0" * 32  # ImageID, by which vLLM would name an image if it were a UUID object
     return {"exif": e.tobytes(big_endian=chance(0.3))}
 
 

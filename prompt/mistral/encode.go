@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
 
-// Prompt is an encoded request. IDs holds one [IMG] for each picture; Images are the pictures' parts in prompt order.
+// Prompt is an encoded request. IDs holds one [IMG] for each image; Images are the images' parts in prompt order.
 type Prompt struct {
 	IDs    []uint32
 	Images []*body.Part
@@ -152,7 +152,7 @@ func (e *encoder) user(m *message, first, last bool) {
 	e.control(id.instEnd)
 }
 
-// imageFirst moves a picture that has only text before it to the front.
+// imageFirst moves an image that has only text before it to the front.
 func imageFirst(list []chunk) []chunk {
 	n := len(list) - 1
 	if n < 1 || list[n].kind != imageChunk || slices.ContainsFunc(list[:n], func(c chunk) bool { return c.kind != textChunk }) {

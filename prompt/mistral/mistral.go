@@ -2,10 +2,10 @@
 // messages of a request and encodes them one by one, with control tokens inserted as ids, so that no client text ever becomes a
 // control token. Besides the tokenizer's work it costs one copy of the texts.
 //
-//	Request ─ read ─▶ messages ─ normalize ─▶ messages ─ encode ─▶ ids, with one [IMG] for each picture
+//	Request ─ read ─▶ messages ─ normalize ─▶ messages ─ encode ─▶ ids, with one [IMG] for each image
 //
 // Each step depends on the version of the tokenizer file: 1, 2, 3, 7, 11, 13 or 15. The caller replaces each [IMG] with the rows of
-// its picture. A request that cannot be read is a RefusedError. mistral-common's validation (the order of messages, matching of
+// its image. A request that cannot be read is a RefusedError. mistral-common's validation (the order of messages, matching of
 // calls and results, schemas of tools) is not repeated here: the engine answers such requests with 400.
 //
 // Sources of the rules: mistral-common 1.13.1 in its test mode, MistralCommonBackend of transformers 5.19, and vLLM 0.32.0 for its

@@ -68,9 +68,9 @@ func TestLayouts(t *testing.T) {
 		{"parts in version 15", 15,
 			`[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]`, "", false,
 			`<s>[MODEL_SETTINGS]{"reasoning_effort": "none"}[/MODEL_SETTINGS][INST]a` + "\n\nbc[/INST]"},
-		{"picture behind text goes first", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `]}]`, "",
+		{"image behind text goes first", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `]}]`, "",
 			false, "<s>[INST][IMG]a[/INST]"},
-		{"pictures stay", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `,{"type":"text","text":"b"},` +
+		{"images stay", 3, `[{"role":"user","content":[{"type":"text","text":"a"},` + image + `,{"type":"text","text":"b"},` +
 			image + `]}]`, "", false, "<s>[INST]a[IMG]b[IMG][/INST]"},
 		{"continue", 3, `[{"role":"user","content":"a"},{"role":"assistant","content":"b  "}]`, "", true, "<s>[INST]a[/INST]b"},
 		{"tools, version 3", 3, toolTurn, oneTool, false,
@@ -93,7 +93,7 @@ func TestLayouts(t *testing.T) {
 		{"open thought", 13,
 			`[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"thinking","thinking":"r","closed":false}]}]`,
 			"", true, "<s>[INST]a[/INST][THINK]r"},
-		{"picture of a tool", 15,
+		{"image of a tool", 15,
 			`[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f"}}]},{"role":"tool","tool_call_id":"1","content":[{"type":"text","text":"b"},` + image + `]}]`, "", false,
 			`<s>[MODEL_SETTINGS]{"reasoning_effort": "none"}[/MODEL_SETTINGS][INST]a[/INST][TOOL_CALLS]f[ARGS]{}</s>[TOOL_RESULTS]b[IMG][/TOOL_RESULTS]`},
 	} {
@@ -111,7 +111,7 @@ func TestLayouts(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", text, c.want)
 			}
 			if n := strings.Count(c.messages, `"image_url":{`); n != len(got.Images) {
-				t.Errorf("%d pictures, want %d", len(got.Images), n)
+				t.Errorf("%d images, want %d", len(got.Images), n)
 			}
 			img, _ := tok.control("[IMG]")
 			n := 0
@@ -121,7 +121,7 @@ func TestLayouts(t *testing.T) {
 				}
 			}
 			if n != len(got.Images) {
-				t.Errorf("%d [IMG] for %d pictures: a text became a control token", n, len(got.Images))
+				t.Errorf("%d [IMG] for %d images: a text became a control token", n, len(got.Images))
 			}
 		})
 	}
@@ -136,14 +136,14 @@ var refusals = []oddity{
 	{"no call id", []int{3, 13}, `[{"role":"user","content":"a"},` + callWith("null") +
 		`,{"role":"tool","tool_call_id":"null","content":"b"}]`, nil},
 	{"no content", []int{3}, `[{"role":"user","content":null}]`, nil},
-	{"picture of version 2", []int{1, 2}, `[{"role":"user","content":[` + image + `]}]`, nil},
-	{"picture of the assistant", []int{3, 15}, `[{"role":"user","content":"a"},{"role":"assistant","content":[` + image +
+	{"image of version 2", []int{1, 2}, `[{"role":"user","content":[` + image + `]}]`, nil},
+	{"image of the assistant", []int{3, 15}, `[{"role":"user","content":"a"},{"role":"assistant","content":[` + image +
 		`]},{"role":"user","content":"a"}]`, nil},
-	{"picture of the system", []int{3, 15}, `[{"role":"system","content":[` + image + `]},{"role":"user","content":"a"}]`, nil},
-	{"picture of a tool", []int{13}, `[{"role":"user","content":"a"},` + callWith("1") +
+	{"image of the system", []int{3, 15}, `[{"role":"system","content":[` + image + `]},{"role":"user","content":"a"}]`, nil},
+	{"image of a tool", []int{13}, `[{"role":"user","content":"a"},` + callWith("1") +
 		`,{"role":"tool","tool_call_id":"1","content":[` + image + `]}]`, nil},
 	{"uuid within image_url", []int{3}, `[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x","uuid":"y"}}]}]`, nil},
-	{"picture without data", []int{3}, `[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":"y"}]}]`, nil},
+	{"image without data", []int{3}, `[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":"y"}]}]`, nil},
 	{"part without a type", []int{3}, `[{"role":"user","content":[{"image_url":"x"}]}]`, nil},
 	{"sound", []int{13}, `[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"x"}}]}]`, nil},
 	{"thought", []int{3, 7},
@@ -261,7 +261,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// FuzzEncode: a client's body never makes the encoder fail except by a refusal, and a prompt has one [IMG] per picture.
+// FuzzEncode: a client's body never makes the encoder fail except by a refusal, and a prompt has one [IMG] per image.
 func FuzzEncode(f *testing.F) {
 	f.Add(3, []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"a"},`+image+`]}],"tools":`+oneTool+`}`), false)
 	f.Add(13, []byte(`{"messages":`+toolTurn+`,"tools":`+oneTool+`}`), true)
@@ -291,12 +291,12 @@ func FuzzEncode(f *testing.F) {
 			}
 		}
 		if n != len(got.Images) {
-			t.Fatalf("%d [IMG] for %d pictures", n, len(got.Images))
+			t.Fatalf("%d [IMG] for %d images", n, len(got.Images))
 		}
 	})
 }
 
-// BenchmarkEncode encodes 40 turns of 600 characters, and a picture.
+// BenchmarkEncode encodes 40 turns of 600 characters, and an image.
 func BenchmarkEncode(b *testing.B) {
 	tok := small(b, 13)
 	turn := strings.Repeat("The picture shows six rectangles of several sizes. ", 12)

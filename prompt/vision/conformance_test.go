@@ -144,7 +144,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 				continue
 			}
 			rows++
-			ids, spans, err := m.ExpandText(nil, p.Prompt, pictures(p.Images), nil)
+			ids, spans, err := m.ExpandText(nil, p.Prompt, mediaOf(p.Images), nil)
 			if err != nil {
 				t.Errorf("%s %s: %v", f.Family, p.Case, err)
 				continue
@@ -372,7 +372,7 @@ func TestConformanceChat(t *testing.T) {
 			continue // the template refuses these messages
 		}
 		n++
-		ids, spans, err := m.Expand(nil, r.IDs, pictures(r.Images), nil)
+		ids, spans, err := m.Expand(nil, r.IDs, mediaOf(r.Images), nil)
 		if err != nil {
 			t.Errorf("%s %s: %v", r.Model, r.Case, err)
 			continue
@@ -425,7 +425,7 @@ func TestConformanceSGLang(t *testing.T) {
 				media = append(media, md)
 			}
 			if len(media) != len(r.Images) {
-				continue // a picture whose size is not listed
+				continue // an image whose size is not listed
 			}
 			n++
 			ids, spans, err := m.ExpandText(nil, r.Prompt, media, nil)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Rules that choose a canvas of tiles by the scale at which the picture fits it. Scales are compared in upstream's precision.
+// Rules that choose a canvas of tiles by the scale at which the image fits it. Scales are compared in upstream's precision.
 
 // llama4 takes the least upscaling, or else the least downscaling, in float32.
 type llama4 struct {
@@ -39,7 +39,7 @@ func (k llama4) bind(s *settings) counter {
 	}
 }
 
-// bestScale selects among canvases of (a, b) tiles by the scale at which they hold a picture with these sides: the least scale of 1
+// bestScale selects among canvases of (a, b) tiles by the scale at which they hold an image with these sides: the least scale of 1
 // or more (with largest: the greatest), or else the greatest below 1. Among equals the smaller canvas wins, then the first.
 func bestScale[F float32 | float64](canvases [][2]int, sideA, sideB, tile int, largest bool) (best [2]int) {
 	var scale F
@@ -90,7 +90,7 @@ func leastUpscaled(candidates [][2]int, w, h, size int) (cols, rows int) {
 	return best[0], best[1]
 }
 
-// molmo (Molmo 2) tiles with overlapping crops. The margins are subtracted from the picture before the canvas is chosen, in float32.
+// molmo (Molmo 2) tiles with overlapping crops. The margins are subtracted from the image before the canvas is chosen, in float32.
 // Overview and tiles are both laid out row by row.
 type molmo struct {
 	base, patch, pool, margins, max value
@@ -124,7 +124,7 @@ func (k molmo) bind(s *settings) counter {
 	}
 	margin := (left + right) * patch
 	return func(w, h, _ int) (grid, error) {
-		// Pictures smaller than the margins give negative or infinite scales; upstream does not check for that.
+		// Images smaller than the margins give negative or infinite scales; upstream does not check for that.
 		c := bestScale[float32](candidates, h-margin, w-margin, window*patch, false)
 		side := up(crop)
 		return grid{main: side * side, mainCols: side,
@@ -132,7 +132,7 @@ func (k molmo) bind(s *settings) counter {
 	}
 }
 
-// perceptionLM picks the canvas that covers the picture with the least waste, or else the closest ratio (Perception LM).
+// perceptionLM picks the canvas that covers the image with the least waste, or else the closest ratio (Perception LM).
 type perceptionLM struct{ tile, max, patch, pool, mode value }
 
 func (k perceptionLM) bind(s *settings) counter {

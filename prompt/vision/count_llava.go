@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Rules of the LLaVA line: one square picture, or a square overview plus an unpadded canvas chosen from a list (anyres).
+// Rules of the LLaVA line: one square image, or a square overview plus an unpadded canvas chosen from a list (anyres).
 
 func always(n int) counter {
 	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
 }
 
-// fixed is the same number of tokens for every picture.
+// fixed is the same number of tokens for every image.
 type fixed struct{ n value }
 
 func (k fixed) bind(s *settings) counter {
@@ -21,7 +21,7 @@ func (k fixed) bind(s *settings) counter {
 	return always(n)
 }
 
-// square is (size/patch)² for every picture, after a square resize or crop, plus the tokens that the encoder's strategy keeps.
+// square is (size/patch)² for every image, after a square resize or crop, plus the tokens that the encoder's strategy keeps.
 type square struct {
 	size, patch value
 	rate        value // nil = 1; a fraction such as "4/8"
@@ -97,7 +97,7 @@ func (k anyres) bind(s *settings) counter {
 	}
 	alone := 0
 	if s.reading.Processor && k.aspect != nil {
-		alone = base + 1 // OneVision: several pictures are not tiled
+		alone = base + 1 // OneVision: several images are not tiled
 	}
 	return func(w, h, items int) (grid, error) {
 		if alone > 0 && items > 1 {
@@ -142,7 +142,7 @@ func floorDiv(a, b float64) int {
 	return int(q)
 }
 
-// panScan is Gemma 3's rule: 256 tokens, and on request as many again for each crop of a long picture.
+// panScan is Gemma 3's rule: 256 tokens, and on request as many again for each crop of a long image.
 type panScan struct {
 	tokens                          value
 	on, minCrop, maxCrops, minRatio value

@@ -59,7 +59,7 @@ func (k splitLongest) bind(s *settings) counter {
 			w, h = int(float64(most)*ratio), most
 		}
 		w, h = max(w, 1), max(h, 1)
-		if hf { // the picture is cut; vLLM uses the processor's own estimate, which differs if tiles do not fill the long side
+		if hf { // the image is cut; vLLM uses the processor's own estimate, which differs if tiles do not fill the long side
 			ratio = float64(w) / float64(h)
 			if w >= h {
 				w = (w + tile - 1) / tile * tile
@@ -106,7 +106,7 @@ func slice(w, h, res, most int) (rows, cols int) {
 	return rows, cols
 }
 
-// minicpm46 derives the sizes of overview and slices from the picture's (MiniCPM-V 4.6).
+// minicpm46 derives the sizes of overview and slices from the image's (MiniCPM-V 4.6).
 type minicpm46 struct{ res, max, patch, sliced, mode, ids value }
 
 func (k minicpm46) bind(s *settings) counter {
@@ -143,14 +143,14 @@ func (k minicpm46) bind(s *settings) counter {
 	}
 }
 
-// step3 slides a window over large pictures (Step 3).
+// step3 slides a window over large images (Step 3).
 type step3 struct{ overview, tile, patches value }
 
 func (k step3) bind(s *settings) counter {
 	const most = 3024
 	n, tile := s.small(k.overview, 1, 1<<16), s.small(k.tile, 1, 1<<16)
 	on := s.bool(k.patches)
-	// vLLM keeps pictures below 728 px whole, SGLang those up to 728.
+	// vLLM keeps images below 728 px whole, SGLang those up to 728.
 	whole := 727
 	if s.reading.Processor {
 		whole = 728
@@ -167,7 +167,7 @@ func (k step3) bind(s *settings) counter {
 		g := grid{main: n, tile: tile}
 		long, short := max(w, h), min(w, h)
 		if short < 1 {
-			return g, refused(400, "a side of the picture shrinks to nothing")
+			return g, refused(400, "a side of the image shrinks to nothing")
 		}
 		ratio := float64(long) / float64(short)
 		window := 504

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Rules that resize a picture to a multiple of a unit and make one token of each unit (Qwen-VL and its many descendants, Kimi,
+// Rules that resize an image to a multiple of a unit and make one token of each unit (Qwen-VL and its many descendants, Kimi,
 // Pixtral, Gemma 4).
 
 // round is Python's round: half to even.
@@ -68,7 +68,7 @@ func (k smartResize) bind(s *settings) counter {
 			return grid{main: rows*(cols+1) + k.extra}, nil
 		}
 		if rows*cols == 0 {
-			return grid{}, refused(400, "picture of %d x %d pixels shrinks to nothing", w, h)
+			return grid{}, refused(400, "image of %d x %d pixels shrinks to nothing", w, h)
 		}
 		return grid{main: rows * cols}, nil
 	}
@@ -102,7 +102,7 @@ func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback value) int
 
 var doResize = value{"image.do_resize", "=true"}
 
-// asIs counts a picture that the processor is told not to resize. It fails if the sides are not multiples of a unit.
+// asIs counts an image that the processor is told not to resize. It fails if the sides are not multiples of a unit.
 func asIs(w, h, f int) (cols, rows int, err error) {
 	if w%f != 0 || h%f != 0 {
 		return 0, 0, refused(400, "%d x %d pixels, not to be resized, are no multiple of %d", w, h, f)
@@ -161,7 +161,7 @@ func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
 	hb := max(F, math.RoundToEven(H/F)*F)
 	wb := max(F, math.RoundToEven(W/F)*F)
 	if hb*wb > maxArea {
-		return 0, 0, refused(400, "picture of %d x %d pixels is above %d pixels after resizing", w, h, maxArea)
+		return 0, 0, refused(400, "image of %d x %d pixels is above %d pixels after resizing", w, h, maxArea)
 	}
 	return int(wb) / f, int(hb) / f, nil
 }
@@ -192,7 +192,7 @@ func (k fitLongest) bind(s *settings) counter {
 		// A side of 0 yields no patch, and the processor fails.
 		cols, rows := ((w-1)/patch+1)/rest, ((h-1)/patch+1)/rest
 		if w < 1 || h < 1 || cols*rows == 0 {
-			return grid{}, refused(400, "a side of the picture shrinks to nothing")
+			return grid{}, refused(400, "a side of the image shrinks to nothing")
 		}
 		return grid{rows: rows, cols: 1, tile: cols}, nil
 	}
@@ -245,7 +245,7 @@ func (k softBudget) bind(s *settings) counter {
 			longest := budget * unit
 			switch {
 			case th == 0 && tw == 0:
-				return grid{}, refused(400, "picture of %d x %d pixels resizes to nothing", w, h)
+				return grid{}, refused(400, "image of %d x %d pixels resizes to nothing", w, h)
 			case th == 0:
 				th, tw = unit, min(int(math.Floor(W/H))*unit, longest)
 			case tw == 0:

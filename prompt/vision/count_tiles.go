@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Rules that cut a picture into equal tiles. The grid is chosen from a list by how well its shape fits (InternVL and many
+// Rules that cut an image into equal tiles. The grid is chosen from a list by how well its shape fits (InternVL and many
 // relatives).
 
 // maxTiles bounds tile settings, so that the lists of candidate grids stay short.
 const maxTiles = 4096
 
 // grids lists columns and rows with lo <= columns*rows <= hi, by product, then columns. Upstream leaves the order of equal products
-// open; no picture size was found for which it matters.
+// open; no image size was found for which it matters.
 func grids(lo, hi int) [][2]int {
 	var out [][2]int
 	for cols := 1; cols <= hi; cols++ {
@@ -26,7 +26,7 @@ func grids(lo, hi int) [][2]int {
 	return out
 }
 
-// closestRatio returns the grid with the nearest aspect ratio. Among equals a later (larger) one wins if the picture covers half of
+// closestRatio returns the grid with the nearest aspect ratio. Among equals a later (larger) one wins if the image covers half of
 // it.
 func closestRatio(candidates [][2]int, w, h, size int) (cols, rows int) {
 	ratio, area, tileArea := float64(w)/float64(h), float64(w)*float64(h), float64(size)*float64(size)
@@ -40,7 +40,7 @@ func closestRatio(candidates [][2]int, w, h, size int) (cols, rows int) {
 	return best[0], best[1]
 }
 
-// closeAndFull weighs closeness against how much of the grid the picture fills (Llama Nemotron Nano VL v1, Eagle).
+// closeAndFull weighs closeness against how much of the grid the image fills (Llama Nemotron Nano VL v1, Eagle).
 func closeAndFull(candidates [][2]int, w, h, size int) (cols, rows int) {
 	ratio, area, tileArea := float64(w)/float64(h), float64(w)*float64(h), float64(size)*float64(size)
 	best, top := [2]int{1, 1}, math.Inf(-1)
@@ -166,7 +166,7 @@ func (k msac) bind(s *settings) counter {
 	}
 }
 
-// deepseekOCR tiles pictures larger than one tile, in addition to an overview.
+// deepseekOCR tiles images larger than one tile, in addition to an overview.
 type deepseekOCR struct {
 	size, base   value // tile and overview in pixels
 	patch, ratio value
@@ -196,7 +196,7 @@ func (k deepseekOCR) bind(s *settings) counter {
 	}
 }
 
-// deepseekVL2 picks a canvas from the config's list. More than two pictures in a request turn tiling off.
+// deepseekVL2 picks a canvas from the config's list. More than two images in a request turn tiling off.
 type deepseekVL2 struct{ candidates, size, patch, ratio value }
 
 func (k deepseekVL2) bind(s *settings) counter {
@@ -227,7 +227,7 @@ func bestCanvas(canvases [][2]int, w, h int) [2]int {
 	return best
 }
 
-// lfm2 keeps small pictures whole at their own resolution and tiles large ones, with a thumbnail (LFM2-VL).
+// lfm2 keeps small images whole at their own resolution and tiles large ones, with a thumbnail (LFM2-VL).
 type lfm2 struct {
 	factor, patch, minTokens, maxTokens value
 	tile, minTiles, maxTiles            value

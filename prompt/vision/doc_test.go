@@ -78,7 +78,7 @@ vLLM rotates an image by its EXIF orientation before counting; SGLang and Tensor
 	return b.String()
 }
 
-// ruleOf describes how a family counts a picture, with the names of its settings.
+// ruleOf describes how a family counts an image, with the names of its settings.
 func ruleOf(k kind) string {
 	switch k := k.(type) {
 	case llama4:

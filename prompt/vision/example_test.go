@@ -16,7 +16,7 @@ func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
 }
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
-// How many tokens a picture takes, and where they lie in the prompt.
+// How many tokens an image takes, and where they lie in the prompt.
 func Example() {
 	const dir = "../../examples/models/qwen2.5-vl"
 	t, err := tokenizer.Load(dir)
@@ -29,12 +29,12 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	picture := vision.Media{Width: 1280, Height: 720}
-	embeddings, total, err := model.Count(picture, nil)
+	image := vision.Media{Width: 1280, Height: 720}
+	embeddings, total, err := model.Count(image, nil)
 	fmt.Println(model.Family(), embeddings, total, err)
 
 	prompt := t.Encode(nil, "<|vision_start|><|image_pad|><|vision_end|>What is this?", tokenizer.Options{})
-	ids, spans, err := model.Expand(nil, prompt, []vision.Media{picture}, nil)
+	ids, spans, err := model.Expand(nil, prompt, []vision.Media{image}, nil)
 	fmt.Println(len(prompt), len(ids), spans, err)
 	// Output:
 	// qwen2_vl 1196 1196 <nil>

@@ -74,7 +74,7 @@ func (m *Model) insert(b *builder, ids []uint32, items []*item, put func(*item) 
 	}
 	p := items[0].rule.prefix
 	if len(ids) < len(p) || !slices.Equal(ids[:len(p)], p) {
-		return nil, refused(500, "the prompt does not start with %q, behind which the pictures go", m.tok.DecodeText(p))
+		return nil, refused(500, "the prompt does not start with %q, behind which the images go", m.tok.DecodeText(p))
 	}
 	b.out = append(b.out, p...)
 	for _, it := range items {
@@ -192,7 +192,7 @@ func place[E byte | uint32](q *queues, text []E, target func(*item) []E, plain f
 	return text[from:], nil
 }
 
-// images counts the pictures of a request, on which some rules depend.
+// images counts the images of a request, on which some rules depend.
 func images(media []Media) int {
 	n := 0
 	for _, md := range media {

@@ -8,7 +8,7 @@ import (
 // Expansion in the text, as the Hugging Face processor does it (and vLLM if it finds no placeholder among the ids).
 
 // condensedText is a prompt in which every run of embedding tokens is reduced to one, so that it is tokenized as fast as a prompt
-// without pictures. Added tokens never merge with their neighbours, so stretching each run afterwards gives the ids of the full
+// without images. Added tokens never merge with their neighbours, so stretching each run afterwards gives the ids of the full
 // text.
 type condensedText []piece
 
@@ -220,7 +220,7 @@ func (m *Model) placeholderIn(text, modality string) bool {
 	return false
 }
 
-// edited applies the family's finishText to the whole text and splits it into pieces again. A picture's piece then consists of its
+// edited applies the family's finishText to the whole text and splits it into pieces again. An image's piece then consists of its
 // runs only.
 func (c condensedText) edited(m *Model) condensedText {
 	rest := m.fam.finishText(m, c.String())

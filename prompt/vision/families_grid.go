@@ -1,6 +1,6 @@
 package vision
 
-// Families that resize to a grid of units, with one run of tokens per picture.
+// Families that resize to a grid of units, with one run of tokens per image.
 
 // The names of the Qwen line's tokens.
 var qwenNames = map[string]name{

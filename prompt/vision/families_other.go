@@ -152,7 +152,7 @@ func (m *Model) bosText() string {
 
 func (m *Model) bos() (uint32, bool) { return m.tok.ID(m.bosText()) }
 
-// leadingBOS puts the BOS token in front of a text that has none, after pictures at its start (Llama 3.2 Vision).
+// leadingBOS puts the BOS token in front of a text that has none, after images at its start (Llama 3.2 Vision).
 func leadingBOS(m *Model, text, image string) string {
 	bos := cmp.Or(tokenText(m.settings.tokenizer["bos_token"]), "<|begin_of_text|>")
 	if strings.Contains(text, bos) {

@@ -1,6 +1,6 @@
 package vision
 
-// Families that cut a picture into tiles.
+// Families that cut an image into tiles.
 
 // internTiles is InternVL's rule as its config.json gives it.
 func internTiles(perTile perTile) tiles {
@@ -265,7 +265,7 @@ var tileFamilies = []family{
 	},
 }
 
-// internAccepts: vLLM 0.32 passes a request's settings to both the picture's and the video's processor, which accept few names.
+// internAccepts: vLLM 0.32 passes a request's settings to both the image's and the video's processor, which accept few names.
 func internAccepts(m *Model, kw Kwargs) error {
 	llm, _ := dig(m.settings.config, "llm_config.model_type").(string)
 	video := map[string]string{"qwen2": "<|video_pad|>", "qwen3": "<|video_pad|>", "qwen3_moe": "<|video_pad|>",

@@ -50,8 +50,8 @@ type Facts struct {
 	PlaceholdersFirst, PlaceholdersTouch bool
 	// Conversation is the named format that replaces the chat template, "" for none (SGLang 0.5.23, parser/conversation.py).
 	Conversation string
-	// ProcessorClass and WrapperClass are the Python classes that enter pictures' names, besides the bytes of their files; "" if
-	// pictures are named by their pixels (SGLang 0.5.23).
+	// ProcessorClass and WrapperClass are the Python classes that enter images' names, besides the bytes of their files; "" if
+	// images are named by their pixels (SGLang 0.5.23).
 	ProcessorClass, WrapperClass string
 }
 
@@ -84,12 +84,12 @@ type entry struct {
 // kind is a count rule before its settings are known. bind reads them; errors go to s.err.
 type kind interface{ bind(s *settings) counter }
 
-// counter turns a picture's size into a grid. items is the number of pictures in the request.
+// counter turns an image's size into a grid. items is the number of images in the request.
 type counter func(width, height, items int) (grid, error)
 
 // grid is the result of a count rule. Families without tiles use main only.
 type grid struct {
-	main       int // tokens of the main run: the picture, its thumbnail or overview
+	main       int // tokens of the main run: the image, its thumbnail or overview
 	rows, cols int // of tiles; 0 = none
 	tile       int // tokens of one tile
 	mainCols   int // for arrange functions that break the main run into rows

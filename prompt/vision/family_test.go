@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOneEntryMakesAFamily: one entry defines a family: recognition by files, count and layout of pictures, placeholder, and the
+// TestOneEntryMakesAFamily: one entry defines a family: recognition by files, count and layout of images, placeholder, and the
 // engines' facts.
 func TestOneEntryMakesAFamily(t *testing.T) {
 	with := append(families(), &family{

@@ -19,7 +19,7 @@ import (
 //	end
 //
 // where main is mainBegin run mainEnd. The usual case has only begin, a main run and end. {r}, {c} and {i} are the tile's row,
-// column and number from 1, {k} the picture's number from 0, other {names} the family's. Adjacent texts are tokenized as one.
+// column and number from 1, {k} the image's number from 0, other {names} the family's. Adjacent texts are tokenized as one.
 type layout struct {
 	begin, end                  string
 	mainFirst                   bool
@@ -166,9 +166,9 @@ func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	case media.Modality == "audio":
 		return r.count(0, 0, b.items)
 	case w <= 0 || h <= 0:
-		return grid{}, refused(400, "picture of %d x %d pixels", w, h)
+		return grid{}, refused(400, "image of %d x %d pixels", w, h)
 	case w > maxSide || h > maxSide || float64(w)*float64(h) > maxPixels:
-		return grid{}, refused(400, "picture of %d x %d pixels is larger than an engine decodes", w, h)
+		return grid{}, refused(400, "image of %d x %d pixels is larger than an engine decodes", w, h)
 	}
 	g, err = r.count(w, h, b.items)
 	if err != nil {
@@ -197,7 +197,7 @@ func (b *builder) size(media []Media) (n int) {
 	return n
 }
 
-// maxSide and maxPixels bound the pictures that are counted. Pillow refuses above 1.8e8 pixels; this bound only keeps the
+// maxSide and maxPixels bound the images that are counted. Pillow refuses above 1.8e8 pixels; this bound only keeps the
 // arithmetic within int64.
 const (
 	maxSide   = 1 << 31

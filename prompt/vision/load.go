@@ -80,7 +80,7 @@ func (m *Model) bindIDs() error {
 		for i := range m.newlines {
 			id, ok := m.tok.ID(strings.Repeat("\n", i+1))
 			if !ok {
-				return m.lacks("a token for %d newlines, which are merged behind pictures", i+1)
+				return m.lacks("a token for %d newlines, which are merged behind images", i+1)
 			}
 			m.newlines[i] = id
 		}
@@ -148,7 +148,7 @@ func mistralConfig(params map[string]any) map[string]any {
 	c := map[string]any{"model_type": "mistral_native_text", "vocab_size": params["vocab_size"]}
 	encoder, ok := params["vision_encoder"].(map[string]any)
 	if !ok {
-		// Newer files use multimodal.whisper_model_args and so on; only a vision encoder brings picture placeholders.
+		// Newer files use multimodal.whisper_model_args and so on; only a vision encoder brings image placeholders.
 		multi, _ := params["multimodal"].(map[string]any)
 		if multi != nil {
 			c["model_type"], c["vision_config"] = "mistral_native_audio", multi

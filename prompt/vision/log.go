@@ -4,7 +4,7 @@ import "math"
 
 // log is the natural logarithm, correctly rounded (except within about 2^-40 of a rounding boundary).
 //
-// MiniCPM-V compares differences of logarithms, and for many picture sizes two grids are equally good up to the last bit. C
+// MiniCPM-V compares differences of logarithms, and for many image sizes two grids are equally good up to the last bit. C
 // libraries round correctly nearly always; math.Log is one bit off in 7 % of the cases, and then the other grid would win.
 func log(x float64) float64 {
 	if !(x > 0) || math.IsInf(x, 1) {

@@ -8,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/lab/golden"
 )
 
-// TestProcessorRandom: random settings in a directory's files, random picture sizes, one to three pictures, random kwargs, compared
+// TestProcessorRandom: random settings in a directory's files, random image sizes, one to three images, random kwargs, compared
 // with what the processors of transformers 5.23.0 make of the prompt, or with their failure. A sample of 9,000 compared cases.
 func TestProcessorRandom(t *testing.T) {
 	var rec struct {
@@ -44,7 +44,7 @@ func TestProcessorRandom(t *testing.T) {
 		m, err := Load(dir(files), stub, Options{Reading: transformers})
 		var ids []uint32
 		if err == nil {
-			ids, _, err = m.ExpandText(nil, r.Text, pictures(r.Sizes), r.Kw)
+			ids, _, err = m.ExpandText(nil, r.Text, mediaOf(r.Sizes), r.Kw)
 		}
 		where := func() string { return string(marshal(r.Cfg)) + string(marshal(r.Pk)) + string(marshal(r.Kw)) }
 		if r.Error != "" {

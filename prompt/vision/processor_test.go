@@ -104,8 +104,8 @@ func (r rle) stream(special map[string]bool, plain func(string) string) string {
 	}, special)
 }
 
-// pictures returns pictures of these sizes.
-func pictures(sizes [][2]int) (media []Media) {
+// mediaOf returns images of these sizes.
+func mediaOf(sizes [][2]int) (media []Media) {
 	for _, s := range sizes {
 		media = append(media, Media{Width: s[0], Height: s[1]})
 	}
@@ -194,7 +194,7 @@ func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[
 	return m, stub
 }
 
-// processorRow is one expansion of a processor: of a picture of one size, or of a whole prompt.
+// processorRow is one expansion of a processor: of an image of one size, or of a whole prompt.
 type processorRow struct {
 	W, H  int
 	RLE   rle
@@ -259,7 +259,7 @@ func TestProcessorCounts(t *testing.T) {
 				want, have = strings.ReplaceAll(want, " ", ""), strings.ReplaceAll(have, " ", "")
 			}
 			if processorDirs[f.Family].mistral {
-				want = "A" + want + "B" // the golden holds only the picture
+				want = "A" + want + "B" // the golden holds only the image
 			}
 			if have != want {
 				t.Errorf("%s %dx%d: want %.300s\nhave %.300s", f.Family, r.W, r.H, want, have)
@@ -295,7 +295,7 @@ func TestProcessorPrompts(t *testing.T) {
 		special := stub.special()
 		for _, r := range recorded {
 			rows++
-			ids, spans, err := m.ExpandText(nil, r.Prompt, pictures(r.Images), processorDirs[f.Family].kw)
+			ids, spans, err := m.ExpandText(nil, r.Prompt, mediaOf(r.Images), processorDirs[f.Family].kw)
 			if err != nil {
 				t.Errorf("%s %s: %v", f.Family, r.Case, err)
 				continue

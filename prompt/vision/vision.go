@@ -1,13 +1,13 @@
 // Package vision decides what an image becomes in the prompt: how many placeholder tokens, which ids, in which layout, and where. A
-// Model is built once from a model directory. An expansion is one pass over the prompt and allocates per request and picture. Load
+// Model is built once from a model directory. An expansion is one pass over the prompt and allocates per request and image. Load
 // reports what a rule needs and the directory lacks; later errors are a *RefusedError (the engine would refuse) or an
 // *UndecidableError.
 //
 // Only this package knows these rules, for every vision-language family and every engine's way of reading (Reading). Nothing is
 // fetched and no image is decoded: [Load] reads the JSON files beside the weights. One entry of the table (families_*.go) describes
-// one family: the files that identify it, the placeholder that the chat template prints, the rule from a picture's size to a count,
+// one family: the files that identify it, the placeholder that the chat template prints, the rule from an image's size to a count,
 // and the layout of the tokens around it. A new checkpoint of a known family works from its directory alone. A wrong count would
-// silently make every block after the picture miss, so nothing is guessed.
+// silently make every block after the image miss, so nothing is guessed.
 //
 // Sources of the rules: vLLM 0.32.0, transformers 5.19 and 5.23, mistral-common 1.13.
 package vision
@@ -50,10 +50,10 @@ type Options struct {
 	MistralFormat bool
 }
 
-// Media is one picture, video or audio clip of a request.
+// Media is one image, video or audio clip of a request.
 type Media struct {
 	Modality string // "image", "video" or "audio"; "" means image
-	// Width and Height in pixels, as the engine sees them: swapped for EXIF orientations 5 to 8 if it rotates pictures first (vLLM
+	// Width and Height in pixels, as the engine sees them: swapped for EXIF orientations 5 to 8 if it rotates images first (vLLM
 	// does, SGLang and TensorRT-LLM do not).
 	Width, Height int
 	Turned        bool // width and height were swapped for EXIF
@@ -69,7 +69,7 @@ type Span struct {
 	Length int
 }
 
-// MaxTokens bounds the tokens of one picture. No served model comes near it; settings or sizes that need more are refused before
+// MaxTokens bounds the tokens of one image. No served model comes near it; settings or sizes that need more are refused before
 // anything is allocated.
 const MaxTokens = 1 << 20
 
@@ -122,7 +122,7 @@ func (m *Model) Warnings() []string { return m.warnings }
 
 // Count returns the tokens of one medium: embed is the number of embedding positions, total the length of the whole replacement.
 // The error is a *RefusedError if the engine refuses the medium and an *UndecidableError if the count cannot be known. If the count
-// depends on the other pictures of a request, this one is counted as if it were the only one.
+// depends on the other images of a request, this one is counted as if it were the only one.
 func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
 	b, err := m.builder(kw, 1)
 	if err != nil {

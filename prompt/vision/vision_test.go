@@ -23,7 +23,7 @@ func qwen(t testing.TB, opts Options) (*Model, *stubTokens) {
 	return m, tok
 }
 
-// TestExpandOrder: pictures replace placeholders in prompt order, whoever wrote these.
+// TestExpandOrder: images replace placeholders in prompt order, whoever wrote these.
 func TestExpandOrder(t *testing.T) {
 	m, tok := qwen(t, Options{})
 	pad := tok.ids["<|image_pad|>"]
@@ -38,7 +38,7 @@ func TestExpandOrder(t *testing.T) {
 		{"one", "a<|image_pad|>b", []Media{small}, "appppb", []Span{{0, 1, 4}}},
 		{"two sizes", "<|image_pad|>x<|image_pad|>", []Media{small, large}, "ppppxpppppppp", []Span{{0, 0, 4}, {1, 5, 8}}},
 		{"typed by the user first", "<|image_pad|> and <|image_pad|>", []Media{large}, "pppppppp and p", []Span{{0, 0, 8}}},
-		{"typed, no picture", "see <|image_pad|>", nil, "see p", nil},
+		{"typed, no image", "see <|image_pad|>", nil, "see p", nil},
 	} {
 		ids, spans, err := m.Expand([]uint32{7}, tok.EncodeText(nil, c.prompt), c.media, nil)
 		if err != nil {
@@ -69,7 +69,7 @@ func TestRefusals(t *testing.T) {
 		kw     Kwargs
 		status int
 	}{
-		{"fewer placeholders than pictures", prompt, []Media{{Width: 56, Height: 56}, {Width: 56, Height: 56}}, nil, 500},
+		{"fewer placeholders than images", prompt, []Media{{Width: 56, Height: 56}, {Width: 56, Height: 56}}, nil, 500},
 		{"aspect ratio", prompt, []Media{{Width: 201, Height: 1}}, nil, 400},
 		{"no pixels", prompt, []Media{{Width: 0, Height: 5}}, nil, 400},
 		{"negative", prompt, []Media{{Width: -1, Height: 5}}, nil, 400},
@@ -228,7 +228,7 @@ func TestPlaceholder(t *testing.T) {
 	}
 }
 
-// TestNewlineMerge: two adjacent pictures share a newline token (Gemma 3 in vLLM).
+// TestNewlineMerge: two adjacent images share a newline token (Gemma 3 in vLLM).
 func TestNewlineMerge(t *testing.T) {
 	m, _ := loadRule(t, "gemma3", vllm)
 	tok := m.tok
@@ -324,7 +324,7 @@ func FuzzExpand(f *testing.F) {
 			return
 		}
 		if len(spans) != len(media) {
-			t.Fatalf("%d spans for %d pictures", len(spans), len(media))
+			t.Fatalf("%d spans for %d images", len(spans), len(media))
 		}
 		for _, s := range spans {
 			if s.Offset < 0 || s.Length < 0 || s.Offset+s.Length > len(ids)+1 {
@@ -358,12 +358,12 @@ func FuzzLoad(f *testing.F) {
 
 // TestExpandExact checks that the ids of a prompt are allocated once, as large as they become.
 func TestExpandExact(t *testing.T) {
-	const pictures = 500
+	const images = 500
 	for name, reading := range map[string]Reading{"ids": {}, "text": {Processor: true}} {
 		m, tok := qwen(t, Options{Reading: reading})
 		m = m.With(tok, 1<<20)
-		prompt := strings.Repeat("<|image_pad|>", pictures)
-		media := slices.Repeat([]Media{{Width: 56, Height: 56}, {Width: 560, Height: 560}}, pictures/2)
+		prompt := strings.Repeat("<|image_pad|>", images)
+		media := slices.Repeat([]Media{{Width: 56, Height: 56}, {Width: 560, Height: 560}}, images/2)
 		given := tok.EncodeText(nil, prompt)
 		var ids []uint32
 		var err error
@@ -376,7 +376,7 @@ func TestExpandExact(t *testing.T) {
 		}
 		runtime.ReadMemStats(&after)
 		took := after.TotalAlloc - before.TotalAlloc
-		if err != nil || len(ids) != pictures/2*(4+400) || took > uint64(4*4*len(ids)) {
+		if err != nil || len(ids) != images/2*(4+400) || took > uint64(4*4*len(ids)) {
 			t.Errorf("%s: %d ids, %d KiB allocated, %v", name, len(ids), took>>10, err)
 		}
 	}

@@ -138,7 +138,7 @@ func (b *bench) verdict(id string) Verdict {
 	return v
 }
 
-func picture(offset, length int, name string) engine.Medium {
+func imageAt(offset, length int, name string) engine.Medium {
 	return engine.Medium{Modality: "image", Offset: offset, Length: length, Name: name, HasName: true, HasFacts: true}
 }
 
@@ -167,23 +167,23 @@ func TestVerdicts(t *testing.T) {
 			last := b.store(0, prompt[:32])
 			b.store(last, other[32:])
 		}, Token, Finding{Position: 40, Ours: 140, Theirs: 7}},
-		"the picture is longer there": {func(b *bench) {
-			b.expect("r", pads, picture(20, 30, "n"))
-			b.store(0, longer, picture(20, 40, "n"))
+		"the image is longer there": {func(b *bench) {
+			b.expect("r", pads, imageAt(20, 30, "n"))
+			b.store(0, longer, imageAt(20, 40, "n"))
 		}, Span,
 			Finding{Position: 20, Ours: 30, Theirs: 40}},
-		"the picture is shorter there": {func(b *bench) {
-			b.expect("r", pads, picture(20, 30, "n"))
-			b.store(0, shorter, picture(20, 25, "n"))
+		"the image is shorter there": {func(b *bench) {
+			b.expect("r", pads, imageAt(20, 30, "n"))
+			b.store(0, shorter, imageAt(20, 25, "n"))
 		}, Span,
 			Finding{Position: 20, Ours: 30, Theirs: 25}},
-		"the picture's name differs": {func(b *bench) {
-			b.expect("r", pads, picture(20, 30, "n"))
-			b.store(0, pads, picture(20, 30, "x"))
+		"the image's name differs": {func(b *bench) {
+			b.expect("r", pads, imageAt(20, 30, "n"))
+			b.store(0, pads, imageAt(20, 30, "x"))
 		}, MediaName, Finding{Position: 20}},
 		"a name where we have none": {func(b *bench) {
 			b.expect("r", pads)
-			b.store(0, pads, picture(20, 30, "x"))
+			b.store(0, pads, imageAt(20, 30, "x"))
 		}, Keys, Finding{Position: 16}},
 		"another's traffic alone": {func(b *bench) { b.expect("r", prompt); b.store(0, ids(64, 9000)) }, Unattributed, Finding{}},
 		"another's, then its own": {func(b *bench) { b.expect("r", prompt); b.store(0, other); b.store(0, prompt) }, Equal, Finding{}},
@@ -376,7 +376,7 @@ func TestAuditIsBounded(t *testing.T) {
 	}
 }
 
-// TestKnownInPart audits prompts that are exact only in part: the ids end at a medium that could not be read (a late picture,
+// TestKnownInPart audits prompts that are exact only in part: the ids end at a medium that could not be read (a late image,
 // audio, a video), or at the first that cannot be named, or nothing can be hashed. The worker's events continue far beyond that;
 // only what is known is compared.
 func TestKnownInPart(t *testing.T) {
@@ -426,7 +426,7 @@ func TestKnownInPart(t *testing.T) {
 			if c.from > 0 {
 				last = b.store(0, whole[:c.from*size])
 			}
-			last = b.store(last, c.tokens[c.from*size:464], picture(46-c.from*size, 400, "n"))
+			last = b.store(last, c.tokens[c.from*size:464], imageAt(46-c.from*size, 400, "n"))
 			for i := range 6 { // the prompt's end, and blocks that the answer fills
 				last = b.store(last, ids(size, uint32(9000+i*size)))
 			}

@@ -29,7 +29,7 @@ func (v Verdict) Differs() bool {
 	return v == Token || v == Span || v == MediaName || v == Keys || v == Block
 }
 
-// Finding is a request that was not stored as predicted. It holds numbers: no picture, no picture's name, and no text except,
+// Finding is a request that was not stored as predicted. It holds numbers: no image, no image's name, and no text except,
 // with Options.Text, that of two tokens.
 type Finding struct {
 	At       time.Time `json:"at"`

@@ -12,7 +12,7 @@ import (
 // with all before it (package stream, stems.go).
 //
 // Only certain cases count: all of the prompt's blocks from that place on were stored after that parent and no other, the event's
-// first block occurs once in the prompt, no other open request with another beginning could be meant, the engine fetched no picture
+// first block occurs once in the prompt, no other open request with another beginning could be meant, the engine fetched no image
 // before that place itself, and its count of cached tokens, if reported, ends there too. One error remains possible with traffic
 // that bypasses us: a request with the same end at the same place after another beginning, while a request of ours is open that
 // found its whole prompt cached. Its blocks would be taken for ours until the engine's count disproves them.

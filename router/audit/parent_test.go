@@ -54,11 +54,11 @@ func TestParentIsShown(t *testing.T) {
 			b.expect("twin", twin)
 			b.behind(old, "r", all[3:])
 		}, 3},
-		"a picture before it that the engine fetched": {func(b *bench) {
+		"an image before it that the engine fetched": {func(b *bench) {
 			b.a.byID["r"].Prompt.Media = []engine.Medium{{Offset: 2 * size, Length: size / 2, Fetched: true}}
 			b.behind(old, "", all[3:])
 		}, 0},
-		"a picture after it that the engine fetched": {func(b *bench) {
+		"an image after it that the engine fetched": {func(b *bench) {
 			b.a.byID["r"].Prompt.Media = []engine.Medium{{Offset: 4 * size, Length: size / 2, Fetched: true}}
 			b.behind(old, "", all[3:])
 		}, 3},

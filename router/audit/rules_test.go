@@ -52,7 +52,7 @@ func (b *judges) request(o one) {
 	prompt := func(length int) []uint32 {
 		return slices.Concat(ids(32, start), slices.Repeat([]uint32{9}, length), ids(40, start+100))
 	}
-	tokens, media := prompt(40), []engine.Medium{picture(32, 40, id)}
+	tokens, media := prompt(40), []engine.Medium{imageAt(32, 40, id)}
 	e := Expectation{ID: id, Slot: b.slots[o.worker], Worker: o.worker, Model: "m", Locals: locals(tokens, media),
 		Form: block.Form{Size: size}, Prompt: &engine.Prompt{IDs: tokens, Media: media, Exact: true}, Class: b.class}
 	if o.named {
@@ -71,9 +71,9 @@ func (b *judges) request(o one) {
 		stored = slices.Clone(tokens)
 		stored[20]++
 	case "span":
-		stored, as = prompt(56), []engine.Medium{picture(32, 56, id)}
+		stored, as = prompt(56), []engine.Medium{imageAt(32, 56, id)}
 	case "name":
-		as = []engine.Medium{picture(32, 40, "other")}
+		as = []engine.Medium{imageAt(32, 40, "other")}
 	}
 	event := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Session: e.Session, Tokens: stored, Locals: locals(stored, as)}
 	for range event.Locals {
@@ -218,7 +218,7 @@ func TestRuleIsBack(t *testing.T) {
 func TestDoubtful(t *testing.T) {
 	b := newJudges(t)
 	text := &engine.Prompt{IDs: ids(64, 1), Exact: true}
-	image := &engine.Prompt{IDs: ids(64, 1), Exact: true, Media: []engine.Medium{picture(16, 16, "n")}}
+	image := &engine.Prompt{IDs: ids(64, 1), Exact: true, Media: []engine.Medium{imageAt(16, 16, "n")}}
 	doubtful := func(p *engine.Prompt) bool { return b.class.Standing().Doubtful(p, false, false) }
 	for range proof {
 		if !doubtful(text) {

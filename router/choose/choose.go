@@ -1,6 +1,6 @@
 // Package choose ranks the candidates of a decision by cost, in tokens of an average worker's prefill; 10,000 are about a second.
 //
-//	work  = tokens to prefill + picture tokens to encode + cost of loading an adapter
+//	work  = tokens to prefill + image tokens to encode + cost of loading an adapter
 //	cost  = slowness × ((1 + decodeShare × (1 + requests in flight)) × (1 + tokens queued ÷ queueScale) × work + tokens queued
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
 //	        + cost of fetching + cost of work elsewhere + distance + tokens whose end another worker would keep, and this one would not
@@ -39,11 +39,11 @@ type Candidate struct {
 	FetchRate    float64 // tokens fetched from lower tiers a second; 0: not known
 	Unkept       int     // tokens after Predicted that it holds in full attention alone; this prompt makes a hybrid keep their end
 	Pulled       int     // tokens after Predicted that another worker holds; fetched from there if that is cheaper
-	Encode       int     // picture tokens after the cached prefix that it would have to encode
-	EncodedApart int     // picture tokens after the cached prefix that an encode worker encodes
+	Encode       int     // image tokens after the cached prefix that it would have to encode
+	EncodedApart int     // image tokens after the cached prefix that an encode worker encodes
 	AdapterLoad  int     // tokens that it could prefill while it loads the prompt's adapter
-	Seen         int     // picture tokens after the cached prefix that its encoder cache should have
-	PicturesHeld int     // pictures that it need not encode
+	Seen         int     // image tokens after the cached prefix that its encoder cache should have
+	ImagesHeld   int     // images that it need not encode
 	Inflight     int     // requests
 	Backlog      float64 // tokens queued
 	Context      float64 // prompt tokens of the requests in flight
@@ -60,7 +60,7 @@ type Candidate struct {
 
 // Terms is a candidate's cost, term by term, in tokens.
 type Terms struct {
-	Prefill   float64 `json:"prefill"` // the prompt's rest and its pictures
+	Prefill   float64 `json:"prefill"` // the prompt's rest and its images
 	Queue     float64 `json:"queue"`
 	Delay     float64 `json:"delay"` // of other requests, by this prefill
 	Requests  float64 `json:"requests"`

@@ -17,7 +17,7 @@ func TestRank(t *testing.T) {
 			1000, []int{1, 2, 0}},
 		{"predicted counts like exact", []Candidate{{Slot: 0, Exact: 300, Predicted: 300}, {Slot: 1, Predicted: 400}}, 1000, []int{1, 0}},
 		{"a queue longer than the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"a picture already encoded wins", []Candidate{{Slot: 0, Encode: 1196}, {Slot: 1, Seen: 1196}}, 1300, []int{1, 0}},
+		{"an image already encoded wins", []Candidate{{Slot: 0, Encode: 1196}, {Slot: 1, Seen: 1196}}, 1300, []int{1, 0}},
 		{"requests in flight weigh", []Candidate{{Slot: 0, Inflight: 3}, {Slot: 1, Inflight: 1}}, 10, []int{1, 0}},
 		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1, Recent: 1200},
 			{Slot: 1}}, 1000, []int{1, 0}},

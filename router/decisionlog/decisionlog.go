@@ -6,7 +6,7 @@
 // of their ends, so a replay must sort them by timestamp. The format is Mooncake's trace (timestamp, input_length, output_length,
 // hash_ids) with additional fields.
 //
-// No content of a request is written. What must be comparable (prompts, pictures, sessions) is written as a pseudonym:
+// No content of a request is written. What must be comparable (prompts, images, sessions) is written as a pseudonym:
 // HMAC-SHA-256 under a key that is random at each start, or shared by replicas so that their lines can be joined. Nothing waits
 // for the disk: a line that finds the queue full, or that cannot be written, is dropped and counted.
 package decisionlog
@@ -84,7 +84,7 @@ type Line struct {
 type Hypothetical struct {
 	Cached     int `json:"cached_tokens"`      // leading tokens of the prompt that the chosen worker held
 	UsedCached int `json:"used_cached_tokens"` // leading tokens of the prompt that the used worker held
-	// picture tokens that the used worker had to encode beyond those of the chosen one; may be negative
+	// image tokens that the used worker had to encode beyond those of the chosen one; may be negative
 	Encode int     `json:"encode_tokens"`
 	Rate   float64 `json:"rate"` // tokens that the used worker prefills a second, else the mean of all; 0: not known
 }
@@ -92,7 +92,7 @@ type Hypothetical struct {
 // Tokens returns the cached tokens that the choice would have gained; negative: lost.
 func (w *Hypothetical) Tokens() int { return w.Cached - w.UsedCached }
 
-// Image is a picture, an audio or a video in the prompt. Add takes its cache key as ID.
+// Image is an image, an audio or a video in the prompt. Add takes its cache key as ID.
 type Image struct {
 	ID     uint64 `json:"id"`
 	Offset int    `json:"offset"`

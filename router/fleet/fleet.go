@@ -65,7 +65,7 @@ type Slot struct {
 	// EventAge.
 	EarlyEvents bool
 
-	encoded atomic.Uint64 // picture tokens in total
+	encoded atomic.Uint64 // image tokens in total
 
 	mu sync.Mutex
 	load

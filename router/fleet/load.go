@@ -66,7 +66,7 @@ type load struct {
 
 // Work is what a request asks of a slot.
 type Work struct {
-	Tokens             int      // to prefill there, with pictures to encode
+	Tokens             int      // to prefill there, with images to encode
 	AdapterLoad        int      // the part of Tokens that stands for loading an adapter
 	Fetch              int      // further tokens that it fetches from its own lower tiers
 	Pull               int      // further tokens that it fetches from another worker
@@ -157,7 +157,7 @@ func (w *Worker) SetExpectedRates(rate, fetch int) {
 	}
 }
 
-// AddEncoded adds n picture tokens given to the slot to encode, and returns the total.
+// AddEncoded adds n image tokens given to the slot to encode, and returns the total.
 func (s *Slot) AddEncoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
 
 // eventsLive reports whether the slot's events arrive as they happen.

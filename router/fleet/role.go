@@ -4,11 +4,11 @@ import "fmt"
 
 // Role is the part of a request that a worker does. A request is prefilled and decoded at one worker that does both; or it is
 // prefilled at a worker with the role prefill and decoded at another, which fetches the KV blocks (router/disaggregation.go chooses the
-// two). Its pictures may be encoded at a third (router/encoderpool.go).
+// two). Its images may be encoded at a third (router/encoderpool.go).
 //
 //	prefill  prefills for others and never serves a request alone
 //	decode   decodes what others have prefilled, and does all of a request if that is cheaper or no other can prefill
-//	encode   encodes pictures for the workers that prefill
+//	encode   encodes images for the workers that prefill
 type Role uint8
 
 // Any is the role of a worker without one: it does all of a request, and decodes for others too.
@@ -54,7 +54,7 @@ func splitByRole(workers []*Worker) (choose, encode []*Slot) {
 	return choose, encode
 }
 
-// Encoders returns the slots that encode pictures for a model. The caller must not change the list.
+// Encoders returns the slots that encode images for a model. The caller must not change the list.
 func (f *Fleet) Encoders(model string) []*Slot { return f.state.Load().encode[model] }
 
 // ServesAlone reports whether a worker can serve a request by itself although others prefill. A prefill worker cannot, nor can a worker

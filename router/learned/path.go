@@ -353,7 +353,7 @@ func (w *walk) content(p *body.Part) {
 	w.step(kindOther)
 }
 
-// pixels returns how many pixels the picture has that a part brings with it; 0: it has none.
+// pixels returns how many pixels the image has that a part brings with it; 0: it has none.
 func (w *walk) pixels(p *body.Part) int {
 	if !strings.Contains(p.Type, "image") {
 		return 0

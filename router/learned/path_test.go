@@ -53,8 +53,8 @@ func imageURL(s string) string { return fmt.Sprintf(`{"type":"image_url","image_
 
 func TestPath(t *testing.T) {
 	h := NewHasher([]byte("a secret"))
-	picture := "data:image/png;base64," + strings.Repeat("iVBORw0KGgo", 4000)
-	whole := pathOf(t, h, Head{}, chat(text("What is this?"), imageURL(picture)))
+	imageData := "data:image/png;base64," + strings.Repeat("iVBORw0KGgo", 4000)
+	whole := pathOf(t, h, Head{}, chat(text("What is this?"), imageURL(imageData)))
 
 	t.Run("frames", func(t *testing.T) { // however Envoy cuts the body
 		rng := rand.New(rand.NewPCG(1, 2))
@@ -63,7 +63,7 @@ func TestPath(t *testing.T) {
 			for range rng.IntN(20) {
 				frames = append(frames, 1+rng.IntN(9000))
 			}
-			if got := pathOf(t, h, Head{}, chat(text("What is this?"), imageURL(picture)), frames...); !slices.Equal(got, whole) {
+			if got := pathOf(t, h, Head{}, chat(text("What is this?"), imageURL(imageData)), frames...); !slices.Equal(got, whole) {
 				t.Fatalf("in frames of %v the path is another one", frames)
 			}
 		}
@@ -79,30 +79,30 @@ func TestPath(t *testing.T) {
 		text string
 		want int
 	}{
-		{"the same", Head{}, chat(text("What is this?"), imageURL(picture)), -1},
-		{"sampling", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`,
+		{"the same", Head{}, chat(text("What is this?"), imageURL(imageData)), -1},
+		{"sampling", Head{}, strings.Replace(chat(text("What is this?"), imageURL(imageData)), `{"model"`,
 			`{"temperature":0.3,"stream":true,"max_tokens":7,"model"`, 1), -1},
-		{"a client's name for the image", Head{}, chat(text("What is this?"), strings.Replace(imageURL(picture), `{"type"`,
+		{"a client's name for the image", Head{}, chat(text("What is this?"), strings.Replace(imageURL(imageData), `{"type"`,
 			`{"uuid":"mine","type"`, 1)), -1},
-		{"another image", Head{}, chat(text("What is this?"), imageURL(picture+"x")), len(whole) - 1},
-		{"the image's detail", Head{}, chat(text("What is this?"), strings.Replace(imageURL(picture), `"url":`, `"detail":"low","url":`, 1)),
+		{"another image", Head{}, chat(text("What is this?"), imageURL(imageData+"x")), len(whole) - 1},
+		{"the image's detail", Head{}, chat(text("What is this?"), strings.Replace(imageURL(imageData), `"url":`, `"detail":"low","url":`, 1)),
 			len(whole) - 1},
-		{"another question", Head{}, chat(text("Another question"), imageURL(picture)), first},
-		{"another role", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `"user"`, `"tool"`, 1), first},
-		{"a salt", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`, `{"cache_salt":"s","model"`, 1), 0},
-		{"tools", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`,
+		{"another question", Head{}, chat(text("Another question"), imageURL(imageData)), first},
+		{"another role", Head{}, strings.Replace(chat(text("What is this?"), imageURL(imageData)), `"user"`, `"tool"`, 1), first},
+		{"a salt", Head{}, strings.Replace(chat(text("What is this?"), imageURL(imageData)), `{"model"`, `{"cache_salt":"s","model"`, 1), 0},
+		{"tools", Head{}, strings.Replace(chat(text("What is this?"), imageURL(imageData)), `{"model"`,
 			`{"tools":[{"type":"function"}],"model"`, 1), 0},
-		{"an unknown parameter", Head{}, strings.Replace(chat(text("What is this?"), imageURL(picture)), `{"model"`, `{"new":1,"model"`, 1), 0},
-		{"an adapter", Head{Adapter: "a"}, chat(text("What is this?"), imageURL(picture)), 0},
-		{"a tenant", Head{Tenant: "a"}, chat(text("What is this?"), imageURL(picture)), 0},
-		{"another endpoint", Head{Endpoint: "/v1/completions"}, chat(text("What is this?"), imageURL(picture)), 0},
+		{"an unknown parameter", Head{}, strings.Replace(chat(text("What is this?"), imageURL(imageData)), `{"model"`, `{"new":1,"model"`, 1), 0},
+		{"an adapter", Head{Adapter: "a"}, chat(text("What is this?"), imageURL(imageData)), 0},
+		{"a tenant", Head{Tenant: "a"}, chat(text("What is this?"), imageURL(imageData)), 0},
+		{"another endpoint", Head{Endpoint: "/v1/completions"}, chat(text("What is this?"), imageURL(imageData)), 0},
 	} {
 		got := pathOf(t, h, c.head, c.text)
 		if c.want < 0 && !slices.Equal(got, whole) || c.want >= 0 && shared(whole, got) != c.want {
 			t.Errorf("%s: %d of %d steps shared, want %d", c.name, shared(whole, got), len(whole), c.want)
 		}
 	}
-	if shared(whole, pathOf(t, NewHasher([]byte("another secret")), Head{}, chat(text("What is this?"), imageURL(picture)))) != 0 {
+	if shared(whole, pathOf(t, NewHasher([]byte("another secret")), Head{}, chat(text("What is this?"), imageURL(imageData)))) != 0 {
 		t.Error("another deployment has the same paths")
 	}
 }
@@ -130,10 +130,10 @@ func TestPathMedia(t *testing.T) {
 		t.Fatal(err)
 	}
 	inline := base64.StdEncoding.EncodeToString(file.Bytes())
-	url, picture := imageURL("https://example.com/1.png"), imageURL("data:image/png;base64,"+inline)
+	url, imageData := imageURL("https://example.com/1.png"), imageURL("data:image/png;base64,"+inline)
 	anthropic := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + inline + `"}}`
 	cached := `{"type":"text","text":"And this?","cache_control":{"type":"ephemeral"}}`
-	a, b := read(chat(url, text("What is this?"), picture, anthropic)), read(chat(text("Another question"), picture, cached, url))
+	a, b := read(chat(url, text("What is this?"), imageData, anthropic)), read(chat(text("Another question"), imageData, cached, url))
 	if len(a.Media) != 3 || len(b.Media) != 2 {
 		t.Fatalf("%d and %d media", len(a.Media), len(b.Media))
 	}

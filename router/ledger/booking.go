@@ -47,7 +47,7 @@ const (
 type Booking struct {
 	Slot        *fleet.Slot    // nil: not known yet; nothing is charged until Confirm
 	OnPlaced    func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Ledger
-	Tokens      int            // to prefill there, with pictures to encode
+	Tokens      int            // to prefill there, with images to encode
 	AdapterLoad int            // the part of Tokens that stands for loading an adapter
 	Fetch       int            // further tokens that it fetches from its own lower tiers
 	Pull        int            // further tokens that it fetches from another worker

@@ -27,7 +27,7 @@ type probeCase struct {
 	body map[string]any
 }
 
-// cases returns the conversations for a model. vLLM's /tokenize takes messages, and expands pictures since 0.17 (#34560);
+// cases returns the conversations for a model. vLLM's /tokenize takes messages, and expands images since 0.17 (#34560);
 // SGLang's takes only text.
 func cases(m *engine.Model) []probeCase {
 	list := []probeCase{{"text", "/v1/completions", map[string]any{"prompt": hardText}}}
@@ -42,16 +42,16 @@ func cases(m *engine.Model) []probeCase {
 	converse("one turn", say("user", hardText))
 	converse("system and user", say("system", "Answer in one word."), say("user", " What is this? "))
 	converse("several turns", say("user", "Hello"), say("assistant", "Hi, "+hardText), say("user", "And now?\n"))
-	if m.Family() != "" && m.Rules().TokenizesPictures {
-		converse("a picture", say("user", []any{
-			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture()}}, map[string]any{"type": "text",
+	if m.Family() != "" && m.Rules().TokenizesImages {
+		converse("an image", say("user", []any{
+			map[string]any{"type": "image_url", "image_url": map[string]any{"url": imageURL()}}, map[string]any{"type": "text",
 				"text": "What is this?"}}))
 	}
 	return list
 }
 
-// picture returns a small PNG as a data URL.
-func picture() string {
+// imageURL returns a small PNG as a data URL.
+func imageURL() string {
 	var b bytes.Buffer
 	_ = png.Encode(&b, image.NewRGBA(image.Rect(0, 0, 320, 200)))
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())

@@ -95,7 +95,7 @@ func brief(r Result) string {
 
 func TestEqual(t *testing.T) {
 	r := probed(t, worker(t, sim.Config{}, nil).Addr(), load(t, nil))
-	if len(r.Findings) != 5 || brief(r) != "equal:" || r.Findings[4].What != "a picture" {
+	if len(r.Findings) != 5 || brief(r) != "equal:" || r.Findings[4].What != "an image" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -221,7 +221,7 @@ func TestHostileWorkers(t *testing.T) {
 		}, "absent: " + unread + "text=absent"},
 		{"is loading", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "unreachable: /v1/models=unreachable"},
 		{"refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) },
-			"refused: " + unread + "text=refused one turn=refused system and user=refused several turns=refused a picture=refused"},
+			"refused: " + unread + "text=refused one turn=refused system and user=refused several turns=refused an image=refused"},
 		{"no JSON", tokenize("<html>"), "unreachable: " + unread + "text=unreachable"},
 		{"other JSON", tokenize("{}"), "unreachable: " + unread + "text=unreachable"},
 		{"tokens are no numbers", tokenize(`{"tokens":["a",-1]}`), "unreachable: " + unread + "text=unreachable"},
@@ -235,7 +235,7 @@ func TestHostileWorkers(t *testing.T) {
 		}, "unreachable: /v1/models=unreachable"},
 		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unreachable: /v1/models=unreachable"},
 		{"no tokens", tokenize(`{"tokens":[]}`), "differs: " + unread +
-			"text=differs one turn=differs system and user=differs several turns=differs a picture=differs"},
+			"text=differs one turn=differs system and user=differs several turns=differs an image=differs"},
 	} {
 		s := httptest.NewServer(c.do)
 		if r := probed(t, s.Listener.Addr().String(), m); brief(r) != c.want {

@@ -111,7 +111,7 @@ type Savings struct {
 	Spared      int     `json:"spared_tokens"`
 	Worse       int     `json:"worse"` // requests whose chosen worker held less: it was chosen for its load
 	Cost        int     `json:"cost_tokens"`
-	Encode      int     `json:"encode_tokens"` // picture tokens that would not have been encoded; negative: additional ones
+	Encode      int     `json:"encode_tokens"` // image tokens that would not have been encoded; negative: additional ones
 	Timed       int     `json:"timed"`         // requests with a known rate
 	Millis      float64 `json:"ms"`            // total time of prefill and encoding that would have been saved
 	Mean        float64 `json:"mean_tokens"`   // spared less cost, for each request

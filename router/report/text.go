@@ -99,7 +99,7 @@ func (x *Savings) write(w io.Writer) {
 	} else if x.Requests < fewForMean {
 		fmt.Fprintf(w, "; too few for a mean: %d", x.Requests)
 	}
-	fmt.Fprintf(w, ", and %+d tokens of pictures not encoded.\n", x.Encode)
+	fmt.Fprintf(w, ", and %+d tokens of images not encoded.\n", x.Encode)
 	if x.Timed > 0 {
 		fmt.Fprintf(w, "At the rates that workers have shown that is %+.1f s of prefill, %+.0f ms a request", x.Millis/1e3,
 			x.Millis/float64(x.Timed))

@@ -45,7 +45,7 @@ def version():
             return line.split()[1]
 
 
-# ---- pictures -----------------------------------------------------------------------------------------------------------------
+# ---- images -------------------------------------------------------------------------------------------------------------------
 
 
 def chunk(kind, data):
@@ -139,7 +139,7 @@ SETTINGS = [{}, {"image_mode": None}, {"image_mode": "RGBA"}, {"image_mode": "L"
 
 
 def picture_facts():
-    """The name of each picture under each --media-io-kwargs; kept: loaded in the file's own mode, without saying so in the name."""
+    """The name of each image under each --media-io-kwargs; kept: loaded in the file's own mode, without saying so in the name."""
     facts = []
     for label, file in pictures().items():
         fact = {"picture": label, "file": base64.b64encode(file).decode(), "names": []}
@@ -319,7 +319,7 @@ def hashes_of(source, processor):
 
 
 def model_facts():
-    """For each architecture: the modalities that it takes, and the names of one, two and three equal pictures in a request."""
+    """For each architecture: the modalities that it takes, and the names of one, two and three equal images in a request."""
     registry = Source.of("vllm.model_executor.models.registry").constants
     file = pictures()["png RGB"]
     facts = {}
@@ -571,7 +571,7 @@ def main():
     with open(sys.argv[2], "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0, filename="") as z:
         z.write(data)
     print(f"contract: vllm {facts['vllm']}, transformers {facts['transformers']}, pillow {facts['pillow']}: {len(facts['models'])} architectures, "
-          f"{len(facts['pictures'])} pictures, {len(facts['formats'])} templates, {len(facts['events'])} events")
+          f"{len(facts['pictures'])} images, {len(facts['formats'])} templates, {len(facts['events'])} events")
 
 
 main()

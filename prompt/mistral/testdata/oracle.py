@@ -1,7 +1,7 @@
 """Encodes chat requests with mistral-common 1.13.1, after the changes that vLLM 0.32.0 makes to a request.
 
 One JSON object a line comes in: {"dir", "messages", "tools", "generate", "continue", "effort"}; one goes out: {"ids"} or
-{"refused"}. A picture is one [IMG].
+{"refused"}. An image is one [IMG].
 """
 import json, os, sys, warnings
 

@@ -1,6 +1,6 @@
-"""Makes pictures.json.gz: pictures, and the SHA-256 of what Pillow makes of them.
+"""Makes images.json.gz: images, and the SHA-256 of what Pillow makes of them.
 
-Usage: make_pictures.py FILE... (Pillow 13.0.0 with libjpeg-turbo 3.2.0 and libwebp 1.6.0)
+Usage: make_images.py FILE... (Pillow 13.0.0 with libjpeg-turbo 3.2.0 and libwebp 1.6.0)
 """
 import base64, gzip, hashlib, io, json, os, sys, warnings
 from PIL import Image, ImageOps
@@ -40,6 +40,6 @@ def row(name, data):
 if __name__ == "__main__":
     rows = [row("/".join(p.split("/")[-2:]), open(p, "rb").read()) for p in sys.argv[1:]]
     here = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(here, "pictures.json.gz"), "wb") as f:
+    with open(os.path.join(here, "images.json.gz"), "wb") as f:
         with gzip.GzipFile(fileobj=f, mode="wb", mtime=0, filename="") as z:
             z.write(json.dumps(rows, indent=0).encode())

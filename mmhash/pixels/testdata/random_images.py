@@ -1,10 +1,10 @@
-"""Prints random pictures and what Pillow makes of them, rows as in pictures.json.gz.
+"""Prints random images and what Pillow makes of them, rows as in images.json.gz.
 
-Usage: random_pictures.py SEED COUNT
+Usage: random_images.py SEED COUNT
 """
 import io, json, random, struct, sys, zlib
 from PIL import Image, ImageFilter
-from make_pictures import row
+from make_images import row
 
 random.seed(int(sys.argv[1]))
 pick = random.choice
@@ -42,7 +42,7 @@ def jpeg():
 
 
 def resample(b, sof):
-    """Gives the blocks of a baseline file other sampling factors, and the picture a size with as many MCUs."""
+    """Gives the blocks of a baseline file other sampling factors, and the image a size with as many MCUs."""
     h, w = struct.unpack(">HH", b[sof + 5 : sof + 9])
     was = b[sof + 11] >> 4, b[sof + 11] & 15
     now = pick({(2, 2): [0x41, 0x14], (2, 1): [0x12]}.get(was, [0x11])), 0x11, 0x11
