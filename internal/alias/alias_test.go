@@ -44,7 +44,7 @@ func shows(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // TestDynamosRelease: the names are those of the release that make e2e-dynamo runs.
 func TestDynamosRelease(t *testing.T) {
 	for file, want := range map[string]string{"../../Makefile": "DYNAMO := " + dynamo + ".", "alias.go": "Dynamo " +
-		dynamo + ":", "../../docs/signals.md": "Dynamo " + dynamo + ":"} {
+		dynamo + ":", "../../docs/signals.md": "Dynamo " + dynamo + ";"} {
 		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %q (%v)", file, want, err)
 		}

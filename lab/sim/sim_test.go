@@ -277,7 +277,7 @@ func TestImages(t *testing.T) {
 		status          int
 		encoded, cached int
 	}{
-		{image("data:image/png;base64,bm90IHJlYWxseSBhIHBpY3R1cmU=", ""), 200, 1, 0},
+		{image("data:image/png;base64,bm90IHJlYWxseSBhbiBpbWFnZQ==", ""), 200, 1, 0},
 		{image(link+"/a", ""), 200, 1, 8},
 		{image("data:image/png;base64,YW5vdGhlcg==", ""), 200, 2, 8},            // another image: no hit
 		{image("data:image/png;base64,YW5vdGhlcg==", `,"uuid":"u"`), 200, 3, 8}, // the same under the client's name
