@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -22,16 +23,20 @@ type unfiled struct {
 	name, config string
 	args         []string
 	medium       func(seed uint64) any // a content part of a conversation's first message; nil: none
+	behind       bool                  // it stands behind the message's text, and the engine puts it before
 }
 
 var unfiledModels = []unfiled{
 	{name: "Qwen2-Audio", config: "qwen2_audio", medium: func(seed uint64) any {
 		return map[string]any{"type": "input_audio", "input_audio": map[string]any{"data": tone(seed), "format": "wav"}}
 	}},
-	{name: "Qianfan-OCR, of no known family", config: "qianfan_ocr", medium: func(seed uint64) any {
-		return map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(seed))}}
-	}},
+	{name: "Qianfan-OCR, of no known family", config: "qianfan_ocr", medium: imageOf},
+	{name: "Qianfan-OCR, its images behind other texts", config: "qianfan_ocr", medium: imageOf, behind: true},
 	{name: "prompts that the engine writes (DeepSeek-V3.2's)", config: "qwen2", args: []string{"--tokenizer-mode", "deepseek_v32"}},
+}
+
+func imageOf(seed uint64) any {
+	return map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(seed))}}
 }
 
 // tone is a WAV file of some noise, one to three seconds long, in base64.
@@ -165,12 +170,12 @@ func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
 	for i := range 6 {
 		parts := []any{map[string]any{"type": "text", "text": words(rng, 20)}}
 		if m.medium != nil {
-			parts = append([]any{m.medium(uint64(i / 2))}, parts...) // two conversations have the same, before other texts
+			parts = slices.Insert(parts, map[bool]int{true: 1}[m.behind], m.medium(uint64(i/2))) // two conversations have the same
 		}
 		talk := []any{system, map[string]any{"role": "user", "content": parts}}
 		for turn := range 3 {
 			what := fmt.Sprintf("conversation %d, turn %d", i, turn)
-			answer := send(what, talk, turn > 0 || i > 2 && (m.medium == nil || i%2 == 0))
+			answer := send(what, talk, turn > 0 || i > 2 && (m.medium == nil || i%2 == 0) || m.behind && i == 5)
 			talk = append(talk, answer, map[string]any{"role": "user", "content": words(rng, 10+rng.IntN(30))})
 		}
 		send(fmt.Sprintf("conversation %d, again", i), talk[:len(talk)-2], true)

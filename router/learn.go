@@ -79,10 +79,11 @@ func (x *planner) tokens(class int) int {
 // recalled is what is remembered of a request, for the workers of one class.
 type recalled struct {
 	learned.Prompt
-	used   bool   // its blocks are looked up: they are more than the computed ones
-	class  uint32 // number of the class; 0: nothing is remembered for it
-	teach  uint32 // number of the class that the request teaches; 0: none
-	tokens int    // of the prompt; an estimate if Tokens is 0
+	path   *learned.Path // of the request, in the order of the class's engines; nil: it is not remembered
+	used   bool          // its blocks are looked up: they are more than the computed ones
+	class  uint32        // number of the class; 0: nothing is remembered for it
+	teach  uint32        // number of the class that the request teaches; 0: none
+	tokens int           // of the prompt; an estimate if Tokens is 0
 	size   learned.Size
 	known  float64 // tokens of the first Steps of the path, for one that size expects
 }
@@ -149,20 +150,22 @@ func (x *planner) recall(class int) {
 	if !learns && !x.teaches(class) || x.inOtherPart(keys.locals) {
 		return
 	}
-	if len(x.mem.path.Steps) == 0 {
-		x.learning.paths().Read(&x.mem.path, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter,
+	if len(x.mem.paths.In(learned.Written).Steps) == 0 {
+		x.learning.paths().Read(&x.mem.paths, learned.Head{Endpoint: x.req.Path, Model: x.model.Name, Adapter: x.adapter,
 			Tenant: x.req.Tenant}, &x.mem.body, &x.mem.req)
 	}
 	r.teach = learnedClass(x.model.Name, keys.class.Name, keys.form)
+	order := x.learning.memory.Order(r.teach)
+	r.path = x.mem.paths.In(order)
 	if !learns {
 		return
 	}
 	r.class = r.teach
-	x.learning.memory.Recall(r.class, &x.mem.path, &r.Prompt)
+	x.learning.memory.RecallIn(order, r.class, &x.mem.paths, &r.Prompt)
 	if !r.agrees(keys.locals) { // such as a URL that shows another image now
 		r.Prompt = learned.Prompt{Blocks: r.Blocks[:0], Estimate: true}
 	}
-	p, path, known := x.reading(class).prompt, &x.mem.path, 0
+	p, path, known := x.reading(class).prompt, r.path, 0
 	if r.Asked > 0 {
 		known = r.Asked*keys.form.Size + keys.form.Size/2
 	}
@@ -194,7 +197,7 @@ func learnedClass(model, class string, form block.Form) uint32 {
 // is remembered of it.
 func (x *planner) onItsWay(class int) *speculative.Reaches {
 	s, r := x.mem, &x.mem.blocks[class].recalled
-	if r.class == 0 || r.Steps >= len(s.path.Steps) {
+	if r.class == 0 || r.Steps >= len(r.path.Steps) {
 		return nil
 	}
 	s.sent.Reset()
@@ -203,9 +206,7 @@ func (x *planner) onItsWay(class int) *speculative.Reaches {
 			s.sent.Add(uint32(slot.ID), 0)
 		}
 	}
-	if len(s.pathChain) == 0 {
-		s.pathChain = appendChain(s.pathChain, &s.path)
-	}
+	s.pathChain = appendChain(s.pathChain[:0], r.path)
 	x.learning.sent.Extend(s.pathChain, &s.sent, x.now)
 	return &s.sent
 }
@@ -218,7 +219,7 @@ func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
 
 // recallImages adds the images that no rule reads, which are known by their part of the body, and estimates their places.
 func (x *planner) recallImages(keys *blocks) {
-	r, path, end, next := &keys.recalled, &x.mem.path, 0.0, 0
+	r, path, end, next := &keys.recalled, keys.recalled.path, 0.0, 0
 	for i, md := range path.Media[:min(len(path.Media), maxMedia)] {
 		if i == len(keys.images) {
 			keys.images = append(keys.images, placedMedium{})
@@ -274,8 +275,9 @@ func (x *planner) watchingOf(class int) *learned.Request {
 	if keys.recalled.teach == 0 {
 		return nil
 	}
+	path := keys.recalled.path
 	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Seen: &fleet.Seen{Blocks: x.tokens(class) / keys.form.Size},
-		Path: learned.Path{Steps: slices.Clone(x.mem.path.Steps)}}
+		Path: learned.Path{Steps: slices.Clone(path.Steps), Order: path.Order, Turn: path.Turn}}
 }
 
 // taught ends the watch of a request.

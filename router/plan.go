@@ -86,7 +86,7 @@ type scratch struct {
 	decoders     []choose.Candidate // ranked, if others prefill
 	eased        []*fleet.Slot
 	encoders     []*fleet.Slot // healthy ones
-	path         learned.Path  // of the request, if it is remembered
+	paths        learned.Paths // of the request, if it is remembered
 	pathChain    []uint64      // the numbers of its steps, if they were looked up
 	sent         speculative.Reaches
 }
@@ -98,7 +98,7 @@ func (s *scratch) release() {
 	for i := range s.blocks {
 		s.blocks[i].cut = reading{}
 	}
-	s.path.Steps, s.path.Media, s.pathChain = s.path.Steps[:0], s.path.Media[:0], s.pathChain[:0]
+	s.paths.Reset()
 	clear(s.eased[:cap(s.eased)])
 	clear(s.encoders[:cap(s.encoders)])
 }

@@ -24,7 +24,7 @@ func (r *Router) place(id, model string, rd reading, path *learned.Path) Decisio
 	x := r.newPlanner(&Request{ID: id}, &r.live, r.unsteeredShare(), r.scratch.Get().(*scratch))
 	x.mem.req.Model = model
 	if path != nil {
-		x.mem.path.Steps, x.mem.path.Media = append(x.mem.path.Steps[:0], path.Steps...), append(x.mem.path.Media[:0], path.Media...)
+		x.mem.paths.Set(path)
 	}
 	x.preparePrompt(rd)
 	r.conclude(x)

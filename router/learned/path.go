@@ -26,6 +26,56 @@ const MaxSteps = 1 << 13
 type Path struct {
 	Steps []Step
 	Media []Medium // in the order of the steps
+	Order Order    // of the steps; of a path that is the same in both, Written
+	Turn  Turn
+}
+
+// Order is where the media of a message stand among its texts.
+type Order bool
+
+// Orders in which engines write a message.
+const (
+	Written    Order = false // where the request has them
+	MediaFirst Order = true  // before all texts: vLLM's "string" content format
+)
+
+// Turn is where a request's paths in the two orders part: numbers of the first step that differs in the own order, and of the last one
+// in the other order before a text follows media, or media texts. It has none if the paths are the same, or if the first text does not
+// begin with a letter: a template may leave such a text out.
+type Turn struct{ Own, Other [2]uint64 }
+
+// Paths are one request's paths, by its media's order.
+type Paths struct {
+	written, mediaFirst Path // mediaFirst has no steps if it is the same
+	media               []ownPart
+}
+
+// ownPart is what a medium's part is alone.
+type ownPart struct {
+	number [2]uint64
+	pixels int
+}
+
+// In returns the path in an order.
+func (p *Paths) In(o Order) *Path {
+	if o == MediaFirst && len(p.mediaFirst.Steps) > 0 {
+		return &p.mediaFirst
+	}
+	return &p.written
+}
+
+// Set sets the path of a request that is the same in both orders.
+func (p *Paths) Set(path *Path) {
+	p.Reset()
+	p.written.Steps, p.written.Media = append(p.written.Steps, path.Steps...), append(p.written.Media, path.Media...)
+}
+
+// Reset removes all steps.
+func (p *Paths) Reset() {
+	for _, path := range []*Path{&p.written, &p.mediaFirst} {
+		*path = Path{Steps: path.Steps[:0], Media: path.Media[:0], Order: path.Order}
+	}
+	p.media = p.media[:0]
 }
 
 // Medium is a content part that is no text.
@@ -120,10 +170,43 @@ var noEffect = func() map[string]bool {
 // contentKeys are the fields that are read part by part, in the order in which engines put them into a prompt.
 var contentKeys = []string{"instructions", "system", "prompt", "input", "suffix"}
 
-// Read sets p to the path of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s.
-func (h *Hasher) Read(p *Path, head Head, s *body.Skeleton, req *body.Request) {
-	w := walk{h: h, s: s, p: p}
-	p.Steps, p.Media = p.Steps[:0], p.Media[:0]
+// Read sets p to the paths of a request, whose body s is. Cost: each byte of the body is hashed twice, at several GB/s, and those of
+// texts once more if a message has a medium behind a text.
+func (h *Hasher) Read(p *Paths, head Head, s *body.Skeleton, req *body.Request) {
+	p.Reset()
+	w := walk{h: h, s: s, p: &p.written, media: p.media}
+	w.request(head, req)
+	p.media = w.media
+	if !w.behind {
+		return
+	}
+	again := walk{h: h, s: s, p: &p.mediaFirst, media: w.media, mediaFirst: true}
+	again.request(head, req)
+	p.turn(w.lettered)
+}
+
+// turn finds where the two paths part.
+func (p *Paths) turn(lettered bool) {
+	p.mediaFirst.Order = MediaFirst
+	a, b, at := p.written.Steps, p.mediaFirst.Steps, 0
+	for at < min(len(a), len(b)) && a[at].Number == b[at].Number {
+		at++
+	}
+	texts, media := at, at // the ends of what is written first in each
+	for texts < len(a) && !a[texts].Media {
+		texts++
+	}
+	for media < len(b) && b[media].Media {
+		media++
+	}
+	if lettered && texts > at && media > at {
+		p.written.Turn = Turn{a[at].Number, b[media-1].Number}
+		p.mediaFirst.Turn = Turn{b[at].Number, a[texts-1].Number}
+	}
+}
+
+// request makes the path of a request.
+func (w *walk) request(head Head, req *body.Request) {
 	for _, text := range []string{head.Endpoint, head.Model, head.Adapter, head.Tenant} {
 		w.put(bytesOf(text))
 	}
@@ -150,6 +233,12 @@ type walk struct {
 	pieces [][]byte
 	part   [mediaBytes]byte // of a chunk that is in two pieces of the body
 	number [8]byte
+
+	media      []ownPart // of the request's media, in their order; all are known if mediaFirst
+	nextMedium int
+	mediaFirst bool // the path is that of the order MediaFirst
+	behind     bool // a message has a medium behind another part
+	lettered   bool // the first of these parts is a text that begins with a letter
 }
 
 // put adds bytes to the number of the next step.
@@ -294,10 +383,40 @@ func (w *walk) messages(list []body.Message) {
 	}
 }
 
+// parts adds content parts, in the path's order.
 func (w *walk) parts(list []body.Part) {
+	first := -1 // that is no medium
 	for i := range list {
-		w.content(&list[i])
+		switch medium := isMedium(&list[i]); {
+		case !medium && first < 0:
+			first = i
+		case medium && first >= 0 && !w.behind:
+			w.behind, w.lettered = true, w.beginsWithLetter(&list[first])
+		}
+		if !w.mediaFirst || isMedium(&list[i]) {
+			w.content(&list[i])
+		}
 	}
+	for i := max(first, 0); i < len(list) && w.mediaFirst; i++ {
+		if !isMedium(&list[i]) {
+			w.content(&list[i])
+		}
+	}
+}
+
+// beginsWithLetter reports whether a part is nothing but a text that begins with a letter.
+func (w *walk) beginsWithLetter(p *body.Part) bool {
+	v := p.Fields["text"]
+	if v.Type != gjson.String || len(p.Fields) > 1 {
+		return false
+	}
+	for _, piece := range w.s.Raw(v) {
+		if len(piece) > 0 {
+			c := piece[0] | 0x20
+			return 'a' <= c && c <= 'z'
+		}
+	}
+	return false
 }
 
 func (w *walk) message(m *body.Message) {
@@ -324,26 +443,14 @@ func (w *walk) content(p *body.Part) {
 		w.step(kindOther)
 		return
 	}
+	if isMedium(p) {
+		w.medium(p)
+		return
+	}
 	text := p.Fields["text"]
 	ends := text.Type == gjson.String
 	if !ends || len(p.Fields) > 1 {
-		before := w.at
-		w.at = [2]uint64{}
-		w.put(bytesOf(p.Type))
-		w.fields(p.Fields, func(key string) bool { return key == "uuid" || ends && key == "text" })
-		own := w.at
-		w.at = before
-		for _, n := range own {
-			w.put(binary.LittleEndian.AppendUint64(w.number[:0], n))
-		}
-		if !ends && isMedium(p.Type) {
-			if len(w.p.Steps) < MaxSteps {
-				w.p.Media = append(w.p.Media, Medium{own[0], len(w.p.Steps)})
-			}
-			w.bytes = w.pixels(p)
-			w.step(kindMedia)
-			return
-		}
+		w.putNumber(w.alone(p))
 		w.end(kindOther)
 	}
 	if ends {
@@ -351,6 +458,38 @@ func (w *walk) content(p *body.Part) {
 		return
 	}
 	w.step(kindOther)
+}
+
+// medium adds a medium's part. A path in the other order has its bytes hashed already.
+func (w *walk) medium(p *body.Part) {
+	if !w.mediaFirst {
+		w.media = append(w.media, ownPart{w.alone(p), w.pixels(p)})
+	}
+	one := w.media[w.nextMedium]
+	w.nextMedium++
+	w.putNumber(one.number)
+	if len(w.p.Steps) < MaxSteps {
+		w.p.Media = append(w.p.Media, Medium{one.number[0], len(w.p.Steps)})
+	}
+	w.bytes = one.pixels
+	w.step(kindMedia)
+}
+
+// alone returns the number of a part by itself, without its text.
+func (w *walk) alone(p *body.Part) [2]uint64 {
+	before := w.at
+	w.at = [2]uint64{}
+	w.put(bytesOf(p.Type))
+	w.fields(p.Fields, func(key string) bool { return key == "uuid" || key == "text" && p.Fields[key].Type == gjson.String })
+	own := w.at
+	w.at = before
+	return own
+}
+
+func (w *walk) putNumber(number [2]uint64) {
+	for _, n := range number {
+		w.put(binary.LittleEndian.AppendUint64(w.number[:0], n))
+	}
 }
 
 // pixels returns how many pixels the image has that a part brings with it; 0: it has none.
@@ -370,10 +509,13 @@ func (w *walk) pixels(p *body.Part) int {
 	return 0
 }
 
-// isMedium reports whether parts of a type hold a medium, such as image_url, input_audio and document.
-func isMedium(kind string) bool {
+// isMedium reports whether a part holds a medium, such as image_url, input_audio and document.
+func isMedium(p *body.Part) bool {
+	if !p.Raw.IsObject() || p.Fields["text"].Type == gjson.String {
+		return false
+	}
 	for _, one := range []string{"image", "video", "audio", "file", "document"} {
-		if strings.Contains(kind, one) {
+		if strings.Contains(p.Type, one) {
 			return true
 		}
 	}

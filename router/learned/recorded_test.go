@@ -31,7 +31,7 @@ type worker struct {
 	size     int
 	chunk    int
 	outcomes map[Outcome]int
-	path     Path
+	paths    Paths
 }
 
 func newWorker(t *testing.T, size int) *worker {
@@ -53,10 +53,13 @@ func (w *worker) request(id, endpoint, text string) (predicted, certain int) {
 	if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil {
 		w.t.Fatal(err)
 	}
-	w.hasher.Read(&w.path, Head{Endpoint: endpoint, Model: req.Model}, &s, &req)
+	w.hasher.Read(&w.paths, Head{Endpoint: endpoint, Model: req.Model}, &s, &req)
 	var p Prompt
-	w.memory.Recall(1, &w.path, &p)
-	w.learner.Watch(&Request{ID: id, Slot: w.slot, Class: 1, Size: w.size, Path: Path{Steps: slices.Clone(w.path.Steps)}})
+	order := w.memory.Order(1)
+	w.memory.RecallIn(order, 1, &w.paths, &p)
+	path := *w.paths.In(order)
+	path.Steps = slices.Clone(path.Steps)
+	w.learner.Watch(&Request{ID: id, Slot: w.slot, Class: 1, Size: w.size, Path: path})
 	if len(p.Blocks) == 0 {
 		return 0, 0
 	}
