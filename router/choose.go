@@ -160,7 +160,7 @@ func (x *planner) addCandidates(class int) {
 	for i := range s.candidates[from:] {
 		c, promised := &s.candidates[from+i], s.reach.Blocks(i)
 		if onItsWay != nil {
-			estimate := int(keys.recalled.tokensOf(keys.recalled.path.Steps, 0, onItsWay.Blocks(i))) / size
+			estimate := keys.recalled.blocksOf(onItsWay.Blocks(i), size)
 			if estimate > promised+1 { // it is not exact to the block
 				promised = estimate
 			}

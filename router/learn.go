@@ -217,6 +217,15 @@ func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
 	return r.known*r.size.Tokens(steps[from:known]) + r.size.Tokens(steps[known:to])
 }
 
+// blocksOf returns about how many blocks of a size the first steps of the request's path are.
+func (r *recalled) blocksOf(steps, size int) int {
+	n := int(r.tokensOf(r.path.Steps, 0, steps)) / size
+	if steps <= r.Reach {
+		n = min(n, len(r.Blocks))
+	}
+	return n
+}
+
 // recallImages adds the images that no rule reads, which are known by their part of the body, and estimates their places.
 func (x *planner) recallImages(keys *blocks) {
 	r, path, end, next := &keys.recalled, keys.recalled.path, 0.0, 0

@@ -208,17 +208,31 @@ func (l *Learner) Clear() {
 	}
 }
 
-// End says that a request was served.
+// End says that a request was served. If all of its blocks have come, it teaches at once: agents send the next turn within milliseconds.
 func (l *Learner) End(id string, r Report) {
 	if l == nil {
 		return
 	}
+	if x := l.end(id, r); x != nil {
+		l.teach(x)
+	}
+}
+
+// end notes the end of a request, and removes and returns it if it is complete.
+func (l *Learner) end(id string, r Report) *watched {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if x := l.byID[id]; x != nil && x.ended.IsZero() {
-		x.ended, x.report = l.o.Now(), r
-		l.ended = append(l.ended, x)
+	x := l.byID[id]
+	if x == nil || !x.ended.IsZero() {
+		return nil
 	}
+	x.ended, x.report = l.o.Now(), r
+	if x.complete() {
+		l.remove(x)
+		return x
+	}
+	l.ended = append(l.ended, x)
+	return nil
 }
 
 // Stored attributes a stored event of a slot, before the index has it. It keeps nothing of e.
@@ -338,18 +352,23 @@ func (l *Learner) Run(ctx context.Context) {
 // Settle teaches what those requests became whose grace is over.
 func (l *Learner) Settle(now time.Time) {
 	for _, x := range l.due(now) {
-		outcome := x.outcome()
-		if outcome == Learned {
-			lesson := Lesson{x.Class, x.Path, x.taught()}
-			if l.o.Memory.Teach(&lesson) && l.o.Share != nil {
-				l.o.Share(&lesson)
-			}
-		}
-		if x.report.Prompt >= 0 {
-			l.o.Sizes.Learn(x.Class, &x.Path, x.report.Prompt)
-		}
-		l.o.Outcome(outcome)
+		l.teach(x)
 	}
+}
+
+// teach takes over what a request became.
+func (l *Learner) teach(x *watched) {
+	outcome := x.outcome()
+	if outcome == Learned {
+		lesson := Lesson{x.Class, x.Path, x.taught()}
+		if l.o.Memory.Teach(&lesson) && l.o.Share != nil {
+			l.o.Share(&lesson)
+		}
+	}
+	if x.report.Prompt >= 0 {
+		l.o.Sizes.Learn(x.Class, &x.Path, x.report.Prompt)
+	}
+	l.o.Outcome(outcome)
 }
 
 // due removes and returns the requests whose events are complete, and removes those whose end was not reported.

@@ -270,3 +270,29 @@ func TestWatchIsBounded(t *testing.T) {
 		t.Errorf("%d steps, %v", e.l.steps, e.outcomes)
 	}
 }
+
+// A request whose blocks have all come when it ends teaches at once; one that may still get some teaches after the grace.
+func TestTeachesAtOnce(t *testing.T) {
+	m, now := NewMemory(1<<20), time.Unix(1, 0)
+	var outcomes []Outcome
+	l := NewLearner(Options{Memory: m, Chain: func(dst []uint64, _ indexer.SlotID, _ uint64, _ int) []uint64 { return dst },
+		Now: func() time.Time { return now }, Outcome: func(o Outcome) { outcomes = append(outcomes, o) }})
+	r := request{[]int{1, 2, 3}}
+	chain := chainOf(r.prompt())
+	for i, blocks := range []int{len(chain), len(chain) - 1} {
+		id := string(rune('a' + i))
+		l.Watch(&Request{ID: id, Slot: 1, Class: 1, Size: 16, Session: id, Path: *r.path()})
+		l.Stored(1, &kvevent.Event{Kind: kvevent.Stored, Session: id, BlockSize: 16, EngineHashes: chain[:blocks], Locals: chain[:blocks]})
+		l.End(id, Report{len(r.prompt()), 0})
+		if got := len(outcomes); got != 1 {
+			t.Fatalf("%d requests have taught, want 1", got)
+		}
+	}
+	l.Stored(1, &kvevent.Event{Kind: kvevent.Stored, Session: "b", BlockSize: 16, HasParent: true, Parent: chain[len(chain)-2],
+		EngineHashes: chain[len(chain)-1:], Locals: chain[len(chain)-1:]})
+	now = now.Add(2 * grace)
+	l.Settle(now)
+	if len(outcomes) != 2 || outcomes[0] != Learned || outcomes[1] != Learned {
+		t.Errorf("%v", outcomes)
+	}
+}

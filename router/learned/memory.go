@@ -164,6 +164,7 @@ type Prompt struct {
 	Blocks  []uint64 // local hashes of its leading blocks
 	Learned int      // how many of them are certain
 	Steps   int      // of the request's path, whose beginning those are
+	Reach   int      // steps that Blocks are of; beyond Steps they are an estimate
 	Asked   int      // of Learned, those that these steps became; the others are of an answer that follows them
 	Tokens  int      // of the prompt, if this very request was seen before; else 0
 	// Estimate: the request goes on for some time as another one did, so that more than Learned may be in its prompt, and Blocks is an
@@ -210,6 +211,7 @@ func (m *Memory) Recall(class uint32, p *Path, out *Prompt) {
 		if equal < len(n.steps) {
 			last.certain(p.Steps, at, root.dropped < fewDropped, out)
 			n.estimate(weigh(p.Steps[at:at+equal]), out)
+			out.Reach = at + equal
 			m.use(n)
 			return
 		}
@@ -246,7 +248,7 @@ func low(s Step) uint16 { return uint16(s.Number[1]) }
 // them, as they were generated. Templates of reasoning models leave out what the answer had of it.
 func (n *node) certain(steps []Step, at int, answers bool, out *Prompt) {
 	e, blocks, rest := n.ending, max(int(n.common), 0), steps[at:]
-	out.Steps = at
+	out.Steps, out.Reach = at, at
 	if e == nil || n.common >= 0 && len(rest) > 0 {
 		out.Blocks, out.Learned, out.Asked = n.chain(out.Blocks, blocks), blocks, blocks
 		return
