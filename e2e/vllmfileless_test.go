@@ -30,12 +30,12 @@ var unfiledModels = []unfiled{
 	{name: "Qwen2-Audio", config: "qwen2_audio", medium: func(seed uint64) any {
 		return map[string]any{"type": "input_audio", "input_audio": map[string]any{"data": tone(seed), "format": "wav"}}
 	}},
-	{name: "Qianfan-OCR, of no known family", config: "qianfan_ocr", medium: imageOf},
-	{name: "Qianfan-OCR, its images behind other texts", config: "qianfan_ocr", medium: imageOf, behind: true},
+	{name: "Qianfan-OCR, of no known family", config: "qianfan_ocr", medium: photoPart},
+	{name: "Qianfan-OCR, its images behind other texts", config: "qianfan_ocr", medium: photoPart, behind: true},
 	{name: "prompts that the engine writes (DeepSeek-V3.2's)", config: "qwen2", args: []string{"--tokenizer-mode", "deepseek_v32"}},
 }
 
-func imageOf(seed uint64) any {
+func photoPart(seed uint64) any {
 	return map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(seed))}}
 }
 
@@ -133,7 +133,7 @@ func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
 	}
 	behindPrinted(t, l, string(printed), listen, 1, clients, envoyAdmin, bin, append([]string{"serve", "--admin", l.Admin}, flags...)...)
 
-	equal, compared, tooHigh, hits := 0, 0, 0, 0
+	equal, compared, tooHigh, hits, estimates := 0, 0, 0, 0, 0
 	reasons := map[string]int{}
 	// send sends a request, compares it if its hits must be known, and waits until what it taught is known.
 	send := func(what string, messages []any, known bool) (answer any) {
@@ -146,7 +146,12 @@ func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
 		}
 		d := lastDecision(t, l)
 		predicted, cached := int(d.Get("cached_tokens").Int()), r.cached
-		if known {
+		if known && m.behind && d.Get("reason").Str == "predicted" { // a second sighting of a beginning is an estimate
+			estimates++
+			if predicted < cached-16 {
+				t.Errorf("%s: predicted %d, vLLM's %d", what, predicted, cached)
+			}
+		} else if known {
 			compared++
 			reasons[d.Get("reason").Str]++
 			if predicted == cached {
@@ -182,7 +187,7 @@ func (m *unfiled) run(t *testing.T, forks *vllmForks, version string) {
 	}
 	fmt.Printf("e2e-vllm: %s without files, vLLM %s: cached tokens equal %d of %d, more than a block above %d, with hits %d; reasons %v\n",
 		m.name, version, equal, compared, tooHigh, hits, reasons)
-	if equal*100 < compared*95 || tooHigh > 0 || hits < compared*9/10 {
+	if equal*100 < compared*95 || tooHigh > 0 || hits < compared*9/10 || estimates > 1 {
 		t.Error("the engine and what was learned do not agree")
 	}
 	for _, outcome := range []string{"unattributed", "doubtful", "no_room"} {
