@@ -196,8 +196,8 @@ func TestOrdersDoNotMeet(t *testing.T) {
 	if !slices.Equal(behind.In(MediaFirst).Steps, before.In(MediaFirst).Steps) || before.In(MediaFirst) != before.In(Written) {
 		t.Error("an image behind a text and before it are one prompt if media are first")
 	}
-	another := read(chat(text("Another question")))
-	if n, most := shared(behind.In(Written).Steps, before.In(Written).Steps), shared(behind.In(Written).Steps, another.In(Written).Steps); n > most {
+	most := shared(behind.In(Written).Steps, read(chat(text("Another question"))).In(Written).Steps)
+	if n := shared(behind.In(Written).Steps, before.In(Written).Steps); n > most {
 		t.Errorf("%d steps are shared of two prompts, want %d", n, most)
 	}
 	if last := func(p *Path) [2]uint64 { return p.Steps[len(p.Steps)-1].Number }; last(behind.In(MediaFirst)) == last(other.In(MediaFirst)) {
