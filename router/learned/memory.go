@@ -516,6 +516,8 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 	}
 	if n.children > 0 {
 		m.part(n, same)
+	} else {
+		m.lower(n, same) // others parted here that are forgotten
 	}
 	if old := n.ending; old == nil || old.prompt != e.prompt || old.tokens != e.tokens || old.length() != len(t.Chain) ||
 		same < int(old.from) || common(old.own, t.Chain[old.from:]) < len(old.own) {
