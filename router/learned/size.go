@@ -23,6 +23,9 @@ const (
 	usualPerPixel  = 1e6 / (28 * 28) // of a million
 	newShare       = 0.1             // of the newest request in an estimate
 	maxClasses     = 1 << 10
+	// mostSurprise is by how many tokens more than twice the expected ones a prompt may raise an estimate: a worker that counts
+	// nonsense changes little for the others of its class.
+	mostSurprise = 1 << 10
 )
 
 var usual = Size{PerByte: usualPerByte, PerMedium: usualPerMedium, PerPixel: usualPerPixel}
@@ -79,7 +82,8 @@ func (s *Sizes) Learn(class uint32, p *Path, tokens int) {
 		}
 		s.byClass[class] = of
 	}
-	wrong := float64(tokens) - of.Tokens(p.Steps)
+	expected := of.Tokens(p.Steps)
+	wrong := min(float64(tokens), 2*expected+mostSurprise) - expected
 	switch {
 	case images > 0: // a step towards the nearest numbers that would have been right
 		share := wrong / (images*images + pixels*pixels + others*others)

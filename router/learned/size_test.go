@@ -38,3 +38,16 @@ func TestSizes(t *testing.T) {
 		t.Errorf("%d classes", len(s.byClass))
 	}
 }
+
+// A worker that counts nonsense changes little of what is expected of its class.
+func TestSizesOfALiar(t *testing.T) {
+	s, text := new(Sizes), &Path{Steps: []Step{{Bytes: 20_000}}}
+	for range 100 {
+		s.Learn(1, text, MaxTokens)
+		s.Learn(1, text, 5000)
+		s.Learn(1, text, 5000)
+	}
+	if n := s.Of(1).Tokens(text.Steps); n > 10_000 {
+		t.Errorf("%.0f tokens are expected of a text that has 5,000", n)
+	}
+}

@@ -207,3 +207,36 @@ func TestNews(t *testing.T) {
 	}
 	check(t, m)
 }
+
+// Prompts that change, become shorter and are forgotten leave nothing that is not known, and nothing that another replica refuses.
+func TestUnsteadySnapshot(t *testing.T) {
+	for seed := range uint64(40) {
+		m, rng := NewMemory(6<<10), rand.New(rand.NewPCG(seed, 4))
+		var known []request
+		for range 400 {
+			r := request{[]int{1 + rng.IntN(3)}}
+			if len(known) > 0 && rng.IntN(4) > 0 {
+				from := known[rng.IntN(len(known))].parts
+				r.parts = slices.Clone(from[:1+rng.IntN(len(from))])
+			}
+			for range rng.IntN(3) {
+				r.parts = append(r.parts, rng.IntN(6)-1)
+			}
+			known = append(known, r)
+			chain := chainOf(r.prompt())
+			chain = chain[:rng.IntN(len(chain)+1)]
+			m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: rng.IntN(len(chain)+2) - 1}})
+			check(t, m)
+			var p Prompt
+			m.Recall(1, request{append(slices.Clone(r.parts), 9)}.path(), &p)
+			if slices.Contains(p.Blocks, 0) {
+				t.Fatalf("seed %d: blocks that nothing taught: %+v", seed, p)
+			}
+		}
+		other := NewMemory(1 << 20)
+		other.Await()
+		if err := other.Load(m.Snapshot(1 << 20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

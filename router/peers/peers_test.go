@@ -492,6 +492,11 @@ func TestWire(t *testing.T) {
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
+	// A count that others do not read, as of a worker that lies, costs nothing else of the message.
+	lied := appendReport(messageHead("AAAAAAAA"), &router.Outcome{Phase: router.Ended, PromptTokens: 1 << 60, FirstByte: time.Hour})
+	if got, err := read(appendShared(lied, given, true)); err != nil || len(got) != 3 || !reflect.DeepEqual(got[2], given) {
+		t.Errorf("behind a count that is too large: %v, %+v", err, got)
+	}
 	for n := range len(m) {
 		_, _ = read(m[:n])
 	}
