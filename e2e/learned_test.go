@@ -1,14 +1,17 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/lab"
+	"github.com/sightline-router/sightline/lab/sim"
 )
 
 // A model of which Sightline has no file: no tokenizer, no template, no rule for its images. From the second sighting on its requests are
@@ -97,4 +100,56 @@ func TestLearnsWithoutFiles(t *testing.T) {
 		all, _ := lab.Get("http://" + l.Admin + "/decisions?n=20")
 		t.Errorf("%v predictions were wrong: %s", n, all)
 	}
+}
+
+// A chat template that changes, as in a rollout, does not end for good what can be learned of a beginning that all requests share.
+func TestTemplateChangesWithoutFiles(t *testing.T) {
+	t.Parallel()
+	var other atomic.Bool
+	l := startLab(t, func(o *lab.Options) {
+		o.Config = func(keys map[string]any) {
+			keys["models"], keys["probe"] = []any{map[string]any{"name": lab.ModelName}}, false
+		}
+		o.Sim = func(_ int, c *sim.Config) {
+			read := c.Prompt
+			c.Prompt = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+				list, err := read(ctx, path, body)
+				for i := range list {
+					if other.Load() {
+						list[i].Tokens = append([]uint32{7, 7, 7}, list[i].Tokens...)
+					}
+				}
+				return list, err
+			}
+		}
+	})
+	system, asked := map[string]any{"role": "system", "content": words(rand.New(rand.NewPCG(5, 5)), 300)}, 0
+	send := func() result {
+		t.Helper()
+		asked++
+		question := map[string]any{"role": "user", "content": fmt.Sprint(asked, " is a number. Which one?")}
+		r := post(t, l, map[string]any{"messages": []any{system, question}}, nil)
+		if r.status != 200 {
+			t.Fatalf("%d %s", r.status, r.body)
+		}
+		return r
+	}
+	expect := func(what string) {
+		t.Helper()
+		eventually(t, "all requests have ended", func() bool { return int(metric(t, l, "sightline_learned_requests_total", "")) >= asked })
+		r, d := send(), lastDecision(t, l)
+		if more := r.cached - int(d.Get("cached_tokens").Int()); d.Get("reason").Str != "learned" || r.cached == 0 || more < 0 || more > 16 {
+			t.Errorf("%s: %d tokens cached at worker %d, predicted %d, %s (%s)", what, r.cached, r.worker, d.Get("cached_tokens").Int(),
+				d.Get("reason").Str, d.Get("why").Str)
+		}
+	}
+	for range 4 {
+		send()
+	}
+	expect("with the first template")
+	other.Store(true)
+	for range 24 {
+		send()
+	}
+	expect("with another one")
 }

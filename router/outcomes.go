@@ -9,12 +9,14 @@ import (
 
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
 )
 
 // Observe processes a report from Envoy about a decided request: the worker really used, the end, the status.
 func (r *Router) Observe(o Outcome) {
+	o.dropImpossible()
 	switch o.Phase {
 	case Failed:
 		r.countFailure(r.opt.Ledger.FailedAt(o.ID, o.Addr), o.Fault, o.Fault)
@@ -37,6 +39,23 @@ func (r *Router) Observe(o Outcome) {
 	case Ended:
 		r.recent.observe(o)
 		r.ended(o)
+	}
+}
+
+// dropImpossible drops counts of tokens that no request has, and codes that are no status: what a worker or a replica says is believed
+// by counters and estimates of all.
+func (o *Outcome) dropImpossible() {
+	if o.PromptTokens < 1 || o.PromptTokens > learned.MaxTokens {
+		o.PromptTokens = -1
+	}
+	if o.CachedTokens < 0 || o.CachedTokens > learned.MaxTokens {
+		o.CachedTokens = -1
+	}
+	if o.OutputTokens < 0 || o.OutputTokens > learned.MaxTokens {
+		o.OutputTokens = 0
+	}
+	if o.Code < 0 || o.Code > 999 {
+		o.Code = 0
 	}
 }
 

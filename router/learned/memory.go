@@ -88,9 +88,13 @@ type node struct {
 	own        []uint64  // the node's chain: the first from blocks of the parent's, and these
 	ending     *ending   // nil: no path ended here
 	from       int32
-	common     int32 // blocks of the chain that all paths have which part here; -1 while all go on alike
+	common     int32 // blocks of the chain that nearly all paths have which part here; -1 while all go on alike
 	weight     int32 // of the steps
 	children   int32
+	latest     *node // of the children
+	least      int32 // blocks that those had that more counts
+	doubt      int8  // prompts that had less than half of what is known, less the others
+	more       int8  // new paths that had far more than the common blocks, less the others
 }
 
 // ending is what is known of the request whose path is a node's.
@@ -102,8 +106,16 @@ type ending struct {
 }
 
 const (
-	nodeBytes   = 176 // with its entry in nodes
+	nodeBytes   = 192 // with its entry in nodes
 	endingBytes = 48
+)
+
+// A worker with another template, or a request to which another's events were attributed, must not unmake what is known of a beginning that
+// all share; nor must a template that has changed do so for good.
+const (
+	mostDoubt  = 3 // so many prompts that have less than half of what is known change nothing of it
+	enoughMore = 8 // so many new paths that have twice the common blocks and more raise these
+	moreBlocks = 8 // more than they may have by chance
 )
 
 func (n *node) bytes() int {
@@ -370,6 +382,10 @@ func (m *Memory) teach(l *Lesson) (news bool) {
 		if n == nil {
 			known = same
 			m.part(last, same)
+			if m.outdated(last, same, t.Chain) {
+				m.dropBelow(last)
+				return m.teach(l)
+			}
 			n, equal = m.add(last, p.Steps[at:], same, t.Chain), len(p.Steps)-at
 		} else {
 			m.lower(last, same)
@@ -460,11 +476,50 @@ func (m *Memory) part(n *node, same int) {
 
 // lower records that a path has only the first same blocks of the node's chain.
 func (m *Memory) lower(n *node, same int) {
-	if same < int(n.common) {
+	if n.common >= 0 && !n.doubts(same, int(n.common)) && same < int(n.common) {
 		m.stats.Lowered++
 		m.changes++
 		n.common = int32(same)
 	}
+}
+
+// doubts reports whether a prompt that has the first same of the known blocks changes nothing of these.
+func (n *node) doubts(same, known int) bool {
+	switch {
+	case 2*same >= known:
+		n.doubt = max(0, n.doubt-1)
+	case n.doubt < mostDoubt:
+		n.doubt++
+		return true
+	}
+	return false
+}
+
+// outdated counts how far a new path at a node, with the first same blocks of its chain, agrees with it and with the one before. Where new
+// ones have more than was common, that is raised. It reports whether they agree with each other and not with the node's chain.
+func (m *Memory) outdated(n *node, same int, chain []uint64) bool {
+	has := same
+	if n.latest != nil {
+		has = max(same, n.latest.shared(chain, same))
+	}
+	if n.parent == nil || n.common < 0 || has < 2*int(n.common)+moreBlocks {
+		n.more = max(0, n.more-1)
+		return false
+	}
+	if n.more == 0 || has < int(n.least) {
+		n.least = int32(has)
+	}
+	n.more++
+	if n.more < enoughMore {
+		return false
+	}
+	n.more = 0
+	if has > same {
+		return true
+	}
+	n.common = min(n.least, int32(same))
+	m.changes++
+	return false
 }
 
 // add adds steps as a leaf behind a node of whose chain the prompt has the first same blocks.
@@ -475,6 +530,7 @@ func (m *Memory) add(parent *node, steps []Step, same int, chain []uint64) *node
 		n.steps[i] = low(steps[i])
 	}
 	m.nodes[edge{parent, n.steps[0]}] = n
+	parent.latest = n
 	parent.children++
 	m.changes++
 	if parent.prev != nil {
@@ -490,7 +546,10 @@ func (m *Memory) split(n *node, steps []Step) *node {
 	m.stats.Bytes -= n.bytes()
 	head := &node{parent: n.parent, end: steps[len(steps)-1].Number, steps: append([]uint16(nil), n.steps[:len(steps)]...),
 		own: n.own, from: n.from,
-		common: -1, weight: weigh(steps), children: 1}
+		common: -1, weight: weigh(steps), children: 1, latest: n}
+	if n.parent.latest == n {
+		n.parent.latest = head
+	}
 	n.parent, n.steps, n.from, n.own = head, append([]uint16(nil), n.steps[len(steps):]...), int32(head.length()), nil
 	n.weight = max(0, n.weight-head.weight)
 	m.nodes[edge{head.parent, head.steps[0]}] = head
@@ -505,9 +564,14 @@ func (m *Memory) split(n *node, steps []Step) *node {
 func (m *Memory) endAt(n *node, same int, t Taught) {
 	e := ending{prompt: int32(t.Prompt), tokens: int32(t.Tokens)}
 	if old := n.ending; old != nil {
-		agreed := old.shared(t.Chain, same) // with the earlier request
-		e.prompt = min(old.prompt, int32(agreed))
-		if agreed < min(int(old.prompt), t.Prompt) {
+		agreed, known := old.shared(t.Chain, same), min(int(old.prompt), t.Prompt) // with the earlier request
+		if n.doubts(agreed, known) {
+			return
+		}
+		if 2*agreed >= known {
+			e.prompt = min(old.prompt, int32(agreed))
+		}
+		if agreed < known {
 			m.stats.Lowered++ // the same request became two prompts, such as by a date in the template
 		}
 	}
@@ -517,7 +581,7 @@ func (m *Memory) endAt(n *node, same int, t Taught) {
 	if n.children > 0 {
 		m.part(n, same)
 	} else {
-		m.lower(n, same) // others parted here that are forgotten
+		n.common = min(n.common, int32(same)) // others parted here that are forgotten
 	}
 	if old := n.ending; old == nil || old.prompt != e.prompt || old.tokens != e.tokens || old.length() != len(t.Chain) ||
 		same < int(old.from) || common(old.own, t.Chain[old.from:]) < len(old.own) {
@@ -583,6 +647,9 @@ func (m *Memory) drop(n *node) {
 		m.stats.Forgotten++
 		n.unlink()
 		parent.children--
+		if parent.latest == n {
+			parent.latest = nil
+		}
 		if parent.children > 0 || parent.parent == nil {
 			return
 		}
@@ -591,5 +658,26 @@ func (m *Memory) drop(n *node) {
 			return
 		}
 		n = parent
+	}
+}
+
+// dropBelow forgets a node and all that follows it.
+func (m *Memory) dropBelow(n *node) {
+	var leaves []*node
+	for leaf := m.ring.next; leaf != &m.ring; leaf = leaf.next {
+		for x := leaf; x != nil; x = x.parent {
+			if x == n {
+				leaves = append(leaves, leaf)
+				break
+			}
+		}
+	}
+	for _, leaf := range leaves {
+		for x := leaf; x != n.parent; x = x.parent {
+			m.stats.Bytes -= x.bytes()
+			x.ending = nil // else it would stay as a leaf
+			m.stats.Bytes += x.bytes()
+		}
+		m.drop(leaf)
 	}
 }

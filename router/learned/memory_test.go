@@ -320,3 +320,64 @@ func TestEndsWithinAnother(t *testing.T) {
 		t.Errorf("49 other token ids: %+v, want three certain blocks", p)
 	}
 }
+
+// A worker with another template unmakes nothing of what is known of a beginning that all share, whether it comes first or later, and a
+// template that changes is learned anew.
+func TestAnotherTemplate(t *testing.T) {
+	shared, questions := []int{501, 502, 503, 504, 505, 506}, 1000
+	ask := func(template int) (r request, chain []uint64) {
+		questions++
+		r = request{append(slices.Clone(shared), questions)}
+		return r, chainOf(append([]int{-template}, r.prompt()...))
+	}
+	teach := func(m *Memory, template int) {
+		r, chain := ask(template)
+		m.Teach(&Lesson{1, *r.path(), Taught{Chain: chain, Prompt: len(chain)}})
+	}
+	known := func(m *Memory, template int) int {
+		var p Prompt
+		r, chain := ask(template)
+		m.Recall(1, r.path(), &p)
+		return common(p.Blocks[:p.Learned], chain)
+	}
+	want := len(request{shared}.prompt()[2:]) / 16
+	for first := range 3 {
+		m := NewMemory(1 << 20)
+		for range first {
+			teach(m, 2)
+		}
+		for range 2 * enoughMore {
+			teach(m, 1)
+		}
+		for i := range 100 {
+			if n := known(m, 1); n != want {
+				t.Fatalf("behind %d prompts of another template, and later one in five: %d of %d blocks are known", first, n, want)
+			}
+			teach(m, 1)
+			if i%4 == 0 {
+				teach(m, 2)
+			}
+		}
+		check(t, m)
+		for range mostDoubt + 2*enoughMore {
+			teach(m, 3)
+		}
+		if n := known(m, 3); n != want {
+			t.Errorf("of the new template %d of %d blocks are known", n, want)
+		}
+		check(t, m)
+	}
+	m, again := NewMemory(1<<20), request{shared}
+	for template := range 3 {
+		for range mostDoubt + 1 {
+			chain := chainOf(append([]int{-template}, again.prompt()...))
+			m.Teach(&Lesson{1, *again.path(), Taught{Chain: chain, Prompt: len(chain)}})
+		}
+		var p Prompt
+		m.Recall(1, again.path(), &p)
+		if chain := chainOf(append([]int{-template}, again.prompt()...)); !slices.Equal(p.Blocks, chain) {
+			t.Errorf("of a request that became another prompt %d of %d blocks are known", common(p.Blocks, chain), len(chain))
+		}
+		check(t, m)
+	}
+}

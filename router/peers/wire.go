@@ -92,7 +92,9 @@ func appendText(b []byte, s string) []byte {
 }
 
 // appendNumber appends a number as far as others read it: one that they do not would cost all that is in the message.
-func appendNumber(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(min(max(0, n), maxNumber))) }
+func appendNumber(b []byte, n int) []byte {
+	return binary.AppendUvarint(b, uint64(min(max(0, n), maxNumber)))
+}
 
 // appendShared appends what happened to a booking; paths: with its path.
 func appendShared(b []byte, s *router.SharedBooking, paths bool) []byte {
