@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
@@ -283,5 +286,42 @@ func TestLeftReportsSideBySide(t *testing.T) {
 	}
 	if n := w.opt.Report.Report().Left.Requests; n != 50 {
 		t.Errorf("%d requests in the report", n)
+	}
+}
+
+// TestReportWithoutFiles: requests that no rule reads are in the report of both arms: with the tokens that their engines counted, and
+// with what the choice would have found.
+func TestReportWithoutFiles(t *testing.T) {
+	w := newWorld(t, 2)
+	w.withoutFiles(nil)
+	const blocks = 20
+	body := chatBody("m", fmt.Sprintf("%q", text(100, 1)))
+	served := func(d Decision, worker, cached int) {
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: w.slots[worker].Worker.Addr, Code: 200, CachedTokens: cached, PromptTokens: blocks*16 + 3,
+			OutputTokens: 1})
+		w.now = w.now.Add(time.Minute)
+		w.Learner().Settle(w.now)
+	}
+	first := w.decide(body)
+	home := slices.IndexFunc(w.slots, func(s *fleet.Slot) bool { return s.Worker.Addr == first.Targets[0].Addr })
+	locals := make([]uint64, blocks)
+	for i := range locals {
+		locals[i] = uint64(i + 1)
+	}
+	hashes := block.Fixed().Chain(nil, locals)
+	w.Learner().Stored(w.slots[home].ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals, EngineHashes: hashes})
+	if err := w.index.Store(w.slots[home].ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+		t.Fatal(err)
+	}
+	served(first, home, 0)
+	w.Steer(1)
+	served(w.decide(body), 1-home, 0)
+	served(w.decide(body), home, blocks*16)
+	r := w.opt.Report.Report()
+	if r.Steered.Known != 1 || r.Steered.Prompt != blocks*16+3 || r.Left.Known != 2 || r.Left.Prompt != 2*(blocks*16+3) || r.Left.Cached != blocks*16 {
+		t.Errorf("tokens of the arms: %+v, %+v", r.Steered, r.Left)
+	}
+	if r.Would.Requests != 2 || r.Would.Better != 1 || r.Would.Spared != blocks*16 {
+		t.Errorf("what the choice would have found: %+v", r.Would)
 	}
 }
