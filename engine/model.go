@@ -122,18 +122,18 @@ func (m *Model) Warnings() []string {
 // Fault returns what of the model's files does not load; nil if all of it does. Requests that need it are learned.
 func (m *Model) Fault() error { return m.prompt.Fault() }
 
-// ReadBy says whether requests are read by rule or by memory, and why.
+// ReadBy says whether requests are read by rule or learned, and why.
 func (m *Model) ReadBy() string {
 	which, why := m.prompt.Unread()
 	if which == "all requests" {
-		return "all requests by memory: " + why
+		return "all requests are learned: " + why
 	}
 	by := "by rule"
 	if family := m.Family(); family != "" {
 		by += ", family " + family
 	}
 	if which != "" {
-		by += "; " + which + " by memory: " + why
+		by += "; " + which + " are learned: " + why
 	}
 	return by
 }

@@ -322,7 +322,7 @@ func Listen(addr string) (lis net.Listener, err error) {
 		if err != nil {
 			want := "host:port, such as 127.0.0.1:9002, or unix:/path"
 			if errors.Is(err, syscall.EADDRINUSE) {
-				want = "a free port; is another Sightline running?"
+				want = "a free port; is another Sightline running, or one that is stopping?"
 			}
 			err = fmt.Errorf("%w (want %s)", err, want)
 		}

@@ -156,7 +156,7 @@ func TestListen(t *testing.T) {
 	}
 	defer taken.Close()
 	for addr, want := range map[string]string{
-		taken.Addr().String():       "is another Sightline running?",
+		taken.Addr().String():       "is another Sightline running, or one that is stopping?",
 		"unix:" + stale:             "",
 		"unix:" + dir + "/new":      "",
 		"127.0.0.1:0":               "",

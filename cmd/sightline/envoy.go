@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -66,6 +67,9 @@ func (c *envoyCmd) Run(ctx context.Context) error {
 			os.Exit(1)
 		}
 		return nil
+	}
+	if c.Apply || c.Diff || c.Remove || len(c.Cluster) > 0 {
+		return errors.New("--apply, --diff, --remove and --cluster belong to --for FILE, which is not given")
 	}
 	if !c.Which {
 		cfg, err := c.configuration()

@@ -26,7 +26,7 @@ type initCmd struct {
 	APIKeyFile string   `type:"existingfile" placeholder:"FILE" help:"File with the key that workers started with --api-key want."`
 	CA         string   `name:"ca" type:"existingfile" placeholder:"FILE" help:"PEM file of the authority of the workers' certificates."`
 	FilesOnly  string   `type:"existingfile" placeholder:"FILE" help:"Instead: fetch the files that this configuration's models lack into their dir, from the hub of $HF_ENDPOINT. No worker is asked."`
-	Optional   bool     `help:"With --files-only: exit with 0 though some could not be had. Requests of such a model are learned."`
+	Optional   bool     `help:"Go on though the files of some models could not be had. Requests of such a model are learned."`
 	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers report cached tokens."`
 }
 
@@ -40,15 +40,13 @@ func (c *initCmd) Run(ctx context.Context) error {
 	switch {
 	case c.FilesOnly != "":
 		return c.files(ctx)
-	case c.Optional:
-		return errors.New("--optional belongs to --files-only, which is not given")
 	case len(c.Kubernetes) == 0 && (c.KubePort+c.KubeAPI != "" || c.Namespace != "" && c.Dynamo == ""):
 		return errors.New("--namespace, --kube-port and --kube-api belong to --kubernetes, which is not given")
 	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Calibrate || c.Canary):
 		return errors.New("--dynamo goes with none of --kubernetes, --calibrate and --canary (its workers answer no HTTP of their own)")
 	}
 	o := generate.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force,
-		Canary: c.Canary, Calibrate: c.Calibrate, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
+		Canary: c.Canary, Calibrate: c.Calibrate, Optional: c.Optional, Access: secure.Peer{CA: c.CA, APIKeyFile: c.APIKeyFile}}
 	for _, selector := range c.Kubernetes {
 		o.Groups = append(o.Groups, generate.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
 	}
@@ -65,7 +63,7 @@ func (c *initCmd) files(ctx context.Context) error {
 	}
 	err = generate.Missing(ctx, &cfg, os.Getenv, os.Stdout)
 	if err != nil && c.Optional {
-		fmt.Printf("%v\nrequests of these models are learned (--optional)\n", err)
+		fmt.Printf("%v\nRequests of these models are learned.\n", err)
 		return nil
 	}
 	return err

@@ -128,7 +128,10 @@ func apply(t *testing.T, release string, counts bool, filters []string) {
 		if back, were := Remove(edited); !were || string(back) != commented {
 			t.Errorf("%v, removed:\n%s", were, back)
 		}
-		if diff := Diff("envoy.yaml", edited); !patches(t, commented, diff, string(edited)) {
+		if diff := Diff("envoy.yaml", again, edited); strings.Contains(diff, "@@") {
+			t.Errorf("nothing has changed:\n%s", diff)
+		}
+		if diff := Diff("envoy.yaml", read(t, commented), edited); !patches(t, commented, diff, string(edited)) {
 			t.Errorf("not a diff:\n%s", diff)
 		}
 	}

@@ -82,23 +82,27 @@ func removeOnce(text []byte) (out []byte, n int) {
 	return out, n
 }
 
-// Diff returns what Edit has changed as a unified diff.
-func Diff(name string, after []byte) string {
+// Diff returns what Edit has changed in b's file as a unified diff: it adds lines, and makes comments of some.
+func Diff(name string, b Bootstrap, after []byte) string {
 	type line struct {
 		mark byte
 		text string
 	}
 	var all []line
-	inside := false
+	before := strings.Split(string(b.text), "\n")
 	for l := range strings.Lines(string(after)) {
 		text := strings.TrimSuffix(l, "\n")
-		bare := strings.TrimSpace(text)
-		if _, was, ok := strings.Cut(text, marksWas); ok {
+		_, was, replaced := strings.Cut(text, marksWas)
+		switch {
+		case len(before) > 0 && text == before[0]:
+			all = append(all, line{' ', text})
+			before = before[1:]
+			continue
+		case replaced && len(before) > 0 && was == before[0]:
 			all = append(all, line{'-', was})
+			before = before[1:]
 		}
-		inside = inside || strings.HasPrefix(bare, marksBegin)
-		all = append(all, line{map[bool]byte{true: '+', false: ' '}[inside], text})
-		inside = inside && bare != marksEnd
+		all = append(all, line{'+', text})
 	}
 	const around = 3
 	var out strings.Builder

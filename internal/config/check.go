@@ -308,7 +308,10 @@ func (c *Config) checkRelay(bad report) {
 // wantModel requires the name of a model.
 func (c *Config) wantModel(bad report, path, name string) bool {
 	known := slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == name })
-	if !known {
+	switch {
+	case len(c.Models) == 0:
+		bad(path, "there are no models (want at least models: [{name: NAME}], as GET /v1/models of the worker names it)")
+	case !known:
 		bad(path, "%q is not the name of a model (give the name of one of them)", name)
 	}
 	return known

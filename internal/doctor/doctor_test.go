@@ -425,7 +425,7 @@ var mistakes = []mistake{
 	{"20 retries", "SL0406", Warning, "max_retries 3", "raise them", func(f *fleet) {
 		f.envoy = pairs("max_retries: 1024", "max_retries: 3")
 	}},
-	{"21 steering headers", "SL0407", Error, "accepted from clients: x-target-worker*", "early_header_mutation_extensions", func(f *fleet) {
+	{"21 steering headers", "SL0407", Error, "accepted from clients: x-target-worker*", "the filter or extension", func(f *fleet) {
 		f.envoy = pairs("prefix: x-target-worker }", "prefix: x-other }")
 	}},
 	{"21 any address is dialled", "SL0407", Warning, "any_address at ", "envoy.worker_networks", func(f *fleet) {
@@ -594,15 +594,15 @@ var mistakes = []mistake{
 		}},
 	{"no rule stepped aside", "SL0206", OK, "the running Sightline says so", "", func(*fleet) {}},
 	{"35 by rule", "SL0206", OK, "sim-vl: by rule, family qwen2_vl", "", func(*fleet) {}},
-	{"35 no directory", "SL0206", OK, "sim-vl: all requests by memory: model without a directory", "", func(f *fleet) {
+	{"35 no directory", "SL0206", OK, "sim-vl: all requests are learned: model without a directory", "", func(f *fleet) {
 		f.config = pairs("dir: DIR, ", "")
 	}},
 	{"35 a class whose tokenizer does not load", "SL0206", OK,
-		"sim-vl, class b: all requests by memory: model whose directory does not load: ", "", func(f *fleet) {
+		"sim-vl, class b: all requests are learned: model whose directory does not load: ", "", func(f *fleet) {
 			f.config = pairs("block_size: 16", "block_size: 16, classes: [{name: b, dir: BROKEN}]")
 		}},
 	{"35 a template that is gone", "SL0206", OK,
-		"sim-vl: by rule, family qwen2_vl; chats by memory: chat template that does not load here", "", func(f *fleet) {
+		"sim-vl: by rule, family qwen2_vl; chats are learned: chat template that does not load here", "", func(f *fleet) {
 			f.config = pairs("block_size: 16", "block_size: 16, chat_template: /none/of/this")
 		}},
 	{"35 a directory that is gone", "SL0501", Error, "models[0].dir: ", "git lfs pull", func(f *fleet) {

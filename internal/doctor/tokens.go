@@ -54,7 +54,7 @@ func (s *collected) compared(r *report, meant func(what string) bool) {
 		case seen > 0 && wrong == 0:
 			r.ok("%s: %d texts", w.Name, seen)
 		case seen+wrong == 0:
-			r.unchecked("%s has no /tokenize for it", w.Name)
+			r.unchecked("%s has no /tokenize for it, or no rule reads it (SL0206)", w.Name)
 		}
 	})
 }
@@ -66,7 +66,7 @@ func (s *collected) differs(what string) bool {
 	})
 }
 
-// readings says of each class of workers whether its requests are read by rule or by memory, and why, and whether a rule has stepped
+// readings says of each class of workers whether its requests are read by rule or learned, and why, and whether a rule has stepped
 // aside (SL0206). Files that do not load are a mistake of the configuration (SL0501).
 func readings(s *collected, r *report) {
 	asks(s, r)
@@ -147,7 +147,7 @@ func (s *collected) sizeOf(d *router.Recent) int {
 func shortPrompts(s *collected, r *report) {
 	read, short, size := 0, 0, 0
 	for _, d := range s.decisions() {
-		if n := s.sizeOf(&d); d.PromptTokens > 0 && n > 0 {
+		if n := s.sizeOf(&d); d.PromptTokens > 0 && n > 0 && !d.Memory {
 			read++
 			if d.PromptTokens < n {
 				short, size = short+1, n

@@ -148,8 +148,8 @@ func (a *against) judgeNames(ours *explained, t *theirs) string {
 	return ""
 }
 
-// sameText reports whether the worker makes our tokens of our template's text, up to past where the two sides differ. Text ends for
-// this purpose at the first medium.
+// sameText reports whether the worker makes our tokens of our template's text, from the last medium before the place where the two
+// sides differ up to past it. A medium is no text.
 func (a *against) sameText(ctx context.Context, ours *explained, at int) bool {
 	var answer struct {
 		Tokens []uint32 `json:"tokens"`
@@ -157,8 +157,22 @@ func (a *against) sameText(ctx context.Context, ours *explained, at int) bool {
 	if a.post(ctx, "/tokenize", asText(ours), &answer) != nil {
 		return false
 	}
-	n := min(at+1, len(ours.TokenIDs))
-	return len(answer.Tokens) >= n && slices.Equal(answer.Tokens[:n], ours.TokenIDs[:n])
+	from := 0
+	for _, md := range ours.MM {
+		if end := md.Offset + md.Length; end <= at {
+			from = end
+		}
+	}
+	want := ours.TokenIDs[from:min(at+1, len(ours.TokenIDs))]
+	if from == 0 {
+		answer.Tokens = answer.Tokens[:min(len(want), len(answer.Tokens))]
+	}
+	for begin := range len(answer.Tokens) - len(want) + 1 {
+		if slices.Equal(answer.Tokens[begin:begin+len(want)], want) {
+			return true
+		}
+	}
+	return false
 }
 
 // asText returns the request to /tokenize for the text that our template made.

@@ -64,7 +64,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 		line("rule", "%s", e.RulesAside[i].Text())
 	}
 	if e.Memory {
-		line("read", "by memory behind what rules can read: %s", cmp.Or(e.Why, "not exact"))
+		line("read", "by rule as far as it goes, the rest is learned: %s", cmp.Or(e.Why, "not exact"))
 	} else if e.PromptTokens > 0 {
 		line("read", "by rule")
 	}

@@ -18,7 +18,7 @@ func (o *Options) show(w io.Writer, e explained) {
 	}
 	fmt.Fprintf(w, "── %s\n", cmp.Or(e.ID, "request"))
 	if e.memory && e.Error != "" {
-		fmt.Fprintf(w, "read      by memory: %s\n\n", e.Error)
+		fmt.Fprintf(w, "exact     no, all of it is learned: %s\n\n", e.Error)
 		return
 	}
 	if e.Error != "" {
@@ -36,9 +36,9 @@ func (o *Options) show(w io.Writer, e explained) {
 		fmt.Fprintf(w, "block %-3d local %s  chained %s\n", i, e.LocalHashes[i], e.BlockHashes[i])
 	}
 	if e.Exact {
-		fmt.Fprintf(w, "exact     yes\nread      by rule\n\n")
+		fmt.Fprintf(w, "exact     yes\n\n")
 	} else {
-		fmt.Fprintf(w, "exact     no: %s\nread      by memory behind these %d tokens\n\n", e.Why, len(e.TokenIDs))
+		fmt.Fprintf(w, "exact     the first %d tokens; what follows is learned: %s\n\n", len(e.TokenIDs), e.Why)
 	}
 }
 

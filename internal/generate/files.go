@@ -158,6 +158,9 @@ func (d *drafter) fetch(ctx context.Context, m *model, repo string) error {
 		return nil
 	}
 	commit, err := download(ctx, d.Getenv, repo, m.revision, at)
+	if err != nil {
+		return fmt.Errorf("%w; or give --model-dir", err)
+	}
 	m.dirFrom = "fetched at commit " + commit
-	return err
+	return nil
 }

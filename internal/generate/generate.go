@@ -43,6 +43,7 @@ type Options struct {
 	ModelDir []string // DIR, or NAME=DIR for several models
 	Out      string   // the directory to write into
 	Force    bool     // overwrite existing files
+	Optional bool     // a model whose files cannot be had is learned
 	// Calibrate measures the first worker of each class (package calibrate); with Force even a busy one.
 	Calibrate bool
 	Canary    bool                // make each worker compute two tokens, to see whether it counts cached ones
@@ -117,10 +118,16 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 		return err
 	}
 	for _, m := range d.models {
-		if err := d.files(ctx, m); err != nil {
-			return fmt.Errorf("model %s: %w", m.name, err)
+		err := d.files(ctx, m)
+		switch {
+		case err == nil:
+			fmt.Fprintf(say, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
+		case d.Optional:
+			m.dir = ""
+			fmt.Fprintf(say, "%s: its requests are learned: %v\n", m.name, err)
+		default:
+			return fmt.Errorf("model %s: %w; or give --optional, and its requests are learned", m.name, err)
 		}
-		fmt.Fprintf(say, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
 	}
 	if err := d.write(); err != nil {
 		return err

@@ -363,8 +363,9 @@ func TestFiles(t *testing.T) {
 		"a cache":               {w, map[string]string{"HF_HOME": cache}, "dir: " + cache + "/hub/models--o--m\n", ""},
 		"a hub":                 {w, map[string]string{"HF_ENDPOINT": hub.URL, "HOME": "/nowhere"}, "dir: models/o--m\n", ""},
 		"nowhere":               {w, nil, "", "HF_ENDPOINT is not set"},
+		"nowhere, optional":     {w, nil, "models:\n- name: m\n  engine_version", ""},
 	} {
-		text, _, err := run(t, Options{Getenv: func(key string) string { return c.env[key] }}, c.worker)
+		text, _, err := run(t, Options{Getenv: func(key string) string { return c.env[key] }, Optional: strings.HasSuffix(name, "optional")}, c.worker)
 		if c.want == "" && (err != nil || !strings.Contains(text, c.dir)) || c.want != "" &&
 			(err == nil || !strings.Contains(err.Error(), c.want) || text != "") {
 			t.Errorf("%s: %v\n%s", name, err, text)

@@ -50,7 +50,7 @@ func FromEnvironment(getenv func(string) string) (Hub, error) {
 	u, err := url.Parse(h.Endpoint)
 	switch {
 	case h.Endpoint == "":
-		return h, errors.New("HF_ENDPOINT is not set, and no hub is asked without it (set it to your hub's URL, or give --model-dir)")
+		return h, errors.New("HF_ENDPOINT is not set, and no hub is asked without it (set it to your hub's URL)")
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
 		return h, errors.New("HF_ENDPOINT is not the URL of a hub (want one such as https://hub.example.com)")
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -77,6 +78,7 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 	if err != nil {
 		return false, err
 	}
+	b.Envoy = cmp.Or(release, b.Envoy)
 	pieces, err := check.Missing(b, want)
 	if err != nil {
 		return false, in(cfg.File, err)
@@ -96,7 +98,7 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 		}
 		show := string(text)
 		if change == "diff" && kept {
-			show = check.Diff(from, text)
+			show = check.Diff(from, b, text)
 		}
 		if _, err := io.WriteString(out, show); err != nil {
 			return false, err
@@ -110,7 +112,7 @@ func FitEnvoy(ctx context.Context, cfg config.Config, variants, release, from st
 		for _, f := range findings {
 			yours += map[bool]int{true: 1}[serious(f)]
 		}
-		fmt.Fprintf(warn, "%d findings: %d applied, %d yours\n", len(pieces)+yours, len(pieces), yours)
+		fmt.Fprintf(warn, "%d findings: %d applied, %d yours, %d notes\n", len(pieces)+len(findings), len(pieces), yours, len(findings)-yours)
 		if !kept {
 			fmt.Fprintln(warn, "the file's form does not let single lines be added: it is printed anew, without its comments, "+
 				"and --remove cannot undo it")

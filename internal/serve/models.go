@@ -122,7 +122,7 @@ func liveModelsOf(m router.Model) []*engine.LiveModel {
 	return out
 }
 
-// Readings says of each class of workers how their requests are read: by rule or by memory, and why.
+// Readings says of each class of workers how their requests are read: by rule or learned, and why.
 func (s *Server) Readings() (list []string) {
 	for _, m := range s.now.Load().models {
 		list = append(list, m.Name+": "+m.Prompts.Model().ReadBy())
