@@ -309,7 +309,8 @@ func TestReportWithoutFiles(t *testing.T) {
 		locals[i] = uint64(i + 1)
 	}
 	hashes := block.Fixed().Chain(nil, locals)
-	w.Learner().Stored(w.slots[home].ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals, EngineHashes: hashes})
+	w.Learner().Stored(w.slots[home].ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals,
+		EngineHashes: hashes})
 	if err := w.index.Store(w.slots[home].ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +319,8 @@ func TestReportWithoutFiles(t *testing.T) {
 	served(w.decide(body), 1-home, 0)
 	served(w.decide(body), home, blocks*16)
 	r := w.opt.Report.Report()
-	if r.Steered.Known != 1 || r.Steered.Prompt != blocks*16+3 || r.Left.Known != 2 || r.Left.Prompt != 2*(blocks*16+3) || r.Left.Cached != blocks*16 {
+	const prompt = blocks*16 + 3
+	if s, l := r.Steered, r.Left; s.Known != 1 || s.Prompt != prompt || l.Known != 2 || l.Prompt != 2*prompt || l.Cached != blocks*16 {
 		t.Errorf("tokens of the arms: %+v, %+v", r.Steered, r.Left)
 	}
 	if r.Would.Requests != 2 || r.Would.Better != 1 || r.Would.Spared != blocks*16 {

@@ -104,7 +104,8 @@ var advice = map[string]struct{ code, severity, want, fix string }{
 	"tenant_header": {"SL0410", Warning, "removed after Sightline has read it",
 		"request_headers_to_remove, as \"sightline envoy --for\" prints it"},
 	"steering_headers": {"SL0407", Warning, "removed before the first route selection",
-		"the filter or extension that \"sightline envoy --for\" prints: while Sightline is down a client could choose the worker, or any address"},
+		"the filter or extension that \"sightline envoy --for\" prints: " +
+			"while Sightline is down a client could choose the worker, or any address"},
 
 	// What Envoy sends to Sightline.
 	"access_log": {"SL0409", Warning, "an http_grpc access log to it",

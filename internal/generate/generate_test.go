@@ -365,7 +365,8 @@ func TestFiles(t *testing.T) {
 		"nowhere":               {w, nil, "", "HF_ENDPOINT is not set"},
 		"nowhere, optional":     {w, nil, "models:\n- name: m\n  engine_version", ""},
 	} {
-		text, _, err := run(t, Options{Getenv: func(key string) string { return c.env[key] }, Optional: strings.HasSuffix(name, "optional")}, c.worker)
+		o := Options{Getenv: func(key string) string { return c.env[key] }, Optional: strings.HasSuffix(name, "optional")}
+		text, _, err := run(t, o, c.worker)
 		if c.want == "" && (err != nil || !strings.Contains(text, c.dir)) || c.want != "" &&
 			(err == nil || !strings.Contains(err.Error(), c.want) || text != "") {
 			t.Errorf("%s: %v\n%s", name, err, text)

@@ -70,7 +70,8 @@ func Given(o Options, say io.Writer) (cfg config.Config, g *serve.Asking, err er
 		d.advise(fresh)
 		if len(known) == 0 {
 			fmt.Fprintf(say, "No file of a model is read: a request is routed by its blocks from its second sighting on, a shared beginning from "+
-				"the third. For exact routing from the first: sightline init\nEnvoy's configuration: %s > envoy.yaml; what your own lacks: the same with --for FILE\n", d.envoyCommand())
+				"the third. For exact routing from the first: sightline init\nEnvoy's configuration: %s > envoy.yaml; what your own lacks: "+
+				"the same with --for FILE\n", d.envoyCommand())
 		}
 		for _, f := range facts {
 			known[f.Addr] = f
