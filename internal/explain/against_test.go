@@ -52,7 +52,9 @@ func TestAgainst(t *testing.T) {
 		{"another template", text, "/tokenize", func(ids []uint32) []uint32 { return slices.Insert(ids, 3, 9707) }, same, nil,
 			[]string{"first at token 3", `"Hello"`, "» ", "the template: chat_template"}},
 		{"another template behind an image", withImage, "/tokenize", func(ids []uint32) []uint32 { return slices.Insert(ids, len(ids)-3, 9707) },
-			func(ids []uint32) []uint32 { return slices.DeleteFunc(ids, func(id uint32) bool { return id == 151655 }) }, nil,
+			func(ids []uint32) []uint32 {
+				return slices.DeleteFunc(ids, func(id uint32) bool { return id == 151655 })
+			}, nil,
 			[]string{`"Hello"`, "the template: chat_template"}},
 		{"another tokenizer", text, "/tokenize", func(ids []uint32) []uint32 { ids[3]++; return ids },
 			func(ids []uint32) []uint32 { ids[3]++; return ids }, nil, []string{"first at token 3", "the tokenizer: dir"}},
