@@ -39,7 +39,7 @@ type bookingRecord struct {
 	exact            bool     // the slot's events prove what is predicted
 	locals, chain    []uint64 // the prompt's blocks
 	path             []uint64 // of a request that is remembered: the numbers of its path's steps
-	promptTokens     int      // of the prompt; 0: not read
+	promptTokens     int      // of the prompt, an estimate if no rule reads it to its end; 0: not known
 	blockSize        int      // tokens in a block
 	provenBlocks     int      // blocks that events proved at the decision
 	cachedTokens     int      // tokens predicted to be cached on slot; -1: cannot be compared with an answer
@@ -157,7 +157,7 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	id, size := st.slot.ID, a.form.Size
 	b.slot, b.storesAtDecision, b.locals, b.chain, b.blockSize = st.slot, st.storesAtDecision, a.locals, a.chain, size
 	b.engineTokens, b.zeroMeansUnknown = a.engineTokens, a.class.rules.ZeroCachedAmbiguous
-	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = len(a.prompt.IDs), a.prompt.StablePrefix(), st.offloaded, a.unit*size
+	b.promptTokens, b.common, b.offloadedTokens, b.offloadUnit = a.tokens, a.prompt.StablePrefix(), st.offloaded, a.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact && st.exact <= a.own*size, st.doubtful
 	b.lowerBound = r.opt.Index.Partial(id) || a.computed != nil && st.predicted <= a.own*size
 	b.upperBound = r.opt.Index.UpperBound(id) || a.model.UpperBound() || a.mayBypassCache

@@ -159,7 +159,7 @@ func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 
 // hypothetical compares the choice for a request that was left alone with the slot that served it; nil: not known.
 func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical {
-	if b.unsteered == nil || b.unsteered.chosen < 0 || b.promptTokens == 0 {
+	if b.unsteered == nil || b.unsteered.chosen < 0 {
 		return nil
 	}
 	st, chosen := b.unsteered.estimateFor(used), &b.unsteered.estimates[b.unsteered.chosen]
@@ -178,6 +178,9 @@ func (b *bookingRecord) hypothetical(used *fleet.Slot) *decisionlog.Hypothetical
 func (r *Router) reportEnd(e *end) {
 	q := report.Request{Arm: e.arm, Model: e.model, OK: e.ok(), Prompt: e.promptTokens, Cached: e.o.CachedTokens,
 		Counted: e.o.CachedTokens >= 0, FirstByte: e.o.FirstByte, End: e.took, Would: e.would}
+	if q.Counted && e.o.PromptTokens > 0 {
+		q.Prompt = e.o.PromptTokens
+	}
 	if e.would != nil && !q.Counted {
 		q.Cached = e.would.UsedCached
 	} else if e.known && e.at.Slot == e.slot && !q.Counted {

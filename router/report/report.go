@@ -35,7 +35,7 @@ type Request struct {
 	Arm       Arm
 	Model     string
 	OK        bool // the answer's status is below 400
-	Prompt    int  // tokens; 0: not read
+	Prompt    int  // tokens, the engine's own count if it reports both; 0: not known
 	Cached    int  // cached tokens of Prompt; -1: not known
 	Counted   bool // Cached is the engine's own count; else what its worker was known to hold at the decision
 	FirstByte time.Duration
@@ -53,6 +53,7 @@ func Of(l *decisionlog.Line) (r Request, ok bool) {
 		Counted: l.ReportedCached >= 0, FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
 	switch {
 	case r.Counted:
+		r.Prompt = cmp.Or(l.ReportedPrompt, r.Prompt)
 	case l.Would != nil:
 		r.Cached = l.Would.UsedCached
 	case arm == Steered && l.Used == l.Worker:
@@ -77,7 +78,7 @@ type Report struct {
 	Unreadable int `json:"unreadable_lines,omitempty"` // of a decision log: cut off
 }
 
-// Side is one arm. Tokens are of answered requests whose prompt was read and whose cached tokens are known.
+// Side is one arm. Tokens are of answered requests whose prompt's and cached tokens are known.
 type Side struct {
 	Requests  int   `json:"requests"` // ended
 	Failed    int   `json:"failed"`   // the part of Requests without an answer or with an error
