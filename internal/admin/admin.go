@@ -56,10 +56,10 @@ type Worker struct {
 	UpperBound  string      `json:"upper_bound,omitempty"` // why a hit may find less than the blocks that it holds; "": it will not
 	Inflight    int         `json:"in_flight"`
 	Backlog     float64     `json:"backlog_tokens"`
-	Told        *LoadReport `json:"told,omitempty"`         // nil: no current load report
-	Health      *fleet.Out  `json:"health,omitempty"`       // why it gets only trial requests; nil: it is healthy
-	Events      string      `json:"events"`                 // live, unreadable, catching up, waiting, not ready, none
-	EventsError string      `json:"events_error,omitempty"` // the last error, while they are not live
+	Report      *LoadReport `json:"told,omitempty"`        // nil: no current load report
+	Health      *fleet.Out  `json:"health,omitempty"`      // why it gets only trial requests; nil: it is healthy
+	Events      string      `json:"events"`                // live, unreadable, catching up, waiting, not ready, none
+	EventsError Failure     `json:"events_error,omitzero"` // the last error, while they are not live
 	Batches     uint64      `json:"event_batches"`
 	LastEvent   string      `json:"last_event,omitempty"`
 	EventAge    float64     `json:"event_age_seconds,omitempty"`         // how long its events have been late
@@ -72,9 +72,21 @@ type Worker struct {
 	Role        string      `json:"role,omitempty"`                      // prefill, decode, encode; none: all
 	BlockSize   int         `json:"block_size,omitempty"`                // tokens in a block, by its events
 	OtherSize   int         `json:"other_block_size,omitempty"`          // the same, if block_size is configured otherwise
-	EventsErr   error       `json:"-"`                                   // the error itself, if there is one
 	// RulesAside are the rules for reading prompts that have stepped aside for it, since events contradict them.
 	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
+}
+
+// Failure is what went wrong, in words, and its cause if that is known. JSON has the words alone.
+type Failure struct {
+	Text  string
+	Cause error
+}
+
+func (f Failure) MarshalText() ([]byte, error) { return []byte(f.Text), nil }
+
+func (f *Failure) UnmarshalText(text []byte) error {
+	f.Text = string(text)
+	return nil
 }
 
 // LoadReport is what a worker's own load report adds.

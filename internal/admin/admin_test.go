@@ -42,8 +42,8 @@ func TestPages(t *testing.T) {
 		Workers: func() []Worker {
 			used := 0.25
 			return []Worker{
-				{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live", Told: &LoadReport{Usage: &used}},
-				{Name: "gpu-b", Inflight: 3, Told: &LoadReport{Others: 2, Age: "700ms"}},
+				{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live", Report: &LoadReport{Usage: &used}},
+				{Name: "gpu-b", Inflight: 3, Report: &LoadReport{Others: 2, Age: "700ms"}},
 			}
 		},
 		Others: func() (int, time.Duration) { return 2, 310 * time.Millisecond },
@@ -79,7 +79,8 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", "25 % of its KV cache in use", "3 in flight (2 of them not ours, told 700ms ago)",
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", "25 % of its KV cache in use",
+		"3 in flight (2 of them not ours, reported 700ms ago)",
 		`<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load",
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
 		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]", "shared with 2 other Sightlines, all heard within 0.4 s"} {

@@ -27,13 +27,13 @@ func madeUp(t *testing.T, size int, broken bool) *httptest.Server {
 				Blocks: 4000 + 13*i, Inflight: (7*i + time.Now().Second()/10) % 23, Backlog: float64(100 * (i % 40)), Events: "live", Rate: 12000,
 				LastEvent: "within a second"}
 			used := float64(i%90) / 100
-			w.Told = &LoadReport{Usage: &used}
+			w.Report = &LoadReport{Usage: &used}
 			if broken {
 				switch i {
 				case size - 1:
 					w.Health = &fleet.Out{Why: "health check: connection refused"}
 				case size - 2:
-					w.Events, w.EventsError = "waiting", "dial tcp 10.0.0.9:5557: connection refused"
+					w.Events, w.EventsError = "waiting", Failure{Text: "dial tcp 10.0.0.9:5557: connection refused"}
 				case size - 3, size - 4, size - 5, size - 6:
 					w.EventAge, w.LastEvent = float64(40+i%20), "40s ago"
 				case size - 7:

@@ -200,17 +200,17 @@ func newSign(code, severity, kind string, shows func(*Worker) (string, bool), wh
 
 // inState is shown by a worker whose events are in a state, with the error.
 func inState(state string) func(*Worker) (string, bool) {
-	return func(w *Worker) (string, bool) { return w.EventsError, w.Events == state }
+	return func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == state }
 }
 
 // silent reports whether a worker has said that it publishes no events.
-func (w *Worker) silent() bool { return errors.Is(w.EventsErr, rules.ErrNoEvents) }
+func (w *Worker) silent() bool { return errors.Is(w.EventsError.Cause, rules.ErrNoEvents) }
 
 var signs = []sign{
 	newSign("SL0301", "error", "no events", func(w *Worker) (string, bool) { return "", w.Events == "waiting" && w.silent() },
 		rules.ErrNoEvents.Error(), `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", `+
 			`"replay_endpoint": "tcp://*:5657"}'`, 0),
-	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError, w.Events == "waiting" && !w.silent() },
+	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == "waiting" && !w.silent() },
 		"no connection to the KV events", "publish at tcp://*:PORT (not at localhost), open the port, name the pod's address; events.nats "+
 			"needs the agent (SL0602)", 5*time.Second),
 	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", FixUnreadable, 0),
@@ -274,7 +274,7 @@ func (f *Facts) ofWorkers(l *problemList) {
 		}
 		for k := range signs {
 			sign := &signs[k]
-			sameReason := sign.kind == "waiting" && found != nil && errors.Is(w.EventsErr, rules.ErrNotAsked)
+			sameReason := sign.kind == "waiting" && found != nil && errors.Is(w.EventsError.Cause, rules.ErrNotAsked)
 			if detail, shows := sign.shows(w); shows && !sameReason {
 				l.add(sign.Problem, w.Name, detail)
 			}

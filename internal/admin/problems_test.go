@@ -56,13 +56,16 @@ func TestProblems(t *testing.T) {
 			w.RulesAside = []audit.Aside{{Model: "m", Rule: "images", First: audit.Finding{Worker: "gpu-3", Says: "the medium at token 5"}}}
 		}), "SL0206", "warning",
 			"gpu-1: the rule for images has stepped aside, and such prompts are learned: gpu-3 contradicts it: the medium at token 5"},
-		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", "refused" }), "SL0303", "error",
+		{worker(func(w *Worker) { w.Events, w.EventsError = "waiting", Failure{Text: "refused"} }), "SL0303", "error",
 			"gpu-1: no connection to the KV events: refused"},
-		{worker(func(w *Worker) { w.Events, w.EventsErr = "waiting", fmt.Errorf("asked: %w", rules.ErrNoEvents) }), "SL0301", "error",
+		{worker(func(w *Worker) {
+			w.Events, w.EventsError = "waiting", Failure{Cause: fmt.Errorf("asked: %w", rules.ErrNoEvents)}
+		}), "SL0301", "error",
 			"gpu-1: the worker publishes no KV events"},
 		{worker(func(w *Worker) { w.Health = &fleet.Out{Fault: rules.HTTP2, Why: "health check: speaks HTTP/2 alone"} }), "SL0109", "warning",
 			"speaks HTTP/2 alone"},
-		{Facts{Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "waiting", EventsErr: fmt.Errorf("%w: status 401", rules.ErrNotAsked)}},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Model: "m", Events: "waiting",
+			EventsError: Failure{Cause: fmt.Errorf("%w: status 401", rules.ErrNotAsked)}}},
 			Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Asked, Verdict: probe.Absent,
 				Fault: rules.Key, Detail: "status 401"}}}}}, "SL0109", "warning", "gpu-1: it cannot be asked what it serves: status 401"},
 		{worker(func(w *Worker) { w.Events = "unreadable" }), "SL0309", "error", "cannot be read"},

@@ -70,58 +70,55 @@ type Explained struct {
 	RulesAside []audit.Aside `json:"rules_aside,omitempty"`
 }
 
-// readQuery reads a body as a client would send it to Envoy: ?path= is its path there, ?pool= the pool of its route. The caller must
-// call done. If ok is false, the client has already got an error.
-func (s *State) readQuery(w http.ResponseWriter, r *http.Request) (_ *router.Request, done func(), ok bool) {
+// query reads a body as a client would send it to Envoy (?path= is its path there, ?pool= the pool of its route), and calls do with
+// it. If ok is false, the client has already got an error.
+func (s *State) query(w http.ResponseWriter, r *http.Request, do func(context.Context, *router.Request)) (ok bool) {
 	query := r.URL.Query() // the body is not a form, whatever its content type
 	path := denied.Canonical(cmp.Or(query.Get("path"), denied.Chat))
 	if !denied.IsEndpoint(path) {
 		http.Error(w, "path is not an endpoint that takes a prompt (want one such as "+denied.Chat+")", http.StatusBadRequest)
-		return nil, nil, false
+		return false
 	}
 	select {
 	case s.querySlots <- struct{}{}:
+		defer func() { <-s.querySlots }()
 	default:
 		s.NoRoom("asked")
 		http.Error(w, "too many at once; try again", http.StatusServiceUnavailable)
-		return nil, nil, false
+		return false
 	}
-	done = func() { <-s.querySlots }
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.QueryLimits.MaxBody)))
 	if err != nil {
-		done()
 		code := http.StatusBadRequest
 		if errors.As(err, new(*http.MaxBytesError)) {
 			code = http.StatusRequestEntityTooLarge
 		}
 		http.Error(w, err.Error(), code)
-		return nil, nil, false
+		return false
 	}
-	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"),
-		Body: [][]byte{body}, MustPick: true}, done, true
+	ctx, cancel := context.WithTimeout(r.Context(), s.QueryLimits.Budget)
+	defer cancel()
+	req := &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"),
+		Body: [][]byte{body}, MustPick: true}
+	if err := guard.Call(func() error { do(ctx, req); return nil }); err != nil {
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return false
+	}
+	return true
 }
 
 // route answers where a request should go. With ?book=true the request is booked there until its end is reported, at most half an
 // hour.
 func (s *State) route(w http.ResponseWriter, r *http.Request) {
-	req, done, ok := s.readQuery(w, r)
-	if !ok {
-		return
-	}
-	defer done()
-	ctx, cancel := context.WithTimeout(r.Context(), s.QueryLimits.Budget)
-	defer cancel()
 	var d router.Decision
 	book := r.URL.Query().Get("book") == "true"
-	if err := guard.Call(func() error {
+	if !s.query(w, r, func(ctx context.Context, req *router.Request) {
 		if book {
 			d = s.Router.Decide(ctx, req)
 		} else {
 			d, _ = s.Router.Consider(ctx, req, 0)
 		}
-		return nil
-	}); err != nil {
-		http.Error(w, "internal error", http.StatusInternalServerError)
+	}) {
 		return
 	}
 	switch {
@@ -174,26 +171,16 @@ func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
 
 // explainRequest answers where a request would go now, and why.
 func (s *State) explainRequest(w http.ResponseWriter, r *http.Request) {
-	req, done, ok := s.readQuery(w, r)
-	if !ok {
-		return
-	}
-	defer done()
-	ctx, cancel := context.WithTimeout(r.Context(), s.QueryLimits.Budget)
-	defer cancel()
 	var out Explained
-	if err := guard.Call(func() error {
-		d, told := s.Router.Consider(ctx, req, maxConsidered)
-		out = s.explained(told)
+	if s.query(w, r, func(ctx context.Context, req *router.Request) {
+		d, recent := s.Router.Consider(ctx, req, maxConsidered)
+		out = s.explained(recent)
 		if d.Refuse != nil {
 			out.Refused = d.Refuse.Message
 		}
-		return nil
-	}); err != nil {
-		http.Error(w, "internal error", http.StatusInternalServerError)
-		return
+	}) {
+		answer(w, out)
 	}
-	answer(w, out)
 }
 
 // explainDecision answers what was known at a past decision, and its outcome.

@@ -39,8 +39,8 @@ type view struct {
 	Reasons          []share
 	Kept             int    // decisions that are kept
 	Window           string // what those cover
-	Told             int    // of them, those whose worker has reported its cached tokens
-	AsTold           int    // of those, the ones predicted correctly
+	Reported         int    // of them, those whose worker has reported its cached tokens
+	AsPredicted      int    // of those, the ones predicted correctly
 
 	Minutes, Hour []plot
 	Rows          []*row
@@ -175,7 +175,7 @@ func chosen(all []router.Recent, filter, word string) []router.Recent {
 		case "slow":
 			is = d.FirstByte > 0 && d.FirstByte >= slow
 		case "differing":
-			is = d.Audit != "" && d.Audit != audit.Equal && d.Audit != audit.Unattributed || told(&d) && !asTold(&d)
+			is = d.Audit != "" && d.Audit != audit.Equal && d.Audit != audit.Unattributed || reported(&d) && !asPredicted(&d)
 		}
 		return !is || word != "" && !strings.Contains(strings.ToLower(d.ID+" "+d.Model+" "+d.Worker+" "+d.Used+" "+d.Asked), word)
 	})
@@ -216,7 +216,7 @@ func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
 		d := &all[i]
 		one := hits[d.Worker]
 		cached := d.CachedTokens
-		if told(d) {
+		if reported(d) {
 			cached = d.Reported
 		}
 		hits[d.Worker] = sum{one.cached + cached, one.prompt + d.PromptTokens}
@@ -318,10 +318,10 @@ func (v *view) judge(all []router.Recent) {
 	count := map[router.Reason]int{}
 	for _, d := range all {
 		count[d.Reason]++
-		if told(&d) {
-			v.Told++
-			if asTold(&d) {
-				v.AsTold++
+		if reported(&d) {
+			v.Reported++
+			if asPredicted(&d) {
+				v.AsPredicted++
 			}
 		}
 	}
@@ -338,13 +338,13 @@ func (v *view) judge(all []router.Recent) {
 	}
 }
 
-// told reports whether the chosen worker has counted the cached tokens of a request.
-func told(d *router.Recent) bool {
+// reported says whether the chosen worker has counted the cached tokens of a request.
+func reported(d *router.Recent) bool {
 	return d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr
 }
 
-// asTold reports whether a count is as predicted, or within the prediction's bound.
-func asTold(d *router.Recent) bool {
+// asPredicted reports whether a count is as predicted, or within the prediction's bound.
+func asPredicted(d *router.Recent) bool {
 	return d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens || d.UpperBound && d.Reported < d.CachedTokens
 }
 

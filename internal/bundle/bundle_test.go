@@ -32,7 +32,7 @@ func TestNoSecretLeaves(t *testing.T) {
 		case r.Header.Get("Authorization") != "Bearer "+token:
 			http.Error(w, "who asks?", http.StatusUnauthorized)
 		case r.URL.Path == "/workers":
-			json.NewEncoder(w).Encode([]admin.Worker{{Name: "worker-a", EventsError: leaks}})
+			json.NewEncoder(w).Encode([]admin.Worker{{Name: "worker-a", EventsError: admin.Failure{Text: leaks}}})
 		case r.URL.Path == "/audit":
 			json.NewEncoder(w).Encode([]audit.Finding{{Model: "kept-model", OurText: `planted-"text`, TheirText: `planted-\`}})
 		case r.URL.Path == "/decisions":

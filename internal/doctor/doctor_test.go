@@ -94,7 +94,7 @@ func well() *fleet {
 	f := &fleet{}
 	for i, name := range []string{"a", "b"} {
 		f.page.workers = append(f.page.workers, admin.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1),
-			Model: lab.ModelName, Rank: -1, Events: "live", Told: &admin.LoadReport{}})
+			Model: lab.ModelName, Rank: -1, Events: "live", Report: &admin.LoadReport{}})
 	}
 	for range 8 {
 		f.page.decisions = append(f.page.decisions, decided(func(*router.Recent) {}))
@@ -339,7 +339,7 @@ var mistakes = []mistake{
 	{"8 a Service's name, without its headless pods", "SL0303", Error, "a, rank 0: tcp://vllm.invalid:5557: ",
 		`events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://vllm.invalid:5557") }},
 	{"8 not heard", "SL0303", Error, "a: no connection to the KV events: refused", "SL0602", func(f *fleet) {
-		f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", "refused"
+		f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", admin.Failure{Text: "refused"}
 	}},
 	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) {
 		f.config = pairs(`, replay: "A-REPLAY"`, "")
@@ -459,7 +459,7 @@ var mistakes = []mistake{
 		"ranks: 1 of this worker (leave it out for one)", func(f *fleet) {
 			f.config = pairs("name: a,", "name: a, ranks: 4,")
 			one := f.page.workers[0]
-			one.Told = nil
+			one.Report = nil
 			for rank := 1; rank < 4; rank++ {
 				one.Rank = rank
 				f.page.workers = append(f.page.workers, one)
@@ -467,7 +467,7 @@ var mistakes = []mistake{
 			f.page.workers[0].Rank = 0
 		}},
 	{"24 stale", "SL0106", Warning, "the running Sightline has no current one", "let Sightline fetch", func(f *fleet) {
-		f.page.workers[0].Told = nil
+		f.page.workers[0].Report = nil
 	}},
 	{"24 everything wants a key", "SL0109", Error, "the worker wants a key, or another one: worker_access.api_key_file",
 		"api_key_file: FILE", func(f *fleet) {
@@ -508,7 +508,7 @@ var mistakes = []mistake{
 
 	{"31 events of another form", "SL0309", Error, "a: events that cannot be read: messages of 1 frame",
 		"docs/engines.md", func(f *fleet) {
-			f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", "messages of 1 frame"
+			f.page.workers[0].Events, f.page.workers[0].EventsError = "unreadable", admin.Failure{Text: "messages of 1 frame"}
 		}},
 	{"31 as an agent hears", "SL0309", Error, "of worker a, rank 0: the engine's events cannot be read: messages of 1 frame",
 		"docs/engines.md", func(f *fleet) {

@@ -210,7 +210,7 @@ func hits(s *collected, r *report) {
 		if row.Events != "live" && row.Events != "none" {
 			behind++
 		}
-		if row.Told != nil && row.Told.Usage != nil && *row.Told.Usage > 0.9 {
+		if row.Report != nil && row.Report.Usage != nil && *row.Report.Usage > 0.9 {
 			full = row.Name
 		}
 	}

@@ -291,7 +291,7 @@ func loads(s *collected, r *report) {
 		fix := "let Sightline fetch http://" + w.Addr + w.rules.Load.Path + " without a key, or give worker_access: {api_key_file: …} " +
 			"(SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
 		stale := func(rows []admin.Worker) bool {
-			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Told == nil && row.Health == nil })
+			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Report == nil && row.Health == nil })
 		}
 		switch {
 		case w.facts.Requests == nil && at >= 0:
@@ -323,7 +323,7 @@ func (w *worker) of(rows []admin.Worker) (list []admin.Worker) {
 // toldBy returns how many of a worker's ranks have reported their load.
 func (w *worker) toldBy(rows []admin.Worker) (n int) {
 	for _, row := range w.of(rows) {
-		if row.Told != nil {
+		if row.Report != nil {
 			n++
 		}
 	}

@@ -182,9 +182,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			r.EventAge = f.EventAge(now).Seconds()
 		}
 		if others, usage, age, ok := f.CurrentReport(now); ok {
-			r.Told = &admin.LoadReport{Others: others, Age: age.Round(100 * time.Millisecond).String()}
+			r.Report = &admin.LoadReport{Others: others, Age: age.Round(100 * time.Millisecond).String()}
 			if usage >= 0 {
-				r.Told.Usage = &usage
+				r.Report.Usage = &usage
 			}
 		}
 		if f.Feed != nil {
@@ -203,13 +203,13 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 				r.Events = "catching up"
 			}
 			if r.Events != "live" {
-				r.EventsError, r.EventsErr = st.LastError, st.Lost
+				r.EventsError = admin.Failure{Text: st.LastError, Cause: st.Lost}
 			}
 			if st.Away {
-				r.EventsError = "its agent has no connection to the engine, or cannot read its events: see the agent's log and /state"
+				r.EventsError.Text = "its agent has no connection to the engine, or cannot read its events: see the agent's log and /state"
 			}
 			if st.Connected && st.Unreadable != "" {
-				r.Events, r.EventsError = "unreadable", st.Unreadable
+				r.Events, r.EventsError = "unreadable", admin.Failure{Text: st.Unreadable}
 			}
 			if !st.LastMessage.IsZero() {
 				r.LastEvent = "within a second"
