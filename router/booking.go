@@ -173,7 +173,8 @@ func (r *Router) fillBooking(b *bookingRecord, st *slotEstimate, a *classPrompt)
 	if limit := r.serving.Load().maxInFlightOf(st.slot); limit > 0 { // a worker runs no more at a time: the others wait for these
 		answers = min(answers, limit)
 	}
-	work := ledger.Booking{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens, Answers: answers}
+	work := ledger.Booking{Work: fleet.Work{Tokens: a.tokens - cached + st.encode, Fetch: st.offloaded, Context: answers * a.tokens,
+		Answers: answers}}
 	if a.prompt.Exact && !r.inOtherPart(b.locals) { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	} else if a.watching != nil {

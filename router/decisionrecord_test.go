@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/decisionlog"
+	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 )
 
@@ -34,7 +35,7 @@ func TestDecisionLog(t *testing.T) {
 	if first.CachedTokens < 1024 {
 		t.Fatalf("%+v", first)
 	}
-	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Work: fleet.Work{Tokens: 1 << 20}})
 	ask("second", body("second"))
 	ask("image", chatBody("m", testImage(1, 640, 480)))
 	ask("refused", "\xff\xfe{")

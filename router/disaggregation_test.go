@@ -76,7 +76,7 @@ func (w *world) asRoles(roles string) {
 // load gives a worker so many requests of other senders, of 1,000 tokens.
 func (w *world) load(worker, requests int) {
 	for i := range requests {
-		w.opt.Ledger.Book(fmt.Sprint(worker, " other ", i), ledger.Booking{Slot: w.slots[worker], Context: 1000,
+		w.opt.Ledger.Book(fmt.Sprint(worker, " other ", i), ledger.Booking{Slot: w.slots[worker], Work: fleet.Work{Context: 1000},
 			Note: &bookingRecord{cachedTokens: -1}})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
 )
@@ -16,7 +17,7 @@ func TestRegret(t *testing.T) {
 	for why, keep := range map[string]func(w *world){
 		"": func(*world) {},
 		hasQueue: func(w *world) {
-			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Work: fleet.Work{Tokens: 1 << 20}})
 		},
 		isFull: func(w *world) {
 			w.limit(1)
@@ -35,12 +36,12 @@ func TestRegret(t *testing.T) {
 		},
 		isDistant: func(w *world) { w.slots[0].Worker.ZoneDelay = time.Second },
 		isLate: func(w *world) {
-			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 3000})
+			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Work: fleet.Work{Tokens: 3000}})
 			w.firstToken = 150 * time.Millisecond
 		},
 		isDoubtful: func(w *world) {
 			w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
-			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+			w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Work: fleet.Work{Tokens: 1 << 20}})
 		},
 	} {
 		t.Run(why, func(t *testing.T) {
@@ -75,14 +76,14 @@ func TestRegretSeconds(t *testing.T) {
 	w := newWorld(t, 2)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
-	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+	w.opt.Ledger.Book("other", ledger.Booking{Slot: w.slots[0], Work: fleet.Work{Tokens: 1 << 20}})
 	w.decide(body)
 	if got := w.counted(t, "sightline_regret_seconds_total"); got != "m,queue=0 " {
 		t.Errorf("not shown yet: %q", got)
 	}
 	s := w.slots[1]
 	s.EventAge = func(time.Time) time.Duration { return 0 }
-	w.opt.Ledger.Book("shows", ledger.Booking{Slot: s, Tokens: 5000, Locals: make([]uint64, 100)})
+	w.opt.Ledger.Book("shows", ledger.Booking{Slot: s, Work: fleet.Work{Tokens: 5000, Locals: make([]uint64, 100)}})
 	w.now = w.now.Add(5 * time.Second)
 	s.Progress(func(locals []uint64) int { return len(locals) }, w.now)
 	for id := range 2 {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 	"github.com/sightline-router/sightline/router/speculative"
 )
@@ -174,7 +175,8 @@ func (r *Router) takeShared(replica string, s *SharedBooking) {
 		s.Locals, s.Path = nil, nil
 	}
 	note := &replicaBooking{chain: r.opt.Secret.Key().Chain(nil, s.Locals), path: s.Path}
-	b := ledger.Booking{Slot: slot, Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices),
+	work := fleet.Work{Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, maxChoices)}
+	b := ledger.Booking{Slot: slot, Work: work,
 		Model: s.Model, Tenant: s.Tenant, Counted: s.Model != "", Note: note, Bytes: (len(s.Locals) + len(s.Path)) * blockBytes}
 	if s.EventsExpected && s.From < len(s.Locals) {
 		b.Locals, b.From = s.Locals, s.From

@@ -54,7 +54,7 @@ func TestPredictionsLast(t *testing.T) {
 	s, ttl := w.slots[0], 20*time.Second
 	done := 0
 	book := func(id string, tokens int) {
-		w.opt.Ledger.Book(id, ledger.Booking{Slot: s, Tokens: tokens, Locals: make([]uint64, tokens/16)})
+		w.opt.Ledger.Book(id, ledger.Booking{Slot: s, Work: fleet.Work{Tokens: tokens, Locals: make([]uint64, tokens/16)}})
 	}
 	if got := w.predictionTTL(s, nil, w.now); got != ttl {
 		t.Errorf("%v where nothing is known of the rate, want %v", got, ttl)

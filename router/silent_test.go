@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/ledger"
 )
 
@@ -45,7 +46,7 @@ func TestNobodyReports(t *testing.T) {
 			t.Errorf("%s got %d of 600 requests", worker, n)
 		}
 	}
-	w.opt.Ledger.Book("long", ledger.Booking{Slot: w.slots[1], Tokens: 50000})
+	w.opt.Ledger.Book("long", ledger.Booking{Slot: w.slots[1], Work: fleet.Work{Tokens: 50000}})
 	w.now = w.now.Add(30 * time.Second)
 	w.opt.Ledger.Expire()
 	for _, s := range w.slots {

@@ -45,31 +45,17 @@ const (
 
 // Booking is one request at a slot. The Ledger's methods return copies, which do not change.
 type Booking struct {
-	Slot        *fleet.Slot    // nil: not known yet; nothing is charged until Confirm
-	OnPlaced    func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Ledger
-	Tokens      int            // to prefill there, with images to encode
-	AdapterLoad int            // the part of Tokens that stands for loading an adapter
-	Fetch       int            // further tokens that it fetches from its own lower tiers
-	Pull        int            // further tokens that it fetches from another worker
-	Context     int            // tokens of the prompt, once for each answer
-	Answers     int            // decoded at once (n); 0: one
-	Locals      []uint64       // the prompt's blocks, by which events report its prefill; nil: they cannot
-	From        int            // how many of Locals are held or predicted already
-	Seen        *fleet.Seen    // as in fleet.Work
-	Decode      *fleet.Slot    // the slot that decodes, if another one
-	Note        any            // the router's own data, returned at the end
-	Bytes       int            // memory that Note keeps
-	Source      uint64         // the Envoy connection that reported on it last; 0: not known, so its end is not noticed
-	At          time.Time      // time of the decision; set by Book
-	Model       string         // with Counted: Tenant's requests are counted by Model
-	Tenant      string
-	Counted     bool
-}
-
-// work is what a booking charges its slot with.
-func (b *Booking) work() fleet.Work {
-	return fleet.Work{Tokens: b.Tokens, AdapterLoad: b.AdapterLoad, Fetch: b.Fetch, Pull: b.Pull, Context: b.Context, Answers: b.Answers,
-		Locals: b.Locals, From: b.From, Seen: b.Seen}
+	Slot       *fleet.Slot    // nil: not known yet; nothing is charged until Confirm
+	OnPlaced   func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Ledger
+	fleet.Work                // what it asks of Slot
+	Decode     *fleet.Slot    // the slot that decodes, if another one
+	Note       any            // the router's own data, returned at the end
+	Bytes      int            // memory that Note keeps
+	Source     uint64         // the Envoy connection that reported on it last; 0: not known, so its end is not noticed
+	At         time.Time      // time of the decision; set by Book
+	Model      string         // with Counted: Tenant's requests are counted by Model
+	Tenant     string
+	Counted    bool
 }
 
 // decoding is what it charges the slot with that decodes.
@@ -133,7 +119,7 @@ func (l *Ledger) Book(id string, b Booking) {
 	b.At = l.now()
 	one := &booking{Booking: b, id: id}
 	if b.Slot != nil {
-		one.charge = b.Slot.Charge(b.work(), b.At, b.At)
+		one.charge = b.Slot.Charge(b.Work, b.At, b.At)
 	}
 	if b.Decode != nil {
 		one.decoding = b.Decode.Charge(b.decoding(), b.At, b.At)
@@ -402,7 +388,7 @@ func (l *Ledger) Confirm(id, addr string, source uint64) (now, moved *Booking, o
 				b.Locals = nil
 			}
 		}
-		b.charge = b.Slot.Charge(b.work(), at, since)
+		b.charge = b.Slot.Charge(b.Work, at, since)
 	}
 	is := b.Booking
 	return &is, moved, true

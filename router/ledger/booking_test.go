@@ -38,7 +38,7 @@ func TestDoneFreesThePlace(t *testing.T) {
 			t.Errorf("%s: %d and %d places, tenant has %d; want %d, %d, %d", what, one.Places(), two.Places(), own, here, there, tenants)
 		}
 	}
-	f.Book("r", Booking{Slot: a.Slots[0], Answers: 128, Tokens: 100, Model: "m", Tenant: "x", Counted: true})
+	f.Book("r", Booking{Slot: a.Slots[0], Work: fleet.Work{Answers: 128, Tokens: 100}, Model: "m", Tenant: "x", Counted: true})
 	f.Confirm("r", a.Addr, 1)
 	at("at the worker", 128, 0, 128)
 	if f.Done("r") == nil || f.Done("r") != nil || f.Done("unknown") != nil {
@@ -83,7 +83,7 @@ func TestFreeAnswered(t *testing.T) {
 		}
 		f.Confirm(id, to.Worker.Addr, 1)
 	}
-	start("many", Booking{Slot: a.Slots[0], Answers: 8, Tokens: 1000})
+	start("many", Booking{Slot: a.Slots[0], Work: fleet.Work{Answers: 8, Tokens: 1000}})
 	start("one", Booking{Slot: a.Slots[0]})
 	start("pair", Booking{Slot: b.Slots[0], Decode: a.Slots[0]})
 	start("rank 0", Booking{Slot: b.Slots[0]})
@@ -136,9 +136,8 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 			id := fmt.Sprint(r.IntN(i/4 + 1))
 			switch r.IntN(10) {
 			case 0, 1, 2:
-				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*fleet.Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000),
-					Context: r.IntN(20000),
-					Locals:  make([]uint64, r.IntN(20)), From: r.IntN(10), Source: uint64(r.IntN(4))})
+				work := fleet.Work{Tokens: r.IntN(20000), Context: r.IntN(20000), Locals: make([]uint64, r.IntN(20)), From: r.IntN(10)}
+				f.Book(id, Booking{Slot: slots[r.IntN(3)], Work: work, Decode: []*fleet.Slot{nil, a.Slots[0]}[r.IntN(2)], Source: uint64(r.IntN(4))})
 			case 3, 4:
 				f.Confirm(id, addrs[r.IntN(2)], uint64(r.IntN(4)))
 			case 5:
@@ -180,8 +179,8 @@ func TestBacklogIsTheOpenRequests(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
 	s := a.Slots[0]
-	f.Book("long", Booking{Slot: s, Tokens: 72000})
-	f.Book("short", Booking{Slot: s, Tokens: 1000})
+	f.Book("long", Booking{Slot: s, Work: fleet.Work{Tokens: 72000}})
+	f.Book("short", Booking{Slot: s, Work: fleet.Work{Tokens: 1000}})
 	c.t = c.t.Add(time.Second)
 	if got := s.Load(c.t).Backlog; got != 73000-defaultRate {
 		t.Errorf("backlog %v", got)
@@ -275,7 +274,7 @@ func TestGone(t *testing.T) {
 // TestBookingsAreCopies checks that Confirm and End return a copy, which may be read while reports go on.
 func TestBookingsAreCopies(t *testing.T) {
 	f, a, b := twoWorkers(&clock{time.Unix(1000, 0)})
-	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 10})
+	f.Book("x", Booking{Slot: a.Slots[0], Work: fleet.Work{Tokens: 10}})
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
@@ -303,12 +302,12 @@ func TestAnotherAtTheAddress(t *testing.T) {
 	old, next := worker(), worker()
 	workers.Set([]*fleet.Worker{old})
 	for _, id := range []string{"a", "b", "c"} {
-		f.Book(id, Booking{Slot: old.Slots[0], Tokens: 100, Context: 100})
+		f.Book(id, Booking{Slot: old.Slots[0], Work: fleet.Work{Tokens: 100, Context: 100}})
 	}
 	f.Confirm("a", old.Addr, 1)
 	workers.Set(nil)
 	workers.Set([]*fleet.Worker{next})
-	f.Book("d", Booking{Slot: next.Slots[0], Tokens: 10, Context: 10})
+	f.Book("d", Booking{Slot: next.Slots[0], Work: fleet.Work{Tokens: 10, Context: 10}})
 	for _, id := range []string{"a", "b"} {
 		if b, moved, ok := f.Confirm(id, old.Addr, 1); !ok || moved != nil || b.Slot != old.Slots[0] {
 			t.Errorf("%s: %+v, moved %+v, %v", id, b, moved, ok)
@@ -341,8 +340,8 @@ func TestBookingsCountAndDrain(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, _ := twoWorkers(c)
 	s := a.Slots[0]
-	f.Book("1", Booking{Slot: s, Tokens: 20000})
-	f.Book("2", Booking{Slot: s, Tokens: 0})
+	f.Book("1", Booking{Slot: s, Work: fleet.Work{Tokens: 20000}})
+	f.Book("2", Booking{Slot: s, Work: fleet.Work{Tokens: 0}})
 	if l := s.Load(c.t); l.Inflight != 2 || l.Backlog != 20000 {
 		t.Errorf("%+v", l)
 	}
@@ -365,7 +364,7 @@ func TestBookingsCountAndDrain(t *testing.T) {
 func TestConfirmMoves(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
-	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 100, Note: "n"})
+	f.Book("x", Booking{Slot: a.Slots[0], Work: fleet.Work{Tokens: 100}, Note: "n"})
 	b.Slots[0].Charge(fleet.Work{}, c.t, c.t)
 	now, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1)
 	if !ok || moved == nil || moved.Slot != a.Slots[0] || now.Slot != b.Slots[1] || now.Note != "n" {

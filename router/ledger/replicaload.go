@@ -17,7 +17,7 @@ func (l *Ledger) Taken() Taken {
 func (l *Ledger) Take(replica string, number uint64, b Booking) {
 	now := l.now()
 	b.At = now
-	work, decoding := b.work(), b.decoding()
+	work, decoding := b.Work, b.decoding()
 	work.OfReplica, decoding.OfReplica = true, true
 	one := &booking{Booking: b, charge: b.Slot.Charge(work, now, now)}
 	if b.Decode != nil {
