@@ -88,11 +88,9 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			"model", "outcome"),
 		shed: newShed(),
 		learnedRequests: vec("learned_requests_total",
-			"Ended requests that no rule reads to the end of their prompts, or only rules that events have not proved yet, by what their "+
-				"workers' events taught: learned, "+
-				"no_events (all blocks were held before, or events do not come), "+
-				"unattributed (events could be those of several requests), doubtful (the blocks do not have the length that the "+
-				"engine reported), no_room.", "outcome"),
+			"Ended requests from whose events Sightline learns, by outcome: learned; no_events (all blocks were held before, or events do "+
+				"not come); unattributed (events could be several requests'); doubtful (not the length that the engine reported); no_room.",
+			"outcome"),
 		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total",
 			Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}

@@ -129,7 +129,7 @@ var aliases = []alias{
 		labels:  []string{"modality"},
 		decided: func(d *router.Decision, _ time.Duration) (float64, bool) { return float64(d.Images), d.Images > 0 }},
 	{names: map[string]string{"llm-d": "llm_d_epp_encoder_cache_hits_total"},
-		help:   "Of these, images that the chosen worker is predicted to have in its encoder cache or KV cache.",
+		help:   "Images of requests that were read, and that the chosen worker is predicted to have in its encoder cache or KV cache.",
 		labels: []string{"pod", "modality"},
 		decided: func(d *router.Decision, _ time.Duration) (float64, bool) {
 			return float64(d.ImagesHeld), d.Images > 0

@@ -85,7 +85,7 @@ func New(o Options) *Poller {
 	n.mediaQueries = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_media_cache_queries_total",
 		Help: "Media that each worker looked up in its cache of processed media."}, []string{"worker"})
 	n.mediaHits = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_media_cache_hits_total",
-		Help: "Of these, media that it found."}, []string{"worker"})
+		Help: "Media that each worker found in that cache."}, []string{"worker"})
 	o.Metrics.MustRegister(n.failed, n.reloaded, n.mediaQueries, n.mediaHits, n)
 	return n
 }

@@ -138,12 +138,12 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
 		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
-			Help: "Transfers of all that a worker holds, or that requests taught. Requested here: taken, nobody (has it), late; " +
-				"by another replica: told, not held, too large, busy. What requests taught has \"learned \" before it."},
+			Help: "Transfers between replicas of all that a worker holds (with \"learned \": that requests taught). Requested here: " +
+				"taken, nobody (has it), late; by another replica: told (sent), not held, too large, busy."},
 			[]string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or no connection. Lessons are what requests " +
-				"taught; refused: of a replica with another key, or too many."}, []string{"what"}),
+			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many."},
+			[]string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
 			Help: "Questions to other index shards, by outcome; nobody: no replica of the shard is reached."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken",
