@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os/exec"
@@ -13,8 +15,8 @@ import (
 )
 
 // From running workers and nothing else: `sightline serve --worker`, and Envoy with what `sightline envoy --worker` prints. A
-// conversation with an image goes back to its worker at its second sighting. A worker that answers later is taken in, and one without
-// KV events is told the flag.
+// conversation with an image goes back to its worker at its second sighting. A worker that answers later is taken in, one without
+// KV events is told the flag, and one that claims the others' name for its adapter costs them nothing.
 func TestServeWorkers(t *testing.T) {
 	t.Parallel()
 	bin, err := product()
@@ -27,11 +29,15 @@ func TestServeWorkers(t *testing.T) {
 	}
 	a, b := simulated(t, sim.Config{Model: lab.ModelName, Prompt: p}), simulated(t, sim.Config{Model: lab.ModelName, Prompt: p})
 	silent, late := simulated(t, sim.Config{Model: lab.ModelName, Prompt: p, Bare: true}), freeAddr(t)
+	hostile := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { // its adapter has the others' name
+		fmt.Fprintf(rw, `{"version":"x","data":[{"id":"own","owned_by":"vllm"},{"id":%q,"parent":"own"}]}`, lab.ModelName)
+	}))
+	t.Cleanup(hostile.Close)
 	l := &lab.Lab{Admin: freeAddr(t)}
 	listen, clients, envoyAdmin := freeAddr(t), freeAddr(t), freeAddr(t)
 	l.URL = "http://" + clients
 	flags := []string{"--listen", listen}
-	for _, addr := range []string{a.Addr(), late, b.Addr(), silent.Addr()} {
+	for _, addr := range []string{a.Addr(), late, b.Addr(), silent.Addr(), strings.TrimPrefix(hostile.URL, "http://")} {
 		flags = append(flags, "--worker", addr)
 	}
 	printed, err := exec.Command(bin, append([]string{"envoy"}, flags...)...).Output()
@@ -41,7 +47,7 @@ func TestServeWorkers(t *testing.T) {
 	said := behindPrinted(t, l, string(printed), listen, 2, clients, envoyAdmin, bin,
 		append([]string{"serve", "--admin", l.Admin}, flags...)...)
 	for _, want := range []string{"worker " + late + " could not be identified", "left out, and asked again every 5s",
-		silent.Addr() + ": KV events are off", "--kv-events-config", "Envoy's configuration: sightline envoy --worker " + a.Addr()} {
+		silent.Addr() + ": KV events are off", `its adapter "` + lab.ModelName + `" has the name of another`, "--kv-events-config", "Envoy's configuration: sightline envoy --worker " + a.Addr()} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("it does not say %q", want)
 		}

@@ -83,6 +83,9 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 		return
 	}
 	f.Version, f.EngineModel, f.Revision = rules.CleanText(a.Version), rules.CleanText(a.Model), rules.CleanText(a.Revision)
+	if _, err := rules.ParseVersion(f.Version); err != nil {
+		f.Version = ""
+	}
 	f.ChatTemplate, f.Speculative = rules.CleanText(a.ChatTemplate), rules.CleanText(a.Speculative)
 	f.BlockSize, f.Ranks, f.CountsCached = rules.CleanCount(a.PageSize), min(rules.CleanCount(a.Ranks), maxRanks), a.Report
 	if a.NoCache != nil {

@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,20 +135,77 @@ func (d *drafter) fit(facts []rules.Facts) (models []config.Model, workers []con
 		}
 		list[i] = &worker{Facts: f}
 	}
+	mostNamed(list)
+	cfg, wrong, err := d.configure(list)
+	if err != nil { // one that makes no configuration alone, such as of an unheard-of release, costs the others nothing
+		var alone []*worker
+		for _, w := range list {
+			if _, _, err := d.configure([]*worker{w}); err == nil {
+				alone = append(alone, w)
+			} else {
+				wrong = fmt.Errorf("worker %s: what it says makes no configuration: %w", w.Addr, err)
+			}
+		}
+		left := wrong
+		cfg, wrong, err = d.configure(alone)
+		wrong = cmp.Or(wrong, left)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("what the workers say makes no configuration: %w", err)
+	}
+	return cfg.Models, cfg.Workers, wrong
+}
+
+// configure returns the configuration of workers. wrong is about those that were left out of it.
+func (d *drafter) configure(list []*worker) (cfg config.Config, wrong, err error) {
 	d.models, wrong = group(list)
 	if wrong != nil {
 		d.models, wrong = groupMost(list)
 	}
+	wrong = cmp.Or(wrong, takenAdapters(d.models))
 	for _, m := range d.models {
 		if !d.fileless {
 			d.local(m)
 		}
 	}
-	cfg, err := config.Parse(d.yaml())
-	if err != nil {
-		return nil, nil, fmt.Errorf("what the workers say makes no configuration: %w", err)
+	cfg, err = config.Parse(d.yaml())
+	return cfg, wrong, err
+}
+
+// mostNamed puts those workers first whose names most have, and of these those with fewer names: one that lists other workers' names
+// too cannot give them its own.
+func mostNamed(list []*worker) {
+	names := func(w *worker) string { return fmt.Sprintf("%q", w.names()) }
+	count := map[string]int{}
+	for _, w := range list {
+		count[names(w)]++
 	}
-	return cfg.Models, cfg.Workers, wrong
+	slices.SortStableFunc(list, func(a, b *worker) int {
+		return cmp.Or(count[names(b)]-count[names(a)], len(a.names())-len(b.names()))
+	})
+}
+
+// takenAdapters removes adapters that have a model's name, or that of an adapter of a model before.
+func takenAdapters(models []*model) (wrong error) {
+	taken := map[string]bool{}
+	for _, m := range models {
+		for _, name := range append([]string{m.name}, m.aliases...) {
+			taken[name] = true
+		}
+	}
+	for _, m := range models {
+		m.adapters = slices.DeleteFunc(m.adapters, func(name string) bool {
+			if taken[name] {
+				wrong = fmt.Errorf("model %s: its adapter %q has the name of another model or of its adapter, and gets no requests (want "+
+					"different names)", m.name, name)
+			}
+			return taken[name]
+		})
+		for _, name := range m.adapters {
+			taken[name] = true
+		}
+	}
+	return wrong
 }
 
 // groupMost groups workers without those that contradict others before them. The error is about the last one.

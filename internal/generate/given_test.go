@@ -2,6 +2,7 @@ package generate
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/serve"
 	"github.com/sightline-router/sightline/lab"
@@ -217,4 +219,68 @@ func freeAddr(t *testing.T) string {
 	}
 	defer lis.Close()
 	return lis.Addr().String()
+}
+
+// TestOneWorkerCostsNoOther: whatever a worker says of itself, the others keep their names, and their requests.
+func TestOneWorkerCostsNoOther(t *testing.T) {
+	served := func(names ...string) func(*rules.Facts) {
+		return func(f *rules.Facts) {
+			f.Served = nil
+			for _, n := range names {
+				id, parent, _ := strings.Cut(n, "<")
+				f.Served = append(f.Served, rules.Served{ID: id, Parent: parent})
+			}
+		}
+	}
+	cases := map[string]func(*rules.Facts){
+		"an adapter with their name": served("x", "m<x"),
+		"an adapter with its own":    served("x", "x<x"),
+		"an adapter that theirs has": served("x", "sql<x"),
+		"names of two models":        served("n", "m"),
+		"no release":                 func(f *rules.Facts) { f.Version = "main: x # y" },
+		"a port beyond the last": func(f *rules.Facts) {
+			f.Ranks, f.Events = 2, []rules.EventSource{{Pub: "tcp://10.0.0.9:65535"}, {}}
+		},
+		"a block size that no engine has":         func(f *rules.Facts) { f.BlockSize = 1 << 40 },
+		"another engine":                          func(f *rules.Facts) { f.Engine = "sglang" },
+		"a path that leads elsewhere, a revision": func(f *rules.Facts) { f.EngineModel, f.Revision = "../../etc", "../x: {" },
+	}
+	odd := []string{"${env:HOME}", "${file:/etc/hostname}", "null", "~", "yes", "1e3", "0x10", "- a", "a: b", "a #b", "[a]", "{a: b}",
+		"*a",
+		"&a b", "!t x", "%a", "@a", "`a", "'", "\"", "\\n", " a ", "a,b", ",", "]", "=", "|", ">", "2001-01-01", "1:30", "---", "é😀"}
+	unread := []string{"$${", "${", "...", "? a", ".nan", "<<"} // that a configuration cannot have
+	for _, name := range append(odd, unread...) {
+		cases["the name "+name] = served(name, name+"-2")
+	}
+	for name, change := range cases {
+		for at := range 3 {
+			var facts []rules.Facts
+			for i := range 3 {
+				f := rules.Facts{Addr: fmt.Sprintf("10.0.0.%d:8000", i), Engine: "vllm", Version: "0.32.0", BlockSize: 16, MaxModelLen: 4096,
+					Served: []rules.Served{{ID: "m"}, {ID: "sql", Parent: "m"}}}
+				if i == at {
+					change(&f)
+				}
+				facts = append(facts, f)
+			}
+			models, workers, err := Fit(facts)
+			for i, f := range facts {
+				found := slices.ContainsFunc(workers, func(w config.Worker) bool {
+					return w.Addr == f.Addr && (w.Model == "m" || w.Model == "")
+				})
+				if i != at && !found {
+					t.Errorf("%s, at %d: of %s there is %+v, %v", name, at, f.Addr, workers, err)
+				}
+			}
+			m := slices.IndexFunc(models, func(m config.Model) bool { return m.Name == "m" })
+			if m < 0 || name != "an adapter with their name" && !slices.Contains(models[m].Adapters, "sql") {
+				t.Errorf("%s, at %d: %+v, %v", name, at, models, err)
+			}
+			n, is := strings.CutPrefix(name, "the name ")
+			served := func(m config.Model) bool { return m.Name == n && slices.Equal(m.Aliases, []string{n + "-2"}) }
+			if is && !slices.Contains(unread, n) && !slices.ContainsFunc(models, served) {
+				t.Errorf("%s became %+v, %v", name, models, err)
+			}
+		}
+	}
 }

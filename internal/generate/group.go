@@ -121,13 +121,21 @@ func group(workers []*worker) (models []*model, err error) {
 	return models, nil
 }
 
-// modelOf returns the model that a worker serves under any of its names, and adds it if necessary.
-func modelOf(models *[]*model, w *worker) (*model, error) {
-	names, adapters := []string{}, []string{}
+// names returns the names of the models that a worker lists, adapters not counted.
+func (w *worker) names() (list []string) {
 	for _, s := range w.Served {
 		if s.Parent == "" {
-			names = append(names, s.ID)
-		} else {
+			list = append(list, s.ID)
+		}
+	}
+	return list
+}
+
+// modelOf returns the model that a worker serves under any of its names, and adds it if necessary.
+func modelOf(models *[]*model, w *worker) (*model, error) {
+	names, adapters := w.names(), []string{}
+	for _, s := range w.Served {
+		if s.Parent != "" {
 			adapters = append(adapters, s.ID)
 		}
 	}

@@ -285,14 +285,17 @@ func (p *askingFinder) report(ctx context.Context, found func([]discover.Endpoin
 	}
 	if p.fitted == nil || !reflect.DeepEqual(facts, p.fitted) {
 		models, workers, wrong := p.Fit(facts)
-		models = withoutWorkers(models, p.models)
-		renamed, err := p.serve(ctx, models)
-		if err != nil {
-			p.tell(&p.said, "", fmt.Errorf("the models of the workers cannot be served: %w", err))
-			return false
+		if len(workers) > 0 || wrong == nil || p.fitted == nil { // else what was known before counts
+			models = withoutWorkers(models, p.models)
+			renamed, err := p.serve(ctx, models)
+			if err != nil {
+				p.tell(&p.said, "", fmt.Errorf("the models of the workers cannot be served: %w", err))
+				return false
+			}
+			p.models = models
+			p.keep(workers, renamed)
 		}
-		p.models, p.fitted = models, facts
-		p.keep(workers, renamed)
+		p.fitted = facts
 		p.tell(&p.said, "", wrong)
 	}
 	usable := []discover.Endpoint{}
