@@ -92,7 +92,7 @@ func (x *planner) choose() {
 func (x *planner) chooseByLoad() {
 	x.mem.candidates = x.mem.candidates[:0]
 	for i := range x.slots {
-		x.mem.candidates = append(x.mem.candidates, x.candidate(i))
+		x.mem.candidates = append(x.mem.candidates, x.candidate(i, 0))
 	}
 	x.rank()
 	x.nameTargets()
@@ -142,8 +142,8 @@ func (x *planner) addCandidates(class int) {
 		if x.classOf(slot) != class {
 			continue
 		}
-		c := x.candidate(i)
-		c.Tokens, c.AdapterLoad = tokens, x.adapters.loadCost(slot, x.adapter, x.model.MaxLoRAs)
+		c := x.candidate(i, tokens)
+		c.AdapterLoad = x.adapters.loadCost(slot, x.adapter, x.model.MaxLoRAs)
 		var gpu int
 		c.Exact, gpu, c.Doubtful = x.proven(slot, class)
 		c.Offloaded = (c.Exact - gpu) * size
@@ -218,17 +218,17 @@ func (x *planner) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful
 	return max(gpu, blocks/unit*unit), gpu, doubtful
 }
 
-// candidate returns a slot with its load: all that a choice by load needs.
-func (x *planner) candidate(i int) choose.Candidate {
+// candidate returns a slot with its load, which is all that a choice by load needs, for a prompt of so many tokens.
+func (x *planner) candidate(i, tokens int) choose.Candidate {
 	slot := x.slots[i]
 	load := slot.Load(x.now)
 	if slot.Worker.Role == fleet.Prefill { // requests waiting there are prefilled there and decoded elsewhere
 		load.Backlog += othersPrefill * float64(load.OtherSenders)
 		load.Inflight, load.OtherSenders, load.Context = 0, 0, 0
 	}
-	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.OtherSenders +
+	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Tokens: tokens, Inflight: load.Inflight - load.OtherSenders +
 		discountOthers(load.OtherSenders),
-		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent,
+		Backlog: load.Backlog + load.Waits(tokens), Context: load.Context, Rate: load.Rate, Recent: load.Recent,
 		ZoneDelay: slot.Worker.ZoneDelay.Seconds()}
 }
 

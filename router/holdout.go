@@ -127,7 +127,7 @@ func (x *planner) pickTargets() {
 	chosen, ranked, candidates, counted := x.chosen, x.ranked, x.mem.candidates, x.tally
 	x.mem.candidates = nil
 	for i := range x.slots {
-		x.mem.candidates = append(x.mem.candidates, x.candidate(i))
+		x.mem.candidates = append(x.mem.candidates, x.candidate(i, 0))
 	}
 	x.rank()
 	x.setTargets()

@@ -192,6 +192,11 @@ func (s *sightline) Heard(v *View, worker int, out []change) {
 	}
 }
 
+// Lost implements listener.
+func (s *sightline) Lost(v *View, worker int) {
+	s.workers[worker].Slots[0].EventsLost(time.Unix(1_000_000, 0).Add(v.Now))
+}
+
 func (s *sightline) apply(v *View, slot indexer.SlotID, c change) {
 	s.hashes = s.hashes[:0]
 	tier := indexer.GPU

@@ -247,3 +247,4 @@ func (s *split) Pick(v *View, r *run) int                { return s.of(r).Pick(v
 func (s *split) Began(v *View, r *run)                   { s.of(r).Began(v, r) }
 func (s *split) Ended(v *View, r *run, failed bool)      { s.of(r).Ended(v, r, failed) }
 func (s *split) Heard(v *View, worker int, out []change) { s.steered.(listener).Heard(v, worker, out) }
+func (s *split) Lost(v *View, worker int)                { s.steered.(listener).Lost(v, worker) }

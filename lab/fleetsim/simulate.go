@@ -55,6 +55,8 @@ type Rule interface {
 // listener is a Rule that follows events itself, and keeps its own index.
 type listener interface {
 	Heard(v *View, worker int, out []change)
+	// Lost is called when a message shows by its number that an earlier one of the worker was lost.
+	Lost(v *View, worker int)
 }
 
 // View is what one router knows: blocks by events, load as booked and scraped.
@@ -68,7 +70,8 @@ type View struct {
 	rand  *rand.Rand
 	sim   *sim
 
-	overlap []int // by worker
+	overlap []int  // by worker
+	lost    []bool // by worker: the message before the next was lost
 }
 
 // Load is what a router knows of a worker's load.
@@ -234,7 +237,7 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	}
 	for i := range max(1, setup.Replicas) {
 		v := &View{Size: setup.Engine.BlockSize, held: newHolders(setup.Workers, len(trace.chain)), Loads: make([]Load, setup.Workers),
-			overlap: make([]int, setup.Workers), rand: rand.New(rand.NewPCG(setup.Seed, uint64(i)+2)), sim: s}
+			overlap: make([]int, setup.Workers), lost: make([]bool, setup.Workers), rand: rand.New(rand.NewPCG(setup.Seed, uint64(i)+2)), sim: s}
 		for w := range setup.Prefill {
 			v.First = append(v.First, w)
 		}
@@ -462,12 +465,17 @@ func (s *sim) tell(w *worker) {
 	}
 	for i, v := range s.views {
 		if s.setup.Lossy > 0 && s.rand.Float64() < s.setup.Lossy {
+			v.lost[w.id] = true
 			continue
 		}
-		rule := s.rules[i]
+		rule, lost := s.rules[i], v.lost[w.id]
+		v.lost[w.id] = false
 		s.after(s.setup.Delays.Event, func() {
 			v.Now = s.now
 			if l, ok := rule.(listener); ok {
+				if lost {
+					l.Lost(v, w.id)
+				}
 				l.Heard(v, w.id, out)
 				return
 			}

@@ -10,7 +10,7 @@ import (
 // The work queued at a slot is computed from what it was given and what it reports:
 //
 //	booked ─▶ tokens queued ── blocks stored (KV events) ─▶ fewer ── last block stored, or the request ends ─▶ none
-//	                        ── between events, or without any ─▶ fewer, at the slot's measured rate
+//	                        ── between events, without any, or after a lost one ─▶ fewer, at the slot's measured rate
 //
 // Events come once a scheduler step, after its computation (vLLM 0.30 to 0.32 after update_from_output, SGLang since 0.5.9 after
 // process_batch_result_prefill, TensorRT-LLM's drain after update_resources). So the last block of a prompt marks the end of its
@@ -38,7 +38,11 @@ type Load struct {
 	Context       float64 // prompt tokens of the requests in flight, which each decode step reads
 	Recent        float64 // tokens booked, weighted by half for each minute of age
 	Rate          float64 // tokens prefilled a second, measured by events; 0: not known yet
+	Room          float64 // prompt tokens of further requests until its KV cache is full; +Inf: not known, or much
 }
+
+// Waits returns how many of a prompt's tokens have no room in the KV cache until others end, about as many tokens of work later.
+func (l *Load) Waits(tokens int) float64 { return min(float64(tokens), max(0, float64(tokens)-l.Room)) }
 
 // Places returns how many places of max_in_flight are taken: other senders' requests count against their own limits.
 func (l *Load) Places() int { return l.Inflight - l.OtherSenders + l.Lost }
@@ -122,12 +126,16 @@ func (s *Slot) Load(now time.Time) Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	l := Load{Inflight: s.inflight, OtherReplicas: s.replicaRequests, Backlog: s.backlog, Context: s.context, Recent: s.recent}
+	l := Load{Inflight: s.inflight, OtherReplicas: s.replicaRequests, Backlog: s.backlog, Context: s.context, Recent: s.recent,
+		Room: math.Inf(1)}
 	if k := &s.report; now.Before(k.ends) {
 		l.OtherSenders = k.otherRequests
 		l.Inflight += k.otherRequests
 		if now.Before(k.lostEnds) {
 			l.Lost = k.lost
+		}
+		if k.capacity > 0 {
+			l.Room = k.capacity - s.context
 		}
 	}
 	if rate, measured := s.rate(now); measured {
@@ -311,18 +319,27 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	}
 	took := now.Sub(s.stepBegan).Seconds()
 	s.stepBegan = now
-	if done == 0 {
-		return
-	}
 	if !fetches && took > 0 && done >= 1 {
 		work := done + attention*before + decodeTokens*float64(s.inflight) + contextTokens*s.context
 		s.slowness.add(s.Worker.pace.Load().compare(done, work, took), done, now)
 	}
 	s.unheard = 0
-	for _, h := range s.queue {
+	for _, h := range s.queue { // where a step has computed none of them, less was done than assumed: the KV cache may be full
 		if h.reported() {
 			h.remaining = h.unreported
 		}
+	}
+	s.dropFinished()
+}
+
+// EventsLost says that messages were lost for good. What they reported of the prompts in the queue is not known, so these drain at the
+// slot's rate. Call it between calls of Progress.
+func (s *Slot) EventsLost(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	for _, h := range s.queue {
+		h.locals, h.seen = nil, nil
 	}
 	s.dropFinished()
 }
@@ -340,7 +357,7 @@ func (s *Slot) unfinished(list []*Charge, now time.Time) []*Charge {
 		}
 	}
 	if len(list) == 0 {
-		s.stepBegan = now
+		s.stepBegan, s.unheard = now, 0
 	}
 	return list
 }

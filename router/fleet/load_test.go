@@ -198,6 +198,45 @@ func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 	}
 }
 
+// TestFullWorkerKeepsItsQueue checks that a worker whose steps compute nothing of its queue, since its KV cache has no room, keeps it.
+func TestFullWorkerKeepsItsQueue(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	f.Book("a", s, Work{Tokens: 16000, Locals: promptOf(1, 1000)})
+	for range 50 {
+		c.t = c.t.Add(100 * time.Millisecond)
+		s.Progress(stored{}.held, c.t) // blocks of answers
+	}
+	if l := s.Load(c.t); l.Backlog != 16000 {
+		t.Errorf("%v tokens queued after five seconds without progress", l.Backlog)
+	}
+}
+
+// TestLostMessages checks that what was queued when messages were lost drains at the slot's rate, and what came later by its events.
+func TestLostMessages(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	f.Book("before", s, Work{Tokens: 16000, Locals: promptOf(1, 1000)})
+	s.EventsLost(c.t)
+	wait := func(want float64) {
+		t.Helper()
+		for range 30 {
+			c.t = c.t.Add(50 * time.Millisecond)
+			s.Progress(stored{}.held, c.t)
+		}
+		if l := s.Load(c.t); math.Abs(l.Backlog-want) > 1e-3 {
+			t.Errorf("%v tokens queued, want %v", l.Backlog, want)
+		}
+	}
+	wait(1000)
+	wait(0)
+	f.Book("again", s, Work{Tokens: 16000, Locals: promptOf(1, 1000)})
+	s.EventsLost(c.t)
+	f.Book("after", s, Work{Tokens: 8000, Locals: promptOf(2, 500)})
+	wait(1000 + 8000)
+	wait(8000)
+}
+
 // TestLostEventEndsWithTheNext checks that a lost event does not keep a request in the queue for long, since engines prefill in
 // order of arrival.
 func TestLostEventEndsWithTheNext(t *testing.T) {

@@ -37,10 +37,14 @@ func ParseLoadReport(message []byte) (LoadReport, error) {
 	return LoadReport{Running: -1, Waiting: m.Waiting, Usage: m.Usage}, nil
 }
 
+// fullUsage is the share of the KV cache in use from which room for another prompt may be missing.
+const fullUsage = 0.8
+
 // reportState is a slot's correction and the data to compute it.
 type reportState struct {
-	otherRequests int // requests that the worker reported and that were not booked here
-	lost          int // the part of others that replicas had booked that are gone
+	capacity      float64 // of the KV cache, in prompt tokens of requests that end like those in flight; 0: not known
+	otherRequests int     // requests that the worker reported and that were not booked here
+	lost          int     // the part of others that replicas had booked that are gone
 	lostEnds      time.Time
 	last          LoadReport
 	at, ends      time.Time // at zero: it never reported
@@ -59,6 +63,10 @@ func (s *Slot) SetReport(t LoadReport, now time.Time) {
 	k.otherRequests, k.last, k.at, k.ends = max(0, max(0, t.Running)+t.Waiting-max(k.maxBooked[0], k.maxBooked[1])), t,
 		now, now.Add(t.ValidFor)
 	k.lost = min(k.lost, k.otherRequests)
+	k.capacity = 0
+	if t.Usage >= fullUsage && k.otherRequests == 0 { // else it says little of what there is room for
+		k.capacity = s.context / t.Usage
+	}
 }
 
 // Unconfirmed is how long a request counts of which nothing is reported.

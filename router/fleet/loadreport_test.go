@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -82,6 +83,39 @@ func TestToldUsage(t *testing.T) {
 	want(0, true, 0)
 	now = now.Add(time.Second)
 	want(0, false, -1)
+}
+
+// TestFullCache checks how much of a prompt waits for room in the KV cache, by the latest report and what was booked and ended since.
+func TestFullCache(t *testing.T) {
+	now := time.Unix(1000, 0)
+	f := newRequests(func() time.Time { return now })
+	s := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 }).Slots[0]
+	want := func(of int, waits float64) {
+		t.Helper()
+		l := s.Load(now)
+		if got := l.Waits(of); math.Abs(got-waits) > 1e-6 {
+			t.Errorf("%v of %d tokens wait, want %v", got, of, waits)
+		}
+	}
+	f.Book("a", s, Work{Context: 60000})
+	f.Book("b", s, Work{Context: 30000})
+	want(50000, 0)
+	report := LoadReport{Running: 2, Usage: 0.9, ValidFor: time.Second}
+	s.SetReport(report, now)
+	want(8000, 0) // there is room for 10,000
+	want(12000, 2000)
+	f.Book("c", s, Work{Context: 15000})
+	want(1000, 1000)
+	f.End("b")
+	want(30000, 5000)
+	now = now.Add(time.Second)
+	want(30000, 0) // the report is too old
+	report.Running = 5
+	s.SetReport(report, now)
+	want(30000, 0) // others' requests hold an unknown part of it
+	report.Running, report.Usage = 2, 0.7
+	s.SetReport(report, now)
+	want(200000, 0) // it is far from full
 }
 
 func FuzzParseTold(f *testing.F) {

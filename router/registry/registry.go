@@ -217,7 +217,11 @@ func (s *Set) join(finder int, spec Spec) error {
 	m.worker.SetExpectedRates(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
-		o := stream.Options{Sink: m.sinks[r], Stored: s.storedSink(slot.ID)}
+		o := stream.Options{Sink: m.sinks[r], Stored: s.storedSink(slot.ID), OnEvent: func(e *kvevent.Event) {
+			if e.Kind == kvevent.Lost {
+				slot.EventsLost(time.Now())
+			}
+		}}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)

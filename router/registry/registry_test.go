@@ -193,6 +193,29 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 }
 
+// TestLostMessages checks that a prompt of which messages may have been lost does not stay in its worker's queue while others' events
+// come.
+func TestLostMessages(t *testing.T) {
+	b, e := newBench(t, noAudit), &publisher{}
+	b.Update(1, []Spec{spec(e, "w", "10.0.0.1:8000")})
+	b.wait("a feed", func() bool { return e.running() == 1 })
+	slot := b.fleet.Workers()[0].Slots[0]
+	e.tell(0, 0, 1)
+	b.wait("an event", func() bool { return b.ix.HeldBlocks(slot.ID) == 1 })
+	now := time.Now()
+	slot.Charge(fleet.Work{Tokens: 4000, Locals: []uint64{1000}}, now, now)
+	e.tell(0, 5, 2) // one of those between could have had its block
+	seq := uint64(6)
+	b.wait("an empty queue", func() bool {
+		e.tell(0, seq, byte(seq))
+		seq++
+		return slot.Load(time.Now()).Backlog == 0
+	})
+	if took := time.Since(now); took < 300*time.Millisecond {
+		t.Errorf("4,000 tokens took %v, want 0.4 s at the assumed rate", took)
+	}
+}
+
 // If an address moves from one finder to another, and the new finder reports it first because the old one still has it (such as a DNS
 // name), the worker joins when the address is free, unless it is no longer found or its finder is gone.
 func TestAddressThatMoves(t *testing.T) {
