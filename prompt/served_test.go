@@ -12,6 +12,7 @@ import (
 // accepts unpaired surrogates. If their effect is not known, the result says so.
 func TestServedThoughOdd(t *testing.T) {
 	hf, mistral := load(t, shipped, Options{AutoToolChoice: true}), load(t, mistralDir(t, nil), Options{})
+	trtllm := load(t, shipped, Options{Dialect: of("trtllm")})
 	const tool = `"tools":[{"type":"function","function":{"name":"f","description":"\ud800","parameters":{}}}]`
 	many := func(before, after string) string { // more values than are read of one text
 		return `{"messages":[{"role":"user","content":"a"}],` + before + strings.Repeat("1,", 1<<19) + "1" + after + `}`
@@ -26,6 +27,9 @@ func TestServedThoughOdd(t *testing.T) {
 		{hf, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"a":"\ud800"}}`, ErrPython},
 		{hf, MessagesEndpoint,
 			`{"max_tokens":3,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"a":"\ud800"}}]},{"role":"user","content":"b"}]}`, ErrPython},
+		{hf, ChatEndpoint, toolCall(`"{\"a\":NaN}"`), ErrPython},
+		{trtllm, ChatEndpoint, toolCall(`"{\"a\":NaN}"`), ErrPython},
+		{trtllm, ChatEndpoint, toolCall(`"{\"a\":[-Infinity]}"`), ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],` + tool + `}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a\udc00"}]}]}`, ErrPython},
@@ -43,6 +47,10 @@ func TestServedThoughOdd(t *testing.T) {
 		} else if err == nil && !slices.Equal(d.Prompts[0].IDs, []uint32{1, 0, 7}) {
 			t.Errorf("%s: %v", c.body, d.Prompts[0].IDs)
 		}
+	}
+	sglang := load(t, shipped, Options{Dialect: of("sglang")})
+	if _, err := sglang.Read(t.Context(), ChatEndpoint, request(t, toolCall(`"{\"a\":NaN}"`))); statusOf(err) != 400 {
+		t.Errorf("SGLang reads arguments with orjson, which refuses NaN: %v", err)
 	}
 	for _, body := range []string{`{"prompt":[true,"a"]}`, `{"prompt":["a",1]}`, `{"prompt":[1.5]}`, `{"prompt":true}`,
 		`{"prompt":[null]}`, `{"prompt":[]}`} {

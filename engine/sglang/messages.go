@@ -141,7 +141,7 @@ func fields(r *prompt.Reader, d *template.Dict, t *prompt.Turn, role string) err
 	return nil
 }
 
-// withObject returns a tool call as the request type dumps it, with its arguments as an object.
+// withObject returns a tool call as the request type dumps it, with its arguments as an object. orjson reads them, which refuses NaN.
 func withObject(call template.Value) (template.Value, error) {
 	fn := call.Field("function")
 	if call.Dict() == nil || fn.Dict() == nil {

@@ -1,7 +1,6 @@
 package trtllm
 
 import (
-	"errors"
 	"slices"
 	"strings"
 
@@ -128,18 +127,15 @@ func oneString(r *prompt.Reader, items []prompt.Item) string {
 	return strings.Join(append([]string{text}, parts...), sep)
 }
 
-// arguments converts a call's arguments to an object; text that is not JSON stays text.
+// arguments converts a call's arguments to an object; text that json.loads does not read stays text (serve/chat_utils.py).
 func arguments(args template.Value) (template.Value, error) {
 	if args.IsNone() {
 		return template.NewDict(0).Value(), nil
 	}
 	if args.IsString() {
 		v, err := template.FromJSON(args.Text())
-		if errors.Is(err, template.ErrLimit) {
-			return args, prompt.ErrTemplateLimit
-		}
 		if err != nil {
-			return args, nil
+			return args, prompt.Unread(args.Text(), err)
 		}
 		args = v
 	}

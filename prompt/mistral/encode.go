@@ -265,10 +265,11 @@ func (e *encoder) result(m *message, beforeLastUser bool) {
 func (e *encoder) jsonResult(m *message) {
 	content := template.NewDict(0).Value()
 	if m.text != "" {
-		var ok bool
-		content, ok = parseJSON(m.text)
-		if !ok {
-			content = template.String(m.text)
+		var err error
+		content, err = parseJSON(m.text)
+		if err != nil {
+			e.fail(err)
+			return
 		}
 	}
 	if e.t.version >= 3 {

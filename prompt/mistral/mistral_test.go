@@ -212,6 +212,21 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A tool's result that is JSON for Python alone is embedded as such up to version 6; one that is no JSON is a text.
+func TestResultOnlyPythonReads(t *testing.T) {
+	for content, want := range map[string]error{`{\"y\":NaN}`: ErrPython, ` [1, -Infinity]`: ErrPython, `\"\\ud800\"`: ErrPython, "NaN": nil,
+		"y is NaN": nil, `{\"y\"}`: nil, "": nil} {
+		turn := `[{"role":"user","content":"a"},` + callWith("123456789") +
+			`,{"role":"tool","tool_call_id":"123456789","content":"` + content + `"}]`
+		for _, version := range []int{3, 7} {
+			a := ask{Messages: messages(t, turn)}
+			if _, err := a.encode(t, small(t, version)); version == 3 && err != want || version == 7 && err != nil {
+				t.Errorf("%s, version %d: %v, want %v in version 3", content, version, err, want)
+			}
+		}
+	}
+}
+
 func TestLoad(t *testing.T) {
 	good := tekken(t, 13, nil)
 	file := func(data []byte) *fstest.MapFile { return &fstest.MapFile{Data: data} }

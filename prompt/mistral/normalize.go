@@ -144,16 +144,25 @@ func sortResults(results []message, calls []string) {
 	slices.SortStableFunc(results, func(a, b message) int { return rank(a) - rank(b) })
 }
 
-// parseJSON is json.loads; ok is false for text that is not JSON.
-func parseJSON(text string) (template.Value, bool) {
-	switch strings.Trim(text, " \t\r\n") { // Python's own extensions of JSON
+// parseJSON is json.loads; text that is not JSON remains text. It returns an error for JSON that only Python reads.
+func parseJSON(text string) (template.Value, error) {
+	trimmed := strings.Trim(text, " \t\r\n")
+	switch trimmed { // Python's own extensions of JSON
 	case "NaN":
-		return template.Float(math.NaN()), true
+		return template.Float(math.NaN()), nil
 	case "Infinity":
-		return template.Float(math.Inf(1)), true
+		return template.Float(math.Inf(1)), nil
 	case "-Infinity":
-		return template.Float(math.Inf(-1)), true
+		return template.Float(math.Inf(-1)), nil
 	}
 	v, err := template.FromJSON(text)
-	return v, err == nil
+	if err == nil {
+		return v, nil
+	}
+	if trimmed != "" && strings.Contains(`{["`, trimmed[:1]) { // others are no JSON in Python either
+		err = unread(text, err)
+	} else {
+		err = nil
+	}
+	return template.String(text), err
 }
