@@ -61,6 +61,8 @@ var bounds = []bound{
 	{"requests watched to be learned, of a slot; steps of all their paths", "{router/learned.openPerSlot}; {router/learned.openSteps}",
 		"not learned", "learned_requests_total no_room", "router/learned TestWatchIsBounded: openPerSlot, NoRoom",
 		"router/learned.Learner.slots router/learned.Learner.named router/learned.Learner.byID router/learned.Learner.ended"},
+	{"sizes of media that URLs name", "{router/learned.maxSized}", "least used forgotten", "– the usual size",
+		"router/learned TestSizesOfLinks: maxSized, s.media.Len()", "router/learned.Sizes.media"},
 	{"classes of workers whose prompts' sizes are learned", "{router/learned.maxClasses}", "the usual size",
 		"– the configuration names fewer", "router/learned TestSizes: maxClasses, byClass", "router/learned.Sizes.byClass"},
 	{"predicted blocks; of one prompt", "{router/speculative.Blocks}; {router/speculative.PromptBlocks}", "oldest end early",

@@ -157,6 +157,7 @@ func (x *planner) recall(class int) {
 	r.teach = learnedClass(x.model.Name, keys.class.Name, keys.form)
 	order := x.learning.memory.Order(r.teach)
 	r.path = x.mem.paths.In(order)
+	x.learning.sizes.Fill(r.teach, r.path)
 	if !learns {
 		return
 	}
@@ -286,7 +287,7 @@ func (x *planner) watchingOf(class int) *learned.Request {
 	}
 	path := keys.recalled.path
 	return &learned.Request{Class: keys.recalled.teach, Size: keys.form.Size, Seen: &fleet.Seen{Blocks: x.tokens(class) / keys.form.Size},
-		Path: learned.Path{Steps: slices.Clone(path.Steps), Order: path.Order, Turn: path.Turn}}
+		Path: learned.Path{Steps: slices.Clone(path.Steps), Media: slices.Clone(path.Media), Order: path.Order, Turn: path.Turn}}
 }
 
 // taught ends the watch of a request.

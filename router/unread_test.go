@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"testing"
@@ -227,5 +228,41 @@ func TestUnreadSiblingsOfReplicas(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A prompt that takes longer to read than there is time for is known by memory at its second sighting.
+func TestUnreadInTime(t *testing.T) {
+	w := newWorld(t, 3)
+	o := w.opt
+	o.LearnedBytes, o.Metrics = 1<<20, nil
+	w.Router = New(o)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	chat := chatBody("m", fmt.Sprintf("%q", text(400, 5)))
+	locals := make([]uint64, 30)
+	for i := range locals {
+		locals[i] = uint64(7000 + i)
+	}
+	for i := range 2 {
+		d := w.Decide(over, &Request{ID: fmt.Sprint(i), Path: "/v1/chat/completions", Body: [][]byte{[]byte(chat)}})
+		if d.Why != "no time left to read all of the prompt" || len(d.Targets) == 0 {
+			t.Fatalf("%s (%s), targets %v", d.Reason, d.Why, d.Targets)
+		}
+		if i == 1 && (d.Reason != Learned || d.CachedTokens != len(locals)*16) {
+			t.Errorf("second sighting: %s, %d tokens (%s)", d.Reason, d.CachedTokens, d.Why)
+		}
+		for _, slot := range w.slots {
+			if i == 0 && slot.Worker.Addr == d.Targets[0].Addr {
+				hashes := block.Fixed().Chain(nil, locals)
+				w.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals,
+					EngineHashes: hashes})
+				if err := w.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1, PromptTokens: len(locals)*16 + 3,
+			OutputTokens: 1})
 	}
 }

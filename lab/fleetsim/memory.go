@@ -14,12 +14,19 @@ import (
 // byMemory returns the router without a rule for any prompt: it knows what workers' events taught of requests that began alike.
 func byMemory(v *View) Rule { return newRouter(v, 64<<20) }
 
+// byLinks is byMemory where clients send images as URLs, which do not tell their size.
+func byLinks(v *View) Rule {
+	s := newRouter(v, 64<<20).(*sightline)
+	s.links = true
+	return s
+}
+
 // place decides a request.
 func (s *sightline) place(r *run) router.Decision {
 	id, model := fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName)
 	if s.unread {
 		s.router.Learner().Settle(time.Unix(1_000_000, 0).Add(s.now))
-		return s.router.PlaceUnread(id, model, r.req.path())
+		return s.router.PlaceUnread(id, model, r.req.path(s.links))
 	}
 	p := r.req.read(s.ids[:0])
 	s.ids = p.IDs
@@ -41,8 +48,8 @@ const (
 	pixelsPerToken = 32 * 32
 )
 
-// path returns the request's path as package learned makes it of a body: an image is a step, a text has several.
-func (r *Request) path() *learned.Path {
+// path returns the request's path as package learned makes it of a body: an image is a step, a text has several. links: images are URLs.
+func (r *Request) path(links bool) *learned.Path {
 	answers := make(map[uint64]bool)
 	for p := r.Prev; p != nil; p = p.Prev {
 		answers[p.Answer.ID] = true
@@ -57,6 +64,9 @@ func (r *Request) path() *learned.Path {
 		if len(images) > 0 && images[0].Offset == at {
 			one := step(s.Tokens * pixelsPerToken)
 			one.Media = true
+			if links {
+				one.Bytes = 0
+			}
 			p.Media = append(p.Media, learned.Medium{ID: images[0].ID, Step: len(p.Steps)})
 			p.Steps, images = append(p.Steps, one), images[1:]
 		} else {

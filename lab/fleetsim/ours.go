@@ -30,6 +30,7 @@ type sightline struct {
 	groups  groupsKnown
 	next    int
 	unread  bool // requests are known by what was learned alone
+	links   bool // then images are URLs
 }
 
 // adapters returns the adapter names that traffic uses.

@@ -1,13 +1,26 @@
 package learned
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
 
 // Sizes estimates how many tokens a request becomes that no rule can read, from what the engines counted for earlier ones. An estimate
 // serves the cost of a choice, and is no hit.
 type Sizes struct {
 	mu      sync.Mutex
 	byClass map[uint32]*Size
+	media   *simplelru.LRU[sized, float64] // tokens of media whose pixels are not known, such as those of URLs; nil: none
 }
+
+// sized is a medium, by Medium.ID, at the engines of a class.
+type sized struct {
+	class  uint32
+	medium uint64
+}
+
+const maxSized = 1 << 15 // 3 MiB
 
 // Size is how many tokens the engines of a class make of what is in a request.
 type Size struct {
@@ -55,6 +68,39 @@ func (s *Sizes) Of(class uint32) Size {
 	return usual
 }
 
+// Fill sets the size of a path's media that do not tell it to pixels that are as many tokens as they were in an earlier prompt.
+func (s *Sizes) Fill(class uint32, p *Path) {
+	if len(p.Media) == 0 {
+		return
+	}
+	of := s.Of(class)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.media == nil {
+		return
+	}
+	for _, md := range p.Media {
+		if at := &p.Steps[md.Step]; at.Bytes == 0 {
+			if tokens, known := s.media.Get(sized{class, md.ID}); known {
+				at.Bytes = int32(min(max(1, 1e6*(tokens-of.PerImage)/max(1, of.PerPixel)), 1<<30))
+			}
+		}
+	}
+}
+
+// keep remembers that a path's media that do not tell their size were some tokens each.
+func (s *Sizes) keep(class uint32, p *Path, each float64) {
+	for _, md := range p.Media {
+		if p.Steps[md.Step].Bytes > 0 {
+			continue
+		}
+		if s.media == nil {
+			s.media, _ = simplelru.NewLRU[sized, float64](maxSized, nil) // fails only for a size below 1
+		}
+		s.media.Add(sized{class, md.ID}, each)
+	}
+}
+
 // Learn takes over how many tokens a prompt had.
 func (s *Sizes) Learn(class uint32, p *Path, tokens int) {
 	text, others, images, pixels := 0., 0., 0., 0.
@@ -84,6 +130,9 @@ func (s *Sizes) Learn(class uint32, p *Path, tokens int) {
 	}
 	expected := of.Tokens(p.Steps)
 	wrong := min(float64(tokens), 2*expected+mostSurprise) - expected
+	if others > 0 {
+		s.keep(class, p, max(1, of.PerMedium+wrong/others))
+	}
 	switch {
 	case images > 0: // a step towards the nearest numbers that would have been right
 		share := wrong / (images*images + pixels*pixels + others*others)

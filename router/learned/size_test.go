@@ -51,3 +51,31 @@ func TestSizesOfALiar(t *testing.T) {
 		t.Errorf("%.0f tokens are expected of a text that has 5,000", n)
 	}
 }
+
+// An image that a URL names has the size that it had in an earlier prompt, at the engines of that class. The number of such is bounded.
+func TestSizesOfLinks(t *testing.T) {
+	s := new(Sizes)
+	path := func(id uint64) *Path {
+		return &Path{Steps: []Step{{Bytes: 400}, {Media: true}, {Bytes: 80}}, Media: []Medium{{ID: id, Step: 1}}}
+	}
+	tokens := func(class uint32, id uint64) int {
+		p := path(id)
+		s.Fill(class, p)
+		return int(s.Of(class).Tokens(p.Steps))
+	}
+	s.Learn(1, path(7), 120+3000)
+	if n := tokens(1, 7); n < 3100 || n > 3140 {
+		t.Errorf("%d tokens at the second sighting, want 3,120", n)
+	}
+	for _, other := range []int{tokens(1, 8), tokens(2, 7)} {
+		if other > 1500 {
+			t.Errorf("%d tokens of an image, or a class, that was not seen", other)
+		}
+	}
+	for id := range uint64(maxSized + 100) {
+		s.Learn(1, path(1000+id), 120+500)
+	}
+	if n := s.media.Len(); n != maxSized {
+		t.Errorf("%d media, want %d", n, maxSized)
+	}
+}
