@@ -163,13 +163,26 @@ func (r *Router) Recent(n int) []Recent {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()
 	all := r.recent.last.Values()
+	all = all[max(0, len(all)-max(n, 0)):]
 	out := make([]Recent, 0, len(all))
-	for _, e := range slices.Backward(all[max(0, len(all)-max(n, 0)):]) {
+	for _, e := range slices.Backward(all) {
 		one := *e
 		one.Ranked = nil
 		out = append(out, one)
 	}
 	return out
+}
+
+// FirstBytes returns the times to the first byte of past decisions since a time, oldest first.
+func (r *Router) FirstBytes(since time.Time) (list []time.Duration) {
+	r.recent.mu.Lock()
+	defer r.recent.mu.Unlock()
+	for _, e := range r.recent.last.Values() {
+		if e.FirstByte > 0 && e.At.After(since) {
+			list = append(list, e.FirstByte)
+		}
+	}
+	return list
 }
 
 // Decision returns a past decision by its id, if it is still remembered.

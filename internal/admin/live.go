@@ -53,7 +53,7 @@ func (c *livePage) run(ctx context.Context) {
 }
 
 func (c *livePage) step(now time.Time) {
-	first := firstBytes(c.state.Router.Recent(256), now.Add(-10*time.Second))
+	first := c.state.Router.FirstBytes(now.Add(-10 * time.Second))
 	totals, rows := c.state.Router.Totals(), c.state.Workers()
 	c.mu.Lock()
 	defer c.mu.Unlock()

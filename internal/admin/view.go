@@ -161,7 +161,7 @@ func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view
 // chosen returns the decisions of a filter whose id, model or worker has a word in it.
 func chosen(all []router.Recent, filter, word string) []router.Recent {
 	slow := time.Duration(0)
-	if first := firstBytes(all, time.Time{}); len(first) > 0 {
+	if first := firstBytes(all); len(first) > 0 {
 		slow = quantile(first, 0.95)
 	}
 	word = strings.ToLower(word)
@@ -330,7 +330,7 @@ func (v *view) judge(all []router.Recent) {
 			v.Reasons = append(v.Reasons, share{string(r), count[r], (100*count[r] + len(all)/2) / len(all)})
 		}
 	}
-	if first := firstBytes(all, time.Time{}); len(first) > 0 {
+	if first := firstBytes(all); len(first) > 0 {
 		v.First, v.FirstTail = brief(quantile(first, 0.5)), brief(quantile(first, 0.95))
 		v.FirstCount = len(first)
 	} else {
@@ -348,11 +348,11 @@ func asPredicted(d *router.Recent) bool {
 	return d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens || d.UpperBound && d.Reported < d.CachedTokens
 }
 
-// firstBytes returns the times to the first byte of decisions since a time.
-func firstBytes(all []router.Recent, since time.Time) (list []time.Duration) {
+// firstBytes returns the decisions' times to the first byte.
+func firstBytes(all []router.Recent) (list []time.Duration) {
 	for i := range all {
-		if d := &all[i]; d.FirstByte > 0 && d.At.After(since) {
-			list = append(list, d.FirstByte)
+		if all[i].FirstByte > 0 {
+			list = append(list, all[i].FirstByte)
 		}
 	}
 	return list

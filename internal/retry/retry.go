@@ -47,7 +47,7 @@ func (b Bell) Ring() {
 	}
 }
 
-// Every yields a period after it was rung, until ctx ends.
+// Every yields at a beat of period after it was rung, until ctx ends.
 func (b Bell) Every(ctx context.Context, period time.Duration) iter.Seq[struct{}] {
 	return func(yield func(struct{}) bool) {
 		for {
@@ -56,7 +56,7 @@ func (b Bell) Every(ctx context.Context, period time.Duration) iter.Seq[struct{}
 				return
 			case <-b:
 			}
-			if !Sleep(ctx, period) || !yield(struct{}{}) {
+			if !Sleep(ctx, UntilBeat(time.Now(), period, 0)) || !yield(struct{}{}) {
 				return
 			}
 		}
