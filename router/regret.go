@@ -103,7 +103,7 @@ func mostHeld(c []choose.Candidate) (overlap int, why string) {
 
 // ties counts the ranked candidates besides the first whose cost counts as equal to the least.
 func ties(c []choose.Candidate) (n int) {
-	equal := choose.Least(c) + choose.Tie
+	equal := choose.Cheapest(c).Equal()
 	for i := range c[1:] {
 		if c[1+i].Cost <= equal {
 			n++
@@ -117,7 +117,7 @@ func whyNot(f choose.Fleet, c, chosen *choose.Candidate) string {
 	asFast := *c
 	asFast.Rate = chosen.Rate
 	ours, theirs := f.Cost(&asFast), f.Cost(chosen)
-	equal := chosen.Cost + choose.Tie
+	equal := chosen.Equal()
 	switch {
 	case chosen.First:
 		return forTrial

@@ -24,8 +24,10 @@ const (
 
 	defaultRate = 10000 // tokens prefilled a second if no worker's rate is known: the unit of all of this
 
-	// Tie is the difference below which costs are equal.
-	Tie = 0.75 * perRequest
+	// Costs that differ by less are equal, and so are those that differ by less than a share of the prompt's own work (0.05 to 0.15 do
+	// as well): what continues a long prompt follows it to its worker, so that balance is worth more than a short beginning.
+	tie      = 0.75 * perRequest
+	tieShare = 0.07
 )
 
 // Candidate is one slot as the decision sees it.
@@ -56,6 +58,7 @@ type Candidate struct {
 	Elsewhere    float64 // cost of others' work for it, in tokens: encoding, the transfer, and the load of the decode worker
 
 	Cost float64 // set by Rank
+	work float64 // the part of Cost for the prompt's own prefill and encoding
 }
 
 // Terms is a candidate's cost, term by term, in tokens.
@@ -160,20 +163,21 @@ func (f Fleet) Cost(c *Candidate) Terms {
 // Fetch returns the cost of fetching the KV blocks of so many tokens from another worker, which takes two requests instead of one.
 func Fetch(tokens int) float64 { return 2*perRequest + fetchPerToken*float64(tokens) }
 
-// Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs (Tie) one that is
+// Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs one that is
 // computing the prompt's beginning comes first, then the one with the least recent work, then draw decides, so that routers which do
 // not see each other choose differently. draw should be random.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
-		c[i].Cost = f.Cost(&c[i]).Sum() + 1e9*c[i].Late // those in time before all others
+		terms := f.Cost(&c[i])
+		c[i].Cost, c[i].work = terms.Sum()+1e9*c[i].Late, terms.Prefill // those in time before all others
 		if c[i].First {
 			c[i].Cost = math.Inf(-1)
 		}
 	}
 	n = min(n, len(c))
 	for i := range n {
-		equal, best := Least(c[i:])+Tie, -1
+		equal, best := Cheapest(c[i:]).Equal(), -1
 		for j := i; j < len(c); j++ {
 			if c[j].Cost <= equal && (best < 0 || tieLess(&c[j], &c[best], draw>>i)) {
 				best = j
@@ -184,18 +188,23 @@ func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	return c[:n]
 }
 
-// Least returns the least cost, after Rank.
-func Least(c []Candidate) float64 {
-	least := math.Inf(1)
+// Cheapest returns the candidate of the least cost, after Rank.
+func Cheapest(c []Candidate) *Candidate {
+	least := &c[0]
 	for i := range c {
-		least = min(least, c[i].Cost)
+		if c[i].Cost < least.Cost {
+			least = &c[i]
+		}
 	}
 	return least
 }
 
+// Equal returns the highest cost that counts as equal to the candidate's.
+func (c *Candidate) Equal() float64 { return c.Cost + max(tie, tieShare*c.work) }
+
 // tieLess orders candidates of equal cost.
 func tieLess(a, b *Candidate, draw uint64) bool {
-	if more := float64(a.Predicted - a.Exact - (b.Predicted - b.Exact)); math.Abs(more) > Tie {
+	if more := float64(a.Predicted - a.Exact - (b.Predicted - b.Exact)); math.Abs(more) > tie {
 		return more > 0
 	}
 	if a.Recent != b.Recent {

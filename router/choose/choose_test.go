@@ -21,6 +21,7 @@ func TestRank(t *testing.T) {
 		{"requests in flight weigh", []Candidate{{Slot: 0, Inflight: 3}, {Slot: 1, Inflight: 1}}, 10, []int{1, 0}},
 		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1, Recent: 1200},
 			{Slot: 1}}, 1000, []int{1, 0}},
+		{"nor does the beginning of a long prompt, if others are as free", []Candidate{{Slot: 0, Exact: 128, Predicted: 128, Recent: 3000}, {Slot: 1}}, 2800, []int{1, 0}},
 		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 240, Predicted: 240, Inflight: 1}, {Slot: 1}}, 1000, []int{0, 1}},
 		{"decode steps read the context of others", []Candidate{{Slot: 0, Inflight: 2, Context: 60000}, {Slot: 1, Inflight: 2}},
 			1000, []int{1, 0}},
