@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,8 +48,11 @@ type rivalRun struct {
 	groups  []int  // its process groups
 	key     string // what clients send
 	hits    []rivalHit
+	mu      sync.Mutex
+	served  [rivalFleet][]sim.Served // what its workers say of the same requests
 	cells   int
 	cpu     float64 // ms a request, summed over the cells
+	outside float64 // the same
 	mib     float64 // most
 }
 
@@ -330,12 +334,16 @@ type rivalRow struct {
 	n, failed              int
 	mean, p99, cached, cpu float64 // ms, ms, share, ms of CPU a request
 	mib                    float64
+	spans                  map[time.Duration]float64 // ms, sums over the requests of five seconds
+	outside                float64                   // ms of the whole cell's mean: router, connections, client; the rest is the workers'
+	queued, computing      float64
+	computed               [rivalFleet]int // tokens prefilled by each worker
 }
 
 func TestBenchRivals(t *testing.T) {
 	pips := os.Getenv("SIGHTLINE_BENCH_RIVALS")
 	if pips == "" {
-		t.Skip("ten minutes, and routers from pip: make bench-rivals")
+		t.Skip("25 minutes, and routers from pip: make bench-rivals")
 	}
 	prompt, err := prompts()
 	if err != nil {
@@ -356,12 +364,18 @@ func TestBenchRivals(t *testing.T) {
 	}
 	var runs []*rivalRun
 	for _, x := range rivals {
-		if only := os.Getenv("ONLY"); only != "" && x.name != "Sightline" && !strings.Contains(x.name, only) {
+		named := func(s string) bool { return strings.Contains(x.name, s) }
+		if x != rivals[0] && !slices.ContainsFunc(strings.Split(os.Getenv("ONLY"), ","), named) {
 			continue
 		}
 		r := &rivalRun{rival: x, t: t, dir: t.TempDir(), pips: pips, addr: freeAddr(t), key: "none"}
-		for range rivalFleet {
-			w, err := sim.New(sim.Config{Model: lab.ModelName, Prompt: prompt, Speed: 1, StepTokens: 8192, MaxModelLen: 32768})
+		for i := range rivalFleet {
+			w, err := sim.New(sim.Config{Model: lab.ModelName, Prompt: prompt, Speed: 1, StepTokens: 8192, MaxModelLen: 32768,
+				Served: func(s sim.Served) {
+					r.mu.Lock()
+					defer r.mu.Unlock()
+					r.served[i] = append(r.served[i], s)
+				}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -394,12 +408,18 @@ func TestBenchRivals(t *testing.T) {
 	var text strings.Builder
 	table := rivalTable(&text, runs)
 	for i, w := range rivalWorkloads {
+		if !strings.Contains(w.name, os.Getenv("WORKLOAD")) {
+			continue
+		}
 		fmt.Printf("bench-rivals: %s: %s\n", w.name, w.about)
 		loads := []float64{.6, 1}
 		if w.name == "short prompts" {
 			loads = []float64{0}
 		}
 		for j, load := range loads {
+			if at := os.Getenv("LOAD"); at != "" && at != fmt.Sprint(100*load) {
+				continue
+			}
 			rate, rows := playRivals(t, runs, shots, uint64(100+10*i+j), w.draw, load)
 			table(w.name, load, rate, rows)
 		}
@@ -417,7 +437,6 @@ func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, dra
 	g, rate := drawRivals(seed+uint64(time.Now().Unix())<<16, shots, draw, load)
 	rows = map[*rivalRun]rivalRow{}
 	var all sync.WaitGroup
-	var mu sync.Mutex
 	was := map[*rivalRun]time.Duration{}
 	for _, r := range runs {
 		if r.light && load > .6 {
@@ -427,7 +446,7 @@ func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, dra
 			w.SetSlow(map[bool]float64{true: 1, false: rivalSlow}[load == 0])
 			w.ResetPrefixCache()
 		}
-		r.hits = make([]rivalHit, len(g.list))
+		r.hits, r.served = make([]rivalHit, len(g.list)), [rivalFleet][]sim.Served{}
 		was[r], _ = r.used()
 	}
 	began := time.Now().Add(time.Second)
@@ -444,7 +463,7 @@ func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, dra
 	all.Wait()
 	for r, before := range was {
 		cpu, mib := r.used()
-		row := rivalRow{cpu: ms(cpu-before) / float64(len(g.list)), mib: mib}
+		row := rivalRow{cpu: ms(cpu-before) / float64(len(g.list)), mib: mib, spans: map[time.Duration]float64{}}
 		var first []time.Duration
 		var sum time.Duration
 		prompt := 0
@@ -458,25 +477,57 @@ func playRivals(t *testing.T, runs []*rivalRun, shots []string, seed uint64, dra
 			case g.list[i].at >= time.Duration(rivalWarm)*time.Second:
 				first, sum, prompt = append(first, h.first), sum+h.first, prompt+h.prompt
 				row.cached += float64(h.cached)
+				row.spans[g.list[i].at/(5*time.Second)] += ms(h.first)
 			}
 		}
 		row.n = len(first)
 		if row.n > 0 {
 			row.mean, row.p99, row.cached = ms(sum)/float64(row.n), ms(quantile(first, .99)), row.cached/float64(max(1, prompt))
 		}
-		mu.Lock()
+		row.addWorkers(r)
 		rows[r] = row
-		mu.Unlock()
 	}
 	return rate, rows
+}
+
+// addWorkers splits the time to the first token, over the whole cell, by what the workers say of the same requests.
+func (row *rivalRow) addWorkers(r *rivalRun) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all, queued, computing time.Duration
+	n := 0
+	for i, list := range r.served {
+		for _, s := range list {
+			queued, computing, n = queued+s.Begun.Sub(s.Arrived), computing+s.First.Sub(s.Begun), n+1
+			row.computed[i] += s.Prompt - s.Cached
+		}
+	}
+	for _, h := range r.hits {
+		all += h.first
+	}
+	each := func(d time.Duration) float64 { return ms(d) / float64(max(1, n)) }
+	row.queued, row.computing, row.outside = each(queued), each(computing), each(all-queued-computing)
+}
+
+// ratio compares two routers' mean times. Its error is the standard error over spans of five seconds, of the same requests of both:
+// queues live longer than a request, so that requests beside each other say less than their number.
+func (row *rivalRow) ratio(ours *rivalRow) (ratio, err float64) {
+	ratio = row.mean / ours.mean
+	sum, total := 0.0, 0.0
+	for span, other := range ours.spans {
+		d := row.spans[span] - ratio*other
+		sum, total = sum+d*d, total+other
+	}
+	n := float64(len(ours.spans))
+	return ratio, math.Sqrt(sum*n/max(1, n-1)) / total
 }
 
 // rivalTable writes the table's head and returns what adds a cell to it.
 func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, load float64, rate float64, rows map[*rivalRun]rivalRow) {
 	fmt.Fprintf(text, "Measured by `make bench-rivals`, %s, %d cores shared with other work (load %s): %d simulated vLLM workers for "+
 		"each router, %d times slower than a large GPU, prefill in chunks of 8,192 tokens; one open-loop schedule for all at the same moment, "+
-		"%.0f s a cell, of which the first %d are not counted. Load is the work under round robin. The others' times are ratios to Sightline's; "+
-		"**below 1** is faster. "+
+		"%.0f s a cell, of which the first %d are not counted. Load is the work under round robin. The others' times are ratios to Sightline's, "+
+		"the mean's with its standard error; **below 1** is faster. "+
 		"The workloads are those of `e2e/rivaltraffic_test.go`.\n\n", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), loadAverage(),
 		rivalFleet, rivalSlow, rivalSeconds, rivalWarm)
 	text.WriteString("First token, mean/p99/cached: in milliseconds and percent of the prompts.\n\n| workload |")
@@ -493,12 +544,6 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 		ours := rows[runs[0]]
 		for _, r := range runs {
 			row, ok := rows[r]
-			ratio := func(a, b float64) string {
-				if a < b*.995 {
-					return fmt.Sprintf("**%.2f**", a/b)
-				}
-				return fmt.Sprintf("%.2f", a/b)
-			}
 			switch {
 			case !ok:
 				text.WriteString(" – |")
@@ -506,16 +551,22 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 			case r == runs[0]:
 				fmt.Fprintf(text, " %.0f/%.0f", row.mean, row.p99)
 			default:
-				fmt.Fprintf(text, " %s/%s", ratio(row.mean, ours.mean), ratio(row.p99, ours.p99))
+				ratio, err := row.ratio(&ours)
+				bold := ""
+				if ratio < .995 {
+					bold = "**"
+				}
+				fmt.Fprintf(text, " %s%.2f%s±%.2f/%.2f", bold, ratio, bold, err, row.p99/ours.p99)
 			}
-			fmt.Printf("bench-rivals: %-34s %-32s n %d failed %d mean %.0f p99 %.0f ms cached %.3f cpu %.2f ms rss %.0f MiB\n", what, r.name,
-				row.n, row.failed, row.mean, row.p99, row.cached, row.cpu, row.mib)
+			fmt.Printf("bench-rivals: %-34s %-32s n %d failed %d mean %.0f p99 %.0f ms cached %.3f cpu %.2f ms rss %.0f MiB; "+
+				"whole cell: outside %.1f queue %.0f prefill %.0f ms, tokens computed %d\n", what, r.name, row.n, row.failed, row.mean, row.p99,
+				row.cached, row.cpu, row.mib, row.outside, row.queued, row.computing, row.computed)
 			fmt.Fprintf(text, "/%.0f", 100*row.cached)
 			if row.failed > 0 {
 				fmt.Fprintf(text, ", %d failed", row.failed)
 			}
 			text.WriteString(" |")
-			r.cells, r.cpu, r.mib = r.cells+1, r.cpu+row.cpu, max(r.mib, row.mib)
+			r.cells, r.cpu, r.outside, r.mib = r.cells+1, r.cpu+row.cpu, r.outside+row.outside, max(r.mib, row.mib)
 		}
 		text.WriteString("\n")
 	}
@@ -523,9 +574,11 @@ func rivalTable(text *strings.Builder, runs []*rivalRun) func(workload string, l
 
 // rivalCosts writes what each router is started with and what it takes.
 func rivalCosts(text *strings.Builder, runs []*rivalRun) {
-	text.WriteString("\n| router, with its Envoy | started with | CPU ms a request, idle work too | MiB, most |\n|---|---|---|---|\n")
+	text.WriteString("\n| router, with its Envoy | started with | ms outside the workers | CPU ms a request, idle work too | MiB, most |\n" +
+		"|---|---|---|---|---|\n")
 	for _, r := range runs {
-		fmt.Fprintf(text, "| %s | %s | %.1f | %.0f |\n", r.name, r.flags, r.cpu/float64(max(1, r.cells)), r.mib)
+		n := float64(max(1, r.cells))
+		fmt.Fprintf(text, "| %s | %s | %.1f | %.1f | %.0f |\n", r.name, r.flags, r.outside/n, r.cpu/n, r.mib)
 	}
 }
 

@@ -51,7 +51,7 @@ const (
 // rivalSeconds is how long requests of a cell arrive, the first rivalWarm of which are not counted.
 var (
 	rivalSeconds = float64(max(8, number(os.Getenv("SIGHTLINE_BENCH_SECONDS"))))
-	rivalWarm    = int(rivalSeconds) / 4
+	rivalWarm    = min(20, int(rivalSeconds)/4)
 )
 
 // rivalWorkloads are drawn with requests per second.

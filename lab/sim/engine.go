@@ -36,6 +36,13 @@ type scheduler struct {
 	running  []*sequence
 	counters Counters
 	ttft     histogram
+	served   func(Served) // nil: nobody wants to know
+}
+
+// Served is one prompt's way to its first token.
+type Served struct {
+	Arrived, Begun, First time.Time // in the queue; in its first step; after its last
+	Prompt, Cached        int       // tokens
 }
 
 // teller is where a rank's events go: a publisher or a drain.
@@ -62,6 +69,7 @@ type sequence struct {
 	noRead   bool
 	report   bool
 	arrived  time.Time
+	begun    time.Time     // its first step began
 	out      chan<- output // has room for everything that the request can generate
 	admitted bool
 	cached   int // prompt tokens found in the cache
@@ -227,8 +235,7 @@ func (e *scheduler) admit(s *sequence, budget int) (n int, cost time.Duration) {
 		return 0, 0
 	}
 	if !s.admitted { // a preempted sequence counts once
-		s.admitted = true
-		s.cached = hit.Tokens
+		s.admitted, s.begun, s.cached = true, time.Now(), hit.Tokens
 		e.counters.PromptTokens += s.Prompt
 		e.counters.CachedTokens += hit.Tokens
 	}
@@ -259,6 +266,9 @@ func (e *scheduler) finish(step []*sequence) {
 		n := len(s.tokens) - s.Prompt + 1
 		if n == 1 {
 			e.ttft.observe(time.Since(s.arrived).Seconds())
+			if e.served != nil {
+				e.served(Served{s.arrived, s.begun, time.Now(), s.Prompt, s.cached})
+			}
 		}
 		token := s.answer(n - 1)
 		s.tokens = append(s.tokens, token)

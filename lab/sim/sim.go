@@ -98,6 +98,8 @@ type Config struct {
 	FaultAfter int
 	// Topic is the first frame of every batch (empty, as in vLLM).
 	Topic string
+	// Served is told of every first token, under the worker's lock.
+	Served func(Served)
 	// BufferSteps is how many batches replay can give back (10000).
 	BufferSteps int
 }
@@ -286,7 +288,7 @@ func New(cfg Config) (*Worker, error) {
 		e := &scheduler{
 			rank: r, time: cfg.Time.scaled(cfg.Speed), slow: 1, budget: cfg.StepTokens, seats: cfg.MaxSeqs, hasher: hasher,
 			pub:  &drain{rank: r, ranks: cfg.Ranks, blockSize: cfg.BlockSize, blocks: cfg.Blocks},
-			wake: make(chan struct{}, 1), encoder: newLRU(cfg.EncoderTokens),
+			wake: make(chan struct{}, 1), encoder: newLRU(cfg.EncoderTokens), served: cfg.Served,
 		}
 		e.pool, err = newPool(vllmcache.Options{Groups: cfg.Groups, Blocks: cfg.Blocks, Retention: cfg.Retention,
 			Step: cfg.StepTokens, Once: cfg.Engine != VLLM})
