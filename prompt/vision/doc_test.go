@@ -31,8 +31,8 @@ func renderFamilies() string {
 	var b strings.Builder
 	b.WriteString(`# Vision-language families
 
-For each family: its models, how the tokens of an image follow from the model's own directory, and the
-other names by which the directory is matched (` + "`architectures`, then `model_type`" + ` of config.json).
+For each family: its models, how the tokens of an image follow from the model's directory, and the
+other names by which it is matched (` + "`architectures`, then `model_type`" + ` of config.json).
 For a fine-tune with a ` + "`model_type`" + ` of its own set ` +
 		"`vision_family`" + ` to the family's name; without it such a model is exact up to the first image.
 
