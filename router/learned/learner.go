@@ -17,6 +17,7 @@ import (
 const (
 	openPerSlot = 128              // requests watched at once at a slot; with one more the oldest teaches nothing
 	openSteps   = 1 << 20          // of the paths of all watched requests: 24 MiB
+	openBlocks  = 1 << 22          // of the chains of all: 32 MiB
 	grace       = time.Second      // from a request's end until its events count as complete: they are sent once a scheduler step
 	patience    = 10 * time.Minute // for a request whose end is never reported
 )
@@ -45,13 +46,14 @@ const (
 //
 // It is safe for concurrent use; a nil Learner does nothing.
 type Learner struct {
-	o     Options
-	mu    sync.Mutex
-	slots map[indexer.SlotID][]*watched // oldest first
-	named map[indexer.SlotID]bool       // slots whose events name sessions: one without is not of a request that has one
-	byID  map[string]*watched
-	ended []*watched // in the order of their ends
-	steps int
+	o      Options
+	mu     sync.Mutex
+	slots  map[indexer.SlotID][]*watched // oldest first
+	named  map[indexer.SlotID]bool       // slots whose events name sessions: one without is not of a request that has one
+	byID   map[string]*watched
+	ended  []*watched // in the order of their ends
+	steps  int
+	blocks int // of their chains
 
 	watching atomic.Int64 // number of requests: events cost nothing while there are none
 	begun    retry.Bell   // rung when there are some
@@ -154,6 +156,7 @@ func (l *Learner) remove(x *watched) {
 	}
 	delete(l.byID, x.ID)
 	l.steps -= len(x.Path.Steps)
+	l.blocks -= len(x.chain)
 	l.watching.Add(-1)
 	x.Seen.Lose()
 }
@@ -255,9 +258,11 @@ func (l *Learner) Stored(slot indexer.SlotID, e *kvevent.Event) {
 	defer l.mu.Unlock()
 	switch {
 	case l.byID[x.ID] != x: // its end is being looked at
-	case e.BlockSize != 0 && e.BlockSize != x.Size, e.HasParent && len(x.chain)+len(before) == 0:
+	case e.BlockSize != 0 && e.BlockSize != x.Size, e.HasParent && len(x.chain)+len(before) == 0,
+		l.blocks+len(before)+len(e.Locals) > openBlocks:
 		x.lose()
 	case len(x.chain)+len(before)+len(e.Locals) <= MaxBlocks:
+		l.blocks += len(before) + len(e.Locals)
 		x.chain = append(x.chain, before...)
 		x.decodes = x.decodes || len(x.chain) > 0 && len(e.Locals) == 1
 		if x.decodes {

@@ -3,6 +3,7 @@ package learned
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -268,6 +269,25 @@ func TestWatchIsBounded(t *testing.T) {
 	}
 	if e.l.steps > openSteps || e.outcomes[NoRoom] != 15 {
 		t.Errorf("%d steps, %v", e.l.steps, e.outcomes)
+	}
+	e.now = e.now.Add(patience + time.Second)
+	e.l.Settle(e.now)
+	chain := make([]uint64, MaxBlocks)
+	for i := range openBlocks/MaxBlocks + 5 { // a worker that says it has stored the longest prompts
+		slot := indexer.SlotID(i)
+		e.l.Watch(&Request{ID: strconv.Itoa(i), Slot: slot, Size: 16})
+		e.l.Stored(slot, &kvevent.Event{Kind: kvevent.Stored, EngineHashes: chain, Locals: chain})
+	}
+	kept := 0
+	for _, x := range e.l.byID {
+		kept += len(x.chain)
+	}
+	if kept != openBlocks || e.l.blocks != kept {
+		t.Errorf("%d blocks are kept and %d counted, want %d", kept, e.l.blocks, openBlocks)
+	}
+	e.l.Clear()
+	if e.l.blocks != 0 {
+		t.Errorf("%d blocks are left", e.l.blocks)
 	}
 }
 
