@@ -233,7 +233,7 @@ var unbounded = map[string]string{
 		prompt/vision.settings.kw prompt/vision.settings.processor prompt/vision.settings.tokenizer`,
 	"of the configuration": `engine.Media.keys mmhash/fetch.Config.Signing router.serving.names internal/alias.alias.names internal/serve.modelWatch.watched
 		internal/serve.servedModels.renamed internal/serve.reportedModels.done router/discover.poolFollower.ports router/discover.Policies.priorities router/discover.Policies.exact internal/serve.runningFinder.policies
-		internal/serve.sources.followers`,
+		internal/serve.sources.followers router/peers.Direct.lost`,
 	"as many as workers and ranks that are there, which those who may name them bound (a finder names 4,096 at most)": `engine/dynamo.Follower.connections engine/trtllm.Drain.feeds
 		indexer.Index.vacant internal/serve.askingFinder.known internal/serve.askingFinder.workers router/discover.poolFollower.pods
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -86,7 +87,9 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		o.Phase, o.Code = router.Done, code
 	case kind == accessv3.AccessLogType_DownstreamEnd:
 		o.Phase, o.Code = router.Ended, code
-		o.Answered = e.GetResponse().GetResponseCodeDetails() == "via_upstream"
+		details := e.GetResponse().GetResponseCodeDetails()
+		o.Answered = details == "via_upstream"
+		o.Denied = o.Addr != "" && strings.HasPrefix(details, "rbac_access_denied") // with an address: not by a filter before the choice
 		o.Cut = brokeOff(common.GetResponseFlags())
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()
 		readUsage(common.GetMetadata(), &o)

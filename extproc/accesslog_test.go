@@ -186,21 +186,27 @@ func TestAccessLogOfOneEnvoy(t *testing.T) {
 	}
 	own, envoys := entry(ended, "A", worker, 503), entry(ended, "B", worker, 503)
 	own.Response.ResponseCodeDetails, envoys.Response.ResponseCodeDetails = "via_upstream", "upstream_reset_before_response_started"
+	denied, earlier := entry(ended, "C", worker, 403), entry(ended, "D", "", 403) // the second by a filter before the choice
+	denied.Response.ResponseCodeDetails, earlier.Response.ResponseCodeDetails = "rbac_access_denied_matched_policy[none]",
+		"rbac_access_denied_matched_policy[none]"
 	if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
 		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*accessv3.HTTPAccessLogEntry{own,
-			envoys}}}}); err != nil {
+			envoys, denied, earlier}}}}); err != nil {
 		t.Fatal(err)
 	}
 	var got []router.Outcome
 	seen := func(n int) func() bool { return func() bool { _, got = r.seen(); return len(got) >= n } }
-	eventually(t, "both entries arrive", seen(2))
+	eventually(t, "all entries arrive", seen(4))
+	if got[0].Denied || !got[2].Denied || got[2].Answered || got[3].Denied {
+		t.Errorf("whom Envoy denies: %+v", got)
+	}
 	if !got[0].Answered || got[1].Answered || got[0].Source == 0 || got[0].Source != got[1].Source {
 		t.Errorf("%+v", got)
 	}
 	leave()
-	eventually(t, "the end of the stream is told", seen(3))
-	if got[2].Phase != router.Lost || got[2].Source != got[0].Source {
-		t.Errorf("%+v", got[2])
+	eventually(t, "the end of the stream is told", seen(5))
+	if got[4].Phase != router.Lost || got[4].Source != got[0].Source {
+		t.Errorf("%+v", got[4])
 	}
 }
 

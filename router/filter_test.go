@@ -154,6 +154,7 @@ func TestFailingWorker(t *testing.T) {
 		out  bool
 	}{
 		{"503", Outcome{Phase: Ended, Code: 503, Answered: true}, true},
+		{"Envoy refuses its address", Outcome{Phase: Ended, Code: 403, Denied: true}, true},
 		{"500", Outcome{Phase: Ended, Code: 500, Answered: true}, true},
 		{"501", Outcome{Phase: Ended, Code: 501, Answered: true}, false},
 		{"503 of Envoy's own", Outcome{Phase: Ended, Code: 503}, false},

@@ -266,6 +266,8 @@ func (r *Router) correct(slot *fleet.Slot, b *bookingRecord, cached int) {
 func (r *Router) noteHealth(e *end) {
 	w, code := r.opt.Ledger.ServedBy(e.at, e.o.Addr), e.o.Code
 	switch {
+	case w != nil && e.o.Denied:
+		r.countFailure(w, "denied", "Envoy lets nothing through to its address (print Envoy's configuration again)")
 	case w == nil || !e.o.Answered || e.at.Decode != nil || code == http.StatusNotImplemented:
 	case code >= http.StatusInternalServerError:
 		r.countFailure(w, strconv.Itoa(code), strconv.Itoa(code))

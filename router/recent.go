@@ -49,6 +49,7 @@ type Recent struct {
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
 	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not reported
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
+	LeftAfter    time.Duration `json:"left_after_ns,omitempty"` // for how long its client waited for an answer, if it left without one
 	ImageTokens  []int         `json:"image_tokens,omitempty"`
 	Images       []string      `json:"images,omitempty"` // one number for each image or other medium, stable within this process
 	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing compared (yet)
@@ -107,6 +108,9 @@ func (x *planner) recentEntry(took time.Duration) *Recent {
 		PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial,
 		UpperBound: d.UpperBound, Took: took, Reported: -1}
+	if d.Refuse != nil {
+		e.Code = d.Refuse.Status
+	}
 	if x.chosen != nil && d.PromptTokens > 0 {
 		media := x.reading(x.classOf(x.chosen)).prompt.Media
 		for i := range media[:min(len(media), shownMedia)] {
@@ -143,6 +147,9 @@ func (r *recent) observe(o Outcome) {
 	}
 	if ok && o.Phase == Ended {
 		e.Code, e.FirstByte, e.Reported = o.Code, o.FirstByte, o.CachedTokens
+		if o.Code == 0 {
+			e.LeftAfter = time.Since(e.At)
+		}
 	}
 }
 

@@ -152,6 +152,7 @@ type Outcome struct {
 	Code  int    // HTTP status, Ended and Done only; 0: none sent
 	// Answered: Code is the worker's own, not one that Envoy generated.
 	Answered bool
+	Denied   bool // Envoy lets no request through to the worker's address
 	// Cut: the answer began and did not reach its end, since the client left or a connection broke. The worker may have computed nothing.
 	Cut bool
 	// Fault is why an attempt Failed: connect, reset, protocol or timeout.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 	"github.com/sightline-router/sightline/router/report"
@@ -79,6 +80,10 @@ type Facts struct {
 	Mode          string // as in /report: observe, 10%, 100%
 	TakesOne      bool   // a gateway has refused a list of addresses
 	DecisionLog   string // why it is not written; "": it is, or there is none
+	LostReplicas  []string
+	NATS          string          // why there is no connection to it
+	Faults        error           // what of the models' files does not load
+	Recent        []router.Recent // the last decisions, newest first
 }
 
 // problemList collects problems; those of several workers become one.
@@ -100,9 +105,9 @@ func (l *problemList) add(p Problem, worker, detail string) {
 // Problems returns what is wrong, worst first. Since is that of the fact if it tells it, else now.
 func (f *Facts) Problems() []Problem {
 	var l problemList
-	if f.NotReady != "" {
-		l.add(Problem{Code: "SL0505", Severity: "error", kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
-			Fix: FixNotReady}, "", "")
+	if f.NATS != "" {
+		l.add(Problem{Code: "SL0601", Severity: "error", kind: "nats", From: "events", Fix: FixNATS,
+			What: "NATS is not connected, so no agent's events come: " + f.NATS, after: 2 * time.Second}, "", "")
 	}
 	if len(f.Restart) > 0 {
 		l.add(Problem{Code: "SL0501", Severity: "warning", kind: "restart", From: "configuration",
@@ -126,9 +131,20 @@ func (f *Facts) Problems() []Problem {
 			What: "requests of the last hour name models that no worker serves: " + names,
 			Fix:  fmt.Sprintf("aliases: [%q] of the intended model, or adapters", f.Unserved[0])}, "", "")
 	}
+	if f.Faults != nil {
+		l.add(Problem{Code: "SL0501", Severity: "warning", kind: "files", From: "configuration",
+			What: "requests are learned: " + f.Faults.Error(),
+			Fix:  "the worker's own files at dir (sightline init --files-only fetches them), or no dir"}, "", "")
+	}
+	if len(f.LostReplicas) > 0 {
+		l.add(Problem{Code: "SL0508", Severity: "warning", kind: "replicas", From: "replicas",
+			What: "another replica hears nothing of this one: " + strings.Join(f.LostReplicas[:min(len(f.LostReplicas), named)], "; "),
+			Fix:  "replicas.addresses, ca and api_key_file: as listen of the other wants them; the same release", after: 3 * time.Second}, "", "")
+	}
 	f.ofWorkers(&l)
-	f.ofAudit(&l)
 	f.ofProbes(&l)
+	f.ofRequests(&l)
+	f.ofAudit(&l)
 	if f.DecisionLog != "" {
 		l.add(Problem{Code: "SL0507", Severity: "error", kind: "decision log", From: "decision log",
 			What: "the decision log cannot be written, its lines are dropped: " + f.DecisionLog,
@@ -138,6 +154,10 @@ func (f *Facts) Problems() []Problem {
 		l.add(Problem{Code: "SL0408", Severity: "warning", kind: "one address", From: "requests",
 			What: "the gateway took no list of workers and failed the first request: since then one address is named",
 			Fix:  "route: {one_address: true}, or serve --pool --one-address, so that no request fails after the next start"}, "", "")
+	}
+	if f.NotReady != "" {
+		l.add(Problem{Code: "SL0505", Severity: "error", kind: "readiness", From: "workers", What: "Sightline is not ready: " + f.NotReady,
+			Fix: FixNotReady}, "", "")
 	}
 	if f.Mode == "observe" {
 		l.add(Problem{Code: "SL0506", Severity: "note", kind: "mode", From: "configuration",
@@ -208,14 +228,19 @@ func (w *Worker) silent() bool { return errors.Is(w.EventsError.Cause, rules.Err
 
 var signs = []sign{
 	newSign("SL0301", "error", "no events", func(w *Worker) (string, bool) { return "", w.Events == "waiting" && w.silent() },
-		rules.ErrNoEvents.Error(), `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", `+
-			`"replay_endpoint": "tcp://*:5657"}'`, 0),
+		rules.ErrNoEvents.Error(), FixNoEvents, 0),
 	newSign("SL0303", "error", "waiting", func(w *Worker) (string, bool) { return w.EventsError.Text, w.Events == "waiting" && !w.silent() },
 		"no connection to the KV events", "publish at tcp://*:PORT (not at localhost), open the port, name the pod's address; events.nats "+
 			"needs the agent (SL0602)", 5*time.Second),
 	newSign("SL0309", "error", "unreadable", inState("unreadable"), "events that cannot be read", FixUnreadable, 0),
-	newSign("SL0303", "warning", "catching up", inState("catching up"), "not all of the cache's contents are known yet",
+	newSign("SL0303", "warning", "catching up", func(w *Worker) (string, bool) {
+		return "", w.Events == "catching up" && w.EventsError.Text == ""
+	}, "not all of the cache's contents are known yet",
 		"see its log: a replay that does not end, or an agent without a connection", time.Minute),
+	newSign("SL0304", "error", "no replay", func(w *Worker) (string, bool) {
+		return w.EventsError.Text, w.Events == "catching up" && w.EventsError.Text != ""
+	}, "what it has stored before cannot be had",
+		"events: {replay: …} where the worker has its replay_endpoint; with agents: SL0601, SL0602", 3*time.Second),
 	newSign("SL0502", "warning", "none", inState("none"), "no KV events: the cache's contents are guessed from the requests sent there",
 		"events: {auto: true} of its group, or {zmq: …, replay: …}", 0),
 	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, as the finder tells", "see its readiness probe", time.Minute),
@@ -238,6 +263,11 @@ var signs = []sign{
 
 // What to do, where the doctor finds the same by itself.
 const (
+	FixNATS     = "start it with JetStream, correct nats.url, and give Sightline the permissions of \"sightline credentials\""
+	FixNoEvents = `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:5557", ` +
+		`"replay_endpoint": "tcp://*:5657"}'`
+	FixCaching = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
+		"(SGLang), with enable_block_reuse (TensorRT-LLM)"
 	FixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
 		"socket"
 	FixShared    = "events: {zmq: …} of each worker's own socket"
@@ -307,6 +337,91 @@ func ruleFix(rule string) string {
 	return settings + ": as the worker has it, then reload. If it is so already, the rule is wrong for this model or release: " +
 		"report the first difference"
 }
+
+// recentAge is how long an end of a request counts.
+const recentAge = time.Minute
+
+// ofRequests adds what the last requests show: refusals for lack of room, and workers whose clients leave without an answer.
+func (f *Facts) ofRequests(l *problemList) {
+	refused, left, answered := 0, map[string]int{}, map[string]bool{}
+	longest := map[string]time.Duration{}
+	var ends []router.Recent
+	for i := range f.Recent {
+		switch r := &f.Recent[i]; {
+		case f.Now.Sub(r.At) > recentAge:
+		case r.Code == http.StatusTooManyRequests && r.Used == "":
+			refused++
+		case r.LeftAfter >= longWait && !answered[r.Used]:
+			left[r.Used]++
+			longest[r.Used] = max(longest[r.Used], r.LeftAfter)
+		case r.Code != 0:
+			answered[r.Used] = true
+			if r.FirstByte > 0 && r.Used != "" {
+				ends = append(ends, *r)
+			}
+		}
+	}
+	if refused > 0 {
+		l.add(Problem{Code: "SL0110", Severity: "warning", kind: "full", From: "requests",
+			What: fmt.Sprintf("%d of the last requests got 429: all workers had reached max_in_flight", refused),
+			Fix:  "more workers, or a larger max_in_flight"}, "", "")
+	}
+	for i := range f.Workers {
+		if n := left[f.Workers[i].Addr]; n >= fewLeft {
+			l.add(Problem{Code: "SL0110", Severity: "warning", kind: "no answers", From: "requests", What: "clients leave without an answer",
+				Fix: "see its log: it may hang; requests go on to it as long as it answers health checks"}, f.Workers[i].Name,
+				fmt.Sprintf("the last %d, after up to %v", n, longest[f.Workers[i].Addr].Round(time.Second)))
+		}
+		if times, first := slower(ends, &f.Workers[i]); times > 0 {
+			l.add(Problem{Code: "SL0110", Severity: "warning", kind: "slow", From: "requests", What: "answers begin late there",
+				Fix: "see its GPU, and what else runs beside it"}, f.Workers[i].Name,
+				fmt.Sprintf("%.0f times later than elsewhere, after %v", times, first.Round(100*time.Millisecond)))
+		}
+	}
+}
+
+// slower returns by how much later a worker's answers begin than those of other workers of its model, for each token to compute; 0: not
+// much, or they are too few to tell.
+func slower(ends []router.Recent, w *Worker) (times float64, first time.Duration) {
+	var mine, others []float64
+	var waits []time.Duration
+	for i := range ends {
+		r := &ends[i]
+		each := r.FirstByte.Seconds() / float64(max(r.PromptTokens-r.CachedTokens, usualTokens))
+		switch {
+		case r.Used == w.Addr:
+			mine, waits = append(mine, each), append(waits, r.FirstByte)
+		case r.Model == w.Model:
+			others = append(others, each)
+		}
+	}
+	if len(mine) < fewAnswers || len(others) < fewAnswers {
+		return 0, 0
+	}
+	slices.Sort(mine)
+	slices.Sort(others)
+	slices.Sort(waits)
+	times, first = mine[len(mine)/2]/others[len(others)/2], waits[len(waits)/2]
+	if times < muchSlower || first < longFirst {
+		return 0, 0
+	}
+	return times, first
+}
+
+// A worker is slower than the others if the median of so many answers begins so many times later, and after so long. A request with
+// fewer tokens to compute counts as one of usualTokens.
+const (
+	fewAnswers  = 8
+	muchSlower  = 5
+	longFirst   = time.Second
+	usualTokens = 512
+)
+
+// From so many requests on, one after another, whose clients have waited so long and left without an answer, a worker is suspected.
+const (
+	fewLeft  = 3
+	longWait = 2 * time.Second
+)
 
 const ownFiles = "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
 	"\"sightline explain --against\""
@@ -389,6 +504,14 @@ func OfProbe(what string) (code, severity, fix string) {
 	switch what {
 	case "name", "engine_model":
 		return "SL0103", "error", "--served-model-name of the worker, or name and engine_model of its model"
+	case "engine":
+		return "SL0107", "error", "engine: the worker's, of its model or of a class for it"
+	case probe.Events:
+		return "SL0301", "error", FixNoEvents
+	case probe.PrefixCaching:
+		return "SL0102", "error", FixCaching
+	case "ranks":
+		return "SL0303", "error", "ranks: as many as the worker has"
 	case "engine_version":
 		return "SL0107", "warning", "engine_version: the worker's, of its model or of a class for it"
 	case "adapters":
@@ -446,6 +569,16 @@ func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	if s.Report != nil {
 		f.Mode = s.Report(report.Range{}).Mode
 	}
+	if s.LostReplicas != nil {
+		f.LostReplicas = s.LostReplicas()
+	}
+	if s.NATS != nil {
+		f.NATS = s.NATS()
+	}
+	if s.Faults != nil {
+		f.Faults = s.Faults()
+	}
+	f.Recent = s.Router.Recent(256)
 	f.TakesOne = s.TakesOne != nil && s.TakesOne()
 	if s.DecisionLog != nil {
 		f.DecisionLog = s.DecisionLog()

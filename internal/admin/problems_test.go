@@ -2,6 +2,7 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/probe"
@@ -47,6 +49,22 @@ func TestProblems(t *testing.T) {
 		{Facts{Silent: "no ends", SilentSince: now.Add(-time.Hour)}, "SL0409", "error", "no ends"},
 		{Facts{Unserved: []string{"gpt-5"}}, "SL0103", "warning", `["gpt-5"]`},
 		{Facts{Mode: "observe"}, "SL0506", "note", "mode is observe"},
+		{Facts{Faults: errors.New("models[0].dir: no such directory")}, "SL0501", "warning", "requests are learned: models[0].dir"},
+		{Facts{LostReplicas: []string{"10.0.0.9:9002: refused"}}, "SL0508", "warning", "hears nothing of this one: 10.0.0.9:9002: refused"},
+		{Facts{Recent: []router.Recent{{At: now, Code: 429}, {At: now, Code: 429, Used: "10.0.0.5:8000"}}}, "SL0110", "warning",
+			"1 of the last requests got 429"},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Addr: "10.0.0.5:8000", Model: "m", Events: "live"}}, Recent: []router.Recent{
+			{At: now, Used: "10.0.0.5:8000"}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 3 * time.Second},
+			{At: now, Used: "10.0.0.5:8000", LeftAfter: 4 * time.Second}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 2 * time.Second},
+			{At: now, Used: "10.0.0.5:8000", Code: 200}, {At: now, Used: "10.0.0.5:8000", LeftAfter: 9 * time.Second}}}, "SL0110", "warning",
+			"gpu-1: clients leave without an answer: the last 3, after up to 4s"},
+		{Facts{Workers: []Worker{{Name: "gpu-1", Addr: "a", Model: "m", Events: "live"}, {Name: "gpu-2", Addr: "b", Model: "m", Events: "live"}},
+			Recent: slices.Repeat([]router.Recent{{At: now, Model: "m", Used: "a", Code: 200, FirstByte: 2 * time.Second, PromptTokens: 400},
+				{At: now, Model: "m", Used: "b", Code: 200, FirstByte: 800 * time.Millisecond, PromptTokens: 2048}}, 8)}, "SL0110", "warning",
+			"gpu-1: answers begin late there: 10 times later than elsewhere, after 2s"},
+		{worker(func(w *Worker) { w.Events, w.EventsError = "catching up", Failure{Text: "replay: refused"} }), "SL0304", "error", "replay: refused"},
+		{Facts{Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.PrefixCaching,
+			Verdict: probe.Configuration, Detail: "off"}}}}}, "SL0102", "error", "gpu-1: not as configured (prefix caching): off"},
 		{Facts{TakesOne: true}, "SL0408", "warning", "took no list of workers"},
 		{Facts{DecisionLog: "no space left on device"}, "SL0507", "error", "no space left"},
 		{Facts{Workers: append(many, well)}, "SL0109", "warning",

@@ -146,6 +146,9 @@ func decode(data []byte, v any, refs *references) error {
 // firstLine removes the excerpt of the file that the YAML reader adds.
 func firstLine(err error) error {
 	line, _, _ := strings.Cut(err.Error(), "\n")
+	if strings.HasSuffix(line, "value is not allowed in this context") {
+		line += " (want \"key: value\", indented as the keys beside it)"
+	}
 	return errors.New(line)
 }
 

@@ -63,6 +63,7 @@ type Result struct {
 	Verdict  Verdict  `json:"verdict"`
 	Evidence []string `json:"evidence,omitempty"`
 	Fix      string   `json:"fix,omitempty"`
+	Note     string   `json:"note,omitempty"` // what is intended, and still good to know
 	Link     string   `json:"link,omitempty"` // a section of docs/doctor.md, for a warning or an error
 }
 
@@ -85,6 +86,7 @@ var checks = []struct {
 	{"SL0104", "answers count cached tokens", countsCached},
 	{"SL0105", "every model and role has a worker that gets requests", roles},
 	{"SL0106", "workers report their load", loads},
+	{"SL0110", "workers keep up: they answer their clients, and have room", asks},
 	{"SL0202", "plain text has the same tokens in Sightline and at the worker", tokenizers},
 	{"SL0201", "conversations have the same tokens in Sightline and at the worker", templates},
 	{"SL0204", "images have the same tokens and hashes in Sightline and at the worker", images},
@@ -117,6 +119,7 @@ var checks = []struct {
 	{"SL0505", "the running Sightline is ready", ready},
 	{"SL0506", "requests are sent where Sightline chooses", asks},
 	{"SL0507", "the decision log is written", asks},
+	{"SL0508", "the other replicas hear this one", asks},
 	{"SL0601", "NATS is reachable and its streams exist", reachNATS},
 	{"SL0602", "agents receive their engines' events and publish them", agents},
 }
@@ -157,6 +160,7 @@ func (s *collected) ofSightline(r *report) {
 				r.bad(Warning, p.Fix, "%s", says)
 			default:
 				r.ok("%s", says)
+				r.Note = says
 			}
 		}
 	}

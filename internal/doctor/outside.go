@@ -321,9 +321,7 @@ func reachNATS(s *collected, r *report) {
 	case s.cfg.NATS.URL == "":
 		r.ok("none is configured")
 	case s.natsErr != nil:
-		r.bad(Error,
-			"start it with JetStream, correct nats.url, and give Sightline the permissions of \"sightline credentials\"; "+
-				"Sightline makes the streams when it starts", "%v", s.natsErr)
+		r.bad(Error, admin.FixNATS+"; Sightline makes the streams when it starts", "%v", s.natsErr)
 	default:
 		for _, one := range s.nats {
 			r.ok("%s: %d messages, %s", one.Config.Name, one.State.Msgs, mib(int64(one.State.Bytes)))

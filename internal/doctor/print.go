@@ -71,6 +71,9 @@ func (o *Options) printOne(r Result, before string) (err error) {
 		return json.NewEncoder(o.Out).Encode(r)
 	}
 	why := ""
+	if r.Note != "" {
+		why = " (" + r.Note + ")"
+	}
 	if r.Verdict == Unchecked && len(r.Evidence) > 0 {
 		why = " (" + r.Evidence[0] + ")"
 	}

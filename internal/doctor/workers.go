@@ -86,6 +86,8 @@ func answers(s *collected, r *report) {
 		if w.err != nil {
 			fix := fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr)
 			r.bad(Error, cmp.Or(rules.FaultOf(w.err).Fix(), fix), "%s at %s: %v", w.Name, w.Addr, w.err)
+		} else if w.canary.err != nil {
+			r.bad(Warning, "see its log: it answers questions and computes nothing", "%s at %s: the canary failed: %v", w.Name, w.Addr, w.canary.err)
 		} else {
 			r.ok("%s at %s: %s %s", w.Name, w.Addr, w.facts.Engine, w.facts.Version)
 		}
@@ -213,14 +215,17 @@ func blockSizes(s *collected, r *report) {
 
 // prefixCaching checks that prefix caching is on (SL0102).
 func prefixCaching(s *collected, r *report) {
-	const fix = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache " +
-		"(SGLang), with enable_block_reuse (TensorRT-LLM)"
+	const fix = admin.FixCaching
 	s.asked(r, func(w *worker) {
 		u := w.canary.second
 		switch on := w.facts.PrefixCaching; {
 		case on != nil && !*on:
 			r.bad(Error, fix, "%s says that its prefix cache is off", w.Name)
 		case w.canary.sent && w.canary.err == nil && u.Details != nil && u.Details.Cached == 0 && u.Prompt > w.largestBlock():
+			fix := fix
+			if on != nil {
+				fix = "its prefix cache is on: if several engines answer at " + w.Addr + ", give each worker the address of one, or ranks"
+			}
 			r.bad(Error, fix, "%s found 0 of %d tokens cached of a prompt that it had just computed", w.Name, u.Prompt)
 		case w.canary.sent && u.Details != nil:
 			r.ok("%s found %d of %d tokens cached", w.Name, u.Details.Cached, u.Prompt)

@@ -247,6 +247,7 @@ func (r *running) workers() []admin.Worker {
 func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker) {
 	for _, w := range workers {
 		if p, ok := probeOf(models, w.Name, w.Addr, w.Model, w.Class); ok && w.Instance == "" { // a front end's answers are not the worker's
+			p.Ranks = len(w.Slots)
 			list = append(list, p)
 		}
 	}

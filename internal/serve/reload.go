@@ -285,8 +285,9 @@ func (x *reloader) reportResult(restart []string, err error) {
 		x.restarts.WithLabelValues(key).Set(1)
 	}
 	now := x.now.Load()
-	x.log.Info("configuration applied", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)),
-		zap.Strings("needs_restart", restart))
+	_, mode := now.cfg.LeftAlone()
+	x.log.Info("configuration applied", zap.String("enforce", mode), zap.Int("models", len(now.models)),
+		zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
 }
 
 // lastSuccess returns when the configuration was last taken up.

@@ -50,6 +50,7 @@ type hooks struct {
 	askHolders    func(context.Context, []uint64) ([]router.Holder, bool)
 	forward       func(string, router.Outcome) bool
 	otherReplicas func() (others int, ago time.Duration)
+	lost          func() []string
 	services      func(grpc.ServiceRegistrar) // what other replicas call
 }
 
@@ -60,7 +61,7 @@ func (p *replicas) hooks() (h hooks) {
 	h = hooks{instance: p.own, share: p.Share, shareLearned: p.ShareLearned, askHolders: p.AskHolders, forward: p.Forward,
 		otherReplicas: p.OtherReplicas}
 	if p.direct != nil {
-		h.services = p.direct.Register
+		h.services, h.lost = p.direct.Register, p.direct.Lost
 	}
 	return h
 }

@@ -195,8 +195,9 @@ func (s *Server) Run(stopped context.Context) error {
 		return err
 	}
 	defer page.Close()
+	_, mode := s.cfg.LeftAlone()
 	s.log.Info("serving", zap.String("listen", s.cfg.Listen), zap.String("admin", s.cfg.Admin), zap.Int("models", len(s.cfg.Models)),
-		zap.Int("workers", len(s.cfg.Workers)), zap.String("version", build.Version))
+		zap.Int("workers", len(s.cfg.Workers)), zap.String("enforce", mode), zap.String("version", build.Version))
 	defer context.AfterFunc(stopped, func() { s.log.Info("stopping", zap.Duration("drain", s.cfg.Drain)) })()
 	err = <-r.done
 	s.log.Info("stopped")
@@ -226,7 +227,10 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	}
 	r.poller = health.New(health.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet,
 		Log: s.log, Metrics: r.metrics,
-		ProcessRestarted: func(w *fleet.Worker, was time.Time) { r.sources.set.ProcessRestarted(w, was) }})
+		ProcessRestarted: func(w *fleet.Worker, was time.Time) {
+			r.sources.set.ProcessRestarted(w, was)
+			r.probe.Restarted(w.Name)
+		}})
 	left, mode := s.cfg.LeftAlone()
 	with := r.peers.hooks()
 	r.report = report.New(mode, time.Now())
@@ -384,7 +388,8 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		Configuration: reloads.status, Router: r.router, Gatherer: r.metrics,
 		Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Of, DecisionLog: decisions.Failing,
 		TakesOne: reloads.envoy.TakesOne,
-		NoRoom:   r.noRoom, Others: r.peers.hooks().otherReplicas,
+		NoRoom:   r.noRoom, Others: r.peers.hooks().otherReplicas, LostReplicas: r.peers.hooks().lost, Faults: r.Faults,
+		NATS:  r.sources.nats.Away,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: r.workers,
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

@@ -3,6 +3,7 @@ package peers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -49,6 +50,7 @@ type Direct struct {
 	mu      sync.Mutex
 	streams []*outgoingStream // the oldest first
 	claims  map[string]*claim // by the name of another replica
+	lost    map[string]string // why there is no stream, by the address
 }
 
 // outgoingStream is a stream to another replica.
@@ -81,7 +83,8 @@ var (
 // NewDirect returns the Direct of the replica named own. take gets the messages of others, in order for each sender; it must not
 // keep them. refused counts messages in the name of a replica that is not their sender.
 func NewDirect(own string, take func(message []byte), refused prometheus.Counter, log *zap.Logger) *Direct {
-	return &Direct{own: own, take: take, refused: refused, log: log, ended: make(chan struct{}), claims: make(map[string]*claim)}
+	return &Direct{own: own, take: take, refused: refused, log: log, ended: make(chan struct{}), claims: make(map[string]*claim),
+		lost: make(map[string]string)}
 }
 
 const (
@@ -252,18 +255,40 @@ func (d *Direct) resolve(ctx context.Context, addresses []string) (found []strin
 
 // keepStream holds a stream to an address and reopens it whenever it breaks.
 func (d *Direct) keepStream(ctx context.Context, at string, as *secure.Client) {
+	defer d.setLost(at, "")
 	said, pause := "", retry.Backoff{First: 750 * time.Millisecond}
 	for ctx.Err() == nil {
 		err := d.session(ctx, at, as)
 		if err == nil {
 			return // the address is this replica's own
 		}
-		if what := status.Convert(err).Message(); what != said && ctx.Err() == nil {
+		what := status.Convert(err).Message()
+		d.setLost(at, what)
+		if what != said && ctx.Err() == nil {
 			said = what
-			d.log.Info("cannot open a stream to another replica; retrying", zap.String("at", at), zap.String("why", what))
+			d.log.Warn("cannot open a stream to another replica; retrying", zap.String("at", at), zap.String("why", what))
 		}
 		pause.Wait(ctx)
 	}
+}
+
+func (d *Direct) setLost(at, why string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lost[at] = why
+	if why == "" {
+		delete(d.lost, at)
+	}
+}
+
+// Lost returns the addresses of replicas to which there is no stream, in their order, each with the reason.
+func (d *Direct) Lost() (list []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, at := range slices.Sorted(maps.Keys(d.lost)) {
+		list = append(list, at+": "+d.lost[at])
+	}
+	return list
 }
 
 // session runs one stream from its start to its end; nil: the other end is this replica.
@@ -300,7 +325,11 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 	name := strings.Join(header.Get(nameHeader), "")
 	switch name {
 	case "":
-		return errors.Join(errors.New("no replica of this release listens there"), s.RecvMsg(new(wrapperspb.BytesValue)))
+		err := s.RecvMsg(new(wrapperspb.BytesValue))
+		if code := status.Code(err); code == codes.Unauthenticated || code == codes.PermissionDenied {
+			return err
+		}
+		return fmt.Errorf("no replica of this release listens there: %w", err)
 	case d.own:
 		return nil
 	}
@@ -310,6 +339,7 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 		o.queue <- messageHead(d.own) // claims our name there, also while other lines carry the messages; one host may claim it
 	}
 	d.streams = append(d.streams, o)
+	delete(d.lost, at)
 	d.mu.Unlock()
 	defer func() {
 		d.mu.Lock()

@@ -131,8 +131,12 @@ func TestDirect(t *testing.T) {
 	}
 	c.srv.Stop()
 	await(t, "a reaches b alone", a.reaches(1))
+	await(t, "a tells that it does not reach c", func() bool { return strings.Contains(strings.Join(a.Lost(), "\n"), c.at+": ") })
 	c.listen(t, c.at)
 	await(t, "a reaches c again", a.reaches(3))
+	if lost := strings.Join(a.Lost(), "\n"); strings.Contains(lost, c.at) {
+		t.Errorf("lost: %s", lost)
+	}
 }
 
 // TestDirectIsBounded checks that a full queue refuses messages, and that a message that is too large ends its stream.

@@ -4,8 +4,8 @@
 //	POST /tokenize       ─▶ a few conversations (cases.go): their token ids against ours, with the first difference
 //
 // vLLM and SGLang offer these; a worker without them is left alone. Probes run in the background at start, again until each
-// worker has answered once, and on demand. They change nothing: the findings are for people, as log lines, a metric and a row of
-// the admin page.
+// worker has answered and is as configured, after its process has restarted, and on demand. They change nothing: the findings are
+// for people, as log lines, a metric and a row of the admin page.
 package probe
 
 import (
@@ -33,6 +33,7 @@ type Worker struct {
 	Ours  *engine.LiveModel
 	// Adapters are the configured LoRA adapters.
 	Adapters []string
+	Ranks    int // configured; 0: one
 }
 
 // Verdict is the result of one comparison, in one word. A worker's verdict is its worst.
@@ -62,6 +63,12 @@ type Finding struct {
 
 // Asked is What of a worker's own list of models: if it is not answered, nothing is known of what it serves.
 const Asked = "/v1/models"
+
+// What of settings that only some engines tell.
+const (
+	Events        = "events"
+	PrefixCaching = "prefix caching"
+)
 
 // NotAsked returns the finding that a worker could not be asked what it serves; nil: it could, or has not been yet.
 func (r *Result) NotAsked() *Finding {
@@ -123,7 +130,11 @@ type Prober struct {
 type probedWorker struct {
 	Worker
 	result Result
+	stale  bool // its process is another one than the result is of
 }
+
+// open reports whether it is to be probed again.
+func (w *probedWorker) open() bool { return w.stale || w.result.open() }
 
 // New returns a Prober; Run starts it.
 func New(opt Options) *Prober {
@@ -162,7 +173,7 @@ func (p *Prober) Set(workers []Worker) {
 			old = slices.Delete(old, i, i+1)
 			continue
 		}
-		p.known = append(p.known, &probedWorker{w, Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}})
+		p.known = append(p.known, &probedWorker{Worker: w, result: Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}})
 		select {
 		case p.joined <- struct{}{}:
 		default:
@@ -215,6 +226,22 @@ func (p *Prober) Again() {
 	}
 }
 
+// Restarted has a worker probed again, since its process is another one. A nil Prober does nothing.
+func (p *Prober) Restarted(name string) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	for _, w := range p.known {
+		w.stale = w.stale || w.Name == name
+	}
+	p.mu.Unlock()
+	select {
+	case p.joined <- struct{}{}:
+	default:
+	}
+}
+
 // Results returns what is known about each worker, in their order.
 func (p *Prober) Results() (list []Result) {
 	p.mu.Lock()
@@ -232,7 +259,7 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	p.mu.Lock()
 	asked := slices.Clone(p.known)
 	if !all {
-		asked = slices.DeleteFunc(asked, func(s *probedWorker) bool { return !s.result.open() })
+		asked = slices.DeleteFunc(asked, func(s *probedWorker) bool { return !s.open() })
 	}
 	p.mu.Unlock()
 	for _, s := range asked {
@@ -253,8 +280,10 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.open() })
 }
 
-// open reports whether the worker is to be probed again.
-func (r *Result) open() bool { return r.Verdict == Unreachable || r.NotAsked() != nil }
+// open reports whether the worker is to be probed again: it did not answer, or is to be mended.
+func (r *Result) open() bool {
+	return r.Verdict == Unreachable || r.Verdict == Configuration || r.Verdict == Differs || r.NotAsked() != nil
+}
 
 // storeResult stores a result and logs what is new in it.
 func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Finding) {
@@ -270,7 +299,7 @@ func (p *Prober) storeResult(ctx context.Context, w *probedWorker, found []Findi
 	}
 	p.mu.Lock()
 	old := w.result
-	w.result = r
+	w.result, w.stale = r, false
 	p.mu.Unlock()
 	if old.Verdict != r.Verdict {
 		p.opt.Log.Info("worker probed", zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("verdict", string(r.Verdict)))

@@ -183,6 +183,10 @@ func TestSettings(t *testing.T) {
 		{sim.Config{MaxModelLen: 5000}, nil, "equal:"},
 		{sim.Config{MaxModelLen: 5000, Version: "0.30.1"}, nil, "configuration: engine_version=configuration"},
 		{sim.Config{MaxModelLen: 4096}, nil, "configuration: max_model_len=configuration"},
+		{sim.Config{MaxModelLen: 5000, Bare: true}, nil, "configuration: events=configuration"},
+		{sim.Config{MaxModelLen: 5000, NoPrefixCache: true}, nil, "configuration: prefix caching=configuration"},
+		{sim.Config{MaxModelLen: 5000, Ranks: 2}, nil, "configuration: ranks=configuration"},
+		{sim.Config{MaxModelLen: 5000, Engine: "sglang"}, nil, "configuration: engine=configuration /version=absent"},
 		{sim.Config{MaxModelLen: 5000, Model: "/models/other", ServedName: "m"}, nil, "configuration: engine_model=configuration"},
 		{sim.Config{MaxModelLen: 5000}, []string{"alias"}, "configuration: name=configuration"},
 		{sim.Config{MaxModelLen: 5000, Adapters: []sim.Adapter{{Name: "l", Path: "/l"}}}, nil, "configuration: adapters=configuration"},
@@ -343,6 +347,8 @@ func TestRun(t *testing.T) {
 	}
 	p.Again()
 	until("a second probe", func() bool { return counted("good", Equal) == 10 })
+	p.Restarted("good")
+	until("a probe of the process that came after", func() bool { return counted("good", Equal) == 15 })
 }
 
 // TestSet checks that new workers are probed, that the others keep their results, and that workers that left have no series.

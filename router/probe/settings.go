@@ -12,9 +12,9 @@ import (
 )
 
 // settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
-// the engine reports its settings, --model as root; then /version gives the release. How large its blocks are is known
-// by its events. A missing endpoint, or one that wants a key, is a finding that says what was not compared. SGLang's
-// /server_info is never asked, since it reveals keys.
+// the engine reports its settings, --model as root; then /version gives the release, and its metrics and event sources what was
+// switched off. How large its blocks are is known by its events. A missing endpoint, or one that wants a key, is a finding that says
+// what was not compared. SGLang's /server_info is never asked, since it reveals keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
 	f := rules.Facts{Addr: w.Addr}
 	wrong := func(key, format string, args ...any) {
@@ -47,7 +47,26 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 			return found
 		}
 	}
+	if r := m.Rules(); r.ReportsSettings && engine.ByOwner(f.Owner) == m.Server.Engine {
+		page, _, _ := rules.Get(ctx, p.client, f.Addr, r.Load.Path, "", maxMetrics) // without it, less is known
+		r.Describe(ctx, p.client, page, &f)
+		compareSwitches(&f, w, wrong)
+	}
 	return found
+}
+
+// compareSwitches compares what a server says that it was started with.
+func compareSwitches(f *rules.Facts, w *Worker, wrong func(key, format string, args ...any)) {
+	off := func(is *bool) bool { return is != nil && !*is }
+	if off(f.Publishes) {
+		wrong(Events, "%v", rules.ErrNoEvents)
+	}
+	if off(f.PrefixCaching) {
+		wrong(PrefixCaching, "its prefix cache is off: no request finds anything there")
+	}
+	if f.Ranks > 0 && f.Ranks != max(1, w.Ranks) {
+		wrong("ranks", "configured are %d, the worker has %d data-parallel ranks", w.Ranks, f.Ranks)
+	}
 }
 
 func compareModels(f *rules.Facts, w *Worker, m *engine.Model, wrong func(key, format string, args ...any)) {
@@ -73,6 +92,9 @@ func compareModels(f *rules.Facts, w *Worker, m *engine.Model, wrong func(key, f
 		return
 	}
 	base, s := f.Served[0], &m.Server
+	if theirs := engine.ByOwner(f.Owner); theirs != "" && theirs != s.Engine {
+		wrong("engine", "configured %s, the worker is %s", s.Engine, theirs)
+	}
 	if m.Rules().ReportsSettings && base.Root != "" && base.Root != s.EngineModel {
 		wrong("engine_model", "configured %q, the worker reports %.200q: its image hashes differ from Sightline's", s.EngineModel, base.Root)
 	}

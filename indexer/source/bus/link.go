@@ -66,6 +66,17 @@ func StartLink(o LinkOptions) (*Link, error) {
 	return l, nil
 }
 
+// Away returns why there is no connection to NATS; "": there is one. A nil Link is not away.
+func (l *Link) Away() string {
+	if l == nil || l.NATS.IsConnected() {
+		return ""
+	}
+	if err := l.NATS.LastError(); err != nil {
+		return err.Error()
+	}
+	return "no server has answered yet"
+}
+
 // Close ends everything. A nil Link does nothing.
 func (l *Link) Close() {
 	if l == nil {
