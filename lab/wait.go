@@ -17,8 +17,8 @@ import (
 // readyWait bounds the wait for anything to come up.
 const readyWait = 30 * time.Second
 
-// WaitReady waits until a Sightline and the Envoy before it, told by their admin addresses, can serve: so many
-// worker-ranks are heard, and Envoy has found Sightline healthy.
+// WaitReady waits until a Sightline and the Envoy before it, given by their admin addresses, can serve: the events of that many
+// slots are read, and Envoy has found Sightline healthy.
 func WaitReady(ctx context.Context, sightline, envoy string, slots int) error {
 	if err := WaitFor(ctx, "the workers' KV events", func() bool {
 		rows, err := Get("http://" + sightline + "/workers")

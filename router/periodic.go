@@ -37,7 +37,7 @@ var silenceMessages = [...]string{
 		"(sightline_extproc_errors_total, decided too late), more time",
 	ledger.NoEnds: "Envoy's access log reports where requests go but not their ends: their status and tokens are unknown, " +
 		"they may count as in flight " +
-		"for half an hour, max_in_flight refuses nobody; give the connection manager the access logger that \"sightline envoy\" prints",
+		"for half an hour, max_in_flight refuses no request; give the connection manager the access logger that \"sightline envoy\" prints",
 }
 
 // Silent returns what Envoy does not report about requests, with the consequence and the remedy, and since when; "": nothing is

@@ -60,7 +60,7 @@ func chainID(before, local uint64) uint64 {
 // forget is called when the blocks that were reported are gone or in doubt.
 func (c *chains) forget() { *c = chains{unit: c.unit} }
 
-// showsAll reports whether an event of so many tokens is beside one of the group that sees all tokens, if the worker has such a group:
+// showsAll reports whether an event with these tokens is beside one of the group that sees all tokens, if the worker has such a group:
 // its blocks are not larger than a state's, nor than eight of a window's or chunk's (else the index does not follow the worker).
 func showsAll(spec kvevent.Spec, tokens int) bool {
 	if spec.Need == kvevent.NeedLast {

@@ -131,7 +131,7 @@ type Backfill struct {
 
 var (
 	errReplayTooLate = errors.New("the publisher's replay no longer has the oldest missing message")
-	errConflict      = errors.New("another Sightline received a different message with this sequence number")
+	errConflict      = errors.New("another replica received a different message with this sequence number")
 	errNoOther       = errors.New("no other router has all that the worker holds")
 )
 

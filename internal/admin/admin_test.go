@@ -83,7 +83,8 @@ func TestPages(t *testing.T) {
 		"3 in flight (2 of them not ours, reported 700ms ago)",
 		`<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load",
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
-		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]", "shared with 2 other Sightlines, all heard within 0.4 s"} {
+		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]",
+		"shared with 2 other replicas; the last message of each came within 0.4 s"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -243,7 +243,7 @@ var signs = []sign{
 		"events: {replay: …} where the worker has its replay_endpoint; with agents: SL0601, SL0602", 3*time.Second),
 	newSign("SL0502", "warning", "none", inState("none"), "no KV events: the cache's contents are guessed from the requests sent there",
 		"events: {auto: true} of its group, or {zmq: …, replay: …}", 0),
-	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, as the finder tells", "see its readiness probe", time.Minute),
+	newSign("SL0109", "warning", "not ready", inState("not ready"), "not ready, by worker discovery", "see its readiness probe", time.Minute),
 	newSign("SL0303", "warning", "late", func(w *Worker) (string, bool) {
 		return "", w.Events == "live" && w.EventAge >= lateEvents.Seconds()
 	}, "no events for long: the cache's contents are doubtful", "see the network to its event socket, and whether its process is stopped", 0),

@@ -123,9 +123,9 @@ func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view
 		v.Since = s.Began.Local().Format("2 Jan 15:04") + " (" + rough(now.Sub(s.Began)) + ")"
 	}
 	if s.Others != nil {
-		v.Others = "no other Sightline heard"
+		v.Others = "no other replica is connected"
 		if n, ago := s.Others(); n > 0 {
-			v.Others = fmt.Sprintf("shared with %d other Sightlines, all heard within %.1f s", n, math.Ceil(ago.Seconds()*10)/10)
+			v.Others = fmt.Sprintf("shared with %d other replicas; the last message of each came within %.1f s", n, math.Ceil(ago.Seconds()*10)/10)
 		}
 	}
 	all := s.Router.Recent(1024)

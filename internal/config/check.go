@@ -136,7 +136,7 @@ func (c *Config) checkAccess(bad report) {
 		bad("media.relay.ca", "want it where there are tls and key_file, and there alone: replicas fetch from each other")
 	}
 	if file := c.Envoy.SightlineTokenFile; c.ListenTokenFile != "" && file == "" {
-		bad("envoy.sightline_token_file", "missing, but listen_token_file lets nobody in without a token")
+		bad("envoy.sightline_token_file", "missing, but listen_token_file lets no client in without a token")
 	}
 }
 
@@ -431,13 +431,13 @@ func (c *Config) checkEnvoy(bad report) {
 	for i, at := range c.Replicas.Addresses {
 		if _, _, err := net.SplitHostPort(at); err != nil && !strings.HasPrefix(at, "unix:/") {
 			bad(fmt.Sprintf("replicas.addresses[%d]", i),
-				"%q is not where another Sightline listens (want ip:port or name:port, such as sightline-replicas:9002, or unix:/path)", at)
+				"%q is not where a replica listens (want ip:port or name:port, such as sightline-replicas:9002, or unix:/path)", at)
 		}
 	}
 	for i, at := range c.Envoy.Sightlines {
 		if _, err := netip.ParseAddrPort(at); err != nil && !strings.HasPrefix(at, "unix:/") || slices.Contains(c.Envoy.Sightlines[:i], at) {
 			bad(fmt.Sprintf("envoy.sightlines[%d]", i),
-				"%q is not where Envoy finds another Sightline (want ip:port, such as 10.0.0.2:9002, or unix:/path)", at)
+				"%q is not where Envoy finds a replica (want ip:port, such as 10.0.0.2:9002, or unix:/path)", at)
 		}
 	}
 	for i, p := range c.Envoy.Pools {

@@ -75,7 +75,7 @@ func sockets(s *collected, r *report) {
 		}
 		for _, row := range w.of(s.rows()) {
 			if row.Events == "live" {
-				r.ok("%s, rank %d: the running Sightline hears it", w.Name, max(row.Rank, 0))
+				r.ok("%s, rank %d: the running Sightline reads it", w.Name, max(row.Rank, 0))
 			}
 		}
 	})

@@ -227,7 +227,7 @@ func room(s *collected, r *report) {
 		}
 	}
 	if r.Verdict == "" {
-		r.unchecked("workers do not tell how many blocks they have")
+		r.unchecked("workers do not report how many blocks they have")
 	}
 }
 
@@ -340,7 +340,7 @@ func agents(s *collected, r *report) {
 				r.bad(Error, "see its log, and its --zmq, --replay and --nats", "%s, of worker %s, rank %d: %s", a.at,
 					a.state.Worker, rank.Rank, rank.NotReady)
 			} else {
-				r.ok("%s, of worker %s, rank %d: %d messages heard", a.at, a.state.Worker, rank.Rank, rank.Heard.Batches)
+				r.ok("%s, of worker %s, rank %d: %d messages received", a.at, a.state.Worker, rank.Rank, rank.Heard.Batches)
 			}
 		}
 	}

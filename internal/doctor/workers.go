@@ -232,7 +232,7 @@ func prefixCaching(s *collected, r *report) {
 		case on != nil:
 			r.ok("%s says that it is on", w.Name)
 		default:
-			r.unchecked("%s does not tell", w.Name)
+			r.unchecked("%s does not report it", w.Name)
 		}
 	})
 }

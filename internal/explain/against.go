@@ -95,7 +95,7 @@ var errDiffers = errors.New("the worker reads the request otherwise, as printed"
 // judge prints where the two sides differ, and returns which part to look at; "": they do not.
 func (a *against) judge(ctx context.Context, ours *explained, t *theirs) string {
 	if t.tokens == nil {
-		a.say("tokens", "ours %d, the worker's %d; it does not tell which", len(ours.TokenIDs), t.count)
+		a.say("tokens", "ours %d, the worker's %d; it does not say which", len(ours.TokenIDs), t.count)
 		if t.count == len(ours.TokenIDs) || !ours.Exact {
 			return ""
 		}
@@ -136,7 +136,7 @@ func (a *against) judgeNames(ours *explained, t *theirs) string {
 	for i, md := range ours.MM {
 		switch {
 		case t.names == nil:
-			a.say("names", "the worker does not tell the names of media; /audit of a running Sightline does")
+			a.say("names", "the worker does not report the names of media; /audit of a running Sightline does")
 			return ""
 		case i >= len(t.names):
 			return fmt.Sprintf("the images: %d here, %d there", len(ours.MM), len(t.names))

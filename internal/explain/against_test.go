@@ -66,7 +66,7 @@ func TestAgainst(t *testing.T) {
 			[]string{"the worker's f00d", "the name: mm_hasher_algorithm, engine_model"}},
 		{"one image less", withImage, "/render", same, same, func([]string) []string { return nil }, []string{"the images: 1 here, 0 there"}},
 		{"only a number", text, "count", func(ids []uint32) []uint32 { return append(ids, 1) }, same, nil,
-			[]string{"it does not tell which", "chat_template"}},
+			[]string{"it does not say which", "chat_template"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := ours(c.request)

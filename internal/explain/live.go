@@ -58,7 +58,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 		line("refused", "%s", e.Refused)
 		return nil
 	}
-	line("goes to", "%s", cmp.Or(place(e.Worker, e.Rank), "nobody"))
+	line("goes to", "%s", cmp.Or(place(e.Worker, e.Rank), "no worker"))
 	line("reason", "%s%s", e.Reason, joinNonEmpty("; ", e.Why))
 	for i := range e.RulesAside {
 		line("rule", "%s", e.RulesAside[i].Text())
@@ -79,7 +79,7 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 		table(w, &e)
 	}
 	if e.Used != "" || e.Code != 0 {
-		line("went to", "%s%s", cmp.Or(e.Used, "nobody"), map[bool]string{true: ", the first choice"}[e.Used == e.Addr])
+		line("went to", "%s%s", cmp.Or(e.Used, "no worker"), map[bool]string{true: ", the first choice"}[e.Used == e.Addr])
 		line("ended", "status %d, first byte after %s", e.Code, e.FirstByte.Round(time.Millisecond))
 		line("cached", "%s", reported(&e))
 		line("stored", "%s", stored(&e))

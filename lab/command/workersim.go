@@ -35,7 +35,7 @@ type workerSimCmd struct {
 	NoPrefixCache bool     `help:"As started with --no-enable-prefix-caching."`
 	HashSeed      string   `help:"PYTHONHASHSEED."`
 	Fault         string   `default:"healthy" help:"How requests to generate fail: refuse (503), unauthorized (401), error-page (502 with a page of HTML, as of a proxy), hang, die-after-first-byte. While it runs: curl -X POST 'localhost:8001/sim/fault?mode=hang', or '/sim/slow?by=5'."`
-	FaultAfter    int      `default:"0" help:"It fails only after so many requests."`
+	FaultAfter    int      `default:"0" help:"It fails only after this number of requests."`
 	Deaf          bool     `help:"It fails for every path, /health and /v1/models too."`
 	Speed         float64  `default:"1" help:"Speed relative to a 7B model on one large GPU; 0: no delay at all."`
 }

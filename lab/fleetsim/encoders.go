@@ -15,7 +15,7 @@ import (
 // and keeps what it has encoded, up to its cache size. If another encoder is asked for an image, or the same one after evicting
 // it, the image is encoded again. A request is prefilled once all its images are encoded.
 
-// naming selects one of so many encoders for an image.
+// naming selects one of n encoders for an image.
 type naming func(v *View, m Image, of int) int
 
 // Namings that this repository's is compared with.

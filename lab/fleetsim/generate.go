@@ -20,7 +20,7 @@ func newGenerator(seed uint64, rate float64) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 99)), rate: rate}
 }
 
-// generate makes traffic for so many seconds; one adds a conversation, or some requests that come together.
+// generate makes traffic for a number of seconds; one adds a conversation, or some requests that come together.
 func generate(seed uint64, rate, seconds float64, one func(m *generator)) []*Request {
 	m := newGenerator(seed, rate)
 	for m.at < seconds {
@@ -47,7 +47,7 @@ func (m *generator) zipf(n int, s float64) int {
 	return int(rand.NewZipf(m.Rand, s, 1, uint64(n-1)).Uint64())
 }
 
-// converse makes the requests of a conversation: at most so many turns, each further one with a probability and after a while.
+// converse makes the requests of a conversation: at most a number of turns, each further one with a probability and after a while.
 func (m *generator) converse(turns int, again, think float64, each func(r *Request, first bool)) {
 	var r *Request
 	for turn := 0; turn == 0 || turn < turns && m.Float64() < again; turn++ {

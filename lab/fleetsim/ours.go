@@ -48,7 +48,7 @@ const modelName = "simulated"
 // newSightline returns a rule that runs this repository's router.
 func newSightline(v *View) Rule { return newRouter(v, 0) }
 
-// newRouter returns it with a memory of so many bytes; 0: it reads every prompt, else none.
+// newRouter returns it with a memory of that size in bytes; 0: it reads every prompt, else none.
 func newRouter(v *View, memory int) Rule {
 	s := &sightline{index: indexer.New(indexer.Options{}), unread: memory > 0}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// drain keeps one rank's events until somebody asks: TensorRT-LLM's POST /kv_cache_events gives what there is, once, and
+// drain keeps one rank's events until a client asks: TensorRT-LLM's POST /kv_cache_events gives what there is, once, and
 // there is no replay. Numbers start at 0 with every life, with the event that tells of the cache itself.
 type drain struct {
 	rank, ranks, blockSize, blocks int

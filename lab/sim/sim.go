@@ -420,7 +420,7 @@ func (w *Worker) SetKeepAlive(on bool) { w.server.SetKeepAlivesEnabled(on) }
 // SetFault makes the worker fail from now on, or heal.
 func (w *Worker) SetFault(f Fault) { w.fault.Store(int32(f)) }
 
-// SetSlow makes every step from the next one on take so many times its time; 1 is as configured.
+// SetSlow makes every step from the next one on take a multiple of its time; 1 is as configured.
 func (w *Worker) SetSlow(by float64) {
 	for _, e := range w.engines {
 		e.mu.Lock()

@@ -2,7 +2,8 @@ package vllmcache
 
 import "slices"
 
-// skipped returns how many of a group's leading blocks a request with so many computed tokens needs no more (get_num_skipped_tokens).
+// skipped returns how many of a group's leading blocks a request no longer needs once that many of its tokens are computed
+// (get_num_skipped_tokens).
 func (g *Group) skipped(computed int) int {
 	switch g.Kind {
 	case Window:
@@ -130,7 +131,7 @@ func (c *Cache[H, C]) retire(g *Group, at *row, computed int) {
 	}
 }
 
-// extend gives a row blocks for so many tokens (allocate_new_blocks). A step computes one state, at its end.
+// extend gives a row the blocks of its first tokens (allocate_new_blocks). A step computes one state, at its end.
 func (c *Cache[H, C]) extend(g *Group, at *row, tokens int) {
 	required, have := ceil(tokens, g.BlockSize), len(at.blocks)
 	if g.Kind != State {

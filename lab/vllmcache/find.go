@@ -3,7 +3,7 @@ package vllmcache
 // What is found of a prompt (kv_cache_coordinator.py, find_longest_cache_hit): a candidate length is shortened by each kind of group
 // in turn until none shortens it.
 
-// Find returns how much of a request's prompt, at most so many tokens, can be taken from the cache.
+// Find returns how much of a request's prompt, at most `most` tokens, can be taken from the cache.
 func (c *Cache[H, C]) Find(r *Request[H], most int) *Hit {
 	return c.find(r, most, make([][]int32, len(c.o.Groups)))
 }

@@ -66,7 +66,7 @@ type Options struct {
 	Groups []Group
 	Blocks int
 	// Retention is prefix_cache_retention_interval: windows and states are kept where a prompt ends, where another one was found to
-	// part from it, and, if it is above 0, once in so many tokens.
+	// part from it, and, if it is above 0, every Retention tokens.
 	Retention int
 	// Step is the most tokens of a step (max_num_batched_tokens); 0: no limit.
 	Step int

@@ -18,7 +18,7 @@ import (
 )
 
 // A rule by which prompts are computed steps aside when events contradict it: what it would compute is learned instead (package
-// learned), until so many later requests agree with it again or the model is loaded anew. Meanwhile the rule is computed for the audit
+// learned), until enough later requests agree with it again or the model is loaded anew. Meanwhile the rule is computed for the audit
 // alone.
 //
 // A contradiction is certain if the event names the session that we gave to this request alone, or if two requests of a worker
@@ -151,7 +151,7 @@ type Aside struct {
 	All     bool      `json:"all"`     // it has stepped aside for the class's other workers too, except those that have always agreed
 	First   Finding   `json:"first"`   // the first contradiction
 	Agreed  int       `json:"agreed"`  // later requests of such a worker that agreed, one after another
-	Needed  int       `json:"needed"`  // so many bring it back
+	Needed  int       `json:"needed"`  // the number of agreeing requests that brings it back
 }
 
 // Text says it in a sentence.

@@ -160,7 +160,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		Elsewhere: c.Elsewhere, Distance: c.ZoneDelay * rate, Junction: float64(f.most - f.kept(c))}
 }
 
-// Fetch returns the cost of fetching the KV blocks of so many tokens from another worker, which takes two requests instead of one.
+// Fetch returns the cost of fetching the KV blocks of a number of tokens from another worker, which takes two requests instead of one.
 func Fetch(tokens int) float64 { return 2*perRequest + fetchPerToken*float64(tokens) }
 
 // Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs one that is

@@ -89,7 +89,7 @@ type Seen struct {
 	stored atomic.Int64 // how many the slot has stored, with those that it held; less than 0: it cannot be told
 }
 
-// Store says that so many blocks are stored.
+// Store says how many blocks are stored.
 func (s *Seen) Store(blocks int) {
 	if s != nil {
 		s.stored.Store(int64(blocks))

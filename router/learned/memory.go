@@ -70,7 +70,7 @@ const maxOrdered = 8
 
 const (
 	maxDropped = 8
-	fewDropped = 3 // so many may be by chance: an answer's text may become other tokens
+	fewDropped = 3 // this number may be by chance: an answer's text may become other tokens
 )
 
 // edge leads to a node: its parent, and the low bits of its first step's number.
@@ -113,8 +113,8 @@ const (
 // A worker with another template, or a request to which another's events were attributed, must not unmake what is known of a beginning that
 // all share; nor must a template that has changed do so for good.
 const (
-	mostDoubt  = 3 // so many prompts that have less than half of what is known change nothing of it
-	enoughMore = 8 // so many new paths that have twice the common blocks and more raise these
+	mostDoubt  = 3 // prompts with less than half of what is known that change nothing of it
+	enoughMore = 8 // new paths with at least twice the common blocks that raise these
 	moreBlocks = 8 // more than they may have by chance
 )
 

@@ -28,7 +28,7 @@ const (
 	discoveryPoll    = 50 * time.Millisecond // interval of checking for other replicas until then
 )
 
-var errHeldLate = errors.New("another Sightline's answer was cut off")
+var errHeldLate = errors.New("another replica's answer was cut off")
 
 // ErrTooLarge: what is held does not fit into an answer.
 var ErrTooLarge = errors.New("more than 32 MiB are held")

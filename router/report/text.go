@@ -70,7 +70,7 @@ func (r Report) String() string {
 	row("failed", func(s *Side) string { return fmt.Sprint(s.Failed) })
 	row("prompt tokens", func(s *Side) string { return fmt.Sprint(s.Prompt) })
 	row("cached of them", func(s *Side) string { return fmt.Sprintf("%d (%s)", s.Cached, percent(s.Cached, s.Prompt)) })
-	row("  of so many requests", func(s *Side) string { return fmt.Sprint(s.Known) })
+	row("  requests measured", func(s *Side) string { return fmt.Sprint(s.Known) })
 	row("  by the engine's count", func(s *Side) string { return fmt.Sprint(s.Counted) })
 	row("first byte, median", func(s *Side) string { return millis(s.FirstByte.P50, s.FirstByte.N) })
 	row("  p95", func(s *Side) string { return millis(s.FirstByte.P95, s.FirstByte.N) })

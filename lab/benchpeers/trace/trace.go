@@ -23,7 +23,7 @@ type Shape struct {
 	Len     uint64 // blocks of a sequence
 	Workers uint64
 	shared  uint64 // blocks shared at the front
-	group   uint64 // by so many sequences
+	group   uint64 // by that number of sequences
 	stairs  bool   // A's holders
 }
 
