@@ -230,8 +230,8 @@ $(RIVALS)/smg-1.13.0 $(RIVALS)/vllm-router-0.1.17 $(RIVALS)/litellm-1.108.7:
 	@echo "bench-rivals: fetching $(@F) (once)"; rm -rf $@.part; python3 -m venv $@.part && \
 	$@.part/bin/python -m pip install -q --disable-pip-version-check "$(subst litellm==,litellm[proxy]==,$(subst -1,==1,$(subst router-0,router==0,$(@F))))" && mv $@.part $@ || echo "bench-rivals: $(@F) CANNOT BE HAD"
 
-bench-rivals: | $(RIVALS)/smg-1.13.0 $(RIVALS)/vllm-router-0.1.17 $(RIVALS)/litellm-1.108.7 ## smg, vllm-router, litellm, Envoy and what EPP= names beside Sightline, each before simulated workers of its own, one schedule for all; writes docs/compare.md (25 minutes); ONLY=smg,kv_aware WORKLOAD=chats LOAD=60 SECONDS=120
-	ONLY=$(ONLY) WORKLOAD=$(WORKLOAD) LOAD=$(LOAD) EPP=$(abspath $(EPP)) DOC=$(if $(ONLY)$(WORKLOAD)$(LOAD),,1) SIGHTLINE_BENCH_SECONDS=$(or $(SECONDS),120) SIGHTLINE_YARDSTICK=1s SIGHTLINE_BENCH_RIVALS=$(RIVALS) \
+bench-rivals: | $(RIVALS)/smg-1.13.0 $(RIVALS)/vllm-router-0.1.17 $(RIVALS)/litellm-1.108.7 ## smg, vllm-router, litellm, Envoy and what EPP= names beside Sightline, each before simulated workers of its own, one schedule for all; writes docs/compare.md (20 minutes); ONLY=smg,kv_aware WORKLOAD=chats LOAD=60 SECONDS=90
+	ONLY=$(ONLY) WORKLOAD=$(WORKLOAD) LOAD=$(LOAD) EPP=$(abspath $(EPP)) DOC=$(if $(ONLY)$(WORKLOAD)$(LOAD),,1) SIGHTLINE_BENCH_SECONDS=$(or $(SECONDS),90) SIGHTLINE_YARDSTICK=1s SIGHTLINE_BENCH_RIVALS=$(RIVALS) \
 	  $(GO) test -count=1 -timeout 60m -v -run '^TestBenchRivals$$' ./e2e
 
 bench-restart: ## what decisions know after a restart of Sightline, or of an agent, by how events come (four minutes)

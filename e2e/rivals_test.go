@@ -343,7 +343,7 @@ type rivalRow struct {
 func TestBenchRivals(t *testing.T) {
 	pips := os.Getenv("SIGHTLINE_BENCH_RIVALS")
 	if pips == "" {
-		t.Skip("25 minutes, and routers from pip: make bench-rivals")
+		t.Skip("20 minutes, and routers from pip: make bench-rivals")
 	}
 	prompt, err := prompts()
 	if err != nil {
