@@ -218,8 +218,12 @@ func (r *recalled) tokensOf(steps []learned.Step, from, to int) float64 {
 	return r.known*r.size.Tokens(steps[from:known]) + r.size.Tokens(steps[known:to])
 }
 
-// blocksOf returns about how many blocks of a size the first steps of the request's path are.
+// blocksOf returns about how many blocks of a size the first steps of the request's path are; 0 if memory knows them: then the index says
+// who holds them, and who has evicted them since.
 func (r *recalled) blocksOf(steps, size int) int {
+	if steps <= r.Steps {
+		return 0
+	}
 	n := int(r.tokensOf(r.path.Steps, 0, steps)) / size
 	if steps <= r.Reach {
 		n = min(n, len(r.Blocks))

@@ -11,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // Media that are not read: a prompt is exact up to the first, and from the second sighting on by what the worker's events have taught.
@@ -264,5 +265,37 @@ func TestUnreadInTime(t *testing.T) {
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1, PromptTokens: len(locals)*16 + 3,
 			OutputTokens: 1})
+	}
+}
+
+// Where a conversation was sent counts only until it is learned: a worker that has evicted it since has none of it.
+func TestUnreadAndEvicted(t *testing.T) {
+	w := newWorld(t, 3)
+	w.withoutFiles(nil)
+	locals := make([]uint64, 60)
+	for i := range locals {
+		locals[i] = uint64(9000 + i)
+	}
+	hashes := block.Fixed().Chain(nil, locals)
+	turn := fmt.Sprintf(`{"role":"user","content":%q}`, text(800, 7))
+	first := w.decide(`{"model":"m","messages":[` + turn + `]}`)
+	var slot *fleet.Slot
+	for _, s := range w.slots {
+		if s.Worker.Addr == first.Targets[0].Addr {
+			slot = s
+		}
+	}
+	w.Learner().Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.GPU, BlockSize: 16, Locals: locals, EngineHashes: hashes})
+	if err := w.index.Store(slot.ID, kvevent.GPU, 0, false, hashes, locals); err != nil {
+		t.Fatal(err)
+	}
+	w.Observe(Outcome{ID: first.ID, Phase: Ended, Addr: first.Targets[0].Addr, Code: 200, PromptTokens: 55 * 16, OutputTokens: 5 * 16})
+	w.now = w.now.Add(w.opt.PredictedTTL + time.Second)
+	if _, err := w.index.Remove(slot.ID, kvevent.GPU, hashes); err != nil {
+		t.Fatal(err)
+	}
+	next := `{"model":"m","messages":[` + turn + `,{"role":"assistant","content":"No."},{"role":"user","content":"Why?"}]}`
+	if d := w.decide(next); d.CachedTokens > 0 {
+		t.Errorf("%s, %d tokens (%s)", d.Reason, d.CachedTokens, d.Why)
 	}
 }
