@@ -18,7 +18,7 @@ import (
 
 const mediaBytes = 4 << 10 // of what is no text, hashed at once
 
-// MaxSteps limits the steps of a path: 4 MiB of text. A longer request has a path of its beginning.
+// MaxSteps limits the steps of a path: 4 MiB of text. The last step of a longer request is all that follows.
 const MaxSteps = 1 << 13
 
 // Path is the beginning of a request, step by step. Two paths have their first n steps in common exactly if the requests begin alike up
@@ -252,8 +252,10 @@ func (w *walk) put(raw []byte) {
 // step ends a step.
 func (w *walk) step(kind byte) {
 	w.end(kind)
-	if len(w.p.Steps) < MaxSteps {
+	if n := len(w.p.Steps); n < MaxSteps {
 		w.p.Steps = append(w.p.Steps, Step{Number: w.at, Bytes: int32(min(w.bytes, 1<<30)), Answer: w.answer, Media: kind == kindMedia})
+	} else {
+		w.p.Steps[n-1] = Step{Number: w.at, Bytes: int32(min(int(w.p.Steps[n-1].Bytes)+w.bytes, 1<<30))}
 	}
 	w.bytes, w.answer = 0, false
 }
@@ -317,7 +319,7 @@ func (w *walk) ids(list gjson.Result) {
 			w.step(kindText)
 		}
 		n++
-		return len(w.p.Steps) < MaxSteps
+		return true
 	})
 	w.step(kindEnd)
 }
@@ -356,7 +358,7 @@ func (w *walk) value(v gjson.Result) {
 	case first.Type == gjson.String:
 		v.ForEach(func(_, item gjson.Result) bool {
 			w.text(item)
-			return len(w.p.Steps) < MaxSteps
+			return true
 		})
 		return
 	case first.IsObject() && first.Get("role").Exists():

@@ -238,3 +238,22 @@ func TestPathsDoNotMeet(t *testing.T) {
 		}
 	}
 }
+
+// TestLongPaths: requests with more than MaxSteps share what is alike of their first ones, and are not the same if only their ends differ.
+func TestLongPaths(t *testing.T) {
+	h := NewHasher([]byte("a secret"))
+	ids := strings.Repeat("7,", 17*MaxSteps)
+	messages := strings.Repeat(`{"role":"user","content":"Hello, how are you? I am well."},`, MaxSteps/2)
+	long := strings.Repeat("A long text. ", 5<<20/13)
+	for name, body := range map[string]string{
+		"token ids": `{"model":"m","prompt":[` + ids + `END]}`,
+		"messages":  `{"model":"m","messages":[` + messages + `{"role":"user","content":"END"}]}`,
+		"texts":     `{"model":"m","prompt":[` + strings.Repeat(`"Hello, how are you?",`, MaxSteps) + `"END"]}`,
+		"one text":  `{"model":"m","prompt":"` + long + `END"}`,
+	} {
+		one, other := pathOf(t, h, Head{}, strings.Replace(body, "END", "1", 1)), pathOf(t, h, Head{}, strings.Replace(body, "END", "2", 1))
+		if len(one) != MaxSteps || len(other) != MaxSteps || shared(one, other) != MaxSteps-1 {
+			t.Errorf("%s: %d and %d steps, %d of them shared", name, len(one), len(other), shared(one, other))
+		}
+	}
+}
