@@ -243,7 +243,7 @@ func TestPathsDoNotMeet(t *testing.T) {
 func TestLongPaths(t *testing.T) {
 	h := NewHasher([]byte("a secret"))
 	ids := strings.Repeat("7,", 17*MaxSteps)
-	messages := strings.Repeat(`{"role":"user","content":"Hello, how are you? I am well."},`, MaxSteps/2)
+	messages := strings.Repeat(`{"role":"user","content":"Hello, how are you? I am well."},`, MaxSteps/4)
 	long := strings.Repeat("A long text. ", 5<<20/13)
 	for name, body := range map[string]string{
 		"token ids": `{"model":"m","prompt":[` + ids + `END]}`,
