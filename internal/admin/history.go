@@ -130,7 +130,12 @@ type series struct {
 // plots returns the plots of a ring, whose samples cover step seconds each, up to now.
 func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 	most := max(narrowest, len(ring))
-	share := func(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) } // NaN if whole is 0
+	share := func(part, whole uint64) float64 {
+		if whole == 0 {
+			return math.NaN() // what is cached of prompts that no rule reads has no whole
+		}
+		return 100 * float64(part) / float64(whole)
+	}
 	span := time.Duration(most) * time.Duration(step) * time.Second
 	var marks []mark
 	for _, e := range events {

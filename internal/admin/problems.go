@@ -488,6 +488,10 @@ func (f *Facts) ofProbes(l *problemList) {
 			if found.Verdict != probe.Differs && found.Verdict != probe.Configuration {
 				continue
 			}
+			asked := func(p *Problem) bool { return p.kind == "no events" && slices.Contains(p.Workers, r.Worker) }
+			if found.What == probe.Events && slices.ContainsFunc(*l, asked) {
+				continue // its events' finder says so already
+			}
 			code, severity, fix := OfProbe(found.What)
 			detail := found.Detail
 			if d := found.Difference; d != nil {
