@@ -124,8 +124,8 @@ func TestProblems(t *testing.T) {
 // TestNoEventsOnce: a worker without events is one problem, whoever has asked it.
 func TestNoEventsOnce(t *testing.T) {
 	mute := Worker{Name: "gpu-1", Model: "m", Events: "waiting", EventsError: Failure{Cause: rules.ErrNoEvents}}
-	f := Facts{Now: time.Now(), Workers: []Worker{mute}, 
-		{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Events, Verdict: probe.Configuration}}}}}
+	f := Facts{Now: time.Now(), Workers: []Worker{mute},
+		Probes: []probe.Result{{Worker: "gpu-1", Findings: []probe.Finding{{What: probe.Events, Verdict: probe.Configuration}}}}}
 	if list := f.Problems(); len(list) != 1 || list[0].Code != "SL0301" {
 		t.Errorf("%+v", list)
 	}
