@@ -210,6 +210,9 @@ func tieLess(a, b *Candidate, draw uint64) bool {
 	if a.Recent != b.Recent {
 		return a.Recent < b.Recent
 	}
+	if math.Abs(a.Cost-b.Cost) > tie {
+		return a.Cost < b.Cost
+	}
 	return slotHash(a.Slot, draw) < slotHash(b.Slot, draw)
 }
 
