@@ -8,15 +8,25 @@ import (
 	"path"
 	"strings"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accessv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	aiv3 "github.com/envoyproxy/go-control-plane/envoy/data/ai/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sightline-router/sightline/internal/denied"
 	"github.com/sightline-router/sightline/router"
@@ -200,10 +210,24 @@ func FuzzGate(f *testing.F) {
 	})
 }
 
-// FuzzAccessLog checks that no entry makes its reader panic, and that no outcome has an impossible number.
+// readOf is what logEntry reads of an entry.
+func readOf(e *accessv3.HTTPAccessLogEntry) *accessv3.HTTPAccessLogEntry {
+	c := e.GetCommonProperties()
+	return &accessv3.HTTPAccessLogEntry{
+		CommonProperties: &accessv3.AccessLogCommon{AccessLogType: c.GetAccessLogType(), UpstreamRemoteAddress: c.GetUpstreamRemoteAddress(),
+			ResponseFlags: c.GetResponseFlags(), TimeToFirstUpstreamRxByte: c.GetTimeToFirstUpstreamRxByte(),
+			Metadata: &corev3.Metadata{TypedFilterMetadata: c.GetMetadata().GetTypedFilterMetadata()}},
+		Request: &accessv3.HTTPRequestProperties{RequestHeaders: e.GetRequest().GetRequestHeaders()},
+		Response: &accessv3.HTTPResponseProperties{ResponseCode: e.GetResponse().GetResponseCode(),
+			ResponseCodeDetails: e.GetResponse().GetResponseCodeDetails()},
+	}
+}
+
+// FuzzAccessLog checks that no entry makes its reader panic, that no outcome has an impossible number, and that what the codec passes
+// on of an entry is what protobuf reads.
 func FuzzAccessLog(f *testing.F) {
 	for _, e := range []proto.Message{entry(start, "A", worker, 0), entry(ready, "A", worker, 0),
-		entry(ended, "A", worker, 200), entry(upEnd, "", "", 0)} {
+		entry(ended, "A", worker, 200), entry(upEnd, "", "", 0), full(f)} {
 		f.Add(wireOf(f, e))
 	}
 	s, err := New(always(pick), func(o router.Outcome) {
@@ -217,10 +241,35 @@ func FuzzAccessLog(f *testing.F) {
 	defer s.grpc.Stop()
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		e := entry(ready, "", "", 0)
-		if proto.Unmarshal(wire, e) == nil {
-			s.logEntry(1, e)
+		if proto.Unmarshal(wire, e) != nil {
+			return
+		}
+		s.logEntry(1, e)
+		entries := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), wire)
+		all := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), entries)
+		var m accesslogv3.StreamAccessLogsMessage
+		err := codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(all)}, &m)
+		if err != nil || len(m.GetHttpLogs().GetLogEntry()) != 1 || !proto.Equal(readOf(e), readOf(m.GetHttpLogs().LogEntry[0])) {
+			t.Fatalf("%v; passed on: %v, want %v", err, &m, readOf(e))
 		}
 	})
+}
+
+// full is an entry with every field that is read, and some that are not.
+func full(f *testing.F) *accessv3.HTTPAccessLogEntry {
+	e := entry(ended, "A", worker, 200)
+	e.Response.ResponseCodeDetails, e.Response.ResponseHeadersBytes = "via_upstream", 300
+	e.Request.Path, e.Request.UserAgent = "/v1/chat/completions", "curl"
+	c := e.CommonProperties
+	c.StreamId, c.Duration, c.ResponseFlags = "1", durationpb.New(time.Second), &accessv3.ResponseFlags{UpstreamRemoteReset: true}
+	packed, err := anypb.New(&aiv3.TokenUsage{InputTokens: wrapperspb.UInt64(7)})
+	ours, err2 := structpb.NewStruct(map[string]any{"id": "A", "prompt_tokens": 7})
+	if err != nil || err2 != nil {
+		f.Fatal(err, err2)
+	}
+	c.Metadata = &corev3.Metadata{TypedFilterMetadata: map[string]*anypb.Any{tokenUsageKey: packed},
+		FilterMetadata: map[string]*structpb.Struct{MetadataSpace: ours}}
+	return e
 }
 
 // FuzzDiscovery checks that, whatever clusters an Envoy asks for, it is answered once for each.
