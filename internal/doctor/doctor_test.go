@@ -63,6 +63,7 @@ type page struct {
 	decisions []router.Recent
 	unserved  []string
 	disk      string
+	lost      []string // replicas
 	mode      string
 	metrics   string
 }
@@ -82,7 +83,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/problems":
 		now := time.Now()
 		facts := admin.Facts{Now: now, NotReady: p.notReady, Workers: p.workers, Unserved: p.unserved, Findings: p.findings, Mode: p.mode,
-			DecisionLog: p.disk}
+			DecisionLog: p.disk, LostReplicas: p.lost, Recent: p.decisions}
 		_ = json.NewEncoder(w).Encode(facts.Problems())
 	case "/metrics":
 		fmt.Fprint(w, p.metrics)
@@ -651,6 +652,12 @@ var mistakes = []mistake{
 	{"37 requests go anywhere", "SL0506", OK, "mode is observe", "", func(f *fleet) { f.page.mode = "observe" }},
 	{"37 the disk is full", "SL0507", Error, "no space left on device", "room on its disk",
 		func(f *fleet) { f.page.disk = "no space left on device" }},
+	{"37 no room", "SL0110", Warning, "1 of the last requests got 429", "max_in_flight", func(f *fleet) {
+		f.page.decisions = append(f.page.decisions, router.Recent{At: time.Now(), Code: http.StatusTooManyRequests})
+	}},
+	{"37 a replica that refuses", "SL0508", Warning, "10.0.0.3:9002: no token", "api_key_file", func(f *fleet) {
+		f.page.lost = []string{"10.0.0.3:9002: no token"}
+	}},
 	{"37 one cause, sixty requests", "SL0301", Warning, "not connected (60 requests), as the running", "SL0303", func(f *fleet) {
 		for range 60 {
 			f.page.findings = append(f.page.findings, audit.Finding{At: time.Now(), Worker: "a", Verdict: audit.Nothing, Says: "not connected"})
@@ -849,7 +856,7 @@ func TestForms(t *testing.T) {
 	out.Reset()
 	o.JSON = false
 	if _, err := Run(t.Context(), o); err != nil || !strings.Contains(out.String(),
-		"- SL0109 SL0107 SL0103 SL0108 SL0101 SL0102 SL0104 SL0105 SL0106 (not checked: --pre looks at files alone)\n") {
+		"- SL0109 SL0107 SL0103 SL0108 SL0101 SL0102 SL0104 SL0105 SL0106 SL0110 (not checked: --pre looks at files alone)\n") {
 		t.Errorf("what was not looked at for one reason takes one line: %v\n%s", err, out)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -182,7 +182,7 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "nats: {listen: \":4222\"}", `nats.listen: ":4222" is open to the network`},
 		{"", "nats: {listen: \"127.0.0.1:4222\", config: DIR/empty}", "nats.config: DIR/empty allows clients without credentials"},
 		{"", "envoy: {sightlines: [\"10.0.0.2:9002\", \"sightline:9002\"]}",
-			`envoy.sightlines[1]: "sightline:9002" is not where Envoy finds another`},
+			`envoy.sightlines[1]: "sightline:9002" is not where Envoy finds a replica`},
 		{"", "nats: {listen: \"4222\"}", `nats.listen: "4222" is not where to listen`},
 		{"", "nats: {listen: \"127.0.0.1:9002\"}", `nats.listen: "127.0.0.1:9002" is also listen`},
 		{"", "nats: {url: \"nats://10.0.0.4:4222\", dir: DIR}", "nats.dir: given without listen"},
