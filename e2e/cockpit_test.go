@@ -190,7 +190,7 @@ func (w *world) cockpitPage(t *testing.T) {
 			t.Errorf("no series of Envoy's has a label %s", m[1])
 		}
 	}
-	if lines < 20 {
+	if lines < 30 {
 		t.Errorf("only %d names found on the page", lines)
 	}
 }

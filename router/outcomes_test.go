@@ -186,3 +186,26 @@ func TestOneSystemPrompt(t *testing.T) {
 		t.Errorf("%d of %d lost, dropped %s", lost, prompts, w.counted(t, "sightline_predictions_dropped_total"))
 	}
 }
+
+// TestRecentSince: what counts as recent, newest first. A client that has waited for longer than the window counts from when it left.
+func TestRecentSince(t *testing.T) {
+	now := time.Now()
+	r := &Router{recent: newRecent()}
+	for id, e := range []Recent{{At: now.Add(-time.Hour)}, {At: now.Add(-10 * time.Minute), LeftAfter: 10 * time.Minute},
+		{At: now.Add(-2 * time.Minute), LeftAfter: time.Second}, {At: now.Add(-time.Second)}, {At: now}} {
+		e.ID = fmt.Sprint(id)
+		r.recent.last.Add(e.ID, &e)
+	}
+	ids := func(list []Recent) (s string) {
+		for _, e := range list {
+			s += e.ID
+		}
+		return s
+	}
+	for want, got := range map[string][]Recent{"431": r.RecentSince(now.Add(-time.Minute), 8), "43": r.RecentSince(now.Add(-time.Minute), 2),
+		"43210": r.Recent(8), "": r.RecentSince(now.Add(time.Second), 8)} {
+		if ids(got) != want {
+			t.Errorf("got %q, want %q", ids(got), want)
+		}
+	}
+}

@@ -166,30 +166,24 @@ func (r *Router) Audited(id string, v audit.Verdict) {
 }
 
 // Recent returns up to n past decisions, newest first.
-func (r *Router) Recent(n int) []Recent {
+func (r *Router) Recent(n int) []Recent { return r.RecentSince(time.Time{}, n) }
+
+// RecentSince returns up to n decisions that were made since a time, or whose clients left without an answer since then, newest first.
+func (r *Router) RecentSince(since time.Time, n int) (out []Recent) {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()
-	all := r.recent.last.Values()
-	all = all[max(0, len(all)-max(n, 0)):]
-	out := make([]Recent, 0, len(all))
-	for _, e := range slices.Backward(all) {
+	for _, e := range slices.Backward(r.recent.last.Values()) {
+		if len(out) >= n {
+			break
+		}
+		if e.At.Add(e.LeftAfter).Before(since) {
+			continue
+		}
 		one := *e
 		one.Ranked = nil
 		out = append(out, one)
 	}
 	return out
-}
-
-// FirstBytes returns the times to the first byte of past decisions since a time, oldest first.
-func (r *Router) FirstBytes(since time.Time) (list []time.Duration) {
-	r.recent.mu.Lock()
-	defer r.recent.mu.Unlock()
-	for _, e := range r.recent.last.Values() {
-		if e.FirstByte > 0 && e.At.After(since) {
-			list = append(list, e.FirstByte)
-		}
-	}
-	return list
 }
 
 // Decision returns a past decision by its id, if it is still remembered.

@@ -53,7 +53,7 @@ func (c *livePage) run(ctx context.Context) {
 }
 
 func (c *livePage) step(now time.Time) {
-	first := c.state.Router.FirstBytes(now.Add(-10 * time.Second))
+	first := firstBytes(c.state.Router.RecentSince(now.Add(-10*time.Second), 256))
 	totals, rows := c.state.Router.Totals(), c.state.Workers()
 	c.mu.Lock()
 	defer c.mu.Unlock()

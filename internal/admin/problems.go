@@ -83,7 +83,7 @@ type Facts struct {
 	LostReplicas  []string
 	NATS          string          // why there is no connection to it
 	Faults        error           // what of the models' files does not load
-	Recent        []router.Recent // the last decisions, newest first
+	Recent        []router.Recent // decisions of the last recentAge, by Router.RecentSince
 }
 
 // problemList collects problems; those of several workers become one.
@@ -338,7 +338,7 @@ func ruleFix(rule string) string {
 		"report the first difference"
 }
 
-// recentAge is how long an end of a request counts.
+// recentAge is how long a request counts.
 const recentAge = time.Minute
 
 // ofRequests adds what the last requests show: refusals for lack of room, and workers whose clients leave without an answer.
@@ -348,7 +348,6 @@ func (f *Facts) ofRequests(l *problemList) {
 	var ends []router.Recent
 	for i := range f.Recent {
 		switch r := &f.Recent[i]; {
-		case f.Now.Sub(r.At) > recentAge:
 		case r.Code == http.StatusTooManyRequests && r.Used == "":
 			refused++
 		case r.LeftAfter >= longWait && !answered[r.Used]:
@@ -408,19 +407,15 @@ func slower(ends []router.Recent, w *Worker) (times float64, first time.Duration
 	return times, first
 }
 
-// A worker is slower than the others if the median of so many answers begins so many times later, and after so long. A request with
-// fewer tokens to compute counts as one of usualTokens.
+// What makes a worker slow, or suspected of hanging.
 const (
-	fewAnswers  = 8
-	muchSlower  = 5
-	longFirst   = time.Second
-	usualTokens = 512
-)
+	fewAnswers  = 8           // answers of it, and of others, that are enough for a median
+	muchSlower  = 5           // times as long as the others' median, for each token to compute
+	longFirst   = time.Second // to the first byte, at least
+	usualTokens = 512         // that a request with fewer tokens to compute counts as
 
-// From so many requests on, one after another, whose clients have waited so long and left without an answer, a worker is suspected.
-const (
-	fewLeft  = 3
-	longWait = 2 * time.Second
+	fewLeft  = 3               // requests, one after another, whose clients left without an answer
+	longWait = 2 * time.Second // of these clients
 )
 
 const ownFiles = "the worker's own model files, chat_template, its content format and arguments; see SL0202 and " +
@@ -582,7 +577,7 @@ func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	if s.Faults != nil {
 		f.Faults = s.Faults()
 	}
-	f.Recent = s.Router.Recent(256)
+	f.Recent = s.Router.RecentSince(now.Add(-recentAge), 256)
 	f.TakesOne = s.TakesOne != nil && s.TakesOne()
 	if s.DecisionLog != nil {
 		f.DecisionLog = s.DecisionLog()

@@ -25,7 +25,8 @@ func TestAgainst(t *testing.T) {
 	}
 	text := `{"model":"sim-vl","messages":[{"role":"user","content":"Hello there, how are you?"}]}`
 	withImage := fmt.Sprintf(`{"model":"sim-vl","messages":[{"role":"user","content":[`+
-		`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is this?"}]}]}`, base64.StdEncoding.EncodeToString(file.Bytes()))
+		`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is this?"}]}]}`,
+		base64.StdEncoding.EncodeToString(file.Bytes()))
 	o := Options{ModelDir: "../../examples/models/qwen2.5-vl", Engine: "vllm", EngineVersion: "0.32.0", EngineModel: "sim-vl", BlockSize: 16}
 	m, err := o.model()
 	if err != nil {

@@ -164,8 +164,8 @@ func (f Fleet) Cost(c *Candidate) Terms {
 func Fetch(tokens int) float64 { return 2*perRequest + fetchPerToken*float64(tokens) }
 
 // Rank moves the best n candidates to the front, best first, and returns them. Of those with equal costs one that is
-// computing the prompt's beginning comes first, then the one with the least recent work, then draw decides, so that routers which do
-// not see each other choose differently. draw should be random.
+// computing the prompt's beginning comes first, then the one with the least recent work, then the cheaper one if tieShare alone makes
+// them equal, then draw decides, so that routers which do not see each other choose differently. draw should be random.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
