@@ -91,7 +91,7 @@ func prompt(model, text string) []byte {
 
 // sendCanaries sends the canary to all workers.
 func (s *collected) sendCanaries(ctx context.Context) {
-	seed := rand.Uint64() // one for all workers, because their names of equal blocks are compared
+	seed := rand.Uint64() // one for all workers' first blocks, whose hashes are compared
 	s.each(func(w *worker) {
 		if w.err == nil && len(w.facts.Served) > 0 {
 			w.sendCanary(ctx, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
@@ -140,8 +140,9 @@ func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Clien
 		}
 	}
 	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
-	for try := range uint64(3) { // messages before the subscription takes effect are lost
-		body := prompt(w.facts.Served[0].ID, text(seed+try, w.largestBlock()))
+	own := text(rand.Uint64(), w.largestBlock()) // two workers' messages differ even if they have the same time stamp
+	for try := range uint64(3) {                 // messages before the subscription takes effect are lost
+		body := prompt(w.facts.Served[0].ID, text(seed+try, w.largestBlock())+own)
 		c.first, c.err = inspect.Post(ctx, client, w.Addr, "/v1/completions", body)
 		if c.err != nil {
 			return

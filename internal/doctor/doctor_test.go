@@ -22,6 +22,7 @@ import (
 
 	zmq4 "github.com/go-zeromq/zmq4"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/serve"
@@ -949,5 +950,41 @@ func TestTokenIsNotSentInTheClear(t *testing.T) {
 		if token != c.sent || (a.err == nil) != (c.err == "") || a.err != nil && !strings.Contains(a.err.Error(), c.err) {
 			t.Errorf("%s: sent %q, %v", c.at, token, a.err)
 		}
+	}
+}
+
+// Two workers that store their canaries at the same time stamp still publish different messages, else SL0308 would name them.
+func TestCanariesDiffer(t *testing.T) {
+	got := make(chan string, 4)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct{ Prompt string }
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		got <- body.Prompt
+		_, _ = w.Write([]byte(`{"usage":{"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":0}}}`))
+	}))
+	defer server.Close()
+	s := &collected{o: Options{Patience: time.Second}}
+	for range 2 {
+		s.workers = append(s.workers, &worker{Worker: config.Worker{Addr: server.Listener.Addr().String()},
+			facts: rules.Facts{Served: []rules.Served{{ID: "m"}}, BlockSize: 32}})
+	}
+	s.sendCanaries(t.Context())
+	close(got)
+	bodies := map[string]int{}
+	for p := range got {
+		bodies[p]++
+	}
+	begins := ""
+	for p, n := range bodies {
+		begin := p[:32*len("one ")]
+		if n != 2 || begins != "" && begins != begin {
+			t.Errorf("%d times %.60s…", n, p)
+		}
+		begins = begin
+	}
+	if len(bodies) != 2 {
+		t.Error(len(bodies), "canaries")
 	}
 }
