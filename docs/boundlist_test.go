@@ -74,7 +74,8 @@ var bounds = []bound{
 		"router.suspects.byClient router.suspects.alone"},
 	{"audited requests", "{router/audit.openPerSlot} a slot, {router/audit.openTokens} token ids, {router/audit.openBlocks} blocks",
 		"compared by block, then not", "audit_total unattributed", "router/audit TestAuditIsBounded: openTokens, openBlocks, Unattributed",
-		"router/audit.Auditor.byID router/audit.Auditor.ended router/audit.slot.afterUnknownParent router/audit.slot.open"},
+		"router/audit.Auditor.byID router/audit.Auditor.ended router/audit.Auditor.whole " +
+			"router/audit.slot.afterUnknownParent router/audit.slot.open"},
 	{"bookings; their block hashes", "{router/ledger.maxBookings}; {router/ledger.maxBookingBytes B}", "oldest expire",
 		"bookings_expired_total", "router/ledger TestBookingsBounded: maxBookings, maxBookingBytes, f.Expired()",
 		"router/ledger.Ledger.open router/ledger.Ledger.queue router/ledger.Ledger.tenants " +
@@ -239,7 +240,7 @@ var unbounded = map[string]string{
 		indexer/source/bus.Listener.feeds router.adapters.sentTo router.encodeQueues.busyUntil router.suspects.bySlot router.withheld.bySlot router/audit.Auditor.slots router/fleet.Worker.adapters
 		router/fleet.state.byAddr router/fleet.state.byModel router/fleet.state.byStableName router/fleet.state.encode router/fleet.Fleet.paces router/registry.Set.members router/registry.Set.excluded router/probe.Prober.known`,
 	"as many as workers whose requests were audited, until they leave": "router/audit.ruleState.workers " +
-		"router/audit.Standing.byWorker",
+		"router/audit.Standing.byWorker router/audit.Auditor.streams",
 	"one line for each rule, written at once":    "router/audit.Class.unsaid",
 	"as many as requests that are under way":     "prompt/tokenizer.Cache.pending",
 	"as many as words of ours":                   "internal/admin.livePage.sent mmhash/fetch.Stats.Failed router/report.period.arms",

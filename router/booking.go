@@ -149,7 +149,21 @@ func (r *Router) book(x *planner) {
 	r.encodeQueues.book(x.encodings, x.now)
 	r.recordPredictions(b, &st, &a, x.now)
 	r.openBooking(x, b, work)
-	r.registerExpectation(b, &a, x.out.ID, x.session)
+	r.registerExpectation(b, &a, x.out.ID, x.session, placing{x.mostPredicted(), x.decode == nil && x.chosen.Worker.Role == fleet.Any})
+}
+
+// placing is what the audit wants to know of a choice, to tell over which event stream a worker's requests should come.
+type placing struct {
+	most  int  // tokens of the prompt that a worker was predicted to hold
+	alone bool // the chosen one serves the request alone
+}
+
+func (x *planner) mostPredicted() int {
+	most := x.mem.bestExcluded.tokens
+	for i := range x.mem.candidates {
+		most = max(most, x.mem.candidates[i].Predicted)
+	}
+	return most
 }
 
 // fillBooking fills in b for a request at a slot, and returns what is to be booked there.
@@ -276,17 +290,25 @@ func (x *planner) setSession(class int) {
 
 // registerExpectation tells the audit, or the learner, what the slot will store. A prompt of another part of the index is audited by
 // that part's replica.
-func (r *Router) registerExpectation(b *bookingRecord, a *classPrompt, id, session string) {
+func (r *Router) registerExpectation(b *bookingRecord, a *classPrompt, id, session string, at placing) {
 	if r.inOtherPart(b.locals) {
 		return
 	}
 	r.watch(id, b.slot, session, a.watching)
-	if a.unread {
+	if a.unread && session != id {
 		return
 	}
-	e := audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session,
+	e := audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session, Alone: at.alone,
 		Locals: b.locals[:a.own], From: min(b.provenBlocks, a.own), Form: a.form, Prompts: a.model, Prompt: a.prompt,
 		Shaped: a.shaped, Keyed: a.keyed}
+	if a.own > 0 {
+		e.Whole, e.New = b.chain[a.own-1], a.computed == nil && at.most < a.own*a.form.Size
+	}
+	if a.unread { // only the worker that its events name is looked at
+		e.Shadow = true
+		r.opt.Audit.Expect(e)
+		return
+	}
 	if a.computed != nil {
 		e.Shadow, e.Locals, e.Prompt, e.From = true, a.computedLocals, a.computed, 0
 		for e.From < min(b.provenBlocks, len(e.Locals)) && e.Locals[e.From] == b.locals[e.From] {

@@ -152,7 +152,11 @@ func (r *Router) recordUnsteered(b *bookingRecord, id string, now time.Time) {
 	if st := b.unsteered.estimateFor(b.slot); st != nil && b.unsteered.classPrompts != nil {
 		a := &b.unsteered.classPrompts[st.class]
 		r.recordPredictions(b, st, a, now)
-		r.registerExpectation(b, a, id, b.unsteered.session)
+		at := placing{alone: b.slot.Worker.Role == fleet.Any}
+		for i := range b.unsteered.estimates {
+			at.most = max(at.most, b.unsteered.estimates[i].predicted)
+		}
+		r.registerExpectation(b, a, id, b.unsteered.session, at)
 	}
 	b.unsteered.classPrompts = nil
 }

@@ -76,6 +76,7 @@ type Facts struct {
 	SilentSince   time.Time
 	Unserved      []string
 	Findings      []audit.Finding // newest first
+	Misplaced     []audit.Misplaced
 	Probes        []probe.Result
 	Mode          string // as in /report: observe, 10%, 100%
 	TakesOne      bool   // a gateway has refused a list of addresses
@@ -144,6 +145,7 @@ func (f *Facts) Problems() []Problem {
 	f.ofWorkers(&l)
 	f.ofProbes(&l)
 	f.ofRequests(&l)
+	f.ofStreams(&l)
 	f.ofAudit(&l)
 	if f.DecisionLog != "" {
 		l.add(Problem{Code: "SL0507", Severity: "error", kind: "decision log", From: "decision log",
@@ -271,6 +273,8 @@ const (
 	FixUnreadable = "start the engine in a release that docs/engines.md lists, without a proxy or a publisher of another form before its " +
 		"socket"
 	FixShared    = "events: {zmq: …} of each worker's own socket"
+	FixMisplaced = "exchange events.zmq and events.replay of these workers (with agents: --worker, or --zmq and --replay): each the address " +
+		"and port of its own worker's --kv-events-config"
 	FixAccessLog = "the access loggers that \"sightline envoy\" prints, to all Sightlines"
 	FixNotReady  = "see what it waits for: an event stream, or worker discovery"
 )
@@ -433,12 +437,22 @@ var auditCauses = map[audit.Verdict]struct{ code, severity, fix string }{
 	audit.BlockSize: {"SL0101", "error", "start the worker with one block size; other blocks are not kept"},
 }
 
+// ofStreams adds workers whose events come over another worker's socket.
+func (f *Facts) ofStreams(l *problemList) {
+	for i := range f.Misplaced {
+		m := &f.Misplaced[i]
+		l.add(Problem{Code: "SL0308", Severity: "error", kind: "misplaced", From: "audit", Since: m.Since, Fix: FixMisplaced,
+			What: "its requests are reported by another worker's event socket, so hits are predicted at the wrong worker"}, m.Worker,
+			fmt.Sprintf("%d of its last requests came over the socket of %s", m.Requests, m.Over))
+	}
+}
+
 // ofAudit adds the requests that were stored otherwise than predicted, by verdict.
 func (f *Facts) ofAudit(l *problemList) {
 	for _, c := range Causes(f.Findings, f.Now.Add(-auditAge)) {
 		cause, ok := auditCauses[c.Verdict]
-		if !ok {
-			continue
+		if !ok || slices.ContainsFunc(f.Misplaced, func(m audit.Misplaced) bool { return m.Worker == c.Worker || m.Over == c.Worker }) {
+			continue // what is compared there are other requests' blocks
 		}
 		l.add(Problem{Code: cause.code, Severity: cause.severity, kind: "audit " + string(c.Verdict), From: "audit", Fix: cause.fix,
 			Since: c.First, What: fmt.Sprintf("requests are stored otherwise than predicted (%s)", c.Verdict)}, c.Worker, c.text())
@@ -556,7 +570,8 @@ func (s sinceWhen) take(now time.Time, list []Problem) []Problem {
 // problems returns what is wrong now.
 func (c *livePage) problems(now time.Time, workers []Worker) []Problem {
 	s := &c.state
-	f := Facts{Now: now, Workers: workers, Unserved: s.Router.Unserved(), Findings: s.Audit.Findings()}
+	f := Facts{Now: now, Workers: workers, Unserved: s.Router.Unserved(), Findings: s.Audit.Findings(),
+		Misplaced: s.Audit.Misplaced()}
 	f.Configuration, f.Restart = s.Configuration()
 	if s.Probe != nil {
 		f.Probes = s.Probe.Results()

@@ -65,6 +65,7 @@ type page struct {
 	unserved  []string
 	disk      string
 	lost      []string // replicas
+	misplaced []audit.Misplaced
 	mode      string
 	metrics   string
 }
@@ -84,7 +85,7 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/problems":
 		now := time.Now()
 		facts := admin.Facts{Now: now, NotReady: p.notReady, Workers: p.workers, Unserved: p.unserved, Findings: p.findings, Mode: p.mode,
-			DecisionLog: p.disk, LostReplicas: p.lost, Recent: p.decisions}
+			DecisionLog: p.disk, LostReplicas: p.lost, Recent: p.decisions, Misplaced: p.misplaced}
 		_ = json.NewEncoder(w).Encode(facts.Problems())
 	case "/metrics":
 		fmt.Fprint(w, p.metrics)
@@ -636,6 +637,10 @@ var mistakes = []mistake{
 	}},
 	{"one socket for two, as heard", "SL0308", Error, "a: the same events as another worker: b",
 		"each worker's own socket", func(f *fleet) { f.page.workers[0].SameEvents = "b" }},
+	{"38 swapped sockets", "SL0308", Error, "a: 4 of its last requests came over the socket of b", "exchange events.zmq and events.replay",
+		func(f *fleet) {
+			f.page.misplaced = []audit.Misplaced{{Worker: "a", Over: "b", Requests: 4}, {Worker: "b", Over: "a", Requests: 5}}
+		}},
 	{"unknown keys", "SL0309", Warning, `b: events with an unknown key: "hash_version"`, "a newer Sightline",
 		func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
 	{"events lost", "SL0309", Warning, "b: lost events could not be replayed from anywhere: 3 times", "replay",

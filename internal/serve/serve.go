@@ -214,8 +214,9 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	go paceHeap(ctx)
 	if s.cfg.Audit {
 		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
-			Verdict: func(id string, v audit.Verdict) { r.router.Audited(id, v) },
-			Why:     func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
+			Verdict:  func(id string, v audit.Verdict) { r.router.Audited(id, v) },
+			Why:      func(slot indexer.SlotID) string { return r.sources.whyNothing(slot) },
+			WorkerOf: func(slot indexer.SlotID) string { return r.sources.workerOf(slot) },
 			Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
 				r.sources.set.LearnParent(slot, engineHash, locals)
 			}})

@@ -151,6 +151,16 @@ func (s *sources) whyNothing(slot indexer.SlotID) string {
 	return ""
 }
 
+// workerOf returns the name of a slot's worker; "": it has left.
+func (s *sources) workerOf(slot indexer.SlotID) string {
+	for _, f := range s.set.Slots() {
+		if f.ID == slot {
+			return f.Worker.Name
+		}
+	}
+	return ""
+}
+
 // nothingReported says what a stream's state shows about blocks that were not reported.
 func nothingReported(st *stream.Stats) string {
 	switch {

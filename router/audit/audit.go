@@ -14,6 +14,7 @@
 //	compare.go  one request against one event
 //	parent.go   what a request reveals about blocks stored before the router's start
 //	rules.go    what verdicts say of the rules by which prompts are computed
+//	streams.go  workers whose events come over another worker's stream
 //	finding.go  findings for people
 package audit
 
@@ -58,6 +59,8 @@ type Options struct {
 	Verdict func(id string, v Verdict)
 	// Why, if set, says why a slot's events may not come, for the verdict Nothing; "": not known.
 	Why func(slot indexer.SlotID) string
+	// WorkerOf, if set, returns the name of a slot's worker, for Misplaced.
+	WorkerOf func(slot indexer.SlotID) string
 	// Parent, if set, is called when a block that a slot's events name as a parent, but that the index does not know, is found to
 	// be the last block of locals, the leading blocks of a prompt, all of which the slot holds. It must not block, and may keep
 	// locals.
@@ -76,8 +79,10 @@ type Auditor struct {
 	ended   []*request // waiting for their verdicts, in the order of their ends; some may have been removed already
 	tokens  int        // kept for all open requests
 	blocks  int
-	recent  []Finding // oldest first
-	classes []*Class  // whose rules are judged
+	recent  []Finding            // oldest first
+	classes []*Class             // whose rules are judged
+	whole   map[uint64]*request  // open requests by Expectation.Whole
+	streams map[string]*streamOf // by worker, see streams.go
 
 	watching retry.Bell // rung when requests are open
 
@@ -117,6 +122,10 @@ type Expectation struct {
 	Shadow bool   // nothing was predicted by the prompt, since a rule has stepped aside: its verdict is only about the rules
 	Shaped bool   // the client's parameters shape the prompt
 	Keyed  bool   // it has a salt or an adapter
+
+	Whole uint64 // chain hash of the last of Locals; 0: not known
+	New   bool   // no worker held all of Locals, nor was predicted to
+	Alone bool   // no other worker prefills or decodes for it
 }
 
 // New returns an Auditor. Run makes it give verdicts.
@@ -128,9 +137,10 @@ func New(o Options) *Auditor {
 		o.Log = zap.NewNop()
 	}
 	o.Log = repeat.Once(o.Log, logEvery)
-	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1)}
+	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1),
+		whole: make(map[uint64]*request), streams: make(map[string]*streamOf)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
-		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, or unattributed."},
+		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed."},
 		[]string{"model", "worker", "verdict"})
 	a.unattributed = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
 		Help: "Stored events that several open requests could have caused."})
@@ -181,6 +191,7 @@ func (a *Auditor) assign(x *request, h indexer.SlotID) {
 	x.Slot, x.slot, x.eventsBefore = h, s, s.events.Load()
 	s.open = append(s.open, x)
 	a.byID[x.ID] = x
+	a.noteWhole(x)
 	a.tokens += cap(x.ids)
 	a.blocks += len(x.Locals)
 	a.watching.Ring()
@@ -193,6 +204,9 @@ func (a *Auditor) remove(x *request) {
 	a.tokens -= cap(x.ids)
 	a.blocks -= len(x.Locals)
 	delete(a.byID, x.ID)
+	if a.whole[x.Whole] == x {
+		delete(a.whole, x.Whole)
+	}
 }
 
 // Move moves a request to another slot than was expected.
@@ -206,7 +220,7 @@ func (a *Auditor) Move(id string, h indexer.SlotID, worker string) {
 		a.remove(x)
 		// Start over: what the first slot reported does not count for the other.
 		moved := &request{Expectation: x.Expectation, beganAt: x.beganAt, ids: x.ids, nextPos: -1, found: -1, borrowed: x.borrowed}
-		moved.Worker, moved.From = worker, 0
+		moved.Worker, moved.From, moved.Alone = worker, 0, false // the first may have stored something
 		a.assign(moved, h)
 	}
 }
@@ -234,6 +248,9 @@ func (a *Auditor) WorkerLeft(worker string) {
 	for _, c := range a.judged() {
 		c.forget(worker)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.streams, worker)
 }
 
 // Forget removes a worker's verdicts from the metrics.
@@ -280,7 +297,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	if a == nil || e.Tier != kvevent.GPU || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
 		return
 	}
-	s := a.slotWithRequests(h)
+	s := a.slotWithRequests(h, e.Session)
 	if s == nil {
 		return
 	}
@@ -330,9 +347,12 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 }
 
 // slotWithRequests counts the event and returns the slot if it has open requests, else nil.
-func (a *Auditor) slotWithRequests(h indexer.SlotID) *slot {
+func (a *Auditor) slotWithRequests(h indexer.SlotID, session string) *slot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if x := a.byID[session]; x != nil && x.Session == x.ID {
+		x.namedAt, x.named = h, true
+	}
 	s := a.slots[h]
 	if s == nil {
 		return nil
@@ -370,6 +390,7 @@ func (a *Auditor) judge(now time.Time) (more bool) {
 	defer a.judgeMu.Unlock()
 	for x := a.due(now); x != nil; x = a.due(now) {
 		v, shown := a.verdictOf(x)
+		v = a.placed(x, v)
 		a.verdict(x, v)
 		a.judgeRules(x, v)
 		if shown {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
@@ -29,7 +30,10 @@ type request struct {
 	certain     bool // the event of finding is this request's: it names its session
 	judged      bool // its verdict is given
 	borrowed    bool // another request has its session. Guarded by Auditor.mu until the end
-	rivalEvents int  // further events that departed from the request: which one is its own is not known
+	twice       bool // the same prompt was sent to another slot meanwhile. Guarded by Auditor.mu until the end
+	named       bool // an event of slot namedAt has named it. Both are guarded by Auditor.mu until the end
+	namedAt     indexer.SlotID
+	rivalEvents int // further events that departed from the request: which one is its own is not known
 }
 
 type relation uint8

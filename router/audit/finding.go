@@ -21,6 +21,7 @@ const (
 	Keys         Verdict = "keys"         // tokens and names are equal, salt or adapter differ
 	Block        Verdict = "block"        // a block differs; the source reports no tokens
 	Nothing      Verdict = "nothing"      // the worker reported no block at all: are its KV events enabled?
+	Elsewhere    Verdict = "elsewhere"    // another worker's events report its blocks, and its own do not
 	Unattributed Verdict = "unattributed" // not all blocks came, and no event can be attributed to the request
 )
 
@@ -109,6 +110,8 @@ func (f *Finding) text() string {
 	case Block:
 		return fmt.Sprintf("first difference in the block at token %d; with tokens (a direct source, or agent --publish "+
 			"tokens) it could be named", f.Position)
+	case Elsewhere:
+		return "the worker's events do not report it, and another worker's do: are their event sockets swapped (SL0308)?"
 	case Nothing:
 		return "the worker has reported no block since the request came: are its KV events on, and is this its socket?"
 	}

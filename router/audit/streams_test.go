@@ -1,0 +1,192 @@
+package audit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// streamBench is a fleet whose requests are reported wherever a test says.
+type streamBench struct {
+	*bench
+	slots map[string]indexer.SlotID // by worker, and rank after a slash
+	n     int
+}
+
+func newStreamBench(t *testing.T, log *zap.Logger, slots ...string) *streamBench {
+	b := &streamBench{bench: &bench{t: t, now: time.Unix(1000, 0), ix: indexer.New(indexer.Options{})}, slots: make(map[string]indexer.SlotID)}
+	for _, name := range slots {
+		b.slots[name] = b.ix.Join(indexer.SlotOptions{})
+	}
+	b.a = New(Options{Index: b.ix, Now: func() time.Time { return b.now }, Log: log, WorkerOf: func(h indexer.SlotID) string {
+		for name, slot := range b.slots {
+			if slot == h {
+				worker, _, _ := strings.Cut(name, "/")
+				return worker
+			}
+		}
+		return ""
+	}})
+	return b
+}
+
+// begin sends a prompt to a slot.
+func (b *streamBench) begin(to string, prompt []uint32, change func(*Expectation)) (id string) {
+	b.n++
+	worker, _, _ := strings.Cut(to, "/")
+	e := Expectation{ID: fmt.Sprint("r", b.n), Slot: b.slots[to], Worker: worker, Model: "m", Locals: locals(prompt, nil),
+		Form: block.Form{Size: size}, Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: prompt, Exact: true}, Whole: uint64(prompt[0]),
+		New: true, Alone: true}
+	if change != nil {
+		change(&e)
+	}
+	b.a.Expect(e)
+	return e.ID
+}
+
+// report stores a prompt by the events of a slot; "": nowhere.
+func (b *streamBench) report(by, session string, prompt []uint32) {
+	if by == "" {
+		return
+	}
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Tokens: prompt, Locals: locals(prompt, nil), Session: session}
+	for range e.Locals {
+		b.engineHash++
+		e.EngineHashes = append(e.EngineHashes, b.engineHash)
+	}
+	b.a.Stored(b.slots[by], &e)
+	if err := b.ix.Store(b.slots[by], indexer.GPU, 0, false, e.EngineHashes, e.Locals); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *streamBench) end(id string) {
+	b.a.End(id, true)
+	b.now = b.now.Add(grace)
+	b.a.judge(b.now)
+}
+
+func (b *streamBench) fresh() []uint32 { return ids(64, uint32(1000*(b.n+1))) }
+
+func (b *streamBench) found() string {
+	var list []string
+	for _, m := range b.a.Misplaced() {
+		list = append(list, m.Worker+" over "+m.Over)
+	}
+	return strings.Join(list, ", ")
+}
+
+func TestMisplaced(t *testing.T) {
+	type sent struct{ to, by string }
+	cases := []struct {
+		name   string
+		slots  string
+		sent   []sent // again and again
+		change func(*Expectation)
+		want   string
+	}{
+		{"healthy", "a b", []sent{{"a", "a"}, {"b", "b"}}, nil, ""},
+		{"one worker", "a", []sent{{"a", "a"}}, nil, ""},
+		{"swapped", "a b c", []sent{{"a", "b"}, {"b", "a"}, {"c", "c"}}, nil, "a over b, b over a"},
+		{"swapped, and some reported rightly by chance", "a b",
+			[]sent{{"a", "b"}, {"b", "a"}, {"a", "b"}, {"b", "a"}, {"a", "b"}, {"b", "a"}, {"a", "b"}, {"b", "a"}, {"a", "b"}, {"b", "b"}}, nil,
+			"a over b, b over a"},
+		{"a ring", "a b c", []sent{{"a", "b"}, {"b", "c"}, {"c", "a"}}, nil, "a over b, b over c, c over a"},
+		{"ports one too high", "a b c", []sent{{"a", ""}, {"b", "a"}, {"c", "b"}}, nil, "b over a, c over b"},
+		{"ranks of one worker", "a/0 a/1", []sent{{"a/0", "a/1"}, {"a/1", "a/0"}}, nil, ""},
+		{"no events of a, whose conversations go on at b", "a b", []sent{{"a", "b"}, {"b", "b"}}, nil, ""},
+		{"no events at all", "a b", []sent{{"a", ""}, {"b", ""}}, nil, ""},
+		{"a balancer before both", "a b", []sent{{"a", "a"}, {"a", "b"}, {"b", "b"}, {"b", "a"}}, nil, ""},
+		{"prefilled elsewhere", "a b", []sent{{"a", "b"}, {"b", "a"}}, func(e *Expectation) { e.Alone = false }, ""},
+		{"held before", "a b", []sent{{"a", "b"}, {"b", "a"}}, func(e *Expectation) { e.New = false }, ""},
+		{"idle b", "a b", []sent{{"a", "b"}}, nil, ""},
+	}
+	for _, c := range cases {
+		for _, named := range []bool{false, true} {
+			if named && c.name == "held before" {
+				continue // an event that names its request is certain
+			}
+			b := newStreamBench(t, nil, strings.Fields(c.slots)...)
+			for range 20 {
+				for _, one := range c.sent {
+					prompt, session := b.fresh(), ""
+					id := b.begin(one.to, prompt, func(e *Expectation) {
+						if named {
+							e.Session, e.New, session = e.ID, one.by == "", e.ID
+						}
+						if c.change != nil {
+							c.change(e)
+						}
+					})
+					b.report(one.by, session, prompt)
+					b.end(id)
+				}
+			}
+			if got := b.found(); got != c.want {
+				t.Errorf("%s, sessions %v: %q, want %q", c.name, named, got, c.want)
+			}
+		}
+	}
+}
+
+// TestMisplacedSameRequest: two workers without events get the same prompts at once; what one of them stores says nothing.
+func TestMisplacedSameRequest(t *testing.T) {
+	b := newStreamBench(t, nil, "a", "b", "c")
+	for range 20 {
+		prompt := b.fresh()
+		first, second := b.begin("a", prompt, nil), b.begin("b", prompt, func(e *Expectation) { e.New = false })
+		b.report("c", "", prompt)
+		b.end(first)
+		b.end(second)
+	}
+	if got := b.found(); got != "" {
+		t.Error(got)
+	}
+}
+
+// TestMisplacedIsSaidOnce: the log names both workers, each once; a worker that left is forgotten, and one that is mended is not
+// misplaced any more.
+func TestMisplacedIsSaidOnce(t *testing.T) {
+	core, said := observer.New(zap.WarnLevel)
+	b := newStreamBench(t, zap.New(core), "a", "b")
+	both := func(a, over string) {
+		for range streamWindow {
+			for _, one := range [][2]string{{"a", a}, {"b", over}} {
+				prompt := b.fresh()
+				id := b.begin(one[0], prompt, nil)
+				b.report(one[1], "", prompt)
+				b.end(id)
+			}
+		}
+	}
+	both("b", "a")
+	if n := said.FilterMessageSnippet("SL0308").FilterMessageSnippet("events.zmq").Len(); n != 2 {
+		t.Errorf("%d lines, want one of each worker: %v", n, said.All())
+	}
+	for _, m := range b.a.Misplaced() {
+		if m.Since.IsZero() || m.Requests < fewPlaced {
+			t.Errorf("%+v", m)
+		}
+	}
+	if f := b.a.Findings(); len(f) == 0 || f[0].Verdict != Elsewhere || f[0].Says == "" {
+		t.Errorf("findings %+v", f)
+	}
+	both("a", "b")
+	if got := b.found(); got != "" {
+		t.Errorf("mended, and %q", got)
+	}
+	both("b", "a")
+	b.a.WorkerLeft("a")
+	if got := b.found(); got != "" {
+		t.Errorf("a has left, and %q", got)
+	}
+}
