@@ -13,6 +13,7 @@ package mmhash
 import (
 	"encoding/hex"
 	"errors"
+	"io"
 	"sync"
 
 	"github.com/zeebo/blake3"
@@ -83,22 +84,23 @@ type scratch struct {
 	dec  decoder
 	hash *blake3.Hasher
 	n    int64 // bytes so far
-	head *header.Reader
+	head header.Reader
 }
 
-var scratches = sync.Pool{New: func() any { return &scratch{hash: blake3.New(), head: header.New()} }}
+var scratches = sync.Pool{New: func() any { return &scratch{hash: blake3.New()} }}
 
-func (s *scratch) begin() {
-	s.hash.Reset()
-	s.head.Reset()
-	s.n = 0
+// giveBack returns the memory to the pool, without references to the medium.
+func (s *scratch) giveBack() {
+	s.dec.close()
+	scratches.Put(s)
 }
 
-// take reads a piece of an image.
-func (s *scratch) take(p []byte) {
-	s.head.Write(p)
+// Next returns the image's next bytes. They enter its digest.
+func (s *scratch) Next() ([]byte, error) {
+	p, err := s.dec.Next()
 	s.n += int64(len(p))
 	_, _ = s.hash.Write(p) // never fails
+	return p, err
 }
 
 // Identify reads an image once and allocates nothing. A *Refusal means that the bytes were not available; a *header.Error that
@@ -106,52 +108,45 @@ func (s *scratch) take(p []byte) {
 func Identify(src Source) (Facts, error) {
 	s := scratches.Get().(*scratch)
 	f, err := s.identify(src)
-	scratches.Put(s) // not if reading panics
+	s.giveBack() // not if reading panics
 	return f, err
 }
 
 func (s *scratch) identify(src Source) (f Facts, err error) {
-	s.begin()
-	if err := src.stream(&s.dec, s); err != nil {
+	s.hash.Reset()
+	s.n = 0
+	if err := s.dec.open(src); err != nil {
+		return f, err
+	}
+	info, unread := s.head.Read(s)
+	for err == nil { // what the header did not need
+		_, err = s.Next()
+	}
+	if err != io.EOF {
 		return f, err
 	}
 	s.hash.Sum(f.ID[:0])
 	f.Bytes = s.n
-	info, err := s.head.Finish()
 	f.set(info)
-	return f, err
+	return f, unread
 }
 
-// pixelsWithin limits the base64 text in which Pixels looks for an image's size. A JPEG's comes behind its metadata.
-const pixelsWithin = 256 << 10
+// pixelsWithin limits the bytes in which Pixels looks for an image's size. A JPEG's comes behind its metadata.
+const pixelsWithin = 192 << 10
 
 // Pixels returns how many pixels an image in base64 has, with or without a data URL's beginning; 0: they are not known. It reads no more
 // than it needs.
 func Pixels(pieces [][]byte) int {
 	s := scratches.Get().(*scratch)
-	defer scratches.Put(s)
-	s.begin()
-	s.dec.reset()
-	i, from, err := dataPrefix(pieces)
+	defer s.giveBack()
+	err := s.dec.open(DataURL(pieces))
 	if err == errNoComma || err == errLongType {
-		i, from, err = 0, 0, nil
-	}
-	if err != nil {
+		s.dec.begin(0, 0)
+	} else if err != nil {
 		return 0
 	}
-	for left := pixelsWithin; i < len(pieces) && left > 0; i, from = i+1, 0 {
-		for p := pieces[i][from:]; len(p) > 0 && left > 0; {
-			n := min(len(p), 4<<10)
-			if s.dec.feed(p[:n], s) != nil {
-				return 0
-			}
-			s.head.Write(s.dec.out[:s.dec.n])
-			s.dec.n = 0
-			if n, known := s.head.Pixels(); known {
-				return n
-			}
-			p, left = p[n:], left-n
-		}
-	}
-	return 0
+	whole := s.dec.out
+	defer func() { s.dec.out = whole }()
+	s.dec.out = whole[:3<<10] // a header is mostly shorter
+	return s.head.Pixels(&s.dec, pixelsWithin)
 }

@@ -32,14 +32,9 @@ func cut(b []byte, rng *rand.Rand) (pieces [][]byte) {
 }
 
 // bytesOf reads a source through.
-type collect struct{ bytes.Buffer }
-
-func (c *collect) take(p []byte) { c.Write(p) }
-
-func bytesOf(s Source) ([]byte, error) {
-	var c collect
-	err := s.stream(new(decoder), &c)
-	return c.Bytes(), err
+func bytesOf(s Source) (all []byte, err error) {
+	err = s.each(func(p []byte) { all = append(all, p...) })
+	return all, err
 }
 
 func TestIdentify(t *testing.T) {

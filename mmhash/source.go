@@ -3,6 +3,7 @@ package mmhash
 import (
 	"bytes"
 	std "encoding/base64"
+	"io"
 
 	"github.com/segmentio/asm/base64"
 )
@@ -39,9 +40,6 @@ func (s Source) loaded() Source {
 	return File(s.load())
 }
 
-// sink receives decoded bytes in pieces.
-type sink interface{ take(p []byte) }
-
 var (
 	errNoComma  = &Refusal{400, "no comma behind the media type"}
 	errLongType = &Refusal{400, "media type of more than 1024 bytes"}
@@ -59,42 +57,25 @@ func (s Source) Decode(size int64) ([]byte, error) {
 	if s.form == formFile && len(s.pieces) == 1 {
 		return s.pieces[0], nil
 	}
-	c := copier(make([]byte, 0, size))
-	w := scratches.Get().(*scratch)
-	err := s.stream(&w.dec, &c)
-	scratches.Put(w)
-	return c, err
+	file := make([]byte, 0, size)
+	err := s.each(func(p []byte) { file = append(file, p...) })
+	return file, err
 }
 
-// copier is a sink that collects everything.
-type copier []byte
-
-func (c *copier) take(p []byte) { *c = append(*c, p...) }
-
-// stream writes the file's bytes to w in pieces of at most outSize bytes.
-func (s Source) stream(d *decoder, w sink) error {
-	if s.form == formFile {
-		for _, p := range s.loaded().pieces {
-			for len(p) > 0 {
-				k := min(len(p), outSize)
-				w.take(p[:k])
-				p = p[k:]
-			}
-		}
+// each calls use with the file's bytes in pieces, which are valid during the call.
+func (s Source) each(use func(p []byte)) error {
+	w := scratches.Get().(*scratch)
+	defer w.giveBack()
+	err := w.dec.open(s)
+	for err == nil {
+		var p []byte
+		p, err = w.dec.Next()
+		use(p)
+	}
+	if err == io.EOF {
 		return nil
 	}
-	i, from, err := dataPrefix(s.pieces)
-	if err != nil {
-		return err
-	}
-	d.reset()
-	for ; i < len(s.pieces); i++ {
-		if err := d.feed(s.pieces[i][from:], w); err != nil {
-			return err
-		}
-		from = 0
-	}
-	return d.finish(w)
+	return err
 }
 
 // Unescape passes the text of a JSON string literal's raw content, in pieces, to write, which must not fail. An escaped non-ASCII
@@ -233,74 +214,113 @@ func (e *escape) end() error {
 // outSize is the size of a decoded piece, which stays within the L2 cache.
 const outSize = 48 << 10
 
-// decoder decodes base64 text in pieces into bytes in pieces. Between pieces it keeps at most three characters. It is as strict as
-// vLLM (pybase64, validate): standard alphabet, padding, nothing else.
+// decoder reads a Source in pieces. It decodes base64 text as strictly as vLLM (pybase64, validate): standard alphabet, padding,
+// nothing else.
 type decoder struct {
-	out   []byte // of outSize; allocated if nil
-	n     int    // bytes in out
-	quad  [4]byte
-	q     int // characters in quad
-	ended bool
-	slow  bool // a backslash was seen
-	esc   escape
-	text  [8 << 10]byte // text without its escapes
+	pieces [][]byte // not begun
+	piece  []byte   // the rest of the current one
+	isFile bool     // they are the file's own bytes
+
+	plain  []byte // text without escapes, to be decoded
+	out    []byte // its memory is kept
+	n      int    // bytes in out
+	quad   [4]byte
+	q      int // characters in quad
+	ended  bool
+	slow   bool // a backslash was seen
+	err    error
+	esc    escape
+	window [8 << 10]byte // text without its escapes
 }
 
-func (d *decoder) reset() {
-	d.n, d.q, d.ended, d.slow, d.esc = 0, 0, false, false, escape{}
+// open begins to read a Source. close drops the references to it.
+func (d *decoder) open(s Source) (err error) {
 	if d.out == nil {
 		d.out = make([]byte, outSize)
 	}
-}
-
-// feed decodes one piece. Most text has no escapes and is not searched for them: plain fails at the first backslash, and from then
-// on the text goes through unescape.
-func (d *decoder) feed(p []byte, w sink) error {
-	if !d.slow {
-		rest, err := d.plain(p, w)
-		if err != errDigit || bytes.IndexByte(rest, '\\') < 0 {
-			return err
-		}
-		d.slow, p = true, rest
-	}
-	return d.unescape(p, w)
-}
-
-// unescape copies the runs between backslashes into a window and decodes that.
-func (d *decoder) unescape(p []byte, w sink) error {
-	n := 0
-	for len(p) > 0 {
-		var run []byte
-		var err error
-		run, p, err = d.esc.cut(p)
+	d.close()
+	d.isFile, d.pieces = s.form == formFile, s.loaded().pieces
+	if !d.isFile {
+		i, from, err := dataPrefix(d.pieces)
 		if err != nil {
 			return err
 		}
-		for len(run) > 0 {
-			if n == len(d.text) {
-				if _, err := d.plain(d.text[:n], w); err != nil {
-					return err
-				}
-				n = 0
-			}
-			k := copy(d.text[n:], run)
-			n += k
-			run = run[k:]
-		}
+		d.begin(i, from)
 	}
-	_, err := d.plain(d.text[:n], w)
-	return err
+	return nil
 }
 
-// plain decodes text without escapes. On an error rest begins at or before the faulty character, and nothing of rest has been
-// decoded.
-func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
-	for len(p) > 0 {
-		if d.n > outSize-3 {
-			w.take(d.out[:d.n])
-			d.n = 0
+// begin begins to read behind a data URL's prefix.
+func (d *decoder) begin(piece, offset int) {
+	if piece < len(d.pieces) {
+		d.piece, d.pieces = d.pieces[piece][offset:], d.pieces[piece+1:]
+	}
+}
+
+func (d *decoder) close() {
+	d.pieces, d.piece, d.plain = nil, nil, nil
+	d.q, d.ended, d.slow, d.esc, d.err = 0, false, false, escape{}, nil
+}
+
+// Next returns the file's next bytes, at most outSize, which are valid until the next call; io.EOF at its end. Most text has no
+// escapes and is not searched for them: decoding fails at the first backslash, and from then on the text is unescaped first.
+func (d *decoder) Next() ([]byte, error) {
+	for d.n = 0; d.err == nil && d.n <= len(d.out)-3; {
+		switch {
+		case len(d.plain) > 0:
+			d.plain, d.err = d.decode(d.plain)
+			if d.err == errDigit && !d.slow && bytes.IndexByte(d.plain, '\\') >= 0 {
+				d.slow, d.piece, d.plain, d.err = true, d.plain, nil, nil
+			}
+		case len(d.piece) > 0 && d.isFile:
+			k := min(len(d.piece), outSize)
+			p := d.piece[:k]
+			d.piece = d.piece[k:]
+			return p, nil
+		case len(d.piece) > 0 && d.slow:
+			d.err = d.unescape()
+		case len(d.piece) > 0:
+			d.plain, d.piece = d.piece, nil
+		case len(d.pieces) > 0:
+			d.piece, d.pieces = d.pieces[0], d.pieces[1:]
+		case d.esc.end() != nil:
+			d.err = d.esc.end()
+		case d.q > 0:
+			d.err = errPadding
+		default:
+			d.err = io.EOF
 		}
-		if k := min(len(p)&^3, (outSize-d.n)/3*4); k > 0 && d.q == 0 && !d.ended {
+	}
+	if d.n > 0 {
+		return d.out[:d.n], nil
+	}
+	return nil, d.err
+}
+
+// unescape copies the runs between backslashes into the window.
+func (d *decoder) unescape() error {
+	n := 0
+	for len(d.piece) > 0 && n < len(d.window) {
+		run, rest, err := d.esc.cut(d.piece)
+		if err != nil {
+			return err
+		}
+		k := copy(d.window[n:], run)
+		if k < len(run) { // it is a part of the piece
+			rest = d.piece[k:]
+		}
+		n += k
+		d.piece = rest
+	}
+	d.plain = d.window[:n]
+	return nil
+}
+
+// decode decodes text without escapes until out is full, and returns the rest. On an error rest begins at or before the faulty
+// character, and nothing of rest has been decoded.
+func (d *decoder) decode(p []byte) (rest []byte, err error) {
+	for len(p) > 0 && d.n <= len(d.out)-3 {
+		if k := min(len(p)&^3, (len(d.out)-d.n)/3*4); k > 0 && d.q == 0 && !d.ended {
 			if p[k-1] == '=' { // the last quantum is decoded separately
 				k -= 4
 			}
@@ -319,10 +339,10 @@ func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
 		}
 		p = p[1:]
 	}
-	return nil, nil
+	return p, nil
 }
 
-// put adds one character. The fourth completes a quantum, for which plain leaves room.
+// put adds one character. The fourth completes a quantum, for which decode leaves room.
 func (d *decoder) put(c byte) error {
 	switch {
 	case d.ended:
@@ -340,18 +360,5 @@ func (d *decoder) put(c byte) error {
 		return errDigit
 	}
 	d.q, d.n, d.ended = 0, d.n+n, n < 3
-	return nil
-}
-
-func (d *decoder) finish(w sink) error {
-	if err := d.esc.end(); err != nil {
-		return err
-	}
-	if d.q > 0 {
-		return errPadding
-	}
-	if d.n > 0 {
-		w.take(d.out[:d.n])
-	}
 	return nil
 }

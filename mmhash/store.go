@@ -46,9 +46,9 @@ func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
 // error.
 func (s *Store) Names(src Source, id ContentID, size int64, recipes ...enginehash.Recipe) ([]string, error) {
 	names := make([]string, len(recipes))
-	var todo multiDigest
-	var at []int
+	var at []int // of those to be computed
 	var keys [][32]byte
+	var digests []*enginehash.Digest
 	for i, r := range recipes {
 		names[i] = r.Known
 		if r.Ready {
@@ -59,23 +59,26 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...enginehas
 		if known {
 			continue
 		}
-		at, keys = append(at, i), append(keys, key)
-		todo.digests = append(todo.digests, r.Start())
+		at, keys, digests = append(at, i), append(keys, key), append(digests, r.Start())
 	}
 	if len(at) == 0 {
 		return names, nil
 	}
-	d := scratches.Get().(*scratch)
-	err := src.stream(&d.dec, &todo)
-	scratches.Put(d)
+	n := int64(0)
+	err := src.each(func(p []byte) {
+		n += int64(len(p))
+		for _, d := range digests {
+			d.Write(p)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	if todo.n != size {
+	if n != size {
 		return nil, errGone
 	}
 	for k, i := range at {
-		names[i] = todo.digests[k].Name()
+		names[i] = digests[k].Name()
 		s.Put(id, keys[k], names[i])
 	}
 	return names, nil
@@ -83,16 +86,3 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...enginehas
 
 // errGone means that an image's bytes are no longer in memory.
 var errGone = errors.New("the image's bytes are not here any more")
-
-// multiDigest feeds several digests in one pass.
-type multiDigest struct {
-	digests []*enginehash.Digest
-	n       int64
-}
-
-func (d *multiDigest) take(p []byte) {
-	d.n += int64(len(p))
-	for _, n := range d.digests {
-		n.Write(p)
-	}
-}

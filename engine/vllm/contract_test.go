@@ -112,9 +112,8 @@ func readFacts(t *testing.T, file string) *facts {
 // itemOf reads an image as a request's reader does.
 func itemOf(t *testing.T, file []byte) enginehash.Item {
 	t.Helper()
-	r := header.New()
-	r.Write(file)
-	i, err := r.Finish()
+	rest := header.File(file)
+	i, err := new(header.Reader).Read(&rest)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,9 +114,8 @@ func TestConformanceNames(t *testing.T) {
 			var file []byte
 			if f := fileOf(p); f != "" {
 				file = golden.Read(t, root, "images", f)
-				r := header.New()
-				r.Write(file)
-				info, err := r.Finish()
+				rest := header.File(file)
+				info, err := new(header.Reader).Read(&rest)
 				if header.KindOf(err) == header.Unsupported {
 					learned++
 					continue

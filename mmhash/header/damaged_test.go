@@ -21,7 +21,7 @@ func TestDamaged(t *testing.T) {
 		{"TGA", []byte("\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x20\x00\x20\x00\x18\x20"), "unread"},
 		{"text", []byte("a text that is not an image at all"), ""},
 	} {
-		got, err := read(New(), c.b, 7)
+		got, err := read(new(Reader), c.b, 7)
 		switch {
 		case c.mode == "unread":
 			if KindOf(err) != Unsupported {

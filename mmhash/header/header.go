@@ -1,10 +1,9 @@
 // Package header reads from an image file what an engine decides on before it decodes a pixel: format, size, Pillow's mode, EXIF
 // orientation.
 //
-// The bytes come as a stream (Reader is an io.Writer) and nothing is decoded. A Reader keeps only the window that its next step
-// needs, so it costs a few hundred nanoseconds per file in addition to the digest that reads the same bytes. Engines open images
-// with Pillow, so Pillow's Image.open is the reference, both in what it tolerates and in what it refuses (checked against Pillow
-// 13.0.0; see header_test.go).
+// The bytes come piece by piece and nothing is decoded. A Reader keeps only the window that it reads at a time, so it costs a few
+// hundred nanoseconds per file in addition to the digest that reads the same bytes. Engines open images with Pillow, so Pillow's
+// Image.open is the reference, both in what it tolerates and in what it refuses (checked against Pillow 13.0.0; see header_test.go).
 //
 // Width and Height are Image.size after open. Orientation is what ImageOps.exif_transpose would apply: EXIF first, XMP if EXIF has
 // none. PNG, JPEG, GIF and WebP are read; the other formats of Pillow are recognized and have no facts.
@@ -16,6 +15,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
+	"math"
 	"slices"
 )
 
@@ -88,113 +89,60 @@ func KindOf(err error) Kind {
 	return 0
 }
 
-// step reads one window and calls Reader.next for the one after it.
-type step func(r *Reader, window []byte)
+// Pieces is a file's content, in order.
+type Pieces interface {
+	// Next returns the next bytes, which are valid until the next call. Any error ends the file, such as io.EOF.
+	Next() ([]byte, error)
+}
 
-// Reader gets the file's bytes through Write in pieces of any size, and then reports with Finish. The zero value is not ready: use
-// New or Reset. Not safe for concurrent use.
+// File is a whole file as Pieces.
+type File []byte
+
+// Next returns all of it, once.
+func (f *File) Next() ([]byte, error) {
+	b := *f
+	*f = nil
+	if len(b) == 0 {
+		return nil, io.EOF
+	}
+	return b, nil
+}
+
+// Reader reads the header of one file after another. The zero value is ready. Not safe for concurrent use.
 type Reader struct {
 	info Info
-	err  *Error
-	done bool
 
-	do    step
-	need  int    // size of the next window
-	skip  int64  // bytes to skip before it
-	seek  bool   // skip everything before the next 0xFF (JPEG)
-	buf   []byte // an incomplete window; the memory is kept between files
-	steps int
-	magic [16]byte // the first bytes, written again to the format's own parser
+	src      Pieces
+	piece    []byte   // the rest of the current piece
+	behind   []byte   // what follows it, while piece is a part of magic
+	magic    [16]byte // the first bytes
+	short    bool     // the file has fewer
+	opened   bool     // Pillow needs no more of the file, but reads on
+	buf      []byte   // a window that does not lie in one piece; the memory is kept between files
+	steps    int      // windows read
+	sizeOnly bool     // end with the size
+	most     int      // bytes that may still be read for it
+
+	summing bool // what is read counts for sum
+	sum     uint32
 
 	palette, alpha []byte // see Colours
 
-	exif, xmp []byte // raw metadata blocks, used by Finish
+	exif, xmp []byte // raw metadata blocks
 	exifSeen  bool   // also when the block was too large to keep
-
-	jpeg jpegState
-	png  pngState
-	gif  gifState
-	webp webpState
 }
 
-// New returns a Reader for one file.
-func New() *Reader { r := new(Reader); r.Reset(); return r }
-
-// Reset prepares the Reader for another file. Small buffers are kept.
-func (r *Reader) Reset() {
-	kept := func(b []byte) []byte {
-		if cap(b) > keep {
-			return nil
-		}
-		return b[:0]
-	}
-	*r = Reader{buf: kept(r.buf), exif: kept(r.exif), xmp: kept(r.xmp), palette: r.palette[:0], alpha: r.alpha[:0]}
-	r.next(len(r.magic), sniff)
-}
-
-// Write reads the next bytes of the file; it never fails. It ignores those that cannot change the result any more.
-func (r *Reader) Write(p []byte) (int, error) {
-	n := len(p)
-	for !r.done {
-		switch {
-		case r.skip > 0:
-			if len(p) == 0 {
-				return n, nil
-			}
-			k := min(r.skip, int64(len(p)))
-			if r.png.summing {
-				r.png.sum = crc32.Update(r.png.sum, crc32.IEEETable, p[:k])
-			}
-			r.skip -= k
-			p = p[k:]
-			continue
-		case r.seek:
-			if len(p) == 0 {
-				return n, nil
-			}
-			k := bytes.IndexByte(p, 0xFF)
-			if k < 0 {
-				return n, nil
-			}
-			p, r.seek = p[k+1:], false
-			continue
-		}
-		var window []byte
-		if len(r.buf) == 0 && len(p) >= r.need {
-			window, p = p[:r.need], p[r.need:]
-		} else {
-			k := min(r.need-len(r.buf), len(p))
-			r.buf = append(r.buf, p[:k]...)
-			p = p[k:]
-			if len(r.buf) < r.need {
-				return n, nil
-			}
-			window, r.buf = r.buf, r.buf[:0]
-		}
-		r.steps++
-		if r.steps > maxSteps {
-			r.tooLong()
-			break
-		}
-		r.do(r, window)
-	}
-	return n, nil
-}
-
-// Finish returns the facts, or an *Error. Call it after the last byte.
-func (r *Reader) Finish() (Info, error) {
-	if r.err == nil && !r.done {
-		r.end()
-	}
-	if r.err != nil {
-		r.err.Format = r.info.Format
-		return Info{}, r.err
+// Read returns the facts in a file's header, or an *Error. It asks for no more of the file than it needs.
+func (r *Reader) Read(src Pieces) (Info, error) {
+	r.reset(src)
+	if err := r.parse(); err != nil {
+		return Info{}, &Error{err.Kind, r.info.Format, err.Detail}
 	}
 	i := &r.info
 	if i.Mode == "" || i.Width <= 0 || i.Height <= 0 {
 		return Info{}, &Error{Malformed, i.Format, fmt.Sprintf("size %d×%d, mode %q", i.Width, i.Height, i.Mode)}
 	}
-	if i.Width > MaxPixels || i.Height > MaxPixels || i.Width*i.Height > MaxPixels {
+	if !i.fits() {
 		return Info{}, &Error{TooManyPixels, i.Format, fmt.Sprintf("%d×%d, at most %d pixels", i.Width, i.Height, MaxPixels)}
 	}
 	i.Orientation = r.orientation()
@@ -204,34 +152,134 @@ func (r *Reader) Finish() (Info, error) {
 	return *i, nil
 }
 
-// Pixels returns how many pixels the image has, as soon as that is known; 0 if it will never be.
-func (r *Reader) Pixels() (n int, known bool) {
-	w, h := r.info.Width, r.info.Height
-	if r.err != nil || w < 0 || h < 0 || w > MaxPixels || h > MaxPixels || w*h > MaxPixels {
-		return 0, true
+// Pixels returns how many pixels an image has, 0 if that is not in its first bytes. It reads up to most of them, and none behind the size.
+func (r *Reader) Pixels(src Pieces, most int) int {
+	r.reset(src)
+	r.sizeOnly, r.most = true, most
+	_ = r.parse()
+	if i := &r.info; i.Width > 0 && i.Height > 0 && i.fits() {
+		return i.Width * i.Height
 	}
-	return w * h, w*h > 0
+	return 0
 }
 
-// end decides the result for a file that ended while its parser still waits.
-func (r *Reader) end() {
-	switch r.info.Format {
-	case "":
-		// Shorter than the longest magic number: the beginning of an image, or no image.
-		head := append(r.buf, make([]byte, len(r.magic)-len(r.buf))...)
+func (i *Info) fits() bool {
+	return i.Width <= MaxPixels && i.Height <= MaxPixels && i.Width*i.Height <= MaxPixels
+}
+
+// reset prepares the Reader for another file. Small buffers are kept.
+func (r *Reader) reset(src Pieces) {
+	kept := func(b []byte) []byte {
+		if cap(b) > keep {
+			return nil
+		}
+		return b[:0]
+	}
+	*r = Reader{src: src, most: math.MaxInt, buf: kept(r.buf), exif: kept(r.exif), xmp: kept(r.xmp), palette: r.palette[:0],
+		alpha: r.alpha[:0]}
+}
+
+// Whatever ends the reading early is a panic that parse recovers.
+var (
+	errEnd  = &Error{Kind: Truncated, Detail: "ends in its header"}
+	errMany = &Error{Kind: Malformed, Detail: "too many segments"}
+	enough  = &Error{} // what was asked for is known
+)
+
+func fail(k Kind, detail string) { panic(&Error{Kind: k, Detail: detail}) }
+
+// parse reads until Pillow would answer.
+func (r *Reader) parse() (err *Error) {
+	defer func() {
+		if p := recover(); p != nil {
+			e, ok := p.(*Error)
+			if !ok {
+				panic(p)
+			}
+			err = e
+		}
+		switch {
+		case err == enough, r.opened && (err == errEnd || err == errMany):
+			err = nil
+		case r.short && (err == nil || err.Kind == Malformed):
+			err = errEnd
+		}
+	}()
+	r.sniff()
+	return nil
+}
+
+// more makes the next piece the current one. It returns false at the end of the file.
+func (r *Reader) more() bool {
+	for len(r.piece) == 0 {
+		if len(r.behind) > 0 {
+			r.piece, r.behind = r.behind, nil
+			break
+		}
+		p, err := r.src.Next()
+		if err != nil || r.most <= 0 {
+			return false
+		}
+		r.most -= len(p)
+		r.piece = p
+	}
+	return true
+}
+
+// upTo reads n bytes, fewer at the end of the file. They are valid until the next call.
+func (r *Reader) upTo(n int) (window []byte) {
+	r.steps++
+	if r.steps > maxSteps {
+		panic(errMany)
+	}
+	if len(r.piece) >= n {
+		window, r.piece = r.piece[:n], r.piece[n:]
+	} else {
 		r.buf = r.buf[:0]
-		sniff(r, head)
-		if r.err == nil || r.err != nil && r.err.Kind == Malformed {
-			r.fail(Truncated, "ends in its first bytes")
+		for len(r.buf) < n && r.more() {
+			k := min(n-len(r.buf), len(r.piece))
+			r.buf = append(r.buf, r.piece[:k]...)
+			r.piece = r.piece[k:]
 		}
-	case "PNG":
-		if !r.png.data {
-			r.fail(Truncated, "ends before its pixels")
-			return
+		window = r.buf
+	}
+	if r.summing {
+		r.sum = crc32.Update(r.sum, crc32.IEEETable, window)
+	}
+	return window
+}
+
+// take reads n bytes, which are valid until the next call.
+func (r *Reader) take(n int) []byte {
+	window := r.upTo(n)
+	if len(window) < n {
+		panic(errEnd)
+	}
+	return window
+}
+
+// byte reads one byte.
+func (r *Reader) byte() byte { return r.take(1)[0] }
+
+// skip reads n bytes that do not matter.
+func (r *Reader) skip(n int64) {
+	for n > 0 {
+		if !r.more() {
+			panic(errEnd)
 		}
-		r.done = true // only a decoder can tell whether the pixels are complete
-	default:
-		r.fail(Truncated, "ends in its header")
+		k := min(n, int64(len(r.piece)))
+		if r.summing {
+			r.sum = crc32.Update(r.sum, crc32.IEEETable, r.piece[:k])
+		}
+		r.piece, n = r.piece[k:], n-k
+	}
+}
+
+// size records the size of the image.
+func (r *Reader) size(width, height int) {
+	r.info.Width, r.info.Height = width, height
+	if r.sizeOnly && width > 0 && height > 0 {
+		panic(enough)
 	}
 }
 
@@ -244,50 +292,37 @@ type Colours struct {
 // Colours returns what decoding a PNG or a GIF needs besides its pixels. It is valid until Reset.
 func (r *Reader) Colours() Colours { return Colours{r.palette, r.alpha} }
 
-func (r *Reader) next(need int, do step)               { r.need, r.do = need, do }
-func (r *Reader) skipTo(skip int64, need int, do step) { r.skip, r.need, r.do = skip, need, do }
-
-func (r *Reader) fail(k Kind, detail string) {
-	r.err, r.done = &Error{Kind: k, Detail: detail}, true
-}
-
-// tooLong gives up after maxSteps. A PNG whose pixels have begun keeps its result.
-func (r *Reader) tooLong() {
-	r.done = true
-	if !r.png.data {
-		r.fail(Malformed, "too many segments")
+// sniff determines the format from the first 16 bytes, as Pillow's plugins do, and reads the rest by its rules.
+func (r *Reader) sniff() {
+	b := r.magic[:]
+	if r.more() && len(r.piece) >= len(b) {
+		copy(b, r.piece)
+	} else {
+		n := copy(b, r.upTo(len(b)))
+		r.short, r.piece, r.behind = n < len(b), b[:n], r.piece
 	}
-}
-
-// sniff determines the format from the first 16 bytes, as Pillow's plugins do, and restarts with its parser.
-func sniff(r *Reader, b []byte) {
-	copy(r.magic[:], b)
-	b = r.magic[:]
 	has := func(s string) bool { return string(b[:len(s)]) == s }
 	switch {
 	case has("\x89PNG\r\n\x1a\n"):
 		r.info.Format = "PNG"
-		r.skipTo(8, 8, pngChunk)
+		r.png()
 	case has("\xff\xd8\xff"):
 		r.info.Format = "JPEG"
-		r.skipTo(3, 1, jpegMarker)
+		r.jpeg()
 	case has("GIF87a"), has("GIF89a"):
 		r.info.Format = "GIF"
-		r.next(13, gifScreen)
+		r.gif()
 	case has("RIFF") && string(b[8:12]) == "WEBP" &&
 		(string(b[12:16]) == "VP8 " || string(b[12:16]) == "VP8L" || string(b[12:16]) == "VP8X"):
 		r.info.Format = "WEBP"
-		r.next(12, webpRIFF)
+		r.webp()
 	default:
-		if f := otherFormat(b); f != "" {
-			r.info.Format = f
-			r.fail(Unsupported, "no header reader for it")
-		} else {
-			r.fail(NotAnImage, fmt.Sprintf("first bytes % x", b[:8]))
+		r.info.Format = otherFormat(b)
+		if r.info.Format != "" {
+			fail(Unsupported, "no header reader for it")
 		}
-		return
+		fail(NotAnImage, fmt.Sprintf("first bytes % x", b[:8]))
 	}
-	r.Write(b)
 }
 
 // otherFormat names the format of a file that Pillow may open and this package does not read.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"hash/crc32"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -33,21 +34,27 @@ func corpus(t testing.TB) []row {
 	return rows
 }
 
-// read runs a file through a Reader in pieces of at most n bytes.
-func read(r *Reader, b []byte, n int) (Info, error) {
-	r.Reset()
-	for p := b; len(p) > 0; {
-		k := min(n, len(p))
-		r.Write(p[:k])
-		p = p[k:]
-	}
-	return r.Finish()
+// pieces is a file in pieces of at most n bytes.
+type pieces struct {
+	rest []byte
+	n    int
 }
+
+func (p *pieces) Next() (b []byte, err error) {
+	if len(p.rest) == 0 {
+		return nil, io.EOF
+	}
+	k := min(p.n, len(p.rest))
+	b, p.rest = p.rest[:k], p.rest[k:]
+	return b, nil
+}
+
+func read(r *Reader, b []byte, n int) (Info, error) { return r.Read(&pieces{b, n}) }
 
 // TestPillow: a file that Pillow opens and loads gives the same facts; one that Pillow refuses to open is an error here too, and no
 // file that it loads is refused.
 func TestPillow(t *testing.T) {
-	r := New()
+	r := new(Reader)
 	counts := map[string]int{}
 	for _, c := range corpus(t) {
 		got, err := read(r, c.B64, 1<<20)
@@ -114,7 +121,7 @@ func TestConformanceImages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := read(New(), b, 1<<16)
+		got, err := read(new(Reader), b, 1<<16)
 		if KindOf(err) == Unsupported {
 			learned++
 			return
@@ -178,7 +185,7 @@ func TestBounds(t *testing.T) {
 		{"empty", nil, NotAnImage},
 		{"text", []byte("<html><body>not found</body></html>"), NotAnImage},
 	} {
-		if _, err := read(New(), c.b, 1<<15); KindOf(err) != c.want {
+		if _, err := read(new(Reader), c.b, 1<<15); KindOf(err) != c.want {
 			t.Errorf("%s: %v, want kind %v", c.name, err, c.want)
 		}
 	}
@@ -190,12 +197,14 @@ func chunk(id, body string) []byte {
 }
 
 func TestSteadyStateAllocs(t *testing.T) {
-	r := New()
+	r := new(Reader)
 	for _, c := range corpus(t) {
 		switch c.Name {
 		case "png_RGB", "jpg_RGB", "gif_P", "webp_RGBA", "jpg_exif_o6":
-			read(r, c.B64, 1<<16)
-			if n := testing.AllocsPerRun(50, func() { read(r, c.B64, 1<<16) }); n > 0 {
+			src := new(File)
+			read := func() { *src = c.B64; r.Read(src) }
+			read()
+			if n := testing.AllocsPerRun(50, read); n > 0 {
 				t.Errorf("%s: %v allocations", c.Name, n)
 			}
 		}
@@ -208,7 +217,7 @@ func FuzzReader(f *testing.F) {
 			f.Add(c.B64, 7)
 		}
 	}
-	r := New()
+	r := new(Reader)
 	f.Fuzz(func(t *testing.T, b []byte, n int) {
 		whole, err := read(r, b, max(1, len(b)))
 		cut, err2 := read(r, b, max(1, n%997))
@@ -226,14 +235,16 @@ func FuzzReader(f *testing.F) {
 }
 
 func BenchmarkReader(b *testing.B) {
-	r := New()
+	r := new(Reader)
 	for _, c := range corpus(b) {
 		switch c.Name {
 		case "png_RGB", "jpg_RGB", "gif_P", "webp_RGB":
 			b.Run(c.Format, func(b *testing.B) {
 				b.ReportAllocs()
+				src := new(File)
 				for b.Loop() {
-					read(r, c.B64, 1<<16)
+					*src = c.B64
+					r.Read(src)
 				}
 			})
 		}

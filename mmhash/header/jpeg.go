@@ -1,66 +1,64 @@
 package header
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
-// A JPEG is a chain of marker segments. The last SOFn before the first SOS gives size and mode; EXIF and XMP are in APP1. Pillow
-// skips junk between segments, and so does this.
-
-type jpegState struct {
-	marker byte
-	left   int // bytes left of the current DQT
-}
-
-// jpegMarker reads the byte after an FF.
-func jpegMarker(r *Reader, b []byte) {
-	switch m := b[0]; {
-	case m == 0xFF: // fill byte: still after an FF
-		r.next(1, jpegMarker)
-	case m == 0: // an escaped FF: junk
-		r.jpegSeek()
-	case m < 0xC0 || m == 0xFF:
-		r.fail(Malformed, "no marker behind FF")
-	case m == 0xC8, m >= 0xD0 && m <= 0xD9, m >= 0xF0 && m <= 0xFD: // markers without a segment
-		r.jpegSeek()
-	default:
-		r.jpeg.marker = m
-		r.next(2, jpegSegment)
+// jpeg reads a JPEG's chain of marker segments. The last SOFn before the first SOS gives size and mode; EXIF and XMP are in APP1.
+// Pillow skips junk between segments, and so does this.
+func (r *Reader) jpeg() {
+	r.skip(3)
+	for {
+		m := r.byte() // the byte after an FF
+		switch {
+		case m == 0xFF: // fill byte: still after an FF
+			continue
+		case m > 0 && m < 0xC0:
+			fail(Malformed, "no marker behind FF")
+		case m == 0, m == 0xC8, m >= 0xD0 && m <= 0xD9, m >= 0xF0 && m <= 0xFD: // an escaped FF, or a marker without a segment
+			r.skipFF()
+			continue
+		}
+		n := max(int(binary.BigEndian.Uint16(r.take(2)))-2, 0)
+		switch {
+		case m == 0xDA: // start of scan: nothing more is needed
+			r.skip(int64(n))
+			return
+		case m == 0xDB:
+			r.jpegTables(n)
+		case m == 0xE1:
+			r.jpegAPP1(r.take(n))
+		case m >= 0xC0 && m <= 0xCF && m != 0xC4 && m != 0xCC, m == 0xDE:
+			if n < 6 || n%3 != 0 {
+				fail(Malformed, "bad length of a frame header")
+			}
+			r.jpegFrame(r.take(n))
+		default:
+			r.skip(int64(n))
+		}
+		r.skipFF()
 	}
 }
 
-func (r *Reader) jpegSeek() { r.seek = true; r.next(1, jpegMarker) }
-
-// jpegOver skips the rest of a segment.
-func (r *Reader) jpegOver(n int) { r.jpegSeek(); r.skip = int64(n) }
-
-// jpegSegment reads a segment's length and decides how much of it is needed.
-func jpegSegment(r *Reader, b []byte) {
-	n := max(int(binary.BigEndian.Uint16(b))-2, 0)
-	switch m := r.jpeg.marker; {
-	case m == 0xDA: // start of scan: nothing more is needed
-		r.skipTo(int64(n), 0, func(r *Reader, _ []byte) { r.done = true })
-	case m == 0xDB:
-		r.jpeg.left = n
-		jpegTable(r, nil)
-	case m == 0xE1:
-		r.next(n, jpegAPP1)
-	case m >= 0xC0 && m <= 0xCF && m != 0xC4 && m != 0xCC, m == 0xDE:
-		if n < 6 || n%3 != 0 {
-			r.fail(Malformed, "bad length of a frame header")
+// skipFF reads up to and including the next FF.
+func (r *Reader) skipFF() {
+	for r.more() {
+		k := bytes.IndexByte(r.piece, 0xFF)
+		if k >= 0 {
+			r.piece = r.piece[k+1:]
 			return
 		}
-		r.next(n, jpegFrame)
-	default:
-		r.jpegOver(n)
+		r.piece = nil
 	}
+	panic(errEnd)
 }
 
 // jpegFrame reads SOFn: precision, height, width, components.
-func jpegFrame(r *Reader, b []byte) {
+func (r *Reader) jpegFrame(b []byte) {
 	if b[0] != 8 {
-		r.fail(Malformed, "sample precision is not 8 bits")
-		return
+		fail(Malformed, "sample precision is not 8 bits")
 	}
-	r.info.Height, r.info.Width = int(binary.BigEndian.Uint16(b[1:])), int(binary.BigEndian.Uint16(b[3:]))
 	switch b[5] {
 	case 1:
 		r.info.Mode = "L"
@@ -69,44 +67,34 @@ func jpegFrame(r *Reader, b []byte) {
 	case 4: // YCCK too
 		r.info.Mode = "CMYK"
 	default:
-		r.fail(Malformed, "neither 1, 3 nor 4 components")
-		return
+		fail(Malformed, "neither 1, 3 nor 4 components")
 	}
-	r.jpegSeek()
+	r.size(int(binary.BigEndian.Uint16(b[3:])), int(binary.BigEndian.Uint16(b[1:])))
 }
 
-// jpegTable walks the tables of a DQT, whose lengths Pillow checks.
-func jpegTable(r *Reader, b []byte) {
-	if len(b) == 1 {
+// jpegTables walks the tables of a DQT, whose lengths Pillow checks.
+func (r *Reader) jpegTables(n int) {
+	for n > 0 {
 		size := 64
-		if b[0] >= 16 {
+		if r.byte() >= 16 {
 			size = 128
 		}
-		r.jpeg.left -= 1 + size
-		if r.jpeg.left < 0 {
-			r.fail(Malformed, "bad quantization table")
-			return
+		n -= 1 + size
+		if n < 0 {
+			fail(Malformed, "bad quantization table")
 		}
-		r.skip = int64(size)
+		r.skip(int64(size))
 	}
-	if r.jpeg.left == 0 {
-		r.jpegOver(int(r.skip))
-		return
-	}
-	r.next(1, jpegTable)
 }
 
 // jpegAPP1 keeps EXIF blocks, joined as Pillow joins them, and the last XMP packet.
-func jpegAPP1(r *Reader, b []byte) {
-	const exif, xmp = "Exif\x00\x00", "http://ns.adobe.com/xap/1.0/\x00"
-	switch {
-	case len(b) >= len(exif) && string(b[:len(exif)]) == exif:
+func (r *Reader) jpegAPP1(b []byte) {
+	if exif, ok := bytes.CutPrefix(b, []byte("Exif\x00\x00")); ok {
 		r.exifSeen = true
 		if len(r.exif)+len(b) <= maxMeta {
-			r.exif = append(r.exif, b[len(exif):]...)
+			r.exif = append(r.exif, exif...)
 		}
-	case len(b) >= len(xmp) && string(b[:len(xmp)]) == xmp:
-		r.xmp = append(r.xmp[:0], b[len(xmp):]...)
+	} else if xmp, ok := bytes.CutPrefix(b, []byte("http://ns.adobe.com/xap/1.0/\x00")); ok {
+		r.xmp = append(r.xmp[:0], xmp...)
 	}
-	r.jpegSeek()
 }

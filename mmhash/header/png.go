@@ -7,19 +7,6 @@ import (
 	"slices"
 )
 
-// A PNG is a chain of chunks. IHDR gives size and mode. EXIF may be in eXIf or in a text chunk, before or after the pixels: Pillow reads
-// to the end before it answers, so the chain is followed to IEND. EXIF as hex text (older ImageMagick) and compressed XMP are not read.
-
-type pngState struct {
-	length   uint32
-	id       [4]byte
-	data     bool // IDAT (or fdAT) was seen: Pillow has opened the file
-	summing  bool // skipped bytes count for the checksum
-	sum      uint32
-	actl     bool
-	animated bool // acTL with frames, and no second one
-}
-
 // pngModes is Pillow's mode by colour type and bit depth.
 var pngModes = map[[2]byte]string{
 	{0, 1}: "1", {0, 2}: "L", {0, 4}: "L", {0, 8}: "L", {0, 16}: "I;16",
@@ -29,108 +16,90 @@ var pngModes = map[[2]byte]string{
 	{6, 8}: "RGBA", {6, 16}: "RGBA",
 }
 
-// pngChunk reads a chunk's length and type.
-func pngChunk(r *Reader, b []byte) {
-	p := &r.png
-	p.length = binary.BigEndian.Uint32(b)
-	p.id = [4]byte(b[4:])
-	if slices.ContainsFunc(p.id[:], func(c byte) bool { return !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') }) {
-		if p.data { // Pillow reads no further; the image is valid
-			r.done = true
-		} else {
-			r.fail(Malformed, "broken chunk")
+// png reads a PNG's chain of chunks. IHDR gives size and mode. EXIF may be in eXIf or in a text chunk, before or after the pixels: Pillow
+// reads to the end before it answers, so the chain is followed to IEND. EXIF as hex text (older ImageMagick) and compressed XMP are not
+// read.
+func (r *Reader) png() {
+	r.skip(8)
+	animation, animated := false, false // an acTL with frames was seen, and no second one
+	for {
+		b := r.take(8)
+		length, id := binary.BigEndian.Uint32(b), [4]byte(b[4:])
+		r.sum = crc32.ChecksumIEEE(b[4:])
+		if slices.ContainsFunc(id[:], func(c byte) bool { return !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') }) {
+			if r.opened { // Pillow reads no further; the image is valid
+				return
+			}
+			fail(Malformed, "broken chunk")
 		}
-		return
+		want := 0 // bytes of the chunk that are needed
+		switch string(id[:]) {
+		case "IHDR":
+			if length < 13 {
+				fail(Malformed, "short IHDR")
+			}
+			want = 13
+		case "IDAT", "fdAT":
+			r.opened = true
+		case "IEND":
+			if !r.opened {
+				fail(Truncated, "no pixels")
+			}
+			return
+		case "acTL":
+			want = 8
+		case "fcTL":
+			if r.opened && animated { // the second frame: Pillow has loaded the first
+				return
+			}
+		case "tRNS":
+			if m := r.info.Mode; length < 2 && (m == "1" || m == "L" || m == "I;16") || length < 6 && m == "RGB" {
+				fail(Malformed, "short tRNS")
+			}
+			r.info.Transparent = r.info.Transparent || r.info.Mode == "RGB"
+			if !r.opened {
+				want = min(int(length), 256)
+			}
+		case "eXIf", "iTXt", "tEXt", "zTXt":
+			if length <= maxMeta {
+				want = int(length)
+			}
+		}
+		if want > int(length) {
+			fail(Malformed, "short chunk")
+		}
+		r.summing = !r.opened // Pillow verifies checksums before the pixels
+		if want > 0 {
+			b = r.take(want)
+			switch string(id[:]) {
+			case "acTL":
+				n := binary.BigEndian.Uint32(b)
+				animated = !animation && n > 0 && n <= 0x80000000 // a second one invalidates both
+				animation = animation || animated
+			default:
+				r.pngBody(id, b)
+			}
+		}
+		r.skip(int64(length) - int64(want))
+		check := r.summing
+		r.summing = false
+		if sum := binary.BigEndian.Uint32(r.take(4)); check && sum != r.sum {
+			fail(Malformed, "bad checksum")
+		}
 	}
-	want := 0
-	switch string(p.id[:]) {
+}
+
+// pngBody reads a chunk, or its beginning.
+func (r *Reader) pngBody(id [4]byte, b []byte) {
+	switch string(id[:]) {
 	case "IHDR":
-		if p.length < 13 {
-			r.fail(Malformed, "short IHDR")
-			return
+		if mode, ok := pngModes[[2]byte{b[9], b[8]}]; ok {
+			r.info.Mode = mode
 		}
-		want = 13
-	case "IDAT", "fdAT":
-		p.data = true
-	case "IEND":
-		if !p.data {
-			r.fail(Truncated, "no pixels")
-			return
+		if b[11] != 0 {
+			fail(Malformed, "unknown filter")
 		}
-		r.done = true
-		return
-	case "acTL":
-		want = 8
-	case "fcTL":
-		if p.data && p.animated { // the second frame: Pillow has loaded the first
-			r.done = true
-			return
-		}
-	case "tRNS":
-		if m := r.info.Mode; p.length < 2 && (m == "1" || m == "L" || m == "I;16") || p.length < 6 && m == "RGB" {
-			r.fail(Malformed, "short tRNS")
-			return
-		}
-		r.info.Transparent = r.info.Transparent || r.info.Mode == "RGB"
-		if !p.data {
-			want = min(int(p.length), 256)
-		}
-	case "eXIf", "iTXt", "tEXt", "zTXt":
-		if p.length <= maxMeta {
-			want = int(p.length)
-		}
-	}
-	if want > int(p.length) {
-		r.fail(Malformed, "short chunk")
-		return
-	}
-	p.sum, p.summing = crc32.ChecksumIEEE(p.id[:]), false
-	if want == 0 {
-		r.pngOver(int64(p.length))
-		return
-	}
-	r.next(want, pngBody)
-}
-
-// pngOver skips the rest of a chunk and its checksum, which Pillow verifies before the pixels.
-func (r *Reader) pngOver(n int64) {
-	if r.png.data {
-		r.skipTo(n+4, 8, pngChunk)
-		return
-	}
-	r.png.summing = true
-	r.skipTo(n, 4, func(r *Reader, b []byte) {
-		r.png.summing = false
-		if r.png.sum != binary.BigEndian.Uint32(b) {
-			r.fail(Malformed, "bad checksum")
-			return
-		}
-		r.next(8, pngChunk)
-	})
-}
-
-func pngHeader(r *Reader, b []byte) {
-	r.info.Width, r.info.Height = int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:]))
-	if m, ok := pngModes[[2]byte{b[9], b[8]}]; ok {
-		r.info.Mode = m
-	}
-	if b[11] != 0 {
-		r.fail(Malformed, "unknown filter")
-	}
-}
-
-// pngBody reads a chunk that is needed as a whole.
-func pngBody(r *Reader, b []byte) {
-	p := &r.png
-	p.sum = crc32.Update(p.sum, crc32.IEEETable, b)
-	r.pngOver(int64(p.length) - int64(len(b)))
-	switch string(p.id[:]) {
-	case "IHDR":
-		pngHeader(r, b)
-	case "acTL":
-		n := binary.BigEndian.Uint32(b)
-		p.animated = !p.actl && n > 0 && n <= 0x80000000 // a second one invalidates both
-		p.actl = p.actl || p.animated
+		r.size(int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:])))
 	case "tRNS":
 		if len(r.alpha) == 0 {
 			r.alpha = append(r.alpha, b...)
@@ -139,27 +108,26 @@ func pngBody(r *Reader, b []byte) {
 		r.exifSeen = true
 		r.exif = append(r.exif[:0], b...)
 	default:
-		pngText(r, b)
+		r.pngText(id, b)
 	}
 }
 
 // pngText reads a text chunk: key, NUL, and a value.
-func pngText(r *Reader, b []byte) {
+func (r *Reader) pngText(id [4]byte, b []byte) {
 	key, v, _ := bytes.Cut(b, []byte{0})
-	kind := string(r.png.id[:])
+	kind := string(id[:])
 	switch k := string(key); {
 	case kind == "tEXt" && k == "exif":
 		r.exifSeen = true
 		r.exif = append(r.exif[:0], v...)
 	case k == "Raw profile type exif" && kind != "iTXt":
-		r.fail(Unsupported, "EXIF as hex text")
+		fail(Unsupported, "EXIF as hex text")
 	case k == "XML:com.adobe.xmp" && kind == "iTXt":
 		if len(v) < 2 {
 			return
 		}
 		if v[0] != 0 {
-			r.fail(Unsupported, "compressed XMP")
-			return
+			fail(Unsupported, "compressed XMP")
 		}
 		_, v, _ = bytes.Cut(v[2:], []byte{0}) // language
 		_, v, ok := bytes.Cut(v, []byte{0})   // translated key

@@ -55,7 +55,9 @@ var defaultLimits = limits{pixels: 32 << 20, memory: 256 << 20}
 func Decode(file []byte) (*RGB, error) { return decode(file, defaultLimits) }
 
 func decode(file []byte, lim limits) (*RGB, error) {
-	info, colours, err := inspect(file)
+	var r header.Reader
+	rest := header.File(file)
+	info, err := r.Read(&rest)
 	if err != nil {
 		return nil, err
 	}
@@ -68,9 +70,9 @@ func decode(file []byte, lim limits) (*RGB, error) {
 	case "JPEG":
 		p, err = decodeJPEG(file, lim)
 	case "PNG":
-		p, err = decodePNG(file, info, colours, lim)
+		p, err = decodePNG(file, info, r.Colours(), lim)
 	case "GIF":
-		p, err = decodeGIF(file, info, colours, lim)
+		p, err = decodeGIF(file, info, r.Colours(), lim)
 	case "WEBP":
 		p, err = decodeWebP(file, info, lim)
 	default:
@@ -84,13 +86,6 @@ func decode(file []byte, lim limits) (*RGB, error) {
 			Detail: fmt.Sprintf("%d×%d pixels, the header says %d×%d", p.W, p.H, info.Width, info.Height)}
 	}
 	return p, nil
-}
-
-func inspect(file []byte) (header.Info, header.Colours, error) {
-	r := header.New()
-	r.Write(file)
-	info, err := r.Finish()
-	return info, r.Colours(), err
 }
 
 func tooMuch(format string, need int64, lim limits) error {
