@@ -80,11 +80,11 @@ func TestPages(t *testing.T) {
 
 	page := get("GET", "/", 200)
 	for _, want := range []string{"gpu-a", "10.0.0.5:8000", "25 % of its KV cache in use",
-		"3 in flight (2 of them not ours, reported 700ms ago)",
-		`<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load",
+		"3 in flight (2 from elsewhere, as reported 700ms ago)",
+		`<b class="warn">1 <i>of 2</i></b>predictions equal what workers report`, "<b>100 %</b> load",
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
 		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]",
-		"shared with 2 other replicas; the last message of each came within 0.4 s"} {
+		"shared with 2 other replicas; the last message of each is at most 0.4 s old"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}

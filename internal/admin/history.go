@@ -154,10 +154,10 @@ func plots(ring []sample, step float64, events []event, now time.Time) []plot {
 		{Title: "Requests a second", Series: []series{{Name: "decided", of: func(s *sample) float64 { return float64(s.Decisions) / step }}}},
 		{Title: "Requests in flight, by worker", Series: []series{
 			{Name: "mean", of: func(s *sample) float64 { return s.Mean }}, {Name: "most", of: func(s *sample) float64 { return s.Most }}}},
-		{Title: "Regret, tokens a second held elsewhere", Series: []series{{Name: "given up", of: func(s *sample) float64 {
+		{Title: "Regret: cached tokens given up a second", Series: []series{{Name: "regret", of: func(s *sample) float64 {
 			return float64(s.Held-s.Cached) / step
 		}}}},
-		{Title: "Events late, s", Series: []series{{Name: "the latest worker's", of: func(s *sample) float64 { return s.Age }}}},
+		{Title: "Event delay, s", Series: []series{{Name: "worst worker", of: func(s *sample) float64 { return s.Age }}}},
 	}
 	for i := range list {
 		p, top := &list[i], 0.0

@@ -178,16 +178,16 @@ func TestSaved(t *testing.T) {
 	}{
 		{router.Totals{}, 0, saved{"–", "no requests yet", "–", "GPU-hours", "no requests yet"}},
 		{router.Totals{Prompt: 1000, Cached: 250}, 0, saved{"25 %", "250 of 1000, predicted; no engine has reported its count",
-			"–", "GPU-hours", "no worker has shown yet how fast it prefills"}},
+			"–", "GPU-hours", "no prefill rate has been measured yet"}},
 		{router.Totals{Prompt: 1, EnginePrompt: 144_000_000, EngineCached: 72_000_000}, 10_000,
-			saved{"50 %", "72.0 M of 144.0 M, as the engines counted", "2", "GPU-hours",
-				"an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+			saved{"50 %", "72.0 M of 144.0 M, as counted by the engines", "2", "GPU-hours",
+				"estimate: these tokens at 10 k/s, the prefill rate measured, one GPU per worker; since the start"}},
 		{router.Totals{EnginePrompt: 40_000, EngineCached: 20_000}, 10_000,
-			saved{"50 %", "20 k of 40 k, as the engines counted", "2", "GPU-seconds",
-				"an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+			saved{"50 %", "20 k of 40 k, as counted by the engines", "2", "GPU-seconds",
+				"estimate: these tokens at 10 k/s, the prefill rate measured, one GPU per worker; since the start"}},
 		{router.Totals{EnginePrompt: 3_000_000, EngineCached: 1_500_000}, 10_000,
-			saved{"50 %", "1.5 M of 3.0 M, as the engines counted", "150", "GPU-seconds",
-				"an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+			saved{"50 %", "1.5 M of 3.0 M, as counted by the engines", "150", "GPU-seconds",
+				"estimate: these tokens at 10 k/s, the prefill rate measured, one GPU per worker; since the start"}},
 	} {
 		if got := savedOf(c.t, c.rate); got != c.want {
 			t.Errorf("%+v at %v: %+v, want %+v", c.t, c.rate, got, c.want)

@@ -125,7 +125,7 @@ func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view
 	if s.Others != nil {
 		v.Others = "no other replica is connected"
 		if n, ago := s.Others(); n > 0 {
-			v.Others = fmt.Sprintf("shared with %d other replicas; the last message of each came within %.1f s", n, math.Ceil(ago.Seconds()*10)/10)
+			v.Others = fmt.Sprintf("shared with %d other replicas; the last message of each is at most %.1f s old", n, math.Ceil(ago.Seconds()*10)/10)
 		}
 	}
 	all := s.Router.Recent(1024)
@@ -258,7 +258,7 @@ func (c *livePage) fleet(v *view, workers []Worker, all []router.Recent) {
 // savedOf computes what caches have saved, by the engines' counts if they report them, else as predicted. It converts tokens to
 // hours by one worker's rate in tokens per second.
 func savedOf(t router.Totals, rate float64) saved {
-	part, whole, how := t.EngineCached, t.EnginePrompt, "as the engines counted"
+	part, whole, how := t.EngineCached, t.EnginePrompt, "as counted by the engines"
 	if whole == 0 {
 		part, whole, how = t.Cached, t.Prompt, "predicted; no engine has reported its count"
 	}
@@ -267,14 +267,14 @@ func savedOf(t router.Totals, rate float64) saved {
 	}
 	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s",
 		formatShort(float64(part)), formatShort(float64(whole)), how),
-		Hours: "–", Unit: "GPU-hours", How: "no worker has shown yet how fast it prefills"}
+		Hours: "–", Unit: "GPU-hours", How: "no prefill rate has been measured yet"}
 	if rate > 0 {
 		if spent := float64(part) / rate; spent >= 360 {
 			s.Hours = rounded(spent/3600, 3)
 		} else {
 			s.Hours, s.Unit = rounded(spent, 2), "GPU-seconds"
 		}
-		s.How = fmt.Sprintf("an estimate: those tokens at the %s a second that workers show, one GPU a worker; since the start",
+		s.How = fmt.Sprintf("estimate: these tokens at %s/s, the prefill rate measured, one GPU per worker; since the start",
 			formatShort(rate))
 	}
 	return s

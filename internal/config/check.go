@@ -217,7 +217,7 @@ func (c *Config) checkRanges(bad report) {
 			c.Hold, c.Envoy.MessageTimeout/2)
 	}
 	if c.Envoy.AskUsage && !c.Envoy.TokenUsage {
-		bad("envoy.ask_usage", "nobody reads the counts (want envoy.token_usage: true too)")
+		bad("envoy.ask_usage", "nothing reads the counts (want envoy.token_usage: true too)")
 	}
 	if c.MaxInFlight < 0 {
 		bad("max_in_flight", "%d is not a number of requests (want 1 or more, or 0 for no limit)", c.MaxInFlight)
