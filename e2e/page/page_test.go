@@ -235,7 +235,7 @@ func TestPage(t *testing.T) {
 					t.Error("the page was loaded again")
 				}
 				if !eval[bool](t, ctx, `[...document.querySelectorAll('#fleet .strip')]
-					.every(e => /the last event (.* ago|within a second)$/.test(e.innerText))`) {
+					.every(e => /last event: (.* ago|within a second)$/.test(e.innerText))`) {
 					t.Error("last events: ", eval[string](t, ctx, `document.querySelector('#fleet').innerText`))
 				}
 				look(t, ctx, name+"-page")
@@ -254,7 +254,7 @@ func TestPage(t *testing.T) {
 					t.Error("a worker's page shows another's decisions")
 				}
 				if !eval[bool](t, ctx,
-					`document.querySelectorAll('#worker .card').length === 4 && /the last (.* ago|within a second)/.test(document.querySelector('#worker .card').textContent)`) {
+					`document.querySelectorAll('#worker .card').length === 4 && /last event: (.* ago|within a second)/.test(document.querySelector('#worker .card').textContent)`) {
 					t.Error("a worker's page does not say how the worker is: ", eval[string](t, ctx, `document.body.innerText.slice(0, 500)`))
 				}
 				look(t, ctx, name+"-worker")
