@@ -84,7 +84,7 @@ func TestPages(t *testing.T) {
 		`<b class="warn">1 <i>of 2</i></b>predictions equal what workers report`, "<b>100 %</b> load",
 		"model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "<b>&lt;bad&gt;</b>",
 		"models that no worker serves: [&#34;&lt;b&gt;none&lt;/b&gt;&#34;]",
-		"shared with 2 other replicas; the last message of each is at most 0.4 s old"} {
+		"shared with 2 other replicas; last messages at most 0.4 s old"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -125,7 +125,7 @@ func (c *livePage) view(now time.Time, workers []Worker, query url.Values) *view
 	if s.Others != nil {
 		v.Others = "no other replica is connected"
 		if n, ago := s.Others(); n > 0 {
-			v.Others = fmt.Sprintf("shared with %d other replicas; the last message of each is at most %.1f s old", n, math.Ceil(ago.Seconds()*10)/10)
+			v.Others = fmt.Sprintf("shared with %d other replicas; last messages at most %.1f s old", n, math.Ceil(ago.Seconds()*10)/10)
 		}
 	}
 	all := s.Router.Recent(1024)
