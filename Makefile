@@ -21,11 +21,11 @@ build: ## the binaries, bin/sightline and bin/sightline-lab
 .PHONY: release image
 release: ## all files of a release of what is committed, in bin/release, ready for the workflow to publish: make release V=0.1.0, IMAGE= where its image will be
 	@test -n "$(V)" || { echo "usage: make release V=0.1.0"; exit 2; }
-	$(GO) run ./internal/release -version $(V) $(if $(IMAGE),-image $(IMAGE))
+	$(GO) run ./lab/release -version $(V) $(if $(IMAGE),-image $(IMAGE))
 
 .PHONY: release-test
 release-test: ## a release of what is committed, built twice, the second time from nothing, and compared; its image pushed to a registry and read back; go install through a file proxy (ten minutes)
-	SIGHTLINE_RELEASE=1 $(GO) test -count=1 -timeout 40m -v -run 'TestRelease|TestGoInstall' ./internal/release
+	SIGHTLINE_RELEASE=1 $(GO) test -count=1 -timeout 40m -v -run 'TestRelease|TestGoInstall' ./lab/release
 
 image: ## the container image sightline:$V (V=dev), with Docker
 	docker build -t sightline:$(or $(V),dev) --build-arg VERSION=$(V) --build-arg REVISION=$$(git rev-parse HEAD) .

@@ -19,10 +19,10 @@ var runs = map[string]map[string]string{
 	"sightline": {"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "report": "e2e", "config": "internal/config",
 		"agent":       "internal/serve",
 		"credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor", "bundle": "internal/bundle",
-		"completion": "cmd/sightline", "version": "internal/release"},
+		"completion": "cmd/sightline", "version": "lab/release"},
 	"sightline-lab": {"demo": "e2e", "worker-sim": "e2e", "epp-conformance": "e2e", "bench": "lab/bench",
 		"sim": "lab/fleetsim", "replay": "lab/fleetsim",
-		"completion": "cmd/sightline", "version": "internal/release"},
+		"completion": "cmd/sightline", "version": "lab/release"},
 }
 
 // elsewhere lists the programs in the pages' commands that no test runs as written, and what they need.
