@@ -1,12 +1,11 @@
 package extproc
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -26,42 +25,26 @@ type metrics struct {
 	entries   *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
-	}
-	streams := counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request.")
-	bodyBytes := counter("extproc_body_bytes_total", "Request body bytes read.")
+func newMetrics(reg prometheus.Registerer) *metrics {
+	of := meter.At(reg)
 	m := &metrics{
-		gates: counter("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours (passed).",
+		streams:   of.Counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request."),
+		bodyBytes: of.Counter("extproc_body_bytes_total", "Request body bytes read."),
+		gates: of.Counters("extproc_gate_total", "Requests by the verdict on their headers: readable, unreadable (refused), not ours (passed).",
 			"verdict", "why"),
-		answers: counter("extproc_answers_total",
+		answers: of.Counters("extproc_answers_total",
 			"Answers to Envoy by the decision's reason.", "reason"),
-		errors: counter("extproc_errors_total",
+		errors: of.Counters("extproc_errors_total",
 			"Streams that ended without a decision, by cause; decided too late: Envoy had forwarded the request after envoy.message_timeout.",
 			"what"),
-		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "sightline", Name: "extproc_decision_seconds",
-			Help:    "Time from the end of the body to the sending of the answer.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2},
-		}),
-		entries: counter("access_log_entries_total", "Entries of Envoy's access log, by outcome.", "kind"),
+		latency: of.Histogram("extproc_decision_seconds", "Time from the end of the body to the sending of the answer.",
+			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2}),
+		entries: of.Counters("access_log_entries_total", "Entries of Envoy's access log, by outcome.", "kind"),
 	}
 	m.errors.WithLabelValues(tooSlow) // start at 0: an alert sees no increase in a counter that first appears as 1
 	m.gates.WithLabelValues(string(unreadable), busy)
 	m.gates.WithLabelValues(string(unreadable), late)
-	m.streams, m.bodyBytes = streams.WithLabelValues(), bodyBytes.WithLabelValues()
-	if reg == nil {
-		return m, nil
-	}
-	var errs []error
-	for _, c := range []prometheus.Collector{streams, m.gates, m.answers, bodyBytes, m.errors, m.latency, m.entries} {
-		errs = append(errs, reg.Register(c))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("ext_proc metrics: %w (one registry serves one server)", err)
-	}
-	return m, nil
+	return m
 }
 
 func (m *metrics) gate(g gate, why string) {

@@ -165,7 +165,7 @@ const (
 	sampledPeriod  = time.Minute
 )
 
-// New returns a Server. It fails if MaxBody is more than a gRPC message can hold or a metric cannot be registered.
+// New returns a Server. It fails if MaxBody is more than a gRPC message can hold.
 func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	opt.MaxBody = cmp.Or(max(0, opt.MaxBody), DefaultMaxBody)
 	opt.BodyTimeout = cmp.Or(max(0, opt.BodyTimeout), DefaultBodyTimeout)
@@ -179,10 +179,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	if opt.Roster == nil {
 		opt.Roster = NewRoster()
 	}
-	m, err := newMetrics(opt.Metrics)
-	if err != nil {
-		return nil, err
-	}
+	m := newMetrics(opt.Metrics)
 	s := &Server{
 		decide:      decide,
 		observe:     observe,

@@ -11,7 +11,6 @@ import (
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -181,14 +180,5 @@ func TestListen(t *testing.T) {
 func TestNewRefuses(t *testing.T) {
 	if _, err := New(always(pick), nil, Options{MaxBody: 1 << 31}); err == nil {
 		t.Error("a 2 GiB body: no error")
-	}
-	reg := prometheus.NewRegistry()
-	s, err := New(always(pick), nil, Options{Metrics: reg})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.grpc.Stop()
-	if _, err := New(always(pick), nil, Options{Metrics: reg}); err == nil || !strings.Contains(err.Error(), "registry") {
-		t.Errorf("same registry twice: %v", err)
 	}
 }

@@ -3,8 +3,6 @@ package router
 import (
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -33,13 +31,6 @@ const (
 	shedShare    = "share"
 	shedPriority = "priority"
 )
-
-func newShed() *prometheus.CounterVec {
-	shed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_shed_total",
-		Help: "Requests answered 429 because workers are at max_in_flight, by reason."},
-		[]string{"model", "why"})
-	return shed
-}
 
 func (x *planner) refuseShed(why, says string) *Refusal {
 	x.tally.shed = why

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router/learned"
 	"github.com/sightline-router/sightline/router/ledger"
 )
@@ -46,97 +47,88 @@ type metrics struct {
 func (m *metrics) learned(o learned.Outcome) { m.learnedRequests.WithLabelValues(string(o)).Inc() }
 
 func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
-	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
-	}
+	of := meter.At(reg)
 	m := &metrics{
-		decisions: vec("decisions_total", "Decisions by how exact they were; refused: the client got an error at once.", "model", "reason"),
-		stepsDown: vec("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
-		decisionSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds",
-			Help:    "Time to decide, once the body is complete.",
-			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
-		prompt: vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
-		cached: vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
-		offloaded: vec("predicted_offloaded_tokens_total",
+		decisions: of.Counters("decisions_total",
+			"Decisions by how exact they were; refused: the client got an error at once.", "model", "reason"),
+		stepsDown: of.Counters("steps_down_total", "Decisions by the reason that they were not exact.", "why"),
+		decisionSeconds: of.Histogram("decision_seconds", "Time to decide, once the body is complete.",
+			prometheus.ExponentialBuckets(50e-6, 2, 14)),
+		prompt: of.Counters("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
+		cached: of.Counters("predicted_cached_tokens_total",
+			"Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
+		offloaded: of.Counters("predicted_offloaded_tokens_total",
 			"Predicted cached tokens that the chosen worker has to fetch from a lower tier.", "model"),
-		held: vec("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
-		regret: vec("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by reason.",
+		held: of.Counters("held_tokens_total", "Prompt tokens held by the worker that held most of the prompt.", "model"),
+		regret: of.Counters("regret_tokens_total", "Prompt tokens that another worker held and the chosen one did not, by reason.",
 			"model", "why"),
-		regretSeconds: vec("regret_seconds_total", "Time to prefill regret_tokens, at each chosen worker's measured rate.", "model", "why"),
-		enginePrompt: vec("engine_prompt_tokens_total",
+		regretSeconds: of.Counters("regret_seconds_total",
+			"Time to prefill regret_tokens, at each chosen worker's measured rate.", "model", "why"),
+		enginePrompt: of.Counters("engine_prompt_tokens_total",
 			"Prompt tokens, as the engine counted, of answers that reported cached tokens; needs envoy.token_usage.", "model"),
-		engineCached: vec("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
-		outcomes: vec("outcomes_total", "Ended requests by their last worker and status class; other: no known worker.",
+		engineCached: of.Counters("engine_cached_tokens_total", "Cached tokens of answers, as the engine counted.", "model"),
+		outcomes: of.Counters("outcomes_total", "Ended requests by their last worker and status class; other: no known worker.",
 			"worker", "code"),
-		cachedComparison: vec("cached_tokens_reported_total", "Answers by the engine's count of cached tokens against the prediction.",
+		cachedComparison: of.Counters("cached_tokens_reported_total",
+			"Answers by the engine's count of cached tokens against the prediction.",
 			"model", "verdict"),
-		promptComparison: vec("prompt_tokens_reported_total",
+		promptComparison: of.Counters("prompt_tokens_reported_total",
 			"Answers by the engine's count of prompt tokens against ours, where that was exact.", "model", "verdict"),
-		removed: vec("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
-		storedAnswers: vec("stored_answers_total",
+		removed: of.Counters("removed_fields_total", "Fields that clients must not send, removed from request bodies.", "field"),
+		storedAnswers: of.Counters("stored_answers_total",
 			"Answers of /v1/responses that were recorded; requests that refer to one: found, unknown.", "what"),
-		movedRequests: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total",
-			Help: "Requests that Envoy sent to another worker than the first choice."}),
-		uncorrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "corrections_refused_total",
-			Help: "Corrections of the index that were refused because their client had caused too many."}),
-		correctedBlocks: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total",
-			Help: "Blocks taken out of the index because an engine did not find them cached."}),
-		failures: vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.",
+		movedRequests: of.Counter("moved_total",
+			"Requests that Envoy sent to another worker than the first choice."),
+		uncorrected: of.Counter("corrections_refused_total",
+			"Corrections of the index that were refused because their client had caused too many."),
+		correctedBlocks: of.Counter("blocks_corrected_total",
+			"Blocks taken out of the index because an engine did not find them cached."),
+		failures: of.Counters("worker_failures_total",
+			"Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.",
 			"worker", "what"),
-		roleMissing: vec("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
-		deadlines: vec("slo_decisions_total", "Requests with a deadline (x-slo-ttft-ms): in time if some worker should meet it, else late.",
+		roleMissing: of.Counters("role_missing_total", "Requests for which no worker of a role was available.", "model", "role"),
+		deadlines: of.Counters("slo_decisions_total",
+			"Requests with a deadline (x-slo-ttft-ms): in time if some worker should meet it, else late.",
 			"model", "outcome"),
-		shed: newShed(),
-		learnedRequests: vec("learned_requests_total",
+		shed: of.Counters("requests_shed_total",
+			"Requests answered 429 because workers are at max_in_flight, by reason.", "model", "why"),
+		learnedRequests: of.Counters("learned_requests_total",
 			"Ended requests from whose events Sightline learns, by outcome: learned; no_events (all blocks were held before, or events do "+
 				"not come); unattributed (events could be several requests'); doubtful (not the length that the engine reported); no_room.",
 			"outcome"),
-		unmatchedReports: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total",
-			Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
+		unmatchedReports: of.Counter("outcomes_unmatched_total",
+			"Access log entries without an open decision: another replica's, or one that had expired."),
 	}
-	if reg == nil {
-		return m
-	}
-	gauge := func(name, help string, get func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
-	}
-	counter := func(name, help string, get func() uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help},
-			func() float64 { return float64(get()) })
-	}
-	reg.MustRegister(r.waiters.total, m.decisions, m.stepsDown, m.decisionSeconds, m.prompt, m.cached, m.offloaded,
-		m.held, m.regret, m.regretSeconds, m.enginePrompt, m.engineCached, m.outcomes, m.cachedComparison, m.promptComparison,
-		m.removed, m.storedAnswers, m.movedRequests, m.correctedBlocks, m.uncorrected, m.unmatchedReports, m.failures,
-		m.roleMissing, m.deadlines, m.shed, m.learnedRequests, r.opt.Report,
-		gauge("learned_bytes", "Bytes of what is remembered about requests that no rule reads to the end of their prompts.",
-			func() float64 { return float64(r.learning.stats().Bytes) }),
-		gauge("learned_beginnings", "Beginnings of requests that are remembered.", func() float64 { return float64(r.learning.stats().Nodes) }),
-		counter("learned_forgotten_total", "Beginnings of requests that were forgotten for lack of room.", func() uint64 {
-			return r.learning.stats().Forgotten
-		}),
-		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Ledger.Open()) }),
-		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired),
-		gauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.", func() (n float64) {
+	r.opt.Report.Show(of)
+	of.ReadGauge("learned_bytes", "Bytes of what is remembered about requests that no rule reads to the end of their prompts.",
+		func() float64 { return float64(r.learning.stats().Bytes) })
+	of.ReadGauge("learned_beginnings", "Beginnings of requests that are remembered.",
+		func() float64 { return float64(r.learning.stats().Nodes) })
+	of.ReadCounter("learned_forgotten_total", "Beginnings of requests that were forgotten for lack of room.", func() uint64 {
+		return r.learning.stats().Forgotten
+	})
+	of.ReadGauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Ledger.Open()) })
+	of.ReadCounter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Ledger.Expired)
+	of.ReadGauge("workers_out", "Workers that get only trial requests, or none, because requests or health checks fail.",
+		func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
-				if !w.IsHealthy() {
-					n++
-				}
+				n += meter.Flag(!w.IsHealthy())
 			}
 			return n
-		}),
-		gauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(ledger.NoReports)),
-		gauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.",
-			r.silenceGauge(ledger.NoEnds)),
-		gauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 {
-			return float64(len(r.Unserved()))
-		}),
-		gauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 {
-			return float64(r.predicted.Size())
-		}),
-		counter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.Dropped),
-		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.",
-			func() float64 { return float64(r.lanes.queued()) }),
-		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
+		})
+	of.ReadGauge("access_log_silent", "1 while requests are decided and Envoy's access log reports none.", r.silenceGauge(ledger.NoReports))
+	of.ReadGauge("access_log_ends_missing", "1 while Envoy's access log reports where requests go but not their ends.",
+		r.silenceGauge(ledger.NoEnds))
+	of.ReadGauge("unserved_models", "Model names requested in the last hour that no worker serves, 64 at most.", func() float64 {
+		return float64(len(r.Unserved()))
+	})
+	of.ReadGauge("predictions", "Blocks predicted to be held and not yet confirmed by events.", func() float64 {
+		return float64(r.predicted.Size())
+	})
+	of.ReadCounter("predictions_dropped_total", "Predicted blocks that were dropped early for lack of room.", r.predicted.Dropped)
+	of.ReadGauge("requests_waiting_to_be_read", "Cleaned requests that wait because the limit of bytes being read is reached.",
+		func() float64 { return float64(r.lanes.queued()) })
+	of.ReadGauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) })
 	return m
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/internal/fair"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -69,11 +70,9 @@ const (
 	heldCrowd   = "too many for a place"
 )
 
-func newWaiters() *waiters {
-	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0)}
-	h.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_held_total",
-		Help: "Requests that waited for a worker, or for a place of max_in_flight, by outcome."},
-		[]string{"outcome"})
+func newWaiters(of meter.Metrics) *waiters {
+	h := &waiters{places: fair.Shared(maxHeld, 0), forPlace: fair.Shared(maxAwaitingReport, 0),
+		total: of.Counters("requests_held_total", "Requests that waited for a worker, or for a place of max_in_flight, by outcome.", "outcome")}
 	for _, outcome := range []string{heldServed, heldNone, heldLeft, heldFull, heldPlace, heldNoPlace, heldCrowd} {
 		h.total.WithLabelValues(outcome)
 	}

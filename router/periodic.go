@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/router/ledger"
 )
@@ -50,9 +51,7 @@ func (r *Router) Silent() (what string, since time.Time) {
 // silenceGauge returns a gauge function: 1 while Envoy does not report this.
 func (r *Router) silenceGauge(what ledger.Silence) func() float64 {
 	return func() float64 {
-		if silence, _ := r.opt.Ledger.Silent(); silence == what {
-			return 1
-		}
-		return 0
+		silence, _ := r.opt.Ledger.Silent()
+		return meter.Flag(silence == what)
 	}
 }

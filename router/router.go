@@ -57,6 +57,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/audit"
@@ -192,7 +193,7 @@ func New(opt Options) *Router {
 	r := &Router{state: state{opt: opt, predicted: speculative.New(opt.PredictedTTL, speculative.Blocks), sightings: newSightings(opt.NoRoom),
 		fronts: newFronts(), encodeQueues: newEncodeQueues(opt.NoRoom), adapters: &adapters{sentTo: make(map[*fleet.Slot][]string)},
 		seed: maphash.MakeSeed(), lanes: newLanes()},
-		recent: newRecent(), waiters: newWaiters(), unsampledLog: lines}
+		recent: newRecent(), waiters: newWaiters(meter.At(opt.Metrics)), unsampledLog: lines}
 	r.live, r.dry = newPolicies(r.waiters)
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())

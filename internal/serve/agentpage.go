@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/buildinfo"
+	"github.com/sightline-router/sightline/internal/meter"
 )
 
 // agent is a running agent, with an HTTP server for
@@ -129,31 +130,26 @@ var agentMetrics = []struct {
 		prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
 	{"unanswered_total", "Snapshot requests of routers dropped because too many waited.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
-	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 {
-		return float64(s.Published.Pending)
-	}},
-	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 {
-		return number(s.Published.Connected)
-	}},
+	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue,
+		func(s *rankState) float64 { return float64(s.Published.Pending) }},
+	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue,
+		func(s *rankState) float64 { return meter.Flag(s.Published.Connected) }},
 	{"nats_refused_total", "Times that NATS rejected the agent's credentials or denied it a subject.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Refused) }},
-	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue, func(s *rankState) float64 {
-		return number(s.Heard.Connected)
-	}},
-	{"ready", "1 while NATS has everything that the engine reported.", prometheus.GaugeValue, func(s *rankState) float64 {
-		return number(s.NotReady == "")
-	}},
+	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue,
+		func(s *rankState) float64 { return meter.Flag(s.Heard.Connected) }},
+	{"ready", "1 while NATS has everything that the engine reported.", prometheus.GaugeValue,
+		func(s *rankState) float64 { return meter.Flag(s.NotReady == "") }},
 	{"resumed", "1 if this agent continued from an earlier one's state.", prometheus.GaugeValue,
-		func(s *rankState) float64 { return number(s.Published.Resumed) }},
+		func(s *rankState) float64 { return meter.Flag(s.Published.Resumed) }},
 	{"stream_age_seconds", "How long the engine's event stream has not been live.", prometheus.GaugeValue,
 		func(s *rankState) float64 { return s.Age }},
 	{"blocks", "Blocks that the worker holds.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Blocks) }},
 	{"snapshots_total", "Snapshots written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Snapshots) }},
 	{"snapshot_failures_total", "Snapshots that could not be written.", prometheus.CounterValue,
 		func(s *rankState) float64 { return float64(s.Published.SnapshotErrors) }},
-	{"snapshot_bytes", "Bytes of the last snapshot.", prometheus.GaugeValue, func(s *rankState) float64 {
-		return float64(s.Published.SnapshotBytes)
-	}},
+	{"snapshot_bytes", "Bytes of the last snapshot.", prometheus.GaugeValue,
+		func(s *rankState) float64 { return float64(s.Published.SnapshotBytes) }},
 	{"snapshot_timestamp_seconds", "When the last snapshot was written; 0: none was.", prometheus.GaugeValue, func(s *rankState) float64 {
 		if s.Published.SnapshotAt.IsZero() {
 			return 0
@@ -162,14 +158,7 @@ var agentMetrics = []struct {
 	}},
 }
 
-func number(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
-}
-
-var agentEvents = prometheus.NewDesc("sightline_agent_events_total", "The engine's KV events by outcome.", []string{"rank", "what"}, nil)
+var agentEvents = meter.Desc("agent_events_total", "The engine's KV events by outcome.", "rank", "what")
 
 // Describe implements prometheus.Collector: it sends nothing, so Collect is unchecked.
 func (a *agent) Describe(chan<- *prometheus.Desc) {}
@@ -179,11 +168,10 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range a.state() {
 		rank := fmt.Sprint(s.Rank)
 		for _, m := range agentMetrics {
-			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("sightline_agent_"+m.name, m.help, []string{"rank"}, nil),
-				m.kind, m.value(&s), rank)
+			ch <- prometheus.MustNewConstMetric(meter.Desc("agent_"+m.name, m.help, "rank"), m.kind, m.value(&s), rank)
 		}
 		for what, n := range s.Heard.Counters() {
-			ch <- prometheus.MustNewConstMetric(agentEvents, prometheus.CounterValue, float64(n), rank, what)
+			meter.Counter(ch, agentEvents, float64(n), rank, what)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/meter"
 )
 
 // stateMetrics collects the gauges and counters of the index, the relay and the image fetcher.
@@ -20,43 +21,34 @@ type stateMetrics struct {
 	oldIndex, oldRelay *prometheus.Desc
 }
 
-func newStateMetrics(index *indexer.Index, media *engine.Media) *stateMetrics {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("sightline_"+name, help, labels, nil)
+func showState(of meter.Metrics, index *indexer.Index, media *engine.Media) {
+	m := &stateMetrics{index: index, media: media,
+		slots:      meter.Desc("index_slots", "Workers' data-parallel ranks that the index knows blocks of."),
+		partial:    meter.Desc("index_partial_slots", "Ranks of which the index knows only a part of the blocks."),
+		blocks:     meter.Desc("index_blocks", "Blocks in the index, summed over ranks."),
+		resident:   meter.Desc("index_bytes", "Memory that the index occupies, in bytes."),
+		used:       meter.Desc("index_used_bytes", "Memory of the index that holds blocks, in bytes."),
+		relayed:    meter.Desc("relay_bytes", "Images that the relay holds, in bytes."),
+		images:     meter.Desc("relay_images", "Images that the relay holds."),
+		lost:       meter.Desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored).", "what"),
+		relayTotal: meter.Desc("relay_total", "The relay's images, by outcome.", "what"),
+		fetched:    meter.Desc("fetch_total", "Images requested by URL, by outcome.", "what"),
+		oldIndex: meter.Desc("index",
+			"Deprecated: index_slots, index_partial_slots, index_blocks, index_bytes and index_used_bytes.", "what"),
+		oldRelay: meter.Desc("relay", "Deprecated: relay_bytes and relay_images.", "what"),
 	}
-	return &stateMetrics{index: index, media: media,
-		slots:      desc("index_slots", "Workers' data-parallel ranks that the index knows blocks of."),
-		partial:    desc("index_partial_slots", "Ranks of which the index knows only a part of the blocks."),
-		blocks:     desc("index_blocks", "Blocks in the index, summed over ranks."),
-		resident:   desc("index_bytes", "Memory that the index occupies, in bytes."),
-		used:       desc("index_used_bytes", "Memory of the index that holds blocks, in bytes."),
-		relayed:    desc("relay_bytes", "Images that the relay holds, in bytes."),
-		images:     desc("relay_images", "Images that the relay holds."),
-		lost:       desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not_taken (not stored).", "what"),
-		relayTotal: desc("relay_total", "The relay's images, by outcome.", "what"),
-		fetched:    desc("fetch_total", "Images requested by URL, by outcome.", "what"),
-		oldIndex:   desc("index", "Deprecated: index_slots, index_partial_slots, index_blocks, index_bytes and index_used_bytes.", "what"),
-		oldRelay:   desc("relay", "Deprecated: relay_bytes and relay_images.", "what"),
-	}
+	of.ReadAll(m.collect, m.slots, m.partial, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal, m.fetched,
+		m.oldIndex, m.oldRelay)
 }
 
-// Describe implements prometheus.Collector.
-func (m *stateMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.slots, m.partial, m.blocks, m.resident, m.used, m.relayed, m.images, m.lost, m.relayTotal,
-		m.fetched, m.oldIndex, m.oldRelay} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *stateMetrics) Collect(ch chan<- prometheus.Metric) {
+func (m *stateMetrics) collect(ch chan<- prometheus.Metric) {
 	gauge := func(desc, old *prometheus.Desc, what string, n float64) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, n)
-		ch <- prometheus.MustNewConstMetric(old, prometheus.GaugeValue, n, what)
+		meter.Gauge(ch, desc, n)
+		meter.Gauge(ch, old, n, what)
 	}
 	count := func(desc *prometheus.Desc, values map[string]float64) {
 		for what, n := range values {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, n, what)
+			meter.Counter(ch, desc, n, what)
 		}
 	}
 	s := m.index.Stats()

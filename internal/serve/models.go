@@ -14,6 +14,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -188,9 +189,8 @@ type modelWatch struct {
 
 func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func()) *modelWatch {
 	w := &modelWatch{log: log, changed: changed, watched: map[*engine.LiveModel]context.CancelFunc{},
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "model_reloads_total",
-			Help: "Model directories that changed while running, by outcome."}, []string{"model", "verdict"})}
-	reg.MustRegister(w.reloads)
+		reloads: meter.At(reg).Counters("model_reloads_total",
+			"Model directories that changed while running, by outcome.", "model", "verdict")}
 	return w
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/internal/retry"
@@ -88,20 +87,6 @@ const shownBehind = 5
 
 // gateEvery is the interval of checking a shut gate.
 const gateEvery = 50 * time.Millisecond
-
-var readyDesc = prometheus.NewDesc("sightline_ready", "1 once the workers' contents are known, or ready_after has passed.", nil, nil)
-
-// Describe implements prometheus.Collector.
-func (g *readyGate) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }
-
-// Collect implements prometheus.Collector.
-func (g *readyGate) Collect(ch chan<- prometheus.Metric) {
-	ready := 0.0
-	if _, err := g.look(time.Now()); err == nil {
-		ready = 1
-	}
-	ch <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, ready)
-}
 
 // await calls open when the gate opens.
 func (g *readyGate) await(ctx context.Context, log *zap.Logger, open func()) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/router"
@@ -62,17 +63,13 @@ const filesEvery = 2 * time.Second
 
 // newReloader starts with the configuration that is served.
 func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reloader {
-	gauge := func(name, help string) prometheus.GaugeOpts {
-		return prometheus.GaugeOpts{Namespace: "sightline", Name: "config_" + name, Help: help}
-	}
+	of := meter.At(r.metrics)
 	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.probe.Again),
-		success: prometheus.NewGauge(gauge("reload_success", "1 unless the last reload of the configuration failed.")),
-		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "Unix time of the last successful load of the configuration.")),
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "config_reloads_total",
-			Help: "Reloads of the configuration, by outcome."}, []string{"result"}),
-		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key whose new value takes effect only after a restart."),
-			[]string{"key"})}
-	r.metrics.MustRegister(x.success, x.at, x.reloads, x.restarts)
+		success: of.Gauge("config_reload_success", "1 unless the last reload of the configuration failed."),
+		at: of.Gauge("config_last_reload_timestamp_seconds",
+			"Unix time of the last successful load of the configuration."),
+		reloads:  of.Counters("config_reloads_total", "Reloads of the configuration, by outcome.", "result"),
+		restarts: of.Gauges("config_needs_restart", "1 for each key whose new value takes effect only after a restart.", "key")}
 	x.success.Set(1)
 	x.at.SetToCurrentTime()
 	x.applied = time.Now()

@@ -27,6 +27,7 @@ import (
 	"github.com/sightline-router/sightline/internal/alias"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/sockets"
 	"github.com/sightline-router/sightline/internal/trace"
@@ -89,11 +90,9 @@ func Load(cfg config.Config) (*Server, error) {
 			zap.String("processor_fingerprint", fingerprint))
 	}
 	metrics := prometheus.NewRegistry()
-	panics := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "media_panics_total",
-		Help: "Panics while reading media, by place in the code."}, []string{"where"})
-	full := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "no_room_total",
-		Help: "Times that an entry did not fit or evicted another, by kind; docs/bounds.md has the bounds."}, []string{"what"})
-	metrics.MustRegister(panics, full)
+	panics := meter.At(metrics).Counters("media_panics_total", "Panics while reading media, by place in the code.", "where")
+	full := meter.At(metrics).Counters("no_room_total",
+		"Times that an entry did not fit or evicted another, by kind; docs/bounds.md has the bounds.", "what")
 	noRoom := func(what string) { full.WithLabelValues(what).Inc() }
 	media.NoRoom = noRoom
 	media.Panicked = func(where string, err error) {
@@ -167,7 +166,13 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer r.sources.close()
 	r.gate = &readyGate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now(), ctx: stopped}
-	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate, build.Metric())
+	r.metrics.MustRegister(build.Metric())
+	of := meter.At(r.metrics)
+	showState(of, r.index, s.media)
+	of.ReadGauge("ready", "1 once the workers' contents are known, or ready_after has passed.", func() float64 {
+		_, err := r.gate.look(time.Now())
+		return meter.Flag(err == nil)
+	})
 	tracer, err := r.startTracing(build.Version)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router/discover"
@@ -98,14 +99,12 @@ func startSources(ctx context.Context, r *running, o registry.Options) (s *sourc
 	}
 	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
 	s.set = registry.New(o)
-	refused, err := natsRefused(o.Metrics)
-	if err != nil {
-		return nil, err
-	}
-	s.refused = refused
+	s.refused = meter.At(o.Metrics).Counters("nats_refused_total",
+		"Times that a NATS server rejected credentials or denied a subject, by its use.", "of")
+	refused := s.refused.WithLabelValues("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
 	if cfg.NATS.Given() {
 		link := cfg.NATS.Link()
-		link.Refused, link.Log = refused.WithLabelValues("agents").Inc, o.Log
+		link.Refused, link.Log = refused.Inc, o.Log
 		link.Secret, link.FixedSecret, link.Replaced = secret, cfg.Index.KeyFile != "", s.rehash
 		s.nats, err = bus.StartLink(link)
 		if err != nil {
@@ -242,14 +241,6 @@ func (s *sources) unreported() (silent, all int) {
 		}
 	}
 	return silent, len(s.followers)
-}
-
-// natsRefused returns a counter of refusals by NATS servers.
-func natsRefused(metrics prometheus.Registerer) (*prometheus.CounterVec, error) {
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "nats_refused_total",
-		Help: "Times that a NATS server rejected credentials or denied a subject, by its use."}, []string{"of"})
-	v.WithLabelValues("agents") // start at 0: an alert sees no increase in a counter that first appears as 1
-	return v, metrics.Register(v)
 }
 
 // configured returns the workers that are configured by address.

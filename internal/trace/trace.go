@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
@@ -24,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/sightline-router/sightline/internal/denied"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -105,8 +105,7 @@ func Start(opt Options) (*Tracer, error) {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0)
 	}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not sent", zap.Error(err)) }))
-	n := &counts{spans: promauto.With(opt.Metrics).NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "trace_spans_total",
-		Help: "Spans of decisions by outcome: sent, failed, dropped."}, []string{"what"})}
+	n := &counts{spans: meter.At(opt.Metrics).Counters("trace_spans_total", "Spans of decisions by outcome: sent, failed, dropped.", "what")}
 	provider := sdk.NewTracerProvider(
 		sdk.WithSpanProcessor(queue{sdk.NewBatchSpanProcessor(sender{exporter, n}, sdk.WithMaxQueueSize(maxQueued)), n}),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Sample))),

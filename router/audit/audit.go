@@ -32,6 +32,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -137,20 +138,17 @@ func New(o Options) *Auditor {
 		o.Log = zap.NewNop()
 	}
 	o.Log = repeat.Once(o.Log, logEvery)
+	of := meter.At(o.Metrics)
 	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request), watching: make(retry.Bell, 1),
-		whole: make(map[uint64]*request), streams: make(map[string]*streamOf)}
-	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
-		Help: "Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed."},
-		[]string{"model", "worker", "verdict"})
-	a.unattributed = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
-		Help: "Stored events that several open requests could have caused."})
-	a.namedEvents = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
-		Help: "Stored events that carried the session id that Sightline gave to an open request."})
-	if o.Metrics != nil {
-		o.Metrics.MustRegister(a.verdicts, a.unattributed, a.namedEvents, asideMetric{a,
-			prometheus.NewDesc("sightline_rules_aside", "Rules for reading prompts that have stepped aside since workers' events contradict them.",
-				[]string{"model", "class"}, nil)})
+		whole: make(map[uint64]*request), streams: make(map[string]*streamOf),
+		verdicts: of.Counters("audit_total",
+			"Ended requests by what their worker stored: equal to the prediction, what differs first, nothing, elsewhere, or unattributed.",
+			"model", "worker", "verdict"),
+		unattributed: of.Counter("audit_unattributed_events_total", "Stored events that several open requests could have caused."),
+		namedEvents: of.Counter("audit_named_events_total",
+			"Stored events that carried the session id that Sightline gave to an open request."),
 	}
+	of.ReadAll(a.collectAside, asideDesc)
 	return a
 }
 

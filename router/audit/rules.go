@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/meter"
 )
 
 // A rule by which prompts are computed steps aside when events contradict it: what it would compute is learned instead (package
@@ -537,16 +538,11 @@ func (c *Class) asides(of Rules) (list []Aside) {
 	return list
 }
 
-// asideMetric is the gauge of rules that have stepped aside.
-type asideMetric struct {
-	a *Auditor
-	d *prometheus.Desc
-}
+var asideDesc = meter.Desc("rules_aside", "Rules for reading prompts that have stepped aside since workers' events contradict them.",
+	"model", "class")
 
-func (m asideMetric) Describe(ch chan<- *prometheus.Desc) { ch <- m.d }
-
-func (m asideMetric) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.a.judged() {
-		ch <- prometheus.MustNewConstMetric(m.d, prometheus.GaugeValue, float64(len(c.asides(every))), c.model, c.name)
+func (a *Auditor) collectAside(ch chan<- prometheus.Metric) {
+	for _, c := range a.judged() {
+		meter.Gauge(ch, asideDesc, float64(len(c.asides(every))), c.model, c.name)
 	}
 }

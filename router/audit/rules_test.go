@@ -18,14 +18,16 @@ import (
 // judges is an auditor whose class m has workers a to d.
 type judges struct {
 	*bench
-	class *Class
-	slots map[string]indexer.SlotID
-	n     int
+	class   *Class
+	slots   map[string]indexer.SlotID
+	n       int
+	metrics *prometheus.Registry
 }
 
 func newJudges(t *testing.T) *judges {
 	b := &judges{bench: newBench(t), slots: map[string]indexer.SlotID{}}
-	b.a = New(Options{Index: b.ix, Now: b.a.o.Now, Metrics: prometheus.NewRegistry()})
+	b.metrics = prometheus.NewRegistry()
+	b.a = New(Options{Index: b.ix, Now: b.a.o.Now, Metrics: b.metrics})
 	b.class = b.a.Serve([]ClassName{{Model: "m", Prompts: engine.NewUnloaded(engine.Server{})}})[0]
 	for _, name := range []string{"a", "b", "c", "d"} {
 		b.slots[name] = b.ix.Join(indexer.SlotOptions{})
@@ -199,8 +201,8 @@ func TestRuleIsBack(t *testing.T) {
 	check("two workers", everyImage)
 	agree("c", proof)
 	check("c agreed again", everyImage)
-	if n := testutil.CollectAndCount(asideMetric{b.a, prometheus.NewDesc("x", "", []string{"model", "class"}, nil)}); n != 1 {
-		t.Errorf("%d series, want one for the class", n)
+	if n, err := testutil.GatherAndCount(b.metrics, "sightline_rules_aside"); n != 1 || err != nil {
+		t.Errorf("%d series, %v; want one for the class", n, err)
 	}
 	b.class = b.a.Serve([]ClassName{{Model: "m", Prompts: engine.NewUnloaded(engine.Server{})}})[0]
 	check("a reload", "")

@@ -29,6 +29,7 @@ import (
 	"go.uber.org/zap"
 	"gopkg.in/natefinch/lumberjack.v2"
 
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router/choose"
 )
 
@@ -178,13 +179,9 @@ func newLog(o Options) *Log {
 	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(o.MaxBytes >> 20), MaxBackups: max(1, o.Keep)},
 		mac: hmac.New(sha256.New, key), log: o.Log,
 		queue: make(chan *Line, queueLines), stop: make(chan struct{}),
-		lines: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "decision_log_lines_total",
-			Help: "Lines of the decision log, by outcome."}, []string{"what"})}
+		lines: meter.At(o.Metrics).Counters("decision_log_lines_total", "Lines of the decision log, by outcome.", "what")}
 	if l.log == nil {
 		l.log = zap.NewNop()
-	}
-	if o.Metrics != nil {
-		o.Metrics.MustRegister(l.lines)
 	}
 	return l
 }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/repeat"
 	"github.com/sightline-router/sightline/internal/retry"
 	"github.com/sightline-router/sightline/internal/secure"
@@ -77,16 +78,15 @@ func New(o Options) *Poller {
 	health := *n.load
 	health.Timeout = healthTime
 	n.health = &health
-	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Failed health and load queries of workers, by cause; own limit: Sightline's own."},
-		[]string{"worker", "what", "why"})
-	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
-		Help: "LoRA adapters that a worker reloaded from another path under the same name."}, []string{"worker"})
-	n.mediaQueries = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_media_cache_queries_total",
-		Help: "Media that each worker looked up in its cache of processed media."}, []string{"worker"})
-	n.mediaHits = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_media_cache_hits_total",
-		Help: "Media that each worker found in that cache."}, []string{"worker"})
-	o.Metrics.MustRegister(n.failed, n.reloaded, n.mediaQueries, n.mediaHits, n)
+	of := meter.At(o.Metrics)
+	n.failed = of.Counters("worker_checks_failed_total",
+		"Failed health and load queries of workers, by cause; own limit: Sightline's own.", "worker", "what", "why")
+	n.reloaded = of.Counters("worker_adapters_reloaded_total",
+		"LoRA adapters that a worker reloaded from another path under the same name.", "worker")
+	n.mediaQueries = of.Counters("worker_media_cache_queries_total",
+		"Media that each worker looked up in its cache of processed media.", "worker")
+	n.mediaHits = of.Counters("worker_media_cache_hits_total", "Media that each worker found in that cache.", "worker")
+	of.ReadAll(n.collect, ageDesc, usageDesc, adaptersDesc, inflightDesc, queuedDesc)
 	return n
 }
 
@@ -99,48 +99,32 @@ func (n *Poller) Forget(worker string) {
 }
 
 var (
-	ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
-		"Age of the reported load that counts for each worker.", []string{"worker", "rank"}, nil)
-	adaptersDesc = prometheus.NewDesc("sightline_worker_adapters",
-		"LoRA adapters that each worker lists.", []string{"worker"}, nil)
-	usageDesc = prometheus.NewDesc("sightline_worker_kv_cache_usage",
-		"Share of the KV cache in use that each worker reported, 0 to 1.", []string{"worker", "rank"}, nil)
-	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
-		"Requests in flight at each worker, including other senders' requests that it reported.", []string{"worker", "rank"}, nil)
-	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
-		"Time that each worker needs to prefill what waits there, at its measured rate.", []string{"model", "worker", "rank"}, nil)
+	ageDesc      = meter.Desc("worker_load_age_seconds", "Age of the reported load that counts for each worker.", "worker", "rank")
+	adaptersDesc = meter.Desc("worker_adapters", "LoRA adapters that each worker lists.", "worker")
+	usageDesc    = meter.Desc("worker_kv_cache_usage",
+		"Share of the KV cache in use that each worker reported, 0 to 1.", "worker", "rank")
+	inflightDesc = meter.Desc("worker_requests_in_flight",
+		"Requests in flight at each worker, including other senders' requests that it reported.", "worker", "rank")
+	queuedDesc = meter.Desc("worker_queued_prefill_seconds",
+		"Time that each worker needs to prefill what waits there, at its measured rate.", "model", "worker", "rank")
 )
 
-// Describe implements prometheus.Collector.
-func (n *Poller) Describe(ch chan<- *prometheus.Desc) {
-	ch <- ageDesc
-	ch <- usageDesc
-	ch <- adaptersDesc
-	ch <- inflightDesc
-	ch <- queuedDesc
-}
-
-// Collect implements prometheus.Collector.
-func (n *Poller) Collect(ch chan<- prometheus.Metric) {
+func (n *Poller) collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for _, w := range n.o.Fleet.Workers() {
 		if listed := w.Adapters(); len(listed) > 0 {
-			ch <- prometheus.MustNewConstMetric(adaptersDesc, prometheus.GaugeValue, float64(len(listed)), w.Name)
+			meter.Gauge(ch, adaptersDesc, float64(len(listed)), w.Name)
 		}
 		for _, s := range w.Slots {
-			gauge := func(desc *prometheus.Desc, v float64) {
-				ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, w.Name, strconv.Itoa(max(s.Rank, 0)))
-			}
-			load := s.Load(now)
-			gauge(inflightDesc, float64(load.Inflight))
+			load, rank := s.Load(now), strconv.Itoa(max(s.Rank, 0))
+			meter.Gauge(ch, inflightDesc, float64(load.Inflight), w.Name, rank)
 			if ours := s.Queued(now); ours == 0 || load.Rate > 0 {
-				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, ours/max(load.Rate, 1), w.Model, w.Name,
-					strconv.Itoa(max(s.Rank, 0)))
+				meter.Gauge(ch, queuedDesc, ours/max(load.Rate, 1), w.Model, w.Name, rank)
 			}
 			if _, usage, age, ok := s.CurrentReport(now); ok {
-				gauge(ageDesc, age.Seconds())
+				meter.Gauge(ch, ageDesc, age.Seconds(), w.Name, rank)
 				if usage >= 0 {
-					gauge(usageDesc, usage)
+					meter.Gauge(ch, usageDesc, usage, w.Name, rank)
 				}
 			}
 		}

@@ -31,6 +31,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/learned"
@@ -132,20 +133,19 @@ type entry struct {
 
 // New returns the Exchange of the replica named own. Nothing is sent until Run.
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
+	of := meter.At(metrics)
 	x := &Exchange{own: own, log: log, out: make(chan entry, queueEntries), seed: maphash.MakeSeed(),
 		peers: make(map[string]*peer), startedAt: time.Now(),
 		lessons:      make(chan []byte, maxLessonsQueued),
 		heldRequests: make(chan heldRequest, maxHeldQueued), transferSlots: make(chan struct{}, maxHeldTransfers),
 		transfers: heldTransfers{pending: make(map[uint64]*heldTransfer)},
-		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
-			Help: "Transfers between replicas of all that a worker holds (with \"learned \": that requests taught). Requested here: " +
-				"taken, nobody (has it), late; by another replica: told (sent), not held, too large, busy."},
-			[]string{"what"}),
-		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many."},
-			[]string{"what"}),
-		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
-			Help: "Questions to other index shards, by outcome; nobody: no replica of the shard is reached."}, []string{"what"})}
+		handovers: of.Counters("peer_handovers_total",
+			"Transfers between replicas of all that a worker holds (with \"learned \": that requests taught). Requested here: "+
+				"taken, nobody (has it), late; by another replica: told (sent), not held, too large, busy.", "what"),
+		entries: of.Counters("peer_entries_total",
+			"Entries exchanged with other replicas, by outcome; dropped: no room or connection; refused: another key, or too many.", "what"),
+		questions: of.Counters("part_questions_total",
+			"Questions to other index shards, by outcome; nobody: no replica of the shard is reached.", "what")}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", anothersName, "reports sent", "reports taken",
 		lessonsSent, lessonsDropped, lessonsTaken, lessonsRefused} {
 		x.entries.WithLabelValues(what)
@@ -157,21 +157,17 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 		x.handovers.WithLabelValues(what)
 		x.handovers.WithLabelValues(ofLearned + what)
 	}
-	gauge := func(name, help string, get func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
-	}
-	metrics.MustRegister(x.entries, x.questions, x.handovers,
-		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) }),
-		gauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest.", func() float64 {
-			_, ago := x.OtherReplicas()
-			return ago.Seconds()
-		}),
-		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
-			if x.router == nil {
-				return 0
-			}
-			return float64(x.router.ReplicaBookings())
-		}))
+	of.ReadGauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.peerCount.Load()) })
+	of.ReadGauge("peer_age_seconds", "Time since the last message of the replica that has been silent longest.", func() float64 {
+		_, ago := x.OtherReplicas()
+		return ago.Seconds()
+	})
+	of.ReadGauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
+		if x.router == nil {
+			return 0
+		}
+		return float64(x.router.ReplicaBookings())
+	})
 	return x
 }
 

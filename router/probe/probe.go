@@ -21,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
@@ -147,12 +148,9 @@ func New(opt Options) *Prober {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	p := &Prober{opt: opt, client: rules.NewClient(requestTimeout, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
-	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
-		Help: "Comparisons of a worker's tokens and settings with Sightline's, by verdict."}, []string{"worker", "verdict"})
-	if opt.Metrics != nil {
-		opt.Metrics.MustRegister(p.total)
-	}
+	p := &Prober{opt: opt, client: rules.NewClient(requestTimeout, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1),
+		total: meter.At(opt.Metrics).Counters("probe_total",
+			"Comparisons of a worker's tokens and settings with Sightline's, by verdict.", "worker", "verdict")}
 	p.Set(opt.Workers)
 	return p
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
 func (s *Set) register() {
-	s.resyncs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "resyncs_total",
-		Help: "Resyncs of a worker's blocks by reason; rehash: another secret."}, []string{"worker", "why"})
-	s.o.Metrics.MustRegister(s.resyncs, s)
+	of := meter.At(s.o.Metrics)
+	s.resyncs = of.Counters("resyncs_total", "Resyncs of a worker's blocks by reason; rehash: another secret.", "worker", "why")
+	of.ReadAll(s.collect, eventsDesc, ageDesc, orphansDesc, doubtfulDesc, partialDesc, sharedDesc)
 }
 
 // Resync restarts the feeds of matching slots and returns how many. why is a label of the counter.
@@ -62,40 +63,18 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 }
 
 var (
-	eventsDesc = prometheus.NewDesc("sightline_events_total", "Each worker's KV events by outcome, as docs/signals.md lists them.",
-		[]string{"worker", "rank", "what"}, nil)
-	ageDesc = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV event stream has not been live.",
-		[]string{"worker", "rank"}, nil)
-
-	orphansDesc = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker reported whose parent is not known yet.",
-		[]string{"worker", "rank"}, nil)
-	doubtfulDesc = prometheus.NewDesc("sightline_doubtful_blocks",
-		"Blocks that each worker reported before messages were lost, and not since.", []string{"worker", "rank"}, nil)
-	sharedDesc = prometheus.NewDesc("sightline_event_socket_shared",
-		"1 while the same KV events come under the name of another worker too.", []string{"worker", "rank"}, nil)
-	partialDesc = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known of it.",
-		[]string{"worker", "rank"}, nil)
+	eventsDesc   = meter.Desc("events_total", "Each worker's KV events by outcome, as docs/signals.md lists them.", "worker", "rank", "what")
+	ageDesc      = meter.Desc("event_stream_age_seconds", "How long each worker's KV event stream has not been live.", "worker", "rank")
+	orphansDesc  = meter.Desc("orphan_blocks", "Blocks that each worker reported whose parent is not known yet.", "worker", "rank")
+	doubtfulDesc = meter.Desc("doubtful_blocks",
+		"Blocks that each worker reported before messages were lost, and not since.", "worker", "rank")
+	sharedDesc = meter.Desc("event_socket_shared",
+		"1 while the same KV events come under the name of another worker too.", "worker", "rank")
+	partialDesc = meter.Desc("worker_partial", "1 while a worker may hold more than is known of it.", "worker", "rank")
 )
 
-// Describe implements prometheus.Collector.
-func (s *Set) Describe(ch chan<- *prometheus.Desc) {
-	ch <- eventsDesc
-	ch <- ageDesc
-	ch <- orphansDesc
-	ch <- doubtfulDesc
-	ch <- partialDesc
-	ch <- sharedDesc
-}
-
-func number(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
-}
-
-// Collect implements prometheus.Collector. It reads every feed's counters.
-func (s *Set) Collect(ch chan<- prometheus.Metric) {
+// collect reads every feed's counters.
+func (s *Set) collect(ch chan<- prometheus.Metric) {
 	list := s.Slots()
 	shared := Shared(list)
 	for _, f := range list {
@@ -104,16 +83,14 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		}
 		st := f.Feed.Stats()
 		rank := fmt.Sprint(max(f.Rank, 0))
-		gauge := func(desc *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, f.Worker.Name, rank)
-		}
+		gauge := func(of *prometheus.Desc, v float64) { meter.Gauge(ch, of, v, f.Worker.Name, rank) }
 		gauge(ageDesc, f.Feed.Age(time.Now()).Seconds())
 		gauge(orphansDesc, float64(st.Orphans))
 		gauge(doubtfulDesc, float64(st.Doubtful))
-		gauge(sharedDesc, number(shared[f.Feed] != ""))
-		gauge(partialDesc, number(st.Partial || s.o.Index.Partial(f.ID)))
+		gauge(sharedDesc, meter.Flag(shared[f.Feed] != ""))
+		gauge(partialDesc, meter.Flag(st.Partial || s.o.Index.Partial(f.ID)))
 		for what, n := range st.Counters() {
-			ch <- prometheus.MustNewConstMetric(eventsDesc, prometheus.CounterValue, float64(n), f.Worker.Name, rank, what)
+			meter.Counter(ch, eventsDesc, float64(n), f.Worker.Name, rank, what)
 		}
 	}
 }

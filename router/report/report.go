@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/internal/meter"
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
@@ -352,33 +353,26 @@ func (h *times) at(share float64) float64 {
 
 // The metrics: the values of the report that are worth a graph.
 var (
-	requestsDesc = prometheus.NewDesc("sightline_trial_requests_total",
-		"Ended requests by arm: steered, or left to Envoy's own load balancing.", []string{"arm"}, nil)
-	promptDesc = prometheus.NewDesc("sightline_trial_prompt_tokens_total",
-		"Prompt tokens of answered requests whose cached tokens are known, by arm.", []string{"arm"}, nil)
-	cachedDesc = prometheus.NewDesc("sightline_trial_cached_tokens_total", "Cached tokens of answered requests, by arm.", []string{"arm"}, nil)
-	wouldDesc  = prometheus.NewDesc("sightline_trial_would_tokens_total",
-		"Unsteered requests: tokens that only the chosen worker held (spared), or only the used one (cost).", []string{"what"}, nil)
+	requestsDesc = meter.Desc("trial_requests_total", "Ended requests by arm: steered, or left to Envoy's own load balancing.", "arm")
+	promptDesc   = meter.Desc("trial_prompt_tokens_total",
+		"Prompt tokens of answered requests whose cached tokens are known, by arm.", "arm")
+	cachedDesc = meter.Desc("trial_cached_tokens_total", "Cached tokens of answered requests, by arm.", "arm")
+	wouldDesc  = meter.Desc("trial_would_tokens_total",
+		"Unsteered requests: tokens that only the chosen worker held (spared), or only the used one (cost).", "what")
 )
 
-// Describe implements prometheus.Collector.
-func (t *Totals) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{requestsDesc, promptDesc, cachedDesc, wouldDesc} {
-		ch <- d
-	}
+// Show shows the metrics.
+func (t *Totals) Show(of meter.Metrics) {
+	of.ReadAll(t.collect, requestsDesc, promptDesc, cachedDesc, wouldDesc)
 }
 
-// Collect implements prometheus.Collector.
-func (t *Totals) Collect(ch chan<- prometheus.Metric) {
+func (t *Totals) collect(ch chan<- prometheus.Metric) {
 	r := t.Report()
-	show := func(d *prometheus.Desc, n int, label string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
-	}
 	for arm, s := range map[Arm]Side{Steered: r.Steered, Left: r.Left} {
-		show(requestsDesc, s.Requests, string(arm))
-		show(promptDesc, s.Prompt, string(arm))
-		show(cachedDesc, s.Cached, string(arm))
+		meter.Counter(ch, requestsDesc, float64(s.Requests), string(arm))
+		meter.Counter(ch, promptDesc, float64(s.Prompt), string(arm))
+		meter.Counter(ch, cachedDesc, float64(s.Cached), string(arm))
 	}
-	show(wouldDesc, r.Would.Spared, "spared")
-	show(wouldDesc, r.Would.Cost, "cost")
+	meter.Counter(ch, wouldDesc, float64(r.Would.Spared), "spared")
+	meter.Counter(ch, wouldDesc, float64(r.Would.Cost), "cost")
 }
